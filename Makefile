@@ -1,12 +1,12 @@
-# Every target installs what it needs first; `make` alone lists them.
+# Every target first installs what it needs; `make` alone lists the targets.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 RACE := $(addprefix ./internal/,app ingest rebuild replay runs spool events lifecycle postgres processor reconcile stream telemetry testkit versioning access admin effects/runner effects/windows idempotency notify verify)
 TIMEOUT ?= 25m
 ARGS ?=
 EACH ?= 5s
-# Programs name their commit where git answers. Go's own stamp would fail the build where git does not (another user's checkout), and
-# leaves out the commit in a worktree.
+# Programs report their commit where git can tell it. Go's own stamp fails the build where git cannot
+# (a checkout of another user), and omits the commit in a worktree.
 COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null)
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
@@ -16,23 +16,23 @@ BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Not `go run`: that neither passes signals on nor returns the status.
+# Not `go run`, which neither forwards signals nor returns the exit status.
 dev: servers ## run everything in one process, state in .postern (ARGS="--listen ... --dir ...")
 	@echo "building, about two minutes the first time"
 	$(BUILD) -o bin/dev/postern ./cmd/postern
 	@exec bin/dev/postern dev $(ARGS)
 
-playground: servers ## try reconciliation without an account, against fake APIs that lose and change things on request: docs/reconciliation.md
+playground: servers ## try reconciliation without an account, against fake APIs: docs/reconciliation.md
 	@echo "building, about two minutes the first time"
 	@go build -buildvcs=false -o bin/dev/playground ./test/playground
 	@exec bin/dev/playground $(ARGS)
 
-test: prerequisites ## run all tests, against a PostgreSQL and a JetStream of their own, and against official SDKs
+test: prerequisites ## run all tests, with a private PostgreSQL and JetStream, and against official SDKs
 	go test -short -timeout $(TIMEOUT) ./...
 	cd test/oracles && go test -short -timeout $(TIMEOUT) . -rapid.seed=20261121
 	cd bench && go test -short -timeout $(TIMEOUT) ./...
 
-test-long: prerequisites ## what nights and releases run, two hours and more: new random histories, the race detector everywhere, ten minutes of chaos, all mutants
+test-long: prerequisites ## all tests for nights and releases, over two hours: full seeds, race detector, ten minutes of chaos, mutants
 	go test -timeout 2h ./...
 	go test -race -timeout 2h ./...
 	cd test/oracles && go test -timeout 2h .
@@ -55,16 +55,16 @@ check: ## format, vet, staticcheck, architecture, modules, generated pages: what
 race: servers ## run the tests of everything concurrent under the race detector (needs a C compiler)
 	go test -race -short -timeout $(TIMEOUT) $(foreach dir,$(RACE),$(if $(wildcard $(dir)/*.go),$(dir)))
 
-fuzz: ## fuzz each parser of what strangers send 20,000 times (EACH=...), which takes some minutes
+fuzz: ## fuzz each parser of untrusted input 20,000 times (EACH=...), some minutes
 	.ci/fuzz 86400 $(or $(EACH),20000)
 
 vuln: ## look for known vulnerabilities in what the programs call; asks a database over the network
 	.ci/vuln
 
-# Built first: `go run` hides the status, and a build must not run beside what is measured.
+# Built first: `go run` hides the exit status, and a build must not run during the measurement.
 BENCH = cd bench && go build -buildvcs=false -o ../bin/bench . && exec ../bin/bench
 
-bench: servers ## measure everything beside the references, about an hour and twenty minutes (ARGS="-dir ... -only ... -rounds ..."): docs/benchmarks.md
+bench: servers ## measure everything and the references, about an hour and twenty minutes (ARGS="-dir ... -only ... -rounds ..."): docs/benchmarks.md
 	@$(BENCH) $(ARGS)
 
 bench-quick: servers ## the main rows, short: under three minutes
@@ -73,27 +73,27 @@ bench-quick: servers ## the main rows, short: under three minutes
 bench-profile: servers ## profiles of gateway, processor and references under load, into bench/out/profiles
 	@$(BENCH) -profile out/profiles $(ARGS)
 
-bench-verify: servers ## what verifying a log of EVENTS events costs (10,000,000, which takes 16 GB in memory or below TMPDIR, ARGS="-verify.text 40" less)
+bench-verify: servers ## measure postern verify on EVENTS events (10,000,000; 16 GB in memory or below TMPDIR, less with ARGS="-verify.text 40")
 	cd internal/verify && go test -run xxx -bench Verify -benchtime 1x -verify.objects $$(($(EVENTS) / 10)) -timeout 6h . $(ARGS)
 
 EVENTS ?= 10000000
 
-bench-gate: servers ## a minute of measuring against bench/gate.json: fails if something became much worse
+bench-gate: servers ## a minute of benchmarks against bench/gate.json: fails if something became much slower
 	@$(BENCH) -gate $(ARGS)
 
 bench-record: servers ## write bench/gate.json again
 	@$(BENCH) -gate-record $(ARGS)
 
-# Not in bin/, which has what is shipped.
+# Not in bin/, which contains only released programs.
 CHAOS = go build -buildvcs=false -o bin/dev/chaos ./test/chaos && exec bin/dev/chaos
 
-chaos: servers ## let things fail for ten minutes while deliveries come in, and compare what was promised with what there is (ARGS="-seed N -for 60s"): docs/reliability.md
+chaos: servers ## inject faults for ten minutes under load, then compare receipts with stored data (ARGS="-seed N -for 60s"): docs/reliability.md
 	@$(CHAOS) $(ARGS)
 
-chaos-short: servers ## a minute of it
+chaos-short: servers ## the same for one minute
 	@$(CHAOS) -for 60s $(ARGS)
 
-chaos-mutants: servers ## break the product on purpose, in one way after the other: each must be noticed
+chaos-mutants: servers ## break the product on purpose in several ways: chaos must notice each
 	@$(CHAOS) -mutants $(ARGS)
 
 mutants: servers ## break the product's logic in many ways: a test must fail for each (ARGS="-only NAME -o FILE"): docs/mutants.md
@@ -105,9 +105,9 @@ build: ## build the programs into bin/
 image: servers ## build the container image with the local Go, localhost/postern:latest (IMAGE=... names another)
 	deploy/container/build.sh $(IMAGE)
 
-prerequisites: ## install PostgreSQL's server programs, buildah, Python, Node, the SDKs and descriptions of test/oracles where they are missing; check Go
+prerequisites: ## install what is missing of PostgreSQL, buildah, Python, Node, SDKs and API descriptions; check Go
 	@.ci/prerequisites
 
-# Nobody needs 300 MB of SDKs and descriptions but the tests.
+# Only the tests need 300 MB of SDKs and API descriptions.
 servers:
 	@.ci/prerequisites without-sdks

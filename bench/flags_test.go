@@ -17,11 +17,13 @@ func parseArgs(args ...string) (options, error) {
 // What was asked for is there, and the command that the results tell can be given again.
 func TestFlagsAreReadAndTold(t *testing.T) {
 	t.Parallel()
-	o, err := parseArgs("-dir", "/d", "-postgres", "Wal_compression=lz4", "-traces", "-postgres=search_path=a=b", "-rounds", "3")
+	o, err := parseArgs("-dir", "/d", "-postgres", "Wal_compression=lz4", "-traces", "-postgres=search_path=a=b",
+		"-rounds", "3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (settings{"wal_compression": "lz4", "search_path": "a=b"}); !maps.Equal(o.postgres, want) || !o.traces || o.dir != "/d" {
+	if want := (settings{"wal_compression": "lz4", "search_path": "a=b"}); !maps.Equal(o.postgres, want) || !o.traces ||
+		o.dir != "/d" {
 		t.Errorf("read %+v", o)
 	}
 	const want = "bench -postgres=search_path=a=b -postgres=wal_compression=lz4 -rounds=3 -traces=true"

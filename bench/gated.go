@@ -16,7 +16,8 @@ import (
 // gateFile has what the gate compares with.
 const gateFile = "gate.json"
 
-var errWorse = errors.New("much worse than what gate.json has: a regression, or a price that was decided to be paid; `make bench-record` records it")
+var errWorse = errors.New("much worse than what gate.json has: a regression, or a price that was decided to be paid; " +
+	"`make bench-record` records it")
 
 // gated compares with what is recorded.
 func gated(ctx context.Context, o options, log *slog.Logger) error {
@@ -64,6 +65,7 @@ func record(ctx context.Context, o options, log *slog.Logger) error {
 			return err
 		}
 		log.Info("recorded", "figures", fmt.Sprintf("%+v", figures), "file", gateFile)
-		return gate.Record{Date: time.Now().UTC().Format(time.DateOnly), Command: "make bench-record", Machine: about.String(), Figures: figures}.Write(gateFile)
+		return gate.Record{Date: time.Now().UTC().Format(time.DateOnly), Command: "make bench-record",
+			Machine: about.String(), Figures: figures}.Write(gateFile)
 	})
 }

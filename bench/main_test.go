@@ -7,7 +7,8 @@ import (
 	"github.com/postern-gateway/postern/bench/plan"
 )
 
-// A strict run of all rows fails for a bound that nothing was measured for; one of chosen rows cannot measure all.
+// A strict run of all rows fails for a bound that nothing was measured for; one of chosen rows
+// cannot measure all.
 func TestStrictIsStrict(t *testing.T) {
 	t.Parallel()
 	verdicts := func(status ...plan.Status) (out []plan.Verdict) {
@@ -16,7 +17,8 @@ func TestStrictIsStrict(t *testing.T) {
 		}
 		return out
 	}
-	well, failed, missing := verdicts(plan.Pass, plan.Idle), verdicts(plan.Pass, plan.Fail, plan.Missing), verdicts(plan.Pass, plan.Missing)
+	well, failed, missing := verdicts(plan.Pass, plan.Idle), verdicts(plan.Pass, plan.Fail, plan.Missing),
+		verdicts(plan.Pass, plan.Missing)
 	for _, c := range []struct {
 		name     string
 		o        options

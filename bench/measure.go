@@ -31,7 +31,8 @@ func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	r := &report.Results{Began: time.Now().UTC().Truncate(time.Second), Command: o.command, Commit: report.Commit(ctx), Rows: report.Rows(rows)}
+	r := &report.Results{Began: time.Now().UTC().Truncate(time.Second), Command: o.command, Commit: report.Commit(ctx),
+		Rows: report.Rows(rows)}
 	err := withMachine(ctx, o, log, func(m *machine.Machine) (err error) {
 		if r.Machine, err = report.Describe(ctx, m); err != nil {
 			return err
@@ -55,7 +56,8 @@ func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *
 	case err != nil:
 		return err
 	case len(r.Gaps) > 0:
-		return fmt.Errorf("%d rows could not be measured, the first: %s: %s", len(r.Gaps), r.Gaps[0].Row, r.Gaps[0].Error)
+		return fmt.Errorf("%d rows could not be measured, the first: %s: %s", len(r.Gaps), r.Gaps[0].Row,
+			r.Gaps[0].Error)
 	}
 	return o.judge(r.Bounds)
 }

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// progress writes log lines for a person who waits: how long it has taken, how long it will still take about, and what happened.
+// progress writes log lines for a person who waits: how long it has taken, how long it will still
+// take about, and what happened.
 type progress struct {
 	mu    sync.Mutex
 	to    io.Writer

@@ -8,12 +8,14 @@ import (
 	"strings"
 )
 
-// settings are those that PostgreSQL is given, by name: the value of a flag that may come many times.
+// settings are those that PostgreSQL is given, by name: the value of a flag that may come many
+// times.
 type settings map[string]string
 
 var settingName = regexp.MustCompile(`^[a-z_][a-z0-9_.]*$`)
 
-// Set takes a setting as the command line writes it. Whether there is such a one, PostgreSQL says at its start.
+// Set takes a setting as the command line writes it. Whether there is such a one, PostgreSQL says
+// at its start.
 func (s settings) Set(word string) error {
 	name, value, ok := strings.Cut(word, "=")
 	name = strings.ToLower(name)

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Makes an authority of your own and a certificate for each party that speaks to NATS, for 825 days. NATS knows its users by them.
-# What is there already is left alone: run it again with more names, or remove NAME.crt and NAME.key first to renew one.
-# usage: deploy/certificates.sh DIR [HOST...]     HOST: names and addresses of the NATS servers, besides localhost
+# Creates a certificate authority and a certificate for each client and server of NATS, valid for
+# 825 days. NATS identifies its users by them. Existing files stay as they are: run it again with
+# more names, or remove NAME.crt and NAME.key first to renew one.
+# usage: deploy/certificates.sh DIR [HOST...]
+#   HOST    names and addresses of the NATS servers, in addition to localhost
 set -euo pipefail
 
 die() { echo "certificates.sh: $*" >&2; exit 1; }
@@ -21,13 +23,15 @@ if [[ ! -e ca.key ]]; then
   openssl req -x509 -new -key ca.key -sha256 -days 3650 -subj "/CN=Postern's own authority" -out ca.crt
 fi
 
-# certificate NAME USAGE [SAN]: signed by the authority; both usages for servers, since they are each other's clients.
+# certificate NAME USAGE [SAN] creates one that the authority signs. Servers get both usages,
+# because they are clients of each other.
 certificate() {
   if [[ -e $1.crt ]]; then return; fi
   key "$1"
   openssl req -new -key "$1.key" -subj "/CN=$1" -out "$1.csr"
   printf 'basicConstraints=CA:FALSE\nextendedKeyUsage=%s\n%s\n' "$2" "${3:+subjectAltName=$3}" >"$1.ext"
-  openssl x509 -req -in "$1.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -sha256 -days "$days" -extfile "$1.ext" -out "$1.crt" 2>/dev/null
+  openssl x509 -req -in "$1.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -sha256 -days "$days" \
+    -extfile "$1.ext" -out "$1.crt" 2>/dev/null
   rm "$1.csr" "$1.ext"
 }
 

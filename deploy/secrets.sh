@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the secrets of an installation: passwords of the database, certificates for NATS. What is there already is left alone, so a
-# password is changed by removing its file first. The provider's signing secrets are not of these: the provider shows you them.
+# Creates the secrets of an installation: passwords of the database and certificates for NATS.
+# Existing files stay as they are, so remove a file first to change its password. Signing secrets
+# are not created here: the provider shows them to you.
 # usage: deploy/secrets.sh [DIR [HOST...]]
 #   DIR     default deploy/compose/secrets
 #   HOST    names and addresses of the NATS servers; default nats
@@ -13,7 +14,8 @@ umask 077
 mkdir -p "$dir"
 "$here/certificates.sh" "$dir" "${hosts[@]:-nats}"
 
-# new FILE LOGIN...: a password file as PostgreSQL's clients read it; hexadecimal, so that nothing in it needs escaping.
+# new FILE LOGIN... creates a password file for PostgreSQL's clients. The passwords are hexadecimal,
+# so that no character needs escaping.
 new() {
   local file=$dir/$1 login
   if [[ -e $file ]]; then return; fi
@@ -26,8 +28,8 @@ new pgpass_processor processor1 keeper1
 new pgpass_operator operator1
 [[ -e $dir/postgres ]] || openssl rand -hex 24 >"$dir/postgres"
 
-# A container sees only its own, but runs as another account than yours, so that the files must be open to all. The folder is closed
-# to everybody else on this machine.
+# A container sees only its own files but runs with another account than yours, so the files are
+# readable for all. The folder is closed to all other users of this machine.
 chmod 0700 "$dir"
 chmod 0644 "$dir"/*
 chmod 0600 "$dir/ca.key"

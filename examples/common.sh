@@ -1,11 +1,13 @@
-# What the examples' scripts share; they read it in with `.`. With EXAMPLE_BIN, a folder of built programs, nothing is built; with EXAMPLE_DATABASE, the URL of a PostgreSQL, none is started.
+# Functions for the examples' scripts, which source this file. EXAMPLE_BIN names a folder of built
+# programs; then nothing is built. EXAMPLE_DATABASE is the URL of a PostgreSQL; then none is
+# started.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 example=$(cd "$(dirname "$0")" && pwd)
 config=$example/postern.yaml
 work=$(mktemp -d)
-chmod 711 "$work" # PostgreSQL's own account may have to enter
+chmod 711 "$work" # PostgreSQL's account may need access
 started=()
 
 finish() {
@@ -14,7 +16,7 @@ finish() {
   for pid in ${started[@]+"${started[@]}"}; do kill "$pid" 2>/dev/null || true; done
   wait || true
   if ((status)); then
-    echo "$0 ended with $status; what its programs said:" >&2
+    echo "$0 ended with $status; output of its programs:" >&2
     tail -n 40 "$work"/*.log >&2
   fi
   rm -rf "$work"
@@ -25,7 +27,7 @@ trap finish EXIT
 say() { printf '\n== %s\n' "$*"; }
 die() { echo "$*" >&2; exit 1; }
 
-# eventually runs a command until it succeeds, for two minutes at most.
+# eventually repeats a command until it succeeds, for at most two minutes.
 eventually() {
   local end=$((SECONDS + 120))
   until "$@"; do
@@ -34,13 +36,13 @@ eventually() {
   done
 }
 
-# build makes programs of this repository, once.
+# build builds programs of this repository.
 build() {
   bin=${EXAMPLE_BIN:-$root/bin/dev}
   if [[ -z ${EXAMPLE_BIN:-} ]]; then (cd "$root" && go build -buildvcs=false -o "$bin/" "$@"); fi
 }
 
-# serve NAME COMMAND starts a program that says where it listens, and has the address in $url.
+# serve NAME COMMAND starts a program that prints its address, and sets $url to it.
 serve() {
   local log=$work/$1.log
   shift
@@ -50,34 +52,35 @@ serve() {
   url=$(sed -n 's/^listening on //p' "$log" | head -n 1)
 }
 
-# start_postern starts everything in one process, or again what was killed.
+# start_postern starts everything in one process, also after a kill.
 start_postern() {
   local database=()
   if [[ -n ${EXAMPLE_DATABASE:-} ]]; then database=(--database "$EXAMPLE_DATABASE"); fi
   : >"$work/ready"
-  "$bin/postern" dev --config "$config" --dir "$work/state" --listen 127.0.0.1:0 --admin 127.0.0.1:0 ${database[@]+"${database[@]}"} >"$work/ready" 2>>"$work/postern.log" &
+  "$bin/postern" dev --config "$config" --dir "$work/state" --listen 127.0.0.1:0 --admin 127.0.0.1:0 \
+    ${database[@]+"${database[@]}"} >"$work/ready" 2>>"$work/postern.log" &
   postern_pid=$!
   started+=($!)
   eventually grep -q 'Postern is ready' "$work/ready"
 }
 
-# kill_postern ends it as a loss of power would: it gets to do nothing more.
+# kill_postern ends it like a power failure: without a chance to clean up.
 kill_postern() {
   kill -9 "$postern_pid"
   wait "$postern_pid" 2>/dev/null || true
   echo "killed with kill -9"
 }
 
-# postern is the command line, about this instance.
+# postern runs the command line against this instance.
 postern() { "$bin/postern" "$@" --dir "$work/state"; }
 
-# instance prints where a part of it is reached: ingest_url, database_url.
+# instance prints an address of the instance: ingest_url or database_url.
 instance() { sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p" "$work/state/instance.json"; }
 
-# effects prints how many effects there are in a state.
+# effects prints the number of effects in a state.
 effects() { postern effects list --state "$1" --limit 1000 | grep -c " $1 " || true; }
 
-# all_done: so many effects are done, and there are no others.
+# all_done NUMBER succeeds when so many effects are done and there are no others.
 all_done() {
   [[ $(effects "done") == "$1" ]] && [[ $(postern effects list --limit 1000 | tail -n +2 | grep -c .) == "$1" ]]
 }

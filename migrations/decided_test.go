@@ -7,8 +7,10 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// decided is what each role may do to each relation of schemas postern and mirror: SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES and TRIGGER by their first letters (of the last two: f, t; USAGE
-// of a sequence: u), and in brackets what it may do to some columns only. Who is not named may do nothing. A new table needs a line.
+// decided is what each role may do to each relation of schemas postern and mirror: SELECT, INSERT,
+// UPDATE, DELETE, TRUNCATE, REFERENCES and TRIGGER by their first letters (of the last two: f, t;
+// USAGE of a sequence: u), and in brackets what it may do to some columns only. Who is not named
+// may do nothing. A new table needs a line.
 const decided = `
 audit                 gateway (i) operator s(i)
 auditor_passes        operator si processor su
@@ -55,7 +57,8 @@ tombstones            processor sidu
 watermarks            operator s processor sidu
 `
 
-// functions are those of schema postern that do something as their owner, and who may call them. All others work with the caller's rights.
+// functions are those of schema postern that do something as their owner, and who may call them.
+// All others work with the caller's rights.
 const functions = `
 end_redaction             processor
 ensure_partitions         gateway processor
@@ -67,56 +70,72 @@ redact_events             processor
 `
 
 const grantsSQL = `
-SELECT rpad(CASE WHEN n.nspname = 'mirror' THEN 'mirror.' ELSE '' END || c.relname, 22) || string_agg(substr(r.rolname, 9) || ' ' || g.whole || CASE WHEN g.cols <> '' THEN '(' || g.cols || ')' ELSE '' END, ' ' ORDER BY r.rolname)
+SELECT rpad(CASE WHEN n.nspname = 'mirror' THEN 'mirror.' ELSE '' END || c.relname, 22) || string_agg(substr(r.rolname,
+	9) || ' ' || g.whole || CASE WHEN g.cols <> '' THEN '(' || g.cols || ')' ELSE '' END, ' ' ORDER BY r.rolname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-CROSS JOIN (SELECT oid, rolname FROM pg_roles WHERE rolname IN ('postern_gateway', 'postern_processor', 'postern_operator', 'postern_reader')) r
+CROSS JOIN (SELECT oid, rolname FROM pg_roles WHERE rolname IN ('postern_gateway', 'postern_processor',
+	'postern_operator', 'postern_reader')) r
 CROSS JOIN LATERAL (
-  SELECT coalesce(string_agg(letter, '' ORDER BY place) FILTER (WHERE whole), '') AS whole, coalesce(string_agg(letter, '' ORDER BY place) FILTER (WHERE cols AND NOT whole), '') AS cols
+  SELECT coalesce(string_agg(letter, '' ORDER BY place) FILTER (WHERE whole), '') AS whole,
+  	coalesce(string_agg(letter, '' ORDER BY place) FILTER (WHERE cols AND NOT whole), '') AS cols
   FROM (
-    SELECT letter, place, has_table_privilege(r.oid, c.oid, word) AS whole, CASE WHEN columns THEN has_any_column_privilege(r.oid, c.oid, word) ELSE false END AS cols
-    FROM (VALUES (1, 's', 'SELECT', true), (2, 'i', 'INSERT', true), (3, 'd', 'DELETE', false), (4, 'u', 'UPDATE', true), (5, 't', 'TRUNCATE', false), (6, 'f', 'REFERENCES', true), (7, 'g', 'TRIGGER', false)) p (place, letter, word, columns)
+    SELECT letter, place, has_table_privilege(r.oid, c.oid, word) AS whole, CASE
+    	WHEN columns THEN has_any_column_privilege(r.oid, c.oid, word) ELSE false END AS cols
+    FROM (VALUES (1, 's', 'SELECT', true), (2, 'i', 'INSERT', true), (3, 'd', 'DELETE', false), (4, 'u', 'UPDATE',
+    	true), (5, 't', 'TRUNCATE', false), (6, 'f', 'REFERENCES', true), (7, 'g', 'TRIGGER', false)) p (place, letter,
+    	word, columns)
     WHERE c.relkind <> 'S'
     UNION ALL SELECT 'u', 1, has_sequence_privilege(r.oid, c.oid, 'USAGE'), false WHERE c.relkind = 'S'
     UNION ALL SELECT 'w', 2, has_sequence_privilege(r.oid, c.oid, 'UPDATE'), false WHERE c.relkind = 'S'
   ) one
 ) g
-WHERE n.nspname IN ('postern', 'mirror') AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f') AND NOT c.relispartition AND g.whole || g.cols <> ''
+WHERE n.nspname IN ('postern', 'mirror') AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f') AND NOT c.relispartition
+	AND g.whole || g.cols <> ''
 GROUP BY n.nspname, c.relname ORDER BY 1`
 
 const nobodySQL = `
-SELECT c.relname FROM pg_class c WHERE c.relnamespace IN ('postern'::regnamespace, 'mirror'::regnamespace) AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition ORDER BY 1`
+SELECT c.relname FROM pg_class c WHERE c.relnamespace IN ('postern'::regnamespace, 'mirror'::regnamespace)
+	AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition ORDER BY 1`
 
-// definers run as their owner; one that public may call, and is no trigger's, opens what it does to everybody.
+// definers run as their owner; one that public may call, and is no trigger's, opens what it does to
+// everybody.
 const definersSQL = `
 SELECT rpad(p.proname, 26) || CASE WHEN p.prorettype = 'trigger'::regtype THEN 'trigger' ELSE coalesce((
   SELECT string_agg(substr(r.rolname, 9), ' ' ORDER BY r.rolname) FROM pg_roles r
-  WHERE r.rolname IN ('postern_gateway', 'postern_processor', 'postern_operator', 'postern_reader') AND has_function_privilege(r.oid, p.oid, 'EXECUTE')), '') END
+  WHERE r.rolname IN ('postern_gateway', 'postern_processor', 'postern_operator', 'postern_reader')
+  	AND has_function_privilege(r.oid, p.oid, 'EXECUTE')), '') END
 FROM pg_proc p WHERE p.pronamespace IN ('postern'::regnamespace, 'mirror'::regnamespace) AND p.prosecdef ORDER BY 1`
 
 // looseSQL finds what runs as another owner than postern_maintenance, or looks for its tables where
 // its caller says.
 const looseSQL = `
 SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'postern'::regnamespace AND p.prosecdef
-  AND NOT coalesce('search_path=postern, pg_temp' = ANY (p.proconfig) AND p.proowner = 'postern_maintenance'::regrole, false) ORDER BY 1`
+  AND NOT coalesce('search_path=postern, pg_temp' = ANY (p.proconfig) AND p.proowner = 'postern_maintenance'::regrole,
+  	false) ORDER BY 1`
 
-// What each role may do is decided here for every table, view, sequence and function: a new one, and a new grant, fails until somebody has written down what it shall be.
+// What each role may do is decided here for every table, view, sequence and function: a new one,
+// and a new grant, fails until somebody has written down what it shall be.
 func TestWhatEachRoleMayDoIsDecided(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	lines := func(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
-	equal(t, "rights differ from what was decided (-) in decided_test.go", lines(decided), db.Rows(t, grantsSQL))
+	equal(t, "rights differ from what was decided (-) in decided_test.go", lines(decided),
+		db.QueryStrings(t, grantsSQL))
 	equal(t, "functions that run as their owner differ from what was decided (-) in decided_test.go", lines(functions),
-		db.Rows(t, definersSQL))
-	if loose := db.Rows(t, looseSQL); len(loose) > 0 {
-		t.Errorf("these functions run as another owner than postern_maintenance or do not fix their search_path to postern, pg_temp: %v", loose)
+		db.QueryStrings(t, definersSQL))
+	if loose := db.QueryStrings(t, looseSQL); len(loose) > 0 {
+		t.Errorf("these functions run as another owner than postern_maintenance or do not fix their search_path to "+
+			"postern, pg_temp: %v", loose)
 	}
-	for _, name := range db.Rows(t, nobodySQL) {
+	for _, name := range db.QueryStrings(t, nobodySQL) {
 		if !strings.Contains(decided, "\n"+name+" ") && !strings.Contains(decided, "\nmirror."+name+" ") {
 			t.Errorf("nobody has decided who may do what to %s: say so in decided_test.go", name)
 		}
 	}
 	for _, role := range []string{"postern_gateway", "postern_processor", "postern_operator", "postern_reader"} {
-		if odd := db.Rows(t, `SELECT rolname::text FROM pg_roles WHERE rolname = $1 AND (rolsuper OR rolcreaterole OR rolcreatedb OR rolcanlogin OR rolreplication OR rolbypassrls OR rolinherit)`, role); len(odd) > 0 {
+		if odd := db.QueryStrings(t, `SELECT rolname::text FROM pg_roles WHERE rolname = $1
+			AND (rolsuper OR rolcreaterole
+			OR rolcreatedb OR rolcanlogin OR rolreplication OR rolbypassrls OR rolinherit)`, role); len(odd) > 0 {
 			t.Errorf("%s may more than its grants say", role)
 		}
 	}

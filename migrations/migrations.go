@@ -1,4 +1,5 @@
-// Package migrations holds the schema as numbered, forward-only SQL files, embedded in every binary.
+// Package migrations holds the schema as numbered, forward-only SQL files, embedded in every
+// binary.
 package migrations
 
 import "embed"

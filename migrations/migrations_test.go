@@ -58,7 +58,8 @@ func TestHeaderTellsPurposeAndLocks(t *testing.T) {
 		must(t, err)
 		header, _, ok := strings.Cut(string(text), "-- +goose Up")
 		if !ok || !strings.HasPrefix(header, "-- ") || !strings.Contains(header, "\n-- Locks: ") {
-			t.Errorf("%s: want comments that tell the purpose and a line \"-- Locks: ...\" before \"-- +goose Up\"", f.Name())
+			t.Errorf("%s: want comments that tell the purpose and a line \"-- Locks: ...\" before \"-- +goose Up\"",
+				f.Name())
 		}
 		if strings.Contains(string(text), "-- +goose Down") {
 			t.Errorf("%s: migrations go forward only", f.Name())
@@ -153,7 +154,8 @@ func TestBodyJSON_numbersThatExpand_areOmitted(t *testing.T) {
 	for name, tt := range tests {
 		start := time.Now()
 		var is bool
-		err := db.Pool.QueryRow(t.Context(), `SELECT coalesce(length(body_json($1)::text) > 0, false)`, []byte(tt.body)).Scan(&is)
+		err := db.Pool.QueryRow(t.Context(), `SELECT coalesce(length(body_json($1)::text) > 0, false)`,
+			[]byte(tt.body)).Scan(&is)
 		if err != nil || is != tt.json {
 			t.Errorf("%s: JSON %t, want %t (%v, after %s)", name, is, tt.json, err, time.Since(start))
 		}
@@ -163,11 +165,15 @@ func TestBodyJSON_numbersThatExpand_areOmitted(t *testing.T) {
 	}
 }
 
-const insertObject = `INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, repaired, last_event_id, revision, rule_version, created_at, updated_at)
-  VALUES (1, '', 'customer', $1, false, 1, 0, 1, '[]', false, 1, 1, 5, true, false, '', '', false, 1, 1, 1, clock_now(), clock_now())`
+const insertObject = `INSERT INTO objects (source, account, object_type, object_id, version_final, version_at,
+	version_seen, version_rank, tie_set, overflow,
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, repaired, last_event_id, revision,
+  	rule_version, created_at, updated_at)
+  VALUES (1, '', 'customer', $1, false, 1, 0, 1, '[]', false, 1, 1, 5, true, false, '', '', false, 1, 1, 1, clock_now(),
+  	clock_now())`
 
-// makeOwing carries out the migration that makes the index, whatever its number, as goose does: each statement by itself.
+// makeOwing carries out the migration that makes the index, whatever its number, as goose does:
+// each statement by itself.
 func makeOwing(ctx context.Context, pool *pgxpool.Pool) error {
 	names, err := fs.Glob(migrations.Files, "*_objects_owing.sql")
 	if err != nil || len(names) != 1 {
@@ -194,7 +200,8 @@ func owingIsValid(t *testing.T, pool *pgxpool.Pool) bool {
 	return valid
 }
 
-// Applying goes on while the index is made, also where a transaction that began before keeps it waiting.
+// Applying goes on while the index is made, also where a transaction that began before keeps it
+// waiting.
 func TestTheIndexOfOwingObjectsBlocksNobody(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
@@ -206,7 +213,8 @@ func TestTheIndexOfOwingObjectsBlocksNobody(t *testing.T) {
 	go func() { done <- makeOwing(t.Context(), db.Pool) }()
 	testkit.Eventually(t, 30*time.Second, func() error {
 		var waits bool
-		err := db.Pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_progress_create_index WHERE datname = current_database() AND phase LIKE 'waiting%')`).Scan(&waits)
+		err := db.Pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_progress_create_index
+			WHERE datname = current_database() AND phase LIKE 'waiting%')`).Scan(&waits)
 		if err == nil && !waits {
 			err = errors.New("the index is not being made")
 		}
@@ -224,7 +232,8 @@ func TestTheIndexOfOwingObjectsBlocksNobody(t *testing.T) {
 	}
 }
 
-// A server that ended in the middle leaves an index that is never used; the next try makes it again.
+// A server that ended in the middle leaves an index that is never used; the next try makes it
+// again.
 func TestAnInterruptedIndexIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)

@@ -15,9 +15,11 @@ import (
 const denied = "42501"
 
 // event fills every column of an event; $1 is its id.
-const event = `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at, origin,
+const event = `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at,
+	origin,
   api_version, headers, verification, fingerprint, delivery_id, delivery_index, body)
-  VALUES ($1, 1, 'evt_1', 'invoice.paid', '', 'invoice', 'in_1', now(), 'webhook', '', '{}', '{}', '\x01', $1, 0, '\x7b7d')`
+  VALUES ($1, 1, 'evt_1', 'invoice.paid', '', 'invoice', 'in_1', now(), 'webhook', '', '{}', '{}', '\x01', $1, 0,
+  	'\x7b7d')`
 
 // withEvent is a database whose log has one event, written by the gateway's role; the event's id.
 func withEvent(t *testing.T) (*testkit.DB, int64) {
@@ -49,23 +51,35 @@ func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
 			"UPDATE sources SET name = 'x'", "INSERT INTO objects SELECT * FROM objects", "SELECT * FROM outbox",
 			"DROP TABLE events", "ALTER TABLE events DISABLE TRIGGER ALL", "CREATE TABLE mine (a int)",
 			"SELECT * FROM retired", "SELECT raise_floor()",
-			"SELECT * FROM tokens", "SELECT * FROM idempotency_keys", "SELECT * FROM audit", "DELETE FROM audit", "UPDATE audit SET who = 'x'",
+			"SELECT * FROM tokens", "SELECT * FROM idempotency_keys", "SELECT * FROM audit", "DELETE FROM audit",
+			"UPDATE audit SET who = 'x'",
 		},
 		"processor": {
-			"INSERT INTO events SELECT * FROM events", "UPDATE events SET body = null", "DELETE FROM events", "TRUNCATE events",
-			"INSERT INTO event_keys SELECT * FROM event_keys", "DELETE FROM objects", "DELETE FROM outcomes", "TRUNCATE outcomes",
-			"SELECT * FROM rejections", "CREATE TABLE mine (a int)", "SELECT * FROM tokens", "INSERT INTO audit (who) VALUES ('x')", "DELETE FROM idempotency_keys", "DELETE FROM spools", "UPDATE spools SET empty_at = now()",
+			"INSERT INTO events SELECT * FROM events", "UPDATE events SET body = null", "DELETE FROM events",
+			"TRUNCATE events",
+			"INSERT INTO event_keys SELECT * FROM event_keys", "DELETE FROM objects", "DELETE FROM outcomes",
+			"TRUNCATE outcomes",
+			"SELECT * FROM rejections", "CREATE TABLE mine (a int)", "SELECT * FROM tokens",
+			"INSERT INTO audit (who) VALUES ('x')", "DELETE FROM idempotency_keys", "DELETE FROM spools",
+			"UPDATE spools SET empty_at = now()",
 		},
 		"operator": {
 			"UPDATE spools SET empty_at = now()",
 			"INSERT INTO events SELECT * FROM events", "UPDATE objects SET deleted = true", "DELETE FROM outcomes",
-			"SELECT ensure_partitions(0, 0)", "CREATE TABLE mine (a int)", "UPDATE log_floor SET ms = 1 << 42", "UPDATE log_floor SET ms = ms",
-			"UPDATE audit SET reason = ''", "DELETE FROM audit", "TRUNCATE audit", "INSERT INTO audit (who, via, address, action, target, reason, at) VALUES ('x', 'command', '', 'a', '', '', now())", "INSERT INTO audit (who, via, address, action, target, reason, database_user) VALUES ('x', 'command', '', 'a', '', '', 'x')",
-			"UPDATE tokens SET role = 'operator'", "UPDATE tokens SET digest = '\\x00'", "UPDATE tokens SET expires_at = NULL", "DELETE FROM tokens", "TRUNCATE tokens",
+			"SELECT ensure_partitions(0, 0)", "CREATE TABLE mine (a int)", "UPDATE log_floor SET ms = 1 << 42",
+			"UPDATE log_floor SET ms = ms",
+			"UPDATE audit SET reason = ''", "DELETE FROM audit", "TRUNCATE audit", "INSERT INTO audit (who, via, " +
+				"address, action, target, reason, at) VALUES ('x', 'command', '', 'a', '', '', now())",
+			"INSERT INTO audit (who, via, address, action, target, reason, database_user) VALUES ('x', 'command', " +
+				"'', 'a', '', '', 'x')",
+			"UPDATE tokens SET role = 'operator'", "UPDATE tokens SET digest = '\\x00'",
+			"UPDATE tokens SET expires_at = NULL", "DELETE FROM tokens", "TRUNCATE tokens",
 		},
 		"reader": {
-			"SELECT * FROM postern.events", "SELECT * FROM postern.objects", "UPDATE postern.objects SET deleted = true",
-			"DELETE FROM postern.events", "INSERT INTO postern.outcomes SELECT * FROM mirror.outcomes", "CREATE TABLE mirror.mine (a int)",
+			"SELECT * FROM postern.events", "SELECT * FROM postern.objects",
+			"UPDATE postern.objects SET deleted = true",
+			"DELETE FROM postern.events", "INSERT INTO postern.outcomes SELECT * FROM mirror.outcomes",
+			"CREATE TABLE mirror.mine (a int)",
 		},
 	} {
 		pool := db.Role(t, role)
@@ -83,9 +97,12 @@ func TestRolesMayDoTheirWork(t *testing.T) {
 			"INSERT INTO sources (name, provider) VALUES ('s', 'stripe')", "SELECT nextval('event_sequence')",
 			"UPDATE log_floor SET ms = ms", "SELECT * FROM schema_migrations", "DELETE FROM rejections",
 		},
-		"processor": {"SELECT * FROM events", "UPDATE objects SET revision = revision", "DELETE FROM outbox", "SELECT * FROM schema_migrations"},
-		"operator":  {"DELETE FROM spools", "INSERT INTO audit (who, via, address, action, target, reason) VALUES ('x', 'command', '', 'a', '', '')", "SELECT * FROM events", "SELECT * FROM rejections", "SELECT * FROM mirror.events", "SELECT raise_floor()", "SELECT * FROM retired"},
-		"reader":    {"SELECT * FROM mirror.objects", "SELECT * FROM mirror.events", "SELECT * FROM mirror.outcomes"},
+		"processor": {"SELECT * FROM events", "UPDATE objects SET revision = revision", "DELETE FROM outbox",
+			"SELECT * FROM schema_migrations"},
+		"operator": {"DELETE FROM spools", "INSERT INTO audit (who, via, address, action, target, reason) VALUES " +
+			"('x', 'command', '', 'a', '', '')", "SELECT * FROM events", "SELECT * FROM rejections",
+			"SELECT * FROM mirror.events", "SELECT raise_floor()", "SELECT * FROM retired"},
+		"reader": {"SELECT * FROM mirror.objects", "SELECT * FROM mirror.events", "SELECT * FROM mirror.outcomes"},
 	} {
 		pool := db.Role(t, role)
 		for _, s := range statements {
@@ -101,7 +118,8 @@ func TestRolesMayDoTheirWork(t *testing.T) {
 	}
 }
 
-// The owner's rights are not limited by grants: triggers are what stops it, on partitions by name too, and on one made later; and in the audit.
+// The owner's rights are not limited by grants: triggers are what stops it, on partitions by name
+// too, and on one made later; and in the audit.
 func TestEvenTheOwnerCannotChangeTheLog(t *testing.T) {
 	t.Parallel()
 	db, id := withEvent(t)
@@ -138,7 +156,8 @@ func TestDaemonsOwnNothing(t *testing.T) {
 	}
 }
 
-// ownedBy is an empty database that belongs to a new login, and the URL of that login. options end CREATE ROLE.
+// ownedBy is an empty database that belongs to a new login, and the URL of that login. options end
+// CREATE ROLE.
 func ownedBy(t *testing.T, login, options string) string {
 	t.Helper()
 	testkit.Database(t) // whose template has made Postern's roles
@@ -160,7 +179,8 @@ func ownedBy(t *testing.T, login, options string) string {
 
 func TestAnOwnerWhoIsNoSuperuserMigrates(t *testing.T) {
 	t.Parallel()
-	url := ownedBy(t, "owner_with_roles", "IN ROLE postern_maintenance, postern_gateway, postern_processor, postern_operator, postern_reader")
+	url := ownedBy(t, "owner_with_roles", "IN ROLE postern_maintenance, postern_gateway, postern_processor, "+
+		"postern_operator, postern_reader")
 	if got, err := postgres.Migrate(t.Context(), url); err != nil || got != len(files(t)) {
 		t.Fatalf("applied %d, %v; want %d", got, err, len(files(t)))
 	}
@@ -186,10 +206,12 @@ func TestDaemonsMayActAsTheOperatorAndInheritNothing(t *testing.T) {
 	for _, role := range []string{"gateway", "processor"} {
 		pool := db.Role(t, role)
 		var member, inherits bool
-		err := pool.QueryRow(t.Context(), `SELECT pg_has_role(current_user, 'postern_operator', 'MEMBER'), pg_has_role(current_user, 'postern_operator', 'USAGE')`).
+		err := pool.QueryRow(t.Context(), `SELECT pg_has_role(current_user, 'postern_operator', 'MEMBER'),
+			pg_has_role(current_user, 'postern_operator', 'USAGE')`).
 			Scan(&member, &inherits)
 		if err != nil || !member || inherits {
-			t.Errorf("%s: may act as the operator %t, inherits %t, %v; want true and false", role, member, inherits, err)
+			t.Errorf("%s: may act as the operator %t, inherits %t, %v; want true and false", role, member, inherits,
+				err)
 		}
 	}
 }

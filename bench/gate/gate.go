@@ -1,4 +1,5 @@
-// Package gate tells a real regression from the noise of a machine: it compares ratios and counts with recorded ones, loosely.
+// Package gate tells a real regression from the noise of a machine: it compares ratios and counts
+// with recorded ones, loosely.
 package gate
 
 import (
@@ -13,7 +14,8 @@ import (
 
 // Figures are what is compared: none depends on how fast the machine is.
 type Figures struct {
-	// CPU is processor time per event of all servers, Rate events per second, each divided by that of bare in the same round.
+	// CPU is processor time per event of all servers, Rate events per second, each divided by that
+	// of bare in the same round.
 	CPU  float64 `json:"cpu_to_bare"`
 	Rate float64 `json:"rate_to_bare"`
 	// Allocations are the gateway's, per delivery.
@@ -28,8 +30,9 @@ type Record struct {
 	Figures Figures `json:"figures"`
 }
 
-// How much worse a figure may become. Allocations hardly vary; ratios do where neighbours are noisy. rateLeast lies above a half, so that
-// half the throughput fails though processor time stays: a program that waits twice as long costs no more.
+// How much worse a figure may become. Allocations hardly vary; ratios do where neighbours are
+// noisy. rateLeast lies above a half, so that half the throughput fails though processor time
+// stays: a program that waits twice as long costs no more.
 const (
 	cpuMost         = 1.6
 	rateLeast       = 0.6
@@ -83,7 +86,8 @@ func Compare(recorded, now Figures) (findings []Finding, ok bool) {
 	findings = []Finding{
 		{"CPU per event / bare's", now.CPU, recorded.CPU, cpu, now.CPU <= cpu},
 		{"events per second / bare's", now.Rate, recorded.Rate, rate, now.Rate >= rate},
-		{"allocations per delivery", now.Allocations, recorded.Allocations, allocations, now.Allocations <= allocations},
+		{"allocations per delivery", now.Allocations, recorded.Allocations, allocations,
+			now.Allocations <= allocations},
 	}
 	ok = true
 	for _, f := range findings {

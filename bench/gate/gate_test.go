@@ -15,10 +15,11 @@ func TestGateFailsForWhatIsMuchWorse(t *testing.T) {
 		now gate.Figures
 		ok  bool
 	}{
-		"the same":              {recorded, true},
-		"better":                {gate.Figures{CPU: 0.5, Rate: 2, Allocations: 10}, true},
-		"noise":                 {gate.Figures{CPU: 1.7, Rate: 0.5, Allocations: 55}, true},
-		"half the throughput":   {gate.Figures{CPU: 1.2, Rate: 0.4, Allocations: 50}, false}, // by waiting, which costs no processor time
+		"the same": {recorded, true},
+		"better":   {gate.Figures{CPU: 0.5, Rate: 2, Allocations: 10}, true},
+		"noise":    {gate.Figures{CPU: 1.7, Rate: 0.5, Allocations: 55}, true},
+		// by waiting, which costs no processor time
+		"half the throughput":   {gate.Figures{CPU: 1.2, Rate: 0.4, Allocations: 50}, false},
 		"half, and a lucky day": {gate.Figures{CPU: 1.2, Rate: 0.45, Allocations: 50}, false},
 		"more CPU":              {gate.Figures{CPU: 2, Rate: 0.8, Allocations: 50}, false},
 		"twice the garbage":     {gate.Figures{CPU: 1.2, Rate: 0.8, Allocations: 100}, false},
@@ -36,7 +37,8 @@ func TestFiguresAreMediansOfRatios(t *testing.T) {
 		cpu := func(us float64) map[string]float64 { return map[string]float64{"one": us / speed} }
 		samples = append(samples,
 			suite.Sample{Row: "gate", Target: suite.Bare, Round: round, Rate: 1000 * speed, CPU: cpu(100)},
-			suite.Sample{Row: "gate", Target: suite.Postern, Round: round, Rate: 800 * speed, CPU: cpu(130), More: map[string]float64{"allocations": 50 + float64(round)}})
+			suite.Sample{Row: "gate", Target: suite.Postern, Round: round, Rate: 800 * speed, CPU: cpu(130),
+				More: map[string]float64{"allocations": 50 + float64(round)}})
 	}
 	got, err := gate.Of(samples)
 	if err != nil {

@@ -18,9 +18,10 @@ func Measure(ctx context.Context, s *suite.Suite, samples plan.Samples) (plan.Sa
 	return append(samples, more...), err
 }
 
-// Check measures and compares with a record. What looks worse is measured once more, and judged by all rounds: a neighbour that was
-// noisy for half a minute shall not fail anybody's change.
-func Check(ctx context.Context, s *suite.Suite, recorded Figures, log *slog.Logger) (findings []Finding, ok bool, err error) {
+// Check measures and compares with a record. What looks worse is measured once more, and judged by
+// all rounds: a neighbour that was noisy for half a minute shall not fail anybody's change.
+func Check(ctx context.Context, s *suite.Suite, recorded Figures, log *slog.Logger) (findings []Finding, ok bool,
+	err error) {
 	var samples plan.Samples
 	for attempt := range 2 {
 		if attempt > 0 {

@@ -2,7 +2,8 @@ package load
 
 import "math/rand/v2"
 
-// inBlocks is the object of each delivery where both fall into blocks, which cannot be more than there are objects.
+// inBlocks is the object of each delivery where both fall into blocks, which cannot be more than
+// there are objects.
 func inBlocks(count, objects, blocks int) []int32 {
 	blocks = min(blocks, objects)
 	rng, order := rand.New(rand.NewPCG(20261121, 7)), make([]int32, 0, count)

@@ -6,12 +6,14 @@ import (
 	"github.com/postern-gateway/postern/bench/load"
 )
 
-// Whoever reads the first tenth of a stream in blocks meets the load of the whole: as many updates of each object, and no object that
-// another tenth has too. Two updates of one object are seldom so near to each other that they fall into one batch.
+// Whoever reads the first tenth of a stream in blocks meets the load of the whole: as many updates
+// of each object, and no object that another tenth has too. Two updates of one object are seldom so
+// near to each other that they fall into one batch.
 func TestEachBlockIsTheWholeInSmall(t *testing.T) {
 	t.Parallel()
 	const count, objects, blocks, updates = 20_000, 2000, 10, 10
-	d := load.Make(load.Supply{Run: "blk", Count: count, BodySize: 500, Sources: []string{"a"}, Objects: objects, Blocks: blocks, Secret: []byte(secret)})
+	d := load.Make(load.Supply{Run: "blk", Count: count, BodySize: 500, Sources: []string{"a"}, Objects: objects,
+		Blocks: blocks, Secret: []byte(secret)})
 	bodies, _ := requests(t, d)
 	all, seen, near := map[string]bool{}, map[string]int{}, 0
 	last := map[string]int{}
@@ -33,7 +35,8 @@ func TestEachBlockIsTheWholeInSmall(t *testing.T) {
 		}
 		for id, n := range seen {
 			if n != updates || all[id] {
-				t.Fatalf("the block that ends at %d has %d events of %s, want %d; in an earlier block: %v", i, n, id, updates, all[id])
+				t.Fatalf("the block that ends at %d has %d events of %s, want %d; in an earlier block: %v", i, n, id,
+					updates, all[id])
 			}
 			all[id] = true
 		}
@@ -49,11 +52,14 @@ func TestEachBlockIsTheWholeInSmall(t *testing.T) {
 	}
 }
 
-// What cannot be divided evenly is divided all the same, and with more blocks than objects each object is a block.
+// What cannot be divided evenly is divided all the same, and with more blocks than objects each
+// object is a block.
 func TestBlocksOfAnySize(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ count, objects, blocks, want int }{{103, 17, 5, 17}, {100, 3, 10, 3}, {10, 40, 4, 10}, {5, 0, 2, 5}} {
-		d := load.Make(load.Supply{Run: "odd", Count: c.count, BodySize: 500, Sources: []string{"a"}, Objects: c.objects, Blocks: c.blocks, Secret: []byte(secret)})
+	for _, c := range []struct{ count, objects, blocks, want int }{{103, 17, 5, 17}, {100, 3, 10, 3}, {10, 40, 4, 10},
+		{5, 0, 2, 5}} {
+		d := load.Make(load.Supply{Run: "odd", Count: c.count, BodySize: 500, Sources: []string{"a"},
+			Objects: c.objects, Blocks: c.blocks, Secret: []byte(secret)})
 		events := 0
 		for _, n := range d.Objects() {
 			events += n

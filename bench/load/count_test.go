@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Each request is counted once, as one thing, and each answer that counts has its latency: a server that answers after minutes has no
-// better p99 than one that answers within one.
+// Each request is counted once, as one thing, and each answer that counts has its latency: a server
+// that answers after minutes has no better p99 than one that answers within one.
 func TestRequestsAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	r := Result{Latency: newHistogram(), Status: map[int]int64{}}

@@ -17,7 +17,8 @@ type Held struct {
 // atOnce is how many held connections are opened, or send, at the same time.
 const atOnce = 64
 
-// Hold opens connections and, if deliveries are given, sends one over each as soon as it is open; any answer but 2xx is an error.
+// Hold opens connections and, if deliveries are given, sends one over each as soon as it is open;
+// any answer but 2xx is an error.
 func Hold(ctx context.Context, address string, n int, d *Deliveries) (*Held, error) {
 	h := &Held{links: make([]*link, n)}
 	err := h.each(func(i int) (err error) {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// link is a connection that requests go over, one after the other. One that the server wants closed is opened again.
+// link is a connection that requests go over, one after the other. One that the server wants closed
+// is opened again.
 type link struct {
 	address string
 	c       net.Conn

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A server that answers while a body still comes, and closes, has answered: what could not be sent any more is no trouble, and the next
-// request goes over a new connection.
+// A server that answers while a body still comes, and closes, has answered: what could not be sent
+// any more is no trouble, and the next request goes over a new connection.
 func TestAnswerBeforeTheBodysEnd(t *testing.T) {
 	t.Parallel()
 	server, err := net.Listen("tcp", "127.0.0.1:0")

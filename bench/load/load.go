@@ -16,8 +16,9 @@ import (
 type Options struct {
 	Address     string
 	Connections int
-	// Rate is the arrivals per second of an open loop, whose latency is counted from the moment a delivery was meant to be sent, so
-	// that a server which stalls cannot hide it. 0: a closed loop, each connection sends its next delivery when the last is answered.
+	// Rate is the arrivals per second of an open loop, whose latency is counted from the moment a
+	// delivery was meant to be sent, so that a server which stalls cannot hide it. 0: a closed
+	// loop, each connection sends its next delivery when the last is answered.
 	Rate float64
 	// For ends the sending; it ends earlier when all deliveries are sent.
 	For time.Duration
@@ -27,8 +28,8 @@ type Options struct {
 
 // Result is what was measured.
 type Result struct {
-	// Answered are 2xx; Refused any other answer; Broken are requests without an answer, or with one after more than a minute. Errors has
-	// a few of them in words.
+	// Answered are 2xx; Refused any other answer; Broken are requests without an answer, or with
+	// one after more than a minute. Errors has a few of them in words.
 	Answered, Refused, Broken int64
 	Errors                    []string
 	// Status counts all answers in time by their status.
@@ -117,7 +118,8 @@ func (r *run) meant(n int) time.Time {
 	return r.began.Add(time.Duration(float64(n) / r.o.Rate * float64(time.Second)))
 }
 
-// pace hands out deliveries when they are due. It sleeps in the kernel, on a thread of its own: the runtime's timers are too coarse.
+// pace hands out deliveries when they are due. It sleeps in the kernel, on a thread of its own: the
+// runtime's timers are too coarse.
 func (r *run) pace(ctx context.Context) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

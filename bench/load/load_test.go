@@ -23,7 +23,8 @@ func serve(t *testing.T, handle http.HandlerFunc) string {
 }
 
 func some(count int) *load.Deliveries {
-	return load.Make(load.Supply{Run: "test", Count: count, BodySize: 500, Sources: []string{"a"}, Objects: 10, Secret: []byte("whsec")})
+	return load.Make(load.Supply{Run: "test", Count: count, BodySize: 500, Sources: []string{"a"}, Objects: 10,
+		Secret: []byte("whsec")})
 }
 
 // stalling answers at once but for one second, in which it answers nobody.
@@ -46,12 +47,13 @@ func stalling() http.HandlerFunc {
 	}
 }
 
-// An open loop counts from the moment a delivery was meant to be sent: a server that stands still for a second shows it in many
-// latencies, not only in those of the few requests under way.
+// An open loop counts from the moment a delivery was meant to be sent: a server that stands still
+// for a second shows it in many latencies, not only in those of the few requests under way.
 func TestStallShowsInOpenLoop(t *testing.T) {
 	t.Parallel()
 	const rate = 200
-	r, err := load.Run(t.Context(), some(3*rate), 0, load.Options{Address: serve(t, stalling()), Connections: 2, Rate: rate, For: time.Minute})
+	r, err := load.Run(t.Context(), some(3*rate), 0, load.Options{Address: serve(t, stalling()), Connections: 2,
+		Rate: rate, For: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,14 +84,16 @@ func TestRunsFollowEachOther(t *testing.T) {
 		seen[id]++
 	})
 	d := some(2000)
-	first, err := load.Run(t.Context(), d, 0, load.Options{Address: address, Connections: 8, Rate: 10_000, For: 50 * time.Millisecond})
+	first, err := load.Run(t.Context(), d, 0, load.Options{Address: address, Connections: 8, Rate: 10_000,
+		For: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if first.Next == 0 || first.Next == d.Len() {
 		t.Fatalf("the first run ended at %d", first.Next)
 	}
-	second, err := load.Run(t.Context(), d, first.Next, load.Options{Address: address, Connections: 8, For: time.Minute})
+	second, err := load.Run(t.Context(), d, first.Next, load.Options{Address: address, Connections: 8,
+		For: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +102,8 @@ func TestRunsFollowEachOther(t *testing.T) {
 	}
 }
 
-// Answers are counted by their status. A server that refuses a large body without reading it, and closes, has answered too.
+// Answers are counted by their status. A server that refuses a large body without reading it, and
+// closes, has answered too.
 func TestRefusalsAreCounted(t *testing.T) {
 	t.Parallel()
 	var n atomic.Int64
@@ -109,13 +114,15 @@ func TestRefusalsAreCounted(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	d := load.Make(load.Supply{Run: "large", Count: 64, BodySize: 1 << 20, Sources: []string{"a"}, Objects: 1, Secret: []byte("whsec")})
+	d := load.Make(load.Supply{Run: "large", Count: 64, BodySize: 1 << 20, Sources: []string{"a"}, Objects: 1,
+		Secret: []byte("whsec")})
 	r, err := load.Run(t.Context(), d, 0, load.Options{Address: address, Connections: 4, For: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Answered != 16 || r.Status[200] != 16 || r.Refused != 48 || r.Status[503] != 48 || r.Broken != 0 {
-		t.Errorf("answered %d, refused %d, broken %d, by status %v: %v", r.Answered, r.Refused, r.Broken, r.Status, r.Errors)
+		t.Errorf("answered %d, refused %d, broken %d, by status %v: %v", r.Answered, r.Refused, r.Broken, r.Status,
+			r.Errors)
 	}
 }
 

@@ -1,4 +1,5 @@
-// Package load drives a server with deliveries that were signed beforehand and measures how it answers.
+// Package load drives a server with deliveries that were signed beforehand and measures how it
+// answers.
 package load
 
 import (
@@ -19,27 +20,31 @@ type Supply struct {
 	Run string
 	// Count is how many deliveries there are; BodySize is their size in bytes, about.
 	Count, BodySize int
-	// Duplicates is the share of deliveries that are sent again later, 0 to 1; 1: all are one and the same.
+	// Duplicates is the share of deliveries that are sent again later, 0 to 1; 1: all are one and
+	// the same.
 	Duplicates float64
 	// Sources are the names in the path, in turn.
 	Sources []string
-	// Objects is how many objects the deliveries are about, chosen at random, 0: each is about one of its own. Each event of an object is
-	// a second later than the one before.
+	// Objects is how many objects the deliveries are about, chosen at random, 0: each is about one
+	// of its own. Each event of an object is a second later than the one before.
 	Objects int
-	// Blocks, if not 0, divides deliveries and objects into as many equal parts, each part of the deliveries about its own part of the
-	// objects, so that whoever reads one part meets the same load as whoever reads all. Each object has as many events as any other, and
-	// they lie apart: a part goes through all its objects before it comes to one again, each time in another order.
+	// Blocks, if not 0, divides deliveries and objects into as many equal parts, each part of the
+	// deliveries about its own part of the objects, so that whoever reads one part meets the same
+	// load as whoever reads all. Each object has as many events as any other, and they lie apart: a
+	// part goes through all its objects before it comes to one again, each time in another order.
 	Blocks int
 	Secret []byte
-	// Spread is the time over which they will be sent: each is signed for its moment. 0: all for one.
+	// Spread is the time over which they will be sent: each is signed for its moment. 0: all for
+	// one.
 	Spread time.Duration
-	// Ahead is how far in the future the first is signed for. Half of the time that a long closed loop takes keeps all within the
-	// senders' tolerance, which goes both ways, at any rate.
+	// Ahead is how far in the future the first is signed for. Half of the time that a long closed
+	// loop takes keeps all within the senders' tolerance, which goes both ways, at any rate.
 	Ahead time.Duration
 }
 
-// Deliveries are ready to be sent. Only what differs is kept for each, in a few bytes, so that millions fit and the collector has
-// nothing to look at; what they share is put around it while sending.
+// Deliveries are ready to be sent. Only what differs is kept for each, in a few bytes, so that
+// millions fit and the collector has nothing to look at; what they share is put around it while
+// sending.
 type Deliveries struct {
 	run     string
 	now     time.Time
@@ -65,7 +70,8 @@ const ends = 64
 // Len is how many deliveries there are.
 func (d *Deliveries) Len() int { return len(d.all) }
 
-// Objects tells of each object how many different events there are about it; the last one's balance is that number.
+// Objects tells of each object how many different events there are about it; the last one's balance
+// is that number.
 func (d *Deliveries) Objects() map[string]int {
 	out := make(map[string]int, len(d.updates))
 	for i, n := range d.updates {
@@ -88,7 +94,8 @@ func Make(s Supply) *Deliveries {
 	if s.Blocks > 0 {
 		order = inBlocks(s.Count, objects, s.Blocks)
 	}
-	d := &Deliveries{run: s.Run, now: time.Now(), sources: s.Sources, ends: Ends(s.BodySize), all: make([]delivery, s.Count), updates: make([]int32, objects)}
+	d := &Deliveries{run: s.Run, now: time.Now(), sources: s.Sources, ends: Ends(s.BodySize),
+		all: make([]delivery, s.Count), updates: make([]int32, objects)}
 	rng := rand.New(rand.NewPCG(20261121, 6))
 	for i := range d.all {
 		if i > 0 && rng.Float64() < s.Duplicates {
@@ -107,7 +114,8 @@ func Make(s Supply) *Deliveries {
 			object = int32(rng.IntN(objects))
 		}
 		d.updates[object]++
-		d.all[i] = delivery{event: int32(i), object: object, update: d.updates[object], source: uint16(i % len(s.Sources)), end: uint16(i % ends)}
+		d.all[i] = delivery{event: int32(i), object: object, update: d.updates[object],
+			source: uint16(i % len(s.Sources)), end: uint16(i % ends)}
 	}
 	d.sign(s)
 	return d
@@ -172,7 +180,8 @@ func (d *Deliveries) put(b []byte, i int) []byte {
 	return append(append(b, front...), end...)
 }
 
-// Ends are the ends that bodies of a size share: members as Stripe's customers have them, and metadata of hardly compressible text.
+// Ends are the ends that bodies of a size share: members as Stripe's customers have them, and
+// metadata of hardly compressible text.
 func Ends(size int) [][]byte {
 	rng, out := rand.New(rand.NewPCG(20261121, 5)), make([][]byte, ends)
 	for i := range out {

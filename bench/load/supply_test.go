@@ -34,7 +34,8 @@ func requests(t *testing.T, d *load.Deliveries) (bodies [][]byte, headers []http
 	return bodies, headers
 }
 
-// What is sent is a delivery of Stripe's: the product verifies it, tells its event and its object, and the references verify it too.
+// What is sent is a delivery of Stripe's: the product verifies it, tells its event and its object,
+// and the references verify it too.
 func TestDeliveriesAreStripes(t *testing.T) {
 	t.Parallel()
 	for _, s := range []load.Supply{{Spread: 4 * time.Minute}, {Ahead: 150 * time.Second}, {BodySize: 20_000}, {}} {
@@ -49,7 +50,8 @@ func TestDeliveriesAreStripes(t *testing.T) {
 				t.Fatalf("delivery %d: %v", i, err)
 			}
 			evs, err := stripe.Stripe{}.Identify(src, d)
-			if err != nil || len(evs) != 1 || evs[0].ContentKey || evs[0].Type != "customer.updated" || evs[0].ObjectID == "" {
+			if err != nil || len(evs) != 1 || evs[0].ContentKey || evs[0].Type != "customer.updated" ||
+				evs[0].ObjectID == "" {
 				t.Fatalf("delivery %d: %+v, %v", i, evs, err)
 			}
 			if !refer.Verified(headers[i].Get("Stripe-Signature"), []byte(secret), body, at) {
@@ -66,7 +68,8 @@ func TestDeliveriesAreStripes(t *testing.T) {
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
 	for share, least := range map[float64]int{0: 0, 0.05: 100, 1: 3999} {
-		d := load.Make(load.Supply{Run: "dup", Count: 4000, BodySize: 1000, Duplicates: share, Sources: []string{"a", "b", "c"}, Objects: 100, Secret: []byte(secret)})
+		d := load.Make(load.Supply{Run: "dup", Count: 4000, BodySize: 1000, Duplicates: share,
+			Sources: []string{"a", "b", "c"}, Objects: 100, Secret: []byte(secret)})
 		byID, again := map[string]string{}, 0
 		bodies, _ := requests(t, d)
 		for _, body := range bodies {
@@ -112,10 +115,12 @@ func TestObjectsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Each event of an object is later than the one before, and the last one's balance is what Objects says.
+// Each event of an object is later than the one before, and the last one's balance is what Objects
+// says.
 func TestObjectsTellTheLastBalance(t *testing.T) {
 	t.Parallel()
-	d := load.Make(load.Supply{Run: "obj", Count: 3000, BodySize: 500, Duplicates: 0.1, Sources: []string{"a"}, Objects: 300, Secret: []byte(secret)})
+	d := load.Make(load.Supply{Run: "obj", Count: 3000, BodySize: 500, Duplicates: 0.1, Sources: []string{"a"},
+		Objects: 300, Secret: []byte(secret)})
 	bodies, _ := requests(t, d)
 	last, at := map[string]int{}, map[string]int64{}
 	for _, body := range bodies {

@@ -30,7 +30,8 @@ type Machine struct {
 	// Admin is a pool of connections to PostgreSQL as its superuser, and JS one to JetStream.
 	Admin *pgxpool.Pool
 	JS    jetstream.JetStream
-	// Settings are those that PostgreSQL was given beside its own, and Traces takes what is sent of traces, nil: nobody does.
+	// Settings are those that PostgreSQL was given beside its own, and Traces takes what is sent of
+	// traces, nil: nobody does.
 	Settings map[string]string
 	Traces   *Sink
 
@@ -44,10 +45,12 @@ type Machine struct {
 	databases int
 }
 
-// builds are what is measured, by the folder of a module: packages that the programs are named after.
+// builds are what is measured, by the folder of a module: packages that the programs are named
+// after.
 var builds = map[string][]string{
 	"..": {"./cmd/gateway", "./cmd/processor", "./cmd/postern"},
-	".":  {"./reference/verify", "./reference/bare", "./reference/afternoon", "./reference/onebyone", "github.com/nats-io/nats-server/v2"},
+	".": {"./reference/verify", "./reference/bare", "./reference/afternoon", "./reference/onebyone",
+		"github.com/nats-io/nats-server/v2"},
 }
 
 // template is the database with Postern's schema that others are copies of.
@@ -55,7 +58,8 @@ const template = "postern"
 
 // Options say what a machine is like.
 type Options struct {
-	// Parent is the folder below which the machine's own is made, "": the system's for temporary files.
+	// Parent is the folder below which the machine's own is made, "": the system's for temporary
+	// files.
 	Parent string
 	// Settings are given to PostgreSQL on top of durable ones, by name.
 	Settings map[string]string
@@ -63,7 +67,8 @@ type Options struct {
 	Traces bool
 }
 
-// Start builds the programs and starts PostgreSQL and NATS with durable settings in a new folder. The working directory is the module's.
+// Start builds the programs and starts PostgreSQL and NATS with durable settings in a new folder.
+// The working directory is the module's.
 func Start(ctx context.Context, o Options, log *slog.Logger) (_ *Machine, err error) {
 	m := &Machine{Settings: o.Settings}
 	if m.Dir, err = os.MkdirTemp(o.Parent, "postern-bench-"); err != nil {
@@ -79,7 +84,8 @@ func Start(ctx context.Context, o Options, log *slog.Logger) (_ *Machine, err er
 	}
 	for dir, packages := range builds {
 		log.Info("build", "packages", strings.Join(packages, " "))
-		build := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", m.program("") + "/"}, packages...)...)
+		build := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", m.program("") + "/"},
+			packages...)...)
 		build.Dir = dir
 		if out, err := build.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build %v: %w: %s", packages, err, out)
@@ -127,7 +133,8 @@ func (m *Machine) startNATS(ctx context.Context) error {
 		return err
 	}
 	conf := filepath.Join(m.Dir, "nats.conf")
-	text := fmt.Sprintf("server_name: bench\nlisten: %q\nmax_payload: 1MB\njetstream { store_dir: %q, max_file: 40GiB, max_mem: 64MB }\n", address, filepath.Join(m.Dir, "jetstream"))
+	text := fmt.Sprintf("server_name: bench\nlisten: %q\nmax_payload: 1MB\njetstream { store_dir: %q, max_file: "+
+		"40GiB, max_mem: 64MB }\n", address, filepath.Join(m.Dir, "jetstream"))
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -155,24 +162,28 @@ func (m *Machine) DatabaseURL(name string) string {
 // NATS is the URL of the server.
 func (m *Machine) NATS() string { return m.natsURL }
 
-// NewDatabase makes a database as a copy of another, "": of the one with Postern's schema and nothing in it.
+// NewDatabase makes a database as a copy of another, "": of the one with Postern's schema and
+// nothing in it.
 func (m *Machine) NewDatabase(ctx context.Context, of string) (string, error) {
 	if of == "" {
 		of = template
 	}
 	m.databases++
 	name := fmt.Sprintf("bench_%d", m.databases)
-	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+pgx.Identifier{of}.Sanitize()+" STRATEGY file_copy"); err != nil {
+	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+
+		pgx.Identifier{of}.Sanitize()+" STRATEGY file_copy"); err != nil {
 		return "", fmt.Errorf("copy database %s: %w", of, err)
 	}
 	return name, nil
 }
 
-// NewDatabaseQuietly makes an empty database with Postern's schema without the checkpoints that NewDatabase takes.
+// NewDatabaseQuietly makes an empty database with Postern's schema without the checkpoints that
+// NewDatabase takes.
 func (m *Machine) NewDatabaseQuietly(ctx context.Context) (string, error) {
 	m.databases++
 	name := fmt.Sprintf("bench_%d", m.databases)
-	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+template+" STRATEGY wal_log"); err != nil {
+	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+template+
+		" STRATEGY wal_log"); err != nil {
 		return "", fmt.Errorf("make database %s: %w", name, err)
 	}
 	return name, nil
@@ -184,7 +195,8 @@ func (m *Machine) DropDatabase(ctx context.Context, name string) error {
 	return err
 }
 
-// Set changes settings of PostgreSQL for all, as ALTER SYSTEM does; a value "" is the default again.
+// Set changes settings of PostgreSQL for all, as ALTER SYSTEM does; a value "" is the default
+// again.
 func (m *Machine) Set(ctx context.Context, settings map[string]string) error {
 	for name, value := range settings {
 		sql := "ALTER SYSTEM SET " + name + " = '" + value + "'"
@@ -231,8 +243,10 @@ func (m *Machine) DropStreams(ctx context.Context) error {
 	return nil
 }
 
-// Serve starts one of the programs and waits until it is ready; the address is where it takes deliveries, admin where it tells about itself.
-func (m *Machine) Serve(ctx context.Context, name string, env []string, args ...string) (p *Process, address, admin string, err error) {
+// Serve starts one of the programs and waits until it is ready; the address is where it takes
+// deliveries, admin where it tells about itself.
+func (m *Machine) Serve(ctx context.Context, name string, env []string, args ...string) (p *Process, address,
+	admin string, err error) {
 	if p, err = m.start(name, env, m.program(name), args...); err != nil {
 		return nil, "", "", err
 	}

@@ -1,4 +1,5 @@
-// Package machine starts what is measured, each program as a process of its own, and reads what they cost.
+// Package machine starts what is measured, each program as a process of its own, and reads what
+// they cost.
 package machine
 
 import (
@@ -30,7 +31,8 @@ const readyWithin = time.Minute
 // start runs a program.
 func (m *Machine) start(name string, env []string, program string, args ...string) (*Process, error) {
 	m.started++
-	p := &Process{Name: name, log: filepath.Join(m.Dir, fmt.Sprintf("%03d-%s.log", m.started, name)), done: make(chan struct{})}
+	p := &Process{Name: name, log: filepath.Join(m.Dir, fmt.Sprintf("%03d-%s.log", m.started, name)),
+		done: make(chan struct{})}
 	log, err := os.Create(p.log)
 	if err != nil {
 		return nil, err

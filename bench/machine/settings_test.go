@@ -26,7 +26,8 @@ func TestMachineHasAndNamesItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := m.SettingsInForce(t.Context(), "fsync", "shared_buffers")
-	if want := map[string]string{"fsync": "on", "shared_buffers": "16MB", "work_mem": "5MB"}; err != nil || !maps.Equal(got, want) {
+	if want := map[string]string{"fsync": "on", "shared_buffers": "16MB", "work_mem": "5MB"}; err != nil ||
+		!maps.Equal(got, want) {
 		t.Errorf("settings %v, %v; want %v", got, err, want)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Sink takes traces over OTLP/HTTP as a collector does, counts them, and forgets them. A nil one takes none.
+// Sink takes traces over OTLP/HTTP as a collector does, counts them, and forgets them. A nil one
+// takes none.
 type Sink struct {
 	url            string
 	server         http.Server
@@ -37,7 +38,8 @@ func NewSink() (*Sink, error) {
 	return s, nil
 }
 
-// take counts before it answers: once a program that waits for its last batch has ended, everything is counted.
+// take counts before it answers: once a program that waits for its last batch has ended, everything
+// is counted.
 func (s *Sink) take(_ http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil || n == 0 {
@@ -47,7 +49,8 @@ func (s *Sink) take(_ http.ResponseWriter, r *http.Request) {
 	s.bytes.Add(n)
 }
 
-// Env is what a program of Postern needs in its environment to send its traces here, all of them; of a nil sink nothing.
+// Env is what a program of Postern needs in its environment to send its traces here, all of them;
+// of a nil sink nothing.
 func (s *Sink) Env() []string {
 	if s == nil {
 		return nil

@@ -22,7 +22,8 @@ func TestSinkCountsBatches(t *testing.T) {
 	for _, c := range []struct {
 		path, body string
 		status     int
-	}{{"/v1/traces", "batch", 200}, {"/v1/traces", strings.Repeat("x", 100_000), 200}, {"/v1/traces", "", 200}, {"/v1/metrics", "other", 404}} {
+	}{{"/v1/traces", "batch", 200}, {"/v1/traces", strings.Repeat("x", 100_000), 200}, {"/v1/traces", "", 200},
+		{"/v1/metrics", "other", 404}} {
 		res, err := http.Post(url+c.path, "application/x-protobuf", strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)

@@ -38,12 +38,14 @@ func (m *Machine) Lag(ctx context.Context, stream, consumer string) (l Lag, err 
 	}
 	info := c.CachedInfo()
 	l.At = time.Now()
-	// The server counts what is pending a moment after it was stored, so what the sequences say may be more.
+	// The server counts what is pending a moment after it was stored, so what the sequences say may
+	// be more.
 	l.Left = max(int64(info.NumPending), l.Last-int64(info.Delivered.Stream)) + int64(info.NumAckPending)
 	return l, nil
 }
 
-// Forget removes consumers of a stream; whoever comes next makes them again and reads from the beginning.
+// Forget removes consumers of a stream; whoever comes next makes them again and reads from the
+// beginning.
 func (m *Machine) Forget(ctx context.Context, stream string, consumers ...string) error {
 	for _, name := range consumers {
 		if err := m.JS.DeleteConsumer(ctx, stream, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {

@@ -17,7 +17,8 @@ const (
 // startJetStream starts a server in this process for the duration of a test.
 func startJetStream(t *testing.T) jetstream.JetStream {
 	t.Helper()
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+		JetStream: true, StoreDir: t.TempDir(),
 		JetStreamMaxMemory: 1 << 20, JetStreamMaxStore: 64 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +42,8 @@ func startJetStream(t *testing.T) jetstream.JetStream {
 
 func ensure(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
-	if _, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: events, Subjects: []string{"events.>"}}); err != nil {
+	if _, err := js.CreateOrUpdateStream(t.Context(),
+		jetstream.StreamConfig{Name: events, Subjects: []string{"events.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	c := jetstream.ConsumerConfig{Durable: consumer, AckPolicy: jetstream.AckExplicitPolicy}
@@ -50,7 +52,8 @@ func ensure(t *testing.T, js jetstream.JetStream) {
 	}
 }
 
-// What is left counts messages that nobody took and those in somebody's hand; a consumer that was forgotten begins again.
+// What is left counts messages that nobody took and those in somebody's hand; a consumer that was
+// forgotten begins again.
 func TestLag(t *testing.T) {
 	t.Parallel()
 	m := &Machine{JS: startJetStream(t)}
@@ -71,7 +74,8 @@ func TestLag(t *testing.T) {
 				return
 			}
 			if time.Since(began) > 30*time.Second {
-				t.Fatalf("%d done, %d left of %d (%d kept); want %d and %d", lag.Done(), lag.Left, lag.Last, lag.Messages, done, left)
+				t.Fatalf("%d done, %d left of %d (%d kept); want %d and %d", lag.Done(), lag.Left, lag.Last,
+					lag.Messages, done, left)
 			}
 		}
 	}

@@ -17,7 +17,8 @@ type Ran struct {
 	Peak int64
 }
 
-// Tool runs a program to its end: one of ours, by its name, or one that comes with the machine, by its path. What it prints goes to out.
+// Tool runs a program to its end: one of ours, by its name, or one that comes with the machine, by
+// its path. What it prints goes to out.
 func (m *Machine) Tool(ctx context.Context, out io.Writer, program string, args ...string) (ran Ran, err error) {
 	path := program
 	for _, packages := range builds {

@@ -35,7 +35,8 @@ func ticks(fields []string, which ...int) time.Duration {
 	return sum
 }
 
-// The places of user and system time, of the process and of its children that ended, and of the parent.
+// The places of user and system time, of the process and of its children that ended, and of the
+// parent.
 const (
 	parent = 1
 	user   = 11
@@ -113,7 +114,8 @@ func familyMemory(pid int) (int64, error) {
 	}
 	var sum int64
 	for _, one := range append(kids, pid) {
-		if n, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", one), "Pss:"); err == nil { // it may have ended just now
+		// it may have ended just now
+		if n, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", one), "Pss:"); err == nil {
 			sum += n
 		}
 	}
@@ -167,7 +169,8 @@ func (m *Machine) Usage(ctx context.Context, ps ...*Process) (u Usage, err error
 	return u, nil
 }
 
-// Memory is what PostgreSQL has resident now and the most that NATS had since the last ResetMemory, in bytes.
+// Memory is what PostgreSQL has resident now and the most that NATS had since the last ResetMemory,
+// in bytes.
 func (m *Machine) Memory() (postgreSQL, nats int64, err error) {
 	if postgreSQL, err = familyMemory(m.pgPID); err != nil {
 		return 0, 0, err

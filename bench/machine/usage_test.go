@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// parentOfBurner uses next to nothing itself. Its child lives until the first byte comes, it until the second.
+// parentOfBurner uses next to nothing itself. Its child lives until the first byte comes, it until
+// the second.
 func parentOfBurner() {
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), role+"=burner")
@@ -48,7 +49,8 @@ func burn(d time.Duration) {
 	}
 }
 
-// A family's use counts what children do, while they run and after they ended; a process's own does not.
+// A family's use counts what children do, while they run and after they ended; a process's own does
+// not.
 func TestFamilyCPUCountsChildren(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(os.Args[0])

@@ -6,7 +6,8 @@ import "github.com/postern-gateway/postern/bench/suite"
 type Bound struct {
 	// What is measured, and Formula how the figure is made of it.
 	What, Formula string
-	// Least: the figure must be at least Limit; otherwise at most. Aim is where it should be, 0: nothing beyond the limit.
+	// Least: the figure must be at least Limit; otherwise at most. Aim is where it should be, 0:
+	// nothing beyond the limit.
 	Least      bool
 	Limit, Aim float64
 	// Unit of the figure, "x" for a ratio.
@@ -21,7 +22,8 @@ type Bound struct {
 
 // ratio bounds a target's metric divided by a reference's in the same round.
 func ratio(what, row, target, reference, name string, m Metric) Bound {
-	return Bound{What: what, Unit: "x", Rows: []string{row}, Formula: name + " of " + target + " / " + name + " of " + reference,
+	return Bound{What: what, Unit: "x", Rows: []string{row}, Formula: name + " of " + target + " / " + name + " of " +
+		reference,
 		Figure: func(s Samples) Figure { return s.Ratio(row, target, reference, m) }}
 }
 
@@ -40,13 +42,15 @@ func (b Bound) where(applies func(Samples) bool) Bound { b.Applies = applies; re
 
 // share bounds a rate divided by the median of another row's.
 func share(what, row, target, other, of string) Bound {
-	return Bound{What: what, Unit: "x", Rows: []string{row, other}, Formula: "events/s of " + target + " / events/s of " + of + " in " + other,
+	return Bound{What: what, Unit: "x", Rows: []string{row, other}, Formula: "events/s of " + target +
+		" / events/s of " + of + " in " + other,
 		Figure: func(s Samples) Figure {
 			whole, part := s.Value(other, of, Rate), s.Value(row, target, Rate)
 			if whole.Rounds == 0 || whole.Median == 0 {
 				return Figure{}
 			}
-			return Figure{Median: part.Median / whole.Median, Min: part.Min / whole.Median, Max: part.Max / whole.Median, Rounds: part.Rounds}
+			return Figure{Median: part.Median / whole.Median, Min: part.Min / whole.Median,
+				Max: part.Max / whole.Median, Rounds: part.Rounds}
 		}}
 }
 
@@ -91,7 +95,8 @@ func (s Samples) largest(m Metric, rows []string, targets func(row string) []str
 	return f
 }
 
-// publishedWithin is how long after a load's end its last event was published; what was not is a minute late.
+// publishedWithin is how long after a load's end its last event was published; what was not is a
+// minute late.
 func publishedWithin(s suite.Sample) (float64, bool) {
 	v, ok := s.More["published_within_s"]
 	if ok && v < 0 {

@@ -5,7 +5,8 @@ import "github.com/postern-gateway/postern/bench/suite"
 // Bounds are what must hold, on two cores with everything on one machine and bodies of 2.4 KB.
 func Bounds() []Bound {
 	var all []Bound
-	for _, part := range [][]Bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(), sweepBounds(), effectsBounds(), sizeBounds()} {
+	for _, part := range [][]Bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(),
+		sweepBounds(), effectsBounds(), sizeBounds()} {
 		all = append(all, part...)
 	}
 	return all
@@ -18,15 +19,19 @@ func ingestBounds() []Bound {
 		ratio(at64, main64, suite.Postern, suite.Bare, "events/s", Rate).atLeast(0.75).aim(0.85),
 		ratio(at256, main256, suite.Postern, suite.Afternoon, "events/s", Rate).atLeast(3),
 		ratio(at256, main256, suite.Postern, suite.Bare, "events/s", Rate).atLeast(0.75).aim(0.85),
-		worst("everything published", "seconds from the load's end to the last event in the stream", "s", suite.Postern, publishedWithin, main64, main256).atMost(5),
-		worst("nothing left to the auditor", "events that were not published", "", suite.Postern, More("left_to_auditor"), main64, main256).atMost(0),
+		worst("everything published", "seconds from the load's end to the last event in the stream", "s", suite.Postern,
+			publishedWithin, main64, main256).atMost(5),
+		worst("nothing left to the auditor", "events that were not published", "", suite.Postern,
+			More("left_to_auditor"), main64, main256).atMost(0),
 		ratio("CPU per event, all servers, 64 connections", main64, suite.Postern, suite.Bare, "CPU", CPU).atMost(1.4),
-		value("allocations on the ingest path", main64, suite.Postern, "allocations of the gateway per delivery", "", More("allocations")).atMost(60),
+		value("allocations on the ingest path", main64, suite.Postern, "allocations of the gateway per delivery", "",
+			More("allocations")).atMost(60),
 	}
 }
 
 func answerBounds() []Bound {
-	const lower, higher = "acknowledgement at half of afternoon's capacity", "acknowledgement at half of our own capacity"
+	const lower, higher = "acknowledgement at half of afternoon's capacity",
+		"acknowledgement at half of our own capacity"
 	return []Bound{
 		ratio(lower, halfAfternoon, suite.Postern, suite.Afternoon, "p50", P50).atMost(1),
 		ratio(lower, halfAfternoon, suite.Postern, suite.Afternoon, "p99", P99).atMost(1),
@@ -34,29 +39,36 @@ func answerBounds() []Bound {
 	}
 }
 
-// takenBounds keep the others honest: only what was taken has a latency, so a target that refuses under load would answer the rest sooner.
+// takenBounds keep the others honest: only what was taken has a latency, so a target that refuses
+// under load would answer the rest sooner.
 func takenBounds() []Bound {
 	return []Bound{
-		anyone("everything taken", "deliveries not taken", "", Errors, main64, main256, halfAfternoon, halfPostern, floodRow, sustainedRow, growthRow, besideRow).atMost(0),
+		anyone("everything taken", "deliveries not taken", "", Errors, main64, main256, halfAfternoon, halfPostern,
+			floodRow, sustainedRow, growthRow, besideRow).atMost(0),
 	}
 }
 
-// The bounds of applying. "Where bare reaches it" is what makes the rate a question of the program and not of the machine.
+// The bounds of applying. "Where bare reaches it" is what makes the rate a question of the program
+// and not of the machine.
 const (
 	appliedRate    = 15_000
 	sustainedShare = 0.4
 )
 
 func applyBounds() []Bound {
-	const flooded, applied, both = "a flood of one event", "applying, objects updated ten times on average", "ingest and applying together"
+	const flooded, applied, both = "a flood of one event", "applying, objects updated ten times on average",
+		"ingest and applying together"
 	return []Bound{
 		ratio(flooded, floodRow, suite.OneEvent, suite.NewEvents, "events/s", Rate).atLeast(1),
 		ratio(applied, applyRow, suite.Postern, suite.OneByOne, "events/s", Rate).atLeast(6),
-		value(applied+", where bare reaches 15,000", applyRow, suite.Postern, "events/s applied", "/s", Rate).atLeast(appliedRate).
+		value(applied+", where bare reaches 15,000", applyRow, suite.Postern, "events/s applied", "/s",
+			Rate).atLeast(appliedRate).
 			where(reaches(suite.Bare, appliedRate, main64, main256)),
 		share(both, sustainedRow, suite.Postern, main64, suite.Postern).atLeast(sustainedShare),
-		value(both, sustainedRow, suite.Postern, "growth of the backlog in the second half, as a share of the rate", "", perRate("backlog_growth_per_s")).atMost(0.01),
-		value(both, sustainedRow, suite.Postern, "largest backlog, in seconds of the rate", "s", perRate("backlog_max")).atMost(10),
+		value(both, sustainedRow, suite.Postern, "growth of the backlog in the second half, as a share of the rate", "",
+			perRate("backlog_growth_per_s")).atMost(0.01),
+		value(both, sustainedRow, suite.Postern, "largest backlog, in seconds of the rate", "s",
+			perRate("backlog_max")).atMost(10),
 		worst(both, "events that the auditor published", "", suite.Postern, More("audited"), sustainedRow).atMost(0),
 	}
 }
@@ -64,13 +76,18 @@ func applyBounds() []Bound {
 func sizeBounds() []Bound {
 	const large = "memory, 256 bodies of 1 MiB at once"
 	return []Bound{
-		ratio("growth, 20 million keys and 5 million events", growthRow, suite.Grown, suite.Empty, "CPU", CPU).atMost(1.3).aim(1.1),
-		value("memory, 10,000 idle connections", idleRow, suite.OneEach, "gateway's memory, idle for 7 s after one delivery each", "MiB", More("resident_later_mib")).atMost(250),
-		value("memory, 10,000 silent connections", idleRow, suite.NoneSent, "gateway's memory, nothing sent", "MiB", Memory("gateway")).atMost(250),
+		ratio("growth, 20 million keys and 5 million events", growthRow, suite.Grown, suite.Empty, "CPU",
+			CPU).atMost(1.3).aim(1.1),
+		value("memory, 10,000 idle connections", idleRow, suite.OneEach,
+			"gateway's memory, idle for 7 s after one delivery each", "MiB", More("resident_later_mib")).atMost(250),
+		value("memory, 10,000 silent connections", idleRow, suite.NoneSent, "gateway's memory, nothing sent", "MiB",
+			Memory("gateway")).atMost(250),
 		value(large, largeRow, suite.Postern, "gateway's memory / ingest.queue_bytes", "x", perQueue).atMost(2),
 		value(large, largeRow, suite.Postern, "share of the deliveries that were taken", "", takenShare).atLeast(0.25),
-		value(large, largeRow, suite.Postern, "deliveries neither taken nor refused with 503", "", More("other")).atMost(0),
-		value("start to ready", startsRow, suite.Postern, "milliseconds until /readyz answers 200", "ms", More("readyz_ms")).atMost(500),
+		value(large, largeRow, suite.Postern, "deliveries neither taken nor refused with 503", "",
+			More("other")).atMost(0),
+		value("start to ready", startsRow, suite.Postern, "milliseconds until /readyz answers 200", "ms",
+			More("readyz_ms")).atMost(500),
 	}
 }
 

@@ -38,7 +38,8 @@ type Length struct {
 	For    time.Duration
 }
 
-// around is what a run of a target costs beside its load: a database, a start, a warm-up, signatures made ahead.
+// around is what a run of a target costs beside its load: a database, a start, a warm-up,
+// signatures made ahead.
 const around = 3 * time.Second
 
 func (l Length) takes(targets int) time.Duration {
@@ -93,7 +94,8 @@ func shapes(l Length) []Row {
 	}
 }
 
-// OfferedShares are the shares of a target's own capacity, in percent, that the rows of offered load ask for.
+// OfferedShares are the shares of a target's own capacity, in percent, that the rows of offered
+// load ask for.
 var OfferedShares = []int{10, 25, 50, 75, 90}
 
 // Offered is the name of the row at a share of capacity.
@@ -127,7 +129,8 @@ func offered(l Length, percents []int) []Row {
 
 // half is the row at half of a target's capacity, for it and another.
 func half(name, of string, l Length, targets ...string) Row {
-	return Row{Name: name, Chapter: chapterOpen, About: "open loop at half of the capacity of " + of, Takes: l.takes(len(targets)),
+	return Row{Name: name, Chapter: chapterOpen, About: "open loop at half of the capacity of " + of,
+		Takes: l.takes(len(targets)),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 			capacity, err := r.capacity(ctx, of)
 			if err != nil {

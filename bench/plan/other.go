@@ -27,7 +27,8 @@ const (
 )
 
 func flood(rounds int) Row {
-	return Row{Name: floodRow, Chapter: chapterFlood, About: "256 connections, all with one event, beside 256 connections with new ones", Takes: Length{rounds, 5 * time.Second}.takes(2),
+	return Row{Name: floodRow, Chapter: chapterFlood, About: "256 connections, all with one event, beside 256 " +
+		"connections with new ones", Takes: Length{rounds, 5 * time.Second}.takes(2),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) { return r.suite.Flood(ctx, floodRow, rounds) }}
 }
 
@@ -35,7 +36,8 @@ func flood(rounds int) Row {
 func apply(name, about string, rounds, events, objects int) Row {
 	const each = 5 * time.Second // what each target costs beside applying: a copy of the database, a start
 	perRound := time.Duration(suite.Part(events))*time.Second/1000 + time.Duration(events)*time.Second/15_000 + 2*each
-	return Row{Name: name, Chapter: chapterApply, About: fmt.Sprintf("%d events about %d objects, %s", events, objects, about),
+	return Row{Name: name, Chapter: chapterApply, About: fmt.Sprintf("%d events about %d objects, %s", events, objects,
+		about),
 		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*perRound,
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 			return r.suite.ApplyObjects(ctx, name, rounds, events, objects)
@@ -50,14 +52,17 @@ func applies(rounds, events, fewer, few int) []Row {
 	}
 }
 
-// together are ingest and applying at once: first as fast as it goes, to see how fast that is, then for longer at a rate that must hold.
+// together are ingest and applying at once: first as fast as it goes, to see how fast that is, then
+// for longer at a rate that must hold.
 func together(short, long time.Duration) []Row {
 	return []Row{
-		{Name: togetherRow, Chapter: chapterSustain, About: fmt.Sprintf("closed loop, 64 connections, the processor beside, %s", short), Takes: 2*short + around,
+		{Name: togetherRow, Chapter: chapterSustain,
+			About: fmt.Sprintf("closed loop, 64 connections, the processor beside, %s", short), Takes: 2*short + around,
 			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 				return r.suite.SustainedClosed(ctx, togetherRow, short)
 			}},
-		{Name: sustainedRow, Chapter: chapterSustain, About: fmt.Sprintf("open loop, the processor beside, %s", long), Takes: long + 30*time.Second,
+		{Name: sustainedRow, Chapter: chapterSustain, About: fmt.Sprintf("open loop, the processor beside, %s", long),
+			Takes: long + 30*time.Second,
 			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 				rate, err := r.sustainable(ctx)
 				if err != nil {
@@ -68,7 +73,8 @@ func together(short, long time.Duration) []Row {
 	}
 }
 
-// sustainable is the rate to try: a little above the least that must hold, or what applying kept up with under a closed loop, if more.
+// sustainable is the rate to try: a little above the least that must hold, or what applying kept up
+// with under a closed loop, if more.
 func (r *Run) sustainable(ctx context.Context) (float64, error) {
 	const least, safely = 1.01 * sustainedShare, 0.8 // for minutes, checkpoints and all
 	alone := r.Samples.Value(main64, suite.Postern, Rate).Median
@@ -84,7 +90,8 @@ func (r *Run) sustainable(ctx context.Context) (float64, error) {
 
 func growth(rounds, keys, events int, takes time.Duration) Row {
 	return Row{Name: growthRow, Chapter: chapterGrowth, Takes: takes + Length{rounds + 1, 5 * time.Second}.takes(2),
-		About: fmt.Sprintf("closed loop, 64 connections, with %.1f million keys and %.1f million events stored, beside an empty database", float64(keys)/1e6, float64(events)/1e6),
+		About: fmt.Sprintf("closed loop, 64 connections, with %.1f million keys and %.1f million events stored, "+
+			"beside an empty database", float64(keys)/1e6, float64(events)/1e6),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 			shape := closed(64)
 			shape.For = 5 * time.Second
@@ -94,7 +101,8 @@ func growth(rounds, keys, events int, takes time.Duration) Row {
 
 func sizes(rounds int) []Row {
 	return []Row{
-		{Name: idleRow, Chapter: chapterSize, About: "10,000 idle connections: silent since they were opened, and after one delivery each", Takes: time.Minute,
+		{Name: idleRow, Chapter: chapterSize, About: "10,000 idle connections: silent since they were opened, and " +
+			"after one delivery each", Takes: time.Minute,
 			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) { return r.suite.Idle(ctx, idleRow) }},
 		{Name: largeRow, Chapter: chapterSize, About: "256 connections with bodies of 1 MiB", Takes: 20 * time.Second,
 			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) { return r.suite.Large(ctx, largeRow) }},
@@ -103,7 +111,8 @@ func sizes(rounds int) []Row {
 }
 
 func starts(rounds int) Row {
-	return Row{Name: startsRow, Chapter: chapterSize, About: "start to ready of the gateway over an existing database", Takes: 15*time.Second + time.Duration(rounds)*time.Second,
+	return Row{Name: startsRow, Chapter: chapterSize, About: "start to ready of the gateway over an existing database",
+		Takes: 15*time.Second + time.Duration(rounds)*time.Second,
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 			return r.suite.Starts(ctx, startsRow, rounds)
 		}}
@@ -115,7 +124,8 @@ func slowDisks(l Length) []Row {
 	for _, n := range []int{64, 256} {
 		name, shape := fmt.Sprintf("slow-disk-%d", n), closed(n)
 		shape.For = l.For
-		rows = append(rows, Row{Name: name, Chapter: chapterDisk, About: "closed loop, " + shape.String() + ", each commit 2 ms later", Takes: l.takes(len(stores)),
+		rows = append(rows, Row{Name: name, Chapter: chapterDisk, About: "closed loop, " + shape.String() +
+			", each commit 2 ms later", Takes: l.takes(len(stores)),
 			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 				return r.suite.SlowDisk(ctx, name, l.Rounds, shape, stores...)
 			}})

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Full is every row, in about an hour and twenty minutes. rounds replaces the five rounds of the main rows.
+// Full is every row, in about an hour and twenty minutes. rounds replaces the five rounds of the
+// main rows.
 func Full(rounds int) []Row {
 	most := Length{Rounds: 5, For: 5 * time.Second}
 	if rounds > 0 {
@@ -24,12 +25,14 @@ func Full(rounds int) []Row {
 		sizes(most.Rounds),
 		slowDisks(Length{Rounds: fewer, For: most.For}),
 		[]Row{again(most.Rounds, 200_000), beside(fewer, 400_000)},
-		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 8*time.Minute), stored(fewer, 10_000_000, 500_000, 15*time.Minute), sweep(fewer, sweptObjects)},
+		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 8*time.Minute),
+			stored(fewer, 10_000_000, 500_000, 15*time.Minute), sweep(fewer, sweptObjects)},
 		carriedOut(fewer, 15_000, manyEffects, 100_000),
 	)
 }
 
-// Quick fits into three minutes, builds included: enough to see a large change, not to publish. rounds replaces the two of the main rows.
+// Quick fits into three minutes, builds included: enough to see a large change, not to publish.
+// rounds replaces the two of the main rows.
 func Quick(rounds int) []Row {
 	short := Length{Rounds: 2, For: 2 * time.Second}
 	if rounds > 0 {
@@ -39,6 +42,7 @@ func Quick(rounds int) []Row {
 	return slices.Concat(
 		connections(short, stores, 64, 256),
 		halves(once),
-		[]Row{flood(1), apply(applyRow, "each updated ten times on average", 1, 40_000, 4_000), starts(2), sweep(1, 50_000)},
+		[]Row{flood(1), apply(applyRow, "each updated ten times on average", 1, 40_000, 4_000), starts(2),
+			sweep(1, 50_000)},
 	)
 }

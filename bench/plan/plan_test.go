@@ -7,7 +7,8 @@ import (
 	"github.com/postern-gateway/postern/bench/plan"
 )
 
-// Every row that a bound is made of is run by the full plan, no name comes twice, and it all takes no more than was promised.
+// Every row that a bound is made of is run by the full plan, no name comes twice, and it all takes
+// no more than was promised.
 func TestFullPlanHasWhatBoundsNeed(t *testing.T) {
 	t.Parallel()
 	rows := map[string]bool{}

@@ -40,7 +40,8 @@ type Run struct {
 // NewRun returns a run without samples.
 func NewRun(s *suite.Suite, log *slog.Logger) *Run { return &Run{suite: s, log: log} }
 
-// Do runs rows one after the other and tells kept after each. A row that fails leaves a gap; only the end of ctx ends the run.
+// Do runs rows one after the other and tells kept after each. A row that fails leaves a gap; only
+// the end of ctx ends the run.
 func (r *Run) Do(ctx context.Context, rows []Row, left func(time.Duration), kept func() error) error {
 	for i, row := range rows {
 		left(Estimate(rows[i:]))
@@ -70,7 +71,8 @@ func Estimate(rows []Row) time.Duration {
 	return sum
 }
 
-// Choose keeps the rows with some names, in the order of the rows; a name that ends in * stands for all that begin so.
+// Choose keeps the rows with some names, in the order of the rows; a name that ends in * stands for
+// all that begin so.
 func Choose(rows []Row, names []string) ([]Row, error) {
 	var chosen []Row
 	used := map[string]bool{}
@@ -98,7 +100,8 @@ func matches(row, name string) bool {
 	return row == name
 }
 
-// capacity is the most events per second that a target took in a closed loop, measured now if no row has done so.
+// capacity is the most events per second that a target took in a closed loop, measured now if no
+// row has done so.
 func (r *Run) capacity(ctx context.Context, target string) (float64, error) {
 	best := 0.0
 	for _, row := range []string{main64, main256, capacityRow} {
@@ -121,7 +124,8 @@ func (r *Run) capacity(ctx context.Context, target string) (float64, error) {
 const capacityRow = "capacity"
 
 // alternate runs each target under a load of its own, in turn.
-func (r *Run) alternate(ctx context.Context, row string, rounds int, shape func(target string) suite.Shape, targets ...string) ([]suite.Sample, error) {
+func (r *Run) alternate(ctx context.Context, row string, rounds int, shape func(target string) suite.Shape,
+	targets ...string) ([]suite.Sample, error) {
 	var samples []suite.Sample
 	for round := range rounds {
 		for i := range targets {
@@ -132,7 +136,8 @@ func (r *Run) alternate(ctx context.Context, row string, rounds int, shape func(
 			}
 			sample.Row, sample.Round = row, round
 			samples = append(samples, sample)
-			r.log.Info(row, "target", target, "round", fmt.Sprintf("%d of %d", round+1, rounds), "offered", int(sample.Offered), "rate", int(sample.Rate),
+			r.log.Info(row, "target", target, "round", fmt.Sprintf("%d of %d", round+1, rounds), "offered",
+				int(sample.Offered), "rate", int(sample.Rate),
 				"p50", sample.P50, "p99", sample.P99, "errors", sample.Errors)
 		}
 	}

@@ -1,4 +1,5 @@
-// Package plan is what the benchmark does and what must come of it: the rows, their order and length, and the bounds.
+// Package plan is what the benchmark does and what must come of it: the rows, their order and
+// length, and the bounds.
 package plan
 
 import (
@@ -104,7 +105,8 @@ func (s Samples) Value(row, target string, m Metric) Figure {
 	return figure(values)
 }
 
-// Ratio is a target's metric divided by another's in the same round: what the machine did meanwhile met both.
+// Ratio is a target's metric divided by another's in the same round: what the machine did meanwhile
+// met both.
 func (s Samples) Ratio(row, target, reference string, m Metric) Figure {
 	var ratios []float64
 	below := s.Of(row, reference)

@@ -27,7 +27,8 @@ func TestValueIsTheMedianOfRounds(t *testing.T) {
 	}{
 		{"none", nil, plan.Figure{}},
 		{"one", []float64{7}, plan.Figure{Median: 7, Min: 7, Max: 7, Rounds: 1}},
-		{"odd, with one far off", []float64{10, 11, 1000, 9, 12}, plan.Figure{Median: 11, Min: 9, Max: 1000, Rounds: 5}},
+		{"odd, with one far off", []float64{10, 11, 1000, 9, 12}, plan.Figure{Median: 11, Min: 9, Max: 1000,
+			Rounds: 5}},
 		{"even", []float64{4, 1, 2, 3}, plan.Figure{Median: 2.5, Min: 1, Max: 4, Rounds: 4}},
 	} {
 		got := rates("row", "a", c.rates...).Value("row", "a", plan.Rate)
@@ -37,7 +38,8 @@ func TestValueIsTheMedianOfRounds(t *testing.T) {
 	}
 }
 
-// A machine that is half as fast in one round halves both: the ratio of each round says nothing of it, that of the medians would.
+// A machine that is half as fast in one round halves both: the ratio of each round says nothing of
+// it, that of the medians would.
 func TestRatioIsOfTheSameRound(t *testing.T) {
 	t.Parallel()
 	samples := append(rates("row", "postern", 80, 40, 20), rates("row", "bare", 100, 50, 25)...)

@@ -10,8 +10,11 @@ import (
 
 // again is how fast stored events are applied again.
 func again(rounds, events int) Row {
-	return Row{Name: againRow, Chapter: chapterStored, About: fmt.Sprintf("%d events about %d objects: applied live, replayed, and the mirror rebuilt of them", events, events/10),
-		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*(10*time.Second+3*time.Duration(events)*time.Second/12_000),
+	return Row{Name: againRow, Chapter: chapterStored,
+		About: fmt.Sprintf("%d events about %d objects: applied live, replayed, and the mirror rebuilt of them", events,
+			events/10),
+		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*(10*time.Second+3*time.Duration(events)*
+			time.Second/12_000),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 			return r.suite.Again(ctx, againRow, rounds, events)
 		}}
@@ -20,7 +23,9 @@ func again(rounds, events int) Row {
 // beside is what a replay costs those who deliver meanwhile.
 func beside(rounds, events int) Row {
 	const each = 8 * time.Second
-	return Row{Name: besideRow, Chapter: chapterStored, About: fmt.Sprintf("open loop at a quarter of the capacity, the processor beside, alone and while it replays %d events", events),
+	return Row{Name: besideRow, Chapter: chapterStored,
+		About: fmt.Sprintf("open loop at a quarter of the capacity, the processor beside, alone and while it replays "+
+			"%d events", events),
 		Takes: time.Duration(events)*(time.Second/6000) + time.Duration(2*rounds)*(each+4*around),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 			capacity, err := r.capacity(ctx, suite.Postern)
@@ -36,7 +41,8 @@ func beside(rounds, events int) Row {
 // stored is what a large log is asked.
 func stored(rounds, events, exported int, takes time.Duration) Row {
 	return Row{Name: storedRow, Chapter: chapterStored, Takes: takes,
-		About: fmt.Sprintf("%.1f million events stored: how many a replay would be, and an export of %.1f million, beside psql", float64(events)/1e6, float64(exported)/1e6),
+		About: fmt.Sprintf("%.1f million events stored: how many a replay would be, and an export of %.1f million, "+
+			"beside psql", float64(events)/1e6, float64(exported)/1e6),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 			return r.suite.Stored(ctx, storedRow, rounds, events, exported)
 		}}
@@ -48,10 +54,13 @@ func storedBounds() []Bound {
 	return []Bound{
 		ratio("replay", againRow, suite.Replay, suite.Live, "events/s", Rate).atLeast(1),
 		ratio("rebuild", againRow, suite.Rebuild, suite.Live, "events/s", Rate).atLeast(1),
-		ratio("answers during a replay at full speed, a quarter of capacity", besideRow, suite.Replaying, suite.Alone, "p99", P99).atMost(2),
-		value(large+", preview's estimate", storedRow, suite.Preview, "seconds of the whole command", "s", seconds).atMost(1),
+		ratio("answers during a replay at full speed, a quarter of capacity", besideRow, suite.Replaying, suite.Alone,
+			"p99", P99).atMost(2),
+		value(large+", preview's estimate", storedRow, suite.Preview, "seconds of the whole command", "s",
+			seconds).atMost(1),
 		ratio(large+", counted", storedRow, suite.Exact, suite.PsqlCount, "seconds", seconds).atMost(1.5),
 		ratio(large+", export, uncompressed", storedRow, suite.Export, suite.PsqlCopy, "events/s", Rate).atLeast(0.5),
-		ratio(large+", memory of an export", storedRow, suite.Export, suite.ExportFew, "memory of one ten times as large", More("peak_mib")).atMost(1.25),
+		ratio(large+", memory of an export", storedRow, suite.Export, suite.ExportFew,
+			"memory of one ten times as large", More("peak_mib")).atMost(1.25),
 	}
 }

@@ -3,7 +3,8 @@ package plan
 // Status is what became of a bound.
 type Status string
 
-// What a bound may come to. Missing is a bound whose rows were not run; Idle one that asks nothing on this machine.
+// What a bound may come to. Missing is a bound whose rows were not run; Idle one that asks nothing
+// on this machine.
 const (
 	Pass    Status = "pass"
 	Fail    Status = "FAIL"

@@ -33,7 +33,8 @@ func TestIngestIsJudged(t *testing.T) {
 		{"at the bound", []float64{75, 75, 1}, plan.Pass, false},
 		{"at the aim", []float64{85, 85, 1}, plan.Pass, true},
 	} {
-		v := verdict(t, append(rates(row, suite.Postern, c.own...), rates(row, suite.Bare, 100, 100, 100)...), what, formula)
+		v := verdict(t, append(rates(row, suite.Postern, c.own...), rates(row, suite.Bare, 100, 100, 100)...), what,
+			formula)
 		if v.Status != c.want || v.Aimed != c.aimed {
 			t.Errorf("%s: %s, aimed %v; want %s, %v", c.name, v.Status, v.Aimed, c.want, c.aimed)
 		}
@@ -45,7 +46,8 @@ func TestAtMostIsJudged(t *testing.T) {
 	const what, formula = "CPU per event, all servers, 64 connections", "CPU of postern / CPU of bare"
 	for cpu, want := range map[float64]plan.Status{139: plan.Pass, 141: plan.Fail} {
 		s := plan.Samples{
-			{Row: "closed-64", Target: suite.Postern, CPU: map[string]float64{"gateway": cpu - 20, "postgresql": 15, "nats": 5}},
+			{Row: "closed-64", Target: suite.Postern, CPU: map[string]float64{"gateway": cpu - 20, "postgresql": 15,
+				"nats": 5}},
 			{Row: "closed-64", Target: suite.Bare, CPU: map[string]float64{"bare": 60, "postgresql": 40}},
 		}
 		if v := verdict(t, s, what, formula); v.Status != want {
@@ -56,7 +58,8 @@ func TestAtMostIsJudged(t *testing.T) {
 
 func TestLatePublishingIsFoundInAnyRow(t *testing.T) {
 	t.Parallel()
-	const what, formula = "everything published", "seconds from the load's end to the last event in the stream, the largest of all rounds"
+	const what, formula = "everything published", "seconds from the load's end to the last event in the stream, the " +
+		"largest of all rounds"
 	after := func(row string, seconds float64) suite.Sample {
 		return suite.Sample{Row: row, Target: suite.Postern, More: map[string]float64{"published_within_s": seconds}}
 	}
@@ -74,8 +77,9 @@ func TestLatePublishingIsFoundInAnyRow(t *testing.T) {
 	}
 }
 
-// Whoever refuses some answers the rest sooner: one delivery that any target did not take, in any round of a row whose latencies or
-// rates are compared, is too many. The row in which deliveries are meant to be refused is another's business.
+// Whoever refuses some answers the rest sooner: one delivery that any target did not take, in any
+// round of a row whose latencies or rates are compared, is too many. The row in which deliveries
+// are meant to be refused is another's business.
 func TestNobodyGetsFasterByRefusing(t *testing.T) {
 	t.Parallel()
 	const what, formula = "everything taken", "deliveries not taken, the largest of all rounds and targets"
@@ -139,7 +143,8 @@ func TestLargeBodiesAreTakenToo(t *testing.T) {
 // 15,000 events a second are asked only of a machine on which bare takes as many.
 func TestAppliedRateDependsOnTheMachine(t *testing.T) {
 	t.Parallel()
-	const what, formula = "applying, objects updated ten times on average, where bare reaches 15,000", "events/s applied"
+	const what, formula = "applying, objects updated ten times on average, where bare reaches 15,000",
+		"events/s applied"
 	applied := rates("apply", suite.Postern, 9000)
 	for bare, want := range map[float64]plan.Status{14_000: plan.Idle, 15_000: plan.Fail} {
 		if v := verdict(t, append(applied, rates("closed-256", suite.Bare, bare)...), what, formula); v.Status != want {

@@ -1,4 +1,5 @@
-// Package profile takes profiles of running programs and writes what they say most of all as text beside them.
+// Package profile takes profiles of running programs and writes what they say most of all as text
+// beside them.
 package profile
 
 import (
@@ -12,8 +13,8 @@ import (
 	"time"
 )
 
-// Watch is how long a program is watched: it works for Settle before anything is taken, then processor time is sampled for CPU (whole
-// seconds), and everything that waits is traced for Trace.
+// Watch is how long a program is watched: it works for Settle before anything is taken, then
+// processor time is sampled for CPU (whole seconds), and everything that waits is traced for Trace.
 type Watch struct{ Settle, CPU, Trace time.Duration }
 
 // Usual is long enough for a busy program.
@@ -22,8 +23,8 @@ func Usual() Watch { return Watch{Settle: time.Second, CPU: 8 * time.Second, Tra
 // Takes is how long a program must be kept busy, about.
 func (w Watch) Takes() time.Duration { return w.Settle + w.CPU + w.Trace + 6*time.Second }
 
-// Take writes profiles of the program behind an admin address into a folder: where processor time goes, what allocates, what is kept, and
-// a trace, which holds what was waited for.
+// Take writes profiles of the program behind an admin address into a folder: where processor time
+// goes, what allocates, what is kept, and a trace, which holds what was waited for.
 func (w Watch) Take(ctx context.Context, dir, program, admin string) error {
 	select {
 	case <-time.After(w.Settle):
@@ -70,14 +71,16 @@ func fetch(ctx context.Context, url, file string) error {
 	return out.Close()
 }
 
-// waits are the profiles that a trace holds: waiting for locks and channels, for the network, for a processor. The runtime's own profiles
-// of blocking and of locks are empty unless a program asks for them, and Postern does not: all who never look would pay.
+// waits are the profiles that a trace holds: waiting for locks and channels, for the network, for a
+// processor. The runtime's own profiles of blocking and of locks are empty unless a program asks
+// for them, and Postern does not: all who never look would pay.
 var waits = map[string]string{"sync": "block", "net": "network", "sched": "scheduler"}
 
 // Explain makes profiles of a trace, and writes the largest entries of each profile as text.
 func Explain(ctx context.Context, dir, program string) error {
 	for kind, name := range waits {
-		text, err := exec.CommandContext(ctx, "go", "tool", "trace", "-pprof="+kind, file(dir, program, "trace")).Output()
+		text, err := exec.CommandContext(ctx, "go", "tool", "trace", "-pprof="+kind,
+			file(dir, program, "trace")).Output()
 		if err != nil {
 			return fmt.Errorf("read trace of %s: %w", program, err)
 		}
@@ -85,7 +88,8 @@ func Explain(ctx context.Context, dir, program string) error {
 			return err
 		}
 	}
-	for name, sample := range map[string]string{"cpu": "", "allocs": "alloc_space", "heap": "inuse_space", "block": "delay", "network": "delay", "scheduler": "delay"} {
+	for name, sample := range map[string]string{"cpu": "", "allocs": "alloc_space", "heap": "inuse_space",
+		"block": "delay", "network": "delay", "scheduler": "delay"} {
 		args := []string{"tool", "pprof", "-top", "-nodecount=60"}
 		if sample != "" {
 			args = append(args, "-sample_index="+sample)

@@ -50,13 +50,15 @@ func TestWaitingIsSeen(t *testing.T) {
 	t.Parallel()
 	dir, admin := t.TempDir(), serve(t)
 	standInLine(t)
-	if err := (profile.Watch{CPU: time.Second, Trace: 200 * time.Millisecond}).Take(t.Context(), dir, "program", admin); err != nil {
+	if err := (profile.Watch{CPU: time.Second, Trace: 200 * time.Millisecond}).Take(t.Context(), dir, "program",
+		admin); err != nil {
 		t.Fatal(err)
 	}
 	if err := profile.Explain(t.Context(), dir, "program"); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"cpu": "flat", "allocs": "flat", "heap": "flat", "network": "flat", "scheduler": "flat", "block": "standInLine"} {
+	for name, want := range map[string]string{"cpu": "flat", "allocs": "flat", "heap": "flat", "network": "flat",
+		"scheduler": "flat", "block": "standInLine"} {
 		text, err := os.ReadFile(filepath.Join(dir, "program."+name+".txt"))
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +73,8 @@ func TestNobodyThere(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
-	err := (profile.Watch{CPU: time.Second}).Take(t.Context(), t.TempDir(), "program", strings.TrimPrefix(server.URL, "http://"))
+	err := (profile.Watch{CPU: time.Second}).Take(t.Context(), t.TempDir(), "program",
+		strings.TrimPrefix(server.URL, "http://"))
 	if err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("a program without profiles: %v", err)
 	}

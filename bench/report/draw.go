@@ -68,7 +68,8 @@ func (l *points) add(x float64, f plan.Figure) {
 	l.YErrors = append(l.YErrors, struct{ Low, High float64 }{f.Median - f.Min, f.Max - f.Median})
 }
 
-// draw puts a line into a picture and, if it has a name, into the legend; without points it draws nothing.
+// draw puts a line into a picture and, if it has a name, into the legend; without points it draws
+// nothing.
 func (l *points) draw(p *plot.Plot, as look, name string, dashes []vg.Length) error {
 	if len(l.XYs) == 0 {
 		return nil
@@ -142,7 +143,8 @@ func oneTwoFive(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// save writes a picture as SVG. Liberation Sans is measured like Arial and Helvetica, which readers without it see instead.
+// save writes a picture as SVG. Liberation Sans is measured like Arial and Helvetica, which readers
+// without it see instead.
 func save(p *plot.Plot, file string) error {
 	c := vgsvg.New(width, height)
 	whole, margin := draw.New(c), vg.Points(16)
@@ -153,6 +155,7 @@ func save(p *plot.Plot, file string) error {
 	if _, err := c.WriteTo(&b); err != nil {
 		return err
 	}
-	text := strings.ReplaceAll(b.String(), "font-family:Liberation Sans", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif")
+	text := strings.ReplaceAll(b.String(), "font-family:Liberation Sans",
+		"font-family:'Liberation Sans',Arial,Helvetica,sans-serif")
 	return os.WriteFile(file, []byte(text), 0o644)
 }

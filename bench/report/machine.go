@@ -29,12 +29,15 @@ type Machine struct {
 	Traces bool `json:"traces,omitempty"`
 }
 
-// settings are those of PostgreSQL that a reader will ask about; those that it was given for a run are told beside.
-var settings = []string{"fsync", "synchronous_commit", "full_page_writes", "wal_compression", "shared_buffers", "max_wal_size", "wal_buffers", "checkpoint_timeout", "commit_delay"}
+// settings are those of PostgreSQL that a reader will ask about; those that it was given for a run
+// are told beside.
+var settings = []string{"fsync", "synchronous_commit", "full_page_writes", "wal_compression", "shared_buffers",
+	"max_wal_size", "wal_buffers", "checkpoint_timeout", "commit_delay"}
 
 // Describe looks at the machine.
 func Describe(ctx context.Context, m *machine.Machine) (Machine, error) {
-	d := Machine{CPU: model(), Cores: runtime.NumCPU(), Go: runtime.Version(), NATS: m.JS.Conn().ConnectedServerVersion(), Traces: m.Traces != nil}
+	d := Machine{CPU: model(), Cores: runtime.NumCPU(), Go: runtime.Version(),
+		NATS: m.JS.Conn().ConnectedServerVersion(), Traces: m.Traces != nil}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return d, err

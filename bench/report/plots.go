@@ -30,7 +30,8 @@ type look struct {
 	shape  draw.GlyphDrawer
 }
 
-// looks have colours that differ also for the colour-blind (Okabe and Ito's), and marks that differ without any.
+// looks have colours that differ also for the colour-blind (Okabe and Ito's), and marks that differ
+// without any.
 var looks = []look{
 	{suite.Postern, color.RGBA{0x00, 0x72, 0xb2, 0xff}, draw.CircleGlyph{}},
 	{suite.Bare, color.RGBA{0x00, 0x9e, 0x73, 0xff}, draw.BoxGlyph{}},
@@ -38,7 +39,8 @@ var looks = []look{
 	{suite.Verify, color.RGBA{0x77, 0x77, 0x77, 0xff}, draw.CrossGlyph{}},
 }
 
-// picture is a file, what a reader who cannot see it is told, and how it is drawn: nil where there is nothing to draw.
+// picture is a file, what a reader who cannot see it is told, and how it is drawn: nil where there
+// is nothing to draw.
 type picture struct {
 	file, about string
 	draw        func() (*plot.Plot, error)
@@ -47,7 +49,8 @@ type picture struct {
 func (r *Results) pictures() []picture {
 	return []picture{
 		{throughputPicture, "Events per second against connections, for Postern and the references", r.throughput},
-		{latencyPicture, "Time to an answer against offered load, p50 and p99, for Postern and the references", r.latency},
+		{latencyPicture, "Time to an answer against offered load, p50 and p99, for Postern and the references",
+			r.latency},
 		{costPicture, "Processor time per event by program, for Postern and the references", r.cost},
 	}
 }
@@ -94,7 +97,8 @@ func (r *Results) throughput() (*plot.Plot, error) {
 
 // latency is the time to an answer against offered load, p50 and p99.
 func (r *Results) latency() (*plot.Plot, error) {
-	p := canvas("Time to an answer, from the intended send: p99 solid, p50 dashed", "offered events/s (open loop, 10 to 90 % of each target's own capacity)", "milliseconds")
+	p := canvas("Time to an answer, from the intended send: p99 solid, p50 dashed",
+		"offered events/s (open loop, 10 to 90 % of each target's own capacity)", "milliseconds")
 	least, most, right := math.Inf(1), 0.0, 0.0
 	for _, l := range looks {
 		for _, q := range []struct {
@@ -135,8 +139,10 @@ func (r *Results) cost() (*plot.Plot, error) {
 		color  color.Color
 		metric func(target string) plan.Metric
 	}{
-		{"the program itself", color.RGBA{0x00, 0x72, 0xb2, 0xff}, func(target string) plan.Metric { return plan.CPUOf(program(target)) }},
-		{"PostgreSQL", color.RGBA{0xe6, 0x9f, 0x00, 0xff}, func(string) plan.Metric { return plan.CPUOf("postgresql") }},
+		{"the program itself", color.RGBA{0x00, 0x72, 0xb2, 0xff},
+			func(target string) plan.Metric { return plan.CPUOf(program(target)) }},
+		{"PostgreSQL", color.RGBA{0xe6, 0x9f, 0x00, 0xff},
+			func(string) plan.Metric { return plan.CPUOf("postgresql") }},
 		{"NATS", color.RGBA{0x00, 0x9e, 0x73, 0xff}, func(string) plan.Metric { return plan.CPUOf("nats") }},
 	}
 	targets := r.Samples.Targets("closed-64")

@@ -20,7 +20,8 @@ func results() *report.Results {
 	for round := range 3 {
 		for i, target := range []string{suite.Bare, suite.Postern} {
 			program := []string{"bare", "gateway"}[i]
-			s := suite.Sample{Row: "closed-64", Target: target, Round: round, Rate: 10_000 - 1000*float64(i) + float64(round), P50: 4, P99: 12.34, WAL: 2600,
+			s := suite.Sample{Row: "closed-64", Target: target, Round: round, Rate: 10_000 - 1000*float64(i) +
+				float64(round), P50: 4, P99: 12.34, WAL: 2600,
 				CPU: map[string]float64{program: 50, "postgresql": 40}, Memory: map[string]float64{program: 80}}
 			r.Samples = append(r.Samples, s)
 			for _, percent := range plan.OfferedShares {
@@ -40,7 +41,8 @@ func TestTables(t *testing.T) {
 		"| ingest, 64 connections | 0.90 × | ≥ 0.75 × (aim 0.85 ×) | pass | events/s of postern / events/s of bare |",
 		"| ingest, 64 connections | – | ≥ 2.00 × | not measured | events/s of postern / events/s of afternoon |",
 		"Not measured: `growth`: no space",
-		"`closed-64`: closed loop, 64 connections, 2.4 KB\n\n| | events/s | p50 ms | p99 ms | errors | CPU µs/event | own | PostgreSQL | WAL B/event | own MiB |",
+		"`closed-64`: closed loop, 64 connections, 2.4 KB\n\n| | events/s | p50 ms | p99 ms | errors | CPU µs/event " +
+			"| own | PostgreSQL | WAL B/event | own MiB |",
 		"| bare | 10,001 | 4.00 | 12.3 | 0 | 90.0 | 50.0 | 40.0 | 2,600 | 80.0 |",
 		"postern / bare: events/s 0.90 ×; p50 1.00 ×; p99 1.00 ×; CPU 1.00 ×; WAL 1.00 ×.",
 	} {
@@ -75,7 +77,8 @@ func TestResultsSurviveTheirFile(t *testing.T) {
 func TestMachineTellsSettingsAndTraces(t *testing.T) {
 	t.Parallel()
 	m := report.Machine{NATS: "2", PostgreSQL: "15", Settings: map[string]string{"work_mem": "5MB", "fsync": "on"}}
-	if text := m.String(); !strings.Contains(text, "PostgreSQL 15 (fsync on, work_mem 5MB)") || strings.Contains(text, "traces") {
+	if text := m.String(); !strings.Contains(text, "PostgreSQL 15 (fsync on, work_mem 5MB)") ||
+		strings.Contains(text, "traces") {
 		t.Errorf("without traces: %s", text)
 	}
 	m.Traces = true
@@ -142,6 +145,7 @@ func TestPageSaysWhatTheDataSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, string(have)); diff != "" {
-		t.Errorf("docs/benchmarks.md is not what its results.json makes of it; cd bench && go run . -docs (-data +page)\n%s", diff)
+		t.Errorf("docs/benchmarks.md is not what its results.json makes of it; cd bench && go run . -docs (-data "+
+			"+page)\n%s", diff)
 	}
 }

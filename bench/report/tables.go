@@ -35,8 +35,10 @@ func (r *Results) Markdown() string {
 
 // ground says where, when and with what.
 func (r *Results) ground() string {
-	return fmt.Sprintf("Measured on %s in %s with `%s` at commit %s: %s. Everything, the sender too, on this one machine.\n"+
-		"Figures are medians over rounds; in brackets the least and most of them.\n", r.Began.Format(time.DateOnly), r.Took, r.Command, r.Commit, r.Machine)
+	return fmt.Sprintf("Measured on %s in %s with `%s` at commit %s: %s. Everything, the sender too, on this one "+
+		"machine.\n"+
+		"Figures are medians over rounds; in brackets the least and most of them.\n", r.Began.Format(time.DateOnly),
+		r.Took, r.Command, r.Commit, r.Machine)
 }
 
 // Verdicts is the table of bounds.
@@ -75,7 +77,8 @@ type column struct {
 }
 
 var common = []column{
-	{"events/s", plan.Rate, false}, {"p50 ms", plan.P50, false}, {"p99 ms", plan.P99, false}, {"p99.9 ms", plan.P999, false}, {"max ms", plan.Max, false},
+	{"events/s", plan.Rate, false}, {"p50 ms", plan.P50, false}, {"p99 ms", plan.P99, false},
+	{"p99.9 ms", plan.P999, false}, {"max ms", plan.Max, false},
 	{"errors", plan.Errors, true}, {"CPU µs/event", plan.CPU, false},
 }
 
@@ -119,7 +122,8 @@ func (r *Results) columns(row string, targets []string) []column {
 	for _, p := range programs {
 		all = append(all, column{head: names[p], metric: plan.CPUOf(p)})
 	}
-	all = append(all, column{head: "WAL B/event", metric: plan.WAL}, column{head: "own MiB", metric: own(func(s suite.Sample) map[string]float64 { return s.Memory })})
+	all = append(all, column{head: "WAL B/event", metric: plan.WAL},
+		column{head: "own MiB", metric: own(func(s suite.Sample) map[string]float64 { return s.Memory })})
 	for _, p := range programs {
 		all = append(all, column{head: names[p] + " MiB", metric: plan.Memory(p)})
 	}
@@ -130,7 +134,8 @@ func (r *Results) columns(row string, targets []string) []column {
 	})
 }
 
-var names = map[string]string{"postgresql": "PostgreSQL", "nats": "NATS", "processor": "processor", "gateway": "gateway"}
+var names = map[string]string{"postgresql": "PostgreSQL", "nats": "NATS", "processor": "processor",
+	"gateway": "gateway"}
 
 // more is what only some rows have, a line per target.
 func (r *Results) more(row string, targets []string) string {
@@ -144,7 +149,8 @@ func (r *Results) more(row string, targets []string) string {
 		}
 		var said []string
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			said = append(said, strings.ReplaceAll(key, "_", " ")+" "+spread(r.Samples.Value(row, target, plan.More(key)), ""))
+			said = append(said, strings.ReplaceAll(key, "_", " ")+" "+
+				spread(r.Samples.Value(row, target, plan.More(key)), ""))
 		}
 		if len(said) > 0 {
 			fmt.Fprintf(&b, "\n%s: %s.\n", target, strings.Join(said, "; "))
@@ -154,7 +160,8 @@ func (r *Results) more(row string, targets []string) string {
 }
 
 // compared are the figures of which a row gives ratios.
-var compared = []column{{"events/s", plan.Rate, false}, {"p50", plan.P50, false}, {"p99", plan.P99, false}, {"CPU", plan.CPU, false}, {"WAL", plan.WAL, false}}
+var compared = []column{{"events/s", plan.Rate, false}, {"p50", plan.P50, false}, {"p99", plan.P99, false},
+	{"CPU", plan.CPU, false}, {"WAL", plan.WAL, false}}
 
 // ratios are Postern's figures divided by the others' in the same round.
 func (r *Results) ratios(row string, targets []string) string {
@@ -176,7 +183,8 @@ func (r *Results) ratios(row string, targets []string) string {
 	return b.String()
 }
 
-// offered is the arrival rate that a target was given. Targets with rates of their own are not compared.
+// offered is the arrival rate that a target was given. Targets with rates of their own are not
+// compared.
 func (r *Results) offered(row, target string) float64 {
 	return r.Samples.Value(row, target, func(s suite.Sample) (float64, bool) { return s.Offered, true }).Median
 }

@@ -17,7 +17,8 @@ const (
 	Rebuild = "rebuild"
 )
 
-// Again measures how fast stored events are applied again, by a replay and by a rebuild, beside how fast the same were applied live.
+// Again measures how fast stored events are applied again, by a replay and by a rebuild, beside how
+// fast the same were applied live.
 func (s *Suite) Again(ctx context.Context, row string, rounds, events int) (samples []Sample, err error) {
 	f, err := s.fill(ctx, events, events/10)
 	if err != nil {
@@ -29,7 +30,8 @@ func (s *Suite) Again(ctx context.Context, row string, rounds, events int) (samp
 		for _, sample := range found {
 			sample.Row, sample.Round = row, round
 			samples = append(samples, sample)
-			s.log.Info(row, "target", sample.Target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "cpu", fmt.Sprintf("%.1f", sample.ServerCPU()))
+			s.log.Info(row, "target", sample.Target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "cpu",
+				fmt.Sprintf("%.1f", sample.ServerCPU()))
 		}
 		if err != nil {
 			return samples, fmt.Errorf("%s: %w", row, err)
@@ -81,8 +83,10 @@ type ranAs struct {
 	EndedAt   time.Time        `json:"ended_at"`
 }
 
-// runOf has a command carried out by the processor and measures the run, from its beginning to its end.
-func (s *Suite) runOf(ctx context.Context, r *running, f *filled, file string, command ...string) (sample Sample, err error) {
+// runOf has a command carried out by the processor and measures the run, from its beginning to its
+// end.
+func (s *Suite) runOf(ctx context.Context, r *running, f *filled, file string, command ...string) (sample Sample,
+	err error) {
 	before, err := s.before(ctx, r)
 	if err != nil {
 		return sample, err
@@ -103,7 +107,8 @@ func (s *Suite) runOf(ctx context.Context, r *running, f *filled, file string, c
 // order gives a command and returns the run that it made, which has ended where the command waits.
 func (s *Suite) order(ctx context.Context, file string, command ...string) (*ranAs, error) {
 	out := &lastJSON{}
-	if _, err := s.m.Tool(ctx, out, "postern", append(command, "--yes", "--config", file, "-o", "json")...); err != nil {
+	if _, err := s.m.Tool(ctx, out, "postern", append(command, "--yes", "--config", file, "-o",
+		"json")...); err != nil {
 		return nil, err
 	}
 	return out.run()
@@ -134,7 +139,8 @@ func (l *lastJSON) run() (*ranAs, error) {
 	}
 }
 
-// Beside measures the answers of the gateway at a rate, alone and while a replay at full speed is carried out beside it.
+// Beside measures the answers of the gateway at a rate, alone and while a replay at full speed is
+// carried out beside it.
 func (s *Suite) Beside(ctx context.Context, row string, rounds, events int, shape Shape) (samples []Sample, err error) {
 	f, err := s.fill(ctx, events, events/10)
 	if err != nil {
@@ -158,7 +164,8 @@ func (s *Suite) Beside(ctx context.Context, row string, rounds, events int, shap
 			}
 			sample.Row, sample.Target, sample.Round = row, target, round
 			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "p50", sample.P50, "p99", sample.P99, "more", sample.More)
+			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "p50",
+				sample.P50, "p99", sample.P99, "more", sample.More)
 		}
 	}
 	return samples, nil
@@ -188,8 +195,8 @@ func (s *Suite) applyAll(ctx context.Context, f *filled) (err error) {
 	return err
 }
 
-// beside starts a replay of everything and returns a function that tells how many events it has applied since, per second; it fails if
-// the replay has ended meanwhile.
+// beside starts a replay of everything and returns a function that tells how many events it has
+// applied since, per second; it fails if the replay has ended meanwhile.
 func (s *Suite) beside(ctx context.Context, file string) (func() (float64, error), error) {
 	run, err := s.order(ctx, file, Replay, "--no-wait")
 	if err != nil {
@@ -199,7 +206,8 @@ func (s *Suite) beside(ctx context.Context, file string) (func() (float64, error
 	return func() (float64, error) {
 		out := &lastJSON{}
 		took := time.Since(began)
-		if _, err := s.m.Tool(ctx, out, "postern", "runs", "show", fmt.Sprint(run.Run), "--config", file, "-o", "json"); err != nil {
+		if _, err := s.m.Tool(ctx, out, "postern", "runs", "show", fmt.Sprint(run.Run), "--config", file, "-o",
+			"json"); err != nil {
 			return 0, err
 		}
 		now, err := out.run()
@@ -207,7 +215,8 @@ func (s *Suite) beside(ctx context.Context, file string) (func() (float64, error
 			return 0, err
 		}
 		if now.Status != "running" {
-			return 0, fmt.Errorf("the replay was %s with %v before the load's end: give it more events", now.Status, now.Counts)
+			return 0, fmt.Errorf("the replay was %s with %v before the load's end: give it more events", now.Status,
+				now.Counts)
 		}
 		return float64(now.Counts["processed"]) / took.Seconds(), nil
 	}, nil

@@ -13,8 +13,8 @@ import (
 const OneByOne = "onebyone"
 
 const (
-	// The events fall into so many parts of the same load, or as many as have so many events: the reference applies the first, since all
-	// would take minutes.
+	// The events fall into so many parts of the same load, or as many as have so many events: the
+	// reference applies the first, since all would take minutes.
 	mostParts   = 10
 	eventsAPart = 10_000
 	// applyWithin bounds a round, and stallWithin the time in which nothing is acknowledged.
@@ -22,7 +22,8 @@ const (
 	stallWithin = 30 * time.Second
 )
 
-// Apply measures how fast events about objects that are updated ten times each, on average, are applied from the stream.
+// Apply measures how fast events about objects that are updated ten times each, on average, are
+// applied from the stream.
 func (s *Suite) Apply(ctx context.Context, row string, rounds, events int) ([]Sample, error) {
 	return s.ApplyObjects(ctx, row, rounds, events, events/10)
 }
@@ -33,9 +34,10 @@ func parts(events int) int { return max(1, min(mostParts, events/eventsAPart)) }
 // Part is how many of so many events the reference applies.
 func Part(events int) int { return events / parts(events) }
 
-// ApplyObjects is Apply with events about as many objects as asked: with ten, these get everything; with as many as there are events,
-// each is about one of its own.
-func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, objects int) (samples []Sample, err error) {
+// ApplyObjects is Apply with events about as many objects as asked: with ten, these get everything;
+// with as many as there are events, each is about one of its own.
+func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, objects int) (samples []Sample,
+	err error) {
 	if objects >= events {
 		objects = 0
 	}
@@ -53,7 +55,8 @@ func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, ob
 			}
 			sample.Row, sample.Round = row, round
 			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "cpu", fmt.Sprintf("%.1f", sample.ServerCPU()))
+			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "cpu",
+				fmt.Sprintf("%.1f", sample.ServerCPU()))
 		}
 	}
 	return samples, nil
@@ -61,7 +64,8 @@ func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, ob
 
 // apply runs a target on a copy of the database and over the stream from its beginning.
 func (s *Suite) apply(ctx context.Context, target string, f *filled) (sample Sample, err error) {
-	if err := errors.Join(s.m.Forget(ctx, eventsStream, processorConsumer, onebyoneConsumer), s.m.Empty(ctx, changesStream)); err != nil {
+	if err := errors.Join(s.m.Forget(ctx, eventsStream, processorConsumer, onebyoneConsumer),
+		s.m.Empty(ctx, changesStream)); err != nil {
 		return sample, err
 	}
 	r := &running{}
@@ -72,7 +76,8 @@ func (s *Suite) apply(ctx context.Context, target string, f *filled) (sample Sam
 	consumer, events := processorConsumer, f.events
 	if target == OneByOne {
 		consumer, events = onebyoneConsumer, Part(f.events)
-		r.process, _, _, err = s.m.Serve(ctx, OneByOne, nil, "-database", s.m.DatabaseURL(r.database), "-nats", s.m.NATS(), "-goroutines", fmt.Sprint(s.defaults.Processor.Lanes))
+		r.process, _, _, err = s.m.Serve(ctx, OneByOne, nil, "-database", s.m.DatabaseURL(r.database), "-nats",
+			s.m.NATS(), "-goroutines", fmt.Sprint(s.defaults.Processor.Workers))
 	} else {
 		var file string
 		if file, err = s.configure(s.m.DatabaseURL(r.database), 1); err == nil {
@@ -121,7 +126,8 @@ func (s *Suite) follow(ctx context.Context, r *running, consumer string, events 
 }
 
 // acknowledged polls until so many messages are acknowledged.
-func (s *Suite) acknowledged(ctx context.Context, p *machine.Process, consumer string, events int64) (lag machine.Lag, err error) {
+func (s *Suite) acknowledged(ctx context.Context, p *machine.Process, consumer string, events int64) (lag machine.Lag,
+	err error) {
 	began, told := time.Now(), time.Now()
 	moved, done := began, int64(-1)
 	for {
@@ -153,13 +159,14 @@ func (s *Suite) acknowledged(ctx context.Context, p *machine.Process, consumer s
 	}
 }
 
-// announceWithin is how long the feed of changes may take after the last acknowledgement. What its sender had no room for, a sweep
-// sends half a minute later.
+// announceWithin is how long the feed of changes may take after the last acknowledgement. What its
+// sender had no room for, a sweep sends half a minute later.
 const announceWithin = 90 * time.Second
 
 const unsentSQL = `SELECT count(*) FROM postern.outbox WHERE sent_at IS NULL`
 
-// announced waits until the feed of changes has everything: that is part of applying, and of its cost.
+// announced waits until the feed of changes has everything: that is part of applying, and of its
+// cost.
 func (s *Suite) announced(ctx context.Context, r *running, first time.Time, sample *Sample) error {
 	conn, err := s.m.Connect(ctx, r.database)
 	if err != nil {

@@ -61,8 +61,8 @@ func (w *watch) end() error {
 	return w.err
 }
 
-// tell puts the backlog into a sample: the most, that of each half, at the end, and how fast it grew in the second half, in events
-// per second; and how fast events were applied.
+// tell puts the backlog into a sample: the most, that of each half, at the end, and how fast it
+// grew in the second half, in events per second; and how fast events were applied.
 func (w *watch) tell(sample *Sample) {
 	if len(w.lags) < 2 {
 		return

@@ -15,22 +15,26 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// The targets of BesideDead: effects of one destination, alone and while those of another one wait that does not answer.
+// The targets of BesideDead: effects of one destination, alone and while those of another one wait
+// that does not answer.
 const (
 	NoneDead   = "alone"
 	BesideDead = "beside a dead one"
 )
 
 const (
-	// toldRate is how many effects a second are planned, each in a transaction of its own; toldWarm how many of them are not counted.
+	// toldRate is how many effects a second are planned, each in a transaction of its own; toldWarm
+	// how many of them are not counted.
 	toldRate = 100
 	toldWarm = 2 * toldRate
 	// toldWithin bounds how long one may take.
 	toldWithin = time.Minute
 )
 
-// DeadBeside measures how long it takes from planning an effect to its call, alone and while so many effects wait for a destination that takes calls and does not answer.
-func (s *Suite) DeadBeside(ctx context.Context, row string, rounds, waiting int, lasts time.Duration) (samples []Sample, err error) {
+// DeadBeside measures how long it takes from planning an effect to its call, alone and while so
+// many effects wait for a destination that takes calls and does not answer.
+func (s *Suite) DeadBeside(ctx context.Context, row string, rounds, waiting int, lasts time.Duration) (samples []Sample,
+	err error) {
 	databases := map[string]string{}
 	for target, n := range map[string]int{NoneDead: 0, BesideDead: waiting} {
 		database, err := s.ledger(ctx, "price", "dead", n)
@@ -51,7 +55,8 @@ func (s *Suite) DeadBeside(ctx context.Context, row string, rounds, waiting int,
 			}
 			sample.Row, sample.Target, sample.Round = row, target, round
 			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "p50", sample.P50, "p99", sample.P99, "more", sample.More)
+			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "p50", sample.P50, "p99", sample.P99,
+				"more", sample.More)
 		}
 	}
 	return samples, nil
@@ -83,16 +88,19 @@ func (s *Suite) beside1(ctx context.Context, database string, count int, first i
 		return sample, err
 	}
 	defer planning.Close()
-	r := runner.New(runner.Options{Pool: of, ID: fmt.Sprint(first), Settings: runner.DefaultSettings, Logger: slog.New(slog.DiscardHandler)})
-	r.Replace(rules, cfg.Reaches())
+	r := runner.New(runner.Options{Pool: of, ID: fmt.Sprint(first), Settings: runner.DefaultSettings,
+		Logger: slog.New(slog.DiscardHandler)})
+	r.Replace(rules, cfg.ResolveDestinations())
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	defer func() { cancel(); err = errors.Join(err, <-done) }()
-	var tell []effects.Intent
+	var tell []effects.PlannedEffect
 	for n := range count + toldWarm {
 		id := first + int64(n)
-		all := rules.Intents(&effects.Transition{Source: "shop", Number: 1, Type: "customer", ID: fmt.Sprint("cus_", id), New: fmt.Appendf(nil, `{"id": "cus_%d", "balance": %d}`, id, id), Event: effects.Event{ID: id}})
+		all := rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: "customer",
+			ID: fmt.Sprint("cus_", id), New: fmt.Appendf(nil, `{"id": "cus_%d", "balance": %d}`, id, id),
+			Event: effects.Event{ID: id}})
 		for _, in := range all {
 			if in.Rule.Name == "tell" {
 				tell = append(tell, in)
@@ -107,7 +115,9 @@ func (s *Suite) beside1(ctx context.Context, database string, count int, first i
 }
 
 // planAtRate plans effects, one after the other, when they fall due, and says when that was.
-func planAtRate(ctx context.Context, pool *pgxpool.Pool, r *runner.Runner, all []effects.Intent) (meant []time.Time, err error) {
+func planAtRate(ctx context.Context, pool *pgxpool.Pool, r *runner.Runner,
+	all []effects.PlannedEffect) (meant []time.Time,
+	err error) {
 	began := time.Now()
 	for n := range all {
 		at := began.Add(time.Duration(n) * time.Second / toldRate)

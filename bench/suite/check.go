@@ -8,7 +8,8 @@ import (
 )
 
 const outcomesSQL = `
-SELECT count(*), count(*) FILTER (WHERE status IN ('failed', 'dead', 'ambiguous')), (SELECT count(*) FROM postern.events) FROM postern.outcomes WHERE run = 0`
+SELECT count(*), count(*) FILTER (WHERE status IN ('failed', 'dead', 'ambiguous')), (SELECT count(*)
+	FROM postern.events) FROM postern.outcomes WHERE run = 0`
 
 const balancesSQL = `
 SELECT object_id, (state ->> 'balance')::int FROM postern.objects WHERE object_id = ANY($1)`
@@ -16,7 +17,8 @@ SELECT object_id, (state ->> 'balance')::int FROM postern.objects WHERE object_i
 // checkMost is how many objects are looked at.
 const checkMost = 10_000
 
-// checkApplied proves that what was measured was done: each event has an outcome, and objects are as their last event left them.
+// checkApplied proves that what was measured was done: each event has an outcome, and objects are
+// as their last event left them.
 func (s *Suite) checkApplied(ctx context.Context, database string, f *filled) error {
 	conn, err := s.m.Connect(ctx, database)
 	if err != nil {
@@ -28,7 +30,8 @@ func (s *Suite) checkApplied(ctx context.Context, database string, f *filled) er
 		return err
 	}
 	if outcomes != f.events || events != f.events || bad > 0 {
-		return fmt.Errorf("%d outcomes of %d stored events, %d of them not settled; want %d", outcomes, events, bad, f.events)
+		return fmt.Errorf("%d outcomes of %d stored events, %d of them not settled; want %d", outcomes, events, bad,
+			f.events)
 	}
 	return checkBalances(ctx, conn, f.deliveries.Objects())
 }

@@ -81,7 +81,8 @@ func silent(ctx context.Context) (url string, end func() error, err error) {
 	return "http://" + l.Addr().String(), l.Close, nil
 }
 
-// effectRules are two rules about customers, each of one step: one for each event, whose other side is live, and one whose other side is dead.
+// effectRules are two rules about customers, each of one step: one for each event, whose other side
+// is live, and one whose other side is dead.
 func effectRules(database, nats, live, dead string) string {
 	return fmt.Sprintf(`database: {url: %q}
 nats: {url: %q}
@@ -106,17 +107,23 @@ effects:
 `, database, nats, secret, live, dead)
 }
 
-// plannedSQL plans effects as a processor does, of the numbers from $3 to $4, each about an object of its own.
+// plannedSQL plans effects as a processor does, of the numbers from $3 to $4, each about an object
+// of its own.
 const plannedSQL = `
-INSERT INTO postern.effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state, destination, due, planned_at, updated_at)
+INSERT INTO postern.effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
+	state, destination, due, planned_at, updated_at)
 SELECT 'old:' || n, 1, $1, 1, '', 'customer', 'cus_old' || n, n, 0,
-  jsonb_build_object('old', NULL, 'new', jsonb_build_object('id', 'cus_old' || n, 'object', 'customer', 'balance', n, 'note', repeat('x', 200)),
-    'object', jsonb_build_object('source', 'shop', 'account', '', 'type', 'customer', 'id', 'cus_old' || n, 'deleted', false),
-    'event', jsonb_build_object('id', n::text, 'key', 'evt_' || n, 'type', 'customer.updated', 'origin', 'webhook', 'occurred_at', '', 'received_at', '')),
+  jsonb_build_object('old', NULL, 'new', jsonb_build_object('id', 'cus_old' || n, 'object', 'customer', 'balance', n,
+  	'note', repeat('x', 200)),
+    'object', jsonb_build_object('source', 'shop', 'account', '', 'type', 'customer', 'id', 'cus_old' || n, 'deleted',
+    	false),
+    'event', jsonb_build_object('id', n::text, 'key', 'evt_' || n, 'type', 'customer.updated', 'origin', 'webhook',
+    	'occurred_at', '', 'received_at', '')),
   'planned', $2, now.at, now.at, now.at
 FROM generate_series($3::int, $4::int) AS n, (SELECT clock_timestamp() AS at) now`
 
-// ledger makes a database with so many planned effects of a rule, whose next step goes to a destination. It gives the name even where it fails.
+// ledger makes a database with so many planned effects of a rule, whose next step goes to a
+// destination. It gives the name even where it fails.
 func (s *Suite) ledger(ctx context.Context, rule, destination string, planned int) (database string, err error) {
 	if database, err = s.m.NewDatabaseQuietly(ctx); err != nil {
 		return "", err
@@ -126,7 +133,8 @@ func (s *Suite) ledger(ctx context.Context, rule, destination string, planned in
 		return database, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, "SET synchronous_commit = off; INSERT INTO postern.sources (name, provider) VALUES ('shop', 'stripe')"); err != nil {
+	if _, err := conn.Exec(ctx, "SET synchronous_commit = off; INSERT INTO postern.sources (name, provider) VALUES "+
+		"('shop', 'stripe')"); err != nil {
 		return database, err
 	}
 	const each = 100_000
@@ -151,10 +159,12 @@ func rulesOf(text string) (*config.Config, *effects.Rules, error) {
 
 // processorPool is a pool as the processor has one for effects.
 func (s *Suite) processorPool(ctx context.Context, database string) (*pgxpool.Pool, error) {
-	return postgres.Connect(ctx, postgres.Options{URL: s.m.DatabaseURL(database), Role: "postern_processor", MaxConns: 4})
+	return postgres.Connect(ctx, postgres.Options{URL: s.m.DatabaseURL(database), Role: "postern_processor",
+		MaxConns: 4})
 }
 
-// EffectsCarriedOut measures how fast so many planned effects of one step are carried out: taken, entered, sent to another side in this program, and recorded.
+// EffectsCarriedOut measures how fast so many planned effects of one step are carried out: taken,
+// entered, sent to another side in this program, and recorded.
 func (s *Suite) EffectsCarriedOut(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
 	for round := range rounds {
 		sample, err := s.carriedOut(ctx, planned)
@@ -163,7 +173,8 @@ func (s *Suite) EffectsCarriedOut(ctx context.Context, row string, rounds, plann
 		}
 		sample.Row, sample.Target, sample.Round = row, Effects, round
 		samples = append(samples, sample)
-		s.log.Info(row, "round", round+1, "of", rounds, "rate", int(sample.Rate), "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()), "wal", int(sample.WAL))
+		s.log.Info(row, "round", round+1, "of", rounds, "rate", int(sample.Rate), "cpu",
+			fmt.Sprintf("%.0f", sample.ServerCPU()), "wal", int(sample.WAL))
 	}
 	return samples, nil
 }
@@ -183,7 +194,8 @@ func (s *Suite) carriedOut(ctx context.Context, planned int) (sample Sample, err
 	}
 	s.files++
 	file := filepath.Join(s.m.Dir, fmt.Sprintf("postern-%d.yaml", s.files))
-	if err := os.WriteFile(file, []byte(effectRules(s.m.DatabaseURL(database), s.m.NATS(), to.url, to.url)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(effectRules(s.m.DatabaseURL(database), s.m.NATS(), to.url, to.url)),
+		0o600); err != nil {
 		return sample, err
 	}
 	r := &running{database: database}
@@ -225,7 +237,8 @@ func (s *Suite) untilDone(ctx context.Context, r *running, to *other, planned in
 			}
 		}
 		if time.Since(began) > applyWithin {
-			return sample, fmt.Errorf("%d of %d effects were carried out within %s, see %s", to.told(), planned, applyWithin, r.process.Log())
+			return sample, fmt.Errorf("%d of %d effects were carried out within %s, see %s", to.told(), planned,
+				applyWithin, r.process.Log())
 		}
 		if err := errors.Join(r.process.Ended(), ctx.Err()); err != nil {
 			return sample, err

@@ -59,7 +59,8 @@ func TestBacklogIsTold(t *testing.T) {
 	} {
 		sample := Sample{}
 		(&watch{lags: c.lags}).tell(&sample)
-		for name, want := range map[string]float64{"backlog_growth_per_s": c.growth, "backlog_max": c.most, "backlog_max_first_half": c.first, "backlog_end": c.end, "applied_per_s": c.applied} {
+		for name, want := range map[string]float64{"backlog_growth_per_s": c.growth, "backlog_max": c.most,
+			"backlog_max_first_half": c.first, "backlog_end": c.end, "applied_per_s": c.applied} {
 			if got := sample.More[name]; math.Abs(got-want) > 1e-9 {
 				t.Errorf("%s: %s is %g, want %g", c.name, name, got, want)
 			}

@@ -25,26 +25,30 @@ type filled struct {
 }
 
 const (
-	// fillConnections are few, so that the gateway can publish as fast as it stores: here everything must be in the stream.
+	// fillConnections are few, so that the gateway can publish as fast as it stores: here
+	// everything must be in the stream.
 	fillConnections = 24
 	fillWithin      = 30 * time.Minute
 	body            = 2400
 )
 
-// hot is how many events an object has in each part, chosen at random, where nobody needs to care that every part has as many.
+// hot is how many events an object has in each part, chosen at random, where nobody needs to care
+// that every part has as many.
 const hot = 100
 
-// filling is what a stream is filled with: events of which each part has as many about each of its objects as the whole has. What has
-// one event only, or more than enough, is so in any order.
+// filling is what a stream is filled with: events of which each part has as many about each of its
+// objects as the whole has. What has one event only, or more than enough, is so in any order.
 func filling(events, objects int) load.Supply {
-	supply := load.Supply{Count: events, BodySize: body, Sources: sourceNames(1), Objects: objects, Secret: []byte(secret)}
+	supply := load.Supply{Count: events, BodySize: body, Sources: sourceNames(1), Objects: objects,
+		Secret: []byte(secret)}
 	if objects > 0 && events < hot*objects*parts(events) {
 		supply.Blocks = parts(events)
 	}
 	return supply
 }
 
-// fill has a gateway take events about some objects, and leaves them in a database and in the stream.
+// fill has a gateway take events about some objects, and leaves them in a database and in the
+// stream.
 func (s *Suite) fill(ctx context.Context, events, objects int) (f *filled, err error) {
 	if err := s.m.Settle(ctx); err != nil {
 		return nil, err
@@ -64,7 +68,8 @@ func (s *Suite) fill(ctx context.Context, events, objects int) (f *filled, err e
 	supply.Run = fmt.Sprintf("%05d", s.runs)
 	f.deliveries = load.Make(supply)
 	s.log.Info("fill", "events", events, "objects", objects)
-	result, err := load.Run(ctx, f.deliveries, 0, load.Options{Address: r.address, Connections: fillConnections, For: fillWithin, Progress: s.progress})
+	result, err := load.Run(ctx, f.deliveries, 0, load.Options{Address: r.address, Connections: fillConnections,
+		For: fillWithin, Progress: s.progress})
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,8 @@ import (
 
 var objectOf = regexp.MustCompile(`"object":\{"id":"(cus_[0-9]+)"`)
 
-// The part that the reference applies is the whole in small, in each row of applying: its objects are updated as often, or those few
-// that get everything get it there too.
+// The part that the reference applies is the whole in small, in each row of applying: its objects
+// are updated as often, or those few that get everything get it there too.
 func TestReferenceMeetsTheSameLoad(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -17,7 +17,8 @@ const (
 // floodFor is how long each side of a flood's row takes.
 const floodFor = 5 * time.Second
 
-// Flood measures a flood of one event's id over 256 connections beside as many connections with new events.
+// Flood measures a flood of one event's id over 256 connections beside as many connections with new
+// events.
 func (s *Suite) Flood(ctx context.Context, row string, rounds int) ([]Sample, error) {
 	shape := Shape{Connections: 256, Body: body, Sources: 1, For: floodFor}
 	flood := shape
@@ -44,7 +45,8 @@ func (s *Suite) sides(ctx context.Context, row string, rounds int, sides []side)
 			}
 			sample.Row, sample.Round, sample.Target = row, round, one.name
 			samples = append(samples, sample)
-			s.log.Info(row, "target", one.name, "round", round+1, "of", rounds, "rate", int(sample.Rate), "errors", sample.Errors, "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()))
+			s.log.Info(row, "target", one.name, "round", round+1, "of", rounds, "rate", int(sample.Rate), "errors",
+				sample.Errors, "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()))
 		}
 	}
 	return samples, nil

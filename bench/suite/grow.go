@@ -18,11 +18,13 @@ const (
 	growEvents = 100_000
 )
 
-// growing is a database that is filled by SQL: rows as the gateway leaves them, but for their number.
+// growing is a database that is filled by SQL: rows as the gateway leaves them, but for their
+// number.
 type growing struct {
 	conn         *pgx.Conn
 	keys, events int
-	// startMS is when the first event was stored, stepMS the time from one to the next; older keys have no events any more.
+	// startMS is when the first event was stored, stepMS the time from one to the next; older keys
+	// have no events any more.
 	startMS int64
 	stepMS  float64
 	log     func(what string, done, of int)
@@ -43,8 +45,9 @@ func (s *Suite) grow(ctx context.Context, keys, events int) (database string, er
 	defer conn.Close(context.WithoutCancel(ctx))
 	const day = 24 * time.Hour
 	start := time.Now().Add(-(grownDays + 1) * day).Truncate(day)
-	g := &growing{conn: conn, keys: keys, events: events, startMS: start.UnixMilli(), stepMS: float64((grownDays * day).Milliseconds()) / float64(max(events, 1)),
-		log: func(what string, done, of int) { s.log.Info("fill by SQL", "what", what, "done", done, "of", of) }}
+	g := &growing{conn: conn, keys: keys, events: events, startMS: start.UnixMilli(),
+		stepMS: float64((grownDays * day).Milliseconds()) / float64(max(events, 1)),
+		log:    func(what string, done, of int) { s.log.Info("fill by SQL", "what", what, "done", done, "of", of) }}
 	began := time.Now()
 	for _, step := range []func(context.Context) error{g.prepare, g.fillKeys, g.fillEvents, g.finish} {
 		if err := step(ctx); err != nil {
@@ -55,10 +58,13 @@ func (s *Suite) grow(ctx context.Context, keys, events int) (database string, er
 	return database, nil
 }
 
-// oldSQL makes the names and the id of the n-th key: $3 keys have no event, the rest follow each other from $1 ms on, $2 ms apart.
+// oldSQL makes the names and the id of the n-th key: $3 keys have no event, the rest follow each
+// other from $1 ms on, $2 ms apart.
 const oldSQL = `
-CREATE FUNCTION pg_temp.old_name(n bigint) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'evt_old' || lpad(n::text, 12, '0') $$;
-CREATE FUNCTION pg_temp.old_id(n bigint, start_ms bigint, step_ms float8, before bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+CREATE FUNCTION pg_temp.old_name(n bigint) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'evt_old' || lpad(n::text,
+	12, '0') $$;
+CREATE FUNCTION pg_temp.old_id(n bigint, start_ms bigint, step_ms float8, before bigint) RETURNS bigint LANGUAGE sql
+	IMMUTABLE AS
   $$ SELECT ((start_ms + floor((n - before) * step_ms)::bigint) << 20) | (n & 1048575) $$;
 CREATE TEMP TABLE tail (n int PRIMARY KEY, body bytea NOT NULL);
 ALTER TABLE tail ALTER body SET STORAGE plain;
@@ -73,16 +79,19 @@ func (g *growing) prepare(ctx context.Context) error {
 	if _, err := g.conn.Exec(ctx, oldSQL); err != nil {
 		return err
 	}
-	if _, err := g.conn.Exec(ctx, "INSERT INTO tail SELECT n - 1, body FROM unnest($1::bytea[]) WITH ORDINALITY AS t(body, n)", load.Ends(body)); err != nil {
+	if _, err := g.conn.Exec(ctx, "INSERT INTO tail SELECT n - 1, body FROM unnest($1::bytea[]) WITH ORDINALITY AS "+
+		"t(body, n)", load.Ends(body)); err != nil {
 		return err
 	}
-	_, err := g.conn.Exec(ctx, "SELECT postern.ensure_partitions($1, $2)", g.startMS, g.startMS+(grownDays*24*time.Hour).Milliseconds()-1)
+	_, err := g.conn.Exec(ctx, "SELECT postern.ensure_partitions($1, $2)", g.startMS, g.startMS+
+		(grownDays*24*time.Hour).Milliseconds()-1)
 	return err
 }
 
 const oldKeysSQL = `
 INSERT INTO postern.event_keys (source, key, id, fingerprint)
-SELECT 1, substring(sha256(convert_to(pg_temp.old_name(n), 'UTF8')) FOR 16), pg_temp.old_id(n, $1, $2, $3), decode(md5(n::text), 'hex')
+SELECT 1, substring(sha256(convert_to(pg_temp.old_name(n), 'UTF8')) FOR 16), pg_temp.old_id(n, $1, $2, $3),
+	decode(md5(n::text), 'hex')
 FROM generate_series($4::bigint, $5) AS n`
 
 func (g *growing) fillKeys(ctx context.Context) error {
@@ -90,14 +99,20 @@ func (g *growing) fillKeys(ctx context.Context) error {
 }
 
 const oldEventsSQL = `
-INSERT INTO postern.events (id, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at, origin, api_version, headers,
+INSERT INTO postern.events (id, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at,
+	origin, api_version, headers,
   verification, fingerprint, delivery_id, delivery_index, body)
-SELECT o.id, 1, o.name, 'customer.updated', '', 'customer', 'cus_old' || g.n / 10, date_trunc('second', o.at), o.at, 'webhook', '2026-09-30.basil',
-  jsonb_build_object('User-Agent', jsonb_build_array('Stripe/1.0 (+https://stripe.com/docs/webhooks)'), 'Content-Type', jsonb_build_array('application/json; charset=utf-8'),
+SELECT o.id, 1, o.name, 'customer.updated', '', 'customer', 'cus_old' || g.n / 10, date_trunc('second', o.at), o.at,
+	'webhook', '2026-09-30.basil',
+  jsonb_build_object('User-Agent', jsonb_build_array('Stripe/1.0 (+https://stripe.com/docs/webhooks)'), 'Content-Type',
+  	jsonb_build_array('application/json; charset=utf-8'),
     'Stripe-Signature', jsonb_build_array('t=1790000000,v1=' || md5(o.name) || md5(o.name || '.'))),
-  jsonb_build_object('scheme', 'stripe-v1', 'secret', 'bench', 'signed_at', date_trunc('second', o.at)), decode(md5(g.n::text), 'hex'), o.id, 0,
-  convert_to('{"id":"' || o.name || '","object":"event","api_version":"2026-09-30.basil","created":' || extract(epoch FROM date_trunc('second', o.at))::bigint
-    || ',"type":"customer.updated","data":{"previous_attributes":{"balance":1},"object":{"id":"cus_old' || g.n / 10 || '","object":"customer","balance":2,', 'UTF8') || tail.body
+  jsonb_build_object('scheme', 'stripe-v1', 'secret', 'bench', 'signed_at', date_trunc('second', o.at)),
+  	decode(md5(g.n::text), 'hex'), o.id, 0,
+  convert_to('{"id":"' || o.name || '","object":"event","api_version":"2026-09-30.basil","created":' || extract(epoch
+  	FROM date_trunc('second', o.at))::bigint
+    || ',"type":"customer.updated","data":{"previous_attributes":{"balance":1},"object":{"id":"cus_old' || g.n / 10 ||
+    	'","object":"customer","balance":2,', 'UTF8') || tail.body
 FROM generate_series($4::bigint, $5) AS g(n)
 CROSS JOIN LATERAL (SELECT pg_temp.old_name(g.n) AS name, pg_temp.old_id(g.n, $1, $2, $3) AS id,
   to_timestamp((pg_temp.old_id(g.n, $1, $2, $3) >> 20) / 1000.0) AS at) o
@@ -119,8 +134,8 @@ func (g *growing) chunks(ctx context.Context, what, sql string, from, to, each i
 	return nil
 }
 
-// finishSQL makes the index of keys again. Its pages are as full as those of an index that has grown by keys in no order, not as full as
-// a new one's.
+// finishSQL makes the index of keys again. Its pages are as full as those of an index that has
+// grown by keys in no order, not as full as a new one's.
 var finishSQL = []string{
 	"ALTER TABLE postern.event_keys ADD CONSTRAINT event_keys_pkey PRIMARY KEY (source, key) WITH (fillfactor = 70)",
 	"ALTER INDEX postern.event_keys_pkey RESET (fillfactor)",

@@ -9,13 +9,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// growthWarm is how many times longer than the others the first round is, which is not measured: after it most pages of a large index
-// have been changed, and logged whole, since the checkpoint at its beginning.
+// growthWarm is how many times longer than the others the first round is, which is not measured:
+// after it most pages of a large index have been changed, and logged whole, since the checkpoint at
+// its beginning.
 const growthWarm = 3
 
-// Growth measures ingest over a database that has so many keys and events stored beside ingest over an empty one. No checkpoint is
-// taken between the runs but those that PostgreSQL takes by itself: right after one, each page that is changed is logged whole, which
-// a short run on a large index would pay for every event and a running system hardly ever does.
+// Growth measures ingest over a database that has so many keys and events stored beside ingest over
+// an empty one. No checkpoint is taken between the runs but those that PostgreSQL takes by itself:
+// right after one, each page that is changed is logged whole, which a short run on a large index
+// would pay for every event and a running system hardly ever does.
 func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int, shape Shape) (_ []Sample, err error) {
 	grown, err := s.grow(ctx, keys, events)
 	if grown != "" {
@@ -50,7 +52,8 @@ func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int
 			if err != nil {
 				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
 			}
-			s.log.Info(row, "target", target, "round", round, "of", rounds, "rate", int(sample.Rate), "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()), "wal", int(sample.WAL), "more", sample.More)
+			s.log.Info(row, "target", target, "round", round, "of", rounds, "rate", int(sample.Rate), "cpu",
+				fmt.Sprintf("%.0f", sample.ServerCPU()), "wal", int(sample.WAL), "more", sample.More)
 			if round > 0 {
 				sample.Row, sample.Target, sample.Round = row, target, round-1
 				samples = append(samples, sample)
@@ -60,8 +63,8 @@ func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int
 	return samples, nil
 }
 
-// ingestCounted is Ingest on a database in its place, with the pages counted that it asked for and did not find in PostgreSQL's memory
-// (new ones included), per event stored, warm-up and all.
+// ingestCounted is Ingest on a database in its place, with the pages counted that it asked for and
+// did not find in PostgreSQL's memory (new ones included), per event stored, warm-up and all.
 func (s *Suite) ingestCounted(ctx context.Context, shape Shape) (sample Sample, err error) {
 	before, err := s.pages(ctx, shape.Database)
 	if err != nil {
@@ -85,13 +88,15 @@ func (s *Suite) ingestCounted(ctx context.Context, shape Shape) (sample Sample, 
 	return sample, nil
 }
 
-const sessionsSQL = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`
+const sessionsSQL = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+	AND pid <> pg_backend_pid() AND backend_type = 'client backend'`
 
 const pagesSQL = `
 SELECT
   coalesce(sum(heap_blks_read) FILTER (WHERE relname = 'event_keys'), 0)::float8,
   coalesce(sum(idx_blks_read) FILTER (WHERE relname = 'event_keys'), 0)::float8,
-  coalesce(sum(coalesce(heap_blks_read, 0) + coalesce(idx_blks_read, 0) + coalesce(toast_blks_read, 0) + coalesce(tidx_blks_read, 0)) FILTER (WHERE relname LIKE 'events\_2%'), 0)::float8,
+  coalesce(sum(coalesce(heap_blks_read, 0) + coalesce(idx_blks_read, 0) + coalesce(toast_blks_read,
+  	0) + coalesce(tidx_blks_read, 0)) FILTER (WHERE relname LIKE 'events\_2%'), 0)::float8,
   (SELECT blks_read FROM pg_stat_database WHERE datname = current_database())::float8,
   (SELECT wal_fpi FROM pg_stat_wal)::float8,
   (SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter)::float8
@@ -111,7 +116,8 @@ func (s *Suite) pages(ctx context.Context, database string) (map[string]float64,
 	if err := conn.QueryRow(ctx, pagesSQL).Scan(&keys, &index, &events, &all, &full, &checkpoints); err != nil {
 		return nil, err
 	}
-	return map[string]float64{"missed_keys": keys, "missed_keys_index": index, "missed_events": events, "missed_all": all, "full_pages": full, "checkpoints": checkpoints}, nil
+	return map[string]float64{"missed_keys": keys, "missed_keys_index": index, "missed_events": events,
+		"missed_all": all, "full_pages": full, "checkpoints": checkpoints}, nil
 }
 
 // alone waits until a session is its database's only one.

@@ -18,13 +18,16 @@ const most = 30_000
 // mostForLong is the same for one that takes longer than a minute.
 const mostForLong = 12_000
 
-// warmUp is how long a target is driven before it is measured: plans are made and connections opened.
+// warmUp is how long a target is driven before it is measured: plans are made and connections
+// opened.
 const warmUp = 1 * time.Second
 
 // Ingest drives a target with deliveries and measures what they cost.
 func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample Sample, err error) {
 	settle := s.m.Settle
-	if shape.InPlace { // its pages are not written out each time: right after a checkpoint each page that is changed is logged whole
+	// its pages are not written out each time: right after a checkpoint each page that is changed
+	// is logged whole
+	if shape.InPlace {
 		settle = s.m.DropStreams
 	}
 	if err := settle(ctx); err != nil {
@@ -41,7 +44,8 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 		}
 	}()
 	deliveries := s.deliveries(shape)
-	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp, Progress: s.progress}
+	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp,
+		Progress: s.progress}
 	warm, err := load.Run(ctx, deliveries, 0, o)
 	if err != nil {
 		return sample, err
@@ -72,9 +76,11 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 		return sample, err
 	}
 	if len(result.Errors) > 0 {
-		s.log.Warn("not all was taken", "target", target, "refused", result.Refused, "broken", result.Broken, "errors", result.Errors)
+		s.log.Warn("not all was taken", "target", target, "refused", result.Refused, "broken", result.Broken, "errors",
+			result.Errors)
 	}
-	sample = Sample{Target: target, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
+	sample = Sample{Target: target, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(),
+		Errors: result.Refused + result.Broken, Offered: shape.Rate}
 	latency(&sample, result.Latency)
 	if shape.Replayed {
 		sample.more("replayed_per_s", again)
@@ -100,7 +106,8 @@ func (s *Suite) deliveries(shape Shape) *load.Deliveries {
 	}
 	count := int(rate*all.Seconds()) + shape.Connections
 	s.runs++
-	supply := load.Supply{Run: fmt.Sprintf("%05d", s.runs), Count: count, BodySize: shape.Body, Duplicates: shape.Duplicates, Sources: sourceNames(shape.Sources),
+	supply := load.Supply{Run: fmt.Sprintf("%05d", s.runs), Count: count, BodySize: shape.Body,
+		Duplicates: shape.Duplicates, Sources: sourceNames(shape.Sources),
 		Objects: shape.Objects, Secret: []byte(secret)}
 	if shape.Rate > 0 {
 		supply.Spread = all
@@ -115,7 +122,8 @@ func (s *Suite) progress(answered int64) { s.log.Debug("under load", "answered",
 // latency puts quantiles into a sample.
 func latency(sample *Sample, h *hdrhistogram.Histogram) {
 	ms := func(us int64) float64 { return float64(us) / 1000 }
-	sample.P50, sample.P99, sample.P999 = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)), ms(h.ValueAtQuantile(99.9))
+	sample.P50, sample.P99, sample.P999 = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)),
+		ms(h.ValueAtQuantile(99.9))
 	sample.Max = ms(h.Max())
 }
 
@@ -139,7 +147,8 @@ func (s *Suite) after(ctx context.Context, r *running, before machine.Usage, sam
 	}
 	n := float64(max(sample.Events, 1))
 	us := func(d time.Duration) float64 { return float64(d.Microseconds()) / n }
-	sample.CPU = map[string]float64{"postgresql": us(u.PostgreSQL - before.PostgreSQL), "nats": us(u.NATS - before.NATS)}
+	sample.CPU = map[string]float64{"postgresql": us(u.PostgreSQL - before.PostgreSQL),
+		"nats": us(u.NATS - before.NATS)}
 	sample.WAL = float64(u.WAL-before.WAL) / n
 	postgreSQL, nats, err := s.m.Memory()
 	if err != nil {
@@ -162,8 +171,8 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // publishWithin is how long after a load's end everything must be published.
 const publishWithin = 5 * time.Second
 
-// published waits until the stream has all that was stored since the gateway's start, and says how long it took; -1: not within 5 s.
-// The stream was empty then.
+// published waits until the stream has all that was stored since the gateway's start, and says how
+// long it took; -1: not within 5 s. The stream was empty then.
 func (s *Suite) published(ctx context.Context, r *running, before metrics, sample *Sample) error {
 	began := time.Now()
 	m, err := scrape(ctx, r.admin)

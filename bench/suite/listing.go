@@ -21,8 +21,10 @@ const (
 	objectSize = 1000
 )
 
-// listing is an account of a provider whose API answers as Stripe's does, with so many customers that never change. A page is put together while it is asked for, by copying, so that a million objects
-// take no memory and cost little. Below another path are the first tenth of them, as an account of their own.
+// listing is an account of a provider whose API answers as Stripe's does, with so many customers
+// that never change. A page is put together while it is asked for, by copying, so that a million
+// objects take no memory and cost little. Below another path are the first tenth of them, as an
+// account of their own.
 type listing struct {
 	server  *http.Server
 	url     string
@@ -49,9 +51,11 @@ func newListing(objects int) (*listing, error) {
 	}
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /v1/customers", func(w http.ResponseWriter, r *http.Request) { l.list(w, r, l.objects) })
-	routes.HandleFunc("GET "+tenthPath+"/v1/customers", func(w http.ResponseWriter, r *http.Request) { l.list(w, r, l.objects/10) })
+	routes.HandleFunc("GET "+tenthPath+"/v1/customers",
+		func(w http.ResponseWriter, r *http.Request) { l.list(w, r, l.objects/10) })
 	routes.HandleFunc("GET /v1/customers/{id}", func(w http.ResponseWriter, r *http.Request) { l.one(w, r, l.objects) })
-	routes.HandleFunc("GET "+tenthPath+"/v1/customers/{id}", func(w http.ResponseWriter, r *http.Request) { l.one(w, r, l.objects/10) })
+	routes.HandleFunc("GET "+tenthPath+"/v1/customers/{id}",
+		func(w http.ResponseWriter, r *http.Request) { l.one(w, r, l.objects/10) })
 	routes.HandleFunc("/", l.other)
 	l.server = &http.Server{Handler: routes, ReadHeaderTimeout: time.Minute}
 	l.serving.Go(func() { _ = l.server.Serve(at) }) // until close

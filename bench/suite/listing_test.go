@@ -9,7 +9,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 )
 
-// A listing tells of each of its objects once, in as few pages as may be, as Stripe does and as they are written into a mirror; so does its tenth.
+// A listing tells of each of its objects once, in as few pages as may be, as Stripe does and as
+// they are written into a mirror; so does its tenth.
 func TestListingIsAnAccount(t *testing.T) {
 	t.Parallel()
 	const objects, size = 2150, 1000
@@ -33,12 +34,14 @@ func TestListingIsAnAccount(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var listed []provider.Listed
-			if listed, cursor, err = (stripe.Stripe{}).ObjectPage(nil, api, "", "customer", cursor, nil, body); err != nil {
+			var listed []provider.ListedObject
+			if listed, cursor, err = (stripe.Stripe{}).ObjectPage(nil, api, "", "customer", cursor, nil,
+				body); err != nil {
 				t.Fatal(err)
 			}
 			for _, one := range listed {
-				if one.ObjectID != l.name(n) || string(one.Body) != string(l.object(nil, n)) || len(one.Body) < size*9/10 || len(one.Body) > size*11/10 {
+				if one.ObjectID != l.name(n) || string(one.Body) != string(l.object(nil, n)) ||
+					len(one.Body) < size*9/10 || len(one.Body) > size*11/10 {
 					t.Fatalf("the %d. object is %s, %d bytes", n, one.ObjectID, len(one.Body))
 				}
 				n++

@@ -13,7 +13,8 @@ import (
 const (
 	// idleConnections are kept alive and say nothing.
 	idleConnections = 10_000
-	// idleFor is how long they do before their cost is read again: longer than a sender may take for the headers of its first request.
+	// idleFor is how long they do before their cost is read again: longer than a sender may take
+	// for the headers of its first request.
 	idleFor = 7 * time.Second
 	// spareFiles are for all else that a process has open.
 	spareFiles = 500
@@ -25,8 +26,8 @@ const (
 	OneEach  = "one each"
 )
 
-// Idle measures the gateway's memory with 10,000 idle connections: opened and silent, which it closes after ingest.header_timeout, and
-// kept alive after a delivery each.
+// Idle measures the gateway's memory with 10,000 idle connections: opened and silent, which it
+// closes after ingest.header_timeout, and kept alive after a delivery each.
 func (s *Suite) Idle(ctx context.Context, row string) ([]Sample, error) {
 	if err := machine.AllowFiles(idleConnections + spareFiles); err != nil {
 		return nil, err
@@ -73,7 +74,8 @@ func (s *Suite) idle(ctx context.Context, send bool) (sample Sample, err error) 
 		return sample, err
 	}
 	if open != idleConnections {
-		return sample, fmt.Errorf("only %d of %d connections are open after %.1f s", open, idleConnections, sample.Seconds)
+		return sample, fmt.Errorf("only %d of %d connections are open after %.1f s", open, idleConnections,
+			sample.Seconds)
 	}
 	select {
 	case <-time.After(idleFor):
@@ -98,8 +100,8 @@ const (
 	largeWithin = 2 * time.Minute
 )
 
-// Large measures the gateway's memory under 256 bodies of 1 MiB at once, which ingest.queue_bytes bounds: what does not fit is refused
-// with 503, and nothing else may happen.
+// Large measures the gateway's memory under 256 bodies of 1 MiB at once, which ingest.queue_bytes
+// bounds: what does not fit is refused with 503, and nothing else may happen.
 func (s *Suite) Large(ctx context.Context, row string) ([]Sample, error) {
 	return one(s.large(ctx, row))
 }
@@ -113,11 +115,13 @@ func (s *Suite) large(ctx context.Context, row string) (sample Sample, err error
 	if err := r.process.ResetPeak(); err != nil {
 		return sample, err
 	}
-	result, err := load.Run(ctx, deliveries, 0, load.Options{Address: r.address, Connections: largeConnections, For: largeWithin, Progress: s.progress})
+	result, err := load.Run(ctx, deliveries, 0, load.Options{Address: r.address, Connections: largeConnections,
+		For: largeWithin, Progress: s.progress})
 	if err != nil {
 		return sample, err
 	}
-	sample = Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken}
+	sample = Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(),
+		Rate: result.Rate(), Errors: result.Refused + result.Broken}
 	latency(&sample, result.Latency)
 	s.log.Info(row, "answers", result.Status, "errors", result.Errors)
 	sample.more("taken", float64(result.Answered))
@@ -137,7 +141,8 @@ func (s *Suite) gateway(ctx context.Context, size, count int) (*running, *load.D
 		return nil, nil, err
 	}
 	s.runs++
-	d := load.Make(load.Supply{Run: fmt.Sprintf("%05d", s.runs), Count: count, BodySize: size, Sources: sourceNames(1), Secret: []byte(secret)})
+	d := load.Make(load.Supply{Run: fmt.Sprintf("%05d", s.runs), Count: count, BodySize: size, Sources: sourceNames(1),
+		Secret: []byte(secret)})
 	r, err := s.start(ctx, Postern, Shape{Sources: 1})
 	return r, d, err
 }

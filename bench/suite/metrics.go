@@ -66,11 +66,13 @@ func (m metrics) sum(name, label string) float64 {
 	return total
 }
 
-// published is what a gateway has stored and what of that the stream has not taken, which is left to the auditor.
+// published is what a gateway has stored and what of that the stream has not taken, which is left
+// to the auditor.
 func (m metrics) published() (stored, left float64) {
 	const publishes = "postern_publishes_total"
 	return m.sum("postern_events_total", `result="stored"`),
-		m.sum(publishes, `result="overflowed"`) + m.sum(publishes, `result="withheld"`) + m.sum(publishes, `result="failed"`)
+		m.sum(publishes, `result="overflowed"`) + m.sum(publishes, `result="withheld"`) +
+			m.sum(publishes, `result="failed"`)
 }
 
 // allocations puts what a gateway has allocated between two readings into a sample, per delivery.

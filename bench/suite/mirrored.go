@@ -24,7 +24,8 @@ var sweptSources = [...]string{"all", "tenth"}
 
 const sweptSourceSQL = `INSERT INTO sources (name, provider) VALUES ($1, 'stripe') RETURNING number`
 
-// mirrored makes a database whose mirror has the objects of a listing as looks at each have left them, but without the looks in the log. It gives the name even where it fails.
+// mirrored makes a database whose mirror has the objects of a listing as looks at each have left
+// them, but without the looks in the log. It gives the name even where it fails.
 func (s *Suite) mirrored(ctx context.Context, l *listing) (database string, err error) {
 	if database, err = s.m.NewDatabaseQuietly(ctx); err != nil {
 		return "", err
@@ -60,17 +61,18 @@ func save(ctx context.Context, conn *pgx.Conn, l *listing, source int32, first, 
 	at := time.Now().Add(-lookedBefore)
 	objs := make([]*versioning.Object, 0, last-first)
 	for n := first; n < last; n++ {
-		look := provider.Look{Date: at.Truncate(time.Second), Elapsed: time.Millisecond, Lag: time.Second,
+		look := provider.Refetch{Date: at.Truncate(time.Second), Elapsed: time.Millisecond, Lag: time.Second,
 			Snapshot: provider.Snapshot{ObjectType: "customer", ObjectID: l.name(n), Body: l.object(nil, n)}}
 		observed, err := stripe.Stripe{}.Snapshot(&provider.Source{}, &look.Snapshot)
 		if err != nil {
 			return err
 		}
-		in, err := versioning.FromLook(observed, &look, at)
+		in, err := versioning.InputFromRefetch(observed, &look, at)
 		if err != nil {
 			return err
 		}
-		o := &versioning.Object{Key: versioning.Key{Source: source, Type: "customer", ID: l.name(n)}, Row: versioning.NewRow(), LastEvent: 1}
+		o := &versioning.Object{Key: versioning.Key{Source: source, Type: "customer", ID: l.name(n)},
+			Row: versioning.NewRow(), LastEventID: 1}
 		versioning.Apply(&o.Row, in)
 		objs = append(objs, o)
 	}

@@ -21,7 +21,9 @@ const (
 )
 
 const (
-	// planBatch is how many changes one transaction plans effects of, two of each; planBatches how many such transactions there are in a round, in each ledger; planWarm how many more come before the first round.
+	// planBatch is how many changes one transaction plans effects of, two of each; planBatches how
+	// many such transactions there are in a round, in each ledger; planWarm how many more come
+	// before the first round.
 	planBatch   = 100
 	planBatches = 100
 	planWarm    = 30
@@ -35,7 +37,8 @@ type planner struct {
 	events   int64
 }
 
-// Planning measures how long planning takes in a transaction, in an empty ledger and in one with so many planned effects, in turn.
+// Planning measures how long planning takes in a transaction, in an empty ledger and in one with so
+// many planned effects, in turn.
 func (s *Suite) Planning(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
 	_, rules, err := rulesOf(effectRules("postgres://x/y", "nats://x", "http://127.0.0.1:1", "http://127.0.0.1:1"))
 	if err != nil {
@@ -63,7 +66,8 @@ func (s *Suite) Planning(ctx context.Context, row string, rounds, planned int) (
 		for _, sample := range found {
 			sample.Row, sample.Round = row, round
 			samples = append(samples, sample)
-			s.log.Info(row, "target", sample.Target, "round", round+1, "of", rounds, "p50", sample.P50, "p99", sample.P99, "more", sample.More)
+			s.log.Info(row, "target", sample.Target, "round", round+1, "of", rounds, "p50", sample.P50, "p99",
+				sample.P99, "more", sample.More)
 		}
 	}
 	return samples, nil
@@ -114,17 +118,20 @@ func (s *Suite) planRound(ctx context.Context, ledgers map[string]*planner, roun
 	return samples, nil
 }
 
-// plan plans what follows from a batch of changes, of which each tenth is about an object of before, and says how many milliseconds that took within its transaction.
+// plan plans what follows from a batch of changes, of which each tenth is about an object of
+// before, and says how many milliseconds that took within its transaction.
 func (p *planner) plan(ctx context.Context) (ms float64, err error) {
-	var all []effects.Intent
+	var all []effects.PlannedEffect
 	for range planBatch {
 		p.events++
 		object := p.events
 		if p.events%10 == 0 {
 			object = p.events % 1000 // in the full ledger something is to be superseded there
 		}
-		all = append(all, p.rules.Intents(&effects.Transition{Source: "shop", Number: 1, Type: "customer", ID: fmt.Sprint("cus_old", object),
-			New: fmt.Appendf(nil, `{"id": "cus_old%d", "object": "customer", "balance": %d}`, object, p.events), Event: effects.Event{ID: p.events, Key: fmt.Sprint("evt_", p.events)}})...)
+		all = append(all, p.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: "customer",
+			ID:    fmt.Sprint("cus_old", object),
+			New:   fmt.Appendf(nil, `{"id": "cus_old%d", "object": "customer", "balance": %d}`, object, p.events),
+			Event: effects.Event{ID: p.events, Key: fmt.Sprint("evt_", p.events)}})...)
 	}
 	err = postgres.InTx(ctx, p.pool, "plan", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
 		began := time.Now()

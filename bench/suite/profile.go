@@ -27,7 +27,8 @@ func (s *Suite) ProfileIngest(ctx context.Context, target string, shape Shape, l
 	done := make(chan error, 1)
 	deliveries := s.deliveries(shape)
 	go func() {
-		_, err := load.Run(loaded, deliveries, 0, load.Options{Address: r.address, Connections: shape.Connections, For: shape.For})
+		_, err := load.Run(loaded, deliveries, 0, load.Options{Address: r.address, Connections: shape.Connections,
+			For: shape.For})
 		done <- err
 	}()
 	err = look(ctx, r.process.Name, r.admin)
@@ -42,7 +43,8 @@ func (s *Suite) ProfileIngest(ctx context.Context, target string, shape Shape, l
 	return err
 }
 
-// ProfileApply has a look at who applies events from a stream that is full of them: Postern's processor, or one at a time.
+// ProfileApply has a look at who applies events from a stream that is full of them: Postern's
+// processor, or one at a time.
 func (s *Suite) ProfileApply(ctx context.Context, events int, look Look) (err error) {
 	f, err := s.fill(ctx, events, events/10)
 	if err != nil {
@@ -50,7 +52,8 @@ func (s *Suite) ProfileApply(ctx context.Context, events int, look Look) (err er
 	}
 	defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), f.database)) }()
 	url := s.m.DatabaseURL(f.database)
-	one, _, admin, err := s.m.Serve(ctx, OneByOne, nil, "-database", url, "-nats", s.m.NATS(), "-goroutines", fmt.Sprint(s.defaults.Processor.Lanes))
+	one, _, admin, err := s.m.Serve(ctx, OneByOne, nil, "-database", url, "-nats", s.m.NATS(), "-goroutines",
+		fmt.Sprint(s.defaults.Processor.Workers))
 	if err != nil {
 		return err
 	}

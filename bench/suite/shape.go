@@ -1,4 +1,5 @@
-// Package suite runs the rows of the benchmark: each target under each load, in turn, and what they cost.
+// Package suite runs the rows of the benchmark: each target under each load, in turn, and what they
+// cost.
 package suite
 
 import (
@@ -11,14 +12,17 @@ type Shape struct {
 	// Connections are kept alive; Rate is arrivals per second of an open loop, 0: closed.
 	Connections int
 	Rate        float64
-	// Body is the size of a body in bytes; Duplicates the share sent again; Sources how many names they come to.
+	// Body is the size of a body in bytes; Duplicates the share sent again; Sources how many names
+	// they come to.
 	Body       int
 	Duplicates float64
 	Sources    int
-	// Objects is how many objects the events are about, chosen at random, 0: each is about one of its own.
+	// Objects is how many objects the events are about, chosen at random, 0: each is about one of
+	// its own.
 	Objects int
 	For     time.Duration
-	// Applied: a processor runs beside. Replayed: it replays everything that is stored, as fast as it can.
+	// Applied: a processor runs beside. Replayed: it replays everything that is stored, as fast as
+	// it can.
 	Applied, Replayed bool
 	// Database is the database to copy, "": an empty one. InPlace: not a copy, but itself.
 	Database string
@@ -76,7 +80,8 @@ func (s *Sample) more(name string, value float64) {
 	s.More[name] = value
 }
 
-// ServerCPU is what gateway (or reference), PostgreSQL and NATS took together, in microseconds per event.
+// ServerCPU is what gateway (or reference), PostgreSQL and NATS took together, in microseconds per
+// event.
 func (s *Sample) ServerCPU() float64 {
 	sum := 0.0
 	for _, us := range s.CPU {

@@ -11,7 +11,8 @@ import (
 var slowDisk = map[string]string{"commit_delay": "2000", "commit_siblings": "0"}
 
 // SlowDisk is Compare with a delay of 2 ms for every commit.
-func (s *Suite) SlowDisk(ctx context.Context, row string, rounds int, shape Shape, targets ...string) (_ []Sample, err error) {
+func (s *Suite) SlowDisk(ctx context.Context, row string, rounds int, shape Shape, targets ...string) (_ []Sample,
+	err error) {
 	defer func() {
 		stock := map[string]string{}
 		for name := range slowDisk {
@@ -28,7 +29,8 @@ func (s *Suite) SlowDisk(ctx context.Context, row string, rounds int, shape Shap
 	return s.Compare(ctx, row, rounds, shape, targets...)
 }
 
-// inForce waits until new sessions have some settings: the server takes them over a moment after it was told.
+// inForce waits until new sessions have some settings: the server takes them over a moment after it
+// was told.
 func (s *Suite) inForce(ctx context.Context, settings map[string]string) error {
 	const within = 10 * time.Second
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
@@ -37,7 +39,8 @@ func (s *Suite) inForce(ctx context.Context, settings map[string]string) error {
 			return err
 		}
 		if time.Since(began) > within {
-			return fmt.Errorf("the setting %s is not in force after %s: if -postgres gives it, leave that out", wrong, within)
+			return fmt.Errorf("the setting %s is not in force after %s: if -postgres gives it, leave that out", wrong,
+				within)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 // startEvents are in the log, and in the stream, before a gateway starts.
 const startEvents = 50_000
 
-// Starts measures how long a gateway takes to be ready over a database with a filled log and streams that exist, from the start of its
-// process until it says so and until /readyz answers 200.
+// Starts measures how long a gateway takes to be ready over a database with a filled log and
+// streams that exist, from the start of its process until it says so and until /readyz answers 200.
 func (s *Suite) Starts(ctx context.Context, row string, rounds int) (samples []Sample, err error) {
 	f, err := s.fill(ctx, startEvents, startEvents/10)
 	if err != nil {
@@ -26,7 +26,8 @@ func (s *Suite) Starts(ctx context.Context, row string, rounds int) (samples []S
 		}
 		sample.Row, sample.Round = row, round
 		samples = append(samples, sample)
-		s.log.Info(row, "round", round+1, "of", rounds, "ready_line_ms", sample.More["ready_line_ms"], "readyz_ms", sample.More["readyz_ms"])
+		s.log.Info(row, "round", round+1, "of", rounds, "ready_line_ms", sample.More["ready_line_ms"], "readyz_ms",
+			sample.More["readyz_ms"])
 	}
 	return samples, nil
 }

@@ -23,17 +23,20 @@ const (
 	ExportFew = "export-a-tenth"
 )
 
-// chosen are the events that the large log is asked for: all of them, by a pattern that must be looked at in each.
+// chosen are the events that the large log is asked for: all of them, by a pattern that must be
+// looked at in each.
 const chosen = "customer.*"
 
 const psqlCountSQL = `
-SELECT count(*), count(DISTINCT (source, account, object_type, object_id)) FILTER (WHERE object_id <> ''), min(id), max(id)
+SELECT count(*), count(DISTINCT (source, account, object_type, object_id)) FILTER (WHERE object_id <> ''), min(id),
+	max(id)
 FROM postern.events WHERE event_type LIKE 'customer.%'`
 
 const psqlCopySQL = `COPY (SELECT * FROM postern.events WHERE id >= %d AND id < %d ORDER BY id) TO STDOUT`
 
-// Stored measures what an operator asks of a log of so many events: how much a replay would be, estimated and counted, beside a count by
-// psql; and an export of some of it beside a COPY by psql of the same rows, uncompressed into a file.
+// Stored measures what an operator asks of a log of so many events: how much a replay would be,
+// estimated and counted, beside a count by psql; and an export of some of it beside a COPY by psql
+// of the same rows, uncompressed into a file.
 func (s *Suite) Stored(ctx context.Context, row string, rounds, events, exported int) (samples []Sample, err error) {
 	database, err := s.grow(ctx, events, events)
 	if database != "" {
@@ -56,7 +59,8 @@ func (s *Suite) Stored(ctx context.Context, row string, rounds, events, exported
 			}
 			sample.Row, sample.Target, sample.Round = row, target, round
 			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "seconds", sample.Seconds, "rate", int(sample.Rate), "more", sample.More)
+			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "seconds", sample.Seconds, "rate",
+				int(sample.Rate), "more", sample.More)
 		}
 	}
 	return samples, nil
@@ -73,9 +77,11 @@ type large struct {
 	exported, tenth int64
 }
 
-const nthSQL = `SELECT coalesce((SELECT id FROM postern.events ORDER BY id OFFSET $1 LIMIT 1), (SELECT max(id) + 1 FROM postern.events))`
+const nthSQL = `SELECT coalesce((SELECT id FROM postern.events ORDER BY id OFFSET $1 LIMIT 1), (SELECT max(id) + 1
+	FROM postern.events))`
 
-// learn finds the ids between which there are as many events as asked, about: a time on the command line chooses whole milliseconds.
+// learn finds the ids between which there are as many events as asked, about: a time on the command
+// line chooses whole milliseconds.
 func (l *large) learn(ctx context.Context, exported int) (err error) {
 	conn, err := l.s.m.Connect(ctx, l.database)
 	if err != nil {
@@ -89,7 +95,8 @@ func (l *large) learn(ctx context.Context, exported int) (err error) {
 		*id = *id >> 20 << 20 // the time of an id is its milliseconds
 	}
 	for id, n := range map[int64]*int64{l.to: &l.exported, l.few: &l.tenth} {
-		if err := conn.QueryRow(ctx, "SELECT count(*) FROM postern.events WHERE id >= $1 AND id < $2", l.from, id).Scan(n); err != nil {
+		if err := conn.QueryRow(ctx, "SELECT count(*) FROM postern.events WHERE id >= $1 AND id < $2", l.from,
+			id).Scan(n); err != nil {
 			return err
 		}
 	}
@@ -118,7 +125,8 @@ func (l *large) ask(ctx context.Context, target string) (sample Sample, err erro
 		args = append(args, "export", "--until", until(l.few))
 	case PsqlCopy:
 		file, n = "copy.txt", l.exported
-		program, args = "psql", []string{"-XAtq", "-c", fmt.Sprintf(psqlCopySQL, l.from, l.to), l.s.m.DatabaseURL(l.database), "-o"}
+		program, args = "psql", []string{"-XAtq", "-c", fmt.Sprintf(psqlCopySQL, l.from, l.to),
+			l.s.m.DatabaseURL(l.database), "-o"}
 	}
 	if file != "" {
 		file = filepath.Join(l.s.m.Dir, file)

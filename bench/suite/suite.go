@@ -23,7 +23,8 @@ func New(m *machine.Machine, log *slog.Logger) *Suite {
 	return &Suite{m: m, defaults: config.Default(), log: log}
 }
 
-// Compare runs each target under a load, in turn, as many rounds as asked, so that what the machine does meanwhile meets them all.
+// Compare runs each target under a load, in turn, as many rounds as asked, so that what the machine
+// does meanwhile meets them all.
 func (s *Suite) Compare(ctx context.Context, row string, rounds int, shape Shape, targets ...string) ([]Sample, error) {
 	var samples []Sample
 	for round := range rounds {
@@ -35,7 +36,8 @@ func (s *Suite) Compare(ctx context.Context, row string, rounds int, shape Shape
 			}
 			sample.Row, sample.Round = row, round
 			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "p50", sample.P50, "p99", sample.P99, "errors", sample.Errors,
+			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "p50",
+				sample.P50, "p99", sample.P99, "errors", sample.Errors,
 				"cpu", fmt.Sprintf("%.0f", sample.ServerCPU()))
 		}
 	}

@@ -9,17 +9,19 @@ import (
 	"github.com/postern-gateway/postern/bench/load"
 )
 
-// Sustained measures gateway and processor together at an arrival rate, for a time: how far applying falls behind, and how long it
-// takes to catch up afterwards.
+// Sustained measures gateway and processor together at an arrival rate, for a time: how far
+// applying falls behind, and how long it takes to catch up afterwards.
 func (s *Suite) Sustained(ctx context.Context, row string, rate float64, d time.Duration) ([]Sample, error) {
-	return one(s.sustained(ctx, row, Shape{Connections: 256, Rate: rate, For: d, Objects: int(rate * d.Seconds() / 10)}))
+	return one(s.sustained(ctx, row, Shape{Connections: 256, Rate: rate, For: d,
+		Objects: int(rate * d.Seconds() / 10)}))
 }
 
-// closedGuess is about how many events per second gateway and processor take together; it only says how many objects there are.
+// closedGuess is about how many events per second gateway and processor take together; it only says
+// how many objects there are.
 const closedGuess = 4000
 
-// SustainedClosed is the same under a closed loop of 64 connections, which shows the highest rate that the two hold together: where
-// the backlog grows, the rate that is applied is the lower one.
+// SustainedClosed is the same under a closed loop of 64 connections, which shows the highest rate
+// that the two hold together: where the backlog grows, the rate that is applied is the lower one.
 func (s *Suite) SustainedClosed(ctx context.Context, row string, d time.Duration) ([]Sample, error) {
 	return one(s.sustained(ctx, row, Shape{Connections: 64, For: d, Objects: int(closedGuess * d.Seconds() / 10)}))
 }
@@ -45,7 +47,8 @@ func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (sample 
 		err = errors.Join(err, r.finish(&sample), s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
 	}()
 	deliveries := s.deliveries(shape)
-	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp, Progress: s.progress}
+	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp,
+		Progress: s.progress}
 	warm, err := load.Run(ctx, deliveries, 0, o)
 	if err != nil {
 		return sample, err
@@ -64,7 +67,8 @@ func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (sample 
 	if err := errors.Join(err, watch.end()); err != nil {
 		return sample, err
 	}
-	sample = Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
+	sample = Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(),
+		Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
 	latency(&sample, result.Latency)
 	watch.tell(&sample)
 	if err := s.drained(ctx, r, counted, &sample); err != nil {
@@ -73,7 +77,8 @@ func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (sample 
 	if err := s.after(ctx, r, before, &sample); err != nil {
 		return sample, err
 	}
-	s.log.Info(row, "rate", int(sample.Rate), "applied", int(sample.More["applied_per_s"]), "backlog", sample.More["backlog_end"], "errors", sample.Errors, "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()))
+	s.log.Info(row, "rate", int(sample.Rate), "applied", int(sample.More["applied_per_s"]), "backlog",
+		sample.More["backlog_end"], "errors", sample.Errors, "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()))
 	return sample, nil
 }
 
@@ -82,7 +87,8 @@ const drainWithin = 10 * time.Minute
 
 const countOutcomesSQL = `SELECT count(*) FROM postern.outcomes WHERE run = 0`
 
-// drained waits until everything that was stored is published and applied, and sees that the processor did it and no auditor.
+// drained waits until everything that was stored is published and applied, and sees that the
+// processor did it and no auditor.
 func (s *Suite) drained(ctx context.Context, r *running, before metrics, sample *Sample) error {
 	began := time.Now()
 	if err := s.published(ctx, r, before, sample); err != nil {

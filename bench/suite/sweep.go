@@ -22,7 +22,8 @@ const (
 	SweepFew = "sweep-a-tenth"
 )
 
-// Sweep measures how fast so many objects, all equal, are compared with the mirror, beside a loop that only gets and parses the same pages.
+// Sweep measures how fast so many objects, all equal, are compared with the mirror, beside a loop
+// that only gets and parses the same pages.
 func (s *Suite) Sweep(ctx context.Context, row string, rounds, objects int) (samples []Sample, err error) {
 	w, err := s.sweeping(ctx, objects)
 	if w != nil {
@@ -41,7 +42,8 @@ func (s *Suite) Sweep(ctx context.Context, row string, rounds, objects int) (sam
 			}
 			sample.Row, sample.Target, sample.Round = row, target, round
 			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "seconds", sample.Seconds, "rate", int(sample.Rate), "cpu", fmt.Sprintf("%.1f", sample.ServerCPU()),
+			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "seconds", sample.Seconds, "rate",
+				int(sample.Rate), "cpu", fmt.Sprintf("%.1f", sample.ServerCPU()),
 				"memory", sample.Memory, "more", sample.More)
 		}
 	}
@@ -56,7 +58,8 @@ type swept struct {
 	file     string
 }
 
-// sweeping makes an account of so many objects and its mirror. What it has made comes along where it fails.
+// sweeping makes an account of so many objects and its mirror. What it has made comes along where
+// it fails.
 func (s *Suite) sweeping(ctx context.Context, objects int) (w *swept, err error) {
 	list, err := newListing(objects)
 	if err != nil {
@@ -80,11 +83,14 @@ func (w *swept) close(ctx context.Context) error {
 	return err
 }
 
-// configure writes the configuration: as shipped, but for addresses and the most calls a second that can be set.
+// configure writes the configuration: as shipped, but for addresses and the most calls a second
+// that can be set.
 func (w *swept) configure() (string, error) {
-	text := fmt.Sprintf("database:\n  url: %q\nnats:\n  url: %q\nadmin:\n  listen: 127.0.0.1:0\nsources:\n", w.s.m.DatabaseURL(w.database), w.s.m.NATS())
+	text := fmt.Sprintf("database:\n  url: %q\nnats:\n  url: %q\nadmin:\n  listen: 127.0.0.1:0\nsources:\n",
+		w.s.m.DatabaseURL(w.database), w.s.m.NATS())
 	for i, name := range sweptSources {
-		text += fmt.Sprintf("  %s:\n    provider: stripe\n    secrets:\n      - name: bench\n        value: %s\n    api:\n      base_url: %s\n      key:\n        value: rk_live_of_the_benchmark\n      rate: 10000\n",
+		text += fmt.Sprintf("  %s:\n    provider: stripe\n    secrets:\n      - name: bench\n        value: %s\n    "+
+			"api:\n      base_url: %s\n      key:\n        value: rk_live_of_the_benchmark\n      rate: 10000\n",
 			name, secret, w.list.address(i == 1))
 	}
 	w.s.files++
@@ -152,8 +158,10 @@ func get(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(res.Body)
 }
 
-// sweep has all objects of a source compared by a processor of its own, which look may watch meanwhile. All of them must be equal.
-func (w *swept) sweep(ctx context.Context, source string, want int64, look func(admin string) error) (sample Sample, err error) {
+// sweep has all objects of a source compared by a processor of its own, which look may watch
+// meanwhile. All of them must be equal.
+func (w *swept) sweep(ctx context.Context, source string, want int64, look func(admin string) error) (sample Sample,
+	err error) {
 	s := w.s
 	r := &running{database: w.database}
 	if r.process, _, r.admin, err = s.m.Serve(ctx, "processor", s.trace(r), "--config", w.file); err != nil {
@@ -173,7 +181,8 @@ func (w *swept) sweep(ctx context.Context, source string, want int64, look func(
 		watched <- look(r.admin)
 	}()
 	out := &lastJSON{}
-	_, err = s.m.Tool(ctx, out, "postern", "reconcile", source, "--objects", "--type", "customer", "--full", "--config", w.file, "-o", "json")
+	_, err = s.m.Tool(ctx, out, "postern", "reconcile", source, "--objects", "--type", "customer", "--full", "--config",
+		w.file, "-o", "json")
 	if err := errors.Join(err, <-watched); err != nil {
 		return sample, err
 	}
@@ -198,7 +207,8 @@ func (s *Suite) ProfileSweep(ctx context.Context, objects int, look Look) (err e
 	if err != nil {
 		return err
 	}
-	sample, err := w.sweep(ctx, sweptSources[0], int64(objects), func(admin string) error { return look(ctx, Sweep, admin) })
+	sample, err := w.sweep(ctx, sweptSources[0], int64(objects),
+		func(admin string) error { return look(ctx, Sweep, admin) })
 	s.log.Info(Sweep, "seconds", sample.Seconds, "rate", int(sample.Rate))
 	return err
 }

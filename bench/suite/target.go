@@ -33,7 +33,8 @@ type running struct {
 	file string
 	// processorAdmin is where the processor tells about itself.
 	processorAdmin string
-	// traces is where it sends its traces, nil: it sends none; traced is what had come there before its start.
+	// traces is where it sends its traces, nil: it sends none; traced is what had come there before
+	// its start.
 	traces *machine.Sink
 	traced machine.Traced
 }
@@ -68,7 +69,8 @@ func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *runni
 		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env)
 	case Bare:
 		limits := s.defaults.Ingest
-		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env, "-database", url, "-batch", fmt.Sprint(limits.BatchMax), "-bytes", fmt.Sprint(int64(limits.BatchBytes)),
+		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env, "-database", url, "-batch",
+			fmt.Sprint(limits.BatchMax), "-bytes", fmt.Sprint(int64(limits.BatchBytes)),
 			"-writers", fmt.Sprint(limits.Writers), "-queue", fmt.Sprint(limits.Queue))
 	case Afternoon:
 		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env, "-database", url, "-nats", s.m.NATS())
@@ -88,12 +90,16 @@ func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *runni
 	return r, err
 }
 
-// configure writes the configuration of gateway and processor: as shipped, but for addresses and room in the stream for a run's events.
+// configure writes the configuration of gateway and processor: as shipped, but for addresses and
+// room in the stream for a run's events.
 func (s *Suite) configure(database string, sources int) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "database:\n  url: %q\nnats:\n  url: %q\nstream:\n  max_bytes: 16GiB\n  max_messages: 10000000\ningest:\n  listen: 127.0.0.1:0\n  drain_delay: 1ms\nadmin:\n  listen: 127.0.0.1:0\nsources:\n", database, s.m.NATS())
+	fmt.Fprintf(&b, "database:\n  url: %q\nnats:\n  url: %q\nstream:\n  max_bytes: 16GiB\n  max_messages: "+
+		"10000000\ningest:\n  listen: 127.0.0.1:0\n  drain_delay: 1ms\nadmin:\n  listen: 127.0.0.1:0\nsources:\n",
+		database, s.m.NATS())
 	for _, name := range sourceNames(sources) {
-		fmt.Fprintf(&b, "  %s:\n    provider: stripe\n    secrets:\n      - name: bench\n        value: %s\n", name, secret)
+		fmt.Fprintf(&b, "  %s:\n    provider: stripe\n    secrets:\n      - name: bench\n        value: %s\n", name,
+			secret)
 	}
 	s.files++
 	file := filepath.Join(s.m.Dir, fmt.Sprintf("postern-%d.yaml", s.files))

@@ -9,7 +9,8 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// A sample tells what came since its target was started. A target that did something and sent nothing has not been measured with traces.
+// A sample tells what came since its target was started. A target that did something and sent
+// nothing has not been measured with traces.
 func TestTracesAreToldAndMissed(t *testing.T) {
 	t.Parallel()
 	sink, err := machine.NewSink()
@@ -44,7 +45,8 @@ func TestTracesAreToldAndMissed(t *testing.T) {
 		t.Errorf("nothing came: %v", err)
 	}
 	send("seven b")
-	if err := r.tellTraces(&sample); err != nil || sample.More["trace_batches"] != 1 || sample.More["trace_bytes"] != 7 {
+	if err := r.tellTraces(&sample); err != nil || sample.More["trace_batches"] != 1 ||
+		sample.More["trace_bytes"] != 7 {
 		t.Errorf("one batch came: %v, %v", sample.More, err)
 	}
 

@@ -1,4 +1,5 @@
-// Command gateway takes webhooks in: it proves the sender, makes each event durable once, answers, and publishes.
+// Command gateway receives webhooks. It verifies the sender, stores each event once, responds after
+// the commit, and publishes the event.
 package main
 
 import (
@@ -10,5 +11,6 @@ import (
 )
 
 func main() {
-	os.Exit(app.Daemon("gateway", app.Options{Gateway: true, AdminListen: config.DefaultAdminListen}, os.Args[1:], terminal.Writer(os.Stderr)))
+	os.Exit(app.Daemon("gateway", app.Options{Gateway: true, AdminListen: config.DefaultAdminListen}, os.Args[1:],
+		terminal.Writer(os.Stderr)))
 }

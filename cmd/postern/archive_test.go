@@ -25,8 +25,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// What one instance exports another imports, and whoever asks is told what came of it.
-func TestExportAndImport(t *testing.T) {
+// Another instance can import an export, and both commands print the result.
+func TestExport_importIntoEmptyDatabase_restoresAllEvents(t *testing.T) {
 	t.Parallel()
 	a, b := setup(t), setup(t)
 	for i := range 3 {
@@ -35,16 +35,17 @@ func TestExportAndImport(t *testing.T) {
 	a.append(t, "shop", "w1", "\xff")
 	path := filepath.Join(t.TempDir(), "x.ndjson.zst")
 	a.run(t, "export", path).want(t, 0, "events          4\n", "")
-	a.run(t, "export", path).want(t, 1, "", "is there already: delete it, or name another")
+	a.run(t, "export", path).want(t, 1, "", "delete it, or use another name")
 	a.run(t, "export", "-", "--key", "evt_1").want(t, 0, `"body":"{\"id\":\"evt_1\"}"`, "")
 	a.run(t, "export", path+".2", "--type", "none.*", "-o", "json").want(t, 0, `"events": 0,`, "")
 	b.append(t, "stripe", "evt_0", `{"id":"evt_0","other":1}`)
 	b.run(t, "import", path, "--dry-run").want(t, 0, "would be new  3\n", "")
-	b.run(t, "import", path).want(t, 0, "conflict   1: other content under a key that is there", "")
+	b.run(t, "import", path).want(t, 0, "conflict   1: the same event id with different content", "")
 	b.run(t, "import", path, "-o", "json").want(t, 0, `"duplicate": 3,`, "")
 	b.run(t, "events", "list", "--origin", "import").want(t, 0, "evt_2", "")
 	text := a.run(t, "export", "-").out
-	if r := execute(t.Context(), text+"torn", "--dir", b.dir, "import", "-", "--bad", path+".bad"); r.status != 1 || !strings.Contains(r.errs, "stdin:5: ") || !strings.Contains(r.out, "bad        1: no events") {
+	if r := execute(t.Context(), text+"torn", "--dir", b.dir, "import", "-", "--bad", path+".bad"); r.status != 1 ||
+		!strings.Contains(r.errs, "stdin:5: ") || !strings.Contains(r.out, "bad        1: not an event") {
 		t.Errorf("%+v", r)
 	}
 	if bad, err := os.ReadFile(path + ".bad"); string(bad) != "torn\n" || err != nil {
@@ -52,7 +53,7 @@ func TestExportAndImport(t *testing.T) {
 	}
 }
 
-func TestExportAndImportAreUsedSo(t *testing.T) {
+func TestExportImport_invalidUsage_explainsRemedy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, c := range []struct {
@@ -61,17 +62,17 @@ func TestExportAndImportAreUsedSo(t *testing.T) {
 		errs   string
 	}{
 		{[]string{"export"}, 2, "takes FILE, got 0"},
-		{[]string{"export", "x", "--compress", "lzma"}, 2, "write none, gzip or zstd"},
-		{[]string{"export", "-", "--resume"}, 2, "--resume goes on with a file"},
-		{[]string{"export", "x", "--source", "nobody"}, 2, "known are shop, stripe"},
-		{[]string{"export", "x", "--ids", "1", "--object-type", "a", "--object", "b"}, 2, "give the one or the other"},
+		{[]string{"export", "x", "--compress", "lzma"}, 2, "use none, gzip or zstd"},
+		{[]string{"export", "-", "--resume"}, 2, "--resume continues a file"},
+		{[]string{"export", "x", "--source", "nobody"}, 2, "the known sources are shop, stripe"},
+		{[]string{"export", "x", "--ids", "1", "--object-type", "a", "--object", "b"}, 2, "give one of them"},
 		{[]string{"import"}, 2, "takes FILE..., got none"},
-		{[]string{"import", "x", "--format", "xml"}, 2, "write postern, events, list, csv or bodies"},
-		{[]string{"import", "x", "--map", "id=a"}, 2, `no field "id"; known are account, body`},
-		{[]string{"import", "x", "--header", "what"}, 2, "each as Name: value"},
+		{[]string{"import", "x", "--format", "xml"}, 2, "use postern, events, list, csv or bodies"},
+		{[]string{"import", "x", "--map", "id=a"}, 2, `no field "id"; the fields are account, body`},
+		{[]string{"import", "x", "--header", "what"}, 2, `one "Name: value" per line`},
 		{[]string{"import", "x", "--received-at", "soon"}, 2, "2026-03-01T12:00:00Z"},
-		{[]string{"import", "x", "y", "--bad", "z"}, 2, "leave out --bad"},
-		{[]string{"import", "x", "y", "--name", "z"}, 2, "--name is that of one file"},
+		{[]string{"import", "x", "y", "--bad", "z"}, 2, "omit --bad"},
+		{[]string{"import", "x", "y", "--name", "z"}, 2, "--name names one file"},
 		{[]string{"import", "/nowhere.ndjson"}, 1, "/nowhere.ndjson"},
 		{[]string{"--config", "/nowhere.yaml", "import", "x"}, 1, "/nowhere.yaml"},
 	} {
@@ -81,11 +82,12 @@ func TestExportAndImportAreUsedSo(t *testing.T) {
 	}
 }
 
-// Whoever's login may not append is told how that is changed, before anything is read.
-func TestImportByALoginThatMayNotAppend(t *testing.T) {
+// A login without the right to append gets an error with the remedy before anything is read.
+func TestImport_loginWithoutAppendRight_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.db.Pool.Exec(t.Context(), "DROP ROLE IF EXISTS import_operator; CREATE ROLE import_operator LOGIN NOINHERIT; GRANT postern_operator TO import_operator"); err != nil {
+	if _, err := b.db.Pool.Exec(t.Context(), "DROP ROLE IF EXISTS import_operator; CREATE ROLE import_operator LOGIN "+
+		"NOINHERIT; GRANT postern_operator TO import_operator"); err != nil {
 		t.Fatal(err)
 	}
 	u, err := url.Parse(b.db.URL)
@@ -100,8 +102,8 @@ func TestImportByALoginThatMayNotAppend(t *testing.T) {
 	b.run(t, "import", path).want(t, 1, "", `GRANT postern_gateway TO "import_operator"`)
 }
 
-// Providers' own events are read as the configured source reads them; no secret is needed for it.
-func TestImportOfProvidersOwnFiles(t *testing.T) {
+// Provider files are read like deliveries of the configured source, without a secret.
+func TestImport_providerFiles_appendsEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	dir := t.TempDir()
@@ -118,19 +120,23 @@ sources:
     scheme: {header: X-Sig}
     events: {key: '{json:id}', type: '{json:type}'}
 `)
-	events := write("orders.ndjson", "{\"id\":\"o1\",\"type\":\"order.made\"}\n{\"id\":\"o2\",\"type\":\"order.made\"}\n")
+	events := write("orders.ndjson",
+		"{\"id\":\"o1\",\"type\":\"order.made\"}\n{\"id\":\"o2\",\"type\":\"order.made\"}\n")
 	b.run(t, "--config", cfg, "import", events).want(t, 1, "", "name it with --source")
 	b.run(t, "--config", cfg, "import", events, "--source", "stripe").want(t, 1, "", "add it to the configuration")
 	b.run(t, "--config", cfg, "import", events, "--source", "orders", "-o", "json").want(t, 0, `"new": 2,`, "")
 	var listed []map[string]any
-	if err := json.Unmarshal([]byte(b.run(t, "events", "list", "--source", "orders", "-o", "json").out), &listed); err != nil || len(listed) != 2 {
+	if err := json.Unmarshal([]byte(b.run(t, "events", "list", "--source", "orders", "-o", "json").out),
+		&listed); err != nil || len(listed) != 2 {
 		t.Errorf("%v, %v", listed, err)
 	}
 	wrong := write("wrong.yaml", "sources: {orders: {provider: nobody, secrets: [{name: a, env: X}]}}\n")
 	b.run(t, "--config", wrong, "import", events, "--source", "orders").want(t, 1, "", "nobody")
-	// Without a configuration the sources are those of the demo that the dev instance has.
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
-	page := write("page.json", `{"object":"list","data":[{"id":"evt_9","object":"event","type":"customer.updated"}],"has_more":false}`)
+	// Without a configuration, the sources are the demo sources of the dev instance.
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
+		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	page := write("page.json",
+		`{"object":"list","data":[{"id":"evt_9","object":"event","type":"customer.updated"}],"has_more":false}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 0, "new        1\n", "")
 	if r := b.run(t, "import", page, "--source", "stripe"); strings.Contains(r.out, "has_more") {
 		t.Errorf("of the last page: %s", r.out)
@@ -139,18 +145,21 @@ sources:
 	b.run(t, "import", page, "--source", "stripe").want(t, 0, "The last page says has_more: ", "")
 	b.run(t, "import", page, "--source", "stripe", "-o", "json").want(t, 0, `"more": true`, "")
 	page = write("page.json", `{"events":[{"id":"evt_10"}]}`)
-	b.run(t, "import", page, "--source", "stripe", "--format", "list").want(t, 1, "bad        1: ", `page.json:1: an object without a list under "data"`)
+	b.run(t, "import", page, "--source", "stripe", "--format", "list").want(t, 1, "bad        1: ",
+		`page.json:1: an object without a list under "data"`)
 }
 
-// What the help shows can be done.
-func TestExamplesOfExportAndImport(t *testing.T) {
+// The examples in the help work.
+func TestExportImport_examplesInDocs_work(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"postern.yaml": "sources: {stripe: {provider: stripe, secrets: [{name: a, env: X}]}, shop: {provider: shopify, accounts: ['*'], account: demo.myshopify.com, secrets: [{name: a, env: X}]}, github: {provider: github, secrets: [{name: a, env: X}]}}",
-		"orders.csv":   "webhook_id,topic,created_at,payload\nw1,orders/create,2026-03-01 10:00:00+00,{}\n",
-		"bodies/1":     `{"action":"opened","issue":{"id":1,"number":1}}`,
+		"postern.yaml": "sources: {stripe: {provider: stripe, secrets: [{name: a, env: X}]}, shop: {provider: " +
+			"shopify, accounts: ['*'], account: demo.myshopify.com, secrets: [{name: a, env: X}]}, github: " +
+			"{provider: github, secrets: [{name: a, env: X}]}}",
+		"orders.csv": "webhook_id,topic,created_at,payload\nw1,orders/create,2026-03-01 10:00:00+00,{}\n",
+		"bodies/1":   `{"action":"opened","issue":{"id":1,"number":1}}`,
 	} {
 		path := filepath.Join(dir, name)
 		noError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)))
@@ -169,7 +178,7 @@ func TestExamplesOfExportAndImport(t *testing.T) {
 				}
 				args = append(args, word)
 			}
-			if slices.Contains(args, "--resume") { // of what was begun there is nothing left
+			if slices.Contains(args, "--resume") { // an unfinished export leaves no file
 				noError(t, os.Remove(filepath.Join(dir, "events.ndjson.zst")))
 			}
 			if r := execute(t.Context(), `{"object":"list","data":[]}`, args...); r.status != 0 {
@@ -184,12 +193,14 @@ func TestExamplesOfExportAndImport(t *testing.T) {
 	b.run(t, "events", "list", "--origin", "import").want(t, 0, "orders/create", "")
 }
 
-// A day of the log is shown, previewed, dropped when a person says so, and what is left of its events is told.
-func TestRetention(t *testing.T) {
+// A day of the log is shown, previewed and, after confirmation, dropped. The rest of its events can
+// still be shown.
+func TestRetention_showAndRun_printPolicyAndDrops(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_young", "{}")
-	const clock = `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''%d days'''`
+	const clock = `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT clock_timestamp() + interval ''%d days'''`
 	exec := func(sql string, args ...any) {
 		t.Helper()
 		b.db.Exec(t, sql, args...)
@@ -199,28 +210,37 @@ func TestRetention(t *testing.T) {
 	noError(t, b.db.Pool.QueryRow(t.Context(), `SELECT id, event_time(id) FROM events`).Scan(&id, &at))
 	exec(fmt.Sprintf(clock, 40))
 	day := at.UTC().Format("2006-01-02")
-	b.run(t, "retention", "show").want(t, 0, "never", "the ages of the running processors are not known here")
-	b.run(t, "retention", "show", "--bodies", "60").want(t, 0, at.UTC().Truncate(24*time.Hour).AddDate(0, 0, 61).Format("2006-01-02"), "")
-	const cleared = "postern: warning: what effects hold is cleared 3 days after they ended, and events are kept "
-	b.run(t, "retention", "show", "--effects", "3").want(t, 0, "3 days", cleared+"for ever: a replay with --mode force")
-	b.run(t, "retention", "run", "--bodies", "400", "--effects", "3", "--dry-run").want(t, 0, "", cleared+"for 400 days: a replay")
+	b.run(t, "retention", "show").want(t, 0, "never", "the maximum ages of the running processors are not known here")
+	b.run(t, "retention", "show", "--bodies", "60").want(t, 0, at.UTC().Truncate(24*time.Hour).AddDate(0, 0,
+		61).Format("2006-01-02"), "")
+	const cleared = "postern: warning: the data of effects is cleared 3 days after they ended, and events are kept "
+	b.run(t, "retention", "show", "--effects", "3").want(t, 0, "3 days", cleared+"forever: a replay with --mode force")
+	b.run(t, "retention", "run", "--bodies", "400", "--effects", "3", "--dry-run").want(t, 0, "",
+		cleared+"for 400 days: a replay")
 	if r := b.run(t, "retention", "show", "--bodies", "3", "--effects", "3"); strings.Contains(r.errs, "warning") {
 		t.Errorf("warns %q of contents that are kept for as long as events", r.errs)
 	}
-	b.run(t, "retention", "run").want(t, 2, "", "no age is set")
+	b.run(t, "retention", "run").want(t, 2, "", "no maximum age is set")
 	b.run(t, "retention", "run", "--bodies", "30", "--keys", "7").want(t, 2, "", "keep keys at least as long as events")
-	b.run(t, "retention", "run", "--bodies", "30", "--dry-run").want(t, 0, day+" stays for now: the auditor has not passed event "+fmt.Sprint(id), "")
-	exec(`INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version) VALUES ($1, 0, 1, 0, '', '', '', 'dead', 'because', 1, now(), 1)`, id)
-	exec(`INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at) VALUES ('auditor', 0, $1, '', now(), now())`, id)
+	b.run(t, "retention", "run", "--bodies", "30", "--dry-run").want(t, 0,
+		day+" is kept for now: the republisher has not passed event "+fmt.Sprint(id), "")
+	exec(`INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
+		attempts, at, rule_version) VALUES ($1, 0, 1, 0, '', '', '', 'dead', 'because', 1, now(), 1)`, id)
+	exec(`INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at)
+		VALUES ('auditor', 0, $1, '', now(), now())`, id)
 	b.run(t, "retention", "run", "--bodies", "30", "--dry-run").want(t, 0, day+" has 1 dead event", "")
-	b.run(t, "retention", "run", "--bodies", "30").want(t, 2, "These days of the log go", "nobody can be asked here: give --yes, or --dry-run to see no more than this")
+	b.run(t, "retention", "run", "--bodies", "30").want(t, 2, "These days of the log are dropped",
+		"no terminal to ask for confirmation: add --yes, or --dry-run to change nothing")
 	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--reason", "a test").want(t, 0, "waiting", "")
 	b.run(t, "retention", "run", "--bodies", "30", "--yes").want(t, 2, "", "a run of retention is open already")
 
-	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings, ID: "p", Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
+	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
+		ID: "p", Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
 	noError(t, err)
-	forgets := &retention.Runner{Pool: b.db.Role(t, "processor"), Keeper: b.db.Role(t, "maintenance"), Processor: proc}
-	r := runs.NewRunner(runs.Options{Pool: forgets.Pool, ID: "p", Logger: testkit.Logger(t), Settings: runs.DefaultSettings, Jobs: map[string]runs.Carry{retention.Job: forgets.Carry}})
+	forgets := &retention.Runner{Pool: b.db.Role(t, "processor"), MaintenancePool: b.db.Role(t, "maintenance"),
+		Processor: proc}
+	r := runs.NewRunner(runs.Options{Pool: forgets.Pool, ID: "p", Logger: testkit.Logger(t),
+		Settings: runs.DefaultSettings, Jobs: map[string]runs.Executor{retention.Job: forgets.Execute}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -234,7 +254,7 @@ func TestRetention(t *testing.T) {
 	b.run(t, "events", "show", "evt_young").want(t, 0, "evt_young", "")
 	b.run(t, "events", "show", "evt_young", "-o", "json").want(t, 0, `"dropped_at": "20`, "")
 	b.run(t, "events", "show", "evt_young", "--raw").want(t, 1, "", "retention dropped it")
-	b.run(t, "events", "show", fmt.Sprint(id+1)).want(t, 3, "", "has kept nothing of an event with this id")
+	b.run(t, "events", "show", fmt.Sprint(id+1)).want(t, 3, "", "kept nothing of an event with this id")
 	b.run(t, "events", "show", fmt.Sprint(events.FirstID(at.AddDate(1, 0, 0)))).want(t, 3, "", "no event has this id")
 	if out := b.run(t, "retention", "show").out; strings.Contains(out, day) {
 		t.Errorf("still shown:\n%s", out)

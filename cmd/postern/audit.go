@@ -10,15 +10,16 @@ import (
 )
 
 func newAuditCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "audit", Short: "Who changed what, when and why", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(lister[audit.Entry]{
-		what:    "changes that persons made, by commands and over HTTP, the newest first",
+	cmd := &cobra.Command{Use: "audit", Short: "List changes by operators", RunE: showHelpOrError,
+		Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(listCommand[audit.Entry]{
+		subject: "changes by operators, through commands and over HTTP, the newest first",
 		example: "  postern audit list --since 7d --what runs\n  postern audit list --who deploy -o json",
 		params:  admin.AuditParams,
 		query:   admin.Audit,
 		columns: []column[audit.Entry]{
 			{"AT", func(e audit.Entry) string { return e.At.String() }},
-			{"WHO", func(e audit.Entry) string { return e.Who }},
+			{"ACTOR", func(e audit.Entry) string { return e.Actor }},
 			{"VIA", func(e audit.Entry) string { return string(e.Via) }},
 			{"FROM", func(e audit.Entry) string { return e.Address }},
 			{"LOGIN", func(e audit.Entry) string { return e.DatabaseUser }},
@@ -27,8 +28,8 @@ func newAuditCommand(c *cli) *cobra.Command {
 			{"RUN", runOf},
 			{"REASON", func(e audit.Entry) string { return e.Reason }},
 		},
-		none: "Nothing was changed by a person.",
-	}.command(c))
+		emptyText: "No changes by operators.",
+	}.newCommand(c))
 	return cmd
 }
 

@@ -28,46 +28,52 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// reading are the commands that change nothing of what is stored for a person's sake: they ask, or they are programs that run, send or write a file.
+// reading are the commands that change no stored data: they only read, or they run, send or write a
+// file.
 const reading = `audit list|config check|conflicts list|conflicts show|dev|doctor|drift report|drift show|effects list|effects plan|effects show|events list|events show|events tail|export|health|hints list|init|migrate status|notify test|objects list|objects show
 outcomes list|providers list|providers show|providers test|rebuild compare|redact list|redact pending|rejections list|rejections show|rejections verify|retention show|runs list|runs show|runs watch
 schedules list|schedules show|send|serve|spool list|stream status|token list|top|verify|version`
 
-// leaves are the commands that do something, without the program's name.
-func leaves(cmd *cobra.Command) (all []string) {
-	if len(cmd.Commands()) == 0 || cmd.Runnable() && fmt.Sprintf("%p", cmd.RunE) != fmt.Sprintf("%p", group) {
+// leafCommands returns the commands without subcommands, without the program's name.
+func leafCommands(cmd *cobra.Command) (all []string) {
+	if len(cmd.Commands()) == 0 || cmd.Runnable() && fmt.Sprintf("%p", cmd.RunE) != fmt.Sprintf("%p", showHelpOrError) {
 		all = append(all, strings.TrimPrefix(cmd.CommandPath(), "postern "))
 	}
 	for _, sub := range cmd.Commands() {
-		all = append(all, leaves(sub)...)
+		all = append(all, leafCommands(sub)...)
 	}
 	return all
 }
 
-// Each command that changes something writes one row in the audit. A command that is neither here nor among those that only read fails.
-func TestEveryChangingCommandIsInTheAudit(t *testing.T) {
+// Each command that changes data writes one row to the audit trail. The test fails for a command
+// that is neither in this list nor in reading.
+func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
+		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	b.outcome(t, b.append(t, "stripe", "evt_1", "{}"), "dead")
-	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
-	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler), Every: time.Hour}
-	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}}})
+	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
+	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler),
+		Interval: time.Hour}
+	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
+		Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}}})
 	noError(t, p.Tick(t.Context()))
 	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at) VALUES ('gone', 'here:/spool', '-infinity')`)
 	file := filepath.Join(t.TempDir(), "x.ndjson")
 	b.run(t, "export", file).want(t, 0, "events          1\n", "")
 	rejection := fmt.Sprint(b.refuse(t, 1, config.DemoStripeSecret))
 	b.effects(t)
-	left := map[string]bool{}
-	for _, path := range leaves(newRoot()) {
-		left[path] = !strings.HasPrefix(path, "help") && !strings.HasPrefix(path, "completion")
+	remaining := map[string]bool{}
+	for _, path := range leafCommands(newRootCommand()) {
+		remaining[path] = !strings.HasPrefix(path, "help") && !strings.HasPrefix(path, "completion")
 	}
 	for _, path := range strings.FieldsFunc(reading, func(r rune) bool { return r == '|' || r == '\n' }) {
-		if !left[path] {
+		if !remaining[path] {
 			t.Errorf("there is no command %q", path)
 		}
-		delete(left, path)
+		delete(remaining, path)
 	}
 	for _, c := range []struct{ command, args string }{
 		{"replay", "--mode force --yes --no-wait --reason why"},
@@ -101,24 +107,27 @@ func TestEveryChangingCommandIsInTheAudit(t *testing.T) {
 		{"token create", "--name one --role reader --reason why"},
 		{"token revoke", "one --reason why"},
 	} {
-		delete(left, c.command)
+		delete(remaining, c.command)
 		b.db.Exec(t, `ALTER TABLE audit DISABLE TRIGGER ALL; DELETE FROM audit; ALTER TABLE audit ENABLE TRIGGER ALL`)
-		line := strings.Fields(c.command + " " + strings.ReplaceAll(c.args, "RUN", b.db.Rows(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]))
+		line := strings.Fields(c.command + " " + strings.ReplaceAll(c.args, "RUN",
+			b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]))
 		if r := b.run(t, line...); r.status != 0 {
 			t.Errorf("%s: %+v", line, r)
 		}
-		rows := b.db.Rows(t, `SELECT concat_ws(' | ', action, who, via, reason, target <> '') FROM audit`)
-		if want := strings.Join([]string{c.command, operator().Name, "command", "why", "t"}, " | "); len(rows) != 1 || rows[0] != want {
+		rows := b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, who, via, reason, target <> '') FROM audit`)
+		if want := strings.Join([]string{c.command, operator().Name, "command", "why", "t"}, " | "); len(rows) != 1 ||
+			rows[0] != want {
 			t.Errorf("%s: the audit says %q, want %q", line, rows, want)
 		}
 	}
-	delete(left, "migrate up") // TestMigratingIsInTheAudit
-	if len(left) > 0 {
-		t.Errorf("these commands are neither said to read, nor is it known what the audit says of them: %v", slices.Sorted(maps.Keys(left)))
+	delete(remaining, "migrate up") // TestMigrateUp_newMigrations_areInTheAudit
+	if len(remaining) > 0 {
+		t.Errorf("these commands are neither in reading nor in the list of changing commands: %v",
+			slices.Sorted(maps.Keys(remaining)))
 	}
 }
 
-func TestMigratingIsInTheAudit(t *testing.T) {
+func TestMigrateUp_newMigrations_areInTheAudit(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyDatabase(t, "")
 	file := filepath.Join(t.TempDir(), "postern.yaml")
@@ -127,17 +136,19 @@ func TestMigratingIsInTheAudit(t *testing.T) {
 	execute(t.Context(), "", "--config", file, "migrate", "up").want(t, 0, "applied", "")
 	execute(t.Context(), "", "--config", file, "migrate", "up").want(t, 0, "0 migrations applied", "")
 	r := list()
-	if r.status != 0 || strings.Count(r.out, `"action":"migrate up"`) != 1 || !strings.Contains(r.out, `"who":"`+operator().Name+`"`) {
+	if r.status != 0 || strings.Count(r.out, `"action":"migrate up"`) != 1 ||
+		!strings.Contains(r.out, `"who":"`+operator().Name+`"`) {
 		t.Errorf("%+v", r)
 	}
 }
 
-func TestAuditList(t *testing.T) {
+func TestAuditList_filtersEntries(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "audit", "list").want(t, 0, "Nothing was changed by a person.", "")
+	b.run(t, "audit", "list").want(t, 0, "No changes by operators.", "")
 	b.run(t, "token", "create", "--name", "one", "--role", "reader", "--reason", "for grafana").want(t, 0, "", "")
-	for args, found := range map[string]bool{"": true, "--what token": true, "--what tok": false, "--what token --since 1h": true, "--until 1h": false, "--who nobody": false, "--who " + operator().Name: true} {
+	for args, found := range map[string]bool{"": true, "--what token": true, "--what tok": false,
+		"--what token --since 1h": true, "--until 1h": false, "--who nobody": false, "--who " + operator().Name: true} {
 		r := b.run(t, append([]string{"audit", "list"}, strings.Fields(args)...)...)
 		if r.status != 0 || strings.Contains(r.out, "token create  token one, reader  -    for grafana") != found {
 			t.Errorf("%s: %+v", args, r)
@@ -146,13 +157,15 @@ func TestAuditList(t *testing.T) {
 	b.run(t, "audit", "list", "--since", "soon").want(t, 2, "", "an RFC 3339 time")
 }
 
-// typed are the command lines that a page has: in lines of their own, and within `...`.
+// typed are the command lines in a page: lines of their own, and text in backquotes.
 var typed = regexp.MustCompile("(?m)^    (?:\\$ )?postern ([a-z].*)$|`postern ([a-z][^`]*)`")
 
-// What pages say to type there is: the commands, and their flags.
-func TestCommandsOfThePages(t *testing.T) {
+// The commands and flags in the documents exist.
+func TestDocs_commandsInPages_exist(t *testing.T) {
 	t.Parallel()
-	for _, page := range []string{"README.md", "docs/operations.md", "docs/reconciliation.md", "docs/migrating.md", "docs/effects.md", "docs/checklists.md", "SECURITY.md"} {
+	for _, page := range []string{"README.md", "docs/operations.md", "docs/reconciliation.md",
+		"docs/migrating.md",
+		"docs/effects.md", "docs/checklists.md", "SECURITY.md"} {
 		text, err := os.ReadFile("../../" + page)
 		noError(t, err)
 		lines := typed.FindAllStringSubmatch(string(text), -1)
@@ -161,8 +174,9 @@ func TestCommandsOfThePages(t *testing.T) {
 		}
 		for _, line := range lines {
 			words := strings.Fields(line[1] + line[2])
-			cmd, rest, err := newRoot().Find(words)
-			if err != nil || !cmd.HasParent() || cmd.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+			cmd, rest, err := newRootCommand().Find(words)
+			if err != nil || !cmd.HasParent() || cmd.HasSubCommands() && len(rest) > 0 &&
+				!strings.HasPrefix(rest[0], "-") {
 				t.Errorf("%s: %s: there is no such command: %v", page, words, err)
 				continue
 			}
@@ -171,7 +185,8 @@ func TestCommandsOfThePages(t *testing.T) {
 				if name, _, _ = strings.Cut(name, "="); word == "#" || strings.HasPrefix(word, "|") {
 					break
 				}
-				if flag && name != "" && cmd.Flag(name) == nil && cmd.InheritedFlags().Lookup(name) == nil && name != "help" {
+				if flag && name != "" && cmd.Flag(name) == nil && cmd.InheritedFlags().Lookup(name) == nil &&
+					name != "help" {
 					t.Errorf("%s: %s: %s has no flag %s", page, words, cmd.CommandPath(), name)
 				}
 			}
@@ -179,14 +194,14 @@ func TestCommandsOfThePages(t *testing.T) {
 	}
 }
 
-// usualArgs let a command come as far as the database.
+// usualArgs are arguments with which a command reaches the database.
 var usualArgs = map[string]string{"SOURCE": "stripe", "TYPE": "customer", "ID": "1", "RUN": "1", "NAME": "stripe",
 	"PROVIDER": "stripe", "EVENT": "evt_1", "FILE": "/none/none"}
 
-// mayTake ends a command that took the value and waits for a processor.
+// mayTake ends a command that has accepted the value and waits for a processor.
 const mayTake = 10 * time.Second
 
-// TestCommands_invalidUTF8_isExplained walks all commands, their arguments and flags.
+// The test tries all commands, their arguments and flags.
 func TestCommands_invalidUTF8_isExplained(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -197,7 +212,7 @@ func TestCommands_invalidUTF8_isExplained(t *testing.T) {
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}
-		// These go on until they are interrupted, or write a file.
+		// These run until they are interrupted, or write a file.
 		if cmd.HasSubCommands() || slices.Contains([]string{"dev", "serve", "tail", "top", "init"}, cmd.Name()) {
 			return
 		}
@@ -211,14 +226,14 @@ func TestCommands_invalidUTF8_isExplained(t *testing.T) {
 			cancel()
 		}
 	}
-	walk(newRoot())
+	walk(newRootCommand())
 	if tried < 200 {
-		t.Errorf("%d command lines: are all commands walked?", tried)
+		t.Errorf("only %d command lines: a command may be missing", tried)
 	}
 }
 
-// hostileLines are the command lines of a command with one argument or flag that is not UTF-8. The
-// name of a file may be so.
+// hostileLines returns command lines with one argument or flag that is not UTF-8. File names may be
+// invalid UTF-8.
 func hostileLines(cmd *cobra.Command) (lines [][]string) {
 	line := strings.Fields(cmd.CommandPath())[1:]
 	first := len(line)
@@ -244,28 +259,29 @@ func hostileLines(cmd *cobra.Command) (lines [][]string) {
 	return lines
 }
 
-// obeyed are characters that a terminal obeys: stored data with them must not reach one.
-const obeyed = "\x1b\a\r\x7f\u0080\u009b\u009f\u061c\u200e\u202e\u2066"
+// controlSequence has control characters that must not reach a terminal from stored data.
+const controlSequence = "\x1b\a\r\x7f\u0080\u009b\u009f\u061c\u200e\u202e\u2066"
 
 func TestTerminal_storedControlCharacters_areEscaped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	inJSON := strings.NewReplacer("\x1b", `\u001b`, "\a", `\u0007`, "\r", `\u000d`).Replace(obeyed)
+	inJSON := strings.NewReplacer("\x1b", `\u001b`, "\a", `\u0007`, "\r", `\u000d`).Replace(controlSequence)
 	body := fmt.Sprintf(`{"id": "evt_1", "%s": "%s"}`+"\r\n\x1b[2J", inJSON, inJSON)
-	id := fmt.Sprint(b.append(t, "stripe", "evt_1"+obeyed, body))
-	b.append(t, "stripe", "evt_1"+obeyed, `{}`)
+	id := fmt.Sprint(b.append(t, "stripe", "evt_1"+controlSequence, body))
+	b.append(t, "stripe", "evt_1"+controlSequence, `{}`)
 	for _, args := range [][]string{
 		{"events", "list"}, {"events", "list", "-o", "json"},
 		{"events", "show", id}, {"events", "show", id, "-o", "json"}, {"events", "show", id, "--raw"},
 		{"conflicts", "list"}, {"conflicts", "list", "-o", "json"},
 		{"conflicts", "show", "1"}, {"conflicts", "show", "1", "-o", "json"},
-		{"events", "show", "none" + obeyed}, {"export", "-", "-o", "json"}, {"bogus" + obeyed},
+		{"events", "show", "none" + controlSequence}, {"export", "-", "-o", "json"}, {"bogus" + controlSequence},
 	} {
 		piped := b.run(t, args...)
 		var out, errs bytes.Buffer
 		line := append([]string{"--dir", b.dir}, args...)
 		status := run(t.Context(), line, strings.NewReader(""), terminal.New(&out), terminal.New(&errs))
-		if got := out.String() + errs.String(); status != piped.status || len(got) == 0 || strings.ContainsAny(got, obeyed) {
+		if got := out.String() + errs.String(); status != piped.status || len(got) == 0 ||
+			strings.ContainsAny(got, controlSequence) {
 			t.Errorf("%q: status %d, %q", args, status, got)
 		}
 		switch {
@@ -275,14 +291,14 @@ func TestTerminal_storedControlCharacters_areEscaped(t *testing.T) {
 			}
 		case slices.Contains(args, "json"):
 			got, want := jsonOf(t, out.String()), jsonOf(t, piped.out)
-			if !strings.ContainsAny(piped.out, obeyed) || !reflect.DeepEqual(got, want) {
+			if !strings.ContainsAny(piped.out, controlSequence) || !reflect.DeepEqual(got, want) {
 				t.Errorf("%q: another value\n%s\nin a pipe\n%s", args, out.String(), piped.out)
 			}
 		}
 	}
 }
 
-// jsonOf reads all values of a text.
+// jsonOf reads all JSON values of a text.
 func jsonOf(t *testing.T, text string) (all []any) {
 	t.Helper()
 	for d := json.NewDecoder(strings.NewReader(text)); ; {
@@ -301,15 +317,17 @@ var linked = regexp.MustCompile(`-X github\.com/postern-gateway/postern/(\S+)\.(
 
 func TestMakefile_programs_nameCommitWhereGitAnswers(t *testing.T) {
 	t.Parallel()
-	if _, err := os.ReadFile("../../Makefile"); err != nil { // so that a cached result is not taken after a change
+	if _, err := os.ReadFile("../../Makefile"); err != nil { // so that a cached test result is not used after a change
 		t.Fatal(err)
 	}
-	for git, commit := range map[string]string{"echo 0123456789abcdef-dirty": "0123456789abcdef-dirty", "echo dubious ownership >&2; exit 128": ""} {
+	for git, commit := range map[string]string{"echo 0123456789abcdef-dirty": "0123456789abcdef-dirty",
+		"echo dubious ownership >&2; exit 128": ""} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\n"+git+"\n"), 0o755); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), "make", "--dry-run", "--no-print-directory", "-C", "../..", "build", "dev")
+		cmd := exec.CommandContext(t.Context(), "make", "--dry-run", "--no-print-directory", "-C", "../..", "build",
+			"dev")
 		cmd.Env = append(serveEnvironment(), "PATH="+dir+":"+os.Getenv("PATH"), "MAKEFLAGS=")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -321,12 +339,14 @@ func TestMakefile_programs_nameCommitWhereGitAnswers(t *testing.T) {
 		}
 		for _, variable := range set {
 			source, err := os.ReadFile(filepath.Join("../..", variable[1], "version.go"))
-			if err != nil || !strings.Contains(string(source), "\nvar "+variable[2]+" string\n") || variable[3] != commit {
+			if err != nil || !strings.Contains(string(source), "\nvar "+variable[2]+" string\n") ||
+				variable[3] != commit {
 				t.Errorf("git says %q: %v is set: %v", git, variable[1:], err)
 			}
 		}
-		told, built := strings.Index(string(out), "about two minutes the first time"), strings.Index(string(out), "-o bin/dev/postern ")
-		if told < 0 || told > built {
+		printed, built := strings.Index(string(out), "about two minutes the first time"),
+			strings.Index(string(out), "-o bin/dev/postern ")
+		if printed < 0 || printed > built {
 			t.Errorf("make dev does not say how long it builds before it does: %s", out)
 		}
 	}

@@ -13,49 +13,55 @@ import (
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
-// localFlags are what dev and serve share.
+// localFlags are the flags that dev and serve share.
 type localFlags struct {
 	listen, admin, metrics string
 	natsPort               int
 }
 
-func (f *localFlags) add(cmd *cobra.Command) {
+func (f *localFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.listen, "listen", "", "ingest `address` (default 127.0.0.1:8080; port 0 picks a free one)")
-	cmd.Flags().StringVar(&f.admin, "admin", "", "admin `address`; beyond loopback callers need tokens (default "+config.DefaultAdminListen+")")
-	cmd.Flags().StringVar(&f.metrics, "metrics", "", "`address` of metrics and health for a scraper elsewhere (default none; /metrics is always on the admin address too)")
-	cmd.Flags().IntVar(&f.natsPort, "nats-port", 0, "`port` of the embedded JetStream on 127.0.0.1; 0: that of the last start in --dir, or else a free one")
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin `address`; beyond loopback callers need tokens (default "+
+		config.DefaultAdminListen+")")
+	cmd.Flags().StringVar(&f.metrics, "metrics", "", "`address` of metrics and health for a scraper on another "+
+		"machine "+
+		"(default none; /metrics is always on the admin address too)")
+	cmd.Flags().IntVar(&f.natsPort, "nats-port", 0, "`port` of the embedded JetStream on 127.0.0.1 (0: that of the "+
+		"last start in --dir, or else a free one)")
 }
 
-// local is what dev and serve run.
+// local describes how dev and serve run an instance.
 type local struct {
 	use config.Use
-	// edit is laid over the configuration, at the start and at each reload.
+	// edit changes the configuration at the start and at each reload.
 	edit func(*config.Config) error
-	// cluster: a private PostgreSQL is started where the configuration names no database.
+	// cluster starts a private PostgreSQL if the configuration names no database.
 	cluster bool
-	// hangup: SIGHUP reloads the configuration; else it ends the process.
+	// hangup makes SIGHUP reload the configuration; otherwise SIGHUP ends the process.
 	hangup bool
 	out    io.Writer
 }
 
-// run gives an instance its way to standard error, on which a failure is told as well, so that nothing waits where nobody reads.
+// run runs an instance with a buffered standard error, on which it also reports a failure. So a
+// reader that stalls does not block the instance.
 func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
-	ctx, stopping := context.WithCancel(cmd.Context())
-	defer stopping()
-	lines := telemetry.NewLines(ctx, cmd.ErrOrStderr())
-	defer lines.Close()
-	if err := f.stay(cmd, c, l, lines, stopping); err != nil {
-		report(err, lines)
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	stderr := telemetry.NewAsyncWriter(ctx, cmd.ErrOrStderr())
+	defer stderr.Close()
+	if err := f.runInstance(cmd, c, l, stderr, cancel); err != nil {
+		report(err, stderr)
 		return errors.Join(errReported, err)
 	}
 	return nil
 }
 
-// stay brings the instance up and runs it until the context ends.
-func (f *localFlags) stay(cmd *cobra.Command, c *cli, l local, stderr io.Writer, stopping func()) error {
-	o := app.LocalOptions{Stopping: stopping, Dir: c.dir, File: c.config, Cluster: l.cluster, NATSPort: f.natsPort, Out: l.out}
+// runInstance starts the instance and runs it until the context ends.
+func (f *localFlags) runInstance(cmd *cobra.Command, c *cli, l local, stderr io.Writer, cancel func()) error {
+	o := app.LocalOptions{OnStopping: cancel, Dir: c.dir, File: c.config, Cluster: l.cluster, NATSPort: f.natsPort,
+		Out: l.out}
 	if l.hangup {
-		o.Hangup = app.Reloads(cmd.Context())
+		o.Hangup = app.ReloadsOnHangup(cmd.Context())
 	}
 	o.Loader = config.NewLoader(c.config, l.use, func(cfg *config.Config) error {
 		if err := l.edit(cfg); err != nil {
@@ -82,12 +88,14 @@ func newDevCommand(c *cli) *cobra.Command {
 	var database, source, secretFile string
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run everything in one process, for one person",
-		Long: `Run everything in one process: a private PostgreSQL started from the installed programs, an embedded JetStream, migrations,
-gateway and processor. The state lies in --dir and survives a restart; Ctrl-C stops everything within 10 s.
+		Short: "Run a development instance in one process",
+		Long: `Run everything in one process: a private PostgreSQL from the installed programs, an
+embedded JetStream, migrations, gateway and processor. The state is in --dir and survives a restart.
+Ctrl-C stops everything within 10 s.
 
-Without --config there is one demo source per provider, named like it, with a secret that everybody knows. With it, sources
-are read again when the file, or a secret's file, has changed, and at a SIGHUP; other settings need a restart.`,
+Without --config there is one demo source per provider, with the provider's name and a public
+secret. With --config, sources are read again when the file or a secret's file changes, and at a
+SIGHUP; other settings need a restart.`,
 		Example: `  postern dev
   postern dev --dir /tmp/second --listen 127.0.0.1:0 --admin 127.0.0.1:0
   postern dev --database postgres://me@localhost/postern
@@ -95,7 +103,8 @@ are read again when the file, or a secret's file, has changed, and at a SIGHUP; 
 		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (source == "") != (secretFile == "") {
-				return usagef("--source and --secret-file go together: the file's secret becomes that source's")
+				return usagef("--source and --secret-file go together: the secret in the file becomes the secret of " +
+					"that source")
 			}
 			edit := func(cfg *config.Config) error {
 				if len(cfg.Sources) == 0 {
@@ -105,25 +114,27 @@ are read again when the file, or a secret's file, has changed, and at a SIGHUP; 
 					cfg.Database.URL = config.URL(database)
 				}
 				if source != "" {
-					if err := realAddress(cfg, source); err != nil {
+					if err := checkSignedAddress(cfg, source); err != nil {
 						return err
 					}
 					return cfg.ReplaceSecret(source, secretFile)
 				}
 				return nil
 			}
-			return f.run(cmd, c, local{use: config.ForDev, edit: edit, cluster: true, hangup: c.config != "", out: cmd.OutOrStdout()})
+			return f.run(cmd, c, local{use: config.ForDev, edit: edit, cluster: true, hangup: c.config != "",
+				out: cmd.OutOrStdout()})
 		},
 	}
-	f.add(cmd)
-	cmd.Flags().StringVar(&database, "database", "", "`URL` of a PostgreSQL of yours, instead of the private one")
-	cmd.Flags().StringVar(&source, "source", "", "`name` of the source that --secret-file is for")
+	f.addTo(cmd)
+	cmd.Flags().StringVar(&database, "database", "", "`URL` of your own PostgreSQL instead of the private one")
+	cmd.Flags().StringVar(&source, "source", "", "`name` of the source that uses --secret-file")
 	cmd.Flags().StringVar(&secretFile, "secret-file", "", "`file` with the source's signing secret")
 	return cmd
 }
 
-// realAddress refuses a demo source of a provider that signs the address it was given: real deliveries are signed for another one.
-func realAddress(cfg *config.Config, source string) error {
+// checkSignedAddress rejects a demo source of a provider that signs its webhook address. Real
+// deliveries are signed for another address.
+func checkSignedAddress(cfg *config.Config, source string) error {
 	src, ok := cfg.Sources[source]
 	if !ok || !config.IsDemoURL(src.URL) {
 		return nil
@@ -132,10 +143,11 @@ func realAddress(cfg *config.Config, source string) error {
 		without := *e.Source
 		without.URL = ""
 		if e.Provider.Check(&without) == nil {
-			return nil // it would do as well without an address
+			return nil // the provider does not sign the address
 		}
 	}
-	return fmt.Errorf("%s signs the address that it was given, and the demo source's is not the one: write sources.%s with provider, secrets and url in a file, and start with --config FILE",
+	return fmt.Errorf("%s signs the webhook address, and the demo source has another one: write "+
+		"sources.%s with provider, secrets and url in a file, and start with --config FILE",
 		src.Provider, source)
 }
 
@@ -143,22 +155,24 @@ func newServeCommand(c *cli) *cobra.Command {
 	var f localFlags
 	cmd := &cobra.Command{
 		Use:   "serve --config FILE",
-		Short: "Run gateway and processor in one process: the small production",
-		Long: `Run gateway and processor in one process against the PostgreSQL that the configuration names, migrating it first. JetStream
-runs inside the process, with its files in --dir, unless nats.url names servers. Sources are read again when the file, or a
-secret's file, has changed, and at a SIGHUP; other settings need a restart.`,
+		Short: "Run gateway and processor in one process for a small production",
+		Long: `Run gateway and processor in one process with the PostgreSQL that the configuration
+names, and apply migrations first. JetStream runs inside the process, with its files in --dir,
+unless nats.url names servers. Sources are read again when the file or a secret's file changes, and
+at a SIGHUP; other settings need a restart.`,
 		Example: `  postern serve --config /etc/postern/postern.yaml --dir /var/lib/postern`,
 		Args:    wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			edit := func(cfg *config.Config) error {
 				if len(cfg.Sources) == 0 {
-					return errors.New("no sources are configured, so nothing could be received: start from `postern init`")
+					return errors.New("no sources are configured, so nothing can be received: start from `postern " +
+						"init`")
 				}
 				return nil
 			}
 			return f.run(cmd, c, local{use: config.ForGateway, edit: edit, hangup: true})
 		},
 	}
-	f.add(cmd)
+	f.addTo(cmd)
 	return cmd
 }

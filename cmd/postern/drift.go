@@ -19,28 +19,32 @@ import (
 )
 
 func newDriftCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "drift", Short: "How far the log is proven to be what the provider has", RunE: group, Args: cobra.ArbitraryArgs}
-	show := lister[reconcile.Proven]{
-		what:    "watermarks",
+	cmd := &cobra.Command{Use: "drift", Short: "Show until when the log is complete, by source and account",
+		RunE: showHelpOrError,
+		Args: cobra.ArbitraryArgs}
+	show := listCommand[reconcile.Completeness]{
+		subject: "watermarks",
 		example: "  postern drift show --source stripe",
 		params:  admin.WatermarkParams,
 		query:   admin.Watermarks,
-		columns: []column[reconcile.Proven]{
-			{"SOURCE", func(p reconcile.Proven) string { return p.Source }},
-			{"ACCOUNT", func(p reconcile.Proven) string { return p.Account }},
-			{"WHAT", func(p reconcile.Proven) string { return p.What }},
-			{"PROVEN FROM", func(p reconcile.Proven) string { return p.Since.String() }},
-			{"UNTIL", func(p reconcile.Proven) string { return p.Until.String() }},
-			{"RUN", func(p reconcile.Proven) string { return strconv.FormatInt(p.Run, 10) }},
-			{"AT", func(p reconcile.Proven) string { return p.At.String() }},
-			{"NOTE", note},
+		columns: []column[reconcile.Completeness]{
+			{"SOURCE", func(p reconcile.Completeness) string { return p.Source }},
+			{"ACCOUNT", func(p reconcile.Completeness) string { return p.Account }},
+			{"SUBJECT", func(p reconcile.Completeness) string { return p.What }},
+			{"COMPLETE FROM", func(p reconcile.Completeness) string { return p.Since.String() }},
+			{"UNTIL", func(p reconcile.Completeness) string { return p.Until.String() }},
+			{"RUN", func(p reconcile.Completeness) string { return strconv.FormatInt(p.Run, 10) }},
+			{"AT", func(p reconcile.Completeness) string { return p.At.String() }},
+			{"NOTE", watermarkNote},
 		},
-		none: "Nothing is proven complete. A reconciliation does: postern reconcile SOURCE.",
-	}.command(c)
-	show.Use, show.Short = "show", "Show from when until when, on the provider's clock, what is proven complete, by source and account; or what a run over objects has found"
+		emptyText: "Nothing is reconciled yet. Run: postern reconcile SOURCE",
+	}.newCommand(c)
+	show.Use, show.Short = "show", "Show the period, in the provider's time, for which the log is complete, by "+
+		"source and account; or the findings of a run over objects"
 	show.Example += "\n  postern drift show --run 7"
 	var run int64
-	show.Flags().Int64Var(&run, "run", 0, "what this run over objects has found, as postern drift report RUN tells it")
+	show.Flags().Int64Var(&run, "run", 0, "show the findings of this run over objects, as postern drift report RUN "+
+		"does")
 	proven := show.RunE
 	show.RunE = func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("run") {
@@ -52,22 +56,23 @@ func newDriftCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// note says that something is proven no further, since the account is disconnected or the list of the type is refused, or that only its versions are.
-func note(p reconcile.Proven) string {
+// watermarkNote explains why a watermark does not advance, because the account is disconnected or
+// the type is not listable, or that it only covers versions.
+func watermarkNote(p reconcile.Completeness) string {
 	switch {
-	case p.Disconnected != "":
-		return fmt.Sprintf("disconnected since %s: %s", p.DisconnectedSince, p.Disconnected)
-	case p.UnlistedBy != 0:
-		return fmt.Sprintf("unlisted in run %d: %s", p.UnlistedBy, p.Unlisted)
+	case p.DisconnectedReason != "":
+		return fmt.Sprintf("disconnected since %s: %s", p.DisconnectedSince, p.DisconnectedReason)
+	case p.NotListableRun != 0:
+		return fmt.Sprintf("not listable in run %d: %s", p.NotListableRun, p.NotListableReason)
 	case strings.HasPrefix(p.What, "versions "):
-		return "by versions alone: what changes and moves none may be missing"
+		return "by versions only: a change that does not change the version may be missing"
 	}
 	return ""
 }
 
 func showRun(cmd *cobra.Command, c *cli, run int64) error {
 	if cmd.Flags().Changed("source") {
-		return usagef("--run names a run, which has a source: leave --source out")
+		return usagef("--run names a run, which has a source: omit --source")
 	}
 	limit, err := cmd.Flags().GetInt("limit")
 	if err != nil {
@@ -82,19 +87,23 @@ func newDriftReportCommand(c *cli) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "report RUN",
-		Short: "Show at which objects the mirror differed from the provider, as a run over objects has found it",
-		Long: `Show what a run over objects (postern reconcile SOURCE --objects) has found, by type, and at which objects and fields the mirror differed; of the first thousand, while the counts
-are of all. Of each field it tells what was here and what was there.
+		Short: "Show the differences between mirror and provider that a run over objects has found",
+		Long: `Show the findings of a run over objects (postern reconcile SOURCE --objects) by type,
+and the objects and fields in which the mirror differed from the provider. The counts are of all
+objects; details are of the first thousand. Each field has its value in the mirror and at the
+provider.
 
-equal: the same. missing: there and not here. behind: older here. ahead: newer here than the list could know, so that there is nothing to mend. different: of one version, and not the
-same. hidden: of all these, here, not listed, and found by their names. ghosts: here and not there. mended: right since. left: not mended, and why.`,
+equal: no difference. missing: only at the provider. behind: older in the mirror. ahead: newer in
+the mirror than in the list, so there is nothing to repair. different: same version, other content.
+hidden: in the mirror and not in the list, but found by id. ghosts: only in the mirror. mended:
+repaired since. left: not repaired, with the reason.`,
 		Example: "  postern drift report 7\n  postern drift report 7 --result left -o json",
 		Args:    wantArgs("RUN"),
 	}
-	cmd.Flags().IntVar(&limit, "limit", events.DefaultLimit, "the most objects to show; 0: all")
+	cmd.Flags().IntVar(&limit, "limit", events.DefaultLimit, "maximum number of objects to show; 0: all")
 	filterFlags(cmd, admin.DifferenceParams)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		run, err := number(args[0])
+		run, err := parseID(args[0])
 		if err != nil {
 			return err
 		}
@@ -109,16 +118,18 @@ same. hidden: of all these, here, not listed, and found by their names. ghosts: 
 	return cmd
 }
 
-func runDriftReport(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64, values url.Values, limit int) error {
-	report, err := reconcile.Drift(ctx, pool, run)
+func runDriftReport(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64, values url.Values,
+	limit int) error {
+	report, err := reconcile.ReportDrift(ctx, pool, run)
 	if err != nil {
 		return err
 	}
 	found := []reconcile.Difference{}
-	walk := lister[reconcile.Difference]{query: func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[reconcile.Difference], error) {
+	walk := listCommand[reconcile.Difference]{query: func(ctx context.Context, pool *pgxpool.Pool,
+		values url.Values) (events.Page[reconcile.Difference], error) {
 		return admin.Differences(ctx, pool, run, values)
 	}}
-	_, err = walk.pages(ctx, pool, values, limit, func(some []reconcile.Difference) error {
+	_, err = walk.readPages(ctx, pool, values, limit, func(some []reconcile.Difference) error {
 		found = append(found, some...)
 		return nil
 	})
@@ -127,7 +138,7 @@ func runDriftReport(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Po
 	}
 	if c.output == "json" {
 		return printJSON(out, struct {
-			*reconcile.Report
+			*reconcile.DriftReport
 			Differences []reconcile.Difference `json:"differences"`
 		}{report, found})
 	}
@@ -135,16 +146,16 @@ func runDriftReport(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Po
 		return err
 	}
 	for i := range found {
-		if _, err := fmt.Fprintf(out, "\n%s\n", plainLines(difference(&found[i]))); err != nil {
+		if _, err := fmt.Fprintf(out, "\n%s\n", escapeControlLines(describeDifference(&found[i]))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// printReport tells by type what a run has found, and where the rest is told.
+// printReport prints the counts by type and the command that shows the details.
 func printReport(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run int64) error {
-	report, err := reconcile.Drift(ctx, pool, run)
+	report, err := reconcile.ReportDrift(ctx, pool, run)
 	if err != nil {
 		return err
 	}
@@ -154,113 +165,120 @@ func printReport(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run int
 	if err := printTypes(out, report); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "\nWhich objects, and at which fields: postern drift report %d. Until when what is proven: postern drift show.\n", run)
+	_, err = fmt.Fprintf(out, "\nObjects and fields that differ: postern drift report %d. Until when the log is "+
+		"complete: postern drift show.\n", run)
 	return err
 }
 
-func printTypes(out io.Writer, report *reconcile.Report) error {
-	s := &sink[reconcile.TypeReport]{out: out, columns: typeColumns}
+func printTypes(out io.Writer, report *reconcile.DriftReport) error {
+	s := &listPrinter[reconcile.TypeDrift]{out: out, columns: typeColumns}
 	if len(report.Types) == 0 {
-		s.none = "The run has not come to any type yet."
+		s.emptyText = "The run has not processed any type yet."
 	}
-	err := s.add(slices.DeleteFunc(slices.Clone(report.Types), unread))
+	err := s.add(slices.DeleteFunc(slices.Clone(report.Types), isSkippedUncounted))
 	if err == nil {
 		err = s.end()
 	}
-	for _, text := range besides(report) {
+	for _, text := range skippedNotes(report) {
 		if err == nil {
-			_, err = fmt.Fprintf(out, "\n%s\n", plainLines(text))
+			_, err = fmt.Fprintf(out, "\n%s\n", escapeControlLines(text))
 		}
 	}
 	return err
 }
 
-// unread: the run has passed over the type and counted nothing of it; a line below the table names it.
-func unread(t reconcile.TypeReport) bool {
-	return (t.Phase == reconcile.InRare || t.Phase == reconcile.InUnlisted) && t.Tally == reconcile.Tally{}
+// isSkippedUncounted reports whether the run skipped the type and counted nothing. A line below the
+// table names such types.
+func isSkippedUncounted(t reconcile.TypeDrift) bool {
+	return (t.Phase == reconcile.PhaseSkipped || t.Phase == reconcile.PhaseNotListable) &&
+		t.ScanCounts == reconcile.ScanCounts{}
 }
 
-// besides are what the run has passed over, and whether clocks differ, and what to do.
-func besides(report *reconcile.Report) (all []string) {
+// skippedNotes says what the run has skipped, whether clocks differ, and what to do.
+func skippedNotes(report *reconcile.DriftReport) (all []string) {
 	var rare []string
 	refused := map[string][]string{}
 	for _, t := range report.Types {
 		switch t.Phase {
-		case reconcile.InRare:
+		case reconcile.PhaseSkipped:
 			rare = append(rare, t.ObjectType)
-		case reconcile.InUnlisted:
-			refused[t.Why] = append(refused[t.Why], t.ObjectType)
+		case reconcile.PhaseNotListable:
+			refused[t.Reason] = append(refused[t.Reason], t.ObjectType)
 		}
-		for _, p := range t.PassedOver {
-			all = append(all, t.ObjectType+": "+p.Text())
+		for _, p := range t.Skipped {
+			all = append(all, t.ObjectType+": "+p.Message())
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(refused)) {
-		all = append(all, strings.Join(refused[why], ", ")+": unlisted, and so nothing is proven by this run: "+why)
+		all = append(all, strings.Join(refused[why], ", ")+": not listable, so this run does not verify that they "+
+			"are complete: "+why)
 	}
 	if len(rare) > 0 {
 		ask := "postern reconcile " + report.Source + " --type " + rare[0]
 		if report.Account != "" {
 			ask += " --account " + report.Account
 		}
-		all = append(all, strings.Join(rare, ", ")+": rare, and not read: the mirror has none, and the list costs much. Nothing is proven of them. To read one: "+ask)
+		all = append(all, strings.Join(rare, ", ")+": skipped, because the mirror has no such object and the list is "+
+			"expensive. They are not verified. To read one: "+ask)
 	}
-	if types := report.VersionsAlone; len(types) > 0 {
-		all = append(all, strings.Join(types, ", ")+": by versions alone. What changes and moves no version is not told by such a list, and not proven.")
+	if types := report.VersionOnlyTypes; len(types) > 0 {
+		all = append(all, strings.Join(types, ", ")+": by versions only. The list does not show changes that do not "+
+			"change the version, so those are not verified.")
 	}
 	if n := report.SkewSeconds; n > 0 {
-		all = append(all, skewed(n))
+		all = append(all, describeClockSkew(n))
 	}
 	return all
 }
 
-// skewed says that the clocks of the API and the database have differed by so many seconds.
-func skewed(n int64) string {
-	return fmt.Sprintf("The API's clock and the database's have differed by up to %s: see that the database's machine keeps the time (NTP).", counted(int(n), "second"))
+// describeClockSkew reports a difference between the clocks of the API and the database.
+func describeClockSkew(n int64) string {
+	return fmt.Sprintf("The clocks of the API and the database differed by up to %s: check that the database's "+
+		"machine synchronizes its clock (NTP).", countOf(int(n), "second"))
 }
 
-var typeColumns = []column[reconcile.TypeReport]{
-	{"TYPE", func(t reconcile.TypeReport) string { return t.ObjectType }},
-	{"PHASE", func(t reconcile.TypeReport) string { return t.Phase }},
-	{"CHANGED SINCE", func(t reconcile.TypeReport) string { return t.Since.String() }},
-	{"CHECKED", tallied(func(t reconcile.TypeReport) int64 { return t.Checked })},
-	{"EQUAL", tallied(func(t reconcile.TypeReport) int64 { return t.Equal })},
-	{"MISSING", tallied(func(t reconcile.TypeReport) int64 { return t.Missing })},
-	{"BEHIND", tallied(func(t reconcile.TypeReport) int64 { return t.Behind })},
-	{"AHEAD", tallied(func(t reconcile.TypeReport) int64 { return t.Ahead })},
-	{"DIFFERENT", tallied(func(t reconcile.TypeReport) int64 { return t.Different })},
-	{"HIDDEN", tallied(func(t reconcile.TypeReport) int64 { return t.Hidden })},
-	{"GHOSTS", tallied(func(t reconcile.TypeReport) int64 { return t.Ghosts })},
-	{"MENDED", tallied(func(t reconcile.TypeReport) int64 { return t.Mended })},
-	{"LEFT", tallied(func(t reconcile.TypeReport) int64 { return t.Left })},
+var typeColumns = []column[reconcile.TypeDrift]{
+	{"TYPE", func(t reconcile.TypeDrift) string { return t.ObjectType }},
+	{"PHASE", func(t reconcile.TypeDrift) string { return t.Phase }},
+	{"CHANGED SINCE", func(t reconcile.TypeDrift) string { return t.Since.String() }},
+	{"CHECKED", countCell(func(t reconcile.TypeDrift) int64 { return t.Checked })},
+	{"EQUAL", countCell(func(t reconcile.TypeDrift) int64 { return t.Equal })},
+	{"MISSING", countCell(func(t reconcile.TypeDrift) int64 { return t.Missing })},
+	{"MIRROR OLDER", countCell(func(t reconcile.TypeDrift) int64 { return t.MirrorOlder })},
+	{"MIRROR NEWER", countCell(func(t reconcile.TypeDrift) int64 { return t.MirrorNewer })},
+	{"CONTENT DIFFERS", countCell(func(t reconcile.TypeDrift) int64 { return t.ContentDiffers })},
+	{"NOT LISTED", countCell(func(t reconcile.TypeDrift) int64 { return t.NotListed })},
+	{"ORPHANS", countCell(func(t reconcile.TypeDrift) int64 { return t.Orphans })},
+	{"REPAIRED", countCell(func(t reconcile.TypeDrift) int64 { return t.Repaired })},
+	{"UNREPAIRED", countCell(func(t reconcile.TypeDrift) int64 { return t.Unrepaired })},
 }
 
-func tallied(of func(reconcile.TypeReport) int64) func(reconcile.TypeReport) string {
-	return func(t reconcile.TypeReport) string { return strconv.FormatInt(of(t), 10) }
+func countCell(of func(reconcile.TypeDrift) int64) func(reconcile.TypeDrift) string {
+	return func(t reconcile.TypeDrift) string { return strconv.FormatInt(of(t), 10) }
 }
 
-// difference tells of an object in words, a line for each field.
-func difference(d *reconcile.Difference) string {
-	said := object(d.ObjectType, d.ObjectID) + " was " + d.Kind
+// describeDifference describes an object's differences, with a line for each field.
+func describeDifference(d *reconcile.Difference) string {
+	head := describeObject(d.ObjectType, d.ObjectID) + ": " + d.Kind
 	if d.Result != "" {
-		said += ", and is " + d.Result
+		head += ", now " + d.Result
 	}
 	if d.EventID != nil {
-		said += fmt.Sprintf(" (event %d)", *d.EventID)
+		head += fmt.Sprintf(" (event %d)", *d.EventID)
 	}
 	if d.Reason != "" {
-		said += ": " + d.Reason
+		head += ": " + d.Reason
 	}
 	var b strings.Builder
-	b.WriteString(said)
+	b.WriteString(head)
 	if len(d.Fields) > 0 {
 		b.WriteByte(':')
 	}
 	for _, f := range d.Fields {
-		fmt.Fprintf(&b, "\n  %s: %s here, %s there", f.Path, f.Before, f.After)
+		fmt.Fprintf(&b, "\n  %s: %s in the mirror, %s at the provider", f.Path, f.Before, f.After)
 	}
 	if d.More > 0 {
-		fmt.Fprintf(&b, "\n  and %s more", counted(d.More, "field"))
+		fmt.Fprintf(&b, "\n  and %s more", countOf(d.More, "field"))
 	}
 	return b.String()
 }

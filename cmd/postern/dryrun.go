@@ -20,11 +20,13 @@ import (
 	"github.com/postern-gateway/postern/internal/terminal"
 )
 
-// errNoSources says that nothing is configured here of how events are read.
-var errNoSources = errors.New("how sources read their events is not known here: name the configuration with --config FILE")
+// errNoSources means that the configuration here does not say how to read events.
+var errNoSources = errors.New("the configuration of the sources is not known here: name it with --config " +
+	"FILE")
 
-// endpoints are the sources as they are configured here, loaded with their secrets or without: those of --config or of variables; or else, where that is meant, the demo sources of
-// the dev instance in --dir, of which nothing else is known. Errors: errNoSources.
+// endpoints returns the sources of --config or of the environment, with or without their secrets,
+// depending on load. If neither names an instance, it returns the demo sources of the dev instance
+// in --dir; others are not known. Errors: errNoSources.
 func (c *cli) endpoints(load func(path string) (*config.Config, error)) ([]config.Endpoint, error) {
 	cfg, err := load(c.config)
 	if err != nil {
@@ -35,42 +37,44 @@ func (c *cli) endpoints(load func(path string) (*config.Config, error)) ([]confi
 	case cfg.Database.URL != "":
 		return nil, errNoSources
 	default:
-		in, err := c.readInstance()
+		in, err := c.readInstanceFile()
 		if err != nil {
 			return nil, fmt.Errorf("%w (%w)", errNoSources, err)
 		}
 		cfg.Sources = config.DemoSources()
-		maps.DeleteFunc(cfg.Sources, func(name string, src *config.Source) bool { return in.Sources[name].Provider != src.Provider })
+		maps.DeleteFunc(cfg.Sources,
+			func(name string, src *config.Source) bool { return in.Sources[name].Provider != src.Provider })
 	}
 	return cfg.Endpoints(), nil
 }
 
-// The most that a dry run shows of an object, and of a value.
+// The maximum number of paths that a dry run shows of an object, and the maximum length of a value.
 const (
-	shownPlaces = 20
-	toldPlaces  = 1000
-	shownValue  = 100
+	maxTextPaths   = 20
+	maxJSONPaths   = 1000
+	maxValueLength = 100
 )
 
 // dryRun shows what a replay would change, and changes nothing.
-func (r *replaying) dryRun(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, order *replay.Order, expected int64) error {
+func (r *replayFlags) dryRun(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, order *replay.Params,
+	expected int64) error {
 	endpoints, err := c.endpoints(config.LoadSources)
 	if err != nil {
 		return err
 	}
-	trial, err := admin.NewTrial(cmd.Context(), pool, endpoints, order)
+	trial, err := admin.NewDryRun(cmd.Context(), pool, endpoints, order)
 	if err != nil {
 		return err
 	}
-	counts, err := replay.Try(cmd.Context(), pool, trial, order, 0, progress(cmd.ErrOrStderr(), expected))
+	counts, err := replay.DryRun(cmd.Context(), pool, trial, order, 0, dryRunProgress(cmd.ErrOrStderr(), expected))
 	if err != nil {
 		return err
 	}
-	return r.tellTrial(cmd.OutOrStdout(), c, trial, counts)
+	return r.printDryRun(cmd.OutOrStdout(), c, trial, counts)
 }
 
-// progress tells on a terminal how many events are decided.
-func progress(errs io.Writer, expected int64) func(map[string]int64) {
+// dryRunProgress shows on a terminal how many events are decided.
+func dryRunProgress(errs io.Writer, expected int64) func(map[string]int64) {
 	screen, ok := errs.(*terminal.Screen)
 	if !ok {
 		return func(map[string]int64) {}
@@ -84,19 +88,20 @@ func progress(errs io.Writer, expected int64) func(map[string]int64) {
 	}
 }
 
-// tellTrial prints what would change of each object, then the counts: as text, or as JSON with a line for each.
-func (r *replaying) tellTrial(out io.Writer, c *cli, trial *processor.Trial, counts map[string]int64) error {
-	objects, fresh := 0, 0
-	most := shownPlaces
+// printDryRun prints the changes of each object and then the counts, as text or as one JSON
+// document per line.
+func (r *replayFlags) printDryRun(out io.Writer, c *cli, trial *processor.DryRun, counts map[string]int64) error {
+	objects, created := 0, 0
+	most := maxTextPaths
 	lines := json.NewEncoder(out)
 	lines.SetEscapeHTML(false)
 	if c.output == "json" {
-		most = toldPlaces
+		most = maxJSONPaths
 	}
 	err := trial.Differences(most, func(d processor.Difference) error {
 		objects++
 		if d.New {
-			fresh++
+			created++
 		}
 		if c.output == "json" {
 			return lines.Encode(d)
@@ -107,9 +112,10 @@ func (r *replaying) tellTrial(out io.Writer, c *cli, trial *processor.Trial, cou
 		return err
 	}
 	if c.output == "json" {
-		return lines.Encode(map[string]any{"counts": counts, "objects": objects, "new": fresh})
+		return lines.Encode(map[string]any{"counts": counts, "objects": objects, "new": created})
 	}
-	_, err = fmt.Fprintf(out, "%s. %s would change, %d of them new. Nothing was written.\n", inWords(replay.Job, counts), counted(objects, "object"), fresh)
+	_, err = fmt.Fprintf(out, "%s. %s would change, %d of them new. Nothing was written.\n",
+		describeCounts(replay.Job, counts), countOf(objects, "object"), created)
 	return err
 }
 
@@ -121,34 +127,36 @@ func printDifference(out io.Writer, d processor.Difference) error {
 	if d.New {
 		name += " (new)"
 	}
-	fmt.Fprintln(out, plain(name))
+	fmt.Fprintln(out, escapeControl(name))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, change := range d.Changes {
-		fmt.Fprintf(w, "  %s\t%s -> %s\n", plain(change.Path), shown(change.Before), shown(change.After))
+		fmt.Fprintf(w, "  %s\t%s -> %s\n", escapeControl(change.Path), shortValue(change.Before),
+			shortValue(change.After))
 	}
 	if d.More > 0 {
-		fmt.Fprintf(w, "  and %s more\n", counted(d.More, "place"))
+		fmt.Fprintf(w, "  and %s more\n", countOf(d.More, "place"))
 	}
 	return w.Flush()
 }
 
-// shown is a value in a line, cut to a sensible length.
-func shown(value []byte) string {
-	text := []rune(plain(string(value)))
-	if len(text) > shownValue {
-		return string(text[:shownValue]) + "…"
+// shortValue returns a value as one line of limited length.
+func shortValue(value []byte) string {
+	text := []rune(escapeControl(string(value)))
+	if len(text) > maxValueLength {
+		return string(text[:maxValueLength]) + "…"
 	}
 	return string(text)
 }
 
-// previewed is a preview in words.
-func previewed(p events.Preview) string {
+// describePreview describes a preview.
+func describePreview(p events.Preview) string {
 	if p.Events == 0 && p.From.IsZero() {
-		return "No events are chosen."
+		return "No events are selected."
 	}
-	about, within := "about ", "looking through"
-	if p.Exact {
+	about, within := "about ", "searching"
+	if p.ExactCounts {
 		about, within = "", "stored"
 	}
-	return fmt.Sprintf("%s%s of %s%s, %s %s to %s", about, counted(int(p.Events), "event"), about, counted(int(p.Objects), "object"), within, p.From, p.To)
+	return fmt.Sprintf("%s%s of %s%s, %s %s to %s", about, countOf(int(p.Events), "event"), about,
+		countOf(int(p.Objects), "object"), within, p.From, p.To)
 }

@@ -16,29 +16,30 @@ import (
 )
 
 func newEffectsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "effects", Short: "What follows from changes, once: the ledger of effects", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(lister[effects.Effect]{
-		what: "effects, the newest first",
+	cmd := &cobra.Command{Use: "effects", Short: "List, approve, retry and compensate effects", RunE: showHelpOrError,
+		Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(listCommand[effects.Effect]{
+		subject: "effects, the newest first",
 		example: `  postern effects list --state review
   postern effects list --rule receipt --since 1d -o json
   postern effects list --source stripe --type invoice --object in_1Postern0Jan0001`,
-		params:  admin.EffectParams,
-		query:   admin.Effects,
-		columns: effectColumns,
-		none:    "No effects.",
-	}.command(c), newEffectsShowCommand(c), newEffectsPlanCommand(c))
-	for _, change := range effectChanges {
-		cmd.AddCommand(change.command(c))
+		params:    admin.EffectParams,
+		query:     admin.Effects,
+		columns:   effectColumns,
+		emptyText: "No effects.",
+	}.newCommand(c), newEffectsShowCommand(c), newEffectsPlanCommand(c))
+	for _, change := range effectCommands {
+		cmd.AddCommand(change.newCommand(c))
 	}
 	return cmd
 }
 
 var effectColumns = []column[effects.Effect]{
-	{"EFFECT", func(e effects.Effect) string { return strconv.FormatInt(e.Effect, 10) }},
+	{"EFFECT", func(e effects.Effect) string { return strconv.FormatInt(e.ID, 10) }},
 	{"STATE", func(e effects.Effect) string { return string(e.State) }},
-	{"RULE", func(e effects.Effect) string { return ruleOf(&e) }},
+	{"RULE", func(e effects.Effect) string { return describeRule(&e) }},
 	{"SOURCE", func(e effects.Effect) string { return e.Source }},
-	{"OBJECT", func(e effects.Effect) string { return object(e.ObjectType, e.ObjectID) }},
+	{"OBJECT", func(e effects.Effect) string { return describeObject(e.ObjectType, e.ObjectID) }},
 	{"KEY", func(e effects.Effect) string { return e.Key }},
 	{"PLANNED", func(e effects.Effect) string { return e.PlannedAt.String() }},
 	{"UPDATED", func(e effects.Effect) string { return e.UpdatedAt.String() }},
@@ -47,8 +48,8 @@ var effectColumns = []column[effects.Effect]{
 	{"REASON", func(e effects.Effect) string { return e.Reason }},
 }
 
-// ruleOf is a rule with its version, and the run that forced the effect.
-func ruleOf(e *effects.Effect) string {
+// describeRule returns a rule with its version and the run that forced the effect.
+func describeRule(e *effects.Effect) string {
 	text := fmt.Sprintf("%s v%d", e.Rule, e.RuleVersion)
 	if e.Forced > 0 {
 		text += fmt.Sprintf(", forced by run %d", e.Forced)
@@ -59,13 +60,14 @@ func ruleOf(e *effects.Effect) string {
 func newEffectsShowCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID",
-		Short: "Show an effect: the event, its steps, external ids, and what is safe to do next",
-		Long: `Show an effect: the event that made the change, the object, the SHA-256 of what its templates see, each step that was begun with what was
-captured of its answer (external ids), and what is safe to do next.`,
+		Short: "Show an effect: the event, its steps, external ids, and the allowed actions",
+		Long: `Show an effect: the event that caused it, the object, the SHA-256 of its template data,
+each started step with the values captured from its response (external ids), and the allowed
+actions.`,
 		Example: "  postern effects show 7\n  postern effects show 7 -o json | jq -r '.steps[].captured'",
 		Args:    wantArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := number(args[0])
+			id, err := parseID(args[0])
 			if err != nil {
 				return err
 			}
@@ -94,11 +96,16 @@ func printEffect(out io.Writer, v *effects.View) error {
 	}
 	undoing := ""
 	if e.Undoing {
-		undoing = "its steps are undone, the last first"
+		undoing = "its steps are being undone, the last first"
 	}
-	err := facts(out, "effect", strconv.FormatInt(e.Effect, 10), "key", e.Key, "rule", ruleOf(e), "state", string(e.State), "that is", undoing, "reason", e.Reason, "source", e.Source, "account", e.Account,
-		"object", object(e.ObjectType, e.ObjectID), "event", event, "window", window(v), "planned by", plannedBy(v), "planned", e.PlannedAt.String(), "approve by", e.ExpiresAt.String(), "updated", e.UpdatedAt.String(), "payload", "SHA-256 "+orDash(v.PayloadSHA256),
-		"destination", e.Destination, "attempts", strconv.Itoa(e.Attempts), "due", e.Due.String(), "taken by", e.TakenBy, "until", e.TakenUntil.String())
+	err := printFields(out, "effect", strconv.FormatInt(e.ID, 10), "key", e.Key, "rule", describeRule(e), "state",
+		string(e.State), "undoing", undoing, "reason", e.Reason, "source", e.Source, "account", e.Account,
+		"object", describeObject(e.ObjectType, e.ObjectID), "event", event, "window", describeWindow(v), "planned by",
+		describePlanner(v),
+		"planned", e.PlannedAt.String(), "approve by", e.ExpiresAt.String(), "updated", e.UpdatedAt.String(), "payload",
+		"SHA-256 "+orDash(v.PayloadSHA256),
+		"destination", e.Destination, "attempts", strconv.Itoa(e.Attempts), "due", e.Due.String(), "leased by",
+		e.LeaseOwner, "until", e.LeaseUntil.String())
 	if err != nil {
 		return err
 	}
@@ -107,24 +114,24 @@ func printEffect(out io.Writer, v *effects.View) error {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(out, "\nNext\n%s\n", plain(v.Next))
+	_, err = fmt.Fprintf(out, "\nNext\n%s\n", escapeControl(v.AllowedActions))
 	return err
 }
 
-// window is that of a rule on a schedule.
-func window(v *effects.View) string {
+// describeWindow returns the window of a rule on a schedule.
+func describeWindow(v *effects.View) string {
 	if v.WindowEnd == "" {
 		return ""
 	}
 	return "from " + v.WindowStart + " to " + v.WindowEnd
 }
 
-func plannedBy(v *effects.View) string {
+func describePlanner(v *effects.View) string {
 	switch {
 	case v.Effect.Event == 0:
 		return "the schedule of its rule"
 	case v.Run == 0:
-		return "the event, as it was applied"
+		return "the event when it was applied"
 	}
 	return fmt.Sprintf("run %d", v.Run)
 }
@@ -132,9 +139,9 @@ func plannedBy(v *effects.View) string {
 func printStep(out io.Writer, s *effects.Step) error {
 	head := "Step"
 	if s.Undo {
-		head = "Undoing of step"
+		head = "Undo of step"
 	}
-	fmt.Fprintf(out, "\n%s %s\n", head, plain(s.Step))
+	fmt.Fprintf(out, "\n%s %s\n", head, escapeControl(s.Step))
 	status := ""
 	if s.Status != 0 {
 		status = strconv.Itoa(s.Status)
@@ -143,60 +150,71 @@ func printStep(out io.Writer, s *effects.Step) error {
 	if captured == "{}" {
 		captured = ""
 	}
-	return facts(out, "state", string(s.State), "destination", s.Destination, "request", s.Request, "fingerprint", "SHA-256 "+s.Fingerprint, "attempts", strconv.Itoa(s.Attempts),
-		"reserved", s.ReservedAt.String(), "ended", s.EndedAt.String(), "status", status, "captured", captured, "error", s.Error)
+	return printFields(out, "state", string(s.State), "destination", s.Destination, "request", s.Request, "fingerprint",
+		"SHA-256 "+s.Fingerprint, "attempts", strconv.Itoa(s.Attempts),
+		"reserved", s.ReservedAt.String(), "ended", s.EndedAt.String(), "status", status, "captured", captured,
+		"error",
+		s.Error)
 }
 
-// effectChange is a command by which a person changes effects.
-type effectChange struct {
+// effectCommand is a command that changes effects.
+type effectCommand struct {
 	name, short, long, example string
-	// single: it takes one effect.
-	single bool
-	// flags adds those of its own; values reads them.
-	flags  func(*cobra.Command)
-	values func(*cobra.Command) (url.Values, error)
+	// takesOne is true if the command takes only one effect.
+	takesOne bool
+	// addFlags adds the command's own flags; readFlags reads them.
+	addFlags  func(*cobra.Command)
+	readFlags func(*cobra.Command) (url.Values, error)
 }
 
-var effectChanges = []effectChange{
-	{name: "approve", short: "Let effects begin that wait for a person", example: "  postern effects approve 7 8 9 --reason 'agreed with finance'"},
-	{name: "reject", short: "End effects for good; what was done of them stays", example: "  postern effects reject 7 --reason 'sent by hand'"},
-	{name: "retry", short: "Have effects tried now that came to nothing",
-		long: `Have effects tried now that failed, or that a person has seen to. What is done of them is not done again. The request of a step that was not done is made anew of its rule
-as it is now; one of which nobody knows whether it was done is sent as it was, under the same key, or asked for. A step that must not be repeated needs postern effects resolve first.`,
-		example: "  postern effects retry 7 --reason 'the address is mended'"},
-	{name: "resolve", short: "Say what happened to a step of which nobody knows it", single: true,
-		long: `Say what happened to a step of which nobody knows whether it was done: look at the other side first. One that was done is not done again, and the next one is taken; one that was not done is taken again.
-A step whose answer lacked what was to be captured is given it with --done --captured.`,
+var effectCommands = []effectCommand{
+	{name: "approve", short: "Approve effects that await approval",
+		example: "  postern effects approve 7 8 9 --reason 'agreed with finance'"},
+	{name: "reject", short: "Reject effects for good; completed steps stay",
+		example: "  postern effects reject 7 --reason 'sent by hand'"},
+	{name: "retry", short: "Retry failed effects now",
+		long: `Retry failed effects, and effects that needed review, now. Completed steps are not repeated.
+The request of a step that was not done is built again from the current rule. A step with unknown
+outcome is sent unchanged with the same key, or its outcome is requested. A step that must not be
+repeated needs postern effects resolve first.`,
+		example: "  postern effects retry 7 --reason 'the address is corrected'"},
+	{name: "resolve", short: "Resolve a step with unknown outcome", takesOne: true,
+		long: `Record the outcome of a step whose outcome is unknown. Check it at the destination first. A
+step that was done is not repeated, and the effect continues with the next one. A step that was not
+done is executed again. If the response lacked a value to capture, give it with --done --captured.`,
 		example: `  postern effects resolve 7 --step mail --done --reason 'it is in the outbox'
   postern effects resolve 7 --step invoice --done --captured '{"id": "inv_12"}' --reason 'found by its reference'
   postern effects resolve 7 --step mail --not-done --reason 'not in the outbox'`,
-		flags: func(cmd *cobra.Command) {
+		addFlags: func(cmd *cobra.Command) {
 			cmd.Flags().String("step", "", "name of the `step`")
-			cmd.Flags().Bool("done", false, "it was done")
-			cmd.Flags().Bool("not-done", false, "it was not done")
-			cmd.Flags().String("captured", "", "what its answer said, or should have said, as a `JSON` object")
+			cmd.Flags().Bool("done", false, "the step was done")
+			cmd.Flags().Bool("not-done", false, "the step was not done")
+			cmd.Flags().String("captured", "", "what the response contained, or should have contained, as a `JSON` "+
+				"object")
 		},
-		values: func(cmd *cobra.Command) (url.Values, error) {
+		readFlags: func(cmd *cobra.Command) (url.Values, error) {
 			values := url.Values{"step": {cmd.Flag("step").Value.String()}, "done": {cmd.Flag("done").Value.String()}}
 			switch {
 			case values.Get("step") == "":
-				return nil, usagef("say of which step you know with --step: postern effects show tells them")
+				return nil, usagef("name the step with --step: postern effects show lists them")
 			case cmd.Flag("done").Value.String() == cmd.Flag("not-done").Value.String():
 				return nil, usagef("say what happened: --done or --not-done")
 			}
-			if captured := cmd.Flag("captured").Value.String(); captured != "" {
-				values.Set("captured", captured)
+			if testDelivery := cmd.Flag("captured").Value.String(); testDelivery != "" {
+				values.Set("captured", testDelivery)
 			}
 			return values, nil
 		}},
-	{name: "compensate", short: "Undo what was done of effects, the last step first",
-		long: `Undo what was done of effects, the last step first, as the compensate of each step in their rule says. Each is kept in the ledger like any step.
-Where a step has none, nothing is undone, unless --partial is given.`,
-		example: "  postern effects compensate 7 --reason 'ordered by mistake'\n  postern effects compensate 7 --partial --reason 'all but the mail'",
-		flags: func(cmd *cobra.Command) {
-			cmd.Flags().Bool("partial", false, "undo what can be undone, and leave the rest")
+	{name: "compensate", short: "Undo the completed steps of effects, the last step first",
+		long: `Undo the completed steps of effects, the last step first, with the compensate of each step in
+the rule. The ledger keeps each undo like a step. If a step has no compensate, nothing is undone,
+unless --partial is given.`,
+		example: "  postern effects compensate 7 --reason 'ordered by mistake'\n  postern effects compensate 7 " +
+			"--partial --reason 'everything except the mail'",
+		addFlags: func(cmd *cobra.Command) {
+			cmd.Flags().Bool("partial", false, "undo the steps that can be undone and leave the others")
 		},
-		values: func(cmd *cobra.Command) (url.Values, error) {
+		readFlags: func(cmd *cobra.Command) (url.Values, error) {
 			if cmd.Flag("partial").Value.String() == "true" {
 				return url.Values{"partial": {"true"}}, nil
 			}
@@ -204,45 +222,47 @@ Where a step has none, nothing is undone, unless --partial is given.`,
 		}},
 }
 
-func (e effectChange) command(c *cli) *cobra.Command {
+func (e effectCommand) newCommand(c *cli) *cobra.Command {
 	var reason string
 	args := "ID..."
-	if e.single {
+	if e.takesOne {
 		args = "ID"
 	}
-	cmd := &cobra.Command{Use: e.name + " " + args + " --reason WHY", Short: e.short, Long: e.long, Example: e.example, Args: cobra.ArbitraryArgs}
-	cmd.Flags().StringVar(&reason, "reason", "", "why; must be given, and is kept in the audit")
-	if e.flags != nil {
-		e.flags(cmd)
+	cmd := &cobra.Command{Use: e.name + " " + args + " --reason WHY", Short: e.short, Long: e.long, Example: e.example,
+		Args: cobra.ArbitraryArgs}
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason; required, kept in the audit trail")
+	if e.addFlags != nil {
+		e.addFlags(cmd)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ids, err := e.ids(cmd, args)
+		ids, err := e.readIDs(cmd, args)
 		if err != nil {
 			return err
 		}
 		if strings.TrimSpace(reason) == "" {
-			return usagef("say why with --reason")
+			return usagef("give a reason with --reason")
 		}
 		var values url.Values
-		if e.values != nil {
-			if values, err = e.values(cmd); err != nil {
+		if e.readFlags != nil {
+			if values, err = e.readFlags(cmd); err != nil {
 				return err
 			}
 		}
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return e.run(cmd.Context(), cmd.OutOrStdout(), c, pool, ids, values, because(reason))
+			return e.run(cmd.Context(), cmd.OutOrStdout(), c, pool, ids, values, operatorWithReason(reason))
 		})
 	}
 	return cmd
 }
 
-// ids are the effects that a command line names.
-func (e effectChange) ids(cmd *cobra.Command, args []string) (ids []int64, err error) {
-	if len(args) == 0 || e.single && len(args) > 1 {
-		return nil, usagef("%s takes %s, got %d; see %s --help", cmd.CommandPath(), strings.TrimSuffix(strings.Fields(cmd.Use)[1], "..."), len(args), cmd.CommandPath())
+// readIDs returns the effects that the command line names.
+func (e effectCommand) readIDs(cmd *cobra.Command, args []string) (ids []int64, err error) {
+	if len(args) == 0 || e.takesOne && len(args) > 1 {
+		return nil, usagef("%s takes %s, got %d; see %s --help", cmd.CommandPath(),
+			strings.TrimSuffix(strings.Fields(cmd.Use)[1], "..."), len(args), cmd.CommandPath())
 	}
 	for _, arg := range args {
-		id, err := number(arg)
+		id, err := parseID(arg)
 		if err != nil {
 			return nil, err
 		}
@@ -251,7 +271,8 @@ func (e effectChange) ids(cmd *cobra.Command, args []string) (ids []int64, err e
 	return ids, nil
 }
 
-func (e effectChange) run(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, ids []int64, values url.Values, by admin.By) error {
+func (e effectCommand) run(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, ids []int64,
+	values url.Values, by admin.Requester) error {
 	all, err := admin.ChangeEffects(ctx, pool, e.name, ids, values, by)
 	if err != nil {
 		return err
@@ -260,7 +281,8 @@ func (e effectChange) run(ctx context.Context, out io.Writer, c *cli, pool *pgxp
 		return printEffects(out, all)
 	}
 	for i := range all {
-		if _, err := fmt.Fprintf(out, "Effect %d is %s: %s.\n", all[i].Effect.Effect, all[i].State, plain(all[i].Next)); err != nil {
+		if _, err := fmt.Fprintf(out, "Effect %d is %s: %s.\n", all[i].Effect.ID, all[i].State,
+			escapeControl(all[i].AllowedActions)); err != nil {
 			return err
 		}
 	}
@@ -268,7 +290,7 @@ func (e effectChange) run(ctx context.Context, out io.Writer, c *cli, pool *pgxp
 }
 
 func printEffects(out io.Writer, all []effects.View) error {
-	list := &sink[effects.View]{out: out, json: true}
+	list := &listPrinter[effects.View]{out: out, json: true}
 	if err := list.add(all); err != nil {
 		return err
 	}

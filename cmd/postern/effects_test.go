@@ -22,44 +22,58 @@ import (
 	mails "github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
-// effects plans five: 1 and 2 wait for a person, 3 has a step in doubt, 4 one that came to nothing, 5 is done.
+// effects inserts five effects: 1 and 2 await approval, 3 has a step with unknown outcome, 4 has
+// failed, 5 is done.
 func (b *testBundle) effects(t *testing.T) {
 	t.Helper()
 	b.db.Exec(t, `
-		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state, destination, planned_at, updated_at)
-		SELECT 'mail:' || n, 1, 'mail', $1, '', 'customer', 'cus_' || n, 7, 0, '{"event": {"key": "evt_1", "type": "customer.updated", "origin": "webhook"}}', state, 'post', '2026-01-02T03:04:05Z', '2026-01-02T03:04:05Z'
-		FROM unnest('{waiting,waiting,review,review,done}'::text[]) WITH ORDINALITY AS d(state, n)`, b.known.Number["stripe"])
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
+			state, destination, planned_at, updated_at)
+		SELECT 'mail:' || n, 1, 'mail', $1, '', 'customer', 'cus_' || n, 7, 0,
+			'{"event": {"key": "evt_1", "type": "customer.updated", "origin": "webhook"}}', state, 'post',
+			'2026-01-02T03:04:05Z', '2026-01-02T03:04:05Z'
+		FROM unnest('{waiting,waiting,review,review,done}'::text[]) WITH ORDINALITY AS d(state, n)`,
+		b.known.Number["stripe"])
 	b.db.Exec(t, `
-		INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at, ended_at, status, captured, error, doubt, undoable)
-		SELECT n, 'mail', 0, state, 'post', '{"method": "POST", "path": "/mail"}', '\x01', 1, '2026-01-02T03:04:06Z', '2026-01-02T03:04:07Z', 200, '{"id": "m_1"}', error, 'person', false
-		FROM (VALUES (3, 'unknown', E'no answer: \x1b[31m'), (4, 'failed', 'status 422'), (5, 'done', '')) AS d(n, state, error)`)
+		INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at,
+			ended_at, status, captured, error, doubt, undoable)
+		SELECT n, 'mail', 0, state, 'post', '{"method": "POST", "path": "/mail"}', '\x01', 1, '2026-01-02T03:04:06Z',
+			'2026-01-02T03:04:07Z', 200, '{"id": "m_1"}', error, 'person', false
+		FROM (VALUES (3, 'unknown', E'no answer: \x1b[31m'), (4, 'failed', 'status 422'), (5, 'done', '')) AS d(n,
+			state, error)`)
 }
 
-func TestEffectsListAndShow(t *testing.T) {
+func TestEffects_listAndShow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "effects", "list").want(t, 0, "No effects.", "")
 	b.effects(t)
-	for args, found := range map[string]bool{"": true, "--state review": true, "--state done": false, "--rule mail --source stripe --type customer --object cus_3": true, "--object-id cus_4": false, "--key mail:3": true, "--since 2026-01-03": false} {
+	for args, found := range map[string]bool{"": true, "--state review": true, "--state done": false,
+		"--rule mail --source stripe --type customer --object cus_3": true, "--object-id cus_4": false,
+		"--key mail:3": true, "--since 2026-01-03": false} {
 		r := b.run(t, append([]string{"effects", "list"}, strings.Fields(args)...)...)
 		if r.status != 0 || strings.Contains(r.out, "customer cus_3") != found {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}
-	b.run(t, "effects", "list", "--state", "lost").want(t, 2, "", "known are waiting, planned")
+	b.run(t, "effects", "list", "--state", "lost").want(t, 2, "", "choose one of waiting, planned")
 	r := b.run(t, "effects", "show", "3")
-	for _, text := range []string{"mail:3", "7, evt_1, customer.updated, webhook", "POST /mail", `{"id": "m_1"}`, "SHA-256 01", "no answer: ·[31m", "the event, as it was applied",
-		"\nNext\nnobody knows whether step mail was done; look there, then postern effects resolve 3 --step mail --done, or --not-done\n"} {
+	for _, text := range []string{"mail:3", "7, evt_1, customer.updated, webhook", "POST /mail", `{"id": "m_1"}`,
+		"SHA-256 01", "no answer: ·[31m", "the event when it was applied",
+		"\nNext\nit is unknown whether step mail was executed; check at the destination, then run postern " +
+			"effects resolve 3 --step mail --done, or --not-done\n"} {
 		r.want(t, 0, text, "")
 	}
 	if strings.Contains(r.out, "\x1b") {
 		t.Errorf("control characters reach the terminal: %q", r.out)
 	}
 	var v effects.View
-	if r := b.run(t, "effects", "show", "5", "-o", "json"); json.Unmarshal([]byte(r.out), &v) != nil || v.State != effects.Done || len(v.Steps) != 1 || v.Next != "nothing: all its steps are done" {
+	if r := b.run(t, "effects", "show", "5", "-o", "json"); json.Unmarshal([]byte(r.out), &v) != nil ||
+		v.State != effects.Done || len(v.Steps) != 1 || v.AllowedActions != "nothing to do: all its steps are done" {
 		t.Errorf("%+v", r)
 	}
-	b.db.Exec(t, `UPDATE effects SET event_id = 0, facts = '{"window": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}}' WHERE effect = 5`)
+	b.db.Exec(t, `UPDATE effects SET event_id = 0,
+		facts = '{"window": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}}' WHERE effect = 5`)
 	r = b.run(t, "effects", "show", "5")
 	for _, text := range []string{"the schedule of its rule", "from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z"} {
 		r.want(t, 0, text, "")
@@ -70,7 +84,7 @@ func TestEffectsListAndShow(t *testing.T) {
 	b.run(t, "effects", "show", "99").want(t, 3, "", "effect 99: not found")
 }
 
-func TestEffectsAreChanged(t *testing.T) {
+func TestEffects_changeCommands_changeState(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.effects(t)
@@ -80,49 +94,58 @@ func TestEffectsAreChanged(t *testing.T) {
 		out, errs string
 	}{
 		{"approve", 2, "", "postern effects approve takes ID, got 0"},
-		{"approve x --reason why", 2, "", `"x" is no id`},
-		{"approve 1", 2, "", "say why with --reason"},
+		{"approve x --reason why", 2, "", `"x" is not a valid id`},
+		{"approve 1", 2, "", "give a reason with --reason"},
 		{"approve 1 5 --reason why", 2, "", "effect 5: it is done, so there is nothing to approve"},
-		{"approve 1 --reason why", 0, "Effect 1 is planned: a processor takes its next step by itself.", ""},
-		{"reject 2 --reason why", 0, "Effect 2 is rejected: a person rejected it.", ""},
+		{"approve 1 --reason why", 0, "Effect 1 is planned: a processor executes its next step automatically.", ""},
+		{"reject 2 --reason why", 0, "Effect 2 is rejected: an operator rejected it.", ""},
 		{"resolve 3 4 --reason why", 2, "", "takes ID, got 2"},
 		{"resolve 3 --done --reason why", 2, "", "--step"},
 		{"resolve 3 --step mail --reason why", 2, "", "--done or --not-done"},
 		{"resolve 3 --step mail --done --not-done --reason why", 2, "", "--done or --not-done"},
 		{"resolve 3 --step mail --done --captured [] --reason why", 2, "", "no JSON object"},
 		{"retry 3 4 --reason why", 2, "", "resolve 3 --step mail"},
-		{`resolve 3 --step mail --done --captured {"id":"m_2"} --reason why`, 0, "Effect 3 is planned: a processor takes its next step by itself.", ""},
+		{`resolve 3 --step mail --done --captured {"id":"m_2"} --reason why`, 0,
+			"Effect 3 is planned: a processor executes its next step automatically.", ""},
 		{"retry 4 --reason why -o json", 0, `"state":"planned"`, ""},
 		{"compensate 5 --reason why", 2, "", "no compensate for mail"},
 		{"compensate 5 --partial --reason why", 0, "Effect 5 is planned", ""},
 	} {
 		b.run(t, append([]string{"effects"}, strings.Fields(c.args)...)...).want(t, c.status, c.out, c.errs)
 	}
-	got := b.db.Rows(t, `SELECT concat_ws(' ', effect, e.state, undoing, s.state, captured->>'id', request IS NULL) FROM effects e LEFT JOIN effect_steps s USING (effect) ORDER BY effect`)
+	got := b.db.QueryStrings(t, `SELECT concat_ws(' ', effect, e.state, undoing, s.state, captured->>'id',
+		request IS NULL)
+		FROM effects e LEFT JOIN effect_steps s USING (effect) ORDER BY effect`)
 	want := "1 planned f t|2 rejected f t|3 planned f done m_2 f|4 planned f failed m_1 t|5 planned t done m_1 f"
 	if text := strings.Join(got, "|"); text != want {
 		t.Errorf("%s, want %s", text, want)
 	}
 }
 
-// invoice stores an event about an invoice of Stripe's and has it applied.
+// invoice stores and applies an event about a Stripe invoice.
 func (b *testBundle) invoice(t *testing.T, n int, id, status string) {
 	t.Helper()
 	at := time.Now().Add(-time.Hour).Add(time.Duration(n) * time.Minute)
-	body := fmt.Appendf(nil, `{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,"data":{"object":{"id":%q,"object":"invoice","status":%q}}}`, n, at.Unix(), id, status)
-	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number["stripe"], ReceivedAt: at, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
-		Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice", ObjectID: id, OccurredAt: at, Fingerprint: provider.BodyFingerprint(body)}}}})
+	body := fmt.Appendf(nil,
+		`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,"data":{"object":{"id":%q,"object":"invoice","status":%q}}}`, n, at.Unix(), id, status)
+	receipts, err := events.Append(t.Context(), b.db.Pool,
+		[]events.Delivery{{Source: b.known.Number["stripe"], ReceivedAt: at, Origin: events.OriginWebhook,
+			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
+			Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice",
+				ObjectID: id, OccurredAt: at, Fingerprint: provider.BodyFingerprint(body)}}}})
 	noError(t, err)
-	p, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings, ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"], Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
+	p, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
+		ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"],
+			Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
 	noError(t, err)
 	if _, err := p.ApplyStored(t.Context(), processor.Target{}, []int64{receipts[0][0].ID}, false); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A rule is tried on what was, and nothing is written.
-func TestEffectsPlan(t *testing.T) {
+// A rule is evaluated on past changes, and nothing is written.
+func TestEffectsPlan_comparesPastChangesWithLedger(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	file := filepath.Join(t.TempDir(), "postern.yaml")
@@ -145,45 +168,62 @@ effects:
 	plan := func(args ...string) result {
 		return execute(t.Context(), "", append([]string{"--config", file, "effects", "plan"}, args...)...)
 	}
-	plan("--rule", "receipt", "--since", "1d").want(t, 0, "No change since then", "under version 2: 0 new, 0 known, 0 known under another version, 0 of a key that came before, 0 gone\n")
+	plan("--rule", "receipt", "--since", "1d").want(t, 0, "No change since then",
+		"under version 2: 0 new, 0 known, 0 known under another version, 0 with the key of an earlier change, 0 gone\n")
 	for n, status := range []string{"open", "paid", "open", "paid"} {
 		b.invoice(t, n, "in_1", status)
 	}
 	b.invoice(t, 4, "in_2", "paid")
 	b.invoice(t, 5, "in_3", "paid")
-	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
-		SELECT key, version, 'receipt', $1, '', 'invoice', 'x', 7, 0, 'done', 'mail', now(), now() FROM (VALUES ('receipt:in_2', 2), ('receipt:in_3', 1)) AS d(key, version)`, b.known.Number["stripe"])
+	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+		state, destination, planned_at, updated_at)
+		SELECT key, version, 'receipt', $1, '', 'invoice', 'x', 7, 0, 'done', 'mail', now(), now()
+			FROM (VALUES ('receipt:in_2', 2), ('receipt:in_3', 1)) AS d(key, version)`,
+		b.known.Number["stripe"])
 	r := plan("--rule", "receipt", "--since", "1d")
-	r.want(t, 0, "receipt:in_2  invoice in_2", "under version 2: 1 new, 1 known, 1 known under another version, 1 of a key that came before, 0 gone\n")
+	r.want(t, 0, "receipt:in_2  invoice in_2", "under version 2: 1 new, 1 known, 1 known under another version, 1 "+
+		"with "+
+		"the key of an earlier change, 0 gone\n")
 	r.want(t, 0, "effect 2, v1, done", "")
 	var all []hindsight.Change
-	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil || len(all) != 4 || all[0].Ledger != hindsight.New || all[0].EventKey != "evt_1" || all[0].Key != "receipt:in_1" {
+	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil ||
+		len(all) != 4 || all[0].Ledger != hindsight.New || all[0].EventKey != "evt_1" || all[0].Key != "receipt:in_1" {
 		t.Errorf("%+v", r)
 	}
-	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
-		SELECT 'paid:in_1', 1, 'receipt', $1, '', 'invoice', 'in_1', id, 0, 'done', 'mail', now(), now() FROM events WHERE event_id = 'evt_1'`, b.known.Number["stripe"])
-	plan("--rule", "receipt", "--since", "1d").want(t, 0, "gone  paid:in_1", "1 of a key that came before, 1 gone\n")
-	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil || len(all) != 5 || all[4].Ledger != hindsight.Gone || all[4].EventKey != "evt_1" || all[4].ObjectID != "in_1" || all[4].HasVersion != 1 || all[4].State != effects.Done {
+	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+		state, destination, planned_at, updated_at)
+		SELECT 'paid:in_1', 1, 'receipt', $1, '', 'invoice', 'in_1', id, 0, 'done', 'mail', now(), now() FROM events
+			WHERE event_id = 'evt_1'`, b.known.Number["stripe"])
+	plan("--rule", "receipt", "--since", "1d").want(t, 0, "gone  paid:in_1",
+		"1 with the key of an earlier change, 1 gone\n")
+	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil ||
+		len(all) != 5 || all[4].Ledger != hindsight.NotWanted || all[4].EventKey != "evt_1" ||
+		all[4].ObjectID != "in_1" ||
+		all[4].HasVersion != 1 || all[4].State != effects.Done {
 		t.Errorf("%+v", r)
 	}
-	if n := b.db.Rows(t, `SELECT count(*)::text FROM effects`); n[0] != "3" {
+	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM effects`); n[0] != "3" {
 		t.Errorf("%s effects: a dry run has written", n)
 	}
 	plan("--rule", "receipt").want(t, 2, "", "--since")
 
 	beside := filepath.Join(t.TempDir(), "postern.yaml") // it leaves the database to a dev instance
-	noError(t, os.WriteFile(beside, []byte(strings.Replace(text, "database: {url: "+strconv.Quote(b.db.URL)+"}", "", 1)), 0o600))
-	execute(t.Context(), "", "--config", beside, "--dir", b.dir, "effects", "plan", "--rule", "receipt", "--since", "1d").want(t, 0, "receipt:in_2", "")
-	execute(t.Context(), "", "--config", beside, "effects", "plan", "--rule", "receipt", "--since", "1d").want(t, 1, "", "database.url")
-	execute(t.Context(), "", "--config", beside, "effects", "plan", "--rule", "receipt", "--since", "1d").want(t, 1, "", "or name a dev instance beside it with --dir DIR")
+	noError(t, os.WriteFile(beside, []byte(strings.Replace(text, "database: {url: "+strconv.Quote(b.db.URL)+"}", "",
+		1)), 0o600))
+	execute(t.Context(), "", "--config", beside, "--dir", b.dir, "effects", "plan", "--rule", "receipt", "--since",
+		"1d").want(t, 0, "receipt:in_2", "")
+	execute(t.Context(), "", "--config", beside, "effects", "plan", "--rule", "receipt", "--since", "1d").want(t, 1, "",
+		"database.url")
+	execute(t.Context(), "", "--config", beside, "effects", "plan", "--rule", "receipt", "--since", "1d").want(t, 1, "",
+		"or name a dev instance with --dir DIR")
 	plan("--rule", "other", "--since", "1d").want(t, 2, "", `there is no rule "other"`)
 	plan("--rule", "receipt", "--since", "soon").want(t, 2, "", "an RFC 3339 time")
 }
 
-// A test is sent as alerts are, and says whether it was taken.
-func TestNotifyTest(t *testing.T) {
+// A test alert is sent like a real one, and the command reports whether it was accepted.
+func TestNotifyTest_sendsTestAlert(t *testing.T) {
 	t.Parallel()
-	b, server := setup(t), mails.NewMails(t)
+	b, server := setup(t), mails.NewMailServer(t)
 	file := filepath.Join(t.TempDir(), "postern.yaml")
 	text := fmt.Sprintf(`
 destinations:
@@ -196,8 +236,10 @@ notify:
 	noError(t, os.WriteFile(file, []byte(text), 0o600))
 	b.run(t, "notify", "test", "oncall", "--config", file).want(t, 0, "Sent to post.", "")
 	b.run(t, "notify", "test", "nobody", "--config", file).want(t, 1, "", "destination dead: ")
-	b.run(t, "notify", "test", "someone", "--config", file).want(t, 2, "", "there is no notify.someone in the configuration used here, which has: nobody, oncall")
-	if taken := server.Taken(); len(taken) != 1 || !strings.Contains(taken[0].Message, "Subject: Postern: this is a test, and nothing has happened\r\n") {
+	b.run(t, "notify", "test", "someone", "--config", file).want(t, 2, "",
+		"there is no notify.someone in this configuration, which has: nobody, oncall")
+	if taken := server.Accepted(); len(taken) != 1 ||
+		!strings.Contains(taken[0].Message, "Subject: Postern: this is a test, and nothing has happened\r\n") {
 		t.Errorf("%+v", taken)
 	}
 }

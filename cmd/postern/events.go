@@ -14,22 +14,23 @@ import (
 )
 
 func newEventsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "events", Short: "What arrived: the log", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(eventLister.command(c), newEventsShowCommand(c), newEventsTailCommand(c))
+	cmd := &cobra.Command{Use: "events", Short: "List, show and follow stored events", RunE: showHelpOrError,
+		Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(eventList.newCommand(c), newEventsShowCommand(c), newEventsTailCommand(c))
 	return cmd
 }
 
-var eventLister = lister[events.Item]{
-	what: "events, the newest first",
+var eventList = listCommand[events.Item]{
+	subject: "events, the newest first",
 	example: `  postern events list
   postern events list --source stripe --type 'invoice.*' --since 2h
   postern events list --object-type invoice --object-id in_1Postern0Jan0001
   postern events list --mentions cus_1Postern,ada@example.com --since 30d
   postern events list --status dead --limit 0 -o json`,
-	params:  admin.EventListParams,
-	query:   admin.Events,
-	columns: eventColumns,
-	none:    "No events.",
+	params:    admin.EventListParams,
+	query:     admin.Events,
+	columns:   eventColumns,
+	emptyText: "No events.",
 }
 
 var eventColumns = []column[events.Item]{
@@ -38,12 +39,12 @@ var eventColumns = []column[events.Item]{
 	{"SOURCE", func(e events.Item) string { return e.Source }},
 	{"ACCOUNT", func(e events.Item) string { return e.Account }},
 	{"TYPE", func(e events.Item) string { return e.EventType }},
-	{"OBJECT", func(e events.Item) string { return object(e.ObjectType, e.ObjectID) }},
+	{"OBJECT", func(e events.Item) string { return describeObject(e.ObjectType, e.ObjectID) }},
 	{"STATUS", eventStatus},
 	{"EVENT ID", func(e events.Item) string { return e.EventID }},
 }
 
-// eventStatus is that of the outcome, and the mark of an event that tells nothing any more.
+// eventStatus is the status of the outcome, with a mark for redacted events.
 func eventStatus(e events.Item) string {
 	if e.Redacted {
 		return e.Status + ", redacted"
@@ -51,7 +52,7 @@ func eventStatus(e events.Item) string {
 	return e.Status
 }
 
-func object(kind, id string) string {
+func describeObject(kind, id string) string {
 	if kind == "" {
 		return ""
 	}
@@ -62,8 +63,8 @@ func newEventsShowCommand(c *cli) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use:   "show ID",
-		Short: "Show an event's whole life: receipt, conflicts, every outcome, body",
-		Long:  "Show an event's whole life. ID is ours if numeric, else the provider's key (evt_...).",
+		Short: "Show all that is stored of an event: receipt, conflicts, outcomes, body",
+		Long:  "Show all that is stored of an event. A numeric ID is Postern's, any other the provider's (evt_...).",
 		Example: `  postern events show 1877458018467840001
   postern events show evt_1PosternDemo
   postern events show evt_1PosternDemo --raw > body.json    # the exact bytes that were signed`,
@@ -75,8 +76,9 @@ func newEventsShowCommand(c *cli) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&raw, "raw", false, "print the exact bytes of the body and nothing else; a terminal shows control characters as escapes")
-	cmd.Flags().String("source", "", "source to look the provider's key up in")
+	cmd.Flags().BoolVar(&raw, "raw", false, "print the exact bytes of the body and nothing else; a terminal shows "+
+		"control characters as escape sequences")
+	cmd.Flags().String("source", "", "source of the event, if ID is the provider's")
 	return cmd
 }
 
@@ -88,7 +90,7 @@ func showEvent(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, id string, values
 	out := cmd.OutOrStdout()
 	switch {
 	case raw && life.DroppedAt != nil:
-		return fmt.Errorf("event %s: retention dropped it at %s, and with it the body", id, life.DroppedAt)
+		return fmt.Errorf("event %s: retention dropped it at %s together with its body", id, life.DroppedAt)
 	case raw && life.RedactedAt != nil:
 		return fmt.Errorf("event %s: its body was redacted at %s by run %d", id, life.RedactedAt, life.Redaction)
 	case raw:
@@ -100,44 +102,47 @@ func showEvent(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, id string, values
 	if life.DroppedAt != nil {
 		return printDropped(out, life)
 	}
-	return printLife(out, life)
+	return printStoredEvent(out, life)
 }
 
-// redactedWords says when a person had the event cleared, "" where nobody had.
-func redactedWords(life *events.Life) string {
+// describeRedaction says when an operator had the event redacted; "" if it is not.
+func describeRedaction(life *events.EventDetail) string {
 	if life.RedactedAt == nil {
 		return ""
 	}
 	return fmt.Sprintf("%s by run %d: body and headers are cleared", life.RedactedAt, life.Redaction)
 }
 
-// printDropped shows what is left of an event.
-func printDropped(out io.Writer, life *events.Life) error {
-	if err := facts(out, "event", life.EventID, "id", strconv.FormatInt(life.ID, 10), "source", life.Source, "account", life.Account,
-		"object", object(life.ObjectType, life.ObjectID), "stored", life.StoredAt.String(), "dropped", life.DroppedAt.String()+" by retention, with headers and body",
-		"redacted", redactedWords(life),
+// printDropped prints what remains of a dropped event.
+func printDropped(out io.Writer, life *events.EventDetail) error {
+	if err := printFields(out, "event", life.EventID, "id", strconv.FormatInt(life.ID, 10), "source", life.Source,
+		"account",
+		life.Account,
+		"object", describeObject(life.ObjectType, life.ObjectID), "stored", life.StoredAt.String(), "dropped",
+		life.DroppedAt.String()+" by retention, with headers and body",
+		"redacted", describeRedaction(life),
 		"status", life.Status); err != nil {
 		return err
 	}
 	return printOutcomes(out, life.Outcomes)
 }
 
-func printLife(out io.Writer, life *events.Life) error {
-	if err := facts(out,
+func printStoredEvent(out io.Writer, life *events.EventDetail) error {
+	if err := printFields(out,
 		"event", life.EventID+", "+life.EventType,
 		"id", strconv.FormatInt(life.ID, 10),
 		"source", life.Source,
 		"account", life.Account,
-		"object", object(life.ObjectType, life.ObjectID),
+		"object", describeObject(life.ObjectType, life.ObjectID),
 		"occurred", life.OccurredAt.String(),
 		"received", life.ReceivedAt.String(),
 		"stored", life.StoredAt.String(),
 		"origin", life.Origin,
 		"api version", life.APIVersion,
 		"verified", string(life.Verification),
-		"delivery", fmt.Sprintf("%d, event %d of it", life.DeliveryID, life.DeliveryIndex+1),
+		"delivery", fmt.Sprintf("%d, event %d in it", life.DeliveryID, life.DeliveryIndex+1),
 		"headers", string(life.Headers),
-		"redacted", redactedWords(life),
+		"redacted", describeRedaction(life),
 		"status", life.Status); err != nil {
 		return err
 	}
@@ -145,8 +150,9 @@ func printLife(out io.Writer, life *events.Life) error {
 		return err
 	}
 	if len(life.Conflicts) > 0 {
-		fmt.Fprintln(out, "\nConflicts: deliveries under this key with other content (postern conflicts show ID)")
-		list := &sink[events.Conflict]{out: out, columns: conflictColumns}
+		fmt.Fprintln(out, "\nConflicts: deliveries with the same event id and different content (postern conflicts "+
+			"show ID)")
+		list := &listPrinter[events.Conflict]{out: out, columns: conflictColumns}
 		if err := list.add(life.Conflicts); err != nil {
 			return err
 		}
@@ -154,27 +160,32 @@ func printLife(out io.Writer, life *events.Life) error {
 	if life.RedactedAt != nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(out, "\nBody\n%s\n", pretty(life.Body))
+	_, err := fmt.Fprintf(out, "\nBody\n%s\n", indentJSON(life.Body))
 	return err
 }
 
 func printOutcomes(out io.Writer, outcomes []events.Outcome) error {
 	if len(outcomes) == 0 {
-		_, err := fmt.Fprintln(out, "\nNo outcome yet: the processor has not come to it. If that lasts, see whether one runs.")
+		_, err := fmt.Fprintln(out, "\nNo outcome yet: no processor has processed it. If that lasts, check whether a "+
+			"processor "+
+			"runs.")
 		return err
 	}
 	fmt.Fprintln(out, "\nOutcomes")
 	for _, o := range outcomes {
-		due, beside := o.Due.String(), ""
+		due, original := o.Due.String(), ""
 		if o.Run != events.LiveRun {
-			due = "" // a run's failures are not tried again by themselves
+			due = "" // failures in a run are not retried automatically
 		}
 		if o.Original != nil {
-			beside = "the live outcome, " + o.Original.Status
+			original = "the live outcome, " + o.Original.Status
 		}
-		if err := facts(out, "  run "+strconv.FormatInt(o.Run, 10), o.Status, "  beside", beside, "  reason", o.Reason, "  object", object(o.ObjectType, o.ObjectID),
-			"  version", versionWords(o.Version), "  decided by", versionWords(o.DecidedBy), "  attempts", strconv.Itoa(o.Attempts),
-			"  tried again", due, "  at", o.At.String()); err != nil {
+		if err := printFields(out, "  run "+strconv.FormatInt(o.Run, 10), o.Status, "  instead of", original,
+			"  reason", o.Reason,
+			"  object", describeObject(o.ObjectType, o.ObjectID),
+			"  version", describeVersion(o.Version), "  decided by", describeVersion(o.DecidedBy), "  attempts",
+			strconv.Itoa(o.Attempts),
+			"  next attempt", due, "  at", o.At.String()); err != nil {
 			return err
 		}
 	}

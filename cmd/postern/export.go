@@ -17,136 +17,142 @@ import (
 	"github.com/postern-gateway/postern/internal/terminal"
 )
 
-// exporting are the flags of `postern export`.
-type exporting struct {
+// exportFlags are the flags of `postern export`.
+type exportFlags struct {
 	compress string
 	resume   bool
 }
 
 func newExportCommand(c *cli) *cobra.Command {
-	var x exporting
+	var x exportFlags
 	cmd := &cobra.Command{
 		Use:   "export FILE",
-		Short: "Write stored events to a file: a line of JSON each",
-		Long: `Write stored events to FILE, or to standard output where FILE is -: those that the flags choose, all if there are none, a line of JSON each, with
-the exact bytes of the body. A name that ends in .gz or .zst is compressed so. What is committed when the export begins is in it, whoever appends
-meanwhile.
+		Short: "Write stored events to a file, one JSON line each",
+		Long: `Write stored events to FILE, or to standard output if FILE is -, one JSON line each,
+with the exact bytes of the body. Flags select events; without flags all are written. A FILE that
+ends in .gz or .zst is compressed. The export contains everything that is committed when it starts.
 
-FILE has its name when it is whole; until then it is FILE.part, and FILE.state beside it tells how far it is. An export that was ended goes on there
-with --resume and the same flags. Retention does not wait for it: where a day of the log goes before it is read, the export ends with an error, and
-begins anew. postern import reads the file; docs/migrating.md shows both.`,
+Until it is complete, the file is FILE.part, with its progress in FILE.state. --resume with the same
+flags continues an interrupted export. Retention does not wait for it: if a day of the log is
+dropped before it is read, the export ends with an error and must start again. postern import reads
+the file; docs/migrating.md shows both.`,
 		Example: `  postern export events.ndjson.zst
   postern export march.ndjson.gz --source stripe --since 2026-03-01 --until 2026-04-01
   postern export events.ndjson.zst --resume
   postern export - --object-type customer --object cus_1Postern | jq -r .body`,
 		Args: wantArgs("FILE"),
 	}
-	filterFlags(cmd, admin.StoredParams)
-	cmd.Flags().StringVar(&x.compress, "compress", "", "`compression`: none, gzip or zstd (default: what FILE's name says)")
-	cmd.Flags().BoolVar(&x.resume, "resume", false, "go on with an export to FILE that was ended")
-	must(cmd.RegisterFlagCompletionFunc("compress", cobra.FixedCompletions([]string{"none", "gzip", "zstd"}, cobra.ShellCompDirectiveNoFileComp)))
+	filterFlags(cmd, admin.StoredEventParams)
+	cmd.Flags().StringVar(&x.compress, "compress", "", "`compression`: none, gzip or zstd (default: by the name of "+
+		"says)")
+	cmd.Flags().BoolVar(&x.resume, "resume", false, "continue an interrupted export to FILE")
+	must(cmd.RegisterFlagCompletionFunc("compress", cobra.FixedCompletions([]string{"none", "gzip", "zstd"},
+		cobra.ShellCompDirectiveNoFileComp)))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return x.run(cmd, c, pool, args[0], filterValues(cmd, admin.StoredParams))
+			return x.run(cmd, c, pool, args[0], filterValues(cmd, admin.StoredEventParams))
 		})
 	}
 	return cmd
 }
 
-func (x *exporting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, path string, values url.Values) error {
+func (x *exportFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, path string, values url.Values) error {
 	ctx := cmd.Context()
 	kind, err := x.compression(path)
 	if err != nil {
 		return err
 	}
 	if path == "-" && x.resume {
-		return usagef("--resume goes on with a file; what went to standard output is not known here")
+		return usagef("--resume continues a file; it cannot continue standard output")
 	}
-	filter, err := admin.PlanExport(ctx, pool, values)
+	filter, err := admin.ParseExportFilter(ctx, pool, values)
 	if err != nil {
 		return err
 	}
-	tell := newTeller(cmd.ErrOrStderr(), "exported", c.output == "json")
-	e := archive.Exporting{Pool: pool, Filter: filter, Compression: kind, Progress: tell.progress}
+	progress := newProgressLine(cmd.ErrOrStderr(), "exported", c.output == "json")
+	e := archive.ExportParams{Pool: pool, Filter: filter, Compression: kind, Progress: progress.update}
 	if path == "-" {
-		done, err := archive.Stream(ctx, e, cmd.OutOrStdout())
-		tell.end()
-		if err == nil && done.LeftOut > 0 {
-			fmt.Fprintln(cmd.ErrOrStderr(), "postern: left out", leftOut(done))
+		done, err := archive.ExportToWriter(ctx, e, cmd.OutOrStdout())
+		progress.finish()
+		if err == nil && done.Skipped > 0 {
+			fmt.Fprintln(cmd.ErrOrStderr(), "postern: omitted", describeOmitted(done))
 		}
 		return err
 	}
-	words := map[string]string{}
+	params := map[string]string{}
 	for name := range values {
-		words[name] = values.Get(name)
+		params[name] = values.Get(name)
 	}
-	done, err := archive.ToFile(ctx, e, path, words, x.resume)
-	tell.end()
+	done, err := archive.ExportToFile(ctx, e, path, params, x.resume)
+	progress.finish()
 	if err != nil {
-		return goOn(ctx, err, path, done)
+		return explainResume(ctx, err, path, done)
 	}
 	if c.output == "json" {
 		return printJSON(cmd.OutOrStdout(), done)
 	}
-	return facts(cmd.OutOrStdout(), "file", path, "events", strconv.FormatInt(done.Events, 10), "left out", leftOut(done), "bytes", strconv.FormatInt(done.Bytes, 10),
+	return printFields(cmd.OutOrStdout(), "file", path, "events", strconv.FormatInt(done.Events, 10), "omitted",
+		describeOmitted(done), "bytes", strconv.FormatInt(done.Bytes, 10),
 		"log read up to", strconv.FormatInt(done.Bound, 10))
 }
 
-// leftOut says what is in the log and not in the file.
-func leftOut(done archive.Exported) string {
-	if done.LeftOut == 0 {
+// describeOmitted says which events are in the log and not in the file.
+func describeOmitted(done archive.ExportResult) string {
+	if done.Skipped == 0 {
 		return ""
 	}
-	return counted(int(done.LeftOut), "event") + " whose bodies the log no longer has"
+	return countOf(int(done.Skipped), "event") + " without a stored body"
 }
 
-// goOn adds to the error of an export that something of it is done, and how the rest is got.
-func goOn(ctx context.Context, err error, path string, done archive.Exported) error {
-	if errors.Is(err, archive.ErrShort) || done.Bytes == 0 && ctx.Err() == nil {
+// explainResume adds to an error how much of the export is done and how to continue it.
+func explainResume(ctx context.Context, err error, path string, done archive.ExportResult) error {
+	if errors.Is(err, archive.ErrIncomplete) || done.Bytes == 0 && ctx.Err() == nil {
 		return err
 	}
-	return fmt.Errorf("%w; %s are in %s.part: the same command with --resume goes on", err, counted(int(done.Events), "event"), path)
+	return fmt.Errorf("%w; %s are in %s.part: run the same command with --resume to continue", err,
+		countOf(int(done.Events), "event"), path)
 }
 
-func (x *exporting) compression(path string) (archive.Compression, error) {
+func (x *exportFlags) compression(path string) (archive.Compression, error) {
 	switch kind := archive.Compression(x.compress); kind {
 	case "":
-		return archive.CompressionOf(path), nil
+		return archive.CompressionByName(path), nil
 	case archive.None, archive.Gzip, archive.Zstd:
 		return kind, nil
 	}
-	return "", usagef("compression %q is not known: write none, gzip or zstd", x.compress)
+	return "", usagef("compression %q is not known: use none, gzip or zstd", x.compress)
 }
 
-// teller tells on standard error how many events a job is through: on a terminal always in the same line, else in a new one now and then.
-type teller struct {
+// progressLine prints on standard error how many events a command has processed. On a terminal it
+// updates one line, otherwise it prints a new line at an interval.
+type progressLine struct {
 	out io.Writer
-	// screen is out if that is a terminal.
-	screen      *terminal.Screen
-	did         string
-	quiet       bool
-	began, told time.Time
-	from        int64
+	// screen is out if out is a terminal.
+	screen               *terminal.Screen
+	verb                 string
+	quiet                bool
+	startedAt, printedAt time.Time
+	startCount           int64
 }
 
-func newTeller(out io.Writer, did string, quiet bool) *teller {
-	t := &teller{out: out, did: did, quiet: quiet, began: time.Now(), told: time.Now(), from: -1}
+func newProgressLine(out io.Writer, did string, quiet bool) *progressLine {
+	t := &progressLine{out: out, verb: did, quiet: quiet, startedAt: time.Now(), printedAt: time.Now(), startCount: -1}
 	t.screen, _ = out.(*terminal.Screen)
 	return t
 }
 
-func (t *teller) progress(n int64) {
+func (t *progressLine) update(n int64) {
 	now := time.Now()
-	if t.from < 0 {
-		t.from, t.began = n, now // what was done by an earlier process is no part of the rate
+	if t.startCount < 0 {
+		t.startCount, t.startedAt = n, now // events of an earlier process do not count in the rate
 	}
-	if t.quiet || t.screen == nil && now.Sub(t.told) < tellEvery {
+	if t.quiet || t.screen == nil && now.Sub(t.printedAt) < lineInterval {
 		return
 	}
-	t.told = now
-	line := fmt.Sprintf("%s %d events", t.did, n)
-	if took := now.Sub(t.began).Seconds(); took > 1 {
-		line += fmt.Sprintf(", %.0f/s", float64(n-t.from)/took)
+	t.printedAt = now
+	line := fmt.Sprintf("%s %d events", t.verb, n)
+	if took := now.Sub(t.startedAt).Seconds(); took > 1 {
+		line += fmt.Sprintf(", %.0f/s", float64(n-t.startCount)/took)
 	}
 	if t.screen != nil {
 		_ = t.screen.Line(line)
@@ -155,17 +161,17 @@ func (t *teller) progress(n int64) {
 	}
 }
 
-// line prints something else in between.
-func (t *teller) line(text string) {
+// printAbove prints another line between updates.
+func (t *progressLine) printAbove(text string) {
 	if t.screen != nil {
 		_ = t.screen.Line("")
 	}
 	fmt.Fprintln(t.out, text)
 }
 
-// end leaves the line.
-func (t *teller) end() {
-	if t.screen != nil && !t.quiet && t.from >= 0 {
+// finish ends the line on a terminal.
+func (t *progressLine) finish() {
+	if t.screen != nil && !t.quiet && t.startCount >= 0 {
 		fmt.Fprintln(t.out)
 	}
 }

@@ -19,41 +19,48 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 )
 
-// importing are the flags of `postern import`.
-type importing struct {
-	format, source, receivedAt, bad, name, reason string
-	headers                                       []string
-	columns                                       map[string]string
-	dryRun                                        bool
+// importFlags are the flags of `postern import`.
+type importFlags struct {
+	format, source, receivedAt, badFile, name, reason string
+	headers                                           []string
+	columns                                           map[string]string
+	dryRun                                            bool
 }
 
 func newImportCommand(c *cli) *cobra.Command {
-	var im importing
+	var im importFlags
 	cmd := &cobra.Command{
 		Use:   "import FILE...",
-		Short: "Append the events of files to the log",
-		Long: `Append the events of files to the log, each once: one that is there already, imported or delivered, is a duplicate and changes nothing. So an import that
-was ended is simply run again. FILE is - for standard input; what is compressed with gzip or zstd is read as it is. Nothing is verified: you vouch for what
-is in the files. A running processor begins to apply the events at the end of the import.
+		Short: "Append the events in files to the log",
+		Long: `Append the events in files to the log, each once. An event that is already in the log
+is a duplicate and changes nothing, so an interrupted import is simply run again. FILE is - for
+standard input. Compression with gzip or zstd is detected. No signature is verified: only import
+files that you trust. A running processor starts to apply the events at the end of the import.
 
-Formats, found out where --format does not say:
-  postern  lines that postern export wrote; times, headers and names stay as they were
-  events   a line of JSON each: the body as the provider sends it
-  list     JSON arrays of such bodies, bare or as pages of an API ({"object":"list","data":[...]}); that the last page says has_more is told
-  csv      a row each, with names in the first; --map says which column is what, and a row without a body column is the body, as a JSON object. What
-           nothing names is named by the file's name, the row, and what the file holds up to there; --name gives standard input one
-  bodies   a folder, a file for each delivery; NAME.headers beside it has its headers, a line each
+Formats, detected if --format is not given:
+  postern  lines from postern export; times, headers and ids stay unchanged
+  events   one JSON line per event: the body as the provider sends it
+  list     JSON arrays of such bodies, plain or as pages of an API ({"object":"list","data":[...]}); a has_more on the
+           last page is reported
+  csv      one row per event, with column names in the first row. --map assigns the columns; without a body column the
+           row itself, as a JSON object, is the body. Without an event id, one is generated from the file's name, the
+           row and the content of the file up to it; --name names standard input
+  bodies   a folder with one file per delivery; NAME.headers next to it has its headers, one per line
 
-All but postern need --source, and name the events as the gateway would, which for some providers takes headers: --header, NAME.headers, or header.NAME in
---map. Such an event counts as received when it happened, where it says that, else when the file was changed; --received-at sets another time. It is what a
-version may not lie far ahead of, so it is never later than now.
+All formats except postern need --source. Events get their ids as in a gateway, which needs headers
+for some providers: --header, NAME.headers, or header.NAME in --map. The time of receipt is the
+event's own time, if it has one, else the file's time of modification; --received-at sets another.
+It is never later than now, because a version may not be far ahead of it.
 
-What is no event (its body cannot be the provider's, or nothing tells its type) is reported with its line, copied unchanged to FILE.bad, and makes the exit
-status 1; the rest is imported. A FILE.bad that holds something else is not written over. A conflict under a key that was made from file and row makes the exit status 1 too: the columns were mapped otherwise before.`,
+Lines that are not events (the provider cannot have sent the body, or its type is unknown) are
+reported with their number, copied unchanged to FILE.bad, and make the exit status 1; the rest is
+imported. A FILE.bad with other content is not overwritten. A conflict of a generated id makes the
+exit status 1 too: an earlier import used another --map.`,
 		Example: `  postern import events.ndjson.zst --dry-run
   postern import events.ndjson.zst
   stripe events list --limit 100 | postern import - --source stripe
-  postern import orders.csv --source shop --map event_id=webhook_id,header.X-Shopify-Topic=topic,received_at=created_at,body=payload
+  postern import orders.csv --source shop --map event_id=webhook_id,` +
+			`header.X-Shopify-Topic=topic,received_at=created_at,body=payload
   postern import bodies/ --source github --header 'X-GitHub-Event: issues'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -64,25 +71,30 @@ status 1; the rest is imported. A FILE.bad that holds something else is not writ
 	}
 	f := cmd.Flags()
 	f.StringVar(&im.format, "format", "", "`format` of the files: postern, events, list, csv or bodies")
-	f.StringVar(&im.source, "source", "", "`source` that everything is sent to")
-	f.StringArrayVar(&im.headers, "header", nil, "`header` that every delivery came with, as 'Name: value'; may be repeated")
-	f.StringToStringVar(&im.columns, "map", nil, "columns of a CSV file, as `field=column,...`: event_id, event_type, account, object_type, object_id, occurred_at, received_at, body, header.NAME")
-	f.StringVar(&im.receivedAt, "received-at", "", "`time` of receipt of everything (RFC 3339)")
-	f.StringVar(&im.name, "name", "", "`name` of the file in the keys of what nothing names (default: FILE's own, without its folder)")
-	f.StringVar(&im.bad, "bad", "", "`file` for what is no event (default: FILE.bad)")
-	reasonFlag(cmd, &im.reason)
-	f.BoolVar(&im.dryRun, "dry-run", false, "say what would become of it and write nothing")
-	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"postern", "events", "list", "csv", "bodies"}, cobra.ShellCompDirectiveNoFileComp)))
+	f.StringVar(&im.source, "source", "", "`source` of all events")
+	f.StringArrayVar(&im.headers, "header", nil, "`header` of every delivery, as 'Name: value'; may be "+
+		"repeated")
+	f.StringToStringVar(&im.columns, "map", nil, "columns of a CSV file, as `field=column,...`: event_id, "+
+		"event_type, account, object_type, object_id, occurred_at, received_at, body, header.NAME")
+	f.StringVar(&im.receivedAt, "received-at", "", "`time` of receipt of all events (RFC 3339)")
+	f.StringVar(&im.name, "name", "", "`name` of the file in generated event ids (default: the name of FILE "+
+		"without its folder)")
+	f.StringVar(&im.badFile, "bad", "", "`file` for lines that are not events (default: FILE.bad)")
+	addReasonFlag(cmd, &im.reason)
+	f.BoolVar(&im.dryRun, "dry-run", false, "show the result and write nothing")
+	must(cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{"postern", "events", "list", "csv", "bodies"},
+			cobra.ShellCompDirectiveNoFileComp)))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return im.run(cmd, c, args) }
 	return cmd
 }
 
-func (im *importing) run(cmd *cobra.Command, c *cli, paths []string) error {
-	order, err := im.order(paths)
+func (im *importFlags) run(cmd *cobra.Command, c *cli, paths []string) error {
+	order, err := im.options(paths)
 	if err != nil {
 		return err
 	}
-	if order.Sources, err = c.sources(); err != nil {
+	if order.Sources, err = c.importSources(); err != nil {
 		return err
 	}
 	role := gatewayRole
@@ -94,66 +106,76 @@ func (im *importing) run(cmd *cobra.Command, c *cli, paths []string) error {
 		return err
 	}
 	defer order.Pool.Close()
-	if !im.dryRun { // before it begins: it is many transactions, and what it brings in is never without a row
+	if !im.dryRun { // The audit entry is written first, because the import uses many transactions.
 		said := url.Values{"file": paths}
 		if im.source != "" {
 			said.Set("source", im.source)
 		}
-		if err := admin.Note(cmd.Context(), order.Pool, because(im.reason), "import", said.Encode()); err != nil {
+		if err := admin.RecordAction(cmd.Context(), order.Pool, operatorWithReason(im.reason), "import",
+			said.Encode()); err != nil {
 			return err
 		}
 	}
-	tell := newTeller(errs, "read", c.output == "json")
-	order.Stdin, order.Progress = cmd.InOrStdin(), tell.progress
-	order.Report = func(where string, why error) { tell.line(plain(where) + ": " + plain(why.Error())) }
-	done, err := archive.Import(cmd.Context(), order, paths...)
-	tell.end()
-	if err == nil || done.Read > 0 {
-		err = errors.Join(err, im.tell(cmd.OutOrStdout(), c, done))
+	progress := newProgressLine(errs, "read", c.output == "json")
+	order.Stdin, order.Progress = cmd.InOrStdin(), progress.update
+	order.Report = func(where string, why error) {
+		progress.printAbove(escapeControl(where) + ": " + escapeControl(why.Error()))
 	}
-	if !im.dryRun && done.New > 0 {
-		tell.line("postern: " + wantApplied(cmd.Context(), c, errs))
+	done, err := archive.Import(cmd.Context(), order, paths...)
+	progress.finish()
+	if err == nil || done.Read > 0 {
+		err = errors.Join(err, im.printResult(cmd.OutOrStdout(), c, done))
+	}
+	if !im.dryRun && done.Added > 0 {
+		progress.printAbove("postern: " + requestApply(cmd.Context(), c, errs))
 	}
 	switch {
 	case errors.Is(err, events.ErrUnavailable), err != nil && cmd.Context().Err() != nil:
-		return fmt.Errorf("%w; run the same again: what is imported already is passed over", err)
+		return fmt.Errorf("%w; run the same command again: it skips what is imported already", err)
 	case err == nil && done.MadeConflict > 0:
-		return fmt.Errorf("%d of the conflicts are rows whose keys were made from file and row: was the file imported before with another --map? --name NAME tells two imports apart", done.MadeConflict)
+		return fmt.Errorf("%d of the conflicts are rows whose ids were generated from file and row: was the file "+
+			"imported before with another --map? Use --name NAME to tell two imports apart", done.MadeConflict)
 	case err == nil && done.Bad > 0:
 		return errReported
 	}
 	return err
 }
 
-// wantApplied has the events that were imported applied now, and says when they are.
-func wantApplied(ctx context.Context, c *cli, errs io.Writer) string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // what was imported before Ctrl-C is applied too
+// requestApply asks the processors to apply the imported events now, and returns a message about
+// it.
+func requestApply(ctx context.Context, c *cli, errs io.Writer) string {
+	// after Ctrl-C, the events imported so far are applied too
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	pool, err := c.connectAs(ctx, errs, operatorRole, 1)
 	if err == nil {
 		defer pool.Close()
-		_, err = processor.Heal(ctx, pool, because("").String(), "events were imported")
+		_, err = processor.RequestRepublish(ctx, pool, operatorWithReason("").String(), "events were imported")
 	}
 	if err != nil {
-		return "a running processor applies the new events after about a minute, since it cannot be asked to begin now: " + err.Error()
+		return "a running processor applies the new events after about a minute, because it could not be asked to " +
+			"start " +
+			"now: " + err.Error()
 	}
-	return "a running processor begins to apply the new events now"
+	return "a running processor starts to apply the new events now"
 }
 
-// order reads the flags.
-func (im *importing) order(paths []string) (o archive.Importing, err error) {
-	o = archive.Importing{Into: im.source, Format: archive.Format(im.format), Map: im.columns, DryRun: im.dryRun, BadPath: im.bad, Name: im.name, Now: time.Now()}
-	known := false
+// options reads the flags.
+func (im *importFlags) options(paths []string) (o archive.ImportParams, err error) {
+	o = archive.ImportParams{Target: im.source, Format: archive.Format(im.format), Map: im.columns, DryRun: im.dryRun,
+		BadPath: im.badFile, Name: im.name, Now: time.Now()}
+	formatKnown := false
 	for _, f := range archive.Formats {
-		known = known || f == o.Format
+		formatKnown = formatKnown || f == o.Format
 	}
 	switch {
-	case !known && im.format != "":
-		return o, usagef("format %q is not known: write postern, events, list, csv or bodies", im.format)
-	case im.bad != "" && len(paths) > 1:
-		return o, usagef("of several files each has a file of its own for what is no event: leave out --bad, or import one after the other")
+	case !formatKnown && im.format != "":
+		return o, usagef("format %q is not known: use postern, events, list, csv or bodies", im.format)
+	case im.badFile != "" && len(paths) > 1:
+		return o, usagef("--bad names one file, but several files are imported: omit --bad, or " +
+			"import the files one by one")
 	case im.name != "" && len(paths) > 1:
-		return o, usagef("--name is that of one file: import one after the other")
+		return o, usagef("--name names one file: import the files one by one")
 	}
 	if err := archive.CheckMap(im.columns); err != nil {
 		return o, usagef("--map: %v", err)
@@ -165,47 +187,51 @@ func (im *importing) order(paths []string) (o archive.Importing, err error) {
 	}
 	if im.receivedAt != "" {
 		if o.ReceivedAt, err = time.Parse(time.RFC3339Nano, im.receivedAt); err != nil {
-			return o, usagef("--received-at %q: write it as 2026-03-01T12:00:00Z", im.receivedAt)
+			return o, usagef("--received-at %q: use the format 2026-03-01T12:00:00Z", im.receivedAt)
 		}
 	}
 	return o, nil
 }
 
-// tell says what came of it.
-func (im *importing) tell(out io.Writer, c *cli, done archive.Imported) error {
+// printResult prints the result of the import.
+func (im *importFlags) printResult(out io.Writer, c *cli, done archive.ImportResult) error {
 	if c.output == "json" {
 		return printJSON(out, done)
 	}
-	fresh := "new"
+	newLabel := "new"
 	if im.dryRun {
-		fresh = "would be new"
+		newLabel = "would be new"
 	}
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	some := func(n int64, what string) string {
+	format := func(n int64) string { return strconv.FormatInt(n, 10) }
+	countWith := func(n int64, what string) string {
 		if n == 0 {
 			return "0"
 		}
-		return number(n) + what
+		return format(n) + what
 	}
-	count := number(done.New)
+	count := format(done.Added)
 	if done.AtMost {
-		count = "at most " + count + ": too many for a dry run to find those that have the key of an earlier one"
+		count = "at most " + count + ": too many for a dry run to find those with the id of an earlier one"
 	}
-	if err := facts(out, "read", number(done.Read), fresh, count, "duplicate", number(done.Duplicate),
-		"conflict", some(done.Conflict, ": other content under a key that is there; see postern conflicts list"), "bad", some(done.Bad, ": no events; reported and set aside")); err != nil {
+	if err := printFields(out, "read", format(done.Read), newLabel, count, "duplicate", format(done.Duplicate),
+		"conflict", countWith(done.Conflict, ": the same event id with different content; see postern conflicts list"),
+		"bad",
+		countWith(done.Bad, ": not an event; copied to the .bad file")); err != nil {
 		return err
 	}
 	if done.More {
-		fmt.Fprintln(out, "The last page says has_more: there are events behind it that are in none of these files.")
+		fmt.Fprintln(out, "The last page says has_more: the provider has more events, which are in none of these "+
+			"files.")
 	}
-	if done.New > 0 && !im.dryRun {
-		fmt.Fprintln(out, "A running processor applies them after a minute.")
+	if done.Added > 0 && !im.dryRun {
+		fmt.Fprintln(out, "A running processor applies them in about a minute.")
 	}
 	return nil
 }
 
-// sources are what can be imported into. Where none are known, a file of ours may still name those of the log.
-func (c *cli) sources() (map[string]archive.Source, error) {
+// importSources returns the sources that events can be imported into. Without a configuration, a
+// file of postern export may still name sources of the log.
+func (c *cli) importSources() (map[string]archive.Source, error) {
 	endpoints, err := c.endpoints(config.LoadSources)
 	if err != nil && !errors.Is(err, errNoSources) {
 		return nil, err

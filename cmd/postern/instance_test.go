@@ -24,7 +24,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// knownInstance is an instance file as a running instance writes it.
+// knownInstance writes the instance file of a running instance.
 func knownInstance(t *testing.T, db *testkit.DB) *config.Instance {
 	t.Helper()
 	id, err := postgres.Identity(t.Context(), db.URL)
@@ -41,19 +41,21 @@ func TestCommands_addressLeadsToOtherDatabase_refuse(t *testing.T) {
 	in := knownInstance(t, b.db)
 	b.write(t, in)
 	b.run(t, "events", "list").want(t, 0, "No events.", "")
-	in.DatabaseURL = other.db.URL // as where a socket or a port belongs to another instance by now
+	in.DatabaseURL = other.db.URL // the socket or the port belongs to another instance now
 	b.write(t, in)
-	for _, command := range []string{"events list", "migrate status", "migrate up", "retry evt_of_the_other --yes --no-wait"} {
+	for _, command := range []string{"events list", "migrate status", "migrate up",
+		"retry evt_of_the_other --yes --no-wait"} {
 		r := b.run(t, strings.Fields(command)...)
-		r.want(t, 1, "", "leads to another instance by now: start the one of this folder again")
+		r.want(t, 1, "", "belongs to another instance now: start the instance of this folder again")
 		if strings.Contains(r.out, "evt_of_the_other") {
 			t.Errorf("%s prints an event of the other instance: %s", command, r.out)
 		}
 	}
-	if r := b.run(t, "doctor", "--dev", "--all"); r.status == 0 || !strings.Contains(r.out, "another database than expected") {
+	if r := b.run(t, "doctor", "--dev", "--all"); r.status == 0 ||
+		!strings.Contains(r.out, "a different database than expected") {
 		t.Errorf("doctor: %+v", r)
 	}
-	if rows := other.db.Rows(t, `SELECT action FROM audit`); len(rows) > 0 {
+	if rows := other.db.QueryStrings(t, `SELECT action FROM audit`); len(rows) > 0 {
 		t.Errorf("the other instance was changed: %v", rows)
 	}
 }
@@ -67,7 +69,7 @@ func TestCommands_configNamesOtherDatabaseThanDir_refuse(t *testing.T) {
 		noError(t, os.WriteFile(file, []byte("database: {url: '"+url+"'}\n"), 0o600))
 		return b.run(t, "--config", file, "events", "list")
 	}
-	list(b.db.URL+"&application_name=operator").want(t, 0, "No events.", "") // the same one by another address
+	list(b.db.URL+"&application_name=operator").want(t, 0, "No events.", "") // the same database at another address
 	list(other.db.URL).want(t, 1, "", "names another database than the instance in "+b.dir)
 }
 
@@ -88,9 +90,11 @@ func TestCommands_variableNamesOtherDatabaseThanDir_refuse(t *testing.T) {
 	}
 	variable := "POSTERN_DATABASE_URL="
 	list(b.dir, variable+b.db.URL).want(t, 0, "No events.", "")
-	list(b.dir, variable+other.db.URL).want(t, 1, "", "POSTERN_DATABASE_URL names another database than the instance in "+b.dir)
-	list(b.dir, "POSTERN_DATABSE_URL="+other.db.URL).want(t, 1, "", "POSTERN_DATABSE_URL: is no setting; did you mean POSTERN_DATABASE_URL?")
-	list(t.TempDir(), variable+other.db.URL).want(t, 1, "", "for the database of POSTERN_DATABASE_URL leave out --dir")
+	list(b.dir, variable+other.db.URL).want(t, 1, "", "POSTERN_DATABASE_URL names another database than the instance "+
+		"in "+b.dir)
+	list(b.dir, "POSTERN_DATABSE_URL="+other.db.URL).want(t, 1, "",
+		"POSTERN_DATABSE_URL: is not a setting; did you mean POSTERN_DATABASE_URL?")
+	list(t.TempDir(), variable+other.db.URL).want(t, 1, "", "to use the database of POSTERN_DATABASE_URL omit --dir")
 }
 
 func TestCommands_copiedFolder_refuse(t *testing.T) {
@@ -101,13 +105,14 @@ func TestCommands_copiedFolder_refuse(t *testing.T) {
 		err = os.WriteFile(filepath.Join(dir, config.InstanceFile), text, 0o600)
 	}
 	noError(t, err)
-	for _, command := range []string{"events list", "send stripe invoice.paid", "top --once", "health", "stream status"} {
+	for _, command := range []string{"events list", "send stripe invoice.paid", "top --once", "health",
+		"stream status"} {
 		execute(t.Context(), "", append([]string{"--dir", dir}, strings.Fields(command)...)...).want(t, 1, "",
-			"tells how to reach the instance in "+b.dir)
+			"it belongs to the instance in "+b.dir)
 	}
 }
 
-// A port is given to another process after the instance has stopped.
+// Another process gets the port after the instance has stopped.
 func TestCommands_portBelongsToOtherInstance_refuse(t *testing.T) {
 	t.Parallel()
 	b, _ := sendSetup(t)
@@ -124,7 +129,7 @@ func TestCommands_portBelongsToOtherInstance_refuse(t *testing.T) {
 	noError(t, err)
 	in.IngestURL, in.AdminURL, in.ID = server.URL, server.URL, "one"
 	b.write(t, in)
-	const refused = "another process has its port"
+	const refused = "another process uses its port"
 	b.run(t, "send", "stripe", "invoice.paid").want(t, 1, "", refused)
 	b.run(t, "health").want(t, 1, "", refused)
 	if r := b.run(t, "top", "--once", "--every", "100ms"); !strings.Contains(r.out+r.errs, refused) {
@@ -149,10 +154,10 @@ func TestHealth_withoutURL_asksInstanceOfDir(t *testing.T) {
 	select {
 	case path := <-asked:
 		if path != "/readyz" {
-			t.Errorf("asked for %s", path)
+			t.Errorf("requested %s", path)
 		}
 	default:
-		t.Error("the instance was not asked")
+		t.Error("the instance received no request")
 	}
 }
 
@@ -173,21 +178,24 @@ func TestSameServers_byHostAndPort(t *testing.T) {
 	}
 }
 
-// runMain in the environment makes the test's program the command itself.
+// runMain in the environment makes the test binary the command itself.
 const runMain = "RUN_POSTERN_MAIN"
 
-// serve collects garbage as the daemons do, and nobody has to read its log for it to begin and to stop.
-func TestServeWithoutAReader(t *testing.T) {
+// serve tunes the garbage collector like the daemons, and starts and stops even if its log is not
+// read.
+func TestServe_stderrIsNotRead_keepsRunning(t *testing.T) {
 	t.Parallel()
 	file, dir := filepath.Join(t.TempDir(), "postern.yaml"), t.TempDir()
-	settings := "database: {url: '" + testkit.Database(t).URL + "'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n"
+	settings := "database: {url: '" + testkit.Database(t).URL + "'}\nsources: {stripe: {provider: stripe, secrets: " +
+		"[{name: n, value: whsec_secret_of_a_test}]}}\n"
 	noError(t, os.WriteFile(file, []byte(settings), 0o600))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "serve", "--config", file, "--dir", dir, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	cmd := exec.CommandContext(ctx, os.Args[0], "serve", "--config", file, "--dir", dir, "--listen", "127.0.0.1:0",
+		"--admin", "127.0.0.1:0")
 	cmd.Env, cmd.Stderr = serveEnvironment(), fullPipe(t)
 	noError(t, cmd.Start())
-	defer cmd.Wait() // nothing where it was waited for; else its end is that of ctx
+	defer cmd.Wait() // nothing while it is expected to run; afterwards it ends with ctx
 	defer cancel()
 
 	limit := fmt.Sprintf("\ngo_gc_gomemlimit_bytes %g\n", float64(config.Default().Ingest.QueueBytes+384<<20))
@@ -198,7 +206,8 @@ func TestServeWithoutAReader(t *testing.T) {
 	}
 }
 
-// serveEnvironment is ours without what would configure the command, or the collector.
+// serveEnvironment is the environment without variables that configure the command or the
+// collector.
 func serveEnvironment() []string {
 	env := []string{runMain + "=1"}
 	for _, v := range os.Environ() {
@@ -209,7 +218,7 @@ func serveEnvironment() []string {
 	return env
 }
 
-// fullPipe is an end into which nothing more goes, and from whose other end nobody reads.
+// fullPipe is the write end of a full pipe whose other end is not read.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -222,7 +231,7 @@ func fullPipe(t *testing.T) *os.File {
 	return w
 }
 
-// metricsHold asks the instance in a folder for its metrics and looks for a line.
+// metricsHold searches a line in the metrics of the instance in a folder.
 func metricsHold(t *testing.T, dir, line string) error {
 	t.Helper()
 	in, err := config.ReadInstance(dir)
@@ -245,7 +254,7 @@ func metricsHold(t *testing.T, dir, line string) error {
 	return err
 }
 
-func TestHealth(t *testing.T) {
+func TestHealth_statusOfDaemon_isExitStatus(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
 	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -274,49 +283,53 @@ func TestHealth(t *testing.T) {
 	ask("--url", daemon.URL+"/readyz").want(t, 0, "ok", "")
 	ask("--url", daemon.URL+"/stopping").want(t, 1, "", "503 Service Unavailable: not ready. stopping")
 	ask("--url", daemon.URL+"/elsewhere").want(t, 1, "", "302 Found")
-	ask("--url", daemon.URL+"/hangs", "--timeout", "50ms").want(t, 1, "", "no answer within 50ms")
+	ask("--url", daemon.URL+"/hangs", "--timeout", "50ms").want(t, 1, "", "no response within 50ms")
 	ask("--url", gone.URL+"/readyz").want(t, 1, "", "connection refused")
-	ask("--url", "127.0.0.1:8081").want(t, 2, "", "is no URL to ask")
+	ask("--url", "127.0.0.1:8081").want(t, 2, "", "is not a valid URL")
 	ask("extra").want(t, 2, "", "takes no arguments")
 }
 
-func TestTokenCommands(t *testing.T) {
+func TestToken_createListRevoke(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "token", "list").want(t, 0, "No tokens.", "")
 	made := b.run(t, "token", "create", "--role", "reader", "--name", "grafana", "--expires", "90d")
-	made.want(t, 0, "", "Token grafana, reader, holds until 20")
+	made.want(t, 0, "", "Token grafana, reader, is valid until 20")
 	if !regexp.MustCompile(`^postern_[A-Z2-7]{52}\n$`).MatchString(made.out) {
 		t.Errorf("standard output is %q, want the token alone", made.out)
 	}
 	var shown struct{ Name, Token, Digest string }
 	asJSON := b.run(t, "token", "create", "--role", "operator", "--name", "deploy", "-o", "json")
-	if err := json.Unmarshal([]byte(asJSON.out), &shown); err != nil || shown.Name != "deploy" || len(shown.Token) != 60 {
+	if err := json.Unmarshal([]byte(asJSON.out), &shown); err != nil || shown.Name != "deploy" ||
+		len(shown.Token) != 60 {
 		t.Errorf("%v: %s", err, asJSON.out)
 	}
 	list := b.run(t, "token", "list")
 	list.want(t, 0, "deploy", "")
-	if strings.Contains(list.out, strings.TrimSpace(made.out)) || strings.Contains(b.run(t, "token", "list", "-o", "json").out, shown.Token) {
+	if strings.Contains(list.out, strings.TrimSpace(made.out)) ||
+		strings.Contains(b.run(t, "token", "list", "-o", "json").out, shown.Token) {
 		t.Error("a list shows a token")
 	}
-	b.run(t, "token", "revoke", "deploy").want(t, 0, "Token deploy is revoked since 20", "")
+	b.run(t, "token", "revoke", "deploy").want(t, 0, "Token deploy was revoked at 20", "")
 	b.run(t, "token", "list").want(t, 0, "revoked", "")
 	b.run(t, "token", "revoke", "nobody").want(t, 3, "", "token nobody: not found")
 	for want, args := range map[string][]string{
-		"there is or was a token deploy": {"--role", "reader", "--name", "deploy"},
-		"write reader or operator":       {"--role", "root", "--name", "x"},
-		"write lower case":               {"--role", "reader"},
-		"or how long from now":           {"--role", "reader", "--name", "x", "--expires", "soon"},
-		"which is past":                  {"--role", "reader", "--name", "x", "--expires", "2020-01-01"},
+		"a token deploy exists or existed": {"--role", "reader", "--name", "deploy"},
+		"write reader or operator":         {"--role", "root", "--name", "x"},
+		"write lower case":                 {"--role", "reader"},
+		"or how long from now":             {"--role", "reader", "--name", "x", "--expires", "soon"},
+		"which is in the past":             {"--role", "reader", "--name", "x", "--expires", "2020-01-01"},
 	} {
 		b.run(t, append([]string{"token", "create"}, args...)...).want(t, 2, "", want)
 	}
 }
 
-// A token goes to whom it is meant for: over TLS, or not further than this machine.
-func TestWhereATokenIsSent(t *testing.T) {
+// A token is sent only over TLS or on this machine.
+func TestAuthorize_plainHTTPToOtherHost_sendsNoToken(t *testing.T) {
 	t.Parallel()
-	for url, sent := range map[string]bool{"https://postern.internal/metrics": true, "http://127.0.0.1:8081/": true, "http://[::1]:8081/": true, "http://localhost:8081/": true,
+	for url, sent := range map[string]bool{"https://postern.internal/metrics": true,
+		"http://127.0.0.1:8081/": true,
+		"http://[::1]:8081/":     true, "http://localhost:8081/": true,
 		"http://10.0.0.5:9090/metrics": false, "http://localhost.evil.example/": false} {
 		req := httptest.NewRequest(http.MethodGet, url, nil)
 		authorize(req, "postern_x")
@@ -326,29 +339,31 @@ func TestWhereATokenIsSent(t *testing.T) {
 	}
 }
 
-func TestAskingOverTLS(t *testing.T) {
+func TestClientFlags_tls_verifiesServerAndSendsCertificate(t *testing.T) {
 	t.Parallel()
 	daemon := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" && r.Header.Get("Authorization") != "Bearer postern_x" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		_, _ = w.Write([]byte("# TYPE postern_build_info gauge\npostern_build_info 1\n")) // the asker checks it
+		_, _ = w.Write([]byte("# TYPE postern_build_info gauge\npostern_build_info 1\n")) // the client verifies it
 	}))
 	daemon.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	daemon.StartTLS()
 	t.Cleanup(daemon.Close)
 	dir := t.TempDir()
 	ca, token := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token")
-	for path, text := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: daemon.Certificate().Raw}), token: []byte("postern_x\n")} {
+	for path, text := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: daemon.Certificate().Raw}), token: []byte("postern_x\n")} {
 		noError(t, os.WriteFile(path, text, 0o600))
 	}
 	ask := func(args ...string) result { return execute(context.Background(), "", args...) }
 	ask("health", "--url", daemon.URL+"/readyz", "--ca", ca).want(t, 0, "ok", "")
 	ask("health", "--url", daemon.URL+"/readyz").want(t, 1, "", "certificate")
 	ask("health", "--url", daemon.URL+"/readyz", "--ca", token).want(t, 2, "", "holds no certificate")
-	ask("health", "--url", daemon.URL+"/readyz", "--ca", ca, "--cert", ca).want(t, 2, "", "--cert and --key go together")
+	ask("health", "--url", daemon.URL+"/readyz", "--ca", ca, "--cert", ca).want(t, 2, "",
+		"--cert and --key go together")
 	ask("top", "--once", "--every", "100ms", "--from", daemon.URL, "--ca", ca, "--token-file", token).want(t, 0, "", "")
 	refused := ask("top", "--once", "--every", "100ms", "--from", daemon.URL, "--ca", ca)
-	refused.want(t, 1, "give a token with --token-file or POSTERN_ADMIN_TOKEN", "no process answers")
+	refused.want(t, 1, "give a token with --token-file or POSTERN_ADMIN_TOKEN", "no process responds")
 }

@@ -18,13 +18,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(runMain) != "" { // this is a process that a test started
+	if os.Getenv(runMain) != "" { // this process was started by a test
 		main()
 	}
 	testkit.Main(m)
 }
 
-// testBundle is an instance whose daemons do not run: a database, and the file that tells where it is.
+// testBundle is an instance without running daemons: a database and its instance file.
 type testBundle struct {
 	dir   string
 	db    *testkit.DB
@@ -35,7 +35,8 @@ func setup(t *testing.T) *testBundle {
 	t.Helper()
 	b := &testBundle{dir: t.TempDir(), db: testkit.Database(t)}
 	var err error
-	if b.known, err = events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"}); err != nil {
+	if b.known, err = events.RegisterSources(t.Context(), b.db.Pool,
+		map[string]string{"stripe": "stripe", "shop": "shopify"}); err != nil {
 		t.Fatal(err)
 	}
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL, IngestURL: "http://127.0.0.1:1"})
@@ -47,13 +48,13 @@ func (b *testBundle) write(t *testing.T, in *config.Instance) {
 	noError(t, config.WriteInstance(b.dir, in))
 }
 
-// result is what a command line did.
+// result is the result of a command line.
 type result struct {
 	status    int
 	out, errs string
 }
 
-// run runs a command line against the instance.
+// run runs a command line with the instance.
 func (b *testBundle) run(t *testing.T, args ...string) result {
 	t.Helper()
 	return execute(t.Context(), "", append([]string{"--dir", b.dir}, args...)...)
@@ -65,7 +66,7 @@ func execute(ctx context.Context, in string, args ...string) result {
 	return result{status, out.String(), errs.String()}
 }
 
-// want fails unless a command ended with a status and its outputs hold the given texts.
+// want fails unless a command ended with a status and its outputs contain the given texts.
 func (r result) want(t *testing.T, status int, out, errs string) {
 	t.Helper()
 	if r.status != status || !strings.Contains(r.out, out) || !strings.Contains(r.errs, errs) {
@@ -79,21 +80,28 @@ func (r result) want(t *testing.T, status int, out, errs string) {
 // append stores an event of a source.
 func (b *testBundle) append(t *testing.T, source, key, body string) int64 {
 	t.Helper()
-	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number[source], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
-		Headers: []byte(`{"Stripe-Signature":"t=1"}`), Verification: []byte(`{"scheme":"stripe-v1","secret":"main"}`), Body: []byte(body),
-		Events: []provider.Event{{Key: key, Type: "customer.updated", ObjectType: "customer", ObjectID: "cus_1", OccurredAt: time.Unix(1_790_000_000, 0),
-			Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
+	receipts, err := events.Append(t.Context(), b.db.Pool,
+		[]events.Delivery{{Source: b.known.Number[source], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
+			Headers:      []byte(`{"Stripe-Signature":"t=1"}`),
+			Verification: []byte(`{"scheme":"stripe-v1","secret":"main"}`),
+			Body:         []byte(body),
+			Events: []provider.Event{{Key: key, Type: "customer.updated", ObjectType: "customer", ObjectID: "cus_1",
+				OccurredAt:  time.Unix(1_790_000_000, 0),
+				Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
 	noError(t, err)
 	return receipts[0][0].ID
 }
 
-// object stores an object of an account.
-func (b *testBundle) object(t *testing.T, source, account string, last int64) {
+// insertObject stores an object of an account.
+func (b *testBundle) insertObject(t *testing.T, source, account string, last int64) {
 	t.Helper()
 	_, err := b.db.Pool.Exec(t.Context(), `
-		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi,
-		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
-		VALUES ($1, $2, 'customer', 'cus_1', false, 1790000000000000, 0, 1, '[]', false, 0, 0, 1790000001000000, true, false, '\x00', '\x00', '{"name": "Ada"}', false,
+		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen,
+			version_rank, tie_set, overflow, window_lo, window_hi,
+		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+		  	rule_version, created_at, updated_at)
+		VALUES ($1, $2, 'customer', 'cus_1', false, 1790000000000000, 0, 1, '[]', false, 0, 0, 1790000001000000, true,
+			false, '\x00', '\x00', '{"name": "Ada"}', false,
 		  $3, 4, 1, now(), now())`, b.known.Number[source], account, last)
 	noError(t, err)
 }
@@ -101,13 +109,15 @@ func (b *testBundle) object(t *testing.T, source, account string, last int64) {
 func (b *testBundle) outcome(t *testing.T, event int64, status string) {
 	t.Helper()
 	_, err := b.db.Pool.Exec(t.Context(), `
-		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version, decided_by, attempts, at, rule_version)
-		VALUES ($1, 0, 1, 7, '', 'customer', 'cus_1', $2, 'newer than what was stored', '{"final":false,"at":1790000000000000,"seen":0,"rank":1}', NULL, 1, now(), 1)`,
+		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version,
+			decided_by, attempts, at, rule_version)
+		VALUES ($1, 0, 1, 7, '', 'customer', 'cus_1', $2, 'newer than what was stored',
+			'{"final":false,"at":1790000000000000,"seen":0,"rank":1}', NULL, 1, now(), 1)`,
 		event, status)
 	noError(t, err)
 }
 
-func TestUsage(t *testing.T) {
+func TestCommands_wrongUsage_explainsRemedy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, tc := range []struct {
@@ -122,16 +132,16 @@ func TestUsage(t *testing.T) {
 		{[]string{"events", "list", "-o", "xml"}, 2, "write -o table or -o json"},
 		{[]string{"events", "list", "--limit", "-1"}, 2, "0 lists all"},
 		{[]string{"events", "list", "--since", "soon"}, 2, "an RFC 3339 time, a date, or how long ago"},
-		{[]string{"events", "list", "--status", "lost"}, 2, "known are pending, applied"},
-		{[]string{"events", "list", "--source", "nobody"}, 2, "known are shop, stripe"},
-		{[]string{"events", "list", "--object-id", "\xff"}, 2, "object_id: the text has"},
+		{[]string{"events", "list", "--status", "lost"}, 2, "choose one of pending, applied"},
+		{[]string{"events", "list", "--source", "nobody"}, 2, "the known sources are shop, stripe"},
+		{[]string{"events", "list", "--object-id", "\xff"}, 2, "object_id: the text contains"},
 		{[]string{"objects", "show", "stripe", "customer", "\xff"}, 2, `ID "\xff" is not valid UTF-8`},
 		{[]string{"events", "show", "evt_none"}, 3, "event evt_none: not found"},
 		{[]string{"events", "show", "17"}, 3, "event 17: not found"},
 		{[]string{"objects", "show", "stripe", "customer", "none"}, 3, "not found"},
-		{[]string{"objects", "show", "nobody", "customer", "none"}, 3, "known are shop, stripe"},
+		{[]string{"objects", "show", "nobody", "customer", "none"}, 3, "the known sources are shop, stripe"},
 		{[]string{"rejections", "show", "1"}, 3, "rejection 1: not found"},
-		{[]string{"rejections", "show", "x"}, 2, `"x" is no id`},
+		{[]string{"rejections", "show", "x"}, 2, `"x" is not a valid id`},
 		{[]string{"conflicts", "show", "1"}, 3, "conflict 1: not found"},
 		{[]string{"--config", "/nowhere.yaml", "events", "list"}, 1, "/nowhere.yaml"},
 		{[]string{"--dir", t.TempDir(), "events", "list"}, 1, "start one with `postern dev"},
@@ -140,9 +150,9 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestEveryCommandHasHelpAndExamples(t *testing.T) {
+func TestCommands_helpAndExamples_exist(t *testing.T) {
 	t.Parallel()
-	commands := newRoot().Commands()
+	commands := newRootCommand().Commands()
 	for len(commands) > 0 {
 		cmd := commands[0]
 		commands = append(commands[1:], cmd.Commands()...)
@@ -153,7 +163,7 @@ func TestEveryCommandHasHelpAndExamples(t *testing.T) {
 	}
 }
 
-func TestEventsListAndShow(t *testing.T) {
+func TestEvents_listAndShow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "events", "list").want(t, 0, "No events.", "")
@@ -172,7 +182,8 @@ func TestEventsListAndShow(t *testing.T) {
 	b.run(t, "events", "list", "--status", "applied", "-o", "json").want(t, 0, fmt.Sprintf(`"id":"%d"`, id), "")
 	for _, arg := range []string{"evt_1", fmt.Sprint(id)} {
 		r := b.run(t, "events", "show", arg)
-		for _, text := range []string{"evt_1, customer.updated", "applied", "newer than what was stored", "at 2026-09-21T", "Conflicts", `"id": "evt_1"`, `"secret": "main"`} {
+		for _, text := range []string{"evt_1, customer.updated", "applied", "newer than what was stored",
+			"at 2026-09-21T", "Conflicts", `"id": "evt_1"`, `"secret": "main"`} {
 			r.want(t, 0, text, "")
 		}
 	}
@@ -180,7 +191,8 @@ func TestEventsListAndShow(t *testing.T) {
 		t.Errorf("raw: %q", r.out)
 	}
 	var life map[string]any
-	if r := b.run(t, "events", "show", "evt_1", "-o", "json"); json.Unmarshal([]byte(r.out), &life) != nil || len(life["conflicts"].([]any)) != 1 {
+	if r := b.run(t, "events", "show", "evt_1", "-o", "json"); json.Unmarshal([]byte(r.out), &life) != nil ||
+		len(life["conflicts"].([]any)) != 1 {
 		t.Errorf("json: %s", r.out)
 	}
 	b.run(t, "outcomes", "list", "--event", "evt_1").want(t, 0, "newer than what was stored", "")
@@ -190,26 +202,29 @@ func TestEventsListAndShow(t *testing.T) {
 }
 
 // Not parallel: the environment belongs to the whole process.
-func TestTheEnvironmentNamesTheInstance(t *testing.T) {
+func TestCommands_environmentVariable_namesDatabase(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", `{}`)
 	t.Setenv("POSTERN_DATABASE_URL", b.db.URL)
 	execute(t.Context(), "", "events", "list").want(t, 0, "evt_1", "")
-	execute(t.Context(), "", "--dir", t.TempDir(), "events", "list").want(t, 1, "", "for the database of POSTERN_DATABASE_URL leave out --dir")
-	// What a dev instance knows of its sources is not true of another database.
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
-	execute(t.Context(), "", "--dir", b.dir, "replay", "--dry-run").want(t, 1, "", "how sources read their events is not known here: name the configuration with --config FILE")
+	execute(t.Context(), "", "--dir", t.TempDir(), "events", "list").want(t, 1, "",
+		"to use the database of POSTERN_DATABASE_URL omit --dir")
+	// A dev instance's sources do not apply to another database.
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
+		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	execute(t.Context(), "", "--dir", b.dir, "replay", "--dry-run").want(t, 1, "",
+		"the configuration of the sources is not known here: name it with --config FILE")
 	other := filepath.Join(t.TempDir(), "postern.yaml")
 	noError(t, os.WriteFile(other, []byte("database: {url: postgres:///nowhere}\n"), 0o600))
 	execute(t.Context(), "", "--config", other, "events", "list").want(t, 0, "evt_1", "")
 	t.Setenv("POSTERN_DATABASE_URL", "postgres://u:s3cret@127.0.0.1:1/x")
 	r := execute(t.Context(), "", "--dir", b.dir, "events", "list")
-	if r.want(t, 1, "", "is the server running"); strings.Contains(r.errs, "s3cret") {
+	if r.want(t, 1, "", "check that the server is running"); strings.Contains(r.errs, "s3cret") {
 		t.Errorf("the password is shown: %s", r.errs)
 	}
 }
 
-func TestKeyOfSeveralSources(t *testing.T) {
+func TestEventsShow_keyOfSeveralSources_needsSource(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "same", `{}`)
@@ -218,12 +233,13 @@ func TestKeyOfSeveralSources(t *testing.T) {
 	b.run(t, "events", "show", "same", "--source", "shop").want(t, 0, "shop", "")
 }
 
-// More than one page of the query: the limit is the command's, and 0 is all there is.
-func TestLimitGoesOverPages(t *testing.T) {
+// The limit applies to all pages of the query together, and 0 means all.
+func TestEventsList_limitAbovePageSize_readsSeveralPages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const stored = 1100
-	delivery := events.Delivery{Source: 1, ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`)}
+	delivery := events.Delivery{Source: 1, ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`),
+		Verification: []byte(`{}`)}
 	for n := range stored {
 		delivery.Events = append(delivery.Events, provider.Event{Key: fmt.Sprint("evt_", n), Type: "x"})
 	}
@@ -242,57 +258,65 @@ func TestLimitGoesOverPages(t *testing.T) {
 	}
 }
 
-func TestObjectsListAndShow(t *testing.T) {
+func TestObjects_listAndShow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.append(t, "stripe", "evt_1", `{}`)
 	b.outcome(t, id, "ambiguous")
-	b.object(t, "stripe", "", id)
-	b.object(t, "shop", "a.example", 5)
-	b.object(t, "shop", "b.example", 5)
+	b.insertObject(t, "stripe", "", id)
+	b.insertObject(t, "shop", "a.example", 5)
+	b.insertObject(t, "shop", "b.example", 5)
 	b.run(t, "objects", "list", "--ambiguous", "--source", "stripe").want(t, 0, "ambiguous, refetch pending", "")
 	b.run(t, "objects", "list", "--deleted").want(t, 0, "No objects.", "")
-	for _, names := range [][]string{{"--type", "--id"}, {"--object-type", "--object-id"}, {"--object-type", "--object"}} {
+	for _, names := range [][]string{{"--type", "--id"}, {"--object-type", "--object-id"},
+		{"--object-type", "--object"}} {
 		for objectID, found := range map[string]string{"cus_1": "a.example", "cus_2": "No objects."} {
 			b.run(t, "objects", "list", names[0], "customer", names[1], objectID).want(t, 0, found, "")
 		}
 		b.run(t, "objects", "list", names[0], "invoice").want(t, 0, "No objects.", "")
 	}
-	b.run(t, "objects", "list", "--type", "customer", "--object-type", "invoice").want(t, 2, "", "they mean the same, so give one")
+	b.run(t, "objects", "list", "--type", "customer", "--object-type", "invoice").want(t, 2, "",
+		"they mean the same, so give one")
 	b.run(t, "events", "list", "--object-type", "customer", "--object", "cus_2").want(t, 0, "No events.", "")
 	b.run(t, "outcomes", "list", "--object", "cus_2").want(t, 0, "No outcomes.", "")
-	b.run(t, "objects", "announce", "--object-type", "customer", "--source", "stripe", "--yes").want(t, 0, "1 object will be announced.", "")
+	b.run(t, "objects", "announce", "--object-type", "customer", "--source", "stripe", "--yes").want(t, 0,
+		"1 object will be announced.", "")
 	b.run(t, "objects", "announce", "-y").want(t, 0, "3 objects will be announced.", "")
 	r := b.run(t, "objects", "show", "stripe", "customer", "cus_1")
-	for _, text := range []string{"at 2026-09-21T14:13:20Z, rank 1 (the provider's clock)", "order nothing tells", "to begin after 2026-09-21T14:13:21", "evt_1", "ambiguous: newer", `"name": "Ada"`} {
+	for _, text := range []string{"at 2026-09-21T14:13:20Z, rank 1 (the provider's time)",
+		"different contents of exactly the same version",
+		"from 2026-09-21T14:13:21", "evt_1", "ambiguous: newer", `"name": "Ada"`} {
 		r.want(t, 0, text, "")
 	}
 	var object map[string]any
 	r = b.run(t, "objects", "show", "stripe", "customer", "cus_1", "-o", "json")
 	noError(t, json.Unmarshal([]byte(r.out), &object))
-	for _, name := range []string{"source", "account", "object_type", "object_id", "version", "state", "deleted", "ambiguous", "look_after", "revision", "last_event_id", "updated_at"} {
+	for _, name := range []string{"source", "account", "object_type", "object_id", "version", "state", "deleted",
+		"ambiguous", "look_after", "revision", "last_event_id", "updated_at"} {
 		if _, ok := object[name]; !ok {
 			t.Errorf("%s is missing in %s", name, r.out)
 		}
 	}
-	b.run(t, "objects", "show", "shop", "customer", "cus_1").want(t, 4, "", `name one of "a.example", "b.example" as account`)
-	b.run(t, "objects", "show", "shop", "customer", "cus_1", "--account", "b.example").want(t, 0, "5, no longer in the log", "")
+	b.run(t, "objects", "show", "shop", "customer", "cus_1").want(t, 4, "",
+		`name one of "a.example", "b.example" as account`)
+	b.run(t, "objects", "show", "shop", "customer", "cus_1", "--account", "b.example").want(t, 0,
+		"5, no longer in the log", "")
 	b.db.Exec(t, `UPDATE objects SET version_at = 7`)
 	b.run(t, "objects", "show", "stripe", "customer", "cus_1").want(t, 0, "(the object's own number)", "")
 }
 
-func TestRejections(t *testing.T) {
+func TestRejections_listAndShow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 		VALUES (1, 'wrong_signature', 'no v1 matches', '192.0.2.1', now(), '{"A":"b"}', 'abc', 900)`)
 	b.run(t, "rejections", "list", "--reason", "wrong_signature").want(t, 0, "no v1 matches", "")
 	r := b.run(t, "rejections", "show", "1")
-	r.want(t, 0, "no configured secret made this signature; usually the wrong secret", "")
-	r.want(t, 0, "900 bytes, cut", "")
+	r.want(t, 0, "the signature does not match any configured secret; usually the secret is wrong", "")
+	r.want(t, 0, "900 bytes, truncated", "")
 }
 
-func TestSetupCommands(t *testing.T) {
+func TestSetup_initConfigMigrateVersion(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "postern.yaml")
 	b := setup(t)
@@ -300,30 +324,35 @@ func TestSetupCommands(t *testing.T) {
 	b.run(t, "init", path).want(t, 1, "", "--force")
 	b.run(t, "init", "--force", path).want(t, 0, "Wrote", "")
 	b.run(t, "init", "-").want(t, 0, "sources:", "")
-	b.run(t, "config", "check", path).want(t, 1, "", "postern.yaml:37: sources.stripe.secrets.0: secret \"first\": the variable STRIPE_WEBHOOK_SECRET is not set")
+	b.run(t, "config", "check", path).want(t, 1, "", "postern.yaml:37: sources.stripe.secrets.0: secret \"first\": "+
+		"the variable STRIPE_WEBHOOK_SECRET is not set")
 	secret := filepath.Join(t.TempDir(), "secret")
 	noError(t, os.WriteFile(secret, []byte("whsec_secret_of_a_test\n"), 0o600))
-	good := fmt.Sprintf("database: {url: %q}\nsources: {live: {provider: stripe, secrets: [{name: one, file: %q}]}}\n", b.db.URL, secret)
+	good := fmt.Sprintf("database: {url: %q}\nsources: {live: {provider: stripe, secrets: [{name: one, file: %q}]}}\n",
+		b.db.URL, secret)
 	noError(t, os.WriteFile(path, []byte(good), 0o600))
-	b.run(t, "config", "check", path).want(t, 0, "can be used; sources: live", "")
-	b.run(t, "config", "check", "--config", path).want(t, 0, "can be used; sources: live", "")
-	b.run(t, "config", "check", "--config", path, path).want(t, 0, "can be used; sources: live", "")
-	b.run(t, "config", "check", "--config", path, "other.yaml").want(t, 2, "", "takes one file, got other.yaml and --config "+path)
+	b.run(t, "config", "check", path).want(t, 0, "is valid; sources: live", "")
+	b.run(t, "config", "check", "--config", path).want(t, 0, "is valid; sources: live", "")
+	b.run(t, "config", "check", "--config", path, path).want(t, 0, "is valid; sources: live", "")
+	b.run(t, "config", "check", "--config", path, "other.yaml").want(t, 2, "",
+		"takes one file, got other.yaml and --config "+path)
 	b.run(t, "config", "check").want(t, 2, "", "takes FILE, got 0")
-	b.run(t, "config", "check", path+".none").want(t, 1, "", "no such file or directory: name a file that is there, or write one with `postern init`")
+	b.run(t, "config", "check", path+".none").want(t, 1, "", "no such file or directory: name an existing file, or "+
+		"create one with `postern init`")
 	b.run(t, "config", "check", filepath.Dir(path)).want(t, 1, "", "it is a folder: name a file in it")
 	b.run(t, "--config", path, "events", "list").want(t, 0, "No events.", "")
 	b.run(t, "--config", path, "migrate", "up").want(t, 0, "0 migrations applied", "")
 	b.run(t, "migrate", "status").want(t, 0, "0002_log", "")
 	b.run(t, "migrate", "status", "-o", "json").want(t, 0, `"number":1`, "")
 	noError(t, os.WriteFile(path, []byte("database: {url: postgres://x}\n"), 0o600))
-	b.run(t, "config", "check", path).want(t, 0, "can be used; sources: -", "names no source, so nothing could be received")
+	b.run(t, "config", "check", path).want(t, 0, "is valid; sources: -",
+		"names no source, so nothing can be received")
 	b.run(t, "version").want(t, 0, "postern ", "")
 	b.run(t, "version", "-o", "json").want(t, 0, `"rule_version"`, "")
 	b.run(t, "completion", "bash").want(t, 0, "postern", "")
 }
 
-func TestTailPrintsEachEventOnce(t *testing.T) {
+func TestEventsTail_printsEachEventOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "old", `{}`)
@@ -361,15 +390,15 @@ func TestTailPrintsEachEventOnce(t *testing.T) {
 func TestObjectsAnnounce_withoutYesAndTerminal_sendsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.object(t, "stripe", "a.example", b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`))
-	b.run(t, "objects", "announce").want(t, 2, "", "give --yes")
-	if rows := b.db.Rows(t, `SELECT batch::text FROM outbox`); len(rows) != 0 {
+	b.insertObject(t, "stripe", "a.example", b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`))
+	b.run(t, "objects", "announce").want(t, 2, "", "add --yes")
+	if rows := b.db.QueryStrings(t, `SELECT batch::text FROM outbox`); len(rows) != 0 {
 		t.Errorf("the outbox has %v", rows)
 	}
 	for want, chosen := range map[string][2]string{
-		"Send every object of the mirror to the feed of changes again?":                  {},
-		"Send every object of source stripe to the feed of changes again?":               {"stripe", ""},
-		"Send every object of type price of source stripe to the feed of changes again?": {"stripe", "price"},
+		"Publish every object of the mirror to the feed of changes again?":                  {},
+		"Publish every object of source stripe to the feed of changes again?":               {"stripe", ""},
+		"Publish every object of type price of source stripe to the feed of changes again?": {"stripe", "price"},
 	} {
 		if got := announceQuestion(chosen[0], chosen[1]); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -377,7 +406,7 @@ func TestObjectsAnnounce_withoutYesAndTerminal_sendsNothing(t *testing.T) {
 	}
 }
 
-// noError ends the test where there is an error.
+// noError ends the test on an error.
 func noError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

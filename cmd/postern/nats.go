@@ -16,12 +16,13 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-// nats says how the instance's JetStream is reached, found as the database is; without a URL where nothing says it.
-func (c *cli) nats() (config.NATS, error) {
+// natsConfig returns the connection settings of the instance's JetStream, found in the same way as
+// the database. The URL is empty if nothing names one.
+func (c *cli) natsConfig() (config.NATS, error) {
 	var n config.NATS
 	named := c.config != "" || os.Getenv(config.EnvName("database", "url")) != ""
 	if named || os.Getenv(config.EnvName("nats", "url")) != "" {
-		cfg, err := config.LoadBeside(c.config)
+		cfg, err := config.LoadWithInstance(c.config)
 		if err != nil {
 			return n, err
 		}
@@ -30,15 +31,16 @@ func (c *cli) nats() (config.NATS, error) {
 	if (n.URL != "" || named) && !c.dirGiven {
 		return n, nil
 	}
-	in, err := c.readInstance()
+	in, err := c.readInstanceFile()
 	if errors.Is(err, config.ErrNoInstance) {
-		return n, nil // whoever needs the database says so
+		return n, nil // the database connection reports the missing instance
 	}
 	if err != nil {
 		return n, err
 	}
 	if n.URL != "" && in.NATSURL != "" && !sameServers(string(n.URL), in.NATSURL) {
-		return n, usagef("nats.url names other servers than the instance in %s has: leave out --dir, or the setting (%s or --config)",
+		return n, usagef("nats.url names other servers than the instance in %s has: omit --dir, or the setting "+
+			"(%s or --config)",
 			c.dir, config.EnvName("nats", "url"))
 	}
 	if n.URL == "" {
@@ -47,17 +49,19 @@ func (c *cli) nats() (config.NATS, error) {
 	return n, nil
 }
 
-// sameServers reports whether two lists of NATS URLs have a server in common, whatever their logins.
+// sameServers reports whether two lists of NATS URLs have a server in common, ignoring their
+// credentials.
 func sameServers(a, b string) bool {
 	servers := map[string]bool{}
 	for address := range strings.SplitSeq(a, ",") {
-		servers[serverOf(address)] = true
+		servers[hostAndPort(address)] = true
 	}
-	return slices.ContainsFunc(strings.Split(b, ","), func(address string) bool { return servers[serverOf(address)] })
+	return slices.ContainsFunc(strings.Split(b, ","),
+		func(address string) bool { return servers[hostAndPort(address)] })
 }
 
-// serverOf is the host and port of a NATS URL, which may lack its scheme and its port.
-func serverOf(address string) string {
+// hostAndPort returns host and port of a NATS URL, in which scheme and port are optional.
+func hostAndPort(address string) string {
 	if !strings.Contains(address, "://") {
 		address = "nats://" + address
 	}
@@ -68,24 +72,27 @@ func serverOf(address string) string {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "4222"))
 }
 
-// natsWithin is how long a command waits for a server of NATS.
-const natsWithin = 3 * time.Second
+// natsTimeout is how long a command waits for a NATS server.
+const natsTimeout = 3 * time.Second
 
-// connectStream opens a connection to the instance's JetStream; nil where nothing says how, or no server answers: trouble says why. Whoever calls closes it.
-func (c *cli) connectStream(ctx context.Context) (conn *stream.Conn, trouble, err error) {
-	n, err := c.nats()
+// connectStream opens a connection to the instance's JetStream. The connection is nil, with the
+// reason in failure, if no URL is configured or no server responds. The caller closes it.
+func (c *cli) connectStream(ctx context.Context) (conn *stream.Conn, failure, err error) {
+	n, err := c.natsConfig()
 	if err != nil {
 		return nil, nil, err
 	}
 	if n.URL == "" {
-		return nil, errors.New("nats.url is not set here: name the configuration with --config FILE, or POSTERN_NATS_URL"), nil
+		return nil, errors.New("nats.url is not set here: name the configuration with --config FILE, or " +
+			"POSTERN_NATS_URL"), nil
 	}
-	conn, err = stream.Connect(stream.Options{URL: string(n.URL), Credentials: n.Credentials, CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: "postern operator",
+	conn, err = stream.Connect(stream.Options{URL: string(n.URL), Credentials: n.Credentials, CA: n.TLS.CA,
+		Cert: n.TLS.Cert, Key: n.TLS.Key, Name: "postern operator",
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err, nil
 	}
-	if err := conn.Answers(ctx, natsWithin); err != nil {
+	if err := conn.AwaitConnection(ctx, natsTimeout); err != nil {
 		conn.Close()
 		return nil, err, nil
 	}

@@ -13,12 +13,13 @@ import (
 )
 
 func newNotifyCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "notify", Short: "Try what tells people what needs one"}
+	cmd := &cobra.Command{Use: "notify", Short: "Test the recipients of alerts"}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "test NAME",
-		Short: "Send a test to one of the configuration's notify",
-		Long: `Send a notice that says that it is a test to one of the configuration's notify, as alerts are sent: signed, or by mail, from this machine. Nothing is noted of it.
-Whether it was taken is told; that somebody reads it is not.`,
+		Short: "Send a test alert to one recipient of the configuration",
+		Long: `Send a test alert to one recipient in notify of the configuration, in the same way as
+real alerts: signed or by mail, from this machine. Nothing is recorded. The command reports whether
+the recipient accepted it.`,
 		Example: "  postern notify test oncall --config /etc/postern/postern.yaml",
 		Args:    wantArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,7 +40,8 @@ Whether it was taken is told; that somebody reads it is not.`,
 				return nil
 			}
 			slices.Sort(names)
-			return usagef("there is no notify.%s in the configuration used here, which has: %s; name its file with --config", args[0], strings.Join(names, ", "))
+			return usagef("there is no notify.%s in this configuration, which has: %s; name its file with "+
+				"--config", args[0], strings.Join(names, ", "))
 		},
 	})
 	return cmd

@@ -17,13 +17,15 @@ import (
 )
 
 func newObjectsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "objects", Short: "What is so: the mirror of the provider's objects", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(objectLister.command(c), newObjectsShowCommand(c), newObjectsAnnounceCommand(c), newObjectsSettleCommand(c))
+	cmd := &cobra.Command{Use: "objects", Short: "List, inspect and announce mirrored objects", RunE: showHelpOrError,
+		Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(objectList.newCommand(c), newObjectsShowCommand(c), newObjectsAnnounceCommand(c),
+		newObjectsOverwriteCommand(c))
 	return cmd
 }
 
-var objectLister = lister[versioning.View]{
-	what: "objects, by source, account, type and id",
+var objectList = listCommand[versioning.View]{
+	subject: "objects, by source, account, type and id",
 	example: `  postern objects list --source stripe --type subscription
   postern objects list --ambiguous
   postern objects list --type order --since 1h -o json`,
@@ -35,21 +37,22 @@ var objectLister = lister[versioning.View]{
 		{"TYPE", func(o versioning.View) string { return o.ObjectType }},
 		{"ID", func(o versioning.View) string { return o.ObjectID }},
 		{"REVISION", func(o versioning.View) string { return strconv.FormatInt(o.Revision, 10) }},
-		{"FLAGS", flags},
+		{"FLAGS", describeFlags},
 		{"UPDATED", func(o versioning.View) string { return o.UpdatedAt.String() }},
 		{"LAST EVENT", func(o versioning.View) string { return strconv.FormatInt(o.LastEventID, 10) }},
 	},
-	none:  "No objects.",
-	notes: stagedRebuilds,
+	emptyText: "No objects.",
+	notes:     stagedRebuilds,
 }
 
-// flags are what a reader must know before trusting the state.
-func flags(o versioning.View) string {
+// describeFlags lists the states that a reader must know before trusting the object.
+func describeFlags(o versioning.View) string {
 	text := ""
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{o.Deleted, "deleted"}, {o.Ambiguous, "ambiguous"}, {!o.LookAfter.IsZero(), "refetch pending"}, {o.Repaired, "repaired"},
+	}{{o.Deleted, "deleted"}, {o.Ambiguous, "ambiguous"}, {!o.RefetchAfter.IsZero(), "refetch pending"},
+		{o.Sanitized, "sanitized"},
 		{o.Redacted, "redacted"}} {
 		if f.set && text != "" {
 			text += ", "
@@ -70,7 +73,7 @@ func newObjectsShowCommand(c *cli) *cobra.Command {
   postern objects show stripe invoice in_1Postern0Jan0001 -o json | jq .state.status`,
 		Args: wantArgs("SOURCE", "TYPE", "ID"),
 	}
-	params := []admin.Param{{Name: "account", Help: "tenant, where several have the object"}}
+	params := []admin.Param{{Name: "account", Help: "tenant, if several have the object"}}
 	filterFlags(cmd, params)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
@@ -88,33 +91,38 @@ func newObjectsShowCommand(c *cli) *cobra.Command {
 }
 
 func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *versioning.View) error {
-	last, outcome, err := lastEvent(ctx, pool, o.LastEventID)
+	last, outcome, err := describeLastEvent(ctx, pool, o.LastEventID)
 	if err != nil {
 		return err
 	}
-	err = facts(out,
-		"object", object(o.ObjectType, o.ObjectID),
+	err = printFields(out,
+		"object", describeObject(o.ObjectType, o.ObjectID),
 		"source", o.Source,
 		"account", o.Account,
 		"version", o.Version.String()+versionKind(o.Version),
 		"revision", fmt.Sprintf("%d, changed %s", o.Revision, o.UpdatedAt),
-		"deleted", noUnless(o.Deleted, "yes: the provider said so; what it carried is kept below"),
-		"ambiguous", noUnless(o.Ambiguous, "yes: differing states of one version whose order nothing tells; a fixed rule chose the one below"),
-		"refetch pending", noUnless(!o.LookAfter.IsZero(), "yes: to begin after "+o.LookAfter.String()+
-			" on the provider's clock; the state may be incomplete until then; see postern hints list"),
-		"settled", noUnless(!o.Settled.IsZero(), "what was received before "+o.Settled.String()+" does not count: a person had a look of then win"),
-		"repaired", noUnless(o.Repaired, "yes: the state differs from the body where PostgreSQL's JSON cannot hold it; events show --raw has the truth"),
-		"redacted", noUnless(o.Redacted, "yes: the state was cleared for good; a newer event or refetch fills it again"),
+		"deleted", yesOrNo(o.Deleted, "yes: deleted at the provider; the last known state is below"),
+		"ambiguous", yesOrNo(o.Ambiguous, "yes: different contents of exactly the same version; a fixed "+
+			"rule chose the one below"),
+		"refetch pending", yesOrNo(!o.RefetchAfter.IsZero(), "yes: from "+o.RefetchAfter.String()+
+			" on, in the provider's time; the state may be incomplete until then; see postern hints list"),
+		"overwritten", yesOrNo(!o.OverwrittenAt.IsZero(), "everything received before "+o.OverwrittenAt.String()+
+			" is ignored: an operator overwrote the object from the provider"),
+		"sanitized", yesOrNo(o.Sanitized, "yes: PostgreSQL's JSON cannot hold the body unchanged; "+
+			"postern events show --raw prints the original"),
+		"redacted", yesOrNo(o.Redacted, "yes: the state was cleared for good; a newer event or refetch sets it "+
+			"again"),
 		"last event", last,
 		"outcome", outcome)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "\nState\n%s\n", pretty(o.State))
+	_, err = fmt.Fprintf(out, "\nState\n%s\n", indentJSON(o.State))
 	return err
 }
 
-// versionKind says what a version counts: what is no time in microseconds of this age is the object's own number.
+// versionKind says what the version is. A value that is not a plausible time in microseconds is the
+// object's own version number.
 func versionKind(v versioning.Version) string {
 	const oldest, newest = 1e14, 4e15 // the years 1973 and 2096
 	switch {
@@ -123,18 +131,18 @@ func versionKind(v versioning.Version) string {
 	case v.At < oldest || v.At > newest:
 		return " (the object's own number)"
 	}
-	return " (the provider's clock)"
+	return " (the provider's time)"
 }
 
-func noUnless(set bool, text string) string {
+func yesOrNo(set bool, text string) string {
 	if set {
 		return text
 	}
 	return "no"
 }
 
-// lastEvent describes the event that the object's version is from, and what became of it.
-func lastEvent(ctx context.Context, pool *pgxpool.Pool, id int64) (event, outcome string, err error) {
+// describeLastEvent describes the event of the object's version and its outcome.
+func describeLastEvent(ctx context.Context, pool *pgxpool.Pool, id int64) (event, outcome string, err error) {
 	life, err := events.Show(ctx, pool, strconv.FormatInt(id, 10), 0)
 	if errors.Is(err, events.ErrNotFound) {
 		return fmt.Sprintf("%d, no longer in the log", id), "", nil
@@ -148,8 +156,8 @@ func lastEvent(ctx context.Context, pool *pgxpool.Pool, id int64) (event, outcom
 	return fmt.Sprintf("%d, %s, %s, received %s", life.ID, life.EventID, life.EventType, life.ReceivedAt), outcome, nil
 }
 
-// versionWords is a stored version for a person.
-func versionWords(b json.RawMessage) string {
+// describeVersion formats a stored version.
+func describeVersion(b json.RawMessage) string {
 	var v *versioning.Version
 	if len(b) == 0 || json.Unmarshal(b, &v) != nil || v == nil {
 		return ""
@@ -162,49 +170,51 @@ func newObjectsAnnounceCommand(c *cli) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "announce",
-		Short: "Send the objects of the mirror to the feed of changes again",
-		Long: `Send every object of the mirror to postern.changes again, with its present revision: for a consumer that starts anew, or after
-the stream lost more than the outbox keeps. Consumers that keep the highest revision are not disturbed. The running processors
-do the sending, within about a second. The command asks first.`,
+		Short: "Publish objects of the mirror to the feed of changes again",
+		Long: `Publish every object of the mirror to postern.changes again, with its current revision.
+Use it for a new consumer, or after the stream has lost changes that are too old to be published
+again. Consumers that keep the highest revision of each object are not affected. The running
+processors publish within about a second. The command asks first.`,
 		Example: `  postern objects announce
   postern objects announce --source stripe --type subscription --yes`,
 		Args: wantArgs(),
 	}
-	reasonFlag(cmd, &reason)
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	addReasonFlag(cmd, &reason)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.Flags().StringVar(&source, "source", "", "only objects of this `source`")
 	cmd.Flags().StringVar(&objectType, "type", "", "only objects of this `type`")
-	cmd.Flags().StringVar(&objectType, "object-type", "", "the same as --type, named as in the lists of events and outcomes")
+	cmd.Flags().StringVar(&objectType, "object-type", "", "the same as --type, with the name used for events and "+
+		"outcomes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			if ok, err := confirm(cmd, announceQuestion(source, objectType), yes); err != nil || !ok {
+			if ok, err := confirmWithUser(cmd, announceQuestion(source, objectType), yes); err != nil || !ok {
 				return err
 			}
-			n, err := admin.Announce(cmd.Context(), pool, source, objectType, because(reason))
+			n, err := admin.Announce(cmd.Context(), pool, source, objectType, operatorWithReason(reason))
 			if err != nil {
 				return err
 			}
 			if c.output == "json" {
 				return printJSON(cmd.OutOrStdout(), map[string]int{"objects": n})
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s will be announced.\n", counted(n, "object"))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s will be announced.\n", countOf(n, "object"))
 			return err
 		})
 	}
 	return cmd
 }
 
-// announceQuestion names the objects that the command sends again.
+// announceQuestion names the objects that the command publishes again.
 func announceQuestion(source, objectType string) string {
 	chosen := "every object of the mirror"
 	if source != "" || objectType != "" {
 		chosen = "every object"
 	}
 	if objectType != "" {
-		chosen += " of type " + plain(objectType)
+		chosen += " of type " + escapeControl(objectType)
 	}
 	if source != "" {
-		chosen += " of source " + plain(source)
+		chosen += " of source " + escapeControl(source)
 	}
-	return "Send " + chosen + " to the feed of changes again?"
+	return "Publish " + chosen + " to the feed of changes again?"
 }

@@ -11,23 +11,23 @@ import (
 	"unicode"
 )
 
-// column is one of a table's.
+// column is a column of a table.
 type column[T any] struct {
-	head string
-	cell func(T) string
+	title string
+	cell  func(T) string
 }
 
-// sink prints a list piece by piece: a table, or one JSON array.
-type sink[T any] struct {
+// listPrinter prints a list in several parts, as a table or as one JSON array.
+type listPrinter[T any] struct {
 	out     io.Writer
 	json    bool
 	columns []column[T]
-	// none is what a person reads where the list is empty; "" for nothing.
-	none    string
-	printed int
+	// emptyText is printed for an empty table; "" for none.
+	emptyText string
+	printed   int
 }
 
-func (s *sink[T]) add(items []T) error {
+func (s *listPrinter[T]) add(items []T) error {
 	if s.json {
 		return s.addJSON(items)
 	}
@@ -36,16 +36,16 @@ func (s *sink[T]) add(items []T) error {
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	if s.printed == 0 {
-		fmt.Fprintln(w, s.line(func(c column[T]) string { return c.head }))
+		fmt.Fprintln(w, s.joinCells(func(c column[T]) string { return c.title }))
 	}
 	for _, item := range items {
-		fmt.Fprintln(w, s.line(func(c column[T]) string { return orDash(plain(c.cell(item))) }))
+		fmt.Fprintln(w, s.joinCells(func(c column[T]) string { return orDash(escapeControl(c.cell(item))) }))
 	}
 	s.printed += len(items)
 	return w.Flush()
 }
 
-func (s *sink[T]) line(cell func(column[T]) string) string {
+func (s *listPrinter[T]) joinCells(cell func(column[T]) string) string {
 	var cells []string
 	for _, c := range s.columns {
 		cells = append(cells, cell(c))
@@ -53,7 +53,7 @@ func (s *sink[T]) line(cell func(column[T]) string) string {
 	return strings.Join(cells, "\t")
 }
 
-func (s *sink[T]) addJSON(items []T) error {
+func (s *listPrinter[T]) addJSON(items []T) error {
 	for _, item := range items {
 		b, err := json.Marshal(item)
 		if err != nil {
@@ -71,16 +71,16 @@ func (s *sink[T]) addJSON(items []T) error {
 	return nil
 }
 
-// end closes the list.
-func (s *sink[T]) end() error {
+// end ends the list.
+func (s *listPrinter[T]) end() error {
 	var err error
 	switch {
 	case s.json && s.printed == 0:
 		_, err = fmt.Fprintln(s.out, "[]")
 	case s.json:
 		_, err = fmt.Fprintln(s.out, "\n]")
-	case s.printed == 0 && s.none != "":
-		_, err = fmt.Fprintln(s.out, s.none)
+	case s.printed == 0 && s.emptyText != "":
+		_, err = fmt.Fprintln(s.out, s.emptyText)
 	}
 	return err
 }
@@ -95,8 +95,9 @@ func printJSON(out io.Writer, v any) error {
 	return err
 }
 
-// plain shows text that strangers may have written: control characters, which a terminal would obey, become a dot.
-func plain(s string) string {
+// escapeControl replaces control characters with a dot. Unauthenticated clients may have written
+// the text, and a terminal would execute the characters.
+func escapeControl(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == ' ' || unicode.IsPrint(r) {
 			return r
@@ -105,17 +106,17 @@ func plain(s string) string {
 	}, s)
 }
 
-// plainLines is plain for text of several lines.
-func plainLines(s string) string {
+// escapeControlLines is escapeControl for text with several lines.
+func escapeControlLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {
-		lines[i] = plain(strings.ReplaceAll(lines[i], "\t", "    "))
+		lines[i] = escapeControl(strings.ReplaceAll(lines[i], "\t", "    "))
 	}
 	return strings.Join(lines, "\n")
 }
 
-// counted is a number of things in words.
-func counted(n int, thing string) string {
+// countOf returns a number with its unit, in the singular or plural.
+func countOf(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
@@ -129,21 +130,21 @@ func orDash(s string) string {
 	return s
 }
 
-// pretty is a body or state for a person: JSON indented, anything else as it is.
-func pretty(body []byte) string {
+// indentJSON indents JSON and returns other text unchanged.
+func indentJSON(body []byte) string {
 	var out bytes.Buffer
 	if json.Indent(&out, body, "", "  ") != nil {
-		return plainLines(string(body))
+		return escapeControlLines(string(body))
 	}
-	return plainLines(out.String())
+	return escapeControlLines(out.String())
 }
 
-// facts prints aligned lines of a name and what it is; empty ones are left out.
-func facts(out io.Writer, pairs ...string) error {
+// printFields prints aligned lines of a name and a value, without empty values.
+func printFields(out io.Writer, pairs ...string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			fmt.Fprintf(w, "%s\t%s\n", pairs[i], plain(pairs[i+1]))
+			fmt.Fprintf(w, "%s\t%s\n", pairs[i], escapeControl(pairs[i+1]))
 		}
 	}
 	return w.Flush()

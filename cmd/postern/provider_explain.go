@@ -18,8 +18,8 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// captured is what `postern provider test` was asked for.
-type captured struct {
+// testDelivery holds the flags of `postern provider test`.
+type testDelivery struct {
 	provider   string
 	source     string
 	headers    []string
@@ -28,25 +28,30 @@ type captured struct {
 	url        string
 	query      string
 	method     string
-	at         string
+	receivedAt string
 	tolerance  time.Duration
 }
 
 func newProviderTestCommand(c *cli) *cobra.Command {
-	t := &captured{}
+	t := &testDelivery{}
 	cmd := &cobra.Command{
 		Use:   "test FILE",
-		Short: "Explain step by step why a captured delivery is proven or not",
-		Long: `Verify a captured delivery as a gateway would and say of each step what was found: where the signature was looked for, which
-bytes are signed, which secret matched. Where none did, common mistakes are tried and named. Then it says what would be stored: the
-event's key, type and object. FILE holds the body byte for byte (- is standard input); nothing is sent or stored, and no secret or
-right signature is printed.
+		Short: "Explain step by step why the signature of a captured delivery is valid or not",
+		Long: `Verify a captured delivery like a gateway and explain each step: where the signature
+was searched, which bytes are signed, which secret matched. If none did, common mistakes are tried
+and named. Then it shows what would be stored: the event's id, type and object. FILE contains the
+exact bytes of the body (- is standard input). Nothing is sent or stored, and no secret or correct
+signature is printed.
 
-Name the provider with --provider and give the secret, or a source of --config FILE with --source, whose secrets and address are taken.
-The age of a signed time is judged against --at; without it a captured delivery counts as received when it was signed.`,
-		Example: `  postern provider test body.json --provider stripe --header "Stripe-Signature: t=...,v1=..." --secret-file whsec
-  postern provider test body.form --provider twilio --header "X-Twilio-Signature: ..." --url https://hooks.example/webhooks/sms --secret "$TOKEN"
-  postern provider test body.json --config postern.yaml --source acme --header "X-Acme-Signature: ..." --at 2026-01-02T15:04:05Z`,
+Name the provider with --provider and give the secret, or name a source of --config FILE with
+--source to use its secrets and address. The age of a signed time is compared with --at; without
+--at, the signed time is the time of receipt.`,
+		Example: `  postern provider test body.json --provider stripe --header "Stripe-Signature: t=...,v1=..." ` +
+			`--secret-file whsec
+  postern provider test body.form --provider twilio --header "X-Twilio-Signature: ..." ` +
+			`--url https://hooks.example/webhooks/sms --secret "$TOKEN"
+  postern provider test body.json --config postern.yaml --source acme --header "X-Acme-Signature: ..." ` +
+			`--at 2026-01-02T15:04:05Z`,
 		Args: wantArgs("FILE"),
 	}
 	f := cmd.Flags()
@@ -55,44 +60,45 @@ The age of a signed time is judged against --at; without it a captured delivery 
 	f.StringArrayVar(&t.headers, "header", nil, "a `header` of the delivery, \"Name: value\"; repeat it for each")
 	f.StringArrayVar(&t.secrets, "secret", nil, "signing `secret`; repeat it for several")
 	f.StringVar(&t.secretFile, "secret-file", "", "`file` with the signing secret")
-	f.StringVar(&t.url, "url", "", "the `address` the sender was given, where it is signed")
+	f.StringVar(&t.url, "url", "", "the webhook `address` at the sender, if the provider signs it")
 	f.StringVar(&t.query, "query", "", "the request's `query`, without the question mark")
 	f.StringVar(&t.method, "method", http.MethodPost, "the request's `method`")
-	f.StringVar(&t.at, "at", "", "`time` of receipt (RFC 3339, or now)")
-	f.DurationVar(&t.tolerance, "tolerance", 0, "how far a signed time may lie from --at (default: the provider's)")
+	f.StringVar(&t.receivedAt, "at", "", "`time` of receipt (RFC 3339, or now)")
+	f.DurationVar(&t.tolerance, "tolerance", 0, "maximum difference between the signed time and --at (default: the "+
+		"provider's)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return t.run(cmd, c, args[0]) }
 	return cmd
 }
 
-// explained is what came of it.
-type explained struct {
-	Proven bool             `json:"proven"`
-	Steps  []signature.Step `json:"steps"`
-	Answer string           `json:"answer,omitempty"`
-	Events []wouldBe        `json:"events,omitempty"`
-	// reason is why a gateway would refuse it, "" where it would not.
-	reason string
+// testResult is the result of the test.
+type testResult struct {
+	Verified bool             `json:"proven"`
+	Steps    []signature.Step `json:"steps"`
+	Response string           `json:"answer,omitempty"`
+	Events   []parsedEvent    `json:"events,omitempty"`
+	// rejectReason is why a gateway would reject the delivery; "" if it would not.
+	rejectReason string
 }
 
-// refuse adds why a gateway would not take the delivery.
-func (x *explained) refuse(r *provider.Rejection) {
-	x.Proven, x.reason = false, string(r.Reason)
+// addRejection adds the reason why a gateway would reject the delivery.
+func (x *testResult) addRejection(r *provider.Rejection) {
+	x.Verified, x.rejectReason = false, string(r.Reason)
 	x.Steps = append(x.Steps, signature.Step{Name: "refused", Detail: string(r.Reason) + ": " + r.Reason.Explain()})
 }
 
-// wouldBe is an event that would be stored.
-type wouldBe struct {
+// parsedEvent is an event that a gateway would store.
+type parsedEvent struct {
 	Key        string `json:"event_id"`
 	Type       string `json:"type"`
 	Account    string `json:"account,omitempty"`
 	ObjectType string `json:"object_type,omitempty"`
 	ObjectID   string `json:"object_id,omitempty"`
 	OccurredAt string `json:"occurred_at,omitempty"`
-	Says       string `json:"says"`
+	Effect     string `json:"says"`
 }
 
-func (t *captured) run(cmd *cobra.Command, c *cli, file string) error {
-	p, src, err := t.subject(c)
+func (t *testDelivery) run(cmd *cobra.Command, c *cli, file string) error {
+	p, src, err := t.providerAndSource(c)
 	if err != nil {
 		return err
 	}
@@ -100,47 +106,48 @@ func (t *captured) run(cmd *cobra.Command, c *cli, file string) error {
 	if err != nil {
 		return fmt.Errorf("read delivery: %w", err)
 	}
-	d, err := t.delivery(body)
+	d, err := t.newDelivery(body)
 	if err != nil {
 		return err
 	}
-	out, err := explain(p, src, d, t.at == "")
+	out, err := verifyStepByStep(p, src, d, t.receivedAt == "")
 	if err != nil {
 		return err
 	}
 	if c.output == "json" {
 		err = printJSON(cmd.OutOrStdout(), out)
 	} else {
-		err = out.tell(cmd)
+		err = out.print(cmd)
 	}
-	if err == nil && out.reason != "" {
-		err = fmt.Errorf("a gateway would refuse this delivery: %s", out.reason)
+	if err == nil && out.rejectReason != "" {
+		err = fmt.Errorf("a gateway would reject this delivery: %s", out.rejectReason)
 	}
 	return err
 }
 
-// subject is the provider, and the source as it would be configured.
-func (t *captured) subject(c *cli) (provider.Provider, *provider.Source, error) {
+// providerAndSource returns the provider and the source as configured by the flags.
+func (t *testDelivery) providerAndSource(c *cli) (provider.Provider, *provider.Source, error) {
 	src := &provider.Source{Name: "test", Accounts: []string{"*"}}
 	var p provider.Provider
 	switch {
 	case t.source != "" && t.provider != "":
 		return nil, nil, usagef("name --provider or --source, not both")
 	case t.source != "":
-		found, err := t.configured(c)
+		found, err := t.findSource(c)
 		if err != nil {
 			return nil, nil, err
 		}
 		p, src = found.Provider, found.Source
 	case t.provider != "":
 		var err error
-		if p, err = namedProvider(t.provider); err != nil {
+		if p, err = findProvider(t.provider); err != nil {
 			return nil, nil, err
 		}
 	default:
-		return nil, nil, usagef("which sender is it? Name --provider NAME (see postern providers list), or --source NAME with --config FILE")
+		return nil, nil, usagef("no sender given: use --provider NAME (see postern providers list), or --source " +
+			"NAME with --config FILE")
 	}
-	if err := t.giveSecrets(src); err != nil {
+	if err := t.setSecrets(src); err != nil {
 		return nil, nil, err
 	}
 	if t.url != "" {
@@ -155,7 +162,7 @@ func (t *captured) subject(c *cli) (provider.Provider, *provider.Source, error) 
 	return p, src, nil
 }
 
-func (t *captured) giveSecrets(src *provider.Source) error {
+func (t *testDelivery) setSecrets(src *provider.Source) error {
 	values := make([][]byte, 0, len(t.secrets)+1)
 	for _, s := range t.secrets {
 		values = append(values, []byte(s))
@@ -174,13 +181,13 @@ func (t *captured) giveSecrets(src *provider.Source) error {
 		src.Secrets = append(src.Secrets, provider.Secret{Name: fmt.Sprintf("secret %d", i+1), Value: value})
 	}
 	if len(src.Secrets) == 0 {
-		return usagef("no secret: give the one this delivery was signed with by --secret or --secret-file")
+		return usagef("no secret: give the secret that signed this delivery with --secret or --secret-file")
 	}
 	return nil
 }
 
-// configured is a source of --config, or a demo source of the dev instance.
-func (t *captured) configured(c *cli) (config.Endpoint, error) {
+// findSource returns a source of --config, or a demo source of the dev instance.
+func (t *testDelivery) findSource(c *cli) (config.Endpoint, error) {
 	endpoints := (&config.Config{Sources: config.DemoSources()}).Endpoints()
 	if c.config != "" {
 		cfg, err := config.LoadDev(c.config)
@@ -199,15 +206,15 @@ func (t *captured) configured(c *cli) (config.Endpoint, error) {
 	return config.Endpoint{}, usagef("there is no source %q; there are %s", t.source, orDash(strings.Join(names, ", ")))
 }
 
-func namedProvider(name string) (provider.Provider, error) {
+func findProvider(name string) (provider.Provider, error) {
 	p, ok := all.Named(name)
 	if !ok {
-		return nil, usagef("provider %q is not known: name one of %s", name, strings.Join(providers(), ", "))
+		return nil, usagef("provider %q is not known: name one of %s", name, strings.Join(providerNames(), ", "))
 	}
 	return p, nil
 }
 
-func (t *captured) delivery(body []byte) (*provider.Delivery, error) {
+func (t *testDelivery) newDelivery(body []byte) (*provider.Delivery, error) {
 	d := &provider.Delivery{Method: t.method, Query: t.query, Header: http.Header{}, Body: body, ReceivedAt: time.Now()}
 	for _, h := range t.headers {
 		name, value, ok := strings.Cut(h, ":")
@@ -216,22 +223,25 @@ func (t *captured) delivery(body []byte) (*provider.Delivery, error) {
 		}
 		d.Header.Add(textproto.TrimString(name), textproto.TrimString(value))
 	}
-	if t.at == "" || t.at == "now" {
+	if t.receivedAt == "" || t.receivedAt == "now" {
 		return d, nil
 	}
-	at, err := time.Parse(time.RFC3339, t.at)
+	at, err := time.Parse(time.RFC3339, t.receivedAt)
 	if err != nil {
-		return nil, usagef("at %q: write a time like 2026-01-02T15:04:05Z", t.at)
+		return nil, usagef("at %q: use a time like 2026-01-02T15:04:05Z", t.receivedAt)
 	}
 	d.ReceivedAt = at
 	return d, nil
 }
 
-// explain goes the way of a delivery. With anyAge a signed time is taken for the time of receipt.
-func explain(p provider.Provider, src *provider.Source, d *provider.Delivery, anyAge bool) (*explained, error) {
+// verifyStepByStep processes a delivery like a gateway, without storing anything. With anyAge it
+// uses the signed time as the time of receipt.
+func verifyStepByStep(p provider.Provider, src *provider.Source, d *provider.Delivery, anyAge bool) (*testResult,
+	error) {
 	v, err := p.Verify(src, d)
 	var refused *provider.Rejection
-	aged := errors.As(err, &refused) && (refused.Reason == provider.StaleTimestamp || refused.Reason == provider.FutureTimestamp)
+	aged := errors.As(err, &refused) && (refused.Reason == provider.StaleTimestamp ||
+		refused.Reason == provider.FutureTimestamp)
 	if aged && anyAge {
 		patient := *src
 		patient.Tolerance = 1 << 62
@@ -241,95 +251,98 @@ func explain(p provider.Provider, src *provider.Source, d *provider.Delivery, an
 	if err != nil && !errors.As(err, &refused) {
 		return nil, err
 	}
-	out := &explained{Proven: err == nil}
-	if out.Steps, err = steps(p, src, d); err != nil {
+	out := &testResult{Verified: err == nil}
+	if out.Steps, err = verificationSteps(p, src, d); err != nil {
 		return nil, err
 	}
-	if !out.Proven {
-		out.refuse(refused)
+	if !out.Verified {
+		out.addRejection(refused)
 		return out, nil
 	}
-	if g, ok := p.(provider.Greeter); ok {
-		if reply := g.Greet(src, d); reply != nil {
-			out.Answer = fmt.Sprintf("a greeting: it is answered with %q, and nothing is stored", reply.Body)
+	if g, ok := p.(provider.Handshaker); ok {
+		if reply := g.Handshake(src, d); reply != nil {
+			out.Response = fmt.Sprintf("a handshake: the response is %q, and nothing is stored", reply.Body)
 			return out, nil
 		}
 	}
 	a, err := provider.Accept(p, src, d)
-	if invalid := new(provider.Invalid); errors.As(err, &invalid) {
-		out.Answer, out.reason = fmt.Sprintf("refused with %d, and nothing is stored: %s", invalid.Status, invalid.Detail), "it cannot be stored"
+	if invalid := new(provider.InvalidDelivery); errors.As(err, &invalid) {
+		out.Response, out.rejectReason = fmt.Sprintf("rejected with %d, and nothing is stored: %s", invalid.Status,
+			invalid.Detail), "it cannot be stored"
 		return out, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return out, out.read(p, src, a.Delivery)
+	return out, out.addEvents(p, src, a.Delivery)
 }
 
-// steps are those of the scheme that the delivery has a signature of, else of the first.
-func steps(p provider.Provider, src *provider.Source, d *provider.Delivery) ([]signature.Step, error) {
+// verificationSteps returns the steps of the signature scheme that the delivery uses, else of the
+// first scheme.
+func verificationSteps(p provider.Provider, src *provider.Source, d *provider.Delivery) ([]signature.Step, error) {
 	if e, ok := p.(provider.Explainer); ok {
 		return e.Explain(src, d), nil
 	}
 	signed, ok := p.(provider.Signed)
 	if !ok {
-		return nil, fmt.Errorf("provider %s does not show how it signs", p.Name())
+		return nil, fmt.Errorf("provider %s does not explain its signatures", p.Name())
 	}
 	return provider.Explain(src, d, signed.Schemes()...), nil
 }
 
-// read says what would be stored and what it says of which object.
-func (x *explained) read(p provider.Provider, src *provider.Source, d *provider.Delivery) error {
+// addEvents adds the events that a gateway would store and their effect on the mirror.
+func (x *testResult) addEvents(p provider.Provider, src *provider.Source, d *provider.Delivery) error {
 	found, err := p.Identify(src, d)
 	if refused := new(provider.Rejection); errors.As(err, &refused) {
-		x.refuse(refused)
+		x.addRejection(refused)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	for i, e := range found {
-		one := wouldBe{Key: e.Key, Type: e.Type, Account: e.Account, ObjectType: e.ObjectType, ObjectID: e.ObjectID}
+		one := parsedEvent{Key: e.Key, Type: e.Type, Account: e.Account, ObjectType: e.ObjectType, ObjectID: e.ObjectID}
 		if !e.OccurredAt.IsZero() {
 			one.OccurredAt = e.OccurredAt.Format(time.RFC3339Nano)
 		}
-		o, err := provider.Observe(p, src, &provider.Stored{Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body})
-		one.Says = says(o, err)
+		o, err := provider.Observe(p, src, &provider.StoredEvent{Key: e.Key, Type: e.Type, Account: e.Account,
+			APIVersion: e.APIVersion, ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body})
+		one.Effect = describeObservation(o, err)
 		x.Events = append(x.Events, one)
 	}
 	return nil
 }
 
-// says is what an event says of its object, in words.
-func says(o provider.Observation, err error) string {
+// describeObservation describes what an event tells about its object.
+func describeObservation(o provider.Observation, err error) string {
 	switch {
 	case err != nil:
 		return "dead: " + err.Error()
 	case o.Ignored != "":
 		return "ignored: " + o.Ignored
 	case o.Partial != "":
-		return "a look is owed: " + o.Partial
+		return "refetch needed: " + o.Partial
 	case o.Deleted && o.Final:
-		return "the object is gone for good"
+		return "the object is deleted for good"
 	case o.Deleted:
-		return "the object is gone"
+		return "the object is deleted"
 	}
-	return "the object's whole state"
+	return "the full state of the object"
 }
 
-func (x *explained) tell(cmd *cobra.Command) error {
+func (x *testResult) print(cmd *cobra.Command) error {
 	w := cmd.OutOrStdout()
 	for _, s := range x.Steps {
 		mark := "no"
 		if s.OK {
 			mark = "ok"
 		}
-		if _, err := fmt.Fprintf(w, "%s  %-10s %s\n", mark, s.Name, plain(s.Detail)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s  %-10s %s\n", mark, s.Name, escapeControl(s.Detail)); err != nil {
 			return err
 		}
 	}
-	if x.Answer != "" {
-		_, err := fmt.Fprintln(w, plain(x.Answer))
+	if x.Response != "" {
+		_, err := fmt.Fprintln(w, escapeControl(x.Response))
 		return err
 	}
 	for _, e := range x.Events {
@@ -338,7 +351,9 @@ func (x *explained) tell(cmd *cobra.Command) error {
 		if e.ObjectType != "" {
 			object = e.ObjectType + " " + e.ObjectID
 		}
-		if err := facts(w, "event id", e.Key, "type", e.Type, "account", e.Account, "object", object, "occurred", e.OccurredAt, "says", e.Says); err != nil {
+		if err := printFields(w, "event id", e.Key, "type", e.Type, "account", e.Account, "object", object,
+			"occurred",
+			e.OccurredAt, "says", e.Effect); err != nil {
 			return err
 		}
 	}

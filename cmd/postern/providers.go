@@ -18,45 +18,45 @@ func newProvidersCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "providers",
 		Aliases: []string{"provider"},
-		Short:   "List the providers, show what one means, test a captured delivery",
-		RunE:    group,
+		Short:   "List and describe providers, and test a captured delivery",
+		RunE:    showHelpOrError,
 		Args:    cobra.ArbitraryArgs,
 	}
 	cmd.AddCommand(newProvidersListCommand(c), newProvidersShowCommand(c), newProviderTestCommand(c))
 	return cmd
 }
 
-// listed is a provider in a list.
-type listed struct {
+// providerRow is a provider in the list.
+type providerRow struct {
 	Name    string   `json:"name"`
 	Title   string   `json:"title"`
 	Samples []string `json:"samples"`
 	Docs    string   `json:"docs"`
-	// Sources are those of --config.
-	Sources []listedSource `json:"sources,omitempty"`
+	// Sources are the provider's sources in --config.
+	Sources []providerSource `json:"sources,omitempty"`
 }
 
-// listedSource is a source beside its provider.
-type listedSource struct {
+// providerSource is a source of a provider.
+type providerSource struct {
 	Name       string `json:"name"`
 	StoreToken bool   `json:"store_token"`
 }
 
-func (s listedSource) String() string {
+func (s providerSource) String() string {
 	if s.StoreToken {
-		return s.Name + " (stores its token)"
+		return s.Name + " (stores the token)"
 	}
 	return s.Name
 }
 
-var listedColumns = []column[listed]{
-	{"NAME", func(l listed) string { return l.Name }},
-	{"SENDER", func(l listed) string { return l.Title }},
-	{"SAMPLES", func(l listed) string { return fmt.Sprint(len(l.Samples)) }},
-	{"DOCUMENTS", func(l listed) string { return l.Docs }},
+var providerColumns = []column[providerRow]{
+	{"NAME", func(l providerRow) string { return l.Name }},
+	{"SENDER", func(l providerRow) string { return l.Title }},
+	{"SAMPLES", func(l providerRow) string { return fmt.Sprint(len(l.Samples)) }},
+	{"DOCUMENTS", func(l providerRow) string { return l.Docs }},
 }
 
-var sourcesColumn = column[listed]{"SOURCES", func(l listed) string {
+var sourcesColumn = column[providerRow]{"SOURCES", func(l providerRow) string {
 	var all []string
 	for _, s := range l.Sources {
 		all = append(all, s.String())
@@ -64,8 +64,9 @@ var sourcesColumn = column[listed]{"SOURCES", func(l listed) string {
 	return strings.Join(all, ", ")
 }}
 
-// sourcesByProvider are the sources of --config, by the name of their provider; nil without it.
-func (c *cli) sourcesByProvider() (map[string][]listedSource, error) {
+// sourcesByProvider returns the sources of --config by the name of their provider, or nil without
+// --config.
+func (c *cli) sourcesByProvider() (map[string][]providerSource, error) {
 	if c.config == "" {
 		return nil, nil
 	}
@@ -73,10 +74,10 @@ func (c *cli) sourcesByProvider() (map[string][]listedSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := map[string][]listedSource{}
+	found := map[string][]providerSource{}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Sources)) {
 		s := cfg.Sources[name]
-		found[s.Provider] = append(found[s.Provider], listedSource{name, s.StoreToken})
+		found[s.Provider] = append(found[s.Provider], providerSource{name, s.StoreToken})
 	}
 	return found, nil
 }
@@ -84,9 +85,10 @@ func (c *cli) sourcesByProvider() (map[string][]listedSource, error) {
 func newProvidersListCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the providers by the word used in configuration",
-		Long: `List the providers by the word used in configuration. With --config FILE the list shows the sources of
-each provider, and marks those that store in clear the token by which their sender proves itself (store_token).`,
+		Short: "List the providers with the names used in the configuration",
+		Long: `List the providers with the names used in the configuration. With --config FILE the
+list shows the sources of each provider, and marks those that store the sender's secret token in
+clear text (store_token).`,
 		Example: `  postern providers list
   postern providers list --config postern.yaml`,
 		Args: wantArgs(),
@@ -95,14 +97,14 @@ each provider, and marks those that store in clear the token by which their send
 			if err != nil {
 				return err
 			}
-			out := &sink[listed]{out: cmd.OutOrStdout(), json: c.output == "json", columns: listedColumns}
+			out := &listPrinter[providerRow]{out: cmd.OutOrStdout(), json: c.output == "json", columns: providerColumns}
 			if sources != nil {
-				out.columns = append(slices.Clone(listedColumns), sourcesColumn)
+				out.columns = append(slices.Clone(providerColumns), sourcesColumn)
 			}
-			var found []listed
+			var found []providerRow
 			for _, p := range all.All() {
 				d := all.Docs(p)
-				one := listed{Name: p.Name(), Title: d.Title, Samples: sampleTypes(p), Sources: sources[p.Name()]}
+				one := providerRow{Name: p.Name(), Title: d.Title, Samples: sampleTypes(p), Sources: sources[p.Name()]}
 				if len(d.Links) > 0 {
 					one.Docs = d.Links[0]
 				}
@@ -116,14 +118,15 @@ each provider, and marks those that store in clear the token by which their send
 func newProvidersShowCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show how a provider's deliveries are proven, named and read",
-		Long: `Show what a provider means: where its secret is found, what proves a delivery, what names an event, what is mirrored,
-what no document confirms, and the samples that postern send knows. docs/providers.md has the same.`,
+		Short: "Show how deliveries of a provider are verified and read",
+		Long: `Describe a provider: where to find its secret, how a delivery is verified, where the
+event id is, what is mirrored, what its documents do not confirm, and the samples of postern send.
+docs/providers.md has the same.`,
 		Example:           "  postern providers show slack",
 		Args:              wantArgs("NAME"),
 		ValidArgsFunction: completeProvider,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := namedProvider(args[0])
+			p, err := findProvider(args[0])
 			if err != nil {
 				return err
 			}
@@ -145,5 +148,5 @@ func completeProvider(_ *cobra.Command, args []string, _ string) ([]string, cobr
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return providers(), cobra.ShellCompDirectiveNoFileComp
+	return providerNames(), cobra.ShellCompDirectiveNoFileComp
 }

@@ -18,22 +18,23 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// rebuilding are the flags of `postern rebuild`.
-type rebuilding struct {
+// rebuildFlags are the flags of `postern rebuild`.
+type rebuildFlags struct {
 	yes, noWait, compare, check bool
 }
 
 func newRebuildCommand(c *cli) *cobra.Command {
-	var r rebuilding
+	var r rebuildFlags
 	cmd := &cobra.Command{
 		Use:   "rebuild",
-		Short: "Make a source's objects anew from the log, compare them with the live ones, and swap",
-		Long: `Make the objects of a source anew from the log, as the rule and the configuration of now make them: after a provider is read in another
-way, or to prove that the mirror is what the log says.
+		Short: "Rebuild the objects of a source from the log, compare them with the live objects, and swap",
+		Long: `Rebuild the objects of a source from the log with the current rules and configuration:
+after a change in how a provider is read, or to verify that the mirror matches the log.
 
-A running processor stages them beside the live objects, which stay as they are and go on with live events. Then the run waits, paused:
-compare shows what differs and why, swap puts the staged objects in the place of the live ones in one transaction, discard throws them
-away. --yes swaps by itself. Killed anywhere, it goes on where it was. Of a source there is one open rebuild.`,
+A running processor stages the objects separately. The live objects stay and continue with live
+events. Then the run is paused for a decision: compare shows the differences and their reasons, swap
+replaces the live objects in one transaction, discard deletes the staged objects. --yes swaps
+automatically. After a crash the run continues. Each source can have one open rebuild.`,
 		Example: `  postern rebuild --source stripe --compare
   postern rebuild --source stripe --type invoice --yes --reason 'invoices are read by their own version now'
   postern rebuild compare 7 --check
@@ -41,12 +42,12 @@ away. --yes swaps by itself. Killed anywhere, it goes on where it was. Of a sour
 		Args: wantArgs(),
 	}
 	filterFlags(cmd, admin.RebuildParams)
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "swap as soon as all is staged")
-	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run and end")
-	cmd.Flags().BoolVar(&r.compare, "compare", false, "compare when all is staged")
-	checkFlag(cmd, &r.check)
+	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "swap as soon as all objects are staged")
+	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run and exit")
+	cmd.Flags().BoolVar(&r.compare, "compare", false, "compare when all objects are staged")
+	addCheckFlag(cmd, &r.check)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := r.usable(); err != nil {
+		if err := r.validate(); err != nil {
 			return err
 		}
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
@@ -55,80 +56,85 @@ away. --yes swaps by itself. Killed anywhere, it goes on where it was. Of a sour
 	}
 	cmd.AddCommand(newRebuildCompareCommand(c))
 	for _, what := range []struct{ name, short string }{
-		{"swap", "Put what a rebuild has staged in the place of the live objects"}, {"discard", "Throw away what a rebuild has staged, and end it"},
+		{"swap", "Replace the live objects with the staged objects of a rebuild"},
+		{"discard", "Discard the staged objects of a rebuild and end it"},
 	} {
-		cmd.AddCommand(newRebuildSteerCommand(c, what.name, what.short))
+		cmd.AddCommand(newRebuildDecisionCommand(c, what.name, what.short))
 	}
 	return cmd
 }
 
-func checkFlag(cmd *cobra.Command, check *bool) {
-	cmd.Flags().BoolVar(check, "check", false, "with the comparison: exit status 1 unless all is staged and the same")
+func addCheckFlag(cmd *cobra.Command, check *bool) {
+	cmd.Flags().BoolVar(check, "check", false, "with --compare: exit status 1 unless all objects are staged and equal")
 }
 
-func (r *rebuilding) usable() error {
+func (r *rebuildFlags) validate() error {
 	switch {
 	case r.compare && r.yes:
-		return usagef("--yes swaps, and then there is nothing to compare with: give --compare or --yes")
+		return usagef("--yes swaps, and then there is nothing to compare: give --compare or --yes")
 	case r.compare && r.noWait:
-		return usagef("--compare waits until all is staged: give --compare or --no-wait")
+		return usagef("--compare waits until all objects are staged: give --compare or --no-wait")
 	case r.check && !r.compare:
-		return usagef("--check is about the comparison: give --compare too")
+		return usagef("--check needs a comparison: give --compare too")
 	}
 	return nil
 }
 
-func (r *rebuilding) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
+func (r *rebuildFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	asked, err := admin.Rebuild(ctx, pool, values, r.yes, operator())
+	created, err := admin.Rebuild(ctx, pool, values, r.yes, operator())
 	switch {
 	case err != nil:
 		return err
 	case r.noWait:
-		return wait(cmd, c, pool, asked, nil, true)
+		return showOrWatch(cmd, c, pool, created, nil, true)
 	}
-	tellEarlier(out, c, asked)
-	watched := out
+	printEarlier(out, c, created)
+	watchOut := out
 	if r.compare && c.output == "json" {
-		watched = io.Discard // one text, that of the comparison
+		watchOut = io.Discard // the JSON output is only the comparison
 	}
-	if err := watchRun(ctx, watched, c, pool, asked.Run.Run); err != nil {
+	if err := watchRun(ctx, watchOut, c, pool, created.Run.ID); err != nil {
 		return err
 	}
-	now, err := runs.Show(ctx, pool, asked.Run.Run)
+	current, err := runs.Show(ctx, pool, created.Run.ID)
 	switch {
 	case err != nil:
 		return err
 	case r.compare:
-		err = compare(ctx, out, c, pool, now.Run, r.check)
+		err = printComparison(ctx, out, c, pool, current.ID, r.check)
 	}
 	return err
 }
 
-// decision says what a rebuild waits for that is staged, "" for any other run.
-func decision(r *runs.Run) string {
+// describeDecision names the commands between which the operator of a staged rebuild decides; ""
+// for any other run.
+func describeDecision(r *runs.Run) string {
 	if rebuild.Stage(r) != "staged" {
 		return ""
 	}
-	return fmt.Sprintf("your decision: postern rebuild compare %d shows what differs; then postern rebuild swap %d, or postern rebuild discard %d",
-		r.Run, r.Run, r.Run)
+	return fmt.Sprintf("your decision: postern rebuild compare %d shows the differences; then postern rebuild swap %d "+
+		"or postern rebuild discard %d",
+		r.ID, r.ID, r.ID)
 }
 
-// stagedRebuilds tells which rebuilds of the listed source wait for a decision: until then the objects are as before.
+// stagedRebuilds lists the rebuilds of the source that await a decision. Until then the live
+// objects do not change.
 func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) (lines []string, err error) {
 	page, err := admin.Runs(ctx, pool, url.Values{"job": {rebuild.Job}, "status": {string(runs.Paused)}})
 	if err != nil {
 		return nil, err
 	}
 	for i := range page.Items {
-		var asked rebuild.Order
-		if err := json.Unmarshal(page.Items[i].Asked, &asked); err != nil {
-			return nil, fmt.Errorf("read what run %d was asked for: %w", page.Items[i].Run, err)
+		var asked rebuild.Params
+		if err := json.Unmarshal(page.Items[i].Params, &asked); err != nil {
+			return nil, fmt.Errorf("read the parameters of run %d: %w", page.Items[i].ID, err)
 		}
-		waits, source := decision(&page.Items[i]), values.Get("source")
-		if waits != "" && (source == "" || source == asked.Words["source"]) {
-			lines = append(lines, fmt.Sprintf("the objects of source %s are as before rebuild %d, which waits for %s",
-				asked.Words["source"], page.Items[i].Run, waits))
+		waits, source := describeDecision(&page.Items[i]), values.Get("source")
+		if waits != "" && (source == "" || source == asked.Input["source"]) {
+			lines = append(lines, fmt.Sprintf("the objects of source %s are those from before rebuild %d, which "+
+				"waits for %s",
+				asked.Input["source"], page.Items[i].ID, waits))
 		}
 	}
 	return lines, nil
@@ -137,76 +143,79 @@ func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 func newRebuildCompareCommand(c *cli) *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
-		Use: "compare RUN", Short: "Compare what a rebuild has staged with the live objects: what differs, and why",
-		Long: `Compare what a rebuild has staged with the live objects: how many are the same, and of each other one what differs and what the ledger
-knows of the reason. The same are objects with equal version, tie set, windows, state, flags and rule version. What is owed as a look may depend
-on the order of arrival, and is counted apart. Objects that show an event which the rebuild has not read yet are ahead, not wrong: resume the run
-to catch up.`,
+		Use: "compare RUN", Short: "Compare the staged objects of a rebuild with the live objects",
+		Long: `Compare the staged objects of a rebuild with the live objects: how many are equal, and
+for each other one the differences and their reason according to the outcomes. Equal objects have
+the same version, tied states, times, state, flags and rule version. A pending refetch may depend on
+the order of arrival and is counted separately. Objects with an event that the rebuild has not read
+yet are ahead, not wrong: resume the run to catch up.`,
 		Example: "  postern rebuild compare 7\n  postern rebuild compare 7 --check -o json", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := number(args[0])
+			run, err := parseID(args[0])
 			if err != nil {
 				return err
 			}
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				return compare(cmd.Context(), cmd.OutOrStdout(), c, pool, run, check)
+				return printComparison(cmd.Context(), cmd.OutOrStdout(), c, pool, run, check)
 			})
 		},
 	}
-	checkFlag(cmd, &check)
+	addCheckFlag(cmd, &check)
 	return cmd
 }
 
-// newRebuildSteerCommand has a rebuild swapped or discarded; of a swap it waits for the end.
-func newRebuildSteerCommand(c *cli, name, short string) *cobra.Command {
+// newRebuildDecisionCommand builds the commands swap and discard. After a swap the command waits
+// for the end of the run.
+func newRebuildDecisionCommand(c *cli, name, short string) *cobra.Command {
 	var noWait, yes bool
 	var reason string
 	cmd := &cobra.Command{
 		Use: name + " RUN", Short: short, Example: "  postern rebuild " + name + " 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := number(args[0])
+			run, err := parseID(args[0])
 			if err != nil {
 				return err
 			}
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				if ok, err := confirmSteer(cmd, pool, run, name, yes); err != nil || !ok {
+				if ok, err := confirmDecision(cmd, pool, run, name, yes); err != nil || !ok {
 					return err
 				}
-				found, err := admin.SteerRebuild(cmd.Context(), pool, run, name, because(reason))
+				found, err := admin.ChangeRebuild(cmd.Context(), pool, run, name, operatorWithReason(reason))
 				if err != nil {
 					return err
 				}
-				if noWait || found.Status.Final() {
+				if noWait || found.Status.Ended() {
 					return printRun(cmd.OutOrStdout(), c, found)
 				}
 				return watchRun(cmd.Context(), cmd.OutOrStdout(), c, pool, run)
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	reasonFlag(cmd, &reason)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	addReasonFlag(cmd, &reason)
 	if name == "swap" {
-		cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and end")
+		cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and exit")
 	}
 	return cmd
 }
 
-// confirmSteer asks before an open rebuild is swapped or discarded. Of any other run there is nothing to decide.
-func confirmSteer(cmd *cobra.Command, pool *pgxpool.Pool, run int64, name string, yes bool) (bool, error) {
+// confirmDecision asks before an open rebuild is swapped or discarded. For other runs it does not
+// ask.
+func confirmDecision(cmd *cobra.Command, pool *pgxpool.Pool, run int64, name string, yes bool) (bool, error) {
 	r, err := runs.Show(cmd.Context(), pool, run)
-	if err != nil || r.Job != rebuild.Job || r.Status.Final() {
+	if err != nil || r.Job != rebuild.Job || r.Status.Ended() {
 		return err == nil, err
 	}
-	question := fmt.Sprintf("Throw away what rebuild %d has staged?", run)
+	question := fmt.Sprintf("Discard the staged objects of rebuild %d?", run)
 	if name == "swap" {
-		question = fmt.Sprintf("Put what rebuild %d has staged in the place of the live objects?", run)
+		question = fmt.Sprintf("Replace the live objects with the staged objects of rebuild %d?", run)
 	}
-	return confirm(cmd, question, yes)
+	return confirmWithUser(cmd, question, yes)
 }
 
-// compare prints a comparison, part by part, and what it comes to.
-func compare(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64, check bool) error {
-	p := &comparing{out: out, json: c.output == "json", total: map[rebuild.Kind]int64{}}
+// printComparison prints a comparison page by page, and its totals.
+func printComparison(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64, check bool) error {
+	p := &comparisonPrinter{out: out, json: c.output == "json", totals: map[rebuild.Kind]int64{}}
 	values := url.Values{}
 	for {
 		page, err := admin.CompareRebuild(ctx, pool, run, values)
@@ -217,36 +226,38 @@ func compare(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run
 			return err
 		}
 		if page.Next == nil {
-			return p.end(page, check)
+			return p.finish(page, check)
 		}
 		values.Set("cursor", *page.Next)
 	}
 }
 
-// comparing prints the parts of a comparison: for a program one object of its items and counts.
-type comparing struct {
+// comparisonPrinter prints the pages of a comparison as text, or as one JSON object with items and
+// counts.
+type comparisonPrinter struct {
 	out          io.Writer
 	json         bool
-	parts, items int
-	total        map[rebuild.Kind]int64
-	// stage is what the rebuild was doing; that of the last part where all were "staged".
+	pages, items int
+	totals       map[rebuild.Kind]int64
+	// stage is the stage of the rebuild: that of the last page if all pages were "staged", else the
+	// first other one.
 	stage string
 }
 
-func (p *comparing) add(page *rebuild.Page) error {
-	if p.stage == "staged" || p.parts == 0 {
+func (p *comparisonPrinter) add(page *rebuild.Page) error {
+	if p.stage == "staged" || p.pages == 0 {
 		p.stage = page.Stage
 	}
-	p.parts++
+	p.pages++
 	for kind, n := range page.Counts {
-		p.total[kind] += n
+		p.totals[kind] += n
 	}
 	for i := range page.Items {
 		var err error
 		if p.json {
 			err = p.addJSON(&page.Items[i])
 		} else {
-			err = p.tell(&page.Items[i])
+			err = p.printDifference(&page.Items[i])
 		}
 		if err != nil {
 			return err
@@ -256,7 +267,7 @@ func (p *comparing) add(page *rebuild.Page) error {
 	return nil
 }
 
-func (p *comparing) addJSON(d *rebuild.Difference) error {
+func (p *comparisonPrinter) addJSON(d *rebuild.Difference) error {
 	text, err := json.Marshal(d)
 	if err != nil {
 		return err
@@ -269,14 +280,14 @@ func (p *comparing) addJSON(d *rebuild.Difference) error {
 	return err
 }
 
-func (p *comparing) tell(d *rebuild.Difference) error {
-	name := object(d.ObjectType, d.ObjectID)
+func (p *comparisonPrinter) printDifference(d *rebuild.Difference) error {
+	name := describeObject(d.ObjectType, d.ObjectID)
 	if d.Account != "" {
 		name += " of " + d.Account
 	}
-	lines := []string{kindWords[d.Kind], name}
-	if len(d.What) > 0 {
-		lines = append(lines, "  differs in", strings.Join(d.What, ", "))
+	lines := []string{kindLabels[d.Kind], name}
+	if len(d.Parts) > 0 {
+		lines = append(lines, "  differs in", strings.Join(d.Parts, ", "))
 	}
 	if len(d.Paths) > 0 {
 		lines = append(lines, "  state at", strings.Join(d.Paths, ", "))
@@ -286,30 +297,32 @@ func (p *comparing) tell(d *rebuild.Difference) error {
 		*rebuild.Side
 	}{{"  live", d.Live}, {"  staged", d.Staged}} {
 		if side.Side != nil {
-			lines = append(lines, side.name, fmt.Sprintf("%s; event %d, rule %d", side.Version, side.LastEventID, side.RuleVersion))
+			lines = append(lines, side.name, fmt.Sprintf("%s; event %d, rule %d", side.Version, side.LastEventID,
+				side.RuleVersion))
 		}
 	}
-	for _, why := range d.Why {
+	for _, why := range d.Reasons {
 		lines = append(lines, "  why", why)
 	}
-	if err := facts(p.out, lines...); err != nil {
+	if err := printFields(p.out, lines...); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(p.out)
 	return err
 }
 
-// kindWords are the kinds as a person reads them.
-var kindWords = map[rebuild.Kind]string{rebuild.Differing: "differing", rebuild.OnlyLive: "only live", rebuild.OnlyStaged: "only staged", rebuild.Ahead: "ahead"}
+// kindLabels are the printed names of the kinds of differences.
+var kindLabels = map[rebuild.Kind]string{rebuild.Differing: "differing", rebuild.OnlyLive: "missing in the rebuild",
+	rebuild.OnlyStaged: "new in the rebuild", rebuild.LiveNewer: "ahead"}
 
-// end prints what the comparison comes to; with check, a difference is an error.
-func (p *comparing) end(last *rebuild.Page, check bool) error {
+// finish prints the totals of the comparison. With check, a difference is an error.
+func (p *comparisonPrinter) finish(last *rebuild.Page, check bool) error {
 	if p.json {
 		before := "\n"
 		if p.items == 0 {
 			before = `{"items": [`
 		}
-		counts, err := json.Marshal(p.total)
+		counts, err := json.Marshal(p.totals)
 		if err != nil {
 			return err
 		}
@@ -317,39 +330,46 @@ func (p *comparing) end(last *rebuild.Page, check bool) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(p.out, "%s], \"run\": %d, \"stage\": %q, \"cursor\": \"%d\", \"counts\": %s, \"dead\": %s}\n", before, last.Run, last.Stage, last.Cursor, counts, dead)
-	} else if err := p.sum(last); err != nil {
+		fmt.Fprintf(p.out, "%s], \"run\": %d, \"stage\": %q, \"cursor\": \"%d\", \"counts\": %s, \"dead\": %s}\n",
+			before, last.Run, last.Stage, last.Cursor, counts, dead)
+	} else if err := p.printTotals(last); err != nil {
 		return err
 	}
 	if !check {
 		return nil
 	}
-	return p.verdict(last)
+	return p.check(last)
 }
 
-// verdict is an error unless all that the log holds was compared and is the same.
-func (p *comparing) verdict(last *rebuild.Page) error {
-	differing, ahead := p.total[rebuild.Differing]+p.total[rebuild.OnlyLive]+p.total[rebuild.OnlyStaged], p.total[rebuild.Ahead]
+// check returns an error unless everything in the log was compared and is equal.
+func (p *comparisonPrinter) check(last *rebuild.Page) error {
+	differing, ahead := p.totals[rebuild.Differing]+p.totals[rebuild.OnlyLive]+p.totals[rebuild.OnlyStaged],
+		p.totals[rebuild.LiveNewer]
 	switch {
 	case p.stage != "staged":
-		return fmt.Errorf("nothing is proved: the rebuild is not at rest (%s): let it stage all first, then compare again (postern runs watch %d)", cmp.Or(p.stage, "waiting"), last.Run)
+		return fmt.Errorf("the comparison is incomplete: the rebuild is not staged (%s): wait until it is, then "+
+			"compare "+
+			"again (postern runs watch %d)", cmp.Or(p.stage, "waiting"), last.Run)
 	case differing > 0:
-		return fmt.Errorf("%s not the same", counted(int(differing), "object"))
+		return fmt.Errorf("%s not equal", countOf(int(differing), "object"))
 	case ahead > 0:
-		return fmt.Errorf("%s ahead of the rebuild, and not proved: let it catch up (postern runs resume %d), then compare again", counted(int(ahead), "object"), last.Run)
+		return fmt.Errorf("%s changed since the rebuild read the log: let it catch up (postern runs resume %d), then "+
+			"compare again", countOf(int(ahead), "object"), last.Run)
 	}
 	return nil
 }
 
-func (p *comparing) sum(last *rebuild.Page) error {
-	n := func(kind rebuild.Kind) string { return strconv.FormatInt(p.total[kind], 10) }
+func (p *comparisonPrinter) printTotals(last *rebuild.Page) error {
+	n := func(kind rebuild.Kind) string { return strconv.FormatInt(p.totals[kind], 10) }
 	unfinished, dead := "", ""
 	if d := last.Dead; d != nil && d.Events > 0 {
 		dead = fmt.Sprintf("%d, the first of them %d: %s", d.Events, d.First, d.Reason)
 	}
 	if last.Stage != "staged" {
-		unfinished = "the rebuild is not at rest (" + last.Stage + "), so this is not its end"
+		unfinished = "the rebuild is not staged (" + last.Stage + "), so the comparison is incomplete"
 	}
-	return facts(p.out, "same", n(rebuild.Same), "same but for the look that is owed", n(rebuild.LookOnly), "differing", n(rebuild.Differing), "only live", n(rebuild.OnlyLive),
-		"only staged", n(rebuild.OnlyStaged), "ahead of the rebuild", n(rebuild.Ahead), "events applied live and dead now", dead, "note", unfinished)
+	return printFields(p.out, "same", n(rebuild.Same), "equal, refetch pending", n(rebuild.RefetchOnly), "differing",
+		n(rebuild.Differing), "missing in the rebuild", n(rebuild.OnlyLive),
+		"new in the rebuild", n(rebuild.OnlyStaged), "changed since the rebuild read the log", n(rebuild.LiveNewer),
+		"events applied live that are dead in the rebuild", dead, "note", unfinished)
 }

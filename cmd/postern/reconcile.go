@@ -20,7 +20,8 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// reconcileFlags are the parameters but the source, which is the argument, and what is a flag of its own.
+// reconcileFlags are the parameters of a reconciliation that become string flags: all except the
+// source argument and the boolean flags.
 var reconcileFlags = slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func(p admin.Param) bool {
 	return slices.Contains([]string{"source", "all_accounts", "dry_run", "objects", "full"}, p.Name)
 })
@@ -30,41 +31,51 @@ func newReconcileCommand(c *cli) *cobra.Command {
 	var dry, every, objects, full bool
 	cmd := &cobra.Command{
 		Use:   "reconcile SOURCE",
-		Short: "Hold the log against the provider's API, and append what it lacks",
-		Long: `Hold the log against the provider's API (sources.NAME.api in the configuration): append what the provider says it has sent and the log lacks, or,
-with --type and --object, what the API answers for that object now. What is appended goes the way of all events.
+		Short: "Compare the log with the provider's API and add missing events",
+		Long: `Compare the log with the provider's API (sources.NAME.api in the configuration) and
+append the events that the provider has sent and the log lacks. With --type and --object, append the
+current state of that object. Appended events are processed like all others.
 
-With --objects, or --type alone, all objects that the API lists (of that type) are compared with the mirror, and what differs is fetched and appended. Where the API tells what
-changed, only that is listed, unless --full asks for everything. Only where everything is listed it can show what is not there any more: that is asked for by its name, one by one, and
-deleted here where the API says that it is missing. More than 20 such objects that are more than 1 % of the living ones want an approval (postern runs approve). What was found is in
-postern drift report RUN.
+With --objects, or --type alone, all objects that the API lists (of that type) are compared with the
+mirror, and those that differ are fetched and appended. If the API can list only what changed, it
+does, unless --full requests everything. Only a full list shows that an object is gone. Such an
+object is requested by its id, and gets a tombstone if the API says that it is missing. More than 20
+such objects that are more than 1 % of the existing ones need an approval (postern runs approve).
+postern drift report RUN shows the findings.
 
-A running processor carries it out, within the budget of calls that all processes share; it goes on where it was if that process ends. Without --since it
-begins a little before what is proven (postern drift show), or as far back as the provider knows. The run is done when everything that it appended has
-its outcome. Ctrl-C here only ends the watching; postern runs pause, resume and cancel steer the run. The exit status is 1 where the run failed.
+A running processor executes the run within the rate budget that all processes share. If that
+process ends, another one continues the run. Without --since it starts a little before the time
+until which the log is complete (postern drift show), or as far back as the provider can list. The
+run is done when everything that it appended has its outcome. Ctrl-C stops only the watching;
+postern runs pause, resume and cancel control the run. The exit status is 1 if the run failed.
 
-It is of one account of the source: the one that the key is of, or --account. With --all-accounts a processor enters a run for each that is known, but for those that the source's
-reconcile.own and reconcile.except leave out, and those whose run of before is still open; the command watches them one after the other, and the exit status is 1 where any failed.
+The run is for one account of the source: that of the API key, or --account. With --all-accounts a
+processor creates a run for each known account, except those that the source's reconcile.own and
+reconcile.except exclude and those whose previous run is still open. The command watches them one by
+one, and the exit status is 1 if any failed.
 
-With --dry-run it only counts: nothing is appended, and nothing is proven.`,
+With --dry-run it only counts: nothing is appended, and the log does not count as complete.`,
 		Example: `  postern reconcile stripe
   postern reconcile stripe --since 6h --dry-run
   postern reconcile stripe --objects --dry-run
   postern reconcile stripe --type customer --full
   postern reconcile stripe --all-accounts --since 6h
-  postern reconcile stripe --account acct_1 --type customer --object cus_1 --reason 'finance doubts it'`,
+  postern reconcile stripe --account acct_1 --type customer --object cus_1 --reason 'finance reports a wrong address'`,
 		Args: wantArgs("SOURCE"),
 	}
 	filterFlags(cmd, reconcileFlags)
-	cmd.Flags().BoolVar(&every, "all-accounts", false, "a run for each account that the configuration or the mirror knows (Stripe Connect)")
+	cmd.Flags().BoolVar(&every, "all-accounts", false, "create a run for each account in the configuration or the "+
+		"mirror "+
+		"(Stripe Connect)")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only count; append nothing")
 	cmd.Flags().BoolVar(&objects, "objects", false, "compare all objects that the API lists with the mirror")
-	cmd.Flags().BoolVar(&full, "full", false, "list all objects, also where the API could tell of those that changed")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and end")
+	cmd.Flags().BoolVar(&full, "full", false, "list all objects, also where the API can list only the changed ones")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and exit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		values := filterValues(cmd, reconcileFlags)
 		values.Set("source", args[0])
-		for name, set := range map[string]bool{"all_accounts": every, "dry_run": dry, "objects": objects, "full": full} {
+		for name, set := range map[string]bool{"all_accounts": every, "dry_run": dry, "objects": objects,
+			"full": full} {
 			if set {
 				values.Set(name, "true")
 			}
@@ -77,24 +88,24 @@ With --dry-run it only counts: nothing is appended, and nothing is proven.`,
 }
 
 func runReconcile(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values, noWait bool) error {
-	asked, err := admin.Reconcile(cmd.Context(), pool, values, operator())
-	if err := wait(cmd, c, pool, asked, err, noWait); err != nil || noWait {
+	created, err := admin.Reconcile(cmd.Context(), pool, values, operator())
+	if err := showOrWatch(cmd, c, pool, created, err, noWait); err != nil || noWait {
 		return err
 	}
-	entered, err := reconcile.Entered(cmd.Context(), pool, asked.Run.Run)
+	accountRuns, err := reconcile.StartedRuns(cmd.Context(), pool, created.Run.ID)
 	switch {
 	case err != nil:
 		return err
-	case len(entered) > 0:
-		return watchEntered(cmd, c, pool, entered)
+	case len(accountRuns) > 0:
+		return watchAccountRuns(cmd, c, pool, accountRuns)
 	case c.output == "json":
 		return nil
 	}
-	return tellReconciled(cmd.Context(), cmd.OutOrStdout(), pool, asked.Run.Run)
+	return printReconciled(cmd.Context(), cmd.OutOrStdout(), pool, created.Run.ID)
 }
 
-// watchEntered watches the runs of all accounts, also where one fails.
-func watchEntered(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, entered []int64) error {
+// watchAccountRuns watches the runs of all accounts, also after one fails.
+func watchAccountRuns(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, entered []int64) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	var bad []error
 	for _, run := range entered {
@@ -103,7 +114,7 @@ func watchEntered(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, entered []int6
 		}
 		err := watchRun(ctx, out, c, pool, run)
 		if err == nil && c.output != "json" {
-			err = tellReconciled(ctx, out, pool, run)
+			err = printReconciled(ctx, out, pool, run)
 		}
 		bad = append(bad, err)
 		if ctx.Err() != nil {
@@ -113,81 +124,90 @@ func watchEntered(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, entered []int6
 	return errors.Join(bad...)
 }
 
-// tellReconciled says in words what a reconciliation that is done has come to.
-func tellReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run int64) error {
+// printReconciled prints the result of a reconciliation that is done.
+func printReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run int64) error {
 	r, err := runs.Show(ctx, pool, run)
 	if err != nil || r.Status != runs.Done {
 		return err
 	}
-	var o reconcile.Order
-	if err := json.Unmarshal(r.Asked, &o); err != nil {
-		return fmt.Errorf("read what run %d was asked for: %w", run, err)
+	var o reconcile.Params
+	if err := json.Unmarshal(r.Params, &o); err != nil {
+		return fmt.Errorf("read the parameters of run %d: %w", run, err)
 	}
-	if _, each := r.Counts[reconcile.Accounts]; each {
-		return nil // it has entered none, since all are still open: its counts say so
+	if _, allAccounts := r.Counts[reconcile.Accounts]; allAccounts {
+		return nil // it created no run, because the runs of all accounts are still open; its counts show that
 	}
 	if r.Counts[reconcile.Disconnected] > 0 {
-		_, err := fmt.Fprintf(out, "\nThe account is disconnected: the key may not act for it any more. It was passed over, and nothing is proven of it by this run: postern drift show --source %s\n", plain(o.Words["source"]))
+		_, err := fmt.Fprintf(out, "\nThe account is disconnected: the API key no longer has access to it. It was "+
+			"skipped, and this run verified nothing of it: postern drift show --source %s\n",
+			escapeControl(o.RequestText["source"]))
 		return err
 	}
-	if o.What == reconcile.Objects {
+	if o.Scope == reconcile.Objects {
 		return printReport(ctx, out, pool, run)
 	}
-	since, until, err := reconcile.Watermark(ctx, pool, o.Source, o.Account, o.What)
+	since, until, err := reconcile.Watermark(ctx, pool, o.Source, o.Account, o.Scope)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "\n%s\n", plain(reconciled(&o, r.Counts, since, until)))
+	_, err = fmt.Fprintf(out, "\n%s\n", escapeControl(describeReconciled(&o, r.Counts, since, until)))
 	if n := r.Counts[reconcile.SkewSeconds]; n > 0 && err == nil {
-		_, err = fmt.Fprintf(out, "%s\n", skewed(n))
+		_, err = fmt.Fprintf(out, "%s\n", describeClockSkew(n))
 	}
 	return err
 }
 
-// reconciled is what a reconciliation has come to; since and until bound what is proven, zero where nothing is.
-func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.Time) string {
-	if o.What == reconcile.Object {
+// describeReconciled describes the result of a reconciliation. since and until limit the period for
+// which the log is complete; they are zero if there is none.
+func describeReconciled(o *reconcile.Params, counts map[string]int64, since, until time.Time) string {
+	if o.Scope == reconcile.Object {
 		switch {
 		case counts[reconcile.Absent] > 0:
-			return "The mirror has never had such an object, and the API has none either: is the name right? Nothing was appended."
+			return "Neither the mirror nor the API has such an object: is the id correct? Nothing " +
+				"was appended."
 		case o.DryRun:
-			return "The API has answered, and nothing was appended: it was a dry run."
+			return "The API has the object. It was a dry run: nothing was appended."
 		case counts[reconcile.Missing] > 0:
-			return "The log lacked what the API answers now, and has it since."
+			return "The API's current state was missing in the log and is appended."
 		}
-		return "The log had what the API answers now."
+		return "The log already has the API's current state."
 	}
-	said := fmt.Sprintf("The provider told of %s: the log had %d and lacked %d", counted(int(counts[reconcile.Seen]), "event"), counts[reconcile.Present], counts[reconcile.Missing])
+	text := fmt.Sprintf("The provider has %s: %d were in the log and %d were missing",
+		countOf(int(counts[reconcile.Processed]), "event"), counts[reconcile.Present], counts[reconcile.Missing])
 	if n := counts[reconcile.Undelivered]; n > 0 {
-		said += fmt.Sprintf(", and the provider itself says of %d that they were not delivered", n)
+		text += fmt.Sprintf(", and the provider reports %d of them as not delivered", n)
 	}
 	if n := counts[reconcile.Conflicting]; n > 0 {
-		said += fmt.Sprintf(", and had %d with other content (postern conflicts list)", n)
+		text += fmt.Sprintf(", and %d have other content in the log (postern conflicts list)", n)
 	}
-	if n := counts[reconcile.Refused]; n > 0 {
-		said += fmt.Sprintf(". %d more of accounts that the source does not take were left out", n)
+	if n := counts[reconcile.Rejected]; n > 0 {
+		text += fmt.Sprintf(". %d more are of accounts that the source does not accept and were skipped", n)
 	}
 	switch {
 	case o.DryRun:
-		return said + ". It was a dry run: nothing was appended, and nothing is proven by it."
+		return text + ". It was a dry run: nothing was appended, and the log does not count as complete."
 	case until.IsZero():
-		return said + "."
+		return text + "."
 	}
-	return said + ". The log is proven complete from " + events.Instant{Time: since}.String() + " until " + events.Instant{Time: until}.String() + "."
+	return text + ". The log is complete from " + events.Instant{Time: since}.String() + " until " +
+		events.Instant{Time: until}.String() + "."
 }
 
-// reconcileCounts says what a reconciliation has counted.
-func reconcileCounts(counts map[string]int64) string {
-	if n, each := counts[reconcile.Accounts]; each {
-		said := "runs entered for " + counted(int(n), "account")
+// describeReconcileCounts describes the counts of a reconciliation.
+func describeReconcileCounts(counts map[string]int64) string {
+	if n, allAccounts := counts[reconcile.Accounts]; allAccounts {
+		text := "runs created for " + countOf(int(n), "account")
 		if busy := counts[reconcile.Busy]; busy > 0 {
-			said += fmt.Sprintf(", and none for %d whose run of before is still open", busy)
+			text += fmt.Sprintf(", and none for %d whose previous run is still open", busy)
 		}
-		return said
+		return text
 	}
-	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Seen])}
-	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.Behind, reconcile.Ahead, reconcile.Different, reconcile.Hidden, reconcile.Ghosts, reconcile.Mended,
-		reconcile.Left, reconcile.Unlisted, reconcile.Rare, reconcile.Passed, reconcile.Undelivered, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
+	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Processed])}
+	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.MirrorOlder,
+		reconcile.MirrorNewer, reconcile.ContentDiffers, reconcile.NotListed, reconcile.Orphans, reconcile.Repaired,
+		reconcile.Unrepaired, reconcile.NotListable, reconcile.SkippedTypes, reconcile.SkippedParts,
+		reconcile.Undelivered,
+		reconcile.Conflicting, reconcile.Rejected, reconcile.Absent} {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, strings.ReplaceAll(what, "_", " ")))
 		}
@@ -196,29 +216,29 @@ func reconcileCounts(counts map[string]int64) string {
 		parts = append(parts, "the account is disconnected")
 	}
 	if n := counts[reconcile.SkewSeconds]; n > 0 {
-		parts = append(parts, fmt.Sprintf("clocks %d s apart", n))
+		parts = append(parts, fmt.Sprintf("clocks differ by %d s", n))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// readUpTo says how far a run has read: the log, or the provider's time.
-func readUpTo(r *runs.Run) (name, place string) {
+// describeProgress says how far a run has read: a position in the log, or a provider's time.
+func describeProgress(r *runs.Run) (label, text string) {
 	switch {
-	case r.Bound == 0 || r.Cursor == 1: // which is no place: it only has begun
+	case r.Bound == 0 || r.Cursor == 1: // the run has only started
 		return "", ""
 	case r.Job != reconcile.Job:
 		return "log read up to", fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
 	case r.Cursor == 0:
 		return "", ""
 	}
-	return "provider's time read up to", micros(r.Cursor) + " of " + micros(r.Bound)
+	return "provider's events read up to", formatMicros(r.Cursor) + " of " + formatMicros(r.Bound)
 }
 
-func micros(at int64) string { return events.Instant{Time: time.UnixMicro(at)}.String() }
+func formatMicros(at int64) string { return events.Instant{Time: time.UnixMicro(at)}.String() }
 
-// due is when the next attempt is.
-func due(h reconcile.HintView) string {
-	if h.Parked {
+// describeDue says when the next attempt is due.
+func describeDue(h reconcile.RefetchRequest) string {
+	if h.Suspended {
 		return "parked"
 	}
 	return h.Due.String()

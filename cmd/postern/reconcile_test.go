@@ -24,19 +24,20 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// twoEvents is an API with two events, and the objects that they left, at a moment that stands. Its clock is behind.
+// twoEvents is an API with two events and their objects, at a fixed time. Its clock is behind.
 type twoEvents struct{ now time.Time }
 
-func (a twoEvents) Now() time.Time       { return a.now }
-func (twoEvents) Longest() time.Duration { return 0 }
-func (twoEvents) Skew() time.Duration    { return -2100 * time.Millisecond }
+func (a twoEvents) Now() time.Time          { return a.now }
+func (twoEvents) MaxLatency() time.Duration { return 0 }
+func (twoEvents) Skew() time.Duration       { return -2100 * time.Millisecond }
 
 func (twoEvents) Download(context.Context, string, string, int64) (io.ReadCloser, error) {
 	return nil, errors.New("it has no files")
 }
 
 func (a twoEvents) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
-	body := fmt.Appendf(nil, `{"object_id": "obj_1", "object": {"a": 2}, "time": %d, "unit": 1, "rank": 1}`, sim.Start+2)
+	body := fmt.Appendf(nil, `{"object_id": "obj_1", "object": {"a": 2}, "time": %d, "unit": 1, "rank": 1}`, sim.Start+
+		2)
 	if c.Path == "/list" {
 		body = []byte(`{"things": [{"id": "obj_1", "answer": {"unit": 1, "object": {"a": 2}}}, {"id": "obj_2", "answer": {"unit": 1, "object": {"a": 3}}}, {"id": "obj_9", "answer": {"unit": 1, "object": {"a": 9}}}]}`)
 	}
@@ -47,140 +48,180 @@ func (a twoEvents) Do(_ context.Context, c provider.Call) (*reconcile.Response, 
 				{"id": "evt_2", "type": "thing", "object_id": "obj_2", "object": {"a": 1}, "time": %d, "unit": 1, "rank": 1}]}`, sim.Start, sim.Start)
 		}
 	}
-	return &reconcile.Response{Verdict: sim.Provider{}.Answer(http.StatusOK, http.Header{}, body), Body: body, Date: a.now, Elapsed: time.Millisecond}, nil
+	return &reconcile.Response{Verdict: sim.Provider{}.Answer(http.StatusOK, http.Header{}, body), Body: body,
+		Date: a.now, Elapsed: time.Millisecond}, nil
 }
 
-// reconciles carries out reconciliations; of the source stripe where it has an API.
+// reconciles executes reconciliations of the source stripe, if it has an API.
 func (b *testBundle) reconciles(t *testing.T, withAPI bool) (stop func()) {
 	t.Helper()
-	pool, number := b.db.Role(t, "processor"), b.known.Number["stripe"]
-	p, err := processor.New(processor.Options{Pool: pool, Settings: processor.DefaultSettings, ID: "test", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"stripe": {Number: number, Config: &provider.Source{Name: "stripe"}, Provider: sim.Provider{}}}})
+	pool, parseID := b.db.Role(t, "processor"), b.known.Number["stripe"]
+	p, err := processor.New(processor.Options{Pool: pool, Settings: processor.DefaultSettings, ID: "test",
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]processor.Source{"stripe": {Number: parseID, Config: &provider.Source{Name: "stripe"},
+			Provider: sim.Provider{}}}})
 	noError(t, err)
 	settings := reconcile.DefaultSettings
-	settings.Again = 10 * time.Millisecond
-	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Processor: p, Settings: settings, Sources: &reconcile.Sources{}}
+	settings.RetryDelay = 10 * time.Millisecond
+	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Processor: p, Settings: settings,
+		Sources: &reconcile.Sources{}}
 	if withAPI {
-		carried.Sources.Replace(&reconcile.Source{Name: "stripe", Number: number, Config: &provider.Source{Name: "stripe"}, API: &provider.API{},
-			Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: twoEvents{time.UnixMicro(sim.Start).Add(time.Hour).UTC()}})
+		carried.Sources.Replace(&reconcile.Source{Name: "stripe", Number: parseID,
+			Config: &provider.Source{Name: "stripe"}, API: &provider.API{},
+			Provider: sim.Provider{}, Reader: sim.Provider{},
+			Caller: twoEvents{time.UnixMicro(sim.Start).Add(time.Hour).UTC()}})
 	}
-	return applied.Carry(t, pool, "test", 1, map[string]runs.Carry{reconcile.Job: carried.Carry})
+	return applied.StartRunner(t, pool, "test", 1, map[string]runs.Executor{reconcile.Job: carried.Execute})
 }
 
-// A reconciliation is asked for and watched, and says in words what it has come to.
-func TestReconcile(t *testing.T) {
+// The command creates a reconciliation, watches it and prints its result.
+func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "reconcile").want(t, 2, "", "postern reconcile takes SOURCE, got 0")
-	b.run(t, "reconcile", "nobody").want(t, 2, "", "no source")
-	b.run(t, "reconcile", "stripe", "--objects", "--type", "thing", "--object", "obj_1").want(t, 2, "", "give the one or the other")
+	b.run(t, "reconcile", "nobody").want(t, 2, "", "has no stored events")
+	b.run(t, "reconcile", "stripe", "--objects", "--type", "thing", "--object", "obj_1").want(t, 2, "",
+		"give one of them")
 	b.run(t, "reconcile", "stripe", "--object", "obj_1").want(t, 2, "", "name its type too")
 	b.run(t, "reconcile", "stripe", "--since", "1h", "--until", "2h").want(t, 2, "", "is not before until")
 	b.run(t, "reconcile", "stripe", "--no-wait", "--reason", "an outage", "--once-key", "k").want(t, 0, "an outage", "")
-	b.run(t, "reconcile", "stripe", "--no-wait", "--once-key", "k").want(t, 0, "Run 1 was asked for with this key before", "")
-	b.run(t, "drift", "show").want(t, 0, "Nothing is proven complete.", "")
+	b.run(t, "reconcile", "stripe", "--no-wait", "--once-key", "k").want(t, 0,
+		"Run 1 was created with this key before", "")
+	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet.", "")
 	stop := b.reconciles(t, false)
-	b.run(t, "reconcile", "stripe").want(t, 1, "failed", "the source has no section api in the configuration of the processor that took the run")
-	b.run(t, "runs", "watch", "1").want(t, 1, "failed", "") // else the next process may carry it out
+	b.run(t, "reconcile", "stripe").want(t, 1, "failed", "the configuration of the processor that executes the run "+
+		"has no section api for the source")
+	b.run(t, "runs", "watch", "1").want(t, 1, "failed", "") // otherwise the next process may execute it
 	stop()
 	b.reconciles(t, true)
 	dry := b.run(t, "reconcile", "stripe", "--dry-run")
-	dry.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2. It was a dry run: nothing was appended, and nothing is proven by it.\n", "")
-	dry.want(t, 0, "2 processed, 2 missing, clocks 3 s apart\n", "")
-	dry.want(t, 0, "\nThe API's clock and the database's have differed by up to 3 seconds: see that the database's machine keeps the time (NTP).\n", "")
-	b.run(t, "drift", "show").want(t, 0, "Nothing is proven complete.", "")
-	until := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.Settle).UTC().Truncate(time.Second).Format("2006-01-02T15:04:05.000000Z")
-	since := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.Kept).UTC().Truncate(time.Second).Format("2006-01-02T15:04:05.000000Z")
+	dry.want(t, 0, "The provider has 2 events: 0 were in the log and 2 were missing. It was a dry run: nothing was "+
+		"appended, and the log does not count as complete.\n", "")
+	dry.want(t, 0, "2 processed, 2 missing, clocks differ by 3 s\n", "")
+	dry.want(t, 0, "\nThe clocks of the API and the database differed by up to 3 seconds: check that the database's "+
+		"machine synchronizes its clock (NTP).\n", "")
+	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet.", "")
+	until := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.ListDelay).UTC().Truncate(
+		time.Second).Format("2006-01-02T15:04:05.000000Z")
+	since := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.EventRetention).UTC().Truncate(
+		time.Second).Format("2006-01-02T15:04:05.000000Z")
 	done := b.run(t, "reconcile", "stripe")
-	done.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2. The log is proven complete from "+since+" until "+until+".\n", "")
+	done.want(t, 0, "The provider has 2 events: 0 were in the log and 2 were missing. The log is complete from "+since+
+		" until "+until+".\n", "")
 	done.want(t, 0, until+" of "+until, "")
 	b.run(t, "drift", "show", "--source", "stripe").want(t, 0, until, "")
-	b.run(t, "drift", "show", "--source", "shop").want(t, 0, "Nothing is proven complete.", "")
-	b.run(t, "reconcile", "stripe", "--since", "2020-01-01").want(t, 0, "told of 2 events: the log had 2 and lacked 0.", "")
+	b.run(t, "drift", "show", "--source", "shop").want(t, 0, "Nothing is reconciled yet.", "")
+	b.run(t, "reconcile", "stripe", "--since", "2020-01-01").want(t, 0,
+		"has 2 events: 2 were in the log and 0 were missing.",
+		"")
 	look := []string{"reconcile", "stripe", "--type", "thing", "--object", "obj_1"}
-	b.run(t, append(look, "--dry-run")...).want(t, 0, "The API has answered, and nothing was appended", "")
+	b.run(t, append(look, "--dry-run")...).want(t, 0, "The API has the object. It was a dry run", "")
 	found := b.run(t, look...)
-	if found.want(t, 0, "The log lacked what the API answers now, and has it since.", ""); strings.Contains(found.out, "read up to") {
-		t.Errorf("a look has no place in time:\n%s", found.out)
+	if found.want(t, 0, "The API's current state was missing in the log and is appended.",
+		""); strings.Contains(found.out,
+		"read up to") {
+		t.Errorf("a refetch shows a period:\n%s", found.out)
 	}
-	b.run(t, look...).want(t, 0, "The log had what the API answers now.", "")
-	if r := b.run(t, append(look, "-o", "json")...); r.status != 0 || strings.Contains(r.out, "The log had") || !strings.Contains(r.out, `"present": 1`) {
+	b.run(t, look...).want(t, 0, "The log already has the API's current state.", "")
+	if r := b.run(t, append(look, "-o", "json")...); r.status != 0 || strings.Contains(r.out, "The log already has") ||
+		!strings.Contains(r.out, `"present": 1`) {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "runs", "list", "--job", "reconcile").want(t, 0, "an outage", "")
 }
 
-// What a run over objects has found is told by type, and field by field.
-func TestDriftOnTheCommandLine(t *testing.T) {
+// The findings of a run over objects are printed by type and by field.
+func TestDrift_showAndReport(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.reconciles(t, true)
 	b.run(t, "reconcile", "stripe")
 	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1")
-	const heads = "TYPE   PHASE  CHANGED SINCE  CHECKED  EQUAL  MISSING  BEHIND  AHEAD  DIFFERENT  HIDDEN  GHOSTS  MENDED  LEFT\n"
-	b.run(t, "reconcile", "stripe", "--objects", "--full", "--dry-run").want(t, 0, heads+"thing  done   -              3        1      1        1       0      0          0       0       0       0\n", "")
+	const heads = "TYPE   PHASE  CHANGED SINCE  CHECKED  EQUAL  MISSING  MIRROR OLDER  MIRROR NEWER  " +
+		"CONTENT DIFFERS  NOT LISTED  ORPHANS  REPAIRED  UNREPAIRED\n"
+	b.run(t, "reconcile", "stripe", "--objects", "--full", "--dry-run").want(t, 0, heads+"thing  done   -            "+
+		"  3        1      1        1             0             0                0           0        0         0\n",
+		"")
 	b.run(t, "drift", "show").want(t, 0, "events", "")
 	swept := b.run(t, "reconcile", "stripe", "--type", "thing")
-	swept.want(t, 0, heads+"thing  done   -              3        1      1        1       0      0          0       0       2       0\n", "")
+	swept.want(t, 0, heads+"thing  done   -              3        1      1        1             0             0      "+
+		"          "+
+		"0           0        2         0\n", "")
 	swept.want(t, 0, "postern drift report 4.", "")
 	swept.want(t, 0, "run 4 done: 3 objects", "")
-	swept.want(t, 0, "have differed by up to 3 seconds", "")
+	swept.want(t, 0, "differed by up to 3 seconds", "")
 	swept.want(t, 0, "3 processed, 1 equal, 1 missing, 1 behind, 2 mended", "")
 	b.run(t, "drift", "show").want(t, 0, "type thing  1970-01-01T00:00:00.000000Z", "")
 	report := b.run(t, "drift", "report", "4")
-	report.want(t, 0, "\nthing obj_2 was behind, and is mended (event ", "")
-	report.want(t, 0, "):\n  state.a: 1 here, 2 there\n", "")
-	report.want(t, 0, "\nthing obj_9 was missing, and is mended (event ", "")
-	if r := b.run(t, "drift", "report", "4", "--kind", "behind", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"behind": 1`) || !strings.Contains(r.out, `"path": "state.a"`) || strings.Contains(r.out, "obj_9") {
+	report.want(t, 0, "\nthing obj_2: behind, now mended (event ", "")
+	report.want(t, 0, "):\n  state.a: 1 in the mirror, 2 at the provider\n", "")
+	report.want(t, 0, "\nthing obj_9: missing, now mended (event ", "")
+	if r := b.run(t, "drift", "report", "4", "--kind", "behind", "-o", "json"); r.status != 0 ||
+		!strings.Contains(r.out, `"behind": 1`) || !strings.Contains(r.out, `"path": "state.a"`) ||
+		strings.Contains(r.out, "obj_9") {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "drift", "show", "--run", "4").want(t, 0, report.out, "")
-	b.db.Exec(t, `UPDATE sweeps SET passed_over = '[{"part": "o/r", "why": "answered 404", "cut": false}, {"part": "o/s", "why": "answered 422", "cut": true}]' WHERE run = 4`)
+	b.db.Exec(t, `UPDATE sweeps SET passed_over =
+		'[{"part": "o/r", "why": "answered 404", "cut": false}, {"part": "o/s", "why": "answered 422", "cut": true}]'
+			WHERE run = 4`)
 	passed := b.run(t, "drift", "show", "--run", "4")
-	passed.want(t, 0, "\nthing: o/r was passed over: answered 404 (let the key read it, or take it out of the source's section api)\n", "")
+	passed.want(t, 0, "\nthing: o/r was skipped: answered 404 (let the key read it, or remove it from the "+
+		"source's section api)\n", "")
 	passed.want(t, 0, "\nthing: o/s was not listed to its end: answered 422 (", "")
 	b.run(t, "drift", "show", "--run", "4", "-o", "json").want(t, 0, `"passed_over": [`, "")
-	b.db.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at) SELECT 4, number, '', t, 'rare', to_timestamp(0), now() FROM sources, unnest('{card,source}'::text[]) t WHERE name = 'stripe'`)
-	b.run(t, "drift", "show", "--run", "4").want(t, 0, "\ncard, source: rare, and not read: the mirror has none, and the list costs much. Nothing is proven of them. To read one: postern reconcile stripe --type card\n", "")
-	b.db.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, why, began, updated_at) SELECT 4, number, '', t, 'unlisted', 'answered 403', to_timestamp(0), now() FROM sources, unnest('{file,order}'::text[]) t WHERE name = 'stripe'`)
+	b.db.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at) SELECT 4, number, '',
+		t, 'rare', to_timestamp(0), now() FROM sources, unnest('{card,source}'::text[]) t WHERE name = 'stripe'`)
+	b.run(t, "drift", "show", "--run", "4").want(t, 0, "\ncard, source: skipped, because the mirror has no such "+
+		"object and the "+
+		"list is expensive. They are not verified. To read one: postern reconcile stripe --type card\n", "")
+	b.db.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, why, began, updated_at)
+		SELECT 4, number, '', t, 'unlisted', 'answered 403', to_timestamp(0), now()
+			FROM sources, unnest('{file,order}'::text[]) t WHERE name = 'stripe'`)
 	table := b.run(t, "drift", "report", "4")
 	if strings.Contains(table.out, "\nfile ") || strings.Contains(table.out, "\ncard ") {
-		t.Errorf("what was not read has a line of the table:\n%s", table.out)
+		t.Errorf("a skipped type has a line in the table:\n%s", table.out)
 	}
-	table.want(t, 0, "\nfile, order: unlisted, and so nothing is proven by this run: answered 403\n", "")
+	table.want(t, 0, "\nfile, order: not listable, so this run does not verify that they are complete: answered 403\n",
+		"")
 	b.run(t, "drift", "report", "4", "-o", "json").want(t, 0, `"why": "answered 403"`, "")
 	b.db.Exec(t, `UPDATE sweeps SET phase = 'unlisted', why = 'answered 403' WHERE run = 4 AND object_type = 'thing'`)
-	b.run(t, "drift", "show").want(t, 0, "unlisted in run 4: answered 403\n", "")
+	b.run(t, "drift", "show").want(t, 0, "not listable in run 4: answered 403\n", "")
 	b.run(t, "drift", "show", "-o", "json").want(t, 0, `"unlisted_by":4,"unlisted":"answered 403"`, "")
-	b.run(t, "runs", "show", "4").want(t, 0, "asked for  objects of type thing, of stripe\n", "")
+	b.run(t, "runs", "show", "4").want(t, 0, "parameters  objects of type thing, source stripe\n", "")
 	b.run(t, "drift", "show", "--run", "1").want(t, 3, "", "no run over objects")
-	b.run(t, "drift", "show", "--run", "4", "--source", "stripe").want(t, 2, "", "leave --source out")
+	b.run(t, "drift", "show", "--run", "4", "--source", "stripe").want(t, 2, "", "omit --source")
 	b.run(t, "drift", "report", "1").want(t, 3, "", "no run over objects")
-	b.run(t, "reconcile", "stripe", "--full").want(t, 2, "", "name a type, or ask for objects")
+	b.run(t, "reconcile", "stripe", "--full").want(t, 2, "", "name a type, or set objects")
 }
 
-// All accounts that are known are reconciled, each by a run of its own, which are watched; an account that is still at it is left out.
-func TestAllAccountsOnTheCommandLine(t *testing.T) {
+// All known accounts are reconciled, each by its own run, which the command watches. An account
+// with an open run is skipped.
+func TestReconcile_allAccounts_watchesEachRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	all := []string{"reconcile", "stripe", "--all-accounts", "--reason", "an outage"}
-	b.run(t, append(all, "--account", "acct_1")...).want(t, 2, "", "give the one or the other")
+	b.run(t, append(all, "--account", "acct_1")...).want(t, 2, "", "give one of them")
 	b.reconciles(t, true)
 	alone := b.run(t, all...)
-	alone.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2.", "")
-	if strings.Contains(alone.out, "runs entered") {
+	alone.want(t, 0, "The provider has 2 events: 0 were in the log and 2 were missing.", "")
+	if strings.Contains(alone.out, "runs created") {
 		t.Errorf("one account needs no second run:\n%s", alone.out)
 	}
-	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "acct_1", "object_id": "obj_5"}')).* FROM objects o WHERE object_id = 'obj_1'`)
-	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "acct_2", "object_id": "obj_6"}')).* FROM objects o WHERE object_id = 'obj_1'`)
+	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "acct_1", "object_id": "obj_5"}')).*
+		FROM objects o WHERE object_id = 'obj_1'`)
+	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "acct_2", "object_id": "obj_6"}')).*
+		FROM objects o WHERE object_id = 'obj_1'`)
 	b.db.Exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
-		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_2', 'what', 'events', 'of', 1, 'words', '{}'::jsonb), '', '', 'paused', '', '{}', now(), now() FROM sources WHERE name = 'stripe'`)
+		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_2', 'what', 'events', 'of', 1,
+			'words', '{}'::jsonb), '', '', 'paused', '', '{}', now(), now() FROM sources WHERE name = 'stripe'`)
 	r := b.run(t, all...)
-	r.want(t, 0, "runs entered for 2 accounts, and none for 1 whose run of before is still open", "")
-	if n := strings.Count(r.out, "The provider told of 2 events"); n != 2 {
-		t.Errorf("told of %d runs:\n%s", n, r.out)
+	r.want(t, 0, "runs created for 2 accounts, and none for 1 whose previous run is still open", "")
+	if n := strings.Count(r.out, "The provider has 2 events"); n != 2 {
+		t.Errorf("results of %d runs:\n%s", n, r.out)
 	}
-	of := b.db.Rows(t, `SELECT (asked ->> 'account') || ' ' || reason FROM runs WHERE asked ->> 'of' = '3' AND status = 'done' ORDER BY run`)
+	of := b.db.QueryStrings(t, `SELECT (asked ->> 'account') || ' ' || reason FROM runs WHERE asked ->> 'of' = '3'
+		AND status = 'done' ORDER BY run`)
 	if want := []string{" an outage", "acct_1 an outage"}; !slices.Equal(of, want) {
 		t.Errorf("runs of %q, want %q", of, want)
 	}
@@ -189,66 +230,82 @@ func TestAllAccountsOnTheCommandLine(t *testing.T) {
 	}
 }
 
-// A run whose account is disconnected says so in the place of what it has come to, and what is proven of the account has a note.
-func TestADisconnectedAccountOnTheCommandLine(t *testing.T) {
+// A run whose account is disconnected says so, and the account's watermark has a note.
+func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.db.Exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at, ended_at)
-		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_1', 'what', w, 'of', 7, 'words', '{"source": "stripe"}'::jsonb), '', '', 'done', '', '{"disconnected": 1}', now(), now(), now()
+		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_1', 'what', w, 'of', 7, 'words',
+			'{"source": "stripe"}'::jsonb), '', '', 'done', '', '{"disconnected": 1}', now(), now(), now()
 		FROM sources, unnest('{events,objects}'::text[]) w WHERE name = 'stripe'`)
 	for run := range int64(2) {
 		var out strings.Builder
-		if err := tellReconciled(t.Context(), &out, b.db.Pool, run+1); err != nil || !strings.HasPrefix(out.String(), "\nThe account is disconnected: ") {
+		if err := printReconciled(t.Context(), &out, b.db.Pool, run+1); err != nil ||
+			!strings.HasPrefix(out.String(), "\nThe account is disconnected: ") {
 			t.Errorf("%q, %v", out.String(), err)
 		}
 	}
 	b.run(t, "runs", "show", "1").want(t, 0, "0 processed, the account is disconnected\n", "")
-	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, a, 'events', now(), now(), 1, now() FROM sources, unnest('{"",acct_1}'::text[]) a WHERE name = 'stripe'`)
-	b.db.Exec(t, `INSERT INTO disconnected (source, account, since, at, run, why) SELECT number, 'acct_1', '2026-01-02 03:04:05Z', now(), 1, 'answered 403' FROM sources WHERE name = 'stripe'`)
+	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, a, 'events',
+		now(), now(), 1, now() FROM sources, unnest('{"",acct_1}'::text[]) a WHERE name = 'stripe'`)
+	b.db.Exec(t, `INSERT INTO disconnected (source, account, since, at, run, why) SELECT number, 'acct_1',
+		'2026-01-02 03:04:05Z', now(), 1, 'answered 403' FROM sources WHERE name = 'stripe'`)
 	shown := b.run(t, "drift", "show")
 	shown.want(t, 0, "disconnected since 2026-01-02T03:04:05.000000Z: answered 403\n", "")
 	if n := strings.Count(shown.out, "disconnected"); n != 1 {
 		t.Errorf("%d accounts are disconnected:\n%s", n, shown.out)
 	}
-	b.run(t, "drift", "show", "-o", "json").want(t, 0, `"disconnected_since":"2026-01-02T03:04:05.000000Z","disconnected":"answered 403"`, "")
+	b.run(t, "drift", "show", "-o", "json").want(t, 0,
+		`"disconnected_since":"2026-01-02T03:04:05.000000Z","disconnected":"answered 403"`, "")
 }
 
-// What is left out or doubted is said.
-func TestReconciledInWords(t *testing.T) {
+// Skipped and conflicting events are described.
+func TestDescribeReconciled_counts(t *testing.T) {
 	t.Parallel()
-	counts := map[string]int64{reconcile.Seen: 1, reconcile.Conflicting: 1, reconcile.Refused: 3}
-	want := "The provider told of 1 event: the log had 0 and lacked 0, and had 1 with other content (postern conflicts list). 3 more of accounts that the source does not take were left out."
-	if got := reconciled(&reconcile.Order{What: reconcile.Events}, counts, time.Time{}, time.Time{}); got != want {
+	counts := map[string]int64{reconcile.Processed: 1, reconcile.Conflicting: 1, reconcile.Rejected: 3}
+	want := "The provider has 1 event: 0 were in the log and 0 were missing, and 1 have other content in the log " +
+		"(postern " +
+		"conflicts list). 3 more are of accounts that the source does not accept and were skipped."
+	if got := describeReconciled(&reconcile.Params{Scope: reconcile.Events}, counts, time.Time{},
+		time.Time{}); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	lacked := map[string]int64{reconcile.Seen: 9, reconcile.Present: 4, reconcile.Missing: 5, reconcile.Undelivered: 3}
-	want = "The provider told of 9 events: the log had 4 and lacked 5, and the provider itself says of 3 that they were not delivered."
-	if got := reconciled(&reconcile.Order{What: reconcile.Events}, lacked, time.Time{}, time.Time{}); got != want {
+	lacked := map[string]int64{reconcile.Processed: 9, reconcile.Present: 4, reconcile.Missing: 5,
+		reconcile.Undelivered: 3}
+	want = "The provider has 9 events: 4 were in the log and 5 were missing, and the provider reports 3 of them as " +
+		"not " +
+		"delivered."
+	if got := describeReconciled(&reconcile.Params{Scope: reconcile.Events}, lacked, time.Time{},
+		time.Time{}); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if got, want := reconcileCounts(counts), "1 processed, 1 conflicting, 3 refused"; got != want {
+	if got, want := describeReconcileCounts(counts), "1 processed, 1 conflicting, 3 refused"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	counts = map[string]int64{reconcile.Seen: 1, reconcile.Absent: 1}
-	want = "The mirror has never had such an object, and the API has none either: is the name right? Nothing was appended."
-	if got := reconciled(&reconcile.Order{What: reconcile.Object}, counts, time.Time{}, time.Time{}); got != want {
+	counts = map[string]int64{reconcile.Processed: 1, reconcile.Absent: 1}
+	want = "Neither the mirror nor the API has such an object: is the id correct? Nothing was appended."
+	if got := describeReconciled(&reconcile.Params{Scope: reconcile.Object}, counts, time.Time{},
+		time.Time{}); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	if got, want := reconcileCounts(counts), "1 processed, 1 absent"; got != want {
+	if got, want := describeReconcileCounts(counts), "1 processed, 1 absent"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// Who owes a look, and why none was made yet, is listed.
-func TestHintsOnTheCommandLine(t *testing.T) {
+// The list shows pending refetches and the errors of their attempts.
+func TestHintsList_pendingRefetch_showsReasonAndError(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
-	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after, attempts, error)
-		VALUES ($1, 'acct_1', 'customer', 'cus_1', 'in doubt', now(), '2026-01-02T03:04:06Z', 1, 2, 'answered 500')`, b.known.Number["stripe"])
+	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO hints (source, account, object_type, object_id, reason, made_at,
+		due, after, attempts, error)
+		VALUES ($1, 'acct_1', 'customer', 'cus_1', 'in doubt', now(), '2026-01-02T03:04:06Z', 1, 2, 'answered 500')`,
+		b.known.Number["stripe"])
 	noError(t, err)
 	r := b.run(t, "hints", "list", "--source", "stripe")
-	for _, text := range []string{"acct_1", "customer cus_1", "in doubt", "2026-01-02T03:04:06.000000Z", "answered 500"} {
+	for _, text := range []string{"acct_1", "customer cus_1", "in doubt", "2026-01-02T03:04:06.000000Z",
+		"answered 500"} {
 		r.want(t, 0, text, "")
 	}
 	b.db.Exec(t, `UPDATE hints SET due = 'infinity'`)
@@ -258,14 +315,14 @@ func TestHintsOnTheCommandLine(t *testing.T) {
 	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"attempts":2`, "")
 }
 
-// The list of refetches has each object that is flagged, also where no request can be made for it.
+// The list of refetches has each flagged object, also if no request can be created for it.
 func TestHintsList_flaggedObjectWithoutRequest_saysWhy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.object(t, "stripe", "", 1) // flagged
+	b.insertObject(t, "stripe", "", 1) // flagged
 	b.run(t, "objects", "list").want(t, 0, "refetch pending", "")
 	for reads, want := range map[string]string{
-		"NULL":       "no processor has said yet",
+		"NULL":       "no processor has reported yet",
 		"'{}'":       "the source has no section api",
 		"'{object}'": "in doubt",
 	} {
@@ -284,58 +341,68 @@ func TestHintsList_flaggedObjectWithoutRequest_saysWhy(t *testing.T) {
 	}
 }
 
-// A person has an object looked at, and takes that back.
-func TestHintsAreAddedAndDropped(t *testing.T) {
+// An operator requests the refetch of an object and cancels it.
+func TestHints_addAndDrop(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "hints", "add", "stripe", "customer").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
-	b.run(t, "hints", "add", "nobody", "customer", "cus_1").want(t, 2, "", "no source")
-	b.run(t, "hints", "add", "stripe", "customer", "cus_1").want(t, 2, "", "no processor reads the API of source stripe, so nobody would look: give the source a section api")
+	b.run(t, "hints", "add", "nobody", "customer", "cus_1").want(t, 2, "", "has no stored events")
+	b.run(t, "hints", "add", "stripe", "customer", "cus_1").want(t, 2, "",
+		"no processor reads the API of source stripe, so it cannot refetch the object: give the source a section api")
 	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
-	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
-	b.run(t, "hints", "add", "stripe", "customer", "cus_1", "--account", "acct_1", "--reason", "finance doubts it").want(t, 0, "customer cus_1 of source stripe will be looked at.\n", "")
+	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
+	b.run(t, "hints", "add", "stripe", "customer", "cus_1", "--account", "acct_1", "--reason",
+		"finance reports a wrong address").want(t, 0, "customer cus_1 of source stripe will be refetched.\n", "")
 	r := b.run(t, "hints", "list", "--source", "stripe")
-	for _, text := range []string{"acct_1", "finance doubts it", operator().String()} {
+	for _, text := range []string{"acct_1", "finance reports a wrong address", operator().String()} {
 		r.want(t, 0, text, "")
 	}
 	b.run(t, "hints", "drop", "stripe", "customer", "cus_1").want(t, 3, "", "not found")
-	b.run(t, "hints", "drop", "stripe", "customer", "cus_1", "--account", "acct_1").want(t, 0, "customer cus_1 of source stripe is not looked at for this hint any more.\n", "")
+	b.run(t, "hints", "drop", "stripe", "customer", "cus_1", "--account", "acct_1").want(t, 0,
+		"customer cus_1 of source stripe is not refetched for this request.\n", "")
 	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
 }
 
-// A person has what the API answers win, says why, and sees what it is then.
-func TestObjectsSettle(t *testing.T) {
+// An operator overwrites an object from the provider with a reason, and sees the result.
+func TestObjectsSettle_overwritesObjectAndKeepsReason(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.reconciles(t, true)
 	settle := []string{"objects", "settle", "stripe", "thing", "obj_1"}
-	b.run(t, settle...).want(t, 2, "", "say why with --reason")
-	b.run(t, append(settle, "--reason", " ")...).want(t, 2, "", "say why with --reason")
-	b.run(t, append(settle, "--reason", "ticket 12")...).want(t, 2, "", "nobody can be asked here: give --yes")
+	b.run(t, settle...).want(t, 2, "", "give a reason with --reason")
+	b.run(t, append(settle, "--reason", " ")...).want(t, 2, "", "give a reason with --reason")
+	b.run(t, append(settle, "--reason", "ticket 12")...).want(t, 2, "",
+		"no terminal to ask for confirmation: add --yes")
 	b.run(t, "objects", "settle", "stripe", "thing").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
 	settle = append(settle, "--reason", "ticket 12", "--yes", "--once-key", "k")
 	r := b.run(t, settle...)
-	for _, text := range []string{"1 missing", "thing obj_1", "does not count: a person had a look of then win", "applied: a person had this look settle the object", `"a": 2`} {
+	for _, text := range []string{"1 missing", "thing obj_1", "is ignored: an operator overwrote the object from the " +
+		"provider",
+		"applied: an operator overwrote the object with this refetch", `"a": 2`} {
 		r.want(t, 0, text, "")
 	}
-	b.run(t, settle...).want(t, 0, "Run 1 was asked for with this key before", "")
-	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1", "--once-key", "k").want(t, 2, "", "which asked for something else")
+	b.run(t, settle...).want(t, 0, "Run 1 was created with this key before", "")
+	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1", "--once-key", "k").want(t, 2, "",
+		"which has other parameters")
 	b.run(t, "runs", "show", "1").want(t, 0, "ticket 12", "")
 }
 
-// rebuilds carries out rebuilds of the source stripe, whose events the simulated provider reads.
+// rebuilds executes rebuilds of the source stripe with the simulated provider.
 func (b *testBundle) rebuilds(t *testing.T) {
 	t.Helper()
 	pool := b.db.Role(t, "processor")
-	p, err := processor.New(processor.Options{Pool: pool, Settings: processor.DefaultSettings, ID: "test", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"], Config: &provider.Source{Name: "stripe"}, Provider: sim.Provider{}}}})
+	p, err := processor.New(processor.Options{Pool: pool, Settings: processor.DefaultSettings, ID: "test",
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"],
+			Config: &provider.Source{Name: "stripe"}, Provider: sim.Provider{}}}})
 	noError(t, err)
 	carried := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
-	applied.Carry(t, pool, "test", 1, map[string]runs.Carry{rebuild.Job: carried.Carry})
+	applied.StartRunner(t, pool, "test", 1, map[string]runs.Executor{rebuild.Job: carried.Execute})
 }
 
-// A rebuild is asked for, compared, swapped, and thrown away.
-func TestRebuild(t *testing.T) {
+// A rebuild is created, compared, swapped and discarded.
+func TestRebuild_compareSwapDiscard(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, body := range []string{`{"object_id": "obj_1", "object": {"a": 1}, "time": 1700000000000000, "unit": 1, "rank": 1}`,
@@ -343,70 +410,80 @@ func TestRebuild(t *testing.T) {
 		b.append(t, "stripe", body, body)
 	}
 	b.run(t, "rebuild").want(t, 2, "", "name the source to rebuild")
-	b.run(t, "rebuild", "--source", "nobody").want(t, 2, "", "no source")
+	b.run(t, "rebuild", "--source", "nobody").want(t, 2, "", "has no stored events")
 	b.run(t, "rebuild", "--source", "stripe", "--compare", "--yes").want(t, 2, "", "give --compare or --yes")
 	b.run(t, "rebuild", "--source", "stripe", "--check").want(t, 2, "", "give --compare too")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--reason", "a test").want(t, 0, "waiting", "")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "run 1 is an open rebuild of this source")
-	b.run(t, "rebuild", "compare", "1", "--check").want(t, 1, "not at rest", "nothing is proved: the rebuild is not at rest (waiting)")
-	b.run(t, "rebuild", "discard", "1").want(t, 2, "", "nobody can be asked here: give --yes\n")
-	b.run(t, "rebuild", "swap", "1").want(t, 2, "", "nobody can be asked here: give --yes\n")
+	b.run(t, "rebuild", "compare", "1", "--check").want(t, 1, "not staged",
+		"the comparison is incomplete: the rebuild is not staged (waiting)")
+	b.run(t, "rebuild", "discard", "1").want(t, 2, "", "no terminal to ask for confirmation: add --yes\n")
+	b.run(t, "rebuild", "swap", "1").want(t, 2, "", "no terminal to ask for confirmation: add --yes\n")
 	b.run(t, "runs", "show", "1").want(t, 0, "waiting", "")
 	b.run(t, "rebuild", "discard", "1", "--yes").want(t, 0, "cancelled", "")
 	b.run(t, "rebuild", "compare", "1").want(t, 2, "", "rebuild 1 is cancelled")
 	b.run(t, "rebuild", "swap", "7").want(t, 3, "", "run 7: not found")
 	b.rebuilds(t)
-	// The refused one took the number 2.
-	b.run(t, "rebuild", "--source", "stripe").want(t, 0, "your decision: postern rebuild compare 3 shows what differs; then postern rebuild swap 3", "")
+	// The rejected request used the number 2.
+	b.run(t, "rebuild", "--source", "stripe").want(t, 0, "your decision: postern rebuild compare 3 shows the "+
+		"differences; then postern rebuild swap 3", "")
 	b.run(t, "runs", "list").want(t, 0, "waits for your decision: postern rebuild compare 3", "")
-	b.run(t, "objects", "list", "--source", "stripe").want(t, 0, "No objects.", "the objects of source stripe are as before rebuild 3, which waits for your decision")
+	b.run(t, "objects", "list", "--source", "stripe").want(t, 0, "No objects.",
+		"the objects of source stripe are those from before rebuild 3, which waits for your decision")
 	b.run(t, "objects", "list", "--source", "shop").want(t, 0, "No objects.", "")
-	b.run(t, "rebuild", "compare", "3", "--check").want(t, 1, "only staged", "2 objects not the same")
+	b.run(t, "rebuild", "compare", "3", "--check").want(t, 1, "new in the rebuild", "2 objects not equal")
 	b.run(t, "rebuild", "swap", "3", "--yes").want(t, 0, "2 objects swapped, 2 objects grown, 0 objects emptied", "")
 	b.run(t, "objects", "list").want(t, 0, "obj_2", "")
 	b.run(t, "objects", "list", "--outdated").want(t, 0, "No objects.", "")
 	b.db.Exec(t, `UPDATE objects SET state = '{"a": {"b": 2}}', rule_version = 0 WHERE object_id = 'obj_2'`)
 	b.run(t, "objects", "list", "--outdated").want(t, 0, "obj_2", "")
-	compare := b.run(t, "rebuild", "--source", "stripe", "--compare")
-	compare.want(t, 0, "a.b", "")
-	compare.want(t, 0, "then postern rebuild swap 4", "")
+	comparison := b.run(t, "rebuild", "--source", "stripe", "--compare")
+	comparison.want(t, 0, "a.b", "")
+	comparison.want(t, 0, "then postern rebuild swap 4", "")
 	found := b.run(t, "rebuild", "compare", "4", "-o", "json", "--check")
 	var compared struct {
 		Counts map[string]int
 		Items  []rebuild.Difference
 	}
-	if err := json.Unmarshal([]byte(found.out), &compared); err != nil || found.status != 1 || compared.Counts["same"] != 1 || len(compared.Items) != 1 || compared.Items[0].Paths[0] != "a.b" {
+	if err := json.Unmarshal([]byte(found.out), &compared); err != nil || found.status != 1 ||
+		compared.Counts["same"] != 1 || len(compared.Items) != 1 || compared.Items[0].Paths[0] != "a.b" {
 		t.Errorf("%v in status %d, %s", err, found.status, found.out)
 	}
 	b.run(t, "rebuild", "swap", "4", "-y").want(t, 0, "1 objects swapped, 1 objects grown", "")
 	b.run(t, "rebuild", "--source", "stripe", "--compare", "--check", "-o", "json").want(t, 0, `{"items": []`, "")
 	b.db.Exec(t, `UPDATE objects SET state = '{"a": 3}', last_event_id = 9000000000000000000 WHERE object_id = 'obj_1'`)
-	b.run(t, "rebuild", "compare", "5", "--check").want(t, 1, "ahead of the rebuild", "1 object ahead of the rebuild, and not proved: let it catch up (postern runs resume 5)")
+	b.run(t, "rebuild", "compare", "5", "--check").want(t, 1, "changed since the rebuild read the log",
+		"1 object changed since the rebuild read the log: let it catch up (postern runs resume 5)")
 	b.run(t, "rebuild", "discard", "5", "-y").want(t, 0, "cancelled", "")
 	b.run(t, "rebuild", "--source", "stripe", "--yes", "-o", "json").want(t, 0, `"processed": 2,`, "")
 	b.run(t, "runs", "list", "--job", "rebuild", "--status", "done").want(t, 0, "rebuild", "")
 }
 
-// What is expected of a rebuild of one type are the events of that type, as those are what it counts.
-func TestRebuildOfOneTypeExpectsItsEvents(t *testing.T) {
+// The estimate for a rebuild of one type counts only events of that type, because the run counts
+// those.
+func TestRebuild_oneType_expectsItsEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", `{"object_id": "obj_1"}`, `{"object_id": "obj_2"}`)
-	b.run(t, "rebuild", "--source", "stripe", "--type", "nothing", "--no-wait", "-o", "json").want(t, 0, `"expected": 0,`, "")
+	b.run(t, "rebuild", "--source", "stripe", "--type", "nothing", "--no-wait", "-o", "json").want(t, 0,
+		`"expected": 0,`, "")
 	b.run(t, "rebuild", "discard", "1", "--yes").want(t, 0, "cancelled", "")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "-o", "json").want(t, 0, `"expected": 1,`, "")
 }
 
-// The line of whoever watches says what the rebuild does.
-func TestWatcherTellsTheStage(t *testing.T) {
+// The progress line shows the stage of a rebuild.
+func TestRunWatcher_rebuild_printsStage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		run  runs.Run
 		want string
 	}{
-		{runs.Run{Status: runs.Waiting}, ""}, {runs.Run{Status: runs.Running}, "clearing what another left"}, {runs.Run{Status: runs.Running, Cursor: 5}, "copying bases"},
-		{runs.Run{Status: runs.Running, Cursor: 5, Bound: 9}, "staging"}, {runs.Run{Status: runs.Running, Cursor: 9, Bound: 9}, "caught up"},
-		{runs.Run{Status: runs.Paused, Cursor: 9, Bound: 9}, "staged"}, {runs.Run{Status: runs.Done, Cursor: 9, Bound: 9}, ""},
+		{runs.Run{Status: runs.Queued}, ""}, {runs.Run{Status: runs.Running}, "clearing older staged objects"},
+		{runs.Run{Status: runs.Running, Cursor: 5}, "copying retained objects"},
+		{runs.Run{Status: runs.Running, Cursor: 5, Bound: 9}, "staging"},
+		{runs.Run{Status: runs.Running, Cursor: 9, Bound: 9}, "caught up"},
+		{runs.Run{Status: runs.Paused, Cursor: 9, Bound: 9}, "staged"},
+		{runs.Run{Status: runs.Done, Cursor: 9, Bound: 9}, ""},
 	} {
 		c.run.Job = rebuild.Job
 		if got := rebuild.Stage(&c.run); got != c.want {

@@ -22,13 +22,15 @@ import (
 
 const address = "ada@example.org"
 
-// redacts carries out redactions until the test ends.
+// redacts executes redactions until the test ends.
 func (b *testBundle) redacts(t *testing.T) {
 	t.Helper()
-	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings, ID: "p", Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
+	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
+		ID: "p", Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
 	noError(t, err)
-	carry := (&redaction.Runner{Pool: proc.Pool, Processor: proc}).Carry
-	r := runs.NewRunner(runs.Options{Pool: proc.Pool, ID: "p", Logger: testkit.Logger(t), Settings: runs.DefaultSettings, Jobs: map[string]runs.Carry{redaction.Job: carry}})
+	carry := (&redaction.Runner{Pool: proc.Pool, Processor: proc}).Execute
+	r := runs.NewRunner(runs.Options{Pool: proc.Pool, ID: "p", Logger: testkit.Logger(t),
+		Settings: runs.DefaultSettings, Jobs: map[string]runs.Executor{redaction.Job: carry}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -43,33 +45,44 @@ func (b *testBundle) redacts(t *testing.T) {
 // shopify stores a delivery of the shop.
 func (b *testBundle) shopify(t *testing.T, topic, body string) int64 {
 	t.Helper()
-	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number["shop"], ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`),
-		Verification: []byte(`{}`), Body: []byte(body), Events: []provider.Event{{Key: topic + body, Type: topic, Account: "x.myshopify.com", Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
+	receipts, err := events.Append(t.Context(), b.db.Pool,
+		[]events.Delivery{{Source: b.known.Number["shop"], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
+			Headers:      []byte(`{}`),
+			Verification: []byte(`{}`), Body: []byte(body),
+			Events: []provider.Event{{Key: topic + body, Type: topic, Account: "x.myshopify.com",
+				Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
 	noError(t, err)
 	return receipts[0][0].ID
 }
 
-func TestRedact(t *testing.T) {
+func TestRedact_previewAndRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.redacts(t)
 	b.append(t, "stripe", "evt_1", `{"customer": {"email": "`+address+`"}}`)
 	b.append(t, "stripe", "evt_2", `{"customer": {"email": "other@example.org"}}`)
-	b.run(t, "redact", "--event", "evt_1").want(t, 2, "", "say why with --reason")
-	b.run(t, "redact", "--reason", "r").want(t, 2, "", "say what")
-	b.run(t, "redact", "--event", "evt_1", "--path", "$.a", "--reason", "r").want(t, 2, "", "say what")
-	b.run(t, "redact", "--path", "$.customer.email", "--value", address, "--reason", "r").want(t, 2, "", "name the source")
-	b.run(t, "redact", "--source", "stripe", "--path", "customer.email", "--value", address, "--reason", "r").want(t, 2, "", "write it as $.customer.email")
+	b.run(t, "redact", "--event", "evt_1").want(t, 2, "", "give a reason with --reason")
+	b.run(t, "redact", "--reason", "r").want(t, 2, "", "select what to redact")
+	b.run(t, "redact", "--event", "evt_1", "--path", "$.a", "--reason", "r").want(t, 2, "", "use one selector")
+	b.run(t, "redact", "--path", "$.customer.email", "--value", address, "--reason", "r").want(t, 2, "",
+		"name the source")
+	b.run(t, "redact", "--source", "stripe", "--path", "customer.email", "--value", address, "--reason", "r").want(t, 2,
+		"", "write it like $.customer.email")
 	b.append(t, "stripe", "evt_cut", `{"customer": {"email": "x`)
-	b.run(t, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", "nobody@example.org", "--preview").want(t, 0, "1 event looked at cannot be read as JSON or a form", "")
+	b.run(t, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", "nobody@example.org",
+		"--preview").want(t, 0, "1 event cannot be read as JSON or a form", "")
 	b.run(t, "redact", "--event", "evt_none", "--reason", "r").want(t, 3, "", "evt_none")
-	b.run(t, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", address, "--preview", "-o", "json").want(t, 0, `"events": 1,`, "")
-	b.run(t, "redact", "--event", "evt_1", "--preview").want(t, 0, "Files of NATS keep messages that left a stream before", "")
-	b.run(t, "redact", "--event", "evt_1", "--reason", "r").want(t, 2, "1 event of 0 objects", "nobody can be asked here: give --yes, or --preview")
-	r := execute(t.Context(), address+"\n", "--dir", b.dir, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", "-", "--reason", "ticket 17", "--yes")
-	r.want(t, 0, "1 redacted, 0 objects cleared, 1 could not be read, 3 looked at", "")
+	b.run(t, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", address, "--preview", "-o",
+		"json").want(t, 0, `"events": 1,`, "")
+	b.run(t, "redact", "--event", "evt_1", "--preview").want(t, 0,
+		"Files of NATS keep messages that left a stream before", "")
+	b.run(t, "redact", "--event", "evt_1", "--reason", "r").want(t, 2, "1 event of 0 objects",
+		"no terminal to ask for confirmation: add --yes, or --preview")
+	r := execute(t.Context(), address+"\n", "--dir", b.dir, "redact", "--source", "stripe", "--path",
+		"$.customer.email", "--value", "-", "--reason", "ticket 17", "--yes")
+	r.want(t, 0, "1 redacted, 0 objects cleared, 1 could not be read, 3 searched", "")
 	if strings.Contains(r.out+r.errs, address) {
-		t.Errorf("the value is said: %s", r.out)
+		t.Errorf("the value is printed: %s", r.out)
 	}
 	b.run(t, "redact", "list").want(t, 0, "ticket 17", "")
 	b.run(t, "events", "show", "evt_1").want(t, 0, "by run 1: body and headers are cleared", "")
@@ -82,49 +95,60 @@ func TestRedact(t *testing.T) {
 	b.run(t, "events", "list", "-o", "json").want(t, 0, `"redacted":true`, "")
 	b.run(t, "events", "show", "evt_1", "--raw").want(t, 1, "", "was redacted at")
 	b.run(t, "events", "show", "evt_2").want(t, 0, "other@example.org", "")
-	b.run(t, "redact", "--event", "evt_1", "--reason", "again", "--yes").want(t, 0, "1 of them are redacted already.", "")
-	var left int
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM runs r WHERE r::text LIKE '%' || $1 || '%'`, address).Scan(&left); err != nil || left > 0 {
-		t.Errorf("%d runs tell the value, %v", left, err)
+	b.run(t, "redact", "--event", "evt_1", "--reason", "again", "--yes").want(t, 0, "1 of them are already redacted.",
+		"")
+	var remaining int
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM runs r WHERE r::text LIKE '%' || $1 || '%'`,
+		address).Scan(&remaining); err != nil || remaining > 0 {
+		t.Errorf("%d runs contain the value, %v", remaining, err)
 	}
 }
 
-// Shopify's compliance webhooks are listed until they are answered, and say what is to be done.
-func TestRedactRequests(t *testing.T) {
+// Shopify's compliance webhooks are listed until they are answered, with what to do.
+func TestRedact_requestOfSender_isListedAndAnswered(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.redacts(t)
-	b.run(t, "redact", "pending").want(t, 0, "Nothing is asked for", "")
+	b.run(t, "redact", "pending").want(t, 0, "No request is unanswered", "")
 	b.shopify(t, "orders/create", `{"id": 7, "email": "`+address+`", "customer": {"id": 3}}`)
 	b.shopify(t, "fulfillments/create", `{"id": 71, "order_id": 8}`)
 	b.shopify(t, "orders/create", `{"id": 9, "email": "other@example.org"}`)
-	redact := b.shopify(t, "customers/redact", `{"shop_domain": "x.myshopify.com", "customer": {"id": 3, "email": "`+address+`"}, "orders_to_redact": [8]}`)
-	tell := b.shopify(t, "customers/data_request", `{"shop_domain": "x.myshopify.com", "customer": {"id": 4}, "orders_requested": [9]}`)
+	redact := b.shopify(t, "customers/redact", `{"shop_domain": "x.myshopify.com", "customer": {"id": 3, "email": "`+
+		address+`"}, "orders_to_redact": [8]}`)
+	tell := b.shopify(t, "customers/data_request",
+		`{"shop_domain": "x.myshopify.com", "customer": {"id": 4}, "orders_requested": [9]}`)
 	foreign := b.shopify(t, "shop/redact", `{"shop_domain": "y.myshopify.com"}`)
 	pending := b.run(t, "redact", "pending").out
 	if strings.Count(pending, "\n") != 4 || !strings.Contains(pending, "the body is about the shop") {
 		t.Errorf("pending\n%s", pending)
 	}
 	b.run(t, "redact", "--from-event", fmt.Sprint(foreign), "--reason", "r", "--yes").want(t, 2, "", "cannot be read")
-	b.run(t, "redact", "--source", "shop", "--path", "$.customer.id", "--value", "4", "--preview").want(t, 0, "1 request of the sender that nobody has answered would go too", "")
-	b.run(t, "redact", "--source", "shop", "--path", "$.customer.id", "--value", "4", "--reason", "r", "--yes").want(t, 0, "0 redacted, 0 objects cleared, 1 request left to be answered", "")
-	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "r", "--yes").want(t, 2, "customers/data_request of source shop", "then give --told")
-	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "told by letter", "--told", "--yes").want(t, 0, "1 redacted", "")
+	b.run(t, "redact", "--source", "shop", "--path", "$.customer.id", "--value", "4", "--preview").want(t, 0,
+		"1 request of the sender without an answer would be cleared too", "")
+	b.run(t, "redact", "--source", "shop", "--path", "$.customer.id", "--value", "4", "--reason", "r", "--yes").want(t,
+		0, "0 redacted, 0 objects cleared, 1 request not cleared, still to be answered", "")
+	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "r", "--yes").want(t, 2,
+		"customers/data_request of source shop", "then add --told")
+	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "told by letter", "--told", "--yes").want(t, 0,
+		"1 redacted", "")
 	b.run(t, "events", "show", fmt.Sprint(tell)).want(t, 0, "body and headers are cleared", "")
-	b.run(t, "redact", "--from-event", fmt.Sprint(redact), "--reason", "asked for", "--yes").want(t, 0, "3 redacted", "")
+	b.run(t, "redact", "--from-event", fmt.Sprint(redact), "--reason", "ticket 21", "--yes").want(t, 0, "3 redacted",
+		"")
 	b.run(t, "redact", "pending", "-o", "json").want(t, 0, fmt.Sprintf(`"event":"%d"`, foreign), "")
 	if pending := b.run(t, "redact", "pending").out; strings.Count(pending, "\n") != 2 {
 		t.Errorf("pending\n%s", pending)
 	}
-	b.run(t, "redact", "--answers", fmt.Sprint(foreign), "--event", fmt.Sprint(foreign), "--reason", "not ours", "--yes").want(t, 0, "1 redacted", "")
-	b.run(t, "redact", "pending").want(t, 0, "Nothing is asked for", "")
-	var left int
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE body IS NOT NULL`).Scan(&left); err != nil || left != 1 {
-		t.Errorf("%d events have a body, %v", left, err)
+	b.run(t, "redact", "--answers", fmt.Sprint(foreign), "--event", fmt.Sprint(foreign), "--reason", "not ours",
+		"--yes").want(t, 0, "1 redacted", "")
+	b.run(t, "redact", "pending").want(t, 0, "No request is unanswered", "")
+	var remaining int
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE body IS NOT NULL`).Scan(
+		&remaining); err != nil || remaining != 1 {
+		t.Errorf("%d events have a body, %v", remaining, err)
 	}
 }
 
-func TestRedact_mentions_erasesThePersonAndNamesNoAddress(t *testing.T) {
+func TestRedact_mentions_erasesPersonAndPrintsNoAddress(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.redacts(t)
@@ -134,67 +158,87 @@ func TestRedact_mentions_erasesThePersonAndNamesNoAddress(t *testing.T) {
 	b.shopify(t, "orders/create", `{"id": 7, "note": "for `+address+`"}`)
 
 	b.run(t, "events", "list", "--mentions", "cus_1a").want(t, 0, "evt_3", "")
-	if r := b.run(t, "events", "list", "--mentions", "cus_1a,"+strings.ToUpper(address)); strings.Count(r.out, "\n") != 4 || strings.Contains(r.out, "evt_2") {
+	if r := b.run(t, "events", "list", "--mentions", "cus_1a,"+strings.ToUpper(address)); strings.Count(r.out,
+		"\n") != 4 || strings.Contains(r.out, "evt_2") {
 		t.Errorf("events that mention her:\n%s", r.out)
 	}
 	b.run(t, "events", "list", "--mentions", "cus_1a", "--limit", "1").want(t, 0, "evt_3", "postern: searched back to ")
-	b.run(t, "events", "list", "--mentions", "ada").want(t, 2, "", "too short to be told from other things")
+	b.run(t, "events", "list", "--mentions", "ada").want(t, 2, "", "too short to be distinguished from other data")
 	b.run(t, "redact", "--mentions", "1999", "--reason", "r").want(t, 2, "", "too short")
 	b.run(t, "redact", "--mentions", "1234567", "--reason", "r").want(t, 2, "", "may also be an amount")
 	b.run(t, "redact", "--mentions", " , ", "--reason", "r").want(t, 2, "", "give 1 to 50 values")
-	b.run(t, "redact", "--mentions", address, "--reason", "Ada <"+strings.ToUpper(address)+"> asked", "--yes").want(t, 2, "", "name a ticket instead")
-	b.run(t, "redact", "--mentions", "cus_1a", "--reason", "cus_1a asked").want(t, 2, "1 event of 0 objects", "nobody can be asked here")
-	b.run(t, "redact", "--source", "stripe", "--path", "$.email", "--value", address, "--reason", address, "--yes").want(t, 2, "", "name a ticket instead")
-	b.run(t, "redact", "--mentions", "cus_1a", "--object", "cus_1a", "--reason", "r").want(t, 2, "", "say what in one way")
-	b.run(t, "redact", "--mentions", "cus_1a", "--preview").want(t, 0, "Names another person too, and stays:\n  customer: 1 event, such as cus_1\n", "")
+	b.run(t, "redact", "--mentions", address, "--reason", "Ada <"+strings.ToUpper(address)+"> asked", "--yes").want(t,
+		2, "", "name a ticket instead")
+	b.run(t, "redact", "--mentions", "cus_1a", "--reason", "cus_1a asked").want(t, 2, "1 event of 0 objects",
+		"no terminal to ask for confirmation")
+	b.run(t, "redact", "--source", "stripe", "--path", "$.email", "--value", address, "--reason", address,
+		"--yes").want(t, 2, "", "name a ticket instead")
+	b.run(t, "redact", "--mentions", "cus_1a", "--object", "cus_1a", "--reason", "r").want(t, 2, "",
+		"use one selector")
+	b.run(t, "redact", "--mentions", "cus_1a", "--preview").want(t, 0,
+		"Also names another person, and stays:\n  customer: 1 event, such as cus_1\n", "")
 	const other = "bob@example.org"
-	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes) VALUES ($1, 'r', '', '', now(), '{}', '`+other+`', 1)`, b.known.Number["stripe"])
-	b.run(t, "redact", "--mentions", other, "--preview").want(t, 0, "No events are chosen.\nCleared too: 1 rejection.\nNot cleared: ", "")
-	both := execute(t.Context(), "cus_1a\n"+address+"\n", "--dir", b.dir, "redact", "--mentions", "-", "--reason", "ticket 19", "--yes")
-	both.want(t, 0, "2 redacted, 0 objects cleared, 1 event left where another person is named too, 4 looked at", "")
-	b.run(t, "runs", "show", "1").want(t, 0, "mentions cus_1a,"+redaction.NameOf(address), "")
+	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		VALUES ($1, 'r', '', '', now(), '{}', '`+other+`', 1)`, b.known.Number["stripe"])
+	b.run(t, "redact", "--mentions", other, "--preview").want(t, 0,
+		"No events are selected.\nCleared too: 1 rejection.\nNot cleared: ", "")
+	both := execute(t.Context(), "cus_1a\n"+address+"\n", "--dir", b.dir, "redact", "--mentions", "-", "--reason",
+		"ticket 19", "--yes")
+	both.want(t, 0, "2 redacted, 0 objects cleared, 1 event not cleared, because they name another person too, 4 "+
+		"searched", "")
+	b.run(t, "runs", "show", "1").want(t, 0, "mentions cus_1a,"+redaction.AuditName(address), "")
 	b.run(t, "audit", "list").want(t, 0, "mentions=cus_1a%2Csha256", "")
-	var left int
+	var remaining int
 	if err := b.db.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM runs r WHERE r::text ILIKE '%' || $1 || '%')
-		+ (SELECT count(*) FROM audit a WHERE a::text ILIKE '%' || $1 || '%')`, address).Scan(&left); err != nil || left > 0 {
-		t.Errorf("%d rows of the ledgers tell the address, %v", left, err)
+		+ (SELECT count(*) FROM audit a WHERE a::text ILIKE '%' || $1 || '%')`,
+		address).Scan(&remaining); err != nil ||
+		remaining > 0 {
+		t.Errorf("%d rows of the ledgers contain the address, %v", remaining, err)
 	}
-	b.run(t, "redact", "--mentions", "cus_1a", "--include", "invoice.paid,unknown,thing", "--preview").want(t, 0, "", "")
-	b.run(t, "redact", "--source", "stripe", "--object-type", "customer", "--object", "cus_1a", "--account", "", "--reason", "r", "--yes").want(t, 0,
+	b.run(t, "redact", "--mentions", "cus_1a", "--include", "invoice.paid,unknown,thing", "--preview").want(t, 0, "",
+		"")
+	b.run(t, "redact", "--source", "stripe", "--object-type", "customer", "--object", "cus_1a", "--account", "",
+		"--reason", "r", "--yes").want(t, 0,
 		"Mentions the object, and stays:\n", "")
 	b.run(t, "runs", "show", "2").want(t, 0, "object cus_1a", "")
 }
 
-// refuse keeps a delivery that was signed with a secret as one that was refused; it returns its number.
+// refuse stores a rejected delivery that is signed with a secret, and returns its number.
 func (b *testBundle) refuse(t *testing.T, n int, secret string) (id int64) {
 	t.Helper()
 	p := stripe.Stripe{}
-	sample, err := p.Vary(p.Samples()[0], n, time.Now(), true)
+	sample, err := p.MakeVariant(p.Samples()[0], n, time.Now(), true)
 	noError(t, err)
-	d, err := p.Sign(&provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "x", Value: []byte(secret)}}}, sample, time.Now().Add(-48*time.Hour))
+	d, err := p.Sign(&provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "x", Value: []byte(secret)}}},
+		sample, time.Now().Add(-48*time.Hour))
 	noError(t, err)
 	headers, err := json.Marshal(map[string]string{"Stripe-Signature": d.Header.Get("Stripe-Signature")})
 	noError(t, err)
-	if err := b.db.Pool.QueryRow(t.Context(), `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
-  VALUES ($1, 'wrong_signature', 'none of 1 secrets', '127.0.0.1', now() - interval '48 h', $2, $3, length($3::bytea)) RETURNING id`,
+	if err := b.db.Pool.QueryRow(t.Context(), `INSERT INTO rejections (source, reason, detail, remote, received_at,
+		headers, body, bytes)
+  VALUES ($1, 'wrong_signature', 'none of 1 secrets', '127.0.0.1', now() - interval '48 h', $2, $3, length($3::bytea))
+  	RETURNING id`,
 		b.known.Number["stripe"], headers, d.Body).Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	return id
 }
 
-// What was refused for a wrong secret is verified again and released, once; the rest stays and says why.
-func TestRejectionsAreVerifiedAndReleased(t *testing.T) {
+// Deliveries that were rejected for a wrong secret are verified again and stored once; the others
+// stay with a reason.
+func TestRejections_verifyAndRelease_storeValidDeliveries(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
-	good, bad, more := b.refuse(t, 1, config.DemoStripeSecret), b.refuse(t, 2, "whsec_forged"), b.refuse(t, 3, config.DemoStripeSecret)
-	b.run(t, "rejections", "verify").want(t, 0, "still refused: wrong_signature", "")
-	b.run(t, "rejections", "verify", fmt.Sprint(good)).want(t, 0, `proven by secret "demo" (stripe-v1)`, "")
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
+		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	good, bad, more := b.refuse(t, 1, config.DemoStripeSecret), b.refuse(t, 2, "whsec_forged"),
+		b.refuse(t, 3, config.DemoStripeSecret)
+	b.run(t, "rejections", "verify").want(t, 0, "still rejected: wrong_signature", "")
+	b.run(t, "rejections", "verify", fmt.Sprint(good)).want(t, 0, `verified by secret "demo" (stripe-v1)`, "")
 	b.run(t, "rejections", "verify", "99").want(t, 3, "", "rejection 99: not found")
-	b.run(t, "rejections", "verify", "1", "--source", "stripe").want(t, 2, "", "not both")
+	b.run(t, "rejections", "verify", "1", "--source", "stripe").want(t, 2, "", "either ids of rejections or flags")
 	b.run(t, "rejections", "verify", "--source", "shop", "-o", "json").want(t, 0, "[]", "")
-	b.run(t, "rejections", "release", fmt.Sprint(good)).want(t, 2, "", "say why they may enter with --why")
+	b.run(t, "rejections", "release", fmt.Sprint(good)).want(t, 2, "", "give a reason with --why")
 	r := b.run(t, "rejections", "release", fmt.Sprint(good), "--why", "rotated")
 	if r.status != 2 {
 		t.Errorf("%+v", r)
@@ -203,30 +247,39 @@ func TestRejectionsAreVerifiedAndReleased(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "events", "list").want(t, 0, "No events.", "")
-	b.run(t, "rejections", "release", fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0, fmt.Sprintf("%d          stripe", good), "1 of 1 rejection proven now, with 1 event\n")
-	b.run(t, "rejections", "release", "--source", "stripe", "--why", "rotated", "--yes", "-o", "json").want(t, 0, fmt.Sprintf(`"id":%d,`, more), "1 of 2 rejections proven now, with 1 event\n")
+	b.run(t, "rejections", "release", fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0,
+		fmt.Sprintf("%d          stripe", good), "1 of 1 rejection valid now, with 1 event\n")
+	b.run(t, "rejections", "release", "--source", "stripe", "--why", "rotated", "--yes", "-o", "json").want(t, 0,
+		fmt.Sprintf(`"id":%d,`, more), "1 of 2 rejections valid now, with 1 event\n")
 	b.run(t, "rejections", "list").want(t, 0, fmt.Sprintf("\n%d  ", bad), "")
 	var n int
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'released_because' = 'rotated' AND received_at < now() - interval '47 h'`).Scan(&n); err != nil || n != 2 {
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'released_because' =
+		'rotated' AND received_at < now() - interval '47 h'`).Scan(&n); err != nil || n != 2 {
 		t.Errorf("%d events, %v", n, err)
 	}
 }
 
-// What is taken away between being verified and being released is left out, unless nothing else was asked for.
-func TestRejectionsThatGoMeanwhile(t *testing.T) {
+// A rejection that is deleted between verification and storing is skipped, unless it was the only
+// one requested.
+func TestRejections_deletedMeanwhile_areSkipped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
+		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	gone, good := b.refuse(t, 1, config.DemoStripeSecret), b.refuse(t, 2, config.DemoStripeSecret)
-	if _, err := b.db.Pool.Exec(t.Context(), fmt.Sprintf(`CREATE RULE gone AS ON DELETE TO rejections WHERE OLD.id = %d DO INSTEAD NOTHING`, gone)); err != nil { // finds none to delete
+	if _, err := b.db.Pool.Exec(t.Context(), fmt.Sprintf(`CREATE RULE gone AS ON DELETE TO rejections
+		WHERE OLD.id = %d DO INSTEAD NOTHING`, gone)); err != nil { // finds none to delete
 		t.Fatal(err)
 	}
-	if r := b.run(t, "rejections", "release", fmt.Sprint(gone), "--why", "rotated", "--yes"); r.status != 3 || !strings.Contains(r.errs, "redacted, released or dropped meanwhile") {
+	if r := b.run(t, "rejections", "release", fmt.Sprint(gone), "--why", "rotated", "--yes"); r.status != 3 ||
+		!strings.Contains(r.errs, "redacted, reprocessed or deleted meanwhile") {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "rejections", "release", fmt.Sprint(gone), fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0, fmt.Sprintf("%d          stripe", good), "2 of 2 rejections proven now")
+	b.run(t, "rejections", "release", fmt.Sprint(gone), fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0,
+		fmt.Sprintf("%d          stripe", good), "2 of 2 rejections valid now")
 	var n int
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'rejection' = $1::text`, fmt.Sprint(good)).Scan(&n); err != nil || n != 1 {
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'rejection' = $1::text`,
+		fmt.Sprint(good)).Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d events, %v", n, err)
 	}
 }

@@ -17,43 +17,50 @@ import (
 )
 
 func newRetentionCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "retention", Short: "What is forgotten when: policies, partitions of the log", RunE: group, Args: cobra.ArbitraryArgs}
+	cmd := &cobra.Command{Use: "retention", Short: "Show and apply retention: maximum ages and partitions of the log",
+		RunE: showHelpOrError, Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(newRetentionShowCommand(c), newRetentionRunCommand(c))
 	return cmd
 }
 
-// ages are the flags that take the place of the configuration's section retention.
-type ages struct {
+// retentionFlags replace settings of the configuration's section retention.
+type retentionFlags struct {
 	bodies, keys, outcomes, rejections, runs, effects, effectKeys int
-	// export: the configuration wants an export before the drop.
+	// export is true if the configuration requires an export before a drop.
 	export bool
 }
 
-func (a *ages) flags(cmd *cobra.Command) {
+func (a *retentionFlags) addTo(cmd *cobra.Command) {
 	for _, f := range []struct {
 		name string
 		to   *int
 		help string
-	}{{"bodies", &a.bodies, "days that events are kept"}, {"keys", &a.keys, "days that keys are kept, which tell duplicates"}, {"outcomes", &a.outcomes, "days that outcomes are kept"},
-		{"rejections", &a.rejections, "days that refused deliveries are kept"}, {"runs", &a.runs, "days that ended runs are kept"},
-		{"effects", &a.effects, "days that what effects that ended were planned with and answered is kept"}, {"effect-keys", &a.effectKeys, "days that effects that ended are kept, so that they do not follow again"}} {
-		cmd.Flags().IntVar(f.to, f.name, 0, f.help+"; 0: for ever (default: what the configuration says)")
+	}{{"bodies", &a.bodies, "days to keep events"},
+		{"keys", &a.keys, "days to keep the keys that detect duplicates"},
+		{"outcomes", &a.outcomes, "days to keep outcomes"},
+		{"rejections", &a.rejections, "days to keep refused deliveries"},
+		{"runs", &a.runs, "days to keep ended runs"},
+		{"effects", &a.effects, "days to keep the input and the responses of ended effects"},
+		{"effect-keys", &a.effectKeys, "days to keep ended effects, so that they are not repeated"}} {
+		cmd.Flags().IntVar(f.to, f.name, 0, f.help+"; 0: no limit (default: as configured)")
 	}
 }
 
-// policy is the configuration's, with what flags set in its place.
-func (a *ages) policy(cmd *cobra.Command, c *cli) (retention.Policy, error) {
-	cfg, err := config.LoadBeside(c.config)
+// policy returns the configured policy with the settings of the flags.
+func (a *retentionFlags) policy(cmd *cobra.Command, c *cli) (retention.Policy, error) {
+	cfg, err := config.LoadWithInstance(c.config)
 	if err != nil {
 		return retention.Policy{}, err
 	}
 	a.export = cfg.Retention.Export != ""
 	r := cfg.Retention
-	p := retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs, Effects: r.Effects, EffectKeys: r.EffectKeys}
+	p := retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs,
+		Effects: r.Effects, EffectKeys: r.EffectKeys}
 	for _, f := range []struct {
 		name     string
 		from, to *int
-	}{{"bodies", &a.bodies, &p.Bodies}, {"keys", &a.keys, &p.Keys}, {"outcomes", &a.outcomes, &p.Outcomes}, {"rejections", &a.rejections, &p.Rejections}, {"runs", &a.runs, &p.Runs},
+	}{{"bodies", &a.bodies, &p.Bodies}, {"keys", &a.keys, &p.Keys}, {"outcomes", &a.outcomes, &p.Outcomes},
+		{"rejections", &a.rejections, &p.Rejections}, {"runs", &a.runs, &p.Runs},
 		{"effects", &a.effects, &p.Effects}, {"effect-keys", &a.effectKeys, &p.EffectKeys}} {
 		if cmd.Flags().Changed(f.name) {
 			*f.to = *f.from
@@ -63,12 +70,13 @@ func (a *ages) policy(cmd *cobra.Command, c *cli) (retention.Policy, error) {
 }
 
 func newRetentionShowCommand(c *cli) *cobra.Command {
-	var a ages
+	var a retentionFlags
 	cmd := &cobra.Command{
-		Use: "show", Short: "Show the policies and the days of the log, with their sizes, and what would go when", Args: wantArgs(),
+		Use: "show", Short: "Show the maximum ages, and the days of the log with their sizes and drop dates",
+		Args:    wantArgs(),
 		Example: "  postern retention show\n  postern retention show --bodies 30",
 	}
-	a.flags(cmd)
+	a.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		policy, err := a.policy(cmd, c)
 		if err != nil {
@@ -80,7 +88,9 @@ func newRetentionShowCommand(c *cli) *cobra.Command {
 				return err
 			}
 			if c.config == "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "postern: no configuration is given, so the ages of the running processors are not known here: give theirs with --config FILE")
+				fmt.Fprintln(cmd.ErrOrStderr(), "postern: no configuration is given, so the maximum ages of the "+
+					"running "+
+					"processors are not known here: name their configuration with --config FILE")
 			}
 			warnRetention(cmd.ErrOrStderr(), view)
 			return printRetention(cmd.OutOrStdout(), c, view)
@@ -89,42 +99,47 @@ func newRetentionShowCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// retaining are the flags of `postern retention run`.
-type retaining struct {
-	ages
+// retentionRunFlags are the flags of `postern retention run`.
+type retentionRunFlags struct {
+	retentionFlags
 	dryRun, yes, noWait bool
 }
 
 func newRetentionRunCommand(c *cli) *cobra.Command {
-	var r retaining
+	var r retentionRunFlags
 	cmd := &cobra.Command{
-		Use: "run", Short: "Forget now what is past its age",
-		Long: `Forget now what is past its age, as processors do once a day where the configuration sets ages. It shows first what goes, and asks.
+		Use: "run", Short: "Delete now what has passed its maximum age",
+		Long: `Delete now what has passed its maximum age, as processors do once a day if the
+configuration sets maximum ages. The command shows what will be deleted and asks first.
 
-Events go by whole days, once the youngest of a day is old enough, and only where nothing in them is unfinished and no run is still to read
-them. What objects were made of by them is kept as bases, from which a rebuild starts; keys, outcomes and the mirror stay. Nothing else brings
-back what is dropped. A running processor carries it out.`,
-		Example: "  postern retention run --dry-run\n  postern retention run --bodies 30 --reason 'the disk fills' --yes", Args: wantArgs(),
+Events are deleted by whole days, once the newest of a day is old enough. Days with unfinished
+events, and days that a run still has to read, are kept. Their effect on objects is kept in retained
+objects, from which a rebuild starts. Keys, outcomes and the mirror stay. Dropped events cannot be
+restored. A running processor executes the run.`,
+		Example: "  postern retention run --dry-run\n  postern retention run --bodies 30 --reason 'the disk fills' " +
+			"--yes", Args: wantArgs(),
 	}
-	r.flags(cmd)
-	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "show what would go and end")
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
-	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and end")
-	filterFlags(cmd, admin.RetainParams)
+	r.addTo(cmd)
+	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "show what would be deleted and exit")
+	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask for confirmation")
+	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and exit")
+	filterFlags(cmd, admin.RetentionRunParams)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		policy, err := r.policy(cmd, c)
 		if err != nil {
 			return err
 		}
 		if policy.Empty() {
-			return usagef("no age is set, so everything is kept for ever: set retention.bodies and the others in the configuration, or give --bodies DAYS")
+			return usagef("no maximum age is set, so nothing is deleted: set retention.bodies and the others in the " +
+				"configuration, or give --bodies DAYS")
 		}
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error { return r.run(cmd, c, pool, policy) })
+		return c.withPool(cmd.Context(), cmd.ErrOrStderr(),
+			func(pool *pgxpool.Pool) error { return r.run(cmd, c, pool, policy) })
 	}
 	return cmd
 }
 
-func (r *retaining) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy retention.Policy) error {
+func (r *retentionRunFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy retention.Policy) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	view, order, err := admin.Retention(ctx, pool, policy, true)
 	if err != nil {
@@ -135,34 +150,34 @@ func (r *retaining) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy r
 		return printJSON(out, view)
 	}
 	if c.output != "json" {
-		if err := printForgotten(out, view); err != nil {
+		if err := printExpiring(out, view); err != nil {
 			return err
 		}
 	}
 	if r.dryRun {
 		return nil
 	}
-	if ok, err := confirm(cmd, "Forget this for good?", r.yes); err != nil || !ok {
+	if ok, err := confirmWithUser(cmd, "Delete this permanently?", r.yes); err != nil || !ok {
 		return err
 	}
 	order.Export = r.export
-	run, err := admin.Retain(ctx, pool, order, operator(), filterValues(cmd, admin.RetainParams))
-	return wait(cmd, c, pool, run, err, r.noWait)
+	run, err := admin.StartRetention(ctx, pool, order, operator(), filterValues(cmd, admin.RetentionRunParams))
+	return showOrWatch(cmd, c, pool, run, err, r.noWait)
 }
 
-// days is an age in words.
-func days(n int) string {
+// describeAge describes a maximum age.
+func describeAge(n int) string {
 	if n == 0 {
-		return "for ever"
+		return "no limit"
 	}
-	return counted(n, "day")
+	return countOf(n, "day")
 }
 
 var partitionColumns = []column[retention.Partition]{
 	{"DAY", func(p retention.Partition) string { return p.From.Format("2006-01-02") }},
 	{"EVENTS", func(p retention.Partition) string { return "about " + strconv.FormatInt(p.Events, 10) }},
 	{"SIZE", func(p retention.Partition) string { return config.Bytes(p.Bytes).String() }},
-	{"GOES", func(p retention.Partition) string { return p.Goes }},
+	{"DROPPED", func(p retention.Partition) string { return p.DropNote }},
 }
 
 func printRetention(out io.Writer, c *cli, v *retention.View) error {
@@ -170,57 +185,65 @@ func printRetention(out io.Writer, c *cli, v *retention.View) error {
 		return printJSON(out, v)
 	}
 	p := v.Policy
-	if err := facts(out, "events are kept", days(p.Bodies), "keys", days(p.Keys), "outcomes", days(p.Outcomes), "rejections", days(p.Rejections), "ended runs", days(p.Runs), "contents of effects", days(p.Effects), "keys of effects", days(p.EffectKeys)); err != nil {
+	if err := printFields(out, "events", describeAge(p.Bodies), "keys", describeAge(p.Keys), "outcomes",
+		describeAge(p.Outcomes),
+		"rejections", describeAge(p.Rejections), "ended runs", describeAge(p.Runs), "contents of effects",
+		describeAge(p.Effects),
+		"keys of effects", describeAge(p.EffectKeys)); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
-	list := &sink[retention.Partition]{out: out, columns: partitionColumns, none: "The log has no days yet."}
+	list := &listPrinter[retention.Partition]{out: out, columns: partitionColumns,
+		emptyText: "The log has no partitions yet."}
 	if err := list.add(v.Partitions); err != nil {
 		return err
 	}
 	return list.end()
 }
 
-// warnRetention tells what a policy takes that may be needed still.
+// warnRetention prints warnings about data that a policy deletes and that may still be needed.
 func warnRetention(errs io.Writer, v *retention.View) {
 	for _, warning := range v.Warnings {
 		fmt.Fprintf(errs, "postern: warning: %s\n", warning)
 	}
 }
 
-// printForgotten says what a run would forget.
-func printForgotten(out io.Writer, v *retention.View) error {
-	goes, stay := v.Drops()
-	if len(goes) > 0 {
-		fmt.Fprintln(out, "These days of the log go, with headers and bodies:")
-		list := &sink[retention.Partition]{out: out, columns: partitionColumns[:3]}
-		if err := list.add(goes); err != nil {
+// printExpiring prints what a run would delete.
+func printExpiring(out io.Writer, v *retention.View) error {
+	dropped, kept := v.PlannedDrops()
+	if len(dropped) > 0 {
+		fmt.Fprintln(out, "These days of the log are dropped, with headers and bodies:")
+		list := &listPrinter[retention.Partition]{out: out, columns: partitionColumns[:3]}
+		if err := list.add(dropped); err != nil {
 			return err
 		}
 	}
-	for _, p := range goes {
+	for _, p := range dropped {
 		if p.Dead > 0 {
-			fmt.Fprintf(out, "%s has %s, which nobody has mended: postern events list --status dead\n", p.From.Format("2006-01-02"), counted(int(p.Dead), "dead event"))
+			fmt.Fprintf(out, "%s has %s, which nobody has retried: postern events list --status dead\n",
+				p.From.Format("2006-01-02"), countOf(int(p.Dead), "dead event"))
 		}
 	}
-	for _, p := range stay {
-		fmt.Fprintf(out, "%s stays for now: %s\n", p.From.Format("2006-01-02"), plain(p.Kept))
+	for _, p := range kept {
+		fmt.Fprintf(out, "%s is kept for now: %s\n", p.From.Format("2006-01-02"), escapeControl(p.KeptReason))
 	}
-	for _, what := range slices.Sorted(maps.Keys(v.Forget)) {
-		fmt.Fprintf(out, "%d %s go.\n", v.Forget[what], what)
+	for _, what := range slices.Sorted(maps.Keys(v.Expired)) {
+		fmt.Fprintf(out, "%d %s are deleted.\n", v.Expired[what], what)
 	}
-	if len(goes)+len(v.Forget) == 0 {
-		fmt.Fprintln(out, "Nothing is past its age and may go.")
+	if len(dropped)+len(v.Expired) == 0 {
+		fmt.Fprintln(out, "Nothing has passed its maximum age and can be deleted.")
 	}
 	return nil
 }
 
-// retentionCounts are what a run of retention has done, in words.
-func retentionCounts(counts map[string]int64) string {
-	parts := []string{fmt.Sprintf("%d folded into bases", counts[retention.CountEvents]), counted(int(counts[retention.CountPartitions]), "partition") + " dropped"}
-	for _, what := range []string{retention.CountKeys, retention.CountOutcomes, retention.CountConflicts, retention.CountRejections, retention.CountRuns, retention.CountEffects, retention.CountEffectKeys} {
+// describeRetentionCounts describes the counts of a retention run.
+func describeRetentionCounts(counts map[string]int64) string {
+	parts := []string{fmt.Sprintf("%d retained as objects", counts[retention.CountEvents]),
+		countOf(int(counts[retention.CountPartitions]), "partition") + " dropped"}
+	for _, what := range []string{retention.CountKeys, retention.CountOutcomes, retention.CountConflicts,
+		retention.CountRejections, retention.CountRuns, retention.CountEffects, retention.CountEffectKeys} {
 		if n := counts[what]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s forgotten", n, what))
+			parts = append(parts, fmt.Sprintf("%d %s deleted", n, what))
 		}
 	}
 	return strings.Join(parts, ", ")

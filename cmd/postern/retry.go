@@ -11,33 +11,37 @@ import (
 	"github.com/postern-gateway/postern/internal/replay"
 )
 
-// retrying are the flags of `postern retry`.
-type retrying struct {
+// retryFlags are the flags of `postern retry`.
+type retryFlags struct {
 	yes, exact, noWait, preview bool
 }
 
 func newRetryCommand(c *cli) *cobra.Command {
-	var r retrying
+	var r retryFlags
 	cmd := &cobra.Command{
 		Use:   "retry [EVENT]",
-		Short: "Try failed and dead events again",
-		Long: `Try events again that failed or are dead, after the cause was mended: one, by our id or the provider's key, or those that the flags choose. It
-shows first how many those are and asks. Others are not touched.
+		Short: "Retry failed and dead events",
+		Long: `Retry events that failed or are dead, after the cause is fixed: one, by Postern's id or
+the provider's event id, or those that the flags select. The command shows how many are selected and
+asks first. Other events are not changed.
 
-These are the live outcomes, or with --run N the own outcomes of replay N. postern replay applies events whatever became of them.
+It retries live outcomes, or with --run N the outcomes of replay N. postern replay applies events
+whatever their outcome.
 
-A running processor does it, under the run that the outcomes are of (--run, live if none is given), and each gets all its attempts back. What fails
-again is failed or dead again, with its reason. The counts of this run tell what became of them, and the status is 1 where some failed.`,
+A running processor executes the run, and each event gets all its attempts again. An event that
+fails again becomes failed or dead again, with its reason. The counts of the run show the outcomes,
+and the exit status is 1 if some failed.`,
 		Example: `  postern retry evt_1NG8Du2eZvKYlo2C
-  postern retry --status dead --source stripe --failure 'lies more than an hour after' --reason 'the clock is right again'
+  postern retry --status dead --source stripe --failure 'lies more than an hour after' ` +
+			`--reason 'the clock is right again'
   postern retry --run 7 --yes`,
 		Args: wantArgs("[EVENT]"),
 	}
 	filterFlags(cmd, admin.RetryParams)
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.Flags().BoolVar(&r.exact, "exact", false, "count all, however many there are")
-	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how many there are and end")
-	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and end")
+	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how many are selected and exit")
+	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and exit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		event := ""
 		if len(args) > 0 {
@@ -50,9 +54,9 @@ again is failed or dead again, with its reason. The counts of this run tell what
 	return cmd
 }
 
-func (r *retrying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, event string, values url.Values) error {
+func (r *retryFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, event string, values url.Values) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	order, err := admin.PlanRetry(ctx, pool, event, values)
+	order, err := admin.ParseRetry(ctx, pool, event, values)
 	if err != nil {
 		return err
 	}
@@ -62,31 +66,31 @@ func (r *retrying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, event str
 	}
 	switch {
 	case c.output != "json":
-		fmt.Fprintln(out, countedRetries(p))
+		fmt.Fprintln(out, describeRetryPreview(p))
 	case r.preview:
 		return printJSON(out, p)
 	}
 	if r.preview {
 		return nil
 	}
-	if p.Exact && p.Events == 0 {
-		run, err := admin.EarlierRetry(ctx, pool, order, values)
+	if p.Complete && p.Events == 0 {
+		run, err := admin.ExistingRetry(ctx, pool, order, values)
 		return waitForEarlier(cmd, c, pool, run, err, r.noWait)
 	}
-	if ok, err := confirm(cmd, "Try them again?", r.yes); err != nil || !ok {
+	if ok, err := confirmWithUser(cmd, "Retry them?", r.yes); err != nil || !ok {
 		return err
 	}
-	run, err := admin.AskRetry(ctx, pool, order, operator(), values, p.Events)
-	return wait(cmd, c, pool, run, err, r.noWait)
+	run, err := admin.StartRetry(ctx, pool, order, operator(), values, p.Events)
+	return showOrWatch(cmd, c, pool, run, err, r.noWait)
 }
 
-func countedRetries(p replay.RetryPreview) string {
-	if p.Exact && p.Events == 0 {
-		return "No failed or dead events are chosen."
+func describeRetryPreview(p replay.RetryPreview) string {
+	if p.Complete && p.Events == 0 {
+		return "No failed or dead events are selected."
 	}
 	least := ""
-	if !p.Exact {
+	if !p.Complete {
 		least = "at least "
 	}
-	return fmt.Sprintf("%s%s failed or dead, stored %s to %s", least, counted(int(p.Events), "event"), p.From, p.To)
+	return fmt.Sprintf("%s%s failed or dead, stored %s to %s", least, countOf(int(p.Events), "event"), p.From, p.To)
 }

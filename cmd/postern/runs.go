@@ -24,53 +24,59 @@ import (
 )
 
 func newRunsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "runs", Short: "Jobs over the log: who had what done, and what came of it", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(lister[runs.Run]{
-		what:    "runs, the newest first",
+	cmd := &cobra.Command{Use: "runs", Short: "List, watch and control runs: jobs over the log", RunE: showHelpOrError,
+		Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(listCommand[runs.Run]{
+		subject: "runs, the newest first",
 		example: "  postern runs list --status running",
 		params:  admin.RunParams,
 		query:   admin.Runs,
 		columns: []column[runs.Run]{
-			{"RUN", func(r runs.Run) string { return strconv.FormatInt(r.Run, 10) }},
+			{"RUN", func(r runs.Run) string { return strconv.FormatInt(r.ID, 10) }},
 			{"JOB", func(r runs.Run) string { return r.Job }},
 			{"STATUS", func(r runs.Run) string { return string(r.Status) }},
 			{"SCHEDULE", func(r runs.Run) string { return r.Schedule }},
 			{"PLANNED", func(r runs.Run) string { return r.PlannedAt.String() }},
-			{"PROCESSED", func(r runs.Run) string { return processed(&r) }},
-			{"MADE", func(r runs.Run) string { return r.MadeAt.String() }},
+			{"PROCESSED", func(r runs.Run) string { return describeProcessed(&r) }},
+			{"CREATED", func(r runs.Run) string { return r.CreatedAt.String() }},
 			{"ENDED", func(r runs.Run) string { return r.EndedAt.String() }},
-			{"WHO", func(r runs.Run) string { return r.Who }},
+			{"ACTOR", func(r runs.Run) string { return r.Actor }},
 			{"REASON", func(r runs.Run) string { return r.Reason }},
-			{"DETAIL", func(r runs.Run) string { return cmp.Or(r.Detail, pendingDecision(&r)) }},
+			{"DETAIL", func(r runs.Run) string { return cmp.Or(r.Detail, decisionClause(&r)) }},
 		},
-		none: "No runs.",
-	}.command(c),
-		runCommand(c, "show", "Show a run: what was asked for, how far it is, what came of it", false, func(ctx context.Context, pool *pgxpool.Pool, run int64, _ admin.By) (*runs.Run, error) {
-			return runs.Show(ctx, pool, run)
-		}),
+		emptyText: "No runs.",
+	}.newCommand(c),
+		newRunCommand(c, "show", "Show a run with its parameters, progress and result", false,
+			func(ctx context.Context, pool *pgxpool.Pool, run int64, _ admin.Requester) (*runs.Run, error) {
+				return runs.Show(ctx, pool, run)
+			}),
 		newRunsWatchCommand(c), newRunsApproveCommand(c))
 	for _, change := range []struct{ name, short string }{
-		{"pause", "Pause a run at its next checkpoint"}, {"resume", "Let a paused run go on"}, {"cancel", "End a run for good; what it has done stays"},
+		{"pause", "Pause a run at its next checkpoint"}, {"resume", "Continue a paused run"},
+		{"cancel", "Cancel a run; what it has done stays"},
 	} {
-		cmd.AddCommand(runCommand(c, change.name, change.short, true, func(ctx context.Context, pool *pgxpool.Pool, run int64, by admin.By) (*runs.Run, error) {
+		cmd.AddCommand(newRunCommand(c, change.name, change.short, true, func(ctx context.Context, pool *pgxpool.Pool,
+			run int64, by admin.Requester) (*runs.Run, error) {
 			return admin.ChangeRun(ctx, pool, run, change.name, by)
 		}))
 	}
 	return cmd
 }
 
-// runCommand is a command that does something with a run and shows it. changes: it takes a reason.
-func runCommand(c *cli, name, short string, changes bool, do func(context.Context, *pgxpool.Pool, int64, admin.By) (*runs.Run, error)) *cobra.Command {
+// newRunCommand builds a command that reads or changes a run and prints it. With changes it has the
+// flag --reason.
+func newRunCommand(c *cli, name, short string, changes bool, do func(context.Context, *pgxpool.Pool, int64,
+	admin.Requester) (*runs.Run, error)) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: name + " RUN", Short: short, Example: "  postern runs " + name + " 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := number(args[0])
+			run, err := parseID(args[0])
 			if err != nil {
 				return err
 			}
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				found, err := do(cmd.Context(), pool, run, because(reason))
+				found, err := do(cmd.Context(), pool, run, operatorWithReason(reason))
 				if err != nil {
 					return err
 				}
@@ -79,22 +85,23 @@ func runCommand(c *cli, name, short string, changes bool, do func(context.Contex
 		},
 	}
 	if changes {
-		reasonFlag(cmd, &reason)
+		addReasonFlag(cmd, &reason)
 	}
 	return cmd
 }
 
-func reasonFlag(cmd *cobra.Command, reason *string) {
-	cmd.Flags().StringVar(reason, "reason", "", "why; kept in the audit")
+func addReasonFlag(cmd *cobra.Command, reason *string) {
+	cmd.Flags().StringVar(reason, "reason", "", "the reason; kept in the audit trail")
 }
 
 func newRunsWatchCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "watch RUN", Short: "Watch a run until it has ended or is paused; Ctrl-C ends only the watching",
-		Long:    `Watch a run until it has ended or is paused; Ctrl-C ends only the watching. The exit status is 1 where the run failed, or ended with failed or dead events.`,
+		Use: "watch RUN", Short: "Watch a run until it ends or is paused; Ctrl-C stops only the watching",
+		Long: `Watch a run until it ends or is paused; Ctrl-C stops only the watching. The exit status
+is 1 if the run failed, or ended with failed or dead events.`,
 		Example: "  postern runs watch 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := number(args[0])
+			run, err := parseID(args[0])
 			if err != nil {
 				return err
 			}
@@ -109,19 +116,19 @@ func newRunsApproveCommand(c *cli) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:     "approve RUN --reason WHY",
-		Short:   "Let a proposed run begin; who approved it and why is kept",
+		Short:   "Approve a run that awaits approval; actor and reason are kept",
 		Example: "  postern runs approve 7 --reason 'agreed with finance'",
 		Args:    wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := number(args[0])
+			run, err := parseID(args[0])
 			if err != nil {
 				return err
 			}
 			if strings.TrimSpace(reason) == "" {
-				return usagef("say why with --reason")
+				return usagef("give a reason with --reason")
 			}
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				found, err := admin.ApproveRun(cmd.Context(), pool, run, because(reason))
+				found, err := admin.ApproveRun(cmd.Context(), pool, run, operatorWithReason(reason))
 				if err != nil {
 					return err
 				}
@@ -129,96 +136,105 @@ func newRunsApproveCommand(c *cli) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why the run may begin")
+	cmd.Flags().StringVar(&reason, "reason", "", "why the run may start")
 	return cmd
 }
 
-// tellEarlier says that a run is that of whoever used its once key first.
-func tellEarlier(out io.Writer, c *cli, run *admin.Asked) {
+// printEarlier reports that the idempotency key was used before and returned an earlier run.
+func printEarlier(out io.Writer, c *cli, run *admin.StartedRun) {
 	if run.Earlier && c.output != "json" {
-		fmt.Fprintf(out, "Run %d was asked for with this key before; no other is made.\n", run.Run.Run)
+		fmt.Fprintf(out, "Run %d was created with this key before; no other run is created.\n", run.Run.ID)
 	}
 }
 
-// wait shows a run that was asked for, to its end if nobody minds.
-func wait(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, run *admin.Asked, err error, noWait bool) error {
+// showOrWatch prints a new run, or watches it until it ends.
+func showOrWatch(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, run *admin.StartedRun, err error, noWait bool) error {
 	if err != nil {
 		return err
 	}
-	tellEarlier(cmd.OutOrStdout(), c, run)
+	printEarlier(cmd.OutOrStdout(), c, run)
 	if noWait {
 		err := printRun(cmd.OutOrStdout(), c, run.Run)
-		if err == nil && run.Run.Status == runs.Proposed && c.output != "json" {
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nIt begins when somebody approves it: postern runs approve %d --reason WHY\n", run.Run.Run)
+		if err == nil && run.Run.Status == runs.AwaitingApproval && c.output != "json" {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nIt starts after an approval: postern runs approve %d "+
+				"--reason WHY\n", run.Run.ID)
 		}
 		return err
 	}
-	return watchRun(cmd.Context(), cmd.OutOrStdout(), c, pool, run.Run.Run)
+	return watchRun(cmd.Context(), cmd.OutOrStdout(), c, pool, run.Run.ID)
 }
 
-// waitForEarlier ends a command that has chosen nothing. Whoever gives a once key that was used waits for the run of whoever used it all the same: it may be at its last events, or have failed.
-func waitForEarlier(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, earlier *admin.Asked, err error, noWait bool) error {
+// waitForEarlier ends a command that has selected nothing. If its idempotency key was used before,
+// it still waits for that run, which may be at its last events or have failed.
+func waitForEarlier(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, earlier *admin.StartedRun, err error,
+	noWait bool) error {
 	if earlier == nil {
 		return err
 	}
-	return wait(cmd, c, pool, earlier, err, noWait)
+	return showOrWatch(cmd, c, pool, earlier, err, noWait)
 }
 
 func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	if c.output == "json" {
 		return printJSON(out, r)
 	}
-	name, place := readUpTo(r)
-	pairs := []string{"run", strconv.FormatInt(r.Run, 10), "job", r.Job, "schedule", r.Schedule, "planned for", r.PlannedAt.String(), "once key", r.OnceKey,
-		"status", string(r.Status), detailWord(r), r.Detail, "waits for", decision(r), "asked for", askedFor(r), "who", r.Who, "reason", r.Reason}
+	name, progress := describeProgress(r)
+	pairs := []string{"run", strconv.FormatInt(r.ID, 10), "job", r.Job, "schedule", r.Schedule, "planned for",
+		r.PlannedAt.String(), "idempotency key", r.IdempotencyKey,
+		"status", string(r.Status), detailLabel(r), r.Detail, "waits for", describeDecision(r), "parameters",
+		describeParams(r), "actor",
+		r.Actor, "reason", r.Reason}
 	for _, a := range r.Approvals {
-		pairs = append(pairs, "approved by", a.Who+" at "+a.At.String(), "because", a.Why, "approved", a.Said)
+		pairs = append(pairs, "approved by", a.Actor+" at "+a.At.String(), "reason", a.Reason, "approved", a.Message)
 	}
-	if len(r.Approvals) == 0 { // before they were kept each by itself
-		pairs = append(pairs, "approved by", r.ApprovedBy, "because", r.Approval)
+	if len(r.Approvals) == 0 { // of a run from before approvals were kept as a list
+		pairs = append(pairs, "approved by", r.ApprovedBy, "reason", r.ApprovalReason)
 	}
-	return facts(out, append(pairs, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
-		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), name, place, things(r), inWords(r.Job, r.Counts))...)
+	return printFields(out, append(pairs, "created", r.CreatedAt.String(), "started", r.StartedAt.String(), "ended",
+		r.EndedAt.String(),
+		"executed by", r.LeaseOwner, "stage", rebuild.Stage(r), name, progress, unitOf(r),
+		describeCounts(r.Job, r.Counts))...)
 }
 
-// pendingDecision is decision as a clause.
-func pendingDecision(r *runs.Run) string {
-	if d := decision(r); d != "" {
+// decisionClause returns describeDecision as a clause.
+func decisionClause(r *runs.Run) string {
+	if d := describeDecision(r); d != "" {
 		return "waits for " + d
 	}
 	return ""
 }
 
-// detailWord says what a run's detail tells.
-func detailWord(r *runs.Run) string {
+// detailLabel names what the run's detail is.
+func detailLabel(r *runs.Run) string {
 	switch {
 	case r.Status == runs.Failed:
-		return "why it failed"
-	case r.Status.Final():
-		return "at last"
-	case r.Troubles == 1:
-		return "put off once"
-	case r.Troubles > 1:
-		return fmt.Sprintf("put off %d times", r.Troubles)
+		return "reason of the failure"
+	case r.Status.Ended():
+		return "last detail"
+	case r.ConsecutiveFailures == 1:
+		return "deferred once"
+	case r.ConsecutiveFailures > 1:
+		return fmt.Sprintf("deferred %d times", r.ConsecutiveFailures)
 	}
 	return "now"
 }
 
-// inWords says what a run has counted: events by outcome, but for retention.
-func inWords(job string, counts map[string]int64) string {
+// describeCounts describes the counts of a run: events by outcome for most jobs.
+func describeCounts(job string, counts map[string]int64) string {
 	switch job {
 	case retention.Job:
-		return retentionCounts(counts)
+		return describeRetentionCounts(counts)
 	case redaction.Job:
-		return redactionCounts(counts)
+		return describeRedactionCounts(counts)
 	case reconcile.Job:
-		return reconcileCounts(counts)
+		return describeReconcileCounts(counts)
 	}
 	parts := []string{fmt.Sprintf("%d processed", counts[replay.Processed])}
 	if n := counts[replay.Published]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d published", n))
 	}
-	for _, s := range []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous, versioning.Ignored, versioning.Failed, versioning.Dead} {
+	for _, s := range []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale,
+		versioning.Ambiguous, versioning.Ignored, versioning.Failed, versioning.Dead} {
 		if n := counts[string(s)]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))
 		}
@@ -226,11 +242,11 @@ func inWords(job string, counts map[string]int64) string {
 	if n := counts[replay.Deduplicated]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d of them deduplicated", n))
 	}
-	if n := counts[replay.EffectsAgain]; n > 0 {
+	if n := counts[replay.EffectsReplanned]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d effects planned again", n))
 	}
-	if n := counts[replay.EffectsLeft]; n > 0 {
-		parts = append(parts, fmt.Sprintf("%d effects that could not be", n))
+	if n := counts[replay.EffectsNotReplanned]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d effects that could not be planned again", n))
 	}
 	for _, what := range []string{rebuild.Swapped, rebuild.Grown, rebuild.Emptied} {
 		if n, ok := counts[what]; ok {
@@ -240,15 +256,16 @@ func inWords(job string, counts map[string]int64) string {
 	return strings.Join(parts, ", ")
 }
 
-// How often a run that is watched is looked at, and how often a line tells of it where nobody sits at a terminal.
+// The interval at which a watched run is read, and the interval of progress lines without a
+// terminal.
 const (
-	watchEvery = 500 * time.Millisecond
-	tellEvery  = 10 * time.Second
+	watchInterval = 500 * time.Millisecond
+	lineInterval  = 10 * time.Second
 )
 
-// watchRun tells how a run goes on until it has ended or is paused, and then what came of it.
+// watchRun shows the progress of a run until it ends or is paused, and then its result.
 func watchRun(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64) error {
-	w := &watcher{out: out, quiet: c.output == "json"}
+	w := &runWatcher{out: out, quiet: c.output == "json"}
 	if !w.quiet {
 		w.screen, _ = out.(*terminal.Screen)
 	}
@@ -257,81 +274,87 @@ func watchRun(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, ru
 		if err != nil {
 			return err
 		}
-		w.tell(r, time.Now())
-		if r.Status.Final() || r.Status == runs.Paused {
-			w.end()
+		w.print(r, time.Now())
+		if r.Status.Ended() || r.Status == runs.Paused {
+			w.finish()
 			if err := printRun(out, c, r); err != nil {
 				return err
 			}
-			return endedWell(r)
+			return runError(r)
 		}
 		select {
 		case <-ctx.Done():
-			w.end()
+			w.finish()
 			return ctx.Err()
-		case <-time.After(watchEvery):
+		case <-time.After(watchInterval):
 		}
 	}
 }
 
-// endedWell is an error for a run that failed, or some of whose events did.
-func endedWell(r *runs.Run) error {
+// runError returns an error for a run that failed, or in which events failed.
+func runError(r *runs.Run) error {
 	failed, dead := r.Counts[string(versioning.Failed)], r.Counts[string(versioning.Dead)]
 	switch {
 	case r.Status == runs.Failed:
-		return fmt.Errorf("run %d failed: %s", r.Run, r.Detail)
+		return fmt.Errorf("run %d failed: %s", r.ID, r.Detail)
 	case r.Status == runs.Done && r.Job == replay.Job && failed+dead > 0:
-		return fmt.Errorf("%d events failed and %d are dead: see postern outcomes list --run %d --status failed (or dead); with the cause mended, postern retry --run %d tries them again", failed, dead, r.Run, r.Run)
-	case r.Status == runs.Done && r.Job != rebuild.Job && failed+dead > 0: // of a rebuild's they failed live too
-		return fmt.Errorf("%d events failed and %d are dead: see postern outcomes list --status failed (or dead)", failed, dead)
+		return fmt.Errorf("%d events failed and %d are dead: see postern outcomes list --run %d --status failed (or "+
+			"dead); after the cause is fixed, postern retry --run %d retries them", failed, dead, r.ID, r.ID)
+	// events of a rebuild that fail have failed live too
+	case r.Status == runs.Done && r.Job != rebuild.Job && failed+dead > 0:
+		return fmt.Errorf("%d events failed and %d are dead: see postern outcomes list --status failed (or dead)",
+			failed, dead)
 	}
 	return nil
 }
 
-// watcher tells of a run in one line: on a terminal always the same, else a new one now and then.
-type watcher struct {
+// runWatcher prints the progress of a run in one line. On a terminal it updates the line, otherwise
+// it prints a new line at an interval.
+type runWatcher struct {
 	out io.Writer
-	// screen is out if that is a terminal.
-	screen *terminal.Screen
-	quiet  bool
-	told   time.Time
-	status runs.Status
-	since  time.Time
-	at     int64
+	// screen is out if out is a terminal.
+	screen      *terminal.Screen
+	quiet       bool
+	printedAt   time.Time
+	status      runs.Status
+	statusSince time.Time
+	startCount  int64
 }
 
-func (w *watcher) tell(r *runs.Run, now time.Time) {
+func (w *runWatcher) print(r *runs.Run, now time.Time) {
 	done := r.Counts[replay.Processed]
-	if w.since.IsZero() || r.Status != w.status {
-		w.since, w.at, w.told = now, done, time.Time{}
+	if w.statusSince.IsZero() || r.Status != w.status {
+		w.statusSince, w.startCount, w.printedAt = now, done, time.Time{}
 	}
 	w.status = r.Status
-	if w.quiet || w.screen == nil && now.Sub(w.told) < tellEvery {
+	if w.quiet || w.screen == nil && now.Sub(w.printedAt) < lineInterval {
 		return
 	}
-	w.told = now
-	line := fmt.Sprintf("run %d %s: %d", r.Run, r.Status, done)
+	w.printedAt = now
+	line := fmt.Sprintf("run %d %s: %d", r.ID, r.Status, done)
 	if r.Expected > 0 {
 		line += fmt.Sprintf(" of about %d", r.Expected)
 	}
-	line += " " + things(r)
+	line += " " + unitOf(r)
 	if stage := rebuild.Stage(r); stage != "" {
 		line += ", " + stage
 	}
-	if r.Status == runs.Waiting {
-		line += "; a processor takes it when it has a hand free"
+	if r.Status == runs.Queued {
+		line += "; waiting for a processor"
 	}
-	if (r.Status == runs.Running || r.Status == runs.Proposed) && r.Detail != "" {
-		line += "; " + detailWord(r) + ": " + plain(r.Detail)
+	if (r.Status == runs.Running || r.Status == runs.AwaitingApproval) && r.Detail != "" {
+		line += "; " + detailLabel(r) + ": " + escapeControl(r.Detail)
 	}
-	if r.Status == runs.Proposed {
-		line += fmt.Sprintf("; it begins when somebody approves it: postern runs approve %d --reason WHY", r.Run)
+	if r.Status == runs.AwaitingApproval {
+		line += fmt.Sprintf("; it starts after an approval: postern runs approve %d --reason WHY", r.ID)
 	}
-	if took := now.Sub(w.since).Seconds(); took > 0 && done > w.at {
-		rate := float64(done-w.at) / took
+	if elapsed := now.Sub(w.statusSince).Seconds(); elapsed > 0 && done > w.startCount {
+		rate := float64(done-w.startCount) / elapsed
 		line += fmt.Sprintf(", %.0f/s", rate)
-		if left := r.Expected - done; left > 0 {
-			line += ", about " + time.Duration(float64(left)/rate*float64(time.Second)).Round(time.Second).String() + " left"
+		if remaining := r.Expected - done; remaining > 0 {
+			line += ", about " + time.Duration(float64(remaining)/rate*float64(time.Second)).Round(
+				time.Second).String() +
+				" left"
 		}
 	}
 	if w.screen != nil {
@@ -341,8 +364,8 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 	}
 }
 
-// end leaves the line.
-func (w *watcher) end() {
+// finish ends the line on a terminal.
+func (w *runWatcher) finish() {
 	if w.screen != nil {
 		fmt.Fprintln(w.out)
 	}

@@ -21,18 +21,18 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// A run that was put off says so, and why, in the list, in show and to whoever watches.
-func TestARunPutOffSaysWhy(t *testing.T) {
+// A deferred run shows the reason in the list, in show and while watching.
+func TestRunsShow_deferredRun_showsReason(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k", `{"a": 1}`)
 	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "waiting", "")
-	for _, want := range []string{"put off once  permission denied\n", "put off 2 times  permission denied\n"} {
-		h, err := runs.Take(t.Context(), b.db.Role(t, "processor"), "test", time.Minute, replay.Job)
+	for _, want := range []string{"deferred once  permission denied\n", "deferred 2 times  permission denied\n"} {
+		h, err := runs.Acquire(t.Context(), b.db.Role(t, "processor"), "test", time.Minute, replay.Job)
 		if err != nil || h == nil {
 			t.Fatal(h, err)
 		}
-		if _, err := h.PutOff(t.Context(), errors.New("permission denied"), 0, 0); err != nil {
+		if _, err := h.Defer(t.Context(), errors.New("permission denied"), 0, 0); err != nil {
 			t.Fatal(err)
 		}
 		b.run(t, "runs", "show", "1").want(t, 0, want, "")
@@ -40,37 +40,40 @@ func TestARunPutOffSaysWhy(t *testing.T) {
 	b.run(t, "runs", "list").want(t, 0, "permission denied\n", "")
 	b.run(t, "runs", "show", "1", "-o", "json").want(t, 0, `"troubles": 2`, "")
 	var out bytes.Buffer
-	(&watcher{out: &out}).tell(&runs.Run{Run: 1, Job: replay.Job, Status: runs.Running, Detail: "permission\ndenied", Troubles: 2}, time.Now())
-	if !strings.HasSuffix(out.String(), "; put off 2 times: permission·denied\n") {
+	(&runWatcher{out: &out}).print(&runs.Run{ID: 1, Job: replay.Job, Status: runs.Running, Detail: "permission\ndenied",
+		ConsecutiveFailures: 2}, time.Now())
+	if !strings.HasSuffix(out.String(), "; deferred 2 times: permission·denied\n") {
 		t.Errorf("watched: %q", out.String())
 	}
-	b.run(t, "runs", "cancel", "1").want(t, 0, "at last    permission denied\n", "")
+	b.run(t, "runs", "cancel", "1").want(t, 0, "last detail  permission denied\n", "")
 }
 
-func TestReplayIsAskedFor(t *testing.T) {
+func TestReplay_previewConfirmAndCreate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 3 {
 		b.append(t, "stripe", fmt.Sprint("evt_", i), "{}")
 	}
-	b.run(t, "replay").want(t, 2, "3 events of 1 object, stored ", "nobody can be asked here: give --yes, or --preview to")
+	b.run(t, "replay").want(t, 2, "3 events of 1 object, stored ",
+		"no terminal to ask for confirmation: add --yes, or --preview to")
 	b.run(t, "replay", "--preview", "--exact", "-o", "json").want(t, 0, `"events": 3,`, "")
 	b.run(t, "replay", "--status", "dead", "--preview").want(t, 0, "", "postern retry --status dead tries them again")
 	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
-	b.run(t, "replay", "--key", "evt_none", "--exact", "--yes").want(t, 0, "No events are chosen.", "")
+	b.run(t, "replay", "--key", "evt_none", "--exact", "--yes").want(t, 0, "No events are selected.", "")
 	b.run(t, "runs", "show", "1").want(t, 3, "", "run 1: not found")
-	b.run(t, "replay", "--source", "stripe", "--exact", "--yes", "--no-wait", "--reason", "mended the rule").want(t, 0, "3 events of 1 object, stored ", "")
+	b.run(t, "replay", "--source", "stripe", "--exact", "--yes", "--no-wait", "--reason", "mended the rule").want(t, 0,
+		"3 events of 1 object, stored ", "")
 	b.run(t, "runs", "list").want(t, 0, "mended the rule", "")
 	b.run(t, "runs", "show", "1").want(t, 0, "0 processed", "")
 	b.run(t, "runs", "pause", "1").want(t, 0, "paused", "")
 	b.run(t, "runs", "watch", "1").want(t, 0, "run 1 paused: 0 of about 3 events", "")
 	b.run(t, "runs", "cancel", "1").want(t, 0, "cancelled", "")
 	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is cancelled, so it cannot become waiting")
-	b.run(t, "runs", "pause", "x").want(t, 2, "", `"x" is no id`)
+	b.run(t, "runs", "pause", "x").want(t, 2, "", `"x" is not a valid id`)
 }
 
-// Whoever watches sees how it goes on and what came of it; a failure is one of the command too.
-func TestWatching(t *testing.T) {
+// Watching shows progress and result; a failed run is an error of the command.
+func TestRunsWatch_endOfRun_isExitStatus(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
@@ -84,10 +87,10 @@ func TestWatching(t *testing.T) {
 		{runs.Done, "", 2, 1, "0 events failed and 2 are dead: see postern outcomes list --run 3"}} {
 		watched := make(chan result, 1)
 		go func() { watched <- b.run(t, "replay", "--yes") }()
-		var h *runs.Hold
+		var h *runs.Lease
 		testkit.Eventually(t, time.Minute, func() (err error) {
-			if h, err = runs.Take(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); err == nil && h == nil {
-				err = errors.New("nothing asked for")
+			if h, err = runs.Acquire(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); err == nil && h == nil {
+				err = errors.New("nothing requested")
 			}
 			return err
 		})
@@ -98,31 +101,33 @@ func TestWatching(t *testing.T) {
 		}
 		noError(t, h.End(t.Context(), c.end, c.detail))
 		r := <-watched
-		if r.status != c.status || !strings.Contains(r.out, "1 processed, 1 applied") || !strings.Contains(r.out, ", 1 of them deduplicated") || !strings.Contains(r.errs, c.errs) {
+		if r.status != c.status || !strings.Contains(r.out, "1 processed, 1 applied") ||
+			!strings.Contains(r.out, ", 1 of them deduplicated") || !strings.Contains(r.errs, c.errs) {
 			t.Errorf("status %d\n%s\n%s", r.status, r.out, r.errs)
 		}
 	}
 }
 
-// The line of a watcher has the rate and the time that is left.
-func TestWatcherTellsWhatIsLeft(t *testing.T) {
+// The progress line has the rate and the remaining time.
+func TestRunWatcher_progress_printsRateAndRemainingTime(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	w := &watcher{out: &out}
+	w := &runWatcher{out: &out}
 	now := time.Unix(1_790_000_000, 0)
-	r := &runs.Run{Run: 3, Status: runs.Running, Expected: 1000, Counts: map[string]int64{replay.Processed: 100}}
-	w.tell(r, now)
+	r := &runs.Run{ID: 3, Status: runs.Running, Expected: 1000, Counts: map[string]int64{replay.Processed: 100}}
+	w.print(r, now)
 	r.Counts[replay.Processed] = 300
-	w.tell(r, now.Add(time.Second)) // told too lately
-	w.tell(r, now.Add(20*time.Second))
-	const want = "run 3 running: 100 of about 1000 events\nrun 3 running: 300 of about 1000 events, 10/s, about 1m10s left\n"
+	w.print(r, now.Add(time.Second)) // too early for another line
+	w.print(r, now.Add(20*time.Second))
+	const want = "run 3 running: 100 of about 1000 events\nrun 3 running: 300 of about 1000 events, 10/s, about " +
+		"1m10s left\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 }
 
-// Ctrl-C ends the watching and not the run.
-func TestInterruptedWatching(t *testing.T) {
+// Ctrl-C stops the watching and not the run.
+func TestRunsWatch_interrupted_runContinues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
@@ -138,220 +143,261 @@ func TestInterruptedWatching(t *testing.T) {
 const customer = `{"id": "evt_1", "object": "event", "type": "customer.updated", "created": 1790000000, "api_version": "2026-01-28", "data": {"object":
   {"id": "cus_1", "object": "customer", "name": "Grace", "created": 1780000000, "metadata": {"a": "1"}}}}`
 
-// A dry run shows what would change, as text and as JSON, and needs to know how a source reads its events.
-func TestDryRun(t *testing.T) {
+// A dry run shows the changes as text and as JSON, and needs the configuration of the source.
+func TestReplay_dryRun_printsChangesAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", customer)
 	b.append(t, "shop", "evt_2", "{}")
-	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 2, "", "source stripe is not in the configuration used here")
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 2, "",
+		"source stripe is not in this configuration")
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
+		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	r := b.run(t, "replay", "--dry-run")
 	r.want(t, 0, "stripe customer cus_1 (new)\n", "")
 	r.want(t, 0, "state ", "")
 	r.want(t, 0, "2 processed, 1 applied, 1 failed. 1 object would change, 1 of them new. Nothing was written.\n", "")
-	b.run(t, "replay", "--dry-run", "--source", "stripe", "-o", "json").want(t, 0, `{"counts":{"applied":1,"processed":1},"new":1,"objects":1}`+"\n", "")
-	b.object(t, "stripe", "", 17)
-	b.db.Exec(t, `UPDATE objects SET version_at = 1780000000000000, state_hash = sha256('x'), exact_hash = sha256('x'), tie_set = '[{}]'`)
+	b.run(t, "replay", "--dry-run", "--source", "stripe", "-o", "json").want(t, 0,
+		`{"counts":{"applied":1,"processed":1},"new":1,"objects":1}`+"\n", "")
+	b.insertObject(t, "stripe", "", 17)
+	b.db.Exec(t, `UPDATE objects SET version_at = 1780000000000000, state_hash = sha256('x'), exact_hash = sha256('x'),
+		tie_set = '[{}]'`)
 	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 0, `"Ada" -> "Grace"`, "")
 	b.run(t, "replay", "--dry-run", "--key", "none").want(t, 0, "0 processed. 0 objects would change", "")
 	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
 }
 
-// With force a run waits for an approval, which is kept with its reason.
-func TestApproval(t *testing.T) {
+// A run with force waits for an approval, which is kept with its reason.
+func TestRunsApprove_forcedReplay_startsAfterApproval(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "known are state, missing, force")
-	b.run(t, "replay", "--mode", "force", "--preview").want(t, 0, "Of their effects, at most 0 happen again", "")
-	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "It begins when somebody approves it: postern runs approve 1 --reason WHY", "")
-	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is proposed: approve it or cancel it (postern runs approve 1 --reason WHY, postern runs cancel 1)")
-	if h, err := runs.Take(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h != nil || err != nil {
+	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "choose one of state, missing, force")
+	b.run(t, "replay", "--mode", "force", "--preview").want(t, 0, "Of their effects, at most 0 are repeated", "")
+	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "It starts after an approval: postern runs "+
+		"approve 1 --reason WHY", "")
+	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 awaits approval: approve it or cancel it (postern runs "+
+		"approve "+
+		"1 --reason WHY, postern runs cancel 1)")
+	if h, err := runs.Acquire(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h != nil || err != nil {
 		t.Errorf("%+v %v", h, err)
 	}
-	b.run(t, "runs", "approve", "1").want(t, 2, "", "say why with --reason")
+	b.run(t, "runs", "approve", "1").want(t, 2, "", "give a reason with --reason")
 	b.run(t, "runs", "approve", "2", "--reason", "x").want(t, 3, "", "run 2: not found")
-	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is proposed")
+	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 awaits approval")
 	b.run(t, "runs", "approve", "1", "--reason", "agreed with finance").want(t, 0, "agreed with finance", "")
-	b.run(t, "runs", "approve", "1", "--reason", "again").want(t, 2, "", "run 1 is waiting and waits for nobody's approval")
-	if h, err := runs.Take(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h == nil || err != nil || !strings.Contains(string(h.Asked), `"force"`) {
+	b.run(t, "runs", "approve", "1", "--reason", "again").want(t, 2, "",
+		"run 1 is waiting and does not await approval")
+	if h, err := runs.Acquire(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h == nil || err != nil ||
+		!strings.Contains(string(h.Params), `"force"`) {
 		t.Errorf("%+v %v", h, err)
 	}
 	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "proposed", "")
 	b.run(t, "runs", "cancel", "2").want(t, 0, "cancelled", "")
 }
 
-func TestRetryIsAskedFor(t *testing.T) {
+func TestRetry_previewConfirmAndCreate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.append(t, "stripe", "evt_1", "{}")
 	b.append(t, "stripe", "evt_2", "{}")
 	b.outcome(t, id, "dead")
-	b.run(t, "retry", "--status", "applied").want(t, 2, "", "known are failed, dead")
+	b.run(t, "retry", "--status", "applied").want(t, 2, "", "choose one of failed, dead")
 	b.run(t, "retry", "evt_9").want(t, 3, "", "evt_9: not found")
-	b.run(t, "retry", "evt_1", "--ids", "7").want(t, 2, "", "give the one or the other")
+	b.run(t, "retry", "evt_1", "--ids", "7").want(t, 2, "", "give one of them")
 	b.run(t, "retry", "--run", "7").want(t, 3, "", "run 7: not found")
-	b.run(t, "retry", "evt_2").want(t, 0, "No failed or dead events are chosen.", "")
+	b.run(t, "retry", "evt_2").want(t, 0, "No failed or dead events are selected.", "")
 	b.run(t, "retry", "--preview", "-o", "json").want(t, 0, `"events": 1,`, "")
-	b.run(t, "retry", "evt_1").want(t, 2, "1 event failed or dead, stored ", "nobody can be asked here")
-	b.run(t, "retry", "evt_1", "--failure", "newer than", "--reason", "mended", "--yes", "--no-wait").want(t, 0, "mended", "")
+	b.run(t, "retry", "evt_1").want(t, 2, "1 event failed or dead, stored ", "no terminal to ask for confirmation")
+	b.run(t, "retry", "evt_1", "--failure", "newer than", "--reason", "mended", "--yes", "--no-wait").want(t, 0,
+		"mended", "")
 	b.run(t, "runs", "list", "--job", "retry").want(t, 0, "retry", "")
-	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "once key", "")
-	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "was asked for with this key before", "")
-	b.run(t, "retry", "--yes", "--no-wait", "--once-key", "k").want(t, 2, "", "asked for something else (retry event=evt_1)")
+	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "idempotency key", "")
+	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "was created with this key before",
+		"")
+	b.run(t, "retry", "--yes", "--no-wait", "--once-key", "k").want(t, 2, "",
+		"has other parameters (retry event=evt_1)")
 	exec := func(sql string, args ...any) {
 		t.Helper()
 		b.db.Exec(t, sql, args...)
 	}
-	// While the first run is at its last events none are left to choose: who asks with its key gets that run all the same.
+	// While the first run works on the last events, none are left to select. A request with its key
+	// still gets that run.
 	exec(`UPDATE outcomes SET status = 'applied' WHERE event_id = $1`, id)
 	again := b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k")
-	again.want(t, 0, "No failed or dead events are chosen.", "")
-	again.want(t, 0, "Run 2 was asked for with this key before", "")
-	exec(`UPDATE runs SET status = 'failed', ended_at = now(), detail = 'as it was' WHERE run = 2`)
-	b.run(t, "retry", "evt_1", "--yes", "--once-key", "k").want(t, 1, "Run 2 was asked for", "as it was")
-	b.run(t, "retry", "evt_2", "--yes", "--once-key", "k").want(t, 2, "No failed or dead", "asked for something else (retry event=evt_1)")
-	b.run(t, "retry", "evt_1", "--preview", "--once-key", "k").want(t, 0, "No failed or dead events are chosen.", "")
+	again.want(t, 0, "No failed or dead events are selected.", "")
+	again.want(t, 0, "Run 2 was created with this key before", "")
+	exec(`UPDATE runs SET status = 'failed', ended_at = now(), detail = 'the first failure' WHERE run = 2`)
+	b.run(t, "retry", "evt_1", "--yes", "--once-key", "k").want(t, 1, "Run 2 was created", "the first failure")
+	b.run(t, "retry", "evt_2", "--yes", "--once-key", "k").want(t, 2, "No failed or dead",
+		"has other parameters (retry event=evt_1)")
+	b.run(t, "retry", "evt_1", "--preview", "--once-key", "k").want(t, 0, "No failed or dead events are selected.", "")
 	if none := b.run(t, "retry", "evt_1", "--yes", "--once-key", "unused"); strings.Contains(none.out, "Run") {
 		t.Error(none.out)
 	}
 	exec(`UPDATE outcomes SET status = 'dead' WHERE event_id = $1`, id)
-	b.run(t, "retry", "--run", "1", "--yes").want(t, 2, "", "run 1 is a retry, and only the failures of a replay")
+	b.run(t, "retry", "--run", "1", "--yes").want(t, 2, "", "run 1 is a retry: only failures of a replay")
 }
 
-// The outcome of a run stands beside the live one, and names it.
-func TestOutcomesNameTheOriginal(t *testing.T) {
+// The outcome of a run is shown with the live outcome.
+func TestOutcomes_ofRun_showLiveOutcome(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.append(t, "stripe", "evt_1", "{}")
 	b.outcome(t, id, "applied")
-	b.db.Exec(t, `INSERT INTO outcomes SELECT event_id, 5, source, object, account, object_type, object_id, 'failed', reason, version, decided_by, attempts, now() + interval '1 h', at, rule_version FROM outcomes`)
+	b.db.Exec(t, `INSERT INTO outcomes SELECT event_id, 5, source, object, account, object_type, object_id, 'failed',
+		reason, version, decided_by, attempts, now() + interval '1 h', at, rule_version FROM outcomes`)
 	b.run(t, "outcomes", "list", "--run", "5").want(t, 0, "failed (live: applied)", "")
 	b.run(t, "outcomes", "list", "--run", "5", "-o", "json").want(t, 0, `"original":{"run":0,"status":"applied"}`, "")
 	b.run(t, "outcomes", "list", "--run", "0", "-o", "json").want(t, 0, `"original":null`, "")
 	r := b.run(t, "events", "show", "evt_1")
-	if r.want(t, 0, "the live outcome, applied", ""); strings.Contains(r.out, "tried again") {
+	if r.want(t, 0, "the live outcome, applied", ""); strings.Contains(r.out, "next attempt") {
 		t.Error(r.out)
 	}
 }
 
-func TestSchedulesOnTheCommandLine(t *testing.T) {
+func TestSchedules_listShowRunPause(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "schedules", "list").want(t, 0, "No schedules. They are made in the configuration", "")
+	b.run(t, "schedules", "list").want(t, 0, "No schedules. They are defined in the configuration", "")
 	b.run(t, "schedules", "show", "nightly").want(t, 3, "", "schedule nightly: not found")
-	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler), Every: time.Hour}
-	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "Europe/Berlin", Overlap: runs.OverlapSkip, Missed: runs.MissedRun,
+	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler),
+		Interval: time.Hour}
+	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "Europe/Berlin",
+		Overlap: runs.OverlapSkip, Missed: runs.MissedRun,
 		Parameters: map[string]string{"source": "stripe", "rate": "5"}}})
 	noError(t, p.Tick(t.Context()))
 	b.run(t, "schedules", "list").want(t, 0, "nightly   replay  30 3 * * *  Europe/Berlin  20", "")
 	b.run(t, "schedules", "show", "nightly").want(t, 0, "rate=5 source=stripe", "")
 	b.run(t, "schedules", "pause", "nightly").want(t, 0, "paused", "")
 	b.run(t, "schedules", "list").want(t, 0, "Europe/Berlin  paused", "")
-	b.run(t, "schedules", "run", "nightly", "--no-wait", "--once-key", "build 7").want(t, 0, "once key   build 7", "")
+	b.run(t, "schedules", "run", "nightly", "--no-wait", "--once-key", "build 7").want(t, 0, "idempotency key  build 7",
+		"")
 	again := b.run(t, "schedules", "run", "nightly", "--no-wait", "--once-key", "build 7")
-	again.want(t, 0, "Run 1 was asked for with this key before; no other is made.", "")
+	again.want(t, 0, "Run 1 was created with this key before; no other run is created.", "")
 	b.run(t, "schedules", "run", "nightly", "--no-wait").want(t, 2, "", "run 1 of schedule nightly is still waiting")
 	b.run(t, "schedules", "resume", "nightly").want(t, 0, "next", "")
 	b.run(t, "schedules", "list").want(t, 0, "run 1 waiting", "")
 	b.run(t, "runs", "list", "--schedule", "nightly").want(t, 0, "nightly", "")
 	b.run(t, "runs", "list", "--schedule", "other").want(t, 0, "No runs.", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8", "--source", "stripe").want(t, 0, "once key", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8", "--source", "stripe").want(t, 0, "Run 2 was asked for with this key before", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8").want(t, 2, "", "was used for run 2, which asked for something else (replay source=stripe)")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9").want(t, 0, "once key", "")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9").want(t, 0, "was asked for with this key before", "")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9", "--yes").want(t, 2, "", "which asked for something else (rebuild source=stripe)")
+	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8", "--source", "stripe").want(t, 0,
+		"idempotency key", "")
+	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8", "--source", "stripe").want(t, 0,
+		"Run 2 was created with this key before", "")
+	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8").want(t, 2, "",
+		"was used for run 2, which has other parameters (replay source=stripe)")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9").want(t, 0, "idempotency key", "")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9").want(t, 0,
+		"was created with this key before", "")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9", "--yes").want(t, 2, "",
+		"which has other parameters (rebuild source=stripe)")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "is an open rebuild of this source")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--once-key", "day 1", "--reason", "the disk").want(t, 0, "once key", "")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--once-key", "day 1").want(t, 0, "was asked for with this key before", "")
-	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait", "--once-key", "day 1").want(t, 2, "", "which asked for something else (retention bodies=30")
+	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--once-key", "day 1", "--reason",
+		"the disk").want(t, 0, "idempotency key", "")
+	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--once-key", "day 1").want(t, 0,
+		"was created with this key before", "")
+	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait", "--once-key", "day 1").want(t, 2, "",
+		"which has other parameters (retention bodies=30")
 	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait").want(t, 2, "", "open already")
-	var s runs.Scheduled
+	var s runs.ScheduleState
 	if r := b.run(t, "schedules", "show", "nightly", "-o", "json"); json.Unmarshal([]byte(r.out), &struct {
 		Last *int64 `json:"last_run"`
-	}{&s.Last}) != nil || s.Last != 1 {
+	}{&s.LastRun}) != nil || s.LastRun != 1 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// What is wrong with a schedule is said with its line, before a daemon starts.
-func TestConfigCheckReadsSchedules(t *testing.T) {
+// Errors in schedules are reported with their line before a daemon starts.
+func TestConfigCheck_invalidSchedules_areReported(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "postern.yaml")
-	noError(t, os.WriteFile(file, []byte("database: {url: postgres://x}\nschedules:\n  a: {job: replay, cron: '@daily', parameters: {sauce: x}}\n  b: {job: nothing, cron: '@daily'}\n"), 0o600))
+	noError(t, os.WriteFile(file, []byte("database: {url: postgres://x}\nschedules:\n  a: {job: replay, cron: "+
+		"'@daily', parameters: {sauce: x}}\n  b: {job: nothing, cron: '@daily'}\n"), 0o600))
 	r := execute(t.Context(), "", "config", "check", file)
-	for _, want := range []string{file + `:3: schedules.a.parameters: `, `no parameter "sauce"`, file + `:4: schedules.b.job: job "nothing" cannot be asked for`} {
+	for _, want := range []string{file + `:3: schedules.a.parameters: `, `parameter "sauce" does not exist`,
+		file + `:4: schedules.b.job: job "nothing" cannot be scheduled`} {
 		if r.status != 1 || !strings.Contains(r.errs, want) {
 			t.Errorf("want %s in %+v", want, r)
 		}
 	}
 }
 
-// What a run was asked for is said in words.
-func TestAskedFor(t *testing.T) {
+// The parameters of a run are described as text.
+func TestDescribeParams_byJob(t *testing.T) {
 	t.Parallel()
 	for want, r := range map[string]runs.Run{
-		"events, of stripe, all accounts, as a dry run": {Job: "reconcile", Asked: []byte(`{"source":1,"what":"events","all_accounts":true,"dry_run":true,"words":{"source":"stripe"}}`)},
-		"objects of type customer, in full, of stripe, account acct_1": {Job: "reconcile",
-			Asked: []byte(`{"source":1,"account":"acct_1","what":"objects","type":"customer","full":true,"words":{"source":"stripe","full":"true"}}`)},
-		"objects of all types, of shop, since 2026-11-22T01:02:03.000000Z, until 2026-11-22T02:00:00.000000Z": {Job: "reconcile",
-			Asked: []byte(`{"source":1,"what":"objects","since":"2026-11-22T01:02:03Z","until":"2026-11-22T02:00:00Z","words":{"source":"shop"}}`)},
-		"customer cus_1, of stripe": {Job: "reconcile", Asked: []byte(`{"source":1,"what":"object","type":"customer","id":"cus_1","words":{"source":"stripe"}}`)},
-		"customer cus_1, to win over all that was there before, of stripe": {Job: "reconcile",
-			Asked: []byte(`{"source":1,"what":"object","type":"customer","id":"cus_1","settle":true,"words":{"source":"stripe"}}`)},
-		"since 6h, source stripe": {Job: "replay", Asked: []byte(`{"filter":{},"words":{"source":"stripe","since":"6h"},"rate":5}`)},
-		`{"bodies":30}`:           {Job: "retention", Asked: []byte(`{"bodies":30}`)},
-		`{"what":7}`:              {Job: "reconcile", Asked: []byte(`{"what":7}`)},
+		"events, source stripe, all accounts, dry run": {Job: "reconcile",
+			Params: []byte(`{"source":1,"what":"events","all_accounts":true,"dry_run":true,"words":{"source":"stripe"}}`)},
+		"objects of type customer, full list, source stripe, account acct_1": {Job: "reconcile",
+			Params: []byte(`{"source":1,"account":"acct_1","what":"objects","type":"customer","full":true,"words":{"source":"stripe","full":"true"}}`)},
+		"objects of all types, source shop, since 2026-11-22T01:02:03.000000Z, until 2026-11-22T02:00:00.000000Z": {Job: "reconcile",
+			Params: []byte(`{"source":1,"what":"objects","since":"2026-11-22T01:02:03Z","until":"2026-11-22T02:00:00Z","words":{"source":"shop"}}`)},
+		"customer cus_1, source stripe": {Job: "reconcile",
+			Params: []byte(`{"source":1,"what":"object","type":"customer","id":"cus_1","words":{"source":"stripe"}}`)},
+		"customer cus_1, overwriting the local history, source stripe": {Job: "reconcile",
+			Params: []byte(`{"source":1,"what":"object","type":"customer","id":"cus_1","settle":true,"words":{"source":"stripe"}}`)},
+		"since 6h, source stripe": {Job: "replay",
+			Params: []byte(`{"filter":{},"words":{"source":"stripe","since":"6h"},"rate":5}`)},
+		`{"bodies":30}`: {Job: "retention", Params: []byte(`{"bodies":30}`)},
+		`{"what":7}`:    {Job: "reconcile", Params: []byte(`{"what":7}`)},
 	} {
-		if got := askedFor(&r); got != want {
+		if got := describeParams(&r); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }
 
-// The list of runs says what it counts of each: a sweep goes through objects.
-func TestProcessed(t *testing.T) {
+// The list of runs shows the counted unit: an object scan counts objects.
+func TestRunsList_processedUnits_byJob(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
 	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "waiting", "")
-	number := b.known.Number["stripe"]
+	parseID := b.known.Number["stripe"]
 	b.db.Exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at) VALUES
-		('reconcile', jsonb_build_object('source', $1::int, 'what', 'objects'), 'me', '', 'running', '', '{"processed": 2600, "equal": 2600}', now(), now()),
-		('reconcile', jsonb_build_object('source', $1::int, 'what', 'object', 'type', 'customer', 'id', 'cus_1'), 'me', '', 'running', '', '{"processed": 1}', now(), now()),
-		('reconcile', jsonb_build_object('source', $1::int, 'what', 'events', 'all_accounts', true), 'me', '', 'running', '', '{"accounts": 3}', now(), now()),
-		('reconcile', jsonb_build_object('source', $1::int, 'what', 'events'), 'me', '', 'running', '', '{"processed": 2}', now(), now())`, number)
+		('reconcile', jsonb_build_object('source', $1::int, 'what', 'objects'), 'me', '', 'running', '',
+			'{"processed": 2600, "equal": 2600}', now(), now()),
+		('reconcile', jsonb_build_object('source', $1::int, 'what', 'object', 'type', 'customer', 'id', 'cus_1'), 'me',
+			'', 'running', '', '{"processed": 1}', now(), now()),
+		('reconcile', jsonb_build_object('source', $1::int, 'what', 'events', 'all_accounts', true), 'me', '',
+			'running', '', '{"accounts": 3}', now(), now()),
+		('reconcile', jsonb_build_object('source', $1::int, 'what', 'events'), 'me', '', 'running', '',
+			'{"processed": 2}', now(), now())`, parseID)
 	r := b.run(t, "runs", "list")
 	var cells []string
 	for _, line := range strings.Split(strings.TrimSpace(r.out), "\n") {
 		at := strings.Index(r.out, "PROCESSED")
-		cells = append(cells, strings.TrimSpace(line[at:strings.Index(r.out, "MADE")]))
+		cells = append(cells, strings.TrimSpace(line[at:strings.Index(r.out, "CREATED")]))
 	}
-	if got, want := strings.Join(cells, "|"), "PROCESSED|2 events|3 accounts|1 object|2600 objects|0 events"; got != want {
+	if got, want := strings.Join(cells, "|"),
+		"PROCESSED|2 events|3 accounts|1 object|2600 objects|0 events"; got != want {
 		t.Errorf("%s, want %s in\n%s", got, want, r.out)
 	}
 }
 
-// Each approval is shown with what was approved.
-func TestApprovalsAreShown(t *testing.T) {
+// Each approval is shown with its subject.
+func TestPrintRun_approvals_showSubject(t *testing.T) {
 	t.Parallel()
 	at := events.Instant{Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)}
-	r := &runs.Run{Job: "reconcile", Asked: []byte(`{"what":"events"}`), ApprovedBy: "ada", Approval: "they are gone", Approvals: []runs.Approval{
-		{What: "key 1", Said: "nothing shows that the key is right", Who: "bob", Why: "it is", At: at}, {What: "tombstones", Said: "90 of 90 objects", Who: "ada", Why: "they are gone", At: at}}}
+	r := &runs.Run{Job: "reconcile", Params: []byte(`{"what":"events"}`), ApprovedBy: "ada",
+		ApprovalReason: "they are gone",
+		Approvals: []runs.Approval{
+			{Subject: "key 1", Message: "nothing shows that the key is right", Actor: "bob", Reason: "it is", At: at},
+			{Subject: "tombstones", Message: "90 of 90 objects", Actor: "ada", Reason: "they are gone", At: at}}}
 	var out strings.Builder
 	noError(t, printRun(&out, &cli{}, r))
-	for _, want := range []string{"approved by  bob at 2026-11-22T01:02:03.000000Z\nbecause      it is\napproved     nothing shows that the key is right\n",
-		"approved by  ada at 2026-11-22T01:02:03.000000Z\nbecause      they are gone\napproved     90 of 90 objects\n"} {
+	for _, want := range []string{"approved by  bob at 2026-11-22T01:02:03.000000Z\nreason       it is\napproved     " +
+		"nothing shows that the key is right\n",
+		"approved by  ada at 2026-11-22T01:02:03.000000Z\nreason       they are gone\napproved     90 of 90 objects\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, out.String())
 		}
 	}
 	out.Reset()
 	r.Approvals = nil
-	if err := printRun(&out, &cli{}, r); err != nil || !strings.Contains(out.String(), "approved by  ada\nbecause      they are gone\n") {
-		t.Errorf("approved before each was kept: %v\n%s", err, out.String())
+	if err := printRun(&out, &cli{}, r); err != nil ||
+		!strings.Contains(out.String(), "approved by  ada\nreason       they are gone\n") {
+		t.Errorf("run with one approval only: %v\n%s", err, out.String())
 	}
 }

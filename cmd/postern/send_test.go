@@ -38,13 +38,13 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// gateway verifies with the demo secrets, as the real one does, and remembers what came.
+// gateway verifies with the demo secrets, like the real one, and records deliveries.
 type gateway struct {
 	*httptest.Server
 	mu   sync.Mutex
 	keys []string
 	ids  map[string]bool
-	// occurred are the provider's times of the events, as they came.
+	// occurred are the provider's times of the events in the order of arrival.
 	occurred []time.Time
 }
 
@@ -59,7 +59,8 @@ func newGateway(t *testing.T) *gateway {
 		}
 		for _, e := range demo.Endpoints() {
 			if r.URL.Path == "/webhooks/"+e.Source.Name {
-				g.answer(t, w, e, &provider.Delivery{Query: r.URL.RawQuery, Header: r.Header, Body: body, ReceivedAt: time.Now()})
+				g.answer(t, w, e, &provider.Delivery{Query: r.URL.RawQuery, Header: r.Header, Body: body,
+					ReceivedAt: time.Now()})
 				return
 			}
 		}
@@ -76,7 +77,7 @@ func (g *gateway) answer(t *testing.T, w http.ResponseWriter, e config.Endpoint,
 		fmt.Fprint(w, `{"title":"delivery not verified","detail":"See postern rejections list."}`)
 		return
 	}
-	if greeter, ok := e.Provider.(provider.Greeter); ok && greeter.Greet(e.Source, d) != nil {
+	if greeter, ok := e.Provider.(provider.Handshaker); ok && greeter.Handshake(e.Source, d) != nil {
 		w.Header().Set("Postern-Event", "")
 		return
 	}
@@ -96,12 +97,13 @@ func (g *gateway) answer(t *testing.T, w http.ResponseWriter, e config.Endpoint,
 		fmt.Fprint(w, "own words")
 		return
 	}
-	if err := json.NewEncoder(w).Encode(map[string]any{"event_id": found[0].Key, "id": "1", "duplicate": twin, "received_at": "2026-01-01T00:00:00.000000Z"}); err != nil {
+	if err := json.NewEncoder(w).Encode(map[string]any{"event_id": found[0].Key, "id": "1", "duplicate": twin,
+		"received_at": "2026-01-01T00:00:00.000000Z"}); err != nil {
 		t.Error(err)
 	}
 }
 
-// sendSetup is a dev instance's folder that points at a gateway.
+// sendSetup creates a dev instance's folder that names a gateway.
 func sendSetup(t *testing.T) (*testBundle, *gateway) {
 	t.Helper()
 	g := newGateway(t)
@@ -111,29 +113,30 @@ func sendSetup(t *testing.T) (*testBundle, *gateway) {
 	return b, g
 }
 
-func TestSendEverySampleOfEveryProvider(t *testing.T) {
+func TestSend_everySample_isStored(t *testing.T) {
 	t.Parallel()
 	b, _ := sendSetup(t)
 	for _, p := range all.All() {
 		for _, sample := range p.Samples() {
 			r := b.run(t, "send", p.Name(), sample.Type, "-o", "json")
-			var receipts []sent
+			var receipts []sentReceipt
 			if err := json.Unmarshal([]byte(r.out), &receipts); err != nil || r.status != 0 || len(receipts) != 1 {
 				t.Fatalf("%s %s: %v: %s%s", p.Name(), sample.Type, err, r.out, r.errs)
 			}
 			got := receipts[0]
-			told := got.EventID != nil && !*got.Duplicate && !*got.Conflict && *got.ReceivedAt != "" && r.errs == ""
-			hidden := got.ID != nil && got.EventID == nil && got.Duplicate == nil && strings.Contains(r.errs, "only the ids are known")
+			printed := got.EventID != nil && !*got.Duplicate && !*got.Conflict && *got.ReceivedAt != "" && r.errs == ""
+			hidden := got.ID != nil && got.EventID == nil && got.Duplicate == nil &&
+				strings.Contains(r.errs, "only the ids are known")
 			greeting := got.ID == nil && got.EventID == nil && strings.Contains(r.errs, "1 greeting answered")
-			if !told && !hidden && !greeting {
+			if !printed && !hidden && !greeting {
 				t.Errorf("%s %s: %s%s", p.Name(), sample.Type, r.out, r.errs)
 			}
 		}
 	}
 }
 
-// What the sender signs little of is changed where it is signed.
-func TestTamperingIsSeen(t *testing.T) {
+// If the sender signs only a part of the body, that part is changed.
+func TestSend_tampered_isRejectedWhereSigned(t *testing.T) {
 	t.Parallel()
 	b, _ := sendSetup(t)
 	for _, p := range all.All() {
@@ -142,47 +145,55 @@ func TestTamperingIsSeen(t *testing.T) {
 		}
 		signs := func(s *signature.Scheme) bool { return s.Method != signature.Token }
 		if signed, ok := p.(provider.Signed); ok && !slices.ContainsFunc(signed.Schemes(), signs) {
-			b.run(t, "send", p.Name(), p.Samples()[0].Type, "--tamper").want(t, 0, "EVENT ID", "accepted: what was changed is not signed by "+p.Name())
+			b.run(t, "send", p.Name(), p.Samples()[0].Type, "--tamper").want(t, 0, "EVENT ID",
+				"accepted: "+p.Name()+" does not sign the changed part")
 			continue
 		}
-		b.run(t, "send", p.Name(), p.Samples()[0].Type, "--tamper").want(t, 1, "", "refused with 401 Unauthorized, as it should be")
+		b.run(t, "send", p.Name(), p.Samples()[0].Type, "--tamper").want(t, 1, "",
+			"rejected with 401 Unauthorized, as expected")
 	}
 }
 
-// What the provider's own answer hides is not invented.
-func TestReceiptsBehindTheProvidersAnswer(t *testing.T) {
+// Values that the provider's own response format does not contain are not invented.
+func TestSend_providersOwnResponse_printsIDs(t *testing.T) {
 	t.Parallel()
 	got, err := readReceipts(http.Header{"Postern-Event": {"1, 2"}}, []byte("thanks"))
-	if err != nil || len(got) != 2 || *got[1].ID != "2" || got[0].EventID != nil || got[0].Duplicate != nil || got[0].Conflict != nil || got[0].ReceivedAt != nil {
+	if err != nil || len(got) != 2 || *got[1].ID != "2" || got[0].EventID != nil || got[0].Duplicate != nil ||
+		got[0].Conflict != nil || got[0].ReceivedAt != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if b, err := json.Marshal(got[0]); err != nil || string(b) != `{"event_id":null,"id":"1","duplicate":null,"conflict":null,"received_at":null}` {
+	if b, err := json.Marshal(got[0]); err != nil ||
+		string(b) != `{"event_id":null,"id":"1","duplicate":null,"conflict":null,"received_at":null}` {
 		t.Errorf("%s, %v", b, err)
 	}
 	if _, err := readReceipts(http.Header{}, []byte("thanks")); err == nil {
-		t.Error("another server's answer is taken for a receipt")
+		t.Error("another server's response counts as a receipt")
 	}
 }
 
-// A dev instance that was started with a configuration and other addresses: the file has the secrets, the folder the address.
-func TestConfigAndDirTogether(t *testing.T) {
+// A dev instance with a configuration and other addresses: the file has the secrets, the folder the
+// address.
+func TestSend_configAndDir_useBoth(t *testing.T) {
 	t.Parallel()
 	b, g := sendSetup(t)
 	path := filepath.Join(t.TempDir(), "postern.yaml")
-	file := "ingest: {listen: '127.0.0.1:1'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: " + config.DemoStripeSecret + "}]}}\n"
+	file := "ingest: {listen: '127.0.0.1:1'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: " +
+		config.DemoStripeSecret + "}]}}\n"
 	noError(t, os.WriteFile(path, []byte(file), 0o600))
 	b.write(t, &config.Instance{IngestURL: g.URL, Sources: map[string]config.InstanceSource{}})
 	b.run(t, "send", "stripe", "invoice.paid", "--config", path).want(t, 0, "false", "")
-	execute(t.Context(), "", "send", "stripe", "invoice.paid", "--config", path).want(t, 1, "", "is the gateway running there?")
+	execute(t.Context(), "", "send", "stripe", "invoice.paid", "--config", path).want(t, 1, "",
+		"is the gateway running at this address?")
 	b.write(t, &config.Instance{DatabaseURL: "postgres://127.0.0.1:1/x"})
-	b.run(t, "events", "list", "--config", path).want(t, 1, "", "does not run: start it with `postern dev --dir "+b.dir)
+	b.run(t, "events", "list", "--config", path).want(t, 1, "", "is not running: start it with `postern dev --dir "+
+		b.dir)
 }
 
-func TestSendCountsDuplicatesAndShuffles(t *testing.T) {
+func TestSend_countDuplicateShuffle(t *testing.T) {
 	t.Parallel()
 	b, g := sendSetup(t)
 	r := b.run(t, "send", "stripe", "customer.updated", "--count", "3", "--duplicate", "2", "--shuffle", "-o", "json")
-	var receipts []sent
+	var receipts []sentReceipt
 	if err := json.Unmarshal([]byte(r.out), &receipts); err != nil || len(receipts) != 9 {
 		t.Fatalf("%v: %s%s", err, r.out, r.errs)
 	}
@@ -205,8 +216,8 @@ func TestSendCountsDuplicatesAndShuffles(t *testing.T) {
 	}
 }
 
-// Each event of several is newer than the one before, and none of them lies in the future.
-func TestSendCountGoesUpToNow(t *testing.T) {
+// Each event is newer than the previous one, and none is in the future.
+func TestSend_count_lastEventIsNow(t *testing.T) {
 	t.Parallel()
 	b, g := sendSetup(t)
 	began := time.Now().Truncate(time.Second)
@@ -221,30 +232,35 @@ func TestSendCountGoesUpToNow(t *testing.T) {
 	}
 }
 
-func TestSendRefusedAndMisused(t *testing.T) {
+func TestSend_rejectedOrWrongUsage_explainsRemedy(t *testing.T) {
 	t.Parallel()
 	b, g := sendSetup(t)
 	tampered := b.run(t, "send", "stripe", "invoice.paid", "--tamper")
-	if tampered.want(t, 1, "", "refused with 401 Unauthorized, as it should be: the body is not what was signed. A moment later `postern rejections list`"); tampered.out != "" {
-		t.Errorf("a refusal is told on standard error alone: %q", tampered.out)
+	if tampered.want(t, 1, "", "rejected with 401 Unauthorized, as expected: the signature does not match the "+
+		"body. A moment later `postern rejections list`"); tampered.out != "" {
+		t.Errorf("a rejection is printed only on standard error: %q", tampered.out)
 	}
 	if r := b.run(t, "send", "stripe", "invoice.paid", "--tamper", "-o", "json"); r.out != "[]\n" {
 		t.Errorf("no receipts as JSON: %q", r.out)
 	}
-	b.run(t, "send", "stripe", "invoice.paid", "--secret", "whsec_wrong").want(t, 1, "", "refused with 401 Unauthorized: delivery not verified")
-	b.run(t, "send", "stripe", "invoice.paid", "--source", "other", "--secret", "x").want(t, 1, "", "404 Not Found: unknown source")
-	b.run(t, "send", "stripe", "invoice.paid", "--source", "other").want(t, 2, "", "give it with --secret-file FILE, or name the configuration that has it with --config FILE")
-	b.run(t, "send", "stripe", "invoice.paid", "--source", "shopify").want(t, 2, "", "source shopify is of provider shopify")
+	b.run(t, "send", "stripe", "invoice.paid", "--secret", "whsec_wrong").want(t, 1, "",
+		"rejected with 401 Unauthorized: delivery not verified")
+	b.run(t, "send", "stripe", "invoice.paid", "--source", "other", "--secret", "x").want(t, 1, "",
+		"404 Not Found: unknown source")
+	b.run(t, "send", "stripe", "invoice.paid", "--source", "other").want(t, 2, "",
+		"give it with --secret-file FILE, or name the configuration that has it with --config FILE")
+	b.run(t, "send", "stripe", "invoice.paid", "--source", "shopify").want(t, 2, "",
+		"source shopify is of provider shopify")
 	b.run(t, "send", "paypal", "x").want(t, 2, "", "is not known: name one of ")
 	b.run(t, "send", "stripe", "x.y").want(t, 2, "", "give a body with --data FILE")
 	b.run(t, "send", "stripe", "invoice.paid", "--count", "0").want(t, 2, "", "at least 1")
-	b.run(t, "send", "stripe", "invoice.paid", "--url", "ftp://x").want(t, 2, "", "is no URL")
+	b.run(t, "send", "stripe", "invoice.paid", "--url", "ftp://x").want(t, 2, "", "is not a valid URL")
 	b.run(t, "--dir", t.TempDir(), "send", "stripe", "invoice.paid").want(t, 1, "", "postern dev")
 	g.Close()
-	b.run(t, "send", "stripe", "invoice.paid").want(t, 1, "", "is the gateway running there?")
+	b.run(t, "send", "stripe", "invoice.paid").want(t, 1, "", "is the gateway running at this address?")
 }
 
-func TestSendYourOwnBodyToAURL(t *testing.T) {
+func TestSend_ownBodyToURL_isUnchanged(t *testing.T) {
 	t.Parallel()
 	_, g := sendSetup(t)
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -260,8 +276,8 @@ func TestSendYourOwnBodyToAURL(t *testing.T) {
 	}
 }
 
-// A source that says itself how its sender signs is sent to as it says.
-func TestSendAsTheSourceSays(t *testing.T) {
+// A source that describes its own signature is used as described.
+func TestSend_describedProvider_usesConfiguration(t *testing.T) {
 	t.Parallel()
 	path, g := declared(t, `sources:
   acme:
@@ -271,15 +287,17 @@ func TestSendAsTheSourceSays(t *testing.T) {
     events: {key: "{json:uid}", type: "{json:kind}"}
 `)
 	args := []string{"--config", path, "send", "hmac", "order.created", "--data", "-", "--url", g.URL}
-	execute(t.Context(), "", "--config", path, "send", "hmac", "order.created").want(t, 2, "", "give a body of that sender with --data FILE")
+	execute(t.Context(), "", "--config", path, "send", "hmac", "order.created").want(t, 2, "",
+		"give a body of that sender with --data FILE")
 	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, args...).want(t, 0, "u-1", "")
-	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, append(args, "--count", "2")...).want(t, 0, "false", "")
+	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, append(args, "--count", "2")...).want(t, 0, "false",
+		"")
 	if len(g.ids) != 3 {
 		t.Errorf("events %v, want three", g.ids)
 	}
 }
 
-// declared is a gateway with the one source of a configuration.
+// declared is a gateway with the single source of a configuration.
 func declared(t *testing.T, file string) (path string, g *gateway) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "acme.yaml")
@@ -299,7 +317,7 @@ func declared(t *testing.T, file string) (path string, g *gateway) {
 	return path, g
 }
 
-func TestProvidersListAndShow(t *testing.T) {
+func TestProviders_listAndShow(t *testing.T) {
 	t.Parallel()
 	b := &testBundle{dir: t.TempDir()}
 	b.run(t, "providers", "list").want(t, 0, "stripe", "")
@@ -327,16 +345,19 @@ func TestProvidersList_configuration_marksSourcesThatStoreTheirToken(t *testing.
 		noError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("    store_token: true\n")
-	b.run(t, "providers", "list", "--config", file).want(t, 0, "legacy (stores its token), shop\n", "")
-	b.run(t, "providers", "list", "--config", file, "-o", "json").want(t, 0, `"sources":[{"name":"legacy","store_token":true},{"name":"shop","store_token":false}]`, "")
-	if r := b.run(t, "providers", "list"); strings.Contains(r.out, "SOURCES") || strings.Contains(r.out, "stores its token") {
+	b.run(t, "providers", "list", "--config", file).want(t, 0, "legacy (stores the token), shop\n", "")
+	b.run(t, "providers", "list", "--config", file, "-o", "json").want(t, 0,
+		`"sources":[{"name":"legacy","store_token":true},{"name":"shop","store_token":false}]`, "")
+	if r := b.run(t, "providers", "list"); strings.Contains(r.out, "SOURCES") ||
+		strings.Contains(r.out, "stores the token") {
 		t.Errorf("without a configuration: %s", r.out)
 	}
 	write("")
-	b.run(t, "providers", "list", "--config", file).want(t, 1, "", "postern.yaml:6: sources.legacy.scheme.in: json:auth.token is a token in the body")
+	b.run(t, "providers", "list", "--config", file).want(t, 1, "",
+		"postern.yaml:6: sources.legacy.scheme.in: json:auth.token is a token in the body")
 }
 
-// capture writes a signed delivery to a file, and the flags that tell of the rest of it.
+// capture writes a signed delivery to a file and returns the flags for the rest of it.
 func capture(t *testing.T, e config.Endpoint, at time.Time) []string {
 	t.Helper()
 	d, err := e.Provider.Sign(e.Source, e.Provider.Samples()[0], at)
@@ -350,9 +371,10 @@ func capture(t *testing.T, e config.Endpoint, at time.Time) []string {
 	return args
 }
 
-// A delivery that was captured long ago is proven, and what would be stored is told; judged by today's clock it is stale where a
-// time is signed, and under another secret it is refused. Neither the secret nor the right signature is ever printed.
-func TestCapturedDeliveriesAreExplained(t *testing.T) {
+// An old captured delivery is valid, and the command shows what would be stored. Compared with the
+// current time it is stale if the time is signed, and with another secret it is rejected. Neither
+// the secret nor a correct signature is printed.
+func TestProviderTest_everyProvider_explainsDelivery(t *testing.T) {
 	t.Parallel()
 	b := &testBundle{dir: t.TempDir()}
 	at := time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC)
@@ -368,10 +390,12 @@ func TestCapturedDeliveriesAreExplained(t *testing.T) {
 		if v.SignedAt.IsZero() {
 			continue
 		}
-		b.run(t, append(args, "--source", e.Source.Name, "--at", "now")...).want(t, 1, "stale_timestamp", "refuse this delivery")
+		b.run(t, append(args, "--source", e.Source.Name, "--at", "now")...).want(t, 1, "stale_timestamp",
+			"reject this delivery")
 		b.run(t, append(args, "--source", e.Source.Name, "--at", at.Format(time.RFC3339))...).want(t, 0, "event id", "")
-		wrong := b.run(t, append(args, "--source", e.Source.Name, "--secret", strings.Replace(string(e.Source.Secrets[0].Value), "demo", "another", 1))...)
-		wrong.want(t, 1, "wrong_signature", "refuse this delivery")
+		wrong := b.run(t, append(args, "--source", e.Source.Name, "--secret",
+			strings.Replace(string(e.Source.Secrets[0].Value), "demo", "another", 1))...)
+		wrong.want(t, 1, "wrong_signature", "reject this delivery")
 		for _, r := range []string{right.out, wrong.out} {
 			if strings.Contains(r, string(e.Source.Secrets[0].Value)) {
 				t.Errorf("%s: the secret is printed:\n%s", e.Source.Name, r)
@@ -392,33 +416,38 @@ func read(t *testing.T, args []string, at time.Time) *provider.Delivery {
 	return d
 }
 
-func TestProviderTestUsage(t *testing.T) {
+func TestProviderTest_wrongUsage_explainsRemedy(t *testing.T) {
 	t.Parallel()
 	b := &testBundle{dir: t.TempDir()}
 	file := filepath.Join(b.dir, "body")
 	noError(t, os.WriteFile(file, []byte("{}"), 0o600))
 	for wants, args := range map[string][]string{
-		"which sender is it":     {"--secret", "s"},
+		"no sender given":        {"--secret", "s"},
 		"not both":               {"--provider", "stripe", "--source", "stripe"},
 		"no secret":              {"--provider", "stripe"},
 		"there is no source":     {"--source", "nobody"},
 		`write "Name: value"`:    {"--provider", "stripe", "--secret", "whsec_s", "--header", "nonsense"},
-		"write a time like":      {"--provider", "stripe", "--secret", "whsec_s", "--at", "yesterday"},
+		"use a time like":        {"--provider", "stripe", "--secret", "whsec_s", "--at", "yesterday"},
 		"the sender signs the a": {"--provider", "square", "--secret", "s"},
 	} {
 		b.run(t, append([]string{"provider", "test", file}, args...)...).want(t, 2, "", wants)
 	}
-	b.run(t, "provider", "test", file, "--provider", "stripe", "--secret", "whsec_s").want(t, 1, "missing_signature", "refuse this delivery")
+	b.run(t, "provider", "test", file, "--provider", "stripe", "--secret", "whsec_s").want(t, 1, "missing_signature",
+		"reject this delivery")
 }
 
-// What an own service sends is read as the door reads it: what it stores of an event in headers, and why it would not.
-func TestOwnServicesAreExplained(t *testing.T) {
+// A delivery of your own service is read like by the gateway, including the event's fields in
+// headers and the reason of a rejection.
+func TestProviderTest_directSource_explainsDelivery(t *testing.T) {
 	t.Parallel()
 	b := &testBundle{dir: t.TempDir()}
 	file := filepath.Join(b.dir, "body")
 	noError(t, os.WriteFile(file, []byte(`{"version": 4}`), 0o600))
-	args := []string{"provider", "test", file, "--provider", "api", "--secret", "a_token", "--header", "Authorization: Bearer a_token", "--header", "Content-Type: application/json"}
-	b.run(t, args...).want(t, 1, "refused with 400, and nothing is stored: the header Idempotency-Key is missing", "a gateway would refuse this delivery: it cannot be stored")
-	headers := []string{"--header", "ce-specversion: 1.0", "--header", "ce-id: 1", "--header", "ce-source: /s", "--header", "ce-type: com.example.order.updated", "--header", "ce-subject: o%201"}
+	args := []string{"provider", "test", file, "--provider", "api", "--secret", "a_token", "--header",
+		"Authorization: Bearer a_token", "--header", "Content-Type: application/json"}
+	b.run(t, args...).want(t, 1, "rejected with 400, and nothing is stored: the header Idempotency-Key is missing",
+		"a gateway would reject this delivery: it cannot be stored")
+	headers := []string{"--header", "ce-specversion: 1.0", "--header", "ce-id: 1", "--header", "ce-source: /s",
+		"--header", "ce-type: com.example.order.updated", "--header", "ce-subject: o%201"}
 	b.run(t, append(args, headers...)...).want(t, 0, "order o 1", "")
 }

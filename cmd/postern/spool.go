@@ -14,29 +14,32 @@ import (
 )
 
 func newSpoolCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "spool", Short: "The gateways' spools: deliveries that are acknowledged and not in the log yet", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(lister[redaction.Spool]{
-		what:    "the spools that the database knows: those of gateways that run, and of such as ended without the time to say that nothing is left",
+	cmd := &cobra.Command{Use: "spool", Short: "List and remove spools of gateways: acknowledged deliveries that are " +
+		"not in " +
+		"the log yet", RunE: showHelpOrError, Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(listCommand[redaction.Spool]{
+		subject: "the spools in the database: of running gateways, and of gateways that ended without " +
+			"reporting an empty spool",
 		example: "  postern spool list",
 		params:  admin.SpoolParams,
 		query:   admin.Spools,
 		columns: []column[redaction.Spool]{
 			{"SPOOL", func(s redaction.Spool) string { return s.Name }},
 			{"PLACE", func(s redaction.Spool) string { return s.Place }},
-			{"KNOWN SINCE", func(s redaction.Spool) string { return s.KnownSince.String() }},
-			{"LAST TOLD", func(s redaction.Spool) string { return s.ToldAt.String() }},
-			{"DELIVERIES", func(s redaction.Spool) string { return known(s.Deliveries) }},
-			{"BYTES", func(s redaction.Spool) string { return known(s.Bytes) }},
+			{"KNOWN SINCE", func(s redaction.Spool) string { return s.RegisteredAt.String() }},
+			{"LAST REPORT", func(s redaction.Spool) string { return s.ReportedAt.String() }},
+			{"DELIVERIES", func(s redaction.Spool) string { return stringOrEmpty(s.Deliveries) }},
+			{"BYTES", func(s redaction.Spool) string { return stringOrEmpty(s.Bytes) }},
 			{"OLDEST", func(s redaction.Spool) string { return s.OldestAt.String() }},
 			{"LAST EMPTY", func(s redaction.Spool) string { return s.EmptyAt.String() }},
-			{"WAITED FOR BY RUNS", waitingRuns},
+			{"AWAITED BY RUNS", describeWaitingRuns},
 		},
-		none: "No spools: no gateway that has one runs, and none has ended with something in it.",
-	}.command(c), newSpoolForgetCommand(c))
+		emptyText: "No spools: no gateway with a spool is running, and none has ended with deliveries in it.",
+	}.newCommand(c), newSpoolRemoveCommand(c))
 	return cmd
 }
 
-func waitingRuns(s redaction.Spool) string {
+func describeWaitingRuns(s redaction.Spool) string {
 	var runs []string
 	for _, run := range s.Redactions {
 		runs = append(runs, strconv.FormatInt(run, 10))
@@ -44,68 +47,82 @@ func waitingRuns(s redaction.Spool) string {
 	return strings.Join(runs, " ")
 }
 
-func newSpoolForgetCommand(c *cli) *cobra.Command {
+func newSpoolRemoveCommand(c *cli) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "forget NAME --reason WHY",
-		Short: "Have no redaction wait for a spool whose disk is gone for good",
-		Long: `Have no redaction wait any more for a spool whose disk is gone for good. What was acknowledged into it and is not in the log is lost with the disk: ask the provider for it
-again with postern reconcile. Nothing is deleted on any disk. Is the folder found after all, start a gateway on it: what is in it comes into the log, also what a redaction
-would have cleared, so ask for those made meanwhile again.
+		Short: "Remove a spool whose disk is lost, so that no redaction waits for it",
+		Long: `Remove a spool whose disk is lost, so that no redaction waits for it. Acknowledged
+deliveries in it that are not in the log are lost with the disk: postern reconcile reads them from
+the provider. Nothing is deleted on any disk. If the folder is found later, start a gateway with it:
+it appends the deliveries, also those that a redaction would have cleared, so repeat the redactions
+made meanwhile.
 
-A spool that was told of within ` + redaction.SpoolLate.String() + ` has a gateway that runs, or ran a moment ago, and is refused; so is one that a gateway of a version that did not tell what is in it told of last. --force takes them all the same. A gateway that still runs makes itself known again within two seconds.`,
+A spool that was reported within the last ` + redaction.SpoolSilentAfter.String() +
+			` has a running gateway, or one that ran a moment ago, and is
+not removed without --force. The same applies to a spool whose last report was from a gateway
+version that does not report the content. A gateway that still runs reports its spool again within
+two seconds.`,
 		Example: `  postern spool forget k3v5q2m4r6t7 --reason 'machine gw-2 burnt: ticket 19'
   postern spool forget k3v5q2m4r6t7 --reason 'ticket 19' --yes`,
 		Args: wantArgs("NAME"),
 	}
-	params := []admin.Param{{Name: "reason", Help: "why; must be given, and is kept in the audit"}}
+	params := []admin.Param{{Name: "reason", Help: "the reason; required, kept in the audit trail"}}
 	filterFlags(cmd, params)
-	force := cmd.Flags().Bool("force", false, "also where it was told of a moment ago, or nobody knows")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	force := cmd.Flags().Bool("force", false, "also if it reported recently or its content is unknown")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		values := filterValues(cmd, params)
 		if strings.TrimSpace(values.Get("reason")) == "" {
-			return usagef("say why with --reason: what is in the spool is lost with it, and the audit keeps who said so")
+			return usagef("give a reason with --reason: the deliveries in the spool are lost, and the audit trail " +
+				"keeps who removed " +
+				"so")
 		}
 		values.Set("force", strconv.FormatBool(*force))
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return forgetSpool(cmd, c, pool, args[0], values, yes)
+			return removeSpool(cmd, c, pool, args[0], values, yes)
 		})
 	}
 	return cmd
 }
 
-func forgetSpool(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, name string, values url.Values, yes bool) error {
+func removeSpool(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, name string, values url.Values, yes bool) error {
 	s, err := redaction.ShowSpool(cmd.Context(), pool, name)
 	if err != nil {
 		return err
 	}
-	if ok, err := confirm(cmd, fmt.Sprintf("%s\nForget spool %s (%s)?", plain(spoolLoss(s)), plain(s.Name), plain(s.Place)), yes); err != nil || !ok {
+	if ok, err := confirmWithUser(cmd, fmt.Sprintf("%s\nRemove spool %s (%s)?", escapeControl(describeSpoolLoss(s)),
+		escapeControl(s.Name),
+		escapeControl(s.Place)), yes); err != nil || !ok {
 		return err
 	}
-	if s, err = admin.ForgetSpool(cmd.Context(), pool, name, values, operator()); err != nil {
+	if s, err = admin.RemoveSpool(cmd.Context(), pool, name, values, operator()); err != nil {
 		return err
 	}
 	if c.output == "json" {
 		return printJSON(cmd.OutOrStdout(), s)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Spool %s is forgotten: no redaction waits for it. %s\n", plain(s.Name), plain(spoolLoss(s)))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Spool %s is removed: no redaction waits for it. %s\n",
+		escapeControl(s.Name),
+		escapeControl(describeSpoolLoss(s)))
 	return err
 }
 
-// spoolLoss says what may be lost with a spool.
-func spoolLoss(s *redaction.Spool) string {
-	if s.ToldAt.IsZero() {
-		return "Nobody knows what is in it: it was never told to be empty. What was acknowledged into it and is not in the log is lost with its disk."
+// describeSpoolLoss says what may be lost with a spool.
+func describeSpoolLoss(s *redaction.Spool) string {
+	if s.ReportedAt.IsZero() {
+		return "Its content is unknown: it never reported to be empty. Acknowledged deliveries in it that are not " +
+			"in the log is lost with its disk."
 	}
-	told := "It was last told of at " + s.ToldAt.String()
+	text := "Its last report was at " + s.ReportedAt.String()
 	if s.Deliveries != nil {
-		told += fmt.Sprintf(", to hold %s (%d bytes)", deliveriesWord(*s.Deliveries), *s.Bytes)
+		text += fmt.Sprintf(": it held %s (%d bytes)", countDeliveries(*s.Deliveries), *s.Bytes)
 	}
-	return told + ". These, and what the gateway acknowledged without the database after that, are lost with its disk where they are not in the log."
+	return text + ". These, and what the gateway acknowledged later without the database, are lost with its " +
+		"disk if they are not in the log."
 }
 
-func deliveriesWord(n int64) string {
+func countDeliveries(n int64) string {
 	if n == 1 {
 		return "1 delivery"
 	}

@@ -19,26 +19,30 @@ import (
 )
 
 func newStreamCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "stream", Short: "The streams that carry events and changes", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(newStreamStatusCommand(c), newStreamHealCommand(c))
+	cmd := &cobra.Command{Use: "stream", Short: "Show and republish the streams that carry events and changes",
+		RunE: showHelpOrError,
+		Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(newStreamStatusCommand(c), newStreamRepublishCommand(c))
 	return cmd
 }
 
 func newStreamStatusCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show how much is left to publish and to apply, and what the auditor has come to",
-		Long: `Show how far the streams are behind the log: events without an outcome and how many of them are in no stream, failed ones, changes that are not in the feed yet, the messages
-and consumers of each stream, and when the auditor last made a pass and what it published again. Consumers of your own are told too: pending is what they were not given yet.
+		Short: "Show the backlog of the streams and the state of the republisher",
+		Long: `Show the backlog of the streams: events without an outcome and how many of them are in
+no stream, failed events, changes that are not published yet, the messages and consumers of each
+stream, and the last pass of the republisher with what it published. Your own consumers are listed
+too: pending are the messages that they have not received yet.
 
-The exit status is 1 where NATS does not answer; what the log knows is told all the same.`,
+The exit status is 1 if NATS does not respond; the state of the log is shown anyway.`,
 		Example: `  postern stream status
   postern stream status -o json --config /etc/postern/processor.yaml`,
 		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			return c.withPool(ctx, cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				conn, trouble, err := c.connectStream(ctx)
+				conn, failure, err := c.connectStream(ctx)
 				if err != nil {
 					return err
 				}
@@ -49,16 +53,16 @@ The exit status is 1 where NATS does not answer; what the log knows is told all 
 				if err != nil {
 					return err
 				}
-				if trouble != nil {
-					v.Trouble = trouble.Error()
+				if failure != nil {
+					v.Failure = failure.Error()
 				}
-				return tellStream(cmd.OutOrStdout(), c, v)
+				return printStreamStatus(cmd.OutOrStdout(), c, v)
 			})
 		},
 	}
 }
 
-func tellStream(out io.Writer, c *cli, v *admin.StreamView) error {
+func printStreamStatus(out io.Writer, c *cli, v *admin.StreamView) error {
 	print := printStream
 	if c.output == "json" {
 		print = func(out io.Writer, v *admin.StreamView) error { return printJSON(out, v) }
@@ -66,28 +70,28 @@ func tellStream(out io.Writer, c *cli, v *admin.StreamView) error {
 	if err := print(out, v); err != nil {
 		return err
 	}
-	if v.Trouble != "" {
-		return errors.New("the streams are not known: " + v.Trouble)
+	if v.Failure != "" {
+		return errors.New("the streams are not known: " + v.Failure)
 	}
 	return nil
 }
 
 func printStream(out io.Writer, v *admin.StreamView) error {
 	missing := "not known"
-	if v.Trouble == "" {
+	if v.Failure == "" {
 		missing = "about " + strconv.FormatInt(v.NotInStream, 10)
 	}
-	a := &v.Auditor
-	if err := facts(out,
-		"events without an outcome", left(v.Unapplied),
+	a := &v.Republisher
+	if err := printFields(out,
+		"events without an outcome", describeBacklog(v.Unapplied),
 		"of these in no stream", missing,
-		"failed events", left(v.Failed),
-		"of these due for an attempt", left(v.Retries),
-		"batches of unsent changes", left(v.Unsent),
-		"auditor", auditorWords(a),
-		"passed", passedWords(a),
-		"last published", publishedWords(a.Published),
-		"asked for", passesWanted(a.Wanted),
+		"failed events", describeBacklog(v.Failed),
+		"of these due for an attempt", describeBacklog(v.Retries),
+		"batches of unsent changes", describeBacklog(v.Unsent),
+		"republisher", describeRepublisher(a),
+		"passed", describePassed(a),
+		"last published", describePublished(a.RepublishCounts),
+		"requested", describeRequestedPasses(a.Requested),
 	); err != nil {
 		return err
 	}
@@ -99,58 +103,59 @@ func printStream(out io.Writer, v *admin.StreamView) error {
 	return nil
 }
 
-func left(l processor.Left) string {
+func describeBacklog(l processor.PendingCount) string {
 	switch {
 	case l.Since == nil:
 		return "0"
-	case l.Count >= processor.DueMost:
-		return fmt.Sprintf("%d or more, the oldest since %s (%s)", l.Count, l.Since, seconds(l.Seconds))
+	case l.Count >= processor.MaxPendingCount:
+		return fmt.Sprintf("%d or more, the oldest since %s (%s)", l.Count, l.Since, durationOf(l.Seconds))
 	}
-	return fmt.Sprintf("%d, the oldest since %s (%s)", l.Count, l.Since, seconds(l.Seconds))
+	return fmt.Sprintf("%d, the oldest since %s (%s)", l.Count, l.Since, durationOf(l.Seconds))
 }
 
-func seconds(s float64) time.Duration {
+func durationOf(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-func auditorWords(a *processor.Auditor) string {
+func describeRepublisher(a *processor.RepublisherStatus) string {
 	switch {
 	case a.Process == "":
 		return "none: no processor runs"
 	case a.EndedAt == nil:
-		return a.Process + ", no pass has ended yet" + detailWords(a.Detail)
+		return a.Process + ", no pass has ended yet" + detailSuffix(a.Detail)
 	case a.Detail != "":
-		return fmt.Sprintf("%s, a pass last ended at %s; the present one has not%s", a.Process, a.EndedAt, detailWords(a.Detail))
+		return fmt.Sprintf("%s, a pass last ended at %s; the current one has not%s", a.Process, a.EndedAt,
+			detailSuffix(a.Detail))
 	}
 	return fmt.Sprintf("%s, a pass last ended at %s", a.Process, a.EndedAt)
 }
 
-func detailWords(detail string) string {
+func detailSuffix(detail string) string {
 	if detail == "" {
 		return ""
 	}
 	return ": " + detail
 }
 
-func passedWords(a *processor.Auditor) string {
-	if a.Passed == nil {
+func describePassed(a *processor.RepublisherStatus) string {
+	if a.AppliedUntil == nil {
 		return "nothing yet"
 	}
-	return fmt.Sprintf("all events stored up to %s have an outcome", a.Passed)
+	return fmt.Sprintf("all events stored up to %s have an outcome", a.AppliedUntil)
 }
 
-func publishedWords(p processor.Published) string {
+func describePublished(p processor.RepublishCounts) string {
 	if p.PublishedAt == nil {
 		return "nothing yet"
 	}
 	return fmt.Sprintf("%s: %d without an outcome, %d due for an attempt", p.PublishedAt, p.Missing, p.Due)
 }
 
-func passesWanted(n int64) string {
+func describeRequestedPasses(n int64) string {
 	if n == 0 {
 		return ""
 	}
-	return counted(int(n), "pass") + " by postern stream heal, not ended yet"
+	return countOf(int(n), "pass") + " requested with postern stream heal, not ended yet"
 }
 
 var streamConsumers = []column[stream.ConsumerStatus]{
@@ -163,42 +168,47 @@ var streamConsumers = []column[stream.ConsumerStatus]{
 
 func printOneStream(out io.Writer, s *stream.Status) error {
 	if s.Missing {
-		_, err := fmt.Fprintf(out, "\n%s: there is none\n", s.Name)
+		_, err := fmt.Fprintf(out, "\n%s: does not exist\n", s.Name)
 		return err
 	}
-	fmt.Fprintf(out, "\n%s: %d messages of at most %d, %d MiB of at most %d\n", s.Name, s.Messages, s.MaxMessages, s.Bytes>>20, s.MaxBytes>>20)
-	return (&sink[stream.ConsumerStatus]{out: out, columns: streamConsumers}).add(s.Consumers)
+	fmt.Fprintf(out, "\n%s: %d messages of at most %d, %d MiB of at most %d\n", s.Name, s.Messages, s.MaxMessages,
+		s.Bytes>>20, s.MaxBytes>>20)
+	return (&listPrinter[stream.ConsumerStatus]{out: out, columns: streamConsumers}).add(s.Consumers)
 }
 
-func newStreamHealCommand(c *cli) *cobra.Command {
+func newStreamRepublishCommand(c *cli) *cobra.Command {
 	var noWait bool
 	cmd := &cobra.Command{
 		Use:   "heal",
-		Short: "Have the auditor publish now what the stream has lost",
-		Long: `Have the auditor, in whichever processor it is, make a pass now: it publishes again each event that has no outcome and does not wait in the stream, and failed ones that are due. It would do
-so by itself once they are a minute old (processor.auditor); this pass takes them as soon as a publish would have been given up, after 5 s. It publishes at most processor.auditor.rate events a
-second, and never fills the stream beyond half its limits: the rest follows as processors work it off, until the pass is at its end. Events that wait in the stream are left alone.
+		Short: "Republish events that are lost from the stream",
+		Long: `Request a pass of the republisher now. It publishes again each event without an outcome
+that is not in the stream, and failed events that are due. It does so automatically once they are a
+minute old (processor.auditor); this pass includes events from an age of 5 s, when their first
+publication has timed out. It publishes at most processor.auditor.rate events per second, and never
+fills the stream beyond half its limits: the rest follows as processors apply events. Events that
+are in the stream are not published again.
 
-The command waits for that end and says what was published; Ctrl-C ends only the waiting. The exit status is 1 where no processor is the auditor.`,
+The command waits for the end of the pass and prints what was published; Ctrl-C stops only the
+waiting. The exit status is 1 if no processor is the republisher.`,
 		Example: `  postern stream heal --reason 'NATS lost its disk'
   postern stream heal --no-wait -o json`,
 		Args: wantArgs(),
 	}
-	filterFlags(cmd, admin.HealParams)
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait: ask for the pass and end")
+	filterFlags(cmd, admin.RepublishParams)
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait: request the pass and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return healStream(cmd, c, pool, filterValues(cmd, admin.HealParams), noWait)
+			return republishStream(cmd, c, pool, filterValues(cmd, admin.RepublishParams), noWait)
 		})
 	}
 	return cmd
 }
 
-func healStream(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values, noWait bool) error {
+func republishStream(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values, noWait bool) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	v, err := admin.Heal(ctx, pool, values, operator())
+	v, err := admin.Republish(ctx, pool, values, operator())
 	if err == nil && !noWait {
-		v, err = awaitHeal(ctx, cmd.ErrOrStderr(), pool, v.Heal)
+		v, err = waitForRepublish(ctx, cmd.ErrOrStderr(), pool, v.ID)
 	}
 	if err != nil {
 		return err
@@ -206,56 +216,60 @@ func healStream(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Value
 	if c.output == "json" {
 		return printJSON(out, v)
 	}
-	_, err = fmt.Fprintln(out, healWords(v))
+	_, err = fmt.Fprintln(out, describeRepublish(v))
 	return err
 }
 
-func healWords(v *processor.HealView) string {
+func describeRepublish(v *processor.RepublishView) string {
 	if v.EndedAt == nil {
-		return fmt.Sprintf("Pass %d is asked for; postern stream status shows what the auditor has come to.", v.Heal)
+		return fmt.Sprintf("Pass %d is requested; postern stream status shows the republisher's progress.", v.ID)
 	}
-	return strings.Join([]string{fmt.Sprintf("Pass %d has ended:", v.Heal), counted(int(v.Missing), "event") + " without an outcome and", counted(int(v.Due), "failed event"), "published again."}, " ")
+	return strings.Join([]string{fmt.Sprintf("Pass %d has ended:", v.ID), countOf(int(v.Missing), "event") +
+		" without an outcome and", countOf(int(v.Due), "failed event"), "republished."}, " ")
 }
 
-// healTold is how often it is told what a pass waits for, and auditorWithin how long the auditor may be nobody.
+// republishLineInterval is the interval of progress lines. republisherTimeout is how long no
+// processor may be the republisher before the command gives up.
 const (
-	healTold      = 5 * time.Second
-	auditorWithin = time.Minute
+	republishLineInterval = 5 * time.Second
+	republisherTimeout    = time.Minute
 )
 
-// awaitHeal waits for the end of a pass, and tells what keeps it from it.
-func awaitHeal(ctx context.Context, errs io.Writer, pool *pgxpool.Pool, heal int64) (*processor.HealView, error) {
-	began := time.Now()
-	for told := began; ; {
-		v, err := processor.ShowHeal(ctx, pool, heal)
+// waitForRepublish waits for the end of a pass and reports what it waits for.
+func waitForRepublish(ctx context.Context, errs io.Writer, pool *pgxpool.Pool, heal int64) (*processor.RepublishView,
+	error) {
+	startedAt := time.Now()
+	for printedAt := startedAt; ; {
+		v, err := processor.ShowRepublish(ctx, pool, heal)
 		if err != nil || v.EndedAt != nil {
 			return v, err
 		}
-		if time.Since(told) > healTold {
-			told = time.Now()
-			d, err := processor.ReadDue(ctx, pool)
+		if time.Since(printedAt) > republishLineInterval {
+			printedAt = time.Now()
+			d, err := processor.ReadPendingWork(ctx, pool)
 			if err != nil {
 				return nil, err
 			}
-			if d.Auditor.Process == "" && time.Since(began) > auditorWithin {
-				return nil, fmt.Errorf("no processor is the auditor: start one, and it makes pass %d", heal)
+			if d.Republisher.Process == "" && time.Since(startedAt) > republisherTimeout {
+				return nil, fmt.Errorf("no processor is the republisher: start a processor, and it makes pass %d", heal)
 			}
-			fmt.Fprintf(errs, "postern: %s published again so far; %s\n", counted(int(v.Missing+v.Due), "event"), plain(waitsFor(v, &d.Auditor)))
+			fmt.Fprintf(errs, "postern: %s republished so far; %s\n", countOf(int(v.Missing+v.Due), "event"),
+				escapeControl(describeRepublishWait(v, &d.Republisher)))
 		}
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(watchEvery):
+		case <-time.After(watchInterval):
 		}
 	}
 }
 
-func waitsFor(v *processor.HealView, a *processor.Auditor) string {
+func describeRepublishWait(v *processor.RepublishView, a *processor.RepublisherStatus) string {
 	switch {
 	case a.Process == "":
-		return "no processor is the auditor yet"
+		return "no processor is the republisher yet"
 	case v.Detail != "":
 		return v.Detail
 	}
-	return "the auditor, " + a.Process + ", is at work"
+	return "the republisher, " + a.Process + ", is working"
 }

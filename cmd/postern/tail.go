@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	tailEvery = 500 * time.Millisecond
-	// tailOverlap is how far each poll looks back: ids are made in order but committed in any.
+	tailInterval = 500 * time.Millisecond
+	// tailOverlap is how far each poll looks back, because events are not committed in the order of
+	// their ids.
 	tailOverlap = 5 * time.Second
 )
 
@@ -27,8 +28,8 @@ func newEventsTailCommand(c *cli) *cobra.Command {
 		Use:   "tail",
 		Short: "Follow events as they arrive",
 		Long: `Follow events as they arrive, until interrupted. With -o json each event is one line.
-A tail is for watching: an event whose commit takes longer than 5 s may be left out. Consumers that must not miss one
-read the feed postern.events.> instead.`,
+The output is for watching only: an event whose commit takes longer than 5 s may be missing.
+Consumers that need every event read the feed postern.events.> instead.`,
 		Example: `  postern events tail
   postern events tail --type 'invoice.*' --since 10m -o json`,
 		Args: wantArgs(),
@@ -37,15 +38,16 @@ read the feed postern.events.> instead.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		values := filterValues(cmd, admin.EventParams)
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			t := &tail{pool: pool, values: values, seen: map[int64]bool{}, print: c.tailPrinter(cmd)}
+			t := &tail{pool: pool, values: values, printed: map[int64]bool{}, print: c.newTailPrinter(cmd)}
 			return t.follow(cmd.Context())
 		})
 	}
 	return cmd
 }
 
-// tailPrinter prints an event a line; a table's columns have fixed widths, since what will come is not known.
-func (c *cli) tailPrinter(cmd *cobra.Command) func(events.Item) error {
+// newTailPrinter returns a function that prints an event per line. Columns have fixed widths,
+// because later events are not known.
+func (c *cli) newTailPrinter(cmd *cobra.Command) func(events.Item) error {
 	return func(e events.Item) error {
 		if c.output == "json" {
 			b, err := json.Marshal(e)
@@ -54,32 +56,33 @@ func (c *cli) tailPrinter(cmd *cobra.Command) func(events.Item) error {
 			}
 			return err
 		}
-		_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight(plain(fmt.Sprintf("%-27s  %-19d  %-12s  %-32s  %-40s  %s",
-			e.ReceivedAt, e.ID, e.Source, e.EventType, object(e.ObjectType, e.ObjectID), e.EventID)), " "))
+		_, err := fmt.Fprintln(cmd.OutOrStdout(),
+			strings.TrimRight(escapeControl(fmt.Sprintf("%-27s  %-19d  %-12s  %-32s  %-40s  %s",
+				e.ReceivedAt, e.ID, e.Source, e.EventType, describeObject(e.ObjectType, e.ObjectID), e.EventID)), " "))
 		return err
 	}
 }
 
 // tail polls the log by id and prints each event once.
 type tail struct {
-	pool   *pgxpool.Pool
-	values url.Values
-	seen   map[int64]bool
-	print  func(events.Item) error
+	pool    *pgxpool.Pool
+	values  url.Values
+	printed map[int64]bool
+	print   func(events.Item) error
 }
 
 func (t *tail) follow(ctx context.Context) error {
 	if !t.values.Has("since") {
-		if err := t.skipPast(ctx); err != nil {
+		if err := t.skipStored(ctx); err != nil {
 			return err
 		}
 	}
-	tick := time.NewTicker(tailEvery)
+	tick := time.NewTicker(tailInterval)
 	defer tick.Stop()
 	for {
 		if err := t.poll(ctx); err != nil {
 			if ctx.Err() != nil {
-				return nil // interrupted, which is how a tail ends
+				return nil // an interruption ends the command normally
 			}
 			return err
 		}
@@ -91,20 +94,20 @@ func (t *tail) follow(ctx context.Context) error {
 	}
 }
 
-// skipPast makes what is there already old: everything up to the newest event, whatever its type.
-func (t *tail) skipPast(ctx context.Context) error {
+// skipStored marks all events up to the newest one as printed, whatever their type.
+func (t *tail) skipStored(ctx context.Context) error {
 	page, err := admin.Events(ctx, t.pool, url.Values{"limit": {"1"}})
 	if err != nil || len(page.Items) == 0 {
 		return err
 	}
 	newest := page.Items[0].StoredAt.Time
 	t.values.Set("since", newest.Add(-tailOverlap).Format(time.RFC3339Nano))
-	return t.each(ctx, func(events.Item) error { return nil })
+	return t.readNew(ctx, func(events.Item) error { return nil })
 }
 
 func (t *tail) poll(ctx context.Context) error {
 	var newest time.Time
-	err := t.each(ctx, func(e events.Item) error {
+	err := t.readNew(ctx, func(e events.Item) error {
 		newest = e.StoredAt.Time
 		return t.print(e)
 	})
@@ -113,33 +116,34 @@ func (t *tail) poll(ctx context.Context) error {
 	}
 	from := newest.Add(-tailOverlap)
 	t.values.Set("since", from.Format(time.RFC3339Nano))
-	for id := range t.seen {
+	for id := range t.printed {
 		if events.Time(id).Before(from) {
-			delete(t.seen, id)
+			delete(t.printed, id)
 		}
 	}
 	return nil
 }
 
-// each calls take for every event since the given time that was not seen before, the oldest first.
-func (t *tail) each(ctx context.Context, take func(events.Item) error) error {
-	var fresh []events.Item
+// readNew calls use for every event since the start time that was not printed before, the oldest
+// first.
+func (t *tail) readNew(ctx context.Context, use func(events.Item) error) error {
+	var unseen []events.Item
 	values := url.Values{}
 	for name, given := range t.values {
 		values[name] = given
 	}
-	_, err := eventLister.pages(ctx, t.pool, values, 0, func(items []events.Item) error {
+	_, err := eventList.readPages(ctx, t.pool, values, 0, func(items []events.Item) error {
 		for _, e := range items {
-			if !t.seen[e.ID] {
-				t.seen[e.ID] = true
-				fresh = append(fresh, e)
+			if !t.printed[e.ID] {
+				t.printed[e.ID] = true
+				unseen = append(unseen, e)
 			}
 		}
 		return nil
 	})
-	for _, e := range slices.Backward(fresh) {
+	for _, e := range slices.Backward(unseen) {
 		if err == nil {
-			err = take(e)
+			err = use(e)
 		}
 	}
 	return err

@@ -22,46 +22,47 @@ import (
 )
 
 const (
-	sendTimeout = 30 * time.Second
-	maxAnswer   = 1 << 20
+	sendTimeout      = 30 * time.Second
+	maxResponseBytes = 1 << 20
 )
 
-// target is where `postern send` delivers, and as which source it signs.
+// target says where `postern send` sends deliveries, and for which source it signs them.
 type target struct {
 	url    string
 	source *provider.Source
 	// provider is the provider's name.
 	provider string
-	// tampered: what is sent should be refused.
-	tampered bool
-	// instance is the one whose address this is; nil: the address was not found in a folder.
+	// expectRejection is true if the gateway should reject the deliveries.
+	expectRejection bool
+	// findInstance is the instance with this address; nil if the address is not from a folder.
 	instance *config.Instance
 }
 
-// candidate is a source that the instance has.
-type candidate struct {
-	// made is the provider of the source's configuration, where that is known; own: of what the source says of its sender.
-	made                   provider.Provider
-	own                    bool
+// knownSource is a source of the instance.
+type knownSource struct {
+	// findSource is the provider from the source's configuration, if that is known. isDescribed is
+	// true if the source describes its provider.
+	configured             provider.Provider
+	isDescribed            bool
 	provider, account, url string
 	secret                 []byte
 }
 
-// target puts together what flags, configuration and dev instance say, in this order.
-func (s *sending) target(c *cli) (*target, error) {
-	base, known, in, found := s.instance(c)
+// findTarget combines flags, configuration and dev instance, in this order of priority.
+func (s *sendFlags) findTarget(c *cli) (*target, error) {
+	base, known, in, found := s.findInstance(c)
 	if found != nil && (s.url == "" || s.secret == "" && s.secretFile == "") {
 		return nil, found
 	}
-	name, src, err := s.choose(known)
+	name, src, err := s.chooseSource(known)
 	if err != nil {
 		return nil, err
 	}
-	if src.made != nil {
-		s.own = src.own
-		s.provider = src.made
+	if src.configured != nil {
+		s.isDescribed = src.isDescribed
+		s.provider = src.configured
 	}
-	secret, err := s.signingSecret(src.secret, name)
+	secret, err := s.findSecret(src.secret, name)
 	if err != nil {
 		return nil, err
 	}
@@ -73,21 +74,25 @@ func (s *sending) target(c *cli) (*target, error) {
 	if s.url != "" {
 		in = nil
 	}
-	return &target{url: address, instance: in, provider: s.provider.Name(), source: &provider.Source{Name: name, Account: account, Accounts: []string{"*"},
-		Secrets: []provider.Secret{{Name: "send", Value: secret}}, URL: cmp.Or(src.url, address)}}, nil
+	return &target{url: address, instance: in, provider: s.provider.Name(),
+		source: &provider.Source{Name: name, Account: account, Accounts: []string{"*"},
+			Secrets: []provider.Secret{{Name: "send", Value: secret}}, URL: cmp.Or(src.url, address)}}, nil
 }
 
-// instance is the ingest address and the sources of --config or --dir; where both are given, the configuration has the sources and
-// the dev instance in the folder the address. The error says why there is none, which matters only where the flags do not say enough.
-func (s *sending) instance(c *cli) (base string, known map[string]candidate, in *config.Instance, err error) {
+// findInstance returns the ingest address and the sources of --config or --dir. If both are given,
+// the sources are from the configuration and the address from the dev instance. The error matters
+// only if the flags are not sufficient.
+func (s *sendFlags) findInstance(c *cli) (base string, known map[string]knownSource, in *config.Instance,
+	err error) {
 	if c.config == "" {
-		in, err := c.readInstance()
+		in, err := c.readInstanceFile()
 		if err != nil {
 			return "", nil, nil, err
 		}
-		known = map[string]candidate{}
+		known = map[string]knownSource{}
 		for name, src := range in.Sources {
-			known[name] = candidate{provider: src.Provider, account: src.Account, url: src.URL, secret: []byte(src.Secret)}
+			known[name] = knownSource{provider: src.Provider, account: src.Account, url: src.URL,
+				secret: []byte(src.Secret)}
 		}
 		return in.IngestURL, known, in, nil
 	}
@@ -95,13 +100,14 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, in 
 	if err != nil {
 		return "", nil, nil, err
 	}
-	known = map[string]candidate{}
+	known = map[string]knownSource{}
 	for _, e := range cfg.Endpoints() {
 		account := e.Source.Account
 		if account == "" && len(e.Source.Accounts) > 0 && e.Source.Accounts[0] != "*" {
 			account = e.Source.Accounts[0]
 		}
-		known[e.Source.Name] = candidate{made: e.Provider, own: e.Own, provider: e.Provider.Name(), account: account,
+		known[e.Source.Name] = knownSource{configured: e.Provider, isDescribed: e.IsCustomized,
+			provider: e.Provider.Name(), account: account,
 			url: e.Source.URL, secret: e.Source.Secrets[0].Value}
 	}
 	scheme := "http://"
@@ -110,7 +116,7 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, in 
 	}
 	base = scheme + cfg.Ingest.Listen
 	if c.dirGiven {
-		in, err = c.readInstance()
+		in, err = c.readInstanceFile()
 		switch {
 		case err == nil:
 			base = in.IngestURL
@@ -121,9 +127,9 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, in 
 	return base, known, in, nil
 }
 
-// choose picks the named source, else the one that has the provider's name, else the only one of the provider. Where the
-// URL is whole, no source needs to be known.
-func (s *sending) choose(known map[string]candidate) (string, candidate, error) {
+// chooseSource returns the named source, else the source with the provider's name, else the
+// provider's only source. With a complete URL the source may be unknown.
+func (s *sendFlags) chooseSource(known map[string]knownSource) (string, knownSource, error) {
 	var fitting []string
 	for name, src := range known {
 		if src.provider == s.provider.Name() {
@@ -139,15 +145,16 @@ func (s *sending) choose(known map[string]candidate) (string, candidate, error) 
 	case len(fitting) == 1:
 		name = fitting[0]
 	default:
-		return "", candidate{}, usagef("several sources are of provider %s: choose one with --source: %s", s.provider.Name(), strings.Join(fitting, ", "))
+		return "", knownSource{}, usagef("several sources are of provider %s: choose one with --source: %s",
+			s.provider.Name(), strings.Join(fitting, ", "))
 	}
 	if src, ok := known[name]; ok && src.provider != s.provider.Name() {
-		return "", candidate{}, usagef("source %s is of provider %s, not %s", name, src.provider, s.provider.Name())
+		return "", knownSource{}, usagef("source %s is of provider %s, not %s", name, src.provider, s.provider.Name())
 	}
 	return name, known[name], nil
 }
 
-func (s *sending) signingSecret(own []byte, source string) ([]byte, error) {
+func (s *sendFlags) findSecret(own []byte, source string) ([]byte, error) {
 	switch {
 	case s.secret != "":
 		return []byte(s.secret), nil
@@ -160,14 +167,15 @@ func (s *sending) signingSecret(own []byte, source string) ([]byte, error) {
 	case len(own) > 0:
 		return own, nil
 	}
-	return nil, usagef("the secret of source %s is not known here (a dev instance tells only demo secrets): give it with --secret-file FILE, or name the configuration that has it with --config FILE", source)
+	return nil, usagef("the secret of source %s is not known here (a dev instance knows only demo secrets): give it "+
+		"with --secret-file FILE, or name the configuration that has it with --config FILE", source)
 }
 
 // ingestURL completes an address without a path.
 func ingestURL(address, source string) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", usagef("%q is no URL to send to: write e.g. http://127.0.0.1:8080", address)
+		return "", usagef("%q is not a valid URL: use e.g. http://127.0.0.1:8080", address)
 	}
 	if strings.Trim(u.Path, "/") == "" {
 		u.Path = "/webhooks/" + source
@@ -175,9 +183,9 @@ func ingestURL(address, source string) (string, error) {
 	return u.String(), nil
 }
 
-// sent is one receipt. Where the provider wants an answer of its own kind, only the id is known; and after a greeting, which stores
-// nothing, not even that.
-type sent struct {
+// sentReceipt is one receipt. If the provider requires its own response format, only the id is
+// known. After a handshake, which stores nothing, all fields are empty.
+type sentReceipt struct {
 	EventID    *string `json:"event_id"`
 	ID         *string `json:"id"`
 	Duplicate  *bool   `json:"duplicate"`
@@ -185,37 +193,39 @@ type sent struct {
 	ReceivedAt *string `json:"received_at"`
 }
 
-var sentColumns = []column[sent]{
-	{"EVENT ID", func(r sent) string { return known(r.EventID) }},
-	{"ID", func(r sent) string { return known(r.ID) }},
-	{"RECEIVED", func(r sent) string { return known(r.ReceivedAt) }},
-	{"DUPLICATE", func(r sent) string { return known(r.Duplicate) }},
-	{"CONFLICT", func(r sent) string { return known(r.Conflict) }},
+var sentColumns = []column[sentReceipt]{
+	{"EVENT ID", func(r sentReceipt) string { return stringOrEmpty(r.EventID) }},
+	{"ID", func(r sentReceipt) string { return stringOrEmpty(r.ID) }},
+	{"RECEIVED", func(r sentReceipt) string { return stringOrEmpty(r.ReceivedAt) }},
+	{"DUPLICATE", func(r sentReceipt) string { return stringOrEmpty(r.Duplicate) }},
+	{"CONFLICT", func(r sentReceipt) string { return stringOrEmpty(r.Conflict) }},
 }
 
-// known is a value in words; "" where it is not known.
-func known[T any](v *T) string {
+// stringOrEmpty formats a value; nil becomes "".
+func stringOrEmpty[T any](v *T) string {
 	if v == nil {
 		return ""
 	}
 	return fmt.Sprint(*v)
 }
 
-// post sends one delivery after the other and prints the receipts. What is refused is told on standard error.
-func (t *target) post(cmd *cobra.Command, asJSON bool, deliveries []*provider.Delivery) error {
-	client := &http.Client{Timeout: sendTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// sendAll sends the deliveries one by one and prints the receipts. It prints rejections on standard
+// error.
+func (t *target) sendAll(cmd *cobra.Command, asJSON bool, deliveries []*provider.Delivery) error {
+	client := &http.Client{Timeout: sendTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
 	if err := t.checkInstance(cmd.Context(), client); err != nil {
 		return err
 	}
-	var receipts []sent
-	refused, greetings, hidden := 0, 0, 0
+	var receipts []sentReceipt
+	rejected, handshakes, idOnly := 0, 0, 0
 	for _, d := range deliveries {
-		got, err := t.deliver(cmd.Context(), client, d)
-		var answer *answerError
-		if errors.As(err, &answer) {
-			refused++
-			fmt.Fprintln(cmd.ErrOrStderr(), "postern:", plain(t.refusal(answer)))
+		got, err := t.sendOne(cmd.Context(), client, d)
+		var response *responseError
+		if errors.As(err, &response) {
+			rejected++
+			fmt.Fprintln(cmd.ErrOrStderr(), "postern:", escapeControl(t.describeRejection(response)))
 			continue
 		}
 		if err != nil {
@@ -224,23 +234,24 @@ func (t *target) post(cmd *cobra.Command, asJSON bool, deliveries []*provider.De
 		receipts = append(receipts, got...)
 		switch {
 		case len(got) > 0 && got[0].ID == nil:
-			greetings++
+			handshakes++
 		case len(got) > 0 && got[0].EventID == nil:
-			hidden++
+			idOnly++
 		}
 	}
-	out := &sink[sent]{out: cmd.OutOrStdout(), json: asJSON, columns: sentColumns}
+	out := &listPrinter[sentReceipt]{out: cmd.OutOrStdout(), json: asJSON, columns: sentColumns}
 	if err := errors.Join(out.add(receipts), out.end()); err != nil {
 		return err
 	}
-	t.remark(cmd.ErrOrStderr(), len(deliveries)-refused, greetings, hidden)
-	if refused > 0 {
+	t.printRemarks(cmd.ErrOrStderr(), len(deliveries)-rejected, handshakes, idOnly)
+	if rejected > 0 {
 		return errReported
 	}
 	return nil
 }
 
-// checkInstance returns an error where another process has the port of the instance: it would store what is sent.
+// checkInstance returns an error if another process uses the port of the instance, because that
+// process would store the deliveries.
 func (t *target) checkInstance(ctx context.Context, client *http.Client) error {
 	if t.instance == nil || t.instance.ID == "" {
 		return nil
@@ -251,41 +262,47 @@ func (t *target) checkInstance(ctx context.Context, client *http.Client) error {
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("send: %w; is the gateway running there?", err)
+		return fmt.Errorf("send: %w; is the gateway running at this address?", err)
 	}
 	return errors.Join(checkResponder(t.instance, res), res.Body.Close())
 }
 
-// remark says what receipts do not.
-func (t *target) remark(w io.Writer, accepted, greetings, hidden int) {
-	if greetings > 0 {
-		fmt.Fprintf(w, "postern: %s answered; a greeting is no event, and nothing is stored\n", counted(greetings, "greeting"))
+// printRemarks prints what the receipts do not show.
+func (t *target) printRemarks(w io.Writer, accepted, handshakes, idOnly int) {
+	if handshakes > 0 {
+		fmt.Fprintf(w, "postern: %s completed; a handshake is not an event, and nothing is stored\n",
+			countOf(handshakes, "greeting"))
 	}
-	if hidden > 0 {
-		fmt.Fprintf(w, "postern: %s is answered in its own way, so only the ids are known: see postern events show ID\n", t.provider)
+	if idOnly > 0 {
+		fmt.Fprintf(w, "postern: %s requires its own response format, so only the ids are known: see postern events "+
+			"show "+
+			"ID\n", t.provider)
 	}
-	if t.tampered && accepted > 0 {
-		fmt.Fprintf(w, "postern: accepted: what was changed is not signed by %s (see postern providers show %s)\n", t.provider, t.provider)
+	if t.expectRejection && accepted > 0 {
+		fmt.Fprintf(w, "postern: accepted: %s does not sign the changed part (see postern providers show %s)\n",
+			t.provider, t.provider)
 	}
 }
 
-// refusal says what became of a delivery that was not taken.
-func (t *target) refusal(answer *answerError) string {
-	if t.tampered && strings.HasPrefix(answer.status, "401") {
-		return "refused with " + answer.status + ", as it should be: the body is not what was signed. A moment later `postern rejections list` shows it with the reason."
+// describeRejection describes a delivery that was not accepted.
+func (t *target) describeRejection(response *responseError) string {
+	if t.expectRejection && strings.HasPrefix(response.status, "401") {
+		return "rejected with " + response.status + ", as expected: the signature does not match the body. A moment " +
+			"later " +
+			"`postern rejections list` shows it with the reason."
 	}
-	return answer.Error()
+	return response.Error()
 }
 
-// answerError is an answer other than 2xx.
-type answerError struct {
+// responseError is a response with a status other than 2xx.
+type responseError struct {
 	status string
 	detail string
 }
 
-func (e *answerError) Error() string { return "refused with " + e.status + ": " + e.detail }
+func (e *responseError) Error() string { return "rejected with " + e.status + ": " + e.detail }
 
-func (t *target) deliver(ctx context.Context, client *http.Client, d *provider.Delivery) ([]sent, error) {
+func (t *target) sendOne(ctx context.Context, client *http.Client, d *provider.Delivery) ([]sentReceipt, error) {
 	address := t.url
 	if d.Query != "" {
 		address += "?" + d.Query
@@ -297,21 +314,21 @@ func (t *target) deliver(ctx context.Context, client *http.Client, d *provider.D
 	req.Header = d.Header.Clone()
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("send: %w; is the gateway running there?", err)
+		return nil, fmt.Errorf("send: %w; is the gateway running at this address?", err)
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxResponseBytes))
 	if err != nil {
-		return nil, fmt.Errorf("read answer: %w", err)
+		return nil, fmt.Errorf("read response: %w", err)
 	}
 	if res.StatusCode/100 != 2 {
-		return nil, &answerError{status: res.Status, detail: problemText(body)}
+		return nil, &responseError{status: res.Status, detail: describeProblem(body)}
 	}
 	return readReceipts(res.Header, body)
 }
 
-// problemText is what an RFC 9457 problem says, else the beginning of whatever came.
-func problemText(body []byte) string {
+// describeProblem returns the text of an RFC 9457 problem, else the beginning of the body.
+func describeProblem(body []byte) string {
 	var p struct{ Title, Detail string }
 	if json.Unmarshal(body, &p) == nil && p.Title != "" {
 		return strings.TrimSpace(p.Title + ". " + p.Detail)
@@ -319,33 +336,34 @@ func problemText(body []byte) string {
 	return string(body[:min(len(body), 300)])
 }
 
-// readReceipts reads one receipt or a list of them. Where the provider wants an answer of its own kind, the ids of what was stored
-// are in a header; which is empty for a greeting: that stores nothing.
-func readReceipts(h http.Header, body []byte) ([]sent, error) {
-	var many []sent
+// readReceipts reads one receipt or a list of them. If the provider requires its own response
+// format, a header has the ids of the stored events. The header is empty for a handshake, which
+// stores nothing.
+func readReceipts(h http.Header, body []byte) ([]sentReceipt, error) {
+	var many []sentReceipt
 	if json.Unmarshal(body, &many) == nil && len(many) > 0 {
-		return whole(many), nil
+		return completeReceipts(many), nil
 	}
-	var one sent
+	var one sentReceipt
 	if json.Unmarshal(body, &one) == nil && one.ID != nil {
-		return whole([]sent{one}), nil
+		return completeReceipts([]sentReceipt{one}), nil
 	}
-	ids, ours := h["Postern-Event"]
+	ids, isPostern := h["Postern-Event"]
 	switch {
-	case !ours:
-		return nil, fmt.Errorf("read receipt: %.100q is none: is that a Postern gateway?", body)
+	case !isPostern:
+		return nil, fmt.Errorf("read receipt: %.100q is not a receipt: is this a Postern gateway?", body)
 	case h.Get("Postern-Event") == "":
-		return []sent{{}}, nil
+		return []sentReceipt{{}}, nil
 	}
 	for _, id := range strings.Split(strings.Join(ids, ","), ",") {
 		id = strings.TrimSpace(id)
-		many = append(many, sent{ID: &id})
+		many = append(many, sentReceipt{ID: &id})
 	}
 	return many, nil
 }
 
-// whole completes receipts: a gateway leaves out what is false.
-func whole(receipts []sent) []sent {
+// completeReceipts sets the fields that a gateway omits because they are false.
+func completeReceipts(receipts []sentReceipt) []sentReceipt {
 	for i := range receipts {
 		for _, flag := range []**bool{&receipts[i].Duplicate, &receipts[i].Conflict} {
 			if *flag == nil {

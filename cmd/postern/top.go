@@ -15,62 +15,64 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// leastInterval keeps a typing error from asking all the time.
-const leastInterval = 100 * time.Millisecond
+// minInterval prevents that a typing error makes the command poll without pause.
+const minInterval = 100 * time.Millisecond
 
-// top is one run of the command.
-type top struct {
-	scraper *scraper
-	every   time.Duration
-	once    bool
-	json    bool
+// topCommand holds the settings of `postern top`.
+type topCommand struct {
+	scraper  *scraper
+	interval time.Duration
+	once     bool
+	json     bool
 }
 
 func newTopCommand(c *cli) *cobra.Command {
-	t := &top{}
+	t := &topCommand{}
 	var from []string
-	var asks asking
+	var clientOptions clientFlags
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Watch what is going on: rates, latencies, queues, lag, outcomes",
-		Long: `Watch what is going on, second by second, from the metrics of one or more processes; no Prometheus is needed.
-On a terminal it fills the screen until q or Ctrl-C. With --once, or where the output is no terminal, it prints what one
-interval showed and ends. With -o json each interval is one line, until interrupted unless --once is given.
+		Short: "Watch rates, latencies, queues, lag and outcomes",
+		Long: `Watch rates, latencies and queues from the metrics of one or more processes, updated
+every second. No Prometheus is needed. On a terminal it fills the screen until q or Ctrl-C. With
+--once, or if the output is not a terminal, it prints one interval and exits. With -o json each
+interval is one line, until interrupted, unless --once is given.
 
-Rates are of all processes together, and per second. The processes are those of --from, else the instance in --dir where that
-is given, else those of --config (the admin address, or the default ones of gateway and processor), else the instance in .postern. One that does not answer is named,
-and watched for its return.`,
+Rates are per second, over all processes. The processes are those of --from, else the instance in
+--dir if that is given, else those of --config (the admin address, or the default ones of gateway
+and processor), else the instance in .postern. A process that does not respond is shown as down
+until it responds again.`,
 		Example: `  postern top
   postern top --from http://10.0.0.5:9090/metrics --from http://10.0.0.6:9090/metrics
   postern top --once --every 10s
   postern top -o json | jq .apply.lag_p99_seconds`,
 		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if t.every < leastInterval {
-				return usagef("--every %s is too short: at least %s", t.every, leastInterval)
+			if t.interval < minInterval {
+				return usagef("--every %s is too short: at least %s", t.interval, minInterval)
 			}
 			addresses, in, err := c.metricsAddresses(from)
 			if err != nil {
 				return err
 			}
 			t.json = c.output == "json"
-			if t.scraper, err = newScraper(addresses, in, &asks); err != nil {
+			if t.scraper, err = newScraper(addresses, in, &clientOptions); err != nil {
 				return err
 			}
 			defer t.scraper.client.CloseIdleConnections()
 			return t.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
-	asks.flags(cmd)
-	asks.tokenFlag(cmd)
+	clientOptions.addTo(cmd)
+	clientOptions.addTokenFlag(cmd)
 	cmd.Flags().StringArrayVar(&from, "from", nil, "`URL` of a process's metrics; may be given several times")
-	cmd.Flags().DurationVar(&t.every, "every", time.Second, "`time` between two looks")
-	cmd.Flags().BoolVar(&t.once, "once", false, "print one interval and end")
+	cmd.Flags().DurationVar(&t.interval, "every", time.Second, "`time` between two updates")
+	cmd.Flags().BoolVar(&t.once, "once", false, "print one interval and exit")
 	return cmd
 }
 
-// metricsAddresses are the pages to read: those of --from, else the admin addresses of the instance, which is that of
-// a folder or nil.
+// metricsAddresses returns the pages to read: those of --from, else the admin addresses of the
+// instance. The instance is nil unless a folder named it.
 func (c *cli) metricsAddresses(from []string) ([]string, *config.Instance, error) {
 	var in *config.Instance
 	if len(from) == 0 {
@@ -90,11 +92,11 @@ func (c *cli) metricsAddresses(from []string) ([]string, *config.Instance, error
 	return out, in, nil
 }
 
-// adminAddresses finds the instance by --dir where that is given, then by --config, then by the environment, then in the default folder.
-// The instance is nil where no folder named it.
+// adminAddresses finds the instance by --dir if that is given, then by --config, then by the
+// environment, then in the default folder. The instance is nil unless a folder named it.
 func (c *cli) adminAddresses() ([]string, *config.Instance, error) {
-	if c.byFolder() {
-		in, err := c.readInstance()
+	if c.usesFolder() {
+		in, err := c.readInstanceFile()
 		if errors.Is(err, config.ErrNoInstance) {
 			err = fmt.Errorf("%w, or name processes with --from URL or --config FILE", err)
 		}
@@ -117,45 +119,45 @@ func (c *cli) adminAddresses() ([]string, *config.Instance, error) {
 	return []string{scheme + config.DefaultAdminListen, scheme + config.DefaultProcessorListen}, nil, nil
 }
 
-func (t *top) run(ctx context.Context, in io.Reader, out io.Writer) error {
+func (t *topCommand) run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if !t.json && !t.once {
 		if s, ok := openScreen(in, out); ok {
-			return t.watch(ctx, s)
+			return t.drawIntervals(ctx, s)
 		}
 	}
-	return t.print(ctx, out)
+	return t.printIntervals(ctx, out)
 }
 
-// print writes one interval, or with -o json one after the other.
-func (t *top) print(ctx context.Context, out io.Writer) error {
-	before := t.scraper.all(ctx)
+// printIntervals prints one interval, or with -o json one after the other.
+func (t *topCommand) printIntervals(ctx context.Context, out io.Writer) error {
+	before := t.scraper.scrapeAll(ctx)
 	for {
-		if !pause(ctx, t.every) {
-			return nil // interrupted, which is how it ends
+		if !sleep(ctx, t.interval) {
+			return nil // an interruption ends the command normally
 		}
-		after := t.scraper.all(ctx)
+		after := t.scraper.scrapeAll(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		v := newView(before, after)
 		if t.once || !t.json {
-			return t.last(out, &v)
+			return t.printLast(out, &v)
 		}
-		if err := writeLine(out, &v); err != nil {
+		if err := writeJSONLine(out, &v); err != nil {
 			return err
 		}
 		before = after
 	}
 }
 
-// last prints the one interval that was asked for; it is an error if no process told anything.
-func (t *top) last(out io.Writer, v *view) error {
+// printLast prints a single interval. It returns an error if no process responded.
+func (t *topCommand) printLast(out io.Writer, v *view) error {
 	if t.json {
-		if err := writeLine(out, v); err != nil {
+		if err := writeJSONLine(out, v); err != nil {
 			return err
 		}
 	} else {
-		for _, l := range v.frame(room{math.MaxInt, math.MaxInt}) {
+		for _, l := range v.frame(frameSize{math.MaxInt, math.MaxInt}) {
 			if _, err := fmt.Fprintln(out, strings.TrimRight(l, " ")); err != nil {
 				return err
 			}
@@ -166,10 +168,10 @@ func (t *top) last(out io.Writer, v *view) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no process answers at %s: is it running?", strings.Join(t.scraper.from, ", "))
+	return fmt.Errorf("no process responds at %s: is it running?", strings.Join(t.scraper.addresses, ", "))
 }
 
-func writeLine(out io.Writer, v *view) error {
+func writeJSONLine(out io.Writer, v *view) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -178,30 +180,30 @@ func writeLine(out io.Writer, v *view) error {
 	return err
 }
 
-// watch draws on a terminal until the context ends or the person has seen enough.
-func (t *top) watch(ctx context.Context, s *screen) (err error) {
+// drawIntervals draws on a terminal until the context ends or the user quits.
+func (t *topCommand) drawIntervals(ctx context.Context, s *topScreen) (err error) {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	if err := s.open(quit); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	before := t.scraper.all(ctx)
+	before := t.scraper.scrapeAll(ctx)
 	v := newView(before, before)
 	for {
 		if err := s.draw(&v); err != nil {
 			return err
 		}
-		if !pause(ctx, t.every) {
+		if !sleep(ctx, t.interval) {
 			return nil
 		}
-		after := t.scraper.all(ctx)
+		after := t.scraper.scrapeAll(ctx)
 		v, before = newView(before, after), after
 	}
 }
 
-// pause returns false where ctx ends before the time is over.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep returns false if ctx ends before the time is over.
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -11,28 +11,29 @@ import (
 	"unicode/utf8"
 )
 
-// What a screen has room for. What stands below the rejections is what may be cut off, so they take few lines of it.
+// Limits of a screen. The rejections get few lines, because everything below them may be cut off.
 const (
 	screenWidth      = 80
 	screenRejections = 3
-	shortestName     = 13 // of a source, however narrow the screen is
+	shortestName     = 13 // of a source's name, on a narrow screen
 )
 
-// room is what a frame may take: columns, and rows of the table of rejections.
-type room struct{ width, rejections int }
+// frameSize limits a frame: columns, and rows of the table of rejections.
+type frameSize struct{ width, rejections int }
 
-// frame is a view as lines for a person: above what grows with the number of sources stands what everybody needs to see.
-func (v *view) frame(r room) []string {
+// frame returns a view as lines of text. What grows with the number of sources is at the end, so
+// that the important parts stay visible.
+func (v *view) frame(r frameSize) []string {
 	var b bytes.Buffer
-	v.head(&b)
-	v.summary(&b)
-	v.outcomes(&b)
-	v.rejections(&b, r)
-	v.sources(&b, r)
+	v.writeHead(&b)
+	v.writeSummary(&b)
+	v.writeOutcomes(&b)
+	v.writeRejections(&b, r)
+	v.writeSources(&b, r)
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
 
-func (v *view) head(b *bytes.Buffer) {
+func (v *view) writeHead(b *bytes.Buffer) {
 	up := 0
 	for _, p := range v.Processes {
 		if p.Up {
@@ -43,13 +44,14 @@ func (v *view) head(b *bytes.Buffer) {
 	if v.Seconds > 0 {
 		over = fmt.Sprintf("rates over %.1f s", v.Seconds)
 	}
-	fmt.Fprintf(b, "postern top   %s   %s   %d of %s\n", v.At.Format(time.TimeOnly), over, up, plural(len(v.Processes), "process", "processes"))
+	fmt.Fprintf(b, "postern top   %s   %s   %d of %s\n", v.At.Format(time.TimeOnly), over, up,
+		plural(len(v.Processes), "process", "processes"))
 	for _, p := range v.Processes {
-		state := "up " + span(p.UpSeconds)
+		state := "up " + formatDuration(p.UpSeconds)
 		if !p.Up {
 			state = "DOWN: " + p.Error
 		}
-		fmt.Fprintf(b, "  %s   %s\n", plain(p.From), plain(state))
+		fmt.Fprintf(b, "  %s   %s\n", escapeControl(p.From), escapeControl(state))
 	}
 	b.WriteByte('\n')
 }
@@ -61,42 +63,49 @@ func plural(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// summary is what every process adds to, a line for each stage that an event passes; none is wider than the usual screen.
-func (v *view) summary(b *bytes.Buffer) {
-	in, s, a, l := &v.Ingest, &v.Stream, &v.Apply, &v.Left
+// writeSummary writes the sums over all processes, a line for each stage of an event. No line is
+// wider than screenWidth.
+func (v *view) writeSummary(b *bytes.Buffer) {
+	in, s, a, l := &v.Ingest, &v.Stream, &v.Apply, &v.Backlog
 	line := func(name string, cells ...string) {
-		// Cells have a least width, so that what moves is the numbers and not the columns.
+		// Cells have a minimum width, so that changing numbers do not move the columns.
 		fmt.Fprintf(b, "%-9s%-20s  %-27s  %s\n", name, cells[0], cells[1], cells[2])
 	}
-	line("INGEST", perSecond(in.Deliveries, "deliveries"), "ack "+halfAndMost(in.AckP50, in.AckP99), "queue "+count(in.Queue)+", "+span(in.QueueOldest))
-	line("APPEND", count(in.BatchMean)+" per batch", "took "+halfAndMost(in.AppendP50, in.AppendP99), "held "+size(in.HeldBytes))
-	line("STREAM", perSecond(s.Published, "published"), perSecond(s.Audited, "brought back"), perSecond(s.Left, "left out"))
-	line("APPLY", perSecond(a.Events, "events"), "took "+halfAndMost(a.P50, a.P99), count(a.BatchMean)+" per batch")
-	line("LAG", count(s.LagMessages)+" messages", halfAndMost(a.LagP50, a.LagP99), "oldest "+span(s.LagSeconds))
-	line("CHANGES", perSecond(a.Changes, "sent"), "unsent "+count(l.Unsent)+" batches", "oldest "+span(l.UnsentSeconds))
-	line("LEFT", count(l.Failed)+" failed", count(l.Dead)+" dead", "")
-	v.pools(b)
-	if s.NotUp > 0 {
-		fmt.Fprintf(b, "LOST     %s to JetStream\n", plural(s.NotUp, "connection", "connections"))
+	line("INGEST", perSecond(in.Deliveries, "deliveries"), "ack "+describeQuantiles(in.AckP50, in.AckP99),
+		"queue "+formatCount(in.Queue)+", "+formatDuration(in.QueueOldest))
+	line("APPEND", formatCount(in.BatchMean)+" per batch", "took "+describeQuantiles(in.AppendP50, in.AppendP99),
+		"memory "+formatBytes(in.HeldBytes))
+	line("STREAM", perSecond(s.Published, "published"), perSecond(s.Republished, "republished"),
+		perSecond(s.Unpublished, "unsent"))
+	line("APPLY", perSecond(a.Events, "events"), "took "+describeQuantiles(a.P50, a.P99), formatCount(a.BatchMean)+
+		" per batch")
+	line("LAG", formatCount(s.LagMessages)+" messages", describeQuantiles(a.LagP50, a.LagP99), "oldest "+
+		formatDuration(s.LagSeconds))
+	line("CHANGES", perSecond(a.Changes, "sent"), "unsent "+formatCount(l.Unsent)+" batches", "oldest "+
+		formatDuration(l.UnsentSeconds))
+	line("BACKLOG", formatCount(l.Failed)+" failed", formatCount(l.Dead)+" dead", "")
+	v.writePools(b)
+	if s.LostConnections > 0 {
+		fmt.Fprintf(b, "LOST     %s to JetStream\n", plural(s.LostConnections, "connection", "connections"))
 	}
-	if s.HandedBack > 0 {
-		fmt.Fprintf(b, "TROUBLE  messages are handed back, %s\n", perSecond(s.HandedBack, ""))
+	if s.Requeued > 0 {
+		fmt.Fprintf(b, "REQUEUED %s\n", perSecond(s.Requeued, "messages"))
 	}
 	b.WriteByte('\n')
 }
 
-// pools are the connections in use by role, on further lines where the screen is too narrow for all.
-func (v *view) pools(b *bytes.Buffer) {
+// writePools writes the connections in use by role, on several lines if the screen is too narrow.
+func (v *view) writePools(b *bytes.Buffer) {
 	if len(v.Database) == 0 {
 		return
 	}
-	waits := quantity(0)
+	waits := measurement(0)
 	for _, p := range v.Database {
 		waits += p.Waits
 	}
 	line := fmt.Sprintf("%-9s%s   in use", "DATABASE", "waits "+perSecond(waits, ""))
 	for i, p := range v.Database {
-		pool := " " + plain(p.Role) + " " + count(p.InUse) + "/" + count(p.Limit)
+		pool := " " + escapeControl(p.Role) + " " + formatCount(p.InUse) + "/" + formatCount(p.Limit)
 		if i < len(v.Database)-1 {
 			pool += ","
 		}
@@ -109,34 +118,40 @@ func (v *view) pools(b *bytes.Buffer) {
 	fmt.Fprintln(b, line)
 }
 
-func halfAndMost(p50, p99 quantity) string { return "p50 " + span(p50) + ", p99 " + span(p99) }
+func describeQuantiles(p50, p99 measurement) string {
+	return "p50 " + formatDuration(p50) + ", p99 " + formatDuration(p99)
+}
 
-// sources are the table of those that were heard from, the busiest first.
-func (v *view) sources(b *bytes.Buffer, r room) {
-	heard := slices.DeleteFunc(slices.Clone(v.Sources), func(s sourceView) bool { return s.Total == 0 })
-	table(b, r.width, "SOURCE, PER s\tDELIVERIES\tEVENTS\tDUPLICATE\tCONFLICT\tREJECTED\tREFUSED", len(heard), func(i int) []string {
-		s := heard[i]
-		name := s.Source
-		if name == "" {
-			name = "(unknown)"
-		}
-		return []string{name, count(s.Deliveries), count(s.Stored), count(s.Duplicates), count(s.Conflicts), count(s.Rejected), count(s.Refused)}
-	})
-	if silent := len(v.Sources) - len(heard); silent > 0 {
-		fmt.Fprintf(b, "no delivery since the start to %s\n\n", plural(silent, "source", "sources"))
+// writeSources writes the table of sources with deliveries, the busiest first.
+func (v *view) writeSources(b *bytes.Buffer, r frameSize) {
+	active := slices.DeleteFunc(slices.Clone(v.Sources), func(s sourceView) bool { return s.Total == 0 })
+	writeTable(b, r.width, "SOURCE, PER s\tDELIVERIES\tEVENTS\tDUPLICATE\tCONFLICT\tREJECTED\tREFUSED", len(active),
+		func(i int) []string {
+			s := active[i]
+			name := s.Source
+			if name == "" {
+				name = "(unknown)"
+			}
+			return []string{name, formatCount(s.Deliveries), formatCount(s.Stored), formatCount(s.Duplicates),
+				formatCount(s.Conflicts),
+				formatCount(s.Rejected), formatCount(s.Refused)}
+		})
+	if silent := len(v.Sources) - len(active); silent > 0 {
+		fmt.Fprintf(b, "no delivery since the start from %s\n\n", plural(silent, "source", "sources"))
 	}
 }
 
-// rejections are the table of why deliveries were rejected; where the screen has no room for all, the last line says how many more there are.
-func (v *view) rejections(b *bytes.Buffer, r room) {
+// writeRejections writes the table of the reasons of rejections. If the screen is too small, the
+// last line says how many more there are.
+func (v *view) writeRejections(b *bytes.Buffer, r frameSize) {
 	shown, more := v.Rejected, ""
 	if len(shown) > r.rejections {
 		more = fmt.Sprintf("... %d more: use --once", len(shown)-r.rejections+1)
 		shown = shown[:r.rejections-1]
 	}
-	table(b, r.width, "REJECTED BY\tREASON\tPER s\tSINCE START", len(shown), func(i int) []string {
+	writeTable(b, r.width, "REJECTED BY\tREASON\tPER s\tSINCE START", len(shown), func(i int) []string {
 		r := shown[i]
-		return []string{r.Source, r.Reason, count(r.Rate), count(r.Total)}
+		return []string{r.Source, r.Reason, formatCount(r.Rate), formatCount(r.Total)}
 	})
 	if more != "" {
 		b.Truncate(b.Len() - 1) // the line belongs to the table
@@ -144,21 +159,22 @@ func (v *view) rejections(b *bytes.Buffer, r room) {
 	}
 }
 
-// outcomes is a table that lies on its side: there are always the same few.
-func (v *view) outcomes(b *bytes.Buffer) {
+// writeOutcomes writes a table with one column per outcome, because the outcomes are always the
+// same.
+func (v *view) writeOutcomes(b *bytes.Buffer) {
 	head, rates, totals := "OUTCOMES", []string{"events/s"}, []string{"since start"}
 	for _, o := range v.Outcomes {
-		head += "\t" + strings.ToUpper(plain(o.Status))
-		rates, totals = append(rates, count(o.Rate)), append(totals, count(o.Total))
+		head += "\t" + strings.ToUpper(escapeControl(o.Status))
+		rates, totals = append(rates, formatCount(o.Rate)), append(totals, formatCount(o.Total))
 	}
 	if len(v.Outcomes) > 0 {
-		table(b, math.MaxInt, head, 2, func(i int) []string { return [][]string{rates, totals}[i] })
+		writeTable(b, math.MaxInt, head, 2, func(i int) []string { return [][]string{rates, totals}[i] })
 	}
 }
 
-// table has its numbers to the right of their columns; without rows there is nothing. Where it is wider than the screen, the names
-// in the first column are cut and not the numbers.
-func table(b *bytes.Buffer, width int, head string, n int, row func(i int) []string) {
+// writeTable aligns numbers to the right. It writes nothing without rows. If the table is wider
+// than the screen, it shortens the names in the first column.
+func writeTable(b *bytes.Buffer, width int, head string, n int, row func(i int) []string) {
 	if n == 0 {
 		return
 	}
@@ -169,7 +185,7 @@ func table(b *bytes.Buffer, width int, head string, n int, row func(i int) []str
 	widths := make([]int, len(rows[0]))
 	for _, r := range rows {
 		for i, cell := range r {
-			r[i] = plain(cell)
+			r[i] = escapeControl(cell)
 			widths[i] = max(widths[i], utf8.RuneCountInString(r[i]))
 		}
 	}
@@ -179,7 +195,7 @@ func table(b *bytes.Buffer, width int, head string, n int, row func(i int) []str
 	}
 	widths[0] = min(widths[0], max(width-others, shortestName))
 	for _, r := range rows {
-		r[0] = cut(r[0], widths[0])
+		r[0] = truncateText(r[0], widths[0])
 		for i, cell := range r {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
 			numeric := i > 0 && (rows[1][i] == "-" || strings.ContainsAny(rows[1][i][:1], "0123456789"))
@@ -197,18 +213,18 @@ func table(b *bytes.Buffer, width int, head string, n int, row func(i int) []str
 	b.WriteByte('\n')
 }
 
-func perSecond(n quantity, what string) string {
-	return strings.TrimSpace(count(n)+" "+what) + "/s"
+func perSecond(n measurement, what string) string {
+	return strings.TrimSpace(formatCount(n)+" "+what) + "/s"
 }
 
-// count is a number with as many places as tell something: 1234, 12.3, 0.05.
-func count(n quantity) string {
+// formatCount formats a number with a suitable precision: 1234, 12.3, 0.05.
+func formatCount(n measurement) string {
 	f := float64(n)
 	switch {
-	case !n.known():
+	case !n.isKnown():
 		return "-"
 	case f == math.Trunc(f) || math.Abs(f) >= 100:
-		return thousands(strconv.FormatFloat(math.Round(f), 'f', 0, 64))
+		return groupThousands(strconv.FormatFloat(math.Round(f), 'f', 0, 64))
 	case math.Abs(f) >= 1:
 		return strconv.FormatFloat(f, 'f', 1, 64)
 	case math.Abs(f) < 0.005:
@@ -217,18 +233,18 @@ func count(n quantity) string {
 	return strconv.FormatFloat(f, 'f', 2, 64)
 }
 
-func thousands(digits string) string {
+func groupThousands(digits string) string {
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits
 }
 
-// span is a time in the unit that suits it.
-func span(seconds quantity) string {
+// formatDuration formats a duration in a suitable unit.
+func formatDuration(seconds measurement) string {
 	f := float64(seconds)
 	switch {
-	case !seconds.known():
+	case !seconds.isKnown():
 		return "-"
 	case f == 0:
 		return "0"
@@ -242,10 +258,10 @@ func span(seconds quantity) string {
 	return strings.TrimSuffix(time.Duration(f*float64(time.Second)).Truncate(time.Minute).String(), "0s")
 }
 
-// size is a number of bytes in the unit that suits it.
-func size(bytes quantity) string {
+// formatBytes formats a size in a suitable unit.
+func formatBytes(bytes measurement) string {
 	f, unit := float64(bytes), "B"
-	if !bytes.known() {
+	if !bytes.isKnown() {
 		return "-"
 	}
 	for _, larger := range []string{"KiB", "MiB", "GiB"} {
@@ -260,24 +276,26 @@ func size(bytes quantity) string {
 	return strconv.FormatFloat(f, 'f', 1, 64) + " " + unit
 }
 
-// clip cuts lines to a screen. Where it is too low the empty lines go first; where lines are left out the last one says how many.
-func clip(lines []string, width, height int) []string {
+// fitLines fits lines to a screen. If there are too many, it drops empty lines first. If lines are
+// cut, the last one says how many.
+func fitLines(lines []string, width, height int) []string {
 	if height > 0 && len(lines) > height {
 		lines = slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return l == "" })
 	}
 	if height > 0 && len(lines) > height {
 		rest := len(lines) - height + 1
-		lines = append(lines[:height-1:height-1], fmt.Sprintf("... %s more: enlarge the window, or use --once", plural(rest, "line", "lines")))
+		lines = append(lines[:height-1:height-1], fmt.Sprintf("... %s more: enlarge the window, or use --once",
+			plural(rest, "line", "lines")))
 	}
 	out := make([]string, len(lines))
 	for i, l := range lines {
-		out[i] = cut(strings.TrimRight(l, " "), width)
+		out[i] = truncateText(strings.TrimRight(l, " "), width)
 	}
 	return out
 }
 
-// cut shortens a text to so many characters, the last of which then tells that there was more.
-func cut(s string, most int) string {
+// truncateText shortens a text to a number of characters and marks the cut.
+func truncateText(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s
 	}

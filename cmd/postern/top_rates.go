@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// quantity is a value that may not be known: null in JSON, a dash for a person.
-type quantity float64
+// measurement is a value that may be unknown: null in JSON, a dash in text.
+type measurement float64
 
-var unknown = quantity(math.NaN())
+var unknownValue = measurement(math.NaN())
 
-// MarshalJSON writes six places after the point, and null for what is not known.
-func (n quantity) MarshalJSON() ([]byte, error) {
-	if !n.known() {
+// MarshalJSON writes six decimal places, and null for an unknown value.
+func (n measurement) MarshalJSON() ([]byte, error) {
+	if !n.isKnown() {
 		return []byte("null"), nil
 	}
 	return strconv.AppendFloat(nil, math.Round(float64(n)*1e6)/1e6, 'f', -1, 64), nil
 }
 
-func (n quantity) known() bool { return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0) }
+func (n measurement) isKnown() bool { return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0) }
 
-// view is what `postern top` shows for one interval: rates are per second of it, times in seconds.
+// view is what `postern top` shows for one interval. Rates are per second, times in seconds.
 type view struct {
 	At        time.Time       `json:"at"`
 	Seconds   float64         `json:"seconds"`
@@ -32,7 +32,7 @@ type view struct {
 	Ingest    ingestView      `json:"ingest"`
 	Stream    streamView      `json:"stream"`
 	Apply     applyView       `json:"apply"`
-	Left      leftView        `json:"left"`
+	Backlog   backlogView     `json:"left"`
 	Database  []poolView      `json:"database"`
 	Sources   []sourceView    `json:"sources"`
 	Outcomes  []outcomeView   `json:"outcomes"`
@@ -42,124 +42,125 @@ type view struct {
 type processView struct {
 	From string `json:"from"`
 	Up   bool   `json:"up"`
-	// Error says why a process that is not up did not answer.
+	// Error says why a process did not respond.
 	Error string `json:"error,omitempty"`
-	// UpSeconds is how long it has run.
-	UpSeconds quantity `json:"up_seconds"`
+	// UpSeconds is the time since the process started.
+	UpSeconds measurement `json:"up_seconds"`
 }
 
 type ingestView struct {
-	Deliveries  quantity `json:"deliveries_per_second"`
-	AckP50      quantity `json:"ack_p50_seconds"`
-	AckP99      quantity `json:"ack_p99_seconds"`
-	Queue       quantity `json:"queue_deliveries"`
-	QueueOldest quantity `json:"queue_oldest_seconds"`
-	HeldBytes   quantity `json:"held_bytes"`
-	BatchMean   quantity `json:"append_batch_mean_deliveries"`
-	AppendP50   quantity `json:"append_p50_seconds"`
-	AppendP99   quantity `json:"append_p99_seconds"`
+	Deliveries  measurement `json:"deliveries_per_second"`
+	AckP50      measurement `json:"ack_p50_seconds"`
+	AckP99      measurement `json:"ack_p99_seconds"`
+	Queue       measurement `json:"queue_deliveries"`
+	QueueOldest measurement `json:"queue_oldest_seconds"`
+	HeldBytes   measurement `json:"held_bytes"`
+	BatchMean   measurement `json:"append_batch_mean_deliveries"`
+	AppendP50   measurement `json:"append_p50_seconds"`
+	AppendP99   measurement `json:"append_p99_seconds"`
 }
 
 type streamView struct {
-	LagMessages quantity `json:"lag_messages"`
-	LagSeconds  quantity `json:"lag_seconds"`
-	Published   quantity `json:"published_per_second"`
-	// Left are events not published, which the auditor brings back.
-	Left       quantity `json:"left_to_auditor_per_second"`
-	Audited    quantity `json:"audited_per_second"`
-	NotUp      int      `json:"connections_lost"`
-	HandedBack quantity `json:"handed_back_per_second"`
+	LagMessages measurement `json:"lag_messages"`
+	LagSeconds  measurement `json:"lag_seconds"`
+	Published   measurement `json:"published_per_second"`
+	// Unpublished are events that were not published; the republisher publishes them later.
+	Unpublished     measurement `json:"left_to_auditor_per_second"`
+	Republished     measurement `json:"audited_per_second"`
+	LostConnections int         `json:"connections_lost"`
+	Requeued        measurement `json:"handed_back_per_second"`
 }
 
 type applyView struct {
-	Events    quantity `json:"events_per_second"`
-	BatchMean quantity `json:"batch_mean_events"`
-	P50       quantity `json:"p50_seconds"`
-	P99       quantity `json:"p99_seconds"`
-	LagP50    quantity `json:"lag_p50_seconds"`
-	LagP99    quantity `json:"lag_p99_seconds"`
-	Changes   quantity `json:"changes_per_second"`
+	Events    measurement `json:"events_per_second"`
+	BatchMean measurement `json:"batch_mean_events"`
+	P50       measurement `json:"p50_seconds"`
+	P99       measurement `json:"p99_seconds"`
+	LagP50    measurement `json:"lag_p50_seconds"`
+	LagP99    measurement `json:"lag_p99_seconds"`
+	Changes   measurement `json:"changes_per_second"`
 }
 
-type leftView struct {
-	Failed        quantity `json:"failed_events"`
-	Dead          quantity `json:"dead_events"`
-	Unsent        quantity `json:"changes_unsent_batches"`
-	UnsentSeconds quantity `json:"changes_unsent_seconds"`
+type backlogView struct {
+	Failed        measurement `json:"failed_events"`
+	Dead          measurement `json:"dead_events"`
+	Unsent        measurement `json:"changes_unsent_batches"`
+	UnsentSeconds measurement `json:"changes_unsent_seconds"`
 }
 
 type poolView struct {
-	Role  string   `json:"role"`
-	InUse quantity `json:"in_use"`
-	Limit quantity `json:"limit"`
-	Waits quantity `json:"waits_per_second"`
+	Role  string      `json:"role"`
+	InUse measurement `json:"in_use"`
+	Limit measurement `json:"limit"`
+	Waits measurement `json:"waits_per_second"`
 }
 
 type sourceView struct {
-	// Source is "" for requests to sources that there are not.
-	Source     string   `json:"source"`
-	Deliveries quantity `json:"deliveries_per_second"`
-	Stored     quantity `json:"events_per_second"`
-	Duplicates quantity `json:"duplicates_per_second"`
-	Conflicts  quantity `json:"conflicts_per_second"`
-	Rejected   quantity `json:"rejected_per_second"`
-	// Refused are those answered neither 2xx nor 401: too large, too many, no database.
-	Refused quantity `json:"refused_per_second"`
-	// Total are the deliveries since the start.
-	Total quantity `json:"deliveries_total"`
+	// Source is "" for requests to unknown sources.
+	Source     string      `json:"source"`
+	Deliveries measurement `json:"deliveries_per_second"`
+	Stored     measurement `json:"events_per_second"`
+	Duplicates measurement `json:"duplicates_per_second"`
+	Conflicts  measurement `json:"conflicts_per_second"`
+	Rejected   measurement `json:"rejected_per_second"`
+	// Refused are requests with a status other than 2xx and 401: too large, too many, database
+	// unavailable.
+	Refused measurement `json:"refused_per_second"`
+	// Total is the number of deliveries since the start.
+	Total measurement `json:"deliveries_total"`
 }
 
 type outcomeView struct {
-	Status string   `json:"status"`
-	Rate   quantity `json:"per_second"`
-	Total  quantity `json:"total"`
+	Status string      `json:"status"`
+	Rate   measurement `json:"per_second"`
+	Total  measurement `json:"total"`
 }
 
 type rejectionView struct {
-	Source string   `json:"source"`
-	Reason string   `json:"reason"`
-	Rate   quantity `json:"per_second"`
-	Total  quantity `json:"total"`
+	Source string      `json:"source"`
+	Reason string      `json:"reason"`
+	Rate   measurement `json:"per_second"`
+	Total  measurement `json:"total"`
 }
 
-// pair is two answers of one process. Rates come from processes that answered twice; the state now from those that answer.
-type pair struct {
-	before, after page
+// scrapePair holds two pages of one process. Rates need two pages; the current state needs one.
+type scrapePair struct {
+	before, after metricFamilies
 	seconds       float64
 }
 
-// interval is all that was told between two rounds of questions.
+// interval holds the pages of two consecutive scrapes of all processes.
 type interval struct {
-	pairs []pair
-	now   []page
+	pairs []scrapePair
+	now   []metricFamilies
 }
 
-// newView compares two rounds of answers of the same processes.
-func newView(before, after []scrape) view {
+// newView compares two scrapes of the same processes.
+func newView(before, after []scrapeResult) view {
 	var in interval
 	v := view{Processes: make([]processView, len(after))}
 	for i, s := range after {
-		v.At = later(v.At, s.at)
-		v.Processes[i] = processView{From: s.from, Up: s.err == nil, UpSeconds: unknown}
+		v.At = laterTime(v.At, s.at)
+		v.Processes[i] = processView{From: s.address, Up: s.err == nil, UpSeconds: unknownValue}
 		if s.err != nil {
 			v.Processes[i].Error = s.err.Error()
 			continue
 		}
 		in.now = append(in.now, s.page)
 		if began, ok := s.page.value("process_start_time_seconds"); ok {
-			v.Processes[i].UpSeconds = quantity(max(0, float64(s.at.UnixMilli())/1000-began))
+			v.Processes[i].UpSeconds = measurement(max(0, float64(s.at.UnixMilli())/1000-began))
 		}
 		if took := s.at.Sub(before[i].at).Seconds(); before[i].err == nil && took > 0 {
-			in.pairs = append(in.pairs, pair{before[i].page, s.page, took})
+			in.pairs = append(in.pairs, scrapePair{before[i].page, s.page, took})
 			v.Seconds = max(v.Seconds, took)
 		}
 	}
-	v.Ingest, v.Stream, v.Apply, v.Left = in.ingest(), in.stream(), in.apply(), in.left()
+	v.Ingest, v.Stream, v.Apply, v.Backlog = in.ingest(), in.stream(), in.apply(), in.backlog()
 	v.Database, v.Sources, v.Outcomes, v.Rejected = in.pools(), in.sources(), in.outcomes(), in.rejections()
 	return v
 }
 
-func later(a, b time.Time) time.Time {
+func laterTime(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
@@ -167,21 +168,27 @@ func later(a, b time.Time) time.Time {
 }
 
 func (in *interval) ingest() ingestView {
-	ack, batch, took := in.spread("postern_ack_seconds"), in.spread("postern_append_batch_deliveries"), in.spread("postern_append_seconds")
-	return ingestView{Deliveries: in.rate("postern_deliveries_total"), AckP50: ack.quantile(0.5), AckP99: ack.quantile(0.99),
-		Queue: in.sum("postern_queue_deliveries"), QueueOldest: in.most("postern_queue_oldest_seconds"), HeldBytes: in.sum("postern_held_bytes"),
+	ack, batch, took := in.histogramIncrease("postern_ack_seconds"),
+		in.histogramIncrease("postern_append_batch_deliveries"),
+		in.histogramIncrease("postern_append_seconds")
+	return ingestView{Deliveries: in.rate("postern_deliveries_total"), AckP50: ack.quantile(0.5),
+		AckP99: ack.quantile(0.99),
+		Queue:  in.sum("postern_queue_deliveries"), QueueOldest: in.highest("postern_queue_oldest_seconds"),
+		HeldBytes: in.sum("postern_held_bytes"),
 		BatchMean: batch.mean(), AppendP50: took.quantile(0.5), AppendP99: took.quantile(0.99)}
 }
 
 func (in *interval) stream() streamView {
-	v := streamView{LagMessages: in.most("postern_stream_lag_messages"), LagSeconds: in.most("postern_stream_lag_seconds"),
-		Published: in.rate("postern_publishes_total", "result", "acknowledged"), Audited: in.rate("postern_audited_events_total"),
-		HandedBack: in.rate("postern_messages_handed_back_total")}
-	v.Left = in.rate("postern_publishes_total") - v.Published
+	v := streamView{LagMessages: in.highest("postern_stream_lag_messages"),
+		LagSeconds:  in.highest("postern_stream_lag_seconds"),
+		Published:   in.rate("postern_publishes_total", "result", "acknowledged"),
+		Republished: in.rate("postern_audited_events_total"),
+		Requeued:    in.rate("postern_messages_handed_back_total")}
+	v.Unpublished = in.rate("postern_publishes_total") - v.Published
 	for _, p := range in.now {
 		for _, m := range p["postern_stream_connected"].GetMetric() {
-			if plainValue(m) == 0 {
-				v.NotUp++
+			if metricValue(m) == 0 {
+				v.LostConnections++
 			}
 		}
 	}
@@ -189,32 +196,39 @@ func (in *interval) stream() streamView {
 }
 
 func (in *interval) apply() applyView {
-	batch, took, lag := in.spread("postern_apply_batch_events"), in.spread("postern_apply_seconds"), in.spread("postern_apply_lag_seconds")
-	return applyView{Events: in.rate("postern_outcomes_total"), BatchMean: batch.mean(), P50: took.quantile(0.5), P99: took.quantile(0.99),
-		LagP50: lag.quantile(0.5), LagP99: lag.quantile(0.99), Changes: in.rate("postern_changes_total", "result", "acknowledged")}
+	batch, took, lag := in.histogramIncrease("postern_apply_batch_events"),
+		in.histogramIncrease("postern_apply_seconds"),
+		in.histogramIncrease("postern_apply_lag_seconds")
+	return applyView{Events: in.rate("postern_outcomes_total"), BatchMean: batch.mean(), P50: took.quantile(0.5),
+		P99:    took.quantile(0.99),
+		LagP50: lag.quantile(0.5), LagP99: lag.quantile(0.99), Changes: in.rate("postern_changes_total", "result",
+			"acknowledged")}
 }
 
-func (in *interval) left() leftView {
-	return leftView{Failed: in.most("postern_failed_events"), Dead: in.most("postern_dead_events"), Unsent: in.most("postern_changes_unsent_batches"),
-		UnsentSeconds: in.most("postern_changes_unsent_seconds")}
+func (in *interval) backlog() backlogView {
+	return backlogView{Failed: in.highest("postern_failed_events"), Dead: in.highest("postern_dead_events"),
+		Unsent:        in.highest("postern_changes_unsent_batches"),
+		UnsentSeconds: in.highest("postern_changes_unsent_seconds")}
 }
 
 func (in *interval) pools() []poolView {
 	out := []poolView{}
 	for _, role := range in.labels("postern_database_connections_limit", "role") {
-		out = append(out, poolView{Role: role, InUse: in.sum("postern_database_connections", "role", role, "state", "in_use"),
-			Limit: in.sum("postern_database_connections_limit", "role", role), Waits: in.rate("postern_database_waits_total", "role", role)})
+		out = append(out, poolView{Role: role, InUse: in.sum("postern_database_connections", "role", role, "state",
+			"in_use"),
+			Limit: in.sum("postern_database_connections_limit", "role", role),
+			Waits: in.rate("postern_database_waits_total", "role", role)})
 	}
 	return out
 }
 
-// sources are sorted by what is going on now: what a screen has no room for is the least of it.
+// sources are sorted by their current rate, because a small screen cuts off the last ones.
 func (in *interval) sources() []sourceView {
 	out := []sourceView{}
 	for _, source := range in.labels("postern_deliveries_total", "source") {
 		s := sourceView{Source: source, Deliveries: in.rate("postern_deliveries_total", "source", source),
 			Total: in.sum("postern_deliveries_total", "source", source)}
-		event := func(result string) quantity {
+		event := func(result string) measurement {
 			return in.rate("postern_events_total", "source", source, "result", result)
 		}
 		s.Stored, s.Duplicates, s.Conflicts = event("stored"), event("duplicate"), event("conflict")
@@ -223,25 +237,27 @@ func (in *interval) sources() []sourceView {
 		for _, welcome := range []string{"accepted", "challenge", "greeting"} {
 			s.Refused -= in.rate("postern_deliveries_total", "source", source, "result", welcome)
 		}
-		s.Refused = max(s.Refused, 0) // what the subtraction rounds
+		s.Refused = max(s.Refused, 0) // rounding of the subtraction
 		out = append(out, s)
 	}
-	slices.SortStableFunc(out, func(a, b sourceView) int { return cmp.Compare(b.Deliveries, a.Deliveries) }) // by name they are already
+	// they are sorted by name already
+	slices.SortStableFunc(out, func(a, b sourceView) int { return cmp.Compare(b.Deliveries, a.Deliveries) })
 	return out
 }
 
 func (in *interval) outcomes() []outcomeView {
 	out := []outcomeView{}
 	found := in.labels("postern_outcomes_total", "status")
-	slices.SortStableFunc(found, func(a, b string) int { return cmp.Compare(place(a), place(b)) })
+	slices.SortStableFunc(found, func(a, b string) int { return cmp.Compare(statusRank(a), statusRank(b)) })
 	for _, status := range found {
-		out = append(out, outcomeView{status, in.rate("postern_outcomes_total", "status", status), in.sum("postern_outcomes_total", "status", status)})
+		out = append(out, outcomeView{status, in.rate("postern_outcomes_total", "status", status),
+			in.sum("postern_outcomes_total", "status", status)})
 	}
 	return out
 }
 
-// place of an outcome: the good ones first, then those that need somebody.
-func place(status string) int {
+// statusRank orders outcomes: successful ones first, then those that need an operator.
+func statusRank(status string) int {
 	order := []string{"applied", "unchanged", "stale", "ignored", "ambiguous", "failed", "dead"}
 	if i := slices.Index(order, status); i >= 0 {
 		return i
@@ -249,7 +265,7 @@ func place(status string) int {
 	return len(order)
 }
 
-// rejections are sorted by what is going on now, then by what was.
+// rejections are sorted by their current rate, then by their total.
 func (in *interval) rejections() []rejectionView {
 	const name = "postern_rejections_total"
 	out := []rejectionView{}
@@ -267,22 +283,22 @@ func (in *interval) rejections() []rejectionView {
 	return out
 }
 
-// labels are the values of a label that are in use, sorted.
+// labels returns the sorted values of a label.
 func (in *interval) labels(name, of string) []string {
 	found := map[string]bool{}
 	for _, p := range in.now {
 		for _, m := range p[name].GetMetric() {
-			found[label(m, of)] = true
+			found[labelValue(m, of)] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(found))
 }
 
-// rate is how fast counters grew, over all processes together; unknown where no process was asked twice. A counter that fell
-// belongs to a process that started anew: then all of it is new.
-func (in *interval) rate(name string, labels ...string) quantity {
+// rate returns how fast counters grew over all processes together; unknown if no process has two
+// pages. A counter that fell belongs to a restarted process, so all of it is new.
+func (in *interval) rate(name string, labels ...string) measurement {
 	if len(in.pairs) == 0 {
-		return unknown
+		return unknownValue
 	}
 	sum := 0.0
 	for _, p := range in.pairs {
@@ -290,36 +306,37 @@ func (in *interval) rate(name string, labels ...string) quantity {
 			if !hasLabels(m, labels) {
 				continue
 			}
-			var own []string
+			var allLabels []string
 			for _, l := range m.GetLabel() {
-				own = append(own, l.GetName(), l.GetValue())
+				allLabels = append(allLabels, l.GetName(), l.GetValue())
 			}
-			was, _ := p.before.value(name, own...)
-			is := plainValue(m)
-			if is < was {
-				was = 0
+			oldValue, _ := p.before.value(name, allLabels...)
+			newValue := metricValue(m)
+			if newValue < oldValue {
+				oldValue = 0
 			}
-			sum += (is - was) / p.seconds
+			sum += (newValue - oldValue) / p.seconds
 		}
 	}
-	return quantity(sum)
+	return measurement(sum)
 }
 
-// spread is what histograms counted in the interval.
-func (in *interval) spread(name string) histogram {
+// histogramIncrease returns what a histogram counted in the interval.
+func (in *interval) histogramIncrease(name string) histogram {
 	var all histogram
 	for _, p := range in.pairs {
 		before, after := p.before.histogram(name), p.after.histogram(name)
-		all = all.plus(after, 1)
+		all = all.addScaled(after, 1)
 		if before.count <= after.count {
-			all = all.plus(before, -1)
+			all = all.addScaled(before, -1)
 		}
 	}
 	return all
 }
 
-// sum adds up a gauge, or the totals of a counter, over all processes; unknown where none has it.
-func (in *interval) sum(name string, labels ...string) quantity {
+// sum adds up a gauge, or the totals of a counter, over all processes; unknown if no process has
+// it.
+func (in *interval) sum(name string, labels ...string) measurement {
 	sum, known := 0.0, false
 	for _, p := range in.now {
 		if v, ok := p.value(name, labels...); ok {
@@ -327,35 +344,36 @@ func (in *interval) sum(name string, labels ...string) quantity {
 		}
 	}
 	if !known {
-		return unknown
+		return unknownValue
 	}
-	return quantity(sum)
+	return measurement(sum)
 }
 
-// most is the greatest of what several processes tell of one thing; unknown where none knows.
-func (in *interval) most(name string) quantity {
-	most := unknown
+// highest returns the highest value that processes report of one thing; unknown if none does.
+func (in *interval) highest(name string) measurement {
+	most := unknownValue
 	for _, p := range in.now {
 		if v, ok := p.value(name); ok && !math.IsNaN(v) && !(float64(most) >= v) {
-			most = quantity(v)
+			most = measurement(v)
 		}
 	}
 	return most
 }
 
-// mean of what was counted; unknown where nothing was.
-func (h histogram) mean() quantity {
+// mean returns the mean of the counted values; unknown if there are none.
+func (h histogram) mean() measurement {
 	if h.count <= 0 {
-		return unknown
+		return unknownValue
 	}
-	return quantity(h.sum / h.count)
+	return measurement(h.sum / h.count)
 }
 
-// quantile estimates within the bucket that holds it, as Prometheus does: values lie evenly between the bounds, the first bucket
-// begins at 0, and the last ends at its lower bound. Unknown where nothing was counted.
-func (h histogram) quantile(q float64) quantity {
+// quantile estimates a quantile within its bucket, as Prometheus does. It assumes that values are
+// spread evenly between the bounds, that the first bucket starts at 0, and that the last one ends
+// at its lower bound. Unknown if nothing was counted.
+func (h histogram) quantile(q float64) measurement {
 	if h.count <= 0 || len(h.bounds) == 0 {
-		return unknown
+		return unknownValue
 	}
 	rank := q * h.count
 	i, _ := slices.BinarySearch(h.counts, rank)
@@ -365,7 +383,7 @@ func (h histogram) quantile(q float64) quantity {
 		lower, below = h.bounds[i-1], h.counts[i-1]
 	}
 	if math.IsInf(h.bounds[i], 1) || h.counts[i] == below {
-		return quantity(lower)
+		return measurement(lower)
 	}
-	return quantity(lower + (h.bounds[i]-lower)*(rank-below)/(h.counts[i]-below))
+	return measurement(lower + (h.bounds[i]-lower)*(rank-below)/(h.counts[i]-below))
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/postern-gateway/postern/internal/terminal"
 )
 
-// What a terminal is told: another screen without a cursor, and back; home; the rest of a line, the rest of the screen.
+// Terminal control sequences: alternate screen without a cursor, back to the normal screen, cursor
+// home, clear the rest of the line, clear the rest of the screen.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l"
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
@@ -20,38 +21,40 @@ const (
 	clearRest   = "\x1b[J"
 )
 
-// screen is a terminal in use.
-type screen struct {
-	in     *os.File
-	out    *terminal.Screen
-	before *term.State
+// topScreen is a terminal in use by the command.
+type topScreen struct {
+	in         *os.File
+	out        *terminal.Screen
+	savedState *term.State
 }
 
-// openScreen says whether a person sits at both ends.
-func openScreen(in io.Reader, out io.Writer) (*screen, bool) {
+// openScreen reports whether input and output are a terminal.
+func openScreen(in io.Reader, out io.Writer) (*topScreen, bool) {
 	i, ok1 := in.(*os.File)
 	o, ok2 := out.(*terminal.Screen)
 	if !ok1 || !ok2 || !term.IsTerminal(int(i.Fd())) {
 		return nil, false
 	}
-	return &screen{in: i, out: o}, true
+	return &topScreen{in: i, out: o}, true
 }
 
-// open takes the terminal over; close gives it back as it was. quit is called when the person has seen enough, or is gone.
-func (s *screen) open(quit func()) (err error) {
-	if s.before, err = term.MakeRaw(int(s.in.Fd())); err != nil {
+// open switches the terminal to the alternate screen; close restores it. quit is called when the
+// user quits or the terminal closes.
+func (s *topScreen) open(quit func()) (err error) {
+	if s.savedState, err = term.MakeRaw(int(s.in.Fd())); err != nil {
 		return err
 	}
-	go s.listen(quit) // ends with the process: a read from a terminal cannot be called off
+	go s.listen(quit) // it ends with the process, because a read from a terminal cannot be cancelled
 	return s.out.Control(enterScreen)
 }
 
-func (s *screen) close() error {
-	return errors.Join(s.out.Control(leaveScreen), term.Restore(int(s.in.Fd()), s.before))
+func (s *topScreen) close() error {
+	return errors.Join(s.out.Control(leaveScreen), term.Restore(int(s.in.Fd()), s.savedState))
 }
 
-// listen waits for q, Ctrl-C, Ctrl-D or the end of the terminal. In raw mode Ctrl-C is a byte and no signal.
-func (s *screen) listen(quit func()) {
+// listen waits for q, Ctrl-C, Ctrl-D or the end of the terminal. In raw mode Ctrl-C is a byte and
+// not a signal.
+func (s *topScreen) listen(quit func()) {
 	defer quit()
 	key := make([]byte, 1)
 	for {
@@ -61,15 +64,15 @@ func (s *screen) listen(quit func()) {
 	}
 }
 
-// draw shows a view from the top, cut to the size that the terminal has now.
-func (s *screen) draw(v *view) error {
+// draw draws a view from the top, cut to the current size of the terminal.
+func (s *topScreen) draw(v *view) error {
 	width, height, err := s.out.Size()
 	if err != nil || width <= 0 || height <= 0 {
 		width, height = screenWidth, 24
 	}
 	var b strings.Builder
 	b.WriteString(home)
-	for i, l := range clip(v.frame(room{width, screenRejections}), width, height) {
+	for i, l := range fitLines(v.frame(frameSize{width, screenRejections}), width, height) {
 		if i > 0 {
 			b.WriteString("\r\n")
 		}

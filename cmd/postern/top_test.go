@@ -21,137 +21,173 @@ import (
 )
 
 // metricsPage reads a page as a process would send it.
-func metricsPage(t *testing.T, lines ...string) page {
+func metricsPage(t *testing.T, lines ...string) metricFamilies {
 	t.Helper()
 	p, err := parsePage(strings.NewReader("postern_build_info 1\n" + strings.Join(lines, "\n") + "\n"))
 	noError(t, err)
 	return p
 }
 
-// told is a process's answer, some seconds after a fixed time.
-func told(from string, seconds float64, p page) scrape {
+// scraped is a process's response, some seconds after a fixed time.
+func scraped(from string, seconds float64, p metricFamilies) scrapeResult {
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).Add(time.Duration(seconds * float64(time.Second)))
-	s := scrape{from: from, at: at, page: p}
+	s := scrapeResult{address: from, at: at, page: p}
 	if p == nil {
 		s.err = errors.New("connection refused")
 	}
 	return s
 }
 
-func TestQuantile(t *testing.T) {
+func TestHistogram_quantile(t *testing.T) {
 	t.Parallel()
 	inf := math.Inf(1)
 	for name, c := range map[string]struct {
 		h    histogram
 		q    float64
-		want quantity
+		want measurement
 	}{
-		"nothing counted":           {histogram{bounds: []float64{1, inf}, counts: []float64{0, 0}}, 0.5, unknown},
-		"no buckets":                {histogram{count: 3}, 0.5, unknown},
-		"within the first bucket":   {histogram{bounds: []float64{1, 2, inf}, counts: []float64{4, 4, 4}, count: 4}, 0.5, 0.5},
-		"between two bounds":        {histogram{bounds: []float64{1, 2, 4, inf}, counts: []float64{2, 6, 10, 10}, count: 10}, 0.8, 3},
-		"at a bound":                {histogram{bounds: []float64{1, 2, inf}, counts: []float64{5, 10, 10}, count: 10}, 0.5, 1},
-		"beyond the last bound":     {histogram{bounds: []float64{1, 2, inf}, counts: []float64{1, 1, 10}, count: 10}, 0.99, 2},
-		"an empty bucket is passed": {histogram{bounds: []float64{1, 2, 4, inf}, counts: []float64{0, 0, 10, 10}, count: 10}, 0.5, 3},
+		"nothing counted": {histogram{bounds: []float64{1, inf}, counts: []float64{0, 0}}, 0.5, unknownValue},
+		"no buckets":      {histogram{count: 3}, 0.5, unknownValue},
+		"within the first bucket": {histogram{bounds: []float64{1, 2, inf}, counts: []float64{4, 4, 4}, count: 4},
+			0.5, 0.5},
+		"between two bounds": {histogram{bounds: []float64{1, 2, 4, inf}, counts: []float64{2, 6, 10, 10},
+			count: 10}, 0.8, 3},
+		"at a bound": {histogram{bounds: []float64{1, 2, inf}, counts: []float64{5, 10, 10}, count: 10},
+			0.5, 1},
+		"beyond the last bound": {histogram{bounds: []float64{1, 2, inf}, counts: []float64{1, 1, 10}, count: 10},
+			0.99, 2},
+		"an empty bucket is passed": {histogram{bounds: []float64{1, 2, 4, inf}, counts: []float64{0, 0, 10, 10},
+			count: 10}, 0.5, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := c.h.quantile(c.q); got != c.want && (got.known() || c.want.known()) {
+			if got := c.h.quantile(c.q); got != c.want && (got.isKnown() || c.want.isKnown()) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-func TestRates(t *testing.T) {
+func TestInterval_rate(t *testing.T) {
 	t.Parallel()
 	const name = "postern_publishes_total"
 	acks := func(n int) string { return fmt.Sprintf(name+"{result=\"acknowledged\"} %d", n) }
 	fails := func(n int) string { return fmt.Sprintf(name+"{result=\"failed\"} %d", n) }
 	for label, c := range map[string]struct {
-		before, after []scrape
-		want          quantity
+		before, after []scrapeResult
+		want          measurement
 	}{
-		"grows":                           {[]scrape{told("a", 0, metricsPage(t, acks(10)))}, []scrape{told("a", 2, metricsPage(t, acks(30)))}, 10},
-		"two processes":                   {[]scrape{told("a", 0, metricsPage(t, acks(0))), told("b", 0, metricsPage(t, acks(5)))}, []scrape{told("a", 1, metricsPage(t, acks(3))), told("b", 1, metricsPage(t, acks(9)))}, 7},
-		"another label":                   {[]scrape{told("a", 0, metricsPage(t, acks(1), fails(1)))}, []scrape{told("a", 1, metricsPage(t, acks(3), fails(100)))}, 2},
-		"a new series":                    {[]scrape{told("a", 0, metricsPage(t))}, []scrape{told("a", 1, metricsPage(t, acks(4)))}, 4},
-		"started anew":                    {[]scrape{told("a", 0, metricsPage(t, acks(1000)))}, []scrape{told("a", 1, metricsPage(t, acks(6)))}, 6},
-		"was away":                        {[]scrape{told("a", 0, nil), told("b", 0, metricsPage(t, acks(1)))}, []scrape{told("a", 1, metricsPage(t, acks(900))), told("b", 1, metricsPage(t, acks(2)))}, 1},
-		"is away":                         {[]scrape{told("a", 0, metricsPage(t, acks(1)))}, []scrape{told("a", 1, nil)}, unknown},
-		"never asked before":              {[]scrape{told("a", 1, metricsPage(t, acks(1)))}, []scrape{told("a", 1, metricsPage(t, acks(1)))}, unknown},
-		"a process that has no such part": {[]scrape{told("a", 0, metricsPage(t))}, []scrape{told("a", 1, metricsPage(t))}, 0},
+		"grows": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(10)))},
+			[]scrapeResult{scraped("a", 2, metricsPage(t, acks(30)))}, 10},
+		"two processes": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(0))),
+			scraped("b", 0, metricsPage(t, acks(5)))}, []scrapeResult{scraped("a", 1, metricsPage(t, acks(3))),
+			scraped("b", 1, metricsPage(t, acks(9)))}, 7},
+		"another label": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(1), fails(1)))},
+			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(3), fails(100)))}, 2},
+		"a new series": {[]scrapeResult{scraped("a", 0, metricsPage(t))},
+			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(4)))}, 4},
+		"restarted": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(1000)))},
+			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(6)))}, 6},
+		"was down": {[]scrapeResult{scraped("a", 0, nil), scraped("b", 0, metricsPage(t, acks(1)))},
+			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(900))), scraped("b", 1, metricsPage(t, acks(2)))}, 1},
+		"is down": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(1)))},
+			[]scrapeResult{scraped("a", 1, nil)}, unknownValue},
+		"never asked before": {[]scrapeResult{scraped("a", 1, metricsPage(t, acks(1)))},
+			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(1)))}, unknownValue},
+		"a process that has no such part": {[]scrapeResult{scraped("a", 0, metricsPage(t))},
+			[]scrapeResult{scraped("a", 1, metricsPage(t))}, 0},
 	} {
 		t.Run(label, func(t *testing.T) {
 			t.Parallel()
-			if got := newView(c.before, c.after).Stream.Published; got != c.want && (got.known() || c.want.known()) {
+			if got := newView(c.before, c.after).Stream.Published; got != c.want &&
+				(got.isKnown() || c.want.isKnown()) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-// What a histogram counted before the interval does not count, unless the process started anew.
-func TestSpreadOfAnInterval(t *testing.T) {
+// Counts from before the interval are ignored, unless the process has restarted.
+func TestInterval_histogramIncrease(t *testing.T) {
 	t.Parallel()
 	ack := func(upTo1, upTo2, all int) []string {
-		return []string{"# TYPE postern_ack_seconds histogram", fmt.Sprintf(`postern_ack_seconds_bucket{le="1"} %d`, upTo1),
-			fmt.Sprintf(`postern_ack_seconds_bucket{le="2"} %d`, upTo2), fmt.Sprintf(`postern_ack_seconds_bucket{le="+Inf"} %d`, all),
+		return []string{"# TYPE postern_ack_seconds histogram", fmt.Sprintf(`postern_ack_seconds_bucket{le="1"} %d`,
+			upTo1),
+			fmt.Sprintf(`postern_ack_seconds_bucket{le="2"} %d`, upTo2),
+			fmt.Sprintf(`postern_ack_seconds_bucket{le="+Inf"} %d`, all),
 			fmt.Sprintf("postern_ack_seconds_sum %d", all), fmt.Sprintf("postern_ack_seconds_count %d", all)}
 	}
-	v := newView([]scrape{told("a", 0, metricsPage(t, ack(100, 100, 100)...))}, []scrape{told("a", 1, metricsPage(t, ack(100, 110, 110)...))})
+	v := newView([]scrapeResult{scraped("a", 0, metricsPage(t, ack(100, 100, 100)...))},
+		[]scrapeResult{scraped("a", 1, metricsPage(t, ack(100, 110, 110)...))})
 	if v.Ingest.AckP50 != 1.5 {
 		t.Errorf("p50 %v, want that of the ten new ones, 1.5", v.Ingest.AckP50)
 	}
-	v = newView([]scrape{told("a", 0, metricsPage(t, ack(100, 100, 100)...))}, []scrape{told("a", 1, metricsPage(t, ack(10, 10, 10)...))})
+	v = newView([]scrapeResult{scraped("a", 0, metricsPage(t, ack(100, 100, 100)...))},
+		[]scrapeResult{scraped("a", 1, metricsPage(t, ack(10, 10, 10)...))})
 	if v.Ingest.AckP50 != 0.5 {
 		t.Errorf("p50 %v after a new start, want 0.5", v.Ingest.AckP50)
 	}
 }
 
-// A gauge of the database is the same in every processor, and one that is not known hides no other.
-func TestMostOfSeveral(t *testing.T) {
+// A gauge from the database is the same in every processor, and an unknown value does not hide
+// another one.
+func TestInterval_highest(t *testing.T) {
 	t.Parallel()
-	after := []scrape{told("a", 1, metricsPage(t, "postern_dead_events NaN", "postern_queue_deliveries{source=\"a\"} 2", "postern_queue_deliveries{source=\"b\"} 3")),
-		told("b", 1, metricsPage(t, "postern_dead_events 4", "postern_queue_deliveries{source=\"a\"} 1")), told("c", 1, metricsPage(t, "postern_dead_events 3")), told("d", 1, metricsPage(t, "postern_dead_events NaN"))}
+	after := []scrapeResult{scraped("a", 1, metricsPage(t, "postern_dead_events NaN",
+		"postern_queue_deliveries{source=\"a\"} 2",
+		"postern_queue_deliveries{source=\"b\"} 3")),
+		scraped("b", 1, metricsPage(t, "postern_dead_events 4", "postern_queue_deliveries{source=\"a\"} 1")),
+		scraped("c", 1, metricsPage(t, "postern_dead_events 3")),
+		scraped("d", 1, metricsPage(t, "postern_dead_events NaN"))}
 	v := newView(after, after)
-	if v.Left.Dead != 4 || v.Ingest.Queue != 6 || v.Left.Failed.known() {
-		t.Errorf("dead %v, want 4; queue %v, want 6; failed %v, want unknown", v.Left.Dead, v.Ingest.Queue, v.Left.Failed)
+	if v.Backlog.Dead != 4 || v.Ingest.Queue != 6 || v.Backlog.Failed.isKnown() {
+		t.Errorf("dead %v, want 4; queue %v, want 6; failed %v, want unknown", v.Backlog.Dead, v.Ingest.Queue,
+			v.Backlog.Failed)
 	}
 }
 
-// endless is room for all there is to show.
-var endless = room{math.MaxInt, math.MaxInt}
+// unlimitedFrame has room for everything.
+var unlimitedFrame = frameSize{math.MaxInt, math.MaxInt}
 
-func TestFrame(t *testing.T) {
+func TestView_frame(t *testing.T) {
 	t.Parallel()
-	before := []scrape{told("http://a/metrics", 0, metricsPage(t, "postern_deliveries_total{source=\"stripe\",result=\"accepted\"} 0",
-		"postern_events_total{source=\"stripe\",result=\"stored\"} 0")), told("http://b/metrics", 0, nil)}
-	after := []scrape{told("http://a/metrics", 2, metricsPage(t, "process_start_time_seconds 1.795262e+09",
-		`postern_deliveries_total{source="stripe",result="accepted"} 2500`, `postern_deliveries_total{source="stripe",result="rejected"} 4`,
-		`postern_deliveries_total{source="stripe",result="overloaded"} 3`, `postern_deliveries_total{source="",result="unknown_source"} 1`, `postern_deliveries_total{source="quiet",result="accepted"} 0`,
-		`postern_events_total{source="stripe",result="stored"} 2400`, `postern_events_total{source="stripe",result="duplicate"} 100`,
-		`postern_rejections_total{source="stripe",reason="wrong_signature"} 4`, "postern_queue_deliveries{source=\"stripe\"} 17", "postern_queue_oldest_seconds 0.0123",
-		"postern_held_bytes 70000", "postern_stream_lag_messages 1234567", "postern_stream_lag_seconds 61.5", `postern_publishes_total{result="acknowledged"} 2300`,
-		`postern_publishes_total{result="withheld"} 100`, `postern_stream_connected{connection="gateway"} 0`, `postern_outcomes_total{status="dead"} 1`,
-		`postern_outcomes_total{status="applied"} 2000`, "postern_failed_events 2", "postern_dead_events 1", "postern_messages_handed_back_total 5",
-		`postern_database_connections{role="gateway",state="in_use"} 3`, `postern_database_connections_limit{role="gateway"} 16`,
-		`postern_database_waits_total{role="gateway"} 1`)), told("http://b/metrics", 2, nil)}
+	before := []scrapeResult{scraped("http://a/metrics", 0,
+		metricsPage(t, "postern_deliveries_total{source=\"stripe\",result=\"accepted\"} 0",
+			"postern_events_total{source=\"stripe\",result=\"stored\"} 0")), scraped("http://b/metrics", 0, nil)}
+	after := []scrapeResult{scraped("http://a/metrics", 2, metricsPage(t, "process_start_time_seconds 1.795262e+09",
+		`postern_deliveries_total{source="stripe",result="accepted"} 2500`,
+		`postern_deliveries_total{source="stripe",result="rejected"} 4`,
+		`postern_deliveries_total{source="stripe",result="overloaded"} 3`,
+		`postern_deliveries_total{source="",result="unknown_source"} 1`,
+		`postern_deliveries_total{source="quiet",result="accepted"} 0`,
+		`postern_events_total{source="stripe",result="stored"} 2400`,
+		`postern_events_total{source="stripe",result="duplicate"} 100`,
+		`postern_rejections_total{source="stripe",reason="wrong_signature"} 4`,
+		"postern_queue_deliveries{source=\"stripe\"} 17", "postern_queue_oldest_seconds 0.0123",
+		"postern_held_bytes 70000", "postern_stream_lag_messages 1234567", "postern_stream_lag_seconds 61.5",
+		`postern_publishes_total{result="acknowledged"} 2300`,
+		`postern_publishes_total{result="withheld"} 100`, `postern_stream_connected{connection="gateway"} 0`,
+		`postern_outcomes_total{status="dead"} 1`,
+		`postern_outcomes_total{status="applied"} 2000`, "postern_failed_events 2", "postern_dead_events 1",
+		"postern_messages_handed_back_total 5",
+		`postern_database_connections{role="gateway",state="in_use"} 3`,
+		`postern_database_connections_limit{role="gateway"} 16`,
+		`postern_database_waits_total{role="gateway"} 1`)), scraped("http://b/metrics", 2, nil)}
 	v := newView(before, after)
 	const want = `postern top   12:00:02   rates over 2.0 s   1 of 2 processes
   http://a/metrics   up 6m
   http://b/metrics   DOWN: connection refused
 
 INGEST   1,254 deliveries/s    ack p50 -, p99 -             queue 17, 12 ms
-APPEND   - per batch           took p50 -, p99 -            held 68.4 KiB
-STREAM   1,150 published/s     0 brought back/s             50 left out/s
+APPEND   - per batch           took p50 -, p99 -            memory 68.4 KiB
+STREAM   1,150 published/s     0 republished/s              50 unsent/s
 APPLY    1,001 events/s        took p50 -, p99 -            - per batch
 LAG      1,234,567 messages    p50 -, p99 -                 oldest 61.5 s
 CHANGES  0 sent/s              unsent - batches             oldest -
-LEFT     2 failed              1 dead
+BACKLOG  2 failed              1 dead
 DATABASE waits 0.50/s   in use gateway 3/16
 LOST     1 connection to JetStream
-TROUBLE  messages are handed back, 2.5/s
+REQUEUED 2.5 messages/s
 
 OUTCOMES     APPLIED  DEAD
 events/s       1,000  0.50
@@ -164,41 +200,48 @@ SOURCE, PER s  DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  REFUSED
 stripe              1,254   1,200         50         0         2      1.5
 (unknown)            0.50       0          0         0         0     0.50
 
-no delivery since the start to 1 source`
-	if diff := cmp.Diff(want, strings.Join(clip(v.frame(endless), 200, 100), "\n")); diff != "" {
+no delivery since the start from 1 source`
+	if diff := cmp.Diff(want, strings.Join(fitLines(v.frame(unlimitedFrame), 200, 100), "\n")); diff != "" {
 		t.Error(diff)
 	}
-	small := clip(v.frame(endless), 20, 5)
+	small := fitLines(v.frame(unlimitedFrame), 20, 5)
 	if len(small) != 5 || small[0] != "postern top   12:00…" || !strings.HasPrefix(small[4], "... 18 lines more") {
 		t.Errorf("on a small screen: %q", small)
 	}
 }
 
-// crowded is what a gateway and a processor with many sources tell in a second: source n has n of everything, and large numbers stand
-// where there may be some.
-func crowded(t *testing.T, sources int) view {
+// busyView shows a gateway and a processor with many sources: source n has n of everything, and
+// other numbers are large.
+func busyView(t *testing.T, sources int) view {
 	t.Helper()
 	var gateway []string
 	for n := range sources {
 		name := fmt.Sprintf("%02d-source-with-a-long-name", n)
 		for _, result := range []string{"accepted", "rejected", "overloaded"} {
-			gateway = append(gateway, fmt.Sprintf("postern_deliveries_total{source=%q,result=%q} %d", name, result, 300*n+1))
+			gateway = append(gateway, fmt.Sprintf("postern_deliveries_total{source=%q,result=%q} %d", name, result,
+				300*n+1))
 		}
 		for _, result := range []string{"stored", "duplicate", "conflict"} {
-			gateway = append(gateway, fmt.Sprintf("postern_events_total{source=%q,result=%q} %d", name, result, 300*n+1))
+			gateway = append(gateway, fmt.Sprintf("postern_events_total{source=%q,result=%q} %d", name, result,
+				300*n+1))
 		}
-		gateway = append(gateway, fmt.Sprintf("postern_rejections_total{source=%q,reason=\"malformed_signature\"} %d", name, 300*n+1))
+		gateway = append(gateway, fmt.Sprintf("postern_rejections_total{source=%q,reason=\"malformed_signature\"} %d",
+			name, 300*n+1))
 	}
-	gateway = append(gateway, "postern_queue_deliveries 4096", "postern_queue_oldest_seconds 0.999", "postern_held_bytes 1e+09", "postern_stream_lag_messages 12345678",
-		"postern_stream_lag_seconds 12345", `postern_publishes_total{result="acknowledged"} 123456`, `postern_publishes_total{result="withheld"} 123456`,
+	gateway = append(gateway, "postern_queue_deliveries 4096", "postern_queue_oldest_seconds 0.999",
+		"postern_held_bytes 1e+09", "postern_stream_lag_messages 12345678",
+		"postern_stream_lag_seconds 12345", `postern_publishes_total{result="acknowledged"} 123456`,
+		`postern_publishes_total{result="withheld"} 123456`,
 		"postern_audited_events_total 123456")
-	processor := []string{"postern_failed_events 100000", "postern_dead_events 100000", "postern_changes_unsent_batches 100000", "postern_changes_unsent_seconds 12345"}
+	processor := []string{"postern_failed_events 100000", "postern_dead_events 100000",
+		"postern_changes_unsent_batches 100000", "postern_changes_unsent_seconds 12345"}
 	for _, status := range []string{"applied", "unchanged", "stale", "ignored", "ambiguous", "failed", "dead"} {
 		processor = append(processor, fmt.Sprintf("postern_outcomes_total{status=%q} 123456", status))
 	}
 	for _, role := range []string{"gateway", "processor", "operator", "registrar", "maintenance"} {
 		gateway = append(gateway, fmt.Sprintf("postern_database_connections{role=%q,state=\"in_use\"} 16", role),
-			fmt.Sprintf("postern_database_connections_limit{role=%q} 16", role), fmt.Sprintf("postern_database_waits_total{role=%q} 1000", role))
+			fmt.Sprintf("postern_database_connections_limit{role=%q} 16", role),
+			fmt.Sprintf("postern_database_waits_total{role=%q} 1000", role))
 	}
 	for _, name := range []string{"postern_ack_seconds", "postern_append_seconds"} {
 		gateway = append(gateway, slow(name)...)
@@ -206,30 +249,34 @@ func crowded(t *testing.T, sources int) view {
 	for _, name := range []string{"postern_apply_seconds", "postern_apply_lag_seconds"} {
 		processor = append(processor, slow(name)...)
 	}
-	return newView([]scrape{told("http://127.0.0.1:8081/metrics", 0, metricsPage(t)), told("http://127.0.0.1:8082/metrics", 0, metricsPage(t))},
-		[]scrape{told("http://127.0.0.1:8081/metrics", 1, metricsPage(t, gateway...)), told("http://127.0.0.1:8082/metrics", 1, metricsPage(t, processor...))})
+	return newView([]scrapeResult{scraped("http://127.0.0.1:8081/metrics", 0, metricsPage(t)),
+		scraped("http://127.0.0.1:8082/metrics", 0, metricsPage(t))},
+		[]scrapeResult{scraped("http://127.0.0.1:8081/metrics", 1, metricsPage(t, gateway...)),
+			scraped("http://127.0.0.1:8082/metrics", 1, metricsPage(t, processor...))})
 }
 
-// slow is a histogram of times that are long to write.
+// slow is a histogram with long durations.
 func slow(name string) []string {
-	return []string{"# TYPE " + name + " histogram", name + `_bucket{le="0.9"} 50`, name + `_bucket{le="119"} 100`, name + `_bucket{le="+Inf"} 100`,
+	return []string{"# TYPE " + name + " histogram", name + `_bucket{le="0.9"} 50`, name + `_bucket{le="119"} 100`,
+		name + `_bucket{le="+Inf"} 100`,
 		name + "_sum 100", name + "_count 100"}
 }
 
-// On the usual screen nothing that everybody needs is cut off, however many sources there are; of those the busiest stay.
-func TestUsualScreen(t *testing.T) {
+// On a normal screen the important lines are not cut off, whatever the number of sources, and the
+// busiest sources stay.
+func TestView_frameOnUsualScreen_fits(t *testing.T) {
 	t.Parallel()
-	v := crowded(t, 19)
+	v := busyView(t, 19)
 	const want = `postern top   12:00:01   rates over 1.0 s   2 of 2 processes
   http://127.0.0.1:8081/metrics   up -
   http://127.0.0.1:8082/metrics   up -
 INGEST   153,957 deliveries/s  ack p50 900 ms, p99 116.6 s  queue 4,096, 999 ms
-APPEND   - per batch           took p50 900 ms, p99 116.6 s  held 953.7 MiB
-STREAM   123,456 published/s   123,456 brought back/s       123,456 left out/s
+APPEND   - per batch           took p50 900 ms, p99 116.6 s  memory 953.7 MiB
+STREAM   123,456 published/s   123,456 republished/s        123,456 unsent/s
 APPLY    864,192 events/s      took p50 900 ms, p99 116.6 s  - per batch
 LAG      12,345,678 messages   p50 900 ms, p99 116.6 s      oldest 3h25m
 CHANGES  0 sent/s              unsent 100,000 batches       oldest 3h25m
-LEFT     100,000 failed        100,000 dead
+BACKLOG  100,000 failed        100,000 dead
 DATABASE waits 5,000/s   in use gateway 16/16, maintenance 16/16,
          operator 16/16, processor 16/16, registrar 16/16
 OUTCOMES     APPLIED  UNCHANGED    STALE  IGNORED  AMBIGUOUS   FAILED     DEAD
@@ -244,34 +291,36 @@ SOURCE, PER s         DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  REFUSED
 17-source-with-a-lo…      15,303   5,101      5,101     5,101     5,101    5,101
 16-source-with-a-lo…      14,403   4,801      4,801     4,801     4,801    4,801
 ... 16 lines more: enlarge the window, or use --once`
-	got := clip(v.frame(room{80, screenRejections}), 80, 24)
+	got := fitLines(v.frame(frameSize{80, screenRejections}), 80, 24)
 	if diff := cmp.Diff(want, strings.Join(got, "\n")); diff != "" {
 		t.Error(diff)
 	}
-	for _, l := range v.frame(room{80, screenRejections}) {
+	for _, l := range v.frame(frameSize{80, screenRejections}) {
 		if l := strings.TrimRight(l, " "); utf8.RuneCountInString(l) > 80 {
 			t.Errorf("wider than the screen: %q", l)
 		}
 	}
-	if all := strings.Join(v.frame(endless), "\n"); strings.Count(all, "-source-with-a-long-name ") != 2*19 || strings.Contains(all, "…") {
-		t.Errorf("something is missing where there is room:\n%s", all)
+	if all := strings.Join(v.frame(unlimitedFrame), "\n"); strings.Count(all, "-source-with-a-long-name ") != 2*19 ||
+		strings.Contains(all, "…") {
+		t.Errorf("an unlimited frame is cut:\n%s", all)
 	}
 }
 
-// What a hostile process says cannot drive the terminal.
-func TestFrameIsPlain(t *testing.T) {
+// Text from a hostile process cannot control the terminal.
+func TestView_frameWithControlCharacters_escapesThem(t *testing.T) {
 	t.Parallel()
-	p := metricsPage(t, "postern_deliveries_total{source=\"\x1b[2J\\n\",result=\"accepted\"} 1", "postern_outcomes_total{status=\"\x1b]0;x\"} 1")
-	v := newView([]scrape{told("a", 0, p)}, []scrape{told("a", 1, p)})
+	p := metricsPage(t, "postern_deliveries_total{source=\"\x1b[2J\\n\",result=\"accepted\"} 1",
+		"postern_outcomes_total{status=\"\x1b]0;x\"} 1")
+	v := newView([]scrapeResult{scraped("a", 0, p)}, []scrapeResult{scraped("a", 1, p)})
 	v.Processes[0].Error, v.Processes[0].Up = "\x1b[31m", false
-	for _, l := range v.frame(endless) {
+	for _, l := range v.frame(unlimitedFrame) {
 		if strings.ContainsAny(l, "\x1b\r") {
 			t.Errorf("control characters in %q", l)
 		}
 	}
 }
 
-func TestTopAsksEveryProcess(t *testing.T) {
+func TestTop_severalProcesses_readsAll(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -279,10 +328,14 @@ func TestTopAsksEveryProcess(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		fmt.Fprintf(w, "postern_build_info 1\npostern_deliveries_total{source=\"stripe\",result=\"accepted\"} %d\n", 1000*asked.Add(1))
+		fmt.Fprintf(w, "postern_build_info 1\npostern_deliveries_total{source=\"stripe\",result=\"accepted\"} %d\n",
+			1000*asked.Add(1))
 	}))
 	t.Cleanup(up.Close)
-	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "go_goroutines 1") }))
+	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprintln(w, "go_goroutines 1")
+	}))
 	t.Cleanup(foreign.Close)
 	gone := httptest.NewServer(nil)
 	gone.Close()
@@ -290,11 +343,13 @@ func TestTopAsksEveryProcess(t *testing.T) {
 		return execute(t.Context(), "", append([]string{"top", "--every", "100ms"}, args...)...)
 	}
 
-	top("--from", up.URL, "--from", gone.URL, "--from", foreign.URL).want(t, 0, "DOWN: connect: connection refused", "")
+	top("--from", up.URL, "--from", gone.URL, "--from", foreign.URL).want(t, 0,
+		"DOWN: connect: connection refused", "")
 	top("--from", strings.TrimPrefix(up.URL, "http://"), "--once").want(t, 0, "stripe", "")
-	top("--from", foreign.URL).want(t, 1, "DOWN: is no page of Postern's metrics", "no process answers")
-	top("--from", up.URL+"/elsewhere").want(t, 1, "DOWN: answers 404 Not Found", "no process answers")
-	top("--from", "ftp://x").want(t, 2, "", "is no URL of metrics")
+	top("--from", foreign.URL).want(t, 1, "DOWN: the response is not a page of Postern's metrics",
+		"no process responds")
+	top("--from", up.URL+"/elsewhere").want(t, 1, "DOWN: responds with 404 Not Found", "no process responds")
+	top("--from", "ftp://x").want(t, 2, "", "is not a valid URL")
 	top("--every", "1ms").want(t, 2, "", "too short")
 	top("--dir", t.TempDir()).want(t, 1, "", "or name processes with --from URL")
 
@@ -310,8 +365,8 @@ func TestTopAsksEveryProcess(t *testing.T) {
 	}
 }
 
-// With -o json a line follows the other until it is interrupted, which is no error.
-func TestTopGoesOnAsJSON(t *testing.T) {
+// With -o json it prints one line after another until it is interrupted, which is no error.
+func TestTop_json_printsIntervalsUntilInterrupted(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
 	enough := make(chan struct{})

@@ -24,48 +24,60 @@ import (
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
-// verifying are the flags of `postern verify`.
-type verifying struct {
+// verifyFlags are the flags of `postern verify`.
+type verifyFlags struct {
 	sample     int64
-	most       int
+	maxItems   int
 	wait       time.Duration
 	signatures bool
 	spools     []string
 }
 
 func newVerifyCommand(c *cli) *cobra.Command {
-	v := verifying{}
+	v := verifyFlags{}
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Compare all that is stored with what must hold of it",
-		Long: `Compare, in one view of the database and beside everything that runs, what is stored with what must hold of it: each key has its event, or retention has dropped
-its day; each event has its key, and its outcome or somebody who still works on it; bodies are what their fingerprints say; each object is what its base and
-its events make of it, deleted ones included; no effect was planned twice, or left where nobody goes on with it. It writes nothing. What is under way is told with its age, and is a violation only beyond --wait.
+		Short: "Verify the integrity of all stored data",
+		Long: `Verify the stored data in one snapshot of the database, while everything runs: each key
+has its event, or retention has dropped its day; each event has its key, and an outcome or pending
+work; bodies match their fingerprints; each object, deleted ones included, is the result of its
+retained object and its events; no effect was planned twice or is in a state that no process can
+leave. Nothing is written. Unfinished work is shown with its age, and is a violation only beyond
+--wait.
 
-Violations are named, --most of each kind, with what mends them, and make the exit status 1. How events are read is taken from --config FILE, as processors have it; of sources that are not in
-it, only keys, events and outcomes are compared, which is told. With --signatures the secrets must be in it too.
+Violations are listed with their repair, --most of each kind, and make the exit status 1. The
+configuration of sources is from --config FILE, as processors have it. For sources that are not in
+it, only keys, events and outcomes are checked, and the report says so. With --signatures the
+secrets must be in it too.
 
-What gateways have told of their spools is told too: what is in one waits since the oldest of it was acknowledged, or, where its gateway did not tell that, since the spool was last empty, and is a
-violation beyond --wait; of which nobody has told for ` + redaction.SpoolLate.String() + `, a note says so.
-The deliveries that the spool of a gateway on this machine holds are looked for in the log: those that are not there yet wait, and are a
-violation beyond --wait. A damaged file is one until it is removed, and so is a delivery that was set apart and is not in the log. The folder is only read, and its gateway may run meanwhile.
-The database knows the spools of gateways that run or were killed. The spool in the configuration of --config is looked into too.
---spool DIR, as often as there are folders, names others: those of gateways that were stopped, and of other machines.
+The reports of gateways about their spools are included. A delivery in a spool waits since it was
+acknowledged or, if its gateway did not report that time, since the spool was last empty. It is a
+violation beyond --wait. A note names spools without a report for ` + redaction.SpoolSilentAfter.String() + `.
+Deliveries in spools on this machine are searched in the log: those that are not there yet are waiting, and are a
+violation beyond --wait. A damaged file is a violation until it is removed, and so is a quarantined delivery that is not
+in the log. The folder is only read, and its gateway may run meanwhile. The database knows the spools of gateways that
+run or crashed. The spool in the configuration of --config is checked too. --spool DIR names others and may be repeated:
+those of stopped gateways and of other machines.
 
-The view is held until the end: meanwhile PostgreSQL cannot clean up rows that were replaced, and retention waits with the drop of a day.`,
+The snapshot is open until the end: meanwhile PostgreSQL cannot remove dead rows, and retention cannot drop a day.`,
 		Example: `  postern verify
   postern verify --sample 10000 -o json
   postern verify --signatures --config /etc/postern/gateway.yaml
   postern verify --spool /var/lib/postern/spool`,
 		Args: wantArgs(),
 	}
-	cmd.Flags().Int64Var(&v.sample, "sample", 0, "compare about so many objects and bodies, chosen at random (default all)")
-	cmd.Flags().IntVar(&v.most, "most", verify.DefaultMost, "name so many violations of a kind; all are counted")
-	cmd.Flags().DurationVar(&v.wait, "wait", verify.DefaultWait, "how long something may wait; 0s: for ever")
-	cmd.Flags().BoolVar(&v.signatures, "signatures", false, "prove stored deliveries again, as of their receipt")
-	cmd.Flags().StringArrayVar(&v.spools, "spool", nil, "look into this `folder` of a spool too, such as that of a gateway that was stopped; may be given several times")
+	cmd.Flags().Int64Var(&v.sample, "sample", 0, "check about this many objects and bodies, chosen at random "+
+		"(default all)")
+	cmd.Flags().IntVar(&v.maxItems, "most", verify.DefaultMaxItems,
+		"list at most this many violations of a kind; all are counted")
+	cmd.Flags().DurationVar(&v.wait, "wait", verify.DefaultMaxWait,
+		"maximum time that something may wait; 0s: no limit")
+	cmd.Flags().BoolVar(&v.signatures, "signatures", false, "verify the signatures of stored deliveries again, as of "+
+		"their receipt")
+	cmd.Flags().StringArrayVar(&v.spools, "spool", nil, "also check this `folder` of a spool, such as that of a "+
+		"stopped gateway; may be given several times")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if v.sample < 0 || v.most < 0 || v.wait < 0 {
+		if v.sample < 0 || v.maxItems < 0 || v.wait < 0 {
 			return usagef("--sample, --most and --wait are 0 or more")
 		}
 		return v.run(cmd, c)
@@ -73,7 +85,7 @@ The view is held until the end: meanwhile PostgreSQL cannot clean up rows that w
 	return cmd
 }
 
-func (v *verifying) run(cmd *cobra.Command, c *cli) error {
+func (v *verifyFlags) run(cmd *cobra.Command, c *cli) error {
 	ctx, errs := cmd.Context(), cmd.ErrOrStderr()
 	pool, err := c.connectAs(ctx, errs, operatorRole, verify.Connections)
 	if err != nil {
@@ -84,62 +96,67 @@ func (v *verifying) run(cmd *cobra.Command, c *cli) error {
 	if err != nil {
 		return err
 	}
-	tell, end := verifyProgress(errs)
+	tell, end := newVerifyProgress(errs)
 	o.Progress = tell
 	r, err := verify.Verify(ctx, o)
 	if end(); err != nil {
 		return err
 	}
-	return tellVerified(cmd.OutOrStdout(), c, r)
+	return printVerifyReport(cmd.OutOrStdout(), c, r)
 }
 
-func (v *verifying) options(ctx context.Context, c *cli, pool *pgxpool.Pool, errs io.Writer) (o verify.Options, err error) {
+func (v *verifyFlags) options(ctx context.Context, c *cli, pool *pgxpool.Pool, errs io.Writer) (o verify.Options,
+	err error) {
 	load := config.LoadSources
 	if v.signatures {
 		load = config.LoadDev
 	}
 	endpoints, err := c.endpoints(load)
-	if err != nil && (v.signatures || !errors.Is(err, errNoSources)) { // what is not compared then is told for each source
+	// the report names the sources that are not checked
+	if err != nil && (v.signatures || !errors.Is(err, errNoSources)) {
 		return o, err
 	}
 	known, err := events.RegisterSources(ctx, pool, nil)
 	if err != nil {
 		return o, err
 	}
-	spools, err := v.folders(ctx, c, pool, errs)
+	spools, err := v.spoolFolders(ctx, c, pool, errs)
 	if err != nil {
 		return o, err
 	}
-	return verify.Options{Pool: pool, Known: known, Sources: admin.Configured(endpoints, known), Sample: v.sample, Signatures: v.signatures, Most: v.most, Wait: v.wait, Spools: spools}, nil
+	return verify.Options{Pool: pool, Known: known, Sources: admin.ConfiguredSources(endpoints, known),
+		Sample:     v.sample,
+		Signatures: v.signatures, MaxItems: v.maxItems, MaxWait: v.wait, Spools: spools}, nil
 }
 
-// folders are those that the command names, that of the configuration, and those on this machine
-// that the database knows. A gateway that was stopped in order has removed its spool from there.
-func (v *verifying) folders(ctx context.Context, c *cli, pool *pgxpool.Pool, errs io.Writer) ([]string, error) {
+// spoolFolders returns the folders that the command names, the one of the configuration, and those
+// on this machine that the database knows. A gateway that stopped normally has removed its spool
+// from the database.
+func (v *verifyFlags) spoolFolders(ctx context.Context, c *cli, pool *pgxpool.Pool, errs io.Writer) ([]string, error) {
 	local, err := redaction.LocalSpools(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := config.LoadBeside(c.config)
+	cfg, err := config.LoadWithInstance(c.config)
 	if err != nil {
 		return nil, err
 	}
 	if dir := cfg.Ingest.Spool.Dir; dir != "" {
-		if name, err := spool.NameIn(dir); name != "" || err != nil { // else no gateway has used it
+		if name, err := spool.NameOfFolder(dir); name != "" || err != nil { // otherwise no gateway has used it
 			local = append(local, redaction.LocalSpool{Name: name, Dir: dir, Err: err})
 		}
 	}
 	seen := map[string]bool{}
 	for _, dir := range v.spools {
-		name, _ := spool.NameIn(dir) // verify tells what is wrong with the folder
+		name, _ := spool.NameOfFolder(dir) // verify reports what is wrong with the folder
 		seen[name] = true
 	}
 	folders := v.spools
 	for _, s := range local {
 		switch {
 		case s.Err != nil:
-			fmt.Fprintf(errs, "spool %s was not looked into: %v; run this command as the account of its gateway\n",
-				plain(cmp.Or(s.Name, s.Dir)), s.Err)
+			fmt.Fprintf(errs, "spool %s was not checked: %v; run this command with the account of its gateway\n",
+				escapeControl(cmp.Or(s.Name, s.Dir)), s.Err)
 		case !seen[s.Name]:
 			folders = append(folders, s.Dir)
 		}
@@ -148,30 +165,31 @@ func (v *verifying) folders(ctx context.Context, c *cli, pool *pgxpool.Pool, err
 	return folders, nil
 }
 
-// verifyProgress tells on a terminal how much was looked at, until the end.
-func verifyProgress(errs io.Writer) (tell func(what string, done, all int64), end func()) {
+// newVerifyProgress shows on a terminal how much is checked, until end.
+func newVerifyProgress(errs io.Writer) (tell func(what string, done, all int64), end func()) {
 	screen, ok := errs.(*terminal.Screen)
 	if !ok {
 		return nil, func() {}
 	}
 	var mu sync.Mutex
-	var told time.Time
+	var printedAt time.Time
 	return func(what string, done, all int64) {
 		mu.Lock()
 		defer mu.Unlock()
-		if time.Since(told) < 200*time.Millisecond {
+		if time.Since(printedAt) < 200*time.Millisecond {
 			return
 		}
-		told = time.Now()
+		printedAt = time.Now()
 		const width = 30
 		full := int(width * done / max(all, 1))
-		_ = screen.Line(fmt.Sprintf("[%s%s] %d of about %d %s", strings.Repeat("#", full), strings.Repeat(".", width-full), done, all, what))
+		_ = screen.Line(fmt.Sprintf("[%s%s] %d of about %d %s", strings.Repeat("#", full),
+			strings.Repeat(".", width-full), done, all, what))
 	}, func() { _ = screen.Line("") }
 }
 
-// tellVerified prints a report; the error says that there are violations.
-func tellVerified(out io.Writer, c *cli, r *verify.Report) error {
-	print := printVerified
+// printVerifyReport prints a report and returns an error if there are violations.
+func printVerifyReport(out io.Writer, c *cli, r *verify.Report) error {
+	print := printVerifyText
 	if c.output == "json" {
 		print = func(out io.Writer, r *verify.Report) error { return printJSON(out, r) }
 	}
@@ -179,28 +197,32 @@ func tellVerified(out io.Writer, c *cli, r *verify.Report) error {
 		return err
 	}
 	if n := r.Violations(); n > 0 {
-		return fmt.Errorf("%s of %s", counted(int(n), "violation"), counted(len(r.Findings), "kind"))
+		return fmt.Errorf("%s of %s", countOf(int(n), "violation"), countOf(len(r.Findings), "kind"))
 	}
 	return nil
 }
 
-func printVerified(out io.Writer, r *verify.Report) error {
+func printVerifyText(out io.Writer, r *verify.Report) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "as of\t%s\n", r.At)
-	for _, what := range []string{"keys", "events", "outcomes", "bodies", "signatures", "objects", "effects", "spooled"} {
-		if n, ok := r.Looked[what]; ok {
+	for _, what := range []string{"keys", "events", "outcomes", "bodies", "signatures", "objects", "effects",
+		"spooled"} {
+		if n, ok := r.Checked[what]; ok {
 			fmt.Fprintf(w, "%s\t%d\n", what, n)
 		}
 	}
 	for i := range r.Spools {
 		s := &r.Spools[i]
-		fmt.Fprintf(w, "spool\t%s: %s with %d deliveries, %d in the log, %d not yet\n", plain(s.Dir), counted(len(s.Files), "file"), s.Deliveries, s.InLog, s.Waiting)
+		fmt.Fprintf(w, "spool\t%s: %s with %d deliveries, %d in the log, %d not yet\n", escapeControl(s.Dir),
+			countOf(len(s.Files), "file"), s.Deliveries, s.InLog, s.Waiting)
 	}
 	for _, wait := range r.Waiting {
-		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", plain(wait.What), wait.Count, wait.Since, time.Duration(wait.Seconds*float64(time.Second)).Round(time.Second))
+		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", escapeControl(wait.What),
+			wait.Count, wait.Since,
+			time.Duration(wait.Seconds*float64(time.Second)).Round(time.Second))
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintf(w, "note\t%s\n", plain(note))
+		fmt.Fprintf(w, "note\t%s\n", escapeControl(note))
 	}
 	if len(r.Findings) == 0 {
 		fmt.Fprintln(w, "violations\tnone")
@@ -235,19 +257,19 @@ var spoolFiles = []column[verify.SpoolFile]{
 	}},
 	{"DAMAGED", func(f verify.SpoolFile) string { return strconv.Itoa(f.Damaged) }},
 	{"TORN", func(f verify.SpoolFile) string { return map[bool]string{true: "yes", false: "no"}[f.Torn] }},
-	{"WHAT BECOMES OF IT", func(f verify.SpoolFile) string { return f.Then }},
+	{"NEXT STEP", func(f verify.SpoolFile) string { return f.NextStep }},
 }
 
-// printSpool prints the files of a spool; nothing where there are none.
+// printSpool prints the files of a spool, if there are any.
 func printSpool(out io.Writer, s *verify.Spool) error {
 	if len(s.Files) == 0 {
 		return nil
 	}
-	fmt.Fprintf(out, "\nspool %s\n", plain(s.Dir))
-	return (&sink[verify.SpoolFile]{out: out, columns: spoolFiles}).add(s.Files)
+	fmt.Fprintf(out, "\nspool %s\n", escapeControl(s.Dir))
+	return (&listPrinter[verify.SpoolFile]{out: out, columns: spoolFiles}).add(s.Files)
 }
 
-var offenders = []column[verify.Item]{
+var violationColumns = []column[verify.Item]{
 	{"EVENT", func(i verify.Item) string {
 		if i.Event == 0 {
 			return ""
@@ -257,24 +279,24 @@ var offenders = []column[verify.Item]{
 	{"SOURCE", func(i verify.Item) string { return i.Source }},
 	{"ACCOUNT", func(i verify.Item) string { return i.Account }},
 	{"OBJECT", func(i verify.Item) string { return strings.TrimSpace(i.ObjectType + " " + i.ObjectID) }},
-	{"WHAT", func(i verify.Item) string { return i.Detail }},
-	{"MENDED BY", func(i verify.Item) string { return i.Mend }},
+	{"DETAIL", func(i verify.Item) string { return i.Detail }},
+	{"REPAIR", func(i verify.Item) string { return i.Repair }},
 }
 
-var spoolOffenders = []column[verify.Item]{
+var spoolViolationColumns = []column[verify.Item]{
 	{"FILE", func(i verify.Item) string { return i.File }},
 	{"SOURCE", func(i verify.Item) string { return i.Source }},
-	{"WHAT", func(i verify.Item) string { return i.Detail }},
-	{"MENDED BY", func(i verify.Item) string { return i.Mend }},
+	{"DETAIL", func(i verify.Item) string { return i.Detail }},
+	{"REPAIR", func(i verify.Item) string { return i.Repair }},
 }
 
 func printFinding(out io.Writer, f *verify.Finding) error {
-	fmt.Fprintf(out, "\n%s: %d\n%s\nWhat mends it: %s\n", f.Kind, f.Count, f.Means, f.Mend)
-	columns := offenders
+	fmt.Fprintf(out, "\n%s: %d\n%s\nRepair: %s\n", f.Kind, f.Count, f.Meaning, f.Repair)
+	columns := violationColumns
 	if len(f.Items) > 0 && f.Items[0].File != "" {
-		columns = spoolOffenders
+		columns = spoolViolationColumns
 	}
-	s := &sink[verify.Item]{out: out, columns: columns}
+	s := &listPrinter[verify.Item]{out: out, columns: columns}
 	if err := s.add(f.Items); err != nil {
 		return err
 	}

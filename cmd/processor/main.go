@@ -1,4 +1,5 @@
-// Command processor applies stored events to the mirror, newer only, and makes sure that none is forgotten.
+// Command processor applies stored events to the mirror of the provider's objects. An older state
+// never overwrites a newer one. It also publishes lost events again.
 package main
 
 import (
@@ -10,5 +11,6 @@ import (
 )
 
 func main() {
-	os.Exit(app.Daemon("processor", app.Options{Processor: true, AdminListen: config.DefaultProcessorListen}, os.Args[1:], terminal.Writer(os.Stderr)))
+	os.Exit(app.Daemon("processor", app.Options{Processor: true, AdminListen: config.DefaultProcessorListen},
+		os.Args[1:], terminal.Writer(os.Stderr)))
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds the image from this checkout with the local Go; nothing is fetched from a registry.
 # usage: deploy/container/build.sh [IMAGE]
-#   IMAGE    the argument, else the variable IMAGE, else localhost/postern:latest; with buildah or podman also oci-archive:FILE:NAME
-#   ENGINE   the command to build with; default the first that is installed of buildah, podman and docker
-#   GOARCH   another architecture than this machine's, e.g. arm64
+#   IMAGE    default: the variable IMAGE, then localhost/postern:latest; with buildah or podman also
+#            oci-archive:FILE:NAME
+#   ENGINE   command to build with; default: the first installed one of buildah, podman and docker
+#   GOARCH   architecture of the image, e.g. arm64; default: this machine's
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -25,10 +26,11 @@ if git rev-parse --verify --quiet HEAD >/dev/null 2>&1; then
   revision=$(git rev-parse HEAD)
   version=$(git describe --tags --always --dirty)
 fi
-options=(--file deploy/container/Containerfile --tag "${1:-${IMAGE:-localhost/postern:latest}}" --platform "linux/${GOARCH:-$(go env GOARCH)}"
+options=(--file deploy/container/Containerfile --tag "${1:-${IMAGE:-localhost/postern:latest}}"
+  --platform "linux/${GOARCH:-$(go env GOARCH)}"
   --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
 if [[ $engine != docker* ]]; then
-  # The same checkout makes the same image, whenever it is built.
+  # The same checkout gives the same image at any time.
   options+=(--timestamp "$(git log -1 --format=%ct 2>/dev/null || date +%s)")
 fi
 $engine build "${options[@]}" "$stage"

@@ -1,5 +1,6 @@
-// Command consume-go does something whenever a Stripe subscription changes: the smallest consumer of Postern's change feed.
-// It knows the feed's contract (docs/feeds.md) and nothing else of Postern.
+// Command consume-go does something whenever a Stripe subscription changes: the smallest consumer
+// of Postern's change feed. It knows the feed's contract (docs/feeds.md) and nothing else of
+// Postern.
 package main
 
 import (
@@ -24,8 +25,9 @@ type change struct {
 	State           struct{ Status string }
 }
 
-// consume calls act for every change of a subscription that is newer than the last one acted upon, and acknowledges after
-// act has succeeded. What act refuses comes again after 5 s. It returns when ctx ends or the consumer is lost.
+// consume calls act for every change of a subscription that is newer than the last one acted upon,
+// and acknowledges after act has succeeded. What act refuses comes again after 5 s. It returns when
+// ctx ends or the consumer is lost.
 func consume(ctx context.Context, js jetstream.JetStream, act func(change) error) error {
 	consumer, err := js.CreateOrUpdateConsumer(ctx, "POSTERN_CHANGES", jetstream.ConsumerConfig{
 		Durable: "consume-go", FilterSubject: "postern.changes.*.subscription", AckPolicy: jetstream.AckExplicitPolicy,

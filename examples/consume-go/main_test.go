@@ -36,7 +36,8 @@ func setup(t *testing.T) *testBundle {
 	b.cfg.Database.URL, b.cfg.NATS.URL = config.URL(testkit.Database(t).URL), config.URL(server.URL)
 	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	var err error
-	b.app, err = app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Gateway: true, Processor: true})
+	b.app, err = app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Gateway: true,
+		Processor: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func (b *testBundle) post(t *testing.T, eventType string, n int, at time.Time) {
 		if s.Type != eventType {
 			continue
 		}
-		varied, err := stripe.Vary(s, n, at, false)
+		varied, err := stripe.MakeVariant(s, n, at, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +76,8 @@ func (b *testBundle) post(t *testing.T, eventType string, n int, at time.Time) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+b.app.Addr()+"/webhooks/stripe", bytes.NewReader(d.Body))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+b.app.Addr()+"/webhooks/stripe",
+			bytes.NewReader(d.Body))
 		if err != nil {
 			t.Fatal(err)
 		}

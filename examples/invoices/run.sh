@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# 250 invoices are imported in five pages, and the 50 that are overdue are reminded. Postern is killed on page 3; run again, there is no invoice twice, and no mail.
+# Imports 250 invoices in five pages and sends a reminder for each of the 50 that are overdue.
+# Postern is killed on page 3. After the restart there is no invoice and no mail twice.
 . "$(dirname "$0")/../common.sh"
 build ./cmd/postern ./examples/sink ./examples/invoices/billing
 export BILLING_SECRET=secret-of-the-webhooks-0123456789 BILLING_API_KEY=key-of-the-billing-api
 
-say "a billing service that does not answer when it is first asked for page 3, and a mail server that takes some mails and says so to nobody"
+say "start a billing service that does not answer the first request for page 3, and a mail server that accepts" \
+  "some mails without a reply"
 serve billing "$bin/billing" -listen 127.0.0.1:0 -hold 3
 export BILLING_API=$url
 serve sink "$bin/sink" -listen 127.0.0.1:0 -smtp 127.0.0.1:0
@@ -15,19 +17,22 @@ curl -fsS -X POST "$SINK_URL/-/faults?fault=acts_drops&path=/smtp&times=3"
 curl -fsS -X POST "$SINK_URL/-/faults?fault=acts_hangs&path=/smtp&times=2"
 start_postern
 
-say "the import, up to page 3"
+say "import up to page 3"
 postern reconcile billing --type invoice --no-wait
-holding() { [[ $(curl -fsS "$BILLING_API/-/holding") == 1 && $(curl -fsS "$SINK_URL/-/hanging") == 2 && $(curl -fsS "$SINK_URL/-/did" | wc -l) == 20 ]]; }
+holding() {
+  [[ $(curl -fsS "$BILLING_API/-/holding") == 1 && $(curl -fsS "$SINK_URL/-/hanging") == 2 &&
+    $(curl -fsS "$SINK_URL/-/did" | wc -l) == 20 ]]
+}
 eventually holding
 kill_postern
 echo "$(curl -fsS "$SINK_URL/-/did" | wc -l) mails were sent"
 
-say "run again: the import goes on where it was, and the mails too, once the time of the dead process is over, which takes 50 seconds"
+say "restart: the import continues, and the mails too, when the lease of the dead process is over (50 seconds)"
 start_postern
 postern reconcile billing --type invoice
 eventually all_done 50
 
-say "and once more, all of it"
+say "import everything once more"
 postern reconcile billing --type invoice --full
 all_done 50 || die "there are other reminders than the 50"
 
@@ -36,5 +41,6 @@ postern objects list --source billing --limit 1000 | tail -n +2 | awk '{print $4
 curl -fsS "$SINK_URL/-/did" >"$work/did"
 echo "$(wc -l <"$work/invoices") invoices, $(sort -u "$work/invoices" | wc -l) different ones"
 echo "$(awk '{n += $1} END {print n}' "$work/did") mails, $(wc -l <"$work/did") different ones"
-[[ $(wc -l <"$work/invoices") == 250 && $(sort -u "$work/invoices" | wc -l) == 250 ]] || die "not 250 invoices, each once"
+[[ $(wc -l <"$work/invoices") == 250 && $(sort -u "$work/invoices" | wc -l) == 250 ]] ||
+  die "not 250 invoices, each once"
 [[ $(wc -l <"$work/did") == 50 && $(grep -vc '^1 ' "$work/did") == 0 ]] || die "not 50 mails, each once"

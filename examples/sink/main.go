@@ -1,5 +1,6 @@
-// Command sink plays the other sides of the examples, each below a path of its own: mail, accounting, a store, or whatever it is called as. It does what it is asked, counts it, and goes wrong when it is told to.
-// README.md has its commands.
+// Command sink plays the other sides of the examples, each below a path of its own: mail,
+// accounting, a store, or whatever it is called as. It does what it is asked, counts it, and goes
+// wrong when it is told to. README.md has its commands.
 package main
 
 import (
@@ -26,7 +27,7 @@ func main() {
 }
 
 func run(listen, smtp string, ignores []string) error {
-	desk := &sink.Desk{Ignores: ignores}
+	desk := &sink.Server{IgnoresKeys: ignores}
 	ended := make(chan error, 2)
 	if smtp != "" {
 		l, err := net.Listen("tcp", smtp)

@@ -27,14 +27,14 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 type testBundle struct {
 	db       *testkit.DB
 	operator *pgxpool.Pool
-	keeper   *access.Keeper
+	cache    *access.TokenCache
 }
 
 func setup(t *testing.T) *testBundle {
 	t.Helper()
 	b := &testBundle{db: testkit.Database(t)}
 	b.operator = b.db.Role(t, "operator")
-	b.keeper = &access.Keeper{DB: b.operator, Logger: testkit.Logger(t)}
+	b.cache = &access.TokenCache{DB: b.operator, Logger: testkit.Logger(t)}
 	return b
 }
 
@@ -47,23 +47,25 @@ func (b *testBundle) create(t *testing.T, name string, role access.Role, expires
 	return secret
 }
 
-// check asks a keeper that knows nothing yet.
+// check uses a new cache without any tokens.
 func (b *testBundle) check(t *testing.T, secret string) (string, access.Role, error) {
-	return (&access.Keeper{DB: b.operator}).Check(t.Context(), secret)
+	return (&access.TokenCache{DB: b.operator}).Check(t.Context(), secret)
 }
 
-func TestATokenIsTakenForWhatItIs(t *testing.T) {
+func TestTokenCache_token_returnsNameAndRole(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	reader, operator := b.create(t, "grafana", access.Reader, time.Time{}), b.create(t, "deploy", access.Operator, time.Now().Add(time.Hour))
+	reader, operator := b.create(t, "grafana", access.Reader, time.Time{}), b.create(t, "deploy", access.Operator,
+		time.Now().Add(time.Hour))
 	for secret, want := range map[string]string{reader: "grafana reader", operator: "deploy operator"} {
-		name, role, err := b.keeper.Check(t.Context(), secret)
+		name, role, err := b.cache.Check(t.Context(), secret)
 		if got := fmt.Sprint(name, " ", role); err != nil || got != want {
 			t.Errorf("%s, %v; want %s", got, err, want)
 		}
 	}
-	for _, wrong := range []string{"", "postern_", reader[:len(reader)-1], reader + "A", strings.ToLower(reader), "x" + reader, reader[:len(reader)-1] + "!"} {
-		if _, _, err := b.keeper.Check(t.Context(), wrong); !errors.Is(err, access.ErrUnknown) {
+	for _, wrong := range []string{"", "postern_", reader[:len(reader)-1], reader + "A", strings.ToLower(reader),
+		"x" + reader, reader[:len(reader)-1] + "!"} {
+		if _, _, err := b.cache.Check(t.Context(), wrong); !errors.Is(err, access.ErrUnknown) {
 			t.Errorf("%q: %v", wrong, err)
 		}
 	}
@@ -72,12 +74,12 @@ func TestATokenIsTakenForWhatItIs(t *testing.T) {
 	}
 }
 
-// Whoever steals a dump of the database finds no token in it.
-func TestNoSecretIsStored(t *testing.T) {
+// A dump of the database contains no token.
+func TestCreate_secret_isNotStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	secret := b.create(t, "one", access.Reader, time.Time{})
-	if _, _, err := b.keeper.Check(t.Context(), secret); err != nil {
+	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
 	dump, err := exec.CommandContext(t.Context(), "pg_dump", "--data-only", "--dbname", b.db.URL).Output()
@@ -90,15 +92,16 @@ func TestNoSecretIsStored(t *testing.T) {
 	}
 }
 
-func TestRevocation(t *testing.T) {
+func TestRevoke_token_isRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	secret := b.create(t, "gone", access.Operator, time.Time{})
-	if _, _, err := b.keeper.Check(t.Context(), secret); err != nil {
+	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
 	revoked, err := access.Revoke(t.Context(), b.operator, "gone")
-	if err != nil || revoked.InForce || revoked.RevokedAt.IsZero() || revoked.UsedOn != time.Now().UTC().Format(time.DateOnly) {
+	if err != nil || revoked.InForce || revoked.RevokedAt.IsZero() ||
+		revoked.UsedOn != time.Now().UTC().Format(time.DateOnly) {
 		t.Errorf("%+v, %v", revoked, err)
 	}
 	again, err := access.Revoke(t.Context(), b.operator, "gone")
@@ -108,8 +111,8 @@ func TestRevocation(t *testing.T) {
 	if _, _, err := b.check(t, secret); !errors.Is(err, access.ErrUnknown) {
 		t.Errorf("a new process takes a revoked token: %v", err)
 	}
-	testkit.Eventually(t, 30*time.Second, func() error { // access.Freshness
-		if _, _, err := b.keeper.Check(t.Context(), secret); !errors.Is(err, access.ErrUnknown) {
+	testkit.Eventually(t, 30*time.Second, func() error { // access.MaxStaleness
+		if _, _, err := b.cache.Check(t.Context(), secret); !errors.Is(err, access.ErrUnknown) {
 			return fmt.Errorf("a process that knew it still takes it: %v", err)
 		}
 		return nil
@@ -119,25 +122,25 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// What expires is refused at that moment, also by whoever has read it before.
-func TestExpiry(t *testing.T) {
+// An expired token is rejected immediately, also if it is cached.
+func TestTokenCache_expiredToken_isRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	end := time.Now().Add(time.Hour)
 	secret := b.create(t, "short", access.Reader, end)
 	now := end.Add(-time.Second)
-	b.keeper.Now = func() time.Time { return now }
-	if _, _, err := b.keeper.Check(t.Context(), secret); err != nil {
+	b.cache.Now = func() time.Time { return now }
+	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	b.db.Exec(t, `ALTER TABLE tokens RENAME TO elsewhere`) // what it knows is fresh, so it does not look
+	b.db.Exec(t, `ALTER TABLE tokens RENAME TO elsewhere`) // the cache is up to date, so it does not read again
 	now = end
-	if _, _, err := b.keeper.Check(t.Context(), secret); !errors.Is(err, access.ErrUnknown) {
+	if _, _, err := b.cache.Check(t.Context(), secret); !errors.Is(err, access.ErrUnknown) {
 		t.Errorf("an expired token: %v", err)
 	}
 }
 
-func TestWhatCannotBeMade(t *testing.T) {
+func TestCreate_wrongValues_areRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.create(t, "one", access.Reader, time.Time{})
@@ -148,19 +151,22 @@ func TestWhatCannotBeMade(t *testing.T) {
 		name, role, want string
 		expires          time.Time
 	}{
-		{"one", "reader", "there is or was a token one", time.Time{}},
+		{"one", "reader", "a token one exists or existed", time.Time{}},
 		{"", "reader", "write lower case", time.Time{}},
 		{"Two", "reader", "write lower case", time.Time{}},
 		{"two", "", "write reader or operator", time.Time{}},
 		{"two", "root", "write reader or operator", time.Time{}},
-		{"two", "reader", "is past", time.Now().Add(-time.Second)},
+		{"two", "reader", "is in the past", time.Now().Add(-time.Second)},
 	} {
-		if _, _, err := access.Create(t.Context(), b.operator, tc.name, access.Role(tc.role), "ada", tc.expires); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), tc.want) {
+		if _, _, err := access.Create(t.Context(), b.operator, tc.name, access.Role(tc.role), "ada",
+			tc.expires); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 	}
-	b.db.Exec(t, `INSERT INTO tokens (name, role, digest, made_by) SELECT 'n' || n, 'reader', sha256(n::text::bytea), '' FROM generate_series(1, 1000) n`)
-	if _, _, err := access.Create(t.Context(), b.operator, "more", access.Reader, "ada", time.Time{}); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), "revoke some first") {
+	b.db.Exec(t, `INSERT INTO tokens (name, role, digest, made_by) SELECT 'n' || n, 'reader', sha256(n::text::bytea), ''
+		FROM generate_series(1, 1000) n`)
+	if _, _, err := access.Create(t.Context(), b.operator, "more", access.Reader, "ada", time.Time{}); !errors.Is(err,
+		events.ErrInvalid) || !strings.Contains(err.Error(), "revoke some first") {
 		t.Errorf("one too many: %v", err)
 	}
 	page, err := access.List(t.Context(), b.operator, "", 0)
@@ -169,19 +175,19 @@ func TestWhatCannotBeMade(t *testing.T) {
 	}
 }
 
-// Without the database nobody is let in: what was known may be revoked.
-func TestWithoutTheDatabase(t *testing.T) {
+// Without the database every caller is rejected, because a cached token may be revoked.
+func TestTokenCache_databaseUnavailable_rejectsAll(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	secret := b.create(t, "one", access.Reader, time.Time{})
 	b.db.Exec(t, `ALTER TABLE tokens RENAME TO elsewhere`)
 	if _, _, err := b.check(t, secret); err == nil || errors.Is(err, access.ErrUnknown) {
-		t.Errorf("taken, or said to be unknown: %v", err)
+		t.Errorf("accepted, or reported as unknown: %v", err)
 	}
 }
 
-// While the database hangs, callers wait for one look together, and not each for one of their own.
-func TestAHangingDatabaseIsAskedOnce(t *testing.T) {
+// While the database is stalled, waiting callers share one read.
+func TestTokenCache_stalledDatabase_isReadOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	secret := b.create(t, "one", access.Reader, time.Time{})
@@ -193,12 +199,13 @@ func TestAHangingDatabaseIsAskedOnce(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), `LOCK TABLE tokens`); err != nil {
 		t.Fatal(err)
 	}
-	asked := &counted{DB: b.operator}
-	b.keeper.DB = asked
+	asked := &countingDB{DB: b.operator}
+	b.cache.DB = asked
 	now := time.Now()
-	b.keeper.Now = func() time.Time { return now.Add(time.Duration(asked.n.Load()) * 2 * time.Second) } // each look takes 2 s
+	// each read takes 2 s
+	b.cache.Now = func() time.Time { return now.Add(time.Duration(asked.n.Load()) * 2 * time.Second) }
 	for range 10 {
-		if _, _, err := b.keeper.Check(t.Context(), secret); err == nil || errors.Is(err, access.ErrUnknown) {
+		if _, _, err := b.cache.Check(t.Context(), secret); err == nil || errors.Is(err, access.ErrUnknown) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -207,31 +214,33 @@ func TestAHangingDatabaseIsAskedOnce(t *testing.T) {
 	}
 }
 
-// counted counts what a keeper asks.
-type counted struct {
+// countingDB counts the queries of a cache.
+type countingDB struct {
 	postgres.DB
 	n atomic.Int64
 }
 
-func (c *counted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+func (c *countingDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	defer c.n.Add(1)
 	return c.DB.Query(ctx, sql, args...)
 }
 
-// The day of the last use is one write, whatever the number of requests, and guesses cost no query at all.
-func TestUsedByDay(t *testing.T) {
+// The day of last use is written once, whatever the number of requests. Wrong tokens cause no
+// query.
+func TestTokenCache_use_isRecordedDaily(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	secret := b.create(t, "one", access.Reader, time.Time{})
 	b.db.Exec(t, `CREATE TABLE writes (n int); GRANT INSERT ON writes TO postern_operator;
-		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO postern.writes VALUES (1); RETURN NEW; END';
+		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+			'BEGIN INSERT INTO postern.writes VALUES (1); RETURN NEW; END';
 		CREATE TRIGGER note BEFORE UPDATE ON tokens FOR EACH ROW EXECUTE FUNCTION note()`)
 	for range 50 {
-		if _, _, err := b.keeper.Check(t.Context(), secret); err != nil {
+		if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := b.db.Rows(t, `SELECT count(*)::text FROM writes`); got[0] != "1" {
+	if got := b.db.QueryStrings(t, `SELECT count(*)::text FROM writes`); got[0] != "1" {
 		t.Errorf("%s writes for a day's requests", got[0])
 	}
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// maxInForce bounds the tokens that are in force at once: every process keeps their digests in memory.
+// maxInForce limits the number of valid tokens, because every process keeps their digests in
+// memory.
 const maxInForce = 1000
 
-// inForceSQL is a condition on a token t.
+// inForceSQL is the condition for a valid token t.
 const inForceSQL = `t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_now())`
 
 const createSQL = `
@@ -24,29 +25,34 @@ INSERT INTO tokens (name, role, digest, made_by, expires_at)
 SELECT $1, $2, $3, $4, $5::timestamptz WHERE (SELECT count(*) FROM tokens t WHERE ` + inForceSQL + `) < $6
 ON CONFLICT (name) DO NOTHING RETURNING made_at`
 
-const knownSQL = `SELECT EXISTS (SELECT FROM tokens WHERE name = $1)`
+const tokenExistsSQL = `SELECT EXISTS (SELECT FROM tokens WHERE name = $1)`
 
 var tokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 
-// Create makes a token and returns its secret, which nobody can be told again; expires zero: it never does. Errors: events.ErrInvalid.
-func Create(ctx context.Context, db postgres.DB, name string, role Role, by string, expires time.Time) (secret string, t *Token, err error) {
+// Create creates a token and returns its secret, which cannot be read again. A zero expires means
+// that it never expires. Errors: events.ErrInvalid.
+func Create(ctx context.Context, db postgres.DB, name string, role Role, by string, expires time.Time) (secret string,
+	t *Token, err error) {
 	switch {
 	case !tokenName.MatchString(name):
-		return "", nil, fmt.Errorf("%w: token name %q: write lower case, digits, - _ and ., at most 63 characters", events.ErrInvalid, name)
+		return "", nil, fmt.Errorf("%w: token name %q: write lower case, digits, - _ and ., at most 63 characters",
+			events.ErrInvalid, name)
 	case role != Reader && role != Operator:
 		return "", nil, fmt.Errorf("%w: role %q: write reader or operator", events.ErrInvalid, role)
-	case expired(expires, time.Now()):
-		return "", nil, fmt.Errorf("%w: token %s would expire at %s, which is past", events.ErrInvalid, name, events.Instant{Time: expires})
+	case isExpired(expires, time.Now()):
+		return "", nil, fmt.Errorf("%w: token %s would expire at %s, which is in the past", events.ErrInvalid, name,
+			events.Instant{Time: expires})
 	}
 	secret = newSecret()
 	var at *time.Time
 	if !expires.IsZero() {
 		at = &expires
 	}
-	t = &Token{Name: name, Role: role, MadeBy: events.Text(by), ExpiresAt: events.Instant{Time: expires}, InForce: true}
+	t = &Token{Name: name, Role: role, MadeBy: events.SanitizeText(by), ExpiresAt: events.Instant{Time: expires},
+		InForce: true}
 	err = db.QueryRow(ctx, createSQL, name, role, digest(secret), t.MadeBy, at, maxInForce).Scan(&t.MadeAt.Time)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil, whyNot(ctx, db, name)
+		return "", nil, createError(ctx, db, name)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("create token %s: %w", name, err)
@@ -54,21 +60,23 @@ func Create(ctx context.Context, db postgres.DB, name string, role Role, by stri
 	return secret, t, nil
 }
 
-// whyNot says why a token was not made.
-func whyNot(ctx context.Context, db postgres.DB, name string) error {
-	var known bool
-	if err := db.QueryRow(ctx, knownSQL, name).Scan(&known); err != nil {
+// createError returns the reason why a token was not created.
+func createError(ctx context.Context, db postgres.DB, name string) error {
+	var exists bool
+	if err := db.QueryRow(ctx, tokenExistsSQL, name).Scan(&exists); err != nil {
 		return fmt.Errorf("create token %s: %w", name, err)
 	}
-	if known {
-		return fmt.Errorf("%w: there is or was a token %s: give another name, so that the audit tells them apart", events.ErrInvalid, name)
+	if exists {
+		return fmt.Errorf("%w: a token %s exists or existed: choose another name, so that the audit stays unambiguous",
+			events.ErrInvalid, name)
 	}
-	return fmt.Errorf("%w: %d tokens are in force already: revoke some first", events.ErrInvalid, maxInForce)
+	return fmt.Errorf("%w: %d tokens are valid already: revoke some first", events.ErrInvalid, maxInForce)
 }
 
 const revokeSQL = `UPDATE tokens SET revoked_at = clock_now() WHERE name = $1 AND revoked_at IS NULL`
 
-// Revoke takes a token back for good; every process refuses it within Freshness. One that is revoked stays as it is. Errors: events.ErrNotFound.
+// Revoke revokes a token permanently. Every process rejects it within MaxStaleness. A token that is
+// already revoked stays unchanged. Errors: events.ErrNotFound.
 func Revoke(ctx context.Context, db postgres.DB, name string) (*Token, error) {
 	if _, err := db.Exec(ctx, revokeSQL, name); err != nil {
 		return nil, fmt.Errorf("revoke token %s: %w", name, err)
@@ -83,14 +91,16 @@ func Revoke(ctx context.Context, db postgres.DB, name string) (*Token, error) {
 	return &all[0], nil
 }
 
-const tokenColumns = `t.name, t.role, t.made_at, t.made_by, t.expires_at, t.revoked_at, coalesce(t.used_on::text, ''), ` + inForceSQL
+const tokenColumns = `t.name, t.role, t.made_at, t.made_by, t.expires_at, t.revoked_at, ` +
+	`coalesce(t.used_on::text, ''), ` + inForceSQL
 
 const (
 	listSQL = `SELECT ` + tokenColumns + ` FROM tokens t WHERE t.name > $1 ORDER BY t.name LIMIT $2`
 	showSQL = `SELECT ` + tokenColumns + ` FROM tokens t WHERE t.name = $1`
 )
 
-// List returns a page of tokens by name, also of those that are not in force any more. Errors: events.ErrInvalid.
+// List returns a page of tokens by name, including those that are no longer valid. Errors:
+// events.ErrInvalid.
 func List(ctx context.Context, db postgres.DB, cursor string, limit int) (events.Page[Token], error) {
 	var page events.Page[Token]
 	limit, err := events.PageSize(limit)
@@ -118,14 +128,14 @@ func query(ctx context.Context, db postgres.DB, sql string, args ...any) ([]Toke
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
 		var expires, revoked *time.Time
 		err = row.Scan(&t.Name, &t.Role, &t.MadeAt.Time, &t.MadeBy, &expires, &revoked, &t.UsedOn, &t.InForce)
-		t.ExpiresAt, t.RevokedAt = events.Optionally(expires), events.Optionally(revoked)
+		t.ExpiresAt, t.RevokedAt = events.OptionalInstant(expires), events.OptionalInstant(revoked)
 		return t, err
 	})
 }
 
 const countSQL = `SELECT count(*) FROM tokens t WHERE ` + inForceSQL
 
-// InForce is how many tokens are taken now.
+// InForce returns the number of valid tokens.
 func InForce(ctx context.Context, db postgres.DB) (n int, err error) {
 	if err := db.QueryRow(ctx, countSQL).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count tokens: %w", err)
@@ -133,7 +143,7 @@ func InForce(ctx context.Context, db postgres.DB) (n int, err error) {
 	return n, nil
 }
 
-// Statements are all SQL statements of this package, for the test that prepares each.
+// Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return []string{createSQL, knownSQL, revokeSQL, listSQL, showSQL, countSQL, readSQL, usedSQL}
+	return []string{createSQL, tokenExistsSQL, revokeSQL, listSQL, showSQL, countSQL, readSQL, recordUseSQL}
 }

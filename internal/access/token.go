@@ -1,4 +1,6 @@
-// Package access says who may ask the admin interface, and for what: bearer tokens and their roles.
+// Package access manages the bearer tokens of the admin API and their roles. The admin API checks
+// tokens with it, and the postern command creates and revokes them. It stores only digests, never a
+// token's secret.
 package access
 
 import (
@@ -11,40 +13,42 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// Prefix begins every token, so that programs that look for secrets in files and logs find it: postern_ and 52 of A-Z and 2-7.
+// Prefix begins every token, so that scanners find tokens in files and logs. A token is postern_
+// and 52 characters of A-Z and 2-7.
 const Prefix = "postern_"
 
 // Role is what a token allows.
 type Role string
 
-// The roles: a reader may ask for everything but profiles, an operator may change things too.
+// The roles: a reader may read everything except profiles; an operator may also make changes.
 const (
 	Reader   Role = "reader"
 	Operator Role = "operator"
 )
 
-// Token is one as it is listed; the secret itself is kept nowhere.
+// Token is a token without its secret, which is not stored.
 type Token struct {
 	Name   string         `json:"name"`
 	Role   Role           `json:"role"`
 	MadeAt events.Instant `json:"made_at"`
 	MadeBy string         `json:"made_by"`
-	// ExpiresAt is zero where it never does; RevokedAt, where it is not.
+	// ExpiresAt is zero for a token that never expires, RevokedAt for one that is not revoked.
 	ExpiresAt events.Instant `json:"expires_at"`
 	RevokedAt events.Instant `json:"revoked_at"`
-	// UsedOn is the last day (UTC) on which it was used, as 2026-11-22; "" where it never was.
+	// UsedOn is the last day (UTC) on which it was used, e.g. 2026-11-22; "" if it was never used.
 	UsedOn string `json:"used_on"`
-	// InForce: it is taken now.
+	// InForce: it is valid now.
 	InForce bool `json:"in_force"`
 }
 
-// The reasons to refuse a caller.
+// The reasons to reject a caller.
 var (
-	ErrUnknown = errors.New("the token is not known, is revoked, or has expired")
-	ErrRole    = errors.New("the token's role may not do this")
+	ErrUnknown = errors.New("the token does not exist, is revoked, or has expired")
+	ErrRole    = errors.New("the token's role does not allow this")
 )
 
-// newSecret makes a token of 260 random bits. Nobody can guess one of those, so a digest that is quick to make protects it as well as a slow one.
+// newSecret creates a token of 260 random bits. It cannot be guessed, so a fast digest protects it
+// as well as a slow one.
 func newSecret() string { return Prefix + rand.Text() + rand.Text() }
 
 func digest(secret string) []byte {
@@ -52,13 +56,13 @@ func digest(secret string) []byte {
 	return sum[:]
 }
 
-// secretLength is that of every token, in bytes.
+// secretLength is the length of every token, in bytes.
 var secretLength = len(Prefix) + 2*len(rand.Text())
 
-// shaped tells whether a text can be a token at all.
-func shaped(secret string) bool {
+// hasTokenShape reports whether a text has the form of a token.
+func hasTokenShape(secret string) bool {
 	return len(secret) == secretLength && strings.HasPrefix(secret, Prefix)
 }
 
-// expired tells whether a time of expiry, zero for none, is past.
-func expired(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+// isExpired reports whether a time of expiry is in the past. The zero time never expires.
+func isExpired(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }

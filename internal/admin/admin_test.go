@@ -38,7 +38,8 @@ func setup(t *testing.T) *testBundle {
 	t.Helper()
 	b := &testBundle{db: testkit.Database(t)}
 	var err error
-	if b.known, err = events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"}); err != nil {
+	if b.known, err = events.RegisterSources(t.Context(), b.db.Pool,
+		map[string]string{"stripe": "stripe", "shop": "shopify"}); err != nil {
 		t.Fatal(err)
 	}
 	b.handler = b.serve(t, b.db.Role(t, "operator"))
@@ -46,11 +47,12 @@ func setup(t *testing.T) *testBundle {
 }
 
 func (b *testBundle) serve(t *testing.T, pool *pgxpool.Pool) http.Handler {
-	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t), Ready: func(context.Context) error { return b.ready },
+	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t),
+		Ready:   func(context.Context) error { return b.ready },
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "postern_up 1\n") })})
 }
 
-// get asks the handler and reads its JSON.
+// get sends a request to the handler and decodes the JSON response.
 func (b *testBundle) get(t *testing.T, path string) (status int, body map[string]any) {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8081"+path, nil)
@@ -67,32 +69,41 @@ func (b *testBundle) get(t *testing.T, path string) (status int, body map[string
 
 func (b *testBundle) append(t *testing.T, source, key string) int64 {
 	t.Helper()
-	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number[source], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
-		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(key), Events: []provider.Event{{Key: key, Type: "order.updated", ObjectType: "order", ObjectID: "7"}}}})
+	receipts, err := events.Append(t.Context(), b.db.Pool,
+		[]events.Delivery{{Source: b.known.Number[source], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
+			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(key),
+			Events: []provider.Event{{Key: key, Type: "order.updated", ObjectType: "order", ObjectID: "7"}}}})
 	must(t, err)
 	return receipts[0][0].ID
 }
 
-// object stores one with a state; row by row, so that its place in the order is known.
+// object inserts one object with a state. Objects are inserted one by one, so that their order is
+// known.
 func (b *testBundle) object(t *testing.T, source, account, kind, id string, ambiguous bool) {
 	t.Helper()
 	_, err := b.db.Pool.Exec(t.Context(), `
-		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi,
-		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
-		VALUES ($1, $2, $3, $4, false, CASE WHEN $5 THEN -9223372036854775808 ELSE 17 END, 0, CASE WHEN $5 THEN 0 ELSE 1 END, '[]', false, 0, 0, CASE WHEN $5 THEN 1790000000000001 ELSE 0 END, $5, false,
-		  '\x00', '\x00', '{"a": 1}', false, 1152921504606846977, 1, 1, '2026-01-02T03:04:05.6Z', '2026-01-02T03:04:05.6Z')`,
+		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen,
+			version_rank, tie_set, overflow, window_lo, window_hi,
+		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+		  	rule_version, created_at, updated_at)
+		VALUES ($1, $2, $3, $4, false, CASE WHEN $5 THEN -9223372036854775808 ELSE 17 END, 0, CASE WHEN $5 THEN 0
+			ELSE 1 END, '[]', false, 0, 0, CASE WHEN $5 THEN 1790000000000001 ELSE 0 END, $5, false,
+		  '\x00', '\x00', '{"a": 1}', false, 1152921504606846977, 1, 1, '2026-01-02T03:04:05.6Z',
+		  	'2026-01-02T03:04:05.6Z')`,
 		b.known.Number[source], account, kind, id, ambiguous)
 	must(t, err)
 }
 
 func (b *testBundle) outcome(t *testing.T, event int64, key versioning.Key, status string) {
 	t.Helper()
-	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
-		VALUES ($1, 0, $2, $3, $4, $5, $6, $7, 'because', 1, now(), 1)`, event, key.Source, key.Hash(), key.Account, key.Type, key.ID, status)
+	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO outcomes (event_id, run, source, object, account, object_type,
+		object_id, status, reason, attempts, at, rule_version)
+		VALUES ($1, 0, $2, $3, $4, $5, $6, $7, 'because', 1, now(), 1)`, event, key.Source, key.Hash(), key.Account,
+		key.Type, key.ID, status)
 	must(t, err)
 }
 
-// ids are one member of each item of a list.
+// ids returns one member of each item of a list.
 func ids(body map[string]any, member string) string {
 	var all []string
 	for _, item := range body["items"].([]any) {
@@ -101,12 +112,13 @@ func ids(body map[string]any, member string) string {
 	return strings.Join(all, " ")
 }
 
-func TestRetention(t *testing.T) {
+func TestRetention_policy_isShown(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k")
 	status, body := b.get(t, "/api/v1/retention")
-	if parts, _ := body["partitions"].([]any); status != 200 || len(parts) == 0 || parts[0].(map[string]any)["goes"] != "never" || body["policy"].(map[string]any)["bodies"] != 0.0 {
+	if parts, _ := body["partitions"].([]any); status != 200 || len(parts) == 0 ||
+		parts[0].(map[string]any)["goes"] != "never" || body["policy"].(map[string]any)["bodies"] != 0.0 {
 		t.Errorf("%d %v", status, body)
 	}
 	if status, _ := b.get(t, "/api/v1/retention?bodies=3"); status != 400 {
@@ -114,7 +126,7 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-func TestHealthReadinessAndMetrics(t *testing.T) {
+func TestHandler_healthReadyMetrics_areServed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ready\n", "/metrics": "postern_up 1\n"} {
@@ -130,7 +142,7 @@ func TestHealthReadinessAndMetrics(t *testing.T) {
 	}
 }
 
-func TestLists(t *testing.T) {
+func TestLists_filters_selectRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first, second := b.append(t, "stripe", "k1"), b.append(t, "shop", "k2")
@@ -138,7 +150,8 @@ func TestLists(t *testing.T) {
 	b.object(t, "stripe", "", "order", "7", false)
 	b.object(t, "shop", "x.example", "order", "7", true)
 	b.outcome(t, first, versioning.Key{Source: b.known.Number["stripe"], Type: "order", ID: "7"}, "applied")
-	b.outcome(t, second, versioning.Key{Source: b.known.Number["shop"], Account: "x.example", Type: "order", ID: "7"}, "dead")
+	b.outcome(t, second, versioning.Key{Source: b.known.Number["shop"], Account: "x.example", Type: "order", ID: "7"},
+		"dead")
 	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 		VALUES (1, 'wrong_signature', 'seen', '', now(), '{}', '', 0)`)
 	for path, want := range map[string]string{
@@ -169,7 +182,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-func TestPagesFollowTheirCursor(t *testing.T) {
+func TestLists_cursor_continuesPage(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	for n := range 6 {
@@ -195,7 +208,7 @@ func TestPagesFollowTheirCursor(t *testing.T) {
 	}
 }
 
-func TestOneOfEach(t *testing.T) {
+func TestShow_eachKind_returnsOne(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt/1 ?")
@@ -207,7 +220,8 @@ func TestOneOfEach(t *testing.T) {
 		t.Errorf("event: %d %v", status, body)
 	}
 	status, body = b.get(t, "/api/v1/objects/stripe/order/a%2Fb")
-	want := map[string]any{"object_id": "a/b", "last_event_id": "1152921504606846977", "look_after": nil, "updated_at": "2026-01-02T03:04:05.600000Z"}
+	want := map[string]any{"object_id": "a/b", "last_event_id": "1152921504606846977", "look_after": nil,
+		"updated_at": "2026-01-02T03:04:05.600000Z"}
 	for member, value := range want {
 		if status != 200 || body[member] != value {
 			t.Errorf("object: %d, %s is %v, want %v", status, member, body[member], value)
@@ -217,7 +231,8 @@ func TestOneOfEach(t *testing.T) {
 		t.Errorf("version: %v", v)
 	}
 	status, body = b.get(t, "/api/v1/objects/shop/order/7")
-	if matches := body["matches"].([]any); status != 409 || len(matches) != 2 || matches[1].(map[string]any)["account"] != "y" {
+	if matches := body["matches"].([]any); status != 409 || len(matches) != 2 ||
+		matches[1].(map[string]any)["account"] != "y" {
 		t.Errorf("several: %d %v", status, body)
 	}
 	status, body = b.get(t, "/api/v1/objects/shop/order/7?account=y")
@@ -226,34 +241,35 @@ func TestOneOfEach(t *testing.T) {
 	}
 }
 
-func TestProblems(t *testing.T) {
+func TestProblem_errors_haveStatusAndType(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "same")
 	b.append(t, "shop", "same")
 	for path, want := range map[string]string{
-		"/api/v1/events?sauce=x":           "400 known are source, account, type",
+		"/api/v1/events?sauce=x":           "400 the parameters are source, account, type",
 		"/api/v1/events?source=a&source=b": "400 given 2 times",
 		"/api/v1/events?limit=0":           "400 1 to 1000",
 		"/api/v1/events?limit=1001":        "400 1 to 1000",
-		"/api/v1/events?limit=x":           "400 is no number",
-		"/api/v1/events?cursor=x":          "400 next_cursor of the page before",
+		"/api/v1/events?limit=x":           "400 is not a number",
+		"/api/v1/events?cursor=x":          "400 use the next_cursor of the previous page",
 		"/api/v1/events?since=soon":        "400 RFC 3339",
 		"/api/v1/events?status=lost":       "400 pending, applied",
-		"/api/v1/events?source=none":       "400 known are shop, stripe",
-		"/api/v1/events?object_id=%00":     "400 object_id: the text has the character U+0000",
-		"/api/v1/spools/%FF":               "400 spool: the text has the character U+0000 or is not valid UTF-8",
+		"/api/v1/events?source=none":       "400 the known sources are shop, stripe",
+		"/api/v1/events?object_id=%00":     "400 object_id: the text contains the character U+0000",
+		"/api/v1/spools/%FF":               "400 spool: the text contains the character U+0000 or is not valid UTF-8",
 		"/api/v1/objects?deleted=maybe":    "400 true, false",
-		"/api/v1/objects/stripe/a/b?x=y":   "400 known are account",
+		"/api/v1/objects/stripe/a/b?x=y":   "400 the parameters are account",
 		"/api/v1/objects/stripe/a/b":       "404 not found",
-		"/api/v1/objects/none/a/b":         "404 known are shop, stripe",
+		"/api/v1/objects/none/a/b":         "404 the known sources are shop, stripe",
 		"/api/v1/events/none":              "404 not found",
 		"/api/v1/events/same":              "409 2 events have the key",
 		"/api/v1/rejections/9":             "404 not found",
 		"/api/v1/nothing":                  "404 Not Found",
 	} {
 		code, text, _ := strings.Cut(want, " ")
-		if status, body := b.get(t, path); fmt.Sprint(status) != code || !strings.Contains(fmt.Sprint(body["detail"]), text) || body["title"] == "" {
+		if status, body := b.get(t, path); fmt.Sprint(status) != code || !strings.Contains(fmt.Sprint(body["detail"]),
+			text) || body["title"] == "" {
 			t.Errorf("%s: %d %v, want %s", path, status, body, want)
 		}
 	}
@@ -262,11 +278,13 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// A page that lets its own name point here must not read what a browser on this machine can reach.
-func TestForeignHostsAreRefused(t *testing.T) {
+// A web page that points its own name to this address must not read what a browser on this machine
+// can reach.
+func TestHandler_foreignHost_isDenied(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for host, want := range map[string]int{"evil.example": 421, "127.0.0.1.evil.example:8081": 421, "localhost:9": 200, "127.0.0.2": 200, "[::1]:8081": 200, "[::1]": 200} {
+	for host, want := range map[string]int{"evil.example": 421, "127.0.0.1.evil.example:8081": 421, "localhost:9": 200,
+		"127.0.0.2": 200, "[::1]:8081": 200, "[::1]": 200} {
 		for _, path := range []string{"/api/v1/events", "/metrics"} {
 			req := httptest.NewRequest(http.MethodGet, path, nil)
 			req.Host = host
@@ -278,7 +296,7 @@ func TestForeignHostsAreRefused(t *testing.T) {
 	}
 }
 
-func TestStoreAway(t *testing.T) {
+func TestHandler_databaseUnavailable_returns503(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pool := b.db.Role(t, "operator")
@@ -293,7 +311,7 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// must ends the test where there is an error.
+// must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -301,7 +319,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// routes are those of the handler, so that a new one is in every test that goes through them.
+// routes returns the handler's routes, so that tests over all routes include new ones.
 func routes(t *testing.T, h http.Handler) (all []*echo.Route) {
 	t.Helper()
 	for _, r := range h.(*echo.Echo).Routes() {
@@ -315,18 +333,20 @@ func routes(t *testing.T, h http.Handler) (all []*echo.Route) {
 	return all
 }
 
-// Strangers learn that a process is not ready, not why, and cannot make it ask its database more than once a second.
-func TestScrapedReadiness(t *testing.T) {
+// Unauthenticated clients learn that a process is not ready, but not why. They cannot cause more
+// than one database check per second.
+func TestScrape_readiness_isCached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
 		var log bytes.Buffer
-		h := admin.NewScrape(admin.Options{Metrics: http.NotFoundHandler(), Logger: slog.New(slog.NewTextHandler(&log, nil)), Ready: func(context.Context) error {
-			if asked.Add(1) > 1 {
-				return nil
-			}
-			return errors.New("postgresql at db.internal: no answer")
-		}})
+		h := admin.NewScrape(admin.Options{Metrics: http.NotFoundHandler(),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)), Ready: func(context.Context) error {
+				if asked.Add(1) > 1 {
+					return nil
+				}
+				return errors.New("postgresql at db.internal: no answer")
+			}})
 		get := func() (int, string) {
 			rec := httptest.NewRecorder()
 			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/readyz", nil))
@@ -340,25 +360,28 @@ func TestScrapedReadiness(t *testing.T) {
 		if n := asked.Load(); n != 1 || strings.Count(log.String(), "db.internal") != 1 {
 			t.Errorf("asked %d times within a second, want once; logged %s", n, &log)
 		}
-		<-time.After(1001 * time.Millisecond) // of the bubble's clock, which waits for nobody
+		<-time.After(1001 * time.Millisecond) // the fake clock of the test's bubble
 		if status, body := get(); status != http.StatusOK || body != "ready\n" {
 			t.Errorf("a second later: %d %q", status, body)
 		}
 	})
 }
 
-// How far the streams are behind is told, also where this process does not reach them; a pass of the auditor is asked for and shown.
-func TestStream(t *testing.T) {
+// The backlog of the streams is reported, also where this process does not reach NATS. A republish
+// pass is requested and shown.
+func TestStream_backlog_isReported(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1")
 	status, v := b.get(t, "/api/v1/stream")
-	if status != 200 || v["trouble"] == "" || v["unapplied"].(map[string]any)["count"] != 1.0 || v["auditor"].(map[string]any)["process"] != "" || len(v["streams"].([]any)) != 0 {
+	if status != 200 || v["trouble"] == "" || v["unapplied"].(map[string]any)["count"] != 1.0 ||
+		v["auditor"].(map[string]any)["process"] != "" || len(v["streams"].([]any)) != 0 {
 		t.Errorf("%d %v", status, v)
 	}
 	const kind = "application/json"
 	status, heal := b.post(t, "/api/v1/stream/heals", kind, `{"reason": " a wiped disk "}`)
-	if status != 200 || heal["heal"] != 1.0 || heal["reason"] != "a wiped disk" || heal["ended_at"] != nil || !strings.HasPrefix(heal["wanted_by"].(string), "admin API") {
+	if status != 200 || heal["heal"] != 1.0 || heal["reason"] != "a wiped disk" || heal["ended_at"] != nil ||
+		!strings.HasPrefix(heal["wanted_by"].(string), "admin API") {
 		t.Errorf("%d %v", status, heal)
 	}
 	if status, again := b.get(t, "/api/v1/stream/heals/1"); status != 200 || again["wanted_at"] != heal["wanted_at"] {
@@ -367,7 +390,8 @@ func TestStream(t *testing.T) {
 	if status, v := b.get(t, "/api/v1/stream"); status != 200 || v["auditor"].(map[string]any)["wanted"] != 1.0 {
 		t.Errorf("%d %v", status, v)
 	}
-	for path, want := range map[string]int{"/api/v1/stream/heals/7": 404, "/api/v1/stream/heals/0": 404, "/api/v1/stream/heals/x": 404} {
+	for path, want := range map[string]int{"/api/v1/stream/heals/7": 404, "/api/v1/stream/heals/0": 404,
+		"/api/v1/stream/heals/x": 404} {
 		if status, p := b.get(t, path); status != want {
 			t.Errorf("%s: %d %v", path, status, p)
 		}

@@ -20,12 +20,14 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// changed is a request that changes something: the route it is of, and what the audit says of it.
+// changed is a request that changes something: its route, and the expected audit entry.
 type changed struct{ route, path, body, action, target string }
 
-// changes go through every route that changes something, in an order in which each can; RUN is the run that was made last.
+// changes are requests for every route that changes something, in a valid order. RUN is the number
+// of the last run.
 var changes = []changed{
-	{"/replays", "/replays", `{"source": "stripe", "mode": "force", "reason": "why"}`, "replay", "mode=force&source=stripe"},
+	{"/replays", "/replays", `{"source": "stripe", "mode": "force", "reason": "why"}`, "replay",
+		"mode=force&source=stripe"},
 	{"/runs/:run/approve", "/runs/RUN/approve", `{"reason": "why"}`, "runs approve", "run RUN"},
 	{"/runs/:run/pause", "/runs/RUN/pause", `{"reason": "why"}`, "runs pause", "run RUN"},
 	{"/runs/:run/resume", "/runs/RUN/resume", `{"reason": "why"}`, "runs resume", "run RUN"},
@@ -35,54 +37,77 @@ var changes = []changed{
 	{"/rebuilds/:run/swap", "/rebuilds/RUN/swap", `{"reason": "why"}`, "rebuild swap", "run RUN"},
 	{"/rebuilds/:run/discard", "/rebuilds/RUN/discard", `{"reason": "why"}`, "rebuild discard", "run RUN"},
 	{"/schedules/:name/pause", "/schedules/nightly/pause", `{"reason": "why"}`, "schedules pause", "schedule nightly"},
-	{"/schedules/:name/resume", "/schedules/nightly/resume", `{"reason": "why"}`, "schedules resume", "schedule nightly"},
+	{"/schedules/:name/resume", "/schedules/nightly/resume", `{"reason": "why"}`, "schedules resume",
+		"schedule nightly"},
 	{"/schedules/:name/run", "/schedules/nightly/run", `{"reason": "why"}`, "schedules run", "schedule nightly"},
 	{"/reconciliations", "/reconciliations", `{"source": "stripe", "reason": "why"}`, "reconcile", "source=stripe"},
-	{"/hints", "/hints", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`, "hints add", "object_id=7&source=stripe&type=order"},
-	{"/hints/drop", "/hints/drop", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`, "hints drop", "object_id=7&source=stripe&type=order"},
-	{"/objects/settle", "/objects/settle", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`, "objects settle", "object_id=7&settle=true&source=stripe&type=order"},
-	{"/spools/:spool/forget", "/spools/gone/forget", `{"reason": "why"}`, "spool forget", "spool gone, here:/spool, last told to hold 3 deliveries"},
+	{"/hints", "/hints", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`, "hints add",
+		"object_id=7&source=stripe&type=order"},
+	{"/hints/drop", "/hints/drop", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`,
+		"hints drop", "object_id=7&source=stripe&type=order"},
+	{"/objects/settle", "/objects/settle", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`,
+		"objects settle", "object_id=7&settle=true&source=stripe&type=order"},
+	{"/spools/:spool/forget", "/spools/gone/forget", `{"reason": "why"}`, "spool forget",
+		"spool gone, here:/spool, last reported with 3 deliveries"},
 	{"/stream/heals", "/stream/heals", `{"reason": "why"}`, "stream heal", "pass 2"}, // the first was rolled back
 	{"/effects/:effect/approve", "/effects/1/approve", `{"reason": "why"}`, "effects approve", "effect 1"},
 	{"/effects/:effect/reject", "/effects/2/reject", `{"reason": "why"}`, "effects reject", "effect 2"},
-	{"/effects/:effect/resolve", "/effects/3/resolve", `{"step": "mail", "done": true, "captured": {"id": 820982911946154508}, "reason": "why"}`, "effects resolve", "effect 3; captured=%7B%22id%22%3A820982911946154508%7D&done=true&step=mail"},
+	{"/effects/:effect/resolve", "/effects/3/resolve",
+		`{"step": "mail", "done": true, "captured": {"id": 820982911946154508}, "reason": "why"}`, "effects resolve",
+		"effect 3; captured=%7B%22id%22%3A820982911946154508%7D&done=true&step=mail"},
 	{"/effects/:effect/retry", "/effects/4/retry", `{"reason": "why"}`, "effects retry", "effect 4"},
-	{"/effects/:effect/compensate", "/effects/5/compensate", `{"partial": true, "reason": "why"}`, "effects compensate", "effect 5; partial=true"},
+	{"/effects/:effect/compensate", "/effects/5/compensate", `{"partial": true, "reason": "why"}`, "effects compensate",
+		"effect 5; partial=true"},
 }
 
-// changing is a world in which all of them can be made.
+// changing prepares an instance in which all of these changes are possible.
 func changing(t *testing.T) *testBundle {
 	t.Helper()
 	b := setup(t)
 	b.append(t, "stripe", "k")
-	b.plan(t, runs.Schedule{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}})
-	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes) VALUES ('gone', 'here:/spool', '-infinity', now() - interval '1 h', 3, 100)`)
-	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
+	b.plan(t, runs.Schedule{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
+		Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}})
+	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes)
+		VALUES ('gone', 'here:/spool', '-infinity', now() - interval '1 h', 3, 100)`)
+	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
 	b.effects(t)
 	return b
 }
 
-// effects plans one for each change that a person can make: 1 and 2 wait, 3 has a step in doubt, 4 one that came to nothing, 5 is done.
+// effects plans one effect for each possible change: 1 and 2 await approval, 3 has a step with an
+// unknown outcome, 4 failed, 5 is done.
 func (b *testBundle) effects(t *testing.T) {
 	t.Helper()
 	b.db.Exec(t, `
-		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state, destination, planned_at, updated_at)
-		SELECT 'mail:' || n, 1, 'mail', $1, '', 'order', n::text, 7, 0, '{"event": {"key": "k", "type": "order.updated", "origin": "webhook"}}', state, 'post', '2026-01-02T03:04:05Z', '2026-01-02T03:04:05Z'
-		FROM unnest('{waiting,waiting,review,review,done}'::text[]) WITH ORDINALITY AS d(state, n)`, b.known.Number["stripe"])
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
+			state, destination, planned_at, updated_at)
+		SELECT 'mail:' || n, 1, 'mail', $1, '', 'order', n::text, 7, 0,
+			'{"event": {"key": "k", "type": "order.updated", "origin": "webhook"}}', state, 'post',
+			'2026-01-02T03:04:05Z', '2026-01-02T03:04:05Z'
+		FROM unnest('{waiting,waiting,review,review,done}'::text[]) WITH ORDINALITY AS d(state, n)`,
+		b.known.Number["stripe"])
 	b.db.Exec(t, `
-		INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at, ended_at, captured, doubt, undoable)
-		SELECT n, 'mail', 0, state, 'post', '{"method": "POST", "path": "/mail"}', '\x01', 1, '2026-01-02T03:04:06Z', '2026-01-02T03:04:07Z', '{"id": "m_1"}', 'person', false
+		INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at,
+			ended_at, captured, doubt, undoable)
+		SELECT n, 'mail', 0, state, 'post', '{"method": "POST", "path": "/mail"}', '\x01', 1, '2026-01-02T03:04:06Z',
+			'2026-01-02T03:04:07Z', '{"id": "m_1"}', 'person', false
 		FROM (VALUES (3, 'unknown'), (4, 'failed'), (5, 'done')) AS d(n, state)`)
 }
 
-// state is all that a person can change, as text.
+// state returns everything that an operator can change, as text.
 func (b *testBundle) state(t *testing.T) []string {
 	t.Helper()
-	return b.db.Rows(t, `SELECT r::text FROM runs r UNION ALL SELECT s::text FROM schedules s UNION ALL SELECT h::text FROM hints h UNION ALL SELECT p::text FROM auditor_passes p UNION ALL SELECT e::text FROM effects e UNION ALL SELECT s::text FROM effect_steps s UNION ALL SELECT p::text FROM spools p UNION ALL SELECT a::text FROM audit a ORDER BY 1`)
+	return b.db.QueryStrings(t, `SELECT r::text FROM runs r UNION ALL SELECT s::text FROM schedules s UNION ALL
+		SELECT h::text
+		FROM hints h UNION ALL SELECT p::text FROM auditor_passes p UNION ALL SELECT e::text FROM effects e UNION ALL
+			SELECT s::text FROM effect_steps s UNION ALL SELECT p::text FROM spools p UNION ALL SELECT a::text
+			FROM audit a ORDER BY 1`)
 }
 
-// Each route that changes something writes one row in the audit, in the transaction of the change: where the row cannot be written, nothing is changed. A route that is not in the table fails here.
-func TestEveryChangeIsInTheAudit(t *testing.T) {
+// Each route that changes something writes one audit entry, in the transaction of the change. If
+// the entry cannot be written, nothing is changed. A route that is not in the table fails here.
+func TestChange_everyRoute_isAudited(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	want := map[string]bool{}
@@ -93,7 +118,8 @@ func TestEveryChangeIsInTheAudit(t *testing.T) {
 	}
 	for _, c := range changes {
 		delete(want, c.route)
-		last := strings.NewReplacer("RUN", b.db.Rows(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]) // a number that was rolled back is not given again
+		// the number of the rolled-back run is not used again
+		last := strings.NewReplacer("RUN", b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0])
 		c.path, c.target = last.Replace(c.path), last.Replace(c.target)
 		before := b.state(t)
 		b.db.Exec(t, `REVOKE INSERT (who, via, address, action, target, reason, run) ON audit FROM postern_operator`)
@@ -107,71 +133,89 @@ func TestEveryChangeIsInTheAudit(t *testing.T) {
 		if status, body := b.post(t, "/api/v1"+c.path, "application/json", c.body); status != 200 {
 			t.Errorf("%s: %d %v", c.route, status, body)
 		}
-		rows := b.db.Rows(t, `SELECT concat_ws(' | ', action, target, reason, who, via, database_user = session_user) FROM audit ORDER BY id`)
-		if text := strings.Join([]string{c.action, c.target, "why", "loopback", "loopback", "t"}, " | "); len(rows) != 1 || rows[0] != text {
+		rows := b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, target, reason, who, via,
+			database_user = session_user)
+			FROM audit ORDER BY id`)
+		if text := strings.Join([]string{c.action, c.target, "why", "loopback", "loopback", "t"},
+			" | "); len(rows) != 1 || rows[0] != text {
 			t.Errorf("%s: the audit says %q, want %q", c.route, rows, text)
 		}
 		b.db.Exec(t, `ALTER TABLE audit DISABLE TRIGGER ALL; DELETE FROM audit; ALTER TABLE audit ENABLE TRIGGER ALL`)
 	}
 	if len(want) > 0 {
-		t.Errorf("these routes change something, and nobody has said what the audit says of them: %v", slices.Sorted(maps.Keys(want)))
+		t.Errorf("these routes change something, but have no row in the table: %v",
+			slices.Sorted(maps.Keys(want)))
 	}
 }
 
-// What is refused, and what changed nothing, is in no audit; what a token did is there under its name.
-func TestWhatTheAuditSays(t *testing.T) {
+// Rejected requests, and those that changed nothing, have no audit entry. Changes with a token are
+// recorded under its name.
+func TestAudit_filters_selectEntries(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true})
 	for _, c := range []struct{ path, body, token string }{
-		{"/replays", `{"source": "nobody"}`, operator}, {"/replays", `{"source": "stripe", "preview": true}`, operator}, {"/runs/99/pause", `{}`, operator},
+		{"/replays", `{"source": "nobody"}`, operator}, {"/replays", `{"source": "stripe", "preview": true}`, operator},
+		{"/runs/99/pause", `{}`, operator},
 		{"/replays", `{"source": "stripe"}`, reader}, {"/replays", `{"source": "stripe"}`, "x"},
-		{"/replays", `{"source": "stripe", "reason": "once", "once_key": "k"}`, operator}, {"/replays", `{"source": "stripe", "reason": "twice", "once_key": "k"}`, operator},
+		{"/replays", `{"source": "stripe", "reason": "once", "once_key": "k"}`, operator},
+		{"/replays", `{"source": "stripe", "reason": "twice", "once_key": "k"}`, operator},
 	} {
-		asksFor(h, "/api/v1"+c.path, c.body, "", "Bearer "+c.token)
+		postAs(h, "/api/v1"+c.path, c.body, "", "Bearer "+c.token)
 	}
-	got := b.db.Rows(t, `SELECT concat_ws(' | ', who, via, address, action, target, reason, run) FROM audit`)
-	if diff := cmp.Diff([]string{"deploy | token | 192.0.2.1:1234 | replay | source=stripe | once | 1"}, got); diff != "" {
+	got := b.db.QueryStrings(t, `SELECT concat_ws(' | ', who, via, address, action, target, reason, run) FROM audit`)
+	if diff := cmp.Diff([]string{"deploy | token | 192.0.2.1:1234 | replay | source=stripe | once | 1"},
+		got); diff != "" {
 		t.Error(diff)
 	}
-	if who := b.db.Rows(t, `SELECT who FROM runs`); len(who) != 1 || who[0] != "token deploy, from 192.0.2.1:1234" {
+	if who := b.db.QueryStrings(t, `SELECT who FROM runs`); len(who) != 1 ||
+		who[0] != "token deploy, from 192.0.2.1:1234" {
 		t.Errorf("the run is %q's", who)
 	}
-	for path, items := range map[string]int{"/api/v1/audit": 1, "/api/v1/audit?who=deploy&what=replay&run=1&since=1h": 1, "/api/v1/audit?what=rep": 0, "/api/v1/audit?who=ada": 0, "/api/v1/audit?until=1h": 0} {
+	for path, items := range map[string]int{"/api/v1/audit": 1,
+		"/api/v1/audit?who=deploy&what=replay&run=1&since=1h": 1, "/api/v1/audit?what=rep": 0,
+		"/api/v1/audit?who=ada": 0, "/api/v1/audit?until=1h": 0} {
 		if status, body := b.get(t, path); status != 200 || len(body["items"].([]any)) != items {
 			t.Errorf("%s: %d %v", path, status, body)
 		}
 	}
 }
 
-// told is an answer as a caller sees it.
-func told(res *httptest.ResponseRecorder) string {
+// responseText returns a response as text.
+func responseText(res *httptest.ResponseRecorder) string {
 	return fmt.Sprint(res.Code, " ", res.Header().Get("Content-Type"), " ", res.Body)
 }
 
-// Each route that changes something is carried out once under a key, and answers the same again; another request under the key is refused.
-func TestEveryChangeIsMadeOnceUnderAKey(t *testing.T) {
+// With an idempotency key, each route that changes something is executed once and returns the same
+// response again. A different request with the key is rejected.
+func TestIdempotencyKey_everyRoute_changesOnce(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	for _, c := range changes {
-		c.path = strings.NewReplacer("RUN", b.db.Rows(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]).Replace(c.path)
-		first := asksFor(b.handler, "/api/v1"+c.path, c.body, `"key"`, "")
+		c.path = strings.NewReplacer("RUN",
+			b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]).Replace(
+			c.path)
+		first := postAs(b.handler, "/api/v1"+c.path, c.body, `"key"`, "")
 		state := b.state(t)
 		if first.Code != 200 || first.Header().Get("Idempotency-Replayed") != "" {
-			t.Errorf("%s: %s", c.route, told(first))
+			t.Errorf("%s: %s", c.route, responseText(first))
 		}
-		again := asksFor(b.handler, "/api/v1"+c.path, c.body, "key", "")
-		if diff := cmp.Diff(told(first), told(again)); diff != "" || again.Header().Get("Idempotency-Replayed") != "true" {
+		again := postAs(b.handler, "/api/v1"+c.path, c.body, "key", "")
+		if diff := cmp.Diff(responseText(first), responseText(again)); diff != "" ||
+			again.Header().Get("Idempotency-Replayed") != "true" {
 			t.Errorf("%s again: %v %s", c.route, again.Header(), diff)
 		}
-		if other := asksFor(b.handler, "/api/v1"+c.path, c.body+" ", "key", ""); other.Code != http.StatusUnprocessableEntity {
-			t.Errorf("%s with another body: %s", c.route, told(other))
+		if other := postAs(b.handler, "/api/v1"+c.path, c.body+" ", "key",
+			""); other.Code != http.StatusUnprocessableEntity {
+			t.Errorf("%s with another body: %s", c.route, responseText(other))
 		}
-		if other := asksFor(b.handler, "/api/v1"+c.path+"?x=y", c.body, "key", ""); other.Code != http.StatusUnprocessableEntity {
-			t.Errorf("%s with another query: %s", c.route, told(other))
+		if other := postAs(b.handler, "/api/v1"+c.path+"?x=y", c.body, "key",
+			""); other.Code != http.StatusUnprocessableEntity {
+			t.Errorf("%s with another query: %s", c.route, responseText(other))
 		}
-		if bad := asksFor(b.handler, "/api/v1"+c.path, c.body, `"key`, ""); bad.Code != http.StatusBadRequest || !strings.Contains(bad.Body.String(), "write it in quotes") {
-			t.Errorf("%s with half a key: %s", c.route, told(bad))
+		if bad := postAs(b.handler, "/api/v1"+c.path, c.body, `"key`, ""); bad.Code != http.StatusBadRequest ||
+			!strings.Contains(bad.Body.String(), "write it in quotes") {
+			t.Errorf("%s with half a key: %s", c.route, responseText(bad))
 		}
 		if diff := cmp.Diff(state, b.state(t)); diff != "" {
 			t.Errorf("%s is done again: %s", c.route, diff)
@@ -179,73 +223,80 @@ func TestEveryChangeIsMadeOnceUnderAKey(t *testing.T) {
 	}
 }
 
-// Whose key it is counts: another token's is another.
-func TestAKeyIsOfItsToken(t *testing.T) {
+// A key belongs to its token: the same key of another token is a different key.
+func TestIdempotencyKey_otherToken_isSeparate(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	h, _, operator := b.guarded(t, admin.Options{})
 	for i, authorization := range []string{"", "Bearer " + operator, "", "Bearer " + operator} {
-		res := asksFor(h, "/api/v1/replays", `{"source": "stripe"}`, "k", authorization)
-		if replayed := res.Header().Get("Idempotency-Replayed") == "true"; res.Code != 200 || replayed != (i > 1) {
-			t.Errorf("%d: replayed %t: %s", i, replayed, told(res))
+		res := postAs(h, "/api/v1/replays", `{"source": "stripe"}`, "k", authorization)
+		if replayed := res.Header().Get("Idempotency-Replayed") == "true"; res.Code != 200 ||
+			replayed != (i > 1) {
+			t.Errorf("%d: replayed %t: %s", i, replayed, responseText(res))
 		}
 	}
-	if runs := b.db.Rows(t, `SELECT run::text FROM runs`); len(runs) != 2 {
+	if runs := b.db.QueryStrings(t, `SELECT run::text FROM runs`); len(runs) != 2 {
 		t.Errorf("%d runs", len(runs))
 	}
 }
 
-// A refusal is an answer like any other; what only asks, and what failed for our sake, is done anew.
-func TestWhatIsKeptUnderAKey(t *testing.T) {
+// An error response is stored like any other. Requests that only read, and responses with status
+// 5xx, are executed again.
+func TestIdempotencyKey_responses_areStoredByKind(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	ask := func(path, body, key string) *httptest.ResponseRecorder {
-		return asksFor(b.handler, "/api/v1"+path, body, key, "")
+		return postAs(b.handler, "/api/v1"+path, body, key, "")
 	}
 	missing := ask("/runs/1/pause", "{}", "a")
 	if ask("/replays", `{"source": "stripe"}`, "b"); missing.Code != 404 {
-		t.Errorf("%s", told(missing))
+		t.Errorf("%s", responseText(missing))
 	}
-	if again := ask("/runs/1/pause", "{}", "a"); told(again) != told(missing) || again.Header().Get("Idempotency-Replayed") != "true" {
-		t.Errorf("refused, and then: %s", told(again))
+	if again := ask("/runs/1/pause", "{}", "a"); responseText(again) != responseText(missing) ||
+		again.Header().Get("Idempotency-Replayed") != "true" {
+		t.Errorf("refused, and then: %s", responseText(again))
 	}
 	if now := ask("/runs/1/pause", "{}", "c"); now.Code != 200 {
-		t.Errorf("under another key: %s", told(now))
+		t.Errorf("under another key: %s", responseText(now))
 	}
 	const preview = `{"source": "stripe", "preview": true, "exact": true}`
 	for _, events := range []string{`"events":1,`, `"events":2,`} {
-		if res := ask("/replays", preview, "d"); res.Code != 200 || !strings.Contains(res.Body.String(), events) || res.Header().Get("Idempotency-Replayed") != "" {
-			t.Errorf("a preview: %s", told(res))
+		if res := ask("/replays", preview, "d"); res.Code != 200 || !strings.Contains(res.Body.String(), events) ||
+			res.Header().Get("Idempotency-Replayed") != "" {
+			t.Errorf("a preview: %s", responseText(res))
 		}
 		b.append(t, "stripe", "another")
 	}
 	if res := ask("/replays", `{"source": "stripe"}`, "d"); res.Code != http.StatusUnprocessableEntity {
-		t.Errorf("the key of a preview: %s", told(res))
+		t.Errorf("the key of a preview: %s", responseText(res))
 	}
 	b.db.Exec(t, `ALTER TABLE runs RENAME TO elsewhere`)
 	if res := ask("/replays", `{"source": "stripe"}`, "e"); res.Code != 500 {
-		t.Errorf("%s", told(res))
+		t.Errorf("%s", responseText(res))
 	}
 	b.db.Exec(t, `ALTER TABLE elsewhere RENAME TO runs`)
-	if res := ask("/replays", `{"source": "stripe"}`, "e"); res.Code != 200 || res.Header().Get("Idempotency-Replayed") != "" {
-		t.Errorf("after a fault: %s", told(res))
+	if res := ask("/replays", `{"source": "stripe"}`, "e"); res.Code != 200 ||
+		res.Header().Get("Idempotency-Replayed") != "" {
+		t.Errorf("after a fault: %s", responseText(res))
 	}
 }
 
-// Where the answer cannot be kept, nothing is done.
-func TestNoChangeWithoutItsAnswer(t *testing.T) {
+// If the response cannot be stored, the change is rolled back.
+func TestIdempotencyKey_responseNotStored_rollsBack(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	before := b.state(t)
-	b.db.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'the disk is full' USING ERRCODE = '53100'; END$$;
-		CREATE TRIGGER refuse BEFORE UPDATE ON idempotency_keys FOR EACH ROW WHEN (NEW.status IS NOT NULL) EXECUTE FUNCTION refuse()`)
+	b.db.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'the disk is full' USING
+		ERRCODE = '53100'; END$$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON idempotency_keys FOR EACH ROW
+			WHEN (NEW.status IS NOT NULL) EXECUTE FUNCTION refuse()`)
 	for _, path := range []string{"/replays", "/reconciliations", "/rebuilds", "/schedules/nightly/pause"} {
 		body := `{"source": "stripe"}`
 		if strings.HasPrefix(path, "/schedules") {
 			body = ""
 		}
-		if res := asksFor(b.handler, "/api/v1"+path, body, "k", ""); res.Code != 503 {
-			t.Errorf("%s: %s", path, told(res))
+		if res := postAs(b.handler, "/api/v1"+path, body, "k", ""); res.Code != 503 {
+			t.Errorf("%s: %s", path, responseText(res))
 		}
 	}
 	if diff := cmp.Diff(before, b.state(t)); diff != "" {
@@ -253,8 +304,9 @@ func TestNoChangeWithoutItsAnswer(t *testing.T) {
 	}
 }
 
-// While a request is under way, the same again is told so; afterwards it gets the answer.
-func TestInFlight(t *testing.T) {
+// While a request is in progress, the same request gets status 409. Afterwards it gets the
+// response.
+func TestIdempotencyKey_requestInProgress_returns409(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	lock, err := b.db.Pool.Begin(t.Context())
@@ -264,28 +316,30 @@ func TestInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func() *httptest.ResponseRecorder {
-		return asksFor(b.handler, "/api/v1/replays", `{"source": "stripe"}`, "k", "")
+		return postAs(b.handler, "/api/v1/replays", `{"source": "stripe"}`, "k", "")
 	}
 	first := make(chan *httptest.ResponseRecorder, 1)
 	go func() { first <- ask() }()
 	testkit.Eventually(t, 30*time.Second, func() error {
-		if n := b.db.Rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`, lock.Conn().PgConn().PID()); n[0] != "1" {
+		if n := b.db.QueryStrings(t,
+			`SELECT count(*)::text FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`,
+			lock.Conn().PgConn().PID()); n[0] != "1" {
 			return errors.New("nobody waits")
 		}
 		return nil
 	})
 	if res := ask(); res.Code != http.StatusConflict || res.Header().Get("Retry-After") == "" {
-		t.Errorf("beside the first: %s", told(res))
+		t.Errorf("beside the first: %s", responseText(res))
 	}
 	must(t, lock.Rollback(t.Context()))
-	answer := told(<-first)
-	if res := ask(); told(res) != answer || res.Code != 200 {
-		t.Errorf("%s\nthen %s", answer, told(res))
+	answer := responseText(<-first)
+	if res := ask(); responseText(res) != answer || res.Code != 200 {
+		t.Errorf("%s\nthen %s", answer, responseText(res))
 	}
 }
 
-// However many ask at once, there is one run.
-func TestManyUnderOneKey(t *testing.T) {
+// Many simultaneous requests start one run.
+func TestIdempotencyKey_concurrentRequests_changeOnce(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	var mu sync.Mutex
@@ -294,19 +348,19 @@ func TestManyUnderOneKey(t *testing.T) {
 	for range 16 {
 		wg.Go(func() {
 			for {
-				res := asksFor(b.handler, "/api/v1/replays", `{"source": "stripe"}`, "k", "")
+				res := postAs(b.handler, "/api/v1/replays", `{"source": "stripe"}`, "k", "")
 				if res.Code == http.StatusConflict {
 					continue
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				answers[told(res)]++
+				answers[responseText(res)]++
 				return
 			}
 		})
 	}
 	wg.Wait()
-	if runs := b.db.Rows(t, `SELECT run::text FROM runs`); len(runs) != 1 || len(answers) != 1 {
+	if runs := b.db.QueryStrings(t, `SELECT run::text FROM runs`); len(runs) != 1 || len(answers) != 1 {
 		t.Errorf("%d runs, answers %v", len(runs), answers)
 	}
 }

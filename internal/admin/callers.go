@@ -13,12 +13,13 @@ import (
 	"github.com/postern-gateway/postern/internal/access"
 )
 
-// Checker finds the token that a caller sent; access.Keeper is one. Errors: access.ErrUnknown; any other says that nobody can be let in now.
+// Checker finds the token that a caller sent; access.TokenCache implements it. Errors:
+// access.ErrUnknown for a wrong token. After any other error the handler rejects every caller.
 type Checker interface {
 	Check(ctx context.Context, secret string) (name string, role access.Role, err error)
 }
 
-// caller is who makes a request. The zero caller has no token.
+// caller is the sender of a request. The zero caller has no token.
 type caller struct {
 	name string
 	role access.Role
@@ -26,18 +27,19 @@ type caller struct {
 
 const callerKey = "postern caller"
 
-// callerOf is the caller that was admitted.
+// callerOf returns the authorized caller.
 func callerOf(c echo.Context) caller {
-	who, _ := c.Get(callerKey).(caller) // none: a path that is open to all
+	who, _ := c.Get(callerKey).(caller) // the zero caller for a path that is open to all
 	return who
 }
 
-// admit lets in who may ask. least is the role that is needed; "" means a reader's for reading, an operator's for anything else.
-func (h *handler) admit(least access.Role) echo.MiddlewareFunc {
+// authorize accepts callers with sufficient rights. least is the required role; "" means reader for
+// reading and operator for anything else.
+func (h *handler) authorize(least access.Role) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if err := h.letIn(c, least); err != nil {
-				h.Refusals.add(err)
+			if err := h.authenticate(c, least); err != nil {
+				h.DeniedRequests.add(err)
 				return err
 			}
 			return next(c)
@@ -45,8 +47,9 @@ func (h *handler) admit(least access.Role) echo.MiddlewareFunc {
 	}
 }
 
-// letIn notes who asks, and says why that is not enough.
-func (h *handler) letIn(c echo.Context, least access.Role) error {
+// authenticate identifies the caller, stores it in the context and returns an error if its role is
+// not sufficient.
+func (h *handler) authenticate(c echo.Context, least access.Role) error {
 	who, err := h.caller(c.Request())
 	if err != nil {
 		return err
@@ -59,9 +62,9 @@ func (h *handler) letIn(c echo.Context, least access.Role) error {
 	return nil
 }
 
-// admitScrape lets in scrapers, for whom a token may not be needed.
-func (h *handler) admitScrape(next echo.HandlerFunc) echo.HandlerFunc {
-	admit := h.admit("")(next)
+// authorizeScrape accepts scrapers, which may not need a token.
+func (h *handler) authorizeScrape(next echo.HandlerFunc) echo.HandlerFunc {
+	admit := h.authorize("")(next)
 	return func(c echo.Context) error {
 		if h.RequireTokens && h.OpenMetrics {
 			return next(c)
@@ -70,11 +73,13 @@ func (h *handler) admitScrape(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// caller finds who makes a request. A token that is sent counts also where none is needed, so that what is done under it is in the audit under its name; who is asked for none may do everything.
+// caller identifies the sender of a request. If a token is sent, it counts even where none is
+// required, so that the audit records changes under its name. Where no token is required, a caller
+// without one may do everything.
 func (h *handler) caller(r *http.Request) (caller, error) {
 	header := r.Header.Values("Authorization")
 	if len(header) == 0 && !h.RequireTokens {
-		if !local(r.Host) {
+		if !isLoopbackHost(r.Host) {
 			return caller{}, errForeignHost
 		}
 		return caller{role: access.Operator}, nil
@@ -91,15 +96,15 @@ func (h *handler) caller(r *http.Request) (caller, error) {
 	case errors.Is(err, access.ErrUnknown):
 		return caller{}, fmt.Errorf("%w (%w)", errNoToken, err)
 	case err != nil:
-		return caller{}, fmt.Errorf("%w: %w", errTokensUnread, err)
+		return caller{}, fmt.Errorf("%w: %w", errTokensUnavailable, err)
 	}
 	return caller{name, role}, nil
 }
 
-var errTokensUnread = errors.New("the caller is not known")
+var errTokensUnavailable = errors.New("the caller cannot be identified")
 
-// local tells whether a request's Host is a loopback name.
-func local(host string) bool {
+// isLoopbackHost reports whether a request's Host is a loopback name.
+func isLoopbackHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

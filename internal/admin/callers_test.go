@@ -21,11 +21,11 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// guarded is a handler that asks for tokens, and one of each role.
+// guarded is a handler that requires tokens, with one token of each role.
 func (b *testBundle) guarded(t *testing.T, o admin.Options) (h http.Handler, reader, operator string) {
 	t.Helper()
 	pool := b.db.Role(t, "operator")
-	o.Pool, o.Logger, o.Tokens = pool, testkit.Logger(t), &access.Keeper{DB: pool}
+	o.Pool, o.Logger, o.Tokens = pool, testkit.Logger(t), &access.TokenCache{DB: pool}
 	o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	return admin.New(o), token(t, pool, "grafana", access.Reader), token(t, pool, "deploy", access.Operator)
 }
@@ -37,8 +37,8 @@ func token(t *testing.T, pool *pgxpool.Pool, name string, role access.Role) stri
 	return secret
 }
 
-// asks sends a request with Authorization headers under any name.
-func asks(h http.Handler, method, path, host string, authorization ...string) *httptest.ResponseRecorder {
+// request sends a request with Authorization headers to any host name.
+func request(h http.Handler, method, path, host string, authorization ...string) *httptest.ResponseRecorder {
 	req := httptest.NewRequest(method, path, strings.NewReader("{}"))
 	req.Host = host
 	req.Header.Set("Content-Type", "application/json")
@@ -51,8 +51,8 @@ func asks(h http.Handler, method, path, host string, authorization ...string) *h
 	return res
 }
 
-// asksFor posts a body under a token, and a key where that is not "".
-func asksFor(h http.Handler, path, body, key, authorization string) *httptest.ResponseRecorder {
+// postAs sends a body with a token, and with an idempotency key unless it is "".
+func postAs(h http.Handler, path, body, key, authorization string) *httptest.ResponseRecorder {
 	req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8081"+path, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
 	if key != "" {
@@ -66,13 +66,14 @@ func asksFor(h http.Handler, path, body, key, authorization string) *httptest.Re
 	return res
 }
 
-// Every path is asked in every way; what is not in the table is a new path that nobody has thought of.
-func TestWhoMayAskForWhat(t *testing.T) {
+// Every path is requested with every kind of token. A path that is not in the table fails here.
+func TestAuthorize_roles_limitRoutes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true})
 	for _, route := range routes(t, h) {
-		path := strings.NewReplacer(":run", "1", ":name", "x", ":id", "1", ":source", "stripe", ":type", "x", ":profile", "symbol").Replace(route.Path)
+		path := strings.NewReplacer(":run", "1", ":name", "x", ":id", "1", ":source", "stripe", ":type", "x",
+			":profile", "symbol").Replace(route.Path)
 		open := path == "/healthz" || path == "/readyz"
 		profile := strings.HasPrefix(path, "/debug/pprof")
 		for who, tc := range map[string]struct {
@@ -91,7 +92,7 @@ func TestWhoMayAskForWhat(t *testing.T) {
 			if open || want == http.StatusForbidden && route.Method == http.MethodGet && !profile {
 				want = 0
 			}
-			res := asks(h, route.Method, path, "postern.internal:8081", tc.authorization...)
+			res := request(h, route.Method, path, "postern.internal:8081", tc.authorization...)
 			got := res.Code
 			if got != http.StatusUnauthorized && got != http.StatusForbidden && got != http.StatusMisdirectedRequest {
 				got = 0
@@ -99,21 +100,26 @@ func TestWhoMayAskForWhat(t *testing.T) {
 			if got != want {
 				t.Errorf("%s %s by %s: %d, want %d", route.Method, path, who, res.Code, want)
 			}
-			if got == http.StatusUnauthorized && !strings.HasPrefix(res.Header().Get("WWW-Authenticate"), "Bearer") || strings.Contains(res.Body.String(), "AAAA") {
+			if got == http.StatusUnauthorized && !strings.HasPrefix(res.Header().Get("WWW-Authenticate"), "Bearer") ||
+				strings.Contains(res.Body.String(), "AAAA") {
 				t.Errorf("%s %s by %s: %v %s", route.Method, path, who, res.Header(), res.Body)
 			}
 		}
 	}
 }
 
-// No spelling of a path, and no other method, leads past the question who asks.
-func TestNoWayAround(t *testing.T) {
+// No spelling of a path, and no other method, bypasses the authorization.
+func TestAuthorize_malformedHeaders_areDenied(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	h, _, _ := b.guarded(t, admin.Options{RequireTokens: true, Ready: func(context.Context) error { return errors.New("connect to database prod on db.internal as gw") }})
-	for _, target := range []string{"/api/v1/events", "//api/v1/events", "/api//v1/events", "/healthz/../api/v1/events", "/./api/v1/events", "/api/v1/events/", "/API/V1/events", "/api/v1%2Fevents", "/%61pi/v1/events",
-		"/api/v1/events;a", "/metrics/", "/metrics//", "/%6Detrics", "/debug/pprof", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/../api/v1/events", "/api/v1/audit?access_token=x", "/readyz", "*"} {
-		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodConnect, "PROPFIND"} {
+	h, _, _ := b.guarded(t, admin.Options{RequireTokens: true,
+		Ready: func(context.Context) error { return errors.New("connect to database prod on db.internal as gw") }})
+	for _, target := range []string{"/api/v1/events", "//api/v1/events", "/api//v1/events", "/healthz/../api/v1/events",
+		"/./api/v1/events", "/api/v1/events/", "/API/V1/events", "/api/v1%2Fevents", "/%61pi/v1/events",
+		"/api/v1/events;a", "/metrics/", "/metrics//", "/%6Detrics", "/debug/pprof", "/debug/pprof/heap",
+		"/debug/pprof/cmdline", "/debug/../api/v1/events", "/api/v1/audit?access_token=x", "/readyz", "*"} {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut,
+			http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodConnect, "PROPFIND"} {
 			req := httptest.NewRequest(method, "/", strings.NewReader("{}"))
 			req.URL, req.RequestURI, req.Host = &url.URL{Path: target}, target, "127.0.0.1:8081"
 			if u, err := url.ParseRequestURI(target); err == nil {
@@ -124,30 +130,34 @@ func TestNoWayAround(t *testing.T) {
 			req.Header.Set("X-Forwarded-For", "127.0.0.1")
 			res := httptest.NewRecorder()
 			h.ServeHTTP(res, req)
-			if res.Code < 400 && res.Code != http.StatusNoContent || strings.Contains(res.Body.String(), "db.internal") || strings.Contains(res.Body.String(), "items") {
-				t.Errorf("%s %s: %s", method, target, told(res))
+			if res.Code < 400 && res.Code != http.StatusNoContent ||
+				strings.Contains(res.Body.String(), "db.internal") || strings.Contains(res.Body.String(), "items") {
+				t.Errorf("%s %s: %s", method, target, responseText(res))
 			}
 		}
 	}
 }
 
-func TestOpenMetrics(t *testing.T) {
+func TestAuthorize_openMetrics_needsNoToken(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	h, _, _ := b.guarded(t, admin.Options{RequireTokens: true, OpenMetrics: true})
-	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/api/v1/events": 401, "/debug/pprof/": 401} {
-		if res := asks(h, http.MethodGet, path, "postern.internal"); res.Code != want {
+	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/api/v1/events": 401,
+		"/debug/pprof/": 401} {
+		if res := request(h, http.MethodGet, path, "postern.internal"); res.Code != want {
 			t.Errorf("%s: %d, want %d", path, res.Code, want)
 		}
 	}
-	h, _, _ = setup(t).guarded(t, admin.Options{OpenMetrics: true}) // on loopback without tokens the name still counts
-	if res := asks(h, http.MethodGet, "/metrics", "evil.example"); res.Code != http.StatusMisdirectedRequest {
+	// on loopback without tokens the host name still counts
+	h, _, _ = setup(t).guarded(t, admin.Options{OpenMetrics: true})
+	if res := request(h, http.MethodGet, "/metrics", "evil.example"); res.Code != http.StatusMisdirectedRequest {
 		t.Errorf("metrics under a foreign name: %d", res.Code)
 	}
 }
 
-// On loopback nobody needs a token; one that is sent counts all the same, and a browser that was led here by a name sends none.
-func TestTokensOnLoopback(t *testing.T) {
+// On loopback no token is required, but a sent token counts. A request of a browser to another host
+// name has no token.
+func TestAuthorize_tokenOnLoopback_isUsed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	h, reader, operator := b.guarded(t, admin.Options{})
@@ -169,22 +179,25 @@ func TestTokensOnLoopback(t *testing.T) {
 		if tc.method == http.MethodPost {
 			path = "/api/v1/runs/1/pause"
 		}
-		if res := asks(h, tc.method, path, tc.host, tc.header...); res.Code != tc.want {
-			t.Errorf("%s at %s with %d headers: %d, want %d: %s", tc.method, tc.host, len(tc.header), res.Code, tc.want, res.Body)
+		if res := request(h, tc.method, path, tc.host, tc.header...); res.Code != tc.want {
+			t.Errorf("%s at %s with %d headers: %d, want %d: %s", tc.method, tc.host, len(tc.header), res.Code, tc.want,
+				res.Body)
 		}
 	}
 }
 
-// A page elsewhere can make a browser send forms, texts and nothing else without asking.
-func TestNoFormChangesAnything(t *testing.T) {
+// A foreign web page can make a browser send only forms and texts without a CORS check.
+func TestRequireJSON_forms_areRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, route := range routes(t, b.handler) {
 		if route.Method == http.MethodGet {
 			continue
 		}
-		for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"} {
-			req := httptest.NewRequest(route.Method, "http://127.0.0.1:8081"+strings.NewReplacer(":run", "1", ":name", "x").Replace(route.Path), strings.NewReader("{}"))
+		for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded",
+			"multipart/form-data; boundary=x"} {
+			req := httptest.NewRequest(route.Method, "http://127.0.0.1:8081"+strings.NewReplacer(":run", "1", ":name",
+				"x").Replace(route.Path), strings.NewReader("{}"))
 			req.Header.Set("Content-Type", kind)
 			res := httptest.NewRecorder()
 			if b.handler.ServeHTTP(res, req); res.Code != http.StatusUnsupportedMediaType {
@@ -194,18 +207,18 @@ func TestNoFormChangesAnything(t *testing.T) {
 	}
 }
 
-// Whoever is refused for who he is is counted, by why; who is let in is not, nor who asks where everybody may.
-func TestRefusedCallersAreCounted(t *testing.T) {
+// Denied requests are counted by reason. Accepted requests are not counted.
+func TestDeniedRequests_reasons_areCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	registry := prometheus.NewRegistry()
-	refusals, err := admin.NewRefusals(registry)
+	refusals, err := admin.NewDeniedRequests(registry)
 	must(t, err)
-	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true, Refusals: refusals})
+	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true, DeniedRequests: refusals})
 	const events, post = "/api/v1/events", "/api/v1/stream/heals"
 	ask := func(n int, method, path string, authorization ...string) {
 		for range n {
-			asks(h, method, path, "postern.internal:8081", authorization...)
+			request(h, method, path, "postern.internal:8081", authorization...)
 		}
 	}
 	ask(1, http.MethodGet, events)
@@ -217,9 +230,9 @@ func TestRefusedCallersAreCounted(t *testing.T) {
 	ask(2, http.MethodPost, post, "Bearer "+reader)
 	ask(7, http.MethodGet, events, "Bearer "+reader)
 	ask(7, http.MethodGet, "/healthz")
-	h = admin.New(admin.Options{Refusals: refusals})
+	h = admin.New(admin.Options{DeniedRequests: refusals})
 	ask(6, http.MethodGet, events)
-	h = admin.New(admin.Options{Refusals: refusals, RequireTokens: true, Tokens: unread{}})
+	h = admin.New(admin.Options{DeniedRequests: refusals, RequireTokens: true, Tokens: unread{}})
 	ask(7, http.MethodGet, events, "Bearer "+operator)
 	want := map[string]float64{"no_token": 4, "token": 2, "role": 5, "host": 6, "unread": 7}
 	if diff := cmp.Diff(want, counted(t, registry)); diff != "" {
@@ -227,13 +240,15 @@ func TestRefusedCallersAreCounted(t *testing.T) {
 	}
 }
 
-// While it cannot be read which tokens are in force one line says so, however many ask.
-func TestUnreadTokensAreToldOnce(t *testing.T) {
+// While the valid tokens cannot be read, one line is logged, whatever the number of requests.
+func TestAuthorize_tokensUnavailable_isLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	h := admin.New(admin.Options{RequireTokens: true, Tokens: unread{}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h := admin.New(admin.Options{RequireTokens: true, Tokens: unread{},
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 100 {
-		if res := asks(h, http.MethodGet, "/api/v1/events", "127.0.0.1:8081", "Bearer x"); res.Code != http.StatusInternalServerError {
+		if res := request(h, http.MethodGet, "/api/v1/events", "127.0.0.1:8081",
+			"Bearer x"); res.Code != http.StatusInternalServerError {
 			t.Fatalf("status %d", res.Code)
 		}
 	}
@@ -242,14 +257,14 @@ func TestUnreadTokensAreToldOnce(t *testing.T) {
 	}
 }
 
-// unread finds no token, since there is nobody to ask.
+// unread is a Checker that cannot read tokens.
 type unread struct{}
 
 func (unread) Check(context.Context, string) (string, access.Role, error) {
 	return "", "", errors.New("no answer")
 }
 
-// counted are the counts of a registry's one metric by its one label.
+// counted returns the values of a registry's only metric by its only label.
 func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -18,11 +18,12 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// effectStates are those of effects.
-var effectStates = []string{string(effects.Waiting), string(effects.Planned), string(effects.Running), string(effects.Failed), string(effects.Review), string(effects.Done),
+// effectStates are the states of effects.
+var effectStates = []string{string(effects.AwaitingApproval), string(effects.Planned), string(effects.Running),
+	string(effects.Failed), string(effects.Review), string(effects.Done),
 	string(effects.Rejected), string(effects.Expired), string(effects.Superseded)}
 
-// EffectParams choose effects.
+// EffectParams select effects.
 var EffectParams = []Param{
 	{"state", strings.Join(effectStates, ", ")},
 	{"rule", "name of the rule"},
@@ -31,15 +32,17 @@ var EffectParams = []Param{
 	{"object_type", "the same as type, named as in the other lists"},
 	{"object_id", "id of the object"},
 	{"key", "the effect's key"},
-	{"event", "our id of the event that made the change, or the provider's key"},
+	{"event", "Postern's id of the event that made the change, or the provider's key"},
 	{"since", "planned from this time on: " + timeHelp},
 	{"until", "planned before this time: " + timeHelp},
 	limitParam, cursorParam}
 
-// Effects lists effects by EffectParams. Errors: events.ErrInvalid, events.ErrNotFound and *events.SeveralError for the event.
+// Effects lists effects by EffectParams. Errors: events.ErrInvalid, events.ErrNotFound and
+// *events.SeveralError for the event.
 func Effects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[effects.Effect], error) {
 	q := newQuery(ctx, pool, values, EffectParams)
-	f := effects.Filter{Source: q.source(), Account: q.given("account"), Type: q.either("type", "object_type"), ID: q.text("object_id"), Rule: q.text("rule"), State: q.oneOf("state", effectStates...),
+	f := effects.Filter{Source: q.source(), Account: q.optional("account"), Type: q.either("type", "object_type"),
+		ID: q.text("object_id"), Rule: q.text("rule"), State: q.oneOf("state", effectStates...),
 		Key: q.text("key"), Since: q.time("since"), Until: q.time("until")}
 	limit := q.limit()
 	if event := q.text("event"); event != "" && q.err == nil {
@@ -51,77 +54,84 @@ func Effects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events
 	return effects.List(ctx, pool, f, q.text("cursor"), limit)
 }
 
-// Since is the time that the parameter since says. Errors: events.ErrInvalid.
-func Since(values url.Values) (time.Time, error) {
+// ParseSince returns the time of the parameter since. Errors: events.ErrInvalid.
+func ParseSince(values url.Values) (time.Time, error) {
 	q := newQuery(context.Background(), nil, values, []Param{sinceParam})
 	since := q.time("since")
 	return since, q.err
 }
 
-// Effect shows one effect. Errors: events.ErrNotFound.
+// Effect returns one effect. Errors: events.ErrNotFound.
 func Effect(ctx context.Context, pool *pgxpool.Pool, id int64) (*effects.View, error) {
-	return sole(effects.Show(ctx, pool, id))
+	return onlyView(effects.Show(ctx, pool, id))
 }
 
-func sole(all []effects.View, err error) (*effects.View, error) {
+func onlyView(all []effects.View, err error) (*effects.View, error) {
 	if err != nil {
 		return nil, err
 	}
 	return &all[0], nil
 }
 
-// effectChanges are the changes of effects that a person can make, with what each says beside its reason.
+// effectChanges are the changes that an operator can make to effects, with their parameters besides
+// the reason.
 var effectChanges = map[string][]Param{
 	"approve": nil,
 	"reject":  nil,
 	"retry":   nil,
 	"resolve": {
 		{"step", "name of the step"},
-		{"done", "true: it was done; false: it was not"},
-		{"captured", `what its answer said or should have said, as a JSON object: {"id": "in_1"}`},
+		{"done", "true: the step was executed; false: it was not"},
+		{"captured", `the values of its response to capture, as a JSON object: {"id": "in_1"}`},
 	},
-	"compensate": {{"partial", "true: undo what can be undone, and leave the rest"}},
+	"compensate": {{"partial", "true: undo what can be undone and keep the rest"}},
 }
 
-// EffectChangeParams are those of a change of effects (approve, reject, retry, resolve, compensate), beside its reason.
+// EffectChangeParams returns the parameters of a change of effects (approve, reject, retry,
+// resolve, compensate), besides its reason.
 func EffectChangeParams(name string) []Param { return effectChanges[name] }
 
-// ChangeEffects does what a person wants with effects: approve, reject, retry, resolve or compensate, by EffectChangeParams; with all of them, or with none. A reason must be given.
-// Errors: events.ErrInvalid, events.ErrNotFound.
-func ChangeEffects(ctx context.Context, pool *pgxpool.Pool, name string, ids []int64, values url.Values, by By) ([]effects.View, error) {
+// ChangeEffects approves, rejects, retries, resolves or compensates effects, by EffectChangeParams.
+// It changes all of them or none. A reason is required. Errors: events.ErrInvalid,
+// events.ErrNotFound.
+func ChangeEffects(ctx context.Context, pool *pgxpool.Pool, name string, ids []int64, values url.Values,
+	by Requester) ([]effects.View, error) {
 	return changeEffects(ctx, pool, name, ids, values, by, func(all []effects.View) []effects.View { return all })
 }
 
-// changeEffects answers what shown makes of the effects.
-func changeEffects[T any](ctx context.Context, pool *pgxpool.Pool, name string, ids []int64, values url.Values, by By, shown func([]effects.View) T) (T, error) {
+// changeEffects is ChangeEffects. render converts the changed effects into the response.
+func changeEffects[T any](ctx context.Context, pool *pgxpool.Pool, name string, ids []int64, values url.Values,
+	by Requester,
+	render func([]effects.View) T) (T, error) {
 	q := newQuery(ctx, pool, values, effectChanges[name])
-	do := q.effectChange(name, by.Reason)
+	do := q.parseEffectChange(name, by.Reason)
 	if strings.TrimSpace(by.Reason) == "" {
-		q.fail("say why with a reason: it is kept in the audit")
+		q.fail("give a reason: it is stored in the audit")
 	}
 	if q.err != nil {
 		var none T
 		return none, q.err
 	}
-	return change(ctx, pool, by, "effects "+name, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (out T, err error) {
-		e.Target = effectsNamed(ids, values)
+	return change(ctx, pool, by, "effects "+name, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (out T,
+		err error) {
+		e.Target = effectsTarget(ids, values)
 		all, err := do(ctx, tx, ids)
 		if err != nil {
 			return out, err
 		}
-		return shown(all), nil
+		return render(all), nil
 	})
 }
 
-// effectChange is what the parameters of a change ask for.
-func (q *query) effectChange(name, reason string) func(context.Context, pgx.Tx, []int64) ([]effects.View, error) {
-	word := effects.Word{Step: q.text("step"), Captured: json.RawMessage(q.text("captured"))}
+// parseEffectChange reads the parameters of a change and returns a function that executes it.
+func (q *query) parseEffectChange(name, reason string) func(context.Context, pgx.Tx, []int64) ([]effects.View, error) {
+	word := effects.ResolveParams{Step: q.text("step"), Captured: json.RawMessage(q.text("captured"))}
 	done, partial := q.flag("done"), q.flag("partial")
 	if done != nil {
 		word.Done = *done
 	}
 	if name == "resolve" && (word.Step == "" || done == nil) {
-		q.fail("say of which step you know, and whether it was done")
+		q.fail("give the step, and done: true or false")
 	}
 	return func(ctx context.Context, tx pgx.Tx, ids []int64) ([]effects.View, error) {
 		switch name {
@@ -138,8 +148,8 @@ func (q *query) effectChange(name, reason string) func(context.Context, pgx.Tx, 
 	}
 }
 
-// effectsNamed are effects for the audit, with what was said of them.
-func effectsNamed(ids []int64, values url.Values) string {
+// effectsTarget describes the changed effects and the parameters for the audit.
+func effectsTarget(ids []int64, values url.Values) string {
 	texts := make([]string, len(ids))
 	for i, id := range ids {
 		texts[i] = strconv.FormatInt(id, 10)
@@ -151,13 +161,15 @@ func effectsNamed(ids []int64, values url.Values) string {
 	return target
 }
 
-// effectRoutes serve the ledger of effects. Those that change something take {"reason": "..."}, and resolve also {"step": "mail", "done": true, "captured": {"id": "m_1"}}, compensate {"partial": true}.
+// effectRoutes serves the ledger of effects. Routes that change effects take {"reason": "..."}.
+// resolve also takes {"step": "mail", "done": true, "captured": {"id": "m_1"}}, compensate
+// {"partial": true}.
 func (h *handler) effectRoutes(api *echo.Group) {
 	api.GET("/effects", list(h, Effects))
-	api.GET("/effects/plan", h.show(func(ctx context.Context, _ echo.Context, values url.Values) (any, error) {
-		return h.planEffects(ctx, values)
+	api.GET("/effects/plan", h.serveJSON(func(ctx context.Context, _ echo.Context, values url.Values) (any, error) {
+		return h.backtestEffects(ctx, values)
 	}))
-	api.GET("/effects/:effect", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+	api.GET("/effects/:effect", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		id, err := effectNumber(c)
 		if err != nil {
 			return nil, err
@@ -165,9 +177,10 @@ func (h *handler) effectRoutes(api *echo.Group) {
 		return Effect(ctx, h.Pool, id)
 	}))
 	for change := range effectChanges {
-		api.POST("/effects/:effect/"+change, h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
-			return h.changeEffect(ctx, c, change)
-		}), fromOurselves, h.once)
+		api.POST("/effects/:effect/"+change,
+			h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+				return h.changeEffect(ctx, c, change)
+			}), requireJSON, h.withIdempotencyKey)
 	}
 }
 
@@ -176,14 +189,15 @@ func (h *handler) changeEffect(ctx context.Context, c echo.Context, name string)
 	if err != nil {
 		return nil, err
 	}
-	values, err := asked(c.Request().Body, "captured")
+	values, err := parseBody(c.Request().Body, "captured")
 	if err != nil {
 		return nil, err
 	}
-	by := by(c)
+	by := requesterOf(c)
 	by.Reason = values.Get("reason")
 	values.Del("reason")
-	return changeEffects(ctx, h.Pool, name, []int64{id}, values, by, func(all []effects.View) *effects.View { return &all[0] })
+	return changeEffects(ctx, h.Pool, name, []int64{id}, values, by,
+		func(all []effects.View) *effects.View { return &all[0] })
 }
 
 func effectNumber(c echo.Context) (int64, error) {

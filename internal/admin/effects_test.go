@@ -19,8 +19,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// The ledger of effects is asked over HTTP as by the command, and says what is safe to do next.
-func TestEffects(t *testing.T) {
+// The API returns the same effects as the command, with the allowed actions.
+func TestEffects_filters_selectEffects(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	for path, want := range map[string]string{
@@ -40,21 +40,26 @@ func TestEffects(t *testing.T) {
 		}
 	}
 	status, body := b.get(t, "/api/v1/effects/3")
-	if status != 200 || body["event_key"] != "k" || len(body["payload_sha256"].(string)) != 64 || !strings.Contains(body["next"].(string), "postern effects resolve 3 --step mail --done, or --not-done") {
+	if status != 200 || body["event_key"] != "k" || len(body["payload_sha256"].(string)) != 64 ||
+		!strings.Contains(body["next"].(string), "postern effects resolve 3 --step mail --done, or --not-done") {
 		t.Errorf("%d %v", status, body)
 	}
-	if step := body["steps"].([]any)[0].(map[string]any); step["state"] != "unknown" || step["captured"].(map[string]any)["id"] != "m_1" || step["request"] != "POST /mail" || step["fingerprint"] != "01" {
+	if step := body["steps"].([]any)[0].(map[string]any); step["state"] != "unknown" ||
+		step["captured"].(map[string]any)["id"] != "m_1" || step["request"] != "POST /mail" ||
+		step["fingerprint"] != "01" {
 		t.Errorf("%v", step)
 	}
-	for path, want := range map[string]int{"/api/v1/effects/99": 404, "/api/v1/effects/x": 404, "/api/v1/effects?state=lost": 400, "/api/v1/effects?bogus=1": 400} {
+	for path, want := range map[string]int{"/api/v1/effects/99": 404, "/api/v1/effects/x": 404,
+		"/api/v1/effects?state=lost": 400, "/api/v1/effects?bogus=1": 400} {
 		if status, body := b.get(t, path); status != want {
 			t.Errorf("%s: %d %v", path, status, body)
 		}
 	}
 }
 
-// A change needs a reason and an effect that is as it should be; then it answers the effect as it is now, and under one key it is made once.
-func TestChangingEffects(t *testing.T) {
+// A change needs a reason and an effect in a suitable state. It returns the changed effect, and is
+// made once per idempotency key.
+func TestChangeEffects_actions_updateLedger(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	for _, c := range []struct {
@@ -62,43 +67,48 @@ func TestChangingEffects(t *testing.T) {
 		status     int
 		says       string
 	}{
-		{"1/approve", `{}`, 400, "say why with a reason"},
-		{"1/approve", `{"reason": "why", "step": "mail"}`, 400, "no parameter"},
+		{"1/approve", `{}`, 400, "give a reason"},
+		{"1/approve", `{"reason": "why", "step": "mail"}`, 400, "does not exist"},
 		{"x/approve", `{"reason": "why"}`, 404, "x"},
 		{"99/approve", `{"reason": "why"}`, 404, "effect 99"},
 		{"5/approve", `{"reason": "why"}`, 400, "effect 5: it is done"},
-		{"3/resolve", `{"reason": "why", "step": "mail"}`, 400, "whether it was done"},
+		{"3/resolve", `{"reason": "why", "step": "mail"}`, 400, "done: true or false"},
 		{"3/resolve", `{"reason": "why", "step": "mail", "done": true, "captured": ["a"]}`, 400, "captured"},
 		{"3/resolve", `{"reason": {"a": 1}, "step": "mail", "done": true}`, 400, "reason"},
 		{"3/retry", `{"reason": "why"}`, 400, "resolve 3 --step mail"},
 		{"5/compensate", `{"reason": "why"}`, 400, "no compensate for mail"},
 	} {
-		if status, body := b.post(t, "/api/v1/effects/"+c.path, "application/json", c.body); status != c.status || !strings.Contains(body["detail"].(string), c.says) {
+		if status, body := b.post(t, "/api/v1/effects/"+c.path, "application/json", c.body); status != c.status ||
+			!strings.Contains(body["detail"].(string), c.says) {
 			t.Errorf("%s %s: %d %v", c.path, c.body, status, body)
 		}
 	}
-	if n := b.db.Rows(t, `SELECT count(*)::text FROM audit`); n[0] != "0" {
-		t.Errorf("%s rows in the audit of what was refused", n)
+	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM audit`); n[0] != "0" {
+		t.Errorf("%s audit entries of rejected requests", n)
 	}
 	for range 2 {
-		if got := asksFor(b.handler, "/api/v1/effects/1/approve", `{"reason": "why"}`, "key-1", ""); got.Code != 200 || !strings.Contains(got.Body.String(), `"state":"planned"`) {
+		if got := postAs(b.handler, "/api/v1/effects/1/approve", `{"reason": "why"}`, "key-1", ""); got.Code != 200 ||
+			!strings.Contains(got.Body.String(), `"state":"planned"`) {
 			t.Errorf("%d %s", got.Code, got.Body)
 		}
 	}
-	if n := b.db.Rows(t, `SELECT count(*)::text FROM audit`); n[0] != "1" {
+	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM audit`); n[0] != "1" {
 		t.Errorf("%s rows in the audit of what was done once", n)
 	}
 }
 
-// invoices stores events about so many invoices of Stripe's, and has them applied.
+// invoices stores events about the given number of Stripe invoices and applies them.
 func (b *testBundle) invoices(t *testing.T, first, count int) {
 	t.Helper()
 	var all []events.Delivery
 	for n := first; n < first+count; n++ {
 		at := time.Now().Add(-time.Hour)
-		body := fmt.Appendf(nil, `{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,"data":{"object":{"id":"in_%d","object":"invoice","status":"paid"}}}`, n, at.Unix(), n)
-		all = append(all, events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: at, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
-			Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice", ObjectID: fmt.Sprint("in_", n), OccurredAt: at, Fingerprint: provider.BodyFingerprint(body)}}})
+		body := fmt.Appendf(nil,
+			`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,"data":{"object":{"id":"in_%d","object":"invoice","status":"paid"}}}`, n, at.Unix(), n)
+		all = append(all, events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: at,
+			Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
+			Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice",
+				ObjectID: fmt.Sprint("in_", n), OccurredAt: at, Fingerprint: provider.BodyFingerprint(body)}}})
 	}
 	receipts, err := events.Append(t.Context(), b.db.Pool, all)
 	must(t, err)
@@ -106,16 +116,18 @@ func (b *testBundle) invoices(t *testing.T, first, count int) {
 	for i, r := range receipts {
 		ids[i] = r[0].ID
 	}
-	p, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings, ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"], Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
+	p, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
+		ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"],
+			Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
 	must(t, err)
 	if _, err := p.ApplyStored(t.Context(), processor.Target{}, ids, false); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// What a rule would have done is told over HTTP, up to a bound, and nothing is written.
-func TestPlanningEffects(t *testing.T) {
+// A backtest over HTTP returns the effects of a rule, up to a limit, and writes nothing.
+func TestBacktestEffects_rule_listsChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	cfg, err := config.Parse([]byte(`
@@ -129,17 +141,20 @@ effects:
 `), func(string) string { return "" })
 	must(t, err)
 	unknowing := b.handler
-	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t), Ready: func(context.Context) error { return nil }, Endpoints: cfg.Endpoints, Rule: cfg.Rule})
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
+		Ready: func(context.Context) error { return nil }, Endpoints: cfg.Endpoints, Rule: cfg.Rule})
 	const path = "/api/v1/effects/plan?rule=receipt&since=2020-01-01"
-	if status, body := b.get(t, path); status != 200 || body["dry_run"] != true || body["rule_version"] != 2.0 || len(body["changes"].([]any)) != 0 {
+	if status, body := b.get(t, path); status != 200 || body["dry_run"] != true || body["rule_version"] != 2.0 ||
+		len(body["changes"].([]any)) != 0 {
 		t.Errorf("%d %v", status, body)
 	}
 	b.invoices(t, 1, 3)
 	status, body := b.get(t, path)
-	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 3 || !strings.Contains(fmt.Sprint(changes), "key:receipt:in_1 ") || body["counts"].(map[string]any)["new"] != 3.0 {
+	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 3 ||
+		!strings.Contains(fmt.Sprint(changes), "key:receipt:in_1 ") || body["counts"].(map[string]any)["new"] != 3.0 {
 		t.Errorf("%d %v", status, body)
 	}
-	if n := b.db.Rows(t, `SELECT count(*)::text FROM effects`)[0]; n != "0" {
+	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM effects`)[0]; n != "0" {
 		t.Errorf("%s effects: a dry run has written", n)
 	}
 	for path, want := range map[string]string{
@@ -148,14 +163,19 @@ effects:
 		"/api/v1/effects/plan?rule=other&since=1d":             `404 rule "other"`,
 		"/api/v1/effects/plan?rule=receipt&since=1d&bogus=yes": "400 bogus",
 	} {
-		if status, body := b.get(t, path); !strings.HasPrefix(want, fmt.Sprint(status)) || !strings.Contains(fmt.Sprint(body["detail"]), want[4:]) {
+		if status, body := b.get(t, path); !strings.HasPrefix(want, fmt.Sprint(status)) ||
+			!strings.Contains(fmt.Sprint(body["detail"]), want[4:]) {
 			t.Errorf("%s: %d %v", path, status, body)
 		}
 	}
-	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
-		SELECT 'paid:' || object_id, 1, 'receipt', source, account, object_type, object_id, id, 0, 'done', 'mail', now(), now() FROM events WHERE event_id = 'evt_2'`)
+	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+		state, destination, planned_at, updated_at)
+		SELECT 'paid:' || object_id, 1, 'receipt', source, account, object_type, object_id, id, 0, 'done', 'mail',
+			now(), now() FROM events WHERE event_id = 'evt_2'`)
 	status, body = b.get(t, path)
-	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 4 || !strings.Contains(fmt.Sprint(changes), "key:paid:in_2 ledger:gone ") || body["counts"].(map[string]any)["gone"] != 1.0 {
+	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 4 ||
+		!strings.Contains(fmt.Sprint(changes), "key:paid:in_2 ledger:gone ") ||
+		body["counts"].(map[string]any)["gone"] != 1.0 {
 		t.Errorf("%d %v", status, body)
 	}
 	b.invoices(t, 4, 1000)
@@ -163,7 +183,8 @@ effects:
 		t.Errorf("%d %v", status, body)
 	}
 	b.handler = unknowing
-	if status, body := b.get(t, path); status != 400 || !strings.Contains(fmt.Sprint(body["detail"]), "does not know the rules") {
+	if status, body := b.get(t, path); status != 400 || !strings.Contains(fmt.Sprint(body["detail"]),
+		"this process has no rules") {
 		t.Errorf("%d %v", status, body)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// PlanExport reads StoredParams. Errors: events.ErrInvalid.
-func PlanExport(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Filter, error) {
-	q := newQuery(ctx, pool, values, StoredParams)
-	f := q.chosen()
+// ParseExportFilter reads StoredEventParams. Errors: events.ErrInvalid.
+func ParseExportFilter(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Filter, error) {
+	q := newQuery(ctx, pool, values, StoredEventParams)
+	f := q.storedEventFilter()
 	return f, q.err
 }

@@ -1,4 +1,4 @@
 package admin
 
-// Mentioning returns a page of the events that mention a value, of a search that is bounded in time.
-var Mentioning = mentioning
+// Mentioning returns a page of the events that mention a value, from a search with a time limit.
+var Mentioning = searchMentions

@@ -20,7 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// hostileTexts are values that a parameter of a path, a query or a body should not have.
+// hostileTexts are malformed values for a parameter of a path, a query or a body.
 var hostileTexts = []string{
 	"", " ", "\x00", "a\x00b", "\xff", "a\xc3", "\x1b[2J\u202e", strings.Repeat("x", 100_000), "%", "*", "../..", "'",
 	"-1", "0", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "99999999999999999999999",
@@ -29,22 +29,22 @@ var hostileTexts = []string{
 	"true", "null", "[]", "{}", "[1]", `{"a": "\u0000"}`, "AAAA", "MA", "bnVsbA", "AAAA,,-,AA",
 }
 
-// hostileJSON are values of a member of a body that no text can say.
+// hostileJSON are JSON values for a member of a body that are not texts.
 var hostileJSON = []string{
 	`null`, `[]`, `["a"]`, `{}`, `{"a": "\u0000"}`, `{"\u0000": [{"a": "b\u0000"}]}`, `{"a": "\ud800"}`,
 	`{"a": 1e400000}`, `"\ud800"`, "\"\xff\"", `1e400000`, `-1`, `123456789012345678901234567890`, `0.5`,
 	strings.Repeat(`{"a":`, 900) + "1" + strings.Repeat("}", 900),
 }
 
-// usual are values that let a request come as far as the database.
+// usual are valid values, with which a request reaches the database.
 var usual = map[string]string{
 	"source": "stripe", "type": "order", "object_type": "order", "object_id": "7", "id": "7", "reason": "because",
 	"run": "1", "rule": "r", "step": "mail", "done": "true", "since": "1h", "event": "k", "job": "replay",
 	"name": "nightly", "spool": "gone", "effect": "3",
 }
 
-// TestRoutes_hostileParameters_areClientErrors walks all routes. A route's error about an unknown
-// parameter lists those that it knows, so new ones are covered.
+// TestRoutes_hostileParameters_areClientErrors calls all routes. A route's error about an unknown
+// parameter lists the known ones, so new parameters are covered.
 func TestRoutes_hostileParameters_areClientErrors(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
@@ -70,19 +70,19 @@ func TestRoutes_hostileParameters_areClientErrors(t *testing.T) {
 	}
 }
 
-// walked is the interface with all of its routes. Each request may have a token and needs none.
+// walked is the API with all of its routes. A token is accepted and not required.
 func (b *testBundle) walked(t *testing.T) http.Handler {
 	t.Helper()
 	pool := b.db.Role(t, "operator")
-	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t), Tokens: &access.Keeper{DB: pool},
+	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t), Tokens: &access.TokenCache{DB: pool},
 		Ready:     func(context.Context) error { return nil },
 		Metrics:   http.NotFoundHandler(),
 		Endpoints: func() []config.Endpoint { return nil },
 		Rule:      func(string) (*rules.Rule, error) { return nil, nil }})
 }
 
-// hostileHeaders are headers that the interface, its router or a proxy before it may read: first those
-// that the interface reads, which get each value.
+// hostileHeaders are headers that the API, its router or a proxy in front of it may read. The first
+// ones, which the API reads, get each value.
 var hostileHeaders = []string{
 	"Authorization", "Idempotency-Key", "Content-Type", "Content-Encoding", "Accept", "Accept-Encoding",
 	"Cookie", "Forwarded", "If-None-Match", "Origin", "Range", "Traceparent", "Transfer-Encoding",
@@ -90,15 +90,16 @@ var hostileHeaders = []string{
 }
 
 // TestRoutes_hostileHeaders_areClientErrors sends each header with each value, and twice, to each
-// route and to a path and a method that no route has.
+// route and to an unknown path and method.
 func TestRoutes_hostileHeaders_areClientErrors(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	h, sent := b.walked(t), 0
-	all := append(routes(t, h), &echo.Route{Method: "BREW", Path: "/api/v1/events"}, &echo.Route{Method: "GET", Path: "/"})
+	all := append(routes(t, h), &echo.Route{Method: "BREW", Path: "/api/v1/events"},
+		&echo.Route{Method: "GET", Path: "/"})
 	for _, r := range all {
 		if strings.HasPrefix(r.Path, "/debug/pprof") {
-			continue // a profile takes its time, and one at a time is made
+			continue // a profile takes time, and only one at a time is allowed
 		}
 		w := &walk{h: h, route: r}
 		for i, name := range hostileHeaders {
@@ -118,7 +119,7 @@ func TestRoutes_hostileHeaders_areClientErrors(t *testing.T) {
 	t.Logf("%d routes, %d requests", len(all), sent)
 }
 
-// headerTexts are values of headers; texts of each kind that are valid are among them.
+// headerTexts are values of headers, including valid texts of each kind.
 var headerTexts = []string{
 	"", "\x00", "\xff", "a\r\nb: c", strings.Repeat("x", 100_000), `"\x00"`, `"` + "\xff" + `"`, `"\`, "-1", "1e400",
 	strings.Repeat("a", 255), strings.Repeat("a", 256), "Bearer ", "Bearer \x00", "Bearer \xff",
@@ -126,7 +127,7 @@ var headerTexts = []string{
 	"application/json; charset=\xff", "application/json; a=b; a=b", "multipart/form-data", "chunked", "bytes=9-1",
 }
 
-// headers sends a request that is usual but for some headers. "Host" is the request's host.
+// headers sends a valid request except for some headers. "Host" is the request's host.
 func (w *walk) headers(t *testing.T, header http.Header) {
 	t.Helper()
 	req := w.request(w.to("", ""), "", `{"reason": "because"}`)
@@ -140,7 +141,7 @@ func (w *walk) headers(t *testing.T, header http.Header) {
 	w.do(t, req, fmt.Sprintf("%.200q", header))
 }
 
-// raw sends queries and bodies that are not made of names and values.
+// raw sends queries and bodies that do not consist of names and values.
 func (w *walk) raw(t *testing.T) {
 	t.Helper()
 	for _, query := range []string{
@@ -168,7 +169,7 @@ type walk struct {
 
 var pathParameter = regexp.MustCompile(`:[a-z_]+`)
 
-// to is the path with a value of one of its parameters, and the usual ones of the others.
+// to returns the path with a value of one of its parameters, and valid values of the others.
 func (w *walk) to(name, value string) string {
 	return pathParameter.ReplaceAllStringFunc(w.route.Path, func(p string) string {
 		if p[1:] == name {
@@ -190,15 +191,15 @@ func (w *walk) path(t *testing.T) {
 	}
 }
 
-// parameters tries each parameter of query and body, alone and among usual ones, and returns how
-// many there are.
+// parameters tries each parameter of query and body, alone and with valid others, and returns their
+// number.
 func (w *walk) parameters(t *testing.T) int {
 	query, known := "bogus=1", []string{}
 	if w.route.Method != http.MethodGet {
-		query, known = "", []string{"reason", "preview", "dry_run"} // which some routes read without saying so
+		query, known = "", []string{"reason", "preview", "dry_run"} // some routes read them without listing them
 	}
 	_, detail := w.send(t, w.to("", ""), query, `{"bogus": 1, "reason": "because"}`)
-	if _, list, _ := strings.Cut(detail, "known are "); list != "" {
+	if _, list, _ := strings.Cut(detail, "the parameters are "); list != "" {
 		known = append(known, strings.Split(list, ", ")...)
 	}
 	for _, name := range known {
@@ -224,7 +225,7 @@ func (w *walk) parameters(t *testing.T) int {
 	return len(known)
 }
 
-// values are the parameter, and the usual ones of others that are known.
+// values returns the parameter and valid values of the other known parameters.
 func values(known []string, others bool, name, text string) url.Values {
 	all := url.Values{}
 	for _, other := range known {
@@ -236,7 +237,7 @@ func values(known []string, others bool, name, text string) url.Values {
 	return all
 }
 
-// members are values as a JSON object, one of them as it is given.
+// members returns values as a JSON object, one of them unchanged.
 func members(all url.Values, name, value string) string {
 	var out []string
 	for other := range all {
@@ -249,7 +250,7 @@ func members(all url.Values, name, value string) string {
 	return "{" + strings.Join(out, ", ") + "}"
 }
 
-// quoted is a text as JSON.
+// quoted returns a text as JSON.
 func quoted(text string) string {
 	b, err := json.Marshal(text)
 	if err != nil {
@@ -258,8 +259,8 @@ func quoted(text string) string {
 	return string(b)
 }
 
-// send fails the test where a request is answered as a fault of the server. Each second change has
-// a key, so that its answer is kept too.
+// send fails the test if the response is a server error. Every second change has an idempotency
+// key, so that its response is stored too.
 func (w *walk) send(t *testing.T, path, query, body string) (status int, detail string) {
 	t.Helper()
 	req := w.request(path, query, body)
@@ -269,7 +270,7 @@ func (w *walk) send(t *testing.T, path, query, body string) (status int, detail 
 	return w.do(t, req, fmt.Sprintf("%.200s?%.200s %.200s", path, query, body))
 }
 
-// request is one to the route.
+// request creates a request to the route.
 func (w *walk) request(path, query, body string) *http.Request {
 	req := httptest.NewRequest(w.route.Method, "http://127.0.0.1:8081"+path, strings.NewReader(body))
 	req.URL.RawQuery = query
@@ -277,7 +278,7 @@ func (w *walk) request(path, query, body string) *http.Request {
 	return req
 }
 
-// do has a request answered, which the text describes.
+// do sends a request, which the text describes.
 func (w *walk) do(t *testing.T, req *http.Request, text string) (status int, detail string) {
 	t.Helper()
 	w.sent++
@@ -287,6 +288,6 @@ func (w *walk) do(t *testing.T, req *http.Request, text string) (status int, det
 		t.Errorf("%s %s %s: %d %s", w.route.Method, w.route.Path, text, res.Code, res.Body)
 	}
 	var p struct{ Detail string }
-	_ = json.Unmarshal(res.Body.Bytes(), &p) // another answer than a problem has none
+	_ = json.Unmarshal(res.Body.Bytes(), &p) // a response that is not a problem has no type
 	return res.Code, p.Detail
 }

@@ -16,48 +16,51 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// Param is a parameter of a query. The JSON interface takes it by this name, the command line with - for _.
+// Param is a parameter of a query. The JSON API uses this name. The command line uses it with
+// hyphens in place of underscores.
 type Param struct {
 	Name string
-	// Help says what it chooses, in a few words.
+	// Help describes the parameter in a few words.
 	Help string
 }
 
 const timeHelp = "an RFC 3339 time, a date, or how long ago (15m, 2h, 7d)"
 
-// The parameters that lists share.
+// The parameters that several lists have.
 var (
 	sourceParam  = Param{"source", "name of the source"}
-	accountParam = Param{"account", "tenant inside the source (Stripe account, Shopify shop); given empty: only those without one"}
-	sinceParam   = Param{"since", "from this time on: " + timeHelp}
-	untilParam   = Param{"until", "before this time: " + timeHelp}
-	limitParam   = Param{"limit", fmt.Sprintf("items of a page, 1 to %d (default %d)", events.MaxLimit, events.DefaultLimit)}
-	cursorParam  = Param{"cursor", "next_cursor of the page before"}
+	accountParam = Param{"account", "tenant inside the source (Stripe account, Shopify shop); an empty value selects " +
+		"only " +
+		"those without one"}
+	sinceParam = Param{"since", "from this time on: " + timeHelp}
+	untilParam = Param{"until", "before this time: " + timeHelp}
+	limitParam = Param{"limit", fmt.Sprintf("items per page, 1 to %d (default %d)", events.MaxLimit,
+		events.DefaultLimit)}
+	cursorParam = Param{"cursor", "next_cursor of the previous page"}
 )
 
-// query reads parameters; the first that cannot be used is kept in err.
+// query reads parameters. err is the first error.
 type query struct {
 	ctx context.Context
-	// pool is nil where parameters are only checked: what they name is not looked for.
+	// pool is nil where parameters are only checked and not looked up in the database.
 	pool   *pgxpool.Pool
 	values url.Values
 	now    time.Time
 	err    error
 }
 
-// newQuery rejects parameters that are not known, are given twice, or have a text that is not
-// storable.
+// newQuery rejects parameters that are unknown, repeated, or have a text that cannot be stored.
 func newQuery(ctx context.Context, pool *pgxpool.Pool, values url.Values, known []Param) *query {
 	q := &query{ctx: ctx, pool: pool, values: values, now: time.Now()}
 	for name, given := range values {
 		if !slices.ContainsFunc(known, func(p Param) bool { return p.Name == name }) {
-			q.fail("no parameter %q; known are %s", name, names(known))
+			q.fail("parameter %q does not exist; the parameters are %s", name, names(known))
 		}
 		if len(given) > 1 {
 			q.fail("parameter %q is given %d times", name, len(given))
 		}
 		for _, text := range given {
-			if err := storable(name, text); err != nil && q.err == nil {
+			if err := checkStorable(name, text); err != nil && q.err == nil {
 				q.err = err
 			}
 		}
@@ -65,11 +68,13 @@ func newQuery(ctx context.Context, pool *pgxpool.Pool, values url.Values, known 
 	return q
 }
 
-// storable returns an error for a text that PostgreSQL can neither store nor compare. The error names
-// the parameter and not the text, which may be personal data. Errors: events.ErrInvalid.
-func storable(name, text string) error {
+// checkStorable returns an error for a text that PostgreSQL can neither store nor compare. The
+// error names the parameter and not the text, which may be personal data. Errors:
+// events.ErrInvalid.
+func checkStorable(name, text string) error {
 	if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
-		return fmt.Errorf("%w: %s: the text has the character U+0000 or is not valid UTF-8", events.ErrInvalid, name)
+		return fmt.Errorf("%w: %s: the text contains the character U+0000 or is not valid UTF-8", events.ErrInvalid,
+			name)
 	}
 	return nil
 }
@@ -90,7 +95,7 @@ func (q *query) fail(format string, args ...any) {
 
 func (q *query) text(name string) string { return q.values.Get(name) }
 
-// either is a parameter that has two names.
+// either returns a parameter that has two names.
 func (q *query) either(name, other string) string {
 	a, b := q.text(name), q.text(other)
 	if a != "" && b != "" && a != b {
@@ -99,8 +104,8 @@ func (q *query) either(name, other string) string {
 	return cmp.Or(a, b)
 }
 
-// given is nil for a parameter that is absent, so that an empty one can be told from it.
-func (q *query) given(name string) *string {
+// optional returns nil for a parameter that is absent, to distinguish it from an empty one.
+func (q *query) optional(name string) *string {
 	if !q.values.Has(name) {
 		return nil
 	}
@@ -108,11 +113,11 @@ func (q *query) given(name string) *string {
 	return &text
 }
 
-// oneOf is a parameter from a closed set.
+// oneOf returns a parameter that has a fixed set of values.
 func (q *query) oneOf(name string, known ...string) string {
 	text := q.text(name)
 	if text != "" && !slices.Contains(known, text) {
-		q.fail("%s %q is not known; known are %s", name, text, strings.Join(known, ", "))
+		q.fail("%s %q does not exist; choose one of %s", name, text, strings.Join(known, ", "))
 	}
 	return text
 }
@@ -134,12 +139,12 @@ func (q *query) number(name string) int64 {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		q.fail("%s %q is no number", name, text)
+		q.fail("%s %q is not a number", name, text)
 	}
 	return n
 }
 
-// limit is 0 where it is absent; 0 itself is refused.
+// limit returns 0 where the parameter is absent. It rejects the value 0.
 func (q *query) limit() int {
 	n := q.number("limit")
 	if q.text("limit") != "" && (n < 1 || n > events.MaxLimit) {
@@ -148,7 +153,7 @@ func (q *query) limit() int {
 	return int(n)
 }
 
-// time is zero where the parameter is absent.
+// time returns the zero time where the parameter is absent.
 func (q *query) time(name string) time.Time {
 	text := q.text(name)
 	if text == "" {
@@ -166,7 +171,7 @@ func (q *query) time(name string) time.Time {
 	return q.now.Add(-ago)
 }
 
-// duration is Go's, with days.
+// duration parses a Go duration, or a number of days (7d).
 func duration(text string) (time.Duration, error) {
 	days, ok := strings.CutSuffix(text, "d")
 	if !ok {
@@ -176,7 +181,7 @@ func duration(text string) (time.Duration, error) {
 	return time.Duration(n) * 24 * time.Hour, err
 }
 
-// source is the number of the named source, 0 where the parameter is absent.
+// source returns the number of the named source, 0 where the parameter is absent.
 func (q *query) source() int32 {
 	name := q.text("source")
 	if name == "" || q.err != nil || q.pool == nil {
@@ -189,7 +194,7 @@ func (q *query) source() int32 {
 	}
 	number, ok := known.Number[name]
 	if !ok {
-		q.fail("no source %q has stored anything; known are %s", name, sourceNames(known))
+		q.fail("source %q has no stored events; the known sources are %s", name, sourceNames(known))
 	}
 	return number
 }

@@ -7,25 +7,26 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// profiles serves /debug/pprof/, without the command line, which may name a password. A CPU profile or trace lasts 30 s unless
-// ?seconds= says otherwise, at most as long as the server may write.
-func profiles(g *echo.Group) {
+// pprofRoutes serves /debug/pprof/, without the command line, which may contain a password. A CPU
+// profile or trace lasts 30 s unless ?seconds= says otherwise. The server's write timeout limits
+// it.
+func pprofRoutes(g *echo.Group) {
 	for _, name := range []string{"", "/", "/:profile"} {
 		g.GET(name, func(c echo.Context) error {
 			switch c.Param("profile") {
 			case "profile":
-				return wrap(c, pprof.Profile)
+				return servePprof(c, pprof.Profile)
 			case "trace":
-				return wrap(c, pprof.Trace)
+				return servePprof(c, pprof.Trace)
 			case "symbol":
-				return wrap(c, pprof.Symbol)
+				return servePprof(c, pprof.Symbol)
 			}
-			return wrap(c, pprof.Index)
+			return servePprof(c, pprof.Index)
 		})
 	}
 }
 
-func wrap(c echo.Context, h http.HandlerFunc) error {
+func servePprof(c echo.Context, h http.HandlerFunc) error {
 	h(c.Response(), c.Request())
 	return nil
 }

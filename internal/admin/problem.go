@@ -17,68 +17,82 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// problem is an answer that is not what was asked for (RFC 9457).
+// problem is an error response (RFC 9457).
 type problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
-	// Matches are what was found where one was wanted.
+	// Matches are the objects or events that matched where one was required.
 	Matches any `json:"matches,omitempty"`
 }
 
 func (p *problem) Error() string { return p.Title + ": " + p.Detail }
 
-var errFault = errors.New("fault")
+var errPanic = errors.New("fault")
 
-var errForeignHost = &problem{Status: http.StatusMisdirectedRequest, Type: "urn:postern:problem:foreign-host", Title: "foreign host",
-	Detail: "The admin interface answers only under a loopback name: use http://127.0.0.1 or http://localhost with its port."}
+var errForeignHost = &problem{Status: http.StatusMisdirectedRequest, Type: "urn:postern:problem:foreign-host",
+	Title: "host not allowed",
+	Detail: "The admin API accepts only loopback names: use http://127.0.0.1 or http://localhost with " +
+		"its port."}
 
-// errNoToken answers who sent none, or one that is not taken: which of the two is nobody's matter.
+// errNoToken is the response to a missing token and to an invalid one. It does not say which of the
+// two it is.
 var errNoToken = &problem{Status: http.StatusUnauthorized, Type: "urn:postern:problem:token", Title: "no token",
-	Detail: "Send a token that is in force: Authorization: Bearer postern_... (postern token create makes one)."}
+	Detail: "Send a valid token: Authorization: Bearer postern_... (create one with postern token create)."}
 
-// match is one of several events of a key.
+// match is one of several events with the same key.
 type match struct {
 	Source string `json:"source"`
 	ID     int64  `json:"id,string"`
 }
 
-// problemOf maps any error to its answer, once.
+// problemOf converts any error into its response.
 func problemOf(err error) *problem {
 	var p *problem
 	var he *echo.HTTPError
-	var keys *events.SeveralError
+	var keys *events.AmbiguousKeyError
 	var objects *SeveralObjectsError
 	switch {
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, access.ErrRole):
-		return &problem{Status: 403, Type: "urn:postern:problem:role", Title: "not allowed", Detail: "A reader's token may only ask. Send an operator's (postern token create --role operator)."}
+		return &problem{Status: 403, Type: "urn:postern:problem:role", Title: "not allowed",
+			Detail: "A reader's token may only read. Send an operator's token (postern token create --role operator)."}
 	case errors.Is(err, header.ErrKey):
-		return &problem{Status: 400, Type: "urn:postern:problem:idempotency-key", Title: "no key", Detail: err.Error()}
-	case errors.Is(err, idempotency.ErrInFlight):
-		return &problem{Status: 409, Type: "urn:postern:problem:in-flight", Title: "under way", Detail: "A request with this Idempotency-Key is being carried out. Ask again in a moment: you get its answer."}
-	case errors.Is(err, idempotency.ErrOther):
-		return &problem{Status: 422, Type: "urn:postern:problem:key-reused", Title: "key used before", Detail: "This Idempotency-Key was used for another request within a day. Send a new key with a new request."}
+		return &problem{Status: 400, Type: "urn:postern:problem:idempotency-key", Title: "invalid idempotency key",
+			Detail: err.Error()}
+	case errors.Is(err, idempotency.ErrInProgress):
+		return &problem{Status: 409, Type: "urn:postern:problem:in-flight", Title: "request in progress",
+			Detail: "A request with this Idempotency-Key is in progress. Send it again in a moment to get its " +
+				"response."}
+	case errors.Is(err, idempotency.ErrKeyReused):
+		return &problem{Status: 422, Type: "urn:postern:problem:key-reused", Title: "idempotency key already used",
+			Detail: "This Idempotency-Key was used for another request within a day. Send a new key with a new " +
+				"request."}
 	case errors.Is(err, events.ErrInvalid):
 		return &problem{Status: 400, Type: "urn:postern:problem:invalid", Title: "invalid request", Detail: err.Error()}
 	case errors.Is(err, events.ErrNotFound):
 		return &problem{Status: 404, Type: "urn:postern:problem:not-found", Title: "not found", Detail: err.Error()}
 	case errors.As(err, &objects):
-		return &problem{Status: 409, Type: "urn:postern:problem:several", Title: "several match", Detail: err.Error(), Matches: objects.Matches}
+		return &problem{Status: 409, Type: "urn:postern:problem:several", Title: "several match", Detail: err.Error(),
+			Matches: objects.Matches}
 	case errors.As(err, &keys):
-		return &problem{Status: 409, Type: "urn:postern:problem:several", Title: "several match", Detail: err.Error(), Matches: matches(keys)}
+		return &problem{Status: 409, Type: "urn:postern:problem:several", Title: "several match", Detail: err.Error(),
+			Matches: matches(keys)}
 	case errors.As(err, &he):
-		return &problem{Status: he.Code, Type: "about:blank", Title: http.StatusText(he.Code), Detail: fmt.Sprint(he.Message)}
-	case errors.Is(err, errFault):
+		return &problem{Status: he.Code, Type: "about:blank", Title: http.StatusText(he.Code),
+			Detail: fmt.Sprint(he.Message)}
+	case errors.Is(err, errPanic):
 	case postgres.IsUnavailable(err), errors.Is(err, context.DeadlineExceeded):
-		return &problem{Status: 503, Type: "urn:postern:problem:unavailable", Title: "store unavailable", Detail: "PostgreSQL did not answer in time; the log says why."}
+		return &problem{Status: 503, Type: "urn:postern:problem:unavailable", Title: "database unavailable",
+			Detail: "PostgreSQL did not respond in time; see the log for the reason."}
 	}
-	return &problem{Status: 500, Type: "urn:postern:problem:internal", Title: "internal error", Detail: "A fault of ours; the log says more."}
+	return &problem{Status: 500, Type: "urn:postern:problem:internal", Title: "internal error",
+		Detail: "An internal error of Postern; see the log for details."}
 }
 
-func matches(e *events.SeveralError) []match {
+func matches(e *events.AmbiguousKeyError) []match {
 	var all []match
 	for source, id := range e.IDs {
 		all = append(all, match{Source: source, ID: id})
@@ -87,14 +101,14 @@ func matches(e *events.SeveralError) []match {
 	return all
 }
 
-// fail is echo's error handler: the one place where a request's error is logged and answered.
+// fail is echo's error handler. It logs each request's error and writes the response.
 func (h *handler) fail(err error, c echo.Context) {
 	p := problemOf(err)
 	switch {
-	case errors.Is(err, errTokensUnread):
-		h.unread.Handle(err)
+	case errors.Is(err, errTokensUnavailable):
+		h.tokenErrors.Handle(err)
 	case p.Status >= 500:
-		h.Logger.Error("admin request not answered", "path", c.Request().URL.Path, "status", p.Status, "error", err)
+		h.Logger.Error("admin request failed", "path", c.Request().URL.Path, "status", p.Status, "error", err)
 	}
 	if c.Response().Committed {
 		return
@@ -102,19 +116,19 @@ func (h *handler) fail(err error, c echo.Context) {
 	if p.Status == http.StatusUnauthorized {
 		c.Response().Header().Set("WWW-Authenticate", `Bearer realm="postern"`)
 	}
-	if errors.Is(err, idempotency.ErrInFlight) {
+	if errors.Is(err, idempotency.ErrInProgress) {
 		c.Response().Header().Set("Retry-After", "1")
 	}
 	if p.Status == http.StatusTooManyRequests {
 		c.Response().Header().Set("Retry-After", "5")
 	}
-	_ = c.Blob(p.Status, problemType, p.body()) // whoever asked may be gone
+	_ = c.Blob(p.Status, problemType, p.body()) // the client may have disconnected
 }
 
 const problemType = "application/problem+json"
 
 func (p *problem) body() []byte {
-	body, err := answered(p)
+	body, err := encodeJSON(p)
 	if err != nil {
 		body = []byte(`{"status":500}` + "\n") // states of objects are valid JSON, so this is never reached
 	}

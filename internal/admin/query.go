@@ -18,31 +18,35 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// statuses are those of outcomes.
-var statuses = []string{string(versioning.Applied), string(versioning.Unchanged), string(versioning.Stale), string(versioning.Ambiguous),
+// statuses are the statuses of outcomes.
+var statuses = []string{string(versioning.Applied), string(versioning.Unchanged), string(versioning.Stale),
+	string(versioning.Ambiguous),
 	string(versioning.Ignored), string(versioning.Failed), string(versioning.Dead)}
 
-var reasons = []string{string(provider.MissingSignature), string(provider.MalformedSignature), string(provider.WrongSignature),
-	string(provider.StaleTimestamp), string(provider.FutureTimestamp), string(provider.MissingHeader), string(provider.ForbiddenAccount)}
+var reasons = []string{string(provider.MissingSignature), string(provider.MalformedSignature),
+	string(provider.WrongSignature),
+	string(provider.StaleTimestamp), string(provider.FutureTimestamp), string(provider.MissingHeader),
+	string(provider.ForbiddenAccount)}
 
 // The parameters of each list.
 var (
-	// EventParams choose events.
+	// EventParams select events.
 	EventParams = []Param{sourceParam, accountParam,
 		{"type", "event type; * stands for any text: invoice.* (the object's type is object_type)"},
 		{"object_type", "type of the object: invoice"},
-		{"object_id", "id of the object; with object_type the events that were applied to it"},
+		{"object_id", "id of the object; together with object_type: the events that were applied to it"},
 		{"key", "the provider's id of the event"},
-		{"status", "of the live outcome: pending, " + strings.Join(statuses, ", ")},
-		{"origin", "where it came from: webhook, reconcile, hint, import"},
+		{"status", "status of the live outcome: pending, " + strings.Join(statuses, ", ")},
+		{"origin", "origin of the event: webhook, reconcile, hint, import"},
 		sinceParam, untilParam,
-		{"occurred_since", "from this provider's time on"},
-		{"occurred_until", "before this provider's time"},
+		{"occurred_since", "from this time of the provider on"},
+		{"occurred_until", "before this time of the provider"},
 		limitParam, cursorParam}
-	// EventListParams choose events of a list.
-	EventListParams = append(slices.Clone(EventParams), Param{"mentions", "an id or e-mail address that stands in the body or headers " +
-		"as a whole word, without regard to case; several are separated by commas"})
-	// ObjectParams choose objects.
+	// EventListParams select events of a list.
+	EventListParams = append(slices.Clone(EventParams),
+		Param{"mentions", "an id or e-mail address that the body or headers contain " +
+			"as a whole word, in upper or lower case; separate several by commas"})
+	// ObjectParams select objects.
 	ObjectParams = []Param{sourceParam, accountParam,
 		{"type", "object type: invoice"},
 		{"id", "the provider's id of the object"},
@@ -53,19 +57,19 @@ var (
 		{"look_owed", "true or false"},
 		{"outdated", "true or false"},
 		sinceParam, untilParam, limitParam, cursorParam}
-	// OutcomeParams choose outcomes.
+	// OutcomeParams select outcomes.
 	OutcomeParams = []Param{sourceParam, accountParam,
 		{"object_type", "type of the object"},
 		{"object_id", "id of the object"},
-		{"event", "our id of the event, or the provider's key"},
+		{"event", "Postern's id of the event, or the provider's key"},
 		{"status", strings.Join(statuses, ", ")},
 		{"run", "0: live"},
 		sinceParam, untilParam, limitParam, cursorParam}
-	// RejectionParams choose refused deliveries.
+	// RejectionParams select rejected deliveries.
 	RejectionParams = []Param{sourceParam,
 		{"reason", strings.Join(reasons, ", ")},
 		sinceParam, untilParam, limitParam, cursorParam}
-	// ConflictParams choose conflicts.
+	// ConflictParams select conflicts.
 	ConflictParams = []Param{sourceParam, accountParam,
 		{"type", "event type; * stands for any text"},
 		{"key", "the provider's id of the event"},
@@ -75,9 +79,9 @@ var (
 // Events lists events by EventListParams. Errors: events.ErrInvalid.
 func Events(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[events.Item], error) {
 	q := newQuery(ctx, pool, values, EventListParams)
-	f := q.events()
+	f := q.eventFilter()
 	limit := q.limit()
-	var finds []redaction.Find
+	var finds []redaction.ValueMatcher
 	if q.values.Has("mentions") && q.err == nil {
 		finds, q.err = q.mentionFinds()
 	}
@@ -87,20 +91,24 @@ func Events(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.
 	if len(finds) == 0 {
 		return events.List(ctx, pool, f, q.text("cursor"), limit)
 	}
-	return mentioning(ctx, pool, f, finds, q.text("cursor"), limit, mentionWithin)
+	return searchMentions(ctx, pool, f, finds, q.text("cursor"), limit, mentionTimeout)
 }
 
-// The bounds of what one page of a search for mentions looks at. Bodies may be long, so time is looked at after a few of them.
+// Limits of one page of a search for mentions. Bodies may be long, so the search checks the time
+// after each small batch.
 const (
-	mentionEvents = 20_000
-	mentionWithin = 2 * time.Second
-	mentionAtOnce = 500
-	mentionBodies = 25
+	maxMentionEvents = 20_000
+	mentionTimeout   = 2 * time.Second
+	mentionPageSize  = 500
+	mentionBatchSize = 25
 )
 
-// mentioning returns a page of the events that the filter chooses and that mention a value, the newest first. A page may end
-// before its limit, with SearchedTo and a cursor to go on: also once it has searched for so long.
-func mentioning(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds []redaction.Find, cursor string, limit int,
+// searchMentions returns a page of the selected events that mention a value, newest first. A page
+// may end before its limit, with SearchedTo and a cursor to continue, if the search took too long
+// or read too many events.
+func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds []redaction.ValueMatcher,
+	cursor string,
+	limit int,
 	within time.Duration,
 ) (events.Page[events.Item], error) {
 	var page events.Page[events.Item]
@@ -109,30 +117,30 @@ func mentioning(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds 
 		return page, err
 	}
 	began := time.Now()
-	for looked := 0; ; {
-		part, err := events.List(ctx, pool, f, cursor, mentionAtOnce)
+	for examined := 0; ; {
+		part, err := events.List(ctx, pool, f, cursor, mentionPageSize)
 		if err != nil {
 			return page, err
 		}
-		for some := range slices.Chunk(part.Items, mentionBodies) {
-			found, err := mentionedBy(ctx, pool, finds, some)
+		for some := range slices.Chunk(part.Items, mentionBatchSize) {
+			found, err := filterMentioning(ctx, pool, finds, some)
 			if err != nil {
 				return page, err
 			}
 			last := some[len(some)-1]
-			if left := limit - len(page.Items); len(found) >= left {
-				found = found[:left]
-				last = found[left-1]
+			if remaining := limit - len(page.Items); len(found) >= remaining {
+				found = found[:remaining]
+				last = found[remaining-1]
 			}
 			if page.Items = append(page.Items, found...); len(page.Items) == limit || time.Since(began) > within {
 				page.Next, page.SearchedTo = events.MakeCursor(last.ID), last.StoredAt
 				return page, nil
 			}
 		}
-		if looked += len(part.Items); part.Next == "" {
+		if examined += len(part.Items); part.Next == "" {
 			return page, nil
 		}
-		if cursor = part.Next; looked >= mentionEvents || time.Since(began) > within {
+		if cursor = part.Next; examined >= maxMentionEvents || time.Since(began) > within {
 			var below int64
 			if err := events.ReadCursor(cursor, &below); err != nil {
 				return page, err
@@ -143,8 +151,10 @@ func mentioning(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds 
 	}
 }
 
-// mentionedBy returns which of some events mention a value, in their order.
-func mentionedBy(ctx context.Context, pool *pgxpool.Pool, finds []redaction.Find, some []events.Item) ([]events.Item, error) {
+// filterMentioning returns the events that mention a value, in their order.
+func filterMentioning(ctx context.Context, pool *pgxpool.Pool, finds []redaction.ValueMatcher,
+	some []events.Item) ([]events.Item,
+	error) {
 	ids := make([]int64, len(some))
 	for i := range some {
 		ids[i] = some[i].ID
@@ -153,20 +163,25 @@ func mentionedBy(ctx context.Context, pool *pgxpool.Pool, finds []redaction.Find
 	return slices.DeleteFunc(slices.Clone(some), func(e events.Item) bool { return !found[e.ID] }), err
 }
 
-// events is the filter of EventParams.
-func (q *query) events() events.Filter {
-	f := events.Filter{Source: q.source(), Account: q.given("account"), Type: q.text("type"), ObjectType: q.text("object_type"), ObjectID: q.text("object_id"),
-		Key: q.text("key"), Since: q.time("since"), Until: q.time("until"), OccurredSince: q.time("occurred_since"), OccurredUntil: q.time("occurred_until"),
-		Status: q.oneOf("status", append([]string{"pending"}, statuses...)...),
-		Origin: q.oneOf("origin", events.OriginWebhook, events.OriginReconcile, events.OriginHint, events.OriginImport)}
-	if f.Objects = q.objects(f.Source, f.Account, f.ObjectType, f.ObjectID); f.Objects != nil {
-		f.ObjectType, f.ObjectID, f.Account = "", "", nil // the hashes say it; what was read at the door may differ
+// eventFilter returns the filter of EventParams.
+func (q *query) eventFilter() events.Filter {
+	f := events.Filter{Source: q.source(), Account: q.optional("account"), Type: q.text("type"),
+		ObjectType: q.text("object_type"), ObjectID: q.text("object_id"),
+		Key: q.text("key"), Since: q.time("since"), Until: q.time("until"), OccurredSince: q.time("occurred_since"),
+		OccurredUntil: q.time("occurred_until"),
+		Status:        q.oneOf("status", append([]string{"pending"}, statuses...)...),
+		Origin: q.oneOf("origin", events.OriginWebhook, events.OriginReconcile, events.OriginRefetch,
+			events.OriginImport)}
+	if f.Objects = q.objectHashes(f.Source, f.Account, f.ObjectType, f.ObjectID); f.Objects != nil {
+		// the hashes identify the object; the values that were read at ingest may differ
+		f.ObjectType, f.ObjectID, f.Account = "", "", nil
 	}
 	return f
 }
 
-// objects are the hashes of the objects of a type and id, in the given source and account or in all; nil where either is not given.
-func (q *query) objects(source int32, account *string, objectType, id string) []int64 {
+// objectHashes returns the hashes of the objects with a type and id, in the given source and
+// account or in all. It returns nil where type or id is not given.
+func (q *query) objectHashes(source int32, account *string, objectType, id string) []int64 {
 	if objectType == "" || id == "" || q.err != nil || q.pool == nil {
 		return nil
 	}
@@ -188,7 +203,8 @@ func (q *query) objects(source int32, account *string, objectType, id string) []
 		for i := range found {
 			hashes = append(hashes, found[i].Key().Hash())
 		}
-		// An event may have an outcome without any object, dead for one; its account is guessed where it is not given.
+		// An event may have an outcome without an object in the mirror, for example a dead one. If
+		// no account is given, the hash for the empty account is added.
 		var guess string
 		if account != nil {
 			guess = *account
@@ -202,8 +218,11 @@ func (q *query) objects(source int32, account *string, objectType, id string) []
 // Objects lists objects by ObjectParams. Errors: events.ErrInvalid.
 func Objects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[versioning.View], error) {
 	q := newQuery(ctx, pool, values, ObjectParams)
-	f := versioning.ObjectFilter{Source: q.source(), Account: q.given("account"), Type: q.either("type", "object_type"), ID: q.either("id", "object_id"), Deleted: q.flag("deleted"),
-		Ambiguous: q.flag("ambiguous"), LookOwed: q.flag("look_owed"), Outdated: q.flag("outdated"), Since: q.time("since"), Until: q.time("until")}
+	f := versioning.ObjectFilter{Source: q.source(), Account: q.optional("account"),
+		Type: q.either("type", "object_type"),
+		ID:   q.either("id", "object_id"), Deleted: q.flag("deleted"),
+		Ambiguous: q.flag("ambiguous"), RefetchPending: q.flag("look_owed"), Outdated: q.flag("outdated"),
+		Since: q.time("since"), Until: q.time("until")}
 	limit := q.limit()
 	if q.err != nil {
 		return events.Page[versioning.View]{}, q.err
@@ -211,11 +230,13 @@ func Objects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events
 	return versioning.ListObjects(ctx, pool, f, q.text("cursor"), limit)
 }
 
-// Outcomes lists outcomes by OutcomeParams. Errors: events.ErrInvalid, events.ErrNotFound and *events.SeveralError for the event.
+// Outcomes lists outcomes by OutcomeParams. Errors: events.ErrInvalid, events.ErrNotFound and
+// *events.SeveralError for the event.
 func Outcomes(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[events.Outcome], error) {
 	q := newQuery(ctx, pool, values, OutcomeParams)
-	f := processor.OutcomeFilter{Source: q.source(), Account: q.given("account"), ObjectType: q.text("object_type"), ObjectID: q.text("object_id"),
-		Status: q.oneOf("status", statuses...), Since: q.time("since"), Until: q.time("until")}
+	f := processor.OutcomeFilter{Source: q.source(), Account: q.optional("account"), ObjectType: q.text("object_type"),
+		ObjectID: q.text("object_id"),
+		Status:   q.oneOf("status", statuses...), Since: q.time("since"), Until: q.time("until")}
 	if q.text("run") != "" {
 		f.Run = new(q.number("run"))
 	}
@@ -223,20 +244,21 @@ func Outcomes(ctx context.Context, pool *pgxpool.Pool, values url.Values) (event
 	if event := q.text("event"); event != "" && q.err == nil {
 		f.Event, q.err = events.Find(ctx, pool, event, f.Source)
 	}
-	f.Objects = q.objects(f.Source, f.Account, f.ObjectType, f.ObjectID)
+	f.Objects = q.objectHashes(f.Source, f.Account, f.ObjectType, f.ObjectID)
 	if q.err != nil {
 		return events.Page[events.Outcome]{}, q.err
 	}
 	return processor.ListOutcomes(ctx, pool, f, q.text("cursor"), limit)
 }
 
-// Rejections lists refused deliveries by RejectionParams. Errors: events.ErrInvalid.
-func Rejections(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[ingest.Rejected], error) {
+// Rejections lists rejected deliveries by RejectionParams. Errors: events.ErrInvalid.
+func Rejections(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[ingest.Rejection], error) {
 	q := newQuery(ctx, pool, values, RejectionParams)
-	f := ingest.RejectionFilter{Source: q.source(), Reason: q.oneOf("reason", reasons...), Since: q.time("since"), Until: q.time("until")}
+	f := ingest.RejectionFilter{Source: q.source(), Reason: q.oneOf("reason", reasons...), Since: q.time("since"),
+		Until: q.time("until")}
 	limit := q.limit()
 	if q.err != nil {
-		return events.Page[ingest.Rejected]{}, q.err
+		return events.Page[ingest.Rejection]{}, q.err
 	}
 	return ingest.ListRejections(ctx, pool, f, q.text("cursor"), limit)
 }
@@ -244,7 +266,8 @@ func Rejections(ctx context.Context, pool *pgxpool.Pool, values url.Values) (eve
 // Conflicts lists conflicts by ConflictParams. Errors: events.ErrInvalid.
 func Conflicts(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[events.Conflict], error) {
 	q := newQuery(ctx, pool, values, ConflictParams)
-	f := events.ConflictFilter{Source: q.source(), Account: q.given("account"), Type: q.text("type"), Key: q.text("key"),
+	f := events.ConflictFilter{Source: q.source(), Account: q.optional("account"), Type: q.text("type"),
+		Key:   q.text("key"),
 		Since: q.time("since"), Until: q.time("until")}
 	limit := q.limit()
 	if q.err != nil {
@@ -253,9 +276,9 @@ func Conflicts(ctx context.Context, pool *pgxpool.Pool, values url.Values) (even
 	return events.ListConflicts(ctx, pool, f, q.text("cursor"), limit)
 }
 
-// Event shows one event by our id or the provider's key; a source's name narrows the search for a key.
-// Errors: events.ErrNotFound, *events.SeveralError, events.ErrInvalid.
-func Event(ctx context.Context, pool *pgxpool.Pool, arg string, values url.Values) (*events.Life, error) {
+// Event returns one event by Postern's id or the provider's key. A source's name limits the search
+// for a key. Errors: events.ErrNotFound, *events.SeveralError, events.ErrInvalid.
+func Event(ctx context.Context, pool *pgxpool.Pool, arg string, values url.Values) (*events.EventDetail, error) {
 	q := newQuery(ctx, pool, values, []Param{sourceParam})
 	source := q.source()
 	if q.err != nil {
@@ -264,7 +287,7 @@ func Event(ctx context.Context, pool *pgxpool.Pool, arg string, values url.Value
 	return events.Show(ctx, pool, arg, source)
 }
 
-// SeveralObjectsError: the object is not named fully; several accounts have it.
+// SeveralObjectsError is the error where several accounts have the named object.
 type SeveralObjectsError struct{ Matches []versioning.View }
 
 func (e *SeveralObjectsError) Error() string {
@@ -272,12 +295,14 @@ func (e *SeveralObjectsError) Error() string {
 	for i := range e.Matches {
 		accounts = append(accounts, fmt.Sprintf("%q", e.Matches[i].Account))
 	}
-	return fmt.Sprintf("%d accounts have this object: name one of %s as account", len(e.Matches), strings.Join(accounts, ", "))
+	return fmt.Sprintf("%d accounts have this object: name one of %s as account", len(e.Matches),
+		strings.Join(accounts, ", "))
 }
 
-// Object shows one object; the parameter account tells those of several tenants apart.
+// Object returns one object. The parameter account selects the tenant where several have it.
 // Errors: events.ErrNotFound, *SeveralObjectsError, events.ErrInvalid.
-func Object(ctx context.Context, pool *pgxpool.Pool, source, objectType, id string, values url.Values) (*versioning.View, error) {
+func Object(ctx context.Context, pool *pgxpool.Pool, source, objectType, id string,
+	values url.Values) (*versioning.View, error) {
 	q := newQuery(ctx, pool, values, []Param{accountParam})
 	known, err := sources(ctx, pool)
 	if err == nil {
@@ -288,9 +313,10 @@ func Object(ctx context.Context, pool *pgxpool.Pool, source, objectType, id stri
 	}
 	number, ok := known.Number[source]
 	if !ok {
-		return nil, fmt.Errorf("source %s: %w: known are %s", source, events.ErrNotFound, sourceNames(known))
+		return nil, fmt.Errorf("source %s: %w: the known sources are %s", source, events.ErrNotFound,
+			sourceNames(known))
 	}
-	found, err := versioning.FindObjects(ctx, pool, number, q.given("account"), objectType, id)
+	found, err := versioning.FindObjects(ctx, pool, number, q.optional("account"), objectType, id)
 	switch {
 	case err != nil:
 		return nil, err

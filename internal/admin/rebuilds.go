@@ -17,18 +17,19 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// RebuildParams say what to rebuild.
+// RebuildParams select what to rebuild.
 var RebuildParams = append([]Param{
-	{"source", "name of the source whose objects are made anew"},
+	{"source", "name of the source whose objects are rebuilt"},
 	{"type", "only objects of this type"},
 	{"object_type", "the same as type, named as in the other lists"},
-}, onceParams...)
+}, requestParams...)
 
-// Rebuild enters a rebuild into the ledger by RebuildParams; a running processor carries it out, and swaps at its end if swap says so. Errors:
-// events.ErrInvalid, also where the source has an open rebuild.
-func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bool, by By) (*Asked, error) {
+// Rebuild queues a rebuild by RebuildParams. A running processor executes it, and swaps at its end
+// if swap is true. Errors: events.ErrInvalid, also where the source has an open rebuild.
+func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bool, by Requester) (*StartedRun, error) {
 	q := newQuery(ctx, pool, values, RebuildParams)
-	o := &rebuild.Order{Source: q.source(), Type: q.either("type", "object_type"), Swap: swap, Words: map[string]string{}}
+	o := &rebuild.Params{Source: q.source(), Type: q.either("type", "object_type"), Swap: swap,
+		Input: map[string]string{}}
 	if o.Source == 0 {
 		q.fail("name the source to rebuild")
 	}
@@ -36,23 +37,25 @@ func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bo
 		return nil, q.err
 	}
 	for name := range values {
-		if !slices.ContainsFunc(onceParams, func(p Param) bool { return p.Name == name }) {
-			o.Words[name] = values.Get(name)
+		if !slices.ContainsFunc(requestParams, func(p Param) bool { return p.Name == name }) {
+			o.Input[name] = values.Get(name)
 		}
 	}
 	expected, err := events.Estimate(ctx, pool, &events.Filter{Source: o.Source, ObjectType: o.Type})
 	if err != nil {
 		return nil, err
 	}
-	if swap { // a flag of its own
+	if swap { // swap is a separate flag
 		values = maps.Clone(values)
 		values.Set("swap", "true")
 	}
-	run, err := ask(ctx, pool, by, "rebuild", runs.Order{Job: rebuild.Job, Asked: o, Expected: expected.Events}, values)
-	return run, rebuild.Explain(ctx, pool, o, err)
+	run, err := startRun(ctx, pool, by, "rebuild", runs.Request{Job: rebuild.Job, Params: o, Expected: expected.Events},
+		values)
+	return run, rebuild.ExplainConflict(ctx, pool, o, err)
 }
 
-// CompareRebuild is a part of a comparison of live and staged objects, by limit and cursor. Errors: events.ErrInvalid, events.ErrNotFound.
+// CompareRebuild returns a page of the comparison of live and staged objects, by limit and cursor.
+// Errors: events.ErrInvalid, events.ErrNotFound.
 func CompareRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, values url.Values) (*rebuild.Page, error) {
 	q := newQuery(ctx, pool, values, []Param{limitParam, cursorParam})
 	limit := q.limit()
@@ -62,19 +65,23 @@ func CompareRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, values u
 	return rebuild.Compare(ctx, pool, run, q.text("cursor"), limit)
 }
 
-// SteerRebuild has a rebuild swapped or discarded and returns it as it stands then. Errors: events.ErrInvalid, events.ErrNotFound.
-func SteerRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, what string, by By) (*runs.Run, error) {
-	do, ok := map[string]func(context.Context, postgres.DB, int64) error{"swap": rebuild.Swap, "discard": rebuild.Discard}[what]
+// ChangeRebuild swaps or discards a rebuild and returns its run. Errors: events.ErrInvalid,
+// events.ErrNotFound.
+func ChangeRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, what string, by Requester) (*runs.Run, error) {
+	do, ok := map[string]func(context.Context, postgres.DB, int64) error{"swap": rebuild.Swap,
+		"discard": rebuild.Discard}[what]
 	if !ok {
-		return nil, fmt.Errorf("%w: %q is nothing that can be done to a rebuild", events.ErrInvalid, what)
+		return nil, fmt.Errorf("%w: %q is not an action for a rebuild: use swap or discard", events.ErrInvalid, what)
 	}
-	return steer(ctx, pool, run, "rebuild "+what, by, func(ctx context.Context, tx pgx.Tx) error { return do(ctx, tx, run) })
+	return changeRun(ctx, pool, run, "rebuild "+what, by,
+		func(ctx context.Context, tx pgx.Tx) error { return do(ctx, tx, run) })
 }
 
-// rebuildRoutes takes orders for rebuilds and compares what they have staged.
+// rebuildRoutes starts rebuilds and compares staged objects.
 func (h *handler) rebuildRoutes(api *echo.Group) {
-	api.POST("/rebuilds", h.show(h.rebuild), fromOurselves, h.once)
-	api.GET("/rebuilds/:run/compare", h.show(func(ctx context.Context, c echo.Context, values url.Values) (any, error) {
+	api.POST("/rebuilds", h.serveJSON(h.rebuild), requireJSON, h.withIdempotencyKey)
+	api.GET("/rebuilds/:run/compare", h.serveJSON(func(ctx context.Context, c echo.Context, values url.Values) (any,
+		error) {
 		run, err := runNumber(c)
 		if err != nil {
 			return nil, err
@@ -82,26 +89,27 @@ func (h *handler) rebuildRoutes(api *echo.Group) {
 		return CompareRebuild(ctx, h.Pool, run, values)
 	}))
 	for _, what := range []string{"swap", "discard"} {
-		api.POST("/rebuilds/:run/"+what, h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
-			run, err := runNumber(c)
-			if err != nil {
-				return nil, err
-			}
-			by, err := why(c)
-			if err != nil {
-				return nil, err
-			}
-			return SteerRebuild(ctx, h.Pool, run, what, by)
-		}), fromOurselves, h.once)
+		api.POST("/rebuilds/:run/"+what,
+			h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+				run, err := runNumber(c)
+				if err != nil {
+					return nil, err
+				}
+				by, err := requesterWithReason(c)
+				if err != nil {
+					return nil, err
+				}
+				return ChangeRebuild(ctx, h.Pool, run, what, by)
+			}), requireJSON, h.withIdempotencyKey)
 	}
 }
 
 // rebuild takes {"source": "stripe", "type": "invoice", "swap": true, "reason": "..."}.
 func (h *handler) rebuild(ctx context.Context, c echo.Context, query url.Values) (any, error) {
 	if len(query) > 0 {
-		return nil, fmt.Errorf("%w: what to rebuild is said in the body, not in the address", events.ErrInvalid)
+		return nil, fmt.Errorf("%w: send the parameters of a rebuild in the body, not in the URL", events.ErrInvalid)
 	}
-	values, err := asked(c.Request().Body)
+	values, err := parseBody(c.Request().Body)
 	if err != nil {
 		return nil, err
 	}
@@ -109,5 +117,5 @@ func (h *handler) rebuild(ctx context.Context, c echo.Context, query url.Values)
 	if err != nil {
 		return nil, err
 	}
-	return Rebuild(ctx, h.Pool, values, swap, by(c))
+	return Rebuild(ctx, h.Pool, values, swap, requesterOf(c))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
-// A reconciliation is asked for, of events or of one object; it waits for a processor.
-func TestReconciliations(t *testing.T) {
+// A reconciliation of events or of one object is queued for a processor.
+func TestReconcile_params_startRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const kind = "application/json"
@@ -21,30 +21,38 @@ func TestReconciliations(t *testing.T) {
 		body string
 		want map[string]any
 	}{
-		{`{"source": "stripe", "reason": "an outage", "once_key": "k"}`, map[string]any{"source": 1.0, "account": "", "what": "events", "words": map[string]any{"source": "stripe"}}},
+		{`{"source": "stripe", "reason": "an outage", "once_key": "k"}`, map[string]any{"source": 1.0, "account": "",
+			"what": "events", "words": map[string]any{"source": "stripe"}}},
 		{`{"source": "stripe", "account": "acct_1", "since": "2026-01-02", "until": "2026-01-03T04:05:06Z", "dry_run": true}`, map[string]any{"source": 1.0, "account": "acct_1",
 			"what": "events", "since": "2026-01-02T00:00:00Z", "until": "2026-01-03T04:05:06Z", "dry_run": true,
-			"words": map[string]any{"source": "stripe", "account": "acct_1", "since": "2026-01-02", "until": "2026-01-03T04:05:06Z", "dry_run": "true"}}},
-		{`{"source": "shop", "object_type": "order", "object_id": "7"}`, map[string]any{"source": 2.0, "account": "", "what": "object", "type": "order", "id": "7",
+			"words": map[string]any{"source": "stripe", "account": "acct_1", "since": "2026-01-02",
+				"until": "2026-01-03T04:05:06Z", "dry_run": "true"}}},
+		{`{"source": "shop", "object_type": "order", "object_id": "7"}`, map[string]any{"source": 2.0, "account": "",
+			"what": "object", "type": "order", "id": "7",
 			"words": map[string]any{"source": "shop", "object_type": "order", "object_id": "7"}}},
 		{`{"source": "stripe", "since": "400d"}`, nil},
-		{`{"source": "stripe", "type": "customer", "full": true}`, map[string]any{"source": 1.0, "account": "", "what": "objects", "type": "customer", "full": true,
+		{`{"source": "stripe", "type": "customer", "full": true}`, map[string]any{"source": 1.0, "account": "",
+			"what": "objects", "type": "customer", "full": true,
 			"words": map[string]any{"source": "stripe", "type": "customer", "full": "true"}}},
-		{`{"source": "shop", "objects": true, "since": "2026-01-02"}`, map[string]any{"source": 1.0, "account": "", "what": "objects", "since": "2026-01-02T00:00:00Z",
+		{`{"source": "shop", "objects": true, "since": "2026-01-02"}`, map[string]any{"source": 1.0, "account": "",
+			"what": "objects", "since": "2026-01-02T00:00:00Z",
 			"words": map[string]any{"source": "shop", "objects": "true", "since": "2026-01-02"}}},
 	} {
 		if c.want != nil {
 			c.want["source"] = float64(b.known.Number[c.want["words"].(map[string]any)["source"].(string)])
 		}
 		status, run := b.post(t, "/api/v1/reconciliations", kind, c.body)
-		if status != 200 || run["run"] != float64(i+1) || run["job"] != "reconcile" || run["status"] != "waiting" || !strings.HasPrefix(run["who"].(string), "admin API") {
+		if status != 200 || run["run"] != float64(i+1) || run["job"] != "reconcile" || run["status"] != "waiting" ||
+			!strings.HasPrefix(run["who"].(string), "admin API") {
 			t.Errorf("%s: %d %v", c.body, status, run)
 		}
 		if diff := cmp.Diff(c.want, run["asked"]); c.want != nil && diff != "" {
 			t.Errorf("%s: %s", c.body, diff)
 		}
 	}
-	if status, run := b.post(t, "/api/v1/reconciliations", kind, `{"source": "stripe", "once_key": "k"}`); status != 200 || run["run"] != 1.0 || run["earlier"] != true || run["reason"] != "an outage" {
+	if status, run := b.post(t, "/api/v1/reconciliations", kind,
+		`{"source": "stripe", "once_key": "k"}`); status != 200 || run["run"] != 1.0 || run["earlier"] != true ||
+		run["reason"] != "an outage" {
 		t.Errorf("%d %v", status, run)
 	}
 	if status, list := b.get(t, "/api/v1/runs?job=reconcile"); status != 200 || len(list["items"].([]any)) != 6 {
@@ -58,52 +66,68 @@ func TestReconciliations(t *testing.T) {
 		{"/api/v1/reconciliations", "text/plain", `{"source": "stripe"}`, 415, "application/json"},
 		{"/api/v1/reconciliations?source=stripe", kind, `{}`, 400, "in the body"},
 		{"/api/v1/reconciliations", kind, `{}`, 400, "name the source to reconcile"},
-		{"/api/v1/reconciliations", kind, `{"source": "nobody"}`, 400, "no source"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "objects": false}`, 400, "give the one or the other"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "object_id": "cus_1", "objects": true}`, 400, "give the one or the other"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "objects": true, "full": true, "since": "1h"}`, 400, "full is everything"},
+		{"/api/v1/reconciliations", kind, `{"source": "nobody"}`, 400, "has no stored events"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "objects": false}`, 400,
+			"give one of them"},
+		{"/api/v1/reconciliations", kind,
+			`{"source": "stripe", "type": "customer", "object_id": "cus_1", "objects": true}`, 400,
+			"give one of them"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "objects": true, "full": true, "since": "1h"}`, 400,
+			"full lists everything"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "object_id": "cus_1"}`, 400, "name its type too"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "object_id": "cus_1", "since": "1h"}`, 400, "since and until bound events"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "1h", "until": "2h"}`, 400, `since "1h" is not before until "2h"`},
+		{"/api/v1/reconciliations", kind,
+			`{"source": "stripe", "type": "customer", "object_id": "cus_1", "since": "1h"}`, 400,
+			"since and until do not apply to one object"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "1h", "until": "2h"}`, 400,
+			`since "1h" is not before until "2h"`},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "soon"}`, 400, "write an RFC 3339 time"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": "perhaps"}`, 400, "known are true, false"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "full": true}`, 400, "name a type, or ask for objects"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "whole": true}`, 400, "no parameter"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": true, "once_key": "k"}`, 400, "which asked for something else (reconcile source=stripe)"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": "perhaps"}`, 400,
+			"choose one of true, false"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "full": true}`, 400, "name a type, or set objects"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "whole": true}`, 400, "does not exist"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": true, "once_key": "k"}`, 400,
+			"which has other parameters (reconcile source=stripe)"},
 	} {
-		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
+			c.says) {
 			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
 		}
 	}
 }
 
-// What is owed and what is proven is listed by its key, of all sources or of one, page by page.
-func TestHintsAndWatermarks(t *testing.T) {
+// Refetch requests and watermarks are listed by key, for all sources or one, page by page.
+func TestRefetchesAndWatermarks_filters_selectRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	stripe, shop := b.known.Number["stripe"], b.known.Number["shop"]
 	b.db.Exec(t, `
-		INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after, attempts, error, taken_by, taken_until) VALUES
-		  ($1, '', 'customer', 'b', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1790000000000001, 2, 'answered 500', 'p1', '2026-01-02T03:06:05Z'),
-		  ($1, '', 'customer', 'a', 'asked for', 'ada@office', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 0, 0, '', '', '-infinity'),
-		  ($1, 'acct_1', 'customer', 'c', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '', '-infinity'),
-		  ($2, '', 'order', 'd', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '', '-infinity')`, stripe, shop)
+		INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after, attempts,
+			error, taken_by, taken_until) VALUES
+		  ($1, '', 'customer', 'b', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1790000000000001, 2,
+		  	'answered 500', 'p1', '2026-01-02T03:06:05Z'),
+		  ($1, '', 'customer', 'a', 'asked for', 'ada@office', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 0, 0, '',
+		  	'', '-infinity'),
+		  ($1, 'acct_1', 'customer', 'c', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '',
+		  	'-infinity'),
+		  ($2, '', 'order', 'd', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '',
+		  	'-infinity')`, stripe, shop)
 	b.db.Exec(t, `
 		INSERT INTO watermarks (source, account, what, since, until, run, at) VALUES
-		  ($1, '', 'events', '2026-01-01T00:00:00Z', '2026-01-02T00:00:00Z', 7, '2026-01-02T00:00:31Z'), ($1, 'acct_1', 'events', now(), now(), 8, now()), ($2, 'x', 'events', now(), now(), 9, now())`,
+		  ($1, '', 'events', '2026-01-01T00:00:00Z', '2026-01-02T00:00:00Z', 7, '2026-01-02T00:00:31Z'),
+		  	($1, 'acct_1', 'events', now(), now(), 8, now()), ($2, 'x', 'events', now(), now(), 9, now())`,
 		stripe, shop)
 	for path, want := range map[string]string{
-		"/api/v1/hints?":                   "object_id " + order(stripe, shop, "a b c", "d"),
+		"/api/v1/hints?":                   "object_id " + byNumber(stripe, shop, "a b c", "d"),
 		"/api/v1/hints?source=stripe":      "object_id a b c",
 		"/api/v1/hints?source=shop":        "object_id d",
-		"/api/v1/watermarks?":              "run " + order(stripe, shop, "7 8", "9"),
+		"/api/v1/watermarks?":              "run " + byNumber(stripe, shop, "7 8", "9"),
 		"/api/v1/watermarks?source=shop":   "run 9",
 		"/api/v1/watermarks?source=stripe": "run 7 8",
 	} {
 		member, items, _ := strings.Cut(want, " ")
 		for _, size := range []int{1, 2, 3, 100} {
 			var got []string
-			for next := ""; len(got) <= 4; { // there are no more
+			for next := ""; len(got) <= 4; { // the last page
 				status, page := b.get(t, fmt.Sprintf("%s&limit=%d&cursor=%s", path, size, next))
 				if status != 200 || len(page["items"].([]any)) > size {
 					t.Fatalf("%s: %d %v", path, status, page)
@@ -121,49 +145,61 @@ func TestHintsAndWatermarks(t *testing.T) {
 	}
 	_, page := b.get(t, "/api/v1/hints?source=stripe")
 	want := []any{
-		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "a", "reason": "asked for", "wanted_by": "ada@office",
-			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "parked": false, "after": nil, "attempts": 0.0, "error": "", "taken_by": "", "taken_until": nil},
-		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "b", "reason": "in doubt", "wanted_by": "",
-			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "parked": false, "after": "2026-09-21T14:13:20.000001Z", "attempts": 2.0, "error": "answered 500",
+		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "a",
+			"reason": "asked for", "wanted_by": "ada@office",
+			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "parked": false,
+			"after": nil, "attempts": 0.0, "error": "", "taken_by": "", "taken_until": nil},
+		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "b",
+			"reason": "in doubt", "wanted_by": "",
+			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "parked": false,
+			"after": "2026-09-21T14:13:20.000001Z", "attempts": 2.0, "error": "answered 500",
 			"taken_by": "p1", "taken_until": "2026-01-02T03:06:05.000000Z"},
 	}
 	if diff := cmp.Diff(want, page["items"].([]any)[:2]); diff != "" {
 		t.Error(diff)
 	}
 	_, page = b.get(t, "/api/v1/watermarks?limit=1&source=stripe")
-	proven := map[string]any{"source": "stripe", "account": "", "what": "events", "since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "unlisted_by": 0.0, "unlisted": "", "disconnected_since": nil, "disconnected": "", "run": 7.0,
+	proven := map[string]any{"source": "stripe", "account": "", "what": "events",
+		"since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "unlisted_by": 0.0,
+		"unlisted": "", "disconnected_since": nil, "disconnected": "", "run": 7.0,
 		"at": "2026-01-02T00:00:31.000000Z"}
 	if diff := cmp.Diff(proven, page["items"].([]any)[0]); diff != "" {
 		t.Error(diff)
 	}
 	next := page["next_cursor"].(string)
-	for _, path := range []string{"/api/v1/hints?cursor=" + next, "/api/v1/hints?source=nobody", "/api/v1/hints?account=x", "/api/v1/watermarks?limit=0", "/api/v1/watermarks?cursor=x"} {
+	for _, path := range []string{"/api/v1/hints?cursor=" + next, "/api/v1/hints?source=nobody",
+		"/api/v1/hints?account=x", "/api/v1/watermarks?limit=0", "/api/v1/watermarks?cursor=x"} {
 		if status, page := b.get(t, path); status != 400 {
 			t.Errorf("%s: %d %v", path, status, page)
 		}
 	}
 }
 
-// A look at an object is wished for, by its account where several have it, and taken back.
-func TestWishes(t *testing.T) {
+// A refetch of an object is requested, by its account where several have it, and cancelled.
+func TestAddRefetch_object_isQueued(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const kind = "application/json"
 	body := `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "why not"}`
-	if status, h := b.post(t, "/api/v1/hints", kind, body); status != 400 || !strings.Contains(fmt.Sprint(h), "no processor reads the API of source stripe") {
+	if status, h := b.post(t, "/api/v1/hints", kind, body); status != 400 ||
+		!strings.Contains(fmt.Sprint(h), "no processor reads the API of source stripe") {
 		t.Errorf("of a source without an API: %d %v", status, h)
 	}
-	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
-	for range 2 { // one look
+	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
+	for range 2 { // one refetch request
 		status, h := b.post(t, "/api/v1/hints", kind, body)
-		if status != 200 || h["object_id"] != "cus_9" || h["reason"] != "why not" || !strings.HasPrefix(h["wanted_by"].(string), "admin API") {
+		if status != 200 || h["object_id"] != "cus_9" || h["reason"] != "why not" ||
+			!strings.HasPrefix(h["wanted_by"].(string), "admin API") {
 			t.Errorf("%d %v", status, h)
 		}
 	}
 	if _, page := b.get(t, "/api/v1/hints"); len(page["items"].([]any)) != 1 {
 		t.Errorf("%v", page)
 	}
-	if status, h := b.post(t, "/api/v1/hints/drop", kind, `{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`); status != 200 || h["reason"] != "why not" {
+	if status, h := b.post(t, "/api/v1/hints/drop", kind,
+		`{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`); status != 200 ||
+		h["reason"] != "why not" {
 		t.Errorf("%d %v", status, h)
 	}
 	for _, c := range []struct {
@@ -171,27 +207,36 @@ func TestWishes(t *testing.T) {
 		status           int
 		says             string
 	}{
-		{"/api/v1/hints/drop", kind, `{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`, 404, "not found"},
+		{"/api/v1/hints/drop", kind, `{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`, 404,
+			"not found"},
 		{"/api/v1/hints", "text/plain", body, 415, "application/json"},
-		{"/api/v1/hints", kind, `{"source": "stripe", "type": "customer"}`, 400, "name the object: its source, type and id"},
-		{"/api/v1/hints", kind, `{"source": "nobody", "type": "customer", "object_id": "x"}`, 400, "no source"},
-		{"/api/v1/hints/drop", kind, `{"source": "stripe", "type": "customer", "object_id": "x", "who": "x"}`, 400, "no parameter"},
+		{"/api/v1/hints", kind, `{"source": "stripe", "type": "customer"}`, 400,
+			"name the object: its source, type and id"},
+		{"/api/v1/hints", kind, `{"source": "nobody", "type": "customer", "object_id": "x"}`, 400,
+			"has no stored events"},
+		{"/api/v1/hints/drop", kind, `{"source": "stripe", "type": "customer", "object_id": "x", "who": "x"}`, 400,
+			"does not exist"},
 	} {
-		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(fmt.Sprint(p["detail"], p["title"]), c.says) {
+		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status ||
+			!strings.Contains(fmt.Sprint(p["detail"], p["title"]), c.says) {
 			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
 		}
 	}
 }
 
-// That a look is to win is asked for with a reason.
-func TestSettlements(t *testing.T) {
+// An overwrite needs a reason.
+func TestOverwriteObject_reason_startsRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const kind = "application/json"
-	status, run := b.post(t, "/api/v1/objects/settle", kind, `{"source": "stripe", "account": "acct_1", "object_type": "customer", "object_id": "cus_9", "reason": "ticket 12", "once_key": "k"}`)
-	want := map[string]any{"source": float64(b.known.Number["stripe"]), "account": "acct_1", "what": "object", "type": "customer", "id": "cus_9", "settle": true,
-		"words": map[string]any{"settle": "true", "source": "stripe", "account": "acct_1", "type": "customer", "object_id": "cus_9"}}
-	if status != 200 || run["job"] != "reconcile" || run["reason"] != "ticket 12" || !strings.HasPrefix(run["who"].(string), "admin API") {
+	status, run := b.post(t, "/api/v1/objects/settle", kind,
+		`{"source": "stripe", "account": "acct_1", "object_type": "customer", "object_id": "cus_9", "reason": "ticket 12", "once_key": "k"}`)
+	want := map[string]any{"source": float64(b.known.Number["stripe"]), "account": "acct_1", "what": "object",
+		"type": "customer", "id": "cus_9", "settle": true,
+		"words": map[string]any{"settle": "true", "source": "stripe", "account": "acct_1", "type": "customer",
+			"object_id": "cus_9"}}
+	if status != 200 || run["job"] != "reconcile" || run["reason"] != "ticket 12" ||
+		!strings.HasPrefix(run["who"].(string), "admin API") {
 		t.Errorf("%d %v", status, run)
 	}
 	if diff := cmp.Diff(want, run["asked"]); diff != "" {
@@ -203,26 +248,30 @@ func TestSettlements(t *testing.T) {
 		says       string
 	}{
 		{"text/plain", `{}`, 415, "application/json"},
-		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9"}`, 400, "say why with a reason"},
-		{kind, `{"source": "stripe", "type": "customer", "reason": "ticket 12"}`, 400, "name the object: its source, type and id"},
-		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "ticket 12", "dry_run": true}`, 400, "no parameter"},
+		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9"}`, 400, "give a reason"},
+		{kind, `{"source": "stripe", "type": "customer", "reason": "ticket 12"}`, 400,
+			"name the object: its source, type and id"},
+		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "ticket 12", "dry_run": true}`,
+			400, "does not exist"},
 	} {
-		if status, p := b.post(t, "/api/v1/objects/settle", c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+		if status, p := b.post(t, "/api/v1/objects/settle", c.kind, c.body); status != c.status ||
+			!strings.Contains(p["detail"].(string), c.says) {
 			t.Errorf("%s: %d %v", c.body, status, p)
 		}
 	}
 }
 
-// order is the items of two sources by number.
-func order(a, b int32, ofA, ofB string) string {
+// byNumber returns the items of two sources sorted by number.
+func byNumber(a, b int32, ofA, ofB string) string {
 	if a < b {
 		return ofA + " " + ofB
 	}
 	return ofB + " " + ofA
 }
 
-// A reconciliation that the processors' configuration lets no run carry out is rejected at once, with a line that makes a
-// configuration valid. Where no processor has reported yet, and where one reads what is asked for, the run is entered.
+// A reconciliation that no processor's configuration allows is rejected immediately, with a line
+// that makes a configuration valid. If no processor has reported yet, or one can read the source,
+// the run is queued.
 func TestReconcile_apiThatCannotBeRead_isRejectedWithTheLineToAdd(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -232,26 +281,36 @@ func TestReconcile_apiThatCannotBeRead_isRejectedWithTheLineToAdd(t *testing.T) 
 	const (
 		stripe = "    provider: stripe\n    secrets: [{name: s, value: whsec_secret_of_a_test}]\n"
 		github = "    provider: github\n    secrets: [{name: s, value: secret_of_a_test}]\n"
-		hmac   = "    provider: hmac\n    secrets: [{name: s, value: secret_of_a_test}]\n    scheme: {header: X-Signature}\n    events: {type: '{json:type}', key: '{json:id}'}\n"
+		hmac   = "    provider: hmac\n    secrets: [{name: s, value: secret_of_a_test}]\n    scheme: {header: " +
+			"X-Signature}\n    events: {type: '{json:type}', key: '{json:id}'}\n"
 	)
 	for name, c := range map[string]struct {
 		source string
 		reads  []string
 		asked  string
 		says   []string
-		// base is the source without the line that the error has; empty: it has none.
+		// base is the source without the line in the error; empty: there is none.
 		base string
 	}{
-		"no section api":             {"stripe", nil, `"objects": true`, []string{"no section api for source stripe", "Add this line to sources.stripe"}, stripe},
-		"no section api, events":     {"stripe", nil, ``, []string{"no section api for source stripe"}, stripe},
-		"no section api, one object": {"stripe", nil, `"type": "customer", "object_id": "cus_1"`, []string{"no section api for source stripe"}, stripe},
-		"no section api, described":  {"own", nil, `"type": "thing"`, []string{"Describe the API", "docs/reconciliation.md"}, hmac},
-		"no events":                  {"shop", []string{"object", "objects"}, ``, []string{"lists no events", "postern reconcile shop --objects", `"objects": true`}, ""},
-		"no events, described":       {"own", []string{"object", "objects"}, ``, []string{"lists no events", "postern reconcile own --objects", "sources.own.api.events"}, ""},
-		"no webhooks named":          {"code", []string{"object", "objects"}, ``, []string{"lists no events", "postern reconcile code --objects"}, github},
-		"nothing named":              {"code", []string{"object"}, ``, []string{"lists no events, and no objects"}, github},
-		"no repositories named":      {"code", []string{"object", "events"}, `"objects": true`, []string{"repositories"}, github},
-		"no list":                    {"own", []string{"object"}, `"objects": true`, []string{"lists no objects", "--type TYPE --object ID"}, ""},
+		"no section api": {"stripe", nil, `"objects": true`, []string{"no section api for source stripe",
+			"Add this line to sources.stripe"}, stripe},
+		"no section api, events": {"stripe", nil, ``, []string{"no section api for source stripe"}, stripe},
+		"no section api, one object": {"stripe", nil, `"type": "customer", "object_id": "cus_1"`,
+			[]string{"no section api for source stripe"}, stripe},
+		"no section api, described": {"own", nil, `"type": "thing"`,
+			[]string{"Describe the API", "docs/reconciliation.md"}, hmac},
+		"no events": {"shop", []string{"object", "objects"}, ``,
+			[]string{"lists no events", "postern reconcile shop --objects", `"objects": true`}, ""},
+		"no events, described": {"own", []string{"object", "objects"}, ``,
+			[]string{"lists no events", "postern reconcile own --objects", "sources.own.api.events"}, ""},
+		"no webhooks named": {"code", []string{"object", "objects"}, ``,
+			[]string{"lists no events", "postern reconcile code --objects"}, github},
+		"nothing named": {"code", []string{"object"}, ``, []string{"lists no events, and no objects"},
+			github},
+		"no repositories named": {"code", []string{"object", "events"}, `"objects": true`,
+			[]string{"repositories"}, github},
+		"no list": {"own", []string{"object"}, `"objects": true`,
+			[]string{"lists no objects", "--type TYPE --object ID"}, ""},
 	} {
 		number := known.Number[c.source]
 		must(t, reconcile.ReportReadable(t.Context(), processor, map[int32][]string{number: c.reads}))
@@ -259,63 +318,72 @@ func TestReconcile_apiThatCannotBeRead_isRejectedWithTheLineToAdd(t *testing.T) 
 		if asked != "" {
 			asked = ", " + asked
 		}
-		status, p := b.post(t, "/api/v1/reconciliations", "application/json", fmt.Sprintf(`{"source": %q%s}`, c.source, asked))
-		said, _ := p["detail"].(string)
+		status, p := b.post(t, "/api/v1/reconciliations", "application/json", fmt.Sprintf(`{"source": %q%s}`, c.source,
+			asked))
+		detailText, _ := p["detail"].(string)
 		if status != 400 {
 			t.Errorf("%s: %d %v", name, status, p)
 		}
 		for _, want := range c.says {
-			if !strings.Contains(said, want) {
-				t.Errorf("%s: the error does not say %q: %s", name, want, said)
+			if !strings.Contains(detailText, want) {
+				t.Errorf("%s: the error does not say %q: %s", name, want, detailText)
 			}
 		}
-		_, line, has := strings.Cut(said, "once a processor has read it: ")
+		_, line, has := strings.Cut(detailText, "once a processor has read it: ")
 		if has != (c.base != "") {
-			t.Errorf("%s: the error has a line: %t, want %t: %s", name, has, c.base != "", said)
+			t.Errorf("%s: the error has a line: %t, want %t: %s", name, has, c.base != "", detailText)
 		}
 		if has {
 			parses(t, name, c.source, c.base, line)
 		}
 	}
-	if rows := b.db.Rows(t, `SELECT count(*)::text FROM runs`); rows[0] != "0" {
+	if rows := b.db.QueryStrings(t, `SELECT count(*)::text FROM runs`); rows[0] != "0" {
 		t.Errorf("%s runs were entered", rows[0])
 	}
-	must(t, reconcile.ReportReadable(t.Context(), processor, map[int32][]string{known.Number["stripe"]: {"object", "objects", "events"}}))
+	must(t, reconcile.ReportReadable(t.Context(), processor,
+		map[int32][]string{known.Number["stripe"]: {"object", "objects", "events"}}))
 	b.db.Exec(t, `UPDATE sources SET api_reads = NULL WHERE name = 'shop'`)
 	for _, source := range []string{"stripe", "shop"} {
-		if status, p := b.post(t, "/api/v1/reconciliations", "application/json", fmt.Sprintf(`{"source": %q}`, source)); status != 200 {
+		if status, p := b.post(t, "/api/v1/reconciliations", "application/json",
+			fmt.Sprintf(`{"source": %q}`, source)); status != 200 {
 			t.Errorf("source %s: %d %v", source, status, p)
 		}
 	}
 }
 
-// parses fails unless a configuration with the line of an error is valid.
+// parses fails the test unless a configuration with the line of an error is valid.
 func parses(t *testing.T, name, source, base, line string) {
 	t.Helper()
 	if !strings.HasPrefix(line, "api:") {
 		line = "api:\n      key: {env: CODE_API_KEY}\n      " + strings.ReplaceAll(line, "hooks/ID", "hooks/1")
 	}
-	text := "database: {url: 'postgres://postern@localhost/postern'}\nnats: {url: 'nats://127.0.0.1:4222'}\nsources:\n  " + source + ":\n" + base + "    " + line + "\n"
+	text := "database: {url: 'postgres://postern@localhost/postern'}\nnats: {url: " +
+		"'nats://127.0.0.1:4222'}\nsources:\n  " + source + ":\n" + base + "    " + line + "\n"
 	env := func(variable string) string {
-		return map[string]string{"STRIPE_API_KEY": "rk_test_1", "CODE_API_KEY": "github_pat_1", "OWN_API_KEY": "key"}[variable]
+		return map[string]string{"STRIPE_API_KEY": "rk_test_1", "CODE_API_KEY": "github_pat_1",
+			"OWN_API_KEY": "key"}[variable]
 	}
 	if _, err := config.Parse([]byte(text), env); err != nil {
 		t.Errorf("%s: %v in\n%s", name, err, text)
 	}
 }
 
-// Spools are listed and shown; one is forgotten for a reason, and not while its gateway tells of it.
-func TestSpools(t *testing.T) {
+// Spools are listed and shown. Removing one needs a reason, and fails while its gateway reports it.
+func TestSpools_removal_isAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes, oldest_at) VALUES ('gone', 'there:/spool', '-infinity', now() - interval '1 h', 3, 100, '2026-01-01Z'), ('here', 'here:/spool', now(), now(), 0, 0, null)`)
+	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes, oldest_at)
+		VALUES ('gone', 'there:/spool', '-infinity', now() - interval '1 h', 3, 100, '2026-01-01Z'),
+			('here', 'here:/spool', now(), now(), 0, 0, null)`)
 	status, page := b.get(t, "/api/v1/spools?limit=1")
 	items, _ := page["items"].([]any)
 	if status != 200 || len(items) != 1 || items[0].(map[string]any)["spool"] != "gone" || page["next_cursor"] == nil {
 		t.Fatalf("%d %v", status, page)
 	}
 	status, s := b.get(t, "/api/v1/spools/gone")
-	if status != 200 || s["place"] != "there:/spool" || s["deliveries"] != 3.0 || s["bytes"] != 100.0 || s["oldest_at"] != "2026-01-01T00:00:00.000000Z" || s["empty_at"] != nil || s["told_at"] == nil || s["known_since"] == nil || len(s["redactions"].([]any)) != 0 {
+	if status != 200 || s["place"] != "there:/spool" || s["deliveries"] != 3.0 || s["bytes"] != 100.0 ||
+		s["oldest_at"] != "2026-01-01T00:00:00.000000Z" || s["empty_at"] != nil || s["told_at"] == nil ||
+		s["known_since"] == nil || len(s["redactions"].([]any)) != 0 {
 		t.Errorf("%d %v", status, s)
 	}
 	const kind = "application/json"
@@ -324,14 +392,14 @@ func TestSpools(t *testing.T) {
 		status      int
 		detail      string
 	}{
-		{"gone", `{}`, 400, "say why"},
-		{"gone", `{"reason": " "}`, 400, "say why"},
+		{"gone", `{}`, 400, "give a reason"},
+		{"gone", `{"reason": " "}`, 400, "give a reason"},
 		{"gone", `{"reason": "why", "force": "perhaps"}`, 400, "perhaps"},
-		{"gone", `{"reason": "why", "now": true}`, 400, "no parameter"},
+		{"gone", `{"reason": "why", "now": true}`, 400, "does not exist"},
 		{"nobody", `{"reason": "why"}`, 404, "nobody"},
-		{"here", `{"reason": "why", "force": false}`, 400, "was told of at"},
+		{"here", `{"reason": "why", "force": false}`, 400, "was reported at"},
 		{"gone", `{"reason": "why"}`, 200, ""},
-		{"gone", `{"reason": "why"}`, 404, "knows of none"},
+		{"gone", `{"reason": "why"}`, 404, "has no spool of this name"},
 		{"here", `{"reason": "why", "force": true}`, 200, ""},
 	} {
 		status, p := b.post(t, "/api/v1/spools/"+c.spool+"/forget", kind, c.body)

@@ -17,8 +17,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// words are parameters, as name and value in turn.
-func words(pairs ...string) url.Values {
+// paramsOf returns parameters from alternating names and values.
+func paramsOf(pairs ...string) url.Values {
 	values := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
 		values.Set(pairs[i], pairs[i+1])
@@ -26,8 +26,9 @@ func words(pairs ...string) url.Values {
 	return values
 }
 
-// An account that is given empty means those without one, as in every list, and one that is not given means all; an object that is in no row has the account that is given, and no other.
-func TestRedactionOfAccounts(t *testing.T) {
+// An empty account selects those without one, as in every list, and an absent one selects all. An
+// object without a row has the given account and no other.
+func TestParseRedaction_account_mustBeClear(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	known, err := events.RegisterSources(t.Context(), db.Role(t, "processor"), map[string]string{"shop": "shopify"})
@@ -36,13 +37,16 @@ func TestRedactionOfAccounts(t *testing.T) {
 	var ids []int64
 	for i, account := range []string{"", "a.myshopify.com", "b.myshopify.com"} {
 		text := []byte(`{"id":7,"email":"x@y.z","a":"` + account + `"}`)
-		receipts, err := events.Append(t.Context(), db.Role(t, "gateway"), []events.Delivery{{Source: shop, ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: text,
-			Events: []provider.Event{{Key: fmt.Sprint("k", i), Type: "customers/update", Account: account, ObjectType: "customer", ObjectID: "7", Fingerprint: provider.BodyFingerprint(text)}}}})
+		receipts, err := events.Append(t.Context(), db.Role(t, "gateway"),
+			[]events.Delivery{{Source: shop, ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook,
+				Headers: []byte(`{}`), Verification: []byte(`{}`), Body: text,
+				Events: []provider.Event{{Key: fmt.Sprint("k", i), Type: "customers/update", Account: account,
+					ObjectType: "customer", ObjectID: "7", Fingerprint: provider.BodyFingerprint(text)}}}})
 		must(t, err)
 		ids = append(ids, receipts[0][0].ID)
 	}
-	look := func(o *redaction.Order) int64 {
-		p, err := redaction.Look(t.Context(), operator, o, nil)
+	look := func(o *redaction.Params) int64 {
+		p, err := redaction.BuildPreview(t.Context(), operator, o, nil)
 		must(t, err)
 		return p.Events
 	}
@@ -51,60 +55,68 @@ func TestRedactionOfAccounts(t *testing.T) {
 		values url.Values
 		events int64
 	}{
-		{words(byValue...), 3},
-		{words(append(byValue, "account", "")...), 1},
-		{words(append(byValue, "account", "a.myshopify.com")...), 1},
-		{words(append(byValue, "account", "nobody's")...), 0},
-		{words("source", "shop", "object_type", "customer", "object", "7", "account", ""), 1},
-		{words("source", "shop", "object_type", "customer", "object", "7", "account", "b.myshopify.com"), 1},
-		{words("event", "k1", "source", "shop"), 1},
+		{paramsOf(byValue...), 3},
+		{paramsOf(append(byValue, "account", "")...), 1},
+		{paramsOf(append(byValue, "account", "a.myshopify.com")...), 1},
+		{paramsOf(append(byValue, "account", "nobody's")...), 0},
+		{paramsOf("source", "shop", "object_type", "customer", "object", "7", "account", ""), 1},
+		{paramsOf("source", "shop", "object_type", "customer", "object", "7", "account", "b.myshopify.com"), 1},
+		{paramsOf("event", "k1", "source", "shop"), 1},
 	} {
-		o, _, err := admin.PlanRedaction(t.Context(), operator, c.values)
+		o, _, err := admin.ParseRedaction(t.Context(), operator, c.values)
 		if err != nil {
 			t.Errorf("%v: %v", c.values, err)
 		} else if n := look(o); n != c.events {
 			t.Errorf("%v: %d events, want %d", c.values, n, c.events)
 		}
 	}
-	o, _, err := admin.PlanRedaction(t.Context(), operator, words("event", "k1"))
-	if diff := cmp.Diff(&redaction.Order{Events: ids[1:2], Words: map[string]string{"event": "k1"}}, o); err != nil || diff != "" {
+	o, _, err := admin.ParseRedaction(t.Context(), operator, paramsOf("event", "k1"))
+	if diff := cmp.Diff(&redaction.Params{Events: ids[1:2], Description: map[string]string{"event": "k1"}},
+		o); err != nil ||
+		diff != "" {
 		t.Error(err, diff)
 	}
 }
 
-// What says nothing beside what is chosen is refused, and so is an object that nobody knows the account of.
-func TestRedactionRefusesWhatSaysNothing(t *testing.T) {
+// A parameter without an effect is rejected, and so is an object whose account is unknown.
+func TestParseRedaction_ineffectiveParams_areRejected(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	if _, err := events.RegisterSources(t.Context(), db.Role(t, "processor"), map[string]string{"shop": "shopify"}); err != nil {
+	if _, err := events.RegisterSources(t.Context(), db.Role(t, "processor"),
+		map[string]string{"shop": "shopify"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		values url.Values
 		says   string
 	}{
-		{words("source", "shop", "object_type", "customer", "object", "7"), "no object customer 7 of this source in the mirror, so its account is not known: name it as account"},
-		{words("event", "a", "account", "nonsense"), "account says nothing beside event"},
-		{words("event", "a", "object_type", "customer"), "object_type says nothing beside event"},
-		{words("event", "a", "value", "x"), "value says nothing beside event"},
-		{words("source", "shop", "object_type", "customer", "object", "7", "value", "x"), "value says nothing beside object"},
-		{words("source", "shop", "path", "$.a", "value", "x", "object_type", "customer"), "object_type says nothing beside path"},
-		{words("from_event", "1", "account", "a"), "account says nothing beside from_event"},
-		{words("from_event", "1", "answers", "1"), "answers says nothing beside from_event"},
-		{words("from_event", "1", "event", "1"), "say what"},
-		{words("event", "a", "path", "$.a"), "say what"},
-		{words("object_type", "customer", "reason", "r"), "say what"},
-		{words("object_type", "customer", "object", "7"), "an object needs its source and object_type"},
-		{words("path", "$.a", "value", "x"), "name the source"},
-		{words("event", "a", "answers", "x"), "none of our ids"},
+		{paramsOf("source", "shop", "object_type", "customer", "object", "7"),
+			"object customer 7 of this source is not in the mirror, so its account is unknown: give account"},
+		{paramsOf("event", "a", "account", "nonsense"), "account has no effect together with event"},
+		{paramsOf("event", "a", "object_type", "customer"), "object_type has no effect together with event"},
+		{paramsOf("event", "a", "value", "x"), "value has no effect together with event"},
+		{paramsOf("source", "shop", "object_type", "customer", "object", "7", "value", "x"),
+			"value has no effect together with object"},
+		{paramsOf("source", "shop", "path", "$.a", "value", "x", "object_type", "customer"),
+			"object_type has no effect together with path"},
+		{paramsOf("from_event", "1", "account", "a"), "account has no effect together with from_event"},
+		{paramsOf("from_event", "1", "answers", "1"), "answers has no effect together with from_event"},
+		{paramsOf("from_event", "1", "event", "1"), "use one selector"},
+		{paramsOf("event", "a", "path", "$.a"), "use one selector"},
+		{paramsOf("object_type", "customer", "reason", "r"), "select what to redact"},
+		{paramsOf("object_type", "customer", "object", "7"), "an object needs source and object_type"},
+		{paramsOf("path", "$.a", "value", "x"), "name the source"},
+		{paramsOf("event", "a", "answers", "x"), "not an event id of Postern"},
 	} {
-		if o, _, err := admin.PlanRedaction(t.Context(), db.Role(t, "operator"), c.values); !errors.Is(err, events.ErrInvalid) || !strings.Contains(fmt.Sprint(err), c.says) {
+		if o, _, err := admin.ParseRedaction(t.Context(), db.Role(t, "operator"), c.values); !errors.Is(err,
+			events.ErrInvalid) || !strings.Contains(fmt.Sprint(err), c.says) {
 			t.Errorf("%v: %+v, %v; want it to say %q", c.values, o, err, c.says)
 		}
 	}
 }
 
-// TestEvents_mentions_searchAPageOfTheLogAtATime has the mentions at both ends of a log that is longer than a page looks at.
+// TestEvents_mentions_searchAPageOfTheLogAtATime has mentions at both ends of a log that is longer
+// than one page searches.
 func TestEvents_mentions_searchAPageOfTheLogAtATime(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
@@ -113,9 +125,12 @@ func TestEvents_mentions_searchAPageOfTheLogAtATime(t *testing.T) {
 	const n = 30_000
 	first := events.FirstID(time.Now().Add(-time.Minute))
 	db.Exec(t, `SELECT ensure_partitions($1, $1)`, events.Time(first).UnixMilli())
-	db.Exec(t, `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at, origin, api_version, headers, verification, fingerprint,
-		delivery_id, delivery_index, body) SELECT $1::bigint + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '', '{}', '{}', '', $1::bigint + i, 0,
-		convert_to(CASE WHEN i IN (1, 2, $3::int) THEN '{"customer": "cus_1a"}' ELSE '{"customer": "cus_1ab"}' END, 'UTF8') FROM generate_series(1, $3::int) AS i`,
+	db.Exec(t, `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at,
+		origin, api_version, headers, verification, fingerprint,
+		delivery_id, delivery_index, body) SELECT $1::bigint + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '',
+			'{}', '{}', '', $1::bigint + i, 0,
+		convert_to(CASE WHEN i IN (1, 2, $3::int) THEN '{"customer": "cus_1a"}' ELSE '{"customer": "cus_1ab"}' END,
+			'UTF8') FROM generate_series(1, $3::int) AS i`,
 		first, known.Number["shop"], n)
 	values := url.Values{"mentions": {"cus_1a"}, "source": {"shop"}}
 	var found []string
@@ -141,7 +156,8 @@ func TestEvents_mentions_searchAPageOfTheLogAtATime(t *testing.T) {
 	}
 }
 
-// TestEvents_mentions_outOfTime_endThePageAfterAFewBodies: the bodies of one page may be longer than any time allows.
+// TestEvents_mentions_outOfTime_endThePageAfterAFewBodies: the bodies of one page may take longer
+// than the time limit.
 func TestEvents_mentions_outOfTime_endThePageAfterAFewBodies(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
@@ -150,16 +166,21 @@ func TestEvents_mentions_outOfTime_endThePageAfterAFewBodies(t *testing.T) {
 	const n = 60
 	first := events.FirstID(time.Now().Add(-time.Minute))
 	db.Exec(t, `SELECT ensure_partitions($1, $1)`, events.Time(first).UnixMilli())
-	db.Exec(t, `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at, origin, api_version, headers, verification, fingerprint,
-		delivery_id, delivery_index, body) SELECT $1::bigint + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '', '{}', '{}', '', $1::bigint + i, 0,
-		convert_to(CASE WHEN i % 5 = 0 THEN '{"customer": "cus_1a"}' ELSE '{}' END, 'UTF8') FROM generate_series(1, $3::int) AS i`, first, known.Number["shop"], n)
-	find, err := redaction.NewMention("cus_1a")
+	db.Exec(t, `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at,
+		origin, api_version, headers, verification, fingerprint,
+		delivery_id, delivery_index, body) SELECT $1::bigint + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '',
+			'{}', '{}', '', $1::bigint + i, 0,
+		convert_to(CASE WHEN i % 5 = 0 THEN '{"customer": "cus_1a"}' ELSE '{}' END, 'UTF8')
+			FROM generate_series(1, $3::int) AS i`, first, known.Number["shop"], n)
+	find, err := redaction.NewMentionMatcher("cus_1a")
 	must(t, err)
 	for limit, wantPages := range map[int]int{1: 14, 4: 5, 50: 4} {
 		var found []string
 		pages := 0
 		for cursor := ""; ; pages++ {
-			page, err := admin.Mentioning(t.Context(), db.Role(t, "operator"), events.Filter{}, []redaction.Find{find}, cursor, limit, 0)
+			page, err := admin.Mentioning(t.Context(), db.Role(t, "operator"), events.Filter{},
+				[]redaction.ValueMatcher{find},
+				cursor, limit, 0)
 			must(t, err)
 			for _, e := range page.Items {
 				found = append(found, e.EventID)
@@ -177,13 +198,15 @@ func TestEvents_mentions_outOfTime_endThePageAfterAFewBodies(t *testing.T) {
 	}
 }
 
-// TestEvents_emptyMentions_areRefused: a variable that is empty must not list all events as if they mentioned somebody.
-func TestEvents_emptyMentions_areRefused(t *testing.T) {
+// TestEvents_emptyMentions_areRejected: an empty variable must not list all events as if they
+// mentioned a person.
+func TestEvents_emptyMentions_areRejected(t *testing.T) {
 	t.Parallel()
 	pool := testkit.Database(t).Role(t, "operator")
 	many := strings.Repeat("cus_1a,", redaction.MaxMentions+1)
 	for _, mentions := range []string{"", " ", ",", many, "ada"} {
-		if _, err := admin.Events(t.Context(), pool, url.Values{"mentions": {mentions}}); !errors.Is(err, events.ErrInvalid) {
+		if _, err := admin.Events(t.Context(), pool, url.Values{"mentions": {mentions}}); !errors.Is(err,
+			events.ErrInvalid) {
 			t.Errorf("mentions %q: %v", mentions, err)
 		}
 	}

@@ -22,29 +22,38 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// StoredParams choose stored events.
-var StoredParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool { return p == limitParam || p == cursorParam }),
-	Param{"ids", "our ids of events, separated by commas"})
+// StoredEventParams select stored events.
+var StoredEventParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool {
+	return p == limitParam ||
+		p == cursorParam
+}),
+	Param{"ids", "Postern's ids of events, separated by commas"})
 
-// ReplayParams choose what to replay and how.
-var ReplayParams = slices.Concat(StoredParams, []Param{
-	{"rate", "at most so many events per second, so that live traffic keeps its latency (default: as fast as it goes)"},
-	{"mode", "which effects there are of what the replay changes: state (none, the default, and none come later), missing (those that have no ledger entry), force (as missing, and what had followed from the events happens again; a person must approve the run). What was changed before is not changed again; only force has it followed again"},
-}, onceParams)
+// ReplayParams select what to replay and how.
+var ReplayParams = slices.Concat(StoredEventParams, []Param{
+	{"rate", "maximum number of events per second, so that live traffic keeps its latency (default: no limit)"},
+	{"mode", "effects of the changes that the replay makes: state (the default: none, now or later), " +
+		"missing (only those without a ledger entry), force (as missing, and the effects of the events happen " +
+		"again; an operator must approve the run). Events that are already applied make no change; only force " +
+		"repeats their effects"},
+}, requestParams)
 
-// jobs are what runs are made for.
+// jobs are the kinds of runs.
 var jobs = []string{replay.Job, replay.RetryJob, rebuild.Job, retention.Job, redaction.Job, reconcile.Job}
 
-// RunParams choose runs.
-var RunParams = []Param{{"job", strings.Join(jobs, ", ")}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, {"schedule", "name of the schedule that the run is of"}, limitParam, cursorParam}
+// RunParams select runs.
+var RunParams = []Param{{"job", strings.Join(jobs, ", ")},
+	{"status", "proposed, waiting, running, paused, done, failed, cancelled"},
+	{"schedule", "name of the schedule that started the run"}, limitParam, cursorParam}
 
-// PlanReplay reads ReplayParams. Errors: events.ErrInvalid.
-func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*replay.Order, error) {
+// ParseReplay reads ReplayParams. Errors: events.ErrInvalid.
+func ParseReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*replay.Params, error) {
 	q := newQuery(ctx, pool, values, ReplayParams)
-	o := &replay.Order{Filter: q.chosen(), Words: map[string]string{}}
+	o := &replay.Params{Filter: q.storedEventFilter(), Input: map[string]string{}}
 	for name := range maps.Keys(values) {
-		if name != "rate" && name != "mode" && !slices.ContainsFunc(onceParams, func(p Param) bool { return p.Name == name }) {
-			o.Words[name] = values.Get(name)
+		if name != "rate" && name != "mode" &&
+			!slices.ContainsFunc(requestParams, func(p Param) bool { return p.Name == name }) {
+			o.Input[name] = values.Get(name)
 		}
 	}
 	o.Rate = q.rate()
@@ -52,20 +61,20 @@ func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*re
 	return o, q.err
 }
 
-// chosen is the filter of EventParams and ids.
-func (q *query) chosen() events.Filter {
-	f := q.events()
+// storedEventFilter returns the filter of EventParams and ids.
+func (q *query) storedEventFilter() events.Filter {
+	f := q.eventFilter()
 	if !q.values.Has("ids") {
 		return f
 	}
 	if f.Objects != nil {
-		q.fail("ids and an object: give the one or the other")
+		q.fail("ids cannot be combined with an object: give one of them")
 	}
 	f.IDs = q.ids("ids")
 	return f
 }
 
-// rate is in events per second; 0 where it is absent.
+// rate returns events per second; 0 where the parameter is absent.
 func (q *query) rate() float64 {
 	text := q.text("rate")
 	if text == "" {
@@ -73,18 +82,18 @@ func (q *query) rate() float64 {
 	}
 	rate, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(rate >= 1) || rate > 1e6 {
-		q.fail("rate %q: events per second, at least 1", text)
+		q.fail("rate %q: give a number of events per second, at least 1", text)
 	}
 	return rate
 }
 
-// ids are never nil: an empty list chooses nothing.
+// ids never returns nil: an empty list selects nothing.
 func (q *query) ids(name string) []int64 {
 	ids := []int64{}
 	for _, text := range strings.FieldsFunc(q.text(name), func(r rune) bool { return r == ',' || r == ' ' }) {
 		id, ok := events.ParseID(text)
 		if !ok {
-			q.fail("%s: %q is none of our ids", name, text)
+			q.fail("%s: %q is not an event id of Postern", name, text)
 		}
 		ids = append(ids, id)
 	}
@@ -92,45 +101,48 @@ func (q *query) ids(name string) []int64 {
 	return slices.Compact(ids)
 }
 
-// ReplayPreview is how much would be replayed.
+// ReplayPreview is the size of a replay.
 type ReplayPreview struct {
 	events.Preview
-	// Again is how many effects would happen again, with replay.Force; nil: none would.
-	Again *replay.AgainPreview `json:"again,omitempty"`
+	// RepeatedEffects is the number of effects that would happen again, with replay.Force; nil for
+	// other modes.
+	RepeatedEffects *replay.ForcePreview `json:"again,omitempty"`
 }
 
-// PreviewReplay says how much would be replayed: estimated, or counted if exact.
-func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, exact bool) (p ReplayPreview, err error) {
+// PreviewReplay returns the size of a replay: estimated, or counted if exact is true.
+func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Params, exact bool) (p ReplayPreview, err error) {
 	if o.Mode == replay.Force && !o.Publish {
-		again, err := replay.PreviewAgain(ctx, pool, o, exact)
+		again, err := replay.PreviewForce(ctx, pool, o, exact)
 		if err != nil {
 			return p, err
 		}
-		p.Again = &again
+		p.RepeatedEffects = &again
 	}
-	look := events.Estimate
+	preview := events.Estimate
 	if exact {
-		look = events.Count
+		preview = events.Count
 	}
-	p.Preview, err = look(ctx, pool, &o.Filter)
+	p.Preview, err = preview(ctx, pool, &o.Filter)
 	return p, err
 }
 
-// Replay enters a replay, which PlanReplay made of the values, into the ledger; a running processor carries it out, with replay.Force once it is
-// approved. Errors: events.ErrInvalid.
-func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, by By, values url.Values, expected int64) (*Asked, error) {
-	order := replayed(o)
-	order.Expected = expected
-	return ask(ctx, pool, by, "replay", order, saidOfReplay(o, values))
+// Replay queues a replay that ParseReplay read from the values. A running processor executes it;
+// with replay.Force only after an approval. Errors: events.ErrInvalid.
+func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Params, by Requester, values url.Values,
+	expected int64) (*StartedRun,
+	error) {
+	byNumber := replayRequest(o)
+	byNumber.Expected = expected
+	return startRun(ctx, pool, by, "replay", byNumber, replayParams(o, values))
 }
 
-// EarlierReplay is EarlierRetry of a replay.
-func EarlierReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, values url.Values) (*Asked, error) {
-	return earlier(ctx, pool, replay.Job, saidOfReplay(o, values))
+// ExistingReplay is ExistingRetry for a replay.
+func ExistingReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Params, values url.Values) (*StartedRun, error) {
+	return existingRun(ctx, pool, replay.Job, replayParams(o, values))
 }
 
-// saidOfReplay has the flag that is no parameter.
-func saidOfReplay(o *replay.Order, values url.Values) url.Values {
+// replayParams adds the flag publish, which is not in ReplayParams.
+func replayParams(o *replay.Params, values url.Values) url.Values {
 	if o.Publish {
 		values = maps.Clone(values)
 		values.Set("publish", "true")
@@ -138,16 +150,18 @@ func saidOfReplay(o *replay.Order, values url.Values) url.Values {
 	return values
 }
 
-// replayed is a replay as the ledger has it.
-func replayed(o *replay.Order) runs.Order {
-	return runs.Order{Job: replay.Job, Asked: o, Propose: o.Mode == replay.Force}
+// replayRequest returns the request for a run of a replay.
+func replayRequest(o *replay.Params) runs.Request {
+	return runs.Request{Job: replay.Job, Params: o, NeedsApproval: o.Mode == replay.Force}
 }
 
 // Runs lists runs by RunParams. Errors: events.ErrInvalid.
 func Runs(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.Run], error) {
 	q := newQuery(ctx, pool, values, RunParams)
-	f := runs.Filter{Job: q.oneOf("job", jobs...), Status: runs.Status(q.oneOf("status", string(runs.Proposed), string(runs.Waiting), string(runs.Running), string(runs.Paused),
-		string(runs.Done), string(runs.Failed), string(runs.Cancelled))), Schedule: q.text("schedule")}
+	f := runs.Filter{Job: q.oneOf("job", jobs...),
+		Status: runs.Status(q.oneOf("status", string(runs.AwaitingApproval), string(runs.Queued), string(runs.Running),
+			string(runs.Paused),
+			string(runs.Done), string(runs.Failed), string(runs.Cancelled))), Schedule: q.text("schedule")}
 	limit := q.limit()
 	if q.err != nil {
 		return events.Page[runs.Run]{}, q.err
@@ -155,20 +169,24 @@ func Runs(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Pa
 	return runs.List(ctx, pool, f, q.text("cursor"), limit)
 }
 
-// changes are what a person may do to a run, by the word for it.
-var changes = map[string]runs.Status{"pause": runs.Paused, "resume": runs.Waiting, "cancel": runs.Cancelled}
+// runChanges maps an operator's command to the new status of a run.
+var runChanges = map[string]runs.Status{"pause": runs.Paused, "resume": runs.Queued, "cancel": runs.Cancelled}
 
-// ChangeRun pauses, resumes or cancels a run and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
-func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, what string, by By) (*runs.Run, error) {
-	to, ok := changes[what]
+// ChangeRun pauses, resumes or cancels a run and returns the run. Errors: events.ErrNotFound,
+// events.ErrInvalid.
+func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, what string, by Requester) (*runs.Run, error) {
+	to, ok := runChanges[what]
 	if !ok {
-		return nil, fmt.Errorf("%w: %q is nothing that can be done to a run", events.ErrInvalid, what)
+		return nil, fmt.Errorf("%w: %q is not an action for a run: use pause, resume or cancel", events.ErrInvalid,
+			what)
 	}
-	return steer(ctx, pool, run, "runs "+what, by, func(ctx context.Context, tx pgx.Tx) error { return runs.Change(ctx, tx, run, to) })
+	return changeRun(ctx, pool, run, "runs "+what, by,
+		func(ctx context.Context, tx pgx.Tx) error { return runs.ChangeStatus(ctx, tx, run, to) })
 }
 
-// steer changes a run and returns it as it stands then.
-func steer(ctx context.Context, pool *pgxpool.Pool, run int64, action string, by By, do func(context.Context, pgx.Tx) error) (*runs.Run, error) {
+// changeRun executes a change of a run and returns the run.
+func changeRun(ctx context.Context, pool *pgxpool.Pool, run int64, action string, by Requester,
+	do func(context.Context, pgx.Tx) error) (*runs.Run, error) {
 	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*runs.Run, error) {
 		if err := do(ctx, tx); err != nil {
 			return nil, err
@@ -178,7 +196,9 @@ func steer(ctx context.Context, pool *pgxpool.Pool, run int64, action string, by
 	})
 }
 
-// ApproveRun lets a proposed run begin, for by's reason, and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
-func ApproveRun(ctx context.Context, pool *pgxpool.Pool, run int64, by By) (*runs.Run, error) {
-	return steer(ctx, pool, run, "runs approve", by, func(ctx context.Context, tx pgx.Tx) error { return runs.Approve(ctx, tx, run, by.String(), by.Reason) })
+// ApproveRun starts a run that awaits approval, with by's reason, and returns the run. Errors:
+// events.ErrNotFound, events.ErrInvalid.
+func ApproveRun(ctx context.Context, pool *pgxpool.Pool, run int64, by Requester) (*runs.Run, error) {
+	return changeRun(ctx, pool, run, "runs approve", by,
+		func(ctx context.Context, tx pgx.Tx) error { return runs.Approve(ctx, tx, run, by.String(), by.Reason) })
 }

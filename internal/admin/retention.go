@@ -13,63 +13,72 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// Retention says what a policy means for the log as it is; with count also how much else is past its age. Errors: events.ErrInvalid.
-func Retention(ctx context.Context, pool *pgxpool.Pool, p retention.Policy, count bool) (*retention.View, *retention.Order, error) {
-	order, err := retention.Now(ctx, pool, p)
+// Retention returns what a policy would delete from the log now. With count it also counts
+// everything else that is too old. Errors: events.ErrInvalid.
+func Retention(ctx context.Context, pool *pgxpool.Pool, p retention.Policy, count bool) (*retention.View,
+	*retention.Params, error) {
+	byNumber, err := retention.NewParams(ctx, pool, p)
 	if err != nil {
 		return nil, nil, err
 	}
-	look := retention.Show
+	preview := retention.Show
 	if count {
-		look = retention.Preview
+		preview = retention.Preview
 	}
-	view, err := look(ctx, pool, order)
-	return view, order, err
+	view, err := preview(ctx, pool, byNumber)
+	return view, byNumber, err
 }
 
-// RetainParams are those of a run of retention, beside its policy.
-var RetainParams = onceParams
+// RetentionRunParams are the parameters of a retention run, besides its policy.
+var RetentionRunParams = requestParams
 
-// Retain enters a run of retention into the ledger, with RetainParams; a running processor carries it out.
+// StartRetention queues a retention run, with RetentionRunParams. A running processor executes it.
 // Errors: events.ErrInvalid where one is open already.
-func Retain(ctx context.Context, pool *pgxpool.Pool, o *retention.Order, by By, values url.Values) (*Asked, error) {
+func StartRetention(ctx context.Context, pool *pgxpool.Pool, o *retention.Params, by Requester,
+	values url.Values) (*StartedRun, error) {
 	p := o.Policy
 	values = maps.Clone(values)
-	for name, days := range map[string]int{"bodies": p.Bodies, "keys": p.Keys, "outcomes": p.Outcomes, "rejections": p.Rejections, "runs": p.Runs, "effects": p.Effects, "effect_keys": p.EffectKeys} {
+	for name, days := range map[string]int{"bodies": p.Bodies, "keys": p.Keys, "outcomes": p.Outcomes,
+		"rejections": p.Rejections, "runs": p.Runs, "effects": p.Effects, "effect_keys": p.EffectKeys} {
 		values.Set(name, strconv.Itoa(days))
 	}
-	run, err := ask(ctx, pool, by, "retention run", runs.Order{Job: retention.Job, Asked: o}, values)
-	return run, retention.Explain(err)
+	run, err := startRun(ctx, pool, by, "retention run", runs.Request{Job: retention.Job, Params: o}, values)
+	return run, retention.ExplainConflict(err)
 }
 
-// planParams are what a schedule may say of retention.
-var planParams = []Param{{"bodies", "days that events are kept"}, {"keys", "days that keys are kept"}, {"outcomes", "days that outcomes are kept"},
-	{"rejections", "days that refused deliveries are kept"}, {"runs", "days that ended runs are kept"},
-	{"effects", "days that what effects that ended were planned with and answered is kept"}, {"effect_keys", "days that effects that ended are kept, so that they do not follow again"},
-	{"export", "the folder into which each day is written and read back before it is dropped; left out, that of retention.export, if there is one"}}
+// retentionPolicyParams are the parameters of a retention schedule.
+var retentionPolicyParams = []Param{{"bodies", "days to keep events"}, {"keys", "days to keep keys"},
+	{"outcomes", "days to keep outcomes"},
+	{"rejections", "days to keep rejected deliveries"}, {"runs", "days to keep finished runs"},
+	{"effects", "days to keep the input and responses of finished effects"},
+	{"effect_keys", "days to keep finished effects, so that they do not happen again"},
+	{"export", "the folder to which each day is exported before it is dropped; if absent, " +
+		"retention.export, if it is set"}}
 
-// mostDays bounds an age.
-const mostDays = 36_500
+// maxDays is the maximum age.
+const maxDays = 36_500
 
-// planRetention reads planParams; what has no age is kept for ever.
-func planRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
-	q := newQuery(ctx, pool, values, planParams)
+// parseRetention reads retentionPolicyParams. Data without an age is kept without limit.
+func parseRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Request, error) {
+	q := newQuery(ctx, pool, values, retentionPolicyParams)
 	days := func(name string) int {
 		n := q.number(name)
-		if n > mostDays {
-			q.fail("%s %d: at most %d days", name, n, mostDays)
+		if n > maxDays {
+			q.fail("%s %d: the maximum is %d days", name, n, maxDays)
 		}
 		return int(n)
 	}
-	p := retention.Policy{Bodies: days("bodies"), Keys: days("keys"), Outcomes: days("outcomes"), Rejections: days("rejections"), Runs: days("runs"), Effects: days("effects"), EffectKeys: days("effect_keys")}
+	p := retention.Policy{Bodies: days("bodies"), Keys: days("keys"), Outcomes: days("outcomes"),
+		Rejections: days("rejections"), Runs: days("runs"), Effects: days("effects"), EffectKeys: days("effect_keys")}
 	if p.Empty() {
-		q.fail("no age is set, so everything is kept for ever: give bodies, rejections or another, in days")
+		q.fail("no age is set, so everything is kept without limit: give bodies, rejections or another one, in days")
 	}
 	folder := q.text("export")
 	switch {
 	case folder == "":
 	case !filepath.IsAbs(folder):
-		q.fail("export %q: name the whole path of a folder, the same for every processor, e.g. /srv/postern/archive", folder)
+		q.fail("export %q: give an absolute path, the same for every processor, e.g. /srv/postern/archive",
+			folder)
 	case p.Bodies == 0:
 		q.fail("export is set, but no day of the log is dropped: give bodies, in days, or leave it out")
 	}
@@ -77,17 +86,18 @@ func planRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (
 		q.err = p.Check()
 	}
 	if q.err != nil || pool == nil {
-		return runs.Order{}, q.err
+		return runs.Request{}, q.err
 	}
-	o, err := retention.Now(ctx, pool, p)
+	o, err := retention.NewParams(ctx, pool, p)
 	if err != nil {
-		return runs.Order{}, err
+		return runs.Request{}, err
 	}
 	o.Folder, o.Export = folder, folder != ""
-	return runs.Order{Asked: o}, nil
+	return runs.Request{Params: o}, nil
 }
 
-// retention serves GET /retention: the policy of this process and what it means for the log.
+// retention serves GET /retention: the policy of this process and what it would delete from the
+// log.
 func (h *handler) retention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (any, error) {
 	if q := newQuery(ctx, pool, values, nil); q.err != nil {
 		return nil, q.err

@@ -18,48 +18,51 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// RetryParams choose failed and dead outcomes to try again.
+// RetryParams select failed and dead outcomes to retry.
 var RetryParams = slices.Concat(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool {
 	return p == limitParam || p == cursorParam || p.Name == "status"
 }), []Param{
-	{"run", "the run whose outcomes they are; 0, the default: live"},
+	{"run", "the run of the outcomes; the default is 0, live"},
 	{"status", "failed or dead (default: both)"},
 	{"failure", "a text in the reason of the failure"},
-	{"ids", "our ids of events, separated by commas"},
-	{"rate", "at most so many events per second (default: as fast as it goes)"},
-}, onceParams)
+	{"ids", "Postern's ids of events, separated by commas"},
+	{"rate", "maximum number of events per second (default: no limit)"},
+}, requestParams)
 
-// PlanRetry reads RetryParams; event, if not "", is one event by our id or the provider's key. Errors: events.ErrInvalid, events.ErrNotFound for the event or the
-// run, *events.SeveralError.
-func PlanRetry(ctx context.Context, pool *pgxpool.Pool, event string, values url.Values) (*replay.Retry, error) {
+// ParseRetry reads RetryParams. event, if not "", is one event by Postern's id or the provider's
+// key. Errors: events.ErrInvalid, events.ErrNotFound for the event or the run,
+// *events.SeveralError.
+func ParseRetry(ctx context.Context, pool *pgxpool.Pool, event string, values url.Values) (*replay.RetryParams, error) {
 	q := newQuery(ctx, pool, values, RetryParams)
-	f := q.events()
-	o := &replay.Retry{Unfinished: processor.Unfinished{Run: q.number("run"), Status: q.oneOf("status", string(versioning.Failed), string(versioning.Dead)),
-		Failure: q.text("failure"), Objects: f.Objects}, Words: map[string]string{}, Rate: q.rate()}
+	f := q.eventFilter()
+	o := &replay.RetryParams{Unfinished: processor.Unfinished{Run: q.number("run"),
+		Status:  q.oneOf("status", string(versioning.Failed), string(versioning.Dead)),
+		Failure: q.text("failure"), Objects: f.Objects}, Input: map[string]string{}, Rate: q.rate()}
 	for name := range maps.Keys(values) {
-		if name != "rate" && name != "run" && !slices.ContainsFunc(onceParams, func(p Param) bool { return p.Name == name }) {
-			o.Words[name] = values.Get(name)
+		if name != "rate" && name != "run" &&
+			!slices.ContainsFunc(requestParams, func(p Param) bool { return p.Name == name }) {
+			o.Input[name] = values.Get(name)
 		}
 	}
 	f.Status, f.Objects = "", nil
-	f.Account, f.ObjectType, f.ObjectID = q.given("account"), q.text("object_type"), q.text("object_id")
+	f.Account, f.ObjectType, f.ObjectID = q.optional("account"), q.text("object_type"), q.text("object_id")
 	if q.values.Has("ids") {
 		f.IDs = q.ids("ids")
 	}
 	if event != "" && q.err == nil {
-		o.Words["event"] = event
+		o.Input["event"] = event
 		var id int64
 		if id, q.err = events.Find(ctx, pool, event, f.Source); q.values.Has("ids") {
-			q.fail("an event and ids: give the one or the other")
+			q.fail("an event cannot be combined with ids: give one of them")
 		}
 		f.IDs = []int64{id}
 	}
 	o.Filter = f
-	return o, cmp.Or(q.err, retriable(ctx, pool, o.Run))
+	return o, cmp.Or(q.err, checkRetriable(ctx, pool, o.Run))
 }
 
-// retriable refuses a run that has no failures of its own to try again.
-func retriable(ctx context.Context, pool *pgxpool.Pool, run int64) error {
+// checkRetriable rejects a run whose failures cannot be retried.
+func checkRetriable(ctx context.Context, pool *pgxpool.Pool, run int64) error {
 	if run == events.LiveRun || pool == nil {
 		return nil
 	}
@@ -68,38 +71,45 @@ func retriable(ctx context.Context, pool *pgxpool.Pool, run int64) error {
 	case err != nil:
 		return err
 	case r.Job != replay.Job:
-		return fmt.Errorf("%w: run %d is a %s, and only the failures of a replay, or of live (0), can be tried again", events.ErrInvalid, run, r.Job)
+		return fmt.Errorf("%w: run %d is a %s: only failures of a replay, or of live (0), can be retried",
+			events.ErrInvalid, run, r.Job)
 	case r.Status == runs.Running:
-		return fmt.Errorf("%w: run %d is not done yet: wait for its end, or pause it", events.ErrInvalid, run)
+		return fmt.Errorf("%w: run %d is not finished: wait for its end, or pause it", events.ErrInvalid, run)
 	}
 	return nil
 }
 
-// AskRetry enters a retry, which PlanRetry made of the values, into the ledger; a running processor carries it out. Errors: events.ErrInvalid.
-func AskRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, by By, values url.Values, expected int64) (*Asked, error) {
-	return ask(ctx, pool, by, "retry", runs.Order{Job: replay.RetryJob, Asked: o, Expected: expected}, saidOfRetry(o, values))
+// StartRetry queues a retry that ParseRetry read from the values. A running processor executes it.
+// Errors: events.ErrInvalid.
+func StartRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.RetryParams, by Requester, values url.Values,
+	expected int64) (*StartedRun, error) {
+	return startRun(ctx, pool, by, "retry", runs.Request{Job: replay.RetryJob, Params: o, Expected: expected},
+		retryParams(o, values))
 }
 
-// EarlierRetry is the run of whoever asked for a retry with its once key first, nil where nobody has: there is one also where it has left nothing to choose. Errors: events.ErrInvalid.
-func EarlierRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, values url.Values) (*Asked, error) {
-	return earlier(ctx, pool, replay.RetryJob, saidOfRetry(o, values))
+// ExistingRetry returns the run that was started earlier with the same idempotency key, or nil. It
+// exists even if that run left nothing to retry. Errors: events.ErrInvalid.
+func ExistingRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.RetryParams, values url.Values) (*StartedRun,
+	error) {
+	return existingRun(ctx, pool, replay.RetryJob, retryParams(o, values))
 }
 
-// saidOfRetry has the event that was given as an argument.
-func saidOfRetry(o *replay.Retry, values url.Values) url.Values {
-	if event := o.Words["event"]; event != "" {
+// retryParams adds the event that was given as an argument.
+func retryParams(o *replay.RetryParams, values url.Values) url.Values {
+	if event := o.Input["event"]; event != "" {
 		values = maps.Clone(values)
 		values.Set("event", event)
 	}
 	return values
 }
 
-// retry takes {"event": "...", "run": 7, "source": "stripe", "failure": "...", ..., "reason": "...", "preview": true, "exact": true}.
+// retry takes {"event": "...", "run": 7, "source": "stripe", "failure": "...", ..., "reason":
+// "...", "preview": true, "exact": true}.
 func (h *handler) retry(ctx context.Context, c echo.Context, query url.Values) (any, error) {
 	if len(query) > 0 {
-		return nil, fmt.Errorf("%w: what to try again is said in the body, not in the address", events.ErrInvalid)
+		return nil, fmt.Errorf("%w: send the parameters of a retry in the body, not in the URL", events.ErrInvalid)
 	}
-	values, err := asked(c.Request().Body)
+	values, err := parseBody(c.Request().Body)
 	if err != nil {
 		return nil, err
 	}
@@ -110,13 +120,13 @@ func (h *handler) retry(ctx context.Context, c echo.Context, query url.Values) (
 	}
 	event := values.Get("event")
 	values.Del("event")
-	order, err := PlanRetry(ctx, h.Pool, event, values)
+	byNumber, err := ParseRetry(ctx, h.Pool, event, values)
 	if err != nil {
 		return nil, err
 	}
-	expected, err := order.Preview(ctx, h.Pool, exact)
+	expected, err := byNumber.Preview(ctx, h.Pool, exact)
 	if err != nil || preview {
 		return expected, err
 	}
-	return AskRetry(ctx, h.Pool, order, by(c), values, expected.Events)
+	return StartRetry(ctx, h.Pool, byNumber, requesterOf(c), values, expected.Events)
 }

@@ -19,35 +19,36 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// maxAsked bounds the body of a request, in bytes.
-const maxAsked = 1 << 20
+// maxBodyBytes limits the body of a request.
+const maxBodyBytes = 1 << 20
 
-// runRoutes serves the ledger of runs, and takes orders.
+// runRoutes serves and starts runs.
 func (h *handler) runRoutes(api *echo.Group) {
 	api.GET("/runs", list(h, Runs))
-	api.GET("/runs/:run", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+	api.GET("/runs/:run", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		run, err := runNumber(c)
 		if err != nil {
 			return nil, err
 		}
 		return runs.Show(ctx, h.Pool, run)
 	}))
-	for change := range changes {
-		api.POST("/runs/:run/"+change, h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
-			run, err := runNumber(c)
-			if err != nil {
-				return nil, err
-			}
-			by, err := why(c)
-			if err != nil {
-				return nil, err
-			}
-			return ChangeRun(ctx, h.Pool, run, change, by)
-		}), fromOurselves, h.once)
+	for change := range runChanges {
+		api.POST("/runs/:run/"+change,
+			h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+				run, err := runNumber(c)
+				if err != nil {
+					return nil, err
+				}
+				by, err := requesterWithReason(c)
+				if err != nil {
+					return nil, err
+				}
+				return ChangeRun(ctx, h.Pool, run, change, by)
+			}), requireJSON, h.withIdempotencyKey)
 	}
-	api.POST("/runs/:run/approve", h.show(h.approve), fromOurselves, h.once)
-	api.POST("/replays", h.show(h.replay), fromOurselves, h.once)
-	api.POST("/retries", h.show(h.retry), fromOurselves, h.once)
+	api.POST("/runs/:run/approve", h.serveJSON(h.approve), requireJSON, h.withIdempotencyKey)
+	api.POST("/replays", h.serveJSON(h.replay), requireJSON, h.withIdempotencyKey)
+	api.POST("/retries", h.serveJSON(h.retry), requireJSON, h.withIdempotencyKey)
 	h.rebuildRoutes(api)
 }
 
@@ -57,7 +58,7 @@ func (h *handler) approve(ctx context.Context, c echo.Context, _ url.Values) (an
 	if err != nil {
 		return nil, err
 	}
-	by, err := why(c)
+	by, err := requesterWithReason(c)
 	if err != nil {
 		return nil, err
 	}
@@ -72,23 +73,27 @@ func runNumber(c echo.Context) (int64, error) {
 	return run, nil
 }
 
-// fromOurselves refuses what a foreign page could make a browser send without asking: it can post forms and text, but no JSON.
-func fromOurselves(next echo.HandlerFunc) echo.HandlerFunc {
+// requireJSON rejects requests that a foreign web page could make a browser send: forms and text,
+// but not JSON.
+func requireJSON(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if kind, _, err := mime.ParseMediaType(c.Request().Header.Get("Content-Type")); err != nil || kind != "application/json" {
-			return echo.NewHTTPError(http.StatusUnsupportedMediaType, "send Content-Type: application/json, also with an empty body")
+		if kind, _, err := mime.ParseMediaType(c.Request().Header.Get("Content-Type")); err != nil ||
+			kind != "application/json" {
+			return echo.NewHTTPError(http.StatusUnsupportedMediaType, "send Content-Type: application/json, also "+
+				"with an empty body")
 		}
 		return next(c)
 	}
 }
 
-// replay takes {"source": "stripe", "type": "invoice.*", ..., "rate": 100, "reason": "...", "preview": true, "exact": true, "dry_run": true,
-// "publish": true}: with preview it only says how much that would be, and with dry_run what would become of it.
+// replay takes {"source": "stripe", "type": "invoice.*", ..., "rate": 100, "reason": "...",
+// "preview": true, "exact": true, "dry_run": true, "publish": true}. With preview it returns only
+// the size of the replay, with dry_run the differences that it would make.
 func (h *handler) replay(ctx context.Context, c echo.Context, query url.Values) (any, error) {
 	if len(query) > 0 {
-		return nil, fmt.Errorf("%w: what to replay is said in the body, not in the address", events.ErrInvalid)
+		return nil, fmt.Errorf("%w: send the parameters of a replay in the body, not in the URL", events.ErrInvalid)
 	}
-	values, err := asked(c.Request().Body)
+	values, err := parseBody(c.Request().Body)
 	if err != nil {
 		return nil, err
 	}
@@ -99,41 +104,43 @@ func (h *handler) replay(ctx context.Context, c echo.Context, query url.Values) 
 	if err := cmp.Or(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
-	order, err := PlanReplay(ctx, h.Pool, values)
+	byNumber, err := ParseReplay(ctx, h.Pool, values)
 	if err != nil {
 		return nil, err
 	}
-	order.Publish = publish
+	byNumber.Publish = publish
 	if dry {
-		return h.tryReplay(ctx, order)
+		return h.dryRunReplay(ctx, byNumber)
 	}
-	expected, err := PreviewReplay(ctx, h.Pool, order, exact)
+	expected, err := PreviewReplay(ctx, h.Pool, byNumber, exact)
 	if err != nil || preview {
 		return expected, err
 	}
-	return Replay(ctx, h.Pool, order, by(c), values, expected.Events)
+	return Replay(ctx, h.Pool, byNumber, requesterOf(c), values, expected.Events)
 }
 
-// flag takes a member that is true or false out of what was asked.
+// flag removes a boolean member from the parameters and returns it.
 func flag(values url.Values, name string) (bool, error) {
 	text := values.Get(name)
 	values.Del(name)
 	if text != "" && text != "true" && text != "false" {
-		return false, fmt.Errorf("%w: %s: want true or false", events.ErrInvalid, name)
+		return false, fmt.Errorf("%w: %s: give true or false", events.ErrInvalid, name)
 	}
 	return text == "true", nil
 }
 
-// asked reads a body of names and plain values as parameters. It must be an object, and nothing else: an empty one asks for everything. What the names of whole have may be an object; it is kept as JSON.
-func asked(body io.Reader, whole ...string) (url.Values, error) {
+// parseBody reads a JSON object as parameters. An empty object has no parameters, which selects
+// everything. Only the parameters in objects may be JSON objects themselves; they are kept as JSON.
+func parseBody(body io.Reader, objects ...string) (url.Values, error) {
 	var fields map[string]any
-	d := json.NewDecoder(io.LimitReader(body, maxAsked))
+	d := json.NewDecoder(io.LimitReader(body, maxBodyBytes))
 	d.UseNumber()
 	if err := d.Decode(&fields); err != nil || fields == nil {
-		return nil, fmt.Errorf("%w: the body is no JSON object; send {} where there is nothing to say", events.ErrInvalid)
+		return nil, fmt.Errorf("%w: the body is not a JSON object; send {} for no parameters",
+			events.ErrInvalid)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: the body goes on behind its JSON object", events.ErrInvalid)
+		return nil, fmt.Errorf("%w: the body continues after its JSON object: send one object", events.ErrInvalid)
 	}
 	values := url.Values{}
 	for name, v := range fields {
@@ -144,12 +151,12 @@ func asked(body io.Reader, whole ...string) (url.Values, error) {
 			values.Set(name, fmt.Sprint(v))
 		case map[string]any:
 			b, err := json.Marshal(v)
-			if err != nil || !slices.Contains(whole, name) {
-				return nil, fmt.Errorf("%w: %s: want a text, a number, true or false", events.ErrInvalid, name)
+			if err != nil || !slices.Contains(objects, name) {
+				return nil, fmt.Errorf("%w: %s: give a text, a number, true or false", events.ErrInvalid, name)
 			}
 			values.Set(name, string(b))
 		default:
-			return nil, fmt.Errorf("%w: %s: want a text, a number, true or false", events.ErrInvalid, name)
+			return nil, fmt.Errorf("%w: %s: give a text, a number, true or false", events.ErrInvalid, name)
 		}
 	}
 	return values, nil

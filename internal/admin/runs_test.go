@@ -19,7 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// post sends a body to the handler and reads its JSON.
+// post sends a body to the handler and decodes the JSON response.
 func (b *testBundle) post(t *testing.T, path, kind, text string) (status int, body map[string]any) {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8081"+path, strings.NewReader(text))
@@ -32,23 +32,28 @@ func (b *testBundle) post(t *testing.T, path, kind, text string) (status int, bo
 	return res.Code, body
 }
 
-// A replay is previewed, asked for, shown and steered; it waits for a processor.
-func TestReplays(t *testing.T) {
+// A replay is previewed, queued, shown and changed. It waits for a processor.
+func TestReplay_params_startRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 5 {
 		b.append(t, "stripe", fmt.Sprint("k", i))
 	}
 	const kind = "application/json; charset=utf-8"
-	if status, p := b.post(t, "/api/v1/replays", kind, `{"source": "stripe", "preview": true, "exact": true}`); status != 200 || p["events"] != 5.0 || p["objects"] != 1.0 || p["exact"] != true {
+	if status, p := b.post(t, "/api/v1/replays", kind,
+		`{"source": "stripe", "preview": true, "exact": true}`); status != 200 || p["events"] != 5.0 ||
+		p["objects"] != 1.0 || p["exact"] != true {
 		t.Errorf("preview: %d %v", status, p)
 	}
-	status, run := b.post(t, "/api/v1/replays", kind, `{"source": "stripe", "type": "order.*", "since": "1h", "rate": 12.5, "reason": "a test"}`)
-	if status != 200 || run["run"] != 1.0 || run["status"] != "waiting" || run["reason"] != "a test" || !strings.HasPrefix(run["who"].(string), "admin API") {
+	status, run := b.post(t, "/api/v1/replays", kind,
+		`{"source": "stripe", "type": "order.*", "since": "1h", "rate": 12.5, "reason": "a test"}`)
+	if status != 200 || run["run"] != 1.0 || run["status"] != "waiting" || run["reason"] != "a test" ||
+		!strings.HasPrefix(run["who"].(string), "admin API") {
 		t.Fatalf("%d %v", status, run)
 	}
 	asked, _ := run["asked"].(map[string]any)
-	if words, _ := asked["words"].(map[string]any); asked["rate"] != 12.5 || words["type"] != "order.*" || words["since"] != "1h" || len(words) != 3 {
+	if paramsOf, _ := asked["words"].(map[string]any); asked["rate"] != 12.5 || paramsOf["type"] != "order.*" ||
+		paramsOf["since"] != "1h" || len(paramsOf) != 3 {
 		t.Errorf("asked %v", asked)
 	}
 	if status, list := b.get(t, "/api/v1/runs?status=waiting"); status != 200 || len(list["items"].([]any)) != 1 {
@@ -64,36 +69,42 @@ func TestReplays(t *testing.T) {
 			t.Errorf("%s: %d %v", c.change, status, run)
 		}
 	}
-	if status, run := b.get(t, "/api/v1/runs/1"); status != 200 || run["status"] != "cancelled" || run["ended_at"] == nil {
+	if status, run := b.get(t, "/api/v1/runs/1"); status != 200 || run["status"] != "cancelled" ||
+		run["ended_at"] == nil {
 		t.Errorf("%d %v", status, run)
 	}
 }
 
-// A run with force begins when it is approved.
-func TestApprovals(t *testing.T) {
+// A run with force starts after its approval.
+func TestApproveRun_proposedRun_starts(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k")
 	const kind = "application/json"
-	if status, run := b.post(t, "/api/v1/replays", kind, `{"mode": "force", "publish": false}`); status != 200 || run["status"] != "proposed" {
+	if status, run := b.post(t, "/api/v1/replays", kind, `{"mode": "force", "publish": false}`); status != 200 ||
+		run["status"] != "proposed" {
 		t.Errorf("%d %v", status, run)
 	}
 	for _, c := range []struct {
 		body   string
 		status int
 		holds  string
-	}{{``, 400, "say why"}, {`{}`, 400, "say why"}, {`[]`, 400, "no JSON object"}, {`{"reason": "yes", "who": "root"}`, 400, "no parameter \"who\""}, {`{"reason": "agreed"}`, 200, ""}, {`{"reason": "agreed"}`, 400, "waits for nobody"}} {
+	}{{``, 400, "give a reason"}, {`{}`, 400, "give a reason"}, {`[]`, 400, "not a JSON object"},
+		{`{"reason": "yes", "who": "root"}`, 400, "parameter \"who\" does not exist"},
+		{`{"reason": "agreed"}`, 200, ""},
+		{`{"reason": "agreed"}`, 400, "does not await approval"}} {
 		status, run := b.post(t, "/api/v1/runs/1/approve", kind, c.body)
 		if detail, _ := run["detail"].(string); status != c.status || !strings.Contains(detail, c.holds) {
 			t.Errorf("%s: %d %v", c.body, status, run)
 		}
 	}
-	if _, run := b.get(t, "/api/v1/runs/1"); run["status"] != "waiting" || run["approval"] != "agreed" || !strings.HasPrefix(run["approved_by"].(string), "admin API") {
+	if _, run := b.get(t, "/api/v1/runs/1"); run["status"] != "waiting" || run["approval"] != "agreed" ||
+		!strings.HasPrefix(run["approved_by"].(string), "admin API") {
 		t.Errorf("%v", run)
 	}
 }
 
-func TestBadReplaysSayWhatIsWrong(t *testing.T) {
+func TestReplay_wrongParams_areRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, c := range []struct {
@@ -103,24 +114,26 @@ func TestBadReplaysSayWhatIsWrong(t *testing.T) {
 	}{
 		{"/api/v1/replays", "text/plain", `{}`, 415, "send Content-Type: application/json"},
 		{"/api/v1/runs/1/cancel", "application/x-www-form-urlencoded", ``, 415, "application/json"},
-		{"/api/v1/replays", "application/json", `{"source": "nobody"}`, 400, "no source"},
+		{"/api/v1/replays", "application/json", `{"source": "nobody"}`, 400, "has no stored events"},
 		{"/api/v1/replays", "application/json", `{"rate": -1}`, 400, "events per second"},
 		{"/api/v1/replays", "application/json", `{"rate": "NaN"}`, 400, "events per second"},
-		{"/api/v1/replays", "application/json", `{"ids": "evt_1"}`, 400, "none of our ids"},
-		{"/api/v1/replays", "application/json", `{"ids": ["1"]}`, 400, "want a text"},
-		{"/api/v1/replays", "application/json", `{"limit": 5}`, 400, "no parameter"},
-		{"/api/v1/replays", "application/json", `[`, 400, "no JSON object"},
-		{"/api/v1/replays", "application/json", ``, 400, "no JSON object"},
-		{"/api/v1/replays", "application/json", `null`, 400, "no JSON object"},
-		{"/api/v1/replays", "application/json", `{} {"preview": true}`, 400, "goes on behind"},
-		{"/api/v1/replays", "application/json", `{"preview": 1}`, 400, "want true or false"},
+		{"/api/v1/replays", "application/json", `{"ids": "evt_1"}`, 400, "not an event id of Postern"},
+		{"/api/v1/replays", "application/json", `{"ids": ["1"]}`, 400, "give a text"},
+		{"/api/v1/replays", "application/json", `{"limit": 5}`, 400, "does not exist"},
+		{"/api/v1/replays", "application/json", `[`, 400, "not a JSON object"},
+		{"/api/v1/replays", "application/json", ``, 400, "not a JSON object"},
+		{"/api/v1/replays", "application/json", `null`, 400, "not a JSON object"},
+		{"/api/v1/replays", "application/json", `{} {"preview": true}`, 400, "continues after"},
+		{"/api/v1/replays", "application/json", `{"preview": 1}`, 400, "give true or false"},
 		{"/api/v1/replays?preview=true", "application/json", `{}`, 400, "in the body"},
-		{"/api/v1/replays", "application/json", `{"ids": "17", "object_type": "order", "object_id": "7"}`, 400, "the one or the other"},
+		{"/api/v1/replays", "application/json", `{"ids": "17", "object_type": "order", "object_id": "7"}`, 400,
+			"give one of them"},
 		{"/api/v1/replays", "application/json", `{"rate": 0.01}`, 400, "at least 1"},
 		{"/api/v1/runs/7/pause", "application/json", ``, 404, "run 7"},
 		{"/api/v1/runs/x/pause", "application/json", ``, 404, ""},
 	} {
-		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
+			c.says) {
 			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
 		}
 	}
@@ -129,24 +142,28 @@ func TestBadReplaysSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A dry run over HTTP says what would change, within bounds.
-func TestDryRuns(t *testing.T) {
+// A dry run over HTTP returns the changes, within limits.
+func TestDryRun_replay_listsDifferences(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k1")
 	const kind = "application/json"
-	if status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true}`); status != 400 || !strings.Contains(p["detail"].(string), "does not know the sources") {
+	if status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true}`); status != 400 ||
+		!strings.Contains(p["detail"].(string), "this process has no sources") {
 		t.Errorf("%d %v", status, p)
 	}
-	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Endpoints: (&config.Config{Sources: config.DemoSources()}).Endpoints})
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"),
+		Endpoints: (&config.Config{Sources: config.DemoSources()}).Endpoints})
 	status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true, "source": "stripe"}`)
 	counts, _ := p["counts"].(map[string]any)
 	if status != 200 || p["dry_run"] != true || counts["processed"] != 1.0 || len(p["objects"].([]any)) != 0 {
 		t.Errorf("%d %v", status, p)
 	}
-	b.db.Exec(t, `INSERT INTO events SELECT id + n, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at, origin, api_version, headers,
+	b.db.Exec(t, `INSERT INTO events SELECT id + n, source, event_id, event_type, account, object_type, object_id,
+		occurred_at, received_at, origin, api_version, headers,
   verification, fingerprint, id + n, 0, body FROM events, generate_series(1, 5000) n`)
-	if status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true}`); status != 422 || !strings.Contains(p["detail"].(string), "at most 5000") {
+	if status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true}`); status != 422 ||
+		!strings.Contains(p["detail"].(string), "at most 5000") {
 		t.Errorf("%d %v", status, p)
 	}
 	if _, list := b.get(t, "/api/v1/runs"); len(list["items"].([]any)) != 0 {
@@ -154,28 +171,33 @@ func TestDryRuns(t *testing.T) {
 	}
 }
 
-// Dry runs over HTTP hold little in memory: each by its states, all by being one at a time.
-func TestDryRunsHoldLittle(t *testing.T) {
+// Dry runs over HTTP use limited memory: the states of each are limited, and only one runs at a
+// time.
+func TestDryRun_largeReplay_isBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Endpoints: (&config.Config{Sources: config.DemoSources()}).Endpoints})
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"),
+		Endpoints: (&config.Config{Sources: config.DemoSources()}).Endpoints})
 	const kind, all = "application/json", `{"dry_run": true, "source": "stripe"}`
 	large := make([]events.Delivery, 34)
 	for i := range large {
 		body := fmt.Sprintf(`{"id":"evt_%d","object":"event","api_version":"2025-03-31.basil","created":1767323045,"type":"customer.updated","livemode":false,
 "data":{"object":{"id":"cus_%d","object":"customer","description":"%s"}}}`, i, i, strings.Repeat("x", 1<<20))
-		large[i] = events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(body),
-			Events: []provider.Event{{Key: fmt.Sprintf("evt_%d", i), Type: "customer.updated", ObjectType: "customer", ObjectID: fmt.Sprintf("cus_%d", i)}}}
+		large[i] = events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: time.Now(),
+			Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(body),
+			Events: []provider.Event{{Key: fmt.Sprintf("evt_%d", i), Type: "customer.updated", ObjectType: "customer",
+				ObjectID: fmt.Sprintf("cus_%d", i)}}}
 	}
 	receipts, err := events.Append(t.Context(), b.db.Pool, large)
 	must(t, err)
-	if status, p := b.post(t, "/api/v1/replays", kind, all); status != 422 || !strings.Contains(p["detail"].(string), "32 MiB of states") {
+	if status, p := b.post(t, "/api/v1/replays", kind, all); status != 422 || !strings.Contains(p["detail"].(string),
+		"32 MiB of states") {
 		t.Errorf("%d %v", status, p["detail"])
 	}
 	tx, err := b.db.Pool.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE objects`); err != nil { // which a dry run waits for
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE objects`); err != nil { // a dry run waits for this lock
 		t.Fatal(err)
 	}
 	one := fmt.Sprintf(`{"dry_run": true, "ids": "%d"}`, receipts[0][0].ID)
@@ -201,90 +223,107 @@ func TestDryRunsHoldLittle(t *testing.T) {
 	}
 }
 
-// A retry is previewed and asked for.
-func TestRetries(t *testing.T) {
+// A retry is previewed and queued.
+func TestRetry_params_startRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.append(t, "stripe", "k1")
 	b.append(t, "stripe", "k2")
-	b.db.Exec(t, `INSERT INTO outcomes SELECT id, 0, source, 0, '', '', '', 'dead', 'no such thing', NULL, NULL, 9, NULL, now(), 1 FROM events WHERE id = $1`, id)
+	b.db.Exec(t, `INSERT INTO outcomes SELECT id, 0, source, 0, '', '', '', 'dead', 'no such thing', NULL, NULL, 9,
+		NULL, now(), 1 FROM events WHERE id = $1`, id)
 	const kind = "application/json"
-	if status, p := b.post(t, "/api/v1/retries", kind, `{"preview": true}`); status != 200 || p["events"] != 1.0 || p["exact"] != true {
+	if status, p := b.post(t, "/api/v1/retries", kind, `{"preview": true}`); status != 200 || p["events"] != 1.0 ||
+		p["exact"] != true {
 		t.Errorf("%d %v", status, p)
 	}
 	status, run := b.post(t, "/api/v1/retries", kind, `{"event": "k1", "failure": "no such", "reason": "mended"}`)
 	if status != 200 || run["job"] != "retry" || run["expected"] != 1.0 || run["reason"] != "mended" {
 		t.Errorf("%d %v", status, run)
 	}
-	for body, want := range map[string]int{`{"event": "none"}`: 404, `{"status": "applied"}`: 400, `{"run": 99}`: 404, `{"rate": 0}`: 400, `{"exact": "x"}`: 400} {
+	for body, want := range map[string]int{`{"event": "none"}`: 404, `{"status": "applied"}`: 400, `{"run": 99}`: 404,
+		`{"rate": 0}`: 400, `{"exact": "x"}`: 400} {
 		if status, p := b.post(t, "/api/v1/retries", kind, body); status != want {
 			t.Errorf("%s: %d %v", body, status, p)
 		}
 	}
 }
 
-// plan makes schedules known, as a processor does that has them in its configuration.
+// plan registers schedules, as a processor with them in its configuration does.
 func (b *testBundle) plan(t *testing.T, schedules ...runs.Schedule) {
 	t.Helper()
-	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler), Every: time.Hour}
+	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler),
+		Interval: time.Hour}
 	p.Replace(schedules)
 	must(t, p.Tick(t.Context()))
 }
 
-// A schedule is listed, shown, paused, resumed and run now; a key is one run over all that ask.
-func TestSchedules(t *testing.T) {
+// A schedule is listed, shown, paused, resumed and run now. An idempotency key starts one run over
+// all requests.
+func TestSchedules_changes_areApplied(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k")
-	s := runs.Schedule{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: runs.OverlapSkip, Missed: runs.MissedRun,
+	s := runs.Schedule{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: runs.OverlapSkip,
+		Missed:     runs.MissedRun,
 		Parameters: map[string]string{"source": "stripe", "rate": "5", "publish": "true"}}
 	other := s
 	other.Name, other.Parameters = "other", map[string]string{"mode": "force"}
 	forget := s
-	forget.Name, forget.Job, forget.Parameters = "zforget", "retention", map[string]string{"bodies": "30", "runs": "90", "export": "/srv/archive"}
+	forget.Name, forget.Job, forget.Parameters = "zforget", "retention", map[string]string{"bodies": "30", "runs": "90",
+		"export": "/srv/archive"}
 	b.plan(t, s, other, forget)
 	const kind = "application/json"
 	status, page := b.get(t, "/api/v1/schedules?limit=1")
 	items, _ := page["items"].([]any)
-	if status != 200 || len(items) != 1 || items[0].(map[string]any)["schedule"] != "nightly" || page["next_cursor"] == nil {
+	if status != 200 || len(items) != 1 || items[0].(map[string]any)["schedule"] != "nightly" ||
+		page["next_cursor"] == nil {
 		t.Fatalf("%d %v", status, page)
 	}
 	if _, page = b.get(t, "/api/v1/schedules?cursor="+page["next_cursor"].(string)); page["items"].([]any)[0].(map[string]any)["schedule"] != "other" {
 		t.Errorf("%v", page)
 	}
-	if status, s := b.get(t, "/api/v1/schedules/nightly"); status != 200 || s["next"] == nil || s["planned"] != true || s["last_run"] != 0.0 {
+	if status, s := b.get(t, "/api/v1/schedules/nightly"); status != 200 || s["next"] == nil || s["planned"] != true ||
+		s["last_run"] != 0.0 {
 		t.Errorf("%d %v", status, s)
 	}
-	if status, s := b.post(t, "/api/v1/schedules/nightly/pause", kind, ""); status != 200 || !strings.HasPrefix(s["paused_by"].(string), "admin API") || s["next"] != nil {
+	if status, s := b.post(t, "/api/v1/schedules/nightly/pause", kind, ""); status != 200 ||
+		!strings.HasPrefix(s["paused_by"].(string), "admin API") || s["next"] != nil {
 		t.Errorf("%d %v", status, s)
 	}
-	if status, s := b.post(t, "/api/v1/schedules/nightly/resume", kind, ""); status != 200 || s["paused_at"] != nil || s["next"] == nil {
+	if status, s := b.post(t, "/api/v1/schedules/nightly/resume", kind, ""); status != 200 || s["paused_at"] != nil ||
+		s["next"] == nil {
 		t.Errorf("%d %v", status, s)
 	}
 	status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"reason": "now", "once_key": "k"}`)
 	asked, _ := run["asked"].(map[string]any)
-	if status != 200 || run["run"] != 1.0 || run["schedule"] != "nightly" || run["reason"] != "now" || asked["rate"] != 5.0 || asked["publish"] != true || run["earlier"] != nil {
+	if status != 200 || run["run"] != 1.0 || run["schedule"] != "nightly" || run["reason"] != "now" ||
+		asked["rate"] != 5.0 || asked["publish"] != true || run["earlier"] != nil {
 		t.Errorf("%d %v", status, run)
 	}
-	if status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"once_key": "k"}`); status != 200 || run["run"] != 1.0 || run["earlier"] != true {
+	if status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"once_key": "k"}`); status != 200 ||
+		run["run"] != 1.0 || run["earlier"] != true {
 		t.Errorf("%d %v", status, run)
 	}
-	if status, run := b.post(t, "/api/v1/schedules/other/run", kind, `{}`); status != 200 || run["status"] != "proposed" {
+	if status, run := b.post(t, "/api/v1/schedules/other/run", kind, `{}`); status != 200 ||
+		run["status"] != "proposed" {
 		t.Errorf("%d %v", status, run)
 	}
 	first := `{"source": "stripe", "once_key": "r", "reason": "a", "since": "1h"}`
 	again := `{"once_key": "r", "since": "1h", "source": "stripe", "exact": true, "reason": "b"}`
-	if status, run := b.post(t, "/api/v1/replays", kind, first); status != 200 || run["run"] != 3.0 || run["earlier"] != nil {
+	if status, run := b.post(t, "/api/v1/replays", kind, first); status != 200 || run["run"] != 3.0 ||
+		run["earlier"] != nil {
 		t.Errorf("%d %v", status, run)
 	}
-	if status, run := b.post(t, "/api/v1/replays", kind, again); status != 200 || run["run"] != 3.0 || run["earlier"] != true || run["reason"] != "a" {
+	if status, run := b.post(t, "/api/v1/replays", kind, again); status != 200 || run["run"] != 3.0 ||
+		run["earlier"] != true || run["reason"] != "a" {
 		t.Errorf("%d %v", status, run)
 	}
 	if status, list := b.get(t, "/api/v1/runs?schedule=nightly"); status != 200 || len(list["items"].([]any)) != 1 {
 		t.Errorf("%d %v", status, list)
 	}
 	status, run = b.post(t, "/api/v1/schedules/zforget/run", kind, `{}`)
-	if asked, _ = run["asked"].(map[string]any); status != 200 || asked["bodies"] != 30.0 || asked["runs"] != 90.0 || asked["at"] == nil || asked["folder"] != "/srv/archive" || asked["export"] != true {
+	if asked, _ = run["asked"].(map[string]any); status != 200 || asked["bodies"] != 30.0 || asked["runs"] != 90.0 ||
+		asked["at"] == nil || asked["folder"] != "/srv/archive" || asked["export"] != true {
 		t.Errorf("%d %v", status, run)
 	}
 	for _, c := range []struct {
@@ -295,13 +334,16 @@ func TestSchedules(t *testing.T) {
 		{"/api/v1/schedules/none/run", `{}`, 404, "schedule none"},
 		{"/api/v1/schedules/none/pause", ``, 404, "schedule none"},
 		{"/api/v1/schedules/nightly/run", `{}`, 400, "run 1 of schedule nightly is still waiting"},
-		{"/api/v1/schedules/nightly/run", `{"rate": 5}`, 400, "no parameter"},
+		{"/api/v1/schedules/nightly/run", `{"rate": 5}`, 400, "does not exist"},
 		{"/api/v1/schedules/nightly/run?once_key=x", `{}`, 400, "in the body"},
-		{"/api/v1/replays", `{"source": "stripe", "once_key": "r"}`, 400, "was used for run 3, which asked for something else (replay since=1h&source=stripe)"},
-		{"/api/v1/replays", `{"source": "stripe", "once_key": "r", "since": "1h", "publish": true}`, 400, "was used for run 3"},
+		{"/api/v1/replays", `{"source": "stripe", "once_key": "r"}`, 400,
+			"was used for run 3, which has other parameters (replay since=1h&source=stripe)"},
+		{"/api/v1/replays", `{"source": "stripe", "once_key": "r", "since": "1h", "publish": true}`, 400,
+			"was used for run 3"},
 		{"/api/v1/replays", `{"once_key": "k"}`, 400, "was used for run 1"},
 	} {
-		if status, p := b.post(t, c.path, kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+		if status, p := b.post(t, c.path, kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
+			c.says) {
 			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
 		}
 	}
@@ -310,23 +352,27 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// A rebuild is asked for, compared, and steered; it waits for a processor.
-func TestRebuilds(t *testing.T) {
+// A rebuild is queued, compared and changed. It waits for a processor.
+func TestRebuild_params_startRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k1")
 	const kind = "application/json"
 	status, run := b.post(t, "/api/v1/rebuilds", kind, `{"source": "stripe", "type": "order", "reason": "a test"}`)
-	if status != 200 || run["run"] != 1.0 || run["job"] != "rebuild" || run["status"] != "waiting" || run["expected"] != 1.0 {
+	if status != 200 || run["run"] != 1.0 || run["job"] != "rebuild" || run["status"] != "waiting" ||
+		run["expected"] != 1.0 {
 		t.Fatalf("%d %v", status, run)
 	}
 	if status, list := b.get(t, "/api/v1/runs?job=rebuild"); status != 200 || len(list["items"].([]any)) != 1 {
 		t.Errorf("%d %v", status, list)
 	}
-	if status, page := b.get(t, "/api/v1/rebuilds/1/compare?limit=5"); status != 200 || len(page["items"].([]any)) != 0 || page["next_cursor"] != nil || page["counts"].(map[string]any)["same"] != 0.0 {
+	if status, page := b.get(t, "/api/v1/rebuilds/1/compare?limit=5"); status != 200 ||
+		len(page["items"].([]any)) != 0 || page["next_cursor"] != nil ||
+		page["counts"].(map[string]any)["same"] != 0.0 {
 		t.Errorf("%d %v", status, page)
 	}
-	if status, run := b.post(t, "/api/v1/rebuilds/1/swap", kind, ""); status != 200 || run["asked"].(map[string]any)["swap"] != true {
+	if status, run := b.post(t, "/api/v1/rebuilds/1/swap", kind, ""); status != 200 ||
+		run["asked"].(map[string]any)["swap"] != true {
 		t.Errorf("%d %v", status, run)
 	}
 	for _, c := range []struct {
@@ -336,23 +382,25 @@ func TestRebuilds(t *testing.T) {
 	}{
 		{"/api/v1/rebuilds", "text/plain", `{"source": "stripe"}`, 415, "application/json"},
 		{"/api/v1/rebuilds", kind, `{}`, 400, "name the source"},
-		{"/api/v1/rebuilds", kind, `{"source": "nobody"}`, 400, "no source"},
-		{"/api/v1/rebuilds", kind, `{"source": "stripe", "swap": "yes"}`, 400, "want true or false"},
-		{"/api/v1/rebuilds", kind, `{"source": "stripe", "since": "1h"}`, 400, "no parameter"},
+		{"/api/v1/rebuilds", kind, `{"source": "nobody"}`, 400, "has no stored events"},
+		{"/api/v1/rebuilds", kind, `{"source": "stripe", "swap": "yes"}`, 400, "give true or false"},
+		{"/api/v1/rebuilds", kind, `{"source": "stripe", "since": "1h"}`, 400, "does not exist"},
 		{"/api/v1/rebuilds?source=stripe", kind, `{}`, 400, "in the body"},
 		{"/api/v1/rebuilds", kind, `{"source": "stripe"}`, 400, "run 1 is an open rebuild"},
 		{"/api/v1/rebuilds/7/swap", kind, ``, 404, "run 7"},
 		{"/api/v1/rebuilds/x/discard", kind, ``, 404, ""},
 		{"/api/v1/rebuilds/1/discard", "text/plain", ``, 415, ""},
 	} {
-		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
+			c.says) {
 			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
 		}
 	}
 	if status, run := b.post(t, "/api/v1/rebuilds/1/discard", kind, ""); status != 200 || run["status"] != "cancelled" {
 		t.Errorf("%d %v", status, run)
 	}
-	if status, p := b.get(t, "/api/v1/rebuilds/1/compare"); status != 400 || !strings.Contains(p["detail"].(string), "cancelled") {
+	if status, p := b.get(t, "/api/v1/rebuilds/1/compare"); status != 400 || !strings.Contains(p["detail"].(string),
+		"cancelled") {
 		t.Errorf("%d %v", status, p)
 	}
 	if status, p := b.get(t, "/api/v1/rebuilds/1/compare?limit=0"); status != 400 {

@@ -18,179 +18,207 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// Jobs are those that a schedule may ask for, and how each reads its parameters. Without a pool they are read as far as no database is needed.
-var Jobs = map[string]runs.Plan{
-	replay.Job: planned(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
+// Jobs are the jobs of schedules, with the functions that read their parameters. Without a pool,
+// parameters are checked without the database.
+var Jobs = map[string]runs.RequestBuilder{
+	replay.Job: rejectRequestParams(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Request,
+		error) {
 		publish, err := flag(values, "publish")
 		if err != nil {
-			return runs.Order{}, err
+			return runs.Request{}, err
 		}
-		o, err := PlanReplay(ctx, pool, values)
+		o, err := ParseReplay(ctx, pool, values)
 		if err != nil {
-			return runs.Order{}, err
+			return runs.Request{}, err
 		}
 		o.Publish = publish
-		return replayed(o), nil
+		return replayRequest(o), nil
 	}),
-	replay.RetryJob: planned(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
-		o, err := PlanRetry(ctx, pool, "", values)
-		return runs.Order{Asked: o}, err
+	replay.RetryJob: rejectRequestParams(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Request,
+		error) {
+		o, err := ParseRetry(ctx, pool, "", values)
+		return runs.Request{Params: o}, err
 	}),
-	retention.Job: planned(planRetention),
-	reconcile.Job: planned(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
+	retention.Job: rejectRequestParams(parseRetention),
+	reconcile.Job: rejectRequestParams(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Request,
+		error) {
 		q := newQuery(ctx, pool, values, ReconcileParams)
-		o := q.reconcile()
-		return runs.Order{Asked: o}, q.err
+		o := q.parseReconcile()
+		return runs.Request{Params: o}, q.err
 	}),
 }
 
-// planned refuses what means nothing in a schedule, which gives reasons and keys itself.
-func planned(plan runs.Plan) runs.Plan {
-	return func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
-		for _, p := range onceParams {
+// rejectRequestParams rejects parameters that a schedule sets itself: the reason and the
+// idempotency key.
+func rejectRequestParams(plan runs.RequestBuilder) runs.RequestBuilder {
+	return func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Request, error) {
+		for _, p := range requestParams {
 			if values.Has(p.Name) {
-				return runs.Order{}, fmt.Errorf("%w: %s means nothing in a schedule: leave it out", events.ErrInvalid, p.Name)
+				return runs.Request{}, fmt.Errorf("%w: %s has no effect in a schedule: leave it out", events.ErrInvalid,
+					p.Name)
 			}
 		}
 		return plan(ctx, pool, values)
 	}
 }
 
-// onceParams are those of every order: they say nothing of what is asked for.
-var onceParams = []Param{
-	{"reason", "why; kept in the ledger of runs"},
-	{"once_key", "a name of yours for this occasion (the planned time, the build): whoever asks with it again gets the same run"},
+// requestParams are the parameters of every request for a run. They do not select what the run
+// does.
+var requestParams = []Param{
+	{"reason", "reason; stored with the run"},
+	{"once_key", "your idempotency key (for example the planned time or the build number): a second request with the " +
+		"same key gets " +
+		"the same run"},
 }
 
-// said is what was asked for, in the words of whoever asked, for telling orders under one key apart.
-func said(values url.Values) string {
-	words := url.Values{}
+// encodeParams encodes the parameters of a request, to compare two requests with the same
+// idempotency key.
+func encodeParams(values url.Values) string {
+	paramsOf := url.Values{}
 	for name := range values {
-		words.Set(name, values.Get(name))
+		paramsOf.Set(name, values.Get(name))
 	}
-	for _, p := range onceParams {
-		words.Del(p.Name)
+	for _, p := range requestParams {
+		paramsOf.Del(p.Name)
 	}
-	return words.Encode()
+	return paramsOf.Encode()
 }
 
-// ask enters an order that was read of values, with their reason and once key. action is the command that does so.
-func ask(ctx context.Context, pool *pgxpool.Pool, by By, action string, o runs.Order, values url.Values) (*Asked, error) {
-	o.Who, o.Reason, o.OnceKey, o.Said = by.String(), values.Get("reason"), values.Get("once_key"), said(values)
-	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*Asked, error) {
-		run, fresh, err := runs.AskOnce(ctx, tx, o)
+// startRun queues a run with the reason and idempotency key in values. action is the command for
+// the audit.
+func startRun(ctx context.Context, pool *pgxpool.Pool, by Requester, action string, o runs.Request,
+	values url.Values) (*StartedRun,
+	error) {
+	o.Actor, o.Reason, o.IdempotencyKey, o.ParamsText = by.String(), values.Get("reason"), values.Get("once_key"),
+		encodeParams(values)
+	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*StartedRun, error) {
+		run, isNew, err := runs.CreateOnce(ctx, tx, o)
 		if err != nil {
 			return nil, err
 		}
-		return entered(ctx, tx, e, run, fresh, o.Said, o.Reason)
+		return auditRun(ctx, tx, e, run, isNew, o.ParamsText, o.Reason)
 	})
 }
 
-// entered is a run as it was entered, with what the audit says of it: nothing where an earlier one has the key.
-func entered(ctx context.Context, tx pgx.Tx, e *audit.Entry, run int64, fresh bool, target, reason string) (*Asked, error) {
+// auditRun completes the audit entry of a new run and returns the run. If an earlier run has the
+// key, it clears the entry.
+func auditRun(ctx context.Context, tx pgx.Tx, e *audit.Entry, run int64, isNew bool, target,
+	reason string) (*StartedRun,
+	error) {
 	e.Run, e.Target, e.Reason = run, target, reason
-	if !fresh {
+	if !isNew {
 		e.Action = ""
 	}
-	return shown(ctx, tx, run, fresh)
+	return loadStartedRun(ctx, tx, run, isNew)
 }
 
-// earlier is the run of whoever used the once key of values first, for an order of a job; nil where nobody did, or there is no key.
-func earlier(ctx context.Context, pool *pgxpool.Pool, job string, values url.Values) (*Asked, error) {
-	run, err := runs.Earlier(ctx, pool, runs.Order{Job: job, OnceKey: values.Get("once_key"), Said: said(values)})
+// existingRun returns the run of a job that was started earlier with the idempotency key in values;
+// nil where there is none.
+func existingRun(ctx context.Context, pool *pgxpool.Pool, job string, values url.Values) (*StartedRun, error) {
+	run, err := runs.FindByKey(ctx, pool, runs.Request{Job: job, IdempotencyKey: values.Get("once_key"),
+		ParamsText: encodeParams(values)})
 	if err != nil || run == 0 {
 		return nil, err
 	}
-	return shown(ctx, pool, run, false)
+	return loadStartedRun(ctx, pool, run, false)
 }
 
-// Asked is a run that was asked for.
-type Asked struct {
+// StartedRun is a run that was requested.
+type StartedRun struct {
 	*runs.Run
-	// Earlier: it is the run of whoever used the once key first.
+	// Earlier: an earlier request with the same idempotency key started the run.
 	Earlier bool `json:"earlier,omitzero"`
 }
 
-// shown is the run as it stands.
-func shown(ctx context.Context, db postgres.DB, run int64, fresh bool) (*Asked, error) {
+// loadStartedRun reads the run.
+func loadStartedRun(ctx context.Context, db postgres.DB, run int64, isNew bool) (*StartedRun, error) {
 	r, err := runs.Show(ctx, db, run)
 	if err != nil {
 		return nil, err
 	}
-	return &Asked{r, !fresh}, nil
+	return &StartedRun{r, !isNew}, nil
 }
 
-// FireParams are those of a schedule's run.
-var FireParams = onceParams
+// RunScheduleParams are the parameters of RunSchedule.
+var RunScheduleParams = requestParams
 
-// Fire runs a schedule's job now. Errors: events.ErrNotFound, events.ErrInvalid.
-func Fire(ctx context.Context, pool *pgxpool.Pool, name string, by By, values url.Values) (*Asked, error) {
-	if q := newQuery(ctx, pool, values, FireParams); q.err != nil {
+// RunSchedule starts a schedule's job now. Errors: events.ErrNotFound, events.ErrInvalid.
+func RunSchedule(ctx context.Context, pool *pgxpool.Pool, name string, by Requester, values url.Values) (*StartedRun,
+	error) {
+	if q := newQuery(ctx, pool, values, RunScheduleParams); q.err != nil {
 		return nil, q.err
 	}
-	f, err := runs.PlanFire(ctx, pool, Jobs, name, by.String(), values.Get("reason"), values.Get("once_key"))
+	f, err := runs.PrepareScheduleRun(ctx, pool, Jobs, name, by.String(), values.Get("reason"), values.Get("once_key"))
 	if err != nil {
 		return nil, err
 	}
-	return change(ctx, pool, by, "schedules run", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*Asked, error) {
-		run, fresh, err := f.Enter(ctx, tx)
+	return change(ctx, pool, by, "schedules run", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*StartedRun,
+		error) {
+		run, isNew, err := f.Insert(ctx, tx)
 		if err != nil {
 			return nil, err
 		}
-		return entered(ctx, tx, e, run, fresh, "schedule "+name, f.Reason)
+		return auditRun(ctx, tx, e, run, isNew, "schedule "+name, f.Reason)
 	})
 }
 
-// ScheduleParams choose schedules.
+// ScheduleParams select a page of schedules.
 var ScheduleParams = []Param{limitParam, cursorParam}
 
 // Schedules lists schedules by name. Errors: events.ErrInvalid.
-func Schedules(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.Scheduled], error) {
+func Schedules(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.ScheduleState], error) {
 	q := newQuery(ctx, pool, values, ScheduleParams)
 	limit := q.limit()
 	if q.err != nil {
-		return events.Page[runs.Scheduled]{}, q.err
+		return events.Page[runs.ScheduleState]{}, q.err
 	}
-	return runs.Schedules(ctx, pool, q.text("cursor"), limit)
+	return runs.ListSchedules(ctx, pool, q.text("cursor"), limit)
 }
 
-// ChangeSchedule pauses or resumes a schedule and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
-func ChangeSchedule(ctx context.Context, pool *pgxpool.Pool, name, what string, by By) (*runs.Scheduled, error) {
-	return change(ctx, pool, by, "schedules "+what, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*runs.Scheduled, error) {
-		e.Target = "schedule " + name
-		switch what {
-		case "pause":
-			return runs.PauseSchedule(ctx, tx, name, by.String())
-		case "resume":
-			return runs.ResumeSchedule(ctx, tx, name)
-		}
-		return nil, fmt.Errorf("%w: %q is nothing that can be done to a schedule", events.ErrInvalid, what)
-	})
+// ChangeSchedule pauses or resumes a schedule and returns it. Errors: events.ErrNotFound,
+// events.ErrInvalid.
+func ChangeSchedule(ctx context.Context, pool *pgxpool.Pool, name, what string, by Requester) (*runs.ScheduleState,
+	error) {
+	return change(ctx, pool, by, "schedules "+what,
+		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*runs.ScheduleState, error) {
+			e.Target = "schedule " + name
+			switch what {
+			case "pause":
+				return runs.PauseSchedule(ctx, tx, name, by.String())
+			case "resume":
+				return runs.ResumeSchedule(ctx, tx, name)
+			}
+			return nil, fmt.Errorf("%w: %q is not an action for a schedule: use pause or resume", events.ErrInvalid,
+				what)
+		})
 }
 
 // scheduleRoutes serves the schedules.
 func (h *handler) scheduleRoutes(api *echo.Group) {
 	api.GET("/schedules", list(h, Schedules))
-	api.GET("/schedules/:name", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+	api.GET("/schedules/:name", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		return runs.ShowSchedule(ctx, h.Pool, param(c, "name"))
 	}))
 	for _, change := range []string{"pause", "resume"} {
-		api.POST("/schedules/:name/"+change, h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
-			by, err := why(c)
-			if err != nil {
-				return nil, err
-			}
-			return ChangeSchedule(ctx, h.Pool, param(c, "name"), change, by)
-		}), fromOurselves, h.once)
+		api.POST("/schedules/:name/"+change,
+			h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+				by, err := requesterWithReason(c)
+				if err != nil {
+					return nil, err
+				}
+				return ChangeSchedule(ctx, h.Pool, param(c, "name"), change, by)
+			}), requireJSON, h.withIdempotencyKey)
 	}
-	api.POST("/schedules/:name/run", h.show(func(ctx context.Context, c echo.Context, query url.Values) (any, error) {
+	api.POST("/schedules/:name/run", h.serveJSON(func(ctx context.Context, c echo.Context, query url.Values) (any,
+		error) {
 		if len(query) > 0 {
-			return nil, fmt.Errorf("%w: reason and once_key are said in the body, not in the address", events.ErrInvalid)
+			return nil, fmt.Errorf("%w: send reason and once_key in the body, not in the URL",
+				events.ErrInvalid)
 		}
-		values, err := asked(c.Request().Body)
+		values, err := parseBody(c.Request().Body)
 		if err != nil {
 			return nil, err
 		}
-		return Fire(ctx, h.Pool, param(c, "name"), by(c), values)
-	}), fromOurselves, h.once)
+		return RunSchedule(ctx, h.Pool, param(c, "name"), requesterOf(c), values)
+	}), requireJSON, h.withIdempotencyKey)
 }

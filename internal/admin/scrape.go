@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// NewScrape is the handler of /metrics, /healthz and /readyz alone, for a scraper on another machine: there is nothing else here to
-// ask for, and an answer names no cause that could tell a stranger something.
+// NewScrape returns a handler of /metrics, /healthz and /readyz only, for a scraper on another
+// machine. Its responses never contain the cause of an error, because unauthenticated clients can
+// read them.
 func NewScrape(o Options) http.Handler {
 	s := &scrape{Options: o}
 	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
@@ -30,16 +31,17 @@ type scrape struct {
 }
 
 func (s *scrape) ready(w http.ResponseWriter, r *http.Request) {
-	if err := s.cached(r.Context()); err != nil {
+	if err := s.cachedReady(r.Context()); err != nil {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, "not ready\n") // the asker may be gone
+		_, _ = io.WriteString(w, "not ready\n") // the client may have disconnected
 		return
 	}
 	_, _ = io.WriteString(w, "ready\n")
 }
 
-// cached keeps an answer for a second: anybody may ask here, which must not cost the connections that events need.
-func (s *scrape) cached(ctx context.Context) error {
+// cachedReady returns a result that is at most one second old. Unauthenticated clients can call it,
+// and must not use the connections that events need.
+func (s *scrape) cachedReady(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.Ready != nil && time.Since(s.at) > time.Second {

@@ -16,17 +16,17 @@ import (
 )
 
 var (
-	// SpoolParams choose a page of spools.
+	// SpoolParams select a page of spools.
 	SpoolParams = []Param{limitParam, cursorParam}
 
-	// ForgetSpoolParams say why a spool is forgotten.
-	ForgetSpoolParams = []Param{
-		{"reason", "why; must be given, and is kept in the audit"},
+	// RemoveSpoolParams are the parameters of RemoveSpool.
+	RemoveSpoolParams = []Param{
+		{"reason", "reason; required, and stored in the audit"},
 		{"force", "true or false"},
 	}
 )
 
-// Spools lists the spools that the database knows, by SpoolParams. Errors: events.ErrInvalid.
+// Spools lists the registered spools, by SpoolParams. Errors: events.ErrInvalid.
 func Spools(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[redaction.Spool], error) {
 	q := newQuery(ctx, pool, values, SpoolParams)
 	limit := q.limit()
@@ -36,41 +36,46 @@ func Spools(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.
 	return redaction.Spools(ctx, pool, q.text("cursor"), limit)
 }
 
-// ForgetSpool has no redaction wait for a spool any more, and returns it as it was. A reason must be given; force takes one whose gateway may run. Errors: events.ErrNotFound, events.ErrInvalid.
-func ForgetSpool(ctx context.Context, pool *pgxpool.Pool, name string, values url.Values, by By) (*redaction.Spool, error) {
-	q := newQuery(ctx, pool, values, ForgetSpoolParams)
+// RemoveSpool removes a spool, so that no redaction waits for it, and returns its last state. A
+// reason is required. force also removes one whose gateway may be running. Errors:
+// events.ErrNotFound, events.ErrInvalid.
+func RemoveSpool(ctx context.Context, pool *pgxpool.Pool, name string, values url.Values,
+	by Requester) (*redaction.Spool,
+	error) {
+	q := newQuery(ctx, pool, values, RemoveSpoolParams)
 	by.Reason = strings.TrimSpace(q.text("reason"))
 	force := q.flag("force")
 	if by.Reason == "" {
-		q.fail("say why with a reason: what is in the spool is lost with it, and the audit keeps who said so")
+		q.fail("give a reason: the deliveries in the spool are lost with it, and the audit records who removed it")
 	}
 	if q.err != nil {
 		return nil, q.err
 	}
-	return change(ctx, pool, by, "spool forget", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*redaction.Spool, error) {
-		s, err := redaction.ForgetSpool(ctx, tx, name, force != nil && *force)
+	return change(ctx, pool, by, "spool forget", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*redaction.Spool,
+		error) {
+		s, err := redaction.RemoveSpool(ctx, tx, name, force != nil && *force)
 		if err != nil {
 			return nil, err
 		}
 		e.Target = "spool " + s.Name + ", " + s.Place
 		if s.Deliveries != nil {
-			e.Target += fmt.Sprintf(", last told to hold %d deliveries", *s.Deliveries)
+			e.Target += fmt.Sprintf(", last reported with %d deliveries", *s.Deliveries)
 		}
 		return s, nil
 	})
 }
 
-// spoolRoutes serve the spools: POST /spools/NAME/forget takes {"reason": "...", "force": true}.
+// spoolRoutes serves the spools: POST /spools/NAME/forget takes {"reason": "...", "force": true}.
 func (h *handler) spoolRoutes(api *echo.Group) {
 	api.GET("/spools", list(h, Spools))
-	api.GET("/spools/:spool", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+	api.GET("/spools/:spool", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		return redaction.ShowSpool(ctx, h.Pool, param(c, "spool"))
 	}))
-	api.POST("/spools/:spool/forget", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
-		values, err := asked(c.Request().Body)
+	api.POST("/spools/:spool/forget", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+		values, err := parseBody(c.Request().Body)
 		if err != nil {
 			return nil, err
 		}
-		return ForgetSpool(ctx, h.Pool, param(c, "spool"), values, by(c))
-	}), fromOurselves, h.once)
+		return RemoveSpool(ctx, h.Pool, param(c, "spool"), values, requesterOf(c))
+	}), requireJSON, h.withIdempotencyKey)
 }

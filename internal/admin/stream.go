@@ -18,46 +18,50 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-// StreamView is how far the streams are behind the log.
+// StreamView is the distance between the log and the streams.
 type StreamView struct {
-	*processor.Due
-	// NotInStream is about how many events without an outcome are in no stream, by two looks at different moments: the auditor publishes them again, unless a gateway does just now.
+	*processor.PendingWork
+	// NotInStream estimates how many events without an outcome are in no stream. Log and streams
+	// are read at different moments. The republisher publishes these events again, unless a gateway
+	// is publishing them at this moment.
 	NotInStream int64 `json:"not_in_stream"`
-	// Streams are those of Postern; none where NATS does not answer.
+	// Streams are Postern's streams; none while NATS does not respond.
 	Streams []stream.Status `json:"streams"`
-	// Trouble is why NATS does not answer; "": it does.
-	Trouble string `json:"trouble,omitzero"`
+	// Failure is the reason why NATS does not respond; "": it responds.
+	Failure string `json:"trouble,omitzero"`
 }
 
-// streamWithin bounds the questions to NATS.
-const streamWithin = 5 * time.Second
+// streamTimeout limits the requests to NATS.
+const streamTimeout = 5 * time.Second
 
-// Stream says how much is left to publish and to apply. Where NATS does not answer, it says what the log knows. conn is nil where it is not known how to reach NATS.
+// Stream returns how many events wait to be published and to be applied. While NATS does not
+// respond, it returns the numbers of the log. conn is nil where the address of NATS is not
+// configured.
 func Stream(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn) (*StreamView, error) {
-	v := &StreamView{Streams: []stream.Status{}, Trouble: "nats.url is not known here"}
+	v := &StreamView{Streams: []stream.Status{}, Failure: "nats.url is not configured here"}
 	if conn != nil {
-		v.Trouble = ""
-		ask, cancel := context.WithTimeoutCause(ctx, streamWithin, fmt.Errorf("no answer within %s", streamWithin))
+		v.Failure = ""
+		ask, cancel := context.WithTimeoutCause(ctx, streamTimeout, fmt.Errorf("no response within %s", streamTimeout))
 		defer cancel()
 		all, err := conn.Status(ask)
 		if err != nil {
-			v.Trouble = err.Error()
+			v.Failure = err.Error()
 		} else {
 			v.Streams = all
 		}
 	}
 	var err error
-	if v.Due, err = processor.ReadDue(ctx, pool); err != nil {
+	if v.PendingWork, err = processor.ReadPendingWork(ctx, pool); err != nil {
 		return nil, err
 	}
-	if v.Trouble == "" {
-		v.NotInStream = max(0, v.Unapplied.Count-waitInStream(v.Streams))
+	if v.Failure == "" {
+		v.NotInStream = max(0, v.Unapplied.Count-pendingInStream(v.Streams))
 	}
 	return v, nil
 }
 
-// waitInStream is how many messages the processors have not acknowledged.
-func waitInStream(all []stream.Status) (n int64) {
+// pendingInStream returns the number of messages that processors have not acknowledged.
+func pendingInStream(all []stream.Status) (n int64) {
 	for i := range all {
 		for _, c := range all[i].Consumers {
 			if all[i].Name == stream.EventsStream && c.Name == stream.ProcessorConsumer {
@@ -68,43 +72,45 @@ func waitInStream(all []stream.Status) (n int64) {
 	return n
 }
 
-// HealParams are those of a pass of the auditor.
-var HealParams = []Param{{"reason", "why; kept with the pass"}}
+// RepublishParams are the parameters of Republish.
+var RepublishParams = []Param{{"reason", "reason; stored with the pass"}}
 
-// Heal has the auditor make a pass now. Errors: events.ErrInvalid.
-func Heal(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (*processor.HealView, error) {
-	q := newQuery(ctx, pool, values, HealParams)
+// Republish requests a pass of the republisher now. Errors: events.ErrInvalid.
+func Republish(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Requester) (*processor.RepublishView,
+	error) {
+	q := newQuery(ctx, pool, values, RepublishParams)
 	if q.err != nil {
 		return nil, q.err
 	}
 	by.Reason = strings.TrimSpace(q.text("reason"))
-	return change(ctx, pool, by, "stream heal", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*processor.HealView, error) {
-		heal, err := processor.Heal(ctx, tx, by.String(), by.Reason)
-		if err != nil {
-			return nil, err
-		}
-		e.Target = "pass " + strconv.FormatInt(heal, 10)
-		return processor.ShowHeal(ctx, tx, heal)
-	})
+	return change(ctx, pool, by, "stream heal",
+		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*processor.RepublishView, error) {
+			pass, err := processor.RequestRepublish(ctx, tx, by.String(), by.Reason)
+			if err != nil {
+				return nil, err
+			}
+			e.Target = "pass " + strconv.FormatInt(pass, 10)
+			return processor.ShowRepublish(ctx, tx, pass)
+		})
 }
 
-// streamRoutes serve the streams: POST /stream/heals takes {"reason": "..."}.
+// streamRoutes serves the streams: POST /stream/heals takes {"reason": "..."}.
 func (h *handler) streamRoutes(api *echo.Group) {
-	api.GET("/stream", h.show(func(ctx context.Context, _ echo.Context, _ url.Values) (any, error) {
+	api.GET("/stream", h.serveJSON(func(ctx context.Context, _ echo.Context, _ url.Values) (any, error) {
 		return Stream(ctx, h.Pool, h.Stream)
 	}))
-	api.POST("/stream/heals", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
-		values, err := asked(c.Request().Body)
+	api.POST("/stream/heals", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+		values, err := parseBody(c.Request().Body)
 		if err != nil {
 			return nil, err
 		}
-		return Heal(ctx, h.Pool, values, by(c))
-	}), fromOurselves, h.once)
-	api.GET("/stream/heals/:heal", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+		return Republish(ctx, h.Pool, values, requesterOf(c))
+	}), requireJSON, h.withIdempotencyKey)
+	api.GET("/stream/heals/:heal", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		heal, err := strconv.ParseInt(c.Param("heal"), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("heal %q: %w", param(c, "heal"), events.ErrNotFound)
+			return nil, fmt.Errorf("pass %q: %w", param(c, "heal"), events.ErrNotFound)
 		}
-		return processor.ShowHeal(ctx, h.Pool, heal)
+		return processor.ShowRepublish(ctx, h.Pool, heal)
 	}))
 }

@@ -16,14 +16,16 @@ import (
 )
 
 var (
-	// TokenParams choose a page of tokens.
+	// TokenParams select a page of tokens.
 	TokenParams = []Param{limitParam, cursorParam}
 
-	// NewTokenParams say what a token is.
+	// NewTokenParams describe a new token.
 	NewTokenParams = []Param{
-		{"name", "name of the token, by which the audit knows its holder: lower case, digits, - _ and .; it is never given again"},
-		{"role", "reader (may ask) or operator (may change things too)"},
-		{"expires", "when it ends: an RFC 3339 time, a date, or how long from now (12h, 90d); left out: never"},
+		{"name", "name of the token, which the audit records: lower case, digits, - _ and .; a name is never " +
+			"used again"},
+		{"role", "reader (may read) or operator (may also make changes)"},
+		{"expires", "time of expiry: an RFC 3339 time, a date, or how long from now (12h, 90d); if absent, the token " +
+			"never expires"},
 		reasonParam,
 	}
 )
@@ -38,21 +40,23 @@ func Tokens(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.
 	return access.List(ctx, pool, q.text("cursor"), limit)
 }
 
-// NewToken is one with its secret, which is shown this once.
+// NewToken is a token with its secret, which is shown only once.
 type NewToken struct {
 	*access.Token
 	Secret string `json:"token"`
 }
 
-// CreateToken makes a token by NewTokenParams. No route does that: who can read tokens off the network, or has one, makes no others. Errors: events.ErrInvalid.
-func CreateToken(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (*NewToken, error) {
+// CreateToken creates a token by NewTokenParams. No HTTP route does this, so that a stolen token
+// cannot create others. Errors: events.ErrInvalid.
+func CreateToken(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Requester) (*NewToken, error) {
 	q := newQuery(ctx, pool, values, NewTokenParams)
-	expires := q.until("expires")
+	expires := q.futureTime("expires")
 	if q.err != nil {
 		return nil, q.err
 	}
 	by.Reason = q.text("reason")
-	return change(ctx, pool, by, "token create", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*NewToken, error) {
+	return change(ctx, pool, by, "token create", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*NewToken,
+		error) {
 		secret, t, err := access.Create(ctx, tx, q.text("name"), access.Role(q.text("role")), by.String(), expires)
 		if err != nil {
 			return nil, err
@@ -62,16 +66,17 @@ func CreateToken(ctx context.Context, pool *pgxpool.Pool, values url.Values, by 
 	})
 }
 
-// RevokeToken takes a token back for good. Errors: events.ErrNotFound.
-func RevokeToken(ctx context.Context, pool *pgxpool.Pool, name string, by By) (*access.Token, error) {
-	return change(ctx, pool, by, "token revoke", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*access.Token, error) {
+// RevokeToken revokes a token permanently. Errors: events.ErrNotFound.
+func RevokeToken(ctx context.Context, pool *pgxpool.Pool, name string, by Requester) (*access.Token, error) {
+	return change(ctx, pool, by, "token revoke", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*access.Token,
+		error) {
 		e.Target = "token " + name
 		return access.Revoke(ctx, tx, name)
 	})
 }
 
-// until is a time to come; zero where the parameter is absent.
-func (q *query) until(name string) time.Time {
+// futureTime returns a time in the future; zero where the parameter is absent.
+func (q *query) futureTime(name string) time.Time {
 	text := strings.TrimSpace(q.text(name))
 	if !q.values.Has(name) {
 		return time.Time{}

@@ -30,7 +30,7 @@ import (
 
 var abusers = flag.Int("abuse.connections", 500, "how many connections of slow senders TestSlowCrowd opens")
 
-// abused is a gateway whose senders must hurry.
+// abused starts a gateway with short timeouts.
 func abused(t *testing.T, edit func(*config.Config)) *testBundle {
 	t.Helper()
 	b := configured(t, func(c *config.Config) {
@@ -57,7 +57,7 @@ func (b *testBundle) dial(t *testing.T) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// connections is how many are open, and how many have ended in each way.
+// connections returns how many connections are open, and how many have ended by outcome.
 func (b *testBundle) connections(t *testing.T) map[string]int {
 	t.Helper()
 	families := scrape(t, b.app)
@@ -68,7 +68,7 @@ func (b *testBundle) connections(t *testing.T) map[string]int {
 	return out
 }
 
-// inMemory is what the heap holds, in bytes.
+// inMemory returns the bytes in use on the heap.
 func inMemory() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -76,7 +76,7 @@ func inMemory() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// What slow senders begin with, by kind; all go on with a byte now and then.
+// The first bytes of slow senders by kind. All continue with a byte at an interval.
 var slow = []string{
 	"",
 	"POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nX-Slow: ",
@@ -84,9 +84,10 @@ var slow = []string{
 	"POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nTransfer-Encoding: chunked\r\n\r\n3d0900\r\n{",
 }
 
-// Slow headers and slow bodies on many connections take little memory, are cut off in time, and refuse nobody: not even where all of them together had the share of a source,
-// were each given memory for a usual body at once. Alone, since it measures the process.
-func TestSlowCrowd(t *testing.T) {
+// Many connections with slow headers and bodies use little memory, are closed in time, and block no
+// other sender. They would use up the quota of a source if each reserved memory for a normal body.
+// Not parallel, because it measures the process.
+func TestGateway_manySlowConnections_useLittleMemoryAndBlockNobody(t *testing.T) {
 	room := max(config.Bytes(*abusers)*(16<<10), 1<<20)
 	b := abused(t, func(c *config.Config) { c.Ingest.MaxBodyBytes, c.Ingest.QueueBytes = room/4, room })
 	for _, s := range b.cfg.Sources {
@@ -107,11 +108,12 @@ func TestSlowCrowd(t *testing.T) {
 	began := time.Now()
 	held := func() int64 { return inMemory() - memory }
 	most, served := int64(0), 0
-	testkit.Eventually(t, 2*time.Minute, func() error { // whoever is cut off is, in header_timeout or read_timeout
+	testkit.Eventually(t, 2*time.Minute, func() error { // the gateway closes them after header_timeout or read_timeout
 		served++
 		b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1+served, time.Now()))
 		most = max(most, held())
-		if c := b.connections(t); c["open"] > 2 || c["served"]+c["silent"]+c["unread"] < len(crowd) { // of the open, one may be of the crowd
+		// one of the open connections may be a slow one
+		if c := b.connections(t); c["open"] > 2 || c["served"]+c["silent"]+c["unread"] < len(crowd) {
 			return fmt.Errorf("%v", c)
 		}
 		return nil
@@ -119,11 +121,13 @@ func TestSlowCrowd(t *testing.T) {
 	close(stop)
 	dripping.Wait()
 	after := b.connections(t)
-	t.Logf("%d slow connections took at most %d KiB, ended after %s, and %d deliveries were taken meanwhile: %v", len(crowd), most>>10, time.Since(began).Round(time.Second), served, after)
+	t.Logf("%d slow connections took at most %d KiB, ended after %s, and %d deliveries were taken meanwhile: %v",
+		len(crowd), most>>10, time.Since(began).Round(time.Second), served, after)
 	if each := most / int64(len(crowd)); each > 80<<10 {
 		t.Errorf("a slow connection takes %d KiB", each>>10)
 	}
-	for result, want := range map[string]int{"unread": len(crowd) / 4, "served": len(crowd) / 2} { // a byte came before the silent were cut off, or none
+	// a byte may have arrived before the silent ones were closed
+	for result, want := range map[string]int{"unread": len(crowd) / 4, "served": len(crowd) / 2} {
 		if after[result] < want {
 			t.Errorf("%d connections %s, want at least %d: %v", after[result], result, want, after)
 		}
@@ -137,7 +141,7 @@ func TestSlowCrowd(t *testing.T) {
 	})
 }
 
-// drip sends each connection a byte now and then.
+// drip sends each connection a byte at an interval.
 func drip(crowd []net.Conn, stop <-chan struct{}) {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
@@ -149,13 +153,13 @@ func drip(crowd []net.Conn, stop <-chan struct{}) {
 		}
 		for n, conn := range crowd {
 			if n%len(slow) != 0 {
-				_, _ = io.WriteString(conn, "x") // it may be cut off
+				_, _ = io.WriteString(conn, "x") // the connection may be closed
 			}
 		}
 	}
 }
 
-// endless gives a text again and again.
+// endless reads a text again and again.
 type endless string
 
 func (e endless) Read(b []byte) (n int, err error) {
@@ -165,19 +169,20 @@ func (e endless) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// bad is a request that no sender should send, and the statuses it may be answered with; 0: none at all.
-type bad struct {
+// badRequest is an invalid request with the allowed statuses; 0 means no response.
+type badRequest struct {
 	name, head string
 	more       io.Reader
-	close      bool // our half, after all is sent
+	close      bool // closes the sending half after everything is sent
 	want       []int
 }
 
-func badRequests() []bad {
+func badRequests() []badRequest {
 	post := "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\n"
 	chunked := post + "Transfer-Encoding: chunked\r\n\r\n"
-	return []bad{
-		{name: "endless chunks", head: chunked, more: endless("400\r\n" + strings.Repeat("x", 1024) + "\r\n"), want: []int{413}},
+	return []badRequest{
+		{name: "endless chunks", head: chunked, more: endless("400\r\n" + strings.Repeat("x", 1024) + "\r\n"),
+			want: []int{413}},
 		{name: "endless chunks of a byte", head: chunked, more: endless("1\r\nx\r\n"), want: []int{413, 408}},
 		{name: "endless extension of a chunk", head: chunked + "1;x=", more: endless("x"), want: []int{408}},
 		{name: "endless trailer", head: chunked + "0\r\nX: ", more: endless("x"), want: []int{408}},
@@ -187,37 +192,48 @@ func badRequests() []bad {
 		{name: "no HTTP at all", more: endless("\x00\xff"), want: []int{431, 400}},
 		{name: "TLS without TLS", head: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", want: []int{400, 0}},
 		{name: "HTTP/2 without TLS", head: "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", want: []int{505, 404, 0}},
-		{name: "HTTP of another time", head: "POST /webhooks/stripe HTTP/7.3\r\nHost: postern\r\n\r\n", want: []int{505, 400}},
+		{name: "HTTP of another time", head: "POST /webhooks/stripe HTTP/7.3\r\nHost: postern\r\n\r\n",
+			want: []int{505, 400}},
 		{name: "no host", head: "POST /webhooks/stripe HTTP/1.1\r\n\r\n", want: []int{400}},
 		{name: "two lengths", head: post + "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", want: []int{400}},
 		{name: "a negative length", head: post + "Content-Length: -1\r\n\r\n", want: []int{400}},
-		{name: "a length beyond numbers", head: post + "Content-Length: 99999999999999999999\r\n\r\n", want: []int{400}},
+		{name: "a length beyond numbers", head: post + "Content-Length: 99999999999999999999\r\n\r\n",
+			want: []int{400}},
 		{name: "a space before the colon", head: post + "Content-Length : 3\r\n\r\nabc", want: []int{400}},
-		{name: "chunked of another kind", head: post + "Transfer-Encoding: gzip, chunked\r\n\r\n", want: []int{501, 400}},
+		{name: "chunked of another kind", head: post + "Transfer-Encoding: gzip, chunked\r\n\r\n",
+			want: []int{501, 400}},
 		{name: "half a body, half closed", head: post + "Content-Length: 100\r\n\r\n{", close: true, want: []int{408}},
 		{name: "nothing", want: []int{0}},
 		{name: "half a head", head: "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nContent-", want: []int{0, 400}},
 		{name: "half a body", head: post + "Content-Length: 100\r\n\r\n{\"id\"", want: []int{408}},
 		{name: "half a chunk", head: chunked + "50\r\n{\"id\"", want: []int{408}},
 		{name: "half a chunk, half closed", head: chunked + "5\r\nab", close: true, want: []int{408}},
-		{name: "a gzip bomb", head: post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", more: endless("400\r\n" + strings.Repeat("\x00", 1024) + "\r\n"), want: []int{415}},
+		{name: "a gzip bomb", head: post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
+			more: endless("400\r\n" + strings.Repeat("\x00", 1024) + "\r\n"), want: []int{415}},
 		{name: "an expectation", head: post + "Expect: the impossible\r\nContent-Length: 3\r\n\r\n", want: []int{417}},
-		{name: "asks first, at no source", head: "POST /webhooks/nobody HTTP/1.1\r\nHost: postern\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n", want: []int{404}},
-		{name: "a path above", head: "POST /webhooks/../webhooks/stripe HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
-		{name: "a path above, hidden", head: "POST /webhooks/%2e%2e/readyz HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
+		{name: "asks first, at no source", head: "POST /webhooks/nobody HTTP/1.1\r\nHost: postern\r\nExpect: " +
+			"100-continue\r\nContent-Length: 3\r\n\r\n", want: []int{404}},
+		{name: "a path above", head: "POST /webhooks/../webhooks/stripe HTTP/1.1\r\nHost: postern\r\n\r\n",
+			want: []int{404}},
+		{name: "a path above, hidden", head: "POST /webhooks/%2e%2e/readyz HTTP/1.1\r\nHost: postern\r\n\r\n",
+			want: []int{404}},
 		{name: "doubled slashes", head: "POST //webhooks//stripe HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
-		{name: "a slash in a name", head: "POST /webhooks/stripe%2f HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
+		{name: "a slash in a name", head: "POST /webhooks/stripe%2f HTTP/1.1\r\nHost: postern\r\n\r\n",
+			want: []int{404}},
 		{name: "capitals", head: "POST /WEBHOOKS/stripe HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
 		{name: "NUL in a name", head: "POST /webhooks/stripe%00 HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
 		{name: "a broken escape", head: "POST /webhooks/%zz HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{400}},
-		{name: "the admin's interface", head: "GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1:8081\r\n\r\n", want: []int{404}},
+		{name: "the admin's interface", head: "GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1:8081\r\n\r\n",
+			want: []int{404}},
 		{name: "a proxy", head: "CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n", want: []int{404, 405}},
-		{name: "another protocol", head: "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n", want: []int{401}},
+		{name: "another protocol", head: "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nConnection: " +
+			"Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n", want: []int{401}},
 	}
 }
 
-// Whatever is sent ends with a refusal, or none, and soon; nothing of it is stored, and none is a fault of ours.
-func TestBadRequestsAreSurvived(t *testing.T) {
+// Every invalid request ends soon with an error or without a response. Nothing of it is stored, and
+// it causes no internal error.
+func TestGateway_invalidRequests_endSoonAndStoreNothing(t *testing.T) {
 	t.Parallel()
 	b := abused(t, func(c *config.Config) { c.Sources["stripe"].MaxBodyBytes = 64 << 10 })
 	before := b.connections(t)
@@ -252,8 +268,9 @@ func TestBadRequestsAreSurvived(t *testing.T) {
 	b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
 }
 
-// send sends as much as is taken and fails unless what comes back is wanted, and then the end.
-func (r bad) send(conn *net.TCPConn) error {
+// send sends as much as possible. It fails unless the expected response follows and then the end of
+// the connection.
+func (r badRequest) send(conn *net.TCPConn) error {
 	defer conn.Close()
 	if _, err := io.WriteString(conn, r.head); err != nil {
 		return err
@@ -267,7 +284,7 @@ func (r bad) send(conn *net.TCPConn) error {
 	go func() {
 		defer close(sent)
 		if r.more != nil {
-			_, _ = io.Copy(onlyWriter{conn}, r.more) // until the gateway hangs up
+			_, _ = io.Copy(onlyWriter{conn}, r.more) // until the gateway closes the connection
 		}
 	}()
 	status := 0
@@ -277,11 +294,11 @@ func (r bad) send(conn *net.TCPConn) error {
 		status = res.StatusCode
 		_, err = io.Copy(io.Discard, res.Body)
 	}
-	if r.more != nil { // nobody reads on for ever
+	if r.more != nil { // limits the read
 		<-sent
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return errors.New("the sender is not cut off")
+		return errors.New("the connection is not closed")
 	}
 	for _, want := range r.want {
 		if status == want {
@@ -291,11 +308,12 @@ func (r bad) send(conn *net.TCPConn) error {
 	return errors.Join(fmt.Errorf("status %d, want one of %v", status, r.want), err)
 }
 
-// onlyWriter hides what io.Copy would rather use.
+// onlyWriter hides the faster interfaces that io.Copy would use.
 type onlyWriter struct{ io.Writer }
 
-// Many requests sent at once on one connection are answered one by one, in order; the real ones among them are taken.
-func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
+// Pipelined requests on one connection get their responses in order, and the valid ones are
+// accepted.
+func TestGateway_pipelinedRequests_respondsInOrder(t *testing.T) {
 	t.Parallel()
 	b := abused(t, nil)
 	const requests = 300
@@ -324,10 +342,10 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	for n := range requests {
 		res, err := http.ReadResponse(in, nil)
 		if err != nil {
-			t.Fatalf("answer %d: %v", n, err)
+			t.Fatalf("response %d: %v", n, err)
 		}
 		if want := []int{200, 401, 404}[n%3]; res.StatusCode != want {
-			t.Errorf("answer %d: status %d, want %d", n, res.StatusCode, want)
+			t.Errorf("response %d: status %d, want %d", n, res.StatusCode, want)
 		}
 		if _, err := io.Copy(io.Discard, res.Body); err != nil {
 			t.Fatal(err)
@@ -353,8 +371,9 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	})
 }
 
-// Requests of HTTP/2 that are begun and taken back at once, and more of them than a connection may carry, cost that connection alone.
-func TestRapidResetsAreSurvived(t *testing.T) {
+// Cancelled HTTP/2 requests, and more requests than a connection may have, affect only that
+// connection.
+func TestGateway_rapidResets_affectOnlyTheirConnection(t *testing.T) {
 	t.Parallel()
 	ca, trust := newAuthority(t), x509.NewCertPool()
 	ca.server(t)
@@ -367,7 +386,8 @@ func TestRapidResetsAreSurvived(t *testing.T) {
 	deliver := func(n int) {
 		t.Helper()
 		d := b.sign(t, "stripe", "invoice.paid", n, time.Now())
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+b.app.Addr()+"/webhooks/stripe", bytes.NewReader(d.Body))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+b.app.Addr()+"/webhooks/stripe",
+			bytes.NewReader(d.Body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,12 +408,12 @@ func TestRapidResetsAreSurvived(t *testing.T) {
 			t.Fatal(err)
 		}
 		streams, refused, err := flood(conn, reset)
-		t.Logf("reset %t: %d streams begun, %d refused, then %v", reset, streams, refused, err)
+		t.Logf("reset %t: %d streams started, %d rejected, then %v", reset, streams, refused, err)
 		if !reset && refused < streams-200 {
-			t.Errorf("%d of %d streams at once were refused", refused, streams)
+			t.Errorf("%d of %d concurrent streams were rejected", refused, streams)
 		}
 		deliver(2)
-		_ = conn.Close() // the gateway may have hung up
+		_ = conn.Close() // the gateway may have closed the connection
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		if c := b.connections(t); c["open"] != 1 || c["served"] < 2 {
@@ -403,7 +423,8 @@ func TestRapidResetsAreSurvived(t *testing.T) {
 	})
 }
 
-// flood begins many requests, none of which is ever whole, and takes each back or not. It tells how many it began until the server hung up, and how many of them were refused.
+// flood starts incomplete requests and optionally cancels each. It returns how many it started
+// until the server closed the connection, and how many of them were rejected.
 func flood(conn net.Conn, reset bool) (streams, refused int, err error) {
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		return 0, 0, err
@@ -430,14 +451,16 @@ func flood(conn net.Conn, reset bool) (streams, refused int, err error) {
 	}()
 	var head bytes.Buffer
 	encoder := hpack.NewEncoder(&head)
-	for _, f := range []hpack.HeaderField{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "postern"}, {Name: ":path", Value: "/webhooks/stripe"}} {
+	for _, f := range []hpack.HeaderField{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"},
+		{Name: ":authority", Value: "postern"}, {Name: ":path", Value: "/webhooks/stripe"}} {
 		if err := encoder.WriteField(f); err != nil {
 			return 0, 0, err
 		}
 	}
 	err = framer.WriteSettings()
 	for id := uint32(1); id < 2*last && err == nil; id += 2 {
-		if err = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head.Bytes(), EndHeaders: true}); err == nil && reset {
+		if err = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head.Bytes(),
+			EndHeaders: true}); err == nil && reset {
 			err = framer.WriteRSTStream(id, http2.ErrCodeCancel)
 		}
 		streams++

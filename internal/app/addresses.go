@@ -10,40 +10,43 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// checkAddresses binds what a process will listen on and lets go of it again, so that a taken address is told before anything
-// is started, and with the flag that chooses another. gateway: there is an ingest address.
+// checkAddresses binds the addresses of a process and releases them again. So it reports a used
+// address before anything starts, with the flag that chooses another. gateway is true if there is
+// an ingest address.
 func checkAddresses(ctx context.Context, cfg *config.Config, gateway bool, adminListen string) error {
-	wanted := [][3]string{{"admin", cfg.Admin.ListenOr(adminListen), "--admin"}}
+	listeners := [][3]string{{"admin", cfg.Admin.ListenOr(adminListen), "--admin"}}
 	if gateway {
-		wanted = append([][3]string{{"ingest", cfg.Ingest.Listen, "--listen"}}, wanted...)
+		listeners = append([][3]string{{"ingest", cfg.Ingest.Listen, "--listen"}}, listeners...)
 	}
 	if cfg.Admin.MetricsListen != "" {
-		wanted = append(wanted, [3]string{"metrics", cfg.Admin.MetricsListen, "--metrics"})
+		listeners = append(listeners, [3]string{"metrics", cfg.Admin.MetricsListen, "--metrics"})
 	}
-	for _, w := range wanted {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w[1])
+	for _, listener := range listeners {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listener[1])
 		if err != nil {
-			return fmt.Errorf("listen for %s on %s: %w; choose another address with %s (port 0 picks a free one)", w[0], w[1], cause(err), w[2])
+			return fmt.Errorf("listen for %s on %s: %w; choose another address with %s (port 0 picks a free one)",
+				listener[0],
+				listener[1], systemError(err), listener[2])
 		}
-		defer l.Close() // held until the end, so that two on one address are found
+		defer l.Close() // Held until the end, so that two listeners with one address are found.
 	}
 	return nil
 }
 
-// cause is the system's word for it, without what the sentence around it says already.
-func cause(err error) error {
+// systemError returns the system's error without the address, which the message already names.
+func systemError(err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return errno
 	}
 	return err
 }
 
-// taken tells whether a port on 127.0.0.1 can not be bound now.
-func taken(ctx context.Context, port string) bool {
+// isPortTaken reports whether a port on 127.0.0.1 cannot be bound now.
+func isPortTaken(ctx context.Context, port string) bool {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
 	if err != nil {
 		return true
 	}
-	_ = l.Close() // nobody connected
+	_ = l.Close() // there are no connections
 	return false
 }

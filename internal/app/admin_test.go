@@ -26,7 +26,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-func (b *testBundle) token(t *testing.T, role access.Role) string {
+func (b *testBundle) createToken(t *testing.T, role access.Role) string {
 	t.Helper()
 	secret, _, err := access.Create(t.Context(), b.db.Role(t, "operator"), "one", role, "ada", time.Time{})
 	if err != nil {
@@ -35,8 +35,9 @@ func (b *testBundle) token(t *testing.T, role access.Role) string {
 	return secret
 }
 
-// The listener opens beyond loopback only where somebody could ask, and then for nobody else.
-func TestNobodyListensBeyondLoopbackWithoutTokens(t *testing.T) {
+// A listener on another address than loopback starts only if there is a valid token, and then
+// requires one.
+func TestAdmin_otherAddressWithoutTokens_doesNotStart(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	for _, tc := range []struct {
@@ -44,15 +45,17 @@ func TestNobodyListensBeyondLoopbackWithoutTokens(t *testing.T) {
 		require bool
 	}{{":0", false}, {"0.0.0.0:0", false}, {"[::]:0", false}, {"127.0.0.1:0", true}} {
 		b.cfg.Admin.Listen, b.cfg.Admin.RequireTokens = tc.listen, tc.require
-		a, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Processor: true})
-		if err == nil || !strings.Contains(err.Error(), "no token is in force") || !strings.Contains(err.Error(), "postern token create") {
+		a, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler),
+			Processor: true})
+		if err == nil || !strings.Contains(err.Error(), "there is no valid token") ||
+			!strings.Contains(err.Error(), "postern token create") {
 			t.Errorf("%s: %v", tc.listen, err)
 		}
 		if err == nil {
-			_ = a.Stop(t.Context()) // it failed already
+			_ = a.Stop(t.Context()) // it has failed already
 		}
 	}
-	secret := b.token(t, access.Reader)
+	secret := b.createToken(t, access.Reader)
 	b.cfg.Admin.Listen, b.cfg.Admin.RequireTokens = "0.0.0.0:0", false
 	a := b.start(t, app.Options{Processor: true})
 	_, port, err := net.SplitHostPort(a.AdminAddr())
@@ -62,7 +65,8 @@ func TestNobodyListensBeyondLoopbackWithoutTokens(t *testing.T) {
 	for _, tc := range []struct {
 		path, token string
 		want        int
-	}{{"/healthz", "", 200}, {"/metrics", "", 401}, {"/api/v1/events", "", 401}, {"/api/v1/events", secret, 200}, {"/metrics", secret, 200}} {
+	}{{"/healthz", "", 200}, {"/metrics", "", 401}, {"/api/v1/events", "", 401}, {"/api/v1/events", secret, 200},
+		{"/metrics", secret, 200}} {
 		if got := status(t, http.DefaultClient, "http://127.0.0.1:"+port+tc.path, tc.token); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.path, got, tc.want)
 		}
@@ -97,7 +101,8 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{dir: t.TempDir()}
-	a.cert, a.key = a.make(t, "ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	a.cert, a.key = a.make(t, "ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign})
 	return a
 }
 
@@ -123,7 +128,8 @@ func (a *authority) make(t *testing.T, name string, c *x509.Certificate) (*x509.
 	if err != nil {
 		t.Fatal(err)
 	}
-	for ext, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "EC PRIVATE KEY", Bytes: secret}} {
+	for ext, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der},
+		".key": {Type: "EC PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(filepath.Join(a.dir, name+ext), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -137,12 +143,13 @@ func (a *authority) make(t *testing.T, name string, c *x509.Certificate) (*x509.
 
 func (a *authority) server(t *testing.T) {
 	t.Helper()
-	a.make(t, "server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	a.make(t, "server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 }
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
-// client trusts the authority, and shows a certificate where one is named.
+// client trusts the authority, and uses a client certificate if one is named.
 func (a *authority) client(t *testing.T, name string, versions ...uint16) *http.Client {
 	t.Helper()
 	conf := &tls.Config{RootCAs: x509.NewCertPool()}
@@ -162,7 +169,7 @@ func (a *authority) client(t *testing.T, name string, versions ...uint16) *http.
 	return &http.Client{Transport: transport}
 }
 
-// serial asks for the number of the certificate that is served.
+// serial returns the serial number of the server's certificate.
 func serial(ctx context.Context, client *http.Client, url string) (int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -176,8 +183,9 @@ func serial(ctx context.Context, client *http.Client, url string) (int64, error)
 	return res.TLS.PeerCertificates[0].SerialNumber.Int64(), nil
 }
 
-// The certificate is read again when its files change; what cannot be read leaves the old one in use.
-func TestAdminTLS(t *testing.T) {
+// The certificate is read again when its files change. If they cannot be read, the old one stays in
+// use.
+func TestAdminTLS_changedFiles_areReadAgain(t *testing.T) {
 	t.Parallel()
 	b, ca := configured(t, nil), newAuthority(t)
 	ca.server(t)
@@ -197,7 +205,7 @@ func TestAdminTLS(t *testing.T) {
 	if err := os.Chtimes(ca.file("server.key"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	looks := time.NewTicker(100 * time.Millisecond) // together longer than between two looks at the files
+	looks := time.NewTicker(100 * time.Millisecond) // longer than the interval between two checks of the files
 	defer looks.Stop()
 	for range 15 {
 		<-looks.C
@@ -215,16 +223,17 @@ func TestAdminTLS(t *testing.T) {
 	})
 }
 
-func TestAdminWantsClientCertificates(t *testing.T) {
+func TestAdminTLS_clientCA_requiresClientCertificate(t *testing.T) {
 	t.Parallel()
 	b, ca, other := configured(t, nil), newAuthority(t), newAuthority(t)
 	ca.server(t)
 	for _, a := range []*authority{ca, other} {
 		a.make(t, "ada", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	}
-	b.cfg.Admin.TLS = config.AdminTLS{Cert: ca.file("server.crt"), Key: ca.file("server.key"), ClientCA: ca.file("ca.crt")}
+	b.cfg.Admin.TLS = config.AdminTLS{Cert: ca.file("server.crt"), Key: ca.file("server.key"),
+		ClientCA: ca.file("ca.crt")}
 	b.cfg.Admin.RequireTokens = true
-	secret := b.token(t, access.Reader)
+	secret := b.createToken(t, access.Reader)
 	url := "https://" + b.start(t, app.Options{Processor: true}).AdminAddr()
 	if got := status(t, ca.client(t, "ada"), url+"/api/v1/events", secret); got != 200 {
 		t.Errorf("with certificate and token: %d", got)
@@ -236,7 +245,8 @@ func TestAdminWantsClientCertificates(t *testing.T) {
 		t.Error("without a certificate")
 	}
 	stranger := ca.client(t, "")
-	stranger.Transport.(*http.Transport).TLSClientConfig.Certificates = other.client(t, "ada").Transport.(*http.Transport).TLSClientConfig.Certificates
+	stranger.Transport.(*http.Transport).TLSClientConfig.Certificates = other.client(t,
+		"ada").Transport.(*http.Transport).TLSClientConfig.Certificates
 	if _, err := serial(t.Context(), stranger, url+"/healthz"); err == nil {
 		t.Error("with another authority's certificate")
 	}

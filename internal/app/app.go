@@ -1,4 +1,6 @@
-// Package app wires the parts into processes: gateway, processor, both in one (serve), and dev. It holds no logic of theirs.
+// Package app wires the parts of Postern into processes: gateway, processor, both in one (serve),
+// and the development instance (dev). The commands call it. It contains no logic of the parts
+// themselves.
 package app
 
 import (
@@ -30,77 +32,85 @@ import (
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
-// Options say which parts a process has.
+// Options select the parts of a process.
 type Options struct {
 	Config *config.Config
 	Logger *slog.Logger
 	// Gateway and Processor are the parts to run; at least one.
 	Gateway, Processor bool
-	// AdminListen is the admin address where the configuration names none.
+	// AdminListen is the admin address if the configuration names none.
 	AdminListen string
-	// Loader reads Config's files again when they change, and Hangup asks for it at once; nil: the sources stay what they are.
+	// Loader reads the files of Config again when they change, and Hangup requests that
+	// immediately. If Loader is nil, the sources never change.
 	Loader *config.Loader
 	Hangup <-chan struct{}
-	// Migrate brings the database to the program's schema where it was away when a gateway started, before it is looked at; nil: others do. Its errors are as postgres.Connect's. Returned is called once it is there; nil: nobody is told.
-	Migrate  func(context.Context) error
-	Returned func()
-	// Stopping is called when the process begins to stop, also where nobody asked it to; nil: nobody is told.
-	Stopping func()
-	// InstanceID is sent in config.InstanceHeader; empty: the header is left out.
+	// Migrate applies missing migrations if the database was unavailable when a gateway started;
+	// nil if another process does that. Its errors are those of postgres.Connect.
+	// OnDatabaseReturned is called once the database is available; it may be nil.
+	Migrate            func(context.Context) error
+	OnDatabaseReturned func()
+	// OnStopping is called when the process begins to stop, for whatever reason; it may be nil.
+	OnStopping func()
+	// InstanceID is sent in config.InstanceHeader; "" omits the header.
 	InstanceID string
-	// Tune changes what the configuration does not offer; only tests set it.
+	// Tune changes settings that the configuration does not offer; only tests use it.
 	Tune func(*Tuning)
 }
 
-// App is a process: built and bound by New, run by Start, ended by Stop.
+// App is a process: New builds it and binds its addresses, Start runs it, and Stop ends it.
 type App struct {
 	Options
-	stack   lifecycle.Stack
-	metrics *telemetry.Metrics
-	starts  []func()
-	groups  []*lifecycle.Group
-	ready   []func(context.Context) error
-	ingest  net.Listener
-	admin   net.Listener
-	scrape  net.Listener
+	stack           lifecycle.Stack
+	metrics         *telemetry.Metrics
+	starts          []func()
+	groups          []*lifecycle.Group
+	readyChecks     []func(context.Context) error
+	ingestListener  net.Listener
+	adminListener   net.Listener
+	metricsListener net.Listener
 
-	// gateway and processor get the sources of a changed configuration, after registrar has numbered them; reloaded is told.
-	gateway   *ingest.Server
-	processor *processor.Processor
-	effects   *runner.Runner
-	notify    *notify.Watcher
-	windows   *windows.Asker
-	registrar *pgxpool.Pool
-	planner   *runs.Planner
-	answers   *redaction.Answers
-	fetching  *fetching
-	// stream is the first connection to JetStream, for whoever only asks.
-	stream *stream.Conn
-	// spooled: the process can do without PostgreSQL for a while; away: it did not answer when the process started.
-	spooled, away bool
-	reloaded      func(*config.Config)
-	// inUse is the configuration whose sources are in use.
-	inUse atomic.Pointer[config.Config]
-	// lines are all connections with PostgreSQL.
-	lines postgres.Lines
-	// lax are the server's settings that are off by which a commit outlives its machine.
-	lax atomic.Pointer[[]string]
+	// After a reload, gateway and processor get the new sources, once sourcesPool has registered
+	// them, and onReload is called.
+	gateway        *ingest.Server
+	processor      *processor.Processor
+	effects        *runner.Runner
+	notify         *notify.Watcher
+	windows        *windows.Scheduler
+	sourcesPool    *pgxpool.Pool
+	planner        *runs.Planner
+	senderRequests *redaction.AutoRedactor
+	apiClients     *apiClients
+	// anyStreamConn is the first connection to JetStream, for reading its state.
+	anyStreamConn *stream.Conn
+	// hasSpool is true if the process can work without PostgreSQL for a while. databaseUnavailable
+	// is true if PostgreSQL did not respond at the start.
+	hasSpool, databaseUnavailable bool
+	onReload                      func(*config.Config)
+	// currentConfig is the configuration with the current sources.
+	currentConfig atomic.Pointer[config.Config]
+	// connections tracks all connections to PostgreSQL.
+	connections postgres.Connections
+	// unsafeServerSettings are the settings that PostgreSQL needs for durable commits and that are
+	// off.
+	unsafeServerSettings atomic.Pointer[[]string]
 }
 
-// StopWithin is how long Run gives a stop; drainWithin is the requests' part of it. hangsWithin is how long PostgreSQL may be silent then, less than drainWithin so that senders are still answered, and giveUpWithin
-// when it is not asked any more.
+// StopTimeout limits a stop, and drainTimeout the end of open requests in it. A connection to
+// PostgreSQL that is silent for silentTimeout is cut during a stop. That is less than drainTimeout,
+// so that senders still get a response. After giveUpTimeout all connections to PostgreSQL are cut.
 const (
-	StopWithin   = 10 * time.Second
-	drainWithin  = 3 * time.Second
-	hangsWithin  = 2 * time.Second
-	giveUpWithin = 8 * time.Second
+	StopTimeout   = 10 * time.Second
+	drainTimeout  = 3 * time.Second
+	silentTimeout = 2 * time.Second
+	giveUpTimeout = 8 * time.Second
 )
 
-// New connects, binds and builds; nothing runs yet. After an error everything is undone.
+// New builds the process, connects and binds. It starts nothing. After an error it has released
+// everything.
 func New(ctx context.Context, o Options) (_ *App, err error) {
 	a := &App{Options: o, metrics: telemetry.NewMetrics()}
-	a.inUse.Store(o.Config)
-	a.lax.Store(new([]string))
+	a.currentConfig.Store(o.Config)
+	a.unsafeServerSettings.Store(new([]string))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.stack.Stop(context.WithoutCancel(ctx)))
@@ -112,10 +122,10 @@ func New(ctx context.Context, o Options) (_ *App, err error) {
 	return a, nil
 }
 
-// build is the whole wiring in order; what is deferred first is stopped last.
+// build adds the parts in order. They stop in reverse order.
 func (a *App) build(ctx context.Context) error {
 	if tuneMemory(ctx, a.Config, os.Getenv) {
-		a.loop("memory", giveBack)
+		a.loop("memory", returnMemory)
 	}
 	if err := CheckSchedules(a.Config); err != nil {
 		return err
@@ -125,7 +135,7 @@ func (a *App) build(ctx context.Context) error {
 		a.Tune(&tuning)
 	}
 	a.addTraces(ctx)
-	if err := a.warn(); err != nil {
+	if err := a.registerWarnings(); err != nil {
 		return err
 	}
 	if a.Gateway {
@@ -138,87 +148,91 @@ func (a *App) build(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := a.addReload(tuning.ReloadEvery); err != nil {
+	if err := a.addReload(tuning.ReloadInterval); err != nil {
 		return err
 	}
-	if err := a.addScrape(ctx); err != nil {
+	if err := a.addMetricsListener(ctx); err != nil {
 		return err
 	}
 	return a.addAdmin(ctx)
 }
 
-// pool connects as one of Postern's roles and registers the closing.
+// pool opens a pool with one of Postern's roles and registers its closing.
 func (a *App) pool(ctx context.Context, url, role string, max int32) (*pgxpool.Pool, error) {
 	return a.namedPool(ctx, url, role, role, max)
 }
 
-// namedPool is a pool beside another one of the same role.
+// namedPool opens another pool with the same role under its own name.
 func (a *App) namedPool(ctx context.Context, url, role, name string, max int32) (*pgxpool.Pool, error) {
 	return a.openPool(ctx, postgres.Options{URL: url, Role: role, AppName: name, MaxConns: max})
 }
 
-// openPool connects as the options say, and registers the closing.
+// openPool opens a pool with the given options and registers its closing.
 func (a *App) openPool(ctx context.Context, o postgres.Options) (*pgxpool.Pool, error) {
-	prove := a.spooled && !a.away && !o.Lazy
-	o.Lazy, o.Lax, o.Lines = o.Lazy || a.spooled, a.tellLax, &a.lines
+	check := a.hasSpool && !a.databaseUnavailable && !o.Lazy
+	o.Lazy, o.OnUnsafeSettings, o.Connections = o.Lazy || a.hasSpool, a.warnUnsafeServer, &a.connections
 	pool, err := postgres.Connect(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	a.stack.Defer(o.AppName+" pool", func(context.Context) error { pool.Close(); return nil })
-	if prove {
-		if err := a.proveSpooled(ctx, pool); err != nil {
+	if check {
+		if err := a.checkPool(ctx, pool); err != nil {
 			return nil, err
 		}
 	}
-	return pool, a.watchPool(o.AppName, pool)
+	return pool, a.registerPoolMetrics(o.AppName, pool)
 }
 
-// proveSpooled proves a pool of a process that can do without PostgreSQL: what will not go away by itself is an error, a server that has gone since it was asked first is none.
-func (a *App) proveSpooled(ctx context.Context, pool *pgxpool.Pool) error {
-	ctx, cancel := context.WithTimeout(ctx, startWithin)
+// checkPool checks the pool of a process that can work without PostgreSQL. Permanent errors are
+// returned. An unavailable server is only logged.
+func (a *App) checkPool(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	err := postgres.Prove(ctx, pool)
+	err := postgres.CheckConnection(ctx, pool)
 	if postgres.IsUnavailable(err) {
-		a.Logger.Warn("postgresql answers no more; deliveries are kept in the spool until it does", "error", err)
+		a.Logger.Warn("postgresql does not respond any more; the spool stores deliveries until it does", "error", err)
 		return nil
 	}
 	return err
 }
 
-// connect opens a connection to JetStream, registers its closing and makes the streams where a server answers already;
-// otherwise those who need them make them later.
+// connect opens a connection to JetStream and registers its closing. It creates the streams if a
+// server responds; otherwise the parts that need them create them later.
 func (a *App) connect(ctx context.Context, name string, limits stream.Limits) (*stream.Conn, error) {
 	n := a.Config.NATS
 	if n.URL == "" {
 		return nil, errors.New("nats.url is not set: name the servers, e.g. nats://127.0.0.1:4222")
 	}
-	conn, err := stream.Connect(stream.Options{URL: string(n.URL), Credentials: n.Credentials, CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key,
+	conn, err := stream.Connect(stream.Options{URL: string(n.URL), Credentials: n.Credentials, CA: n.TLS.CA,
+		Cert: n.TLS.Cert, Key: n.TLS.Key,
 		Name: name, Logger: a.Logger.With("component", "stream")})
 	if err != nil {
 		return nil, err
 	}
-	a.stream = cmp.Or(a.stream, conn)
+	a.anyStreamConn = cmp.Or(a.anyStreamConn, conn)
 	a.stack.Defer(name+" stream connection", func(context.Context) error { conn.Close(); return nil })
-	if err := a.watchStream(name, conn); err != nil {
+	if err := a.registerStreamMetrics(name, conn); err != nil {
 		return nil, err
 	}
 	if !conn.Connected() {
-		a.Logger.Warn("no stream server answers yet; events are stored and published later", "servers", n.URL.String())
+		a.Logger.Warn("no stream server responds yet; events are stored now and published later", "servers",
+			n.URL.String())
 		return conn, nil
 	}
 	if err := conn.CheckServer(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := lifecycle.WithTimeout(ctx, "make streams", startWithin)
+	ctx, cancel := lifecycle.WithTimeout(ctx, "create streams", startTimeout)
 	defer cancel()
 	if err := conn.Ensure(ctx, limits); err != nil {
-		a.Logger.Warn("streams not made yet; tried again later", "error", err)
+		a.Logger.Warn("cannot create the streams yet; retrying later", "error", err)
 	}
 	return conn, nil
 }
 
-// loop registers a core loop with its own stop, so that the stack ends the loops one by one in order.
+// loop registers a background loop. Each has its own stop function, so that loops end one after the
+// other.
 func (a *App) loop(name string, run func(context.Context) error) {
 	g := lifecycle.NewGroup(context.Background())
 	a.groups = append(a.groups, g)
@@ -226,7 +240,8 @@ func (a *App) loop(name string, run func(context.Context) error) {
 	a.stack.Defer(name, g.Stop)
 }
 
-// withInstance names the instance in responses to GET and HEAD. Deliveries are POST, and cost nothing more.
+// withInstance adds the instance id to responses to GET and HEAD. Deliveries use POST and stay
+// unchanged.
 func withInstance(id string, next http.Handler) http.Handler {
 	if id == "" {
 		return next
@@ -264,20 +279,21 @@ func (a *App) serve(name string, l net.Listener, s *http.Server, cert, key strin
 	})
 	a.stack.Defer(name, func(ctx context.Context) error {
 		close(stopped)
-		drain, cancel := lifecycle.WithTimeout(ctx, "drain requests", drainWithin)
+		drain, cancel := lifecycle.WithTimeout(ctx, "drain requests", drainTimeout)
 		defer cancel()
 		if err := s.Shutdown(drain); err != nil {
-			// Whoever has not sent its request by now tries again; what has been taken must still be written.
-			a.Logger.Warn("requests cut off", "listener", name, "error", err)
+			// A sender whose request is incomplete retries it. Accepted deliveries must still be
+			// written.
+			a.Logger.Warn("closed open requests", "listener", name, "error", err)
 			if err := s.Close(); err != nil {
 				return err
 			}
 		}
-		return errors.Join(ignoreClosed(l.Close()), g.Stop(ctx))
+		return errors.Join(ignoreErrClosed(l.Close()), g.Stop(ctx))
 	})
 }
 
-func ignoreClosed(err error) error {
+func ignoreErrClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
@@ -289,105 +305,115 @@ func (a *App) listen(ctx context.Context, name, address string) (net.Listener, e
 	if err != nil {
 		return nil, fmt.Errorf("listen for %s on %s: %w", name, address, err)
 	}
-	a.stack.Defer(name+" listener", func(context.Context) error { return ignoreClosed(l.Close()) })
+	a.stack.Defer(name+" listener", func(context.Context) error { return ignoreErrClosed(l.Close()) })
 	return l, nil
 }
 
-// Start starts all loops and listeners.
+// Start starts all loops and servers.
 func (a *App) Start() {
 	for _, start := range a.starts {
 		start()
 	}
 }
 
-// Addr is the bound ingest address; "" for a process without a gateway.
+// Addr returns the bound ingest address, or "" without a gateway.
 func (a *App) Addr() string {
-	if a.ingest == nil {
+	if a.ingestListener == nil {
 		return ""
 	}
-	return a.ingest.Addr().String()
+	return a.ingestListener.Addr().String()
 }
 
-// AdminAddr is the bound admin address.
-func (a *App) AdminAddr() string { return a.admin.Addr().String() }
+// AdminAddr returns the bound admin address.
+func (a *App) AdminAddr() string { return a.adminListener.Addr().String() }
 
-// Stop ends the process in order: traffic first, collaborators later. It is bounded by ctx and may be called twice. A PostgreSQL that hangs holds it up for some seconds only.
+// Stop ends the process in order: incoming requests first, then the parts that serve them. ctx
+// limits it, and it may be called twice. A PostgreSQL that does not respond delays it only by
+// seconds.
 func (a *App) Stop(ctx context.Context) error {
 	ended, done := context.WithCancel(context.Background())
 	var beside sync.WaitGroup
-	beside.Go(func() { a.giveUp(ended) })
+	beside.Go(func() { a.cutStalledConnections(ended) })
 	defer beside.Wait()
 	defer done()
 	return a.stack.Stop(ctx)
 }
 
-// giveUp cuts connections with PostgreSQL that hold up the stop, until ctx ends: a commit has no deadline of its own. Whoever waits for one gets an error, and acknowledges, settles and marks nothing. Where appends hang all are cut, since
-// each delivery that waits would be tried for itself.
-func (a *App) giveUp(ctx context.Context) {
-	tick := time.NewTicker(hangsWithin / 20)
+// cutStalledConnections cuts connections to PostgreSQL that delay the stop, until ctx ends. A
+// commit has no timeout of its own. A caller that waits for one gets an error, and then
+// acknowledges and marks nothing. If appends stall, it cuts all connections, because each queued
+// delivery would wait separately.
+func (a *App) cutStalledConnections(ctx context.Context) {
+	tick := time.NewTicker(silentTimeout / 20)
 	defer tick.Stop()
-	for began := time.Now(); ; {
+	for startedAt := time.Now(); ; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		took := time.Since(began)
-		if took < hangsWithin {
+		elapsed := time.Since(startedAt)
+		if elapsed < silentTimeout {
 			continue
 		}
-		if took > giveUpWithin || a.gateway != nil && a.gateway.Hangs() {
-			a.Logger.Warn("stopping without postgresql: all connections with it are given up; what was acknowledged is in the log or in the spool")
-			a.lines.Cut()
+		if elapsed > giveUpTimeout || a.gateway != nil && a.gateway.StoreStalled() {
+			a.Logger.Warn("stopping without postgresql: closing all connections to it; acknowledged deliveries are " +
+				"in the log " +
+				"or in the spool")
+			a.connections.CloseAll()
 			return
 		}
-		if cut := a.lines.CutSilent(hangsWithin); cut > 0 {
-			a.Logger.Warn("stopping without an answer of postgresql: connections over which it was waited for are given up", "connections", cut)
+		if cut := a.connections.CloseSilent(silentTimeout); cut > 0 {
+			a.Logger.Warn("postgresql does not respond during the stop: closing the connections that wait "+
+				"for it", "connections", cut)
 		}
 	}
 }
 
-// Run starts, waits until ctx ends or a core loop does, and stops. The error says which loop ended on its own.
+// Run starts the process, waits until ctx or a loop ends, and stops it. The error says which loop
+// ended unexpectedly.
 func (a *App) Run(ctx context.Context) error {
 	a.Start()
 	a.Logger.Info("ready", a.addresses(a.Addr(), a.AdminAddr())...)
-	failed := a.wait(ctx)
+	failed := a.waitForEnd(ctx)
 	a.Logger.Info("stopping")
 	if failed == nil {
-		a.drain()
+		a.drainBalancers()
 	}
-	stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop", StopWithin)
+	stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop", StopTimeout)
 	defer cancel()
 	return errors.Join(failed, a.Stop(stop))
 }
 
-// drain gives balancers the time to learn that this gateway stops, while it still takes what they send. A part that ends meanwhile ends the wait.
-func (a *App) drain() {
+// drainBalancers gives load balancers time to notice that this gateway stops, while it still
+// accepts deliveries. It returns early if a part ends.
+func (a *App) drainBalancers() {
 	if a.gateway == nil {
 		return
 	}
 	a.gateway.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), a.Config.Ingest.DrainDelay)
 	defer cancel()
-	a.ended(ctx)
+	a.waitForPart(ctx)
 }
 
-// wait blocks until ctx ends (nil) or a loop ended on its own (its error), and tells that the stop begins.
-func (a *App) wait(ctx context.Context) error {
-	if a.Stopping != nil {
-		defer a.Stopping()
+// waitForEnd waits until ctx ends (nil) or a part ends unexpectedly (its error), and calls
+// OnStopping.
+func (a *App) waitForEnd(ctx context.Context) error {
+	if a.OnStopping != nil {
+		defer a.OnStopping()
 	}
-	if g := a.ended(ctx); g != nil {
+	if g := a.waitForPart(ctx); g != nil {
 		return g.Wait()
 	}
 	return nil
 }
 
-// ended waits for the first part that ends by itself; nil: ctx ended before.
-func (a *App) ended(ctx context.Context) *lifecycle.Group {
+// waitForPart waits for the first part that ends and returns it, or nil if ctx ended before.
+func (a *App) waitForPart(ctx context.Context) *lifecycle.Group {
 	first := make(chan *lifecycle.Group, len(a.groups))
 	for _, g := range a.groups {
-		go func() { // ends at the latest with Stop
+		go func() { // it ends with Stop at the latest
 			<-g.Done()
 			first <- g
 		}()

@@ -45,7 +45,7 @@ type testBundle struct {
 	cfg  *config.Config
 }
 
-// setup starts gateway and processor on a database and a stream of their own.
+// setup starts gateway and processor with their own database and stream.
 func setup(t *testing.T, tune func(*app.Tuning)) *testBundle {
 	t.Helper()
 	b := configured(t, nil)
@@ -53,7 +53,7 @@ func setup(t *testing.T, tune func(*app.Tuning)) *testBundle {
 	return b
 }
 
-// configured is setup with another configuration; nothing is started yet.
+// configured is setup with another configuration; it starts nothing.
 func configured(t *testing.T, edit func(*config.Config)) *testBundle {
 	t.Helper()
 	b := &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t), cfg: config.Default()}
@@ -66,13 +66,13 @@ func configured(t *testing.T, edit func(*config.Config)) *testBundle {
 	return b
 }
 
-// patient keeps a busy machine from being taken for a database that is away.
+// patient uses long timeouts, so that a busy machine does not look like an unavailable database.
 func patient(tuning *app.Tuning) {
 	in := &tuning.Ingest
-	in.Deadline, in.StallAfter, in.AcquireWithin = 30*time.Second, 30*time.Second, 30*time.Second
+	in.Deadline, in.StallAfter, in.AcquireTimeout = 30*time.Second, 30*time.Second, 30*time.Second
 }
 
-// start starts a process that is stopped at the end of the test.
+// start starts a process that stops at the end of the test.
 func (b *testBundle) start(t *testing.T, o app.Options) *app.App {
 	t.Helper()
 	a := b.launch(t, o)
@@ -80,7 +80,8 @@ func (b *testBundle) start(t *testing.T, o app.Options) *app.App {
 	return a
 }
 
-// launch starts a process that the test stops; without options of their own with the test's configuration and no log.
+// launch starts a process that the test stops. By default it uses the test's configuration and no
+// log.
 func (b *testBundle) launch(t *testing.T, o app.Options) *app.App {
 	t.Helper()
 	if o.Config == nil {
@@ -104,11 +105,11 @@ func (b *testBundle) launch(t *testing.T, o app.Options) *app.App {
 	return a
 }
 
-// stop stops a process as Run does and tells how long it took.
+// stop stops a process like Run and returns how long that took.
 func stop(t *testing.T, a *app.App) time.Duration {
 	t.Helper()
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), app.StopWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), app.StopTimeout)
 	defer cancel()
 	if err := a.Stop(ctx); err != nil {
 		t.Errorf("stop: %v", err)
@@ -116,26 +117,27 @@ func stop(t *testing.T, a *app.App) time.Duration {
 	return time.Since(began)
 }
 
-// wantRows fails unless as many rows are there; from is a table, and what follows it in a query.
+// wantRows fails unless the query has the given number of rows; from is a table, and what follows
+// it in a query.
 func (b *testBundle) wantRows(t *testing.T, want int, from string, args ...any) {
 	t.Helper()
-	if n := b.db.Rows(t, `SELECT count(*)::text FROM `+from, args...)[0]; n != fmt.Sprint(want) {
+	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM `+from, args...)[0]; n != fmt.Sprint(want) {
 		t.Errorf("%s rows, want %d: %s", n, want, from)
 	}
 }
 
-// waitRows waits until as many rows are there.
+// waitRows waits until the query has the given number of rows.
 func (b *testBundle) waitRows(t *testing.T, want int, from string, args ...any) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.db.Rows(t, `SELECT count(*)::text FROM `+from, args...)[0]; n != fmt.Sprint(want) {
+		if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM `+from, args...)[0]; n != fmt.Sprint(want) {
 			return fmt.Errorf("%s rows, want %d: %s", n, want, from)
 		}
 		return nil
 	})
 }
 
-// sign makes a signed delivery of a sample, varied so that it is event n of its object.
+// sign returns a signed delivery of a sample, changed so that it is event n of its object.
 func (b *testBundle) sign(t *testing.T, source, eventType string, n int, at time.Time) *provider.Delivery {
 	t.Helper()
 	p, _ := all.Named(b.cfg.Sources[source].Provider)
@@ -149,7 +151,7 @@ func (b *testBundle) sign(t *testing.T, source, eventType string, n int, at time
 		if s.Type != eventType {
 			continue
 		}
-		varied, err := p.Vary(s, n, at, false)
+		varied, err := p.MakeVariant(s, n, at, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +173,7 @@ type receipt struct {
 	Conflict   bool   `json:"conflict"`
 }
 
-// answer is what came back for a delivery.
+// answer is the response to a delivery.
 type answer struct {
 	status int
 	header http.Header
@@ -214,16 +216,17 @@ func (b *testBundle) mustPost(t *testing.T, source string, d *provider.Delivery)
 	return r
 }
 
-// outcome waits for an event's outcome.
+// outcome waits for the outcome of an event.
 func (b *testBundle) outcome(t *testing.T, id string) (status string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		return b.db.Pool.QueryRow(t.Context(), `SELECT status FROM outcomes WHERE event_id = $1::bigint AND run = 0`, id).Scan(&status)
+		return b.db.Pool.QueryRow(t.Context(), `SELECT status FROM outcomes WHERE event_id = $1::bigint AND run = 0`,
+			id).Scan(&status)
 	})
 	return status
 }
 
-func TestFromPostToObject(t *testing.T) {
+func TestApp_delivery_becomesObject(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	now := time.Now()
@@ -238,11 +241,12 @@ func TestFromPostToObject(t *testing.T) {
 	}
 	var objectType, paid string
 	var revision int
-	err := b.db.Pool.QueryRow(t.Context(), `SELECT object_type, state->>'status', revision FROM mirror.objects`).Scan(&objectType, &paid, &revision)
+	err := b.db.Pool.QueryRow(t.Context(), `SELECT object_type, state->>'status', revision FROM mirror.objects`).Scan(
+		&objectType, &paid, &revision)
 	if err != nil || objectType != "invoice" || paid != "paid" || revision != 1 {
 		t.Errorf("object %s %s revision %d, %v", objectType, paid, revision, err)
 	}
-	// A change is announced.
+	// The change is published.
 	b.waitRows(t, 1, `outbox WHERE sent_at IS NOT NULL`)
 	shop := b.mustPost(t, "shopify", b.sign(t, "shopify", "orders/create", 1, now))
 	if status := b.outcome(t, shop.ID); status != "applied" {
@@ -252,8 +256,8 @@ func TestFromPostToObject(t *testing.T) {
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// Every SQL statement of the product fits the migrated schema.
-func TestStatementsFitTheSchema(t *testing.T) {
+// Every SQL statement of the product can be prepared in the migrated schema.
+func TestStatements_migratedSchema_prepare(t *testing.T) {
 	t.Parallel()
 	conn, err := testkit.Database(t).Pool.Acquire(t.Context())
 	if err != nil {
@@ -261,9 +265,13 @@ func TestStatementsFitTheSchema(t *testing.T) {
 	}
 	defer conn.Release()
 	for name, statements := range map[string][]string{"events": events.Statements(), "ingest": ingest.Statements(),
-		"processor": processor.Statements(), "versioning": versioning.Statements(), "runs": runs.Statements(), "redaction": redaction.Statements(), "retention": retention.Statements(),
-		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "access": access.Statements(), "audit": audit.Statements(), "idempotency": idempotency.Statements(), "verify": verify.Statements(), "doctor": doctor.Statements(),
-		"effects": effects.Statements(), "notify": notify.Statements(), "effects/runner": runner.Statements(), "effects/hindsight": hindsight.Statements(), "effects/windows": windows.Statements()} {
+		"processor": processor.Statements(), "versioning": versioning.Statements(), "runs": runs.Statements(),
+		"redaction": redaction.Statements(), "retention": retention.Statements(),
+		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "access": access.Statements(),
+		"audit": audit.Statements(), "idempotency": idempotency.Statements(), "verify": verify.Statements(),
+		"doctor":  doctor.Statements(),
+		"effects": effects.Statements(), "notify": notify.Statements(), "effects/runner": runner.Statements(),
+		"effects/hindsight": hindsight.Statements(), "effects/windows": windows.Statements()} {
 		if len(statements) == 0 {
 			t.Errorf("%s lists none", name)
 		}
@@ -275,8 +283,9 @@ func TestStatementsFitTheSchema(t *testing.T) {
 	}
 }
 
-// A daemon that reaches the streams tells of them at its admin address, and its auditor makes the pass that is asked for there.
-func TestStreamAtTheAdminAddress(t *testing.T) {
+// The admin address of a daemon shows the state of the streams, and its republisher makes the pass
+// that is requested there.
+func TestAdmin_stream_showsStateAndStartsPass(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	a := b.start(t, app.Options{Gateway: true, Processor: true})
@@ -298,7 +307,7 @@ func TestStreamAtTheAdminAddress(t *testing.T) {
 	}
 	_ = res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		t.Fatalf("asked for a pass: %d", res.StatusCode)
+		t.Fatalf("requested a pass: %d", res.StatusCode)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		var heal struct {
@@ -306,7 +315,7 @@ func TestStreamAtTheAdminAddress(t *testing.T) {
 			Detail  string     `json:"detail"`
 		}
 		if read(t, base+"/heals/1", &heal); heal.EndedAt == nil {
-			return fmt.Errorf("not at its end: %s", heal.Detail)
+			return fmt.Errorf("not ended: %s", heal.Detail)
 		}
 		return nil
 	})

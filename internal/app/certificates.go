@@ -13,70 +13,74 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// lookEvery is how often, at most, the files of a certificate are looked at.
-const lookEvery = time.Second
+// checkInterval is the minimum time between two checks of the certificate files.
+const checkInterval = time.Second
 
-// certificates are the files of a TLS listener as they were read last. Where new ones cannot be read, the old go on.
+// certificates are the certificate files of a TLS listener as last read. If new files cannot be
+// read, the old certificate stays in use.
 type certificates struct {
 	files  config.AdminTLS
 	logger *slog.Logger
 
-	mu     sync.Mutex
-	looked time.Time
-	seen   [3]sighting
-	use    *tls.Config
-	// told are the files whose fault is in the log already.
-	told [3]sighting
+	mu          sync.Mutex
+	checkedAt   time.Time
+	loadedState [3]fileState
+	tlsConfig   *tls.Config
+	// reportedState are the files whose error is already logged.
+	reportedState [3]fileState
 }
 
-// sighting is what tells one content of a file from another.
-type sighting struct {
+// fileState identifies a version of a file.
+type fileState struct {
 	modified time.Time
 	size     int64
 }
 
-// adminTLS reads the files now, and again at the first connection after one of them has changed.
+// adminTLS reads the files now, and again at the first connection after a file has changed.
 func adminTLS(files config.AdminTLS, logger *slog.Logger) (*tls.Config, error) {
-	c := &certificates{files: files, logger: logger, looked: time.Now(), seen: sight(files)}
+	c := &certificates{files: files, logger: logger, checkedAt: time.Now(), loadedState: readFileStates(files)}
 	var err error
-	if c.use, err = readTLS(files); err != nil {
+	if c.tlsConfig, err = readTLS(files); err != nil {
 		return nil, fmt.Errorf("admin.tls: %w", err)
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current(), nil }}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config,
+		error) {
+		return c.current(), nil
+	}}, nil
 }
 
-func sight(files config.AdminTLS) (seen [3]sighting) {
+func readFileStates(files config.AdminTLS) (states [3]fileState) {
 	for i, path := range []string{files.Cert, files.Key, files.ClientCA} {
 		if info, err := os.Stat(path); err == nil {
-			seen[i] = sighting{info.ModTime(), info.Size()}
+			states[i] = fileState{info.ModTime(), info.Size()}
 		}
 	}
-	return seen
+	return states
 }
 
-// current is the configuration for a new connection.
+// current returns the configuration for a new connection.
 func (c *certificates) current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.looked) < lookEvery {
-		return c.use
+	if time.Since(c.checkedAt) < checkInterval {
+		return c.tlsConfig
 	}
-	c.looked = time.Now()
-	seen := sight(c.files)
-	if seen == c.seen {
-		return c.use
+	c.checkedAt = time.Now()
+	states := readFileStates(c.files)
+	if states == c.loadedState {
+		return c.tlsConfig
 	}
 	next, err := readTLS(c.files)
-	if err != nil { // perhaps only one of the files is written yet: the next look reads them again
-		if seen != c.told {
-			c.logger.Error("admin certificate not read again, the old one goes on", "error", err)
+	if err != nil { // Perhaps only one of the files is written yet; the next check reads them again.
+		if states != c.reportedState {
+			c.logger.Error("cannot read the changed admin certificate, the old one stays in use", "error", err)
 		}
-		c.told = seen
-		return c.use
+		c.reportedState = states
+		return c.tlsConfig
 	}
-	c.seen, c.use = seen, next
-	c.logger.Info("admin certificate read again")
-	return c.use
+	c.loadedState, c.tlsConfig = states, next
+	c.logger.Info("admin certificate reloaded")
+	return c.tlsConfig
 }
 
 func readTLS(files config.AdminTLS) (*tls.Config, error) {
@@ -84,7 +88,8 @@ func readTLS(files config.AdminTLS) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert},
+		NextProtos: []string{"h2", "http/1.1"}}
 	if files.ClientCA == "" {
 		return out, nil
 	}
@@ -94,7 +99,7 @@ func readTLS(files config.AdminTLS) (*tls.Config, error) {
 	}
 	out.ClientCAs = x509.NewCertPool()
 	if !out.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, errors.New(files.ClientCA + " holds no certificate")
+		return nil, errors.New(files.ClientCA + " contains no certificate")
 	}
 	out.ClientAuth = tls.RequireAndVerifyClientCert
 	return out, nil

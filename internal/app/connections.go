@@ -11,7 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// connections counts what comes of connections to the ingest listener, most of all of those from which no request ever reached the gateway's own code.
+// connections counts the connections to the ingest listener by their outcome, including those
+// without a complete request.
 type connections struct {
 	net.Listener
 	open  prometheus.Gauge
@@ -20,54 +21,56 @@ type connections struct {
 
 func (a *App) countConnections(l net.Listener) (*connections, error) {
 	c := &connections{Listener: l,
-		open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_connections_open", Help: "Connections to the ingest address that are open; ingest.max_connections bounds them."}),
+		open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_connections_open",
+			Help: "Open connections to the ingest address; ingest.max_connections limits them."}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_connections_total",
-			Help: "Connections that have ended: served (of a request or more), unread (bytes came, and no request: too slow, too large, or not HTTP) or silent (nothing came)."}, []string{"result"})}
+			Help: "Connections that have ended: served (with a request), unread (bytes without a complete request: " +
+				"too slow, too large, or not HTTP) or silent (no bytes)."}, []string{"result"})}
 	for _, result := range []string{"served", "unread", "silent"} {
 		c.ended.WithLabelValues(result)
 	}
 	return c, errors.Join(a.metrics.Register(c.open), a.metrics.Register(c.ended))
 }
 
-// Accept counts a connection that is accepted.
+// Accept counts the accepted connection.
 func (c *connections) Accept() (net.Conn, error) {
 	conn, err := c.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	c.open.Inc()
-	return &connection{Conn: conn, all: c}, nil
+	return &connection{Conn: conn, counters: c}, nil
 }
 
-// connection is one of them.
+// connection is a counted connection.
 type connection struct {
 	net.Conn
-	all           *connections
-	heard, served atomic.Bool
-	once          sync.Once
+	counters              *connections
+	receivedBytes, served atomic.Bool
+	closeOnce             sync.Once
 }
 
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && !c.heard.Load() {
-		c.heard.Store(true)
+	if n > 0 && !c.receivedBytes.Load() {
+		c.receivedBytes.Store(true)
 	}
 	return n, err
 }
 
 func (c *connection) Close() error {
-	c.once.Do(func() {
-		c.all.open.Dec()
-		c.all.ended.WithLabelValues(c.result()).Inc()
+	c.closeOnce.Do(func() {
+		c.counters.open.Dec()
+		c.counters.ended.WithLabelValues(c.outcome()).Inc()
 	})
 	return c.Conn.Close()
 }
 
-func (c *connection) result() string {
+func (c *connection) outcome() string {
 	switch {
 	case c.served.Load():
 		return "served"
-	case c.heard.Load():
+	case c.receivedBytes.Load():
 		return "unread"
 	}
 	return "silent"
@@ -75,7 +78,7 @@ func (c *connection) result() string {
 
 type connectionKey struct{}
 
-// context lets requests know their connection, which may be below TLS.
+// context stores the connection in the context of its requests. It may be below TLS.
 func (c *connections) context(ctx context.Context, conn net.Conn) context.Context {
 	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secured.NetConn()

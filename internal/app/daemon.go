@@ -16,14 +16,18 @@ import (
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
-// Daemon is the body of cmd/gateway and cmd/processor: it reads flags and configuration, runs until SIGINT or SIGTERM, and
-// returns the exit status: 0 after an orderly stop, 1 after a failure, 2 for wrong usage.
+// Daemon is the main function of cmd/gateway and cmd/processor. It reads flags and configuration
+// and runs until SIGINT or SIGTERM. It returns the exit status: 0 after a normal stop, 1 after a
+// failure, 2 for wrong usage.
 func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	file := flags.String("config", "", "configuration `FILE` (YAML); POSTERN_... variables win over it")
-	adminListen := flags.String("admin", "", "admin `ADDRESS`; beyond loopback callers need tokens (default "+o.AdminListen+")")
-	metrics := flags.String("metrics", "", "metrics and health `ADDRESS` for a scraper elsewhere (default none; /metrics is always on the admin address too)")
+	file := flags.String("config", "", "configuration `FILE` (YAML); POSTERN_... variables override it")
+	adminListen := flags.String("admin", "", "admin `ADDRESS`; beyond loopback callers need tokens (default "+
+		o.AdminListen+")")
+	metrics := flags.String("metrics", "", "metrics and health `ADDRESS` for a scraper on another machine (default "+
+		"none; "+
+		"/metrics is always on the admin address too)")
 	listen := new(string)
 	if o.Gateway {
 		listen = flags.String("listen", "", "ingest `ADDRESS` (default 127.0.0.1:8080)")
@@ -41,38 +45,42 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 	}
 	if *version {
 		number, revision := telemetry.Version()
-		fmt.Println(strings.Join(slices.DeleteFunc([]string{name, number, revision, runtime.Version()}, func(s string) bool { return s == "" }), " "))
+		fmt.Println(strings.Join(slices.DeleteFunc([]string{name, number, revision, runtime.Version()},
+			func(s string) bool { return s == "" }), " "))
 		return 0
 	}
 	use := config.ForProcessor
 	if o.Gateway {
 		use = config.ForGateway
 	}
-	o.Loader = config.NewLoader(*file, use, func(cfg *config.Config) error { return Override(cfg, *listen, *adminListen, *metrics) })
+	o.Loader = config.NewLoader(*file, use, func(cfg *config.Config) error {
+		return Override(cfg, *listen, *adminListen,
+			*metrics)
+	})
 	return runDaemon(name, o, stderr)
 }
 
-// runDaemon gives a daemon its signals and its way to standard error, on which a failure is told as well.
+// runDaemon sets up signals and a buffered standard error, on which it also reports a failure.
 func runDaemon(name string, o Options, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, release := OwnProcess(ctx)
 	defer release()
-	written, stopping := context.WithCancel(ctx)
-	defer stopping()
-	o.Stopping = stopping
-	lines := telemetry.NewLines(written, stderr)
-	defer lines.Close()
-	if err := stay(ctx, o, lines); err != nil {
-		fmt.Fprintf(lines, "%s: %v\n", name, err)
+	logCtx, cancelLog := context.WithCancel(ctx)
+	defer cancelLog()
+	o.OnStopping = cancelLog
+	bufferedStderr := telemetry.NewAsyncWriter(logCtx, stderr)
+	defer bufferedStderr.Close()
+	if err := loadAndRun(ctx, o, bufferedStderr); err != nil {
+		fmt.Fprintf(bufferedStderr, "%s: %v\n", name, err)
 		return 1
 	}
 	return 0
 }
 
-// stay loads the configuration and runs until ctx ends.
-func stay(ctx context.Context, o Options, stderr io.Writer) (err error) {
-	o.Hangup = Reloads(ctx)
+// loadAndRun loads the configuration and runs until ctx ends.
+func loadAndRun(ctx context.Context, o Options, stderr io.Writer) (err error) {
+	o.Hangup = ReloadsOnHangup(ctx)
 	if o.Config, err = o.Loader.Load(); err != nil {
 		return err
 	}
@@ -83,7 +91,7 @@ func stay(ctx context.Context, o Options, stderr io.Writer) (err error) {
 		return err
 	}
 	a, err := New(ctx, o)
-	if err != nil && ctx.Err() != nil { // an orderly stop, if an early one
+	if err != nil && ctx.Err() != nil { // a normal stop before the start was complete
 		o.Logger.Info("stopped before it was ready", "error", err)
 		return nil
 	}
@@ -93,7 +101,7 @@ func stay(ctx context.Context, o Options, stderr io.Writer) (err error) {
 	return a.Run(ctx)
 }
 
-// Override puts addresses named on the command line over the configured ones; "" leaves one as it is.
+// Override replaces configured addresses with those of the command line; "" changes nothing.
 func Override(cfg *config.Config, listen, adminListen, metrics string) error {
 	if metrics != "" {
 		cfg.Admin.MetricsListen = metrics

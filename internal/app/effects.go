@@ -10,12 +10,15 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/windows"
 )
 
-// effectsConnections is how many connections the carrying out of effects may hold, which takes and records in short transactions, and rules on a schedule, which plan in some of a second at most.
-const effectsConnections = 5
+// maxEffectsConns limits the connections for effects: the runner uses short transactions, and rules
+// on a schedule plan within a second.
+const maxEffectsConns = 5
 
-// addEffects makes what carries out effects, and what asks rules on a schedule; they run with the processor, which plans the others.
+// addEffects adds the runner of effects and the planner of rules on a schedule. They run with the
+// processor, which plans the other effects.
 func (a *App) addEffects(ctx context.Context, t Tuning) (*runner.Runner, error) {
-	pool, err := a.namedPool(ctx, string(a.Config.Database.URL), "postern_processor", "postern_processor_effects", effectsConnections)
+	pool, err := a.namedPool(ctx, string(a.Config.Database.URL), "postern_processor", "postern_processor_effects",
+		maxEffectsConns)
 	if err != nil {
 		return nil, err
 	}
@@ -23,19 +26,22 @@ func (a *App) addEffects(ctx context.Context, t Tuning) (*runner.Runner, error) 
 	if err != nil {
 		return nil, err
 	}
-	late, err := windows.NewMetrics(a.metrics)
+	windowMetrics, err := windows.NewMetrics(a.metrics)
 	if err != nil {
 		return nil, err
 	}
-	carrier := runner.New(runner.Options{Pool: pool, Metrics: metrics, ID: processID() + "/" + rand.Text(), Settings: t.Effects, Logger: a.Logger.With("component", "effects")})
-	a.windows = windows.New(windows.Options{Pool: pool, Settings: t.Windows, Logger: a.Logger.With("component", "effects"), Metrics: late, Planned: carrier.Wake})
-	return carrier, nil
+	effectRunner := runner.New(runner.Options{Pool: pool, Metrics: metrics, ID: processID() + "/" + rand.Text(),
+		Settings: t.Effects, Logger: a.Logger.With("component", "effects")})
+	a.windows = windows.New(windows.Options{Pool: pool, Settings: t.Windows,
+		Logger: a.Logger.With("component", "effects"), Metrics: windowMetrics, NotifyDestinations: effectRunner.Wake})
+	return effectRunner, nil
 }
 
-// replaceEffects makes a configuration's rules and destinations those in use: destinations first, so that what is planned can be carried out.
+// replaceEffects replaces rules and destinations. Destinations come first, so that every planned
+// effect can be executed.
 func (a *App) replaceEffects(cfg *config.Config) {
 	rules := effects.NewRules(cfg.Rules())
-	a.effects.Replace(rules, cfg.Reaches())
+	a.effects.Replace(rules, cfg.ResolveDestinations())
 	a.processor.ReplaceRules(rules)
 	a.windows.Replace(rules)
 	for _, warning := range cfg.EffectWarnings() {

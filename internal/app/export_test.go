@@ -2,25 +2,27 @@ package app
 
 import "time"
 
-// What the tests of this package reach into.
+// Internals that the tests of this package use.
 var (
-	PercentOf  = percentOf
-	TuneMemory = tuneMemory
-	ReadMemory = readMemory
-	Stay       = stay
+	GCPercentFor = gcPercentFor
+	TuneMemory   = tuneMemory
+	ReadMemory   = readMemory
+	LoadAndRun   = loadAndRun
 
 	NewTuning      = newTuning
 	GatewaySources = gatewaySources
 )
 
-// Quiet decides when memory is given back.
-type Quiet = quiet
+// IdleDetector decides when memory is returned.
+type IdleDetector = idleDetector
 
-// Due says whether that is now.
-func (q *quiet) Due(asked, idle uint64, now time.Time) bool { return q.due(asked, idle, now) }
+// IsDue calls isDue.
+func (q *idleDetector) IsDue(asked, idle uint64, now time.Time) bool {
+	return q.isDue(asked, idle, now)
+}
 
-// Besides is what the limit of memory has above ingest.queue_bytes.
-const Besides = besides
+// ExtraMemory is the part of the memory limit above ingest.queue_bytes.
+const ExtraMemory = extraMemory
 
-// CloseIngest closes the listener of the gateway, whose loop then ends by itself.
-func (a *App) CloseIngest() error { return a.ingest.Close() }
+// CloseIngestListener closes the gateway's listener, so that its loop ends unexpectedly.
+func (a *App) CloseIngestListener() error { return a.ingestListener.Close() }

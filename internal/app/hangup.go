@@ -11,21 +11,22 @@ import (
 	"golang.org/x/term"
 )
 
-// process is what there is once in a process, whatever runs in it: what becomes of SIGHUP, and how garbage is collected.
-type process struct {
-	reload chan struct{}
-	wanted atomic.Bool
-	tuned  atomic.Bool
+// processState exists once in a process: the meaning of SIGHUP, and whether the garbage collector
+// is tuned.
+type processState struct {
+	reload          chan struct{}
+	reloadsOnHangup atomic.Bool
+	gcTuned         atomic.Bool
 }
 
 type processKey struct{}
 
-// OwnProcess is for a main: it returns the context of a process that belongs to what runs in it. New sets with it how Go collects
-// garbage. It ends at a SIGHUP, unless the process asked for Reloads before or ignores the signal, as under nohup. stop gives the
-// signal back to the system.
+// OwnProcess is for main functions. It returns the context of a process that Postern owns, which
+// lets New tune Go's garbage collector. The context ends at a SIGHUP, unless ReloadsOnHangup was
+// called before or the process ignores the signal, as under nohup. stop restores the signal.
 func OwnProcess(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	p := &process{reload: make(chan struct{}, 1)}
+	p := &processState{reload: make(chan struct{}, 1)}
 	ctx = context.WithValue(ctx, processKey{}, p)
 	if signal.Ignored(syscall.SIGHUP) {
 		return ctx, func() { cancel(nil) }
@@ -39,7 +40,7 @@ func OwnProcess(ctx context.Context) (_ context.Context, stop func()) {
 	go func() { // until stop
 		defer close(done)
 		for range signals {
-			p.hangup(terminal, cancel)
+			p.handleHangup(terminal, cancel)
 		}
 	}()
 	return ctx, func() {
@@ -48,35 +49,37 @@ func OwnProcess(ctx context.Context) (_ context.Context, stop func()) {
 		<-done
 		cancel(nil)
 		if terminal != nil {
-			_ = terminal.Close() // only asked, never written to
+			_ = terminal.Close() // it is only read
 		}
 	}
 }
 
-// hangup asks for a reload if the process wants that of the signal, and its terminal, if it had one, is still there.
-func (p *process) hangup(terminal *os.File, end context.CancelCauseFunc) {
-	if !p.wanted.Load() || terminal != nil && gone(terminal) {
+// handleHangup requests a reload if the process uses the signal for that and its terminal, if it
+// had one, still exists. Otherwise it ends the process.
+func (p *processState) handleHangup(terminal *os.File, end context.CancelCauseFunc) {
+	if !p.reloadsOnHangup.Load() || terminal != nil && isClosedTerminal(terminal) {
 		end(errors.New("hangup signal received"))
 		return
 	}
 	select {
 	case p.reload <- struct{}{}:
-	default: // one is asked for already
+	default: // a reload is already requested
 	}
 }
 
-// gone tells whether a terminal was closed: the system answers nothing about it any more.
-func gone(terminal *os.File) bool {
+// isClosedTerminal reports whether a terminal was closed; the system returns an error for it.
+func isClosedTerminal(terminal *os.File) bool {
 	_, err := term.GetState(int(terminal.Fd()))
 	return err != nil
 }
 
-// Reloads makes SIGHUP a wish to reload, from now on, in a process whose context OwnProcess made; else it never comes.
-func Reloads(ctx context.Context) <-chan struct{} {
-	p, ok := ctx.Value(processKey{}).(*process)
+// ReloadsOnHangup makes SIGHUP request a reload from now on and returns the channel of requests.
+// The channel is nil if OwnProcess did not create the context.
+func ReloadsOnHangup(ctx context.Context) <-chan struct{} {
+	p, ok := ctx.Value(processKey{}).(*processState)
 	if !ok {
 		return nil
 	}
-	p.wanted.Store(true)
+	p.reloadsOnHangup.Store(true)
 	return p.reload
 }

@@ -12,115 +12,125 @@ import (
 )
 
 const (
-	// garbage is how many bytes may be thrown away before Go collects them. A daemon has some ten MiB in use, and with Go's default,
-	// as much again, a third of a busy gateway's processor time went into collecting.
-	garbage = 40 << 20
-	// The bounds of GOGC, which says the same as a percentage of what is in use.
-	leastPercent, mostPercent = 25, 400
-	// besides is what a process may need besides the verified bodies it holds, and what waits to be published or was fetched ahead: above
-	// the sum of them Go collects as often as it must.
-	besides = 384 << 20
+	// garbageBytes is how much garbage may accumulate before a collection. A daemon uses about 10
+	// MiB. With Go's default setting, a busy gateway spent a third of its CPU time on collections.
+	garbageBytes = 40 << 20
+	// The limits of GOGC, which expresses the same as a percentage of the memory in use.
+	minGCPercent, maxGCPercent = 25, 400
+	// extraMemory is the memory that a process may need in addition to the verified bodies it
+	// holds, for publications and prefetched events. Above the sum of both, Go collects as often as
+	// necessary.
+	extraMemory = 384 << 20
 )
 
-// tuneMemory sets how often Go collects garbage, unless the environment does (GOGC, GOMEMLIMIT): once in a process, and only in one
-// whose context OwnProcess made. gives says whether an app of such a process may have memory given back: each may, since one may end and another take its place.
-func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string) (gives bool) {
-	p, ok := ctx.Value(processKey{}).(*process)
+// tuneMemory sets how often Go collects garbage, unless GOGC or GOMEMLIMIT are set. It does so once
+// in a process, and only in a process from OwnProcess. mayReturn reports whether an app of such a
+// process may return memory to the system. Each app may, because one app may replace another.
+func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string) (mayReturn bool) {
+	p, ok := ctx.Value(processKey{}).(*processState)
 	if !ok {
 		return false
 	}
-	gives = env("GOGC") == ""
-	if p.tuned.Swap(true) {
-		return gives
+	mayReturn = env("GOGC") == ""
+	if p.gcTuned.Swap(true) {
+		return mayReturn
 	}
 	if env("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(int64(cfg.Ingest.QueueBytes) + besides)
+		debug.SetMemoryLimit(int64(cfg.Ingest.QueueBytes) + extraMemory)
 	}
-	if gives {
-		t := &tuner{percent: mostPercent}
+	if mayReturn {
+		t := &gcTuner{percent: maxGCPercent}
 		debug.SetGCPercent(t.percent)
-		t.again()
+		t.adjustAfterGC()
 	}
-	return gives
+	return mayReturn
 }
 
 const (
-	// quietEvery is how often to see whether the process is quiet: it has asked for less than a little memory since the last look.
-	quietEvery = 2 * time.Second
-	little     = 1 << 20
-	// worth is how much memory must lie idle to be given back, and giveEvery how often at most, since that takes a collection.
-	worth     = 16 << 20
-	giveEvery = time.Minute
+	// idleCheckInterval is the time between two checks whether the process is idle, that is, has
+	// allocated less than idleAllocBytes since the last check.
+	idleCheckInterval = 2 * time.Second
+	idleAllocBytes    = 1 << 20
+	// minReturnBytes is the minimum of unused memory to return, and returnInterval the minimum time
+	// between two returns, because each needs a collection.
+	minReturnBytes = 16 << 20
+	returnInterval = time.Minute
 )
 
-// giveBack returns memory to the system when the process has become quiet, until ctx ends. By itself Go keeps what the last burst took, and does not collect its garbage before as much has come again.
-func giveBack(ctx context.Context) error {
-	tick := time.NewTicker(quietEvery)
+// returnMemory returns memory to the system when the process is idle, until ctx ends. Go itself
+// keeps the memory of the last burst, and collects its garbage only after as much is allocated
+// again.
+func returnMemory(ctx context.Context) error {
+	tick := time.NewTicker(idleCheckInterval)
 	defer tick.Stop()
-	var q quiet
+	var detector idleDetector
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			if asked, idle := readMemory(); q.due(asked, idle, now) {
+			if allocated, idle := readMemory(); detector.isDue(allocated, idle, now) {
 				debug.FreeOSMemory()
 			}
 		}
 	}
 }
 
-// readMemory is how many bytes the process has ever asked for, and how many lie idle: free, or come since the last collection, which is garbage for the most part.
-func readMemory() (asked, idle uint64) {
-	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+// readMemory returns how many bytes the process has allocated in total, and how many are unused:
+// free, or allocated since the last collection, which is mostly garbage.
+func readMemory() (allocated, idle uint64) {
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(samples)
 	free, objects, live := samples[1].Value.Uint64(), samples[2].Value.Uint64(), samples[3].Value.Uint64()
 	return samples[0].Value.Uint64(), free + objects - min(objects, live)
 }
 
-// quiet decides when memory is given back.
-type quiet struct {
-	asked uint64
-	given time.Time
+// idleDetector decides when memory is returned.
+type idleDetector struct {
+	allocated  uint64
+	returnedAt time.Time
 }
 
-// due says whether that is now, of a process that has asked for so many bytes up to now, and of which so many lie idle.
-func (q *quiet) due(asked, idle uint64, now time.Time) bool {
-	since := asked - q.asked
-	q.asked = asked
-	if since >= little || idle < worth || now.Sub(q.given) < giveEvery {
+// isDue reports whether to return memory now, given the total of allocated bytes and the unused
+// bytes.
+func (q *idleDetector) isDue(allocated, idle uint64, now time.Time) bool {
+	since := allocated - q.allocated
+	q.allocated = allocated
+	if since >= idleAllocBytes || idle < minReturnBytes || now.Sub(q.returnedAt) < returnInterval {
 		return false
 	}
-	q.given = now
+	q.returnedAt = now
 	return true
 }
 
-// tuner sets GOGC anew after each collection, by what is in use then.
-type tuner struct{ percent int }
+// gcTuner sets GOGC after each collection, based on the memory in use.
+type gcTuner struct{ percent int }
 
-// again has adjust called after the next collection, which finds that nobody has the token.
-func (t *tuner) again() {
-	runtime.SetFinalizer(new(token), func(*token) {
+// adjustAfterGC calls adjust after the next collection, through the finalizer of an unreachable
+// object.
+func (t *gcTuner) adjustAfterGC() {
+	runtime.SetFinalizer(new(gcSentinel), func(*gcSentinel) {
 		t.adjust()
-		t.again()
+		t.adjustAfterGC()
 	})
 }
 
-// token is not so small that Go keeps several of its kind in one piece of memory.
-type token [16]uintptr
+// gcSentinel is large enough that Go does not combine several of them in one block.
+type gcSentinel [16]uintptr
 
-func (t *tuner) adjust() {
+func (t *gcTuner) adjust() {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}}
 	metrics.Read(samples)
-	percent := percentOf(samples[0].Value.Uint64() + samples[1].Value.Uint64())
-	// Setting it stops the world for a moment, so not for nothing.
+	percent := gcPercentFor(samples[0].Value.Uint64() + samples[1].Value.Uint64())
+	// Setting it stops the world for a moment, so small changes are ignored.
 	if math.Abs(float64(percent-t.percent)) > 0.1*float64(t.percent) {
 		t.percent = percent
 		debug.SetGCPercent(percent)
 	}
 }
 
-// percentOf is GOGC for so many bytes in use.
-func percentOf(inUse uint64) int {
-	return int(min(mostPercent, max(leastPercent, garbage*100/max(inUse, 1))))
+// gcPercentFor returns GOGC for a number of bytes in use.
+func gcPercentFor(inUse uint64) int {
+	return int(min(maxGCPercent, max(minGCPercent, garbageBytes*100/max(inUse, 1))))
 }

@@ -41,13 +41,13 @@ func scrape(t *testing.T, a *app.App) map[string]*dto.MetricFamily {
 	return families
 }
 
-// gauge is the value of a process's metric without labels.
+// gauge returns the value of a metric without labels.
 func gauge(t *testing.T, a *app.App, name string) float64 {
 	t.Helper()
 	return scrape(t, a)[name].GetMetric()[0].GetGauge().GetValue()
 }
 
-// get asks an address, under another name if host is one. Whoever calls closes the body.
+// get requests an address, with another host name if host is set. The caller closes the body.
 func get(t *testing.T, url, host string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -62,31 +62,40 @@ func get(t *testing.T, url, host string) *http.Response {
 	return res
 }
 
-// apart starts a gateway and a processor as processes of their own; b.app is the gateway.
+// apart starts a gateway and a processor as separate processes; b.app is the gateway.
 func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 	t.Helper()
 	b = configured(t, nil)
-	b.cfg.Ingest.Spool.Dir = t.TempDir() // a gateway without a spool has no metrics of it
+	b.cfg.Ingest.Spool.Dir = t.TempDir() // a gateway without a spool does not have these metrics
 	gateway = b.start(t, app.Options{Gateway: true})
 	stripe := b.cfg.Sources["stripe"]
-	stripe.API = config.API{BaseURL: "http://127.0.0.1:1", Key: config.APIKey{Value: "sk_test_metrics"}} // nothing is owed, so nobody calls
+	// no refetch is pending, so there are no calls
+	stripe.API = config.API{BaseURL: "http://127.0.0.1:1", Key: config.APIKey{Value: "sk_test_metrics"}}
 	b.cfg.Sources["stripe"] = stripe
-	b.db.Exec(t, `WITH r AS (INSERT INTO runs (job, asked, who, reason, detail, counts, status, made_at, updated_at, ended_at, told_at)
+	b.db.Exec(t, `WITH r AS (INSERT INTO runs (job, asked, who, reason, detail, counts, status, made_at, updated_at,
+		ended_at, told_at)
 		VALUES ('reconcile', '{}', 'test', '', '', '{}', 'done', now(), now(), now(), now()) RETURNING run)
 		INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at)
 		SELECT r.run, s.number, '', 'customer', 'done', now(), now() FROM r, sources s WHERE s.name = 'stripe'`)
-	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, '', 'events', now(), now(), 1, now() FROM sources WHERE name = 'stripe'`)
-	b.cfg.Schedules = map[string]*config.Schedule{"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run"}}
-	b.cfg.Destinations = map[string]*config.Destination{"mail": {URL: "http://127.0.0.1:1", Concurrency: 1, Timeout: time.Second, MaxAnswerBytes: 1024}} // no rule about changes, so nobody calls
-	b.cfg.Effects = map[string]*config.Effect{"yearly": {Source: "stripe", Type: "customer", Key: "{{ object.id }}", Schedule: config.EffectSchedule{Cron: "0 0 29 2 *", TimeZone: "UTC", CatchUp: 1}, When: "false", RuleVersion: 1,
+	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, '', 'events',
+		now(), now(), 1, now() FROM sources WHERE name = 'stripe'`)
+	b.cfg.Schedules = map[string]*config.Schedule{"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
+		Overlap: "skip", Missed: "run"}}
+	// there are no rules about changes, so there are no calls
+	b.cfg.Destinations = map[string]*config.Destination{"mail": {URL: "http://127.0.0.1:1", Concurrency: 1,
+		Timeout: time.Second, MaxResponseBytes: 1024}}
+	b.cfg.Effects = map[string]*config.Effect{"yearly": {Source: "stripe", Type: "customer", Key: "{{ object.id }}",
+		Schedule: config.EffectSchedule{Cron: "0 0 29 2 *", TimeZone: "UTC", CatchUp: 1}, When: "false", RuleVersion: 1,
 		Approval: "none", Steps: []config.EffectStep{{Name: "tell", To: "mail", Method: http.MethodPost, Path: "/"}}}}
-	processor = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) { tuning.Runs.Measure = 50 * time.Millisecond }})
+	processor = b.start(t, app.Options{Processor: true,
+		Tune: func(tuning *app.Tuning) { tuning.Runs.MetricsInterval = 50 * time.Millisecond }})
 	b.app = gateway
 	return b, gateway, processor
 }
 
-// The metrics are an interface: names, labels, types and meaning change on purpose, and with the page.
-func TestMetricsPage(t *testing.T) {
+// The metrics are an interface. Names, labels, types and meaning only change together with the page
+// in the documents.
+func TestMetrics_page_matchesGoldenFile(t *testing.T) {
 	t.Parallel()
 	b, gateway, processor := apart(t)
 	now := time.Now()
@@ -101,14 +110,15 @@ func TestMetricsPage(t *testing.T) {
 		t.Errorf("an unknown source: %d", status)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
-		for _, name := range []string{"schedule_skipped_total", "proven_until_timestamp_seconds", "effects_due_seconds"} {
+		for _, name := range []string{"schedule_skipped_total", "proven_until_timestamp_seconds",
+			"effects_due_seconds"} {
 			if scrape(t, processor)["postern_"+name] == nil {
 				return fmt.Errorf("%s is not measured", name)
 			}
 		}
 		return nil
 	})
-	limits := map[string]float64{} // runs have connections of their own, enough for all that may be carried out at once
+	limits := map[string]float64{} // runs have their own connections, enough for all that may be executed at once
 	for _, m := range scrape(t, processor)["postern_database_connections_limit"].GetMetric() {
 		limits[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
 	}
@@ -132,9 +142,12 @@ func TestMetricsPage(t *testing.T) {
 
 const metricsHead = `# Metrics
 
-Every process serves its metrics to Prometheus: at ` + "`/metrics`" + ` of the admin address, and of ` + "`--metrics ADDRESS`" + `
-(` + "`admin.metrics_listen`" + `) for a scraper elsewhere. ` + "`postern top`" + ` shows them without a Prometheus. ` + "`postern serve`" + ` and
-` + "`postern dev`" + ` have those of both processes. Beside these there are ` + "`go_...`" + `, ` + "`process_...`" + ` and ` + "`promhttp_...`" + ` of the
+Every process serves its metrics to Prometheus: at ` + "`/metrics`" + ` of the admin address, and of ` +
+	"`--metrics ADDRESS`" + `
+(` + "`admin.metrics_listen`" + `) for a scraper elsewhere. ` + "`postern top`" + ` shows them without a Prometheus. ` +
+	"`postern serve`" + ` and
+` + "`postern dev`" + ` have those of both processes. Beside these there are ` + "`go_...`" + `, ` + "`process_...`" +
+	` and ` + "`promhttp_...`" + ` of the
 client library.
 
 Labels come from closed sets: the configuration's sources, schedules and destinations, and words of Postern. Nothing that a sender writes makes a
@@ -144,7 +157,7 @@ series. This page is written by a test: ` + "`go test ./internal/app -run TestMe
 | --- | --- | --- | --- | --- |
 `
 
-// renderMetrics writes the page, and with it all that others rely on.
+// renderMetrics writes the page of the documents.
 func renderMetrics(gateway, processor map[string]*dto.MetricFamily) string {
 	all := maps.Clone(gateway)
 	maps.Copy(all, processor)
@@ -170,12 +183,13 @@ func renderMetrics(gateway, processor map[string]*dto.MetricFamily) string {
 			}
 		}
 		f := all[name]
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", name, strings.ToLower(f.GetType().String()), strings.Join(slices.Sorted(maps.Keys(labels)), ", "), where, f.GetHelp())
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", name, strings.ToLower(f.GetType().String()),
+			strings.Join(slices.Sorted(maps.Keys(labels)), ", "), where, f.GetHelp())
 	}
 	return b.String()
 }
 
-// series counts what a process would have Prometheus keep.
+// series counts the series of a process in Prometheus.
 func series(families map[string]*dto.MetricFamily) (n int) {
 	for name, f := range families {
 		if strings.HasPrefix(name, "postern_") {
@@ -185,9 +199,9 @@ func series(families map[string]*dto.MetricFamily) (n int) {
 	return n
 }
 
-// A sender's words make no series of a gateway or a processor: after a few types and objects, many more add next to none. The
-// same for requests that are not verified: ingest.TestHostileInputMakesNoSeries.
-func TestStrangersMakeNoSeries(t *testing.T) {
+// Values from senders do not become series: after a few types and objects, more of them add almost
+// none. For requests that are not verified see ingest.TestMetrics_hostileInput_addsNoSeries.
+func TestMetrics_hostileInput_addsNoSeries(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	sent := 0
@@ -201,15 +215,18 @@ func TestStrangersMakeNoSeries(t *testing.T) {
 		return series(scrape(t, b.app))
 	}
 	before := send(20)
-	const others = 20 // may come for the first time on a busy machine: a sender's label would make hundreds
+	// some may appear for the first time on a busy machine; a label with a sender's value would add
+	// hundreds
+	const others = 20
 	if after := send(150); after > before+others {
 		t.Errorf("%d series, %d before 150 more types", after, before)
 	}
 	b.wantRows(t, 170, `(SELECT DISTINCT event_type FROM events) types`)
 }
 
-// The listener for scrapers answers to any name, and has nothing but metrics and health; profiles are for who sits at the machine.
-func TestMetricsListener(t *testing.T) {
+// The metrics listener accepts any host name and serves only metrics and health. Profiles are only
+// on loopback.
+func TestMetricsListener_servesOnlyMetricsAndHealth(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	b.cfg.Admin.MetricsListen = "127.0.0.1:0"
@@ -252,21 +269,23 @@ func TestMetricsListener(t *testing.T) {
 	}
 }
 
-// What may be garbage is bounded in bytes, not as a share of whatever is in use.
-func TestPercentOf(t *testing.T) {
+// Garbage is limited in bytes, not as a percentage of the memory in use.
+func TestGCPercentFor_bytesInUse(t *testing.T) {
 	t.Parallel()
-	for inUse, want := range map[uint64]int{0: 400, 1: 400, 10 << 20: 400, 20 << 20: 200, 40 << 20: 100, 80 << 20: 50, 160 << 20: 25, 192 << 20: 25, 1 << 40: 25} {
-		if got := app.PercentOf(inUse); got != want {
+	for inUse, want := range map[uint64]int{0: 400, 1: 400, 10 << 20: 400, 20 << 20: 200, 40 << 20: 100, 80 << 20: 50,
+		160 << 20: 25, 192 << 20: 25, 1 << 40: 25} {
+		if got := app.GCPercentFor(inUse); got != want {
 			t.Errorf("%d bytes in use: %d, want %d", inUse, got, want)
 		}
 	}
 }
 
-// Two apps in one process set the collector once, and one in a process that is not its own, like this, leaves it as it is.
-func TestTheCollectorIsSetOnceByItsOwner(t *testing.T) {
+// Two apps in one process set the collector once. An app in a foreign process, such as this test,
+// does not set it.
+func TestTuneMemory_severalApps_tunesOncePerProcess(t *testing.T) {
 	t.Parallel()
 	var asked int
-	env := func(string) string { asked++; return "set" } // and so nothing is set
+	env := func(string) string { asked++; return "set" } // so nothing is set
 	app.TuneMemory(t.Context(), config.Default(), env)
 	if asked != 0 {
 		t.Error("the collector of somebody else's process would be set")
@@ -288,16 +307,16 @@ func TestTheCollectorIsSetOnceByItsOwner(t *testing.T) {
 	}
 
 	b := setup(t, nil)
-	if limit := debug.SetMemoryLimit(-1); limit == int64(b.cfg.Ingest.QueueBytes)+app.Besides {
+	if limit := debug.SetMemoryLimit(-1); limit == int64(b.cfg.Ingest.QueueBytes)+app.ExtraMemory {
 		t.Error("an app in a test set the collector of the test")
 	}
 }
 
-// Memory is given back once the process asks for next to none, where much of it lies idle, and not again before a minute is over.
-func TestMemoryIsGivenBackInQuiet(t *testing.T) {
+// Memory is returned when the process is idle and enough of it is unused, at most once per minute.
+func TestIdleDetector_isDue(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
-	var q app.Quiet
+	var q app.IdleDetector
 	began, asked := time.Now(), uint64(0)
 	for i, step := range []struct {
 		after      time.Duration
@@ -310,18 +329,18 @@ func TestMemoryIsGivenBackInQuiet(t *testing.T) {
 		{6 * time.Second, mib / 4, 40 * mib, false},
 		{62 * time.Second, 0, 40 * mib, false},
 		{64 * time.Second, 2 * mib, 40 * mib, false}, // busy again
-		{66 * time.Second, 0, 15 * mib, false},       // not worth it
+		{66 * time.Second, 0, 15 * mib, false},       // too little to return
 		{68 * time.Second, 0, 17 * mib, true},
 	} {
 		asked += step.asks
-		if got := q.Due(asked, step.idle, began.Add(step.after)); got != step.want {
+		if got := q.IsDue(asked, step.idle, began.Add(step.after)); got != step.want {
 			t.Errorf("step %d: %v", i, got)
 		}
 	}
 }
 
-// What the decision is made of is what Go says: garbage and free pages lie idle until they are given back.
-func TestReadMemory(t *testing.T) { // not beside others, which ask for memory too
+// The measurements come from Go: garbage and free pages count as unused until they are returned.
+func TestReadMemory_garbage_countsAsUnused(t *testing.T) { // not parallel, because other tests allocate memory too
 	debug.FreeOSMemory()
 	before, _ := app.ReadMemory()
 	for range 100 {
@@ -330,7 +349,7 @@ func TestReadMemory(t *testing.T) { // not beside others, which ask for memory t
 	waste = nil
 	asked, idle := app.ReadMemory()
 	if asked-before < 100<<20 || idle < 2<<20 {
-		t.Errorf("%d bytes asked for, %d idle", asked-before, idle)
+		t.Errorf("%d bytes allocated, %d unused", asked-before, idle)
 	}
 	debug.FreeOSMemory()
 	if _, after := app.ReadMemory(); after >= idle {
@@ -338,5 +357,5 @@ func TestReadMemory(t *testing.T) { // not beside others, which ask for memory t
 	}
 }
 
-// waste keeps an allocation from being optimized away.
+// waste prevents that the compiler removes an allocation.
 var waste []byte

@@ -6,12 +6,13 @@ import (
 	"github.com/postern-gateway/postern/internal/notify"
 )
 
-// notifyConnections is how many connections the telling of what needs a person may hold: it looks and notes in short transactions.
-const notifyConnections = 2
+// maxNotifyConns limits the connections for alerts, which use short transactions.
+const maxNotifyConns = 2
 
-// addNotify makes what tells people what needs one.
+// addNotify adds the watcher that sends alerts to operators.
 func (a *App) addNotify(ctx context.Context, t Tuning) error {
-	pool, err := a.namedPool(ctx, string(a.Config.Database.URL), "postern_processor", "postern_processor_notify", notifyConnections)
+	pool, err := a.namedPool(ctx, string(a.Config.Database.URL), "postern_processor", "postern_processor_notify",
+		maxNotifyConns)
 	if err != nil {
 		return err
 	}

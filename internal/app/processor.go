@@ -20,7 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// addProcessor wires the applying side and the maintenance of the tables.
+// addProcessor adds the processor, the jobs and the maintenance of the tables.
 func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	cfg := a.Config
 	pool, err := a.pool(ctx, string(cfg.Database.URL), "postern_processor", int32(cfg.Database.MaxConnections))
@@ -38,8 +38,9 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if url == "" {
 		url = cfg.Database.URL
 	}
-	// Two sessions: retention's, which may wait long until a partition can be detached, and that of the partitions ahead.
-	keeper, err := a.pool(ctx, string(url), "postern_maintenance", 2)
+	// Two connections: one for retention, which may wait long to detach a partition, and one that
+	// creates partitions in advance.
+	maintenancePool, err := a.pool(ctx, string(url), "postern_maintenance", 2)
 	if err != nil {
 		return fmt.Errorf("maintenance: %w", err)
 	}
@@ -47,49 +48,56 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if err != nil {
 		return err
 	}
-	carrier, err := a.addEffects(ctx, t)
+	effectRunner, err := a.addEffects(ctx, t)
 	if err != nil {
 		return err
 	}
-	p, err := processor.New(processor.Options{Pool: pool, Conn: conn, Limits: t.Limits, Sources: processorSources(cfg, known), Known: known, ID: processID(), Settings: t.Processor,
-		Logger: a.Logger, Metrics: a.metrics, Planned: carrier.Wake})
+	p, err := processor.New(processor.Options{Pool: pool, Conn: conn, Limits: t.Limits,
+		Sources: processorSources(cfg, known), Known: known, ID: processID(), Settings: t.Processor,
+		Logger: a.Logger, Metrics: a.metrics, Planned: effectRunner.Wake})
 	if err != nil {
 		return err
 	}
-	a.effects, a.processor = carrier, p
+	a.effects, a.processor = effectRunner, p
 	a.replaceEffects(cfg)
-	a.loop("effects", carrier.Run)
+	a.loop("effects", effectRunner.Run)
 	if err := a.addNotify(ctx, t); err != nil {
 		return err
 	}
 	a.loop("effect windows", a.windows.Run)
 	a.loop("maintenance", func(ctx context.Context) error {
-		return p.Maintain(ctx, keeper)
+		return p.Maintain(ctx, maintenancePool)
 	})
-	a.registrar = pool
+	a.sourcesPool = pool
 	a.loop("processor", p.Run)
-	// Live batches may wait with all connections of theirs for a swap, which needs some to end.
-	others, err := a.namedPool(ctx, string(cfg.Database.URL), "postern_processor", "postern_processor_runs", runsConnections(t))
+	// Live batches may use all their connections while they wait for a swap. The swap needs
+	// connections of its own to finish.
+	runsPool, err := a.namedPool(ctx, string(cfg.Database.URL), "postern_processor", "postern_processor_runs",
+		runsConnections(t))
 	if err != nil {
 		return err
 	}
-	fetched, err := a.addReconcile(ctx, others, p.On(others), known, t)
+	reconcileRunner, err := a.addReconcile(ctx, runsPool, p.WithPool(runsPool), known, t)
 	if err != nil {
 		return err
 	}
-	jobs := a.jobs(others, keeper, p.On(others))
-	jobs[reconcile.Job] = fetched.Carry
-	if err := a.addRuns(ctx, others, conn, t, jobs); err != nil {
+	jobs := a.jobs(runsPool, maintenancePool, p.WithPool(runsPool))
+	jobs[reconcile.Job] = reconcileRunner.Execute
+	if err := a.addRuns(ctx, runsPool, conn, t, jobs); err != nil {
 		return err
 	}
-	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, others, tidyEvery, a.Logger) })
-	a.loop("retention", func(ctx context.Context) error {
-		return retention.Daily(ctx, others, retention.Order{Policy: retentionPolicy(a.Config), Export: a.Config.Retention.Export != ""}, t.RetentionEvery, a.Logger)
+	a.loop("tidy", func(ctx context.Context) error {
+		return rebuild.ClearAbandoned(ctx, runsPool, tidyInterval,
+			a.Logger)
 	})
-	a.answers = &redaction.Answers{Pool: others, Logger: a.Logger, Every: t.AnswersEvery}
-	a.answers.Replace(redactOnRequest(cfg))
-	a.loop("senders' requests", a.answers.Run)
-	a.ready = append(a.ready, pool.Ping, p.Ready, func(context.Context) error {
+	a.loop("retention", func(ctx context.Context) error {
+		return retention.RequestDaily(ctx, runsPool, retention.Params{Policy: retentionPolicy(a.Config),
+			Export: a.Config.Retention.Export != ""}, t.RetentionInterval, a.Logger)
+	})
+	a.senderRequests = &redaction.AutoRedactor{Pool: runsPool, Logger: a.Logger, Every: t.SenderRequestsInterval}
+	a.senderRequests.Replace(sourcesRedactedOnRequest(cfg))
+	a.loop("senders' requests", a.senderRequests.Run)
+	a.readyChecks = append(a.readyChecks, pool.Ping, p.Ready, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")
 		}
@@ -98,33 +106,39 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	return nil
 }
 
-// runsConnections is how many connections all that goes on about runs may hold at once: for each run, of which there is one of each job and some more, its lanes,
-// one that reads ahead of them and one for itself, two for what plans, tells and measures, and those of looks that enter the mirror. With fewer, the lanes of runs that wait for a swap could keep it from its end.
+// runsConnections is the maximum number of connections for runs. Each run has its workers, a reader
+// ahead of them and one connection of its own. There is one run of each job and the shared slots.
+// Planning, publishing and metrics share two, and refetches that append have their own. With fewer,
+// the workers of runs that wait for a swap could block it.
 func runsConnections(t Tuning) int32 {
 	const jobs = 6
-	return int32((jobs+t.Runs.Slots)*(t.Processor.Lanes+2) + 2 + reconcile.Entering)
+	return int32((jobs+t.Runs.SharedSlots)*(t.Processor.Workers+2) + 2 + reconcile.MaxConcurrentApplies)
 }
 
-// jobs are the jobs over the log, by name.
-func (a *App) jobs(pool, keeper *pgxpool.Pool, p *processor.Processor) map[string]runs.Carry {
+// jobs returns the executors of the jobs by name.
+func (a *App) jobs(pool, maintenancePool *pgxpool.Pool, p *processor.Processor) map[string]runs.Executor {
 	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
 	rebuilds := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
-	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p, Folder: a.Config.Retention.Export}
-	redacts := &redaction.Runner{Pool: pool, Processor: p, Conn: p.Conn}
-	return map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry, redaction.Job: redacts.Carry}
+	retentions := &retention.Runner{Pool: pool, MaintenancePool: maintenancePool, Processor: p,
+		Folder: a.Config.Retention.Export}
+	redactions := &redaction.Runner{Pool: pool, Processor: p, Conn: p.Conn}
+	return map[string]runs.Executor{replay.Job: replays.Execute, replay.RetryJob: replays.ExecuteRetry,
+		rebuild.Job: rebuilds.Execute, retention.Job: retentions.Execute, redaction.Job: redactions.Execute}
 }
 
-// tidyEvery is how often a processor looks for what ended rebuilds have staged.
-const tidyEvery = 10 * time.Second
+// tidyInterval is the time between two searches for staged objects of ended rebuilds.
+const tidyInterval = 10 * time.Second
 
-// retentionPolicy is the configuration's section retention.
+// retentionPolicy returns the policy in the configuration's section retention.
 func retentionPolicy(c *config.Config) retention.Policy {
 	r := c.Retention
-	return retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs, Effects: r.Effects, EffectKeys: r.EffectKeys}
+	return retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections,
+		Runs: r.Runs, Effects: r.Effects, EffectKeys: r.EffectKeys}
 }
 
-// redactOnRequest are the sources whose senders' requests are carried out without a person.
-func redactOnRequest(cfg *config.Config) (names []string) {
+// sourcesRedactedOnRequest returns the sources whose senders' erasure requests are executed
+// automatically.
+func sourcesRedactedOnRequest(cfg *config.Config) (names []string) {
 	for _, e := range cfg.Endpoints() {
 		if e.RedactOnRequest {
 			names = append(names, e.Source.Name)

@@ -14,63 +14,69 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
-// appending is how many connections there are for appending what was fetched.
-const appending = reconcile.Entering
+// appendConns is the number of connections for appending fetched events.
+const appendConns = reconcile.MaxConcurrentApplies
 
-// fetching is what calls providers' APIs.
-type fetching struct {
+// apiClients holds the clients of the providers' APIs.
+type apiClients struct {
 	pool *pgxpool.Pool
-	// log appends what was fetched. It opens no connection before the first source has a section api.
-	log     *pgxpool.Pool
-	metrics *reconcile.Metrics
-	sources reconcile.Sources
-	// calls are the clients of the sources, closed when they are replaced.
-	calls []*reconcile.Client
+	// appendPool appends what was fetched. It opens no connection before a source has a section
+	// api.
+	appendPool *pgxpool.Pool
+	metrics    *reconcile.CallMetrics
+	sources    reconcile.Sources
+	// clients are closed when they are replaced.
+	clients []*reconcile.Client
 }
 
-// addReconcile wires looks and reconciliations. They wait while no source has an API that can be read; a reload may bring the first.
-// The role of what appends is the gateway's, which alone may append.
-func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor.Processor, known events.Sources, t Tuning) (*reconcile.Runner, error) {
-	metrics, err := reconcile.NewMetrics(a.metrics, readable(a.Config))
+// addReconcile adds refetches and reconciliations. They wait until a source has a readable API,
+// also after a reload. Appending uses the gateway role, because only that role may append.
+func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor.Processor, known events.Sources,
+	t Tuning) (*reconcile.Runner, error) {
+	metrics, err := reconcile.NewCallMetrics(a.metrics, sourcesWithAPI(a.Config))
 	if err != nil {
 		return nil, err
 	}
-	a.fetching = &fetching{pool: pool, metrics: metrics}
-	a.fetching.log, err = a.openPool(ctx, postgres.Options{URL: string(a.Config.Database.URL), Role: "postern_gateway", AppName: "postern_reconcile",
-		MaxConns: appending, Lazy: len(readable(a.Config)) == 0})
+	a.apiClients = &apiClients{pool: pool, metrics: metrics}
+	a.apiClients.appendPool,
+		err = a.openPool(ctx, postgres.Options{URL: string(a.Config.Database.URL), Role: "postern_gateway",
+		AppName:  "postern_reconcile",
+		MaxConns: appendConns, Lazy: len(sourcesWithAPI(a.Config)) == 0})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", whyAppend, err)
+		return nil, fmt.Errorf("%s: %w", appendErrorContext, err)
 	}
-	if err := a.replaceReadable(ctx, a.Config, known); err != nil {
+	if err := a.replaceAPIClients(ctx, a.Config, known); err != nil {
 		return nil, err
 	}
-	owed, err := reconcile.NewOwed(a.metrics, &a.fetching.sources)
+	pendingMetrics, err := reconcile.NewStateMetrics(a.metrics, &a.apiClients.sources)
 	if err != nil {
 		return nil, err
 	}
-	r := &reconcile.Runner{Pool: pool, Log: a.fetching.log, Processor: p, Sources: &a.fetching.sources, Settings: reconcile.DefaultSettings}
-	looks := &reconcile.Looks{Runner: r, ID: processID(), Logger: a.Logger.With("component", "reconcile"), Every: t.LooksEvery}
-	a.loop("looks", looks.Run)
-	a.loop("looks measured", func(ctx context.Context) error { return owed.Watch(ctx, pool, a.Logger) })
+	r := &reconcile.Runner{Pool: pool, Log: a.apiClients.appendPool, Processor: p, Sources: &a.apiClients.sources,
+		Settings: reconcile.DefaultSettings}
+	refetcher := &reconcile.Refetcher{Runner: r, ID: processID(), Logger: a.Logger.With("component", "reconcile"),
+		PollInterval: t.RefetchInterval}
+	a.loop("refetches", refetcher.Run)
+	a.loop("refetch metrics", func(ctx context.Context) error { return pendingMetrics.Watch(ctx, pool, a.Logger) })
 	return r, nil
 }
 
-// whyAppend introduces the error of a connection that may not append.
-const whyAppend = "a source has a section api, and what is fetched from there is appended to the log"
+// appendErrorContext introduces the error of a pool that may not append.
+const appendErrorContext = "a source has a section api, which requires that this process can append to the log"
 
-// proveAppend checks that this process may append what it fetches, where a configuration brings the first section api.
-func (a *App) proveAppend(ctx context.Context, before, after *config.Config) error {
-	if len(readable(before)) > 0 || len(readable(after)) == 0 {
+// checkAppendAccess checks that this process may append, when a reload adds the first section api.
+func (a *App) checkAppendAccess(ctx context.Context, before, after *config.Config) error {
+	if len(sourcesWithAPI(before)) > 0 || len(sourcesWithAPI(after)) == 0 {
 		return nil
 	}
-	if err := postgres.Prove(ctx, a.fetching.log); err != nil {
-		return fmt.Errorf("%s: %w", whyAppend, err)
+	if err := postgres.CheckConnection(ctx, a.apiClients.appendPool); err != nil {
+		return fmt.Errorf("%s: %w", appendErrorContext, err)
 	}
 	return nil
 }
 
-// readable are the names of the sources whose API can be read.
-func readable(cfg *config.Config) (names []string) {
+// sourcesWithAPI returns the names of the sources with a readable API.
+func sourcesWithAPI(cfg *config.Config) (names []string) {
 	for _, e := range cfg.Endpoints() {
 		if e.API != nil {
 			names = append(names, e.Source.Name)
@@ -80,36 +86,38 @@ func readable(cfg *config.Config) (names []string) {
 	return names
 }
 
-// replaceReadable has the sources of a configuration called from now on.
-func (a *App) replaceReadable(ctx context.Context, cfg *config.Config, known events.Sources) error {
-	f := a.fetching
-	if err := reconcile.ReportReadable(ctx, f.pool, reads(cfg, known)); err != nil {
+// replaceAPIClients replaces the clients with those of a configuration.
+func (a *App) replaceAPIClients(ctx context.Context, cfg *config.Config, known events.Sources) error {
+	f := a.apiClients
+	if err := reconcile.ReportReadable(ctx, f.pool, reconcileSubjects(cfg, known)); err != nil {
 		return err
 	}
 	var sources []*reconcile.Source
-	var calls []*reconcile.Client
-	for name, e := range byName(cfg) {
+	var clients []*reconcile.Client
+	for name, e := range endpointsByName(cfg) {
 		if e.API == nil || e.Reader == nil {
 			continue
 		}
-		c, err := reconcile.NewClient(reconcile.Options{Pool: f.pool, Number: known.Number[name], Source: name, Account: e.Source.Account, Reader: e.Reader, API: e.API, Metrics: f.metrics,
+		c, err := reconcile.NewClient(reconcile.Options{Pool: f.pool, Number: known.Number[name], Source: name,
+			Account: e.Source.Account, Reader: e.Reader, API: e.API, Metrics: f.metrics,
 			Logger: a.Logger.With("component", "reconcile")})
 		if err != nil {
 			return err
 		}
-		calls = append(calls, c)
-		sources = append(sources, &reconcile.Source{Name: name, Number: known.Number[name], Config: e.Source, Except: e.Except, API: e.API, Provider: e.Provider, Reader: e.Reader, Caller: c})
+		clients = append(clients, c)
+		sources = append(sources, &reconcile.Source{Name: name, Number: known.Number[name], Config: e.Source,
+			ExcludedAccounts: e.ExcludedAccounts, API: e.API, Provider: e.Provider, Reader: e.Reader, Caller: c})
 	}
 	f.sources.Replace(sources...)
-	for _, old := range f.calls {
+	for _, old := range f.clients {
 		old.Close()
 	}
-	f.calls = calls
+	f.clients = clients
 	return nil
 }
 
-// reads are what reconciliations of each source can ask its API for, by the source's number.
-func reads(cfg *config.Config, known events.Sources) map[int32][]string {
+// reconcileSubjects returns by source number what a reconciliation can read from the source's API.
+func reconcileSubjects(cfg *config.Config, known events.Sources) map[int32][]string {
 	out := map[int32][]string{}
 	for _, e := range cfg.Endpoints() {
 		var all []string

@@ -17,107 +17,126 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// startGitHub starts everything with a source of the fake's.
+// startGitHub starts all parts with a source that uses the fake API.
 func startGitHub(t *testing.T, fake *githubfake.Fake, key, more string) *reloading {
 	t.Helper()
-	return startReading(t, fmt.Sprintf("  code:\n    provider: github\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, hooks: [%s], repositories: [%s]%s}\n",
-		githubfake.Secret, fake.URL, key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", "), more))
+	return startReading(t, fmt.Sprintf("  code:\n    provider: github\n    secrets: [{name: s, value: %s}]\n    api: "+
+		"{base_url: %s, key: {value: %s}, rate: 500, hooks: [%s], repositories: [%s]%s}\n",
+		githubfake.Secret, fake.URL, key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", "),
+		more))
 }
 
-// A webhook of GitHub's that is lost is lost: half of them are, some come twice, late or in another order, and some GitHub takes for received. After one run over what it says it
-// sent, and the looks that are owed, the mirror is GitHub's, and what comes after all is a duplicate.
-func TestReconcileGitHub(t *testing.T) {
+// GitHub does not repeat failed webhooks: half of them are lost, and some are duplicated, late or
+// reordered. After one run over the deliveries that GitHub reports, and the pending refetches, the
+// mirror equals GitHub, and later webhooks are duplicates.
+func TestReconcile_gitHubWithLostWebhooks_restoresMirror(t *testing.T) {
 	t.Parallel()
 	fake := githubfake.New(t, githubfake.Options{Seed: 3, Running: true, Start: time.Now(), Objects: 12,
-		Webhooks: githubfake.Webhooks{Lost: 40, Swallowed: 10, Doubled: 10, Shuffled: 30, Delayed: 5, Delay: time.Hour}, Faults: githubfake.Faults{Hurried: 1, Broken: 3, Dropped: 2}})
+		Webhooks: githubfake.Webhooks{LostUnacknowledged: 40, LostAcknowledged: 10, Repeated: 10, Shuffled: 30,
+			Delayed: 5, Delay: time.Hour},
+		Faults: githubfake.Faults{SecondaryLimited: 1, ServerError: 3, Dropped: 2}})
 	r := startGitHub(t, fake, githubfake.Key, "")
-	fake.Live(150)
+	fake.RunSteps(150)
 	fake.Deliver(r.taking(t, "code"))
-	fake.Advance(time.Hour) // behind what a run leaves to the next
+	fake.Advance(time.Hour) // later than the time that a run leaves to the next
 	fake.Deliver(r.taking(t, "code"))
 	fake.Advance(time.Minute)
 	if wrong := r.againstGitHub(t, fake); len(wrong) == 0 {
-		t.Fatal("nothing is wrong: there is nothing to prove")
+		t.Fatal("the mirror is complete already, so the test shows nothing")
 	}
-	run := r.reconciled(t, reconcile.Order{What: reconcile.Events})
+	run := r.reconciled(t, reconcile.Params{Scope: reconcile.Events})
 	c := run.Counts
-	if run.Status != runs.Done || c[reconcile.Missing] == 0 || c[reconcile.Undelivered] == 0 || c[reconcile.Undelivered] >= c[reconcile.Missing] ||
-		c[reconcile.Seen] != c[reconcile.Missing]+c[reconcile.Present] || c[reconcile.Conflicting] != 0 {
+	if run.Status != runs.Done || c[reconcile.Missing] == 0 || c[reconcile.Undelivered] == 0 ||
+		c[reconcile.Undelivered] >= c[reconcile.Missing] ||
+		c[reconcile.Processed] != c[reconcile.Missing]+c[reconcile.Present] || c[reconcile.Conflicting] != 0 {
 		t.Errorf("%s with %v: %s", run.Status, c, run.Detail)
 	}
 	r.alike(t, func() []theirs { return r.againstGitHub(t, fake) })
-	if again := r.reconciled(t, reconcile.Order{What: reconcile.Events}); again.Status != runs.Done || again.Counts[reconcile.Missing] != 0 || again.Counts[reconcile.Seen] == 0 {
+	if again := r.reconciled(t, reconcile.Params{Scope: reconcile.Events}); again.Status != runs.Done ||
+		again.Counts[reconcile.Missing] != 0 || again.Counts[reconcile.Processed] == 0 {
 		t.Errorf("again: %s with %v: %s", again.Status, again.Counts, again.Detail)
 	}
 }
 
-// againstGitHub are the objects that the mirror does not show as they are, but for what changes without a version, or is told
-// by webhooks or the API alone.
+// againstGitHub returns the objects whose mirrored state differs, except for changes without a
+// version and for what only webhooks or only the API have.
 func (r *reloading) againstGitHub(t *testing.T, fake *githubfake.Fake) []theirs {
 	t.Helper()
 	var all []theirs
-	for _, o := range fake.Truth() {
+	for _, o := range fake.CurrentObjects() {
 		all = append(all, theirs{kind: o.Type, id: o.ID, body: o.Body})
 	}
-	return r.differing(t, all, canonical.Options{DropNull: true, Without: []string{"closed_by", "delete_branch_on_merge", "mergeable",
-		"mergeable_state", "network_count", "permissions", "short_description_html", "squash_merge_commit_title"}}, false)
+	return r.differing(t, all,
+		canonical.Options{DropNull: true, Without: []string{"closed_by", "delete_branch_on_merge", "mergeable",
+			"mergeable_state", "network_count", "permissions", "short_description_html", "squash_merge_commit_title"}},
+		false)
 }
 
-// GitHub's objects are read by what is known of them, not by their names: an event that comes late owes them a look all the same, and none those of a type that the API does not read.
-func TestLateEventsOfGitHubOweLooks(t *testing.T) {
+// GitHub's objects are not read by id. A late event requests a refetch of them all the same, but
+// not of types that the API cannot read.
+func TestProcessor_lateGitHubEvent_requestsRefetch(t *testing.T) {
 	t.Parallel()
 	fake := githubfake.New(t, githubfake.Options{Seed: 5, Running: true, Start: time.Now(), Objects: 12})
 	r := startGitHub(t, fake, githubfake.Key, "")
 	lived := func(n int) {
 		t.Helper()
-		fake.Live(n)
+		fake.RunSteps(n)
 		fake.Deliver(r.taking(t, "code"))
 		r.applied(t)
 	}
 	lived(40)
-	r.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT DISTINCT source, account, 'type ' || object_type, to_timestamp(0), now() + interval '1 day', 1, now() FROM objects`)
-	if hints := r.db.Rows(t, `SELECT object_id FROM hints WHERE reason = 'an event came late'`); len(hints) > 0 {
-		t.Fatalf("hints before anything is proven: %q", hints)
+	r.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT DISTINCT source, account,
+		'type ' || object_type, to_timestamp(0), now() + interval '1 day', 1, now() FROM objects`)
+	if hints := r.db.QueryStrings(t, `SELECT object_id FROM hints WHERE reason = 'an event came late'`); len(
+		hints) > 0 {
+		t.Fatalf("refetch requests before the reconciliation: %q", hints)
 	}
 	lived(40)
-	if hints := r.db.Rows(t, `SELECT object_id FROM hints WHERE reason = 'an event came late'`); len(hints) == 0 {
-		t.Error("no late event owes a look")
+	if hints := r.db.QueryStrings(t, `SELECT object_id FROM hints WHERE reason = 'an event came late'`); len(
+		hints) == 0 {
+		t.Error("no late event requests a refetch")
 	}
-	if odd := r.db.Rows(t, `SELECT object_type FROM hints WHERE reason = 'an event came late' AND object_type NOT IN ('repository', 'label', 'issue', 'pull_request', 'milestone', 'issue_comment',
-		'pull_request_review_comment', 'commit_comment', 'release', 'deployment', 'deployment_status', 'workflow_run', 'workflow_job', 'check_suite', 'check_run')`); len(odd) > 0 {
-		t.Errorf("looks are owed of %q, which GitHub does not read", odd)
+	if odd := r.db.QueryStrings(t, `SELECT object_type FROM hints WHERE reason = 'an event came late'
+		AND object_type NOT IN ('repository', 'label', 'issue', 'pull_request', 'milestone', 'issue_comment',
+		'pull_request_review_comment', 'commit_comment', 'release', 'deployment', 'deployment_status', 'workflow_run',
+			'workflow_job', 'check_suite', 'check_run')`); len(odd) > 0 {
+		t.Errorf("refetches are pending for %q, which the GitHub API does not read", odd)
 	}
 }
 
 // startShop starts a gateway and a processor that read the API of a fake shop.
 func startShop(t *testing.T, fake *shopifyfake.Fake) *reloading {
 	t.Helper()
-	return startReading(t, fmt.Sprintf("  shop:\n    provider: shopify\n    account: %s\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, concurrency: 8}\n",
+	return startReading(t, fmt.Sprintf("  shop:\n    provider: shopify\n    account: %s\n    secrets: [{name: s, "+
+		"value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, concurrency: 8}\n",
 		shopifyfake.Shop, shopifyfake.Secret, fake.URL, shopifyfake.Key))
 }
 
-// A shop loses half of its webhooks, some changes send none, and REST answers in a shape of its own: each object that is looked at is then as the shop has it, whatever the faults.
-func TestLooksOfAShop(t *testing.T) {
+// A shop loses half of its webhooks, sends none for some changes, and its REST API has another
+// format. Each refetched object equals the shop's.
+func TestRefetch_shopWithLostWebhooks_restoresObjects(t *testing.T) {
 	t.Parallel()
-	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 7, Running: true, Start: time.Now(), Quiet: 10, Objects: 4, Webhooks: shopifyfake.Webhooks{Lost: 50, Shuffled: 30},
-		Faults: shopifyfake.Faults{Throttled: 3, Broken: 3}})
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 7, Running: true, Start: time.Now(), WithoutWebhook: 10,
+		Objects:  4,
+		Webhooks: shopifyfake.Webhooks{Lost: 50, Shuffled: 30},
+		Faults:   shopifyfake.Faults{Throttled: 3, ServerError: 3}})
 	r := startShop(t, fake)
-	fake.Live(100)
+	fake.RunSteps(100)
 	for range 8 {
 		fake.Create("refund")
 	}
 	r.deliver(t, fake)
 	wrong := r.againstShop(t, fake)
 	if len(wrong) < 5 || !slices.ContainsFunc(wrong, func(o theirs) bool { return o.kind == "refund" }) {
-		t.Fatalf("%d objects are wrong: nothing is proven", len(wrong))
+		t.Fatalf("%d objects differ: too few for this test", len(wrong))
 	}
 	for _, o := range wrong {
-		r.done(t, reconcile.Order{What: reconcile.Object, Type: o.kind, ID: o.id})
+		r.done(t, reconcile.Params{Scope: reconcile.Object, Type: o.kind, ID: o.id})
 	}
 	r.untilLikeShop(t, fake)
 }
 
-// deliver sends what is due to the source, and waits until it is applied.
+// deliver sends due webhooks to the source and waits until they are applied.
 func (r *reloading) deliver(t *testing.T, fake *shopifyfake.Fake) {
 	t.Helper()
 	fake.Deliver(r.taking(t, "shop"))
@@ -129,27 +148,29 @@ func (r *reloading) untilLikeShop(t *testing.T, fake *shopifyfake.Fake) {
 	r.alike(t, func() []theirs { return r.againstShop(t, fake) })
 }
 
-// againstShop are the objects that the mirror does not show as the shop has them, but for what REST alone carries. What was never
-// told of and is gone may be unknown.
+// againstShop returns the objects whose mirrored state differs, except for fields that only REST
+// has. Objects without any webhook that are deleted may be unknown.
 func (r *reloading) againstShop(t *testing.T, fake *shopifyfake.Fake) []theirs {
 	t.Helper()
 	var all []theirs
-	for _, o := range fake.Truth() {
+	for _, o := range fake.CurrentObjects() {
 		all = append(all, theirs{kind: o.Type, id: o.ID, body: o.Body})
 	}
 	return r.differing(t, all, canonical.Options{Without: []string{"rest_only"}}, true)
 }
 
-// A shop loses half of its webhooks and sends none for some changes. An object scan over everything makes the mirror the shop's,
-// also where objects were deleted quietly.
-func TestSweepsOfAShop(t *testing.T) {
+// A shop loses half of its webhooks and sends none for some changes. A full object scan makes the
+// mirror equal to the shop, also where objects were deleted without a webhook.
+func TestObjectScan_shopWithLostWebhooks_restoresMirror(t *testing.T) {
 	t.Parallel()
-	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 8, Running: true, Start: time.Now(), Quiet: 10, Objects: 6, Shapes: true, Webhooks: shopifyfake.Webhooks{Lost: 50, Shuffled: 30},
-		Faults: shopifyfake.Faults{Throttled: 2, Broken: 2, Expired: 2}})
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 8, Running: true, Start: time.Now(), WithoutWebhook: 10,
+		Objects:       6,
+		RESTOnlyField: true, Webhooks: shopifyfake.Webhooks{Lost: 50, Shuffled: 30},
+		Faults: shopifyfake.Faults{Throttled: 2, ServerError: 2, CursorExpired: 2}})
 	r := startShop(t, fake)
-	fake.Live(75)
+	fake.RunSteps(75)
 	r.deliver(t, fake)
-	fake.Live(75)
+	fake.RunSteps(75)
 	ids := make([]string, 6)
 	for i := range ids {
 		ids[i] = fake.Create("product")
@@ -160,41 +181,45 @@ func TestSweepsOfAShop(t *testing.T) {
 		fake.Delete("product", id, true)
 	}
 	fake.Delete("inventory_level", level, true)
-	fake.Advance(2 * time.Minute) // behind what the lists may not know yet
+	fake.Advance(2 * time.Minute) // later than the delay of the lists
 	if wrong := r.againstShop(t, fake); len(wrong) < 10 {
-		t.Fatalf("%d objects are wrong: nothing is proven", len(wrong))
+		t.Fatalf("%d objects differ: too few for this test", len(wrong))
 	}
-	counts := r.done(t, reconcile.Order{What: reconcile.Objects}).Counts
-	if counts[reconcile.Missing] == 0 || counts[reconcile.Behind] == 0 || counts[reconcile.Ghosts] < 2 {
+	counts := r.done(t, reconcile.Params{Scope: reconcile.Objects}).Counts
+	if counts[reconcile.Missing] == 0 || counts[reconcile.MirrorOlder] == 0 || counts[reconcile.Orphans] < 2 {
 		t.Errorf("the scan counted %v", counts)
 	}
 	r.untilLikeShop(t, fake)
 }
 
-// A key without read_all_orders sees no order of more than 60 days ago: the sweep says so, and makes no tombstone of it.
-func TestOldOrdersOfAShop(t *testing.T) {
+// A key without read_all_orders cannot see orders older than 60 days: the object scan reports that,
+// and writes no tombstones for them.
+func TestObjectScan_ordersHiddenFromKey_writesNoTombstones(t *testing.T) {
 	t.Parallel()
-	fake := shopifyfake.New(t, shopifyfake.Options{Running: true, Start: time.Now(), Scopes: []string{"read_orders", "read_fulfillments"}})
+	fake := shopifyfake.New(t, shopifyfake.Options{Running: true, Start: time.Now(),
+		Scopes: []string{"read_orders", "read_fulfillments"}})
 	r := startShop(t, fake)
 	fake.Create("order")
 	r.deliver(t, fake)
 	r.untilLikeShop(t, fake)
 	fake.Advance(61 * 24 * time.Hour)
-	if run := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: "order", Full: true}); run.Status != runs.Failed ||
+	if run := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects, Type: "order",
+		Full: true}); run.Status != runs.Failed ||
 		!strings.Contains(run.Detail, "read_all_orders") {
 		t.Errorf("the run is %s: %s", run.Status, run.Detail)
 	}
 	for _, o := range r.againstShop(t, fake) {
 		if o.kind == "order" {
-			t.Errorf("not as the shop has it: %s", o)
+			t.Errorf("differs from the shop: %s", o)
 		}
 	}
 }
 
-// What webhooks have told costs a sweep no call of its own, where its list tells whole objects: whose shape differs from the webhooks', it is taken from the page, once.
-func TestSweepOfAShopThatIsMirrored(t *testing.T) {
+// Mirrored objects need no calls of their own in an object scan whose list has complete objects. If
+// the list's format differs from the webhooks', the object is taken from the page once.
+func TestObjectScan_mirroredShop_needsNoExtraCalls(t *testing.T) {
 	t.Parallel()
-	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 10, Running: true, Start: time.Now(), Shapes: true})
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 10, Running: true, Start: time.Now(), RESTOnlyField: true})
 	types := []string{"order", "product", "customer", "fulfillment"}
 	for _, name := range types {
 		for range 8 {
@@ -204,34 +229,35 @@ func TestSweepOfAShopThatIsMirrored(t *testing.T) {
 	r := startShop(t, fake)
 	r.deliver(t, fake)
 	r.untilLikeShop(t, fake)
-	fake.Advance(2 * time.Minute) // behind what the lists may not know yet
-	for i, kind := range []string{reconcile.Different, reconcile.Equal} {
-		fake.Forget()
+	fake.Advance(2 * time.Minute) // later than the delay of the lists
+	for i, kind := range []string{reconcile.ContentDiffers, reconcile.Equal} {
+		fake.ResetRequests()
 		for _, name := range types {
-			counts := r.done(t, reconcile.Order{What: reconcile.Objects, Type: name, Full: true}).Counts
-			if counts[kind] != counts[reconcile.Seen] || counts[reconcile.Seen] < 8 || i == 0 && counts[reconcile.Mended] != counts[reconcile.Seen] {
-				t.Errorf("%s: sweep %d counted %v", name, i, counts)
+			counts := r.done(t, reconcile.Params{Scope: reconcile.Objects, Type: name, Full: true}).Counts
+			if counts[kind] != counts[reconcile.Processed] || counts[reconcile.Processed] < 8 || i == 0 &&
+				counts[reconcile.Repaired] != counts[reconcile.Processed] {
+				t.Errorf("%s: scan %d counted %v", name, i, counts)
 			}
 		}
 		for _, one := range fake.Requests() {
 			if one.Method == http.MethodGet && !strings.HasSuffix(one.Path, "s.json") {
-				t.Errorf("sweep %d asked for %s", i, one.Path)
+				t.Errorf("scan %d requested %s", i, one.Path)
 			}
 		}
 	}
 }
 
-// story is a life of customers whose webhooks come as tests want, not as they happened.
+// story simulates customers whose webhooks arrive in the order of the test.
 type story struct {
 	fake *stripefake.Fake
-	// posts are the webhooks in the order in which they come.
+	// posts are the webhooks in the order of arrival.
 	posts []*provider.Delivery
 	lost  int
-	// doubtful are those whose order nothing in their events tells.
+	// doubtful are those whose order cannot be known from their events.
 	doubtful []string
 }
 
-// told are the webhooks of what happens.
+// told are the webhooks in the order of the changes.
 func (s *story) told(happens ...func()) (ds []*provider.Delivery) {
 	for _, one := range happens {
 		one()
@@ -240,20 +266,23 @@ func (s *story) told(happens ...func()) (ds []*provider.Delivery) {
 	return ds
 }
 
-// customer makes one a while before what happens to it.
+// customer creates a customer some time before its changes.
 func (s *story) customer() (id string, named func(string) func()) {
 	s.posts = append(s.posts, s.told(func() { id = s.fake.Create("", "customer", map[string]any{"name": "Ada"}) })...)
 	s.fake.Advance(2 * time.Second)
 	return id, func(name string) func() { return func() { s.fake.Set("", id, map[string]any{"name": name}) } }
 }
 
-// defects is what other gateways are known to get wrong: two updates in one second in either order, where their change-sets tell the order and where they do not; one of
-// them again; an update after a delete, of an earlier second or of the same; and an update that is missing, behind which a newer one has come.
+// defects simulates known defects of other gateways: two updates in one second in either order,
+// with and without a usable change-set; one of them repeated; an update after a delete, of an
+// earlier or of the same second; and a missing update before a newer one.
 func defects(t *testing.T) *story {
 	t.Helper()
-	s := &story{fake: stripefake.New(t, stripefake.Options{Start: time.Now().Add(-2 * time.Minute).Truncate(time.Second)})}
+	s := &story{fake: stripefake.New(t,
+		stripefake.Options{Start: time.Now().Add(-2 * time.Minute).Truncate(time.Second)})}
 	for _, backward := range []bool{false, true} {
-		for _, last := range []string{"Charles", "Ada"} { // told by the change-sets, and not: it came back to what it was
+		// with a usable change-set, and without: the value returned to the earlier one
+		for _, last := range []string{"Charles", "Ada"} {
 			id, named := s.customer()
 			ds := s.told(named("Byron"), named(last))
 			if backward {
@@ -272,18 +301,18 @@ func defects(t *testing.T) *story {
 		id, named := s.customer()
 		late := s.told(named("Byron"))
 		s.fake.Advance(between)
-		s.posts = append(s.posts, s.told(func() { s.fake.Do("", id, "customer.deleted") })...)
+		s.posts = append(s.posts, s.told(func() { s.fake.ApplyEvent("", id, "customer.deleted") })...)
 		s.posts = append(s.posts, late...)
 	}
 	_, named = s.customer()
 	s.lost = len(s.told(named("Byron")))
 	s.fake.Advance(time.Second)
 	s.posts = append(s.posts, s.told(named("Charles"))...)
-	s.fake.Advance(time.Minute) // behind what a run leaves to the next
+	s.fake.Advance(time.Minute) // later than the time that a run leaves to the next
 	return s
 }
 
-// come posts the webhooks, and waits until each has its outcome.
+// come posts the webhooks and waits until each has its outcome.
 func (r *reloading) come(t *testing.T, s *story) {
 	t.Helper()
 	duplicates := 0
@@ -299,41 +328,49 @@ func (r *reloading) come(t *testing.T, s *story) {
 		WHERE o.event_id = e.id AND o.run = 0 AND o.status NOT IN ('failed', 'dead'))`)
 }
 
-// Without the API's word the mirror is right, or says of an object that it is in doubt: of those alone whose order nothing tells.
-func TestDefectsOfOthersAreNeverSilent(t *testing.T) {
+// Without an API, the mirror is correct or marks an object as ambiguous. It marks only those whose
+// order cannot be known.
+func TestProcessor_providerDefectsWithoutAPI_areMarkedAmbiguous(t *testing.T) {
 	t.Parallel()
 	s := defects(t)
-	r := startReloading(t, fmt.Sprintf("  shop: {provider: stripe, secrets: [{name: s, value: %s}]}\n", stripefake.Secret), time.Hour)
+	r := startReloading(t, fmt.Sprintf("  shop: {provider: stripe, secrets: [{name: s, value: %s}]}\n",
+		stripefake.Secret), time.Hour)
 	r.come(t, s)
 	slices.Sort(s.doubtful)
-	if flagged := r.db.Rows(t, `SELECT object_id FROM objects WHERE ambiguous AND look_after <> 0 ORDER BY 1`); !slices.Equal(flagged, s.doubtful) {
-		t.Errorf("in doubt are %v, want %v", flagged, s.doubtful)
+	if flagged := r.db.QueryStrings(t,
+		`SELECT object_id FROM objects WHERE ambiguous AND look_after <> 0 ORDER BY 1`); !slices.Equal(flagged,
+		s.doubtful) {
+		t.Errorf("ambiguous are %v, want %v", flagged, s.doubtful)
 	}
 	wrong := r.against(t, s.fake)
 	if len(wrong) != len(s.doubtful) {
-		t.Errorf("%d objects are wrong or in doubt, want %d: %v", len(wrong), len(s.doubtful), wrong)
+		t.Errorf("%d objects differ or are ambiguous, want %d: %v", len(wrong), len(s.doubtful), wrong)
 	}
 }
 
-// With it all doubt ends in what the provider has, and what a list brings behind newer webhooks changes nothing.
-func TestDefectsOfOthersAreSettled(t *testing.T) {
+// With an API, ambiguous objects get the provider's state, and a list that is older than newer
+// webhooks changes nothing.
+func TestProcessor_providerDefectsWithAPI_areResolved(t *testing.T) {
 	t.Parallel()
 	s := defects(t)
-	r := startReloading(t, fmt.Sprintf("  shop:\n    provider: stripe\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500}\n",
+	r := startReloading(t, fmt.Sprintf("  shop:\n    provider: stripe\n    secrets: [{name: s, value: %s}]\n    api: "+
+		"{base_url: %s, key: {value: %s}, version: %s, rate: 500}\n",
 		stripefake.Secret, s.fake.URL, stripefake.Key, stripefake.Version), time.Hour)
 	r.come(t, s)
 	r.become(t, s.fake)
-	if looks := s.fake.Counts()["GET /v1/customers/{id}"]; looks != len(s.doubtful) {
-		t.Errorf("%d looks, want one at each of %v", looks, s.doubtful)
+	if looks := s.fake.RequestsByRoute()["GET /v1/customers/{id}"]; looks != len(s.doubtful) {
+		t.Errorf("%d refetches, want one of each of %v", looks, s.doubtful)
 	}
-	now := r.done(t, reconcile.Order{What: reconcile.Events})
-	if now.Counts[reconcile.Missing] != int64(s.lost) || now.Counts[reconcile.Present] != int64(len(s.fake.Events())-s.lost) {
+	now := r.done(t, reconcile.Params{Scope: reconcile.Events})
+	if now.Counts[reconcile.Missing] != int64(s.lost) ||
+		now.Counts[reconcile.Present] != int64(len(s.fake.Events())-s.lost) {
 		t.Errorf("%v, want %d missing of %d", now.Counts, s.lost, len(s.fake.Events()))
 	}
-	if got := r.db.Rows(t, `SELECT o.status FROM outcomes o JOIN events e ON e.id = o.event_id WHERE e.origin = 'reconcile' AND e.event_type <> 'postern.look'`); !slices.Equal(got, []string{"stale"}) {
+	if got := r.db.QueryStrings(t, `SELECT o.status FROM outcomes o JOIN events e ON e.id = o.event_id
+		WHERE e.origin = 'reconcile' AND e.event_type <> 'postern.look'`); !slices.Equal(got, []string{"stale"}) {
 		t.Errorf("what was missing is %v", got)
 	}
 	if wrong := r.against(t, s.fake); len(wrong) > 0 {
-		t.Errorf("%d objects are not as Stripe has them, the first: %s", len(wrong), wrong[0])
+		t.Errorf("%d objects differ from Stripe, the first: %s", len(wrong), wrong[0])
 	}
 }

@@ -20,39 +20,43 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// The account of a shop loses half of its webhooks: after one run over what Stripe says it sent, and the looks that are owed, the mirror is Stripe's.
-func TestReconcileStripe(t *testing.T) {
+// A shop's account loses half of its webhooks. After one run over the events in Stripe's list, and
+// the pending refetches, the mirror equals Stripe.
+func TestReconcile_stripeWithLostWebhooks_restoresMirror(t *testing.T) {
 	t.Parallel()
-	fake := stripefake.New(t, stripefake.Options{Seed: 7, Running: true, Start: time.Now().Add(-time.Minute), Objects: 12, Thin: true,
-		Webhooks: stripefake.Webhooks{Lost: 50, Shuffled: 30, Clock: time.Now}, Faults: stripefake.Faults{Limited: 5}})
+	fake := stripefake.New(t, stripefake.Options{Seed: 7, Running: true, Start: time.Now().Add(-time.Minute),
+		Objects: 12, IDOnlyEvents: true,
+		Webhooks: stripefake.Webhooks{LostUnacknowledged: 50, Shuffled: 30, Clock: time.Now},
+		Faults:   stripefake.Faults{RateLimited: 5}})
 	r := startReconciling(t, fake)
-	fake.Live(150)
-	fake.Advance(time.Since(fake.Now())) // so that nothing has to wait for a clock
+	fake.RunSteps(150)
+	fake.Advance(time.Since(fake.Now())) // so that the test does not wait for a clock
 	fake.Deliver(r.taking(t, "shop"))
-	fake.Advance(time.Minute) // behind what a run leaves to the next
+	fake.Advance(time.Minute) // later than the time that a run leaves to the next
 	if wrong := r.against(t, fake); len(wrong) == 0 {
-		t.Fatal("nothing is wrong: there is nothing to prove")
+		t.Fatal("the mirror is complete already, so the test shows nothing")
 	}
-	r.done(t, reconcile.Order{What: reconcile.Events})
+	r.done(t, reconcile.Params{Scope: reconcile.Events})
 	r.become(t, fake)
 }
 
-// An endpoint that is pinned to another version of the API than the account's gets other bodies than the list has, under the same ids: whichever comes first is kept, and the
-// other is a duplicate and no conflict.
-func TestEndpointOfAnotherVersion(t *testing.T) {
+// An endpoint with another API version than the account gets other bodies than the list, with the
+// same ids. The first one is stored, and the other is a duplicate and no conflict.
+func TestReconcile_otherAPIVersion_isDuplicate(t *testing.T) {
 	t.Parallel()
-	fake := stripefake.New(t, stripefake.Options{Seed: 8, Running: true, Start: time.Now(), Webhooks: stripefake.Webhooks{Version: "2020-08-27", Swallowed: 20, Clock: time.Now}})
+	fake := stripefake.New(t, stripefake.Options{Seed: 8, Running: true, Start: time.Now(),
+		Webhooks: stripefake.Webhooks{Version: "2020-08-27", LostAcknowledged: 20, Clock: time.Now}})
 	r := startReconciling(t, fake)
-	fake.Live(60)
+	fake.RunSteps(60)
 	var refused, posted, late int64
 	fake.Deliver(func(d *provider.Delivery) bool {
 		if refused < posted {
 			refused++
-			return false // tried again in a minute
+			return false // retried in a minute
 		}
 		posted++
 		status, _ := r.post(t, "shop", d)
-		return status == http.StatusOK && posted%4 != 0 // or the answer is lost
+		return status == http.StatusOK && posted%4 != 0 // or the response is lost
 	})
 	fake.Advance(2 * time.Minute)
 	var events, undelivered int64
@@ -62,8 +66,10 @@ func TestEndpointOfAnotherVersion(t *testing.T) {
 		}
 	}
 	for _, dry := range []bool{true, false} {
-		run := r.done(t, reconcile.Order{What: reconcile.Events, DryRun: dry})
-		want := map[string]int64{reconcile.Seen: events, reconcile.Present: posted, reconcile.Missing: events - posted, reconcile.Undelivered: refused, reconcile.Conflicting: 0}
+		run := r.done(t, reconcile.Params{Scope: reconcile.Events, DryRun: dry})
+		want := map[string]int64{reconcile.Processed: events, reconcile.Present: posted,
+			reconcile.Missing:     events - posted,
+			reconcile.Undelivered: refused, reconcile.Conflicting: 0}
 		for name, n := range want {
 			if run.Counts[name] != n {
 				t.Errorf("%s: %d, want %d (dry run: %t)", name, run.Counts[name], n, dry)
@@ -71,63 +77,71 @@ func TestEndpointOfAnotherVersion(t *testing.T) {
 		}
 	}
 	if undelivered == refused || refused == events-posted {
-		t.Errorf("Stripe has not delivered %d events, %d are missing, both are %d: nothing is proven", undelivered, events-posted, refused)
+		t.Errorf("Stripe has not delivered %d events, %d are missing, both are %d: too few for this test", undelivered,
+			events-posted, refused)
 	}
 	fake.Deliver(func(d *provider.Delivery) bool {
 		late++
 		status, _ := r.post(t, "shop", d)
 		return status == http.StatusOK
 	})
-	r.wantRows(t, int(events), `events WHERE event_type <> $1`, provider.LookType)
+	r.wantRows(t, int(events), `events WHERE event_type <> $1`, provider.RefetchType)
 	if r.wantRows(t, 0, `event_conflicts`); late == 0 {
 		t.Error("no delivery came late")
 	}
 }
 
-// rare is how many types of Stripe's lie in others, so that a sweep over all types passes over them where the mirror has none: card, bank_account, source, tax_id, fee_refund.
+// rare is the number of Stripe's types that are part of other objects. A scan over all types skips
+// them if the mirror has none: card, bank_account, source, tax_id, fee_refund.
 const rare = 5
 
-// A key that may read some types alone has those swept, and the others are counted and not proven; a canceled subscription is among what is found. A key that may list nothing
-// ends the run.
-func TestSweepWithARestrictedKey(t *testing.T) {
+// With a key that may read only some types, those are scanned, and the others are counted and not
+// verified. A canceled subscription is among the results. A key that may list nothing ends the run.
+func TestObjectScan_restrictedKey_scansAllowedTypes(t *testing.T) {
 	t.Parallel()
 	fake := stripefake.New(t, stripefake.Options{Seed: 9, Running: true, Start: time.Now().Add(-time.Hour),
-		Restricted: map[string][]string{"rk_test_some": {"events", "customers", "subscriptions", "test_helpers"}, "rk_test_none": {"events"}}})
-	customer, canceled := fake.Create("", "customer", nil), fake.Create("", "subscription", map[string]any{"status": "active"})
+		Restricted: map[string][]string{"rk_test_some": {"events", "customers", "subscriptions", "test_helpers"},
+			"rk_test_none": {"events"}}})
+	customer, canceled := fake.Create("", "customer", nil),
+		fake.Create("", "subscription", map[string]any{"status": "active"})
 	fake.Create("", "invoice", nil)
-	fake.Do("", canceled, "customer.subscription.deleted")
+	fake.ApplyEvent("", canceled, "customer.subscription.deleted")
 	r := startReconcilingAs(t, fake, "rk_test_some")
-	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and none arrives
-	run := r.reconciled(t, reconcile.Order{What: reconcile.Objects})
+	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and no webhook arrives
+	run := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects})
 	all := len(stripe.Stripe{}.Lists(nil, &provider.API{Key: provider.Secret{Value: []byte("rk_test_some")}}, ""))
-	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 2 || c[reconcile.Mended] != 2 || c[reconcile.Rare] != rare || c[reconcile.Unlisted] != int64(all-rare-3) {
+	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 2 || c[reconcile.Repaired] != 2 ||
+		c[reconcile.SkippedTypes] != rare || c[reconcile.NotListable] != int64(all-rare-3) {
 		t.Errorf("%s: %v, of %d types: %s", run.Status, run.Counts, all, run.Detail)
 	}
-	if found := r.db.Rows(t, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_type`); !slices.Equal(found, []string{customer, canceled}) {
+	if found := r.db.QueryStrings(t,
+		`SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_type`); !slices.Equal(
+		found, []string{customer, canceled}) {
 		t.Errorf("the mirror has %v", found)
 	}
-	if one := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: "invoice"}); one.Status != runs.Failed {
-		t.Errorf("one type that is refused: %s: %v", one.Status, one.Counts)
+	if one := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"}); one.Status != runs.Failed {
+		t.Errorf("one forbidden type: %s: %v", one.Status, one.Counts)
 	}
 	none := startReconcilingAs(t, fake, "rk_test_none")
-	if run := none.reconciled(t, reconcile.Order{What: reconcile.Objects}); run.Status != runs.Failed || !strings.Contains(run.Detail, "403") {
+	if run := none.reconciled(t, reconcile.Params{Scope: reconcile.Objects}); run.Status != runs.Failed ||
+		!strings.Contains(run.Detail, "403") {
 		t.Errorf("with nothing to list: %s: %v: %s", run.Status, run.Counts, run.Detail)
 	}
 }
 
-// startReading starts a gateway and a processor with a source, as a configuration has it, which read its API, and look at what
-// is in doubt soon.
+// startReading starts a gateway and a processor with a source that reads its API. Pending refetches
+// are due soon.
 func startReading(t *testing.T, source string) *reloading {
 	t.Helper()
 	r := newReloading(t, nil)
 	r.begin(t, source, app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
-		tuning.LooksEvery, tuning.Runs.Poll = 50*time.Millisecond, 20*time.Millisecond
-		tuning.Runs.PutOff, tuning.Runs.PutOffMost = 20*time.Millisecond, 200*time.Millisecond
+		tuning.RefetchInterval, tuning.Runs.PollInterval = 50*time.Millisecond, 20*time.Millisecond
+		tuning.Runs.DeferMin, tuning.Runs.DeferMax = 20*time.Millisecond, 200*time.Millisecond
 	}})
 	return r
 }
 
-// startReconciling starts a shop whose API is the fake.
+// startReconciling starts a shop that uses the fake API.
 func startReconciling(t *testing.T, fake *stripefake.Fake) *reloading {
 	t.Helper()
 	return startReconcilingAs(t, fake, stripefake.Key)
@@ -138,15 +152,16 @@ func startReconcilingAs(t *testing.T, fake *stripefake.Fake, key string) *reload
 	return startReading(t, shop+shopAPI(fake, key))
 }
 
-// shop is a source of Stripe's without a section api.
+// shop is a Stripe source without a section api.
 const shop = "  shop:\n    provider: stripe\n    secrets: [{name: s, value: " + stripefake.Secret + "}]\n"
 
 // shopAPI is the section api that follows shop.
 func shopAPI(fake *stripefake.Fake, key string) string {
-	return fmt.Sprintf("    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500, thin_events: true}\n", fake.URL, key, stripefake.Version)
+	return fmt.Sprintf("    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500, thin_events: true}\n",
+		fake.URL, key, stripefake.Version)
 }
 
-// taking posts a webhook to a source, and tells whether it was taken.
+// taking posts a webhook to a source, and reports whether it was accepted.
 func (r *reloading) taking(t *testing.T, source string) func(*provider.Delivery) bool {
 	return func(d *provider.Delivery) bool {
 		status, _ := r.post(t, source, d)
@@ -154,18 +169,18 @@ func (r *reloading) taking(t *testing.T, source string) func(*provider.Delivery)
 	}
 }
 
-// reconciled asks for a reconciliation and returns it when it has ended.
-func (r *reloading) reconciled(t *testing.T, o reconcile.Order) (run *runs.Run) {
+// reconciled creates a reconciliation and returns it when it has ended.
+func (r *reloading) reconciled(t *testing.T, o reconcile.Params) (run *runs.Run) {
 	t.Helper()
 	operator := r.db.Role(t, "operator")
 	o.Source = 1
-	id, err := runs.Ask(t.Context(), operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
+	id, err := runs.Create(t.Context(), operator, runs.Request{Job: reconcile.Job, Params: o, Actor: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		run, err = runs.Show(t.Context(), operator, id)
-		if err == nil && !run.Status.Final() {
+		if err == nil && !run.Status.Ended() {
 			err = fmt.Errorf("the run is %s: %s", run.Status, run.Detail)
 		}
 		return err
@@ -173,8 +188,8 @@ func (r *reloading) reconciled(t *testing.T, o reconcile.Order) (run *runs.Run) 
 	return run
 }
 
-// done is reconciled, of a run that must be done.
-func (r *reloading) done(t *testing.T, o reconcile.Order) *runs.Run {
+// done is reconciled for a run that must succeed.
+func (r *reloading) done(t *testing.T, o reconcile.Params) *runs.Run {
 	t.Helper()
 	run := r.reconciled(t, o)
 	if run.Status != runs.Done {
@@ -183,7 +198,7 @@ func (r *reloading) done(t *testing.T, o reconcile.Order) *runs.Run {
 	return run
 }
 
-// become waits until the mirror is what the account is.
+// become waits until the mirror equals the account.
 func (r *reloading) become(t *testing.T, fake *stripefake.Fake) {
 	t.Helper()
 	r.alike(t, func() []theirs { return r.against(t, fake) })
@@ -194,18 +209,21 @@ func (r *reloading) alike(t *testing.T, differing func() []theirs) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		if wrong := differing(); len(wrong) > 0 {
-			return fmt.Errorf("%d objects are not as the provider has them, the first: %s", len(wrong), wrong[0])
+			return fmt.Errorf("%d objects differ from the provider, the first: %s", len(wrong), wrong[0])
 		}
 		return nil
 	})
 }
 
-// Webhooks that tell no more than an id lead to looks at the API that the source describes, by themselves.
-func TestLooksOfADescribedAPI(t *testing.T) {
+// Id-only webhooks cause automatic refetches from the API that the source describes.
+func TestRefetch_describedAPI_fetchesIDOnlyEvents(t *testing.T) {
 	t.Parallel()
-	fake := restfake.New(t)
-	r := startReading(t, fmt.Sprintf("  things:\n    provider: hmac\n    secrets: [{name: s, value: some-secret}]\n    scheme: {header: X-Signature}\n    events: {type: '{json:type}', key: '{json:id}'}\n"+
-		"    objects: [{type: thing, id: '{json:thing.key}'}]\n    api: {base_url: %s, key: {value: %s}, header: 'X-Api-Key: {key}', control: /me, rate: 500, objects: {thing: {get: '/things/{id}', item: data.thing, id: key, version: {path: changed}}}}\n",
+	fake := restfake.NewWithoutFaults(t)
+	r := startReading(t, fmt.Sprintf("  things:\n    provider: hmac\n    secrets: [{name: s, value: some-secret}]\n  "+
+		"  scheme: {header: X-Signature}\n    events: {type: '{json:type}', key: '{json:id}'}\n"+
+		"    objects: [{type: thing, id: '{json:thing.key}'}]\n    api: {base_url: %s, key: {value: %s}, header: "+
+		"'X-Api-Key: {key}', control: /me, rate: 500, objects: {thing: {get: '/things/{id}', item: data.thing, id: "+
+		"key, version: {path: changed}}}}\n",
 		fake.URL, restfake.Key))
 	e := r.cfg.Endpoints()[0]
 	for i := range 5 {
@@ -223,48 +241,57 @@ func TestLooksOfADescribedAPI(t *testing.T) {
 			t.Fatalf("%d %s", status, answer)
 		}
 	}
-	fake.Advance(2 * time.Hour) // it was an hour behind, and what is owed is owed from the time of receipt on
+	fake.Advance(2 * time.Hour) // it was an hour late, and the refetch is pending from the time of receipt on
 	r.waitRows(t, 5, `objects WHERE look_after = 0 AND NOT ambiguous AND
 		(deleted AND state IS NULL AND object_id = 't0' OR state ->> 'name' = 'name ' || substr(object_id, 2))`)
 }
 
-// A key that may read everything, and an account without most products: what Stripe has no address for is passed over, and the run ends.
-func TestSweepOfAnAccountWithoutProducts(t *testing.T) {
+// With a key that may read everything and an account without most products, types without an
+// address are skipped, and the run ends.
+func TestObjectScan_missingProducts_areSkipped(t *testing.T) {
 	t.Parallel()
 	fake := stripefake.New(t, stripefake.Options{Seed: 10, Running: true, Start: time.Now().Add(-time.Hour)})
 	customer := fake.Create("", "customer", nil)
 	r := startReconciling(t, fake)
-	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and none arrives
-	run := r.reconciled(t, reconcile.Order{What: reconcile.Objects})
+	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and no webhook arrives
+	run := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects})
 	all := len(stripe.Stripe{}.Lists(nil, &provider.API{Key: provider.Secret{Value: []byte(stripefake.Key)}}, ""))
-	const there = 15 // customer, subscription, invoice, charge, application_fee, test clocks, eight of treasury, v2.core.account
-	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 1 || c[reconcile.Mended] != 1 || c[reconcile.Rare] != rare || c[reconcile.Unlisted] != int64(all-rare-there) {
+	// customer, subscription, invoice, charge, application_fee, test clocks, eight of treasury,
+	// v2.core.account
+	const there = 15
+	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 1 || c[reconcile.Repaired] != 1 ||
+		c[reconcile.SkippedTypes] != rare || c[reconcile.NotListable] != int64(all-rare-there) {
 		t.Errorf("%s: %v, of %d types: %s", run.Status, c, all, run.Detail)
 	}
-	if found := r.db.Rows(t, `SELECT object_id FROM objects WHERE NOT deleted`); !slices.Equal(found, []string{customer}) {
+	if found := r.db.QueryStrings(t, `SELECT object_id FROM objects WHERE NOT deleted`); !slices.Equal(found,
+		[]string{customer}) {
 		t.Errorf("the mirror has %v", found)
 	}
-	if one := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: "issuing.card"}); one.Status != runs.Failed || !strings.Contains(one.Detail, "is the product that it belongs to set up") {
+	if one := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects,
+		Type: "issuing.card"}); one.Status != runs.Failed ||
+		!strings.Contains(one.Detail, "is the product that it belongs to set up") {
 		t.Errorf("one type that the account has not: %s: %s", one.Status, one.Detail)
 	}
 }
 
-// against are the objects that the mirror does not show as the account has them.
+// against returns the objects whose mirrored state differs from the account.
 func (r *reloading) against(t *testing.T, fake *stripefake.Fake) []theirs {
 	t.Helper()
 	var all []theirs
-	for _, o := range fake.Truth() {
+	for _, o := range fake.CurrentObjects() {
 		one := theirs{kind: o.Type, id: o.ID, body: o.Body}
 		if o.Deleted() {
 			one.body = nil
 		}
 		all = append(all, one)
 	}
-	changes := []string{"webhooks_delivered_at", "status_transitions.webhooks_delivered_at", "receipt_url", "hosted_invoice_url", "invoice_pdf"}
+	changes := []string{"webhooks_delivered_at", "status_transitions.webhooks_delivered_at", "receipt_url",
+		"hosted_invoice_url", "invoice_pdf"}
 	return r.differing(t, all, canonical.Options{DropNull: true, Without: changes}, false)
 }
 
-// theirs is an object as its provider has it; without a body it is deleted. found is what the mirror has.
+// theirs is an object at its provider; without a body it is deleted. found is the object in the
+// mirror.
 type theirs struct {
 	kind, id string
 	body     []byte
@@ -275,14 +302,15 @@ func (o theirs) String() string {
 	return fmt.Sprintf("%s %s: %s\nwant:\n%s", o.kind, o.id, o.found, o.body)
 }
 
-// differing are the objects that the mirror has in doubt, or does not show as their provider has them. Whether a deleted object
-// must be known is mayLack.
+// differing returns the objects that are ambiguous in the mirror or differ from their provider.
+// mayLack says whether a deleted object may be unknown.
 func (r *reloading) differing(t *testing.T, all []theirs, o canonical.Options, mayLack bool) (wrong []theirs) {
 	t.Helper()
 	for _, one := range all {
 		var state []byte
 		var deleted, doubt bool
-		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT state, deleted, ambiguous OR look_after <> 0
+		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT state, deleted, ambiguous
+			OR look_after <> 0
 			FROM objects WHERE object_type = $1 AND object_id = $2`, one.kind, one.id).Scan(&state, &deleted, &doubt)
 		switch {
 		case err != nil && mayLack && one.body == nil:
@@ -290,7 +318,7 @@ func (r *reloading) differing(t *testing.T, all []theirs, o canonical.Options, m
 			one.found = err.Error()
 			wrong = append(wrong, one)
 		case doubt || deleted != (one.body == nil) || !deleted && sum(t, state, o) != sum(t, one.body, o):
-			one.found = fmt.Sprintf("(deleted %t, in doubt %t)\n%s", deleted, doubt, state)
+			one.found = fmt.Sprintf("(deleted %t, ambiguous %t)\n%s", deleted, doubt, state)
 			wrong = append(wrong, one)
 		}
 	}
@@ -306,10 +334,12 @@ func sum(t *testing.T, text []byte, o canonical.Options) [32]byte {
 	return v.Sum(o)
 }
 
-// A sweep costs a call for each page and one for each object that differs, and a few: one that shows that the key is good, and one before anything is believed to be missing.
-func TestCallsOfASweep(t *testing.T) {
+// An object scan needs one call for each page, one for each object that differs, and a few more: an
+// account check, and one before any object counts as missing.
+func TestObjectScan_calls_oneForEachPageAndDifference(t *testing.T) {
 	t.Parallel()
-	const objects, perPage, few = 730, 100, 4 // whether the key is good, whose it is, what time it is there, and which test clocks there are
+	// account check, clock, and the list of test clocks
+	const objects, perPage, few = 730, 100, 4
 	fake := stripefake.New(t, stripefake.Options{Seed: 11, Running: true, Start: time.Now().Add(-time.Hour)})
 	ids := make([]string, objects)
 	for i := range ids {
@@ -319,8 +349,8 @@ func TestCallsOfASweep(t *testing.T) {
 	r := startReconciling(t, fake)
 	sweep := func(what string, there, changed int64, want map[string]int64) {
 		t.Helper()
-		fake.Forget()
-		counts := r.done(t, reconcile.Order{What: reconcile.Objects, Type: "customer"}).Counts
+		fake.ResetRequests()
+		counts := r.done(t, reconcile.Params{Scope: reconcile.Objects, Type: "customer"}).Counts
 		for name, n := range want {
 			if counts[name] != n {
 				t.Errorf("%s: %d are %s, want %d: %v", what, counts[name], name, n, counts)
@@ -328,43 +358,49 @@ func TestCallsOfASweep(t *testing.T) {
 		}
 		pages := (there + perPage - 1) / perPage
 		if made := int64(len(fake.Requests())); made < pages+changed || made > pages+changed+few {
-			t.Errorf("%s: %d calls for %d pages and %d objects that differ: %v", what, made, pages, changed, fake.Counts())
+			t.Errorf("%s: %d calls for %d pages and %d objects that differ: %v", what, made, pages, changed,
+				fake.RequestsByRoute())
 		}
 	}
-	sweep("an empty mirror, filled by the pages", objects, 0, map[string]int64{reconcile.Missing: objects, reconcile.Mended: objects})
+	sweep("an empty mirror, filled by the pages", objects, 0, map[string]int64{reconcile.Missing: objects,
+		reconcile.Repaired: objects})
 	sweep("nothing has changed", objects, 0, map[string]int64{reconcile.Equal: objects})
 	for i := range 7 {
 		fake.Set("", ids[100*i], map[string]any{"name": fmt.Sprint("Ada ", i)})
 	}
-	fake.Do("", ids[5], "customer.deleted")
+	fake.ApplyEvent("", ids[5], "customer.deleted")
 	fake.Create("", "customer", nil)
 	fake.Advance(time.Minute)
-	changed := map[string]int64{reconcile.Equal: objects - 8, reconcile.Missing: 1, reconcile.Ghosts: 1, reconcile.Mended: 9}
-	sweep("a few have changed", objects, 8, changed) // the new one is told by its page
-	if n := r.db.Rows(t, `SELECT count(*)::text FROM objects WHERE object_type = 'customer' AND state ->> 'name' LIKE 'Ada _'`)[0]; n != "7" {
+	changed := map[string]int64{reconcile.Equal: objects - 8, reconcile.Missing: 1, reconcile.Orphans: 1,
+		reconcile.Repaired: 9}
+	sweep("a few have changed", objects, 8, changed) // the new one is complete in its page
+	if n := r.db.QueryStrings(t, `SELECT count(*)::text FROM objects WHERE object_type = 'customer'
+		AND state ->> 'name' LIKE 'Ada _'`)[0]; n != "7" {
 		t.Errorf("%s of 7 changed objects are in the mirror as they are", n)
 	}
 	r.become(t, fake)
 }
 
-// Links are rendered anew in each answer, with a token that holds the time: an object of which nothing else is other is equal, and nobody is told of a change.
-func TestLinksAreNoChange(t *testing.T) {
+// Links contain the current time and differ in each response. An object that differs only in them
+// is equal, and no change is published.
+func TestObjectScan_changingLinks_areEqual(t *testing.T) {
 	t.Parallel()
 	const objects = 5
 	fake := stripefake.New(t, stripefake.Options{Seed: 12, Running: true, Start: time.Now().Add(-time.Hour)})
 	for range objects {
 		fake.Create("", "charge", map[string]any{"status": "succeeded"})
-		fake.Do("", fake.Create("", "invoice", nil), "invoice.finalized")
+		fake.ApplyEvent("", fake.Create("", "invoice", nil), "invoice.finalized")
 	}
 	fake.Advance(time.Minute)
 	r := startReconciling(t, fake)
 	revisions := func() string {
-		return r.db.Rows(t, `SELECT jsonb_object_agg(object_id, revision)::text FROM objects WHERE object_type IN ('charge', 'invoice')`)[0]
+		return r.db.QueryStrings(t, `SELECT jsonb_object_agg(object_id, revision)::text FROM objects
+			WHERE object_type IN ('charge', 'invoice')`)[0]
 	}
 	var first string
 	for i, kept := range []string{reconcile.Missing, reconcile.Equal, reconcile.Equal} {
 		for _, objectType := range []string{"charge", "invoice"} {
-			run := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: objectType})
+			run := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType})
 			if c := run.Counts; c[kept] != objects {
 				t.Errorf("sweep %d of unchanged %ss: %v, want %d %s", i, objectType, c, objects, kept)
 			}
@@ -372,7 +408,7 @@ func TestLinksAreNoChange(t *testing.T) {
 		if now := revisions(); i == 0 {
 			first = now
 		} else if now != first {
-			t.Errorf("after sweep %d the revisions are %s, and were %s", i, now, first)
+			t.Errorf("after scan %d the revisions are %s, and were %s", i, now, first)
 		}
 		fake.Advance(time.Minute)
 	}

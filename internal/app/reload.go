@@ -22,30 +22,33 @@ import (
 )
 
 const (
-	// reloadEvery is how often the configuration's files are looked at.
-	reloadEvery = 2 * time.Second
-	// registerWithin bounds the numbering of new sources.
-	registerWithin = 10 * time.Second
+	// reloadInterval is the time between two checks of the configuration files.
+	reloadInterval = 2 * time.Second
+	// registerTimeout limits the registration of new sources.
+	registerTimeout = 10 * time.Second
 )
 
-// reloader gives a running process the sources and schedules of a changed configuration, and nothing else of it.
+// reloader applies the sources, schedules, rules and recipients of a changed configuration to a
+// running process. Other settings need a restart.
 type reloader struct {
 	*App
 	loader  *config.Loader
 	current *config.Config
 	results *prometheus.CounterVec
 	last    prometheus.Gauge
-	// again: the last reload failed for trouble that passes, and is tried at the next look.
-	again bool
+	// retryLater is true if the last reload failed with an error that may pass; the next check
+	// tries again.
+	retryLater bool
 }
 
-// addReload wires the reloading of sources, where the process has a configuration to read again. What it measures is there in any case.
-func (a *App) addReload(every time.Duration) error {
+// addReload adds the reload of sources if the process has a configuration to read again. It
+// registers the metrics in any case.
+func (a *App) addReload(interval time.Duration) error {
 	r := &reloader{App: a, loader: a.Loader, current: a.Config,
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_config_reloads_total",
-			Help: "Reloads of the sources: ok, or failed (the old sources go on)."}, []string{"result"}),
+			Help: "Reloads of the sources: ok, or failed (the old sources stay in use)."}, []string{"result"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_config_reload_last_success_timestamp_seconds",
-			Help: "When the sources in use were loaded, in Unix seconds."})}
+			Help: "When the current sources were loaded, Unix time."})}
 	for _, result := range []string{"ok", "failed"} {
 		r.results.WithLabelValues(result)
 	}
@@ -53,13 +56,13 @@ func (a *App) addReload(every time.Duration) error {
 	if err := errors.Join(a.metrics.Register(r.results), a.metrics.Register(r.last)); err != nil || a.Loader == nil {
 		return err
 	}
-	a.loop("reload", func(ctx context.Context) error { return r.run(ctx, every) })
+	a.loop("reload", func(ctx context.Context) error { return r.run(ctx, interval) })
 	return nil
 }
 
-// run reloads when it is told to and when a file has changed, until ctx ends.
-func (r *reloader) run(ctx context.Context, every time.Duration) error {
-	tick := time.NewTicker(every)
+// run reloads after a signal and after a file has changed, until ctx ends.
+func (r *reloader) run(ctx context.Context, interval time.Duration) error {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -68,72 +71,79 @@ func (r *reloader) run(ctx context.Context, every time.Duration) error {
 		case <-r.Hangup:
 			r.reload(ctx)
 		case <-tick.C:
-			if r.loader.Changed() || r.again {
+			if r.loader.Changed() || r.retryLater {
 				r.reload(ctx)
 			}
 		}
 	}
 }
 
-// reload tries once. Whatever is wrong, the old sources go on; it is said once, not at every further try.
+// reload tries once. After an error the old sources stay in use. It logs an error once, not at each
+// retry.
 func (r *reloader) reload(ctx context.Context) {
-	tried := r.again
-	r.again = false
+	wasRetry := r.retryLater
+	r.retryLater = false
 	cfg, err := r.loader.Load()
 	if err == nil {
-		err = r.use(ctx, cfg)
-		r.again = postgres.IsUnavailable(err)
+		err = r.apply(ctx, cfg)
+		r.retryLater = postgres.IsUnavailable(err)
 	}
 	if err == nil {
 		r.results.WithLabelValues("ok").Inc()
 		r.last.SetToCurrentTime()
 		return
 	}
-	if ctx.Err() != nil || r.again && tried {
+	if ctx.Err() != nil || r.retryLater && wasRetry {
 		return
 	}
-	r.Logger.Error("configuration not reloaded, the old sources go on; mend what is wrong, and it is read again", "error", err)
-	r.results.WithLabelValues("failed").Inc() // after it was said: who sees the count finds the reason
+	r.Logger.Error("cannot reload the configuration, the old sources stay in use; correct it, and it is read again",
+		"error", err)
+	// after the log line, so that the reason is available when the counter changes
+	r.results.WithLabelValues("failed").Inc()
 }
 
-var errNoSources = errors.New("the configuration names no source any more, so every delivery would be refused: to take none, stop the process")
+var errNoSources = errors.New("the configuration has no sources any more, so every delivery would be rejected: to " +
+	"stop receiving, stop the process")
 
-// use numbers the sources that are new and swaps them in: first where events are applied, so that what the gateway takes is known there.
-func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
+// apply registers new sources and replaces the sources. The processor comes first, so that it knows
+// every source that the gateway accepts.
+func (r *reloader) apply(ctx context.Context, cfg *config.Config) error {
 	if len(cfg.Sources) == 0 && len(r.current.Sources) > 0 {
 		return errNoSources
 	}
 	if err := CheckSchedules(cfg); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, registerWithin, fmt.Errorf("number the sources: %w: no answer within %s", events.ErrUnavailable, registerWithin))
+	ctx, cancel := context.WithTimeoutCause(ctx, registerTimeout,
+		fmt.Errorf("register the sources: %w: no response within %s", events.ErrUnavailable, registerTimeout))
 	defer cancel()
-	known, err := register(ctx, r.registrar, cfg)
+	known, err := register(ctx, r.sourcesPool, cfg)
 	if err != nil {
 		return err
 	}
-	if r.fetching != nil {
-		if err := r.proveAppend(ctx, r.current, cfg); err != nil {
+	if r.apiClients != nil {
+		if err := r.checkAppendAccess(ctx, r.current, cfg); err != nil {
 			return err
 		}
 	}
 	if r.processor != nil {
 		r.processor.Replace(processorSources(cfg, known))
 	}
-	if r.effects != nil && (!reflect.DeepEqual(r.current.Effects, cfg.Effects) || !reflect.DeepEqual(r.current.Destinations, cfg.Destinations)) {
+	if r.effects != nil && (!reflect.DeepEqual(r.current.Effects, cfg.Effects) ||
+		!reflect.DeepEqual(r.current.Destinations, cfg.Destinations)) {
 		r.replaceEffects(cfg)
 	}
 	if r.notify != nil {
 		r.notify.Replace(notify.Recipients(cfg))
 	}
 	if r.planner != nil {
-		r.planner.Replace(schedules(cfg))
+		r.planner.Replace(configuredSchedules(cfg))
 	}
-	if r.answers != nil {
-		r.answers.Replace(redactOnRequest(cfg))
+	if r.senderRequests != nil {
+		r.senderRequests.Replace(sourcesRedactedOnRequest(cfg))
 	}
-	if r.fetching != nil {
-		if err := r.replaceReadable(ctx, cfg, known); err != nil {
+	if r.apiClients != nil {
+		if err := r.replaceAPIClients(ctx, cfg, known); err != nil {
 			return err
 		}
 	}
@@ -143,21 +153,21 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	if names := r.loader.NeedRestart(cfg); len(names) > 0 {
 		r.Logger.Warn("changed settings that need a restart: " + strings.Join(names, ", "))
 	}
-	told := append([]any{"sources", len(cfg.Sources)}, differences(r.current, cfg)...)
-	if n := len(cfg.Planned()); n > 0 {
+	told := append([]any{"sources", len(cfg.Sources)}, changedSources(r.current, cfg)...)
+	if n := len(cfg.AllSchedules()); n > 0 {
 		told = append(told, "schedules", n)
 	}
 	r.Logger.Info("configuration reloaded", told...)
 	r.current = cfg
-	r.inUse.Store(cfg)
-	if r.reloaded != nil {
-		r.reloaded(cfg)
+	r.currentConfig.Store(cfg)
+	if r.onReload != nil {
+		r.onReload(cfg)
 	}
 	return nil
 }
 
-// differences are the names of the sources that were added, removed and changed, for the log.
-func differences(before, after *config.Config) []any {
+// changedSources returns the names of the added, removed and changed sources for the log.
+func changedSources(before, after *config.Config) []any {
 	var added, removed, changed []string
 	for name, src := range after.Sources {
 		switch old, ok := before.Sources[name]; {
@@ -185,7 +195,7 @@ func differences(before, after *config.Config) []any {
 	return out
 }
 
-func byName(cfg *config.Config) map[string]config.Endpoint {
+func endpointsByName(cfg *config.Config) map[string]config.Endpoint {
 	out := map[string]config.Endpoint{}
 	for _, e := range cfg.Endpoints() {
 		out[e.Source.Name] = e
@@ -193,7 +203,7 @@ func byName(cfg *config.Config) map[string]config.Endpoint {
 	return out
 }
 
-// register numbers the configured sources and returns all that are known.
+// register registers the configured sources and returns all registered ones.
 func register(ctx context.Context, pool *pgxpool.Pool, cfg *config.Config) (events.Sources, error) {
 	providers := map[string]string{}
 	for _, e := range cfg.Endpoints() {
@@ -202,24 +212,26 @@ func register(ctx context.Context, pool *pgxpool.Pool, cfg *config.Config) (even
 	return events.RegisterSources(ctx, pool, providers)
 }
 
-// gatewaySources are a configuration's sources as deliveries come to them.
+// gatewaySources returns the sources in the form that the gateway uses.
 func gatewaySources(cfg *config.Config, known events.Sources) map[string]ingest.Endpoint {
 	out := map[string]ingest.Endpoint{}
-	for name, e := range byName(cfg) {
-		out[name] = ingest.Endpoint{Number: known.Number[name], Config: e.Source, Provider: e.Provider, MaxBody: e.MaxBodyBytes, FinalReceipts: e.FinalReceipt,
+	for name, e := range endpointsByName(cfg) {
+		out[name] = ingest.Endpoint{Number: known.Number[name], Config: e.Source, Provider: e.Provider,
+			MaxBody: e.MaxBodyBytes, RequireCommit: e.RequireCommit,
 			AllowFrom: e.AllowFrom, Rate: ingest.Rate{PerSecond: e.RateLimit.PerSecond, Burst: e.RateLimit.Burst}}
 	}
 	return out
 }
 
-// processorSources are a configuration's sources as their events are applied.
+// processorSources returns the sources in the form that the processor uses.
 func processorSources(cfg *config.Config, known events.Sources) map[string]processor.Source {
 	out := map[string]processor.Source{}
-	for name, e := range byName(cfg) {
-		s := processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider, Looker: e.Looker()}
+	for name, e := range endpointsByName(cfg) {
+		s := processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider,
+			RefetchReader: e.Looker()}
 		if e.API != nil && e.Reader != nil {
 			read := &reconcile.Source{Config: e.Source, API: e.API, Reader: e.Reader}
-			s.Stragglers, s.Reads, s.Locates = e.API.Stragglers, read.Reads, read.Locates
+			s.LateEventGrace, s.ReadsByID, s.Locates = e.API.LateEventGrace, read.Reads, read.Locates
 		}
 		out[name] = s
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// reloading is a process whose configuration is a file of the test's.
+// reloading is a process with a configuration file of the test.
 type reloading struct {
 	*testBundle
 	file   string
@@ -38,7 +38,7 @@ type reloading struct {
 	reads  atomic.Int64
 }
 
-// lockedLog keeps what a process logs.
+// lockedLog records what a process logs.
 type lockedLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -56,7 +56,8 @@ func (l *lockedLog) String() string {
 	return l.text.String()
 }
 
-// newReloading is a process on a file of its own that is not started yet; its way to the database may be a proxy.
+// newReloading returns a process with its own file that is not started yet. Its connection to the
+// database may use a proxy.
 func newReloading(t *testing.T, way func(*testkit.DB) string) *reloading {
 	t.Helper()
 	r := &reloading{testBundle: &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t)},
@@ -65,16 +66,18 @@ func newReloading(t *testing.T, way func(*testkit.DB) string) *reloading {
 	if way != nil {
 		url = way(r.db)
 	}
-	r.head = fmt.Sprintf("database: {url: %q}\nnats: {url: %q}\ningest: {listen: '127.0.0.1:0'}\nadmin: {listen: '127.0.0.1:0'}\n",
+	r.head = fmt.Sprintf("database: {url: %q}\nnats: {url: %q}\ningest: {listen: '127.0.0.1:0'}\nadmin: {listen: "+
+		"'127.0.0.1:0'}\n",
 		url, r.nats.URL)
 	return r
 }
 
-// begin writes the file with the given sources and starts a process on it, whose log is kept.
+// begin writes the file with the given sources and starts a process with it, whose log is recorded.
 func (r *reloading) begin(t *testing.T, sources string, o app.Options) {
 	t.Helper()
 	r.write(t, sources)
-	o.Loader = config.NewLoader(r.file, config.ForGateway, func(*config.Config) error { r.reads.Add(1); return nil })
+	o.Loader = config.NewLoader(r.file, config.ForGateway,
+		func(*config.Config) error { r.reads.Add(1); return nil })
 	var err error
 	if r.cfg, err = o.Loader.Load(); err != nil {
 		t.Fatal(err)
@@ -83,12 +86,13 @@ func (r *reloading) begin(t *testing.T, sources string, o app.Options) {
 	r.app = r.start(t, o)
 }
 
-// startReloading starts gateway and processor on a file with the given sources. every is how often they look at it.
+// startReloading starts gateway and processor with a file with the given sources. every is the
+// interval of checks of the file.
 func startReloading(t *testing.T, sources string, every time.Duration) *reloading {
 	t.Helper()
 	r := newReloading(t, nil)
 	r.begin(t, sources, app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
-		tuning.ReloadEvery = every
+		tuning.ReloadInterval = every
 		impatient(tuning)
 	}})
 	return r
@@ -100,7 +104,7 @@ func (r *reloading) write(t *testing.T, sources string) {
 	replace(t, r.file, r.head+"sources:\n"+sources)
 }
 
-// replace writes a file in one step, so that nobody sees a part of it.
+// replace writes a file atomically.
 func replace(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".next", []byte(text), 0o600); err != nil {
@@ -111,10 +115,10 @@ func replace(t *testing.T, path, text string) {
 	}
 }
 
-// secretOf is the value of a secret by its name.
+// secretOf returns the value of a secret by its name.
 func secretOf(name string) string { return "whsec_secret_of_" + name }
 
-// source is a source of Stripe's in the file, with secrets of some names.
+// source is a Stripe source in the file, with the named secrets.
 func source(name string, secrets ...string) string {
 	var list []string
 	for _, s := range secrets {
@@ -123,7 +127,7 @@ func source(name string, secrets ...string) string {
 	return "  " + name + ": {provider: stripe, secrets: [" + strings.Join(list, ", ") + "]}\n"
 }
 
-// reloads is how often the process has reloaded with a result.
+// reloads returns how often the process has reloaded with a result.
 func (r *reloading) reloads(t *testing.T, result string) int {
 	t.Helper()
 	families := scrape(t, r.app)
@@ -139,7 +143,7 @@ func (r *reloading) reloads(t *testing.T, result string) int {
 	return 0
 }
 
-// reload asks for a reload and waits until it has ended with a result.
+// reload requests a reload and waits until it has ended with a result.
 func (r *reloading) reload(t *testing.T, result string) {
 	t.Helper()
 	before := r.reloads(t, result)
@@ -159,19 +163,20 @@ func (r *reloading) reloaded(t *testing.T, result string, n int) {
 
 var numbered atomic.Int64
 
-// delivery is a new one, signed with a secret.
+// delivery returns a new delivery, signed with a secret.
 func delivery(t *testing.T, secret string) *provider.Delivery {
 	t.Helper()
 	body := fmt.Sprintf(`{"id":"evt_reload_%d","object":"event","type":"customer.updated","created":%d,"data":{"object":{"id":"cus_1","object":"customer"}}}`,
 		numbered.Add(1), time.Now().Unix())
-	d, err := stripe.Stripe{}.Sign(&provider.Source{Secrets: []provider.Secret{{Name: secret, Value: []byte(secretOf(secret))}}}, provider.Sample{Body: []byte(body)}, time.Now())
+	d, err := stripe.Stripe{}.Sign(&provider.Source{Secrets: []provider.Secret{{Name: secret,
+		Value: []byte(secretOf(secret))}}}, provider.Sample{Body: []byte(body)}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
-// answers fails unless a delivery with the secret is answered so.
+// answers fails unless a delivery with the secret gets the status.
 func (r *reloading) answers(t *testing.T, source, secret string, want int) {
 	t.Helper()
 	if status, body := r.post(t, source, delivery(t, secret)); status != want {
@@ -179,14 +184,16 @@ func (r *reloading) answers(t *testing.T, source, secret string, want int) {
 	}
 }
 
-// rotation sends deliveries to a source whose secrets are rotated, each signed with one that is valid then.
+// rotation sends deliveries to a source whose secrets are rotated. Each is signed with a secret
+// that is valid at that time.
 type rotation struct {
 	*reloading
 	client *http.Client
 	group  sync.WaitGroup
 	done   atomic.Bool
 	sent   atomic.Int64
-	// mu is held while a secret is in use. Secrets round and round+1 are taken, or only one of them while that changes.
+	// mu is locked while a secret is in use. Secrets round and round+1 are valid, or only one of
+	// them while that changes.
 	mu    sync.RWMutex
 	round int64
 	only  int64
@@ -194,12 +201,15 @@ type rotation struct {
 
 func rotated(n int64) string { return fmt.Sprintf("secret%d", n) }
 
-// sources are the file's in a round: the rotating one, one that stays, and one that comes and goes.
+// sources are the sources of a round: the rotating one, an unchanged one, and one that is added and
+// removed.
 func (*rotation) sources(n int64) string {
-	return source("rotating", rotated(n), rotated(n+1)) + source("steady", "steady") + source(fmt.Sprintf("passing-%d", n), "passing")
+	return source("rotating", rotated(n), rotated(n+1)) + source("steady", "steady") +
+		source(fmt.Sprintf("passing-%d", n), "passing")
 }
 
-// set waits for deliveries under way and changes what others are signed with; only 0: with two secrets in turn.
+// set waits for open deliveries and changes the secret of the others; with only 0, two secrets
+// alternate.
 func (r *rotation) set(round, only int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,9 +238,9 @@ func (r *rotation) send(t *testing.T, source, secret string) {
 	}
 }
 
-// Ten thousand deliveries during twenty reloads that rotate secrets and add and remove other sources: not one is refused. In
-// short runs a fifth of them.
-func TestReloadsRefuseNobody(t *testing.T) {
+// Ten thousand deliveries during twenty reloads that rotate secrets and change other sources: none
+// is rejected. Short runs use a fifth of them.
+func TestReload_underLoad_rejectsNoDelivery(t *testing.T) {
 	t.Parallel()
 	const clients = 8
 	deliveries, reloads := int64(10_000), int64(20)
@@ -255,7 +265,7 @@ func TestReloadsRefuseNobody(t *testing.T) {
 			}
 			return nil
 		})
-		r.set(n, n+1) // what both files know
+		r.set(n, n+1) // both files have it
 		r.write(t, r.sources(n+1))
 		r.reload(t, "ok")
 		r.answers(t, fmt.Sprintf("passing-%d", n+1), "passing", 200)
@@ -264,11 +274,12 @@ func TestReloadsRefuseNobody(t *testing.T) {
 	}
 	end()
 	t.Logf("%d deliveries during %d reloads", r.sent.Load(), r.reloads(t, "ok"))
-	r.wantRows(t, int(r.sent.Load()), `events e JOIN sources s ON s.number = e.source WHERE s.name IN ('rotating', 'steady')`)
+	r.wantRows(t, int(r.sent.Load()), `events e JOIN sources s ON s.number = e.source
+		WHERE s.name IN ('rotating', 'steady')`)
 }
 
-// An old secret is taken until it is removed, a new one from when it is added.
-func TestSecretIsRotated(t *testing.T) {
+// An old secret is valid until it is removed, a new one from the moment it is added.
+func TestReload_rotatedSecret_acceptsBothUntilRemoved(t *testing.T) {
 	t.Parallel()
 	r := startReloading(t, source("a", "old"), time.Hour)
 	for _, step := range []struct {
@@ -281,29 +292,35 @@ func TestSecretIsRotated(t *testing.T) {
 		r.answers(t, "a", "new", step.new)
 	}
 	if n := strings.Count(r.log.String(), "sources=1 changed=a\n"); n != 2 {
-		t.Errorf("%d of two changes and one reload without any are told as changes:\n%s", n, r.log)
+		t.Errorf("%d of two changes and one reload without any are logged as changes:\n%s", n, r.log)
 	}
 }
 
-// A file that cannot be used changes nothing, and the log says what is wrong, where, and what to do.
-func TestBrokenFileKeepsTheOldSources(t *testing.T) {
+// An invalid file changes nothing, and the log says what is wrong, where, and what to do.
+func TestReload_invalidFile_keepsOldSources(t *testing.T) {
 	t.Parallel()
 	r := startReloading(t, source("a", "good"), time.Hour)
 	for name, c := range map[string]struct{ sources, want string }{
-		"no YAML":          {"  a: [", "postern.yaml:6"},
-		"unknown key":      {"  a: {provider: stripe, secrest: []}\n", `postern.yaml:6: sources.a.secrest: unknown field \"secrest\"; did you mean secrets?`},
-		"unknown provider": {"  a: {provider: nobody, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n", `postern.yaml:6: sources.a.provider: provider \"nobody\" is not known: name one of`},
-		"no secret file":   {"  a: {provider: stripe, secrets: [{name: n, file: /nowhere}]}\n", "postern.yaml:6: sources.a.secrets.0: secret \\\"n\\\": stat /nowhere"},
-		"demo secret":      {source("a", config.DemoStripeSecret), "allowed only in postern dev"},
-		"nothing":          {"", "names no source any more"},
-		"another provider": {"  a: {provider: shopify, account: s.myshopify.com, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n", "source a is stored as provider stripe, the configuration says shopify: name the new one differently"},
+		"no YAML": {"  a: [", "postern.yaml:6"},
+		"unknown key": {"  a: {provider: stripe, secrest: []}\n",
+			`postern.yaml:6: sources.a.secrest: unknown field \"secrest\"; did you mean secrets?`},
+		"unknown provider": {"  a: {provider: nobody, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n",
+			`postern.yaml:6: sources.a.provider: provider \"nobody\" does not exist: name one of`},
+		"no secret file": {"  a: {provider: stripe, secrets: [{name: n, file: /nowhere}]}\n",
+			"postern.yaml:6: sources.a.secrets.0: secret \\\"n\\\": stat /nowhere"},
+		"demo secret": {source("a", config.DemoStripeSecret), "allowed in postern dev only"},
+		"nothing":     {"", "has no sources any more"},
+		"another provider": {"  a: {provider: shopify, account: s.myshopify.com, secrets: [{name: n, value: " +
+			"whsec_secret_of_a_test}]}\n", "source a is stored as provider stripe, the configuration says shopify: " +
+			"use another name for the new source"},
 	} {
 		r.write(t, c.sources)
 		before := len(r.log.String())
 		r.reload(t, "failed")
 		said := r.log.String()[before:]
-		if !strings.Contains(said, c.want) || strings.Count(said, "level=ERROR") != 1 || !strings.Contains(said, "the old sources go on") {
-			t.Errorf("%s: want one error that says %q:\n%s", name, c.want, said)
+		if !strings.Contains(said, c.want) || strings.Count(said, "level=ERROR") != 1 ||
+			!strings.Contains(said, "the old sources stay in use") {
+			t.Errorf("%s: want one error with %q:\n%s", name, c.want, said)
 		}
 		r.answers(t, "a", "good", 200)
 	}
@@ -312,8 +329,9 @@ func TestBrokenFileKeepsTheOldSources(t *testing.T) {
 	r.answers(t, "a", "better", 200)
 }
 
-// The files are looked at from time to time, a secret's file too; what is not the sources' needs a restart, and is named.
-func TestChangedFilesAreReloaded(t *testing.T) {
+// The configuration and secret files are checked at an interval. Settings that need a restart are
+// named.
+func TestReload_changedFiles_areApplied(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
 	replace(t, secret, secretOf("first")+"\n")
@@ -339,8 +357,8 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 	}
 }
 
-// Events of a source that a reload brought are applied.
-func TestProcessorFollowsTheSources(t *testing.T) {
+// Events of a source that a reload added are applied.
+func TestReload_newSource_isApplied(t *testing.T) {
 	t.Parallel()
 	r := startReloading(t, source("a", "s"), time.Hour)
 	r.write(t, source("a", "s")+source("b", "s"))
@@ -350,20 +368,21 @@ func TestProcessorFollowsTheSources(t *testing.T) {
 	}
 }
 
-// A database that is away keeps a reload waiting, not failing for good.
-func TestReloadWaitsForTheDatabase(t *testing.T) {
+// A reload waits for an unavailable database and does not fail permanently.
+func TestReload_databaseUnavailable_retries(t *testing.T) {
 	t.Parallel()
 	var proxy *testkit.FaultProxy
 	r := newReloading(t, func(db *testkit.DB) string {
 		proxy = testkit.Proxy(t, db.URL)
 		return proxy.URL
 	})
-	r.begin(t, source("a", "s"), app.Options{Gateway: true, Tune: func(tuning *app.Tuning) { tuning.ReloadEvery = 5 * time.Millisecond }})
+	r.begin(t, source("a", "s"),
+		app.Options{Gateway: true, Tune: func(tuning *app.Tuning) { tuning.ReloadInterval = 5 * time.Millisecond }})
 	proxy.Cut()
 	r.write(t, source("a", "s")+source("b", "s"))
 	r.reloaded(t, "failed", 1)
 	failed := r.reads.Load()
-	testkit.Eventually(t, time.Minute, func() error { // each read but the last ends in a try
+	testkit.Eventually(t, time.Minute, func() error { // each read except the last ends in an attempt
 		if n := r.reads.Load() - failed; n < 4 {
 			return fmt.Errorf("%d further tries; log:\n%s", n, r.log)
 		}
@@ -371,7 +390,7 @@ func TestReloadWaitsForTheDatabase(t *testing.T) {
 	})
 	proxy.Restore()
 	r.reloaded(t, "ok", 1)
-	testkit.Eventually(t, time.Minute, func() error { // the store is believed to be away for a moment
+	testkit.Eventually(t, time.Minute, func() error { // the store counts as unavailable for a moment
 		if status, body := r.post(t, "b", delivery(t, "s")); status != 200 {
 			return fmt.Errorf("status %d: %s", status, body)
 		}
@@ -388,15 +407,16 @@ func (r *reloading) applied(t *testing.T) {
 	r.waitRows(t, 0, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
 }
 
-// A processor starts without a section api and opens no connection for one. The first section that a reload brings is
-// used at once: by reconciliations, by looks, and by the metrics.
+// A processor without a section api opens no connection for it. The first section that a reload
+// adds is used immediately by reconciliations, refetches and metrics.
 func TestReload_firstSourceWithAPI_isReconciledWithoutARestart(t *testing.T) {
 	t.Parallel()
 	fake := stripefake.New(t, stripefake.Options{Seed: 21, Running: true, Start: time.Now().Add(-time.Minute)})
 	r := startReading(t, shop)
 	r.wantRows(t, 0, `pg_stat_activity WHERE datname = current_database() AND application_name = 'postern_reconcile'`)
-	order := reconcile.Order{Source: 1, What: reconcile.Events}
-	if err := reconcile.CheckReadable(t.Context(), r.db.Role(t, "operator"), &order); !errors.Is(err, events.ErrInvalid) {
+	order := reconcile.Params{Source: 1, Scope: reconcile.Events}
+	if err := reconcile.CheckReadable(t.Context(), r.db.Role(t, "operator"), &order); !errors.Is(err,
+		events.ErrInvalid) {
 		t.Errorf("without a section api: %v", err)
 	}
 	r.write(t, shop+shopAPI(fake, stripefake.Key))
@@ -405,12 +425,12 @@ func TestReload_firstSourceWithAPI_isReconciledWithoutARestart(t *testing.T) {
 		t.Errorf("with a section api: %v", err)
 	}
 	if log := r.log.String(); strings.Contains(log, "restart") {
-		t.Errorf("the log asks for a restart:\n%s", log)
+		t.Errorf("the log requests a restart:\n%s", log)
 	}
-	fake.Live(20)
-	fake.Deliver(func(*provider.Delivery) bool { return true }) // and none arrives
+	fake.RunSteps(20)
+	fake.Deliver(func(*provider.Delivery) bool { return true }) // and no webhook arrives
 	fake.Advance(time.Since(fake.Now()) + time.Minute)
-	if run := r.done(t, reconcile.Order{What: reconcile.Events}); run.Counts[reconcile.Missing] == 0 {
+	if run := r.done(t, reconcile.Params{Scope: reconcile.Events}); run.Counts[reconcile.Missing] == 0 {
 		t.Errorf("nothing was missing: %v", run.Counts)
 	}
 	r.become(t, fake)
@@ -420,8 +440,8 @@ func TestReload_firstSourceWithAPI_isReconciledWithoutARestart(t *testing.T) {
 	r.waitRows(t, 0, `hints`)
 }
 
-// A processor whose login may not append runs while no source has a section api. A reload that brings one fails, says
-// which right is missing, and leaves the sources as they were.
+// A processor whose login may not append works while no source has a section api. A reload that
+// adds one fails, names the missing right, and keeps the old sources.
 func TestReload_firstSourceWithAPIAndALoginThatMayNotAppend_fails(t *testing.T) {
 	t.Parallel()
 	r := startReloading(t, shop, time.Hour)
@@ -444,7 +464,8 @@ func TestReload_firstSourceWithAPIAndALoginThatMayNotAppend_fails(t *testing.T) 
 	r.begin(t, shop, app.Options{Processor: true, AdminListen: "127.0.0.1:0"})
 	r.write(t, shop+"    api: {base_url: 'http://127.0.0.1:1', key: {value: sk_test_first}}\n")
 	r.reload(t, "failed")
-	for _, want := range []string{"what is fetched from there is appended to the log", "GRANT postern_gateway TO", "the old sources go on"} {
+	for _, want := range []string{"which requires that this process can append to the log", "GRANT postern_gateway TO",
+		"the old sources stay in use"} {
 		if log := r.log.String(); !strings.Contains(log, want) {
 			t.Errorf("the log does not say %q:\n%s", want, log)
 		}

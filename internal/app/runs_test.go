@@ -19,14 +19,15 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
-// ahead puts the database's clock forward.
+// ahead sets the database's clock forward.
 func (b *testBundle) ahead(t *testing.T, by string) {
 	t.Helper()
-	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+by+`'''`)
+	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT clock_timestamp() + interval ''`+by+`'''`)
 }
 
-// scheduled waits until a schedule stands so.
-func (b *testBundle) scheduled(t *testing.T, name string, so func(*runs.Scheduled) bool) (s *runs.Scheduled) {
+// scheduled waits until a schedule has a state.
+func (b *testBundle) scheduled(t *testing.T, name string, so func(*runs.ScheduleState) bool) (s *runs.ScheduleState) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() (err error) {
 		if s, err = runs.ShowSchedule(t.Context(), b.db.Pool, name); err == nil && !so(s) {
@@ -37,7 +38,7 @@ func (b *testBundle) scheduled(t *testing.T, name string, so func(*runs.Schedule
 	return s
 }
 
-// ends are what the feed of runs has, by subject and run.
+// ends returns the messages in the feed of runs, by subject and run.
 func (b *testBundle) ends(t *testing.T, want int) (ends map[string]map[string]any) {
 	t.Helper()
 	nc, err := nats.Connect(b.nats.URL)
@@ -78,29 +79,31 @@ const oftenAndBad = `schedules:
   often: {job: replay, cron: '0 * * * *', time_zone: Europe/Berlin, parameters: {source: a, rate: 50}}
 `
 
-// What the configuration plans is planned, carried out and told of, also where JetStream was away at the end of a run, and follows a reload.
-func TestSchedulesOfTheConfiguration(t *testing.T) {
+// Configured schedules are planned, executed and published, also if JetStream was unavailable at
+// the end of a run, and follow a reload.
+func TestSchedules_configured_runAndPublishEnds(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, nil)
 	r.head += oftenAndBad
 	r.begin(t, source("a", "s"), app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
-		tuning.Runs.Poll, tuning.Runs.Again = 20*time.Millisecond, 100*time.Millisecond
+		tuning.Runs.PollInterval, tuning.Runs.PublishRetryInterval = 20*time.Millisecond, 100*time.Millisecond
 	}})
 	r.mustPost(t, "a", delivery(t, "s"))
-	s := r.scheduled(t, "often", func(s *runs.Scheduled) bool { return s.Planned })
-	if s.Last != 0 || s.Next.IsZero() || s.TimeZone != "Europe/Berlin" || s.Parameters["rate"] != "50" {
+	s := r.scheduled(t, "often", func(s *runs.ScheduleState) bool { return s.Planned })
+	if s.LastRun != 0 || s.Next.IsZero() || s.TimeZone != "Europe/Berlin" || s.Parameters["rate"] != "50" {
 		t.Errorf("%+v", s)
 	}
-	done := func(run int64) func(*runs.Scheduled) bool {
-		return func(s *runs.Scheduled) bool {
-			return s.Last == run && s.LastStatus == runs.Done && !s.SucceededAt.IsZero()
+	done := func(run int64) func(*runs.ScheduleState) bool {
+		return func(s *runs.ScheduleState) bool {
+			return s.LastRun == run && s.LastStatus == runs.Done && !s.SucceededAt.IsZero()
 		}
 	}
 	r.ahead(t, "1 h")
 	r.scheduled(t, "often", done(1))
 	end := r.ends(t, 1)["postern.runs.replay.done 1"]
 	counts, _ := end["counts"].(map[string]any)
-	if end["schema"] != 1.0 || end["schedule"] != "often" || end["planned_at"] == nil || end["held_by"] != nil || counts["processed"] != 1.0 {
+	if end["schema"] != 1.0 || end["schedule"] != "often" || end["planned_at"] == nil || end["held_by"] != nil ||
+		counts["processed"] != 1.0 {
 		t.Errorf("told %v", end)
 	}
 	r.nats.Stop(t)
@@ -121,47 +124,48 @@ func TestSchedulesOfTheConfiguration(t *testing.T) {
 	r.head = strings.Replace(r.head, "'0 * * * *'", "'0 4 1 1 *'", 1)
 	r.write(t, source("a", "s"))
 	r.reload(t, "ok")
-	r.scheduled(t, "often", func(s *runs.Scheduled) bool { return s.Cron == "0 4 1 1 *" && s.Next.YearDay() == 1 })
+	r.scheduled(t, "often", func(s *runs.ScheduleState) bool { return s.Cron == "0 4 1 1 *" && s.Next.YearDay() == 1 })
 	r.head = strings.Replace(r.head, "job: replay", "job: repaly", 1)
 	r.write(t, source("a", "s"))
 	r.reload(t, "failed")
-	testkit.Eventually(t, time.Minute, func() error { // the count comes before the line
-		if want := `postern.yaml:6: schedules.often.job: job \"repaly\" cannot be asked for by a schedule: write one of reconcile, replay, retention, retry`; !strings.Contains(r.log.String(), want) {
+	testkit.Eventually(t, time.Minute, func() error { // the counter changes before the log line
+		if want := `postern.yaml:6: schedules.often.job: job \"repaly\" cannot be scheduled: use one of reconcile, replay, retention, retry`; !strings.Contains(r.log.String(), want) {
 			return fmt.Errorf("want %s in\n%s", want, r.log)
 		}
 		return nil
 	})
 }
 
-// What a job cannot do is said before anything runs, with its line.
-func TestSchedulesAreChecked(t *testing.T) {
+// Invalid schedules are reported with their line before anything runs.
+func TestCheckSchedules_invalidSchedules_areReported(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"{job: sweep, cron: '@daily'}":                                                                 `line 3: schedules.x.job: job "sweep" cannot be asked for by a schedule: write one of reconcile, replay, retention, retry`,
-		"{job: replay, cron: '@daily', parameters: {sorce: a}}":                                        `line 3: schedules.x.parameters: invalid: no parameter "sorce"`,
+		"{job: sweep, cron: '@daily'}":                                                                 `line 3: schedules.x.job: job "sweep" cannot be scheduled: use one of reconcile, replay, retention, retry`,
+		"{job: replay, cron: '@daily', parameters: {sorce: a}}":                                        `line 3: schedules.x.parameters: invalid: parameter "sorce" does not exist`,
 		"{job: replay, cron: '@daily', parameters: {rate: fast}}":                                      `schedules.x.parameters: invalid: rate "fast"`,
 		"{job: replay, cron: '@daily', parameters: {since: soon}}":                                     `schedules.x.parameters: invalid: since "soon"`,
-		"{job: replay, cron: '@daily', parameters: {once_key: k}}":                                     `once_key means nothing in a schedule`,
+		"{job: replay, cron: '@daily', parameters: {once_key: k}}":                                     `once_key has no effect in a schedule`,
 		"{job: replay, cron: '@daily', parameters: {source: nobody}}":                                  `line 3: schedules.x.parameters.source: source "nobody" is not configured`,
-		"{job: replay, cron: '@daily', parameters: {publish: perhaps}}":                                `publish: want true or false`,
+		"{job: replay, cron: '@daily', parameters: {publish: perhaps}}":                                `publish: give true or false`,
 		"{job: retention, cron: '@daily'}":                                                             `no age is set`,
 		"{job: retention, cron: '@daily', parameters: {keys: 5}}":                                      `keep keys at least as long as events`,
-		"{job: retention, cron: '@daily', parameters: {bodies: soon}}":                                 `bodies "soon" is no number`,
-		"{job: retention, cron: '@daily', parameters: {bodies: 99999}}":                                `at most 36500 days`,
+		"{job: retention, cron: '@daily', parameters: {bodies: soon}}":                                 `bodies "soon" is not a number`,
+		"{job: retention, cron: '@daily', parameters: {bodies: 99999}}":                                `the maximum is 36500 days`,
 		"{job: retry, cron: '@daily', parameters: {status: dead, since: 2d}}":                          "",
-		"{job: retry, cron: '@daily', parameters: {status: applied}}":                                  `status "applied" is not known`,
-		"{job: retention, cron: '@daily', parameters: {bodies: 30, export: archive}}":                  `export "archive": name the whole path of a folder`,
+		"{job: retry, cron: '@daily', parameters: {status: applied}}":                                  `status "applied" does not exist`,
+		"{job: retention, cron: '@daily', parameters: {bodies: 30, export: archive}}":                  `export "archive": give an absolute path`,
 		"{job: retention, cron: '@daily', parameters: {runs: 30, export: /archive}}":                   `no day of the log is dropped: give bodies`,
 		"{job: retention, cron: '@daily', parameters: {bodies: 30, export: /archive}}":                 "",
 		"{job: reconcile, cron: '*/15 * * * *', parameters: {account: acct_1}}":                        `name the source to reconcile`,
 		"{job: reconcile, cron: '*/15 * * * *', parameters: {source: nobody}}":                         `source "nobody" is not configured`,
 		"{job: reconcile, cron: '@daily', parameters: {source: x, object_id: cus_1}}":                  `name its type too`,
-		"{job: reconcile, cron: '@daily', parameters: {source: x, account: a, all_accounts: true}}":    `give the one or the other`,
+		"{job: reconcile, cron: '@daily', parameters: {source: x, account: a, all_accounts: true}}":    `give one of them`,
 		"{job: retention, cron: '@daily', parameters: {bodies: 30}}":                                   "",
 		"{job: replay, cron: '@daily', parameters: {object_type: a, object_id: b}}":                    "",
 		"{job: replay, cron: '@daily', parameters: {mode: force, publish: true, rate: 5, since: 25h}}": "",
 	} {
-		cfg, err := config.Parse([]byte("database: {url: postgres://x}\nschedules:\n  x: "+text+"\n"), func(string) string { return "" })
+		cfg, err := config.Parse([]byte("database: {url: postgres://x}\nschedules:\n  x: "+text+"\n"),
+			func(string) string { return "" })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,32 +177,37 @@ func TestSchedulesAreChecked(t *testing.T) {
 	cfg := config.Default()
 	cfg.Schedules = map[string]*config.Schedule{"x": {Job: "sweep"}}
 	var p *config.Problem
-	if _, err := app.New(t.Context(), app.Options{Config: cfg, Processor: true}); !errors.As(err, &p) || p.Path != "schedules.x.job" {
+	if _, err := app.New(t.Context(), app.Options{Config: cfg, Processor: true}); !errors.As(err, &p) ||
+		p.Path != "schedules.x.job" {
 		t.Errorf("the app starts: %v", err)
 	}
 }
 
-// What a shop asks to be forgotten is redacted where its source is set so, and nowhere else, in the feeds too; also what it asked for before a reload set it.
-func TestRedactOnRequest(t *testing.T) {
+// A shop's erasure requests are executed automatically for sources that are configured so, also in
+// the feeds, and for no others. Requests from before the reload that enables it are included.
+func TestRedactOnRequest_configuredSource_redactsAutomatically(t *testing.T) {
 	t.Parallel()
-	const shop = "  shop:\n    provider: shopify\n    account: postern-demo.myshopify.com\n    secrets: [{name: s, value: whsec_secret_of_a_test}]\n"
+	const shop = "  shop:\n    provider: shopify\n    account: postern-demo.myshopify.com\n    secrets: [{name: s, " +
+		"value: whsec_secret_of_a_test}]\n"
 	r := newReloading(t, nil)
 	r.begin(t, shop, app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
-		tuning.AnswersEvery, tuning.Runs.Poll = 20*time.Millisecond, 20*time.Millisecond
-		tuning.Processor.AuditEvery, tuning.Processor.AuditAge = 50*time.Millisecond, 10*time.Millisecond
+		tuning.SenderRequestsInterval, tuning.Runs.PollInterval = 20*time.Millisecond, 20*time.Millisecond
+		tuning.Processor.RepublishInterval, tuning.Processor.RepublishMinAge = 50*time.Millisecond, 10*time.Millisecond
 	}})
 	request := r.mustPost(t, "shop", r.sign(t, "shop", "customers/redact", 1, time.Now()))
 	r.outcome(t, request.ID)
 	r.soon(t, `SELECT EXISTS (SELECT FROM checkpoints WHERE job = 'auditor' AND cursor >= $1::bigint)`, request.ID)
-	r.soon(t, `SELECT NOT EXISTS (SELECT FROM runs) AND EXISTS (SELECT FROM events WHERE id = $1::bigint AND body IS NOT NULL)`, request.ID)
+	r.soon(t, `SELECT NOT EXISTS (SELECT FROM runs) AND EXISTS (SELECT FROM events WHERE id = $1::bigint
+		AND body IS NOT NULL)`, request.ID)
 	r.write(t, shop+"    redact_on_request: true\n")
 	r.hangup <- struct{}{}
 	r.soon(t, `SELECT body IS NULL FROM events WHERE id = $1::bigint`, request.ID)
-	// Its message, and copies where the auditor was quicker than the outcome.
-	r.soon(t, `SELECT EXISTS (SELECT FROM runs WHERE status = 'done' AND asked->>'requested_by' = $1 AND (counts->>'messages')::int >= 1)`, request.ID)
+	// Its message, and copies if the republisher was faster than the outcome.
+	r.soon(t, `SELECT EXISTS (SELECT FROM runs WHERE status = 'done' AND asked->>'requested_by' = $1
+		AND (counts->>'messages')::int >= 1)`, request.ID)
 }
 
-// soon waits until a question is answered with yes.
+// soon waits until a query returns true.
 func (b *testBundle) soon(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
@@ -225,12 +234,13 @@ effects:
 `, url, version)
 }
 
-// A rule on a schedule is asked about what there is, at a time that has come.
-func TestARuleOnASchedule(t *testing.T) {
+// A rule on a schedule is evaluated on the objects at its planned time.
+func TestEffects_ruleOnSchedule_plansEffect(t *testing.T) {
 	t.Parallel()
 	r := startReloading(t, source("a", "one"), time.Hour)
 	other := sink.New(t)
-	if id := r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", 1, time.Now().Add(-time.Minute))).ID; r.outcome(t, id) != "applied" {
+	if id := r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", 1, time.Now().Add(-time.Minute))).ID; r.outcome(t,
+		id) != "applied" {
 		t.Fatal("not applied")
 	}
 	rule := strings.Replace(paidRule(other.URL, 1), `when: new.status == "paid"`, `schedule: {cron: "0 0 * * *"}`, 1)
@@ -241,19 +251,20 @@ func TestARuleOnASchedule(t *testing.T) {
 	r.followed(t, 1)
 }
 
-// followed waits until so many effects are done, and for no other.
+// followed waits until the given number of effects is done, and no others exist.
 func (r *reloading) followed(t *testing.T, want int) {
 	t.Helper()
 	r.waitRows(t, want, `effects WHERE state = 'done'`)
 	r.wantRows(t, want, `effects`)
 }
 
-// A change is followed by its effect, once: not again for a duplicate, nor for another change, of which the log has a word; and again on purpose, under another version of the rule that was read while all runs.
-func TestAChangeIsFollowedByItsEffect(t *testing.T) {
+// A change causes its effect once: not again for a duplicate or for an unrelated change. A new
+// version of the rule, loaded at runtime, repeats it intentionally.
+func TestEffects_change_executesEffectOnce(t *testing.T) {
 	t.Parallel()
 	var r *reloading
 	begun := time.Now().Add(-time.Minute)
-	paid := func(n int) receipt { // a second apart, so that their order is certain
+	paid := func(n int) receipt { // a second apart, so that their order is known
 		return r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", n, begun.Add(time.Duration(n)*time.Second)))
 	}
 	r = startReloading(t, source("a", "one"), time.Hour)
@@ -269,17 +280,20 @@ func TestAChangeIsFollowedByItsEffect(t *testing.T) {
 	}
 	r.followed(t, 1)
 	calls := other.Calls()
-	if len(calls) != 1 || calls[0].Header.Get("Authorization") != "Bearer key-of-mail" || !strings.HasPrefix(calls[0].Key, "postern-") || !strings.HasPrefix(fmt.Sprint(calls[0].JSON(t)["invoice"]), "in_") {
+	if len(calls) != 1 || calls[0].Header.Get("Authorization") != "Bearer key-of-mail" ||
+		!strings.HasPrefix(calls[0].Key, "postern-") || !strings.HasPrefix(fmt.Sprint(calls[0].JSON(t)["invoice"]),
+		"in_") {
 		t.Errorf("%+v", calls)
 	}
 	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+paidRule(other.URL, 2))
 	r.reload(t, "ok")
-	for n := range 2 { // the second changes what has its receipt
+	for n := range 2 { // the second change is one that has its receipt
 		r.outcome(t, paid(3+n).ID)
 	}
 	r.followed(t, 2)
 	testkit.Eventually(t, time.Minute, func() error {
-		if said := r.log.String(); !strings.Contains(said, " effects=1\n") || !strings.Contains(said, " effects_known=1\n") {
+		if said := r.log.String(); !strings.Contains(said, " effects=1\n") ||
+			!strings.Contains(said, " effects_known=1\n") {
 			return fmt.Errorf("no word of an effect that was planned, or of one that was known:\n%s", said)
 		}
 		return nil
@@ -287,19 +301,22 @@ func TestAChangeIsFollowedByItsEffect(t *testing.T) {
 	r.wantRows(t, 0, `effect_steps WHERE request::text LIKE '%key-of-mail%'`)
 }
 
-// A processor tells what waits for a person, to whom the configuration says by now.
-func TestAnEffectThatWaitsIsTold(t *testing.T) {
+// A processor sends alerts about effects that need review, to the currently configured recipients.
+func TestNotify_effectInReview_sendsAlert(t *testing.T) {
 	t.Parallel()
 	r := startReloading(t, source("a", "one"), time.Hour)
 	other := sink.New(t)
 	rule := strings.Replace(paidRule(other.URL, 1), "    rule_version", "    approval: required\n    rule_version", 1)
-	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+rule+"notify:\n  oncall: {to: mail, path: /alerts, after: 1s}\n")
+	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+rule+
+		"notify:\n  oncall: {to: mail, path: /alerts, after: 1s}\n")
 	r.reload(t, "ok")
-	if id := r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", 1, time.Now().Add(-time.Minute))).ID; r.outcome(t, id) != "applied" {
+	if id := r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", 1, time.Now().Add(-time.Minute))).ID; r.outcome(t,
+		id) != "applied" {
 		t.Fatal("not applied")
 	}
 	testkit.Eventually(t, time.Minute, func() error {
-		if calls := other.Calls(); len(calls) != 1 || calls[0].Path != "/alerts" || !strings.Contains(calls[0].Body, `"about":"waiting_effects","state":"began","count":1`) {
+		if calls := other.Calls(); len(calls) != 1 || calls[0].Path != "/alerts" ||
+			!strings.Contains(calls[0].Body, `"about":"waiting_effects","state":"began","count":1`) {
 			return fmt.Errorf("told: %+v", calls)
 		}
 		return nil

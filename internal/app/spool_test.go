@@ -32,8 +32,9 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// A gateway with a spool starts while PostgreSQL is away, acknowledges, is ready, and brings what it kept to the log once PostgreSQL is there.
-func TestGatewayStartsWithoutPostgreSQL(t *testing.T) {
+// A gateway with a spool starts while PostgreSQL is unavailable, acknowledges deliveries, is ready,
+// and appends its spool once PostgreSQL is available.
+func TestGateway_startsWithoutPostgreSQL_usesSpool(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	proxy := testkit.Proxy(t, b.db.URL)
@@ -41,22 +42,24 @@ func TestGatewayStartsWithoutPostgreSQL(t *testing.T) {
 	proxy.Cut()
 	b.app = b.start(t, app.Options{Gateway: true})
 	for n := range 3 {
-		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n+1, time.Now())); status != 200 || !strings.Contains(string(body), `"spooled":true`) {
+		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n+1,
+			time.Now())); status != 200 || !strings.Contains(string(body), `"spooled":true`) {
 			t.Errorf("%d %s", status, body)
 		}
 	}
 	proxy.Restore()
 	b.waitRows(t, 3, `events`)
 	testkit.Eventually(t, time.Minute, func() error {
-		if _, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", 9, time.Now())); !strings.Contains(string(body), `"id"`) {
+		if _, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", 9, time.Now())); !strings.Contains(
+			string(body), `"id"`) {
 			return fmt.Errorf("%s", body)
 		}
 		return nil
 	})
 }
 
-// PostgreSQL may as well go away while such a gateway starts.
-func TestGatewayStartsWhilePostgreSQLGoes(t *testing.T) {
+// PostgreSQL may also become unavailable while such a gateway starts.
+func TestGateway_postgreSQLFailsDuringStart_usesSpool(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	proxy := testkit.Proxy(t, b.db.URL)
@@ -66,22 +69,24 @@ func TestGatewayStartsWhilePostgreSQLGoes(t *testing.T) {
 	}
 	cut := make(chan struct{})
 	var once sync.Once
-	go func() { // whoever looks for JetStream has seen PostgreSQL already
+	go func() { // the connection to JetStream is opened after the one to PostgreSQL
 		for {
 			conn, err := knocked.Accept()
 			if err != nil {
 				return
 			}
 			once.Do(func() { proxy.Cut(); close(cut) })
-			_ = conn.Close() // nobody speaks here
+			_ = conn.Close() // this port does not respond
 		}
 	}()
 	defer knocked.Close()
-	b.cfg.Database.URL, b.cfg.NATS.URL, b.cfg.Ingest.Spool.Dir = config.URL(proxy.URL), config.URL("nats://"+knocked.Addr().String()), t.TempDir()
+	b.cfg.Database.URL, b.cfg.NATS.URL, b.cfg.Ingest.Spool.Dir = config.URL(proxy.URL),
+		config.URL("nats://"+knocked.Addr().String()), t.TempDir()
 	b.app = b.start(t, app.Options{Gateway: true})
 	<-cut
 	testkit.Eventually(t, time.Minute, func() error {
-		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", 1, time.Now())); status != 200 || !strings.Contains(string(body), `"spooled":true`) {
+		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", 1, time.Now())); status != 200 ||
+			!strings.Contains(string(body), `"spooled":true`) {
 			return fmt.Errorf("%d %s", status, body)
 		}
 		return nil
@@ -90,20 +95,21 @@ func TestGatewayStartsWhilePostgreSQLGoes(t *testing.T) {
 	b.waitRows(t, 1, `events`)
 }
 
-// Without a spool a gateway does not start where it cannot keep anything.
-func TestGatewayWithoutASpoolNeedsPostgreSQL(t *testing.T) {
+// A gateway without a spool does not start if it can store nothing.
+func TestGateway_noSpoolAndNoPostgreSQL_doesNotStart(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	proxy := testkit.Proxy(t, b.db.URL)
 	b.cfg.Database.URL = config.URL(proxy.URL)
 	proxy.Cut()
-	if _, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Gateway: true}); err == nil {
+	if _, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler),
+		Gateway: true}); err == nil {
 		t.Error("it started")
 	}
 }
 
-// A promise that was given up is told at each start, in the log and among the metrics.
-func TestUnsafeSettingsAreTold(t *testing.T) {
+// Settings that reduce guarantees are reported at each start, in the log and in the metrics.
+func TestGateway_unsafeSettings_areLoggedAndMeasured(t *testing.T) {
 	t.Parallel()
 	for name, unsafe := range map[string]bool{"off": false, "on": true} {
 		t.Run(name, func(t *testing.T) {
@@ -114,29 +120,31 @@ func TestUnsafeSettingsAreTold(t *testing.T) {
 			a := b.launch(t, app.Options{Gateway: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			on := gauge(t, a, "postern_unsafe_settings")
 			stop(t, a)
-			want := 2.0 // the tests' server is lax itself
+			want := 2.0 // the tests' server itself has unsafe settings
 			if unsafe {
 				want++
 			}
 			if said := strings.Contains(log.String(), "ingest.spool.unsafe_dir is on"); said != unsafe || on != want {
-				t.Errorf("counted %v, want %v, said %t:\n%s", on, want, said, log.String())
+				t.Errorf("counted %v, want %v, logged %t:\n%s", on, want, said, log.String())
 			}
 			for _, name := range []string{"fsync", "full_page_writes"} {
 				if said := strings.Count(log.String(), "postgresql runs with "+name+" off"); said != 1 {
-					t.Errorf("said %d times that %s is off", said, name)
+					t.Errorf("logged %d times that %s is off", said, name)
 				}
 			}
 		})
 	}
 }
 
-// An instance keeps a spool in its folder, unless a start of the machine would empty it and nobody said that this may be.
-func TestLocalKeepsASpoolWhereItLasts(t *testing.T) {
+// An instance uses a spool in its folder, unless the folder is lost with a restart of the machine
+// and the configuration does not allow that.
+func TestLocal_spool_onlyInDurableFolder(t *testing.T) {
 	t.Parallel()
 	for name, unsafe := range map[string]bool{"off": false, "on": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}")
+			o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: "+
+				"whsec_secret_of_a_test}]}}")
 			o.Config.Ingest.Spool.UnsafeDir = unsafe
 			dir, err := os.MkdirTemp("/tmp", "postern")
 			if err != nil {
@@ -150,14 +158,15 @@ func TestLocalKeepsASpoolWhereItLasts(t *testing.T) {
 			o.Dir = dir
 			run(t, o)
 			if _, err := os.Stat(filepath.Join(dir, "spool")); (err == nil) != unsafe {
-				t.Errorf("looked for the spool: %v", err)
+				t.Errorf("check the spool: %v", err)
 			}
 		})
 	}
 }
 
-// An earlier process set files of the spool apart: the gauges count them until they are removed.
-func TestMetrics_spoolFilesSetApart_areCountedUntilRemoved(t *testing.T) {
+// An earlier process has quarantined files of the spool: the gauges count them until they are
+// removed.
+func TestMetrics_quarantinedSpoolFiles_areCountedUntilRemoved(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	b.cfg.Ingest.Spool.Dir = t.TempDir()
@@ -191,8 +200,9 @@ func TestMetrics_spoolFilesSetApart_areCountedUntilRemoved(t *testing.T) {
 	})
 }
 
-// An instance of gateway and processor that starts while PostgreSQL is away takes deliveries, and applies them once PostgreSQL is there, which it brings to its schema before.
-func TestServeStartsWithoutPostgreSQL(t *testing.T) {
+// An instance of gateway and processor that starts while PostgreSQL is unavailable accepts
+// deliveries. Once PostgreSQL is available, it applies migrations and then the deliveries.
+func TestServe_startsWithoutPostgreSQL_completesLater(t *testing.T) {
 	t.Parallel()
 	b := &testBundle{db: testkit.EmptyDatabase(t, ""), cfg: config.Default()}
 	proxy := testkit.Proxy(t, b.db.URL)
@@ -200,7 +210,8 @@ func TestServeStartsWithoutPostgreSQL(t *testing.T) {
 	b.cfg.Sources, b.cfg.Database.URL, b.cfg.Ingest.Spool.Dir = config.DemoSources(), config.URL(proxy.URL), t.TempDir()
 	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	dir := t.TempDir()
-	l, err := app.NewLocal(t.Context(), app.LocalOptions{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Dir: dir, Tune: patient})
+	l, err := app.NewLocal(t.Context(), app.LocalOptions{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Dir: dir,
+		Tune: patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +226,8 @@ func TestServeStartsWithoutPostgreSQL(t *testing.T) {
 		}
 	})
 	for n := range 3 {
-		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n+1, time.Now())); status != 200 || !strings.Contains(string(body), `"spooled":true`) {
+		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n+1,
+			time.Now())); status != 200 || !strings.Contains(string(body), `"spooled":true`) {
 			t.Errorf("%d %s", status, body)
 		}
 	}
@@ -227,16 +239,18 @@ func TestServeStartsWithoutPostgreSQL(t *testing.T) {
 	t.Cleanup(pool.Close)
 	testkit.Eventually(t, time.Minute, func() error {
 		var n int
-		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM outcomes WHERE status = 'applied'`).Scan(&n); err != nil || n != 3 {
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM outcomes WHERE status = 'applied'`).Scan(
+			&n); err != nil || n != 3 {
 			return fmt.Errorf("%d are applied, %v", n, err)
 		}
 		return nil
 	})
-	b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 4, time.Now())) // at the address of before
+	b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 4, time.Now())) // at the earlier address
 	checkInstanceFile(t, dir, b.db.URL)
 }
 
-// checkInstanceFile fails unless the file names its database, and its servers name the start that wrote it.
+// checkInstanceFile fails unless the file names its database, and its servers identify the start
+// that wrote it.
 func checkInstanceFile(t *testing.T, dir, database string) {
 	t.Helper()
 	in, err := config.ReadInstance(dir)
@@ -264,8 +278,9 @@ func checkInstanceFile(t *testing.T, dir, database string) {
 	}
 }
 
-// A gateway has the sessions open that it needs under load, before anything comes: to open them takes as long over a slow line as an append that hangs.
-func TestGatewayHasSessionsReady(t *testing.T) {
+// A gateway opens the connections that it needs under load in advance. Over a slow network, opening
+// one takes as long as a stalled append.
+func TestGateway_start_opensSessionsInAdvance(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	b.app = b.start(t, app.Options{Gateway: true})
@@ -273,19 +288,20 @@ func TestGatewayHasSessionsReady(t *testing.T) {
 		WHERE datname = current_database() AND application_name = 'postern_gateway'`, b.cfg.Ingest.Writers+2)
 }
 
-// mute is a PostgreSQL that hangs: it takes connections, greets whom it is to greet, and says nothing more.
+// mute is a PostgreSQL that stalls: it accepts connections, performs the handshake, and sends
+// nothing more.
 type mute struct {
 	greets bool
-	// gone: nobody is there any more.
-	gone  atomic.Bool
-	talks sync.WaitGroup
-	mu    sync.Mutex
-	// ends are its ends of the connections.
+	// isGone is true if the server is not available any more.
+	isGone atomic.Bool
+	talks  sync.WaitGroup
+	mu     sync.Mutex
+	// ends are the server's ends of the connections.
 	ends []net.Conn
 }
 
 func (m *mute) dial(context.Context, string, string) (net.Conn, error) {
-	if m.gone.Load() {
+	if m.isGone.Load() {
 		return nil, errors.New("gone")
 	}
 	ours, theirs := net.Pipe()
@@ -296,7 +312,7 @@ func (m *mute) dial(context.Context, string, string) (net.Conn, error) {
 	return theirs, nil
 }
 
-// talk ends when the connection does.
+// talk ends with the connection.
 func (m *mute) talk(conn net.Conn) {
 	b := pgproto3.NewBackend(conn, conn)
 	if _, err := b.ReceiveStartupMessage(); err != nil {
@@ -316,9 +332,9 @@ func (m *mute) talk(conn net.Conn) {
 	}
 }
 
-// end lets nobody wait any more.
+// end closes all connections.
 func (m *mute) end() {
-	m.gone.Store(true)
+	m.isGone.Store(true)
 	m.mu.Lock()
 	for _, conn := range m.ends {
 		_ = conn.Close()
@@ -327,7 +343,7 @@ func (m *mute) end() {
 	m.talks.Wait()
 }
 
-// pool is connected to it as a gateway's.
+// pool is connected to it like a gateway's.
 func (m *mute) pool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig("postgres://postern@mute/postern?sslmode=disable")
@@ -343,8 +359,10 @@ func (m *mute) pool(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-// As it is shipped, a gateway with a spool acknowledges each delivery within a second of a PostgreSQL that hangs, the first ones as well as those that wait behind them. The time is the bubble's, which no busy machine makes longer.
-func TestTheSwitchTakesASecondAtMost(t *testing.T) {
+// With default settings, a gateway with a spool acknowledges each delivery within a second while
+// PostgreSQL stalls, the first ones as well as queued ones. The test uses a simulated clock, so
+// that a busy machine does not matter.
+func TestGateway_postgreSQLStalls_spoolsWithinOneSecond(t *testing.T) {
 	t.Parallel()
 	for name, greets := range map[string]bool{"sessions hang": true, "logins hang": false} {
 		t.Run(name, func(t *testing.T) {
@@ -359,8 +377,8 @@ func switches(t *testing.T, dir string, store *mute) {
 	t.Helper()
 	b := &testBundle{cfg: config.Default()}
 	b.cfg.Sources, b.cfg.Ingest.Spool.Dir = config.DemoSources(), dir
-	b.cfg.Ingest.Writers = 1 // writers wait for their turn at a mutex, for which the bubble's clock stands still
-	disk, err := spool.Folder(dir)
+	b.cfg.Ingest.Writers = 1 // writers wait for a mutex, and the simulated clock stops for that
+	disk, err := spool.OpenFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,8 +389,11 @@ func switches(t *testing.T, dir string, store *mute) {
 	}
 	pool := store.pool(t)
 	defer pool.Close()
-	server, err := ingest.New(ingest.Options{Pool: pool, Endpoints: app.GatewaySources(b.cfg, events.Sources{Number: map[string]int32{"stripe": 1}}), Publish: func(...stream.Event) {},
-		Spool: keep, SpoolName: "name", SpoolPlace: dir, Settings: app.NewTuning(b.cfg).Ingest, Logger: log, Metrics: prometheus.NewRegistry(), Now: time.Now})
+	server, err := ingest.New(ingest.Options{Pool: pool,
+		Endpoints: app.GatewaySources(b.cfg, events.Sources{Number: map[string]int32{"stripe": 1}}),
+		Publish:   func(...stream.Event) {},
+		Spool:     keep, SpoolName: "name", SpoolLocation: dir, Settings: app.NewTuning(b.cfg).Ingest, Logger: log,
+		Metrics: prometheus.NewRegistry(), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,15 +406,18 @@ func switches(t *testing.T, dir string, store *mute) {
 	for n := range 200 {
 		senders.Go(func() {
 			d := b.sign(t, "stripe", "customer.updated", n+1, time.Now())
-			req, answer := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/webhooks/stripe", bytes.NewReader(d.Body)), httptest.NewRecorder()
+			req, answer := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/webhooks/stripe",
+				bytes.NewReader(d.Body)), httptest.NewRecorder()
 			req.Header = d.Header
 			began := time.Now()
 			handler.ServeHTTP(answer, req)
 			took := time.Since(began)
-			if answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), `"spooled":true`) || took > time.Second {
+			if answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), `"spooled":true`) ||
+				took > time.Second {
 				t.Errorf("delivery %d: %d %s after %s", n, answer.Code, answer.Body, took)
 			}
-			for last := longest.Load(); int64(took) > last && !longest.CompareAndSwap(last, int64(took)); last = longest.Load() {
+			for last := longest.Load(); int64(took) > last &&
+				!longest.CompareAndSwap(last, int64(took)); last = longest.Load() {
 			}
 		})
 		<-time.After(25 * time.Millisecond)

@@ -22,12 +22,14 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// halfSent has sent the head of a delivery and the beginning of its body, and the server waits for the rest.
+// halfSent has sent the header of a delivery and the beginning of its body, and the server waits
+// for the rest.
 func (b *testBundle) halfSent(t *testing.T) {
 	t.Helper()
 	conn := b.dial(t)
-	// The server tells a sender that asks to go on when it begins to read.
-	if _, err := io.WriteString(conn, "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n"); err != nil {
+	// The server sends 100 Continue when it begins to read.
+	if _, err := io.WriteString(conn, "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nExpect: "+
+		"100-continue\r\nContent-Length: 100\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
@@ -38,8 +40,9 @@ func (b *testBundle) halfSent(t *testing.T) {
 	}
 }
 
-// Senders that never finish do not hold up a stop: what was acknowledged is stored, and published before the end.
-func TestStopCutsOffHalfSentBodies(t *testing.T) {
+// Senders that do not finish do not delay a stop: acknowledged deliveries are stored and published
+// before the end.
+func TestStop_incompleteBodies_areCut(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	gateway := b.launch(t, app.Options{Gateway: true})
@@ -51,15 +54,15 @@ func TestStopCutsOffHalfSentBodies(t *testing.T) {
 	for n := range 20 {
 		ids = append(ids, b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 1+n, time.Now())).ID)
 	}
-	stop(t, gateway) // which says what it left behind, and half-sent bodies would be
-	// A processor whose auditor looks at nothing can only apply what was published.
+	stop(t, gateway) // it logs what it left behind, and incomplete bodies would be logged
+	// A processor without republishing can apply only what was published.
 	b.app = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) {
-		tuning.Processor.AuditEvery, tuning.Processor.AuditAge = time.Hour, time.Hour
+		tuning.Processor.RepublishInterval, tuning.Processor.RepublishMinAge = time.Hour, time.Hour
 	}})
 	b.allApplied(t, ids)
 }
 
-// health asks over a connection whether the gateway is alive, and reads the answer.
+// health requests the gateway's health over a connection and reads the response.
 func health(conn net.Conn, answers *bufio.Reader) (status int, err error) {
 	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: postern\r\n\r\n"); err != nil {
 		return 0, err
@@ -73,8 +76,8 @@ func health(conn net.Conn, answers *bufio.Reader) (status int, err error) {
 	return res.StatusCode, err
 }
 
-// One connection more than may be open waits, and is served when another closes.
-func TestConnectionsAreBounded(t *testing.T) {
+// A connection beyond the limit waits, and is served when another closes.
+func TestGateway_maxConnections_nextOneWaits(t *testing.T) {
 	t.Parallel()
 	b := configured(t, func(c *config.Config) { c.Ingest.MaxConnections = 2 })
 	b.app = b.start(t, app.Options{Gateway: true})
@@ -107,12 +110,14 @@ func TestConnectionsAreBounded(t *testing.T) {
 	_ = res.Body.Close()
 }
 
-// A gateway that was asked to stop first says that it is not ready, and goes on taking deliveries, each on a connection that it then closes, until balancers had the time to notice.
-func TestAGatewayDrainsBeforeItStops(t *testing.T) {
+// A gateway that stops first reports that it is not ready. It continues to accept deliveries, and
+// closes each connection afterwards, until load balancers had time to notice.
+func TestStop_gateway_drainsFirst(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	b.cfg.Ingest.DrainDelay = 10 * time.Second
-	gateway, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Gateway: true, Tune: patient})
+	gateway, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler),
+		Gateway: true, Tune: patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +146,7 @@ func TestAGatewayDrainsBeforeItStops(t *testing.T) {
 	}
 	_ = res.Body.Close()
 	if !res.Close {
-		t.Error("the answer does not say that its connection closes")
+		t.Error("the response has no Connection: close")
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("the stop: %v", err)
@@ -151,7 +156,7 @@ func TestAGatewayDrainsBeforeItStops(t *testing.T) {
 	}
 }
 
-// readyz wants a status of the gateway's.
+// readyz waits for a status of the gateway's readiness.
 func (b *testBundle) readyz(want int) error {
 	res, err := http.Get("http://" + b.app.Addr() + "/readyz")
 	if err != nil {
@@ -159,35 +164,40 @@ func (b *testBundle) readyz(want int) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != want {
-		return fmt.Errorf("/readyz says %d, want %d", res.StatusCode, want)
+		return fmt.Errorf("/readyz responds with %d, want %d", res.StatusCode, want)
 	}
 	return nil
 }
 
-// Whoever stops a processor while it still waits for PostgreSQL is told of no failure; one that nobody stops fails.
-func TestStoppedBeforeItIsReady(t *testing.T) {
+// A processor that is stopped while it waits for PostgreSQL exits without an error. One that is not
+// stopped fails.
+func TestDaemon_stoppedBeforeReady_exitsWithoutError(t *testing.T) {
 	t.Parallel()
 	proxy := testkit.Proxy(t, testkit.Database(t).URL)
 	proxy.Stall()
 	file := filepath.Join(t.TempDir(), "postern.yaml")
-	text := fmt.Sprintf("database: {url: %q}\nnats: {url: 'nats://127.0.0.1:1'}\nadmin: {listen: '127.0.0.1:0'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n", proxy.URL)
+	text := fmt.Sprintf("database: {url: %q}\nnats: {url: 'nats://127.0.0.1:1'}\nadmin: {listen: "+
+		"'127.0.0.1:0'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n",
+		proxy.URL)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stay := func(ctx context.Context) error {
-		return app.Stay(ctx, app.Options{Processor: true, AdminListen: "127.0.0.1:0", Loader: config.NewLoader(file, config.ForProcessor, nil)}, io.Discard)
+	run := func(ctx context.Context) error {
+		return app.LoadAndRun(ctx, app.Options{Processor: true, AdminListen: "127.0.0.1:0",
+			Loader: config.NewLoader(file, config.ForProcessor, nil)}, io.Discard)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if err := stay(ctx); err != nil {
+	if err := run(ctx); err != nil {
 		t.Errorf("stopped early: %v", err)
 	}
-	if err := stay(t.Context()); err == nil {
+	if err := run(t.Context()); err == nil {
 		t.Error("a processor without PostgreSQL starts")
 	}
 }
 
-// hanging starts a process whose way to PostgreSQL and JetStream can be stopped; who uses it stops it.
+// hanging starts a process whose connections to PostgreSQL and JetStream can be stalled. The caller
+// stops it.
 func (b *testBundle) hanging(t *testing.T, o app.Options) (postgres, nats *testkit.FaultProxy) {
 	t.Helper()
 	postgres, nats = testkit.Proxy(t, b.db.URL), testkit.Proxy(t, b.nats.URL)
@@ -198,8 +208,9 @@ func (b *testBundle) hanging(t *testing.T, o app.Options) (postgres, nats *testk
 	return postgres, nats
 }
 
-// A gateway that stops while PostgreSQL stands still ends in order, and whoever waits for an append is told the truth: nothing was stored, or it is in the spool, from where it comes to the log.
-func TestGatewayStopsWhilePostgreSQLHangs(t *testing.T) {
+// A gateway that stops while PostgreSQL stalls ends in order. Senders that wait for an append get a
+// correct response: nothing was stored, or the delivery is in the spool and is appended later.
+func TestStop_gatewayWithStalledPostgreSQL_endsInOrder(t *testing.T) {
 	t.Parallel()
 	for _, spooled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("spool=%t", spooled), func(t *testing.T) {
@@ -222,8 +233,9 @@ func TestGatewayStopsWhilePostgreSQLHangs(t *testing.T) {
 				answers <- told{a, err}
 			}()
 			testkit.Eventually(t, time.Minute, func() error {
-				if scrape(t, b.app)["postern_held_bytes"].GetMetric()[0].GetGauge().GetValue() == 0 && len(answers) == 0 {
-					return errors.New("the delivery has not come")
+				if scrape(t, b.app)["postern_held_bytes"].GetMetric()[0].GetGauge().GetValue() == 0 &&
+					len(answers) == 0 {
+					return errors.New("the delivery is not stored")
 				}
 				return nil
 			})
@@ -231,7 +243,7 @@ func TestGatewayStopsWhilePostgreSQLHangs(t *testing.T) {
 			t.Logf("stopped after %s", took)
 			switch a := <-answers; {
 			case a.err != nil:
-				t.Errorf("stopped after %s without an answer: %v", took, a.err)
+				t.Errorf("stopped after %s without a response: %v", took, a.err)
 			case spooled && (a.status != http.StatusOK || !bytes.Contains(a.body, []byte(`"spooled":true`))),
 				!spooled && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == ""):
 				t.Errorf("%d %v: %s", a.status, a.header, a.body)
@@ -246,8 +258,9 @@ func TestGatewayStopsWhilePostgreSQLHangs(t *testing.T) {
 	}
 }
 
-// Nor is a processor held up by a PostgreSQL that stands still, nor by a commit that waits; what it had in hand is applied by the next.
-func TestProcessorStopsWhilePostgreSQLHangs(t *testing.T) {
+// A stalled PostgreSQL or a waiting commit does not delay a processor's stop either. The next
+// processor applies what was in progress.
+func TestStop_processorWithStalledPostgreSQL_endsInOrder(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"stands still", "commit waits"} {
 		t.Run(how, func(t *testing.T) {
@@ -280,15 +293,20 @@ func TestProcessorStopsWhilePostgreSQLHangs(t *testing.T) {
 	}
 }
 
-// Nor by a PostgreSQL that stands still or has gone while another side answers the call of an effect: whether that was done is in doubt then.
-func TestProcessorStopsWhileAnEffectCannotBeRecorded(t *testing.T) {
+// The same holds if PostgreSQL stalls or fails while a destination responds to an effect's request:
+// the outcome of the step is unknown then.
+func TestStop_effectOutcomeNotRecorded_isUnknown(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"stands still", "has gone"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			b := configured(t, nil)
 			came, answer := make(chan struct{}, 1), make(chan struct{})
-			other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { came <- struct{}{}; <-answer }))
+			other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter,
+				*http.Request) {
+				came <- struct{}{}
+				<-answer
+			}))
 			t.Cleanup(other.Close)
 			with, err := config.Parse(fmt.Appendf(nil, `
 database: {url: postgres://x/y}
@@ -317,18 +335,21 @@ effects:
 			close(answer)
 			t.Logf("stopped after %s", stop(t, processor))
 			postgres.Restore()
-			if got := b.db.Rows(t, `SELECT e.state || ' ' || s.state FROM effects e JOIN effect_steps s USING (effect)`); len(got) != 1 || got[0] != "running reserved" {
+			if got := b.db.QueryStrings(t, `SELECT e.state || ' ' || s.state FROM effects e
+				JOIN effect_steps s USING (effect)`); len(got) != 1 || got[0] != "running reserved" {
 				t.Errorf("the next process finds %q", got)
 			}
 		})
 	}
 }
 
-// holdCommits has what writes objects wait at its commit until it is let go.
+// holdCommits makes transactions that write objects wait at their commit until it is released.
 func (b *testBundle) holdCommits(t *testing.T) (release func()) {
 	t.Helper()
-	b.db.Exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(8); RETURN NULL; END';
-		CREATE CONSTRAINT TRIGGER wait AFTER INSERT OR UPDATE ON objects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()`)
+	b.db.Exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock_shared(8); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER wait AFTER INSERT OR UPDATE ON objects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+			EXECUTE FUNCTION wait()`)
 	conn, err := b.db.Pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -348,8 +369,8 @@ func (b *testBundle) commitWaits(t *testing.T) {
 		WHERE datname = current_database() AND wait_event = 'advisory' AND query ILIKE 'commit%'`)
 }
 
-// JetStream that stands still holds up neither: what is not published then the auditor publishes.
-func TestStopWhileJetStreamHangs(t *testing.T) {
+// A stalled JetStream delays neither: the republisher publishes later what is not published.
+func TestStop_stalledJetStream_republishesLater(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	_, nats := b.hanging(t, app.Options{Gateway: true, Processor: true})

@@ -1,26 +1,29 @@
-// Package archive is events as files: it writes the log to files and streams, and reads those and other files of events into a log. Both go on
-// where they were ended: an export by its state, an import because a key is stored once.
+// Package archive exports the log to files and streams, and imports such files and other files of
+// events into a log. Operators use it through the commands export, import and verify. Both
+// directions can be continued: an export by its state file, and an import because a key is stored
+// only once.
 package archive
 
 import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Version is that of the format of a line; every line says it.
+// Version is the version of the line format. Every line contains it.
 const Version = 1
 
-// timeLayout is how times are written: RFC 3339 in UTC with microseconds, which is all that the log has of a time.
+// timeLayout is the format of times: RFC 3339 in UTC with microseconds, the resolution of the log.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
 
-// maxText bounds what is read as one piece, a line or a value, in bytes: six for each byte of the largest body that makes sense.
-const maxText = 256 << 20
+// maxTextBytes bounds a line or a value that is read as one piece: six bytes for each byte of the
+// largest reasonable body.
+const maxTextBytes = 256 << 20
 
-// Source is where events are imported to.
+// Source is a source to import events into.
 type Source struct {
 	Provider provider.Provider
-	// Config needs no secrets: nothing is proven.
+	// Config needs no secrets, because signatures are not verified.
 	Config *provider.Source
 }
 
-// Progress is told now and then how many events a job is through.
+// Progress reports how many events are processed.
 type Progress func(events int64)

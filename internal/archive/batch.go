@@ -8,25 +8,26 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// flush appends the batch and counts what came of it.
-func (r *importer) flush(ctx context.Context) error {
+// flushBatch appends the batch and counts the results.
+func (r *importer) flushBatch(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := r.appendAll(ctx, r.batch); err != nil {
+	if err := r.appendDeliveries(ctx, r.batch); err != nil {
 		return err
 	}
 	clear(r.batch)
 	clear(r.groups)
-	r.batch, r.n, r.size, r.joined = r.batch[:0], 0, 0, 0
+	r.batch, r.eventCount, r.byteCount, r.joinedByteCount = r.batch[:0], 0, 0, 0
 	if r.Progress != nil {
-		r.Progress(r.done + r.counts.Read)
+		r.Progress(r.earlierEntries + r.counts.Read)
 	}
 	return nil
 }
 
-// appendAll appends deliveries. Where PostgreSQL cannot hold one (a header with NUL, say), it is found by halves and set aside, and the rest goes in.
-func (r *importer) appendAll(ctx context.Context, batch []pending) error {
+// appendDeliveries appends deliveries. If PostgreSQL cannot store one of them (for example a header
+// with NUL), it bisects the batch, sets that one aside as bad, and appends the rest.
+func (r *importer) appendDeliveries(ctx context.Context, batch []pending) error {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -34,22 +35,22 @@ func (r *importer) appendAll(ctx context.Context, batch []pending) error {
 	for i := range batch {
 		deliveries[i] = batch[i].delivery
 	}
-	do := events.Append
+	appendFunc := events.Append
 	if r.DryRun {
-		do = r.foresight.Foresee
+		appendFunc = r.foresight.Run
 	}
-	receipts, err := do(ctx, r.Pool, deliveries)
+	receipts, err := appendFunc(ctx, r.Pool, deliveries)
 	switch {
 	case err == nil:
-		r.count(batch, receipts)
+		r.countReceipts(batch, receipts)
 		return nil
-	case !strings.HasPrefix(postgres.Code(err), "22"): // no fault of the data
+	case !strings.HasPrefix(postgres.Code(err), "22"): // the error is not caused by the data
 		return err
 	case len(batch) > 1:
-		if err := r.appendAll(ctx, batch[:len(batch)/2]); err != nil {
+		if err := r.appendDeliveries(ctx, batch[:len(batch)/2]); err != nil {
 			return err
 		}
-		return r.appendAll(ctx, batch[len(batch)/2:])
+		return r.appendDeliveries(ctx, batch[len(batch)/2:])
 	}
 	for i := range batch[0].entries {
 		if err := r.setAside(&batch[0].entries[i], err); err != nil {
@@ -59,19 +60,19 @@ func (r *importer) appendAll(ctx context.Context, batch []pending) error {
 	return nil
 }
 
-func (r *importer) count(batch []pending, receipts [][]events.Receipt) {
+func (r *importer) countReceipts(batch []pending, receipts [][]events.Receipt) {
 	for i, of := range receipts {
 		for _, one := range of {
 			switch {
 			case one.Conflict:
 				r.counts.Conflict++
-				if batch[i].entries[0].made { // a row, which no other entry joins
+				if batch[i].entries[0].madeKey { // a row, which is never joined with other entries
 					r.counts.MadeConflict++
 				}
 			case one.Duplicate:
 				r.counts.Duplicate++
 			default:
-				r.counts.New++
+				r.counts.Added++
 			}
 		}
 	}

@@ -21,8 +21,8 @@ const (
 	Zstd Compression = "zstd"
 )
 
-// CompressionOf is what a file's name says; None where it says nothing.
-func CompressionOf(name string) Compression {
+// CompressionByName returns the compression that a file's name indicates, None by default.
+func CompressionByName(name string) Compression {
 	switch {
 	case strings.HasSuffix(name, ".gz"):
 		return Gzip
@@ -32,18 +32,18 @@ func CompressionOf(name string) Compression {
 	return None
 }
 
-// packer compresses one chunk after the other, each so that it stands by itself.
-type packer struct {
+// compressor compresses chunks so that each can be decompressed separately.
+type compressor struct {
 	kind Compression
 	gzip *gzip.Writer
 	zstd *zstd.Encoder
 	out  bytes.Buffer
-	// frame is the last one that zstd made.
+	// frame is the last frame that zstd produced.
 	frame []byte
 }
 
-func newPacker(kind Compression) (p *packer, err error) {
-	p = &packer{kind: kind}
+func newCompressor(kind Compression) (p *compressor, err error) {
+	p = &compressor{kind: kind}
 	switch kind {
 	case None:
 	case Gzip:
@@ -51,13 +51,13 @@ func newPacker(kind Compression) (p *packer, err error) {
 	case Zstd:
 		p.zstd, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(chunkBytes))
 	default:
-		err = fmt.Errorf("compression %q is not known; known are none, gzip and zstd", kind)
+		err = fmt.Errorf("unknown compression %q; use none, gzip or zstd", kind)
 	}
 	return p, err
 }
 
-// pack returns a chunk as it is stored; it may be used until the next call.
-func (p *packer) pack(chunk []byte) ([]byte, error) {
+// compress returns the compressed chunk. It is valid until the next call.
+func (p *compressor) compress(chunk []byte) ([]byte, error) {
 	p.out.Reset()
 	switch p.kind {
 	case Gzip:
@@ -77,12 +77,13 @@ func (p *packer) pack(chunk []byte) ([]byte, error) {
 	return p.out.Bytes(), nil
 }
 
-// readAhead is how much of a file is read at once.
-const readAhead = 256 << 10
+// readBufferSize is how much of a file is read at once.
+const readBufferSize = 256 << 10
 
-// unpack reads what r holds, decompressed where its first bytes say that it is compressed, whatever its name. Whoever calls closes it; r stays open.
-func unpack(r io.Reader) (io.ReadCloser, error) {
-	in := bufio.NewReaderSize(r, readAhead)
+// decompress returns a reader of the contents of r. It detects compression by the first bytes,
+// whatever the file's name. The caller closes the result; r stays open.
+func decompress(r io.Reader) (io.ReadCloser, error) {
+	in := bufio.NewReaderSize(r, readBufferSize)
 	magic, err := in.Peek(4)
 	switch {
 	case err != nil && err != io.EOF: //nolint:errorlint // io.Reader promises the value itself

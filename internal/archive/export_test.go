@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// What tests of the format and of its files need of this package.
+// Unexported functions that the tests of the format use.
 var (
 	AppendLine = appendLine
 	ParseLine  = parseLine
@@ -18,7 +18,7 @@ var (
 // Entries reads all entries of a file without importing them.
 func Entries(text []byte, f Format, columns map[string]string) (raws [][]byte, errs []error, err error) {
 	in := &input{name: "x", path: "x", format: f, close: func() {}}
-	if err := in.read(&Importing{Map: columns}, bytes.NewReader(text)); err != nil {
+	if err := in.chooseReader(&ImportParams{Map: columns}, bytes.NewReader(text)); err != nil {
 		return nil, nil, err
 	}
 	defer in.close()
@@ -34,7 +34,7 @@ func Entries(text []byte, f Format, columns map[string]string) (raws [][]byte, e
 	}
 }
 
-// Rows are the columns of a CSV file's rows but for the first.
+// Rows returns the columns of a CSV file's rows, without the first row.
 func Rows(text []byte) (rows [][]string) {
 	r, err := newCSVReader(bufio.NewReader(bytes.NewReader(text)), nil)
 	for err == nil {
@@ -46,5 +46,5 @@ func Rows(text []byte) (rows [][]string) {
 	return rows
 }
 
-// Remember bounds how many new events a dry run remembers.
-func (im *Importing) Remember(n int) { im.foresee = n }
+// Remember limits how many new events a dry run remembers.
+func (im *ImportParams) Remember(n int) { im.maxRemembered = n }

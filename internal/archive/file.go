@@ -15,88 +15,97 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// The names of what an export to FILE has while it is not whole.
+// Suffixes of the files of an unfinished export to FILE.
 const (
 	partSuffix  = ".part"
 	stateSuffix = ".state"
 )
 
-// Errors of an export to a file that say what to do.
+// Errors of an export to a file that the operator can resolve.
 var (
-	// ErrExists: the file is there; it is not written over.
-	ErrExists = errors.New("is there already")
-	// ErrInterrupted: an export to this file was ended before its end.
-	ErrInterrupted = errors.New("was begun and not ended")
-	// ErrDiffers: what is asked for is not what the export was begun with.
-	ErrDiffers = errors.New("was begun with other flags")
+	// ErrExists: the file exists and is not overwritten.
+	ErrExists = errors.New("already exists")
+	// ErrUnfinished: an earlier export to this file did not finish.
+	ErrUnfinished = errors.New("is not finished")
+	// ErrOtherParams: the parameters differ from those of the unfinished export.
+	ErrOtherParams = errors.New("was started with other parameters")
 )
 
-// state is an export that is not whole, as it lies beside the file.
+// state is the state of an unfinished export, stored next to the file.
 type state struct {
 	Version int `json:"postern_export"`
-	// Words are the filter as the person wrote it, Filter what they meant when the export was begun.
-	Words       map[string]string `json:"words"`
+	// RequestText is the filter as the operator wrote it. Filter is its meaning when the export
+	// started.
+	RequestText map[string]string `json:"words"`
 	Filter      events.Filter     `json:"filter"`
 	Compression Compression       `json:"compression"`
-	place
+	exportPosition
 }
 
-// ToFile writes the chosen events to a file, which gets its name when it is whole: until then it is FILE.part, and FILE.state tells how far it is. Chunks
-// are synced one by one, so that an export that was ended goes on where it was, with resume. words are the filter as the person wrote it; to go on
-// with others is ErrDiffers.
-func ToFile(ctx context.Context, e Exporting, path string, words map[string]string, resume bool) (Exported, error) {
+// ExportToFile writes the selected events to a file. The file gets its name when it is complete.
+// Until then it is FILE.part, and FILE.state has the position. Each chunk is synced, so that an
+// interrupted export continues with resume. requestText is the filter as the operator wrote it; to
+// continue with another one is ErrOtherParams.
+func ExportToFile(ctx context.Context, e ExportParams, path string, requestText map[string]string,
+	resume bool) (ExportResult,
+	error) {
 	f := &file{path: path}
 	defer f.close()
 	found, err := f.open(resume)
 	if err != nil {
-		return Exported{}, err
+		return ExportResult{}, err
 	}
 	switch s := &f.state; {
-	case found && f.whole:
-		return s.Exported, f.settle()
-	case found && (!maps.Equal(s.Words, words) || s.Compression != e.Compression):
-		return Exported{}, fmt.Errorf("the export to %s %w (%s): repeat those, or delete %s and %s", path, ErrDiffers, s.asked(), path+partSuffix, path+stateSuffix)
+	case found && f.complete:
+		return s.ExportResult, f.cleanUp()
+	case found && (!maps.Equal(s.RequestText, requestText) || s.Compression != e.Compression):
+		return ExportResult{}, fmt.Errorf("the export to %s %w (%s): repeat those, or delete %s and %s", path,
+			ErrOtherParams,
+			s.describeRequest(), path+partSuffix, path+stateSuffix)
 	case !found:
-		at, err := begin(ctx, &e)
+		at, err := startPosition(ctx, &e)
 		if err != nil {
-			return Exported{}, err
+			return ExportResult{}, err
 		}
-		*s = state{Version: Version, Words: words, Filter: e.Filter, Compression: e.Compression, place: at}
+		*s = state{Version: Version, RequestText: requestText, Filter: e.Filter, Compression: e.Compression,
+			exportPosition: at}
 	}
 	e.Filter = f.state.Filter
-	x, err := newExport(ctx, e, f.state.place)
+	x, err := newExport(ctx, e, f.state.exportPosition)
 	if err != nil {
-		return Exported{}, err
+		return ExportResult{}, err
 	}
-	x.store = f.append
-	if err = x.run(ctx); errors.Is(err, ErrShort) {
-		err = fmt.Errorf("%w: move away %s, which has what was read, and %s", err, path+partSuffix, path+stateSuffix)
+	x.storeChunk = f.append
+	if err = x.run(ctx); errors.Is(err, ErrIncomplete) {
+		err = fmt.Errorf("%w: move away %s, which has the events that were read, and %s", err, path+partSuffix,
+			path+stateSuffix)
 	}
 	if err != nil {
-		return x.at.Exported, err
+		return x.stored.ExportResult, err
 	}
-	return x.at.Exported, f.end()
+	return x.stored.ExportResult, f.publish()
 }
 
-// asked is what an export was begun with, in words.
-func (s *state) asked() string {
-	text, err := json.Marshal(s.Words)
-	if err != nil || len(s.Words) == 0 {
+// describeRequest describes the parameters with which an export was started.
+func (s *state) describeRequest() string {
+	text, err := json.Marshal(s.RequestText)
+	if err != nil || len(s.RequestText) == 0 {
 		return "no filter, compression " + string(s.Compression)
 	}
 	return fmt.Sprintf("%s, compression %s", text, s.Compression)
 }
 
-// file is one that an export is written to.
+// file is the target file of an export.
 type file struct {
 	path  string
 	part  *os.File
 	state state
-	// whole: only the name of the state is left of the export.
-	whole bool
+	// complete: the export is complete, and only its state file remains.
+	complete bool
 }
 
-// open takes up what is there, or begins. found: the state was read, and the file ends where that says.
+// open continues an unfinished export or starts a new one. found: the state was read, and the file
+// is truncated to its position.
 func (f *file) open(resume bool) (found bool, err error) {
 	stateErr := f.readState()
 	found = stateErr == nil
@@ -106,25 +115,26 @@ func (f *file) open(resume bool) (found bool, err error) {
 	file, err := os.Lstat(f.path)
 	exists := err == nil
 	part, err := os.Lstat(f.path + partSuffix)
-	named := errors.Is(err, fs.ErrNotExist) || err == nil && exists && os.SameFile(file, part)
+	canReuse := errors.Is(err, fs.ErrNotExist) || err == nil && exists && os.SameFile(file, part)
 	switch {
-	case exists && found && named && resume: // all was done but to forget the rest
-		f.whole = true
+	case exists && found && canReuse && resume: // the export is complete except for its cleanup
+		f.complete = true
 		return true, nil
 	case exists:
-		return false, fmt.Errorf("%s %w: delete it, or name another", f.path, ErrExists)
+		return false, fmt.Errorf("%s %w: delete it, or use another name", f.path, ErrExists)
 	case found && !resume:
-		return false, fmt.Errorf("the export to %s %w: go on with --resume, or delete %s and %s", f.path, ErrInterrupted, f.path+partSuffix, f.path+stateSuffix)
+		return false, fmt.Errorf("the export to %s %w: continue with --resume, or delete %s and %s", f.path,
+			ErrUnfinished, f.path+partSuffix, f.path+stateSuffix)
 	}
 	return found, f.openPart(found)
 }
 
-// openPart opens the file under the name that it has until it is whole, alone, and cuts it to what the state stands for: behind that is a chunk which may
-// not be whole.
+// openPart opens and locks the unfinished file, and truncates it to the state's position. A chunk
+// after that position may be incomplete.
 func (f *file) openPart(found bool) (err error) {
 	mode := os.O_WRONLY
 	if !found {
-		mode |= os.O_CREATE // one without a state has nothing that was finished
+		mode |= os.O_CREATE // without a state, nothing in it is finished
 	}
 	if f.part, err = os.OpenFile(f.path+partSuffix, mode, 0o600); err != nil {
 		return err
@@ -133,7 +143,7 @@ func (f *file) openPart(found bool) (err error) {
 		return fmt.Errorf("another process is exporting to %s: %w", f.path, err)
 	}
 	if found {
-		if err := f.readState(); err != nil { // again, now that nobody else writes it
+		if err := f.readState(); err != nil { // again, now that no other process writes it
 			return err
 		}
 	}
@@ -142,7 +152,8 @@ func (f *file) openPart(found bool) (err error) {
 		return err
 	}
 	if info.Size() < f.state.Bytes {
-		return fmt.Errorf("%s has %d bytes, fewer than the %d that were finished: it was changed; delete it and %s, and begin again", f.path+partSuffix, info.Size(), f.state.Bytes, f.path+stateSuffix)
+		return fmt.Errorf("%s has %d bytes, fewer than the %d that were finished: it was changed; delete it and %s, "+
+			"and start again", f.path+partSuffix, info.Size(), f.state.Bytes, f.path+stateSuffix)
 	}
 	if err := f.part.Truncate(f.state.Bytes); err != nil {
 		return err
@@ -157,27 +168,28 @@ func (f *file) readState() error {
 		return err
 	}
 	read := json.NewDecoder(bytes.NewReader(text))
-	read.DisallowUnknownFields() // a state of a later release may mean something else by what is unknown here
+	read.DisallowUnknownFields() // an unknown field of a later release may change the meaning of the others
 	f.state = state{}
 	if err := read.Decode(&f.state); err != nil || f.state.Version != Version {
-		return fmt.Errorf("%s cannot be read: it is of another release or was changed; delete it and %s, and begin again (%v)", f.path+stateSuffix, f.path+partSuffix, err)
+		return fmt.Errorf("%s cannot be read: it is of another release or was changed; delete it and %s, and start "+
+			"again (%v)", f.path+stateSuffix, f.path+partSuffix, err)
 	}
 	return nil
 }
 
-// append makes a chunk durable, and then that it is there.
-func (f *file) append(packed []byte, at place) error {
+// append syncs a chunk, and then stores the new position.
+func (f *file) append(packed []byte, at exportPosition) error {
 	if _, err := f.part.Write(packed); err != nil {
 		return err
 	}
 	if err := f.part.Sync(); err != nil {
 		return err
 	}
-	f.state.place = at
+	f.state.exportPosition = at
 	return f.writeState()
 }
 
-// writeState replaces the state in one step.
+// writeState replaces the state atomically.
 func (f *file) writeState() error {
 	text, err := json.Marshal(&f.state)
 	if err != nil {
@@ -190,30 +202,34 @@ func (f *file) writeState() error {
 	return os.Rename(next, f.path+stateSuffix)
 }
 
-// end gives the file its name; then nothing remembers the export. A second name is refused where there is a file, which renaming would replace.
-func (f *file) end() error {
+// publish gives the file its name and deletes the rest of the export. It links the name instead of
+// renaming, because renaming would replace an existing file.
+func (f *file) publish() error {
 	switch err := os.Link(f.path+partSuffix, f.path); {
 	case errors.Is(err, fs.ErrExist):
-		return fmt.Errorf("%s %w: it came while the export was under way, which is whole in %s; move one of them away, and the same with --resume ends it", f.path, ErrExists, f.path+partSuffix)
+		return fmt.Errorf("%s %w: it was created during the export, which is complete in %s; move one of them "+
+			"away, and repeat the command with --resume", f.path, ErrExists, f.path+partSuffix)
 	case err != nil:
 		return f.rename()
 	}
-	return f.settle()
+	return f.cleanUp()
 }
 
-// rename is for file systems where a file has one name: what comes between the look and the renaming is not seen there.
+// rename is for file systems without hard links. It cannot see a file that is created between the
+// check and the renaming.
 func (f *file) rename() error {
 	if _, err := os.Lstat(f.path); err == nil {
-		return fmt.Errorf("%s %w: move it away, and go on with --resume", f.path, ErrExists)
+		return fmt.Errorf("%s %w: move it away, and continue with --resume", f.path, ErrExists)
 	}
 	if err := os.Rename(f.path+partSuffix, f.path); err != nil {
 		return err
 	}
-	return f.settle()
+	return f.cleanUp()
 }
 
-// settle makes the file's name durable and then forgets what led to it, what is gone already too.
-func (f *file) settle() error {
+// cleanUp syncs the file's name and then deletes the other files of the export, if they still
+// exist.
+func (f *file) cleanUp() error {
 	folder := filepath.Dir(f.path)
 	if err := syncFolder(folder); err != nil {
 		return err
@@ -221,18 +237,18 @@ func (f *file) settle() error {
 	if err := os.Remove(f.path + partSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return f.forget()
+	return f.removeState()
 }
 
-func (f *file) forget() error { return os.Remove(f.path + stateSuffix) }
+func (f *file) removeState() error { return os.Remove(f.path + stateSuffix) }
 
 func (f *file) close() {
 	if f.part != nil {
-		_ = f.part.Close() // what counts was synced
+		_ = f.part.Close() // all that counts was synced
 	}
 }
 
-// syncFolder makes the names in a folder durable.
+// syncFolder syncs the names in a folder.
 func syncFolder(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

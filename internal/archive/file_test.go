@@ -26,14 +26,14 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// unpacked is a file's text.
-func unpacked(t *testing.T, path string) string {
+// readDecompressed returns a file's decompressed text.
+func readDecompressed(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	switch archive.CompressionOf(path) {
+	switch archive.CompressionByName(path) {
 	case archive.Gzip:
 		r, err := gzip.NewReader(bytes.NewReader(text))
 		if err == nil {
@@ -55,7 +55,7 @@ func unpacked(t *testing.T, path string) string {
 	return string(text)
 }
 
-func filled(t *testing.T, n int) *instance {
+func filledLog(t *testing.T, n int) *instance {
 	t.Helper()
 	in := setup(t)
 	in.register(t)
@@ -65,22 +65,22 @@ func filled(t *testing.T, n int) *instance {
 	return in
 }
 
-// An export is ended behind each of its chunks, with the next one torn or whole but not yet known, and goes on to the same file, though events
-// were appended meanwhile.
-func TestExportGoesOnWhereItWasEnded(t *testing.T) {
+// An export is interrupted after each of its chunks, with the next one incomplete or not yet
+// recorded. It continues in the same file, although events were appended meanwhile.
+func TestExportToFile_interrupted_continuesAtPosition(t *testing.T) {
 	t.Parallel()
-	in := filled(t, 12)
+	in := filledLog(t, 12)
 	for _, name := range []string{"x.ndjson", "x.ndjson.gz", "x.ndjson.zst"} {
 		path, want := filepath.Join(t.TempDir(), name), string(in.export(t, events.Filter{}))
-		e := archive.Exporting{Pool: in.operator, Compression: archive.CompressionOf(name), ChunkBytes: 2000}
+		e := archive.ExportParams{Pool: in.operator, Compression: archive.CompressionByName(name), ChunkBytes: 2000}
 		ended := 0
 		for {
 			ctx, cancel := context.WithCancel(t.Context())
 			e.Progress = func(int64) { cancel() }
-			done, err := archive.ToFile(ctx, e, path, map[string]string{"a": "b"}, ended > 0)
+			done, err := archive.ExportToFile(ctx, e, path, map[string]string{"a": "b"}, ended > 0)
 			cancel()
 			if err == nil {
-				if done.Events != int64(strings.Count(want, "\n")) || done.LeftOut != 0 || done.Bound == 0 {
+				if done.Events != int64(strings.Count(want, "\n")) || done.Skipped != 0 || done.Bound == 0 {
 					t.Errorf("%+v", done)
 				}
 				break
@@ -89,13 +89,13 @@ func TestExportGoesOnWhereItWasEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := os.Stat(path); err == nil {
-				t.Fatal("the file has its name before it is whole")
+				t.Fatal("the file has its name before it is complete")
 			}
-			tear(t, path+".part", ended)
+			appendTorn(t, path+".part", ended)
 			in.append(t, in.simple("late", fmt.Sprint(name, ended)))
 			ended++
 		}
-		if got := unpacked(t, path); got != want || ended < 3 {
+		if got := readDecompressed(t, path); got != want || ended < 3 {
 			t.Errorf("%s: after %d ends: %s", name, ended, cmp.Diff(want, got))
 		}
 		left, err := filepath.Glob(path + "*")
@@ -105,8 +105,8 @@ func TestExportGoesOnWhereItWasEnded(t *testing.T) {
 	}
 }
 
-// tear adds what a process leaves that ends while it writes a chunk.
-func tear(t *testing.T, path string, n int) {
+// appendTorn appends what a process leaves that ends while it writes a chunk.
+func appendTorn(t *testing.T, path string, n int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err == nil {
@@ -117,19 +117,19 @@ func tear(t *testing.T, path string, n int) {
 	}
 }
 
-func TestExportEndedBetweenItsNameAndItsState(t *testing.T) {
+func TestExportToFile_endsBeforeCleanup_finishesOnResume(t *testing.T) {
 	t.Parallel()
-	in := filled(t, 2)
+	in := filledLog(t, 2)
 	path := filepath.Join(t.TempDir(), "x.ndjson")
-	e := archive.Exporting{Pool: in.operator, Compression: archive.None}
+	e := archive.ExportParams{Pool: in.operator, Compression: archive.None}
 	ctx, cancel := context.WithCancel(t.Context())
-	e.Progress = func(int64) { cancel() } // behind the last chunk: nothing asks for the context any more
-	if _, err := archive.ToFile(ctx, e, path, nil, false); err != nil {
+	e.Progress = func(int64) { cancel() } // after the last chunk the context is not checked any more
+	if _, err := archive.ExportToFile(ctx, e, path, nil, false); err != nil {
 		t.Fatal(err)
 	}
-	text := unpacked(t, path)
+	text := readDecompressed(t, path)
 	state := fmt.Sprintf(`{"postern_export":1,"words":null,"filter":{},"compression":"none","events":4,"left_out":0,"bytes":%d,"bound":"1","cursor":"1"}`, len(text))
-	for _, both := range []bool{false, true} { // the file has its old name too
+	for _, both := range []bool{false, true} { // the file has its temporary name too
 		if err := os.WriteFile(path+".state", []byte(state), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -138,8 +138,8 @@ func TestExportEndedBetweenItsNameAndItsState(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		done, err := archive.ToFile(t.Context(), e, path, nil, true)
-		if err != nil || done.Events != 4 || unpacked(t, path) != text {
+		done, err := archive.ExportToFile(t.Context(), e, path, nil, true)
+		if err != nil || done.Events != 4 || readDecompressed(t, path) != text {
 			t.Errorf("%+v, %v", done, err)
 		}
 		if left, err := filepath.Glob(path + ".*"); err != nil || len(left) > 0 {
@@ -148,66 +148,73 @@ func TestExportEndedBetweenItsNameAndItsState(t *testing.T) {
 	}
 }
 
-// A file that appears under the export's name while that is under way is not written over, and nothing of the export is lost.
-func TestExportWritesOverNothing(t *testing.T) {
+// A file that appears under the export's name during the export is not overwritten, and nothing of
+// the export is lost.
+func TestExportToFile_fileExists_fails(t *testing.T) {
 	t.Parallel()
-	in := filled(t, 6)
+	in := filledLog(t, 6)
 	path := filepath.Join(t.TempDir(), "x.ndjson")
-	e := archive.Exporting{Pool: in.operator, Compression: archive.None}
+	e := archive.ExportParams{Pool: in.operator, Compression: archive.None}
 	e.Progress = func(int64) {
 		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := archive.ToFile(t.Context(), e, path, nil, false); !errors.Is(err, archive.ErrExists) || unpacked(t, path) != "precious" {
-		t.Errorf("%.80q, %v", unpacked(t, path), err)
+	if _, err := archive.ExportToFile(t.Context(), e, path, nil, false); !errors.Is(err, archive.ErrExists) ||
+		readDecompressed(t, path) != "precious" {
+		t.Errorf("%.80q, %v", readDecompressed(t, path), err)
 	}
 	e.Progress = nil
-	if _, err := archive.ToFile(t.Context(), e, path, nil, true); !errors.Is(err, archive.ErrExists) {
+	if _, err := archive.ExportToFile(t.Context(), e, path, nil, true); !errors.Is(err, archive.ErrExists) {
 		t.Error(err)
 	}
 	if err := os.Rename(path, path+" of somebody"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := archive.ToFile(t.Context(), e, path, nil, true); err != nil || unpacked(t, path) != string(in.export(t, events.Filter{})) {
+	if _, err := archive.ExportToFile(t.Context(), e, path, nil, true); err != nil ||
+		readDecompressed(t, path) != string(in.export(t, events.Filter{})) {
 		t.Error(err)
 	}
 }
 
-// Nothing that somebody may still want is written over, and nothing goes on that is another export.
-func TestExportRefuses(t *testing.T) {
+// An export overwrites no existing file, and does not continue another export.
+func TestExportToFile_badParams_fails(t *testing.T) {
 	t.Parallel()
-	in := filled(t, 6)
+	in := filledLog(t, 6)
 	path := filepath.Join(t.TempDir(), "x.ndjson")
 	begin := func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		e := archive.Exporting{Pool: in.operator, Compression: archive.None, ChunkBytes: 1000, Progress: func(int64) { cancel() }}
-		if _, err := archive.ToFile(ctx, e, path, map[string]string{"type": "a*"}, false); !errors.Is(err, context.Canceled) {
+		e := archive.ExportParams{Pool: in.operator, Compression: archive.None, ChunkBytes: 1000,
+			Progress: func(int64) { cancel() }}
+		if _, err := archive.ExportToFile(ctx, e, path, map[string]string{"type": "a*"}, false); !errors.Is(err,
+			context.Canceled) {
 			t.Fatal(err)
 		}
 	}
 	begin()
-	e := archive.Exporting{Pool: in.operator, Compression: archive.None}
+	e := archive.ExportParams{Pool: in.operator, Compression: archive.None}
 	for what, c := range map[string]struct {
-		e      archive.Exporting
+		e      archive.ExportParams
 		words  map[string]string
 		resume bool
 		want   error
 		text   string
 	}{
-		"begin anew":  {e, map[string]string{"type": "a*"}, false, archive.ErrInterrupted, "--resume"},
-		"other words": {e, map[string]string{"type": "b*"}, true, archive.ErrDiffers, `{"type":"a*"}`},
-		"compressed":  {archive.Exporting{Pool: in.operator, Compression: archive.Zstd}, map[string]string{"type": "a*"}, true, archive.ErrDiffers, "compression none"},
+		"start again": {e, map[string]string{"type": "a*"}, false, archive.ErrUnfinished, "--resume"},
+		"other words": {e, map[string]string{"type": "b*"}, true, archive.ErrOtherParams, `{"type":"a*"}`},
+		"compressed": {archive.ExportParams{Pool: in.operator, Compression: archive.Zstd},
+			map[string]string{"type": "a*"}, true, archive.ErrOtherParams, "compression none"},
 	} {
-		if _, err := archive.ToFile(t.Context(), c.e, path, c.words, c.resume); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+		if _, err := archive.ExportToFile(t.Context(), c.e, path, c.words, c.resume); !errors.Is(err, c.want) ||
+			!strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := archive.ToFile(t.Context(), e, path, nil, true); !errors.Is(err, archive.ErrExists) {
+	if _, err := archive.ExportToFile(t.Context(), e, path, nil, true); !errors.Is(err, archive.ErrExists) {
 		t.Errorf("the file is there: %v", err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -216,29 +223,33 @@ func TestExportRefuses(t *testing.T) {
 	if err := os.Truncate(path+".part", 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := archive.ToFile(t.Context(), e, path, map[string]string{"type": "a*"}, true); err == nil || !strings.Contains(err.Error(), "fewer than") {
+	if _, err := archive.ExportToFile(t.Context(), e, path, map[string]string{"type": "a*"}, true); err == nil ||
+		!strings.Contains(err.Error(), "fewer than") {
 		t.Errorf("a file that was cut: %v", err)
 	}
 	if err := os.WriteFile(path+".state", []byte(`{"postern_export":2}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := archive.ToFile(t.Context(), e, path, nil, true); err == nil || !strings.Contains(err.Error(), "another release") {
+	if _, err := archive.ExportToFile(t.Context(), e, path, nil, true); err == nil ||
+		!strings.Contains(err.Error(), "another release") {
 		t.Errorf("a state of another release: %v", err)
 	}
 }
 
 // Two processes do not write one file.
-func TestOneExportToAFileAtATime(t *testing.T) {
+func TestExportToFile_concurrent_onlyOneRuns(t *testing.T) {
 	t.Parallel()
-	in := filled(t, 6)
+	in := filledLog(t, 6)
 	path := filepath.Join(t.TempDir(), "x.ndjson")
 	second := make(chan error, 10)
-	e := archive.Exporting{Pool: in.operator, Compression: archive.None, ChunkBytes: 1000}
+	e := archive.ExportParams{Pool: in.operator, Compression: archive.None, ChunkBytes: 1000}
 	e.Progress = func(int64) {
-		_, err := archive.ToFile(t.Context(), archive.Exporting{Pool: in.operator, Compression: archive.None}, path, nil, true)
+		_, err := archive.ExportToFile(t.Context(), archive.ExportParams{Pool: in.operator, Compression: archive.None},
+			path,
+			nil, true)
 		second <- err
 	}
-	if _, err := archive.ToFile(t.Context(), e, path, nil, false); err != nil {
+	if _, err := archive.ExportToFile(t.Context(), e, path, nil, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-second; err == nil || !strings.Contains(err.Error(), "another process is exporting") {
@@ -246,8 +257,9 @@ func TestOneExportToAFileAtATime(t *testing.T) {
 	}
 }
 
-// While 16 writers append, an export has every event that was committed before it began, and each once. The next goes on behind its bound.
-func TestExportSkipsNothingWhileOthersAppend(t *testing.T) {
+// While 16 writers append, an export has every event that was committed before it began, each once.
+// The next one continues after its bound.
+func TestExport_concurrentAppends_skipsNothing(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
 	in.register(t)
@@ -260,7 +272,8 @@ func TestExportSkipsNothingWhileOthersAppend(t *testing.T) {
 		wg.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				key := fmt.Sprint(w, "-", i)
-				if _, err := events.Append(t.Context(), in.gateway, []events.Delivery{in.simple("x", key)}); err != nil {
+				if _, err := events.Append(t.Context(), in.gateway,
+					[]events.Delivery{in.simple("x", key)}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -285,7 +298,9 @@ func TestExportSkipsNothingWhileOthersAppend(t *testing.T) {
 		}
 		mu.Unlock()
 		var out bytes.Buffer
-		done, err := archive.Stream(t.Context(), archive.Exporting{Pool: in.operator, Filter: events.Filter{After: after}, Compression: archive.None, ChunkBytes: 5000}, &out)
+		done, err := archive.ExportToWriter(t.Context(),
+			archive.ExportParams{Pool: in.operator, Filter: events.Filter{AfterID: after}, Compression: archive.None,
+				ChunkBytes: 5000}, &out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,26 +324,30 @@ func TestExportSkipsNothingWhileOthersAppend(t *testing.T) {
 	}
 }
 
-// Bodies that the log no longer has are left out and counted: an event without one could not be applied.
-func TestEventsWithoutBodiesAreLeftOut(t *testing.T) {
+// Events whose bodies the log no longer has are skipped and counted, because an event without a
+// body could not be applied.
+func TestExport_eventsWithoutBodies_areSkipped(t *testing.T) {
 	t.Parallel()
-	in := filled(t, 3)
-	for _, sql := range []string{`ALTER TABLE events DISABLE TRIGGER ALL`, `UPDATE events SET body = NULL WHERE id = delivery_id AND delivery_id = (SELECT min(delivery_id) FROM events)`} {
+	in := filledLog(t, 3)
+	for _, sql := range []string{`ALTER TABLE events DISABLE TRIGGER ALL`, `UPDATE events SET body = NULL
+		WHERE id = delivery_id AND delivery_id = (SELECT min(delivery_id) FROM events)`} {
 		in.db.Exec(t, sql)
 	}
 	var out bytes.Buffer
-	done, err := archive.Stream(t.Context(), archive.Exporting{Pool: in.operator, Compression: archive.None}, &out)
-	if err != nil || done.Events != 4 || done.LeftOut != 2 || bytes.Count(out.Bytes(), []byte("\n")) != 4 {
+	done, err := archive.ExportToWriter(t.Context(), archive.ExportParams{Pool: in.operator, Compression: archive.None},
+		&out)
+	if err != nil || done.Events != 4 || done.Skipped != 2 || bytes.Count(out.Bytes(), []byte("\n")) != 4 {
 		t.Errorf("%+v, %v", done, err)
 	}
 }
 
-// The usual programs read what is compressed in chunks.
-func TestOtherProgramsReadIt(t *testing.T) {
+// The usual programs can decompress files that are compressed in chunks.
+func TestCompression_otherPrograms_readIt(t *testing.T) {
 	t.Parallel()
-	in := filled(t, 12)
+	in := filledLog(t, 12)
 	path := filepath.Join(t.TempDir(), "x.ndjson.gz")
-	if _, err := archive.ToFile(t.Context(), archive.Exporting{Pool: in.operator, Compression: archive.Gzip, ChunkBytes: 1000}, path, nil, false); err != nil {
+	if _, err := archive.ExportToFile(t.Context(), archive.ExportParams{Pool: in.operator, Compression: archive.Gzip,
+		ChunkBytes: 1000}, path, nil, false); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.CommandContext(t.Context(), "gzip", "-dc", path).Output()
@@ -337,9 +356,11 @@ func TestOtherProgramsReadIt(t *testing.T) {
 	}
 }
 
-// Whatever a file holds, reading it comes to an end, and of lines and rows nothing is left out: what is no event is an entry that says why.
+// Reading any file ends, and no line or row is lost: what is not an event is an entry with an
+// error.
 func FuzzFile(f *testing.F) {
-	for _, text := range []string{"{\"id\":1}\n\n[2]\r\n", "a,b\n1,\"x\"\"\ny\"\n1\n\"z\"y,2", "[{\"a\":\"]\\\"\"}, 1 ,{]", `{"object":"list","data":[{"id":1}],"x":{"data":[0]}} [2]`,
+	for _, text := range []string{"{\"id\":1}\n\n[2]\r\n", "a,b\n1,\"x\"\"\ny\"\n1\n\"z\"y,2",
+		"[{\"a\":\"]\\\"\"}, 1 ,{]", `{"object":"list","data":[{"id":1}],"x":{"data":[0]}} [2]`,
 		"\x1f\x8b\x08", "\x28\xb5\x2f\xfd", "{\"postern\":1}\n"} {
 		for i := range archive.Formats {
 			f.Add([]byte(text), i)
@@ -348,7 +369,8 @@ func FuzzFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, n int) {
 		format := archive.Formats[uint(n)%uint(len(archive.Formats))]
 		raws, errs, err := archive.Entries(text, format, nil)
-		if err != nil || bytes.HasPrefix(text, []byte{0x1f, 0x8b}) || bytes.HasPrefix(text, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+		if err != nil || bytes.HasPrefix(text, []byte{0x1f, 0x8b}) ||
+			bytes.HasPrefix(text, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 			return
 		}
 		if len(raws) != len(errs) || len(raws) > len(text)+1 {
@@ -356,7 +378,7 @@ func FuzzFile(f *testing.F) {
 		}
 		switch format {
 		case archive.Postern, archive.Events, archive.CSV:
-			got, want := solid(bytes.Join(raws, nil)), solid(text)
+			got, want := joinLines(bytes.Join(raws, nil)), joinLines(text)
 			if !bytes.HasSuffix(want, got) || format != archive.CSV && len(got) != len(want) {
 				t.Fatalf("%s: entries %q of %q", format, got, want)
 			}
@@ -364,8 +386,8 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// solid is text without the ends of lines, as which blank lines are passed over.
-func solid(text []byte) []byte {
+// joinLines removes line ends and blank lines.
+func joinLines(text []byte) []byte {
 	var out []byte
 	for line := range bytes.Lines(text) {
 		if len(bytes.TrimSpace(line)) > 0 {
@@ -375,11 +397,12 @@ func solid(text []byte) []byte {
 	return out
 }
 
-// Rows are read as encoding/csv reads what it wrote, but for ends of lines inside quotes, which stay.
-func TestRowsAreRead(t *testing.T) {
+// Rows are read as encoding/csv reads its own output, except that line ends inside quotes are kept.
+func TestCSVReader_rows_areRead(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		cell := rapid.Map(rapid.StringOf(rapid.SampledFrom([]rune("ab,\"\n\r ä\\"))), func(s string) string { return "x" + s })
+		cell := rapid.Map(rapid.StringOf(rapid.SampledFrom([]rune("ab,\"\n\r ä\\"))),
+			func(s string) string { return "x" + s })
 		want := rapid.SliceOfN(rapid.SliceOfN(cell, 3, 3), 1, 5).Draw(t, "rows")
 		var text bytes.Buffer
 		w := csv.NewWriter(&text)
@@ -397,8 +420,8 @@ func TestRowsAreRead(t *testing.T) {
 	})
 }
 
-// Of a list of values each is read with its exact bytes, whatever is in it, and however it is laid out.
-func TestListsAreRead(t *testing.T) {
+// Each value of a list is read with its exact bytes, whatever its contents and layout.
+func TestListReader_lists_areRead(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		texts := rapid.SliceOf(rapid.StringOf(rapid.SampledFrom([]rune(`{}[],:"\ data`)))).Draw(t, "texts")

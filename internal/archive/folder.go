@@ -16,10 +16,11 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// headersSuffix ends the name of a file with the headers of the delivery beside it.
+// headersSuffix is the suffix of a file with the headers of a delivery.
 const headersSuffix = ".headers"
 
-// folderReader reads a delivery from each file of a folder, in the order of their names; hidden ones are none.
+// folderReader reads one delivery from each file of a folder, in the order of their names. It
+// ignores hidden files.
 type folderReader struct {
 	path  string
 	files []fs.DirEntry
@@ -39,22 +40,22 @@ func newFolderReader(path string) (*folderReader, error) {
 	return r, nil
 }
 
-func (r *folderReader) next() (entry, *mapped, error) {
+func (r *folderReader) next() (entry, *rowFields, error) {
 	if len(r.files) == 0 {
 		return entry{}, nil, io.EOF
 	}
 	f := r.files[0]
 	r.files = r.files[1:]
-	e, m := entry{file: filepath.Join(r.path, f.Name())}, &mapped{}
+	e, m := entry{file: filepath.Join(r.path, f.Name())}, &rowFields{}
 	info, err := os.Stat(e.file)
 	switch {
 	case err != nil:
 		return entry{}, nil, err
 	case !info.Mode().IsRegular():
-		e.err = errors.New("no file: what is in it is not read")
+		e.err = errors.New("not a regular file; its contents are not read")
 		return e, m, nil
-	case info.Size() > maxText:
-		e.err = fmt.Errorf("larger than %d MiB", maxText>>20)
+	case info.Size() > maxTextBytes:
+		e.err = fmt.Errorf("larger than %d MiB", maxTextBytes>>20)
 		return e, m, nil
 	}
 	body, err := os.ReadFile(e.file)
@@ -63,12 +64,13 @@ func (r *folderReader) next() (entry, *mapped, error) {
 	}
 	e.receivedAt = info.ModTime()
 	e.delivery = events.Delivery{Body: body}
-	m.header, e.err = sidecar(e.file + headersSuffix)
+	m.header, e.err = readHeaders(e.file + headersSuffix)
 	return e, m, nil
 }
 
-// sidecar reads the headers of a delivery: a line each, "Name: value". Without the file there are none.
-func sidecar(path string) (http.Header, error) {
+// readHeaders reads the headers of a delivery, one "Name: value" per line. Without the file there
+// are none.
+func readHeaders(path string) (http.Header, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -83,12 +85,12 @@ func sidecar(path string) (http.Header, error) {
 	return header, nil
 }
 
-// ParseHeader reads lines "Name: value".
+// ParseHeader reads lines of the form "Name: value".
 func ParseHeader(text []byte) (http.Header, error) {
 	text = append(bytes.TrimSpace(text), "\r\n\r\n"...)
 	header, err := textproto.NewReader(bufio.NewReader(bytes.NewReader(text))).ReadMIMEHeader()
 	if err != nil {
-		return nil, fmt.Errorf("read headers, each as Name: value: %w", err)
+		return nil, fmt.Errorf("read headers, one \"Name: value\" per line: %w", err)
 	}
 	return http.Header(header), nil
 }

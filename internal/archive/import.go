@@ -16,96 +16,109 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// The bounds of what is appended by one statement, whichever is reached first. joinedBytes is for lines whose body another line has brought: they are held
-// only for the case that they must be set aside, and the more of them are together, the fewer copies of the body are stored.
+// The bounds of one append statement, whichever is reached first. batchJoinedBytes applies to lines
+// whose body another line already has. They are kept only because they may have to be set aside as
+// bad. The more of them are in one batch, the fewer copies of the body are stored.
 const (
-	batchEvents = 500
-	batchBytes  = 4 << 20
-	joinedBytes = 64 << 20
+	batchEvents      = 500
+	batchBytes       = 4 << 20
+	batchJoinedBytes = 64 << 20
 )
 
-// maxAhead is how much later than now a file may say that an event was received. A later one would let its version lie as far ahead.
-const maxAhead = time.Hour
+// maxClockAhead is how much later than now a time of receipt in a file may be. A version may be as
+// far ahead as its time of receipt.
+const maxClockAhead = time.Hour
 
-// Importing is what an import needs.
-type Importing struct {
-	// Pool is connected as a role that may append (postern_gateway); for a dry run one that may read the keys is enough (postern_operator).
+// ImportParams are the parameters of an import.
+type ImportParams struct {
+	// Pool is connected as a role that may append (postern_gateway). For a dry run a role that may
+	// read the keys is enough (postern_operator).
 	Pool *pgxpool.Pool
-	// Sources are those of the configuration, by name.
+	// Sources are the configured sources, by name.
 	Sources map[string]Source
-	// Into is the name of the source that everything is sent to; empty: each event says its own, which only lines of an export do.
-	Into string
-	// Name stands for the name of the file in the keys of what nothing else names; empty: the file's own. CSV from standard input needs one for such rows.
+	// Target is the source of all events. If it is "", each event names its own source, which only
+	// lines of an export do.
+	Target string
+	// Name replaces the name of the file in the keys of events without a key; "": the file's own
+	// name. Rows of CSV from standard input need it.
 	Name string
-	// Format is that of the files; empty: it is found out.
+	// Format is the format of the files; "": it is detected.
 	Format Format
-	// Header has the headers that every delivery came with; not for lines of an export.
+	// Header are headers that apply to every delivery; not for lines of an export.
 	Header http.Header
-	// Map has the columns of a CSV file by field: event_id, event_type, account, object_type, object_id, occurred_at, received_at, body, header.NAME.
+	// Map is the column of a CSV file by field: event_id, event_type, account, object_type,
+	// object_id, occurred_at, received_at, body, header.NAME.
 	Map map[string]string
-	// ReceivedAt is when everything was received; zero: as the file says, else the time of the event. Not for lines of an export.
+	// ReceivedAt is the time of receipt of all events; zero: that of the file, else the time of the
+	// event. Not for lines of an export.
 	ReceivedAt time.Time
 	// Now is the time of the import.
 	Now time.Time
-	// DryRun: nothing is written. Of more than a million new events it says at most how many there are.
+	// DryRun: nothing is written. With more than a million new events the counts are upper bounds.
 	DryRun bool
-	// foresee is how many new events a dry run remembers, 0: as many as events.Foresight does. For tests.
-	foresee int
-	// Stdin is what the path - stands for.
+	// maxRemembered is how many new events a dry run remembers, 0: as many as events.Foresight.
+	// Tests set it.
+	maxRemembered int
+	// Stdin is what the path - reads.
 	Stdin io.Reader
-	// BadPath is where entries that are no events are copied to; empty: the file's own with .bad behind, and nowhere for standard input.
+	// BadPath is the file for bad entries; "": the file's own name with .bad, and none for standard
+	// input.
 	BadPath string
-	// Report is told of each entry that is none, in its order.
+	// Report is called for each bad entry, in order.
 	Report func(where string, why error)
 	// Progress may be nil.
 	Progress Progress
 }
 
-// Imported is what came of an import.
-type Imported struct {
-	// Read is how many entries the files have: lines, rows, elements of a list, files of a folder.
+// ImportResult is the result of an import.
+type ImportResult struct {
+	// Read is the number of entries: lines, rows, elements of a list, files of a folder.
 	Read int64 `json:"read"`
-	// New events were appended, or would be.
-	New int64 `json:"new"`
-	// AtMost: so many would be new that a dry run no longer knows the keys of all of them; some of the later ones may be duplicates or conflicts of others.
+	// Added events were appended, or would be in a dry run.
+	Added int64 `json:"new"`
+	// AtMost: a dry run had too many new events to remember all their keys. Some of the later ones
+	// may be duplicates or conflicts of others.
 	AtMost bool `json:"at_most,omitempty"`
-	// Duplicate events were there.
+	// Duplicate events were in the log.
 	Duplicate int64 `json:"duplicate"`
-	// Conflict: another event is there under the same key; the one of the file was kept beside it.
+	// Conflict events have the key of another stored event; they were stored as conflicts.
 	Conflict int64 `json:"conflict"`
-	// MadeConflict is how many of those have a key that was made from file and row.
+	// MadeConflict is how many of those have a key that was derived from file and row.
 	MadeConflict int64 `json:"made_conflict,omitempty"`
-	// Bad entries are no events; they were set aside.
+	// Bad entries are not events; they were set aside.
 	Bad int64 `json:"bad"`
-	// More: the last page of an API that was read says that there are more.
+	// More: the last page of an API announces further pages.
 	More bool `json:"more,omitempty"`
 }
 
-func (i *Imported) add(o Imported) {
+func (i *ImportResult) add(o ImportResult) {
 	i.Read += o.Read
-	i.New += o.New
+	i.Added += o.Added
 	i.Duplicate += o.Duplicate
 	i.Conflict += o.Conflict
 	i.MadeConflict += o.MadeConflict
 	i.Bad += o.Bad
 }
 
-// Import appends the events of files, one after the other. What was imported before is a duplicate, so that an import that was ended is simply run
-// again. An entry that is no event is reported, copied to the file of bad entries, and counted. An error is of a file, of the database or of what was
-// asked; what was counted until then is done.
-func Import(ctx context.Context, im Importing, paths ...string) (all Imported, err error) {
-	known, err := events.RegisterSources(ctx, im.Pool, nil)
+// Import appends the events of files, one after the other. An event that was imported before is a
+// duplicate, so an interrupted import is simply repeated. An entry that is not an event is
+// reported, copied to the file of bad entries, and counted. An error concerns a file, the database
+// or the parameters. The result then counts what was done before.
+func Import(ctx context.Context, im ImportParams, paths ...string) (all ImportResult, err error) {
+	sources, err := events.RegisterSources(ctx, im.Pool, nil)
 	if err != nil {
 		return all, err
 	}
-	foresight := &events.Foresight{Limit: im.foresee}
-	unknown := map[string]int32{}
+	foresight := &events.AppendDryRun{Limit: im.maxRemembered}
+	placeholders := map[string]int32{}
 	for _, path := range paths {
-		r := &importer{Importing: &im, known: known, foresight: foresight, numbers: unknown, done: all.Read, groups: map[groupKey]int{}}
-		err := r.file(ctx, path)
+		r := &importer{ImportParams: &im, sources: sources, foresight: foresight, placeholders: placeholders,
+			earlierEntries: all.Read,
+			groups:         map[groupKey]int{}}
+		err := r.importFile(ctx, path)
 		all.add(r.counts)
-		all.More = r.more(all.More)
-		if all.AtMost = foresight.AtMost; err != nil {
+		all.More = r.hasMorePages(all.More)
+		if all.AtMost = foresight.LimitExceeded; err != nil {
 			return all, err
 		}
 	}
@@ -114,73 +127,75 @@ func Import(ctx context.Context, im Importing, paths ...string) (all Imported, e
 
 // importer imports one file.
 type importer struct {
-	*Importing
-	known events.Sources
-	// foresight remembers what a dry run found new, numbers stand there for those of sources that have none yet.
-	foresight *events.Foresight
-	numbers   map[string]int32
-	in        *input
-	plain     *plain
-	bad       *badFile
-	counts    Imported
-	// done is how many entries earlier files had.
-	done  int64
-	batch []pending
-	// groups are the places in the batch of the deliveries that are known by their ids.
-	groups          map[groupKey]int
-	n, size, joined int
+	*ImportParams
+	sources events.Sources
+	// foresight remembers the new events of a dry run. placeholders are numbers for sources that
+	// have none yet.
+	foresight    *events.AppendDryRun
+	placeholders map[string]int32
+	input        *input
+	builder      *deliveryBuilder
+	badEntries   *badFile
+	counts       ImportResult
+	// earlierEntries is how many entries the previous files had.
+	earlierEntries int64
+	batch          []pending
+	// groups are the positions in the batch of deliveries with a known id.
+	groups                                 map[groupKey]int
+	eventCount, byteCount, joinedByteCount int
 }
 
-// pending is a delivery that is to be appended, with the entries that it was made of.
+// pending is a delivery to append, with the entries that it was made of.
 type pending struct {
 	delivery events.Delivery
 	entries  []entry
 }
 
-// groupKey is a delivery of the log that an export was made of.
+// groupKey identifies a delivery of the exported log.
 type groupKey struct {
 	source int32
 	id     int64
 }
 
-func (r *importer) file(ctx context.Context, path string) (err error) {
-	if r.in, err = r.open(path); err != nil {
+func (r *importer) importFile(ctx context.Context, path string) (err error) {
+	if r.input, err = r.open(path); err != nil {
 		return err
 	}
-	defer r.in.close()
-	if err := r.prepare(); err != nil {
+	defer r.input.close()
+	if err := r.checkParams(); err != nil {
 		return err
 	}
-	r.bad = &badFile{path: r.badPath(), head: r.in.head, dry: r.DryRun}
-	if same(r.bad.path, path) {
-		return fmt.Errorf("%s is read: name another file for bad entries", path)
+	r.badEntries = &badFile{path: r.badPath(), header: r.input.head, dryRun: r.DryRun}
+	if isSameFile(r.badEntries.path, path) {
+		return fmt.Errorf("%s is the file to import: name another file for bad entries", path)
 	}
-	defer func() { err = errors.Join(err, r.bad.close()) }()
+	defer func() { err = errors.Join(err, r.badEntries.close()) }()
 	for {
-		e, m, err := r.in.next()
+		e, m, err := r.input.next()
 		if errors.Is(err, io.EOF) {
-			return r.flush(ctx)
+			return r.flushBatch(ctx)
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", r.in.path, err), r.flush(ctx))
+			return errors.Join(fmt.Errorf("%s: %w", r.input.path, err), r.flushBatch(ctx))
 		}
 		r.counts.Read++
-		if err := r.take(ctx, e, m); err != nil {
+		if err := r.importEntry(ctx, e, m); err != nil {
 			return err
 		}
 	}
 }
 
-// more says whether there are more pages than were read, as the last of them says; before: as one of an earlier file did.
-func (r *importer) more(before bool) bool {
-	if r.in == nil || r.in.pages == nil || !r.in.pages.paged {
-		return before
+// hasMorePages reports whether the last page announces further pages; previous is the result for
+// the earlier files.
+func (r *importer) hasMorePages(previous bool) bool {
+	if r.input == nil || r.input.pages == nil || !r.input.pages.sawPage {
+		return previous
 	}
-	return r.in.pages.more
+	return r.input.pages.lastHasMore
 }
 
-// same tells whether two paths are one file.
-func same(a, b string) bool {
+// isSameFile reports whether two paths are the same file.
+func isSameFile(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {
 		return false
@@ -189,23 +204,26 @@ func same(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// prepare wants that what was asked fits the file's format.
-func (r *importer) prepare() error {
-	if r.in.format == Postern {
+// checkParams checks that the parameters fit the file's format.
+func (r *importer) checkParams() error {
+	if r.input.format == Postern {
 		if len(r.Header) > 0 || !r.ReceivedAt.IsZero() {
-			return fmt.Errorf("%s is an export, which says headers and times of receipt itself: leave out --header and --received-at", r.in.path)
+			return fmt.Errorf("%s is an export, which contains headers and times of receipt itself: leave out "+
+				"--header "+
+				"and --received-at", r.input.path)
 		}
 		return nil
 	}
-	if r.Into == "" {
-		return fmt.Errorf("%s says of no event which source it is of: name it with --source", r.in.path)
+	if r.Target == "" {
+		return fmt.Errorf("%s does not name the source of its events: name it with --source", r.input.path)
 	}
-	src, ok := r.Sources[r.Into]
+	src, ok := r.Sources[r.Target]
 	if !ok {
-		return r.unknown(r.Into)
+		return r.unknownSourceError(r.Target)
 	}
-	r.plain = &plain{source: &src, request: provider.Delivery{Header: r.Header}, receivedAt: r.ReceivedAt, base: earlier(r.in.modified, r.Now), now: r.Now, format: r.in.format,
-		marks: newMarks(markName(cmp.Or(r.Name, r.in.name)), r.in.head)}
+	r.builder = &deliveryBuilder{source: &src, request: provider.Delivery{Header: r.Header}, receivedAt: r.ReceivedAt,
+		defaultTime: earlier(r.input.modified, r.Now), now: r.Now, format: r.input.format,
+		digest: newFileDigest(uncompressedName(cmp.Or(r.Name, r.input.name)), r.input.head)}
 	return nil
 }
 
@@ -216,128 +234,134 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// unknown is the error of a source that nothing can be imported into.
-func (r *importer) unknown(name string) error {
-	return fmt.Errorf("source %q is not configured here: add it to the configuration and name that with --config FILE, or send everything to a source that is there with --source NAME", name)
+// unknownSourceError is the error of a source into which nothing can be imported.
+func (r *importer) unknownSourceError(name string) error {
+	return fmt.Errorf("source %q is not configured here: add it to the configuration and pass that with --config "+
+		"FILE, or import everything into an existing source with --source NAME", name)
 }
 
-// take puts an entry into the batch, or aside.
-func (r *importer) take(ctx context.Context, e entry, m *mapped) error {
-	name := r.in.name
+// importEntry adds an entry to the batch, or sets it aside as bad.
+func (r *importer) importEntry(ctx context.Context, e entry, m *rowFields) error {
+	name := r.input.name
 	if e.file != "" {
 		name = e.file
 	}
-	if r.plain != nil {
-		r.plain.marks.add(e.raw)
+	if r.builder != nil {
+		r.builder.digest.add(e.raw)
 	}
-	if e.err == nil && r.plain != nil {
-		p := *r.plain
+	if e.err == nil && r.builder != nil {
+		p := *r.builder
 		if !e.receivedAt.IsZero() {
-			p.base = earlier(e.receivedAt, r.Now)
+			p.defaultTime = earlier(e.receivedAt, r.Now)
 		}
-		p.complete(&e, name, m)
+		p.fill(&e, name, m)
 	}
-	if e.made && r.in.stdin && r.Name == "" {
-		return fmt.Errorf("%s: no column names this event, and standard input has no name to make one of: map event_id to a column that does, or give the input a name with --name", r.where(&e))
+	if e.madeKey && r.input.stdin && r.Name == "" {
+		return fmt.Errorf("%s: no column has the id of this event, and standard input has no name to derive one "+
+			"from: map "+
+			"event_id to a column that has it, or give the input a name with --name", r.location(&e))
 	}
-	if e.err == nil && e.delivery.ReceivedAt.After(r.Now.Add(maxAhead)) {
-		e.err = yetToCome(e.delivery.ReceivedAt)
+	if e.err == nil && e.delivery.ReceivedAt.After(r.Now.Add(maxClockAhead)) {
+		e.err = futureTimeError(e.delivery.ReceivedAt)
 	}
 	if e.err == nil {
-		number, err := r.source(ctx, &e)
+		number, err := r.sourceNumber(ctx, &e)
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", r.where(&e), err), r.flush(ctx))
+			return errors.Join(fmt.Errorf("%s: %w", r.location(&e), err), r.flushBatch(ctx))
 		}
 		e.delivery.Source = number
 	}
 	if e.err != nil {
 		return r.setAside(&e, e.err)
 	}
-	return r.gather(ctx, e)
+	return r.addToBatch(ctx, e)
 }
 
-// gather adds an event to the batch. Those of one delivery lie near each other in an export, but not side by side.
-func (r *importer) gather(ctx context.Context, e entry) error {
-	r.n += len(e.delivery.Events)
-	delivery := groupKey{e.delivery.Source, e.group}
-	if i, ok := r.groups[delivery]; ok && e.group != 0 && join(&r.batch[i].delivery, &e) {
-		e.delivery = events.Delivery{} // its body is there
+// addToBatch adds an event to the batch. Events of one delivery are near each other in an export,
+// but not always adjacent.
+func (r *importer) addToBatch(ctx context.Context, e entry) error {
+	r.eventCount += len(e.delivery.Events)
+	delivery := groupKey{e.delivery.Source, e.deliveryID}
+	if i, ok := r.groups[delivery]; ok && e.deliveryID != 0 && joinEntry(&r.batch[i].delivery, &e) {
+		e.delivery = events.Delivery{} // the batch has its body
 		r.batch[i].entries = append(r.batch[i].entries, e)
-		r.joined += len(e.raw)
+		r.joinedByteCount += len(e.raw)
 	} else {
 		r.groups[delivery] = len(r.batch)
 		r.batch = append(r.batch, pending{delivery: e.delivery, entries: []entry{e}})
-		r.size += len(e.delivery.Body) + len(e.raw)
+		r.byteCount += len(e.delivery.Body) + len(e.raw)
 	}
-	if r.n < batchEvents && r.size < batchBytes && r.joined < joinedBytes {
+	if r.eventCount < batchEvents && r.byteCount < batchBytes && r.joinedByteCount < batchJoinedBytes {
 		return nil
 	}
-	return r.flush(ctx)
+	return r.flushBatch(ctx)
 }
 
-// source is the number of the source that an entry goes to; a configured one that has none yet gets it.
-func (r *importer) source(ctx context.Context, e *entry) (int32, error) {
+// sourceNumber returns the number of an entry's source. It registers a configured source without a
+// number.
+func (r *importer) sourceNumber(ctx context.Context, e *entry) (int32, error) {
 	name := e.source
-	if r.Into != "" {
-		name = r.Into
+	if r.Target != "" {
+		name = r.Target
 	}
 	configured, isConfigured := r.Sources[name]
-	is := r.known.Provider[name]
+	providerName := r.sources.Provider[name]
 	if isConfigured {
-		is = configured.Provider.Name()
+		providerName = configured.Provider.Name()
 	}
 	switch {
-	case is == "":
-		return 0, r.unknown(name)
-	case e.provider != "" && e.provider != is:
-		e.err = fmt.Errorf("it was sent by provider %s, and source %s is of provider %s", e.provider, name, is)
+	case providerName == "":
+		return 0, r.unknownSourceError(name)
+	case e.provider != "" && e.provider != providerName:
+		e.err = fmt.Errorf("it is from provider %s, but source %s has provider %s", e.provider, name, providerName)
 		return 0, nil
 	}
-	number, ok := r.known.Number[name]
+	number, ok := r.sources.Number[name]
 	switch {
-	case ok && r.known.Provider[name] == is:
+	case ok && r.sources.Provider[name] == providerName:
 		return number, nil
 	case r.DryRun && !ok:
-		return r.stand(name), nil
+		return r.placeholderNumber(name), nil
 	}
-	known, err := events.RegisterSources(ctx, r.Pool, map[string]string{name: is})
+	registered, err := events.RegisterSources(ctx, r.Pool, map[string]string{name: providerName})
 	if err != nil {
 		return 0, err
 	}
-	r.known = known
-	return known.Number[name], nil
+	r.sources = registered
+	return registered.Number[name], nil
 }
 
-// stand is a number that no source has, for one that a dry run does not give its number: nothing can be there yet, but its events may be each other's twins.
-func (r *importer) stand(name string) int32 {
-	if _, ok := r.numbers[name]; !ok {
-		r.numbers[name] = int32(-1 - len(r.numbers))
+// placeholderNumber returns a number that no source has, for a source that a dry run does not
+// register. The source has no events yet, but its new events may be duplicates of each other.
+func (r *importer) placeholderNumber(name string) int32 {
+	if _, ok := r.placeholders[name]; !ok {
+		r.placeholders[name] = int32(-1 - len(r.placeholders))
 	}
-	return r.numbers[name]
+	return r.placeholders[name]
 }
 
-// where is an entry's place in words.
-func (r *importer) where(e *entry) string {
+// location describes where an entry is.
+func (r *importer) location(e *entry) string {
 	if e.file != "" {
 		return e.file
 	}
-	return fmt.Sprintf("%s:%d", r.in.path, e.line)
+	return fmt.Sprintf("%s:%d", r.input.path, e.line)
 }
 
 func (r *importer) setAside(e *entry, why error) error {
 	r.counts.Bad++
 	if r.Report != nil {
-		r.Report(r.where(e), why)
+		r.Report(r.location(e), why)
 	}
-	return r.bad.add(e.raw)
+	return r.badEntries.add(e.raw)
 }
 
 func (r *importer) badPath() string {
 	switch {
 	case r.BadPath != "":
 		return r.BadPath
-	case r.in.stdin, r.in.format == Bodies:
+	case r.input.stdin, r.input.format == Bodies:
 		return ""
 	}
-	return r.in.path + ".bad"
+	return r.input.path + ".bad"
 }

@@ -21,8 +21,9 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// An import is ended behind each of its batches, run again from the beginning, and ends in the same log.
-func TestImportThatWasEndedIsRunAgain(t *testing.T) {
+// An import is interrupted after each of its batches and repeated from the beginning. The resulting
+// log is the same.
+func TestImport_interrupted_canBeRepeated(t *testing.T) {
 	t.Parallel()
 	from, to := setup(t), setup(t)
 	from.register(t)
@@ -36,7 +37,7 @@ func TestImportThatWasEndedIsRunAgain(t *testing.T) {
 	var fresh, ended int64
 	for {
 		ctx, cancel := context.WithCancel(t.Context())
-		im := to.order()
+		im := to.importParams()
 		im.Progress = func(n int64) {
 			if n > 500*ended {
 				cancel()
@@ -44,7 +45,7 @@ func TestImportThatWasEndedIsRunAgain(t *testing.T) {
 		}
 		done, err := archive.Import(ctx, im, path)
 		cancel()
-		if fresh += done.New; err == nil {
+		if fresh += done.Added; err == nil {
 			break
 		}
 		if !errors.Is(err, context.Canceled) {
@@ -59,8 +60,8 @@ func TestImportThatWasEndedIsRunAgain(t *testing.T) {
 	}
 }
 
-// A dry run says what an import then does, and writes nothing.
-func TestDryRun(t *testing.T) {
+// A dry run reports what the import does afterwards, and writes nothing.
+func TestImport_dryRun_writesNothing(t *testing.T) {
 	t.Parallel()
 	from, to := setup(t), setup(t)
 	from.register(t)
@@ -71,7 +72,7 @@ func TestDryRun(t *testing.T) {
 	same, other := to.simple("body", "k1"), to.simple("other", "k2")
 	to.append(t, same, other)
 	text := append(from.export(t, events.Filter{}), "no line\n"...)
-	im := to.order()
+	im := to.importParams()
 	reported := 0
 	im.Report = func(where string, why error) {
 		reported++
@@ -79,29 +80,32 @@ func TestDryRun(t *testing.T) {
 			t.Errorf("%s: %v", where, why)
 		}
 	}
-	want := archive.Imported{Read: 6, New: 3, Duplicate: 1, Conflict: 1, Bad: 1}
+	want := archive.ImportResult{Read: 6, Added: 3, Duplicate: 1, Conflict: 1, Bad: 1}
 	before := to.log(t)
 	dry := im
 	dry.DryRun, dry.Pool = true, to.operator
 	to.wantImport(t, dry, "x.ndjson", text, want)
-	if diff := cmp.Diff(before, to.log(t)); diff != "" || len(to.db.Rows(t, `SELECT event_id FROM event_conflicts`)) != 0 {
+	if diff := cmp.Diff(before, to.log(t)); diff != "" ||
+		len(to.db.QueryStrings(t, `SELECT event_id FROM event_conflicts`)) != 0 {
 		t.Errorf("a dry run wrote: %s", diff)
 	}
 	to.wantImport(t, im, "x.ndjson", text, want)
-	if conflicts := to.db.Rows(t, `SELECT event_id || convert_from(body, 'UTF8') FROM event_conflicts`); len(conflicts) != 1 || conflicts[0] != "k2body" {
+	if conflicts := to.db.QueryStrings(t, `SELECT event_id || convert_from(body, 'UTF8') FROM event_conflicts`); len(
+		conflicts) != 1 || conflicts[0] != "k2body" {
 		t.Errorf("conflicts %v", conflicts)
 	}
 	empty := setup(t) // its sources have no numbers yet
-	dry = empty.order()
+	dry = empty.importParams()
 	dry.DryRun, dry.Pool, dry.Report = true, empty.operator, im.Report
-	empty.wantImport(t, dry, "x.ndjson", text, archive.Imported{Read: 6, New: 5, Bad: 1})
-	if got := empty.db.Rows(t, `SELECT name FROM sources`); len(got) != 0 || reported != 3 {
+	empty.wantImport(t, dry, "x.ndjson", text, archive.ImportResult{Read: 6, Added: 5, Bad: 1})
+	if got := empty.db.QueryStrings(t, `SELECT name FROM sources`); len(got) != 0 || reported != 3 {
 		t.Errorf("sources %v, %d reports", got, reported)
 	}
 }
 
-// What is no event is told with its line and set aside unchanged, and the rest is imported. Mended, it is imported from there.
-func TestBadLines(t *testing.T) {
+// Bad entries are reported with their lines and set aside unchanged, and the others are imported.
+// Once corrected, they can be imported from the file of bad entries.
+func TestImport_badLines_areSetAside(t *testing.T) {
 	t.Parallel()
 	from, to := setup(t), setup(t)
 	from.register(t)
@@ -109,20 +113,23 @@ func TestBadLines(t *testing.T) {
 		from.append(t, from.simple("body", fmt.Sprint("k", i)))
 	}
 	lines := strings.SplitAfter(string(from.export(t, events.Filter{})), "\n")
-	lines[1] = strings.Replace(lines[1], `"A": "b"`, `"A": "\u0000"`, 1)                 // only PostgreSQL finds this one
-	lines[3] = strings.Replace(lines[3], `2026-09-21T`, `2126-09-21T`, 1)                // received in a hundred years
-	lines[4] = strings.Replace(lines[4], `"provider":"sim"`, `"provider":"x"`, 1)        // another's
-	lines[5] = lines[5][:40]                                                             // torn in the middle, and the next line with it
-	lines[7] = strings.TrimSuffix(strings.Replace(lines[7], `"body":`, `"b":`, 1), "\n") // the last has no end
+	// only PostgreSQL rejects this one
+	lines[1] = strings.Replace(lines[1], `"A": "b"`, `"A": "\u0000"`, 1)
+	lines[3] = strings.Replace(lines[3], `2026-09-21T`, `2126-09-21T`, 1)         // received in a hundred years
+	lines[4] = strings.Replace(lines[4], `"provider":"sim"`, `"provider":"x"`, 1) // of another provider
+	// cut in the middle, and the next line with it
+	lines[5] = lines[5][:40]
+	lines[7] = strings.TrimSuffix(strings.Replace(lines[7], `"body":`, `"b":`, 1), "\n") // the last one has no line end
 	path := write(t, "x.ndjson", strings.Join(lines, ""))
-	im := to.order()
+	im := to.importParams()
 	told := map[string]string{}
 	im.Report = func(where string, why error) { told[strings.TrimPrefix(where, path)] = why.Error() }
 	done, err := archive.Import(t.Context(), im, path)
-	if want := (archive.Imported{Read: 7, New: 2, Bad: 5}); err != nil || done != want {
+	if want := (archive.ImportResult{Read: 7, Added: 2, Bad: 5}); err != nil || done != want {
 		t.Errorf("%+v, %v", done, err)
 	}
-	for where, why := range map[string]string{":2": "Unicode", ":4": "yet to come", ":5": "provider x", ":6": "invalid JSON", ":7": "missing"} {
+	for where, why := range map[string]string{":2": "Unicode", ":4": "in the future", ":5": "provider x",
+		":6": "invalid JSON", ":7": "missing"} {
 		if !strings.Contains(told[where], why) {
 			t.Errorf("line %s: %q, want %q", where, told[where], why)
 		}
@@ -136,56 +143,64 @@ func TestBadLines(t *testing.T) {
 			t.Errorf("not set aside: %s", line)
 		}
 	}
-	mended := strings.NewReplacer(`\u0000`, "b", "2126-", "2026-", `"provider":"x"`, `"provider":"sim"`, `"b":`, `"body":`).Replace(string(bad))
+	mended := strings.NewReplacer(`\u0000`, "b", "2126-", "2026-", `"provider":"x"`, `"provider":"sim"`, `"b":`,
+		`"body":`).Replace(string(bad))
 	im.Report = func(string, error) {}
-	to.wantImport(t, im, "x.ndjson.bad", []byte(mended), archive.Imported{Read: 5, New: 4, Bad: 1})
+	to.wantImport(t, im, "x.ndjson.bad", []byte(mended), archive.ImportResult{Read: 5, Added: 4, Bad: 1})
 	im.BadPath = path
-	if _, err := archive.Import(t.Context(), im, path); err == nil || !strings.Contains(err.Error(), "name another file") {
+	if _, err := archive.Import(t.Context(), im, path); err == nil ||
+		!strings.Contains(err.Error(), "name another file") {
 		t.Errorf("a file of bad lines that is read: %v", err)
 	}
 }
 
-// A source must be known before anything is imported into it, by the configuration or the log.
-func TestSourcesOfAnImport(t *testing.T) {
+// The configuration or the log must have a source before anything is imported into it.
+func TestImport_sources_areResolved(t *testing.T) {
 	t.Parallel()
 	from, to := setup(t), setup(t)
 	from.register(t)
 	from.append(t, from.simple("body", "k"))
 	text := from.export(t, events.Filter{})
-	im := to.order()
+	im := to.importParams()
 	im.Sources = nil
-	if _, err := to.take(t, im, "x.ndjson", text); err == nil || !strings.Contains(err.Error(), `x.ndjson:1: source "sim" is not configured here`) {
+	if _, err := to.importText(t, im, "x.ndjson", text); err == nil ||
+		!strings.Contains(err.Error(), `x.ndjson:1: source "sim" is not configured here`) {
 		t.Errorf("an unknown source: %v", err)
 	}
 	to.register(t)
-	to.wantImport(t, im, "x.ndjson", text, archive.Imported{Read: 1, New: 1}) // the log knows it
-	im = to.order()
-	im.Into, im.Sources["other"] = "other", im.Sources["sim"]
-	to.wantImport(t, im, "x.ndjson", text, archive.Imported{Read: 1, New: 1}) // another source, another key
-	if got := to.db.Rows(t, `SELECT s.name FROM events e JOIN sources s ON s.number = e.source ORDER BY 1`); fmt.Sprint(got) != "[other sim]" {
+	to.wantImport(t, im, "x.ndjson", text, archive.ImportResult{Read: 1, Added: 1}) // the log has it
+	im = to.importParams()
+	im.Target, im.Sources["other"] = "other", im.Sources["sim"]
+	to.wantImport(t, im, "x.ndjson", text, archive.ImportResult{Read: 1, Added: 1}) // another source, another key
+	if got := to.db.QueryStrings(t,
+		`SELECT s.name FROM events e JOIN sources s ON s.number = e.source ORDER BY 1`); fmt.Sprint(
+		got) != "[other sim]" {
 		t.Errorf("sources %v", got)
 	}
 	for what, c := range map[string]struct {
-		change func(*archive.Importing)
+		change func(*archive.ImportParams)
 		want   string
 	}{
-		"headers":        {func(im *archive.Importing) { im.Header = http.Header{"A": {"b"}} }, "leave out --header"},
-		"a bad format":   {func(im *archive.Importing) { im.Format = archive.Bodies }, "is no folder"},
-		"without source": {func(im *archive.Importing) { im.Format, im.Into = archive.Events, "" }, "name it with --source"},
-		"no such source": {func(im *archive.Importing) { im.Format, im.Into = archive.Events, "nobody" }, "is not configured here"},
+		"headers":      {func(im *archive.ImportParams) { im.Header = http.Header{"A": {"b"}} }, "leave out --header"},
+		"a bad format": {func(im *archive.ImportParams) { im.Format = archive.Bodies }, "is not a folder"},
+		"without source": {func(im *archive.ImportParams) { im.Format, im.Target = archive.Events, "" },
+			"name it with --source"},
+		"no such source": {func(im *archive.ImportParams) { im.Format, im.Target = archive.Events, "nobody" },
+			"is not configured here"},
 	} {
-		im := to.order()
+		im := to.importParams()
 		c.change(&im)
-		if _, err := to.take(t, im, "x.ndjson", text); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := to.importText(t, im, "x.ndjson", text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := to.take(t, to.order(), "x", []byte("what?")); err == nil || !strings.Contains(err.Error(), "--format") {
+	if _, err := to.importText(t, to.importParams(), "x", []byte("what?")); err == nil ||
+		!strings.Contains(err.Error(), "--format") {
 		t.Errorf("a file that is nothing: %v", err)
 	}
 }
 
-// stripes are n Stripe events as its API lists them.
+// stripes returns n Stripe events as its API lists them.
 func (in *instance) stripes(t *testing.T, n int) (bodies []json.RawMessage) {
 	t.Helper()
 	for _, e := range in.endpoints {
@@ -193,7 +208,7 @@ func (in *instance) stripes(t *testing.T, n int) (bodies []json.RawMessage) {
 			continue
 		}
 		for i := range n {
-			s, err := e.Provider.Vary(e.Provider.Samples()[0], i+1, time.Unix(1_780_000_000, 0), true)
+			s, err := e.Provider.MakeVariant(e.Provider.Samples()[0], i+1, time.Unix(1_780_000_000, 0), true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -203,8 +218,9 @@ func (in *instance) stripes(t *testing.T, n int) (bodies []json.RawMessage) {
 	return bodies
 }
 
-// A provider's own events are read from lines, lists and pages, compressed or not, are named as at the door, and are the same events that were delivered.
-func TestProvidersOwnFiles(t *testing.T) {
+// A provider's own events are read from lines, lists and pages, compressed or not. They get the
+// same keys as at the ingest endpoint, and are the same events.
+func TestImport_providerFiles_areImported(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -247,12 +263,12 @@ func TestProvidersOwnFiles(t *testing.T) {
 		bodies := in.stripes(t, 4)
 		for _, e := range in.endpoints {
 			if e.Source.Name == "stripe" {
-				in.append(t, in.door(t, e, provider.Sample{Body: bodies[1]}, time.Unix(1_780_000_000, 0)))
+				in.append(t, in.ingest(t, e, provider.Sample{Body: bodies[1]}, time.Unix(1_780_000_000, 0)))
 			}
 		}
-		im := in.order()
-		im.Into = "stripe"
-		want := archive.Imported{Read: 4, New: 3, Duplicate: 1, More: c.name == "x.page"}
+		im := in.importParams()
+		im.Target = "stripe"
+		want := archive.ImportResult{Read: 4, Added: 3, Duplicate: 1, More: c.name == "x.page"}
 		if c.name == "stdin" {
 			im.Stdin = strings.NewReader(c.make(bodies))
 			if got, err := archive.Import(t.Context(), im, archive.Stdin); err != nil || got != want {
@@ -261,7 +277,9 @@ func TestProvidersOwnFiles(t *testing.T) {
 		} else {
 			in.wantImport(t, im, c.name, []byte(c.make(bodies)), want)
 		}
-		for _, got := range in.db.Rows(t, `SELECT event_type || ' ' || object_type || ' ' || (occurred_at = received_at) || ' ' || (verification->'imported'->>'file') FROM events WHERE origin = 'import'`) {
+		for _, got := range in.db.QueryStrings(t, `SELECT event_type || ' ' || object_type || ' ' ||
+			(occurred_at = received_at)
+			|| ' ' || (verification->'imported'->>'file') FROM events WHERE origin = 'import'`) {
 			if !strings.HasSuffix(got, " true "+c.name) {
 				t.Errorf("%s: %s", c.name, got)
 			}
@@ -285,17 +303,21 @@ func indent(v any) string {
 	return string(out)
 }
 
-// An element of a list is stored with its exact bytes, and one that cannot be read does not keep the others from being read.
-func TestListElements(t *testing.T) {
+// An element of a list is stored with its exact bytes. An unreadable element does not prevent
+// reading the others.
+func TestImport_listElements_keepBytes(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
-	im := in.order()
-	im.Into = "stripe"
+	im := in.importParams()
+	im.Target = "stripe"
 	bad := keepReports(&im)
 	const exact = `{ "id" : "evt_1",  "object":"event", "type":"a.b\u0041", "x":"]}\"," }`
-	text := "[\n " + exact + ",\n {\"broken\": tru},\n 17,\n {\"id\":\"evt_2\",\"object\":\"event\",\"type\":\"t\"},\n {\"id\":"
-	in.wantImport(t, im, "x.json", []byte(text), archive.Imported{Read: 5, New: 2, Bad: 3})
-	if got := in.db.Rows(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE event_id = 'evt_1'`); len(got) != 1 || got[0] != exact {
+	text := "[\n " + exact + ",\n {\"broken\": tru},\n 17,\n " +
+		"{\"id\":\"evt_2\",\"object\":\"event\",\"type\":\"t\"},\n {\"id\":"
+	in.wantImport(t, im, "x.json", []byte(text), archive.ImportResult{Read: 5, Added: 2, Bad: 3})
+	if got := in.db.QueryStrings(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE event_id = 'evt_1'`); len(
+		got) != 1 ||
+		got[0] != exact {
 		t.Errorf("body %q", got)
 	}
 	want := []string{":3 invalid JSON", ":4 ", ":6 the file ends in the middle"}
@@ -307,50 +329,65 @@ func TestListElements(t *testing.T) {
 	}
 }
 
-// Rows are named by a column or else by file and row, with the body in one column or made of all.
-func TestCSV(t *testing.T) {
+// The key of a row is a column, or is derived from the file and the row. The body is a column, or
+// is made of all columns.
+func TestImport_csv_mapsColumns(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
-	im := in.order()
-	im.Into = "shopify"
-	im.Map = map[string]string{"event_id": "webhook", "header.x-shopify-topic": "topic", "header.X-Shopify-Shop-Domain": "shop", "received_at": "at", "body": "payload"}
+	im := in.importParams()
+	im.Target = "shopify"
+	im.Map = map[string]string{"event_id": "webhook", "header.x-shopify-topic": "topic",
+		"header.X-Shopify-Shop-Domain": "shop", "received_at": "at", "body": "payload"}
 	text := "\ufeffwebhook,topic,shop,at,payload\r\n" +
-		"w1,orders/create,demo.myshopify.com,2026-03-01 10:00:00.5+00,\"{\"\"id\"\":1,\r\n\"\"updated_at\"\":\"\"2026-03-01T10:00:00Z\"\"}\"\r\n" +
+		"w1,orders/create,demo.myshopify.com,2026-03-01 " +
+		"10:00:00.5+00,\"{\"\"id\"\":1,\r\n\"\"updated_at\"\":\"\"2026-03-01T10:00:00Z\"\"}\"\r\n" +
 		"w2,orders/create,demo.myshopify.com,1772359200,\"{\"\"id\"\":2}\"\n" +
 		"w3,orders/create,demo.myshopify.com,soon,{}\n" +
 		"w4,orders/create,demo.myshopify.com\n" +
 		"w5,\"orders\"/create,demo.myshopify.com,,{}\n" +
 		"w6,,demo.myshopify.com,,\"{\"\"id\"\":6}\""
 	bad := keepReports(&im)
-	in.wantImport(t, im, "orders.csv", []byte(text), archive.Imported{Read: 6, New: 2, Bad: 4})
-	if want := []string{":5 received_at: \"soon\" is no time: write 2026-03-01T12:00:00Z, or with an offset for Z (+01:00), or seconds, milliseconds or microseconds since 1970", ":6 3 columns, not 5 as in the first row", ":7 text behind the quote that closes a column",
-		":8 the provider cannot tell what event this is; where a header says so, give it with --header, and where a column does, map event_type to it"}; cmp.Diff(want, *bad) != "" {
+	in.wantImport(t, im, "orders.csv", []byte(text), archive.ImportResult{Read: 6, Added: 2, Bad: 4})
+	if want := []string{":5 received_at: \"soon\" is not a time: write 2026-03-01T12:00:00Z, or with an offset for Z " +
+		"(+01:00), or seconds, milliseconds or microseconds since 1970", ":6 3 columns instead of the first row's 5",
+		":7 text after the closing quote of a column",
+		":8 the provider cannot determine the event type; if a header has it, pass it with --header, and if a " +
+			"column has it, map event_type to that column"}; cmp.Diff(want, *bad) != "" {
 		t.Error(cmp.Diff(want, *bad))
 	}
-	got := in.db.Rows(t, `SELECT event_id || ' ' || event_type || ' ' || account || ' ' || object_type || object_id || ' ' || to_char(received_at AT TIME ZONE 'UTC', 'MM-DD HH24:MI:SS.MS') || ' ' ||
-		(headers->>'X-Shopify-Topic') || ' ' || convert_from(body, 'UTF8') FROM events WHERE headers ? 'X-Shopify-Topic' ORDER BY event_id`)
-	want := []string{"w1 orders/create demo.myshopify.com order1 03-01 10:00:00.500 orders/create {\"id\":1,\r\n\"updated_at\":\"2026-03-01T10:00:00Z\"}",
+	got := in.db.QueryStrings(t, `SELECT event_id || ' ' || event_type || ' ' || account || ' ' || object_type ||
+		object_id ||
+		' ' || to_char(received_at AT TIME ZONE 'UTC', 'MM-DD HH24:MI:SS.MS') || ' ' ||
+		(headers->>'X-Shopify-Topic') || ' ' || convert_from(body, 'UTF8') FROM events WHERE headers ? 'X-Shopify-Topic'
+			ORDER BY event_id`)
+	want := []string{"w1 orders/create demo.myshopify.com order1 03-01 10:00:00.500 orders/create " +
+		"{\"id\":1,\r\n\"updated_at\":\"2026-03-01T10:00:00Z\"}",
 		`w2 orders/create demo.myshopify.com order2 03-01 10:00:00.000 orders/create {"id":2}`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 
-	im = in.order()
-	im.Into, im.Map = "hmac", map[string]string{"event_type": "what", "object_id": "nr"}
+	im = in.importParams()
+	im.Target, im.Map = "hmac", map[string]string{"event_type": "what", "object_id": "nr"}
 	rows := []byte("what,nr,note\norder.made,7,\"a \"\"b\"\"\nc\"\norder.made,7,\"a \"\"b\"\"\nc\"\n")
 	for range 2 {
-		if _, err := in.take(t, im, "rows.csv", rows); err != nil {
+		if _, err := in.importText(t, im, "rows.csv", rows); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got = in.db.Rows(t, `SELECT regexp_replace(event_id, '-[0-9a-f]{16}$', '-') || ' ' || event_type || ' ' || object_id || ' ' || convert_from(body, 'UTF8') FROM events e JOIN sources s ON s.number = e.source WHERE s.name = 'hmac' ORDER BY 1`)
-	want = []string{`rows.csv#1- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`, `rows.csv#2- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`}
+	got = in.db.QueryStrings(t, `SELECT regexp_replace(event_id, '-[0-9a-f]{16}$', '-') || ' ' || event_type || ' ' ||
+		object_id
+		|| ' ' || convert_from(body, 'UTF8') FROM events e JOIN sources s ON s.number = e.source WHERE s.name = 'hmac'
+			ORDER BY 1`)
+	want = []string{`rows.csv#1- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`,
+		`rows.csv#2- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	for text, want := range map[string]string{"": "the file is empty", "a,a\n": "two columns", "a,b\n": `no column "what"`} {
+	for text, want := range map[string]string{"": "the file is empty", "a,a\n": "two columns",
+		"a,b\n": `no column "what"`} {
 		im.Map = map[string]string{"event_type": "what"}
-		if _, err := in.take(t, im, "x.csv", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := in.importText(t, im, "x.csv", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -359,24 +396,27 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// A folder has a file for each delivery, with its headers beside it, over those that are given for all.
-func TestFolderOfBodies(t *testing.T) {
+// A folder has a file per delivery, with its headers in another file. These override the headers
+// for all deliveries.
+func TestImport_folder_readsEachFile(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
-	dir := put(t, map[string]string{
-		"1.json": `{"action":"opened","issue":{"id":1,"number":1}}`, "1.json.headers": "X-GitHub-Delivery: d1\nX-Secret: no\n",
-		"2.json": `{"action":"closed","issue":{"id":2,"number":2}}`, "2.json.headers": "X-GitHub-Delivery: d2\r\nX-GitHub-Event: push\r\n",
-		"3.json": `{}`, "3.json.headers": "no headers", ".hidden": "x", "folder/x": "",
+	dir := makeFolder(t, map[string]string{
+		"1.json":         `{"action":"opened","issue":{"id":1,"number":1}}`,
+		"1.json.headers": "X-GitHub-Delivery: d1\nX-Secret: no\n",
+		"2.json":         `{"action":"closed","issue":{"id":2,"number":2}}`,
+		"2.json.headers": "X-GitHub-Delivery: d2\r\nX-GitHub-Event: push\r\n",
+		"3.json":         `{}`, "3.json.headers": "no headers", ".hidden": "x", "folder/x": "",
 	})
-	im := in.order()
-	im.Into, im.Header = "github", http.Header{"X-Github-Event": {"issues"}}
+	im := in.importParams()
+	im.Target, im.Header = "github", http.Header{"X-Github-Event": {"issues"}}
 	var bad []string
 	im.Report = func(where string, _ error) { bad = append(bad, filepath.Base(where)) }
 	for round := range 2 {
 		done, err := archive.Import(t.Context(), im, dir)
-		want := archive.Imported{Read: 4, New: 2, Bad: 2}
+		want := archive.ImportResult{Read: 4, Added: 2, Bad: 2}
 		if round == 1 {
-			want.New, want.Duplicate = 0, 2
+			want.Added, want.Duplicate = 0, 2
 		}
 		if err != nil || done != want {
 			t.Errorf("%+v, %v", done, err)
@@ -385,32 +425,37 @@ func TestFolderOfBodies(t *testing.T) {
 	if fmt.Sprint(bad) != "[3.json folder 3.json folder]" {
 		t.Errorf("bad %v", bad)
 	}
-	got := in.db.Rows(t, `SELECT event_id || ' ' || event_type || ' ' || headers::text FROM events ORDER BY 1`)
-	want := []string{`d1 issues.opened {"X-Github-Event": "issues", "X-Github-Delivery": "d1"}`, `d2 push.closed {"X-Github-Event": "push", "X-Github-Delivery": "d2"}`}
+	got := in.db.QueryStrings(t, `SELECT event_id || ' ' || event_type || ' ' || headers::text FROM events ORDER BY 1`)
+	want := []string{`d1 issues.opened {"X-Github-Event": "issues", "X-Github-Delivery": "d1"}`,
+		`d2 push.closed {"X-Github-Event": "push", "X-Github-Delivery": "d2"}`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// A version may not lie far ahead of the receipt, and what an event says of its own time is no receipt: an event of the year 2099 freezes nothing.
-func TestTimeOfReceipt(t *testing.T) {
+// A version may not be far ahead of the receipt, and an event's own time is not its receipt. An
+// event of the year 2099 therefore blocks no later events.
+func TestImport_receivedAt_isChosen(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
-	im := in.order()
-	im.Into = "stripe"
+	im := in.importParams()
+	im.Target = "stripe"
 	far := strings.Replace(compact(in.stripes(t, 1)[0]), "1780000000", "4070908800", -1)
-	in.wantImport(t, im, "x.ndjson", []byte(far), archive.Imported{Read: 1, New: 1})
-	if got := in.db.Rows(t, `SELECT (received_at <= now())::text || (occurred_at > now())::text FROM events`); fmt.Sprint(got) != "[truetrue]" {
+	in.wantImport(t, im, "x.ndjson", []byte(far), archive.ImportResult{Read: 1, Added: 1})
+	if got := in.db.QueryStrings(t,
+		`SELECT (received_at <= now())::text || (occurred_at > now())::text FROM events`); fmt.Sprint(
+		got) != "[truetrue]" {
 		t.Errorf("received in the past, occurred in the future: %v", got)
 	}
 	in.register(t)
 	in.apply(t)
-	if got := in.db.Rows(t, `SELECT status FROM outcomes`); fmt.Sprint(got) != "[dead]" {
+	if got := in.db.QueryStrings(t, `SELECT status FROM outcomes`); fmt.Sprint(got) != "[dead]" {
 		t.Errorf("outcomes %v", got)
 	}
 	im.ReceivedAt = time.UnixMicro(1_785_000_000_000_000)
-	in.wantImport(t, im, "y.ndjson", []byte(compact(in.stripes(t, 2)[1])), archive.Imported{Read: 1, New: 1})
-	if got := in.db.Rows(t, `SELECT count(*)::text FROM events WHERE received_at = to_timestamp(1785000000)`); fmt.Sprint(got) != "[1]" {
+	in.wantImport(t, im, "y.ndjson", []byte(compact(in.stripes(t, 2)[1])), archive.ImportResult{Read: 1, Added: 1})
+	if got := in.db.QueryStrings(t,
+		`SELECT count(*)::text FROM events WHERE received_at = to_timestamp(1785000000)`); fmt.Sprint(got) != "[1]" {
 		t.Errorf("--received-at: %v", got)
 	}
 }

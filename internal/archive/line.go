@@ -10,8 +10,8 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// appendLine appends an event as a line. source and provider are the names of where it came from.
-func appendLine(dst []byte, e *events.Whole, source, provider string) []byte {
+// appendLine appends an event as a line. source and provider are names.
+func appendLine(dst []byte, e *events.FullRecord, source, provider string) []byte {
 	dst = strconv.AppendInt(append(dst, `{"postern":`...), Version, 10)
 	dst = strconv.AppendInt(append(dst, `,"id":"`...), e.ID, 10)
 	dst = appendField(append(dst, '"'), `,"source":`, source)
@@ -44,7 +44,7 @@ func appendTime(dst []byte, at time.Time) []byte {
 	return append(at.UTC().AppendFormat(append(dst, '"'), timeLayout), '"')
 }
 
-// appendBody appends a body exactly: as text where it is text, else its bytes in base64.
+// appendBody appends a body without loss: as text if it is UTF-8, otherwise in base64.
 func appendBody(dst, body []byte) []byte {
 	if utf8.Valid(body) {
 		return appendField(dst, `,"body":`, body)
@@ -53,7 +53,8 @@ func appendBody(dst, body []byte) []byte {
 	return append(base64.StdEncoding.AppendEncode(dst, body), '"')
 }
 
-// mayNeedEscape are the bytes that end a run of what is copied as it is; E2 begins the two separators that some readers take for ends of lines.
+// mayNeedEscape are the bytes that may need an escape. E2 begins the two separators that some
+// readers take for line ends.
 var mayNeedEscape = func() (t [256]bool) {
 	for c := range 0x20 {
 		t[c] = true
@@ -62,7 +63,7 @@ var mayNeedEscape = func() (t [256]bool) {
 	return t
 }()
 
-// appendQuoted appends text, which is UTF-8, as a JSON string.
+// appendQuoted appends UTF-8 text as a JSON string.
 func appendQuoted[T string | []byte](dst []byte, text T) []byte {
 	const hexDigits = "0123456789abcdef"
 	dst = append(dst, '"')

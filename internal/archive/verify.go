@@ -14,62 +14,63 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// ErrUnlike: a file is not what the log holds.
-var ErrUnlike = errors.New("the file is not what the log holds")
+// ErrMismatch: a file differs from the log.
+var ErrMismatch = errors.New("the file differs from the log")
 
-// Verify reads an export back and compares it, byte for byte, with what the log holds of the filter's events up to a bound, and returns how many those are. Events without a
-// body are in neither. It writes nothing, and memory stays flat. Errors: ErrUnlike.
+// Verify reads an export and compares it, byte for byte, with the filter's events in the log up to
+// a bound. It returns their number. Events without a body are in neither. It writes nothing, and
+// its memory does not grow. Errors: ErrMismatch.
 func Verify(ctx context.Context, pool *pgxpool.Pool, path string, f *events.Filter, bound int64) (n int64, err error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = in.Close() }() // it was only read
-	unpacked, err := unpack(in)
+	unpacked, err := decompress(in)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
 	defer func() { _ = unpacked.Close() }()
-	known, err := events.RegisterSources(ctx, pool, nil)
+	sources, err := events.RegisterSources(ctx, pool, nil)
 	if err != nil {
 		return 0, err
 	}
-	v := verifier{from: bufio.NewReaderSize(unpacked, readAhead), known: known}
+	v := verifier{from: bufio.NewReaderSize(unpacked, readBufferSize), sources: sources}
 	for end := int64(0); end < bound; {
-		if end, err = events.Walk(ctx, pool, f, end, bound, v.take); err != nil {
-			return v.n, fmt.Errorf("verify %s: %w", path, err)
+		if end, err = events.Walk(ctx, pool, f, end, bound, v.compareEvent); err != nil {
+			return v.matched, fmt.Errorf("verify %s: %w", path, err)
 		}
 		if err := ctx.Err(); err != nil {
-			return v.n, err
+			return v.matched, err
 		}
 	}
 	if _, err := v.from.ReadByte(); !errors.Is(err, io.EOF) {
-		return v.n, fmt.Errorf("verify %s: %w: it goes on after event %d", path, ErrUnlike, v.last)
+		return v.matched, fmt.Errorf("verify %s: %w: it continues after event %d", path, ErrMismatch, v.last)
 	}
-	return v.n, nil
+	return v.matched, nil
 }
 
-// verifier compares line after line.
+// verifier compares line by line.
 type verifier struct {
-	from       *bufio.Reader
-	known      events.Sources
-	want, have []byte
-	n, last    int64
+	from             *bufio.Reader
+	sources          events.Sources
+	expected, actual []byte
+	matched, last    int64
 }
 
-func (v *verifier) take(e *events.Whole) error {
+func (v *verifier) compareEvent(e *events.FullRecord) error {
 	if e.Body == nil {
 		return nil
 	}
-	source := v.known.Name[e.Source]
-	v.want = appendLine(v.want[:0], e, source, v.known.Provider[source])
-	if cap(v.have) < len(v.want) {
-		v.have = make([]byte, cap(v.want))
+	source := v.sources.Name[e.Source]
+	v.expected = appendLine(v.expected[:0], e, source, v.sources.Provider[source])
+	if cap(v.actual) < len(v.expected) {
+		v.actual = make([]byte, cap(v.expected))
 	}
-	have := v.have[:len(v.want)]
-	if _, err := io.ReadFull(v.from, have); err != nil || !bytes.Equal(have, v.want) {
-		return fmt.Errorf("%w: it differs, or ends, at event %d", ErrUnlike, e.ID)
+	have := v.actual[:len(v.expected)]
+	if _, err := io.ReadFull(v.from, have); err != nil || !bytes.Equal(have, v.expected) {
+		return fmt.Errorf("%w: it differs, or ends, at event %d", ErrMismatch, e.ID)
 	}
-	v.n, v.last = v.n+1, e.ID
+	v.matched, v.last = v.matched+1, e.ID
 	return nil
 }

@@ -1,4 +1,5 @@
-// Package archtest holds the rules of who may import whom and the test that keeps them. A new package needs a line here.
+// Package archtest holds the rules of who may import whom and the test that keeps them. A new
+// package needs a line here.
 package archtest
 
 import "strings"
@@ -87,19 +88,26 @@ var rules = []rule{
 	{"examples/*", 0, "programs of users: they know the feeds and nothing of ours"},
 }
 
-// confined modules may be imported by the named packages alone (tests aside), so that replacing one is a change of few files.
+// confined modules may be imported by the named packages alone (tests aside), so that replacing one
+// is a change of few files.
 var confined = []struct {
 	module   string
 	packages []string
 	why      string
 }{
-	{"github.com/labstack/echo", []string{"internal/ingest", "internal/admin", "internal/console", "internal/app", "bench/*"}, "its support ends soon: only where HTTP is served"},
-	{"github.com/nats-io/nats-server", []string{"internal/stream", "internal/testkit", "internal/testkit/*"}, "the embedded server is a part of the stream"},
-	{"github.com/nats-io/nats.go", []string{"internal/stream", "internal/testkit", "examples/*", "bench/*"}, "everyone else speaks of streams and messages"},
-	{"go.opentelemetry.io/otel/sdk", []string{"internal/telemetry"}, "everyone else knows the interface alone, which costs nothing where no traces are sent"},
+	{"github.com/labstack/echo", []string{"internal/ingest", "internal/admin", "internal/console", "internal/app",
+		"bench/*"}, "its support ends soon: only where HTTP is served"},
+	{"github.com/nats-io/nats-server", []string{"internal/stream", "internal/testkit", "internal/testkit/*"},
+		"the embedded server is a part of the stream"},
+	{"github.com/nats-io/nats.go", []string{"internal/stream", "internal/testkit", "examples/*", "bench/*"},
+		"everyone else speaks of streams and messages"},
+	{"go.opentelemetry.io/otel/sdk", []string{"internal/telemetry"},
+		"everyone else knows the interface alone, which costs nothing where no traces are sent"},
 	{"go.opentelemetry.io/otel/exporters", []string{"internal/telemetry"}, "where traces go is nobody else's matter"},
-	{"github.com/expr-lang/expr", []string{"internal/effects/rules"}, "conditions and templates are all that is written in it"},
-	{"github.com/hashicorp/cronexpr", []string{"internal/timetable"}, "it knows nothing of changes of the clocks, and its Next is for one goroutine"},
+	{"github.com/expr-lang/expr", []string{"internal/effects/rules"},
+		"conditions and templates are all that is written in it"},
+	{"github.com/hashicorp/cronexpr", []string{"internal/timetable"},
+		"it knows nothing of changes of the clocks, and its Next is for one goroutine"},
 	{"github.com/pressly/goose", []string{"internal/postgres"}, "how migrations are applied is nobody else's matter"},
 }
 
@@ -115,7 +123,8 @@ func fits(pattern, path string) bool {
 	return path == pattern || deep && strings.HasPrefix(path, parent+"/")
 }
 
-// within tells whether an import path is a module's; major versions (/v4) and sub-packages included.
+// within tells whether an import path is a module's; major versions (/v4) and sub-packages
+// included.
 func within(path, module string) bool {
 	return path == module || strings.HasPrefix(path, module+"/")
 }
@@ -129,7 +138,8 @@ func ruleOf(path string) (rule, bool) {
 	return rule{}, false
 }
 
-// violation explains why a file of package from must not import an import path, "" where it may. test: it is a test file.
+// violation explains why a file of package from must not import an import path, "" where it may.
+// test: it is a test file.
 func violation(from, imported string, test bool) string {
 	if test {
 		return ""

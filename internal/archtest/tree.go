@@ -40,7 +40,8 @@ func readTree(root string) ([]file, error) {
 			return err
 		}
 		if d.IsDir() {
-			if name := d.Name(); path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules" || name == "bin") {
+			if name := d.Name(); path != root && (strings.HasPrefix(name, ".") || name == "testdata" ||
+				name == "node_modules" || name == "bin") {
 				return fs.SkipDir
 			}
 			return nil
@@ -83,7 +84,8 @@ func readFile(root, path string) (file, error) {
 	return f, nil
 }
 
-// opens are the functions that open sessions with PostgreSQL: by an address alone, or by a configuration.
+// opens are the functions that open sessions with PostgreSQL: by an address alone, or by a
+// configuration.
 var opens = map[string]int{
 	"pgx.Connect": byAddress, "pgxpool.New": byAddress, "pgconn.Connect": byAddress, "sql.Open": byAddress,
 	"pgx.ConnectConfig": byConfig, "pgxpool.NewWithConfig": byConfig, "pgconn.ConnectConfig": byConfig,
@@ -95,7 +97,8 @@ const (
 	byConfig
 )
 
-// inspect looks for what begins goroutines (also by the Go of a wait group or an error group), and for who asks afterwards what became of them.
+// inspect looks for what begins goroutines (also by the Go of a wait group or an error group), and
+// for who asks afterwards what became of them.
 func (f *file) inspect(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.GoStmt:
@@ -129,7 +132,8 @@ func (f *file) declare(set *token.FileSet, d ast.Decl) {
 	}
 }
 
-// declareNames finds exported types, constants and variables that neither they nor their group say anything about.
+// declareNames finds exported types, constants and variables that neither they nor their group say
+// anything about.
 func (f *file) declareNames(d *ast.GenDecl) {
 	for _, s := range d.Specs {
 		switch s := s.(type) {

@@ -1,4 +1,5 @@
-// Package audit keeps who changed what, when and why. Nothing in it is ever changed or deleted; the database refuses it.
+// Package audit records who changed what, when and why. The admin API and the postern command write
+// an entry with each change. Entries are never changed or deleted; the database prevents it.
 package audit
 
 import (
@@ -12,27 +13,28 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// Via is how it is known who a person is.
+// Via says how the actor was identified.
 type Via string
 
-// The ways: a token proves it, nobody was asked on loopback, a command has told it.
+// Token: by a token. Loopback: not identified, because no token was required. Command: the command
+// reported the account and machine.
 const (
 	Token    Via = "token"
 	Loopback Via = "loopback"
 	Command  Via = "command"
 )
 
-// Person is who makes a change, as far as is known.
-type Person struct {
-	// Name is the token's, or the account and machine that a command tells; "" on loopback.
+// Actor is the person or program that makes a change, as far as known.
+type Actor struct {
+	// Name is the token's name, or the account and machine that a command reports; "" on loopback.
 	Name string
 	Via  Via
-	// Address is where a request came from; "" for a command.
+	// Address is the address of the request; "" for a command.
 	Address string
 }
 
-// String names the person in ledgers that have one text for it.
-func (p Person) String() string {
+// String describes the actor in one text.
+func (p Actor) String() string {
 	switch p.Via {
 	case Token:
 		return "token " + p.Name + ", from " + p.Address
@@ -42,65 +44,73 @@ func (p Person) String() string {
 	return p.Name
 }
 
-// Entry is a row of the audit.
+// Entry is one entry of the audit.
 type Entry struct {
 	ID int64          `json:"id,string"`
 	At events.Instant `json:"at"`
-	// Who is the token's name, or the account and machine that the command told; Via says which. DatabaseUser is the login at PostgreSQL.
-	Who          string `json:"who"`
+	// Actor is the token's name, or the account and machine that the command reported; see Via.
+	// DatabaseUser is the PostgreSQL login.
+	Actor        string `json:"who"`
 	Via          Via    `json:"via"`
 	Address      string `json:"address"`
 	DatabaseUser string `json:"database_user"`
-	// Action is the command that does it ("runs pause"), also where it came over HTTP. Target is what it was done to.
+	// Action is the command for the change ("runs pause"), also for a change over HTTP. Target is
+	// the changed thing.
 	Action string `json:"action"`
 	Target string `json:"target"`
 	Reason string `json:"reason"`
-	// Run is the run that was made or changed, 0 for none.
+	// Run is the run that was started or changed, 0 for none.
 	Run int64 `json:"run,omitzero"`
 }
 
-const writeSQL = `INSERT INTO audit (who, via, address, action, target, reason, run) VALUES ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0))`
+const writeSQL = `INSERT INTO audit (who, via, address, action, target, reason, run)
+	VALUES ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0))`
 
-// maxText bounds what is kept of a target or reason, in bytes.
+// maxText limits the stored bytes of a target or reason.
 const maxText = 2000
 
-// Write adds a row for a change by a person; of the entry Action, Target, Reason and Run count. Give it the transaction of the change, so that the one is never without the other.
-func Write(ctx context.Context, db postgres.DB, by Person, e Entry) error {
-	who := by.Name
-	if by.Via == Loopback {
-		who = string(Loopback)
+// Write adds an entry for a change. It uses the entry's Action, Target, Reason and Run. Pass the
+// transaction of the change, so that both are committed or neither.
+func Write(ctx context.Context, db postgres.DB, actor Actor, e Entry) error {
+	name := actor.Name
+	if actor.Via == Loopback {
+		name = string(Loopback)
 	}
-	if _, err := db.Exec(ctx, writeSQL, events.Text(who), by.Via, by.Address, e.Action, cut(e.Target), cut(e.Reason), e.Run); err != nil {
+	if _, err := db.Exec(ctx, writeSQL, events.SanitizeText(name), actor.Via, actor.Address, e.Action,
+		truncate(e.Target), truncate(e.Reason),
+		e.Run); err != nil {
 		return fmt.Errorf("write the audit of %s: %w", e.Action, err)
 	}
 	return nil
 }
 
-// cut keeps the beginning of what is too long; a list of ids may be.
-func cut(text string) string {
+// truncate shortens a long text, such as a list of ids.
+func truncate(text string) string {
 	if len(text) > maxText {
 		text = text[:maxText] + "..."
 	}
-	return events.Text(text)
+	return events.SanitizeText(text)
 }
 
 const listSQL = `
-SELECT a.id, a.at, a.who, a.via, a.address, a.database_user, a.action, a.target, a.reason, coalesce(a.run, 0) FROM audit a
-WHERE a.id < $1 AND ($2::timestamptz IS NULL OR a.at >= $2) AND ($3::timestamptz IS NULL OR a.at < $3) AND ($4::text IS NULL OR a.who = $4 OR a.database_user = $4)
+SELECT a.id, a.at, a.who, a.via, a.address, a.database_user, a.action, a.target, a.reason, coalesce(a.run, 0)
+	FROM audit a
+WHERE a.id < $1 AND ($2::timestamptz IS NULL OR a.at >= $2) AND ($3::timestamptz IS NULL OR a.at < $3)
+	AND ($4::text IS NULL OR a.who = $4 OR a.database_user = $4)
   AND ($5::text IS NULL OR a.action = $5 OR starts_with(a.action, $5 || ' ')) AND ($6::bigint IS NULL OR a.run = $6)
 ORDER BY a.id DESC LIMIT $7`
 
-// Filter chooses rows; what is zero chooses all.
+// Filter selects entries; a zero field selects all.
 type Filter struct {
 	Since, Until time.Time
-	// Who is a row's Who or DatabaseUser.
-	Who string
-	// What is an action, or its first words.
-	What string
-	Run  int64
+	// Actor is an entry's Actor or DatabaseUser.
+	Actor string
+	// Action is an action, or its first words.
+	Action string
+	Run    int64
 }
 
-// List returns a page of the audit, the newest first. Errors: events.ErrInvalid.
+// List returns a page of the audit, newest first. Errors: events.ErrInvalid.
 func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit int) (events.Page[Entry], error) {
 	var page events.Page[Entry]
 	limit, err := events.PageSize(limit)
@@ -111,12 +121,14 @@ func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit in
 	if err := events.ReadCursor(cursor, &below); err != nil {
 		return page, err
 	}
-	rows, err := db.Query(ctx, listSQL, below, events.Optional(f.Since), events.Optional(f.Until), events.Optional(f.Who), events.Optional(f.What), events.Optional(f.Run), limit)
+	rows, err := db.Query(ctx, listSQL, below, events.NilIfZero(f.Since), events.NilIfZero(f.Until),
+		events.NilIfZero(f.Actor), events.NilIfZero(f.Action), events.NilIfZero(f.Run), limit)
 	if err != nil {
 		return page, fmt.Errorf("list the audit: %w", err)
 	}
 	page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Entry, err error) {
-		return e, row.Scan(&e.ID, &e.At.Time, &e.Who, &e.Via, &e.Address, &e.DatabaseUser, &e.Action, &e.Target, &e.Reason, &e.Run)
+		return e, row.Scan(&e.ID, &e.At.Time, &e.Actor, &e.Via, &e.Address, &e.DatabaseUser, &e.Action, &e.Target,
+			&e.Reason, &e.Run)
 	})
 	if err != nil {
 		return page, fmt.Errorf("list the audit: %w", err)
@@ -127,5 +139,5 @@ func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit in
 	return page, nil
 }
 
-// Statements are all SQL statements of this package, for the test that prepares each.
+// Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string { return []string{writeSQL, listSQL} }

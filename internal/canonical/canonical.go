@@ -7,17 +7,18 @@ import (
 	"sync"
 )
 
-// Options choose what the canonical text leaves out.
+// Options say what the canonical text leaves out.
 type Options struct {
-	// DropNull leaves out members of objects that are null, at every depth. Elements of arrays stay.
+	// DropNull leaves out null members of objects, at every depth. Null elements of arrays stay.
 	DropNull bool
-	// Without are dotted paths of members left out, from the root through objects, and through each element of arrays. A key may itself contain dots.
+	// Without are dotted paths of members to leave out, from the root through objects and through
+	// each element of arrays. A key may contain dots.
 	Without []string
 }
 
-// AppendCanonical appends the one text that all equal values share: keys bytewise ascending, of duplicates the last,
-// numbers as NumberText has them, strings without needless escapes, lone surrogates as \udXXX, no whitespace. A missing
-// value is written as null.
+// AppendCanonical appends the canonical text, which is the same for all equal values: keys sorted
+// bytewise, the last of duplicate keys, numbers as in NumberText, strings without needless escapes,
+// lone surrogates as \udXXX, no whitespace. A missing value is written as null.
 func (v *Value) AppendCanonical(dst []byte, o Options) []byte {
 	w := newWriter(o)
 	w.dst = dst
@@ -27,7 +28,7 @@ func (v *Value) AppendCanonical(dst []byte, o Options) []byte {
 	return dst
 }
 
-// Sum is the SHA-256 of the canonical text.
+// Sum returns the SHA-256 of the canonical text.
 func (v *Value) Sum(o Options) [32]byte {
 	w := newWriter(o)
 	w.dst = slices.Grow(w.dst[:0], len(v.Raw())+16)
@@ -37,12 +38,13 @@ func (v *Value) Sum(o Options) [32]byte {
 	return sum
 }
 
-// writers are used again, since every delivery and every state is written. Those that grew above keptText and keptMembers are not.
+// writers are pooled, because every delivery and every state is written. Writers larger than
+// maxPooledText and maxPooledMembers are not reused.
 var writers sync.Pool
 
 const (
-	keptText    = 64 << 10
-	keptMembers = 1 << 10
+	maxPooledText    = 64 << 10
+	maxPooledMembers = 1 << 10
 )
 
 func newWriter(o Options) *writer {
@@ -55,15 +57,16 @@ func newWriter(o Options) *writer {
 }
 
 func (w *writer) release() {
-	if cap(w.dst) > keptText || cap(w.members) > keptMembers {
+	if cap(w.dst) > maxPooledText || cap(w.members) > maxPooledMembers {
 		return
 	}
-	clear(w.members[:cap(w.members)]) // the keys are a document's memory
+	clear(w.members[:cap(w.members)]) // the keys point into a document's memory
 	w.members = w.members[:0]
 	writers.Put(w)
 }
 
-// writer appends canonical text. members is a stack: each open object has its members on top of those around it.
+// writer appends canonical text. members is a stack: the members of each open object are above
+// those of the objects around it.
 type writer struct {
 	dst      []byte
 	dropNull bool
@@ -87,7 +90,7 @@ func (w *writer) value(v *Value, without []string) {
 	}
 }
 
-// text copies a string without escapes as it is written: what is left is what needs none.
+// text copies a string without escapes unchanged, because it is canonical.
 func (w *writer) text(v *Value) {
 	if v.marks&escaped == 0 {
 		w.dst = append(w.dst, v.Raw()...)
@@ -127,7 +130,7 @@ func (w *writer) object(v *Value, without []string) {
 	w.members = w.members[:base]
 }
 
-// key begins a member. No value ends with what an object begins with.
+// key writes the key of a member. No value ends with '{', so that byte means the first member.
 func (w *writer) key(key *Value) {
 	if w.dst[len(w.dst)-1] != '{' {
 		w.dst = append(w.dst, ',')
@@ -136,7 +139,8 @@ func (w *writer) key(key *Value) {
 	w.dst = append(w.dst, ':')
 }
 
-// descend is what is left of dotted paths below key; out: one of them ends at it.
+// descend returns the rests of the dotted paths below key. out means that one of the paths ends at
+// key.
 func descend(paths []string, key []byte) (rest []string, out bool) {
 	for _, path := range paths {
 		below, ok := strings.CutPrefix(path, string(key))

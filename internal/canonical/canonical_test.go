@@ -18,7 +18,7 @@ func canonicalNumber(text string) (string, error) {
 	return v.NumberText(), err
 }
 
-func TestCanonicalText(t *testing.T) {
+func TestAppendCanonical_values_haveCanonicalText(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		` { "b" : 1 , "a" : [ true , false , null ] } `: `{"a":[true,false,null],"b":1}`,
@@ -47,7 +47,7 @@ func TestCanonicalText(t *testing.T) {
 	}
 }
 
-func TestOptions(t *testing.T) {
+func TestAppendCanonical_options_leaveOutMembers(t *testing.T) {
 	t.Parallel()
 	const in = `{"a":null,"b":{"c":null,"d":[null,{"e":null}]},"f":1,"f":null,"g.h":{"i":1},"g":{"h":2,"j":3},"":{"k":1}}`
 	for _, c := range []struct {
@@ -56,19 +56,21 @@ func TestOptions(t *testing.T) {
 	}{
 		{canonical.Options{DropNull: true}, `{"":{"k":1},"b":{"d":[null,{}]},"g":{"h":2,"j":3},"g.h":{"i":1}}`},
 		{canonical.Options{Without: []string{"b", "g.h", ".k", "nowhere", "f"}}, `{"":{},"a":null,"g":{"j":3}}`},
-		{canonical.Options{Without: []string{"g.h.i", "b.d.e", "a", "f", "gg"}}, `{"":{"k":1},"b":{"c":null,"d":[null,{}]},"g":{"h":2,"j":3},"g.h":{}}`},
+		{canonical.Options{Without: []string{"g.h.i", "b.d.e", "a", "f", "gg"}},
+			`{"":{"k":1},"b":{"c":null,"d":[null,{}]},"g":{"h":2,"j":3},"g.h":{}}`},
 	} {
 		if got := string(parse(t, in).AppendCanonical(nil, c.o)); got != c.want {
 			t.Errorf("%+v: %s, want %s", c.o, got, c.want)
 		}
 	}
 	const near = `{"g":{"":1,"gg":2}}`
-	if got := string(parse(t, near).AppendCanonical(nil, canonical.Options{Without: []string{"gg", "g.g"}})); got != near {
+	if got := string(parse(t, near).AppendCanonical(nil, canonical.Options{Without: []string{"gg", "g.g"}})); got !=
+		near {
 		t.Errorf("paths that only begin alike left %s of %s", got, near)
 	}
 }
 
-func TestAppendCanonicalKeepsWhatIsThere(t *testing.T) {
+func TestAppendCanonical_prefix_isKept(t *testing.T) {
 	t.Parallel()
 	if got := string(parse(t, "[1]").AppendCanonical([]byte("x"), canonical.Options{})); got != "x[1]" {
 		t.Errorf("appended to %q", got)
@@ -79,22 +81,24 @@ func TestAppendCanonicalKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestSum(t *testing.T) {
+func TestSum_equalValues_haveEqualSums(t *testing.T) {
 	t.Parallel()
 	a, b := parse(t, `{"x":1.0,"y":{"z":null}}`), parse(t, `{ "y":{}, "x":10e-1 }`)
 	drop := canonical.Options{DropNull: true}
 	if a.Sum(drop) != b.Sum(drop) {
-		t.Error("equal but for a null member, yet different sums without null")
+		t.Error("values that differ in a null member have different sums with DropNull")
 	}
 	if a.Sum(canonical.Options{}) == b.Sum(canonical.Options{}) {
-		t.Error("a null member does not count in the whole sum")
+		t.Error("a null member does not change the sum")
 	}
 }
 
-// document draws a JSON text whose keys collide often and whose spelling varies.
+// document draws a JSON text with many equal keys and different spellings.
 func document() *rapid.Generator[string] {
-	leaf := rapid.SampledFrom([]string{"0", "1", "1.0", "10e-1", "-0", "null", "true", `""`, `"a"`, `"\u0061"`, `"\ud800"`, `"é"`, `"\u0000"`, "1e400"})
-	key := rapid.SampledFrom([]string{`"a"`, `"\u0061"`, `"b"`, `"é"`, `"\ud800"`, `"\udc00"`, `"\ufffd"`, `""`, `"a.b"`})
+	leaf := rapid.SampledFrom([]string{"0", "1", "1.0", "10e-1", "-0", "null", "true", `""`, `"a"`, `"\u0061"`,
+		`"\ud800"`, `"é"`, `"\u0000"`, "1e400"})
+	key := rapid.SampledFrom([]string{`"a"`, `"\u0061"`, `"b"`, `"é"`, `"\ud800"`, `"\udc00"`, `"\ufffd"`, `""`,
+		`"a.b"`})
 	var value func(depth int) *rapid.Generator[string]
 	value = func(depth int) *rapid.Generator[string] {
 		if depth == 0 {
@@ -106,7 +110,8 @@ func document() *rapid.Generator[string] {
 			case 0:
 				return leaf.Draw(t, "leaf")
 			case 1:
-				return "[" + strings.Join(rapid.SliceOfN(value(depth-1), 0, 3).Draw(t, "elements"), space+",") + space + "]"
+				return "[" + strings.Join(rapid.SliceOfN(value(depth-1), 0, 3).Draw(t, "elements"), space+",") + space +
+					"]"
 			}
 			var members []string
 			for range rapid.IntRange(0, 4).Draw(t, "members") {
@@ -118,7 +123,7 @@ func document() *rapid.Generator[string] {
 	return value(3)
 }
 
-func TestCanonicalProperties(t *testing.T) {
+func TestAppendCanonical_randomValues_isIdempotent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		in := document().Draw(t, "document")
@@ -128,28 +133,28 @@ func TestCanonicalProperties(t *testing.T) {
 		}
 		for _, o := range []canonical.Options{{}, {DropNull: true}, {Without: []string{"a", "b.a"}}} {
 			once := v.AppendCanonical(nil, o)
-			again, err := canonical.Parse(once)
+			canonicalTwice, err := canonical.Parse(once)
 			if err != nil {
 				t.Fatalf("canonical text of %s: %v", in, err)
 			}
-			if twice := again.AppendCanonical(nil, o); !bytes.Equal(once, twice) {
-				t.Fatalf("canonical once %s, twice %s", once, twice)
+			if twice := canonicalTwice.AppendCanonical(nil, o); !bytes.Equal(once, twice) {
+				t.Fatalf("the canonical text %s has the canonical text %s", once, twice)
 			}
-			keysAscend(t, again)
+			keysAscend(t, canonicalTwice)
 		}
-		if v.Kind() != again(v).Kind() {
+		if v.Kind() != canonicalTwice(v).Kind() {
 			t.Fatalf("%s is another kind in canonical form", in)
 		}
 	})
 }
 
-func again(v *canonical.Value) *canonical.Value {
+func canonicalTwice(v *canonical.Value) *canonical.Value {
 	w, _ := canonical.Parse(v.AppendCanonical(nil, canonical.Options{}))
 	return w
 }
 
-// keysAscend checks the order of the keys as they are written, by reading tokens with encoding/json. It sees U+FFFD for
-// each lone surrogate, so those are compared elsewhere.
+// keysAscend checks the order of the keys in the text with encoding/json. encoding/json returns
+// U+FFFD for each lone surrogate, so other tests compare those.
 func keysAscend(t *rapid.T, v *canonical.Value) {
 	last := ""
 	first := true
@@ -165,7 +170,7 @@ func keysAscend(t *rapid.T, v *canonical.Value) {
 	}
 }
 
-func TestReading(t *testing.T) {
+func TestValue_accessors_returnContents(t *testing.T) {
 	t.Parallel()
 	v := parse(t, ` {"s":"a\u00e9\ud800","n":12,"b":true,"f":false,"z":null,"o":{"p":{"q":1},"p":{"q":2}},"l":[1,[2],{"x":3}],"\u0061":"escaped"} `)
 	got := map[string]string{}
@@ -200,11 +205,12 @@ func TestReading(t *testing.T) {
 	}
 }
 
-func TestMissing(t *testing.T) {
+func TestValue_missing_returnsZeroValues(t *testing.T) {
 	t.Parallel()
 	v := parse(t, `{"s":"x","l":[1]}`)
 	for name, m := range map[string]*canonical.Value{
-		"no such key": v.Get("none"), "below a string": v.Get("s", "x"), "below nothing": v.Get("none", "x"), "in an array": v.Get("l", "0"), "nil": nil,
+		"no such key": v.Get("none"), "in a string": v.Get("s", "x"), "in a missing value": v.Get("none", "x"),
+		"in an array": v.Get("l", "0"), "nil": nil,
 	} {
 		_, isText := m.Text()
 		_, isInt := m.Int64()
@@ -212,19 +218,20 @@ func TestMissing(t *testing.T) {
 		for range m.Members() {
 			t.Errorf("%s: has members", name)
 		}
-		if m != nil || m.Kind() != canonical.Missing || m.Raw() != nil || m.Elements() != nil || m.NumberText() != "" || isText || isInt || isBool || m.Get("x") != nil {
+		if m != nil || m.Kind() != canonical.Missing || m.Raw() != nil || m.Elements() != nil || m.NumberText() != "" ||
+			isText || isInt || isBool || m.Get("x") != nil {
 			t.Errorf("%s: %v is not missing", name, m)
 		}
 	}
 	if v.Get() != v {
-		t.Error("the empty path leads elsewhere")
+		t.Error("the empty path returns another value")
 	}
 	if got := canonical.Missing.String() + canonical.Array.String(); got != "missingarray" {
 		t.Errorf("names of kinds: %s", got)
 	}
 }
 
-// A body of the size and shape of a provider's common event.
+// A body with the size and shape of a common event.
 func stripeLike() []byte {
 	var b strings.Builder
 	b.WriteString(`{"id":"evt_1","object":"event","api_version":"2025-01-01","created":1700000000,"data":{"object":{"id":"sub_1"`)

@@ -1,6 +1,7 @@
 package canonical
 
-// AppendCompact appends a valid JSON text without the space between its tokens, and otherwise as it is.
+// AppendCompact appends a valid JSON text without the white space between tokens, otherwise
+// unchanged.
 func AppendCompact(dst, text []byte) []byte {
 	from := 0
 	for i := 0; i < len(text); i++ {
@@ -15,7 +16,8 @@ func AppendCompact(dst, text []byte) []byte {
 	return append(dst, text[from:]...)
 }
 
-// closingQuote is where the string ends that begins at i; the length of the text where it does not.
+// closingQuote returns the end of the string that begins at i, or the length of the text if it has
+// none.
 func closingQuote(text []byte, i int) int {
 	for i++; i < len(text); i++ {
 		if i = skipPlain(text, i); i == len(text) {

@@ -3,20 +3,22 @@ package canonical
 import "strconv"
 
 const (
-	maxZeros    = 20 // how many zeros a canonical number may be padded with before it gets an exponent
-	maxExpInt64 = 18 // exponents of so many digits are computed with as int64
+	maxZeros    = 20 // maximum number of padding zeros of a canonical number without an exponent
+	maxExpInt64 = 18 // exponents with at most this many digits are computed as int64
 )
 
-// decimal is a number taken apart: digits × 10^exponent, digits without leading or trailing zeros (none: zero).
+// decimal is a parsed number: digits × 10^exponent. The digits have no leading or trailing zeros;
+// zero has none.
 type decimal struct {
 	negative bool
 	digits   []byte
 	exponent int64
-	// huge holds the exponent's text instead where it may not fit; it is far beyond what could be written plainly.
-	huge []byte
+	// longExponent is the text of an exponent that may not fit int64. Such a number is never
+	// written without an exponent.
+	longExponent []byte
 }
 
-// split takes the text of a number apart without losing anything.
+// split parses the text of a number without loss.
 func split(text []byte) decimal {
 	var d decimal
 	if text[0] == '-' {
@@ -58,8 +60,8 @@ func join(mantissa []byte) (digits []byte, shift int64) {
 	return trimZeros(digits), shift
 }
 
-// setExponent adds shift to the written exponent. Text arithmetic takes over where int64 ends: what is written is read
-// exactly however long it is, and in linear time.
+// setExponent adds shift to the written exponent. An exponent that may not fit int64 is computed as
+// text, so any length is exact, in linear time.
 func (d *decimal) setExponent(text []byte, shift int64) {
 	negative := len(text) > 0 && text[0] == '-'
 	if len(text) > 0 && (text[0] == '-' || text[0] == '+') {
@@ -77,9 +79,9 @@ func (d *decimal) setExponent(text []byte, shift int64) {
 	if negative {
 		shift = -shift
 	}
-	d.huge = addSmall(text, shift)
+	d.longExponent = addSmall(text, shift)
 	if negative {
-		d.huge = append([]byte{'-'}, d.huge...)
+		d.longExponent = append([]byte{'-'}, d.longExponent...)
 	}
 }
 
@@ -98,7 +100,8 @@ func addSmall(text []byte, n int64) []byte {
 	return trimZeros(sum)
 }
 
-// append writes the one form of the number: plain where at most maxZeros zeros must be added, else digits and exponent.
+// append writes the canonical form of the number: without an exponent if at most maxZeros zeros
+// must be added, else digits and exponent.
 func (d decimal) append(dst []byte) []byte {
 	if len(d.digits) == 0 {
 		return append(dst, '0')
@@ -108,8 +111,8 @@ func (d decimal) append(dst []byte) []byte {
 	}
 	point := int64(len(d.digits)) + d.exponent // digits before the point
 	switch {
-	case d.huge != nil:
-		return append(append(append(dst, d.digits...), 'e'), d.huge...)
+	case d.longExponent != nil:
+		return append(append(append(dst, d.digits...), 'e'), d.longExponent...)
 	case d.exponent >= 0 && d.exponent <= maxZeros:
 		return appendZeros(append(dst, d.digits...), d.exponent)
 	case d.exponent < 0 && point > 0:

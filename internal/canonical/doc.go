@@ -1,6 +1,9 @@
-// Package canonical reads JSON as a tree of exact values: the last of duplicate keys wins, numbers are exact decimals,
-// lone surrogates are kept apart, and equal values have one canonical text and one hash.
+// Package canonical parses JSON into exact values: the last of duplicate keys wins, numbers are
+// exact decimals, and lone surrogates stay distinct. Equal values have one canonical text and one
+// hash, which the version rule and the log use to compare states and bodies. The package never
+// reads or stores data itself.
 //
-// A document is read once, in time and memory linear in its length, into one slab of nodes that point into the source
-// bytes; strings and numbers are decoded when asked for. The source must not change while a Value of it is in use.
+// A document is read once, in time and memory linear in its length, into one slice of nodes that
+// point into the source bytes. Strings and numbers are decoded on request. The source must not
+// change while a Value of it is in use.
 package canonical

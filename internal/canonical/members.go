@@ -7,13 +7,15 @@ import (
 	"slices"
 )
 
-// member is a key, decoded with lone surrogates kept apart, and the place of its value in the document.
+// member is a key, decoded with lone surrogates kept distinct, and the index of its value in the
+// document.
 type member struct {
 	key   []byte
 	value uint32
 }
 
-// appendMembers appends the members of an object in the bytewise order of their keys, of duplicates only the last.
+// appendMembers appends the members of an object, sorted bytewise by key, with only the last of
+// duplicate keys.
 func (v *Value) appendMembers(all []member) []member {
 	nodes, base, ordered := v.doc.nodes, len(all), true
 	for i := v.self + 1; i < v.next; i = nodes[i+1].next {
@@ -24,14 +26,14 @@ func (v *Value) appendMembers(all []member) []member {
 	if ordered {
 		return all
 	}
-	own := all[base:]
-	slices.SortFunc(own, func(a, b member) int {
+	added := all[base:]
+	slices.SortFunc(added, func(a, b member) int {
 		return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(a.value, b.value))
 	})
-	return all[:base+keepLast(own)]
+	return all[:base+keepLast(added)]
 }
 
-// keepLast moves the last of each run of equal keys to the front and returns how many there are.
+// keepLast moves the last of each run of equal keys to the front and returns their number.
 func keepLast(sorted []member) int {
 	n := 0
 	for i, m := range sorted {
@@ -44,7 +46,7 @@ func keepLast(sorted []member) int {
 	return n
 }
 
-// key is the decoded text of a string node, lone surrogates kept apart as three bytes.
+// key returns the decoded text of a string node. Each lone surrogate becomes three distinct bytes.
 func (v *Value) key() []byte {
 	if v.marks&escaped == 0 {
 		return v.inner()
@@ -53,8 +55,9 @@ func (v *Value) key() []byte {
 	return appendDecoded(make([]byte, 0, len(inner)), inner, false)
 }
 
-// Members yields the members of an object in the bytewise order of their keys, of duplicates only the last; nothing for
-// any other kind. Lone surrogates in keys become U+FFFD, so that two keys that differ only there look alike.
+// Members yields the members of an object, sorted bytewise by key, with only the last of duplicate
+// keys. It yields nothing for any other kind. Lone surrogates in keys become U+FFFD, so two keys
+// that differ only there look equal.
 func (v *Value) Members() iter.Seq2[string, *Value] {
 	return func(yield func(string, *Value) bool) {
 		if v.Kind() != Object {

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	maxExponent    = 300  // above it, either way, jsonb is not trusted with a number
-	maxDigits      = 1000 // likewise for the number of digits
-	plainMaxDigits = 18   // integers of so many digits are canonical as they are written
+	maxExponent    = 300  // numbers with a larger exponent, positive or negative, are not passed to jsonb
+	maxDigits      = 1000 // numbers with more digits are not passed to jsonb
+	plainMaxDigits = 18   // integers with at most this many digits are canonical as they are written
 )
 
 // number reads a number whose first byte is the current one.
@@ -42,10 +42,10 @@ func (r *reader) number() (mark, error) {
 	return marks & unstorable, nil
 }
 
-// numberMarks judges a number by its text and the size of its parts.
+// numberMarks returns the marks of a number, from its text and the lengths of its parts.
 func numberMarks(text []byte, whole, digits int, exponent []byte) mark {
 	switch {
-	case digits > maxDigits || absurdExponent(exponent):
+	case digits > maxDigits || exponentTooLarge(exponent):
 		return unstorable
 	case len(exponent) == 0 && digits == whole && digits <= plainMaxDigits && string(text) != "-0":
 		return plain
@@ -59,12 +59,12 @@ func (r *reader) digits() error {
 		r.pos++
 	}
 	if r.pos == start {
-		return r.fail(r.pos, "expected a digit")
+		return r.syntaxError(r.pos, "expected a digit")
 	}
 	return nil
 }
 
-// exponent reads the exponent if there is one and returns its digits.
+// exponent reads the exponent, if there is one, and returns its digits.
 func (r *reader) exponent() ([]byte, error) {
 	if r.peek()|0x20 != 'e' {
 		return nil, nil
@@ -78,8 +78,9 @@ func (r *reader) exponent() ([]byte, error) {
 	return r.src[start:r.pos], err
 }
 
-// absurdExponent reads the digits of an exponent, of which there may be too many for an int: then Atoi gives the greatest.
-func absurdExponent(digits []byte) bool {
+// exponentTooLarge parses the digits of an exponent. If there are too many for an int, Atoi returns
+// the greatest int.
+func exponentTooLarge(digits []byte) bool {
 	n, _ := strconv.Atoi("0" + string(digits))
 	return n > maxExponent
 }
@@ -91,8 +92,9 @@ func trimZeros(digits []byte) []byte {
 	return digits
 }
 
-// NumberText is the exact canonical decimal of a number ("12.5", "1000", "5e-324"), equal for equal numbers; "" for any
-// other kind. It has an exponent only where the number would need more than 20 padding zeros without one.
+// NumberText returns the canonical decimal of a number ("12.5", "1000", "5e-324"), which is the
+// same for equal numbers. It returns "" for any other kind. It has an exponent only if the number
+// would otherwise need more than 20 padding zeros.
 func (v *Value) NumberText() string {
 	if v.Kind() != Number {
 		return ""
@@ -107,7 +109,7 @@ func (v *Value) appendNumber(dst []byte) []byte {
 	return split(v.Raw()).append(dst)
 }
 
-// shortInteger is the value of a plain number.
+// shortInteger returns the value of a plain number.
 func shortInteger(raw []byte) (n int64) {
 	for _, c := range raw {
 		if c != '-' {
@@ -120,8 +122,8 @@ func shortInteger(raw []byte) (n int64) {
 	return n
 }
 
-// Int64 is the value of a number that is an integer of 64 bits, however it is written (1e3, 5.0); ok is false for any
-// other number or kind.
+// Int64 returns the value of a number that is a 64-bit integer, in any format (1e3, 5.0). ok is
+// false for any other number or kind.
 func (v *Value) Int64() (n int64, ok bool) {
 	if v.Kind() != Number {
 		return 0, false
@@ -130,7 +132,7 @@ func (v *Value) Int64() (n int64, ok bool) {
 		return shortInteger(v.Raw()), true
 	}
 	d := split(v.Raw())
-	if d.huge != nil || d.exponent < 0 || int64(len(d.digits))+d.exponent > 19 {
+	if d.longExponent != nil || d.exponent < 0 || int64(len(d.digits))+d.exponent > 19 {
 		return 0, false
 	}
 	text := appendZeros(append([]byte{}, d.digits...), d.exponent)

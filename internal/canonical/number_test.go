@@ -12,13 +12,13 @@ import (
 	"github.com/postern-gateway/postern/internal/canonical"
 )
 
-// exact replaces numbers by fractions in lowest terms, an independent reading of them. Exponents of more than four digits,
-// which math/big would expand into megabytes, all count as equal.
+// exact replaces numbers by fractions in lowest terms, as an independent implementation. Exponents
+// of more than four digits, which math/big would expand to megabytes, all count as equal.
 func exact(tree any) any {
 	switch x := tree.(type) {
 	case json.Number:
 		if i := strings.IndexAny(string(x), "eE"); i >= 0 && len(strings.TrimLeft(string(x[i+1:]), "+-0")) > 4 {
-			return "a number too long for the oracle"
+			return "a number too long for the independent implementation"
 		}
 		r, _ := new(big.Rat).SetString(string(x))
 		return r.String()
@@ -34,7 +34,7 @@ func exact(tree any) any {
 	return tree
 }
 
-func TestNumberText(t *testing.T) {
+func TestNumberText_numbers_haveCanonicalText(t *testing.T) {
 	t.Parallel()
 	twenty := strings.Repeat("0", 20)
 	for in, want := range map[string]string{
@@ -80,25 +80,28 @@ func TestNumberText(t *testing.T) {
 	}
 }
 
-func TestInt64(t *testing.T) {
+func TestInt64_numbers_areConverted(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]int64{
-		"0": 0, "-0.0": 0, "0e99": 0, "0e99999999999999999999": 0, "1e3": 1000, "5.0": 5, "-12": -12, "120e-1": 12, "9007199254740993": 9007199254740993,
-		"9223372036854775807": 9223372036854775807, "-9223372036854775808": -9223372036854775808, "92233720368547758.07e2": 9223372036854775807,
+		"0": 0, "-0.0": 0, "0e99": 0, "0e99999999999999999999": 0, "1e3": 1000, "5.0": 5, "-12": -12, "120e-1": 12,
+		"9007199254740993":    9007199254740993,
+		"9223372036854775807": 9223372036854775807, "-9223372036854775808": -9223372036854775808,
+		"92233720368547758.07e2": 9223372036854775807,
 	} {
 		if got, ok := parse(t, in).Int64(); !ok || got != want {
 			t.Errorf("%s: %d, %v; want %d", in, got, ok, want)
 		}
 	}
-	for _, in := range []string{"1.5", "9223372036854775808", "-9223372036854775809", "1e19", "1e400", "1e99999999999999999999", "1e-1", `"1"`, "null", "18446744073709551616"} {
+	for _, in := range []string{"1.5", "9223372036854775808", "-9223372036854775809", "1e19", "1e400",
+		"1e99999999999999999999", "1e-1", `"1"`, "null", "18446744073709551616"} {
 		if got, ok := parse(t, in).Int64(); ok {
 			t.Errorf("%s: %d, want none", in, got)
 		}
 	}
 }
 
-// Two numbers have one text exactly if they are equal, by an independent reading of both.
-func TestNumberTextIsOneFormPerValue(t *testing.T) {
+// Two numbers have the same text exactly if an independent implementation finds them equal.
+func TestNumberText_equalNumbers_haveEqualText(t *testing.T) {
 	t.Parallel()
 	number := rapid.StringMatching(`-?(0|[1-9][0-9]{0,3})(\.[0-9]{1,3})?([eE][+-]?[0-3]?[0-9])?`)
 	rapid.Check(t, func(t *rapid.T) {
@@ -123,7 +126,7 @@ func TestNumberTextIsOneFormPerValue(t *testing.T) {
 	})
 }
 
-// spellings are other ways to write a number, equal or nearly so.
+// spellings returns other ways to write a number, equal or nearly equal.
 func spellings(a string) []string {
 	mantissa, exponent, found := strings.Cut(strings.ToLower(a), "e")
 	if !found {
@@ -132,13 +135,16 @@ func spellings(a string) []string {
 	if !strings.Contains(mantissa, ".") {
 		mantissa += ".0"
 	}
-	return []string{mantissa + "00e" + exponent, mantissa + "1e" + exponent, strings.TrimPrefix("-"+mantissa, "--") + "e" + exponent}
+	return []string{mantissa + "00e" + exponent, mantissa + "1e" + exponent, strings.TrimPrefix("-"+mantissa, "--") +
+		"e" + exponent}
 }
 
-// Whatever stands where in a text, it ends where encoding/json thinks it does, and is refused where that refuses it.
-func TestTextsEndWhereTheyEnd(t *testing.T) {
+// The end of a text must be where encoding/json finds it, and a text that encoding/json rejects
+// must be rejected.
+func TestParse_texts_endLikeEncodingJSON(t *testing.T) {
 	t.Parallel()
-	part := rapid.SampledFrom([]string{"a", "abcdefg", "abcdefgh", "é", "\x7f", "\x80", "\x1f", "\x00", "\n", `"`, `\`, `\"`, `\\`, `\u0041`, `\u12`, " ", "!", "#", "[", "]", "\ufffd", "\U0001F600"})
+	part := rapid.SampledFrom([]string{"a", "abcdefg", "abcdefgh", "é", "\x7f", "\x80", "\x1f", "\x00", "\n", `"`, `\`,
+		`\"`, `\\`, `\u0041`, `\u12`, " ", "!", "#", "[", "]", "\ufffd", "\U0001F600"})
 	rapid.Check(t, func(t *rapid.T) {
 		text := `["`
 		for _, p := range rapid.SliceOfN(part, 0, 12).Draw(t, "parts") {

@@ -2,9 +2,9 @@ package canonical
 
 import "bytes"
 
-// AppendOverlay appends the canonical text of changes laid over state: objects member by member at every depth, arrays and scalars
-// whole, and a null in changes makes the member absent. Missing changes leave the state as it is; changes that are no object
-// replace it.
+// AppendOverlay appends the canonical text of changes laid over state. Objects are merged member by
+// member at every depth, arrays and scalars are replaced, and a null in changes removes the member.
+// Missing changes leave the state unchanged; changes that are not an object replace it.
 func AppendOverlay(dst []byte, state, changes *Value, o Options) []byte {
 	if changes.Kind() == Missing {
 		return state.AppendCanonical(dst, o)
@@ -31,15 +31,15 @@ func (w *writer) overlay(state, changes *Value, without []string) {
 	below, end := j, len(w.members)
 	w.dst = append(w.dst, '{')
 	for i < below || j < end {
-		order := order(w.members[i:below], w.members[j:end])
+		compareNext := compareNext(w.members[i:below], w.members[j:end])
 		var m member
 		var under, above, key *Value
-		if order <= 0 {
+		if compareNext <= 0 {
 			m = w.members[i]
 			key, under = &state.doc.nodes[m.value-1], &state.doc.nodes[m.value]
 			i++
 		}
-		if order >= 0 {
+		if compareNext >= 0 {
 			m = w.members[j]
 			key, above = &changes.doc.nodes[m.value-1], &changes.doc.nodes[m.value]
 			j++
@@ -59,8 +59,9 @@ func (w *writer) overlay(state, changes *Value, without []string) {
 	w.members = w.members[:base]
 }
 
-// order says which of two sorted lists, not both empty, has the next key: negative the first, positive the second, 0 both.
-func order(a, b []member) int {
+// compareNext says which of two sorted lists, not both empty, has the next key: negative means the
+// first, positive the second, 0 both.
+func compareNext(a, b []member) int {
 	switch {
 	case len(b) == 0:
 		return -1

@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/canonical"
 )
 
-func TestOverlay(t *testing.T) {
+func TestAppendOverlay_changes_areMerged(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ state, changes, want string }{
 		{`{"a":1,"b":2}`, `{"b":3}`, `{"a":1,"b":3}`},
@@ -40,17 +40,17 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-func TestOverlayMissing(t *testing.T) {
+func TestAppendOverlay_missingValues_areHandled(t *testing.T) {
 	t.Parallel()
 	v := parse(t, `{"a":1,"b":null}`)
 	if got := overlay(v, nil); got != `{"a":1,"b":null}` {
-		t.Errorf("no changes made %s", got)
+		t.Errorf("no changes give %s", got)
 	}
 	if got := overlay(nil, v); got != `{"a":1}` {
-		t.Errorf("changes over nothing: %s", got)
+		t.Errorf("changes over a missing value give %s", got)
 	}
 	if got := overlay(nil, nil); got != "null" {
-		t.Errorf("nothing over nothing is %s", got)
+		t.Errorf("a missing value over a missing value is %s", got)
 	}
 }
 
@@ -58,17 +58,18 @@ func overlay(state, changes *canonical.Value) string {
 	return string(canonical.AppendOverlay(nil, state, changes, canonical.Options{}))
 }
 
-func TestOverlayLeavesOut(t *testing.T) {
+func TestAppendOverlay_without_leavesOutPaths(t *testing.T) {
 	t.Parallel()
 	state := parse(t, `{"n":null,"o":{"n":null,"v":1,"w":2},"u":{"v":1},"v":{"x":1}}`)
 	changes := parse(t, `{"o":{"v":3,"x":[null,{"n":null}]},"p":{"v":4,"w":5},"v":{"y":{"n":null,"z":1}}}`)
-	got := string(canonical.AppendOverlay([]byte("+"), state, changes, canonical.Options{DropNull: true, Without: []string{"o.v", "p.w", "u", "v.x"}}))
+	got := string(canonical.AppendOverlay([]byte("+"), state, changes,
+		canonical.Options{DropNull: true, Without: []string{"o.v", "p.w", "u", "v.x"}}))
 	if want := `+{"o":{"w":2,"x":[null,{}]},"p":{"v":4},"v":{"y":{"z":1}}}`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// merge is the same over the trees of encoding/json.
+// merge does the same with the trees of encoding/json.
 func merge(state, changes any) any {
 	over, ok := changes.(map[string]any)
 	if !ok {
@@ -89,9 +90,9 @@ func merge(state, changes any) any {
 	return result
 }
 
-func TestOverlayAgainstTrees(t *testing.T) {
+func TestAppendOverlay_randomTrees_equalReference(t *testing.T) {
 	t.Parallel()
-	// encoding/json cannot tell lone surrogates apart, so they stay out here.
+	// encoding/json cannot distinguish lone surrogates, so this test does not use them.
 	documents := document().Filter(func(s string) bool { return !strings.Contains(s, `\ud`) })
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := documents.Draw(t, "state"), documents.Draw(t, "changes")
@@ -108,9 +109,12 @@ func TestOverlayAgainstTrees(t *testing.T) {
 		if err != nil || text(whole) != got {
 			t.Fatalf("%s over %s is not canonical: %s (%v)", b, a, got, err)
 		}
-		// What is left out is left out of the whole.
-		o := canonical.Options{DropNull: true, Without: rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "a.b", "b.a", "a.a.b"}), 0, 3).Draw(t, "without")}
-		if left, want := canonical.AppendOverlay(nil, va, vb, o), whole.AppendCanonical(nil, o); string(left) != string(want) {
+		// The overlay leaves out the same paths as the merged value.
+		o := canonical.Options{DropNull: true,
+			Without: rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "a.b", "b.a", "a.a.b"}), 0, 3).Draw(t,
+				"without")}
+		if left, want := canonical.AppendOverlay(nil, va, vb, o),
+			whole.AppendCanonical(nil, o); string(left) != string(want) {
 			t.Fatalf("%s over %s without %v: %s, want %s", b, a, o.Without, left, want)
 		}
 	})
@@ -125,12 +129,12 @@ func tree(t *rapid.T, text string) (v any) {
 	return v
 }
 
-func TestStorable(t *testing.T) {
+func TestStorable_values_areSanitized(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("7", 1001)
 	for _, c := range []struct {
-		in, want string
-		repaired bool
+		in, want  string
+		sanitized bool
 	}{
 		{` {"a": [1, "x\ud83d\ude00"]} `, `{"a": [1, "x\ud83d\ude00"]}`, false},
 		{`{"a":"x\u0000y"}`, `{"a":"x` + "\uFFFD" + `y"}`, true},
@@ -144,17 +148,17 @@ func TestStorable(t *testing.T) {
 		{`0.` + long, `"0.` + long + `"`, true},
 		{`[{"a":"\u0000","b":[]},2]`, `[{"a":"` + "\uFFFD" + `","b":[]},2]`, true},
 	} {
-		got, repaired := parse(t, c.in).Storable()
-		if string(got) != c.want || repaired != c.repaired {
-			t.Errorf("%.60s: %.60s (repaired %v), want %.60s (%v)", c.in, got, repaired, c.want, c.repaired)
+		got, sanitized := parse(t, c.in).Storable()
+		if string(got) != c.want || sanitized != c.sanitized {
+			t.Errorf("%.60s: %.60s (sanitized %v), want %.60s (%v)", c.in, got, sanitized, c.want, c.sanitized)
 		}
 	}
-	if got, repaired := (*canonical.Value)(nil).Storable(); string(got) != "null" || repaired {
+	if got, sanitized := (*canonical.Value)(nil).Storable(); string(got) != "null" || sanitized {
 		t.Errorf("a missing value is stored as %s", got)
 	}
 }
 
-func TestDiffer(t *testing.T) {
+func TestVisitDifferences_values_listsPaths(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		before, after string
@@ -162,8 +166,10 @@ func TestDiffer(t *testing.T) {
 	}{
 		{`{"a":1,"b":[1,2]}`, `{"b":[1.0,2],"a":1e0}`, nil},
 		{`null`, `{"a":1}`, []string{`state: null -> {"a":1}`}},
-		{`{"a":{"b":1,"c":2},"x y":"1"}`, `{"a":{"b":2,"d":null},"x y":1}`, []string{`state.a.b: 1 -> 2`, `state.a.c: 2 -> `, `state.a.d:  -> null`, `state["x y"]: "1" -> 1`}},
-		{`[1,[2,3],{"q":[]}]`, `[1,[2],{"q":{}},4]`, []string{`state[1][1]: 3 -> `, `state[2].q: [] -> {}`, `state[3]:  -> 4`}},
+		{`{"a":{"b":1,"c":2},"x y":"1"}`, `{"a":{"b":2,"d":null},"x y":1}`,
+			[]string{`state.a.b: 1 -> 2`, `state.a.c: 2 -> `, `state.a.d:  -> null`, `state["x y"]: "1" -> 1`}},
+		{`[1,[2,3],{"q":[]}]`, `[1,[2],{"q":{}},4]`, []string{`state[1][1]: 3 -> `, `state[2].q: [] -> {}`,
+			`state[3]:  -> 4`}},
 		{`{"":1,"a":1,"a":2}`, `{"":2,"a":2}`, []string{`state[""]: 1 -> 2`}},
 	} {
 		before, err1 := canonical.Parse([]byte(c.before))
@@ -172,7 +178,7 @@ func TestDiffer(t *testing.T) {
 			t.Fatal(err1, err2)
 		}
 		var got []string
-		canonical.Differ("state", before, after, func(path string, before, after *canonical.Value) bool {
+		canonical.VisitDifferences("state", before, after, func(path string, before, after *canonical.Value) bool {
 			got = append(got, fmt.Sprintf("%s: %s -> %s", path, before.Raw(), after.Raw()))
 			return true
 		})
@@ -180,9 +186,10 @@ func TestDiffer(t *testing.T) {
 			t.Errorf("%s and %s: %s", c.before, c.after, diff)
 		}
 		n := 0
-		canonical.Differ("", before, after, func(string, *canonical.Value, *canonical.Value) bool { n++; return false })
+		canonical.VisitDifferences("", before, after,
+			func(string, *canonical.Value, *canonical.Value) bool { n++; return false })
 		if n != min(1, len(c.want)) {
-			t.Errorf("visited %d times after it was ended", n)
+			t.Errorf("visited %d times after visit returned false", n)
 		}
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is how many arrays and objects may be nested in one another.
+// MaxDepth is the maximum nesting depth of arrays and objects.
 const MaxDepth = 1000
 
-// SyntaxError says where a text stops being JSON and why.
+// SyntaxError says where a text stops being JSON, and why.
 type SyntaxError struct {
-	// Offset is the place of the offending byte, from 0.
+	// Offset is the position of the offending byte, from 0.
 	Offset int
 	// Msg says what is wrong there.
 	Msg string
@@ -22,8 +22,9 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("invalid JSON at byte %d: %s", e.Offset, e.Msg)
 }
 
-// Parse reads a text that must be exactly one JSON value (RFC 8259), whitespace around it allowed. The error is a
-// *SyntaxError: broken syntax, invalid UTF-8 anywhere, or nesting deeper than MaxDepth. The Value keeps b.
+// Parse parses a text that must be exactly one JSON value (RFC 8259), with optional whitespace
+// around it. The error is a *SyntaxError: broken syntax, invalid UTF-8 anywhere, or nesting deeper
+// than MaxDepth. The Value refers to b.
 func Parse(b []byte) (*Value, error) {
 	if len(b) > math.MaxInt32 {
 		return nil, &SyntaxError{Offset: math.MaxInt32, Msg: "the text is longer than 2 GiB"}
@@ -39,8 +40,9 @@ func Parse(b []byte) (*Value, error) {
 	return &doc.nodes[0], nil
 }
 
-// room is for how many nodes memory is made: as many as the text seems to have, but never much more memory than usual texts need.
-func room(b []byte) int {
+// nodeCapacity returns for how many nodes memory is allocated: an estimate from the text, limited
+// to what usual texts need.
+func nodeCapacity(b []byte) int {
 	seem := 1
 	for _, c := range []byte(",:{[") {
 		seem += bytes.Count(b, []byte{c})
@@ -59,14 +61,15 @@ func invalidUTF8(b []byte) int {
 	return len(b)
 }
 
-// reader walks src once and appends to doc.nodes. Nodes are addressed by index while they grow.
+// reader reads src once and appends to doc.nodes. It refers to nodes by index, because the slice
+// grows.
 type reader struct {
 	src []byte
 	pos int
 	doc *document
 }
 
-func (r *reader) fail(at int, msg string) error {
+func (r *reader) syntaxError(at int, msg string) error {
 	if at >= len(r.src) {
 		return &SyntaxError{Offset: len(r.src), Msg: "the text ends too early"}
 	}
@@ -74,18 +77,18 @@ func (r *reader) fail(at int, msg string) error {
 }
 
 func (r *reader) document() error {
-	r.space()
+	r.skipSpace()
 	if _, err := r.value(0); err != nil {
 		return err
 	}
-	r.space()
+	r.skipSpace()
 	if r.pos < len(r.src) {
-		return r.fail(r.pos, "more text after the value")
+		return r.syntaxError(r.pos, "unexpected text after the value")
 	}
 	return nil
 }
 
-func (r *reader) space() {
+func (r *reader) skipSpace() {
 	for r.pos < len(r.src) {
 		switch r.src[r.pos] {
 		case ' ', '\n', '\t', '\r':
@@ -96,7 +99,8 @@ func (r *reader) space() {
 	}
 }
 
-// peek is the next byte, 0 at the end; a NUL is valid nowhere outside a value, so the two need no telling apart.
+// peek returns the next byte, or 0 at the end. A NUL is valid nowhere outside a value, so both can
+// be treated alike.
 func (r *reader) peek() byte {
 	if r.pos < len(r.src) {
 		return r.src[r.pos]
@@ -111,26 +115,26 @@ func (r *reader) value(depth int) (mark, error) {
 		return r.text()
 	case c == '{' || c == '[':
 		if depth >= MaxDepth {
-			return 0, r.fail(r.pos, fmt.Sprintf("nested deeper than %d", MaxDepth))
+			return 0, r.syntaxError(r.pos, fmt.Sprintf("nested deeper than %d", MaxDepth))
 		}
 		return r.container(c, depth+1)
 	case c == '-' || c >= '0' && c <= '9':
 		return r.number()
 	case c == 't':
-		return 0, r.word("true", Bool)
+		return 0, r.literal("true", Bool)
 	case c == 'f':
-		return 0, r.word("false", Bool)
+		return 0, r.literal("false", Bool)
 	case c == 'n':
-		return 0, r.word("null", Null)
+		return 0, r.literal("null", Null)
 	}
-	return 0, r.fail(r.pos, "no value begins here")
+	return 0, r.syntaxError(r.pos, "expected a value")
 }
 
-func (r *reader) word(word string, kind Kind) error {
+func (r *reader) literal(word string, kind Kind) error {
 	start := r.pos
 	for i := range len(word) {
 		if r.peek() != word[i] {
-			return r.fail(r.pos, "expected "+word)
+			return r.syntaxError(r.pos, "expected "+word)
 		}
 		r.pos++
 	}
@@ -138,7 +142,7 @@ func (r *reader) word(word string, kind Kind) error {
 	return nil
 }
 
-// add appends a node that spans from start to the current position.
+// add appends a node for the text from start to the current position.
 func (r *reader) add(kind Kind, start int, marks mark) {
 	i := uint32(len(r.doc.nodes))
 	r.doc.nodes = append(r.doc.nodes, Value{
@@ -155,7 +159,7 @@ func (r *reader) container(open byte, depth int) (mark, error) {
 	self, start := len(r.doc.nodes), r.pos
 	r.pos++
 	r.add(kind, start, 0)
-	r.space()
+	r.skipSpace()
 	var marks mark
 	for first := true; r.peek() != closing; first = false {
 		if err := r.separator(first, closing); err != nil {
@@ -166,7 +170,7 @@ func (r *reader) container(open byte, depth int) (mark, error) {
 			return 0, err
 		}
 		marks |= m
-		r.space()
+		r.skipSpace()
 	}
 	r.pos++
 	node := &r.doc.nodes[self]
@@ -174,16 +178,16 @@ func (r *reader) container(open byte, depth int) (mark, error) {
 	return node.marks, nil
 }
 
-// separator reads the comma that every item but the first begins with.
+// separator reads the comma before every item but the first.
 func (r *reader) separator(first bool, closing byte) error {
 	if first {
 		return nil
 	}
 	if r.peek() != ',' {
-		return r.fail(r.pos, "expected a comma or "+string(closing))
+		return r.syntaxError(r.pos, "expected a comma or "+string(closing))
 	}
 	r.pos++
-	r.space()
+	r.skipSpace()
 	return nil
 }
 
@@ -193,18 +197,18 @@ func (r *reader) item(kind Kind, depth int) (mark, error) {
 		return r.value(depth)
 	}
 	if r.peek() != '"' {
-		return 0, r.fail(r.pos, "expected a key in quotes")
+		return 0, r.syntaxError(r.pos, "expected a key in quotes")
 	}
 	key, err := r.text()
 	if err != nil {
 		return 0, err
 	}
-	r.space()
+	r.skipSpace()
 	if r.peek() != ':' {
-		return 0, r.fail(r.pos, "expected a colon after the key")
+		return 0, r.syntaxError(r.pos, "expected a colon after the key")
 	}
 	r.pos++
-	r.space()
+	r.skipSpace()
 	m, err := r.value(depth)
 	return key | m, err
 }

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// parse is Parse of a text that must be JSON.
+// parse parses a text that must be JSON.
 func parse(t testing.TB, text string) *canonical.Value {
 	t.Helper()
 	v, err := canonical.Parse([]byte(text))
@@ -26,12 +26,12 @@ func parse(t testing.TB, text string) *canonical.Value {
 	return v
 }
 
-// text is the canonical text with nothing left out.
+// text returns the canonical text without options.
 func text(v *canonical.Value) string {
 	return string(v.AppendCanonical(nil, canonical.Options{}))
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParse_invalidText_isRejected(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		text   string
@@ -40,11 +40,11 @@ func TestParseRefuses(t *testing.T) {
 	}{
 		{"", 0, "ends too early"},
 		{"  \n", 3, "ends too early"},
-		{"\xef\xbb\xbf{}", 0, "no value begins"},
-		{"{} {}", 3, "more text"},
-		{"[1,]", 3, "no value begins"},
+		{"\xef\xbb\xbf{}", 0, "expected a value"},
+		{"{} {}", 3, "unexpected text"},
+		{"[1,]", 3, "expected a value"},
 		{"[1 2]", 3, "comma or ]"},
-		{"[,1]", 1, "no value begins"},
+		{"[,1]", 1, "expected a value"},
 		{"[1", 2, "ends too early"},
 		{`{"a" 1}`, 5, "colon"},
 		{`{"a":1,}`, 7, "key in quotes"},
@@ -61,20 +61,20 @@ func TestParseRefuses(t *testing.T) {
 		{"\"\xff\"", 1, "UTF-8"},
 		{"\"ab\xed\xa0\x80\"", 3, "UTF-8"},
 		{"\"\xc0\xaf\"", 1, "UTF-8"},
-		{"01", 1, "more text"},
+		{"01", 1, "unexpected text"},
 		{"-", 1, "ends too early"},
 		{"-x", 1, "expected a digit"},
-		{"+1", 0, "no value begins"},
-		{".5", 0, "no value begins"},
+		{"+1", 0, "expected a value"},
+		{".5", 0, "expected a value"},
 		{"1.", 2, "ends too early"},
 		{"1.e3", 2, "expected a digit"},
 		{"1e", 2, "ends too early"},
 		{"1e+", 3, "ends too early"},
-		{"NaN", 0, "no value begins"},
+		{"NaN", 0, "expected a value"},
 		{"nul", 3, "ends too early"},
 		{"nuLl", 2, "expected null"},
-		{"truefalse", 4, "more text"},
-		{"[1]\x00", 3, "more text"},
+		{"truefalse", 4, "unexpected text"},
+		{"[1]\x00", 3, "unexpected text"},
 		{strings.Repeat("[", canonical.MaxDepth+1), canonical.MaxDepth, "nested deeper"},
 		{strings.Repeat(`{"a":`, canonical.MaxDepth+1), 5 * canonical.MaxDepth, "nested deeper"},
 	} {
@@ -90,16 +90,16 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-func TestParseDeepestAllowed(t *testing.T) {
+func TestParse_maxDepth_isAccepted(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("[", canonical.MaxDepth) + strings.Repeat("]", canonical.MaxDepth)
 	if got := text(parse(t, deep)); got != deep {
-		t.Errorf("the deepest array allowed came out with %d bytes, want %d", len(got), len(deep))
+		t.Errorf("the deepest allowed array has %d bytes, want %d", len(got), len(deep))
 	}
 }
 
-// A quadratic reader would need hours for these.
-func TestParseIsLinear(t *testing.T) {
+// An implementation with quadratic time would need hours for these.
+func TestParse_longText_takesLinearTime(t *testing.T) {
 	t.Parallel()
 	const n = 1 << 21
 	for name, body := range map[string]string{
@@ -122,8 +122,9 @@ func TestParseIsLinear(t *testing.T) {
 	}
 }
 
-// A hostile text must not cost a large multiple of itself. Not parallel: the count is of the whole process.
-func TestParseMemory(t *testing.T) {
+// A hostile text must not use many times its own size in memory. This test is not parallel, because
+// it measures the whole process.
+func TestParse_hostileText_usesLittleMemory(t *testing.T) {
 	body := []byte(`[` + strings.Repeat("0,", 1<<20) + `0]`)
 	got := testing.Benchmark(func(b *testing.B) {
 		for range b.N {
@@ -132,7 +133,8 @@ func TestParseMemory(t *testing.T) {
 			}
 		}
 	}).AllocedBytesPerOp()
-	// 16 bytes of node per byte of "0,", and what the slab left behind while it grew.
+	// 16 bytes of node for each byte of "0,", and the memory that was discarded while the slice
+	// grew.
 	if limit := int64(96 * len(body)); got > limit {
 		t.Errorf("%d bytes of text cost %d bytes of memory, want at most %d", len(body), got, limit)
 	}
@@ -140,7 +142,8 @@ func TestParseMemory(t *testing.T) {
 
 func FuzzParseAgainstEncodingJSON(f *testing.F) {
 	for _, seed := range []string{
-		`{"a":[1,2.50,-0,1e400],"b":null,"a":"\u00e9\ud83d\ude00"}`, `"\ud800"`, `"\u0000"`, `[[[]]]`, ` tru`, `{"":{"":0}}`, "[1e-5 ,0.10]",
+		`{"a":[1,2.50,-0,1e400],"b":null,"a":"\u00e9\ud83d\ude00"}`, `"\ud800"`, `"\u0000"`, `[[[]]]`, ` tru`,
+		`{"":{"":0}}`, "[1e-5 ,0.10]",
 		`{"a":1,"a":{"b":2}}`, "\"\\u2028\x7f\"", `1E+2`, "\"\xff\"",
 	} {
 		f.Add([]byte(seed))
@@ -148,7 +151,8 @@ func FuzzParseAgainstEncodingJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		v, err := canonical.Parse(body)
 		if err != nil {
-			if json.Valid(body) && bytes.Equal(bytes.ToValidUTF8(body, nil), body) && !strings.Contains(err.Error(), "nested deeper") {
+			if json.Valid(body) && bytes.Equal(bytes.ToValidUTF8(body, nil), body) &&
+				!strings.Contains(err.Error(), "nested deeper") {
 				t.Fatalf("%q is JSON, but: %v", body, err)
 			}
 			return
@@ -159,25 +163,25 @@ func FuzzParseAgainstEncodingJSON(f *testing.F) {
 		if len(body) < 1500 && !farExponent.Match(body) && !strings.Contains(text(v), `\ud`) {
 			agree(t, body, v)
 		}
-		again := parse(t, text(v))
-		if text(again) != text(v) {
-			t.Fatalf("%q: canonical %q is not its own canonical text: %q", body, text(v), text(again))
+		canonicalTwice := parse(t, text(v))
+		if text(canonicalTwice) != text(v) {
+			t.Fatalf("%q: the canonical text %q has another canonical text: %q", body, text(v), text(canonicalTwice))
 		}
-		stored, repaired := v.Storable()
-		if !repaired && !bytes.Equal(stored, bytes.Trim(body, " \n\t\r")) {
-			t.Fatalf("%q: storable %q differs from the source, yet is not called repaired", body, stored)
+		stored, sanitized := v.Storable()
+		if !sanitized && !bytes.Equal(stored, bytes.Trim(body, " \n\t\r")) {
+			t.Fatalf("%q: the storable text %q differs from the source, but sanitized is false", body, stored)
 		}
-		if _, again := parse(t, string(stored)).Storable(); again {
-			t.Fatalf("%q: storable %q would have to be repaired again", body, stored)
+		if _, canonicalTwice := parse(t, string(stored)).Storable(); canonicalTwice {
+			t.Fatalf("%q: the storable text %q would be sanitized again", body, stored)
 		}
 	})
 }
 
-// farExponent finds numbers that an oracle with fractions would need megabytes for.
+// farExponent finds numbers for which an implementation with fractions would need megabytes.
 var farExponent = regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{3}`)
 
-// agree compares what encoding/json reads from the source with what it reads from the canonical text. It cannot tell lone
-// surrogates apart, so the text must hold none.
+// agree compares what encoding/json reads from the source and from the canonical text.
+// encoding/json cannot distinguish lone surrogates, so the text must have none.
 func agree(t *testing.T, body []byte, v *canonical.Value) {
 	t.Helper()
 	want, got := read(t, string(body)), read(t, text(v))
@@ -196,7 +200,7 @@ func read(t *testing.T, text string) (tree any) {
 	return tree
 }
 
-// plainText writes a tree of encoding/json with sorted keys and numbers as exact decimals.
+// plainText writes a tree of encoding/json with sorted keys and exact decimals.
 func plainText(t *testing.T, tree any) string {
 	t.Helper()
 	b, err := json.Marshal(exact(tree))
@@ -206,8 +210,8 @@ func plainText(t *testing.T, tree any) string {
 	return string(b)
 }
 
-// What is released is used again; what was got from it stays as it is.
-func TestRelease(t *testing.T) {
+// A released document is reused; texts that were read from it stay unchanged.
+func TestRelease_reusedDocument_keepsTexts(t *testing.T) {
 	t.Parallel()
 	for i := range 1000 {
 		text := fmt.Sprintf(`{"n":%d,"s":"text %d","l":[1,{"a":null}]}`, i, i)
@@ -219,10 +223,11 @@ func TestRelease(t *testing.T) {
 		s, _ := v.Get("s").Text()
 		raw, sum := v.Raw(), v.Sum(canonical.Options{})
 		inner.Release()
-		again, err := canonical.Parse([]byte(text))
-		if err != nil || again.Sum(canonical.Options{}) != sum || s != fmt.Sprintf("text %d", i) || string(raw) != text {
-			t.Fatalf("%s, %q, %s, %v", raw, s, again.Raw(), err)
+		canonicalTwice, err := canonical.Parse([]byte(text))
+		if err != nil || canonicalTwice.Sum(canonical.Options{}) != sum || s != fmt.Sprintf("text %d", i) ||
+			string(raw) != text {
+			t.Fatalf("%s, %q, %s, %v", raw, s, canonicalTwice.Raw(), err)
 		}
-		again.Release()
+		canonicalTwice.Release()
 	}
 }

@@ -2,20 +2,21 @@ package canonical
 
 import "bytes"
 
-// Storable is the value as JSON that PostgreSQL's jsonb accepts. Where nothing needs repair it is the source span itself;
-// otherwise (repaired) a new text in which NUL and lone surrogates, in keys too, are U+FFFD, and a number with an exponent
-// beyond ±300 or more than 1000 digits is a string of its source text. A missing value is null.
-func (v *Value) Storable() (json []byte, repaired bool) {
+// Storable returns the value as JSON that PostgreSQL's jsonb accepts. If the source is acceptable,
+// it returns the value's part of the source. Otherwise (sanitized) it returns a new text: NUL and
+// lone surrogates, also in keys, become U+FFFD. A number with an exponent beyond ±300 or more than
+// 1000 digits becomes a string of its source text. A missing value is null.
+func (v *Value) Storable() (json []byte, sanitized bool) {
 	switch {
 	case v.Kind() == Missing:
 		return []byte("null"), false
 	case v.marks&unstorable == 0:
 		return v.Raw(), false
 	}
-	return v.appendRepaired(make([]byte, 0, len(v.Raw())+16)), true
+	return v.appendSanitized(make([]byte, 0, len(v.Raw())+16)), true
 }
 
-func (v *Value) appendRepaired(dst []byte) []byte {
+func (v *Value) appendSanitized(dst []byte) []byte {
 	if v.marks&unstorable == 0 {
 		return append(dst, v.Raw()...)
 	}
@@ -26,13 +27,14 @@ func (v *Value) appendRepaired(dst []byte) []byte {
 		text := appendDecoded(nil, v.inner(), true)
 		return appendQuoted(dst, bytes.ReplaceAll(text, []byte{0}, []byte("\uFFFD")))
 	case Array:
-		return v.appendRepairedItems(append(dst, '['), ']')
+		return v.appendSanitizedItems(append(dst, '['), ']')
 	}
-	return v.appendRepairedItems(append(dst, '{'), '}')
+	return v.appendSanitizedItems(append(dst, '{'), '}')
 }
 
-// appendRepairedItems writes what a container holds, in source order and with duplicates, of which jsonb keeps the last.
-func (v *Value) appendRepairedItems(dst []byte, closing byte) []byte {
+// appendSanitizedItems writes the items of a container in source order with duplicate keys, of
+// which jsonb keeps the last.
+func (v *Value) appendSanitizedItems(dst []byte, closing byte) []byte {
 	nodes := v.doc.nodes
 	for i, odd := v.self+1, false; i < v.next; i, odd = nodes[i].next, !odd {
 		switch {
@@ -42,7 +44,7 @@ func (v *Value) appendRepairedItems(dst []byte, closing byte) []byte {
 		default:
 			dst = append(dst, ',')
 		}
-		dst = nodes[i].appendRepaired(dst)
+		dst = nodes[i].appendSanitized(dst)
 	}
 	return append(dst, closing)
 }

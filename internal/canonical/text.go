@@ -23,7 +23,7 @@ func (r *reader) text() (mark, error) {
 		case c == '\\':
 			n, bad := escape(r.src[i:])
 			if n == 0 {
-				return 0, r.fail(i, "not an escape")
+				return 0, r.syntaxError(i, "not an escape")
 			}
 			marks |= escaped
 			if bad {
@@ -31,20 +31,22 @@ func (r *reader) text() (mark, error) {
 			}
 			i += n - 1
 		case c < 0x20:
-			return 0, r.fail(i, "a control character must be escaped")
+			return 0, r.syntaxError(i, "a control character must be escaped")
 		}
 	}
-	return 0, r.fail(len(r.src), "")
+	return 0, r.syntaxError(len(r.src), "")
 }
 
-// skipPlain is the place of the first byte from i on that is a quote, a backslash or a control character, or stands among the last
-// seven; the length where there is none. It looks at eight bytes at a time: texts are most of what is read.
+// skipPlain returns the position of the first byte from i on that is a quote, a backslash or a
+// control character, or is among the last seven bytes. It returns the length if there is none. It
+// checks eight bytes at a time, because most of the input is text.
 func skipPlain(src []byte, i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; i+8 <= len(src); i += 8 {
 		w := binary.LittleEndian.Uint64(src[i:])
 		quote, slash := w^(ones*'"'), w^(ones*'\\')
-		// The lowest high bit that is set marks the first such byte: what is subtracted borrows only from above it.
+		// The lowest set high bit marks the first such byte, because subtraction borrows only from
+		// higher bytes.
 		if found := ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & highs; found != 0 {
 			return i + bits.TrailingZeros64(found)/8
 		}
@@ -52,7 +54,8 @@ func skipPlain(src []byte, i int) int {
 	return i
 }
 
-// escape measures the escape that b begins with, a surrogate pair as one; 0 if it is none. bad: NUL or a lone surrogate.
+// escape returns the length of the escape at the start of b, with a surrogate pair as one escape; 0
+// if it is invalid. bad means NUL or a lone surrogate.
 func escape(b []byte) (n int, bad bool) {
 	if len(b) < 2 {
 		return 0, false
@@ -81,7 +84,7 @@ func simpleEscape(c byte) (n int, bad bool) {
 	return 0, false
 }
 
-// hex4 reads \uXXXX at the beginning of b.
+// hex4 reads \uXXXX at the start of b.
 func hex4(b []byte) (unit rune, ok bool) {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return 0, false
@@ -102,8 +105,9 @@ func hex4(b []byte) (unit rune, ok bool) {
 	return unit, true
 }
 
-// appendDecoded appends the text that the inside of a checked string stands for. A lone surrogate becomes U+FFFD if
-// replace is set, else the three bytes that UTF-8 would have for it: distinct from any text, and ordered.
+// appendDecoded appends the decoded text of a valid string without its quotes. A lone surrogate
+// becomes U+FFFD if replace is set. Otherwise it becomes the three bytes that UTF-8 would use:
+// distinct from any text, and ordered.
 func appendDecoded(dst, inner []byte, replace bool) []byte {
 	for i := 0; i < len(inner); {
 		if inner[i] != '\\' {
@@ -126,7 +130,7 @@ func appendDecoded(dst, inner []byte, replace bool) []byte {
 	return dst
 }
 
-// escapedRune is what one escape stands for; a lone surrogate is itself.
+// escapedRune returns the rune of one escape; a lone surrogate is returned as it is.
 func escapedRune(b []byte) rune {
 	switch b[1] {
 	case 'u':
@@ -150,10 +154,11 @@ func escapedRune(b []byte) rune {
 	return rune(b[1])
 }
 
-// AppendText appends text, which must be UTF-8, as a JSON string with no escape that is not needed.
+// AppendText appends text, which must be UTF-8, as a JSON string with only the necessary escapes.
 func AppendText(dst []byte, text string) []byte { return appendQuoted(dst, text) }
 
-// appendQuoted appends decoded text (lone surrogates as three bytes) as a JSON string with no escape that is not needed.
+// appendQuoted appends decoded text (lone surrogates as three bytes) as a JSON string with only the
+// necessary escapes.
 func appendQuoted[T string | []byte](dst []byte, text T) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
@@ -164,7 +169,7 @@ func appendQuoted[T string | []byte](dst []byte, text T) []byte {
 			dst = append(dst, '\\', c)
 		case c < 0x20:
 			dst = appendControl(dst, c)
-		case c == 0xED && text[i+1] >= 0xA0: // text is UTF-8 but for surrogates, so two more bytes follow
+		case c == 0xED && text[i+1] >= 0xA0: // the text is UTF-8 except for surrogates, so two more bytes follow
 			unit := rune(c&0xF)<<12 | rune(text[i+1]&0x3F)<<6 | rune(text[i+2]&0x3F)
 			dst = append(dst, '\\', 'u', 'd', hex[unit>>8&0xF], hex[unit>>4&0xF], hex[unit&0xF])
 			i += 2

@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// Kind is what a Value is.
+// Kind is the kind of a Value.
 type Kind uint8
 
-// The kinds. A nil *Value, and what is not there, is Missing.
+// The kinds. A nil *Value and a value that does not exist are Missing.
 const (
 	Missing Kind = iota
 	Null
@@ -19,7 +19,7 @@ const (
 	Object
 )
 
-// String is the kind's name in lower case.
+// String returns the kind's name in lower case.
 func (k Kind) String() string {
 	switch k {
 	case Null:
@@ -38,59 +38,63 @@ func (k Kind) String() string {
 	return "missing"
 }
 
-// mark is what the reader noticed about a value; a container has the marks of all it contains but escaped and shape.
+// mark holds properties that the reader found. A container has the marks of its contents, except
+// escaped and plain.
 type mark uint8
 
 const (
 	escaped    mark = 1 << iota // the string has a backslash
-	unstorable                  // jsonb refuses it or would choke on it
-	plain                       // the number is a short integer in canonical form as it is written
+	unstorable                  // jsonb rejects it or handles it badly
+	plain                       // the number is a short integer in canonical form
 )
 
-// document is one parsed text: nodes in source order, a container before its contents, a key before its value.
+// document is one parsed text: nodes in source order, a container before its contents, a key before
+// its value.
 type document struct {
 	src   []byte
 	nodes []Value
 }
 
-// documents are those that were released: every delivery and every event is parsed, and warm memory is read faster than new.
+// documents are pooled, because every delivery and every event is parsed, and reused memory is
+// faster than new memory.
 var documents sync.Pool
 
-// keptNodes bounds what a released document may hold on to.
-const keptNodes = 4 << 10
+// maxPooledNodes limits the memory that a released document keeps.
+const maxPooledNodes = 4 << 10
 
 func newDocument(src []byte) *document {
 	doc, ok := documents.Get().(*document)
 	if !ok {
 		doc = &document{}
 	}
-	doc.src, doc.nodes = src, slices.Grow(doc.nodes, room(src))
+	doc.src, doc.nodes = src, slices.Grow(doc.nodes, nodeCapacity(src))
 	return doc
 }
 
-// Release gives the memory of a whole parsed text back, of which v is the root or any part. Neither v nor any other Value of the text
-// may be used after it, nor released again: the memory may be another text's by then. Texts and bytes that were got from them may be
-// used. Only who made the Value and handed it to nobody calls this; whoever does not leaves the memory to the collector.
+// Release gives the memory of a whole parsed text back; v is its root or any part. Afterwards
+// neither v nor any other Value of the text may be used or released again, because the memory may
+// belong to another text. Strings and bytes read from them stay valid. Only the owner of a Value
+// that nothing else refers to may call this. A Value that is not released is garbage collected.
 func (v *Value) Release() {
-	if v == nil || v.doc == nil || cap(v.doc.nodes) > keptNodes {
+	if v == nil || v.doc == nil || cap(v.doc.nodes) > maxPooledNodes {
 		return
 	}
 	doc := v.doc
-	clear(doc.nodes) // a Value that is used too late is more likely missing than another's
+	clear(doc.nodes) // a Value that is used after its release is then likely missing, not another text's value
 	doc.src, doc.nodes = nil, doc.nodes[:0]
 	documents.Put(doc)
 }
 
-// Value is one JSON value inside a document. A nil *Value is a missing value; every method can be called on it.
+// Value is one JSON value of a document. A nil *Value is a missing value; all methods accept it.
 type Value struct {
 	doc        *document
-	start, end uint32 // the source span
-	self, next uint32 // the index of this node, and of the first node after all it contains
+	start, end uint32 // the position in the source
+	self, next uint32 // the index of this node, and of the first node after its contents
 	kind       Kind
 	marks      mark
 }
 
-// Kind is what the value is.
+// Kind returns the kind of the value.
 func (v *Value) Kind() Kind {
 	if v == nil {
 		return Missing
@@ -98,7 +102,8 @@ func (v *Value) Kind() Kind {
 	return v.kind
 }
 
-// Raw is the value's span of the source, without surrounding whitespace; nil if missing. It must not be changed.
+// Raw returns the value's part of the source, without surrounding whitespace; nil if it is missing.
+// The caller must not change it.
 func (v *Value) Raw() []byte {
 	if v == nil {
 		return nil
@@ -106,7 +111,7 @@ func (v *Value) Raw() []byte {
 	return v.doc.src[v.start:v.end:v.end]
 }
 
-// Bool is the value of a boolean; ok is false for any other kind.
+// Bool returns the value of a boolean; ok is false for any other kind.
 func (v *Value) Bool() (value, ok bool) {
 	if v.Kind() != Bool {
 		return false, false
@@ -114,7 +119,8 @@ func (v *Value) Bool() (value, ok bool) {
 	return v.doc.src[v.start] == 't', true
 }
 
-// Text is the decoded text of a string; ok is false for any other kind. Lone surrogates become U+FFFD.
+// Text returns the decoded text of a string; ok is false for any other kind. Lone surrogates become
+// U+FFFD.
 func (v *Value) Text() (text string, ok bool) {
 	if v.Kind() != String {
 		return "", false
@@ -122,10 +128,11 @@ func (v *Value) Text() (text string, ok bool) {
 	return v.text(), true
 }
 
-// Is tells whether the value is a string of a text, without making a copy of it. Lone surrogates are equal to nothing.
+// Is reports whether the value is a string with this text, without copying it. Lone surrogates
+// equal nothing.
 func (v *Value) Is(text string) bool { return v.Kind() == String && v.isKey(text) }
 
-// text is the decoded text of a string node.
+// text returns the decoded text of a string node.
 func (v *Value) text() string {
 	inner := v.inner()
 	if v.marks&escaped == 0 {
@@ -134,13 +141,13 @@ func (v *Value) text() string {
 	return string(appendDecoded(make([]byte, 0, len(inner)), inner, true))
 }
 
-// inner is the source of a string node between its quotes.
+// inner returns the source of a string node without its quotes.
 func (v *Value) inner() []byte {
 	return v.doc.src[v.start+1 : v.end-1]
 }
 
-// Get walks members of objects by key and is nil where one is missing or a value on the way is no object. Of duplicate
-// keys the last one counts.
+// Get follows keys through objects. It returns nil if a key does not exist or a value on the way is
+// no object. Of duplicate keys the last one counts.
 func (v *Value) Get(path ...string) *Value {
 	for _, key := range path {
 		if v.Kind() != Object {
@@ -161,17 +168,17 @@ func (v *Value) member(key string) (found *Value) {
 	return found
 }
 
-// isKey compares a string node with a text without decoding it where that can be avoided.
+// isKey compares a string node with a text. It decodes the node only if necessary.
 func (v *Value) isKey(key string) bool {
 	inner := v.inner()
 	if v.marks&escaped == 0 {
 		return string(inner) == key
 	}
-	// An escape is never shorter than what it stands for.
+	// An escape is never shorter than its decoded text.
 	return len(inner) >= len(key) && string(appendDecoded(make([]byte, 0, len(inner)), inner, false)) == key
 }
 
-// Elements are the values of an array in order; nil for any other kind.
+// Elements returns the elements of an array in order; nil for any other kind.
 func (v *Value) Elements() []*Value {
 	if v.Kind() != Array {
 		return nil

@@ -16,181 +16,220 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/all"
 )
 
-// API is how the provider's API is read for a source, to find what its webhooks do not tell. Leave the whole section out to read nothing.
+// API configures how Postern reads the provider's API for a source. It uses the API to find data
+// that webhooks did not deliver. Leave the section out to read nothing.
 type API struct {
-	// BaseURL is the API's address, without the paths of calls, e.g. of a mirror. Leave unset for the provider's own. Plain http is for this
-	// machine alone, since the key travels with each call.
-	BaseURL URL `yaml:"base_url,omitempty" shown:"the provider's" validate:"omitempty,api_url"`
-	// Key is the credential. Make one that may only read.
+	// BaseURL is the API's address without the paths of calls, for example that of a proxy. Leave
+	// it unset for the provider's own address. Plain http is allowed for this machine only, because
+	// each call carries the key.
+	BaseURL URL `yaml:"base_url,omitempty" unset:"the provider's" validate:"omitempty,api_url"`
+	// Key is the credential. Use a key with read permission only.
 	Key APIKey `yaml:"key,omitempty"`
-	// Version is the version of the API to ask for: that of the events, as the provider's settings of the webhook show it. Leave unset
-	// for the account's own (Shopify: 2026-07).
+	// Version is the API version that calls request. Use the version of the events, as the
+	// webhook's settings at the provider show it. Leave it unset for the account's own version
+	// (Shopify: 2026-07).
 	Version string `yaml:"version,omitempty"`
-	// Rate is the most calls a second for one account, of all processes together. Leave unset for a share that leaves the larger part
-	// of the provider's limit to your own calls (Stripe: 10 in live mode, 5 in test mode; Shopify: 1; GitHub: 5, and none for the rest of an
-	// hour once half of what the key may call in it is used).
-	// Two sources with one key have a budget each: divide the rate among them.
-	Rate int `yaml:"rate,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=10000"`
-	// Monthly is the most calls within thirty days for one account, of all processes together; leave unset for no bound. Set it where the provider allots
-	// calls (Stripe: reads, 500 for each transaction and at least 10,000 a month, yours among them), to the share that your own programs can spare. Of the last tenth
-	// only what a person asks for by an object's name takes. What is above it waits, and goes on by itself when older calls count no more, or when this is raised.
-	Monthly int `yaml:"monthly,omitempty" shown:"no bound" validate:"omitempty,gte=1,lte=1000000000"`
-	// Concurrency is the most calls at once for one account, of all processes together.
-	Concurrency int `yaml:"concurrency,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=100"`
-	// ThinEvents says that the source has thin events, which the provider lists apart (Stripe: events of API v2). Set it where a destination of thin
-	// events leads here; the key must be allowed to read them.
-	ThinEvents bool `yaml:"thin_events,omitempty"`
-	// Timeout bounds one call, up to the end of its answer.
-	Timeout time.Duration `yaml:"timeout,omitempty" shown:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
-	// MaxAnswerBytes is the largest answer taken; a larger one is trouble, and the call is tried again later.
-	MaxAnswerBytes Bytes `yaml:"max_answer_bytes,omitempty" shown:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
-	// Stragglers is how long to wait for an event that is late before its object is looked at: where an event says what was before its change, and the
-	// mirror has not seen that, or where one came late and changed a state that was proven. Make it long for a provider whose events often leave out what has changed.
-	Stragglers time.Duration `yaml:"stragglers,omitempty" shown:"2m" validate:"omitempty,gte=1000000000,lte=2592000000000000"`
-	// Hooks are the webhooks whose deliveries are read for what the log lacks, where the API lists those (GitHub): repos/OWNER/NAME/hooks/ID or
-	// orgs/NAME/hooks/ID, ID being the number at the end of the address of the webhook's settings.
+	// Rate is the maximum number of calls per second for one account, over all processes. The
+	// default leaves most of the provider's limit to your own programs. Stripe: 10 in live mode, 5
+	// in test mode. Shopify: 1. GitHub: 5, and none for the rest of the hour once half of the key's
+	// hourly calls are used. Two sources with the same key have separate rate budgets: divide the
+	// rate among them.
+	Rate int `yaml:"rate,omitempty" unset:"the provider's" validate:"omitempty,gte=1,lte=10000"`
+	// MonthlyCalls is the maximum number of calls within thirty days for one account, over all
+	// processes. Leave it unset for no limit. Set it where the provider limits reads, to the part
+	// that your own programs do not need. Stripe allows 500 reads for each transaction, at least
+	// 10,000 a month, and counts those of your programs too. The last tenth is reserved for calls
+	// that an operator requests for a named object. Calls above the limit wait. They continue
+	// automatically when older calls leave the thirty days, or when the limit is raised.
+	MonthlyCalls int `yaml:"monthly,omitempty" unset:"no limit" validate:"omitempty,gte=1,lte=1000000000"`
+	// Concurrency is the maximum number of simultaneous calls for one account, over all processes.
+	Concurrency int `yaml:"concurrency,omitempty" unset:"the provider's" validate:"omitempty,gte=1,lte=100"`
+	// IDOnlyEvents: true reads id-only events too, which the provider lists separately (Stripe:
+	// events of API v2, called thin events). Set it where an event destination sends thin events to
+	// this source. The key must be allowed to read them.
+	IDOnlyEvents bool `yaml:"thin_events,omitempty"`
+	// Timeout limits one call, including reading its response.
+	Timeout time.Duration `yaml:"timeout,omitempty" unset:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
+	// MaxResponseBytes is the largest response that a call accepts. A larger one is a failure, and
+	// the call is retried later.
+	MaxResponseBytes Bytes `yaml:"max_answer_bytes,omitempty" unset:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
+	// LateEventGrace is how long Postern waits for a late event before it refetches the object. It
+	// waits in two cases: an event's previous values do not match the mirror, or a late event
+	// changed a state that was certain. Use a long time for a provider whose events often leave out
+	// what changed.
+	LateEventGrace time.Duration `yaml:"stragglers,omitempty" unset:"2m" validate:"omitempty,gte=1000000000,lte=2592000000000000"`
+	// Hooks are the webhooks whose deliveries Postern reads to find events that the log lacks,
+	// where the API lists deliveries (GitHub). Write repos/OWNER/NAME/hooks/ID or
+	// orgs/NAME/hooks/ID. ID is the number at the end of the address of the webhook's settings
+	// page.
 	Hooks []string `yaml:"hooks,omitempty"`
-	// Redeliver has the provider send a missed delivery again where its API does not give what it carried. The key must be allowed to write webhooks.
+	// Redeliver: true asks the provider to send a missed delivery again where its API does not
+	// return the content. The key must be allowed to write webhooks.
 	Redeliver bool `yaml:"redeliver,omitempty"`
-	// Repositories are those whose objects are listed (GitHub): OWNER/NAME.
+	// Repositories are the repositories whose objects Postern lists (GitHub): OWNER/NAME.
 	Repositories []string `yaml:"repositories,omitempty"`
-	// Bulk are the types whose objects, where all of them are listed, are listed by one bulk operation (Shopify), which the provider writes into a file: ids and
-	// versions, for a handful of calls. Name large types that the mirror has most of: each object that it lacks is a call.
-	Bulk []string `yaml:"bulk,omitempty"`
-	// Types are types of objects beyond those that the provider reads by itself (Shopify): how one is read, and how they are listed.
+	// BulkTypes are the object types that a full scan lists with one bulk operation (Shopify). The
+	// provider writes ids and versions into a file, which costs only a few calls. Name large types
+	// that the mirror has almost completely: each object that the mirror lacks costs one more call.
+	BulkTypes []string `yaml:"bulk,omitempty"`
+	// Types adds object types to those that the provider reads already (Shopify). Each says how to
+	// read one object and how to list all.
 	Types map[string]APIType `yaml:"types,omitempty"`
-	// Header is the header that carries the key, for an API that objects describes: its name and value, with {key}, or {key_base64} for
-	// 'Authorization: Basic {key_base64}' and a key of the form user:password.
-	Header string `yaml:"header,omitempty" shown:"Authorization: Bearer {key}"`
-	// Headers are further ones that each of its calls has, e.g. Api-Version: '{version}'. They are shown, so put no secret here.
+	// Header is the header that carries the key, for an API that objects describes. Write name and
+	// value, with {key} in the value. Use {key_base64} for 'Authorization: Basic {key_base64}' and
+	// a key of the form user:password.
+	Header string `yaml:"header,omitempty" unset:"Authorization: Bearer {key}"`
+	// Headers are additional headers of each call, e.g. Api-Version: '{version}'. Commands print
+	// them, so put no secret here.
 	Headers map[string]string `yaml:"headers,omitempty"`
-	// Control is the path of a call to it that is answered wherever the key is good, e.g. /v1/me; {account} may stand in it. That an object is
-	// missing is believed only after it.
-	Control string `yaml:"control,omitempty"`
-	// Missing is how it answers that there is no such object; leave unset for 404 and 410.
-	Missing APIAnswer `yaml:"missing,omitempty"`
-	// Expired is how it answers that a {cursor} is no longer known: then the list is begun again. Leave unset where it never does.
-	Expired APIAnswer `yaml:"expired,omitempty"`
-	// Lag is how old a state it may answer with, e.g. of a replica. Too small a one lets an old state win.
-	Lag time.Duration `yaml:"lag,omitempty" shown:"1s" validate:"omitempty,gte=1000,lte=3600000000000"`
-	// Events is how it lists its events, in the shape that the webhooks of the source deliver. Leave it out where it does not: then what webhooks
-	// lost is found by comparing objects.
+	// KeyCheckPath is the path of a call that succeeds with every valid key, e.g. /v1/me. It may
+	// contain {account}. Postern treats an object as missing only after this call succeeded.
+	KeyCheckPath string `yaml:"control,omitempty"`
+	// NotFound describes the response for an object that does not exist. Leave it unset for status
+	// 404 or 410.
+	NotFound APIResponse `yaml:"missing,omitempty"`
+	// CursorExpired describes the response for a {cursor} that is no longer valid. The list then
+	// starts again from its first page. Leave it unset where cursors do not expire.
+	CursorExpired APIResponse `yaml:"expired,omitempty"`
+	// Lag is the maximum age of a state that the API returns, for example from a replica. If the
+	// value is too small, an old state can overwrite a newer one.
+	Lag time.Duration `yaml:"lag,omitempty" unset:"1s" validate:"omitempty,gte=1000,lte=3600000000000"`
+	// Events describes how the API lists its events. They must have the shape that the source's
+	// webhooks deliver. Leave it out where the API lists no events: reconciliation then compares
+	// objects only.
 	Events APIEvents `yaml:"events,omitempty"`
-	// Objects describes an API that Postern does not know: how objects are read and listed, by their type as the source's events name it. The
-	// API must answer JSON, with a header Date. Paths are dotted, as in events and objects of the source.
+	// Objects describes an API that Postern does not know. It says how to read and list objects, by
+	// their type as the source's events name it. The API must respond with JSON and send the header
+	// Date. Paths are dotted, as in events and objects of the source.
 	Objects map[string]*APIObject `yaml:"objects,omitempty" validate:"dive,required"`
 }
 
-// APIType is how objects are read of a type that the provider's API has. What is answered must carry the object in a member of the type's name, with its id and updated_at.
+// APIType says how to read and list the objects of a type that is not built in. A response must
+// carry the object in a member with the type's name. The object must have id and updated_at.
 type APIType struct {
-	// Get is the path of one behind the version, with {id}, e.g. gift_cards/{id}.json.
+	// Get is the path of one object, after the version, with {id}, e.g. gift_cards/{id}.json.
 	Get string `yaml:"get,omitempty"`
-	// List is the connection of GraphQL that lists all, e.g. giftCards, or fulfillmentOrders(includeClosed: true): with what it would leave out. Leave unset to list none.
+	// List is the GraphQL connection that lists all objects, e.g. giftCards. Add arguments that
+	// include objects which the connection leaves out by default, e.g.
+	// fulfillmentOrders(includeClosed: true). Leave it unset to list none.
 	List string `yaml:"list,omitempty"`
-	// Changed says that the connection's search knows updated_at, so that what changed can be asked for.
+	// Changed: true says that the connection's search supports updated_at, so that Postern can list
+	// recent changes only.
 	Changed bool `yaml:"changed,omitempty"`
 }
 
-// APIKey is the credential: exactly one of value, env and file.
+// APIKey is a credential. Set exactly one of value, env and file.
 type APIKey struct {
 	// Value is the key itself. Prefer env or file.
-	Value Hidden `yaml:"value,omitempty"`
+	Value MaskedString `yaml:"value,omitempty"`
 	// Env names the variable that holds the key.
 	Env string `yaml:"env,omitempty"`
-	// File names the file that holds the key; one line end after it is left out. It is read at the start and again when it has changed.
+	// File names the file that holds the key. One line break at its end is removed. Postern reads
+	// the file at the start and again after it changed.
 	File string `yaml:"file,omitempty"`
 
 	key []byte
 }
 
 const (
-	defaultAPITimeout  = 30 * time.Second
-	defaultAnswerBytes = 16 << 20
-	defaultStragglers  = 2 * time.Minute
+	defaultAPITimeout     = 30 * time.Second
+	defaultResponseBytes  = 16 << 20
+	defaultLateEventGrace = 2 * time.Minute
 )
 
-// Format prints nothing of the key, whatever the verb.
+// Format never prints the key, whatever the verb.
 func (k APIKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "the key of the API") }
 
-func (k *APIKey) unset() bool { return k.Value == "" && k.Env == "" && k.File == "" }
+func (k *APIKey) isUnset() bool { return k.Value == "" && k.Env == "" && k.File == "" }
 
-// read fetches the key from where it is kept, once.
-func (k *APIKey) read(env func(string) string, p purpose) error {
-	if k.unset() {
+// read loads the key from the variable or file.
+func (k *APIKey) read(env func(string) string, p loadOptions) error {
+	if k.isUnset() {
 		return errors.New("is not set: give exactly one of value, env and file, with a key that may only read")
 	}
 	s := Secret{Value: k.Value, Env: k.Env, File: k.File}
 	if err := s.read(env, p); err != nil {
 		return err
 	}
-	// It goes into a header, where anything else would be refused at the first call.
+	// The key becomes part of a header. Any other character would make the first call fail.
 	if slices.ContainsFunc(s.secret, func(b byte) bool { return b <= ' ' || b > '~' }) {
-		return errors.New("holds a space, a line end or another character that no key has: give the key alone")
+		return errors.New("contains a space, a line break or another character that keys do not have: give only the " +
+			"key")
 	}
 	k.key = s.secret
 	return nil
 }
 
-// checkAPIURL wants an address that a key may be sent to.
-func checkAPIURL(address string) error {
+// checkAPIAddress rejects addresses to which a key must not be sent.
+func checkAPIAddress(address string) error {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil, u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "":
-		return fmt.Errorf("%q is no address of an API: write e.g. https://api.example.com", RedactURL(address))
+		return fmt.Errorf("%q is not the address of an API: write e.g. https://api.example.com", MaskURL(address))
 	case u.User != nil, u.RawQuery != "", u.ForceQuery, u.Fragment != "":
-		return errors.New("has a user, a query or a # part, which are not sent: leave them out; the key has a setting of its own")
-	case u.Scheme == "http" && !onThisMachine(u.Hostname()):
-		return fmt.Errorf("%q is plain http, over which everyone on the way reads the key: write https", RedactURL(address))
+		return errors.New("has a user, a query or a # part, which are not sent: remove them; the key has a " +
+			"setting of its own")
+	case u.Scheme == "http" && !isLoopbackHost(u.Hostname()):
+		return fmt.Errorf("%q is plain http, so everyone on the network path can read the key: write https",
+			MaskURL(address))
 	}
 	return nil
 }
 
-func onThisMachine(host string) bool {
+func isLoopbackHost(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// forProvider is the section with the defaults of who reads the API; nil where there is none.
-func (a *API) forProvider(p provider.Provider, reader provider.Reader, src *provider.Source) (*provider.API, error) {
+// providerAPI returns the section with the defaults of the provider's reader, or nil where the
+// section is empty.
+func (a *API) providerAPI(p provider.Provider, reader provider.Reader, src *provider.Source) (*provider.API, error) {
 	if isZero(*a) {
 		return nil, nil
 	}
 	if reader == nil {
-		return nil, fmt.Errorf("the API of %s cannot be read yet, only that of %s: leave this section out, or describe the API under objects", p.Name(), strings.Join(readers(), ", "))
+		return nil, fmt.Errorf("reading the API of %s is not supported, only that of %s: leave this section out, or "+
+			"describe the API under objects", p.Name(), strings.Join(readableProviders(), ", "))
 	}
 	if _, ok := p.(provider.DeliveryLister); !ok && (len(a.Hooks) > 0 || len(a.Repositories) > 0 || a.Redeliver) {
-		return nil, fmt.Errorf("the API of %s has no hooks, repositories and redeliver: leave these out", p.Name())
+		return nil, fmt.Errorf("the API of %s does not support hooks, repositories and redeliver: leave these out",
+			p.Name())
 	}
 	types, err := a.types(p)
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := p.(provider.FileLister); !ok && len(a.Bulk) > 0 {
+	if _, ok := p.(provider.FileLister); !ok && len(a.BulkTypes) > 0 {
 		return nil, fmt.Errorf("bulk: the API of %s has no bulk operations: leave it out", p.Name())
 	}
-	if _, ok := p.(provider.ThinLister); a.ThinEvents && !ok {
-		return nil, fmt.Errorf("thin_events: %s has none: leave it out", p.Name())
+	if _, ok := p.(provider.IDOnlyEventLister); a.IDOnlyEvents && !ok {
+		return nil, fmt.Errorf("thin_events: %s has no id-only events: leave it out", p.Name())
 	}
 	out := &provider.API{
-		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key}, Version: a.Version,
-		Rate: a.Rate, Concurrency: a.Concurrency, Monthly: a.Monthly, ThinEvents: a.ThinEvents, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
-		Stragglers: cmp.Or(a.Stragglers, defaultStragglers), Hooks: a.Hooks, Repositories: a.Repositories, Bulk: a.Bulk, Types: types, Redeliver: a.Redeliver,
+		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key},
+		Version: a.Version,
+		Rate:    a.Rate, Concurrency: a.Concurrency, MonthlyCalls: a.MonthlyCalls, IDOnlyEvents: a.IDOnlyEvents,
+		Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxResponseBytes),
+			defaultResponseBytes),
+		LateEventGrace: cmp.Or(a.LateEventGrace, defaultLateEventGrace), Webhooks: a.Hooks,
+		Repositories: a.Repositories, Bulk: a.BulkTypes,
+		Types: types, Redeliver: a.Redeliver,
 	}
 	err = reader.CompleteAPI(out)
-	if sited, ok := reader.(provider.Sited); ok && err == nil {
-		err = sited.Site(src, out)
+	if checker, ok := reader.(provider.BaseURLReader); ok && err == nil {
+		err = checker.SetBaseURL(src, out)
 	}
 	return out, err
 }
 
-// types are the described types, as the provider takes them.
+// types converts the described types to those of package provider.
 func (a *API) types(p provider.Provider) (map[string]provider.APIType, error) {
 	if len(a.Types) == 0 {
 		return nil, nil
 	}
-	typed, ok := p.(provider.Typed)
+	typed, ok := p.(provider.TypeChecker)
 	if !ok {
-		return nil, fmt.Errorf("types: those of %s are built in: leave this out", p.Name())
+		return nil, fmt.Errorf("types: the types of %s are built in: leave this out", p.Name())
 	}
 	out := map[string]provider.APIType{}
 	for _, name := range slices.Sorted(maps.Keys(a.Types)) {
@@ -202,8 +241,8 @@ func (a *API) types(p provider.Provider) (map[string]provider.APIType, error) {
 	return out, nil
 }
 
-// readers are the providers whose API can be read.
-func readers() []string {
+// readableProviders returns the names of the providers whose API Postern can read.
+func readableProviders() []string {
 	var names []string
 	for _, p := range all.All() {
 		if _, ok := p.(provider.Reader); ok {

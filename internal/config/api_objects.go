@@ -2,127 +2,154 @@ package config
 
 import "time"
 
-// APIAnswer is an answer of the API that says something.
-type APIAnswer struct {
-	// Statuses are those that such an answer has.
+// APIResponse describes a response of the API that has a special meaning.
+type APIResponse struct {
+	// Statuses are the HTTP statuses of such a response.
 	Statuses []int `yaml:"statuses,omitempty"`
-	// Path is where in its body a value shows it, e.g. error.code. Leave empty where the status alone does.
+	// Path is the path of a value in the body that identifies the response, e.g. error.code. Leave
+	// it empty where the status is enough.
 	Path string `yaml:"path,omitempty"`
-	// Equals is what that value must be. Leave empty where it need only be there.
+	// Equals is the required value at path. Leave it empty where any value is enough.
 	Equals string `yaml:"equals,omitempty"`
 }
 
-// APIObject is how the API reads the objects of a type.
+// APIObject says how Postern reads the objects of one type from the API.
 type APIObject struct {
-	// Get is the path of the call that reads an object, below base_url, with {id} and, where it takes one, {account}: /v1/orders/{id}. A query
-	// may follow after a question mark. A call that names no account is made for objects of the source's own alone.
+	// Get is the path of the call that reads one object, relative to base_url: /v1/orders/{id}. It
+	// contains {id} and, where the API needs it, {account}. A query may follow after a question
+	// mark. A call without an account is made only for objects of the source's own account.
 	Get string `yaml:"get,omitempty"`
-	// Item is the path of the object in that answer, e.g. data; 0 is the first of a list. Leave empty where it is the answer. It must be what
-	// the events of the source have as an object's state.
+	// Item is the path of the object in that response, e.g. data. 0 is the first element of a list.
+	// Leave it empty where the response is the object. The object must have the same form as the
+	// object states in the source's events.
 	Item string `yaml:"item,omitempty"`
-	// ID is the path of the object's id in it, which is the one by which events name the object.
-	ID string `yaml:"id,omitempty" shown:"id"`
-	// Version is what orders the states of an object: that which orders its events too. Leave empty where those are ordered by their time:
-	// then a look is ordered by when it began.
+	// ID is the path of the object's id in the object. It must be the id that events use.
+	ID string `yaml:"id,omitempty" unset:"id"`
+	// Version is the value that orders the states of an object. It must be the one that orders the
+	// source's events. Leave it empty where events are ordered by their time: a refetch is then
+	// ordered by its start time.
 	Version APIVersion `yaml:"version,omitempty"`
-	// Deleted tells of an object that it is gone, where the API still answers it. It is a value in the object.
+	// Deleted identifies a deleted object that the API still returns. It is a value in the object.
 	Deleted APIValue `yaml:"deleted,omitempty"`
-	// Volatile are paths in the object that change without a new version, and are left out where states are compared. A path goes through each element of an array.
-	Volatile []string `yaml:"volatile,omitempty"`
-	// List is how the API lists them. Leave it out where it does not: then nothing finds what no webhook told of.
+	// IgnoredPaths are paths in the object that change without a new version. Comparisons of states
+	// ignore them. A path applies to each element of an array.
+	IgnoredPaths []string `yaml:"volatile,omitempty"`
+	// List describes how the API lists the objects. Leave it out where the API cannot list them:
+	// reconciliation then does not find objects that no webhook reported.
 	List APIList `yaml:"list,omitempty"`
 }
 
-// APIVersion is an object's own version.
+// APIVersion is the version that an object carries.
 type APIVersion struct {
-	// Path is where it stands in the object, e.g. updated_at.
+	// Path is the path of the version in the object, e.g. updated_at.
 	Path string `yaml:"path,omitempty"`
-	// Unit is s, ms, rfc3339, integer (a number that grows with each change), or auto: a time by its look.
-	Unit string `yaml:"unit,omitempty" shown:"auto"`
-	// Still: true says that it is not known to change with every change of the object.
-	Still bool `yaml:"still,omitempty" shown:"false"`
+	// Unit is s, ms, rfc3339, integer (a number that grows with each change) or auto. With auto,
+	// Postern recognizes the format of the time.
+	Unit string `yaml:"unit,omitempty" unset:"auto"`
+	// MayNotAdvance: true says that an object can change without a new version.
+	MayNotAdvance bool `yaml:"still,omitempty" unset:"false"`
 }
 
 // APIValue is a value in an object.
 type APIValue struct {
-	// Path is where it stands, e.g. status.
+	// Path is the path of the value, e.g. status.
 	Path string `yaml:"path,omitempty"`
-	// Equals is what it must be. Leave empty where it need only be there, and be none of null, false, 0 and empty.
+	// Equals is the required value. Leave it empty where any value is enough except null, false, 0
+	// and empty values.
 	Equals string `yaml:"equals,omitempty"`
 }
 
-// APIEvents is how the API lists its events, those of all accounts of the key together. The source's events must name an event (key, type, account) by what its body
-// says, as no header comes with it here.
+// APIEvents describes how the API lists its events. The list holds the events of all accounts of
+// the key. Key, type and account of the source's events must come from the body, because listed
+// events have no headers.
 type APIEvents struct {
-	// Path is that of the call, below base_url.
+	// Path is the path of the call, relative to base_url.
 	Path string `yaml:"path,omitempty"`
-	// Query are the parameters of each page: words with {limit}, {cursor}, {since} and {until}, as those of a list of objects. It must name both
-	// {since} and {until}: events are read one stretch of time after the other.
+	// Query are the parameters of each page, with {limit}, {cursor}, {since} and {until} as in a
+	// list of objects. Both {since} and {until} are required, because Postern reads one time range
+	// after the other.
 	Query map[string]string `yaml:"query,omitempty"`
-	// Items is the path of the list in the answer, e.g. data. Leave empty where it is the answer.
+	// Items is the path of the list in the response, e.g. data. Leave it empty where the response
+	// is the list.
 	Items string `yaml:"items,omitempty"`
-	// Item is the path, in an element of that list, of the event as a webhook's body tells it. Leave empty where it is the element.
+	// Item is the path of the event in an element of the list. The event must be as a webhook's
+	// body has it. Leave it empty where the element is the event.
 	Item string `yaml:"item,omitempty"`
-	// At is the event's time, by which {since} and {until} go.
-	At APIMoment `yaml:"at,omitempty"`
-	// Time is how {since} and {until} are written: rfc3339, s or ms.
-	Time string `yaml:"time,omitempty" shown:"rfc3339"`
-	// Limit is how many events a page holds at most, for {limit} and for next.window.
+	// At is the event's time, to which {since} and {until} refer.
+	At APIEventTime `yaml:"at,omitempty"`
+	// Time is the format of {since} and {until}: rfc3339, s or ms.
+	Time string `yaml:"time,omitempty" unset:"rfc3339"`
+	// Limit is the maximum number of events in a page, for {limit} and next.window.
 	Limit int `yaml:"limit,omitempty" validate:"omitempty,gte=1,lte=100000"`
-	// Kept is how long the API lists an event: no run looks further back, and what is older is not taken for proven.
-	Kept time.Duration `yaml:"kept,omitempty" shown:"720h" validate:"omitempty,gte=3600000000000,lte=2592000000000000"`
-	// Next is how the following page is found. Leave it out where a list is one page.
-	Next APINext `yaml:"next,omitempty"`
+	// Retention is how long the API lists an event. No run reads further back, and Postern does not
+	// report older times as complete.
+	Retention time.Duration `yaml:"kept,omitempty" unset:"720h" validate:"omitempty,gte=3600000000000,lte=2592000000000000"`
+	// Next describes how to find the next page. Leave it out where a list is one page.
+	Next APIPaging `yaml:"next,omitempty"`
 }
 
-// APIMoment is a time in an event.
-type APIMoment struct {
-	// Path is where it stands, e.g. created_at.
+// APIEventTime is a time in an event.
+type APIEventTime struct {
+	// Path is the path of the time, e.g. created_at.
 	Path string `yaml:"path,omitempty"`
-	// Unit is s, ms, rfc3339, or auto: by its look.
-	Unit string `yaml:"unit,omitempty" shown:"auto"`
+	// Unit is s, ms, rfc3339 or auto. With auto, Postern recognizes the format.
+	Unit string `yaml:"unit,omitempty" unset:"auto"`
 }
 
-// APIList is how the API lists the objects of a type.
+// APIList describes how the API lists the objects of one type.
 type APIList struct {
-	// Path is that of the call, below base_url; {account} may stand in it.
+	// Path is the path of the call, relative to base_url. It may contain {account}.
 	Path string `yaml:"path,omitempty"`
-	// Query are the parameters of each page: words with {account}, {limit}, {cursor} (what next finds; nothing on the first page), {since} and
-	// {until} (to list only what changed in that time, ends included). One of which a name stands for nothing is left out. Ask for archived
-	// and cancelled objects too, and for an order that does not change with the objects: by id or time of creation.
+	// Query are the parameters of each page. Values may contain {account}, {limit}, {cursor},
+	// {since} and {until}. {cursor} is the value that next finds, and nothing on the first page.
+	// {since} and {until} limit the list to changes in that time, both ends included. A parameter
+	// is left out where one of its placeholders has no value. Include archived and cancelled
+	// objects, and use an order that does not change with the objects: by id or by creation time.
 	Query map[string]string `yaml:"query,omitempty"`
-	// Items is the path of the list in the answer, e.g. data. Leave empty where it is the answer.
+	// Items is the path of the list in the response, e.g. data. Leave it empty where the response
+	// is the list.
 	Items string `yaml:"items,omitempty"`
-	// Item is the path of the object in an element of that list, where it is not the element.
+	// Item is the path of the object in an element of the list. Leave it empty where the element is
+	// the object.
 	Item string `yaml:"item,omitempty"`
-	// Partial: true says that the list tells less of an object than get does: then id and version are compared, and what differs is fetched.
-	Partial bool `yaml:"partial,omitempty" shown:"false"`
-	// Time is how {since} and {until} are written: rfc3339, s or ms.
-	Time string `yaml:"time,omitempty" shown:"rfc3339"`
-	// Limit is how many objects a page holds at most, for {limit} and for next.window.
+	// Partial: true says that the list returns fewer fields than get. Postern then compares id and
+	// version, and fetches each object that differs.
+	Partial bool `yaml:"partial,omitempty" unset:"false"`
+	// Time is the format of {since} and {until}: rfc3339, s or ms.
+	Time string `yaml:"time,omitempty" unset:"rfc3339"`
+	// Limit is the maximum number of objects in a page, for {limit} and next.window.
 	Limit int `yaml:"limit,omitempty" validate:"omitempty,gte=1,lte=100000"`
-	// Lag is how long after a change the list may still lack it. Leave unset for that of api.lag.
-	Lag time.Duration `yaml:"lag,omitempty" shown:"api.lag" validate:"omitempty,lte=86400000000000"`
-	// Sparse: true says that many pages in a row may be empty and others follow, as where the API filters what it has paged. Without it a hundred pages that tell of nothing new end the run.
-	Sparse bool `yaml:"sparse,omitempty" shown:"false"`
-	// Next is how the following page is found. Leave it out where a list is one page.
-	Next APINext `yaml:"next,omitempty"`
+	// Lag is how long after a change the list may still lack it. Leave it unset for the value of
+	// api.lag.
+	Lag time.Duration `yaml:"lag,omitempty" unset:"api.lag" validate:"omitempty,lte=86400000000000"`
+	// EmptyPages: true says that many empty pages may precede further objects, for example because
+	// the API filters after paging. Otherwise a run fails after a hundred pages without a new
+	// object.
+	EmptyPages bool `yaml:"sparse,omitempty" unset:"false"`
+	// Next describes how to find the next page. Leave it out where a list is one page.
+	Next APIPaging `yaml:"next,omitempty"`
 }
 
-// APINext is how the following page is found, by one of field, address, link, last and window. A number or an offset must be
-// one that the API tells: what is made or deleted meanwhile moves all that follows, so such pages are read twice.
-type APINext struct {
-	// Field is the path in the answer of the next page's {cursor}, e.g. meta.next_cursor; the last page has none.
-	Field string `yaml:"field,omitempty"`
-	// Address is the path in the answer of the next page's address, on base_url's host; the last page has none.
-	Address string `yaml:"address,omitempty"`
-	// Link: true says that the header Link has the next page's address, with rel="next".
-	Link bool `yaml:"link,omitempty" shown:"false"`
-	// Last is the path, in a page's last object, of the {cursor} of the next, mostly id. The end is an empty page, or what more says.
-	Last string `yaml:"last,omitempty"`
-	// Window: true says that pages are in the order of the version, a time, the oldest first, and that the next is what changed {since} the
-	// last object of this one. It needs limit, and more room in a page than there are changes in a second.
-	Window bool `yaml:"window,omitempty" shown:"false"`
-	// More is the path in the answer of whether there is another page, e.g. has_more. Leave empty where nothing says so.
-	More string `yaml:"more,omitempty"`
+// APIPaging describes how to find the next page, by exactly one of field, address, link, last and
+// window. A page number or offset must be one that the API returns. Objects that are created or
+// deleted meanwhile move all later ones, so Postern reads such pages twice.
+type APIPaging struct {
+	// CursorPath is the path in the response of the next page's {cursor}, e.g. meta.next_cursor.
+	// The last page has none.
+	CursorPath string `yaml:"field,omitempty"`
+	// AddressPath is the path in the response of the next page's address, on base_url's host. The
+	// last page has none.
+	AddressPath string `yaml:"address,omitempty"`
+	// LinkHeader: true says that the header Link carries the next page's address with rel="next".
+	LinkHeader bool `yaml:"link,omitempty" unset:"false"`
+	// LastObjectPath is the path, in a page's last object, of the next page's {cursor}. It is
+	// usually id. The list ends with an empty page, or where more says so.
+	LastObjectPath string `yaml:"last,omitempty"`
+	// ByTime: true says that pages are ordered by the version, which is a time, oldest first. The
+	// next page then lists what changed {since} the last object of this one. It requires limit. A
+	// page must hold more objects than change in one second.
+	ByTime bool `yaml:"window,omitempty" unset:"false"`
+	// MorePath is the path in the response of the value that says whether another page exists, e.g.
+	// has_more. Leave it empty where the API has no such value.
+	MorePath string `yaml:"more,omitempty"`
 }

@@ -12,49 +12,62 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-const stripeAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: "
+const stripeAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, " +
+	"value: whsec_secret_of_a_test}]\n    api: "
 
-const githubAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: github\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: "
+const githubAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: github\n    secrets: [{name: n, " +
+	"value: whsec_secret_of_a_test}]\n    api: "
 
-// What GitHub's section has besides.
-func TestAPIOfGitHub(t *testing.T) {
+// Additional settings for GitHub.
+func TestAPI_githubHooks_areConfigured(t *testing.T) {
 	t.Parallel()
-	text := githubAPI + "{key: {value: github_pat_1}, hooks: [repos/octo-org/kettle.js/hooks/12, orgs/octo-org/hooks/9], repositories: [octo-org/kettle.js], redeliver: true}"
+	text := githubAPI + "{key: {value: github_pat_1}, hooks: [repos/octo-org/kettle.js/hooks/12, " +
+		"orgs/octo-org/hooks/9], repositories: [octo-org/kettle.js], redeliver: true}"
 	c, err := config.Parse([]byte(text), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &provider.API{BaseURL: "https://api.github.com", Key: provider.Secret{Name: "api.key", Value: []byte("github_pat_1")}, Version: "2022-11-28", Rate: 5, Concurrency: 4,
-		Timeout: 30 * time.Second, MaxBytes: 16 << 20, Stragglers: 2 * time.Minute, Hooks: []string{"repos/octo-org/kettle.js/hooks/12", "orgs/octo-org/hooks/9"}, Repositories: []string{"octo-org/kettle.js"}, Redeliver: true}
+	want := &provider.API{BaseURL: "https://api.github.com",
+		Key: provider.Secret{Name: "api.key", Value: []byte("github_pat_1")}, Version: "2022-11-28", Rate: 5,
+		Concurrency: 4,
+		Timeout:     30 * time.Second, MaxBytes: 16 << 20, LateEventGrace: 2 * time.Minute,
+		Webhooks:     []string{"repos/octo-org/kettle.js/hooks/12", "orgs/octo-org/hooks/9"},
+		Repositories: []string{"octo-org/kettle.js"}, Redeliver: true}
 	if diff := cmp.Diff(want, c.Endpoints()[0].API); diff != "" {
 		t.Error(diff)
 	}
 }
 
-const shopifyAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: my-shop.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: "
+const shopifyAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: " +
+	"my-shop.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: "
 
-// What Shopify's section has besides.
-func TestAPIOfShopify(t *testing.T) {
+// Additional settings for Shopify.
+func TestAPI_shopify_isConfigured(t *testing.T) {
 	t.Parallel()
-	text := shopifyAPI + "{key: {value: shpat_1}, bulk: [order, gift_card], types: {gift_card: {get: 'gift_cards/{id}.json', list: giftCards}, variant: {list: productVariants, changed: true}}}"
+	text := shopifyAPI + "{key: {value: shpat_1}, bulk: [order, gift_card], types: {gift_card: {get: " +
+		"'gift_cards/{id}.json', list: giftCards}, variant: {list: productVariants, changed: true}}}"
 	c, err := config.Parse([]byte(text), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &provider.API{BaseURL: "https://my-shop.myshopify.com", Key: provider.Secret{Name: "api.key", Value: []byte("shpat_1")}, Version: "2026-07", Rate: 1, Concurrency: 2,
-		Timeout: 30 * time.Second, MaxBytes: 16 << 20, Stragglers: 2 * time.Minute, Bulk: []string{"order", "gift_card"},
-		Types: map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCards"}, "variant": {List: "productVariants", Changed: true}}}
+	want := &provider.API{BaseURL: "https://my-shop.myshopify.com",
+		Key: provider.Secret{Name: "api.key", Value: []byte("shpat_1")}, Version: "2026-07", Rate: 1, Concurrency: 2,
+		Timeout: 30 * time.Second, MaxBytes: 16 << 20, LateEventGrace: 2 * time.Minute,
+		Bulk: []string{"order", "gift_card"},
+		Types: map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCards"},
+			"variant": {List: "productVariants", Changed: true}}}
 	if diff := cmp.Diff(want, c.Endpoints()[0].API); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestAPIOfASource(t *testing.T) {
+func TestAPI_stripe_isConfigured(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "key")
 	write(t, file, "sk_live_file\n")
 	key := func(value string) provider.Secret { return provider.Secret{Name: "api.key", Value: []byte(value)} }
-	base := provider.API{BaseURL: "https://api.stripe.com", Rate: 5, Concurrency: 5, Timeout: 30 * time.Second, MaxBytes: 16 << 20, Stragglers: 2 * time.Minute}
+	base := provider.API{BaseURL: "https://api.stripe.com", Rate: 5, Concurrency: 5, Timeout: 30 * time.Second,
+		MaxBytes: 16 << 20, LateEventGrace: 2 * time.Minute}
 	with := func(edit func(*provider.API)) *provider.API { out := base; edit(&out); return &out }
 	for text, want := range map[string]*provider.API{
 		"":                             nil,
@@ -62,10 +75,20 @@ func TestAPIOfASource(t *testing.T) {
 		"{key: {env: STRIPE_API_KEY}}": with(func(a *provider.API) { a.Key = key("sk_test_env") }),
 		"{key: {file: " + file + "}}":  with(func(a *provider.API) { a.Key, a.Rate = key("sk_live_file"), 10 }),
 		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_answer_bytes: 1MiB, version: 2026-08-26.dahlia, stragglers: 1h, base_url: 'http://[::1]:12111/'}": {
-			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2, Timeout: 5 * time.Second, MaxBytes: 1 << 20, Stragglers: time.Hour},
-		"{key: {value: k}, monthly: 5000}":                       with(func(a *provider.API) { a.Key, a.Monthly = key("k"), 5000 }),
-		"{key: {value: k}, thin_events: true}":                   with(func(a *provider.API) { a.Key, a.ThinEvents = key("k"), true }),
-		"{key: {value: k}, base_url: http://localhost:1/mirror}": with(func(a *provider.API) { a.BaseURL, a.Key = "http://localhost:1/mirror", key("k") }),
+			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2,
+			Timeout: 5 * time.Second, MaxBytes: 1 << 20, LateEventGrace: time.Hour},
+		"{key: {value: k}, monthly: 5000}": with(func(a *provider.API) {
+			a.Key,
+				a.MonthlyCalls = key("k"), 5000
+		}),
+		"{key: {value: k}, thin_events: true}": with(func(a *provider.API) {
+			a.Key,
+				a.IDOnlyEvents = key("k"), true
+		}),
+		"{key: {value: k}, base_url: http://localhost:1/mirror}": with(func(a *provider.API) {
+			a.BaseURL,
+				a.Key = "http://localhost:1/mirror", key("k")
+		}),
 	} {
 		c, err := config.Parse([]byte(stripeAPI+text), environment("STRIPE_API_KEY=sk_test_env"))
 		if err != nil {
@@ -78,53 +101,84 @@ func TestAPIOfASource(t *testing.T) {
 	}
 }
 
-func TestAPIProblems(t *testing.T) {
+func TestAPI_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
-	const shop = "database: {url: postgres://x}\nsources:\n  a: {provider: shopify, account: a.myshopify.com, secrets: [{name: n, value: whsec_secret_of_a_test}], api: "
+	const shop = "database: {url: postgres://x}\nsources:\n  a: {provider: shopify, account: a.myshopify.com, " +
+		"secrets: [{name: n, value: whsec_secret_of_a_test}], api: "
 	for text, want := range map[string][]string{
-		stripeAPI + "{rate: 5}":                                                                             {"line 6: sources.a.api.key: is not set: give exactly one of value, env and file, with a key that may only read"},
-		stripeAPI + "{key: {value: s3cret, env: X}}":                                                        {"line 6: sources.a.api.key: give exactly one of value, env and file"},
-		stripeAPI + "{key: {env: NOWHERE}}":                                                                 {"the variable NOWHERE is not set"},
-		stripeAPI + "{key: {file: /nowhere}}":                                                               {"/nowhere"},
-		stripeAPI + "{key: {value: 's3cret x'}}":                                                            {"sources.a.api.key: holds a space"},
-		stripeAPI + "{key: {value: pk_live_s3cret}}":                                                        {"line 6: sources.a.api: key: is a publishable key"},
-		stripeAPI + "{key: {value: k}, version: latest}":                                                    {"sources.a.api: version: \"latest\" is none of Stripe's"},
-		stripeAPI + "{key: {value: k}, rate: -1}":                                                           {"sources.a.api.rate: -1 is too small: at least 1"},
-		stripeAPI + "{key: {value: k}, monthly: -1}":                                                        {"sources.a.api.monthly: -1 is too small: at least 1"},
-		stripeAPI + "{key: {value: k}, concurrency: 101}":                                                   {"sources.a.api.concurrency: 101 is too large: at most 100"},
-		stripeAPI + "{key: {value: k}, timeout: 1ms}":                                                       {"sources.a.api.timeout: 1ms is too small: at least 10ms"},
-		stripeAPI + "{key: {value: k}, max_answer_bytes: 1}":                                                {"sources.a.api.max_answer_bytes: 1 is too small: at least 1KiB"},
-		stripeAPI + "{key: {value: k}, base_url: 'ftp://h'}":                                                {`sources.a.api.base_url: "ftp://h" is no address of an API`},
-		stripeAPI + "{key: {value: k}, base_url: 'h:80'}":                                                   {"is no address of an API"},
-		stripeAPI + "{key: {value: k}, base_url: 'http://h'}":                                               {`"http://h" is plain http`, "write https"},
-		stripeAPI + "{key: {value: k}, base_url: 'http://127.0.0.1.evil.example'}":                          {"is plain http"},
-		stripeAPI + "{key: {value: k}, base_url: 'https://u:s3cret@h'}":                                     {"sources.a.api.base_url: has a user, a query"},
-		stripeAPI + "{key: {value: k}, base_url: 'https://h/?key=s3cret'}":                                  {"has a user, a query"},
-		stripeAPI + "{kee: {value: s3cret}}":                                                                {"sources.a.api.kee: unknown field", "did you mean key?"},
-		strings.Replace(shop, "shopify", "slack", 1) + "{key: {value: s3cret}}}":                            {"line 3: sources.a.api: the API of slack cannot be read yet, only that of github, shopify, stripe: leave this section out"},
-		strings.Replace(shop, "account: a.myshopify.com", "accounts: ['*']", 1) + "{key: {value: s3cret}}}": {"line 3: sources.a.api: an access token is of one shop: name the shop under the source's account"},
-		shop + "{key: {value: s3cret}, version: 2026-08}}":                                                  {"sources.a.api: version: \"2026-08\" is none of Shopify's"},
-		shop + "{key: {value: s3cret_for_postern_dev}}}":                                                    {"is a demo secret"},
-		stripeAPI + "{key: {value: k}, hooks: [repos/o/r/hooks/1]}":                                         {"sources.a.api: the API of stripe has no hooks, repositories and redeliver: leave these out"},
-		githubAPI + "{key: {value: ghr_s3cret}}":                                                            {"line 6: sources.a.api: key: is a refresh token"},
-		githubAPI + "{key: {value: k}, version: v3}":                                                        {"sources.a.api: version: \"v3\" is none of GitHub's: write a date like 2022-11-28"},
-		githubAPI + "{key: {value: k}, types: {issue: {get: x}}}":                                           {"sources.a.api: types: those of github are built in: leave this out"},
-		shopifyAPI + "{key: {value: k}, bulk: [fulfillment]}":                                               {"sources.a.api: bulk: objects of type \"fulfillment\" are listed by no bulk operation"},
-		shopifyAPI + "{key: {value: k}, types: {page: {get: '/pages/{id}.json'}}}":                          {"sources.a.api: types.page: get: \"/pages/{id}.json\" is no path"},
-		shopifyAPI + "{key: {value: k}, types: {page: {got: 'pages/{id}.json'}}}":                           {"unknown field"},
-		githubAPI + "{key: {value: k}, bulk: [issue]}":                                                      {"sources.a.api: bulk: the API of github has no bulk operations: leave it out"},
-		githubAPI + "{key: {value: k}, thin_events: true}":                                                  {"sources.a.api: thin_events: github has none: leave it out"},
-		githubAPI + "{key: {value: k}, hooks: [app/hook]}":                                                  {"sources.a.api: hooks: \"app/hook\" is none: write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
-		githubAPI + "{key: {value: k}, hooks: [repos/o/../hooks/1]}":                                        {"hooks: \"repos/o/../hooks/1\" is none"},
-		githubAPI + "{key: {value: k}, repositories: [o/Kettle, o/x, o/kettle]}":                            {"sources.a.api: repositories: \"o/kettle\" is named twice: name it once"},
-		githubAPI + "{key: {value: k}, repositories: [kettle]}":                                             {"sources.a.api: repositories: \"kettle\" is none: write OWNER/NAME"},
+		stripeAPI + "{rate: 5}": {"line 6: sources.a.api.key: is " +
+			"not set: give exactly one of value, env and file, with a key that may only read"},
+		stripeAPI + "{key: {value: s3cret, env: X}}": {"line 6: sources.a.api.key: " +
+			"give exactly one of value, env and file"},
+		stripeAPI + "{key: {env: NOWHERE}}":      {"the variable NOWHERE is not set"},
+		stripeAPI + "{key: {file: /nowhere}}":    {"/nowhere"},
+		stripeAPI + "{key: {value: 's3cret x'}}": {"sources.a.api.key: contains a space"},
+		stripeAPI + "{key: {value: pk_live_s3cret}}": {"line 6: sources.a.api: key: is " +
+			"a publishable key"},
+		stripeAPI + "{key: {value: k}, version: latest}": {"sources.a.api: version: " +
+			"\"latest\" is not a version of Stripe's API"},
+		stripeAPI + "{key: {value: k}, rate: -1}":    {"sources.a.api.rate: -1 is too small: the minimum is 1"},
+		stripeAPI + "{key: {value: k}, monthly: -1}": {"sources.a.api.monthly: -1 is too small: the minimum is 1"},
+		stripeAPI + "{key: {value: k}, concurrency: 101}": {"sources.a.api.concurrency: 101 " +
+			"is too large: the maximum is 100"},
+		stripeAPI + "{key: {value: k}, timeout: 1ms}": {"sources.a.api.timeout: 1ms is too small: the minimum " +
+			"is 10ms"},
+		stripeAPI + "{key: {value: k}, max_answer_bytes: 1}": {"sources.a.api.max_answer_bytes: 1 is too small: the " +
+			"minimum is 1KiB"},
+		stripeAPI + "{key: {value: k}, base_url: 'ftp://h'}": {`sources.a.api.base_url: "ftp://h" is not the address of an`},
+		stripeAPI + "{key: {value: k}, base_url: 'h:80'}":    {"is not the address of an API"},
+		stripeAPI + "{key: {value: k}, base_url: 'http://h'}": {`"http://h" is plain http`,
+			"write https"},
+		stripeAPI + "{key: {value: k}, base_url: 'http://127.0.0.1.evil.example'}": {"is plain http"},
+		stripeAPI + "{key: {value: k}, base_url: 'https://u:s3cret@h'}": {"sources.a.api.base_url: has a " +
+			"user, a query"},
+		stripeAPI + "{key: {value: k}, base_url: 'https://h/?key=s3cret'}": {"has a user, a query"},
+		stripeAPI + "{kee: {value: s3cret}}": {"sources.a.api.kee: unknown field",
+			"did you mean key?"},
+		strings.Replace(shop, "shopify", "slack", 1) +
+			"{key: {value: s3cret}}}": {"line 3: sources.a.api: reading the API of slack is not supported, only that " +
+			"of " +
+			"github, shopify, stripe: leave this section out"},
+		strings.Replace(shop, "account: a.myshopify.com", "accounts: ['*']", 1) +
+			"{key: {value: s3cret}}}": {"line 3: sources.a.api: an access token belongs to one shop: name the shop " +
+			"under " +
+			"the source's account"},
+		shop + "{key: {value: s3cret}, version: 2026-08}}": {"sources.a.api: version: " +
+			"\"2026-08\" is not a version of Shopify's API"},
+		shop + "{key: {value: s3cret_for_postern_dev}}}": {"is a public demo secret"},
+		stripeAPI + "{key: {value: k}, hooks: [repos/o/r/hooks/1]}": {"sources.a.api: the API of " +
+			"stripe does not support hooks, repositories and redeliver: leave these out"},
+		githubAPI + "{key: {value: ghr_s3cret}}": {"line 6: sources.a.api: key: is " +
+			"a refresh token"},
+		githubAPI + "{key: {value: k}, version: v3}": {"sources.a.api: version: \"v3\" " +
+			"is not a version of GitHub's API: write a date like 2022-11-28"},
+		githubAPI + "{key: {value: k}, types: {issue: {get: x}}}": {"sources.a.api: types: the types of github are " +
+			"built in: leave this out"},
+		shopifyAPI + "{key: {value: k}, bulk: [fulfillment]}": {"sources.a.api: bulk: objects " +
+			"of type \"fulfillment\" cannot be listed by a bulk operation"},
+		shopifyAPI + "{key: {value: k}, types: {page: {get: '/pages/{id}.json'}}}": {"sources.a.api: types.page: " +
+			"get: \"/pages/{id}.json\" is not a path of one object"},
+		shopifyAPI + "{key: {value: k}, types: {page: {got: 'pages/{id}.json'}}}": {"unknown field"},
+		githubAPI + "{key: {value: k}, bulk: [issue]}": {"sources.a.api: bulk: the API " +
+			"of github has no bulk operations: leave it out"},
+		githubAPI + "{key: {value: k}, thin_events: true}": {"sources.a.api: thin_events: github has no id-only " +
+			"events: leave it out"},
+		githubAPI + "{key: {value: k}, hooks: [app/hook]}": {"sources.a.api: hooks: " +
+			"\"app/hook\" is not a webhook: write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
+		githubAPI + "{key: {value: k}, hooks: [repos/o/../hooks/1]}": {"hooks: \"repos/o/../hooks/1\" is not a " +
+			"webhook"},
+		githubAPI + "{key: {value: k}, repositories: [o/Kettle, o/x, o/kettle]}": {"sources.a.api: repositories: " +
+			"\"o/kettle\" is named twice: name it once"},
+		githubAPI + "{key: {value: k}, repositories: [kettle]}": {"sources.a.api: repositories: " +
+			"\"kettle\" is not a repository: write OWNER/NAME"},
 	} {
-		refused(t, text, want...)
+		checkRejected(t, text, want...)
 	}
 }
 
-// A source's section reconcile stands for schedules of all its accounts, beside those that are written.
-func TestSchedulesOfASource(t *testing.T) {
+// The section reconcile of a source defines schedules for all its accounts, in addition to
+// configured schedules.
+func TestReconcile_section_becomesSchedules(t *testing.T) {
 	t.Parallel()
 	text := stripeAPI + `{key: {value: k}}
     reconcile: {events: "*/15 * * * *", objects: "0 3 * * *", full: "@weekly", time_zone: Europe/Berlin}
@@ -136,21 +190,26 @@ schedules:
 		t.Fatal(err)
 	}
 	schedule := func(job, cron, zone string, parameters map[string]string) *config.Schedule {
-		return &config.Schedule{Job: job, Cron: cron, TimeZone: zone, Overlap: "skip", Missed: "run", Parameters: parameters}
+		return &config.Schedule{Job: job, Cron: cron, TimeZone: zone, Overlap: "skip", Missed: "run",
+			Parameters: parameters}
 	}
-	want := []config.Planned{
+	want := []config.NamedSchedule{
 		{Name: "a-events", Path: "schedules.a-events", Schedule: schedule("replay", "0 4 * * *", "UTC", nil)},
-		{Name: "a.events", Path: "sources.a.reconcile.events", Schedule: schedule("reconcile", "*/15 * * * *", "Europe/Berlin", map[string]string{"source": "a", "all_accounts": "true", "objects": "false"})},
-		{Name: "a.objects", Path: "sources.a.reconcile.objects", Schedule: schedule("reconcile", "0 5 * * *", "Europe/Berlin", map[string]string{"source": "a", "all_accounts": "true", "objects": "true"})},
-		{Name: "a.full", Path: "sources.a.reconcile.full", Schedule: schedule("reconcile", "@weekly", "Europe/Berlin", map[string]string{"source": "a", "all_accounts": "true", "objects": "true", "full": "true"})},
+		{Name: "a.events", Path: "sources.a.reconcile.events", Schedule: schedule("reconcile", "*/15 * * * *",
+			"Europe/Berlin", map[string]string{"source": "a", "all_accounts": "true", "objects": "false"})},
+		{Name: "a.objects", Path: "sources.a.reconcile.objects", Schedule: schedule("reconcile", "0 5 * * *",
+			"Europe/Berlin", map[string]string{"source": "a", "all_accounts": "true", "objects": "true"})},
+		{Name: "a.full", Path: "sources.a.reconcile.full", Schedule: schedule("reconcile", "@weekly", "Europe/Berlin",
+			map[string]string{"source": "a", "all_accounts": "true", "objects": "true", "full": "true"})},
 	}
-	if diff := cmp.Diff(want, c.Planned()); diff != "" {
+	if diff := cmp.Diff(want, c.AllSchedules()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// Where the provider allots reads, a source that is reconciled by the clock is told of without a bound.
-func TestSchedulesWithoutABoundAreToldOf(t *testing.T) {
+// A source that is reconciled on schedule without a monthly limit is reported, where the provider
+// limits reads.
+func TestWarnings_scheduleWithoutMonthlyBound_isReported(t *testing.T) {
 	t.Parallel()
 	const own = "\nschedules:\n  mine: {job: reconcile, cron: '@daily', parameters: {source: a, objects: 'true'}}\n"
 	for text, want := range map[string]bool{
@@ -164,16 +223,19 @@ func TestSchedulesWithoutABoundAreToldOf(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, "sources.a.api.monthly: is not set") != want || want && !strings.Contains(got, "10000 in thirty days at least") {
-			t.Errorf("%s: told %q", text, got)
+		if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got,
+			"sources.a.api.monthly: is not set") != want || want &&
+			!strings.Contains(got, "to at least 10000 in thirty days") {
+			t.Errorf("%s: got warnings %q", text, got)
 		}
 	}
 }
 
-// What cannot be reconciled by the clock is told with its line.
-func TestWrongSchedulesOfASource(t *testing.T) {
+// Sources that cannot be reconciled on schedule are reported with their line.
+func TestReconcile_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
-	const shop = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: x.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: {key: {value: k}}\n"
+	const shop = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: " +
+		"x.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: {key: {value: k}}\n"
 	for text, want := range map[string]string{
 		stripeAPI + "{key: {value: k}}\n    reconcile: {events: x}":                                     "line 7: sources.a.reconcile.events: ",
 		stripeAPI + "{key: {value: k}}\n    reconcile:\n      objects: '@daily'\n      time_zone: Moon": "line 9: sources.a.reconcile.time_zone: ",
@@ -182,12 +244,13 @@ func TestWrongSchedulesOfASource(t *testing.T) {
 		githubAPI + "{key: {value: k}}\n    reconcile: {events: '@hourly'}":                             "line 7: sources.a.reconcile.events: the API of github lists no events",
 		githubAPI + "{key: {value: k}}\n    reconcile: {objects: '@daily'}":                             "line 7: sources.a.reconcile.objects: the API of github lists no objects",
 	} {
-		refused(t, text, want)
+		checkRejected(t, text, want)
 	}
 }
 
-// Which accounts are left out is told of endpoints; what cannot be left out, or leaves nothing, is told with its line.
-func TestExceptedAccountsOfASource(t *testing.T) {
+// Endpoints contain the excluded accounts. Wrong exclusions, and those that exclude every account,
+// are reported with their line.
+func TestReconcile_excludedAccounts_areChecked(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
 		"{key: {value: k}}\n    reconcile: {events: '@hourly'}":                                                       nil,
@@ -201,7 +264,7 @@ func TestExceptedAccountsOfASource(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if diff := cmp.Diff(want, c.Endpoints()[0].Except); diff != "" {
+		if diff := cmp.Diff(want, c.Endpoints()[0].ExcludedAccounts); diff != "" {
 			t.Errorf("%s: %s", text, diff)
 		}
 	}
@@ -209,15 +272,15 @@ func TestExceptedAccountsOfASource(t *testing.T) {
 		stripeAPI + "{}\n    reconcile: {own: false}":                                                               "line 7: sources.a.reconcile: needs a section api",
 		stripeAPI + "{key: {value: k}}\n    reconcile: {except: ['']}":                                              "line 7: sources.a.reconcile.except.0: ",
 		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [acct_1, acct_1]}":                                  "line 7: sources.a.reconcile.except: ",
-		stripeAPI + "{key: {value: k}}\n    reconcile: {except: ['*']}":                                             "line 7: sources.a.reconcile.except.0: '*' names no account",
+		stripeAPI + "{key: {value: k}}\n    reconcile: {except: ['*']}":                                             "line 7: sources.a.reconcile.except.0: '*' is not an",
 		stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {except: [acct_1]}":                     "line 8: sources.a.reconcile.except.0: acct_1 is the source's own account: write own: false",
-		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [test]}":                                            "line 7: sources.a.reconcile.except.0: test is what the mirror calls a part of the key's own account",
-		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [acct_2, acct_1/test]}":                             "line 7: sources.a.reconcile.except.1: acct_1/test is what the mirror calls a part of account acct_1",
-		stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {own: false}":                           "line 8: sources.a.reconcile.own: leaves no account",
-		stripeAPI + "{key: {value: k}}\n    accounts: [acct_1]\n    reconcile: {own: false, except: [acct_1]}":      "line 8: sources.a.reconcile.own: leaves no account",
-		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {own: false}":                           "line 7: sources.a.reconcile.own: a key of github is of one account",
-		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {objects: '@daily', except: [someone]}": "line 7: sources.a.reconcile.except.0: a key of github is of one account",
+		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [test]}":                                            "line 7: sources.a.reconcile.except.0: test is a part of the key's own account: write own: false, which",
+		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [acct_2, acct_1/test]}":                             "line 7: sources.a.reconcile.except.1: acct_1/test is a part of account acct_1: name that account, which",
+		stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {own: false}":                           "line 8: sources.a.reconcile.own: excludes every account, because",
+		stripeAPI + "{key: {value: k}}\n    accounts: [acct_1]\n    reconcile: {own: false, except: [acct_1]}":      "line 8: sources.a.reconcile.own: excludes every account, because",
+		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {own: false}":                           "line 7: sources.a.reconcile.own: a key of github belongs to one account",
+		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {objects: '@daily', except: [someone]}": "line 7: sources.a.reconcile.except.0: a key of github belongs to one account",
 	} {
-		refused(t, text, want)
+		checkRejected(t, text, want)
 	}
 }

@@ -22,41 +22,53 @@ var captureName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
 var sourceName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 
-// check finds every setting whose value cannot be used.
-func check(c *Config, p purpose) error {
+// checkConfig returns every setting whose value cannot be used.
+func checkConfig(c *Config, p loadOptions) error {
 	var bad []error
 	if p.database && c.Database.URL == "" {
-		empty := ""
-		if variable := EnvName("database", "url"); p.unset(variable) != "not set" {
-			empty = " (" + variable + " is " + p.unset(variable) + ")"
+		hint := ""
+		if variable := EnvName("database", "url"); p.missingReason(variable) != "not set" {
+			hint = " (" + variable + " is " + p.missingReason(variable) + ")"
 		}
-		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set" + empty + ": name a PostgreSQL 15 or newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern (for postern dev none is needed: postern config check --dev)"})
+		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set" + hint + ": name a PostgreSQL 15 or " +
+			"newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern (postern dev needs " +
+			"none: " +
+			"check with postern config check --dev)"})
 	}
 	checked := c
 	if !p.secrets {
 		without := *c
-		without.Sources, without.Schedules, without.Destinations, without.Effects, without.Notify = nil, nil, nil, nil, nil
+		without.Sources, without.Schedules, without.Destinations, without.Effects, without.Notify = nil, nil, nil, nil,
+			nil
 		checked = &without
 	}
 	err := newValidator().Struct(checked)
 	var fields validator.ValidationErrors
 	if errors.As(err, &fields) {
 		for _, f := range fields {
-			bad = append(bad, &Problem{Path: dotted(f.Namespace()), Msg: explain(f)})
+			bad = append(bad, &Problem{Path: settingPath(f.Namespace()), Msg: ruleMessage(f)})
 		}
 	} else if err != nil {
 		bad = append(bad, err)
 	}
-	bad = append(bad, sharedVariables("sources", checked.Sources), sharedVariables("schedules", checked.Schedules), sharedVariables("destinations", checked.Destinations), sharedVariables("effects", checked.Effects), sharedVariables("notify", checked.Notify), checkEffects(checked), checkNotify(checked), checkBodies(checked), checkSchedules(checked), checkRetention(c.Retention), checkDatabaseURLs(c.Database), checkDurable(c.Database), checkRates(checked))
+	bad = append(bad, sharedVariables("sources", checked.Sources), sharedVariables("schedules", checked.Schedules),
+		sharedVariables("destinations", checked.Destinations), sharedVariables("effects", checked.Effects),
+		sharedVariables("notify", checked.Notify), checkEffects(checked), checkNotify(checked), checkBodies(checked),
+		checkSchedules(checked), checkRetention(c.Retention), checkDatabaseURLs(c.Database),
+		checkDurability(c.Database),
+		checkRateLimits(checked))
 	return errors.Join(bad...)
 }
 
-// checkBodies wants that the largest body fits among those that are held at once: otherwise it could never be taken.
+// checkBodies requires that the largest body fits into the memory for bodies. Otherwise the gateway
+// could never accept it.
 func checkBodies(c *Config) error {
 	var bad []error
 	want := func(path string, size Bytes) {
 		if size > c.Ingest.QueueBytes {
-			bad = append(bad, &Problem{Path: path, Msg: fmt.Sprintf("%s is more than ingest.queue_bytes (%s), so the largest bodies could never be taken: lower it, or raise ingest.queue_bytes",
+			bad = append(bad, &Problem{Path: path, Msg: fmt.Sprintf("%s is more than ingest.queue_bytes (%s), so the "+
+				"gateway could not accept the "+
+				"largest bodies: lower it, or raise ingest.queue_bytes",
 				size, c.Ingest.QueueBytes)})
 		}
 	}
@@ -69,25 +81,31 @@ func checkBodies(c *Config) error {
 	return errors.Join(bad...)
 }
 
-// keywords is how a connection string begins that is no URL: host=localhost dbname=postern.
-var keywords = regexp.MustCompile(`^\s*[a-z_]+\s*=`)
+// keywordValue matches the start of a connection string in key-value form: host=localhost
+// dbname=postern.
+var keywordValue = regexp.MustCompile(`^\s*[a-z_]+\s*=`)
 
-// checkDatabaseURLs wants addresses that are PostgreSQL's. The errors do not show one, since it may have a password.
+// checkDatabaseURLs rejects addresses that are not PostgreSQL's. Its errors do not show an address,
+// because it may contain a password.
 func checkDatabaseURLs(d Database) error {
 	var bad []error
 	for path, address := range map[string]URL{"database.url": d.URL, "database.maintenance_url": d.MaintenanceURL} {
 		scheme, _, isURL := strings.Cut(string(address), "://")
 		switch {
-		case address == "", isURL && (scheme == "postgres" || scheme == "postgresql"), keywords.MatchString(string(address)):
+		case address == "", isURL && (scheme == "postgres" || scheme == "postgresql"),
+			keywordValue.MatchString(string(address)):
 		default:
-			bad = append(bad, &Problem{Path: path, Msg: "is no address of PostgreSQL: it begins with postgres://, e.g. postgres://postern@localhost/postern"})
+			bad = append(bad, &Problem{Path: path, Msg: "is not an address of PostgreSQL: it begins with " +
+				"postgres://, " +
+				"e.g. postgres://postern@localhost/postern"})
 		}
 	}
 	return errors.Join(bad...)
 }
 
-// checkDurable refuses addresses that want commits to be less than durable. Sessions of ours would not obey, and whoever wrote that believes otherwise.
-func checkDurable(d Database) error {
+// checkDurability rejects addresses that ask for weaker commits. Postern's sessions override such
+// options, so the author of the address would be misled.
+func checkDurability(d Database) error {
 	var bad []error
 	for _, address := range []struct {
 		path string
@@ -97,21 +115,26 @@ func checkDurable(d Database) error {
 		if err != nil {
 			plain = string(address.url)
 		}
-		// Options may be written with -.
+		// PostgreSQL accepts - in place of _ in option names.
 		plain = strings.ReplaceAll(strings.ToLower(plain), "-", "_")
-		for _, ours := range [][2]string{
-			{"synchronous_commit", "which Postern sets to on for each of its sessions, since an acknowledgement stands for a durable commit"},
-			{"default_transaction_isolation", "which Postern sets to read committed for each of its sessions, since its statements are written for that"},
+		for _, required := range [][2]string{
+			{"synchronous_commit", "which Postern sets to on for each of its sessions, because an acknowledgement " +
+				"promises a durable commit"},
+			{"default_transaction_isolation", "which Postern sets to read committed for each of its sessions, " +
+				"because " +
+				"its statements need that level"},
 		} {
-			if strings.Contains(plain, ours[0]) {
-				bad = append(bad, &Problem{Path: address.path, Msg: "names " + ours[0] + ", " + ours[1] + ": take it out"})
+			if strings.Contains(plain, required[0]) {
+				bad = append(bad, &Problem{Path: address.path, Msg: "sets " + required[0] + ", " +
+					required[1] +
+					": remove it"})
 			}
 		}
 	}
 	return errors.Join(bad...)
 }
 
-// checkRetention wants that nothing is forgotten before the events it belongs to.
+// checkRetention requires that nothing is deleted before the events that it belongs to.
 func checkRetention(r Retention) error {
 	var bad []error
 	for _, age := range []struct {
@@ -121,21 +144,29 @@ func checkRetention(r Retention) error {
 		switch {
 		case age.days == 0:
 		case r.Bodies == 0:
-			bad = append(bad, &Problem{Path: "retention." + age.name, Msg: "is set, but retention.bodies keeps events for ever, and this is never forgotten before them: set retention.bodies, or leave this out"})
+			bad = append(bad, &Problem{Path: "retention." + age.name, Msg: "is set, but retention.bodies keeps " +
+				"events without limit, and this is never deleted before its events: set retention.bodies, or leave " +
+				"this out"})
 		case age.days < r.Bodies:
-			bad = append(bad, &Problem{Path: "retention." + age.name, Msg: fmt.Sprintf("%d days is less than retention.bodies (%d), and this is never forgotten before the events: raise it, or set 0 to keep it for ever",
+			bad = append(bad, &Problem{Path: "retention." + age.name, Msg: fmt.Sprintf("%d days is less than "+
+				"retention.bodies (%d), and this is never deleted before its events: raise it, or set 0 to keep it "+
+				"without limit",
 				age.days, r.Bodies)})
 		}
 	}
 	return errors.Join(bad...)
 }
 
-// checkFiles opens every file that a daemon will need besides those of secrets, and looks where it will keep its own.
-func checkFiles(c *Config, p purpose) error {
-	files := [][2]string{{"nats.credentials", c.NATS.Credentials}, {"nats.tls.ca", c.NATS.TLS.CA}, {"nats.tls.cert", c.NATS.TLS.Cert}, {"nats.tls.key", c.NATS.TLS.Key},
-		{"admin.tls.cert", c.Admin.TLS.Cert}, {"admin.tls.key", c.Admin.TLS.Key}, {"admin.tls.client_ca", c.Admin.TLS.ClientCA}}
+// checkFiles opens the files that a daemon needs, except those of secrets, and checks the folder of
+// the spool.
+func checkFiles(c *Config, p loadOptions) error {
+	files := [][2]string{{"nats.credentials", c.NATS.Credentials}, {"nats.tls.ca", c.NATS.TLS.CA},
+		{"nats.tls.cert", c.NATS.TLS.Cert}, {"nats.tls.key", c.NATS.TLS.Key},
+		{"admin.tls.cert", c.Admin.TLS.Cert}, {"admin.tls.key", c.Admin.TLS.Key},
+		{"admin.tls.client_ca", c.Admin.TLS.ClientCA}}
 	if p.ingest {
-		files = append(files, [2]string{"ingest.tls.cert", c.Ingest.TLS.Cert}, [2]string{"ingest.tls.key", c.Ingest.TLS.Key})
+		files = append(files, [2]string{"ingest.tls.cert", c.Ingest.TLS.Cert},
+			[2]string{"ingest.tls.key", c.Ingest.TLS.Key})
 	}
 	var bad []error
 	if p.ingest {
@@ -145,15 +176,15 @@ func checkFiles(c *Config, p purpose) error {
 		if f[1] == "" {
 			continue
 		}
-		if err := readable(f[1]); err != nil {
+		if err := checkReadable(f[1]); err != nil {
 			bad = append(bad, &Problem{Path: f[0], Msg: err.Error() + ": name a file that this account may read"})
 		}
 	}
 	return errors.Join(bad...)
 }
 
-// readable reads a byte: opening alone lets folders pass.
-func readable(path string) error {
+// checkReadable reads one byte, because opening a folder succeeds.
+func checkReadable(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -174,19 +205,21 @@ func newValidator() *validator.Validate {
 		"schedule_name": sourceName.MatchString,
 		"step_name":     captureName.MatchString,
 		"public_url":    func(s string) bool { return checkPublicURL(s) == nil },
-		"api_url":       func(s string) bool { return checkAPIURL(s) == nil },
+		"api_url":       func(s string) bool { return checkAPIAddress(s) == nil },
 		"network":       func(s string) bool { _, err := parseNetwork(s); return err == nil },
 		"provider":      func(s string) bool { _, ok := all.Named(s); return ok },
 	}
 	for name, rule := range rules {
-		if err := v.RegisterValidation(name, func(f validator.FieldLevel) bool { return rule(f.Field().String()) }); err != nil {
-			panic(err) // a rule's name is misspelt above
+		if err := v.RegisterValidation(name,
+			func(f validator.FieldLevel) bool { return rule(f.Field().String()) }); err != nil {
+			panic(err) // a validation rule's name in this function is misspelt
 		}
 	}
 	return v
 }
 
-// splitHostPort wants host:port with a port from 0 (any free one) to 65535; the host may be empty (every address).
+// splitHostPort requires host:port with a port from 0 (any free port) to 65535. An empty host means
+// every address.
 func splitHostPort(address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -198,8 +231,8 @@ func splitHostPort(address string) error {
 	return nil
 }
 
-// Loopback tells whether only this machine reaches an address.
-func Loopback(address string) bool {
+// IsLoopback reports whether an address can be reached from this machine only.
+func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false
@@ -208,7 +241,7 @@ func Loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// CheckAdminListen wants host:port.
+// CheckAdminListen requires host:port.
 func CheckAdminListen(address string) error {
 	if err := splitHostPort(address); err != nil {
 		return fmt.Errorf("admin address %q: write host:port, e.g. %s", address, DefaultAdminListen)
@@ -216,67 +249,75 @@ func CheckAdminListen(address string) error {
 	return nil
 }
 
-// checkPublicURL wants an address that a provider can be given.
+// checkPublicURL requires a complete address that a provider can be given.
 func checkPublicURL(address string) error {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil, u.Scheme != "https" && u.Scheme != "http", u.Host == "":
-		return fmt.Errorf("%q is no whole address: write it as the provider has it, e.g. https://hooks.example/webhooks/twilio", address)
+		return fmt.Errorf("%q is not a complete address: write it as it is registered at the provider, e.g. "+
+			"https://hooks.example/webhooks/twilio", address)
 	case u.User != nil, u.Fragment != "":
-		return fmt.Errorf("%s: an address with a password or a # part is not signed as it stands: leave those out", RedactURL(address))
+		return fmt.Errorf("%s: an address with a password or a # part is not signed in that form: remove them",
+			MaskURL(address))
 	}
 	return nil
 }
 
-// dotted makes sources.shop.secrets.0.name of Config.sources[shop].secrets[0].name.
-func dotted(namespace string) string {
+// settingPath converts Config.sources[shop].secrets[0].name to sources.shop.secrets.0.name.
+func settingPath(namespace string) string {
 	_, path, _ := strings.Cut(namespace, ".")
 	return strings.NewReplacer("[", ".", "]", "").Replace(path)
 }
 
-// explain says in words what a rule of the validator wants. Values are shown only where no secret can be one.
-func explain(f validator.FieldError) string {
+// ruleMessage describes what a validation rule requires. It shows the value only where that cannot
+// be a secret.
+func ruleMessage(f validator.FieldError) string {
 	switch f.Tag() {
 	case "required":
-		return "is not set" + map[string]string{"provider": ": name one of " + providerNames(), "secrets": ": a source needs at least one",
-			"job": ": name what is to be done, e.g. replay", "cron": ": say when, e.g. 30 3 * * * for half past three each day"}[f.Field()]
+		return "is not set" + map[string]string{"provider": ": name one of " + providerNames(),
+			"secrets": ": a source needs at least one",
+			"job":     ": name the job, e.g. replay", "cron": ": write when it is due, e.g. 30 3 * * * for half past " +
+				"three each day"}[f.Field()]
 	case "required_with":
-		return "is not set: cert and key go together"
+		return "is not set: cert and key are required together"
 	case "gte":
-		return fmt.Sprintf("%v is too small: at least %s", f.Value(), bound(f))
+		return fmt.Sprintf("%v is too small: the minimum is %s", f.Value(), limitText(f))
 	case "lte":
-		return fmt.Sprintf("%v is too large: at most %s", f.Value(), bound(f))
+		return fmt.Sprintf("%v is too large: the maximum is %s", f.Value(), limitText(f))
 	case "min":
-		return "is empty: give at least " + f.Param()
+		return "has too few elements: give at least " + f.Param()
 	case "max":
 		return "is too long: at most " + f.Param() + " characters"
 	case "unique":
-		return "two of them have one name: each needs its own, since the name tells which one matched"
+		return "two elements have the same name: give each its own, because events record which one matched"
 	case "oneof":
-		return fmt.Sprintf("%q is not known: write one of %s", f.Value(), strings.ReplaceAll(f.Param(), " ", ", "))
+		return fmt.Sprintf("%q is not a known value: write one of %s", f.Value(),
+			strings.ReplaceAll(f.Param(), " ", ", "))
 	case "hostport":
-		return fmt.Sprintf("%q is no address: write host:port, e.g. 127.0.0.1:8080", f.Value())
+		return fmt.Sprintf("%q is not an address: write host:port, e.g. 127.0.0.1:8080", f.Value())
 	case "public_url":
 		return checkPublicURL(fmt.Sprint(f.Value())).Error()
 	case "step_name":
-		return fmt.Sprintf("%q: a step is named with a to z, 0 to 9 and _, beginning with a letter", f.Value())
+		return fmt.Sprintf("%q is not a step name: use a to z, 0 to 9 and _, beginning with a letter", f.Value())
 	case "api_url":
-		return checkAPIURL(string(f.Value().(URL))).Error()
+		return checkAPIAddress(string(f.Value().(URL))).Error()
 	case "network":
 		_, err := parseNetwork(fmt.Sprint(f.Value()))
 		return err.Error()
 	case "source_name":
-		return fmt.Sprintf("source name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
+		return fmt.Sprintf("source name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a "+
+			"letter or digit", f.Value())
 	case "schedule_name":
-		return fmt.Sprintf("schedule name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
+		return fmt.Sprintf("schedule name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a "+
+			"letter or digit", f.Value())
 	case "provider":
 		return unknownProvider(fmt.Sprint(f.Value()))
 	}
 	return "is not valid (" + f.Tag() + ")"
 }
 
-// bound writes a limit in the setting's own unit.
-func bound(f validator.FieldError) string {
+// limitText writes a limit in the setting's unit.
+func limitText(f validator.FieldError) string {
 	n, err := strconv.ParseInt(f.Param(), 10, 64)
 	if err != nil {
 		return f.Param()
@@ -299,11 +340,15 @@ func allProviders() (names []string) {
 	return names
 }
 
-// unknownProvider says which provider is meant, or how a sender without one is described.
+// unknownProvider suggests the closest provider name, or how to describe a sender that has no
+// provider.
 func unknownProvider(name string) string {
-	if one := meant(name, allProviders()); one != "" {
-		return fmt.Sprintf("provider %q is not known; did you mean %s? There are %s", name, one, providerNames())
+	if one := closestName(name, allProviders()); one != "" {
+		return fmt.Sprintf("provider %q does not exist; did you mean %s? The providers are %s", name, one,
+			providerNames())
 	}
-	return fmt.Sprintf("provider %q is not known: name one of %s. A sender without a provider of its own is described with provider: hmac, "+
-		"or with standardwebhooks where it signs that way; docs/senders.md has the settings of many", name, providerNames())
+	return fmt.Sprintf("provider %q does not exist: name one of %s. For a sender that is not in the list, use "+
+		"provider: hmac, "+
+		"or standardwebhooks if it signs that way; docs/senders.md has the settings of many senders", name,
+		providerNames())
 }

@@ -13,40 +13,48 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// reader is who reads the API of a source's provider, and what was read of it before: what the section says or else the provider; nil where neither does.
-func (s *Source) reader(b *builder, p provider.Provider) provider.Reader {
+// reader returns the reader of the source's API: a generic one where the section describes objects,
+// else the provider's. It is nil where neither exists. The same reader reads stored API responses
+// again later.
+func (s *Source) reader(b *providerBuilder, p provider.Provider) provider.Reader {
 	a := &s.API
 	own, _ := p.(provider.Reader)
 	switch {
 	case len(a.Objects) == 0:
-		for key, is := range map[string]bool{"header": a.Header != "", "headers": len(a.Headers) > 0, "control": a.Control != "", "missing": !isZero(a.Missing),
-			"expired": !isZero(a.Expired), "lag": a.Lag != 0, "events": !isZero(a.Events)} {
+		for key, is := range map[string]bool{"header": a.Header != "", "headers": len(a.Headers) > 0,
+			"control": a.KeyCheckPath != "", "missing": !isZero(a.NotFound),
+			"expired": !isZero(a.CursorExpired), "lag": a.Lag != 0, "events": !isZero(a.Events)} {
 			if is {
-				b.fail(key, "is for an API whose objects are described: set objects, or leave this out")
+				b.fail(key, "applies only to an API that the section objects describes: set objects, or leave this out")
 			}
 		}
 		return own
 	case own != nil:
-		b.fail("objects", "the API of %s is read in its own way: leave this out", p.Name())
+		b.fail("objects", "the API of %s is built in: leave this out", p.Name())
 		return own
 	}
-	return b.rest(s, p)
+	return b.restReader(s, p)
 }
 
-// rest reads how an API is read.
-func (b *builder) rest(s *Source, p provider.Provider) provider.Reader {
+// restReader builds a reader from the described API.
+func (b *providerBuilder) restReader(s *Source, p provider.Provider) provider.Reader {
 	a := &s.API
-	spec := rest.Spec{Lag: cmp.Or(a.Lag, rest.DefaultLag), Headers: map[string]rest.Template{}, Types: map[string]rest.Type{},
-		Missing: b.under("missing").answer(a.Missing, http.StatusNotFound, http.StatusGone), Expired: b.under("expired").answer(a.Expired)}
-	b.credential(a, &spec)
-	spec.Control = b.request("control", a.Control, "account")
+	spec := rest.Spec{Lag: cmp.Or(a.Lag, rest.DefaultLag), Headers: map[string]rest.Template{},
+		Types:   map[string]rest.Type{},
+		Missing: b.under("missing").response(a.NotFound, http.StatusNotFound, http.StatusGone),
+		Expired: b.under("expired").response(a.CursorExpired)}
+	b.credentialHeaders(a, &spec)
+	spec.Control = b.request("control", a.KeyCheckPath, "account")
 	for _, name := range sortedKeys(a.Objects) {
 		at := b.under("objects").under(name)
 		t := at.apiObject(a.Objects[name], spec.Lag)
 		if of, ok := p.(*declared.Provider); ok {
-			at.ordersAlike(name, t, of.Spec().Objects)
-			if t.List != nil && s.Account == "" && len(of.Spec().Events.Account) > 0 && !t.List.Request.Names("account") {
-				at.fail("list", "names no account, and events of the source do, so that the objects of all would be kept as one's: put {account} into path or query, or set the source's account")
+			at.checkSameOrder(name, t, of.Spec().Objects)
+			if t.List != nil && s.Account == "" && len(of.Spec().Events.Account) > 0 &&
+				!t.List.Request.Names("account") {
+				at.fail("list", "does not contain an account, although the source's events do, so objects of all "+
+					"accounts would be "+
+					"stored under one account: put {account} into path or query, or set the source's account")
 			}
 		}
 		spec.Types[name] = t
@@ -58,39 +66,45 @@ func (b *builder) rest(s *Source, p provider.Provider) provider.Reader {
 	return rest.New(spec)
 }
 
-// ours are the headers that the client sets, or that say how the answer comes.
-var ours = []string{"Host", "Content-Length", "Connection", "Transfer-Encoding", "Accept-Encoding", "User-Agent", "Cache-Control"}
+// reservedHeaders are headers that the HTTP client sets, or that change the response's encoding.
+var reservedHeaders = []string{"Host", "Content-Length", "Connection", "Transfer-Encoding", "Accept-Encoding",
+	"User-Agent",
+	"Cache-Control"}
 
-// credential reads the headers of each call.
-func (b *builder) credential(a *API, spec *rest.Spec) {
+// credentialHeaders reads the headers of each call.
+func (b *providerBuilder) credentialHeaders(a *API, spec *rest.Spec) {
 	name, value, ok := strings.Cut(cmp.Or(a.Header, "Authorization: Bearer {key}"), ":")
 	spec.Header = http.CanonicalHeaderKey(strings.TrimSpace(name))
 	spec.Credential = b.restTemplate("header", strings.TrimSpace(value), "key", "key_base64")
-	if !ok || !headerName(spec.Header) || slices.Contains(ours, spec.Header) || !spec.Credential.Names("key") && !spec.Credential.Names("key_base64") {
-		b.fail("header", "%q is no header with the key: write e.g. 'Authorization: Bearer {key}' or 'X-Api-Key: {key}'", a.Header)
+	if !ok || !isHeaderName(spec.Header) || slices.Contains(reservedHeaders, spec.Header) ||
+		!spec.Credential.Names("key") &&
+			!spec.Credential.Names("key_base64") {
+		b.fail("header", "%q is not a header with the key: write e.g. 'Authorization: Bearer {key}' or 'X-Api-Key: "+
+			"{key}'", a.Header)
 	}
 	for _, name := range sortedKeys(a.Headers) {
 		canonical, at := http.CanonicalHeaderKey(name), b.under("headers")
 		switch {
-		case !headerName(canonical) || slices.Contains(ours, canonical):
-			at.fail(name, "is no header that can be set here: leave it out")
-		case canonical == spec.Header, credential(canonical):
-			at.fail(name, "a credential is no fixed header: set key, and say in header how it is sent")
+		case !isHeaderName(canonical) || slices.Contains(reservedHeaders, canonical):
+			at.fail(name, "cannot be set here: leave it out")
+		case canonical == spec.Header, isCredentialHeader(canonical):
+			at.fail(name, "a credential is not allowed as a fixed header: set key, and write in header how to send it")
 		case strings.ContainsAny(a.Headers[name], "\r\n\x00"):
-			at.fail(name, "holds a line end: leave it out")
+			at.fail(name, "contains a line break: remove it")
 		}
 		spec.Headers[canonical] = at.restTemplate(name, a.Headers[name], "version")
 	}
 }
 
-// headerName tells whether a text can be a header's name.
-func headerName(name string) bool {
+// isHeaderName reports whether a text is a valid header name.
+func isHeaderName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("!#$%&'*+-.^_`|~", r))
 	})
 }
 
-func (b *builder) restTemplate(key, text string, allowed ...string) rest.Template {
+func (b *providerBuilder) restTemplate(key, text string, allowed ...string) rest.Template {
 	t, err := rest.ParseTemplate(text, allowed...)
 	if err != nil {
 		b.fail(key, "%v", err)
@@ -98,10 +112,12 @@ func (b *builder) restTemplate(key, text string, allowed ...string) rest.Templat
 	return t
 }
 
-func (b *builder) request(key, text string, allowed ...string) rest.Request {
+func (b *providerBuilder) request(key, text string, allowed ...string) rest.Request {
 	if text == "" {
-		b.fail(key, "is not set: %s", map[string]string{"control": "name a path that is answered wherever the key is good, e.g. /v1/me: only then is believed that an object is missing",
-			"get": "say how an object is read, e.g. /v1/orders/{id}", "path": "say how they are listed, e.g. /v1/orders"}[key])
+		b.fail(key, "is not set: %s", map[string]string{"control": "name a path that succeeds with every valid key, " +
+			"e.g. /v1/me: Postern treats an object as missing only after this call succeeded",
+			"get":  "write how to read an object, e.g. /v1/orders/{id}",
+			"path": "write how to list objects, e.g. /v1/orders"}[key])
 		return rest.Request{Query: map[string]rest.Template{}}
 	}
 	r, err := rest.ParseRequest(text, allowed...)
@@ -111,50 +127,55 @@ func (b *builder) request(key, text string, allowed ...string) rest.Request {
 	return r
 }
 
-// answer reads by which statuses, and which value, an answer says something.
-func (b *builder) answer(a APIAnswer, usual ...int) rest.Sign {
-	s := rest.Sign{Statuses: usual, Condition: rest.Condition{Path: a.Path, Equals: a.Equals}}
+// response reads which statuses, and which value in the body, identify a response.
+func (b *providerBuilder) response(a APIResponse, usual ...int) rest.ResponseMatch {
+	s := rest.ResponseMatch{Statuses: usual, Condition: rest.Condition{Path: a.Path, Equals: a.Equals}}
 	if len(a.Statuses) > 0 {
 		s.Statuses = a.Statuses
 	}
-	b.plainPath("path", a.Path)
+	b.checkPath("path", a.Path)
 	for _, status := range a.Statuses {
-		if status < 400 || status > 499 || slices.Contains([]int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests}, status) {
-			b.fail("statuses", "%d says something else: write a status from 400 to 499 but 401, 403 and 429", status)
+		if status < 400 || status > 499 ||
+			slices.Contains([]int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests}, status) {
+			b.fail("statuses", "%d has another meaning: write a status from 400 to 499 except 401, 403 and 429", status)
 		} else if a.Path == "" && status != http.StatusNotFound && status != http.StatusGone {
-			b.fail("statuses", "%d has many causes: set path to the value in the body that tells this one", status)
+			b.fail("statuses", "%d has many causes: set path to the value in the body that identifies this one", status)
 		}
 	}
 	switch {
 	case a.Equals != "" && a.Path == "":
-		b.fail("path", "is not set: say where in the answer %q stands", a.Equals)
+		b.fail("path", "is not set: write where in the response %q is", a.Equals)
 	case len(s.Statuses) == 0 && a.Path != "":
-		b.fail("statuses", "is not set: say which statuses such an answer has, e.g. [400, 410]")
+		b.fail("statuses",
+			"is not set: write which statuses such a response has, e.g. [400, 410]")
 	}
 	return s
 }
 
-func (b *builder) apiObject(o *APIObject, lag time.Duration) rest.Type {
+func (b *providerBuilder) apiObject(o *APIObject, lag time.Duration) rest.Type {
 	t := rest.Type{Get: b.request("get", o.Get, "id", "account"), Item: o.Item, ID: cmp.Or(o.ID, "id"),
-		Deleted: rest.Condition{Path: o.Deleted.Path, Equals: o.Deleted.Equals}, Volatile: o.Volatile}
+		Deleted: rest.Condition{Path: o.Deleted.Path, Equals: o.Deleted.Equals}, IgnoredPaths: o.IgnoredPaths}
 	if o.Get != "" && !t.Get.Names("id") {
-		b.fail("get", "%q reads the same whatever object is asked for: put {id} into it", o.Get)
+		b.fail("get", "%q returns the same object for every id: put {id} into it", o.Get)
 	}
-	for key, path := range map[string]string{"item": o.Item, "id": t.ID, "deleted.path": o.Deleted.Path, "version.path": o.Version.Path} {
-		b.plainPath(key, path)
+	for key, path := range map[string]string{"item": o.Item, "id": t.ID, "deleted.path": o.Deleted.Path,
+		"version.path": o.Version.Path} {
+		b.checkPath(key, path)
 	}
 	for step := range strings.SplitSeq(o.Item, ".") {
 		if strings.Trim(step, "0123456789") == "" && step != "" && step != "0" {
-			b.fail("item", "%q is not the first of a list, which alone can be what was asked for: write 0", o.Item)
+			b.fail("item", "%q is not the first element of a list: write 0, because the first element is the "+
+				"requested object", o.Item)
 		}
 	}
 	if o.Deleted.Equals != "" && o.Deleted.Path == "" {
-		b.fail("deleted.path", "is not set: say where in the object %q stands", o.Deleted.Equals)
+		b.fail("deleted.path", "is not set: write where in the object %q is", o.Deleted.Equals)
 	}
 	if o.Version != (APIVersion{}) {
-		t.Version = &rest.Version{Path: o.Version.Path, Unit: b.under("version").unit(o.Version.Unit, true), Still: o.Version.Still}
+		t.Version = &rest.Version{Path: o.Version.Path, Unit: b.under("version").unit(o.Version.Unit, true),
+			MayNotAdvance: o.Version.MayNotAdvance}
 		if o.Version.Path == "" {
-			b.fail("version.path", "is not set: say where in the object its version stands, e.g. updated_at")
+			b.fail("version.path", "is not set: write where in the object its version is, e.g. updated_at")
 		}
 	}
 	if !isZero(o.List) {
@@ -163,76 +184,93 @@ func (b *builder) apiObject(o *APIObject, lag time.Duration) rest.Type {
 	return t
 }
 
-func (b *builder) apiList(l *APIList, of rest.Type, lag time.Duration) *rest.List {
-	out := b.listing(l, "account")
-	out.Partial, out.Sparse, out.Lag = l.Partial, l.Sparse, cmp.Or(l.Lag, lag)
-	b.pages(out, of)
+func (b *providerBuilder) apiList(l *APIList, of rest.Type, lag time.Duration) *rest.List {
+	out := b.list(l, "account")
+	out.Partial, out.Sparse, out.Lag = l.Partial, l.EmptyPages, cmp.Or(l.Lag, lag)
+	b.checkPaging(out, of)
 	return out
 }
 
-// listing is what a list of objects and one of events have alike, with further names in its request.
-func (b *builder) listing(l *APIList, more ...string) *rest.List {
+// list reads the settings that lists of objects and of events share. more are additional
+// placeholders of the request.
+func (b *providerBuilder) list(l *APIList, more ...string) *rest.List {
 	out := &rest.List{Request: b.request("path", l.Path, more...), Items: l.Items, Item: l.Item, Limit: l.Limit,
-		Time: oneOf(b, "time", l.Time, choice[declared.Unit]{"rfc3339", declared.RFC3339}, choice[declared.Unit]{"s", declared.Seconds}, choice[declared.Unit]{"ms", declared.Milliseconds}),
-		Next: rest.Next{Field: l.Next.Field, Address: l.Next.Address, Link: l.Next.Link, Last: l.Next.Last, Window: l.Next.Window, More: l.Next.More}}
+		Time: choose(b, "time", l.Time, choice[declared.Unit]{"rfc3339", declared.RFC3339},
+			choice[declared.Unit]{"s", declared.Seconds}, choice[declared.Unit]{"ms", declared.Milliseconds}),
+		Next: rest.Next{Field: l.Next.CursorPath, Address: l.Next.AddressPath, Link: l.Next.LinkHeader,
+			LastObjectField: l.Next.LastObjectPath,
+			ByTime:          l.Next.ByTime, More: l.Next.MorePath}}
 	for _, name := range sortedKeys(l.Query) {
-		if err := out.Request.SetQuery(name, l.Query[name], append(more, "limit", "cursor", "since", "until")...); err != nil {
+		if err := out.Request.SetQuery(name, l.Query[name], append(more, "limit", "cursor", "since",
+			"until")...); err != nil {
 			b.under("query").fail(name, "%v", err)
 		}
 	}
-	for key, path := range map[string]string{"items": l.Items, "item": l.Item, "next.field": l.Next.Field, "next.address": l.Next.Address, "next.last": l.Next.Last, "next.more": l.Next.More} {
-		b.plainPath(key, path)
+	for key, path := range map[string]string{"items": l.Items, "item": l.Item, "next.field": l.Next.CursorPath,
+		"next.address": l.Next.AddressPath, "next.last": l.Next.LastObjectPath, "next.more": l.Next.MorePath} {
+		b.checkPath(key, path)
 	}
 	if out.Request.Names("limit") && l.Limit == 0 {
-		b.fail("limit", "is not set: say what {limit} in query stands for, mostly the most that the API allows")
+		b.fail("limit", "is not set: write the value of {limit} in query, usually the maximum that the API allows")
 	}
 	if out.Request.Names("until") && !out.Request.Names("since") {
-		b.fail("query", "names {until} without {since}: a time has two ends")
+		b.fail("query", "contains {until} without {since}: a time range needs both")
 	}
 	return out
 }
 
-// pages wants one way from page to page, and a place in the query for what it finds.
-func (b *builder) pages(l *rest.List, of rest.Type) {
-	n, ways := l.Next, 0
-	for _, is := range []bool{n.Field != "", n.Address != "", n.Link, n.Last != "", n.Window} {
+// checkPaging requires exactly one way to find the next page, and a placeholder in the query for
+// its result.
+func (b *providerBuilder) checkPaging(l *rest.List, of rest.Type) {
+	n, count := l.Next, 0
+	for _, is := range []bool{n.Field != "", n.Address != "", n.Link, n.LastObjectField != "", n.ByTime} {
 		if is {
-			ways++
+			count++
 		}
 	}
-	asks := l.Request.Names("cursor")
+	usesCursor := l.Request.Names("cursor")
 	switch {
-	case ways > 1:
-		b.fail("next", "says more than one of field, address, link, last and window: keep one")
-	case ways == 0 && n.More != "":
-		b.fail("next", "says whether there is another page, and not how it is found: set one of field, address, link, last and window")
-	case (n.Field != "" || n.Last != "") && !asks:
-		b.fail("query", "sends the next page's place nowhere: put {cursor} into a parameter, e.g. after: '{cursor}'")
-	case n.Field == "" && n.Last == "" && asks:
-		b.fail("next", "finds no {cursor}, which a parameter of query waits for: set field or last")
-	case n.Window && !l.Request.Names("since"):
-		b.fail("query", "asks for no time, by which next.window goes on: put {since} into a parameter")
-	case n.Window && (of.Version == nil || of.Version.Unit == declared.Integer):
-		b.fail("next.window", "goes by the object's time of change: set version to it")
-	case n.Window && l.Limit == 0:
-		b.fail("limit", "is not set: next.window must know when a page is full")
+	case count > 1:
+		b.fail("next", "sets more than one of field, address, link, last and window: keep one")
+	case count == 0 && n.More != "":
+		b.fail("next", "says whether another page exists, but not how to find it: set one of field, address, "+
+			"link, last and window")
+	case (n.Field != "" || n.LastObjectField != "") && !usesCursor:
+		b.fail("query", "does not use the next page's {cursor}: put {cursor} into a parameter, e.g. after: '{cursor}'")
+	case n.Field == "" && n.LastObjectField == "" && usesCursor:
+		b.fail("next", "does not find the {cursor} that a parameter of query contains: set field or last")
+	case n.ByTime && !l.Request.Names("since"):
+		b.fail("query", "does not contain {since}, which next.window needs: put {since} into a parameter")
+	case n.ByTime && (of.Version == nil || of.Version.Unit == declared.Integer):
+		b.fail("next.window", "needs the object's time of change: set version to it")
+	case n.ByTime && l.Limit == 0:
+		b.fail("limit", "is not set: next.window needs it to recognize a full page")
 	}
 }
 
-// ordersAlike wants that looks are ordered by what orders the events: two clocks, or a clock and a counter, would let old states win.
-func (b *builder) ordersAlike(name string, t rest.Type, objects []declared.Object) {
+// checkSameOrder requires that refetches and events are ordered by the same kind of value. Two
+// clocks, or a clock and a counter, would let an old state overwrite a newer one.
+func (b *providerBuilder) checkSameOrder(name string, t rest.Type, objects []declared.Object) {
 	for i := range objects {
 		o := &objects[i]
-		if o.Ignored != "" || o.State == "" || o.Partial != "" || !slices.ContainsFunc(o.Type, func(t signature.Template) bool { return t.String() == name }) {
+		if o.Ignored != "" || o.State == "" || o.Partial != "" ||
+			!slices.ContainsFunc(o.Type, func(t signature.Template) bool { return t.String() == name }) {
 			continue
 		}
 		switch {
 		case o.Version == nil && t.Version != nil:
-			b.fail("version", "events of %s are ordered by their time, and two clocks do not agree: leave this out, or have the source's objects name the version", name)
-		case o.Version != nil && o.Version.Unit == declared.Integer && (t.Version == nil || t.Version.Unit != declared.Integer):
-			b.fail("version", "events of %s are ordered by %s, a number that no time compares with: name it here too, with unit: integer", name, o.Version.From)
-		case o.Version != nil && t.Version != nil && (o.Version.Unit == declared.Integer) != (t.Version.Unit == declared.Integer):
-			b.fail("version.unit", "events of %s are ordered by a time, which no number compares with: name the time", name)
+			b.fail("version", "events of %s are ordered by their time, and two clocks do not agree: leave this out, "+
+				"or set version in the source's objects", name)
+		case o.Version != nil && o.Version.Unit == declared.Integer &&
+			(t.Version == nil || t.Version.Unit != declared.Integer):
+			b.fail("version", "events of %s are ordered by %s, a number that cannot be compared with a time: set it "+
+				"here "+
+				"too, with unit: integer", name, o.Version.From)
+		case o.Version != nil && t.Version != nil &&
+			(o.Version.Unit == declared.Integer) != (t.Version.Unit == declared.Integer):
+			b.fail("version.unit", "events of %s are ordered by a time, which cannot be compared with a number: set "+
+				"the time",
+				name)
 		}
 	}
 }

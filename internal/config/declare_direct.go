@@ -5,25 +5,28 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/api"
 )
 
-// direct is the provider of the user's own services. Where their events are and what names them is settled; what else is said of them may be added.
-func (s *Source) direct(b *builder) provider.Provider {
+// directProvider builds the provider for the user's own services. The place and key of events are
+// fixed. The source may define types, accounts and objects.
+func (s *Source) directProvider(b *providerBuilder) provider.Provider {
 	own := api.Events()
-	for key, is := range map[string]bool{"key": len(s.Events.Key) > 0, "split": s.Events.Split != "", "item": s.Events.Item != "", "body": len(s.Events.Body) > 0,
+	for key, is := range map[string]bool{"key": len(s.Events.Key) > 0, "split": s.Events.Split != "",
+		"item": s.Events.Item != "", "body": len(s.Events.Body) > 0,
 		"api_version": len(s.Events.APIVersion) > 0, "every_delivery": s.Events.EveryDelivery} {
 		if is {
-			b.under("events").fail(key, "CloudEvents, and the header Idempotency-Key, settle this for provider: api: leave it out")
+			b.under("events").fail(key, "CloudEvents, and the header Idempotency-Key, define this for provider: api: "+
+				"leave it out")
 		}
 	}
 	events := own
 	if !isZero(s.Events) {
 		events = b.under("events").events(&s.Events, own)
 		events.Split = own.Split
-		if len(s.Events.Type) > 0 { // what says its type as a CloudEvent does need not say it twice
+		if len(s.Events.Type) > 0 { // a CloudEvent's type need not be repeated
 			events.Type = append(events.Type, own.Type...)
 		}
 	}
 	objects := b.under("objects").objects(s.Objects, &events)
 	made := api.Of(events, objects, s.Events.Headers...)
-	b.under("events").noToken(&events, made.Schemes())
+	b.under("events").rejectTokenInEvents(&events, made.Schemes())
 	return made
 }

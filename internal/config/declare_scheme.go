@@ -9,17 +9,20 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// What the settings of a scheme may refer to.
+// The kinds of references that the settings of a scheme accept.
 var (
-	placeKinds   = kinds{signature.Header, signature.JSON, signature.Form, signature.Query}
-	timeKinds    = kinds{signature.Header, signature.Item, signature.JSON, signature.Form, signature.Query}
-	messageKinds = kinds{signature.Body, signature.Timestamp, signature.Header, signature.JSON, signature.Form, signature.Query, signature.Item,
+	signaturePlaceKinds = refKinds{signature.Header, signature.JSON, signature.Form, signature.Query}
+	timeKinds           = refKinds{signature.Header, signature.Item, signature.JSON, signature.Form, signature.Query}
+	messageKinds        = refKinds{signature.Body, signature.Timestamp, signature.Header, signature.JSON,
+		signature.Form,
+		signature.Query, signature.Item,
 		signature.HTTPMethod, signature.URL, signature.Path, signature.SortedForm, signature.Secret}
 )
 
 // scheme reads how a sender signs.
-func (b *builder) scheme(s *Scheme) *signature.Scheme {
-	method := oneOf(b, "method", s.Method, choice[signature.Method]{"hmac", signature.HMAC}, choice[signature.Method]{"hash", signature.Hash},
+func (b *providerBuilder) scheme(s *Scheme) *signature.Scheme {
+	method := choose(b, "method", s.Method, choice[signature.Method]{"hmac", signature.HMAC},
+		choice[signature.Method]{"hash", signature.Hash},
 		choice[signature.Method]{"ed25519", signature.Ed25519}, choice[signature.Method]{"ecdsa", signature.ECDSA},
 		choice[signature.Method]{"rsa", signature.RSA}, choice[signature.Method]{"token", signature.Token})
 	out := &signature.Scheme{
@@ -28,24 +31,25 @@ func (b *builder) scheme(s *Scheme) *signature.Scheme {
 		Digest:    b.digest("digest", s.Digest),
 		Key:       b.key(&s.Key, method),
 		Signature: b.layout(s),
-		Encoding:  b.encoding("encoding", cmp.Or(s.Encoding, map[bool]string{true: "plain"}[method == signature.Token])),
+		Encoding: b.encoding("encoding",
+			cmp.Or(s.Encoding, map[bool]string{true: "plain"}[method == signature.Token])),
 	}
 	if out.Name == "" {
 		out.Name = b.schemeName(s)
 	}
 	if out.Encoding == signature.Plain && method != signature.Token {
-		b.fail("encoding", "only a token is written plainly: write hex, base64 or base64url")
+		b.fail("encoding", "plain is for tokens only: write hex, base64 or base64url")
 	}
 	if s.When != (Condition{}) {
-		when := b.condition("when", s.When, placeKinds)
+		when := b.condition("when", s.When, signaturePlaceKinds)
 		out.When = &when
 	}
-	b.signed(s, out)
+	b.coverage(s, out)
 	return out
 }
 
-// schemeName is what an unnamed scheme is called.
-func (b *builder) schemeName(s *Scheme) string {
+// schemeName returns the name of a scheme without a configured name.
+func (b *providerBuilder) schemeName(s *Scheme) string {
 	name := cmp.Or(s.Method, "hmac")
 	if name == "token" || name == "ed25519" {
 		return name
@@ -53,115 +57,133 @@ func (b *builder) schemeName(s *Scheme) string {
 	return name + "-" + cmp.Or(s.Digest, "sha256")
 }
 
-func (b *builder) digest(key, word string) signature.Digest {
-	return oneOf(b, key, word, choice[signature.Digest]{"sha256", signature.SHA256}, choice[signature.Digest]{"sha1", signature.SHA1},
+func (b *providerBuilder) digest(key, word string) signature.Digest {
+	return choose(b, key, word, choice[signature.Digest]{"sha256", signature.SHA256},
+		choice[signature.Digest]{"sha1", signature.SHA1},
 		choice[signature.Digest]{"sha512", signature.SHA512})
 }
 
-func (b *builder) encoding(key, word string) signature.Encoding {
-	return oneOf(b, key, word, choice[signature.Encoding]{"hex", signature.Hex}, choice[signature.Encoding]{"base64", signature.Base64},
-		choice[signature.Encoding]{"base64url", signature.Base64URL}, choice[signature.Encoding]{"plain", signature.Plain})
+func (b *providerBuilder) encoding(key, word string) signature.Encoding {
+	return choose(b, key, word, choice[signature.Encoding]{"hex", signature.Hex},
+		choice[signature.Encoding]{"base64", signature.Base64},
+		choice[signature.Encoding]{"base64url", signature.Base64URL},
+		choice[signature.Encoding]{"plain", signature.Plain})
 }
 
-func (b *builder) key(k *SchemeKey, method signature.Method) signature.Key {
+func (b *providerBuilder) key(k *SchemeKey, method signature.Method) signature.Key {
 	b = b.under("key")
 	if !isZero(*k) && method != signature.HMAC && method != signature.Token {
-		b.fail("", "only an hmac has a key that is made of the secret: leave this out")
+		b.fail("", "only hmac derives a key from the secret: leave this out")
 	}
 	if k.PlainElse && len(k.Strip) == 0 {
-		b.fail("plain_else", "is of use only where strip names prefixes")
+		b.fail("plain_else", "has an effect only where strip lists prefixes")
 	}
 	return signature.Key{
-		Form: oneOf(b, "form", k.Form, choice[signature.KeyForm]{"text", signature.KeyText}, choice[signature.KeyForm]{"base64", signature.KeyBase64},
+		Form: choose(b, "form", k.Form, choice[signature.KeyForm]{"text", signature.KeyText},
+			choice[signature.KeyForm]{"base64", signature.KeyBase64},
 			choice[signature.KeyForm]{"hex", signature.KeyHex}, choice[signature.KeyForm]{"sha1", signature.KeySHA1},
 			choice[signature.KeyForm]{"nfkd", signature.KeyNFKD}),
-		Strip:     k.Strip,
-		PlainElse: k.PlainElse,
+		Strip:                 k.Strip,
+		VerbatimWithoutPrefix: k.PlainElse,
 	}
 }
 
-// layout reads where the signatures sit and how they are written.
-func (b *builder) layout(s *Scheme) signature.Layout {
-	l := signature.Layout{Prefix: s.Prefix, Group: s.Group, Separator: s.Separator, Spaces: s.Spaces, Assign: s.Assign, Item: s.Item, Skip: s.Skip}
+// layout reads where the signatures are and how they are written.
+func (b *providerBuilder) layout(s *Scheme) signature.Layout {
+	l := signature.Layout{Prefix: s.Prefix, Group: s.Group, Separator: s.Separator, TrimSpaces: s.Spaces,
+		KeySeparator: s.Assign,
+		Item:         s.Item, Skip: s.Skip}
 	for _, name := range s.Header {
-		l.In = append(l.In, b.ref("header", "header:"+name, placeKinds))
+		l.In = append(l.In, b.ref("header", "header:"+name, signaturePlaceKinds))
 	}
 	for _, place := range s.In {
-		l.In = append(l.In, b.ref("in", place, placeKinds))
+		l.In = append(l.In, b.ref("in", place, signaturePlaceKinds))
 	}
 	switch {
 	case len(l.In) == 0:
-		b.fail("header", "is not set: name the header with the signature, or set in: json:PATH, form:FIELD or query:NAME")
+		b.fail("header", "is not set: name the header with the signature, or set in: json:PATH, form:FIELD or "+
+			"query:NAME")
 	case s.Separator == "" && (s.Assign != "" || s.Group != "" || s.Skip != 0 || s.Spaces):
-		b.fail("separator", "is not set: assign, group, skip and spaces are for places that hold several items; a lone signature's beginning is its prefix")
+		b.fail("separator", "is not set: assign, group, skip and spaces apply to values with several items; for "+
+			"a single signature use prefix")
 	case s.Item != "" && s.Assign == "":
-		b.fail("assign", "is not set: item is the key of the signatures, so say what separates keys from values, e.g. '='")
+		b.fail("assign", "is not set: item is the key of the signatures, so write what separates keys from values, "+
+			"e.g. '='")
 	case s.Skip < 0, s.Skip > 0 && s.Assign != "":
-		b.fail("skip", "counts items that have no keys, from 0: with assign set, name the key of the signatures in item")
+		b.fail("skip", "counts items without keys, from 0: with assign set, write the key of the signatures in "+
+			"item")
 	case s.Group != "" && s.Group == s.Separator:
-		b.fail("group", "separates groups of items, so it is another text than separator")
+		b.fail("group", "separates groups of items: it must differ from separator")
 	}
 	return l
 }
 
-// condition reads a value that must be as it says.
-func (b *builder) condition(key string, c Condition, allowed kinds) signature.Condition {
+// condition reads a value that a request must have.
+func (b *providerBuilder) condition(key string, c Condition, allowed refKinds) signature.Condition {
 	b = b.under(key)
 	if c.Is == "" {
-		b.fail("is", "is not set: say what the value must be")
+		b.fail("is", "is not set: write the required value")
 	}
 	return signature.Condition{From: b.ref("from", c.From, allowed), Is: c.Is}
 }
 
-// signed reads what a scheme covers: message, time and body.
-func (b *builder) signed(s *Scheme, out *signature.Scheme) {
+// coverage reads what a scheme signs: message, time and body.
+func (b *providerBuilder) coverage(s *Scheme, out *signature.Scheme) {
 	if out.Method == signature.Token {
-		b.token(s)
+		b.rejectTokenSettings(s)
 		return
 	}
-	known := b.problems()
+	known := b.problemCount()
 	out.Message = b.template("message", cmp.Or(s.Message, "{body}"), messageKinds)
-	if b.problems() > known {
-		return // what it covers is not known, so that nothing that follows from it could be told
+	if b.problemCount() > known {
+		return // the message is unknown, so checks that depend on it would report wrong problems
 	}
 	refs := out.Message.Refs()
-	if out.Constant() {
-		b.fail("message", "holds nothing that differs between deliveries, so that all have one signature, which is a token: "+
-			"write method: token without message, and give that signature as the secret")
+	if out.IsConstant() {
+		b.fail("message", "contains nothing that differs between deliveries, so all deliveries have the same "+
+			"signature, which is a "+
+			"token: "+
+			"write method: token without message, and use that signature as the secret")
 		return
 	}
 	if hashed := slices.ContainsFunc(refs, isKind(signature.Secret)); hashed != (out.Method == signature.Hash) {
-		b.fail("message", "{secret} stands in the message of method hash, and in no other: there it is what only the sender knows")
+		b.fail("message", "{secret} is allowed, and required, in the message of method hash only: it is the part "+
+			"that only the "+
+			"sender knows")
 	}
 	if s.Timestamp != (SchemeTime{}) {
-		out.Timestamp = b.clock(&s.Timestamp, s, refs)
+		out.Timestamp = b.timestamp(&s.Timestamp, s, refs)
 	} else if slices.ContainsFunc(refs, isKind(signature.Timestamp)) {
-		b.fail("timestamp", "is not set, and message has {timestamp}: say where the time stands, e.g. timestamp: {from: header:X-Timestamp}")
+		b.fail("timestamp", "is not set, and message contains {timestamp}: write where the time is, e.g. timestamp: "+
+			"{from: header:X-Timestamp}")
 	}
 	if slices.ContainsFunc(refs, isKind(signature.Item)) && s.Separator == "" {
-		b.fail("separator", "is not set, and message has an {item:...}: say what separates the items")
+		b.fail("separator", "is not set, and message contains {item:...}: write what separates the items")
 	}
 	if s.BodyDigest != (BodyDigest{}) {
 		out.Body = b.bodyDigest(&s.BodyDigest, refs)
 	}
-	b.consent(s, out.Body != nil || slices.ContainsFunc(refs, isKind(signature.Body, signature.SortedForm)))
+	b.checkBodyUnsigned(s, out.Body != nil || slices.ContainsFunc(refs, isKind(signature.Body, signature.SortedForm)))
 }
 
-// token refuses what a token has none of.
-func (b *builder) token(s *Scheme) {
-	for key, set := range map[string]bool{"message": s.Message != "", "timestamp": s.Timestamp != (SchemeTime{}), "body_digest": s.BodyDigest != (BodyDigest{}), "digest": s.Digest != ""} {
+// rejectTokenSettings rejects settings that do not apply to a token.
+func (b *providerBuilder) rejectTokenSettings(s *Scheme) {
+	for key, set := range map[string]bool{"message": s.Message != "", "timestamp": s.Timestamp != (SchemeTime{}),
+		"body_digest": s.BodyDigest != (BodyDigest{}), "digest": s.Digest != ""} {
 		if set {
-			b.fail(key, "a token signs nothing: leave this out")
+			b.fail(key, "a token has no signed message: leave this out")
 		}
 	}
-	b.consent(s, false)
+	b.checkBodyUnsigned(s, false)
 }
 
-// consent wants it said that nothing proves the body, and said only where that is so.
-func (b *builder) consent(s *Scheme, covered bool) {
+// checkBodyUnsigned requires body_unsigned exactly where the signature does not cover the body.
+func (b *providerBuilder) checkBodyUnsigned(s *Scheme, covered bool) {
 	switch {
 	case !covered && !s.BodyUnsigned:
-		b.fail("body_unsigned", "is not set: this scheme proves the sender and not the body, so that whoever sees one delivery can send any body; "+
+		b.fail("body_unsigned", "is not set: this scheme authenticates the sender but not the body, so that anyone "+
+			"who reads "+
+			"one delivery can send any body; "+
 			"sign the body ({body} in message, or body_digest), or write body_unsigned: true to take that risk")
 	case covered && s.BodyUnsigned:
 		b.fail("body_unsigned", "the message covers the body: leave this out")
@@ -172,26 +194,30 @@ func isKind(wanted ...signature.Kind) func(signature.Ref) bool {
 	return func(r signature.Ref) bool { return slices.Contains(wanted, r.Kind) }
 }
 
-// clock reads the signed time.
-func (b *builder) clock(t *SchemeTime, s *Scheme, message []signature.Ref) *signature.Clock {
+// timestamp reads the signed time.
+func (b *providerBuilder) timestamp(t *SchemeTime, s *Scheme, message []signature.Ref) *signature.Clock {
 	b = b.under("timestamp")
 	from := b.ref("from", t.From, timeKinds)
 	if from.Kind == signature.Item && s.Separator == "" {
-		b.fail("from", "item:%s is an item beside the signature, so set separator", from.Name)
+		b.fail("from", "item:%s is another item of the signature's header: set separator", from.Name)
 	}
-	if from.Kind != signature.None && !signs(message, from) && !slices.ContainsFunc(message, isKind(signature.Timestamp)) {
-		b.fail("from", "this time is not signed, so anyone can change it: put {timestamp} into message as the sender does, or leave timestamp out")
+	if from.Kind != signature.None && !coversValue(message, from) &&
+		!slices.ContainsFunc(message, isKind(signature.Timestamp)) {
+		b.fail("from", "this time is not signed, so anyone can change it: put {timestamp} into message as the sender "+
+			"does, or leave timestamp out")
 	}
 	return &signature.Clock{
 		From: from,
-		Unit: oneOf(b, "unit", t.Unit, choice[signature.Unit]{"s", signature.Seconds}, choice[signature.Unit]{"ms", signature.Milliseconds},
+		Unit: choose(b, "unit", t.Unit, choice[signature.Unit]{"s", signature.Seconds},
+			choice[signature.Unit]{"ms", signature.Milliseconds},
 			choice[signature.Unit]{"rfc3339", signature.RFC3339}, choice[signature.Unit]{"auto", signature.Magnitude}),
 		Unchecked: t.Unchecked,
 	}
 }
 
-// signs tells whether a message covers what a reference names: itself, or as a part of the body or the URL.
-func signs(message []signature.Ref, ref signature.Ref) bool {
+// coversValue reports whether a message covers the value of a reference: directly, or as a part of
+// the body or the URL.
+func coversValue(message []signature.Ref, ref signature.Ref) bool {
 	whole := map[signature.Kind][]signature.Kind{
 		signature.JSON:  {signature.Body},
 		signature.Form:  {signature.Body, signature.SortedForm},
@@ -200,44 +226,49 @@ func signs(message []signature.Ref, ref signature.Ref) bool {
 	return slices.Contains(message, ref) || slices.ContainsFunc(message, isKind(whole...))
 }
 
-func (b *builder) bodyDigest(d *BodyDigest, message []signature.Ref) *signature.BodyDigest {
+func (b *providerBuilder) bodyDigest(d *BodyDigest, message []signature.Ref) *signature.BodyDigest {
 	b = b.under("body_digest")
-	out := &signature.BodyDigest{From: b.ref("from", d.From, kinds{signature.Header, signature.Query}), Digest: b.digest("digest", d.Digest), Encoding: b.encoding("encoding", d.Encoding)}
-	if out.From.Kind != signature.None && !signs(message, out.From) {
-		b.fail("from", "this digest is not signed, so anyone can change it with the body: put {%s} into message", out.From)
+	out := &signature.BodyDigest{From: b.ref("from", d.From, refKinds{signature.Header, signature.Query}),
+		Digest: b.digest("digest", d.Digest), Encoding: b.encoding("encoding", d.Encoding)}
+	if out.From.Kind != signature.None && !coversValue(message, out.From) {
+		b.fail("from", "this digest is not signed, so anyone can change it with the body: put {%s} into message",
+			out.From)
 	}
 	return out
 }
 
-// prefixKeyPairs lets public keys say that they are keys where a shared secret is taken as well: one that were taken for a shared
-// secret would let everyone sign.
-func prefixKeyPairs(schemes []*signature.Scheme) {
-	if !mixed(schemes) {
+// requireKeyPrefix marks the schemes of key pairs of a source that also has a shared secret: there
+// a public key needs PEM format or the prefix whpk_. Without that mark a public key could be used
+// as a shared secret, and everyone could sign.
+func requireKeyPrefix(schemes []*signature.Scheme) {
+	if !mixesKeyKinds(schemes) {
 		return
 	}
 	for _, s := range schemes {
-		s.Key.Prefixed = s.Asymmetric()
+		s.Key.RequirePrefix = s.IsAsymmetric()
 	}
 }
 
-// mixed tells whether a source takes both shared secrets and public keys.
-func mixed(schemes []*signature.Scheme) bool {
-	public := func(s *signature.Scheme) bool { return s.Asymmetric() }
-	shared := func(s *signature.Scheme) bool { return !s.Asymmetric() }
+// mixesKeyKinds reports whether a source uses both shared secrets and public keys.
+func mixesKeyKinds(schemes []*signature.Scheme) bool {
+	public := func(s *signature.Scheme) bool { return s.IsAsymmetric() }
+	shared := func(s *signature.Scheme) bool { return !s.IsAsymmetric() }
 	return slices.ContainsFunc(schemes, public) && slices.ContainsFunc(schemes, shared)
 }
 
-// checkKeyPairs wants a public key among the secrets for each scheme of a key pair that stands beside one of a shared secret. Which of
-// the other secrets is a bare public key cannot be told; that one is missing can.
+// checkKeyPairs requires a public key among the secrets for each key-pair scheme that is configured
+// alongside a shared-secret scheme. It cannot recognize a public key without prefix among the other
+// secrets, but it can see that none has one.
 func checkKeyPairs(schemes []*signature.Scheme, secrets []provider.Secret) error {
-	if !mixed(schemes) {
+	if !mixesKeyKinds(schemes) {
 		return nil
 	}
 	for _, s := range schemes {
 		fits := func(secret provider.Secret) bool { return s.CheckSecret(secret.Value) == nil }
-		if s.Asymmetric() && !slices.ContainsFunc(secrets, fits) {
-			return fmt.Errorf("secrets: none is a public key for scheme %s; give it as PEM, or write whpk_ before it: beside a scheme with a shared secret "+
-				"a bare public key would be taken for that secret, and everyone could sign", s.Name)
+		if s.IsAsymmetric() && !slices.ContainsFunc(secrets, fits) {
+			return fmt.Errorf("secrets: none is a public key for scheme %s; write it as PEM, or put whpk_ before "+
+				"it: alongside a scheme with a shared secret, "+
+				"a public key without prefix would be used as that secret, and everyone could sign", s.Name)
 		}
 	}
 	return nil

@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// Default is the configuration of someone who set nothing.
+// Default returns the configuration with all defaults.
 func Default() *Config {
 	c := &Config{}
 	c.Complete()
 	return c
 }
 
-// Complete fills every unset setting with its default. Load and Parse call it; only a Config made in code needs it.
+// Complete sets every unset setting to its default. Load and Parse call it; only a Config made in
+// code needs it.
 func (c *Config) Complete() {
 	fillDefaults(reflect.ValueOf(c).Elem())
 	if c.Rejections.MaxBody == 0 {
@@ -39,7 +40,7 @@ func (c *Config) Complete() {
 	}
 }
 
-// completeEffects fills the defaults of destinations and rules, and of who is told about them.
+// completeEffects sets the defaults of destinations, rules and alerts.
 func completeEffects(c *Config) {
 	for name, d := range c.Destinations {
 		if d == nil {
@@ -70,8 +71,8 @@ func completeEffects(c *Config) {
 
 func completeSchedule(s *Schedule) { fillDefaults(reflect.ValueOf(s).Elem()) }
 
-// fillDefaults walks a struct and sets zero fields from their `default` tag. A tag that cannot be read is a mistake in
-// this package, which the first test or start shows.
+// fillDefaults sets zero fields of a struct from their `default` tag. It panics on a tag that it
+// cannot parse, which the first test or start reveals.
 func fillDefaults(v reflect.Value) {
 	for i := range v.NumField() {
 		field, f := v.Type().Field(i), v.Field(i)
@@ -89,7 +90,7 @@ func fillDefaults(v reflect.Value) {
 	}
 }
 
-// yamlName is the key of a field in the file; empty for what the file cannot set.
+// yamlName returns the key of a field in the file; "" for a field that the file cannot set.
 func yamlName(field reflect.StructField) string {
 	name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 	return name

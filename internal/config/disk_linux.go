@@ -9,12 +9,14 @@ const (
 	overlay = 0x794c7630
 )
 
-// diskOf is what a folder lies on.
-func diskOf(folder string) (disk, error) {
+// statDisk returns the kind of file system, and the free space, of a folder.
+func statDisk(folder string) (disk, error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(folder, &s); err != nil {
 		return disk{}, err
 	}
 	kind := uint32(s.Type)
-	return disk{memory: kind == tmpfs || kind == ramfs, layer: kind == overlay, free: int64(s.Bavail) * int64(s.Bsize)}, nil
+	return disk{inMemory: kind == tmpfs || kind == ramfs, containerLayer: kind == overlay,
+			freeBytes: int64(s.Bavail) * int64(s.Bsize)},
+		nil
 }

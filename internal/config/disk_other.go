@@ -4,5 +4,5 @@ package config
 
 import "math"
 
-// diskOf knows nothing of disks here, and so finds nothing wrong.
-func diskOf(string) (disk, error) { return disk{free: math.MaxInt64}, nil }
+// statDisk has no information about disks on this system, so no check fails.
+func statDisk(string) (disk, error) { return disk{freeBytes: math.MaxInt64}, nil }

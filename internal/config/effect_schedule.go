@@ -9,43 +9,50 @@ import (
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
-// EffectSchedule is when a rule is asked about each object of its type that there is, with the window of time that ends then: window.start and window.end. Its expressions know new, object and window, and no old,
-// event or changed(), since nothing happens to the object then.
+// EffectSchedule evaluates a rule for each existing object of its type at planned times, with the
+// time window that ends then: window.start and window.end. Expressions may use new, object and
+// window. They may not use old, event or changed(), because the object does not change at that
+// time.
 type EffectSchedule struct {
-	// Cron is when, as in schedules, e.g. "0 * * * *"; leave the section out for a rule about changes.
+	// Cron is the planned times, as in schedules, e.g. "0 * * * *". Leave the section out for a
+	// rule about changes.
 	Cron string `yaml:"cron,omitempty"`
-	// TimeZone is the zone of cron, by its name in the IANA database, e.g. Europe/Berlin.
+	// TimeZone is the time zone of cron, by its name in the IANA database, e.g. Europe/Berlin.
 	TimeZone string `yaml:"time_zone,omitempty" default:"UTC"`
-	// Window is how long the window is, e.g. 3h; leave unset for the time since cron's time before. One that is longer than that overlaps with the one before it, so that what came late is in the next: the key is then to name the object alone.
-	Window time.Duration `yaml:"window,omitempty" shown:"from one time to the next" validate:"omitempty,gte=60000000000"`
-	// CatchUp is how many windows are made up for at most that no processor was there for, and of how many an object is owed that was in doubt, the newest; what is before these is passed over, and logged.
+	// Window is the length of the time window, e.g. 3h. Leave it unset for the time since the
+	// previous planned time. A longer window overlaps the previous one, so that late changes are
+	// part of the next window. The key should then name the object only.
+	Window time.Duration `yaml:"window,omitempty" unset:"previous interval" validate:"omitempty,gte=60000000000"`
+	// CatchUp is the maximum number of missed windows that are evaluated later, the newest first.
+	// It applies to windows during which no processor ran, and to those of an object that was
+	// ambiguous. Earlier windows are skipped and logged.
 	CatchUp int `yaml:"catch_up,omitempty" default:"100" validate:"gte=1,lte=1000"`
 }
 
-// scope is what expressions of a rule may name.
+// scope returns the names that a rule's expressions may use.
 func (b *ruleBuilder) scope(e *Effect) rules.Scope {
 	if e.Schedule.Cron != "" {
-		b.knows = "a rule on a schedule knows new, object and window"
+		b.scopeNote = "a rule on a schedule knows new, object and window"
 		return rules.Scope{Window: true}
 	}
-	if e.Each == string(rules.OnEvent) {
-		b.knows = "a rule about each event knows new, object and event"
+	if e.Trigger == string(rules.OnEvent) {
+		b.scopeNote = "a rule about each event knows new, object and event"
 		return rules.Scope{Event: true}
 	}
 	return rules.Scope{Change: true}
 }
 
-// told is an error of an expression, with what the rule knows where it names something else.
-func (b *ruleBuilder) told(err error) error {
-	if b.knows != "" && strings.Contains(err.Error(), "unknown name") {
-		return fmt.Errorf("%w: %s", err, b.knows)
+// explainError adds the allowed names to the error of an expression that uses another one.
+func (b *ruleBuilder) explainError(err error) error {
+	if b.scopeNote != "" && strings.Contains(err.Error(), "unknown name") {
+		return fmt.Errorf("%w: %s", err, b.scopeNote)
 	}
 	return err
 }
 
-// asked checks what a rule is asked about, and when.
-func (b *ruleBuilder) asked(path, name string, e *Effect, r *rules.Rule) {
-	r.On = rules.On(e.Each)
+// checkTrigger checks when a rule is evaluated.
+func (b *ruleBuilder) checkTrigger(path, name string, e *Effect, r *rules.Rule) {
+	r.On = rules.Trigger(e.Trigger)
 	if e.Schedule.Cron != "" {
 		b.schedule(path, name, e, r)
 		return
@@ -53,43 +60,52 @@ func (b *ruleBuilder) asked(path, name string, e *Effect, r *rules.Rule) {
 	for _, set := range []struct {
 		name string
 		is   bool
-	}{{"window", e.Schedule.Window != 0}, {"time_zone", e.Schedule.TimeZone != "UTC"}, {"catch_up", e.Schedule.CatchUp != 100}} {
+	}{{"window", e.Schedule.Window != 0}, {"time_zone", e.Schedule.TimeZone != "UTC"},
+		{"catch_up", e.Schedule.CatchUp != 100}} {
 		if set.is {
-			b.fail(path+".schedule."+set.name, "is of no schedule: write when the rule is asked, e.g. cron: \"0 * * * *\"")
+			b.fail(path+".schedule."+set.name, "has an effect only with a schedule: write the planned times, e.g. "+
+				"cron: \"0 * * "+
+				"* *\"")
 		}
 	}
 	if r.On != rules.OnEvent {
 		return
 	}
-	if r.Key != nil && !r.Key.Names("event.id") && !r.Key.Names("event.key") {
-		b.fail(path+".key", "does not name the event, so that events would share one effect: put {{ event.id }} or {{ event.key }} into it, e.g. \"%s:{{ event.id }}\"", name)
+	if r.Key != nil && !r.Key.Uses("event.id") && !r.Key.Uses("event.key") {
+		b.fail(path+".key", "does not contain the event, so events would share one effect: put {{ event.id }} or "+
+			"{{ event.key }} into it, e.g. \"%s:{{ event.id }}\"", name)
 	}
 	if e.Supersede {
-		b.fail(path+".supersede", "is for rules about changes: leave it out")
+		b.fail(path+".supersede", "applies to rules about changes only: leave it out")
 	}
 }
 
-// warnings tells of keys that name windows in a way that has effects follow twice, or not at all.
+// warnings reports keys with windows for which effects happen twice or not at all.
 func (s *EffectSchedule) warnings(name, key string) (all []string) {
 	times, err := timetable.Parse(s.Cron, s.TimeZone)
 	text, bad := rules.CompileText(key, rules.Scope{Window: true})
-	if err != nil || bad != nil || !text.Names("window") {
+	if err != nil || bad != nil || !text.Uses("window") {
 		return nil
 	}
-	if text.Names("window.start") && !text.Names("window.end") {
-		all = append(all, fmt.Sprintf("effects.%s: its key names where a window begins and not where it ends: where cron or window is changed, a window that begins where one of before began has its key, and is left out; write {{ window.end }}", name))
+	if text.Uses("window.start") && !text.Uses("window.end") {
+		all = append(all, fmt.Sprintf("effects.%s: the key contains the start of the window but not its end. After a "+
+			"change of "+
+			"cron or window, a new window with the start of an earlier one has the same key and is skipped; "+
+			"write {{ window.end }}", name))
 	}
-	if s.Window > 0 && s.overlaps(times) {
-		all = append(all, fmt.Sprintf("effects.%s: its windows overlap and its key names the window, so that what two windows see follows twice: leave the window out of the key, or schedule.window out", name))
+	if s.Window > 0 && s.windowsOverlap(times) {
+		all = append(all, fmt.Sprintf("effects.%s: the windows overlap and the key contains the window, so a change "+
+			"that is in "+
+			"two windows has two effects: remove the window from the key, or remove schedule.window", name))
 	}
 	return all
 }
 
-// overlaps says whether a window begins before the one before it ends.
-func (s *EffectSchedule) overlaps(times *timetable.Timetable) bool {
-	const looked = 100 // times of a schedule are not all as far apart
+// windowsOverlap reports whether a window begins before the previous one ends.
+func (s *EffectSchedule) windowsOverlap(times *timetable.Timetable) bool {
+	const maxIntervals = 100 // the intervals of a schedule may differ
 	at := times.Next(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	for range looked {
+	for range maxIntervals {
 		next := times.Next(at)
 		if !next.IsZero() && next.Sub(at) < s.Window {
 			return true
@@ -99,10 +115,10 @@ func (s *EffectSchedule) overlaps(times *timetable.Timetable) bool {
 	return false
 }
 
-// schedule checks when a rule is asked.
+// schedule checks the planned times of a rule.
 func (b *ruleBuilder) schedule(path, name string, e *Effect, r *rules.Rule) {
 	if r.On == rules.OnEvent {
-		b.fail(path+".each", "is not for a rule on a schedule, which is asked about each object: leave it out")
+		b.fail(path+".each", "does not apply to a rule on a schedule, which is evaluated for each object: leave it out")
 	}
 	r.On = rules.OnSchedule
 	s := &e.Schedule
@@ -114,11 +130,14 @@ func (b *ruleBuilder) schedule(path, name string, e *Effect, r *rules.Rule) {
 	if err != nil {
 		b.fail(path+".schedule.cron", "%v", err)
 	}
-	r.Schedule = &rules.Schedule{Cron: s.Cron, TimeZone: s.TimeZone, Times: times, Length: s.Window, CatchUp: s.CatchUp}
-	if r.Key != nil && !r.Key.Names("object") && !r.Key.Names("new") {
-		b.fail(path+".key", "names no object, so that all objects of a window would share one effect: write e.g. \"%s:{{ object.id }}:{{ window.end }}\"", name)
+	r.Schedule = &rules.Schedule{Cron: s.Cron, TimeZone: s.TimeZone, Times: times, WindowLength: s.Window,
+		CatchUp: s.CatchUp}
+	if r.Key != nil && !r.Key.Uses("object") && !r.Key.Uses("new") {
+		b.fail(path+".key", "does not contain the object, so all objects of a window would share one effect: write "+
+			"e.g. "+
+			"\"%s:{{ object.id }}:{{ window.end }}\"", name)
 	}
 	if e.Supersede {
-		b.fail(path+".supersede", "is for rules about changes: leave it out")
+		b.fail(path+".supersede", "applies to rules about changes only: leave it out")
 	}
 }

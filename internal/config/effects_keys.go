@@ -6,16 +6,17 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
-// key wants that a step whose destination is told no key names its own, as it is: otherwise nobody but a person could clear up a lost answer.
-func (b *ruleBuilder) key(at string, s *EffectStep, scope rules.Scope) {
+// checkStepKey requires that a step sends its unchanged key where the destination has no
+// idempotency header. Otherwise only an operator could resolve a lost response.
+func (b *ruleBuilder) checkStepKey(at string, s *EffectStep, scope rules.Scope) {
 	found := ""
 	for place, text := range s.templates() {
 		t, err := rules.CompileText(text, scope)
-		if err != nil { // which was told
+		if err != nil { // already reported
 			return
 		}
-		named, whole := t.TellsKey()
-		if whole {
+		named, unchanged := t.UsesStepKey()
+		if unchanged {
 			return
 		}
 		if named && (found == "" || place < found) {
@@ -23,13 +24,18 @@ func (b *ruleBuilder) key(at string, s *EffectStep, scope rules.Scope) {
 		}
 	}
 	if found == "" {
-		b.fail(at+".to", "destination %s is told no key (idempotency_header: none), so that a lost answer would have it done again: give the step a check, or once: true, or put {{ step_key }} where the other side knows it by", s.To)
+		b.fail(at+".to", "destination %s gets no key (idempotency_header: none), so after a lost response the step "+
+			"would be "+
+			"executed twice: add a check, or once: true, or put {{ step_key }} where the destination uses it as "+
+			"its key", s.To)
 		return
 	}
-	b.fail(at+"."+found, "what is sent is not the step's key as it is, by which alone a lost answer is cleared up where destination %s is told no key (idempotency_header: none): write the bare {{ step_key }}, as in \"ref-{{ step_key }}\", or give the step a check, or once: true", s.To)
+	b.fail(at+"."+found, "changes the step's key, but only the unchanged key can resolve a lost response "+
+		"where destination %s gets no key (idempotency_header: none): write the bare {{ step_key }}, as in "+
+		"\"ref-{{ step_key }}\", or add a check, or once: true", s.To)
 }
 
-// templates are the texts of a call, by their places in the step.
+// templates returns the texts of a call by their place in the step.
 func (s *EffectStep) templates() map[string]string {
 	all := map[string]string{"path": s.Path, "text": s.Text}
 	for name, text := range s.Headers {
@@ -38,22 +44,22 @@ func (s *EffectStep) templates() map[string]string {
 	for name, text := range s.Form {
 		all["form."+name] = text
 	}
-	texts(all, "json", s.JSON)
+	collectTexts(all, "json", s.JSON)
 	return all
 }
 
-// texts gathers those of a structure.
-func texts(all map[string]string, at string, of any) {
+// collectTexts adds the texts of a structure.
+func collectTexts(all map[string]string, at string, of any) {
 	switch v := of.(type) {
 	case string:
 		all[at] = v
 	case map[string]any:
 		for name, in := range v {
-			texts(all, at+"."+name, in)
+			collectTexts(all, at+"."+name, in)
 		}
 	case []any:
 		for i, in := range v {
-			texts(all, at+"."+strconv.Itoa(i), in)
+			collectTexts(all, at+"."+strconv.Itoa(i), in)
 		}
 	}
 }

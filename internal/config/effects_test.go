@@ -10,7 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
-// anEffect is a rule that can be used; what follows it replaces its parts.
+// anEffect is a valid rule. The following constants replace parts of it.
 const anEffect = `
 database: {url: postgres://x/y}
 sources:
@@ -39,20 +39,22 @@ func parseEffects(text string) (*config.Config, error) {
 	return config.Parse([]byte(text), func(string) string { return "" })
 }
 
-// mistakes replaces a text of a configuration by another, row by row. Each row must be refused with its words.
-func mistakes(t *testing.T, base string, rows map[string]struct{ old, new, want string }) {
+// checkMistakes replaces a text of a configuration by another, in each row. Parsing must fail with
+// the row's message.
+func checkMistakes(t *testing.T, base string, rows map[string]struct{ old, new, want string }) {
 	t.Helper()
 	for name, row := range rows {
 		text := strings.Replace(base, row.old, row.new, 1)
 		if text == base {
 			t.Errorf("%s: nothing is wrong", name)
 		}
-		refused(t, text, row.want)
+		checkRejected(t, text, row.want)
 	}
 }
 
-// refused fails unless a configuration is refused with all of the words, and without the secret.
-func refused(t *testing.T, text string, words ...string) {
+// checkRejected fails the test unless parsing fails with all of the messages, and without the
+// secret.
+func checkRejected(t *testing.T, text string, words ...string) {
 	t.Helper()
 	_, err := config.Parse([]byte(text), environment())
 	for _, want := range words {
@@ -62,8 +64,8 @@ func refused(t *testing.T, text string, words ...string) {
 	}
 }
 
-// told are the warnings about effects that hold a text.
-func told(t *testing.T, text, about string) string {
+// effectWarnings returns the effect warnings that contain a text.
+func effectWarnings(t *testing.T, text, about string) string {
 	t.Helper()
 	c, err := parseEffects(text)
 	if err != nil {
@@ -78,7 +80,7 @@ func told(t *testing.T, text, about string) string {
 	return strings.Join(out, "\n")
 }
 
-func TestEffectsAreCompiled(t *testing.T) {
+func TestEffects_yaml_becomesRules(t *testing.T) {
 	t.Parallel()
 	c, err := parseEffects(anEffect)
 	if err != nil {
@@ -86,52 +88,67 @@ func TestEffectsAreCompiled(t *testing.T) {
 	}
 	r := c.Rules()[0]
 	s := &r.Steps[0]
-	if r.Version != 1 || r.Approval != rules.ApproveNone || s.Timeout != 30*time.Second || s.Retry.Attempts != 20 || s.Retry.Factor != 2 || s.Undo == nil || s.Check == nil || s.Do.KeyHeader != "Idempotency-Key" {
+	if r.Version != 1 || r.Approval != rules.ApproveNone || s.Timeout != 30*time.Second || s.Retry.MaxAttempts != 20 ||
+		s.Retry.Factor != 2 || s.Undo == nil || s.Check == nil || s.Do.KeyHeader != "Idempotency-Key" {
 		t.Errorf("%+v", r)
 	}
-	f := &rules.Facts{New: map[string]any{"id": "in_1", "status": "paid", "total": 12, "email": `a"b@c.example`}, StepKey: "k"}
-	if yes, err := r.When.Holds(f); err != nil || !yes {
+	f := &rules.TemplateData{New: map[string]any{"id": "in_1", "status": "paid", "total": 12, "email": `a"b@c.example`},
+		StepKey: "k"}
+	if yes, err := r.When.EvalBool(f); err != nil || !yes {
 		t.Errorf("%t %v", yes, err)
 	}
 	got, err := s.Do.Render(f, "k")
-	if want := `{"lines":[12,2],"ref":"invoice in_1","to":"a\"b@c.example"}`; err != nil || got.Body != want || got.Headers["Idempotency-Key"] != "k" {
+	if want := `{"lines":[12,2],"ref":"invoice in_1","to":"a\"b@c.example"}`; err != nil || got.Body != want ||
+		got.Headers["Idempotency-Key"] != "k" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	d := c.Reaches()[0]
-	if d.Headers.Get("Authorization") != "Bearer key-of-mail" || d.Concurrency != 8 || d.MaxAnswer != 1<<20 {
+	d := c.ResolveDestinations()[0]
+	if d.Headers.Get("Authorization") != "Bearer key-of-mail" || d.Concurrency != 8 || d.MaxResponse != 1<<20 {
 		t.Errorf("%+v", d)
 	}
 }
 
-// What is wrong with a rule is told with its line when it is read.
-func TestMistakesInEffects(t *testing.T) {
+// Errors in a rule are reported with their line.
+func TestEffects_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
-	mistakes(t, anEffect, map[string]struct{ old, new, want string }{
-		"a name that there is not":   {`new.status == "paid"`, `nwe.status == "paid"`, "13: effects.receipt.when: column 1: unknown name nwe"},
-		"no condition":               {`new.status == "paid" && changed("status")`, `"paid"`, "effects.receipt.when: "},
-		"the time":                   {`{{ new.id }}"`, `{{ now() }}"`, "14: effects.receipt.key: "},
-		"a constant key":             {`"email:receipt:{{ new.id }}"`, `receipt`, "14: effects.receipt.key: names nothing of the object"},
-		"no source":                  {"source: shop", "source: shpo", `11: effects.receipt.source: source "shpo" is not configured`},
-		"no destination":             {"to: mail", "to: male", `effects.receipt.steps.0.to: destination "male" is not configured`},
-		"a step that is not before":  {`"{{ new.total }}"`, `"{{ steps.send.message }}"`, "effects.receipt.steps.0.json.lines.0: "},
-		"no path":                    {`path: "/messages"`, `path: messages`, `begin with /`},
-		"once and nobody can say":    {"        check: {path: \"/messages?key={{ step_key }}\", done: answer.status == 200}", "        once: true", "effects.receipt.steps.0.once: "},
-		"a credential in a header":   {"capture: {message: id}", "headers: {Authorization: x}", "a credential is kept by the destination"},
-		"plain http with a key":      {"https://mail", "http://mail", "destinations.mail.url: "},
-		"an unknown policy":          {"    type: invoice", "    type: invoice\n    approval: often", "effects.receipt.approval: "},
-		"a body of GET":              {"        to: mail", "        to: mail\n        method: GET", "GET has no body"},
-		"two bodies":                 {"        capture: {message: id}", "        text: hello\n        capture: {message: id}", "has several bodies"},
-		"a name of a step":           {"name: send", "name: Send it", "effects.receipt.steps.0.name: "},
-		"an unknown setting":         {"    type: invoice", "    typ: invoice", "typ"},
-		"a network that is not one":  {"    key: {value: key-of-mail}", "    allow: [localhost]", "destinations.mail.allow.0: "},
-		"a condition of the answer":  {"done: answer.status == 200", "done: answer.stats == 200", "effects.receipt.steps.0.check.done: "},
-		"nothing waits to expire":    {"    type: invoice", "    type: invoice\n    approval_expires: 72h", "13: effects.receipt.approval_expires: nothing waits for an approval"},
+	checkMistakes(t, anEffect, map[string]struct{ old, new, want string }{
+		"a name that there is not": {`new.status == "paid"`, `nwe.status == "paid"`,
+			"13: effects.receipt.when: column 1: unknown name nwe"},
+		"no condition": {`new.status == "paid" && changed("status")`, `"paid"`, "effects.receipt.when: "},
+		"the time":     {`{{ new.id }}"`, `{{ now() }}"`, "14: effects.receipt.key: "},
+		"a constant key": {`"email:receipt:{{ new.id }}"`, `receipt`,
+			"14: effects.receipt.key: does not depend on the"},
+		"no source": {"source: shop", "source: shpo",
+			`11: effects.receipt.source: source "shpo" is not configured`},
+		"no destination": {"to: mail", "to: male",
+			`effects.receipt.steps.0.to: destination "male" is not configured`},
+		"a step that is not before": {`"{{ new.total }}"`, `"{{ steps.send.message }}"`,
+			"effects.receipt.steps.0.json.lines.0: "},
+		"no path": {`path: "/messages"`, `path: messages`, `begin with /`},
+		"once and nobody can say": {"        check: {path: \"/messages?key={{ step_key }}\", done: answer.status " +
+			"== 200}", "        once: true", "effects.receipt.steps.0.once: "},
+		"a credential in a header": {"capture: {message: id}", "headers: {Authorization: x}",
+			"the destination holds the credential"},
+		"plain http with a key": {"https://mail", "http://mail", "destinations.mail.url: "},
+		"an unknown policy": {"    type: invoice", "    type: invoice\n    approval: often",
+			"effects.receipt.approval: "},
+		"a body of GET": {"        to: mail", "        to: mail\n        method: GET", "GET has no body"},
+		"two bodies": {"        capture: {message: id}",
+			"        text: hello\n        capture: {message: id}", "has several bodies"},
+		"a name of a step":   {"name: send", "name: Send it", "effects.receipt.steps.0.name: "},
+		"an unknown setting": {"    type: invoice", "    typ: invoice", "typ"},
+		"a network that is not one": {"    key: {value: key-of-mail}", "    allow: [localhost]",
+			"destinations.mail.allow.0: "},
+		"a condition of the answer": {"done: answer.status == 200", "done: answer.stats == 200",
+			"effects.receipt.steps.0.check.done: "},
+		"nothing waits to expire": {"    type: invoice", "    type: invoice\n    approval_expires: 72h",
+			"13: effects.receipt.approval_expires: no effect waits for an"},
 		"a template without its end": {`{{ new.id }}"`, `{{ new.id"`, "a {{ has no }}"},
 	})
 }
 
-// A side that is told no key must be asked, or know a step by what is in it, or be sent it once.
-func TestSidesWithoutKeys(t *testing.T) {
+// A destination that gets no key needs a check, or a step key in the request, or a step with once.
+func TestEffects_destinationWithoutKeyHeader_needsStepKey(t *testing.T) {
 	t.Parallel()
 	none := strings.Replace(anEffect, "    key: {value: key-of-mail}", "    idempotency_header: none", 1)
 	const check = `        check: {path: "/messages?key={{ step_key }}", done: answer.status == 200}` + "\n"
@@ -142,14 +159,16 @@ func TestSidesWithoutKeys(t *testing.T) {
 		strings.Replace(none, check, "        headers: {X-Ref: \"{{ step_key }}\"}\n", 1):      true,
 		strings.Replace(none, check, "        once: true\n        person_resolves: true\n", 1): true,
 	} {
-		if _, err := parseEffects(text); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "is told no key") {
-			t.Errorf("%v, want it taken: %t", err, ok)
+		if _, err := parseEffects(text); (err == nil) != ok || err != nil &&
+			!strings.Contains(err.Error(), "gets no key") {
+			t.Errorf("%v, want it accepted: %t", err, ok)
 		}
 	}
 }
 
-// What clears up a doubt is the step's key as it is: where nothing else does, a part of it, or another form, is refused where it is written.
-func TestAKeyIsSentAsItIs(t *testing.T) {
+// Only the unchanged step key can resolve a lost response. Without another way, a changed key is
+// reported where it is written.
+func TestEffects_stepKey_mustBeSentUnchanged(t *testing.T) {
 	t.Parallel()
 	const check = `        check: {path: "/messages?key={{ step_key }}", done: answer.status == 200}` + "\n"
 	none := strings.Replace(anEffect, "    key: {value: key-of-mail}", "    idempotency_header: none", 1)
@@ -162,17 +181,19 @@ func TestAKeyIsSentAsItIs(t *testing.T) {
 		in(ref, `"{{ \"ref-\" + step_key }}"`):                                                       "",
 		in(ref, `"{{ new.id + step_key }}"`):                                                         "",
 		in(ref, `{a: ["{{ {\"k\": step_key} }}"]}`):                                                  "",
-		in(ref, `"{{ step_key[8:] }}"`):                                                              "line 19: effects.receipt.steps.0.json.ref: what is sent is not the step's key as it is",
+		in(ref, `"{{ step_key[8:] }}"`):                                                              "line 19: effects.receipt.steps.0.json.ref: changes the step's key, but only the unchanged key can resolve",
 		in(ref, `"{{ lower(step_key) }}"`):                                                           "write the bare {{ step_key }}",
-		in(ref, `{a: ["{{ step_key[:4] }}"]}`):                                                       "effects.receipt.steps.0.json.ref.a.0: what is sent",
+		in(ref, `{a: ["{{ step_key[:4] }}"]}`):                                                       "effects.receipt.steps.0.json.ref.a.0: changes the step's key",
 		in(ref, `"{{ step_key[8:] }}", other: "{{ step_key }}"`):                                     "",
-		in(`"/messages"`, `"/messages/{{ upper(step_key) }}"`):                                       "line 18: effects.receipt.steps.0.path: what is sent",
-		in("        capture:", "        headers: {x-Ref: \"{{ step_key[:8] }}\"}\n        capture:"): "line 20: effects.receipt.steps.0.headers.x-Ref: what is sent",
-		in(ref, `"step_key"`):                                                                        "effects.receipt.steps.0.to: destination mail is told no key",
-		strings.Replace(none, ref, `"{{ step_key[8:] }}"`, 1):                                        "", // it is asked
-		strings.Replace(anEffect, ref, `"{{ step_key[8:] }}"`, 1):                                    "", // its header has it
-		in(ref, `"{{ step_key[8:] }}"`) + "        once: true\n        person_resolves: true\n":      "",
-		in(ref, `"{{ step_key[8:] }}"`) + "        method: PUT\n":                                    "",
+		in(`"/messages"`, `"/messages/{{ upper(step_key) }}"`):                                       "line 18: effects.receipt.steps.0.path: changes the step's key",
+		in("        capture:", "        headers: {x-Ref: \"{{ step_key[:8] }}\"}\n        capture:"): "line 20: effects.receipt.steps.0.headers.x-Ref: changes the step's key",
+		in(ref, `"step_key"`):                                                                        "effects.receipt.steps.0.to: destination mail gets no key (idempotency_header",
+		// the step has a check
+		strings.Replace(none, ref, `"{{ step_key[8:] }}"`, 1): "",
+		// the header contains the key
+		strings.Replace(anEffect, ref, `"{{ step_key[8:] }}"`, 1):                               "",
+		in(ref, `"{{ step_key[8:] }}"`) + "        once: true\n        person_resolves: true\n": "",
+		in(ref, `"{{ step_key[8:] }}"`) + "        method: PUT\n":                               "",
 	} {
 		_, err := parseEffects(text)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -181,14 +202,17 @@ func TestAKeyIsSentAsItIs(t *testing.T) {
 	}
 }
 
-// A step that must not be repeated goes last, and a source of rules has an API to settle doubt: that is told, and not refused.
-func TestWarningsOfEffects(t *testing.T) {
+// A step that must not be repeated and is not the last, and a source without an API, cause warnings
+// and not errors.
+func TestEffectWarnings_riskyRules_areReported(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(strings.Replace(anEffect, "      - name: send", "      - {name: first, to: mail, path: /x, once: true, person_resolves: true}\n      - name: send", 1))
+	c, err := parseEffects(strings.Replace(anEffect, "      - name: send",
+		"      - {name: first, to: mail, path: /x, once: true, person_resolves: true}\n      - name: send", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w := c.EffectWarnings(); len(w) != 2 || !strings.Contains(w[0], "source shop has no section api") || !strings.Contains(w[1], "effects.receipt: step first") {
+	if w := c.EffectWarnings(); len(w) != 2 || !strings.Contains(w[0], "source shop has no section api") ||
+		!strings.Contains(w[1], "effects.receipt: step first") {
 		t.Error(w)
 	}
 	c.Sources["shop"].Provider = "api"
@@ -197,20 +221,20 @@ func TestWarningsOfEffects(t *testing.T) {
 	}
 }
 
-// Two rules of one key are told: each key has one effect.
-func TestRulesOfOneKeyAreTold(t *testing.T) {
+// Two rules with the same key are reported, because each key has one effect.
+func TestEffectWarnings_sameKey_isReported(t *testing.T) {
 	t.Parallel()
 	_, rule, _ := strings.Cut(anEffect, "  receipt:\n")
 	for key, want := range map[string]int{"": 1, "second:": 0} {
 		second := strings.Replace(rule, `key: "`, `key: "`+key, 1)
-		got := told(t, anEffect+"  second:\n"+second, "effects.second: has the key of effects.receipt")
-		if n := strings.Count(got, "and the other has no effect of it;"); n != want {
-			t.Errorf("keys %q: told %d times", key, n)
+		got := effectWarnings(t, anEffect+"  second:\n"+second, "effects.second: has the same key as effects.receipt")
+		if n := strings.Count(got, "and the other has no effect;"); n != want {
+			t.Errorf("keys %q: reported %d times", key, n)
 		}
 	}
 }
 
-// effectExample is what docs/effects.md shows under a heading, in a configuration.
+// effectExample returns the example in docs/effects.md below a heading, as a configuration.
 func effectExample(t *testing.T, heading string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/effects.md")
@@ -226,8 +250,9 @@ func effectExample(t *testing.T, heading string) string {
 		"  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\n" + example
 }
 
-// The example of docs/effects.md is a configuration, and its condition leaves out what the page says: objects that a first reconciliation or an import finds.
-func TestTheExampleOfEffects(t *testing.T) {
+// The example of docs/effects.md is valid. Its condition excludes objects that a first
+// reconciliation or an import finds, as the page says.
+func TestEffects_example_isAccepted(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte(effectExample(t, "## A rule")), environment("MAIL_KEY=key-of-mail"))
 	if err != nil {
@@ -246,17 +271,21 @@ func TestTheExampleOfEffects(t *testing.T) {
 		"found by the first reconciliation":   {nil, "reconcile", false},
 		"imported":                            {nil, "import", false},
 	} {
-		if got, err := c.Rules()[0].When.Holds(&rules.Facts{Old: tc.old, New: paid, Event: rules.Event{Origin: tc.origin}}); err != nil || got != tc.want {
+		if got, err := c.Rules()[0].When.EvalBool(&rules.TemplateData{Old: tc.old, New: paid,
+			Event: rules.Event{Origin: tc.origin}}); err != nil || got != tc.want {
 			t.Errorf("%s: %t, %v", name, got, err)
 		}
 	}
 }
 
-// The other examples of docs/effects.md are rules as well, and that of a schedule takes what was made within its window.
-func TestFurtherExamplesOfEffects(t *testing.T) {
+// The other examples of docs/effects.md are valid rules. The one with a schedule selects objects
+// that were created within its window.
+func TestEffects_furtherExamples_areAccepted(t *testing.T) {
 	t.Parallel()
-	for heading, on := range map[string]rules.On{"## About each event": rules.OnEvent, "## On a schedule": rules.OnSchedule} {
-		c, err := parseEffects(effectExample(t, heading) + "destinations:\n  mail: {url: \"https://mail.example.com\"}\n")
+	for heading, on := range map[string]rules.Trigger{"## About each event": rules.OnEvent,
+		"## On a schedule": rules.OnSchedule} {
+		c, err := parseEffects(effectExample(t, heading) + "destinations:\n  mail: {url: " +
+			"\"https://mail.example.com\"}\n")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,25 +297,30 @@ func TestFurtherExamplesOfEffects(t *testing.T) {
 			if on != rules.OnSchedule {
 				continue
 			}
-			f := &rules.Facts{New: map[string]any{"id": "in_1", "created": created}, Window: rules.Window{Start: "2026-11-02T08:00:00Z", End: "2026-11-02T11:00:00Z"}}
-			if got, err := r.When.Holds(f); err != nil || got != want {
+			f := &rules.TemplateData{New: map[string]any{"id": "in_1", "created": created},
+				Window: rules.Window{Start: "2026-11-02T08:00:00Z", End: "2026-11-02T11:00:00Z"}}
+			if got, err := r.When.EvalBool(f); err != nil || got != want {
 				t.Errorf("created %d: %t, %v", created, got, err)
 			}
 		}
 	}
 }
 
-// A rule about objects of a type that its source is not known to have is told, with its line and the name that was meant; where nobody can say, nothing is.
-func TestRulesAboutUnknownTypesAreTold(t *testing.T) {
+// A rule about an unknown object type is reported, with its line and the closest name. If the types
+// are unknown, nothing is reported.
+func TestEffectWarnings_unknownType_isReported(t *testing.T) {
 	t.Parallel()
 	const (
 		stripe    = "provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]"
 		shopify   = "provider: shopify, secrets: [{name: a, value: abcdefabcdef}], accounts: ['*']"
-		described = "provider: hmac, secrets: [{name: a, value: abcdefabcdefabcdef}], scheme: {header: X-S}, events: {type: '{json:type}'}, objects: [{type: parcel, id: '{json:id}', events: [p.*]}, {type: '%', id: '{json:id}'}]"
+		described = "provider: hmac, secrets: [{name: a, value: abcdefabcdefabcdef}], scheme: {header: X-S}, events: " +
+			"{type: '{json:type}'}, objects: [{type: parcel, id: '{json:id}', events: [p.*]}, {type: '%', id: " +
+			"'{json:id}'}]"
 	)
 	for name, c := range map[string]struct{ source, about, want string }{
-		"known":          {stripe, "invoice", ""},
-		"misspelt":       {stripe, "invoise", `line 12: effects.receipt.type: source shop is not known to have objects of type "invoise", so that the rule may never fire; did you mean invoice?`},
+		"known": {stripe, "invoice", ""},
+		"misspelt": {stripe, "invoise",
+			`line 12: effects.receipt.type: source shop has no known object type "invoise", so the rule may never be triggered; did you mean invoice?`},
 		"unlike any":     {stripe, "spaceship", "postern objects list --source shop"},
 		"another's":      {shopify, "Order", "did you mean order?"},
 		"described":      {strings.Replace(described, "%", "label", 1), "parcell", "did you mean parcel?"},
@@ -294,23 +328,25 @@ func TestRulesAboutUnknownTypesAreTold(t *testing.T) {
 		"told by events": {strings.Replace(described, "%", "{json:kind}", 1), "parcell", ""},
 	} {
 		text := strings.Replace(strings.Replace(anEffect, stripe, c.source, 1), "type: invoice", "type: "+c.about, 1)
-		if got := told(t, text, "is not known to have"); c.want == "" && got != "" || !strings.Contains(got, c.want) {
+		if got := effectWarnings(t, text, "has no known object type"); c.want == "" && got != "" ||
+			!strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }
 
-// Contents of effects that are cleared while a replay may need them are told, with their line: in the section and in schedules.
-func TestContentsClearedEarlyAreTold(t *testing.T) {
+// Effect contents that are deleted although a replay may need them are reported with their line, in
+// the section and in schedules.
+func TestEffectWarnings_contentsClearedBeforeEvents_areReported(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"retention: {effects: 3}":                                                             "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for ever: a replay with --mode force",
-		"retention: {bodies: 400, effects: 3}":                                                "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
+		"retention: {effects: 3}":                                                             "line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events are kept without limit: a replay with --mode force",
+		"retention: {bodies: 400, effects: 3}":                                                "line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events are kept for 400 days: ",
 		"retention: {bodies: 3, effects: 3}":                                                  "",
 		"retention: {bodies: 3, effects: 4}":                                                  "",
 		"retention: {bodies: 3}":                                                              "",
 		"retention: {bodies: 3, effect_keys: 4}":                                              "",
-		schedule("retention", "{bodies: '400', effects: '3'}"):                                "line 2: schedules.forget.parameters.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
+		schedule("retention", "{bodies: '400', effects: '3'}"):                                "line 2: schedules.forget.parameters.effects: the contents of effects are deleted 3 days after their end, and events are kept for 400 days: ",
 		schedule("retention", "{bodies: '400', effects: '400'}"):                              "",
 		schedule("retention", "{bodies: '400', effects: 'soon'}"):                             "",
 		schedule("retry", "{bodies: '400', effects: '3'}"):                                    "",
@@ -318,35 +354,43 @@ func TestContentsClearedEarlyAreTold(t *testing.T) {
 		"retention: {effects: 30}\n" + schedule("retention", "{bodies: '30'}"):                "",
 		"retention: {bodies: 400}\n" + schedule("retention", "{bodies: '30', effects: '30'}"): "",
 		"retention: {bodies: 30}\n" + schedule("retention", "{bodies: '400', effects: '30'}"): "",
-		"retention: {bodies: 30}\n" + schedule("retention", "{effects: '3'}"):                 "line 3: schedules.forget.parameters.effects: what effects hold is cleared 3 days after they ended, and events are kept for 30 days: ",
-		"retention: {effects: 3}\n" + schedule("retention", "{bodies: '30'}"):                 "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for 30 days: ",
+		"retention: {bodies: 30}\n" +
+			schedule("retention", "{effects: '3'}"): "line 3: schedules.forget.parameters.effects: the contents of " +
+			"effects are deleted 3 days after their end, and events are kept for 30 days: ",
+		"retention: {effects: 3}\n" +
+			schedule("retention", "{bodies: '30'}"): "line 2: retention.effects: the contents of effects are deleted " +
+			"3 days after their end, and events are kept for 30 days: ",
 	} {
-		if got := told(t, "\n"+text+anEffect, "is cleared"); want == "" && got != "" || !strings.HasPrefix(got, want) {
+		if got := effectWarnings(t, "\n"+text+anEffect, "are deleted"); want == "" && got != "" ||
+			!strings.HasPrefix(got, want) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
 }
 
-// schedule is a configuration's line with one.
+// schedule returns the line of a schedule with the given cron expression.
 func schedule(job, parameters string) string {
 	return "schedules: {forget: {job: " + job + ", cron: '@daily', parameters: " + parameters + "}}"
 }
 
-// A check that holds for an answer of 404 or 410 is told, with its line: nobody believes such a yes. What depends on more than the status nobody can say.
-func TestChecksThatNobodyBelievesAreTold(t *testing.T) {
+// A check that is true for status 404 or 410 is reported with its line, because such a confirmation
+// is not accepted. Conditions that depend on more than the status are not checked.
+func TestEffectWarnings_untrustedCheck_isReported(t *testing.T) {
 	t.Parallel()
 	for done, want := range map[string]string{
-		"answer.status == 200":                   "",
-		"answer.status == 404":                   "line 21: effects.receipt.steps.0.check.done: holds for an answer of 404, and a yes is believed of 2xx alone",
-		"answer.status == 410":                   "line 21: effects.receipt.steps.0.check.done: holds for an answer of 410",
-		"answer.status < 500":                    "holds for an answer of 404",
-		"answer.body == nil":                     "holds for an answer of 404",
-		"len(answer.body.a) > 0":                 "",
-		"answer.status == 404 && new.amount > 0": "",
+		"answer.status == 200": "",
+		"answer.status == 404": "line 21: effects.receipt.steps.0.check.done: is true for a " +
+			"response with status 404, but Postern accepts true only from 2xx",
+		"answer.status == 410": "line 21: effects.receipt.steps.0.check.done: is true for a " +
+			"response with status 410",
+		"answer.status < 500":                                        "is true for a response with status 404",
+		"answer.body == nil":                                         "is true for a response with status 404",
+		"len(answer.body.a) > 0":                                     "",
+		"answer.status == 404 && new.amount > 0":                     "",
 		"answer.status in [200, 204] && answer.body?.deleted == nil": "",
 	} {
 		text := strings.Replace(anEffect, "done: answer.status == 200", "done: \""+done+"\"", 1)
-		if got := told(t, text, "check.done"); want == "" && got != "" || !strings.Contains(got, want) {
+		if got := effectWarnings(t, text, "check.done"); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", done, got, want)
 		}
 	}

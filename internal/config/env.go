@@ -9,23 +9,24 @@ import (
 	"strings"
 )
 
-// EnvName is the variable that sets the setting at a path of the file: database.url is POSTERN_DATABASE_URL,
+// EnvName returns the variable of a setting: database.url is POSTERN_DATABASE_URL,
 // sources.my-shop.secrets.0.value is POSTERN_SOURCES_MY_SHOP_SECRETS_0_VALUE.
 func EnvName(path ...string) string {
 	name := strings.ToUpper("postern_" + strings.Join(path, "_"))
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// overrides lays POSTERN_... variables over a decoded file and remembers which paths they set.
+// overrides applies POSTERN_... variables to a decoded file and records which settings they set.
 type overrides struct {
-	env func(string) string
-	set map[string]string // path, dotted, to variable
-	// open are the beginnings of the variables below sources and the like, whose names the file chooses.
-	open []string
-	bad  []error
+	env   func(string) string
+	paths map[string]string // dotted path to variable
+	// openPrefixes are the beginnings of variables for settings below sources and similar maps,
+	// whose names the file defines.
+	openPrefixes []string
+	errs         []error
 }
 
-// apply walks v; a variable that is unset or empty leaves the file's value alone.
+// apply sets the fields of v. A variable that is unset or empty keeps the file's value.
 func (o *overrides) apply(v reflect.Value, path []string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -50,17 +51,18 @@ func (o *overrides) applyScalar(v reflect.Value, path []string) {
 		return
 	}
 	if err := setScalar(v, text); err != nil {
-		o.bad = append(o.bad, &Problem{Env: name, Path: strings.Join(path, "."), Msg: err.Error()})
+		o.errs = append(o.errs, &Problem{Env: name, Path: strings.Join(path, "."), Msg: err.Error()})
 		return
 	}
-	o.set[strings.Join(path, ".")] = name
+	o.paths[strings.Join(path, ".")] = name
 }
 
-// applyNamed takes the sources or schedules of the file and those that the map's own variable (POSTERN_SOURCES=a,b) adds.
+// applyNamed handles the named entries of the file and those that the map's own variable adds
+// (POSTERN_SOURCES=a,b).
 func (o *overrides) applyNamed(v reflect.Value, path []string) {
 	own := EnvName(path...)
 	if len(path) == 1 {
-		o.open = append(o.open, own+"_")
+		o.openPrefixes = append(o.openPrefixes, own+"_")
 	}
 	if v.IsNil() {
 		v.Set(reflect.MakeMap(v.Type()))
@@ -69,7 +71,7 @@ func (o *overrides) applyNamed(v reflect.Value, path []string) {
 		if key := reflect.ValueOf(name); !v.MapIndex(key).IsValid() {
 			v.SetMapIndex(key, reflect.New(v.Type().Elem().Elem()))
 		}
-		o.set[strings.Join(path, ".")+"."+name] = own
+		o.paths[strings.Join(path, ".")+"."+name] = own
 	}
 	for _, key := range v.MapKeys() {
 		elem := v.MapIndex(key)
@@ -81,7 +83,8 @@ func (o *overrides) applyNamed(v reflect.Value, path []string) {
 	}
 }
 
-// applyList overrides members of the file by place and adds further ones as long as a variable names the next place.
+// applyList overrides elements of the file by their index and appends further ones while a variable
+// exists for the next index.
 func (o *overrides) applyList(v reflect.Value, path []string) {
 	for i := 0; ; i++ {
 		at := append(slices.Clone(path), strconv.Itoa(i))
@@ -98,7 +101,8 @@ func (o *overrides) applyList(v reflect.Value, path []string) {
 	}
 }
 
-// sharedVariables finds sources, or schedules, whose names differ only in - and _, so that one variable would set both.
+// sharedVariables finds entries whose names differ only in - and _, because one variable would set
+// both.
 func sharedVariables[V any](group string, named map[string]V) error {
 	seen := map[string]string{}
 	var bad []error
@@ -106,7 +110,8 @@ func sharedVariables[V any](group string, named map[string]V) error {
 		variable := EnvName(group, name)
 		if other, ok := seen[variable]; ok {
 			bad = append(bad, &Problem{Path: group + "." + name,
-				Msg: fmt.Sprintf("shares its variables (%s_...) with %q: choose names that differ in more than - and _", variable, other)})
+				Msg: fmt.Sprintf("shares its variables (%s_...) with %q: choose names that differ in more than - and "+
+					"_", variable, other)})
 		}
 		seen[variable] = name
 	}

@@ -1,135 +1,157 @@
 package config
 
-// Events is where the events of a delivery are and how they are named, for provider: hmac and standardwebhooks. Names are texts with
-// references: {json:PATH} in the event, {root:PATH} in the whole body, {form:FIELD}, {header:NAME}, {query:NAME}, {type} (but in type
-// itself), {index} (the event's place in its delivery, from 0) and {content} (a digest of the event). Of a list the first counts that is
-// complete.
+// Events says where the events of a delivery are and how they are named, for provider: hmac and
+// standardwebhooks. Values are texts with references: {json:PATH} in the event, {root:PATH} in the
+// whole body, {form:FIELD}, {header:NAME}, {query:NAME}, {type} (not in type itself), {index} (the
+// event's position in its delivery, from 0) and {content} (a digest of the event). A list of texts
+// means alternatives: the first one whose references all have a value is used.
 type Events struct {
-	// Body is how bodies are written, a word or a list in the order in which they are tried: json, form, or payload (a form whose
-	// field payload holds JSON).
-	Body Words `yaml:"body,omitempty" shown:"json"`
-	// Split is the path of the list of events, where a delivery holds many: data.events; '.' where the body is the list;
-	// entry.*.changes for the lists changes of all elements of the list entry, of which {root:entry.*.id} names the event's own.
+	// Body is the format of bodies: json, form, or payload (a form whose field payload contains
+	// JSON). A list is tried in its order.
+	Body StringList `yaml:"body,omitempty" unset:"json"`
+	// Split is the path of the list of events, for deliveries with many events: data.events; '.'
+	// where the body is the list; entry.*.changes for the lists changes in all elements of the list
+	// entry. {root:entry.*.id} then refers to the element that contains the event.
 	Split string `yaml:"split,omitempty"`
-	// Item is the path of the event in an element of that list, where it is not the element.
+	// Item is the path of the event in an element of that list. Leave it empty where the element is
+	// the event.
 	Item string `yaml:"item,omitempty"`
-	// Key names an event for good: what comes again under one key is no new event. Leave empty where the sender names none; then a
-	// digest of the content does.
-	Key Words `yaml:"key,omitempty"`
-	// EveryDelivery: true makes each delivery that no key names an event of its own, also where it was sent again: for senders whose
-	// notifications look alike.
-	EveryDelivery bool `yaml:"every_delivery,omitempty" shown:"false"`
+	// Key identifies an event permanently: a later delivery with the same key is a duplicate. Leave
+	// it empty where the sender has no such value. A digest of the content is then used.
+	Key StringList `yaml:"key,omitempty"`
+	// EveryDelivery: true makes each delivery without a key a separate event, even a repeated one.
+	// It is for senders whose notifications look alike.
+	EveryDelivery bool `yaml:"every_delivery,omitempty" unset:"false"`
 	// Type is the event's type.
-	Type Words `yaml:"type,omitempty"`
-	// Account is the tenant, where one source takes several; see accounts.
-	Account Words `yaml:"account,omitempty"`
+	Type StringList `yaml:"type,omitempty"`
+	// Account is the tenant, for a source with several; see accounts.
+	Account StringList `yaml:"account,omitempty"`
 	// Occurred is the time of the event.
 	Occurred EventTime `yaml:"occurred,omitempty"`
-	// APIVersion is the version of the sender's API that rendered the body.
-	APIVersion Words `yaml:"api_version,omitempty"`
-	// Omit are paths in the event that may differ between deliveries of one event, e.g. a counter of attempts.
+	// APIVersion is the version of the sender's API that produced the body.
+	APIVersion StringList `yaml:"api_version,omitempty"`
+	// Omit are paths in the event that may differ between deliveries of the same event, e.g. a
+	// counter of attempts.
 	Omit []string `yaml:"omit,omitempty"`
-	// Headers are kept with each event besides those that the scheme and these settings refer to.
+	// Headers are stored with each event, in addition to those that the scheme and these settings
+	// use.
 	Headers []string `yaml:"headers,omitempty"`
 }
 
-// EventTime is a time or a version in an event.
+// EventTime is a time in an event.
 type EventTime struct {
-	// From is where it stands: json:PATH in the event, root:PATH in the whole body or form:FIELD.
+	// From is where the value is: json:PATH in the event, root:PATH in the whole body or
+	// form:FIELD.
 	From string `yaml:"from,omitempty"`
-	// Unit is s, ms, rfc3339, or auto: any of these by its look.
-	Unit string `yaml:"unit,omitempty" shown:"auto"`
+	// Unit is s, ms, rfc3339 or auto. With auto, Postern recognizes the format.
+	Unit string `yaml:"unit,omitempty" unset:"auto"`
 }
 
-// Object is what events of some types say of an object.
+// Object says what events of some types tell about an object.
 type Object struct {
-	// Events are the types that this is about: words, in which * stands for any text. Leave empty for all. The first object whose
-	// events fit counts.
-	Events Words `yaml:"events,omitempty"`
-	// Ignored says in words why events of these types concern no object; then nothing else is set.
+	// Events are the event types to which this object applies. * matches any text. Leave it empty
+	// for all. The first object that matches is used.
+	Events StringList `yaml:"events,omitempty"`
+	// Ignored gives the reason why events of these types change no object. No other setting is then
+	// allowed.
 	Ignored string `yaml:"ignored,omitempty"`
-	// Type is the object's type: a text with references {json:PATH}, {root:PATH}, {form:FIELD} and {type}.
-	Type Words `yaml:"type,omitempty"`
-	// ID is the object's id, likewise. For provider: api it may be left empty: then it is the subject of the CloudEvent.
-	ID Words `yaml:"id,omitempty"`
-	// State is the path of the whole object in the event, or root:PATH; '.' is the event itself. Leave empty where events carry no
-	// state: then they are reasons to look at the sender's API.
+	// Type is the object's type: a text with references {json:PATH}, {root:PATH}, {form:FIELD} and
+	// {type}.
+	Type StringList `yaml:"type,omitempty"`
+	// ID is the object's id, with the same references. For provider: api it may be empty: the
+	// CloudEvent's subject is then the id.
+	ID StringList `yaml:"id,omitempty"`
+	// State is the path of the complete object in the event, or root:PATH; '.' is the event itself.
+	// Leave it empty where events carry no state. Such an event causes a refetch from the sender's
+	// API.
 	State string `yaml:"state,omitempty"`
-	// Before is the path of the old values of what changed.
+	// Before is the path of the previous values of the changed fields.
 	Before string `yaml:"before,omitempty"`
-	// Changes is the path of what changed, where each field has its old and its new value: {"previous": 1, "current": 2}.
+	// Changes is the path of the changed fields, each with its previous and current value:
+	// {"previous": 1, "current": 2}.
 	Changes string `yaml:"changes,omitempty"`
-	// Version is what orders the states of an object: its own version or time of change. Leave empty for the event's time.
+	// Version is the value that orders the states of an object: its version or its time of change.
+	// Leave it empty for the event's time.
 	Version ObjectVersion `yaml:"version,omitempty"`
-	// Deletes are the types, with * likewise, after which the object is gone.
-	Deletes Words `yaml:"deletes,omitempty"`
-	// Final: true says that deletes are for good, since the sender never gives an id again.
-	Final bool `yaml:"final,omitempty" shown:"false"`
-	// Partial says in words why the state is only a part of the object: then events are reasons to look.
+	// Deletes are the event types after which the object is deleted. * matches any text.
+	Deletes StringList `yaml:"deletes,omitempty"`
+	// Final: true says that deletes are permanent, because the sender never uses an id again.
+	Final bool `yaml:"final,omitempty" unset:"false"`
+	// Partial gives the reason why the state is only a part of the object. Such an event causes a
+	// refetch.
 	Partial string `yaml:"partial,omitempty"`
-	// Volatile are paths in the state that change without a new version, and are left out where states are compared. A path goes through each element of an array.
-	Volatile []string `yaml:"volatile,omitempty"`
+	// IgnoredPaths are paths in the state that change without a new version. Comparisons of states
+	// ignore them. A path applies to each element of an array.
+	IgnoredPaths []string `yaml:"volatile,omitempty"`
 }
 
-// ObjectVersion is what orders the states of an object.
+// ObjectVersion is the value that orders the states of an object.
 type ObjectVersion struct {
-	// From is where it stands: json:PATH in the event, root:PATH in the whole body or form:FIELD.
+	// From is where the value is: json:PATH in the event, root:PATH in the whole body or
+	// form:FIELD.
 	From string `yaml:"from,omitempty"`
-	// Unit is s, ms, rfc3339, integer (a number that grows with each change), or auto: a time by its look. Times of a type
-	// that are read from more than one field, here and in api.objects, are compared in whole seconds.
-	Unit string `yaml:"unit,omitempty" shown:"auto"`
-	// Still: true says that it is not known to change with every change of the object.
-	Still bool `yaml:"still,omitempty" shown:"false"`
+	// Unit is s, ms, rfc3339, integer (a number that grows with each change) or auto. With auto,
+	// Postern recognizes the format of the time. If the times of a type come from more than one
+	// field, here and in api.objects, they are compared in whole seconds.
+	Unit string `yaml:"unit,omitempty" unset:"auto"`
+	// MayNotAdvance: true says that an object can change without a new version.
+	MayNotAdvance bool `yaml:"still,omitempty" unset:"false"`
 }
 
-// Handshake is how a sender finds out that the address is ours, for provider: hmac.
+// Handshake says how a sender checks that the address is yours, for provider: hmac.
 type Handshake struct {
-	// Challenge answers a GET or HEAD that is signed by nobody.
+	// Challenge answers an unsigned GET or HEAD request.
 	Challenge Challenge `yaml:"challenge,omitempty"`
-	// Greeting answers a signed POST that is no event; nothing of it is stored.
-	Greeting Greeting `yaml:"greeting,omitempty"`
+	// Signed answers a signed POST that is not an event. Nothing of it is stored.
+	Signed SignedHandshake `yaml:"greeting,omitempty"`
 }
 
-// Challenge is a GET or HEAD that is signed by nobody.
+// Challenge is an unsigned GET or HEAD request.
 type Challenge struct {
-	// Echo is the value that is sent back: query:NAME or header:NAME; or `none`, where the sender only wants a 200.
+	// Echo is the value to send back: query:NAME or header:NAME, or `none` where the sender expects
+	// only status 200.
 	Echo string `yaml:"echo,omitempty"`
-	// As is the member of a JSON object under which it is sent back. Leave empty to send it as plain text.
-	As string `yaml:"as,omitempty"`
-	// Token is what the sender must show, where the two of you agreed on one.
+	// Member is the member of a JSON object that carries the value in the response. Leave it empty
+	// for plain text.
+	Member string `yaml:"as,omitempty"`
+	// Token is a value that the sender must send, if you configured one at the sender.
 	Token ChallengeToken `yaml:"token,omitempty"`
 }
 
-// ChallengeToken is what a sender must show with its challenge: where it stands, and exactly one of value, env and file.
+// ChallengeToken is a token that a sender must send with its challenge: its place, and exactly one
+// of value, env and file.
 type ChallengeToken struct {
-	// From is where the sender shows it: query:NAME or header:NAME.
+	// From is where the sender puts it: query:NAME or header:NAME.
 	From string `yaml:"from,omitempty"`
 	// Value is the token itself. Prefer env or file.
-	Value Hidden `yaml:"value,omitempty"`
+	Value MaskedString `yaml:"value,omitempty"`
 	// Env names the variable that holds the token.
 	Env string `yaml:"env,omitempty"`
-	// File names the file that holds the token; one line end after it is left out.
+	// File names the file that holds the token. One line break at its end is removed.
 	File string `yaml:"file,omitempty"`
 
 	token []byte
 }
 
-// Greeting is a signed POST that is no event.
-type Greeting struct {
-	// When is the value that greetings have, and nothing else.
+// SignedHandshake is a signed POST that is not an event.
+type SignedHandshake struct {
+	// When is the value by which a handshake is recognized.
 	When Condition `yaml:"when,omitempty"`
-	// Echo is the value that is sent back: json:PATH, form:FIELD, header:NAME or query:NAME. Leave empty for an empty answer.
+	// Echo is the value to send back: json:PATH, form:FIELD, header:NAME or query:NAME. Leave it
+	// empty for an empty response.
 	Echo string `yaml:"echo,omitempty"`
-	// As is the member of a JSON object under which it is sent back. Leave empty to send it as plain text.
-	As string `yaml:"as,omitempty"`
+	// Member is the member of a JSON object that carries the value in the response. Leave it empty
+	// for plain text.
+	Member string `yaml:"as,omitempty"`
 }
 
-// Reply is the answer to a stored delivery in place of the receipt, for provider: hmac.
+// Reply replaces the default response to a stored delivery, for provider: hmac.
 type Reply struct {
-	// Status is the answer's, from 200 to 299. Leave the whole reply out for the receipt.
+	// Status is the response's status, from 200 to 299. Leave the whole section out for the default
+	// response.
 	Status int `yaml:"status,omitempty"`
-	// ContentType is the answer's, where it has a body.
+	// ContentType is the type of the response's body.
 	ContentType string `yaml:"content_type,omitempty"`
-	// Body is the answer's text.
+	// Body is the response's body.
 	Body string `yaml:"body,omitempty"`
 }

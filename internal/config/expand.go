@@ -9,20 +9,20 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// reference is ${NAME}, or $${NAME}, which stands for the text ${NAME} itself.
+// reference matches ${NAME}, and $${NAME}, which stands for the text ${NAME}.
 var reference = regexp.MustCompile(`\$?\$\{([^}]*)\}`)
 
-// expander replaces ${NAME} in string values by the variable's value. Keys are left alone.
+// expander replaces ${NAME} in string values by the variable's value. It leaves keys unchanged.
 type expander struct {
-	env func(string) string
-	p   purpose // where secrets are read, an unset variable is an error
-	bad []error
+	env  func(string) string
+	opts loadOptions // where secrets are read, an unset variable is an error
+	errs []error
 }
 
-func expand(root ast.Node, env func(string) string, p purpose) error {
-	e := &expander{env: env, p: p}
+func expand(root ast.Node, env func(string) string, p loadOptions) error {
+	e := &expander{env: env, opts: p}
 	ast.Walk(e, root)
-	return errors.Join(e.bad...)
+	return errors.Join(e.errs...)
 }
 
 // Visit is called by ast.Walk for every node.
@@ -47,8 +47,9 @@ func (e *expander) replace(s string, line int) string {
 		}
 		name := ref[2 : len(ref)-1]
 		value := e.env(name)
-		if value == "" && e.p.secrets {
-			e.bad = append(e.bad, &Problem{Line: line, Msg: fmt.Sprintf("%s: the variable is %s; set it, or write $%s for the text itself", ref, e.p.unset(name), ref)})
+		if value == "" && e.opts.secrets {
+			e.errs = append(e.errs, &Problem{Line: line, Msg: fmt.Sprintf("%s: the variable is %s; set it, or write "+
+				"$%s for the text itself", ref, e.opts.missingReason(name), ref)})
 		}
 		return value
 	})

@@ -12,12 +12,15 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 )
 
-// FuzzParse: no input panics, and what is accepted keeps the promises that the wiring relies on.
+// FuzzParse: no input panics, and each accepted configuration fulfils what other packages rely on.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
-		"", "null", "a", "- a", "database: {url: x}", config.Template(), strings.ReplaceAll(issueExample, "%FILE%", "/nowhere"),
-		"database: &a {url: x}\nsources: *a\n", "database: {url: \"${A}\"}\nsources: {a: null}", "sources: {\"a.b\": {provider: stripe}}",
-		"ingest: {deadline: 1h, max_body_bytes: \"1 KiB\"}", "a: &a [*a]", "? [x]\n: y", "<<: {database: {url: x}}", "!!binary x", "\xff",
+		"", "null", "a", "- a", "database: {url: x}", config.Template(), strings.ReplaceAll(issueExample, "%FILE%",
+			"/nowhere"),
+		"database: &a {url: x}\nsources: *a\n", "database: {url: \"${A}\"}\nsources: {a: null}",
+		"sources: {\"a.b\": {provider: stripe}}",
+		"ingest: {deadline: 1h, max_body_bytes: \"1 KiB\"}", "a: &a [*a]", "? [x]\n: y", "<<: {database: {url: x}}",
+		"!!binary x", "\xff",
 		declaredSource("hmac", `scheme: {header: [X-S, X-T-#], separator: ",", assign: "=", item: v1, message: "{timestamp}.[{query:q}]{body}", timestamp: {from: item:t}}
 events: {body: [form, json], split: a.*.b, item: c, key: "{root:a.*.n}-{index}{content}", type: ["{json:t}[.{header:X-A|lower}]"], omit: [n]}
 objects: [{events: "x.*", ignored: no}, {type: "{type}", id: "{json:id}", state: ., version: {from: json:v, unit: integer}, deletes: x, final: true}]`),
@@ -54,19 +57,20 @@ api: {base_url: "https://h/b", key: {value: k}, header: "X-K: {key_base64}", hea
 				}
 			}
 			for _, body := range []string{`{"a":[{"n":1,"b":[{"c":{"id":"i","t":"x","v":1}},{}]}],"id":"i","type":"x","sig":"v"}`, "a=1&type=x", ""} {
-				d := &provider.Delivery{Header: http.Header{"X-S": {"t=1,v1=ab"}, "X-Signature": {"ab"}}, Query: "q=1&c=2", Body: []byte(body)}
+				d := &provider.Delivery{Header: http.Header{"X-S": {"t=1,v1=ab"}, "X-Signature": {"ab"}},
+					Query: "q=1&c=2", Body: []byte(body)}
 				_, _ = e.Provider.Verify(e.Source, d)
-				providertest.Sound(t, e.Provider, e.Source, d)
+				providertest.CheckSound(t, e.Provider, e.Source, d)
 			}
 		}
 	})
 }
 
-// callsOf are the calls that read what an API describes; every account and type is one that the source names.
+// callsOf returns the calls of a described API for the accounts and types of the source.
 func callsOf(e config.Endpoint) []provider.Call {
 	account := e.Source.Account
 	e.Reader.Authorize(e.API, http.Header{})
-	calls := []provider.Call{e.Reader.Control(e.API, cmp.Or(account, "a"))}
+	calls := []provider.Call{e.Reader.CredentialCheck(e.API, cmp.Or(account, "a"))}
 	lister, ok := e.Reader.(provider.ObjectLister)
 	if !ok {
 		return calls
@@ -76,15 +80,18 @@ func callsOf(e config.Endpoint) []provider.Call {
 		if call, ok := e.Reader.Fetch(e.Source, e.API, account, name, "../x"); ok {
 			calls = append(calls, call)
 		}
-		_, _, _ = lister.ObjectPage(e.Source, e.API, account, name, "", http.Header{}, []byte(`{"i":[{"j":{"a":{"b":1},"v":2}}],"m":true}`))
-		_, _ = e.Reader.Snapshot(e.Source, &provider.Snapshot{ObjectType: name, ObjectID: "1", Body: []byte(`{"data":[{"a":{"b":1},"v":2}]}`)})
+		_, _, _ = lister.ObjectPage(e.Source, e.API, account, name, "", http.Header{},
+			[]byte(`{"i":[{"j":{"a":{"b":1},"v":2}}],"m":true}`))
+		_, _ = e.Reader.Snapshot(e.Source, &provider.Snapshot{ObjectType: name, ObjectID: "1",
+			Body: []byte(`{"data":[{"a":{"b":1},"v":2}]}`)})
 	}
 	return calls
 }
 
-// FuzzBytes: what is read is written so that it reads the same.
+// FuzzBytes: a parsed number of bytes is written in a form that parses to the same number.
 func FuzzBytes(f *testing.F) {
-	for _, seed := range []string{"0", "512", "64KiB", "4 MiB", "2GiB", "-1", "9223372036854775807", "9223372036854775807GiB", "KiB"} {
+	for _, seed := range []string{"0", "512", "64KiB", "4 MiB", "2GiB", "-1", "9223372036854775807",
+		"9223372036854775807GiB", "KiB"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -13,7 +13,7 @@ import (
 // InstanceFile is the name of the file in which `postern dev` tells other commands how to reach it.
 const InstanceFile = "instance.json"
 
-// ErrNoInstance: the folder belongs to no dev instance, or it was never started.
+// ErrNoInstance: no dev instance was ever started in the folder.
 var ErrNoInstance = errors.New("no dev instance")
 
 // ErrOtherFolder is the error for an instance file that was written for another folder.
@@ -22,15 +22,16 @@ var ErrOtherFolder = errors.New("instance file of another folder")
 // InstanceHeader is the response header that names the instance, in responses to GET and HEAD.
 const InstanceHeader = "Postern-Instance"
 
-// Instance is how to reach a dev instance. It is rewritten at each start and stays when it stops, since its database
-// and its secrets stay too.
+// Instance says how to reach a dev instance. Each start rewrites the file. It stays after a stop,
+// because the database and secrets stay too.
 type Instance struct {
 	// Dir is the folder that the file was written for, as an absolute path. WriteInstance sets it.
 	Dir string `json:"dir"`
-	// ID names the start that wrote the file. Each HTTP server of that process sends it in InstanceHeader.
-	// Empty: unknown.
+	// ID names the start that wrote the file. Each HTTP server of that process sends it in
+	// InstanceHeader. Empty: unknown.
 	ID string `json:"id,omitempty"`
-	// DatabaseID is postgres.Identity of the database. Empty: unknown, as while PostgreSQL is unavailable.
+	// DatabaseID is postgres.Identity of the database. Empty: unknown, as while PostgreSQL is
+	// unavailable.
 	DatabaseID string `json:"database_id,omitempty"`
 	// DatabaseURL reaches PostgreSQL as the cluster's owner.
 	DatabaseURL string `json:"database_url"`
@@ -40,24 +41,25 @@ type Instance struct {
 	IngestURL string `json:"ingest_url"`
 	// AdminURL is the base of the admin interface.
 	AdminURL string `json:"admin_url"`
-	// PID is the process that wrote the file; it may be gone.
+	// PID is the process that wrote the file. It may have ended.
 	PID int `json:"pid"`
 	// Sources are the configured sources by name.
 	Sources map[string]InstanceSource `json:"sources"`
 }
 
-// InstanceSource is what `postern send` needs to know of a source.
+// InstanceSource is the information about a source that `postern send` needs.
 type InstanceSource struct {
 	Provider string `json:"provider"`
 	// Secret is the value of the first secret, given only for demo secrets.
 	Secret string `json:"secret,omitempty"`
-	// Account is the pinned or first allowed tenant; "" where any is.
+	// Account is the configured or first allowed tenant; "" where any is allowed.
 	Account string `json:"account,omitempty"`
 	// URL is the address that the provider signs; "" where it signs none.
 	URL string `json:"url,omitempty"`
 }
 
-// InstanceSources describes the configured sources for the instance file. Only demo secrets, which are public, go in.
+// InstanceSources describes the configured sources for the instance file. It contains only demo
+// secrets, which are public.
 func (c *Config) InstanceSources() map[string]InstanceSource {
 	out := map[string]InstanceSource{}
 	for name, src := range c.Sources {
@@ -65,7 +67,7 @@ func (c *Config) InstanceSources() map[string]InstanceSource {
 		if one.Account == "" && len(src.Accounts) > 0 && src.Accounts[0] != "*" {
 			one.Account = src.Accounts[0]
 		}
-		if len(src.Secrets) > 0 && isDemo(src.Secrets[0].secret) {
+		if len(src.Secrets) > 0 && isDemoSecret(src.Secrets[0].secret) {
 			one.Secret = string(src.Secrets[0].secret)
 		}
 		out[name] = one
@@ -73,7 +75,8 @@ func (c *Config) InstanceSources() map[string]InstanceSource {
 	return out
 }
 
-// WriteInstance writes the file into dir, readable by its owner alone, in one step: a reader sees all of it or the last one.
+// WriteInstance writes the file into dir, readable by its owner only, in one step: a reader sees
+// either the complete new file or the previous one.
 func WriteInstance(dir string, in *Instance) error {
 	var err error
 	if in.Dir, err = filepath.Abs(dir); err != nil {
@@ -81,12 +84,12 @@ func WriteInstance(dir string, in *Instance) error {
 	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false) // people copy the URLs out of the file
+	encoder.SetEscapeHTML(false) // operators copy the URLs from the file
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(in); err != nil {
 		return fmt.Errorf("write instance of %s: %w", dir, err)
 	}
-	tmp, err := os.CreateTemp(dir, InstanceFile+".*") // made with mode 0600
+	tmp, err := os.CreateTemp(dir, InstanceFile+".*") // created with mode 0600
 	if err != nil {
 		return fmt.Errorf("write instance of %s: %w", dir, err)
 	}
@@ -100,8 +103,9 @@ func WriteInstance(dir string, in *Instance) error {
 	return nil
 }
 
-// ReadInstance reads the file from dir. Errors: ErrNoInstance where there is none, ErrOtherFolder where the file was written for
-// another folder that still exists: a copied or moved folder would lead to that one's instance.
+// ReadInstance reads the file from dir. Errors: ErrNoInstance where there is none, ErrOtherFolder
+// where the file was written for another folder that still exists. A copied or moved folder would
+// otherwise lead to the other folder's instance.
 func ReadInstance(dir string) (*Instance, error) {
 	path := filepath.Join(dir, InstanceFile)
 	b, err := os.ReadFile(path)
@@ -116,15 +120,17 @@ func ReadInstance(dir string) (*Instance, error) {
 		return nil, fmt.Errorf("read instance %s: %w", path, err)
 	}
 	if !sameFolder(in.Dir, dir) {
-		return nil, fmt.Errorf("read instance %s: %w: it tells how to reach the instance in %s, and %s is a copy of that folder "+
+		return nil, fmt.Errorf("read instance %s: %w: it belongs to the instance in %s, and %s is a copy of "+
+			"that folder "+
 			"or was moved: name that folder with --dir, or start an instance here with `postern dev --dir %s`",
 			path, ErrOtherFolder, in.Dir, dir, dir)
 	}
 	return in, nil
 }
 
-// sameFolder reports whether the folder that a file was written for is the one it was read from. A folder that does
-// not exist here counts as the same: the process may see it under another path, as in a container.
+// sameFolder reports whether the folder that a file was written for is the one it was read from. A
+// folder that does not exist here counts as the same: the process may see it under another path, as
+// in a container.
 func sameFolder(written, dir string) bool {
 	was, err := os.Stat(written)
 	if err != nil {

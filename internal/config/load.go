@@ -15,53 +15,55 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// maxFile is the most bytes a configuration may have; more is surely the wrong file.
+// maxFile is the largest accepted configuration in bytes. A larger file is the wrong one.
 const maxFile = 1 << 20
 
-// purpose is what a configuration is loaded for: who is strict about what.
-type purpose struct {
-	secrets  bool // read and check sources, their secrets and the files that are named
-	demo     bool // demo secrets may be used
-	database bool // database.url must be named
-	ingest   bool // this process takes deliveries, so that it needs the files of ingest.tls
-	// files remembers what was read; nil: nobody asks.
-	files *files
-	// environ are all variables as os.Environ returns them; nil: unknown, so that none is checked.
+// loadOptions say what a load checks.
+type loadOptions struct {
+	secrets  bool // read and check sources, their secrets and the configured files
+	demo     bool // allow demo secrets
+	database bool // require database.url
+	ingest   bool // this process accepts deliveries, so it needs the files of ingest.tls
+	// files records which files were read; nil: no record is needed.
+	fileTracker *fileTracker
+	// environ holds all variables as os.Environ returns them; nil: unknown, so none is checked.
 	environ []string
 }
 
-// Load reads a file and the environment for a daemon in production: everything is checked, secrets are read, demo
-// secrets are refused. An empty path reads the environment alone. The error joins every problem there is, each with its
-// file and line, or the variable.
+// Load reads a file and the environment for a production daemon. It checks everything, reads
+// secrets and rejects demo secrets. An empty path reads the environment alone. The error joins
+// every problem, each with its file and line, or its variable.
 func Load(path string) (*Config, error) {
 	return NewLoader(path, ForGateway, nil).Load()
 }
 
-// LoadProcessor is Load for a process that takes no deliveries: the files of ingest.tls need not be there.
+// LoadProcessor is Load for a process that accepts no deliveries: it does not need the files of
+// ingest.tls.
 func LoadProcessor(path string) (*Config, error) {
 	return NewLoader(path, ForProcessor, nil).Load()
 }
 
-// LoadDev is Load for `postern dev`: the database may be left to it and demo secrets are allowed.
+// LoadDev is Load for `postern dev`: the database is optional and demo secrets are allowed.
 func LoadDev(path string) (*Config, error) {
 	return NewLoader(path, ForDev, nil).Load()
 }
 
-// LoadOperator is Load for commands that only need to find the database: sources are not checked and no secret is
-// read, so that an operator needs no access to them.
+// LoadOperator is Load for commands that only need the database. It does not check sources and
+// reads no secret, so an operator needs no access to secrets.
 func LoadOperator(path string) (*Config, error) {
-	return loadFile(path, purpose{database: true})
+	return loadFile(path, loadOptions{database: true})
 }
 
-// LoadBeside is LoadOperator where a dev instance is named as well, so that the file need not name its database.
-func LoadBeside(path string) (*Config, error) {
-	return loadFile(path, purpose{})
+// LoadWithInstance is LoadOperator for commands that also name a dev instance, so the file need not
+// name a database.
+func LoadWithInstance(path string) (*Config, error) {
+	return loadFile(path, loadOptions{})
 }
 
-// LoadSources is LoadOperator for commands that read events as their sources' providers do: what makes the providers is checked, and no secret is read.
-// The database may be left to a dev instance.
+// LoadSources is LoadOperator for commands that read events as their sources' providers do. It
+// checks the settings of providers and reads no secret. The database may come from a dev instance.
 func LoadSources(path string) (*Config, error) {
-	c, err := loadFile(path, purpose{})
+	c, err := loadFile(path, loadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -78,22 +80,23 @@ func LoadSources(path string) (*Config, error) {
 	return c, c.Locate(errors.Join(bad...))
 }
 
-// Parse is Load of bytes and a given environment.
+// Parse is Load for given bytes and a given environment.
 func Parse(b []byte, env func(string) string) (*Config, error) {
-	return parse("", b, env, purpose{secrets: true, database: true, ingest: true})
+	return parse("", b, env, loadOptions{secrets: true, database: true, ingest: true})
 }
 
-// ParseEnviron is Parse with a whole environment, as os.Environ returns it: variables that set nothing are found too.
+// ParseEnviron is Parse with a complete environment, as os.Environ returns it. It also finds
+// variables that set nothing.
 func ParseEnviron(b []byte, environ []string) (*Config, error) {
-	return parse("", b, lookup(environ), purpose{secrets: true, database: true, ingest: true, environ: environ})
+	return parse("", b, lookupIn(environ), loadOptions{secrets: true, database: true, ingest: true, environ: environ})
 }
 
-func loadFile(path string, p purpose) (*Config, error) {
+func loadFile(path string, p loadOptions) (*Config, error) {
 	p.environ = os.Environ()
 	if path == "" {
 		return parse("", nil, os.Getenv, p)
 	}
-	b, err := p.files.read(path, readFile)
+	b, err := p.fileTracker.read(path, readFile)
 	if err != nil {
 		return nil, err
 	}
@@ -104,13 +107,15 @@ func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("read configuration: %w: name a file that is there, or write one with `postern init`", err)
+		return nil, fmt.Errorf("read configuration: %w: name an existing file, or create one with `postern init`",
+			err)
 	case err != nil:
 		return nil, fmt.Errorf("read configuration: %w", err)
 	case info.IsDir():
 		return nil, fmt.Errorf("read configuration %s: it is a folder: name a file in it", path)
 	case info.Size() > maxFile:
-		return nil, fmt.Errorf("read configuration %s: a file of at most %d bytes is expected", path, maxFile)
+		return nil, fmt.Errorf("read configuration %s: the file has more than %d bytes, so it is probably not a "+
+			"configuration", path, maxFile)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -119,51 +124,52 @@ func readFile(path string) ([]byte, error) {
 	return b, nil
 }
 
-// parse decodes, overrides, completes, checks and reads secrets, in that order. What one step finds wrong does not keep the
-// next from looking, so that a person reads all of it at once.
-func parse(name string, b []byte, env func(string) string, p purpose) (*Config, error) {
-	found := &findings{places: places{file: name}}
+// parse decodes, overrides, completes, checks and reads secrets, in that order. A problem in one
+// step does not stop the next, so that all problems are reported together.
+func parse(name string, b []byte, env func(string) string, p loadOptions) (*Config, error) {
+	found := &findings{locator: locator{file: name}}
 	if len(b) > maxFile {
-		return nil, found.wrap(&Problem{Msg: fmt.Sprintf("more than %d bytes: surely not a configuration", maxFile)})
+		return nil, found.locate(&Problem{Msg: fmt.Sprintf("more than %d bytes: probably not a configuration",
+			maxFile)})
 	}
-	c := &Config{files: p.files}
-	asked := map[string]bool{}
-	ask := env
-	env = func(name string) string { asked[name] = true; return ask(name) }
-	body, err := read(b)
+	c := &Config{fileTracker: p.fileTracker}
+	requested := map[string]bool{}
+	getenv := env
+	env = func(name string) string { requested[name] = true; return getenv(name) }
+	body, err := parseYAML(b)
 	if err != nil {
-		return nil, found.wrap(err)
+		return nil, found.locate(err)
 	}
 	if body != nil {
 		found.root = body
 		found.add(expand(body, env, p))
 		found.add(decode(body, c))
 	}
-	over := &overrides{env: env, set: map[string]string{}}
+	over := &overrides{env: env, paths: map[string]string{}}
 	over.apply(reflect.ValueOf(c).Elem(), nil)
-	found.env = over.set
-	found.add(errors.Join(over.bad...))
+	found.env = over.paths
+	found.add(errors.Join(over.errs...))
 	c.Complete()
-	found.add(check(c, p))
+	found.add(checkConfig(c, p))
 	if p.secrets {
 		found.add(readSecrets(c, env, p))
 		found.add(checkFiles(c, p))
 		found.add(checkSources(c))
 	}
 	var slips error
-	c.idle, slips = checkVariables(p.environ, asked, over.open)
+	c.unusedVariables, slips = checkVariables(p.environ, requested, over.openPrefixes)
 	found.add(slips)
 	if err := found.err(); err != nil {
 		return nil, err
 	}
-	c.places = &found.places
+	c.locator = &found.locator
 	return c, nil
 }
 
-// read parses YAML; nil for a file that says nothing. The YAML library panics on some malformed documents (testdata/fuzz has
-// them), which is the file's fault and must read like it.
-func read(b []byte) (body ast.Node, err error) {
-	defer malformed(&err)
+// parseYAML parses the file; it returns nil for an empty one. The YAML library panics on some
+// malformed documents (testdata/fuzz has them). This is reported as a problem of the file.
+func parseYAML(b []byte) (body ast.Node, err error) {
+	defer recoverMalformed(&err)
 	file, err := parser.ParseBytes(b, 0)
 	if err != nil {
 		return nil, syntaxProblem(err, b)
@@ -171,22 +177,23 @@ func read(b []byte) (body ast.Node, err error) {
 	if len(file.Docs) > 1 {
 		return nil, &Problem{Msg: "more than one YAML document: keep one"}
 	}
-	if len(file.Docs) == 0 || file.Docs[0].Body == nil || file.Docs[0].Body.Type() == ast.NullType || file.Docs[0].Body.Type() == ast.CommentType {
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil || file.Docs[0].Body.Type() == ast.NullType ||
+		file.Docs[0].Body.Type() == ast.CommentType {
 		return nil, nil
 	}
 	return file.Docs[0].Body, nil
 }
 
-func malformed(err *error) {
+func recoverMalformed(err *error) {
 	if recover() != nil {
-		*err = &Problem{Msg: "cannot be read as YAML: a value is malformed; compare with what `postern init` writes"}
+		*err = &Problem{Msg: "cannot be read as YAML: a value is malformed; compare with the output of `postern init`"}
 	}
 }
 
-// decode reads the document strictly: unknown keys are errors. The YAML library stops at the first; then the document is
-// read again value by value.
+// decode reads the document strictly: unknown keys are errors. The YAML library stops at the first
+// error. The document is then read again value by value, to find all.
 func decode(body ast.Node, c *Config) (err error) {
-	defer malformed(&err)
+	defer recoverMalformed(&err)
 	first := yaml.NewDecoder(strings.NewReader(""), yaml.Strict()).DecodeFromNode(body, c)
 	if first == nil {
 		return nil
@@ -194,10 +201,10 @@ func decode(body ast.Node, c *Config) (err error) {
 	*c = Config{}
 	each := &valueReader{}
 	each.read(body, reflect.ValueOf(c).Elem())
-	if len(each.bad) == 0 {
+	if len(each.errs) == 0 {
 		return syntaxProblem(first, nil)
 	}
-	return errors.Join(each.bad...)
+	return errors.Join(each.errs...)
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -14,7 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// environment makes a lookup out of NAME=value pairs.
+// environment returns a lookup function for NAME=value pairs.
 func environment(pairs ...string) func(string) string {
 	values := map[string]string{}
 	for _, pair := range pairs {
@@ -38,11 +38,12 @@ sources:
     accounts: [pinned.myshopify.com, other.myshopify.com]
 `
 
-func TestParseReadsEverySecretWhereItIsKept(t *testing.T) {
+func TestParse_secrets_areReadFromValueEnvAndFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret")
 	write(t, file, "whsec_new_of_a_test\n")
-	c, err := config.Parse([]byte(strings.ReplaceAll(issueExample, "%FILE%", file)), environment("THIRD=whsec_third_of_a_test"))
+	c, err := config.Parse([]byte(strings.ReplaceAll(issueExample, "%FILE%", file)),
+		environment("THIRD=whsec_third_of_a_test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,8 @@ func TestParseReadsEverySecretWhereItIsKept(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"stripe live old": "whsec_old_of_a_test", "stripe live new": "whsec_new_of_a_test", "stripe live third": "whsec_third_of_a_test", "shopify shop only": "secret of a test",
+		"stripe live old": "whsec_old_of_a_test", "stripe live new": "whsec_new_of_a_test",
+		"stripe live third": "whsec_third_of_a_test", "shopify shop only": "secret of a test",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatal(diff)
@@ -63,9 +65,10 @@ func TestParseReadsEverySecretWhereItIsKept(t *testing.T) {
 	}
 }
 
-func TestDefaultsFillWhatNobodySet(t *testing.T) {
+func TestDefault_unsetSettings_getDefaults(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte("database: {url: postgres://x}\ningest: {max_body_bytes: 8MiB, deadline: 2s}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}"), environment())
+	c, err := config.Parse([]byte("database: {url: postgres://x}\ningest: {max_body_bytes: 8MiB, deadline: "+
+		"2s}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}"), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +76,8 @@ func TestDefaultsFillWhatNobodySet(t *testing.T) {
 		t.Fatalf("ingest: %+v", c.Ingest)
 	}
 	if c.Rejections.MaxBody != 8<<20 || c.Endpoints()[0].MaxBodyBytes != 8<<20 {
-		t.Fatalf("limits that follow ingest.max_body_bytes: %v, %v", c.Rejections.MaxBody, c.Endpoints()[0].MaxBodyBytes)
+		t.Fatalf("limits that follow ingest.max_body_bytes: %v, %v", c.Rejections.MaxBody,
+			c.Endpoints()[0].MaxBodyBytes)
 	}
 	if got := c.Sources["a"].Tolerance; got != 0 {
 		t.Fatalf("tolerance %v, want the provider's own", got)
@@ -83,18 +87,23 @@ func TestDefaultsFillWhatNobodySet(t *testing.T) {
 	}
 }
 
-func TestEnvironmentWins(t *testing.T) {
+func TestParse_variables_overrideFile(t *testing.T) {
 	t.Parallel()
-	file := "database: {url: postgres://file}\nsources: {my-shop: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n"
+	file := "database: {url: postgres://file}\nsources: {my-shop: {provider: stripe, secrets: [{name: n, value: " +
+		"whsec_secret_of_a_test}]}}\n"
 	c, err := config.Parse([]byte(file), environment(
-		"POSTERN_DATABASE_URL=postgres://env", "POSTERN_INGEST_MAX_BODY_BYTES=1MiB", "POSTERN_STREAM_MAX_AGE=2h", "POSTERN_INGEST_QUEUE=7",
-		"POSTERN_SOURCES=added,my-shop", "POSTERN_SOURCES_ADDED_PROVIDER=shopify", "POSTERN_SOURCES_ADDED_ACCOUNTS=a.myshopify.com, b.myshopify.com",
+		"POSTERN_DATABASE_URL=postgres://env", "POSTERN_INGEST_MAX_BODY_BYTES=1MiB", "POSTERN_STREAM_MAX_AGE=2h",
+		"POSTERN_INGEST_QUEUE=7",
+		"POSTERN_SOURCES=added,my-shop", "POSTERN_SOURCES_ADDED_PROVIDER=shopify",
+		"POSTERN_SOURCES_ADDED_ACCOUNTS=a.myshopify.com, b.myshopify.com",
 		"POSTERN_SOURCES_ADDED_SECRETS_0_NAME=one", "POSTERN_SOURCES_ADDED_SECRETS_0_VALUE=secret of a test",
-		"POSTERN_SOURCES_MY_SHOP_SECRETS_0_VALUE=whsec_changed_secret", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_NAME=next", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_VALUE=whsec_secret_of_a_test"))
+		"POSTERN_SOURCES_MY_SHOP_SECRETS_0_VALUE=whsec_changed_secret", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_NAME=next",
+		"POSTERN_SOURCES_MY_SHOP_SECRETS_1_VALUE=whsec_secret_of_a_test"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(c.Database.URL) != "postgres://env" || c.Ingest.MaxBodyBytes != 1<<20 || c.Stream.MaxAge != 2*time.Hour || c.Ingest.Queue != 7 {
+	if string(c.Database.URL) != "postgres://env" || c.Ingest.MaxBodyBytes != 1<<20 || c.Stream.MaxAge != 2*time.Hour ||
+		c.Ingest.Queue != 7 {
 		t.Fatalf("%v", c)
 	}
 	if diff := cmp.Diff([]string{"a.myshopify.com", "b.myshopify.com"}, c.Sources["added"].Accounts); diff != "" {
@@ -106,7 +115,7 @@ func TestEnvironmentWins(t *testing.T) {
 	}
 }
 
-func TestReferencesAreExpandedInValuesOnly(t *testing.T) {
+func TestParse_references_expandInValuesOnly(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte(`
 database: {url: "postgres://u:${PW}@h/${PW}", maintenance_url: 'postgres://$${PW}'} # ${UNSET} in a comment is left alone
@@ -132,7 +141,7 @@ nats:
 	}
 }
 
-func TestLoadKinds(t *testing.T) {
+func TestLoad_purpose_decidesWhatIsChecked(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "postern.yaml")
@@ -143,7 +152,8 @@ func TestLoadKinds(t *testing.T) {
 	if _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), path+": database.url: is not set") {
 		t.Errorf("a daemon needs a database: %v", err)
 	}
-	write(t, path, "database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, file: /nowhere}, {name: m, value: \"${UNSET_ANYWHERE}\"}]}}\n")
+	write(t, path, "database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, file: "+
+		"/nowhere}, {name: m, value: \"${UNSET_ANYWHERE}\"}]}}\n")
 	if c, err := config.LoadOperator(path); err != nil || string(c.Database.URL) != "postgres://x" {
 		t.Errorf("an operator needs no secrets: %v", err)
 	}
@@ -151,7 +161,8 @@ func TestLoadKinds(t *testing.T) {
 	if _, err := config.LoadProcessor(path); err != nil {
 		t.Errorf("a processor serves no TLS: %v", err)
 	}
-	if _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), path+":2: ingest.tls.key: open /nowhere.key") {
+	if _, err := config.Load(path); err == nil ||
+		!strings.Contains(err.Error(), path+":2: ingest.tls.key: open /nowhere.key") {
 		t.Errorf("a gateway needs its certificate: %v", err)
 	}
 	write(t, path, fmt.Sprintf(spoolExample, "spool", false))
@@ -181,22 +192,26 @@ sources:
 func TestParseEnviron_unknownVariables(t *testing.T) {
 	t.Parallel()
 	for variable, want := range map[string]struct{ err, warning string }{
-		"POSTERN_DATABSE_URL=postgres://a":               {err: "POSTERN_DATABSE_URL: is no setting; did you mean POSTERN_DATABASE_URL?"},
-		"POSTERN_INGEST_QUEUE_BYTE=1MiB":                 {err: "did you mean POSTERN_INGEST_QUEUE_BYTES?"},
-		"POSTERN_DB_URL=postgres://a":                    {warning: "the variable POSTERN_DB_URL sets nothing"},
-		"POSTERN_SOURCES_SHOP_ACOUNT=acct_1":             {warning: "POSTERN_SOURCES_SHOP_ACOUNT sets nothing; did you mean POSTERN_SOURCES_SHOP_ACCOUNT?"},
-		"POSTERN_SOURCES_SHOP_ACCOUNT=acct_1":            {},
-		"POSTERN_LOG_LEVEL=debug":                        {},
-		"POSTERN_ADMIN_TOKEN=t":                          {},
-		"POSTERN_GATEWAY_SERVICE_HOST=10.0.0.1":          {},
-		"POSTERN_GATEWAY_PORT=tcp://10.0.0.1:8080":       {},
-		"POSTERN_GATEWAY_PORT_8080_TCP_ADDR=10.0.0.1":    {},
-		"POSTERN_GATEWAY_SERVICE_PORT_INGEST=8080":       {},
-		"OTHER_DATABSE_URL=x":                            {},
-		"POSTERN_SOURCES_SHOP_SECRETS_0_NAME=first":      {},
-		"POSTERN_SOURCES_SHOP_SECRETS_1_NOTHING=of_kind": {warning: "POSTERN_SOURCES_SHOP_SECRETS_1_NOTHING sets nothing"},
+		"POSTERN_DATABSE_URL=postgres://a": {err: "POSTERN_DATABSE_URL: is not a setting; did you mean " +
+			"POSTERN_DATABASE_URL?"},
+		"POSTERN_INGEST_QUEUE_BYTE=1MiB": {err: "did you mean POSTERN_INGEST_QUEUE_BYTES?"},
+		"POSTERN_DB_URL=postgres://a":    {warning: "the variable POSTERN_DB_URL sets nothing"},
+		"POSTERN_SOURCES_SHOP_ACOUNT=acct_1": {warning: "POSTERN_SOURCES_SHOP_ACOUNT sets nothing; did " +
+			"you mean POSTERN_SOURCES_SHOP_ACCOUNT?"},
+		"POSTERN_SOURCES_SHOP_ACCOUNT=acct_1":         {},
+		"POSTERN_LOG_LEVEL=debug":                     {},
+		"POSTERN_ADMIN_TOKEN=t":                       {},
+		"POSTERN_GATEWAY_SERVICE_HOST=10.0.0.1":       {},
+		"POSTERN_GATEWAY_PORT=tcp://10.0.0.1:8080":    {},
+		"POSTERN_GATEWAY_PORT_8080_TCP_ADDR=10.0.0.1": {},
+		"POSTERN_GATEWAY_SERVICE_PORT_INGEST=8080":    {},
+		"OTHER_DATABSE_URL=x":                         {},
+		"POSTERN_SOURCES_SHOP_SECRETS_0_NAME=first":   {},
+		"POSTERN_SOURCES_SHOP_SECRETS_1_NOTHING=of_kind": {warning: "POSTERN_SOURCES_SHOP_SECRETS_1_NOTHING sets " +
+			"nothing"},
 	} {
-		c, err := config.ParseEnviron([]byte(oneSource), []string{"POSTERN_SHOP_SECRET=whsec_secret_of_a_test", variable})
+		c, err := config.ParseEnviron([]byte(oneSource), []string{"POSTERN_SHOP_SECRET=whsec_secret_of_a_test",
+			variable})
 		if want.err != "" {
 			if err == nil || !strings.Contains(err.Error(), want.err) {
 				t.Errorf("%s: %v, want %q", variable, err, want.err)
@@ -228,7 +243,8 @@ sources:
 		}
 	}
 	_, err = config.ParseEnviron([]byte(file), nil)
-	for _, want := range []string{"${LISTEN}: the variable is not set", "the variable SECRET is not set", "database.url: is not set: name"} {
+	for _, want := range []string{"${LISTEN}: the variable is not set", "the variable SECRET is not set",
+		"database.url: is not set: name"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
 		}
@@ -237,16 +253,21 @@ sources:
 
 func TestParse_databaseURL_needsScheme(t *testing.T) {
 	t.Parallel()
-	for url, ok := range map[string]bool{"postgres://h/d": true, "postgresql://h/d": true, "postgres:///d?host=/run": true, "host=h dbname=d": true,
-		"localhost/postern": false, "localhost:5432/postern?sslmode=disable": false, "mysql://h/d": false, "u:s3cret@h/d": false} {
+	for url, ok := range map[string]bool{"postgres://h/d": true, "postgresql://h/d": true,
+		"postgres:///d?host=/run": true, "host=h dbname=d": true,
+		"localhost/postern": false, "localhost:5432/postern?sslmode=disable": false, "mysql://h/d": false,
+		"u:s3cret@h/d": false} {
 		for _, setting := range []string{"url", "maintenance_url"} {
 			text := "database:\n  url: postgres://x/y\n  maintenance_url: '" + url + "'\n"
 			if setting == "url" {
 				text = "database:\n  url: '" + url + "'\n"
 			}
 			_, err := config.Parse([]byte(text), environment())
-			if ok != (err == nil) || err != nil && (!strings.Contains(err.Error(), "database."+setting+": is no address of PostgreSQL: it begins with postgres://") ||
-				strings.Contains(err.Error(), "s3cret")) {
+			if ok != (err == nil) || err != nil &&
+				(!strings.Contains(err.Error(), "database."+setting+": is not an address of PostgreSQL: it begins "+
+					"with "+
+					"postgres://") ||
+					strings.Contains(err.Error(), "s3cret")) {
 				t.Errorf("%s %s: %v", setting, url, err)
 			}
 		}

@@ -17,35 +17,40 @@ import (
 
 // SMTP is a mail server.
 type SMTP struct {
-	// Host is the server's name, which its certificate must have.
+	// Host is the server's name. Its certificate must be valid for this name.
 	Host string `yaml:"host,omitempty"`
-	// Port is where it takes mail of users (submission).
-	Port int `yaml:"port,omitempty" shown:"587; 465 with tls: implicit" validate:"omitempty,gte=1,lte=65535"`
-	// TLS says how the connection is encrypted: required (by STARTTLS, without which nothing is sent), implicit (from the first byte on) or none, which is for addresses that allow names alone.
-	TLS string `yaml:"tls,omitempty" shown:"required" validate:"omitempty,oneof=required implicit none"`
-	// Username is the credential's name; leave unset where the server asks for none.
+	// Port is the port for mail submission.
+	Port int `yaml:"port,omitempty" unset:"587; 465 with tls: implicit" validate:"omitempty,gte=1,lte=65535"`
+	// TLS says how the connection is encrypted: required (STARTTLS; without it nothing is sent),
+	// implicit (from the first byte) or none, which is allowed only for addresses in allow.
+	TLS string `yaml:"tls,omitempty" unset:"required" validate:"omitempty,oneof=required implicit none"`
+	// Username is the name of the credential. Leave it unset where the server requires none.
 	Username string `yaml:"username,omitempty"`
 	// Password is the credential.
 	Password APIKey `yaml:"password,omitempty"`
-	// From is whom mail is from, e.g. Shop <shop@example.com>. Its domain stands in each Message-ID.
+	// From is the sender of the mail, e.g. Shop <shop@example.com>. Its domain is part of each
+	// Message-ID.
 	From string `yaml:"from,omitempty"`
 }
 
-// EffectMail is a mail that a step sends. Each text is a template; no value can make another address, header or line of one.
+// EffectMail is a mail that a step sends. Each text is a template. A value cannot add another
+// address, header or line.
 type EffectMail struct {
-	// To is whom it is sent to: an address or NAME <ADDRESS>, or a list of them. Each is one address.
-	To Words `yaml:"to,omitempty"`
-	// Cc are others it is sent to. One whose template comes to an empty text is left out.
-	Cc Words `yaml:"cc,omitempty"`
-	// ReplyTo is whom answers go to. One whose template comes to an empty text is left out.
-	ReplyTo Words `yaml:"reply_to,omitempty"`
+	// To is the recipient: an address or NAME <ADDRESS>, or a list of them. Each entry is one
+	// address.
+	To StringList `yaml:"to,omitempty"`
+	// Cc are further recipients. An entry whose template yields an empty text is left out.
+	Cc StringList `yaml:"cc,omitempty"`
+	// ReplyTo are the addresses for replies. An entry whose template yields an empty text is left
+	// out.
+	ReplyTo StringList `yaml:"reply_to,omitempty"`
 	// Subject is one line.
 	Subject string `yaml:"subject,omitempty"`
 	// Text is the mail as plain text.
 	Text string `yaml:"text,omitempty"`
-	// HTML is the same for those who show HTML. Values are escaped.
+	// HTML is the same as HTML. Values are escaped.
 	HTML string `yaml:"html,omitempty"`
-	// Headers are further ones.
+	// Headers are additional headers.
 	Headers map[string]string `yaml:"headers,omitempty"`
 }
 
@@ -56,11 +61,13 @@ const (
 
 const (
 	callTimeout = 30 * time.Second
-	// mailTimeout is longer: whoever ends a dialogue after the message does not know whether it was taken. RFC 5321 (4.5.3.2.6) would have us wait for ten minutes, for as long as which an effect whose process ended would be left alone.
+	// mailTimeout is longer: if the dialogue ends after the message was sent, it is unknown whether
+	// the server accepted it. RFC 5321 (4.5.3.2.6) recommends ten minutes, but an effect whose
+	// process ended would wait as long.
 	mailTimeout = 2 * time.Minute
 )
 
-// completeTimeout fills in how long a call to the destination may take.
+// completeTimeout sets the default timeout of a call.
 func (d *Destination) completeTimeout() {
 	if d.Timeout == 0 {
 		d.Timeout = callTimeout
@@ -70,9 +77,9 @@ func (d *Destination) completeTimeout() {
 	}
 }
 
-// read fetches the password from where it is kept.
-func (s *SMTP) read(env func(string) string, p purpose) error {
-	if s.Password.unset() {
+// read loads the password from the variable or file.
+func (s *SMTP) read(env func(string) string, p loadOptions) error {
+	if s.Password.isUnset() {
 		return nil
 	}
 	secret := Secret{Value: s.Password.Value, Env: s.Password.Env, File: s.Password.File}
@@ -80,28 +87,30 @@ func (s *SMTP) read(env func(string) string, p purpose) error {
 		return err
 	}
 	if strings.ContainsAny(string(secret.secret), "\x00\r\n") {
-		return errors.New("holds a line end or NUL: give the password alone")
+		return errors.New("contains a line break or NUL: give only the password")
 	}
 	s.Password.key = secret.secret
 	return nil
 }
 
-// Server is the mail server as it is talked to.
+// server returns the mail server for package mail.
 func (s *SMTP) server() *mail.Server {
-	out := &mail.Server{Host: s.Host, Port: cmp.Or(s.Port, portSubmission), Security: mail.Security(cmp.Or(s.TLS, string(mail.Required))), Username: s.Username, Password: string(s.Password.key), From: s.from(), Hello: mail.Domain(s.from().Address)}
+	out := &mail.Server{Host: s.Host, Port: cmp.Or(s.Port, portSubmission),
+		Security: mail.Security(cmp.Or(s.TLS, string(mail.Required))), Username: s.Username,
+		Password: string(s.Password.key), From: s.fromAddress(), Hello: mail.Domain(s.fromAddress().Address)}
 	if s.Port == 0 && out.Security == mail.Implicit {
 		out.Port = portImplicit
 	}
 	return out
 }
 
-// from is whom mail is from; none where it cannot be read, which check tells.
-func (s *SMTP) from() mail.Address {
+// fromAddress returns the sender; empty where it cannot be parsed, which check reports.
+func (s *SMTP) fromAddress() mail.Address {
 	a, _ := mail.ParseAddress(s.From)
 	return a
 }
 
-// secrets are texts that nothing stored may hold.
+// secrets returns texts that must not be stored.
 func (s *SMTP) secrets() []string {
 	if len(s.Password.key) == 0 {
 		return nil
@@ -111,89 +120,100 @@ func (s *SMTP) secrets() []string {
 	return secretForms(password, coded(password), coded("\x00"+s.Username+"\x00"+password))
 }
 
-// repeatable says whether the other side does a step once however often it is sent. A mail server does not.
-func (s *EffectStep) repeatable() bool { return !s.Once && isZero(s.Mail) }
+// isRepeatable reports whether the destination executes a step once, however often it gets it. A
+// mail server does not.
+func (s *EffectStep) isRepeatable() bool { return !s.AtMostOnce && isZero(s.Mail) }
 
-// onceBy is the setting by which a step is not repeatable.
-func (s *EffectStep) onceBy() string {
-	if s.Once {
+// atMostOnceSetting returns the setting that makes a step not repeatable.
+func (s *EffectStep) atMostOnceSetting() string {
+	if s.AtMostOnce {
 		return ".once"
 	}
 	return ".mail"
 }
 
-// captures are the names of what later steps see of a step.
-func (s *EffectStep) captures() []string {
+// captureNames returns the names of the values that later steps may use.
+func (s *EffectStep) captureNames() []string {
 	if !isZero(s.Mail) {
-		return []string{rules.CapturedID}
+		return []string{rules.CapturedMessageID}
 	}
 	return sortedKeys(s.Capture)
 }
 
-// asked is what a check of the step may name: of a mail, whose Message-ID is known before it is sent, that too.
-func (s *EffectStep) asked(scope rules.Scope) rules.Scope {
+// checkScope returns the names that a step's check may use. For a mail they include its Message-ID,
+// which is known before it is sent.
+func (s *EffectStep) checkScope(scope rules.Scope) rules.Scope {
 	if isZero(s.Mail) {
 		return scope
 	}
 	scope.Steps = maps.Clone(scope.Steps)
-	scope.Steps[s.Name] = s.captures()
+	scope.Steps[s.Name] = s.captureNames()
 	return scope
 }
 
-// checkMail tells what is wrong with a destination that is a mail server.
+// checkMail returns the problems of a destination that is a mail server.
 func (d *Destination) checkMail(path string) error {
 	var bad []error
 	fail := func(setting, format string, args ...any) {
 		bad = append(bad, &Problem{Path: path + "." + setting, Msg: fmt.Sprintf(format, args...)})
 	}
 	s := &d.SMTP
-	if d.URL != "" || d.Header != "" || len(d.Headers) > 0 || !d.Key.unset() || !d.SigningSecret.unset() {
-		fail("smtp", "a mail server has no url, key, header, headers and signing_secret: leave them out, or make another destination of them")
+	if d.URL != "" || d.Header != "" || len(d.Headers) > 0 || !d.Key.isUnset() || !d.SigningSecret.isUnset() {
+		fail("smtp", "a mail server has no url, key, header, headers and signing_secret: leave them out, or use "+
+			"another destination for them")
 	}
 	if s.Host == "" || strings.ContainsAny(s.Host, "/:@ ") {
-		fail("smtp.host", "%q is no name of a server: write e.g. smtp.example.com; its port is a setting of its own", s.Host)
+		fail("smtp.host", "%q is not a host name: write e.g. smtp.example.com; the port has its own setting",
+			s.Host)
 	}
 	if _, err := mail.ParseAddress(s.From); err != nil {
 		fail("smtp.from", "%v", err)
 	}
-	if (s.Username == "") != s.Password.unset() || strings.ContainsAny(s.Username, "\x00\r\n") {
-		fail("smtp.username", "username and password go together: set both or neither")
+	if (s.Username == "") != s.Password.isUnset() || strings.ContainsAny(s.Username, "\x00\r\n") {
+		fail("smtp.username", "username and password belong together: set both or neither")
 	}
 	if s.TLS == string(mail.None) {
 		switch {
 		case len(d.Allow) == 0:
-			fail("smtp.tls", "none is for addresses that allow names: name the server's there, or write required")
-		case s.Username != "" && !onThisMachine(s.Host):
-			fail("smtp.tls", "without TLS everyone on the way reads the password: write required")
+			fail("smtp.tls", "none is allowed only for addresses in allow: add the server's there, or write required")
+		case s.Username != "" && !isLoopbackHost(s.Host):
+			fail("smtp.tls", "without TLS everyone on the network path can read the password: write required")
 		}
 	}
 	return errors.Join(bad...)
 }
 
-// mail compiles a step that sends one.
+// mail compiles a step that sends a mail.
 func (b *ruleBuilder) mail(at string, s *EffectStep, to *Destination, scope rules.Scope) rules.Request {
-	m, from := &s.Mail, to.SMTP.from()
+	m, from := &s.Mail, to.SMTP.fromAddress()
 	if isZero(to.SMTP) {
-		b.fail(at+".to", "destination %s is no mail server: give the step a path, or name a destination that has smtp", s.To)
+		b.fail(at+".to", "destination %s is not a mail server: give the step a path, or name a destination with smtp",
+			s.To)
 	}
-	if s.Path != "" || s.Method != http.MethodPost || s.Forward || s.JSON != nil || s.Form != nil || s.Text != "" || len(s.Headers) > 0 || len(s.Success) > 0 || len(s.Capture) > 0 || len(s.Retry.On) > 0 || !isZero(s.Compensate) {
-		b.fail(at+".mail", "a mail is all that the step sends, and cannot be taken back: leave path, method, forward, json, form, text, headers, success, capture, retry.on and compensate out; steps.%s.message_id is captured by itself", s.Name)
+	if s.Path != "" || s.Method != http.MethodPost || s.Forward || s.JSON != nil || s.Form != nil || s.Text != "" ||
+		len(s.Headers) > 0 || len(s.Success) > 0 || len(s.Capture) > 0 || len(s.Retry.Statuses) > 0 ||
+		!isZero(s.Compensate) {
+		b.fail(at+".mail", "a step with mail sends only that, and cannot be undone: leave path, method, "+
+			"forward, json, form, text, headers, success, capture, retry.on and compensate out; steps.%s.message_id "+
+			"is captured automatically", s.Name)
 	}
 	if len(m.To) == 0 {
-		b.fail(at+".mail.to", "is not set: say whom the mail goes to")
+		b.fail(at+".mail.to", "is not set: write the recipient")
 	}
 	if m.Subject == "" || m.Text == "" {
-		b.fail(at+".mail", "write subject and text")
+		b.fail(at+".mail", "set both subject and text")
 	}
-	out := &rules.Mail{From: from, To: b.addresses(at+".mail.to", m.To, scope), Cc: b.addresses(at+".mail.cc", m.Cc, scope), ReplyTo: b.addresses(at+".mail.reply_to", m.ReplyTo, scope),
-		Subject: b.text(at+".mail.subject", m.Subject, scope), Text: b.text(at+".mail.text", m.Text, scope), Headers: map[string]*rules.Text{}}
+	out := &rules.Mail{From: from, To: b.addresses(at+".mail.to", m.To, scope),
+		Cc: b.addresses(at+".mail.cc", m.Cc, scope), ReplyTo: b.addresses(at+".mail.reply_to", m.ReplyTo, scope),
+		Subject: b.text(at+".mail.subject", m.Subject, scope), Text: b.text(at+".mail.text", m.Text, scope),
+		Headers: map[string]*rules.Text{}}
 	if m.HTML != "" {
 		out.HTML = b.text(at+".mail.html", m.HTML, scope)
 	}
 	var seen []string
 	for _, name := range sortedKeys(m.Headers) {
-		if err := mail.Header(name); err != nil || slices.Contains(seen, strings.ToLower(name)) {
-			b.fail(at+".mail.headers."+name, "%v", cmp.Or(err, errors.New("is there twice")))
+		if err := mail.CheckHeaderName(name); err != nil || slices.Contains(seen, strings.ToLower(name)) {
+			b.fail(at+".mail.headers."+name, "%v", cmp.Or(err, errors.New("is set twice")))
 		}
 		seen = append(seen, strings.ToLower(name))
 		out.Headers[name] = b.text(at+".mail.headers."+name, m.Headers[name], scope)

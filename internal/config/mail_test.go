@@ -10,7 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/mail"
 )
 
-// aMail is a rule with a mail that can be used; what follows it replaces its parts.
+// aMail is a valid rule with a mail. The following constants replace parts of it.
 const aMail = `
 database: {url: postgres://x/y}
 sources:
@@ -33,34 +33,40 @@ effects:
       - {name: note, to: api, path: "/notes", json: {mail: "{{ steps.send.message_id }}"}}
 `
 
-func TestMailsAreCompiled(t *testing.T) {
+func TestEffectMail_yaml_becomesRule(t *testing.T) {
 	t.Parallel()
 	c, err := parseEffects(aMail)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := c.Rules()[0].Steps[0]
-	if !s.Once || s.Do.Mail == nil || s.Do.Mail.From.Name != "Shop" || rules.MessageID("postern-k", s.Do.Mail.From.Address) != "postern-k@shop.example" {
+	if !s.NeverRepeat || s.Do.Mail == nil || s.Do.Mail.From.Name != "Shop" ||
+		rules.MessageID("postern-k", s.Do.Mail.From.Address) != "postern-k@shop.example" {
 		t.Errorf("%+v", s)
 	}
 	var to *mail.Server
-	for _, d := range c.Reaches() {
+	for _, d := range c.ResolveDestinations() {
 		if d.Name == "post" {
 			to = d.Mail
-			if all := strings.Join(d.Secrets, " "); !strings.Contains(all, "pass word") || !strings.Contains(all, "AGpvAHBhc3Mgd29yZA==") {
+			if all := strings.Join(d.Secrets, " "); !strings.Contains(all, "pass word") ||
+				!strings.Contains(all, "AGpvAHBhc3Mgd29yZA==") {
 				t.Errorf("secrets %q", d.Secrets)
 			}
 		} else if d.Mail != nil {
 			t.Errorf("%+v", d)
 		}
 	}
-	if d := c.Destinations; d["post"].Timeout != 2*time.Minute || d["api"].Timeout != 30*time.Second || s.Timeout != 2*time.Minute {
-		t.Errorf("a mail server's timeout is %s, an API's %s, the step's %s", d["post"].Timeout, d["api"].Timeout, s.Timeout)
+	if d := c.Destinations; d["post"].Timeout != 2*time.Minute || d["api"].Timeout != 30*time.Second ||
+		s.Timeout != 2*time.Minute {
+		t.Errorf("a mail server's timeout is %s, an API's %s, the step's %s", d["post"].Timeout, d["api"].Timeout,
+			s.Timeout)
 	}
-	if to == nil || to.Port != 587 || to.Security != mail.Required || to.Password != "pass word" || to.Hello != "shop.example" {
+	if to == nil || to.Port != 587 || to.Security != mail.Required || to.Password != "pass word" ||
+		to.Hello != "shop.example" {
 		t.Errorf("%+v", to)
 	}
-	if w := c.EffectWarnings(); len(w) != 2 || !strings.Contains(w[1], "step send must not be repeated and is not the last") {
+	if w := c.EffectWarnings(); len(w) != 2 ||
+		!strings.Contains(w[1], "step send must not be repeated and is not the last") {
 		t.Error(w)
 	}
 	if text := c.String(); strings.Contains(text, "pass word") {
@@ -70,64 +76,89 @@ func TestMailsAreCompiled(t *testing.T) {
 	if err != nil || implicit.Destinations["post"].SMTP.Port != 0 {
 		t.Fatal(err)
 	}
-	for _, d := range implicit.Reaches() {
+	for _, d := range implicit.ResolveDestinations() {
 		if d.Mail != nil && d.Mail.Port != 465 {
 			t.Errorf("%+v", d.Mail)
 		}
 	}
 }
 
-// What is wrong with a mail is told with its line when it is read.
-func TestMistakesInMails(t *testing.T) {
+// Errors in a mail are reported with their line.
+func TestEffectMail_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
-	mistakes(t, aMail, map[string]struct{ old, new, want string }{
-		"no url and no server":         {"url: https://mail.example.com/v1", "rate: 1", "destinations.api.url: is not set"},
-		"both":                         {"    smtp:", "    url: https://x.example\n    smtp:", "8: destinations.post.smtp: a mail server has no url"},
-		"no from":                      {", from: Shop <shop@shop.example>", "", "destinations.post.smtp.from: "},
-		"two from":                     {"Shop <shop@shop.example>", `"a@x.example, b@x.example"`, "destinations.post.smtp.from: "},
-		"a name without a password":    {`, password: {value: "pass word"}`, "", "destinations.post.smtp.username: username and password go together"},
-		"a port in the host":           {"smtp.example.com", `"smtp.example.com:25"`, "destinations.post.smtp.host: "},
-		"an unknown encryption":        {"host:", "tls: perhaps, host:", "destinations.post.smtp.tls: "},
-		"none to everybody":            {"host:", "tls: none, host:", "destinations.post.smtp.tls: none is for addresses that allow names"},
-		"a password in the clear":      {"    smtp: {", "    allow: [10.0.0.1]\n    smtp: {tls: none, ", "destinations.post.smtp.tls: without TLS everyone"},
-		"a lost answer":                {"        person_resolves: true\n", "", "effects.receipt.steps.0.mail: what must not be sent again"},
-		"a path":                       {"        person_resolves: true", "        person_resolves: true\n        path: /x", "effects.receipt.steps.0.mail: a mail is all"},
-		"statuses of HTTP":             {"        person_resolves: true", "        person_resolves: true\n        retry: {on: [450]}", "effects.receipt.steps.0.mail: a mail is all"},
-		"a mail to an API":             {"to: post", "to: api", "effects.receipt.steps.0.to: destination api is no mail server"},
-		"a call to a mail server":      {"to: api", "to: post", "effects.receipt.steps.1.to: destination post is a mail server"},
-		"a server that is asked":       {"person_resolves: true", `check: {path: "/x", done: answer.status == 200}`, "effects.receipt.steps.0.check.to: a mail server cannot be asked"},
-		"nobody is asked":              {"person_resolves: true", `check: {to: nobody, path: "/x", done: answer.status == 200}`, `effects.receipt.steps.0.check.to: destination "nobody" is not configured`},
-		"nobody to send to":            {`to: "{{ new.email }}", `, "", "effects.receipt.steps.0.mail.to: is not set"},
-		"two where one is":             {`to: "{{ new.email }}"`, `to: "a@x.example, b@x.example"`, "effects.receipt.steps.0.mail.to.0: "},
-		"no text":                      {`, text: "Thank you."`, "", "effects.receipt.steps.0.mail: write subject and text"},
-		"a header of the message":      {`text: "Thank you."`, `text: x, headers: {Bcc: "a@x.example"}`, "effects.receipt.steps.0.mail.headers.Bcc: is a header that is made"},
-		"a template that is not right": {"Receipt {{ new.id }}", "Receipt {{ nwe.id }}", "effects.receipt.steps.0.mail.subject: "},
-		"what no mail captures":        {"steps.send.message_id", "steps.send.id", "effects.receipt.steps.1.json.mail: "},
+	checkMistakes(t, aMail, map[string]struct{ old, new, want string }{
+		"no url and no server": {"url: https://mail.example.com/v1", "rate: 1",
+			"destinations.api.url: is not set"},
+		"both": {"    smtp:", "    url: https://x.example\n    smtp:",
+			"8: destinations.post.smtp: a mail server has no url"},
+		"no from": {", from: Shop <shop@shop.example>", "", "destinations.post.smtp.from: "},
+		"two from": {"Shop <shop@shop.example>", `"a@x.example, b@x.example"`,
+			"destinations.post.smtp.from: "},
+		"a name without a password": {`, password: {value: "pass word"}`, "",
+			"destinations.post.smtp.username: username and password belong together"},
+		"a port in the host":    {"smtp.example.com", `"smtp.example.com:25"`, "destinations.post.smtp.host: "},
+		"an unknown encryption": {"host:", "tls: perhaps, host:", "destinations.post.smtp.tls: "},
+		"none to everybody": {"host:", "tls: none, host:",
+			"destinations.post.smtp.tls: none is allowed only for addresses in"},
+		"a password in the clear": {"    smtp: {", "    allow: [10.0.0.1]\n    smtp: {tls: none, ",
+			"destinations.post.smtp.tls: without TLS everyone"},
+		"a lost answer": {"        person_resolves: true\n", "",
+			"effects.receipt.steps.0.mail: this step must not be sent"},
+		"a path": {"        person_resolves: true",
+			"        person_resolves: true\n        path: /x", "effects.receipt.steps.0.mail: a step with mail"},
+		"statuses of HTTP": {"        person_resolves: true",
+			"        person_resolves: true\n        retry: {on: [450]}",
+			"effects.receipt.steps.0.mail: a step with mail"},
+		"a mail to an API": {"to: post", "to: api", "effects.receipt.steps.0.to: destination api is not a mail server"},
+		"a call to a mail server": {"to: api", "to: post", "effects.receipt.steps.1.to: destination post is a " +
+			"mail server"},
+		"a server that is asked": {"person_resolves: true", `check: {path: "/x", done: answer.status == 200}`,
+			"effects.receipt.steps.0.check.to: a mail server cannot be queried"},
+		"nobody is asked": {"person_resolves: true",
+			`check: {to: nobody, path: "/x", done: answer.status == 200}`,
+			`effects.receipt.steps.0.check.to: destination "nobody" is not configured`},
+		"nobody to send to": {`to: "{{ new.email }}", `, "", "effects.receipt.steps.0.mail.to: is not set"},
+		"two where one is": {`to: "{{ new.email }}"`, `to: "a@x.example, b@x.example"`,
+			"effects.receipt.steps.0.mail.to.0: "},
+		"no text": {`, text: "Thank you."`, "",
+			"effects.receipt.steps.0.mail: set both subject and"},
+		"a header of the message": {`text: "Thank you."`, `text: x, headers: {Bcc: "a@x.example"}`,
+			"effects.receipt.steps.0.mail.headers.Bcc: is a header that the message"},
+		"a template that is not right": {"Receipt {{ new.id }}", "Receipt {{ nwe.id }}",
+			"effects.receipt.steps.0.mail.subject: "},
+		"what no mail captures": {"steps.send.message_id", "steps.send.id",
+			"effects.receipt.steps.1.json.mail: "},
 	})
 }
 
-// The example of docs/effects.md is a configuration, and its mail says what it seems to.
-func TestTheExampleOfMail(t *testing.T) {
+// The example of docs/effects.md is valid, and its mail has the expected content.
+func TestEffectMail_example_isAccepted(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte(effectExample(t, "## Mail")), environment("SMTP_PASSWORD=secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := c.Rules()[0].Steps[0].Do.Render(&rules.Facts{New: map[string]any{"customer_email": "jo@example.com", "number": "R-7", "amount_paid": 12}, StepKey: "postern-k"}, "")
-	if err != nil || got.To[0] != "jo@example.com" || !strings.Contains(got.Body, "\r\nSubject: Receipt R-7\r\n") || !strings.Contains(got.Body, "\r\nMessage-ID: <postern-k@example.com>\r\n") {
+	got, err := c.Rules()[0].Steps[0].Do.Render(
+		&rules.TemplateData{New: map[string]any{"customer_email": "jo@example.com",
+			"number": "R-7", "amount_paid": 12}, StepKey: "postern-k"}, "")
+	if err != nil || got.To[0] != "jo@example.com" || !strings.Contains(got.Body, "\r\nSubject: Receipt R-7\r\n") ||
+		!strings.Contains(got.Body, "\r\nMessage-ID: <postern-k@example.com>\r\n") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-// A destination that is asked whether mails were sent is called for as long as their steps say, so that what is asked stays taken.
-func TestHowLongACallMayTake(t *testing.T) {
+// The maximum timeout of a destination includes checks for mails, so that a response to a check is
+// accepted.
+func TestDestination_timeout_dependsOnKind(t *testing.T) {
 	t.Parallel()
-	asked := strings.Replace(aMail, "person_resolves: true", `check: {to: api, path: "/sent?id={{ steps.send.message_id }}", done: answer.status == 200}`, 1)
+	asked := strings.Replace(aMail, "person_resolves: true",
+		`check: {to: api, path: "/sent?id={{ steps.send.message_id }}", done: answer.status == 200}`, 1)
 	for name, tc := range map[string]struct {
 		text string
 		want time.Duration
 	}{
-		"nobody is asked":   {strings.Replace(aMail, "person_resolves", "timeout: 5m\n        person_resolves", 1), 30 * time.Second},
+		"nobody is asked": {strings.Replace(aMail, "person_resolves", "timeout: 5m\n        person_resolves", 1),
+			30 * time.Second},
 		"the step's":        {strings.Replace(asked, "check:", "timeout: 5m\n        check:", 1), 5 * time.Minute},
 		"the mail server's": {strings.Replace(asked, "  post:\n", "  post:\n    timeout: 4m\n", 1), 4 * time.Minute},
 		"a shorter one":     {strings.Replace(asked, "check:", "timeout: 1s\n        check:", 1), 30 * time.Second},
@@ -136,9 +167,9 @@ func TestHowLongACallMayTake(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		for _, d := range c.Reaches() {
-			if d.Name == "api" && d.Longest != tc.want {
-				t.Errorf("%s: %s, want %s", name, d.Longest, tc.want)
+		for _, d := range c.ResolveDestinations() {
+			if d.Name == "api" && d.MaxTimeout != tc.want {
+				t.Errorf("%s: %s, want %s", name, d.MaxTimeout, tc.want)
 			}
 		}
 	}
@@ -156,25 +187,29 @@ notify:
   ops: {to: post, mail: ops@example.com, about: [failed_runs]}
 `
 
-// What is wrong with who is told is said with its line.
-func TestMistakesInNotify(t *testing.T) {
+// Errors in alerts are reported with their line.
+func TestNotify_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
 	c, err := parseEffects(aNotify)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := c.Notify["oncall"]; n.Every != time.Hour || n.After != 15*time.Minute || len(n.About) != 0 || c.Reach("app").Timeout != 30*time.Second || c.Reach("nobody") != nil {
+	if n := c.Notify["oncall"]; n.Interval != time.Hour || n.Delay != 15*time.Minute || len(n.Conditions) != 0 ||
+		c.ResolveDestination("app").Timeout != 30*time.Second || c.ResolveDestination("nobody") != nil {
 		t.Errorf("%+v", n)
 	}
 	if all := c.Notify["ops"].Recipients(); len(all) != 1 || all[0].Address != "ops@example.com" {
 		t.Errorf("%+v", all)
 	}
-	mistakes(t, aNotify, map[string]struct{ old, new, want string }{
-		"no destination":         {"to: app", "to: ap", `9: notify.oncall.to: destination "ap" is not configured`},
-		"none at all":            {"to: app, ", "", "notify.oncall.to: "},
-		"a mail to nobody":       {", mail: ops@example.com", "", "10: notify.ops.mail: destination post is a mail server: say whom"},
-		"a mail to an API":       {"path: /alerts", "mail: ops@example.com", "notify.oncall.mail: destination app is no mail server"},
-		"a path of mail":         {"to: post", "to: post, path: /x", "notify.ops.path: destination post is a mail server"},
+	checkMistakes(t, aNotify, map[string]struct{ old, new, want string }{
+		"no destination": {"to: app", "to: ap", `9: notify.oncall.to: destination "ap" is not configured`},
+		"none at all":    {"to: app, ", "", "notify.oncall.to: "},
+		"a mail to nobody": {", mail: ops@example.com", "", "10: notify.ops.mail: destination post is a mail server: " +
+			"write the recipient"},
+		"a mail to an API": {"path: /alerts", "mail: ops@example.com",
+			"notify.oncall.mail: destination app is not a mail"},
+		"a path of mail": {"to: post", "to: post, path: /x",
+			"notify.ops.path: destination post is a mail server"},
 		"a path without /":       {"/alerts", "alerts", `notify.oncall.path: "alerts": begin with /`},
 		"no address":             {"ops@example.com", "ops", "notify.ops.mail.0: "},
 		"what is never told":     {"failed_runs", "failed", "notify.ops.about.0: "},

@@ -13,7 +13,8 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// mixedUnits is a sender with two kinds of events, one of milliseconds and one of whole seconds, and an API of either.
+// mixedUnits is a sender with two kinds of events, one with milliseconds and one with whole
+// seconds, and an API with either.
 func mixedUnits(t *testing.T) config.Endpoint {
 	t.Helper()
 	c, err := config.Parse([]byte(`
@@ -39,23 +40,24 @@ sources:
 	return c.Endpoints()[0]
 }
 
-// readEvent reads what an event says of the number of its order.
+// readEvent returns the version of an event.
 func readEvent(t *rapid.T, ep config.Endpoint, kind, body string, at time.Time) versioning.Input {
-	o, err := provider.Observe(ep.Provider, ep.Source, &provider.Stored{Type: kind, Body: []byte(body)})
+	o, err := provider.Observe(ep.Provider, ep.Source, &provider.StoredEvent{Type: kind, Body: []byte(body)})
 	if err != nil || o.ObjectType != "order" || o.Partial != "" {
 		t.Fatalf("%s: %+v, %v", body, o, err)
 	}
 	o.State = o.State.Get("n")
-	in, err := versioning.FromObservation(o, at.Add(time.Second))
+	in, err := versioning.InputFromObservation(o, at.Add(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return in
 }
 
-// TestMixedUnits_anyOrder_neverSilentlyWrong plays histories of an object whose kinds of events, and whose API, tell its
-// time of change in milliseconds or in whole seconds. What is applied is the last state, or a refetch is pending; and one
-// refetch after the history ends at the last state, whatever webhooks were lost.
+// TestMixedUnits_anyOrder_neverSilentlyWrong generates histories of an object. Its kinds of events,
+// and its API, give the time of change in milliseconds or in whole seconds. After each history the
+// mirror has the last state, or a refetch is pending. One refetch then leads to the last state,
+// whatever webhooks were lost.
 func TestMixedUnits_anyOrder_neverSilentlyWrong(t *testing.T) {
 	t.Parallel()
 	ep := mixedUnits(t)
@@ -69,15 +71,16 @@ func TestMixedUnits_anyOrder_neverSilentlyWrong(t *testing.T) {
 		}
 		states := []time.Time{begin}
 		var inputs []versioning.Input
-		look := func(state int, changed, now time.Time) versioning.Input {
-			l := &provider.Look{Snapshot: provider.Snapshot{ObjectType: "order", ObjectID: "1", Body: []byte(body(state, changed, fineAPI))},
+		refetch := func(state int, changed, now time.Time) versioning.Input {
+			l := &provider.Refetch{Snapshot: provider.Snapshot{ObjectType: "order", ObjectID: "1",
+				Body: []byte(body(state, changed, fineAPI))},
 				Date: now.Truncate(time.Second), Lag: time.Second}
 			o, err := ep.Reader.Snapshot(ep.Source, &l.Snapshot)
 			if err != nil {
 				t.Fatal(err)
 			}
 			o.State = o.State.Get("n")
-			in, err := versioning.FromLook(o, l, now)
+			in, err := versioning.InputFromRefetch(o, l, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,11 +91,12 @@ func TestMixedUnits_anyOrder_neverSilentlyWrong(t *testing.T) {
 			at = at.Add(time.Duration(rapid.IntRange(1, 1500).Draw(t, "milliseconds later")) * time.Millisecond)
 			states = append(states, at)
 			fine := rapid.Bool().Draw(t, "event of milliseconds")
-			kind, told := "coarse", at.Format(time.RFC3339)
+			kind, effectWarnings := "coarse", at.Format(time.RFC3339)
 			if fine {
 				kind = "fine"
 			}
-			delivery := fmt.Sprintf(`{"type":%q,"id":"1","changed":%q,"order":%s}`, kind, told, body(n+1, at, true))
+			delivery := fmt.Sprintf(`{"type":%q,"id":"1","changed":%q,"order":%s}`, kind, effectWarnings,
+				body(n+1, at, true))
 			in := readEvent(t, ep, kind, delivery, at)
 			if rapid.IntRange(0, 4).Draw(t, "lost") == 0 {
 				lost = true
@@ -101,8 +105,9 @@ func TestMixedUnits_anyOrder_neverSilentlyWrong(t *testing.T) {
 			}
 			if rapid.IntRange(0, 2).Draw(t, "refetched") == 0 {
 				now := at.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "refetched after")) * time.Millisecond)
-				// The state that the API has at that time is that of the change before it, since the next is not made yet.
-				inputs = append(inputs, look(n+1, at, now))
+				// The API then returns the state of the previous change, because the next one is
+				// not made yet.
+				inputs = append(inputs, refetch(n+1, at, now))
 				at = now
 			}
 		}
@@ -111,12 +116,14 @@ func TestMixedUnits_anyOrder_neverSilentlyWrong(t *testing.T) {
 			versioning.Apply(&row, in)
 		}
 		last := len(states) - 1
-		if got := string(row.State.JSON); got != fmt.Sprint(last) && !row.Ambiguous && row.LookAfter == 0 && !lost {
+		if got := string(row.State.JSON); got != fmt.Sprint(last) && !row.Ambiguous && row.RefetchAfter == 0 && !lost {
 			t.Fatalf("silently %s, the last state is %d", got, last)
 		}
-		versioning.Apply(&row, look(last, states[last], time.UnixMicro(max(at.UnixMicro(), row.LookAfter)+5*second)))
-		if got := string(row.State.JSON); got != fmt.Sprint(last) || row.Ambiguous || row.LookAfter != 0 {
-			t.Fatalf("after a refetch: state %s, ambiguous %t, refetch after %d; the last state is %d", got, row.Ambiguous, row.LookAfter, last)
+		versioning.Apply(&row, refetch(last, states[last], time.UnixMicro(max(at.UnixMicro(), row.RefetchAfter)+
+			5*second)))
+		if got := string(row.State.JSON); got != fmt.Sprint(last) || row.Ambiguous || row.RefetchAfter != 0 {
+			t.Fatalf("after a refetch: state %s, ambiguous %t, refetch after %d; the last state is %d", got,
+				row.Ambiguous, row.RefetchAfter, last)
 		}
 	})
 }
@@ -127,15 +134,27 @@ func TestVersionUnits_typesReadFromSeveralFields_areCut(t *testing.T) {
 		objects string
 		want    string
 	}{
-		"one field":               {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}", "map[]"},
-		"two fields":              {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:s.at'}}", "map[x:true]"},
-		"two fields of two types": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}\n- {events: [b], type: y, id: '{json:id}', state: s, version: {from: 'json:s.at'}}", "map[]"},
-		"types in the body":       {"- {events: [a], type: '{json:t}', id: '{json:id}', state: s, version: {from: 'json:at'}}\n- {events: [b], type: '{json:t}', id: '{json:id}', state: s, version: {from: 'json:s.at'}}", "map[*:true]"},
-		"integers":                {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:n', unit: integer}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:s.n', unit: integer}}", "map[]"},
+		"one field": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: " +
+			"'json:at'}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}", "map[]"},
+		"two fields": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: " +
+			"'json:at'}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:s.at'}}",
+			"map[x:true]"},
+		"two fields of two types": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: " +
+			"'json:at'}}\n- {events: [b], type: y, id: '{json:id}', state: s, version: {from: 'json:s.at'}}", "map[]"},
+		"types in the body": {"- {events: [a], type: '{json:t}', id: '{json:id}', state: s, version: {from: " +
+			"'json:at'}}\n- {events: [b], type: '{json:t}', id: '{json:id}', state: s, version: {from: 'json:s.at'}}",
+			"map[*:true]"},
+		"integers": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:n', " +
+			"unit: integer}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:s.n', unit: " +
+			"integer}}", "map[]"},
 	}
 	for name, tt := range tests {
-		c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  a:\n    provider: hmac\n    secrets: [{name: a, value: a-secret-of-the-shop}]\n"+
-			"    scheme: {header: X-S, message: '{body}'}\n    events: {type: '{json:type}'}\n    objects:\n      "+strings.ReplaceAll(tt.objects, "\n", "\n      ")+"\n"), func(string) string { return "" })
+		c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  a:\n    provider: hmac\n    "+
+			"secrets: [{name: a, value: a-secret-of-the-shop}]\n"+
+			"    scheme: {header: X-S, message: '{body}'}\n    events: {type: '{json:type}'}\n    objects:\n      "+
+			strings.ReplaceAll(tt.objects, "\n", "\n      ")+"\n"), func(string) string {
+			return ""
+		})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -149,8 +168,9 @@ func TestVersionUnits_typesReadFromSeveralFields_areCut(t *testing.T) {
 	}
 }
 
-// TestOneField_kindsOfMixedResolution_neverSilentlyWrong plays histories of an object whose kinds of events tell its time of
-// change in one field, one kind in milliseconds and the other in whole seconds. Nothing in the configuration shows that.
+// TestOneField_kindsOfMixedResolution_neverSilentlyWrong generates histories of an object. Its
+// kinds of events give the time of change in one field, one kind in milliseconds and the other in
+// whole seconds. Nothing in the configuration shows this.
 func TestOneField_kindsOfMixedResolution_neverSilentlyWrong(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte(`
@@ -177,7 +197,7 @@ sources:
 		for range rapid.IntRange(1, 6).Draw(t, "changes") {
 			at = at.Add(time.Duration(rapid.IntRange(1, 1500).Draw(t, "milliseconds later")) * time.Millisecond)
 			last = rapid.IntRange(0, 2).Draw(t, "state")
-			mixed = mixed || at.Nanosecond() == 0 // the fraction .000 is that of a clock of either kind
+			mixed = mixed || at.Nanosecond() == 0 // a time with the fraction .000 may come from either clock
 			fine := !mixed || rapid.Bool().Draw(t, "in milliseconds")
 			body := fmt.Sprintf(`{"type":"a","id":"1","at":%q,"order":{"n":%d}}`, at.Format(layout[fine]), last)
 			inputs = append(inputs, readEvent(t, ep, "a", body, at))
@@ -187,10 +207,11 @@ sources:
 			versioning.Apply(&row, in)
 		}
 		switch got := string(row.State.JSON); {
-		case row.Ambiguous || row.LookAfter != 0:
+		case row.Ambiguous || row.RefetchAfter != 0:
 			undecided++
 			if !mixed {
-				t.Fatalf("undecided (ambiguous %t, refetch after %d), though all times are of milliseconds", row.Ambiguous, row.LookAfter)
+				t.Fatalf("undecided (ambiguous %t, refetch after %d), though all times are of milliseconds",
+					row.Ambiguous, row.RefetchAfter)
 			}
 		case got != fmt.Sprint(last):
 			t.Fatalf("silently %s, the last state is %d", got, last)

@@ -9,24 +9,27 @@ import (
 	"github.com/postern-gateway/postern/internal/mail"
 )
 
-// Notification is somebody who is told what needs a person.
+// Notification is an alert: who is notified of work that needs an operator.
 type Notification struct {
-	// To is the destination that is told, one of destinations: over HTTP, signed where it has a signing_secret, or by mail.
+	// To is the name of the destination: HTTP (signed if it has a signing_secret) or mail.
 	To string `yaml:"to" validate:"required"`
-	// Path is joined to the URL of a destination over HTTP; leave unset for the URL itself.
+	// Path is joined to the URL of an HTTP destination. Leave it unset for the URL itself.
 	Path string `yaml:"path,omitempty"`
-	// Mail is whom a mail goes to, where the destination is a mail server: an address or a list of them.
-	Mail Words `yaml:"mail,omitempty"`
-	// About is what is told: failed_runs, dead_outcomes, unknown_effects (nobody knows whether a step was done), review_effects (a person must see to them) and
-	// waiting_effects (for an approval). Leave unset for all.
-	About []string `yaml:"about,omitempty" shown:"all" validate:"unique,dive,oneof=failed_runs dead_outcomes unknown_effects review_effects waiting_effects"`
-	// Every is how often at most one is told of each of these: at first at once, then again while it lasts, and once when it is over.
-	Every time.Duration `yaml:"every,omitempty" default:"1h" validate:"gte=60000000000,lte=2592000000000000"`
-	// After is for how long an effect must have been in doubt, or waited for a person, before that is told.
-	After time.Duration `yaml:"after,omitempty" default:"15m" validate:"gte=1000000000,lte=2592000000000000"`
+	// Mail is the recipient, for a mail server: an address or a list of them.
+	Mail StringList `yaml:"mail,omitempty"`
+	// Conditions selects the alerts: failed_runs, dead_outcomes, unknown_effects (steps with an
+	// unknown outcome), review_effects (effects that an operator must review) and waiting_effects
+	// (effects that await approval). Leave it unset for all.
+	Conditions []string `yaml:"about,omitempty" unset:"all" validate:"unique,dive,oneof=failed_runs dead_outcomes unknown_effects review_effects waiting_effects"`
+	// Interval is the minimum time between two notifications of one alert. The first is sent
+	// immediately, further ones while the condition lasts, and one when it ends.
+	Interval time.Duration `yaml:"every,omitempty" default:"1h" validate:"gte=60000000000,lte=2592000000000000"`
+	// Delay is how long an effect must have an unknown outcome, or wait for an operator, before an
+	// alert is sent.
+	Delay time.Duration `yaml:"after,omitempty" default:"15m" validate:"gte=1000000000,lte=2592000000000000"`
 }
 
-// Recipients are whom a mail goes to. It is for a Config that was checked.
+// Recipients returns the mail recipients of a checked Config.
 func (n *Notification) Recipients() (all []mail.Address) {
 	for _, text := range n.Mail {
 		if a, err := mail.ParseAddress(text); err == nil {
@@ -36,9 +39,9 @@ func (n *Notification) Recipients() (all []mail.Address) {
 	return all
 }
 
-// Reach is how a destination is called; nil: there is none of that name.
-func (c *Config) Reach(name string) *Reach {
-	for _, r := range c.Reaches() {
+// ResolveDestination returns how to call a destination, or nil where none has that name.
+func (c *Config) ResolveDestination(name string) *ResolvedDestination {
+	for _, r := range c.ResolveDestinations() {
 		if r.Name == name {
 			return &r
 		}
@@ -46,7 +49,7 @@ func (c *Config) Reach(name string) *Reach {
 	return nil
 }
 
-// checkNotify tells what is wrong with who is told.
+// checkNotify returns the problems of alerts.
 func checkNotify(c *Config) error {
 	var bad []error
 	for _, name := range sortedKeys(c.Notify) {
@@ -61,11 +64,11 @@ func checkNotify(c *Config) error {
 		}
 		switch mails := !isZero(d.SMTP); {
 		case mails && len(n.Mail) == 0:
-			fail("mail", "destination %s is a mail server: say whom the mail goes to", n.To)
+			fail("mail", "destination %s is a mail server: write the recipient", n.To)
 		case mails && n.Path != "":
 			fail("path", "destination %s is a mail server: leave this out", n.To)
 		case !mails && len(n.Mail) > 0:
-			fail("mail", "destination %s is no mail server: leave this out, or name one that has smtp", n.To)
+			fail("mail", "destination %s is not a mail server: leave this out, or name one with smtp", n.To)
 		}
 		if n.Path != "" && !strings.HasPrefix(n.Path, "/") {
 			fail("path", "%q: begin with /; it is joined to the destination's url", n.Path)

@@ -12,20 +12,20 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Problem is one thing that is wrong with a configuration: where, what, and what to do.
+// Problem is one error in a configuration: where it is, what is wrong and what to do.
 type Problem struct {
-	// File and Line (from 1) are where it is wrong; empty and 0 where no file says it.
+	// File and Line (from 1) are the place of the error; empty and 0 where it is not in a file.
 	File string
 	Line int
-	// Env is the variable that is wrong, where it is not the file.
+	// Env is the variable with the error, if it is in a variable.
 	Env string
-	// Path is the setting, dotted, e.g. sources.shop.secrets.0.name.
+	// Path is the dotted setting, e.g. sources.shop.secrets.0.name.
 	Path string
-	// Msg says what is wrong and what to do. It never carries a secret.
+	// Msg says what is wrong and what to do. It never contains a secret.
 	Msg string
 }
 
-// Error is "file:line: path: message", or "VARIABLE: message".
+// Error returns "file:line: path: message", or "VARIABLE: message".
 func (p *Problem) Error() string {
 	var parts []string
 	switch {
@@ -48,17 +48,17 @@ func (p *Problem) Error() string {
 	return strings.Join(append(parts, p.Msg), ": ")
 }
 
-// place is how the YAML library writes a line and a column.
-var place = regexp.MustCompile(`\[(\d+):\d+\]`)
+// yamlPosition matches how the YAML library writes a line and a column.
+var yamlPosition = regexp.MustCompile(`\[(\d+):\d+\]`)
 
-// syntaxProblem keeps a YAML error's message and line, and leaves out its excerpt of the file, which may show a secret. text is
-// the file, or nil.
+// syntaxProblem keeps a YAML error's message and line. It removes the excerpt of the file, which
+// may show a secret. text is the file, or nil.
 func syntaxProblem(err error, text []byte) error {
 	var y yaml.Error
 	if !errors.As(err, &y) {
 		return &Problem{Msg: err.Error()}
 	}
-	p := &Problem{Msg: place.ReplaceAllString(y.GetMessage(), "line $1")}
+	p := &Problem{Msg: yamlPosition.ReplaceAllString(y.GetMessage(), "line $1")}
 	if tk := y.GetToken(); tk != nil && tk.Position != nil {
 		p.Line = tk.Position.Line
 	}
@@ -66,14 +66,15 @@ func syntaxProblem(err error, text []byte) error {
 	case strings.Contains(p.Msg, "value is not allowed in this context") && quoteMissing(text, p.Line):
 		p.Msg += `; a text that begins with {, [ or * is quoted: "{timestamp}.{body}"`
 	case strings.Contains(p.Msg, "value is not allowed in this context"):
-		p.Msg += "; settings of one level begin in the same column: compare the indentation of this line and the next with the lines around"
+		p.Msg += "; settings of one level begin in the same column: compare the indentation of this line and the " +
+			"next with the lines around"
 	case strings.Contains(p.Msg, "found character '\t'"):
-		p.Msg = "a tab is where YAML wants spaces: indent with spaces alone"
+		p.Msg = "YAML allows no tab here: indent with spaces only"
 	case strings.Contains(p.Msg, "must be specified"), strings.Contains(p.Msg, "could not find flow"):
 		p.Msg += "; write {a: 1, b: 2} with a comma between settings and a closing bracket, or one setting per line"
 	}
 	if strings.HasSuffix(p.Msg, "mapping is expected") {
-		p.Msg += "; settings are written as `name: value`, as `postern init` writes them"
+		p.Msg += "; write settings as `name: value`, as `postern init` does"
 	}
 	if strings.HasSuffix(p.Msg, "sequence is expected") {
 		p.Msg += "; begin each element with a dash, as in `- name: main`"
@@ -88,7 +89,8 @@ func syntaxProblem(err error, text []byte) error {
 	return p
 }
 
-// quoteMissing reports whether the value on a line begins like a list, a mapping or an alias, and goes on as a text.
+// quoteMissing reports whether the value on a line begins like a list, a mapping or an alias, but
+// is a text.
 func quoteMissing(text []byte, line int) bool {
 	lines := strings.Split(string(text), "\n")
 	if line < 1 || line > len(lines) {
@@ -99,24 +101,24 @@ func quoteMissing(text []byte, line int) bool {
 
 var unquotedText = regexp.MustCompile(`(:|-)\s+(\*|\{[^{}]*\}[^\s,}\]]|\[[^\[\]]*\][^\s,}\]])`)
 
-const seeSettings = "; see docs/configuration.md for the settings there are"
+const seeSettings = "; docs/configuration.md lists all settings"
 
-// places finds where a setting was made.
-type places struct {
+// locator finds the line or variable of a setting.
+type locator struct {
 	file string
 	root ast.Node
 	env  map[string]string
 }
 
-// wrap adds file, line and variable to each problem of err.
-func (w *places) wrap(err error) error {
+// locate adds file, line and variable to each problem of err.
+func (w *locator) locate(err error) error {
 	if err == nil {
 		return nil
 	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error
 		for _, one := range joined.Unwrap() {
-			out = append(out, w.wrap(one))
+			out = append(out, w.locate(one))
 		}
 		return errors.Join(out...)
 	}
@@ -133,31 +135,35 @@ func (w *places) wrap(err error) error {
 	return p
 }
 
-// findings gathers what every step of loading finds wrong.
+// findings collects the errors of all steps of a load.
 type findings struct {
-	places
-	bad []error
+	locator
+	errs []error
 }
 
-// add takes what one step found, but for lines that an earlier step blamed: what follows from that is no second problem.
+// add appends the errors of one step, except for lines for which an earlier step reported an error:
+// the later error would only be a consequence.
 func (f *findings) add(err error) {
-	known := len(f.bad)
-	for _, one := range flat(f.wrap(err)) {
-		if !f.blamed(known, one) {
-			f.bad = append(f.bad, one)
+	known := len(f.errs)
+	for _, one := range flattenErrors(f.locate(err)) {
+		if !f.alreadyReported(known, one) {
+			f.errs = append(f.errs, one)
 		}
 	}
 }
 
-func (f *findings) blamed(known int, err error) bool {
+func (f *findings) alreadyReported(known int, err error) bool {
 	var p, earlier *Problem
 	if !errors.As(err, &p) || p.Line == 0 {
 		return false
 	}
-	return slices.ContainsFunc(f.bad[:known], func(other error) bool { return errors.As(other, &earlier) && earlier.Line == p.Line })
+	return slices.ContainsFunc(f.errs[:known], func(other error) bool {
+		return errors.As(other, &earlier) &&
+			earlier.Line == p.Line
+	})
 }
 
-// err is everything that was found, by line; nil for nothing.
+// err returns all errors, ordered by line; nil for none.
 func (f *findings) err() error {
 	line := func(err error) int {
 		var p *Problem
@@ -166,12 +172,12 @@ func (f *findings) err() error {
 		}
 		return 0
 	}
-	slices.SortStableFunc(f.bad, func(a, b error) int { return cmp.Compare(line(a), line(b)) })
-	return errors.Join(f.bad...)
+	slices.SortStableFunc(f.errs, func(a, b error) int { return cmp.Compare(line(a), line(b)) })
+	return errors.Join(f.errs...)
 }
 
-// flat are the errors that were joined, at any depth.
-func flat(err error) []error {
+// flattenErrors returns the joined errors, at any depth.
+func flattenErrors(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	switch {
 	case err == nil:
@@ -181,16 +187,16 @@ func flat(err error) []error {
 	}
 	var out []error
 	for _, one := range joined.Unwrap() {
-		out = append(out, flat(one)...)
+		out = append(out, flattenErrors(one)...)
 	}
 	return out
 }
 
-// line is that of the deepest part of a path that the file has; 0 where it has none.
-func (w *places) line(path []string) int {
+// line returns the line of the deepest part of a path that the file has; 0 where it has none.
+func (w *locator) line(path []string) int {
 	line, node := 0, w.root
 	for _, part := range path {
-		at, next := child(node, part)
+		at, next := findChild(node, part)
 		if next == nil {
 			return line
 		}
@@ -199,8 +205,8 @@ func (w *places) line(path []string) int {
 	return line
 }
 
-// child is a member of a mapping or an element of a list, and the line it begins on.
-func child(node ast.Node, part string) (int, ast.Node) {
+// findChild returns a member of a mapping or an element of a list, and its line.
+func findChild(node ast.Node, part string) (int, ast.Node) {
 	switch n := node.(type) {
 	case *ast.MappingNode:
 		for _, v := range n.Values {

@@ -10,61 +10,70 @@ import (
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
-// Reconcile says when a source is held against its provider's API. Each expression is five fields as in schedules, and a schedule of its own, e.g.
-// stripe.events, which reconciles all accounts of the source that are known, but for those of own and except.
+// Reconcile says when Postern compares a source with the provider's API. Each expression has five
+// fields, as in schedules, and becomes a schedule of its own, e.g. stripe.events. It reconciles all
+// known accounts of the source, except those that own and except exclude.
 type Reconcile struct {
-	// Events is when the log is held against what the provider says it has sent, e.g. "*/15 * * * *", where the API lists that (Stripe; GitHub with
-	// api.hooks). What is missing is appended.
+	// Events is when the log is compared with the events that the provider sent, e.g. "*/15 * * *
+	// *", where the API lists them (Stripe; GitHub with api.hooks). Missing events are appended.
 	Events string `yaml:"events,omitempty"`
-	// Objects is when the mirror is held against what the API lists, e.g. "0 3 * * *"; where the API tells what changed, against that alone, which shows
-	// no deletion. What differs is mended.
+	// Objects is when the mirror is compared with the objects that the API lists, e.g. "0 3 * * *".
+	// Where the API can list recent changes, only those are compared, which does not reveal
+	// deletions. Differences are repaired.
 	Objects string `yaml:"objects,omitempty"`
-	// Full is when it is held against all that the API lists, e.g. "0 4 * * 0". Where the API cannot tell what changed, objects is as much.
-	Full string `yaml:"full,omitempty"`
-	// TimeZone is the zone of these, by its name in the IANA database, e.g. Europe/Berlin.
-	TimeZone string `yaml:"time_zone,omitempty" shown:"UTC"`
-	// Own says whether the key's own account is reconciled by the clock and with --all-accounts. Set it to false where the endpoint delivers events of
-	// connected accounts alone (Stripe Connect): what the API lists of the platform itself would be mirrored too, beside the source of its own endpoint.
-	Own *bool `yaml:"own,omitempty" shown:"true"`
-	// Except are other accounts that are not, as the provider names them, e.g. one that was disconnected for good. What was proven of them counts no more
-	// in metrics. postern reconcile SOURCE --account reads them all the same.
-	Except []string `yaml:"except,omitempty" validate:"unique,dive,required"`
+	// FullScan is when the mirror is compared with all objects that the API lists, e.g. "0 4 * *
+	// 0". Where the API cannot list recent changes, objects does the same.
+	FullScan string `yaml:"full,omitempty"`
+	// TimeZone is the time zone of these expressions, by its name in the IANA database, e.g.
+	// Europe/Berlin.
+	TimeZone string `yaml:"time_zone,omitempty" unset:"UTC"`
+	// OwnAccount says whether the key's own account is reconciled on schedule and with
+	// --all-accounts. Set it to false where the endpoint delivers only events of connected accounts
+	// (Stripe Connect). Otherwise the platform's own objects would be mirrored here too, in
+	// addition to the source of its own endpoint.
+	OwnAccount *bool `yaml:"own,omitempty" unset:"true"`
+	// Exclude are other accounts that are not reconciled, by the provider's names, e.g. an account
+	// that was disconnected permanently. Metrics ignore until when they were complete. `postern
+	// reconcile SOURCE --account` still reads them.
+	Exclude []string `yaml:"except,omitempty" validate:"unique,dive,required"`
 }
 
-// except are the accounts left out, "" for the key's own.
-func (r *Reconcile) except() []string {
-	if r.Own == nil || *r.Own {
-		return r.Except
+// excludedAccounts returns the excluded accounts, "" for the key's own.
+func (r *Reconcile) excludedAccounts() []string {
+	if r.OwnAccount == nil || *r.OwnAccount {
+		return r.Exclude
 	}
-	return append([]string{""}, r.Except...)
+	return append([]string{""}, r.Exclude...)
 }
 
-// Planned is a schedule: one of the section schedules, or one that a source's section reconcile stands for. Path is where it is set.
-type Planned struct {
+// NamedSchedule is one of the section schedules, or one that a source's section reconcile defines.
+// Path is its setting.
+type NamedSchedule struct {
 	Name, Path string
 	*Schedule
 }
 
-// Planned are all schedules: those of the section schedules, by name, and then those of the sources. The names of the latter have a dot, which no name that is given has.
-func (c *Config) Planned() (all []Planned) {
+// AllSchedules returns those of the section schedules, by name, and then those of the sources. The
+// names of the latter contain a dot, which configured names cannot.
+func (c *Config) AllSchedules() (all []NamedSchedule) {
 	for _, name := range sortedKeys(c.Schedules) {
-		all = append(all, Planned{Name: name, Path: "schedules." + name, Schedule: c.Schedules[name]})
+		all = append(all, NamedSchedule{Name: name, Path: "schedules." + name, Schedule: c.Schedules[name]})
 	}
 	for _, name := range sortedKeys(c.Sources) {
-		all = append(all, c.Sources[name].Reconcile.planned(name)...)
+		all = append(all, c.Sources[name].Reconcile.schedules(name)...)
 	}
 	return all
 }
 
-// planned are a source's schedules.
-func (r *Reconcile) planned(source string) (all []Planned) {
+// schedules returns the schedules of a source.
+func (r *Reconcile) schedules(source string) (all []NamedSchedule) {
 	for _, one := range []struct {
 		what, cron string
 		parameters map[string]string
 	}{
 		{"events", r.Events, map[string]string{"objects": "false"}},
 		{"objects", r.Objects, map[string]string{"objects": "true"}},
-		{"full", r.Full, map[string]string{"objects": "true", "full": "true"}},
+		{"full", r.FullScan, map[string]string{"objects": "true", "full": "true"}},
 	} {
 		if one.cron == "" {
 			continue
@@ -72,30 +81,38 @@ func (r *Reconcile) planned(source string) (all []Planned) {
 		s := &Schedule{Job: "reconcile", Cron: one.cron, TimeZone: r.TimeZone, Parameters: one.parameters}
 		s.Parameters["source"], s.Parameters["all_accounts"] = source, "true"
 		completeSchedule(s)
-		all = append(all, Planned{Name: source + "." + one.what, Path: "sources." + source + ".reconcile." + one.what, Schedule: s})
+		all = append(all, NamedSchedule{Name: source + "." + one.what, Path: "sources." + source + ".reconcile." +
+			one.what,
+			Schedule: s})
 	}
 	return all
 }
 
-// unbounded tells of sources that are reconciled by the clock and have no bound, where the provider allots an account its reads.
-func (c *Config) unbounded() (all []string) {
+// unboundedReadWarnings reports sources that are reconciled on schedule without a monthly limit,
+// where the provider limits an account's reads.
+func (c *Config) unboundedReadWarnings() (all []string) {
 	planned := map[string]bool{}
-	for _, s := range c.Planned() {
+	for _, s := range c.AllSchedules() {
 		if s.Job == "reconcile" {
 			planned[s.Parameters["source"]] = true
 		}
 	}
 	for _, name := range sortedKeys(c.Sources) {
 		p, _ := c.Sources[name].provider(name)
-		if allotted, ok := p.(provider.Allotted); ok && planned[name] && c.Sources[name].API.Monthly == 0 {
-			all = append(all, fmt.Sprintf("sources.%s.api.monthly: is not set, so that nothing bounds what the source's schedules read: %s allots an account its reads, those of your own programs among them, %d in thirty days at least and more by its transactions. "+
-				"Write what your programs can spare, e.g. monthly: %d of the least, or a number that it will not reach where you know that there are plenty (docs/reconciliation.md, What it costs)", name, p.Name(), allotted.Allotted(), allotted.Allotted()/2))
+		if limiter, ok := p.(provider.CallLimiter); ok && planned[name] && c.Sources[name].API.MonthlyCalls == 0 {
+			all = append(all, fmt.Sprintf("sources.%s.api.monthly: is not set, so the number of reads of the "+
+				"source's schedules is not limited: %s limits an account's reads, including those of your own "+
+				"programs, to at least %d in thirty days, more for accounts with more transactions. "+
+				"Set the number that your programs do not need, e.g. monthly: %d, or a very large number "+
+				"if you know that there are enough (docs/reconciliation.md, What it costs)", name, p.Name(),
+				limiter.CallLimit(), limiter.CallLimit()/2))
 		}
 	}
 	return all
 }
 
-// Lists says whether the API, as it is configured, lists events and objects. Both are false where no API is read.
+// Lists reports whether the API, as configured, lists events and objects. Both are false where no
+// API is configured.
 func (e *Endpoint) Lists() (events, objects bool) {
 	if e.API == nil || e.Reader == nil {
 		return false, false
@@ -104,17 +121,20 @@ func (e *Endpoint) Lists() (events, objects bool) {
 	_, timed := e.Reader.(provider.TimedLister)
 	_, sent := e.Reader.(provider.DeliveryLister)
 	lister, ok := e.Reader.(provider.ObjectLister)
-	return listed || timed || sent && len(e.API.Hooks) > 0, ok && len(lister.Lists(e.Source, e.API, e.Source.Account)) > 0
+	return listed || timed || sent && len(e.API.Webhooks) > 0, ok &&
+		len(lister.Lists(e.Source, e.API, e.Source.Account)) > 0
 }
 
-// checkReconcile wants of a source with a section reconcile an API that tells what is to be reconciled. Its expressions are checked with the schedules.
+// checkReconcile requires, for a source with a section reconcile, an API that lists what is
+// reconciled. The expressions are checked with the schedules.
 func (s *Source) checkReconcile(name string, e *Endpoint) error {
 	if isZero(s.Reconcile) {
 		return nil
 	}
 	path := "sources." + name + ".reconcile"
 	if e.API == nil {
-		return &Problem{Path: path, Msg: "needs a section api beside it, with the key that the provider's API is read with"}
+		return &Problem{Path: path, Msg: "needs a section api, with the key for the provider's " +
+			"API"}
 	}
 	var bad []error
 	want := func(what, cron string, ok bool, msg string) {
@@ -123,47 +143,60 @@ func (s *Source) checkReconcile(name string, e *Endpoint) error {
 		}
 	}
 	events, objects := e.Lists()
-	want("events", s.Reconcile.Events, events, fmt.Sprintf("the API of %s lists no events (GitHub's lists deliveries, of the webhooks under api.hooks; a described one those of api.events): reconcile objects instead", e.Provider.Name()))
-	for what, cron := range map[string]string{"objects": s.Reconcile.Objects, "full": s.Reconcile.Full} {
-		want(what, cron, objects, fmt.Sprintf("the API of %s lists no objects as it is configured here (GitHub's of api.repositories, a described one where a type has a list)", e.Provider.Name()))
+	want("events", s.Reconcile.Events, events, fmt.Sprintf("the API of %s lists no events (GitHub's lists "+
+		"deliveries of the webhooks in api.hooks; a described one lists those of api.events): reconcile objects "+
+		"instead",
+		e.Provider.Name()))
+	for what, cron := range map[string]string{"objects": s.Reconcile.Objects, "full": s.Reconcile.FullScan} {
+		want(what, cron, objects, fmt.Sprintf("the API of %s lists no objects with this configuration (GitHub's "+
+			"lists those of "+
+			"api.repositories, a described one those of types with a list)", e.Provider.Name()))
 	}
-	return errors.Join(append(bad, s.checkExcept(path, e)...)...)
+	return errors.Join(append(bad, s.checkExclude(path, e)...)...)
 }
 
-// checkExcept wants accounts that the key can act for, by the names that its provider has for them, and that some are left.
-func (s *Source) checkExcept(path string, e *Endpoint) (bad []error) {
+// checkExclude requires accounts that the key can read, by the provider's names, and that at least
+// one account remains.
+func (s *Source) checkExclude(path string, e *Endpoint) (bad []error) {
 	problem := func(setting, msg string, args ...any) {
 		bad = append(bad, &Problem{Path: path + "." + setting, Msg: fmt.Sprintf(msg, args...)})
 	}
-	_, sited := e.Reader.(provider.Sited)
-	one := sited || e.Reader.Control(e.API, "another").Account != "another"
-	if one && s.Reconcile.Own != nil {
-		problem("own", "a key of %s is of one account, which is all that is reconciled: leave this out", e.Provider.Name())
+	_, sited := e.Reader.(provider.BaseURLReader)
+	one := sited || e.Reader.CredentialCheck(e.API, "another").Account != "another"
+	if one && s.Reconcile.OwnAccount != nil {
+		problem("own", "a key of %s belongs to one account, and only that one is reconciled: leave this out",
+			e.Provider.Name())
 	}
-	for i, account := range s.Reconcile.Except {
+	for i, account := range s.Reconcile.Exclude {
 		setting := fmt.Sprintf("except.%d", i)
-		switch of := e.Reader.Control(e.API, account).Account; {
+		switch of := e.Reader.CredentialCheck(e.API, account).Account; {
 		case one:
-			problem(setting, "a key of %s is of one account, which is all that is reconciled: leave this out", e.Provider.Name())
+			problem(setting, "a key of %s belongs to one account, and only that one is reconciled: leave this out",
+				e.Provider.Name())
 		case account == "*":
-			problem(setting, "'*' names no account: name each; to reconcile none leave the section out")
+			problem(setting, "'*' is not an account: name each account; to reconcile none, leave the section out")
 		case account == s.Account:
 			problem(setting, "%s is the source's own account: write own: false", account)
 		case of == "":
-			problem(setting, "%s is what the mirror calls a part of the key's own account: write own: false, which leaves all of it out", account)
+			problem(setting, "%s is a part of the key's own account: write own: false, which "+
+				"excludes all of it", account)
 		case of != account:
-			problem(setting, "%s is what the mirror calls a part of account %s: name that, which leaves all of it out", account, of)
+			problem(setting, "%s is a part of account %s: name that account, which excludes all of it",
+				account, of)
 		}
 	}
-	left := func(account string) bool { return !slices.Contains(s.Reconcile.Except, account) }
-	if len(bad) == 0 && s.Reconcile.Own != nil && !*s.Reconcile.Own && s.Account+strings.Join(s.Accounts, "") != "" && !slices.ContainsFunc(s.Accounts, left) {
-		problem("own", "leaves no account to reconcile, since the source takes events of no other: name the connected ones under accounts, or '*' for any; or take the section out")
+	left := func(account string) bool { return !slices.Contains(s.Reconcile.Exclude, account) }
+	if len(bad) == 0 && s.Reconcile.OwnAccount != nil && !*s.Reconcile.OwnAccount && s.Account+
+		strings.Join(s.Accounts, "") != "" &&
+		!slices.ContainsFunc(s.Accounts, left) {
+		problem("own", "excludes every account, because the source accepts no other: name the "+
+			"connected ones under accounts, or '*' for any; or remove the section")
 	}
 	return bad
 }
 
-// checkPlanned finds expressions and zones that cannot be used.
-func checkPlanned(s *Planned, cron, zone string) error {
+// checkNamedSchedule returns the problems of the expression and the time zone.
+func checkNamedSchedule(s *NamedSchedule, cron, zone string) error {
 	if _, err := timetable.Zone(s.TimeZone); err != nil {
 		return &Problem{Path: zone, Msg: err.Error()}
 	}

@@ -12,147 +12,156 @@ import (
 	"time"
 )
 
-// Use is what a configuration is loaded for: who is strict about what.
+// Use says for which kind of process a configuration is loaded.
 type Use int
 
-// The uses a process may have for a configuration.
+// The kinds of processes.
 const (
-	// ForGateway checks everything, reads secrets and refuses demo secrets.
+	// ForGateway checks everything, reads secrets and rejects demo secrets.
 	ForGateway Use = iota
-	// ForProcessor does so for a process that takes no deliveries: the files of ingest.tls need not be there.
+	// ForProcessor does the same for a process that accepts no deliveries: it does not need the
+	// files of ingest.tls.
 	ForProcessor
-	// ForDev leaves the database to `postern dev` and allows demo secrets.
+	// ForDev makes the database optional and allows demo secrets.
 	ForDev
 )
 
-func (u Use) purpose() purpose {
-	return purpose{secrets: true, demo: u == ForDev, database: u != ForDev, ingest: u != ForProcessor}
+func (u Use) options() loadOptions {
+	return loadOptions{secrets: true, demo: u == ForDev, database: u != ForDev, ingest: u != ForProcessor}
 }
 
-// Loader loads one configuration at the start of a process and again whenever it, or a secret's file, has changed.
+// Loader loads a configuration when a process starts, and again after the file or a secret's file
+// changed.
 type Loader struct {
 	path string
 	use  Use
 	edit func(*Config) error
 
 	mu sync.Mutex
-	// once has what can be read only once (a pipe), by path.
-	once map[string][]byte
-	// loaded is what the last load saw of each file it read, good or bad; unsettled what Changed found last, if that was another.
-	loaded, unsettled sightings
-	first             *Config
+	// pipes holds the content of files that can be read only once, by path.
+	pipes map[string][]byte
+	// loadedDigests are the digests of the files that the last load read, whether it succeeded or
+	// not. changedDigests are those that Changed found last, if they differ.
+	loadedDigests, changedDigests fileDigests
+	started                       *Config
 }
 
-// sightings are what was seen of files: a digest of the content, or why there is none.
-type sightings map[string]string
+// fileDigests maps a path to a digest of the content, or to the reason why there is none.
+type fileDigests map[string]string
 
-// NewLoader is for a file and the environment; an empty path is the environment alone. edit is laid over what was read, each
-// time: what the command line says. It may be nil.
+// NewLoader returns a loader for a file and the environment. An empty path is the environment
+// alone. edit changes the configuration after each load, for example by command-line flags. It may
+// be nil.
 func NewLoader(path string, use Use, edit func(*Config) error) *Loader {
-	return &Loader{path: path, use: use, edit: edit, once: map[string][]byte{}}
+	return &Loader{path: path, use: use, edit: edit, pipes: map[string][]byte{}}
 }
 
-// Load reads the configuration as it is now. The error joins every problem there is, each with its file and line, or the variable.
+// Load reads the configuration as it is now. The error joins every problem, each with its file and
+// line, or its variable.
 func (l *Loader) Load() (*Config, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := &files{seen: sightings{}, once: l.once}
-	p := l.use.purpose()
-	p.files = f
+	f := &fileTracker{digests: fileDigests{}, pipes: l.pipes}
+	p := l.use.options()
+	p.fileTracker = f
 	c, err := loadFile(l.path, p)
 	if err == nil && l.edit != nil {
 		err = l.edit(c)
 	}
-	l.loaded, l.unsettled = f.seen, nil
+	l.loadedDigests, l.changedDigests = f.digests, nil
 	if err != nil {
 		return nil, err
 	}
-	if l.first == nil {
-		first := *c // the process puts into it what it finds out: where its own servers are
-		l.first = &first
+	if l.started == nil {
+		first := *c // a copy, because the process later adds the addresses of its own servers to c
+		l.started = &first
 	}
 	return c, nil
 }
 
-// Changed tells whether the configuration's files are other than the last Load saw them, and have stayed so since the last
-// call: a file that is still being written is left alone for once more.
+// Changed reports whether the configuration's files differ from the last Load and did not change
+// since the previous call. A file that is still being written is therefore not reported.
 func (l *Loader) Changed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := sightings{}
-	for path := range l.loaded {
-		now[path] = look(path)
+	now := fileDigests{}
+	for path := range l.loadedDigests {
+		now[path] = digestFile(path)
 	}
-	settled := l.unsettled != nil && maps.Equal(now, l.unsettled)
-	l.unsettled = nil
-	if maps.Equal(now, l.loaded) {
+	stable := l.changedDigests != nil && maps.Equal(now, l.changedDigests)
+	l.changedDigests = nil
+	if maps.Equal(now, l.loadedDigests) {
 		return false
 	}
-	l.unsettled = now
-	return settled
+	l.changedDigests = now
+	return stable
 }
 
-// NeedRestart names the settings in which c differs from what the process started with, besides the sources and schedules. A source's own
-// limit may come from ingest.max_body_bytes, so that is not one of them.
+// NeedRestart returns the settings that differ from those at the process's start, except sources,
+// schedules and others that apply without a restart. ingest.max_body_bytes is left out, because it
+// may come from a source's own limit.
 func (l *Loader) NeedRestart(c *Config) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var names []string
-	differing(reflect.ValueOf(l.first).Elem(), reflect.ValueOf(c).Elem(), nil, &names)
+	addDifferences(reflect.ValueOf(l.started).Elem(), reflect.ValueOf(c).Elem(), nil, &names)
 	return slices.DeleteFunc(names, func(name string) bool { return name == "ingest.max_body_bytes" })
 }
 
-func differing(a, b reflect.Value, path []string, names *[]string) {
+func addDifferences(a, b reflect.Value, path []string, names *[]string) {
 	for i := range a.NumField() {
 		name := yamlName(a.Type().Field(i))
-		if name == "" || len(path) == 0 && slices.Contains([]string{"sources", "schedules", "destinations", "effects", "notify"}, name) {
+		if name == "" || len(path) == 0 &&
+			slices.Contains([]string{"sources", "schedules", "destinations", "effects", "notify"}, name) {
 			continue
 		}
 		at := append(slices.Clone(path), name)
 		switch {
 		case a.Field(i).Kind() == reflect.Struct:
-			differing(a.Field(i), b.Field(i), at, names)
+			addDifferences(a.Field(i), b.Field(i), at, names)
 		case !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()):
 			*names = append(*names, strings.Join(at, "."))
 		}
 	}
 }
 
-// files reads files and remembers what it saw of each. A nil one only reads.
-type files struct {
-	seen sightings
-	once map[string][]byte
+// fileTracker reads files and records the digest of each. A nil one only reads.
+type fileTracker struct {
+	digests fileDigests
+	pipes   map[string][]byte
 }
 
-// read gives a file's content through a reader that refuses what is too large or no file.
-func (f *files) read(path string, read func(string) ([]byte, error)) ([]byte, error) {
+// read returns a file's content. The given reader rejects files that are too large or not regular.
+func (f *fileTracker) read(path string, read func(string) ([]byte, error)) ([]byte, error) {
 	if f == nil {
 		return read(path)
 	}
-	if b, ok := f.once[path]; ok {
+	if b, ok := f.pipes[path]; ok {
 		return b, nil
 	}
-	seen := look(path) // before it is read: what changes in between is seen as a change, once too often rather than not at all
+	// before the read: a change during the read is then reported once too often rather than never
+	seen := digestFile(path)
 	b, err := read(path)
-	if err == nil && seen == noFile {
-		f.once[path] = b
+	if err == nil && seen == notRegularFile {
+		f.pipes[path] = b
 		return b, nil
 	}
-	f.seen[path] = seen
+	f.digests[path] = seen
 	return b, err
 }
 
-// noFile is what there is to see of a folder or a pipe.
-const noFile = "no regular file"
+// notRegularFile is the digest of a folder or a pipe.
+const notRegularFile = "no regular file"
 
-// look is what there is to see of a file now. Sizes are bounded by whoever loads it; here a longer one only has to look different.
-func look(path string) string {
+// digestFile returns a digest of a file. The digest of a file above the size limit is its size and
+// time, because no load reads it.
+func digestFile(path string) string {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return "error: " + err.Error()
 	case !info.Mode().IsRegular():
-		return noFile
+		return notRegularFile
 	case info.Size() > maxFile:
 		return fmt.Sprintf("%d bytes of %s", info.Size(), info.ModTime().Format(time.RFC3339Nano))
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// files writes files into a folder of the test's own and returns where it is.
+// files writes files into a folder of the test and returns the folder.
 func files(t *testing.T, contents map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,9 +30,10 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-// withSecretIn is a configuration whose one source has its secret in a file beside it.
+// withSecretIn is a configuration whose only source has its secret in a file next to it.
 func withSecretIn(path string) string {
-	return "database: {url: postgres://x}\nsources:\n  a: {provider: stripe, secrets: [{name: n, file: '" + path + "'}]}\n"
+	return "database: {url: postgres://x}\nsources:\n  a: {provider: stripe, secrets: [{name: n, file: '" + path +
+		"'}]}\n"
 }
 
 func load(t *testing.T, l *config.Loader) *config.Config {
@@ -44,31 +45,34 @@ func load(t *testing.T, l *config.Loader) *config.Config {
 	return c
 }
 
-// twice looks two times; a change is told at the second.
-func twice(l *config.Loader) (first, second bool) {
+// changedTwice calls Changed two times; the second call reports a change.
+func changedTwice(l *config.Loader) (first, second bool) {
 	first = l.Changed()
 	return first, l.Changed()
 }
 
-// unchanged fails where a change is told that is none.
+// unchanged fails the test if the loader reports a change.
 func unchanged(t *testing.T, l *config.Loader, what string) {
 	t.Helper()
-	if first, second := twice(l); first || second {
-		t.Errorf("%s is told as a change", what)
+	if first, second := changedTwice(l); first || second {
+		t.Errorf("%s is reported as a change", what)
 	}
 }
 
-// changed fails unless the loader notices, after it has seen the change twice, and once it has loaded again sees none.
+// changed fails the test unless the loader reports a change at the second call, and none after it
+// has loaded again.
 func changed(t *testing.T, l *config.Loader, what string) {
 	t.Helper()
-	if first, second := twice(l); first || !second {
-		t.Errorf("%s: told at the first look, when it may still be in the writing: %t, at the second: %t", what, first, second)
+	if first, second := changedTwice(l); first || !second {
+		t.Errorf("%s: reported at the first call, when the file may still be changing: %t, at the second: %t", what,
+			first,
+			second)
 	}
-	_, _ = l.Load() // what is wrong now is tested elsewhere
+	_, _ = l.Load() // other tests check the errors
 	unchanged(t, l, what+", once it was loaded,")
 }
 
-func TestChangesOfFilesAreNoticed(t *testing.T) {
+func TestLoader_changedFile_isNoticed(t *testing.T) {
 	t.Parallel()
 	dir := files(t, map[string]string{"secret": "whsec_one_of_a_test\n", "key": "sk_test_old"})
 	file, secret, key := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "secret"), filepath.Join(dir, "key")
@@ -95,32 +99,33 @@ func TestChangesOfFilesAreNoticed(t *testing.T) {
 	changed(t, l, "a secret's file that is gone")
 	put(t, secret, "whsec_three_of_a_test")
 	changed(t, l, "a secret's file that is there again")
-	put(t, file, "sources: [") // no secret is named in it any more
+	put(t, file, "sources: [") // the configuration no longer names a secret file
 	changed(t, l, "a broken file")
 	put(t, file, withSecretIn(secret))
-	changed(t, l, "the mended file")
+	changed(t, l, "the corrected file")
 	put(t, secret, "whsec_four_of_a_test")
 	changed(t, l, "a secret's file after all that")
 }
 
-// What changes at every look is still being written.
-func TestFileInTheWritingIsLeftAlone(t *testing.T) {
+// A file that changes at every call is still being written.
+func TestLoader_fileStillChanging_isNotReported(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(files(t, map[string]string{"postern.yaml": "database: {url: postgres://x}\n"}), "postern.yaml")
+	file := filepath.Join(files(t, map[string]string{"postern.yaml": "database: {url: postgres://x}\n"}),
+		"postern.yaml")
 	l := config.NewLoader(file, config.ForGateway, nil)
 	load(t, l)
 	for _, text := range []string{"", "database", "database: {url:", "database: {url: postgres://y}"} {
 		put(t, file, text)
 		if l.Changed() {
-			t.Fatalf("told at %q", text)
+			t.Fatalf("reported after %q", text)
 		}
 	}
-	put(t, file, "database: {url: postgres://x}\n") // as it was
-	unchanged(t, l, "a change that was taken back")
+	put(t, file, "database: {url: postgres://x}\n") // the previous content
+	unchanged(t, l, "a change that was undone")
 }
 
-// Kubernetes changes a ConfigMap by pointing a link in the path elsewhere.
-func TestSwappedLinksAreNoticed(t *testing.T) {
+// Kubernetes changes a ConfigMap by replacing a symbolic link in its path.
+func TestLoader_swappedLink_isNoticed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	point := func(version, secret string) {
@@ -150,8 +155,8 @@ func TestSwappedLinksAreNoticed(t *testing.T) {
 	}
 }
 
-// A pipe gives its secret once; a reload keeps it instead of waiting for a writer who never comes.
-func TestSecretOfAPipeIsKept(t *testing.T) {
+// A pipe returns its secret once. A reload reuses it instead of waiting for another writer.
+func TestLoader_secretFromPipe_isReused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "postern.yaml")
@@ -173,8 +178,8 @@ func TestSecretOfAPipeIsKept(t *testing.T) {
 	}
 }
 
-// What the command line says lies over every load, and its secret's file is watched like the others.
-func TestEditsAreMadeAtEachLoad(t *testing.T) {
+// Command-line settings apply to every load, and their secret files are watched like the others.
+func TestLoader_edit_runsAtEachLoad(t *testing.T) {
 	t.Parallel()
 	dir := files(t, map[string]string{"secret": "whsec_first_of_a_test"})
 	secret := filepath.Join(dir, "secret")
@@ -197,18 +202,20 @@ func TestEditsAreMadeAtEachLoad(t *testing.T) {
 	unchanged(t, l, "a file that is still missing")
 }
 
-// Only sources are reloaded; of what else was changed the names are told, against what the process started with.
-func TestSettingsThatNeedARestart(t *testing.T) {
+// Only sources and similar sections are reloaded. NeedRestart names the other changed settings,
+// compared with the process's start.
+func TestLoader_needRestart_namesChangedSettings(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "postern.yaml")
 	put(t, file, "database: {url: postgres://x}\n")
 	l := config.NewLoader(file, config.ForGateway, nil)
-	load(t, l).Database.URL = "postgres://found-out" // as the process does with what it starts itself
+	load(t, l).Database.URL = "postgres://found-out" // as the process does for its own servers
 	for text, want := range map[string]string{
-		"database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}":           "",
-		"database: {url: postgres://y}\ningest: {listen: 'h:1', max_body_bytes: 1MiB, tls: {cert: '" + file + "', key: '" + file + "'}}": "database.url ingest.listen ingest.tls.cert ingest.tls.key rejections.max_body",
-		"database: {url: postgres://x}\nprocessor: {auditor: {every: 5s}}":                                                               "processor.auditor.every",
-		"database: {url: postgres://x}\n": "",
+		"database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}": "",
+		"database: {url: postgres://y}\ningest: {listen: 'h:1', max_body_bytes: 1MiB, tls: {cert: '" + file +
+			"', key: '" + file + "'}}": "database.url ingest.listen ingest.tls.cert ingest.tls.key rejections.max_body",
+		"database: {url: postgres://x}\nprocessor: {auditor: {every: 5s}}": "processor.auditor.every",
+		"database: {url: postgres://x}\n":                                  "",
 	} {
 		put(t, file, text)
 		names := l.NeedRestart(load(t, l))

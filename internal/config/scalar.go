@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Bytes is a number of bytes, written as a plain number or with KiB, MiB or GiB after it.
+// Bytes is a number of bytes, written as a plain number or with KiB, MiB or GiB.
 type Bytes int64
 
-// units from the largest, so that String picks the shortest exact form.
+// the largest unit first, so that String chooses the shortest exact form.
 var units = [...]struct {
 	name string
 	size int64
@@ -30,7 +30,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
-		return fmt.Errorf("%q is no number of bytes: write e.g. 65536, 64KiB, 4MiB or 2GiB", text)
+		return fmt.Errorf("%q is not a number of bytes: write e.g. 65536, 64KiB, 4MiB or 2GiB", text)
 	}
 	*b = Bytes(n * factor)
 	return nil
@@ -46,7 +46,8 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
-// setScalar puts text into a field as the file would: durations as "5s", lists as comma-separated words.
+// setScalar sets a field from text, in the format of the file: durations as "5s", lists as
+// comma-separated words.
 func setScalar(v reflect.Value, text string) error {
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
@@ -54,7 +55,7 @@ func setScalar(v reflect.Value, text string) error {
 	if v.Type() == reflect.TypeFor[time.Duration]() {
 		d, err := time.ParseDuration(text)
 		if err != nil {
-			return fmt.Errorf("%q is no duration: write e.g. 500ms, 5s, 10m or 24h", text)
+			return fmt.Errorf("%q is not a duration: write e.g. 500ms, 5s, 10m or 24h", text)
 		}
 		v.SetInt(int64(d))
 		return nil
@@ -65,7 +66,7 @@ func setScalar(v reflect.Value, text string) error {
 	case reflect.Int, reflect.Int64:
 		n, err := strconv.ParseInt(text, 10, v.Type().Bits())
 		if err != nil {
-			return fmt.Errorf("%q is no whole number", text)
+			return fmt.Errorf("%q is not a whole number", text)
 		}
 		v.SetInt(n)
 	case reflect.Bool:
@@ -77,19 +78,19 @@ func setScalar(v reflect.Value, text string) error {
 		return setList(v, splitList(text))
 	case reflect.Map:
 		return setPairs(v, text)
-	case reflect.Pointer: // what is told from what nobody said
-		told := reflect.New(v.Type().Elem())
-		if err := setScalar(told.Elem(), text); err != nil {
+	case reflect.Pointer: // a pointer distinguishes false from unset
+		effectWarnings := reflect.New(v.Type().Elem())
+		if err := setScalar(effectWarnings.Elem(), text); err != nil {
 			return err
 		}
-		v.Set(told)
+		v.Set(effectWarnings)
 	default:
-		return fmt.Errorf("settings of kind %s cannot be given as text", v.Kind())
+		return fmt.Errorf("settings of kind %s cannot be set from text", v.Kind())
 	}
 	return nil
 }
 
-// setList puts words into a list of them, or of whole numbers.
+// setList sets a list of words or whole numbers.
 func setList(v reflect.Value, words []string) error {
 	out := reflect.MakeSlice(v.Type(), len(words), len(words))
 	for i, word := range words {
@@ -101,13 +102,13 @@ func setList(v reflect.Value, words []string) error {
 	return nil
 }
 
-// setPairs reads source=shop,rate=5.
+// setPairs parses source=shop,rate=5.
 func setPairs(v reflect.Value, text string) error {
 	pairs := map[string]string{}
 	for _, pair := range splitList(text) {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok {
-			return fmt.Errorf("%q is no name=value: write e.g. source=shop,rate=5", pair)
+			return fmt.Errorf("%q is not name=value: write e.g. source=shop,rate=5", pair)
 		}
 		pairs[name] = value
 	}
@@ -125,5 +126,5 @@ func splitList(text string) []string {
 	return out
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }

@@ -1,9 +1,9 @@
 package config
 
-// SecretFile is a file whose content nobody else should read, and the setting that names it.
+// SecretFile is a file with a secret, and the setting that names it.
 type SecretFile struct{ Setting, Path string }
 
-// SecretFiles are those that the configuration names.
+// SecretFiles returns all secret files of the configuration.
 func (c *Config) SecretFiles() (all []SecretFile) {
 	add := func(setting, path string) {
 		if path != "" {
@@ -29,14 +29,14 @@ func (c *Config) SecretFiles() (all []SecretFile) {
 	return all
 }
 
-// Problems are the parts of an error of Load, each with what to do.
-func Problems(err error) (all []error) {
+// FlattenProblems returns the single errors of an error of Load.
+func FlattenProblems(err error) (all []error) {
 	if err == nil {
 		return nil
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // its parts are wanted, not one of a kind
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // needs all parts
 		for _, one := range joined.Unwrap() {
-			all = append(all, Problems(one)...)
+			all = append(all, FlattenProblems(one)...)
 		}
 		return all
 	}

@@ -23,8 +23,9 @@ ingest: {spool: {dir: %q, unsafe_dir: %t}}
 sources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}
 `
 
-// A spool's folder is the same wherever the process starts, and is still there when the machine has started again.
-func TestSpoolFoldersOutliveTheMachine(t *testing.T) {
+// The folder of a spool is the same wherever the process starts, and survives a restart of the
+// machine.
+func TestCheckSpool_folder_survivesRestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		dir    string
@@ -34,12 +35,13 @@ func TestSpoolFoldersOutliveTheMachine(t *testing.T) {
 		"none":                 {dir: ""},
 		"on a disk":            {dir: "/nonexistent/spool"},
 		"not from the top":     {dir: "spool", want: "line 3: ingest.spool.dir: spool depends on the folder"},
-		"not from the top, on": {dir: "./spool", unsafe: true, want: "write the whole path"},
-		"temporary":            {dir: "/tmp/postern/spool", want: "/tmp/postern/spool is in /tmp, which is emptied at a start"},
-		"itself":               {dir: "/tmp", want: "unsafe_dir: true"},
-		"by a detour":          {dir: "/nonexistent/../tmp/spool", want: "is in /tmp"},
-		"temporary, on":        {dir: "/tmp/postern/spool", unsafe: true},
-		"begins alike":         {dir: "/tmpfiles/spool"},
+		"not from the top, on": {dir: "./spool", unsafe: true, want: "write an absolute path"},
+		"temporary": {dir: "/tmp/postern/spool", want: "/tmp/postern/spool is in /tmp, which is emptied " +
+			"at a start"},
+		"itself":        {dir: "/tmp", want: "unsafe_dir: true"},
+		"by a detour":   {dir: "/nonexistent/../tmp/spool", want: "is in /tmp"},
+		"temporary, on": {dir: "/tmp/postern/spool", unsafe: true},
+		"begins alike":  {dir: "/tmpfiles/spool"},
 	} {
 		_, err := config.Parse(fmt.Appendf(nil, spoolExample, c.dir, c.unsafe), environment())
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -48,30 +50,32 @@ func TestSpoolFoldersOutliveTheMachine(t *testing.T) {
 	}
 }
 
-// What may not be meant is told, and what a spool holds already needs no more room.
-func TestWarnings(t *testing.T) {
+// Settings that are probably not intended are reported. Existing files of the spool need no
+// additional space.
+func TestWarnings_fullDisk_isReported(t *testing.T) {
 	t.Parallel()
-	const tooMuch = 4 << 40
+	const tooLarge = 4 << 40
 	dir := filepath.Join(t.TempDir(), "spool")
 	c := config.Default()
 	if got := c.Warnings(); got != nil {
 		t.Errorf("of nothing: %q", got)
 	}
-	c.Ingest.Spool = config.Spool{Dir: dir, MaxBytes: tooMuch, UnsafeDir: true}
+	c.Ingest.Spool = config.Spool{Dir: dir, MaxBytes: tooLarge, UnsafeDir: true}
 	got := strings.Join(c.Warnings(), "\n")
-	if !strings.Contains(got, "ingest.spool.unsafe_dir is on") || !strings.Contains(got, "MiB are free for "+dir+", and 4194304 MiB may be needed") {
+	if !strings.Contains(got, "ingest.spool.unsafe_dir is on") ||
+		!strings.Contains(got, "MiB are free for "+dir+", but 4194304 MiB may be needed") {
 		t.Errorf("warns %q", got)
 	}
-	if diff := cmp.Diff([]string{"ingest.spool.unsafe_dir"}, c.Unsafe()); diff != "" {
+	if diff := cmp.Diff([]string{"ingest.spool.unsafe_dir"}, c.UnsafeSettings()); diff != "" {
 		t.Error(diff)
 	}
 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	held := filepath.Join(dir, "1.spool")
-	write(t, held, "")
-	if err := os.Truncate(held, tooMuch); err != nil { // without taking room
+	used := filepath.Join(dir, "1.spool")
+	write(t, used, "")
+	if err := os.Truncate(used, tooLarge); err != nil { // a sparse file, which uses no space
 		t.Fatal(err)
 	}
 	if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, "free") {
@@ -79,11 +83,12 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// No address may want commits that are not durable, however it is written.
-func TestDurabilityIsNoSetting(t *testing.T) {
+// No form of an address may ask for commits that are not durable.
+func TestDatabaseURL_weakerDurability_isRejected(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{
-		"postgres://u@h/d?synchronous_commit=off", "postgres://u@h/d?options=-c%20synchronous_commit%3Doff", "postgres://u@h/d?options=--Synchronous-Commit%3dlocal",
+		"postgres://u@h/d?synchronous_commit=off", "postgres://u@h/d?options=-c%20synchronous_commit%3Doff",
+		"postgres://u@h/d?options=--Synchronous-Commit%3dlocal",
 		"postgres://u@h/d?options=-c%20synchronous%5fcommit%3Doff", "host=h dbname=d synchronous_commit=off",
 		"postgres://u@h/d?options=-c%20default%5ftransaction_isolation%3Dserializable",
 	} {
@@ -92,12 +97,12 @@ func TestDurabilityIsNoSetting(t *testing.T) {
 			if setting == "url" {
 				text = fmt.Sprintf("database: {url: '%s'}\n", address)
 			}
-			refused(t, text, "database."+setting+": names ")
+			checkRejected(t, text, "database."+setting+": sets ")
 		}
 	}
 }
 
-func TestNetworksAndRatesReachTheirSources(t *testing.T) {
+func TestEndpoints_networksAndRates_areApplied(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte(`
 database: {url: postgres://x}
@@ -122,8 +127,9 @@ sources:
 	}
 }
 
-// A schedule has its defaults, its parameters are texts whatever YAML takes them for, and variables win.
-func TestSchedules(t *testing.T) {
+// A schedule has defaults, its parameters are texts whatever YAML makes of them, and variables
+// override the file.
+func TestSchedules_yaml_isChecked(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte(`database: {url: postgres://x}
 schedules:
@@ -131,14 +137,17 @@ schedules:
     job: replay
     cron: "30 3 * * *"
     parameters: {source: shop, rate: 50, since: 25h, publish: true}
-`), environment("POSTERN_SCHEDULES=weekly", "POSTERN_SCHEDULES_WEEKLY_JOB=replay", "POSTERN_SCHEDULES_WEEKLY_CRON=0 4 * * 1", "POSTERN_SCHEDULES_WEEKLY_OVERLAP=queue",
+`), environment("POSTERN_SCHEDULES=weekly", "POSTERN_SCHEDULES_WEEKLY_JOB=replay",
+		"POSTERN_SCHEDULES_WEEKLY_CRON=0 4 * * 1", "POSTERN_SCHEDULES_WEEKLY_OVERLAP=queue",
 		"POSTERN_SCHEDULES_WEEKLY_PARAMETERS=source=shop,type=invoice.*"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]*config.Schedule{
-		"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run", Parameters: map[string]string{"source": "shop", "rate": "50", "since": "25h", "publish": "true"}},
-		"weekly":  {Job: "replay", Cron: "0 4 * * 1", TimeZone: "UTC", Overlap: "queue", Missed: "run", Parameters: map[string]string{"source": "shop", "type": "invoice.*"}},
+		"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run",
+			Parameters: map[string]string{"source": "shop", "rate": "50", "since": "25h", "publish": "true"}},
+		"weekly": {Job: "replay", Cron: "0 4 * * 1", TimeZone: "UTC", Overlap: "queue", Missed: "run",
+			Parameters: map[string]string{"source": "shop", "type": "invoice.*"}},
 	}
 	if diff := cmp.Diff(want, c.Schedules); diff != "" {
 		t.Error(diff)
@@ -159,7 +168,7 @@ schedules:
 	}
 }
 
-func TestRedactURL(t *testing.T) {
+func TestMaskURL_passwords_areMasked(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"postgres://u:pw@h:5432/db?sslmode=require": "postgres://u:[hidden]@h:5432/db?sslmode=require",
@@ -173,13 +182,13 @@ func TestRedactURL(t *testing.T) {
 		"nats://u:pw@a:4222,nats://token@b:4222,c":  "nats://u:[hidden]@a:4222,nats://[hidden]@b:4222,c",
 		"": "",
 	} {
-		if got := config.RedactURL(in); got != want {
+		if got := config.MaskURL(in); got != want {
 			t.Errorf("RedactURL(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
 
-func TestNoWayOfPrintingShowsASecret(t *testing.T) {
+func TestConfig_printing_showsNoSecret(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte("database: {url: 'postgres://u:s3cret@h/d'}\nnats: {url: 'nats://s3cret@h'}\n"+
 		"sources: {a: {provider: stripe, secrets: [{name: n, value: whsec_s3cret_of_a_test}]"+
@@ -190,8 +199,10 @@ func TestNoWayOfPrintingShowsASecret(t *testing.T) {
 		t.Fatal(err, c)
 	}
 	var out bytes.Buffer
-	for _, log := range []*slog.Logger{slog.New(slog.NewTextHandler(&out, nil)), slog.New(slog.NewJSONHandler(&out, nil))} {
-		log.Info("config", "config", c, "database", c.Database, "source", c.Sources["a"], "secret", c.Sources["a"].Secrets[0],
+	for _, log := range []*slog.Logger{slog.New(slog.NewTextHandler(&out, nil)),
+		slog.New(slog.NewJSONHandler(&out, nil))} {
+		log.Info("config", "config", c, "database", c.Database, "source", c.Sources["a"], "secret",
+			c.Sources["a"].Secrets[0],
 			"api", c.Endpoints()[0].API, "key", c.Sources["a"].API.Key)
 	}
 	fmt.Fprint(&out, c)
@@ -217,20 +228,22 @@ func TestNoWayOfPrintingShowsASecret(t *testing.T) {
 	}
 }
 
-func TestTemplateLoadsOnceItsSecretIsSet(t *testing.T) {
+func TestTemplate_secretSet_loads(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(config.Template()), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test", "POSTERN_DB_PASSWORD=x"))
+	c, err := config.Parse([]byte(config.Template()), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test",
+		"POSTERN_DB_PASSWORD=x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := c.Endpoints(); len(e) != 1 || e[0].Source.Name != "stripe" || string(e[0].Source.Secrets[0].Value) != "whsec_secret_of_a_test" {
+	if e := c.Endpoints(); len(e) != 1 || e[0].Source.Name != "stripe" ||
+		string(e[0].Source.Secrets[0].Value) != "whsec_secret_of_a_test" {
 		t.Fatalf("sources: %v", c.Sources)
 	}
-	refused(t, config.Template(), "STRIPE_WEBHOOK_SECRET is not set")
+	checkRejected(t, config.Template(), "STRIPE_WEBHOOK_SECRET is not set")
 }
 
-// Every commented-out setting of the template must be one there is.
-func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
+// Every commented-out setting of the template must exist.
+func TestTemplate_allSettingsUncommented_loads(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"shopify.secret", "postern.creds", "tls.crt", "tls.key"} {
@@ -239,7 +252,8 @@ func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(strings.ReplaceAll(config.Template(), "/etc/postern", dir)) {
 		bare := strings.TrimLeft(line, " ")
-		for _, setting := range []string{"# credentials:", "# replicas:", "# tls:", "# listen:", "# shopify:", "# acme:", "#   "} {
+		for _, setting := range []string{"# credentials:", "# replicas:", "# tls:", "# listen:", "# shopify:",
+			"# acme:", "#   "} {
 			if strings.HasPrefix(bare, setting) {
 				line = strings.Replace(line, "# ", "", 1)
 				break
@@ -247,7 +261,8 @@ func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test", "ACME_WEBHOOK_SECRET=secret of a test"))
+	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test",
+		"ACME_WEBHOOK_SECRET=secret of a test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +271,7 @@ func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
 	}
 }
 
-func TestDemoSourcesCoverEveryProviderAndAreRefusedElsewhere(t *testing.T) {
+func TestDemoSources_everyProvider_isRejectedElsewhere(t *testing.T) {
 	t.Parallel()
 	demo := &config.Config{Sources: config.DemoSources()}
 	names := map[string]string{}
@@ -266,7 +281,8 @@ func TestDemoSourcesCoverEveryProviderAndAreRefusedElsewhere(t *testing.T) {
 			t.Errorf("%s: %v", e.Source.Name, err)
 		}
 		value := string(e.Source.Secrets[0].Value)
-		refused(t, "database: {url: postgres://x}\nsources: {a: {provider: "+e.Provider.Name()+", accounts: ['*'], "+
+		checkRejected(t, "database: {url: postgres://x}\nsources: {a: {provider: "+e.Provider.Name()+
+			", accounts: ['*'], "+
 			"secrets: [{name: n, value: "+value+"}]}}", "demo secret")
 	}
 	want := map[string]string{}
@@ -278,15 +294,17 @@ func TestDemoSourcesCoverEveryProviderAndAreRefusedElsewhere(t *testing.T) {
 	}
 }
 
-func TestInstanceIsReadAsItWasWritten(t *testing.T) {
+func TestInstance_writtenFile_isReadBack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c, err := config.Parse([]byte("database: {url: postgres://x}\nsources: {mine: {provider: shopify, accounts: [a.myshopify.com], secrets: [{name: n, value: s3cret of a test}]}}"), environment())
+	c, err := config.Parse([]byte("database: {url: postgres://x}\nsources: {mine: {provider: shopify, accounts: "+
+		"[a.myshopify.com], secrets: [{name: n, value: s3cret of a test}]}}"), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Sources["stripe"] = config.DemoSources()["stripe"]
-	want := &config.Instance{DatabaseURL: "postgres://x?a=b&c=d", NATSURL: "nats://x", IngestURL: "http://i", AdminURL: "http://a", PID: 7, Sources: c.InstanceSources()}
+	want := &config.Instance{DatabaseURL: "postgres://x?a=b&c=d", NATSURL: "nats://x", IngestURL: "http://i",
+		AdminURL: "http://a", PID: 7, Sources: c.InstanceSources()}
 	if _, err := config.ReadInstance(dir); err == nil || !strings.Contains(err.Error(), "postern dev --dir "+dir) {
 		t.Errorf("no instance: %v", err)
 	}
@@ -295,7 +313,8 @@ func TestInstanceIsReadAsItWasWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, config.InstanceFile)); err != nil || !strings.Contains(string(text), `"postgres://x?a=b&c=d"`) {
+	if text, err := os.ReadFile(filepath.Join(dir, config.InstanceFile)); err != nil ||
+		!strings.Contains(string(text), `"postgres://x?a=b&c=d"`) {
 		t.Errorf("a URL can be copied out of the file: %v\n%s", err, text)
 	}
 	got, err := config.ReadInstance(dir)

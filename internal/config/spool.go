@@ -8,42 +8,50 @@ import (
 	"strings"
 )
 
-// disk is what a folder lies on.
+// disk describes the file system of a folder.
 type disk struct {
-	// memory: it is lost with the machine. layer: it is a container's own, and goes with it.
-	memory, layer bool
-	// free is in bytes, for this account.
-	free int64
+	// inMemory: the data is lost when the machine stops. containerLayer: the data is lost with the
+	// container.
+	inMemory, containerLayer bool
+	// freeBytes is the free space for this account.
+	freeBytes int64
 }
 
-// CheckSpool wants a folder that is the same wherever the process is started, and that a start of the machine leaves alone. The error is a Problem. Nothing is made.
+// CheckSpool requires an absolute path to a folder that survives a restart of the machine. The
+// error is a Problem. It creates nothing.
 func CheckSpool(s Spool) error {
 	if s.Dir == "" {
 		return nil
 	}
 	if !filepath.IsAbs(s.Dir) {
-		return &Problem{Path: "ingest.spool.dir", Msg: fmt.Sprintf("%s depends on the folder the process is started in, and a spool must be found again: write the whole path, e.g. /var/lib/postern/spool", s.Dir)}
+		return &Problem{Path: "ingest.spool.dir", Msg: fmt.Sprintf("%s depends on the folder in which the process "+
+			"starts, "+
+			"but the spool must always be the same folder: write an absolute path, e.g. /var/lib/postern/spool", s.Dir)}
 	}
-	if why := lostAtStart(s.Dir); why != "" && !s.UnsafeDir {
-		return &Problem{Path: "ingest.spool.dir", Msg: fmt.Sprintf("%s is %s, so what was acknowledged is lost with the machine: name a folder on a disk, or set ingest.spool.unsafe_dir: true if that may be lost", s.Dir, why)}
+	if reason := volatileReason(s.Dir); reason != "" && !s.UnsafeDir {
+		return &Problem{Path: "ingest.spool.dir", Msg: fmt.Sprintf("%s is %s, so acknowledged deliveries are lost "+
+			"when "+
+			"the machine stops: name a folder on a disk, or set ingest.spool.unsafe_dir: true to accept that", s.Dir,
+			reason)}
 	}
 	return nil
 }
 
-// lostAtStart says why a folder does not outlive a start of the machine; "" where it does.
-func lostAtStart(dir string) string {
-	there := existing(dir)
-	if on, err := diskOf(there); err == nil && on.memory {
+// volatileReason says why a folder does not survive a restart of the machine; "" where it does.
+func volatileReason(dir string) string {
+	existing := nearestExisting(dir)
+	if on, err := statDisk(existing); err == nil && on.inMemory {
 		return "in memory (tmpfs)"
 	}
-	if there == "/tmp" || strings.HasPrefix(there, "/tmp/") {
-		return "in /tmp, which is emptied at a start"
+	if existing == "/tmp" || strings.HasPrefix(existing, "/tmp/") {
+		return "in /tmp, which is emptied at a start of the machine"
 	}
 	return ""
 }
 
-// existing is the folder itself, or the nearest above it that there is and may be looked at, with no link in its path.
-func existing(dir string) string {
+// nearestExisting returns the folder, or its nearest existing and readable parent, with links
+// resolved.
+func nearestExisting(dir string) string {
 	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
 		if resolved, err := filepath.EvalSymlinks(dir); err == nil || dir == filepath.Dir(dir) {
 			return resolved
@@ -51,8 +59,8 @@ func existing(dir string) string {
 	}
 }
 
-// Unsafe names the settings that give up a promise and are on.
-func (c *Config) Unsafe() []string {
+// UnsafeSettings returns the enabled settings that give up a guarantee.
+func (c *Config) UnsafeSettings() []string {
 	var on []string
 	if c.Ingest.Spool.UnsafeDir {
 		on = append(on, "ingest.spool.unsafe_dir")
@@ -60,31 +68,35 @@ func (c *Config) Unsafe() []string {
 	return on
 }
 
-// Warnings are what can be used, and is likely not meant: for a person, each a sentence that names its setting. They tell of the disks as they are now.
+// Warnings returns messages about valid settings that are probably not intended. Each is a sentence
+// that names its setting. They depend on the current state of the disks.
 func (c *Config) Warnings() []string {
-	out := slices.Clone(c.idle)
-	for _, name := range c.Unsafe() {
-		out = append(out, name+" is on: deliveries that were acknowledged may be lost")
+	out := slices.Clone(c.unusedVariables)
+	for _, name := range c.UnsafeSettings() {
+		out = append(out, name+" is on: acknowledged deliveries may be lost")
 	}
-	out = append(out, c.unbounded()...)
+	out = append(out, c.unboundedReadWarnings()...)
 	out = append(out, c.verificationWarnings()...)
 	s := c.Ingest.Spool
-	on, err := diskOf(existing(s.Dir))
+	on, err := statDisk(nearestExisting(s.Dir))
 	if s.Dir == "" || err != nil {
 		return out
 	}
-	if need := int64(s.MaxBytes) - held(s.Dir); on.free < need {
-		out = append(out, fmt.Sprintf("ingest.spool.dir: %d MiB are free for %s, and %d MiB may be needed: make room, or lower ingest.spool.max_bytes (%s); what finds no room is answered 503",
-			on.free>>20, s.Dir, need>>20, s.MaxBytes))
+	if need := int64(s.MaxBytes) - usedBytes(s.Dir); on.freeBytes < need {
+		out = append(out, fmt.Sprintf("ingest.spool.dir: %d MiB are free for %s, but %d MiB may be needed: free "+
+			"space, or lower ingest.spool.max_bytes (%s); deliveries that do not fit get status 503",
+			on.freeBytes>>20, s.Dir, need>>20, s.MaxBytes))
 	}
-	if on.layer {
-		out = append(out, fmt.Sprintf("ingest.spool.dir: %s lies in the container's own layer, which goes with the container: mount a volume there", s.Dir))
+	if on.containerLayer {
+		out = append(out, fmt.Sprintf("ingest.spool.dir: %s is in the container's own layer, which is deleted with "+
+			"the "+
+			"container: mount a volume there", s.Dir))
 	}
 	return out
 }
 
-// held is how many bytes of a spool are on the disk already; 0 where this account may not look.
-func held(dir string) (sum int64) {
+// usedBytes returns the size of the files of a spool; 0 where this account may not read the folder.
+func usedBytes(dir string) (sum int64) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return 0

@@ -10,8 +10,9 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// A folder in memory is refused by what it lies on, whatever it is called. Linux has /dev/shm there.
-func TestSpoolsInMemoryAreRefused(t *testing.T) {
+// A folder in memory is rejected by its file system, whatever its name is. On Linux /dev/shm is
+// one.
+func TestCheckSpool_memory_isRejected(t *testing.T) {
 	t.Parallel()
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink("/dev/shm", link); err != nil {
@@ -19,7 +20,9 @@ func TestSpoolsInMemoryAreRefused(t *testing.T) {
 	}
 	for _, dir := range []string{"/dev/shm", "/dev/shm/postern/spool", link + "/spool"} {
 		_, err := config.Parse(fmt.Appendf(nil, spoolExample, dir, false), environment())
-		if err == nil || !strings.Contains(err.Error(), dir+" is in memory (tmpfs), so what was acknowledged is lost with the machine") {
+		if err == nil || !strings.Contains(err.Error(), dir+" is in memory (tmpfs), so acknowledged deliveries are "+
+			"lost "+
+			"when the machine stops") {
 			t.Errorf("%s: %v", dir, err)
 		}
 		if _, err := config.Parse(fmt.Appendf(nil, spoolExample, dir, true), environment()); err != nil {

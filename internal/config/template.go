@@ -5,5 +5,6 @@ import _ "embed" // for the template
 //go:embed postern.yaml
 var template string
 
-// Template is the commented configuration that `postern init` writes. It loads once STRIPE_WEBHOOK_SECRET is set.
+// Template returns the commented configuration that `postern init` writes. It loads once
+// STRIPE_WEBHOOK_SECRET is set.
 func Template() string { return template }

@@ -15,28 +15,28 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// valueReader reads a document value by value and goes on after one that cannot be read, so that all of them are found. It is
-// for documents of which some value is known to be wrong.
+// valueReader reads a document value by value and continues after an error, so that all errors are
+// found. It is for documents in which some value is wrong.
 type valueReader struct {
-	bad []error
-	// path is the setting that is read.
+	errs []error
+	// path is the setting that is being read.
 	path []string
 }
 
-// below reads a part of what is read.
-func (r *valueReader) below(name string, node ast.Node, v reflect.Value) {
+// readChild reads a part of the current value.
+func (r *valueReader) readChild(name string, node ast.Node, v reflect.Value) {
 	r.path = append(r.path, name)
 	r.read(node, v)
 	r.path = r.path[:len(r.path)-1]
 }
 
-// read fills v, as far as the node fits. Whole values are left to the YAML library.
+// read sets v, as far as the node matches. The YAML library decodes complete values.
 func (r *valueReader) read(node ast.Node, v reflect.Value) {
 	if anchor, ok := node.(*ast.AnchorNode); ok {
 		node = anchor.Value
 	}
 	switch {
-	case node.Type() == ast.AliasType, node.Type() == ast.NullType: // read where it was anchored; says nothing
+	case node.Type() == ast.AliasType, node.Type() == ast.NullType: // reported where the anchor is
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		r.read(node, v.Elem())
@@ -47,19 +47,20 @@ func (r *valueReader) read(node ast.Node, v reflect.Value) {
 	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct && node.Type() == ast.SequenceType:
 		for i, element := range node.(*ast.SequenceNode).Values {
 			one := reflect.New(v.Type().Elem()).Elem()
-			r.below(strconv.Itoa(i), element, one)
+			r.readChild(strconv.Itoa(i), element, one)
 			v.Set(reflect.Append(v, one))
 		}
 	default:
 		if err := yaml.NodeToValue(node, v.Addr().Interface(), yaml.Strict()); err != nil {
-			r.bad = append(r.bad, r.problem(node, v, err))
+			r.errs = append(r.errs, r.addProblem(node, v, err))
 		}
 	}
 }
 
-// problem is what to write instead of a value that cannot be read; where that is not known, what the library says.
-func (r *valueReader) problem(node ast.Node, v reflect.Value, err error) error {
-	msg := advice(node, v)
+// addProblem records what to write instead of a wrong value, or the library's message where no
+// advice is known.
+func (r *valueReader) addProblem(node ast.Node, v reflect.Value, err error) error {
+	msg := valueAdvice(node, v)
 	if msg == "" {
 		err = valueProblem(node, err)
 		if p := new(Problem); errors.As(err, &p) && p.Path == "" {
@@ -70,14 +71,14 @@ func (r *valueReader) problem(node ast.Node, v reflect.Value, err error) error {
 	return &Problem{Path: strings.Join(r.path, "."), Line: node.GetToken().Position.Line, Msg: msg}
 }
 
-// advice shows values only where no secret can be one.
-func advice(node ast.Node, v reflect.Value) string {
+// valueAdvice shows the value only where it cannot be a secret.
+func valueAdvice(node ast.Node, v reflect.Value) string {
 	scalar, isScalar := node.(ast.ScalarNode)
 	text := ""
 	if isScalar {
 		text = scalar.GetToken().Value
 	}
-	reference, isReference := unquoted(node)
+	reference, isReference := unquotedRef(node)
 	switch kind := v.Kind(); {
 	case isReference && (kind == reflect.String || kind == reflect.Slice):
 		return fmt.Sprintf("YAML reads %s as a mapping unless it is quoted: write \"%s\"", reference, reference)
@@ -88,9 +89,10 @@ func advice(node ast.Node, v reflect.Value) string {
 		if node.Type() == ast.IntegerType {
 			example = text + "s"
 		}
-		return fmt.Sprintf("%q is no duration, which has a unit: write e.g. %s", text, example)
+		return fmt.Sprintf("%q is not a duration with a unit: write e.g. %s", text, example)
 	case kind == reflect.Bool:
-		word := map[string]string{"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}[strings.ToLower(text)]
+		word := map[string]string{"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false",
+			"0": "false"}[strings.ToLower(text)]
 		return fmt.Sprintf("%q is neither true nor false: write %s", text, cmp.Or(word, "one of them"))
 	case kind == reflect.Struct:
 		if _, err := signature.ParseRef(text); err == nil && v.FieldByName("From").IsValid() {
@@ -100,7 +102,7 @@ func advice(node ast.Node, v reflect.Value) string {
 	return ""
 }
 
-// valueProblem is a syntaxProblem on the value's line where the library does not say one.
+// valueProblem is a syntaxProblem on the value's line, where the library has no line.
 func valueProblem(node ast.Node, err error) error {
 	err = syntaxProblem(err, nil)
 	if p := new(Problem); errors.As(err, &p) && p.Line == 0 {
@@ -109,7 +111,7 @@ func valueProblem(node ast.Node, err error) error {
 	return err
 }
 
-// members are those of a mapping; nil for what is none.
+// members returns the members of a mapping; nil for other nodes.
 func members(node ast.Node) []*ast.MappingValueNode {
 	switch n := node.(type) {
 	case *ast.MappingNode:
@@ -129,12 +131,12 @@ func (r *valueReader) readStruct(members []*ast.MappingValueNode, v reflect.Valu
 				fields = append(fields, field)
 			}
 			if field == name && name != "" {
-				r.below(name, m.Value, v.Field(i))
+				r.readChild(name, m.Value, v.Field(i))
 				known = true
 			}
 		}
 		if !known && m.Key.Type() != ast.MergeKeyType {
-			r.bad = append(r.bad, unknownField(r.path, name, fields, m.Key.GetToken().Position.Line))
+			r.errs = append(r.errs, unknownField(r.path, name, fields, m.Key.GetToken().Position.Line))
 		}
 	}
 }
@@ -143,7 +145,7 @@ func (r *valueReader) readMap(members []*ast.MappingValueNode, v reflect.Value) 
 	v.Set(reflect.MakeMap(v.Type()))
 	for _, m := range members {
 		one := reflect.New(v.Type().Elem()).Elem()
-		r.below(m.Key.GetToken().Value, m.Value, one)
+		r.readChild(m.Key.GetToken().Value, m.Value, one)
 		v.SetMapIndex(reflect.ValueOf(m.Key.GetToken().Value), one)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// schemesOf returns how a provider signs.
+// schemesOf returns the signature schemes of a provider.
 func schemesOf(p provider.Provider) []*signature.Scheme {
 	if signed, ok := p.(provider.Signed); ok {
 		return signed.Schemes()
@@ -22,7 +22,7 @@ func schemesOf(p provider.Provider) []*signature.Scheme {
 
 // checkStoreToken requires store_token where a scheme reads a token from the body, and rejects it
 // elsewhere.
-func (b *builder) checkStoreToken(s *Source, p provider.Provider) {
+func (b *providerBuilder) checkStoreToken(s *Source, p provider.Provider) {
 	for i, scheme := range schemesOf(p) {
 		token, ok := scheme.BodyToken()
 		switch {
@@ -30,8 +30,10 @@ func (b *builder) checkStoreToken(s *Source, p provider.Provider) {
 			continue
 		case !s.StoreToken:
 			b.fail(s.schemePath(p, i, "in"), "%s is a token in the body, and bodies are stored byte for byte. "+
-				"The database, views, exports and feeds would show it, and each of their readers could send any delivery: "+
-				"have the sender show the token in a header, or write store_token: true in the source to take that risk", token)
+				"The database, views, exports and feeds would contain it, and each of their readers could send any "+
+				"delivery: "+
+				"have the sender send the token in a header, or write store_token: true in the source to take that "+
+				"risk", token)
 		}
 		return
 	}
@@ -41,8 +43,8 @@ func (b *builder) checkStoreToken(s *Source, p provider.Provider) {
 	}
 }
 
-// schemePath returns the path of a setting of a provider's i-th scheme. Schemes of built-in providers
-// have no settings, so that theirs is the path of the provider.
+// schemePath returns the setting of a provider's i-th scheme. Schemes of built-in providers have no
+// settings, so it returns the setting of the provider.
 func (s *Source) schemePath(p provider.Provider, i int, setting string) string {
 	switch {
 	case p.Name() != hmac.Name:
@@ -53,24 +55,26 @@ func (s *Source) schemePath(p provider.Provider, i int, setting string) string {
 	return "scheme." + setting
 }
 
-// checkExtendableForms rejects hashes that can be extended over a body that is read as a form: the
-// added bytes are fields of the attacker's choice. No known sender signs forms with such a hash.
-func (b *builder) checkExtendableForms(s *Source, p *declared.Provider) {
+// checkExtendableForms rejects hashes that can be extended over a body that is read as a form: an
+// attacker could add fields. No known sender signs forms with such a hash.
+func (b *providerBuilder) checkExtendableForms(s *Source, p *declared.Provider) {
 	form := func(f declared.BodyForm) bool { return f != declared.JSON }
 	for i, scheme := range p.Schemes() {
 		coversBody := slices.ContainsFunc(scheme.Message.Refs(), isKind(signature.Body, signature.SortedForm))
-		if scheme.Extendable() && coversBody && slices.ContainsFunc(p.Spec().Events.Bodies, form) {
-			b.fail(s.schemePath(p, i, "message"), "this hash can be extended: one signed form is enough to sign a longer one, "+
-				"with more fields of any value. Write method: hmac, or put {secret} last, if the sender signs so; "+
-				"leave form and payload out of events.body otherwise")
+		if scheme.IsExtendable() && coversBody && slices.ContainsFunc(p.Spec().Events.Bodies, form) {
+			b.fail(s.schemePath(p, i, "message"), "this hash can be extended: with one signed form, an attacker can "+
+				"sign a "+
+				"longer one "+
+				"with additional fields. Write method: hmac, or put {secret} last, if the sender signs in that way; "+
+				"otherwise remove form and payload from events.body")
 		}
 	}
 }
 
-// checkSecrets asks the provider whether it can use the source's secrets, and rejects those that are
-// easy to guess. Errors name a secret and never show it.
+// checkSecrets asks the provider whether it can use the source's secrets, and rejects secrets that
+// are easy to guess. Errors name a secret and never show it.
 func (s *Source) checkSecrets(name string, p provider.Provider) error {
-	src := s.forProvider(name)
+	src := s.providerSource(name)
 	err := p.Check(src)
 	if of, ok := p.(*declared.Provider); ok && err == nil && p.Name() == hmac.Name {
 		err = checkKeyPairs(of.Schemes(), src.Secrets)
@@ -87,17 +91,18 @@ func (s *Source) checkSecrets(name string, p provider.Provider) error {
 		size, shared := smallestSize(schemesOf(p), secret.Value)
 		switch {
 		case len(bytes.TrimSpace(secret.Value)) == 0:
-			reject("is only white space: copy the secret from the sender's page")
+			reject("contains only white space: copy the secret from the sender's page")
 		case shared && size < signature.MinSecret:
-			reject("has fewer than %d bytes, not counting a prefix such as whsec_, and can be guessed: copy the whole secret, "+
+			reject("has fewer than %d bytes, not counting a prefix such as whsec_, and can be guessed: copy the "+
+				"whole secret, "+
 				"or make one with `openssl rand -hex 32` and give it to the sender too", signature.MinSecret)
 		}
 	}
 	return errors.Join(bad...)
 }
 
-// smallestSize returns the size of a secret for the scheme that makes the shortest key of it. The
-// answer is false where no scheme takes it as a shared secret.
+// smallestSize returns the size of a secret for the scheme that derives the shortest key from it.
+// The second result is false where no scheme uses it as a shared secret.
 func smallestSize(schemes []*signature.Scheme, secret []byte) (smallest int, found bool) {
 	for _, scheme := range schemes {
 		if size, ok := scheme.SecretSize(secret); ok && (!found || size < smallest) {
@@ -107,7 +112,7 @@ func smallestSize(schemes []*signature.Scheme, secret []byte) (smallest int, fou
 	return smallest, found
 }
 
-// verificationWarnings reports sources whose verification works and is weaker than it could be.
+// verificationWarnings reports sources whose verification works but is weaker than it could be.
 func (c *Config) verificationWarnings() (all []string) {
 	for _, name := range sortedKeys(c.Sources) {
 		s := c.Sources[name]
@@ -120,19 +125,21 @@ func (c *Config) verificationWarnings() (all []string) {
 			all = append(all, c.Locate(problem).Error())
 		}
 		if s.StoreToken {
-			warn("store_token", "is on: bodies are stored with the token that proves the sender, "+
+			warn("store_token", "is on: stored bodies contain the token that authenticates the sender, "+
 				"and each of their readers can send any delivery")
 		}
 		s.warnSecrets(schemesOf(p), warn)
 		for i, scheme := range schemesOf(p) {
 			switch {
-			case scheme.Extendable():
-				warn(s.schemePath(p, i, "message"), "this hash can be extended: one signed delivery is enough to sign it "+
-					"with more bytes at its end, which make an event that cannot be read as JSON. "+
+			case scheme.IsExtendable():
+				warn(s.schemePath(p, i, "message"), "this hash can be extended: with one signed delivery an attacker "+
+					"can "+
+					"sign it "+
+					"with additional bytes at its end. The result is an event that cannot be read as JSON. "+
 					"Write method: hmac, or put {secret} last, if the sender can sign so")
 			case scheme.Method == signature.Hash && scheme.Digest == signature.SHA1:
 				warn(s.schemePath(p, i, "digest"), "SHA-1 has collisions, which a secret at the end does not prevent: "+
-					"a sender that signs one of two prepared bodies has signed the other. "+
+					"if a sender signs one of two prepared bodies, the signature fits the other too. "+
 					"Write method: hmac, or digest: sha256, if the sender can sign so")
 			}
 		}
@@ -140,16 +147,18 @@ func (c *Config) verificationWarnings() (all []string) {
 	return all
 }
 
-// warnSecrets warns of short keys. A delivery does not help to guess a token, so that tokens need no
-// more than the least size.
+// warnSecrets warns of short keys. A delivery does not help to guess a token, so tokens only need
+// the minimum size.
 func (s *Source) warnSecrets(schemes []*signature.Scheme, warn func(path, format string, args ...any)) {
 	isToken := func(s *signature.Scheme) bool { return s.Method == signature.Token }
 	keyed := slices.DeleteFunc(slices.Clone(schemes), isToken)
 	for i, secret := range s.Secrets {
-		if size, ok := smallestSize(keyed, secret.secret); ok && size < signature.SafeSecret {
+		if size, ok := smallestSize(keyed, secret.secret); ok && size < signature.RecommendedSecret {
 			warn("secrets."+itoa(i), "secret %q has fewer than %d bytes "+
-				"(112 bits, the least that NIST SP 800-131A allows for an HMAC): one delivery is enough to try secrets on another machine. "+
-				"Make a longer one with `openssl rand -hex 32`, if the sender lets you choose", secret.Name, signature.SafeSecret)
+				"(112 bits, the minimum of NIST SP 800-131A for an HMAC): with one delivery an attacker can try "+
+				"secrets on another machine. "+
+				"Create a longer one with `openssl rand -hex 32`, if the sender lets you choose it", secret.Name,
+				signature.RecommendedSecret)
 		}
 	}
 }

@@ -7,9 +7,10 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/declared"
 )
 
-// wholeSeconds returns the types of objects whose versions are times that are read from more than one field. The reader
-// of a described API cuts its own versions always, so its types are among them.
-func (s *Source) wholeSeconds(p provider.Provider) map[string]bool {
+// secondPrecisionTypes returns the object types whose version times are read from more than one
+// field. It includes all types of a described API, because its reader always truncates versions to
+// seconds.
+func (s *Source) secondPrecisionTypes(p provider.Provider) map[string]bool {
 	types := map[string]bool{}
 	for name, o := range s.API.Objects {
 		if o.Version.Path != "" {
@@ -20,7 +21,7 @@ func (s *Source) wholeSeconds(p provider.Provider) map[string]bool {
 	if !ok {
 		return types
 	}
-	// clocks are the fields that tell a type's versions.
+	// clocks are the fields of a type's version times.
 	clocks := map[string]declared.Time{}
 	spec := of.Spec()
 	for i := range spec.Objects {
@@ -29,8 +30,8 @@ func (s *Source) wholeSeconds(p provider.Provider) map[string]bool {
 		switch {
 		case rule.Version != nil && rule.Version.Unit != declared.Integer:
 			clock = declared.Time{From: rule.Version.From, Unit: rule.Version.Unit}
-		case rule.Version == nil && spec.Events.Occurred != nil:
-			clock = *spec.Events.Occurred
+		case rule.Version == nil && spec.Events.OccurredAt != nil:
+			clock = *spec.Events.OccurredAt
 		default:
 			continue
 		}

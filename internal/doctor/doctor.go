@@ -1,4 +1,6 @@
-// Package doctor looks at what Postern stands on: the configuration, this machine, PostgreSQL and NATS. It changes nothing, and says of each thing what was found and what to do.
+// Package doctor checks what Postern depends on: the configuration, this machine, PostgreSQL and
+// NATS. The command postern doctor calls it. It changes nothing. Each check reports what was found
+// and what to do.
 package doctor
 
 import (
@@ -11,77 +13,79 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-// Verdict is how a check ends.
+// Verdict is the result of a check.
 type Verdict string
 
 // The verdicts.
 const (
-	// OK: nothing is to be done.
+	// OK: no action is needed.
 	OK Verdict = "ok"
-	// Warn: it works, and costs or risks something that is likely not meant.
+	// Warn: it works, but it has a cost or a risk that is probably not intended.
 	Warn Verdict = "warn"
-	// Error: a promise does not hold, or something does not work.
+	// Error: a guarantee does not hold, or something does not work.
 	Error Verdict = "error"
 )
 
-// Check is one thing that was looked at.
+// Check is one checked item.
 type Check struct {
-	// Name is where it lies and what it is: postgres.fsync.
+	// Name is the area and the item: postgres.fsync.
 	Name    string  `json:"name"`
 	Verdict Verdict `json:"verdict"`
-	// Found is what there is, Do what to do about it; "" where nothing is.
-	Found string `json:"found"`
-	Do    string `json:"do,omitzero"`
+	// Found is the current state. Advice is what to do about it; "" where nothing is needed.
+	Found  string `json:"found"`
+	Advice string `json:"do,omitzero"`
 }
 
-// Options say what to look at. What is nil is not looked at.
+// Options say what to check. A nil value is not checked.
 type Options struct {
-	// Config is the configuration; ConfigError is what is wrong with it, each problem by itself.
+	// Config is the configuration; ConfigError joins its problems.
 	Config      *config.Config
 	ConfigError error
-	// Pool is connected as postern_operator; PoolError is why it cannot be.
+	// Pool is connected as postern_operator; PoolError is the reason why it is not.
 	Pool      *pgxpool.Pool
 	PoolError error
-	// Conn reaches JetStream; ConnError is why it does not.
+	// Conn is the connection to JetStream; ConnError is the reason why there is none.
 	Conn      *stream.Conn
 	ConnError error
-	// Monitor is the address of a NATS server's monitoring, e.g. http://127.0.0.1:8222; "": it is not told.
+	// Monitor is the monitoring address of a NATS server, e.g. http://127.0.0.1:8222; "": not
+	// given.
 	Monitor string
-	// DatabaseDisk is how many bytes the disk of PostgreSQL has, which SQL cannot ask; 0: it is not told.
+	// DatabaseDisk is the size of PostgreSQL's disk in bytes, which SQL cannot read; 0: not given.
 	DatabaseDisk int64
 	// Now is this machine's clock; nil: time.Now.
 	Now func() time.Time
 }
 
-// Report is all that was looked at, in a fixed order.
+// Report lists all checks, in a fixed order.
 type Report struct {
 	Checks   []Check `json:"checks"`
 	Errors   int     `json:"errors"`
 	Warnings int     `json:"warnings"`
 }
 
-// examination is one under way.
+// examination is the state of one Examine call.
 type examination struct {
 	Options
 	report Report
-	// databaseAhead is by how much the database's clock is ahead of this machine's, if that is known.
+	// databaseAhead is how far the database's clock is ahead of this machine's, if databaseKnown is
+	// true.
 	databaseAhead time.Duration
 	databaseKnown bool
-	// sessions and syncNames are what one check has found and others need.
+	// sessions and syncNames are results of one check that others need.
 	sessions  int64
 	syncNames string
 }
 
-// Examine looks at everything.
+// Examine runs all checks.
 func Examine(ctx context.Context, o Options) *Report {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	e := &examination{Options: o, report: Report{Checks: []Check{}}}
-	e.configuration()
-	e.machine()
-	e.postgres(ctx)
-	e.nats(ctx)
+	e.checkConfig()
+	e.checkOpenFiles()
+	e.checkPostgres(ctx)
+	e.checkNATS(ctx)
 	return &e.report
 }
 
@@ -94,12 +98,12 @@ func (e *examination) add(verdict Verdict, name, found, do string) {
 	case OK:
 		do = ""
 	}
-	e.report.Checks = append(e.report.Checks, Check{Name: name, Verdict: verdict, Found: found, Do: do})
+	e.report.Checks = append(e.report.Checks, Check{Name: name, Verdict: verdict, Found: found, Advice: do})
 }
 
-// unless is OK if something holds, else the verdict.
-func unless(holds bool, otherwise Verdict) Verdict {
-	if holds {
+// okIf returns OK if the condition holds, else the given verdict.
+func okIf(condition bool, otherwise Verdict) Verdict {
+	if condition {
 		return OK
 	}
 	return otherwise

@@ -12,106 +12,122 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// configuration tells the problems of the configuration, and what of it is likely not meant.
-func (e *examination) configuration() {
-	problems := config.Problems(e.ConfigError)
+// checkConfig reports the problems of the configuration, and settings that are probably not
+// intended.
+func (e *examination) checkConfig() {
+	problems := config.FlattenProblems(e.ConfigError)
 	for _, p := range problems {
-		e.add(Error, "config.valid", p.Error(), "mend the line; postern config check FILE tells whether it is well then")
+		e.add(Error, "config.valid", p.Error(), "correct the line, then check it with postern config check "+
+			"FILE")
 	}
 	c := e.Config
 	if c == nil {
 		return
 	}
 	if len(problems) == 0 {
-		e.add(OK, "config.valid", counted(len(c.Sources), "source")+", all secrets are there and can be read", "")
+		e.add(OK, "config.valid", countOf(len(c.Sources), "source")+", all secrets can be read", "")
 	}
 	for _, warning := range slices.Concat(c.Warnings(), c.EffectWarnings()) {
-		e.add(Warn, "config.doubtful", warning, "change the setting, unless it is meant")
+		e.add(Warn, "config.doubtful", warning, "change the setting, unless it is intended")
 	}
-	e.secrets(c)
-	e.listeners(c)
-	e.spool(c.Ingest.Spool)
+	e.checkSecrets(c)
+	e.checkListeners(c)
+	e.checkSpool(c.Ingest.Spool)
 }
 
-// secrets wants that files which hold secrets are not for everybody.
-func (e *examination) secrets(c *config.Config) {
+// checkSecrets requires that not every account can read the files with secrets.
+func (e *examination) checkSecrets(c *config.Config) {
 	files, open := c.SecretFiles(), 0
 	for _, f := range files {
 		info, err := os.Stat(f.Path)
 		if err != nil {
 			open++
-			e.add(Error, "config.secrets", f.Setting+": "+err.Error(), "put the file there, and let the daemon's account read it")
+			e.add(Error, "config.secrets", f.Setting+": "+err.Error(), "create the file, and allow the daemon's "+
+				"account to read it")
 			continue
 		}
 		if info.Mode().Perm()&0o007 != 0 && info.Mode().IsRegular() {
 			open++
-			e.add(Warn, "config.secrets", fmt.Sprintf("%s: %s can be read by every account of this machine (mode %04o)", f.Setting, f.Path, info.Mode().Perm()),
+			e.add(Warn, "config.secrets", fmt.Sprintf("%s: every account of this machine can read %s (mode "+
+				"%04o)", f.Setting, f.Path, info.Mode().Perm()),
 				"chmod o-rwx "+f.Path+", and give it to the daemon's account or group")
 		}
 	}
 	if open == 0 {
-		e.add(OK, "config.secrets", counted(len(files), "file")+" with secrets, none of which every account can read", "")
+		e.add(OK, "config.secrets", countOf(len(files), "file")+" with secrets, none readable by every account",
+			"")
 	}
 }
 
-// listeners tells who can reach the interfaces of operators.
-func (e *examination) listeners(c *config.Config) {
+// checkListeners reports who can reach the addresses for operators.
+func (e *examination) checkListeners(c *config.Config) {
 	admin := c.Admin.ListenOr(config.DefaultAdminListen)
 	switch {
-	case config.Loopback(admin):
-		e.add(OK, "config.admin", admin+", for this machine alone", "")
+	case config.IsLoopback(admin):
+		e.add(OK, "config.admin", admin+", reachable from this machine only", "")
 	case c.Admin.TLS.Cert != "":
-		e.add(OK, "config.admin", admin+", with TLS, asks each caller for a token", "")
+		e.add(OK, "config.admin", admin+", with TLS and tokens", "")
 	default:
-		e.add(Warn, "config.admin", admin+" asks each caller for a token, but has no certificate: whoever overhears a token can use it", "set admin.tls, or let something before it end TLS")
+		e.add(Warn, "config.admin", admin+" requires a token, but has no certificate: whoever reads a token on the "+
+			"network "+
+			"can use it", "set admin.tls, or use a proxy that terminates TLS")
 	}
 	if m := c.Admin.MetricsListen; m != "" {
 		host, _, _ := net.SplitHostPort(m)
 		ip := net.ParseIP(host)
 		everywhere := host == "" || ip != nil && ip.IsUnspecified()
-		e.add(unless(!everywhere, Warn), "config.metrics", "metrics and health are served on "+m, "bind admin.metrics_listen to an address of the inner network, or keep others from it by a firewall: it asks nobody who they are")
+		e.add(okIf(!everywhere, Warn), "config.metrics", "metrics and health are served on "+m,
+			"set admin.metrics_listen to an address of the internal network, or block others with a firewall: it "+
+				"requires no authentication")
 	}
 }
 
-// spool looks at the folder of the gateway's spool.
-func (e *examination) spool(s config.Spool) {
+// checkSpool checks the folder of the gateway's spool.
+func (e *examination) checkSpool(s config.Spool) {
 	if s.Dir == "" {
-		e.add(Warn, "spool.folder", "there is none (ingest.spool.dir): while PostgreSQL is away, deliveries are answered 503 and senders try again", "name a folder on a disk of the gateway's own, if this is a gateway")
+		e.add(Warn, "spool.folder", "no folder is set (ingest.spool.dir): while PostgreSQL is unavailable, "+
+			"deliveries get "+
+			"status 503 and senders retry", "for a gateway, set a folder on its own disk")
 		return
 	}
 	if err := config.CheckSpool(s); err != nil {
 		e.add(Error, "spool.folder", err.Error(), "name a folder on a disk")
 		return
 	}
-	if err := writable(s.Dir); err != nil {
-		e.add(Error, "spool.folder", err.Error(), "let the gateway's account write there, or run this command as that account")
+	if err := checkWritable(s.Dir); err != nil {
+		e.add(Error, "spool.folder", err.Error(), "allow the gateway's account to write there, or run this command as "+
+			"that account")
 		return
 	}
-	e.add(OK, "spool.folder", s.Dir+" can be written to", "")
-	e.spoolFiles(s.Dir)
+	e.add(OK, "spool.folder", s.Dir+" is writable", "")
+	e.checkSpoolFiles(s.Dir)
 }
 
-// spoolFiles reports the files of a spool that an operator must look at. A folder that does not
-// exist has none.
-func (e *examination) spoolFiles(dir string) {
+// checkSpoolFiles reports the files of a spool that an operator must review. It accepts a folder
+// that does not exist.
+func (e *examination) checkSpoolFiles(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		e.add(Warn, "spool.files", err.Error(),
-			"run this command as the account of that gateway, to see whether files were set apart")
+			"run this command as the account of that gateway, to see whether files are quarantined")
 		return
 	}
-	apart := 0
+	quarantined := 0
 	for _, entry := range entries {
 		if ext := filepath.Ext(entry.Name()); ext == ".damaged" || ext == ".refused" {
-			apart++
+			quarantined++
 		}
 	}
-	e.add(unless(apart == 0, Error), "spool.files", fmt.Sprintf("%s set apart for a person in %s", counted(apart, "file"), dir),
-		"postern verify --spool "+dir+" says what of them is lost or waits, and what mends it; a file is reported until it is removed")
+	e.add(okIf(quarantined == 0, Error), "spool.files", fmt.Sprintf("%s quarantined in %s",
+		countOf(quarantined, "file"), dir),
+		"postern verify --spool "+dir+" shows which deliveries are lost or wait, and how to repair it; a file is "+
+			"reported "+
+			"until it is removed")
 }
 
-// writable tries whether files can be made in a folder or, where it is not there yet, in the nearest one above it that is.
-func writable(dir string) error {
+// checkWritable tries to create a file in a folder or, where it does not exist, in its nearest
+// existing parent.
+func checkWritable(dir string) error {
 	info, err := os.Stat(dir)
 	for errors.Is(err, os.ErrNotExist) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
@@ -121,38 +137,41 @@ func writable(dir string) error {
 		return err
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%s is no folder", dir)
+		return fmt.Errorf("%s is not a folder", dir)
 	}
-	f, err := os.CreateTemp(dir, "doctor-*.tmp") // no name of a spool's
+	f, err := os.CreateTemp(dir, "doctor-*.tmp") // not the name of a spool file
 	if err != nil {
 		return err
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// spareFiles is what a gateway opens besides its connections.
-const spareFiles = 500
+// otherFiles is the number of files that a gateway opens besides its connections.
+const otherFiles = 500
 
-// machine looks at what this session may use; that of a daemon may differ.
-func (e *examination) machine() {
+// checkOpenFiles checks the limit of this session. The limit of a daemon may differ.
+func (e *examination) checkOpenFiles() {
 	if e.Config == nil {
 		return
 	}
-	most, ok := openFiles()
+	most, ok := openFileLimit()
 	if !ok {
 		return
 	}
-	need := uint64(e.Config.Ingest.MaxConnections) + spareFiles //nolint:gosec // at least 1
-	e.add(unless(most >= need, Warn), "machine.files", fmt.Sprintf("%d files may be open at once in a session like this; %d connections are allowed (ingest.max_connections)", most, e.Config.Ingest.MaxConnections),
-		fmt.Sprintf("raise the limit of the gateway to %d (LimitNOFILE= of its unit, ulimit -n), or lower ingest.max_connections; what finds no file is not accepted", need))
+	need := uint64(e.Config.Ingest.MaxConnections) + otherFiles //nolint:gosec // at least 1
+	e.add(okIf(most >= need, Warn), "machine.files",
+		fmt.Sprintf("a session like this one may open %d files; %d connections are allowed "+
+			"(ingest.max_connections)", most, e.Config.Ingest.MaxConnections),
+		fmt.Sprintf("raise the limit of the gateway to %d (LimitNOFILE= of its unit, ulimit -n), or lower "+
+			"ingest.max_connections; a connection above the limit of files is not accepted", need))
 }
 
-func counted(n int, thing string) string {
+func countOf(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// listed joins a few words.
-func listed(words []string) string { return strings.Join(words, ", ") }
+// joinWords joins words with commas.
+func joinWords(words []string) string { return strings.Join(words, ", ") }

@@ -17,8 +17,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// Streams that the daemons have made are well; what somebody has changed is told, and what is missing.
-func TestStreams(t *testing.T) {
+// Streams that daemons created are accepted. Changed and missing ones are reported.
+func TestExamine_streams_areCompared(t *testing.T) {
 	t.Parallel()
 	events := func(c *jetstream.StreamConfig) {
 		c.Name, c.Subjects = stream.EventsStream, []string{"postern.events.>"}
@@ -29,13 +29,13 @@ func TestStreams(t *testing.T) {
 		verdict doctor.Verdict
 		found   string
 	}{
-		"as they are": {nil, "nats.streams", doctor.OK, "POSTERN_EVENTS is as it should be, with 0 messages"},
+		"as they are": {nil, "nats.streams", doctor.OK, "POSTERN_EVENTS is as configured, with 0 messages"},
 		"a stream that is not there": {func(t *testing.T, js jetstream.JetStream) error {
 			return js.DeleteStream(t.Context(), stream.EventsStream)
-		}, "nats.streams", doctor.Warn, "POSTERN_EVENTS is not there"},
+		}, "nats.streams", doctor.Warn, "POSTERN_EVENTS does not exist"},
 		"a consumer that is not there": {func(t *testing.T, js jetstream.JetStream) error {
 			return js.DeleteConsumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer)
-		}, "nats.streams", doctor.Error, "consumer processor is there is none"},
+		}, "nats.streams", doctor.Error, "consumer processor is missing"},
 		"nobody asks for messages": {nil, "nats.consumer", doctor.Warn, "0 messages wait"},
 		"in memory": {func(t *testing.T, js jetstream.JetStream) error {
 			if err := js.DeleteStream(t.Context(), stream.EventsStream); err != nil {
@@ -45,11 +45,15 @@ func TestStreams(t *testing.T) {
 			events(&cfg)
 			_, err := js.CreateStream(t.Context(), cfg)
 			return err
-		}, "nats.streams", doctor.Error, "storage is Memory, wanted is File"},
-		"other limits":   {changed(func(c *jetstream.StreamConfig) { c.MaxMsgs = 77 }), "nats.streams", doctor.Warn, "max messages is 77"},
-		"other subjects": {changed(func(c *jetstream.StreamConfig) { c.Subjects = []string{"mine.>"} }), "nats.streams", doctor.Error, "subjects is [mine.>]"},
-		"a window":       {changed(func(c *jetstream.StreamConfig) { c.Duplicates = time.Minute }), "nats.streams", doctor.Error, "duplicate window is 1m0s"},
-		"discard new":    {changed(func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew }), "nats.streams", doctor.Error, "discard is DiscardNew"},
+		}, "nats.streams", doctor.Error, "storage is Memory, but File is configured"},
+		"other limits": {changed(func(c *jetstream.StreamConfig) { c.MaxMsgs = 77 }), "nats.streams", doctor.Warn,
+			"max messages is 77"},
+		"other subjects": {changed(func(c *jetstream.StreamConfig) { c.Subjects = []string{"mine.>"} }), "nats.streams",
+			doctor.Error, "subjects is [mine.>]"},
+		"a window": {changed(func(c *jetstream.StreamConfig) { c.Duplicates = time.Minute }), "nats.streams",
+			doctor.Error, "duplicate window is 1m0s"},
+		"discard new": {changed(func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew }),
+			"nats.streams", doctor.Error, "discard is DiscardNew"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,26 +100,28 @@ func changed(change func(*jetstream.StreamConfig)) func(*testing.T, jetstream.Je
 	}
 }
 
-// A server whose clock is another's, or that takes no large messages, is told.
-func TestServer(t *testing.T) {
+// A server with a different clock, or with a low message size limit, is reported.
+func TestExamine_natsServer_isChecked(t *testing.T) {
 	t.Parallel()
 	small := testkit.JetStreamMaxPayload(t, 64<<10)
 	conn := connect(t, small.URL)
 	if err := conn.Ensure(t.Context(), stream.DefaultLimits); err != nil {
 		t.Fatal(err)
 	}
-	r := doctor.Examine(t.Context(), doctor.Options{Conn: conn, Now: func() time.Time { return time.Now().Add(-10 * time.Second) }})
+	r := doctor.Examine(t.Context(),
+		doctor.Options{Conn: conn, Now: func() time.Time { return time.Now().Add(-10 * time.Second) }})
 	want(t, r, "nats.payload", doctor.Warn, "larger ones are read from the log")
 	want(t, r, "nats.clock", doctor.Warn, "NATS' clock")
 	cfg := configured(t)
 	cfg.NATS.Replicas = 3
-	want(t, doctor.Examine(t.Context(), doctor.Options{Conn: conn, Config: cfg}), "nats.streams", doctor.Error, "replicas is 1, wanted is 3")
+	want(t, doctor.Examine(t.Context(), doctor.Options{Conn: conn, Config: cfg}), "nats.streams", doctor.Error,
+		"replicas is 1, but 3 is configured")
 	small.Stop(t)
 	want(t, doctor.Examine(t.Context(), doctor.Options{Conn: conn}), "nats.reached", doctor.Error, "read the account")
 }
 
-// What only the server's monitoring tells: how it syncs, and where.
-func TestMonitor(t *testing.T) {
+// The checks that need the server's monitoring address: how it syncs, and where.
+func TestExamine_natsMonitor_isChecked(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		answer  string
@@ -123,27 +129,37 @@ func TestMonitor(t *testing.T) {
 		verdict doctor.Verdict
 		found   string
 	}{
-		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "sync_interval": 120000000000}}}`, "nats.sync", doctor.OK, "synced every 2m0s"},
+		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "sync_interval": 120000000000}}}`, "nats.sync",
+			doctor.OK, "synced every 2m0s"},
 		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "sync_interval": 120000000000, "sync_always": true}}}`, "nats.sync", doctor.Warn, "always"},
-		{`{"jetstream": {"config": {"store_dir": "/tmp/nats/jetstream"}}}`, "nats.sync", doctor.Warn, "emptied at a start"},
-		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "max_storage": 1048576}}}`, "nats.room", doctor.Warn, "1 MiB of streams"},
-		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "max_storage": 1099511627776}}}`, "nats.room", doctor.OK, "1048576 MiB of streams"},
-		{`{"jetstream": {}}`, "nats.sync", doctor.Error, "no JetStream"},
-		{`nothing`, "nats.monitor", doctor.Error, "no answer of /varz"},
+		{`{"jetstream": {"config": {"store_dir": "/tmp/nats/jetstream"}}}`, "nats.sync", doctor.Warn,
+			"emptied when the machine starts"},
+		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "max_storage": 1048576}}}`, "nats.room", doctor.Warn,
+			"1 MiB of streams"},
+		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "max_storage": 1099511627776}}}`, "nats.room",
+			doctor.OK, "1048576 MiB of streams"},
+		{`{"jetstream": {}}`, "nats.sync", doctor.Error, "JetStream is not enabled"},
+		{`nothing`, "nats.monitor", doctor.Error, "did not return /varz"},
 	} {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, c.answer) }))
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+			_ *http.Request) {
+			fmt.Fprint(w, c.answer)
+		}))
 		want(t, doctor.Examine(t.Context(), doctor.Options{Monitor: s.URL + "/"}), c.check, c.verdict, c.found)
 		s.Close()
-		want(t, doctor.Examine(t.Context(), doctor.Options{Monitor: s.URL}), "nats.monitor", doctor.Error, "ask NATS' monitoring")
+		want(t, doctor.Examine(t.Context(), doctor.Options{Monitor: s.URL}), "nats.monitor", doctor.Error,
+			"read NATS' monitoring")
 	}
 }
 
-// Streams that have no room in their account are told.
-func TestNoRoomForStreams(t *testing.T) {
+// Streams that exceed the limits of their account are reported.
+func TestExamine_smallStorage_isReported(t *testing.T) {
 	t.Parallel()
 	tenant := server.NewAccount("tenant")
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxMemory: 1 << 20, JetStreamMaxStore: 1 << 30,
-		Accounts: []*server.Account{tenant}, Users: []*server.User{{Username: "postern", Password: "secret", Account: tenant}}})
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true,
+		StoreDir: t.TempDir(), JetStreamMaxMemory: 1 << 20, JetStreamMaxStore: 1 << 30,
+		Accounts: []*server.Account{tenant},
+		Users:    []*server.User{{Username: "postern", Password: "secret", Account: tenant}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,14 +169,16 @@ func TestNoRoomForStreams(t *testing.T) {
 		t.Fatal("the server is not ready")
 	}
 	if tenant, err = ns.LookupAccount("tenant"); err == nil {
-		err = tenant.EnableJetStream(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20, MaxStore: 1 << 28, MaxStreams: -1, MaxConsumers: -1}}, nil)
+		err = tenant.EnableJetStream(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20,
+			MaxStore: 1 << 28, MaxStreams: -1, MaxConsumers: -1}}, nil)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn := connect(t, strings.Replace(ns.ClientURL(), "nats://", "nats://postern:secret@", 1))
-	if err := conn.Answers(t.Context(), time.Minute); err != nil {
+	if err := conn.AwaitConnection(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	want(t, doctor.Examine(t.Context(), doctor.Options{Conn: conn}), "nats.disk", doctor.Warn, "0 MiB of streams of 256 MiB allowed")
+	want(t, doctor.Examine(t.Context(), doctor.Options{Conn: conn}), "nats.disk", doctor.Warn,
+		"0 MiB of 256 MiB for streams")
 }

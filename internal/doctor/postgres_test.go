@@ -13,8 +13,9 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// A server with the shipped settings is well, and each setting that weakens a promise is told while it is on.
-func TestSettings(t *testing.T) {
+// A server with default settings is accepted. Each setting that weakens a guarantee is reported
+// while it is active.
+func TestExamine_unsafeSettings_areReported(t *testing.T) {
 	t.Parallel()
 	owner, url := cluster(t, nil)
 	exec(t, owner, `CREATE ROLE plain LOGIN`)
@@ -41,7 +42,8 @@ func TestSettings(t *testing.T) {
 			t.Helper()
 			exec(t, owner, sql)
 			exec(t, owner, `SELECT pg_reload_conf()`)
-			testkit.Eventually(t, time.Minute, func() error { // a session hears of it before its next statement, or a moment later
+			// a session sees the change at its next statement, or shortly after
+			testkit.Eventually(t, time.Minute, func() error {
 				if r := look(); len(of(r, c.check)) != bad {
 					return fmt.Errorf("%s: %+v", sql, r)
 				}
@@ -53,7 +55,7 @@ func TestSettings(t *testing.T) {
 		set("ALTER SYSTEM RESET "+c.name, 0)
 	}
 	exec(t, owner, `SELECT pg_create_physical_replication_slot('gone', true)`)
-	want(t, look(), "postgres.slots", doctor.Warn, "slot gone, used by nobody, holds back")
+	want(t, look(), "postgres.slots", doctor.Warn, "slot gone, unused, retains")
 	weak, err := pgxpool.New(t.Context(), url+"&search_path=postern&synchronous_commit=off")
 	if err != nil {
 		t.Fatal(err)
@@ -62,46 +64,75 @@ func TestSettings(t *testing.T) {
 	want(t, doctor.Examine(t.Context(), doctor.Options{Pool: weak}), "postgres.synchronous_commit", doctor.Error, "off")
 }
 
-// What only a start of the server changes is told too.
-func TestServerIsTooSmall(t *testing.T) {
+// Settings that need a restart of the server are reported too.
+func TestExamine_smallServer_isReported(t *testing.T) {
 	t.Parallel()
-	owner, _ := cluster(t, map[string]string{"wal_level": "minimal", "max_wal_senders": "0", "max_connections": "20", "max_locks_per_transaction": "10"})
+	owner, _ := cluster(t, map[string]string{"wal_level": "minimal", "max_wal_senders": "0", "max_connections": "20",
+		"max_locks_per_transaction": "10"})
 	r := doctor.Examine(t.Context(), doctor.Options{Pool: owner, Config: configured(t)})
-	want(t, r, "postgres.wal_level", doctor.Warn, "neither a standby nor a backup")
+	want(t, r, "postgres.wal_level", doctor.Warn, "neither a standby nor point-in-time recovery")
 	want(t, r, "postgres.connections", doctor.Warn, " of 17 are in use")
-	want(t, r, "postgres.locks", doctor.Warn, "room for 200 locks")
+	want(t, r, "postgres.locks", doctor.Warn, "capacity for 200 locks")
 	want(t, r, "postgres.login", doctor.Warn, "superuser")
 }
 
-// What of a database is not as daemons leave it is told, with what mends it.
-func TestDatabase(t *testing.T) {
+// Differences from a database as daemons leave it are reported, with the remedy.
+func TestExamine_database_isChecked(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		// damage is done by the owner; tune changes how it is looked at.
+		// damage is executed by the owner; tune changes the options of the check.
 		damage  string
 		tune    func(*doctor.Options)
 		check   string
 		verdict doctor.Verdict
 		found   string
 	}{
-		"a right too many":                  {`GRANT UPDATE ON events TO postern_gateway`, nil, "postgres.rights", doctor.Error, "postern_gateway may UPDATE events"},
-		"a right too few":                   {`REVOKE INSERT ON outcomes FROM postern_processor`, nil, "postgres.rights", doctor.Error, "postern_processor may not INSERT outcomes"},
-		"a trigger that is off":             {`ALTER TABLE events DISABLE TRIGGER events_no_truncate`, nil, "postgres.append_only", doctor.Error, "table events, owned by postern_maintenance, has 1 of the 2"},
-		"an owner":                          {`ALTER TABLE events OWNER TO postern_gateway`, nil, "postgres.append_only", doctor.Error, "owned by postern_gateway"},
-		"an older schema":                   {`DELETE FROM schema_migrations WHERE version_id = (SELECT max(version_id) FROM schema_migrations)`, nil, "postgres.schema", doctor.Error, "older"},
-		"a newer schema":                    {`INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, true)`, nil, "postgres.schema", doctor.Error, "newer"},
-		"no partitions ahead":               {`DO $$ DECLARE p text; BEGIN FOR p IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`, nil, "postgres.partitions", doctor.Error, "the log has partitions until"},
-		"few partitions ahead":              {`DO $$ BEGIN EXECUTE 'DROP TABLE events_' || to_char((now() + interval '3 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`, nil, "postgres.partitions", doctor.Warn, "the log has partitions until"},
-		"no processor":                      {`DELETE FROM checkpoints`, nil, "postgres.processor", doctor.Warn, "none is running"},
-		"a spool not emptied":               {`INSERT INTO spools (spool, place, empty_at) VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', now() - interval '10 min')`, nil, "postgres.spools", doctor.Warn, "the spool there:/spool (old) was empty last 10m0s ago"},
-		"a spool nobody knows of":           {`INSERT INTO spools (spool, place, empty_at) VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', '-infinity')`, nil, "postgres.spools", doctor.Warn, "the spool there:/spool (old) was empty never"},
-		"a spool with a new name":           {`INSERT INTO spools (spool, place, empty_at) VALUES ('new', 'here:/spool', now()), ('old', 'here:/spool', now() - interval '10 min')`, nil, "postgres.spools", doctor.Warn, "the folder has another name by now"},
-		"events long after their stamps":    {arrives(12 * time.Second), nil, "postgres.event_delay", doctor.Warn, "events of source shop arrive 12"},
-		"events stamped ahead of the clock": {arrives(-12 * time.Second), nil, "postgres.event_delay", doctor.Warn, "events of source shop are stamped up to 1"},
-		"a clock":                           {`SELECT 1`, func(o *doctor.Options) { o.Now = func() time.Time { return time.Now().Add(-10 * time.Second) } }, "postgres.clock", doctor.Warn, "apart"},
-		"a clock far off":                   {`SELECT 1`, func(o *doctor.Options) { o.Now = func() time.Time { return time.Now().Add(2 * time.Minute) } }, "postgres.clock", doctor.Error, "apart"},
-		"a disk that is full soon":          {`SELECT 1`, func(o *doctor.Options) { o.DatabaseDisk = 1 << 20 }, "postgres.disk", doctor.Error, "of the disk that was told"},
-		"a day that stays":                  {`SELECT ensure_partitions((extract(epoch FROM now())::bigint - 9 * 86400) * 1000, (extract(epoch FROM now())::bigint - 9 * 86400) * 1000)`, func(o *doctor.Options) { o.Config.Retention.Bodies = 2 }, "postgres.retention", doctor.Warn, "retention.bodies is 2 days"},
+		"a right too many": {`GRANT UPDATE ON events TO postern_gateway`, nil, "postgres.rights",
+			doctor.Error, "postern_gateway may UPDATE events"},
+		"a right too few": {`REVOKE INSERT ON outcomes FROM postern_processor`, nil,
+			"postgres.rights", doctor.Error, "postern_processor may not INSERT outcomes"},
+		"a trigger that is off": {`ALTER TABLE events DISABLE TRIGGER events_no_truncate`, nil,
+			"postgres.append_only", doctor.Error, "table events, owned by postern_maintenance, has 1 of the 2"},
+		"an owner": {`ALTER TABLE events OWNER TO postern_gateway`, nil,
+			"postgres.append_only", doctor.Error, "owned by postern_gateway"},
+		"an older schema": {`DELETE FROM schema_migrations WHERE version_id = (SELECT max(version_id)
+			FROM schema_migrations)`, nil, "postgres.schema", doctor.Error, "older"},
+		"a newer schema": {`INSERT INTO schema_migrations (version_id, is_applied)
+			VALUES (9999, true)`, nil, "postgres.schema", doctor.Error, "newer"},
+		"no partitions ahead": {`DO $$ DECLARE p text; BEGIN FOR p IN SELECT inhrelid::regclass
+			FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`,
+			nil, "postgres.partitions", doctor.Error, "the log has partitions until"},
+		"few partitions ahead": {`DO $$ BEGIN EXECUTE 'DROP TABLE events_' || to_char((now() + interval '3 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`, nil, "postgres.partitions", doctor.Warn, "the log has partitions until"},
+		"no processor": {`DELETE FROM checkpoints`, nil, "postgres.processor", doctor.Warn,
+			"no processor is running"},
+		"a spool not emptied": {`INSERT INTO spools (spool, place, empty_at)
+			VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', now() - interval '10 min')`, nil,
+			"postgres.spools", doctor.Warn, "redactions wait for the spool there:/spool (old), which was last empty: " +
+				"10m0s ago"},
+		"a spool that never reported": {`INSERT INTO spools (spool, place, empty_at)
+			VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', '-infinity')`, nil, "postgres.spools",
+			doctor.Warn, "redactions wait for the spool there:/spool (old), which was last empty: never"},
+		"a spool with a new name": {`INSERT INTO spools (spool, place, empty_at)
+			VALUES ('new', 'here:/spool', now()), ('old', 'here:/spool', now() - interval '10 min')`, nil,
+			"postgres.spools", doctor.Warn, "the folder now has another spool name"},
+		"events long after their stamps": {arrives(12 * time.Second), nil, "postgres.event_delay", doctor.Warn,
+			"events of source shop arrive at least 12"},
+		"events stamped ahead of the clock": {arrives(-12 * time.Second), nil, "postgres.event_delay", doctor.Warn,
+			"events of source shop have times up to 1"},
+		"a clock": {`SELECT 1`,
+			func(o *doctor.Options) {
+				o.Now = func() time.Time { return time.Now().Add(-10 * time.Second) }
+			}, "postgres.clock", doctor.Warn, "apart"},
+		"a clock far off": {`SELECT 1`,
+			func(o *doctor.Options) {
+				o.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
+			}, "postgres.clock", doctor.Error, "apart"},
+		"a disk that is full soon": {`SELECT 1`, func(o *doctor.Options) { o.DatabaseDisk = 1 << 20 },
+			"postgres.disk", doctor.Error, "of the given disk size"},
+		"a day that stays": {`SELECT ensure_partitions((extract(epoch FROM now())::bigint - 9 * 86400)
+			* 1000, (extract(epoch FROM now())::bigint - 9 * 86400) * 1000)`, func(o *doctor.Options) {
+			o.Config.Retention.Bodies = 2
+		}, "postgres.retention", doctor.Warn, "retention.bodies is 2 days"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -119,27 +150,34 @@ func TestDatabase(t *testing.T) {
 	}
 }
 
-// arrives leaves the outcome of an event that was appended so long after the provider stamped it.
+// arrives inserts the outcome of an event that was appended the given time after the provider's
+// time.
 func arrives(after time.Duration) string {
 	return fmt.Sprintf(`
 		INSERT INTO sources (number, name, provider) OVERRIDING SYSTEM VALUE VALUES (7, 'shop', 'stripe');
-		INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES (7, '', 1, now(), now(), 0, '{}');
-		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version, attempts, at, rule_version)
-		SELECT ms << 20, 0, 7, 1, '', 'customer', 'cus_1', 'applied', 'new', jsonb_build_object('at', ms * 1000 - %d, 'seen', 0), 1, now(), 3
+		INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+			VALUES (7, '', 1, now(), now(), 0, '{}');
+		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version,
+			attempts, at, rule_version)
+		SELECT ms << 20, 0, 7, 1, '', 'customer', 'cus_1', 'applied', 'new', jsonb_build_object('at', ms * 1000 - %d,
+			'seen', 0), 1, now(), 3
 		FROM (SELECT (extract(epoch FROM now()) * 1000)::bigint AS ms) n`, after.Microseconds())
 }
 
-// A database that takes no writes, or does not answer, is told, and all else is looked at.
-func TestDatabaseAway(t *testing.T) {
+// A database that is read-only or unavailable is reported, and the other checks still run.
+func TestExamine_databaseUnavailable_isReported(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	prepared(t, db.Pool)
-	exec(t, db.Pool, `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET default_transaction_read_only = on'; END $$`)
-	want(t, doctor.Examine(t.Context(), doctor.Options{Pool: db.Role(t, "operator")}), "postgres.reached", doctor.Error, "read-only")
-	r := doctor.Examine(t.Context(), doctor.Options{PoolError: errors.New("nobody answers"), ConnError: errors.New("no server"), Config: configured(t)})
+	exec(t, db.Pool, `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() ||
+		' SET default_transaction_read_only = on'; END $$`)
+	want(t, doctor.Examine(t.Context(), doctor.Options{Pool: db.Role(t, "operator")}), "postgres.reached", doctor.Error,
+		"read-only")
+	r := doctor.Examine(t.Context(), doctor.Options{PoolError: errors.New("nobody answers"),
+		ConnError: errors.New("no server"), Config: configured(t)})
 	want(t, r, "postgres.reached", doctor.Error, "nobody answers")
 	want(t, r, "nats.reached", doctor.Error, "no server")
-	want(t, r, "spool.folder", doctor.OK, "can be written to")
+	want(t, r, "spool.folder", doctor.OK, "is writable")
 	proxy := testkit.Proxy(t, db.URL)
 	pool := open(t, proxy.URL, "postern_operator")
 	proxy.Cut()
@@ -149,8 +187,9 @@ func TestDatabaseAway(t *testing.T) {
 	}
 }
 
-// What a test cannot take from a server it hides from a session: the catalogue is looked at through a schema of the test's own.
-func TestHidden(t *testing.T) {
+// To simulate states that a test cannot create, a schema of the test hides the catalogue from the
+// session.
+func TestExamine_simulatedStates_areReported(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		hide    string
@@ -158,16 +197,23 @@ func TestHidden(t *testing.T) {
 		verdict doctor.Verdict
 		found   string
 	}{
-		"checksums": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'data_checksums' THEN 'off' ELSE s.setting END AS setting FROM pg_catalog.pg_settings s`,
-			"postgres.data_checksums", doctor.Warn, "not noticed"},
-		"a role": {`CREATE FUNCTION fake.to_regrole(name text) RETURNS regrole LANGUAGE sql AS $$ SELECT pg_catalog.to_regrole(nullif(name, 'postern_reader')) $$`,
-			"postgres.roles", doctor.Error, "there is no role postern_reader"},
-		"a slot that lost its log": {`CREATE VIEW fake.pg_replication_slots AS SELECT 'late'::text AS slot_name, true AS active, 'lost'::text AS wal_status, NULL::pg_lsn AS restart_lsn`,
+		"checksums": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'data_checksums' THEN 'off'
+			ELSE s.setting END AS setting FROM pg_catalog.pg_settings s`,
+			"postgres.data_checksums", doctor.Warn, "not detected"},
+		"a role": {`CREATE FUNCTION fake.to_regrole(name text) RETURNS regrole LANGUAGE sql AS $$
+			SELECT pg_catalog.to_regrole(nullif(name, 'postern_reader')) $$`,
+			"postgres.roles", doctor.Error, "missing roles: postern_reader"},
+		"a slot that lost its log": {`CREATE VIEW fake.pg_replication_slots AS SELECT 'late'::text AS slot_name,
+			true AS active, 'lost'::text AS wal_status, NULL::pg_lsn AS restart_lsn`,
 			"postgres.slots", doctor.Error, "slot late, in use"},
-		"standbys that commits do not wait for": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'synchronous_standby_names' THEN 'pg2' ELSE s.setting END AS setting FROM pg_catalog.pg_settings s;
-			CREATE VIEW fake.pg_stat_replication AS SELECT 'async'::text AS sync_state`, "postgres.standby", doctor.Error, "commits wait for pg2, and none of 1 standby is that"},
-		"a standby that commits wait for": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'synchronous_standby_names' THEN 'pg2' ELSE s.setting END AS setting FROM pg_catalog.pg_settings s;
-			CREATE VIEW fake.pg_stat_replication AS SELECT 'sync'::text AS sync_state`, "postgres.standby", doctor.OK, "survives the loss of the primary"},
+		"standbys that commits do not wait for": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name
+			WHEN 'synchronous_standby_names' THEN 'pg2' ELSE s.setting END AS setting FROM pg_catalog.pg_settings s;
+			CREATE VIEW fake.pg_stat_replication AS SELECT 'async'::text AS sync_state`, "postgres.standby",
+			doctor.Error, "commits wait for pg2, but none of 1 standby is one of them"},
+		"a standby that commits wait for": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name
+			WHEN 'synchronous_standby_names' THEN 'pg2' ELSE s.setting END AS setting FROM pg_catalog.pg_settings s;
+			CREATE VIEW fake.pg_stat_replication AS SELECT 'sync'::text AS sync_state`, "postgres.standby", doctor.OK,
+			"survive the loss of the primary"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

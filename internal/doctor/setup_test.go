@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// configured is a configuration that nothing is wrong with but that its spool lies in a test's folder.
+// configured is a configuration without problems, except that its spool is in a test's folder.
 func configured(t *testing.T) *config.Config {
 	t.Helper()
 	c := &config.Config{}
@@ -31,13 +31,14 @@ func configured(t *testing.T) *config.Config {
 	return c
 }
 
-// prepared is a database such as daemons leave: with partitions ahead, and an auditor.
+// prepared is a database as daemons leave it: with partitions ahead, and a republisher.
 func prepared(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	if err := events.EnsurePartitions(t.Context(), pool, 8*24*time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, pool, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at) VALUES ('auditor', 0, 0, 'some/1', now() + interval '1 h', now())`)
+	exec(t, pool, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at)
+		VALUES ('auditor', 0, 0, 'some/1', now() + interval '1 h', now())`)
 }
 
 func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
@@ -47,7 +48,7 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// cluster is a durable server of a test's own, with settings on top of the default ones.
+// cluster starts a durable server for a test, with additional settings.
 func cluster(t *testing.T, settings map[string]string) (owner *pgxpool.Pool, url string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "postern-doctor-")
@@ -58,7 +59,8 @@ func cluster(t *testing.T, settings map[string]string) (owner *pgxpool.Pool, url
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	pg, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: filepath.Join(dir, "cluster"), Settings: settings})
+	pg, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: filepath.Join(dir, "cluster"),
+		Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +97,7 @@ func connect(t *testing.T, url string) *stream.Conn {
 	return conn
 }
 
-// of are the checks of a name, but for those that are well.
+// of returns the checks with a name that are not OK.
 func of(r *doctor.Report, name string) (bad []doctor.Check) {
 	for _, k := range r.Checks {
 		if k.Name == name && k.Verdict != doctor.OK {
@@ -105,11 +107,12 @@ func of(r *doctor.Report, name string) (bad []doctor.Check) {
 	return bad
 }
 
-// want fails unless one check of a name ends so, says what was found, and what to do.
+// want fails the test unless one check with the name has the verdict, the finding and the advice.
 func want(t *testing.T, r *doctor.Report, name string, verdict doctor.Verdict, found string) {
 	t.Helper()
 	if !slices.ContainsFunc(r.Checks, func(k doctor.Check) bool {
-		return k.Name == name && k.Verdict == verdict && strings.Contains(k.Found, found) && (k.Do != "") == (verdict != doctor.OK)
+		return k.Name == name && k.Verdict == verdict && strings.Contains(k.Found, found) &&
+			(k.Advice != "") == (verdict != doctor.OK)
 	}) {
 		t.Errorf("want %s: %s, %q, in %+v", name, verdict, found, r.Checks)
 	}

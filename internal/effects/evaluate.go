@@ -1,4 +1,7 @@
-// Package effects is the ledger of side effects: what must follow from changes of objects is planned here, in the transaction that makes the change.
+// Package effects is the ledger of side effects. It plans the effects that rules want of a change,
+// in the transaction that applies the change, and it changes effects on behalf of operators. The
+// processor, the schedule windows and the operations package call it. It never sends a request;
+// package runner does that.
 package effects
 
 import (
@@ -16,98 +19,102 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
-// Transition is a change that an event made of an object: from what was certain of it to what is certain now. Of an event alone there is no Old, and New is what the event itself says. What a schedule shows of an object has no Old and no Event.
+// Transition is a change of an object by an event, from its last certain state to its new certain
+// state. For a rule on events, Old is unset and New is the state that the event carries. For a rule
+// on a schedule, Old and Event are unset.
 type Transition struct {
-	// On is what rules are asked about it; "" is a change.
-	On rules.On
-	// Window is the schedule's.
+	// On selects the rules that are evaluated; empty means OnChange.
+	On rules.Trigger
+	// Window is set for a rule on a schedule.
 	Window Window
 
-	// Source is the source's name and Number its number.
+	// Source is the name of the source, Number its number.
 	Source string
 	Number int32
 
 	Account, Type, ID string
-	// Old and New are the states as JSON; nil: there was none, or none is told of what is gone.
+	// Old and New are states as JSON. Nil means that there was none, or that a deleted object has
+	// none.
 	Old, New []byte
 	Deleted  bool
 	Event    Event
 }
 
-// Window is the time that a schedule asks about; zero for none.
+// Window is the time range that a schedule evaluates. It is zero for a change or an event.
 type Window struct{ Start, End time.Time }
 
-// Event is the one that made a change. OccurredAt is zero where the provider tells none.
+// Event is the event that made a change. OccurredAt is zero if the provider does not report it.
 type Event struct {
 	ID                     int64
 	Key, Type, Origin      string
 	OccurredAt, ReceivedAt time.Time
 }
 
-// State is how far an effect has come.
+// State is the progress of an effect.
 type State string
 
 // The states of effects.
 const (
-	Waiting    State = "waiting"    // for a person to approve it
-	Planned    State = "planned"    // its next step is to be taken
-	Running    State = "running"    // its next step is being taken
-	Failed     State = "failed"     // its next step came to nothing and is tried again
-	Review     State = "review"     // a person must see what is to be done
-	Done       State = "done"       // all its steps are done, or undone
-	Rejected   State = "rejected"   // by a person
-	Expired    State = "expired"    // nobody approved it in time
-	Superseded State = "superseded" // a newer one took its place
+	AwaitingApproval State = "waiting"    // waits for an operator to approve it
+	Planned          State = "planned"    // its next step is due
+	Running          State = "running"    // a processor executes its next step
+	Failed           State = "failed"     // its next step failed and is retried
+	Review           State = "review"     // an operator has to decide
+	Done             State = "done"       // all its steps are done or compensated
+	Rejected         State = "rejected"   // an operator rejected it
+	Expired          State = "expired"    // it was not approved in time
+	Superseded       State = "superseded" // a newer effect replaced it
 )
 
-// NotConfigured is in the reason of an effect that waits for its rule, or for a destination: what is not there may come.
+// NotConfigured is part of the reason of an effect that waits for a rule or a destination. The
+// configuration may bring the missing part later.
 const NotConfigured = "is not configured"
 
-// StepState is how far a step has come.
+// StepState is the progress of a step.
 type StepState string
 
-// The states of steps that were begun.
+// The states of steps that have started.
 const (
-	Reserved   StepState = "reserved" // the call may be under way
+	Reserved   StepState = "reserved" // the request may be in progress
 	StepDone   StepState = "done"
-	StepFailed StepState = "failed"  // it was not done
-	Unknown    StepState = "unknown" // nobody knows whether it was done
+	StepFailed StepState = "failed"  // the step was not executed
+	Unknown    StepState = "unknown" // it is unknown whether the step was executed
 )
 
-// Doubt is what clears up a lost answer of a step.
-type Doubt string
+// Recovery is the way to clear up a step whose response was lost.
+type Recovery string
 
-// The ways out of doubt.
+// The ways to clear up an unknown outcome.
 const (
-	DoubtKey    Doubt = "key"    // the step is sent again, and the other side knows it by its key
-	DoubtCheck  Doubt = "check"  // the other side is asked whether it was done
-	DoubtPerson Doubt = "person" // a person says what happened
+	RecoverByKey      Recovery = "key"    // send the step again; the destination recognizes its key
+	RecoverByCheck    Recovery = "check"  // ask the destination whether the step was executed
+	RecoverByOperator Recovery = "person" // an operator says what happened
 )
 
-// maxKey bounds a key, so that it fits its index.
-const maxKey = 500
+// maxKeyBytes bounds a key, because it has to fit its index.
+const maxKeyBytes = 500
 
-// Rules are the rules in use. They do not change; another configuration has others.
+// Rules is the set of rules of one configuration. It does not change.
 type Rules struct {
-	about map[concern][]*rules.Rule
-	named map[string]*rules.Rule
-	// scheduled are those on a schedule.
+	byConcern map[concern][]*rules.Rule
+	byName    map[string]*rules.Rule
+	// scheduled are the rules on a schedule.
 	scheduled []*rules.Rule
 }
 
-// concern is whose objects a rule is about, and what it is asked about them.
+// concern identifies the objects that a rule is about, and what triggers the rule.
 type concern struct {
-	on                 rules.On
+	on                 rules.Trigger
 	source, objectType string
 }
 
-// NewRules are these rules, whose names differ.
+// NewRules returns a set of rules. Their names must differ.
 func NewRules(all []*rules.Rule) *Rules {
-	r := &Rules{about: map[concern][]*rules.Rule{}, named: map[string]*rules.Rule{}}
+	r := &Rules{byConcern: map[concern][]*rules.Rule{}, byName: map[string]*rules.Rule{}}
 	for _, rule := range all {
-		about := concern{cmp.Or(rule.On, rules.OnChange), rule.Source, rule.Type}
-		r.about[about] = append(r.about[about], rule)
-		r.named[rule.Name] = rule
+		key := concern{cmp.Or(rule.On, rules.OnChange), rule.Source, rule.Type}
+		r.byConcern[key] = append(r.byConcern[key], rule)
+		r.byName[rule.Name] = rule
 		if rule.On == rules.OnSchedule {
 			r.scheduled = append(r.scheduled, rule)
 		}
@@ -115,20 +122,20 @@ func NewRules(all []*rules.Rule) *Rules {
 	return r
 }
 
-// None says that there is no rule.
-func (r *Rules) None() bool { return r == nil || len(r.named) == 0 }
+// Empty reports whether there is no rule.
+func (r *Rules) Empty() bool { return r == nil || len(r.byName) == 0 }
 
-// Concern says whether a rule is about changes of objects of a type. Nil has none.
-func (r *Rules) Concern(source, objectType string) bool {
-	return r != nil && len(r.about[concern{rules.OnChange, source, objectType}]) > 0
+// HasChangeRules reports whether a rule is about changes of objects of a type. A nil set has none.
+func (r *Rules) HasChangeRules(source, objectType string) bool {
+	return r != nil && len(r.byConcern[concern{rules.OnChange, source, objectType}]) > 0
 }
 
-// Ask says whether a rule is asked about each event about objects of a type. Nil has none.
-func (r *Rules) Ask(source, objectType string) bool {
-	return r != nil && len(r.about[concern{rules.OnEvent, source, objectType}]) > 0
+// HasEventRules reports whether a rule is about events of objects of a type. A nil set has none.
+func (r *Rules) HasEventRules(source, objectType string) bool {
+	return r != nil && len(r.byConcern[concern{rules.OnEvent, source, objectType}]) > 0
 }
 
-// Scheduled are the rules that are asked by a schedule. Nil has none.
+// Scheduled returns the rules on a schedule. A nil set has none.
 func (r *Rules) Scheduled() []*rules.Rule {
 	if r == nil {
 		return nil
@@ -136,13 +143,14 @@ func (r *Rules) Scheduled() []*rules.Rule {
 	return r.scheduled
 }
 
-// Expiring are the rules whose effects expire that nobody approves in time, by their names.
-func (r *Rules) Expiring() map[string]time.Duration {
+// ApprovalExpirations returns, by rule name, how long an effect may wait for approval. Rules
+// without a limit are left out.
+func (r *Rules) ApprovalExpirations() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	if r == nil {
 		return all
 	}
-	for name, rule := range r.named {
+	for name, rule := range r.byName {
 		if rule.ApprovalExpires > 0 {
 			all[name] = rule.ApprovalExpires
 		}
@@ -150,126 +158,134 @@ func (r *Rules) Expiring() map[string]time.Duration {
 	return all
 }
 
-// Named is the rule of a name; nil: there is none.
-func (r *Rules) Named(name string) *rules.Rule {
+// ByName returns the rule of a name, or nil.
+func (r *Rules) ByName(name string) *rules.Rule {
 	if r == nil {
 		return nil
 	}
-	return r.named[name]
+	return r.byName[name]
 }
 
-// Intent is an effect that a rule wants of a transition.
-type Intent struct {
+// PlannedEffect is an effect that a rule wants for a transition.
+type PlannedEffect struct {
 	Rule *rules.Rule
 	Key  string
-	// Trouble: the rule could not say what it wants, which a person must see, in a text that PostgreSQL can hold; Key is then one of our own.
-	Trouble string
+	// Failure is set if the rule could not be evaluated, so that an operator has to act. PostgreSQL
+	// can store the text. Key is then a generated one.
+	Failure string
 
-	t     *Transition
-	facts json.RawMessage
+	transition   *Transition
+	templateData json.RawMessage
 }
 
-// Of is the transition that it follows.
-func (i *Intent) Of() *Transition { return i.t }
+// Transition returns the transition that the effect follows from.
+func (e *PlannedEffect) Transition() *Transition { return e.transition }
 
-// Intents are what the rules want of a transition. They depend on nothing else: not on the time, nor on what else happens.
-func (r *Rules) Intents(t *Transition) (all []Intent) {
+// Evaluate returns the effects that the rules want for a transition. The result depends on nothing
+// else, such as the time or other effects.
+func (r *Rules) Evaluate(t *Transition) (all []PlannedEffect) {
 	if r == nil {
 		return nil
 	}
-	about := r.about[concern{cmp.Or(t.On, rules.OnChange), t.Source, t.Type}]
-	if len(about) == 0 {
+	matching := r.byConcern[concern{cmp.Or(t.On, rules.OnChange), t.Source, t.Type}]
+	if len(matching) == 0 {
 		return nil
 	}
-	return t.intents(about)
+	return t.evaluate(matching)
 }
 
-// IntentsOf are what one rule wants of a transition.
-func IntentsOf(rule *rules.Rule, t *Transition) []Intent { return t.intents([]*rules.Rule{rule}) }
+// EvaluateRule returns the effects that one rule wants for a transition.
+func EvaluateRule(rule *rules.Rule, t *Transition) []PlannedEffect {
+	return t.evaluate([]*rules.Rule{rule})
+}
 
-func (t *Transition) intents(about []*rules.Rule) (all []Intent) {
-	stored, facts, err := t.facts()
-	for _, rule := range about {
-		intent := Intent{Rule: rule, t: t, facts: stored}
+func (t *Transition) evaluate(matching []*rules.Rule) (all []PlannedEffect) {
+	stored, data, err := t.templateData()
+	for _, rule := range matching {
+		planned := PlannedEffect{Rule: rule, transition: t, templateData: stored}
 		wanted := true
 		if err == nil {
-			wanted, intent.Key, intent.Trouble = want(rule, facts)
+			wanted, planned.Key, planned.Failure = evaluate(rule, data)
 		} else {
-			intent.Trouble = err.Error()
+			planned.Failure = err.Error()
 		}
-		if intent.Trouble != "" {
-			intent.Trouble = rules.Plain(intent.Trouble)
-			intent.Key = t.troubleKey(rule.Name)
+		if planned.Failure != "" {
+			planned.Failure = rules.StorableMessage(planned.Failure)
+			planned.Key = t.failureKey(rule.Name)
 		}
 		if wanted {
-			all = append(all, intent)
+			all = append(all, planned)
 		}
 	}
 	return all
 }
 
-// troubleKey is the key of what a rule could not say of an event.
-func troubleKey(rule string, event int64) string { return fmt.Sprintf("%s:trouble:%d", rule, event) }
+// failureKey returns the generated key of a rule that failed for an event.
+func failureKey(rule string, event int64) string { return fmt.Sprintf("%s:trouble:%d", rule, event) }
 
-// troubleKey is the key of what a rule could not say of a transition: of an event, or of an object in a window.
-func (t *Transition) troubleKey(rule string) string {
+// failureKey returns the generated key of a rule that failed for a transition: for an event, or for
+// an object in a window.
+func (t *Transition) failureKey(rule string) string {
 	if t.On == rules.OnSchedule {
-		return fmt.Sprintf("%s:%s:%s", troubleKey(rule, 0), written(t.Window.End), t.hashed())
+		return fmt.Sprintf("%s:%s:%s", failureKey(rule, 0), formatTime(t.Window.End), t.objectHash())
 	}
-	return troubleKey(rule, t.Event.ID)
+	return failureKey(rule, t.Event.ID)
 }
 
-// collisionKey is the key of what a rule wanted under the key of an effect of something else: of an event, or of an object, once for all windows that want the same.
+// collisionKey returns the generated key of an effect whose own key belongs to an effect of another
+// account. It names the event, or the object, so that all windows that want the same share it.
 func (t *Transition) collisionKey(rule string, with int64) string {
 	if t.On == rules.OnSchedule {
-		return fmt.Sprintf("%s:%s:%d", troubleKey(rule, 0), t.hashed(), with)
+		return fmt.Sprintf("%s:%s:%d", failureKey(rule, 0), t.objectHash(), with)
 	}
-	return fmt.Sprintf("%s:%d", troubleKey(rule, t.Event.ID), with)
+	return fmt.Sprintf("%s:%d", failureKey(rule, t.Event.ID), with)
 }
 
-// Collision says whether a key is one that a rule's effect of an event got since what it wanted was that of something else.
-func Collision(key, rule string, event int64) bool {
-	return strings.HasPrefix(key, troubleKey(rule, event)+":")
+// IsCollisionKey reports whether a key was generated because the key that the rule wanted belonged
+// to an effect of another account.
+func IsCollisionKey(key, rule string, event int64) bool {
+	return strings.HasPrefix(key, failureKey(rule, event)+":")
 }
 
-// hashed stands for the object in keys of our own.
-func (t *Transition) hashed() string {
+// objectHash identifies the object in generated keys.
+func (t *Transition) objectHash() string {
 	object := sha256.Sum256(fmt.Appendf(nil, "%d %q %q", t.Number, t.Account, t.ID))
 	return hex.EncodeToString(object[:16])
 }
 
-// want evaluates a rule. A panic of an expression is the rule's trouble, not the process's.
-func want(rule *rules.Rule, f *rules.Facts) (wanted bool, key, trouble string) {
+// evaluate evaluates a rule. A panic of an expression becomes a failure of the rule and does not
+// end the process.
+func evaluate(rule *rules.Rule, data *rules.TemplateData) (wanted bool, key, failure string) {
 	defer func() {
 		if p := recover(); p != nil {
-			wanted, trouble = true, fmt.Sprintf("the rule panicked: %v", p)
+			wanted, failure = true, fmt.Sprintf("the rule panicked: %v", p)
 		}
 	}()
 	if rule.When != nil {
-		holds, err := rule.When.Holds(f)
+		matches, err := rule.When.EvalBool(data)
 		if err != nil {
 			return true, "", "when: " + err.Error()
 		}
-		if !holds {
+		if !matches {
 			return false, "", ""
 		}
 	}
-	key, err := rule.Key.Render(f)
+	key, err := rule.Key.Render(data)
 	switch {
 	case err != nil:
 		return true, "", "key: " + err.Error()
 	case key == "":
 		return true, "", "key: is empty"
-	case len(key) > maxKey:
-		return true, "", fmt.Sprintf("key: is %d bytes long, more than %d", len(key), maxKey)
+	case len(key) > maxKeyBytes:
+		return true, "", fmt.Sprintf("key: is %d bytes long, more than %d", len(key), maxKeyBytes)
 	case strings.ContainsRune(key, 0), !utf8.ValidString(key):
 		return true, "", "key: holds NUL or invalid UTF-8"
 	}
 	return true, key, ""
 }
 
-// storedFacts are facts as the ledger keeps them.
-type storedFacts struct {
+// storedTemplateData is the template data as the ledger stores it.
+type storedTemplateData struct {
 	Old    json.RawMessage `json:"old,omitempty"`
 	New    json.RawMessage `json:"new"`
 	Object storedObject    `json:"object"`
@@ -299,87 +315,89 @@ type storedEvent struct {
 	ReceivedAt string `json:"received_at"`
 }
 
-// facts are what rules see of a transition, and the same as it is stored.
-func (t *Transition) facts() (json.RawMessage, *rules.Facts, error) {
-	s := storedFacts{New: orNull(t.New), Object: storedObject{t.Source, t.Account, t.Type, t.ID, t.Deleted}}
+// templateData returns the data that rules and templates see of a transition, also in its stored
+// form.
+func (t *Transition) templateData() (json.RawMessage, *rules.TemplateData, error) {
+	s := storedTemplateData{New: nullIfNil(t.New), Object: storedObject{t.Source, t.Account, t.Type, t.ID, t.Deleted}}
 	if t.On == rules.OnSchedule {
-		s.Window = &storedWindow{written(t.Window.Start), written(t.Window.End)}
+		s.Window = &storedWindow{formatTime(t.Window.Start), formatTime(t.Window.End)}
 	} else {
-		s.Event = &storedEvent{strconv.FormatInt(t.Event.ID, 10), t.Event.Key, t.Event.Type, t.Event.Origin, written(t.Event.OccurredAt), written(t.Event.ReceivedAt)}
+		s.Event = &storedEvent{strconv.FormatInt(t.Event.ID, 10), t.Event.Key, t.Event.Type, t.Event.Origin,
+			formatTime(t.Event.OccurredAt), formatTime(t.Event.ReceivedAt)}
 	}
 	if cmp.Or(t.On, rules.OnChange) == rules.OnChange {
-		s.Old = orNull(t.Old)
+		s.Old = nullIfNil(t.Old)
 		if t.Deleted && t.New == nil {
-			s.New = s.Old // of what is gone rules see the last state
+			s.New = s.Old // rules see the last state of a deleted object
 		}
 	}
-	facts, err := s.facts(nil)
+	data, err := s.decode(nil)
 	if err != nil {
-		s.New = orNull(nil)
+		s.New = nullIfNil(nil)
 		if s.Old != nil {
-			s.Old = orNull(nil)
+			s.Old = nullIfNil(nil)
 		}
 	}
 	stored, jsonErr := json.Marshal(s)
 	if jsonErr != nil {
-		return nil, nil, fmt.Errorf("store what the rule sees: %w", jsonErr)
+		return nil, nil, fmt.Errorf("store the template data: %w", jsonErr)
 	}
-	return stored, facts, err
+	return stored, data, err
 }
 
-// facts are stored ones as rules see them.
-func (s *storedFacts) facts(raw json.RawMessage) (*rules.Facts, error) {
-	old, err := rules.Decode(present(s.Old))
+// decode returns stored template data as rules see it.
+func (s *storedTemplateData) decode(raw json.RawMessage) (*rules.TemplateData, error) {
+	oldState, err := rules.Decode(nilIfNull(s.Old))
 	if err != nil {
 		return nil, err
 	}
-	now, err := rules.Decode(present(s.New))
+	newState, err := rules.Decode(nilIfNull(s.New))
 	if err != nil {
 		return nil, err
 	}
-	f := &rules.Facts{Raw: raw, Old: old, New: now, Object: rules.Object(s.Object)}
+	data := &rules.TemplateData{Raw: raw, Old: oldState, New: newState, Object: rules.Object(s.Object)}
 	if s.Event != nil {
-		f.Event = rules.Event(*s.Event)
+		data.Event = rules.Event(*s.Event)
 	}
 	switch {
 	case s.Window != nil:
-		f.On, f.Window = rules.OnSchedule, rules.Window(*s.Window)
+		data.On, data.Window = rules.OnSchedule, rules.Window(*s.Window)
 	case s.Old == nil:
-		f.On = rules.OnEvent
+		data.On = rules.OnEvent
 	default:
-		f.On = rules.OnChange
+		data.On = rules.OnChange
 	}
-	return f, nil
+	return data, nil
 }
 
-// ReadFacts reads what the ledger keeps for the templates of an effect's steps.
-func ReadFacts(stored []byte) (*rules.Facts, error) {
+// ReadTemplateData reads the stored data for the templates of an effect's steps.
+func ReadTemplateData(stored []byte) (*rules.TemplateData, error) {
 	if stored == nil {
-		return nil, errors.New("what it was planned with was redacted: reject it")
+		return nil, errors.New("its template data was redacted: reject the effect")
 	}
-	var s storedFacts
+	var s storedTemplateData
 	if err := json.Unmarshal(stored, &s); err != nil {
-		return nil, fmt.Errorf("read what the effect was planned with: %w", err)
+		return nil, fmt.Errorf("read the template data of the effect: %w", err)
 	}
-	return s.facts(stored)
+	return s.decode(stored)
 }
 
-func orNull(b []byte) json.RawMessage {
+func nullIfNil(b []byte) json.RawMessage {
 	if b == nil {
 		return json.RawMessage("null")
 	}
 	return b
 }
 
-func present(b json.RawMessage) []byte {
+func nilIfNull(b json.RawMessage) []byte {
 	if string(b) == "null" {
 		return nil
 	}
 	return b
 }
 
-// written is a time in RFC 3339; empty for none.
-func written(t time.Time) string {
+// formatTime formats a time as RFC 3339; a zero time becomes empty.
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}

@@ -10,222 +10,253 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
-// planSQL enters effects that are not there. They come ordered by key, so that transactions that plan the same ones wait for each other in one order.
+// planSQL inserts effects that do not exist yet. They come ordered by key, so that concurrent
+// transactions lock the same keys in one order.
 const planSQL = `
-INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state, reason, destination, due, expires_at, planned_at, updated_at)
-SELECT d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13, d.facts, d.state, d.reason, d.destination, CASE WHEN d.state = 'planned' THEN now.at END,
+INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state,
+	reason, destination, due, expires_at, planned_at, updated_at)
+SELECT d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13, d.facts, d.state, d.reason,
+	d.destination, CASE WHEN d.state = 'planned' THEN now.at END,
   CASE WHEN d.state = 'waiting' AND d.expires > 0 THEN now.at + d.expires * interval '1 microsecond' END, now.at, now.at
-FROM unnest($1::text[], $2::int[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::jsonb[], $10::text[], $11::text[], $12::text[], $14::bigint[])
-  WITH ORDINALITY AS d(key, version, rule, source, account, type, id, event, facts, state, reason, destination, expires, n), (SELECT clock_now() AS at) now
+FROM unnest($1::text[], $2::int[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::jsonb[],
+	$10::text[], $11::text[], $12::text[], $14::bigint[])
+  WITH ORDINALITY AS d(key, version, rule, source, account, type, id, event, facts, state, reason, destination, expires,
+  	n), (SELECT clock_now() AS at) now
 ORDER BY d.n
 ON CONFLICT (key, rule_version, forced) DO NOTHING
 RETURNING effect, key, rule_version, rule, source, account, object_type, object_id, state, destination`
 
-// knownSQL reads whose the effects are that were there.
-const knownSQL = `
+// existingSQL reads the subjects of the effects that already existed.
+const existingSQL = `
 SELECT e.effect, e.key, e.rule_version, e.rule, e.source, e.account, e.object_type, e.object_id, e.state, e.destination
-FROM unnest($1::text[], $2::int[]) AS d(key, version) JOIN effects e ON e.key = d.key AND e.rule_version = d.version AND e.forced = 0`
+FROM unnest($1::text[], $2::int[]) AS d(key, version) JOIN effects e ON e.key = d.key AND e.rule_version = d.version
+	AND e.forced = 0`
 
-// supersedeSQL lets effects take the place of all others of the same rule and object of which nothing was begun. Who plans has the object's lock, so that what is in the ledger is older.
+// supersedeSQL replaces all other effects of the same rule and object that have no started step.
+// The caller holds the object's lock, so that every effect in the ledger is older.
 const supersedeSQL = `
-UPDATE effects e SET state = 'superseded', due = NULL, reason = 'effect ' || d.effect || ' took its place', updated_at = clock_now()
-FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[]) AS d(effect, rule, source, account, type, id)
-WHERE e.source = d.source AND e.account = d.account AND e.object_type = d.type AND e.object_id = d.id AND e.rule = d.rule AND e.effect <> d.effect
+UPDATE effects e SET state = 'superseded', due = NULL, reason = 'effect ' || d.effect || ' took its place',
+	updated_at = clock_now()
+FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[]) AS d(effect, rule, source, account,
+	type, id)
+WHERE e.source = d.source AND e.account = d.account AND e.object_type = d.type AND e.object_id = d.id
+	AND e.rule = d.rule AND e.effect <> d.effect
   AND e.state IN ('waiting', 'planned') AND NOT EXISTS (SELECT FROM effect_steps s WHERE s.effect = e.effect)`
 
-// reviveSQL plans effects anew that were superseded or have expired, or were between two changes of this transaction ($6), and of which nothing was begun.
+// reviveSQL plans existing effects again that have no started step. They were superseded, have
+// expired, or were interrupted by another key in this transaction ($6).
 const reviveSQL = `
-UPDATE effects e SET event_id = d.event, run = $7, facts = d.facts, state = d.state, reason = '', destination = d.destination, due = CASE WHEN d.state = 'planned' THEN now.at END,
-  expires_at = CASE WHEN d.state = 'waiting' AND d.expires > 0 THEN now.at + d.expires * interval '1 microsecond' END, planned_at = now.at, tried_since = NULL, updated_at = now.at
-FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[], $6::bool[], $8::bigint[]) AS d(effect, event, facts, state, destination, between, expires), (SELECT clock_now() AS at) now
-WHERE e.effect = d.effect AND (e.state IN ('superseded', 'expired') OR d.between AND e.state IN ('waiting', 'planned')) AND NOT EXISTS (SELECT FROM effect_steps s WHERE s.effect = e.effect)
+UPDATE effects e SET event_id = d.event, run = $7, facts = d.facts, state = d.state, reason = '',
+	destination = d.destination, due = CASE WHEN d.state = 'planned' THEN now.at END,
+  expires_at = CASE WHEN d.state = 'waiting' AND d.expires > 0 THEN now.at + d.expires * interval '1 microsecond' END,
+  	planned_at = now.at, tried_since = NULL, updated_at = now.at
+FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[], $6::bool[], $8::bigint[]) AS d(effect,
+	event, facts, state, destination, between, expires), (SELECT clock_now() AS at) now
+WHERE e.effect = d.effect AND (e.state IN ('superseded', 'expired') OR d.between AND e.state IN ('waiting', 'planned'))
+	AND NOT EXISTS (SELECT FROM effect_steps s WHERE s.effect = e.effect)
 RETURNING e.state, e.destination`
 
-// Counted is what became of intents.
-type Counted struct {
-	// New were entered, Known were there already.
-	New, Known int
-	// Review are those of the new ones that wait for a person, since their rule could not say what is to follow, or they are Collided.
+// PlanResult counts the results of Plan.
+type PlanResult struct {
+	// New effects were inserted, Existing ones were already in the ledger.
+	New, Existing int
+	// Review counts the new effects that need an operator, because their rule failed or they are
+	// Collided.
 	Review int
-	// Collided are those of the new ones that wait for a person, since their key was that of something else.
+	// Collided counts the new effects that need an operator, because their key belongs to an effect
+	// of another account.
 	Collided int
-	// Due are the destinations that have something to do now.
-	Due []string
+	// DueDestinations are the destinations that now have a step to execute.
+	DueDestinations []string
 }
 
-func (n *Counted) due(state State, destination string) {
+func (n *PlanResult) count(state State, destination string) {
 	if state == Review {
 		n.Review++
 	}
-	if state == Planned && !slices.Contains(n.Due, destination) {
-		n.Due = append(n.Due, destination)
+	if state == Planned && !slices.Contains(n.DueDestinations, destination) {
+		n.DueDestinations = append(n.DueDestinations, destination)
 	}
 }
 
-// Plan enters intents, which come in the order of their changes, into the ledger, each key and version once, in the transaction of the changes. run is the run that planned them, 0 for events as they
-// arrive. Of a rule that supersedes, the last intent about an object takes the place of all others of which nothing was begun, whether it was in the ledger or not.
-func Plan(ctx context.Context, tx pgx.Tx, run int64, intents []Intent) (n Counted, err error) {
-	if len(intents) == 0 {
+// Plan adds effects to the ledger, each key and version once, in the transaction of the changes.
+// The effects come in the order of their changes. run is the run that plans them, 0 for live
+// events. Of a rule that supersedes, the last effect of an object replaces all others that have no
+// started step, whether that last one is new or existed.
+func Plan(ctx context.Context, tx pgx.Tx, run int64, effects []PlannedEffect) (n PlanResult, err error) {
+	if len(effects) == 0 {
 		return n, nil
 	}
-	wanted := wishes(intents)
-	entered, err := enter(ctx, tx, run, firsts(wanted), &n)
+	candidates := mergeCandidates(effects)
+	inserted, err := insert(ctx, tx, run, firstPerKey(candidates), &n)
 	if err != nil {
 		return n, err
 	}
-	known, err := readKnown(ctx, tx, wanted, entered)
+	existing, err := readExisting(ctx, tx, candidates, inserted)
 	if err != nil {
 		return n, err
 	}
-	var collided []*wish
-	var over, back []newest
-	for _, w := range wanted {
-		e, isNew := entered[w.name()]
+	var collided []*candidate
+	var superseding, toRevive []newestEffect
+	for _, c := range candidates {
+		entry, isNew := inserted[c.ledgerKey()]
 		if !isNew {
-			e = known[w.name()]
+			entry = existing[c.ledgerKey()]
 		}
 		switch {
-		case e.effect == 0:
-			return n, fmt.Errorf("plan effect of key %s: it was there, and was removed meanwhile", w.Key)
-		case !e.about.shares(w.about()):
-			collided = append(collided, w.collided(e))
-		case w.newest:
-			over = append(over, newest{e.effect, w})
+		case entry.effect == 0:
+			return n, fmt.Errorf("plan the effect of key %s: it existed, and was removed meanwhile", c.Key)
+		case !entry.subject.sharesKeys(c.subject()):
+			collided = append(collided, c.asCollision(entry))
+		case c.isLast:
+			superseding = append(superseding, newestEffect{entry.effect, c})
 			if !isNew {
-				back = append(back, newest{e.effect, w})
+				toRevive = append(toRevive, newestEffect{entry.effect, c})
 			}
 		}
 	}
-	troubles, err := enter(ctx, tx, run, collided, &n)
+	collisions, err := insert(ctx, tx, run, collided, &n)
 	if err != nil {
 		return n, err
 	}
-	n.Collided, n.Known = len(troubles), len(intents)-n.New
-	if err := supersede(ctx, tx, over); err != nil {
+	n.Collided, n.Existing = len(collisions), len(effects)-n.New
+	if err := supersede(ctx, tx, superseding); err != nil {
 		return n, err
 	}
-	return n, revive(ctx, tx, run, back, &n)
+	return n, revive(ctx, tx, run, toRevive, &n)
 }
 
-// about is the rule and the object of an effect.
-type about struct {
+// subject is the rule and the object of an effect.
+type subject struct {
 	rule                    string
 	source                  int32
 	account, objectType, id string
 }
 
-// shares says whether a key may be that of both: objects and rules of one account may share one on purpose, as one welcome for all orders of a customer; ids of another account name other things.
-func (a about) shares(b about) bool { return a.source == b.source && a.account == b.account }
+// sharesKeys reports whether two subjects may share a key. Objects and rules of one account may, on
+// purpose, for example one welcome mail for all orders of a customer. Ids of another account
+// identify other things.
+func (a subject) sharesKeys(b subject) bool { return a.source == b.source && a.account == b.account }
 
-// name is what only one effect has.
-type name struct {
+// ledgerKey is unique among the effects that no run forced.
+type ledgerKey struct {
 	key     string
 	version int
 }
 
-// entry is an effect in the ledger.
-type entry struct {
-	effect int64
-	about  about
+// ledgerEntry is an effect in the ledger.
+type ledgerEntry struct {
+	effect  int64
+	subject subject
 }
 
-// enter enters what is not there and returns that.
-func enter(ctx context.Context, tx pgx.Tx, run int64, wanted []*wish, n *Counted) (map[name]entry, error) {
-	if len(wanted) == 0 {
+// insert inserts the candidates that do not exist yet and returns them.
+func insert(ctx context.Context, tx pgx.Tx, run int64, candidates []*candidate,
+	n *PlanResult) (map[ledgerKey]ledgerEntry, error) {
+	if len(candidates) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, planSQL, planArgs(run, wanted)...)
+	rows, err := tx.Query(ctx, planSQL, planArgs(run, candidates)...)
 	if err != nil {
-		return nil, fmt.Errorf("plan %d effects: %w", len(wanted), err)
+		return nil, fmt.Errorf("plan %d effects: %w", len(candidates), err)
 	}
-	entered, err := entries(rows, n.due)
+	inserted, err := collectEntries(rows, n.count)
 	if err != nil {
-		return nil, fmt.Errorf("plan %d effects: %w", len(wanted), err)
+		return nil, fmt.Errorf("plan %d effects: %w", len(candidates), err)
 	}
-	n.New += len(entered)
-	return entered, nil
+	n.New += len(inserted)
+	return inserted, nil
 }
 
-// readKnown reads those wanted that were not entered.
-func readKnown(ctx context.Context, tx pgx.Tx, wanted []*wish, entered map[name]entry) (map[name]entry, error) {
+// readExisting reads the candidates that were not inserted.
+func readExisting(ctx context.Context, tx pgx.Tx, candidates []*candidate, inserted map[ledgerKey]ledgerEntry) (
+	map[ledgerKey]ledgerEntry, error) {
 	var keys []string
 	var versions []int32
-	for _, w := range firsts(wanted) {
-		if _, ok := entered[w.name()]; !ok {
-			keys, versions = append(keys, w.Key), append(versions, int32(w.Rule.Version))
+	for _, c := range firstPerKey(candidates) {
+		if _, ok := inserted[c.ledgerKey()]; !ok {
+			keys, versions = append(keys, c.Key), append(versions, int32(c.Rule.Version))
 		}
 	}
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, knownSQL, keys, versions)
+	rows, err := tx.Query(ctx, existingSQL, keys, versions)
 	if err != nil {
-		return nil, fmt.Errorf("read %d effects that were planned before: %w", len(keys), err)
+		return nil, fmt.Errorf("read %d existing effects: %w", len(keys), err)
 	}
-	known, err := entries(rows, func(State, string) {})
+	existing, err := collectEntries(rows, func(State, string) {})
 	if err != nil {
-		return nil, fmt.Errorf("read %d effects that were planned before: %w", len(keys), err)
+		return nil, fmt.Errorf("read %d existing effects: %w", len(keys), err)
 	}
-	return known, nil
+	return existing, nil
 }
 
-func entries(rows pgx.Rows, each func(State, string)) (map[name]entry, error) {
-	all := map[name]entry{}
-	var e entry
-	var as name
+func collectEntries(rows pgx.Rows, count func(State, string)) (map[ledgerKey]ledgerEntry, error) {
+	all := map[ledgerKey]ledgerEntry{}
+	var e ledgerEntry
+	var key ledgerKey
 	var state State
 	var destination string
-	_, err := pgx.ForEachRow(rows, []any{&e.effect, &as.key, &as.version, &e.about.rule, &e.about.source, &e.about.account, &e.about.objectType, &e.about.id, &state, &destination}, func() error {
-		all[as] = e
-		each(state, destination)
+	_, err := pgx.ForEachRow(rows, []any{&e.effect, &key.key, &key.version, &e.subject.rule, &e.subject.source,
+		&e.subject.account, &e.subject.objectType, &e.subject.id, &state, &destination}, func() error {
+		all[key] = e
+		count(state, destination)
 		return nil
 	})
 	return all, err
 }
 
-func planArgs(run int64, wanted []*wish) []any {
-	n := len(wanted)
+func planArgs(run int64, candidates []*candidate) []any {
+	n := len(candidates)
 	var texts [8][]string
 	for i := range texts {
 		texts[i] = make([]string, n)
 	}
-	versions, sources, events, facts, expires := make([]int32, n), make([]int32, n), make([]int64, n), make([][]byte, n), make([]int64, n)
-	for i, in := range wanted {
-		state := first(in.Rule, run)
-		if in.Trouble != "" {
+	versions, sources, events, facts, expires := make([]int32, n), make([]int32, n), make([]int64, n),
+		make([][]byte, n), make([]int64, n)
+	for i, c := range candidates {
+		state := initialState(c.Rule, run)
+		if c.Failure != "" {
 			state = Review
 		}
-		for j, text := range []string{in.Key, in.Rule.Name, in.t.Account, in.t.Type, in.t.ID, string(state), in.Trouble, in.Rule.Steps[0].Destination} {
+		for j, text := range []string{c.Key, c.Rule.Name, c.transition.Account, c.transition.Type, c.transition.ID,
+			string(state), c.Failure,
+			c.Rule.Steps[0].Destination} {
 			texts[j][i] = text
 		}
-		versions[i], sources[i], events[i], facts[i], expires[i] = int32(in.Rule.Version), in.t.Number, in.t.Event.ID, in.facts, in.Rule.ApprovalExpires.Microseconds()
+		versions[i], sources[i], events[i], facts[i], expires[i] = int32(c.Rule.Version), c.transition.Number,
+			c.transition.Event.ID,
+			c.templateData, c.Rule.ApprovalExpires.Microseconds()
 	}
-	return []any{texts[0], versions, texts[1], sources, texts[2], texts[3], texts[4], events, facts, texts[5], texts[6], texts[7], run, expires}
+	return []any{texts[0], versions, texts[1], sources, texts[2], texts[3], texts[4], events, facts, texts[5], texts[6],
+		texts[7], run, expires}
 }
 
-// first is an effect's first state.
-func first(rule *rules.Rule, run int64) State {
+// initialState returns the first state of an effect.
+func initialState(rule *rules.Rule, run int64) State {
 	if rule.Approval == rules.ApproveRequired || rule.Approval == rules.ApproveOnReplay && run != 0 {
-		return Waiting
+		return AwaitingApproval
 	}
 	return Planned
 }
 
-// newest is the effect that a wish has, which is the last one about its object.
-type newest struct {
+// isLast is the effect of a candidate that is the last one about its object.
+type newestEffect struct {
 	effect int64
-	*wish
+	*candidate
 }
 
-func supersede(ctx context.Context, tx pgx.Tx, over []newest) error {
-	if len(over) == 0 {
+func supersede(ctx context.Context, tx pgx.Tx, newest []newestEffect) error {
+	if len(newest) == 0 {
 		return nil
 	}
-	n := len(over)
+	n := len(newest)
 	effects, sources := make([]int64, n), make([]int32, n)
 	names, accounts, types, ids := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	for i, o := range over {
-		effects[i], sources[i], names[i], accounts[i], types[i], ids[i] = o.effect, o.t.Number, o.Rule.Name, o.t.Account, o.t.Type, o.t.ID
+	for i, c := range newest {
+		effects[i], sources[i], names[i], accounts[i], types[i], ids[i] = c.effect, c.transition.Number, c.Rule.Name,
+			c.transition.Account, c.transition.Type, c.transition.ID
 	}
 	if _, err := tx.Exec(ctx, supersedeSQL, effects, names, sources, accounts, types, ids); err != nil {
 		return fmt.Errorf("supersede the effects before %d: %w", n, err)
@@ -233,30 +264,35 @@ func supersede(ctx context.Context, tx pgx.Tx, over []newest) error {
 	return nil
 }
 
-func revive(ctx context.Context, tx pgx.Tx, run int64, back []newest, n *Counted) error {
-	if len(back) == 0 {
+func revive(ctx context.Context, tx pgx.Tx, run int64, newest []newestEffect, n *PlanResult) error {
+	if len(newest) == 0 {
 		return nil
 	}
-	count := len(back)
-	effects, events, facts, between := make([]int64, count), make([]int64, count), make([][]byte, count), make([]bool, count)
+	count := len(newest)
+	effects, events, facts, between := make([]int64, count), make([]int64, count), make([][]byte, count),
+		make([]bool, count)
 	states, destinations, expires := make([]string, count), make([]string, count), make([]int64, count)
-	for i, b := range back {
-		effects[i], events[i], facts[i], between[i] = b.effect, b.t.Event.ID, b.facts, b.between
-		states[i], destinations[i], expires[i] = string(first(b.Rule, run)), b.Rule.Steps[0].Destination, b.Rule.ApprovalExpires.Microseconds()
+	for i, c := range newest {
+		effects[i], events[i], facts[i], between[i] = c.effect, c.transition.Event.ID, c.templateData, c.interrupted
+		states[i], destinations[i], expires[i] = string(initialState(c.Rule, run)), c.Rule.Steps[0].Destination,
+			c.Rule.ApprovalExpires.Microseconds()
 	}
 	rows, err := tx.Query(ctx, reviveSQL, effects, events, facts, states, destinations, between, run, expires)
 	if err != nil {
-		return fmt.Errorf("plan %d effects anew: %w", count, err)
+		return fmt.Errorf("plan %d effects again: %w", count, err)
 	}
 	var state State
 	var destination string
-	if _, err := pgx.ForEachRow(rows, []any{&state, &destination}, func() error { n.due(state, destination); return nil }); err != nil {
-		return fmt.Errorf("plan %d effects anew: %w", count, err)
+	if _, err := pgx.ForEachRow(rows, []any{&state, &destination},
+		func() error { n.count(state, destination); return nil }); err != nil {
+		return fmt.Errorf("plan %d effects again: %w", count, err)
 	}
 	return nil
 }
 
-// Statements are all SQL statements of this package, for the test that prepares each.
+// Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return []string{againSQL, rivalsSQL, countAgainSQL, planSQL, knownSQL, supersedeSQL, reviveSQL, listSQL, showSQL, stepsSQL, lockSQL, approveSQL, rejectSQL, retrySQL, resolveSQL, compensateSQL}
+	return []string{planForcedSQL, supersedingObjectsSQL, countForcedSQL, planSQL, existingSQL, supersedeSQL, reviveSQL,
+		listSQL, showSQL,
+		stepsSQL, lockSQL, approveSQL, rejectSQL, retrySQL, resolveSQL, compensateSQL}
 }

@@ -23,39 +23,41 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-type testBundle struct {
+type fixture struct {
 	db    *testkit.DB
 	pool  *pgxpool.Pool
 	rules *effects.Rules
 }
 
-func setup(t *testing.T, all ...*rules.Rule) *testBundle {
+func setup(t *testing.T, all ...*rules.Rule) *fixture {
 	t.Helper()
 	db := testkit.Database(t)
-	return &testBundle{db, db.Role(t, "processor"), effects.NewRules(all)}
+	return &fixture{db, db.Role(t, "processor"), effects.NewRules(all)}
 }
 
-// rule is one about invoices of the shop.
+// rule returns a rule about invoices of the shop.
 func rule(t *testing.T, name, key string, supersede bool) *rules.Rule {
 	t.Helper()
 	text, err := rules.CompileText(key, rules.Scope{Change: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &rules.Rule{Name: name, Source: "shop", Type: "invoice", Key: text, Version: 1, Approval: rules.ApproveNone, Supersede: supersede, Steps: []rules.Step{{Name: "tell", Destination: "there"}}}
+	return &rules.Rule{Name: name, Source: "shop", Type: "invoice", Key: text, Version: 1, Approval: rules.ApproveNone,
+		Supersede: supersede, Steps: []rules.Step{{Name: "tell", Destination: "there"}}}
 }
 
-// change is one of an invoice of the shop.
+// change returns a change of an invoice of the shop.
 func change(event int64, account, id, state string) *effects.Transition {
-	return &effects.Transition{Source: "shop", Number: 1, Account: account, Type: "invoice", ID: id, New: []byte(state), Event: effects.Event{ID: event}}
+	return &effects.Transition{Source: "shop", Number: 1, Account: account, Type: "invoice", ID: id, New: []byte(state),
+		Event: effects.Event{ID: event}}
 }
 
-// plan plans what follows from changes in one transaction.
-func (b *testBundle) plan(t *testing.T, changes ...*effects.Transition) (n effects.Counted) {
+// plan plans the effects of changes in one transaction.
+func (b *fixture) plan(t *testing.T, changes ...*effects.Transition) (n effects.PlanResult) {
 	t.Helper()
-	var all []effects.Intent
+	var all []effects.PlannedEffect
 	for _, c := range changes {
-		all = append(all, b.rules.Intents(c)...)
+		all = append(all, b.rules.Evaluate(c)...)
 	}
 	err := postgres.InTx(t.Context(), b.pool, "plan", time.Minute, func(ctx context.Context, tx pgx.Tx) (err error) {
 		n, err = effects.Plan(ctx, tx, 0, all)
@@ -68,14 +70,16 @@ func (b *testBundle) plan(t *testing.T, changes ...*effects.Transition) (n effec
 }
 
 const (
-	price = "price:{{ object.id }}:{{ new.price }}"
-	live  = `SELECT concat_ws(' ', key, state, event_id, facts->'new'->>'price', facts->'event'->>'id') FROM effects WHERE state <> 'superseded' ORDER BY key`
+	priceKey  = "price:{{ object.id }}:{{ new.price }}"
+	activeSQL = `SELECT concat_ws(' ', key, state, event_id, facts->'new'->>'price', facts->'event'->>'id') FROM effects
+		WHERE state <> 'superseded' ORDER BY key`
 )
 
-// However changes are put into transactions, what is carried out in the end is what the object's last change wants, with the facts of that change.
-func TestTheLastChangeSupersedes(t *testing.T) {
+// However changes are grouped into transactions, the last change of an object decides which effect
+// remains, with the template data of that change.
+func TestPlan_supersedingRule_keepsOnlyTheLastChange(t *testing.T) {
 	t.Parallel()
-	superseding := rule(t, "price", price, true)
+	superseding := rule(t, "price", priceKey, true)
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		single, batched := setup(t, superseding), setup(t, superseding)
@@ -89,7 +93,7 @@ func TestTheLastChangeSupersedes(t *testing.T) {
 			was[id] = to
 			last[id] = fmt.Sprintf("price:%s:%d planned %d %d %d", id, to, event, to, event)
 			c := change(event, "", id, fmt.Sprintf(`{"price": %d}`, to))
-			if n := single.plan(t, c); len(n.Due) != 1 {
+			if n := single.plan(t, c); len(n.DueDestinations) != 1 {
 				t.Errorf("seed %d: %+v", seed, n)
 			}
 			if batch = append(batch, c); r.IntN(4) == 0 {
@@ -102,53 +106,61 @@ func TestTheLastChangeSupersedes(t *testing.T) {
 		for _, id := range []string{"in_0", "in_1"} {
 			want = append(want, last[id])
 		}
-		if diff := cmp.Diff(want, single.db.Rows(t, live)); diff != "" {
+		if diff := cmp.Diff(want, single.db.QueryStrings(t, activeSQL)); diff != "" {
 			t.Errorf("seed %d, one by one (-want +got):\n%s", seed, diff)
 		}
-		if diff := cmp.Diff(want, batched.db.Rows(t, live)); diff != "" {
+		if diff := cmp.Diff(want, batched.db.QueryStrings(t, activeSQL)); diff != "" {
 			t.Errorf("seed %d, in batches (-want +got):\n%s", seed, diff)
 		}
 	}
 }
 
-// What was begun is neither superseded nor revived, and its key stays known; what was not begun gives way to it all the same.
-func TestWhatWasBegunIsNotSuperseded(t *testing.T) {
+// A started effect is neither superseded nor revived, and its key is not planned again. An effect
+// that has not started is superseded.
+func TestPlan_startedEffect_isNeitherSupersededNorRevived(t *testing.T) {
 	t.Parallel()
-	b := setup(t, rule(t, "price", price, true))
+	b := setup(t, rule(t, "price", priceKey, true))
 	b.plan(t, change(1, "", "x", `{"price": 20}`))
 	b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL`)
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at) VALUES (1, 'tell', 0, 'done', 'there', '', 1, clock_now())`)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at)
+		VALUES (1, 'tell', 0, 'done', 'there', '', 1, clock_now())`)
 	b.plan(t, change(2, "", "x", `{"price": 100}`))
-	if got := b.db.Rows(t, `SELECT state FROM effects ORDER BY key DESC`); !cmp.Equal(got, []string{"done", "planned"}) {
+	if got := b.db.QueryStrings(t, `SELECT state FROM effects ORDER BY key DESC`); !cmp.Equal(got,
+		[]string{"done", "planned"}) {
 		t.Error(got)
 	}
-	if n := b.plan(t, change(3, "", "x", `{"price": 20}`)); n.Known != 1 || n.New != 0 || len(n.Due) != 0 {
+	if n := b.plan(t, change(3, "", "x", `{"price": 20}`)); n.Existing != 1 || n.New != 0 ||
+		len(n.DueDestinations) != 0 {
 		t.Errorf("%+v", n)
 	}
-	if got := b.db.Rows(t, `SELECT concat_ws(' ', state, event_id) FROM effects ORDER BY key DESC`); !cmp.Equal(got, []string{"done 1", "superseded 2"}) {
+	if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', state, event_id) FROM effects ORDER BY key DESC`); !cmp.Equal(
+		got,
+		[]string{"done 1", "superseded 2"}) {
 		t.Error(got)
 	}
 }
 
-// Objects and rules of one account may share a key on purpose: what it names follows once.
-func TestSharedKeysAreOneEffect(t *testing.T) {
+// Objects and rules of one account may share a key on purpose. It is planned once.
+func TestPlan_keySharedWithinAccount_isOneEffect(t *testing.T) {
 	t.Parallel()
 	const key = "receipt:{{ new.number }}"
 	b := setup(t, rule(t, "receipt", key, false), rule(t, "second", key, false))
-	if n := b.plan(t, change(1, "a", "in_1", `{"number": 7}`), change(2, "a", "in_2", `{"number": 7}`)); n.New != 1 || n.Known != 3 || n.Collided != 0 {
+	if n := b.plan(t, change(1, "a", "in_1", `{"number": 7}`), change(2, "a", "in_2", `{"number": 7}`)); n.New != 1 ||
+		n.Existing != 3 || n.Collided != 0 {
 		t.Errorf("%+v", n)
 	}
 }
 
-// A key that two accounts, rules or objects share is one effect of the first; a person sees the other, in one transaction and in two, once.
-func TestCollidingKeysAreSeen(t *testing.T) {
+// If two accounts share a key, the effect belongs to the first. The second needs review, once,
+// whether they come in one transaction or in two.
+func TestPlan_keySharedAcrossAccounts_needsReview(t *testing.T) {
 	t.Parallel()
 	for _, together := range []bool{true, false} {
 		t.Run(fmt.Sprint("together ", together), func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, rule(t, "receipt", "receipt:{{ new.number }}", false))
 			first, other := change(1, "a", "in_1", `{"number": 7}`), change(2, "b", "in_1", `{"number": 7}`)
-			var n effects.Counted
+			var n effects.PlanResult
 			if together {
 				n = b.plan(t, first, other)
 			} else {
@@ -160,75 +172,82 @@ func TestCollidingKeysAreSeen(t *testing.T) {
 				t.Errorf("%+v", n)
 			}
 			if again := b.plan(t, first, other); again.New != 0 || again.Collided != 0 {
-				t.Errorf("the same again: %+v", again)
+				t.Errorf("repeated: %+v", again)
 			}
-			got := b.db.Rows(t, `SELECT concat_ws(' | ', key, state, reason) FROM effects ORDER BY effect`)
-			const says = "| review | key: receipt:7 is that of effect 1, of another account"
-			if len(got) != 2 || got[0] != "receipt:7 | planned | " || !strings.Contains(got[1], ":trouble:") || !strings.Contains(got[1], says) {
+			got := b.db.QueryStrings(t, `SELECT concat_ws(' | ', key, state, reason) FROM effects ORDER BY effect`)
+			const says = "| review | key: receipt:7 belongs to effect 1, of another account"
+			if len(got) != 2 || got[0] != "receipt:7 | planned | " || !strings.Contains(got[1], ":trouble:") ||
+				!strings.Contains(got[1], says) {
 				t.Error(got)
 			}
-			if _, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"shop": "stripe"}); err != nil {
+			if _, err := events.RegisterSources(t.Context(), b.db.Pool,
+				map[string]string{"shop": "stripe"}); err != nil {
 				t.Fatal(err)
 			}
-			last, err := strconv.ParseInt(b.db.Rows(t, `SELECT max(effect)::text FROM effects`)[0], 10, 64)
+			last, err := strconv.ParseInt(b.db.QueryStrings(t, `SELECT max(effect)::text FROM effects`)[0], 10, 64)
 			if err != nil {
 				t.Fatal(err)
 			}
 			all, err := effects.Show(t.Context(), b.db.Role(t, "operator"), last)
-			if err != nil || !strings.Contains(all[0].Next, "by hand") {
+			if err != nil || !strings.Contains(all[0].AllowedActions, "by hand") {
 				t.Error(all, err)
 			}
 		})
 	}
 }
 
-// What expired while it waited for its approval is planned again where the object comes back to it, with the new change.
-func TestWhatExpiredComesBack(t *testing.T) {
+// An effect that expired without approval is planned again if a change of the object wants its key,
+// with the new change.
+func TestPlan_expiredKeyWantedAgain_isRevived(t *testing.T) {
 	t.Parallel()
-	b := setup(t, rule(t, "price", price, true))
+	b := setup(t, rule(t, "price", priceKey, true))
 	b.plan(t, change(1, "", "x", `{"price": 20}`))
 	b.db.Exec(t, `UPDATE effects SET state = 'expired', due = NULL, reason = 'nobody approved it within 72h'`)
 	b.plan(t, change(2, "", "x", `{"price": 100}`))
 	b.plan(t, change(3, "", "x", `{"price": 20}`))
-	if got := b.db.Rows(t, live); !cmp.Equal(got, []string{"price:x:20 planned 3 20 3"}) {
+	if got := b.db.QueryStrings(t, activeSQL); !cmp.Equal(got, []string{"price:x:20 planned 3 20 3"}) {
 		t.Error(got)
 	}
 }
 
-// Nobody has said no to what expired: a change that wants it asks again, also of an object that had not left it. Who said no has said so for good.
-func TestWhatExpiredIsAskedAgain(t *testing.T) {
+// Expiry is no decision of an operator. The next change that wants the key plans the effect again,
+// even without another key in between. A rejection is final.
+func TestPlan_unchangedKey_revivesExpiredButNotRejected(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[effects.State]struct {
-		live []string
-		next string
+		active []string
+		next   string
 	}{
-		effects.Expired:  {[]string{"price:x:20 planned 2 20 2"}, "unless it is planned again: by the next change that wants its key"},
-		effects.Rejected: {[]string{"price:x:20 rejected 1 20 1"}, "a person rejected it"},
+		effects.Expired: {[]string{"price:x:20 planned 2 20 2"}, "It starts only if it is planned again: by the next " +
+			"change that wants its key"},
+		effects.Rejected: {[]string{"price:x:20 rejected 1 20 1"}, "an operator rejected it"},
 	} {
 		t.Run(string(state), func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, rule(t, "price", price, true))
+			b := setup(t, rule(t, "price", priceKey, true))
 			b.plan(t, change(1, "", "x", `{"price": 20}`))
 			b.db.Exec(t, `UPDATE effects SET state = $1, due = NULL`, state)
-			if _, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"shop": "stripe"}); err != nil {
+			if _, err := events.RegisterSources(t.Context(), b.db.Pool,
+				map[string]string{"shop": "stripe"}); err != nil {
 				t.Fatal(err)
 			}
-			if v, err := effects.Show(t.Context(), b.db.Pool, 1); err != nil || !strings.Contains(v[0].Next, want.next) {
+			if v, err := effects.Show(t.Context(), b.db.Pool, 1); err != nil ||
+				!strings.Contains(v[0].AllowedActions, want.next) {
 				t.Errorf("%+v, %v", v, err)
 			}
 			b.plan(t, change(2, "", "x", `{"price": 20, "note": "b"}`))
-			if got := b.db.Rows(t, live); !cmp.Equal(got, want.live) {
+			if got := b.db.QueryStrings(t, activeSQL); !cmp.Equal(got, want.active) {
 				t.Error(got)
 			}
 		})
 	}
 }
 
-// again has what followed from events happen again, by rules as they are by now.
-func (b *testBundle) again(t *testing.T, run int64, r *effects.Rules, ids ...int64) (n effects.Again) {
+// planForced plans effects of events again for a run, under the current rules.
+func (b *fixture) planForced(t *testing.T, run int64, r *effects.Rules, ids ...int64) (n effects.ForcedPlan) {
 	t.Helper()
 	err := postgres.InTx(t.Context(), b.pool, "again", time.Minute, func(ctx context.Context, tx pgx.Tx) (err error) {
-		n, err = effects.PlanAgain(ctx, tx, r, run, time.Now().Add(-time.Second), ids)
+		n, err = effects.PlanForced(ctx, tx, r, run, time.Now().Add(-time.Second), ids)
 		return err
 	})
 	if err != nil {
@@ -237,80 +256,94 @@ func (b *testBundle) again(t *testing.T, run int64, r *effects.Rules, ids ...int
 	return n
 }
 
-// What happens again is what has ended, as its rule is by now: not what is on its way still, was rejected or undone, has lost what it was planned with or its rule, ended after the run was asked for, or was superseded.
-func TestWhatHappensAgain(t *testing.T) {
+// PlanForced repeats effects that have ended, under their current rule. It leaves out effects that
+// are in progress, rejected or compensated, that have lost their template data or their rule, that
+// ended after the run was requested, or that were superseded.
+func TestPlanForced_selectsEndedEffects(t *testing.T) {
 	t.Parallel()
-	const forced = `SELECT concat_ws(' ', key, rule_version, state, event_id, facts->'new'->>'price') FROM effects WHERE forced = 7 ORDER BY key`
+	const forced = `SELECT concat_ws(' ', key, rule_version, state, event_id, facts->'new'->>'price') FROM effects
+		WHERE forced = 7 ORDER BY key`
 	for name, c := range map[string]struct {
-		sql  string
-		rule func(*rules.Rule)
-		want []string
-		left int64
+		sql     string
+		rule    func(*rules.Rule)
+		want    []string
+		skipped int64
 	}{
-		"done":                 {"", nil, []string{"price:x:20 1 planned 1 20"}, 0},
-		"expired":              {`UPDATE effects SET state = 'expired'`, nil, []string{"price:x:20 1 planned 1 20"}, 0},
-		"rejected":             {`UPDATE effects SET state = 'rejected'`, nil, nil, 0},
-		"on its way":           {`UPDATE effects SET state = 'failed', due = clock_now()`, nil, nil, 0},
-		"cleared":              {`UPDATE effects SET facts = NULL`, nil, nil, 1},
-		"undone":               {`UPDATE effects SET undoing = true`, nil, nil, 1},
-		"ended later":          {`UPDATE effects SET updated_at = clock_now()`, nil, nil, 0},
-		"of a rule that is no": {`UPDATE effects SET rule = 'another'`, nil, nil, 1},
-		"a newer version":      {"", func(r *rules.Rule) { r.Version = 3 }, []string{"price:x:20 3 planned 1 20"}, 0},
-		"with approval":        {"", func(r *rules.Rule) { r.Approval = rules.ApproveOnReplay }, []string{"price:x:20 1 waiting 1 20"}, 0},
-		"the last state":       {"", func(r *rules.Rule) { r.Supersede = true }, []string{"price:x:20 1 planned 1 20"}, 0},
-		"an earlier state": {`INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
-			SELECT 'price:x:30', 1, rule, source, account, object_type, object_id, 2, 0, 'review', destination, planned_at, updated_at FROM effects`, func(r *rules.Rule) { r.Supersede = true }, nil, 1},
+		"done": {"", nil, []string{"price:x:20 1 planned 1 20"}, 0},
+		"expired": {`UPDATE effects SET state = 'expired'`, nil, []string{"price:x:20 1 planned 1 20"},
+			0},
+		"rejected":                {`UPDATE effects SET state = 'rejected'`, nil, nil, 0},
+		"in progress":             {`UPDATE effects SET state = 'failed', due = clock_now()`, nil, nil, 0},
+		"cleared":                 {`UPDATE effects SET facts = NULL`, nil, nil, 1},
+		"compensated":             {`UPDATE effects SET undoing = true`, nil, nil, 1},
+		"ended after the request": {`UPDATE effects SET updated_at = clock_now()`, nil, nil, 0},
+		"rule removed":            {`UPDATE effects SET rule = 'another'`, nil, nil, 1},
+		"a newer version": {"", func(r *rules.Rule) { r.Version = 3 }, []string{"price:x:20 3 planned 1 20"},
+			0},
+		"with approval": {"", func(r *rules.Rule) { r.Approval = rules.ApproveOnReplay },
+			[]string{"price:x:20 1 waiting 1 20"}, 0},
+		"last change, superseding rule": {"", func(r *rules.Rule) { r.Supersede = true },
+			[]string{"price:x:20 1 planned 1 20"},
+			0},
+		"earlier change, superseding rule": {`INSERT INTO effects (key, rule_version, rule, source, account,
+			object_type, object_id,
+			event_id, run, state, destination, planned_at, updated_at)
+			SELECT 'price:x:30', 1, rule, source, account, object_type, object_id, 2, 0, 'review', destination,
+				planned_at, updated_at FROM effects`, func(r *rules.Rule) { r.Supersede = true }, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, rule(t, "price", price, false))
+			b := setup(t, rule(t, "price", priceKey, false))
 			b.plan(t, change(1, "", "x", `{"price": 20}`))
 			b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL, updated_at = clock_now() - interval '1 h'`)
 			if c.sql != "" {
 				b.db.Exec(t, c.sql)
 			}
-			now := rule(t, "price", price, false)
+			now := rule(t, "price", priceKey, false)
 			if c.rule != nil {
 				c.rule(now)
 			}
 			for range 2 {
-				n := b.again(t, 7, effects.NewRules([]*rules.Rule{now}), 1, 2)
-				if n.Planned != int64(len(c.want)) || n.Left != c.left {
-					t.Errorf("%+v, want %d left", n, c.left)
+				n := b.planForced(t, 7, effects.NewRules([]*rules.Rule{now}), 1, 2)
+				if n.Planned != int64(len(c.want)) || n.Skipped != c.skipped {
+					t.Errorf("%+v, want %d skipped", n, c.skipped)
 				}
 			}
-			if diff := cmp.Diff(c.want, b.db.Rows(t, forced), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(c.want, b.db.QueryStrings(t, forced), cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 }
 
-// A run that goes on after the version of a rule was raised, or that comes to an older entry of a key in a later chunk, plans nothing twice, and counts each once.
-func TestOnceForEachRunUnderAnyVersion(t *testing.T) {
+// A run that continues after a rule's version was raised, or finds an older effect of a key in a
+// later chunk, plans nothing twice, and counts each effect once.
+func TestPlanForced_resumedRun_plansEachKeyOnce(t *testing.T) {
 	t.Parallel()
-	const forced = `SELECT concat_ws(' ', key, rule_version, event_id) FROM effects WHERE forced = 7 ORDER BY key, rule_version`
+	const forced = `SELECT concat_ws(' ', key, rule_version, event_id) FROM effects WHERE forced = 7
+		ORDER BY key, rule_version`
 	for name, c := range map[string]struct {
-		// versions are those of the rule, 0 for none, by which each chunk of events is planned.
+		// versions are the rule versions with which each chunk is planned, 0 for no rule.
 		versions []int
 		chunks   [][]int64
 		want     []string
 		planned  []int64
 	}{
-		"raised":               {[]int{3, 4}, [][]int64{{1, 2}, {1, 2}}, []string{"price:x:20 3 2"}, []int64{1, 1}},
-		"not configured":       {[]int{3, 0}, [][]int64{{1, 2}, {1, 2}}, []string{"price:x:20 3 2"}, []int64{1, 1}},
-		"two chunks":           {[]int{3, 3}, [][]int64{{1}, {2}}, []string{"price:x:20 3 1"}, []int64{1, 0}},
-		"two chunks, raised":   {[]int{3, 4}, [][]int64{{1}, {2}}, []string{"price:x:20 3 1"}, []int64{1, 0}},
-		"smaller chunks after": {[]int{3, 3, 3}, [][]int64{{1, 2}, {1}, {2}}, []string{"price:x:20 3 2"}, []int64{1, 0, 1}},
+		"raised":             {[]int{3, 4}, [][]int64{{1, 2}, {1, 2}}, []string{"price:x:20 3 2"}, []int64{1, 1}},
+		"not configured":     {[]int{3, 0}, [][]int64{{1, 2}, {1, 2}}, []string{"price:x:20 3 2"}, []int64{1, 1}},
+		"two chunks":         {[]int{3, 3}, [][]int64{{1}, {2}}, []string{"price:x:20 3 1"}, []int64{1, 0}},
+		"two chunks, raised": {[]int{3, 4}, [][]int64{{1}, {2}}, []string{"price:x:20 3 1"}, []int64{1, 0}},
+		"smaller chunks after": {[]int{3, 3, 3}, [][]int64{{1, 2}, {1}, {2}}, []string{"price:x:20 3 2"},
+			[]int64{1, 0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			at := func(version int) *effects.Rules {
 				if version == 0 {
-					return effects.NewRules([]*rules.Rule{rule(t, "another", price, false)})
+					return effects.NewRules([]*rules.Rule{rule(t, "another", priceKey, false)})
 				}
-				r := rule(t, "price", price, false)
+				r := rule(t, "price", priceKey, false)
 				r.Version = version
 				return effects.NewRules([]*rules.Rule{r})
 			}
@@ -320,19 +353,20 @@ func TestOnceForEachRunUnderAnyVersion(t *testing.T) {
 			}
 			b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL, updated_at = clock_now() - interval '1 h'`)
 			for i, ids := range c.chunks {
-				if n := b.again(t, 7, at(c.versions[i]), ids...); n.Planned != c.planned[i] || n.Left != 0 {
+				if n := b.planForced(t, 7, at(c.versions[i]), ids...); n.Planned != c.planned[i] || n.Skipped != 0 {
 					t.Errorf("chunk %d: %+v, want %d", i, n, c.planned[i])
 				}
 			}
-			if diff := cmp.Diff(c.want, b.db.Rows(t, forced)); diff != "" {
+			if diff := cmp.Diff(c.want, b.db.QueryStrings(t, forced)); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 }
 
-// What a person is told of a rule that could not say what is to follow names what the rule is asked about, to whoever looks and to whoever has it tried again.
-func TestTroubleNamesWhatIsAskedAbout(t *testing.T) {
+// Show and the error of Retry name the event for which a rule failed, and say when the rule is
+// evaluated next.
+func TestShow_ruleFailure_namesItsSubject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	each := rule(t, "each", "{{ new.none }}", false)
@@ -346,17 +380,20 @@ func TestTroubleNamesWhatIsAskedAbout(t *testing.T) {
 	b.plan(t, change(7, "", "in_1", `{}`))
 	b.plan(t, of)
 	for i, want := range []string{
-		"event 7 by hand, as a replay does not make its change again; then mend the rule, which sees the object's next change, and ",
-		"event 8 by hand, as a replay does not ask about it again; then mend the rule, which is asked about the next event, and ",
+		"event 7 by hand, because a replay does not repeat its change; then fix the rule, which is evaluated for the " +
+			"object's next change, and ",
+		"event 8 by hand, because a replay does not evaluate it again; then fix the rule, which is evaluated for the " +
+			"next event, and ",
 	} {
 		id := int64(i + 1)
 		all, err := effects.Show(t.Context(), b.pool, id)
-		if err != nil || !strings.Contains(all[0].Next, want) {
+		if err != nil || !strings.Contains(all[0].AllowedActions, want) {
 			t.Errorf("%+v, %v", all, err)
 		}
-		err = postgres.InTx(t.Context(), b.db.Pool, "retry", time.Minute, func(ctx context.Context, tx pgx.Tx) error { _, err := effects.Retry(ctx, tx, id); return err })
+		err = postgres.InTx(t.Context(), b.db.Pool, "retry", time.Minute,
+			func(ctx context.Context, tx pgx.Tx) error { _, err := effects.Retry(ctx, tx, id); return err })
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("told %v", err)
+			t.Errorf("error %v", err)
 		}
 	}
 }

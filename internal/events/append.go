@@ -18,13 +18,20 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// appendSQL appends a whole batch: keys, events for the new ones, a receipt for each. Keys come sorted, so that batches which
-// share some cannot deadlock, and each once. A key is looked up by a subquery of its row: it keeps to the index whatever plan an
-// empty table left behind, and an anti-join's guess of one row would make nested loops of the joins below. What is there
-// already takes no id and no place in the insert: a flood of duplicates burns no WAL. A delivery's columns are taken from
-// their arrays by its number, so that no body passes through a join or a sort, and how it came and was proven from arrays of what differs in that. Ids are made here, above the floor, so that a
-// reader who raised the floor knows what can still appear (FreezeBound). The fingerprint comes back for duplicates and is
-// compared in Go, and with it whether a standby must have what was found: read in the statement that finds it, that costs no question of its own.
+// appendSQL appends a whole batch: keys, the events of new keys, and a receipt for each event. Each
+// key occurs once. Keys come in sorted order, so that batches with common keys cannot deadlock.
+//
+// A subquery per row looks up its key. It always uses the index, whatever plan an empty table left
+// behind; an anti-join's estimate of one row would turn the joins below into nested loops. Keys
+// that exist get no id and no place in the insert, so a flood of duplicates writes no WAL.
+//
+// A delivery's columns are read from their arrays by its number, so that no body passes through a
+// join or a sort. Origin and verification are read from shorter arrays of their distinct values.
+// Ids are made here, above the floor, so that a reader who raised the floor knows which ids can
+// still appear (FreezeBound).
+//
+// The fingerprints of duplicates are returned and compared in Go. The last column tells whether a
+// standby must confirm what was found; reading it here saves another statement.
 const appendSQL = `
 WITH base AS MATERIALIZED (
   SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) << 20 AS id
@@ -32,8 +39,10 @@ WITH base AS MATERIALIZED (
   SELECT d.*, CASE WHEN d.old IS NULL THEN (SELECT base.id FROM base) | (nextval('event_sequence') & 1048575) END AS id
   FROM (
     SELECT d.*, (SELECT k.id FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) AS old
-    FROM unnest($1::int[], $2::bytea[], $3::bytea[], $4::int[], $5::int[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::timestamptz[])
-      WITH ORDINALITY AS d(source, key, fingerprint, delivery, place, event_id, event_type, account, object_type, object_id, api_version, occurred_at, n)
+    FROM unnest($1::int[], $2::bytea[], $3::bytea[], $4::int[], $5::int[], $6::text[], $7::text[], $8::text[],
+    	$9::text[], $10::text[], $11::text[], $12::timestamptz[])
+      WITH ORDINALITY AS d(source, key, fingerprint, delivery, place, event_id, event_type, account, object_type,
+      	object_id, api_version, occurred_at, n)
     OFFSET 0 -- each subquery once for each row
   ) d
 ), k AS (
@@ -43,11 +52,14 @@ WITH base AS MATERIALIZED (
 ), stored AS (
   SELECT k.id, min(k.id) OVER (PARTITION BY d.delivery) AS delivery_id FROM k JOIN d ON d.id = k.id
 ), e AS (
-  INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at, origin,
+  INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at,
+  	origin,
     api_version, headers, verification, fingerprint, delivery_id, delivery_index, body)
   SELECT d.id, d.source, d.event_id, d.event_type, d.account, d.object_type, d.object_id, d.occurred_at,
-    ($13::timestamptz[])[d.delivery], ($15::text[])[($14::int[])[d.delivery]], d.api_version, ($17::jsonb[])[d.delivery],
-    ($16::jsonb[])[($14::int[])[d.delivery]], d.fingerprint, s.delivery_id, d.place, CASE WHEN d.id = s.delivery_id THEN ($18::bytea[])[d.delivery] END
+    ($13::timestamptz[])[d.delivery], ($15::text[])[($14::int[])[d.delivery]], d.api_version,
+    	($17::jsonb[])[d.delivery],
+    ($16::jsonb[])[($14::int[])[d.delivery]], d.fingerprint, s.delivery_id, d.place, CASE
+    	WHEN d.id = s.delivery_id THEN ($18::bytea[])[d.delivery] END
   FROM d JOIN stored s ON s.id = d.id
 )
 SELECT d.n, coalesce(d.old, k.id), k.id IS NULL, CASE WHEN d.old IS NOT NULL THEN
@@ -55,46 +67,55 @@ SELECT d.n, coalesce(d.old, k.id), k.id IS NULL, CASE WHEN d.old IS NOT NULL THE
   current_setting('synchronous_standby_names') <> ''
 FROM d LEFT JOIN k ON k.id = d.id`
 
-// twinSQL looks up keys whose twin committed after the snapshot of appendSQL.
-const twinSQL = `
+// concurrentDuplicatesSQL looks up keys that another transaction committed after the snapshot of
+// appendSQL.
+const concurrentDuplicatesSQL = `
 SELECT k.id, k.fingerprint FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS d(source, key, n)
-CROSS JOIN LATERAL (SELECT k.id, k.fingerprint FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) k ORDER BY d.n`
+CROSS JOIN LATERAL (SELECT k.id, k.fingerprint FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) k
+	ORDER BY d.n`
 
-const conflictSQL = `
-INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers, verification, body)
-SELECT * FROM unnest($1::int[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::timestamptz[], $8::jsonb[], $9::jsonb[], $10::bytea[])
+const insertConflictsSQL = `
+INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers,
+	verification, body)
+SELECT * FROM unnest($1::int[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::timestamptz[],
+	$8::jsonb[], $9::jsonb[], $10::bytea[])
 ON CONFLICT DO NOTHING`
 
 const raiseFloorSQL = `UPDATE log_floor SET ms = greatest(ms + 1, clock_ms())`
 
-// row is one event of a batch, in the order of the keys.
-type row struct {
-	delivery, place int
+// batchRow is one event of a batch, in the order of the keys.
+type batchRow struct {
+	delivery, index int
 	digest          [16]byte
-	// twin: the row before has the same key; only the first of them goes into the statement.
-	twin    bool
-	receipt Receipt
-	// unsure: there may be a synchronous standby that does not have what is stored under the key.
-	unsure bool
-	// fingerprint is what is stored under the key.
+	// repeated is true if the row before has the same key. Only the first of them goes into the
+	// statement.
+	repeated bool
+	receipt  Receipt
+	// mayLackStandby is true if there may be a synchronous standby that does not have the stored
+	// event yet.
+	mayLackStandby bool
+	// fingerprint is the stored fingerprint of the key.
 	fingerprint []byte
-	// rendering is of what is stored under the key, where that is known without a question to the log.
+	// rendering is the rendering of the stored event, if it is known without a query.
 	rendering rendering
 }
 
-// Append makes a batch of deliveries durable, each key once, and returns the receipts of each delivery's events in their
-// order. It returns only after the commit, with synchronous_commit on; on an error nothing may be acknowledged, and
-// appending again is safe. A commit whose wait for the standby somebody cancels is such an error. A started statement is never cancelled (a commit may be waiting for a standby) but where its connection is lost: ctx bounds only
-// the wait for a connection. Errors: ErrUnavailable.
+// Append makes a batch of deliveries durable, each key once. It returns the receipts of each
+// delivery's events in their order. It returns after the commit, with synchronous_commit on.
+//
+// After an error nothing may be acknowledged; appending again is safe. A cancelled wait for the
+// standby is such an error. A statement in progress is never cancelled, because its commit may be
+// waiting for a standby: ctx bounds only the wait for a connection. Only a lost connection ends a
+// statement. Errors: ErrUnavailable.
 func Append(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Receipt, error) {
 	conn, err := pool.Acquire(ctx)
-	if err != nil { // whatever the reason is, it is not the deliveries'
+	if err != nil { // whatever the cause is, the deliveries are not
 		return nil, fmt.Errorf("append %d deliveries: %w: %w", len(batch), ErrUnavailable, err)
 	}
 	defer conn.Release()
 	receipts, err := appendBatch(context.WithoutCancel(ctx), conn.Conn(), batch)
 	if err != nil {
-		if postgres.IsUnavailable(err) || postgres.IsRefused(err) || noPartition(err) {
+		if postgres.IsUnavailable(err) || postgres.NeedsOperator(err) || noPartition(err) {
 			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		return nil, fmt.Errorf("append %d deliveries: %w", len(batch), err)
@@ -102,79 +123,82 @@ func Append(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Rece
 	return receipts, nil
 }
 
-// appendBatch appends what may go together in one statement, and what is stored whole or not at all in a transaction.
+// appendBatch appends a batch in one statement, or in several if a delivery needs that.
 func appendBatch(ctx context.Context, conn *pgx.Conn, batch []Delivery) ([][]Receipt, error) {
-	if slices.ContainsFunc(batch, apart) {
-		return appendApart(ctx, conn, batch)
+	if slices.ContainsFunc(batch, needsSeparateAppend) {
+		return appendSeparately(ctx, conn, batch)
 	}
-	rows := sortedRows(batch)
+	rows := sortRowsByKey(batch)
 	if err := appendRows(ctx, conn, batch, rows); err != nil {
 		return nil, err
 	}
-	return receiptsOf(batch, rows), nil
+	return collectReceipts(batch, rows), nil
 }
 
-func receiptsOf(batch []Delivery, rows []row) [][]Receipt {
+func collectReceipts(batch []Delivery, rows []batchRow) [][]Receipt {
 	receipts := make([][]Receipt, len(batch))
 	flat := make([]Receipt, len(rows))
 	for i := range batch {
 		receipts[i], flat = flat[:len(batch[i].Events):len(batch[i].Events)], flat[len(batch[i].Events):]
 	}
 	for _, r := range rows {
-		receipts[r.delivery][r.place] = r.receipt
+		receipts[r.delivery][r.index] = r.receipt
 	}
 	for i := range batch {
-		if batch[i].Exact {
-			onlyConflicts(receipts[i])
+		if batch[i].RejectConflicts {
+			clearReceiptsOnConflict(receipts[i])
 		}
 	}
 	return receipts
 }
 
-func sortedRows(batch []Delivery) []row {
-	rows := make([]row, 0, len(batch))
+func sortRowsByKey(batch []Delivery) []batchRow {
+	rows := make([]batchRow, 0, len(batch))
 	for i := range batch {
 		for j := range batch[i].Events {
 			key := batch[i].Events[j].Key
-			rows = append(rows, row{delivery: i, place: j, digest: KeyDigest(key), receipt: Receipt{Key: key}})
+			rows = append(rows, batchRow{delivery: i, index: j, digest: KeyDigest(key), receipt: Receipt{Key: key}})
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b row) int {
-		return cmp.Or(cmp.Compare(batch[a.delivery].Source, batch[b.delivery].Source), bytes.Compare(a.digest[:], b.digest[:]))
+	slices.SortStableFunc(rows, func(a, b batchRow) int {
+		return cmp.Or(cmp.Compare(batch[a.delivery].Source, batch[b.delivery].Source),
+			bytes.Compare(a.digest[:], b.digest[:]))
 	})
 	for i := 1; i < len(rows); i++ {
 		a, b := &rows[i-1], &rows[i]
-		b.twin = a.digest == b.digest && batch[a.delivery].Source == batch[b.delivery].Source
+		b.repeated = a.digest == b.digest && batch[a.delivery].Source == batch[b.delivery].Source
 	}
 	return rows
 }
 
-// firsts are the rows that go into the statement, each key once.
-func firsts(rows []row) []*row {
-	out := make([]*row, 0, len(rows))
+// firstOfEachKey returns the rows that go into the statement, each key once.
+func firstOfEachKey(rows []batchRow) []*batchRow {
+	out := make([]*batchRow, 0, len(rows))
 	for i := range rows {
-		if !rows[i].twin {
+		if !rows[i].repeated {
 			out = append(out, &rows[i])
 		}
 	}
 	return out
 }
 
-// answerTwins gives each row whose key stood in the batch before what the first one got.
-func answerTwins(rows []row) {
+// fillRepeatedRows copies to each row with a repeated key the result of the first one.
+func fillRepeatedRows(rows []batchRow) {
 	for i := range rows {
-		if r := &rows[i]; r.twin {
-			before := &rows[i-1]
-			r.receipt.ID, r.receipt.Duplicate, r.fingerprint, r.rendering = before.receipt.ID, true, before.fingerprint, before.rendering
+		if r := &rows[i]; r.repeated {
+			first := &rows[i-1]
+			r.receipt.ID, r.receipt.Duplicate, r.fingerprint, r.rendering = first.receipt.ID, true, first.fingerprint,
+				first.rendering
 		}
 	}
 }
 
-// appendAttempts bounds what one batch may be tried again for: a missing partition, an id that is taken, a deadlock.
-const appendAttempts = 5
+// maxAppendAttempts bounds the retries of a batch, after a missing partition, a used id or a
+// deadlock.
+const maxAppendAttempts = 5
 
-func appendRows(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []row) error {
-	first := firsts(rows)
+func appendRows(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []batchRow) error {
+	first := firstOfEachKey(rows)
 	params := appendParams(conn, batch, first)
 	defer params.Release()
 	for attempt := 1; ; attempt++ {
@@ -182,74 +206,82 @@ func appendRows(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []ro
 		if err == nil {
 			break
 		}
-		if err2 := mend(ctx, conn, err); err2 != nil || attempt == appendAttempts {
-			return errors.Join(err2, err) // that which could not be mended tells whose trouble it is
+		if err2 := prepareRetry(ctx, conn, err); err2 != nil || attempt == maxAppendAttempts {
+			return errors.Join(err2, err) // the error of prepareRetry shows the real cause
 		}
 	}
-	if err := findTwins(ctx, conn, batch, first); err != nil {
+	if err := findConcurrentDuplicates(ctx, conn, batch, first); err != nil {
 		return err
 	}
-	answerTwins(rows)
+	fillRepeatedRows(rows)
 	if err := findConflicts(ctx, conn, batch, rows); err != nil {
 		return err
 	}
-	if err := keepConflicts(ctx, conn, batch, rows); err != nil {
+	if err := insertConflicts(ctx, conn, batch, rows); err != nil {
 		return err
 	}
 	if err := awaitStandby(ctx, conn, rows); err != nil {
 		return err
 	}
-	return postgres.Confirmed(conn)
+	return postgres.CheckConfirmed(conn)
 }
 
-// awaitStandbySQL commits something, so that the session waits for a synchronous standby where there is one.
-const awaitStandbySQL = `SELECT pg_logical_emit_message(true, 'postern', '') WHERE current_setting('synchronous_standby_names') <> ''`
+// awaitStandbySQL commits a logical message, so that the session waits for a synchronous standby if
+// there is one.
+const awaitStandbySQL = `SELECT pg_logical_emit_message(true, 'postern', '')
+	WHERE current_setting('synchronous_standby_names') <> ''`
 
-// awaitStandby waits until a synchronous standby has what the receipts stand for, where this batch has committed nothing that waited for that. PostgreSQL shows a commit that does not have its
-// standby's word: after a restart of the primary, and where the session that waited was ended. A duplicate of it is found, and would be acknowledged for good by who only reads. Where no standby
-// is configured that is known already, and costs nothing; only conflicts, which were looked up since, ask again.
-func awaitStandby(ctx context.Context, conn *pgx.Conn, rows []row) error {
-	fresh := slices.ContainsFunc(rows, func(r row) bool { return !r.receipt.Duplicate })
-	unsure := slices.ContainsFunc(rows, func(r row) bool { return r.unsure })
-	conflicts := slices.ContainsFunc(rows, func(r row) bool { return r.receipt.Conflict })
-	if (fresh || !unsure) && !conflicts { // the commit of what is new came after that of every duplicate beside it
+// awaitStandby waits until a synchronous standby has everything that the receipts confirm, if no
+// commit of this batch has waited for that. PostgreSQL shows commits that the standby has not
+// confirmed: after a restart of the primary, and after a session that waited was ended. A batch
+// that contains only duplicates of such a commit would acknowledge them without a standby.
+//
+// If no standby is configured, the append statement has already told so, and this costs nothing.
+// Only conflicts, which are looked up later, need the extra statement.
+func awaitStandby(ctx context.Context, conn *pgx.Conn, rows []batchRow) error {
+	hasNew := slices.ContainsFunc(rows, func(r batchRow) bool { return !r.receipt.Duplicate })
+	mayLackStandby := slices.ContainsFunc(rows, func(r batchRow) bool { return r.mayLackStandby })
+	hasConflicts := slices.ContainsFunc(rows, func(r batchRow) bool { return r.receipt.Conflict })
+	// the commit of the new events came after the commits of all duplicates in this batch
+	if (hasNew || !mayLackStandby) && !hasConflicts {
 		return nil
 	}
 	_, err := conn.Exec(ctx, awaitStandbySQL)
 	return err
 }
 
-// errNotMended says that trying the same batch again would not help.
-var errNotMended = errors.New("not mended by trying again")
+// errNotRetryable means that trying the same batch again would not help.
+var errNotRetryable = errors.New("a retry would not help")
 
-// mend removes what made an append fail, where that is in our hands.
-func mend(ctx context.Context, conn *pgx.Conn, err error) error {
+// prepareRetry removes the cause of a failed append, if it can.
+func prepareRetry(ctx context.Context, conn *pgx.Conn, err error) error {
 	if noPartition(err) {
 		return EnsurePartitions(ctx, conn, 2*24*time.Hour)
 	}
 	switch postgres.Code(err) {
-	case "23505": // the id is taken: the clock went back, or more than a million ids in a millisecond
+	case "23505": // the id is used: the clock went back, or a millisecond had more than a million ids
 		_, err := conn.Exec(ctx, raiseFloorSQL)
 		return err
 	case "40P01", "40001",
-		"26000", "0A000": // the prepared statement is gone, or was made for other tables: it will be prepared again
+		"26000", "0A000": // the prepared statement was dropped or the tables changed: it is prepared again
 		return nil
 	}
-	return errNotMended
+	return errNotRetryable
 }
 
-// noPartition: there is none for the id. A row that a constraint refuses has the same code, and names it.
+// noPartition returns true if there is no partition for the id. The violation of a check constraint
+// has the same code, but also a constraint name.
 func noPartition(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == "23514" && pg.ConstraintName == ""
 }
 
-// insert runs appendSQL; only where it returns nil do the receipts in rows count.
-func insert(ctx context.Context, params *postgres.Params, batch []Delivery, rows []*row) error {
+// insert runs appendSQL. The receipts in rows are valid only if it returns nil.
+func insert(ctx context.Context, params *postgres.Params, batch []Delivery, rows []*batchRow) error {
 	n := 0
-	_, err := params.Run(ctx, func(answer postgres.Row) error {
+	_, err := params.Run(ctx, func(result postgres.Row) error {
 		n++
-		return readReceipt(answer, batch, rows)
+		return readReceipt(result, batch, rows)
 	})
 	if err == nil && n != len(rows) {
 		err = fmt.Errorf("%d receipts for %d events", n, len(rows))
@@ -257,45 +289,46 @@ func insert(ctx context.Context, params *postgres.Params, batch []Delivery, rows
 	return err
 }
 
-// readReceipt takes one row of appendSQL's answer.
-func readReceipt(answer postgres.Row, batch []Delivery, rows []*row) error {
-	n := answer.Int64(0)
+// readReceipt reads one row of the result of appendSQL.
+func readReceipt(result postgres.Row, batch []Delivery, rows []*batchRow) error {
+	n := result.Int64(0)
 	if n < 1 || n > int64(len(rows)) {
 		return fmt.Errorf("a receipt for event %d of %d", n, len(rows))
 	}
 	r := rows[n-1]
-	r.receipt.ID = answer.Int64(1) // 0 without one: to be looked up
-	r.receipt.Duplicate = answer.Bool(2)
-	r.fingerprint = batch[r.delivery].Events[r.place].Fingerprint[:]
+	r.receipt.ID = result.Int64(1) // 0 if appendSQL found no id: it is looked up later
+	r.receipt.Duplicate = result.Bool(2)
+	r.fingerprint = batch[r.delivery].Events[r.index].Fingerprint[:]
 	if r.receipt.Duplicate {
-		r.fingerprint, r.unsure = bytes.Clone(answer.Bytes(3)), answer.Bool(4)
+		r.fingerprint, r.mayLackStandby = bytes.Clone(result.Bytes(3)), result.Bool(4)
 	}
 	return nil
 }
 
-// Text is s as a PostgreSQL text can hold it: without NUL and invalid UTF-8. Keys are compared by their digest, which is
-// made before; the body keeps the truth.
-func Text(s string) string {
+// SanitizeText returns s as a PostgreSQL text can store it: without NUL and invalid UTF-8. Keys are
+// compared by their digests, which are computed before that. The stored body is unchanged.
+func SanitizeText(s string) string {
 	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
 		return s
 	}
 	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\ufffd"), "\ufffd")
 }
 
-// findTwins looks up the keys that came without an id.
-func findTwins(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []*row) error {
-	var missing []*row
+// findConcurrentDuplicates looks up the keys for which appendSQL returned no id.
+func findConcurrentDuplicates(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []*batchRow) error {
+	var missing []*batchRow
 	var sources []int32
 	var keys [][]byte
 	for _, r := range rows {
 		if r.receipt.ID == 0 {
-			missing, sources, keys = append(missing, r), append(sources, batch[r.delivery].Source), append(keys, r.digest[:])
+			missing, sources, keys = append(missing, r), append(sources, batch[r.delivery].Source),
+				append(keys, r.digest[:])
 		}
 	}
 	if len(missing) == 0 {
 		return nil
 	}
-	res, err := conn.Query(ctx, twinSQL, sources, keys)
+	res, err := conn.Query(ctx, concurrentDuplicatesSQL, sources, keys)
 	if err != nil {
 		return err
 	}
@@ -303,18 +336,19 @@ func findTwins(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []*ro
 	var id int64
 	var fingerprint []byte
 	if _, err = pgx.ForEachRow(res, []any{&id, &fingerprint}, func() error {
-		missing[n].receipt.ID, missing[n].fingerprint, missing[n].unsure = id, bytes.Clone(fingerprint), true // it committed after the statement that asked for a standby
+		// it was committed after the statement that checked for a standby
+		missing[n].receipt.ID, missing[n].fingerprint, missing[n].mayLackStandby = id, bytes.Clone(fingerprint), true
 		n++
 		return nil
 	}); err == nil && n != len(missing) {
-		err = fmt.Errorf("%d twins found of %d", n, len(missing))
+		err = fmt.Errorf("%d concurrent duplicates found of %d", n, len(missing))
 	}
 	return err
 }
 
-// keepConflicts stores whole what came under a known key with another fingerprint, before it is acknowledged; of an event that was redacted nothing is
-// stored again.
-func keepConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []row) error {
+// insertConflicts stores deliveries that came with a stored key and another fingerprint, before
+// they are acknowledged. For an event that was redacted nothing is stored.
+func insertConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []batchRow) error {
 	var sources []int32
 	var ids []int64
 	var keys, types, accounts []string
@@ -323,12 +357,13 @@ func keepConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows [
 	for i := range rows {
 		r := &rows[i]
 		d := &batch[r.delivery]
-		e := &d.Events[r.place]
-		if !r.receipt.Conflict || d.Exact {
+		e := &d.Events[r.index]
+		if !r.receipt.Conflict || d.RejectConflicts {
 			continue
 		}
 		sources, ids = append(sources, d.Source), append(ids, r.receipt.ID)
-		keys, types, accounts = append(keys, Text(e.Key)), append(types, Text(e.Type)), append(accounts, Text(e.Account))
+		keys, types, accounts = append(keys, SanitizeText(e.Key)), append(types, SanitizeText(e.Type)),
+			append(accounts, SanitizeText(e.Account))
 		fingerprints, bodies = append(fingerprints, e.Fingerprint[:]), append(bodies, d.Body)
 		headers, verifications = append(headers, d.Headers), append(verifications, d.Verification)
 		received = append(received, d.ReceivedAt)
@@ -336,6 +371,7 @@ func keepConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows [
 	if len(ids) == 0 {
 		return nil
 	}
-	_, err := conn.Exec(ctx, conflictSQL, sources, ids, keys, types, accounts, fingerprints, received, headers, verifications, bodies)
+	_, err := conn.Exec(ctx, insertConflictsSQL, sources, ids, keys, types, accounts, fingerprints, received, headers,
+		verifications, bodies)
 	return err
 }

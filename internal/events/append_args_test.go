@@ -18,8 +18,8 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// noise is text that hardly compresses.
-func noise(n int) string {
+// incompressible returns text that hardly compresses.
+func incompressible(n int) string {
 	rng := rand.New(rand.NewPCG(1, 2))
 	out := make([]byte, n)
 	for i := range out {
@@ -28,8 +28,9 @@ func noise(n int) string {
 	return string(out)
 }
 
-// Every column comes back as it was given, also where it is empty, odd or at an edge, and whatever way the URL asks to run statements.
-func TestColumnsAreWhatWasAppended(t *testing.T) {
+// Every column is read back as it was given, also empty, unusual and extreme values, and in every
+// query mode that a URL can request.
+func TestAppend_allColumns_areReadBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	type columns struct {
@@ -47,10 +48,13 @@ func TestColumnsAreWhatWasAppended(t *testing.T) {
 	}
 	received := time.Date(1999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
 	wants := map[string]columns{
-		"all":   {"all", "order/é", "ac ct", "or\"der", `\1,{}`, "v1", "import", `{"a": "\"b\\"}`, `{"c": 1}`, "\x00{\"x\":1}\\", at("2026-11-21T10:00:00.123456Z"), received, 0},
-		"none":  {Key: "none", Origin: "webhook", Headers: "{}", Verification: "{}", ReceivedAt: received},
-		"early": {Key: "early", Origin: "hint", Headers: "{}", Verification: "{}", OccurredAt: at("0001-02-03T04:05:06Z"), ReceivedAt: received},
-		"late":  {Key: "late", Origin: "reconcile", Headers: "{}", Verification: "{}", OccurredAt: at("9999-12-31T23:59:59.999999Z"), ReceivedAt: received},
+		"all": {"all", "order/é", "ac ct", "or\"der", `\1,{}`, "v1", "import", `{"a": "\"b\\"}`, `{"c": 1}`,
+			"\x00{\"x\":1}\\", at("2026-11-21T10:00:00.123456Z"), received, 0},
+		"none": {Key: "none", Origin: "webhook", Headers: "{}", Verification: "{}", ReceivedAt: received},
+		"early": {Key: "early", Origin: "hint", Headers: "{}", Verification: "{}",
+			OccurredAt: at("0001-02-03T04:05:06Z"), ReceivedAt: received},
+		"late": {Key: "late", Origin: "reconcile", Headers: "{}", Verification: "{}",
+			OccurredAt: at("9999-12-31T23:59:59.999999Z"), ReceivedAt: received},
 	}
 	modes := []string{"cache_statement", "exec", "cache_describe"}
 	for _, mode := range modes {
@@ -58,9 +62,11 @@ func TestColumnsAreWhatWasAppended(t *testing.T) {
 		var batch []events.Delivery
 		for _, w := range wants {
 			d := b.delivery(w.Body, mode+w.Key)
-			d.Origin, d.Headers, d.Verification, d.ReceivedAt = w.Origin, []byte(w.Headers), []byte(w.Verification), w.ReceivedAt
+			d.Origin, d.Headers, d.Verification, d.ReceivedAt = w.Origin, []byte(w.Headers), []byte(w.Verification),
+				w.ReceivedAt
 			e := &d.Events[0]
-			e.Type, e.Account, e.ObjectType, e.ObjectID, e.APIVersion = w.Type, w.Account, w.ObjectType, w.ObjectID, w.APIVersion
+			e.Type, e.Account, e.ObjectType, e.ObjectID, e.APIVersion = w.Type, w.Account, w.ObjectType, w.ObjectID,
+				w.APIVersion
 			if w.OccurredAt != nil {
 				e.OccurredAt = *w.OccurredAt
 			}
@@ -73,9 +79,12 @@ func TestColumnsAreWhatWasAppended(t *testing.T) {
 			want.Key = mode + key
 			var got columns
 			var body []byte
-			if err := b.db.Pool.QueryRow(t.Context(), `SELECT event_id, event_type, account, object_type, object_id, api_version, origin, headers::text, verification::text,
-				body, occurred_at, received_at, delivery_index FROM events WHERE event_id = $1 AND delivery_id = id`, want.Key).Scan(&got.Key, &got.Type, &got.Account, &got.ObjectType, &got.ObjectID,
-				&got.APIVersion, &got.Origin, &got.Headers, &got.Verification, &body, &got.OccurredAt, &got.ReceivedAt, &got.Index); err != nil {
+			if err := b.db.Pool.QueryRow(t.Context(), `SELECT event_id, event_type, account, object_type, object_id,
+				api_version, origin, headers::text, verification::text,
+				body, occurred_at, received_at, delivery_index FROM events WHERE event_id = $1 AND delivery_id = id`,
+				want.Key).Scan(&got.Key, &got.Type, &got.Account, &got.ObjectType, &got.ObjectID,
+				&got.APIVersion, &got.Origin, &got.Headers, &got.Verification, &body, &got.OccurredAt, &got.ReceivedAt,
+				&got.Index); err != nil {
 				t.Fatalf("%s: %v", want.Key, err)
 			}
 			got.Body = string(body)
@@ -86,8 +95,8 @@ func TestColumnsAreWhatWasAppended(t *testing.T) {
 	}
 }
 
-// What no time of PostgreSQL's can be is none: years that a body claims.
-func TestClaimedTimesBeyondAreNone(t *testing.T) {
+// A year in a body that PostgreSQL cannot store becomes null.
+func TestAppend_timeOutOfRange_isNull(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, year := range []int{-5000, 0, 10_000, 300_000} {
@@ -96,74 +105,78 @@ func TestClaimedTimesBeyondAreNone(t *testing.T) {
 		b.append(t, d)
 	}
 	if n := b.count(t, "events WHERE occurred_at IS NULL"); n != 4 {
-		t.Errorf("%d of 4 events without a time of their own", n)
+		t.Errorf("%d of 4 events have no time", n)
 	}
 }
 
-// A body lies in its event's row as long as that fits a page; whatever is too long for that is stored beside it, keys included.
-func TestBodiesLieInTheirRows(t *testing.T) {
+// A body is stored in its event's row as long as that fits a page. A longer one is stored in the
+// TOAST table, with long keys.
+func TestAppend_bodies_areInlineIfShort(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	beside := func() (bytes int64) {
-		err := b.db.Pool.QueryRow(t.Context(), `SELECT sum(pg_relation_size(c.reltoastrelid)) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass`).Scan(&bytes)
+	toastBytes := func() (bytes int64) {
+		err := b.db.Pool.QueryRow(t.Context(), `SELECT sum(pg_relation_size(c.reltoastrelid)) FROM pg_inherits i
+			JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass`).Scan(&bytes)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return bytes
 	}
-	b.append(t, b.delivery(noise(2400), "2"), b.delivery(noise(7000), "7"), b.delivery(strings.Repeat("much the same ", 10_000), "long but compressible"))
-	if n := beside(); n != 0 {
-		t.Errorf("%d bytes beside the rows, want none", n)
+	b.append(t, b.delivery(incompressible(2400), "2"), b.delivery(incompressible(7000), "7"),
+		b.delivery(strings.Repeat("much the same ", 10_000), "long but compressible"))
+	if n := toastBytes(); n != 0 {
+		t.Errorf("%d bytes outside the rows, want none", n)
 	}
-	key := noise(12_000)
-	d := b.delivery(noise(20_000), key)
-	d.Events[0].ObjectID = noise(9_000)
+	key := incompressible(12_000)
+	d := b.delivery(incompressible(20_000), key)
+	d.Events[0].ObjectID = incompressible(9_000)
 	r := b.append(t, d)[0][0]
-	if n := beside(); n == 0 {
-		t.Error("nothing beside the rows")
+	if n := toastBytes(); n == 0 {
+		t.Error("no bytes outside the rows")
 	}
-	recs, err := events.Read(t.Context(), b.gateway, []int64{r.ID}, events.AnyBody)
-	if err != nil || len(recs) != 1 || recs[0].Key != key || string(recs[0].Body) != noise(20_000) {
-		t.Errorf("%d records, %v, not what was appended", len(recs), err)
+	recs, err := events.Read(t.Context(), b.gateway, []int64{r.ID}, events.UnlimitedBody)
+	if err != nil || len(recs) != 1 || recs[0].Key != key || string(recs[0].Body) != incompressible(20_000) {
+		t.Errorf("%d records, %v, different from the appended ones", len(recs), err)
 	}
 }
 
-// Appends of single deliveries are not planned again and again.
-func TestAppendIsPlannedOnce(t *testing.T) {
+// Appends of single deliveries are not planned each time.
+func TestAppend_singleDeliveries_planOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pool := b.connect(t, "pool_max_conns=1")
 	for i := range 20 {
-		b.mustAppend(t, pool, noise(10+i))
+		b.mustAppend(t, pool, incompressible(10+i))
 	}
 	var custom, generic int
 	err := pool.QueryRow(t.Context(), `SELECT custom_plans, generic_plans FROM pg_prepared_statements
-		WHERE statement LIKE '%INSERT INTO events%' AND statement NOT LIKE '%pg_prepared_statements%'`).Scan(&custom, &generic)
+		WHERE statement LIKE '%INSERT INTO events%' AND statement NOT LIKE '%pg_prepared_statements%'`).Scan(&custom,
+		&generic)
 	if err != nil || custom != 0 || generic < 20 {
-		t.Errorf("%d plans for one batch and %d runs of the general one, %v", custom, generic, err)
+		t.Errorf("%d plans for one batch and %d runs of the generic plan, %v", custom, generic, err)
 	}
 }
 
-// A connection whose statement was taken away, or rests on what has changed, prepares it again.
-func TestAppendPreparesAgain(t *testing.T) {
+// A session whose prepared statement was dropped, or whose tables changed, prepares it again.
+func TestAppend_lostStatement_isPreparedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pool := b.connect(t, "pool_max_conns=1")
-	for i, meddle := range []string{"SELECT 1", "DEALLOCATE ALL", "DEALLOCATE ALL", "DISCARD PLANS"} {
-		if _, err := pool.Exec(t.Context(), meddle, pgx.QueryExecModeSimpleProtocol); err != nil {
+	for i, command := range []string{"SELECT 1", "DEALLOCATE ALL", "DEALLOCATE ALL", "DISCARD PLANS"} {
+		if _, err := pool.Exec(t.Context(), command, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatal(err)
 		}
 		b.mustAppend(t, pool, fmt.Sprint("again", i))
 	}
 }
 
-// Bodies are copied once, into what is sent, however long the keys beside them are. Not parallel: memory is counted for the whole
-// process.
-func TestAppendCopiesABodyOnce(t *testing.T) {
+// Bodies are copied once, into the message, however long the keys are. Not parallel: memory is
+// measured for the whole process.
+func TestAppend_body_isCopiedOnce(t *testing.T) {
 	b := setup(t)
 	b.append(t, b.delivery("x", "prepared"))
-	one, two := noise(2<<20), noise(3<<20)
-	batch := []events.Delivery{b.delivery(one, noise(200_000)), b.delivery(two, "short")}
+	one, two := incompressible(2<<20), incompressible(3<<20)
+	batch := []events.Delivery{b.delivery(one, incompressible(200_000)), b.delivery(two, "short")}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	b.append(t, batch...)
@@ -173,8 +186,9 @@ func TestAppendCopiesABodyOnce(t *testing.T) {
 	}
 }
 
-// However the deliveries of a batch came and were proven, each is stored with its own way: some like the one before, some like one long before, some like none.
-func TestEachDeliveryKeepsItsProof(t *testing.T) {
+// Deliveries of a batch with different origins and verifications are stored with their own: equal
+// to the previous one, to an earlier one, or to none.
+func TestAppend_provenances_areStoredPerDelivery(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	rng := rand.New(rand.NewPCG(5, 8))
@@ -201,24 +215,26 @@ func TestEachDeliveryKeepsItsProof(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("how events came (-want +got):\n%s", diff)
+		t.Errorf("provenances (-want +got):\n%s", diff)
 	}
 }
 
-// Where there is no standby an append of duplicates is one message to the database, as that of new events is: a flood of them costs no more.
-func TestDuplicatesCostOneRoundTrip(t *testing.T) {
+// Without a standby, an append of duplicates is one message to the database, like that of new
+// events, so a flood of duplicates costs no more.
+func TestAppend_duplicates_costOneMessage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	sent := b.counted(t)
-	b.append(t, b.delivery("before", "before")) // which prepares the statement
+	sent := b.countMessages(t)
+	b.append(t, b.delivery("before", "before")) // prepares the statement
 	for _, c := range []struct {
 		what  string
 		batch []events.Delivery
 		want  int64
 	}{
 		{"new", []events.Delivery{b.delivery("one", "a", "b"), b.delivery("two", "c")}, 1},
-		{"all there", []events.Delivery{b.delivery("one", "a", "b"), b.delivery("two", "c")}, 1},
-		{"all there, and twice", []events.Delivery{b.delivery("one", "a"), b.delivery("one", "a"), b.delivery("two", "c")}, 1},
+		{"all stored", []events.Delivery{b.delivery("one", "a", "b"), b.delivery("two", "c")}, 1},
+		{"all stored, and repeated", []events.Delivery{b.delivery("one", "a"), b.delivery("one", "a"),
+			b.delivery("two", "c")}, 1},
 		{"some new", []events.Delivery{b.delivery("one", "a"), b.delivery("three", "d")}, 1},
 	} {
 		before := sent.Load()
@@ -229,15 +245,15 @@ func TestDuplicatesCostOneRoundTrip(t *testing.T) {
 	}
 }
 
-// counted makes the gateway's sessions anew, and counts what they send.
-func (b *testBundle) counted(t *testing.T) *atomic.Int64 {
+// countMessages reconnects the gateway's sessions, and counts the messages that they send.
+func (b *testBundle) countMessages(t *testing.T) *atomic.Int64 {
 	t.Helper()
 	var sent atomic.Int64
 	cfg := b.gateway.Config()
 	dial := cfg.ConnConfig.DialFunc
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		return counting{conn, &sent}, err
+		return countingWriter{conn, &sent}, err
 	}
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
@@ -249,19 +265,19 @@ func (b *testBundle) counted(t *testing.T) *atomic.Int64 {
 	return &sent
 }
 
-// counting counts the messages over a connection.
-type counting struct {
+// countingWriter counts the messages over a connection.
+type countingWriter struct {
 	net.Conn
 	sent *atomic.Int64
 }
 
-func (c counting) Write(p []byte) (int, error) {
+func (c countingWriter) Write(p []byte) (int, error) {
 	c.sent.Add(1)
 	return c.Conn.Write(p)
 }
 
-// A flood of duplicates takes no ids: each taken one would cost a transaction id and a record in PostgreSQL's log of writes.
-func TestDuplicatesBurnNothing(t *testing.T) {
+// A flood of duplicates uses no ids: each id would cost a transaction id and a WAL record.
+func TestAppend_duplicates_useNoIDs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var flood []events.Delivery
@@ -283,18 +299,21 @@ func TestDuplicatesBurnNothing(t *testing.T) {
 			}
 		}
 	}
-	if after := used(); after != before { // 500 new ids would be more than a session takes at once
+	if after := used(); after != before { // more ids than a session caches
 		t.Errorf("the sequence went from %d to %d", before, after)
 	}
 }
 
-// Twins in one batch get what the first of them got; one that differs is kept beside it, whether the key is new or known.
-func TestTwinsInOneBatch(t *testing.T) {
+// Events with a repeated key in one batch get the receipt of the first one. One with different
+// content is stored as a conflict, whether the key is new or stored.
+func TestAppend_repeatedKeyInBatch_isDuplicateOrConflict(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for round := range 2 {
-		// The second delivery brings nothing new but its conflict; the third shares a key with the first and has one of its own.
-		batch := []events.Delivery{b.delivery("one", "a", "b"), b.delivery("two", "a"), b.delivery("three", "b", "c"), b.delivery("one", "a", "b")}
+		// The second delivery has nothing new except its conflict; the third has one key of the
+		// first and one of its own.
+		batch := []events.Delivery{b.delivery("one", "a", "b"), b.delivery("two", "a"), b.delivery("three", "b", "c"),
+			b.delivery("one", "a", "b")}
 		r := b.append(t, batch...)
 		duplicate := round == 1
 		for _, c := range []struct {
@@ -312,7 +331,8 @@ func TestTwinsInOneBatch(t *testing.T) {
 				t.Errorf("round %d, delivery %d, event %d: %+v", round, c.delivery, c.place, got)
 			}
 		}
-		recs, err := events.Read(t.Context(), b.gateway, []int64{r[0][0].ID, r[0][1].ID, r[2][1].ID}, events.AnyBody)
+		recs, err := events.Read(t.Context(), b.gateway, []int64{r[0][0].ID, r[0][1].ID, r[2][1].ID},
+			events.UnlimitedBody)
 		if err != nil || len(recs) != 3 {
 			t.Fatalf("%d records, %v", len(recs), err)
 		}
@@ -322,28 +342,28 @@ func TestTwinsInOneBatch(t *testing.T) {
 			}
 		}
 	}
-	b.wantCounts(t, 3, 2)
+	b.wantEvents(t, 3, 2)
 	if n := b.count(t, "events WHERE body IS NOT NULL"); n != 2 {
 		t.Errorf("%d bodies are stored for two deliveries with new events", n)
 	}
 }
 
-// An event belongs to its source: another source's event with the same id is another event.
+// An event belongs to its source: an event of another source with the same key is another event.
 func TestAppend_idOfAnotherSource_isNoDuplicate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"other": "shopify"})
+	registered, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"other": "shopify"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := func(key string) events.Delivery {
 		d := b.delivery("of the other", key)
-		d.Source = known.Number["other"]
+		d.Source = registered.Number["other"]
 		return d
 	}
 	stored := b.append(t, b.delivery("of the shop", "a"))
-	stored = append(stored, b.append(t, other("a"))...)                                 // an earlier commit has the id
-	stored = append(stored, b.append(t, b.delivery("of the shop", "b"), other("b"))...) // its own batch has it
+	stored = append(stored, b.append(t, other("a"))...)                                 // an earlier commit has the key
+	stored = append(stored, b.append(t, b.delivery("of the shop", "b"), other("b"))...) // its own batch has the key
 	for i, r := range stored {
 		if r[0].Duplicate || r[0].Conflict {
 			t.Errorf("append %d: %+v, want a new event", i, r[0])

@@ -28,20 +28,23 @@ func setup(t *testing.T) *testBundle {
 	t.Helper()
 	db := testkit.Database(t)
 	b := &testBundle{db: db, gateway: db.Role(t, "gateway"), operator: db.Role(t, "operator")}
-	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify"})
+	registered, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.source = known.Number["shop"]
+	b.source = registered.Number["shop"]
 	return b
 }
 
-// delivery is one with the given keys and body.
+// delivery returns a delivery with the given keys and body.
 func (b *testBundle) delivery(body string, keys ...string) events.Delivery {
-	d := events.Delivery{Source: b.source, ReceivedAt: time.Date(2026, 11, 20, 10, 0, 0, 123_000, time.UTC), Origin: events.OriginWebhook,
-		Headers: []byte(`{"X-Test":"1"}`), Verification: []byte(`{"scheme":"test","secret":"main"}`), Body: []byte(body)}
+	d := events.Delivery{Source: b.source, ReceivedAt: time.Date(2026, 11, 20, 10, 0, 0, 123_000, time.UTC),
+		Origin:  events.OriginWebhook,
+		Headers: []byte(`{"X-Test":"1"}`), Verification: []byte(`{"scheme":"test","secret":"main"}`),
+		Body: []byte(body)}
 	for _, k := range keys {
-		d.Events = append(d.Events, provider.Event{Key: k, Type: "orders/create", Account: "a", ObjectType: "order", ObjectID: "1",
+		d.Events = append(d.Events, provider.Event{Key: k, Type: "orders/create", Account: "a", ObjectType: "order",
+			ObjectID:    "1",
 			Fingerprint: provider.BodyFingerprint([]byte(body))})
 	}
 	return d
@@ -56,7 +59,7 @@ func (b *testBundle) append(t *testing.T, ds ...events.Delivery) [][]events.Rece
 	return r
 }
 
-// count is how many rows of a table there are, or of what follows it in a query.
+// count returns the number of rows of a table, or of the rest of a query.
 func (b *testBundle) count(t interface {
 	Context() context.Context
 	Fatal(...any)
@@ -67,17 +70,17 @@ func (b *testBundle) count(t interface {
 	return n
 }
 
-func TestAppendReadsBackExactly(t *testing.T) {
+func TestAppend_unusualContent_isReadBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	body := "\x00\xff not JSON, \u2028 kept byte for byte" + strings.Repeat("x", 10_000)
+	body := "\x00\xff not JSON, \u2028 stored byte for byte" + strings.Repeat("x", 10_000)
 	r := b.append(t, b.delivery(body, "k\x00\xff1"))
-	recs, err := events.Read(t.Context(), b.gateway, []int64{r[0][0].ID, 42}, events.AnyBody)
+	recs, err := events.Read(t.Context(), b.gateway, []int64{r[0][0].ID, 42}, events.UnlimitedBody)
 	if err != nil || len(recs) != 1 {
 		t.Fatalf("%d records, %v", len(recs), err)
 	}
 	if string(recs[0].Body) != body {
-		t.Error("the body is not what was appended")
+		t.Error("the body differs from the appended one")
 	}
 	if got := recs[0].ReceivedAt.UTC(); !got.Equal(time.Date(2026, 11, 20, 10, 0, 0, 123_000, time.UTC)) {
 		t.Errorf("received at %s", got)
@@ -87,8 +90,8 @@ func TestAppendReadsBackExactly(t *testing.T) {
 	}
 }
 
-// wantCounts fails unless the log has as many events, with a key each, and as many conflicts.
-func (b *testBundle) wantCounts(t *testing.T, events, conflicts int) {
+// wantEvents checks the number of events, each with a key, and of conflicts.
+func (b *testBundle) wantEvents(t *testing.T, events, conflicts int) {
 	t.Helper()
 	if n, keys, c := b.count(t, "events"), b.count(t, "event_keys"), b.count(t, "event_conflicts"); n != events ||
 		keys != events || c != conflicts {
@@ -96,7 +99,7 @@ func (b *testBundle) wantCounts(t *testing.T, events, conflicts int) {
 	}
 }
 
-func TestConflictKeepsBoth(t *testing.T) {
+func TestAppend_conflict_storesBoth(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first := b.append(t, b.delivery("first", "k"))[0][0]
@@ -106,15 +109,16 @@ func TestConflictKeepsBoth(t *testing.T) {
 			t.Fatalf("receipt %+v", r)
 		}
 	}
-	kept := b.db.Rows(t, `SELECT convert_from(c.body, 'UTF8') || ' beside ' || convert_from(e.body, 'UTF8')
+	stored := b.db.QueryStrings(t, `SELECT convert_from(c.body, 'UTF8') || ' beside ' || convert_from(e.body, 'UTF8')
 		FROM event_conflicts c JOIN events e ON e.id = c.event`)
-	if !slices.Equal(kept, []string{"second beside first"}) {
-		t.Errorf("kept %q", kept)
+	if !slices.Equal(stored, []string{"second beside first"}) {
+		t.Errorf("stored %q", stored)
 	}
 }
 
-// A delivery sent by 200 senders at once makes one event, and all get the same receipt but for Duplicate.
-func TestTwoHundredTwinsMakeOneEvent(t *testing.T) {
+// 200 concurrent senders of one delivery create one event, and all get the same receipt except for
+// Duplicate.
+func TestAppend_concurrentDuplicates_storeOneEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	receipts := make([]events.Receipt, 200)
@@ -139,13 +143,13 @@ func TestTwoHundredTwinsMakeOneEvent(t *testing.T) {
 			t.Fatalf("receipts differ: %+v and %+v", r, receipts[0])
 		}
 	}
-	if b.wantCounts(t, 1, 0); news != 1 {
-		t.Errorf("%d of 200 were told that theirs is new", news)
+	if b.wantEvents(t, 1, 0); news != 1 {
+		t.Errorf("%d of 200 receipts say that the event is new", news)
 	}
 }
 
-// Batches that share keys in different orders neither deadlock nor lose a receipt.
-func TestOverlappingBatches(t *testing.T) {
+// Batches with the same keys in different orders neither deadlock nor lose a receipt.
+func TestAppend_overlappingBatches_doNotDeadlock(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var wg sync.WaitGroup
@@ -176,11 +180,11 @@ func TestOverlappingBatches(t *testing.T) {
 	}
 }
 
-// Receipts arrive before the commit; when that fails nothing may count.
-func TestFailingCommitGivesNoReceipt(t *testing.T) {
+// Receipts arrive before the commit. If it fails, they do not count.
+func TestAppend_failedCommit_returnsNoReceipts(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.append(t, b.delivery("x", "before")) // makes the partition
+	b.append(t, b.delivery("x", "before")) // creates the partition
 	b.db.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$`)
 	b.db.Exec(t, `CREATE CONSTRAINT TRIGGER late AFTER INSERT ON event_keys DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW EXECUTE FUNCTION refuse()`)
@@ -192,20 +196,21 @@ func TestFailingCommitGivesNoReceipt(t *testing.T) {
 	}
 }
 
-// A statement prepared on empty tables stays right on full ones: its plan must reach event_keys by index.
-func TestPlansFromEmptyTablesStayRight(t *testing.T) {
+// A statement that was prepared on empty tables must use the index of event_keys when the tables
+// are full.
+func TestAppend_planFromEmptyTables_usesIndex(t *testing.T) {
 	t.Parallel()
-	for name, prepare := range map[string]string{"never analysed": "SELECT 1", "analysed while empty": "ANALYZE"} {
+	for name, prepare := range map[string]string{"never analyzed": "SELECT 1", "analyzed while empty": "ANALYZE"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			b.db.Exec(t, prepare)
-			b.plansStayRight(t)
+			b.wantIndexPlans(t)
 		})
 	}
 }
 
-func (b *testBundle) plansStayRight(t *testing.T) {
+func (b *testBundle) wantIndexPlans(t *testing.T) {
 	t.Helper()
 	conn := b.connect(t, "pool_max_conns=1&plan_cache_mode=force_generic_plan")
 	b.mustAppend(t, conn, "before")
@@ -215,16 +220,17 @@ func (b *testBundle) plansStayRight(t *testing.T) {
 	for i := range 20 {
 		b.mustAppend(t, conn, fmt.Sprint("after", i))
 	}
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("20 appends took %s on 200,000 keys: the plan scans", took)
+	if elapsed := time.Since(began); elapsed > 2*time.Second {
+		t.Errorf("20 appends took %s on 200,000 keys: the plan scans", elapsed)
 	}
 	var scans int
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'event_keys'`).Scan(&scans); err != nil || scans > 0 {
+	if err := b.db.Pool.QueryRow(t.Context(),
+		`SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'event_keys'`).Scan(&scans); err != nil || scans > 0 {
 		t.Errorf("%d sequential scans of event_keys, %v", scans, err)
 	}
 }
 
-// connect is a pool of sessions with parameters of their own.
+// connect returns a pool of sessions with the given parameters.
 func (b *testBundle) connect(t *testing.T, parameters string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), b.db.URL+"&search_path=postern&"+parameters)
@@ -242,12 +248,13 @@ func (b *testBundle) mustAppend(t *testing.T, pool *pgxpool.Pool, key string) {
 	}
 }
 
-// A missing partition is made on demand; a taken id raises the floor.
-func TestAppendMendsPartitionsAndIDs(t *testing.T) {
+// A missing partition is created on demand; a used id raises the floor.
+func TestAppend_missingPartitionOrUsedID_isRetried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first := b.append(t, b.delivery("x", "k0"))[0][0]
-	// The clock steps back to the very millisecond of the first id, and the sequence to before it.
+	// The clock goes back to the millisecond of the first id, and the sequence to the value before
+	// it.
 	b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE
 		AS 'SELECT to_timestamp(%d / 1000.0)'`, first.ID>>20))
 	b.db.Exec(t, fmt.Sprintf(`ALTER SEQUENCE event_sequence RESTART WITH %d`, first.ID&(1<<20-1)))
@@ -261,37 +268,39 @@ func TestAppendMendsPartitionsAndIDs(t *testing.T) {
 	}
 }
 
-// What refuses everything is no delivery's fault: a database out of reach, no session, or no right to append.
-func TestAppendRefused(t *testing.T) {
+// If the database rejects everything, no delivery is the cause: a database that cannot be reached,
+// no session, or no permission to append.
+func TestAppend_databaseRejects_isUnavailable(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	refused := func(what string, pool *pgxpool.Pool) {
+	wantUnavailable := func(what string, pool *pgxpool.Pool) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		if _, err := events.Append(ctx, pool, []events.Delivery{b.delivery("x", "k")}); !errors.Is(err, events.ErrUnavailable) {
+		if _, err := events.Append(ctx, pool, []events.Delivery{b.delivery("x", "k")}); !errors.Is(err,
+			events.ErrUnavailable) {
 			t.Errorf("%s: got %v, want ErrUnavailable", what, err)
 		}
 	}
-	refused("no right", b.operator)
+	wantUnavailable("no permission", b.operator)
 	closed := b.gateway.Config()
-	closed.AfterConnect = func(context.Context, *pgx.Conn) error { return errors.New("not like this") }
+	closed.AfterConnect = func(context.Context, *pgx.Conn) error { return errors.New("other error") }
 	away, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, cfg := range map[string]*pgxpool.Config{"no session": closed, "out of reach": away} {
+	for what, cfg := range map[string]*pgxpool.Config{"no session": closed, "unreachable": away} {
 		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer pool.Close()
-		refused(what, pool)
+		wantUnavailable(what, pool)
 	}
 	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE
 		AS 'SELECT clock_timestamp() + make_interval(days => 40)'`)
 	b.db.Exec(t, `REVOKE EXECUTE ON FUNCTION ensure_partitions FROM postern_gateway`)
-	refused("no day is there, and none may be made", b.gateway)
+	wantUnavailable("no partition, and no permission to create one", b.gateway)
 }
 
 func TestMain(m *testing.M) { testkit.Main(m) }

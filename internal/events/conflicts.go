@@ -12,7 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Conflict is a delivery that came under a known key with other content; the event kept the first.
+// Conflict is a delivery with a stored key and different content. The event keeps the first
+// content.
 type Conflict struct {
 	ID         int64   `json:"id"`
 	Event      int64   `json:"event,string"`
@@ -24,7 +25,7 @@ type Conflict struct {
 	Bytes      int64   `json:"bytes"`
 }
 
-// ConflictDetail is a conflict with the whole of what was delivered.
+// ConflictDetail is a conflict with headers, verification and body.
 type ConflictDetail struct {
 	Conflict
 	Headers      json.RawMessage `json:"headers"`
@@ -32,7 +33,8 @@ type ConflictDetail struct {
 	Content
 }
 
-// ConflictFilter chooses conflicts; what is zero chooses all. Since is inclusive, Until exclusive, of the time of receipt.
+// ConflictFilter selects conflicts; a zero field selects all. Since (inclusive) and Until
+// (exclusive) bound the time of receipt.
 type ConflictFilter struct {
 	Source       int32
 	Account      *string
@@ -46,23 +48,25 @@ SELECT c.id, c.event, s.name, c.event_id, c.event_type, c.account, c.received_at
 FROM event_conflicts c JOIN sources s ON s.number = c.source WHERE `
 
 const (
-	conflictWindowSQL = `SELECT id FROM event_conflicts WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1`
+	conflictPageStartSQL = `SELECT id FROM event_conflicts WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1`
 
 	conflictsSQL = conflictColumns + `c.id < $1 AND c.id >= $2
-  AND ($3::int IS NULL OR c.source = $3) AND ($4::text IS NULL OR c.account = $4) AND ($5::text IS NULL OR c.event_type LIKE $5)
+  AND ($3::int IS NULL OR c.source = $3) AND ($4::text IS NULL OR c.account = $4) AND ($5::text IS NULL
+  	OR c.event_type LIKE $5)
   AND ($6::text IS NULL OR c.event_id = $6) AND ($7::timestamptz IS NULL OR c.received_at >= $7)
   AND ($8::timestamptz IS NULL OR c.received_at < $8)
 ORDER BY c.id DESC LIMIT $9`
 
-	oneConflictSQL = conflictColumns + `c.id = $1`
+	conflictByIDSQL = conflictColumns + `c.id = $1`
 
-	conflictRestSQL = `SELECT headers, verification, body FROM event_conflicts WHERE id = $1`
+	conflictContentSQL = `SELECT headers, verification, body FROM event_conflicts WHERE id = $1`
 
-	conflictsOfSQL = conflictColumns + `c.event = $1 ORDER BY c.id`
+	conflictsOfEventSQL = conflictColumns + `c.event = $1 ORDER BY c.id`
 )
 
 // ListConflicts returns a page of conflicts, the newest first. Errors: ErrInvalid.
-func ListConflicts(ctx context.Context, pool *pgxpool.Pool, f ConflictFilter, cursor string, limit int) (Page[Conflict], error) {
+func ListConflicts(ctx context.Context, pool *pgxpool.Pool, f ConflictFilter, cursor string, limit int) (Page[Conflict],
+	error) {
 	var page Page[Conflict]
 	limit, err := PageSize(limit)
 	if err != nil {
@@ -72,12 +76,13 @@ func ListConflicts(ctx context.Context, pool *pgxpool.Pool, f ConflictFilter, cu
 	if err := ReadCursor(cursor, &below); err != nil {
 		return page, err
 	}
-	err = pool.QueryRow(ctx, conflictWindowSQL, below, scanRows-1).Scan(&first)
+	err = pool.QueryRow(ctx, conflictPageStartSQL, below, maxScannedRows-1).Scan(&first)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return page, fmt.Errorf("list conflicts: %w", err)
 	}
-	rows, err := pool.Query(ctx, conflictsSQL, below, first, Optional(f.Source), f.Account, like(f.Type), Optional(f.Key),
-		Optional(f.Since), Optional(f.Until), limit)
+	rows, err := pool.Query(ctx, conflictsSQL, below, first, NilIfZero(f.Source), f.Account, like(f.Type),
+		NilIfZero(f.Key),
+		NilIfZero(f.Since), NilIfZero(f.Until), limit)
 	if err == nil {
 		page.Items, err = pgx.CollectRows(rows, scanConflict)
 	}
@@ -93,10 +98,10 @@ func ListConflicts(ctx context.Context, pool *pgxpool.Pool, f ConflictFilter, cu
 	return page, nil
 }
 
-// ShowConflict returns one conflict whole. Errors: ErrNotFound.
+// ShowConflict returns one conflict with headers, verification and body. Errors: ErrNotFound.
 func ShowConflict(ctx context.Context, pool *pgxpool.Pool, id int64) (*ConflictDetail, error) {
 	c := &ConflictDetail{}
-	rows, err := pool.Query(ctx, oneConflictSQL, id)
+	rows, err := pool.Query(ctx, conflictByIDSQL, id)
 	if err == nil {
 		c.Conflict, err = pgx.CollectExactlyOneRow(rows, scanConflict)
 	}
@@ -105,7 +110,7 @@ func ShowConflict(ctx context.Context, pool *pgxpool.Pool, id int64) (*ConflictD
 	}
 	var body []byte
 	if err == nil {
-		err = pool.QueryRow(ctx, conflictRestSQL, id).Scan(&c.Headers, &c.Verification, &body)
+		err = pool.QueryRow(ctx, conflictContentSQL, id).Scan(&c.Headers, &c.Verification, &body)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("show conflict %d: %w", id, err)
@@ -114,8 +119,8 @@ func ShowConflict(ctx context.Context, pool *pgxpool.Pool, id int64) (*ConflictD
 	return c, nil
 }
 
-func conflictsOf(ctx context.Context, pool *pgxpool.Pool, event int64) ([]Conflict, error) {
-	rows, err := pool.Query(ctx, conflictsOfSQL, event)
+func listConflictsOf(ctx context.Context, pool *pgxpool.Pool, event int64) ([]Conflict, error) {
+	rows, err := pool.Query(ctx, conflictsOfEventSQL, event)
 	if err != nil {
 		return nil, fmt.Errorf("list conflicts of event %d: %w", event, err)
 	}

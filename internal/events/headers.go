@@ -11,11 +11,12 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// QueryHeader stands among a provider's headers for the raw query, where that is a part of what was signed.
+// QueryHeader is the name among a provider's headers that stands for the raw query string, if that
+// is signed.
 const QueryHeader = ":query"
 
-// AppendHeaders appends what is kept of a delivery's headers, those that the provider allows, as a JSON object of strings. It is written without
-// reflection, since it is done for every delivery.
+// AppendHeaders appends the allow-listed headers of a delivery as a JSON object of strings. It does
+// not use reflection, because it runs for every delivery.
 func AppendHeaders(dst []byte, allowed []string, d *provider.Delivery) []byte {
 	dst = append(dst, '{')
 	empty := true
@@ -36,19 +37,20 @@ func AppendHeaders(dst []byte, allowed []string, d *provider.Delivery) []byte {
 		}
 		empty = false
 		dst = append(canonical.AppendText(dst, name), ':')
-		dst = canonical.AppendText(dst, Text(text))
+		dst = canonical.AppendText(dst, SanitizeText(text))
 	}
 	return append(dst, '}')
 }
 
-// Delivered is a request as far as it was kept: what AppendHeaders has made of its headers, its body and its time of receipt.
-func Delivered(headers, body []byte, receivedAt time.Time) (*provider.Delivery, error) {
-	var kept map[string]string
-	if err := json.Unmarshal(headers, &kept); err != nil {
-		return nil, fmt.Errorf("read the kept headers: %w", err)
+// DecodeDelivery returns the stored part of a request: its headers (as AppendHeaders wrote them),
+// its body and its time of receipt.
+func DecodeDelivery(headers, body []byte, receivedAt time.Time) (*provider.Delivery, error) {
+	var stored map[string]string
+	if err := json.Unmarshal(headers, &stored); err != nil {
+		return nil, fmt.Errorf("decode the stored headers: %w", err)
 	}
 	d := &provider.Delivery{Method: http.MethodPost, Header: http.Header{}, Body: body, ReceivedAt: receivedAt.UTC()}
-	for name, value := range kept {
+	for name, value := range stored {
 		if name == QueryHeader {
 			d.Query = value
 			continue

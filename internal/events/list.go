@@ -13,38 +13,41 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Filter chooses events; what is zero chooses all.
+// Filter selects events; a zero field selects all.
 type Filter struct {
-	// Source is a source's number.
+	// Source is the number of a source.
 	Source int32 `json:"source,omitzero"`
-	// Account is the tenant; a pointer to "" chooses events without one.
+	// Account is the tenant; a pointer to "" selects events without one.
 	Account *string `json:"account,omitzero"`
-	// Type is the event type; * stands for any text: "invoice.*".
+	// Type is the event type; * matches any text: "invoice.*".
 	Type string `json:"type,omitzero"`
-	// ObjectType and ObjectID are what the event was identified with at the door.
+	// ObjectType and ObjectID are those that the ingest endpoint identified.
 	ObjectType string `json:"object_type,omitzero"`
 	ObjectID   string `json:"object_id,omitzero"`
-	// Objects are hashes of object keys (versioning.ObjectKey); the events that were applied to any of them are found
-	// through their outcomes, so an event without an outcome yet is not among them. Nil: not asked; empty: none.
+	// Objects are hashes of object keys (versioning.ObjectKey). It selects the events that were
+	// applied to one of them, by their outcomes, so it does not find events without an outcome. Nil
+	// selects all, empty none.
 	Objects []int64 `json:"objects,omitzero"`
-	// IDs are our ids of events; nil: not asked.
+	// IDs are Postern's event ids; nil selects all.
 	IDs []int64 `json:"ids,omitzero"`
 	// Key is the provider's id of the event.
 	Key string `json:"key,omitzero"`
-	// Since (inclusive) and Until (exclusive) bound the time that the event's id carries, which is the receipt's received_at.
+	// Since (inclusive) and Until (exclusive) bound the time in the event's id, which is
+	// received_at in the receipt.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
-	// OccurredSince (inclusive) and OccurredUntil (exclusive) bound the provider's time of the event.
+	// OccurredSince (inclusive) and OccurredUntil (exclusive) bound the provider's time of the
+	// event.
 	OccurredSince time.Time `json:"occurred_since,omitzero"`
 	OccurredUntil time.Time `json:"occurred_until,omitzero"`
-	// Status is that of the live outcome, or "pending" for events that have none yet.
+	// Status is the status of the live outcome, or "pending" for events without one.
 	Status string `json:"status,omitzero"`
 	Origin string `json:"origin,omitzero"`
-	// After leaves out this id and all below it; a follower's place.
-	After int64 `json:"after,omitzero"`
+	// AfterID excludes this id and all below it. Callers that follow the log set it.
+	AfterID int64 `json:"after,omitzero"`
 }
 
-// Item is an event as a list shows it.
+// Item is an event in a list.
 type Item struct {
 	ID         int64   `json:"id,string"`
 	Source     string  `json:"source"`
@@ -54,33 +57,36 @@ type Item struct {
 	ObjectType string  `json:"object_type"`
 	ObjectID   string  `json:"object_id"`
 	OccurredAt Instant `json:"occurred_at"`
-	// ReceivedAt is the gateway's own time of receipt, StoredAt the one that the id and the receipt carry.
+	// ReceivedAt is the gateway's time of receipt; StoredAt is the time in the id and in the
+	// receipt.
 	ReceivedAt    Instant `json:"received_at"`
 	StoredAt      Instant `json:"stored_at"`
 	Origin        string  `json:"origin"`
 	APIVersion    string  `json:"api_version"`
 	DeliveryID    int64   `json:"delivery_id,string"`
 	DeliveryIndex int     `json:"delivery_index"`
-	// Status is that of the live outcome; "pending" where there is none yet.
+	// Status is the status of the live outcome; "pending" if there is none yet.
 	Status string `json:"status"`
-	// Redacted: body and headers were cleared for good.
+	// Redacted is true if body and headers were cleared permanently.
 	Redacted bool `json:"redacted"`
 }
 
-// The three ways to walk the log backwards: by id, by the objects that events were applied to, and by what needs a person.
-// Each has a statement that says where a window of scanRows rows ends.
+// The three ways to walk the log backwards: by id, by the objects that events were applied to, and
+// by dead outcomes. Each statement finds the end of a window of maxScannedRows rows.
 const (
-	logWindowSQL = `SELECT id FROM events WHERE id < $1 AND id >= $2 ORDER BY id DESC OFFSET $3 LIMIT 1`
+	listWindowSQL = `SELECT id FROM events WHERE id < $1 AND id >= $2 ORDER BY id DESC OFFSET $3 LIMIT 1`
 
-	objectWindowSQL = `SELECT DISTINCT event_id FROM outcomes WHERE object = ANY($4::bigint[]) AND object <> 0
+	listObjectsWindowSQL = `SELECT DISTINCT event_id FROM outcomes WHERE object = ANY($4::bigint[]) AND object <> 0
   AND event_id < $1 AND event_id >= $2 ORDER BY event_id DESC LIMIT $3`
 
-	deadWindowSQL = `SELECT event_id FROM outcomes WHERE status = 'dead' AND run = 0 AND event_id < $1 AND event_id >= $2
+	listDeadWindowSQL = `SELECT event_id FROM outcomes WHERE status = 'dead' AND run = 0 AND event_id < $1
+		AND event_id >= $2
   ORDER BY event_id DESC LIMIT $3`
 )
 
 const itemColumns = `
-SELECT e.id, s.name, e.event_id, e.event_type, e.account, e.object_type, e.object_id, e.occurred_at, e.received_at, e.origin, e.api_version,
+SELECT e.id, s.name, e.event_id, e.event_type, e.account, e.object_type, e.object_id, e.occurred_at, e.received_at,
+	e.origin, e.api_version,
   e.delivery_id, e.delivery_index, coalesce(o.status, 'pending'), EXISTS (SELECT FROM redacted d WHERE d.event = e.id)
 FROM events e JOIN sources s ON s.number = e.source
 LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 LIMIT 1) o ON true
@@ -96,10 +102,14 @@ const (
 )
 
 func listStatements() []string {
-	return []string{logWindowSQL, objectWindowSQL, deadWindowSQL, listRangeSQL, listIDsSQL, eventSQL, restSQL, bySourceKeySQL, outcomesOfSQL,
-		conflictWindowSQL, conflictsSQL, oneConflictSQL, conflictRestSQL, conflictsOfSQL,
-		windowUpSQL, objectsUpSQL, deadUpSQL, matchRangeSQL, matchIDsSQL, countRangeSQL,
-		countIDsSQL, countObjectsSQL, countDeadSQL, likelyByObjects, likelyDeadSQL, someOfObjectsSQL, someDeadSQL, endsSQL, rangeSQL, likelyObjectsSQL}
+	return []string{listWindowSQL, listObjectsWindowSQL, listDeadWindowSQL, listRangeSQL, listIDsSQL, eventSQL,
+		contentSQL,
+		idsByKeySQL, outcomesOfEventSQL,
+		conflictPageStartSQL, conflictsSQL, conflictByIDSQL, conflictContentSQL, conflictsOfEventSQL,
+		walkWindowSQL, walkObjectsWindowSQL, walkDeadWindowSQL, matchRangeSQL, matchIDsSQL, countRangeSQL,
+		countIDsSQL, countObjectsSQL, countDeadSQL, estimateByObjectsSQL, estimateDeadSQL, countSomeByObjectsSQL,
+		countSomeDeadSQL,
+		firstAndLastSQL, rangeSQL, estimateObjectsSQL}
 }
 
 // List returns a page of events, the newest first. Errors: ErrInvalid.
@@ -113,14 +123,14 @@ func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limi
 	if err := ReadCursor(cursor, &below); err != nil {
 		return page, err
 	}
-	first, ids, more, err := f.window(ctx, pool, below, from)
+	first, ids, more, err := f.pageWindow(ctx, pool, below, from)
 	if err != nil {
 		return page, fmt.Errorf("list events: %w", err)
 	}
 	if ids != nil {
-		page.Items, err = f.items(ctx, pool, listIDsSQL, ids, below, limit)
+		page.Items, err = f.queryItems(ctx, pool, listIDsSQL, ids, below, limit)
 	} else {
-		page.Items, err = f.items(ctx, pool, listRangeSQL, below, first, limit)
+		page.Items, err = f.queryItems(ctx, pool, listRangeSQL, below, first, limit)
 	}
 	if err != nil {
 		return page, fmt.Errorf("list events: %w", err)
@@ -134,11 +144,11 @@ func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limi
 	return page, nil
 }
 
-// bounds is the range of ids, [from, below), that the filter's times leave.
+// bounds returns the range of ids, [from, below), that the filter's times select.
 func (f *Filter) bounds() (below, from int64) {
-	below, from = math.MaxInt64, f.After+1
+	below, from = math.MaxInt64, f.AfterID+1
 	if !f.Until.IsZero() {
-		below = FirstID(f.Until.Add(time.Millisecond - 1)) // ids carry whole milliseconds
+		below = FirstID(f.Until.Add(time.Millisecond - 1)) // ids have whole milliseconds
 	}
 	if !f.Since.IsZero() {
 		from = max(from, FirstID(f.Since.Add(time.Millisecond-1)))
@@ -146,21 +156,23 @@ func (f *Filter) bounds() (below, from int64) {
 	return below, from
 }
 
-// window is the part of the log one page looks at: down to the id first, or the given ids; more says that it goes on below.
-func (f *Filter) window(ctx context.Context, pool *pgxpool.Pool, below, from int64) (first int64, ids []int64, more bool, err error) {
+// pageWindow returns the part of the log that one page reads: down to the id first, or the given
+// ids. more is true if there are more events below.
+func (f *Filter) pageWindow(ctx context.Context, pool *pgxpool.Pool, below, from int64) (first int64, ids []int64,
+	more bool, err error) {
 	switch {
 	case f.Objects != nil:
-		ids, err = queryIDs(ctx, pool, objectWindowSQL, below, from, scanRows, f.Objects)
+		ids, err = queryIDs(ctx, pool, listObjectsWindowSQL, below, from, maxScannedRows, f.Objects)
 	case f.Status == "dead":
-		ids, err = queryIDs(ctx, pool, deadWindowSQL, below, from, scanRows)
+		ids, err = queryIDs(ctx, pool, listDeadWindowSQL, below, from, maxScannedRows)
 	default:
-		err = pool.QueryRow(ctx, logWindowSQL, below, from, scanRows-1).Scan(&first)
+		err = pool.QueryRow(ctx, listWindowSQL, below, from, maxScannedRows-1).Scan(&first)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return from, nil, false, nil
 		}
 		return first, nil, err == nil, err
 	}
-	if len(ids) == scanRows {
+	if len(ids) == maxScannedRows {
 		return ids[len(ids)-1], ids, true, err
 	}
 	return from, ids, false, err
@@ -175,7 +187,8 @@ func queryIDs(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) 
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-func (f *Filter) items(ctx context.Context, pool *pgxpool.Pool, sql string, first, second any, limit int) ([]Item, error) {
+func (f *Filter) queryItems(ctx context.Context, pool *pgxpool.Pool, sql string, first, second any, limit int) ([]Item,
+	error) {
 	rows, err := pool.Query(ctx, sql, append(append([]any{first, second}, f.conditions()...), limit)...)
 	if err != nil {
 		return nil, err
@@ -186,7 +199,8 @@ func (f *Filter) items(ctx context.Context, pool *pgxpool.Pool, sql string, firs
 func scanItem(row pgx.CollectableRow) (Item, error) {
 	var it Item
 	var occurred *time.Time
-	err := row.Scan(&it.ID, &it.Source, &it.EventID, &it.EventType, &it.Account, &it.ObjectType, &it.ObjectID, &occurred, &it.ReceivedAt.Time,
+	err := row.Scan(&it.ID, &it.Source, &it.EventID, &it.EventType, &it.Account, &it.ObjectType, &it.ObjectID,
+		&occurred, &it.ReceivedAt.Time,
 		&it.Origin, &it.APIVersion, &it.DeliveryID, &it.DeliveryIndex, &it.Status, &it.Redacted)
 	if occurred != nil {
 		it.OccurredAt.Time = *occurred
@@ -195,7 +209,7 @@ func scanItem(row pgx.CollectableRow) (Item, error) {
 	return it, err
 }
 
-// Outcome is what became of an event in one run.
+// Outcome is the result of applying an event in one run.
 type Outcome struct {
 	EventID    int64  `json:"event_id,string"`
 	Run        int64  `json:"run"`
@@ -205,14 +219,16 @@ type Outcome struct {
 	ObjectID   string `json:"object_id"`
 	Status     string `json:"status"`
 	Reason     string `json:"reason"`
-	// Version is the event's own, DecidedBy the one the object had when the decision fell; null where there is none.
+	// Version is the event's own version, DecidedBy the version that the object had at the
+	// decision; null if there is none.
 	Version     json.RawMessage `json:"version"`
 	DecidedBy   json.RawMessage `json:"decided_by"`
 	Attempts    int             `json:"attempts"`
 	Due         Instant         `json:"due"`
 	At          Instant         `json:"at"`
 	RuleVersion int             `json:"rule_version"`
-	// Original is the live outcome of the event, beside which this one of a run stands; null for the live one itself, and where there is none.
+	// Original is the live outcome of the same event; null for a live outcome itself, and if there
+	// is none.
 	Original *Original `json:"original"`
 }
 
@@ -223,15 +239,18 @@ type Original struct {
 }
 
 // OutcomeColumns are the columns that ScanOutcome reads, of outcomes c and sources s.
-const OutcomeColumns = `c.event_id, c.run, s.name, c.account, c.object_type, c.object_id, c.status, c.reason, c.version, c.decided_by,
-  c.attempts, c.due, c.at, c.rule_version, (SELECT l.status FROM outcomes l WHERE c.run <> 0 AND l.event_id = c.event_id AND l.run = 0)`
+const OutcomeColumns = `c.event_id, c.run, s.name, c.account, c.object_type, c.object_id, c.status, c.reason, c.version,
+	c.decided_by,
+  c.attempts, c.due, c.at, c.rule_version, (SELECT l.status FROM outcomes l WHERE c.run <> 0 AND l.event_id = c.event_id
+  	AND l.run = 0)`
 
 // ScanOutcome reads a row of OutcomeColumns.
 func ScanOutcome(row pgx.CollectableRow) (Outcome, error) {
 	var o Outcome
 	var due *time.Time
 	var live *string
-	err := row.Scan(&o.EventID, &o.Run, &o.Source, &o.Account, &o.ObjectType, &o.ObjectID, &o.Status, &o.Reason, &o.Version, &o.DecidedBy,
+	err := row.Scan(&o.EventID, &o.Run, &o.Source, &o.Account, &o.ObjectType, &o.ObjectID, &o.Status, &o.Reason,
+		&o.Version, &o.DecidedBy,
 		&o.Attempts, &due, &o.At.Time, &o.RuleVersion, &live)
 	if live != nil {
 		o.Original = &Original{Run: LiveRun, Status: *live}
@@ -242,7 +261,7 @@ func ScanOutcome(row pgx.CollectableRow) (Outcome, error) {
 	return o, err
 }
 
-// ParseID reads one of our event ids.
+// ParseID parses one of Postern's event ids.
 func ParseID(text string) (int64, bool) {
 	id, err := strconv.ParseInt(text, 10, 64)
 	return id, err == nil && id > 0

@@ -17,7 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// walk walks the whole log upwards and says in how many steps.
+// walk walks the whole log forwards, and returns the number of steps.
 func walk(t *testing.T, pool *pgxpool.Pool, f *events.Filter, bound int64) (all []int64, steps int) {
 	t.Helper()
 	for at := int64(0); at < bound; steps++ {
@@ -33,12 +33,13 @@ func walk(t *testing.T, pool *pgxpool.Pool, f *events.Filter, bound int64) (all 
 	return all, steps
 }
 
-// A walk passes over everything in steps that are bounded, however little the filter chooses, and goes on from wherever it was stopped.
-func TestWalkInSteps(t *testing.T) {
+// A walk covers everything in bounded steps, however few events match, and continues wherever it
+// was stopped.
+func TestMatch_fewMatches_stepsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.log(t, listDay, 25_000)
-	every, err := events.After(t.Context(), b.db.Pool, 0, math.MaxInt64, 30_000)
+	b.insertEvents(t, firstDay, 25_000)
+	every, err := events.IDsAfter(t.Context(), b.db.Pool, 0, math.MaxInt64, 30_000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,31 +55,34 @@ func TestWalkInSteps(t *testing.T) {
 	if diff := cmp.Diff([]int64{every[3], every[7]}, some); diff != "" {
 		t.Error(diff)
 	}
-	rest, end, err := events.Match(t.Context(), b.db.Pool, &events.Filter{IDs: []int64{every[3], every[7]}}, every[3], every[10])
+	rest, end, err := events.Match(t.Context(), b.db.Pool, &events.Filter{IDs: []int64{every[3], every[7]}}, every[3],
+		every[10])
 	if diff := cmp.Diff([]int64{every[7]}, rest); err != nil || diff != "" || end != every[10] {
 		t.Errorf("%v, end %d: %s", err, end, diff)
 	}
-	until, _ := walk(t, b.db.Pool, &events.Filter{Since: listDay.Add(100 * time.Second), Until: listDay.Add(200 * time.Second)}, every[24_999])
+	until, _ := walk(t, b.db.Pool, &events.Filter{Since: firstDay.Add(100 * time.Second),
+		Until: firstDay.Add(200 * time.Second)}, every[24_999])
 	if diff := cmp.Diff(every[99:199], until); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// An estimate comes from the statistics, and says so; few that an index finds are counted.
-func TestEstimates(t *testing.T) {
+// An estimate comes from the statistics, and says so. A few events that an index finds are counted.
+func TestEstimate_filters_useStatistics(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	none, err := events.Estimate(t.Context(), b.db.Pool, &events.Filter{})
-	if err != nil || none != (events.Preview{Exact: true}) {
+	if err != nil || none != (events.Preview{ExactCounts: true}) {
 		t.Errorf("an empty log: %+v, %v", none, err)
 	}
 	small := setup(t)
-	small.log(t, listDay, 30)
-	if few, err := events.Estimate(t.Context(), small.db.Pool, &events.Filter{}); err != nil || few.Events != 30 || !few.Exact {
+	small.insertEvents(t, firstDay, 30)
+	if few, err := events.Estimate(t.Context(), small.db.Pool, &events.Filter{}); err != nil || few.Events != 30 ||
+		!few.ExactCounts {
 		t.Errorf("a small log: %+v, %v", few, err)
 	}
 	const n = 25_000
-	b.log(t, listDay, n)
+	b.insertEvents(t, firstDay, n)
 	b.db.Exec(t, "ANALYZE events")
 	for name, tc := range map[string]struct {
 		f         events.Filter
@@ -86,38 +90,44 @@ func TestEstimates(t *testing.T) {
 		from, to  int
 		estimated bool
 	}{
-		"all":   {events.Filter{Since: listDay}, n, 1, n, true},
-		"type":  {events.Filter{Since: listDay, Type: "invoice.paid"}, n / 2, 1, n, true},
-		"time":  {events.Filter{Since: listDay, Until: listDay.Add(15_000 * time.Second)}, 14_999, 1, 14_999, true},
-		"by id": {events.Filter{IDs: []int64{events.FirstID(listDay.Add(7 * time.Second))}}, 1, 7, 7, false},
+		"all":   {events.Filter{Since: firstDay}, n, 1, n, true},
+		"type":  {events.Filter{Since: firstDay, Type: "invoice.paid"}, n / 2, 1, n, true},
+		"time":  {events.Filter{Since: firstDay, Until: firstDay.Add(15_000 * time.Second)}, 14_999, 1, 14_999, true},
+		"by id": {events.Filter{IDs: []int64{events.FirstID(firstDay.Add(7 * time.Second))}}, 1, 7, 7, false},
 	} {
 		p, err := events.Estimate(t.Context(), b.db.Pool, &tc.f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := float64(p.Events); got < tc.want*0.9 || got > tc.want*1.1 || p.Exact == tc.estimated {
+		if got := float64(p.Events); got < tc.want*0.9 || got > tc.want*1.1 || p.ExactCounts == tc.estimated {
 			t.Errorf("%s: %+v, want about %g", name, p, tc.want)
 		}
-		if !p.From.Equal(listDay.Add(time.Duration(tc.from)*time.Second)) || !p.To.Equal(listDay.Add(time.Duration(tc.to)*time.Second)) {
+		if !p.From.Equal(firstDay.Add(time.Duration(tc.from)*time.Second)) ||
+			!p.To.Equal(firstDay.Add(time.Duration(tc.to)*time.Second)) {
 			t.Errorf("%s: from %s to %s", name, p.From, p.To)
 		}
-		if exact, err := events.Count(t.Context(), b.db.Pool, &tc.f); err != nil || float64(exact.Events) != tc.want || !exact.Exact {
+		if exact, err := events.Count(t.Context(), b.db.Pool, &tc.f); err != nil || float64(exact.Events) != tc.want ||
+			!exact.ExactCounts {
 			t.Errorf("%s: counted %+v, %v", name, exact, err)
 		}
 	}
 }
 
-// What only the ledger of outcomes tells is counted where it is little, and estimated where it is much: nothing makes a list of all of it.
-func TestEstimatesByOutcome(t *testing.T) {
+// Outcome filters are counted if few events match, and estimated otherwise. No list of all matches
+// is built.
+func TestEstimate_outcomeFilters_countOrEstimate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const n, most = 25_000, 20_000
-	b.log(t, listDay, n)
+	b.insertEvents(t, firstDay, n)
 	for _, sql := range []string{
-		`INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version, attempts, at, rule_version)
-  SELECT id, 0, 1, CASE WHEN row_number() OVER (ORDER BY id) <= $1 THEN 7 ELSE 8 END, '', 'invoice', 'x', CASE WHEN row_number() OVER (ORDER BY id) <= $1 THEN 'dead' ELSE 'applied' END,
+		`INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version,
+			attempts, at, rule_version)
+  SELECT id, 0, 1, CASE WHEN row_number() OVER (ORDER BY id) <= $1 THEN 7 ELSE 8 END, '', 'invoice', 'x', CASE
+  	WHEN row_number() OVER (ORDER BY id) <= $1 THEN 'dead' ELSE 'applied' END,
     'because', NULL, 1, now(), 1 FROM events`,
-		`INSERT INTO outcomes SELECT event_id, 3, source, object, account, object_type, object_id, 'dead', reason, version, decided_by, attempts, due, at, rule_version
+		`INSERT INTO outcomes SELECT event_id, 3, source, object, account, object_type, object_id, 'dead', reason,
+			version, decided_by, attempts, due, at, rule_version
   FROM outcomes WHERE $1 > 0 ORDER BY event_id LIMIT 100`,
 	} {
 		b.db.Exec(t, sql, most)
@@ -128,35 +138,39 @@ func TestEstimatesByOutcome(t *testing.T) {
 		want  float64
 		exact bool
 	}{
-		"dead":              {events.Filter{Status: "dead"}, most, false},
-		"dead of a time":    {events.Filter{Status: "dead", Since: listDay.Add(15_001 * time.Second)}, most - 15_000, true},
-		"an object":         {events.Filter{Objects: []int64{7}}, most, false},
-		"another":           {events.Filter{Objects: []int64{8}}, n - most, true},
-		"several":           {events.Filter{Objects: []int64{7, 8}}, n, false},
-		"none":              {events.Filter{Objects: []int64{}}, 0, true},
-		"dead of an object": {events.Filter{Objects: []int64{7}, Status: "dead", Type: "invoice.paid"}, most / 2, false},
+		"dead": {events.Filter{Status: "dead"}, most, false},
+		"dead of a time": {events.Filter{Status: "dead", Since: firstDay.Add(15_001 * time.Second)}, most - 15_000,
+			true},
+		"an object": {events.Filter{Objects: []int64{7}}, most, false},
+		"another":   {events.Filter{Objects: []int64{8}}, n - most, true},
+		"several":   {events.Filter{Objects: []int64{7, 8}}, n, false},
+		"none":      {events.Filter{Objects: []int64{}}, 0, true},
+		"dead of an object": {events.Filter{Objects: []int64{7}, Status: "dead", Type: "invoice.paid"}, most / 2,
+			false},
 	} {
 		p, err := events.Estimate(t.Context(), b.db.Pool, &tc.f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := float64(p.Events); p.Exact != tc.exact || tc.exact && got != tc.want || got > 4*tc.want || got < tc.want/4 {
+		if got := float64(p.Events); p.ExactCounts != tc.exact || tc.exact && got != tc.want || got > 4*tc.want ||
+			got < tc.want/4 {
 			t.Errorf("%s: %+v, want about %g", name, p, tc.want)
 		}
-		if exact, err := events.Count(t.Context(), b.db.Pool, &tc.f); err != nil || float64(exact.Events) != tc.want || !exact.Exact {
+		if exact, err := events.Count(t.Context(), b.db.Pool, &tc.f); err != nil || float64(exact.Events) != tc.want ||
+			!exact.ExactCounts {
 			t.Errorf("%s: counted %+v, %v, want %g", name, exact, err, tc.want)
 		}
 	}
 }
 
-// Each window of a walk reads its own rows, also where nobody has analysed the log: not all that lie behind it.
-func TestWalkReadsItsWindowsAlone(t *testing.T) {
+// Each window of a walk reads only its own rows, even if the table was never analyzed.
+func TestMatch_window_readsOnlyItsRows(t *testing.T) {
 	t.Parallel()
 	const n = 80_000
 	b := setup(t)
-	b.log(t, listDay, 0) // the partition alone
+	b.insertEvents(t, firstDay, 0) // only the partition
 	b.db.Exec(t, `ALTER TABLE events_20260301 SET (autovacuum_enabled = false)`)
-	b.log(t, listDay, n)
+	b.insertEvents(t, firstDay, n)
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: b.db.URL, Role: "postern_processor", MaxConns: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -166,21 +180,23 @@ func TestWalkReadsItsWindowsAlone(t *testing.T) {
 		t.Fatalf("walked over %d of %d", len(ids), n)
 	}
 	var read int64
-	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} { // what the session counted is told at its next end of a transaction
+	// the session reports its statistics at the end of its next transaction
+	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} {
 		if _, err := pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := pool.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'events_20260301'`).Scan(&read); err != nil {
+	if err := pool.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
+		WHERE relname = 'events_20260301'`).Scan(&read); err != nil {
 		t.Fatal(err)
 	}
-	if read > 3*n+n/10 { // once for the windows' ends, once for their events, and once by who wrote their keys here
+	if read > 3*n+n/10 { // once for the ends of windows, once for their events, and once when this test wrote the keys
 		t.Errorf("%d rows read of %d", read, n)
 	}
 }
 
-// The days are found by whatever plan, also by one that reads the names of all tables first.
-func TestDaysByAnyPlan(t *testing.T) {
+// The partitions are found with any plan, also with one that reads the names of all tables first.
+func TestListPartitions_anyPlan_findsPartitions(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	if err := events.EnsurePartitions(t.Context(), db.Pool, 24*time.Hour); err != nil {
@@ -193,19 +209,20 @@ func TestDaysByAnyPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	days, err := events.Days(t.Context(), pool, &events.Filter{}, 0, 1<<62)
+	days, err := events.ListPartitions(t.Context(), pool, &events.Filter{}, 0, 1<<62)
 	if err != nil || len(days) == 0 {
-		t.Errorf("%d days, %v", len(days), err)
+		t.Errorf("%d partitions, %v", len(days), err)
 	}
 }
 
-// A reader that freezes its bound misses none of what 16 writers append while one transaction is held open and the clock
-// steps back and forth.
-func TestFrozenBoundMissesNothing(t *testing.T) {
+// A reader that freezes its bound misses no event of 16 writers, while one transaction stays open
+// and the clock goes back and forth.
+func TestFreezeBound_concurrentAppends_missesNone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	skew := `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-		'SELECT clock_timestamp() - (random() * 120) * interval ''1 ms'' - (CASE WHEN extract(epoch FROM clock_timestamp())::int % 2 = 0 THEN 2 ELSE 0 END) * interval ''1 s'''`
+		'SELECT clock_timestamp() - (random() * 120) * interval ''1 ms''
+				- (CASE WHEN extract(epoch FROM clock_timestamp())::int % 2 = 0 THEN 2 ELSE 0 END) * interval ''1 s'''`
 	b.db.Exec(t, skew)
 	b.append(t, b.delivery("x", "first"))
 	ctx, stop := context.WithTimeout(t.Context(), 4*time.Second)
@@ -214,14 +231,15 @@ func TestFrozenBoundMissesNothing(t *testing.T) {
 	for w := range 16 {
 		wg.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				if _, err := events.Append(t.Context(), b.gateway, []events.Delivery{b.delivery("x", fmt.Sprint(w, "-", i))}); err != nil {
+				if _, err := events.Append(t.Context(), b.gateway,
+					[]events.Delivery{b.delivery("x", fmt.Sprint(w, "-", i))}); err != nil {
 					t.Error(err)
 					return
 				}
 			}
 		})
 	}
-	wg.Go(func() { b.holdOpen(t, ctx) })
+	wg.Go(func() { b.appendSlowly(t, ctx) })
 	read, at := map[int64]bool{}, int64(0)
 	walk := func(ctx context.Context) {
 		bound, err := events.FreezeBound(ctx, b.operator)
@@ -229,7 +247,7 @@ func TestFrozenBoundMissesNothing(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		ids, err := events.After(t.Context(), b.gateway, at, bound, 1_000_000)
+		ids, err := events.IDsAfter(t.Context(), b.gateway, at, bound, 1_000_000)
 		if err != nil {
 			t.Error(err)
 		}
@@ -248,8 +266,8 @@ func TestFrozenBoundMissesNothing(t *testing.T) {
 	}
 }
 
-// holdOpen appends in a transaction that commits late, again and again.
-func (b *testBundle) holdOpen(t *testing.T, ctx context.Context) {
+// appendSlowly repeatedly appends in a transaction that commits late.
+func (b *testBundle) appendSlowly(t *testing.T, ctx context.Context) {
 	pool := b.db.Pool
 	for i := 0; ctx.Err() == nil; i++ {
 		tx, err := pool.Begin(t.Context())
@@ -257,9 +275,11 @@ func (b *testBundle) holdOpen(t *testing.T, ctx context.Context) {
 			t.Error(err)
 			return
 		}
-		_, err = tx.Exec(t.Context(), `WITH m AS (SELECT (greatest(clock_ms(), (SELECT ms FROM log_floor) + 1) << 20) | (nextval('event_sequence') & 1048575) AS id),
+		_, err = tx.Exec(t.Context(), `WITH m AS (SELECT (greatest(clock_ms(), (SELECT ms FROM log_floor) + 1) << 20) |
+			(nextval('event_sequence') & 1048575) AS id),
 			k AS (INSERT INTO event_keys SELECT $1, sha256($2::bytea), id, '\x00' FROM m)
-			INSERT INTO events SELECT id, $1, 'held', 't', '', '', '', NULL, now(), 'webhook', '', '{}', '{}', '\x00', id, 0, '' FROM m`, b.source, []byte(fmt.Sprint("held", i)))
+			INSERT INTO events SELECT id, $1, 'held', 't', '', '', '', NULL, now(), 'webhook', '', '{}', '{}', '\x00',
+				id, 0, '' FROM m`, b.source, []byte(fmt.Sprint("held", i)))
 		if err != nil {
 			t.Error(err)
 		}
@@ -273,7 +293,7 @@ func (b *testBundle) holdOpen(t *testing.T, ctx context.Context) {
 	}
 }
 
-func TestFreezeBoundGivesUpWithItsContext(t *testing.T) {
+func TestFreezeBound_contextEnds_returnsError(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, b.delivery("x", "first"))
@@ -292,14 +312,15 @@ func TestFreezeBoundGivesUpWithItsContext(t *testing.T) {
 	}
 }
 
-func TestRegisterSourcesRefusesAnotherProvider(t *testing.T) {
+func TestRegisterSources_otherProvider_isError(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	if _, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "stripe"}); err == nil {
 		t.Error("a source changed its provider")
 	}
-	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify", "other": "stripe"})
-	if err != nil || known.Number["shop"] != b.source || known.Name[known.Number["other"]] != "other" {
-		t.Errorf("%+v, %v", known, err)
+	registered, err := events.RegisterSources(t.Context(), b.gateway,
+		map[string]string{"shop": "shopify", "other": "stripe"})
+	if err != nil || registered.Number["shop"] != b.source || registered.Name[registered.Number["other"]] != "other" {
+		t.Errorf("%+v, %v", registered, err)
 	}
 }

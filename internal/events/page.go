@@ -11,28 +11,31 @@ import (
 
 // The bounds of a page of any list.
 const (
-	// DefaultLimit is how many items a page has where nobody says.
+	// DefaultLimit is the number of items of a page if none is given.
 	DefaultLimit = 50
-	// MaxLimit is the most items of a page.
+	// MaxLimit is the maximum number of items of a page.
 	MaxLimit = 1000
-	// scanRows is how many rows one page looks at. A page may be short, with a cursor to go on, so that no filter that
-	// matches little makes one call walk the whole log.
-	scanRows = 10_000
+	// maxScannedRows is how many rows one page reads. A page may be short and have a cursor to
+	// continue, so that a selective filter does not make one call walk the whole log.
+	maxScannedRows = 10_000
 )
 
-// ErrInvalid: a filter, limit or cursor that cannot be used; the text says why.
+// ErrInvalid means that a filter, limit or cursor cannot be used; the message says why.
 var ErrInvalid = errors.New("invalid")
 
 // Page is a part of a list.
 type Page[T any] struct {
 	Items []T
-	// Next is the cursor of the following page, "" where this is the last. A page may be short or empty and still have one.
+	// Next is the cursor of the following page, "" if this is the last. A page may be short or
+	// empty and still have one.
 	Next string
-	// SearchedTo is how far back a search of contents has looked that did not look at all; else zero.
+	// SearchedTo is how far back a search of contents has read, if it has not read everything; else
+	// zero.
 	SearchedTo Instant
 }
 
-// MarshalJSON writes {"items": [...], "next_cursor": "..." or null}, and "searched_back_to" where a search is not at its end.
+// MarshalJSON writes {"items": [...], "next_cursor": "..." or null}, and "searched_back_to" if a
+// search is not complete.
 func (p Page[T]) MarshalJSON() ([]byte, error) {
 	out := struct {
 		Items []T     `json:"items"`
@@ -48,18 +51,19 @@ func (p Page[T]) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Instant is a time that is written as RFC 3339 in UTC with microseconds, and as null where it is zero.
+// Instant is a time that is written as RFC 3339 in UTC with microseconds, and as null if it is
+// zero.
 type Instant struct{ time.Time }
 
-// Optionally is zero for nil.
-func Optionally(at *time.Time) (i Instant) {
+// OptionalInstant returns zero for nil.
+func OptionalInstant(at *time.Time) (i Instant) {
 	if at != nil {
 		i.Time = *at
 	}
 	return i
 }
 
-// String is the JSON form without quotes; "" for zero.
+// String returns the JSON form without quotes; "" for zero.
 func (i Instant) String() string {
 	if i.IsZero() {
 		return ""
@@ -75,7 +79,7 @@ func (i Instant) MarshalJSON() ([]byte, error) {
 	return []byte(`"` + i.String() + `"`), nil
 }
 
-// MakeCursor packs where a page ended; opaque to whoever passes it back.
+// MakeCursor encodes the end of a page. Callers pass it back unchanged.
 func MakeCursor(parts ...any) string {
 	b, err := json.Marshal(parts)
 	if err != nil {
@@ -84,30 +88,32 @@ func MakeCursor(parts ...any) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// ReadCursor unpacks a cursor into pointers; an empty one leaves them alone. Errors: ErrInvalid.
+// ReadCursor decodes a cursor into pointers. An empty cursor leaves them unchanged. Errors:
+// ErrInvalid.
 func ReadCursor(cursor string, parts ...any) error {
 	if cursor == "" {
 		return nil
 	}
 	b, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil || len(b) > 4096 {
-		return fmt.Errorf("%w cursor: use the next_cursor of the page before, as it was given", ErrInvalid)
+		return fmt.Errorf("%w cursor: use the next_cursor of the previous page unchanged", ErrInvalid)
 	}
 	var raw []json.RawMessage
 	err = json.Unmarshal(b, &raw)
 	if err == nil && len(raw) != len(parts) {
-		err = errors.New("of another list")
+		err = errors.New("a cursor of another list")
 	}
 	for i := 0; err == nil && i < len(parts); i++ {
 		err = json.Unmarshal(raw[i], parts[i])
 	}
 	if err != nil {
-		return fmt.Errorf("%w cursor: use the next_cursor of the page before, as it was given", ErrInvalid)
+		return fmt.Errorf("%w cursor: use the next_cursor of the previous page unchanged", ErrInvalid)
 	}
 	return nil
 }
 
-// PageSize is the number of items for a wanted limit, 0 being the default. Errors: ErrInvalid.
+// PageSize returns the number of items for a requested limit; 0 means the default. Errors:
+// ErrInvalid.
 func PageSize(limit int) (int, error) {
 	switch {
 	case limit == 0:
@@ -118,7 +124,7 @@ func PageSize(limit int) (int, error) {
 	return limit, nil
 }
 
-// like turns a pattern with * into that of SQL's LIKE; nil where there is none.
+// like converts a pattern with * to one for SQL's LIKE; nil if there is none.
 func like(pattern string) *string {
 	if pattern == "" {
 		return nil
@@ -127,8 +133,8 @@ func like(pattern string) *string {
 	return &p
 }
 
-// Optional is nil for a zero value: a filter that is not set.
-func Optional[T comparable](v T) *T {
+// NilIfZero returns nil for a zero value, which means a filter that is not set.
+func NilIfZero[T comparable](v T) *T {
 	var zero T
 	if v == zero {
 		return nil

@@ -13,53 +13,57 @@ import (
 )
 
 const ensurePartitionsSQL = `
-SELECT ensure_partitions(m.ms, m.ms + $1) FROM (SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) AS ms) m`
+SELECT ensure_partitions(m.ms, m.ms + $1) FROM (SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) AS ms)
+	m`
 
-// querier is what both a connection and a pool can do.
+// querier is implemented by connections and pools.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// EnsurePartitions makes the log's daily partitions from now until ahead from now, where they are missing.
+// EnsurePartitions creates the missing daily partitions of the log from now until ahead from now.
 func EnsurePartitions(ctx context.Context, db querier, ahead time.Duration) error {
 	if _, err := db.Exec(ctx, ensurePartitionsSQL, ahead.Milliseconds()); err != nil {
-		return fmt.Errorf("make partitions %s ahead: %w", ahead, err)
+		return fmt.Errorf("create partitions %s ahead: %w", ahead, err)
 	}
 	return nil
 }
 
-// partitionsUntilSQL walks the days from now on to the first that has no partition.
+// partitionsUntilSQL finds the first day from today on that has no partition.
 const partitionsUntilSQL = `
 SELECT to_timestamp(d.day * 86400), to_timestamp(d.day * 86400) - clock_now()
 FROM (SELECT clock_ms() / 86400000 AS today) t, generate_series(t.today, t.today + 400) AS d(day)
-WHERE NOT EXISTS (SELECT FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending
+WHERE NOT EXISTS (SELECT FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid WHERE i.inhparent = 'events'::regclass
+	AND NOT i.inhdetachpending
   AND c.relname = 'events_' || to_char(to_timestamp(d.day * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD'))
 ORDER BY d.day LIMIT 1`
 
-// PartitionsUntil is the end of the last of the log's partitions from today on, without a gap, and how far ahead that is; at most 400 days.
-func PartitionsUntil(ctx context.Context, pool *pgxpool.Pool) (until time.Time, left time.Duration, err error) {
-	if err := pool.QueryRow(ctx, partitionsUntilSQL).Scan(&until, &left); err != nil {
-		return until, 0, fmt.Errorf("look how far partitions are made ahead: %w", err)
+// PartitionsUntil returns the end of the log's contiguous partitions from today on, and how far
+// ahead that is; at most 400 days.
+func PartitionsUntil(ctx context.Context, pool *pgxpool.Pool) (until time.Time, ahead time.Duration, err error) {
+	if err := pool.QueryRow(ctx, partitionsUntilSQL).Scan(&until, &ahead); err != nil {
+		return until, 0, fmt.Errorf("read how far ahead partitions exist: %w", err)
 	}
-	return until, left, nil
+	return until, ahead, nil
 }
 
 const addSourceSQL = `INSERT INTO sources (name, provider) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING`
 
 const sourcesSQL = `SELECT number, name, provider FROM sources`
 
-// Sources are the known sources, both ways.
+// Sources are the registered sources, by name and by number.
 type Sources struct {
 	Number map[string]int32
 	Name   map[int32]string
-	// Provider is the provider's name by the source's.
+	// Provider is the name of the provider by the name of the source.
 	Provider map[string]string
 }
 
-// RegisterSources gives each named source (name → provider) its number, making it where it is new, and returns all that are
-// known. A name that was another provider's before is an error: what is stored under it would be read wrongly.
+// RegisterSources gives each named source (name → provider) its number, registers new ones, and
+// returns all registered sources. It returns an error if a name belongs to another provider,
+// because the stored events would be misread.
 func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[string]string) (Sources, error) {
-	known := Sources{Number: map[string]int32{}, Name: map[int32]string{}, Provider: map[string]string{}}
+	registered := Sources{Number: map[string]int32{}, Name: map[int32]string{}, Provider: map[string]string{}}
 	load := func() error {
 		rows, err := pool.Query(ctx, sourcesSQL)
 		if err != nil {
@@ -68,32 +72,35 @@ func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[stri
 		var number int32
 		var name, prov string
 		_, err = pgx.ForEachRow(rows, []any{&number, &name, &prov}, func() error {
-			known.Number[name], known.Name[number], known.Provider[name] = number, name, prov
+			registered.Number[name], registered.Name[number], registered.Provider[name] = number, name, prov
 			return nil
 		})
 		return err
 	}
 	if err := load(); err != nil {
-		return known, err
+		return registered, err
 	}
 	added := false
-	for _, name := range slices.Sorted(maps.Keys(providers)) { // so that the same sources have the same numbers wherever they are new
-		if known.Provider[name] == "" {
+	// sorted, so that the same new sources get the same numbers everywhere
+	for _, name := range slices.Sorted(maps.Keys(providers)) {
+		if registered.Provider[name] == "" {
 			added = true
 			if _, err := pool.Exec(ctx, addSourceSQL, name, providers[name]); err != nil {
-				return known, fmt.Errorf("add source %s: %w", name, err)
+				return registered, fmt.Errorf("add source %s: %w", name, err)
 			}
 		}
 	}
 	if added {
 		if err := load(); err != nil {
-			return known, err
+			return registered, err
 		}
 	}
 	for name, prov := range providers {
-		if was := known.Provider[name]; was != prov {
-			return known, fmt.Errorf("source %s is stored as provider %s, the configuration says %s: %w", name, was, prov, ErrOtherProvider)
+		if stored := registered.Provider[name]; stored != prov {
+			return registered, fmt.Errorf("source %s is stored as provider %s, the configuration says %s: %w", name,
+				stored,
+				prov, ErrOtherProvider)
 		}
 	}
-	return known, nil
+	return registered, nil
 }

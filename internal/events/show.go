@@ -15,12 +15,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Life is an event's whole life: what arrived, what came later under its key, and every outcome.
-type Life struct {
+// EventDetail is an event with its content, its conflicts and all outcomes.
+type EventDetail struct {
 	Item
-	// DroppedAt is when retention dropped the event: what is left of it then are its id, its source and its outcomes.
+	// DroppedAt is when retention dropped the event. Then only its id, source and outcomes remain.
 	DroppedAt *Instant `json:"dropped_at,omitempty"`
-	// RedactedAt is when body and headers were cleared, by the run Redaction: see its row in table redactions.
+	// RedactedAt is when body and headers were cleared. Redaction is the run that did it; its row
+	// in table redactions has the details.
 	RedactedAt   *Instant        `json:"redacted_at,omitempty"`
 	Redaction    int64           `json:"redaction,omitempty"`
 	Headers      json.RawMessage `json:"headers"`
@@ -30,7 +31,7 @@ type Life struct {
 	Outcomes  []Outcome  `json:"outcomes"`
 }
 
-// Content is a body for JSON: as text where it is valid UTF-8, else base64.
+// Content is a body for JSON: text if it is valid UTF-8, else base64.
 type Content struct {
 	Body []byte `json:"-"`
 	// Text is the body in the given encoding, "utf-8" or "base64".
@@ -46,40 +47,45 @@ func MakeContent(body []byte) Content {
 	return Content{Body: body, Text: base64.StdEncoding.EncodeToString(body), Encoding: "base64"}
 }
 
-// SeveralError: a key names events of several sources.
-type SeveralError struct {
+// AmbiguousKeyError means that events of several sources have the key.
+type AmbiguousKeyError struct {
 	Key string
-	// IDs are ours, by source name.
+	// IDs are Postern's event ids, by source name.
 	IDs map[string]int64
 }
 
-func (e *SeveralError) Error() string {
-	var each []string
+func (e *AmbiguousKeyError) Error() string {
+	var candidates []string
 	for _, source := range slices.Sorted(maps.Keys(e.IDs)) {
-		each = append(each, fmt.Sprintf("%d (source %s)", e.IDs[source], source))
+		candidates = append(candidates, fmt.Sprintf("%d (source %s)", e.IDs[source], source))
 	}
-	return fmt.Sprintf("%d events have the key %s: name one of %s", len(e.IDs), e.Key, strings.Join(each, ", "))
+	return fmt.Sprintf("%d events have the key %s: use one of the ids %s", len(e.IDs), e.Key,
+		strings.Join(candidates, ", "))
 }
 
 const (
 	eventSQL = itemColumns + `e.id = $1`
 
-	restSQL = `SELECT e.headers, e.verification, coalesce(e.body, (SELECT d.body FROM events d WHERE d.id = e.delivery_id)) FROM events e WHERE e.id = $1`
+	contentSQL = `SELECT e.headers, e.verification, coalesce(e.body, (SELECT d.body FROM events d
+		WHERE d.id = e.delivery_id)) FROM events e WHERE e.id = $1`
 
-	bySourceKeySQL = `SELECT s.name, k.id FROM sources s
-CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = s.number AND k.key = $1 LIMIT 1) k WHERE $2::int IS NULL OR s.number = $2`
+	idsByKeySQL = `SELECT s.name, k.id FROM sources s
+CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = s.number AND k.key = $1 LIMIT 1) k
+	WHERE $2::int IS NULL OR s.number = $2`
 
-	outcomesOfSQL = `SELECT ` + OutcomeColumns + ` FROM outcomes c JOIN sources s ON s.number = c.source WHERE c.event_id = $1 ORDER BY c.run`
+	outcomesOfEventSQL = `SELECT ` + OutcomeColumns + ` FROM outcomes c JOIN sources s ON s.number = c.source
+		WHERE c.event_id = $1 ORDER BY c.run`
 )
 
-// Find turns an argument into an event's id: it is one of ours if numeric, else the provider's key. A source's number
-// narrows the search for a key; 0 asks all. Errors: ErrNotFound, *SeveralError.
+// Find returns the event id for an argument. A number is a Postern event id, anything else the
+// provider's key. source restricts the search for a key to one source; 0 searches all. Errors:
+// ErrNotFound, *AmbiguousKeyError.
 func Find(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (int64, error) {
 	if id, ok := ParseID(arg); ok {
 		return id, nil
 	}
 	digest := KeyDigest(arg)
-	rows, err := pool.Query(ctx, bySourceKeySQL, digest[:], Optional(source))
+	rows, err := pool.Query(ctx, idsByKeySQL, digest[:], NilIfZero(source))
 	if err != nil {
 		return 0, fmt.Errorf("find event %s: %w", arg, err)
 	}
@@ -91,23 +97,25 @@ func Find(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (in
 	}
 	switch len(ids) {
 	case 0:
-		return 0, fmt.Errorf("event %s: %w: no source has stored it; see `postern rejections list` for what was refused", arg, ErrNotFound)
+		return 0, fmt.Errorf("event %s: %w: no source has stored it; `postern rejections list` shows the rejected "+
+			"deliveries", arg, ErrNotFound)
 	case 1:
 		return id, nil
 	}
-	return 0, &SeveralError{Key: arg, IDs: ids}
+	return 0, &AmbiguousKeyError{Key: arg, IDs: ids}
 }
 
-// Show returns an event's whole life. arg and source are those of Find. Errors: ErrNotFound, *SeveralError.
-func Show(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (*Life, error) {
+// Show returns an event with its content, conflicts and outcomes. arg and source are those of Find.
+// Errors: ErrNotFound, *AmbiguousKeyError.
+func Show(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (*EventDetail, error) {
 	id, err := Find(ctx, pool, arg, source)
 	if err != nil {
 		return nil, err
 	}
-	life := &Life{}
+	detail := &EventDetail{}
 	rows, err := pool.Query(ctx, eventSQL, id)
 	if err == nil {
-		life.Item, err = pgx.CollectExactlyOneRow(rows, scanItem)
+		detail.Item, err = pgx.CollectExactlyOneRow(rows, scanItem)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return showDropped(ctx, pool, arg, id)
@@ -115,28 +123,28 @@ func Show(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (*L
 	if err != nil {
 		return nil, fmt.Errorf("show event %s: %w", arg, err)
 	}
-	return life, life.fill(ctx, pool)
+	return detail, detail.loadContent(ctx, pool)
 }
 
-func (l *Life) fill(ctx context.Context, pool *pgxpool.Pool) error {
+func (l *EventDetail) loadContent(ctx context.Context, pool *pgxpool.Pool) error {
 	var body []byte
-	if err := pool.QueryRow(ctx, restSQL, l.ID).Scan(&l.Headers, &l.Verification, &body); err != nil {
+	if err := pool.QueryRow(ctx, contentSQL, l.ID).Scan(&l.Headers, &l.Verification, &body); err != nil {
 		return fmt.Errorf("show event %d: %w", l.ID, err)
 	}
 	l.Content = MakeContent(body)
-	return l.fillRest(ctx, pool)
+	return l.loadRelated(ctx, pool)
 }
 
-// fillRest reads what is kept apart from the event and may outlive it.
-func (l *Life) fillRest(ctx context.Context, pool *pgxpool.Pool) error {
-	rows, err := pool.Query(ctx, outcomesOfSQL, l.ID)
+// loadRelated reads what is stored separately from the event and may outlive it.
+func (l *EventDetail) loadRelated(ctx context.Context, pool *pgxpool.Pool) error {
+	rows, err := pool.Query(ctx, outcomesOfEventSQL, l.ID)
 	if err == nil {
 		l.Outcomes, err = pgx.CollectRows(rows, ScanOutcome)
 	}
 	if err != nil {
 		return fmt.Errorf("show outcomes of event %d: %w", l.ID, err)
 	}
-	if l.Conflicts, err = conflictsOf(ctx, pool, l.ID); err != nil {
+	if l.Conflicts, err = listConflictsOf(ctx, pool, l.ID); err != nil {
 		return err
 	}
 	var at Instant
@@ -153,30 +161,34 @@ const redactedSQL = `SELECT at, run FROM redacted WHERE event = $1`
 
 const droppedSQL = `SELECT r.dropped_at FROM retired r WHERE r.lo <= $1 AND r.hi > $1 AND r.dropped_at IS NOT NULL`
 
-// showDropped is what is left of an event whose partition retention has dropped. Without a trace of it nobody can tell it from one that never was.
-func showDropped(ctx context.Context, pool *pgxpool.Pool, arg string, id int64) (*Life, error) {
-	life := &Life{Item: Item{ID: id, StoredAt: Instant{Time(id)}}, DroppedAt: &Instant{}, Headers: json.RawMessage("null"), Verification: json.RawMessage("null")}
-	err := pool.QueryRow(ctx, droppedSQL, id).Scan(&life.DroppedAt.Time)
+// showDropped returns what remains of an event whose partition retention has dropped. If nothing
+// remains, the event cannot be distinguished from one that never existed.
+func showDropped(ctx context.Context, pool *pgxpool.Pool, arg string, id int64) (*EventDetail, error) {
+	detail := &EventDetail{Item: Item{ID: id, StoredAt: Instant{Time(id)}}, DroppedAt: &Instant{},
+		Headers: json.RawMessage("null"), Verification: json.RawMessage("null")}
+	err := pool.QueryRow(ctx, droppedSQL, id).Scan(&detail.DroppedAt.Time)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("event %s: %w: no event has this id", arg, ErrNotFound)
 	}
 	if err == nil {
-		err = life.fillRest(ctx, pool)
+		err = detail.loadRelated(ctx, pool)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("show event %s: %w", arg, err)
 	}
 	_, numeric := ParseID(arg)
-	if numeric && len(life.Outcomes) == 0 {
-		return nil, fmt.Errorf("event %s: %w: retention dropped that day of the log at %s and has kept nothing of an event with this id", arg, ErrNotFound, life.DroppedAt)
+	if numeric && len(detail.Outcomes) == 0 {
+		return nil, fmt.Errorf("event %s: %w: retention dropped that day of the log at %s and kept nothing of an "+
+			"event with this id", arg, ErrNotFound, detail.DroppedAt)
 	}
 	if !numeric {
-		life.EventID = arg // its key is what it was found by
+		detail.EventID = arg // it was found by its key
 	}
-	for _, o := range life.Outcomes {
-		if life.Source = o.Source; o.Run == LiveRun {
-			life.Status, life.Account, life.ObjectType, life.ObjectID = o.Status, o.Account, o.ObjectType, o.ObjectID
+	for _, o := range detail.Outcomes {
+		if detail.Source = o.Source; o.Run == LiveRun {
+			detail.Status, detail.Account, detail.ObjectType, detail.ObjectID = o.Status, o.Account, o.ObjectType,
+				o.ObjectID
 		}
 	}
-	return life, nil
+	return detail, nil
 }

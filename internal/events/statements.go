@@ -1,8 +1,13 @@
 package events
 
-// Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
+// Statements returns all SQL statements of this package that have parameters, for the test that
+// prepares each.
 func Statements() []string {
-	return append(listStatements(), appendSQL, awaitStandbySQL, twinSQL, renderingsSQL, conflictSQL, raiseFloorSQL, readSQL, bodiesSQL, afterSQL, newestSQL, raiseToNowSQL, appendersSQL, partitionsUntilSQL, droppedSQL, redactedSQL,
-		ensurePartitionsSQL, oldestSQL, addSourceSQL, sourcesSQL,
-		wholeRangeSQL, wholeIDsSQL, wholeBodySQL, daysSQL, keysSQL)
+	return append(listStatements(), appendSQL, awaitStandbySQL, concurrentDuplicatesSQL, renderingsSQL,
+		insertConflictsSQL, raiseFloorSQL,
+		readSQL, bodiesSQL, idsAfterSQL, newestIDSQL, raiseFloorToNowSQL, openAppendsSQL, partitionsUntilSQL,
+		droppedSQL,
+		redactedSQL,
+		ensurePartitionsSQL, oldestIDSQL, addSourceSQL, sourcesSQL,
+		walkRangeSQL, walkIDsSQL, walkBodySQL, partitionsSQL, keysSQL)
 }

@@ -1,5 +1,7 @@
-// Package idempotency carries a request that is sent again with its key out once, as draft-ietf-httpapi-idempotency-key-header-07 says: the same request gets the answer of the first, another one
-// under the key is refused, and so is one that comes while the first is under way.
+// Package idempotency executes a request with an idempotency key once, as
+// draft-ietf-httpapi-idempotency-key-header-07 defines it. The same request gets the response of
+// the first one. A different request with the key is rejected, and so is one that arrives while the
+// first is in progress. The admin API calls it.
 package idempotency
 
 import (
@@ -8,19 +10,20 @@ import (
 	"errors"
 )
 
-// The reasons to refuse a request.
+// The reasons to reject a request.
 var (
-	// ErrInFlight: the key's request is under way. Answer 409.
-	ErrInFlight = errors.New("a request with this key is under way")
-	// ErrOther: the key was used for another request. Answer 422.
-	ErrOther = errors.New("the key was used for another request")
+	// ErrInProgress: the key's request is in progress. Respond with status 409.
+	ErrInProgress = errors.New("a request with this key is in progress")
+	// ErrKeyReused: the key was used for a different request. Respond with status 422.
+	ErrKeyReused = errors.New("the key was used for a different request")
 )
 
-// Fingerprint is what tells two requests under one key apart: a digest of their parts, with their lengths.
+// Fingerprint returns a digest of a request's parts and their lengths, to compare two requests with
+// the same key.
 func Fingerprint(parts ...[]byte) []byte {
 	h := sha256.New()
 	for _, p := range parts {
-		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p)))) // a hash takes everything
+		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p)))) // a hash never returns an error
 		_, _ = h.Write(p)
 	}
 	return h.Sum(nil)

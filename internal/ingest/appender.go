@@ -14,53 +14,59 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-// downFor is how long deliveries are refused at once after the store did not answer; then one batch tries again.
-const downFor = 250 * time.Millisecond
+// storeRetryDelay is how long deliveries are rejected at once after PostgreSQL did not respond.
+// Then one batch tries again.
+const storeRetryDelay = 250 * time.Millisecond
 
-// appender gathers verified deliveries into batches. While one batch is being committed, arrivals gather for the next: at low
-// load a batch is one delivery and nobody waits on a timer.
+// appender collects verified deliveries into batches. Deliveries that arrive during a commit wait
+// for the next one. At low load a batch is one delivery, and no delivery waits for a timer.
 type appender struct {
 	s     *Server
 	queue *queue
-	// began holds, per writer, when its append started (Unix nanoseconds); 0 when idle.
-	began []atomic.Int64
-	// turn belongs to the writer that waits for the next batch. underWay is how many deliveries are being committed; ended gets a token
-	// when a commit has ended.
-	turn     sync.Mutex
-	underWay atomic.Int64
-	ended    chan struct{}
-	// waits has waitings that were answered.
-	waits sync.Pool
-	// downUntil is when to try the store again, Unix nanoseconds, and outage whether it is away.
-	downUntil atomic.Int64
-	outage    *outage
+	// appendStarted is, per writer, the start of its append (Unix nanoseconds); 0 if it is idle.
+	appendStarted []atomic.Int64
+	// batchMu belongs to the writer that waits for the next batch. inProgress is the number of
+	// deliveries that are being committed. commitEnded gets a token when a commit ends.
+	batchMu     sync.Mutex
+	inProgress  atomic.Int64
+	commitEnded chan struct{}
+	// pool contains finished queuedDelivery values for reuse.
+	pool sync.Pool
+	// retryStoreAt is when to try PostgreSQL again (Unix nanoseconds); outage is whether it is
+	// unavailable.
+	retryStoreAt atomic.Int64
+	outage       *outage
 }
 
-// waiting is a delivery in the queue and where its answer goes.
-type waiting struct {
+// queuedDelivery is a delivery in the queue, with the channel for its result.
+type queuedDelivery struct {
 	ep       Endpoint
 	delivery events.Delivery
-	// trace goes on with the events, "" where nobody traces this delivery.
-	trace string
-	since time.Time
-	// taken is when its append began, Unix nanoseconds; 0 while it is in the queue. Who waits reads it meanwhile.
-	taken  int64
-	answer chan result
-	// deadline ends the wait.
-	deadline *time.Timer
-	// memory is that of the body. It is given back by whoever answers: a sender that is gone frees nothing.
-	memory part
-	// landed ends the flight of an Exact delivery's keys; nil for others.
-	landed func()
+	// trace is the traceparent for the events, "" if this delivery is not traced.
+	trace    string
+	queuedAt time.Time
+	// appendStarted is when its append began (Unix nanoseconds); 0 while it is queued. The waiting
+	// request reads it concurrently.
+	appendStarted int64
+	result        chan result
+	// timer ends the wait.
+	timer *time.Timer
+	// memory is the reservation for the body. finish releases it, even if the sender has gone,
+	// because the body is in memory until then.
+	memory reservation
+	// releaseKeys ends the reservation of the delivery's keys (inFlightKeys); nil if there is none.
+	releaseKeys func()
 }
 
-// answered gives the answer and the memory back. Whoever waited may use w again at once, so nobody reads it after this; and may send again, so its keys have landed before it.
-func (w *waiting) answered(r result) {
+// finish sends the result and releases the memory. The waiting request may reuse w at once, so
+// finish does not read w after the send. The sender may send the same keys again at once, so the
+// keys are released first.
+func (w *queuedDelivery) finish(r result) {
 	memory := w.memory
-	if w.landed != nil {
-		w.landed()
+	if w.releaseKeys != nil {
+		w.releaseKeys()
 	}
-	w.answer <- r
+	w.result <- r
 	memory.release()
 }
 
@@ -70,126 +76,142 @@ type result struct {
 }
 
 func newAppender(s *Server) *appender {
-	return &appender{s: s, queue: newQueue(s.Settings), began: make([]atomic.Int64, s.Settings.Writers), ended: make(chan struct{}, 1), outage: newOutage()}
+	return &appender{s: s, queue: newQueue(s.Settings), appendStarted: make([]atomic.Int64, s.Settings.Writers),
+		commitEnded: make(chan struct{}, 1), outage: newOutage()}
 }
 
-// enqueue takes a delivery, and with it the duty to release its memory. After an error both are still the caller's. A request that began before the database was proven has
-// no number of its source; the spool keeps it by its name.
-func (a *appender) enqueue(w *waiting) error {
-	if a.stalled() || time.Now().UnixNano() < a.downUntil.Load() || a.away() || a.s.unproven.Load() || w.ep.Number == 0 {
+// enqueue adds a delivery to the queue, which then releases its memory and keys. After an error the
+// caller must do that. A request that began before the database was confirmed has no source number;
+// it goes to the spool under the source's name.
+func (a *appender) enqueue(w *queuedDelivery) error {
+	if a.allWritersStalled() || time.Now().UnixNano() < a.retryStoreAt.Load() || a.mustSpool() ||
+		a.s.databaseUnchecked.Load() ||
+		w.ep.Number == 0 {
 		return errUnavailable
 	}
-	w.since = time.Now()
-	lasting, moving := a.lasting(w.since)
-	if !a.queue.push(w, lasting, moving) {
-		return errFull
+	w.queuedAt = time.Now()
+	commitAge, activeWriters := a.commitProgress(w.queuedAt)
+	if !a.queue.push(w, commitAge, activeWriters) {
+		return errOverloaded
 	}
 	return nil
 }
 
-// away: the store is away, and the spool holds what it is tried with.
-func (a *appender) away() bool {
-	return a.outage.away.Load() && a.s.Spool != nil && a.s.Spool.Stats().Records > 0
+// mustSpool returns true during an outage if the spool is not empty: then draining it shows when
+// PostgreSQL is available again.
+func (a *appender) mustSpool() bool {
+	return a.outage.active.Load() && a.s.Spool != nil && a.s.Spool.Stats().Records > 0
 }
 
-// wait gives what became of a delivery in the queue, waiting at most until the deadline. Where it may be kept in the spool nobody waits for an append that hangs: only until the store is
-// away, or its own append stalls; then nothing has become of it yet (false), and it is still in the queue until its sender has been answered otherwise (queue.leave). An append that is under way is
-// never cancelled: a sender that was answered 503 may find its event stored when it tries again. A sender that closed its half of the connection still reads, so that ends no wait.
-func (a *appender) wait(w *waiting) (r result, answered bool) {
-	var gone <-chan struct{}
-	last, next := time.Now().Add(a.s.Settings.Deadline), a.s.Settings.Deadline
-	if a.s.keeps(w.ep) {
-		gone, next = a.outage.begins(), min(next, a.s.Settings.StallAfter)
+// wait waits for the result of a queued delivery, at most until the deadline. If the delivery may
+// be spooled, it waits only until an outage starts or the delivery's append stalls. It then returns
+// false: there is no result yet, and the delivery stays queued until queue.abandon.
+//
+// An append in progress is never cancelled, so a sender that got a 503 may find its event stored
+// when it tries again. A sender that closed its half of the connection still reads the response, so
+// that does not end the wait.
+func (a *appender) wait(w *queuedDelivery) (r result, done bool) {
+	var unavailable <-chan struct{}
+	deadline, timeout := time.Now().Add(a.s.Settings.Deadline), a.s.Settings.Deadline
+	if a.s.maySpool(w.ep) {
+		unavailable, timeout = a.outage.started(), min(timeout, a.s.Settings.StallAfter)
 	}
-	for next > 0 {
-		w.deadline.Reset(next)
+	for timeout > 0 {
+		w.timer.Reset(timeout)
 		select {
-		case r := <-w.answer:
-			w.deadline.Stop()
-			*w = waiting{answer: w.answer, deadline: w.deadline} // its memory is given back, so nothing holds on to the body
-			a.waits.Put(w)
+		case r := <-w.result:
+			w.timer.Stop()
+			// its memory is released, so nothing may refer to the body
+			*w = queuedDelivery{result: w.result, timer: w.timer}
+			a.pool.Put(w)
 			return r, true
-		case <-w.deadline.C:
-			next = min(a.patience(w), time.Until(last))
-		case <-gone:
-			next = 0
+		case <-w.timer.C:
+			timeout = min(a.untilStalled(w), time.Until(deadline))
+		case <-unavailable:
+			timeout = 0
 		}
 	}
-	return result{}, false // whoever answers it still has it
+	return result{}, false // its writer still uses it
 }
 
-// patience is how long a delivery's append may still take before it has stalled.
-func (a *appender) patience(w *waiting) time.Duration {
-	taken := atomic.LoadInt64(&w.taken)
-	if taken == 0 {
+// untilStalled returns how long the delivery's append may still take before it counts as stalled.
+func (a *appender) untilStalled(w *queuedDelivery) time.Duration {
+	started := atomic.LoadInt64(&w.appendStarted)
+	if started == 0 {
 		return a.s.Settings.StallAfter
 	}
-	return a.s.Settings.StallAfter - time.Duration(time.Now().UnixNano()-taken)
+	return a.s.Settings.StallAfter - time.Duration(time.Now().UnixNano()-started)
 }
 
-// waiting is a delivery that is to be enqueued. After its answer it is used again, timer and all.
-func (a *appender) waiting(w waiting) *waiting {
-	used, ok := a.waits.Get().(*waiting)
+// newQueued returns a queuedDelivery from the pool, which keeps its channel and timer.
+func (a *appender) newQueued(w queuedDelivery) *queuedDelivery {
+	pooled, ok := a.pool.Get().(*queuedDelivery)
 	if !ok {
-		used = &waiting{answer: make(chan result, 1), deadline: time.NewTimer(time.Hour)}
+		pooled = &queuedDelivery{result: make(chan result, 1), timer: time.NewTimer(time.Hour)}
 	}
-	w.answer, w.deadline = used.answer, used.deadline
-	*used = w
-	return used
+	w.result, w.timer = pooled.result, pooled.timer
+	*pooled = w
+	return pooled
 }
 
-// toAppend is a delivery in the log's form. The bodies are nil where the events share the delivery's.
-func toAppend(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event, bodies [][]byte) events.Delivery {
-	kept := d
+// toLogDelivery converts a delivery for the log. bodies is nil if the events share the delivery's
+// body.
+func toLogDelivery(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event,
+	bodies [][]byte) events.Delivery {
+	shared := d
 	if bodies != nil {
-		kept = cutHeaders(ep.headers, d)
+		shared = truncateHeaders(ep.headers, d)
 	}
-	buf := events.AppendHeaders(make([]byte, 0, 768), ep.headers, kept)
+	buf := events.AppendHeaders(make([]byte, 0, 768), ep.headers, shared)
 	n := len(buf)
 	buf = appendVerification(buf, v)
-	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: buf[:n:n], Verification: buf[n:], Body: d.Body, Events: evs, Bodies: bodies, Exact: direct(ep)}
+	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
+		Headers: buf[:n:n], Verification: buf[n:], Body: d.Body, Events: evs, Bodies: bodies,
+		RejectConflicts: isDirect(ep)}
 }
 
-// stalled says whether every writer's append has been under way for too long; as long as one works, the queue moves.
-func (a *appender) stalled() bool {
+// allWritersStalled returns true if the append of every writer has stalled. While one works, the
+// queue moves.
+func (a *appender) allWritersStalled() bool {
 	now := time.Now().UnixNano()
-	for i := range a.began {
-		if began := a.began[i].Load(); began == 0 || now-began <= int64(a.s.Settings.StallAfter) {
+	for i := range a.appendStarted {
+		if began := a.appendStarted[i].Load(); began == 0 || now-began <= int64(a.s.Settings.StallAfter) {
 			return false
 		}
 	}
 	return true
 }
 
-// hangs says whether an append has been under way for too long, or the store is away.
-func (a *appender) hangs() bool {
+// stalledOrUnavailable returns true if an append has stalled or PostgreSQL is unavailable.
+func (a *appender) stalledOrUnavailable() bool {
 	now := time.Now().UnixNano()
-	for i := range a.began {
-		if began := a.began[i].Load(); began != 0 && now-began > int64(a.s.Settings.StallAfter) {
+	for i := range a.appendStarted {
+		if began := a.appendStarted[i].Load(); began != 0 && now-began > int64(a.s.Settings.StallAfter) {
 			return true
 		}
 	}
-	return a.outage.away.Load()
+	return a.outage.active.Load()
 }
 
-// lasting is how long the commit that began first of those under way has lasted, 0 where none is, and how many writers move. One that hangs says nothing of the others.
-func (a *appender) lasting(now time.Time) (longest time.Duration, moving int) {
-	for i := range a.began {
-		began := a.began[i].Load()
-		if lasted := time.Duration(now.UnixNano() - began); began == 0 {
-			moving++
-		} else if lasted <= a.s.Settings.StallAfter {
-			moving, longest = moving+1, max(longest, lasted)
+// commitProgress returns the age of the oldest commit in progress, 0 if there is none, and the
+// number of active writers. Stalled commits are ignored, because they say nothing about the others.
+func (a *appender) commitProgress(now time.Time) (longest time.Duration, activeWriters int) {
+	for i := range a.appendStarted {
+		began := a.appendStarted[i].Load()
+		if age := time.Duration(now.UnixNano() - began); began == 0 {
+			activeWriters++
+		} else if age <= a.s.Settings.StallAfter {
+			activeWriters, longest = activeWriters+1, max(longest, age)
 		}
 	}
-	return longest, moving
+	return longest, activeWriters
 }
 
 // run writes until ctx ends and the queue is empty.
 func (a *appender) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { a.watch(ctx) })
-	for i := range a.began {
+	wg.Go(func() { a.watchStalls(ctx) })
+	for i := range a.appendStarted {
 		wg.Go(func() { a.write(ctx, i) })
 	}
 	wg.Wait()
@@ -197,88 +219,92 @@ func (a *appender) run(ctx context.Context) {
 
 func (a *appender) write(ctx context.Context, writer int) {
 	for {
-		batch := a.next(ctx, writer)
+		batch := a.nextBatch(ctx, writer)
 		if len(batch) == 0 {
 			return
 		}
 		a.commit(ctx, batch)
-		a.done(writer, len(batch))
+		a.commitDone(writer, len(batch))
 	}
 }
 
-// done says that a writer's commit has ended.
-func (a *appender) done(writer, deliveries int) {
-	a.underWay.Add(-int64(deliveries))
-	a.began[writer].Store(0)
+// commitDone marks a writer's commit as ended.
+func (a *appender) commitDone(writer, deliveries int) {
+	a.inProgress.Add(-int64(deliveries))
+	a.appendStarted[writer].Store(0)
 	select {
-	case a.ended <- struct{}{}:
-	default: // whoever waits is told already
+	case a.commitEnded <- struct{}{}:
+	default: // a token is there already
 	}
 }
 
 const (
-	// company is how many deliveries are worth a commit of their own beside another: a commit of one costs as much as one of twenty.
-	company = 16
-	// patience and longest are how long fewer wait for the commit under way: a small one that takes longer waits for a slow disk or a
-	// standby, not for a processor.
-	patience = time.Millisecond
-	longest  = 20 * time.Millisecond
+	// minConcurrentBatch is how many deliveries justify a commit concurrent with another one. A
+	// commit of one delivery costs as much as one of twenty.
+	minConcurrentBatch = 16
+	// smallCommitWait and largeCommitWait are how long a smaller batch waits for the commit in
+	// progress. A small commit that takes longer waits for a slow disk or a standby, not for a CPU.
+	smallCommitWait = time.Millisecond
+	largeCommitWait = 20 * time.Millisecond
 )
 
-// next waits for a batch; an empty one says that ctx has ended and nothing is left. One writer at a time waits, and goes on
-// waiting where all that it found has left. A delivery that comes
-// when nothing is under way goes at once. Beside an append that is under way another begins when as many wait as that one has, so
-// that batches stay large under load; or once it has lasted.
-func (a *appender) next(ctx context.Context, writer int) []*waiting {
-	a.turn.Lock()
-	defer a.turn.Unlock()
-	for a.await(ctx, 1, nil, nil) {
-		if batch := a.gathered(ctx, writer); len(batch) > 0 {
+// nextBatch waits for a batch. An empty batch means that ctx has ended and the queue is empty. One
+// writer at a time waits; it continues if all queued deliveries were abandoned. If no append is in
+// progress, a delivery is taken at once. Otherwise the writer waits until as many deliveries are
+// queued as an append in progress has, or until that append has taken some time. This keeps batches
+// large under load.
+func (a *appender) nextBatch(ctx context.Context, writer int) []*queuedDelivery {
+	a.batchMu.Lock()
+	defer a.batchMu.Unlock()
+	for a.awaitQueued(ctx, 1, nil, nil) {
+		if batch := a.collect(ctx, writer); len(batch) > 0 {
 			return batch
 		}
 	}
-	return a.take(writer) // what came just before the end
+	return a.takeBatch(writer) // deliveries that arrived just before the end
 }
 
-// gathered takes what waits, once it is worth a commit beside those that are under way.
-func (a *appender) gathered(ctx context.Context, writer int) []*waiting {
+// collect takes a batch once it is large enough for a commit concurrent with those in progress.
+func (a *appender) collect(ctx context.Context, writer int) []*queuedDelivery {
 	select {
-	case <-a.ended: // of before
+	case <-a.commitEnded: // a token of an earlier commit
 	default:
 	}
-	if beside := a.beside(); beside > 0 {
-		hurry := time.NewTimer(patience)
-		defer hurry.Stop()
-		if beside >= company {
-			hurry.Reset(longest)
+	if inProgress := a.meanBatchInProgress(); inProgress > 0 {
+		timeout := time.NewTimer(smallCommitWait)
+		defer timeout.Stop()
+		if inProgress >= minConcurrentBatch {
+			timeout.Reset(largeCommitWait)
 		}
-		a.await(ctx, min(max(beside, company), a.s.Settings.BatchMax), a.ended, hurry.C)
+		a.awaitQueued(ctx, min(max(inProgress, minConcurrentBatch), a.s.Settings.BatchMax), a.commitEnded, timeout.C)
 	}
-	return a.take(writer)
+	return a.takeBatch(writer)
 }
 
-// beside is how many deliveries a commit that is under way has, on average; 0 where none is.
-func (a *appender) beside() int {
+// meanBatchInProgress returns the mean number of deliveries of the commits in progress; 0 if there
+// are none.
+func (a *appender) meanBatchInProgress() int {
 	busy := 0
-	for i := range a.began {
-		if a.began[i].Load() != 0 {
+	for i := range a.appendStarted {
+		if a.appendStarted[i].Load() != 0 {
 			busy++
 		}
 	}
 	if busy == 0 {
 		return 0
 	}
-	return int(a.underWay.Load()) / busy
+	return int(a.inProgress.Load()) / busy
 }
 
-// await waits until so many deliveries wait; false where something else came first.
-func (a *appender) await(ctx context.Context, n int, ended <-chan struct{}, hurry <-chan time.Time) bool {
+// awaitQueued waits until n deliveries are queued. It returns false if a commit, the timeout or ctx
+// ends first.
+func (a *appender) awaitQueued(ctx context.Context, n int, commitEnded <-chan struct{}, timeout <-chan time.Time) bool {
 	for !a.queue.has(n) {
 		select {
 		case <-a.queue.ready:
-		case <-ended:
+		case <-commitEnded:
 			return false
-		case <-hurry:
+		case <-timeout:
 			return false
 		case <-ctx.Done():
 			return false
@@ -287,57 +313,59 @@ func (a *appender) await(ctx context.Context, n int, ended <-chan struct{}, hurr
 	return true
 }
 
-// take takes what waits. Whoever is about to join may do so first: most of those just answered come again at once.
-func (a *appender) take(writer int) []*waiting {
+// takeBatch takes a batch from the queue. It first lets other goroutines run, because most senders
+// that just got a response send again at once.
+func (a *appender) takeBatch(writer int) []*queuedDelivery {
 	runtime.Gosched()
-	batch := a.queue.gather(a.s.Settings.BatchMax, a.s.Settings.BatchBytes)
+	batch := a.queue.takeBatch(a.s.Settings.BatchMax, a.s.Settings.BatchBytes)
 	if len(batch) > 0 {
 		now := time.Now().UnixNano()
 		for _, w := range batch {
-			atomic.StoreInt64(&w.taken, now)
+			atomic.StoreInt64(&w.appendStarted, now)
 		}
-		a.underWay.Add(int64(len(batch)))
-		a.began[writer].Store(now)
+		a.inProgress.Add(int64(len(batch)))
+		a.appendStarted[writer].Store(now)
 	}
 	return batch
 }
 
-// commit appends a batch, answers everyone in it, and hands what is new to the publisher. A batch that fails for what one
-// delivery holds is split, so that no delivery fails its neighbours.
-func (a *appender) commit(ctx context.Context, batch []*waiting) {
+// commit appends a batch, sends all results, and passes the new events to Publish. A batch that
+// fails because of one delivery is split, so that the others succeed.
+func (a *appender) commit(ctx context.Context, batch []*queuedDelivery) {
 	deliveries := make([]events.Delivery, len(batch))
 	for i, w := range batch {
 		deliveries[i] = w.delivery
 	}
-	began, within := time.Now(), a.s.within()
-	acquire, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within, fmt.Errorf("no database connection within %s", within))
+	started, timeout := time.Now(), a.s.acquireTimeout()
+	acquire, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), timeout,
+		fmt.Errorf("no database connection within %s", timeout))
 	receipts, err := events.Append(acquire, a.s.Pool, deliveries)
 	cancel()
-	a.observe(batch, receipts, time.Since(began))
+	a.observe(batch, receipts, time.Since(started))
 	switch {
 	case err == nil:
-		a.back()
-		a.queue.took(time.Since(began))
-		fresh := make([]stream.Event, 0, len(batch))
+		a.endOutage()
+		a.queue.observeCommit(time.Since(started))
+		newEvents := make([]stream.Event, 0, len(batch))
 		for i, w := range batch {
-			if w.delivery.Refused(receipts[i]) {
-				w.answered(result{err: conflicting(receipts[i])})
+			if w.delivery.Rejected(receipts[i]) {
+				w.finish(result{err: conflictProblem(receipts[i])})
 				continue
 			}
-			fresh = appendEvents(fresh, w, receipts[i]) // before the answer: after it w is another's
-			w.answered(result{receipts: receipts[i]})
+			newEvents = appendStreamEvents(newEvents, w, receipts[i]) // before finish, because w is reused after it
+			w.finish(result{receipts: receipts[i]})
 		}
-		if len(fresh) > 0 {
-			a.s.Publish(fresh...)
+		if len(newEvents) > 0 {
+			a.s.Publish(newEvents...)
 		}
 	case errors.Is(err, events.ErrUnavailable) || len(batch) == 1:
 		if errors.Is(err, events.ErrUnavailable) {
-			a.downUntil.Store(time.Now().Add(downFor).UnixNano())
-			a.gone(err)
+			a.retryStoreAt.Store(time.Now().Add(storeRetryDelay).UnixNano())
+			a.beginOutage(err)
 		}
-		a.s.Logger.Error("append failed; nothing of it is in the log", "deliveries", len(batch), "error", err)
+		a.s.Logger.Error("append failed; none of it is in the log", "deliveries", len(batch), "error", err)
 		for _, w := range batch {
-			w.answered(result{err: err})
+			w.finish(result{err: err})
 		}
 	default:
 		a.commit(ctx, batch[:len(batch)/2])
@@ -345,11 +373,11 @@ func (a *appender) commit(ctx context.Context, batch []*waiting) {
 	}
 }
 
-// observe measures an append; receipts are nil for one that failed.
-func (a *appender) observe(batch []*waiting, receipts [][]events.Receipt, took time.Duration) {
+// observe measures an append; receipts is nil if it failed.
+func (a *appender) observe(batch []*queuedDelivery, receipts [][]events.Receipt, duration time.Duration) {
 	a.s.metrics.batches.Observe(float64(len(batch)))
-	a.s.metrics.append.Observe(took.Seconds())
-	count, fresh := 0, 0
+	a.s.metrics.append.Observe(duration.Seconds())
+	count, stored := 0, 0
 	for i, w := range batch {
 		count += len(w.delivery.Events)
 		if receipts == nil {
@@ -357,22 +385,23 @@ func (a *appender) observe(batch []*waiting, receipts [][]events.Receipt, took t
 		}
 		for _, r := range receipts[i] {
 			if !r.Duplicate && r.ID != 0 {
-				fresh++
+				stored++
 			}
 		}
 	}
-	a.s.Logger.Debug("appended batch", "deliveries", len(batch), "events", count, "new", fresh, "duration_ms", milliseconds(took))
+	a.s.Logger.Debug("appended batch", "deliveries", len(batch), "events", count, "new", stored, "duration_ms",
+		milliseconds(duration))
 }
 
-// sharedBody is how large the body of a delivery of many events may be to travel with each of them, in bytes; a larger one is
-// read from the log, where it is kept once.
-const sharedBody = 16 << 10
+// maxSharedBody is the maximum body size in bytes that is published with each event of a delivery
+// with many events. A larger body is read from the log, which stores it once.
+const maxSharedBody = 16 << 10
 
-// appendEvents appends what is new of a delivery, as the stream has it.
-func appendEvents(evs []stream.Event, w *waiting, receipts []events.Receipt) []stream.Event {
+// appendStreamEvents appends the new events of a delivery in the stream's form.
+func appendStreamEvents(evs []stream.Event, w *queuedDelivery, receipts []events.Receipt) []stream.Event {
 	d := &w.delivery
 	body, inLog := d.Body, false
-	if d.Bodies == nil && len(receipts) > 1 && len(body) > sharedBody {
+	if d.Bodies == nil && len(receipts) > 1 && len(body) > maxSharedBody {
 		body, inLog = nil, true
 	}
 	for i, r := range receipts {
@@ -383,8 +412,11 @@ func appendEvents(evs []stream.Event, w *waiting, receipts []events.Receipt) []s
 		if d.Bodies != nil {
 			body, index = d.Bodies[i], 0
 		}
-		evs = append(evs, stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID, OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: w.trace,
-			Stored: provider.Stored{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, Origin: d.Origin,
+		evs = append(evs, stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID,
+			OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: w.trace,
+			StoredEvent: provider.StoredEvent{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account,
+				APIVersion: e.APIVersion,
+				Origin:     d.Origin,
 				ReceivedAt: d.ReceivedAt, Index: index, Body: body}})
 	}
 	return evs

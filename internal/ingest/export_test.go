@@ -11,90 +11,97 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// What is written without reflection.
+// Functions that write JSON without reflection.
 var (
-	KeptHeaders        = keptHeaders
+	EncodeHeaders      = encodeHeaders
 	AppendVerification = appendVerification
 	AppendReceipt      = appendReceipt
 )
 
-// Routes are those of a server.
+// Routes returns the routes of a server.
 func (s *Server) Routes() []*echo.Route { return s.router().Routes() }
 
-// Batches hands out batches as the writers of a server get them.
-type Batches struct{ a *appender }
+// BatchQueue is the queue of a server, with the batches that its writers get.
+type BatchQueue struct{ a *appender }
 
-// NewBatches returns the batches of so many writers.
-func NewBatches(writers, most int) *Batches {
-	s := &Server{Options: Options{Settings: Settings{Writers: writers, BatchMax: most, BatchBytes: 1 << 20, Queue: 4096, Deadline: 20 * time.Second, StallAfter: 15 * time.Second}}}
-	return &Batches{newAppender(s)}
+// NewBatchQueue returns a queue for the given number of writers, with at most that many deliveries
+// per batch.
+func NewBatchQueue(writers, most int) *BatchQueue {
+	s := &Server{Options: Options{Settings: Settings{Writers: writers, BatchMax: most, BatchBytes: 1 << 20, Queue: 4096,
+		Deadline: 20 * time.Second, StallAfter: 15 * time.Second}}}
+	return &BatchQueue{newAppender(s)}
 }
 
-// Push adds deliveries.
-func (b *Batches) Push(n int) {
+// Push adds n deliveries.
+func (b *BatchQueue) Push(n int) {
 	for range n {
-		b.a.queue.push(&waiting{ep: Endpoint{Config: &provider.Source{Name: "s"}}}, 0, 1)
+		b.a.queue.push(&queuedDelivery{ep: Endpoint{Config: &provider.Source{Name: "s"}}}, 0, 1)
 	}
 }
 
-// Fit is how many deliveries are taken until one is refused, at most so many.
-func (b *Batches) Fit(most int) (n int) {
-	for n < most && b.a.enqueue(&waiting{ep: Endpoint{Number: 1, Config: &provider.Source{Name: "s"}}}) == nil {
+// PushUntilFull adds deliveries until one is rejected, and returns how many were accepted.
+func (b *BatchQueue) PushUntilFull(most int) (n int) {
+	for n < most && b.a.enqueue(&queuedDelivery{ep: Endpoint{Number: 1, Config: &provider.Source{Name: "s"}}}) == nil {
 		n++
 	}
 	return n
 }
 
-// Took says that a commit took so long.
-func (b *Batches) Took(d time.Duration) { b.a.queue.took(d) }
+// ObserveCommit adds the duration of a commit to the estimate.
+func (b *BatchQueue) ObserveCommit(d time.Duration) { b.a.queue.observeCommit(d) }
 
-// PushLeft adds deliveries that nobody waits for any more, which leave in no order.
-func (b *Batches) PushLeft(n int) {
-	all := make([]*waiting, n)
+// PushAbandoned adds deliveries and abandons them in random order.
+func (b *BatchQueue) PushAbandoned(n int) {
+	all := make([]*queuedDelivery, n)
 	for i := range all {
-		all[i] = &waiting{answer: make(chan result, 1), ep: Endpoint{Config: &provider.Source{Name: "s"}}}
+		all[i] = &queuedDelivery{result: make(chan result, 1), ep: Endpoint{Config: &provider.Source{Name: "s"}}}
 		b.a.queue.push(all[i], 0, 1)
 	}
 	for _, i := range rand.Perm(n) {
-		b.a.queue.leave(all[i])
+		b.a.queue.abandon(all[i])
 	}
 }
 
-// Waiting is how many deliveries wait.
-func (b *Batches) Waiting() int {
+// Waiting returns the number of queued deliveries.
+func (b *BatchQueue) Waiting() int {
 	b.a.queue.mu.Lock()
 	defer b.a.queue.mu.Unlock()
 	return b.a.queue.count
 }
 
-// Next is how many deliveries a writer gets.
-func (b *Batches) Next(ctx context.Context, writer int) int { return len(b.a.next(ctx, writer)) }
-
-// End says that a writer's commit of so many deliveries has ended.
-func (b *Batches) End(writer, n int) { b.a.done(writer, n) }
-
-// Limit bounds a batch.
-func (b *Batches) Limit(most int) { b.a.s.Settings.BatchMax = most }
-
-// Complaints are refusals that are told once in a while.
-type Complaints struct{ c complaints }
-
-// Due tells whether a refusal is to be told, and how many were not since the last that was.
-func (c *Complaints) Due(source, result string, reason provider.Reason, now time.Time) (since int, due bool) {
-	return c.c.due(complaint{source, result, reason}, now)
+// Next returns the size of the batch that a writer gets.
+func (b *BatchQueue) Next(ctx context.Context, writer int) int {
+	return len(b.a.nextBatch(ctx, writer))
 }
 
-// Refusing is what tells of refusals until ctx ends: refuse has one told, or kept back, and ended is closed after the last line.
-func Refusing(ctx context.Context, log *slog.Logger) (refuse func(source, result string), ended chan struct{}) {
+// EndCommit ends a writer's commit of n deliveries.
+func (b *BatchQueue) EndCommit(writer, n int) { b.a.commitDone(writer, n) }
+
+// Limit sets the maximum number of deliveries in a batch.
+func (b *BatchQueue) Limit(most int) { b.a.s.Settings.BatchMax = most }
+
+// LogSuppressor exports the log suppressor.
+type LogSuppressor struct{ s logSuppressor }
+
+// ShouldLog returns true if a rejection is to be logged, and how many were suppressed since the
+// last log line.
+func (c *LogSuppressor) ShouldLog(source, result string, reason provider.Reason, now time.Time) (suppressed int,
+	due bool) {
+	return c.s.shouldLog(logKey{source, result, reason}, now)
+}
+
+// LogRejections runs the logging of rejections until ctx ends. reject logs or suppresses one
+// rejection; ended is closed after the last line.
+func LogRejections(ctx context.Context, log *slog.Logger) (reject func(source, result string), ended chan struct{}) {
 	s := &Server{Options: Options{Logger: log}}
-	s.unproven.Store(true) // nothing is written
-	s.rejections, ended = newRecorder(s), make(chan struct{})
+	s.databaseUnchecked.Store(true) // nothing is written to a database
+	s.rejections, ended = newRejectionStore(s), make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.rejections.run(ctx)
 	}()
 	return func(source, result string) {
-		level, more := s.once(complaint{source: source, result: result})
+		level, more := s.suppressibleLevel(logKey{source: source, result: result})
 		log.Log(ctx, level, "refused", "source", source, "result", result, "more_since", more)
 	}, ended
 }

@@ -33,7 +33,7 @@ var hostileTexts = []string{
 	"9999-12-31T23:59:59.999999999Z", "null", "[]", `"`, `"\`, "t=1,v1=00", "a\r\nb: c", "\u00e4",
 }
 
-// hostileBodies are bodies that a sender may sign and should not.
+// hostileBodies are bodies that a sender can sign but should not.
 var hostileBodies = []string{
 	"", "\x00", "\xff", "null", "[]", "{}", `""`, "{", "\ufeff{}", "a=%00&a=%ff&a=1", "%zz=;&&",
 	`{"id": "\u0000"}`, `{"id": "\ud800"}`, "{\"id\": \"\xff\"}", `{"id": 1e400000, "created": 1e400000}`,
@@ -46,47 +46,49 @@ var hostileBodies = []string{
 	`{"id": "a", "object": "event", "type": "customer.updated", "created": 9e18}`,
 }
 
-// strangers is a gateway with a source of each provider, and a count of what it was sent.
-type strangers struct {
+// hostileClient is a gateway with a source of each provider, and the number of requests that it
+// got.
+type hostileClient struct {
 	*testBundle
-	handler http.Handler
-	sent    int
+	handler  http.Handler
+	requests int
 }
 
-// setupStrangers returns a gateway that does not write yet, and what it logs.
-func setupStrangers(t *testing.T) (*strangers, *logged) {
+// setupHostileClient returns a gateway that does not write yet, and its log.
+func setupHostileClient(t *testing.T) (*hostileClient, *logBuffer) {
 	t.Helper()
-	log, tune := logging(slog.LevelInfo)
-	db, s := testkit.Database(t), &strangers{}
+	log, tune := captureLog(slog.LevelInfo)
+	db, s := testkit.Database(t), &hostileClient{}
 	names, endpoints := map[string]string{}, map[string]ingest.Endpoint{}
 	for _, p := range all.All() {
 		names[p.Name()] = p.Name()
 	}
-	known, err := events.RegisterSources(t.Context(), db.Pool, names)
+	registered, err := events.RegisterSources(t.Context(), db.Pool, names)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range all.All() {
-		endpoints[p.Name()] = ingest.Endpoint{Number: known.Number[p.Name()], Provider: p, MaxBody: maxBody,
-			Config: &provider.Source{Name: p.Name(), Accounts: []string{"*"}, URL: "https://hooks.example/webhooks/" + p.Name(),
+		endpoints[p.Name()] = ingest.Endpoint{Number: registered.Number[p.Name()], Provider: p, MaxBody: maxBody,
+			Config: &provider.Source{Name: p.Name(), Accounts: []string{"*"}, URL: "https://hooks.example/webhooks/" +
+				p.Name(),
 				Keys: new(signature.Keys), Tolerance: time.Hour,
-				Secrets: []provider.Secret{{Name: "main", Value: []byte("the_secret" + signature.DemoMark)}}}}
+				Secrets: []provider.Secret{{Name: "main", Value: []byte("the_secret" + signature.DemoSuffix)}}}}
 	}
 	s.testBundle = setupIdle(t, db, func(o *ingest.Options) {
 		tune(o)
 		o.Endpoints, o.Publish = endpoints, func(...stream.Event) {}
-		o.Settings.Deadline, o.Settings.StallAfter, o.Settings.AcquireWithin = time.Minute, time.Minute, time.Minute
+		o.Settings.Deadline, o.Settings.StallAfter, o.Settings.AcquireTimeout = time.Minute, time.Minute, time.Minute
 	})
 	s.endpoints, s.handler = endpoints, s.server.Handler()
 	return s, log
 }
 
-// TestRoutes_hostileRequests_areClientErrors sends hostile paths, queries, headers and bodies to each
-// route of the router, and to each provider, signed where the provider can sign them.
+// TestRoutes_hostileRequests_areClientErrors sends hostile paths, queries, headers and bodies to
+// each route of the router, and to each provider, signed where the provider can sign them.
 func TestRoutes_hostileRequests_areClientErrors(t *testing.T) {
 	t.Parallel()
-	s, log := setupStrangers(t)
-	t.Run("requests", func(t *testing.T) { // the log is complete when this has ended
+	s, log := setupHostileClient(t)
+	t.Run("requests", func(t *testing.T) { // the log is complete when the function returns
 		s.run(t)
 		s.sendAll(t)
 	})
@@ -97,7 +99,7 @@ func TestRoutes_hostileRequests_areClientErrors(t *testing.T) {
 	}
 }
 
-func (s *strangers) sendAll(t *testing.T) {
+func (s *hostileClient) sendAll(t *testing.T) {
 	t.Helper()
 	routes := append(s.server.Routes(), &echo.Route{Method: "BREW", Path: "/webhooks/:source"})
 	for _, r := range routes {
@@ -112,14 +114,15 @@ func (s *strangers) sendAll(t *testing.T) {
 		accepted += s.bodies(t, name)
 		s.headers(t, name)
 	}
-	t.Logf("%d routes, %d providers, %d requests, %d accepted", len(routes), len(s.endpoints), s.sent, accepted)
+	t.Logf("%d routes, %d providers, %d requests, %d accepted", len(routes), len(s.endpoints), s.requests, accepted)
 	if accepted < 100 {
 		t.Errorf("%d requests were accepted: are bodies signed?", accepted)
 	}
 }
 
-// signed makes a delivery as the provider would; nil where it cannot sign this.
-func (s *strangers) signed(name string, sample provider.Sample) *provider.Delivery {
+// signed returns a delivery as the provider would send it; nil if the provider cannot sign this
+// body.
+func (s *hostileClient) signed(name string, sample provider.Sample) *provider.Delivery {
 	ep := s.endpoints[name]
 	d, err := ep.Provider.Sign(ep.Config, sample, time.Now())
 	if err != nil {
@@ -128,8 +131,8 @@ func (s *strangers) signed(name string, sample provider.Sample) *provider.Delive
 	return d
 }
 
-// bodies sends each body, signed and not, and returns how many were accepted.
-func (s *strangers) bodies(t *testing.T, name string) (accepted int) {
+// bodies sends each body, signed and unsigned, and returns how many were accepted.
+func (s *hostileClient) bodies(t *testing.T, name string) (accepted int) {
 	sample := s.endpoints[name].Provider.Samples()[0]
 	for _, body := range hostileBodies {
 		s.request(t, http.MethodPost, "/webhooks/"+name, nil, body)
@@ -141,22 +144,22 @@ func (s *strangers) bodies(t *testing.T, name string) (accepted int) {
 	return accepted
 }
 
-// headers replaces, doubles and removes each header of a delivery that is signed, and its query.
-func (s *strangers) headers(t *testing.T, name string) {
+// headers replaces, doubles and removes each header of a signed delivery, and its query.
+func (s *hostileClient) headers(t *testing.T, name string) {
 	t.Helper()
 	d := s.signed(name, s.endpoints[name].Provider.Samples()[0])
 	if d == nil {
 		t.Fatalf("%s: no signed sample", name)
 	}
 	if status := s.deliver(t, name, d); status >= 300 {
-		t.Errorf("%s: sample answered %d", name, status)
+		t.Errorf("%s: sample: status %d", name, status)
 	}
 	signed := d.Header
 	names := append(slices.Collect(maps.Keys(signed)), "Idempotency-Key", "Authorization", "Content-Type",
 		"Content-Encoding", "Transfer-Encoding", "Traceparent", "Ce-Id", "Ce-Specversion", "Ce-Type", "Ce-Source",
 		"Ce-Subject", "Ce-Time", "X-Forwarded-For")
 	every := 1
-	if testing.Short() { // each text comes with a third of the headers
+	if testing.Short() { // each text is sent with a third of the headers
 		every = 3
 	}
 	for n, header := range names {
@@ -177,15 +180,15 @@ func (s *strangers) headers(t *testing.T, name string) {
 	}
 }
 
-func (s *strangers) deliver(t *testing.T, name string, d *provider.Delivery) (status int) {
+func (s *hostileClient) deliver(t *testing.T, name string, d *provider.Delivery) (status int) {
 	t.Helper()
 	return s.request(t, http.MethodPost, "/webhooks/"+name+"?"+d.Query, d.Header, string(d.Body))
 }
 
-// request fails the test where a request is answered as a fault of the server.
-func (s *strangers) request(t *testing.T, method, target string, header http.Header, body string) (status int) {
+// request sends a request, and fails the test if the response is an internal error.
+func (s *hostileClient) request(t *testing.T, method, target string, header http.Header, body string) (status int) {
 	t.Helper()
-	s.sent++
+	s.requests++
 	path, query, _ := strings.Cut(target, "?")
 	req := httptest.NewRequest(method, "http://127.0.0.1:8080"+path, strings.NewReader(body))
 	req.URL.RawQuery = query
@@ -198,12 +201,14 @@ func (s *strangers) request(t *testing.T, method, target string, header http.Hea
 	return res.Code
 }
 
-// FuzzDoor hands whole requests of strangers to sources of every provider, whose secrets nobody knows. Without a database: nothing
-// that is not proven may need one. No request makes a fault, a panic or an answer of ours that looks like success.
-func FuzzDoor(f *testing.F) {
+// FuzzHandler sends arbitrary requests to sources of every provider whose secrets the client does
+// not know. There is no database, because only a verified delivery may need one. No request may
+// cause an internal error, a panic or a response that looks like success.
+func FuzzHandler(f *testing.F) {
 	endpoints := map[string]ingest.Endpoint{}
 	for _, p := range all.All() {
-		src := &provider.Source{Name: p.Name(), Accounts: []string{"*"}, URL: "https://hooks.example/webhooks/" + p.Name(),
+		src := &provider.Source{Name: p.Name(), Accounts: []string{"*"}, URL: "https://hooks.example/webhooks/" +
+			p.Name(),
 			Secrets: []provider.Secret{{Name: "unknown", Value: []byte("nobody_knows_it_for_postern_dev")}}}
 		endpoints[p.Name()] = ingest.Endpoint{Number: 1, Provider: p, Config: src, MaxBody: 1 << 20}
 		for _, s := range p.Samples()[:1] {
@@ -217,15 +222,20 @@ func FuzzDoor(f *testing.F) {
 		}
 	}
 	for _, seed := range []string{
-		"GET /webhooks/slack?challenge=x HTTP/1.1\r\nHost: h\r\n\r\n", "HEAD /webhooks/zoom HTTP/1.1\r\nHost: h\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n",
-		"POST /webhooks/%2e%2e/stripe HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}", "POST /webhooks/stripe HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-		"POST /webhooks/twilio?bodySHA256=00 HTTP/1.1\r\nHost: h\r\nContent-Type: text/html; charset=\"\r\nContent-Length: 3\r\n\r\na=b", "PUT / HTTP/1.0\r\n\r\n",
+		"GET /webhooks/slack?challenge=x HTTP/1.1\r\nHost: h\r\n\r\n",
+		"HEAD /webhooks/zoom HTTP/1.1\r\nHost: h\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n",
+		"POST /webhooks/%2e%2e/stripe HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}",
+		"POST /webhooks/stripe HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+		"POST /webhooks/twilio?bodySHA256=00 HTTP/1.1\r\nHost: h\r\nContent-Type: text/html; " +
+			"charset=\"\r\nContent-Length: 3\r\n\r\na=b", "PUT / HTTP/1.0\r\n\r\n",
 	} {
 		f.Add([]byte(seed))
 	}
-	server, err := ingest.New(ingest.Options{Endpoints: endpoints, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Now: func() time.Time { return time.Unix(1_800_000_000, 0) },
-		Settings: ingest.Settings{Deadline: time.Second, StallAfter: time.Second, Queue: 16, QueueBytes: 64 << 20, BatchMax: 16, BatchBytes: 1 << 20, Writers: 1,
+	server, err := ingest.New(ingest.Options{Endpoints: endpoints, Logger: slog.New(slog.DiscardHandler),
+		Metrics: prometheus.NewRegistry(),
+		Now:     func() time.Time { return time.Unix(1_800_000_000, 0) },
+		Settings: ingest.Settings{Deadline: time.Second, StallAfter: time.Second, Queue: 16, QueueBytes: 64 << 20,
+			BatchMax: 16, BatchBytes: 1 << 20, Writers: 1,
 			RejectionsMaxCount: 10, RejectionsMaxBytes: 1 << 20, RejectionsMaxBody: 1 << 20}})
 	if err != nil {
 		f.Fatal(err)
@@ -233,13 +243,14 @@ func FuzzDoor(f *testing.F) {
 	handler := server.Handler()
 	f.Fuzz(func(t *testing.T, text []byte) {
 		req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))
-		if err != nil || strings.HasSuffix(req.URL.Path, "z") { // not HTTP; or /readyz, which asks the database
+		if err != nil || strings.HasSuffix(req.URL.Path, "z") { // not HTTP; or /readyz, which queries the database
 			return
 		}
 		rec := httptest.NewRecorder()
 		handler.ServeHTTP(rec, req)
 		switch rec.Code {
-		case http.StatusUnauthorized, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
+		case http.StatusUnauthorized, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestTimeout,
+			http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
 		case http.StatusNoContent:
 			if req.Method != http.MethodOptions {
 				t.Errorf("%s %s: status %d", req.Method, req.URL, rec.Code)
@@ -250,11 +261,11 @@ func FuzzDoor(f *testing.F) {
 	})
 }
 
-// requestText is a delivery as it goes over the wire.
+// requestText returns a delivery as it is sent over a connection.
 func requestText(source string, d *provider.Delivery) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "POST /webhooks/%s?%s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n", source, d.Query, len(d.Body))
-	_ = d.Header.Write(&b) // a buffer takes everything
+	_ = d.Header.Write(&b) // a buffer never returns an error
 	b.WriteString("\r\n")
 	b.Write(d.Body)
 	return b.Bytes()

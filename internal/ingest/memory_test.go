@@ -19,61 +19,62 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// started is a body that tells of its first read, and has nothing to read before it is released.
-type started struct {
+// blockedBody reports its first read, and returns the end of the body only after release.
+type blockedBody struct {
 	io.Reader
-	began func()
-	going <-chan struct{}
+	firstRead func()
+	release   <-chan struct{}
 }
 
-func (s *started) Read(b []byte) (int, error) {
-	s.began()
-	<-s.going
+func (s *blockedBody) Read(b []byte) (int, error) {
+	s.firstRead()
+	<-s.release
 	return s.Reader.Read(b)
 }
 
-// Bodies that fit when they begin, each alone, are counted again when they are verified.
+// Bodies that fit when they start, each alone, are counted again when they are verified.
 func TestServer_bodiesThatArriveTogether_areBounded(t *testing.T) {
 	t.Parallel()
 	const size, fit = 100_000, 2
 	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.QueueBytes = 2*size*fit + size/2 })
-	handler, going, answers := b.server.Handler(), make(chan struct{}), make(chan int, fit+1)
+	handler, release, statuses := b.server.Handler(), make(chan struct{}), make(chan int, fit+1)
 	var begun sync.WaitGroup
 	for n := range fit + 1 {
 		text := fmt.Sprintf(`{"id":"evt_%d"}`, n)
 		d := b.sign(t, "stripe", provider.Sample{Body: []byte(text + strings.Repeat(" ", size-len(text)))})
 		begun.Add(1)
-		req := httptest.NewRequest(http.MethodPost, "/webhooks/stripe", &started{bytes.NewReader(d.Body), sync.OnceFunc(begun.Done), going})
+		req := httptest.NewRequest(http.MethodPost, "/webhooks/stripe",
+			&blockedBody{bytes.NewReader(d.Body), sync.OnceFunc(begun.Done), release})
 		req.Header, req.ContentLength = d.Header.Clone(), size
 		go func() {
 			res := httptest.NewRecorder()
 			handler.ServeHTTP(res, req)
-			answers <- res.Code
+			statuses <- res.Code
 		}()
 	}
 	begun.Wait()
-	close(going)
+	close(release)
 	testkit.Eventually(t, 30*time.Second, func() error {
-		if n := int(b.gauge(t, "postern_queue_deliveries", "stripe")) + len(answers); n != fit+1 {
-			return fmt.Errorf("%d of %d are decided", n, fit+1)
+		if n := int(b.gauge(t, "postern_queue_deliveries", "stripe")) + len(statuses); n != fit+1 {
+			return fmt.Errorf("%d of %d have a response", n, fit+1)
 		}
 		return nil
 	})
-	if len(answers) != 1 {
-		t.Errorf("%d refused, want the one that does not fit", len(answers))
+	if len(statuses) != 1 {
+		t.Errorf("%d rejected, want the one that does not fit", len(statuses))
 	}
 	b.run(t)
 	codes := map[int]int{}
 	for range fit + 1 {
-		codes[<-answers]++
+		codes[<-statuses]++
 	}
 	if codes[http.StatusOK] != fit || codes[http.StatusServiceUnavailable] != 1 {
-		t.Errorf("answers %v", codes)
+		t.Errorf("responses %v", codes)
 	}
 }
 
-// What is kept of a refused body must not hold the rest of it in memory.
-func TestCutRejectionsHoldNoWholeBodies(t *testing.T) {
+// The stored part of a rejected body must not keep the rest of it in memory.
+func TestRejectionStore_truncatedBody_freesTheRest(t *testing.T) {
 	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.RejectionsMaxBody = 1024 })
 	handler := b.server.Handler()
 	before := heap()
@@ -84,7 +85,7 @@ func TestCutRejectionsHoldNoWholeBodies(t *testing.T) {
 		}
 	}
 	if grown := int64(heap()) - int64(before); grown > 45<<20 {
-		t.Errorf("90 refused deliveries, 1 KiB kept of each, hold %d MiB", grown>>20)
+		t.Errorf("90 rejected deliveries of 1 KiB each use %d MiB", grown>>20)
 	}
 	b.run(t)
 	b.waitRows(t, 90, `rejections WHERE length(body) = 1024 AND bytes = $1`, maxBody)
@@ -92,14 +93,14 @@ func TestCutRejectionsHoldNoWholeBodies(t *testing.T) {
 
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // pools let go of what they hold with the second
+	runtime.GC() // pools drop their content at the second collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// TestUpload_evicted_isAnswered503 has two clients that send a part of a body and stop, so that all memory is held. A
-// delivery takes that of the first as soon as it has lasted a second, over HTTP/1.1 and over one connection of HTTP/2.
+// Two clients send a part of a body and stop, so that all memory is used. A delivery evicts the
+// first of them as soon as it has lasted a second, over HTTP/1.1 and over one connection of HTTP/2.
 func TestUpload_evicted_isAnswered503(t *testing.T) {
 	t.Parallel()
 	for _, version := range []int{1, 2} {
@@ -119,21 +120,22 @@ func TestUpload_evicted_isAnswered503(t *testing.T) {
 			web.StartTLS()
 			t.Cleanup(web.Close)
 			b.url, b.client = web.URL, web.Client()
-			answered := b.stall(t, largest, largest/2+1, largest)
+			response := b.stall(t, largest, largest/2+1, largest)
 			b.stall(t, largest, 8<<10+1, largest+16<<10)
 			if a := b.post(t, "stripe", b.invoice(t, 1)); a.status != http.StatusServiceUnavailable {
-				t.Errorf("a delivery beside new uploads: status %d", a.status)
+				t.Errorf("a delivery concurrent with new uploads: status %d", a.status)
 			}
-			b.waitAnswer(t, "stripe", b.invoice(t, 1), http.StatusOK)
+			b.waitStatus(t, "stripe", b.invoice(t, 1), http.StatusOK)
 			want := fmt.Sprintf("HTTP/%d 503 urn:postern:problem:too-slow", version)
-			if got := <-answered; got != want {
-				t.Errorf("the client that stopped: %s, want %s", got, want)
+			if got := <-response; got != want {
+				t.Errorf("the stopped client got %s, want %s", got, want)
 			}
 		})
 	}
 }
 
-// stall announces a body, sends a part of it, and waits until all uploads hold that many bytes. The channel gets the answer.
+// stall announces a body, sends a part of it, and waits until all uploads use that many bytes. The
+// channel receives the response.
 func (b *testBundle) stall(t *testing.T, announced int64, sent, held int) <-chan string {
 	t.Helper()
 	body, write := io.Pipe()
@@ -143,33 +145,33 @@ func (b *testBundle) stall(t *testing.T, announced int64, sent, held int) <-chan
 		t.Fatal(err)
 	}
 	req.ContentLength = announced
-	answered := make(chan string, 1)
+	response := make(chan string, 1)
 	go func() {
 		a, err := b.client.Do(req)
 		if err != nil {
-			answered <- err.Error()
+			response <- err.Error()
 			return
 		}
 		defer func() { _ = a.Body.Close() }()
 		text, _ := io.ReadAll(a.Body)
 		_, problem, _ := strings.Cut(string(text), `"type":"`)
 		problem, _, _ = strings.Cut(problem, `"`)
-		answered <- fmt.Sprintf("HTTP/%d %d %s", a.ProtoMajor, a.StatusCode, problem)
+		response <- fmt.Sprintf("HTTP/%d %d %s", a.ProtoMajor, a.StatusCode, problem)
 	}()
 	if _, err := io.WriteString(write, strings.Repeat("x", sent)); err != nil {
 		t.Fatal(err)
 	}
 	b.waitGauge(t, "postern_held_bytes", "", held)
-	return answered
+	return response
 }
 
-// waits waits until a source has n deliveries in the queue.
-func (b *testBundle) waits(t *testing.T, source string, n int) {
+// waitQueued waits until a source has n queued deliveries.
+func (b *testBundle) waitQueued(t *testing.T, source string, n int) {
 	t.Helper()
 	b.waitGauge(t, "postern_queue_deliveries", source, n)
 }
 
-// waitGauge waits until a metric has a value for a source; "": a metric without sources.
+// waitGauge waits until a metric has a value for a source; "" for a metric without sources.
 func (b *testBundle) waitGauge(t *testing.T, name, source string, want int) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() error {
@@ -180,7 +182,7 @@ func (b *testBundle) waitGauge(t *testing.T, name, source string, want int) {
 	})
 }
 
-// gauge is a metric's value for a source; "": of a metric without sources.
+// gauge returns a metric's value for a source; "" for a metric without sources.
 func (b *testBundle) gauge(t *testing.T, name, source string) float64 {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -189,7 +191,8 @@ func (b *testBundle) gauge(t *testing.T, name, source string) float64 {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if l := m.GetLabel(); f.GetName() == name && (len(l) == 0 && source == "" || len(l) == 1 && l[0].GetValue() == source) {
+			if l := m.GetLabel(); f.GetName() == name && (len(l) == 0 && source == "" || len(l) == 1 &&
+				l[0].GetValue() == source) {
 				return m.GetGauge().GetValue()
 			}
 		}
@@ -198,20 +201,21 @@ func (b *testBundle) gauge(t *testing.T, name, source string) float64 {
 	return 0
 }
 
-// flood sends deliveries to the source "many" until so many of them wait; the group ends when all are answered.
-func (b *testBundle) flood(t *testing.T, n int, answered func(status int)) *sync.WaitGroup {
+// flood sends deliveries to the source "many" until n of them are queued; the group ends when all
+// have a response.
+func (b *testBundle) flood(t *testing.T, n int, onResponse func(status int)) *sync.WaitGroup {
 	t.Helper()
 	var group sync.WaitGroup
-	handler := b.server.Handler() // without sockets, which are not what is tested
+	handler := b.server.Handler() // without sockets, which are not tested here
 	for i := range n {
 		d := b.sign(t, "many", provider.Sample{Body: fmt.Appendf(nil, "flood %d", i)})
-		group.Go(func() { answered(serve(handler, "many", d)) })
+		group.Go(func() { onResponse(serve(handler, "many", d)) })
 	}
 	return &group
 }
 
-// What others send goes with the next batch, however much of one source waits before it.
-func TestFloodOfOneSourceDoesNotStandBeforeOthers(t *testing.T) {
+// Deliveries of other sources go with the next batch, however many of one source are queued.
+func TestQueue_floodOfOneSource_othersGoNext(t *testing.T) {
 	t.Parallel()
 	const waiting, batch = 1500, 64
 	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
@@ -219,31 +223,34 @@ func TestFloodOfOneSourceDoesNotStandBeforeOthers(t *testing.T) {
 	})
 	flood := b.flood(t, waiting, func(status int) {
 		if status != http.StatusOK {
-			t.Errorf("of the flood: status %d", status)
+			t.Errorf("flood: status %d", status)
 		}
 	})
-	b.waits(t, "many", waiting)
+	b.waitQueued(t, "many", waiting)
 	stripe := b.send(t, t.Context(), "stripe", b.invoice(t, 1))
-	b.waits(t, "stripe", 1)
+	b.waitQueued(t, "stripe", 1)
 	shop := b.send(t, t.Context(), "shop", b.sign(t, "shop", b.sample(t, "shop", "orders/create", 1)))
-	b.waits(t, "shop", 1)
+	b.waitQueued(t, "shop", 1)
 	b.run(t)
-	for _, one := range []<-chan answer{stripe, shop} {
+	for _, one := range []<-chan response{stripe, shop} {
 		(<-one).receipt(t)
 	}
 	flood.Wait()
-	// Ids are given in the order of appends, and within one batch by key.
+	// ids have the order of appends, and of keys within a batch
 	ranks := `SELECT max(n) FROM (SELECT source, row_number() OVER (ORDER BY id) AS n FROM events) e WHERE source <> $1`
 	if place := b.count(t, ranks, b.endpoints["many"].Number); place > batch {
-		t.Errorf("the last of the other sources was stored in place %d, want it among the first %d", place, batch)
+		t.Errorf("the last of the other sources was stored at position %d, want it among the first %d", place, batch)
 	}
 }
 
-// A source that has its share of the queue is refused, and nobody else is.
-func TestFullShareRefusesOnlyItsSource(t *testing.T) {
+// Only a source that has used its quota of the queue is rejected.
+func TestQueue_sourceQuotaFull_rejectsOnlyThatSource(t *testing.T) {
 	t.Parallel()
 	const queue = 100
-	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.Queue, o.Settings.Deadline = queue, time.Minute })
+	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
+		o.Settings.Queue, o.Settings.Deadline = queue,
+			time.Minute
+	})
 	var mu sync.Mutex
 	statuses := map[int]int{}
 	flood := b.flood(t, 2*queue, func(status int) {
@@ -251,29 +258,29 @@ func TestFullShareRefusesOnlyItsSource(t *testing.T) {
 		defer mu.Unlock()
 		statuses[status]++
 	})
-	b.waits(t, "many", queue/2)
+	b.waitQueued(t, "many", queue/2)
 	testkit.Eventually(t, 30*time.Second, func() error {
 		mu.Lock()
 		defer mu.Unlock()
 		if statuses[http.StatusServiceUnavailable] != 2*queue-queue/2 {
-			return fmt.Errorf("answers by status: %v", statuses)
+			return fmt.Errorf("responses by status: %v", statuses)
 		}
 		return nil
 	})
-	b.post(t, "many", b.sign(t, "many", provider.Sample{Body: []byte("one more")})).refused(t, 503, "overloaded")
+	b.post(t, "many", b.sign(t, "many", provider.Sample{Body: []byte("one more")})).wantProblem(t, 503, "overloaded")
 	stripe := b.send(t, t.Context(), "stripe", b.invoice(t, 1))
-	b.waits(t, "stripe", 1)
+	b.waitQueued(t, "stripe", 1)
 	b.run(t)
 	(<-stripe).receipt(t)
 	flood.Wait()
 	if statuses[http.StatusOK] != queue/2 {
-		t.Errorf("answers by status: %v", statuses)
+		t.Errorf("responses by status: %v", statuses)
 	}
 }
 
-// Bodies that wait are counted against their source's share of the memory, also where their senders have gone; the others'
-// still fit.
-func TestMemoryIsSharedToo(t *testing.T) {
+// Queued bodies count in their source's memory quota, even if their senders have disconnected.
+// Bodies of other sources still fit.
+func TestMemoryQuota_sourceQuotaFull_othersFit(t *testing.T) {
 	t.Parallel()
 	const size, fit = 100_000, 10
 	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.QueueBytes = 2*size*fit + size/2 })
@@ -286,58 +293,60 @@ func TestMemoryIsSharedToo(t *testing.T) {
 	for n := range fit {
 		b.send(t, ctx, "many", large("many", n))
 	}
-	b.waits(t, "many", fit)
-	b.post(t, "many", large("many", fit)).refused(t, 503, "overloaded")
+	b.waitQueued(t, "many", fit)
+	b.post(t, "many", large("many", fit)).wantProblem(t, 503, "overloaded")
 	leave()
-	b.post(t, "many", large("many", fit)).refused(t, 503, "overloaded")
-	var others []<-chan answer
+	b.post(t, "many", large("many", fit)).wantProblem(t, 503, "overloaded")
+	var others []<-chan response
 	for n := range 2 {
 		others = append(others, b.send(t, t.Context(), "stripe", large("stripe", 1+n)))
-		b.waits(t, "stripe", 1+n)
+		b.waitQueued(t, "stripe", 1+n)
 	}
 	b.run(t)
 	for _, other := range others {
 		(<-other).receipt(t)
 	}
-	b.waitAnswer(t, "many", large("many", fit), http.StatusOK)
+	b.waitStatus(t, "many", large("many", fit), http.StatusOK)
 	b.waitRows(t, fit+3, `events`)
 }
 
-// gated is a provider that verifies nothing before its gate is open, but bodies of one byte.
-type gated struct {
+// gatedProvider verifies nothing before its gate is open, except bodies of one byte.
+type gatedProvider struct {
 	sim.Provider
-	open, entered chan struct{}
+	open, verifying chan struct{}
 }
 
-func (gated) Name() string { return "gated" }
+func (gatedProvider) Name() string { return "gated" }
 
-func (g gated) Verify(_ *provider.Source, d *provider.Delivery) (provider.Verification, error) {
+func (g gatedProvider) Verify(_ *provider.Source, d *provider.Delivery) (provider.Verification, error) {
 	if len(d.Body) > 1 {
-		g.entered <- struct{}{}
+		g.verifying <- struct{}{}
 		<-g.open
 	}
 	return provider.Verification{Scheme: "none"}, nil
 }
 
-func (gated) Identify(_ *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
+func (gatedProvider) Identify(_ *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
 	e := provider.Event{Type: "thing", Fingerprint: provider.BodyFingerprint(d.Body)}
-	provider.NameByContent(&e, d.Body)
+	provider.SetContentKey(&e, d.Body)
 	return []provider.Event{e}, nil
 }
 
-// As many large bodies are read at once as there are processors; others wait for their turn, and no longer than a request may. Small ones
-// pass, and so does a large one after a provider that panicked over its turn.
-func TestLargeBodiesTakeTurns(t *testing.T) {
+// As many large bodies are verified at once as there are CPUs. Others wait, at most as long as a
+// request may. Small ones pass at once, and a large one passes after the provider panicked with
+// another.
+func TestSemaphore_largeBodies_areLimitedToCPUs(t *testing.T) {
 	t.Parallel()
-	g := gated{open: make(chan struct{}), entered: make(chan struct{}, 100)}
+	g := gatedProvider{open: make(chan struct{}), verifying: make(chan struct{}, 100)}
 	b := setup(t, func(o *ingest.Options) {
 		o.Settings.Deadline = 2 * time.Second
 		ep := o.Endpoints["panic"]
 		ep.Provider = g
 		o.Endpoints["gated"] = ep
 	})
-	post := func(source string, size int, fill byte) answer {
-		a, err := b.try(t.Context(), source, &provider.Delivery{Body: bytes.Repeat([]byte{fill}, size), Header: http.Header{}})
+	post := func(source string, size int, fill byte) response {
+		a, err := b.try(t.Context(), source, &provider.Delivery{Body: bytes.Repeat([]byte{fill}, size),
+			Header: http.Header{}})
 		if err != nil {
 			t.Error(err)
 		}
@@ -345,23 +354,23 @@ func TestLargeBodiesTakeTurns(t *testing.T) {
 	}
 	const large = 64 << 10
 	for range 2 * runtime.GOMAXPROCS(0) {
-		post("panic", large, 'x').refused(t, http.StatusInternalServerError, "internal")
+		post("panic", large, 'x').wantProblem(t, http.StatusInternalServerError, "internal")
 	}
-	answers := make(chan answer, runtime.GOMAXPROCS(0))
+	answers := make(chan response, runtime.GOMAXPROCS(0))
 	for i := range runtime.GOMAXPROCS(0) {
 		go func() { answers <- post("gated", large, byte('a'+i)) }()
 	}
 	for range runtime.GOMAXPROCS(0) {
 		select {
-		case <-g.entered:
+		case <-g.verifying:
 		case <-time.After(30 * time.Second):
-			t.Fatal("a turn is not given back")
+			t.Fatal("the semaphore was not released")
 		}
 	}
 	post("gated", 1, 'x').receipt(t)
-	post("gated", large, 'z').refused(t, http.StatusServiceUnavailable, "overloaded")
-	if len(g.entered) > 0 {
-		t.Error("one body more was read than there are processors")
+	post("gated", large, 'z').wantProblem(t, http.StatusServiceUnavailable, "overloaded")
+	if len(g.verifying) > 0 {
+		t.Error("more bodies than CPUs are verified at once")
 	}
 	close(g.open)
 	for range runtime.GOMAXPROCS(0) {

@@ -12,34 +12,45 @@ type metrics struct {
 	rejections  *prometheus.CounterVec
 	dropped     *prometheus.CounterVec
 	contentKeys *prometheus.CounterVec
-	faults      prometheus.Counter
-	setApart    prometheus.Counter
+	panics      prometheus.Counter
+	quarantined prometheus.Counter
 	ack         prometheus.Histogram
 	batches     prometheus.Histogram
 	append      prometheus.Histogram
 }
 
-func (m *metrics) build() {
+func (m *metrics) create() {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	m.deliveries = counter("postern_deliveries_total", "Requests to sources by source and result; an unknown source has the label \"\".", "source", "result")
-	m.events = counter("postern_events_total", "Events of accepted deliveries: stored, duplicate or conflict.", "source", "result")
-	m.rejections = counter("postern_rejections_total", "Refused deliveries by reason.", "source", "reason")
-	m.dropped = counter("postern_rejections_dropped_total", "Refused deliveries not kept, since too many came at once.", "source")
-	m.contentKeys = counter("postern_content_keys_total", "Events whose delivery named no key; they are deduplicated by content.", "source")
-	m.faults = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_faults_total", Help: "Panics while handling a request."})
-	m.setApart = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_spool_set_apart_total", Help: "Acknowledged deliveries of the spool that could not be appended and wait beside it for a person."})
-	m.ack = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_ack_seconds", Help: "Time from the first byte handled to the receipt.",
+	m.deliveries = counter("postern_deliveries_total", "Requests to sources by source and result; an unknown source "+
+		"has the label \"\".", "source", "result")
+	m.events = counter("postern_events_total", "Events of accepted deliveries: stored, duplicate or conflict.",
+		"source", "result")
+	m.rejections = counter("postern_rejections_total", "Rejected deliveries by reason.", "source", "reason")
+	m.dropped = counter("postern_rejections_dropped_total", "Rejected deliveries that were not stored, because too "+
+		"many came at once.", "source")
+	m.contentKeys = counter("postern_content_keys_total", "Events whose delivery named no key; they are deduplicated "+
+		"by content.", "source")
+	m.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_faults_total",
+		Help: "Panics while handling a request."})
+	m.quarantined = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_spool_set_apart_total",
+		Help: "Acknowledged deliveries of the spool that cannot be appended. They are in quarantine files in the " +
+			"spool's folder and need review."})
+	m.ack = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_ack_seconds",
+		Help:    "Time from the start of the request to the receipt.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)})
-	m.batches = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_append_batch_deliveries", Help: "Deliveries per append.",
+	m.batches = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_append_batch_deliveries",
+		Help:    "Deliveries per append.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 10)})
-	m.append = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_append_seconds", Help: "Time of an append, from the wait for a connection to the commit.",
+	m.append = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_append_seconds",
+		Help:    "Time of an append, from the wait for a connection to the commit.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)})
 }
 
-// preset makes the series of sources before anything is counted, so that a rate can be told from the first count on.
-func (m *metrics) preset(endpoints map[string]Endpoint) {
+// createSeries creates the series of the sources before anything is counted, so that rates include
+// the first increment.
+func (m *metrics) createSeries(endpoints map[string]Endpoint) {
 	for source := range endpoints {
 		for _, result := range []string{"accepted", "rejected"} {
 			m.deliveries.WithLabelValues(source, result)
@@ -53,9 +64,11 @@ func (m *metrics) preset(endpoints map[string]Endpoint) {
 }
 
 func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
-	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_held_bytes", Help: "Bytes of bodies held in memory: arriving, or verified and waiting."},
+	heldBytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_held_bytes",
+		Help: "Bytes of bodies in memory: arriving, or verified and waiting."},
 		func() float64 { return float64(s.uploads.inUse() + s.memory.inUse()) })
-	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.faults, m.setApart, m.ack, m.batches, m.append, held, queueCollector{s}, spoolCollector{s}} {
+	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.panics,
+		m.quarantined, m.ack, m.batches, m.append, heldBytes, queueCollector{s}, spoolCollector{s}} {
 		if err := reg.Register(c); err != nil {
 			return err
 		}
@@ -63,25 +76,28 @@ func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
 	return nil
 }
 
-// queueCollector reads the queue when it is asked: for every configured source, and those that still have something in it.
+// queueCollector reads the queue at each scrape, for every configured source and for others with
+// queued deliveries.
 type queueCollector struct{ s *Server }
 
 var (
-	queueLength = prometheus.NewDesc("postern_queue_deliveries", "Verified deliveries that wait for a commit.", []string{"source"}, nil)
-	queueOldest = prometheus.NewDesc("postern_queue_oldest_seconds", "How long the oldest of them has waited; 0 for an empty queue.", nil, nil)
+	queueLength = prometheus.NewDesc("postern_queue_deliveries", "Verified deliveries that wait for a commit.",
+		[]string{"source"}, nil)
+	queueOldest = prometheus.NewDesc("postern_queue_oldest_seconds",
+		"How long the oldest of them has waited; 0 for an empty queue.", nil, nil)
 )
 
-// Describe names the metrics.
+// Describe implements prometheus.Collector.
 func (queueCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- queueLength
 	ch <- queueOldest
 }
 
-// Collect measures the queue.
+// Collect implements prometheus.Collector.
 func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	waiting, oldest := c.s.appender.queue.lengths()
 	for source := range *c.s.endpoints.Load() {
-		waiting[source] += 0 // an empty line is worth a number too
+		waiting[source] += 0 // a source without queued deliveries reports 0
 	}
 	for source, n := range waiting {
 		ch <- prometheus.MustNewConstMetric(queueLength, prometheus.GaugeValue, float64(n), source)
@@ -93,27 +109,33 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(queueOldest, prometheus.GaugeValue, age)
 }
 
-// spoolCollector reads the spool when it is asked; a gateway without one has nothing to tell.
+// spoolCollector reads the spool at each scrape. It reports nothing if the gateway has no spool.
 type spoolCollector struct{ s *Server }
 
 var (
-	spoolRecords = prometheus.NewDesc("postern_spool_deliveries", "Acknowledged deliveries on the gateway's own disk that are not in the log yet.", nil, nil)
-	spoolBytes   = prometheus.NewDesc("postern_spool_bytes", "Bytes that these deliveries take on the gateway's own disk.", nil, nil)
-	spoolOldest  = prometheus.NewDesc("postern_spool_oldest_seconds", "How long the oldest of these deliveries has waited; 0 for an empty spool.", nil, nil)
-	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files", "Files of the spool that could not be read whole and were not removed yet.", nil, nil)
-	spoolRefused = prometheus.NewDesc("postern_spool_refused_files",
-		"Acknowledged deliveries that the log refused, in files beside the spool that were not removed yet.", nil, nil)
-	spoolUsable = prometheus.NewDesc("postern_spool_usable", "1 while the spool would take a delivery, else 0.", nil, nil)
+	spoolRecords = prometheus.NewDesc("postern_spool_deliveries",
+		"Acknowledged deliveries on the gateway's disk that are not in the log yet.", nil, nil)
+	spoolBytes = prometheus.NewDesc("postern_spool_bytes", "Bytes that these deliveries take on the gateway's "+
+		"disk.", nil, nil)
+	spoolOldest = prometheus.NewDesc("postern_spool_oldest_seconds",
+		"How long the oldest of these deliveries has waited; 0 for an empty spool.", nil, nil)
+	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files",
+		"Files of the spool that could not be read completely and were not removed yet.", nil, nil)
+	spoolQuarantined = prometheus.NewDesc("postern_spool_refused_files",
+		"Files with an acknowledged delivery that the log rejected and that were not removed yet.", nil, nil)
+	spoolUsable = prometheus.NewDesc("postern_spool_usable", "1 if the spool accepts deliveries, else 0.", nil,
+		nil)
 )
 
-// Describe names the metrics.
+// Describe implements prometheus.Collector.
 func (spoolCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{spoolRecords, spoolBytes, spoolOldest, spoolDamaged, spoolRefused, spoolUsable} {
+	for _, d := range []*prometheus.Desc{spoolRecords, spoolBytes, spoolOldest, spoolDamaged, spoolQuarantined,
+		spoolUsable} {
 		ch <- d
 	}
 }
 
-// Collect measures the spool.
+// Collect implements prometheus.Collector.
 func (c spoolCollector) Collect(ch chan<- prometheus.Metric) {
 	if c.s.Spool == nil {
 		return
@@ -125,8 +147,9 @@ func (c spoolCollector) Collect(ch chan<- prometheus.Metric) {
 	if !stats.Oldest.IsZero() {
 		age = time.Since(stats.Oldest).Seconds()
 	}
-	for desc, value := range map[*prometheus.Desc]float64{spoolRecords: float64(stats.Records), spoolBytes: float64(stats.Bytes), spoolOldest: age,
-		spoolDamaged: float64(stats.Damaged), spoolRefused: float64(stats.Refused), spoolUsable: usable} {
+	for desc, value := range map[*prometheus.Desc]float64{spoolRecords: float64(stats.Records),
+		spoolBytes: float64(stats.Bytes), spoolOldest: age,
+		spoolDamaged: float64(stats.Damaged), spoolQuarantined: float64(stats.Quarantined), spoolUsable: usable} {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 }

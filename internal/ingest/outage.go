@@ -6,51 +6,52 @@ import (
 	"time"
 )
 
-// outage is whether the store is away: an append has failed for its sake, or none of those under way ends. It is over when an append has ended well.
+// outage records whether PostgreSQL is unavailable: an append failed because of it, or all appends
+// in progress stall. A successful append ends the outage.
 type outage struct {
-	away atomic.Bool
-	mu   sync.Mutex
-	// begun is closed while the store is away.
-	begun chan struct{}
-	since time.Time
+	active atomic.Bool
+	mu     sync.Mutex
+	// startedCh is closed during an outage.
+	startedCh chan struct{}
+	since     time.Time
 }
 
-func newOutage() *outage { return &outage{begun: make(chan struct{})} }
+func newOutage() *outage { return &outage{startedCh: make(chan struct{})} }
 
-// begin is true where the store was there until now.
+// begin returns true if it starts an outage, false if there is one already.
 func (o *outage) begin() bool {
-	if o.away.Load() {
+	if o.active.Load() {
 		return false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.away.Load() {
+	if o.active.Load() {
 		return false
 	}
 	o.since = time.Now()
-	o.away.Store(true)
-	close(o.begun)
+	o.active.Store(true)
+	close(o.startedCh)
 	return true
 }
 
-// end tells how long the store was away; zero: it was not.
+// end ends the outage and returns its duration; zero if there was none.
 func (o *outage) end() time.Duration {
-	if !o.away.Load() {
+	if !o.active.Load() {
 		return 0
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.away.Load() {
+	if !o.active.Load() {
 		return 0
 	}
-	o.away.Store(false)
-	o.begun = make(chan struct{})
+	o.active.Store(false)
+	o.startedCh = make(chan struct{})
 	return max(time.Since(o.since), 1)
 }
 
-// begins is closed as soon as the store is away.
-func (o *outage) begins() <-chan struct{} {
+// started returns a channel that is closed as soon as an outage starts.
+func (o *outage) started() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.begun
+	return o.startedCh
 }

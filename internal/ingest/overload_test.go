@@ -21,32 +21,34 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// The long form, on a machine with nothing else to do, holds what the short one only compares: go test ./internal/ingest -run 'Overload|ForgedFlood' -v -overload.long
-var overloadLong = flag.Bool("overload.long", false, "flood for a minute at 10,000 deliveries a second, and hold the times that docs/operations.md names")
+// On an idle machine the long form checks absolute limits; the short form only compares: go test
+// ./internal/ingest -run 'Overload' -v -overload.long
+var overloadLong = flag.Bool("overload.long", false, "flood for a minute at 10,000 deliveries a second, and check the "+
+	"times that docs/operations.md names")
 
-// toRetry is the header of all answers that say when to try again.
-var toRetry = http.Header{"Retry-After": {"1"}}
+// retryAfterHeader is the header of all responses with a Retry-After.
+var retryAfterHeader = http.Header{"Retry-After": {"1"}}
 
-// answers are what became of deliveries.
-type answers struct {
+// responses are the responses to deliveries.
+type responses struct {
 	mu  sync.Mutex
-	all []answer
+	all []response
 }
 
-// add keeps an answer without its body, so that a flood's answers take little memory.
-func (a *answers) add(one answer) {
+// add stores a response without its body, so that a flood uses little memory.
+func (a *responses) add(one response) {
 	if one.body = nil; one.header.Get("Retry-After") == "" {
 		one.header = nil
 	} else {
-		one.header = toRetry
+		one.header = retryAfterHeader
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, one)
 }
 
-// of are those of a status.
-func (a *answers) of(status int) (out []answer) {
+// withStatus returns the responses with a status.
+func (a *responses) withStatus(status int) (out []response) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, one := range a.all {
@@ -57,33 +59,34 @@ func (a *answers) of(status int) (out []answer) {
 	return out
 }
 
-// percentile is of how long answers took; zero of none.
-func percentile(all []answer, percent int) time.Duration {
+// percentile returns a percentile of the durations of responses; zero if there are none.
+func percentile(all []response, percent int) time.Duration {
 	if len(all) == 0 {
 		return 0
 	}
-	took := make([]time.Duration, len(all))
+	durations := make([]time.Duration, len(all))
 	for i, one := range all {
-		took[i] = one.took
+		durations[i] = one.duration
 	}
-	slices.Sort(took)
-	return took[len(took)*percent/100]
+	slices.Sort(durations)
+	return durations[len(durations)*percent/100]
 }
 
-// direct asks the gateway without a socket, which would cost more than the gateway does.
-func direct(h http.Handler, source string, d *provider.Delivery) answer {
+// serveMeasured calls the handler without a socket, which would cost more than the gateway.
+func serveMeasured(h http.Handler, source string, d *provider.Delivery) response {
 	req := httptest.NewRequest(http.MethodPost, "/webhooks/"+source, bytes.NewReader(d.Body))
 	req.Header = d.Header
 	res := httptest.NewRecorder()
 	began := time.Now()
 	h.ServeHTTP(res, req)
-	return answer{status: res.Code, header: res.Header(), body: res.Body.Bytes(), took: time.Since(began)}
+	return response{status: res.Code, header: res.Header(), body: res.Body.Bytes(), duration: time.Since(began)}
 }
 
-// openLoop sends so many a second until ctx ends, whether the gateway answers or not, and waits for the last answer. sent is called when the last was sent, which on a busy
-// machine is later than it should be.
-func openLoop(ctx context.Context, perSecond int, send func(n int) answer, sent func()) *answers {
-	var all answers
+// openLoop sends that many deliveries a second until ctx ends, whether the gateway responds or not,
+// and waits for the last response. It calls sent after sending the last one, which is late on a
+// busy machine.
+func openLoop(ctx context.Context, perSecond int, send func(n int) response, sent func()) *responses {
+	var all responses
 	var group, begun sync.WaitGroup
 	began, count := time.Now(), 0
 	every(ctx, 10*time.Millisecond, func(int) {
@@ -102,17 +105,18 @@ func openLoop(ctx context.Context, perSecond int, send func(n int) answer, sent 
 	return &all
 }
 
-// overload is how a gateway is flooded whose commits take that long, two of them at once: quiet is another source's deliveries a second, far below its half of what can be committed
-// even where commits take ten times as long.
-type overload struct {
-	batch, quiet  int
-	commit, lasts time.Duration
+// overloadCase describes a flood of a gateway whose two concurrent commits take commitTime each.
+// quietRate is the deliveries per second of another source, far below half of the capacity, even if
+// commits take ten times as long.
+type overloadCase struct {
+	batch, quietRate     int
+	commitTime, duration time.Duration
 }
 
-// capacity is how many deliveries can be committed a second.
-func (o overload) capacity() int { return 2 * o.batch * int(time.Second/o.commit) }
+// capacity returns how many deliveries can be committed per second.
+func (o overloadCase) capacity() int { return 2 * o.batch * int(time.Second/o.commitTime) }
 
-// commits is how many there were of deliveries.
+// commits returns how many commits and deliveries there were.
 func (b *testBundle) commits(t *testing.T) int {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -124,78 +128,81 @@ func (b *testBundle) commits(t *testing.T) int {
 			return int(f.GetMetric()[0].GetHistogram().GetSampleCount())
 		}
 	}
-	t.Fatal("commits are not measured")
+	t.Fatal("there is no metric of commits")
 	return 0
 }
 
-// Ten times as much comes as can be committed, with a spool and without: what is committed is answered in time, the rest is refused at once, the spool stays empty, and another source is as good as alone.
-func TestOverload(t *testing.T) {
-	o := overload{batch: 16, quiet: 5, commit: 200 * time.Millisecond, lasts: 3 * time.Second}
+// Deliveries arrive at ten times the capacity, with a spool and without. Accepted ones get a
+// response in time, the others are rejected at once, the spool stays empty, and another source is
+// not affected.
+func TestServer_overload_excessIsRejectedAtOnce(t *testing.T) {
+	o := overloadCase{batch: 16, quietRate: 5, commitTime: 200 * time.Millisecond, duration: 3 * time.Second}
 	if *overloadLong {
-		o = overload{batch: 50, quiet: 20, commit: 100 * time.Millisecond, lasts: time.Minute}
+		o = overloadCase{batch: 50, quietRate: 20, commitTime: 100 * time.Millisecond, duration: time.Minute}
 	} else {
 		t.Parallel()
 	}
-	for _, kept := range []bool{false, true} {
-		t.Run(fmt.Sprintf("spool=%t", kept), func(t *testing.T) {
+	for _, withSpool := range []bool{false, true} {
+		t.Run(fmt.Sprintf("spool=%t", withSpool), func(t *testing.T) {
 			if !*overloadLong {
 				t.Parallel()
 			}
-			o.run(t, kept)
+			o.run(t, withSpool)
 		})
 	}
 }
 
-func (o overload) run(t *testing.T, kept bool) {
+func (o overloadCase) run(t *testing.T, withSpool bool) {
 	db := testkit.Database(t)
 	proxy := testkit.Proxy(t, db.URL)
-	deadline, stallAfter, acquireWithin := 8*time.Second, 30*time.Second, 30*time.Second
-	if *overloadLong { // as by default
-		deadline, stallAfter, acquireWithin = 4*time.Second, 750*time.Millisecond, time.Second
+	deadline, stallAfter, acquireTimeout := 8*time.Second, 30*time.Second, 30*time.Second
+	if *overloadLong { // the defaults
+		deadline, stallAfter, acquireTimeout = 4*time.Second, 750*time.Millisecond, time.Second
 	}
 	var keep *spool.Spool
 	b := setupOn(t, db, func(opts *ingest.Options) {
 		s := &opts.Settings
-		s.BatchMax, s.Deadline, s.StallAfter, s.AcquireWithin = o.batch, deadline, stallAfter, acquireWithin
-		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, Role: "postern_gateway", MaxConns: 8,
-			Ready: int32(s.Sessions())}) // as many sessions ready as the daemon has
+		s.BatchMax, s.Deadline, s.StallAfter, s.AcquireTimeout = o.batch, deadline, stallAfter, acquireTimeout
+		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, Role: "postern_gateway",
+			MaxConns: 8,
+			MinConns: int32(s.Sessions())}) // as many open sessions as the gateway has
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
 		opts.Pool, opts.Publish = pool, func(...stream.Event) {}
-		if kept {
+		if withSpool {
 			keep = openSpool(t, t.TempDir(), 1<<30)
 			opts.Spool = keep
 		}
 	})
 	handler := b.server.Handler()
-	send := func(source string, key ...any) answer {
-		return direct(handler, source, b.sign(t, source, line(fmt.Sprint(key...))))
+	send := func(source string, key ...any) response {
+		return serveMeasured(handler, source, b.sign(t, source, lineSample(fmt.Sprint(key...))))
 	}
-	proxy.Delay(o.commit / 2)
-	quietly := func(ctx context.Context, first int) *answers {
-		return openLoop(ctx, o.quiet, func(n int) answer { return send("polite", "quiet ", first+n) }, func() {})
+	proxy.Delay(o.commitTime / 2)
+	runQuietSource := func(ctx context.Context, first int) *responses {
+		return openLoop(ctx, o.quietRate, func(n int) response { return send("polite", "quiet ", first+n) }, func() {})
 	}
-	var alone *answers
+	var alone *responses
 	if *overloadLong {
 		ctx, done := context.WithTimeout(t.Context(), 10*time.Second)
-		alone = quietly(ctx, 1_000_000)
+		alone = runQuietSource(ctx, 1_000_000)
 		done()
 	}
 
-	for n := range 5 { // what a commit takes is known
+	for n := range 5 { // the duration of a commit is known now
 		send("many", "before ", n)
 	}
 	before, commits := inUse(), b.commits(t)
-	flooding, done := context.WithTimeout(t.Context(), o.lasts)
+	flooding, done := context.WithTimeout(t.Context(), o.duration)
 	defer done()
 	var group sync.WaitGroup
-	var quiet, flood *answers
+	var quiet, flood *responses
 	sent := make(chan struct{})
-	group.Go(func() { quiet = quietly(flooding, 1) })
+	group.Go(func() { quiet = runQuietSource(flooding, 1) })
 	group.Go(func() {
-		each := func(n int) answer { return send("many", "flood ", n) }
+		each := func(n int) response { return send("many", "flood ", n) }
 		flood = openLoop(flooding, 10*o.capacity(), each, func() { close(sent) })
 	})
 	<-sent
@@ -210,47 +217,52 @@ func (o overload) run(t *testing.T, kept bool) {
 	group.Wait()
 	commits = b.commits(t) - commits
 
-	taken, refused := flood.of(200), flood.of(503)
-	t.Logf("%d came, %d were taken in %d commits (p50 %s, p99 %s), %d refused (p90 %s, p99 %s); recovered after %s, %d KiB more in memory",
-		len(flood.all), len(taken), commits, percentile(taken, 50), percentile(taken, 99),
-		len(refused), percentile(refused, 90), percentile(refused, 99), recovered, grown>>10)
-	t.Logf("the quiet source: %d of %d taken (p50 %s, p99 %s)",
-		len(quiet.of(200)), len(quiet.all), percentile(quiet.of(200), 50), percentile(quiet.of(200), 99))
-	if n := len(flood.all); n != len(taken)+len(refused) || len(refused) < n/2 {
-		t.Errorf("%d came, %d were taken and %d refused", n, len(taken), len(refused))
+	accepted, rejected := flood.withStatus(200), flood.withStatus(503)
+	t.Logf("%d sent, %d accepted in %d commits (p50 %s, p99 %s), %d rejected (p90 %s, p99 %s); recovered after %s, "+
+		"%d KiB more memory",
+		len(flood.all), len(accepted), commits, percentile(accepted, 50), percentile(accepted, 99),
+		len(rejected), percentile(rejected, 90), percentile(rejected, 99), recovered, grown>>10)
+	t.Logf("the quiet source: %d of %d accepted (p50 %s, p99 %s)",
+		len(quiet.withStatus(200)), len(quiet.all), percentile(quiet.withStatus(200), 50),
+		percentile(quiet.withStatus(200), 99))
+	if n := len(flood.all); n != len(accepted)+len(rejected) || len(rejected) < n/2 {
+		t.Errorf("%d sent, %d accepted and %d rejected", n, len(accepted), len(rejected))
 	}
 	late := 0
-	for _, a := range refused {
+	for _, a := range rejected {
 		if a.header == nil {
-			t.Fatal("refused without Retry-After")
+			t.Fatal("rejected without Retry-After")
 		}
-		if a.took >= deadline {
+		if a.duration >= deadline {
 			late++
 		}
 	}
-	// What can be committed is what the commits had room for, however slow this machine is; the last of them had less to take.
-	if good := len(taken) + len(quiet.of(200)); good*10 < 6*commits*o.batch {
-		t.Errorf("of %d deliveries that %d commits had room for, %d were answered in time", commits*o.batch, commits, good)
+	// The commits had capacity for this many deliveries, however slow the machine is; the last of
+	// them had fewer to store.
+	if good := len(accepted) + len(quiet.withStatus(200)); good*10 < 6*commits*o.batch {
+		t.Errorf("of %d deliveries, the capacity of %d commits, %d got a receipt in time", commits*o.batch, commits,
+			good)
 	}
-	if slow := percentile(refused, 90); slow > percentile(taken, 50)/2 {
-		t.Errorf("a refusal takes %s", slow)
+	if slow := percentile(rejected, 90); slow > percentile(accepted, 50)/2 {
+		t.Errorf("a rejection takes %s", slow)
 	}
-	if late > len(taken)/3 {
-		t.Errorf("%d were taken, and %d waited for their deadline in vain", len(taken), late)
+	if late > len(accepted)/3 {
+		t.Errorf("%d were accepted, and %d waited until their deadline", len(accepted), late)
 	}
-	if len(quiet.of(200)) != len(quiet.all) || percentile(quiet.all, 50) > percentile(taken, 50)*3/4 {
-		t.Errorf("the quiet source: %d of %d taken, after %s", len(quiet.of(200)), len(quiet.all), percentile(quiet.all, 50))
+	if len(quiet.withStatus(200)) != len(quiet.all) || percentile(quiet.all, 50) > percentile(accepted, 50)*3/4 {
+		t.Errorf("the quiet source: %d of %d accepted, after %s", len(quiet.withStatus(200)), len(quiet.all),
+			percentile(quiet.all, 50))
 	}
 	b.wantCounter(t, 0, "postern_deliveries_total", "result=spooled")
-	if kept && keep.Stats().Records > 0 {
+	if withSpool && keep.Stats().Records > 0 {
 		t.Errorf("the spool has %+v", keep.Stats())
 	}
 	if *overloadLong {
-		o.hold(t, alone, quiet, taken, refused, recovered, grown)
+		o.wantLimits(t, alone, quiet, accepted, rejected, recovered, grown)
 	}
 }
 
-// inUse is how many bytes of heap and stacks are in use after a collection, with the requests that wait.
+// inUse returns the bytes of heap and stacks after a collection, including the waiting requests.
 func inUse() int64 {
 	used := heap()
 	var m runtime.MemStats
@@ -258,28 +270,31 @@ func inUse() int64 {
 	return int64(used + m.StackInuse)
 }
 
-// hold wants what is promised, in times of a machine that has nothing else to do.
-func (o overload) hold(t *testing.T, alone, quiet *answers, taken, refused []answer, recovered time.Duration, memory int64) {
+// wantLimits checks the documented limits, as measured on an idle machine.
+func (o overloadCase) wantLimits(t *testing.T, quietBefore, quiet *responses, accepted, rejected []response,
+	recovered time.Duration,
+	memory int64) {
 	t.Helper()
-	// In the beginning the queue fills; it is answered by the end.
-	if rate := float64(len(taken)) / (o.lasts + recovered).Seconds(); rate < 0.8*float64(o.capacity()) {
-		t.Errorf("%.0f a second were taken of %d", rate, o.capacity())
+	// At the start the queue fills up; its deliveries have a response by the end.
+	if rate := float64(len(accepted)) / (o.duration + recovered).Seconds(); rate < 0.8*float64(o.capacity()) {
+		t.Errorf("%.0f accepted per second, capacity %d", rate, o.capacity())
 	}
-	if slow := percentile(refused, 99); slow > 50*time.Millisecond {
-		t.Errorf("a refusal takes %s", slow)
+	if slow := percentile(rejected, 99); slow > 50*time.Millisecond {
+		t.Errorf("a rejection takes %s", slow)
 	}
 	if recovered > 5*time.Second {
 		t.Errorf("recovered after %s", recovered)
 	}
 	if memory > 128<<20 {
-		t.Errorf("%d MiB more in memory", memory>>20)
+		t.Errorf("%d MiB more memory", memory>>20)
 	}
-	if a, q := percentile(alone.all, 99), percentile(quiet.all, 99); q > 2*a+100*time.Millisecond {
-		t.Errorf("the quiet source takes %s, alone %s", q, a)
+	if a, q := percentile(quietBefore.all, 99), percentile(quiet.all, 99); q > 2*a+100*time.Millisecond {
+		t.Errorf("the quiet source takes %s, without the flood %s", q, a)
 	}
 }
 
-// every calls do with 0, 1, 2, ... at a steady pace until ctx ends, and does not wait for what it starts.
+// every calls do with 0, 1, 2, ... at a constant rate until ctx ends, and does not wait for the
+// calls to return.
 func every(ctx context.Context, pause time.Duration, do func(n int)) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()

@@ -6,65 +6,71 @@ import (
 	"time"
 )
 
-// queue holds the verified deliveries that wait for a commit, in a line per source. Batches are gathered from the lines in turn,
-// so that a flood from one source does not stand before the others: theirs go with the next batch.
+// queue holds the verified deliveries that wait for a commit, in one queue per source. Batches take
+// from the sources in rotation, so a flood from one source does not delay the others: their
+// deliveries go with the next batch.
 type queue struct {
-	mu    sync.Mutex
-	room  *shares
-	lines map[string]*line
-	// turn are the lines that are not empty; the first is served next.
-	turn []*line
-	// count is how many deliveries wait, of all lines. ready gets a token when they are as many as wanted.
+	mu       sync.Mutex
+	quotas   *quotas
+	bySource map[string]*sourceQueue
+	// rotation are the source queues that are not empty; the first is served next.
+	rotation []*sourceQueue
+	// count is the number of deliveries in all source queues. ready gets a token when count reaches
+	// wanted.
 	count, wanted int
 	ready         chan struct{}
-	// bytes are of the bodies of all that waits. pace is what tells how long that will take.
-	bytes int64
-	pace  pace
+	// bytes is the size of all queued bodies. estimator estimates the waiting time.
+	bytes     int64
+	estimator waitEstimator
 }
 
-// line is what waits of one source, in the order it came.
-type line struct {
-	source  string
-	waiting []*waiting
-	// credit is what the line may still take of its turn, in bytes. It may end below zero: then the next turns pay for it.
+// sourceQueue holds the queued deliveries of one source, in the order of arrival.
+type sourceQueue struct {
+	source     string
+	deliveries []*queuedDelivery
+	// credit is how many bytes the source may still add to a batch in its turn. It may become
+	// negative; the next turns pay for that.
 	credit int64
-	// bytes are of the bodies that wait.
+	// bytes is the size of the queued bodies.
 	bytes int64
 }
 
 const (
-	// turnBytes is what a line gets per turn, and deliveryCost what a delivery costs besides its body: four small ones, so that
-	// a batch of the default size reaches 64 sources.
-	turnBytes    = 4 << 10
+	// turnCredit is the credit that a source gets per turn, and deliveryCost the cost of a delivery
+	// in addition to its body. A turn pays for four small deliveries, so a batch of the default
+	// size reaches 64 sources.
+	turnCredit   = 4 << 10
 	deliveryCost = 1 << 10
-	// batchEvents ends a batch by the number of its events; a single delivery of more still goes, alone.
-	batchEvents = 4096
+	// maxBatchEvents bounds the events of a batch. A single delivery with more events goes alone.
+	maxBatchEvents = 4096
 )
 
 func newQueue(s Settings) *queue {
-	return &queue{room: newShares(int64(s.Queue)), lines: map[string]*line{}, ready: make(chan struct{}, 1),
-		pace: pace{batch: s.BatchMax, bytes: s.BatchBytes, most: s.Deadline / 2}}
+	return &queue{quotas: newQuotas(int64(s.Queue)), bySource: map[string]*sourceQueue{}, ready: make(chan struct{}, 1),
+		estimator: waitEstimator{batchCount: s.BatchMax, batchBytes: s.BatchBytes, maxWait: s.Deadline / 2}}
 }
 
-// push takes a delivery; false where its source has its share of the queue, or so much waits before it that its answer would come late. lasting is how long a commit has been under way, and moving how many writers commit.
-func (q *queue) push(w *waiting, lasting time.Duration, moving int) bool {
+// push adds a delivery. It returns false if the source has used its quota of the queue, or if the
+// delivery would wait too long. commitAge is the age of the oldest commit in progress,
+// activeWriters how many writers commit.
+func (q *queue) push(w *queuedDelivery, commitAge time.Duration, activeWriters int) bool {
 	source := w.ep.Config.Name
-	if !q.room.begin(source, 1) {
+	if !q.quotas.reserve(source, 1) {
 		return false
 	}
 	q.mu.Lock()
-	l := q.lines[source]
-	if l != nil && q.late(l, lasting, moving) {
+	l := q.bySource[source]
+	if l != nil && q.wouldBeLate(l, commitAge, activeWriters) {
 		q.mu.Unlock()
-		q.room.end(source, 1)
+		q.quotas.release(source, 1)
 		return false
 	}
 	if l == nil {
-		l = &line{source: source}
-		q.lines[source] = l
-		q.turn = append(q.turn, l)
+		l = &sourceQueue{source: source}
+		q.bySource[source] = l
+		q.rotation = append(q.rotation, l)
 	}
-	l.waiting = append(l.waiting, w)
+	l.deliveries = append(l.deliveries, w)
 	size := int64(len(w.delivery.Body))
 	l.bytes, q.bytes, q.count = l.bytes+size, q.bytes+size, q.count+1
 	enough := q.count >= q.wanted
@@ -72,19 +78,21 @@ func (q *queue) push(w *waiting, lasting time.Duration, moving int) bool {
 	if enough {
 		select {
 		case q.ready <- struct{}{}:
-		default: // somebody is told already
+		default: // a token is there already
 		}
 	}
 	return true
 }
 
-// late tells whether what joins a line now would be answered late. As much goes before it of each other line as of its own and a turn, at most.
-func (q *queue) late(l *line, lasting time.Duration, moving int) bool {
-	turns := len(q.turn)
-	return q.pace.late(min(q.count, turns*(len(l.waiting)+turnBytes/deliveryCost)), min(q.bytes, int64(turns)*(l.bytes+turnBytes)), lasting, moving)
+// wouldBeLate returns true if a delivery that joins a source queue now would wait too long. Of each
+// other source, at most as much is ahead of it as of its own source, plus one turn.
+func (q *queue) wouldBeLate(l *sourceQueue, commitAge time.Duration, activeWriters int) bool {
+	turns := len(q.rotation)
+	return q.estimator.tooLong(min(q.count, turns*(len(l.deliveries)+turnCredit/deliveryCost)),
+		min(q.bytes, int64(turns)*(l.bytes+turnCredit)), commitAge, activeWriters)
 }
 
-// has tells whether so many deliveries wait; if they do not, ready gets a token when they do.
+// has returns true if at least n deliveries are queued; otherwise ready gets a token when they are.
 func (q *queue) has(n int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -92,14 +100,14 @@ func (q *queue) has(n int) bool {
 	return q.count >= n
 }
 
-// gather takes a batch of what waits, nil for nothing. It never waits for more to come.
-func (q *queue) gather(deliveries int, bytes int64) []*waiting {
+// takeBatch takes a batch from the queue, nil if it is empty. It never waits.
+func (q *queue) takeBatch(deliveries int, bytes int64) []*queuedDelivery {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var batch []*waiting
+	var batch []*queuedDelivery
 	events := 0
-	for len(q.turn) > 0 && len(batch) < deliveries && bytes > 0 && events < batchEvents {
-		w := q.next()
+	for len(q.rotation) > 0 && len(batch) < deliveries && bytes > 0 && events < maxBatchEvents {
+		w := q.takeNext()
 		if w == nil {
 			continue
 		}
@@ -110,79 +118,82 @@ func (q *queue) gather(deliveries int, bytes int64) []*waiting {
 	return batch
 }
 
-// next takes a delivery from the line whose turn it is; nil where that turn is over.
-func (q *queue) next() *waiting {
-	l := q.turn[0]
-	if l.credit <= 0 { // a turn begins; one that a full batch cut short goes on
-		if l.credit += turnBytes; l.credit <= 0 {
-			q.pass()
+// takeNext takes a delivery of the source whose turn it is; nil if that turn is over.
+func (q *queue) takeNext() *queuedDelivery {
+	l := q.rotation[0]
+	if l.credit <= 0 { // A turn begins here. A turn that a full batch interrupted continues.
+		if l.credit += turnCredit; l.credit <= 0 {
+			q.rotate()
 			return nil
 		}
 	}
-	w := l.waiting[0]
+	w := l.deliveries[0]
 	l.credit -= deliveryCost + int64(len(w.delivery.Body))
-	if q.remove(l, 0); len(l.waiting) > 0 && l.credit <= 0 {
-		q.pass()
+	if q.remove(l, 0); len(l.deliveries) > 0 && l.credit <= 0 {
+		q.rotate()
 	}
 	return w
 }
 
-// remove takes a delivery out of its line, and the line, where it is empty then, out of the turn.
-func (q *queue) remove(l *line, at int) {
-	size := int64(len(l.waiting[at].delivery.Body))
+// remove removes a delivery from its source queue, and the source queue from the rotation if it is
+// empty then.
+func (q *queue) remove(l *sourceQueue, at int) {
+	size := int64(len(l.deliveries[at].delivery.Body))
 	l.bytes, q.bytes, q.count = l.bytes-size, q.bytes-size, q.count-1
 	if at > 0 {
-		l.waiting = slices.Delete(l.waiting, at, at+1)
-	} else { // as most do, those that leave too
-		l.waiting[0] = nil
-		l.waiting = l.waiting[1:]
+		l.deliveries = slices.Delete(l.deliveries, at, at+1)
+	} else { // the usual case, also for abandoned deliveries
+		l.deliveries[0] = nil
+		l.deliveries = l.deliveries[1:]
 	}
-	if len(l.waiting) == 0 {
-		delete(q.lines, l.source)
-		turn := slices.Index(q.turn, l)
-		q.turn = slices.Delete(q.turn, turn, turn+1)
+	if len(l.deliveries) == 0 {
+		delete(q.bySource, l.source)
+		turn := slices.Index(q.rotation, l)
+		q.rotation = slices.Delete(q.rotation, turn, turn+1)
 	}
-	q.room.end(l.source, 1)
+	q.quotas.release(l.source, 1)
 }
 
-// leave drops a delivery that nobody waits for any more, body and all, however long the writers hang. One that a writer has taken is under way: it stays that writer's.
-func (q *queue) leave(w *waiting) {
+// abandon drops a delivery with its body if its sender no longer waits, however long the writers
+// stall. A delivery that a writer has taken stays with the writer.
+func (q *queue) abandon(w *queuedDelivery) {
 	q.mu.Lock()
-	l := q.lines[w.ep.Config.Name]
+	l := q.bySource[w.ep.Config.Name]
 	at := -1
 	if l != nil {
-		at = slices.Index(l.waiting, w)
+		at = slices.Index(l.deliveries, w)
 	}
 	if at >= 0 {
 		q.remove(l, at)
 	}
 	q.mu.Unlock()
 	if at >= 0 {
-		w.answered(result{err: errUnavailable})
+		w.finish(result{err: errUnavailable})
 	}
 }
 
-// pass gives the turn to the next line.
-func (q *queue) pass() {
-	first := q.turn[0]
-	q.turn[copy(q.turn, q.turn[1:])] = first
+// rotate gives the turn to the next source.
+func (q *queue) rotate() {
+	first := q.rotation[0]
+	q.rotation[copy(q.rotation, q.rotation[1:])] = first
 }
 
-// took says how long a commit has taken.
-func (q *queue) took(d time.Duration) {
+// observeCommit passes the duration of a commit to the estimator.
+func (q *queue) observeCommit(d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.pace.took(d)
+	q.estimator.observe(d)
 }
 
-// lengths is how many deliveries wait of each source that has any, and since when the oldest of all does; zero for none.
+// lengths returns the number of queued deliveries per source, and when the oldest of all was
+// queued; zero for none.
 func (q *queue) lengths() (waiting map[string]int, oldest time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	waiting = make(map[string]int, len(q.lines))
-	for source, l := range q.lines {
-		waiting[source] = len(l.waiting)
-		if since := l.waiting[0].since; oldest.IsZero() || since.Before(oldest) {
+	waiting = make(map[string]int, len(q.bySource))
+	for source, l := range q.bySource {
+		waiting[source] = len(l.deliveries)
+		if since := l.deliveries[0].queuedAt; oldest.IsZero() || since.Before(oldest) {
 			oldest = since
 		}
 	}

@@ -10,10 +10,11 @@ import (
 // timeFormat is RFC 3339 in UTC with microseconds.
 const timeFormat = "2006-01-02T15:04:05.000000Z07:00"
 
-// receiptSize is about how many bytes a receipt takes.
+// receiptSize is the approximate size of a receipt in bytes.
 const receiptSize = 160
 
-// receiptsBody is the receipt, or the list of receipts where the delivery carried many events, or was a list.
+// receiptsBody returns the receipt, or a list of receipts if the delivery had many events or was a
+// list.
 func receiptsBody(receipts []events.Receipt, list bool) []byte {
 	body := make([]byte, 0, receiptSize*len(receipts)+3)
 	if len(receipts) == 1 && !list {
@@ -31,17 +32,18 @@ func receiptsBody(receipts []events.Receipt, list bool) []byte {
 	return append(body, '\n')
 }
 
-// spooledReceipt says that an event is durable, and not in the log yet: it has no id of ours.
+// spooledReceipt says that an event is stored durably but is not in the log yet, so it has no event
+// id of Postern.
 type spooledReceipt struct {
 	EventID string `json:"event_id"`
 	Spooled bool   `json:"spooled"`
 }
 
-// spooledBody is the receipt of a delivery that was kept in the spool, or the list of them.
+// spooledBody returns the receipt of a spooled delivery, or the list of them.
 func spooledBody(evs []provider.Event, list bool) []byte {
 	receipts := make([]spooledReceipt, len(evs))
 	for i, e := range evs {
-		receipts[i] = spooledReceipt{EventID: events.Text(e.Key), Spooled: true}
+		receipts[i] = spooledReceipt{EventID: events.SanitizeText(e.Key), Spooled: true}
 	}
 	var body []byte
 	var err error

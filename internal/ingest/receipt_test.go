@@ -21,7 +21,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-func TestReceiptHasTheShapeOthersScriptAgainst(t *testing.T) {
+func TestReceipt_newEvent_hasDocumentedFields(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	d := b.invoice(t, 1)
@@ -32,7 +32,8 @@ func TestReceiptHasTheShapeOthersScriptAgainst(t *testing.T) {
 	if err := json.Unmarshal(a.body, &fields); err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(fields)); !slices.Equal(got, []string{"duplicate", "event_id", "id", "received_at"}) {
+	if got := slices.Sorted(maps.Keys(fields)); !slices.Equal(got, []string{"duplicate", "event_id", "id",
+		"received_at"}) {
 		t.Errorf("a new event's receipt has %v", got)
 	}
 	if got := a.header.Get("Content-Type"); got != "application/json" {
@@ -43,7 +44,8 @@ func TestReceiptHasTheShapeOthersScriptAgainst(t *testing.T) {
 		t.Errorf("receipt %+v of event %s, %v", r, body.ID, err)
 	}
 	id, err := strconv.ParseInt(r.ID, 10, 64)
-	if err != nil || r.ReceivedAt.UnixMilli() != id>>20 || r.ReceivedAt.Before(began) || r.ReceivedAt.After(time.Now()) {
+	if err != nil || r.ReceivedAt.UnixMilli() != id>>20 || r.ReceivedAt.Before(began) ||
+		r.ReceivedAt.After(time.Now()) {
 		t.Errorf("id %s was received at %s, %v", r.ID, r.ReceivedAt, err)
 	}
 	text, _ := fields["received_at"].(string)
@@ -52,18 +54,19 @@ func TestReceiptHasTheShapeOthersScriptAgainst(t *testing.T) {
 	}
 	var stored []byte
 	var verification string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT body, verification->>'secret' FROM events WHERE id = $1`, id).Scan(&stored, &verification); err != nil {
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT body, verification->>'secret' FROM events WHERE id = $1`,
+		id).Scan(&stored, &verification); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(stored, d.Body) || verification != "main" {
-		t.Errorf("stored %q proven by %q", stored, verification)
+		t.Errorf("stored %q, verified by %q", stored, verification)
 	}
 	if e := <-b.published; e.ID != id || e.Source != "stripe" || !bytes.Equal(e.Body, d.Body) {
 		t.Errorf("published %+v", e)
 	}
 }
 
-func TestConflictIsSaidAndKept(t *testing.T) {
+func TestReceipt_conflict_isReportedAndStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	s := b.sample(t, "stripe", "invoice.paid", 1)
@@ -71,9 +74,9 @@ func TestConflictIsSaidAndKept(t *testing.T) {
 	other := s
 	other.Body = bytes.Replace(s.Body, []byte(`"paid"`), []byte(`"void"`), 1)
 	if bytes.Equal(other.Body, s.Body) {
-		t.Fatal("the sample does not say paid")
+		t.Fatal("the sample does not contain paid")
 	}
-	for range 2 { // the same conflict twice is kept once
+	for range 2 { // the same conflict is stored once
 		a := b.post(t, "stripe", b.sign(t, "stripe", other))
 		want := first
 		want.Duplicate, want.Conflict = true, true
@@ -84,34 +87,38 @@ func TestConflictIsSaidAndKept(t *testing.T) {
 			t.Errorf("receipt %s", a.body)
 		}
 	}
-	// What Stripe itself lets differ is no conflict.
+	// differences between deliveries of Stripe are no conflict
 	same := s
 	same.Body = bytes.Replace(s.Body, []byte(`"pending_webhooks": 1`), []byte(`"pending_webhooks": 2`), 1)
-	if r := b.post(t, "stripe", b.sign(t, "stripe", same)).receipt(t); bytes.Equal(same.Body, s.Body) || !r.Duplicate || r.Conflict {
+	if r := b.post(t, "stripe", b.sign(t, "stripe", same)).receipt(t); bytes.Equal(same.Body, s.Body) || !r.Duplicate ||
+		r.Conflict {
 		t.Errorf("receipt %+v", r)
 	}
 	var kept, stored []byte
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT c.body, e.body FROM event_conflicts c JOIN events e ON e.id = c.event`).Scan(&kept, &stored); err != nil {
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT c.body, e.body FROM event_conflicts c
+		JOIN events e ON e.id = c.event`).Scan(&kept, &stored); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(kept, other.Body) || !bytes.Equal(stored, s.Body) || b.count(t, `SELECT count(*) FROM event_conflicts`) != 1 {
-		t.Errorf("kept %q beside %q", kept, stored)
+	if !bytes.Equal(kept, other.Body) || !bytes.Equal(stored, s.Body) || b.count(t, `SELECT count(*) FROM
+		event_conflicts`) != 1 {
+		t.Errorf("stored %q and %q", kept, stored)
 	}
 }
 
-// A delivery that carries one key twice makes one event of it, and the second gets a duplicate's receipt. A later delivery may
-// carry some that are known and some that are not.
-func TestDeliveryOfManyEventsIsAnsweredWithAList(t *testing.T) {
+// A delivery with one key twice becomes one event, and the second gets a duplicate's receipt. A
+// later delivery may have stored and new keys.
+func TestReceipt_manyEvents_isList(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	d := b.sign(t, "many", line("one\ntwo\none\ntwo\nthree\n"))
+	d := b.sign(t, "many", lineSample("one\ntwo\none\ntwo\nthree\n"))
 	list := b.post(t, "many", d).receipts(t)
 	if len(list) != 5 {
 		t.Fatalf("%d receipts: %+v", len(list), list)
 	}
 	for i, first := range []int{0, 1, 0, 1, 4} {
 		r := list[i]
-		if r.ID == "" || r.ID != list[first].ID || r.EventID != list[first].EventID || r.Duplicate != (i != first) || r.Conflict {
+		if r.ID == "" || r.ID != list[first].ID || r.EventID != list[first].EventID || r.Duplicate != (i != first) ||
+			r.Conflict {
 			t.Errorf("receipt %d: %+v", i, r)
 		}
 	}
@@ -121,7 +128,7 @@ func TestDeliveryOfManyEventsIsAnsweredWithAList(t *testing.T) {
 		}
 	}
 	b.wantRows(t, 3, `events WHERE delivery_id = (SELECT id FROM events WHERE body = $1)`, d.Body)
-	again := b.post(t, "many", b.sign(t, "many", line("two\nfour\n"))).receipts(t)
+	again := b.post(t, "many", b.sign(t, "many", lineSample("two\nfour\n"))).receipts(t)
 	if !again[0].Duplicate || again[0].ID != list[1].ID || again[1].Duplicate {
 		t.Errorf("again: %+v", again)
 	}
@@ -129,21 +136,23 @@ func TestDeliveryOfManyEventsIsAnsweredWithAList(t *testing.T) {
 	b.wantCounter(t, 3, "postern_events_total", "result=duplicate")
 }
 
-// What cannot be read but is rightly signed is stored under a content key, once.
-func TestSignedBodiesThatCannotBeReadAreStored(t *testing.T) {
+// A signed body that cannot be parsed is stored once, under a content key.
+func TestHandler_signedUnreadableBody_isStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	for name, body := range map[string]string{"broken JSON": `{"id": "evt_1", `, "invalid UTF-8": "{\"id\": \"evt_\xff\"}", "empty": "", "NUL": "\x00",
+	for name, body := range map[string]string{"broken JSON": `{"id": "evt_1", `,
+		"invalid UTF-8": "{\"id\": \"evt_\xff\"}", "empty": "", "NUL": "\x00",
 		"no id": `{"object": "event", "type": "invoice.paid"}`} {
 		for _, source := range []string{"stripe", "shop"} {
 			d := b.sign(t, source, provider.Sample{Type: "orders/create", Body: []byte(body)})
-			d.Header.Del("X-Shopify-Webhook-Id") // what names the event where the body does not have to
+			d.Header.Del("X-Shopify-Webhook-Id") // the header has the event's name if the body does not need it
 			first := b.post(t, source, d).receipt(t)
 			if !strings.HasPrefix(first.EventID, "sha256:") || first.Duplicate {
 				t.Errorf("%s to %s: %+v", name, source, first)
 			}
 			var stored []byte
-			if err := b.db.Pool.QueryRow(t.Context(), `SELECT body FROM events WHERE id = $1::bigint`, first.ID).Scan(&stored); err != nil || string(stored) != body {
+			if err := b.db.Pool.QueryRow(t.Context(), `SELECT body FROM events WHERE id = $1::bigint`,
+				first.ID).Scan(&stored); err != nil || string(stored) != body {
 				t.Errorf("%s to %s: stored %q, %v", name, source, stored, err)
 			}
 			if again := b.post(t, source, d).receipt(t); !again.Duplicate || again.ID != first.ID || again.Conflict {
@@ -154,8 +163,8 @@ func TestSignedBodiesThatCannotBeReadAreStored(t *testing.T) {
 	b.wantCounter(t, 20, "postern_content_keys_total")
 }
 
-// Batches form by themselves and mix sources; each delivery gets its own receipt.
-func TestEachOfManyGetsItsOwnReceipt(t *testing.T) {
+// Batches contain deliveries of several sources; each delivery gets its own receipts.
+func TestAppender_concurrentDeliveries_eachGetsItsReceipt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	var group sync.WaitGroup
@@ -173,7 +182,8 @@ func TestEachOfManyGetsItsOwnReceipt(t *testing.T) {
 				if err == nil {
 					err = json.Unmarshal(a.body, &r)
 				}
-				if err != nil || r.Duplicate || source == "shop" && r.EventID != s.ID || source == "stripe" && !bytes.Contains(s.Body, []byte(r.EventID)) {
+				if err != nil || r.Duplicate || source == "shop" && r.EventID != s.ID || source == "stripe" &&
+					!bytes.Contains(s.Body, []byte(r.EventID)) {
 					t.Errorf("delivery %d: %d %s %v", n, a.status, a.body, err)
 				}
 			}
@@ -183,13 +193,15 @@ func TestEachOfManyGetsItsOwnReceipt(t *testing.T) {
 	if n := b.count(t, `SELECT count(DISTINCT (source, event_id)) FROM events`); n != 320 {
 		t.Errorf("%d events, want 320", n)
 	}
-	if got := fmt.Sprint(b.counter(t, "postern_events_total", "result=stored"), b.counter(t, "postern_deliveries_total", "result=accepted")); got != "320 320" {
+	if got := fmt.Sprint(b.counter(t, "postern_events_total", "result=stored"), b.counter(t, "postern_deliveries_total",
+		"result=accepted")); got != "320 320" {
 		t.Errorf("counted %s", got)
 	}
 }
 
-// A large body of many events is not repeated with each of them: it is read from the log, where it is kept once.
-func TestLargeBodyOfManyEventsStaysInTheLog(t *testing.T) {
+// A large body of many events is not published with each of them. It is read from the log, which
+// stores it once.
+func TestAppender_largeSharedBody_isPublishedWithoutBody(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	for _, c := range []struct {
@@ -210,56 +222,60 @@ func TestLargeBodyOfManyEventsStaysInTheLog(t *testing.T) {
 			e := <-b.published
 			ids = append(ids, e.ID)
 			if e.BodyInLog != c.inLog || bytes.Equal(e.Body, body.Bytes()) == c.inLog {
-				t.Errorf("%s: event %s is published with %d bytes, in the log: %t", name, e.Key, len(e.Body), e.BodyInLog)
+				t.Errorf("%s: event %s is published with %d bytes, BodyInLog %t", name, e.Key, len(e.Body),
+					e.BodyInLog)
 			}
 		}
-		recs, err := events.Read(t.Context(), b.db.Pool, ids, events.AnyBody)
+		recs, err := events.Read(t.Context(), b.db.Pool, ids, events.UnlimitedBody)
 		if err != nil || len(recs) != c.events {
 			t.Fatalf("%s: %d records, %v", name, len(recs), err)
 		}
 		for _, r := range recs {
 			if !bytes.Equal(r.Body, body.Bytes()) {
-				t.Errorf("%s: the log gives event %s a body of %d bytes", name, r.Key, len(r.Body))
+				t.Errorf("%s: the log has for event %s a body of %d bytes", name, r.Key, len(r.Body))
 			}
 		}
 	}
 }
 
-// strange are texts that JSON has to escape or cannot hold, among others.
-func strange() *rapid.Generator[string] {
-	return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", `"`, `\`, "\x00", "\x1f\t\n", "<&>\u2028", "\xff", "\xed\xa0\x80", "é\U0001F600", "\x7f"}),
+// unusualTexts are texts that JSON must escape or cannot contain, among others.
+func unusualTexts() *rapid.Generator[string] {
+	return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", `"`, `\`, "\x00", "\x1f\t\n", "<&>\u2028", "\xff",
+		"\xed\xa0\x80", "é\U0001F600", "\x7f"}),
 		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))
 }
 
-// What is written by hand is what encoding/json writes and reads.
-func TestKeptIsJSON(t *testing.T) {
+// The encoders write what encoding/json writes and reads.
+func TestEncodeHeaders_unusualTexts_isValidJSON(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		d := &provider.Delivery{Header: http.Header{}, Query: strange().Draw(t, "query")}
+		d := &provider.Delivery{Header: http.Header{}, Query: unusualTexts().Draw(t, "query")}
 		want := map[string]string{}
 		for _, name := range []string{"X-One", "X-Many", "X-Absent"} {
-			values := rapid.SliceOfN(strange(), 0, 3).Draw(t, name)
+			values := rapid.SliceOfN(unusualTexts(), 0, 3).Draw(t, name)
 			if d.Header[name] = values; len(values) > 0 {
-				want[name] = events.Text(strings.Join(values, ", "))
+				want[name] = events.SanitizeText(strings.Join(values, ", "))
 			}
 		}
 		if d.Query != "" {
-			want[":query"] = events.Text(d.Query)
+			want[":query"] = events.SanitizeText(d.Query)
 		}
 		var got map[string]string
-		if text := ingest.KeptHeaders([]string{"X-One", "X-Many", "X-Absent", ":query"}, d); json.Unmarshal(text, &got) != nil || !cmp.Equal(got, want) {
+		if text := ingest.EncodeHeaders([]string{"X-One", "X-Many", "X-Absent", ":query"}, d); json.Unmarshal(text,
+			&got) != nil || !cmp.Equal(got, want) {
 			t.Fatalf("%q, want %q", text, want)
 		}
 	})
 }
 
-func TestVerificationIsJSON(t *testing.T) {
+func TestAppendVerification_unusualTexts_isValidJSON(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.String()
 		v := provider.Verification{Scheme: name.Draw(t, "scheme"), Secret: name.Draw(t, "secret")}
 		if rapid.Bool().Draw(t, "signed") {
-			v.SignedAt = time.Unix(rapid.Int64Range(0, 250_000_000_000).Draw(t, "at"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")).UTC()
+			v.SignedAt = time.Unix(rapid.Int64Range(0, 250_000_000_000).Draw(t, "at"),
+				rapid.Int64Range(0, 999_999_999).Draw(t, "ns")).UTC()
 		}
 		var got provider.Verification
 		if text := ingest.AppendVerification(nil, v); json.Unmarshal(text, &got) != nil || !cmp.Equal(got, v) {
@@ -268,11 +284,13 @@ func TestVerificationIsJSON(t *testing.T) {
 	})
 }
 
-func TestReceiptIsJSON(t *testing.T) {
+func TestAppendReceipt_unusualTexts_isValidJSON(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		r := events.Receipt{ID: rapid.Int64Range(0, 1<<62).Draw(t, "id"), Key: strange().Draw(t, "key"), Duplicate: rapid.Bool().Draw(t, "duplicate"), Conflict: rapid.Bool().Draw(t, "conflict")}
-		want := map[string]any{"event_id": strings.ToValidUTF8(r.Key, "\ufffd"), "id": strconv.FormatInt(r.ID, 10), "duplicate": r.Duplicate,
+		r := events.Receipt{ID: rapid.Int64Range(0, 1<<62).Draw(t, "id"), Key: unusualTexts().Draw(t, "key"),
+			Duplicate: rapid.Bool().Draw(t, "duplicate"), Conflict: rapid.Bool().Draw(t, "conflict")}
+		want := map[string]any{"event_id": strings.ToValidUTF8(r.Key, "\ufffd"), "id": strconv.FormatInt(r.ID, 10),
+			"duplicate":   r.Duplicate,
 			"received_at": events.Time(r.ID).Format("2006-01-02T15:04:05.000000Z07:00")}
 		if r.Conflict {
 			want["conflict"] = true
@@ -284,11 +302,11 @@ func TestReceiptIsJSON(t *testing.T) {
 	})
 }
 
-// A commit that fails is acknowledged to nobody, and one delivery's fault is not its neighbours'.
-func TestFailingCommitIsNotAcknowledged(t *testing.T) {
+// A failed commit acknowledges nothing, and one bad delivery does not fail the others of its batch.
+func TestAppender_failedCommit_isNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *ingest.Options) { o.Settings.Writers = 1 })
-	// The statement itself succeeds and returns its rows; only the commit does not.
+	// The statement succeeds and returns its rows; only the commit fails.
 	b.db.Exec(t, `
 		CREATE TABLE trouble AS SELECT '53100' AS code;
 		CREATE FUNCTION fail_commit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -299,29 +317,31 @@ func TestFailingCommitIsNotAcknowledged(t *testing.T) {
 		  END IF;
 		  RETURN NULL;
 		END $$;
-		CREATE CONSTRAINT TRIGGER fail_commit AFTER INSERT ON event_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail_commit()`)
+		CREATE CONSTRAINT TRIGGER fail_commit AFTER INSERT ON event_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+			EXECUTE FUNCTION fail_commit()`)
 	bad := b.sign(t, "many", provider.Sample{Body: []byte("bad")})
-	b.post(t, "many", bad).refused(t, 503, "unavailable")         // the disk is full
-	b.trouble(t, "XX001")                                         // no trouble that goes away
-	b.waitAnswer(t, "many", bad, 500).refused(t, 500, "internal") // a full disk is believed for a moment
-	if n := b.count(t, `SELECT count(*) FROM events`) + b.count(t, `SELECT count(*) FROM event_keys`); n != 0 || len(b.published) != 0 {
+	b.post(t, "many", bad).wantProblem(t, 503, "unavailable")         // the disk is full
+	b.failCommits(t, "XX001")                                         // not a temporary failure
+	b.waitStatus(t, "many", bad, 500).wantProblem(t, 500, "internal") // a full disk counts as an outage for a moment
+	if n := b.count(t, `SELECT count(*) FROM events`) + b.count(t, `SELECT count(*) FROM event_keys`); n != 0 ||
+		len(b.published) != 0 {
 		t.Errorf("%d rows of failed commits, %d published", n, len(b.published))
 	}
-	b.amongNeighbours(t)
-	b.trouble(t, "")
+	b.postGoodAndBad(t)
+	b.failCommits(t, "")
 	if r := b.post(t, "many", bad).receipt(t); r.Duplicate {
-		t.Errorf("after the trouble: %+v", r)
+		t.Errorf("after the failure: %+v", r)
 	}
 }
 
-// trouble is the SQLSTATE that commits of bad events fail with from now on; "" ends it.
-func (b *testBundle) trouble(t *testing.T, code string) {
+// failCommits makes commits of bad events fail with the SQLSTATE from now on; "" ends it.
+func (b *testBundle) failCommits(t *testing.T, code string) {
 	t.Helper()
 	b.db.Exec(t, `UPDATE trouble SET code = $1`, code)
 }
 
-// amongNeighbours sends good and bad deliveries together, so that batches hold both.
-func (b *testBundle) amongNeighbours(t *testing.T) {
+// postGoodAndBad sends good and bad deliveries together, so that batches contain both.
+func (b *testBundle) postGoodAndBad(t *testing.T) {
 	t.Helper()
 	const clients, each = 16, 10
 	var group sync.WaitGroup

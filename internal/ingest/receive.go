@@ -15,32 +15,33 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// receive takes one delivery: limits, proof, identity, commit, receipt, in this order.
-func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
+// receive handles one delivery: limits, verification, identification, commit, receipt, in this
+// order.
+func (s *Server) receive(c echo.Context, v *webhookRequest) (*provider.Reply, error) {
 	req := c.Request()
-	if !v.ep.limit.open(v.began) {
-		return nil, errLimited
+	if !v.ep.limiter.allows(v.startedAt) {
+		return nil, errRateLimited
 	}
 	v.upload = upload{pool: &s.uploads, writer: c.Response()}
 	defer v.upload.release()
-	v.memory = part{of: s.memory, source: v.ep.Config.Name}
+	v.memory = reservation{quotas: s.memory, source: v.ep.Config.Name}
 	defer v.memory.release()
-	body, err := s.read(v, req)
+	body, err := s.readRequestBody(v, req)
 	if err != nil {
 		return nil, err
 	}
-	v.bytes, v.read = len(body), true
-	d := v.delivery(req)
+	v.bodySize, v.bodyRead = len(body), true
+	d := v.newDelivery(req)
 	d.Body = body
-	verification, err := s.prove(v, d)
-	if err != nil || v.greeting != nil {
-		return v.greeting, err
+	verification, err := s.verify(v, d)
+	if err != nil || v.handshake != nil {
+		return v.handshake, err
 	}
-	if !v.ep.limit.take(s.Now()) {
-		return nil, errLimited
+	if !v.ep.limiter.take(s.Now()) {
+		return nil, errRateLimited
 	}
 	s.liftReadDeadline(c, v)
-	if err := s.store(v, d, verification); err != nil {
+	if err := s.storeDelivery(v, d, verification); err != nil {
 		return nil, err
 	}
 	if a, ok := v.ep.Provider.(provider.Acknowledger); ok {
@@ -56,37 +57,41 @@ func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
 	return &v.reply, nil
 }
 
-// slowRead is how long a request may have been read until now without its deadline being near: most need not pay for lifting it.
+// slowRead is the duration of a request above which its read deadline is lifted. Most requests are
+// faster and need not pay for that.
 const slowRead = time.Second
 
-// liftReadDeadline ends the time for a request with its body; what net/http still reads is only whether the sender is there.
-func (s *Server) liftReadDeadline(c echo.Context, v *visit) {
-	if s.Now().Sub(v.began) > slowRead {
-		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{}) // a writer without deadlines has none to lift
+// liftReadDeadline removes the read deadline once the body is read. After that net/http reads only
+// to notice a lost connection.
+func (s *Server) liftReadDeadline(c echo.Context, v *webhookRequest) {
+	if s.Now().Sub(v.startedAt) > slowRead {
+		// a writer without deadlines has none to lift
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
 	}
 }
 
-// prove verifies a delivery and names its events. Only what it lets pass may reach the database; what it refuses is kept apart.
-// A delivery that the provider wants greeted is no event: v.greeting is its answer.
-func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, error) {
+// verify verifies a delivery and identifies its events. Only a verified delivery may reach the
+// database; a rejected one goes to the rejection store. A handshake is no event: v.handshake is the
+// response to it.
+func (s *Server) verify(v *webhookRequest, d *provider.Delivery) (provider.Verification, error) {
 	defer s.startSpan(v, "verify").End()
-	leave, err := s.large.enter(len(d.Body), s.Settings.Deadline)
+	release, err := s.largeBodies.acquire(len(d.Body), s.Settings.Deadline)
 	if err != nil {
 		return provider.Verification{}, err
 	}
-	defer leave() // also of a provider that panics
+	defer release() // also if the provider panics
 	verification, err := v.ep.Provider.Verify(v.ep.Config, d)
-	if g, ok := v.ep.Provider.(provider.Greeter); ok && err == nil {
-		if v.greeting = g.Greet(v.ep.Config, d); v.greeting != nil {
+	if g, ok := v.ep.Provider.(provider.Handshaker); ok && err == nil {
+		if v.handshake = g.Handshake(v.ep.Config, d); v.handshake != nil {
 			v.result = "greeting"
 			return verification, nil
 		}
 	}
 	if err == nil {
-		err = v.admit(d)
+		err = v.chargeSource(d)
 	}
 	if err == nil {
-		err = v.accepted(d)
+		err = v.accept(d)
 	}
 	if err == nil {
 		v.events, err = v.ep.Provider.Identify(v.ep.Config, d)
@@ -97,58 +102,64 @@ func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, e
 	var rejection *provider.Rejection
 	if errors.As(err, &rejection) {
 		v.reason = rejection.Reason
-		s.rejections.offer(v.ep, d, rejection, v.remote)
+		s.rejections.add(v.ep, d, rejection, v.remote)
 		s.metrics.rejections.WithLabelValues(v.ep.Config.Name, string(rejection.Reason)).Inc()
 		return verification, errUnauthenticated
 	}
 	return verification, err
 }
 
-// admit counts a verified body in its source's share instead of among the uploads. Errors: errFull.
-func (v *visit) admit(d *provider.Delivery) error {
+// chargeSource counts a verified body in its source's quota instead of in the uploads. Errors:
+// errOverloaded.
+func (v *webhookRequest) chargeSource(d *provider.Delivery) error {
 	if !v.memory.grow(int64(cap(d.Body))) {
-		return errFull
+		return errOverloaded
 	}
 	v.upload.release()
 	return nil
 }
 
-// store makes a delivery durable: in the log, or, while that is away, in the spool.
-func (s *Server) store(v *visit, d *provider.Delivery, verification provider.Verification) error {
-	delivery := toAppend(v.ep, d, verification, v.events, v.bodies)
-	w, err := s.append(v, delivery)
+// storeDelivery makes a delivery durable in the log, or in the spool while PostgreSQL is
+// unavailable.
+func (s *Server) storeDelivery(v *webhookRequest, d *provider.Delivery, verification provider.Verification) error {
+	delivery := toLogDelivery(v.ep, d, verification, v.events, v.bodies)
+	w, err := s.appendDelivery(v, delivery)
 	if err != nil && problemOf(err) == errUnavailable {
-		err = s.spooled(v, delivery)
+		err = s.spoolDelivery(v, delivery)
 	}
 	if w != nil {
-		s.appender.queue.leave(w)
+		s.appender.queue.abandon(w)
 	}
 	return err
 }
 
-// append waits for a delivery's receipts. Once it is in the queue its memory is the queue's to release. left is what is in the queue still.
-func (s *Server) append(v *visit, d events.Delivery) (left *waiting, err error) {
+// appendDelivery queues a delivery and waits for its receipts. Once the delivery is queued, the
+// queue releases its memory. unfinished is the delivery if it is still in the queue.
+func (s *Server) appendDelivery(v *webhookRequest, d events.Delivery) (unfinished *queuedDelivery, err error) {
 	defer s.startSpan(v, "append").End()
-	var landed func()
-	if d.Exact {
+	var releaseKeys func()
+	if d.RejectConflicts {
 		var ok bool
-		if landed, ok = s.flights.begin(v.ep.Config.Name, d.Events); !ok {
-			if s.appender.hangs() {
-				return nil, errUnavailable // who comes again a moment later would be told the same for as long as that lasts
+		if releaseKeys, ok = s.inFlight.reserve(v.ep.Config.Name, d.Events); !ok {
+			if s.appender.stalledOrUnavailable() {
+				// a 409 would make the sender retry at once, in vain, for as long as the stall
+				// lasts
+				return nil, errUnavailable
 			}
 			return nil, errInFlight
 		}
 	}
-	w := s.appender.waiting(waiting{ep: v.ep, delivery: d, trace: v.trace(), memory: v.memory, landed: landed})
+	w := s.appender.newQueued(queuedDelivery{ep: v.ep, delivery: d, trace: v.traceparent(), memory: v.memory,
+		releaseKeys: releaseKeys})
 	if err := s.appender.enqueue(w); err != nil {
-		if landed != nil {
-			landed()
+		if releaseKeys != nil {
+			releaseKeys()
 		}
 		return nil, err
 	}
-	v.memory = part{}
-	r, answered := s.appender.wait(w)
-	if !answered {
+	v.memory = reservation{}
+	r, done := s.appender.wait(w)
+	if !done {
 		return w, errUnavailable
 	}
 	if r.err == nil {
@@ -157,8 +168,8 @@ func (s *Server) append(v *visit, d events.Delivery) (left *waiting, err error) 
 	return nil, r.err
 }
 
-// read takes the body within all bounds, in memory that grows with it.
-func (s *Server) read(v *visit, req *http.Request) ([]byte, error) {
+// readRequestBody reads the body within all limits, into memory that grows with it.
+func (s *Server) readRequestBody(v *webhookRequest, req *http.Request) ([]byte, error) {
 	for _, enc := range req.Header.Values("Content-Encoding") {
 		if enc != "" && !strings.EqualFold(enc, "identity") {
 			return nil, errEncoding
@@ -168,27 +179,28 @@ func (s *Server) read(v *visit, req *http.Request) ([]byte, error) {
 		return nil, errTooLarge
 	}
 	if !s.memory.fits(v.ep.Config.Name, max(req.ContentLength, 1)) {
-		return nil, errFull // the source's verified deliveries fill its share
+		return nil, errOverloaded // the verified deliveries of the source fill its quota
 	}
 	return readBody(req, v.ep.MaxBody, &v.upload)
 }
 
-// The memory of a body, in bytes. Its first bytes need none of their own, so clients that announce much and send nothing hold
-// nothing. After that it is a multiple of what has arrived: a client holds four times as much as it has sent, or twice where
-// that is much.
+// The memory of a body, in bytes. The first bytes need no memory of their own, so a client that
+// announces much and sends nothing holds nothing. After that the memory is a multiple of the
+// received bytes: four times, or twice for large bodies.
 const (
 	firstBytes = 512
 	firstStep  = 4 * firstBytes
 	secondStep = 4 * firstStep
 )
 
-// readBody reads a body into memory that grows as the bytes arrive. Errors: errFull, errSlow, errTooLarge, errBody.
+// readBody reads a body into memory that grows as the bytes arrive. Errors: errOverloaded, errSlow,
+// errTooLarge, errBodyIncomplete.
 func readBody(req *http.Request, maxBody int64, u *upload) ([]byte, error) {
-	most := maxBody + 1 // one more, to see the end without growing
+	limit := maxBody + 1 // one more byte, to see the end without growing
 	if req.ContentLength >= 0 {
-		most = req.ContentLength + 1
+		limit = req.ContentLength + 1
 	}
-	body, size := u.first[:0:min(firstBytes, most)], int64(firstStep)
+	body, size := u.first[:0:min(firstBytes, limit)], int64(firstStep)
 	for {
 		for len(body) < cap(body) {
 			n, err := req.Body.Read(body[len(body):cap(body)])
@@ -198,29 +210,30 @@ func readBody(req *http.Request, maxBody int64, u *upload) ([]byte, error) {
 			}
 			if err == io.EOF { //nolint:errorlint // io.Reader promises the value itself
 				if u.size == 0 {
-					body = bytes.Clone(body) // it outlives the request
+					body = bytes.Clone(body) // the copy outlives the request
 				}
 				return body, u.complete()
 			}
 			if err != nil {
-				return nil, cmp.Or(u.complete(), error(errBody))
+				return nil, cmp.Or(u.complete(), error(errBodyIncomplete))
 			}
 		}
-		if err := u.grow(min(size, most)); err != nil {
+		if err := u.grow(min(size, limit)); err != nil {
 			return nil, err
 		}
-		body = append(make([]byte, 0, min(size, most)), body...)
+		body = append(make([]byte, 0, min(size, limit)), body...)
 		size = max(2*size, secondStep)
 	}
 }
 
-// challenge answers a request by which a provider asks whether the address is ours. It costs no memory and no database.
-func (s *Server) challenge(c echo.Context, v *visit) (*provider.Reply, error) {
-	asked, ok := v.ep.Provider.(provider.Challenger)
+// challenge responds to a request with which a provider checks who owns the address. It uses no
+// memory quota and no database.
+func (s *Server) challenge(c echo.Context, v *webhookRequest) (*provider.Reply, error) {
+	challenger, ok := v.ep.Provider.(provider.Challenger)
 	if !ok {
 		return nil, errNotAllowed
 	}
-	reply := asked.Challenge(v.ep.Config, v.delivery(c.Request()))
+	reply := challenger.Challenge(v.ep.Config, v.newDelivery(c.Request()))
 	if reply == nil {
 		return nil, errNotAllowed
 	}
@@ -228,8 +241,9 @@ func (s *Server) challenge(c echo.Context, v *visit) (*provider.Reply, error) {
 	return reply, nil
 }
 
-// delivery is a request in the provider's terms, without its body.
-func (v *visit) delivery(req *http.Request) *provider.Delivery {
-	v.request = provider.Delivery{Method: req.Method, Query: req.URL.RawQuery, Header: req.Header, ReceivedAt: v.began.UTC().Truncate(time.Microsecond)}
-	return &v.request
+// newDelivery returns the request as a provider.Delivery, without its body.
+func (v *webhookRequest) newDelivery(req *http.Request) *provider.Delivery {
+	v.delivery = provider.Delivery{Method: req.Method, Query: req.URL.RawQuery, Header: req.Header,
+		ReceivedAt: v.startedAt.UTC().Truncate(time.Microsecond)}
+	return &v.delivery
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// polite is a provider that wants answers of its own kind.
-type polite struct{ lines }
+// respondingProvider is a provider with responses of its own.
+type respondingProvider struct{ lineProvider }
 
-func (polite) Name() string { return "polite" }
+func (respondingProvider) Name() string { return "polite" }
 
-func (polite) Headers() []string { return []string{"X-Kept", ":query"} }
+func (respondingProvider) Headers() []string { return []string{"X-Kept", ":query"} }
 
-func (polite) Challenge(src *provider.Source, d *provider.Delivery) *provider.Reply {
+func (respondingProvider) Challenge(src *provider.Source, d *provider.Delivery) *provider.Reply {
 	query, err := url.ParseQuery(d.Query)
 	switch {
 	case err != nil || !query.Has("challenge"):
@@ -37,11 +37,12 @@ func (polite) Challenge(src *provider.Source, d *provider.Delivery) *provider.Re
 	case query.Get("challenge") == "wrong":
 		return &provider.Reply{Status: http.StatusForbidden}
 	}
-	return &provider.Reply{ContentType: "text/plain", Header: http.Header{"X-Method": {d.Method}, "X-Content-Type-Options": {"sniff"}},
+	return &provider.Reply{ContentType: "text/plain", Header: http.Header{"X-Method": {d.Method},
+		"X-Content-Type-Options": {"sniff"}},
 		Body: []byte(src.Name + " " + query.Get("challenge"))}
 }
 
-func (polite) Greet(_ *provider.Source, d *provider.Delivery) *provider.Reply {
+func (respondingProvider) Handshake(_ *provider.Source, d *provider.Delivery) *provider.Reply {
 	switch string(d.Body) {
 	case "ping":
 		return &provider.Reply{Status: http.StatusAccepted, ContentType: "text/plain", Body: []byte("pong")}
@@ -51,21 +52,21 @@ func (polite) Greet(_ *provider.Source, d *provider.Delivery) *provider.Reply {
 	return nil
 }
 
-// quiet is an answer that the provider gives every time.
-var quiet = &provider.Reply{Status: http.StatusNoContent, ContentType: "text/plain", Body: []byte("dropped")}
+// sharedReply is a response that the provider returns every time.
+var sharedReply = &provider.Reply{Status: http.StatusNoContent, ContentType: "text/plain", Body: []byte("dropped")}
 
-func (polite) Acknowledge(_ *provider.Source, d *provider.Delivery) *provider.Reply {
+func (respondingProvider) Acknowledge(_ *provider.Source, d *provider.Delivery) *provider.Reply {
 	switch string(d.Body) {
 	case "quiet":
-		return quiet
+		return sharedReply
 	case "acknowledging panics":
 		panic("a fault in an acknowledgement")
 	}
 	return nil
 }
 
-// ask sends a request without a body.
-func (b *testBundle) ask(t *testing.T, method, path string) answer {
+// requestWithoutBody sends a request without a body.
+func (b *testBundle) requestWithoutBody(t *testing.T, method, path string) response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, b.url+path, nil)
 	if err != nil {
@@ -78,18 +79,19 @@ func (b *testBundle) ask(t *testing.T, method, path string) answer {
 	return a
 }
 
-func TestChallengesAreAnswered(t *testing.T) {
+func TestChallenge_eachMethod_getsProviderResponse(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	pool, asked := countedPool(t, db)
+	pool, asked := countingPool(t, db)
 	b := setupOn(t, db, func(o *ingest.Options) { o.Pool = pool })
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		a := b.ask(t, method, "/webhooks/polite?challenge=a%20b")
+		a := b.requestWithoutBody(t, method, "/webhooks/polite?challenge=a%20b")
 		want := "polite a b"
 		if method == http.MethodHead {
 			want = ""
 		}
-		if a.status != 200 || string(a.body) != want || a.header.Get("Content-Type") != "text/plain" || a.header.Get("X-Method") != method {
+		if a.status != 200 || string(a.body) != want || a.header.Get("Content-Type") != "text/plain" ||
+			a.header.Get("X-Method") != method {
 			t.Errorf("%s: %d %q %v", method, a.status, a.body, a.header)
 		}
 		if got := a.header.Values("X-Content-Type-Options"); len(got) != 1 || got[0] != "nosniff" {
@@ -97,30 +99,32 @@ func TestChallengesAreAnswered(t *testing.T) {
 		}
 	}
 	b.wantCounter(t, 2, "postern_deliveries_total", "source=polite", "result=challenge")
-	if a := b.ask(t, http.MethodGet, "/webhooks/polite?challenge=wrong"); a.status != 403 {
-		t.Errorf("the provider's refusal: %d", a.status)
+	if a := b.requestWithoutBody(t, http.MethodGet, "/webhooks/polite?challenge=wrong"); a.status != 403 {
+		t.Errorf("the provider's error response: %d", a.status)
 	}
-	b.ask(t, http.MethodGet, "/webhooks/polite?challenge=panic").refused(t, 500, "internal")
-	b.ask(t, http.MethodGet, "/webhooks/polite?challenge=redirect").refused(t, 500, "internal") // never a redirection
+	b.requestWithoutBody(t, http.MethodGet, "/webhooks/polite?challenge=panic").wantProblem(t, 500, "internal")
+	// never a redirect
+	b.requestWithoutBody(t, http.MethodGet, "/webhooks/polite?challenge=redirect").wantProblem(t, 500, "internal")
 	for _, path := range []string{"/webhooks/polite", "/webhooks/stripe?challenge=a"} {
-		a := b.ask(t, http.MethodGet, path)
-		a.refused(t, 405, "method")
-		if allow := a.header.Get("Allow"); !strings.Contains(allow, "POST") || strings.Contains(allow, "GET") != strings.Contains(path, "polite") {
+		a := b.requestWithoutBody(t, http.MethodGet, path)
+		a.wantProblem(t, 405, "method")
+		if allow := a.header.Get("Allow"); !strings.Contains(allow, "POST") ||
+			strings.Contains(allow, "GET") != strings.Contains(path, "polite") {
 			t.Errorf("%s: Allow %q", path, allow)
 		}
 	}
-	b.ask(t, http.MethodGet, "/webhooks/nobody?challenge=a").refused(t, 404, "unknown-source")
-	if a := b.ask(t, http.MethodHead, "/webhooks/nobody"); a.status != 404 {
-		t.Errorf("HEAD of no source: %d", a.status)
+	b.requestWithoutBody(t, http.MethodGet, "/webhooks/nobody?challenge=a").wantProblem(t, 404, "unknown-source")
+	if a := b.requestWithoutBody(t, http.MethodHead, "/webhooks/nobody"); a.status != 404 {
+		t.Errorf("HEAD of an unknown source: %d", a.status)
 	}
 	b.wantCounter(t, 1, "postern_faults_total")
 	if n := asked.Load(); n != 0 {
-		t.Errorf("the database was asked %d times", n)
+		t.Errorf("%d database queries", n)
 	}
 }
 
-// A signed request that is no event gets its provider's answer and is not stored; a forged one gets none.
-func TestGreetingsAreNotStored(t *testing.T) {
+// A handshake gets its provider's response and is not stored; a forged one does not.
+func TestHandshake_signed_isNotStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	ping := func(body string) *provider.Delivery { return b.sign(t, "many", provider.Sample{Body: []byte(body)}) }
@@ -130,51 +134,56 @@ func TestGreetingsAreNotStored(t *testing.T) {
 	}
 	forged := ping("ping")
 	forged.Header.Del("Sim-Signature")
-	b.post(t, "polite", forged).refused(t, 401, "unauthenticated")
-	b.post(t, "polite", ping("greeting panics")).refused(t, 500, "internal")
+	b.post(t, "polite", forged).wantProblem(t, 401, "unauthenticated")
+	b.post(t, "polite", ping("greeting panics")).wantProblem(t, 500, "internal")
 	b.wantCounter(t, 1, "postern_deliveries_total", "source=polite", "result=greeting")
 	b.wantRows(t, 0, `events`)
 }
 
-// The provider's own answer comes after the commit and in place of the receipt; where the event is found goes with every answer.
-func TestAcknowledgementsTakeTheReceiptsPlace(t *testing.T) {
+// The provider's response is sent after the commit, instead of the receipt. Every response has the
+// header with the event's id.
+func TestAcknowledgement_ofProvider_replacesReceipt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	post := func(body string) answer {
+	post := func(body string) response {
 		return b.post(t, "polite", b.sign(t, "many", provider.Sample{Body: []byte(body)}))
 	}
 	stored := func(key string) (id string) {
-		if err := b.db.Pool.QueryRow(context.Background(), `SELECT id::text FROM events WHERE event_id = $1`, key).Scan(&id); err != nil {
+		if err := b.db.Pool.QueryRow(context.Background(), `SELECT id::text FROM events WHERE event_id = $1`,
+			key).Scan(&id); err != nil {
 			t.Errorf("event %s: %v", key, err)
 		}
 		return id
 	}
 	a := post("quiet")
-	if a.status != 204 || len(a.body) != 0 || a.header.Get("Content-Type") != "" || a.header.Get("Postern-Event") != stored("quiet") {
+	if a.status != 204 || len(a.body) != 0 || a.header.Get("Content-Type") != "" ||
+		a.header.Get("Postern-Event") != stored("quiet") {
 		t.Errorf("%d %q %v", a.status, a.body, a.header)
 	}
-	if quiet.Header != nil {
-		t.Errorf("the provider's own answer was changed: %v", quiet.Header)
+	if sharedReply.Header != nil {
+		t.Errorf("the provider's shared response was changed: %v", sharedReply.Header)
 	}
 	a = post("ordinary")
 	if r := a.receipt(t); a.header.Get("Postern-Event") != r.ID || a.header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("receipt %+v, headers %v", r, a.header)
 	}
-	post("acknowledging panics").refused(t, 500, "internal")
+	post("acknowledging panics").wantProblem(t, 500, "internal")
 	if again := post("acknowledging panics"); again.status != 500 || stored("acknowledging panics") == "" {
-		t.Errorf("again: %d", again.status) // it was stored before; the sender's next try is a duplicate
+		t.Errorf("again: %d", again.status) // it was stored before; the sender's retry is a duplicate
 	}
 	var many strings.Builder
 	for n := range 15 {
 		fmt.Fprintf(&many, "line %d\n", n)
 	}
-	if ids := strings.Split(post(many.String()).header.Get("Postern-Event"), ","); len(ids) != 10 || ids[0] != stored("line 0") || ids[9] != stored("line 9") {
-		t.Errorf("of 15 events %v are named", ids)
+	if ids := strings.Split(post(many.String()).header.Get("Postern-Event"), ","); len(ids) != 10 ||
+		ids[0] != stored("line 0") || ids[9] != stored("line 9") {
+		t.Errorf("%v names of 15 events", ids)
 	}
 }
 
-// The raw query is kept where the provider says that it is a part of what was signed: with the event, and with what was refused.
-func TestQueryIsKept(t *testing.T) {
+// The raw query is stored if the provider says that it is signed: with the event, and with a
+// rejection.
+func TestHandler_signedQuery_isStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	for source, want := range map[string]string{"polite": "a=1&b=%00%ff&a=2", "many": ""} {
@@ -183,7 +192,8 @@ func TestQueryIsKept(t *testing.T) {
 			if !signed {
 				d.Header.Del("Sim-Signature")
 			}
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/webhooks/"+source+"?a=1&b=%00%ff&a=2", bytes.NewReader(d.Body))
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/webhooks/"+source+
+				"?a=1&b=%00%ff&a=2", bytes.NewReader(d.Body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -192,21 +202,22 @@ func TestQueryIsKept(t *testing.T) {
 				t.Fatalf("status %d, %v", a.status, err)
 			}
 			table := map[bool]string{true: "events", false: "rejections"}[signed]
-			b.keptQuery(t, b.db.Pool, table, source, want)
+			b.storedQuery(t, b.db.Pool, table, source, want)
 		}
 	}
 	b.post(t, "polite", b.sign(t, "many", provider.Sample{Body: []byte("no query")})).receipt(t)
 	b.wantRows(t, 1, `events WHERE event_id = 'no query' AND NOT headers ? ':query'`)
 }
 
-func (b *testBundle) keptQuery(t *testing.T, pool *pgxpool.Pool, table, source, want string) {
+func (b *testBundle) storedQuery(t *testing.T, pool *pgxpool.Pool, table, source, want string) {
 	t.Helper()
-	var kept json.RawMessage
+	var stored json.RawMessage
 	testkit.Eventually(t, 30*time.Second, func() error {
-		return pool.QueryRow(t.Context(), `SELECT headers FROM `+table+` WHERE source = (SELECT number FROM sources WHERE name = $1)`, source).Scan(&kept)
+		return pool.QueryRow(t.Context(), `SELECT headers FROM `+table+` WHERE source = (SELECT number FROM sources
+			WHERE name = $1)`, source).Scan(&stored)
 	})
 	var headers map[string]string
-	if err := json.Unmarshal(kept, &headers); err != nil || headers[":query"] != want {
-		t.Errorf("%s of %s kept %s, want the query %q", table, source, kept, want)
+	if err := json.Unmarshal(stored, &headers); err != nil || headers[":query"] != want {
+		t.Errorf("%s of %s stored %s, want the query %q", table, source, stored, want)
 	}
 }

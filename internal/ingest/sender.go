@@ -7,12 +7,14 @@ import (
 	"strings"
 )
 
-// sender is the address of who sent a request: who connects, or, where that is a trusted proxy, the last address in X-Forwarded-For that is none. What
-// stands before it there a sender may have written. The zero address: a trusted proxy named none that can be read. Forwarded (RFC 7239) is not read: proxies
-// pass it on as it came.
-func (s *Server) sender(req *http.Request) netip.Addr {
-	addr := address(req.RemoteAddr)
-	if !among(s.TrustedProxies, addr) {
+// senderAddress returns the address of a request's sender. This is the peer of the connection,
+// unless the peer is a trusted proxy. Then it is the last address in X-Forwarded-For that is not a
+// trusted proxy. A sender can forge the addresses before it. The zero address means that a trusted
+// proxy sent an address that cannot be read. The Forwarded header (RFC 7239) is ignored, because
+// proxies pass it on unchanged.
+func (s *Server) senderAddress(req *http.Request) netip.Addr {
+	addr := parseAddress(req.RemoteAddr)
+	if !inNetworks(s.TrustedProxies, addr) {
 		return addr
 	}
 	for _, rest := range slices.Backward(req.Header["X-Forwarded-For"]) {
@@ -22,7 +24,7 @@ func (s *Server) sender(req *http.Request) netip.Addr {
 			if more = at >= 0; more {
 				rest, last = rest[:at], rest[at+1:]
 			}
-			if addr = address(strings.TrimSpace(last)); !among(s.TrustedProxies, addr) {
+			if addr = parseAddress(strings.TrimSpace(last)); !inNetworks(s.TrustedProxies, addr) {
 				return addr
 			}
 		}
@@ -30,24 +32,26 @@ func (s *Server) sender(req *http.Request) netip.Addr {
 	return addr
 }
 
-// remote is a sender as logs and rejections name it; one whom nobody can tell is named by who connects.
-func (s *Server) remote(req *http.Request, sender netip.Addr) string {
+// remoteName returns the sender's address for logs and rejections; the peer's address if the
+// sender's is unknown.
+func (s *Server) remoteName(req *http.Request, sender netip.Addr) string {
 	if !sender.IsValid() {
-		sender = address(req.RemoteAddr)
+		sender = parseAddress(req.RemoteAddr)
 	}
 	if !sender.IsValid() {
 		return req.RemoteAddr
 	}
 	name := sender.AppendTo(make([]byte, 0, len("255.255.255.255")))
-	if connects := strings.TrimPrefix(req.RemoteAddr, "["); strings.HasPrefix(connects, string(name)) {
-		return connects[:len(name)] // the text is there already
+	if peer := strings.TrimPrefix(req.RemoteAddr, "["); strings.HasPrefix(peer, string(name)) {
+		return peer[:len(name)] // reuse the existing string
 	}
 	return string(name)
 }
 
-// address reads an address, with a port or without, as networks are compared with it: of IPv4 in its own form, and without a zone. The zero address: it is none.
-func address(text string) netip.Addr {
-	both, err := netip.ParseAddrPort(text) // first, since that is how net/http names who connects
+// parseAddress parses an address with or without a port. It converts IPv4-mapped addresses to IPv4
+// and removes the zone, so that networks match. It returns the zero address for anything else.
+func parseAddress(text string) netip.Addr {
+	both, err := netip.ParseAddrPort(text) // first, because net/http gives the peer in this form
 	addr := both.Addr()
 	if err != nil {
 		addr, _ = netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
@@ -55,7 +59,7 @@ func address(text string) netip.Addr {
 	return addr.Unmap().WithZone("")
 }
 
-// among tells whether an address is in one of the networks.
-func among(networks []netip.Prefix, addr netip.Addr) bool {
+// inNetworks returns true if an address is in one of the networks.
+func inNetworks(networks []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 }

@@ -1,5 +1,7 @@
-// Package ingest is the door: a POST becomes durable events. It bounds what a sender may cost, proves the sender before any
-// database access or shared budget is spent, batches what is verified into one statement, and answers with a receipt.
+// Package ingest accepts webhook deliveries over HTTP. It bounds the cost of each client, and
+// verifies a delivery before it uses the database or any shared quota. It appends verified events
+// to the log in batches, and responds after the commit. The gateway runs it. It never responds with
+// success before a delivery is durable in PostgreSQL or in the spool.
 package ingest
 
 import (
@@ -24,108 +26,117 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-// Endpoint is a source that deliveries may come to.
+// Endpoint is a source that accepts deliveries.
 type Endpoint struct {
-	// Number is the source's in the log; 0: the database is not proven yet, and nothing is appended under it.
+	// Number is the source's number in the log. It is 0 while the database is not confirmed;
+	// nothing is appended for it then.
 	Number   int32
 	Config   *provider.Source
 	Provider provider.Provider
-	// MaxBody is the largest body in bytes; a larger one is answered 413 and not read.
+	// MaxBody is the maximum body size in bytes. A larger body is not read; the response is 413.
 	MaxBody int64
-	// FinalReceipts: whoever sends needs our id of the event in the answer, so nothing is kept in the spool for it.
-	FinalReceipts bool
-	// AllowFrom are the networks that deliveries may come from; none: everywhere. Others are answered 403.
+	// RequireCommit forbids the spool for this source, because its senders need Postern's event id
+	// in the response.
+	RequireCommit bool
+	// AllowFrom are the networks that may send deliveries; none allows all. The response to others
+	// is 403.
 	AllowFrom []netip.Prefix
-	// Rate is how many deliveries are taken; more are answered 429.
-	Rate  Rate
-	limit *limit
-	// headers are those that the provider wants kept; asked for once.
+	// Rate limits the accepted deliveries; the response to more is 429.
+	Rate    Rate
+	limiter *rateLimiter
+	// headers are the provider's allow-listed headers, read once.
 	headers []string
 }
 
-// Settings bound what senders may cost.
+// Settings bound the cost of clients.
 type Settings struct {
-	// Deadline is how long a delivery may wait for its commit before it is answered 503.
+	// Deadline is how long a delivery may wait for its commit; after that the response is 503.
 	Deadline time.Duration
-	// StallAfter is how long every writer's append may take before new deliveries are refused at once instead of queueing behind.
+	// StallAfter is when an append counts as stalled. While the appends of all writers are stalled,
+	// new deliveries are rejected at once instead of queued.
 	StallAfter time.Duration
-	// AcquireWithin is how long an append or the question whether we are ready may wait for a database connection before the
-	// store counts as away; 0: a second.
-	AcquireWithin time.Duration
-	// Queue and QueueBytes bound the verified deliveries that wait, and their bodies in memory. Bodies that still arrive
-	// may take a quarter of QueueBytes besides.
+	// AcquireTimeout bounds the wait of an append or a readiness check for a database connection.
+	// After that PostgreSQL counts as unavailable. Zero means one second.
+	AcquireTimeout time.Duration
+	// Queue and QueueBytes bound the queued verified deliveries and the memory of their bodies.
+	// Bodies that still arrive may use another quarter of QueueBytes.
 	Queue      int
 	QueueBytes int64
-	// BatchMax and BatchBytes bound one commit, Writers how many are under way at once.
+	// BatchMax and BatchBytes bound one commit, Writers how many run at once.
 	BatchMax   int
 	BatchBytes int64
 	Writers    int
-	// RejectionsMaxCount and RejectionsMaxBytes bound what is kept of refused deliveries per source; RejectionsMaxBody one body.
+	// RejectionsMaxCount and RejectionsMaxBytes bound the stored rejections per source,
+	// RejectionsMaxBody one stored body.
 	RejectionsMaxCount int
 	RejectionsMaxBytes int64
 	RejectionsMaxBody  int64
 }
 
-// Sessions is how many sessions with the database are in use under load: the writers', the drainer's, and one of whoever else asks. They are to be open before: an append that waits for one to be opened counts as one that hangs.
+// Sessions returns how many database sessions are in use under load: one per writer, one to drain
+// the spool, and one for all else. The pool should open them in advance, because an append that
+// waits for a new connection counts as stalled.
 func (s Settings) Sessions() int { return s.Writers + 2 }
 
-// Publish takes what was newly stored; it must not block.
+// Publish receives newly stored events; it must not block.
 type Publish func(evs ...stream.Event)
 
-// Options are what a server works with.
+// Options configure a server.
 type Options struct {
 	// Pool is connected as postern_gateway.
 	Pool *pgxpool.Pool
-	// Endpoints are the sources by name, until Replace gives others.
+	// Endpoints are the sources by name, until Replace sets others.
 	Endpoints map[string]Endpoint
 	Publish   Publish
-	// Spool keeps deliveries while the store is away; nil: there is none. Run runs it.
+	// Spool stores deliveries while PostgreSQL is unavailable; nil for none. Server.Run runs it.
 	Spool *spool.Spool
-	// SpoolName is by what the database knows the spool, and SpoolPlace where a person finds it.
-	SpoolName, SpoolPlace string
-	Settings              Settings
-	Logger                *slog.Logger
-	Metrics               prometheus.Registerer
-	// Tracer makes the spans; nil where traces are not exported: then none are made.
+	// SpoolName identifies the spool in the database. SpoolLocation tells an operator where it is.
+	SpoolName, SpoolLocation string
+	Settings                 Settings
+	Logger                   *slog.Logger
+	Metrics                  prometheus.Registerer
+	// Tracer creates spans; nil if traces are not exported.
 	Tracer trace.Tracer
-	// TrustedProxies are the networks of the proxies whose X-Forwarded-For is believed.
+	// TrustedProxies are the networks of proxies whose X-Forwarded-For header is trusted.
 	TrustedProxies []netip.Prefix
 	// Now is the gateway's clock.
 	Now func() time.Time
-	// Unproven: nobody knows yet whether the database is ours, since it is away. Until Proven says that it is, nothing is written to it, and deliveries go to the spool.
-	Unproven bool
+	// DatabaseUnchecked is true if nobody could check yet that the database belongs to this
+	// installation, because it is unavailable. Until ConfirmDatabase is called, deliveries go to
+	// the spool and nothing is written to the database.
+	DatabaseUnchecked bool
 }
 
-// Server is the ingest side of a gateway. Handler answers requests; Run does the writing.
+// Server is the ingest part of a gateway. Handler serves requests; Run writes.
 type Server struct {
 	Options
-	metrics    metrics
-	appender   *appender
-	rejections *recorder
-	memory     *shares
-	uploads    uploads
-	large      turnstile
-	endpoints  atomic.Pointer[map[string]Endpoint]
-	stopping   atomic.Bool
-	unproven   atomic.Bool
-	pings      cached
-	complaints complaints
-	flights    flights
+	metrics           metrics
+	appender          *appender
+	rejections        *rejectionStore
+	memory            *quotas
+	uploads           uploads
+	largeBodies       semaphore
+	endpoints         atomic.Pointer[map[string]Endpoint]
+	stopping          atomic.Bool
+	databaseUnchecked atomic.Bool
+	readiness         cachedCheck
+	suppressor        logSuppressor
+	inFlight          inFlightKeys
 }
 
-// New returns a server; nothing is written before Run.
+// New returns a server. It writes nothing before Run.
 func New(o Options) (*Server, error) {
-	s := &Server{Options: o, memory: newShares(o.Settings.QueueBytes), large: newTurnstile()}
-	s.metrics.build()
+	s := &Server{Options: o, memory: newQuotas(o.Settings.QueueBytes), largeBodies: newSemaphore()}
+	s.metrics.create()
 	s.appender = newAppender(s)
-	s.rejections = newRecorder(s)
+	s.rejections = newRejectionStore(s)
 	s.Replace(o.Endpoints)
-	s.unproven.Store(o.Unproven)
+	s.databaseUnchecked.Store(o.DatabaseUnchecked)
 	return s, s.metrics.register(o.Metrics, s)
 }
 
-// Replace makes other sources the ones that deliveries may come to, in one step. A request under way ends as it began, under the
-// sources of its time. The map belongs to the server from now on.
+// Replace sets the sources that accept deliveries, in one step. A request in progress ends with the
+// sources it began with. The server owns the map from now on.
 func (s *Server) Replace(endpoints map[string]Endpoint) {
 	for name, ep := range endpoints {
 		ep.headers = ep.Provider.Headers()
@@ -135,79 +146,85 @@ func (s *Server) Replace(endpoints map[string]Endpoint) {
 	if old := s.endpoints.Load(); old != nil {
 		before = *old
 	}
-	limited(endpoints, before)
-	s.metrics.preset(endpoints)
+	assignLimiters(endpoints, before)
+	s.metrics.createSeries(endpoints)
 	s.endpoints.Store(&endpoints)
 	largest := int64(0)
 	for _, ep := range endpoints {
 		largest = max(largest, ep.MaxBody)
 	}
 	s.uploads.setLimits(s.Settings.QueueBytes, largest)
-	s.memory.setAlone(len(endpoints) == 1)
-	s.appender.queue.room.setAlone(len(endpoints) == 1)
+	s.memory.setSingleSource(len(endpoints) == 1)
+	s.appender.queue.quotas.setSingleSource(len(endpoints) == 1)
 }
 
-// Proven says that the database is ours, after Options.Unproven: from now on it is written to, first of all that there is a spool. Else a redaction that begins before that is empty would not wait for it.
-// Errors: events.ErrUnavailable; then nothing has changed.
-func (s *Server) Proven(ctx context.Context) error {
+// ConfirmDatabase ends the state of Options.DatabaseUnchecked: the server writes to the database
+// from now on. It first reports the spool, because a redaction that starts before the spool is
+// empty must wait for it. Errors: events.ErrUnavailable; nothing has changed then.
+func (s *Server) ConfirmDatabase(ctx context.Context) error {
 	if s.Spool != nil {
-		if err := s.tell(ctx, false); err != nil {
+		if err := s.reportSpoolStatus(ctx, false); err != nil {
 			return err
 		}
 	}
-	s.unproven.Store(false)
+	s.databaseUnchecked.Store(false)
 	return nil
 }
 
-// Run writes what Handler takes in, until ctx ends and everything taken is written.
+// Run writes what Handler accepts, until ctx ends and everything accepted is written.
 func (s *Server) Run(ctx context.Context) error {
-	var beside sync.WaitGroup
-	beside.Go(func() { s.rejections.run(ctx) })
+	var background sync.WaitGroup
+	background.Go(func() { s.rejections.run(ctx) })
 	if s.Spool == nil {
 		s.appender.run(ctx)
-		beside.Wait()
+		background.Wait()
 		return nil
 	}
-	beside.Go(func() { s.drain(ctx) })
-	written, stop := context.WithCancel(context.WithoutCancel(ctx))
+	background.Go(func() { s.drainSpool(ctx) })
+	spoolCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- s.Spool.Run(written) }()
+	spoolEnded := make(chan error, 1)
+	go func() { spoolEnded <- s.Spool.Run(spoolCtx) }()
 	s.appender.run(ctx)
-	beside.Wait()
-	s.Spool.Seal() // a request that was cut off may still want to keep something
-	s.untell(ctx)
+	background.Wait()
+	s.Spool.StopAccepting() // a canceled request may still try to spool its delivery
+	s.deleteSpoolStatus(ctx)
 	stop()
-	return <-ended
+	return <-spoolEnded
 }
 
-// within bounds the wait for a database connection.
-func (s *Server) within() time.Duration { return cmp.Or(s.Settings.AcquireWithin, time.Second) }
+// acquireTimeout bounds the wait for a database connection.
+func (s *Server) acquireTimeout() time.Duration {
+	return cmp.Or(s.Settings.AcquireTimeout, time.Second)
+}
 
-// Drain makes /readyz fail, so that balancers send no more, while deliveries are still taken. Each answer then closes its connection, so that none is in use when the
-// listener closes: a sender that reuses one at that moment could not tell whether its delivery was taken.
+// Drain makes /readyz fail, so that load balancers send no more requests, while deliveries are
+// still accepted. Each response then closes its connection. No connection is open when the listener
+// closes, so no sender loses a delivery that it sends at that moment.
 func (s *Server) Drain() { s.stopping.Store(true) }
 
-// Hangs says whether the store is away, or an append has been under way for Settings.StallAfter.
-func (s *Server) Hangs() bool { return s.appender.hangs() }
+// StoreStalled returns true if PostgreSQL is unavailable, or if an append has taken longer than
+// Settings.StallAfter.
+func (s *Server) StoreStalled() bool { return s.appender.stalledOrUnavailable() }
 
-// Ready says why the gateway should not be sent deliveries now; nil if it can take them.
+// Ready returns why the gateway should get no deliveries now; nil if it can accept them.
 func (s *Server) Ready(ctx context.Context) error {
 	if s.stopping.Load() {
 		return errors.New("stopping")
 	}
 	if s.Spool != nil && s.Spool.Ready() == nil {
-		return nil // whatever the store does
+		return nil // even if PostgreSQL is unavailable
 	}
-	if s.appender.stalled() {
-		return errors.New("postgresql: an append has not ended for a while")
+	if s.appender.allWritersStalled() {
+		return errors.New("postgresql: an append has stalled")
 	}
-	return s.pings.get(ctx, s.ping)
+	return s.readiness.get(ctx, s.ping)
 }
 
 func (s *Server) ping(ctx context.Context) error {
-	within := s.within()
-	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("postgresql: no answer within %g s", within.Seconds()))
+	timeout := s.acquireTimeout()
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("postgresql: no response within %g s",
+		timeout.Seconds()))
 	defer cancel()
 	if err := s.Pool.Ping(ctx); err != nil {
 		return fmt.Errorf("postgresql: %w", errors.Join(err, context.Cause(ctx)))
@@ -215,34 +232,36 @@ func (s *Server) ping(ctx context.Context) error {
 	return nil
 }
 
-// cached keeps an answer for a second: /readyz is open to anybody and must not cost the connections that appends need.
-type cached struct {
-	mu  sync.Mutex
-	at  time.Time
-	err error
+// cachedCheck caches a result for a second. Every client may request /readyz, so it must not use
+// the connections that appends need.
+type cachedCheck struct {
+	mu        sync.Mutex
+	checkedAt time.Time
+	err       error
 }
 
-func (c *cached) get(ctx context.Context, ask func(context.Context) error) error {
+func (c *cachedCheck) get(ctx context.Context, check func(context.Context) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.at) > time.Second {
-		c.err = ask(context.WithoutCancel(ctx))
-		c.at = time.Now()
+	if time.Since(c.checkedAt) > time.Second {
+		c.err = check(context.WithoutCancel(ctx))
+		c.checkedAt = time.Now()
 	}
 	return c.err
 }
 
 // Handler serves /webhooks/{source}, /healthz and /readyz.
-func (s *Server) Handler() http.Handler { return s.part(s.router()) }
+func (s *Server) Handler() http.Handler { return s.closeWhenDraining(s.router()) }
 
 func (s *Server) router() *echo.Echo {
 	e := echo.New()
-	e.HTTPErrorHandler = s.fail
-	e.Any("/webhooks/:source", s.door)
+	e.HTTPErrorHandler = s.handleError
+	e.Any("/webhooks/:source", s.handleWebhook)
 	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
 	e.GET("/readyz", func(c echo.Context) error {
 		if err := s.Ready(c.Request().Context()); err != nil {
-			if more, due := s.complaints.due(complaint{result: "not_ready"}, time.Now()); due { // anybody may ask
+			// every client may request it
+			if more, due := s.suppressor.shouldLog(logKey{result: "not_ready"}, time.Now()); due {
 				s.Logger.Warn("not ready", "error", err, "more_since", more)
 			}
 			return c.String(http.StatusServiceUnavailable, "not ready\n")
@@ -252,8 +271,9 @@ func (s *Server) router() *echo.Echo {
 	return e
 }
 
-// part has answers close their connections once the server drains. It stands around echo, which would make its own middleware anew for each request.
-func (s *Server) part(next http.Handler) http.Handler {
+// closeWhenDraining makes responses close their connections once the server drains. It wraps echo,
+// because echo would rebuild its own middleware for each request.
+func (s *Server) closeWhenDraining(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if s.stopping.Load() {
 			w.Header().Set(echo.HeaderConnection, "close")
@@ -262,17 +282,17 @@ func (s *Server) part(next http.Handler) http.Handler {
 	})
 }
 
-// guard turns a panic into the error of that request and a counted fault, never a crash.
-func (s *Server) guard(serve func() error) (err error) {
+// recoverPanics turns a panic into the error of that request and counts it.
+func (s *Server) recoverPanics(serve func() error) (err error) {
 	defer func() {
 		r := recover()
 		if r == nil {
 			return
 		}
-		if r == http.ErrAbortHandler { //nolint:errorlint // the value net/http panics with, to drop the connection unanswered
+		if r == http.ErrAbortHandler { //nolint:errorlint // net/http panics with this value itself
 			panic(r)
 		}
-		s.metrics.faults.Inc()
+		s.metrics.panics.Inc()
 		err = fmt.Errorf("panic: %v", r)
 	}()
 	return serve()

@@ -36,20 +36,25 @@ const (
 	maxBody       = 1 << 20
 )
 
-// sources are the endpoints of a test server by name.
+// sources returns the endpoints of a test server by name.
 func sources() map[string]ingest.Endpoint {
 	return map[string]ingest.Endpoint{
-		"stripe": {Provider: stripe.Stripe{}, MaxBody: maxBody, Config: &provider.Source{Name: "stripe", Keys: new(signature.Keys), Tolerance: 300 * time.Second,
+		"stripe": {Provider: stripe.Stripe{}, MaxBody: maxBody, Config: &provider.Source{Name: "stripe",
+			Keys: new(signature.Keys), Tolerance: 300 * time.Second,
 			Secrets: []provider.Secret{{Name: "main", Value: []byte(stripeSecret)}}}},
-		"shop": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shop", Account: shop, Tolerance: 300 * time.Second,
+		"shop": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shop", Account: shop,
+			Tolerance: 300 * time.Second,
+			Secrets:   []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
+		"shops": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shops",
+			Accounts: []string{"*"}, Tolerance: 300 * time.Second,
 			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
-		"shops": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shops", Accounts: []string{"*"}, Tolerance: 300 * time.Second,
-			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
-		"api": {Provider: api.New(), MaxBody: maxBody, FinalReceipts: true, Config: &provider.Source{Name: "api", Keys: new(signature.Keys),
-			Secrets: []provider.Secret{{Name: "old", Value: []byte("another_token_of_the_test")}, {Name: "main", Value: []byte(apiToken)}}}},
-		"many":   {Provider: lines{}, MaxBody: maxBody, Config: &provider.Source{Name: "many"}},
-		"polite": {Provider: polite{}, MaxBody: maxBody, Config: &provider.Source{Name: "polite"}},
-		"panic":  {Provider: panics{}, MaxBody: maxBody, Config: &provider.Source{Name: "panic"}},
+		"api": {Provider: api.New(), MaxBody: maxBody, RequireCommit: true,
+			Config: &provider.Source{Name: "api", Keys: new(signature.Keys),
+				Secrets: []provider.Secret{{Name: "old", Value: []byte("another_token_of_the_test")},
+					{Name: "main", Value: []byte(apiToken)}}}},
+		"many":   {Provider: lineProvider{}, MaxBody: maxBody, Config: &provider.Source{Name: "many"}},
+		"polite": {Provider: respondingProvider{}, MaxBody: maxBody, Config: &provider.Source{Name: "polite"}},
+		"panic":  {Provider: panickingProvider{}, MaxBody: maxBody, Config: &provider.Source{Name: "panic"}},
 	}
 }
 
@@ -63,8 +68,8 @@ type testBundle struct {
 	published chan stream.Event
 }
 
-// publishes fails unless as many events are handed to the publisher, which happens after the answer.
-func (b *testBundle) publishes(t *testing.T, want int) {
+// wantPublished waits until that many events are published, which happens after the response.
+func (b *testBundle) wantPublished(t *testing.T, want int) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		if n := len(b.published); n != want {
@@ -74,13 +79,13 @@ func (b *testBundle) publishes(t *testing.T, want int) {
 	})
 }
 
-// setup starts the ingest side behind a real HTTP listener; tune changes what it works with.
+// setup starts an ingest server behind a real HTTP listener; tune changes its options.
 func setup(t testing.TB, tune func(*ingest.Options)) *testBundle {
 	t.Helper()
 	return setupOn(t, testkit.Database(t), tune)
 }
 
-// setupOn is setup on a given database.
+// setupOn is setup with a given database.
 func setupOn(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBundle {
 	t.Helper()
 	b := setupIdle(t, db, tune)
@@ -88,29 +93,33 @@ func setupOn(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBund
 	return b
 }
 
-// setupIdle serves requests but writes nothing before run: what is taken waits in memory.
+// setupIdle serves requests but writes nothing before run: accepted deliveries wait in memory.
 func setupIdle(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBundle {
 	t.Helper()
-	b := &testBundle{db: db, endpoints: sources(), registry: prometheus.NewRegistry(), published: make(chan stream.Event, 10_000)}
+	b := &testBundle{db: db, endpoints: sources(), registry: prometheus.NewRegistry(),
+		published: make(chan stream.Event, 10_000)}
 	names := map[string]string{}
 	for name, ep := range b.endpoints {
 		names[name] = ep.Provider.Name()
 	}
-	known, err := events.RegisterSources(t.Context(), b.db.Pool, names)
+	registered, err := events.RegisterSources(t.Context(), b.db.Pool, names)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, ep := range b.endpoints {
-		ep.Number = known.Number[name]
+		ep.Number = registered.Number[name]
 		b.endpoints[name] = ep
 	}
-	o := ingest.Options{Endpoints: b.endpoints, Logger: slog.New(slog.DiscardHandler), Metrics: b.registry, Now: time.Now,
+	o := ingest.Options{Endpoints: b.endpoints, Logger: slog.New(slog.DiscardHandler), Metrics: b.registry,
+		Now: time.Now,
 		Publish: func(evs ...stream.Event) {
 			for _, e := range evs {
 				b.published <- e
 			}
 		},
-		Settings: ingest.Settings{Deadline: 20 * time.Second, StallAfter: 15 * time.Second, AcquireWithin: 20 * time.Second, Queue: 4096, QueueBytes: 64 << 20, BatchMax: 256, BatchBytes: 8 << 20, Writers: 2,
+		Settings: ingest.Settings{Deadline: 20 * time.Second, StallAfter: 15 * time.Second,
+			AcquireTimeout: 20 * time.Second, Queue: 4096, QueueBytes: 64 << 20, BatchMax: 256, BatchBytes: 8 << 20,
+			Writers:            2,
 			RejectionsMaxCount: 1000, RejectionsMaxBytes: 16 << 20, RejectionsMaxBody: maxBody}}
 	if tune != nil {
 		tune(&o)
@@ -125,8 +134,8 @@ func setupIdle(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBu
 	return b
 }
 
-// through connects the gateway's pool by way of a proxy that can fail.
-func through(t *testing.T, db *testkit.DB) (*testkit.FaultProxy, func(*ingest.Options)) {
+// proxiedPool connects the gateway's pool through a proxy that can fail.
+func proxiedPool(t *testing.T, db *testkit.DB) (*testkit.FaultProxy, func(*ingest.Options)) {
 	t.Helper()
 	proxy := testkit.Proxy(t, db.URL)
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, Role: "postern_gateway", MaxConns: 8})
@@ -134,17 +143,20 @@ func through(t *testing.T, db *testkit.DB) (*testkit.FaultProxy, func(*ingest.Op
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return proxy, func(o *ingest.Options) { o.Pool, o.Settings.AcquireWithin = pool, time.Second }
+	return proxy, func(o *ingest.Options) { o.Pool, o.Settings.AcquireTimeout = pool, time.Second }
 }
 
-// readTimeout is long enough for a busy machine; tests of slow senders serve again with a shorter one.
+// readTimeout is long enough for a busy machine; tests of slow senders serve again with
+// shortTimeout.
 const readTimeout, shortTimeout = 8 * time.Second, 2 * time.Second
 
-// serve answers requests until the test ends; a sender has that long for its request.
+// serve serves requests until the test ends, with a read timeout.
 func (b *testBundle) serve(t testing.TB, within time.Duration) {
 	t.Helper()
 	web := httptest.NewUnstartedServer(b.server.Handler())
-	web.Config.ReadTimeout, web.Config.IdleTimeout = within, 5*time.Minute // else what was idle for as long as a request may take is closed, perhaps while it is used again
+	// the default idle timeout is the read timeout, which may close a connection just when it is
+	// used again
+	web.Config.ReadTimeout, web.Config.IdleTimeout = within, 5*time.Minute
 	web.Start()
 	b.url = web.URL
 	b.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: 40 * time.Second}
@@ -169,7 +181,7 @@ func (b *testBundle) run(t testing.TB) {
 	})
 }
 
-// sample is a provider's event of a type, varied so that it is its n-th.
+// sample returns the n-th variant of a provider's sample event.
 func (b *testBundle) sample(t testing.TB, source, eventType string, n int) provider.Sample {
 	t.Helper()
 	p := b.endpoints[source].Provider
@@ -177,7 +189,7 @@ func (b *testBundle) sample(t testing.TB, source, eventType string, n int) provi
 		if s.Type != eventType {
 			continue
 		}
-		varied, err := p.Vary(s, n, time.Now(), true)
+		varied, err := p.MakeVariant(s, n, time.Now(), true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +199,7 @@ func (b *testBundle) sample(t testing.TB, source, eventType string, n int) provi
 	return provider.Sample{}
 }
 
-// sign makes a delivery as the source's provider would send it now.
+// sign returns a delivery as the source's provider would send it now.
 func (b *testBundle) sign(t testing.TB, source string, s provider.Sample) *provider.Delivery {
 	t.Helper()
 	return b.signAt(t, source, s, time.Now())
@@ -203,21 +215,21 @@ func (b *testBundle) signAt(t testing.TB, source string, s provider.Sample, at t
 	return d
 }
 
-// invoice is a signed Stripe delivery, its n-th.
+// invoice returns the n-th signed Stripe delivery.
 func (b *testBundle) invoice(t testing.TB, n int) *provider.Delivery {
 	t.Helper()
 	return b.sign(t, "stripe", b.sample(t, "stripe", "invoice.paid", n))
 }
 
-// answer is what came back for a request.
-type answer struct {
-	status int
-	header http.Header
-	body   []byte
-	took   time.Duration
+// response is the response to a request.
+type response struct {
+	status   int
+	header   http.Header
+	body     []byte
+	duration time.Duration
 }
 
-func (b *testBundle) post(t testing.TB, source string, d *provider.Delivery) answer {
+func (b *testBundle) post(t testing.TB, source string, d *provider.Delivery) response {
 	t.Helper()
 	a, err := b.try(t.Context(), source, d)
 	if err != nil {
@@ -226,24 +238,24 @@ func (b *testBundle) post(t testing.TB, source string, d *provider.Delivery) ans
 	return a
 }
 
-func (b *testBundle) try(ctx context.Context, source string, d *provider.Delivery) (answer, error) {
+func (b *testBundle) try(ctx context.Context, source string, d *provider.Delivery) (response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/webhooks/"+source, bytes.NewReader(d.Body))
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	req.Header = d.Header.Clone()
 	return b.do(req)
 }
 
-func (b *testBundle) do(req *http.Request) (answer, error) {
+func (b *testBundle) do(req *http.Request) (response, error) {
 	began := time.Now()
 	res, err := b.client.Do(req)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	return answer{status: res.StatusCode, header: res.Header, body: body, took: time.Since(began)}, err
+	return response{status: res.StatusCode, header: res.Header, body: body, duration: time.Since(began)}, err
 }
 
 type receipt struct {
@@ -254,8 +266,8 @@ type receipt struct {
 	Conflict   bool      `json:"conflict"`
 }
 
-// receipt fails unless the answer is a receipt.
-func (a answer) receipt(t testing.TB) receipt {
+// receipt parses a response that must be a receipt.
+func (a response) receipt(t testing.TB) receipt {
 	t.Helper()
 	var r receipt
 	if a.status != http.StatusOK {
@@ -267,8 +279,8 @@ func (a answer) receipt(t testing.TB) receipt {
 	return r
 }
 
-// refused fails unless the answer is a problem body of the given status and type.
-func (a answer) refused(t testing.TB, status int, kind string) {
+// wantProblem checks that the response is a problem of the given status and type.
+func (a response) wantProblem(t testing.TB, status int, kind string) {
 	t.Helper()
 	var p struct {
 		Type, Title, Detail string
@@ -278,18 +290,20 @@ func (a answer) refused(t testing.TB, status int, kind string) {
 		t.Errorf("status %d, want a problem of %d: %q (%v)", a.status, status, a.body, err)
 		return
 	}
-	if a.status != status || p.Status != status || p.Type != "urn:postern:problem:"+kind || p.Title == "" || p.Detail == "" {
+	if a.status != status || p.Status != status || p.Type != "urn:postern:problem:"+kind || p.Title == "" ||
+		p.Detail == "" {
 		t.Errorf("status %d %+v, want %d %s", a.status, p, status, kind)
 	}
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
 		t.Errorf("content type %q", got)
 	}
-	if retry := a.header.Get("Retry-After"); (retry != "") != (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests || status == http.StatusConflict) {
+	if retry := a.header.Get("Retry-After"); (retry != "") != (status == http.StatusServiceUnavailable ||
+		status == http.StatusTooManyRequests || status == http.StatusConflict) {
 		t.Errorf("status %d with Retry-After %q", status, retry)
 	}
 }
 
-// count is a number of the database.
+// count returns a number from the database.
 func (b *testBundle) count(t testing.TB, query string, args ...any) (n int) {
 	t.Helper()
 	if err := b.db.Pool.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
@@ -298,7 +312,7 @@ func (b *testBundle) count(t testing.TB, query string, args ...any) (n int) {
 	return n
 }
 
-// wantRows fails unless as many rows are there; from is a table, and what follows it in a query.
+// wantRows checks the number of rows; from is a table and the rest of a query.
 func (b *testBundle) wantRows(t testing.TB, want int, from string, args ...any) {
 	t.Helper()
 	if n := b.count(t, `SELECT count(*) FROM `+from, args...); n != want {
@@ -306,7 +320,7 @@ func (b *testBundle) wantRows(t testing.TB, want int, from string, args ...any) 
 	}
 }
 
-// waitRows waits until as many rows are there.
+// waitRows waits for a number of rows.
 func (b *testBundle) waitRows(t testing.TB, want int, from string, args ...any) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
@@ -317,7 +331,7 @@ func (b *testBundle) waitRows(t testing.TB, want int, from string, args ...any) 
 	})
 }
 
-// wantCounter fails unless a metric counts as many; labels are as those of counter.
+// wantCounter checks a metric's value; labels are those of counter.
 func (b *testBundle) wantCounter(t testing.TB, want float64, name string, labels ...string) {
 	t.Helper()
 	if n := b.counter(t, name, labels...); n != want {
@@ -325,8 +339,8 @@ func (b *testBundle) wantCounter(t testing.TB, want float64, name string, labels
 	}
 }
 
-// waitEmpty waits until the spool holds nothing and the log has as many events.
-func (b *spooling) waitEmpty(t *testing.T, events int) {
+// waitEmpty waits until the spool is empty and the log has that many events.
+func (b *spoolBundle) waitEmpty(t *testing.T, events int) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		if n := b.count(t, `SELECT count(*) FROM events`); n != events || b.spool.Stats().Records != 0 {
@@ -336,8 +350,8 @@ func (b *spooling) waitEmpty(t *testing.T, events int) {
 	})
 }
 
-// waitAnswer waits until a delivery of a source gets a status, and returns the answer.
-func (b *testBundle) waitAnswer(t testing.TB, source string, d *provider.Delivery, status int) (a answer) {
+// waitStatus posts a delivery until it gets a status, and returns the response.
+func (b *testBundle) waitStatus(t testing.TB, source string, d *provider.Delivery, status int) (a response) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() (err error) {
 		if a, err = b.try(t.Context(), source, d); err == nil && a.status != status {
@@ -348,7 +362,7 @@ func (b *testBundle) waitAnswer(t testing.TB, source string, d *provider.Deliver
 	return a
 }
 
-// counter is the sum of a metric over what its labels allow, "source=stripe" style.
+// counter returns the sum of a metric over the series with all labels ("source=stripe").
 func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum float64) {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -374,26 +388,27 @@ func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum f
 	return sum
 }
 
-// lines is a provider whose delivery carries one event per line.
-type lines struct{ sim.Provider }
+// lineProvider is a provider whose deliveries have one event per line.
+type lineProvider struct{ sim.Provider }
 
-func (lines) Name() string { return "lines" }
+func (lineProvider) Name() string { return "lines" }
 
-func (lines) Identify(_ *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
+func (lineProvider) Identify(_ *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
 	var out []provider.Event
 	for line := range bytes.Lines(d.Body) {
 		key := string(bytes.TrimSpace(line))
-		out = append(out, provider.Event{Key: key, Type: "line", ObjectType: "thing", ObjectID: key, Fingerprint: provider.BodyFingerprint(line)})
+		out = append(out, provider.Event{Key: key, Type: "line", ObjectType: "thing", ObjectID: key,
+			Fingerprint: provider.BodyFingerprint(line)})
 	}
 	return out, nil
 }
 
-// panics is a provider that does.
-type panics struct{ sim.Provider }
+// panickingProvider is a provider that panics.
+type panickingProvider struct{ sim.Provider }
 
-func (panics) Name() string { return "panics" }
+func (panickingProvider) Name() string { return "panics" }
 
-func (panics) Verify(*provider.Source, *provider.Delivery) (provider.Verification, error) {
+func (panickingProvider) Verify(*provider.Source, *provider.Delivery) (provider.Verification, error) {
 	panic(fmt.Sprintf("a fault that holds %s", stripeSecret))
 }
 

@@ -20,8 +20,8 @@ import (
 var slowBodyScale = flag.Int("slow.scale", 16,
 	"BenchmarkSlowBodies runs this part of its attack; 1 is all of it, which needs 16,100 open files")
 
-// slowClients is an attack by clients that cannot sign: each announces a body, sends a part of it and then waits. A client
-// whose connection ends connects again.
+// slowClients is an attack by clients that cannot sign: each announces a body, sends a part of it
+// and then waits. A client whose connection ends connects again.
 type slowClients struct {
 	name             string
 	clients          int
@@ -43,8 +43,8 @@ func (a *slowClients) request() string {
 	return head + fmt.Sprintf("Content-Length: %d\r\n\r\n", a.announced) + strings.Repeat("x", a.sent)
 }
 
-// run connects all clients, and then connects again those whose connection ended, with that many bytes a second, until
-// stop is closed.
+// run connects all clients, and reconnects those whose connection ended, with that many bytes a
+// second, until stop is closed.
 func (a *slowClients) run(stop <-chan struct{}, perSecond int) {
 	request := a.request()
 	a.alive, a.connections = make([]atomic.Bool, a.clients), make([]net.Conn, a.clients)
@@ -94,15 +94,16 @@ func (a *slowClients) connect(n int, request string) error {
 	a.bytes += sent
 	a.alive[n].Store(true)
 	go func() {
-		_, _ = io.Copy(io.Discard, conn) // until the gateway ends it, or the test
+		_, _ = io.Copy(io.Discard, conn) // until the gateway or the test ends it
 		a.alive[n].Store(false)
 	}()
 	return err
 }
 
-// BenchmarkSlowBodies has the capacity of ingest.queue_bytes and attacks of 10 MiB/s, or the same part of both. It fails where
-// less than 98 % of the deliveries beside an attack are taken, which an idle machine is needed for:
-// TestReadBody_besideSlowBodies_isNotRefused proves the same in simulated time.
+// BenchmarkSlowBodies has the capacity of ingest.queue_bytes and attacks of 10 MiB/s, or the same
+// part of both. It fails if less than 98 % of the concurrent deliveries are accepted, so it needs
+// an idle machine. TestReadBody_concurrentSlowBodies_isNotRejected checks the same in simulated
+// time.
 func BenchmarkSlowBodies(b *testing.B) {
 	scale := *slowBodyScale
 	large := 4 << 20 / scale
@@ -115,10 +116,10 @@ func BenchmarkSlowBodies(b *testing.B) {
 			{name: "8000 after 4 KiB", clients: 8000 / scale, sent: 4 << 10},
 			{name: "8000 after 16 KiB", clients: 8000 / scale, sent: 16 << 10},
 		} {
-			a.announced, a.chunked = large, chunked // as much as the source takes, which costs a client nothing
+			a.announced, a.chunked = large, chunked // as much as the source accepts, which costs a client nothing
 			b.Run(map[bool]string{false: "announced", true: "chunked"}[chunked]+"/"+a.name, func(b *testing.B) {
 				for b.Loop() {
-					a.beside(b, slowBodySetup(b, scale), 10<<20/scale)
+					a.deliverDuringAttack(b, slowBodySetup(b, scale), 10<<20/scale)
 				}
 			})
 		}
@@ -126,7 +127,7 @@ func BenchmarkSlowBodies(b *testing.B) {
 	for _, first := range []int{0, 513, 2049} {
 		b.Run(fmt.Sprint("ended/", first, " bytes"), func(b *testing.B) {
 			for b.Loop() {
-				besideEndedBodies(b, first, max(scale, 4)) // each connection is two open files here
+				deliverDuringEndedBodies(b, first, max(scale, 4)) // each connection uses two open files here
 			}
 		})
 	}
@@ -142,14 +143,15 @@ func slowBodySetup(t testing.TB, scale int) *testBundle {
 			o.Endpoints[name] = ep
 		}
 	})
-	b.serve(t, time.Minute) // the attack ends only where the gateway ends it
+	b.serve(t, time.Minute) // only the gateway ends the attack
 	return b
 }
 
-// beside runs the attack with that many bytes a second, and wants the deliveries beside it taken.
-func (a *slowClients) beside(t *testing.B, b *testBundle, perSecond int) {
+// deliverDuringAttack runs the attack with that many bytes a second, and checks that concurrent
+// deliveries are accepted.
+func (a *slowClients) deliverDuringAttack(t *testing.B, b *testBundle, perSecond int) {
 	t.Helper()
-	a.sent++ // the gateway makes room for more
+	a.sent++ // the gateway has more capacity
 	a.address = strings.TrimPrefix(b.url, "http://")
 	a.connected = make(chan struct{})
 	stop := make(chan struct{})
@@ -171,10 +173,11 @@ func (a *slowClients) beside(t *testing.B, b *testBundle, perSecond int) {
 	deliveriesTaken(t, taken, sent, a.clients)
 }
 
-// besideEndedBodies has clients that begin a chunked body, wait for as long as none is evicted, end it, and begin the next on
-// the same connection. The attack has the connections that ingest.max_connections lets it have, and sends at most
-// 10 MiB/s, or the same part of both.
-func besideEndedBodies(t *testing.B, first, scale int) {
+// deliverDuringEndedBodies has clients that start a chunked body, wait for as long as none is
+// evicted, and end it. They start the next body on the same connection. The attack has as many
+// connections as ingest.max_connections allows, and sends at most 10 MiB/s, or the same part of
+// both.
+func deliverDuringEndedBodies(t *testing.B, first, scale int) {
 	t.Helper()
 	const hold = 900 * time.Millisecond
 	b := slowBodySetup(t, scale)
@@ -198,14 +201,15 @@ func besideEndedBodies(t *testing.B, first, scale int) {
 	deliveriesTaken(t, taken, sent, clients)
 }
 
-// deliveriesTaken fails where too few deliveries were taken.
+// deliveriesTaken fails if too few deliveries were accepted.
 func deliveriesTaken(b *testing.B, taken, sent, clients int) {
 	b.Helper()
 	b.ReportMetric(float64(taken), "taken")
 	b.ReportMetric(float64(sent), "sent")
 	b.ReportMetric(float64(clients), "clients")
 	if taken*100 < sent*98 {
-		b.Errorf("%d of %d deliveries taken beside %d clients, want at least 98 %%", taken, sent, clients)
+		b.Errorf("%d of %d deliveries accepted during an attack of %d clients, want at least 98 %%", taken, sent,
+			clients)
 	}
 }
 
@@ -243,7 +247,8 @@ func holdBodies(address, begin string, hold time.Duration, stop <-chan struct{},
 	}
 }
 
-// deliverDuring sends a signed delivery every so often, and returns how many were taken of how many.
+// deliverDuring sends signed deliveries at an interval, and returns how many were accepted and how
+// many sent.
 func (b *testBundle) deliverDuring(t testing.TB, during, every time.Duration) (taken, sent int) {
 	t.Helper()
 	tick := time.NewTicker(every)

@@ -19,20 +19,20 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// spooling is a gateway with a spool, whose way to PostgreSQL can fail.
-type spooling struct {
+// spoolBundle is a gateway with a spool, whose connection to PostgreSQL can fail.
+type spoolBundle struct {
 	*testBundle
 	dir   string
-	store *testkit.FaultProxy
+	proxy *testkit.FaultProxy
 	spool *spool.Spool
 }
 
-func setupSpool(t *testing.T, tune func(*ingest.Options)) *spooling {
+func setupSpool(t *testing.T, tune func(*ingest.Options)) *spoolBundle {
 	t.Helper()
 	db := testkit.Database(t)
-	b := &spooling{dir: t.TempDir()}
-	proxy, connect := through(t, db)
-	b.store = proxy
+	b := &spoolBundle{dir: t.TempDir()}
+	proxy, connect := proxiedPool(t, db)
+	b.proxy = proxy
 	b.testBundle = setupOn(t, db, func(o *ingest.Options) {
 		connect(o)
 		o.Settings.StallAfter = 500 * time.Millisecond
@@ -47,145 +47,150 @@ func setupSpool(t *testing.T, tune func(*ingest.Options)) *spooling {
 
 func openSpool(t *testing.T, dir string, most int64) *spool.Spool {
 	t.Helper()
-	disk, err := spool.Folder(dir)
+	disk, err := spool.OpenFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := spool.Open(disk, spool.Options{MaxBytes: most, SegmentBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	s, err := spool.Open(disk, spool.Options{MaxBytes: most, SegmentBytes: 1 << 20,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// kept fails unless an answer acknowledges what is in the spool.
-func (a answer) kept(t *testing.T, key string) {
+// wantSpooled checks that the response acknowledges a spooled delivery.
+func (a response) wantSpooled(t *testing.T, key string) {
 	t.Helper()
 	var r struct {
 		EventID string `json:"event_id"`
 		Spooled bool   `json:"spooled"`
 		ID      string `json:"id"`
 	}
-	if err := json.Unmarshal(a.body, &r); err != nil || a.status != 200 || !r.Spooled || r.EventID != key || r.ID != "" {
+	if err := json.Unmarshal(a.body, &r); err != nil || a.status != 200 || !r.Spooled || r.EventID != key ||
+		r.ID != "" {
 		t.Errorf("%d %s, want a spooled receipt of %q", a.status, a.body, key)
 	}
 }
 
-func line(key string) provider.Sample { return provider.Sample{Body: []byte(key)} }
+func lineSample(key string) provider.Sample { return provider.Sample{Body: []byte(key)} }
 
-// TestDeliveriesAreKeptWhileTheStoreIsAway: refused and hanging connections alike, what is sent meanwhile is acknowledged within a second and a half, and is in the log, once, when the store is back.
-func TestDeliveriesAreKeptWhileTheStoreIsAway(t *testing.T) {
+// Refused and stalled connections behave alike: deliveries are acknowledged within 1.5 seconds, and
+// are in the log once when the database is available again.
+func TestSpool_databaseUnavailable_acknowledgesAndAppendsLater(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"refused", "hanging"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			b := setupSpool(t, nil)
-			b.post(t, "many", b.sign(t, "many", line("before"))).receipt(t)
+			b.post(t, "many", b.sign(t, "many", lineSample("before"))).receipt(t)
 			if how == "refused" {
-				b.store.Cut()
+				b.proxy.Cut()
 			} else {
-				b.store.Stall()
+				b.proxy.Stall()
 			}
 			var wg sync.WaitGroup
 			for i := range 40 {
 				wg.Go(func() {
 					key := fmt.Sprint("during ", i)
-					a, err := b.try(t.Context(), "many", b.sign(t, "many", line(key)))
+					a, err := b.try(t.Context(), "many", b.sign(t, "many", lineSample(key)))
 					if err != nil {
 						t.Error(err)
 						return
 					}
-					a.kept(t, key)
-					if a.took > 5*time.Second {
-						t.Errorf("%s took %s", key, a.took)
+					a.wantSpooled(t, key)
+					if a.duration > 5*time.Second {
+						t.Errorf("%s took %s", key, a.duration)
 					}
 				})
 			}
 			wg.Wait()
-			b.post(t, "many", b.sign(t, "many", line("during 3"))).kept(t, "during 3") // nobody can know
-			b.store.Restore()
+			// it is unknown whether it was stored
+			b.post(t, "many", b.sign(t, "many", lineSample("during 3"))).wantSpooled(t, "during 3")
+			b.proxy.Restore()
 			b.waitEmpty(t, 41)
 			b.wantRows(t, 41, `events WHERE origin = 'webhook' AND verification <> '{}' AND body IS NOT NULL`)
-			b.publishes(t, 41)
-			b.stored(t, "after")
-			b.setApart(t, 0)
+			b.wantPublished(t, 41)
+			b.wantAppended(t, "after")
+			b.wantQuarantined(t, 0)
 		})
 	}
 }
 
-// TestSpoolOutlivesTheProcess: what one gateway kept, the next one on that disk appends.
-func TestSpoolOutlivesTheProcess(t *testing.T) {
+// The next gateway on the same disk appends what an earlier one spooled.
+func TestSpool_nextProcess_appendsRecords(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	dir := t.TempDir()
 	t.Run("first", func(t *testing.T) {
-		proxy, connect := through(t, db)
+		proxy, connect := proxiedPool(t, db)
 		b := setupOn(t, db, func(o *ingest.Options) { connect(o); o.Spool = openSpool(t, dir, 1<<30) })
 		proxy.Cut()
 		for i := range 5 {
 			key := fmt.Sprint(i)
-			b.post(t, "many", b.sign(t, "many", line(key))).kept(t, key)
+			b.post(t, "many", b.sign(t, "many", lineSample(key))).wantSpooled(t, key)
 		}
-		odd := "\xff is no \xfe UTF-8"
-		if a := b.post(t, "many", b.sign(t, "many", line(odd))); a.status != 200 {
+		invalidUTF8 := "\xff is no \xfe UTF-8"
+		if a := b.post(t, "many", b.sign(t, "many", lineSample(invalidUTF8))); a.status != 200 {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	})
 	b := setupOn(t, db, func(o *ingest.Options) { o.Spool = openSpool(t, dir, 1<<30) })
 	b.waitRows(t, 6, `events`)
-	if r := b.post(t, "many", b.sign(t, "many", line("\xff is no \xfe UTF-8"))).receipt(t); !r.Duplicate {
+	if r := b.post(t, "many", b.sign(t, "many", lineSample("\xff is no \xfe UTF-8"))).receipt(t); !r.Duplicate {
 		t.Errorf("its key was changed in the spool: %+v", r)
 	}
 }
 
-// TestSpoolRefuses: a full spool, one that is not there for a source, and none at all are a 503 at once.
-func TestSpoolRefuses(t *testing.T) {
+// A full spool, a source that must not use it, and no spool at all are a 503 at once.
+func TestSpool_fullOrNotAllowed_is503(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	proxy, connect := through(t, db)
+	proxy, connect := proxiedPool(t, db)
 	b := setupOn(t, db, func(o *ingest.Options) {
 		connect(o)
 		o.Spool = openSpool(t, t.TempDir(), 2048)
 		final := o.Endpoints["polite"]
-		final.FinalReceipts = true
+		final.RequireCommit = true
 		o.Endpoints["polite"] = final
 	})
 	proxy.Cut()
-	b.post(t, "many", b.sign(t, "many", line("small"))).kept(t, "small")
-	a := b.post(t, "many", b.sign(t, "many", line(strings.Repeat("x", 5000))))
-	a.refused(t, 503, "unavailable")
+	b.post(t, "many", b.sign(t, "many", lineSample("small"))).wantSpooled(t, "small")
+	a := b.post(t, "many", b.sign(t, "many", lineSample(strings.Repeat("x", 5000))))
+	a.wantProblem(t, 503, "unavailable")
 	if a.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
-	b.post(t, "polite", b.sign(t, "polite", line("final"))).refused(t, 503, "unavailable")
+	b.post(t, "polite", b.sign(t, "polite", lineSample("final"))).wantProblem(t, 503, "unavailable")
 }
 
-// The spool sets apart what the log never takes: an event that a constraint rejects, and one of a source whose name has another
-// provider by now. All else that it keeps goes to the log.
-func TestWhatTheLogNeverTakesIsSetApart(t *testing.T) {
+// Records that the log rejects are quarantined: an event that violates a constraint, and one of a
+// source whose name now has another provider. All other records are appended.
+func TestSpool_recordRejectedByLog_isQuarantined(t *testing.T) {
 	t.Parallel()
 	b := setupSpool(t, nil)
 	b.db.Exec(t, `ALTER TABLE events ADD CONSTRAINT trouble CHECK (event_id <> 'bad') NOT VALID`)
-	b.store.Cut()
-	for key, source := range map[string]string{"one": "polite", "bad": "polite", "two": "polite", "of another": "many"} {
-		b.post(t, source, b.sign(t, source, line(key))).kept(t, key)
+	b.proxy.Cut()
+	for key, source := range map[string]string{"one": "polite", "bad": "polite", "two": "polite",
+		"of another": "many"} {
+		b.post(t, source, b.sign(t, source, lineSample(key))).wantSpooled(t, key)
 	}
 	b.db.Exec(t, `UPDATE sources SET provider = 'other' WHERE name = 'many'`)
-	b.store.Restore()
+	b.proxy.Restore()
 	b.waitEmpty(t, 2)
-	texts := b.setApart(t, 2)
+	texts := b.wantQuarantined(t, 2)
 	if !strings.Contains(texts, "bad") || !strings.Contains(texts, "of another") {
-		t.Errorf("set apart: %q", texts)
+		t.Errorf("quarantined: %q", texts)
 	}
-	b.stored(t, "three")
+	b.wantAppended(t, "three")
 }
 
-// setApart wants so many files set apart, and returns their texts.
-func (b *spooling) setApart(t *testing.T, want int) (texts string) {
+// wantQuarantined checks the number of quarantined files, and returns their contents.
+func (b *spoolBundle) wantQuarantined(t *testing.T, want int) (texts string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(b.dir, "*.refused"))
 	if err != nil || len(files) != want {
-		t.Fatalf("%d files are set apart, want %d: %v", len(files), want, err)
+		t.Fatalf("%d files are quarantined, want %d: %v", len(files), want, err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -197,25 +202,26 @@ func (b *spooling) setApart(t *testing.T, want int) (texts string) {
 	return texts
 }
 
-// TestSpoolThatCannotBeEmptied: where the database answers, and refuses only what is kept, deliveries that come now are appended.
-func TestSpoolThatCannotBeEmptied(t *testing.T) {
+// If the database responds and rejects only the spooled records, new deliveries are appended.
+func TestSpool_drainFails_newDeliveriesAreAppended(t *testing.T) {
 	t.Parallel()
 	b := setupSpool(t, nil)
-	b.db.Exec(t, `CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF new.event_id = 'bad' THEN RAISE 'trouble'; END IF; RETURN new; END $$`)
+	b.db.Exec(t, `CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF new.event_id = 'bad' THEN
+		RAISE 'trouble'; END IF; RETURN new; END $$`)
 	b.db.Exec(t, `CREATE TRIGGER trouble BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION trouble()`)
-	b.store.Cut()
-	b.post(t, "many", b.sign(t, "many", line("bad"))).kept(t, "bad")
-	b.store.Restore()
-	b.stored(t, "good")
+	b.proxy.Cut()
+	b.post(t, "many", b.sign(t, "many", lineSample("bad"))).wantSpooled(t, "bad")
+	b.proxy.Restore()
+	b.wantAppended(t, "good")
 	b.db.Exec(t, `DROP TRIGGER trouble ON events`)
 	b.waitEmpty(t, 2)
 }
 
-// stored fails unless deliveries come to be appended at once.
-func (b *spooling) stored(t *testing.T, key string) {
+// wantAppended waits until deliveries are appended at once.
+func (b *spoolBundle) wantAppended(t *testing.T, key string) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() error {
-		if a := b.post(t, "polite", b.sign(t, "polite", line(key))); !strings.Contains(string(a.body), `"id"`) {
+		if a := b.post(t, "polite", b.sign(t, "polite", lineSample(key))); !strings.Contains(string(a.body), `"id"`) {
 			return fmt.Errorf("%d %s", a.status, a.body)
 		}
 		return nil
@@ -230,7 +236,7 @@ type hangingDisk struct {
 
 type hangingFile struct {
 	spool.File
-	on *hangingDisk
+	disk *hangingDisk
 }
 
 func (d *hangingDisk) Create(name string) (spool.File, error) {
@@ -239,19 +245,19 @@ func (d *hangingDisk) Create(name string) (spool.File, error) {
 }
 
 func (f hangingFile) Sync() error {
-	f.on.RLock()
-	defer f.on.RUnlock()
+	f.disk.RLock()
+	defer f.disk.RUnlock()
 	return f.File.Sync()
 }
 
-// While PostgreSQL and the spool's disk hang, deliveries are answered 503 soon. All that was acknowledged before and after is in
-// the log once both are back.
-func TestStoreAndDiskAway(t *testing.T) {
+// While PostgreSQL and the spool's disk stall, deliveries get a 503 soon. Everything that was
+// acknowledged before and after is in the log once both are available.
+func TestSpool_databaseAndDiskStall_is503(t *testing.T) {
 	t.Parallel()
 	disk := &hangingDisk{}
 	b := setupSpool(t, func(o *ingest.Options) {
 		var err error
-		if disk.Disk, err = spool.Folder(t.TempDir()); err != nil {
+		if disk.Disk, err = spool.OpenFolder(t.TempDir()); err != nil {
 			t.Fatal(err)
 		}
 		if o.Spool, err = spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 1 << 20,
@@ -260,33 +266,34 @@ func TestStoreAndDiskAway(t *testing.T) {
 		}
 		o.Settings.Deadline = 3 * time.Second
 	})
-	b.post(t, "many", b.sign(t, "many", line("before"))).receipt(t)
-	b.store.Cut()
+	b.post(t, "many", b.sign(t, "many", lineSample("before"))).receipt(t)
+	b.proxy.Cut()
 	for n := range 5 {
 		key := fmt.Sprint("kept ", n)
-		b.post(t, "many", b.sign(t, "many", line(key))).kept(t, key)
+		b.post(t, "many", b.sign(t, "many", lineSample(key))).wantSpooled(t, key)
 	}
 	disk.Lock()
 	for n := range 20 {
-		a := b.post(t, "many", b.sign(t, "many", line("again")))
-		a.refused(t, 503, "unavailable")
-		if n > 2 && a.took > 2*time.Second { // the first of them found out
-			t.Errorf("a refusal took %s", a.took)
+		a := b.post(t, "many", b.sign(t, "many", lineSample("again")))
+		a.wantProblem(t, 503, "unavailable")
+		if n > 2 && a.duration > 2*time.Second { // the first of them finds out
+			t.Errorf("a rejection took %s", a.duration)
 		}
 	}
 	if b.server.Ready(t.Context()) == nil {
-		t.Error("it says that it is ready")
+		t.Error("it is ready")
 	}
 	disk.Unlock()
-	b.waitAnswer(t, "many", b.sign(t, "many", line("again")), 200)
-	b.store.Restore()
+	b.waitStatus(t, "many", b.sign(t, "many", lineSample("again")), 200)
+	b.proxy.Restore()
 	b.waitEmpty(t, 7)
 	b.wantRows(t, 7, `events WHERE event_id = convert_from(body, 'UTF8')`)
 }
 
-// What an earlier process has kept is told of before it is drained, and before the gateway writes anything else: a redaction that begins meanwhile waits for it. The earlier process had no time to say so,
-// or had taken its row away when it held nothing yet.
-func TestSpoolsAreToldOfBeforeTheyAreDrained(t *testing.T) {
+// Records of an earlier process are reported before they are drained, and before the gateway writes
+// anything else: a redaction that starts meanwhile waits for them. The earlier process had no time
+// to report them, or had deleted its row when its spool was empty.
+func TestSpoolStatus_recordsOfEarlierProcess_isReportedBeforeDrain(t *testing.T) {
 	t.Parallel()
 	for _, unproven := range []bool{false, true} {
 		t.Run(fmt.Sprint("unproven ", unproven), func(t *testing.T) {
@@ -294,12 +301,14 @@ func TestSpoolsAreToldOfBeforeTheyAreDrained(t *testing.T) {
 			db, dir := testkit.Database(t), t.TempDir()
 			start := func(t *testing.T, unproven bool) *testBundle {
 				return setupOn(t, db, func(o *ingest.Options) {
-					o.Spool, o.SpoolName, o.SpoolPlace, o.Unproven = openSpool(t, dir, 1<<30), "mine", "here:/spool", unproven
+					o.Spool, o.SpoolName, o.SpoolLocation, o.DatabaseUnchecked = openSpool(t, dir, 1<<30), "mine",
+						"here:/spool",
+						unproven
 				})
 			}
-			t.Run("kept", func(t *testing.T) {
+			t.Run("spooled", func(t *testing.T) {
 				b := start(t, true)
-				b.post(t, "many", b.sign(t, "many", line("one"))).kept(t, "one")
+				b.post(t, "many", b.sign(t, "many", lineSample("one"))).wantSpooled(t, "one")
 			})
 			held, err := db.Pool.Begin(t.Context())
 			if err != nil {
@@ -311,39 +320,42 @@ func TestSpoolsAreToldOfBeforeTheyAreDrained(t *testing.T) {
 			}
 			b := start(t, unproven)
 			t.Cleanup(release)
-			known := func() error {
-				if n := b.count(t, `SELECT count(*) FROM spools WHERE spool = 'mine' AND empty_at = '-infinity'`); n != 1 {
-					return fmt.Errorf("%d spools are waited for", n)
+			registered := func() error {
+				if n := b.count(t, `SELECT count(*) FROM spools WHERE spool = 'mine' AND empty_at = '-infinity'`); n !=
+					1 {
+					return fmt.Errorf("redactions wait for %d spools", n)
 				}
 				return nil
 			}
 			if unproven {
-				if err := errors.Join(b.server.Proven(t.Context()), known()); err != nil {
+				if err := errors.Join(b.server.ConfirmDatabase(t.Context()), registered()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			testkit.Eventually(t, 30*time.Second, known)
+			testkit.Eventually(t, 30*time.Second, registered)
 			release()
 			b.waitRows(t, 1, `spools, events WHERE empty_at > '-infinity'`)
 		})
 	}
 }
 
-// The database knows of a spool whether all that was acknowledged by some time is in the log: while the gateway runs, after it ended well, and after it ended with something kept.
-func TestSpoolsAreToldOf(t *testing.T) {
+// The database knows whether all deliveries acknowledged by some time are in the log: while the
+// gateway runs, after it ended with an empty spool, and after it ended with records in it.
+func TestSpoolStatus_gatewayEnds_isDeletedOnlyIfEmpty(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	proxy, connect := through(t, db)
+	proxy, connect := proxiedPool(t, db)
 	dir := t.TempDir()
 	start := func(t *testing.T) *testBundle {
 		return setupOn(t, db, func(o *ingest.Options) {
 			connect(o)
-			o.Spool, o.SpoolName, o.SpoolPlace = openSpool(t, dir, 1<<30), "mine", "here:/spool"
+			o.Spool, o.SpoolName, o.SpoolLocation = openSpool(t, dir, 1<<30), "mine", "here:/spool"
 		})
 	}
-	told := func(t *testing.T, b *testBundle, since time.Time) {
+	waitReportedEmpty := func(t *testing.T, b *testBundle, since time.Time) {
 		t.Helper()
-		b.waitRows(t, 1, `spools WHERE spool = 'mine' AND place = 'here:/spool' AND empty_at > $1 AND told_at = empty_at AND deliveries = 0 AND bytes = 0`, since)
+		b.waitRows(t, 1, `spools WHERE spool = 'mine' AND place = 'here:/spool' AND empty_at > $1 AND told_at = empty_at
+			AND deliveries = 0 AND bytes = 0`, since)
 	}
 	now := func() (at time.Time) {
 		if err := db.Pool.QueryRow(t.Context(), `SELECT clock_now()`).Scan(&at); err != nil {
@@ -351,44 +363,46 @@ func TestSpoolsAreToldOf(t *testing.T) {
 		}
 		return at
 	}
-	var kept time.Time
-	t.Run("with something kept", func(t *testing.T) {
+	var spooledAt time.Time
+	t.Run("with records", func(t *testing.T) {
 		b := start(t)
-		told(t, b, time.Unix(0, 0))
+		waitReportedEmpty(t, b, time.Unix(0, 0))
 		proxy.Cut()
 		for i := range 3 {
-			b.post(t, "many", b.sign(t, "many", line(fmt.Sprint(i)))).kept(t, fmt.Sprint(i))
+			b.post(t, "many", b.sign(t, "many", lineSample(fmt.Sprint(i)))).wantSpooled(t, fmt.Sprint(i))
 		}
-		kept = now()
+		spooledAt = now()
 	})
 	var left int
 	count := func() {
 		t.Helper()
-		if err := db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM spools WHERE empty_at < $1`, kept).Scan(&left); err != nil {
+		if err := db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM spools WHERE empty_at < $1`,
+			spooledAt).Scan(&left); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if count(); left != 1 {
-		t.Errorf("%d spools are waited for after a gateway ended that had kept something", left)
+		t.Errorf("redactions wait for %d spools after a gateway ended with records in its spool", left)
 	}
 	db.Exec(t, `DELETE FROM spools`)
 	db.Exec(t, `REVOKE INSERT ON events FROM postern_gateway`)
 	proxy.Restore()
-	t.Run("with something that cannot be appended", func(t *testing.T) {
+	t.Run("with a record that cannot be appended", func(t *testing.T) {
 		b := start(t)
-		b.waitRows(t, 1, `spools WHERE empty_at = '-infinity' AND deliveries = 3 AND bytes > 3 AND told_at > known_at - interval '1 h'`)
+		b.waitRows(t, 1, `spools WHERE empty_at = '-infinity' AND deliveries = 3 AND bytes > 3
+			AND told_at > known_at - interval '1 h'`)
 	})
 	if count(); left != 1 {
-		t.Errorf("%d spools are waited for after a gateway ended that could not append what it had kept", left)
+		t.Errorf("redactions wait for %d spools after a gateway ended with a record that it could not append", left)
 	}
 	db.Exec(t, `GRANT INSERT ON events TO postern_gateway`)
-	t.Run("with nothing kept", func(t *testing.T) {
+	t.Run("with an empty spool", func(t *testing.T) {
 		b := start(t)
-		told(t, b, kept)
+		waitReportedEmpty(t, b, spooledAt)
 		b.wantRows(t, 3, `events`)
 	})
-	kept = now()
+	spooledAt = now()
 	if count(); left != 0 {
-		t.Errorf("%d spools are waited for after a gateway ended whose spool was empty", left)
+		t.Errorf("redactions wait for %d spools after a gateway ended with an empty spool", left)
 	}
 }

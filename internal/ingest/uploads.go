@@ -6,28 +6,30 @@ import (
 	"time"
 )
 
-// uploads bounds the memory of bodies that still arrive or are not verified yet, of all sources together. It is separate
-// from the shares of verified deliveries, so unsigned bodies take nothing from those. When it is full, the uploads that
-// have lasted longest are evicted: a real delivery arrives within a moment, while a client that holds memory on purpose
-// must hold it for long. The capacity divided by what such a client can send in a second is therefore the time that every
-// delivery has to arrive.
+// uploads bounds the memory of bodies that still arrive or are not verified yet, of all sources
+// together. It is separate from the quotas of verified deliveries, so unsigned bodies use nothing
+// of those. When it is full, it evicts the uploads that have lasted longest: a real delivery
+// arrives within a moment, while a client that holds memory on purpose must hold it for long. The
+// time that every delivery has to arrive is therefore the capacity divided by what such a client
+// can send in a second.
 type uploads struct {
 	mu sync.Mutex
-	// capacity bounds used. An upload above smallUpload must leave reserve of it free, so that small deliveries, which most
-	// are, never wait for large ones.
+	// capacity bounds used. An upload above smallUpload must leave reserve of it free, so that
+	// small deliveries (the majority) never wait for large ones.
 	capacity, reserve, used int64
-	// oldest and newest are the ends of a list of the uploads that can be evicted, in the order of their starts.
+	// oldest and newest are the ends of a list of the uploads that can be evicted, in the order of
+	// their starts.
 	oldest, newest *upload
 }
 
-// smallUpload is up to which size a body may use all of the capacity, in bytes.
+// smallUpload is the size in bytes up to which a body may use all of the capacity.
 const smallUpload = 64 << 10
 
-// evictAfter is how long an upload may last before it can be evicted. Without it a burst of real deliveries would evict
-// itself.
+// evictAfter is how long an upload may last before it can be evicted. Without it a burst of real
+// deliveries would evict itself.
 const evictAfter = time.Second
 
-// setLimits sets the capacity from the settings: a quarter of ingest.queue_bytes, and room for the largest body besides.
+// setLimits sets the capacity: a quarter of ingest.queue_bytes, plus the largest body.
 func (p *uploads) setLimits(queueBytes, largestBody int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +43,8 @@ func (p *uploads) inUse() int64 {
 	return p.used
 }
 
-// upload is the memory of one body until its sender is verified. The zero upload holds nothing; release ends it.
+// upload is the memory of one body until its sender is verified. The zero upload holds nothing;
+// release ends it.
 type upload struct {
 	pool    *uploads
 	writer  http.ResponseWriter
@@ -55,7 +58,8 @@ type upload struct {
 	first [firstBytes]byte
 }
 
-// grow makes the upload hold size bytes. Errors: errSlow where it was evicted, errFull where there is no capacity.
+// grow makes the upload hold size bytes. Errors: errSlow if it was evicted, errOverloaded if there
+// is no capacity.
 func (u *upload) grow(size int64) error {
 	p := u.pool
 	p.mu.Lock()
@@ -72,7 +76,7 @@ func (u *upload) grow(size int64) error {
 		p.evict(p.used+more-limit, u)
 	}
 	if p.used+more > limit {
-		return errFull
+		return errOverloaded
 	}
 	p.used += more
 	u.size = size
@@ -83,7 +87,7 @@ func (u *upload) grow(size int64) error {
 	return nil
 }
 
-// complete ends the time in which the upload can be evicted. Errors: errSlow where it was.
+// complete ends the time in which the upload can be evicted. Errors: errSlow if it was.
 func (u *upload) complete() error {
 	u.pool.mu.Lock()
 	defer u.pool.mu.Unlock()
@@ -94,7 +98,7 @@ func (u *upload) complete() error {
 	return nil
 }
 
-// release gives the memory back. It may be called again.
+// release frees the memory. It may be called again.
 func (u *upload) release() {
 	if u.pool == nil {
 		return
@@ -106,19 +110,21 @@ func (u *upload) release() {
 	u.size = 0
 }
 
-// evict ends uploads, the oldest first, until that many bytes are free or no other upload has lasted long enough. Each
-// ends with its next read, which its deadline interrupts. The caller holds the lock, so the request of a listed upload has
-// not ended, and the deadline cannot be that of the next request on its connection.
-func (p *uploads) evict(bytes int64, except *upload) {
+// evict ends uploads, the oldest first, until that many bytes are free or no other upload has
+// lasted long enough. It never evicts keep. Each ends with its next read, which its deadline
+// interrupts. The caller holds the lock, so the request of a listed upload has not ended. The
+// deadline therefore cannot be that of the next request on its connection.
+func (p *uploads) evict(bytes int64, keep *upload) {
 	before := time.Now().Add(-evictAfter)
 	for u := p.oldest; u != nil && bytes > 0 && u.started.Before(before); {
 		next := u.newer
-		if u != except {
+		if u != keep {
 			bytes -= u.size
 			p.used -= u.size
 			u.size, u.evicted = 0, true
 			p.unlist(u)
-			_ = http.NewResponseController(u.writer).SetReadDeadline(time.Unix(1, 0)) // a writer without deadlines has no slow client
+			// a writer without deadlines has no slow client
+			_ = http.NewResponseController(u.writer).SetReadDeadline(time.Unix(1, 0))
 		}
 		u = next
 	}

@@ -27,23 +27,24 @@ func (w *interrupted) SetReadDeadline(time.Time) error {
 	return nil
 }
 
-func TestUploads_evict_theOldestThatLastsASecond(t *testing.T) {
+func TestUploads_evict_oldestAfterOneSecond(t *testing.T) {
 	t.Parallel()
 	const unit = 8 << 10
 	tests := []struct {
 		name string
-		// age is how long the two uploads that fill the capacity have lasted, and complete whether they have arrived.
+		// age is how long the two uploads that fill the capacity have lasted, and complete whether
+		// they have arrived.
 		age      time.Duration
 		complete bool
 		size     int64
 		err      error
 		evicted  int
 	}{
-		{"young, refuses the next", evictAfter, false, unit, errFull, 0},
+		{"new, rejects the next", evictAfter, false, unit, errOverloaded, 0},
 		{"old, evicts one for a small body", evictAfter + 1, false, unit, nil, 1},
 		{"old, evicts all that a larger body needs", evictAfter + 1, false, 3 * unit, nil, 2},
-		{"old but complete, refuses the next", evictAfter + 1, true, unit, errFull, 0},
-		{"old, evicts nothing for more than the capacity", evictAfter + 1, false, 5 * unit, errFull, 2},
+		{"old but complete, rejects the next", evictAfter + 1, true, unit, errOverloaded, 0},
+		{"old, evicts nothing for more than the capacity", evictAfter + 1, false, 5 * unit, errOverloaded, 2},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -59,17 +60,19 @@ func TestUploads_evict_theOldestThatLastsASecond(t *testing.T) {
 						t.Fatal(err)
 					}
 					if tt.complete && held[i].complete() != nil {
-						t.Fatal("an upload that nothing evicted is evicted")
+						t.Fatal("an upload was evicted for nothing")
 					}
 				}
-				time.Sleep(tt.age) // of the bubble
+				time.Sleep(tt.age) // of the synctest bubble
 				next := &upload{pool: pool, writer: httptest.NewRecorder()}
 				if err := next.grow(tt.size); !errors.Is(err, tt.err) {
 					t.Errorf("error %v, want %v", err, tt.err)
 				}
 				for i, u := range held {
-					if want := i < tt.evicted; u.evicted != want || writers[i].deadlines > 0 != want || errors.Is(u.grow(2*unit), errSlow) != want {
-						t.Errorf("upload %d: evicted %t, interrupted %d times, want %t", i, u.evicted, writers[i].deadlines, want)
+					if want := i < tt.evicted; u.evicted != want || writers[i].deadlines > 0 != want ||
+						errors.Is(u.grow(2*unit), errSlow) != want {
+						t.Errorf("upload %d: evicted %t, interrupted %d times, want %t", i, u.evicted,
+							writers[i].deadlines, want)
 					}
 				}
 				for _, u := range append(held, next) {
@@ -89,16 +92,16 @@ func TestUploads_largeBodies_leaveTheReserveToSmallOnes(t *testing.T) {
 	pool := new(uploads)
 	pool.setLimits(16*smallUpload, 4*smallUpload) // 8 of them and a byte, of which one is the reserve
 	large, small := &upload{pool: pool}, &upload{pool: pool}
-	if err := large.grow(7*smallUpload + 2); !errors.Is(err, errFull) {
-		t.Errorf("a large body may take the reserve: %v", err)
+	if err := large.grow(7*smallUpload + 2); !errors.Is(err, errOverloaded) {
+		t.Errorf("a large body may use the reserve: %v", err)
 	}
 	if err := errors.Join(large.grow(7*smallUpload+1), small.grow(smallUpload)); err != nil {
 		t.Error(err)
 	}
 }
 
-// slowBody is the body of a client that cannot sign: it sends its bytes at once, and ends the body after hold, or never
-// where hold is zero.
+// slowBody is the body of a client that cannot sign: it sends its bytes at once, and ends the body
+// after hold, or never where hold is zero.
 type slowBody struct {
 	http.ResponseWriter
 	bytes       int
@@ -134,17 +137,18 @@ func (b *slowBody) SetReadDeadline(time.Time) error {
 	return nil
 }
 
-// slowBodies is an attack by clients that cannot sign. All of them together send a number of bytes a second; a client
-// whose body ended begins the next one.
+// slowBodies is an attack by clients that cannot sign. All of them together send a number of bytes
+// a second; a client whose body ended begins the next one.
 type slowBodies struct {
 	name          string
 	clients, sent int
 	hold          time.Duration
 }
 
-// run has all clients send until the context ends. Each announces that many bytes, or none where that is negative.
+// run has all clients send until the context ends. Each announces that many bytes, or none if that
+// is negative.
 func (a slowBodies) run(ctx context.Context, pool *uploads, maxBody, announced, perSecond int64) {
-	size := a.sent + 100 // with the headers
+	size := a.sent + 100 // including the headers
 	line := rate.NewLimiter(rate.Limit(perSecond), size)
 	var clients sync.WaitGroup
 	for range a.clients {
@@ -160,9 +164,9 @@ func (a slowBodies) run(ctx context.Context, pool *uploads, maxBody, announced, 
 	clients.Wait()
 }
 
-// TestReadBody_besideSlowBodies_isNotRefused has the capacity of the default settings and attacks of 10 MiB a second, in
-// the time of a bubble. BenchmarkSlowBodies has the same attacks over real connections.
-func TestReadBody_besideSlowBodies_isNotRefused(t *testing.T) {
+// The gateway has the capacity of the default settings, and the attacks send 10 MiB a second in
+// simulated time. BenchmarkSlowBodies runs the same attacks over real connections.
+func TestReadBody_concurrentSlowBodies_isNotRejected(t *testing.T) {
 	t.Parallel()
 	const maxBody, perSecond = 4 << 20, 10 << 20
 	during := 10 * time.Second
@@ -170,7 +174,7 @@ func TestReadBody_besideSlowBodies_isNotRefused(t *testing.T) {
 		during = 4 * evictAfter
 	}
 	for _, a := range []slowBodies{
-		{name: "66 after 512 KiB", clients: 66, sent: 512<<10 + 1}, // the gateway makes room for more
+		{name: "66 after 512 KiB", clients: 66, sent: 512<<10 + 1}, // the gateway has more capacity
 		{name: "36 after 2 MiB", clients: 36, sent: 2<<20 + 1},
 		{name: "400 after 32 KiB", clients: 400, sent: 32<<10 + 1},
 		{name: "4200 after 4 KiB", clients: 4200, sent: 4<<10 + 1},
@@ -194,7 +198,8 @@ func TestReadBody_besideSlowBodies_isNotRefused(t *testing.T) {
 						size := []int{2 << 10, 200 << 10}[sent%2]
 						u := &upload{pool: pool, writer: new(slowBody)}
 						body := io.NopCloser(bytes.NewReader(make([]byte, size)))
-						if read, err := readBody(&http.Request{Body: body, ContentLength: int64(size)}, maxBody, u); err != nil || len(read) != size {
+						if read, err := readBody(&http.Request{Body: body, ContentLength: int64(size)}, maxBody,
+							u); err != nil || len(read) != size {
 							refused++
 						}
 						u.release()
@@ -202,9 +207,10 @@ func TestReadBody_besideSlowBodies_isNotRefused(t *testing.T) {
 					}
 					stop()
 					running.Wait()
-					t.Logf("%d of %d deliveries refused; at most %d of %d KiB were held", refused, sent, most>>10, pool.capacity>>10)
+					t.Logf("%d of %d deliveries rejected; at most %d of %d KiB were held", refused, sent, most>>10,
+						pool.capacity>>10)
 					if refused > 0 {
-						t.Errorf("%d of %d deliveries refused", refused, sent)
+						t.Errorf("%d of %d deliveries rejected", refused, sent)
 					}
 					if pool.used != 0 {
 						t.Errorf("%d bytes are held after all ended", pool.used)

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// ErrEnded is the error of a loop that returned although nobody had asked it to stop.
+// ErrEnded is the error of a loop that returned before it was asked to stop.
 var ErrEnded = errors.New("ended unexpectedly")
 
-// Group owns the goroutines of a part of the process. When a loop of it ends unexpectedly, all are told to stop and Wait
-// says which one it was.
+// Group owns the goroutines of a part of the process. If one of its loops ends unexpectedly, the
+// group stops all goroutines, and Wait returns an error with the loop's name.
 type Group struct {
 	ctx   context.Context
 	stop  context.CancelCauseFunc
@@ -30,11 +30,11 @@ func NewGroup(ctx context.Context) *Group {
 	return &Group{ctx: ctx, stop: stop, group: group}
 }
 
-// Loop runs a core loop: one that goes on until its context is done. Returning before that, with an error or without, or a
-// panic, stops the group and becomes the error of Wait. Whatever it returns after that is the normal end.
+// Loop runs a core loop, which runs until its context is done. If it returns or panics before that,
+// the group stops and Wait returns the error. Its return value after that is ignored.
 func (g *Group) Loop(name string, run func(context.Context) error) {
 	g.group.Go(func() error {
-		err := guard(g.ctx, run)
+		err := recoverPanics(g.ctx, run)
 		switch {
 		case errors.As(err, new(*Panic)):
 		case g.ctx.Err() != nil:
@@ -46,10 +46,10 @@ func (g *Group) Loop(name string, run func(context.Context) error) {
 	})
 }
 
-// Go runs a task that may end by itself; only its error, or a panic, stops the group.
+// Go runs a task that may end at any time. Only its error or a panic stops the group.
 func (g *Group) Go(name string, run func(context.Context) error) {
 	g.group.Go(func() error {
-		err := guard(g.ctx, run)
+		err := recoverPanics(g.ctx, run)
 		if err == nil || g.ctx.Err() != nil && !errors.As(err, new(*Panic)) {
 			return nil
 		}
@@ -57,13 +57,14 @@ func (g *Group) Go(name string, run func(context.Context) error) {
 	})
 }
 
-// Done is closed when the group was told to stop, by Stop, by its parent or by a loop that ended.
+// Done is closed when the group stops: by Stop, by its parent context, or by a loop that ended.
 func (g *Group) Done() <-chan struct{} { return g.ctx.Done() }
 
-// Wait blocks until every goroutine has returned and gives the error that stopped the group; nil after an orderly stop.
+// Wait blocks until every goroutine has returned. It returns the error that stopped the group; nil
+// after an orderly stop.
 func (g *Group) Wait() error { return g.group.Wait() }
 
-// Stop tells the goroutines to stop and waits for them, no longer than ctx. It may be called again.
+// Stop stops the goroutines and waits for them, no longer than ctx. It may be called again.
 func (g *Group) Stop(ctx context.Context) error {
 	g.stop(errStopped)
 	done := make(chan error, 1)
@@ -76,7 +77,7 @@ func (g *Group) Stop(ctx context.Context) error {
 	}
 }
 
-// Panic is what a goroutine of a group ended with instead of an error.
+// Panic is the error of a goroutine that panicked.
 type Panic struct {
 	Value any
 	Stack []byte
@@ -84,8 +85,8 @@ type Panic struct {
 
 func (p *Panic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.Value, p.Stack) }
 
-// guard turns a panic into an error, so that the rest of the process can stop in order.
-func guard(ctx context.Context, run func(context.Context) error) (err error) {
+// recoverPanics turns a panic into an error, so that the rest of the process can stop in order.
+func recoverPanics(ctx context.Context, run func(context.Context) error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &Panic{Value: v, Stack: debug.Stack()}

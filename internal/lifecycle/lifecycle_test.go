@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errBroken = errors.New("broken")
 
-func TestStackUndoesBackwardsAndNamesWhatFailed(t *testing.T) {
+func TestStack_stop_runsInReverseAndNamesErrors(t *testing.T) {
 	t.Parallel()
 	var s lifecycle.Stack
 	var order []string
@@ -33,18 +33,19 @@ func TestStackUndoesBackwardsAndNamesWhatFailed(t *testing.T) {
 		t.Error(diff)
 	}
 	if !errors.Is(err, errBroken) || !strings.Contains(err.Error(), "stop stream") {
-		t.Errorf("got %v, want what failed, by name", err)
+		t.Errorf("got %v, want the failed undo by name", err)
 	}
 	if again := s.Stop(t.Context()); again != err || len(order) != 3 {
-		t.Errorf("the second Stop returned %v and there were %d undos; want the first's result and no new undo", again, len(order))
+		t.Errorf("the second Stop returned %v and there were %d undos; want the first's result and no new undo", again,
+			len(order))
 	}
 	undo("late", nil)
 	if len(order) != 4 {
-		t.Error("what was registered after Stop is left running")
+		t.Error("an undo function that was registered after Stop was not run")
 	}
 }
 
-func TestStackLeavesWhatHangs(t *testing.T) {
+func TestStack_stalledUndo_isAbandoned(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var s lifecycle.Stack
@@ -56,30 +57,30 @@ func TestStackLeavesWhatHangs(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := s.Stop(ctx)
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("Stop took %s, though its context had a second", took)
+		if elapsed := time.Since(began); elapsed > 2*time.Second {
+			t.Errorf("Stop took %s, though its context had a second", elapsed)
 		}
 		if !stopped {
-			t.Error("what comes after the one that hangs was not stopped")
+			t.Error("the undo function after the stalled one was not run")
 		}
 		if err == nil || !strings.Contains(err.Error(), "hanger") || !strings.Contains(err.Error(), "stop gateway") {
-			t.Errorf("got %v, want the names of what hangs and of the timeout", err)
+			t.Errorf("got %v, want the names of the stalled undo function and of the timeout", err)
 		}
 		close(release)
 	})
 }
 
-func TestGroupLoops(t *testing.T) {
+func TestGroup_loopEnds_stopsGroup(t *testing.T) {
 	t.Parallel()
 	until := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for name, c := range map[string]struct {
 		loop func(context.Context) error
 		want error
 	}{
-		"returns an error":    {func(context.Context) error { return errBroken }, errBroken},
-		"returns nil early":   {func(context.Context) error { return nil }, lifecycle.ErrEnded},
-		"panics":              {func(context.Context) error { panic("oh") }, new(lifecycle.Panic)},
-		"goes on until asked": {until, nil},
+		"returns an error":   {func(context.Context) error { return errBroken }, errBroken},
+		"returns nil early":  {func(context.Context) error { return nil }, lifecycle.ErrEnded},
+		"panics":             {func(context.Context) error { panic("oh") }, new(lifecycle.Panic)},
+		"runs until stopped": {until, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +104,7 @@ func TestGroupLoops(t *testing.T) {
 	}
 }
 
-func TestGroupTaskMayEnd(t *testing.T) {
+func TestGroup_taskEnds_isNoError(t *testing.T) {
 	t.Parallel()
 	g := lifecycle.NewGroup(t.Context())
 	g.Go("once", func(context.Context) error { return nil })
@@ -112,7 +113,7 @@ func TestGroupTaskMayEnd(t *testing.T) {
 	}
 }
 
-func TestGroupStopIsBounded(t *testing.T) {
+func TestGroup_stop_isBoundedByContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -128,7 +129,7 @@ func TestGroupStopIsBounded(t *testing.T) {
 	})
 }
 
-func TestTimeoutNamesItself(t *testing.T) {
+func TestWithTimeout_expired_namesOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := lifecycle.WithTimeout(t.Context(), "apply batch", 3*time.Second)

@@ -1,5 +1,6 @@
-// Package lifecycle starts and stops things in order: an undo stack, goroutines that somebody waits for, and timeouts that
-// say what took too long.
+// Package lifecycle starts and stops the parts of a process in order: a stack of undo functions,
+// groups of goroutines, and timeouts that name the operation. Every command and daemon uses it. It
+// knows no other package of Postern.
 package lifecycle
 
 import (
@@ -10,13 +11,14 @@ import (
 	"time"
 )
 
-// stopGrace is how long an undo may go on after its context is done, before it is left behind.
+// stopGrace is how long an undo function may run after its context is done. After that Stop no
+// longer waits for it.
 const stopGrace = 100 * time.Millisecond
 
-// Stack remembers how to undo what was started, by name. The zero value is ready to use.
+// Stack holds named undo functions for everything that was started. The zero value is ready to use.
 type Stack struct {
 	mu      sync.Mutex
-	undo    []undo
+	undos   []undo
 	stopped bool
 
 	once sync.Once
@@ -28,13 +30,14 @@ type undo struct {
 	fn   func(context.Context) error
 }
 
-// Defer registers an undo right after its do. Once Stop was called it runs fn at once, with a context that is not cancelled,
-// so that a start that raced with the stop leaves nothing behind; what that fn returns is nobody's and is dropped.
+// Defer registers an undo function right after the matching start. After Stop, it runs fn at once
+// with a context that is not cancelled. A start that is concurrent with Stop therefore leaves
+// nothing running. The error of that fn is dropped.
 func (s *Stack) Defer(name string, fn func(context.Context) error) {
 	s.mu.Lock()
 	stopped := s.stopped
 	if !stopped {
-		s.undo = append(s.undo, undo{name, fn})
+		s.undos = append(s.undos, undo{name, fn})
 	}
 	s.mu.Unlock()
 	if stopped {
@@ -42,9 +45,10 @@ func (s *Stack) Defer(name string, fn func(context.Context) error) {
 	}
 }
 
-// Stop undoes everything, the last first, and returns their errors by name. One that does not return before ctx is done is
-// left behind and named in the error; those after it are still given their turn, with the context that is over. A further
-// call waits for the first and returns its result.
+// Stop runs all undo functions, the last first, and returns their errors by name. If one does not
+// return before ctx is done, Stop no longer waits for it and names it in the error. It still runs
+// the others, with the ctx that is done. Further calls wait for the first one and return its
+// result.
 func (s *Stack) Stop(ctx context.Context) error {
 	s.once.Do(func() { s.err = s.stop(ctx) })
 	return s.err
@@ -53,7 +57,7 @@ func (s *Stack) Stop(ctx context.Context) error {
 func (s *Stack) stop(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopped = true
-	undos := s.undo
+	undos := s.undos
 	s.mu.Unlock()
 	var errs []error
 	for i := len(undos) - 1; i >= 0; i-- {
@@ -64,7 +68,7 @@ func (s *Stack) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// run is bounded by ctx even where fn is not.
+// run returns when ctx is done, even if fn does not.
 func (u undo) run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- u.fn(ctx) }()
@@ -73,13 +77,13 @@ func (u undo) run(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	// What honours the context gets a moment to return what it knows.
+	// A function that respects the context gets a moment to return its error.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	select {
 	case err := <-done:
 		return err
 	case <-grace.Done():
-		return fmt.Errorf("left behind: %w", context.Cause(ctx))
+		return fmt.Errorf("still running: %w", context.Cause(ctx))
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Timeout is the cause of a context made by WithTimeout whose time is over: it names what took too long.
+// Timeout is the cause of a context from WithTimeout that has expired. It names the operation.
 type Timeout struct {
 	Name  string
 	After time.Duration
@@ -14,10 +14,10 @@ type Timeout struct {
 
 func (t *Timeout) Error() string { return fmt.Sprintf("%s: not done within %s", t.Name, t.After) }
 
-// Is makes a Timeout a context.DeadlineExceeded, so that one errors.Is finds both.
+// Is makes errors.Is match context.DeadlineExceeded.
 func (t *Timeout) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// WithTimeout is context.WithTimeout with a cause that names what ran out of time.
+// WithTimeout is context.WithTimeout with a cause that names the operation.
 func WithTimeout(ctx context.Context, name string, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, &Timeout{Name: name, After: d})
 }

@@ -15,47 +15,54 @@ import (
 	"unicode/utf8"
 )
 
-// Message is a mail as it is written. What makes one makes the same bytes each time.
+// Message is a mail. The same message is always the same bytes.
 type Message struct {
 	// ID is the Message-ID without its < and >, as name@domain.
 	ID   string
 	Date time.Time
 	From Address
-	// To and Cc are whom it is sent to.
+	// To and Cc are the recipients.
 	To, Cc []Address
-	// ReplyTo is whom answers go to; none: From.
+	// ReplyTo are the addresses for replies; if empty, From.
 	ReplyTo []Address
 	Subject string
-	// Text is the message as plain text, HTML the same for those who show that; empty: there is none.
+	// Text is the plain text. HTML is the same content as HTML; empty if there is none.
 	Text, HTML string
-	// Headers are further ones. Header checks their names.
+	// Headers are additional headers. CheckHeaderName checks their names.
 	Headers map[string]string
 }
 
 const (
-	// foldAt is where lines of headers are folded, and longestLine where a server may cut them (RFC 5322, 2.1.1).
+	// foldAt is the column where header lines are folded. longestLine is where a server may cut
+	// them (RFC 5322, 2.1.1).
 	foldAt      = 76
 	longestLine = 998
-	// inWord is how many bytes of text an encoded word takes (RFC 2047, 2).
-	inWord = 42
+	// maxWordBytes is how many bytes of text an encoded word holds (RFC 2047, 2).
+	maxWordBytes = 42
 )
 
-// own are the headers that a message gets of its fields or that servers write.
-var own = []string{"From", "Sender", "To", "Cc", "Bcc", "Reply-To", "Subject", "Date", "Message-Id", "Mime-Version", "Return-Path", "Received", "Dkim-Signature"}
+// reservedHeaders are set from the fields of the message, or written by servers.
+var reservedHeaders = []string{"From", "Sender", "To", "Cc", "Bcc", "Reply-To", "Subject", "Date", "Message-Id",
+	"Mime-Version",
+	"Return-Path", "Received", "Dkim-Signature"}
 
-// Header says what is wrong with the name of a further header; nil: nothing.
-func Header(name string) error {
-	if name == "" || strings.ContainsFunc(name, func(c rune) bool { return !letter(c) && c != '-' && c != '_' }) {
-		return errors.New("is no name of a header: use letters, digits and -")
+// CheckHeaderName returns an error if an additional header may not have the name.
+func CheckHeaderName(name string) error {
+	if name == "" || strings.ContainsFunc(name, func(c rune) bool {
+		return !isLetterOrDigit(c) && c != '-' &&
+			c != '_'
+	}) {
+		return errors.New("is not a header name: use letters, digits and -")
 	}
 	lower := strings.ToLower(name)
-	if strings.HasPrefix(lower, "content-") || strings.HasPrefix(lower, "resent-") || slices.ContainsFunc(own, func(o string) bool { return strings.EqualFold(o, name) }) {
-		return errors.New("is a header that is made of the message: leave it out")
+	if strings.HasPrefix(lower, "content-") || strings.HasPrefix(lower, "resent-") ||
+		slices.ContainsFunc(reservedHeaders, func(o string) bool { return strings.EqualFold(o, name) }) {
+		return errors.New("is a header that the message sets itself: leave it out")
 	}
 	return nil
 }
 
-// Bytes is the message as it is sent, with CRLF at the ends of lines and nothing but ASCII in it.
+// Bytes returns the message as it is sent, in ASCII with CRLF line ends.
 func (m *Message) Bytes() ([]byte, error) {
 	w := &writer{}
 	w.addresses("From", []Address{m.From})
@@ -74,7 +81,7 @@ func (m *Message) Bytes() ([]byte, error) {
 		return w.b.Bytes(), w.err
 	}
 	sum := sha256.Sum256([]byte(m.ID))
-	boundary := "=_" + hex.EncodeToString(sum[:16]) // no line of a quoted-printable text begins so
+	boundary := "=_" + hex.EncodeToString(sum[:16]) // no line of a quoted-printable text begins with it
 	w.header("Content-Type", `multipart/alternative; boundary="`+boundary+`"`)
 	for _, part := range [][2]string{{"text/plain", m.Text}, {"text/html", m.HTML}} {
 		w.b.WriteString("\r\n--" + boundary + "\r\n")
@@ -84,7 +91,7 @@ func (m *Message) Bytes() ([]byte, error) {
 	return w.b.Bytes(), w.err
 }
 
-// writer writes a message and remembers what first was wrong.
+// writer writes a message and keeps the first error.
 type writer struct {
 	b   bytes.Buffer
 	err error
@@ -102,29 +109,29 @@ func (w *writer) addresses(name string, all []Address) {
 	}
 	texts := make([]string, len(all))
 	for i := range all {
-		if !utf8.ValidString(all[i].Name) || strings.ContainsFunc(all[i].Name, control) {
-			w.fail("%s: the name %q is no valid UTF-8, or holds a control character", name, all[i].Name)
+		if !utf8.ValidString(all[i].Name) || strings.ContainsFunc(all[i].Name, isControl) {
+			w.fail("%s: the name %q is not valid UTF-8, or contains a control character", name, all[i].Name)
 		}
-		texts[i] = written(all[i])
+		texts[i] = formatAddress(all[i])
 	}
 	w.header(name, strings.Join(texts, ", "))
 }
 
-// written is an address as a header carries it.
-func written(a Address) string {
-	if name := encoded(a.Name); name != a.Name {
+// formatAddress returns an address in header form.
+func formatAddress(a Address) string {
+	if name := encodeHeader(a.Name); name != a.Name {
 		return name + " <" + a.Address + ">"
 	}
 	return a.String()
 }
 
-// text writes a header of free text, which a line end would end.
+// text writes a header of free text. A line end in the text would end the header.
 func (w *writer) text(name, text string) {
-	if strings.ContainsFunc(text, control) || !utf8.ValidString(text) {
-		w.fail("%s: holds a line end or another control character", name)
+	if strings.ContainsFunc(text, isControl) || !utf8.ValidString(text) {
+		w.fail("%s: contains a line end or another control character", name)
 		return
 	}
-	w.header(name, encoded(strings.TrimSpace(text)))
+	w.header(name, encodeHeader(strings.TrimSpace(text)))
 }
 
 // header writes a header of ASCII, folded before spaces.
@@ -144,7 +151,7 @@ func (w *writer) header(name, value string) {
 	w.b.WriteString("\r\n")
 }
 
-// part writes a text with its headers.
+// part writes a body part with its headers.
 func (w *writer) part(kind, text string) {
 	w.header("Content-Type", kind+"; charset=utf-8")
 	w.header("Content-Transfer-Encoding", "quoted-printable")
@@ -157,15 +164,16 @@ func (w *writer) part(kind, text string) {
 	w.b.WriteString("\r\n")
 }
 
-// encoded is a text as a header carries it: as it is where it is ASCII, else in encoded words, none of which cuts a character. What is no valid UTF-8 comes to an end as well.
-func encoded(text string) string {
+// encodeHeader returns a text in header form: unchanged if it is ASCII, otherwise in encoded words
+// that do not split a character. It terminates for invalid UTF-8 too.
+func encodeHeader(text string) string {
 	if !strings.Contains(text, "=?") && !strings.ContainsFunc(text, func(c rune) bool { return c >= utf8.RuneSelf }) {
 		return text
 	}
 	var words []string
 	for text != "" {
-		n := min(len(text), inWord)
-		for n > inWord-utf8.UTFMax && n < len(text) && !utf8.RuneStart(text[n]) {
+		n := min(len(text), maxWordBytes)
+		for n > maxWordBytes-utf8.UTFMax && n < len(text) && !utf8.RuneStart(text[n]) {
 			n--
 		}
 		words = append(words, "=?utf-8?b?"+base64.StdEncoding.EncodeToString([]byte(text[:n]))+"?=")

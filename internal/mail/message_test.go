@@ -20,8 +20,8 @@ import (
 	"github.com/postern-gateway/postern/internal/mail"
 )
 
-// Addresses are one address each, or an error.
-func TestAddresses(t *testing.T) {
+// ParseAddress and NewAddress return exactly one address, or an error.
+func TestParseAddress_returnsOneAddressOrError(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"jo@example.com":                       "jo@example.com",
@@ -46,26 +46,28 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
-	if _, err := mail.Named("Jo\nBcc: x", "jo@example.com"); err == nil {
-		t.Error("a name with a line end is taken")
+	if _, err := mail.NewAddress("Jo\nBcc: x", "jo@example.com"); err == nil {
+		t.Error("a name with a line end is accepted")
 	}
 }
 
-// worded are addresses whose name is an encoded word that holds what no name may.
-var worded = []string{
+// encodedNames are addresses whose name is an encoded word with characters that a name must not
+// contain.
+var encodedNames = []string{
 	"=?utf-8?b?" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{0x80}, 60)) + "?= <jo@example.com>",
-	"=?utf-8?b?" + base64.StdEncoding.EncodeToString(append([]byte("A"), bytes.Repeat([]byte{0x80}, 60)...)) + "?= <jo@example.com>",
+	"=?utf-8?b?" + base64.StdEncoding.EncodeToString(append([]byte("A"), bytes.Repeat([]byte{0x80}, 60)...)) +
+		"?= <jo@example.com>",
 	"=?utf-8?q?Jo=ff?= <jo@example.com>",
 	"=?utf-8?b?" + base64.StdEncoding.EncodeToString([]byte("Jo\r\nBcc: al@example.com")) + "?= <jo@example.com>",
 	"=?iso-8859-1?q?Jo=00?= <jo@example.com>",
 }
 
-// What is encoded in a name is no way around what a name may be.
-func TestNamesInEncodedWords(t *testing.T) {
+// The encoding of a name does not bypass the check of its characters.
+func TestParseAddress_encodedControlCharacters_areRejected(t *testing.T) {
 	t.Parallel()
-	for _, text := range worded {
+	for _, text := range encodedNames {
 		if a, err := mail.ParseAddress(text); err == nil {
-			t.Errorf("%q is taken as %q", text, a.Name)
+			t.Errorf("%q is accepted as %q", text, a.Name)
 		}
 		read, err := netmail.ParseAddress(text)
 		if err != nil {
@@ -77,18 +79,21 @@ func TestNamesInEncodedWords(t *testing.T) {
 	}
 }
 
-// line is what a line of a message may be.
+// line is an allowed line of a message.
 var line = regexp.MustCompile(`^[\t -~]{0,998}$`)
 
-// Whatever texts are in a message, it has no header more, its lines are lines of mail, and a reader gets each text as it was; the same message is the same bytes.
-func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
+// Whatever texts a message has, it has no additional header, its lines are valid, and a reader gets
+// each text unchanged. The same message is the same bytes.
+func TestMessageBytes_anyTexts_areReadUnchanged(t *testing.T) {
 	t.Parallel()
 	word := rapid.StringMatching(`([ -~]|[äß€😀]){0,90}`)
 	rapid.Check(t, func(t *rapid.T) {
-		m := &mail.Message{ID: "postern-x@shop.example", Date: time.Unix(1_700_000_000, 0), Subject: strings.TrimSpace(word.Draw(t, "subject")), Text: rapid.String().Draw(t, "text"),
-			HTML: rapid.StringMatching(`|<p>[^\r]*</p>`).Draw(t, "html"), Headers: map[string]string{"List-Id": strings.TrimSpace(word.Draw(t, "header"))}}
+		m := &mail.Message{ID: "postern-x@shop.example", Date: time.Unix(1_700_000_000, 0),
+			Subject: strings.TrimSpace(word.Draw(t, "subject")), Text: rapid.String().Draw(t, "text"),
+			HTML:    rapid.StringMatching(`|<p>[^\r]*</p>`).Draw(t, "html"),
+			Headers: map[string]string{"List-Id": strings.TrimSpace(word.Draw(t, "header"))}}
 		var err error
-		if m.From, err = mail.Named(word.Draw(t, "name"), "shop@shop.example"); err != nil {
+		if m.From, err = mail.NewAddress(word.Draw(t, "name"), "shop@shop.example"); err != nil {
 			t.Fatal(err)
 		}
 		for range rapid.IntRange(1, 20).Draw(t, "recipients") {
@@ -99,7 +104,7 @@ func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again, _ := m.Bytes(); !bytes.Equal(b, again) {
-			t.Fatal("another time, other bytes")
+			t.Fatal("the second call returns other bytes")
 		}
 		for _, l := range strings.Split(string(b), "\r\n") {
 			if !line.MatchString(l) {
@@ -184,8 +189,8 @@ func text(t *rapid.T, r io.Reader) string {
 	return string(b)
 }
 
-// What would begin another header is refused, not sent.
-func TestHeadersCannotBeMade(t *testing.T) {
+// A text that would start another header is rejected, not sent.
+func TestMessageBytes_lineEndsInHeaders_areRejected(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"a\r\nBcc: x@example.com", "a\nb", "a\rb", "a\x00b", "a\xffb"} {
 		for _, m := range []mail.Message{{Subject: text}, {Headers: map[string]string{"X-A": text}}} {
@@ -195,20 +200,21 @@ func TestHeadersCannotBeMade(t *testing.T) {
 		}
 	}
 	if _, err := (&mail.Message{Subject: strings.Repeat("a", 1000)}).Bytes(); err == nil {
-		t.Error("a line that servers cut is taken")
+		t.Error("a line that servers cut is accepted")
 	}
 	for _, name := range []string{"", "Bcc", "subject", "Content-Type", "X A", "X:", "X\r\nA", "Résumé"} {
-		if mail.Header(name) == nil {
-			t.Errorf("%q is taken", name)
+		if mail.CheckHeaderName(name) == nil {
+			t.Errorf("%q is accepted", name)
 		}
 	}
 }
 
-// FuzzAddress: what is taken for an address is one, and stays itself when it is written.
+// FuzzAddress checks that an accepted address is one address, and is unchanged after formatting and
+// parsing.
 func FuzzAddress(f *testing.F) {
 	f.Add("Jo <jo@example.com>")
 	f.Add(`"a@b, c" <jo@bücher.example>`)
-	for _, text := range worded {
+	for _, text := range encodedNames {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -216,7 +222,8 @@ func FuzzAddress(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if strings.ContainsAny(a.Address, "<> ,\r\n\"") || strings.ContainsAny(a.Name, "\r\n\x00") || !utf8.ValidString(a.Name) {
+		if strings.ContainsAny(a.Address, "<> ,\r\n\"") || strings.ContainsAny(a.Name, "\r\n\x00") ||
+			!utf8.ValidString(a.Name) {
 			t.Fatalf("%q", a)
 		}
 		m := mail.Message{To: []mail.Address{a}}
@@ -229,17 +236,19 @@ func FuzzAddress(f *testing.F) {
 			t.Fatal(err)
 		}
 		all, err := read.Header.AddressList("To")
-		if err != nil || len(all) != 1 || all[0].Address != a.Address || all[0].Name != a.Name || len(read.Header) != 8 {
+		if err != nil || len(all) != 1 || all[0].Address != a.Address || all[0].Name != a.Name ||
+			len(read.Header) != 8 {
 			t.Fatalf("%v, %v of %q", all, err, b)
 		}
 	})
 }
 
-// A name is read as it was, also where it looks like something else.
-func TestNames(t *testing.T) {
+// A name is read unchanged, even if it looks like an encoded word or an address.
+func TestMessageBytes_anyNames_areReadUnchanged(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{`\😀`, "=?utf-8?q?x?=", `Smith, Jo "Dr."`, "Jo <al@example.com>", "Müller & Söhne", strings.Repeat("ä ", 60) + "ä"} {
-		a, err := mail.Named(name, "jo@example.com")
+	for _, name := range []string{`\😀`, "=?utf-8?q?x?=", `Smith, Jo "Dr."`, "Jo <al@example.com>", "Müller & Söhne",
+		strings.Repeat("ä ", 60) + "ä"} {
+		a, err := mail.NewAddress(name, "jo@example.com")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +260,8 @@ func TestNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := m.Header.AddressList("To"); err != nil || len(got) != 1 || got[0].Name != name || got[0].Address != "jo@example.com" {
+		if got, err := m.Header.AddressList("To"); err != nil || len(got) != 1 || got[0].Name != name ||
+			got[0].Address != "jo@example.com" {
 			t.Errorf("%q is %v, %v", name, got, err)
 		}
 	}

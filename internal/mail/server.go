@@ -16,52 +16,55 @@ import (
 	"strings"
 )
 
-// Security is how a connection to a server is encrypted.
+// Security is how the connection to a server is encrypted.
 type Security string
 
-// The ways to encrypt.
+// The ways to encrypt a connection.
 const (
-	// Required: by STARTTLS, without which nothing is sent.
+	// Required uses STARTTLS, and sends nothing without it.
 	Required Security = "required"
-	// Implicit: from the first byte on.
+	// Implicit encrypts from the first byte.
 	Implicit Security = "implicit"
-	// None: not at all.
+	// None does not encrypt.
 	None Security = "none"
 )
 
-// Server is where mail is handed in.
+// Server is a mail server that accepts messages.
 type Server struct {
 	Host     string
 	Port     int
 	Security Security
-	// Username and Password are the credential; without a name there is none.
+	// Username and Password are the credentials; if Username is empty, there are none.
 	Username, Password string
-	// From is whom mail is from that says nothing else.
+	// From is the default sender.
 	From Address
-	// Hello is the name that the server is told.
+	// Hello is the name in the EHLO command.
 	Hello string
-	// Roots are the authorities that are trusted; nil: the system's.
+	// Roots are the trusted authorities; nil means those of the system.
 	Roots *x509.CertPool
 }
 
-// Dial makes a connection.
+// Dial opens a connection.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 var (
-	// ErrUnanswered: the whole message was sent, and the server's answer did not come. Nobody knows whether it was taken.
-	ErrUnanswered = errors.New("the whole message was sent, and no answer came")
-	errLong       = errors.New("the server answers more than can be read")
-	errNoTLS      = errors.New("the server offers no STARTTLS, so nothing was sent to it; tls: implicit is for a port that is encrypted from the start")
-	errNoAuth     = errors.New("the server takes no username and password by PLAIN or LOGIN")
+	// ErrNoResponse: the whole message was sent, and the server's response did not arrive. It is
+	// unknown whether the server accepted it.
+	ErrNoResponse      = errors.New("the whole message was sent, and no response came")
+	errResponseTooLong = errors.New("the server sends more than can be read")
+	errNoTLS           = errors.New("the server does not offer STARTTLS, so nothing was sent to it; tls: implicit is " +
+		"for a port that is encrypted from the start")
+	errNoAuth = errors.New("the server does not accept username and password by PLAIN or LOGIN")
 )
 
-// codeFine is a server's answer to a command that it has carried out.
-const codeFine = 250
+// codeOK is the response to a command that succeeded.
+const codeOK = 250
 
-// maxAnswers bounds what is read of a server in one dialogue.
-const maxAnswers = 256 << 10
+// maxResponseBytes bounds what is read from a server in one session.
+const maxResponseBytes = 256 << 10
 
-// Send hands a message in, once, to all of its recipients or to none. Any error but ErrUnanswered says that it was not taken; Refusal reads the server's own.
+// Send submits a message once, to all of its recipients or to none. After any error except
+// ErrNoResponse, the message was not accepted. Rejection returns the server's own error.
 func (s *Server) Send(ctx context.Context, dial Dial, from string, to []string, message []byte) error {
 	conn, err := dial(ctx, "tcp", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)))
 	if err != nil {
@@ -70,28 +73,28 @@ func (s *Server) Send(ctx context.Context, dial Dial, from string, to []string, 
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	err = s.converse(ctx, &bounded{Conn: conn, left: maxAnswers}, from, to, message)
-	if err != nil && ctx.Err() != nil && Refusal(err) == nil {
+	err = s.submit(ctx, &limitedConn{Conn: conn, remaining: maxResponseBytes}, from, to, message)
+	if err != nil && ctx.Err() != nil && Rejection(err) == nil {
 		return fmt.Errorf("%w: %w", err, context.Cause(ctx))
 	}
 	return err
 }
 
-// Refusal is what the server said where that was no; nil: it is another error.
-func Refusal(err error) *textproto.Error {
-	var told *textproto.Error
-	if errors.Is(err, ErrUnanswered) || !errors.As(err, &told) {
+// Rejection returns the error response of the server; nil if the error is another one.
+func Rejection(err error) *textproto.Error {
+	var rejection *textproto.Error
+	if errors.Is(err, ErrNoResponse) || !errors.As(err, &rejection) {
 		return nil
 	}
-	return told
+	return rejection
 }
 
-func (s *Server) converse(ctx context.Context, conn net.Conn, from string, to []string, message []byte) error {
-	c, err := s.greet(conn)
+func (s *Server) submit(ctx context.Context, conn net.Conn, from string, to []string, message []byte) error {
+	c, err := s.openSession(conn)
 	if err != nil {
 		return err
 	}
-	if err := begin(c, from); err != nil {
+	if err := mailFrom(c, from); err != nil {
 		return fmt.Errorf("MAIL FROM: %w", err)
 	}
 	for _, address := range to {
@@ -109,21 +112,22 @@ func (s *Server) converse(ctx context.Context, conn net.Conn, from string, to []
 	if ctx.Err() != nil {
 		return fmt.Errorf("send the message: %w", context.Cause(ctx))
 	}
-	if err := w.Close(); err != nil { // here the dot goes out: what is not answered now is in doubt
-		var told *textproto.Error
-		if errors.As(err, &told) && told.Code >= 400 {
+	if err := w.Close(); err != nil { // this sends the final dot: without a response now, the outcome is unknown
+		var rejection *textproto.Error
+		if errors.As(err, &rejection) && rejection.Code >= 400 {
 			return fmt.Errorf("after the message: %w", err)
 		}
-		return fmt.Errorf("%w: %w", ErrUnanswered, err)
+		return fmt.Errorf("%w: %w", ErrNoResponse, err)
 	}
-	_ = c.Text.PrintfLine("QUIT") // the message was taken, whatever becomes of this
+	_ = c.Text.PrintfLine("QUIT") // the message was accepted, whatever happens to this command
 	return nil
 }
 
-// begin says whom a message is from. smtp.Client would ask for SMTPUTF8 wherever it is offered, and so for servers on the whole way that know it; addresses and messages are ASCII.
-func begin(c *smtp.Client, from string) error {
-	if strings.ContainsFunc(from, func(r rune) bool { return control(r) || strings.ContainsRune("<> ", r) }) {
-		return fmt.Errorf("%q is no address", from)
+// mailFrom sends the MAIL FROM command. smtp.Client would request SMTPUTF8 whenever it is offered,
+// and later servers on the way may not support it. All addresses and messages are ASCII.
+func mailFrom(c *smtp.Client, from string) error {
+	if strings.ContainsFunc(from, func(r rune) bool { return isControl(r) || strings.ContainsRune("<> ", r) }) {
+		return fmt.Errorf("%q is not an address", from)
 	}
 	id, err := c.Text.Cmd("MAIL FROM:<%s>", from)
 	if err != nil {
@@ -131,15 +135,15 @@ func begin(c *smtp.Client, from string) error {
 	}
 	c.Text.StartResponse(id)
 	defer c.Text.EndResponse(id)
-	_, _, err = c.Text.ReadResponse(codeFine)
+	_, _, err = c.Text.ReadResponse(codeOK)
 	return err
 }
 
-// greet begins a dialogue, encrypted and as somebody.
-func (s *Server) greet(conn net.Conn) (*smtp.Client, error) {
-	safe := &tls.Config{ServerName: s.Host, RootCAs: s.Roots, MinVersion: tls.VersionTLS12}
+// openSession starts a session with encryption and authentication.
+func (s *Server) openSession(conn net.Conn) (*smtp.Client, error) {
+	tlsConfig := &tls.Config{ServerName: s.Host, RootCAs: s.Roots, MinVersion: tls.VersionTLS12}
 	if s.Security == Implicit {
-		conn = tls.Client(conn, safe)
+		conn = tls.Client(conn, tlsConfig)
 	}
 	c, err := smtp.NewClient(conn, s.Host)
 	if err != nil {
@@ -152,7 +156,7 @@ func (s *Server) greet(conn net.Conn) (*smtp.Client, error) {
 		if ok, _ := c.Extension("STARTTLS"); !ok {
 			return nil, errNoTLS
 		}
-		if err := c.StartTLS(safe); err != nil {
+		if err := c.StartTLS(tlsConfig); err != nil {
 			return nil, fmt.Errorf("STARTTLS: %w", err)
 		}
 	}
@@ -161,10 +165,10 @@ func (s *Server) greet(conn net.Conn) (*smtp.Client, error) {
 	}
 	_, offered := c.Extension("AUTH")
 	var auth smtp.Auth
-	switch ways := strings.Fields(strings.ToUpper(offered)); {
-	case slices.Contains(ways, "PLAIN"):
+	switch mechanisms := strings.Fields(strings.ToUpper(offered)); {
+	case slices.Contains(mechanisms, "PLAIN"):
 		auth = smtp.PlainAuth("", s.Username, s.Password, s.Host)
-	case slices.Contains(ways, "LOGIN"):
+	case slices.Contains(mechanisms, "LOGIN"):
 		auth = &login{s}
 	default:
 		return nil, errNoAuth
@@ -175,10 +179,11 @@ func (s *Server) greet(conn net.Conn) (*smtp.Client, error) {
 	return c, nil
 }
 
-// login is the mechanism LOGIN: name, then password.
+// login implements the authentication mechanism LOGIN: username, then password.
 type login struct{ s *Server }
 
-// Start names the mechanism. As with PLAIN, nothing is said without TLS but to this machine.
+// Start returns the name of the mechanism. As with PLAIN, nothing is sent without TLS, except to
+// this machine.
 func (l *login) Start(server *smtp.ServerInfo) (string, []byte, error) {
 	if _, _, err := smtp.PlainAuth("", "", "", l.s.Host).Start(server); err != nil {
 		return "", nil, err
@@ -186,7 +191,7 @@ func (l *login) Start(server *smtp.ServerInfo) (string, []byte, error) {
 	return "LOGIN", nil, nil
 }
 
-// Next answers the server's questions.
+// Next answers the server's challenges.
 func (l *login) Next(question []byte, more bool) ([]byte, error) {
 	switch {
 	case !more:
@@ -197,18 +202,18 @@ func (l *login) Next(question []byte, more bool) ([]byte, error) {
 	return []byte(l.s.Password), nil
 }
 
-// bounded is a connection of which only so much is read.
-type bounded struct {
+// limitedConn is a connection with a limit of bytes to read.
+type limitedConn struct {
 	net.Conn
-	left int
+	remaining int
 }
 
-// Read reads what is left.
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errLong
+// Read returns errResponseTooLong after the limit.
+func (b *limitedConn) Read(p []byte) (int, error) {
+	if b.remaining <= 0 {
+		return 0, errResponseTooLong
 	}
-	n, err := b.Conn.Read(p[:min(len(p), b.left)])
-	b.left -= n
+	n, err := b.Conn.Read(p[:min(len(p), b.remaining)])
+	b.remaining -= n
 	return n, err
 }

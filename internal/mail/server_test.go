@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func server(s *sink.Mails) *mail.Server {
+func server(s *sink.MailServer) *mail.Server {
 	return &mail.Server{Host: s.Host, Port: s.Port, Security: mail.None, Hello: "shop.example"}
 }
 
@@ -26,92 +26,99 @@ func send(t *testing.T, s *mail.Server) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	return s.Send(ctx, new(net.Dialer).DialContext, "shop@shop.example", []string{"jo@example.com"}, []byte("Subject: x\r\n\r\n.\r\nhello\r\n"))
+	return s.Send(ctx, new(net.Dialer).DialContext, "shop@shop.example", []string{"jo@example.com"},
+		[]byte("Subject: x\r\n\r\n.\r\nhello\r\n"))
 }
 
-// A message and the password go over a connection that is encrypted, to a server that is who it should be, or nowhere.
-func TestMailIsEncrypted(t *testing.T) {
+// The message and the password are sent only over an encrypted connection, to a server with a
+// trusted certificate.
+func TestServerSend_encryptionRequired_neverSendsUnencrypted(t *testing.T) {
 	t.Parallel()
-	config, roots := sink.Cert(t)
-	s := sink.NewMails(t)
-	s.Asks(sink.MailSettings{TLS: config, Username: "jo", Password: "secret"})
+	config, roots := sink.Certificate(t)
+	s := sink.NewMailServer(t)
+	s.SetSettings(sink.MailSettings{TLS: config, Username: "jo", Password: "secret"})
 	to := server(s)
 	to.Security, to.Roots, to.Username, to.Password = mail.Required, roots, "jo", "secret"
-	if err := send(t, to); err != nil || len(s.Taken()) != 1 || s.Taken()[0].Message != "Subject: x\r\n\r\n.\r\nhello\r\n" {
-		t.Fatal(err, s.Taken())
+	if err := send(t, to); err != nil || len(s.Accepted()) != 1 ||
+		s.Accepted()[0].Message != "Subject: x\r\n\r\n.\r\nhello\r\n" {
+		t.Fatal(err, s.Accepted())
 	}
 	wrong := *to
 	wrong.Password = "another"
-	if err := send(t, &wrong); mail.Refusal(err) == nil || mail.Refusal(err).Code != 535 {
+	if err := send(t, &wrong); mail.Rejection(err) == nil || mail.Rejection(err).Code != 535 {
 		t.Error(err)
 	}
-	stranger := *to
-	stranger.Roots = nil
-	if err := send(t, &stranger); err == nil || mail.Refusal(err) != nil || !strings.Contains(err.Error(), "certificate") {
+	untrusted := *to
+	untrusted.Roots = nil
+	if err := send(t, &untrusted); err == nil || mail.Rejection(err) != nil ||
+		!strings.Contains(err.Error(), "certificate") {
 		t.Error(err)
 	}
-	plain := sink.NewMails(t)
+	plain := sink.NewMailServer(t)
 	open := server(plain)
 	open.Security = mail.Required
-	if err := send(t, open); err == nil || !strings.Contains(err.Error(), "offers no STARTTLS") {
+	if err := send(t, open); err == nil || !strings.Contains(err.Error(), "does not offer STARTTLS") {
 		t.Error(err)
 	}
 	open.Security = mail.Implicit
 	if err := send(t, open); err == nil {
-		t.Error("what is not encrypted is taken for it")
+		t.Error("an unencrypted server is accepted")
 	}
-	if len(s.Taken()) != 1 || len(plain.Taken()) != 0 {
-		t.Errorf("%d and %d taken", len(s.Taken()), len(plain.Taken()))
+	if len(s.Accepted()) != 1 || len(plain.Accepted()) != 0 {
+		t.Errorf("%d and %d accepted", len(s.Accepted()), len(plain.Accepted()))
 	}
 }
 
-// A server that knows no PLAIN is told name and password by LOGIN; one that knows neither, nothing.
-func TestMailByLogin(t *testing.T) {
+// A server without PLAIN gets username and password by LOGIN. A server without either gets nothing.
+func TestServerSend_serverWithoutPlain_usesLogin(t *testing.T) {
 	t.Parallel()
-	s := sink.NewMails(t)
-	s.Asks(sink.MailSettings{Login: true, Username: "jo", Password: "secret"})
+	s := sink.NewMailServer(t)
+	s.SetSettings(sink.MailSettings{LoginOnly: true, Username: "jo", Password: "secret"})
 	to := server(s)
 	to.Username, to.Password = "jo", "secret"
-	if err := send(t, to); err != nil || len(s.Taken()) != 1 {
+	if err := send(t, to); err != nil || len(s.Accepted()) != 1 {
 		t.Error(err)
 	}
 	to.Password = "another"
-	if err := send(t, to); err == nil || len(s.Taken()) != 1 {
-		t.Error("another password is taken")
+	if err := send(t, to); err == nil || len(s.Accepted()) != 1 {
+		t.Error("another password is accepted")
 	}
-	open := sink.NewMails(t)
-	nobody := server(open)
-	nobody.Username, nobody.Password = "jo", "secret"
-	if err := send(t, nobody); err == nil || !strings.Contains(err.Error(), "takes no username and password") || len(open.Taken()) != 0 {
+	open := sink.NewMailServer(t)
+	unsupported := server(open)
+	unsupported.Username, unsupported.Password = "jo", "secret"
+	if err := send(t, unsupported); err == nil ||
+		!strings.Contains(err.Error(), "does not accept username and password") ||
+		len(open.Accepted()) != 0 {
 		t.Error(err)
 	}
 }
 
-// Only of a message that went out whole and was not answered nobody knows.
-func TestWhatIsKnownOfAMail(t *testing.T) {
+// The outcome is unknown only if the message was sent completely and no response came.
+func TestServerSend_responseLost_isErrNoResponse(t *testing.T) {
 	t.Parallel()
 	for fault, want := range map[sink.MailFault]struct {
-		code  int
-		doubt bool
+		code       int
+		noResponse bool
 	}{
-		sink.MailLater: {451, false}, sink.MailFull: {452, false}, sink.MailSpam: {554, false}, sink.MailDrops: {0, false}, sink.MailRefuses: {0, false},
-		sink.MailTakesDrops: {0, true}, sink.MailLoses: {0, true},
+		sink.MailTemporaryFailure: {451, false}, sink.MailboxFull: {452, false}, sink.MailRejectedAsSpam: {554, false},
+		sink.MailDropsBeforeMessage: {0, false}, sink.MailDropsBeforeGreeting: {0, false},
+		sink.MailAcceptsThenDrops: {0, true}, sink.MailDropsAfterMessage: {0, true},
 	} {
-		s := sink.NewMails(t)
-		s.Fails(func() sink.MailFault { return fault })
+		s := sink.NewMailServer(t)
+		s.SetFaults(func() sink.MailFault { return fault })
 		err := send(t, server(s))
 		code := 0
-		if told := mail.Refusal(err); told != nil {
-			code = told.Code
+		if rejection := mail.Rejection(err); rejection != nil {
+			code = rejection.Code
 		}
-		if err == nil || errors.Is(err, mail.ErrUnanswered) != want.doubt || code != want.code {
+		if err == nil || errors.Is(err, mail.ErrNoResponse) != want.noResponse || code != want.code {
 			t.Errorf("fault %d: %v", fault, err)
 		}
 	}
 }
 
-// A server that goes on talking is not listened to for ever.
-func TestAnEndlessServer(t *testing.T) {
+// A server that sends without end does not block forever.
+func TestServerSend_endlessResponse_fails(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -131,13 +138,14 @@ func TestAnEndlessServer(t *testing.T) {
 		}
 	}()
 	s := &mail.Server{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, Security: mail.None, Hello: "x"}
-	if err := send(t, s); err == nil || !strings.Contains(err.Error(), "answers more than can be read") {
+	if err := send(t, s); err == nil || !strings.Contains(err.Error(), "sends more than can be read") {
 		t.Error(err)
 	}
 }
 
-// What is ASCII is handed in as such, also to a server that takes more: those behind it may not.
-func TestMailAsksForNothingMore(t *testing.T) {
+// An ASCII message is sent without SMTPUTF8 even if the server offers it, because later servers may
+// not support it.
+func TestServerSend_smtputf8Offered_isNotRequested(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -169,14 +177,16 @@ func TestMailAsksForNothingMore(t *testing.T) {
 		}
 	}()
 	s := &mail.Server{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, Security: mail.None, Hello: "x"}
-	if err := send(t, s); mail.Refusal(err) == nil {
+	if err := send(t, s); mail.Rejection(err) == nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"EHLO x", "MAIL FROM:<shop@shop.example>", "RCPT TO:<jo@example.com>"}, <-heard); diff != "" {
+	if diff := cmp.Diff([]string{"EHLO x", "MAIL FROM:<shop@shop.example>", "RCPT TO:<jo@example.com>"},
+		<-heard); diff != "" {
 		t.Error(diff)
 	}
-	other := sink.NewMails(t)
-	if err := server(other).Send(t.Context(), new(net.Dialer).DialContext, "shop@shop.example> SIZE=1", []string{"jo@example.com"}, []byte("Subject: x\r\n\r\n")); err == nil || len(other.Taken()) > 0 {
-		t.Errorf("a sender with a parameter: %v, %v", err, other.Taken())
+	other := sink.NewMailServer(t)
+	if err := server(other).Send(t.Context(), new(net.Dialer).DialContext, "shop@shop.example> SIZE=1",
+		[]string{"jo@example.com"}, []byte("Subject: x\r\n\r\n")); err == nil || len(other.Accepted()) > 0 {
+		t.Errorf("a sender with a parameter: %v, %v", err, other.Accepted())
 	}
 }

@@ -1,4 +1,6 @@
-// Package notify tells people what needs one: runs that failed, events that are dead, and effects that are in doubt or wait.
+// Package notify sends alerts to operators about failed runs, dead events, and effects that need
+// review, await approval or have an unknown outcome. The processor daemon runs it. It never changes
+// what it reports.
 package notify
 
 import (
@@ -14,21 +16,21 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/runner"
 )
 
-// Recipient is somebody who is told.
+// Recipient is a configured receiver of notifications.
 type Recipient struct {
-	Name  string
-	Reach config.Reach
-	// Notification says of what, and how often. About is not empty.
+	Name        string
+	Destination config.ResolvedDestination
+	// Notification says what to report and how often. About is not empty.
 	config.Notification
 }
 
-// Recipients are those of a configuration that was checked.
+// Recipients returns the recipients of a checked configuration.
 func Recipients(cfg *config.Config) (all []Recipient) {
 	for name, n := range cfg.Notify {
-		r := Recipient{Name: name, Reach: *cfg.Reach(n.To), Notification: *n}
-		if len(r.About) == 0 {
-			for _, k := range kinds {
-				r.About = append(r.About, k.about)
+		r := Recipient{Name: name, Destination: *cfg.ResolveDestination(n.To), Notification: *n}
+		if len(r.Conditions) == 0 {
+			for _, k := range topics {
+				r.Conditions = append(r.Conditions, k.about)
 			}
 		}
 		all = append(all, r)
@@ -36,46 +38,53 @@ func Recipients(cfg *config.Config) (all []Recipient) {
 	return all
 }
 
-// Settings are the watcher's numbers; tests shorten them.
+// Settings are the timings of the watcher; tests shorten them.
 type Settings struct {
-	// Every is how often is looked.
+	// Every is the interval of checks.
 	Every time.Duration
-	// Within bounds a look.
-	Within time.Duration
-	// Settled is how long ago a run must have ended, so that all that ended before it are seen.
-	Settled time.Duration
-	// FirstWait is how long is waited after what could not be told, and twice as long each further time, up to LongestWait.
-	FirstWait, LongestWait time.Duration
+	// Timeout bounds the database part of a check.
+	Timeout time.Duration
+	// RunDelay is how long ago a run must have ended to be reported. By then, every run that ended
+	// before it is visible.
+	RunDelay time.Duration
+	// FirstWait is the wait after a failed notification. It doubles with each failure, up to
+	// MaxWait.
+	FirstWait, MaxWait time.Duration
 }
 
-// DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Every: 30 * time.Second, Within: 10 * time.Second, Settled: 30 * time.Second, FirstWait: time.Minute, LongestWait: 30 * time.Minute}
+// DefaultSettings are the settings of production.
+var DefaultSettings = Settings{Every: 30 * time.Second, Timeout: 10 * time.Second, RunDelay: 30 * time.Second,
+	FirstWait: time.Minute, MaxWait: 30 * time.Minute}
 
-// Watcher looks and tells. Any number of processes may: each thing is told by one of them, and again only where that one ended before it noted so.
+// Watcher checks the database and sends notifications. Several processes may run one. Each
+// notification is sent by one of them, and repeated only if that process ended before it recorded
+// the result.
 type Watcher struct {
 	// Pool is connected as postern_processor.
 	Pool     *pgxpool.Pool
 	Settings Settings
 	Logger   *slog.Logger
 
-	sent *prometheus.CounterVec
-	mu   sync.Mutex
-	all  []Recipient
-	// busy are the names of those who are being told.
-	busy map[string]bool
+	sent       *prometheus.CounterVec
+	mu         sync.Mutex
+	recipients []Recipient
+	// notifying are the names of the recipients that are being notified.
+	notifying map[string]bool
 }
 
-// The results of telling.
+// The results of notifications.
 const (
 	resultSent   = "sent"
 	resultFailed = "failed"
 )
 
-// New is a watcher that tells nobody; Replace names some.
+// New returns a watcher without recipients; Replace sets them.
 func New(pool *pgxpool.Pool, s Settings, logger *slog.Logger, reg prometheus.Registerer) (*Watcher, error) {
-	w := &Watcher{Pool: pool, Settings: s, Logger: logger, busy: map[string]bool{}, sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_notifications_total",
-		Help: "What the configuration's notify told, or could not, by what it is about: sent, or failed (tried again)."}, []string{"about", "result"})}
-	for _, k := range kinds {
+	w := &Watcher{Pool: pool, Settings: s, Logger: logger, notifying: map[string]bool{},
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_notifications_total",
+			Help: "Notifications of the configuration's notify section by subject and result: sent, or failed " +
+				"(retriedagain)."}, []string{"about", "result"})}
+	for _, k := range topics {
 		for _, result := range []string{resultSent, resultFailed} {
 			w.sent.WithLabelValues(k.about, result)
 		}
@@ -83,25 +92,26 @@ func New(pool *pgxpool.Pool, s Settings, logger *slog.Logger, reg prometheus.Reg
 	return w, reg.Register(w.sent)
 }
 
-// Replace makes others those who are told.
+// Replace sets the recipients.
 func (w *Watcher) Replace(all []Recipient) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.all = all
+	w.recipients = all
 }
 
-// Run looks until ctx ends. Each of those who are told is by itself, so that one who does not answer keeps nobody waiting.
+// Run checks until ctx ends. Each recipient has its own goroutine, so that a recipient that does
+// not respond delays no other.
 func (w *Watcher) Run(ctx context.Context) error {
-	var looks sync.WaitGroup
-	defer looks.Wait()
+	var notifiers sync.WaitGroup
+	defer notifiers.Wait()
 	tick := time.NewTicker(w.Settings.Every)
 	defer tick.Stop()
 	for {
-		for _, r := range w.idle() {
-			looks.Go(func() {
+		for _, r := range w.lockIdle() {
+			notifiers.Go(func() {
 				defer w.release(r.Name)
-				if err := w.look(ctx, &r); err != nil && ctx.Err() == nil {
-					w.Logger.Warn("notifications not seen to; tried again", "name", r.Name, "error", err)
+				if err := w.notify(ctx, &r); err != nil && ctx.Err() == nil {
+					w.Logger.Warn("notifications not checked; retrying", "name", r.Name, "error", err)
 				}
 			})
 		}
@@ -113,13 +123,13 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// idle takes those who are told and are not being told already.
-func (w *Watcher) idle() (all []Recipient) {
+// lockIdle locks and returns the recipients that are not being notified.
+func (w *Watcher) lockIdle() (all []Recipient) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, r := range w.all {
-		if !w.busy[r.Name] {
-			w.busy[r.Name] = true
+	for _, r := range w.recipients {
+		if !w.notifying[r.Name] {
+			w.notifying[r.Name] = true
 			all = append(all, r)
 		}
 	}
@@ -129,35 +139,37 @@ func (w *Watcher) idle() (all []Recipient) {
 func (w *Watcher) release(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.busy, name)
+	delete(w.notifying, name)
 }
 
-// look tells one of those who are told all that is due.
-func (w *Watcher) look(ctx context.Context, r *Recipient) error {
-	due, err := w.take(ctx, r)
+// notify sends a recipient everything that is due.
+func (w *Watcher) notify(ctx context.Context, r *Recipient) error {
+	due, err := w.leaseDue(ctx, r)
 	if err != nil {
 		return err
 	}
 	for i := range due {
-		err := runner.Tell(ctx, r.Reach, due[i].notice(r))
+		err := runner.SendNotice(ctx, r.Destination, due[i].notice(r))
 		if err != nil && ctx.Err() != nil {
-			return ctx.Err() // what was taken is told by another process
+			return ctx.Err() // another process sends it when the lease ends
 		}
 		result := resultSent
 		if err != nil {
 			result = resultFailed
-			w.Logger.Warn("a notification was not sent; tried again", "name", r.Name, "about", due[i].about, "error", err)
+			w.Logger.Warn("a notification was not sent; retrying", "name", r.Name, "about", due[i].about, "error",
+				err)
 		}
 		w.sent.WithLabelValues(due[i].about, result).Inc()
-		if err := w.note(ctx, r, &due[i], err); err != nil {
+		if err := w.recordResult(ctx, r, &due[i], err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Test sends somebody who is told a notice that says that it is a test.
+// Test sends a recipient a test notice.
 func Test(ctx context.Context, r *Recipient, at time.Time) error {
-	t := tell{kind: kind{about: "test"}, phase: phaseTest, at: at, id: "postern-test-" + at.UTC().Format("20060102T150405.000000000")}
-	return runner.Tell(ctx, r.Reach, t.notice(r))
+	t := notification{topic: topic{about: "test"}, phase: phaseTest, at: at, id: "postern-test-" +
+		at.UTC().Format("20060102T150405.000000000")}
+	return runner.SendNotice(ctx, r.Destination, t.notice(r))
 }

@@ -26,11 +26,12 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const patience = 30 * time.Second
 
-// quick are settings that nobody has to wait for.
-var quick = notify.Settings{Every: 20 * time.Millisecond, Within: 10 * time.Second, Settled: time.Millisecond, FirstWait: 10 * time.Millisecond, LongestWait: 50 * time.Millisecond}
+// quick are settings with short timings.
+var quick = notify.Settings{Every: 20 * time.Millisecond, Timeout: 10 * time.Second, RunDelay: time.Millisecond,
+	FirstWait: 10 * time.Millisecond, MaxWait: 50 * time.Millisecond}
 
-// posted is an alert as it came.
-type posted struct {
+// postedAlert is a received alert.
+type postedAlert struct {
 	id, auth, signature string
 	Type                string
 	Data                struct {
@@ -41,28 +42,29 @@ type posted struct {
 	}
 }
 
-func (p posted) String() string {
+func (p postedAlert) String() string {
 	return fmt.Sprint(p.Data.About, " ", p.Data.State, " ", p.Data.Count)
 }
 
-// bundle is a service that is told, and what it was told.
-type bundle struct {
+// fixture is a receiver of notifications, with the alerts that it received.
+type fixture struct {
 	db    *testkit.DB
 	cfg   *config.Config
-	mails *sink.Mails
+	mails *sink.MailServer
 
-	mu   sync.Mutex
-	told []posted
-	// answer is what it answers next; nil: 200.
+	mu       sync.Mutex
+	received []postedAlert
+	// answer is the status of the next response; nil means 200.
 	answer func() int
 	// hours is how far the database's clock has been moved.
 	hours int
 }
 
-// setup has somebody named oncall who is told over HTTP, with these settings besides, and a destination post that is a mail server.
-func setup(t *testing.T, settings string) *bundle {
+// setup configures the recipient oncall over HTTP, with additional settings, and the destination
+// post, a mail server.
+func setup(t *testing.T, settings string) *fixture {
 	t.Helper()
-	b := &bundle{db: testkit.Database(t), mails: sink.NewMails(t)}
+	b := &fixture{db: testkit.Database(t), mails: sink.NewMailServer(t)}
 	server := httptest.NewServer(b)
 	t.Cleanup(func() {
 		server.CloseClientConnections()
@@ -71,7 +73,8 @@ func setup(t *testing.T, settings string) *bundle {
 	text := fmt.Sprintf(`
 database: {url: postgres://x/y}
 destinations:
-  app: {url: %q, allow: [127.0.0.1], key: {value: key-of-app}, signing_secret: {value: "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"}}
+  app: {url: %q, allow: [127.0.0.1], key: {value: key-of-app}, `+
+		`signing_secret: {value: "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"}}
   post: {smtp: {host: 127.0.0.1, port: %d, tls: none, from: Postern <postern@shop.example>}, allow: [127.0.0.1]}
   dead: {url: "http://127.0.0.1:1", allow: [127.0.0.1]}
 notify: %s
@@ -83,10 +86,11 @@ notify: %s
 	return b
 }
 
-// ServeHTTP takes an alert.
-func (b *bundle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP accepts an alert.
+func (b *fixture) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
-	p := posted{id: r.Header.Get("Webhook-Id"), auth: r.Header.Get("Authorization"), signature: r.Header.Get("Webhook-Signature")}
+	p := postedAlert{id: r.Header.Get("Webhook-Id"), auth: r.Header.Get("Authorization"),
+		signature: r.Header.Get("Webhook-Signature")}
 	if err == nil {
 		err = json.Unmarshal(body, &p)
 	}
@@ -96,21 +100,21 @@ func (b *bundle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.told = append(b.told, p)
+	b.received = append(b.received, p)
 	if b.answer != nil {
 		w.WriteHeader(b.answer())
 	}
 }
 
-// all are what was told, but for the first.
-func (b *bundle) all(first int) []posted {
+// all returns the received alerts except the first ones.
+func (b *fixture) all(first int) []postedAlert {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]posted{}, b.told[min(first, len(b.told)):]...)
+	return append([]postedAlert{}, b.received[min(first, len(b.received)):]...)
 }
 
-// watch looks until stop is called, which is at the latest when the test ends.
-func (b *bundle) watch(t *testing.T) (stop func()) {
+// watch runs a watcher until stop is called, at the latest until the test ends.
+func (b *fixture) watch(t *testing.T) (stop func()) {
 	t.Helper()
 	w, err := notify.New(b.db.Role(t, "processor"), quick, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
@@ -130,30 +134,33 @@ func (b *bundle) watch(t *testing.T) (stop func()) {
 	return stop
 }
 
-// noted waits until it is noted that so many were told.
-func (b *bundle) noted(t *testing.T, told int) {
+// waitNotified waits until a number of notifications is recorded as sent.
+func (b *fixture) waitNotified(t *testing.T, notified int) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
-		return differ([]string{fmt.Sprint(told)}, b.db.Rows(t, `SELECT sum(turn)::text FROM notifications`))
+		return differ([]string{fmt.Sprint(notified)}, b.db.QueryStrings(t, `SELECT sum(turn)::text FROM notifications`))
 	})
 }
 
-// later moves the database's clock on by an hour, once it is noted that so many were told.
-func (b *bundle) later(t *testing.T, told int) {
+// advanceClock moves the database's clock by an hour, after a number of notifications is recorded
+// as sent.
+func (b *fixture) advanceClock(t *testing.T, notified int) {
 	t.Helper()
-	b.noted(t, told)
+	b.waitNotified(t, notified)
 	b.hours++
 	b.clock(t)
 }
 
-// clock has the database's clock be ahead by as many hours as are set.
-func (b *bundle) clock(t *testing.T) {
+// clock sets the database's clock to the number of hours.
+func (b *fixture) clock(t *testing.T) {
 	t.Helper()
-	b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT clock_timestamp() + interval '%d hours'$$`, b.hours))
+	b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		$$SELECT clock_timestamp() + interval '%d hours'$$`, b.hours))
 }
 
-// wants waits until exactly this was told, in the order of the words, but for the first.
-func (b *bundle) wants(t *testing.T, first int, want ...string) {
+// wantReceived waits until exactly these alerts were received, in alphabetical order, except the
+// first ones.
+func (b *fixture) wantReceived(t *testing.T, first int, want ...string) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
 		var got []string
@@ -174,52 +181,59 @@ func differ(want, got []string) error {
 	}
 	for _, n := range count {
 		if n != 0 {
-			return fmt.Errorf("told %q, want %q", got, want)
+			return fmt.Errorf("received %q, want %q", got, want)
 		}
 	}
 	return nil
 }
 
-// effect enters one that was last heard of two hours ago.
-func (b *bundle) effect(t *testing.T, id int, state string, steps ...string) {
+// insertEffect inserts an effect that was last updated two hours ago.
+func (b *fixture) insertEffect(t *testing.T, id int, state string, steps ...string) {
 	t.Helper()
-	b.db.Exec(t, fmt.Sprintf(`INSERT INTO effects (effect, key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
-OVERRIDING SYSTEM VALUE VALUES (%d, 'k%d', 1, 'r', 1, '', 't', 'o', 1, 0, '%s', 'd', clock_now() - interval '2 hours', clock_now() - interval '2 hours')`, id, id, state))
+	b.db.Exec(t, fmt.Sprintf(`INSERT INTO effects (effect, key, rule_version, rule, source, account, object_type,
+		object_id, event_id, run, state, destination, planned_at, updated_at)
+OVERRIDING SYSTEM VALUE VALUES (%d, 'k%d', 1, 'r', 1, '', 't', 'o', 1, 0, '%s', 'd', clock_now() - interval '2 hours',
+	clock_now() - interval '2 hours')`, id, id, state))
 	for _, s := range steps {
-		b.db.Exec(t, fmt.Sprintf(`INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at) VALUES (%d, 's', 0, '%s', 'd', '', 1, clock_now() - interval '2 hours')`, id, s))
+		b.db.Exec(t, fmt.Sprintf(`INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint,
+			attempts, reserved_at) VALUES (%d, 's', 0, '%s', 'd', '', 1, clock_now() - interval '2 hours')`, id, s))
 	}
 }
 
-// What lasts is told once, again after a while, and once when it is over; who tells that may change.
-func TestWhatLastsIsTold(t *testing.T) {
+// A condition is reported when it starts, again after a while, and once when it ends, whichever
+// process reports it.
+func TestWatcher_condition_isReportedAtStartRepeatAndEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `{oncall: {to: app, path: /alerts}}`)
-	b.effect(t, 1, "review")
-	b.effect(t, 2, "review", "unknown")
-	b.effect(t, 3, "waiting")
-	b.effect(t, 4, "done")
+	b.insertEffect(t, 1, "review")
+	b.insertEffect(t, 2, "review", "unknown")
+	b.insertEffect(t, 3, "waiting")
+	b.insertEffect(t, 4, "done")
 	stop := b.watch(t)
 	b.watch(t)
-	b.wants(t, 0, "review_effects began 2", "unknown_effects began 1", "waiting_effects began 1")
+	b.wantReceived(t, 0, "review_effects began 2", "unknown_effects began 1", "waiting_effects began 1")
 	for _, p := range b.all(0) {
 		if p.Data.About != "review_effects" {
 			continue
 		}
-		if diff := cmp.Diff([]int64{1, 2}, p.Data.IDs); diff != "" || p.Type != "postern.alert" || p.Data.Notify != "oncall" || p.Data.Summary != "2 effects need a person" ||
-			p.Data.Command != "postern effects list --state review, or --state planned where a rule or destination is not configured, and postern effects show 1" || p.auth != "Bearer key-of-app" || !strings.HasPrefix(p.signature, "v1,") {
+		if diff := cmp.Diff([]int64{1, 2}, p.Data.IDs); diff != "" || p.Type != "postern.alert" ||
+			p.Data.Notify != "oncall" || p.Data.Summary != "2 effects need review" ||
+			p.Data.Command != "postern effects list --state review, or --state planned if a rule or destination "+
+				"is not configured, and postern effects show 1" || p.auth != "Bearer key-of-app" ||
+			!strings.HasPrefix(p.signature, "v1,") {
 			t.Errorf("%+v %s", p, diff)
 		}
 	}
 	stop()
-	b.effect(t, 5, "waiting")
-	b.later(t, 3)
-	b.wants(t, 3, "review_effects lasts 2", "unknown_effects lasts 1", "waiting_effects lasts 2")
+	b.insertEffect(t, 5, "waiting")
+	b.advanceClock(t, 3)
+	b.wantReceived(t, 3, "review_effects lasts 2", "unknown_effects lasts 1", "waiting_effects lasts 2")
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected' WHERE effect IN (1, 2)`)
-	b.wants(t, 6, "review_effects over 0", "unknown_effects over 0")
-	b.later(t, 8)
-	b.wants(t, 8, "waiting_effects lasts 2")
-	b.effect(t, 6, "review")
-	b.wants(t, 9, "review_effects began 1")
+	b.wantReceived(t, 6, "review_effects over 0", "unknown_effects over 0")
+	b.advanceClock(t, 8)
+	b.wantReceived(t, 8, "waiting_effects lasts 2")
+	b.insertEffect(t, 6, "review")
+	b.wantReceived(t, 9, "review_effects began 1")
 	ids := map[string]bool{}
 	for _, p := range b.all(0) {
 		if ids[p.id] || p.id == "" {
@@ -229,31 +243,33 @@ func TestWhatLastsIsTold(t *testing.T) {
 	}
 }
 
-// A run that failed is told once. Those that failed before anybody was to be told are not.
-func TestFailedRunsAreToldOnce(t *testing.T) {
+// A failed run is reported once. Runs that failed before the recipient was configured are not.
+func TestWatcher_failedRun_isReportedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `{oncall: {to: app, path: /alerts, about: [failed_runs, dead_outcomes]}}`)
-	b.ends(t, 1, "failed")
+	b.insertEndedRun(t, 1, "failed")
 	b.watch(t)
-	b.knows(t, 2)
-	b.ends(t, 2, "failed")
-	b.ends(t, 3, "done")
-	b.wants(t, 0, "failed_runs happened 1")
-	b.ends(t, 4, "failed")
-	b.ends(t, 5, "failed")
-	b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version) VALUES (7, 0, 1, 0, '', '', '', 'dead', '', 1, clock_now(), 1)`)
-	b.wants(t, 1, "dead_outcomes began 1")
-	b.later(t, 2)
-	b.wants(t, 2, "failed_runs happened 2", "dead_outcomes lasts 1")
-	b.later(t, 4)
-	b.wants(t, 4, "dead_outcomes lasts 1")
+	b.waitRows(t, 2)
+	b.insertEndedRun(t, 2, "failed")
+	b.insertEndedRun(t, 3, "done")
+	b.wantReceived(t, 0, "failed_runs happened 1")
+	b.insertEndedRun(t, 4, "failed")
+	b.insertEndedRun(t, 5, "failed")
+	b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
+		attempts, at, rule_version) VALUES (7, 0, 1, 0, '', '', '', 'dead', '', 1, clock_now(), 1)`)
+	b.wantReceived(t, 1, "dead_outcomes began 1")
+	b.advanceClock(t, 2)
+	b.wantReceived(t, 2, "failed_runs happened 2", "dead_outcomes lasts 1")
+	b.advanceClock(t, 4)
+	b.wantReceived(t, 4, "dead_outcomes lasts 1")
 	if p := b.all(0)[0]; len(p.Data.IDs) != 1 || p.Data.IDs[0] != 2 || p.Data.Since != "" {
 		t.Errorf("%+v", p)
 	}
 }
 
-// What could not be told is told again, as the same; and who does not answer keeps nobody else waiting.
-func TestWhatWasNotTakenIsToldAgain(t *testing.T) {
+// A failed notification is sent again with the same id. A recipient that does not respond delays no
+// other.
+func TestWatcher_failedNotification_isRetriedWithSameID(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `{oncall: {to: app, path: /alerts, about: [review_effects]}, nobody: {to: dead}, mute: {to: app}}`)
 	n := 0
@@ -263,16 +279,18 @@ func TestWhatWasNotTakenIsToldAgain(t *testing.T) {
 		}
 		return http.StatusOK
 	}
-	b.effect(t, 1, "review")
+	b.insertEffect(t, 1, "review")
 	b.watch(t)
-	b.wants(t, 0, "review_effects began 1", "review_effects began 1", "review_effects began 1", "review_effects began 1")
+	b.wantReceived(t, 0, "review_effects began 1", "review_effects began 1", "review_effects began 1",
+		"review_effects began 1")
 	for _, p := range b.all(0) {
 		if p.id != b.all(0)[0].id {
-			t.Errorf("%s is told as %s", p, p.id)
+			t.Errorf("%s has the id %s", p, p.id)
 		}
 	}
 	testkit.Eventually(t, patience, func() error {
-		got := b.db.Rows(t, `SELECT concat_ws(' ', name, turn, attempts > 0, trouble LIKE '%refused%', trouble LIKE '%status 418%') FROM notifications WHERE about = 'review_effects' ORDER BY name`)
+		got := b.db.QueryStrings(t, `SELECT concat_ws(' ', name, turn, attempts > 0, trouble LIKE '%refused%',
+			trouble LIKE '%status 418%') FROM notifications WHERE about = 'review_effects' ORDER BY name`)
 		if diff := cmp.Diff([]string{"mute 0 t f t", "nobody 0 t t f", "oncall 1 f f f"}, got); diff != "" {
 			return fmt.Errorf("%s", diff)
 		}
@@ -280,22 +298,25 @@ func TestWhatWasNotTakenIsToldAgain(t *testing.T) {
 	})
 }
 
-// A mail says what it is about, how many, the first of them and what to run. A test says that it is one.
-func TestAlertsByMail(t *testing.T) {
+// A mail has a summary, the count, the first ids and the command to run. A test notice says that it
+// is a test.
+func TestWatcher_mailRecipient_getsSummaryAndCommand(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `{oncall: {to: post, mail: [ops@example.com, Jo <jo@example.com>], about: [waiting_effects]}}`)
 	for id := range 7 {
-		b.effect(t, id+1, "waiting")
+		b.insertEffect(t, id+1, "waiting")
 	}
 	b.watch(t)
 	testkit.Eventually(t, patience, func() error {
-		if len(b.mails.Taken()) == 0 {
+		if len(b.mails.Accepted()) == 0 {
 			return fmt.Errorf("no mail")
 		}
 		return nil
 	})
-	m := b.mails.Taken()[0]
-	for _, text := range []string{"\r\nSubject: Postern: 7 effects wait for an approval\r\n", "\r\n1, 2, 3, 4, 5, and more\r\n", "\r\npostern effects list --state waiting, and postern effects show 1\r\n", "\r\nAuto-Submitted: auto-generated\r\n", "@shop.example>\r\n"} {
+	m := b.mails.Accepted()[0]
+	for _, text := range []string{"\r\nSubject: Postern: 7 effects await approval\r\n",
+		"\r\n1, 2, 3, 4, 5, and more\r\n", "\r\npostern effects list --state waiting, and postern effects show 1\r\n",
+		"\r\nAuto-Submitted: auto-generated\r\n", "@shop.example>\r\n"} {
 		if !strings.Contains(m.Message, text) {
 			t.Errorf("%q is not in %s", text, m.Message)
 		}
@@ -304,13 +325,15 @@ func TestAlertsByMail(t *testing.T) {
 		t.Error(m.To)
 	}
 	r := notify.Recipients(b.cfg)[0]
-	if err := notify.Test(t.Context(), &r, time.Now()); err != nil || !strings.Contains(b.mails.Taken()[len(b.mails.Taken())-1].Message, "this is a test") {
+	if err := notify.Test(t.Context(), &r, time.Now()); err != nil ||
+		!strings.Contains(b.mails.Accepted()[len(b.mails.Accepted())-1].Message, "this is a test") {
 		t.Error(err)
 	}
 }
 
-// What one process is telling no other one tells. Where it ends before it noted that, another tells it, as the same.
-func TestOneProcessTells(t *testing.T) {
+// While one process sends a notification, no other sends it. If that process ends before it records
+// the result, another sends it with the same id.
+func TestWatcher_twoProcesses_oneNotifies(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `{oncall: {to: app, path: /alerts, about: [review_effects, waiting_effects]}}`)
 	held, hang := make(chan struct{}), make(chan struct{})
@@ -327,19 +350,19 @@ func TestOneProcessTells(t *testing.T) {
 	}
 	release := sync.OnceFunc(func() { close(hang) })
 	t.Cleanup(release)
-	b.effect(t, 1, "review")
+	b.insertEffect(t, 1, "review")
 	stop := b.watch(t)
 	<-held
-	b.effect(t, 2, "waiting")
+	b.insertEffect(t, 2, "waiting")
 	b.watch(t)
-	b.wants(t, 0, "review_effects began 1", "waiting_effects began 1") // of one look the reviews are told first
+	b.wantReceived(t, 0, "review_effects began 1", "waiting_effects began 1") // one check reports the reviews first
 	stop()
 	release()
-	b.later(t, 1)
-	b.wants(t, 2, "review_effects began 1", "waiting_effects lasts 1")
+	b.advanceClock(t, 1)
+	b.wantReceived(t, 2, "review_effects began 1", "waiting_effects lasts 1")
 	for _, p := range b.all(2) {
 		if p.Data.About == "review_effects" && p.id != b.all(0)[0].id {
-			t.Errorf("it is told as another: %s", p.id)
+			t.Errorf("the repetition has another id: %s", p.id)
 		}
 	}
 }

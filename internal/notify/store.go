@@ -13,57 +13,77 @@ import (
 )
 
 const (
-	// countMost bounds what is counted, and what is read for it.
-	countMost = 10_000
-	// idsMost is how many ids are told.
-	idsMost = 5
-	// tellWithin is how much longer than a call may take a notification stays taken.
-	tellWithin = 30 * time.Second
+	// maxCounted bounds the counts, and the rows that are read for them.
+	maxCounted = 10_000
+	// maxIDs is how many ids a notification lists.
+	maxIDs = 5
+	// leaseMargin is how much longer than the longest call a lease lasts.
+	leaseMargin = 30 * time.Second
 )
 
 const (
-	// enterSQL makes the rows of somebody who is told. What happened before it is not told, but what lasts is.
-	enterSQL = `INSERT INTO notifications (name, about, mark) SELECT $1, a, clock_now() FROM unnest($2::text[]) a ON CONFLICT DO NOTHING`
+	// insertSQL inserts the rows of a recipient. Events before that are not reported, but
+	// conditions that exist are.
+	insertSQL = `INSERT INTO notifications (name, about, mark) SELECT $1, a, clock_now() FROM unnest($2::text[]) a
+		ON CONFLICT DO NOTHING`
 
-	// dueSQL locks what may be told now. What another process is looking at is passed over. A time beyond what can be is of a clock that was ahead, and holds up nothing.
+	// dueSQL locks the rows that may be reported now. It skips rows that another process has
+	// locked. A time outside of the possible range comes from a clock that was ahead, and delays
+	// nothing.
 	dueSQL = `
-SELECT about, turn, coalesce(since, clock_now()), since IS NOT NULL, told_at IS NULL OR told_at NOT BETWEEN clock_now() - $3::interval AND clock_now(), mark, clock_now(), seed FROM notifications
-WHERE name = $1 AND about = ANY($2::text[]) AND (taken_until IS NULL OR taken_until NOT BETWEEN clock_now() AND clock_now() + $4::interval) ORDER BY about FOR UPDATE SKIP LOCKED`
+SELECT about, turn, coalesce(since, clock_now()), since IS NOT NULL, told_at IS NULL
+	OR told_at NOT BETWEEN clock_now() - $3::interval AND clock_now(), mark, clock_now(), seed FROM notifications
+WHERE name = $1 AND about = ANY($2::text[]) AND (taken_until IS NULL OR taken_until NOT BETWEEN clock_now()
+	AND clock_now() + $4::interval) ORDER BY about FOR UPDATE SKIP LOCKED`
 
-	// takeSQL takes what is told.
-	takeSQL = `UPDATE notifications SET taken_until = clock_now() + $3::interval WHERE name = $1 AND about = ANY($2::text[])`
+	// leaseSQL leases notifications.
+	leaseSQL = `UPDATE notifications SET taken_until = clock_now() + $3::interval WHERE name = $1
+		AND about = ANY($2::text[])`
 
-	// moveSQL has the mark follow to where a look that began at $4 has seen that no run had failed, so that few are looked at; seldom, since each is a write. It comes back from where a clock was ahead: what had ended there is told once more.
-	moveSQL = `
-UPDATE notifications SET mark = $4::timestamptz - $3::interval WHERE name = $1 AND about = $2 AND (mark < $4::timestamptz - interval '10 minutes' - $3::interval OR mark > $4::timestamptz)`
+	// advanceSQL advances the watermark after a check that began at $4 found no failed run, so that
+	// the next check reads few rows. It writes seldom. After the clock was ahead, it moves the
+	// watermark back, and runs in between are reported again.
+	advanceSQL = `
+UPDATE notifications SET mark = $4::timestamptz - $3::interval WHERE name = $1 AND about = $2
+	AND (mark < $4::timestamptz - interval '10 minutes' - $3::interval OR mark > $4::timestamptz)`
 
-	// toldSQL notes what was told.
-	toldSQL = `
-UPDATE notifications SET turn = turn + 1, told_at = clock_now(), since = CASE WHEN $4 THEN coalesce(since, $5) END, mark = greatest(mark, $6), attempts = 0, taken_until = NULL, trouble = ''
+	// sentSQL records a sent notification.
+	sentSQL = `
+UPDATE notifications SET turn = turn + 1, told_at = clock_now(), since = CASE WHEN $4 THEN coalesce(since, $5) END,
+	mark = greatest(mark, $6), attempts = 0, taken_until = NULL, trouble = ''
 WHERE name = $1 AND about = $2 AND turn = $3`
 
-	// failedSQL notes what could not be told, and when that is tried again.
+	// failedSQL records a failed notification and the time of the next try.
 	failedSQL = `
-UPDATE notifications SET attempts = attempts + 1, trouble = $4, taken_until = clock_now() + least($5::interval * power(2, least(attempts, 20)), $6::interval)
+UPDATE notifications SET attempts = attempts + 1, trouble = $4, taken_until = clock_now() + least($5::interval *
+	power(2, least(attempts, 20)), $6::interval)
 WHERE name = $1 AND about = $2 AND turn = $3`
 )
 
-// What lasts, and what happened, each up to a bound, by small partial indexes: how many there are, the first, and of what lasts whether there may be more. What is of a time that is not to be yet, by a clock that was ahead, has lasted.
+// The queries for conditions and events. Each reads a bounded number of rows through small partial
+// indexes, and returns the count and the first ids. A condition also returns whether there may be
+// more. A future time, from a clock that was ahead, counts as long past.
 const (
 	unknownSQL = `
 SELECT count(*), coalesce((array_agg(u.effect ORDER BY u.effect))[1:$2], '{}'), count(*) >= $1
-FROM (SELECT s.effect FROM ` + runner.Doubts + ` AND coalesce(s.known_since, s.reserved_at) NOT BETWEEN clock_now() - $3::interval AND clock_now() GROUP BY s.effect ORDER BY s.effect LIMIT $1) u`
+FROM (SELECT s.effect FROM ` + runner.UnknownStepsSQL + ` AND coalesce(s.known_since, s.reserved_at) NOT BETWEEN
+	clock_now() -
+	$3::interval AND clock_now() GROUP BY s.effect ORDER BY s.effect LIMIT $1) u`
 
 	reviewSQL = `
 SELECT count(*), coalesce((array_agg(n.effect ORDER BY n.effect))[1:$2], '{}'), coalesce(bool_or(n.more), false) FROM (
-  SELECT e.effect, e.seen >= $1 AS more FROM (SELECT r.*, count(*) OVER () AS seen FROM (SELECT effect, updated_at FROM effects WHERE state = 'review' ORDER BY effect LIMIT $1) r) e
+  SELECT e.effect, e.seen >= $1 AS more FROM (SELECT r.*, count(*) OVER () AS seen FROM (SELECT effect, updated_at
+  	FROM effects WHERE state = 'review' ORDER BY effect LIMIT $1) r) e
   WHERE e.updated_at NOT BETWEEN clock_now() - $3::interval AND clock_now()
-  UNION ALL SELECT s.effect, s.more FROM ` + runner.Strays + ` s WHERE s.since NOT BETWEEN clock_now() - $3::interval AND clock_now()
+  UNION ALL SELECT s.effect, s.more FROM ` + runner.DetachedSQL + ` s WHERE s.since NOT BETWEEN clock_now() -
+	$3::interval
+	AND clock_now()
 ) n`
 
-	waitingSQL = `
+	approvalSQL = `
 SELECT count(*), coalesce((array_agg(e.effect ORDER BY e.effect))[1:$2], '{}'), coalesce(bool_or(e.seen >= $1), false)
-FROM (SELECT w.*, count(*) OVER () AS seen FROM (SELECT effect, planned_at FROM effects WHERE state = 'waiting' ORDER BY effect LIMIT $1) w) e WHERE e.planned_at NOT BETWEEN clock_now() - $3::interval AND clock_now()`
+FROM (SELECT w.*, count(*) OVER () AS seen FROM (SELECT effect, planned_at FROM effects WHERE state = 'waiting'
+	ORDER BY effect LIMIT $1) w) e WHERE e.planned_at NOT BETWEEN clock_now() - $3::interval AND clock_now()`
 
 	deadSQL = `
 SELECT count(*), coalesce((array_agg(o.event_id ORDER BY o.event_id))[1:$2], '{}'), count(*) >= $1
@@ -71,90 +91,97 @@ FROM (SELECT o.event_id FROM ` + processor.DeadEvents + ` ORDER BY o.event_id LI
 
 	runsSQL = `
 SELECT count(*), coalesce((array_agg(r.run ORDER BY r.run))[1:$2], '{}'), coalesce(max(r.ended_at), $4)
-FROM (SELECT run, ended_at FROM runs WHERE ended_at > $4 AND ended_at <= clock_now() - $3::interval AND status = 'failed' ORDER BY ended_at LIMIT $1) r`
+FROM (SELECT run, ended_at FROM runs WHERE ended_at > $4 AND ended_at <= clock_now() - $3::interval
+	AND status = 'failed' ORDER BY ended_at LIMIT $1) r`
 )
 
-// Statements are all SQL statements of this package, for the test that prepares each.
+// Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return []string{enterSQL, dueSQL, takeSQL, moveSQL, toldSQL, failedSQL, unknownSQL, reviewSQL, waitingSQL, deadSQL, runsSQL}
+	return []string{insertSQL, dueSQL, leaseSQL, advanceSQL, sentSQL, failedSQL, unknownSQL, reviewSQL, approvalSQL,
+		deadSQL,
+		runsSQL}
 }
 
-// take finds what is to be told, and takes it, so that no other process tells it meanwhile.
-func (w *Watcher) take(ctx context.Context, r *Recipient) (all []tell, err error) {
-	err = postgres.InTx(ctx, w.Pool, "look for what is to be told", w.Settings.Within, func(ctx context.Context, tx pgx.Tx) error {
-		all = nil
-		if _, err := tx.Exec(ctx, enterSQL, r.Name, r.About); err != nil {
-			return fmt.Errorf("enter notifications: %w", err)
-		}
-		rows, err := tx.Query(ctx, dueSQL, r.Name, r.About, r.Every, w.Settings.LongestWait+takenFor(r, len(kinds)))
-		if err != nil {
-			return fmt.Errorf("read notifications: %w", err)
-		}
-		due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t tell, err error) {
-			var about string
-			err = row.Scan(&about, &t.turn, &t.since, &t.lasted, &t.again, &t.mark, &t.at, &t.seed)
-			t.kind = kindOf(about)
-			return t, err
-		})
-		if err != nil {
-			return fmt.Errorf("read notifications: %w", err)
-		}
-		var taken []string
-		for i := range due {
-			if err := w.measure(ctx, tx, r, &due[i]); err != nil {
-				return err
+// leaseDue leases the notifications that are due, so that no other process sends them.
+func (w *Watcher) leaseDue(ctx context.Context, r *Recipient) (due []notification, err error) {
+	err = postgres.InTx(ctx, w.Pool, "lease notifications", w.Settings.Timeout,
+		func(ctx context.Context, tx pgx.Tx) error {
+			due = nil
+			if _, err := tx.Exec(ctx, insertSQL, r.Name, r.Conditions); err != nil {
+				return fmt.Errorf("insert notifications: %w", err)
 			}
-			if due[i].phase != phaseNone {
-				due[i].id = noticeID(&due[i])
-				taken, all = append(taken, due[i].about), append(all, due[i])
+			rows, err := tx.Query(ctx, dueSQL, r.Name, r.Conditions, r.Interval, w.Settings.MaxWait+
+				leaseTime(r, len(topics)))
+			if err != nil {
+				return fmt.Errorf("read notifications: %w", err)
 			}
-		}
-		if len(taken) == 0 {
+			candidates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t notification, err error) {
+				var about string
+				err = row.Scan(&about, &t.sequence, &t.since, &t.active, &t.mayRepeat, &t.watermark, &t.at, &t.seed)
+				t.topic = topicOf(about)
+				return t, err
+			})
+			if err != nil {
+				return fmt.Errorf("read notifications: %w", err)
+			}
+			var leased []string
+			for i := range candidates {
+				if err := w.evaluate(ctx, tx, r, &candidates[i]); err != nil {
+					return err
+				}
+				if candidates[i].phase != phaseNone {
+					candidates[i].id = noticeID(&candidates[i])
+					leased, due = append(leased, candidates[i].about), append(due, candidates[i])
+				}
+			}
+			if len(leased) == 0 {
+				return nil
+			}
+			if _, err := tx.Exec(ctx, leaseSQL, r.Name, leased, leaseTime(r, len(leased))); err != nil {
+				return fmt.Errorf("lease notifications: %w", err)
+			}
 			return nil
-		}
-		if _, err := tx.Exec(ctx, takeSQL, r.Name, taken, takenFor(r, len(taken))); err != nil {
-			return fmt.Errorf("take notifications: %w", err)
-		}
-		return nil
-	})
-	return all, err
+		})
+	return due, err
 }
 
-// takenFor is for how long so many are taken, which are told one after the other.
-func takenFor(r *Recipient, n int) time.Duration {
-	return time.Duration(n)*r.Reach.Timeout + tellWithin
+// leaseTime returns the length of a lease of several notifications, which are sent one after the
+// other.
+func leaseTime(r *Recipient, n int) time.Duration {
+	return time.Duration(n)*r.Destination.Timeout + leaseMargin
 }
 
-// measure finds out how things are, and whether that is told.
-func (w *Watcher) measure(ctx context.Context, tx pgx.Tx, r *Recipient, t *tell) error {
-	if !t.lasts {
-		if err := tx.QueryRow(ctx, t.sql, countMost, idsMost, w.Settings.Settled, t.mark).Scan(&t.count, &t.ids, &t.newMark); err != nil {
-			return fmt.Errorf("look for %s: %w", t.about, err)
+// evaluate reads the current state and decides whether to notify.
+func (w *Watcher) evaluate(ctx context.Context, tx pgx.Tx, r *Recipient, t *notification) error {
+	if !t.isCondition {
+		if err := tx.QueryRow(ctx, t.sql, maxCounted, maxIDs, w.Settings.RunDelay, t.watermark).Scan(&t.count, &t.ids,
+			&t.newWatermark); err != nil {
+			return fmt.Errorf("check %s: %w", t.about, err)
 		}
-		t.more = t.count >= countMost
+		t.atLeast = t.count >= maxCounted
 		switch {
-		case t.count > 0 && t.again:
+		case t.count > 0 && t.mayRepeat:
 			t.phase = phaseHappened
 		case t.count == 0:
-			if _, err := tx.Exec(ctx, moveSQL, r.Name, t.about, w.Settings.Settled, t.at); err != nil {
-				return fmt.Errorf("look for %s: %w", t.about, err)
+			if _, err := tx.Exec(ctx, advanceSQL, r.Name, t.about, w.Settings.RunDelay, t.at); err != nil {
+				return fmt.Errorf("check %s: %w", t.about, err)
 			}
 		}
 		return nil
 	}
-	t.newMark = t.mark
-	bounds := []any{countMost, idsMost}
-	if t.aged {
-		bounds = append(bounds, r.After)
+	t.newWatermark = t.watermark
+	bounds := []any{maxCounted, maxIDs}
+	if t.isDelayed {
+		bounds = append(bounds, r.Delay)
 	}
-	if err := tx.QueryRow(ctx, t.sql, bounds...).Scan(&t.count, &t.ids, &t.more); err != nil {
-		return fmt.Errorf("look for %s: %w", t.about, err)
+	if err := tx.QueryRow(ctx, t.sql, bounds...).Scan(&t.count, &t.ids, &t.atLeast); err != nil {
+		return fmt.Errorf("check %s: %w", t.about, err)
 	}
 	switch {
-	case t.count == 0 && t.lasted:
+	case t.count == 0 && t.active:
 		t.phase = phaseOver
-	case t.count == 0 || !t.again:
-	case t.lasted:
+	case t.count == 0 || !t.mayRepeat:
+	case t.active:
 		t.phase = phaseLasts
 	default:
 		t.phase = phaseBegan
@@ -162,18 +189,20 @@ func (w *Watcher) measure(ctx context.Context, tx pgx.Tx, r *Recipient, t *tell)
 	return nil
 }
 
-// note notes what came of telling, also where the process is ending.
-func (w *Watcher) note(ctx context.Context, r *Recipient, t *tell, trouble error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.Settings.Within)
+// recordResult records the result of a notification, also while the process stops.
+func (w *Watcher) recordResult(ctx context.Context, r *Recipient, t *notification, failure error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.Settings.Timeout)
 	defer cancel()
-	if trouble != nil {
-		if _, err := w.Pool.Exec(ctx, failedSQL, r.Name, t.about, t.turn, trouble.Error(), w.Settings.FirstWait, w.Settings.LongestWait); err != nil {
-			return fmt.Errorf("note that %s was not told: %w", t.about, err)
+	if failure != nil {
+		if _, err := w.Pool.Exec(ctx, failedSQL, r.Name, t.about, t.sequence, failure.Error(), w.Settings.FirstWait,
+			w.Settings.MaxWait); err != nil {
+			return fmt.Errorf("record that the notification about %s failed: %w", t.about, err)
 		}
 		return nil
 	}
-	if _, err := w.Pool.Exec(ctx, toldSQL, r.Name, t.about, t.turn, t.phase == phaseBegan || t.phase == phaseLasts, t.since, t.newMark); err != nil {
-		return fmt.Errorf("note that %s was told: %w", t.about, err)
+	if _, err := w.Pool.Exec(ctx, sentSQL, r.Name, t.about, t.sequence, t.phase == phaseBegan || t.phase == phaseLasts,
+		t.since, t.newWatermark); err != nil {
+		return fmt.Errorf("record that the notification about %s was sent: %w", t.about, err)
 	}
 	return nil
 }

@@ -13,13 +13,13 @@ import (
 	"syscall"
 )
 
-// account is whom the private cluster runs as; PostgreSQL refuses to run as root.
+// account is the system account of the private cluster. PostgreSQL does not run as root.
 type account struct {
 	name     string
 	uid, gid int
 }
 
-// serverAccount is nil where the server may run as whoever runs this process.
+// serverAccount returns nil where the server may use the account of this process.
 func serverAccount() (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -36,7 +36,8 @@ func serverAccount() (*account, error) {
 		}
 		return &account{name: name, uid: uid, gid: gid}, nil
 	}
-	return nil, errors.New("PostgreSQL does not run as root, and there is no account postgres or nobody to run it as")
+	return nil, errors.New("PostgreSQL does not run as root, and this machine has neither an account postgres nor " +
+		"nobody for it")
 }
 
 // credential is nil for the account of this process.
@@ -47,8 +48,8 @@ func (a *account) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 }
 
-// own makes a directory that only the server's account (and root) can enter.
-func (a *account) own(dir string) error {
+// createPrivateDir creates a directory that only the server's account and root can enter.
+func (a *account) createPrivateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -60,38 +61,40 @@ func (a *account) own(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// ClusterDir tells where a private cluster that is wanted in a directory can lie: there, unless this process is root and the
-// server's account cannot enter one of the parents (root's home, for one). Then it is a directory under /var/tmp whose name
-// follows from the wanted path, so that the next start finds it again.
+// ClusterDir returns the directory for a private cluster: the wanted one, unless this process is
+// root and the server's account cannot enter one of its parents (for example root's home). Then it
+// is a directory in /var/tmp whose name is derived from the wanted path, so that the next start
+// finds it again.
 func ClusterDir(want string) (dir string, moved bool, err error) {
 	want, err = filepath.Abs(want)
 	if err != nil {
-		return "", false, fmt.Errorf("place cluster: %w", err)
+		return "", false, fmt.Errorf("choose cluster directory: %w", err)
 	}
 	acc, err := serverAccount()
 	if err != nil {
 		return "", false, err
 	}
-	if acc == nil || acc.reaches(filepath.Dir(want)) {
+	if acc == nil || acc.canReach(filepath.Dir(want)) {
 		return want, false, nil
 	}
 	if real, err := filepath.EvalSymlinks(filepath.Dir(want)); err == nil {
-		want = filepath.Join(real, filepath.Base(want)) // one folder is one cluster, by whatever path it was reached
+		// the real path, so that a folder has one cluster whatever link leads to it
+		want = filepath.Join(real, filepath.Base(want))
 	}
 	sum := sha256.Sum256([]byte(want))
 	dir = filepath.Join("/var/tmp", "postern-"+acc.name+"-"+hex.EncodeToString(sum[:6]))
-	return dir, true, acc.trusts(dir)
+	return dir, true, acc.checkOwner(dir)
 }
 
-// reaches tells whether the account can enter a directory: every existing part of its path lets it through. Parts that do not
-// exist yet will be made so that they do.
-func (a *account) reaches(dir string) bool {
+// canReach reports whether the account can enter a directory and every existing parent. Parts that
+// do not exist are created so that it can.
+func (a *account) canReach(dir string) bool {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
 	}
 	for {
 		info, err := os.Stat(dir)
-		if err == nil && !a.enters(info) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err == nil && !a.canEnter(info) || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false
 		}
 		parent := filepath.Dir(dir)
@@ -102,7 +105,7 @@ func (a *account) reaches(dir string) bool {
 	}
 }
 
-func (a *account) enters(info fs.FileInfo) bool {
+func (a *account) canEnter(info fs.FileInfo) bool {
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	mode := info.Mode().Perm()
 	switch {
@@ -116,18 +119,18 @@ func (a *account) enters(info fs.FileInfo) bool {
 	return mode&0o001 != 0
 }
 
-// trusts refuses a directory in a place open to all that someone else put there first.
-func (a *account) trusts(dir string) error {
+// checkOwner rejects a directory in a world-writable place that belongs to another account.
+func (a *account) checkOwner(dir string) error {
 	info, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("place cluster: %w", err)
+		return fmt.Errorf("choose cluster directory: %w", err)
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || ok && int(owner.Uid) != a.uid && owner.Uid != 0 {
-		return fmt.Errorf("place cluster: %s is not a directory of %s or root; remove it", dir, a.name)
+		return fmt.Errorf("choose cluster directory: %s does not belong to %s or root; remove it", dir, a.name)
 	}
 	return nil
 }

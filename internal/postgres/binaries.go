@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// ErrNoServer is the error of a machine without a usable PostgreSQL server binary.
+// ErrNoServer means that the machine has no usable PostgreSQL server binary.
 var ErrNoServer = errors.New("no PostgreSQL server binaries found; run: make prerequisites " +
 	"(Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql@17)")
 
@@ -20,8 +20,9 @@ type installation struct {
 	major int
 }
 
-// binaryPlaces are where packages put the server: Debian, Red Hat, Homebrew on both kinds of Mac.
-func binaryPlaces() []string {
+// binaryPatterns are the directories of packages: Debian, Red Hat, and Homebrew on both kinds of
+// Mac.
+func binaryPatterns() []string {
 	return []string{
 		"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin",
 		"/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin",
@@ -29,12 +30,12 @@ func binaryPlaces() []string {
 	}
 }
 
-// findInstallation picks the newest usable installation, or the newest of the wanted major version where that is not 0 (a
-// data directory can only be served by the version that made it).
+// findInstallation returns the newest usable installation, or the newest of the given major version
+// if it is not 0: only the version that created a data directory can serve it.
 func findInstallation(major int) (installation, error) {
 	var best installation
 	for _, dir := range candidates() {
-		found, err := inspect(dir)
+		found, err := readInstallation(dir)
 		if err == nil && found.major >= MinVersion && found.major > best.major && (major == 0 || found.major == major) {
 			best = found
 		}
@@ -43,14 +44,15 @@ func findInstallation(major int) (installation, error) {
 	case best.bin != "":
 		return best, nil
 	case major != 0:
-		return best, fmt.Errorf("the data was made by PostgreSQL %d, whose server is not installed: install it, or remove the data: %w", major, ErrNoServer)
+		return best, fmt.Errorf("PostgreSQL %d created the data, but its server is not installed: install it, or "+
+			"remove the data: %w", major, ErrNoServer)
 	}
 	return best, fmt.Errorf("need PostgreSQL %d or newer: %w", MinVersion, ErrNoServer)
 }
 
 func candidates() []string {
 	var dirs []string
-	for _, pattern := range binaryPlaces() {
+	for _, pattern := range binaryPatterns() {
 		found, err := filepath.Glob(pattern)
 		if err == nil {
 			dirs = append(dirs, found...)
@@ -58,15 +60,16 @@ func candidates() []string {
 	}
 	if path, err := exec.LookPath("postgres"); err == nil {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
-			path = real // Debian's link on PATH; initdb lies beside the real file
+			path = real // Debian's link in PATH; initdb is next to the real file
 		}
 		dirs = append(dirs, filepath.Dir(path))
 	}
 	return dirs
 }
 
-// inspect asks the binary itself for its version: "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)".
-func inspect(dir string) (installation, error) {
+// readInstallation runs the binary to get its version: "postgres (PostgreSQL) 15.18 (Debian
+// 15.18-0+deb12u1)".
+func readInstallation(dir string) (installation, error) {
 	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
 		return installation{}, err
 	}
@@ -79,7 +82,7 @@ func inspect(dir string) (installation, error) {
 	return installation{bin: dir, major: major}, err
 }
 
-// majorVersion reads the leading digits of "15.18 (Debian ...)", "18beta1", "17".
+// majorVersion parses the leading digits of "15.18 (Debian ...)", "18beta1", "17".
 func majorVersion(version string) (int, error) {
 	digits := version
 	if end := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {

@@ -16,10 +16,10 @@ import (
 type child struct {
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // how it ended; readable after done
+	err  error // how it ended; readable after done is closed
 }
 
-// startServer starts postgres itself, not pg_ctl, so that it is a child we can wait for.
+// startServer starts postgres itself and not pg_ctl, so that this process can wait for its child.
 func startServer(dir, socket string, inst installation, acc *account, fast bool) (*child, error) {
 	log, err := os.OpenFile(logFile(dir), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -30,7 +30,8 @@ func startServer(dir, socket string, inst installation, acc *account, fast bool)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, serverEnv(), log, log
 	cmd.SysProcAttr = childAttributes()
 	cmd.SysProcAttr.Credential = acc.credential()
-	// A group of its own: Ctrl-C in the terminal is for us, who then stop the server in order.
+	// A separate process group: Ctrl-C in the terminal stops this process, which then stops the
+	// server in order.
 	cmd.SysProcAttr.Setpgid = true
 	c := &child{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
@@ -38,8 +39,8 @@ func startServer(dir, socket string, inst installation, acc *account, fast bool)
 	return c, <-started
 }
 
-// run keeps the thread that started the child for as long as the child lives: the kernel's signal at the parent's death is
-// tied to that thread, and Go may end an idle one.
+// run keeps the thread that started the child while the child lives. The kernel ties the signal at
+// the parent's death to that thread, and Go may end an idle one.
 func (c *child) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -57,12 +58,12 @@ func (c *child) run(started chan<- error) {
 	c.err = errors.New("exit status 0")
 }
 
-// stop asks for a fast shutdown, then for an immediate one, then kills.
+// stop requests a fast shutdown, then an immediate one, then kills the server.
 func (c *child) stop(ctx context.Context) error {
-	if c.signal(ctx, syscall.SIGINT, fastTimeout) {
+	if c.signalAndWait(ctx, syscall.SIGINT, fastTimeout) {
 		return nil
 	}
-	if c.signal(context.WithoutCancel(ctx), syscall.SIGQUIT, quitTimeout) {
+	if c.signalAndWait(context.WithoutCancel(ctx), syscall.SIGQUIT, quitTimeout) {
 		return nil
 	}
 	pid := c.cmd.Process.Pid
@@ -73,14 +74,14 @@ func (c *child) stop(ctx context.Context) error {
 	return nil
 }
 
-// signal tells whether the server ended in time after a signal.
-func (c *child) signal(ctx context.Context, sig syscall.Signal, patience time.Duration) bool {
+// signalAndWait sends a signal and reports whether the server ended in time.
+func (c *child) signalAndWait(ctx context.Context, sig syscall.Signal, timeout time.Duration) bool {
 	if c.cmd.Process == nil {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_ = c.cmd.Process.Signal(sig) // fails only where it has ended already
+	_ = c.cmd.Process.Signal(sig) // fails only if it has already ended
 	select {
 	case <-c.done:
 		return true
@@ -89,7 +90,7 @@ func (c *child) signal(ctx context.Context, sig syscall.Signal, patience time.Du
 	}
 }
 
-// serverArgs are the settings of a private cluster; durable defaults unless fast.
+// serverArgs are the settings of a private cluster. They are durable unless fast is true.
 func serverArgs(data, socket string, fast bool) []string {
 	settings := []string{
 		"listen_addresses=", "port=" + clusterPort, "unix_socket_directories=" + socket, "unix_socket_permissions=0700",

@@ -2,7 +2,8 @@ package postgres
 
 import "syscall"
 
-// childAttributes make the server end (at once; its log recovers it) when this process dies without stopping it.
+// childAttributes makes the server end immediately when this process dies without stopping it. The
+// server recovers from its log at the next start.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
 }

@@ -4,6 +4,6 @@ package postgres
 
 import "syscall"
 
-// childAttributes are none: only Linux can tie a child to its parent's life. A server that outlives a killed parent is
-// named by the next start's error.
+// childAttributes is empty: only Linux can end a child with its parent. If a server outlives a
+// killed parent, the next start's error names it.
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

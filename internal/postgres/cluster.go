@@ -28,32 +28,35 @@ const (
 	quitTimeout     = 5 * time.Second
 )
 
-// ClusterOptions say where a private cluster lies and how careful it is.
+// ClusterOptions configure a private cluster.
 type ClusterOptions struct {
-	// Dir holds everything of the cluster; made if missing. See ClusterDir for one that the server's account can enter.
+	// Dir contains everything of the cluster and is created if missing. See ClusterDir for a
+	// directory that the server's account can enter.
 	Dir string
-	// Fast trades durability for speed: no fsync, no full-page writes, many connections. For tests.
+	// Fast disables durability for speed: no fsync, no full-page writes, many connections. It is
+	// for tests.
 	Fast bool
-	// Settings are given to the server on top of its own, by name; empty: none. One that it refuses is an error. Those that say where
-	// the server is found are not for others to set.
+	// Settings are additional server settings, by name. A setting that the server rejects is an
+	// error. Settings for the server's address cannot be changed.
 	Settings map[string]string
-	// Logger is told about start and stop; nil: silent. The server's own log is Dir/postgres.log.
+	// Logger logs start and stop; nil: nothing is logged. The server's own log is Dir/postgres.log.
 	Logger *slog.Logger
 }
 
-// Cluster is a PostgreSQL server of our own, a child of this process, reachable through a socket in a directory that only
-// its account can enter. It has one database, "postern", and no TCP listener.
+// Cluster is a private PostgreSQL server, a child of this process. Its socket is in a directory
+// that only its account can enter. It has one database, "postern", and no TCP listener.
 type Cluster struct {
 	dir, socket string
 	log         *slog.Logger
 	lock        *os.File
 	server      *child
-	once        sync.Once
-	stopped     error
+	stopOnce    sync.Once
+	stopErr     error
 }
 
-// StartCluster starts the cluster in o.Dir with the installed binaries, creating it where there is none, and returns when it
-// takes connections. What a crash left behind is recovered; a directory in use by another process is an error.
+// StartCluster starts the cluster in o.Dir with the installed binaries, creates it if it does not
+// exist, and returns when it accepts connections. It recovers the data after a crash. A directory
+// that another process uses is an error.
 func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error) {
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
@@ -66,7 +69,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 	c := &Cluster{dir: dir, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	err = c.start(ctx, acc, o.Fast)
 	if err == nil && len(o.Settings) > 0 {
-		err = c.restart(ctx, o.Settings)
+		err = c.restartWithSettings(ctx, o.Settings)
 	}
 	if err != nil {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), fastTimeout)
@@ -80,7 +83,7 @@ func (c *Cluster) start(ctx context.Context, acc *account, fast bool) (err error
 	if err := os.MkdirAll(filepath.Dir(c.dir), 0o755); err != nil {
 		return err
 	}
-	if err := acc.own(c.dir); err != nil {
+	if err := acc.createPrivateDir(c.dir); err != nil {
 		return err
 	}
 	if c.lock, err = lockDir(c.dir); err != nil {
@@ -93,30 +96,30 @@ func (c *Cluster) start(ctx context.Context, acc *account, fast bool) (err error
 	if c.socket, err = socketDir(c.dir, acc); err != nil {
 		return err
 	}
-	if err := clearLock(ctx, filepath.Join(c.socket, socketName+".lock"), dataDir(c.dir)); err != nil {
+	if err := removeStaleLock(ctx, filepath.Join(c.socket, socketName+".lock"), dataDir(c.dir)); err != nil {
 		return err
 	}
 	if c.server, err = startServer(c.dir, c.socket, inst, acc, fast); err != nil {
 		return err
 	}
 	c.log.Info("postgres started", "dir", c.dir, "version", inst.major, "pid", c.server.cmd.Process.Pid)
-	return c.ready(ctx)
+	return c.waitReady(ctx)
 }
 
-// URL reaches the database "postern" of the cluster as its superuser.
+// URL returns the address of the database "postern", as its superuser.
 func (c *Cluster) URL() string { return c.url(clusterDatabase) }
 
 func (c *Cluster) url(database string) string {
-	// Each part is named, so that no PG* variable of a caller fills one in.
+	// All parts are set, so that no PG* variable of the caller replaces one.
 	q := url.Values{"host": {c.socket}, "port": {clusterPort}, "user": {clusterUser}}
 	return "postgres:///" + database + "?" + q.Encode()
 }
 
-// Done is closed when the server has ended, whether stopped or by itself.
+// Done is closed when the server has ended, for whatever reason.
 func (c *Cluster) Done() <-chan struct{} { return c.server.done }
 
-// ready polls until a session works, then sees that the database is there.
-func (c *Cluster) ready(ctx context.Context) error {
+// waitReady polls until a session works, then creates the database if it does not exist.
+func (c *Cluster) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("not ready within "+startTimeout.String()))
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -132,7 +135,8 @@ func (c *Cluster) ready(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-c.server.done:
-			return fmt.Errorf("the server ended at once (%w); its log says: %s", c.server.err, lastLines(logFile(c.dir), 5))
+			return fmt.Errorf("the server ended immediately (%w); its log says: %s", c.server.err,
+				lastLines(logFile(c.dir), 5))
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
@@ -150,8 +154,9 @@ func (c *Cluster) ensureDatabase(ctx context.Context) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var exists bool
-	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", clusterDatabase).Scan(&exists); err != nil {
-		return fmt.Errorf("look for database %s: %w", clusterDatabase, err)
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)",
+		clusterDatabase).Scan(&exists); err != nil {
+		return fmt.Errorf("find database %s: %w", clusterDatabase, err)
 	}
 	if exists {
 		return nil
@@ -162,11 +167,12 @@ func (c *Cluster) ensureDatabase(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the server: sessions are cut and the data is left clean (fast shutdown); after 10 s, or when ctx is done, at
-// once, which the next start recovers from. A second call returns what the first did.
+// Stop stops the server: it closes sessions and leaves the data clean (fast shutdown). After 10 s,
+// or when ctx is done, it stops the server immediately; the next start then recovers. A second call
+// returns the result of the first.
 func (c *Cluster) Stop(ctx context.Context) error {
-	c.once.Do(func() { c.stopped = c.shutdown(ctx) })
-	return c.stopped
+	c.stopOnce.Do(func() { c.stopErr = c.shutdown(ctx) })
+	return c.stopErr
 }
 
 func (c *Cluster) shutdown(ctx context.Context) error {
@@ -179,7 +185,8 @@ func (c *Cluster) shutdown(ctx context.Context) error {
 		err = errors.Join(err, os.RemoveAll(c.socket))
 	}
 	if c.lock != nil {
-		// Unlocked first: a process that is being started has a copy of the file for a moment, and would keep the lock.
+		// Unlocked first: a process that is being started has a copy of the file for a moment, and
+		// would keep the lock.
 		err = errors.Join(err, syscall.Flock(int(c.lock.Fd()), syscall.LOCK_UN), c.lock.Close())
 	}
 	if err != nil {
@@ -188,7 +195,7 @@ func (c *Cluster) shutdown(ctx context.Context) error {
 	return nil
 }
 
-// lockDir takes the directory for this process; the lock goes with the process, however it ends.
+// lockDir locks the directory for this process. The lock ends with the process.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -196,7 +203,7 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = errors.New("another postern dev uses this directory; stop it, or name another one with --dir")
+		err = errors.New("another postern dev uses this directory: stop it, or give another one with --dir")
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -204,13 +211,14 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// socketDir is where the socket lies: in the cluster's folder or, where the path is too long for a socket address or has
-// characters that the server's list of directories gives a meaning, in a fresh one for temporary files.
+// socketDir returns the directory of the socket. It is in the cluster's folder, unless the path is
+// too long for a socket address or contains characters with a meaning in the server's list of
+// directories. Then it is a new temporary directory.
 func socketDir(dir string, acc *account) (string, error) {
 	socket := filepath.Join(dir, "run")
 	if len(filepath.Join(socket, socketName)) > 100 || strings.ContainsAny(socket, `,"'`) {
 		parent := os.TempDir()
-		if len(parent) > 60 || acc != nil && !acc.reaches(parent) {
+		if len(parent) > 60 || acc != nil && !acc.canReach(parent) {
 			parent = "/tmp"
 		}
 		var err error
@@ -218,12 +226,12 @@ func socketDir(dir string, acc *account) (string, error) {
 			return "", err
 		}
 	}
-	return socket, acc.own(socket)
+	return socket, acc.createPrivateDir(socket)
 }
 
 func logFile(dir string) string { return filepath.Join(dir, "postgres.log") }
 
-// lastLines is the end of a text file, for an error.
+// lastLines returns the last lines of a file, for an error.
 func lastLines(file string, n int) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -233,12 +241,14 @@ func lastLines(file string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], " | ")
 }
 
-// run runs one of the installation's programs as the server's account; its output is part of the error.
+// run runs one of the installation's programs as the server's account. The error contains its
+// output.
 func (i installation) run(ctx context.Context, dir string, acc *account, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(i.bin, program), args...)
 	cmd.Dir = dir
 	cmd.Env = serverEnv()
-	// Out of the terminal's reach, and asked rather than killed: then it removes what it began and leaves no child behind.
+	// A separate process group protects it from the terminal's signals. On cancellation it gets
+	// SIGINT, so that it removes its files and leaves no child.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: acc.credential(), Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = quitTimeout
@@ -248,7 +258,8 @@ func (i installation) run(ctx context.Context, dir string, acc *account, program
 	return nil
 }
 
-// serverEnv is a small environment, so that no PG* variable or locale of the caller reaches the server.
+// serverEnv is a small environment, so that no PG* variable or locale of the caller reaches the
+// server.
 func serverEnv() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "LANG=C", "TZ=UTC"}
 }

@@ -10,26 +10,27 @@ import (
 	"strings"
 )
 
-// restart starts the server a second time, with settings on top of those that it has. The first start, without them, has shown that all
-// else is well, so what fails now fails because of them.
-func (c *Cluster) restart(ctx context.Context, settings map[string]string) error {
+// restartWithSettings starts the server again with additional settings. The first start worked
+// without them, so an error now is caused by these settings.
+func (c *Cluster) restartWithSettings(ctx context.Context, settings map[string]string) error {
 	if err := c.server.stop(ctx); err != nil {
 		return err
 	}
-	given := pairs(settings)
-	err := c.startAgain(given)
+	given := formatSettings(settings)
+	err := c.restartServer(given)
 	if err == nil {
-		err = c.ready(ctx)
+		err = c.waitReady(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("PostgreSQL does not start with %s; correct or leave out what it refuses (the view pg_settings has names and values): %w", strings.Join(given, ", "), err)
+		return fmt.Errorf("PostgreSQL does not start with %s; correct or remove the rejected setting (the view "+
+			"pg_settings lists names and values): %w", strings.Join(given, ", "), err)
 	}
 	c.log.Info("postgres restarted", "dir", c.dir, "settings", given, "pid", c.server.cmd.Process.Pid)
 	return nil
 }
 
-// startAgain replaces the server, which has ended, by one with more arguments and a log of its own.
-func (c *Cluster) startAgain(settings []string) error {
+// restartServer replaces the server, which has ended, by one with more arguments and a new log.
+func (c *Cluster) restartServer(settings []string) error {
 	log, err := os.OpenFile(logFile(c.dir), os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -37,7 +38,7 @@ func (c *Cluster) startAgain(settings []string) error {
 	defer log.Close() // the child has its own copy
 	first := c.server.cmd
 	cmd := exec.Command(first.Path, first.Args[1:]...)
-	for _, s := range settings { // of two that are given for one name the server takes the last
+	for _, s := range settings { // for a repeated name the server uses the last value
 		cmd.Args = append(cmd.Args, "-c", s)
 	}
 	cmd.Dir, cmd.Env, cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = first.Dir, first.Env, first.SysProcAttr, log, log
@@ -47,8 +48,8 @@ func (c *Cluster) startAgain(settings []string) error {
 	return <-started
 }
 
-// pairs writes settings as name=value, in the order of their names.
-func pairs(settings map[string]string) []string {
+// formatSettings writes settings as name=value, sorted by name.
+func formatSettings(settings map[string]string) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		out = append(out, name+"="+settings[name])

@@ -18,7 +18,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// clusterDir is a fresh directory that the server's account can enter (t.TempDir is its owner's alone).
+// clusterDir is a new directory that the server's account can enter (only its owner can enter
+// t.TempDir).
 func clusterDir(t *testing.T) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("", "postern-cluster-")
@@ -30,7 +31,8 @@ func clusterDir(t *testing.T) string {
 
 func start(t *testing.T, dir string) *postgres.Cluster {
 	t.Helper()
-	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true, Logger: testkit.Logger(t)})
+	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true,
+		Logger: testkit.Logger(t)})
 	must(t, err)
 	t.Cleanup(func() { stop(t, c) })
 	return c
@@ -45,26 +47,27 @@ func stop(t *testing.T, c *postgres.Cluster) {
 	}
 }
 
-func query(t *testing.T, url, sql string) (answer string) {
+func query(t *testing.T, url, sql string) (response string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	must(t, err)
 	defer conn.Close(context.Background())
-	must(t, conn.QueryRow(t.Context(), sql).Scan(&answer))
-	return answer
+	must(t, conn.QueryRow(t.Context(), sql).Scan(&response))
+	return response
 }
 
-func TestClusterKeepsItsDataThroughStopsAndKills(t *testing.T) {
+func TestCluster_stopsAndKills_keepData(t *testing.T) {
 	t.Parallel()
 	dir := clusterDir(t)
 	c := start(t, dir)
 	must(t, errOf(postgres.Migrate(t.Context(), c.URL())))
-	if got := query(t, c.URL(), "SELECT current_setting('data_checksums') || current_setting('listen_addresses') || current_setting('max_locks_per_transaction')"); got != "on256" {
+	if got := query(t, c.URL(), "SELECT current_setting('data_checksums') || current_setting('listen_addresses') || "+
+		"current_setting('max_locks_per_transaction')"); got != "on256" {
 		t.Errorf("checksums, addresses and locks are %q, want on, none, 256", got)
 	}
 	_, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true})
 	if err == nil || !strings.Contains(err.Error(), "another postern dev uses this directory") {
-		t.Errorf("a second cluster in the directory: %v, want it refused", err)
+		t.Errorf("a second cluster in the directory: %v, want an error", err)
 	}
 	stop(t, c)
 	select {
@@ -73,7 +76,7 @@ func TestClusterKeepsItsDataThroughStopsAndKills(t *testing.T) {
 		t.Error("stopped, yet not done")
 	}
 	killedParent(t, dir)
-	// This very process lives and is no server of the directory: what a reused process number looks like.
+	// This process runs and is not a server of the directory, like a process with a reused pid.
 	stale := fmt.Sprintf("%d\n%s\n1700000000\n5432\n", os.Getpid(), filepath.Join(dir, "data"))
 	must(t, os.WriteFile(filepath.Join(dir, "data", "postmaster.pid"), []byte(stale), 0o600))
 	if n, err := postgres.Migrate(t.Context(), start(t, dir).URL()); err != nil || n != 0 {
@@ -81,7 +84,7 @@ func TestClusterKeepsItsDataThroughStopsAndKills(t *testing.T) {
 	}
 }
 
-func TestSocketDirIsShortEnough(t *testing.T) {
+func TestSocketDir_longPath_isReplaced(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{strings.Repeat("/long", 25), `/a,b`} {
 		socket, err := postgres.SocketDir(dir, nil)
@@ -102,7 +105,7 @@ func TestSocketDirIsShortEnough(t *testing.T) {
 // The environment of the helper process below.
 const helperDir = "POSTERN_TEST_CLUSTER_DIR"
 
-// TestClusterHelper is the process that killedParent kills; by itself it does nothing.
+// TestClusterHelper is the process that killedParent kills; alone it does nothing.
 func TestClusterHelper(t *testing.T) {
 	dir := os.Getenv(helperDir)
 	if dir == "" {
@@ -114,7 +117,8 @@ func TestClusterHelper(t *testing.T) {
 	<-c.Done()
 }
 
-// killedParent has another process start the cluster, kills that, and waits for the server to end by itself.
+// killedParent makes another process start the cluster, kills that process, and waits until the
+// server has ended.
 func killedParent(t *testing.T, dir string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClusterHelper$")
@@ -141,9 +145,9 @@ func killedParent(t *testing.T, dir string) {
 	})
 }
 
-func TestClusterDirIsWhereTheServerCanEnter(t *testing.T) {
+func TestClusterDir_root_serverCanEnter(t *testing.T) {
 	t.Parallel()
-	closed := t.TempDir() // 0700 somewhere above or at it, and ours
+	closed := t.TempDir() // mode 0700 in it or a parent, and owned by this account
 	must(t, os.Chmod(closed, 0o700))
 	want := filepath.Join(closed, "state", "postgres")
 	dir, moved, err := postgres.ClusterDir(want)
@@ -163,7 +167,8 @@ func TestClusterDirIsWhereTheServerCanEnter(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(closed, "state"), 0o755))
 	link := filepath.Join(t.TempDir(), "link")
 	must(t, os.Symlink(closed, link))
-	if other, _, err := postgres.ClusterDir(filepath.Join(link, "state", "postgres")); err != nil || other != dir {
+	if other, _, err := postgres.ClusterDir(filepath.Join(link, "state", "postgres")); err != nil ||
+		other != dir {
 		t.Errorf("through a link it is %s, %v; want the same, %s", other, err, dir)
 	}
 	open := clusterDir(t)
@@ -172,30 +177,36 @@ func TestClusterDirIsWhereTheServerCanEnter(t *testing.T) {
 	}
 }
 
-func TestClusterHasTheSettingsItIsGiven(t *testing.T) {
+func TestStartCluster_settings_areApplied(t *testing.T) {
 	t.Parallel()
-	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t), Fast: true, Logger: testkit.Logger(t),
+	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t), Fast: true,
+		Logger:   testkit.Logger(t),
 		Settings: map[string]string{"shared_buffers": "16MB", "application_name": "a b=c"}})
 	must(t, err)
 	t.Cleanup(func() { stop(t, c) })
-	// One that it has anyway, one that it has not, and one of those that were not given.
-	const sql = "SELECT current_setting('shared_buffers') || ', ' || reset_val || ', ' || current_setting('max_wal_size') FROM pg_settings WHERE name = 'application_name'"
+	// A setting that the server has anyway, a new one, and one that was not given.
+	const sql = "SELECT current_setting('shared_buffers') || ', ' || reset_val || ', ' || " +
+		"current_setting('max_wal_size') FROM pg_settings WHERE name = 'application_name'"
 	if got, want := query(t, c.URL(), sql), "16MB, a b=c, 1GB"; got != want {
 		t.Errorf("the settings are %q, want %q", got, want)
 	}
 }
 
-func TestClusterSaysWhichSettingsAreRefused(t *testing.T) {
+func TestStartCluster_invalidSetting_isNamed(t *testing.T) {
 	t.Parallel()
 	dir := clusterDir(t)
 	for name, c := range map[string]struct {
 		settings map[string]string
 		says     []string
 	}{
-		"no such name": {map[string]string{"shared_bufers": "1GB"}, []string{"correct or leave out", "shared_bufers=1GB", `unrecognized configuration parameter "shared_bufers"`}},
-		"bad value":    {map[string]string{"work_mem": "1MB", "fsync": "perhaps"}, []string{"fsync=perhaps, work_mem=1MB", `parameter "fsync" requires a Boolean value`}},
+		"no such name": {map[string]string{"shared_bufers": "1GB"},
+			[]string{"correct or remove", "shared_bufers=1GB",
+				`unrecognized configuration parameter "shared_bufers"`}},
+		"bad value": {map[string]string{"work_mem": "1MB", "fsync": "perhaps"},
+			[]string{"fsync=perhaps, work_mem=1MB", `parameter "fsync" requires a Boolean value`}},
 	} {
-		running, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true, Settings: c.settings})
+		running, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true,
+			Settings: c.settings})
 		if err == nil {
 			stop(t, running)
 			t.Errorf("%s: it starts", name)
@@ -207,10 +218,10 @@ func TestClusterSaysWhichSettingsAreRefused(t *testing.T) {
 			}
 		}
 	}
-	start(t, dir) // nothing is left in the way of one without them
+	start(t, dir) // an invalid setting leaves nothing that prevents a start without it
 }
 
-// lockFiles are PostgreSQL's lock files in the directory of a cluster.
+// lockFiles returns PostgreSQL's lock files in the directory of a cluster.
 func lockFiles(t *testing.T, dir string) (server, socket string) {
 	t.Helper()
 	folder, err := postgres.SocketDir(dir, nil)
@@ -218,7 +229,8 @@ func lockFiles(t *testing.T, dir string) (server, socket string) {
 	return filepath.Join(dir, "data", "postmaster.pid"), filepath.Join(folder, ".s.PGSQL.5432.lock")
 }
 
-// ended is a process of the server's account that has ended; a zombie until the test ends, or waited for.
+// ended is a process of the server's account that has ended: a zombie until the test ends, or
+// waited for.
 func ended(t *testing.T, zombie bool) int {
 	t.Helper()
 	credential, err := postgres.ServerCredential()
@@ -241,8 +253,8 @@ func ended(t *testing.T, zombie bool) int {
 	return cmd.Process.Pid
 }
 
-// living is a process of the server's account that is no server and lives until the test ends. The
-// system may give such a process the pid of a dead server.
+// living is a process of the server's account that is not a server and runs until the test ends.
+// The system may give the pid of a dead server to such a process.
 func living(t *testing.T) int {
 	t.Helper()
 	credential, err := postgres.ServerCredential()
@@ -307,8 +319,9 @@ func TestStartCluster_lockOfADeadServer_isRemoved(t *testing.T) {
 	}
 }
 
-// refused starts a cluster where another server is at work, without the lock that keeps a second postern away.
-func refused(t *testing.T, dir string) {
+// startRejected tries to start a cluster while another server runs, without the lock that excludes
+// a second postern.
+func startRejected(t *testing.T, dir string) {
 	t.Helper()
 	must(t, os.Remove(filepath.Join(dir, "lock")))
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -325,7 +338,7 @@ func TestStartCluster_lockOfALivingServer_stays(t *testing.T) {
 	c := start(t, dir)
 	server, socket := lockFiles(t, dir)
 	files := map[string]string{server: read(t, server), socket: read(t, socket)}
-	refused(t, dir)
+	startRejected(t, dir)
 	for file, want := range files {
 		if got := read(t, file); got != want {
 			t.Errorf("%s was %q and is %q", file, want, got)
@@ -334,7 +347,7 @@ func TestStartCluster_lockOfALivingServer_stays(t *testing.T) {
 	if err := os.Remove(server); err != nil { // the server notices it within a minute
 		t.Fatal(err)
 	}
-	refused(t, dir)
+	startRejected(t, dir)
 	if got := read(t, socket); got != files[socket] {
 		t.Errorf("the socket's lock was %q and is %q", files[socket], got)
 	}
@@ -354,13 +367,13 @@ func TestStartCluster_sessionsOfAKilledServer_areWaitedFor(t *testing.T) {
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	session := int(conn.PgConn().PID())
 	must(t, syscall.Kill(session, syscall.SIGSTOP))
-	defer syscall.Kill(session, syscall.SIGKILL) // where the test has failed before it
+	defer syscall.Kill(session, syscall.SIGKILL) // if the test failed before it
 	line, _, _ := strings.Cut(read(t, server), "\n")
 	pid, err := strconv.Atoi(line)
 	must(t, err)
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
 	<-c.Done()
-	refused(t, dir)
+	startRejected(t, dir)
 	if line, _, _ := strings.Cut(read(t, server), "\n"); line != strconv.Itoa(pid) {
 		t.Errorf("the lock names %s, want %d", line, pid)
 	}
@@ -369,7 +382,7 @@ func TestStartCluster_sessionsOfAKilledServer_areWaitedFor(t *testing.T) {
 	start(t, dir)
 }
 
-// After a restart of the machine another server may have a segment of the id that the lock names.
+// After a restart of the machine another server may have a segment with the id in the lock file.
 func TestStartCluster_sharedMemoryOfAnotherServer_isNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	dir, other := clusterDir(t), clusterDir(t)

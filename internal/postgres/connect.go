@@ -1,5 +1,7 @@
-// Package postgres is the way to PostgreSQL: connections, transactions, migrations, the kinds of errors, and the private
-// cluster of a development instance and of tests.
+// Package postgres provides access to PostgreSQL: connections, transactions, migrations, and the
+// classification of errors. All packages with SQL use it. It also runs the private cluster of
+// development instances and tests. It never contains queries of Postern's own tables, except that
+// of applied migrations.
 package postgres
 
 import (
@@ -19,39 +21,44 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
-// MinVersion is the oldest major version of PostgreSQL that Postern runs on.
+// MinVersion is the oldest supported major version of PostgreSQL.
 const MinVersion = 15
 
 const (
 	connectTimeout = 3 * time.Second
-	// setUpWithin bounds what is said at the start of a session.
-	setUpWithin = 10 * time.Second
+	// setupTimeout limits the queries at the start of a session.
+	setupTimeout = 10 * time.Second
 )
 
-// Options say how to reach a database and as whom.
+// Options configure the connections to a database.
 type Options struct {
-	// URL is a connection URL or a keyword string, as libpq reads them; several hosts may be named.
+	// URL is a connection URL or a keyword string in libpq's format. It may name several hosts.
 	URL string
-	// Role is what each session acts as (SET ROLE); empty: the login itself.
+	// Role is the role of each session (SET ROLE); empty: that of the login.
 	Role string
 	// AppName is shown in pg_stat_activity; empty: "postern".
 	AppName string
-	// MaxConns bounds the pool; 0: what the URL says (pool_max_conns), else max(4, number of CPUs).
+	// MaxConns is the maximum size of the pool; 0: the URL's pool_max_conns, else max(4, number of
+	// CPUs).
 	MaxConns int32
-	// Ready is how many sessions are kept open, used or not, at most MaxConns: to open one takes six answers of the server, which is long over a slow line. What is lost of them is opened again within a minute.
-	Ready int32
-	// Lines are what the connections are part of; nil: nobody cuts them.
-	Lines *Lines
-	// Identity is what Identity must return for the database, in each session; empty: any database.
+	// MinConns is the number of sessions that stay open, at most MaxConns. A new session needs six
+	// round trips, which take long over a slow network. Lost sessions are opened again within a
+	// minute.
+	MinConns int32
+	// Connections is the group to which the connections belong; nil: none.
+	Connections *Connections
+	// Identity is the required result of Identity in each session; empty: any database.
 	Identity string
-	// Lazy: nothing is proven yet; Prove does it.
+	// Lazy: Connect does not test the connection; CheckConnection does.
 	Lazy bool
-	// Lax is told at the start of each session which of the server's settings are off by which a commit outlives its machine, by name; nil: nobody is.
-	Lax func(off []string)
+	// OnUnsafeSettings is called at the start of each session with the server settings that are off
+	// although durable commits need them; nil: not called.
+	OnUnsafeSettings func(off []string)
 }
 
-// Connect opens a pool and, unless it is Lazy, proves that one session works: the server is new enough and the role may be taken.
-// No error carries the password. An error for which IsUnavailable holds may go away by itself; any other will not.
+// Connect opens a pool and, unless it is Lazy, tests one session: the server's version is supported
+// and the role may be used. No error contains the password. An error for which IsUnavailable is
+// true may be temporary; any other is permanent.
 func Connect(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	cfg, err := poolConfig(o)
 	if err != nil {
@@ -59,22 +66,24 @@ func Connect(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("open pool of %s: %w", target(&cfg.ConnConfig.Config), err)
+		return nil, fmt.Errorf("open pool of %s: %w", describeTarget(&cfg.ConnConfig.Config), err)
 	}
 	if o.Lazy {
 		return pool, nil
 	}
-	if err := Prove(ctx, pool); err != nil {
+	if err := CheckConnection(ctx, pool); err != nil {
 		pool.Close()
 		return nil, err
 	}
 	return pool, nil
 }
 
-// Prove sees that one session works: the server is new enough and the role may be taken. Errors as Connect's.
-func Prove(ctx context.Context, pool *pgxpool.Pool) error {
+// CheckConnection tests one session: the server's version is supported and the role may be used. It
+// returns the same errors as Connect.
+func CheckConnection(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := pool.Ping(ctx); err != nil {
-		return fmt.Errorf("connect to %s: %w%s", target(&pool.Config().ConnConfig.Config), err, advice(err))
+		return fmt.Errorf("connect to %s: %w%s", describeTarget(&pool.Config().ConnConfig.Config), err,
+			connectAdvice(err))
 	}
 	return nil
 }
@@ -87,13 +96,13 @@ func poolConfig(o Options) (*pgxpool.Config, error) {
 	if o.MaxConns > 0 {
 		cfg.MaxConns = o.MaxConns
 	}
-	cfg.MinConns = min(max(cfg.MinConns, o.Ready), cfg.MaxConns)
-	configure(cfg.ConnConfig, o)
+	cfg.MinConns = min(max(cfg.MinConns, o.MinConns), cfg.MaxConns)
+	configureSession(cfg.ConnConfig, o)
 	if cfg.PingTimeout == 0 {
-		cfg.PingTimeout = connectTimeout // of a session that was idle, which may have been lost meanwhile
+		cfg.PingTimeout = connectTimeout // for an idle session, whose connection may have been lost
 	}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		ctx, cancel := lifecycle.WithTimeout(ctx, "set up a session", setUpWithin) // nobody else bounds it
+		ctx, cancel := lifecycle.WithTimeout(ctx, "set up a session", setupTimeout) // pgx sets no other limit
 		defer cancel()
 		if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
 			return err
@@ -104,56 +113,61 @@ func poolConfig(o Options) (*pgxpool.Config, error) {
 		if err := setRole(ctx, conn, o.Role); err != nil {
 			return err
 		}
-		return checkDurable(ctx, conn, o.Lax)
+		return checkDurability(ctx, conn, o.OnUnsafeSettings)
 	}
-	cfg.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return Confirmed(conn) == nil, nil }
+	cfg.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return CheckConfirmed(conn) == nil, nil }
 	return cfg, nil
 }
 
-// configure sets what every session of ours has in common.
-func configure(cfg *pgx.ConnConfig, o Options) {
+// configureSession sets the options that all of Postern's sessions share.
+func configureSession(cfg *pgx.ConnConfig, o Options) {
 	cfg.RuntimeParams["search_path"] = "postern"
-	// An acknowledgement stands for a durable commit, whatever the database or the login has as a default.
+	// An acknowledgement promises a durable commit, whatever the default of the database or the
+	// login is.
 	cfg.RuntimeParams["synchronous_commit"] = "on"
-	// Statements that wait for a lock must then see what its holder committed. At any stricter level they fail or, worse,
-	// decide on an old snapshot. Transactions that need another level name it themselves.
-	cfg.RuntimeParams["default_transaction_isolation"] = isolation
-	// That a commit did not wait for its standby is told by a warning alone.
+	// A statement that waits for a lock must then see the changes that the lock's holder committed.
+	// At a stricter level it fails or, worse, decides on an old snapshot. Transactions that need
+	// another level set it themselves.
+	cfg.RuntimeParams["default_transaction_isolation"] = isolationLevel
+	// A warning is the only sign that a commit did not wait for its standby.
 	cfg.RuntimeParams["client_min_messages"] = "warning"
-	cfg.OnNotice = noticed
-	// A walk reads a window of an index in its order. Of a table that was not analysed yet the planner would rather fetch all that lies behind
-	// the window, and sort it, for each window again.
+	cfg.OnNotice = recordNotice
+	// Paging queries read a range of an index in its order. For a table without statistics, the
+	// planner would instead fetch and sort the complete rest of the table for each page.
 	cfg.RuntimeParams["enable_bitmapscan"] = "off"
-	// A session of ours whose process froze or lost its host must not keep locks for hours.
+	// A session whose process is frozen or whose host is lost must not hold locks for hours.
 	for name, value := range map[string]string{"idle_in_transaction_session_timeout": "15s", "tcp_keepalives_idle": "5",
 		"tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "10000"} {
 		cfg.RuntimeParams[name] = value
 	}
 	cfg.RuntimeParams["application_name"] = cmp.Or(o.AppName, "postern")
-	if cfg.ConnectTimeout == 0 || !mentions(o.URL, "connect_timeout", "PGCONNECT_TIMEOUT") {
+	if cfg.ConnectTimeout == 0 || !isConfigured(o.URL, "connect_timeout", "PGCONNECT_TIMEOUT") {
 		cfg.ConnectTimeout = connectTimeout
 	}
-	cfg.DialFunc = o.Lines.dial
+	cfg.DialFunc = o.Connections.dial
 	closes := cfg.OnPgError
 	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
-		// A session stays read-only when the server is mended, or another one is the primary now: a new one does not.
+		// After a failover or a change of settings, an existing session stays read-only; a new one
+		// does not.
 		return err.Code != readOnly && closes(conn, err)
 	}
-	if severalHosts(&cfg.Config) && !mentions(o.URL, "target_session_attrs", "PGTARGETSESSIONATTRS") {
+	if hasSeveralHosts(&cfg.Config) && !isConfigured(o.URL, "target_session_attrs", "PGTARGETSESSIONATTRS") {
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 }
 
-// readOnly is the SQLSTATE of a write in a transaction that may not write.
+// readOnly is the SQLSTATE of a write in a read-only transaction.
 const readOnly = "25006"
 
-// mentions tells whether the URL or the environment set what would otherwise be our default.
-func mentions(url, setting, variable string) bool {
+// isConfigured reports whether the URL or the environment sets an option that otherwise has
+// Postern's default.
+func isConfigured(url, setting, variable string) bool {
 	return strings.Contains(url, setting) || os.Getenv(variable) != ""
 }
 
-// severalHosts is more than having fallbacks: one host has them too, with and without TLS.
-func severalHosts(cfg *pgconn.Config) bool {
+// hasSeveralHosts compares hosts and ports, because a single host has fallbacks too, with and
+// without TLS.
+func hasSeveralHosts(cfg *pgconn.Config) bool {
 	for _, f := range cfg.Fallbacks {
 		if f.Host != cfg.Host || f.Port != cfg.Port {
 			return true
@@ -168,7 +182,7 @@ func checkVersion(version string) error {
 		return err
 	}
 	if n < MinVersion {
-		return fmt.Errorf("PostgreSQL %s is too old: Postern needs version %d or newer", version, MinVersion)
+		return fmt.Errorf("PostgreSQL %s is too old: Postern requires version %d or newer", version, MinVersion)
 	}
 	return nil
 }
@@ -183,47 +197,54 @@ func setRole(ctx context.Context, conn *pgx.Conn, role string) error {
 		return err
 	case "42501":
 		login := pgx.Identifier{conn.Config().User}.Sanitize()
-		return fmt.Errorf("set role %s: the login %s may not act as it; run: GRANT %s TO %s (%w)", role, login, role, login, err)
+		return fmt.Errorf("set role %s: the login %s may not use it; run: GRANT %s TO %s (%w)", role, login, role,
+			login, err)
 	case "22023":
-		return fmt.Errorf("set role %s: no such role; run: postern migrate up (%w)", role, err)
+		return fmt.Errorf("set role %s: the role does not exist; run: postern migrate up (%w)", role, err)
 	}
 	return fmt.Errorf("set role %s: %w", role, err)
 }
 
-// isolation is the level that every statement is written for.
-const isolation = "read committed"
+// isolationLevel is the level that every statement is written for.
+const isolationLevel = "read committed"
 
-const durableSQL = `SELECT pg_backend_pid(), current_setting('synchronous_commit'), current_setting('default_transaction_isolation'), ARRAY(SELECT s FROM unnest('{fsync,full_page_writes}'::text[]) AS s WHERE current_setting(s) = 'off')`
+const durabilitySQL = `SELECT pg_backend_pid(), current_setting('synchronous_commit'),
+	current_setting('default_transaction_isolation'), ARRAY(SELECT s FROM unnest('{fsync,full_page_writes}'::text[]) AS
+		s WHERE current_setting(s) = 'off')`
 
-// checkDurable sees that the session commits durably, tells what the server itself does not do for that, and has its calls watched. The server took the startup message's word for synchronous_commit; a pooler
-// between may have kept that to itself.
-func checkDurable(ctx context.Context, conn *pgx.Conn, lax func(off []string)) error {
+// checkDurability checks that the session's commits are durable, reports unsafe settings of the
+// server, and starts the monitoring of its calls. The server accepted synchronous_commit in the
+// startup message, but a pooler in between may have dropped it.
+func checkDurability(ctx context.Context, conn *pgx.Conn, onUnsafe func(off []string)) error {
 	var pid int32
 	var commit, level string
 	var off []string
-	if err := conn.QueryRow(ctx, durableSQL, pgx.QueryExecModeSimpleProtocol).Scan(&pid, &commit, &level, &off); err != nil {
-		return fmt.Errorf("ask for synchronous_commit: %w", err)
+	if err := conn.QueryRow(ctx, durabilitySQL, pgx.QueryExecModeSimpleProtocol).Scan(&pid, &commit, &level,
+		&off); err != nil {
+		return fmt.Errorf("read synchronous_commit: %w", err)
 	}
-	for _, s := range []struct{ name, got, want string }{{"synchronous_commit", commit, "on"}, {"default_transaction_isolation", level, isolation}} {
+	for _, s := range []struct{ name, got, want string }{{"synchronous_commit", commit, "on"},
+		{"default_transaction_isolation", level, isolationLevel}} {
 		if s.got != s.want {
-			return fmt.Errorf("%s is %s in a session that asked for %s: a pooler between drops what sessions ask for at their start; "+
-				"connect to PostgreSQL itself, or have the pooler pass it on", s.name, s.got, s.want)
+			return fmt.Errorf("%s is %s in a session that requested %s: a pooler in between drops session "+
+				"parameters; "+
+				"connect to PostgreSQL directly, or configure the pooler to pass them on", s.name, s.got, s.want)
 		}
 	}
-	if lax != nil {
-		lax(off)
+	if onUnsafe != nil {
+		onUnsafe(off)
 	}
-	if l := linkOf(conn); l != nil {
-		l.watch(conn.Config(), pid)
+	if l := monitoredConnOf(conn); l != nil {
+		l.monitor(conn.Config(), pid)
 	}
 	return nil
 }
 
-// target names the database, every host that was tried for it, and the login.
-func target(cfg *pgconn.Config) string {
+// describeTarget names the database, every host that was tried, and the login.
+func describeTarget(cfg *pgconn.Config) string {
 	place := func(host string, port uint16) string { return fmt.Sprintf("%s port %d", host, port) }
 	places := []string{place(cfg.Host, cfg.Port)}
-	for _, f := range cfg.Fallbacks { // one host is there twice, with and without TLS
+	for _, f := range cfg.Fallbacks { // each host is listed twice, with and without TLS
 		if p := place(f.Host, f.Port); !slices.Contains(places, p) {
 			places = append(places, p)
 		}
@@ -231,19 +252,19 @@ func target(cfg *pgconn.Config) string {
 	return fmt.Sprintf("database %q on %s as %q", cfg.Database, strings.Join(places, ", "), cfg.User)
 }
 
-// advice is what to do about a session that could not be opened.
-func advice(err error) string {
+// connectAdvice says what to do about a session that could not be opened.
+func connectAdvice(err error) string {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return "; no server listens on that socket: start PostgreSQL or mend the URL"
+		return "; no server listens on that socket: start PostgreSQL or correct the URL"
 	case Code(err) == "28P01", Code(err) == "28000":
-		return "; mend the user or password in the URL, or the server's pg_hba.conf"
+		return "; correct the user or password in the URL, or the server's pg_hba.conf"
 	case Code(err) == "3D000":
 		return "; create the database first (CREATE DATABASE), then run: postern migrate up"
 	case Code(err) == "53300":
-		return "; raise max_connections of the server or lower the pools of the daemons"
+		return "; raise the server's max_connections or lower the pools of the daemons"
 	case IsUnavailable(err):
-		return "; is the server running, and is the URL right?"
+		return "; check that the server is running and that the URL is correct"
 	}
 	return ""
 }

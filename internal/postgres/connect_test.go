@@ -20,19 +20,22 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func TestSessionsAreSetUp(t *testing.T) {
+func TestConnect_session_isConfigured(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	db.Exec(t,
 		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$")
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, Role: "postern_gateway", AppName: "gateway-1", MaxConns: 3})
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, Role: "postern_gateway",
+		AppName: "gateway-1", MaxConns: 3})
 	must(t, err)
 	defer pool.Close()
 	for setting, want := range map[string]string{
-		"search_path": "postern", "synchronous_commit": "on", "application_name": "gateway-1", "role": "postern_gateway",
+		"search_path": "postern", "synchronous_commit": "on", "application_name": "gateway-1",
+		"role": "postern_gateway",
 	} {
 		var got string
-		if err := pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
+		if err := pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil ||
+			got != want {
 			t.Errorf("%s is %q, %v; want %q", setting, got, err, want)
 		}
 	}
@@ -46,10 +49,12 @@ func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	login := "lax_" + strings.ToLower(rand.Text())
-	for _, statement := range []string{"CREATE ROLE " + login + " LOGIN", "ALTER ROLE " + login + " SET synchronous_commit = off",
+	for _, statement := range []string{"CREATE ROLE " + login + " LOGIN", "ALTER ROLE " + login +
+		" SET synchronous_commit = off",
 		"ALTER ROLE " + login + " SET default_transaction_isolation = serializable",
 		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
-		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$"} {
+		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', " +
+			"current_database()); END $$"} {
 		db.Exec(t, statement)
 	}
 	t.Cleanup(func() {
@@ -96,32 +101,35 @@ func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 	}
 }
 
-// A pooler that drops the settings of a session's start is found.
+// A pooler that drops the settings of a session's start is detected.
 func TestSession_settingsDroppedByPooler_isRejected(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	for setting, tc := range map[string]struct{ value, want string }{
-		"synchronous_commit":            {"off", "synchronous_commit is off in a session that asked for on"},
-		"default_transaction_isolation": {"repeatable read", "is repeatable read in a session that asked for read committed"},
+		"synchronous_commit": {"off", "synchronous_commit is off in a session that requested on"},
+		"default_transaction_isolation": {"repeatable read", "is repeatable read in a session that requested read " +
+			"committed"},
 	} {
 		cfg, err := postgres.PoolConfig(postgres.Options{URL: db.URL, Role: "postern_gateway"})
 		must(t, err)
 		cfg.ConnConfig.RuntimeParams[setting] = tc.value
 		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 		must(t, err)
-		if err := postgres.Prove(t.Context(), pool); err == nil || !strings.Contains(err.Error(), tc.want) || postgres.IsUnavailable(err) {
+		if err := postgres.CheckConnection(t.Context(), pool); err == nil || !strings.Contains(err.Error(), tc.want) ||
+			postgres.IsUnavailable(err) {
 			t.Errorf("%s: got %v, unavailable: %t", setting, err, postgres.IsUnavailable(err))
 		}
 		pool.Close()
 	}
 }
 
-// Sessions of migrations, their status and a private server's first one have no pool. archtest sees to it that no other
-// package opens sessions.
+// Sessions of migrations, of their status and of a private server's start have no pool. archtest
+// ensures that no other package opens sessions.
 func TestSessionConfig_otherDefaults_commitsAsWritten(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	change := "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$"
+	change := "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', " +
+		"current_database()); END $$"
 	db.Exec(t, change)
 	cfg, err := postgres.SessionConfig(db.URL)
 	must(t, err)
@@ -130,20 +138,22 @@ func TestSessionConfig_otherDefaults_commitsAsWritten(t *testing.T) {
 	defer conn.Close(context.Background())
 	var commit, level string
 	const ask = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')`
-	if err := conn.QueryRow(t.Context(), ask).Scan(&commit, &level); err != nil || commit != "on" || level != "read committed" {
+	if err := conn.QueryRow(t.Context(), ask).Scan(&commit, &level); err != nil || commit != "on" ||
+		level != "read committed" {
 		t.Errorf("%s, %s, %v", commit, level, err)
 	}
 }
 
-// What the server itself does not do for a commit is told at each session's start.
-func TestALaxServerIsTold(t *testing.T) {
+// Unsafe settings of the server are reported at each session's start.
+func TestConnect_unsafeServerSettings_areReported(t *testing.T) {
 	t.Parallel()
-	ask := func(address string) (told [][]string) {
+	ask := func(address string) (reported [][]string) {
 		t.Helper()
-		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, MaxConns: 1, Lax: func(off []string) { told = append(told, off) }})
+		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, MaxConns: 1,
+			OnUnsafeSettings: func(off []string) { reported = append(reported, off) }})
 		must(t, err)
 		pool.Close()
-		return told
+		return reported
 	}
 	equal(t, "of a fast one", [][]string{{"fsync", "full_page_writes"}}, ask(testkit.Database(t).URL))
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t)})
@@ -152,7 +162,7 @@ func TestALaxServerIsTold(t *testing.T) {
 	equal(t, "of a durable one", [][]string{{}}, ask(c.URL()))
 }
 
-func TestConnectErrorsSayWhatToDo(t *testing.T) {
+func TestConnect_errors_sayWhatToDo(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	db.Exec(t, "DROP ROLE IF EXISTS plain_login; CREATE ROLE plain_login LOGIN")
@@ -168,11 +178,13 @@ func TestConnectErrorsSayWhatToDo(t *testing.T) {
 		url, role, want string
 		unavailable     bool
 	}{
-		"not a member":  {with(func(_ *url.URL, q url.Values) { q.Set("user", "plain_login") }), "postern_gateway", `GRANT postern_gateway TO "plain_login"`, false},
-		"no such role":  {db.URL, "postern_nobody", "postern migrate up", false},
-		"no database":   {with(func(u *url.URL, _ url.Values) { u.Path = "/missing" }), "", "CREATE DATABASE", false},
-		"no socket":     {with(func(_ *url.URL, q url.Values) { q.Set("host", "/nonexistent") }), "", "start PostgreSQL", true},
-		"nobody there":  {"postgres://u:hunter2@127.0.0.1:1/d", "", "is the server running", true},
+		"not a member": {with(func(_ *url.URL, q url.Values) { q.Set("user", "plain_login") }), "postern_gateway",
+			`GRANT postern_gateway TO "plain_login"`, false},
+		"no such role": {db.URL, "postern_nobody", "postern migrate up", false},
+		"no database":  {with(func(u *url.URL, _ url.Values) { u.Path = "/missing" }), "", "CREATE DATABASE", false},
+		"no socket": {with(func(_ *url.URL, q url.Values) { q.Set("host", "/nonexistent") }), "",
+			"start PostgreSQL", true},
+		"nobody there":  {"postgres://u:hunter2@127.0.0.1:1/d", "", "check that the server is running", true},
 		"no URL at all": {"postgres://u:hunter2@127.0.0.1:notaport/d", "", "read database URL", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,10 +203,11 @@ func TestConnectErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestServerVersionIsChecked(t *testing.T) {
+func TestCheckVersion_oldServer_isRejected(t *testing.T) {
 	t.Parallel()
 	for version, ok := range map[string]bool{
-		"15.18 (Debian 15.18-0+deb12u1)": true, "17.2": true, "18beta1": true, "14.11": false, "9.6.24": false, "": false,
+		"15.18 (Debian 15.18-0+deb12u1)": true, "17.2": true, "18beta1": true, "14.11": false, "9.6.24": false,
+		"": false,
 	} {
 		if err := postgres.CheckVersion(version); (err == nil) != ok {
 			t.Errorf("version %q: %v, want accepted %t", version, err, ok)
@@ -202,7 +215,7 @@ func TestServerVersionIsChecked(t *testing.T) {
 	}
 }
 
-func TestSeveralHostsMeanThePrimary(t *testing.T) {
+func TestConnect_severalHosts_usesPrimary(t *testing.T) {
 	t.Parallel()
 	for dsn, want := range map[string]bool{
 		"postgres://u@a:1,b:2/d":                          true,
@@ -220,7 +233,7 @@ func TestSeveralHostsMeanThePrimary(t *testing.T) {
 	}
 }
 
-func TestADeadHostIsPassedOver(t *testing.T) {
+func TestConnect_deadHost_isSkipped(t *testing.T) {
 	t.Parallel()
 	live := testkit.Proxy(t, testkit.Database(t).URL)
 	u, err := url.Parse(live.URL)
@@ -231,14 +244,15 @@ func TestADeadHostIsPassedOver(t *testing.T) {
 	pool.Close()
 }
 
-func TestMissingBinariesSayHowToInstall(t *testing.T) {
+func TestFindInstallation_noBinaries_saysHowToInstall(t *testing.T) {
 	t.Parallel()
-	if _, err := postgres.FindInstallation(99); !errors.Is(err, postgres.ErrNoServer) || !strings.Contains(err.Error(), "make prerequisites") {
+	if _, err := postgres.FindInstallation(99); !errors.Is(err, postgres.ErrNoServer) ||
+		!strings.Contains(err.Error(), "make prerequisites") {
 		t.Errorf("got %v, want ErrNoServer with what to run", err)
 	}
 }
 
-// must ends the test on an error.
+// must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -246,10 +260,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// errOf is the error of a call whose other result is not of interest.
+// errOf returns the error of a call and ignores its other result.
 func errOf[T any](_ T, err error) error { return err }
 
-// equal reports how a value differs from the one that is wanted.
+// equal reports the difference between a value and the wanted one.
 func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -287,7 +301,8 @@ func TestIdentity_sameDatabaseOnly(t *testing.T) {
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: one.URL, Role: "postern_operator", Identity: want})
 	must(t, err)
 	pool.Close()
-	if _, err := postgres.Connect(t.Context(), postgres.Options{URL: other.URL, Identity: want}); !errors.Is(err, postgres.ErrOtherDatabase) {
+	if _, err := postgres.Connect(t.Context(), postgres.Options{URL: other.URL, Identity: want}); !errors.Is(err,
+		postgres.ErrOtherDatabase) {
 		t.Errorf("connect to another database: %v", err)
 	}
 	if err := postgres.CheckIdentity(t.Context(), other.URL, want); !errors.Is(err, postgres.ErrOtherDatabase) {
@@ -298,7 +313,7 @@ func TestIdentity_sameDatabaseOnly(t *testing.T) {
 	}
 }
 
-// A part that the URL leaves out is filled in from the PG* variables of whoever uses it.
+// The PG* variables of a client replace parts that are missing in the URL.
 func TestClusterURL_namesEachPart(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t).URL

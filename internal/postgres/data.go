@@ -14,15 +14,16 @@ import (
 	"time"
 )
 
-const orphanTimeout = 10 * time.Second
+const staleServerTimeout = 10 * time.Second
 
 func dataDir(dir string) string { return filepath.Join(dir, "data") }
 
-// prepareData makes the data directory where there is none and clears what a crash left in it.
+// prepareData creates the data directory if it does not exist, and removes stale lock files after a
+// crash.
 func prepareData(ctx context.Context, dir string, acc *account, fast bool) (installation, error) {
 	version, err := os.ReadFile(filepath.Join(dataDir(dir), "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return initialise(ctx, dir, acc, fast)
+		return initDataDir(ctx, dir, acc, fast)
 	}
 	if err != nil {
 		return installation{}, err
@@ -35,11 +36,12 @@ func prepareData(ctx context.Context, dir string, acc *account, fast bool) (inst
 	if err != nil {
 		return installation{}, err
 	}
-	return inst, clearLock(ctx, filepath.Join(dataDir(dir), "postmaster.pid"), dataDir(dir))
+	return inst, removeStaleLock(ctx, filepath.Join(dataDir(dir), "postmaster.pid"), dataDir(dir))
 }
 
-// initialise runs initdb into a directory beside and renames it, so that one cut short is never taken for data.
-func initialise(ctx context.Context, dir string, acc *account, fast bool) (installation, error) {
+// initDataDir runs initdb in another directory and renames it, so that an interrupted run is never
+// used as data.
+func initDataDir(ctx context.Context, dir string, acc *account, fast bool) (installation, error) {
 	inst, err := findInstallation(0)
 	if err != nil {
 		return inst, err
@@ -52,7 +54,8 @@ func initialise(ctx context.Context, dir string, acc *account, fast bool) (insta
 	if runtime.GOOS == "darwin" {
 		locale = "C"
 	}
-	args := []string{"-D", fresh, "-U", clusterUser, "-A", "trust", "-E", "UTF8", "--locale=" + locale, "--data-checksums", "--no-instructions"}
+	args := []string{"-D", fresh, "-U", clusterUser, "-A", "trust", "-E", "UTF8", "--locale=" + locale,
+		"--data-checksums", "--no-instructions"}
 	if fast {
 		args = append(args, "--no-sync")
 	}
@@ -62,11 +65,12 @@ func initialise(ctx context.Context, dir string, acc *account, fast bool) (insta
 	return inst, os.Rename(fresh, dataDir(dir))
 }
 
-// clearLock removes a lock file of PostgreSQL (postmaster.pid, or the one beside the socket) that a dead server left. A
-// server that outlived a killed parent, and the sessions of a killed server, are given time to end, and then are an error.
-// PostgreSQL itself would take the pid of a zombie, or one that another program has by now, for a living server.
-func clearLock(ctx context.Context, file, data string) error {
-	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
+// removeStaleLock removes a PostgreSQL lock file (postmaster.pid, or the one next to the socket) of
+// a dead server. It waits for a server that outlived a killed parent, and for the sessions of a
+// killed server; if they do not end in time, it returns an error. PostgreSQL itself would mistake a
+// zombie, or another program with the same pid, for a running server.
+func removeStaleLock(ctx context.Context, file, data string) error {
+	ctx, cancel := context.WithTimeout(ctx, staleServerTimeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -78,28 +82,30 @@ func clearLock(ctx context.Context, file, data string) error {
 		if err != nil {
 			return err
 		}
-		if !owner.alive(data) {
+		if !owner.isAlive(data) {
 			return os.Remove(file)
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("another PostgreSQL server (pid %d), or a session that it has left, uses %s; "+
+			return fmt.Errorf("another PostgreSQL server (pid %d), or one of its sessions, uses %s; "+
 				"stop it first: kill -INT %d, and each process that has this folder open", owner.pid, data, owner.pid)
 		}
 	}
 }
 
-// lockOwner is the server that a lock file names. A value that the file does not hold is empty.
+// lockOwner is the server that a lock file names. Values that are not in the file are empty.
 type lockOwner struct {
 	pid int
-	// data is its data directory, memory the key and the id of its System V shared memory segment.
+	// data is its data directory. memory holds the key and the id of its System V shared memory
+	// segment.
 	data   string
 	memory []string
 }
 
-// readLock reads a lock file of PostgreSQL: a line each for the pid (negative: a single-user server), the data
-// directory, and, in the seventh of postmaster.pid, the key and the id of the shared memory.
+// readLock parses a PostgreSQL lock file. Its lines are the pid (negative: a single-user server),
+// the data directory and, as the seventh line of postmaster.pid, the key and id of the shared
+// memory.
 func readLock(file string) (lockOwner, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -107,7 +113,7 @@ func readLock(file string) (lockOwner, error) {
 	}
 	var owner lockOwner
 	lines := strings.Split(string(text), "\n")
-	pid, _ := strconv.Atoi(strings.TrimSpace(lines[0])) // a crash may leave an empty file
+	pid, _ := strconv.Atoi(strings.TrimSpace(lines[0])) // the file may be empty after a crash
 	owner.pid = max(pid, -pid)
 	if len(lines) > 1 {
 		owner.data = lines[1]
@@ -120,21 +126,22 @@ func readLock(file string) (lockOwner, error) {
 	return owner, nil
 }
 
-// alive reports whether a process of the server still runs. Sessions outlive a killed postmaster for a while, and a
-// second server beside them would destroy the data: they hold its shared memory.
-func (o lockOwner) alive(data string) bool {
-	return attached(o.memory) || serves(o.pid, data) || o.data != "" && serves(o.pid, o.data)
+// isAlive reports whether a process of the server still runs. Sessions can outlive a killed
+// postmaster and keep its shared memory. A second server alongside them would destroy the data.
+func (o lockOwner) isAlive(data string) bool {
+	return hasSharedMemory(o.memory) || servesData(o.pid, data) || o.data != "" && servesData(o.pid, o.data)
 }
 
-// attached reports whether a process has a System V shared memory segment, given by its key and id.
-// The id alone identifies no segment: after a restart of the machine another program may have it.
-// False where the system does not list segments: then PostgreSQL's own check refuses to start.
-func attached(memory []string) bool {
+// hasSharedMemory reports whether a process uses a System V shared memory segment, given by its key
+// and id. The id alone is not enough: after a restart of the machine another program may have it.
+// It returns false where the system does not list segments: PostgreSQL's own check then prevents
+// the start.
+func hasSharedMemory(memory []string) bool {
 	list, err := os.ReadFile("/proc/sysvipc/shm")
 	if err != nil || len(memory) != 2 {
 		return false
 	}
-	key, _ := strconv.ParseUint(memory[0], 10, 64) // which PostgreSQL writes without a sign
+	key, _ := strconv.ParseUint(memory[0], 10, 64) // PostgreSQL writes it as an unsigned number
 	for line := range strings.Lines(string(list)) {
 		// key, shmid, perms, size, cpid, lpid, nattch
 		f := strings.Fields(line)
@@ -145,9 +152,10 @@ func attached(memory []string) bool {
 	return false
 }
 
-// serves reports whether a process lives and is a server of the data directory: it was started with its path, or works
-// in it, as each process of a server does. Neither holds of a zombie. Without /proc every living process counts.
-func serves(pid int, data string) bool {
+// servesData reports whether a process is a running server of the data directory: its command line
+// contains the path, or it is its working directory. Neither is true for a zombie. Without /proc
+// every running process counts.
+func servesData(pid int, data string) bool {
 	if pid == 0 {
 		return false
 	}
@@ -162,10 +170,10 @@ func serves(pid int, data string) bool {
 	if strings.Contains(string(command), data) {
 		return true
 	}
-	works, err := os.Stat(filepath.Join(process, "cwd"))
+	workDir, err := os.Stat(filepath.Join(process, "cwd"))
 	if err != nil {
 		return false
 	}
 	folder, err := os.Stat(data)
-	return err == nil && os.SameFile(works, folder)
+	return err == nil && os.SameFile(workDir, folder)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// DB is a pool or a transaction: what takes one can be done by itself, or as a part of something larger.
+// DB is a pool or a transaction. A function with a DB parameter can run alone or as a part of a
+// transaction.
 type DB interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)

@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const unacknowledged = 10 * time.Second
+const tcpUserTimeout = 10 * time.Second
 
-// dialer notices a dead peer within about ten seconds, also with data in flight (which keepalive alone does not).
+// dialer detects a dead peer within about ten seconds, also with unacknowledged data, which
+// keepalive alone does not detect.
 func dialer() *net.Dialer {
 	return &net.Dialer{
 		Timeout:         connectTimeout,
@@ -26,7 +27,8 @@ func setUserTimeout(network, _ string, raw syscall.RawConn) error {
 	}
 	var failed error
 	err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+			int(tcpUserTimeout.Milliseconds()))
 	})
 	if err != nil {
 		return err

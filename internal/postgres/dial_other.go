@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// dialer notices a dead, idle peer within about ten seconds; TCP_USER_TIMEOUT for data in flight is Linux's alone.
+// dialer detects a dead, idle peer within about ten seconds. TCP_USER_TIMEOUT for unacknowledged
+// data exists on Linux only.
 func dialer() *net.Dialer {
 	return &net.Dialer{
 		Timeout:         connectTimeout,

@@ -13,7 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-func TestWhoseTroubleAnErrorIs(t *testing.T) {
+func TestIsUnavailable_errors_areClassified(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	for statement, unavailable := range map[string]bool{
@@ -23,7 +23,7 @@ func TestWhoseTroubleAnErrorIs(t *testing.T) {
 		"SELECT 'not json'::jsonb":              false,
 		"SELECT pg_terminate_backend(pg_backend_pid())":   true,
 		"SET statement_timeout = 10; SELECT pg_sleep(10)": true,
-		"BEGIN READ ONLY; CREATE TABLE x (a int)":         true, // what a standby answers
+		"BEGIN READ ONLY; CREATE TABLE x (a int)":         true, // the error of a standby
 	} {
 		conn, err := db.Pool.Acquire(t.Context())
 		must(t, err)
@@ -31,12 +31,12 @@ func TestWhoseTroubleAnErrorIs(t *testing.T) {
 		if err == nil || postgres.IsUnavailable(err) != unavailable {
 			t.Errorf("%s: %v, want unavailable %t", statement, err, unavailable)
 		}
-		_ = conn.Conn().Close(t.Context()) // settings and transactions of the statement go with it
+		_ = conn.Conn().Close(t.Context()) // these include the settings and transactions of the statement
 		conn.Release()
 	}
 }
 
-func TestWhoseTroubleACodeIs(t *testing.T) {
+func TestIsUnavailable_codes_areClassified(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err         error
@@ -68,11 +68,11 @@ func TestWhoseTroubleACodeIs(t *testing.T) {
 	}
 }
 
-// Some errors concern no data, and stay until a person has mended what is wrong.
-func TestWhoRefusesEverything(t *testing.T) {
+// Some errors do not depend on the data, and stay until an operator changes something.
+func TestNeedsOperator_codes_areClassified(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	for statement, refused := range map[string]bool{
+	for statement, startRejected := range map[string]bool{
 		"SELECT 1":                 false,
 		"SELECT 1/0":               false,
 		"SELECT 'not json'::jsonb": false,
@@ -84,21 +84,23 @@ func TestWhoRefusesEverything(t *testing.T) {
 		conn, err := db.Pool.Acquire(t.Context())
 		must(t, err)
 		_, err = conn.Conn().PgConn().Exec(t.Context(), statement).ReadAll()
-		if postgres.IsRefused(err) != refused {
-			t.Errorf("%s: %v, want refused %t", statement, err, refused)
+		if postgres.NeedsOperator(err) != startRejected {
+			t.Errorf("%s: %v, want refused %t", statement, err, startRejected)
 		}
-		_ = conn.Conn().Close(t.Context()) // settings and transactions of the statement go with it
+		_ = conn.Conn().Close(t.Context()) // these include the settings and transactions of the statement
 		conn.Release()
 	}
-	for code, refused := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "3F000": true, "55P03": true, "53100": false, "23505": false, "XX001": false, "P0001": false, "": false} {
-		if got := postgres.IsRefused(fmt.Errorf("append: %w", &pgconn.PgError{Code: code})); got != refused {
+	for code, startRejected := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "3F000": true,
+		"55P03": true, "53100": false, "23505": false, "XX001": false, "P0001": false, "": false} {
+		if got := postgres.NeedsOperator(fmt.Errorf("append: %w", &pgconn.PgError{Code: code})); got != startRejected {
 			t.Errorf("refused is %t of %s", got, code)
 		}
 	}
 }
 
-// A session that is read-only stays so when the database is mended: it is given up at the first write, and the next one writes.
-func TestReadOnlySessionsEnd(t *testing.T) {
+// A read-only session stays read-only after the database accepts writes again. The first failed
+// write closes it, and the next write succeeds.
+func TestConnect_readOnlyError_closesSession(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	alter := func(what string) {
@@ -118,6 +120,6 @@ func TestReadOnlySessionsEnd(t *testing.T) {
 	}
 	alter("RESET default_transaction_read_only")
 	if err := write(); err != nil {
-		t.Errorf("after the mending: %v", err)
+		t.Errorf("after the repair: %v", err)
 	}
 }

@@ -10,10 +10,10 @@ import (
 // MaxMessage is the longest message, in bytes.
 const MaxMessage = maxMessage
 
-// Buffer is where parameters are written.
+// Buffer returns the buffer for parameters.
 func (p *Params) Buffer() []byte { return p.buf }
 
-// What the tests look into.
+// Internal functions and values for tests.
 var (
 	BindLength       = bindLength
 	CheckVersion     = checkVersion
@@ -23,15 +23,15 @@ var (
 	SocketDir        = socketDir
 )
 
-// ServerCredential is the account that a private cluster's server runs as; nil: that of this process.
+// ServerCredential is the account of a private cluster's server; nil: that of this process.
 func ServerCredential() (*syscall.Credential, error) {
 	acc, err := serverAccount()
 	return acc.credential(), err
 }
 
-// Hasten has the calls of a session looked at after another time, and asked about as often.
-func Hasten(conn *pgx.Conn, every time.Duration) {
-	l := linkOf(conn)
+// SpeedUpChecks changes the times of the monitoring of a session.
+func SpeedUpChecks(conn *pgx.Conn, every time.Duration) {
+	l := monitoredConnOf(conn)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.after, l.every = every, every

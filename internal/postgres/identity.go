@@ -10,30 +10,33 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
-// ErrOtherDatabase is the error for a database that has another identity than Options.Identity.
-var ErrOtherDatabase = errors.New("another database than expected")
+// ErrOtherDatabase is the error for a database with another identity than Options.Identity.
+var ErrOtherDatabase = errors.New("a different database than expected")
 
 const identitySQL = `
-SELECT c.system_identifier || '/' || d.oid FROM pg_control_system() AS c, pg_database AS d WHERE d.datname = current_database()`
+SELECT c.system_identifier || '/' || d.oid FROM pg_control_system() AS c, pg_database AS d
+	WHERE d.datname = current_database()`
 
-// Identity identifies the database at a URL: the system identifier of its cluster, which standbys share, and the
-// database's oid. It is the same for each address and login. It is empty where the login may not read it.
+// Identity identifies the database at a URL: the system identifier of its cluster, which standbys
+// share, and the database's oid. It is the same for each address and login. It is empty where the
+// login may not read it.
 func Identity(ctx context.Context, url string) (id string, err error) {
 	cfg, err := sessionConfig(url)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := lifecycle.WithTimeout(ctx, "identify the database", setUpWithin)
+	ctx, cancel := lifecycle.WithTimeout(ctx, "identify the database", setupTimeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return "", fmt.Errorf("connect to %s: %w%s", target(&cfg.Config), err, advice(err))
+		return "", fmt.Errorf("connect to %s: %w%s", describeTarget(&cfg.Config), err, connectAdvice(err))
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 	return identity(ctx, conn)
 }
 
-// CheckIdentity returns ErrOtherDatabase unless the database at a URL has an identity. An empty one is any database's.
+// CheckIdentity returns ErrOtherDatabase unless the database at a URL has the given identity. An
+// empty identity matches any database.
 func CheckIdentity(ctx context.Context, url, want string) error {
 	if want == "" {
 		return nil
@@ -58,7 +61,7 @@ func checkIdentity(ctx context.Context, conn *pgx.Conn, want string) error {
 
 func compareIdentity(got, want string) error {
 	if got != "" && got != want {
-		return fmt.Errorf("%w: it is %s, and %s is expected", ErrOtherDatabase, got, want)
+		return fmt.Errorf("%w: it is %s, but %s is expected", ErrOtherDatabase, got, want)
 	}
 	return nil
 }
@@ -66,7 +69,7 @@ func compareIdentity(got, want string) error {
 func identity(ctx context.Context, conn *pgx.Conn) (string, error) {
 	var id string
 	err := conn.QueryRow(ctx, identitySQL, pgx.QueryExecModeSimpleProtocol).Scan(&id)
-	if Code(err) == "42501" { // a service may withhold the function from all but its own logins
+	if Code(err) == "42501" { // a hosted service may allow the function to its own logins only
 		return "", nil
 	}
 	if err != nil {

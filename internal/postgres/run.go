@@ -10,16 +10,18 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// errBusy is the error of a run on a connection whose last answer was not read to its end.
-var errBusy = errors.New("the connection is in the middle of another answer")
+// errBusy is the error of a run on a connection whose last response was not read completely.
+var errBusy = errors.New("the connection is still reading another response")
 
-// Run runs the statement, in the connection's transaction if it is in one, hands each row to a function (nil: rows are passed
-// over) and returns how many rows were affected. Rows arrive before the statement has ended: none counts where Run returns an
-// error, its own or the first that the function returned. It may be called again with the same parameters.
+// Run runs the statement, in the connection's transaction if there is one. It passes each row to a
+// function (nil: rows are ignored) and returns the number of affected rows. Rows arrive before the
+// statement has ended: if Run returns an error, its own or the first of the function, they must be
+// discarded. Run may be called again with the same parameters.
 //
-// An error of the server leaves the connection as it was, unless it ended the session; where the statement was not as prepared any more (26000, 0A000) the next
-// run prepares it again. Any other error of sending or receiving closes the connection, and so does the end of ctx, whose error
-// is then returned; the statement may have been carried out nevertheless. IsUnavailable holds for these.
+// An error of the server keeps the connection usable, unless it ended the session. If the prepared
+// statement is no longer valid (26000, 0A000), the next run prepares it again. Any other error of
+// sending or receiving closes the connection. The end of ctx closes it too, and Run returns its
+// error. The statement may have been executed nevertheless. IsUnavailable is true for these errors.
 func (p *Params) Run(ctx context.Context, each func(Row) error) (affected int64, err error) {
 	c := p.conn.PgConn()
 	switch {
@@ -37,53 +39,55 @@ func (p *Params) Run(ctx context.Context, each func(Row) error) (affected int64,
 	if err != nil {
 		return 0, err
 	}
-	affected, err = send(ctx, c, message, each)
-	return affected, p.forget(ctx, err)
+	affected, err = sendAndReceive(ctx, c, message, each)
+	return affected, p.forgetPrepared(ctx, err)
 }
 
-// send writes a message and reads its answer.
-func send(ctx context.Context, c *pgconn.PgConn, message []byte, each func(Row) error) (affected int64, err error) {
-	var a answer
+// sendAndReceive writes a message and reads the response.
+func sendAndReceive(ctx context.Context, c *pgconn.PgConn, message []byte, each func(Row) error) (affected int64,
+	err error) {
+	var a response
 	stop := context.AfterFunc(ctx, func() { _ = c.Conn().Close() })
 	defer func() {
-		if stop() && a.ended {
+		if stop() && a.complete {
 			return
 		}
-		giveUp(c)
+		closeConn(c)
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
 	}()
-	// pgx reads in the background while it writes, since a server that waits for somebody to read its answers reads no more.
-	// This one has nothing to answer before it has read all, but for a notice, for which there is always room.
+	// pgx reads in the background while it writes, because a server with unread responses stops
+	// reading. Here the server responds only after it has read the whole message, except for
+	// notices, which always fit into the buffers.
 	if _, err := c.Conn().Write(message); err != nil {
 		return 0, err
 	}
-	for !a.ended {
+	for !a.complete {
 		m, err := c.ReceiveMessage(context.Background())
 		if err != nil {
 			return 0, err
 		}
-		a.take(m, each)
+		a.handle(m, each)
 	}
 	switch {
-	case a.refused != nil:
-		return 0, a.refused
+	case a.serverErr != nil:
+		return 0, a.serverErr
 	case a.err != nil:
 		return 0, a.err
 	}
 	return a.affected, nil
 }
 
-// answer is what is known of a statement's answer.
-type answer struct {
+// response is the response to a statement so far.
+type response struct {
 	affected int64
-	// refused is the server's error, err the first of whoever takes the rows.
-	refused, err error
-	ended        bool
+	// serverErr is the server's error, err the first error of the function that reads rows.
+	serverErr, err error
+	complete       bool
 }
 
-func (a *answer) take(m pgproto3.BackendMessage, each func(Row) error) {
+func (a *response) handle(m pgproto3.BackendMessage, each func(Row) error) {
 	switch m := m.(type) {
 	case *pgproto3.DataRow:
 		if each != nil && a.err == nil {
@@ -92,46 +96,49 @@ func (a *answer) take(m pgproto3.BackendMessage, each func(Row) error) {
 	case *pgproto3.CommandComplete:
 		a.affected = pgconn.NewCommandTag(string(m.CommandTag)).RowsAffected()
 	case *pgproto3.ErrorResponse:
-		a.refused = pgconn.ErrorResponseToPgError(m)
+		a.serverErr = pgconn.ErrorResponseToPgError(m)
 	case *pgproto3.ReadyForQuery:
-		a.ended = true
+		a.complete = true
 	}
 }
 
-// giveUp closes a connection in the middle of an answer.
-func giveUp(c *pgconn.PgConn) {
+// closeConn closes a connection in the middle of a response.
+func closeConn(c *pgconn.PgConn) {
 	_ = c.Conn().Close()
-	for !c.IsClosed() { // what was read before comes first
-		// pgx finds that it is closed, and asks the server to end what it does for it.
+	for !c.IsClosed() { // messages that are already buffered come first
+		// pgx notices that it is closed, and asks the server to cancel the statement
 		_, _ = c.ReceiveMessage(context.Background())
 	}
 }
 
-// preparesKey is where a connection keeps whether statements are prepared on it.
+// preparesKey stores in a connection whether it prepares statements.
 const preparesKey = "postern prepares"
 
-// prepares tells whether they are: the database's URL may forbid it, for a pooler's sake.
-func prepares(conn *pgx.Conn) bool {
+// canPrepare reports whether the connection prepares statements. The database's URL may disable it,
+// for a pooler.
+func canPrepare(conn *pgx.Conn) bool {
 	known := conn.PgConn().CustomData()
 	yes, ok := known[preparesKey].(bool)
 	if !ok {
-		yes = conn.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement // a copy of all there is, so asked once
+		// Config copies the complete configuration, so the result is stored
+		yes = conn.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 		known[preparesKey] = yes
 	}
 	return yes
 }
 
-// Prepare prepares the statement, once for each connection. Run does it too; one that has a Session is prepared before a transaction in which it runs.
+// Prepare prepares the statement, once per connection. Run does it too. Call Prepare before a
+// transaction for a statement with SetupSQL.
 func (p *Params) Prepare(ctx context.Context) error {
-	if !prepares(p.conn) {
+	if !canPrepare(p.conn) {
 		return nil
 	}
 	known := p.conn.PgConn().CustomData()
 	if _, ok := known[p.statement.Name]; ok {
 		return nil
 	}
-	if p.statement.Session != "" {
-		if err := p.conn.PgConn().Exec(ctx, p.statement.Session).Close(); err != nil {
+	if p.statement.SetupSQL != "" {
+		if err := p.conn.PgConn().Exec(ctx, p.statement.SetupSQL).Close(); err != nil {
 			return err
 		}
 	}
@@ -142,10 +149,11 @@ func (p *Params) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// forget has the statement prepared again where err says that somebody changed what it rests on, or took it from the session.
-func (p *Params) forget(ctx context.Context, err error) error {
+// forgetPrepared makes the next run prepare the statement again, if err says that its tables
+// changed or that the session lost it.
+func (p *Params) forgetPrepared(ctx context.Context, err error) error {
 	code := Code(err)
-	if code != "26000" && code != "0A000" || !prepares(p.conn) {
+	if code != "26000" && code != "0A000" || !canPrepare(p.conn) {
 		return err
 	}
 	delete(p.conn.PgConn().CustomData(), p.statement.Name)

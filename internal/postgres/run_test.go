@@ -16,7 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// single is a pool of one session, so that whoever comes next gets what the one before left.
+// single is a pool of one session, so that each caller gets the previous caller's session.
 func single(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: url, MaxConns: 1})
@@ -25,14 +25,16 @@ func single(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// works fails unless the session of a pool still answers, and is the same as before where it should be.
+// works fails the test unless the session of a pool still works, and is the same as before where it
+// should be.
 func works(t *testing.T, pool *pgxpool.Pool, pid uint32) {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())
 	must(t, err)
 	defer conn.Release()
 	var got int64
-	if _, err := run(t.Context(), conn.Conn(), "SELECT $1::bigint + 1", func(p *postgres.Params) { p.Int64(41) }, func(r postgres.Row) error { got = r.Int64(0); return nil }); err != nil || got != 42 {
+	if _, err := run(t.Context(), conn.Conn(), "SELECT $1::bigint + 1", func(p *postgres.Params) { p.Int64(41) },
+		func(r postgres.Row) error { got = r.Int64(0); return nil }); err != nil || got != 42 {
 		t.Errorf("got %d, %v", got, err)
 	}
 	if c := conn.Conn().PgConn(); pid != 0 && c.PID() != pid || c.TxStatus() != 'I' {
@@ -42,8 +44,8 @@ func works(t *testing.T, pool *pgxpool.Pool, pid uint32) {
 
 var errRow = errors.New("row not wanted")
 
-// Whoever refuses, the server or the reader of rows, the session goes on with the next statement.
-func TestRunErrorsLeaveTheSession(t *testing.T) {
+// After an error of the server or of the row function, the session executes the next statement.
+func TestRun_serverError_keepsSession(t *testing.T) {
 	t.Parallel()
 	pool := single(t, testkit.Database(t).URL)
 	five := func(p *postgres.Params) { p.Int64(5) }
@@ -56,7 +58,8 @@ func TestRunErrorsLeaveTheSession(t *testing.T) {
 	}{
 		{"SELECT 10 / (3 - n) FROM generate_series(1, $1::bigint) n", five, "22012", nil, 2},
 		{"SELECT n FROM generate_series(1, $1::bigint) n /* unwanted */", five, "", errRow, 4},
-		{"SELECT 1 / (6 - n) FROM generate_series(1, 1 + $1::bigint) n", five, "22012", nil, 4}, // the server's error counts, not the reader's
+		// the server's error has priority over the function's
+		{"SELECT 1 / (6 - n) FROM generate_series(1, 1 + $1::bigint) n", five, "22012", nil, 4},
 		{"SELECT $1::jsonb", func(p *postgres.Params) { p.JSON([]byte("{")) }, "22P02", nil, 0},
 		{"SELECT $1::text", func(p *postgres.Params) { p.Text("a\x00b") }, "22021", nil, 0},
 		{"SELECT $1::int", five, "22P03", nil, 0},
@@ -72,7 +75,8 @@ func TestRunErrorsLeaveTheSession(t *testing.T) {
 			}
 			return nil
 		})
-		if err == nil || postgres.Code(err) != c.code || c.err != nil && !errors.Is(err, c.err) || n != 0 || seen != c.rows {
+		if err == nil || postgres.Code(err) != c.code || c.err != nil && !errors.Is(err, c.err) || n != 0 ||
+			seen != c.rows {
 			t.Errorf("%s: %v after %d rows, %d affected; want %q after %d", c.sql, err, seen, n, c.code, c.rows)
 		}
 		pid := conn.Conn().PgConn().PID()
@@ -81,8 +85,8 @@ func TestRunErrorsLeaveTheSession(t *testing.T) {
 	}
 }
 
-// Who panics over a row does not leave the rest of the answer to the next.
-func TestRunPanicClosesTheSession(t *testing.T) {
+// A panic in the row function does not leave unread rows for the next caller.
+func TestRun_panic_closesSession(t *testing.T) {
 	t.Parallel()
 	pool := single(t, testkit.Database(t).URL)
 	conn := session(t, pool)
@@ -98,7 +102,7 @@ func TestRunPanicClosesTheSession(t *testing.T) {
 	}
 }
 
-func TestRunRefusesABusySession(t *testing.T) {
+func TestRun_busySession_isRejected(t *testing.T) {
 	t.Parallel()
 	conn := session(t, testkit.Database(t).Pool)
 	open, err := conn.Query(t.Context(), "SELECT generate_series(1, 10)")
@@ -112,7 +116,7 @@ func TestRunRefusesABusySession(t *testing.T) {
 	}
 }
 
-func TestRunInTransactions(t *testing.T) {
+func TestRun_inTransaction_takesPart(t *testing.T) {
 	t.Parallel()
 	db := scratch(t)
 	pool := single(t, db.URL)
@@ -120,14 +124,14 @@ func TestRunInTransactions(t *testing.T) {
 		_, err := run(ctx, tx.Conn(), "INSERT INTO scratch VALUES ($1)", func(p *postgres.Params) { p.Int32(n) }, nil)
 		return err
 	}
-	err := postgres.InTx(t.Context(), pool, "write twice", patience, func(ctx context.Context, tx pgx.Tx) error {
+	err := postgres.InTx(t.Context(), pool, "write twice", shortTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		return errors.Join(add(ctx, tx, 1), add(ctx, tx, 1))
 	})
 	if postgres.Code(err) != "23505" || rows(t, db) != 0 {
 		t.Errorf("%v and %d rows, want none", err, rows(t, db))
 	}
 	works(t, pool, 0)
-	if err := postgres.InTx(t.Context(), pool, "write", patience, func(ctx context.Context, tx pgx.Tx) error {
+	if err := postgres.InTx(t.Context(), pool, "write", shortTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT 1"); err != nil { // pgx and Run take turns
 			return err
 		}
@@ -138,14 +142,15 @@ func TestRunInTransactions(t *testing.T) {
 	works(t, pool, 0)
 }
 
-// What took a prepared statement away, or changed what it rests on, costs one run.
-func TestRunPreparesAgain(t *testing.T) {
+// If a prepared statement was removed, or its tables changed, one run fails.
+func TestRun_changedTable_preparesAgain(t *testing.T) {
 	t.Parallel()
 	pool := single(t, scratch(t).URL)
 	conn := session(t, pool)
 	const sql = "SELECT * FROM scratch WHERE n = $1::bigint"
 	one := func(p *postgres.Params) { p.Int64(1) }
-	for meddle, code := range map[string]string{"SELECT 1": "", "DEALLOCATE ALL": "26000", "ALTER TABLE scratch ADD more int": "0A000"} {
+	for meddle, code := range map[string]string{"SELECT 1": "", "DEALLOCATE ALL": "26000",
+		"ALTER TABLE scratch ADD more int": "0A000"} {
 		must(t, errOf(run(t.Context(), conn, sql, one, nil)))
 		execSQL(t, conn, meddle, pgx.QueryExecModeSimpleProtocol)
 		if _, err := run(t.Context(), conn, sql, one, nil); postgres.Code(err) != code {
@@ -160,13 +165,15 @@ func TestRunPreparesAgain(t *testing.T) {
 	}
 }
 
-// Statements are prepared once, with the settings that they ask for; not at all where the URL forbids it.
-func TestRunPreparesOnce(t *testing.T) {
+// Statements are prepared once, with their session settings. If the URL disables it, they are not
+// prepared.
+func TestRun_sameStatement_preparesOnce(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	for mode, want := range map[string]string{"cache_statement": "5|off", "exec": "0|on", "cache_describe": "0|on", "simple_protocol": "0|on"} {
+	for mode, want := range map[string]string{"cache_statement": "5|off", "exec": "0|on", "cache_describe": "0|on",
+		"simple_protocol": "0|on"} {
 		conn := session(t, single(t, db.URL+"&default_query_exec_mode="+mode))
-		s := postgres.Statement{Name: "counted", SQL: "SELECT $1::int", Session: "SET jit = off"}
+		s := postgres.Statement{Name: "counted", SQL: "SELECT $1::int", SetupSQL: "SET jit = off"}
 		execSQL(t, conn, "SET jit = on")
 		for range 5 {
 			p := postgres.NewParams(conn, s)
@@ -177,14 +184,15 @@ func TestRunPreparesOnce(t *testing.T) {
 			p.Release()
 		}
 		var got string
-		if err := conn.QueryRow(t.Context(), `SELECT coalesce((SELECT custom_plans + generic_plans FROM pg_prepared_statements WHERE name = 'counted'), 0) || '|' || current_setting('jit')`,
+		if err := conn.QueryRow(t.Context(), `SELECT coalesce((SELECT custom_plans + generic_plans
+			FROM pg_prepared_statements WHERE name = 'counted'), 0) || '|' || current_setting('jit')`,
 			pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != want {
 			t.Errorf("%s: %s runs and jit, %v, want %s", mode, got, err, want)
 		}
 	}
 }
 
-const patience = 10 * time.Second
+const shortTimeout = 10 * time.Second
 
 func scratch(t *testing.T) *testkit.DB {
 	t.Helper()
@@ -204,36 +212,38 @@ func insert(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-func TestInTxCommitsOrNothing(t *testing.T) {
+func TestInTx_error_rollsBack(t *testing.T) {
 	t.Parallel()
 	db := scratch(t)
 	boom := errors.New("boom")
-	err := postgres.InTx(t.Context(), db.Pool, "write scratch", patience, func(ctx context.Context, tx pgx.Tx) error {
-		return errors.Join(insert(ctx, tx), boom)
-	})
+	err := postgres.InTx(t.Context(), db.Pool, "write scratch", shortTimeout,
+		func(ctx context.Context, tx pgx.Tx) error {
+			return errors.Join(insert(ctx, tx), boom)
+		})
 	if !errors.Is(err, boom) || !strings.HasPrefix(err.Error(), "write scratch: ") || rows(t, db) != 0 {
 		t.Fatalf("got %v and %d rows, want the named error and none", err, rows(t, db))
 	}
-	if err := postgres.InTx(t.Context(), db.Pool, "write scratch", patience, insert); err != nil || rows(t, db) != 1 {
+	if err := postgres.InTx(t.Context(), db.Pool, "write scratch", shortTimeout, insert); err != nil ||
+		rows(t, db) != 1 {
 		t.Fatalf("got %v and %d rows, want one", err, rows(t, db))
 	}
 }
 
-func TestInTxFreesTheSessionAfterAPanic(t *testing.T) {
+func TestInTx_panic_freesSession(t *testing.T) {
 	t.Parallel()
 	db := scratch(t)
 	func() {
 		defer func() { _ = recover() }()
-		_ = postgres.InTx(t.Context(), db.Pool, "panic", patience, func(ctx context.Context, tx pgx.Tx) error {
+		_ = postgres.InTx(t.Context(), db.Pool, "panic", shortTimeout, func(ctx context.Context, tx pgx.Tx) error {
 			panic(insert(ctx, tx))
 		})
 	}()
 	if n := db.Pool.Stat().AcquiredConns(); n != 0 || rows(t, db) != 0 {
-		t.Errorf("%d sessions are still taken and %d rows stored, want none", n, rows(t, db))
+		t.Errorf("%d sessions are still in use and %d rows stored, want none", n, rows(t, db))
 	}
 }
 
-func TestInTxRetriesConflictsOnly(t *testing.T) {
+func TestInTx_conflicts_areRetried(t *testing.T) {
 	t.Parallel()
 	db := scratch(t)
 	for _, c := range []struct {
@@ -244,7 +254,7 @@ func TestInTxRetriesConflictsOnly(t *testing.T) {
 		{"40001", 2, 3, true}, {"40P01", 5, 6, true}, {"40001", 99, 6, false}, {"23505", 99, 1, false},
 	} {
 		tries := 0
-		err := postgres.InTx(t.Context(), db.Pool, "contend", patience, func(ctx context.Context, tx pgx.Tx) error {
+		err := postgres.InTx(t.Context(), db.Pool, "contend", shortTimeout, func(ctx context.Context, tx pgx.Tx) error {
 			if tries++; tries > c.failures {
 				return nil
 			}
@@ -252,13 +262,15 @@ func TestInTxRetriesConflictsOnly(t *testing.T) {
 			return err
 		})
 		if tries != c.tries || (err == nil) != c.ok {
-			t.Errorf("%s failing %d times: %d tries, %v; want %d tries, success %t", c.code, c.failures, tries, err, c.tries, c.ok)
+			t.Errorf("%s failing %d times: %d tries, %v; want %d tries, success %t", c.code, c.failures, tries, err,
+				c.tries, c.ok)
 		}
 	}
 }
 
-// Two transactions that take two rows in opposite order: PostgreSQL ends one, which must come through on its second try.
-func TestInTxSurvivesADeadlock(t *testing.T) {
+// Two transactions lock two rows in opposite order. PostgreSQL ends one of them, whose second
+// attempt must succeed.
+func TestInTx_deadlock_isRetried(t *testing.T) {
 	t.Parallel()
 	db := scratch(t)
 	db.Exec(t, "INSERT INTO scratch VALUES (1), (2)")
@@ -267,18 +279,19 @@ func TestInTxSurvivesADeadlock(t *testing.T) {
 	for me := range 2 {
 		group.Go(func() error {
 			tries := 0
-			return postgres.InTx(t.Context(), db.Pool, "lock rows", patience, func(ctx context.Context, tx pgx.Tx) error {
-				const lock = "SELECT FROM scratch WHERE n = $1 FOR UPDATE"
-				if _, err := tx.Exec(ctx, lock, 1+me); err != nil {
+			return postgres.InTx(t.Context(), db.Pool, "lock rows", shortTimeout,
+				func(ctx context.Context, tx pgx.Tx) error {
+					const lock = "SELECT FROM scratch WHERE n = $1 FOR UPDATE"
+					if _, err := tx.Exec(ctx, lock, 1+me); err != nil {
+						return err
+					}
+					if tries++; tries == 1 {
+						close(first[me])
+						<-first[1-me]
+					}
+					_, err := tx.Exec(ctx, lock, 2-me)
 					return err
-				}
-				if tries++; tries == 1 {
-					close(first[me])
-					<-first[1-me]
-				}
-				_, err := tx.Exec(ctx, lock, 2-me)
-				return err
-			})
+				})
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -286,35 +299,40 @@ func TestInTxSurvivesADeadlock(t *testing.T) {
 	}
 }
 
-func TestInTxNamesItsTimeout(t *testing.T) {
+func TestInTx_timeout_isNamed(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	err := postgres.InTx(t.Context(), db.Pool, "wait long", 50*time.Millisecond, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "SELECT pg_sleep(10)")
-		return err
-	})
+	err := postgres.InTx(t.Context(), db.Pool, "wait long", 50*time.Millisecond,
+		func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT pg_sleep(10)")
+			return err
+		})
 	if err == nil || !strings.Contains(err.Error(), "wait long: not done within 50ms") || !postgres.IsUnavailable(err) {
 		t.Errorf("got %v, want it named, and to be tried later", err)
 	}
 }
 
-// Cancelled while it waits, a commit under synchronous replication becomes visible without being replicated.
-func TestInTxNeverCancelsACommit(t *testing.T) {
+// If a commit under synchronous replication is cancelled while it waits, it becomes visible without
+// being replicated.
+func TestInTx_commit_isNeverCancelled(t *testing.T) {
 	t.Parallel()
 	db := scratch(t)
-	const slow = `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END';
-	  CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON scratch DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`
+	const slow = `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END';
+	  CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON scratch DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION
+	  	slow()`
 	db.Exec(t, slow)
-	if err := postgres.InTx(t.Context(), db.Pool, "commit slowly", 200*time.Millisecond, insert); err != nil || rows(t, db) != 1 {
+	if err := postgres.InTx(t.Context(), db.Pool, "commit slowly", 200*time.Millisecond, insert); err != nil ||
+		rows(t, db) != 1 {
 		t.Errorf("got %v and %d rows; want the commit to be waited for", err, rows(t, db))
 	}
 }
 
-func TestInTxRefusesNesting(t *testing.T) {
+func TestInTx_nested_isRejected(t *testing.T) {
 	t.Parallel()
 	db := scratch(t)
-	err := postgres.InTx(t.Context(), db.Pool, "outer", patience, func(ctx context.Context, _ pgx.Tx) error {
-		return postgres.InTx(ctx, db.Pool, "inner", patience, insert)
+	err := postgres.InTx(t.Context(), db.Pool, "outer", shortTimeout, func(ctx context.Context, _ pgx.Tx) error {
+		return postgres.InTx(ctx, db.Pool, "inner", shortTimeout, insert)
 	})
 	if !errors.Is(err, postgres.ErrNested) || rows(t, db) != 0 {
 		t.Errorf("got %v and %d rows, want ErrNested and none", err, rows(t, db))

@@ -15,7 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-func TestManyMayMigrateAtOnce(t *testing.T) {
+func TestMigrate_concurrentCalls_applyOnce(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyDatabase(t, "")
 	before, err := postgres.MigrationStatus(t.Context(), db.URL)
@@ -43,7 +43,7 @@ func TestManyMayMigrateAtOnce(t *testing.T) {
 	}
 }
 
-func TestCheckSchema(t *testing.T) {
+func TestCheckSchema_versions_areCompared(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	for _, role := range []string{"gateway", "processor", "operator"} {
@@ -64,8 +64,8 @@ func TestCheckSchema(t *testing.T) {
 	}
 }
 
-// The first migration makes the roles, the last ones give them their rights.
-func TestARoleWithoutRightsMeansTheSchemaIsBehind(t *testing.T) {
+// The first migration creates the roles, and the last ones grant their rights.
+func TestCheckSchema_roleWithoutRights_isBehind(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	db.Exec(t, "REVOKE SELECT ON schema_migrations FROM postern_gateway, postern_operator")
@@ -75,8 +75,8 @@ func TestARoleWithoutRightsMeansTheSchemaIsBehind(t *testing.T) {
 	}
 }
 
-// A login of operators has no rights of its own but may take the operator's role.
-func TestMigrationStatusForAnOperator(t *testing.T) {
+// A login of operators has no rights of its own but may use the operator's role.
+func TestMigrationStatus_operatorLogin_isAllowed(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	db.Exec(t, "DROP ROLE IF EXISTS status_operator, status_nobody; CREATE ROLE status_operator LOGIN NOINHERIT; "+
@@ -94,13 +94,15 @@ func TestMigrationStatusForAnOperator(t *testing.T) {
 		t.Errorf("as an operator: %v, %v", list, err)
 	}
 	_, err = postgres.MigrationStatus(t.Context(), as("status_nobody"))
-	for _, want := range []string{`run: GRANT postern_operator TO "status_nobody"`, "; or use the login that migrates"} {
+	for _, want := range []string{`run: GRANT postern_operator TO "status_nobody"`,
+		"; or use the login for migrations"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("as somebody else: %v, want %q in it", err, want)
 		}
 	}
 	db.Exec(t, "REVOKE SELECT ON schema_migrations FROM postern_operator")
-	if _, err := postgres.MigrationStatus(t.Context(), as("status_operator")); err == nil || !strings.Contains(err.Error(), "use the login that migrates") {
+	if _, err := postgres.MigrationStatus(t.Context(), as("status_operator")); err == nil ||
+		!strings.Contains(err.Error(), "use the login for migrations") {
 		t.Errorf("before the operator has its rights: %v", err)
 	}
 }
@@ -119,19 +121,21 @@ func administrator(t *testing.T, db *testkit.DB) func(statement string) {
 	}
 }
 
-// A login that may not create in the database is told what an administrator has to run, also where the schema is there
-// already; with either of the two it migrates.
-func TestALoginThatMayNotCreateIsToldWhatToRun(t *testing.T) {
+// If a login lacks the right to create, the error says what an administrator must run, even if the
+// schema exists. With either remedy the migration succeeds.
+func TestMigrate_missingRight_saysWhatToRun(t *testing.T) {
 	t.Parallel()
-	testkit.Database(t) // whose template has made Postern's roles
-	for login, prepare := range map[string]string{"Without_Right": "", "without_right_but_schema": "CREATE SCHEMA postern AUTHORIZATION "} {
+	testkit.Database(t) // the template database has already created Postern's roles
+	for login, prepare := range map[string]string{"Without_Right": "",
+		"without_right_but_schema": "CREATE SCHEMA postern AUTHORIZATION "} {
 		t.Run(login, func(t *testing.T) {
 			t.Parallel()
 			db := testkit.EmptyDatabase(t, "")
 			run := administrator(t, db)
 			quoted := `"` + login + `"`
 			run("DROP ROLE IF EXISTS " + quoted) // of an earlier run
-			run("CREATE ROLE " + quoted + " LOGIN IN ROLE postern_maintenance, postern_gateway, postern_processor, postern_operator, postern_reader")
+			run("CREATE ROLE " + quoted + " LOGIN IN ROLE postern_maintenance, postern_gateway, postern_processor, " +
+				"postern_operator, postern_reader")
 			if prepare != "" {
 				run(prepare + quoted)
 			}
@@ -146,7 +150,8 @@ func TestALoginThatMayNotCreateIsToldWhatToRun(t *testing.T) {
 			}
 			_, advice, _ := strings.Cut(err.Error(), "as an administrator run: ")
 			grant, own, _ := strings.Cut(advice, "; or make it the owner: ")
-			if !strings.HasPrefix(grant, "GRANT CREATE ON DATABASE test_") || !strings.HasPrefix(own, "ALTER DATABASE test_") {
+			if !strings.HasPrefix(grant, "GRANT CREATE ON DATABASE test_") ||
+				!strings.HasPrefix(own, "ALTER DATABASE test_") {
 				t.Fatalf("no advice in: %v", err)
 			}
 			run(map[bool]string{true: grant, false: own}[prepare == ""])
@@ -157,10 +162,11 @@ func TestALoginThatMayNotCreateIsToldWhatToRun(t *testing.T) {
 	}
 }
 
-func TestConnectErrorsNameEveryHostOnce(t *testing.T) {
+func TestConnect_errors_nameEveryHostOnce(t *testing.T) {
 	t.Parallel()
 	_, err := postgres.Connect(t.Context(), postgres.Options{URL: "postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d"})
-	if err == nil || !strings.Contains(err.Error(), `database "d" on 127.0.0.1 port 1, 127.0.0.1 port 2 as "u"`) || strings.Contains(err.Error(), "hunter2") {
+	if err == nil || !strings.Contains(err.Error(), `database "d" on 127.0.0.1 port 1, 127.0.0.1 port 2 as "u"`) ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v, want both hosts and no password", err)
 	}
 }

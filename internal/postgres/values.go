@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// postgresEpoch is what PostgreSQL counts microseconds from, in Unix microseconds.
+// postgresEpoch is the start of PostgreSQL's timestamps, in Unix microseconds.
 const postgresEpoch = 946_684_800_000_000
 
-const null = ^uint32(0) // the length of a null
+const null = ^uint32(0) // the length that means null
 
-// value begins a value of n bytes.
+// value starts a value of n bytes.
 func (p *Params) value(n int) {
 	p.n++
-	p.word(uint32(n))
+	p.appendUint32s(uint32(n))
 }
 
 // Bool adds a boolean.
@@ -41,7 +41,7 @@ func (p *Params) Int16(v int16) {
 // Int32 adds an integer.
 func (p *Params) Int32(v int32) {
 	p.value(4)
-	p.word(uint32(v))
+	p.appendUint32s(uint32(v))
 }
 
 // Int64 adds a bigint.
@@ -50,49 +50,51 @@ func (p *Params) Int64(v int64) {
 	p.buf = binary.BigEndian.AppendUint64(p.buf, uint64(v))
 }
 
-// Interval adds an interval, to the microsecond.
+// Interval adds an interval, in microseconds.
 func (p *Params) Interval(d time.Duration) {
 	p.value(16)
 	p.buf = binary.BigEndian.AppendUint64(p.buf, uint64(d.Microseconds()))
-	p.word(0, 0) // no days, no months
+	p.appendUint32s(0, 0) // no days, no months
 }
 
-// JSON adds a jsonb, which in binary is its version and its text.
+// JSON adds a jsonb. Its binary form is a version byte and the text.
 func (p *Params) JSON(text []byte) {
 	p.value(1 + len(text))
 	p.buf = append(append(p.buf, 1), text...)
 }
 
-// Null adds a null, of whatever type is expected.
+// Null adds a null of the expected type.
 func (p *Params) Null() {
 	p.n++
-	p.word(null)
+	p.appendUint32s(null)
 }
 
-// Text adds a text; PostgreSQL takes none with NUL or invalid UTF-8.
+// Text adds a text. PostgreSQL rejects NUL and invalid UTF-8.
 func (p *Params) Text(s string) {
 	p.value(len(s))
 	p.buf = append(p.buf, s...)
 }
 
-// Time adds a timestamptz, to the microsecond below.
+// Time adds a timestamptz, truncated to microseconds.
 func (p *Params) Time(t time.Time) {
 	p.Int64(t.UnixMicro() - postgresEpoch)
 }
 
-// Row is one row of an answer, as it came. A null is the zero value of whatever it is read as, and nil bytes.
+// Row is one row of a response, undecoded. A null decodes to the zero value of each type, and to
+// nil bytes.
 type Row [][]byte
 
-// Bool is a boolean.
+// Bool decodes a boolean.
 func (r Row) Bool(column int) bool {
 	b := r[column]
 	return len(b) == 1 && b[0] != 0
 }
 
-// Bytes is a bytea; the row may be used only until the function it was given to returns, so whoever keeps it copies it.
+// Bytes decodes a bytea. The bytes are valid until the function that got the row returns; copy them
+// to keep them.
 func (r Row) Bytes(column int) []byte { return r[column] }
 
-// Int64 is a smallint, integer or bigint.
+// Int64 decodes a smallint, integer or bigint.
 func (r Row) Int64(column int) int64 {
 	switch b := r[column]; len(b) {
 	case 2:
@@ -105,18 +107,18 @@ func (r Row) Int64(column int) int64 {
 	return 0
 }
 
-// JSON is the text of a jsonb; see Bytes.
+// JSON decodes the text of a jsonb; see Bytes.
 func (r Row) JSON(column int) []byte {
 	if b := r[column]; len(b) > 0 {
-		return b[1:] // behind its version
+		return b[1:] // after its version byte
 	}
 	return nil
 }
 
-// Text is a text.
+// Text decodes a text.
 func (r Row) Text(column int) string { return string(r[column]) }
 
-// Time is a timestamptz.
+// Time decodes a timestamptz.
 func (r Row) Time(column int) time.Time {
 	if r[column] == nil {
 		return time.Time{}

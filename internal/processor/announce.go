@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// announceSQL puts one page of objects, in the order of their keys after the given one, into the outbox as if they had waited
-// for the sweep already.
+// announceSQL takes one page of objects after the given key, in key order, and inserts them as one
+// row of the outbox. The row gets an old made_at, so that the next resend publishes it at once.
 const announceSQL = `
 WITH page AS MATERIALIZED (
   SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
@@ -19,32 +19,35 @@ WITH page AS MATERIALIZED (
   ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7
 ), put AS (
   INSERT INTO outbox (sources, accounts, types, ids, made_at)
-  SELECT array_agg(p.source), array_agg(p.account), array_agg(p.object_type), array_agg(p.object_id), clock_now() - interval '1 day'
+  SELECT array_agg(p.source), array_agg(p.account), array_agg(p.object_type), array_agg(p.object_id),
+  	clock_now() - interval '1 day'
   FROM page p HAVING count(*) > 0
 )
 SELECT p.source, p.account, p.object_type, p.object_id, (SELECT count(*) FROM page)
 FROM page p ORDER BY p.source DESC, p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
 
-// announcePage is how many objects go into one row of the outbox.
-const announcePage = 200
+// announcePageSize is the number of objects in one row of the outbox.
+const announcePageSize = 200
 
-// Announce asks the running processors to send every object of the mirror to the feed of changes again, with its present
-// revision: for a consumer that starts anew, or after the stream lost more than the outbox keeps. source 0 and type "" mean all.
-// It returns how many objects will be announced; called again after an error it announces some twice, which is harmless.
+// Announce makes the running processors publish every object of the mirror to the feed of changes
+// again, with its current revision. It serves a new consumer, and a stream that lost more than the
+// outbox retains. Source 0 and type "" select all. It returns the number of objects that will be
+// announced. A second call after an error announces some objects twice, which is harmless.
 func Announce(ctx context.Context, pool *pgxpool.Pool, source int32, objectType string) (objects int, err error) {
-	var at struct {
+	var last struct {
 		source              int32
 		account, typ, objID string
 	}
 	for {
 		var n int
-		err := pool.QueryRow(ctx, announceSQL, at.source, at.account, at.typ, at.objID, source, objectType, announcePage).
-			Scan(&at.source, &at.account, &at.typ, &at.objID, &n)
+		err := pool.QueryRow(ctx, announceSQL, last.source, last.account, last.typ, last.objID, source, objectType,
+			announcePageSize).
+			Scan(&last.source, &last.account, &last.typ, &last.objID, &n)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return objects, nil
 		}
 		if err != nil {
-			return objects, fmt.Errorf("announce objects after %s %s: %w", at.typ, at.objID, err)
+			return objects, fmt.Errorf("announce objects after %s %s: %w", last.typ, last.objID, err)
 		}
 		objects += n
 	}

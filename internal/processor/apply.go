@@ -20,132 +20,147 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// lockSQL takes the locks of the batch's sources, shared, and then those of its objects in order. Row locks cannot lock rows that do not exist
-// yet. Only a swap takes a source's lock alone: it waits for the batches under way and holds up those that come.
+// lockSQL takes shared locks of the batch's sources and then the locks of its objects, in order.
+// They are advisory locks, because a row that does not exist yet cannot be locked. Only a swap
+// takes a source's lock exclusively: it waits for the open batches and blocks new ones.
 const lockSQL = `
 WITH sources AS MATERIALIZED (SELECT count(pg_advisory_xact_lock_shared($3, s)) AS n FROM unnest($2::int[]) AS s)
 SELECT count(pg_advisory_xact_lock(l)) FROM sources, unnest($1::bigint[]) AS l WHERE sources.n >= 0`
 
-// tryLockSQL is lockSQL for who will not wait for a swap: where it cannot have a source's lock at once it takes no object's, and says which source that is.
+// tryLockSQL is lockSQL for a caller that does not wait for a swap. If a source's lock is taken, it
+// takes no object lock and returns the number of that source.
 const tryLockSQL = `
 WITH sources AS MATERIALIZED (SELECT s, pg_try_advisory_xact_lock_shared($3, s) AS got FROM unnest($2::int[]) AS s)
 SELECT (SELECT coalesce(min(s.s), 0)::bigint FROM sources s WHERE NOT s.got),
-  (SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]) AS l WHERE NOT EXISTS (SELECT FROM sources s WHERE NOT s.got))`
+  (SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]) AS l WHERE NOT EXISTS (SELECT FROM sources s
+  	WHERE NOT s.got))`
 
-// SwapError says that objects of some sources are being swapped, so that no event of theirs was applied; those of all others in the batch were.
-// It is an events.ErrUnavailable: applying again later is safe, and costs no attempt.
+// SwapError reports that the objects of some sources are being swapped. No event of these sources
+// was applied; all other events of the batch were. It wraps events.ErrUnavailable: applying again
+// later is safe and counts no attempt.
 type SwapError struct {
-	// Sources are their numbers.
+	// Sources are the numbers of these sources.
 	Sources []int32
 }
 
 func (e *SwapError) Error() string {
-	return fmt.Sprintf("the objects of %d sources are being swapped: their events wait", len(e.Sources))
+	return fmt.Sprintf("the objects of %d sources are being swapped: their events are applied after the swap",
+		len(e.Sources))
 }
 
 func (e *SwapError) Unwrap() error { return events.ErrUnavailable }
 
-// Apply decides a batch of events under a run and commits objects, outcomes and the change row together. When it returns nil
-// every event of the batch has its outcome (a failed one too) and may be acknowledged. An error is trouble of our own: nothing may
-// be acknowledged, and applying again is safe; so is a right that is missing, or a table or column, whatever the event. An event that cannot be written fails alone: the batch is split until it stands apart. It waits for
-// no swap: of a *SwapError, all events but those of its sources may be acknowledged.
+// Apply decides a batch of events under a run and commits objects, outcomes and the outbox row in
+// one transaction. After nil, every event of the batch has an outcome (perhaps a failed one) and
+// may be acknowledged. An error is an infrastructure failure, for example a missing privilege,
+// table or column: nothing may be acknowledged, and applying again is safe. An event that cannot be
+// written fails alone, because the batch is split until the event is by itself. Apply does not wait
+// for a swap: after a *SwapError, all events may be acknowledged except those of its sources.
 func (p *Processor) Apply(ctx context.Context, run int64, batch []stream.Event) error {
-	return p.apply(ctx, Target{Run: run, passing: true}, batch)
+	return p.apply(ctx, Target{Run: run, failsDuringSwap: true}, batch)
 }
 
-// Target is what events are applied under and to.
+// Target says under which run and to which table events are applied.
 type Target struct {
-	// Run is whose outcomes they get; events.LiveRun is the run of what is applied as it arrives.
+	// Run is the run that owns the outcomes. events.LiveRun is the run of events that are applied
+	// as they arrive.
 	Run int64
-	// Again is the run by which a person has failed and dead outcomes of Run tried again, with all their attempts; 0: what is not due, or dead, stays so.
-	Again int64
-	// Effects: what Run changes has effects, planned by it; what the live run changes always has.
+	// RetryRun is the operator's run that applies failed and dead outcomes of Run again, each with
+	// all its attempts. With 0, dead outcomes and outcomes that are not due stay as they are.
+	RetryRun int64
+	// Effects says that changes of Run plan effects. Changes of the live run always do.
 	Effects bool
-	// Into is where their objects are. Only what goes into the mirror is announced.
+	// Into is the table of the objects. Only changes of the mirror are announced.
 	Into versioning.Table
-	// Type: events that concern objects of another type are passed over and get no outcome; "" passes over none.
+	// Type limits the target to one object type: events of objects of other types are skipped and
+	// get no outcome. "" is no limit.
 	Type string
-	// Guard begins each transaction and may refuse it; nil: none does.
+	// Guard runs at the start of each transaction and may return an error to abort it. It may be
+	// nil.
 	Guard func(context.Context, pgx.Tx) error
-	// Wrote is told which objects a committed transaction has written, by several goroutines; nil: nobody is.
-	Wrote func([]*versioning.Object)
-	// Found is told how many events of a committed transaction had a final outcome already, by several goroutines; nil: nobody is.
-	Found func(n int)
-	// passing: it does not wait for a swap.
-	passing bool
-	// Log names the run in what is logged; nil: nobody carries out a run, and the processor's own logger is used.
+	// OnWritten receives the objects that a committed transaction has written. Several goroutines
+	// may call it. It may be nil.
+	OnWritten func([]*versioning.Object)
+	// OnAlreadyFinal receives the number of events of a committed transaction that had a final
+	// outcome before. Several goroutines may call it. It may be nil.
+	OnAlreadyFinal func(n int)
+	// failsDuringSwap says that applying returns a *SwapError instead of waiting for a swap.
+	failsDuringSwap bool
+	// Log names the run in log lines. With nil no run is executed, and the processor's own logger
+	// is used.
 	Log *slog.Logger
 }
 
-// met is the run whose events the rows have met: of the mirror the live one.
-func (to *Target) met() int64 {
+// appliedRun returns the run whose outcomes tell which events are already part of the rows: the
+// live run for the mirror, the rebuild's own run for staged objects.
+func (to *Target) appliedRun() int64 {
 	if to.Into == versioning.Mirror {
 		return events.LiveRun
 	}
 	return to.Run
 }
 
-// live says that events are applied as they arrive.
-func (to *Target) live() bool { return to.Run == events.LiveRun && to.Again == 0 }
+// live reports whether events are applied as they arrive.
+func (to *Target) live() bool { return to.Run == events.LiveRun && to.RetryRun == 0 }
 
-// passes says whether an event that was read is none of the target's.
-func (to *Target) passes(it *item) bool {
+// excludes reports whether the target's type excludes an event that was read.
+func (to *Target) excludes(it *item) bool {
 	return to.Type != "" && it.key.Type != "" && it.key.Type != to.Type
 }
 
-// tellFinal tells how many events of a transaction were settled before by a final outcome.
-func (to *Target) tellFinal(items ...*item) {
+// reportFinal reports how many events of a transaction had a final outcome before.
+func (to *Target) reportFinal(items ...*item) {
 	n := 0
 	for _, it := range items {
-		if it.final {
+		if it.hasFinalOutcome {
 			n++
 		}
 	}
-	if n > 0 && to.Found != nil {
-		to.Found(n)
+	if n > 0 && to.OnAlreadyFinal != nil {
+		to.OnAlreadyFinal(n)
 	}
 }
 
-// errGuarded: the target's guard has refused a transaction.
-var errGuarded = errors.New("the transaction may not begin")
+// errGuardFailed marks a transaction that the target's guard has aborted.
+var errGuardFailed = errors.New("the transaction may not begin")
 
-// guard begins a transaction.
+// guard calls the target's guard at the start of a transaction.
 func (to *Target) guard(ctx context.Context, tx pgx.Tx) error {
 	if to.Guard == nil {
 		return nil
 	}
 	if err := to.Guard(ctx, tx); err != nil {
-		return fmt.Errorf("%w: %w", errGuarded, err)
+		return fmt.Errorf("%w: %w", errGuardFailed, err)
 	}
 	return nil
 }
 
-// log is the target's logger.
+// log returns the target's logger.
 func (p *Processor) log(to Target) *slog.Logger { return cmp.Or(to.Log, p.Logger) }
 
 func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) error {
-	items, err := p.items(ctx, p.log(to), batch)
+	items, err := p.readItems(ctx, p.log(to), batch)
 	if err != nil {
 		return err
 	}
-	if items = slices.DeleteFunc(items, to.passes); len(items) == 0 {
+	if items = slices.DeleteFunc(items, to.excludes); len(items) == 0 {
 		return nil
 	}
 	return p.applySplit(ctx, to, items)
 }
 
-// items are the events of a batch, each once, as their providers read them.
-func (p *Processor) items(ctx context.Context, log *slog.Logger, batch []stream.Event) ([]*item, error) {
+// readItems returns the events of a batch, each once, as their providers read them.
+func (p *Processor) readItems(ctx context.Context, log *slog.Logger, batch []stream.Event) ([]*item, error) {
 	if err := p.fetchBodies(ctx, p.Pool, batch); err != nil {
 		return nil, err
 	}
-	if err := p.learnSources(ctx, batch); err != nil {
+	if err := p.refreshUnknownSources(ctx, batch); err != nil {
 		return nil, err
 	}
 	items := make([]*item, 0, len(batch))
 	seen := make(map[int64]bool, len(batch))
 	for i := range batch {
-		if !seen[batch[i].ID] { // a copy that arrives while the first is still in hand
+		if !seen[batch[i].ID] { // a second delivery that arrives while the first is in progress
 			seen[batch[i].ID] = true
 			items = append(items, p.read(log, &batch[i]))
 		}
@@ -153,11 +168,12 @@ func (p *Processor) items(ctx context.Context, log *slog.Logger, batch []stream.
 	return items, nil
 }
 
-// outOfMemory is also what a batch gets that takes more locks than the server has room for; a smaller one may pass.
+// outOfMemory is also the code for a batch that takes more locks than the server has space for. A
+// smaller batch may succeed.
 const outOfMemory = "53200"
 
-// learnSources looks for the sources that this process does not know yet.
-func (p *Processor) learnSources(ctx context.Context, batch []stream.Event) error {
+// refreshUnknownSources reads the sources again if this process does not know one of the batch.
+func (p *Processor) refreshUnknownSources(ctx context.Context, batch []stream.Event) error {
 	for i := range batch {
 		if p.sources.number(batch[i].Source) == 0 {
 			return unavailable(p.sources.refresh(ctx, p.Pool))
@@ -174,7 +190,9 @@ func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) er
 		return nil
 	case errors.As(err, &swap):
 		return p.applyOthers(ctx, to, items, swap)
-	case ctx.Err() != nil || errors.Is(err, errGuarded) || postgres.IsRefused(err) || postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
+	case ctx.Err() != nil || errors.Is(err, errGuardFailed) || postgres.NeedsOperator(err) ||
+		postgres.IsUnavailable(err) &&
+			(postgres.Code(err) != outOfMemory || len(items) == 1):
 		return fmt.Errorf("apply %d events: %w: %w", len(items), events.ErrUnavailable, err)
 	case len(items) == 1:
 		it := *items[0]
@@ -182,29 +200,30 @@ func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) er
 		p.log(to).Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
 		return p.commit(ctx, to, []*item{&it})
 	}
-	met := &SwapError{}
+	swaps := &SwapError{}
 	for _, half := range [][]*item{items[:len(items)/2], items[len(items)/2:]} {
-		if err := p.applySplit(ctx, to, half); !met.also(err) {
+		if err := p.applySplit(ctx, to, half); !swaps.mergeSwaps(err) {
 			return err
 		}
 	}
-	return met.orNil()
+	return swaps.orNil()
 }
 
-// applyOthers applies what a swap does not concern.
-func (p *Processor) applyOthers(ctx context.Context, to Target, items []*item, met *SwapError) error {
-	others := slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return slices.Contains(met.Sources, it.key.Source) })
+// applyOthers applies the items whose sources are not being swapped.
+func (p *Processor) applyOthers(ctx context.Context, to Target, items []*item, swaps *SwapError) error {
+	others := slices.DeleteFunc(slices.Clone(items),
+		func(it *item) bool { return slices.Contains(swaps.Sources, it.key.Source) })
 	if len(others) == 0 {
-		return met
+		return swaps
 	}
-	if err := p.applySplit(ctx, to, others); !met.also(err) {
+	if err := p.applySplit(ctx, to, others); !swaps.mergeSwaps(err) {
 		return err
 	}
-	return met
+	return swaps
 }
 
-// also adds what another part of a batch has met, and says whether that was swaps at most.
-func (e *SwapError) also(err error) bool {
+// mergeSwaps adds the sources of another part's *SwapError. It returns false for any other error.
+func (e *SwapError) mergeSwaps(err error) bool {
 	var other *SwapError
 	if err == nil || !errors.As(err, &other) {
 		return err == nil
@@ -220,93 +239,96 @@ func (e *SwapError) orNil() error {
 	return e
 }
 
-// committed is one apply transaction, for those who are told of it.
-type committed struct {
+// appliedBatch describes one apply transaction for logs, metrics and traces.
+type appliedBatch struct {
 	Target
-	items        []*item
-	objects      map[versioning.Key]*versioning.Object
-	doubts       map[string]int
-	planned      effects.Counted
-	began, ended time.Time
+	items              []*item
+	objects            map[versioning.Key]*versioning.Object
+	ambiguityChanges   map[string]int
+	planned            effects.PlanResult
+	startedAt, endedAt time.Time
 }
 
-// commit is one transaction: locks, reads, decisions, writes.
+// commit runs one transaction: it locks, reads, decides and writes.
 func (p *Processor) commit(ctx context.Context, to Target, items []*item) error {
-	done := &committed{Target: to, began: time.Now()}
+	result := &appliedBatch{Target: to, startedAt: time.Now()}
 	var announce, dirty []*versioning.Object
 	var batchID int64
-	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
-		done.items = copies(items)
-		rules := p.ruling(to)
-		if err := to.guard(ctx, tx); err != nil {
-			return err
-		}
-		if err := to.lock(ctx, tx, done.items); err != nil {
-			return err
-		}
-		if err := p.settle(ctx, tx, to, done.items); err != nil {
-			return err
-		}
-		if !to.live() {
-			if err := forget(ctx, tx, done.items); err != nil {
+	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout,
+		func(ctx context.Context, tx pgx.Tx) (err error) {
+			result.items = copyItems(items)
+			rules := p.rulesFor(to)
+			if err := to.guard(ctx, tx); err != nil {
 				return err
 			}
-		}
-		if done.objects, err = loadObjects(ctx, tx, to.Into, done.items, ruled(rules)); err != nil {
-			return err
-		}
-		if err := to.meet(ctx, tx, done.items, done.objects); err != nil {
-			return err
-		}
-		before := rowsOf(done.objects)
-		met, err := p.recall(ctx, tx, to.met(), false, done.items, done.objects)
-		if err != nil {
-			return err
-		}
-		watched, err := p.watch(ctx, tx, rules, to, done.objects, met)
-		if err != nil {
-			return err
-		}
-		all := append(met, done.items...)
-		dirty = fold(all, done.objects, watched.see)
-		if announce = nil; to.Into == versioning.Mirror {
-			done.doubts = doubts(before, dirty)
-			announce = slices.DeleteFunc(slices.Clone(dirty), func(o *versioning.Object) bool { return !o.Grew() })
-		}
-		if len(dirty) > 0 {
-			if err := versioning.Save(ctx, tx, to.Into, dirty); err != nil {
+			if err := to.lock(ctx, tx, result.items); err != nil {
 				return err
 			}
-		}
-		if to.Into == versioning.Mirror {
-			if err := p.keepGaps(ctx, tx, to.telling(done.items), shifts(before, dirty), all); err != nil {
+			if err := p.markFinished(ctx, tx, to, result.items); err != nil {
 				return err
 			}
-		}
-		if err := p.record(ctx, tx, to, done.items); err != nil {
+			if !to.live() {
+				if err := ignoreRedacted(ctx, tx, result.items); err != nil {
+					return err
+				}
+			}
+			if result.objects, err = loadObjects(ctx, tx, to.Into, result.items, stateNeededBy(rules)); err != nil {
+				return err
+			}
+			if err := to.loadLiveOutcomes(ctx, tx, result.items, result.objects); err != nil {
+				return err
+			}
+			before := rowStates(result.objects)
+			reloaded, err := p.reloadHistory(ctx, tx, to.appliedRun(), false, result.items, result.objects)
+			if err != nil {
+				return err
+			}
+			tracked, err := p.track(ctx, tx, rules, to, result.objects, reloaded)
+			if err != nil {
+				return err
+			}
+			all := append(reloaded, result.items...)
+			dirty = reduce(all, result.objects, tracked.observe)
+			if announce = nil; to.Into == versioning.Mirror {
+				result.ambiguityChanges = countAmbiguityChanges(before, dirty)
+				announce = slices.DeleteFunc(slices.Clone(dirty),
+					func(o *versioning.Object) bool { return !o.NeedsRevision() })
+			}
+			if len(dirty) > 0 {
+				if err := versioning.Save(ctx, tx, to.Into, dirty); err != nil {
+					return err
+				}
+			}
+			if to.Into == versioning.Mirror {
+				if err := p.recordMissedChanges(ctx, tx, to.reportingItems(result.items), stateChanges(before, dirty),
+					all); err != nil {
+					return err
+				}
+			}
+			if err := p.record(ctx, tx, to, result.items); err != nil {
+				return err
+			}
+			if err := tracked.planForEvents(ctx, tx, result.items); err != nil {
+				return err
+			}
+			if result.planned, err = tracked.plan(ctx, tx); err != nil {
+				return err
+			}
+			batchID, err = insertChanges(ctx, tx, announce)
 			return err
-		}
-		if err := watched.happened(ctx, tx, done.items); err != nil {
-			return err
-		}
-		if done.planned, err = watched.plan(ctx, tx); err != nil {
-			return err
-		}
-		batchID, err = keepChanges(ctx, tx, announce)
-		return err
-	})
-	done.ended = time.Now()
-	p.traceBatch(done, err)
+		})
+	result.endedAt = time.Now()
+	p.traceBatch(result, err)
 	if err != nil {
 		return err
 	}
-	p.applied(done)
-	if len(done.planned.Due) > 0 && p.Planned != nil {
-		p.Planned(done.planned.Due)
+	p.applied(result)
+	if len(result.planned.DueDestinations) > 0 && p.Planned != nil {
+		p.Planned(result.planned.DueDestinations)
 	}
-	to.tellFinal(done.items...)
-	if to.Wrote != nil {
-		to.Wrote(dirty)
+	to.reportFinal(result.items...)
+	if to.OnWritten != nil {
+		to.OnWritten(dirty)
 	}
 	if len(announce) > 0 {
 		p.changes.offer(batchID, announce)
@@ -314,25 +336,26 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 	return nil
 }
 
-// seen is what an object's row says of its state, and of doubt.
-type seen struct {
-	ambiguous bool
-	lookAfter int64
-	state     versioning.Hash
-	// gone: there is no such object, or not any more.
-	gone bool
+// rowState is the part of an object's row that tells its state and its ambiguity.
+type rowState struct {
+	ambiguous    bool
+	refetchAfter int64
+	state        versioning.Hash
+	// absent says that the object is not stored or is deleted.
+	absent bool
 }
 
-func rowsOf(objs map[versioning.Key]*versioning.Object) map[versioning.Key]seen {
-	rows := make(map[versioning.Key]seen, len(objs))
+func rowStates(objs map[versioning.Key]*versioning.Object) map[versioning.Key]rowState {
+	rows := make(map[versioning.Key]rowState, len(objs))
 	for k, o := range objs {
-		rows[k] = seen{o.Ambiguous, o.LookAfter, o.State.Hash, o.State.Deleted || o.Version == versioning.NoVersion}
+		rows[k] = rowState{o.Ambiguous, o.RefetchAfter, o.State.Hash, o.State.Deleted ||
+			o.Version == versioning.NoVersion}
 	}
 	return rows
 }
 
-// doubts counts how doubt changed from what was read to what is written.
-func doubts(before map[versioning.Key]seen, dirty []*versioning.Object) map[string]int {
+// countAmbiguityChanges counts how the ambiguity of objects changed between the read and the write.
+func countAmbiguityChanges(before map[versioning.Key]rowState, dirty []*versioning.Object) map[string]int {
 	n := map[string]int{}
 	for _, o := range dirty {
 		was := before[o.Key]
@@ -342,15 +365,16 @@ func doubts(before map[versioning.Key]seen, dirty []*versioning.Object) map[stri
 		if !o.Ambiguous && was.ambiguous {
 			n["settled"]++
 		}
-		if o.LookAfter != 0 && was.lookAfter == 0 {
+		if o.RefetchAfter != 0 && was.refetchAfter == 0 {
 			n["look_owed"]++
 		}
 	}
 	return n
 }
 
-// copies lets a transaction that is tried again start from the items as they were read.
-func copies(items []*item) []*item {
+// copyItems copies the items, so that a transaction that is repeated starts from the items as they
+// were read.
+func copyItems(items []*item) []*item {
 	out := make([]*item, len(items))
 	for i, it := range items {
 		c := *it
@@ -359,37 +383,42 @@ func copies(items []*item) []*item {
 	return out
 }
 
-// lock takes the locks of the items' objects in a table, having waited for a swap unless the target passes by it.
+// lock takes the locks of the items' objects in a table. It waits for a swap, unless the target
+// fails during a swap.
 func (to *Target) lock(ctx context.Context, tx pgx.Tx, items []*item) error {
-	if !to.passing || to.Into != versioning.Mirror {
+	if !to.failsDuringSwap || to.Into != versioning.Mirror {
 		return lock(ctx, tx, to.Into, items, to.live())
 	}
 	var swapped int64
-	err := lockWith(ctx, tx, postgres.Statement{Name: "postern_try_lock", SQL: tryLockSQL}, to.Into, items, to.live(), func(r postgres.Row) error {
-		swapped = r.Int64(0)
-		return nil
-	})
+	err := lockWith(ctx, tx, postgres.Statement{Name: "postern_try_lock", SQL: tryLockSQL}, to.Into, items, to.live(),
+		func(r postgres.Row) error {
+			swapped = r.Int64(0)
+			return nil
+		})
 	if err == nil && swapped != 0 {
 		return &SwapError{Sources: []int32{int32(swapped)}}
 	}
 	return err
 }
 
-// lock takes the locks of the items' objects in a table; each table's are others, so that a rebuild and live events do not wait for each
-// other. Whoever writes into the mirror has the locks of its sources first. Runs have those of the events as well: who redacts them may read them otherwise, by
-// another configuration. A live event has its outcome to tell.
+// lock takes the locks of the items' objects in a table. Each table has its own locks, so that a
+// rebuild and live events do not wait for each other. A writer to the mirror first takes the locks
+// of its sources. A run also takes the locks of the event ids, because a redaction with another
+// configuration may read the events as other objects. A live event does not need this: its outcome
+// shows that it was redacted.
 func lock(ctx context.Context, tx pgx.Tx, into versioning.Table, items []*item, live bool) error {
 	return lockWith(ctx, tx, postgres.Statement{Name: "postern_lock", SQL: lockSQL}, into, items, live, nil)
 }
 
-func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into versioning.Table, items []*item, live bool, each func(postgres.Row) error) error {
-	const apart = 0x5851f42d4c957f2d
+func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into versioning.Table, items []*item,
+	live bool, onRow func(postgres.Row) error) error {
+	const tableSeed = 0x5851f42d4c957f2d
 	var sources []int32
 	keys := make([]int64, 0, 2*len(items))
 	for _, it := range items {
-		keys = append(keys, it.lock^int64(into)*apart)
+		keys = append(keys, it.lockKey^int64(into)*tableSeed)
 		if !live {
-			keys = append(keys, it.ev.ID^int64(into)*apart)
+			keys = append(keys, it.ev.ID^int64(into)*tableSeed)
 		}
 		if into == versioning.Mirror && it.key.Type != "" && !slices.Contains(sources, it.key.Source) {
 			sources = append(sources, it.key.Source)
@@ -403,47 +432,51 @@ func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into
 	p.Array(pgtype.Int8OID, len(keys), func(i int) { p.Int64(keys[i]) })
 	p.Array(pgtype.Int4OID, len(sources), func(i int) { p.Int32(sources[i]) })
 	p.Int32(versioning.SourceLock)
-	if _, err := p.Run(ctx, each); err != nil {
+	if _, err := p.Run(ctx, onRow); err != nil {
 		return fmt.Errorf("lock %d objects: %w", len(keys), err)
 	}
 	return nil
 }
 
-// loadObjects reads the items' objects; those for which whole says so with their states.
-func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.Table, items []*item, whole func(*item) bool) (map[versioning.Key]*versioning.Object, error) {
-	var wanted []versioning.Wanted
-	place := map[versioning.Key]int{}
+// loadObjects reads the items' objects. needsStates selects items whose objects are read with all
+// tied states.
+func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.Table, items []*item,
+	needsStates func(*item) bool) (map[versioning.Key]*versioning.Object, error) {
+	var requests []versioning.LoadRequest
+	position := map[versioning.Key]int{}
 	for _, it := range items {
-		if !it.open() {
+		if !it.isOpen() {
 			continue
 		}
-		i, ok := place[it.key]
+		i, ok := position[it.key]
 		if !ok {
-			i = len(wanted)
-			place[it.key] = i
-			wanted = append(wanted, versioning.Wanted{Key: it.key, Lo: math.MaxInt64, Hi: math.MinInt64})
+			i = len(requests)
+			position[it.key] = i
+			requests = append(requests, versioning.LoadRequest{Key: it.key, MinAt: math.MaxInt64, MaxAt: math.MinInt64})
 		}
 		at := it.input.Version.At
-		wanted[i].Lo, wanted[i].Hi = min(wanted[i].Lo, at), max(wanted[i].Hi, at)
-		if whole != nil && whole(it) {
-			wanted[i].Lo, wanted[i].Hi = math.MinInt64, math.MaxInt64
+		requests[i].MinAt, requests[i].MaxAt = min(requests[i].MinAt, at), max(requests[i].MaxAt, at)
+		if needsStates != nil && needsStates(it) {
+			requests[i].MinAt, requests[i].MaxAt = math.MinInt64, math.MaxInt64
 		}
 	}
-	objs := make(map[versioning.Key]*versioning.Object, len(wanted))
-	if len(wanted) == 0 {
+	objs := make(map[versioning.Key]*versioning.Object, len(requests))
+	if len(requests) == 0 {
 		return objs, nil
 	}
-	slices.SortFunc(wanted, func(a, b versioning.Wanted) int {
-		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Account, b.Account), cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID))
+	slices.SortFunc(requests, func(a, b versioning.LoadRequest) int {
+		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Account, b.Account), cmp.Compare(a.Type, b.Type),
+			cmp.Compare(a.ID, b.ID))
 	})
-	loaded, err := versioning.Load(ctx, tx, from, wanted)
+	loaded, err := versioning.Load(ctx, tx, from, requests)
 	for _, o := range loaded {
 		objs[o.Key] = o
 	}
 	return objs, err
 }
 
-// fetchBodies reads from the log what was too large to travel. What is no longer there stays marked and fails.
+// fetchBodies reads from the log the bodies that are too large for a message. An event that is no
+// longer in the log keeps its mark and becomes dead.
 func (p *Processor) fetchBodies(ctx context.Context, db events.Reader, batch []stream.Event) error {
 	var ids []int64
 	at := map[int64][]int{}
@@ -456,7 +489,7 @@ func (p *Processor) fetchBodies(ctx context.Context, db events.Reader, batch []s
 	if len(ids) == 0 {
 		return nil
 	}
-	recs, err := events.Read(ctx, db, ids, events.AnyBody)
+	recs, err := events.Read(ctx, db, ids, events.UnlimitedBody)
 	if err != nil {
 		return fmt.Errorf("%w: %w", events.ErrUnavailable, err)
 	}

@@ -20,32 +20,42 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// kinds are providers of different habits.
-var kinds = map[string]sim.Options{
-	"event time":  {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5, Twins: 20, Late: 5_000_000},
-	"own version": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, Own: true, Deletes: 15, Final: true, Timeless: true, Twins: 10, Late: 5_000_000, Noise: true},
-	"integers":    {Objects: 6, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, Own: true, Integer: true, Twins: 10},
-	"ids reused":  {Objects: 6, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40, Twins: 20},
-	"steps":       {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, Frozen: true, Steps: true, ChangeSets: 50, Deletes: 10, Final: true, Skew: 400_000},
+// providerKinds are simulated providers with different properties.
+var providerKinds = map[string]sim.Options{
+	"event time": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
+		DuplicateEvents: 20, MaxDelay: 5_000_000},
+	"own version": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, ObjectVersions: true,
+		Deletes:      15,
+		FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000, Noise: true},
+	"integers": {Objects: 6, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, ObjectVersions: true,
+		VersionIsCounter: true,
+		DuplicateEvents:  10},
+	"ids reused": {Objects: 6, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40,
+		DuplicateEvents: 20},
+	"steps": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
+		StatusSteps: true,
+		ChangeSets:  50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
 }
 
-// Whatever the order, doubling and batching, and however many processors at once, the mirror is what the pure rule makes of the events.
-func TestAnyOrderEndsInTheSameObjects(t *testing.T) {
+// For any order, repetition and batching, and several processors at once, the mirror equals the
+// result of the pure versioning rule.
+func TestApply_anyOrder_endsInSameObjects(t *testing.T) {
 	t.Parallel()
-	for name, options := range kinds {
+	for name, options := range providerKinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(6) {
 				b := setup(t)
 				h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), options)
 				b.applyShuffled(t, h, rand.New(rand.NewPCG(seed, 2)))
-				b.compare(t, h, fmt.Sprint("seed ", seed))
+				b.checkObjects(t, h, fmt.Sprint("seed ", seed))
 			}
 		})
 	}
 }
 
-// applyShuffled applies a history in any order, every event once or several times, in batches by three processors.
+// applyShuffled applies a history in random order, every event once or several times, in batches,
+// with three processors.
 func (b *testBundle) applyShuffled(t *testing.T, h *sim.History, r *rand.Rand) {
 	t.Helper()
 	all := messages(h)
@@ -76,13 +86,13 @@ func (b *testBundle) applyShuffled(t *testing.T, h *sim.History, r *rand.Rand) {
 	wg.Wait()
 }
 
-// same are the parts of a row that may not depend on arrival.
-var same = cmp.Options{
-	cmpopts.IgnoreFields(versioning.Row{}, "LookAfter"),
-	cmpopts.IgnoreFields(versioning.State{}, "JSON"), // jsonb writes it its own way; Exact covers it
+// comparedFields excludes the parts of a row that may depend on the order of arrival.
+var comparedFields = cmp.Options{
+	cmpopts.IgnoreFields(versioning.Row{}, "RefetchAfter"),
+	cmpopts.IgnoreFields(versioning.State{}, "JSON"), // jsonb writes it in its own form; ExactHash covers it
 }
 
-func (b *testBundle) compare(t *testing.T, h *sim.History, label string) {
+func (b *testBundle) checkObjects(t *testing.T, h *sim.History, label string) {
 	t.Helper()
 	for _, id := range h.ObjectIDs() {
 		want := versioning.NewRow()
@@ -91,18 +101,19 @@ func (b *testBundle) compare(t *testing.T, h *sim.History, label string) {
 				continue
 			}
 			m := message(i, e)
-			obs, err := (sim.Provider{}).Observe(nil, &m.Stored)
+			obs, err := (sim.Provider{}).Observe(nil, &m.StoredEvent)
 			must(t, err)
-			in, err := versioning.FromObservation(obs, m.ReceivedAt)
+			in, err := versioning.InputFromObservation(obs, m.ReceivedAt)
 			must(t, err)
 			versioning.Apply(&want, in)
 		}
 		got := b.object(t, id)
-		if diff := cmp.Diff(want, got.Row, same); diff != "" {
+		if diff := cmp.Diff(want, got.Row, comparedFields); diff != "" {
 			t.Errorf("%s: object %s (-pure rule +database):\n%s", label, id, diff)
 		}
-		if !want.Ambiguous && want.LookAfter == 0 && want.State.Hash != h.Truth(id).Hash && !allPartial(h, id) {
-			t.Errorf("%s: object %s is wrong and nothing says so", label, id)
+		if !want.Ambiguous && want.RefetchAfter == 0 && want.State.Hash != h.FinalState(id).Hash &&
+			!lastChangeIsPartial(h, id) {
+			t.Errorf("%s: object %s is wrong, and neither ambiguous nor pending a refetch", label, id)
 		}
 	}
 	var without, objects, changes int
@@ -113,29 +124,31 @@ func (b *testBundle) compare(t *testing.T, h *sim.History, label string) {
 	b.scan(t, `SELECT coalesce(sum(revision), 0) FROM objects`, &objects)
 	b.scan(t, `SELECT coalesce(sum(cardinality(ids)), 0) FROM outbox`, &changes)
 	if objects != changes {
-		t.Errorf("%s: revisions grew %d times and left %d changes", label, objects, changes)
+		t.Errorf("%s: revisions grew %d times, but the outbox has %d changes", label, objects, changes)
 	}
 }
 
-// allPartial: nothing but hints came of the object's last change.
-func allPartial(h *sim.History, id string) bool {
-	evs := h.Of(id)
+// lastChangeIsPartial reports whether the object's last event carries no state.
+func lastChangeIsPartial(h *sim.History, id string) bool {
+	evs := h.EventsOf(id)
 	return evs[len(evs)-1].Partial
 }
 
-// Versions compare in SQL as they do in Go.
-func TestVersionOrderIsOne(t *testing.T) {
+// SQL and Go order versions in the same way.
+func TestVersion_compareInSQLAndGo_agree(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	r := rand.New(rand.NewPCG(7, 7))
 	pick := func() versioning.Version {
 		at := []int64{-1 << 63, -5, 0, 1, 1_700_000_000_000_000, 1<<63 - 1}
-		return versioning.Version{Final: r.IntN(2) == 0, At: at[r.IntN(len(at))], Seen: at[2+r.IntN(4)], Rank: int16(r.IntN(3))}
+		return versioning.Version{Final: r.IntN(2) == 0, At: at[r.IntN(len(at))], Seen: at[2+r.IntN(4)],
+			Rank: int16(r.IntN(3))}
 	}
 	for range 500 {
 		v, w := pick(), pick()
 		var less, equal bool
-		err := b.db.Pool.QueryRow(t.Context(), `SELECT ($1::bool, $2::bigint, $3::bigint, $4::smallint) < ($5::bool, $6::bigint, $7::bigint, $8::smallint),
+		err := b.db.Pool.QueryRow(t.Context(), `SELECT ($1::bool, $2::bigint, $3::bigint, $4::smallint) < ($5::bool,
+			$6::bigint, $7::bigint, $8::smallint),
 			($1::bool, $2::bigint, $3::bigint, $4::smallint) = ($5::bool, $6::bigint, $7::bigint, $8::smallint)`,
 			v.Final, v.At, v.Seen, v.Rank, w.Final, w.At, w.Seen, w.Rank).Scan(&less, &equal)
 		if c := v.Compare(w); err != nil || less != (c < 0) || equal != (c == 0) {
@@ -144,10 +157,10 @@ func TestVersionOrderIsOne(t *testing.T) {
 	}
 }
 
-// moody is a provider whose events panic, fail or die by their key.
-type moody struct{ sim.Provider }
+// faultyProvider panics, fails, ignores events or makes them dead, by their key.
+type faultyProvider struct{ sim.Provider }
 
-func (moody) Observe(src *provider.Source, e *provider.Stored) (provider.Observation, error) {
+func (faultyProvider) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	switch e.Key {
 	case "panics":
 		panic("no such luck")
@@ -165,18 +178,19 @@ func (moody) Observe(src *provider.Source, e *provider.Stored) (provider.Observa
 	return sim.Provider{}.Observe(src, e)
 }
 
-func (b *testBundle) save(t *testing.T, objs ...*versioning.Object) error {
+func (b *testBundle) saveObjects(t *testing.T, objs ...*versioning.Object) error {
 	t.Helper()
 	return pgx.BeginFunc(t.Context(), b.db.Pool, func(tx pgx.Tx) error {
 		return versioning.Save(t.Context(), tx, versioning.Mirror, objs)
 	})
 }
 
-// The statement that writes enforces the rule again: a stale write from a reader that lost its lock changes nothing.
-func TestSaveRefusesToGoBack(t *testing.T) {
+// The statement that writes rows checks the rule again: a stale write by a session that lost its
+// lock changes nothing.
+func TestSave_olderVersion_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	apply(t, b.processor(t, sim.Provider{}, nil), []stream.Event{thing(0, "1")})
+	apply(t, b.processor(t, sim.Provider{}, nil), []stream.Event{thingEvent(0, "1")})
 	for name, change := range map[string]func(*versioning.Object){
 		"a lower version":    func(o *versioning.Object) { o.Version.At-- },
 		"an older revision":  func(o *versioning.Object) { o.Revision -= 2 },
@@ -184,63 +198,67 @@ func TestSaveRefusesToGoBack(t *testing.T) {
 	} {
 		o := b.object(t, "obj_1")
 		change(o)
-		if b.save(t, o) == nil {
+		if b.saveObjects(t, o) == nil {
 			t.Errorf("%s was written", name)
 		}
 	}
 }
 
-// Of two that read the same row only the first may write it, also where its write left version and revision as they were: what
-// only the tie set or look_after knows would be lost.
-func TestSaveRefusesARowReadBefore(t *testing.T) {
+// If two sessions read the same row, only the first may write it, even if its write changes neither
+// version nor revision. Otherwise a change of the tied states or of the pending refetch would be
+// lost.
+func TestSave_rowChangedSinceRead_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for name, write := range map[string]func(*versioning.Object){
-		"joined the tie set": func(o *versioning.Object) {
-			o.Set = append(o.Set, versioning.Member{State: o.State, Lo: o.Lo - 1, Hi: o.Hi + 1, Look: true})
+		"added a tied state": func(o *versioning.Object) {
+			o.TiedStates = append(o.TiedStates, versioning.TiedState{State: o.State, TimeFrom: o.TimeFrom - 1,
+				TimeTo: o.TimeTo + 1, FromRefetch: true})
 		},
-		"raised look_after": func(o *versioning.Object) { o.LookAfter += 1_000_000 },
-		"changed nothing":   func(*versioning.Object) {},
+		"advanced the pending refetch": func(o *versioning.Object) { o.RefetchAfter += 1_000_000 },
+		"changed nothing":              func(*versioning.Object) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := thing(len(name), name)
+			e := thingEvent(len(name), name)
 			id := "obj_" + name
 			must(t, b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, []stream.Event{e}))
 			first, second := b.object(t, id), b.object(t, id)
 			write(first)
-			must(t, b.save(t, first))
+			must(t, b.saveObjects(t, first))
 			if now := b.object(t, id); now.Revision != second.Revision || now.Version != second.Version {
-				t.Fatalf("the first write moved the row from %d %+v to %d %+v", second.Revision, second.Version, now.Revision, now.Version)
+				t.Fatalf("the first write changed the row from %d %+v to %d %+v", second.Revision, second.Version,
+					now.Revision, now.Version)
 			}
 			second.Ambiguous = true
-			if err := b.save(t, second); err == nil {
-				t.Error("the second was written over what it had not read")
+			if err := b.saveObjects(t, second); err == nil {
+				t.Error("the second session overwrote a row that it had not read")
 			}
-			if err := b.save(t, b.object(t, id)); err != nil {
-				t.Errorf("whoever reads the row as it is may write: %v", err)
+			if err := b.saveObjects(t, b.object(t, id)); err != nil {
+				t.Errorf("write after a new read of the row: %v", err)
 			}
 		})
 	}
 }
 
-// Of two that both found no row only the first may make it.
-func TestSaveRefusesASecondFirst(t *testing.T) {
+// If two sessions found no row, only the first may insert it.
+func TestSave_rowInsertedSinceRead_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first, second := b.object(t, "obj_new"), b.object(t, "obj_new")
-	first.LookAfter, second.LookAfter = 1, 2
-	must(t, b.save(t, first))
-	if err := b.save(t, second); err == nil {
-		t.Error("the second made the row again")
+	first.RefetchAfter, second.RefetchAfter = 1, 2
+	must(t, b.saveObjects(t, first))
+	if err := b.saveObjects(t, second); err == nil {
+		t.Error("the second session inserted the row again")
 	}
 }
 
-// Many objects that are written at once each get their own state, whatever the lengths: null ones between, text of several bytes
-// a letter, one longer than a page.
-func TestSaveGivesEachObjectItsState(t *testing.T) {
+// Objects that are written together each keep their own state, whatever its length: null states
+// between them, multi-byte characters, a text longer than a page.
+func TestSave_manyObjects_keepsEachState(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	texts := []string{"", `{}`, `{"name": "Zoë 😀"}`, `{"long": "` + strings.Repeat("ü", 9000) + `"}`, "", `[1, 2]`, `"é"`, "", `{"a": null}`}
+	texts := []string{"", `{}`, `{"name": "Zoë 😀"}`, `{"long": "` + strings.Repeat("ü", 9000) + `"}`, "", `[1, 2]`,
+		`"é"`, "", `{"a": null}`}
 	rand.Shuffle(len(texts), func(i, j int) { texts[i], texts[j] = texts[j], texts[i] })
 	objs := make([]*versioning.Object, len(texts))
 	want := map[string]string{}
@@ -257,7 +275,7 @@ func TestSaveGivesEachObjectItsState(t *testing.T) {
 		objs[i].Version, objs[i].State = versioning.Version{At: 1, Rank: 1}, versioning.NewState(v, text == "", nil)
 		want[id] = text
 	}
-	must(t, b.save(t, objs...))
+	must(t, b.saveObjects(t, objs...))
 	got := map[string]string{}
 	for id := range want {
 		got[id] = string(b.object(t, id).State.JSON)
@@ -265,60 +283,71 @@ func TestSaveGivesEachObjectItsState(t *testing.T) {
 	equal(t, "states", want, got)
 }
 
-// still says whatever the body is, at one version whose window reaches to the receipt.
-type still struct{ sim.Provider }
+// fixedVersionProvider returns the body as the state, always with the same version and a time range
+// that extends to the receipt.
+type fixedVersionProvider struct{ sim.Provider }
 
-func (still) Observe(_ *provider.Source, e *provider.Stored) (provider.Observation, error) {
+func (fixedVersionProvider) Observe(_ *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	state, err := canonical.Parse(e.Body)
-	return provider.Observation{ObjectType: "thing", ObjectID: "one", State: state, At: 1_700_000_000_000_000, HasAt: true, Unit: 1, Own: true, Still: true, Rank: 1}, err
+	return provider.Observation{ObjectType: "thing", ObjectID: "one", State: state, At: 1_700_000_000_000_000,
+		HasAt: true, Unit: 1, OwnVersion: true, MayNotAdvance: true, Rank: 1}, err
 }
 
-// An event that only widens the window of a content, inside of what the windows of all contents cover, is stored: in memory the set grows in place, so
-// the row of before must be a copy to be told from it.
-func TestWindowInsideTheHullIsStored(t *testing.T) {
+// An event that extends the time range of one content, within the range of all contents, is stored.
+// The tied states grow in place, so the previous row must be a copy for the difference to be seen.
+func TestApply_windowInsideExistingRange_isStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processor(t, still{}, nil)
+	p := b.processor(t, fixedVersionProvider{}, nil)
 	for i, e := range []struct {
 		body     string
 		received time.Duration
 	}{{`{"a":1}`, 10 * time.Second}, {`{"a":2}`, time.Minute}, {`{"a":1}`, 30 * time.Second}} {
 		at := time.UnixMicro(1_700_000_000_000_000).Add(e.received)
-		ev := stream.Event{Source: "sim", Stored: provider.Stored{ID: int64(10 - i), Key: e.body, Type: "thing", ReceivedAt: at, Body: []byte(e.body)}}
+		ev := stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(10 - i), Key: e.body,
+			Type:       "thing",
+			ReceivedAt: at, Body: []byte(e.body)}}
 		must(t, p.Apply(t.Context(), 0, []stream.Event{ev}))
 	}
-	widest := map[string]time.Duration{}
+	widths := map[string]time.Duration{}
 	o := b.object(t, "one")
-	for _, m := range o.Set {
-		widest[string(m.State.JSON)] = time.Duration(m.Hi-m.Lo) * time.Microsecond
+	for _, m := range o.TiedStates {
+		widths[string(m.State.JSON)] = time.Duration(m.TimeTo-m.TimeFrom) * time.Microsecond
 	}
-	if len(o.Set) != 2 || widest[`{"a": 1}`]+widest[`{"a":1}`] != 30*time.Second || o.Hi-o.Lo != time.Minute.Microseconds() {
-		t.Errorf("windows %v of %+v", widest, o)
+	if len(o.TiedStates) != 2 || widths[`{"a": 1}`]+widths[`{"a":1}`] != 30*time.Second ||
+		o.TimeTo-o.TimeFrom != time.Minute.Microseconds() {
+		t.Errorf("windows %v of %+v", widths, o)
 	}
 }
 
-// An event that gets a final outcome from elsewhere while it is being applied, as one does that is redacted, is not applied after all.
-func TestRecordedMeanwhile(t *testing.T) {
+// An event that gets a final outcome from another transaction while it is applied, for example by a
+// redaction, changes no object.
+func TestApply_outcomeRecordedByOther_appliesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	p := b.processor(t, sim.Provider{}, nil)
 	event := func(id int64, body string) stream.Event {
-		return stream.Event{Source: "sim", Stored: provider.Stored{ID: id, ReceivedAt: time.UnixMicro(sim.Start), Body: []byte(body)}}
+		return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: id,
+			ReceivedAt: time.UnixMicro(sim.Start),
+			Body:       []byte(body)}}
 	}
 	must(t,
 		p.Apply(t.Context(), 0, []stream.Event{event(1,
 			`{"object_id": "a", "object": {"n": 1}, "rank": 1, "unit": 1, "time": 1700000000000001}`)}))
-	held := hold(t, b.db.Pool, `SELECT FROM objects FOR UPDATE`)
+	locked := openTx(t, b.db.Pool, `SELECT FROM objects FOR UPDATE`)
 	applied := make(chan error, 1)
 	go func() {
-		applied <- p.Apply(t.Context(), 0, []stream.Event{event(2, `{"object_id": "a", "object": {"n": 2}, "rank": 1, "unit": 1, "time": 1700000000000002}`)})
+		applied <- p.Apply(t.Context(), 0,
+			[]stream.Event{event(2,
+				`{"object_id": "a", "object": {"n": 2}, "rank": 1, "unit": 1, "time": 1700000000000002}`)})
 	}()
-	// Its outcome is read, and its object cannot be written.
-	b.atLeast(t, 1,
+	// The outcome is read already, and the object cannot be written yet.
+	b.awaitAtLeast(t, 1,
 		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
-	b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+	b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
+		attempts, at, rule_version)
 		VALUES (2, 0, 1, 0, '', '', '', 'ignored', 'the event was redacted', 0, now(), 1)`)
-	must(t, held.Rollback(t.Context()))
+	must(t, locked.Rollback(t.Context()))
 	must(t, <-applied)
 	var state, status string
 	b.scan(t, `SELECT state::text FROM objects`, &state)
@@ -328,13 +357,13 @@ func TestRecordedMeanwhile(t *testing.T) {
 	}
 }
 
-// inPart reads some events as partial ones.
-type inPart struct {
+// partialProvider reads some events as partial ones.
+type partialProvider struct {
 	sim.Provider
 	ids map[int64]bool
 }
 
-func (p inPart) Observe(src *provider.Source, e *provider.Stored) (provider.Observation, error) {
+func (p partialProvider) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	o, err := p.Provider.Observe(src, e)
 	if p.ids[e.ID] {
 		o.Partial = "only the id"
@@ -342,44 +371,46 @@ func (p inPart) Observe(src *provider.Source, e *provider.Stored) (provider.Obse
 	return o, err
 }
 
-// An old partial event that is applied again owes no look that a later event had made needless, and a later whole one does not clear what is owed; but where the row was
-// lost and made again, what they say is new.
-func TestReplayLeavesLooksAsTheyAre(t *testing.T) {
+// An old partial event that is applied again requests no refetch that a later event has made
+// unnecessary. A later event with a state does not clear a pending refetch. If the row was lost and
+// created again, these events count again.
+func TestApply_replayOfAppliedEvents_keepsPendingRefetch(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	h := sim.Generate(rand.New(rand.NewPCG(7, 3)), sim.Options{Objects: 1, Changes: 40, Contents: 5, Unit: 1, Gap: 20})
 	n := len(h.Events)
 	at := func(i int) stream.Event { return message(i, h.Events[i]) }
-	whole, part, last, late := at(0), at(n/3), at(2*n/3), at(n-1)
+	full, partial, last, late := at(0), at(n/3), at(2*n/3), at(n-1)
 	id := h.ObjectIDs()[0]
-	p := b.processor(t, inPart{ids: map[int64]bool{part.ID: true, late.ID: true}}, nil)
+	p := b.processor(t, partialProvider{ids: map[int64]bool{partial.ID: true, late.ID: true}}, nil)
 	apply := func(run int64, evs ...stream.Event) {
 		t.Helper()
 		for _, e := range evs {
 			must(t, p.Apply(t.Context(), run, []stream.Event{e}))
 		}
 	}
-	apply(0, whole, part)
-	if o := b.object(t, id); o.LookAfter == 0 {
+	apply(0, full, partial)
+	if o := b.object(t, id); o.RefetchAfter == 0 {
 		t.Fatalf("%+v", o)
 	}
 	apply(0, last)
-	settled := b.object(t, id)
-	if settled.LookAfter != 0 {
-		t.Fatalf("%+v", settled)
+	withoutRefetch := b.object(t, id)
+	if withoutRefetch.RefetchAfter != 0 {
+		t.Fatalf("%+v", withoutRefetch)
 	}
-	apply(1, whole, last, part)
-	equal(t, "settled", settled.Row, b.object(t, id).Row)
+	apply(1, full, last, partial)
+	equal(t, "without a pending refetch", withoutRefetch.Row, b.object(t, id).Row)
 	apply(0, late)
-	owed := b.object(t, id)
-	if owed.LookAfter == 0 {
-		t.Fatal("no look is owed")
+	withRefetch := b.object(t, id)
+	if withRefetch.RefetchAfter == 0 {
+		t.Fatal("no refetch is pending")
 	}
-	apply(2, late, part, last)
-	equal(t, "owed", owed.Row, b.object(t, id).Row)
+	apply(2, late, partial, last)
+	equal(t, "with a pending refetch", withRefetch.Row, b.object(t, id).Row)
 	b.db.Exec(t, `DELETE FROM objects`)
-	apply(3, last, late, part)
-	if got := b.object(t, id); got.LookAfter != owed.LookAfter || got.State.Exact != owed.State.Exact {
-		t.Errorf("made again: %+v, want %+v", got.Row, owed.Row)
+	apply(3, last, late, partial)
+	if got := b.object(t, id); got.RefetchAfter != withRefetch.RefetchAfter ||
+		got.State.ExactHash != withRefetch.State.ExactHash {
+		t.Errorf("created again: %+v, want %+v", got.Row, withRefetch.Row)
 	}
 }

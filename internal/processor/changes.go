@@ -14,11 +14,11 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-const keepChangesSQL = `
+const insertChangesSQL = `
 INSERT INTO outbox (sources, accounts, types, ids, made_at) VALUES ($1, $2, $3, $4, clock_now()) RETURNING batch`
 
-// keepChanges leaves one row in the outbox for all that the transaction changed.
-func keepChanges(ctx context.Context, tx pgx.Tx, objs []*versioning.Object) (batch int64, err error) {
+// insertChanges inserts one row into the outbox for all changes of the transaction.
+func insertChanges(ctx context.Context, tx pgx.Tx, objs []*versioning.Object) (batch int64, err error) {
 	if len(objs) == 0 {
 		return 0, nil
 	}
@@ -27,13 +27,14 @@ func keepChanges(ctx context.Context, tx pgx.Tx, objs []*versioning.Object) (bat
 	for i, o := range objs {
 		sources[i], accounts[i], types[i], ids[i] = o.Source, o.Account, o.Type, o.ID
 	}
-	if err := tx.QueryRow(ctx, keepChangesSQL, sources, accounts, types, ids).Scan(&batch); err != nil {
-		return 0, fmt.Errorf("keep %d changes: %w", n, err)
+	if err := tx.QueryRow(ctx, insertChangesSQL, sources, accounts, types, ids).Scan(&batch); err != nil {
+		return 0, fmt.Errorf("insert %d changes: %w", n, err)
 	}
 	return batch, nil
 }
 
-// envelope is one message of the feed of changes, schema 1: a contract others program against.
+// envelope is one message of the feed of changes, schema 1. It is a contract that consumers program
+// against.
 type envelope struct {
 	Schema     int                `json:"schema"`
 	EventID    string             `json:"event_id"`
@@ -45,19 +46,22 @@ type envelope struct {
 	Revision   int64              `json:"revision"`
 	Deleted    bool               `json:"deleted"`
 	Ambiguous  bool               `json:"ambiguous"`
-	// State is the last member where it is not null: encode appends it.
+	// State is the last member if it is not null: encode appends it.
 	State json.RawMessage `json:"state"`
-	// StateOmitted: the state is larger than a message may be; read it from the mirror.
+	// StateOmitted says that the state is too large for a message. Consumers read it from the
+	// mirror.
 	StateOmitted bool `json:"state_omitted,omitempty"`
-	// Redacted: the state was cleared for good.
+	// Redacted says that the state was permanently cleared.
 	Redacted bool `json:"redacted,omitempty"`
 }
 
-// maxEnvelope is the largest envelope that travels with its state, as long as the server's max_payload allows it.
+// maxEnvelope is the largest envelope that contains its state, if the server's max_payload allows
+// it.
 const maxEnvelope = stream.MaxBody
 
-// changed is what announces one object: all of it from one read or one write of its row.
-type changed struct {
+// objectChange is the announcement of one object. All fields come from one read or one write of its
+// row.
+type objectChange struct {
 	key                versioning.Key
 	version            versioning.Version
 	revision, event    int64
@@ -66,20 +70,23 @@ type changed struct {
 	omitted, redacted  bool
 }
 
-func (p *Processor) change(batch int64, c changed) (stream.Change, error) {
-	e := envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: p.sources.name(c.key.Source), Account: c.key.Account, ObjectType: c.key.Type,
-		ObjectID: c.key.ID, Version: c.version, Revision: c.revision, Deleted: c.deleted, Ambiguous: c.ambiguous, State: c.state, StateOmitted: c.omitted,
+func (p *Processor) encodeChange(batch int64, c objectChange) (stream.Change, error) {
+	e := envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: p.sources.name(c.key.Source),
+		Account: c.key.Account, ObjectType: c.key.Type,
+		ObjectID: c.key.ID, Version: c.version, Revision: c.revision, Deleted: c.deleted, Ambiguous: c.ambiguous,
+		State: c.state, StateOmitted: c.omitted,
 		Redacted: c.redacted && c.state == nil}
 	body, err := e.encode()
-	if err == nil && len(body) > min(maxEnvelope, p.Conn.LargestBody()) {
+	if err == nil && len(body) > min(maxEnvelope, p.Conn.MaxMessageBody()) {
 		e.State, e.StateOmitted = nil, true
 		body, err = e.encode()
 	}
 	return stream.Change{Source: e.Source, ObjectType: e.ObjectType, Batch: batch, Event: c.event, Envelope: body}, err
 }
 
-// encode writes the state as it is, without the space around its parts: the escapes that HTML would need could multiply its
-// length, and encoding/json would read the whole state again, which was a sixth of the processor's work.
+// encode appends the stored state in compact form. It does not pass the state to encoding/json:
+// escaping for HTML could multiply its length, and reading the state again took a sixth of the
+// processor's time.
 func (e *envelope) encode() ([]byte, error) {
 	head := *e
 	head.State = nil
@@ -94,5 +101,5 @@ func (e *envelope) encode() ([]byte, error) {
 	return append(canonical.AppendCompact(b.Bytes()[:b.Len()-len(noState)], e.State), '}'), nil
 }
 
-// envelopeHead is how long an envelope without its state usually is, at most.
+// envelopeHead is the usual maximum length of an envelope without its state.
 const envelopeHead = 512

@@ -14,37 +14,41 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// item is one event on its way through a batch.
+// item is one event while its batch is applied.
 type item struct {
 	ev  *stream.Event
 	key versioning.Key
-	// lock is the object's hash, or the event id where no object is concerned.
-	lock int64
-	// input enters the rule; only where outcome is not yet set.
+	// lockKey is the hash of the object's key, or the event id if the event concerns no object.
+	lockKey int64
+	// input is what the versioning rule gets. It is set only if outcome is not.
 	input   versioning.Input
 	outcome *outcome
-	// attempts so far, from the stored outcome; reserved is the attempt committed before this try, 0 if none.
+	// attempts is the count in the stored outcome. reserved is the number of the attempt that was
+	// committed before this try, 0 if none.
 	attempts, reserved int
-	// patient: the failure is one of configuration, waits a fixed time and counts no attempt.
-	patient bool
-	// owesLook: the event is dead, but its object owes a look; input is partial.
-	owesLook bool
-	// reserving: only the attempt is recorded now, before the try.
+	// configFailure says that only a configuration change helps: the event waits a fixed time and
+	// no attempt is counted.
+	configFailure bool
+	// refetchPending says that the event is dead, but its object needs a refetch; input is partial.
+	refetchPending bool
+	// reserving says that only the attempt is recorded now, before the try.
 	reserving bool
-	// before is the reason of the attempt before, from the stored outcome.
-	before string
-	// metAt is when the event was applied live in a way that its object's row has met it, zero where it was not or nobody asked.
-	metAt time.Time
-	// settled: the event has a final outcome, or a failed one that is not due; it is only acknowledged.
-	settled bool
-	// final: it is settled by a final outcome.
-	final bool
-	// fit is how it met its row, where tells says that this tells of gaps.
-	fit   versioning.Fit
-	tells bool
+	// previousReason is the reason of the previous attempt, from the stored outcome.
+	previousReason string
+	// appliedLiveAt is when the event was applied live to its object's row, zero if it was not or
+	// if this was not loaded.
+	appliedLiveAt time.Time
+	// finished says that the event has a final outcome, or a failed one that is not due. It is only
+	// acknowledged.
+	finished bool
+	// hasFinalOutcome says that the event is finished by a final outcome.
+	hasFinalOutcome bool
+	// fit says how the change-set of the event fitted its row. It is valid if reportsFit.
+	fit        versioning.ChangeFit
+	reportsFit bool
 }
 
-// outcome is what will be recorded.
+// outcome is the outcome to record.
 type outcome struct {
 	status    versioning.Status
 	reason    string
@@ -52,9 +56,9 @@ type outcome struct {
 	decidedBy *versioning.Version
 }
 
-// read asks the event's provider what it says. Everything that can go wrong becomes an outcome of this event alone.
+// read decodes an event with its provider. Every failure becomes an outcome of this event alone.
 func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
-	it = &item{ev: ev, lock: ev.ID}
+	it = &item{ev: ev, lockKey: ev.ID}
 	defer func() {
 		if r := recover(); r != nil {
 			log.Error("panic while reading an event", "event", ev.ID, "source", ev.Source, "panic", r)
@@ -67,13 +71,16 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 		return it
 	}
 	if ev.BodyInLog {
-		it.outcome = &outcome{status: versioning.Dead, reason: "the event is no longer in the log, and was too large to travel"}
+		it.outcome = &outcome{status: versioning.Dead, reason: "the event is no longer in the log, and was too " +
+			"large for a message"}
 		return it
 	}
 	src, ok := p.sources.source(ev.Source)
 	if !ok {
-		it.patient = true
-		it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("source %q is not in this processor's configuration: add it, the event is tried again", ev.Source)}
+		it.configFailure = true
+		it.outcome = &outcome{status: versioning.Failed,
+			reason: fmt.Sprintf("source %q is not in this processor's configuration: add it, and the event is retried",
+				ev.Source)}
 		return it
 	}
 	ignored, err := it.observe(src)
@@ -81,8 +88,8 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 	switch {
 	case errors.As(err, &dead):
 		it.outcome = &outcome{status: versioning.Dead, reason: dead.Reason}
-		if dead.Look {
-			it.oweLook()
+		if dead.NeedsRefetch {
+			it.requestRefetch()
 		}
 	case err != nil:
 		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
@@ -92,82 +99,85 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 	return it
 }
 
-// observe reads an event or a look; ignored says why it concerns no object.
+// observe reads an event or a refetch. ignored says why it concerns no object.
 func (it *item) observe(src Source) (ignored string, err error) {
-	if isLook(it.ev) {
-		return it.look(src)
+	if isRefetch(it.ev) {
+		return it.readRefetch(src)
 	}
-	obs, err := provider.Observe(src.Provider, src.Config, &it.ev.Stored)
+	obs, err := provider.Observe(src.Provider, src.Config, &it.ev.StoredEvent)
 	if err != nil || obs.Ignored != "" {
 		return obs.Ignored, err
 	}
-	if err := it.name(src, obs.Account, obs.ObjectType, obs.ObjectID); err != nil {
+	if err := it.setKey(src, obs.Account, obs.ObjectType, obs.ObjectID); err != nil {
 		return "", err
 	}
-	it.input, err = versioning.FromObservation(obs, it.ev.ReceivedAt)
-	obs.State.Release() // hashes and bytes are all that is needed of it
+	it.input, err = versioning.InputFromObservation(obs, it.ev.ReceivedAt)
+	obs.State.Release() // only the hashes and bytes of it are needed
 	return "", err
 }
 
-// isLook says whether an event is a look of ours, which an import keeps so. What a sender delivers never is, whatever type it has.
-func isLook(ev *stream.Event) bool {
-	return ev.Type == provider.LookType && ev.Origin == events.OriginReconcile
+// isRefetch reports whether an event is a refetch by the gateway. An import keeps this property. An
+// event that a sender delivers is never one, whatever its type is.
+func isRefetch(ev *stream.Event) bool {
+	return ev.Type == provider.RefetchType && ev.Origin == events.OriginReconcile
 }
 
-// look reads a look.
-func (it *item) look(src Source) (ignored string, err error) {
-	l, err := provider.DecodeLook(it.ev.Body)
+// readRefetch reads a refetch.
+func (it *item) readRefetch(src Source) (ignored string, err error) {
+	refetch, err := provider.DecodeRefetch(it.ev.Body)
 	if err != nil {
 		return "", err
 	}
-	reader := src.looker()
+	reader := src.refetchReader()
 	if reader == nil {
-		it.patient = true
-		return "", fmt.Errorf("looks of source %q cannot be read: add the section api, with objects, that they were made by; they are tried again", it.ev.Source)
+		it.configFailure = true
+		return "", fmt.Errorf("refetches of source %q cannot be read: add the section api, with objects, that "+
+			"they were made with; they are retried", it.ev.Source)
 	}
-	if err := it.name(src, l.Account, l.ObjectType, l.ObjectID); err != nil {
+	if err := it.setKey(src, refetch.Account, refetch.ObjectType, refetch.ObjectID); err != nil {
 		return "", err
 	}
-	obs, err := reader.Snapshot(src.Config, &l.Snapshot)
+	obs, err := reader.Snapshot(src.Config, &refetch.Snapshot)
 	if err != nil || obs.Ignored != "" {
 		return obs.Ignored, err
 	}
-	it.input, err = versioning.FromLook(obs, l, it.ev.ReceivedAt)
+	it.input, err = versioning.InputFromRefetch(obs, refetch, it.ev.ReceivedAt)
 	obs.State.Release()
 	return "", err
 }
 
-// name keeps which object the event is about.
-func (it *item) name(src Source, account, objectType, id string) error {
+// setKey sets the object that the event concerns.
+func (it *item) setKey(src Source, account, objectType, id string) error {
 	key := versioning.Key{Source: src.Number, Account: account, Type: objectType, ID: id}
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	it.key, it.lock = key, key.Hash()
+	it.key, it.lockKey = key, key.Hash()
 	return nil
 }
 
-// oweLook makes a dead event a reason to look at its object, as of its receipt.
-func (it *item) oweLook() {
+// requestRefetch makes a dead event request a refetch of its object, as of the event's receipt.
+func (it *item) requestRefetch() {
 	var err error
-	it.input, err = versioning.FromObservation(provider.Observation{Partial: it.outcome.reason}, it.ev.ReceivedAt)
-	it.owesLook = err == nil
+	it.input, err = versioning.InputFromObservation(provider.Observation{Partial: it.outcome.reason}, it.ev.ReceivedAt)
+	it.refetchPending = err == nil
 }
 
-// open says whether the item's input still has to meet its object.
-func (it *item) open() bool { return !it.settled && (it.outcome == nil || it.owesLook) }
+// isOpen reports whether the item must still be applied to its object.
+func (it *item) isOpen() bool { return !it.finished && (it.outcome == nil || it.refetchPending) }
 
-// maxName bounds each part of an object's key, so that the key always fits an index.
-const maxName = 512
+// maxNameBytes bounds each part of an object's key, so that the key always fits an index.
+const maxNameBytes = 512
 
-// checkKey refuses names that the mirror could not keep apart or index.
+// checkKey rejects names that the mirror could not distinguish or index.
 func checkKey(k versioning.Key) error {
 	for what, part := range map[string]string{"account": k.Account, "type": k.Type, "id": k.ID} {
-		if part != events.Text(part) {
+		if part != events.SanitizeText(part) {
 			return &provider.Dead{Reason: fmt.Sprintf("the object's %s %q holds NUL or is not UTF-8", what, part)}
 		}
-		if len(part) > maxName {
-			return &provider.Dead{Reason: fmt.Sprintf("the object's %s is %d bytes long, more than %d", what, len(part), maxName)}
+		if len(part) > maxNameBytes {
+			return &provider.Dead{Reason: fmt.Sprintf("the object's %s is %d bytes long, more than %d", what, len(part),
+				maxNameBytes)}
 		}
 	}
 	if k.Type == "" || k.ID == "" {
@@ -176,49 +186,55 @@ func checkKey(k versioning.Key) error {
 	return nil
 }
 
-// fold applies the open items to their objects one after the other and returns the objects that must be written, which are those that
-// changed, or were made by an older rule. It is pure: any order of items ends in the same objects. Looks that settle an object come first, since it forgets
-// what it has met before. see, where it is not nil, is told how an item found its object and left it.
-func fold(items []*item, objs map[versioning.Key]*versioning.Object, see func(it *item, before *versioning.Row, o *versioning.Object)) []*versioning.Object {
+// reduce applies the open items to their objects one after the other. It returns the objects to
+// write: those that changed, and those that an older version of the rule produced. It is a pure
+// function: any order of items ends in the same objects. Overwriting refetches come first, because
+// they discard the history of their object. If see is not nil, it is called with the object before
+// and after each item.
+func reduce(items []*item, objs map[versioning.Key]*versioning.Object, see func(it *item, before *versioning.Row,
+	o *versioning.Object)) []*versioning.Object {
 	var dirty []*versioning.Object
 	seen := map[versioning.Key]bool{}
-	for _, it := range settlingFirst(items) {
-		if !it.open() {
+	for _, it := range overwritesFirst(items) {
+		if !it.isOpen() {
 			continue
 		}
 		o := objs[it.key]
-		before, last := o.Row, o.LastEvent
+		before, last := o.Row, o.LastEventID
 		if it.input.Version == o.Version {
-			before.Set = slices.Clone(o.Set) // a set of this version grows in place
+			before.TiedStates = slices.Clone(o.TiedStates) // the tied states of this version grow in place
 		}
 		d := versioning.Apply(&o.Row, it.input)
-		it.fit, it.tells = versioning.FitOf(&before, &it.input, d.Status)
-		if it.met(o) {
-			keepLook(&o.Row, &before)
+		it.fit, it.reportsFit = versioning.FitChange(&before, &it.input, d.Status)
+		if it.alreadyApplied(o) {
+			restoreRefetchAfter(&o.Row, &before)
 		}
-		carries := it.input.Partial == "" && o.Version == it.input.Version && d.Status != versioning.Stale && d.Status != versioning.Dead
-		if carries {
-			if o.Version != before.Version || o.Settled != before.Settled {
-				o.LastEvent = 0
+		hasState := it.input.Partial == "" && o.Version == it.input.Version && d.Status != versioning.Stale &&
+			d.Status != versioning.Dead
+		if hasState {
+			if o.Version != before.Version || o.OverwrittenAt != before.OverwrittenAt {
+				o.LastEventID = 0
 			}
-			o.LastEvent = max(o.LastEvent, it.ev.ID) // of several events of the version the last, in whatever order they come
+			// count several events with this version the greatest id, in whatever order they arrive
+			o.LastEventID = max(o.LastEventID, it.ev.ID)
 		}
 		if see != nil {
 			see(it, &before, o)
 		}
-		if !seen[it.key] && (o.LastEvent != last || carries && o.Outdated() || !o.Same(&before)) {
+		if !seen[it.key] && (o.LastEventID != last || hasState && o.Outdated() || !o.Equal(&before)) {
 			seen[it.key] = true
 			dirty = append(dirty, o)
 		}
-		if it.owesLook {
+		if it.refetchPending {
 			continue
 		}
-		it.outcome = &outcome{status: d.Status, reason: d.Reason, decidedBy: known(d.DecidedBy), version: known(it.input.Version)}
+		it.outcome = &outcome{status: d.Status, reason: d.Reason, decidedBy: optionalVersion(d.DecidedBy),
+			version: optionalVersion(it.input.Version)}
 	}
 	return dirty
 }
 
-func known(v versioning.Version) *versioning.Version {
+func optionalVersion(v versioning.Version) *versioning.Version {
 	if v.At == math.MinInt64 {
 		return nil
 	}

@@ -11,59 +11,60 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-// AuditPass returns the auditor of a processor as a function that makes one pass.
-func AuditPass(p *Processor) func(context.Context) error {
-	return (&auditor{p: p}).bounded
+// RepublishPass returns a function that makes one pass of a processor's republisher.
+func RepublishPass(p *Processor) func(context.Context) error {
+	return (&republisher{p: p}).passWithTimeout
 }
 
-// Mark returns how a processor records batches of changes as sent.
-func Mark(p *Processor) func(context.Context, map[int64]uint64) error {
-	return newSender(p).mark
+// MarkSent returns the function with which a processor marks batches of changes as sent.
+func MarkSent(p *Processor) func(context.Context, map[int64]uint64) error {
+	return newSender(p).markSent
 }
 
-// ReadBacklog reads what is left to do into the metrics.
+// ReadBacklog updates the gauges of pending work.
 func ReadBacklog(ctx context.Context, p *Processor) { p.readBacklog(ctx) }
 
-// Maintained does once what Maintain does every minute.
-func Maintained(ctx context.Context, p *Processor, keeper *pgxpool.Pool) error {
-	return p.maintain(ctx, keeper)
+// MaintainOnce does once the work that Maintain does every minute.
+func MaintainOnce(ctx context.Context, p *Processor, maintenancePool *pgxpool.Pool) error {
+	return p.maintain(ctx, maintenancePool)
 }
 
-// Probe asks the database whether it takes what is applied.
+// Probe runs the probe of the database.
 func (p *Processor) Probe(ctx context.Context) error {
 	_, err := p.Pool.Exec(ctx, probeSQL, p.ID)
 	return err
 }
 
-// Lanes are those of a processor that pulls nothing.
-type Lanes struct {
-	p *Processor
-	l lanes
+// IdleWorkers are the workers of a processor that pulls nothing.
+type IdleWorkers struct {
+	p       *Processor
+	workers workers
 }
 
-// Idle are lanes without messages.
-func (p *Processor) Idle() *Lanes { return &Lanes{p: p} }
+// NewIdleWorkers returns workers without messages.
+func (p *Processor) NewIdleWorkers() *IdleWorkers { return &IdleWorkers{p: p} }
 
-// Failed is a batch that the database did not take, and Committed one that it did.
-func (l *Lanes) Failed(err error) { l.p.finish(&l.l, nil, err) }
-func (l *Lanes) Committed()       { l.l.committed() }
+// Failed reports a batch that the database rejected, Committed one that it accepted.
+func (l *IdleWorkers) Failed(err error) { l.p.finishMessages(&l.workers, nil, err) }
+func (l *IdleWorkers) Committed()       { l.workers.endOutages() }
 
-// Trial ends the time that must go well after a refusal.
-func (l *Lanes) Trial() { l.l.trial.Store(&time.Time{}) }
+// EndRecovery ends the recovery time after a permission error.
+func (l *IdleWorkers) EndRecovery() { l.workers.recoverUntil.Store(&time.Time{}) }
 
-// Spells is how many times the database was away, one after the other.
-func (l *Lanes) Spells() int64 { return l.l.spells.Load() }
+// Outages is the number of consecutive outages of the database.
+func (l *IdleWorkers) Outages() int64 { return l.workers.outages.Load() }
 
-// Await waits until the database takes a write again, and says how long.
-func (l *Lanes) Await(ctx context.Context) time.Duration {
+// Await waits until the database accepts a write again, and returns the time that it waited.
+func (l *IdleWorkers) Await(ctx context.Context) time.Duration {
 	began := time.Now()
-	l.p.awaitDatabase(ctx, &l.l)
+	l.p.awaitDatabase(ctx, &l.workers)
 	return time.Since(began)
 }
 
-// Envelopes are the body of a change as it goes out and as encoding/json alone would write it.
+// Envelopes returns the body of a change as it is sent, and as encoding/json alone would write it.
 func Envelopes(state json.RawMessage, omitted bool, id string) (got, want []byte, err error) {
-	e := envelope{Schema: 1, EventID: "1", Source: "sim", ObjectType: "thing", ObjectID: id, Revision: 2, State: state, StateOmitted: omitted}
+	e := envelope{Schema: 1, EventID: "1", Source: "sim", ObjectType: "thing", ObjectID: id, Revision: 2, State: state,
+		StateOmitted: omitted}
 	if got, err = e.encode(); err != nil {
 		return nil, nil, err
 	}
@@ -74,21 +75,22 @@ func Envelopes(state json.RawMessage, omitted bool, id string) (got, want []byte
 	return got, bytes.TrimRight(b.Bytes(), "\n"), err
 }
 
-// HandLate ends lanes that hold a message, and then hands them so many more of a pulling that was given up. It says how many messages the lanes took over and how many were given to the work.
-func HandLate(ctx context.Context, more int) (taken, worked int) {
-	l := newLanes(1, more)
-	hand := func() {
-		if l.take(ctx, stream.Message{}) {
-			taken++
+// DeliverAfterEnd ends workers that have one message, and then delivers more. It returns the number
+// of messages that the channel accepted and of those that were processed.
+func DeliverAfterEnd(ctx context.Context, more int) (delivered, processed int) {
+	l := newWorkers(1, more)
+	deliver := func() {
+		if l.deliver(ctx, stream.Message{}) {
+			delivered++
 		}
 	}
-	hand()
+	deliver()
 	close(l.ended)
 	for _, ok := l.next(l.chans[0]); ok; _, ok = l.next(l.chans[0]) {
-		worked++
+		processed++
 	}
 	for range more {
-		hand()
+		deliver()
 	}
-	return taken, worked
+	return delivered, processed
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// told is what a consumer of the feed knows of an object, and what the mirror says of it.
-type told struct {
+// feedObject is an object as a consumer of the feed or a reader of the mirror sees it.
+type feedObject struct {
 	Type      string `json:"object_type"`
 	ID        string `json:"object_id"`
 	Revision  int64  `json:"revision"`
@@ -35,15 +35,16 @@ type told struct {
 // follower is a consumer of postern.changes.> that keeps the highest revision of each object.
 type follower struct {
 	js    jetstream.JetStream
-	known map[string]told
+	known map[string]feedObject
 	next  uint64
 }
 
-func (w *world) follow(t *testing.T) *follower {
-	return &follower{js: w.jetStream(t), known: map[string]told{}}
+func (w *world) newFollower(t *testing.T) *follower {
+	return &follower{js: w.jetStream(t), known: map[string]feedObject{}}
 }
 
-// read takes all that the stream of changes holds and was not read before. One follower reads one stream only.
+// read reads all messages of the stream of changes that it has not read before. A follower reads
+// only one stream.
 func (f *follower) read(t *testing.T) error {
 	s, err := f.js.Stream(t.Context(), stream.ChangesStream)
 	if err != nil {
@@ -55,7 +56,7 @@ func (f *follower) read(t *testing.T) error {
 		if err != nil {
 			return err
 		}
-		var c told
+		var c feedObject
 		if err := json.Unmarshal(msg.Data, &c); err != nil {
 			return err
 		}
@@ -66,15 +67,16 @@ func (f *follower) read(t *testing.T) error {
 	return nil
 }
 
-// mirror is the table of objects in the feed's terms.
-func (w *world) mirror(t *testing.T) map[string]told {
+// mirror returns the table of objects in the form of the feed.
+func (w *world) mirror(t *testing.T) map[string]feedObject {
 	t.Helper()
-	rows, err := w.db.Pool.Query(t.Context(), `SELECT object_type, object_id, revision, deleted, ambiguous, coalesce(state, 'null') FROM objects WHERE revision > 0`)
+	rows, err := w.db.Pool.Query(t.Context(), `SELECT object_type, object_id, revision, deleted, ambiguous,
+		coalesce(state, 'null') FROM objects WHERE revision > 0`)
 	must(t, err)
 	defer rows.Close()
-	objs := map[string]told{}
+	objs := map[string]feedObject{}
 	for rows.Next() {
-		var o told
+		var o feedObject
 		must(t, rows.Scan(&o.Type, &o.ID, &o.Revision, &o.Deleted, &o.Ambiguous, &o.State))
 		objs[o.ID] = o
 	}
@@ -82,17 +84,18 @@ func (w *world) mirror(t *testing.T) map[string]told {
 	return objs
 }
 
-// ends waits until the follower knows the mirror, whole.
-func (f *follower) ends(t *testing.T, w *world) {
+// awaitMirror waits until the follower has seen the complete mirror.
+func (f *follower) awaitMirror(t *testing.T, w *world) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, maxWait, func() error {
 		if err := f.read(t); err != nil {
 			return err
 		}
 		want := w.mirror(t)
 		for id, o := range want {
 			if !reflect.DeepEqual(o, f.known[id]) {
-				return fmt.Errorf("of %d objects %d are known; %s is\n%+v in the mirror and\n%+v in the feed", len(want), len(f.known), id, o, f.known[id])
+				return fmt.Errorf("of %d objects %d are in the feed; %s is\n%+v in the mirror and\n%+v in the feed",
+					len(want), len(f.known), id, o, f.known[id])
 			}
 		}
 		if len(f.known) != len(want) || len(want) == 0 {
@@ -102,7 +105,7 @@ func (f *follower) ends(t *testing.T, w *world) {
 	})
 }
 
-// shuffled are the events of a history of some kind in any order.
+// shuffled returns the events of a history in random order.
 func shuffled(seed uint64, o sim.Options, objects int) []sim.Event {
 	r := rand.New(rand.NewPCG(seed, 5))
 	o.Objects = objects
@@ -111,100 +114,104 @@ func shuffled(seed uint64, o sim.Options, objects int) []sim.Event {
 	return evs
 }
 
-// Whatever the history and however many processors: the feed ends with the mirror.
-func TestFeedEndsWithTheMirror(t *testing.T) {
+// For any history and several processors, the feed ends equal to the mirror.
+func TestFeed_anyHistory_endsEqualToMirror(t *testing.T) {
 	t.Parallel()
-	for name, options := range kinds {
+	for name, options := range providerKinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
-			f := w.follow(t)
+			f := w.newFollower(t)
 			for i := range 3 {
-				w.start(t, setting{id: fmt.Sprint("/", i), tune: func(s *processor.Settings) { s.Batch = 7 }})
+				w.start(t, processorOptions{id: fmt.Sprint("/", i), tune: func(s *processor.Settings) { s.Batch = 7 }})
 			}
 			evs := w.append(t, shuffled(1, options, 30)...)
 			w.publish(t, append(evs, evs[:len(evs)/2]...)...)
-			w.outcomes(t, len(evs))
-			f.ends(t, w)
+			w.awaitOutcomes(t, len(evs))
+			f.awaitMirror(t, w)
 		})
 	}
 }
 
-// Changes that the stream acknowledged and lost are sent again: after a wipe or a roll-back, again and again, and also where
-// other changes are sent at the very moment of the reconnect.
-func TestFeedSurvivesALossAfterAcknowledgement(t *testing.T) {
+// Changes that the stream acknowledged and lost are sent again: after a wipe or a restore,
+// repeatedly, and also while other changes are sent during the reconnect.
+func TestFeed_streamLosesAcknowledgedChanges_sendsThemAgain(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, w *world, saved string){
 		"wiped":       func(t *testing.T, w *world, _ string) { w.nats.Wipe(t) },
-		"rolled back": func(t *testing.T, w *world, saved string) { w.nats.RollBack(t, saved) },
+		"rolled back": func(t *testing.T, w *world, saved string) { w.nats.RestoreStore(t, saved) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, func(l *stream.Limits) { l.AckWait = time.Second }) // acknowledgements are lost too
 			for i := range 2 {
-				w.start(t, setting{id: fmt.Sprint("/", i), tune: func(s *processor.Settings) { s.Batch = 5 }})
+				w.start(t, processorOptions{id: fmt.Sprint("/", i), tune: func(s *processor.Settings) { s.Batch = 5 }})
 			}
 			total := 0
 			add := func(seed int) {
-				evs := w.append(t, renamed(seed, shuffled(uint64(seed), kinds["event time"], 10))...)
+				evs := w.append(t, renameObjects(seed, shuffled(uint64(seed), providerKinds["event time"], 10))...)
 				total += len(evs)
-				w.conn.PublishEvents(t.Context(), evs) // what fails is the auditor's
+				w.conn.PublishEvents(t.Context(), evs) // the republisher publishes those that fail
 			}
 			add(1)
-			w.follow(t).ends(t, w)
-			saved := w.nats.Save(t)
+			w.newFollower(t).awaitMirror(t, w)
+			saved := w.nats.SaveStore(t)
 			for round := 2; round <= 3; round++ {
 				add(round)
-				w.outcomes(t, total)
-				w.allSent(t)
+				w.awaitOutcomes(t, total)
+				w.awaitAllSent(t)
 				lose(t, w, saved)
 				add(10 * round)
-				w.outcomes(t, total)
-				w.follow(t).ends(t, w)
+				w.awaitOutcomes(t, total)
+				w.newFollower(t).awaitMirror(t, w)
 			}
 		})
 	}
 }
 
-// renamed gives a round's objects names of their own, so that no later change of the same object repairs a loss.
-func renamed(round int, evs []sim.Event) []sim.Event {
+// renameObjects gives the objects of a round new names, so that no later change of the same object
+// repairs a loss.
+func renameObjects(round int, evs []sim.Event) []sim.Event {
 	for i, e := range evs {
 		evs[i].Body = replaceAll(e.Body, `"obj_`, fmt.Sprintf(`"round%d_`, round))
 	}
 	return evs
 }
 
-// allSent waits until every change was acknowledged.
-func (w *world) allSent(t *testing.T) {
+// awaitAllSent waits until every change is acknowledged.
+func (w *world) awaitAllSent(t *testing.T) {
 	t.Helper()
-	w.until(t, `SELECT count(*) FROM outbox WHERE sent_at IS NULL`, 0)
+	w.awaitCount(t, `SELECT count(*) FROM outbox WHERE sent_at IS NULL`, 0)
 }
 
-// What another process sent after a loss does not hide the loss from one that asks later.
-func TestLossIsSeenBehindLaterChanges(t *testing.T) {
+// Changes that another process sent after a loss do not hide the loss from a process that checks
+// later.
+func TestFeed_laterChangesAfterLoss_lossIsFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	first := w.start(t, setting{id: "/first"})
-	evs := w.append(t, w.simple(300)...)
+	first := w.start(t, processorOptions{id: "/first"})
+	evs := w.append(t, w.newObjects(300)...)
 	for _, e := range evs { // many batches, so that the stream is long
 		w.publish(t, e)
 	}
-	w.outcomes(t, len(evs))
-	w.allSent(t)
+	w.awaitOutcomes(t, len(evs))
+	w.awaitAllSent(t)
 	first.stop(t)
 	w.nats.Wipe(t)
-	w.reconnectedEmpty(t)
-	// Another process, which asked before the loss, sends one more.
-	acks := w.conn.PublishChanges(t.Context(), []stream.Change{{Source: "sim", ObjectType: "thing", Batch: 1 << 40, Envelope: []byte(`{"object_id":"x"}`)}})
+	w.awaitReconnectEmpty(t)
+	// Another process, which checked before the loss, sends one more.
+	acks := w.conn.PublishChanges(t.Context(),
+		[]stream.Change{{Source: "sim", ObjectType: "thing", Batch: 1 << 40, Envelope: []byte(`{"object_id":"x"}`)}})
 	if acks[0].Err != nil {
 		t.Fatal(acks[0].Err)
 	}
 	w.db.Exec(t, `INSERT INTO outbox (batch, sources, accounts, types, ids, made_at, sent_at, sequence)
-		OVERRIDING SYSTEM VALUE VALUES ($1, '{}', '{}', '{}', '{}', now(), now() + interval '1 s', $2)`, int64(1<<40), int64(acks[0].Sequence))
-	w.start(t, setting{id: "/second", tune: func(s *processor.Settings) { s.AuditEvery = time.Hour }})
-	f := w.follow(t)
-	f.known["x"] = told{}
-	testkit.Eventually(t, patience, func() error {
+		OVERRIDING SYSTEM VALUE VALUES ($1, '{}', '{}', '{}', '{}', now(), now() + interval '1 s', $2)`, int64(1<<40),
+		int64(acks[0].Sequence))
+	w.start(t, processorOptions{id: "/second", tune: func(s *processor.Settings) { s.RepublishInterval = time.Hour }})
+	f := w.newFollower(t)
+	f.known["x"] = feedObject{}
+	testkit.Eventually(t, maxWait, func() error {
 		if err := f.read(t); err != nil {
 			return err
 		}
@@ -215,10 +222,10 @@ func TestLossIsSeenBehindLaterChanges(t *testing.T) {
 	})
 }
 
-// reconnectedEmpty waits for a wiped server and makes the streams.
-func (w *world) reconnectedEmpty(t *testing.T) {
+// awaitReconnectEmpty waits for a wiped server and creates the streams.
+func (w *world) awaitReconnectEmpty(t *testing.T) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, maxWait, func() error {
 		if !w.conn.Connected() {
 			return errors.New("not connected")
 		}
@@ -226,30 +233,31 @@ func (w *world) reconnectedEmpty(t *testing.T) {
 	})
 }
 
-// Changes made while the database's clock was ahead are sent when it has gone back, not when it has caught up.
-func TestChangesOfAClockThatWentBackAreSent(t *testing.T) {
+// Changes that were made while the database's clock was ahead are sent as soon as it has gone back,
+// not when it has caught up.
+func TestFeed_databaseClockWentBack_sendsChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	first := w.start(t, setting{id: "/first"})
-	w.publish(t, w.append(t, w.simple(5)...)...)
-	w.outcomes(t, 5)
-	w.allSent(t)
+	first := w.start(t, processorOptions{id: "/first"})
+	w.publish(t, w.append(t, w.newObjects(5)...)...)
+	w.awaitOutcomes(t, 5)
+	w.awaitAllSent(t)
 	first.stop(t)
 	w.db.Exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL, made_at = now() + interval '1 day'`)
-	w.start(t, setting{id: "/second"})
-	w.allSent(t)
+	w.start(t, processorOptions{id: "/second"})
+	w.awaitAllSent(t)
 }
 
 func replaceAll(body []byte, old, new string) []byte {
 	return bytes.ReplaceAll(body, []byte(old), []byte(new))
 }
 
-// first is the first message of a stream in full: subject, headers in order, body.
-func (w *world) first(t *testing.T, name string) string {
+// firstMessage returns the complete first message of a stream: subject, sorted headers, body.
+func (w *world) firstMessage(t *testing.T, name string) string {
 	t.Helper()
 	var msg *jetstream.RawStreamMsg
 	js := w.jetStream(t)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, maxWait, func() error {
 		s, err := js.Stream(t.Context(), name)
 		if err == nil {
 			msg, err = s.GetMsg(t.Context(), 1)
@@ -263,17 +271,19 @@ func (w *world) first(t *testing.T, name string) string {
 	return text + "\n" + string(msg.Data)
 }
 
-// The messages of both feeds are a contract that others program against, names and order of bytes included.
-func TestMessagesOfBothFeeds(t *testing.T) {
+// The messages of both feeds are a contract that consumers program against, including names and
+// byte order.
+func TestFeeds_message_matchesContract(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	e := sim.Event{Object: "obj_1", ReceivedAt: time.Date(2026, 3, 1, 10, 0, 0, 123_456_000, time.UTC),
-		Body: []byte(`{"object_id":"obj_1", "object":{"id":"obj_1","ünïcode":1.50},"rank":1,"time":1700000000000000,"unit":1}`)}
+		Body: []byte(`{"object_id":"obj_1", "object":{"id":"obj_1","ünïcode":1.50},"rank":1,` +
+			`"time":1700000000000000,"unit":1}`)}
 	ev := w.append(t, e)[0]
 	ev.Type, ev.Account, ev.APIVersion = "thing.updated é", "acct 1", "2026-01-01"
 	w.publish(t, ev)
-	w.start(t, setting{})
-	w.outcomes(t, 1)
+	w.start(t, processorOptions{})
+	w.awaitOutcomes(t, 1)
 	event := fmt.Sprintf(`postern.events.sim.thing.updated=20=C3=A9
 Postern-Account: acct%%201
 Postern-Api-Version: 2026-01-01
@@ -288,7 +298,7 @@ Postern-Source: sim
 Postern-Type: thing.updated%%20%%C3%%A9
 
 %s`, ev.ID, e.Body)
-	equal(t, "message of the feed of events", event, w.first(t, stream.EventsStream))
+	equal(t, "message of the feed of events", event, w.firstMessage(t, stream.EventsStream))
 	change := fmt.Sprintf(`postern.changes.sim.thing
 Postern-Batch: 1
 Postern-Id: %[1]d
@@ -299,45 +309,50 @@ Postern-Source: sim
 {"schema":1,"event_id":"%[1]d","source":"sim","account":"","object_type":"thing","object_id":"obj_1",`+
 		`"version":{"final":false,"at":1700000000000000,"seen":0,"rank":1},"revision":1,"deleted":false,"ambiguous":false,`+
 		`"state":{"id":"obj_1","ünïcode":1.50}}`, ev.ID)
-	equal(t, "message of the feed of changes", change, w.first(t, stream.ChangesStream))
+	equal(t, "message of the feed of changes", change, w.firstMessage(t, stream.ChangesStream))
 }
 
-// What is too large to travel is a claim check, and is applied from the log: a large body, and names no header line takes.
-func TestClaimCheckIsAppliedFromTheLog(t *testing.T) {
+// An event that is too large for a message is sent without its body and is applied from the log:
+// one with a large body, and one with names that fit no header line.
+func TestApply_bodyInLog_readsItFromTheLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	big := func(object string) sim.Event {
-		body, err := json.Marshal(map[string]any{"object_id": object, "object": map[string]any{"id": object, "text": strings.Repeat("x", 300<<10)},
+		body, err := json.Marshal(map[string]any{"object_id": object, "object": map[string]any{"id": object,
+			"text": strings.Repeat("x", 300<<10)},
 			"rank": 1, "time": sim.Start, "unit": 1})
 		must(t, err)
 		return sim.Event{Object: object, ReceivedAt: time.UnixMicro(sim.Start).UTC(), Body: body}
 	}
 	evs := w.append(t, big("obj_1"), big("obj_2"))
-	evs = append(evs, w.append(t, renamed(1, w.simple(1))...)...)
+	evs = append(evs, w.append(t, renameObjects(1, w.newObjects(1))...)...)
 	evs[2].Type = strings.Repeat("long", 300_000)
-	w.publish(t, evs[0], evs[2]) // the second large one is the auditor's
-	w.start(t, setting{})
-	w.outcomes(t, 3)
+	w.publish(t, evs[0], evs[2]) // the republisher publishes the second large one
+	w.start(t, processorOptions{})
+	w.awaitOutcomes(t, 3)
 	var applied, long int
 	w.scan(t, `SELECT (SELECT count(*) FROM outcomes WHERE status IN ('applied', 'unchanged', 'stale', 'ambiguous')),
 		(SELECT count(*) FROM objects WHERE length(state->>'text') = 307200)`, &applied, &long)
 	if applied != 3 || long != 2 {
 		t.Errorf("%d of 3 events applied, %d of 2 large states in the mirror", applied, long)
 	}
-	message := w.first(t, stream.EventsStream)
+	message := w.firstMessage(t, stream.EventsStream)
 	if !strings.Contains(message, "\nPostern-Body: log\n") || !strings.HasSuffix(message, "\n\n") {
-		t.Errorf("the large event travelled as %.200q", message)
+		t.Errorf("the large event was sent as %.200q", message)
 	}
-	change := w.first(t, stream.ChangesStream)
+	change := w.firstMessage(t, stream.ChangesStream)
 	if len(change) > 300<<10 {
-		t.Errorf("a change of %d bytes travelled", len(change))
+		t.Errorf("a change of %d bytes was sent", len(change))
 	}
 }
 
-// jsonText draws JSON as somebody writes it: space between any two tokens, escapes and quotes in strings.
+// jsonText generates JSON with space between any two tokens, and with escapes and quotes in
+// strings.
 func jsonText() *rapid.Generator[string] {
 	space := rapid.SampledFrom([]string{"", " ", "\n\t", "\r\n    "})
-	text := rapid.SampledFrom([]string{`""`, `" "`, `"a b\n\t"`, `"\""`, `"\\"`, `"\\\" \\"`, `"é <&> \u0020"`, "\"\u2028\"", `"[ { , : "`, `"eight bytes at a time, \\\" or seven \\\\"`, `"12345678"`, `"1234567\""`, `"1234567\\"`})
+	text := rapid.SampledFrom([]string{`""`, `" "`, `"a b\n\t"`, `"\""`, `"\\"`, `"\\\" \\"`, `"é <&> \u0020"`,
+		"\"\u2028\"", `"[ { , : "`, `"eight bytes at a time, \\\" or seven \\\\"`, `"12345678"`, `"1234567\""`,
+		`"1234567\\"`})
 	leaf := rapid.OneOf(text, rapid.SampledFrom([]string{"0", "-1.50e+10", "true", "false", "null"}))
 	var value func(depth int) *rapid.Generator[string]
 	value = func(depth int) *rapid.Generator[string] {
@@ -369,15 +384,16 @@ func jsonText() *rapid.Generator[string] {
 	return value(3)
 }
 
-// What goes out is what encoding/json would write, byte for byte: the envelope is a contract.
-func TestEnvelopeIsWhatJSONWrites(t *testing.T) {
+// The envelope equals the output of encoding/json, byte for byte, because it is a contract.
+func TestEnvelope_encode_equalsEncodingJSON(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var state json.RawMessage
 		if rapid.Bool().Draw(t, "state") {
 			state = json.RawMessage(jsonText().Draw(t, "text"))
 		}
-		got, want, err := processor.Envelopes(state, rapid.Bool().Draw(t, "omitted") && state == nil, rapid.SampledFrom([]string{"cus_1", "<é> \" \\ null}"}).Draw(t, "id"))
+		got, want, err := processor.Envelopes(state, rapid.Bool().Draw(t, "omitted") && state == nil,
+			rapid.SampledFrom([]string{"cus_1", "<é> \" \\ null}"}).Draw(t, "id"))
 		if err != nil {
 			t.Fatal(err)
 		}

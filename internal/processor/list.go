@@ -13,46 +13,52 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// OutcomeFilter chooses outcomes; what is zero chooses all.
+// OutcomeFilter selects outcomes. A zero field does not restrict.
 type OutcomeFilter struct {
-	// Source is a source's number.
+	// Source is the number of a source.
 	Source int32
-	// Account is the tenant; a pointer to "" chooses outcomes without one.
+	// Account is the tenant. A pointer to "" selects outcomes without an account.
 	Account *string
-	// ObjectType and ObjectID name the object the event was applied to.
+	// ObjectType and ObjectID name the object to which the event was applied.
 	ObjectType, ObjectID string
-	// Objects are hashes of object keys (versioning.ObjectKey): the way by index, for an object that is fully named.
-	// Nil: not asked; empty: none.
+	// Objects are hashes of object keys (versioning.ObjectKey), to use the index for an object
+	// whose key is completely given. Nil does not restrict; an empty slice selects none.
 	Objects []int64
-	// Event is one of our event ids.
+	// Event is an event id.
 	Event int64
-	// Status is one of versioning's.
+	// Status is a versioning.Status.
 	Status string
-	// Run chooses one run, 0 being the live one; nil: all.
+	// Run selects one run (0 is the live run), nil all runs.
 	Run *int64
-	// Since (inclusive) and Until (exclusive) bound the time that the event's id carries.
+	// Since (inclusive) and Until (exclusive) bound the time in the event's id.
 	Since, Until time.Time
 }
 
-// outcomeScan is how many outcomes one page looks at; a page may be short, with a cursor to go on.
+// outcomeScan is how many outcomes one page reads. A page may be short and still have a cursor for
+// the next one.
 const outcomeScan = 10_000
 
-// The three ways to walk the ledger backwards by (event, run). Each has a statement that says where a window ends.
+// These three statements find where a page's range ends. Each walks the outcomes backwards by
+// (event, run), with another index.
 const (
-	ledgerWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE (c.event_id, c.run) < ($1, $2) AND c.event_id >= $3
+	ledgerWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE (c.event_id, c.run) < ($1, $2)
+		AND c.event_id >= $3
 ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
 
 	objectWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.object = ANY($5::bigint[]) AND c.object <> 0
   AND (c.event_id, c.run) < ($1, $2) AND c.event_id >= $3 ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
 
-	deadWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.status = 'dead' AND (c.event_id, c.run) < ($1, $2) AND c.event_id >= $3
+	deadWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.status = 'dead' AND (c.event_id, c.run) < ($1, $2)
+		AND c.event_id >= $3
 ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
 )
 
 const outcomeList = `SELECT ` + events.OutcomeColumns + ` FROM outcomes c JOIN sources s ON s.number = c.source
 WHERE (c.event_id, c.run) < ($1, $2) AND (c.event_id, c.run) >= ($3, $4)
-  AND ($5::int IS NULL OR c.source = $5) AND ($6::text IS NULL OR c.account = $6) AND ($7::text IS NULL OR c.object_type = $7)
-  AND ($8::text IS NULL OR c.object_id = $8) AND ($9::bigint IS NULL OR c.event_id = $9) AND ($10::text IS NULL OR c.status = $10)
+  AND ($5::int IS NULL OR c.source = $5) AND ($6::text IS NULL OR c.account = $6) AND ($7::text IS NULL
+  	OR c.object_type = $7)
+  AND ($8::text IS NULL OR c.object_id = $8) AND ($9::bigint IS NULL OR c.event_id = $9) AND ($10::text IS NULL
+  	OR c.status = $10)
   AND ($11::bigint IS NULL OR c.run = $11) `
 
 const outcomeOrder = ` ORDER BY c.event_id DESC, c.run DESC LIMIT $12`
@@ -64,14 +70,16 @@ const (
 )
 
 func listStatements() []string {
-	return []string{ledgerWindowSQL, objectWindowSQL, deadWindowSQL, ledgerSQL, ledgerObjectSQL, ledgerDeadSQL, unfinishedSQL, unfinishedIDsSQL, metSQL}
+	return []string{ledgerWindowSQL, objectWindowSQL, deadWindowSQL, ledgerSQL, ledgerObjectSQL, ledgerDeadSQL,
+		unfinishedSQL, unfinishedIDsSQL, liveOutcomesSQL}
 }
 
-// place is where an outcome stands in the ledger.
-type place struct{ event, run int64 }
+// ledgerPosition is the position of an outcome in the ledger.
+type ledgerPosition struct{ event, run int64 }
 
-// ListOutcomes returns a page of outcomes, those of the newest events first. Errors: events.ErrInvalid.
-func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, cursor string, limit int) (events.Page[events.Outcome], error) {
+// ListOutcomes returns a page of outcomes, newest events first. Errors: events.ErrInvalid.
+func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, cursor string,
+	limit int) (events.Page[events.Outcome], error) {
 	var page events.Page[events.Outcome]
 	limit, err := events.PageSize(limit)
 	if err != nil {
@@ -97,13 +105,13 @@ func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, curs
 	return page, nil
 }
 
-func (f *OutcomeFilter) bounds() (below place, from int64) {
-	below = place{math.MaxInt64, 0}
+func (f *OutcomeFilter) bounds() (below ledgerPosition, from int64) {
+	below = ledgerPosition{math.MaxInt64, 0}
 	switch {
 	case f.Event != 0:
-		return place{f.Event + 1, 0}, f.Event
+		return ledgerPosition{f.Event + 1, 0}, f.Event
 	case !f.Until.IsZero():
-		below.event = events.FirstID(f.Until.Add(time.Millisecond - 1)) // ids carry whole milliseconds
+		below.event = events.FirstID(f.Until.Add(time.Millisecond - 1)) // ids have a resolution of milliseconds
 	}
 	if !f.Since.IsZero() {
 		from = events.FirstID(f.Since.Add(time.Millisecond - 1))
@@ -111,8 +119,11 @@ func (f *OutcomeFilter) bounds() (below place, from int64) {
 	return below, from
 }
 
-// window is the lowest place this page looks at; more says that there may be others below it.
-func (f *OutcomeFilter) window(ctx context.Context, pool *pgxpool.Pool, below place, from int64) (end place, more bool, err error) {
+// window returns the lowest position that this page reads. more says that there may be outcomes
+// below it.
+func (f *OutcomeFilter) window(ctx context.Context, pool *pgxpool.Pool, below ledgerPosition,
+	from int64) (end ledgerPosition, more bool,
+	err error) {
 	sql, args := ledgerWindowSQL, []any{below.event, below.run, from, outcomeScan - 1}
 	switch {
 	case f.Objects != nil:
@@ -122,15 +133,17 @@ func (f *OutcomeFilter) window(ctx context.Context, pool *pgxpool.Pool, below pl
 	}
 	err = pool.QueryRow(ctx, sql, args...).Scan(&end.event, &end.run)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return place{from, 0}, false, nil
+		return ledgerPosition{from, 0}, false, nil
 	}
 	return end, err == nil, err
 }
 
-func (f *OutcomeFilter) outcomes(ctx context.Context, pool *pgxpool.Pool, below, end place, limit int) ([]events.Outcome, error) {
+func (f *OutcomeFilter) outcomes(ctx context.Context, pool *pgxpool.Pool, below, end ledgerPosition,
+	limit int) ([]events.Outcome, error) {
 	sql := ledgerSQL
-	args := []any{below.event, below.run, end.event, end.run, events.Optional(f.Source), f.Account, events.Optional(f.ObjectType), events.Optional(f.ObjectID),
-		events.Optional(f.Event), events.Optional(f.Status), f.Run, limit}
+	args := []any{below.event, below.run, end.event, end.run, events.NilIfZero(f.Source), f.Account,
+		events.NilIfZero(f.ObjectType), events.NilIfZero(f.ObjectID),
+		events.NilIfZero(f.Event), events.NilIfZero(f.Status), f.Run, limit}
 	switch {
 	case f.Objects != nil:
 		sql, args = ledgerObjectSQL, append(args, f.Objects)

@@ -18,11 +18,12 @@ import (
 )
 
 const outcomesSQL = `
-SELECT event_id, status, attempts, due > clock_now(), reason FROM outcomes WHERE run = $1 AND event_id = ANY($2::bigint[])`
+SELECT event_id, status, attempts, due > clock_now(), reason FROM outcomes WHERE run = $1
+	AND event_id = ANY($2::bigint[])`
 
-// settle marks what is final already, or failed and not yet due: it is only acknowledged. An item whose attempt was reserved
-// before this try goes on.
-func (p *Processor) settle(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
+// markFinished marks items that have a final outcome, or a failed one that is not due: they are
+// only acknowledged. An item whose attempt was reserved before this try is still open.
+func (p *Processor) markFinished(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
 	byID := make(map[int64]*item, len(items))
 	for _, it := range items {
 		byID[it.ev.ID] = it
@@ -33,9 +34,9 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, to Target, items []*i
 	params.Array(pgtype.Int8OID, len(items), func(i int) { params.Int64(items[i].ev.ID) })
 	_, err := params.Run(ctx, func(outcome postgres.Row) error {
 		it := byID[outcome.Int64(0)]
-		it.attempts, it.before = int(outcome.Int64(2)), outcome.Text(4)
+		it.attempts, it.previousReason = int(outcome.Int64(2)), outcome.Text(4)
 		status := versioning.Status(outcome.Text(1))
-		it.settled, it.final = to.settles(it, status, outcome.Bool(3)), !to.unfinished(status)
+		it.finished, it.hasFinalOutcome = to.isFinished(it, status, outcome.Bool(3)), !to.unfinished(status)
 		return nil
 	})
 	if err != nil {
@@ -44,52 +45,62 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, to Target, items []*i
 	return nil
 }
 
-// mostAlone is how often a run tries an event alone that may be what ends the process: it may also have been somebody else who did.
-const mostAlone = 3
+// maxSingleAttempts is how often a run tries a single event that may have ended the process.
+// Another event may also have been the cause.
+const maxSingleAttempts = 3
 
-// unfinished says whether an outcome may become another.
+// unfinished reports whether an outcome with this status may be replaced.
 func (to Target) unfinished(status versioning.Status) bool {
-	return status == versioning.Failed || status == versioning.Dead && to.Again != 0
+	return status == versioning.Failed || status == versioning.Dead && to.RetryRun != 0
 }
 
-// settles says whether nothing is left to do for an item whose stored outcome has a status, and is due only later.
-func (to Target) settles(it *item, status versioning.Status, later bool) bool {
+// isFinished reports whether nothing remains to do for an item with this stored status. later says
+// that the outcome is not due yet.
+func (to Target) isFinished(it *item, status versioning.Status, later bool) bool {
 	switch {
 	case !to.unfinished(status):
 		return true
 	case it.reserved > 0:
 		return it.reserved != it.attempts
-	case it.reserving && to.Run != events.LiveRun && to.Again == 0 && strings.HasPrefix(it.before, reservedReason),
-		it.reserving && to.Again != 0 && strings.HasPrefix(it.before, to.reservation()):
-		return it.attempts >= mostAlone
-	case to.Again != 0:
+	case it.reserving && to.Run != events.LiveRun && to.RetryRun == 0 &&
+		strings.HasPrefix(it.previousReason, reservedReason),
+		it.reserving && to.RetryRun != 0 && strings.HasPrefix(it.previousReason, to.reservation()):
+		return it.attempts >= maxSingleAttempts
+	case to.RetryRun != 0:
 		it.attempts = 0
 		return false
 	}
 	return later
 }
 
-// recordSQL keeps what is final: only a failed outcome is ever replaced, and a dead one where a person has it tried again.
+// recordSQL never replaces a final outcome: it replaces only failed outcomes, and dead ones when an
+// operator retries them.
 const recordSQL = `
-INSERT INTO outcomes AS o (event_id, run, source, object, account, object_type, object_id, status, reason, version, decided_by, attempts, due, at, rule_version)
-SELECT d.event_id, $1, d.source, d.object, d.account, d.object_type, d.object_id, d.status, d.reason, d.version, d.decided_by, d.attempts,
+INSERT INTO outcomes AS o (event_id, run, source, object, account, object_type, object_id, status, reason, version,
+	decided_by, attempts, due, at, rule_version)
+SELECT d.event_id, $1, d.source, d.object, d.account, d.object_type, d.object_id, d.status, d.reason, d.version,
+	d.decided_by, d.attempts,
   now.at + d.wait, now.at, $2
-FROM unnest($3::bigint[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::jsonb[], $12::jsonb[], $13::int[], $14::interval[])
+FROM unnest($3::bigint[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+	$11::jsonb[], $12::jsonb[], $13::int[], $14::interval[])
   AS d(event_id, source, object, account, object_type, object_id, status, reason, version, decided_by, attempts, wait),
   (SELECT clock_now() AS at) now
 ON CONFLICT (event_id, run) DO UPDATE SET
-  source = excluded.source, object = excluded.object, account = excluded.account, object_type = excluded.object_type, object_id = excluded.object_id,
-  status = excluded.status, reason = excluded.reason, version = excluded.version, decided_by = excluded.decided_by, attempts = excluded.attempts,
+  source = excluded.source, object = excluded.object, account = excluded.account, object_type = excluded.object_type,
+  	object_id = excluded.object_id,
+  status = excluded.status, reason = excluded.reason, version = excluded.version, decided_by = excluded.decided_by,
+  	attempts = excluded.attempts,
   due = excluded.due, at = excluded.at, rule_version = excluded.rule_version
 WHERE o.status = 'failed' OR o.status = 'dead' AND $15`
 
-// record writes the outcomes of the items that are not settled. A failed one gets its due time, or is dead after the last attempt.
+// record writes the outcomes of the items that are not finished. A failed one gets its due time, or
+// becomes dead after the last attempt.
 func (p *Processor) record(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
-	open := make([]try, 0, len(items))
+	open := make([]numberedAttempt, 0, len(items))
 	for _, it := range items {
-		if !it.settled {
+		if !it.finished {
 			n, wait := p.attempt(it)
-			open = append(open, try{it, n, wait})
+			open = append(open, numberedAttempt{it, n, wait})
 		}
 	}
 	if len(open) == 0 {
@@ -99,8 +110,10 @@ func (p *Processor) record(ctx context.Context, tx pgx.Tx, to Target, items []*i
 	defer params.Release()
 	n, err := params.Run(ctx, nil)
 	if err == nil && n != int64(len(open)) {
-		// Somebody gave one of them a final outcome since it was read, as who redacts an event does: the transaction is tried again and sees it.
-		err = &pgconn.PgError{Severity: "ERROR", Code: "40001", Message: fmt.Sprintf("%d of them were recorded meanwhile", int64(len(open))-n)}
+		// Another transaction, such as a redaction, wrote a final outcome after this one read it.
+		// The transaction runs again and reads it.
+		err = &pgconn.PgError{Severity: "ERROR", Code: "40001",
+			Message: fmt.Sprintf("%d outcomes were recorded by another transaction", int64(len(open))-n)}
 	}
 	if err != nil {
 		return fmt.Errorf("record %d outcomes: %w", len(open), err)
@@ -108,31 +121,32 @@ func (p *Processor) record(ctx context.Context, tx pgx.Tx, to Target, items []*i
 	return nil
 }
 
-// try is an item with the number of its attempt and, where that failed, how long to wait for the next.
-type try struct {
+// before is an item with the number of its attempt and, after a failure, the wait before
+// the next one.
+type numberedAttempt struct {
 	*item
 	n    int
 	wait *time.Duration
 }
 
-func recordParams(conn *pgx.Conn, to Target, open []try) *postgres.Params {
+func recordParams(conn *pgx.Conn, to Target, open []numberedAttempt) *postgres.Params {
 	p, n := postgres.NewParams(conn, postgres.Statement{Name: "postern_record", SQL: recordSQL}), len(open)
 	p.Int64(to.Run)
 	p.Int32(versioning.RuleVersion)
 	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(open[i].ev.ID) })
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(open[i].key.Source) })
 	p.Array(pgtype.Int8OID, n, func(i int) {
-		object := open[i].lock
+		object := open[i].lockKey
 		if object == open[i].ev.ID {
 			object = 0
 		}
 		p.Int64(object)
 	})
-	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.Text(open[i].key.Account)) })
-	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.Text(open[i].key.Type)) })
-	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.Text(open[i].key.ID)) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.SanitizeText(open[i].key.Account)) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.SanitizeText(open[i].key.Type)) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.SanitizeText(open[i].key.ID)) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(string(open[i].outcome.status)) })
-	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.Text(cut(open[i].outcome.reason, 2000))) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.SanitizeText(cut(open[i].outcome.reason, 2000))) })
 	p.Array(pgtype.JSONBOID, n, func(i int) { addVersion(p, open[i].outcome.version) })
 	p.Array(pgtype.JSONBOID, n, func(i int) { addVersion(p, open[i].outcome.decidedBy) })
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(open[i].n)) })
@@ -143,7 +157,7 @@ func recordParams(conn *pgx.Conn, to Target, open []try) *postgres.Params {
 			p.Null()
 		}
 	})
-	p.Bool(to.Again != 0)
+	p.Bool(to.RetryRun != 0)
 	return p
 }
 
@@ -156,11 +170,13 @@ func addVersion(p *postgres.Params, v *versioning.Version) {
 	p.JSON(b)
 }
 
-// patience is how long an event waits that only a changed configuration can help; no attempt is counted.
-const patience = time.Minute
+// configRetryDelay is the wait of an event that only a configuration change can help. No attempt is
+// counted.
+const configRetryDelay = time.Minute
 
-// attempt counts this try and, for a failure, says how long to wait; after the last it turns the failure into a death. A
-// reservation is a try that has not been made yet: it dies only when no attempt is left.
+// attempt returns the number of this attempt and, after a failure, the wait before the next one.
+// After the last attempt it turns the failed outcome into a dead one. A reservation is an attempt
+// that has not been made yet: it becomes dead only when no attempt remains.
 func (p *Processor) attempt(it *item) (n int, wait *time.Duration) {
 	n = it.attempts + 1
 	if it.reserved > 0 {
@@ -170,11 +186,11 @@ func (p *Processor) attempt(it *item) (n int, wait *time.Duration) {
 	switch {
 	case it.outcome.status != versioning.Failed:
 		return n, nil
-	case it.patient:
-		w := patience
+	case it.configFailure:
+		w := configRetryDelay
 		return n - 1, &w
 	case n < last || it.reserving && n == last:
-		w := patience
+		w := configRetryDelay
 		if last > 1 {
 			w = p.Settings.BackOff[min(n, last-1)-1]
 		}
@@ -189,26 +205,27 @@ func (p *Processor) attempt(it *item) (n int, wait *time.Duration) {
 
 const (
 	reservedReason = "tried alone; the attempt has not ended yet, or it ended the process"
-	beforeThat     = "; before that: "
+	previousPrefix = "; before that: "
 )
 
-// reservation is the reason of a reserved attempt; of a retry's it has the run, so that those are told from what is to be tried again.
+// reservation returns the reason of a reserved attempt. For a retry it contains the run, to
+// distinguish its reservations from the outcomes that it retries.
 func (to Target) reservation() string {
-	if to.Again == 0 {
+	if to.RetryRun == 0 {
 		return reservedReason
 	}
-	return fmt.Sprintf("%s (run %d)", reservedReason, to.Again)
+	return fmt.Sprintf("%s (run %d)", reservedReason, to.RetryRun)
 }
 
-// ApplyAlone tries an event that may be what kills the process: the attempt is committed as failed before the try, so that an
-// event which never lets a transaction end still runs out of attempts.
-func (p *Processor) ApplyAlone(ctx context.Context, run int64, ev stream.Event) error {
-	return p.applyAlone(ctx, Target{Run: run, passing: true}, ev)
+// ApplySingle tries an event that may end the process. It commits the attempt as failed before the
+// try, so that an event that never lets a transaction end still runs out of attempts.
+func (p *Processor) ApplySingle(ctx context.Context, run int64, ev stream.Event) error {
+	return p.applySingle(ctx, Target{Run: run, failsDuringSwap: true}, ev)
 }
 
-func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) error {
+func (p *Processor) applySingle(ctx context.Context, to Target, ev stream.Event) error {
 	one := []stream.Event{ev}
-	if err := p.learnSources(ctx, one); err != nil {
+	if err := p.refreshUnknownSources(ctx, one); err != nil {
 		return err
 	}
 	n, err := p.reserve(ctx, to, &ev)
@@ -216,65 +233,71 @@ func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) 
 		return unavailable(err)
 	}
 	if err = p.fetchBodies(ctx, p.Pool, one); err == nil {
-		tried := p.read(p.log(to), &one[0])
-		tried.reserved = n
-		if to.passes(tried) { // the attempt is recorded already, so the outcome must be
-			tried.outcome = &outcome{status: versioning.Ignored, reason: "of another type than this run is about"}
+		it := p.read(p.log(to), &one[0])
+		it.reserved = n
+		if to.excludes(it) { // the attempt is recorded already, so an outcome must be recorded too
+			it.outcome = &outcome{status: versioning.Ignored, reason: "the event is of another type than this run " +
+				"applies"}
 		}
-		err = p.applySplit(ctx, to, []*item{tried})
+		err = p.applySplit(ctx, to, []*item{it})
 	}
 	if err != nil {
-		p.giveBack(ctx, to, ev.ID, n)
+		p.returnAttempt(ctx, to, ev.ID, n)
 	}
 	return err
 }
 
-// reserve commits the next attempt of an event as failed and returns its number; 0 where there is nothing to try.
+// reserve commits the next attempt of an event as failed and returns its number, or 0 if there is
+// nothing to try.
 func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n int, err error) {
 	var it *item
-	err = postgres.InTx(ctx, p.Pool, "reserve attempt", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		it = &item{ev: ev, lock: ev.ID, key: versioning.Key{Source: p.sources.number(ev.Source)}, reserving: true}
-		if err := to.guard(ctx, tx); err != nil {
-			return err
-		}
-		if err := lock(ctx, tx, to.Into, []*item{it}, true); err != nil {
-			return err
-		}
-		if err := p.settle(ctx, tx, to, []*item{it}); err != nil {
-			return err
-		}
-		it.outcome = &outcome{status: versioning.Failed, reason: to.reservation()}
-		before := it.before
-		if strings.HasPrefix(before, reservedReason) {
-			_, before, _ = strings.Cut(before, beforeThat)
-		}
-		if before != "" {
-			it.outcome.reason += beforeThat + before
-		}
-		if err := p.record(ctx, tx, to, []*item{it}); err != nil {
-			return err
-		}
-		n = it.attempts + 1
-		if it.settled || it.outcome.status == versioning.Dead {
-			n = 0
-		}
-		return nil
-	})
+	err = postgres.InTx(ctx, p.Pool, "reserve attempt", p.Settings.ApplyTimeout,
+		func(ctx context.Context, tx pgx.Tx) error {
+			it = &item{ev: ev, lockKey: ev.ID, key: versioning.Key{Source: p.sources.number(ev.Source)},
+				reserving: true}
+			if err := to.guard(ctx, tx); err != nil {
+				return err
+			}
+			if err := lock(ctx, tx, to.Into, []*item{it}, true); err != nil {
+				return err
+			}
+			if err := p.markFinished(ctx, tx, to, []*item{it}); err != nil {
+				return err
+			}
+			it.outcome = &outcome{status: versioning.Failed, reason: to.reservation()}
+			before := it.previousReason
+			if strings.HasPrefix(before, reservedReason) {
+				_, before, _ = strings.Cut(before, previousPrefix)
+			}
+			if before != "" {
+				it.outcome.reason += previousPrefix + before
+			}
+			if err := p.record(ctx, tx, to, []*item{it}); err != nil {
+				return err
+			}
+			n = it.attempts + 1
+			if it.finished || it.outcome.status == versioning.Dead {
+				n = 0
+			}
+			return nil
+		})
 	if err == nil {
-		to.tellFinal(it)
+		to.reportFinal(it)
 	}
 	return n, err
 }
 
-const giveBackSQL = `
-UPDATE outcomes SET attempts = attempts - 1, due = clock_now() WHERE event_id = $1 AND run = $2 AND status = 'failed' AND attempts = $3`
+const returnAttemptSQL = `
+UPDATE outcomes SET attempts = attempts - 1, due = clock_now() WHERE event_id = $1 AND run = $2 AND status = 'failed'
+	AND attempts = $3`
 
-// giveBack takes back an attempt that trouble of our own kept from being made. Where that fails too, the attempt is lost.
-func (p *Processor) giveBack(ctx context.Context, to Target, event int64, n int) {
-	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "give an attempt back", 2*time.Second)
+// returnAttempt takes back an attempt that an infrastructure failure has prevented. If this fails
+// too, the attempt is lost.
+func (p *Processor) returnAttempt(ctx context.Context, to Target, event int64, n int) {
+	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "take an attempt back", 2*time.Second)
 	defer cancel()
-	if _, err := p.Pool.Exec(ctx, giveBackSQL, event, to.Run, n); err != nil {
-		p.log(to).Warn("attempt not given back", "event", event, "error", err)
+	if _, err := p.Pool.Exec(ctx, returnAttemptSQL, event, to.Run, n); err != nil {
+		p.log(to).Warn("attempt not taken back", "event", event, "error", err)
 	}
 }
 
@@ -285,7 +308,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", events.ErrUnavailable, err)
 }
 
-// cut shortens s to about n bytes at a rune's border.
+// cut shortens s to about n bytes at the border of a rune.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s

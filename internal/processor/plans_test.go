@@ -21,102 +21,120 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// fillSQL makes the tables large: objects that are not the test's own, and outcomes below and above its events.
+// fillSQL makes the tables large: objects of no test, and outcomes below and above the test's
+// events.
 const fillSQL = `
-INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo,
-  window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
-SELECT %[1]d, '', 'thing', 'filler_' || g, false, g, 0, 1, '[]', false, g, g, 0, false, false, sha256(g::text::bytea), sha256(g::text::bytea), '{}', false,
+INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
+	tie_set, overflow, window_lo,
+  window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+  	rule_version, created_at, updated_at)
+SELECT %[1]d, '', 'thing', 'filler_' || g, false, g, 0, 1, '[]', false, g, g, 0, false, false, sha256(g::text::bytea),
+	sha256(g::text::bytea), '{}', false,
   g, 1, 1, now(), now() FROM generate_series(1, 200000) g;
-INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
-SELECT g, 0, %[1]d, g, '', 'thing', 'filler_' || g, 'applied', '', 1, now(), 1 FROM generate_series(1000001, 1200000) g;`
+INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at,
+	rule_version)
+SELECT g, 0, %[1]d, g, '', 'thing', 'filler_' || g, 'applied', '', 1, now(), 1
+	FROM generate_series(1000001, 1200000) g;`
 
-// Plans that were made while the tables were empty stay right when they are full: no statement of the apply path, nor of the
-// auditor's, reads objects or outcomes from end to end.
-func TestPlansSurviveGrowth(t *testing.T) {
+// Plans that were made while the tables were empty stay efficient when they are full: no statement
+// of applying or of the republisher scans objects or outcomes completely.
+func TestApply_tablesGrow_plansUseIndexes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	for _, table := range []string{"objects", "outcomes", "events", "outbox"} { // an analyze would plan anew
-		if _, err := w.db.Pool.Exec(t.Context(), `ALTER TABLE `+table+` SET (autovacuum_enabled = false)`); table != "events" && err != nil {
+	for _, table := range []string{"objects", "outcomes", "events", "outbox"} { // an ANALYZE would make new plans
+		if _, err := w.db.Pool.Exec(t.Context(), `ALTER TABLE `+table+
+			` SET (autovacuum_enabled = false)`); table != "events" && err != nil {
 			t.Fatal(err)
 		}
 	}
-	pool := w.generic(t)
-	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Settings: processor.DefaultSettings, ID: t.Name(),
+	pool := w.genericPlanPool(t)
+	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits,
+		Settings: processor.DefaultSettings, ID: t.Name(),
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: map[string]processor.Source{
-			"sim": {Number: w.source, Config: &provider.Source{Name: "sim"}, Provider: moody{}}}})
+			"sim": {Number: w.source, Config: &provider.Source{Name: "sim"}, Provider: faultyProvider{}}}})
 	must(t, err)
-	pass := processor.AuditPass(p)
+	pass := processor.RepublishPass(p)
 	round := func(seed uint64) {
-		h := sim.Generate(rand.New(rand.NewPCG(seed, 11)), kinds["event time"])
+		h := sim.Generate(rand.New(rand.NewPCG(seed, 11)), providerKinds["event time"])
 		var batch []stream.Event
 		for i, e := range h.Events {
 			batch = append(batch, message(i+1000*int(seed), e))
 		}
 		batch[0].Key = "fails"
-		for i, id := range h.ObjectIDs() { // which has what the objects have met read again
-			batch = append(batch, settlingAt(t, h, id, 500+i+1000*int(seed)))
+		for i, id := range h.ObjectIDs() { // these reload the history of the objects
+			batch = append(batch, overwriteAt(t, h, id, 500+i+1000*int(seed)))
 		}
-		for range 2 { // the second time everything is settled
+		for range 2 { // the second time all events are finished
 			must(t, p.Apply(t.Context(), events.LiveRun, batch))
 		}
 		must(t, pass(t.Context()))
 	}
 	round(1)
 	w.db.Exec(t, fmt.Sprintf(fillSQL, w.source))
-	before, read := scans(t, pool)
+	before, read := scanCounts(t, pool)
 	began := time.Now()
 	for seed := range uint64(20) {
 		round(seed + 2)
 	}
 	took := time.Since(began)
-	after, readAfter := scans(t, pool)
+	after, readAfter := scanCounts(t, pool)
 	if before != after {
-		t.Errorf("sequential scans of objects and outcomes: %s before, %s after 20 rounds on full tables", before, after)
+		t.Errorf("sequential scans of objects and outcomes: %s before, %s after 20 rounds on full tables", before,
+			after)
 	}
 	if rows := readAfter - read; rows > 100_000 {
 		t.Errorf("20 rounds read %d rows by index", rows)
 	}
-	if took > patience {
+	if took > maxWait {
 		t.Errorf("20 rounds took %s", took)
 	}
 }
 
-// generic is one session whose plans are made once for all parameters.
-func (w *world) generic(t *testing.T) *pgxpool.Pool {
+// genericPlanPool has one session whose plans are made once for all parameters.
+func (w *world) genericPlanPool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	sep := "?"
 	if strings.Contains(w.db.URL, "?") {
 		sep = "&"
 	}
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: w.db.URL + sep + "plan_cache_mode=force_generic_plan", Role: "postern_processor", MaxConns: 1})
+	pool, err := postgres.Connect(t.Context(),
+		postgres.Options{URL: w.db.URL + sep + "plan_cache_mode=force_generic_plan", Role: "postern_processor",
+			MaxConns: 1})
 	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
 
-// scans are the sequential scans of the large tables so far, and the rows read through their indexes.
-func scans(t *testing.T, pool *pgxpool.Pool) (seq string, read int64) {
+// scanCounts returns the sequential scans of the large tables so far, and the rows read through
+// their indexes.
+func scanCounts(t *testing.T, pool *pgxpool.Pool) (seq string, read int64) {
 	t.Helper()
-	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} { // what the session counted is told at its next end of a transaction
+	// the session reports its counts at the end of its next transaction
+	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} {
 		must(t, errOf(pool.Exec(context.WithoutCancel(t.Context()), sql)))
 	}
-	err := pool.QueryRow(t.Context(), `SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname), sum(idx_tup_fetch)
+	err := pool.QueryRow(t.Context(), `SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname),
+		sum(idx_tup_fetch)
 		FROM pg_stat_user_tables WHERE relname IN ('objects', 'outcomes')`).Scan(&seq, &read)
 	must(t, err)
 	return seq, read
 }
 
-// Marking changes as sent reads only their rows, however much has come into the outbox since the first were marked.
-func TestMarkingReadsOnlyWhatIsMarked(t *testing.T) {
+// Marking changes as sent reads only their rows, however many rows were added to the outbox since
+// the first marking.
+func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.db.Exec(t, `ALTER TABLE outbox SET (autovacuum_enabled = false)`) // a vacuum would plan anew
-	pool := w.generic(t)
-	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	w.db.Exec(t, `ALTER TABLE outbox SET (autovacuum_enabled = false)`) // a VACUUM would make new plans
+	pool := w.genericPlanPool(t)
+	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits,
+		Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
+		Metrics: prometheus.NewRegistry()})
 	must(t, err)
-	mark := processor.Mark(p)
+	mark := processor.MarkSent(p)
 	round := func(rows int) {
-		w.db.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, made_at) SELECT '{1}', '{a}', '{t}', ARRAY[repeat('i', 200)], now() FROM generate_series(1, %d)`, rows))
+		w.db.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, made_at) SELECT '{1}', '{a}',
+			'{t}', ARRAY[repeat('i', 200)], now() FROM generate_series(1, %d)`, rows))
 		for range 10 {
 			var last int64
 			w.scan(t, `SELECT max(batch) FROM outbox`, &last)
@@ -124,7 +142,7 @@ func TestMarkingReadsOnlyWhatIsMarked(t *testing.T) {
 		}
 	}
 	read := func() (n int64) {
-		_, _ = scans(t, pool) // which has the session tell what it counted
+		_, _ = scanCounts(t, pool) // makes the session report its counts
 		w.scan(t, `SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'outbox'`, &n)
 		return n
 	}
@@ -132,48 +150,52 @@ func TestMarkingReadsOnlyWhatIsMarked(t *testing.T) {
 	before := read()
 	round(20_000)
 	var marked int
-	if w.scan(t, `SELECT count(*) FROM outbox WHERE sent_at IS NOT NULL AND sequence BETWEEN 7 AND 9`, &marked); marked != 6 {
+	if w.scan(t, `SELECT count(*) FROM outbox WHERE sent_at IS NOT NULL AND sequence BETWEEN 7 AND 9`,
+		&marked); marked != 6 {
 		t.Fatalf("%d rows are marked, want 6", marked)
 	}
-	if n := read() - before; n > 100_000 { // two questions of the test's own read it from end to end
-		t.Errorf("marking 3 of 20,000 rows ten times read %d rows from end to end", n)
+	if n := read() - before; n > 100_000 { // two queries of the test itself scan it completely
+		t.Errorf("marking 3 of 20,000 rows ten times read %d rows sequentially", n)
 	}
 }
 
-// Partitions are made eight days ahead; where they are not, whoever looks is told, in the log and by the metric, and the gap counts, not the last day.
-func TestPartitionsAhead(t *testing.T) {
+// Partitions are created eight days ahead. If one is missing, the log and the metric report the
+// first missing day, not the last existing one.
+func TestMaintain_partitionsMissing_reportsInLogAndMetric(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	keeper := b.db.Role(t, "maintenance")
-	var said bytes.Buffer
+	maintenancePool := b.db.Role(t, "maintenance")
+	var logged bytes.Buffer
 	reg := prometheus.NewRegistry()
-	p, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: "p", Logger: slog.New(slog.NewTextHandler(&said, nil)), Metrics: reg})
+	p, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: "p",
+		Logger: slog.New(slog.NewTextHandler(&logged, nil)), Metrics: reg})
 	must(t, err)
 	day := func(ahead int) string { return time.Now().UTC().AddDate(0, 0, ahead).Format("20060102") }
-	ends := func(ahead int) {
+	checkMetric := func(ahead int) {
 		t.Helper()
 		want, err := time.Parse("20060102", day(ahead))
 		must(t, err)
 		found, err := reg.Gather()
 		must(t, err)
 		for _, m := range found {
-			if m.GetName() == "postern_partitions_until_timestamp_seconds" && m.GetMetric()[0].GetGauge().GetValue() == float64(want.Unix()) {
+			if m.GetName() == "postern_partitions_until_timestamp_seconds" &&
+				m.GetMetric()[0].GetGauge().GetValue() == float64(want.Unix()) {
 				return
 			}
 		}
-		t.Errorf("the metric does not say %s", want)
+		t.Errorf("the metric is not %s", want)
 	}
-	if err := processor.Maintained(t.Context(), p, keeper); err != nil || said.Len() > 0 {
-		t.Fatal(err, said.String())
+	if err := processor.MaintainOnce(t.Context(), p, maintenancePool); err != nil || logged.Len() > 0 {
+		t.Fatal(err, logged.String())
 	}
-	ends(9)
+	checkMetric(9)
 	b.db.Exec(t, "DROP TABLE events_"+day(3))
-	// Whoever was to make it cannot.
-	if err := processor.Maintained(t.Context(), p, b.db.Role(t, "reader")); err == nil {
-		t.Error("a reader makes partitions")
+	// This role cannot create it.
+	if err := processor.MaintainOnce(t.Context(), p, b.db.Role(t, "reader")); err == nil {
+		t.Error("a reader creates partitions")
 	}
-	ends(3)
-	if !strings.Contains(said.String(), "level=ERROR") || !strings.Contains(said.String(), "end too soon") {
-		t.Errorf("said %q", said.String())
+	checkMetric(3)
+	if !strings.Contains(logged.String(), "level=ERROR") || !strings.Contains(logged.String(), "end too soon") {
+		t.Errorf("logged %q", logged.String())
 	}
 }

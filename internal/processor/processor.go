@@ -1,6 +1,8 @@
-// Package processor applies events: a batch of messages is decided, written as sets in one transaction with its outcomes
-// and its change row, and only then acknowledged. It also runs the auditor, which makes sure that no committed event is
-// forgotten, and the sender of changes.
+// Package processor applies events to the mirror: it decides a batch of messages, writes objects,
+// outcomes and the outbox row in one transaction, and acknowledges after the commit. It also runs
+// the republisher, which publishes committed events without an outcome again, and the sender of the
+// feed of changes. The serve command and the jobs (replay, rebuild, retention) call it; it never
+// verifies deliveries or calls a provider's API.
 package processor
 
 import (
@@ -19,35 +21,38 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-// Settings are the processor's numbers; tests shorten them.
+// Settings are the limits and intervals of a processor. Tests shorten them.
 type Settings struct {
 	// Batch bounds the events of one transaction.
 	Batch int
-	// Lanes is how many batches are applied at once; objects are spread over them by hash.
-	Lanes int
+	// Workers is how many batches are applied at once. Objects are distributed over workers by
+	// hash.
+	Workers int
 	// ApplyTimeout bounds one transaction.
 	ApplyTimeout time.Duration
-	// BackOff is how long a failed event waits after its first, second, ... attempt; after the last attempt it is dead.
+	// BackOff is how long a failed event waits after its first, second, ... attempt. After the last
+	// attempt it is dead.
 	BackOff []time.Duration
-	// AuditEvery is how often the auditor freezes a bound.
-	AuditEvery time.Duration
-	// AuditAge is how old an event without an outcome must be before the auditor publishes it again.
-	AuditAge time.Duration
-	// AuditLease is how long one process stays the auditor without renewing.
-	AuditLease time.Duration
-	// AuditShare is the lag, as a share of the stream's limits, above which the auditor publishes nothing more.
-	AuditShare float64
-	// AuditRate is how many events a second the auditor publishes at most.
-	AuditRate int
-	// SweepAfter is how long a change may stay unsent before any processor sends it again.
-	SweepAfter time.Duration
-	// KeepChanges is how long a sent change stays in the outbox, in case the stream loses it.
-	KeepChanges time.Duration
-	// StopWithin is the soft limit for finishing the messages in hand at a stop.
-	StopWithin time.Duration
+	// RepublishInterval is the time between two passes of the republisher.
+	RepublishInterval time.Duration
+	// RepublishMinAge is the age from which an event without an outcome is published again.
+	RepublishMinAge time.Duration
+	// RepublishLease is how long a process stays the republisher without renewing the lease.
+	RepublishLease time.Duration
+	// RepublishMaxFill is the share of the stream's limits above which the republisher publishes
+	// nothing.
+	RepublishMaxFill float64
+	// RepublishRate is the maximum of events that the republisher publishes in a second.
+	RepublishRate int
+	// ResendAfter is how long a change may stay unsent before any processor sends it again.
+	ResendAfter time.Duration
+	// ChangeRetention is how long a sent change stays in the outbox, in case the stream loses it.
+	ChangeRetention time.Duration
+	// StopTimeout is the soft limit for finishing the messages in progress at a stop.
+	StopTimeout time.Duration
 }
 
-// DefaultSettings are the shipped ones. A failing event is tried nine times in about 33 hours:
+// DefaultSettings are the shipped settings. A failing event gets nine attempts in about 33 hours:
 //
 //	attempt  wait after it   since the first
 //	1        10 s            10 s
@@ -60,73 +65,81 @@ type Settings struct {
 //	8        16 h            32.6 h
 //	9        dead
 var DefaultSettings = Settings{
-	Batch: 500, Lanes: 2, ApplyTimeout: 30 * time.Second,
-	BackOff: []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 6 * time.Hour,
+	Batch: 500, Workers: 2, ApplyTimeout: 30 * time.Second,
+	BackOff: []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour,
+		6 * time.Hour,
 		8 * time.Hour, 16 * time.Hour},
-	AuditEvery: 10 * time.Second, AuditAge: time.Minute, AuditLease: 30 * time.Second, AuditShare: 0.5, AuditRate: 10_000,
-	SweepAfter: 30 * time.Second, KeepChanges: 10 * time.Minute, StopWithin: 5 * time.Second,
+	RepublishInterval: 10 * time.Second, RepublishMinAge: time.Minute, RepublishLease: 30 * time.Second,
+	RepublishMaxFill: 0.5,
+	RepublishRate:    10_000,
+	ResendAfter:      30 * time.Second, ChangeRetention: 10 * time.Minute, StopTimeout: 5 * time.Second,
 }
 
-// Source is a source as the processor needs it.
+// Source is a source with what the processor needs of it.
 type Source struct {
 	Number   int32
 	Config   *provider.Source
 	Provider provider.Provider
-	// Looker reads looks; nil: the provider, where it can.
-	Looker provider.Looker
-	// Stragglers is how long to wait for late events before an object is looked at to which a change-set does not fit; 0: none is looked at for that.
-	Stragglers time.Duration
-	// Reads says whether the API reads such an object by its name; nil: it reads none.
-	Reads func(account, objectType, id string) bool
-	// Locates says whether the API reads objects of a type by what is known of them; nil: it reads none so.
+	// RefetchReader reads refetches. If nil, the provider does, if it can.
+	RefetchReader provider.Refetcher
+	// LateEventGrace is how long the processor waits for a late event before it requests a refetch
+	// of an object whose stored state does not match an event's previous attributes. Zero disables
+	// these refetches.
+	LateEventGrace time.Duration
+	// ReadsByID reports whether the API can read such an object by its id. Nil: it reads none.
+	ReadsByID func(account, objectType, id string) bool
+	// Locates reports whether the API can find objects of a type by their stored state. Nil: it
+	// finds none.
 	Locates func(account, objectType string) bool
 }
 
-// looker is who reads the source's looks; nil where nobody can.
-func (s Source) looker() provider.Looker {
-	if s.Looker != nil {
-		return s.Looker
+// refetchReader returns the reader of the source's refetches, nil if there is none.
+func (s Source) refetchReader() provider.Refetcher {
+	if s.RefetchReader != nil {
+		return s.RefetchReader
 	}
-	own, _ := s.Provider.(provider.Looker)
+	own, _ := s.Provider.(provider.Refetcher)
 	return own
 }
 
-// Options are what a processor works with.
+// Options configure a processor.
 type Options struct {
 	// Pool is connected as postern_processor.
 	Pool *pgxpool.Pool
 	// Conn may be nil for a processor that only applies (replay, tests).
 	Conn   *stream.Conn
 	Limits stream.Limits
-	// Sources by name, until Replace gives others.
+	// Sources are the configured sources by name. Replace changes them.
 	Sources map[string]Source
-	// Known are all sources the log has events of; those configured here are added.
+	// Known are all sources that the log has events of. The configured ones are added.
 	Known events.Sources
-	// Planned is told which destinations have something to do, after the commit that planned it; nil: nobody is.
+	// Planned receives the destinations for which effects are due, after the commit that planned
+	// them. It may be nil.
 	Planned func(destinations []string)
 	// ID names this process in leases.
 	ID       string
 	Settings Settings
 	Logger   *slog.Logger
 	Metrics  prometheus.Registerer
-	// Tracer makes the spans; nil: the process's.
+	// Tracer creates the spans. If nil, the process's tracer does.
 	Tracer trace.Tracer
 }
 
-// Processor applies events; it has no state but its connections.
+// Processor applies events. It has no state except its connections.
 type Processor struct {
 	Options
 	sources *directory
 	rules   *atomic.Pointer[effects.Rules]
 	metrics metrics
 	changes *sender
-	// refusal is why the database takes nothing of what is applied live; nil: it does.
-	refusal *atomic.Pointer[error]
+	// databaseError is the permission or schema error that stops applying, nil if there is none.
+	databaseError *atomic.Pointer[error]
 }
 
-// New returns a processor; Run starts it, Apply may be called without.
+// New returns a processor. Run starts it; Apply works without Run.
 func New(o Options) (*Processor, error) {
-	p := &Processor{Options: o, sources: newDirectory(o.Known, o.Sources), refusal: &atomic.Pointer[error]{}, rules: &atomic.Pointer[effects.Rules]{}}
+	p := &Processor{Options: o, sources: newDirectory(o.Known, o.Sources), databaseError: &atomic.Pointer[error]{},
+		rules: &atomic.Pointer[effects.Rules]{}}
 	p.changes = newSender(p)
 	if p.Tracer == nil {
 		p.Tracer = otel.Tracer("github.com/postern-gateway/postern/internal/processor")
@@ -134,25 +147,28 @@ func New(o Options) (*Processor, error) {
 	return p, p.metrics.register(o.Metrics)
 }
 
-// Rules are the rules of effects in use; nil: there are none.
+// Rules returns the current rules of effects, nil if there are none.
 func (p *Processor) Rules() *effects.Rules { return p.rules.Load() }
 
-// ReplaceRules makes others the rules of effects in use, for events that are applied from now on. Where there are none, applying costs nothing for them.
+// ReplaceRules replaces the rules of effects for events that are applied from now on. Without
+// rules, applying does no work for effects.
 func (p *Processor) ReplaceRules(r *effects.Rules) {
-	if r.None() {
+	if r.Empty() {
 		r = nil
 	}
 	p.rules.Store(r)
 }
 
-// On is the same processor over another pool, as postern_processor too: what is applied through it never waits for the connections of live batches.
-func (p *Processor) On(pool *pgxpool.Pool) *Processor {
+// WithPool returns the same processor with another pool, also connected as postern_processor. Work
+// through it never waits for the connections of live batches.
+func (p *Processor) WithPool(pool *pgxpool.Pool) *Processor {
 	other := *p
 	other.Pool = pool
 	return &other
 }
 
-// sourceEvent makes the stream's form of a record of the log.
+// sourceEvent converts a record of the log to a stream event.
 func (p *Processor) sourceEvent(r *events.Record) stream.Event {
-	return stream.Event{Stored: r.Stored, Source: p.sources.name(r.Source), ObjectType: r.ObjectType, ObjectID: r.ObjectID, OccurredAt: r.OccurredAt, BodyInLog: r.BodyLeftOut, Redacted: r.Redacted}
+	return stream.Event{StoredEvent: r.StoredEvent, Source: p.sources.name(r.Source), ObjectType: r.ObjectType,
+		ObjectID: r.ObjectID, OccurredAt: r.OccurredAt, BodyInLog: r.BodyOmitted, Redacted: r.Redacted}
 }

@@ -16,46 +16,50 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// smallBody is how large a body may be, in bytes, to be read with many others; a larger one is read with its batch.
-const smallBody = 16 << 10
+// maxInlineBody is the largest body, in bytes, that is read together with many others. A larger one
+// is read with its batch.
+const maxInlineBody = 16 << 10
 
 // ApplyStored reads events of the log and applies them as ApplyChunk does.
-func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, alone bool) (map[versioning.Status]int64, error) {
+func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, single bool) (map[versioning.Status]int64,
+	error) {
 	c, err := p.ReadChunk(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
-	return p.ApplyChunk(ctx, to, c, alone)
+	return p.ApplyChunk(ctx, to, c, single)
 }
 
 // ReadChunk reads events of the log. Errors: events.ErrUnavailable.
 func (p *Processor) ReadChunk(ctx context.Context, ids []int64) (*Chunk, error) {
-	recs, err := p.records(ctx, ids, smallBody)
+	recs, err := p.records(ctx, ids, maxInlineBody)
 	return &Chunk{IDs: ids, recs: recs}, err
 }
 
-// ApplyChunk applies events of the log to a target, as Apply does those of the stream, on as many lanes, and returns how many of them have
-// which outcome in this run now. alone tries each by itself, one after the other, its attempt committed before: if one of them ends the process
-// again and again it stays failed, and all go past it. What is no longer in the log is left out. An error is trouble of our own, and
-// applying again is safe.
-func (p *Processor) ApplyChunk(ctx context.Context, to Target, c *Chunk, alone bool) (map[versioning.Status]int64, error) {
-	if alone {
-		if err := p.applyEachAlone(ctx, to, c.recs); err != nil {
+// ApplyChunk applies events of the log to a target, with as many workers as Apply has for the
+// stream. It returns the counts of their outcomes in this run. single tries each event by itself,
+// one after the other, and commits its attempt first: an event that ends the process again and
+// again stays failed, and the others are applied. Events that are no longer in the log are skipped.
+// An error is an infrastructure failure, and applying again is safe.
+func (p *Processor) ApplyChunk(ctx context.Context, to Target, c *Chunk, single bool) (map[versioning.Status]int64,
+	error) {
+	if single {
+		if err := p.applyEachSingle(ctx, to, c.recs); err != nil {
 			return nil, err
 		}
-		return p.statuses(ctx, to.Run, c.IDs)
+		return p.countStatuses(ctx, to.Run, c.IDs)
 	}
 	g, work := errgroup.WithContext(ctx)
-	for _, lane := range p.spread(c.recs) {
-		g.Go(func() error { return p.applyLane(work, to, lane) })
+	for _, share := range p.spreadByObject(c.recs) {
+		g.Go(func() error { return p.applyBatches(work, to, share) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return p.statuses(ctx, to.Run, c.IDs)
+	return p.countStatuses(ctx, to.Run, c.IDs)
 }
 
-// records reads events of the log by their ids, in the order of these.
+// records reads events of the log by their ids, in id order.
 func (p *Processor) records(ctx context.Context, ids []int64, maxBody int) ([]events.Record, error) {
 	recs, err := events.Read(ctx, p.Pool, ids, maxBody)
 	if err != nil {
@@ -65,7 +69,7 @@ func (p *Processor) records(ctx context.Context, ids []int64, maxBody int) ([]ev
 	return recs, p.nameSources(ctx, recs)
 }
 
-// nameSources looks for the names of sources that this process does not know yet.
+// nameSources reads the sources again if this process does not know one of the records.
 func (p *Processor) nameSources(ctx context.Context, recs []events.Record) error {
 	for i := range recs {
 		if p.sources.name(recs[i].Source) == "" {
@@ -75,31 +79,34 @@ func (p *Processor) nameSources(ctx context.Context, recs []events.Record) error
 	return nil
 }
 
-// spread puts events on lanes by object, so that two lanes never wait for one object.
-func (p *Processor) spread(recs []events.Record) [][]stream.Event {
-	lanes, seed := make([][]stream.Event, p.Settings.Lanes), maphash.MakeSeed()
+// spreadByObject distributes events over workers by object, so that two workers never wait for one
+// object.
+func (p *Processor) spreadByObject(recs []events.Record) [][]stream.Event {
+	shares, seed := make([][]stream.Event, p.Settings.Workers), maphash.MakeSeed()
 	for i := range recs {
 		e := p.sourceEvent(&recs[i])
-		n := laneOf(seed, &e, len(lanes))
-		lanes[n] = append(lanes[n], e)
+		n := workerFor(seed, &e, len(shares))
+		shares[n] = append(shares[n], e)
 	}
-	return lanes
+	return shares
 }
 
-// applyEachAlone never has two attempts reserved at once: only what ends the process is left with one.
-func (p *Processor) applyEachAlone(ctx context.Context, to Target, recs []events.Record) error {
+// applyEachSingle never has two attempts reserved at once: only the event that ends the process
+// keeps a reservation.
+func (p *Processor) applyEachSingle(ctx context.Context, to Target, recs []events.Record) error {
 	for i := range recs {
-		if err := p.applyAlone(ctx, to, p.sourceEvent(&recs[i])); err != nil {
+		if err := p.applySingle(ctx, to, p.sourceEvent(&recs[i])); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// applyLane applies a lane's events in batches of about the same size: a small one behind a large one costs almost as much.
-func (p *Processor) applyLane(ctx context.Context, to Target, evs []stream.Event) error {
-	for most := evenly(len(evs), p.Settings.Batch); len(evs) > 0; {
-		n := atOnce(evs, most)
+// applyBatches applies a worker's events in batches of similar size, because a small batch costs
+// almost as much as a large one.
+func (p *Processor) applyBatches(ctx context.Context, to Target, evs []stream.Event) error {
+	for maxEvents := evenBatchSize(len(evs), p.Settings.Batch); len(evs) > 0; {
+		n := batchSize(evs, maxEvents)
 		if err := p.apply(ctx, to, evs[:n]); err != nil {
 			return err
 		}
@@ -108,31 +115,35 @@ func (p *Processor) applyLane(ctx context.Context, to Target, evs []stream.Event
 	return nil
 }
 
-// evenly is the size of the parts of n things, all the same but for the last and each at most half as large again as the size that is wanted.
-func evenly(n, size int) int {
+// evenBatchSize returns the size of equal parts of n events. Only the last part is smaller, and no
+// part is more than half larger than size.
+func evenBatchSize(n, size int) int {
 	parts := max(1, (n+size/2)/size)
 	return (n + parts - 1) / parts
 }
 
-// atOnce is how many of some events go into one transaction of so many at most.
-func atOnce(evs []stream.Event, most int) (n int) {
-	for bytes := 0; n < len(evs) && n < most && bytes < laneBytes; n++ {
-		bytes += weigh(&evs[n])
+// batchSize returns how many of the events go into one transaction, at most maxEvents.
+func batchSize(evs []stream.Event, maxEvents int) (n int) {
+	for bytes := 0; n < len(evs) && n < maxEvents && bytes < maxBatchBytes; n++ {
+		bytes += bodyBytes(&evs[n])
 	}
 	return n
 }
 
-// publishedAtOnce is how many events are read whole to be published: each may have a body of stream.MaxBody.
-const publishedAtOnce = 100
+// maxPublishBatch is how many events are read with their bodies to be published: each body may have
+// stream.MaxBody bytes.
+const maxPublishBatch = 100
 
-// PublishStored publishes events of the log to postern.replays under a run, and returns how many those are: what is no longer in the log, or was redacted, is left out.
-// It returns only when the stream has acknowledged all of them. An error is trouble of our own; publishing again is safe, and some then come twice.
+// PublishStored publishes events of the log to postern.replays under a run and returns their
+// number. It skips events that are no longer in the log or were redacted. It returns after the
+// stream has acknowledged all of them. An error is an infrastructure failure. Publishing again is
+// safe, and some events are then delivered twice.
 func (p *Processor) PublishStored(ctx context.Context, run int64, ids []int64) (n int64, err error) {
 	if p.Conn == nil {
 		return 0, unavailable(errors.New("publish events: this process has no connection to a stream"))
 	}
 	for len(ids) > 0 {
-		some := ids[:min(len(ids), publishedAtOnce)]
+		some := ids[:min(len(ids), maxPublishBatch)]
 		ids = ids[len(some):]
 		recs, err := p.records(ctx, some, stream.MaxBody)
 		if err != nil {
@@ -152,10 +163,10 @@ func (p *Processor) PublishStored(ctx context.Context, run int64, ids []int64) (
 	return n, nil
 }
 
-// publishStored makes the stream where it is missing.
+// publishStored creates the stream if it is missing.
 func (p *Processor) publishStored(ctx context.Context, run int64, evs []stream.Event) error {
 	err := p.Conn.PublishReplays(ctx, run, evs)
-	if !stream.Gone(err) {
+	if !stream.IsNotFound(err) {
 		return err
 	}
 	if err := p.Conn.EnsureReplays(ctx, p.Limits); err != nil {
@@ -164,9 +175,10 @@ func (p *Processor) publishStored(ctx context.Context, run int64, evs []stream.E
 	return p.Conn.PublishReplays(ctx, run, evs)
 }
 
-const statusesSQL = `SELECT status, count(*) FROM outcomes WHERE run = $1 AND event_id = ANY($2::bigint[]) GROUP BY status`
+const statusesSQL = `SELECT status, count(*) FROM outcomes WHERE run = $1 AND event_id = ANY($2::bigint[])
+	GROUP BY status`
 
-func (p *Processor) statuses(ctx context.Context, run int64, ids []int64) (map[versioning.Status]int64, error) {
+func (p *Processor) countStatuses(ctx context.Context, run int64, ids []int64) (map[versioning.Status]int64, error) {
 	counts := map[versioning.Status]int64{}
 	rows, err := p.Pool.Query(ctx, statusesSQL, run, ids)
 	if err != nil {

@@ -14,25 +14,27 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// batch is an outbox row with what it announces.
+// batch is an outbox row with the changes that it announces.
 type batch struct {
 	id      int64
-	changes []changed
+	changes []objectChange
 	bytes   int64
 }
 
-// sender publishes changes after their commit and sweeps up what stayed unsent.
+// sender publishes changes after their commit and publishes again those that stayed unsent.
 type sender struct {
-	p       *Processor
-	queue   chan batch
-	waiting atomic.Int64 // bytes of states in queue
-	// checked is the connect, counted from 1, after which the stream was last asked what it still has.
+	p           *Processor
+	queue       chan batch
+	queuedBytes atomic.Int64 // bytes of states in queue
+	// checked is the number of the connect, counted from 1, after which the sender last checked the
+	// stream for loss.
 	checked uint64
-	// sweepAfter is when the next sweep may run; trouble puts it off.
-	sweepAfter time.Time
+	// resendAfter is when the next resend may run. A failure delays it.
+	resendAfter time.Time
 }
 
-// senderQueue and senderQueueBytes bound what waits to be sent; beyond them the sweep has it.
+// senderQueue and senderQueueBytes bound the changes that wait to be sent. The resend publishes
+// changes beyond them.
 const (
 	senderQueue      = 256
 	senderQueueBytes = 64 << 20
@@ -40,69 +42,72 @@ const (
 
 func newSender(p *Processor) *sender { return &sender{p: p, queue: make(chan batch, senderQueue)} }
 
-// offer hands over what a committed transaction wrote; it never blocks.
+// offer queues the changes of a committed transaction. It never blocks.
 func (s *sender) offer(id int64, objs []*versioning.Object) {
-	if s.p.Conn == nil || s.waiting.Load() > senderQueueBytes {
+	if s.p.Conn == nil || s.queuedBytes.Load() > senderQueueBytes {
 		return
 	}
-	b := batch{id: id, changes: make([]changed, len(objs))}
+	b := batch{id: id, changes: make([]objectChange, len(objs))}
 	for i, o := range objs {
-		b.changes[i] = changed{key: o.Key, version: o.Version, revision: o.Revision, event: o.LastEvent, deleted: o.State.Deleted,
-			ambiguous: o.Ambiguous, state: o.State.JSON, redacted: len(o.Set) == 0 && o.Version != versioning.NoVersion}
+		b.changes[i] = objectChange{key: o.Key, version: o.Version, revision: o.Revision, event: o.LastEventID,
+			deleted:   o.State.Deleted,
+			ambiguous: o.Ambiguous, state: o.State.JSON, redacted: len(o.TiedStates) == 0 &&
+				o.Version != versioning.NoVersion}
 		b.bytes += int64(len(o.State.JSON))
 	}
-	s.waiting.Add(b.bytes)
+	s.queuedBytes.Add(b.bytes)
 	select {
 	case s.queue <- b:
 	default:
-		s.waiting.Add(-b.bytes)
+		s.queuedBytes.Add(-b.bytes)
 	}
 }
 
 const (
-	// gatherBatches bounds how many waiting batches are sent together.
-	gatherBatches = 64
-	sweepEvery    = time.Second
+	// maxBatchesTogether bounds how many waiting batches are sent together.
+	maxBatchesTogether = 64
+	resendInterval     = time.Second
 )
 
-// sendWithin bounds one step of sending: a connection may be lost without a word.
-const sendWithin = time.Minute
+// sendTimeout bounds one step of sending, because a connection may be lost without an error.
+const sendTimeout = time.Minute
 
-func within(ctx context.Context, name string, do func(context.Context) error) error {
-	ctx, cancel := lifecycle.WithTimeout(ctx, name, sendWithin)
+func withSendTimeout(ctx context.Context, name string, do func(context.Context) error) error {
+	ctx, cancel := lifecycle.WithTimeout(ctx, name, sendTimeout)
 	defer cancel()
 	return do(ctx)
 }
 
-// run sends until ctx ends. Trouble is logged once per spell and left to the sweep.
+// run sends until ctx ends. It logs the first of consecutive failures; the resend publishes the
+// changes later.
 func (s *sender) run(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
+	tick := time.NewTicker(resendInterval)
 	defer tick.Stop()
-	troubled := false
+	failing := false
 	for {
 		var do func(context.Context) error
 		select {
 		case <-ctx.Done():
 			return nil
 		case b := <-s.queue:
-			do = func(ctx context.Context) error { return s.send(ctx, s.gather(b)) }
+			do = func(ctx context.Context) error { return s.send(ctx, s.collectBatches(b)) }
 		case <-s.p.Conn.Reconnected():
 			do = s.check
 		case <-tick.C:
-			do = s.sweep
+			do = s.resend
 		}
-		err := within(ctx, "send changes", do)
-		if err != nil && !troubled && ctx.Err() == nil {
+		err := withSendTimeout(ctx, "send changes", do)
+		if err != nil && !failing && ctx.Err() == nil {
 			s.p.Logger.Warn("changes not sent; they are sent again later", "error", err)
 		}
-		troubled = err != nil
+		failing = err != nil
 	}
 }
 
-func (s *sender) gather(first batch) []batch {
+func (s *sender) collectBatches(first batch) []batch {
 	bs, bytes := []batch{first}, first.bytes
-	defer func() { s.waiting.Add(-bytes) }()
-	for len(bs) < gatherBatches {
+	defer func() { s.queuedBytes.Add(-bytes) }()
+	for len(bs) < maxBatchesTogether {
 		select {
 		case b := <-s.queue:
 			bs, bytes = append(bs, b), bytes+b.bytes
@@ -113,12 +118,12 @@ func (s *sender) gather(first batch) []batch {
 	return bs
 }
 
-// send publishes batches and marks those sent whose every message was acknowledged.
+// send publishes batches and marks a batch as sent if all its messages were acknowledged.
 func (s *sender) send(ctx context.Context, bs []batch) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	var all []changed
+	var all []objectChange
 	var ids []int64
 	for _, b := range bs {
 		for _, c := range b.changes {
@@ -132,7 +137,7 @@ func (s *sender) send(ctx context.Context, bs []batch) error {
 	done := map[int64]uint64{}
 	var failed error
 	for _, b := range bs {
-		last, err := settled(acks[:len(b.changes)])
+		last, err := lastSequence(acks[:len(b.changes)])
 		acks = acks[len(b.changes):]
 		if err != nil {
 			failed = err
@@ -140,23 +145,25 @@ func (s *sender) send(ctx context.Context, bs []batch) error {
 		}
 		done[b.id] = last
 	}
-	return errors.Join(s.mark(ctx, done), s.p.setBack(ctx, failed))
+	return errors.Join(s.markSent(ctx, done), s.p.restoreStreams(ctx, failed))
 }
 
-// setBack makes the streams as they should be, where an error says that one is gone, or that it refuses what it has no room for: nothing would come through before its messages are too old. It
-// returns the error.
-func (p *Processor) setBack(ctx context.Context, err error) error {
+// restoreStreams configures the streams again after an error that says that one is missing, or that
+// it rejects messages because it is full. A stream that rejects would accept nothing until its
+// messages expire. It returns the error.
+func (p *Processor) restoreStreams(ctx context.Context, err error) error {
 	switch {
-	case stream.Refuses(err):
-		p.Logger.Warn("a stream refuses messages since it is full; it is set back to drop the oldest", "error", err)
-	case !stream.Gone(err):
+	case stream.IsStreamFull(err):
+		p.Logger.Warn("a stream rejects messages because it is full; its limits are set again, so that it drops "+
+			"the oldest", "error", err)
+	case !stream.IsNotFound(err):
 		return err
 	}
 	return errors.Join(err, p.Conn.Ensure(ctx, p.Limits))
 }
 
-// settled is the last sequence of messages that all were acknowledged.
-func settled(acks []stream.Ack) (last uint64, err error) {
+// lastSequence returns the last sequence of messages if all were acknowledged.
+func lastSequence(acks []stream.Ack) (last uint64, err error) {
 	for _, a := range acks {
 		if a.Err != nil {
 			return 0, a.Err
@@ -166,12 +173,13 @@ func settled(acks []stream.Ack) (last uint64, err error) {
 	return last, nil
 }
 
-// publish sends changes, each under the batch of the same index, and waits for the answers.
-func (s *sender) publish(ctx context.Context, changes []changed, batches []int64) ([]stream.Ack, error) {
+// publish sends changes, each under the batch of the same index, and waits for the
+// acknowledgements.
+func (s *sender) publish(ctx context.Context, changes []objectChange, batches []int64) ([]stream.Ack, error) {
 	msgs := make([]stream.Change, len(changes))
 	for i, c := range changes {
 		var err error
-		if msgs[i], err = s.p.change(batches[i], c); err != nil {
+		if msgs[i], err = s.p.encodeChange(batches[i], c); err != nil {
 			return nil, fmt.Errorf("encode change of %s %s: %w", c.key.Type, c.key.ID, err)
 		}
 	}
@@ -187,12 +195,14 @@ func (s *sender) publish(ctx context.Context, changes []changed, batches []int64
 	return acks, nil
 }
 
-// sentSQL is planned anew each time: a plan that is kept was made while the outbox was small, and reads all of it, up to its next VACUUM.
+// sentSQL is planned at each execution: a cached plan, made while the outbox was small, would read
+// all of it until the next VACUUM.
 const sentSQL = `
-UPDATE outbox o SET sent_at = clock_now(), sequence = d.sequence FROM unnest($1::bigint[], $2::bigint[]) AS d(batch, sequence) WHERE o.batch = d.batch`
+UPDATE outbox o SET sent_at = clock_now(), sequence = d.sequence FROM unnest($1::bigint[], $2::bigint[]) AS d(batch,
+	sequence) WHERE o.batch = d.batch`
 
-// mark records batches as sent, with the sequence of their last message.
-func (s *sender) mark(ctx context.Context, done map[int64]uint64) error {
+// markSent records batches as sent, with the sequence of their last message.
+func (s *sender) markSent(ctx context.Context, done map[int64]uint64) error {
 	if len(done) == 0 {
 		return nil
 	}
@@ -206,7 +216,8 @@ func (s *sender) mark(ctx context.Context, done map[int64]uint64) error {
 	return nil
 }
 
-// ready says whether changes can be sent now, and first finds out what the stream may have lost.
+// ready returns an error if changes cannot be sent now. It first checks what the stream may have
+// lost.
 func (s *sender) ready(ctx context.Context) error {
 	if !s.p.Conn.Connected() {
 		return errors.New("no connection to the stream")
@@ -214,27 +225,31 @@ func (s *sender) ready(ctx context.Context) error {
 	return s.check(ctx)
 }
 
-// check asks once after each (re)connect, before anything is sent, since what is sent after a loss would hide it.
+// check looks for a loss once after each connect and before anything is sent, because later
+// messages would hide the loss.
 func (s *sender) check(ctx context.Context) error {
 	connect := s.p.Conn.Connects() + 1
 	if s.checked == connect {
 		return nil
 	}
-	if err := s.recheck(ctx); err != nil {
+	if err := s.checkForLoss(ctx); err != nil {
 		return err
 	}
 	s.checked = connect
 	return nil
 }
 
-// lastSentSQL finds the change furthest along in the stream: one that another process sent after a loss lies before it. Batches
-// that were swept together share the sequence, under the last one's number.
-const lastSentSQL = `SELECT batch, sequence FROM outbox WHERE sent_at IS NOT NULL ORDER BY sequence DESC, batch DESC LIMIT 1`
+// lastSentSQL finds the change with the greatest sequence in the stream: changes that another
+// process sent after a loss have smaller ones. Batches that were resent together share the
+// sequence, under the last one's number.
+const lastSentSQL = `SELECT batch, sequence FROM outbox WHERE sent_at IS NOT NULL ORDER BY sequence DESC, batch DESC
+	LIMIT 1`
 
 const unsendSQL = `UPDATE outbox SET sent_at = NULL, sequence = NULL WHERE sent_at IS NOT NULL`
 
-// recheck asks whether the stream still has the last settled change; if not, all kept rows go again.
-func (s *sender) recheck(ctx context.Context) error {
+// checkForLoss checks whether the stream still has the last sent change. If not, all retained rows
+// are sent again.
+func (s *sender) checkForLoss(ctx context.Context) error {
 	var batch, sequence int64
 	err := s.p.Pool.QueryRow(ctx, lastSentSQL).Scan(&batch, &sequence)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -243,7 +258,7 @@ func (s *sender) recheck(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the last sent change: %w", err)
 	}
-	if sequence == 0 { // nothing was left to announce
+	if sequence == 0 { // nothing remained to announce
 		return nil
 	}
 	has, err := s.p.Conn.HasChange(ctx, uint64(sequence), batch)
@@ -254,6 +269,7 @@ func (s *sender) recheck(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("mark changes unsent: %w", err)
 	}
-	s.p.Logger.Warn("the stream lost changes that it had acknowledged; sending the kept ones again", "batches", tag.RowsAffected())
+	s.p.Logger.Warn("the stream lost changes that it had acknowledged; sending the retained ones again", "batches",
+		tag.RowsAffected())
 	return nil
 }

@@ -39,47 +39,47 @@ func setup(t *testing.T) *testBundle {
 	return b
 }
 
-// options are those of a processor that knows the source sim and has no stream.
+// options returns the options of a processor with the source sim and without a stream.
 func (b *testBundle) options(t *testing.T, p provider.Provider) processor.Options {
 	return processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(),
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Sources: map[string]processor.Source{"sim": b.sim(p)}}
 }
 
-// sim is the source sim as a processor knows it.
+// sim returns the source sim.
 func (b *testBundle) sim(p provider.Provider) processor.Source {
 	return processor.Source{Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}
 }
 
-func made(t *testing.T, o processor.Options) *processor.Processor {
+func newProcessor(t *testing.T, o processor.Options) *processor.Processor {
 	t.Helper()
 	p, err := processor.New(o)
 	must(t, err)
 	return p
 }
 
-// processor returns one of possibly several; only what tests need of a stream is there.
+// processor returns a processor without a stream. A test may use several.
 func (b *testBundle) processor(t *testing.T, p provider.Provider, tune func(*processor.Settings)) *processor.Processor {
 	t.Helper()
 	o := b.options(t, p)
 	if tune != nil {
 		tune(&o.Settings)
 	}
-	return made(t, o)
+	return newProcessor(t, o)
 }
 
-// refetching is a processor whose source's API reads the objects of some ids.
-func (b *testBundle) refetching(t *testing.T, reads func(id string) bool) *processor.Processor {
+// refetchingProcessor is a processor whose API reads the objects with some ids.
+func (b *testBundle) refetchingProcessor(t *testing.T, canRead func(id string) bool) *processor.Processor {
 	t.Helper()
 	p, source := b.processor(t, sim.Provider{}, nil), b.sim(sim.Provider{})
-	source.Stragglers, source.Reads = time.Minute, func(_, _, id string) bool { return reads(id) }
+	source.LateEventGrace, source.ReadsByID = time.Minute, func(_, _, id string) bool { return canRead(id) }
 	p.Replace(map[string]processor.Source{"sim": source})
 	return p
 }
 
 func anyID(string) bool { return true }
 
-// messages are the events of a history as the stream carries them.
+// messages returns the events of a history in the form of the stream.
 func messages(h *sim.History) (all []stream.Event) {
 	for i, e := range h.Events {
 		all = append(all, message(i, e))
@@ -87,14 +87,14 @@ func messages(h *sim.History) (all []stream.Event) {
 	return all
 }
 
-// inAnyOrder are the events of a history, shuffled.
-func inAnyOrder(h *sim.History, r *rand.Rand) []stream.Event {
+// shuffledMessages returns the events of a history in random order.
+func shuffledMessages(h *sim.History, r *rand.Rand) []stream.Event {
 	all := messages(h)
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
 }
 
-// inBatches applies events in batches, each with one of those before once more.
+// inBatches applies events in batches. Each batch also contains one of the earlier events.
 func inBatches(t *testing.T, p *processor.Processor, all []stream.Event, r *rand.Rand) {
 	t.Helper()
 	for rest := all; len(rest) > 0; {
@@ -104,18 +104,21 @@ func inBatches(t *testing.T, p *processor.Processor, all []stream.Event, r *rand
 	}
 }
 
-// message is event number n of a history as the stream carries it.
+// message is event number n of a history in the form of the stream.
 func message(n int, e sim.Event) stream.Event {
-	return stream.Event{Source: "sim", Stored: provider.Stored{ID: int64(n + 1), Key: e.Key, Type: "thing", Origin: events.OriginWebhook, ReceivedAt: e.ReceivedAt, Body: e.Body}}
+	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n + 1), Key: e.Key, Type: "thing",
+		Origin: events.OriginWebhook, ReceivedAt: e.ReceivedAt, Body: e.Body}}
 }
 
-// object reads a row back through the store's own reader.
+// object reads a row with the store's own function.
 func (b *testBundle) object(t *testing.T, id string) *versioning.Object {
 	t.Helper()
 	tx, err := b.db.Pool.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	objs, err := versioning.Load(t.Context(), tx, versioning.Mirror, []versioning.Wanted{{Key: versioning.Key{Source: b.source, Type: "thing", ID: id}, Lo: -1 << 63, Hi: 1<<63 - 1}})
+	objs, err := versioning.Load(t.Context(), tx, versioning.Mirror,
+		[]versioning.LoadRequest{{Key: versioning.Key{Source: b.source, Type: "thing", ID: id}, MinAt: -1 << 63,
+			MaxAt: 1<<63 - 1}})
 	must(t, err)
 	return objs[0]
 }
@@ -135,7 +138,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// errOf is the error of a call whose other result is not of interest.
+// errOf returns the error of a call whose other result is not needed.
 func errOf[T any](_ T, err error) error { return err }
 
 // execSQL runs a statement over a pool, a session or a transaction.
@@ -148,9 +151,9 @@ func execSQL(t testing.TB, over interface {
 	}
 }
 
-// hold runs a statement in a transaction that stays open until it is rolled back, at the latest at
-// the end of the test.
-func hold(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
+// openTx runs a statement in a transaction that stays open until it is rolled back, at the latest
+// at the end of the test.
+func openTx(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
@@ -159,7 +162,7 @@ func hold(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 	return tx
 }
 
-// equal reports how a value differs from the one that is wanted.
+// equal reports the difference between two values.
 func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -168,8 +171,8 @@ func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 }
 
 func TestMain(m *testing.M) {
-	if job := os.Getenv(childVariable); job != "" {
-		os.Exit(runChild(job))
+	if childJob := os.Getenv(childVariable); childJob != "" {
+		os.Exit(runChild(childJob))
 	}
 	testkit.Main(m)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// directory knows the sources by name and by number, and which of them are configured. A gateway may have added one since this
-// process started.
+// directory maps source names to numbers and back, and holds the configured sources. A gateway may
+// have added a source since this process started.
 type directory struct {
 	mu         sync.Mutex
 	known      events.Sources
 	configured map[string]Source
-	asked      time.Time
+	refreshed  time.Time
 }
 
 func newDirectory(known events.Sources, configured map[string]Source) *directory {
@@ -29,7 +29,7 @@ func newDirectory(known events.Sources, configured map[string]Source) *directory
 	return d
 }
 
-// configure replaces the configured sources; those that were configured stay known.
+// configure replaces the configured sources. The previous ones stay known.
 func (d *directory) configure(configured map[string]Source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -39,7 +39,7 @@ func (d *directory) configure(configured map[string]Source) {
 	}
 }
 
-// source is a configured source.
+// source returns a configured source.
 func (d *directory) source(name string) (Source, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,19 +47,22 @@ func (d *directory) source(name string) (Source, bool) {
 	return s, ok
 }
 
-// Replace makes other sources the configured ones, in one step. Events of a source that is no longer among them wait, without
-// losing an attempt, until it is again. The map belongs to the processor from now on.
+// Replace replaces the configured sources in one step. Events of a source that was removed wait,
+// without losing an attempt, until the source is configured again. The processor owns the map from
+// now on.
 func (p *Processor) Replace(sources map[string]Source) { p.sources.configure(sources) }
 
-// Knows is the name of a source, "" where there is none of the number, and whether it is configured here.
-func (p *Processor) Knows(number int32) (name string, configured bool) {
+// CachedSource returns the name of a source, "" if this process does not know the number, and
+// whether the source is configured here.
+func (p *Processor) CachedSource(number int32) (name string, configured bool) {
 	name = p.sources.name(number)
 	_, configured = p.sources.source(name)
 	return name, configured
 }
 
-// Reads says whether a source is among the configured ones, so that its events can be read, and its name, "" where nobody knows it.
-func (p *Processor) Reads(ctx context.Context, number int32) (name string, ok bool, err error) {
+// FindSource is like CachedSource, but reads the sources again if the number is unknown. ok says
+// that the source is configured, so that its events can be read.
+func (p *Processor) FindSource(ctx context.Context, number int32) (name string, ok bool, err error) {
 	if p.sources.name(number) == "" {
 		if err := p.sources.refresh(ctx, p.Pool); err != nil {
 			return "", false, unavailable(err)
@@ -86,14 +89,14 @@ func (d *directory) number(name string) int32 {
 func (d *directory) refresh(ctx context.Context, pool *pgxpool.Pool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if time.Since(d.asked) < time.Second {
+	if time.Since(d.refreshed) < time.Second {
 		return nil
 	}
 	found, err := events.RegisterSources(ctx, pool, nil)
 	if err != nil {
-		return fmt.Errorf("look for new sources: %w", err)
+		return fmt.Errorf("find new sources: %w", err)
 	}
-	d.asked = time.Now()
+	d.refreshed = time.Now()
 	maps.Copy(d.known.Number, found.Number)
 	maps.Copy(d.known.Name, found.Name)
 	return nil

@@ -14,10 +14,11 @@ import (
 // maxLinks bounds the events that a batch's span names.
 const maxLinks = 128
 
-// traceBatch makes the spans of an apply transaction that is over, with an error if it was rolled back: one of its own, linked to
-// the traces of its events, and in each of those one of the event. Where no event is traced there is nothing. They hold names and
-// outcomes, never what an event says.
-func (p *Processor) traceBatch(b *committed, err error) {
+// traceBatch creates the spans of an ended apply transaction: one for the batch, linked to the
+// traces of its events, and one for each event in its trace. A rolled-back transaction gets an
+// error. Without traced events there is no span. Spans hold names and outcomes, never the content
+// of events.
+func (p *Processor) traceBatch(b *appliedBatch, err error) {
 	parents := make([]trace.SpanContext, len(b.items))
 	var links []trace.Link
 	for i, it := range b.items {
@@ -28,14 +29,16 @@ func (p *Processor) traceBatch(b *committed, err error) {
 	if len(links) == 0 {
 		return
 	}
-	_, batch := p.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(b.began), trace.WithLinks(links...),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attribute.Int64("postern.run", b.Run), attribute.Int("postern.events", len(b.items))))
+	_, batch := p.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(b.startedAt),
+		trace.WithLinks(links...),
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attribute.Int64("postern.run", b.Run),
+			attribute.Int("postern.events", len(b.items))))
 	if err != nil {
-		batch.SetStatus(codes.Error, "rolled back") // the error's text may name a value
+		batch.SetStatus(codes.Error, "rolled back") // the error's text may contain a value
 	}
-	batch.End(trace.WithTimestamp(b.ended))
+	batch.End(trace.WithTimestamp(b.endedAt))
 	if err != nil {
-		return // the event's own span is that of the transaction that commits it
+		return // an event's own span belongs to the transaction that commits it
 	}
 	for i, it := range b.items {
 		if parents[i].IsValid() {
@@ -44,19 +47,20 @@ func (p *Processor) traceBatch(b *committed, err error) {
 	}
 }
 
-func (p *Processor) traceEvent(b *committed, it *item, parent, batch trace.SpanContext) {
-	options := []trace.SpanStartOption{trace.WithTimestamp(b.began), trace.WithSpanKind(trace.SpanKindConsumer)}
+func (p *Processor) traceEvent(b *appliedBatch, it *item, parent, batch trace.SpanContext) {
+	options := []trace.SpanStartOption{trace.WithTimestamp(b.startedAt), trace.WithSpanKind(trace.SpanKindConsumer)}
 	if batch.IsSampled() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: batch}))
 	}
 	_, span := p.Tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "apply", options...)
-	defer span.End(trace.WithTimestamp(b.ended))
+	defer span.End(trace.WithTimestamp(b.endedAt))
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(attribute.String("postern.source", it.ev.Source), attribute.String("postern.event", strconv.FormatInt(it.ev.ID, 10)),
+	span.SetAttributes(attribute.String("postern.source", it.ev.Source),
+		attribute.String("postern.event", strconv.FormatInt(it.ev.ID, 10)),
 		attribute.String("postern.type", it.ev.Type))
-	if it.settled {
+	if it.finished {
 		span.SetAttributes(attribute.String("postern.outcome", "settled before"))
 		return
 	}

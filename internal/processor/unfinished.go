@@ -10,36 +10,45 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// Unfinished chooses failed and dead outcomes of one run.
+// Unfinished selects failed and dead outcomes of one run.
 type Unfinished struct {
-	// Run is whose outcomes they are.
+	// Run is the run of the outcomes.
 	Run int64 `json:"run"`
-	// Status is "failed" or "dead"; "" for both.
+	// Status is "failed" or "dead", "" for both.
 	Status string `json:"status,omitzero"`
-	// Failure is a text in the outcome's reason.
+	// Failure is a text that the outcome's reason contains.
 	Failure string `json:"failure,omitzero"`
-	// Objects are hashes of object keys that the outcome may be of; what failed before its object was known is chosen by what Filter says of the object.
+	// Objects are hashes of object keys. An outcome that failed before its object was known is
+	// selected by the object fields of Filter.
 	Objects []int64 `json:"objects,omitzero"`
-	// Filter chooses the events; its Status and Objects say nothing here.
+	// Filter selects the events. Its Status and Objects are ignored.
 	Filter events.Filter `json:"filter"`
 }
 
-// unfinishedSQL is a window of the unfinished outcomes of a run, each with whether it is chosen, and whether its object is.
+// unfinishedSQL reads a range of the unfinished outcomes of a run. For each it tells whether it is
+// selected, and whether its object is.
 const unfinishedSQL = `
-SELECT o.event_id, ($5::text IS NULL OR o.status = $5) AND ($6::text IS NULL OR position($6 IN o.reason) > 0), coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false)
-FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND o.event_id > $2 AND o.event_id <= $3 ORDER BY o.event_id LIMIT $4`
+SELECT o.event_id, ($5::text IS NULL OR o.status = $5) AND ($6::text IS NULL OR position($6 IN o.reason) > 0),
+	coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false)
+FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND o.event_id > $2 AND o.event_id <= $3
+	ORDER BY o.event_id LIMIT $4`
 
 const unfinishedIDsSQL = `
-SELECT o.event_id, ($5::text IS NULL OR o.status = $5) AND ($6::text IS NULL OR position($6 IN o.reason) > 0), coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false)
-FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND o.event_id > $2 AND o.event_id <= $3 AND o.event_id = ANY($8::bigint[]) ORDER BY o.event_id LIMIT $4`
+SELECT o.event_id, ($5::text IS NULL OR o.status = $5) AND ($6::text IS NULL OR position($6 IN o.reason) > 0),
+	coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false)
+FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND o.event_id > $2 AND o.event_id <= $3
+	AND o.event_id = ANY($8::bigint[]) ORDER BY o.event_id LIMIT $4`
 
-// unfinishedScan is how many outcomes one window has.
+// unfinishedScan is how many outcomes one range has.
 const unfinishedScan = 10_000
 
-// Match walks the unfinished outcomes of the run upwards: it looks at the next some thousand events behind after and none above the bound, and returns the ids of
-// those chosen, ascending, and how far it has looked. end is the bound when there is nothing more.
-func (u *Unfinished) Match(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error) {
-	sql, args := unfinishedSQL, []any{u.Run, after, bound, unfinishedScan, events.Optional(u.Status), events.Optional(u.Failure), u.Objects}
+// Match walks the unfinished outcomes of the run in id order. It reads a range of events above
+// after and up to the bound. It returns the selected ids, ascending, and the end of the range. end
+// is the bound when no more follow.
+func (u *Unfinished) Match(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64,
+	err error) {
+	sql, args := unfinishedSQL, []any{u.Run, after, bound, unfinishedScan, events.NilIfZero(u.Status),
+		events.NilIfZero(u.Failure), u.Objects}
 	if u.Filter.IDs != nil {
 		sql, args = unfinishedIDsSQL, append(args, u.Filter.IDs)
 	}
@@ -68,7 +77,8 @@ func (u *Unfinished) Match(ctx context.Context, pool *pgxpool.Pool, after, bound
 	return ids, end, err
 }
 
-// filter are those of some events that the filter chooses: of byObject, whatever it says of the object.
+// filter returns the events that the filter selects. For byObject it ignores the object fields of
+// the filter.
 func (u *Unfinished) filter(ctx context.Context, pool *pgxpool.Pool, byObject, others []int64) ([]int64, error) {
 	f := u.Filter
 	f.Status, f.Objects, f.IDs = "", nil, others
@@ -89,7 +99,7 @@ func matchAll(ctx context.Context, pool *pgxpool.Pool, f *events.Filter) ([]int6
 	return ids, err
 }
 
-// merge puts two ascending lists together.
+// merge merges two ascending lists.
 func merge(a, b []int64) []int64 {
 	all := make([]int64, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {

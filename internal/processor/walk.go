@@ -9,32 +9,34 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// Walk is a way through the log, a chunk of chosen events at a time.
+// Walk describes a walk through the log, in chunks of selected events.
 type Walk struct {
-	// Match returns the next chosen events above after and none above the bound, ascending, and how far it has looked.
+	// Match returns the next selected events above after and up to the bound, ascending, and the
+	// end of the range that it has read.
 	Match func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error)
 	// After and Bound are where the walk begins and ends.
 	After, Bound int64
 	// Chunk bounds the events of one chunk.
 	Chunk int
-	// Unread: the caller wants the ids alone.
-	Unread bool
+	// IDsOnly says that the caller needs only the ids.
+	IDsOnly bool
 }
 
 // Chunk is a part of a walk.
 type Chunk struct {
-	// From is an id above which the chunk and those before it back to From were looked for at one time.
+	// From is an id such that all chunks with the same From were selected by one query above it.
 	From int64
-	// IDs are the events chosen, ascending; none where there are none up to End.
+	// IDs are the selected events, ascending. It is empty if there are none up to End.
 	IDs []int64
-	// End is how far the walk has come with this chunk.
+	// End is the position of the walk after this chunk.
 	End int64
 
 	recs []events.Record
 }
 
-// Ahead walks the log and reads the next chunk while the caller works on one. It ends with an error or at the bound.
-func (p *Processor) Ahead(ctx context.Context, w Walk) iter.Seq2[*Chunk, error] {
+// ReadAhead walks the log and reads the next chunk while the caller works on the current one. It
+// ends with an error or at the bound.
+func (p *Processor) ReadAhead(ctx context.Context, w Walk) iter.Seq2[*Chunk, error] {
 	return func(yield func(*Chunk, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		chunks, ended := make(chan *Chunk), make(chan error, 1)
@@ -69,8 +71,8 @@ func (p *Processor) readAhead(ctx context.Context, w Walk, to chan<- *Chunk) err
 			if ids = ids[len(c.IDs):]; len(ids) > 0 {
 				c.End = c.IDs[len(c.IDs)-1]
 			}
-			if !w.Unread {
-				if c.recs, err = p.records(ctx, c.IDs, smallBody); err != nil {
+			if !w.IDsOnly {
+				if c.recs, err = p.records(ctx, c.IDs, maxInlineBody); err != nil {
 					return err
 				}
 			}

@@ -24,8 +24,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// patience is how long a test waits for what must come; it is never a measure of speed.
-const patience = 3 * time.Minute
+// maxWait is how long a test waits for an expected result. It is no measure of speed.
+const maxWait = 3 * time.Minute
 
 // world is a database with a stream and running processors.
 type world struct {
@@ -36,14 +36,15 @@ type world struct {
 	// conn publishes as a gateway does.
 	conn *stream.Conn
 	keys int
-	// origin is that of events to append; empty: they came by webhook.
+	// origin is the origin of appended events, by default webhook.
 	origin string
 }
 
 func newWorld(t *testing.T, tune func(*stream.Limits)) *world {
 	t.Helper()
 	b := setup(t)
-	w := &world{testBundle: b, nats: testkit.JetStream(t), limits: stream.DefaultLimits, gateway: b.db.Role(t, "gateway")}
+	w := &world{testBundle: b, nats: testkit.JetStream(t), limits: stream.DefaultLimits,
+		gateway: b.db.Role(t, "gateway")}
 	w.limits.MaxBytes = 256 << 20
 	if tune != nil {
 		tune(&w.limits)
@@ -61,11 +62,11 @@ func (w *world) connect(t *testing.T, url string) *stream.Conn {
 	return conn
 }
 
-// setting is what a live processor differs in from the others.
-type setting struct {
+// processorOptions are the differences of a running processor from the default.
+type processorOptions struct {
 	provider provider.Provider
 	id       string
-	// database and stream are URLs by way of a proxy, "" for the straight way.
+	// database and stream are URLs of a proxy, "" for a direct connection.
 	database, stream string
 	tune             func(*processor.Settings)
 }
@@ -79,22 +80,22 @@ type live struct {
 	once     sync.Once
 }
 
-// quick are settings whose ages nobody has to wait for.
-func quick(s *processor.Settings) {
-	s.AuditEvery, s.AuditAge, s.SweepAfter = 50*time.Millisecond, 0, 200*time.Millisecond
+// quickSettings are settings with short intervals.
+func quickSettings(s *processor.Settings) {
+	s.RepublishInterval, s.RepublishMinAge, s.ResendAfter = 50*time.Millisecond, 0, 200*time.Millisecond
 	s.BackOff = []time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond}
-	s.StopWithin = 5 * time.Second
+	s.StopTimeout = 5 * time.Second
 }
 
 // start runs a processor until the test ends or stop is called.
-func (w *world) start(t *testing.T, o setting) *live {
+func (w *world) start(t *testing.T, o processorOptions) *live {
 	t.Helper()
 	if o.provider == nil {
 		o.provider = sim.Provider{}
 	}
 	l := &live{registry: prometheus.NewRegistry(), done: make(chan struct{})}
 	with := w.options(t, o.provider)
-	quick(&with.Settings)
+	quickSettings(&with.Settings)
 	if o.tune != nil {
 		o.tune(&with.Settings)
 	}
@@ -103,7 +104,7 @@ func (w *world) start(t *testing.T, o setting) *live {
 	}
 	with.Conn, with.Limits, with.Metrics = w.connect(t, cmp.Or(o.stream, w.nats.URL)), w.limits, l.registry
 	with.ID += o.id
-	l.Processor = made(t, with)
+	l.Processor = newProcessor(t, with)
 	var ctx context.Context
 	ctx, l.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() {
@@ -113,7 +114,7 @@ func (w *world) start(t *testing.T, o setting) *live {
 		}
 	}()
 	t.Cleanup(func() {
-		if r, ok := o.provider.(*reads); ok && r.gate != nil {
+		if r, ok := o.provider.(*readCounter); ok && r.gate != nil {
 			r.open()
 		}
 		l.stop(t)
@@ -121,18 +122,18 @@ func (w *world) start(t *testing.T, o setting) *live {
 	return l
 }
 
-// stop ends a processor in order.
+// stop stops a processor in an orderly way.
 func (l *live) stop(t *testing.T) {
 	t.Helper()
 	l.cancel()
 	select {
 	case <-l.done:
-	case <-time.After(patience):
-		l.once.Do(func() { t.Errorf("processor did not stop within %s", patience) })
+	case <-time.After(maxWait):
+		l.once.Do(func() { t.Errorf("processor did not stop within %s", maxWait) })
 	}
 }
 
-// metric is a counter or gauge, its value at one label if there are labels.
+// metric returns the value of a counter or gauge, for one label if there are labels.
 func (l *live) metric(t *testing.T, name, label string) float64 {
 	t.Helper()
 	families, err := l.registry.Gather()
@@ -144,22 +145,24 @@ func (l *live) metric(t *testing.T, name, label string) float64 {
 			}
 		}
 	}
-	return 0 // a label that nothing was counted under yet
+	return 0 // nothing was counted with this label yet
 }
 
-// audited is how many events the auditor published again because they had no outcome.
-func (l *live) audited(t *testing.T) int {
+// republished returns the number of events that the republisher published because they had no
+// outcome.
+func (l *live) republished(t *testing.T) int {
 	t.Helper()
 	return int(l.metric(t, "postern_audited_events_total", "missing"))
 }
 
-// simple are n events of objects of their own.
-func (w *world) simple(n int) []sim.Event {
-	h := sim.Generate(rand.New(rand.NewPCG(uint64(w.keys), 9)), sim.Options{Objects: n, Changes: 1, Contents: 3, Unit: 1, Gap: 10})
+// newObjects returns n events, each of a new object.
+func (w *world) newObjects(n int) []sim.Event {
+	h := sim.Generate(rand.New(rand.NewPCG(uint64(w.keys), 9)), sim.Options{Objects: n, Changes: 1, Contents: 3,
+		Unit: 1, Gap: 10})
 	return h.Events
 }
 
-// append stores events under keys of their own and returns them as the stream carries them.
+// append stores events under new keys and returns them in the form of the stream.
 func (w *world) append(t *testing.T, evs ...sim.Event) []stream.Event {
 	t.Helper()
 	ds := make([]events.Delivery, len(evs))
@@ -181,11 +184,13 @@ func (w *world) append(t *testing.T, evs ...sim.Event) []stream.Event {
 }
 
 func (w *world) delivery(key string, e sim.Event) events.Delivery {
-	return events.Delivery{Source: w.source, ReceivedAt: e.ReceivedAt, Origin: cmp.Or(w.origin, events.OriginWebhook), Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
-		Events: []provider.Event{{Key: key, Type: "thing", ObjectType: "thing", ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}}
+	return events.Delivery{Source: w.source, ReceivedAt: e.ReceivedAt, Origin: cmp.Or(w.origin, events.OriginWebhook),
+		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
+		Events: []provider.Event{{Key: key, Type: "thing", ObjectType: "thing", ObjectID: e.Object,
+			Fingerprint: provider.BodyFingerprint(e.Body)}}}
 }
 
-// publish hands events to the stream, each once.
+// publish publishes each event to the stream once.
 func (w *world) publish(t *testing.T, evs ...stream.Event) {
 	t.Helper()
 	for _, ack := range w.conn.PublishEvents(t.Context(), evs) {
@@ -195,10 +200,10 @@ func (w *world) publish(t *testing.T, evs ...stream.Event) {
 	}
 }
 
-// outcomes waits until n events of run 0 have one that is final.
-func (w *world) outcomes(t *testing.T, n int) {
+// awaitOutcomes waits until n live events have a final outcome.
+func (w *world) awaitOutcomes(t *testing.T, n int) {
 	t.Helper()
-	w.atLeast(t, n, `SELECT count(*) FROM outcomes WHERE status <> 'failed' AND run = 0`)
+	w.awaitAtLeast(t, n, `SELECT count(*) FROM outcomes WHERE status <> 'failed' AND run = 0`)
 	var got, events int
 	w.scan(t, `SELECT (SELECT count(*) FROM outcomes), (SELECT count(*) FROM events)`, &got, &events)
 	if got != n || events != n {
@@ -206,30 +211,31 @@ func (w *world) outcomes(t *testing.T, n int) {
 	}
 }
 
-// reads counts how often each event was read, which is how often a copy of it came out of the stream.
-type reads struct {
+// readCounter counts how often each event was read, which is the number of its deliveries.
+type readCounter struct {
 	sim.Provider
-	mu sync.Mutex
-	of map[int64]int
-	// gate, if set, holds every read until open closes it.
+	mu     sync.Mutex
+	counts map[int64]int
+	// gate, if set, blocks every read until open closes it.
 	gate chan struct{}
 	once sync.Once
 }
 
-func newReads() *reads { return &reads{of: map[int64]int{}} }
+func newReadCounter() *readCounter { return &readCounter{counts: map[int64]int{}} }
 
-// newGate counts too, and holds every read until it is opened, at the latest when the test ends.
-func newGate() *reads {
-	r := newReads()
+// newGatedCounter also counts, and blocks every read until it is opened, at the latest when the
+// test ends.
+func newGatedCounter() *readCounter {
+	r := newReadCounter()
 	r.gate = make(chan struct{})
 	return r
 }
 
-func (r *reads) open() { r.once.Do(func() { close(r.gate) }) }
+func (r *readCounter) open() { r.once.Do(func() { close(r.gate) }) }
 
-func (r *reads) Observe(src *provider.Source, e *provider.Stored) (provider.Observation, error) {
+func (r *readCounter) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	r.mu.Lock()
-	r.of[e.ID]++
+	r.counts[e.ID]++
 	r.mu.Unlock()
 	if r.gate != nil {
 		<-r.gate
@@ -237,17 +243,17 @@ func (r *reads) Observe(src *provider.Source, e *provider.Stored) (provider.Obse
 	return r.Provider.Observe(src, e)
 }
 
-// total is how many copies were read.
-func (r *reads) total() (n int) {
+// total returns the number of reads.
+func (r *readCounter) total() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, k := range r.of {
+	for _, k := range r.counts {
 		n += k
 	}
 	return n
 }
 
-// jetStream is a client of the server beside ours.
+// jetStream is a separate client of the server.
 func (w *world) jetStream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(w.nats.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
@@ -258,10 +264,10 @@ func (w *world) jetStream(t *testing.T) jetstream.JetStream {
 	return js
 }
 
-// drained waits until every message in the stream is acknowledged.
-func (w *world) drained(t *testing.T) {
+// awaitDrained waits until every message in the stream is acknowledged.
+func (w *world) awaitDrained(t *testing.T) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, maxWait, func() error {
 		lag, err := w.conn.Lag(t.Context(), false)
 		if err == nil && lag.Messages > 0 {
 			err = fmt.Errorf("%d messages are not acknowledged", lag.Messages)
@@ -270,15 +276,15 @@ func (w *world) drained(t *testing.T) {
 	})
 }
 
-// passes waits until the auditor began n more passes.
-func (w *world) passes(t *testing.T, n int) {
+// awaitPasses waits until the republisher has begun n more passes.
+func (w *world) awaitPasses(t *testing.T, n int) {
 	t.Helper()
 	var last time.Time
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, maxWait, func() error {
 		var at *time.Time
 		w.scan(t, `SELECT max(updated_at) FROM checkpoints WHERE job = 'auditor'`, &at)
 		if at == nil {
-			return errors.New("no auditor yet")
+			return errors.New("no republisher yet")
 		}
 		if at.After(last) {
 			last = *at
@@ -291,17 +297,18 @@ func (w *world) passes(t *testing.T, n int) {
 	})
 }
 
-// clock sets the database's clock off by an interval.
-func (w *world) clock(t *testing.T, off string) {
+// setClock shifts the database's clock by an interval.
+func (w *world) setClock(t *testing.T, off string) {
 	t.Helper()
 	w.db.Exec(t,
-		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+off+`'''`)
+		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+			'SELECT clock_timestamp() + interval ''`+off+`'''`)
 }
 
-// awaits waits until a metric has come to a value.
-func (l *live) awaits(t *testing.T, name, label string, least float64) {
+// awaitMetric waits until a metric has reached a value.
+func (l *live) awaitMetric(t *testing.T, name, label string, least float64) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, maxWait, func() error {
 		if n := l.metric(t, name, label); n < least {
 			return fmt.Errorf("%s is %v, want %v", name, n, least)
 		}
@@ -309,10 +316,10 @@ func (l *live) awaits(t *testing.T, name, label string, least float64) {
 	})
 }
 
-// atLeast waits until a query counts so many.
-func (b *testBundle) atLeast(t *testing.T, least int, sql string) {
+// awaitAtLeast waits until a query counts at least a number.
+func (b *testBundle) awaitAtLeast(t *testing.T, least int, sql string) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, maxWait, func() error {
 		var n int
 		if b.scan(t, sql, &n); n < least {
 			return fmt.Errorf("%s: %d, want %d", sql, n, least)

@@ -6,168 +6,202 @@ import (
 	"time"
 )
 
-// API is how a provider's API is called for a source: the source's section api, with the provider's defaults where it says nothing.
+// API holds the settings with which a source's provider API is called: the source's section api,
+// with the provider's defaults for what it leaves out.
 type API struct {
-	// BaseURL is what the paths of calls follow, without a slash at its end.
+	// BaseURL precedes the paths of all calls. It has no slash at its end.
 	BaseURL string
-	// Key is the credential. It goes into the headers that Authorize sets and nowhere else.
+	// Key is the credential. Only the headers that Authorize sets may contain it.
 	Key Secret
-	// Version is the version of the API to ask for, in the provider's spelling; empty: the account's own.
+	// Version is the API version to request, in the provider's spelling. Empty means the account's
+	// own version.
 	Version string
-	// Rate is the most calls a second, and Concurrency the most at once, of all processes together for one account.
+	// Rate is the maximum number of calls per second, and Concurrency the maximum number at once.
+	// Both apply to one account and all processes together.
 	Rate, Concurrency int
-	// Monthly is the most calls within thirty days for one account; 0: no bound.
-	Monthly int
-	// Timeout bounds one call, from its first byte to the answer's last.
+	// MonthlyCalls is the maximum number of calls for one account within thirty days; 0 means no
+	// limit.
+	MonthlyCalls int
+	// Timeout limits one call, from its first byte to the last byte of the response.
 	Timeout time.Duration
-	// ThinEvents: the source has thin events too, which a ThinLister lists.
-	ThinEvents bool
-	// MaxBytes is the largest answer taken, after it was decompressed.
+	// IDOnlyEvents means that the source receives id-only events too, which an IDOnlyEventLister
+	// lists.
+	IDOnlyEvents bool
+	// MaxBytes is the maximum size of a response after decompression.
 	MaxBytes int64
-	// Stragglers is how long to wait for late events before an object is looked at to which a change-set does not fit.
-	Stragglers time.Duration
-	// Hooks are the webhooks whose deliveries are read, and Repositories those whose objects are listed, as the provider names both. Only a DeliveryLister has either.
-	Hooks, Repositories []string
-	// Bulk are the types whose objects, where all are asked for, are listed by a file. Only a FileLister has any.
+	// LateEventGrace is how long the processor waits for a late event before it requests a refetch
+	// of an object whose stored state does not match an event's previous attributes.
+	LateEventGrace time.Duration
+	// Webhooks are the webhooks whose deliveries are read, and Repositories those whose objects are
+	// listed, in the provider's spelling. Only a DeliveryLister uses them.
+	Webhooks, Repositories []string
+	// Bulk lists the types whose complete list is read from a file. Only a FileLister uses it.
 	Bulk []string
-	// Types are types of objects beyond those that the provider reads or lists by itself. Only a Typed has any.
+	// Types are object types that the source describes, beyond those that the provider supports.
+	// Only a TypeChecker uses them.
 	Types map[string]APIType
-	// Redeliver: a delivery that cannot be read is asked for once more by the webhook.
+	// Redeliver means that the provider is asked to send a delivery again that cannot be read.
 	Redeliver bool
 }
 
-// APIType is how objects are read of a type that the provider's API has and the provider knows nothing of. How both are spelled is the provider's.
+// APIType says how to read objects of a type that the provider does not know. The provider defines
+// the format of both fields.
 type APIType struct {
-	// Get reads one, and List names the list of all; either may be "".
+	// Get reads one object, and List names the list of all. Either may be empty.
 	Get, List string
-	// Changed: the list can be asked for what changed in a time.
+	// Changed means that the list can be limited to what changed in a time.
 	Changed bool
 }
 
 // Call is a request to a provider's API, without the credential.
 type Call struct {
-	// Account is the tenant inside the source that the call is for, "" for the key's own: its budget pays.
+	// Account is the tenant inside the source that the call is for, or "" for the key's own
+	// account. The call counts against its rate budget.
 	Account string
-	// Asked: a person has asked for what it reads, by the object's name, so that it may use the calls that are kept for that.
-	Asked bool
-	// Method is the request's; empty: GET.
+	// Manual means that an operator requested this object by its name. Such a call may use the
+	// calls that are reserved for operators.
+	Manual bool
+	// Method is the HTTP method; empty means GET.
 	Method string
-	// Path follows the base URL, escaped, with a slash before it.
+	// Path follows the base URL. It is escaped and begins with a slash.
 	Path   string
 	Query  url.Values
 	Header http.Header
 	Body   []byte
 }
 
-// VerdictKind is what an answer of a provider's API comes to, from a closed set.
+// VerdictKind classifies a response of a provider's API. It is a closed set.
 type VerdictKind string
 
-// What an answer comes to.
+// The kinds of a Verdict.
 const (
-	// Found: the answer carries what was asked for.
+	// Found: the response contains what was requested.
 	Found VerdictKind = "found"
-	// Missing: the provider says that there is no such object. That is believed only after a Control was found under the same credentials.
+	// Missing: the provider says that the object does not exist. The caller believes it only if a
+	// CredentialCheck with the same credentials succeeds.
 	Missing VerdictKind = "missing"
-	// Throttled: too many calls; nothing was done.
+	// Throttled: there were too many calls, and nothing was done.
 	Throttled VerdictKind = "throttled"
-	// Refused: these credentials may not do this. Another try is of no use before a person has changed something.
-	Refused VerdictKind = "refused"
-	// Expired: the call named a place in a list (a cursor) that is no longer known; the list must be begun again.
+	// Rejected: these credentials may not make this call. A retry is useless before an operator
+	// changes something.
+	Rejected VerdictKind = "refused"
+	// Expired: the call's cursor is no longer known. The list must be read again from the start.
 	Expired VerdictKind = "expired"
-	// Trouble: anything else; another try later may do.
-	Trouble VerdictKind = "trouble"
+	// Failure: anything else. A later retry may succeed.
+	Failure VerdictKind = "trouble"
 )
 
-// VerdictKinds are all of them.
+// VerdictKinds returns all kinds.
 func VerdictKinds() []VerdictKind {
-	return []VerdictKind{Found, Missing, Throttled, Refused, Expired, Trouble}
+	return []VerdictKind{Found, Missing, Throttled, Rejected, Expired, Failure}
 }
 
-// Verdict is what an answer comes to.
+// Verdict is the classification of a response.
 type Verdict struct {
 	Kind VerdictKind
-	// Wait is how long nobody should call for the account at all; 0: no need to.
+	// Wait is how long no call may be made for the account; 0 means no wait.
 	Wait time.Duration
-	// Disconnected: of Refused, it is the account that these credentials may not act for, as where it was disconnected, whatever is asked of it.
+	// Disconnected applies to Rejected: the credentials may not act for the account at all, for
+	// example because it was disconnected.
 	Disconnected bool
-	// Detail says in words what was seen and, where a person can mend it, what to do; empty for Found. It quotes nothing of the answer but codes.
+	// Detail describes the response and, if an operator can fix the problem, says how. It is empty
+	// for Found. It quotes nothing of the response but codes.
 	Detail string
 }
 
-// Reader is a provider whose objects can be read from its API. Its methods are pure, as Provider's are.
+// Reader is a provider whose objects can be read from its API. Its methods are pure, as those of
+// Provider.
 type Reader interface {
-	Looker
-	// CompleteAPI fills in what a source's section api leaves to the provider. The error says what of it cannot be used, without the key.
+	Refetcher
+	// CompleteAPI fills in what a source's section api leaves out. The error says which setting
+	// cannot be used, and never contains the key.
 	CompleteAPI(api *API) error
-	// Authorize sets the headers that carry the credential and the version asked for. A version that the call has already stays.
+	// Authorize sets the headers with the credential and the requested version. A version that the
+	// call already has stays.
 	Authorize(api *API, h http.Header)
-	// Fetch is the call that reads an object of the mirror; false where the API has none for it, or not with this key.
+	// Fetch returns the call that reads an object of the mirror. It returns false if the API has no
+	// such call, or not for this key.
 	Fetch(src *Source, api *API, account, objectType, objectID string) (Call, bool)
-	// Control is a cheap call that is found wherever the credentials are good for the account.
-	Control(api *API, account string) Call
-	// Answer judges an answer.
+	// CredentialCheck returns a cheap call that succeeds whenever the credentials are valid for the
+	// account.
+	CredentialCheck(api *API, account string) Call
+	// Answer classifies a response.
 	Answer(status int, header http.Header, body []byte) Verdict
 }
 
-// ModeReader is a Reader whose key reads one mode of an account (test or live) alone, where the mirror keeps objects of both under one account and Fetch cannot tell by the name in which an object is.
+// ModeReader is a Reader whose key reads only one mode of an account (test or live). The mirror
+// keeps objects of both modes under one account, and the name of an object does not tell its mode.
 type ModeReader interface {
-	// OtherMode tells by an object's state in the mirror, or by an event's body, that it is in the mode that the key does not read.
+	// OtherMode reports, from an object's state in the mirror or an event's body, whether it is in
+	// the mode that the key does not read.
 	OtherMode(api *API, state []byte) bool
 }
 
-// Shared is a Reader some of whose objects are called alike in other accounts, so that finding one shows nobody's key.
-type Shared interface {
-	// SharedTypes are the types of such objects.
+// SharedTypeReader is a Reader some of whose objects have the same name in every account. Finding
+// such an object does not show which account the key belongs to.
+type SharedTypeReader interface {
+	// SharedTypes returns the types of such objects.
 	SharedTypes() []string
 }
 
-// EventLister is a provider whose API tells which events there were.
+// EventLister is a provider whose API lists past events.
 type EventLister interface {
-	// ListEvents asks for a page of the account's events of a time; both ends belong to it. An empty cursor is the first page.
+	// ListEvents returns the call for a page of the account's events in a time range. Both ends are
+	// included. An empty cursor means the first page.
 	ListEvents(api *API, account string, since, until time.Time, cursor string) Call
-	// EventPage splits a page of the account's into events, each as a webhook would have carried it, so that Identify and Observe read it unchanged.
-	// next is the cursor of the following page, "" after the last.
+	// EventPage splits a page of the account's events, each in the format of a webhook, so that
+	// Identify and Observe read it unchanged. next is the cursor of the next page, or "" after the
+	// last.
 	EventPage(account string, body []byte) (bodies [][]byte, next string, err error)
 }
 
-// EventFetcher is an EventLister whose API gives a single event by its id, as long as it lists it: what a webhook has brought shows so whose the key is.
+// EventFetcher is an EventLister whose API returns a single event by its id, as long as it lists
+// it. Fetching an event that a webhook delivered shows which account the key belongs to.
 type EventFetcher interface {
 	EventLister
-	// FetchEvent is the call that reads an event which a webhook of the account has brought; false where none of the lists that are read for this source tells of such events.
-	FetchEvent(api *API, account string, e *Stored) (Call, bool)
+	// FetchEvent returns the call that reads an event delivered by a webhook of the account. It
+	// returns false if no list that is read for this source contains such events.
+	FetchEvent(api *API, account string, e *StoredEvent) (Call, bool)
 }
 
-// TimedLister is a Reader whose API lists its events by time, in pages that only what was asked for can split. Its Control is none of them.
+// TimedLister is a Reader whose API lists its events by time, in pages that can be split only with
+// the parameters of their call. No page is its CredentialCheck.
 type TimedLister interface {
 	Reader
-	// EventsKept is how long the API lists an event.
-	EventsKept() time.Duration
-	// ListTimed asks for a page of the events of a time, of all accounts of the key; both ends belong to it. An empty cursor is the first page.
+	// EventRetention is how long the API lists an event.
+	EventRetention() time.Duration
+	// ListTimed returns the call for a page of the events of a time range, of all accounts of the
+	// key. Both ends are included. An empty cursor means the first page.
 	ListTimed(api *API, since, until time.Time, cursor string) Call
-	// TimedPage splits the answer to ListTimed with these ends and that cursor, and leaves out what is of another time. next is the cursor of the following page, "" after the last.
-	TimedPage(src *Source, api *API, since, until time.Time, cursor string, header http.Header, body []byte) (page []TimedEvent, next string, err error)
-	// ListedAt is the time under which it lists an event that a webhook has brought; false where the event does not tell.
-	ListedAt(e *Stored) (time.Time, bool)
+	// TimedPage splits the response to ListTimed with the same arguments, and leaves out events of
+	// other times. next is the cursor of the next page, or "" after the last.
+	TimedPage(src *Source, api *API, since, until time.Time, cursor string, header http.Header,
+		body []byte) (page []TimedEvent, next string, err error)
+	// ListedAt returns the time under which the API lists an event that a webhook delivered. It
+	// returns false if the event does not contain it.
+	ListedAt(e *StoredEvent) (time.Time, bool)
 }
 
-// TimedEvent is an event of a TimedLister's.
+// TimedEvent is an event on a page of a TimedLister.
 type TimedEvent struct {
-	// Key is the one that Identify gives it; "" where the source does not take it.
+	// Key is the key that Identify gives the event, or "" if the source does not accept its
+	// account.
 	Key string
-	// Body is as a webhook would have carried it.
+	// Body is the body that a webhook would have delivered.
 	Body []byte
 }
 
-// ThinLister is an EventLister whose API keeps events that only name their objects in a list of their own.
-type ThinLister interface {
+// IDOnlyEventLister is an EventLister whose API keeps id-only events in a separate list.
+type IDOnlyEventLister interface {
 	EventLister
-	// ListThinEvents asks as ListEvents does. EventPage splits the answer.
-	ListThinEvents(api *API, account string, since, until time.Time, cursor string) Call
+	// ListIDOnlyEvents is ListEvents for that list. EventPage splits its pages.
+	ListIDOnlyEvents(api *API, account string, since, until time.Time, cursor string) Call
 }
 
-// UndeliveredLister is an EventLister whose API tells which events' webhooks have not been taken.
+// UndeliveredLister is an EventLister whose API lists the events that a webhook endpoint did not
+// accept.
 type UndeliveredLister interface {
 	EventLister
-	// ListUndelivered asks as ListEvents does, for those events alone. EventPage splits the answer.
+	// ListUndelivered is ListEvents for those events only. EventPage splits its pages.
 	ListUndelivered(api *API, account string, since, until time.Time, cursor string) Call
 }

@@ -1,34 +1,40 @@
 package provider
 
-// Direct is a provider whose senders are programs of the user's own, which read what they are answered. So what they send is looked at before it is stored, and what is wrong with it is said; an
-// event's key with other content is refused, in place of being kept beside the first as a conflict; and all of a delivery is stored, or nothing.
-type Direct interface {
-	// Accept looks at a delivery whose sender is proven and that is no greeting. It is pure. The error is an *Invalid.
-	Accept(src *Source, d *Delivery) (Accepted, error)
+// DirectProvider is a provider whose senders are the user's own programs, which read the response.
+// So its deliveries are checked before they are stored, and the response says what is wrong. A
+// repeated key with other content is rejected, instead of being stored as a conflict. Either all of
+// a delivery is stored, or nothing.
+type DirectProvider interface {
+	// Accept checks a verified delivery that is no handshake. It is pure. The error is an
+	// *InvalidDelivery.
+	Accept(src *Source, d *Delivery) (AcceptedDelivery, error)
 }
 
-// Accepted is a delivery that can be stored.
-type Accepted struct {
-	// Delivery is what is stored and identified: the delivery that came, or the same in the form in which its provider keeps such. What came is not changed.
+// AcceptedDelivery is a delivery that can be stored.
+type AcceptedDelivery struct {
+	// Delivery is what is stored and identified: the received delivery, or a copy in the format
+	// that the provider stores. The received delivery is not changed.
 	Delivery *Delivery
-	// Bodies are the events' own, where the delivery is a list of them: each is stored as if it had come alone, and the receipt is a list, be it of one. nil: the delivery's body is stored.
+	// Bodies are the bodies of the single events, if the delivery is a list. Each is stored as a
+	// delivery of its own, and the receipt is a list. Nil means that the delivery's body is stored.
 	Bodies [][]byte
 }
 
-// Invalid is the error of a proven delivery that cannot be stored.
-type Invalid struct {
-	// Status is the answer's: 400, 413 or 415.
+// InvalidDelivery is the error of a verified delivery that cannot be stored.
+type InvalidDelivery struct {
+	// Status is the HTTP status of the response: 400, 413 or 415.
 	Status int
-	// Detail says to the sender's programmer what is wrong, where, and what to send.
+	// Detail tells the sender's programmer what is wrong, where, and what to send.
 	Detail string
 }
 
-func (i *Invalid) Error() string { return i.Detail }
+func (i *InvalidDelivery) Error() string { return i.Detail }
 
-// Accept is what p accepts of a delivery; of a provider that is not Direct the delivery itself. The error is an *Invalid.
-func Accept(p Provider, src *Source, d *Delivery) (Accepted, error) {
-	if direct, ok := p.(Direct); ok {
+// Accept returns what p accepts of a delivery. For a provider that is no DirectProvider it returns
+// the delivery itself. The error is an *InvalidDelivery.
+func Accept(p Provider, src *Source, d *Delivery) (AcceptedDelivery, error) {
+	if direct, ok := p.(DirectProvider); ok {
 		return direct.Accept(src, d)
 	}
-	return Accepted{Delivery: d}, nil
+	return AcceptedDelivery{Delivery: d}, nil
 }

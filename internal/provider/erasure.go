@@ -2,37 +2,40 @@ package provider
 
 import "time"
 
-// Erasure is what a sender asks for by one of its events, because the law has it ask: that the data of a person, or of an account, be forgotten or told.
+// Erasure is a legal request that a sender makes with an event: to erase the data of a person or an
+// account, or to disclose it.
 type Erasure struct {
-	// Kind is "redact", or "tell" where the person wants to know what is stored.
+	// Kind is "redact", or "tell" if the person wants to know what is stored.
 	Kind string
-	// Within is how long after the receipt it must be done.
+	// Within is the time limit for the request, counted from the receipt.
 	Within time.Duration
-	// Proven: what the sender signed says by itself what is asked for, so that it may be done without a person.
-	Proven bool
-	// All: all events of the account.
-	All bool
+	// FullySigned means that the signed part of the delivery contains the whole request, so that it
+	// may be executed without an operator.
+	FullySigned bool
+	// AllEvents selects all events of the account.
+	AllEvents bool
 	// Account is the tenant inside the source.
 	Account string
-	// Objects are to be forgotten, as type and id.
+	// Objects are the objects to erase, as type and id.
 	Objects [][2]string
-	// Values lie at paths ($.customer.email) of the bodies of events to be forgotten; any of them will do.
+	// Values are paths ($.customer.email) and values. An event whose body has one of them must be
+	// erased.
 	Values []PathValue
 }
 
 // The kinds of an Erasure.
 const (
 	EraseRedact = "redact"
-	EraseTell   = "tell"
+	EraseReport = "tell"
 )
 
 // PathValue is a value at a path of a body.
 type PathValue struct{ Path, Value string }
 
-// Eraser is a provider that sends such events.
+// Eraser is a provider that sends such requests.
 type Eraser interface {
-	// ErasureTypes are the event types.
+	// ErasureTypes returns the event types of erasure requests.
 	ErasureTypes() []string
-	// Erasure reads one. The error is a *Dead.
-	Erasure(e *Stored) (*Erasure, error)
+	// Erasure reads a request. The error is a *Dead.
+	Erasure(e *StoredEvent) (*Erasure, error)
 }

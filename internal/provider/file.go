@@ -7,42 +7,48 @@ import (
 	"time"
 )
 
-// File is a list that the API writes into a file when it is asked to, an object a line, in the place of pages.
+// File is a list that the API writes to a file on request, one object per line, instead of pages.
 type File struct {
-	// Name is the file's, without '@': whoever goes on with the list asks for it by that. "" while the API has not begun with it.
+	// Name identifies the file and contains no '@'. The next call of the list uses it. It is ""
+	// until the API has started to write.
 	Name string
-	// Ready: it is written. Else Wait is how long to wait before it is asked for again, and Why says in words why.
-	Ready bool
-	Wait  time.Duration
-	Why   string
-	// URL is where it lies, on any host: the credential is not sent there. It may be good for a while only, and for whoever has it, so it is kept nowhere. "" where the list has no object.
+	// Ready means that the file is complete. Otherwise Wait is how long to wait before the next
+	// call, and Reason says why.
+	Ready  bool
+	Wait   time.Duration
+	Reason string
+	// URL is where the file can be read, on any host. The credential is not sent there. The URL may
+	// expire and may give access to anyone, so it is never stored. It is "" if the list has no
+	// objects.
 	URL string
-	// Size is how many bytes the file has; 0 where the API does not say.
+	// Size is the size of the file in bytes; 0 if the API does not say.
 	Size int64
 }
 
-// FileLister is an ObjectLister that lists objects of some types by files.
+// FileLister is an ObjectLister that lists objects of some types with files.
 type FileLister interface {
 	ObjectLister
-	// FileTypes are the types that API.Bulk may name.
+	// FileTypes returns the types that API.Bulk may contain.
 	FileTypes(api *API) []string
-	// ObjectFile reads the answer to ListObjects with that cursor where it tells of a file; false: it is a page. A file that is lost or came to nothing is an answer that is
-	// Expired. The cursors of a file are those that its Cursor makes.
+	// ObjectFile reads the response to ListObjects with that cursor, if it is about a file; ok is
+	// false for a page. The response for a file that was lost or that failed is Expired. The
+	// cursors of a file come from File.Cursor.
 	ObjectFile(objectType, cursor string, header http.Header, body []byte) (f File, ok bool, err error)
-	// ObjectLine is what a line of the file tells; false where that is no object of the type. Lines tell names and versions: a Body is not taken, since nobody knows of when it is.
-	ObjectLine(objectType string, line []byte) (one Listed, ok bool, err error)
+	// ObjectLine reads a line of the file; ok is false if it is no object of the type. Lines give
+	// only ids and versions: a Body is ignored, because the time of its state is unknown.
+	ObjectLine(objectType string, line []byte) (one ListedObject, ok bool, err error)
 }
 
-const fileMark = "file "
+const fileCursorPrefix = "file "
 
-// Cursor is the place in the list behind so many bytes of the file.
+// Cursor returns the position in the list after this many bytes of the file.
 func (f File) Cursor(offset int64) string {
-	return fileMark + f.Name + "@" + strconv.FormatInt(offset, 10)
+	return fileCursorPrefix + f.Name + "@" + strconv.FormatInt(offset, 10)
 }
 
-// FileCursor reads what Cursor has made; false where the cursor is of a page.
+// FileCursor parses the output of Cursor. It returns false for the cursor of a page.
 func FileCursor(cursor string) (name string, offset int64, ok bool) {
-	rest, ok := strings.CutPrefix(cursor, fileMark)
+	rest, ok := strings.CutPrefix(cursor, fileCursorPrefix)
 	name, number, cut := strings.Cut(rest, "@")
 	offset, err := strconv.ParseInt(number, 10, 64)
 	if !ok || !cut || err != nil || offset < 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-func TestSecretsAreNeverPrinted(t *testing.T) {
+func TestSecret_printed_isMasked(t *testing.T) {
 	t.Parallel()
 	s := provider.Secret{Name: "live", Value: []byte("hunter2")}
 	encoded, err := json.Marshal(s)
@@ -31,11 +31,12 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	}
 }
 
-func TestValidName(t *testing.T) {
+func TestValidName_texts_areAcceptedOrRejected(t *testing.T) {
 	t.Parallel()
 	tests := map[string]bool{
 		"evt_1": true, "é": true, strings.Repeat("x", 255): true,
-		"": false, strings.Repeat("x", 256): false, "a\x00": false, "a\nb": false, "\xff": false, "\u0085": false, "a\ufffd": false,
+		"": false, strings.Repeat("x", 256): false, "a\x00": false, "a\nb": false, "\xff": false, "\u0085": false,
+		"a\ufffd": false,
 	}
 	for s, want := range tests {
 		if provider.ValidName(s) != want {
@@ -44,7 +45,7 @@ func TestValidName(t *testing.T) {
 	}
 }
 
-func TestReadObject(t *testing.T) {
+func TestReadObject_bodies_areReadOrDead(t *testing.T) {
 	t.Parallel()
 	if _, err := provider.ReadObject([]byte(` {"a": 1} `)); err != nil {
 		t.Error(err)
@@ -60,8 +61,8 @@ func TestReadObject(t *testing.T) {
 	}
 }
 
-// Parts are told apart whatever they hold: moving a byte from one to the next is another content.
-func TestContentKey(t *testing.T) {
+// The parts are separated: moving a byte from one part to the next gives another key.
+func TestContentKey_parts_giveDistinctKeys(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		part := func(name string) string { return rapid.StringN(0, 3, 12).Draw(t, name) }
@@ -72,64 +73,67 @@ func TestContentKey(t *testing.T) {
 		}
 	})
 	if provider.ContentKey("a", "b", []byte("c")) == provider.ContentKey("ab", "", []byte("c")) {
-		t.Error("parts run into each other")
+		t.Error("the parts are not separated")
 	}
 }
 
-func TestEditKeepsDigits(t *testing.T) {
+func TestEditJSON_numbers_keepDigits(t *testing.T) {
 	t.Parallel()
-	got, err := provider.Edit([]byte(`{"b": 820982911946154508, "a": "<x>"}`), "", func(o map[string]any) { o["c"] = json.Number("1") })
+	got, err := provider.EditJSON([]byte(`{"b": 820982911946154508, "a": "<x>"}`), "",
+		func(o map[string]any) { o["c"] = json.Number("1") })
 	if want := `{"a":"<x>","b":820982911946154508,"c":1}`; err != nil || string(got) != want {
 		t.Errorf("edit: %s, %v, want %s", got, err, want)
 	}
 	for _, body := range []string{`[]`, `null`, `{`, ``} {
-		if _, err := provider.Edit([]byte(body), "", func(map[string]any) {}); err == nil {
-			t.Errorf("edit takes %q", body)
+		if _, err := provider.EditJSON([]byte(body), "", func(map[string]any) {}); err == nil {
+			t.Errorf("edit accepts %q", body)
 		}
 	}
 }
 
-// What is quoted is rid of the key before it is cut, wherever the cut lies.
-func TestQuote(t *testing.T) {
+// The key is masked before the text is cut, wherever the cut is.
+func TestQuote_longText_isMaskedAndCut(t *testing.T) {
 	t.Parallel()
 	const key = "sk_live_across"
 	api := &provider.API{Key: provider.Secret{Value: []byte(key)}}
 	for before := range 40 {
 		text := api.Quote(strings.Repeat("x", before)+key+" and more", 30)
 		if strings.Contains(text, key[:4]) || len(text) > 32 || !strings.HasPrefix(text, `"`) {
-			t.Errorf("behind %d characters: %s", before, text)
+			t.Errorf("after %d characters: %s", before, text)
 		}
 	}
 	if got := (*provider.API)(nil).Quote("a\nbc", 3); got != `"a\nb"` {
-		t.Errorf("of no API: %s", got)
+		t.Errorf("without an API: %s", got)
 	}
 }
 
-// However a key is written, as it is, in base64 or escaped, a text is rid of it.
-func TestHide(t *testing.T) {
+// A key is masked in each form: as it is, in base64, or escaped.
+func TestMask_keyForms_areReplaced(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"user:pass", "sk/live+1 &?", "ab~~~~ÿ", "sixsix"} {
 		api := &provider.API{Key: provider.Secret{Value: []byte(key)}}
 		coded := base64.StdEncoding.EncodeToString([]byte(key))
-		for _, spelt := range []string{key, coded, url.QueryEscape(key), url.PathEscape(key), url.QueryEscape(coded), url.PathEscape(coded)} {
-			text := "Basic " + spelt + ", twice: " + spelt
-			hidden := api.Hide(text)
-			if !api.Shows(text) || api.Shows(hidden) || len(hidden) > len("Basic [hidden]%3D%3D, twice: [hidden]%3D%3D") {
-				t.Errorf("of %q is left %q", text, hidden)
+		for _, form := range []string{key, coded, url.QueryEscape(key), url.PathEscape(key), url.QueryEscape(coded),
+			url.PathEscape(coded)} {
+			text := "Basic " + form + ", twice: " + form
+			hidden := api.Mask(text)
+			if !api.ContainsKey(text) || api.ContainsKey(hidden) ||
+				len(hidden) > len("Basic [hidden]%3D%3D, twice: [hidden]%3D%3D") {
+				t.Errorf("of %q remains %q", text, hidden)
 			}
 		}
-		if text := "nothing of it"; api.Shows(text) || api.Hide(text) != text {
+		if text := "nothing of it"; api.ContainsKey(text) || api.Mask(text) != text {
 			t.Errorf("%q is found in %q", key, text)
 		}
 	}
 	short := &provider.API{Key: provider.Secret{Value: []byte("the")}}
-	if text := "the other"; short.Shows(text) || short.Hide(text) != text {
-		t.Errorf("what is no key is found in words")
+	if text := "the other"; short.ContainsKey(text) || short.Mask(text) != text {
+		t.Errorf("a text that is too short for a key is masked")
 	}
 }
 
-// What a look says of itself goes with its schema, so that no release takes it for another kind of look.
-func TestLooksSayWhatTheyAre(t *testing.T) {
+// Each schema has its own fields, so no release reads a refetch as another kind.
+func TestDecodeRefetch_bodies_areReadOrDead(t *testing.T) {
 	t.Parallel()
 	const settles = `"settles":{"before":"2026-01-01T00:00:00Z","who":"me","reason":"why"},`
 	for more, wrong := range map[string]string{
@@ -138,40 +142,44 @@ func TestLooksSayWhatTheyAre(t *testing.T) {
 		`"schema":3,"raised":true,`:           "",
 		`"schema":4,`:                         "has schema 4",
 		`"schema":0,`:                         "has schema 0",
-		`"schema":2,`:                         "must say what it settles",
-		`"schema":1,` + settles:               "must say what it settles",
-		`"schema":3,`:                         "must say that it was raised",
-		`"schema":1,"raised":true,`:           "must say that it was raised",
-		`"schema":2,"raised":true,` + settles: "must say that it was raised",
+		`"schema":2,`:                         "must say what it overwrites",
+		`"schema":1,` + settles:               "must say what it overwrites",
+		`"schema":3,`:                         "must say that it was re-versioned",
+		`"schema":1,"raised":true,`:           "must say that it was re-versioned",
+		`"schema":2,"raised":true,` + settles: "must say that it was re-versioned",
 	} {
-		l, err := provider.DecodeLook(fmt.Appendf(nil, `{%s"found":true,"date":"2026-01-01T00:00:01Z","object":{}}`, more))
+		l, err := provider.DecodeRefetch(fmt.Appendf(nil, `{%s"found":true,"date":"2026-01-01T00:00:01Z","object":{}}`,
+			more))
 		var dead *provider.Dead
 		switch {
 		case wrong != "" && (!errors.As(err, &dead) || !strings.Contains(dead.Reason, wrong)):
 			t.Errorf("%s: %v, want ...%s...", more, err, wrong)
-		case wrong == "" && (err != nil || l.Raised != strings.Contains(more, "raised") || (l.Settles != nil) != strings.Contains(more, "settles")):
+		case wrong == "" && (err != nil || l.Reversioned != strings.Contains(more, "raised") ||
+			(l.Overwrite != nil) != strings.Contains(more, "settles")):
 			t.Errorf("%s: %+v, %v", more, l, err)
 		}
 	}
 }
 
-func TestRetryAfter(t *testing.T) {
+func TestRetryAfter_headers_giveWait(t *testing.T) {
 	t.Parallel()
 	const date = "Sun, 22 Nov 2026 04:00:00 GMT"
 	for text, want := range map[string]time.Duration{
-		"": 0, "0": 0, "-3": 0, "3": 3 * time.Second, "0.25": 250 * time.Millisecond, "NaN": 0, "1e300": time.Hour, "86400": time.Hour, "soon": 0,
-		"Sun, 22 Nov 2026 04:00:30 GMT": 30 * time.Second, "Sun, 22 Nov 2026 03:00:00 GMT": 0, "Mon, 23 Nov 2026 04:00:00 GMT": time.Hour,
+		"": 0, "0": 0, "-3": 0, "3": 3 * time.Second, "0.25": 250 * time.Millisecond, "NaN": 0, "1e300": time.Hour,
+		"86400": time.Hour, "soon": 0,
+		"Sun, 22 Nov 2026 04:00:30 GMT": 30 * time.Second, "Sun, 22 Nov 2026 03:00:00 GMT": 0,
+		"Mon, 23 Nov 2026 04:00:00 GMT": time.Hour,
 	} {
 		if got := provider.RetryAfter(http.Header{"Retry-After": {text}, "Date": {date}}); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
 	if got := provider.RetryAfter(http.Header{"Retry-After": {date}}); got != 0 {
-		t.Errorf("a time without a Date to read it against: %s", got)
+		t.Errorf("a time without a Date to compare it with: %s", got)
 	}
 }
 
-func TestJudgeStatus(t *testing.T) {
+func TestClassifyStatus_responses_giveVerdict(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		status int
@@ -179,11 +187,15 @@ func TestJudgeStatus(t *testing.T) {
 		kind   provider.VerdictKind
 		wait   time.Duration
 	}{
-		{200, "{}", provider.Found, 0}, {201, "\n{ } ", provider.Found, 0}, {200, "[]", provider.Trouble, 0}, {204, "", provider.Trouble, 0}, {200, " ", provider.Trouble, 0},
-		{302, "", provider.Trouble, 0}, {400, "", provider.Trouble, 0}, {401, "", provider.Refused, time.Minute}, {403, "", provider.Refused, 0},
-		{404, "", provider.Trouble, 0}, {429, "", provider.Throttled, time.Second}, {502, "", provider.Trouble, 0}, {0, "", provider.Trouble, 0},
+		{200, "{}", provider.Found, 0}, {201, "\n{ } ", provider.Found, 0}, {200, "[]", provider.Failure, 0},
+		{204, "", provider.Failure, 0}, {200, " ", provider.Failure, 0},
+		{302, "", provider.Failure, 0}, {400, "", provider.Failure, 0}, {401, "", provider.Rejected, time.Minute},
+		{403, "", provider.Rejected, 0},
+		{404, "", provider.Failure, 0}, {429, "", provider.Throttled, time.Second}, {502, "", provider.Failure, 0},
+		{0, "", provider.Failure, 0},
 	} {
-		if v := provider.JudgeStatus(tc.status, http.Header{}, []byte(tc.body)); v.Kind != tc.kind || v.Wait != tc.wait {
+		if v := provider.ClassifyStatus(tc.status, http.Header{}, []byte(tc.body)); v.Kind != tc.kind ||
+			v.Wait != tc.wait {
 			t.Errorf("%d %q: %+v", tc.status, tc.body, v)
 		}
 	}

@@ -7,15 +7,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// TidyOnce is one round of Tidy.
-func TidyOnce(ctx context.Context, pool *pgxpool.Pool) error { return tidy(ctx, pool) }
+// ClearAbandonedOnce makes one round of ClearAbandoned.
+func ClearAbandonedOnce(ctx context.Context, pool *pgxpool.Pool) error {
+	return clearAbandoned(ctx, pool)
+}
 
-// Step has a runner tell of each step before it is taken: clear, copy, compare, lock, locked. An error ends it there.
-func Step(r *Runner, do func(name string) error) { r.step = do }
+// OnStep makes a runner call a function before each step: clear, copy, compare, lock, locked. An
+// error ends the run there.
+func OnStep(r *Runner, do func(name string) error) { r.onStep = do }
 
-// BeforeLock has a runner do something between the catching up and the lock of a swap.
+// BeforeLock makes a runner call a function between the catch-up and the lock of a swap.
 func BeforeLock(r *Runner, do func()) {
-	Step(r, func(name string) error {
+	OnStep(r, func(name string) error {
 		if name == "lock" {
 			do()
 		}
@@ -26,10 +29,11 @@ func BeforeLock(r *Runner, do func()) {
 // StagedLock is the class of the locks under which staged rows are cleared.
 const StagedLock = stagedLock
 
-// WholeSQL looks at all that has failed in a run.
-func WholeSQL() []string { return []string{missedSQL, deadSQL} }
+// FullScanSQL returns the statements that read all failures of a run.
+func FullScanSQL() []string { return []string{missedSQL, deadSQL} }
 
-// Looks says whether a statement looks for what has failed in a run.
-func Looks(sql string) bool {
-	return slices.Contains(append(WholeSQL(), missedAmongSQL, deadAmongSQL, doubtSQL, sinceSQL), sql)
+// ReadsFailures reports whether a statement reads failures of a run.
+func ReadsFailures(sql string) bool {
+	return slices.Contains(append(FullScanSQL(), missedAmongSQL, deadAmongSQL, pendingFailuresSQL, changesSinceSQL),
+		sql)
 }

@@ -13,157 +13,181 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// apply stages events. What fails although it is in the mirror must not be missing from what is staged: after some tries it ends the run.
-func (w *work) apply(ctx context.Context, to processor.Target, c *processor.Chunk, alone bool) (map[versioning.Status]int64, runs.Status, error) {
+// apply stages events. An event that fails although it is in the mirror must not be missing from
+// the staged objects: after some attempts it ends the run.
+func (w *work) apply(ctx context.Context, to processor.Target, c *processor.Chunk,
+	single bool) (map[versioning.Status]int64, runs.Status, error) {
 	for try := 1; ; try++ {
-		if err := w.known(); err != nil { // what cannot be read here would fail without end
+		if err := w.checkSource(); err != nil { // events that cannot be read here would fail forever
 			return nil, "", err
 		}
-		counts, err := w.Processor.ApplyChunk(ctx, to, c, alone)
+		counts, err := w.Processor.ApplyChunk(ctx, to, c, single)
 		if err != nil || counts[versioning.Failed]+counts[versioning.Dead] == 0 {
 			return counts, runs.Running, err
 		}
-		again, err := w.again(ctx, c.IDs, try)
-		if err != nil || !again {
+		retry, err := w.retryFailed(ctx, c.IDs, try)
+		if err != nil || !retry {
 			return counts, runs.Running, err
 		}
-		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running { // a person may have stopped it
+		// an operator may have stopped the run
+		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
 			return counts, status, err
 		}
-		runs.Pause(ctx, w.Settings.Again)
-		alone = true
+		runs.Sleep(ctx, w.Settings.RetryPause)
+		single = true
 	}
 }
 
-// entered says that the event of an outcome o is in the mirror by another run than o's. The offset keeps the planner to a look for each event: a join may
-// read the ledger from end to end.
-const entered = `EXISTS (SELECT FROM outcomes l WHERE l.event_id = o.event_id AND l.run <> o.run AND l.status NOT IN ('failed', 'dead', 'ignored')
+// inMirror tells that the event of an outcome o is in the mirror through a run other than o's.
+// OFFSET 0 makes the planner run one lookup for each event: a join might read the whole table of
+// outcomes.
+const inMirror = `EXISTS (SELECT FROM outcomes l WHERE l.event_id = o.event_id AND l.run <> o.run
+	AND l.status NOT IN ('failed', 'dead', 'ignored')
     AND NOT EXISTS (SELECT FROM runs r WHERE r.run = l.run AND r.job = 'rebuild' AND r.status <> 'done') OFFSET 0)`
 
 const (
-	// refused says of an outcome that the event cannot be applied as its provider is read, which trying again does not change.
-	refused = `(o.status = 'dead' AND o.reason NOT LIKE 'given up after%')`
+	// rejectedByProvider tells of an outcome that the provider, as it is configured now, cannot
+	// apply the event. A retry does not change this.
+	rejectedByProvider = `(o.status = 'dead' AND o.reason NOT LIKE 'given up after%')`
 
-	// brokenSQL finds events that failed in a run though they are in the mirror.
-	brokenSQL = `
+	// failedInMirrorSQL finds events that failed in a run although they are in the mirror.
+	failedInMirrorSQL = `
 SELECT o.event_id, o.reason, o.status = 'dead' OR o.attempts >= $3 FROM outcomes o
-WHERE o.run = $1 AND o.event_id = ANY($2::bigint[]) AND o.status IN ('failed', 'dead') AND NOT ` + refused + ` AND ` + entered + `
+WHERE o.run = $1 AND o.event_id = ANY($2::bigint[]) AND o.status IN ('failed', 'dead') AND NOT ` + rejectedByProvider +
+		` AND ` +
+		inMirror + `
 ORDER BY 3 DESC, 1 LIMIT 1`
 )
 
-// dueSQL lets failed events be tried again at once.
-const dueSQL = `UPDATE outcomes SET due = clock_now() - interval '1 millisecond' WHERE run = $1 AND event_id = ANY($2::bigint[]) AND status = 'failed' AND attempts < $3`
+// makeDueSQL lets failed events be tried again at once.
+const makeDueSQL = `UPDATE outcomes SET due = clock_now() - interval '1 millisecond' WHERE run = $1
+	AND event_id = ANY($2::bigint[]) AND status = 'failed' AND attempts < $3`
 
-// tries is how often an event is staged that fails; a process that is ended twice while it tries one alone is no proof against that event.
-const tries = 3
+// maxTries is how often a failing event is staged. A process that ends twice during a single
+// attempt does not yet show that this event is the cause.
+const maxTries = 3
 
-// again says whether some of the events must be tried again after so many tries, and makes them due.
-func (w *work) again(ctx context.Context, ids []int64, try int) (bool, error) {
-	event, reason, given := int64(0), "", false
-	switch err := w.Pool.QueryRow(ctx, brokenSQL, w.hold.Run.Run, ids, tries).Scan(&event, &reason, &given); {
+// retryFailed reports whether some of the events must be tried again, and makes them due. try is
+// the number of the attempt that has just ended.
+func (w *work) retryFailed(ctx context.Context, ids []int64, try int) (bool, error) {
+	event, reason, final := int64(0), "", false
+	switch err := w.Pool.QueryRow(ctx, failedInMirrorSQL, w.lease.Run.ID, ids, maxTries).Scan(&event, &reason,
+		&final); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("look for failures of run %d: %w", w.hold.Run.Run, err)
-	case given || try >= tries:
-		return false, runs.Refuse(fmt.Errorf("event %d was applied live and fails now, so its object would be lost: %s", event, reason))
+		return false, fmt.Errorf("find failures of run %d: %w", w.lease.Run.ID, err)
+	case final || try >= maxTries:
+		return false, runs.Permanent(fmt.Errorf("event %d was applied live and fails now, so the rebuild would "+
+			"lose its object: %s", event, reason))
 	}
-	_, err := w.Pool.Exec(ctx, dueSQL, w.hold.Run.Run, ids, tries)
+	_, err := w.Pool.Exec(ctx, makeDueSQL, w.lease.Run.ID, ids, maxTries)
 	return true, err
 }
 
 const (
-	// of and among are where outcomes of a run that are not applied are looked for: all of them, or those of some events.
-	of    = `outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead')`
-	among = `unnest($2::bigint[]) AS k(id), LATERAL (SELECT x.* FROM outcomes x WHERE x.event_id = k.id AND x.run = $1 OFFSET 0) o WHERE o.status IN ('failed', 'dead')`
+	// fromAll and fromSome select the failed and dead outcomes of a run: all of them, or those of
+	// some events.
+	fromAll  = `outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead')`
+	fromSome = `unnest($2::bigint[]) AS k(id), LATERAL (SELECT x.* FROM outcomes x WHERE x.event_id = k.id
+		AND x.run = $1 OFFSET 0) o WHERE o.status IN ('failed', 'dead')`
 
-	// missedSQL finds events that failed in a run and have entered the mirror since, as a retry or a replay has had them applied.
-	missedSQL      = missed + of + missedBut + ` AND o.event_id > $2 ORDER BY o.event_id LIMIT $3`
-	missedAmongSQL = missed + among + missedBut + ` AND o.event_id > $3 ORDER BY o.event_id LIMIT $4`
-	missed         = `
+	// missedSQL finds events that failed in a run and have entered the mirror since, through a
+	// retry or a replay.
+	missedSQL      = selectMissed + fromAll + whereMissed + ` AND o.event_id > $2 ORDER BY o.event_id LIMIT $3`
+	missedAmongSQL = selectMissed + fromSome + whereMissed + ` AND o.event_id > $3 ORDER BY o.event_id LIMIT $4`
+	selectMissed   = `
 SELECT o.event_id, o.status FROM `
-	missedBut = ` AND NOT ` + refused + ` AND ` + entered
+	whereMissed = ` AND NOT ` + rejectedByProvider + ` AND ` + inMirror
 
-	deadSQL      = dead + of + deadBut
-	deadAmongSQL = dead + among + deadBut
-	dead         = `
+	deadSQL      = selectDead + fromAll + whereDead
+	deadAmongSQL = selectDead + fromSome + whereDead
+	selectDead   = `
 SELECT count(*), coalesce(min(o.event_id), 0), coalesce((array_agg(o.reason ORDER BY o.event_id))[1], '') FROM `
-	deadBut = ` AND o.status = 'dead' AND ` + refused + ` AND NOT ` + outranked + ` AND ` + entered
+	whereDead = ` AND o.status = 'dead' AND ` + rejectedByProvider + ` AND NOT ` + overriddenByDelete + ` AND ` +
+		inMirror
 
-	// outranked says that what an event said is in the mirror no more, since a delete for good was applied after it, and that it is dead here because it comes after that delete.
-	outranked = `(o.reason = '` + versioning.FoundAlive + `' AND EXISTS (SELECT FROM objects m
-    WHERE m.source = o.source AND m.account = o.account AND m.object_type = o.object_type AND m.object_id = o.object_id AND m.version_final OFFSET 0))`
+	// overriddenByDelete tells that an event is dead here because a permanent delete comes before
+	// it, and that this delete was applied in the mirror after the event.
+	overriddenByDelete = `(o.reason = '` + versioning.ReasonFoundAlive + `' AND EXISTS (SELECT FROM objects m
+    WHERE m.source = o.source AND m.account = o.account AND m.object_type = o.object_type AND m.object_id = o.object_id
+    	AND m.version_final OFFSET 0))`
 )
 
-// missed stages what has entered the mirror only after it had failed here: the swap would take it out of the mirror for good. What is in the mirror and
-// dead here stops a swap that nobody has looked at. It looks at some events, or at all where some is nil.
-func (w *work) missed(ctx context.Context, some []int64) (runs.Status, error) {
-	findMissed, findDead, args := missedSQL, deadSQL, []any{w.hold.Run.Run}
+// stageMissed stages events that failed here and have entered the mirror since: without them the
+// swap would remove their changes from the mirror permanently. Events that are in the mirror and
+// dead here stop the swap, unless an operator has accepted them. It checks some events, or all if
+// some is nil.
+func (w *work) stageMissed(ctx context.Context, some []int64) (runs.Status, error) {
+	findMissed, findDead, args := missedSQL, deadSQL, []any{w.lease.Run.ID}
 	if some != nil {
 		findMissed, findDead, args = missedAmongSQL, deadAmongSQL, append(args, some)
 	}
 	for after := int64(0); ; {
 		var ids []int64
-		was := map[versioning.Status]int64{}
+		before := map[versioning.Status]int64{}
 		rows, err := w.Pool.Query(ctx, findMissed, append(slices.Clone(args), after, w.Settings.Chunk)...)
 		if err != nil {
-			return "", fmt.Errorf("look for what run %d has missed: %w", w.hold.Run.Run, err)
+			return "", fmt.Errorf("find events that run %d has missed: %w", w.lease.Run.ID, err)
 		}
 		var status versioning.Status
-		if _, err := pgx.ForEachRow(rows, []any{&after, &status}, func() error { ids = append(ids, after); was[status]++; return nil }); err != nil {
-			return "", fmt.Errorf("look for what run %d has missed: %w", w.hold.Run.Run, err)
+		if _, err := pgx.ForEachRow(rows, []any{&after, &status},
+			func() error { ids = append(ids, after); before[status]++; return nil }); err != nil {
+			return "", fmt.Errorf("find events that run %d has missed: %w", w.lease.Run.ID, err)
 		}
 		if len(ids) == 0 {
 			break
 		}
-		if status, err := w.stageAgain(ctx, ids, was); err != nil || status != runs.Running {
+		if status, err := w.restage(ctx, ids, before); err != nil || status != runs.Running {
 			return status, err
 		}
 	}
-	dead, err := deadIn(ctx, w.Pool, findDead, args...)
+	dead, err := countDead(ctx, w.Pool, findDead, args...)
 	if err != nil {
 		return "", err
 	}
-	if dead.Events > 0 && !w.order.Seen {
-		return "", runs.Refuse(fmt.Errorf("%d events that were applied live are dead now, the first of them %d (%s), and the mirror would lose what they said: "+
-			"rebuild without --yes, compare, and swap it then if that is meant", dead.Events, dead.First, dead.Reason))
+	if dead.Events > 0 && !w.params.AcceptDead {
+		return "", runs.Permanent(fmt.Errorf("%d events that were applied live are dead now, the first of them %d "+
+			"(%s), and the mirror would lose their changes: rebuild without --yes, compare, and then swap if this "+
+			"is intended", dead.Events, dead.First, dead.Reason))
 	}
 	return runs.Running, nil
 }
 
-// stageAgain tries events again that have the given outcomes.
-func (w *work) stageAgain(ctx context.Context, ids []int64, was map[versioning.Status]int64) (runs.Status, error) {
+// restage applies events again. before counts their current outcomes.
+func (w *work) restage(ctx context.Context, ids []int64, before map[versioning.Status]int64) (runs.Status, error) {
 	to := w.target()
-	to.Again = w.hold.Run.Run
+	to.RetryRun = w.lease.Run.ID
 	c, err := w.Processor.ReadChunk(ctx, ids)
 	if err != nil {
 		return "", err
 	}
-	counts, status, err := w.apply(ctx, to, c, w.hold.Abandoned)
+	counts, status, err := w.apply(ctx, to, c, w.lease.Abandoned)
 	if err != nil || status != runs.Running {
 		return status, err
 	}
-	for status, n := range was {
-		w.hold.Counts[string(status)] -= n
+	for status, n := range before {
+		w.lease.Counts[string(status)] -= n
 	}
 	for status, n := range counts {
-		w.hold.Counts[string(status)] += n
+		w.lease.Counts[string(status)] += n
 	}
 	return runs.Running, nil
 }
 
-// DeadEvents are events that are in the mirror and dead in a rebuild: the provider, as it is read now, refuses them.
+// DeadEvents are events that are in the mirror and dead in a rebuild: the provider, as it is
+// configured now, rejects them.
 type DeadEvents struct {
 	Events int64 `json:"events"`
-	// First is the least id of them, and Reason why that one is dead.
+	// First is the least of their ids, Reason the reason for that event.
 	First  int64  `json:"first,string"`
 	Reason string `json:"reason"`
 }
 
-// deadIn counts them by deadSQL or deadAmongSQL; the first argument is the run.
-func deadIn(ctx context.Context, db querier, sql string, args ...any) (d DeadEvents, err error) {
+// countDead counts dead events with deadSQL or deadAmongSQL. The first argument is the run.
+func countDead(ctx context.Context, db querier, sql string, args ...any) (d DeadEvents, err error) {
 	if err := db.QueryRow(ctx, sql, args...).Scan(&d.Events, &d.First, &d.Reason); err != nil {
-		return d, fmt.Errorf("look for dead events of run %d: %w", args[0], err)
+		return d, fmt.Errorf("find dead events of run %d: %w", args[0], err)
 	}
 	return d, nil
 }

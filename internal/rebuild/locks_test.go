@@ -26,148 +26,156 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// Who has lost the run just before it clears or copies does neither.
-func TestWhoHasLostTheRunNeitherClearsNorCopies(t *testing.T) {
+// A process that has lost the run just before it clears or copies does neither.
+func TestRebuild_leaseLost_neitherClearsNorCopies(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{"clear", "copy"} {
 		t.Run(lost, func(t *testing.T) {
 			t.Parallel()
-			r := seeded(t, 71)
+			r := newRand(t, 71)
 			b := setup(t)
-			b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
+			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
 			b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
 			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
-			run := b.ask(t, rebuild.Order{Source: b.source})
-			h := taken(t, b.pool, "slow", time.Minute, rebuild.Job)
+			run := b.request(t, rebuild.Params{Source: b.source})
+			h := takeRun(t, b.pool, "slow", time.Minute, rebuild.Job)
 			var before []string
-			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quick()}
-			rebuild.Step(rebuilds, func(name string) error {
+			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quickSettings()}
+			rebuild.OnStep(rebuilds, func(name string) error {
 				if name == lost {
 					b.exec(t, `UPDATE checkpoints SET leased_by = 'next' WHERE run = $1`, run)
-					before = b.table(t, whole, "staged")
+					before = b.tableRows(t, allColumns, "staged")
 				}
 				return nil
 			})
-			if _, err := rebuilds.Carry(t.Context(), h, slog.New(slog.DiscardHandler)); !errors.Is(err, runs.ErrLost) {
+			if _, err := rebuilds.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); !errors.Is(err,
+				runs.ErrLeaseLost) {
 				t.Errorf("%v", err)
 			}
-			if diff := cmp.Diff(before, b.table(t, whole, "staged")); diff != "" || (len(before) == 0) != (lost == "copy") {
+			if diff := cmp.Diff(before, b.tableRows(t, allColumns, "staged")); diff != "" ||
+				(len(before) == 0) != (lost == "copy") {
 				t.Errorf("%d rows before: %s", len(before), diff)
 			}
 		})
 	}
 }
 
-// waits waits until somebody waits for what a transaction holds.
-func (b *testBundle) waits(t *testing.T, tx pgx.Tx) {
+// awaitBlocked waits until a session waits for a lock of a transaction.
+func (b *testBundle) awaitBlocked(t *testing.T, tx pgx.Tx) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, maxWait, func() error {
 		var n int
-		err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`, tx.Conn().PgConn().PID()).Scan(&n)
+		err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE $1 = ANY(pg_blocking_pids(pid))`, tx.Conn().PgConn().PID()).Scan(&n)
 		if err == nil && n == 0 {
-			err = errors.New("nobody waits")
+			err = errors.New("no session waits")
 		}
 		return err
 	})
 }
 
-// Whoever clears staged rows does so under the lock of the source's staged rows: what another allows itself under it is not cleared by who has asked before.
-func TestClearingIsLocked(t *testing.T) {
+// Clearing staged rows takes the lock of the source's staged rows. If a rebuild is requested while
+// the clearing waits for the lock, its rows are not cleared.
+func TestClearStaged_lockTaken_waits(t *testing.T) {
 	t.Parallel()
-	for _, who := range []string{"tidy", "rebuild"} {
-		t.Run(who, func(t *testing.T) {
+	for _, clearer := range []string{"tidy", "rebuild"} {
+		t.Run(clearer, func(t *testing.T) {
 			t.Parallel()
-			r := seeded(t, 72)
+			r := newRand(t, 72)
 			b := setup(t)
-			b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
+			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
 			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
-			all := len(b.table(t, whole, "staged"))
-			tx := hold(t, b.db.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, rebuild.StagedLock, b.source)
+			all := len(b.tableRows(t, allColumns, "staged"))
+			tx := openTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, rebuild.StagedLock, b.source)
 			var end func() error
-			if who == "tidy" {
+			if clearer == "tidy" {
 				tidied := make(chan error, 1)
-				go func() { tidied <- rebuild.TidyOnce(t.Context(), b.pool) }()
+				go func() { tidied <- rebuild.ClearAbandonedOnce(t.Context(), b.pool) }()
 				end = func() error { return <-tidied }
 			} else {
-				b.start(t, "one", nil, quick())
-				run := b.ask(t, rebuild.Order{Source: b.source})
-				end = func() error { b.until(t, run, staged); return nil }
+				b.start(t, "one", nil, quickSettings())
+				run := b.request(t, rebuild.Params{Source: b.source})
+				end = func() error { b.awaitRun(t, run, staged); return nil }
 			}
-			b.waits(t, tx)
-			if n := len(b.table(t, whole, "staged")); n != all {
-				t.Errorf("%d rows are left of %d", n, all)
+			b.awaitBlocked(t, tx)
+			if n := len(b.tableRows(t, allColumns, "staged")); n != all {
+				t.Errorf("%d rows of %d remain", n, all)
 			}
-			if who == "tidy" { // what it asked before it waited holds no more
-				b.ask(t, rebuild.Order{Source: b.source})
+			if clearer == "tidy" { // the answer that it got before it waited is outdated
+				b.request(t, rebuild.Params{Source: b.source})
 			}
 			must(t, tx.Rollback(t.Context()))
 			if err := end(); err != nil {
 				t.Error(err)
 			}
-			if n := len(b.table(t, whole, "staged")); who == "tidy" && n != all {
-				t.Errorf("of an open rebuild %d rows are left of %d", n, all)
+			if n := len(b.tableRows(t, allColumns, "staged")); clearer == "tidy" && n != all {
+				t.Errorf("%d rows of %d remain for an open rebuild", n, all)
 			}
 		})
 	}
 }
 
-// Between the lock of a swap and its end no event of the source is applied, whichever way it comes; one of another source is.
-func TestNothingIsAppliedBesideASwap(t *testing.T) {
+// Between the lock of a swap and its end no event of the source is applied, in any way. Events of
+// other sources are applied.
+func TestSwap_locked_appliesNothingOfTheSource(t *testing.T) {
 	t.Parallel()
-	r := seeded(t, 73)
+	r := newRand(t, 73)
 	b := setup(t)
 	other := b.add(t, "second")
-	b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["own version"]).Events))
-	late := b.append(t, r, b.source, renamed(sim.Generate(r, kinds["own version"]).Events, "late_"))
-	beside := b.append(t, r, other, sim.Generate(r, kinds["own version"]).Events)
+	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["own version"]).Events))
+	late := b.append(t, r, b.source, renameObjects(sim.Generate(r, providerKinds["own version"]).Events, "late_"))
+	ofOther := b.append(t, r, other, sim.Generate(r, providerKinds["own version"]).Events)
 	p := b.processor(t, nil)
 	replayed := make(chan error, 1)
-	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quick()}
+	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quickSettings()}
 	var once sync.Once
-	rebuild.Step(rebuilds, func(name string) error {
+	rebuild.OnStep(rebuilds, func(name string) error {
 		if name != "locked" {
 			return nil
 		}
 		once.Do(func() {
-			var met *processor.SwapError
-			if err := p.Apply(t.Context(), events.LiveRun, b.messages(t, late[:10])); !errors.As(err, &met) {
+			var swapErr *processor.SwapError
+			if err := p.Apply(t.Context(), events.LiveRun, b.messages(t, late[:10])); !errors.As(err, &swapErr) {
 				t.Errorf("a live batch: %v", err)
 			}
 			go func() {
 				_, err := p.ApplyStored(t.Context(), processor.Target{Run: 1000}, late[10:20], false)
 				replayed <- err
 			}()
-			testkit.Eventually(t, patience, func() error {
-				if b.number(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = $1 AND objid = $2 AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
+			testkit.Eventually(t, maxWait, func() error {
+				if b.number(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = $1
+					AND objid = $2 AND NOT granted AND database = (SELECT oid FROM pg_database
+						WHERE datname = current_database())`,
 					int64(versioning.SourceLock), int64(b.source)) == 0 {
 					return errors.New("the replay does not wait")
 				}
 				return nil
 			})
-			if _, err := p.ApplyStored(t.Context(), processor.Target{}, beside, false); err != nil {
+			if _, err := p.ApplyStored(t.Context(), processor.Target{}, ofOther, false); err != nil {
 				t.Errorf("another source: %v", err)
 			}
-			b.counts(t, 0, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run IN (0, 1000)`, late)
+			b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run IN (0, 1000)`, late)
 		})
 		return nil
 	})
-	b.carry(t, "one", rebuilds)
-	b.rebuilt(t, b.source)
+	b.startRunner(t, "one", rebuilds)
+	b.rebuildAndSwap(t, b.source)
 	if err := <-replayed; err != nil {
 		t.Error(err)
 	}
-	b.live(t, r, late)
-	b.shows(t, b.fold(t, nil, 2000))
+	b.applyLiveShuffled(t, r, late)
+	b.checkMirror(t, b.mirrorFromLog(t, nil, 2000))
 }
 
-// messages are stored events as the stream carries them.
+// messages returns stored events in the form of the stream.
 func (b *testBundle) messages(t *testing.T, ids []int64) []stream.Event {
 	t.Helper()
-	recs, err := events.Read(t.Context(), b.pool, ids, events.AnyBody)
+	recs, err := events.Read(t.Context(), b.pool, ids, events.UnlimitedBody)
 	must(t, err)
 	evs := make([]stream.Event, len(recs))
 	for i := range recs {
-		evs[i] = stream.Event{Stored: recs[i].Stored, Source: "sim", ObjectType: recs[i].ObjectType, ObjectID: recs[i].ObjectID}
+		evs[i] = stream.Event{StoredEvent: recs[i].StoredEvent, Source: "sim", ObjectType: recs[i].ObjectType,
+			ObjectID: recs[i].ObjectID}
 	}
 	if len(evs) != len(ids) {
 		t.Fatal(fmt.Sprint(len(evs), " events are stored"))
@@ -175,8 +183,8 @@ func (b *testBundle) messages(t *testing.T, ids []int64) []stream.Event {
 	return evs
 }
 
-// sized is a pool of the processor's role of so many connections.
-func (b *testBundle) sized(t *testing.T, n int32) *pgxpool.Pool {
+// poolOf returns a pool of the processor's role with a number of connections.
+func (b *testBundle) poolOf(t *testing.T, n int32) *pgxpool.Pool {
 	t.Helper()
 	cfg := b.pool.Config().Copy()
 	cfg.MaxConns = n
@@ -186,38 +194,43 @@ func (b *testBundle) sized(t *testing.T, n int32) *pgxpool.Pool {
 	return pool
 }
 
-// Lanes that hold all connections of their pool while they wait for a swap do not hold it up: it catches up over connections of its own, at the first try.
-func TestSwapBesideAsManyLanesAsConnections(t *testing.T) {
+// Workers that hold all connections of their pool while they wait for a swap do not block it: the
+// swap catches up over its own connections, at the first attempt.
+func TestSwap_workersHoldAllConnections_catchesUp(t *testing.T) {
 	t.Parallel()
-	r := seeded(t, 41)
+	r := newRand(t, 41)
 	b := setup(t)
-	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
-	live := b.sized(t, 4)
+	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
+	live := b.poolOf(t, 4)
 	s := processor.DefaultSettings
-	s.Lanes = 4
-	p, err := processor.New(processor.Options{Pool: live, Settings: s, ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: b.sources})
+	s.Workers = 4
+	p, err := processor.New(processor.Options{Pool: live, Settings: s, ID: "p", Logger: slog.New(slog.DiscardHandler),
+		Metrics: prometheus.NewRegistry(), Sources: b.sources})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	var lanes sync.WaitGroup
-	t.Cleanup(func() { cancel(); lanes.Wait() })
+	var workers sync.WaitGroup
+	t.Cleanup(func() { cancel(); workers.Wait() })
 	var attempts atomic.Int64
 	runner := func(pool *pgxpool.Pool) *rebuild.Runner {
-		rebuilds := &rebuild.Runner{Pool: pool, Processor: p.On(pool), Settings: rebuild.DefaultSettings}
-		rebuild.Step(rebuilds, func(name string) error {
+		rebuilds := &rebuild.Runner{Pool: pool, Processor: p.WithPool(pool), Settings: rebuild.DefaultSettings}
+		rebuild.OnStep(rebuilds, func(name string) error {
 			switch name {
 			case "lock": // something to catch up with
-				b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
+				b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
 				return nil
 			case "locked":
 			default:
 				return nil
 			}
 			attempts.Add(1)
-			for i := range s.Lanes { // they wait for the lock that the swap has now
-				lanes.Go(func() { _, _ = p.ApplyStored(ctx, processor.Target{Run: 1000 + int64(i)}, ids[:20], false) })
+			for i := range s.Workers { // they wait for the lock that the swap holds now
+				workers.Go(func() {
+					_, _ = p.ApplyStored(ctx, processor.Target{Run: 1000 + int64(i)}, ids[:20],
+						false)
+				})
 			}
-			testkit.Eventually(t, patience, func() error {
-				if live.Stat().AcquiredConns() < int32(s.Lanes) {
+			testkit.Eventually(t, maxWait, func() error {
+				if live.Stat().AcquiredConns() < int32(s.Workers) {
 					return context.DeadlineExceeded
 				}
 				return nil
@@ -226,39 +239,42 @@ func TestSwapBesideAsManyLanesAsConnections(t *testing.T) {
 		})
 		return rebuilds
 	}
-	own := b.sized(t, int32(s.Lanes)+2)
-	carried := runs.NewRunner(runs.Options{Pool: own, ID: "one", Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{rebuild.Job: runner(own).Carry},
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 30 * time.Second, Slots: 1}})
-	lanes.Go(func() { _ = carried.Run(ctx) })
-	b.until(t, b.ask(t, rebuild.Order{Source: b.source, Swap: true}), done)
+	ownPool := b.poolOf(t, int32(s.Workers)+2)
+	jobRunner := runs.NewRunner(runs.Options{Pool: ownPool, ID: "one", Logger: slog.New(slog.DiscardHandler),
+		Jobs:     map[string]runs.Executor{rebuild.Job: runner(ownPool).Execute},
+		Settings: runs.Settings{PollInterval: 10 * time.Millisecond, LeaseDuration: 30 * time.Second, SharedSlots: 1}})
+	workers.Go(func() { _ = jobRunner.Run(ctx) })
+	b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source, Swap: true}), done)
 	if n := attempts.Load(); n != 1 {
 		t.Errorf("swapped at attempt %d", n)
 	}
 }
 
-// A swap that takes longer than the lease keeps its run beside another process that would take it, and is done once.
-func TestALongSwapKeepsItsRun(t *testing.T) {
+// A swap that takes longer than the lease keeps its run, although another process would take it,
+// and happens once.
+func TestSwap_longerThanLease_keepsRun(t *testing.T) {
 	t.Parallel()
-	r := seeded(t, 75)
+	r := newRand(t, 75)
 	b := setup(t)
-	b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
-	want := b.table(t, object, "objects")
+	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
+	want := b.tableRows(t, objectColumns, "objects")
 	b.exec(t, `UPDATE objects SET state = '{"damaged": true}'`)
 	b.exec(t, `TRUNCATE outbox`)
 	before := b.revisions(t)
-	tx := hold(t, b.db.Pool, `SELECT true FROM objects ORDER BY object_id LIMIT 1 FOR UPDATE`)
-	b.start(t, "one", nil, quick())
-	b.start(t, "two", nil, quick())
-	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
-	b.waits(t, tx)
-	by, until := b.leased(t, run)
-	for range 4 { // the clock stands still but for these steps, so that only what is not renewed runs out
+	tx := openTx(t, b.db.Pool, `SELECT true FROM objects ORDER BY object_id LIMIT 1 FOR UPDATE`)
+	b.start(t, "one", nil, quickSettings())
+	b.start(t, "two", nil, quickSettings())
+	run := b.request(t, rebuild.Params{Source: b.source, Swap: true})
+	b.awaitBlocked(t, tx)
+	by, until := b.leaseOf(t, run)
+	for range 4 { // the clock advances only in these steps, so that only a lease that is not renewed expires
 		now := until.Add(-time.Millisecond)
-		b.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT timestamptz ''%s'''`, now.Format(time.RFC3339Nano)))
-		testkit.Eventually(t, patience, func() error {
-			holder, to := b.leased(t, run)
+		b.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+			'SELECT timestamptz ''%s'''`, now.Format(time.RFC3339Nano)))
+		testkit.Eventually(t, maxWait, func() error {
+			holder, to := b.leaseOf(t, run)
 			if until = to; holder != by {
-				t.Fatalf("%s has the run of %s", holder, by)
+				t.Fatalf("%s has the run instead of %s", holder, by)
 			}
 			if to.Before(now.Add(applied.Lease)) {
 				return fmt.Errorf("leased until %s at %s", to, now)
@@ -267,16 +283,17 @@ func TestALongSwapKeepsItsRun(t *testing.T) {
 		})
 	}
 	must(t, tx.Rollback(t.Context()))
-	ended := b.until(t, run, done)
-	equal(t, "", want, b.table(t, object, "objects"))
-	b.grew(t, before, ended)
-	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`, run); n != len(b.ids) || ended.Counts[rebuild.Processed] != int64(n) {
+	ended := b.awaitRun(t, run, done)
+	equal(t, "", want, b.tableRows(t, objectColumns, "objects"))
+	b.checkRevisions(t, before, ended)
+	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`, run); n != len(b.ids) ||
+		ended.Counts[rebuild.Processed] != int64(n) {
 		t.Errorf("%d outcomes of %d events: %v", n, len(b.ids), ended.Counts)
 	}
 }
 
-// leased is who has a run, and until when.
-func (b *testBundle) leased(t *testing.T, run int64) (by string, until time.Time) {
+// leaseOf returns the owner of a run's lease and its end.
+func (b *testBundle) leaseOf(t *testing.T, run int64) (by string, until time.Time) {
 	t.Helper()
 	must(t,
 		b.db.Pool.QueryRow(t.Context(), `SELECT leased_by, leased_until FROM checkpoints WHERE run = $1`, run).Scan(&by,

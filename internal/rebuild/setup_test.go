@@ -24,25 +24,33 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-const patience = time.Minute
+const maxWait = time.Minute
 
-// kinds are providers of different habits.
-var kinds = map[string]sim.Options{
-	"event time":  {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5, Twins: 20, Late: 5_000_000},
-	"own version": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, Own: true, Deletes: 15, Final: true, Timeless: true, Twins: 10, Late: 5_000_000, Noise: true},
-	"integers":    {Objects: 12, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, Own: true, Integer: true, Twins: 10},
-	"ids reused":  {Objects: 12, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40, Twins: 20},
-	"steps":       {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, Frozen: true, Steps: true, ChangeSets: 50, Deletes: 10, Final: true, Skew: 400_000},
-	"hints":       {Objects: 12, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
+// providerKinds are simulated providers with different properties.
+var providerKinds = map[string]sim.Options{
+	"event time": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
+		DuplicateEvents: 20, MaxDelay: 5_000_000},
+	"own version": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, ObjectVersions: true,
+		Deletes:      15,
+		FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000, Noise: true},
+	"integers": {Objects: 12, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, ObjectVersions: true,
+		VersionIsCounter: true,
+		DuplicateEvents:  10},
+	"ids reused": {Objects: 12, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40,
+		DuplicateEvents: 20},
+	"steps": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
+		StatusSteps: true,
+		ChangeSets:  50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
+	"partial events": {Objects: 12, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
 }
 
-// testBundle is a log of one source or more.
+// testBundle is a log of one or more sources.
 type testBundle struct {
 	log            *applied.Log
 	db             *testkit.DB
 	pool, operator *pgxpool.Pool
 	source         int32
-	// sources are those that processors know.
+	// sources are the sources that processors know.
 	sources map[string]processor.Source
 	ids     []int64
 }
@@ -51,10 +59,10 @@ func setup(t *testing.T) *testBundle {
 	t.Helper()
 	l := applied.New(t)
 	l.BackOff = []time.Duration{time.Hour}
-	return &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.Operator, source: l.Source, sources: l.Sources}
+	return &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source, sources: l.Sources}
 }
 
-func seeded(t *testing.T, salt uint64) *rand.Rand {
+func newRand(t *testing.T, salt uint64) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(testkit.Seed(t), salt))
 }
@@ -73,16 +81,16 @@ func (b *testBundle) append(t *testing.T, r *rand.Rand, source int32, evs []sim.
 	return ids
 }
 
-// add makes a source.
-func (b *testBundle) add(t *testing.T, name string) int32 { return b.log.Add(t, name) }
+// add adds a source.
+func (b *testBundle) add(t *testing.T, name string) int32 { return b.log.AddSource(t, name) }
 
-// processor is one of possibly several; reads, if any, is how it reads events of all sources.
+// processor returns a processor; reads, if any, is the provider of all sources.
 func (b *testBundle) processor(t *testing.T, reads provider.Provider) *processor.Processor {
 	return b.log.Processor(t, reads)
 }
 
-// live applies stored events as they would be applied live, in random order and with repeats.
-func (b *testBundle) live(t *testing.T, r *rand.Rand, ids []int64) {
+// applyLiveShuffled applies stored events live, in random order and with repetitions.
+func (b *testBundle) applyLiveShuffled(t *testing.T, r *rand.Rand, ids []int64) {
 	t.Helper()
 	p := b.processor(t, nil)
 	ids = append(slices.Clone(ids), ids[:len(ids)/3]...)
@@ -94,62 +102,64 @@ func (b *testBundle) live(t *testing.T, r *rand.Rand, ids []int64) {
 	}
 }
 
-// quick are settings of which a test need not wait for the end.
-func quick() rebuild.Settings {
+// quickSettings are settings with short intervals.
+func quickSettings() rebuild.Settings {
 	s := rebuild.DefaultSettings
-	s.Chunk, s.Rows, s.Small, s.Keys, s.Again = 17, 7, 5, 1+rand.IntN(20), 50*time.Millisecond
+	s.Chunk, s.Rows, s.MaxPending, s.MaxKeys, s.RetryPause = 17, 7, 5, 1+rand.IntN(20), 50*time.Millisecond
 	return s
 }
 
-// start carries out rebuilds until the test ends or stop is called.
+// start executes rebuilds until the test ends or stop is called.
 func (b *testBundle) start(t *testing.T, id string, reads provider.Provider, s rebuild.Settings) (stop func()) {
 	t.Helper()
-	return b.carry(t, id, &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, reads), Settings: s})
+	return b.startRunner(t, id, &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, reads), Settings: s})
 }
 
-// carry starts a runner.
-func (b *testBundle) carry(t *testing.T, id string, rebuilds *rebuild.Runner) (stop func()) {
+// startRunner starts a runner.
+func (b *testBundle) startRunner(t *testing.T, id string, rebuilds *rebuild.Runner) (stop func()) {
 	t.Helper()
-	return b.log.Carry(t, id, 1, map[string]runs.Carry{rebuild.Job: rebuilds.Carry})
+	return b.log.StartRunner(t, id, 1, map[string]runs.Executor{rebuild.Job: rebuilds.Execute})
 }
 
-func (b *testBundle) ask(t *testing.T, o rebuild.Order) int64 {
+func (b *testBundle) request(t *testing.T, o rebuild.Params) int64 {
 	t.Helper()
-	run, err := rebuild.Ask(t.Context(), b.operator, &o, "me", "a test", 0)
+	run, err := rebuild.Request(t.Context(), b.operator, &o, "me", "a test", 0)
 	must(t, err)
 	return run
 }
 
-// until waits until a run stands so.
-func (b *testBundle) until(t *testing.T, run int64, so func(*runs.Run) bool) *runs.Run {
+// awaitRun waits until a run has reached a state.
+func (b *testBundle) awaitRun(t *testing.T, run int64, isReached func(*runs.Run) bool) *runs.Run {
 	t.Helper()
-	return b.log.Until(t, run, so)
+	return b.log.WaitForRun(t, run, isReached)
 }
 
 func done(r *runs.Run) bool   { return r.Status == runs.Done }
 func staged(r *runs.Run) bool { return rebuild.Stage(r) == "staged" }
 
-// rebuilt rebuilds a source and returns its run, which is done.
-func (b *testBundle) rebuilt(t *testing.T, source int32) *runs.Run {
+// rebuildAndSwap rebuilds a source and returns its finished run.
+func (b *testBundle) rebuildAndSwap(t *testing.T, source int32) *runs.Run {
 	t.Helper()
-	return b.until(t, b.ask(t, rebuild.Order{Source: source, Swap: true}), done)
+	return b.awaitRun(t, b.request(t, rebuild.Params{Source: source, Swap: true}), done)
 }
 
-// The columns that make an object, and those that the order of arrival may make differ.
+// objectColumns are the columns that make an object. allColumns also contain those that may depend
+// on the order of arrival.
 const (
-	object = `(to_jsonb(o) - '{revision,created_at,updated_at,look_after,last_event_id,state}'::text[])::text || ' ' || coalesce(o.state::text, 'null')`
-	whole  = `to_jsonb(o)::text`
+	objectColumns = `(to_jsonb(o) - '{revision,created_at,updated_at,look_after,last_event_id,state}'::text[])::text
+		|| ' ' || coalesce(o.state::text, 'null')`
+	allColumns = `to_jsonb(o)::text`
 )
 
-// mirror is every object of a table as some columns show it.
-func (b *testBundle) table(t *testing.T, columns, table string) []string {
+// tableRows returns every object of a table with some columns.
+func (b *testBundle) tableRows(t *testing.T, columns, table string) []string {
 	t.Helper()
 	return b.rows(t, `SELECT `+columns+` FROM `+table+` o ORDER BY source, account, object_type, object_id`)
 }
 
 func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
 	t.Helper()
-	return b.db.Rows(t, sql, args...)
+	return b.db.QueryStrings(t, sql, args...)
 }
 
 func (b *testBundle) number(t *testing.T, sql string, args ...any) (n int) {
@@ -163,8 +173,9 @@ func (b *testBundle) exec(t *testing.T, sql string, args ...any) {
 	b.db.Exec(t, sql, args...)
 }
 
-// compared walks a comparison to its end, a few items at a time.
-func (b *testBundle) compared(t *testing.T, run int64) (counts map[rebuild.Kind]int64, items []rebuild.Difference) {
+// allDifferences reads a whole comparison, a few items at a time.
+func (b *testBundle) allDifferences(t *testing.T, run int64) (counts map[rebuild.Kind]int64,
+	items []rebuild.Difference) {
 	t.Helper()
 	counts = map[rebuild.Kind]int64{}
 	for cursor := ""; ; {
@@ -181,16 +192,16 @@ func (b *testBundle) compared(t *testing.T, run int64) (counts map[rebuild.Kind]
 	}
 }
 
-// fold is the mirror as the log alone makes it, in the order of ids, as a provider reads it: made by a processor into the table of
-// bases of another database would do as well, but a table that nobody else uses here is nearer.
-func (b *testBundle) fold(t *testing.T, reads provider.Provider, run int64) []string {
+// mirrorFromLog returns the objects that the log alone gives, in the order of ids, with a provider.
+// It uses the table of retained objects, which is otherwise unused here.
+func (b *testBundle) mirrorFromLog(t *testing.T, reads provider.Provider, run int64) []string {
 	t.Helper()
 	b.exec(t, `TRUNCATE bases`)
 	into := processor.Target{Run: run, Into: 2}
 	ids := slices.Clone(b.ids)
 	slices.Sort(ids)
 	must(t, errOf(b.processor(t, reads).ApplyStored(t.Context(), into, ids, false)))
-	made := b.table(t, object, "bases")
+	made := b.tableRows(t, objectColumns, "bases")
 	b.exec(t, `TRUNCATE bases`)
 	return made
 }
@@ -203,10 +214,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// errOf is the error of a call whose other result is not of interest.
+// errOf returns the error of a call whose other result is not needed.
 func errOf[T any](_ T, err error) error { return err }
 
-// equal reports how a value differs from the one that is wanted.
+// equal reports the difference between two values.
 func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -224,9 +235,9 @@ func execSQL(t testing.TB, over interface {
 	}
 }
 
-// hold runs a statement in a transaction that stays open until it is rolled back, at the latest at
-// the end of the test.
-func hold(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
+// openTx runs a statement in a transaction that stays open until it is rolled back, at the latest
+// at the end of the test.
+func openTx(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
@@ -235,18 +246,18 @@ func hold(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 	return tx
 }
 
-// taken is the next run of a job, taken by a process.
-func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Hold {
+// takeRun takes the lease of a job's next run for a process.
+func takeRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
 	t.Helper()
-	h, err := runs.Take(t.Context(), pool, by, lease, job)
+	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
 	if err != nil || h == nil {
 		t.Fatal(h, err)
 	}
 	return h
 }
 
-// counts fails unless a query answers a number.
-func (b *testBundle) counts(t *testing.T, want int, sql string, args ...any) {
+// checkCount fails unless a query returns a number.
+func (b *testBundle) checkCount(t *testing.T, want int, sql string, args ...any) {
 	t.Helper()
 	if n := b.number(t, sql, args...); n != want {
 		t.Errorf("%s: %d, want %d", sql, n, want)

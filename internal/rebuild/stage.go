@@ -17,11 +17,12 @@ import (
 // stageTimeout bounds a transaction that copies or clears some rows.
 const stageTimeout = 30 * time.Second
 
-// columns are those of a table of objects.
-const columns = `source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled, overwrite_seen`
+// columns are the columns of a table of objects.
+const columns = `source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
+  tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired,
+  last_event_id, revision, rule_version, created_at, updated_at, settled, overwrite_seen`
 
-// stagedLock is the class of the advisory locks of sources' staged rows: who clears some has it.
+// stagedLock is the class of the advisory locks of sources' staged rows. Clearing rows takes it.
 const stagedLock = 0x706f7375
 
 const sourceLockSQL = `SELECT pg_advisory_xact_lock($1, $2)`
@@ -29,99 +30,111 @@ const sourceLockSQL = `SELECT pg_advisory_xact_lock($1, $2)`
 const clearSQL = `
 DELETE FROM staged WHERE source = $1 AND ctid = ANY(ARRAY(SELECT s.ctid FROM staged s WHERE s.source = $1 LIMIT $2))`
 
-// clear removes what another rebuild of the source has left.
+// clear removes the staged rows that another rebuild of the source left.
 func (w *work) clear(ctx context.Context) error {
-	return clearStaged(ctx, w.Pool, w.order.Source, w.Settings.Rows, func(ctx context.Context, tx pgx.Tx) (bool, error) {
-		if err := w.at("clear"); err != nil {
+	return clearStaged(ctx, w.Pool, w.params.Source, w.Settings.Rows, func(ctx context.Context, tx pgx.Tx) (bool,
+		error) {
+		if err := w.beforeStep("clear"); err != nil {
 			return false, err
 		}
-		return true, w.hold.Guard(ctx, tx)
+		return true, w.lease.Guard(ctx, tx)
 	})
 }
 
-// clearStaged removes the staged rows of a source, some at a time, as long as it may; that is asked under a lock which whoever clears has.
-func clearStaged(ctx context.Context, pool *pgxpool.Pool, source int32, rows int, may func(context.Context, pgx.Tx) (bool, error)) error {
+// clearStaged removes the staged rows of a source in chunks, as long as allowed returns true. It
+// calls allowed under a lock that every clearing takes.
+func clearStaged(ctx context.Context, pool *pgxpool.Pool, source int32, rows int,
+	allowed func(context.Context, pgx.Tx) (bool, error)) error {
 	for {
 		cleared := int64(0)
-		err := postgres.InTx(ctx, pool, "clear staged objects", stageTimeout, func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, sourceLockSQL, stagedLock, source); err != nil {
+		err := postgres.InTx(ctx, pool, "clear staged objects", stageTimeout,
+			func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, sourceLockSQL, stagedLock, source); err != nil {
+					return err
+				}
+				if ok, err := allowed(ctx, tx); err != nil || !ok {
+					return err
+				}
+				done, err := tx.Exec(ctx, clearSQL, source, rows)
+				cleared = done.RowsAffected()
 				return err
-			}
-			if ok, err := may(ctx, tx); err != nil || !ok {
-				return err
-			}
-			done, err := tx.Exec(ctx, clearSQL, source, rows)
-			cleared = done.RowsAffected()
-			return err
-		})
+			})
 		if err != nil || cleared == 0 {
 			return err
 		}
 	}
 }
 
-const basesSQL = `
+const copyRetainedSQL = `
 WITH page AS MATERIALIZED (
-  SELECT ` + columns + ` FROM bases b WHERE b.source = $1 AND (b.account, b.object_type, b.object_id) > ($2, $3, $4) AND ($5 = '' OR b.object_type = $5)
+  SELECT ` + columns + ` FROM bases b WHERE b.source = $1 AND (b.account, b.object_type, b.object_id) > ($2, $3, $4)
+	AND ($5 = '' OR b.object_type = $5)
   ORDER BY b.account, b.object_type, b.object_id LIMIT $6
 ), put AS (
   INSERT INTO staged (` + columns + `) SELECT ` + columns + ` FROM page ON CONFLICT DO NOTHING
 )
-SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
+SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC
+	LIMIT 1`
 
-// copyBases stages what is kept of dropped partitions. Once more it changes nothing.
-func (w *work) copyBases(ctx context.Context) error {
+// copyRetained stages the retained objects of dropped partitions. A repetition changes nothing.
+func (w *work) copyRetained(ctx context.Context) error {
 	var account, objectType, id string
 	for {
 		more := true
-		if err := w.at("copy"); err != nil {
+		if err := w.beforeStep("copy"); err != nil {
 			return err
 		}
-		err := postgres.InTx(ctx, w.Pool, "copy bases", stageTimeout, func(ctx context.Context, tx pgx.Tx) error {
-			if err := w.hold.Guard(ctx, tx); err != nil {
+		err := postgres.InTx(ctx, w.Pool, "copy retained objects", stageTimeout,
+			func(ctx context.Context, tx pgx.Tx) error {
+				if err := w.lease.Guard(ctx, tx); err != nil {
+					return err
+				}
+				err := tx.QueryRow(ctx, copyRetainedSQL, w.params.Source, account, objectType, id, w.params.Type,
+					w.Settings.Rows).Scan(&account, &objectType, &id)
+				if errors.Is(err, pgx.ErrNoRows) {
+					more, err = false, nil
+				}
 				return err
-			}
-			err := tx.QueryRow(ctx, basesSQL, w.order.Source, account, objectType, id, w.order.Type, w.Settings.Rows).Scan(&account, &objectType, &id)
-			if errors.Is(err, pgx.ErrNoRows) {
-				more, err = false, nil
-			}
-			return err
-		})
+			})
 		if err != nil || !more {
 			return err
 		}
 	}
 }
 
-// Tidy clears the staged rows of sources that have no open rebuild, until ctx ends: what was swapped, cancelled or failed. Several processes
-// may do it at once. Trouble is logged and tried again.
-func Tidy(ctx context.Context, pool *pgxpool.Pool, every time.Duration, log *slog.Logger) error {
+// ClearAbandoned clears the staged rows of sources without an open rebuild, after a swap,
+// cancellation or failure. It runs until ctx ends. Several processes may run it at once. Failures
+// are logged and retried.
+func ClearAbandoned(ctx context.Context, pool *pgxpool.Pool, every time.Duration, log *slog.Logger) error {
 	for ctx.Err() == nil {
-		if err := tidy(ctx, pool); err != nil && ctx.Err() == nil {
-			log.Warn("staged objects not cleared; tried again", "error", err)
+		if err := clearAbandoned(ctx, pool); err != nil && ctx.Err() == nil {
+			log.Warn("staged objects not cleared; tried again later", "error", err)
 		}
-		runs.Pause(ctx, every)
+		runs.Sleep(ctx, every)
 	}
 	return nil
 }
 
-const nextSQL = `SELECT source FROM staged WHERE source > $1 ORDER BY source LIMIT 1`
+const nextSourceSQL = `SELECT source FROM staged WHERE source > $1 ORDER BY source LIMIT 1`
 
-const leftSQL = `SELECT NOT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.asked ->> 'source' = $1::int::text AND r.ended_at IS NULL)`
+const abandonedSQL = `SELECT NOT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild'
+	AND r.asked ->> 'source' = $1::int::text
+	AND r.ended_at IS NULL)`
 
-// tidy goes from source to source.
-func tidy(ctx context.Context, pool *pgxpool.Pool) error {
+// clearAbandoned visits one source after the other.
+func clearAbandoned(ctx context.Context, pool *pgxpool.Pool) error {
 	for source := int32(-1); ; {
-		err := pool.QueryRow(ctx, nextSQL, source).Scan(&source)
+		err := pool.QueryRow(ctx, nextSourceSQL, source).Scan(&source)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("look for staged objects: %w", err)
+			return fmt.Errorf("find staged objects: %w", err)
 		}
-		err = clearStaged(ctx, pool, source, DefaultSettings.Rows, func(ctx context.Context, tx pgx.Tx) (left bool, err error) {
-			err = tx.QueryRow(ctx, leftSQL, source).Scan(&left)
-			return left, err
+		err = clearStaged(ctx, pool, source, DefaultSettings.Rows, func(ctx context.Context, tx pgx.Tx) (abandoned bool,
+			err error) {
+			err = tx.QueryRow(ctx, abandonedSQL, source).Scan(&abandoned)
+			return abandoned, err
 		})
 		if err != nil {
 			return err

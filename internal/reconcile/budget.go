@@ -17,182 +17,214 @@ import (
 )
 
 const (
-	// giveWithin bounds taking and giving back, which happen also where the caller has gone.
-	giveWithin = 5 * time.Second
-	// crowdedWait is for calls of other processes to end, of which nobody tells us.
-	crowdedWait = 50 * time.Millisecond
-	// longestSleep bounds a sleep, so that a row that was changed by hand is seen.
-	longestSleep = 30 * time.Second
-	// allotted is for how many days after its own a call counts: so no thirty days, from whichever hour on, have more calls than are allotted.
-	allotted = 30
+	// budgetTimeout bounds taking and releasing a slot. Both happen even if the caller is gone.
+	budgetTimeout = 5 * time.Second
+	// slotPollInterval is how often a waiting call checks for a free slot. Other processes do not
+	// notify this one.
+	slotPollInterval = 50 * time.Millisecond
+	// maxSleep bounds a sleep, so that a manual change of the row takes effect.
+	maxSleep = 30 * time.Second
+	// monthlyWindowDays is for how many days after its own day a call counts. No thirty days, from
+	// any hour on, therefore have more calls than configured.
+	monthlyWindowDays = 30
 )
 
-// budget is the bucket of calls that all processes may make for one account. It lies in the database: a call takes a token and a place among
-// those under way before it begins, and gives the place back with what the provider said.
+// budget is the token bucket of the calls that all processes may make for one account. It is stored
+// in the database. A call takes a token and a slot before it begins. It releases the slot with the
+// provider's verdict.
 type budget struct {
 	pool    *pgxpool.Pool
 	source  int32
 	account string
-	// refill is how many tokens come back a second, burst the most there are, places the most calls at once.
-	refill, burst float64
-	places        int
-	// monthly is the most calls within thirty days, 0 for no bound.
+	// refillPerSecond is how many tokens come back per second, burst the most tokens, and slots the
+	// most calls at once.
+	refillPerSecond, burst float64
+	slots                  int
+	// monthly is the most calls within thirty days, 0 for no limit.
 	monthly int
-	// lease is when a call whose process died counts as ended.
+	// lease is after how long a call of a crashed process counts as ended.
 	lease time.Duration
-	// turn lets one of this process ask at a time; freed tells it that a place came back.
-	turn, freed chan struct{}
-	// log tells when all calls are used, once for as long as they are, which told notes.
-	log  *slog.Logger
-	told atomic.Bool
+	// takeTurn lets one goroutine of this process query the database at a time. slotFreed wakes it
+	// when this process has released a slot.
+	takeTurn, slotFreed chan struct{}
+	// spentLogged is set once log has reported that all calls are used, until a call is made again.
+	log         *slog.Logger
+	spentLogged atomic.Bool
 }
 
-// burstOf is how many calls may come at once.
+// burstOf returns how many calls may begin at once.
 func burstOf(api *provider.API) float64 { return max(1, float64(api.Rate)/10) }
 
-// newBudget makes a bucket that lets no more than rate calls begin in any second: what can come at once is taken off what comes back.
+// newBudget makes a bucket that lets at most rate calls begin in any second. It subtracts the burst
+// from the refill.
 func newBudget(pool *pgxpool.Pool, source int32, account string, api *provider.API, log *slog.Logger) *budget {
 	burst := burstOf(api)
-	return &budget{pool: pool, source: source, account: account, refill: float64(api.Rate) - (burst - 1), burst: burst, places: api.Concurrency, monthly: api.Monthly,
-		lease: api.Timeout + giveWithin, turn: make(chan struct{}, 1), freed: make(chan struct{}, 1), log: log}
+	return &budget{pool: pool, source: source, account: account, refillPerSecond: float64(api.Rate) - (burst - 1),
+		burst: burst,
+		slots: api.Concurrency, monthly: api.MonthlyCalls,
+		lease: api.Timeout + budgetTimeout, takeTurn: make(chan struct{}, 1), slotFreed: make(chan struct{}, 1),
+		log: log}
 }
 
-// bound is how many of the calls of thirty days may be made so far, 0 for all: the last tenth is for what a person asks for.
-func (b *budget) bound(asked bool) int {
-	if asked {
+// monthlyLimit returns how many calls within thirty days this caller may use, 0 for any number. The
+// last tenth is reserved for requests of an operator.
+func (b *budget) monthlyLimit(byOperator bool) int {
+	if byOperator {
 		return b.monthly
 	}
 	return b.monthly - b.monthly/10
 }
 
-// takeSQL refills, takes and counts in one statement, which waits for others of the row and then sees what they left. What is under way past its time counts
-// no more, nor do the calls of days that are over; a day that has not come yet, by a clock that was set back, counts as today. That a crash of the server may undo the last of these commits
-// is no harm, so none waits for the disk.
-const takeSQL = `
+// takeTokenSQL refills, takes and counts in one statement, which waits for other writers of the row
+// and sees their result. Calls in flight beyond their lease do not count, nor do calls of days
+// outside the window. A day in the future, after a clock was set back, counts as today. A server
+// crash may undo the last of these commits without harm, so the commit does not wait for the disk.
+const takeTokenSQL = `
 UPDATE budgets b SET (tokens, refilled_at, in_flight, calls) = (
   SELECT d.tokens - CASE WHEN d.taken THEN 1 ELSE 0 END, d.now,
     d.live || CASE WHEN d.taken THEN jsonb_build_object($3::text, extract(epoch FROM d.now) + $7::float8) ELSE '{}' END,
-    d.calls || CASE WHEN d.taken THEN jsonb_build_object(d.today::text, coalesce((d.calls ->> d.today::text)::bigint, 0) + 1) ELSE '{}' END
+    d.calls || CASE WHEN d.taken THEN jsonb_build_object(d.today::text, coalesce((d.calls ->> d.today::text)::bigint,
+    	0) + 1) ELSE '{}' END
   FROM (
-    SELECT t.now, t.today, t.tokens, t.live, t.calls, t.tokens >= 1 AND b.blocked_until <= t.now AND (SELECT count(*) FROM jsonb_object_keys(t.live)) < $6::int
+    SELECT t.now, t.today, t.tokens, t.live, t.calls, t.tokens >= 1 AND b.blocked_until <= t.now AND (SELECT count(*)
+    	FROM jsonb_object_keys(t.live)) < $6::int
       AND ($8::int = 0 OR (SELECT coalesce(sum(c.value::bigint), 0) FROM jsonb_each_text(t.calls) c) < $8) AS taken
     FROM (
-      SELECT n.now, n.today, least($5::float8, b.tokens + $4::float8 * greatest(0, extract(epoch FROM n.now - b.refilled_at)::float8)) AS tokens,
-        (SELECT coalesce(jsonb_object_agg(f.key, f.value), '{}') FROM jsonb_each(b.in_flight) f WHERE f.value::float8 > extract(epoch FROM n.now)) AS live,
+      SELECT n.now, n.today, least($5::float8, b.tokens + $4::float8 * greatest(0, extract(epoch
+      	FROM n.now - b.refilled_at)::float8)) AS tokens,
+        (SELECT coalesce(jsonb_object_agg(f.key, f.value), '{}') FROM jsonb_each(b.in_flight) f
+        	WHERE f.value::float8 > extract(epoch FROM n.now)) AS live,
         (SELECT coalesce(jsonb_object_agg(c.day, c.calls), '{}') FROM (
-          SELECT least(e.key::int, n.today) AS day, sum(e.value::bigint) AS calls FROM jsonb_each_text(b.calls) e WHERE e.key::int >= n.today - $9::int GROUP BY 1) c) AS calls
-      FROM (SELECT m.now, floor(extract(epoch FROM m.now) / 86400)::int AS today FROM (SELECT clock_now() AS now OFFSET 0) m OFFSET 0) n OFFSET 0
+          SELECT least(e.key::int, n.today) AS day, sum(e.value::bigint) AS calls FROM jsonb_each_text(b.calls) e
+          	WHERE e.key::int >= n.today - $9::int GROUP BY 1) c) AS calls
+      FROM (SELECT m.now, floor(extract(epoch FROM m.now) / 86400)::int AS today
+      	FROM (SELECT clock_now() AS now OFFSET 0) m OFFSET 0) n OFFSET 0
     ) t OFFSET 0
   ) d)
 WHERE b.source = $1 AND b.account = $2
-RETURNING b.in_flight ? $3, b.tokens, extract(epoch FROM b.blocked_until - b.refilled_at)::float8, b.refilled_at, b.calls, set_config('synchronous_commit', 'off', true)`
+RETURNING b.in_flight ? $3, b.tokens, extract(epoch FROM b.blocked_until - b.refilled_at)::float8, b.refilled_at,
+	b.calls, set_config('synchronous_commit', 'off', true)`
 
-// openSQL opens a budget, full.
-const openSQL = `
-INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, $2, $3, clock_now(), clock_now(), 0, '{}')
+// openBudgetSQL inserts a full budget.
+const openBudgetSQL = `
+INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+	VALUES ($1, $2, $3, clock_now(), clock_now(), 0, '{}')
 ON CONFLICT (source, account) DO NOTHING`
 
-// take waits until a call may begin, names it, and reads the database's clock. asked: a person has asked for what it reads. Errors: a *spentError where all calls of thirty days are used, the
-// context's, or the database's.
-func (b *budget) take(ctx context.Context, asked bool) (call string, at reading, err error) {
+// take waits until a call may begin, and returns the call's name and a reading of the database's
+// clock. byOperator: an operator has requested what the call reads. Errors: a *monthlyBudgetError
+// if all calls of thirty days are used, the context's error, or the database's.
+func (b *budget) take(ctx context.Context, byOperator bool) (call string, at clockReading, err error) {
 	select {
-	case b.turn <- struct{}{}:
-		defer func() { <-b.turn }()
+	case b.takeTurn <- struct{}{}:
+		defer func() { <-b.takeTurn }()
 	case <-ctx.Done():
-		return "", reading{}, context.Cause(ctx)
+		return "", clockReading{}, context.Cause(ctx)
 	}
 	call = rand.Text()
 	for {
 		if ctx.Err() != nil {
-			return "", reading{}, context.Cause(ctx)
+			return "", clockReading{}, context.Cause(ctx)
 		}
-		taken, wait, at, err := b.try(ctx, call, b.bound(asked))
-		switch spent := (*spentError)(nil); {
+		taken, wait, at, err := b.tryTake(ctx, call, b.monthlyLimit(byOperator))
+		switch spent := (*monthlyBudgetError)(nil); {
 		case errors.As(err, &spent):
-			b.tell(spent)
-			return "", reading{}, err
+			b.logSpent(spent)
+			return "", clockReading{}, err
 		case err != nil:
-			return "", reading{}, fmt.Errorf("take from the budget of calls: %w", err)
+			return "", clockReading{}, fmt.Errorf("take from the rate budget: %w", err)
 		case taken:
-			if !asked {
-				b.told.Store(false)
+			if !byOperator {
+				b.spentLogged.Store(false)
 			}
 			return call, at, nil
 		}
 		if err := b.sleep(ctx, wait); err != nil {
-			return "", reading{}, err
+			return "", clockReading{}, err
 		}
 	}
 }
 
-// try takes, or says how long to wait before the next try; 0 where only a place is missing. bound is how many calls there may be within thirty days, 0 for any number. Errors: a *spentError.
-func (b *budget) try(ctx context.Context, call string, bound int) (taken bool, wait time.Duration, at reading, err error) {
-	// What was taken must be known, so that it can be given back: a caller that goes does not cancel this.
-	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "take from the budget of calls", giveWithin)
+// tryTake takes a token and a slot, or returns how long to wait before the next try. The wait is 0
+// if only a slot is missing. limit is the most calls within thirty days, 0 for any number. Errors:
+// a *monthlyBudgetError.
+func (b *budget) tryTake(ctx context.Context, call string, limit int) (taken bool, wait time.Duration, at clockReading,
+	err error) {
+	// The result of this statement must be known, so that the slot can be released. A caller that
+	// goes away therefore does not cancel it.
+	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "take from the rate budget", budgetTimeout)
 	defer cancel()
 	var tokens, blocked float64
 	var calls map[int64]int64
 	var off string
 	for {
-		at.asked = time.Now()
-		err = b.pool.QueryRow(ctx, takeSQL, b.source, b.account, call, b.refill, b.burst, b.places, b.lease.Seconds(), bound, allotted).Scan(&taken, &tokens, &blocked, &at.database, &calls, &off)
-		at.told = time.Now()
+		at.before = time.Now()
+		err = b.pool.QueryRow(ctx, takeTokenSQL, b.source, b.account, call, b.refillPerSecond, b.burst, b.slots,
+			b.lease.Seconds(),
+			limit, monthlyWindowDays).Scan(&taken, &tokens, &blocked, &at.database, &calls, &off)
+		at.after = time.Now()
 		if !errors.Is(err, pgx.ErrNoRows) {
 			break
 		}
-		if _, err = b.pool.Exec(ctx, openSQL, b.source, b.account, b.burst); err != nil {
+		if _, err = b.pool.Exec(ctx, openBudgetSQL, b.source, b.account, b.burst); err != nil {
 			break
 		}
 	}
 	if err == nil && !taken {
-		if until, spent := goesOn(calls, int64(bound)); spent {
-			return false, 0, at, &spentError{account: b.account, bound: bound, monthly: b.monthly, until: until, wait: until.Sub(at.database)}
+		if until, spent := budgetResumesAt(calls, int64(limit)); spent {
+			return false, 0, at, &monthlyBudgetError{account: b.account, limit: limit, monthly: b.monthly, until: until,
+				wait: until.Sub(at.database)}
 		}
 	}
-	seconds := max(blocked, (1-tokens)/b.refill, 0)
-	return taken, time.Duration(min(seconds, longestSleep.Seconds()) * float64(time.Second)), at, err
+	seconds := max(blocked, (1-tokens)/b.refillPerSecond, 0)
+	return taken, time.Duration(min(seconds, maxSleep.Seconds()) * float64(time.Second)), at, err
 }
 
 func (b *budget) sleep(ctx context.Context, wait time.Duration) error {
-	freed := b.freed
+	slotFreed := b.slotFreed
 	if wait > 0 {
-		freed = nil
+		slotFreed = nil
 	} else {
-		wait = crowdedWait
+		wait = slotPollInterval
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-freed:
+	case <-slotFreed:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// giveSQL gives a place back. Where the provider wants to be left alone ($4, seconds) nobody calls for as long; where it was too many calls ($5), twice as
-// long each time in a row, up to five minutes or what it asks for. Calls that were under way when the first was told count once.
-const giveSQL = `
+// releaseSlotSQL releases a slot. If the provider asks for a pause ($4, seconds), no process calls
+// it meanwhile. If there were too many calls ($5), the pause doubles with each time in a row, up to
+// five minutes or the requested pause. Calls that were in flight when the first was throttled count
+// once.
+const releaseSlotSQL = `
 UPDATE budgets b SET in_flight = b.in_flight - $3::text,
   blocked_until = CASE WHEN $4::float8 > 0 THEN greatest(b.blocked_until, n.now + make_interval(secs =>
-    CASE WHEN $5::boolean AND b.blocked_until <= n.now THEN least($4 * (1 << least(b.throttles, 10)), greatest($4, 300)) ELSE $4 END)) ELSE b.blocked_until END,
-  throttles = CASE WHEN b.blocked_until > n.now THEN b.throttles WHEN $5 THEN b.throttles + 1 WHEN $4 > 0 THEN b.throttles ELSE 0 END
+    CASE WHEN $5::boolean AND b.blocked_until <= n.now THEN least($4 * (1 << least(b.throttles, 10)), greatest($4, 300))
+    	ELSE $4 END)) ELSE b.blocked_until END,
+  throttles = CASE WHEN b.blocked_until > n.now THEN b.throttles WHEN $5 THEN b.throttles + 1
+  	WHEN $4 > 0 THEN b.throttles ELSE 0 END
 FROM (SELECT clock_now() AS now OFFSET 0) n
 WHERE b.source = $1 AND b.account = $2
 RETURNING set_config('synchronous_commit', 'off', true)`
 
-// give ends a call. Where that fails, the place comes back by itself after the lease.
-func (b *budget) give(ctx context.Context, call string, v provider.Verdict) error {
-	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "give back to the budget of calls", giveWithin)
+// release ends a call. If it fails, the slot is free again after the lease.
+func (b *budget) release(ctx context.Context, call string, v provider.Verdict) error {
+	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "release a slot of the rate budget", budgetTimeout)
 	defer cancel()
-	_, err := b.pool.Exec(ctx, giveSQL, b.source, b.account, call, v.Wait.Seconds(), v.Kind == provider.Throttled)
+	_, err := b.pool.Exec(ctx, releaseSlotSQL, b.source, b.account, call, v.Wait.Seconds(),
+		v.Kind == provider.Throttled)
 	select {
-	case b.freed <- struct{}{}:
+	case b.slotFreed <- struct{}{}:
 	default:
 	}
 	if err != nil {
-		return fmt.Errorf("give back to the budget of calls: %w", err)
+		return fmt.Errorf("release a slot of the rate budget: %w", err)
 	}
 	return nil
 }

@@ -18,41 +18,41 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// meter is an API that notes when it was called and how many calls were there at once.
-type meter struct {
-	mu       sync.Mutex
-	arrivals []time.Time
-	here     int
-	most     int
-	// refuse is how many of the next calls are answered that they are too many, with the wait in seconds.
-	refuse  int
-	wait    string
-	refused []time.Time
+// countingAPI records the times of the calls and the number of concurrent calls.
+type countingAPI struct {
+	mu          sync.Mutex
+	arrivals    []time.Time
+	inFlight    int
+	maxInFlight int
+	// throttleNext is the number of following calls that get 429, with a wait in seconds.
+	throttleNext int
+	wait         string
+	throttledAt  []time.Time
 }
 
-func (m *meter) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (m *countingAPI) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	m.mu.Lock()
 	m.arrivals = append(m.arrivals, time.Now())
-	m.here++
-	m.most = max(m.most, m.here)
-	refuse := m.refuse > 0
+	m.inFlight++
+	m.maxInFlight = max(m.maxInFlight, m.inFlight)
+	refuse := m.throttleNext > 0
 	if refuse {
-		m.refuse--
+		m.throttleNext--
 		w.Header().Set("Retry-After", m.wait)
 		w.WriteHeader(http.StatusTooManyRequests)
-		m.refused = append(m.refused, time.Now())
+		m.throttledAt = append(m.throttledAt, time.Now())
 	}
 	m.mu.Unlock()
 	if !refuse {
 		fmt.Fprint(w, `{"id": "cus_1"}`)
 	}
 	m.mu.Lock()
-	m.here--
+	m.inFlight--
 	m.mu.Unlock()
 }
 
-// four are clients of four processes.
-func (b *testBundle) four(t *testing.T, url string, edit func(*provider.API)) []*reconcile.Client {
+// fourClients returns the clients of four processes.
+func (b *databaseEnv) fourClients(t *testing.T, url string, edit func(*provider.API)) []*reconcile.Client {
 	t.Helper()
 	var out []*reconcile.Client
 	for range 4 {
@@ -62,7 +62,7 @@ func (b *testBundle) four(t *testing.T, url string, edit func(*provider.API)) []
 	return out
 }
 
-// callAll has each client call some times in several goroutines.
+// callAll makes several calls with each client in several goroutines.
 func callAll(t *testing.T, clients []*reconcile.Client, each, times int, then func(*reconcile.Response)) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -70,7 +70,7 @@ func callAll(t *testing.T, clients []*reconcile.Client, each, times int, then fu
 		for range each {
 			wg.Go(func() {
 				for range times {
-					r, err := c.Do(t.Context(), customer)
+					r, err := c.Do(t.Context(), customerCall)
 					if err != nil {
 						t.Error(err)
 						return
@@ -83,43 +83,45 @@ func callAll(t *testing.T, clients []*reconcile.Client, each, times int, then fu
 	wg.Wait()
 }
 
-// However many processes call, together they begin no more than the rate in a second, and no more at once than there are places.
-func TestFourProcessesShareOneBudget(t *testing.T) {
+// Four processes together start no more calls in a second than the rate, and no more concurrent
+// calls than the limit.
+func TestRateBudget_fourProcesses_shareRateAndConcurrency(t *testing.T) {
 	t.Parallel()
-	b, m := setup(t), &meter{}
+	b, m := newDatabaseEnv(t), &countingAPI{}
 	const rate, places, calls = 50, 3, 4 * 4 * 6
-	clients := b.four(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Rate, a.Concurrency = rate, places })
+	clients := b.fourClients(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Rate, a.Concurrency = rate, places })
 	began := time.Now()
 	callAll(t, clients, 4, 6, func(r *reconcile.Response) {
 		if r.Verdict.Kind != provider.Found {
 			t.Errorf("%+v", r.Verdict)
 		}
 	})
-	// Of a full bucket of 5, which 46 a second fill.
+	// A full bucket has 5 calls and is refilled at 46 a second.
 	if least, took := (calls-5)*time.Second/46, time.Since(began); took < least {
 		t.Errorf("%d calls took %s, less than %s", calls, took, least)
 	}
-	if len(m.arrivals) != calls || m.most > places {
-		t.Errorf("%d calls, want %d; %d at once, want %d at most", len(m.arrivals), calls, m.most, places)
+	if len(m.arrivals) != calls || m.maxInFlight > places {
+		t.Errorf("%d calls, want %d; %d at once, want %d at most", len(m.arrivals), calls, m.maxInFlight, places)
 	}
-	// A call that has begun may be held up on its way by as much as anything; those are no more than the places.
+	// A call may be delayed on its way by any time. The number of such calls is limited by the
+	// concurrency.
 	for i, first := range m.arrivals {
-		if n := count(m.arrivals[i:], first.Add(time.Second)); n > rate+places {
-			t.Errorf("%d calls in the second from the %d. call on", n, i)
+		if n := countBefore(m.arrivals[i:], first.Add(time.Second)); n > rate+places {
+			t.Errorf("%d calls in the second from call %d on", n, i)
 		}
 	}
 }
 
-func count(sorted []time.Time, until time.Time) int {
+func countBefore(sorted []time.Time, until time.Time) int {
 	n, _ := slices.BinarySearchFunc(sorted, until, time.Time.Compare)
 	return n
 }
 
-// What one process is told, all obey: nobody calls before the time that the provider asked for.
-func TestOneThrottledProcessStopsAll(t *testing.T) {
+// When one process is throttled, no process calls before the requested time.
+func TestRateBudget_oneProcessThrottled_allWait(t *testing.T) {
 	t.Parallel()
-	b, m := setup(t), &meter{refuse: 1, wait: "1"}
-	clients := b.four(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Concurrency = 1 })
+	b, m := newDatabaseEnv(t), &countingAPI{throttleNext: 1, wait: "1"}
+	clients := b.fourClients(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Concurrency = 1 })
 	var mu sync.Mutex
 	throttled := 0
 	callAll(t, clients, 1, 3, func(r *reconcile.Response) {
@@ -130,25 +132,24 @@ func TestOneThrottledProcessStopsAll(t *testing.T) {
 		}
 	})
 	if throttled != 1 || len(m.arrivals) != 12 {
-		t.Fatalf("%d were told to wait, of %d", throttled, len(m.arrivals))
+		t.Fatalf("%d of %d calls were throttled", throttled, len(m.arrivals))
 	}
-	if pause := m.arrivals[1].Sub(m.refused[0]); pause < time.Second {
+	if pause := m.arrivals[1].Sub(m.throttledAt[0]); pause < time.Second {
 		t.Errorf("the next call came after %s", pause)
 	}
 }
 
-// In no second of the database's clock do more calls begin than the rate says, whenever they are
-// asked for and by whom. A tenth of the rate may come at once, one call at least, and who waits
-// as long as is said may call then.
-func TestNoSecondHasMoreThanTheRate(t *testing.T) {
+// In no second of the database's clock do more calls start than the rate allows. A tenth of the
+// rate may start at once, at least one call. A caller may call after the wait that it was told.
+func TestRateBudget_anySecond_neverExceedsTheRate(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	forward := b.clock(t)
+	b := newDatabaseEnv(t)
+	forward := b.stopClock(t)
 	accounts, atOnce, clients := 0, map[int]int{1: 1, 2: 1, 7: 1, 20: 2, 45: 4, 300: 30}, map[int][]*reconcile.Client{}
 	rates := slices.Sorted(maps.Keys(atOnce))
 	for _, rate := range rates {
 		for range 2 {
-			c, _ := b.client(t, nowhere, func(a *provider.API) { a.Rate, a.Concurrency = rate, 1000 })
+			c, _ := b.client(t, unusedURL, func(a *provider.API) { a.Rate, a.Concurrency = rate, 1000 })
 			clients[rate] = append(clients[rate], c)
 		}
 	}
@@ -161,7 +162,7 @@ func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 		var taken []time.Duration
 		move := func(d time.Duration) { forward(d); now += d }
 		call := func(i int) (ok bool, wait time.Duration) {
-			ok, wait, err := clients[rate][i%2].Try(t.Context(), account, fmt.Sprint(i, len(taken)))
+			ok, wait, err := clients[rate][i%2].TryTake(t.Context(), account, fmt.Sprint(i, len(taken)))
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -179,7 +180,7 @@ func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 			}
 		}
 		if len(taken) != atOnce[rate] {
-			r.Fatalf("%d calls at once, of a rate of %d", len(taken), rate)
+			r.Fatalf("%d calls at once, with the rate %d", len(taken), rate)
 		}
 		for i := range rapid.IntRange(5, 20).Draw(r, "steps") {
 			if d := rapid.SampledFrom(steps).Draw(r, "forward"); d > 0 {
@@ -191,7 +192,7 @@ func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 					continue
 				}
 				if rapid.Bool().Draw(r, "waits") {
-					move(wait + time.Microsecond) // both are cut to it
+					move(wait + time.Microsecond) // both are rounded to microseconds
 					if ok, wait := call(i); !ok {
 						r.Fatalf("wait %s more", wait)
 					}
@@ -201,21 +202,22 @@ func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 		}
 		for i, first := range taken {
 			if n, _ := slices.BinarySearch(taken[i:], first+time.Second); n > rate {
-				r.Fatalf("%d calls in the second from %s on, of a rate of %d", n, first, rate)
+				r.Fatalf("%d calls in the second from %s on, with the rate %d", n, first, rate)
 			}
 		}
 	})
 }
 
-// Each throttling in a row doubles the wait, up to five minutes; what was under way when the first was told counts once, and a call that is answered ends it.
-func TestThrottlingInARowWaitsLonger(t *testing.T) {
+// Each consecutive throttling doubles the wait, up to five minutes. Calls that were in progress at
+// the first one count once. A successful call resets the wait.
+func TestRateBudget_repeatedThrottling_doublesTheWait(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	forward := b.clock(t)
-	c, _ := b.client(t, nowhere, nil)
+	b := newDatabaseEnv(t)
+	forward := b.stopClock(t)
+	c, _ := b.client(t, unusedURL, nil)
 	try := func(call string) (bool, time.Duration) {
 		t.Helper()
-		ok, wait, err := c.Try(t.Context(), "", call)
+		ok, wait, err := c.TryTake(t.Context(), "", call)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +225,7 @@ func TestThrottlingInARowWaitsLonger(t *testing.T) {
 	}
 	give := func(call string, v provider.Verdict) {
 		t.Helper()
-		if err := c.Give(t.Context(), "", call, v); err != nil {
+		if err := c.Release(t.Context(), "", call, v); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -248,41 +250,42 @@ func TestThrottlingInARowWaitsLonger(t *testing.T) {
 	try("a")
 	give("a", throttled)
 	if _, wait := try("c"); wait != time.Second {
-		t.Errorf("after an answer: %s", wait)
+		t.Errorf("after a successful call: %s", wait)
 	}
 	forward(time.Second)
 	try("a")
 	give("a", provider.Verdict{Kind: provider.Throttled, Wait: time.Hour})
 	forward(59 * time.Minute)
 	if ok, _ := try("c"); ok {
-		t.Error("asked for an hour, and called before")
+		t.Error("the provider requested an hour, and a call started earlier")
 	}
 }
 
-// Accounts and sources have budgets of their own.
-func TestAnAccountThatIsBlockedBlocksNoOther(t *testing.T) {
+// Each account and each source has its own budget.
+func TestRateBudget_blockedAccount_blocksNoOther(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.clock(t)
-	c, _ := b.client(t, nowhere, nil)
-	if ok, _, err := c.Try(t.Context(), "acct_1", "a"); !ok || err != nil {
+	b := newDatabaseEnv(t)
+	b.stopClock(t)
+	c, _ := b.client(t, unusedURL, nil)
+	if ok, _, err := c.TryTake(t.Context(), "acct_1", "a"); !ok || err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Give(t.Context(), "acct_1", "a", provider.Verdict{Kind: provider.Refused, Wait: time.Minute}); err != nil {
+	if err := c.Release(t.Context(), "acct_1", "a", provider.Verdict{Kind: provider.Rejected,
+		Wait: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	for account, want := range map[string]bool{"acct_1": false, "acct_2": true, "": true} {
-		if ok, _, err := c.Try(t.Context(), account, "b"); ok != want || err != nil {
+		if ok, _, err := c.TryTake(t.Context(), account, "b"); ok != want || err != nil {
 			t.Errorf("%q: %v, %v", account, ok, err)
 		}
 	}
 }
 
-// Who goes away in the middle of a call gives its place back all the same, and at once.
-func TestACallThatIsCancelledGivesItsPlaceBack(t *testing.T) {
+// A cancelled call frees its slot at once.
+func TestRateBudget_cancelledCall_freesItsSlot(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.clock(t) // which stands, so that no place comes back by itself
+	b := newDatabaseEnv(t)
+	b.stopClock(t) // the clock stands still, so that no slot expires
 	arrived, answer := make(chan struct{}), make(chan struct{})
 	url := serve(t, func(http.ResponseWriter, *http.Request) {
 		close(arrived)
@@ -292,19 +295,19 @@ func TestACallThatIsCancelledGivesItsPlaceBack(t *testing.T) {
 	c, _ := b.client(t, url, func(a *provider.API) { a.Concurrency = 1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-arrived; cancel() }()
-	if _, err := c.Do(ctx, customer); !errors.Is(err, context.Canceled) {
+	if _, err := c.Do(ctx, customerCall); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if ok, wait, err := c.Try(t.Context(), "", "next"); !ok || err != nil {
-		t.Errorf("no place after a call that was cancelled: %s, %v", wait, err)
+	if ok, wait, err := c.TryTake(t.Context(), "", "next"); !ok || err != nil {
+		t.Errorf("no free slot after a cancelled call: %s, %v", wait, err)
 	}
 }
 
-// A process that ends in the middle of its calls keeps their places until their time is over, and no longer.
-func TestPlacesOfADeadProcessComeBack(t *testing.T) {
+// The slots of a process that ends during its calls stay taken until they expire.
+func TestRateBudget_deadProcess_slotsExpire(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	forward := b.clock(t)
+	b := newDatabaseEnv(t)
+	forward := b.stopClock(t)
 	arrived, answer := make(chan struct{}, 2), make(chan struct{})
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		arrived <- struct{}{}
@@ -317,15 +320,15 @@ func TestPlacesOfADeadProcessComeBack(t *testing.T) {
 	dying, _ := b.client(t, url, one)
 	living, _ := b.client(t, url, one)
 	ended := make(chan error, 2)
-	call := func(c *reconcile.Client) { _, err := c.Do(t.Context(), customer); ended <- err }
+	call := func(c *reconcile.Client) { _, err := c.Do(t.Context(), customerCall); ended <- err }
 	go call(dying)
 	<-arrived
-	dying.ClosePool() // it dies: nobody gives its place back
+	dying.ClosePool() // the process dies, so its slot is not freed
 	go call(living)
 	waiting := func() error {
-		ok, _, err := living.Try(t.Context(), "", "x")
+		ok, _, err := living.TryTake(t.Context(), "", "x")
 		if err == nil && ok {
-			t.Fatal("there is a place that nobody gave back")
+			t.Fatal("a slot is free that no call has freed")
 		}
 		return err
 	}
@@ -335,14 +338,14 @@ func TestPlacesOfADeadProcessComeBack(t *testing.T) {
 	}
 	select {
 	case <-arrived:
-		t.Fatal("a call began while the place was taken")
+		t.Fatal("a call started while the slot was taken")
 	default:
 	}
 	forward(6 * time.Second)
 	select {
 	case <-arrived:
 	case <-time.After(30 * time.Second):
-		t.Fatal("the place did not come back")
+		t.Fatal("the slot did not expire")
 	}
 	release()
 	for range 2 {
@@ -351,10 +354,10 @@ func TestPlacesOfADeadProcessComeBack(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, 30*time.Second, func() error {
-		ok, wait, err := living.Try(t.Context(), "", "y")
+		ok, wait, err := living.TryTake(t.Context(), "", "y")
 		if err == nil && !ok {
 			forward(time.Second)
-			err = errors.New("no place after " + wait.String())
+			err = errors.New("no free slot after " + wait.String())
 		}
 		return err
 	})

@@ -21,43 +21,47 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 )
 
-// bulkShop is a source of Shopify's, whose shop is a fake that a real client calls, and whose lists are files.
-type bulkShop struct {
-	*world
+// shopifyEnv is a Shopify source with a fake shop, a real client and lists from bulk files.
+type shopifyEnv struct {
+	*testEnv
 	fake   *shopifyfake.Fake
 	config *provider.Source
 	api    *provider.API
 }
 
-// made are so many objects of a type, or one.
-type made struct {
+// objectSet is a number of objects of a type, or one object.
+type objectSet struct {
 	name string
 	n    int
 	id   string
 }
 
-// newBulkShop has a shop of which the mirror has been told two of three webhooks, and some of it is gone quietly.
-func newBulkShop(t *testing.T, o shopifyfake.Options, objects ...made) *bulkShop {
+// newShopifyEnv makes a shop whose mirror got two of three webhooks. Some objects were deleted
+// without a webhook.
+func newShopifyEnv(t *testing.T, o shopifyfake.Options, objects ...objectSet) *shopifyEnv {
 	t.Helper()
-	if o.Start.IsZero() { // else time stands still there
+	if o.Start.IsZero() { // otherwise the clock of the fake stands still
 		o.Running, o.Start = true, time.Now()
 	}
-	b := &bulkShop{world: bare(t), fake: shopifyfake.New(t, o), config: &provider.Source{Name: applied.Name, Account: shopifyfake.Shop}}
-	b.api = &provider.API{BaseURL: b.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(shopifyfake.Key)}, Rate: 1000, Concurrency: 4, Timeout: 30 * time.Second, MaxBytes: 8 << 20}
+	b := &shopifyEnv{testEnv: newEnvWithoutAPI(t), fake: shopifyfake.New(t, o),
+		config: &provider.Source{Name: applied.SourceName,
+			Account: shopifyfake.Shop}}
+	b.api = &provider.API{BaseURL: b.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(shopifyfake.Key)},
+		Rate: 1000, Concurrency: 4, Timeout: 30 * time.Second, MaxBytes: 8 << 20}
 	b.api.Bulk = shopify.Shopify{}.FileTypes(b.api)
 	if err := (shopify.Shopify{}).CompleteAPI(b.api); err != nil {
 		t.Fatal(err)
 	}
-	s := b.Sources[applied.Name]
+	s := b.Sources[applied.SourceName]
 	s.Config, s.Provider = b.config, shopify.Shopify{}
-	b.Sources[applied.Name] = s
-	var gone []made
+	b.Sources[applied.SourceName] = s
+	var gone []objectSet
 	for _, m := range objects {
 		for range m.n / 10 {
-			gone = append(gone, made{name: m.name, id: b.fake.Create(m.name)})
+			gone = append(gone, objectSet{name: m.name, id: b.fake.Create(m.name)})
 		}
 	}
-	b.deliver(t, every)
+	b.deliver(t, loseNone)
 	for _, m := range gone {
 		b.fake.Delete(m.name, m.id, true)
 	}
@@ -70,12 +74,12 @@ func newBulkShop(t *testing.T, o shopifyfake.Options, objects ...made) *bulkShop
 		}
 	}
 	b.deliver(t, func(n int) bool { return n%3 == 0 })
-	b.fake.Advance(2 * time.Minute) // behind what the lists may not know yet
+	b.fake.Advance(2 * time.Minute) // longer than the delay of lists
 	return b
 }
 
-// deliver stores and applies webhooks but for those that are lost.
-func (b *bulkShop) deliver(t *testing.T, lost func(n int) bool) {
+// deliver appends and applies the webhooks that are not lost.
+func (b *shopifyEnv) deliver(t *testing.T, lost func(n int) bool) {
 	t.Helper()
 	var ds []*provider.Delivery
 	n := 0
@@ -85,209 +89,230 @@ func (b *bulkShop) deliver(t *testing.T, lost func(n int) bool) {
 		}
 		return true
 	})
-	applied.Deliver(t, b.gateway, b.Processor(t, nil), b.Sources[applied.Name], ds...)
+	applied.AppendAndApply(t, b.gateway, b.Processor(t, nil), b.Sources[applied.SourceName], ds...)
 }
 
-// runner carries out reconciliations over HTTP.
-func (b *bulkShop) runner(t *testing.T) *reconcile.Runner {
+// runner makes a runner that calls the API over HTTP.
+func (b *shopifyEnv) runner(t *testing.T) *reconcile.Runner {
 	t.Helper()
 	sources := &reconcile.Sources{}
-	source := &reconcile.Source{Name: applied.Name, Number: b.Source, Config: b.config, API: b.api, Provider: shopify.Shopify{}, Reader: shopify.Shopify{}}
+	source := &reconcile.Source{Name: applied.SourceName, Number: b.Source, Config: b.config, API: b.api,
+		Provider: shopify.Shopify{}, Reader: shopify.Shopify{}}
 	source.Caller = newClient(t, b.Pool, source)
 	sources.Replace(source)
 	s := reconcile.DefaultSettings
-	s.Again, s.Poll = 5*time.Millisecond, 20*time.Millisecond
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.Processor(t, nil), Sources: sources, Settings: s}
+	s.RetryDelay, s.MaxPollDelay = 5*time.Millisecond, 20*time.Millisecond
+	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.Processor(t, nil), Sources: sources,
+		Settings: s}
 }
 
-// ask orders a full sweep of a type.
-func (b *bulkShop) ask(t *testing.T, objectType string) int64 {
+// startScan requests a full object scan of a type.
+func (b *shopifyEnv) startScan(t *testing.T, objectType string) int64 {
 	t.Helper()
-	run := b.order(t, reconcile.Order{What: reconcile.Objects, Type: objectType, Full: true})
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
 	return run
 }
 
-// swept waits for a run, which must be done.
-func (b *bulkShop) swept(t *testing.T, run int64) map[string]int64 {
+// waitForScan waits for a run, which must succeed, and returns its counts.
+func (b *shopifyEnv) waitForScan(t *testing.T, run int64) map[string]int64 {
 	t.Helper()
-	r := b.ended(t, run)
+	r := b.waitForEnd(t, run)
 	if r.Status != runs.Done {
 		t.Fatalf("the run is %s: %s", r.Status, r.Detail)
 	}
-	delete(r.Counts, reconcile.SkewSeconds) // the fake's clock stands still, so it grows with the time that a run takes
+	delete(r.Counts, reconcile.SkewSeconds) // the clock of the fake stands still, so that this grows during the run
 	return r.Counts
 }
 
-// wrong are the objects of a type that are not here as they are there, by their versions.
-func (b *bulkShop) wrong(t *testing.T, objectType string) (wrong []string) {
+// typeDifferences returns the objects of a type whose existence differs between the mirror and the
+// shop.
+func (b *shopifyEnv) typeDifferences(t *testing.T, objectType string) (wrong []string) {
 	t.Helper()
 	here := map[string]bool{}
-	for _, id := range b.DB.Rows(t, `SELECT object_id FROM objects WHERE NOT deleted AND NOT ambiguous AND object_type = '`+objectType+`'`) {
+	for _, id := range b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE NOT deleted AND NOT ambiguous
+		AND object_type = '`+objectType+`'`) {
 		here[id] = true
 	}
-	for _, o := range b.fake.Truth() {
+	for _, o := range b.fake.CurrentObjects() {
 		if o.Type == objectType && here[o.ID] != (o.Body != nil) {
-			wrong = append(wrong, fmt.Sprintf("%s %s is here: %t", o.Type, o.ID, here[o.ID]))
+			wrong = append(wrong, fmt.Sprintf("%s %s is in the mirror: %t", o.Type, o.ID, here[o.ID]))
 		}
 	}
 	return wrong
 }
 
-// kept checks that nothing of the key went to the host of the files.
-func (b *bulkShop) kept(t *testing.T) []shopifyfake.Request {
+// checkDownloads checks that the file host got no credentials and returns its requests.
+func (b *shopifyEnv) checkDownloads(t *testing.T) []shopifyfake.Request {
 	t.Helper()
-	downloads, leaked := b.fake.Downloads()
+	downloads, leaked := b.fake.FileRequests()
 	if len(leaked) > 0 {
-		t.Errorf("the host of the files was told %q", leaked)
+		t.Errorf("the file host got %q", leaked)
 	}
 	return downloads
 }
 
-// One operation lists all of a type, of whichever the API has; a second sweep finds all as it is, for a handful of calls.
-func TestSweepByAFile(t *testing.T) {
+// One bulk operation lists all objects of a type. A second scan finds all equal, with a few calls.
+func TestObjectScan_bulkFile_listsEachType(t *testing.T) {
 	t.Parallel()
-	b := newBulkShop(t, shopifyfake.Options{Seed: 3, Bulk: shopifyfake.Bulk{Running: 2}},
-		made{name: "inventory_item", n: 12}, made{name: "location", n: 3}, made{name: "inventory_level", n: 30}, made{name: "product", n: 60}, made{name: "order", n: 40})
-	b.carry(t, b.runner(t))
+	b := newShopifyEnv(t, shopifyfake.Options{Seed: 3, BulkPlan: shopifyfake.BulkPlan{PollsUntilDone: 2}},
+		objectSet{name: "inventory_item", n: 12}, objectSet{name: "location", n: 3},
+		objectSet{name: "inventory_level", n: 30},
+		objectSet{name: "product", n: 60}, objectSet{name: "order", n: 40})
+	b.startReconciler(t, b.runner(t))
 	for _, name := range []string{"product", "order", "inventory_level", "inventory_item", "location"} {
-		first := b.swept(t, b.ask(t, name))
-		if name != "location" && name != "inventory_item" && (first[reconcile.Missing] == 0 || first[reconcile.Ghosts] == 0) {
-			t.Errorf("%s: counted %v: nothing is proven", name, first)
+		first := b.waitForScan(t, b.startScan(t, name))
+		if name != "location" && name != "inventory_item" &&
+			(first[reconcile.Missing] == 0 || first[reconcile.Orphans] == 0) {
+			t.Errorf("%s: counts %v: the test is too easy", name, first)
 		}
-		none(t, b.wrong(t, name))
-		b.fake.Forget()
-		begun, downloads := b.fake.Bulks(), len(b.kept(t))
-		again := b.swept(t, b.ask(t, name))
-		if again[reconcile.Equal] != again[reconcile.Seen] || again[reconcile.Seen] == 0 {
-			t.Errorf("%s: a second sweep counted %v", name, again)
+		wantNone(t, b.typeDifferences(t, name))
+		b.fake.ResetRequests()
+		begun, downloads := b.fake.BulkCount(), len(b.checkDownloads(t))
+		again := b.waitForScan(t, b.startScan(t, name))
+		if again[reconcile.Equal] != again[reconcile.Processed] || again[reconcile.Processed] == 0 {
+			t.Errorf("%s: a second scan counted %v", name, again)
 		}
-		if calls := len(b.fake.Requests()); calls > 6 || b.fake.Bulks() != begun+1 || len(b.kept(t)) != downloads+1 {
-			t.Errorf("%s: a second sweep made %d calls, %d operations and %d downloads", name, calls, b.fake.Bulks()-begun, len(b.kept(t))-downloads)
+		if calls := len(b.fake.Requests()); calls > 6 || b.fake.BulkCount() != begun+1 ||
+			len(b.checkDownloads(t)) != downloads+1 {
+			t.Errorf("%s: a second scan made %d calls, %d operations and %d downloads", name, calls,
+				b.fake.BulkCount()-begun, len(b.checkDownloads(t))-downloads)
 		}
 	}
 }
 
-// Wherever a process ends, and whatever becomes of operations and files, each object counts once, as in a sweep that nothing befell, and nothing is skipped.
-func TestSweepByAFileKilledAnywhere(t *testing.T) {
+// The process is killed at many statements, and operations and files fail. Each object counts once,
+// as in an undisturbed scan, and none is skipped.
+func TestObjectScan_bulkFileAndKills_countsEachObjectOnce(t *testing.T) {
 	t.Parallel()
-	objects := made{name: "product", n: 60}
+	objects := objectSet{name: "product", n: 60}
 	o := shopifyfake.Options{Seed: 4}
-	calm := newBulkShop(t, o, objects)
-	calm.carry(t, calm.runner(t))
-	want := calm.swept(t, calm.ask(t, "product"))
-	for name, plan := range map[string]shopifyfake.Bulk{
-		"operations": {Others: 2, Running: 3, Failed: 1, Canceled: 1, Expired: 1, Forgotten: 1},
-		"files":      {Gone: 1, Cut: 4, Short: 3, Broken: 3},
+	calm := newShopifyEnv(t, o, objects)
+	calm.startReconciler(t, calm.runner(t))
+	want := calm.waitForScan(t, calm.startScan(t, "product"))
+	for name, plan := range map[string]shopifyfake.BulkPlan{
+		"operations": {OtherRunning: 2, PollsUntilDone: 3, FailedOperations: 1, CanceledOperations: 1,
+			ExpiredOperations: 1, UnknownID: 1},
+		"files": {ExpiredURL: 1, TruncatedFile: 4, TruncatedAtLine: 3, FileServerError: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := o
-			o.Faults = shopifyfake.Faults{Throttled: 5, Broken: 5, Dropped: 5}
-			wild := newBulkShop(t, o, objects)
+			o.Faults = shopifyfake.Faults{Throttled: 5, ServerError: 5, Dropped: 5}
+			wild := newShopifyEnv(t, o, objects)
 			wild.fake.SetBulk(plan)
-			r, d := wild.runner(t), &dying{}
-			traced(t, r, d)
+			r, d := wild.runner(t), &cancelAfterStatements{}
+			traceStatements(t, r, d)
 			var attempts atomic.Int64
-			wild.Carry(t, "one", 0, map[string]runs.Carry{reconcile.Job: func(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
-				ctx, cancel := context.WithCancel(ctx)
-				defer cancel()
-				d.mu.Lock()
-				d.left, d.cancel = int(attempts.Add(1))*diesApart(), cancel
-				d.mu.Unlock()
-				return r.Carry(ctx, h, log)
-			}})
-			got := wild.swept(t, wild.ask(t, "product"))
+			wild.StartRunner(t, "one", 0,
+				map[string]runs.Executor{reconcile.Job: func(ctx context.Context, h *runs.Lease,
+					log *slog.Logger) (runs.Status, error) {
+					ctx, cancel := context.WithCancel(ctx)
+					defer cancel()
+					d.mu.Lock()
+					d.remaining, d.cancel = int(attempts.Add(1))*statementsPerAttempt(), cancel
+					d.mu.Unlock()
+					return r.Execute(ctx, h, log)
+				}})
+			got := wild.waitForScan(t, wild.startScan(t, "product"))
 			if d := diff.Diff(want, got); d != "" {
 				t.Errorf("counts (-undisturbed +killed): %s", d)
 			}
-			none(t, wild.wrong(t, "product"))
-			left := wild.fake.BulkPlan()
-			if left.Running = 0; left != (shopifyfake.Bulk{}) || int(attempts.Load())*diesApart() < 12 {
-				t.Errorf("%+v has not happened, in %d attempts: nothing is proven", left, attempts.Load())
+			wantNone(t, wild.typeDifferences(t, "product"))
+			left := wild.fake.RemainingBulkPlan()
+			if left.PollsUntilDone = 0; left != (shopifyfake.BulkPlan{}) ||
+				int(attempts.Load())*statementsPerAttempt() < 12 {
+				t.Errorf("%+v has not occurred, in %d attempts: the test is too easy", left, attempts.Load())
 			}
 			resumed := 0
-			for _, one := range wild.kept(t) {
+			for _, one := range wild.checkDownloads(t) {
 				if !strings.HasSuffix(one.Path, " 0") {
 					resumed++
 				}
 			}
 			if name != "operations" && resumed == 0 {
-				t.Error("no download went on from where another broke off")
+				t.Error("no download continued after an interruption")
 			}
 		})
 	}
 }
 
-// A list with nothing on it is whole; what a failed operation has written is not believed, and one that fails again and again ends the run.
-func TestFilesThatAreNone(t *testing.T) {
+// An empty list is complete. The partial file of a failed operation is not used. An operation that
+// fails repeatedly fails the run.
+func TestObjectScan_failedOrEmptyBulkFile_isNotTrusted(t *testing.T) {
 	t.Parallel()
-	for text, plan := range map[string]shopifyfake.Bulk{
-		"answered that the bulk operation is FAILED": {Failed: 6},
-		"ended with ACCESS_DENIED":                   {Denied: 1},
+	for text, plan := range map[string]shopifyfake.BulkPlan{
+		"answered that the bulk operation is FAILED": {FailedOperations: 6},
+		"ended with ACCESS_DENIED":                   {DeniedOperations: 1},
 	} {
-		b := newBulkShop(t, shopifyfake.Options{Seed: 6, Bulk: plan}, made{name: "product", n: 25})
-		b.carry(t, b.runner(t))
-		r := b.ended(t, b.ask(t, "product"))
-		if r.Status != runs.Failed || !strings.Contains(r.Detail, text) || r.Counts[reconcile.Seen] != 0 || len(b.kept(t)) != 0 {
-			t.Errorf("%s with %v after %d downloads: %s", r.Status, r.Counts, len(b.kept(t)), r.Detail)
+		b := newShopifyEnv(t, shopifyfake.Options{Seed: 6, BulkPlan: plan}, objectSet{name: "product", n: 25})
+		b.startReconciler(t, b.runner(t))
+		r := b.waitForEnd(t, b.startScan(t, "product"))
+		if r.Status != runs.Failed || !strings.Contains(r.Detail, text) || r.Counts[reconcile.Processed] != 0 ||
+			len(b.checkDownloads(t)) != 0 {
+			t.Errorf("%s with %v after %d downloads: %s", r.Status, r.Counts, len(b.checkDownloads(t)), r.Detail)
 		}
 	}
-	b := newBulkShop(t, shopifyfake.Options{Seed: 7, Bulk: shopifyfake.Bulk{Running: 1}})
-	b.carry(t, b.runner(t))
-	if counts := b.swept(t, b.ask(t, "product")); counts[reconcile.Seen] != 0 || len(b.kept(t)) != 0 {
+	b := newShopifyEnv(t, shopifyfake.Options{Seed: 7, BulkPlan: shopifyfake.BulkPlan{PollsUntilDone: 1}})
+	b.startReconciler(t, b.runner(t))
+	if counts := b.waitForScan(t, b.startScan(t, "product")); counts[reconcile.Processed] != 0 ||
+		len(b.checkDownloads(t)) != 0 {
 		t.Errorf("an empty shop counted %v", counts)
 	}
 }
 
-// Objects of a type that the source describes are swept as any others: all of them, what changed, and what is gone.
-func TestSweepOfADescribedType(t *testing.T) {
+// Types that only the configuration describes are scanned like others: all objects, changed ones
+// and deleted ones.
+func TestObjectScan_configuredType_isScanned(t *testing.T) {
 	t.Parallel()
-	b := newBulkShop(t, shopifyfake.Options{Seed: 9})
-	b.api.Types, b.api.Bulk = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCards", Changed: true}}, nil
+	b := newShopifyEnv(t, shopifyfake.Options{Seed: 9})
+	b.api.Types, b.api.Bulk = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCards",
+		Changed: true}}, nil
 	var ids []string
 	for range 12 {
 		ids = append(ids, b.fake.Create("gift_card"))
 	}
 	b.fake.Advance(2 * time.Minute)
-	b.carry(t, b.runner(t))
-	counts := b.swept(t, b.ask(t, "gift_card"))
-	if counts[reconcile.Mended] != 12 {
-		t.Errorf("a first sweep counted %v", counts)
+	b.startReconciler(t, b.runner(t))
+	counts := b.waitForScan(t, b.startScan(t, "gift_card"))
+	if counts[reconcile.Repaired] != 12 {
+		t.Errorf("a first scan counted %v", counts)
 	}
 	b.fake.Change("gift_card", ids[1], true)
 	b.fake.Delete("gift_card", ids[2], true)
 	b.fake.Advance(2 * time.Minute)
-	counts = b.swept(t, b.ask(t, "gift_card"))
-	if counts[reconcile.Behind] != 1 || counts[reconcile.Ghosts] != 1 || counts[reconcile.Mended] != 2 || counts[reconcile.Equal] != 10 {
-		t.Errorf("a second sweep counted %v", counts)
+	counts = b.waitForScan(t, b.startScan(t, "gift_card"))
+	if counts[reconcile.MirrorOlder] != 1 || counts[reconcile.Orphans] != 1 || counts[reconcile.Repaired] != 2 ||
+		counts[reconcile.Equal] != 10 {
+		t.Errorf("a second scan counted %v", counts)
 	}
-	none(t, b.wrong(t, "gift_card"))
-	if got := b.DB.Rows(t, `SELECT state->>'note' FROM objects WHERE object_id = '`+ids[1]+`'`)[0]; got != "change 1" {
-		t.Errorf("the card that changed is %q", got)
-	}
-}
-
-// A file's size that is not told is not missed, nor is a part of it that the server does not
-// give alone.
-func TestAFileWithoutSize(t *testing.T) {
-	t.Parallel()
-	for _, plan := range []shopifyfake.Bulk{{Sizeless: true, Cut: 2}, {Unranged: true, Cut: 4, Short: 3}} {
-		b := newBulkShop(t, shopifyfake.Options{Seed: 8, Bulk: plan}, made{name: "product", n: 25})
-		b.carry(t, b.runner(t))
-		b.swept(t, b.ask(t, "product"))
-		none(t, b.wrong(t, "product"))
+	wantNone(t, b.typeDifferences(t, "gift_card"))
+	if got := b.DB.QueryStrings(t, `SELECT state->>'note' FROM objects WHERE object_id = '`+ids[1]+
+		`'`)[0]; got != "change 1" {
+		t.Errorf("the changed card is %q", got)
 	}
 }
 
-// A file is fetched from where it may be alone: over https, without the key, and where no redirect leads.
-func TestDownload(t *testing.T) {
+// A scan works without the size of the file, and with a server that ignores ranges.
+func TestObjectScan_bulkFileWithoutSize_isRead(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	c, _ := b.client(t, nowhere, nil)
+	for _, plan := range []shopifyfake.BulkPlan{{WithoutSize: true, TruncatedFile: 2},
+		{IgnoresRange: true, TruncatedFile: 4, TruncatedAtLine: 3}} {
+		b := newShopifyEnv(t, shopifyfake.Options{Seed: 8, BulkPlan: plan}, objectSet{name: "product", n: 25})
+		b.startReconciler(t, b.runner(t))
+		b.waitForScan(t, b.startScan(t, "product"))
+		wantNone(t, b.typeDifferences(t, "product"))
+	}
+}
+
+// Files are downloaded over https only, without the key and without following redirects.
+func TestClient_download_onlyFromAllowedAddresses(t *testing.T) {
+	t.Parallel()
+	b := newDatabaseEnv(t)
+	c, _ := b.client(t, unusedURL, nil)
 	remote, _ := b.client(t, "https://shop.example", nil)
-	asked := 0
+	requested := 0
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		asked++
+		requested++
 		if r.Header.Get("Authorization") != "" {
 			t.Errorf("the key was sent to %s", r.Host)
 		}
@@ -301,64 +326,76 @@ func TestDownload(t *testing.T) {
 			w.Header().Set("Content-Encoding", "gzip")
 		}
 	})
-	for _, address := range []string{"ftp://127.0.0.1/x", "http://files.example/x", "https://me@files.example/x", "https:///x", "://"} {
+	for _, address := range []string{"ftp://127.0.0.1/x", "http://files.example/x", "https://me@files.example/x",
+		"https:///x", "://"} {
 		if _, err := c.Download(t.Context(), "", address, 0); err == nil || !strings.Contains(err.Error(), "https") {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
-	if _, err := remote.Download(t.Context(), "", url, 0); err == nil || asked != 0 {
-		t.Errorf("an API over https has led to %d calls over http: %v", asked, err)
+	if _, err := remote.Download(t.Context(), "", url, 0); err == nil || requested != 0 {
+		t.Errorf("an API over https has led to %d calls over http: %v", requested, err)
 	}
-	for path, want := range map[string]string{"/moved?signature=s3cret": "answered 302", "/other": "another part", "/gzip": "coding"} {
-		if _, err := c.Download(t.Context(), "", url+path, 5); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+	for path, want := range map[string]string{"/moved?signature=s3cret": "answered 302", "/other": "another part",
+		"/gzip": "coding"} {
+		if _, err := c.Download(t.Context(), "", url+path, 5); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
 }
 
-func waits(r *runs.Run) bool { return strings.Contains(r.Detail, "one of the app's bulk operations") }
+func waitsForBulk(r *runs.Run) bool {
+	return strings.Contains(r.Detail, "one of the app's bulk operations")
+}
 
-// However many runs wait for files, others are carried out.
-func TestRunsThatWaitKeepNoPlace(t *testing.T) {
+// Runs that wait for files do not block other runs.
+func TestObjectScan_runsWaitingForBulk_blockNoOtherRun(t *testing.T) {
 	t.Parallel()
-	b := newBulkShop(t, shopifyfake.Options{Seed: 5, Bulk: shopifyfake.Bulk{Others: 1 << 20}}, made{name: "product", n: 25}, made{name: "order", n: 5}, made{name: "location", n: 3})
+	b := newShopifyEnv(t, shopifyfake.Options{Seed: 5, BulkPlan: shopifyfake.BulkPlan{OtherRunning: 1 << 20}},
+		objectSet{name: "product", n: 25}, objectSet{name: "order", n: 5}, objectSet{name: "location", n: 3})
 	b.api.Bulk = []string{"product", "order"}
-	b.carry(t, b.runner(t))
+	b.startReconciler(t, b.runner(t))
 	for _, objectType := range []string{"product", "order", "product"} {
-		b.Until(t, b.ask(t, objectType), waits)
+		b.WaitForRun(t, b.startScan(t, objectType), waitsForBulk)
 	}
-	isDone(t, b.ended(t, b.ask(t, "location")))
+	wantRunDone(t, b.waitForEnd(t, b.startScan(t, "location")))
 }
 
-// While one list waits for its file, since another of the app's operations runs or its own is
-// not done, the run says so and is in no trouble, the other types are swept, and nothing is
-// appended of that one.
-func TestTypesThatWaitKeepNoOther(t *testing.T) {
+// While one list waits for its file, the run reports that without a failure and scans the other
+// types. It appends no event of the waiting type.
+func TestObjectScan_typeWaitingForBulk_blocksNoOtherType(t *testing.T) {
 	t.Parallel()
-	b := newBulkShop(t, shopifyfake.Options{Seed: 5, Bulk: shopifyfake.Bulk{Others: 1 << 20}}, made{name: "inventory_item", n: 25}, made{name: "product", n: 15})
+	b := newShopifyEnv(t, shopifyfake.Options{Seed: 5, BulkPlan: shopifyfake.BulkPlan{OtherRunning: 1 << 20}},
+		objectSet{name: "inventory_item", n: 25}, objectSet{name: "product", n: 15})
 	b.api.Bulk = []string{"inventory_item"}
-	b.carry(t, b.runner(t))
-	run := b.ask(t, "")
-	r := b.Until(t, run, func(r *runs.Run) bool {
-		return waits(r) && slices.Contains(b.DB.Rows(t, `SELECT object_type FROM sweeps WHERE phase = 'done'`), "product")
+	b.startReconciler(t, b.runner(t))
+	run := b.startScan(t, "")
+	r := b.WaitForRun(t, run, func(r *runs.Run) bool {
+		return waitsForBulk(r) && slices.Contains(b.DB.QueryStrings(t, `SELECT object_type FROM sweeps
+			WHERE phase = 'done'`),
+			"product")
 	})
-	if r.Troubles != 0 || r.Status != runs.Running {
-		t.Errorf("%s, put off %d times: %s", r.Status, r.Troubles, r.Detail)
+	if r.ConsecutiveFailures != 0 || r.Status != runs.Running {
+		t.Errorf("%s, deferred %d times: %s", r.Status, r.ConsecutiveFailures, r.Detail)
 	}
-	b.rows(t, `SELECT object_type FROM sweeps WHERE phase <> 'done'`, "inventory_item")
-	b.fake.SetBulk(shopifyfake.Bulk{Running: 1 << 20})
-	b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "not there yet: bulk operation 4000000001") })
-	b.rows(t, `SELECT event_id FROM events WHERE origin = 'reconcile' AND object_type = 'inventory_item'`)
-	b.turn(t, run, runs.Cancelled)
-	b.ended(t, run)
+	b.wantRows(t, `SELECT object_type FROM sweeps WHERE phase <> 'done'`, "inventory_item")
+	b.fake.SetBulk(shopifyfake.BulkPlan{PollsUntilDone: 1 << 20})
+	b.WaitForRun(t, run, func(r *runs.Run) bool {
+		return strings.Contains(r.Detail,
+			"not there yet: bulk operation 4000000001")
+	})
+	b.wantRows(t, `SELECT event_id FROM events WHERE origin = 'reconcile' AND object_type = 'inventory_item'`)
+	b.setStatus(t, run, runs.Cancelled)
+	b.waitForEnd(t, run)
 }
 
-// A draft order that is gone is believed to be with a key that may read no old orders.
-func TestDraftOrdersNeedNoOldOrders(t *testing.T) {
+// A missing draft order is deleted even if the key may not read old orders.
+func TestObjectScan_draftOrdersWithoutOldOrders_deletesMissing(t *testing.T) {
 	t.Parallel()
-	b := newBulkShop(t, shopifyfake.Options{Seed: 3, Scopes: []string{"read_draft_orders"}}, made{name: "draft_order", n: 20})
+	b := newShopifyEnv(t, shopifyfake.Options{Seed: 3, Scopes: []string{"read_draft_orders"}},
+		objectSet{name: "draft_order", n: 20})
 	b.api.Bulk = nil
-	b.carry(t, b.runner(t))
-	r := b.ended(t, b.ask(t, "draft_order"))
-	has(t, r, counts{reconcile.Ghosts: 2, reconcile.Left: 0})
+	b.startReconciler(t, b.runner(t))
+	r := b.waitForEnd(t, b.startScan(t, "draft_order"))
+	wantCounts(t, r, counts{reconcile.Orphans: 2, reconcile.Unrepaired: 0})
 }

@@ -21,60 +21,66 @@ import (
 )
 
 const (
-	// maxHops is how many redirects one call follows.
-	maxHops = 3
-	// maxHeader is the most bytes of an answer's headers.
-	maxHeader = 256 << 10
+	// maxRedirects is how many redirects one call follows.
+	maxRedirects = 3
+	// maxHeaderBytes is the most bytes of a response's headers.
+	maxHeaderBytes = 256 << 10
 
 	userAgent = "Postern (+https://github.com/postern-gateway/postern)"
 )
 
-// Options are what a Client needs.
+// Options configure a Client.
 type Options struct {
 	Pool *pgxpool.Pool
-	// Number is the source's, of the table sources.
+	// Number is the source's number in the table sources.
 	Number int32
-	// Source is the source's name, and Account the one that it is pinned to, if any: it is the key's own, and has one budget under whichever name.
+	// Source is the source's name. Account is the account that the source is pinned to, if any. It
+	// is the key's own account, so both names share one budget.
 	Source  string
 	Account string
 	Reader  provider.Reader
 	API     *provider.API
-	Metrics *Metrics
+	Metrics *CallMetrics
 	Logger  *slog.Logger
 }
 
-// Client calls a provider's API for one source. It is for any number of goroutines.
+// Client calls a provider's API for one source. It is safe for concurrent use.
 type Client struct {
 	Clock
 
-	o     Options
-	base  *url.URL
-	http  *http.Client
-	mu    sync.Mutex
-	spend map[string]*budget // by account
-	// delays tells how the clock that stamps events differs from the database's.
-	delays delays
+	options Options
+	baseURL *url.URL
+	http    *http.Client
+	mu      sync.Mutex
+	budgets map[string]*budget // by account
+	// eventDelays holds the difference between the clock that stamps events and the database's
+	// clock.
+	eventDelays eventDelayCache
 }
 
-// Response is an answer, or what there is in its place.
+// Response is the response to a call, or the failure in its place.
 type Response struct {
-	// Verdict is what the answer comes to. Trouble is also no answer at all: a timeout, a connection that could not be made, an answer too large.
+	// Verdict classifies the response. Trouble also stands for a missing response: a timeout, a
+	// failed connection, or a body that is too large.
 	Verdict provider.Verdict
-	// Status is HTTP's; 0 where no answer came.
+	// Status is the HTTP status; 0 without a response.
 	Status int
 	Header http.Header
 	Body   []byte
-	// Date is the provider's time, cut to the second; zero where the answer did not tell it.
+	// Date is the provider's time, cut to the second; zero if the response has none.
 	Date time.Time
-	// Elapsed is how long the answer took to begin, so that Date less Elapsed is not after the call began.
+	// Elapsed is the time from the call to the first byte of the response. Date less Elapsed is
+	// therefore not after the start of the call.
 	Elapsed time.Duration
-	// Skew is how far Date was ahead of the database's clock, at least, and Widened what Date and Elapsed were changed by for it, so that they hold by either clock.
+	// Skew is by how much Date was ahead of the database's clock, at least. Widened is by how much
+	// Date and Elapsed were changed, so that they hold by either clock.
 	Skew, Widened time.Duration
-	// Unmeasured is how far the clock that stamps events may be off, either way, where no event of late tells it; else 0.
+	// Unmeasured is how far the clock that stamps events may be off, in either direction, if no
+	// recent event shows it; else 0.
 	Unmeasured time.Duration
 }
 
-// NewClient makes the client of a source. Close ends it.
+// NewClient makes the client of a source. The caller closes it with Close.
 func NewClient(o Options) (*Client, error) {
 	base, err := url.Parse(o.API.BaseURL)
 	if err != nil {
@@ -82,50 +88,55 @@ func NewClient(o Options) (*Client, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = o.API.Concurrency
-	transport.MaxResponseHeaderBytes = maxHeader
-	// Redirects are followed here, since each is a call that the budget must know of.
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{o: o, base: base, http: &http.Client{Transport: transport, CheckRedirect: stay}, spend: map[string]*budget{}}, nil
+	transport.MaxResponseHeaderBytes = maxHeaderBytes
+	// The client follows redirects itself, because each one is a call that the budget counts.
+	keepRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{options: o, baseURL: base, http: &http.Client{Transport: transport, CheckRedirect: keepRedirect},
+		budgets: map[string]*budget{}}, nil
 }
 
-// Close closes idle connections. Calls under way end by themselves.
+// Close closes idle connections. Calls in progress end normally.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Do waits for the budget of the call's account, calls, and tells all processes where the provider wants to be left alone. What fails on the provider's
-// side, or on the way there, is a Response with its Verdict. The error is of this side: a *spentError, the context's, or the database's. Neither shows the key.
+// Do waits for the budget of the call's account, makes the call, and records for all processes if
+// the provider asks for a pause. A failure of the provider or of the network is a Response with its
+// Verdict. The error is a *monthlyBudgetError, the context's error, or the database's. Neither
+// contains the key.
 func (c *Client) Do(ctx context.Context, call provider.Call) (*Response, error) {
-	at, err := c.address(call)
+	at, err := c.callURL(call)
 	if err != nil {
 		return nil, err
 	}
 	for hop := 0; ; hop++ {
-		r, err := c.spent(ctx, call, at)
+		r, err := c.callWithinBudget(ctx, call, at)
 		if err != nil {
 			return nil, err
 		}
-		next := c.redirect(call, at, r)
-		if next == nil || hop == maxHops {
+		next := c.redirectTarget(call, at, r)
+		if next == nil || hop == maxRedirects {
 			return r, nil
 		}
 		at = next
 	}
 }
 
-func (c *Client) address(call provider.Call) (*url.URL, error) {
+func (c *Client) callURL(call provider.Call) (*url.URL, error) {
 	path, err := url.PathUnescape(call.Path)
 	if err != nil || !strings.HasPrefix(path, "/") {
-		return nil, fmt.Errorf("call %s of source %s: no path", call.Path, c.o.Source)
+		return nil, fmt.Errorf("call %s of source %s: no path", call.Path, c.options.Source)
 	}
-	at := *c.base
-	at.RawPath = c.base.EscapedPath() + call.Path
-	at.Path = c.base.Path + path
+	at := *c.baseURL
+	at.RawPath = c.baseURL.EscapedPath() + call.Path
+	at.Path = c.baseURL.Path + path
 	at.RawQuery = call.Query.Encode()
 	return &at, nil
 }
 
-// redirect is where an answer leads, nil where nowhere or where the key must not go: to another host, or from https to http.
-func (c *Client) redirect(call provider.Call, at *url.URL, r *Response) *url.URL {
-	if r.Status < 301 || r.Status > 308 || r.Header.Get("Location") == "" || cmp.Or(call.Method, http.MethodGet) != http.MethodGet {
+// redirectTarget returns where a response redirects to. It returns nil without a redirect, and if
+// the key must not be sent there: another host, or http after https.
+func (c *Client) redirectTarget(call provider.Call, at *url.URL, r *Response) *url.URL {
+	if r.Status < 301 || r.Status > 308 || r.Header.Get("Location") == "" ||
+		cmp.Or(call.Method, http.MethodGet) != http.MethodGet {
 		return nil
 	}
 	next, err := at.Parse(r.Header.Get("Location"))
@@ -135,51 +146,56 @@ func (c *Client) redirect(call provider.Call, at *url.URL, r *Response) *url.URL
 	return next
 }
 
-// spent makes one request within the budget.
-func (c *Client) spent(ctx context.Context, call provider.Call, to *url.URL) (*Response, error) {
-	b := c.budget(call.Account)
-	asked := time.Now()
-	name, at, err := b.take(ctx, call.Asked)
+// callWithinBudget makes one request within the budget.
+func (c *Client) callWithinBudget(ctx context.Context, call provider.Call, to *url.URL) (*Response, error) {
+	b := c.budgetOf(call.Account)
+	requestedAt := time.Now()
+	slot, at, err := b.take(ctx, call.Manual)
 	if err != nil {
-		return nil, fmt.Errorf("call %s of source %s: %w", call.Path, c.o.Source, err)
+		return nil, fmt.Errorf("call %s of source %s: %w", call.Path, c.options.Source, err)
 	}
-	c.o.Metrics.waited(c.o.Source, time.Since(asked))
-	delay, at, err := c.delays.of(ctx, c.o.Pool, c.o.Number, at)
+	c.options.Metrics.observeWait(c.options.Source, time.Since(requestedAt))
+	delay, at, err := c.eventDelays.delayAt(ctx, c.options.Pool, c.options.Number, at)
 	if err != nil {
-		return nil, errors.Join(err, b.give(ctx, name, provider.Verdict{}))
+		return nil, errors.Join(err, b.release(ctx, slot, provider.Verdict{}))
 	}
 	r, err := c.request(ctx, call, to, at, delay)
 	if err != nil {
-		r.Verdict = provider.Verdict{Kind: provider.Trouble, Detail: cause(err)}
+		r.Verdict = provider.Verdict{Kind: provider.Failure, Detail: messageWithoutURL(err)}
 	}
-	r.Verdict.Detail = c.o.API.Hide(r.Verdict.Detail) // what a server sends back may be quoted
-	c.o.Metrics.called(c.o.Source, r)
-	if err := b.give(ctx, name, r.Verdict); err != nil {
-		c.o.Logger.Warn("a call was not given back to its budget, which has it back by itself in a while", "source", c.o.Source, "error", err)
+	r.Verdict.Detail = c.options.API.Mask(r.Verdict.Detail) // the response may quote the key
+	c.options.Metrics.countCall(c.options.Source, r)
+	if err := b.release(ctx, slot, r.Verdict); err != nil {
+		c.options.Logger.Warn("a call was not released to its budget; its slot is free again after the lease", "source",
+			c.options.Source, "error", err)
 	}
 	if ctx.Err() != nil && r.Status == 0 {
-		return nil, fmt.Errorf("call %s of source %s: %w", call.Path, c.o.Source, context.Cause(ctx))
+		return nil, fmt.Errorf("call %s of source %s: %w", call.Path, c.options.Source, context.Cause(ctx))
 	}
 	return r, nil
 }
 
-func (c *Client) budget(account string) *budget {
-	if account == c.o.Account {
+func (c *Client) budgetOf(account string) *budget {
+	if account == c.options.Account {
 		account = ""
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := c.spend[account]
+	b := c.budgets[account]
 	if b == nil {
-		b = newBudget(c.o.Pool, c.o.Number, account, c.o.API, c.o.Logger.With("source", c.o.Source))
-		c.spend[account] = b
+		b = newBudget(c.options.Pool, c.options.Number, account, c.options.API,
+			c.options.Logger.With("source", c.options.Source))
+		c.budgets[account] = b
 	}
 	return b
 }
 
-// request makes one request. The Response is never nil; with an error it has what came before.
-func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, at reading, delay eventDelay) (*Response, error) {
-	ctx, cancel := lifecycle.WithTimeout(ctx, "answer", c.o.API.Timeout)
+// request makes one request. The Response is never nil; with an error it has what came before the
+// failure.
+func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, at clockReading,
+	delay eventDelay) (*Response,
+	error) {
+	ctx, cancel := lifecycle.WithTimeout(ctx, "answer", c.options.API.Timeout)
 	defer cancel()
 	r := &Response{}
 	req, err := http.NewRequestWithContext(ctx, call.Method, to.String(), bytes.NewReader(call.Body))
@@ -190,57 +206,61 @@ func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, a
 		req.Header[name] = values
 	}
 	req.Header.Set("User-Agent", userAgent)
-	req.Header.Set("Cache-Control", "no-cache") // an old answer would be believed to be of now
-	c.o.Reader.Authorize(c.o.API, req.Header)
+	req.Header.Set("Cache-Control", "no-cache") // a cached response would count as current
+	c.options.Reader.Authorize(c.options.API, req.Header)
 	began := time.Now()
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return r, errors.Join(err, timeoutOf(ctx))
+		return r, errors.Join(err, timeoutCause(ctx))
 	}
 	defer resp.Body.Close()
 	now := time.Now()
 	r.Elapsed, r.Header = now.Sub(began), resp.Header
 	r.Date, _ = http.ParseTime(resp.Header.Get("Date"))
-	if r.Body, err = readAtMost(resp, c.o.API.MaxBytes+1); err != nil {
-		return r, errors.Join(err, timeoutOf(ctx))
+	if r.Body, err = readLimited(resp, c.options.API.MaxBytes+1); err != nil {
+		return r, errors.Join(err, timeoutCause(ctx))
 	}
-	if int64(len(r.Body)) > c.o.API.MaxBytes {
+	if int64(len(r.Body)) > c.options.API.MaxBytes {
 		r.Body = nil
-		return r, fmt.Errorf("the answer has more than %d bytes: raise the source's api.max_answer_bytes, or ask for less", c.o.API.MaxBytes)
+		return r, fmt.Errorf("the response has more than %d bytes: raise the source's api.max_answer_bytes, or ask "+
+			"for "+
+			"less", c.options.API.MaxBytes)
 	}
 	r.Status = resp.StatusCode
-	r.Verdict = c.o.Reader.Answer(r.Status, r.Header, r.Body)
-	// What else answers may stand in front of the provider, with a clock and a pace of its own.
+	r.Verdict = c.options.Reader.Answer(r.Status, r.Header, r.Body)
+	// Other responses may come from a proxy, with its own clock and latency.
 	if r.Verdict.Kind == provider.Found || r.Verdict.Kind == provider.Missing {
 		date := r.Date
 		r.widen(at, began, now)
-		r.holdForEvents(at, delay, began, now)
-		skew, first := c.told(now, r.Elapsed, date, r.Skew)
-		c.noted(r, skew, first)
+		r.widenForEvents(at, delay, began, now)
+		skew, first := c.observe(now, r.Elapsed, date, r.Skew)
+		c.reportSkew(r, skew, first)
 	}
 	return r, nil
 }
 
-// readAtMost reads the answer's body, or so much of it. A body whose length is told takes memory once: pages are large, and there are many.
-func readAtMost(resp *http.Response, most int64) ([]byte, error) {
+// readLimited reads the response's body up to a limit. It allocates once if the length is
+// announced, because pages are large and many.
+func readLimited(resp *http.Response, limit int64) ([]byte, error) {
 	var body bytes.Buffer
-	if n := min(resp.ContentLength, most); n > 0 {
-		body.Grow(int(n) + bytes.MinRead) // else the end of it would make it grow
+	if n := min(resp.ContentLength, limit); n > 0 {
+		body.Grow(int(n) + bytes.MinRead) // otherwise reading the end would grow the buffer
 	}
-	_, err := body.ReadFrom(io.LimitReader(resp.Body, most))
+	_, err := body.ReadFrom(io.LimitReader(resp.Body, limit))
 	return body.Bytes(), err
 }
 
-// timeoutOf says what ran out of time, nil where nothing did.
-func timeoutOf(ctx context.Context) error {
+// timeoutCause returns which timeout ended the context, nil for none.
+func timeoutCause(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}
 	return context.Cause(ctx)
 }
 
-// cause leaves the address out of an error: it is the call's, whose query may name a person.
-func cause(err error) string {
+// messageWithoutURL removes the URL from an error message, because its query may contain personal
+// data.
+func messageWithoutURL(err error) string {
 	if timeout := (*lifecycle.Timeout)(nil); errors.As(err, &timeout) {
 		return timeout.Error()
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-func do(t *testing.T, c *reconcile.Client, call provider.Call) *reconcile.Response {
+func mustCall(t *testing.T, c *reconcile.Client, call provider.Call) *reconcile.Response {
 	t.Helper()
 	r, err := c.Do(t.Context(), call)
 	if err != nil {
@@ -36,9 +36,9 @@ func do(t *testing.T, c *reconcile.Client, call provider.Call) *reconcile.Respon
 	return r
 }
 
-func TestDo(t *testing.T) {
+func TestClient_do_sendsAuthenticatedRequest(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newDatabaseEnv(t)
 	date := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	var got *http.Request
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -48,60 +48,70 @@ func TestDo(t *testing.T) {
 	})
 	c, _ := b.client(t, url+"/mirror", func(a *provider.API) { a.Version = "2026-08-26.dahlia" })
 	began := time.Now()
-	r := do(t, c, provider.Call{Account: "acct_1", Path: "/v1/coupons/a%2Fb%20c", Query: map[string][]string{"created[gte]": {"1"}}, Header: http.Header{"Stripe-Account": {"acct_1"}}})
-	if r.Verdict.Kind != provider.Found || r.Status != 200 || string(r.Body) != `{"id": "SPRING"}` || !r.Date.Equal(date) || r.Elapsed <= 0 || r.Elapsed > time.Since(began) {
+	r := mustCall(t, c, provider.Call{Account: "acct_1", Path: "/v1/coupons/a%2Fb%20c",
+		Query: map[string][]string{"created[gte]": {"1"}}, Header: http.Header{"Stripe-Account": {"acct_1"}}})
+	if r.Verdict.Kind != provider.Found || r.Status != 200 || string(r.Body) != `{"id": "SPRING"}` ||
+		!r.Date.Equal(date) || r.Elapsed <= 0 || r.Elapsed > time.Since(began) {
 		t.Errorf("%+v", r)
 	}
 	if got.Method != "GET" || got.RequestURI != "/mirror/v1/coupons/a%2Fb%20c?created%5Bgte%5D=1" {
 		t.Errorf("%s %s", got.Method, got.RequestURI)
 	}
-	for name, want := range map[string]string{"Authorization": "Bearer " + key, "Stripe-Version": "2026-08-26.dahlia", "Stripe-Account": "acct_1", "Cache-Control": "no-cache"} {
+	for name, want := range map[string]string{"Authorization": "Bearer " + apiKey,
+		"Stripe-Version": "2026-08-26.dahlia",
+		"Stripe-Account": "acct_1", "Cache-Control": "no-cache"} {
 		if got.Header.Get(name) != want {
 			t.Errorf("%s: %q", name, got.Header.Get(name))
 		}
 	}
-	// The provider's clock is an hour ahead; what is known of it is never later than it is, and at most a second and the way behind.
+	// The provider's clock is an hour ahead. The known time is never ahead of it, and at most a
+	// second and the duration of the call behind.
 	if now, ours := c.Now(), time.Now(); now.After(date.Add(ours.Sub(began))) || now.Before(date) {
-		t.Errorf("the provider's time is %s, of a Date of %s", now, date)
+		t.Errorf("the provider's time is %s, with the Date %s", now, date)
 	}
-	if c.Longest() != r.Elapsed {
-		t.Errorf("longest %s, want %s", c.Longest(), r.Elapsed)
+	if c.MaxLatency() != r.Elapsed {
+		t.Errorf("longest %s, want %s", c.MaxLatency(), r.Elapsed)
 	}
 	for _, path := range []string{"", "v1/x", "@evil.example/", "/%zz"} {
 		if _, err := c.Do(t.Context(), provider.Call{Path: path}); err == nil {
-			t.Errorf("%q: called", path)
+			t.Errorf("%q: accepted", path)
 		}
 	}
 }
 
-// What goes wrong at the provider, or on the way there, is trouble in words, and shows neither key nor query.
-func TestTrouble(t *testing.T) {
+// Faults of the provider or the network become failure verdicts with a description that contains
+// neither key nor query.
+func TestClient_faultyResponses_returnFailureVerdict(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newDatabaseEnv(t)
 	for name, tc := range map[string]struct {
 		answer http.HandlerFunc
 		detail string
 		kind   provider.VerdictKind
 	}{
-		"too large": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "{%2000d}", 1) }, "more than 1024 bytes", provider.Trouble},
+		"too large": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "{%2000d}", 1) },
+			"more than 1024 bytes", provider.Failure},
 		"too large when decompressed": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			z := gzip.NewWriter(w)
 			_, _ = z.Write(append(bytes.Repeat([]byte(" "), 1<<20), "{}"...))
 			_ = z.Close()
-		}, "more than 1024 bytes", provider.Trouble},
-		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "answer: not done within 200ms", provider.Trouble},
+		}, "more than 1024 bytes", provider.Failure},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+			"answer: not done within 200ms", provider.Failure},
 		"hangs within": {func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, "{")
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
-		}, "answer: not done within 200ms", provider.Trouble},
+		}, "answer: not done within 200ms", provider.Failure},
 		"cut": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			fmt.Fprint(w, "{}")
-		}, "EOF", provider.Trouble},
-		"hangs up":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF", provider.Trouble},
-		"wrong key": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "api.key", provider.Refused},
+		}, "EOF", provider.Failure},
+		"hangs up": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF",
+			provider.Failure},
+		"wrong key": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "api.key",
+			provider.Rejected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,35 +121,40 @@ func TestTrouble(t *testing.T) {
 					a.Timeout = 200 * time.Millisecond
 				}
 			})
-			// A budget of its own, since some block theirs.
-			r := do(t, c, provider.Call{Account: name, Path: "/v1/customers", Query: url.Values{"email": {"jo@example.com"}}})
-			if r.Verdict.Kind != tc.kind || !strings.Contains(r.Verdict.Detail, tc.detail) || strings.Contains(r.Verdict.Detail, "email") || len(r.Body) > 1024 {
+			// startRunPerAccount has its own budget, because some faults block it
+			r := mustCall(t, c, provider.Call{Account: name, Path: "/v1/customers",
+				Query: url.Values{"email": {"jo@example.com"}}})
+			if r.Verdict.Kind != tc.kind || !strings.Contains(r.Verdict.Detail, tc.detail) ||
+				strings.Contains(r.Verdict.Detail, "email") || len(r.Body) > 1024 {
 				t.Errorf("%+v", r.Verdict)
 			}
-			if c.Longest() != 0 {
-				t.Errorf("what was no answer of the provider's counts as one: %s", c.Longest())
+			if c.MaxLatency() != 0 {
+				t.Errorf("the duration of a failed call counts as that of a response: %s", c.MaxLatency())
 			}
 		})
 	}
 }
 
-// A server that sends back what it was sent cannot make us show the key.
-func TestNoErrorShowsTheKey(t *testing.T) {
+// A server that returns the request does not make errors show the key.
+func TestClient_echoingServer_errorsMaskTheKey(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	for name, answer := range map[string]string{"status line": "%s\r\n\r\n", "header": "HTTP/1.1 200 OK\r\n%s\x00\r\n\r\n", "length": "HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n",
-		"chunk": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n", "encoding": "HTTP/1.1 200 OK\r\nTransfer-Encoding: %s\r\n\r\n",
+	b := newDatabaseEnv(t)
+	for name, answer := range map[string]string{"status line": "%s\r\n\r\n",
+		"header": "HTTP/1.1 200 OK\r\n%s\x00\r\n\r\n", "length": "HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n",
+		"chunk":    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n",
+		"encoding": "HTTP/1.1 200 OK\r\nTransfer-Encoding: %s\r\n\r\n",
 		"location": "HTTP/1.1 302 Found\r\nLocation: http://%s/\r\nContent-Length: 0\r\n\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			coded := base64.StdEncoding.EncodeToString([]byte(key)) // as one sends user:password
+			coded := base64.StdEncoding.EncodeToString([]byte(apiKey)) // as for user:password
 			for _, code := range []bool{false, true} {
-				c, _ := b.client(t, echo(t, answer, code), nil)
-				r, err := c.Do(t.Context(), customer)
-				if err != nil || r.Verdict.Kind != provider.Trouble {
+				c, _ := b.client(t, echoServer(t, answer, code), nil)
+				r, err := c.Do(t.Context(), customerCall)
+				if err != nil || r.Verdict.Kind != provider.Failure {
 					t.Fatalf("%+v, %v", r, err)
 				}
-				if text := fmt.Sprintf("%v %+v", r.Verdict, r.Verdict); strings.Contains(text, "s3cret") || strings.Contains(text, strings.TrimRight(coded, "=")) {
+				if text := fmt.Sprintf("%v %+v", r.Verdict, r.Verdict); strings.Contains(text, "s3cret") ||
+					strings.Contains(text, strings.TrimRight(coded, "=")) {
 					t.Error(text)
 				}
 			}
@@ -148,11 +163,12 @@ func TestNoErrorShowsTheKey(t *testing.T) {
 	c, _ := b.client(t, serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }), nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("stopped"))
-	if _, err := c.Do(ctx, customer); err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "stopped") {
+	if _, err := c.Do(ctx, customerCall); err == nil || strings.Contains(err.Error(), "s3cret") ||
+		!strings.Contains(err.Error(), "stopped") {
 		t.Error(err)
 	}
 	c.ClosePool()
-	if _, err := c.Do(t.Context(), customer); err == nil || strings.Contains(err.Error(), "s3cret") {
+	if _, err := c.Do(t.Context(), customerCall); err == nil || strings.Contains(err.Error(), "s3cret") {
 		t.Error(err)
 	}
 	if strings.Contains(b.log.String(), "s3cret") {
@@ -160,8 +176,8 @@ func TestNoErrorShowsTheKey(t *testing.T) {
 	}
 }
 
-// echo is a server whose answer has the credential in it, as it came or in base64.
-func echo(t *testing.T, answer string, coded bool) (address string) {
+// echoServer is a server whose response contains the credential, plain or in base64.
+func echoServer(t *testing.T, answer string, coded bool) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -188,10 +204,10 @@ func echo(t *testing.T, answer string, coded bool) (address string) {
 	return "http://" + l.Addr().String()
 }
 
-// The key goes to no other host, and each hop on the same one is a call of the budget.
-func TestRedirects(t *testing.T) {
+// The key is sent to no other host, and each redirect on the same host counts as a call.
+func TestClient_redirects_followedOnSameHostOnly(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newDatabaseEnv(t)
 	strayed := 0
 	other := serve(t, func(http.ResponseWriter, *http.Request) { strayed++ })
 	for name, tc := range map[string]struct {
@@ -200,13 +216,13 @@ func TestRedirects(t *testing.T) {
 		calls    int
 		kind     provider.VerdictKind
 	}{
-		"to another host":        {other + "/v1/customers/cus_1", "", 1, provider.Trouble},
-		"to a place of its own":  {"/moved", "", 2, provider.Found},
-		"in a circle":            {"/v1/customers/cus_1", "", 4, provider.Trouble},
-		"with a password":        {"http://u:p@%s/moved", "", 1, provider.Trouble},
-		"to https":               {"https://%s/moved", "", 1, provider.Trouble},
-		"of what is no question": {"/moved", "POST", 1, provider.Trouble},
-		"to nowhere":             {"", "", 1, provider.Trouble},
+		"to another host": {other + "/v1/customers/cus_1", "", 1, provider.Failure},
+		"to another path": {"/moved", "", 2, provider.Found},
+		"in a cycle":      {"/v1/customers/cus_1", "", 4, provider.Failure},
+		"with a password": {"http://u:p@%s/moved", "", 1, provider.Failure},
+		"to https":        {"https://%s/moved", "", 1, provider.Failure},
+		"after a POST":    {"/moved", "POST", 1, provider.Failure},
+		"to nowhere":      {"", "", 1, provider.Failure},
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := 0
@@ -219,19 +235,19 @@ func TestRedirects(t *testing.T) {
 				w.Header().Set("Location", strings.ReplaceAll(tc.location, "%s", r.Host))
 				w.WriteHeader(http.StatusTemporaryRedirect)
 			}), nil)
-			r := do(t, c, provider.Call{Method: tc.method, Path: customer.Path})
+			r := mustCall(t, c, provider.Call{Method: tc.method, Path: customerCall.Path})
 			if r.Verdict.Kind != tc.kind || calls != tc.calls || strayed != 0 {
-				t.Errorf("%+v after %d calls, %d elsewhere", r.Verdict, calls, strayed)
+				t.Errorf("%+v after %d calls, %d to the other host", r.Verdict, calls, strayed)
 			}
-			if got := samples(t, reg, "postern_api_waiting_seconds"); got != float64(calls) {
-				t.Errorf("%v calls were of the budget, of %d", got, calls)
+			if got := metricSum(t, reg, "postern_api_waiting_seconds"); got != float64(calls) {
+				t.Errorf("the budget counted %v calls, want %d", got, calls)
 			}
 		})
 	}
 }
 
-// samples adds up a counter, or how often something was observed.
-func samples(t *testing.T, reg *prometheus.Registry, name string) (sum float64) {
+// metricSum returns the sum of a counter, or the number of observations of a histogram.
+func metricSum(t *testing.T, reg *prometheus.Registry, name string) (sum float64) {
 	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {
@@ -247,16 +263,16 @@ func samples(t *testing.T, reg *prometheus.Registry, name string) (sum float64) 
 	return sum
 }
 
-func TestMetricsTellWhatCameOfCalls(t *testing.T) {
+func TestMetrics_calls_countedByVerdict(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newDatabaseEnv(t)
 	status := 200
 	c, reg := b.client(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 		fmt.Fprint(w, `{"error": {"code": "resource_missing"}}`)
 	}), nil)
 	for _, status = range []int{200, 200, 404, 403, 500} {
-		do(t, c, customer)
+		mustCall(t, c, customerCall)
 	}
 	got := map[string]float64{}
 	families, err := reg.Gather()
@@ -274,16 +290,18 @@ func TestMetricsTellWhatCameOfCalls(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]float64{"found": 2, "missing": 1, "expired": 0, "refused": 1, "throttled": 0, "trouble": 1}, got); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"found": 2, "missing": 1, "expired": 0, "refused": 1, "throttled": 0,
+		"trouble": 1}, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// A server that answers the whole file in the place of its rest may take longer for what is passed over than it may be silent.
-func TestWhatIsPassedOverComesSlowly(t *testing.T) {
+// A server that ignores the range returns the whole file. Skipping the beginning may take longer
+// than the timeout for silence.
+func TestClient_slowSkippedBytes_doNotTimeOut(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	c, _ := b.client(t, nowhere, func(o *provider.API) { o.Timeout = time.Second })
+	b := newDatabaseEnv(t)
+	c, _ := b.client(t, unusedURL, func(o *provider.API) { o.Timeout = time.Second })
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		for range 40 {
 			_, _ = w.Write(make([]byte, 1000))
@@ -300,44 +318,48 @@ func TestWhatIsPassedOverComesSlowly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rest, err := io.ReadAll(body); err != nil || len(rest) != 1000 {
-		t.Errorf("%d bytes are behind the offset, %v", len(rest), err)
+		t.Errorf("%d bytes after the offset, %v", len(rest), err)
 	}
 	_ = body.Close()
 }
 
-// downloading is a Caller whose downloads are another's.
-type downloading struct {
+// downloadCaller is a Caller with another download function.
+type downloadCaller struct {
 	reconcile.Caller
 	download func(ctx context.Context, c reconcile.Caller, address string, offset int64) (io.ReadCloser, error)
 }
 
-func (d downloading) Download(ctx context.Context, _, address string, offset int64) (io.ReadCloser, error) {
+func (d downloadCaller) Download(ctx context.Context, _, address string, offset int64) (io.ReadCloser, error) {
 	return d.download(ctx, d.Caller, address, offset)
 }
 
-// downloads has runs download so.
-func (b *bulkShop) downloads(t *testing.T, download func(ctx context.Context, c reconcile.Caller, address string, offset int64) (io.ReadCloser, error)) {
+// startWithDownload starts a runner with a download function.
+func (b *shopifyEnv) startWithDownload(t *testing.T, download func(ctx context.Context, c reconcile.Caller,
+	address string,
+	offset int64) (io.ReadCloser, error)) {
 	t.Helper()
 	r := b.runner(t)
 	source := *r.Sources.All()[b.Source]
-	source.Caller = downloading{source.Caller, download}
+	source.Caller = downloadCaller{source.Caller, download}
 	r.Sources.Replace(&source)
-	b.carry(t, r)
+	b.startReconciler(t, r)
 }
 
-// A file that has not as many bytes as the API has told proves nothing, and says so.
-func TestAFileOfAnotherSize(t *testing.T) {
+// A file with another size than the API has reported fails the run with a description.
+func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 	t.Parallel()
 	for _, longer := range []bool{true, false} {
 		t.Run(fmt.Sprint(longer), func(t *testing.T) {
 			t.Parallel()
-			b := newBulkShop(t, shopifyfake.Options{Seed: 3}, made{name: "product", n: 20})
+			b := newShopifyEnv(t, shopifyfake.Options{Seed: 3}, objectSet{name: "product", n: 20})
 			cut := 0
 			over := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Range", fmt.Sprint("bytes */", cut))
 				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 			})
-			b.downloads(t, func(ctx context.Context, c reconcile.Caller, address string, offset int64) (io.ReadCloser, error) {
+			b.startWithDownload(t, func(ctx context.Context, c reconcile.Caller, address string,
+				offset int64) (io.ReadCloser,
+				error) {
 				if offset > 0 && !longer {
 					return c.Download(ctx, "", over, offset)
 				}
@@ -348,103 +370,118 @@ func TestAFileOfAnotherSize(t *testing.T) {
 				defer func() { _ = body.Close() }()
 				text, err := io.ReadAll(body)
 				if cut = bytes.IndexByte(text, '\n') + 1; longer {
-					return io.NopCloser(strings.NewReader(string(text) + `{"id":"gid://shopify/Product/990001","updatedAt":"2026-01-01T00:00:00Z"}` + "\n")), err
+					return io.NopCloser(strings.NewReader(string(text) +
+						`{"id":"gid://shopify/Product/990001","updatedAt":"2026-01-01T00:00:00Z"}` + "\n")), err
 				}
 				return io.NopCloser(bytes.NewReader(text[:cut])), err
 			})
-			r := b.Until(t, b.ask(t, "product"), func(r *runs.Run) bool { return r.Status.Final() || r.Troubles > 3 })
-			says := map[bool]string{true: "the file has more bytes, and the API said ", false: fmt.Sprintf("the file has %d bytes, and the API said ", cut)}[longer]
-			if r.Status != runs.Failed || !strings.Contains(r.Detail, says) || r.Counts[reconcile.Ghosts] != 0 {
+			r := b.WaitForRun(t, b.startScan(t, "product"), func(r *runs.Run) bool {
+				return r.Status.Ended() ||
+					r.ConsecutiveFailures > 3
+			})
+			says := map[bool]string{true: "the file has more bytes, and the API announced ",
+				false: fmt.Sprintf("the file has %d bytes, and the API announced ", cut)}[longer]
+			if r.Status != runs.Failed || !strings.Contains(r.Detail, says) || r.Counts[reconcile.Orphans] != 0 {
 				t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 			}
-			b.rows(t, `SELECT count(*)::text FROM watermarks`, "0")
+			b.wantRows(t, `SELECT count(*)::text FROM watermarks`, "0")
 		})
 	}
 }
 
-// An address that is not good any more is asked for once more, and the file is read on from where it was; only where the fresh one is no better the list is begun again.
-func TestAFreshAddress(t *testing.T) {
+// An expired download address is requested again once, and the download continues. If the new
+// address fails too, the list is read again.
+func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 	t.Parallel()
-	for _, refused := range []int{1, 1000} {
-		t.Run(fmt.Sprint(refused), func(t *testing.T) {
+	for _, rejected := range []int{1, 1000} {
+		t.Run(fmt.Sprint(rejected), func(t *testing.T) {
 			t.Parallel()
-			b := newBulkShop(t, shopifyfake.Options{Seed: 3}, made{name: "product", n: 20})
-			left := refused
+			b := newShopifyEnv(t, shopifyfake.Options{Seed: 3}, objectSet{name: "product", n: 20})
+			left := rejected
 			proxy := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
-			b.downloads(t, func(ctx context.Context, c reconcile.Caller, address string, offset int64) (io.ReadCloser, error) {
+			b.startWithDownload(t, func(ctx context.Context, c reconcile.Caller, address string,
+				offset int64) (io.ReadCloser,
+				error) {
 				if left > 0 {
 					left--
 					return c.Download(ctx, "", proxy, offset)
 				}
 				return c.Download(ctx, "", address, offset)
 			})
-			r := b.ended(t, b.ask(t, "product"))
-			restarts := b.DB.Rows(t, `SELECT restarts::text FROM sweeps`)[0]
-			if refused == 1 && (r.Status != runs.Done || restarts != "0") {
+			r := b.waitForEnd(t, b.startScan(t, "product"))
+			restarts := b.DB.QueryStrings(t, `SELECT restarts::text FROM sweeps`)[0]
+			if rejected == 1 && (r.Status != runs.Done || restarts != "0") {
 				t.Errorf("%s after %s restarts: %s", r.Status, restarts, r.Detail)
 			}
-			if refused > 1 && (r.Status != runs.Failed || restarts != "5" || refused-left != 12 || !strings.Contains(r.Detail, "let the processor reach 127.0.0.1")) {
-				t.Errorf("%s after %s restarts and %d downloads: %s", r.Status, restarts, refused-left, r.Detail)
+			if rejected > 1 && (r.Status != runs.Failed || restarts != "5" || rejected-left != 12 ||
+				!strings.Contains(r.Detail, "let the processor reach 127.0.0.1")) {
+				t.Errorf("%s after %s restarts and %d downloads: %s", r.Status, restarts, rejected-left, r.Detail)
 			}
 		})
 	}
 }
 
-// An API that sends the key back has it shown nowhere: not by a run, not by what a sweep leaves, wherever an error would cut what it quotes.
-func TestNoQuoteShowsTheKey(t *testing.T) {
+// If an API returns the key, no run and no difference shows it, wherever an error cuts the quoted
+// text.
+func TestReconcile_keyInResponse_isMaskedEverywhere(t *testing.T) {
 	t.Parallel()
-	b := newDescribed(t)
+	b := newRESTEnv(t)
 	b.fake.Set("a", "x", time.Second)
 	b.deliver(t, b.fake.Events())
 	b.fake.Set("a", "y", time.Second)
 	b.fake.Advance(time.Minute)
 	source, before := *b.runner.Sources.All()[b.Source], 0
-	source.Caller = meddling{source.Caller, func(c provider.Call) *reconcile.Response {
+	source.Caller = interceptingCaller{source.Caller, func(c provider.Call) *reconcile.Response {
 		if !strings.HasPrefix(c.Path, "/things/") {
 			return nil
 		}
-		body := fmt.Appendf(nil, `{"data":{"thing":{"key":%q,"changed":"2026-01-01T00:00:00Z"}}}`, strings.Repeat("x", before)+restfake.Key)
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Status: 200, Date: time.Now().Truncate(time.Second), Body: body}
+		body := fmt.Appendf(nil, `{"data":{"thing":{"key":%q,"changed":"2026-01-01T00:00:00Z"}}}`,
+			strings.Repeat("x", before)+restfake.Key)
+		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Status: 200,
+			Date: time.Now().Truncate(time.Second), Body: body}
 	}}
 	b.runner.Sources.Replace(&source)
-	b.carry(t, b.runner)
+	b.startReconciler(t, b.runner)
 	for _, before = range []int{0, 30, 60, 63} {
-		id := b.order(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "a"})
-		r := b.Until(t, id, troubled)
-		if !strings.Contains(r.Detail, "the API answered one whose key is") || strings.Contains(r.Detail, restfake.Key[:3]) {
-			t.Errorf("behind %d characters, %s: %s", before, r.Status, r.Detail)
+		id := b.startRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "a"})
+		r := b.WaitForRun(t, id, endedOrDeferred)
+		if !strings.Contains(r.Detail, "the API returned one whose key is") ||
+			strings.Contains(r.Detail, restfake.Key[:3]) {
+			t.Errorf("after %d characters, %s: %s", before, r.Status, r.Detail)
 		}
-		if err := runs.Change(t.Context(), b.Operator, id, runs.Cancelled); err != nil && !r.Status.Final() {
+		if err := runs.ChangeStatus(t.Context(), b.OperatorPool, id, runs.Cancelled); err != nil && !r.Status.Ended() {
 			t.Fatal(err)
 		}
 	}
-	r := b.ask(t, reconcile.Order{What: reconcile.Objects, Type: "thing"})
-	left := b.left(t, r.Run)
-	if len(left) != 1 || !strings.Contains(left[0].Reason, "the API answered one whose key is") ||
+	r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing"})
+	left := b.unrepaired(t, r.ID)
+	if len(left) != 1 || !strings.Contains(left[0].Reason, "the API returned one whose key is") ||
 		strings.Contains(left[0].Reason, restfake.Key[:3]) {
-		t.Errorf("%s: %s; left %+v", r.Status, r.Detail, left)
+		t.Errorf("%s: %s; unrepaired %+v", r.Status, r.Detail, left)
 	}
 }
 
-// talkative cannot read a page, and says all of it.
-type talkative struct{ sim.Provider }
+// quotingReader cannot read a page and quotes it in the error.
+type quotingReader struct{ sim.Provider }
 
-func (talkative) ObjectPage(_ *provider.Source, _ *provider.API, _, _, _ string, _ http.Header, body []byte) ([]provider.Listed, string, error) {
+func (quotingReader) ObjectPage(_ *provider.Source, _ *provider.API, _, _, _ string, _ http.Header,
+	body []byte) ([]provider.ListedObject, string, error) {
 	return nil, "", fmt.Errorf("no page: %s", body)
 }
 
-// What a reader says of an answer is rid of the key, whatever that is.
-func TestNoReaderShowsTheKey(t *testing.T) {
+// The key is masked in errors of a reader.
+func TestReconcile_readerErrorWithKey_isMasked(t *testing.T) {
 	t.Parallel()
-	b := newMirror(t, 220, living)
+	b := newMirroredEnv(t, 220, livingObjects)
 	r := b.runner()
-	r.Sources.Replace(b.source(func(s *reconcile.Source) {
-		s.Reader, s.API = talkative{}, &provider.API{Concurrency: 2, Key: provider.Secret{Name: "api.key", Value: []byte(key)}}
+	r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) {
+		s.Reader, s.API = quotingReader{},
+			&provider.API{Concurrency: 2, Key: provider.Secret{Name: "api.key", Value: []byte(apiKey)}}
 	}))
-	b.api.on(b.found("you sent "+key), "/list")
-	b.carry(t, r)
-	run := b.order(t, reconcile.Order{What: reconcile.Objects, Type: "thing"})
-	if got := b.Until(t, run, troubled); !strings.Contains(got.Detail, "no page: you sent [hidden]") {
+	b.api.respondTo(b.foundResponse("you sent "+apiKey), "/list")
+	b.startReconciler(t, r)
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing"})
+	if got := b.WaitForRun(t, run, endedOrDeferred); !strings.Contains(got.Detail, "no page: you sent [hidden]") {
 		t.Errorf("%s: %s", got.Status, got.Detail)
 	}
 }

@@ -10,20 +10,25 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// compareSQL holds objects against their rows and tells those that are not plainly equal, in the order of $4; without a row all but n is null. $5 are hashes of states and
-// $6 own versions: an object comes with both, one of them, or none. $7: no two states have one version, so that none need be closed by a look.
+// compareSQL compares objects with their rows and returns those that are not plainly equal, in the
+// order of $4. Without a row all columns but n are null. $5 are hashes of states and $6 object
+// versions; an object has both, one, or none. $7: no two states share a version, so that no refetch
+// is needed to confirm a state.
 const compareSQL = `
-SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.state_hash
+SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous,
+	o.deleted, o.state_hash
 FROM unnest($4::text[], $5::bytea[], $6::bigint[]) WITH ORDINALITY AS d(id, hash, at, n)
-LEFT JOIN LATERAL (SELECT o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.state_hash FROM objects o
+LEFT JOIN LATERAL (SELECT o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi,
+	o.ambiguous, o.deleted, o.state_hash FROM objects o
   WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = d.id LIMIT 1) o ON true
-WHERE (NOT o.ambiguous AND o.version_at > -9223372036854775808 AND (o.state_hash = d.hash AND (d.at IS NULL OR o.version_at >= d.at)
+WHERE (NOT o.ambiguous AND o.version_at > -9223372036854775808 AND (o.state_hash = d.hash
+	AND (d.at IS NULL OR o.version_at >= d.at)
   OR d.hash IS NULL AND d.at = o.version_at AND NOT o.deleted AND (o.version_seen > 0 OR $7))) IS NOT TRUE`
 
 var compareStatement = postgres.Statement{Name: "postern_compare", SQL: compareSQL}
 
-// compare judges items by their rows.
-func (s *sweep) compare(ctx context.Context, items []*item) error {
+// compare classifies items by their rows.
+func (s *objectScan) compare(ctx context.Context, items []*item) error {
 	if len(items) == 0 {
 		return nil
 	}
@@ -32,38 +37,38 @@ func (s *sweep) compare(ctx context.Context, items []*item) error {
 		return fmt.Errorf("compare %d objects: %w", len(items), err)
 	}
 	defer conn.Release()
-	exact := s.list.Counted || s.order.DryRun // which asks for nothing
+	uniqueVersions := s.list.CountsChanges || s.params.DryRun // a dry run makes no calls for it
 	for _, it := range items {
-		it.kind, it.known, it.began, it.exact = equal, nil, s.began.UnixMicro(), exact
+		it.kind, it.row, it.listedSince, it.uniqueVersions = equal, nil, s.listedSince.UnixMicro(), uniqueVersions
 	}
 	p := postgres.NewParams(conn.Conn(), compareStatement)
 	defer p.Release()
-	p.Int32(s.order.Source)
-	p.Text(s.order.Account)
+	p.Int32(s.params.Source)
+	p.Text(s.params.Account)
 	p.Text(s.objectType)
 	p.Array(pgtype.TextOID, len(items), func(i int) { p.Text(items[i].id) })
 	p.Array(pgtype.ByteaOID, len(items), func(i int) {
-		if it := items[i]; it.look != nil && it.bad == "" {
-			p.Bytes(it.in.State.Hash[:])
+		if it := items[i]; it.refetch != nil && it.problem == "" {
+			p.Bytes(it.input.State.Hash[:])
 		} else {
 			p.Null()
 		}
 	})
 	p.Array(pgtype.Int8OID, len(items), func(i int) {
 		switch it := items[i]; {
-		case it.bad == "" && it.look != nil && it.in.Own:
-			p.Int64(it.in.Version.At)
-		case it.bad == "" && it.look == nil && it.hasAt:
+		case it.problem == "" && it.refetch != nil && it.input.OwnVersion:
+			p.Int64(it.input.Version.At)
+		case it.problem == "" && it.refetch == nil && it.hasAt:
 			p.Int64(it.at)
 		default:
 			p.Null()
 		}
 	})
-	p.Bool(exact)
+	p.Bool(uniqueVersions)
 	if _, err := p.Run(ctx, func(row postgres.Row) error {
 		it := items[row.Int64(0)-1]
-		it.known = knownOf(row)
-		it.kind = judge(it.known, it)
+		it.row = scanMirrorRow(row)
+		it.kind = classify(it.row, it)
 		return nil
 	}); err != nil {
 		return fmt.Errorf("compare %d objects: %w", len(items), err)
@@ -71,12 +76,13 @@ func (s *sweep) compare(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// knownOf reads a row of compareSQL's answer, nil where there is none in the mirror.
-func knownOf(row postgres.Row) *known {
+// scanMirrorRow reads a row of compareSQL. It returns nil if the mirror has no such object.
+func scanMirrorRow(row postgres.Row) *mirrorRow {
 	if row[2] == nil {
 		return nil
 	}
-	k := &known{version: versioning.Version{Final: row.Bool(1), At: row.Int64(2), Seen: row.Int64(3), Rank: int16(row.Int64(4))},
+	k := &mirrorRow{version: versioning.Version{Final: row.Bool(1), At: row.Int64(2), Seen: row.Int64(3),
+		Rank: int16(row.Int64(4))},
 		lo: row.Int64(5), hi: row.Int64(6), ambiguous: row.Bool(7), deleted: row.Bool(8)}
 	copy(k.hash[:], row.Bytes(9))
 	return k

@@ -16,136 +16,151 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// priced is an account at a provider's, as far as what is asked of its API depends on it.
-type priced struct {
+// costAccount is an account of a provider, as far as the number of calls depends on it.
+type costAccount struct {
 	objectType string
-	// events: the API lists them.
+	// events: the API lists events.
 	events bool
 	create func() string
-	// change and remove do so without a webhook that comes.
+	// change and remove change an object without a webhook.
 	change, remove func(id string)
-	// deliver delivers the webhooks, and lose loses those of what it does.
-	deliver func()
-	lose    func(do func())
-	advance func(time.Duration)
-	order   func(o reconcile.Order) *runs.Run
-	// calls are those that were made so far.
+	// deliver delivers the webhooks. loseWebhooks drops the webhooks of a function.
+	deliver      func()
+	loseWebhooks func(do func())
+	advance      func(time.Duration)
+	run          func(o reconcile.Params) *runs.Run
+	// calls returns the number of calls so far.
 	calls func() int
 }
 
-// The table of the documentation says what each costs, in calls.
-func TestWhatReconcilingCosts(t *testing.T) {
+// The calls of each operation match the table in the documentation.
+func TestReconcile_calls_matchDocumentedCosts(t *testing.T) {
 	t.Parallel()
 	want := documentedCosts(t)
-	for name, account := range map[string]func(*testing.T) *priced{"Stripe": pricedStripe, "GitHub": pricedGitHub, "Shopify": pricedShopify} {
+	for name, account := range map[string]func(*testing.T) *costAccount{"Stripe": stripeCosts, "GitHub": githubCosts,
+		"Shopify": shopifyCosts} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(want[name], costs(t, account(t))); diff != "" {
-				t.Errorf("what docs/reconciliation.md says, and what it is:\n%s", diff)
+			if diff := cmp.Diff(want[name], measureCosts(t, account(t))); diff != "" {
+				t.Errorf("the table in docs/reconciliation.md differs (-documented +measured):\n%s", diff)
 			}
 		})
 	}
 }
 
-// costs are the calls of each row.
-func costs(t *testing.T, p *priced) map[string]string {
+// measureCosts returns the number of calls of each row.
+func measureCosts(t *testing.T, p *costAccount) map[string]string {
 	t.Helper()
 	got := map[string]string{}
-	cost := func(what string, o reconcile.Order) {
+	cost := func(what string, o reconcile.Params) {
 		t.Helper()
 		before := p.calls()
-		if r := p.order(o); r.Status != runs.Done {
+		if r := p.run(o); r.Status != runs.Done {
 			t.Fatalf("%s: %s: %s", what, r.Status, r.Detail)
 		}
 		got[what] = fmt.Sprint(p.calls() - before)
 	}
-	object := func(id string) reconcile.Order {
-		return reconcile.Order{What: reconcile.Object, Type: p.objectType, ID: id}
+	object := func(id string) reconcile.Params {
+		return reconcile.Params{Scope: reconcile.Object, Type: p.objectType, ID: id}
 	}
-	sweep := reconcile.Order{What: reconcile.Objects, Type: p.objectType, Full: true}
+	sweep := reconcile.Params{Scope: reconcile.Objects, Type: p.objectType, Full: true}
 	var ids []string
 	for range 20 {
 		ids = append(ids, p.create())
 	}
 	p.deliver()
 	p.advance(2 * time.Minute)
-	cost("a look that finds the object", object(ids[0]))
+	cost("a refetch that finds the object", object(ids[0]))
 	p.remove(ids[0])
 	p.remove(ids[1])
 	p.advance(2 * time.Minute)
-	cost("a look that finds nothing", object(ids[0]))
+	cost("a refetch that finds nothing", object(ids[0]))
 	cost("another one within five minutes", object(ids[1]))
-	cost("a sweep of a type that is one page, where all is equal", sweep)
+	cost("an object scan of a type with one page, all objects equal", sweep)
 	for _, id := range ids[2:5] {
 		p.change(id)
 	}
 	p.advance(2 * time.Minute)
-	cost("the same, where 3 objects differ", sweep)
+	cost("the same, with 3 objects that differ", sweep)
 	for _, id := range ids[5:8] {
 		p.remove(id)
 	}
 	p.advance(2 * time.Minute)
-	cost("the same, where 3 objects are gone", sweep)
-	const quiet, missing = "a run over events a quarter of an hour after the last, which lacks nothing", "the same, which lacks 3 events"
+	cost("the same, with 3 removed objects", sweep)
+	const quiet, missing = "a run over events a quarter of an hour after the last one, nothing missing",
+		"the same, with 3 missing events"
 	if got[quiet], got[missing] = "-", "-"; !p.events {
 		return got
 	}
-	p.order(reconcile.Order{What: reconcile.Events})
+	p.run(reconcile.Params{Scope: reconcile.Events})
 	p.create()
 	p.deliver()
 	p.advance(15 * time.Minute)
-	cost(quiet, reconcile.Order{What: reconcile.Events})
-	p.lose(func() {
+	cost(quiet, reconcile.Params{Scope: reconcile.Events})
+	p.loseWebhooks(func() {
 		for range 3 {
 			p.create()
 		}
 	})
 	p.advance(15 * time.Minute)
-	cost(missing, reconcile.Order{What: reconcile.Events})
+	cost(missing, reconcile.Params{Scope: reconcile.Events})
 	return got
 }
 
-func pricedStripe(t *testing.T) *priced {
+func stripeCosts(t *testing.T) *costAccount {
 	t.Helper()
-	b := newShop(t, "", stripefake.Options{Seed: 61})
-	b.carry(t, b.runner(t, b.api(b.fake.URL), asIs))
-	return &priced{objectType: "invoice", events: true, create: func() string { return b.fake.Create("", "invoice", nil) },
-		change: func(id string) { b.fake.SetQuietly("", id, map[string]any{"description": "changed"}) }, remove: func(id string) { b.fake.Vanish("", id) },
-		deliver: func() { b.deliver(t, every) }, lose: func(do func()) { do(); b.deliver(t, lost) },
-		advance: func(d time.Duration) { b.fake.Advance(d) }, order: func(o reconcile.Order) *runs.Run { return b.ask(t, o) }, calls: func() int { return len(b.fake.Requests()) }}
+	b := newStripeEnv(t, "", stripefake.Options{Seed: 61})
+	b.startReconciler(t, b.runner(t, b.apiAt(b.fake.URL), sameCaller))
+	return &costAccount{objectType: "invoice", events: true,
+		create: func() string { return b.fake.Create("", "invoice", nil) },
+		change: func(id string) {
+			b.fake.SetWithoutEvent("", id, map[string]any{"description": "changed"})
+		}, remove: func(id string) { b.fake.DeleteWithoutEvent("", id) },
+		deliver: func() { b.deliver(t, loseNone) }, loseWebhooks: func(do func()) { do(); b.deliver(t, loseAll) },
+		advance: func(d time.Duration) {
+			b.fake.Advance(d)
+		}, run: func(o reconcile.Params) *runs.Run {
+			return b.runToEnd(t, o)
+		}, calls: func() int { return len(b.fake.Requests()) }}
 }
 
-func pricedGitHub(t *testing.T) *priced {
+func githubCosts(t *testing.T) *costAccount {
 	t.Helper()
-	f := newForge(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour), Repositories: 1}, nil)
-	f.through(t, f.reads.Caller)
+	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour), Repositories: 1}, nil)
+	f.startThrough(t, f.source.Caller)
 	lose := func(do func()) {
-		f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
+		f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
 		do()
 		f.deliver(t)
 		f.fake.SetWebhooks(githubfake.Webhooks{})
 	}
-	return &priced{objectType: "issue", events: true, create: func() string { return f.fake.Open(0) }, change: func(id string) { lose(func() { f.fake.Edit(id) }) },
-		remove: func(id string) { lose(func() { f.fake.Delete(id) }) }, deliver: func() { f.deliver(t) }, lose: lose, advance: func(d time.Duration) { f.fake.Advance(d) },
-		order: func(o reconcile.Order) *runs.Run { return f.run(t, o) }, calls: func() int { return len(f.fake.Requests()) }}
+	return &costAccount{objectType: "issue", events: true, create: func() string { return f.fake.OpenIssue(0) },
+		change: func(id string) { lose(func() { f.fake.Edit(id) }) },
+		remove: func(id string) {
+			lose(func() { f.fake.Delete(id) })
+		}, deliver: func() { f.deliver(t) }, loseWebhooks: lose, advance: func(d time.Duration) { f.fake.Advance(d) },
+		run: func(o reconcile.Params) *runs.Run {
+			return f.runToEnd(t, o)
+		}, calls: func() int { return len(f.fake.Requests()) }}
 }
 
-func pricedShopify(t *testing.T) *priced {
+func shopifyCosts(t *testing.T) *costAccount {
 	t.Helper()
-	b := newBulkShop(t, shopifyfake.Options{Seed: 62})
+	b := newShopifyEnv(t, shopifyfake.Options{Seed: 62})
 	b.api.Bulk = nil
-	b.carry(t, b.runner(t))
-	return &priced{objectType: "product", create: func() string { return b.fake.Create("product") }, change: func(id string) { b.fake.Change("product", id, true) },
-		remove: func(id string) { b.fake.Delete("product", id, true) }, deliver: func() { b.deliver(t, every) },
+	b.startReconciler(t, b.runner(t))
+	return &costAccount{objectType: "product", create: func() string { return b.fake.Create("product") },
+		change: func(id string) { b.fake.Change("product", id, true) },
+		remove: func(id string) { b.fake.Delete("product", id, true) }, deliver: func() { b.deliver(t, loseNone) },
 		advance: func(d time.Duration) { b.fake.Advance(d) }, calls: func() int { return len(b.fake.Requests()) },
-		order: func(o reconcile.Order) *runs.Run {
+		run: func(o reconcile.Params) *runs.Run {
 			o.Source = b.Source
-			run := b.order(t, o)
-			return b.ended(t, run)
+			run := b.startRun(t, o)
+			return b.waitForEnd(t, run)
 		}}
 }
 
-// documentedCosts are the numbers of the table, by provider and row.
+// documentedCosts returns the numbers of the table, by provider and row.
 func documentedCosts(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/reconciliation.md")

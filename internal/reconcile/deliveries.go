@@ -14,102 +14,114 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// Counts of a run over deliveries, besides the others.
+// Counts of a run over deliveries, in addition to the general ones.
 const (
-	// Undelivered are events of which the provider's last attempt failed, as far as the provider knows. Where it speaks of all its endpoints together (EventLister), they are
-	// those of the missing alone.
+	// Undelivered are events whose last delivery attempt failed according to the provider. If the
+	// provider reports all its endpoints together (EventLister), only missing events count.
 	Undelivered = "undelivered"
-	// Unread are events that the log lacks and whose body the API did not give.
+	// Unread are events that the log lacks and whose body the API did not return.
 	Unread = "unread"
-	// Redelivered are those of them that the provider was asked to send again.
+	// Redelivered are those of them for which a redelivery was requested.
 	Redelivered = "redelivered"
 )
 
-// sending is a run over what a source's webhooks were sent.
-type sending struct {
-	*work
+// deliveryRun is a run over the deliveries of a source's webhooks.
+type deliveryRun struct {
+	*execution
 	lister       provider.DeliveryLister
 	since, until time.Time
-	// told are the digests of the keys met so far: an event that was sent three times counts once. 16 bytes for each event of a few days.
-	told map[[16]byte]bool
-	// unread says why the first of the events could not be read that could not.
-	unread error
+	// seenKeys are the digests of the keys seen so far, so that an event that was sent three times
+	// counts once. It takes 16 bytes for each event of a few days.
+	seenKeys map[[16]byte]bool
+	// firstUnread is the reason why the first unread event could not be read.
+	firstUnread error
 }
 
-// sentEvent is an event and the attempts to send it that a page tells of, the newest first.
+// sentEvent is an event with its delivery attempts on one page, the newest first.
 type sentEvent struct {
 	key      string
-	attempts []provider.Sent
+	attempts []provider.SentDelivery
 	digest   [16]byte
 }
 
-// deliveries appends what the provider says it has sent and the log lacks. Lists of deliveries begin with the newest and cannot be asked for by time, so each webhook's is read
-// back to where the run begins, in one stretch, and the checkpoint moves when all were: killed before, all is listed again, and what is in the log by then is not fetched again.
-func (w *work) deliveries(ctx context.Context, lister provider.DeliveryLister) (runs.Status, error) {
-	if len(w.source.API.Hooks) == 0 {
-		return "", runs.Refuse(fmt.Errorf("source %s names no webhook whose deliveries to read: name it under api.hooks", w.source.Name))
+// reconcileDeliveries appends the events that the provider has sent and the log lacks. Lists of
+// deliveries begin with the newest and cannot be requested by time. Each webhook's list is
+// therefore read back to the run's start, and the checkpoint moves once all are read. A killed run
+// lists everything again, and does not fetch what the log has by then.
+func (w *execution) reconcileDeliveries(ctx context.Context, lister provider.DeliveryLister) (runs.Status, error) {
+	if len(w.source.API.Webhooks) == 0 {
+		return "", runs.Permanent(fmt.Errorf("source %s names no webhook whose deliveries can be read: name it under "+
+			"api.hooks", w.source.Name))
 	}
-	if w.order.Account != "" {
-		return "", runs.Refuse(fmt.Errorf("what the webhooks of source %s were sent is read for all accounts at once: ask without one", w.source.Name))
+	if w.params.Account != "" {
+		return "", runs.Permanent(fmt.Errorf("the deliveries of the webhooks of source %s are read for all accounts "+
+			"at "+
+			"once: ask without an account", w.source.Name))
 	}
-	if _, err := w.control(ctx, w.order.Account); err != nil { // which also tells the provider's time
+	if _, err := w.checkKey(ctx, w.params.Account); err != nil { // the response also has the provider's time
 		return "", err
 	}
-	if err := w.begin(ctx); err != nil {
+	if err := w.freezeBounds(ctx); err != nil {
 		return "", err
 	}
-	if w.hold.Cursor >= w.hold.Bound {
+	if w.lease.Cursor >= w.lease.Bound {
 		return runs.Running, nil
 	}
-	s := &sending{work: w, lister: lister, since: time.UnixMicro(w.hold.Cursor).UTC(), until: time.UnixMicro(w.hold.Bound).UTC(), told: map[[16]byte]bool{}}
-	for _, hook := range w.source.API.Hooks {
-		if status, err := s.hook(ctx, hook); err != nil || status != runs.Running {
+	s := &deliveryRun{execution: w, lister: lister, since: time.UnixMicro(w.lease.Cursor).UTC(),
+		until: time.UnixMicro(w.lease.Bound).UTC(), seenKeys: map[[16]byte]bool{}}
+	for _, hook := range w.source.API.Webhooks {
+		if status, err := s.readHook(ctx, hook); err != nil || status != runs.Running {
 			return status, err
 		}
 	}
-	if n := w.counts[Unread]; n > 0 { // the counts are the run's, and nothing is proven
-		if status, err := w.advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
+	if n := w.pendingCounts[Unread]; n > 0 { // the counts stay with the run, and the watermark does not move
+		if status, err := w.advanceCheckpoint(ctx, w.lease.Cursor); err != nil || status != runs.Running {
 			return status, err
 		}
-		return "", runs.Refuse(fmt.Errorf("of %d events that the provider of source %s has sent, the log lacks the body and the API did not give it, the first because: %w", n, w.source.Name, s.unread))
+		return "", runs.Permanent(fmt.Errorf("the log lacks %d events that the provider of source %s has sent, and "+
+			"the API did not return their "+
+			"bodies; the first because: %w", n, w.source.Name, s.firstUnread))
 	}
-	if err := w.proven(ctx, s.until); err != nil {
+	if err := w.raiseWatermark(ctx, s.until); err != nil {
 		return "", err
 	}
-	return w.advance(ctx, s.until.UnixMicro())
+	return w.advanceCheckpoint(ctx, s.until.UnixMicro())
 }
 
-// kept is how far back the provider knows.
-func (f *fetcher) kept() time.Duration {
+// eventRetention returns for how long the provider keeps its events.
+func (f *fetcher) eventRetention() time.Duration {
 	if sent, ok := f.source.Reader.(provider.DeliveryLister); ok {
-		return min(sent.DeliveriesKept(), f.Settings.Kept)
+		return min(sent.DeliveryRetention(), f.Settings.EventRetention)
 	}
 	if timed, ok := f.source.Reader.(provider.TimedLister); ok {
-		return min(timed.EventsKept(), f.Settings.Kept)
+		return min(timed.EventRetention(), f.Settings.EventRetention)
 	}
-	return f.Settings.Kept
+	return f.Settings.EventRetention
 }
 
-// hook reads what one webhook was sent, back to a page that is older than the run's time as a whole: what was sent at once may be listed in any order.
-func (s *sending) hook(ctx context.Context, hook string) (runs.Status, error) {
+// readHook reads the deliveries of one webhook, back to a page that is older than the run's
+// interval as a whole. Deliveries of the same moment may be listed in any order.
+func (s *deliveryRun) readHook(ctx context.Context, hook string) (runs.Status, error) {
 	for cursor := ""; ; {
-		a, err := s.patiently(ctx, s.lister.ListDeliveries(s.source.API, hook, cursor))
+		a, err := s.callWithRetry(ctx, s.lister.ListDeliveries(s.source.API, hook, cursor))
 		if err != nil {
 			return "", err
 		}
 		if a.Verdict.Kind == provider.Missing {
-			return "", runs.Refuse(fmt.Errorf("the API of source %s says that there is no webhook %s, or the key may not read it: see api.hooks", s.source.Name, hook))
+			return "", runs.Permanent(fmt.Errorf("the API of source %s finds no webhook %s, or the key may "+
+				"not read it: see api.hooks", s.source.Name, hook))
 		}
 		page, next, err := s.lister.DeliveryPage(a.Header, a.Body)
 		if err != nil {
-			return "", fmt.Errorf("source %s: %w", s.source.Name, s.hide(err))
+			return "", fmt.Errorf("source %s: %w", s.source.Name, s.maskError(err))
 		}
-		if status, err := s.page(ctx, hook, page); err != nil || status != runs.Running {
+		if status, err := s.appendPage(ctx, hook, page); err != nil || status != runs.Running {
 			return status, err
 		}
-		older := func(one provider.Sent) bool { return one.At.Before(s.since) }
+		older := func(one provider.SentDelivery) bool { return one.SentAt.Before(s.since) }
 		switch {
-		case next == "", len(page) > 0 && !slices.ContainsFunc(page, func(one provider.Sent) bool { return !older(one) }):
+		case next == "", len(page) > 0 &&
+			!slices.ContainsFunc(page, func(one provider.SentDelivery) bool { return !older(one) }):
 			return runs.Running, nil
 		case next == cursor:
 			return "", fmt.Errorf("the API of source %s gives the same page again and again", s.source.Name)
@@ -118,54 +130,57 @@ func (s *sending) hook(ctx context.Context, hook string) (runs.Status, error) {
 	}
 }
 
-// page appends the events of a page that the log lacks, and waits until all of it have their outcomes.
-func (s *sending) page(ctx context.Context, hook string, page []provider.Sent) (runs.Status, error) {
-	evs := s.gather(page)
-	known, err := s.stored(ctx, evs)
+// appendPage appends the events of a page that the log lacks, and waits for the outcomes of the
+// whole page.
+func (s *deliveryRun) appendPage(ctx context.Context, hook string, page []provider.SentDelivery) (runs.Status, error) {
+	evs := s.collectNew(page)
+	stored, err := s.storedIDs(ctx, evs)
 	if err != nil {
 		return "", err
 	}
-	lacking := slices.DeleteFunc(slices.Clone(evs), func(e *sentEvent) bool { return known[e.digest] != 0 })
-	if s.order.DryRun {
-		s.counts[Seen] += int64(len(evs))
-		s.counts[Missing] += int64(len(lacking))
-		s.counts[Present] += int64(len(evs) - len(lacking))
+	lacking := slices.DeleteFunc(slices.Clone(evs), func(e *sentEvent) bool { return stored[e.digest] != 0 })
+	if s.params.DryRun {
+		s.pendingCounts[Processed] += int64(len(evs))
+		s.pendingCounts[Missing] += int64(len(lacking))
+		s.pendingCounts[Present] += int64(len(evs) - len(lacking))
 		return runs.Running, nil
 	}
-	ids, err := s.countKnown(ctx, known)
+	ids, err := s.countStored(ctx, stored)
 	if err != nil {
 		return "", err
 	}
-	ds, err := s.fetch(ctx, hook, lacking)
+	ds, err := s.fetchDeliveries(ctx, hook, lacking)
 	if err != nil {
 		return "", err
 	}
-	fresh, err := s.append(ctx, ds)
+	appended, err := s.appendDeliveries(ctx, ds)
 	if err != nil {
 		return "", err
 	}
-	return s.settled(ctx, append(ids, fresh...))
+	return s.waitForOutcomes(ctx, append(ids, appended...))
 }
 
-// gather are the events that a page tells of for the first time, and that were sent in the run's time; the oldest first.
-func (s *sending) gather(page []provider.Sent) (evs []*sentEvent) {
+// collectNew returns the events that a page shows for the first time and that were sent in the
+// run's interval, the oldest first.
+func (s *deliveryRun) collectNew(page []provider.SentDelivery) (evs []*sentEvent) {
 	byKey := map[string]*sentEvent{}
-	for _, one := range page {
-		if one.At.Before(s.since) || one.At.After(s.until) {
+	for _, single := range page {
+		if single.SentAt.Before(s.since) || single.SentAt.After(s.until) {
 			continue
 		}
-		if e := byKey[one.Key]; e != nil {
-			e.attempts = append(e.attempts, one)
+		if e := byKey[single.Key]; e != nil {
+			e.attempts = append(e.attempts, single)
 			continue
 		}
-		e := &sentEvent{key: one.Key, attempts: []provider.Sent{one}, digest: events.KeyDigest(one.Key)}
-		if s.told[e.digest] {
+		e := &sentEvent{key: single.Key, attempts: []provider.SentDelivery{single},
+			digest: events.KeyDigest(single.Key)}
+		if s.seenKeys[e.digest] {
 			continue
 		}
-		s.told[e.digest], byKey[one.Key] = true, e
+		s.seenKeys[e.digest], byKey[single.Key] = true, e
 		evs = append(evs, e)
-		if one.Failed {
-			s.counts[Undelivered]++
+		if single.Failed {
+			s.pendingCounts[Undelivered]++
 		}
 	}
 	slices.Reverse(evs)
@@ -173,59 +188,62 @@ func (s *sending) gather(page []provider.Sent) (evs []*sentEvent) {
 }
 
 const storedSQL = `
-SELECT d.key, k.id FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = $1 AND k.key = d.key LIMIT 1) k`
+SELECT d.key, k.id FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.id FROM event_keys k
+	WHERE k.source = $1 AND k.key = d.key LIMIT 1) k`
 
-// stored are the ids of the events that the log has, by the digests of their keys.
-func (s *sending) stored(ctx context.Context, evs []*sentEvent) (map[[16]byte]int64, error) {
+// storedIDs returns the ids of the events that the log has, by the digests of their keys.
+func (s *deliveryRun) storedIDs(ctx context.Context, evs []*sentEvent) (map[[16]byte]int64, error) {
 	keys := make([][]byte, 0, len(evs))
 	for _, e := range evs {
 		keys = append(keys, e.digest[:])
 	}
-	return s.known(ctx, keys)
+	return s.storedEvents(ctx, keys)
 }
 
-// known are the ids of the events that the log has, by the digests of their keys.
-func (w *work) known(ctx context.Context, keys [][]byte) (map[[16]byte]int64, error) {
-	known := map[[16]byte]int64{}
-	rows, err := w.Pool.Query(ctx, storedSQL, w.order.Source, keys)
+// storedEvents returns the ids of the events that the log has, by the digests of their keys.
+func (w *execution) storedEvents(ctx context.Context, keys [][]byte) (map[[16]byte]int64, error) {
+	stored := map[[16]byte]int64{}
+	rows, err := w.Pool.Query(ctx, storedSQL, w.params.Source, keys)
 	if err == nil {
 		var key []byte
 		var id int64
-		_, err = pgx.ForEachRow(rows, []any{&key, &id}, func() error { known[[16]byte(key)] = id; return nil })
+		_, err = pgx.ForEachRow(rows, []any{&key, &id}, func() error { stored[[16]byte(key)] = id; return nil })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look for %d keys: %w", len(keys), err)
 	}
-	return known, nil
+	return stored, nil
 }
 
-// countKnown counts what is in the log, and returns the ids. What this run has appended before it was killed was missing.
-func (s *sending) countKnown(ctx context.Context, known map[[16]byte]int64) (ids []int64, err error) {
-	for _, id := range known {
+// countStored counts the events that are in the log, and returns their ids. Events that this run
+// appended before it was killed count as missing.
+func (s *deliveryRun) countStored(ctx context.Context, stored map[[16]byte]int64) (ids []int64, err error) {
+	for _, id := range stored {
 		ids = append(ids, id)
 	}
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	mine, err := s.mine(ctx, ids)
-	s.counts[Seen] += int64(len(ids))
-	s.counts[Missing] += int64(len(mine))
-	s.counts[Present] += int64(len(ids) - len(mine))
+	appended, err := s.appendedByRun(ctx, ids)
+	s.pendingCounts[Processed] += int64(len(ids))
+	s.pendingCounts[Missing] += int64(len(appended))
+	s.pendingCounts[Present] += int64(len(ids) - len(appended))
 	return ids, err
 }
 
-// fetch reads what some events carried, as it is appended.
-func (s *sending) fetch(ctx context.Context, hook string, lacking []*sentEvent) (ds []events.Delivery, err error) {
+// fetchDeliveries reads the bodies of some events and returns them as deliveries to append.
+func (s *deliveryRun) fetchDeliveries(ctx context.Context, hook string, lacking []*sentEvent) (ds []events.Delivery,
+	err error) {
 	for _, e := range lacking {
-		d, err := s.body(ctx, hook, e)
+		d, err := s.fetchDelivery(ctx, hook, e)
 		var unread *unreadError
 		if errors.As(err, &unread) {
-			s.counts[Seen]++
-			s.counts[Unread]++
-			if s.unread == nil {
-				s.unread = err
+			s.pendingCounts[Processed]++
+			s.pendingCounts[Unread]++
+			if s.firstUnread == nil {
+				s.firstUnread = err
 			}
-			err = s.again(ctx, hook, e)
+			err = s.requestRedelivery(ctx, hook, e)
 		}
 		if err != nil {
 			return nil, err
@@ -237,20 +255,22 @@ func (s *sending) fetch(ctx context.Context, hook string, lacking []*sentEvent) 
 	return ds, nil
 }
 
-// unreadError: the API does not give what one event carried, and is well otherwise.
+// unreadError: the API does not return the body of one event, and works otherwise.
 type unreadError struct{ text string }
 
 func (e *unreadError) Error() string { return e.text }
 
-// body reads what an event carried from whichever attempt the API gives. Nil without an error: the source takes it from nobody.
-func (s *sending) body(ctx context.Context, hook string, e *sentEvent) (*events.Delivery, error) {
+// fetchDelivery reads an event's body from the first attempt that the API returns. It returns nil
+// without an error if the source does not accept the event's account.
+func (s *deliveryRun) fetchDelivery(ctx context.Context, hook string, e *sentEvent) (*events.Delivery, error) {
 	var last error
 	for _, one := range e.attempts {
-		a, err := s.patiently(ctx, s.lister.FetchDelivery(s.source.API, hook, one.ID))
-		var passing *passingError
-		if errors.As(err, &passing) {
-			if _, down := s.control(ctx, s.order.Account); down == nil { // the API answers, but not for this one: an answer too large, for example
-				last = &unreadError{passing.Error()}
+		a, err := s.callWithRetry(ctx, s.lister.FetchDelivery(s.source.API, hook, one.ID))
+		var temporary *temporaryError
+		if errors.As(err, &temporary) {
+			// the API responds, but not for this event: its response may be too large
+			if _, down := s.checkKey(ctx, s.params.Account); down == nil {
+				last = &unreadError{temporary.Error()}
 				continue
 			}
 		}
@@ -263,41 +283,43 @@ func (s *sending) body(ctx context.Context, hook string, e *sentEvent) (*events.
 		}
 		d, err := s.lister.ReadDelivery(a.Body)
 		if err != nil {
-			last = &unreadError{fmt.Sprintf("delivery %s: %v", one.ID, s.hide(err))}
+			last = &unreadError{fmt.Sprintf("delivery %s: %v", one.ID, s.maskError(err))}
 			continue
 		}
-		return s.delivery(e, d)
+		return s.toDelivery(e, d)
 	}
 	return nil, last
 }
 
-// delivery is what was read as it is appended.
-func (s *sending) delivery(e *sentEvent, d *provider.Delivery) (*events.Delivery, error) {
-	d.ReceivedAt = s.received()
-	named, err := s.source.Provider.Identify(s.source.Config, d)
+// toDelivery converts a fetched delivery to one that can be appended.
+func (s *deliveryRun) toDelivery(e *sentEvent, d *provider.Delivery) (*events.Delivery, error) {
+	d.ReceivedAt = s.receiptTime()
+	identified, err := s.source.Provider.Identify(s.source.Config, d)
 	if err != nil {
-		s.counts[Seen]++
-		s.counts[Refused]++ // of an account that the source does not take
+		s.pendingCounts[Processed]++
+		s.pendingCounts[Rejected]++ // of an account that the source does not accept
 		return nil, nil
 	}
-	if !slices.ContainsFunc(named, func(n provider.Event) bool { return n.Key == e.key }) {
-		return nil, &unreadError{fmt.Sprintf("the API answered another event for %s", s.source.API.Quote(e.key, 100))}
+	if !slices.ContainsFunc(identified, func(n provider.Event) bool { return n.Key == e.key }) {
+		return nil, &unreadError{fmt.Sprintf("the API returned another event for %s", s.source.API.Quote(e.key, 100))}
 	}
-	return &events.Delivery{Source: s.order.Source, ReceivedAt: d.ReceivedAt, Origin: events.OriginReconcile, Headers: events.AppendHeaders(nil, s.source.Provider.Headers(), d),
-		Verification: s.proof, Body: d.Body, Events: named}, nil
+	return &events.Delivery{Source: s.params.Source, ReceivedAt: d.ReceivedAt, Origin: events.OriginReconcile,
+		Headers:      events.AppendHeaders(nil, s.source.Provider.Headers(), d),
+		Verification: s.verification, Body: d.Body, Events: identified}, nil
 }
 
-// again asks the provider to send an event again, where the source says so: what comes of it comes by the webhook, and a later run sees it in the log.
-func (s *sending) again(ctx context.Context, hook string, e *sentEvent) error {
+// requestRedelivery requests another delivery of an event if the configuration allows it. The event
+// then arrives by the webhook, and a later run finds it in the log.
+func (s *deliveryRun) requestRedelivery(ctx context.Context, hook string, e *sentEvent) error {
 	if !s.source.API.Redeliver {
 		return nil
 	}
 	a, err := s.call(ctx, s.lister.Redeliver(s.source.API, hook, e.attempts[0].ID))
-	if passing := (*passingError)(nil); errors.As(err, &passing) {
-		return nil // the next run asks again
+	if temporary := (*temporaryError)(nil); errors.As(err, &temporary) {
+		return nil // the next run requests it again
 	}
 	if err == nil && a.Verdict.Kind == provider.Found {
-		s.counts[Redelivered]++
+		s.pendingCounts[Redelivered]++
 	}
 	return err
 }

@@ -17,10 +17,12 @@ import (
 )
 
 const (
-	// mostDrifts is how many objects that differ a run tells of field by field; the counts are exact beyond it.
-	mostDrifts = 1000
-	// mostFields is how many fields of one object are told, and mostValue how many bytes of a value.
-	mostFields, mostValue = 30, 512
+	// maxDrifts is how many differing objects a run stores field by field. The counts include all
+	// of them.
+	maxDrifts = 1000
+	// maxDriftFields is how many fields of one object are stored, and maxValueBytes how many bytes
+	// of a value.
+	maxDriftFields, maxValueBytes = 30, 512
 )
 
 const (
@@ -31,47 +33,49 @@ INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, 
 SELECT $1, $2, $3, $4, d.* FROM unnest($5::text[], $6::text[], $7::jsonb[], $8::int[]) AS d ON CONFLICT DO NOTHING`
 )
 
-// details is how many objects that differ the run may still tell of.
-func (w *work) details(ctx context.Context) (int, error) {
+// remainingDetails returns for how many more differing objects the run may store the fields.
+func (w *execution) remainingDetails(ctx context.Context) (int, error) {
 	var n int
-	if err := w.Pool.QueryRow(ctx, countDriftsSQL, w.hold.Run.Run).Scan(&n); err != nil {
+	if err := w.Pool.QueryRow(ctx, countDriftsSQL, w.lease.Run.ID).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count the objects that differ: %w", err)
 	}
-	return mostDrifts - n, nil
+	return maxDrifts - n, nil
 }
 
-// detailed does what keeps a sweep's place, and keeps besides at which fields objects differ, for the first of the run. Their locks are held from when their rows are read, so that what
-// is redacted is either not read or deleted from here too.
-func (s *sweep) detailed(ctx context.Context, items []*item, fn func(context.Context, pgx.Tx) error) error {
-	items = items[:min(len(items), max(0, s.details))]
+// changeWithDetails changes the scan's progress and stores in which fields the first differing
+// objects of the run differ. It holds the objects' locks from before it reads their rows. Redacted
+// data is therefore either not read, or deleted from here too.
+func (s *objectScan) changeWithDetails(ctx context.Context, items []*item,
+	fn func(context.Context, pgx.Tx) error) error {
+	items = items[:min(len(items), max(0, s.remainingDetails))]
 	if len(items) == 0 {
-		return s.change(ctx, "keep how far a sweep is", fn)
+		return s.change(ctx, "store the progress of a scan", fn)
 	}
 	var rows []*drift
-	err := s.changeAfter(ctx, "keep how far a sweep is", func(ctx context.Context, tx pgx.Tx) (err error) {
-		rows, err = s.drifts(ctx, tx, items)
+	err := s.changeAfter(ctx, "store the progress of a scan", func(ctx context.Context, tx pgx.Tx) (err error) {
+		rows, err = s.loadDrifts(ctx, tx, items)
 		return err
 	}, func(ctx context.Context, tx pgx.Tx) error {
-		if err := s.keepDrifts(ctx, tx, rows); err != nil {
+		if err := s.storeDrifts(ctx, tx, rows); err != nil {
 			return err
 		}
 		return fn(ctx, tx)
 	})
 	if err == nil {
-		s.details -= len(items)
+		s.remainingDetails -= len(items)
 	}
 	return err
 }
 
 // drift is an object that differs.
 type drift struct {
-	id     string
-	kind   kind
-	fields []versioning.Change
-	more   int
+	id         string
+	kind       kind
+	fields     []versioning.Difference
+	moreFields int
 }
 
-func (s *sweep) keepDrifts(ctx context.Context, tx pgx.Tx, all []*drift) error {
+func (s *objectScan) storeDrifts(ctx context.Context, tx pgx.Tx, all []*drift) error {
 	var ids, kinds []string
 	var fields []json.RawMessage
 	var more []int32
@@ -80,19 +84,23 @@ func (s *sweep) keepDrifts(ctx context.Context, tx pgx.Tx, all []*drift) error {
 		if err != nil {
 			return err
 		}
-		ids, kinds, fields, more = append(ids, d.id), append(kinds, string(d.kind)), append(fields, text), append(more, int32(d.more))
+		ids, kinds, fields, more = append(ids, d.id), append(kinds, string(d.kind)), append(fields, text),
+			append(more, int32(d.moreFields))
 	}
-	_, err := tx.Exec(ctx, driftSQL, s.hold.Run.Run, s.order.Source, s.order.Account, s.objectType, ids, kinds, fields, more)
+	_, err := tx.Exec(ctx, driftSQL, s.lease.Run.ID, s.params.Source, s.params.Account, s.objectType, ids, kinds,
+		fields,
+		more)
 	return err
 }
 
-// drifts reads the rows of objects under their locks and tells at which fields they differ from what the API tells.
-func (s *sweep) drifts(ctx context.Context, tx pgx.Tx, items []*item) ([]*drift, error) {
+// loadDrifts reads the rows of objects under their locks and lists the fields that differ from the
+// API's response.
+func (s *objectScan) loadDrifts(ctx context.Context, tx pgx.Tx, items []*item) ([]*drift, error) {
 	var keys []versioning.Key
-	var wanted []versioning.Wanted
+	var wanted []versioning.LoadRequest
 	for _, it := range items {
 		keys = append(keys, s.key(it.id))
-		wanted = append(wanted, versioning.Wanted{Key: s.key(it.id), Lo: math.MinInt64, Hi: math.MaxInt64})
+		wanted = append(wanted, versioning.LoadRequest{Key: s.key(it.id), MinAt: math.MinInt64, MaxAt: math.MaxInt64})
 	}
 	if err := processor.LockObjects(ctx, tx, keys); err != nil {
 		return nil, err
@@ -103,82 +111,86 @@ func (s *sweep) drifts(ctx context.Context, tx pgx.Tx, items []*item) ([]*drift,
 	}
 	all := make([]*drift, len(items))
 	for i, it := range items {
-		all[i] = &drift{id: it.id, kind: it.kind, fields: []versioning.Change{}}
-		if it.look == nil || !rows[i].Exists {
+		all[i] = &drift{id: it.id, kind: it.kind, fields: []versioning.Difference{}}
+		if it.refetch == nil || !rows[i].Exists {
 			continue
 		}
-		if err := all[i].differ(&rows[i].Row, it); err != nil {
+		if err := all[i].addDifferences(&rows[i].Row, it); err != nil {
 			return nil, fmt.Errorf("compare %s %s: %w", s.objectType, it.id, err)
 		}
 	}
 	return all, nil
 }
 
-// differ lists the fields at which a row differs from what the API tells: before is here, after is there.
-func (d *drift) differ(row *versioning.Row, it *item) error {
-	if it.in.Own && row.Version.At != it.in.Version.At {
+// addDifferences lists the fields in which a row differs from the API's response: before is the
+// mirror's value, after the provider's.
+func (d *drift) addDifferences(row *versioning.Row, it *item) error {
+	if it.input.OwnVersion && row.Version.At != it.input.Version.At {
 		here, _ := row.Version.MarshalJSON() // integers and a bool always marshal
-		there, _ := it.in.Version.MarshalJSON()
-		d.fields = append(d.fields, versioning.Change{Path: "version", Before: here, After: there})
+		there, _ := it.input.Version.MarshalJSON()
+		d.fields = append(d.fields, versioning.Difference{Path: "version", Before: here, After: there})
 	}
-	if row.State.Deleted != it.in.State.Deleted {
-		d.fields = append(d.fields, versioning.Change{Path: "deleted", Before: fmt.Append(nil, row.State.Deleted), After: fmt.Append(nil, it.in.State.Deleted)})
+	if row.State.Deleted != it.input.State.Deleted {
+		d.fields = append(d.fields, versioning.Difference{Path: "deleted", Before: fmt.Append(nil, row.State.Deleted),
+			After: fmt.Append(nil, it.input.State.Deleted)})
 	}
-	here, err := parse(row.State.JSON)
+	here, err := parseState(row.State.JSON)
 	if err != nil {
 		return err
 	}
-	there, err := parse(it.in.State.JSON)
+	there, err := parseState(it.input.State.JSON)
 	if err != nil {
 		return err
 	}
-	canonical.Differ("state", here, there, func(path string, here, there *canonical.Value) bool {
+	canonical.VisitDifferences("state", here, there, func(path string, here, there *canonical.Value) bool {
 		switch {
-		case none(here) && none(there), it.changing(path):
-		case len(d.fields) < mostFields:
-			d.fields = append(d.fields, versioning.Change{Path: path, Before: short(here), After: short(there)})
+		case isAbsent(here) && isAbsent(there), it.isIgnored(path):
+		case len(d.fields) < maxDriftFields:
+			d.fields = append(d.fields, versioning.Difference{Path: path, Before: truncated(here),
+				After: truncated(there)})
 		default:
-			d.more++
+			d.moreFields++
 		}
 		return true
 	})
 	return nil
 }
 
-func parse(state []byte) (*canonical.Value, error) {
+func parseState(state []byte) (*canonical.Value, error) {
 	if state == nil {
 		return nil, nil
 	}
 	return canonical.Parse(state)
 }
 
-// none: a member that is null is like one that is not there.
-func none(v *canonical.Value) bool {
+// isAbsent treats a member that is null like one that is absent.
+func isAbsent(v *canonical.Value) bool {
 	return v.Kind() == canonical.Missing || v.Kind() == canonical.Null
 }
 
-// elements are the places of an array in a path: volatile fields are those of each.
-var elements = regexp.MustCompile(`\[\d+\]`)
+// arrayIndexes matches the indexes of arrays in a path. An ignored path applies to each element.
+var arrayIndexes = regexp.MustCompile(`\[\d+\]`)
 
-// changing says whether a field changes without a version, so that it does not count.
-func (it *item) changing(path string) bool {
-	path = elements.ReplaceAllString(path, "")
-	return slices.ContainsFunc(it.volatile, func(field string) bool {
+// isIgnored reports whether a field changes without a new version, so that its difference does not
+// count.
+func (it *item) isIgnored(path string) bool {
+	path = arrayIndexes.ReplaceAllString(path, "")
+	return slices.ContainsFunc(it.ignoredPaths, func(field string) bool {
 		rest, found := strings.CutPrefix(path, "state."+field)
 		return found && (rest == "" || rest[0] == '.' || rest[0] == '[')
 	})
 }
 
-// short is a value as it is kept: the beginning of its text, as a text, where it is long.
-func short(v *canonical.Value) json.RawMessage {
+// truncated returns a value as it is stored: a long one as a string with the beginning of its text.
+func truncated(v *canonical.Value) json.RawMessage {
 	switch raw := v.Raw(); {
 	case len(raw) == 0:
 		return json.RawMessage("null")
-	case len(raw) > mostValue:
-		text, _ := json.Marshal(strings.ToValidUTF8(string(raw[:mostValue]), "") + "…") // a text always marshals
+	case len(raw) > maxValueBytes:
+		text, _ := json.Marshal(strings.ToValidUTF8(string(raw[:maxValueBytes]), "") + "…") // a string always marshals
 		return text
 	default:
-		text, _ := v.Storable() // jsonb takes it
+		text, _ := v.Storable() // jsonb accepts it
 		return text
 	}
 }

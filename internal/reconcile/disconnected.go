@@ -15,51 +15,58 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// Disconnected counts the account that a run was for where it is disconnected: nothing was read of it, and nothing is proven.
+// Disconnected counts the account of a run if it is disconnected. Nothing of it was read, and no
+// watermark moved.
 const Disconnected = "disconnected"
 
-// askOthers is how many other accounts are asked for, to see whether the key acts for any.
-const askOthers = 3
+// maxOtherAccounts is how many other accounts are tried to see whether the key works for any of
+// them.
+const maxOtherAccounts = 3
 
 const (
-	disconnectedOfSQL = `SELECT d.account FROM disconnected d WHERE d.source = $1`
+	disconnectedAccountsSQL = `SELECT d.account FROM disconnected d WHERE d.source = $1`
 
-	disconnectedSQL = `
+	upsertDisconnectedSQL = `
 INSERT INTO disconnected AS d (source, account, since, at, run, why) VALUES ($1, $2, clock_now(), clock_now(), $3, $4)
 ON CONFLICT (source, account) DO UPDATE SET at = excluded.at, run = excluded.run, why = excluded.why`
 
-	connectedSQL = `DELETE FROM disconnected d WHERE d.source = $1 AND d.account = $2`
+	deleteDisconnectedSQL = `DELETE FROM disconnected d WHERE d.source = $1 AND d.account = $2`
 
-	// provenLastSQL are the accounts of which something is proven, those first of which something was last.
-	provenLastSQL = `SELECT m.account FROM watermarks m WHERE m.source = $1 GROUP BY m.account ORDER BY max(m.at) DESC`
+	// recentAccountsSQL returns the accounts with a watermark, those with the most recent ones
+	// first.
+	recentAccountsSQL = `SELECT m.account FROM watermarks m WHERE m.source = $1 GROUP BY m.account
+		ORDER BY max(m.at) DESC`
 )
 
-// disconnected passes over an account whose control ended with an error, where that says that the account is disconnected: each run of all accounts would fail for ever. What is proven of it stays as it is. Who
-// asks for the account by its name is told the error.
-func (w *work) disconnected(ctx context.Context, refused error) (runs.Status, error) {
-	var not *refusedError
-	account := w.source.of(w.order.Account)
-	if !errors.As(refused, &not) || !not.disconnected || w.order.Of == 0 || account == "" {
-		return "", refused
+// handleDisconnected skips an account if the API's error says that it is disconnected. Otherwise
+// each run over all accounts would fail. The account's watermarks stay as they are. A run for this
+// account alone returns the error.
+func (w *execution) handleDisconnected(ctx context.Context, rejection error) (runs.Status, error) {
+	var rejectedErr *rejectedError
+	account := w.source.providerAccount(w.params.Account)
+	if !errors.As(rejection, &rejectedErr) || !rejectedErr.disconnected || w.params.ParentRun == 0 || account == "" {
+		return "", rejection
 	}
-	known, err := texts(ctx, w.Pool, disconnectedOfSQL, w.order.Source)
+	disconnected, err := queryAccounts(ctx, w.Pool, disconnectedAccountsSQL, w.params.Source)
 	if err != nil {
 		return "", err
 	}
-	if !slices.Contains(known, account) {
-		if err := w.acts(ctx, append(known, account), refused); err != nil {
+	if !slices.Contains(disconnected, account) {
+		if err := w.checkOnlyAccountRejected(ctx, append(disconnected, account), rejection); err != nil {
 			return "", err
 		}
-		w.log.Warn("account passed over, for it is disconnected", "source", w.source.Name, "account", account, "error", refused)
+		w.log.Warn("account skipped, because it is disconnected", "source", w.source.Name, "account", account, "error",
+			rejection)
 	}
-	w.hold.Counts[Disconnected] = 1
-	err = postgres.InTx(ctx, w.Pool, "pass over an account", keepWithin, func(ctx context.Context, tx pgx.Tx) error {
-		if !w.order.DryRun {
-			if _, err := tx.Exec(ctx, disconnectedSQL, w.order.Source, account, w.hold.Run.Run, events.Text(not.text)); err != nil {
-				return fmt.Errorf("keep that account %s is disconnected: %w", account, err)
+	w.lease.Counts[Disconnected] = 1
+	err = postgres.InTx(ctx, w.Pool, "skip an account", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		if !w.params.DryRun {
+			if _, err := tx.Exec(ctx, upsertDisconnectedSQL, w.params.Source, account, w.lease.Run.ID,
+				events.SanitizeText(rejectedErr.text)); err != nil {
+				return fmt.Errorf("record that account %s is disconnected: %w", account, err)
 			}
 		}
-		return w.hold.Done(ctx, tx)
+		return w.lease.CompleteInTx(ctx, tx)
 	})
 	if err != nil {
 		return "", err
@@ -67,60 +74,66 @@ func (w *work) disconnected(ctx context.Context, refused error) (runs.Status, er
 	return runs.Done, nil
 }
 
-// acts ends the run unless it is the account that is refused, and not the key: that must be good for its own account and, where something is proven of other connected ones, for one of them. Where there are none, it
-// must be shown to be the key of the account that the log is of.
-func (w *work) acts(ctx context.Context, gone []string, refused error) error {
-	if _, err := w.control(ctx, w.home()); err != nil {
+// checkOnlyAccountRejected returns an error unless the API rejects this account only, and not the
+// key. The key must work for its own account and, if other connected accounts have watermarks, for
+// one of them. Without such accounts, the account check must succeed for the key's own account.
+func (w *execution) checkOnlyAccountRejected(ctx context.Context, disconnected []string, rejection error) error {
+	if _, err := w.checkKey(ctx, w.ownAccount()); err != nil {
 		return err
 	}
-	others, err := w.others(ctx, gone)
+	others, err := w.otherAccounts(ctx, disconnected)
 	if err != nil {
 		return err
 	}
 	for _, other := range others {
-		if _, err = w.control(ctx, other); err == nil || !errors.As(err, new(*refusedError)) {
+		if _, err = w.checkKey(ctx, other); err == nil || !errors.As(err, new(*rejectedError)) {
 			return err
 		}
 	}
-	shown := false
+	verified := false
 	if len(others) == 0 {
-		shown, err = w.ours(ctx, w.home(), versioning.Key{})
+		verified, err = w.checkAccount(ctx, w.ownAccount(), versioning.Key{})
 	}
-	const advice = "nothing shows that the account is disconnected, and the key as good as before. If it is, name the accounts that are gone under reconcile.except"
+	const advice = "nothing shows that only this account is disconnected and that the key still works. If so, list " +
+		"the removed accounts under reconcile.except"
 	switch {
-	case shown:
+	case verified:
 		return nil
-	case errors.As(err, new(*foreignError)), errors.As(err, new(*unshownError)):
-		return runs.Refuse(fmt.Errorf("%w; and %w", refused, err))
+	case errors.As(err, new(*otherAccountError)), errors.As(err, new(*accountUnverifiedError)):
+		return runs.Permanent(fmt.Errorf("%w; and %w", rejection, err))
 	case len(others) > 0:
-		return runs.Refuse(fmt.Errorf("%w. So it does for account %s: %s", refused, strings.Join(others, ", "), advice))
+		return runs.Permanent(fmt.Errorf("%w. The API also rejects account %s: %s", rejection,
+			strings.Join(others, ", "), advice))
 	case err == nil:
-		return runs.Refuse(fmt.Errorf("%w; and %s", refused, advice))
+		return runs.Permanent(fmt.Errorf("%w; and %s", rejection, advice))
 	}
 	return err
 }
 
-// others are a few connected accounts of which something was proven of late, without those that are gone or left out.
-func (w *work) others(ctx context.Context, gone []string) (some []string, err error) {
-	all, err := texts(ctx, w.Pool, provenLastSQL, w.order.Source)
+// otherAccounts returns a few connected accounts with recent watermarks, without the disconnected
+// and excluded ones.
+func (w *execution) otherAccounts(ctx context.Context, disconnected []string) (some []string, err error) {
+	all, err := queryAccounts(ctx, w.Pool, recentAccountsSQL, w.params.Source)
 	if err != nil {
 		return nil, err
 	}
 	for _, account := range all {
-		if of := w.source.of(account); of != "" && len(some) < askOthers && !slices.Contains(slices.Concat(gone, w.source.Except, some), of) {
-			some = append(some, of)
+		if name := w.source.providerAccount(account); name != "" && len(some) < maxOtherAccounts &&
+			!slices.Contains(slices.Concat(disconnected, w.source.ExcludedAccounts, some), name) {
+			some = append(some, name)
 		}
 	}
 	return some, nil
 }
 
-// connected notes that the key acts for the account of the run.
-func (w *work) connected(ctx context.Context) error {
-	if w.order.DryRun {
+// markConnected records that the key works for the account of the run.
+func (w *execution) markConnected(ctx context.Context) error {
+	if w.params.DryRun {
 		return nil
 	}
-	if _, err := w.Pool.Exec(ctx, connectedSQL, w.order.Source, w.source.of(w.order.Account)); err != nil {
-		return fmt.Errorf("forget that account %s was disconnected: %w", w.order.Account, err)
+	if _, err := w.Pool.Exec(ctx, deleteDisconnectedSQL, w.params.Source,
+		w.source.providerAccount(w.params.Account)); err != nil {
+		return fmt.Errorf("record that account %s is connected: %w", w.params.Account, err)
 	}
 	return nil
 }

@@ -15,29 +15,34 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Download opens a file that the API has named, from a byte on, within the budget of the account. The file may lie on any host: neither the key nor anything else of the source is sent there, no
-// redirect is followed, and it must be https, but for an API on this machine. The reader is the caller's to close. Errors: errExpired where the address is not good any more, a *sizeError where the file
-// ends before the offset, a *passingError for trouble that may pass; none shows the address, which is good for whoever has it.
+// Download opens a file that the API has named, starting at a byte, within the account's budget.
+// The file may be on any host, so neither the key nor any other data of the source is sent there.
+// Redirects are not followed, and the URL must be https unless the API is on this machine. The
+// caller closes the reader. Errors: errExpired if the URL is no longer valid, a *sizeError if the
+// file ends before the offset, a *temporaryError for a temporary failure. None contains the URL,
+// because everyone who has it can read the file.
 func (c *Client) Download(ctx context.Context, account, address string, offset int64) (io.ReadCloser, error) {
 	at, err := url.Parse(address)
-	if err != nil || !c.mayDownload(at) {
-		return nil, c.trouble("named a file that is not fetched: its address must be https")
+	if err != nil || !c.isDownloadAllowed(at) {
+		return nil, c.newTemporaryError("named a file that is not fetched: its URL must be https")
 	}
-	b := c.budget(account)
-	asked := time.Now()
-	name, _, err := b.take(ctx, false)
+	b := c.budgetOf(account)
+	requestedAt := time.Now()
+	slot, _, err := b.take(ctx, false)
 	if err != nil {
-		return nil, fmt.Errorf("download a file of source %s: %w", c.o.Source, err)
+		return nil, fmt.Errorf("download a file of source %s: %w", c.options.Source, err)
 	}
-	c.o.Metrics.waited(c.o.Source, time.Since(asked))
-	d, err := c.open(ctx, at, offset)
-	r := &Response{Verdict: provider.Verdict{Kind: provider.Found}, Elapsed: time.Since(asked)}
+	c.options.Metrics.observeWait(c.options.Source, time.Since(requestedAt))
+	d, err := c.openDownload(ctx, at, offset)
+	r := &Response{Verdict: provider.Verdict{Kind: provider.Found}, Elapsed: time.Since(requestedAt)}
 	if err != nil {
-		r.Verdict.Kind = provider.Trouble
+		r.Verdict.Kind = provider.Failure
 	}
-	c.o.Metrics.called(c.o.Source, r)
-	if err := b.give(ctx, name, provider.Verdict{Kind: provider.Found}); err != nil {
-		c.o.Logger.Warn("a download was not given back to its budget, which has it back by itself in a while", "source", c.o.Source, "error", err)
+	c.options.Metrics.countCall(c.options.Source, r)
+	if err := b.release(ctx, slot, provider.Verdict{Kind: provider.Found}); err != nil {
+		c.options.Logger.Warn("a download was not released to its budget; its slot is free again after the lease",
+			"source",
+			c.options.Source, "error", err)
 	}
 	if err != nil {
 		return nil, err
@@ -45,37 +50,39 @@ func (c *Client) Download(ctx context.Context, account, address string, offset i
 	return d, nil
 }
 
-// trouble is what may pass of a file.
-func (c *Client) trouble(text string) error {
-	return &passingError{text: fmt.Sprintf("the API of source %s: %s", c.o.Source, text)}
+// newTemporaryError returns the error of a temporary failure of a file.
+func (c *Client) newTemporaryError(text string) error {
+	return &temporaryError{text: fmt.Sprintf("the API of source %s: %s", c.options.Source, text)}
 }
 
-func (c *Client) mayDownload(at *url.URL) bool {
+func (c *Client) isDownloadAllowed(at *url.URL) bool {
 	if at.User != nil || at.Hostname() == "" {
 		return false
 	}
-	return at.Scheme == "https" || at.Scheme == "http" && c.base.Scheme == "http" && loopback(c.base.Hostname()) && loopback(at.Hostname())
+	return at.Scheme == "https" || at.Scheme == "http" && c.baseURL.Scheme == "http" &&
+		isLoopback(c.baseURL.Hostname()) &&
+		isLoopback(at.Hostname())
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// open asks for the file and reads up to its offset.
-func (c *Client) open(ctx context.Context, at *url.URL, offset int64) (*download, error) {
+// openDownload requests the file and reads up to its offset.
+func (c *Client) openDownload(ctx context.Context, at *url.URL, offset int64) (*download, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &download{ctx: ctx, cancel: cancel, within: c.o.API.Timeout}
-	d.timer = time.AfterFunc(d.within, func() { cancel(fmt.Errorf("nothing came for %s", d.within)) })
+	d := &download{ctx: ctx, cancel: cancel, timeout: c.options.API.Timeout}
+	d.timer = time.AfterFunc(d.timeout, func() { cancel(fmt.Errorf("no data arrived for %s", d.timeout)) })
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err == nil {
 		req.Header.Set("User-Agent", userAgent)
-		req.Header.Set("Accept-Encoding", "identity") // else the offset would be that of other bytes
+		req.Header.Set("Accept-Encoding", "identity") // otherwise the offset would count other bytes
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 		var resp *http.Response
 		if resp, err = c.http.Do(req); err == nil {
 			d.body = resp.Body
-			err = c.begins(resp, d, offset)
+			err = c.checkDownload(resp, d, offset)
 		}
 	}
 	d.timer.Stop()
@@ -83,40 +90,43 @@ func (c *Client) open(ctx context.Context, at *url.URL, offset int64) (*download
 		return d, nil
 	}
 	var size *sizeError
-	known := errors.Is(err, errExpired) || errors.As(err, &size)
-	if stopped := context.Cause(ctx); stopped != nil && !known {
+	final := errors.Is(err, errExpired) || errors.As(err, &size)
+	if stopped := context.Cause(ctx); stopped != nil && !final {
 		err = stopped
 	}
 	_ = d.Close()
-	if known {
-		return nil, fmt.Errorf("the API of source %s: %w", c.o.Source, err)
+	if final {
+		return nil, fmt.Errorf("the API of source %s: %w", c.options.Source, err)
 	}
-	return nil, c.trouble("download from " + at.Hostname() + ": " + cause(err))
+	return nil, c.newTemporaryError("download from " + at.Hostname() + ": " + messageWithoutURL(err))
 }
 
-// begins judges the answer, and passes over what comes before the offset where the whole file was answered.
-func (c *Client) begins(resp *http.Response, d *download, offset int64) error {
+// checkDownload checks the response. If the response has the whole file, it discards the bytes
+// before the offset.
+func (c *Client) checkDownload(resp *http.Response, d *download, offset int64) error {
 	coding := resp.Header.Get("Content-Encoding")
 	switch {
 	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable:
 		return &sizeError{strings.TrimPrefix(resp.Header.Get("Content-Range"), "bytes */")}
-	case resp.StatusCode >= 400 && resp.StatusCode <= 499 && resp.StatusCode != http.StatusRequestTimeout && resp.StatusCode != http.StatusTooManyRequests:
+	case resp.StatusCode >= 400 && resp.StatusCode <= 499 && resp.StatusCode != http.StatusRequestTimeout &&
+		resp.StatusCode != http.StatusTooManyRequests:
 		host := resp.Request.URL.Hostname()
-		return fmt.Errorf("%w: the file's address is not good any more: %s answered %d (where that is the answer of a proxy in between, let the processor reach %s)", errExpired, host, resp.StatusCode, host)
+		return fmt.Errorf("%w: the file's URL is no longer valid: %s answered %d (if that is the response of "+
+			"a proxy in between, let the processor reach %s)", errExpired, host, resp.StatusCode, host)
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
 		return fmt.Errorf("answered %d", resp.StatusCode)
 	case coding != "" && coding != "identity":
-		return errors.New("answered with a coding that was not asked for")
+		return errors.New("answered with a content encoding that was not requested")
 	case resp.StatusCode == http.StatusOK:
 		_, err := io.CopyN(io.Discard, d, offset)
 		return err
 	case !strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset)):
-		return errors.New("answered another part of the file than was asked for")
+		return errors.New("answered another part of the file than was requested")
 	}
 	return nil
 }
 
-// sizeError: a file ends before the byte that it was to be read from.
+// sizeError: a file ends before the byte to start at.
 type sizeError struct{ bytes string }
 
 func (e *sizeError) Error() string {
@@ -126,17 +136,17 @@ func (e *sizeError) Error() string {
 	return "the file has " + e.bytes + " bytes"
 }
 
-// download is a file that comes. What reads it may take its time; the server may not.
+// download is a file that is being read. The timeout applies to the server, not to the reader.
 type download struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	body   io.ReadCloser
-	timer  *time.Timer
-	within time.Duration
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	body    io.ReadCloser
+	timer   *time.Timer
+	timeout time.Duration
 }
 
 func (d *download) Read(p []byte) (int, error) {
-	d.timer.Reset(d.within)
+	d.timer.Reset(d.timeout)
 	n, err := d.body.Read(p)
 	d.timer.Stop()
 	if stopped := context.Cause(d.ctx); err != nil && err != io.EOF && stopped != nil {

@@ -11,103 +11,110 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// slices of a walk aim at this many pages.
+// An interval should have a number of pages between these two.
 const fewPages, manyPages = 2, 10
 
-// events appends what the provider has told and the log lacks. It goes through time, a stretch after the other: the checkpoint is how far, in
-// microseconds of the provider's clock, and moves only when everything in the stretch is in the log and has its outcome. Killed anywhere, the
-// stretch in hand is read again, and what is there already is a duplicate.
-func (w *work) events(ctx context.Context) (runs.Status, error) {
+// reconcileEvents appends the events that the provider lists and the log lacks. It reads one
+// interval of time after the other. The checkpoint is the end of the last interval, in microseconds
+// of the provider's clock. It moves only when each event of the interval is in the log and has its
+// outcome. A killed run reads its interval again, and events that are in the log by then are
+// duplicates.
+func (w *execution) reconcileEvents(ctx context.Context) (runs.Status, error) {
 	lister, ok := w.source.Reader.(provider.EventLister)
-	if sent, both := w.source.Reader.(provider.DeliveryLister); both && !ok {
-		return w.deliveries(ctx, sent)
+	if deliveryLister, listsDeliveries := w.source.Reader.(provider.DeliveryLister); listsDeliveries && !ok {
+		return w.reconcileDeliveries(ctx, deliveryLister)
 	}
-	read := func(since, until time.Time) ([]int64, int, error) { return w.stretch(ctx, lister, since, until) }
-	if timed, by := w.source.Reader.(provider.TimedLister); by && !ok {
-		ok, read = true, func(since, until time.Time) ([]int64, int, error) { return w.timed(ctx, timed, since, until) }
+	read := func(since, until time.Time) ([]int64, int, error) { return w.appendInterval(ctx, lister, since, until) }
+	if timedLister, listsByTime := w.source.Reader.(provider.TimedLister); listsByTime && !ok {
+		ok, read = true, func(since, until time.Time) ([]int64, int, error) {
+			return w.appendTimedInterval(ctx, timedLister, since, until)
+		}
 	}
 	if !ok {
-		return "", runs.Refuse(fmt.Errorf("the API of provider %s does not list events: reconcile objects instead", w.source.Provider.Name()))
+		return "", runs.Permanent(fmt.Errorf("the API of provider %s does not list events: reconcile objects instead",
+			w.source.Provider.Name()))
 	}
-	if status, err := w.own(ctx); err != nil || status != runs.Running {
+	if status, err := w.checkRunAccount(ctx); err != nil || status != runs.Running {
 		return status, err
 	}
-	if err := w.begin(ctx); err != nil {
+	if err := w.freezeBounds(ctx); err != nil {
 		return "", err
 	}
-	span := w.Settings.Span
-	for w.hold.Cursor < w.hold.Bound {
-		since := time.UnixMicro(w.hold.Cursor).UTC()
-		until := time.UnixMicro(min(since.Add(span).UnixMicro(), w.hold.Bound)).UTC()
-		fresh, pages, err := read(since, until)
+	span := w.Settings.InitialInterval
+	for w.lease.Cursor < w.lease.Bound {
+		since := time.UnixMicro(w.lease.Cursor).UTC()
+		until := time.UnixMicro(min(since.Add(span).UnixMicro(), w.lease.Bound)).UTC()
+		ids, pages, err := read(since, until)
 		if err != nil {
 			return "", err
 		}
-		if status, err := w.settled(ctx, fresh); err != nil || status != runs.Running {
+		if status, err := w.waitForOutcomes(ctx, ids); err != nil || status != runs.Running {
 			return status, err
 		}
-		if err := w.proven(ctx, until); err != nil {
+		if err := w.raiseWatermark(ctx, until); err != nil {
 			return "", err
 		}
-		if status, err := w.advance(ctx, until.UnixMicro()); err != nil || status != runs.Running {
+		if status, err := w.advanceCheckpoint(ctx, until.UnixMicro()); err != nil || status != runs.Running {
 			return status, err
 		}
 		switch {
 		case pages > manyPages:
-			span = max(span/2, w.Settings.MinSpan)
+			span = max(span/2, w.Settings.MinInterval)
 		case pages < fewPages:
-			span = min(span*2, w.Settings.MaxSpan)
+			span = min(span*2, w.Settings.MaxInterval)
 		}
 	}
 	return runs.Running, nil
 }
 
-// begin freezes the bounds of the time to look through.
-func (w *work) begin(ctx context.Context) error {
-	if w.hold.Cursor != 0 {
+// freezeBounds fixes the time range of the run.
+func (w *execution) freezeBounds(ctx context.Context) error {
+	if w.lease.Cursor != 0 {
 		return nil
 	}
-	if _, err := w.Pool.Exec(ctx, forgottenSQL, w.order.Source, w.order.Account); err != nil {
-		return fmt.Errorf("forget what ended runs have read: %w", err)
+	if _, err := w.Pool.Exec(ctx, deleteEndedMarksSQL, w.params.Source, w.params.Account); err != nil {
+		return fmt.Errorf("delete the watermarks of ended runs: %w", err)
 	}
 	now := w.source.Caller.Now()
-	if w.hold.Bound == 0 {
-		until := now.Add(-w.Settings.Settle)
-		if !w.order.Until.IsZero() && w.order.Until.Before(until) {
-			until = w.order.Until
+	if w.lease.Bound == 0 {
+		until := now.Add(-w.Settings.ListDelay)
+		if !w.params.Until.IsZero() && w.params.Until.Before(until) {
+			until = w.params.Until
 		}
-		if err := w.hold.Freeze(ctx, until.Truncate(time.Second).UnixMicro()); err != nil {
+		if err := w.lease.FreezeBound(ctx, until.Truncate(time.Second).UnixMicro()); err != nil {
 			return err
 		}
 	}
-	since, err := w.since(ctx, now)
+	since, err := w.startTime(ctx, now)
 	if err != nil {
 		return err
 	}
-	_, err = w.hold.Advance(ctx, min(since.Truncate(time.Second).UnixMicro(), w.hold.Bound))
+	_, err = w.lease.Advance(ctx, min(since.Truncate(time.Second).UnixMicro(), w.lease.Bound))
 	return err
 }
 
 const watermarkSQL = `SELECT since, until FROM watermarks WHERE source = $1 AND account = $2 AND what = $3`
 
-// since is where to begin: where was asked for, else a little before what is proven, else as far back as the provider knows.
-func (w *work) since(ctx context.Context, now time.Time) (time.Time, error) {
-	oldest := now.Add(-w.kept())
-	if !w.order.Since.IsZero() { // further back than the provider knows nothing can be proven
-		return later(w.order.Since, oldest), nil
+// startTime returns where to start: at the requested time, else a little before the watermark, else
+// as far back as the provider keeps events.
+func (w *execution) startTime(ctx context.Context, now time.Time) (time.Time, error) {
+	oldest := now.Add(-w.eventRetention())
+	if !w.params.Since.IsZero() { // further back the provider has no events, so nothing can be complete
+		return later(w.params.Since, oldest), nil
 	}
-	from, proven, err := w.provenOf(ctx, Events, w.reads())
-	if err != nil || proven.IsZero() || from.After(oldest) { // what lies before a first run over a short time is not proven
+	from, completeUntil, err := w.completeRange(ctx, Events, w.eventScope())
+	// the time before a first run over a short range is not complete
+	if err != nil || completeUntil.IsZero() || from.After(oldest) {
 		return oldest, err
 	}
-	since := later(proven.Add(-w.Settings.Overlap), oldest)
-	if since.UnixMicro() >= w.hold.Bound { // asked for up to a time before what is proven
+	since := later(completeUntil.Add(-w.Settings.Overlap), oldest)
+	if since.UnixMicro() >= w.lease.Bound { // the requested end is before the watermark
 		return oldest, nil
 	}
 	return since, nil
 }
 
-// later is the later of two times.
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
@@ -115,18 +122,21 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// stretch reads all pages of a stretch of time, without its end, and appends what the log lacks.
-func (w *work) stretch(ctx context.Context, lister provider.EventLister, since, until time.Time) (fresh []int64, pages int, err error) {
-	w.lacked = nil
+// appendInterval reads all pages of an interval, without its end, and appends the events that the
+// log lacks.
+func (w *execution) appendInterval(ctx context.Context, lister provider.EventLister, since,
+	until time.Time) (stored []int64,
+	pages int, err error) {
+	w.missingKeys = nil
 	until = until.Add(-time.Microsecond)
 	lists := []eventList{lister.ListEvents}
-	if thin, ok := lister.(provider.ThinLister); ok && w.source.API.ThinEvents {
-		lists = append(lists, thin.ListThinEvents)
+	if thin, ok := lister.(provider.IDOnlyEventLister); ok && w.source.API.IDOnlyEvents {
+		lists = append(lists, thin.ListIDOnlyEvents)
 	}
 	for _, list := range lists {
-		n, err := w.list(ctx, lister, list, since, until, func(bodies [][]byte) error {
-			ids, err := w.page(ctx, bodies)
-			fresh = append(fresh, ids...)
+		n, err := w.readEventList(ctx, lister, list, since, until, func(bodies [][]byte) error {
+			ids, err := w.appendPage(ctx, bodies)
+			stored = append(stored, ids...)
 			return err
 		})
 		if err != nil {
@@ -134,24 +144,25 @@ func (w *work) stretch(ctx context.Context, lister provider.EventLister, since, 
 		}
 		pages = max(pages, n)
 	}
-	return fresh, pages, w.undelivered(ctx, lister, since, until)
+	return stored, pages, w.countUndelivered(ctx, lister, since, until)
 }
 
-// undelivered counts which of the events that the log lacked the provider has not delivered by its own account. Where it lacked nothing nobody is asked.
-func (w *work) undelivered(ctx context.Context, lister provider.EventLister, since, until time.Time) error {
+// countUndelivered counts which of the missing events the provider reports as undelivered. Without
+// missing events it makes no call.
+func (w *execution) countUndelivered(ctx context.Context, lister provider.EventLister, since, until time.Time) error {
 	teller, ok := lister.(provider.UndeliveredLister)
-	if !ok || len(w.lacked) == 0 {
+	if !ok || len(w.missingKeys) == 0 {
 		return nil
 	}
-	lacked := map[string]bool{}
-	for _, key := range w.lacked {
-		lacked[key] = true
+	isMissing := map[string]bool{}
+	for _, key := range w.missingKeys {
+		isMissing[key] = true
 	}
-	_, err := w.list(ctx, lister, teller.ListUndelivered, since, until, func(bodies [][]byte) error {
-		for _, d := range w.told(bodies) {
+	_, err := w.readEventList(ctx, lister, teller.ListUndelivered, since, until, func(bodies [][]byte) error {
+		for _, d := range w.toDeliveries(bodies) {
 			for _, e := range d.Events {
-				if lacked[e.Key] {
-					w.counts[Undelivered]++
+				if isMissing[e.Key] {
+					w.pendingCounts[Undelivered]++
 				}
 			}
 		}
@@ -160,22 +171,25 @@ func (w *work) undelivered(ctx context.Context, lister provider.EventLister, sin
 	return err
 }
 
-// eventList asks for a page of a list of events.
+// eventList is the call for a page of a list of events.
 type eventList func(api *provider.API, account string, since, until time.Time, cursor string) provider.Call
 
-// list reads all pages of a list of events, and says how many there were.
-func (w *work) list(ctx context.Context, lister provider.EventLister, list eventList, since, until time.Time, use func(bodies [][]byte) error) (pages int, err error) {
+// readEventList reads all pages of a list of events and returns their number.
+func (w *execution) readEventList(ctx context.Context, lister provider.EventLister, list eventList, since,
+	until time.Time,
+	use func(bodies [][]byte) error) (pages int, err error) {
 	for cursor := ""; ; {
-		a, err := w.patiently(ctx, list(w.source.API, w.order.Account, since, until, cursor))
+		a, err := w.callWithRetry(ctx, list(w.source.API, w.params.Account, since, until, cursor))
 		if err != nil {
 			return 0, err
 		}
 		if a.Verdict.Kind == provider.Missing {
-			return 0, fmt.Errorf("the API of source %s says that there is no list of events: %s", w.source.Name, a.Verdict.Detail)
+			return 0, fmt.Errorf("the API of source %s finds no list of events: %s", w.source.Name,
+				a.Verdict.Detail)
 		}
-		bodies, next, err := lister.EventPage(w.named(w.order.Account), a.Body)
+		bodies, next, err := lister.EventPage(w.webhookAccount(w.params.Account), a.Body)
 		if err != nil {
-			return 0, fmt.Errorf("source %s: %w", w.source.Name, w.hide(err))
+			return 0, fmt.Errorf("source %s: %w", w.source.Name, w.maskError(err))
 		}
 		if err := use(bodies); err != nil {
 			return 0, err
@@ -190,40 +204,43 @@ func (w *work) list(ctx context.Context, lister provider.EventLister, list event
 	}
 }
 
-// page appends the events of a page, or counts what the log lacks of them.
-func (w *work) page(ctx context.Context, bodies [][]byte) ([]int64, error) {
-	ds := w.told(bodies)
-	w.counts[Refused] += int64(len(bodies) - len(ds))
-	if w.order.DryRun {
-		return nil, w.compare(ctx, ds)
+// appendPage appends the events of a page. In a dry run it counts those that the log lacks.
+func (w *execution) appendPage(ctx context.Context, bodies [][]byte) ([]int64, error) {
+	ds := w.toDeliveries(bodies)
+	w.pendingCounts[Rejected] += int64(len(bodies) - len(ds))
+	if w.params.DryRun {
+		return nil, w.countMissing(ctx, ds)
 	}
-	return w.append(ctx, ds)
+	return w.appendDeliveries(ctx, ds)
 }
 
-// told are the events of a page as deliveries, without those of accounts that the source does not take.
-func (w *work) told(bodies [][]byte) []events.Delivery {
+// toDeliveries converts the events of a page to deliveries, without those of accounts that the
+// source does not accept.
+func (w *execution) toDeliveries(bodies [][]byte) []events.Delivery {
 	ds := make([]events.Delivery, 0, len(bodies))
-	received := w.received()
+	received := w.receiptTime()
 	for _, body := range bodies {
 		d := provider.Delivery{Body: body, ReceivedAt: received}
-		named, err := w.source.Provider.Identify(w.source.Config, &d)
+		identified, err := w.source.Provider.Identify(w.source.Config, &d)
 		if err != nil {
 			continue
 		}
-		ds = append(ds, events.Delivery{Source: w.order.Source, ReceivedAt: received, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: w.proof,
-			Body: body, Events: named})
+		ds = append(ds, events.Delivery{Source: w.params.Source, ReceivedAt: received, Origin: events.OriginReconcile,
+			Headers: []byte(`{}`), Verification: w.verification,
+			Body: body, Events: identified})
 	}
 	return ds
 }
 
-// Refused counts events that the source takes from nobody, since they are of an account that it does not allow.
-const Refused = "refused"
+// Rejected counts events that the source does not accept, because their account is not allowed.
+const Rejected = "refused"
 
-const knownSQL = `
-SELECT count(*) FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = $1 AND k.key = d.key LIMIT 1) k`
+const countStoredKeysSQL = `
+SELECT count(*) FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = $1
+	AND k.key = d.key LIMIT 1) k`
 
-// compare counts what of some deliveries is in the log.
-func (w *work) compare(ctx context.Context, ds []events.Delivery) error {
+// countMissing counts which events of some deliveries are in the log.
+func (w *execution) countMissing(ctx context.Context, ds []events.Delivery) error {
 	var names []string
 	var keys [][]byte
 	for i := range ds {
@@ -232,37 +249,39 @@ func (w *work) compare(ctx context.Context, ds []events.Delivery) error {
 			names, keys = append(names, e.Key), append(keys, digest[:])
 		}
 	}
-	known, err := w.known(ctx, keys)
+	stored, err := w.storedEvents(ctx, keys)
 	if err != nil {
 		return err
 	}
-	lacked := 0
+	missing := 0
 	for i, key := range keys {
-		if _, ok := known[[16]byte(key)]; !ok {
-			lacked++
-			w.lacked = append(w.lacked, names[i])
+		if _, ok := stored[[16]byte(key)]; !ok {
+			missing++
+			w.missingKeys = append(w.missingKeys, names[i])
 		}
 	}
-	w.counts[Seen] += int64(len(keys))
-	w.counts[Present] += int64(len(keys) - lacked)
-	w.counts[Missing] += int64(lacked)
+	w.pendingCounts[Processed] += int64(len(keys))
+	w.pendingCounts[Present] += int64(len(keys) - missing)
+	w.pendingCounts[Missing] += int64(missing)
 	return nil
 }
 
-// patience is how often a page is asked for again after trouble; the caller keeps within the budget, and waits where the provider wants to be left alone.
-const patience = 6
+// maxCallAttempts is how often a call is made before its temporary failure is returned. The caller
+// keeps within the budget, and observes the provider's requested pauses.
+const maxCallAttempts = 6
 
-// patiently makes a call again after trouble that may pass: a stretch has many pages, and all would be read again.
-func (w *work) patiently(ctx context.Context, c provider.Call) (*Response, error) {
+// callWithRetry repeats a call after a temporary failure. Otherwise all pages of the interval would
+// be read again.
+func (w *execution) callWithRetry(ctx context.Context, c provider.Call) (*Response, error) {
 	for try := 1; ; try++ {
 		a, err := w.call(ctx, c)
-		var passing *passingError
-		if try == patience || !errors.As(err, &passing) {
+		var temporary *temporaryError
+		if try == maxCallAttempts || !errors.As(err, &temporary) {
 			return a, err
 		}
-		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
-			return nil, errors.Join(err, passing)
+		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
+			return nil, errors.Join(err, temporary)
 		}
-		runs.Pause(ctx, w.Settings.Again<<try)
+		runs.Sleep(ctx, w.Settings.RetryDelay<<try)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// some are the events that chance lets through.
-func some(evs []sim.Event, percent int, seed uint64) (kept []sim.Event) {
+// randomSubset returns a random part of the events.
+func randomSubset(evs []sim.Event, percent int, seed uint64) (kept []sim.Event) {
 	r := rand.New(rand.NewPCG(seed, 41))
 	for _, e := range evs {
 		if r.IntN(100) < percent {
@@ -28,24 +28,26 @@ func some(evs []sim.Event, percent int, seed uint64) (kept []sim.Event) {
 	return kept
 }
 
-// jobs are what carries out a bundle's runs.
-func (b *world) jobs() map[string]runs.Carry {
-	return map[string]runs.Carry{reconcile.Job: b.runner().Carry}
+// jobs returns the jobs of a runner.
+func (b *testEnv) jobs() map[string]runs.Executor {
+	return map[string]runs.Executor{reconcile.Job: b.runner().Execute}
 }
 
-// What webhooks lost is found, appended under its own name and applied; what they brought, and what comes later, is a duplicate.
-func TestMissedEvents(t *testing.T) {
+// Events without a webhook are found, appended with their own key and applied. Events that a
+// webhook brought, or brings later, are duplicates.
+func TestReconcile_missedEvents_areAppendedAndApplied(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 1, eventTime)
-	all := b.api.h.Events
-	kept := some(all, 60, 1)
+	b := newEmptyEnv(t, 1, eventTimeOptions)
+	all := b.api.history.Events
+	kept := randomSubset(all, 60, 1)
 	b.deliver(t, kept)
-	if len(b.wrong(t)) == 0 {
-		t.Fatal("nothing is wrong before: this history needs no reconciliation")
+	if len(b.differences(t)) == 0 {
+		t.Fatal("there are no differences before: this history needs no reconciliation")
 	}
-	b.carry(t, b.runner())
-	r := b.ask(t, reconcile.Order{What: reconcile.Events})
-	want := counts{reconcile.Seen: int64(len(all)), reconcile.Missing: int64(len(all) - len(kept)), reconcile.Present: int64(len(kept))}
+	b.startReconciler(t, b.runner())
+	r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
+	want := counts{reconcile.Processed: int64(len(all)), reconcile.Missing: int64(len(all) - len(kept)),
+		reconcile.Present: int64(len(kept))}
 	for name, n := range want {
 		if r.Counts[name] != n {
 			t.Errorf("%s: %d, want %d", name, r.Counts[name], n)
@@ -54,192 +56,205 @@ func TestMissedEvents(t *testing.T) {
 	if r.Status != runs.Done {
 		t.Errorf("the run is %s: %s", r.Status, r.Detail)
 	}
-	since, until := b.provenOf(t, "", reconcile.Events)
-	if want := b.api.now.Add(-reconcile.DefaultSettings.Settle).Truncate(time.Second); !until.Equal(want) ||
+	since, until := b.completeRange(t, "", reconcile.Events)
+	if want := b.api.now.Add(-reconcile.DefaultSettings.ListDelay).Truncate(time.Second); !until.Equal(want) ||
 		since.After(b.api.now.Add(-time.Hour)) {
-		t.Errorf("proven from %s until %s, want %s", since, until, want)
+		t.Errorf("complete from %s until %s, want %s", since, until, want)
 	}
 	var stored int
 	count := `SELECT count(*) FROM events WHERE origin = 'reconcile'`
 	if err := b.DB.Pool.QueryRow(t.Context(), count).Scan(&stored); err != nil || stored != len(all)-len(kept) {
 		t.Errorf("%d events of reconciliation (%v), want %d", stored, err, len(all)-len(kept))
 	}
-	b.deliver(t, all) // the webhooks that come late are duplicates
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&stored); err != nil || stored != len(all) {
+	b.deliver(t, all) // webhooks that arrive late are duplicates
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&stored); err != nil ||
+		stored != len(all) {
 		t.Errorf("%d events in all (%v), want %d", stored, err, len(all))
 	}
-	if again := b.ask(t, reconcile.Order{What: reconcile.Events}); again.Counts[reconcile.Missing] != 0 {
+	if again := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events}); again.Counts[reconcile.Missing] != 0 {
 		t.Errorf("a second run finds %d missing", again.Counts[reconcile.Missing])
 	}
 }
 
-// After the events and a look at each object that owes one the mirror is what the provider has.
-func TestReconciledMirrorIsTheProviders(t *testing.T) {
+// After the events and all pending refetches the mirror equals the provider.
+func TestReconcile_eventsAndRefetches_makeMirrorEqual(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(seeds(4)) {
+	for seed := range uint64(seedCount(4)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			b := newWorld(t, seed, eventTime)
-			b.deliver(t, some(b.api.h.Events, 50, seed))
-			b.carry(t, b.runner())
-			b.ask(t, reconcile.Order{What: reconcile.Events})
-			looks := 0
-			for _, id := range b.api.h.ObjectIDs() {
-				var owed bool
-				err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(bool_or(look_after <> 0), false) FROM objects WHERE object_id = $1`, id).Scan(&owed)
+			b := newEmptyEnv(t, seed, eventTimeOptions)
+			b.deliver(t, randomSubset(b.api.history.Events, 50, seed))
+			b.startReconciler(t, b.runner())
+			b.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
+			refetches := 0
+			for _, id := range b.api.history.ObjectIDs() {
+				var pending bool
+				err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(bool_or(look_after <> 0), false) FROM objects
+					WHERE object_id = $1`, id).Scan(&pending)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !owed {
+				if !pending {
 					continue
 				}
-				looks++
-				has(t, b.done(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id}),
+				refetches++
+				wantCounts(t, b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: id}),
 					counts{reconcile.Missing: 1})
 			}
-			for _, w := range b.wrong(t) {
-				t.Errorf("after %d looks %s", looks, w)
+			for _, w := range b.differences(t) {
+				t.Errorf("after %d refetches %s", refetches, w)
 			}
 		})
 	}
 }
 
-// The watermark moves only after a read: at the first call for events there is none.
+// The watermark moves only after a read: there is none at the first call for events.
 func TestReconcile_eventsNotReadYet_movesNoWatermark(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 5, eventTime)
+	b := newEmptyEnv(t, 5, eventTimeOptions)
 	var calls atomic.Int64
-	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 		if c.Path != "/events" || calls.Add(1) > 1 {
 			return nil, nil
 		}
-		_, until := b.provenOf(t, "", reconcile.Events)
+		_, until := b.completeRange(t, "", reconcile.Events)
 		if !until.IsZero() {
 			t.Errorf("complete until %s before anything is read", until)
 		}
 		return nil, nil
 	}
-	b.carry(t, b.runner())
-	if r := b.ask(t, reconcile.Order{What: reconcile.Events}); r.Status != runs.Done || calls.Load() == 0 {
+	b.startReconciler(t, b.runner())
+	if r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events}); r.Status != runs.Done || calls.Load() == 0 {
 		t.Errorf("%s after %d calls: %s", r.Status, calls.Load(), r.Detail)
 	}
 }
 
-// What was read proves what was read: neither what lies between two stretches of time, nor what lies before a first run over a short one.
-func TestNothingIsProvenUnread(t *testing.T) {
+// A run moves the watermark over the time range that it read, and not over gaps between ranges or
+// the time before a short first run.
+func TestReconcile_unreadRanges_areNotComplete(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 5, eventTime)
-	first, last := time.UnixMicro(b.api.h.Events[0].Happened), time.UnixMicro(b.api.h.End("obj_1"))
-	for _, e := range b.api.h.Events {
-		if at := time.UnixMicro(e.Happened); at.Before(first) {
+	b := newEmptyEnv(t, 5, eventTimeOptions)
+	first, last := time.UnixMicro(b.api.history.Events[0].OccurredAt),
+		time.UnixMicro(b.api.history.LastChangeAt("obj_1"))
+	for _, e := range b.api.history.Events {
+		if at := time.UnixMicro(e.OccurredAt); at.Before(first) {
 			first = at
 		}
 	}
-	b.carry(t, b.runner())
-	proven := func(want bool, at time.Time) {
+	b.startReconciler(t, b.runner())
+	complete := func(want bool, at time.Time) {
 		t.Helper()
-		since, until := b.provenOf(t, "", reconcile.Events)
+		since, until := b.completeRange(t, "", reconcile.Events)
 		if !until.IsZero() && !since.After(at) && at.Before(until) != want {
-			t.Errorf("proven from %s until %s; %s among it: want %t", since, until, at, want)
+			t.Errorf("complete from %s until %s; contains %s: want %t", since, until, at, want)
 		}
 	}
 	late := b.api.now.Add(-10 * time.Minute)
-	b.ask(t, reconcile.Order{What: reconcile.Events, Since: late}) // long after all that happened
-	proven(false, last)
-	b.ask(t, reconcile.Order{What: reconcile.Events, Since: first.Add(-time.Minute), Until: first.Add(-time.Second)})
-	proven(false, last)
-	if r := b.ask(t, reconcile.Order{What: reconcile.Events}); r.Counts[reconcile.Missing] != int64(len(b.api.h.Events)) {
-		t.Errorf("after runs over other times a run finds %v of %d events", r.Counts, len(b.api.h.Events))
+	b.runToEnd(t, reconcile.Params{Scope: reconcile.Events, Since: late}) // long after the history
+	complete(false, last)
+	b.runToEnd(t, reconcile.Params{Scope: reconcile.Events, Since: first.Add(-time.Minute),
+		Until: first.Add(-time.Second)})
+	complete(false, last)
+	if r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events}); r.Counts[reconcile.Missing] != int64(
+		len(b.api.history.Events)) {
+		t.Errorf("after runs over other time ranges a run finds %v of %d events", r.Counts, len(b.api.history.Events))
 	}
-	proven(true, last)
-	calls := b.api.made("/events")
-	if r := b.ask(t, reconcile.Order{What: reconcile.Events, Until: last.Add(time.Second)}); r.Counts[reconcile.Present] == 0 || b.api.made("/events") == calls {
-		t.Errorf("a run up to a time before what is proven has read nothing: %v", r.Counts)
+	complete(true, last)
+	calls := b.api.callCount("/events")
+	if r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events,
+		Until: last.Add(time.Second)}); r.Counts[reconcile.Present] == 0 || b.api.callCount("/events") == calls {
+		t.Errorf("a run up to a time before the watermark has read nothing: %v", r.Counts)
 	}
 	var rows int
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM watermarks WHERE what = 'events'`).Scan(&rows); err != nil || rows != 1 {
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM watermarks WHERE what = 'events'`).Scan(
+		&rows); err != nil || rows != 1 {
 		t.Errorf("%d watermarks (%v)", rows, err)
 	}
 }
 
-// upTo is a run over the events of a time, which must be done, and until when all is proven after it.
-func (b *world) upTo(t *testing.T, since, until time.Time) time.Time {
+// completeUntilAfter runs over the events of a time range, which must succeed, and returns the
+// watermark.
+func (b *testEnv) completeUntilAfter(t *testing.T, since, until time.Time) time.Time {
 	t.Helper()
-	b.done(t, reconcile.Order{What: reconcile.Events, Since: since, Until: until})
-	_, proven := b.provenOf(t, "", reconcile.Events)
-	return proven
+	b.wantDone(t, reconcile.Params{Scope: reconcile.Events, Since: since, Until: until})
+	_, complete := b.completeRange(t, "", reconcile.Events)
+	return complete
 }
 
-// What lies between two times that were read is not proven, until somebody reads it.
-func TestAGapIsNotProven(t *testing.T) {
+// A gap between two time ranges holds the watermark until it is read.
+func TestReconcile_gapBetweenRanges_isNotComplete(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 4, eventTime)
-	b.carry(t, b.runner())
+	b := newEmptyEnv(t, 4, eventTimeOptions)
+	b.startReconciler(t, b.runner())
 	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
-	if proven := b.upTo(t, time.Time{}, at(2*time.Second)); !proven.Equal(at(2 * time.Second)) {
-		t.Fatalf("proven until %s", proven)
+	if complete := b.completeUntilAfter(t, time.Time{}, at(2*time.Second)); !complete.Equal(at(2 * time.Second)) {
+		t.Fatalf("complete until %s", complete)
 	}
-	if proven := b.upTo(t, at(4*time.Second), at(6*time.Second)); !proven.Equal(at(2 * time.Second)) {
-		t.Errorf("proven until %s, though nobody has read from 2 s to 4 s", proven)
+	if complete := b.completeUntilAfter(t, at(4*time.Second), at(6*time.Second)); !complete.Equal(at(2 * time.Second)) {
+		t.Errorf("complete until %s, though 2 s to 4 s was not read", complete)
 	}
-	if proven := b.upTo(t, at(2*time.Second), at(6*time.Second)); !proven.Equal(at(6 * time.Second)) {
-		t.Errorf("proven until %s, though all was read until 6 s", proven)
+	if complete := b.completeUntilAfter(t, at(2*time.Second), at(6*time.Second)); !complete.Equal(at(6 * time.Second)) {
+		t.Errorf("complete until %s, though everything until 6 s was read", complete)
 	}
 }
 
-// An event that comes into the list after a run has passed its time is found by the next run, which begins before what is proven.
-func TestAnEventThatIsListedLate(t *testing.T) {
+// An event that is listed after a run has passed its time is found by the next run, which starts
+// before the watermark.
+func TestReconcile_eventListedLate_isFoundByNextRun(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 5, eventTime)
-	all := slices.Clone(b.api.h.Events)
+	b := newEmptyEnv(t, 5, eventTimeOptions)
+	all := slices.Clone(b.api.history.Events)
 	last := slices.IndexFunc(all, func(e sim.Event) bool {
-		return !slices.ContainsFunc(all, func(other sim.Event) bool { return other.Happened > e.Happened })
+		return !slices.ContainsFunc(all, func(other sim.Event) bool { return other.OccurredAt > e.OccurredAt })
 	})
-	b.api.h.Events = slices.Delete(slices.Clone(all), last, last+1)
-	b.deliver(t, b.api.h.Events)
-	b.api.set(time.UnixMicro(all[last].Happened).Add(reconcile.DefaultSettings.Settle + 2*time.Second))
-	b.carry(t, b.runner())
-	if proven := b.upTo(t, time.Time{}, time.Time{}); proven.UnixMicro() <= all[last].Happened {
-		t.Fatalf("proven until %s, before the late event", proven)
+	b.api.history.Events = slices.Delete(slices.Clone(all), last, last+1)
+	b.deliver(t, b.api.history.Events)
+	b.api.setTime(time.UnixMicro(all[last].OccurredAt).Add(reconcile.DefaultSettings.ListDelay + 2*time.Second))
+	b.startReconciler(t, b.runner())
+	if complete := b.completeUntilAfter(t, time.Time{}, time.Time{}); complete.UnixMicro() <= all[last].OccurredAt {
+		t.Fatalf("complete until %s, before the late event", complete)
 	}
 	b.api.mu.Lock()
-	b.api.h.Events = all
+	b.api.history.Events = all
 	b.api.mu.Unlock()
-	b.api.set(b.api.Now().Add(time.Minute))
-	has(t, b.done(t, reconcile.Order{What: reconcile.Events}), counts{reconcile.Missing: 1})
+	b.api.setTime(b.api.Now().Add(time.Minute))
+	wantCounts(t, b.wantDone(t, reconcile.Params{Scope: reconcile.Events}), counts{reconcile.Missing: 1})
 }
 
-// A cursor that the API has forgotten ends no list of events: it is read again.
-func TestEventsOfAForgottenCursor(t *testing.T) {
+// After an expired cursor the list of events is read again.
+func TestReconcile_expiredEventCursor_readsTheListAgain(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 6, eventTime)
+	b := newEmptyEnv(t, 6, eventTimeOptions)
 	var forgot atomic.Int32
-	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 		if c.Path != "/events" || c.Query.Get("cursor") == "" || forgot.Add(1) > 3 {
 			return nil, nil
 		}
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Expired, Detail: "no such place"}, Status: http.StatusGone, Date: b.api.now}, nil
+		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Expired, Detail: "the cursor expired"},
+			Status: http.StatusGone, Date: b.api.now}, nil
 	}
-	b.carry(t, b.runner())
-	r := b.ask(t, reconcile.Order{What: reconcile.Events})
-	if n := int64(len(b.api.h.Events)); r.Status != runs.Done || r.Counts[reconcile.Missing] != n || forgot.Load() < 3 {
-		t.Errorf("%s with %v of %d events after %d forgotten cursors: %s", r.Status, r.Counts, n, forgot.Load(), r.Detail)
+	b.startReconciler(t, b.runner())
+	r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
+	if n := int64(len(b.api.history.Events)); r.Status != runs.Done || r.Counts[reconcile.Missing] != n ||
+		forgot.Load() < 3 {
+		t.Errorf("%s with %v of %d events after %d expired cursors: %s", r.Status, r.Counts, n, forgot.Load(),
+			r.Detail)
 	}
 }
 
-// lagging may answer with what was half a second ago.
-type lagging struct{ sim.Provider }
+// laggingReader is an API with a lag of half a second.
+type laggingReader struct{ sim.Provider }
 
-func (lagging) Lag() time.Duration { return 500 * time.Millisecond }
+func (laggingReader) Lag() time.Duration { return 500 * time.Millisecond }
 
-// A look that is to win over all that was received before it begins so much later that the answer is not older.
-func TestALookThatSettlesWaitsForTheLag(t *testing.T) {
+// A refetch that overwrites all earlier state starts late enough that its response is not older.
+func TestOverwrite_apiLag_waitsForTheLag(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 7, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 3_000_000})
-	b.api.set(time.Now())
-	b.deliver(t, b.api.h.Events)
+	b := newEmptyEnv(t, 7, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 3_000_000})
+	b.api.setTime(time.Now())
+	b.deliver(t, b.api.history.Events)
 	var looked atomic.Pointer[time.Time]
-	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 		if now := time.Now(); strings.HasPrefix(c.Path, "/things/") {
 			looked.CompareAndSwap(nil, &now)
 		}
@@ -247,79 +262,89 @@ func TestALookThatSettlesWaitsForTheLag(t *testing.T) {
 	}
 	r := b.runner()
 	late := *r.Sources.All()[b.Source]
-	late.Reader = lagging{}
+	late.Reader = laggingReader{}
 	r.Sources.Replace(&late)
-	b.carry(t, r)
-	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: b.Source, What: reconcile.Object, Type: "thing", ID: "obj_1", Settle: true}, Who: "ada", Reason: "it is wrong"})
+	b.startReconciler(t, r)
+	run, err := runs.Create(t.Context(), b.OperatorPool,
+		runs.Request{Job: reconcile.Job, Params: reconcile.Params{Source: b.Source, Scope: reconcile.Object,
+			Type: "thing",
+			ID:   "obj_1", Overwrite: true}, Actor: "ada", Reason: "it is wrong"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	isDone(t, b.ended(t, run))
-	before := one[time.Time](t, b, `SELECT (convert_from(body, 'UTF8')::jsonb #>> '{settles,before}')::timestamptz FROM events WHERE event_id LIKE 'settle:%'`)
+	wantRunDone(t, b.waitForEnd(t, run))
+	before := queryOne[time.Time](t, b, `SELECT (convert_from(body, 'UTF8')::jsonb #>>
+		'{settles,before}')::timestamptz
+		FROM events WHERE event_id LIKE 'settle:%'`)
 	if at := looked.Load(); at == nil || at.Sub(before) < late.Reader.Lag() {
-		t.Errorf("looked at %v, and wins over all before %s", at, before)
+		t.Errorf("refetched at %v, and overwrites everything before %s", at, before)
 	}
 }
 
-// What a webhook that is named later was sent is read as far back as the provider knows, and nothing is said to be proven of it before that was done.
-func TestAWebhookThatIsNamedLater(t *testing.T) {
+// The deliveries of a webhook that is configured later are read as far back as the provider stores
+// them. The watermark does not cover them before.
+func TestReconcile_webhookConfiguredLater_isReadFromTheStart(t *testing.T) {
 	t.Parallel()
-	f := newForge(t, githubfake.Options{Seed: 3, Start: time.Now().Add(-60 * time.Hour), Repositories: 2}, nil)
+	f := newGitHubEnv(t, githubfake.Options{Seed: 3, Start: time.Now().Add(-60 * time.Hour), Repositories: 2}, nil)
 	hooks := f.fake.Hooks()
-	f.reads.API.Hooks = hooks[:1]
-	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
-	f.fake.Open(1)
-	f.fake.Open(1)
+	f.source.API.Webhooks = hooks[:1]
+	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+	f.fake.OpenIssue(1)
+	f.fake.OpenIssue(1)
 	f.fake.SetWebhooks(githubfake.Webhooks{})
 	f.deliver(t)
 	f.fake.Advance(24 * time.Hour)
-	f.through(t, f.reads.Caller)
-	counted := func(order reconcile.Order, missing int64) (since, until time.Time) {
+	f.startThrough(t, f.source.Caller)
+	counted := func(order reconcile.Params, missing int64) (since, until time.Time) {
 		t.Helper()
-		order.What = reconcile.Events
-		r := f.run(t, order)
+		order.Scope = reconcile.Events
+		r := f.runToEnd(t, order)
 		if r.Status != runs.Done || r.Counts[reconcile.Missing] != missing {
 			t.Fatalf("%s: %s, %v, want %d missing", r.Status, r.Detail, r.Counts, missing)
 		}
-		return f.provenOf(t, "", reconcile.Events)
+		return f.completeRange(t, "", reconcile.Events)
 	}
-	_, before := counted(reconcile.Order{}, 0)
-	f.reads.API.Hooks = hooks
+	_, before := counted(reconcile.Params{}, 0)
+	f.source.API.Webhooks = hooks
 	f.fake.Advance(time.Hour)
 	recent := f.fake.Now().Add(-30 * time.Minute)
-	if _, until := counted(reconcile.Order{Since: recent}, 0); !until.Equal(before) {
-		t.Errorf("proven until %s by a run over half an hour of other webhooks, it was %s", until, before)
+	if _, until := counted(reconcile.Params{Since: recent}, 0); !until.Equal(before) {
+		t.Errorf("complete until %s after a run over half an hour of other webhooks, before %s", until, before)
 	}
-	if since, until := counted(reconcile.Order{}, 2); since.After(f.fake.Now().Add(-48*time.Hour)) || !until.After(before) {
-		t.Errorf("proven from %s until %s, now it is %s", since, until, f.fake.Now())
+	if since, until := counted(reconcile.Params{}, 2); since.After(f.fake.Now().Add(-48*time.Hour)) ||
+		!until.After(before) {
+		t.Errorf("complete from %s until %s, now it is %s", since, until, f.fake.Now())
 	}
 }
 
-// What is proven stays until as much was read of what the configuration names now, in however many stretches.
-func TestProvenOfOtherLists(t *testing.T) {
+// After the configuration changed, the watermark stays until the same time range was read with the
+// new configuration, in one or several runs.
+func TestReconcile_configurationChanged_keepsWatermarkUntilReread(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 4, eventTime)
+	b := newEmptyEnv(t, 4, eventTimeOptions)
 	r := b.runner()
-	b.carry(t, r)
+	b.startReconciler(t, r)
 	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
-	if proven := b.upTo(t, time.Time{}, at(20*time.Second)); !proven.Equal(at(20 * time.Second)) {
-		t.Fatalf("proven until %s", proven)
+	if complete := b.completeUntilAfter(t, time.Time{}, at(20*time.Second)); !complete.Equal(at(20 * time.Second)) {
+		t.Fatalf("complete until %s", complete)
 	}
 	other := *r.Sources.All()[b.Source]
 	config := *other.Config
 	config.Accounts = []string{"*"}
 	other.Config = &config
 	r.Sources.Replace(&other)
-	if proven := b.upTo(t, time.Time{}, at(10*time.Second)); !proven.Equal(at(20 * time.Second)) {
-		t.Errorf("proven until %s by a run that has come to 10 s", proven)
+	if complete := b.completeUntilAfter(t, time.Time{}, at(10*time.Second)); !complete.Equal(at(20 * time.Second)) {
+		t.Errorf("complete until %s after a run up to 10 s", complete)
 	}
-	if proven := b.upTo(t, at(15*time.Second), at(30*time.Second)); !proven.Equal(at(20 * time.Second)) {
-		t.Errorf("proven until %s, though nobody has read from 10 s to 15 s", proven)
+	if complete := b.completeUntilAfter(t, at(15*time.Second), at(30*time.Second)); !complete.Equal(
+		at(20 * time.Second)) {
+		t.Errorf("complete until %s, though 10 s to 15 s was not read", complete)
 	}
-	if proven := b.upTo(t, time.Time{}, at(25*time.Second)); !proven.Equal(at(25 * time.Second)) {
-		t.Errorf("proven until %s, though all was read until 25 s", proven)
+	if complete := b.completeUntilAfter(t, time.Time{}, at(25*time.Second)); !complete.Equal(at(25 * time.Second)) {
+		t.Errorf("complete until %s, though everything until 25 s was read", complete)
 	}
-	if proven := b.upTo(t, at(24*time.Second), at(30*time.Second)); !proven.Equal(at(30 * time.Second)) {
-		t.Errorf("proven until %s, though all was read until 30 s", proven)
+	if complete := b.completeUntilAfter(t, at(24*time.Second), at(30*time.Second)); !complete.Equal(
+		at(30 * time.Second)) {
+		t.Errorf("complete until %s, though everything until 30 s was read", complete)
 	}
 }

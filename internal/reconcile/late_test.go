@@ -26,69 +26,77 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// back is the second event of an object that has changed and changed back, of which a webhook has told the first state alone.
-func (b *world) back(t *testing.T) (late sim.Event) {
+// addLateEvent makes an object that changed and changed back, of which a webhook has brought the
+// first state only. It returns the second event.
+func (b *testEnv) addLateEvent(t *testing.T) (late sim.Event) {
 	t.Helper()
 	at := sim.Start + 1_000_000
 	event := func(key, state string, after int64) sim.Event {
 		happened := at + after*1_000_000
-		return sim.Event{Key: key, Object: "late_1", Happened: happened, ReceivedAt: time.UnixMicro(happened).UTC(),
-			Body: fmt.Appendf(nil, `{"id":%q,"object_id":"late_1","type":"thing.updated","unit":1000000,"rank":1,"time":%d,"object":{"state":%q}}`, key, happened, state)}
+		return sim.Event{Key: key, Object: "late_1", OccurredAt: happened, ReceivedAt: time.UnixMicro(happened).UTC(),
+			Body: fmt.Appendf(nil, `{"id":%q,"object_id":"late_1","type":"thing.updated","unit":1000000,"rank":1,`+
+				`"time":%d,"object":{"state":%q}}`, key, happened, state)}
 	}
 	first, late, last := event("late_a", "A", 0), event("late_b", "B", 5), event("late_c", "A", 10)
-	b.api.h.Events = append([]sim.Event{first, late, last}, b.api.h.Events...)
+	b.api.history.Events = append([]sim.Event{first, late, last}, b.api.history.Events...)
 	b.deliver(t, []sim.Event{first})
-	src := b.Sources[applied.Name]
-	src.Reads = func(_, objectType, _ string) bool { return objectType == "thing" }
-	b.proc.Replace(map[string]processor.Source{applied.Name: src})
+	src := b.Sources[applied.SourceName]
+	src.ReadsByID = func(_, objectType, _ string) bool { return objectType == "thing" }
+	b.proc.Replace(map[string]processor.Source{applied.SourceName: src})
 	return late
 }
 
-// An object that was the same when it was swept is so again after an event from before the sweep has come late, whenever that comes: after the sweep, or while it reads on. Until then it owes a look.
-func TestAProvenStateOutlivesALateEvent(t *testing.T) {
+// An object is equal in a scan. A late event from before the scan changes it, after the scan or
+// during it. A refetch then corrects it.
+func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 	t.Parallel()
 	for _, during := range []bool{false, true} {
-		t.Run(fmt.Sprint("during the sweep: ", during), func(t *testing.T) {
+		t.Run(fmt.Sprint("during the scan: ", during), func(t *testing.T) {
 			t.Parallel()
-			b := newMirror(t, 240, alive(10))
-			late := b.back(t)
+			b := newMirroredEnv(t, 240, livingOptions(10))
+			late := b.addLateEvent(t)
 			object := []byte(`{"unit":1000000,"object":{"state":"A"}}`)
 			pages := 0
-			b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+			b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 				switch {
 				case c.Path == "/things/late_1":
-					return b.answer(provider.Found, object), nil
+					return b.response(provider.Found, object), nil
 				case c.Path != "/list":
 					return nil, nil
 				case c.Query.Get("cursor") == "":
-					return b.answer(provider.Found, fmt.Appendf(nil, `{"things":[{"id":"late_1","answer":%s}],"next":"obj_1"}`, object)), nil
+					return b.response(provider.Found,
+						fmt.Appendf(nil, `{"things":[{"id":"late_1","answer":%s}],"next":"obj_1"}`, object)), nil
 				case c.Query.Get("cursor") == "obj_1":
 					if pages++; pages == 1 && during {
-						b.swept(t, "late_1")
+						b.waitUntilListed(t, "late_1")
 						b.deliver(t, []sim.Event{late})
 					}
 				}
 				return nil, nil
 			}
 			r := b.runner()
-			b.carry(t, r)
-			if swept := b.sweep(t, reconcile.Order{}); swept.Counts[reconcile.Equal] == 0 || swept.Counts[reconcile.Left] != 0 || b.proven(t).IsZero() {
-				t.Fatalf("%v, proven until %s", swept.Counts, b.proven(t))
+			b.startReconciler(t, r)
+			if scanned := b.scan(t, reconcile.Params{}); scanned.Counts[reconcile.Equal] == 0 ||
+				scanned.Counts[reconcile.Unrepaired] != 0 || b.typeCompleteUntil(t).IsZero() {
+				t.Fatalf("%v, complete until %s", scanned.Counts, b.typeCompleteUntil(t))
 			}
 			if !during {
 				b.deliver(t, []sim.Event{late})
 			}
 			const stateSQL = `SELECT state ->> 'state' FROM objects WHERE object_id = 'late_1'`
-			if got := one[string](t, b, stateSQL); got != "B" {
-				t.Fatalf("the late event came to nothing: the state is %s", got)
+			if got := queryOne[string](t, b, stateSQL); got != "B" {
+				t.Fatalf("the late event had no effect: the state is %s", got)
 			}
-			if hints := b.DB.Rows(t, `SELECT object_id || ' ' || reason FROM hints`); strings.Join(hints, "") != "late_1 an event came late" {
-				t.Errorf("hints %q", hints)
+			if hints := b.DB.QueryStrings(t, `SELECT object_id || ' ' || reason FROM hints`); strings.Join(hints,
+				"") != "late_1 an event came late" {
+				t.Errorf("requests %q", hints)
 			}
-			looksOf(t, r, "one")
+			startRefetcher(t, r, "one")
 			testkit.Eventually(t, time.Minute, func() error {
-				if got, left := one[string](t, b, stateSQL), b.DB.Rows(t, `SELECT object_id FROM hints`); got != "A" || len(left) > 0 {
-					return fmt.Errorf("the state is %s, hints of %q", got, left)
+				if got, left := queryOne[string](t, b, stateSQL),
+					b.DB.QueryStrings(t, `SELECT object_id FROM hints`); got != "A" ||
+					len(left) > 0 {
+					return fmt.Errorf("the state is %s, requests for %q", got, left)
 				}
 				return nil
 			})
@@ -96,46 +104,51 @@ func TestAProvenStateOutlivesALateEvent(t *testing.T) {
 	}
 }
 
-// swept waits until a sweep has met an object.
-func (b *world) swept(t *testing.T, id string) {
+// waitUntilListed waits until a scan has listed an object.
+func (b *testEnv) waitUntilListed(t *testing.T, id string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		if n := one[int](t, b, `SELECT count(*) FROM listed WHERE object = hashtextextended($1, 0)`, id); n == 0 {
-			return fmt.Errorf("%s is not met yet", id)
+		if n := queryOne[int](t, b, `SELECT count(*) FROM listed WHERE object = hashtextextended($1, 0)`,
+			id); n == 0 {
+			return fmt.Errorf("%s is not listed yet", id)
 		}
 		return nil
 	})
 }
 
-// A sweep reads nothing before the events that are being applied, and do not know of it, are; batches that come meanwhile go on.
-func TestASweepWaitsForEventsUnderWay(t *testing.T) {
+// A scan reads nothing before the open apply transactions, which do not know of it, have ended. New
+// batches are not blocked.
+func TestObjectScan_openBatches_areWaitedFor(t *testing.T) {
 	t.Parallel()
-	b := newMirror(t, 241, alive(3))
+	b := newMirroredEnv(t, 241, livingOptions(3))
 	tx, err := b.DB.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.Source); err != nil {
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock,
+		b.Source); err != nil {
 		t.Fatal(err)
 	}
 	var done atomic.Bool
-	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 		if c.Path == "/list" && !done.Load() {
-			t.Error("a page was read before")
+			t.Error("a page was read too early")
 		}
 		return nil, nil
 	}
-	b.carry(t, b.runner())
-	run := b.order(t, reconcile.Order{What: reconcile.Objects})
+	b.startReconciler(t, b.runner())
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	testkit.Eventually(t, time.Minute, func() error {
-		if one[int](t, b, `SELECT count(*) FROM sweeps`) == 0 {
-			return errors.New("no sweep has begun")
+		if queryOne[int](t, b, `SELECT count(*) FROM sweeps`) == 0 {
+			return errors.New("no scan has started")
 		}
 		return nil
 	})
-	for n := range int64(20) { // batches that come do not take the sweep for a swap
-		e := stream.Event{Source: applied.Name, Stored: provider.Stored{ID: 1<<40 + n, Key: fmt.Sprint("k", n), Type: "thing", Origin: events.OriginWebhook, ReceivedAt: b.api.now, Body: b.api.h.Events[0].Body}}
+	for n := range int64(20) { // new batches do not take the scan for a swap
+		e := stream.Event{Source: applied.SourceName, StoredEvent: provider.StoredEvent{ID: 1<<40 + n,
+			Key:  fmt.Sprint("k", n),
+			Type: "thing", Origin: events.OriginWebhook, ReceivedAt: b.api.now, Body: b.api.history.Events[0].Body}}
 		if err := b.proc.Apply(t.Context(), 5, []stream.Event{e}); err != nil {
 			t.Fatal(err)
 		}
@@ -144,69 +157,73 @@ func TestASweepWaitsForEventsUnderWay(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.ended(t, run); r.Status != runs.Done || b.api.made("/list") == 0 {
+	if r := b.waitForEnd(t, run); r.Status != runs.Done || b.api.callCount("/list") == 0 {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
 }
 
-// An event that does not come makes a look, after a wait; one that is late makes none.
-func TestLostEventsAreLookedFor(t *testing.T) {
+// A lost event requests a refetch after the grace time. A late event requests none.
+func TestRefetch_lostEvent_isRequestedAfterGrace(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 110, sim.Options{Objects: 2, Changes: 40, Contents: 1000, Unit: 1000, Gap: 700_000, ChangeSets: 100})
+	b := newEmptyEnv(t, 110, sim.Options{Objects: 2, Changes: 40, Contents: 1000, Unit: 1000, Gap: 700_000,
+		ChangeSets: 100})
 	patient := func(wait time.Duration) {
-		b.proc.Replace(map[string]processor.Source{applied.Name: {Number: b.Source, Config: &provider.Source{Name: applied.Name}, Provider: sim.Provider{}, Stragglers: wait,
-			Reads: func(_, objectType, _ string) bool { return objectType == "thing" }}})
+		b.proc.Replace(map[string]processor.Source{applied.SourceName: {Number: b.Source,
+			Config: &provider.Source{Name: applied.SourceName}, Provider: sim.Provider{}, LateEventGrace: wait,
+			ReadsByID: func(_, objectType, _ string) bool { return objectType == "thing" }}})
 	}
-	of := b.api.h.Of("obj_1")
+	of := b.api.history.EventsOf("obj_1")
 	if len(of) < 5 {
 		t.Fatalf("%d events", len(of))
 	}
-	hints := func() string { return b.DB.Rows(t, `SELECT count(*)::text FROM hints`)[0] }
+	hints := func() string { return b.DB.QueryStrings(t, `SELECT count(*)::text FROM hints`)[0] }
 	patient(time.Hour)
 	b.deliver(t, of[:1])
 	b.deliver(t, of[2:3])
 	if n := hints(); n != "1" {
-		t.Fatalf("%s hints for what has not come", n)
+		t.Fatalf("%s requests for a lost event", n)
 	}
-	b.looking(t, 2)
+	b.startRefetchers(t, 2)
 	b.deliver(t, of[3:4])
 	b.deliver(t, of[1:2])
 	if n := hints(); n != "0" {
-		t.Errorf("%s hints for what was late", n)
+		t.Errorf("%s requests for a late event", n)
 	}
-	b.deliver(t, b.api.h.Of("obj_2"))
-	if n := b.api.made("/things/"); n != 0 {
-		t.Fatalf("%d looks while nothing was lost", n)
+	b.deliver(t, b.api.history.EventsOf("obj_2"))
+	if n := b.api.callCount("/things/"); n != 0 {
+		t.Fatalf("%d refetches while no event was lost", n)
 	}
 	patient(time.Millisecond)
 	b.deliver(t, of[5:])
-	b.settled(t)
-	if n := b.api.made("/things/obj_1"); n != 1 || b.api.made("/things/") != 1 {
-		t.Errorf("%d looks for an event that was lost", n)
+	b.waitForRefetches(t)
+	if n := b.api.callCount("/things/obj_1"); n != 1 || b.api.callCount("/things/") != 1 {
+		t.Errorf("%d refetches for a lost event", n)
 	}
-	none(t, b.wrong(t))
+	wantNone(t, b.differences(t))
 }
 
-// changes is until when the changes of the type are proven.
-func (b *world) changes(t *testing.T) time.Time {
+// changesCompleteUntil returns the watermark of the changes of the type.
+func (b *testEnv) changesCompleteUntil(t *testing.T) time.Time {
 	t.Helper()
-	_, until := b.provenOf(t, "", "changes thing")
+	_, until := b.completeRange(t, "", "changes thing")
 	return until
 }
 
-// What changed is asked for from before what is proven, by the overlap and by how late the list may be: what changed then may not have been in it.
-func TestChangesAreAskedForFromBefore(t *testing.T) {
+// A scan of changes starts before the watermark, by the overlap and the lag of the list, because
+// the list may have missed changes at that time.
+func TestObjectScan_changesOnly_startsBeforeWatermark(t *testing.T) {
 	t.Parallel()
-	for version, lag := range map[string]time.Duration{sim.ByChange: 0, sim.ByChange + "," + sim.Late: sim.ListLag} {
+	for version, lag := range map[string]time.Duration{sim.ListsByChange: 0, sim.ListsByChange + "," +
+		sim.ListsLate: sim.MaxListLag} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			b := newWorld(t, 241, living)
+			b := newEmptyEnv(t, 241, livingObjects)
 			b.api.version = version
-			b.carry(t, b.runner())
-			b.sweep(t, reconcile.Order{})
+			b.startReconciler(t, b.runner())
+			b.scan(t, reconcile.Params{})
 			var mu sync.Mutex
 			var since int64
-			b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
+			b.api.interceptWith(func(c provider.Call) (*reconcile.Response, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				if c.Path == "/list" {
@@ -214,101 +231,114 @@ func TestChangesAreAskedForFromBefore(t *testing.T) {
 				}
 				return nil, nil
 			})
-			proven := b.changes(t)
-			b.api.set(b.api.Now().Add(time.Hour))
-			b.sweep(t, reconcile.Order{})
+			complete := b.changesCompleteUntil(t)
+			b.api.setTime(b.api.Now().Add(time.Hour))
+			b.scan(t, reconcile.Params{})
 			mu.Lock()
 			defer mu.Unlock()
-			if from, want := time.UnixMicro(since).UTC(), proven.Add(-b.runner().Settings.Overlap-lag); proven.IsZero() || !from.Equal(want) {
-				t.Errorf("asked from %s, want %s: proven until %s", from, want, proven)
+			if from, want := time.UnixMicro(since).UTC(),
+				complete.Add(-b.runner().Settings.Overlap-lag); complete.IsZero() || !from.Equal(want) {
+				t.Errorf("requested from %s, want %s: complete until %s", from, want, complete)
 			}
 		})
 	}
 }
 
-// An object that was deleted after the time that a late list is of, and that a webhook told of, is asked for where the list tells names or versions alone, and not left, which would prove nothing: it is gone there too.
-func TestDeletedSinceALateList(t *testing.T) {
+// An object that was deleted after the time of a late list, with a webhook, is refetched if the
+// list has ids or versions only. It counts as equal instead of unrepaired, which would hold the
+// watermark.
+func TestObjectScan_deletedAfterLateList_isRefetched(t *testing.T) {
 	t.Parallel()
-	for version, o := range map[string]sim.Options{sim.Named: unowned, sim.Numbered: owned} {
+	for version, o := range map[string]sim.Options{sim.ListsIDs: unversionedOptions,
+		sim.ListsVersions: versionedOptions} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			b := newMirror(t, 260, o)
-			gone := slices.DeleteFunc(b.api.h.ObjectIDs(), func(id string) bool { return b.api.h.There(id, 1<<62) })
+			b := newMirroredEnv(t, 260, o)
+			gone := slices.DeleteFunc(b.api.history.ObjectIDs(),
+				func(id string) bool { return b.api.history.Exists(id, 1<<62) })
 			if len(gone) == 0 {
 				t.Fatal("nothing is deleted")
 			}
-			last := slices.MaxFunc(gone, func(a, c string) int { return cmp.Compare(b.api.h.End(a), b.api.h.End(c)) })
-			b.api.version, b.api.late = sim.Late+","+version, sim.ListLag
-			b.api.set(time.UnixMicro(b.api.h.End(last)).Add(2 * time.Second))
-			b.carry(t, b.runner())
-			r := b.sweep(t, reconcile.Order{})
-			const leftSQL = `SELECT o.object_id || ': ' || d.reason FROM drifts d JOIN objects o USING (object_type, object_id) WHERE d.result = 'left' AND o.deleted AND NOT o.ambiguous`
-			if left := b.DB.Rows(t, leftSQL); len(left) > 0 || !one[bool](t, b, `SELECT deleted FROM objects WHERE object_id = $1`, last) {
-				t.Errorf("%v, left are %q", r.Counts, left)
+			last := slices.MaxFunc(gone,
+				func(a, c string) int {
+					return cmp.Compare(b.api.history.LastChangeAt(a), b.api.history.LastChangeAt(c))
+				})
+			b.api.version, b.api.listLag = sim.ListsLate+","+version, sim.MaxListLag
+			b.api.setTime(time.UnixMicro(b.api.history.LastChangeAt(last)).Add(2 * time.Second))
+			b.startReconciler(t, b.runner())
+			r := b.scan(t, reconcile.Params{})
+			const leftSQL = `SELECT o.object_id || ': ' || d.reason FROM drifts d JOIN objects o USING (object_type,
+				object_id) WHERE d.result = 'left' AND o.deleted AND NOT o.ambiguous`
+			if left := b.DB.QueryStrings(t, leftSQL); len(left) > 0 ||
+				!queryOne[bool](t, b, `SELECT deleted FROM objects
+				WHERE object_id = $1`, last) {
+				t.Errorf("%v, unrepaired: %q", r.Counts, left)
 			}
-			if version == sim.Numbered && b.proven(t).IsZero() {
-				t.Errorf("the type is not proven: %v", r.Counts)
+			if version == sim.ListsVersions && b.typeCompleteUntil(t).IsZero() {
+				t.Errorf("the type has no watermark: %v", r.Counts)
 			}
 		})
 	}
 }
 
-// Where no list can be asked for what changed, a time is refused, and not ignored.
-func TestATimeThatNoListKnowsIsRefused(t *testing.T) {
+// If no list can be limited to changes, a time range is rejected.
+func TestObjectScan_timeRangeUnsupported_isRejected(t *testing.T) {
 	t.Parallel()
-	b := newShop(t, "", stripefake.Options{Seed: 30})
+	b := newStripeEnv(t, "", stripefake.Options{Seed: 30})
 	b.fake.Create("", "customer", nil)
-	b.deliver(t, every)
+	b.deliver(t, loseNone)
 	b.fake.Advance(2 * time.Hour)
-	for _, o := range []reconcile.Order{{Type: "customer", Since: b.fake.Now().Add(-time.Minute)}, {Until: b.fake.Now().Add(-time.Minute)}} {
-		o.What = reconcile.Objects
-		failed(t, b.asked(t, b.api(b.fake.URL), o), "Leave since and until out")
+	for _, o := range []reconcile.Params{{Type: "customer", Since: b.fake.Now().Add(-time.Minute)},
+		{Until: b.fake.Now().Add(-time.Minute)}} {
+		o.Scope = reconcile.Objects
+		wantRunFailed(t, b.runOnce(t, b.apiAt(b.fake.URL), o), "Leave since and until out")
 	}
-	none(t, b.DB.Rows(t, `SELECT what FROM watermarks`))
+	wantNone(t, b.DB.QueryStrings(t, `SELECT what FROM watermarks`))
 }
 
-// Changes of a time that does not touch what is proven prove nothing of what lies between.
-func TestAGapOfChangesIsNotProven(t *testing.T) {
+// A scan of changes whose time range does not touch the watermark does not move it.
+func TestObjectScan_gapInChanges_isNotComplete(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 242, living)
-	b.api.version = sim.ByChange
-	b.carry(t, b.runner())
-	b.sweep(t, reconcile.Order{})
-	proven := b.changes(t)
-	b.api.set(b.api.Now().Add(3 * time.Hour))
-	b.sweep(t, reconcile.Order{Since: proven.Add(time.Hour), Until: proven.Add(2 * time.Hour)})
-	if until := b.changes(t); proven.IsZero() || !until.Equal(proven) {
-		t.Errorf("proven until %s, and nobody has asked for the hour after %s", until, proven)
+	b := newEmptyEnv(t, 242, livingObjects)
+	b.api.version = sim.ListsByChange
+	b.startReconciler(t, b.runner())
+	b.scan(t, reconcile.Params{})
+	complete := b.changesCompleteUntil(t)
+	b.api.setTime(b.api.Now().Add(3 * time.Hour))
+	b.scan(t, reconcile.Params{Since: complete.Add(time.Hour), Until: complete.Add(2 * time.Hour)})
+	if until := b.changesCompleteUntil(t); complete.IsZero() || !until.Equal(complete) {
+		t.Errorf("complete until %s, and the hour after %s was not read", until, complete)
 	}
-	b.sweep(t, reconcile.Order{Since: proven, Until: proven.Add(2 * time.Hour)})
-	if until := b.changes(t); !until.Equal(proven.Add(2 * time.Hour)) {
-		t.Errorf("proven until %s, though all was asked for from %s until two hours later", until, proven)
+	b.scan(t, reconcile.Params{Since: complete, Until: complete.Add(2 * time.Hour)})
+	if until := b.changesCompleteUntil(t); !until.Equal(complete.Add(2 * time.Hour)) {
+		t.Errorf("complete until %s, though two hours from %s were read", until, complete)
 	}
 }
 
-// What a late list tells is no reason to touch what changed since, and proves nothing of the time that it does not know.
-func TestLateList(t *testing.T) {
+// A late list does not change objects that changed since, and the watermark is not later than the
+// list.
+func TestObjectScan_lateList_keepsNewerState(t *testing.T) {
 	t.Parallel()
-	b := newMirror(t, 260, unowned)
-	b.api.version, b.api.late = sim.Late, sim.ListLag
+	b := newMirroredEnv(t, 260, unversionedOptions)
+	b.api.version, b.api.listLag = sim.ListsLate, sim.MaxListLag
 	var end int64
-	for _, id := range b.api.h.ObjectIDs() {
-		end = max(end, b.api.h.End(id))
+	for _, id := range b.api.history.ObjectIDs() {
+		end = max(end, b.api.history.LastChangeAt(id))
 	}
-	b.api.set(time.UnixMicro(end).Add(2 * time.Second))
-	before := b.wrong(t)
-	b.carry(t, b.runner())
-	r := b.sweep(t, reconcile.Order{})
-	if r.Counts[reconcile.Ahead] == 0 {
-		t.Errorf("nothing is ahead of a late list: %v", r.Counts)
+	b.api.setTime(time.UnixMicro(end).Add(2 * time.Second))
+	before := b.differences(t)
+	b.startReconciler(t, b.runner())
+	r := b.scan(t, reconcile.Params{})
+	if r.Counts[reconcile.MirrorNewer] == 0 {
+		t.Errorf("no object is newer than a late list: %v", r.Counts)
 	}
-	for _, w := range b.wrong(t) {
+	for _, w := range b.differences(t) {
 		id, _, _ := strings.Cut(w, " ")
 		if !slices.ContainsFunc(before, func(was string) bool { return strings.HasPrefix(was, id+" ") }) {
-			t.Errorf("made wrong: %s", w)
+			t.Errorf("the scan made a difference: %s", w)
 		}
 	}
-	if until := b.proven(t); until.After(b.api.now.Add(-sim.ListLag)) {
-		t.Errorf("proven until %s, of a list that may be of %s", until, b.api.now.Add(-sim.ListLag))
+	if until := b.typeCompleteUntil(t); until.After(b.api.now.Add(-sim.MaxListLag)) {
+		t.Errorf("complete until %s, with a list that may be from %s", until, b.api.now.Add(-sim.MaxListLag))
 	}
 }

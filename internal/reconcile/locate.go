@@ -12,28 +12,32 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-const stateSQL = `SELECT o.state FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4`
+const mirrorStateSQL = `SELECT o.state FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3
+	AND o.object_id = $4`
 
-// newestSQL gives the newest event of an object that is no look. Of each hash there are few objects, as a rule one.
-const newestSQL = `
+// newestEventSQL returns the newest event of an object that is not a refetch. Few objects share a
+// hash; usually it is one.
+const newestEventSQL = `
 SELECT o.event_id FROM outcomes o JOIN events e ON e.id = o.event_id AND e.event_type <> 'postern.look'
-WHERE o.object = $1 AND o.object <> 0 AND o.run = 0 AND o.source = $2 AND o.account = $3 AND o.object_type = $4 AND o.object_id = $5 ORDER BY o.event_id DESC LIMIT 1`
+WHERE o.object = $1 AND o.object <> 0 AND o.run = 0 AND o.source = $2 AND o.account = $3 AND o.object_type = $4
+	AND o.object_id = $5 ORDER BY o.event_id DESC LIMIT 1`
 
-// where is where an object is read.
-type where struct {
+// location is how an object is read.
+type location struct {
 	call provider.Call
-	// located: the call follows from what is known of the object, and proof is found wherever the credentials would see it there.
-	located bool
-	proof   provider.Call
+	// located: the call follows from known data of the object. visibilityCheck then finds something
+	// if the key can see the object's place.
+	located         bool
+	visibilityCheck provider.Call
 }
 
-// Reads says whether the API reads an object by its name.
+// Reads reports whether the API can read an object by its id.
 func (s *Source) Reads(account, objectType, id string) bool {
 	_, ok := s.Reader.Fetch(s.Config, s.API, account, objectType, id)
 	return ok
 }
 
-// Locates says whether the API lists objects of a type, and reads them by what is known of them.
+// Locates reports whether the API lists the objects of a type and reads them with known data.
 func (s *Source) Locates(account, objectType string) bool {
 	_, locates := s.Reader.(provider.Locator)
 	lister, lists := s.Reader.(provider.ObjectLister)
@@ -44,97 +48,107 @@ func (s *Source) Locates(account, objectType string) bool {
 	return ok
 }
 
-// find is where an object is read: by its name, or by what is known of it, which told adds to; false where the provider's API has no call for it, or not with this key.
-func (f *fetcher) find(ctx context.Context, k versioning.Key, told []byte) (at where, ok bool, err error) {
+// locate returns how an object is read: by its id, or with known data, to which listed adds. It
+// returns false if the provider's API has no call for it, or none for this key.
+func (f *fetcher) locate(ctx context.Context, k versioning.Key, listed []byte) (location location, ok bool, err error) {
 	k.Source = f.source.Number
-	if at.call, ok = f.source.Reader.Fetch(f.source.Config, f.source.API, k.Account, k.Type, k.ID); ok {
-		other, err := f.otherMode(ctx, k)
-		return at, !other && err == nil, err
+	if location.call, ok = f.source.Reader.Fetch(f.source.Config, f.source.API, k.Account, k.Type, k.ID); ok {
+		wrongMode, err := f.isOtherMode(ctx, k)
+		return location, !wrongMode && err == nil, err
 	}
-	l, ok := f.source.Reader.(provider.Locator)
+	locator, ok := f.source.Reader.(provider.Locator)
 	if !ok {
-		return at, false, nil
+		return location, false, nil
 	}
-	state, err := f.state(ctx, k)
+	state, err := f.mirrorState(ctx, k)
 	if err != nil {
-		return at, false, err
+		return location, false, err
 	}
-	newest, err := f.newest(ctx, k)
+	newest, err := f.newestEvent(ctx, k)
 	if err != nil {
-		return at, false, err
+		return location, false, err
 	}
 	if state == nil {
-		state = told
+		state = listed
 	}
-	at.call, at.proof, ok = l.Locate(f.source.API, k.Account, k.Type, k.ID, state, newest)
-	at.located = true
-	return at, ok, nil
+	location.call, location.visibilityCheck, ok = locator.Locate(f.source.API, k.Account, k.Type, k.ID, state, newest)
+	location.located = true
+	return location, ok, nil
 }
 
-// otherMode says whether an object is in the mode that the key does not read: to it the object would be missing.
-func (f *fetcher) otherMode(ctx context.Context, k versioning.Key) (bool, error) {
+// isOtherMode reports whether an object belongs to the mode that the key cannot read. With this key
+// the object would look missing.
+func (f *fetcher) isOtherMode(ctx context.Context, k versioning.Key) (bool, error) {
 	m, ok := f.source.Reader.(provider.ModeReader)
 	if !ok {
 		return false, nil
 	}
-	state, err := f.state(ctx, k)
+	state, err := f.mirrorState(ctx, k)
 	return err == nil && state != nil && m.OtherMode(f.source.API, state), err
 }
 
-// state is what the mirror has of an object, nil where it has nothing.
-func (f *fetcher) state(ctx context.Context, k versioning.Key) (state []byte, err error) {
-	err = f.Pool.QueryRow(ctx, stateSQL, k.Source, k.Account, k.Type, k.ID).Scan(&state)
+// mirrorState returns the mirrored state of an object, nil for none.
+func (f *fetcher) mirrorState(ctx context.Context, k versioning.Key) (state []byte, err error) {
+	err = f.Pool.QueryRow(ctx, mirrorStateSQL, k.Source, k.Account, k.Type, k.ID).Scan(&state)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("read what is known of %s %s: %w", k.Type, k.ID, err)
+		return nil, fmt.Errorf("read the mirrored state of %s %s: %w", k.Type, k.ID, err)
 	}
 	return state, nil
 }
 
-// believe proves that an object is missing at a place, and not only out of the reach of the key.
-func (f *fetcher) believe(ctx context.Context, k versioning.Key, at where) error {
+// checkMissingAt checks that an object is missing at its location, and not only invisible to the
+// key.
+func (f *fetcher) checkMissingAt(ctx context.Context, k versioning.Key, at location) error {
 	if at.located {
-		return f.seen(ctx, k, at.proof)
+		return f.checkListVisible(ctx, k, at.visibilityCheck)
 	}
-	return f.believable(ctx, k)
+	return f.checkAccountVisible(ctx, k)
 }
 
-// newest is the newest event of an object that is no look, nil where there is none.
-func (f *fetcher) newest(ctx context.Context, k versioning.Key) (*provider.Stored, error) {
+// newestEvent returns the newest event of an object that is not a refetch, nil for none.
+func (f *fetcher) newestEvent(ctx context.Context, k versioning.Key) (*provider.StoredEvent, error) {
 	var id int64
-	err := f.Pool.QueryRow(ctx, newestSQL, k.Hash(), k.Source, k.Account, k.Type, k.ID).Scan(&id)
+	err := f.Pool.QueryRow(ctx, newestEventSQL, k.Hash(), k.Source, k.Account, k.Type, k.ID).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for an event of %s %s: %w", k.Type, k.ID, err)
+		return nil, fmt.Errorf("find the newest event of %s %s: %w", k.Type, k.ID, err)
 	}
-	recs, err := events.Read(ctx, f.Pool, []int64{id}, events.AnyBody)
+	recs, err := events.Read(ctx, f.Pool, []int64{id}, events.UnlimitedBody)
 	if err != nil || len(recs) == 0 { // retention may have dropped it meanwhile
 		return nil, err
 	}
-	return &recs[0].Stored, nil
+	return &recs[0].StoredEvent, nil
 }
 
-// unseenError: it is not believed that an object is missing.
-type unseenError struct{ text string }
+// missingUnconfirmedError: the check that an object is missing did not succeed.
+type missingUnconfirmedError struct{ text string }
 
-func (e *unseenError) Error() string { return e.text }
+func (e *missingUnconfirmedError) Error() string { return e.text }
 
-// seen proves that the credentials would see an object at its place. The error is an *unseenError where they may not.
-func (f *fetcher) seen(ctx context.Context, k versioning.Key, proof provider.Call) error {
-	if proof.Path == "" {
-		return &unseenError{fmt.Sprintf("the API of source %s says that an object is missing, which may as well be kept from the key: nothing shows which, so it is not believed", f.source.Name)}
+// checkListVisible checks that the key could see an object at its location. Otherwise the error is
+// a *missingUnconfirmedError.
+func (f *fetcher) checkListVisible(ctx context.Context, k versioning.Key, visibilityCheck provider.Call) error {
+	if visibilityCheck.Path == "" {
+		return &missingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, but the key "+
+			"may only not see it: "+
+			"nothing shows which, so it does not count as deleted", f.source.Name)}
 	}
-	a, err := f.call(ctx, proof)
-	var refused *refusedError
-	if errors.As(err, &refused) { // the list alone may be kept from the key
-		if _, err := f.control(ctx, k.Account); err != nil {
+	a, err := f.call(ctx, visibilityCheck)
+	var rejected *rejectedError
+	if errors.As(err, &rejected) { // the key may lack access to the list only
+		if _, err := f.checkKey(ctx, k.Account); err != nil {
 			return err
 		}
-		return &unseenError{fmt.Sprintf("the API of source %s says that an object is missing, and refuses the list that it would be in, so it is not believed: %s", f.source.Name, refused.text)}
+		return &missingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, and rejects "+
+			"the list "+
+			"that it would be in, so it does not count as deleted: %s", f.source.Name, rejected.text)}
 	}
 	if err == nil && a.Verdict.Kind != provider.Found {
-		err = &unseenError{fmt.Sprintf("the API of source %s says that an object is missing, and that the list it would be in is too: it is not believed; may the key read it?", f.source.Name)}
+		err = &missingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, and the list "+
+			"that it "+
+			"would be in too, so it does not count as deleted; may the key read that list?", f.source.Name)}
 	}
 	return err
 }

@@ -8,25 +8,29 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Metrics are what is counted of calls to providers' APIs.
-type Metrics struct {
+// CallMetrics are the metrics of calls to providers' APIs.
+type CallMetrics struct {
 	calls   *prometheus.CounterVec
 	waiting *prometheus.HistogramVec
 	elapsed *prometheus.HistogramVec
 	skew    *prometheus.GaugeVec
 }
 
-// NewMetrics registers the metrics of calls for some sources.
-func NewMetrics(reg prometheus.Registerer, sources []string) (*Metrics, error) {
-	m := &Metrics{
+// NewCallMetrics registers the metrics of calls for some sources.
+func NewCallMetrics(reg prometheus.Registerer, sources []string) (*CallMetrics, error) {
+	m := &CallMetrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_api_calls_total",
-			Help: "Calls to providers' APIs by what came of them: found, missing, throttled, refused or trouble."}, []string{"source", "verdict"}),
+			Help: "Calls to providers' APIs by their result: found, missing, throttled, refused or trouble."},
+			[]string{"source", "verdict"}),
 		waiting: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "postern_api_waiting_seconds",
-			Help: "Time that a call waited for the budget of its account, which all processes share.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"source"}),
+			Help:    "Time that a call waited for the budget of its account, which all processes share.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"source"}),
 		elapsed: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "postern_api_seconds",
-			Help: "Time from the beginning of a call to that of its answer.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 13)}, []string{"source"}),
+			Help:    "Time from the start of a call to the first byte of its response.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 13)}, []string{"source"}),
 		skew: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_api_clock_skew_seconds",
-			Help: "How far the clock of the API, as its answers tell it, was ahead of the database's, at least, where the two differed most in the last five to ten minutes; negative: behind. " +
+			Help: "How far the clock of the API, as its responses show it, was ahead of the database's, at least, " +
+				"where the two differed most in the last five to ten minutes; negative: behind. " +
 				"Above 1 or below -1 one of the clocks is wrong."}, []string{"source"}),
 	}
 	for _, source := range sources {
@@ -45,11 +49,11 @@ func NewMetrics(reg prometheus.Registerer, sources []string) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) waited(source string, d time.Duration) {
+func (m *CallMetrics) observeWait(source string, d time.Duration) {
 	m.waiting.WithLabelValues(source).Observe(d.Seconds())
 }
 
-func (m *Metrics) called(source string, r *Response) {
+func (m *CallMetrics) countCall(source string, r *Response) {
 	m.calls.WithLabelValues(source, string(r.Verdict.Kind)).Inc()
 	if r.Status != 0 {
 		m.elapsed.WithLabelValues(source).Observe((r.Elapsed - r.Widened).Seconds())

@@ -2,4 +2,4 @@
 
 package reconcile_test
 
-const raced = false
+const raceEnabled = false

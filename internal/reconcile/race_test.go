@@ -2,4 +2,4 @@
 
 package reconcile_test
 
-const raced = true
+const raceEnabled = true

@@ -18,8 +18,8 @@ const reportReadableSQL = `
 UPDATE sources s SET api_reads = string_to_array(r.reads, ',') FROM unnest($1::int[], $2::text[]) AS r(number, reads)
 WHERE s.number = r.number AND s.api_reads IS DISTINCT FROM string_to_array(r.reads, ',')`
 
-// ReportReadable records what this process can read of each source's API: of Object, Objects and Events those that its
-// configuration allows, none without a section api. CheckReadable reads it.
+// ReportReadable records what this process can read of each source's API: of Object, Objects and
+// Events those that its configuration allows, none without a section api. CheckReadable reads it.
 func ReportReadable(ctx context.Context, pool *pgxpool.Pool, reads map[int32][]string) error {
 	var numbers []int32
 	var lists []string
@@ -34,35 +34,39 @@ func ReportReadable(ctx context.Context, pool *pgxpool.Pool, reads map[int32][]s
 
 const readableSQL = `SELECT name, provider, api_reads FROM sources WHERE number = $1`
 
-// CheckReadable returns an error that wraps events.ErrInvalid if the processors' configuration does not let a run read
-// what it is asked for. The error ends with the line to add. Where no processor has reported yet, the run waits for one.
-func CheckReadable(ctx context.Context, pool *pgxpool.Pool, o *Order) error {
-	var name, of string
+// CheckReadable returns an error that wraps events.ErrInvalid if the processors' configuration does
+// not let a run read what its parameters name. The error ends with the line to add. If no processor
+// has reported yet, the run waits for one.
+func CheckReadable(ctx context.Context, pool *pgxpool.Pool, o *Params) error {
+	var name, providerName string
 	var reads []string
-	if err := pool.QueryRow(ctx, readableSQL, o.Source).Scan(&name, &of, &reads); err != nil {
+	if err := pool.QueryRow(ctx, readableSQL, o.Source).Scan(&name, &providerName, &reads); err != nil {
 		return fmt.Errorf("read what can be read of the API of source %d: %w", o.Source, err)
 	}
-	if reads == nil || slices.Contains(reads, o.What) {
+	if reads == nil || slices.Contains(reads, o.Scope) {
 		return nil
 	}
-	p, _ := all.Named(of)
+	p, _ := all.Named(providerName)
 	_, ownAPI := p.(provider.Reader)
 	_, hooks := p.(provider.DeliveryLister)
 	message := ""
 	switch {
 	case len(reads) == 0:
 		message = withoutAPI(name, ownAPI, cmp.Or(o.Type, "TYPE"))
-	case o.What == Events:
+	case o.Scope == Events:
 		message = withoutEvents(name, ownAPI, hooks, slices.Contains(reads, Objects))
 	case hooks:
-		message = "the API of source " + name + " lists no objects as it is configured: name the repositories. " + add(name+".api", "repositories: [OWNER/NAME]")
+		message = "the API of source " + name + " lists no objects as it is configured: name the repositories. " +
+			add(name+".api", "repositories: [OWNER/NAME]")
 	default:
-		message = "the API of source " + name + " lists no objects as it is configured: give the type a list (docs/reconciliation.md, Any other API), or name one object: --type TYPE --object ID"
+		message = "the API of source " + name + " lists no objects as it is configured: give the type a list " +
+			"(docs/reconciliation.md, Any other API), or name one object: --type TYPE --object ID"
 	}
 	return fmt.Errorf("%w: %s", events.ErrInvalid, message)
 }
 
-// withoutAPI is the error of a source without a section api. A provider without an API of its own needs a description.
+// withoutAPI is the error of a source without a section api. A provider without an API of its own
+// needs a description.
 func withoutAPI(name string, ownAPI bool, objectType string) string {
 	message := "the processors' configuration has no section api for source " + name + ", so no API can be read. "
 	key := "key: {env: " + variable(name) + "}"
@@ -70,32 +74,36 @@ func withoutAPI(name string, ownAPI bool, objectType string) string {
 		return message + add(name, "api: {"+key+"}")
 	}
 	return message + "Describe the API (docs/reconciliation.md, Any other API). " +
-		add(name, fmt.Sprintf("api: {base_url: 'https://api.example.com', %s, control: /me, objects: {%q: {get: %q}}}", key, objectType, "/"+objectType+"/{id}"))
+		add(name, fmt.Sprintf("api: {base_url: 'https://api.example.com', %s, control: /me, objects: {%q: {get: %q}}}",
+			key, objectType, "/"+objectType+"/{id}"))
 }
 
 // withoutEvents is the error of an API that lists no events, or not as it is configured.
 func withoutEvents(name string, ownAPI, hooks, objects bool) string {
 	message := "the API of source " + name + " lists no events"
 	if objects {
-		message += fmt.Sprintf(": compare objects instead, postern reconcile %s --objects (over HTTP \"objects\": true)", name)
+		message += fmt.Sprintf(": compare objects instead, postern reconcile %s --objects (over HTTP \"objects\": "+
+			"true)", name)
 	} else {
 		message += ", and no objects, as it is configured"
 	}
 	switch {
 	case hooks:
-		message += ". To read the deliveries of its webhooks, name them. " + add(name+".api", "hooks: [repos/OWNER/NAME/hooks/ID]")
+		message += ". To read the deliveries of its webhooks, name them. " +
+			add(name+".api", "hooks: [repos/OWNER/NAME/hooks/ID]")
 	case !ownAPI:
-		message += ". Where it does list events, describe that list in sources." + name + ".api.events (docs/reconciliation.md, Any other API)"
+		message += ". Where it does list events, describe that list in sources." + name +
+			".api.events (docs/reconciliation.md, Any other API)"
 	}
 	return message
 }
 
-// add says which line to add to a section of sources.
+// add returns the advice to add a line to a section of sources.
 func add(section, line string) string {
-	return "Add this line to sources." + section + ", and ask again once a processor has read it: " + line
+	return "Add this line to sources." + section + ", and try again once a processor has read it: " + line
 }
 
-// variable names the environment variable for the key of a source's API.
+// variable returns the name of the environment variable for the key of a source's API.
 func variable(source string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {

@@ -23,84 +23,91 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 )
 
-// described is a source of a sender that Postern knows only by a configuration, which is the example's.
-type described struct {
-	*world
+// restEnv is a source of a provider that only a configuration describes: the example.
+type restEnv struct {
+	*testEnv
 	fake     *restfake.Fake
 	endpoint config.Endpoint
 	runner   *reconcile.Runner
-	// change is called before each call of the runner.
-	change func(provider.Call)
+	// beforeCall is called before each call of the runner.
+	beforeCall func(provider.Call)
 }
 
-const things = "things"
+const thingsSource = "things"
 
-// newDescribed makes one; edits are texts of the example, each with what replaces it.
-func newDescribed(t *testing.T, edits ...string) *described {
+// newRESTEnv makes the source. The edits are pairs of a text of the example and its replacement.
+func newRESTEnv(t *testing.T, edits ...string) *restEnv {
 	t.Helper()
 	text, err := os.ReadFile("../../examples/any-api/postern.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &described{fake: restfake.New(t), world: bare(t)}
-	env := map[string]string{"DATABASE_URL": "postgres://x", "NATS_URL": "nats://x", "THINGS_SECRET": restfake.Secret, "THINGS_API": b.fake.URL, "THINGS_API_KEY": restfake.Key}
-	cfg, err := config.Parse([]byte(strings.NewReplacer(edits...).Replace(string(text))), func(name string) string { return env[name] })
+	b := &restEnv{fake: restfake.NewWithoutFaults(t), testEnv: newEnvWithoutAPI(t)}
+	env := map[string]string{"DATABASE_URL": "postgres://x", "NATS_URL": "nats://x", "THINGS_SECRET": restfake.Secret,
+		"THINGS_API": b.fake.URL, "THINGS_API_KEY": restfake.Key}
+	cfg, err := config.Parse([]byte(strings.NewReplacer(edits...).Replace(string(text))),
+		func(name string) string { return env[name] })
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.endpoint = cfg.Endpoints()[0]
 	b.endpoint.API.Rate = 1000
-	known, err := events.RegisterSources(t.Context(), b.Pool, map[string]string{things: "hmac"})
+	known, err := events.RegisterSources(t.Context(), b.Pool, map[string]string{thingsSource: "hmac"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Source = known.Number[things]
-	b.Sources[things] = processor.Source{Number: b.Source, Config: b.endpoint.Source, Provider: b.endpoint.Provider, Looker: b.endpoint.Looker()}
-	b.proc = b.Processor(t, nil, things)
+	b.Source = known.Number[thingsSource]
+	b.Sources[thingsSource] = processor.Source{Number: b.Source, Config: b.endpoint.Source,
+		Provider:      b.endpoint.Provider,
+		RefetchReader: b.endpoint.Looker()}
+	b.proc = b.Processor(t, nil, thingsSource)
 	b.runner = b.sourceRunner(t)
 	return b
 }
 
-// changingCaller makes calls after the changes that a test makes before each.
+// changingCaller calls beforeCall of the environment before each call.
 type changingCaller struct {
 	reconcile.Caller
-	of *described
+	env *restEnv
 }
 
 func (c changingCaller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
-	if c.of.change != nil {
-		c.of.change(call)
+	if c.env.beforeCall != nil {
+		c.env.beforeCall(call)
 	}
 	return c.Caller.Do(ctx, call)
 }
 
-// sourceRunner carries out reconciliations of the source over HTTP.
-func (b *described) sourceRunner(t *testing.T) *reconcile.Runner {
+// sourceRunner makes a runner that calls the API over HTTP.
+func (b *restEnv) sourceRunner(t *testing.T) *reconcile.Runner {
 	t.Helper()
 	s, e := &reconcile.Sources{}, b.endpoint
-	source := &reconcile.Source{Name: things, Number: b.Source, Config: e.Source, API: e.API, Provider: e.Provider, Reader: e.Reader}
+	source := &reconcile.Source{Name: thingsSource, Number: b.Source, Config: e.Source, API: e.API,
+		Provider: e.Provider,
+		Reader:   e.Reader}
 	source.Caller = changingCaller{newClient(t, b.Pool, source), b}
 	s.Replace(source)
 	settings := reconcile.DefaultSettings
-	settings.Again = 10 * time.Millisecond
+	settings.RetryDelay = 10 * time.Millisecond
 	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.proc, Sources: s, Settings: settings}
 }
 
-// deliver stores and applies webhooks, which come at the API's time.
-func (b *described) deliver(t *testing.T, bodies [][]byte) {
+// deliver appends and applies webhooks, received at the API's time.
+func (b *restEnv) deliver(t *testing.T, bodies [][]byte) {
 	t.Helper()
 	ds := make([]*provider.Delivery, len(bodies))
 	for i, body := range bodies {
 		ds[i] = &provider.Delivery{Header: http.Header{}, Body: body, ReceivedAt: b.fake.Now()}
 	}
-	applied.Deliver(t, b.gateway, b.proc, b.Sources[things], ds...)
+	applied.AppendAndApply(t, b.gateway, b.proc, b.Sources[thingsSource], ds...)
 }
 
-// differs says what of the mirror is not as the API has it.
-func (b *described) differs(t *testing.T) (wrong []string) {
+// thingDifferences returns the things that differ from the API.
+func (b *restEnv) thingDifferences(t *testing.T) (wrong []string) {
 	t.Helper()
 	here := map[string]string{}
-	rows, err := b.DB.Pool.Query(t.Context(), `SELECT object_id, deleted, coalesce(state::text, 'null'), ambiguous OR look_after <> 0 FROM objects WHERE source = $1 AND object_type = 'thing'`, b.Source)
+	rows, err := b.DB.Pool.Query(t.Context(), `SELECT object_id, deleted, coalesce(state::text, 'null'), ambiguous
+		OR look_after <> 0 FROM objects WHERE source = $1 AND object_type = 'thing'`, b.Source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,111 +127,125 @@ func (b *described) differs(t *testing.T) (wrong []string) {
 			here[id] = ""
 		}
 		if doubt {
-			wrong = append(wrong, id+" is in doubt")
+			wrong = append(wrong, id+" has a pending refetch")
 		}
 	}
-	for id, name := range b.fake.Truth() {
+	for id, name := range b.fake.CurrentNames() {
 		if here[id] != name {
-			wrong = append(wrong, fmt.Sprintf("%s is %q here and %q there", id, here[id], name))
+			wrong = append(wrong, fmt.Sprintf("%s is %q in the mirror and %q in the API", id, here[id], name))
 		}
 	}
 	return wrong
 }
 
-// A look at an object of a described API enters the mirror: what changed, what is gone, and what no webhook has told of.
-func TestLookThroughADescribedAPI(t *testing.T) {
+// A refetch of an object of a configured API updates the mirror: a changed object, a missing one,
+// and an unknown one.
+func TestRefetch_configuredAPI_updatesTheMirror(t *testing.T) {
 	t.Parallel()
-	b := newDescribed(t)
+	b := newRESTEnv(t)
 	b.fake.Set("a/1", "old", time.Second)
 	b.fake.Set("b", "stays", time.Second)
 	b.deliver(t, b.fake.Events())
-	if wrong := b.differs(t); len(wrong) > 0 {
-		t.Fatalf("before anything was lost: %v", wrong)
+	if wrong := b.thingDifferences(t); len(wrong) > 0 {
+		t.Fatalf("before any loss: %v", wrong)
 	}
 	b.fake.Set("a/1", "new", time.Second)
 	b.fake.Set("b", "", time.Second)
 	b.fake.Set("c", "unheard of", time.Second)
 	b.fake.Advance(time.Minute)
-	if wrong := b.differs(t); len(wrong) != 3 {
-		t.Fatalf("before the looks: %v", wrong)
+	if wrong := b.thingDifferences(t); len(wrong) != 3 {
+		t.Fatalf("before the refetches: %v", wrong)
 	}
-	b.carry(t, b.runner)
+	b.startReconciler(t, b.runner)
 	for _, id := range []string{"a/1", "b", "c"} {
-		has(t, b.done(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id}), counts{reconcile.Missing: 1})
+		wantCounts(t, b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: id}),
+			counts{reconcile.Missing: 1})
 	}
-	none(t, b.differs(t))
-	if n := b.fake.Calls("/me"); n != 1 {
-		t.Errorf("%d controls, of which one belongs to what is missing", n)
+	wantNone(t, b.thingDifferences(t))
+	if n := b.fake.RequestCount("/me"); n != 1 {
+		t.Errorf("%d control calls, want one for the missing object", n)
 	}
-	b.deliver(t, b.fake.Events()) // what was lost comes after all
-	none(t, b.differs(t))
+	b.deliver(t, b.fake.Events()) // the lost webhooks arrive late
+	wantNone(t, b.thingDifferences(t))
 	var body []byte
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT body FROM events WHERE event_type = 'postern.look' AND object_id = 'a/1'`).Scan(&body); err != nil || !bytes.Contains(body, []byte(`"object":{"data":{"thing":{"changed":`)) {
-		t.Errorf("the log has %s (%v), and not the answer byte for byte", body, err)
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT body FROM events WHERE event_type = 'postern.look'
+		AND object_id = 'a/1'`).Scan(&body); err != nil ||
+		!bytes.Contains(body, []byte(`"object":{"data":{"thing":{"changed":`)) {
+		t.Errorf("the log has %s (%v), and not the response byte for byte", body, err)
 	}
 }
 
-// Who asks for an object of a source that is pinned to an account need not name it.
-func TestLookWithinTheSourcesAccount(t *testing.T) {
+// A request for an object of a source with a pinned account need not contain the account.
+func TestRefetch_pinnedAccount_needsNoName(t *testing.T) {
 	t.Parallel()
-	b := newDescribed(t, "provider: hmac", "provider: hmac\n    account: shop_1")
+	b := newRESTEnv(t, "provider: hmac", "provider: hmac\n    account: shop_1")
 	b.fake.Set("a", "one", time.Second)
 	b.deliver(t, b.fake.Events())
-	b.carry(t, b.runner)
+	b.startReconciler(t, b.runner)
 	for _, account := range []string{"", "shop_1"} {
-		b.fake.Set("a", "asked for by "+account, time.Second)
+		b.fake.Set("a", "requested by "+account, time.Second)
 		b.fake.Advance(time.Minute)
-		b.done(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "a", Account: account})
+		b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "a", Account: account})
 	}
 	var n int
 	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects`).Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d objects of one (%v)", n, err)
 	}
-	none(t, b.differs(t))
+	wantNone(t, b.thingDifferences(t))
 }
 
-// What the API refuses, or answers of another object, enters nothing, and no word shows the key.
-func TestDescribedAPIRefuses(t *testing.T) {
+// A rejected response, or a response about another object, is not appended. No message shows the
+// key.
+func TestRefetch_configuredAPIRejects_appendsNothing(t *testing.T) {
 	t.Parallel()
-	b := newDescribed(t, `get: "/things/{id}"`, `get: "/things/a?id={id}"`)
+	b := newRESTEnv(t, `get: "/things/{id}"`, `get: "/things/a?id={id}"`)
 	b.fake.Set("a", "one", time.Second)
-	b.carry(t, b.runner)
-	for what, o := range map[string]reconcile.Order{
-		"source things, other: the API reads no object of that type":  {Type: "other", ID: "a"},
-		"source things, thing: the API reads no object of that type ": {Type: "thing", ID: "a", Account: "somebody"},
+	b.startReconciler(t, b.runner)
+	for what, o := range map[string]reconcile.Params{
+		"source things, other: the API cannot read objects of that type": {Type: "other", ID: "a"},
+		"source things, thing: the API cannot read objects of that type ": {Type: "thing", ID: "a",
+			Account: "somebody"},
 	} {
-		o.What = reconcile.Object
-		b.fails(t, o, what)
+		o.Scope = reconcile.Object
+		b.wantFailure(t, o, what)
 	}
-	run := b.askOnly(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "z"})
-	b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, `the API answered one whose key is "a"`) })
+	run := b.startOwnRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "z"})
+	b.WaitForRun(t, run, func(r *runs.Run) bool {
+		return strings.Contains(r.Detail,
+			`the API returned one whose key is "a"`)
+	})
 	var n int
 	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d events (%v)", n, err)
 	}
 }
 
-// askOnly orders a reconciliation.
-func (b *described) askOnly(t *testing.T, o reconcile.Order) int64 {
+// startOwnRun requests a reconciliation of the source.
+func (b *restEnv) startOwnRun(t *testing.T, o reconcile.Params) int64 {
 	t.Helper()
 	o.Source = b.Source
-	run := b.order(t, o)
+	run := b.startRun(t, o)
 	return run
 }
 
-// pagings are edits of the example that page otherwise.
+// pagings are edits of the example configuration with another paging.
 var pagings = map[string][]string{
-	"field":   nil,
-	"address": {"/lists/field", "/lists/url", `after: "{cursor}", `, "", "next: {field: meta.next}", "next: {address: meta.next}"},
-	"link":    {"/lists/field", "/lists/link", `after: "{cursor}", `, "", "next: {field: meta.next}", "next: {link: true}"},
-	"last":    {"/lists/field", "/lists/last", "next: {field: meta.next}", "next: {last: key, more: more}"},
-	"window":  {"/lists/field", "/lists/window", `after: "{cursor}", `, "", "next: {field: meta.next}", "next: {window: true}"},
-	"page":    {"/lists/field", "/lists/page", `after: "{cursor}"`, `page: "{cursor}"`},
-	"whole":   {"/lists/field", "/lists/whole", `query: {limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}`, "", "            items: items", "", "next: {field: meta.next}", "partial: true"},
+	"field": nil,
+	"address": {"/lists/field", "/lists/url", `after: "{cursor}", `, "", "next: {field: meta.next}",
+		"next: {address: meta.next}"},
+	"link": {"/lists/field", "/lists/link", `after: "{cursor}", `, "", "next: {field: meta.next}",
+		"next: {link: true}"},
+	"last": {"/lists/field", "/lists/last", "next: {field: meta.next}", "next: {last: key, more: more}"},
+	"window": {"/lists/field", "/lists/window", `after: "{cursor}", `, "", "next: {field: meta.next}",
+		"next: {window: true}"},
+	"page": {"/lists/field", "/lists/page", `after: "{cursor}"`, `page: "{cursor}"`},
+	"whole": {"/lists/field", "/lists/whole",
+		`query: {limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}`, "",
+		"            items: items", "", "next: {field: meta.next}", "partial: true"},
 }
 
-// live has things made, changed and deleted, and delivers half of the webhooks that tell of it.
-func (b *described) live(t *testing.T, seed uint64, changes int) {
+// changeAndDeliverHalf creates, changes and deletes things, and delivers half of the webhooks.
+func (b *restEnv) changeAndDeliverHalf(t *testing.T, seed uint64, changes int) {
 	t.Helper()
 	r, from := rand.New(rand.NewPCG(seed, 61)), len(b.fake.Events())
 	for range changes {
@@ -243,76 +264,79 @@ func (b *described) live(t *testing.T, seed uint64, changes int) {
 	r.Shuffle(len(kept), func(i, k int) { kept[i], kept[k] = kept[k], kept[i] })
 	b.deliver(t, kept)
 	b.fake.Advance(time.Minute)
-	if len(b.differs(t)) == 0 {
-		t.Fatal("nothing is wrong: there is nothing to find")
+	if len(b.thingDifferences(t)) == 0 {
+		t.Fatal("there are no differences: the test is too easy")
 	}
 }
 
-// Half of the webhooks are lost, and the API has its troubles: after a sweep the mirror is what the API has, however it pages, and few calls were made.
-func TestSweepOfADescribedAPI(t *testing.T) {
+// Half of the webhooks are lost, and the API fails. After a scan the mirror equals the API with
+// each paging. A second scan needs no refetch.
+func TestObjectScan_configuredAPI_makesMirrorEqual(t *testing.T) {
 	t.Parallel()
 	for kind, edits := range pagings {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			b := newDescribed(t, append([]string{"limit: 100", "limit: 6"}, edits...)...)
-			b.live(t, 7, 80)
+			b := newRESTEnv(t, append([]string{"limit: 100", "limit: 6"}, edits...)...)
+			b.changeAndDeliverHalf(t, 7, 80)
 			var n atomic.Int64
-			b.fake.Fails = func(r *http.Request) restfake.Fault {
+			b.fake.NextFault = func(r *http.Request) restfake.Fault {
 				switch i := n.Add(1); {
 				case i%11 == 3:
-					return restfake.Broken
+					return restfake.ServerError
 				case i%11 == 7:
-					return restfake.Cut
+					return restfake.ConnectionDropped
 				case i == 5 && r.URL.Query().Get("after") != "":
-					return restfake.Forgotten
+					return restfake.CursorExpired
 				case i == 20:
 					return restfake.Throttled
 				}
-				return restfake.None
+				return restfake.NoFault
 			}
-			b.carry(t, b.runner)
-			b.sweep(t, reconcile.Order{})
-			none(t, b.differs(t))
-			b.fake.Fails = nil
-			looks, again := b.fake.Calls("/things/"), b.sweep(t, reconcile.Order{Full: true})
+			b.startReconciler(t, b.runner)
+			b.scan(t, reconcile.Params{})
+			wantNone(t, b.thingDifferences(t))
+			b.fake.NextFault = nil
+			refetches, again := b.fake.RequestCount("/things/"), b.scan(t, reconcile.Params{Full: true})
 			alive := int64(0)
-			for _, name := range b.fake.Truth() {
+			for _, name := range b.fake.CurrentNames() {
 				if name != "" {
 					alive++
 				}
 			}
-			counted(t, again, counts{reconcile.Seen: alive, reconcile.Equal: alive})
-			if made := b.fake.Calls("/things/") - looks; made != 0 {
-				t.Errorf("%d looks at what is as it should be", made)
+			wantExactCounts(t, again, counts{reconcile.Processed: alive, reconcile.Equal: alive})
+			if made := b.fake.RequestCount("/things/") - refetches; made != 0 {
+				t.Errorf("%d refetches of equal objects", made)
 			}
 		})
 	}
 }
 
-// A list that is late tells old states, which change nothing where webhooks have brought newer ones; here nothing but the time of the events orders them.
-func TestLateListOfADescribedAPI(t *testing.T) {
+// A late list has old states. They do not replace newer states of webhooks, which are ordered by
+// the time of the events only.
+func TestObjectScan_configuredLateList_keepsNewerState(t *testing.T) {
 	t.Parallel()
-	b := newDescribed(t, "limit: 100\n            items", "limit: 100\n            lag: 5m\n            items", `type: "{json:type}"`, "type: '{json:type}'\n      occurred: {from: 'json:thing.changed'}",
+	b := newRESTEnv(t, "limit: 100\n            items", "limit: 100\n            lag: 5m\n            items",
+		`type: "{json:type}"`, "type: '{json:type}'\n      occurred: {from: 'json:thing.changed'}",
 		`version: {from: "json:thing.changed", unit: rfc3339}`, "", "version: {path: changed, unit: rfc3339}", "")
-	b.live(t, 9, 60)
+	b.changeAndDeliverHalf(t, 9, 60)
 	b.fake.Advance(10 * time.Minute)
-	b.carry(t, b.runner)
-	b.sweep(t, reconcile.Order{})
-	none(t, b.differs(t))
+	b.startReconciler(t, b.runner)
+	b.scan(t, reconcile.Params{})
+	wantNone(t, b.thingDifferences(t))
 	from := len(b.fake.Events())
 	for i := range 10 {
 		b.fake.Set(fmt.Sprintf("t%02d", i), []string{"newer", ""}[i%2], time.Second)
 	}
 	b.deliver(t, b.fake.Events()[from:])
-	b.fake.Late = 4 * time.Minute
-	r := b.sweep(t, reconcile.Order{Full: true})
-	for _, w := range b.differs(t) {
+	b.fake.ListAge = 4 * time.Minute
+	r := b.scan(t, reconcile.Params{Full: true})
+	for _, w := range b.thingDifferences(t) {
 		t.Errorf("%s (counts %v)", w, r.Counts)
 	}
 }
 
-// Where the key is wrong, or the path of an object is, nothing is believed to be missing.
-func TestNothingIsMissingBySlip(t *testing.T) {
+// With a wrong key, or a wrong path of objects, no object is believed to be missing.
+func TestRefetch_configurationMistake_deletesNothing(t *testing.T) {
 	t.Parallel()
 	for slip, of := range map[string]struct{ edits []string }{
 		"answered 401: the key is wrong":                      {[]string{"X-Api-Key: {key}", "X-Api-Key: x{key}"}},
@@ -320,46 +344,48 @@ func TestNothingIsMissingBySlip(t *testing.T) {
 	} {
 		t.Run(slip, func(t *testing.T) {
 			t.Parallel()
-			b := newDescribed(t, of.edits...)
+			b := newRESTEnv(t, of.edits...)
 			b.fake.Set("a", "one", time.Second)
 			b.deliver(t, b.fake.Events())
-			b.carry(t, b.runner)
-			run := b.askOnly(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "a"})
-			b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, slip) })
-			none(t, b.differs(t))
+			b.startReconciler(t, b.runner)
+			run := b.startOwnRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "a"})
+			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, slip) })
+			wantNone(t, b.thingDifferences(t))
 		})
 	}
 }
 
-// TestReconcile_deletesBetweenCountedPages deletes the first of 43 things, of which no webhook came, before the second page is
-// answered: once, so that nothing is missing after the run, or each time, so that the type is not reported as complete.
-func TestReconcile_deletesBetweenCountedPages(t *testing.T) {
+// The first of 43 things is deleted without a webhook before the second page is returned. After one
+// such delete the run repairs everything. If it happens each time, the type is not complete.
+func TestObjectScan_deletesBetweenNumberedPages_areDetected(t *testing.T) {
 	t.Parallel()
 	for deletes, want := range map[int]string{1: "", 20: "objects move between its pages all the time"} {
 		t.Run(fmt.Sprint(deletes, " deletes"), func(t *testing.T) {
 			t.Parallel()
-			b := newDescribed(t, append([]string{"limit: 100", "limit: 10"}, pagings["page"]...)...)
+			b := newRESTEnv(t, append([]string{"limit: 100", "limit: 10"}, pagings["page"]...)...)
 			for i := range 43 {
 				b.fake.Set(fmt.Sprintf("t%02d", i), "x", time.Second)
 			}
 			b.fake.Advance(time.Minute)
 			deleted := 0
-			b.change = func(call provider.Call) {
+			b.beforeCall = func(call provider.Call) {
 				if call.Query.Get("page") == "2" && deleted < deletes {
 					b.fake.Set(fmt.Sprintf("t%02d", deleted), "", time.Millisecond)
 					deleted++
 				}
 			}
-			b.carry(t, b.runner)
-			run := b.askOnly(t, reconcile.Order{What: reconcile.Objects, Type: "thing", Full: true})
+			b.startReconciler(t, b.runner)
+			run := b.startOwnRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing", Full: true})
 			if want != "" {
-				if r := b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, want) }); r.Status == runs.Done {
+				if r := b.WaitForRun(t, run,
+					func(r *runs.Run) bool { return strings.Contains(r.Detail, want) }); r.Status ==
+					runs.Done {
 					t.Errorf("the run is done with %v", r.Counts)
 				}
 				return
 			}
-			r := b.Until(t, run, func(r *runs.Run) bool { return r.Status == runs.Done })
-			for _, w := range b.differs(t) {
+			r := b.WaitForRun(t, run, func(r *runs.Run) bool { return r.Status == runs.Done })
+			for _, w := range b.thingDifferences(t) {
 				if strings.HasPrefix(w, "t00 ") {
 					continue // deleted after it was listed
 				}

@@ -14,8 +14,10 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Watermark is from when until when something of an account is proven complete, on the provider's clock; zero: nothing is.
-func Watermark(ctx context.Context, pool *pgxpool.Pool, source int32, account, what string) (since, until time.Time, err error) {
+// Watermark returns the interval in which something is complete for an account, on the provider's
+// clock; zero for none.
+func Watermark(ctx context.Context, pool *pgxpool.Pool, source int32, account, what string) (since, until time.Time,
+	err error) {
 	err = pool.QueryRow(ctx, watermarkSQL, source, account, what).Scan(&since, &until)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, time.Time{}, nil
@@ -26,62 +28,76 @@ func Watermark(ctx context.Context, pool *pgxpool.Pool, source int32, account, w
 	return since.UTC(), until.UTC(), nil
 }
 
-// provenSQL notes how far a run has come ($4 to $5 without a gap, under its own name), and joins that with what is proven where the two touch. Of two that do not
-// touch the one that is there stays: what lies between is not proven. Only a run that began as far back as the provider knows ($7) may leave such a gap behind,
-// which nobody can close any more. What was proven of other lists ($8) gives way to a run that goes as far back, or as the provider knows ($9), once it has come as far.
-const provenSQL = `
+// raiseWatermarkSQL records a run's own interval ($4 to $5), and joins it with the stored watermark
+// if the two touch. If they do not touch, the stored watermark stays, because the time between is
+// not complete. Only a run that started as far back as the provider keeps events ($7) may leave
+// such a gap, which no later run can fill. A watermark of another scope ($8) is replaced by a run
+// that starts as early, or as early as the provider keeps events ($9), once it has reached the same
+// end.
+const raiseWatermarkSQL = `
 WITH own AS (
-  INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope) VALUES ($1, $2, 'run ' || $6::bigint, $4, $5, $6, clock_now(), $8)
+  INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope)
+  	VALUES ($1, $2, 'run ' || $6::bigint, $4, $5, $6, clock_now(), $8)
   ON CONFLICT (source, account, what) DO UPDATE SET
     since = CASE WHEN m.scope = excluded.scope THEN m.since ELSE excluded.since END,
-    until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END, at = excluded.at, scope = excluded.scope
+    until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END,
+    	at = excluded.at, scope = excluded.scope
   RETURNING since, until
 )
-INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope) SELECT $1, $2, $3, own.since, own.until, $6, clock_now(), $8 FROM own
+INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope) SELECT $1, $2, $3, own.since,
+	own.until, $6, clock_now(), $8 FROM own
 ON CONFLICT (source, account, what) DO UPDATE SET
-  since = CASE WHEN m.scope = excluded.scope AND excluded.since <= m.until THEN least(m.since, excluded.since) ELSE excluded.since END,
-  until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END, run = excluded.run, at = excluded.at, scope = excluded.scope
-WHERE CASE WHEN m.scope = excluded.scope THEN excluded.since <= m.until AND excluded.until >= m.since OR excluded.since > m.until AND $7 ELSE (excluded.since <= m.since OR excluded.since <= $9) AND excluded.until >= m.until END`
+  since = CASE WHEN m.scope = excluded.scope AND excluded.since <= m.until THEN least(m.since, excluded.since)
+  	ELSE excluded.since END,
+  until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END,
+  	run = excluded.run, at = excluded.at, scope = excluded.scope
+WHERE CASE WHEN m.scope = excluded.scope THEN excluded.since <= m.until AND excluded.until >= m.since
+	OR excluded.since > m.until AND $7 ELSE (excluded.since <= m.since OR excluded.since <= $9)
+	AND excluded.until >= m.until END`
 
-// forgottenSQL forgets what runs have read that have ended.
-const forgottenSQL = `
-DELETE FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.what LIKE 'run %' AND NOT EXISTS (SELECT FROM runs r WHERE r.run = m.run AND r.ended_at IS NULL)`
+// deleteEndedMarksSQL deletes the intervals of ended runs.
+const deleteEndedMarksSQL = `
+DELETE FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.what LIKE 'run %' AND NOT EXISTS (SELECT
+	FROM runs r WHERE r.run = m.run AND r.ended_at IS NULL)`
 
-// proven notes how far the run has come. A dry run proves nothing.
-func (w *work) proven(ctx context.Context, until time.Time) error {
-	if w.order.DryRun {
+// raiseWatermark records how far the run is. A dry run records nothing.
+func (w *execution) raiseWatermark(ctx context.Context, until time.Time) error {
+	if w.params.DryRun {
 		return nil
 	}
-	_, err := w.Pool.Exec(ctx, provenSQL, w.order.Source, w.order.Account, w.order.What, time.UnixMicro(w.hold.Cursor).UTC(), until, w.hold.Run.Run, w.order.Since.IsZero(), w.reads(),
-		w.source.Caller.Now().Add(-w.kept()))
+	_, err := w.Pool.Exec(ctx, raiseWatermarkSQL, w.params.Source, w.params.Account, w.params.Scope,
+		time.UnixMicro(w.lease.Cursor).UTC(), until, w.lease.Run.ID, w.params.Since.IsZero(), w.eventScope(),
+		w.source.Caller.Now().Add(-w.eventRetention()))
 	if err != nil {
 		return fmt.Errorf("raise watermark: %w", err)
 	}
 	return nil
 }
 
-// reads is a digest of what a run over events reads: the webhooks or lists, and of which accounts the source takes events. With another one, events from before a watermark may be told for the
-// first time.
-func (w *work) reads() string {
+// eventScope is a digest of what a run over events reads: the webhooks or lists, and the accounts
+// whose events the source accepts. With another scope, events from before a watermark may be listed
+// for the first time.
+func (w *execution) eventScope() string {
 	api, config := w.source.API, w.source.Config
 	parts := append([]string{config.Account}, slices.Sorted(slices.Values(config.Accounts))...)
 	switch lister := w.source.Reader.(type) {
-	case provider.EventLister: // each account has a list of its own
-		allowed := slices.Contains(config.Accounts, "*") || slices.Contains(config.Accounts, w.source.of(w.order.Account))
+	case provider.EventLister: // each account has its own list
+		allowed := slices.Contains(config.Accounts, "*") ||
+			slices.Contains(config.Accounts, w.source.providerAccount(w.params.Account))
 		parts = []string{config.Account, strconv.FormatBool(allowed)}
-		parts = append(parts, lines(lister.ListEvents(api, w.order.Account, epoch, epoch, ""))...)
-		if thin, ok := lister.(provider.ThinLister); ok && api.ThinEvents {
-			parts = append(parts, lines(thin.ListThinEvents(api, w.order.Account, epoch, epoch, ""))...)
+		parts = append(parts, callParts(lister.ListEvents(api, w.params.Account, epoch, epoch, ""))...)
+		if thin, ok := lister.(provider.IDOnlyEventLister); ok && api.IDOnlyEvents {
+			parts = append(parts, callParts(thin.ListIDOnlyEvents(api, w.params.Account, epoch, epoch, ""))...)
 		}
 	case provider.DeliveryLister:
-		parts = append(parts, slices.Sorted(slices.Values(api.Hooks))...)
+		parts = append(parts, slices.Sorted(slices.Values(api.Webhooks))...)
 	case provider.TimedLister:
-		parts = append(parts, lines(lister.ListTimed(api, epoch, epoch, ""))...)
+		parts = append(parts, callParts(lister.ListTimed(api, epoch, epoch, ""))...)
 	}
 	return digest(parts)
 }
 
-// lines are what a call asks for.
-func lines(c provider.Call) []string {
+// callParts returns the parts of a call that select data.
+func callParts(c provider.Call) []string {
 	return []string{c.Method, c.Path, c.Query.Encode(), string(c.Body)}
 }

@@ -1,10 +1,10 @@
 package redaction
 
-// Matches tells whether a body has any of some values.
-var Matches = matches
+// Matches reports whether a body contains any of the values.
+var Matches = matchesAny
 
-// Search tells that, and whether the body could not be read.
+// Search also reports whether the body could not be read.
 var Search = search
 
-// InLook tells whether the object of a look has any of some values.
-var InLook = inLook
+// MatchesRefetched reports whether a refetched object contains any of the values.
+var MatchesRefetched = matchesRefetched

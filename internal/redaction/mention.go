@@ -16,43 +16,47 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// The shortest values that may be looked for anywhere, in bytes. A shorter one is found in things that have nothing to do
-// with the person, and so is a short number: it may be an amount.
+// The shortest values that can be searched at any place, in bytes. A shorter value also matches
+// data that does not belong to the person. A short number may be an amount.
 const (
-	shortestMention = 5
-	shortestNumber  = 8
+	minMentionLength = 5
+	minNumberLength  = 8
 )
 
-// MaxMentions is how many values one redaction may look for.
+// MaxMentions is how many values one redaction may search for.
 const MaxMentions = 50
 
-// NewMention returns the find of a value that may be anywhere in a body: an id or an e-mail address. Errors:
-// events.ErrInvalid.
-func NewMention(value string) (Find, error) {
-	value = compared(value)
+// NewMentionMatcher returns the matcher of a value that may be at any place in a body: an id or an
+// e-mail address. Errors: events.ErrInvalid.
+func NewMentionMatcher(value string) (ValueMatcher, error) {
+	value = normalize(value)
 	switch {
-	case len(value) < shortestMention:
-		return Find{}, fmt.Errorf("%w: a mention of %d characters is too short to be told from other things: give at least %d, "+
-			"or name the object, or the path of the value", events.ErrInvalid, len(value), shortestMention)
-	case isNumber(value) && len(value) < shortestNumber:
-		return Find{}, fmt.Errorf("%w: a number of %d digits may also be an amount: give one of at least %d, or name the object, "+
-			"or the path of the value", events.ErrInvalid, len(value), shortestNumber)
+	case len(value) < minMentionLength:
+		return ValueMatcher{}, fmt.Errorf("%w: a mention of %d characters is too short to be distinguished from "+
+			"other data: give at "+
+			"least %d, "+
+			"or name the object, or the path of the value", events.ErrInvalid, len(value), minMentionLength)
+	case isNumber(value) && len(value) < minNumberLength:
+		return ValueMatcher{}, fmt.Errorf("%w: a number of %d digits may also be an amount: give one of at least %d, "+
+			"or name "+
+			"the object, "+
+			"or the path of the value", events.ErrInvalid, len(value), minNumberLength)
 	}
-	f, err := NewFind(mentionPath, value)
+	f, err := NewValueMatcher(mentionPath, value)
 	f.Length = len(value)
 	return f, err
 }
 
-// mentionPath stands for any place in a body, its names included.
+// mentionPath stands for any place in a body, including names of members.
 const mentionPath = "$..*"
 
 func isNumber(text string) bool { return strings.Trim(text, "0123456789") == "" }
 
-// mention tells whether the value may be anywhere.
-func (f *Find) mention() bool { return f.Path == mentionPath }
+// isMention reports whether the value may be at any place.
+func (f *ValueMatcher) isMention() bool { return f.Path == mentionPath }
 
-// readings yields a body as it stands, and without its escapes.
-func readings(body []byte) iter.Seq[string] {
+// decodings yields a body unchanged, and then without its escapes.
+func decodings(body []byte) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		text := string(body)
 		if !yield(text) {
@@ -64,10 +68,10 @@ func readings(body []byte) iter.Seq[string] {
 		for range 3 { // JSON in a form, or in JSON
 			before := text
 			if strings.ContainsAny(text, `\&`) {
-				text = unescaped(text)
+				text = unescape(text)
 			}
 			if strings.Contains(text, "%") {
-				text = percentRead(text)
+				text = percentDecode(text)
 			}
 			if text == before || !yield(text) {
 				return
@@ -76,8 +80,8 @@ func readings(body []byte) iter.Seq[string] {
 	}
 }
 
-// percentRead is a text without the escapes of URLs. What is none stays.
-func percentRead(text string) string {
+// percentDecode decodes the escapes of URLs. Invalid escapes stay.
+func percentDecode(text string) string {
 	var read strings.Builder
 	for i := 0; i < len(text); i++ {
 		if text[i] == '%' && i+2 < len(text) {
@@ -92,55 +96,58 @@ func percentRead(text string) string {
 	return read.String()
 }
 
-// idPrefix begins the ids of one type where a provider writes the type into them: cus_, in_, gid://shopify/Customer/.
+// idPrefix matches the start of ids that contain their type: cus_, in_, gid://shopify/Customer/.
 var idPrefix = regexp.MustCompile(`^([A-Za-z]+_|gid://[A-Za-z0-9-]+/[A-Za-z0-9]+/)`)
 
-// globalID is an id that is several tokens.
+// globalID matches an id that consists of several tokens.
 var globalID = regexp.MustCompile(`gid://[A-Za-z0-9-]+/[A-Za-z0-9]+/[A-Za-z0-9]+`)
 
-// plainID is an id that names nobody to a stranger: no e-mail address, telephone number or name.
+// plainID matches ids that do not identify a person to others: no e-mail address, telephone number
+// or name.
 var plainID = regexp.MustCompile(`^([A-Za-z]+_[A-Za-z0-9]+|[0-9]+|gid://[A-Za-z0-9/]+|[0-9a-fA-F-]{36})$`)
 
-// mentioned tells whether a text of any kind has one of the values that are looked for anywhere, as a whole token: as it stands,
-// or escaped as in JSON (also in JSON within JSON), XML, forms and URLs.
-func mentioned(finds []Find, body []byte) bool {
-	finds = slices.DeleteFunc(slices.Clone(finds), func(f Find) bool { return !f.mention() })
+// mentionsAny reports whether any text contains one of the mention values as a whole token. The
+// token may be literal, or escaped as in JSON (also in JSON within JSON), XML, forms and URLs.
+func mentionsAny(finds []ValueMatcher, body []byte) bool {
+	finds = slices.DeleteFunc(slices.Clone(finds), func(f ValueMatcher) bool { return !f.isMention() })
 	if len(finds) == 0 {
 		return false
 	}
-	for text := range readings(body) {
+	for text := range decodings(body) {
 		text = strings.ToLower(text)
-		if slices.ContainsFunc(finds, func(f Find) bool { return f.stands(text) }) {
+		if slices.ContainsFunc(finds, func(f ValueMatcher) bool { return f.occursIn(text) }) {
 			return true
 		}
 	}
 	return false
 }
 
-// Mentioning returns which of some events mention one of the values, in their body or headers.
-func Mentioning(ctx context.Context, pool *pgxpool.Pool, finds []Find, ids []int64) (map[int64]bool, error) {
-	chosen, err := (&Order{Finds: finds}).choose(ctx, pool, ids)
+// Mentioning returns which of the events mention one of the values, in their body or headers.
+func Mentioning(ctx context.Context, pool *pgxpool.Pool, finds []ValueMatcher, ids []int64) (map[int64]bool, error) {
+	selected, err := (&Params{Matchers: finds}).selectEvents(ctx, pool, ids)
 	if err != nil {
 		return nil, err
 	}
 	found := map[int64]bool{}
-	for _, id := range chosen.found {
+	for _, id := range selected.found {
 		found[id] = true
 	}
 	return found, nil
 }
 
-// NameOf returns what the audit keeps of a value: an id as it is, and of anything else, which may be personal, a digest.
-// Whoever knows the value can make the digest again: sha256 of the value in lower case, 32 hexadecimal digits of it.
-func NameOf(value string) string {
+// AuditName returns a value in the form that the audit stores: an id unchanged, and anything else,
+// which may be personal, as a digest. The digest can be computed from the value: the first 32
+// hexadecimal digits of the sha256 of the value in lower case.
+func AuditName(value string) string {
 	prefix := idPrefix.FindString(value)
-	if plainID.MatchString(value) && (prefix == "" || strings.ContainsFunc(value[len(prefix):], isOfID)) { // ada_lovelace is a name
+	// ada_lovelace is a name
+	if plainID.MatchString(value) && (prefix == "" || strings.ContainsFunc(value[len(prefix):], isIDChar)) {
 		return value
 	}
 	return digestOf(value)
 }
 
 func digestOf(value string) string {
-	sum := sha256.Sum256([]byte(compared(value)))
+	sum := sha256.Sum256([]byte(normalize(value)))
 	return "sha256:" + hex.EncodeToString(sum[:16])
 }

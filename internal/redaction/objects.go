@@ -14,75 +14,87 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// The tables that have rows of objects: the mirror, what is kept of dropped days, and what a rebuild has made so far.
+// The tables with rows of objects: the mirror, the retained objects of dropped partitions, and the
+// staged objects of a rebuild.
 const (
-	mirror = "objects"
-	bases  = "bases"
-	staged = "staged"
+	mirrorTable   = "objects"
+	retainedTable = "bases"
+	stagedTable   = "staged"
 )
 
-func tables() []string { return []string{mirror, bases, staged} }
+func tables() []string { return []string{mirrorTable, retainedTable, stagedTable} }
 
-// objectsSQL is a page of the objects of a source, or of one of its accounts, that show something.
+// objectsSQL is a page of the objects of a source, or of one of its accounts, that have a state.
 const objectsSQL = `
 SELECT o.account, o.object_type, o.object_id, o.updated_at, o.state, o.tie_set FROM objects o
-WHERE o.source = $1 AND ($2::text IS NULL OR o.account = $2) AND (o.account, o.object_type, o.object_id) > ($3, $4, $5) AND (o.state IS NOT NULL OR o.tie_set <> '[]')
+WHERE o.source = $1 AND ($2::text IS NULL OR o.account = $2) AND (o.account, o.object_type, o.object_id) > ($3, $4, $5)
+	AND (o.state IS NOT NULL OR o.tie_set <> '[]')
   AND o.last_event_id <= $6 AND o.version_at > -9223372036854775808
-  AND ($7::timestamptz IS NULL OR coalesce((SELECT e.received_at FROM events e WHERE e.id = o.last_event_id) <= $7, true))
+  AND ($7::timestamptz IS NULL OR coalesce((SELECT e.received_at FROM events e WHERE e.id = o.last_event_id) <= $7,
+  	true))
 ORDER BY o.account, o.object_type, o.object_id LIMIT 50`
 
-// in is a statement about the mirror, for another table.
-func in(table, sql string) string { return strings.ReplaceAll(sql, " objects o", " "+table+" o") }
+// forTable returns a statement about the mirror for another table.
+func forTable(table, sql string) string { return strings.ReplaceAll(sql, " objects o", " "+table+" o") }
 
-// row is an object as a table had it.
-type row struct {
+// objectRow is an object in a table.
+type objectRow struct {
 	Object
 	readAt time.Time
-	// shared: it names another person too, and is left.
-	shared bool
+	// namesOthers reports that it names another person too, and stays.
+	namesOthers bool
 }
 
-// eachShown gives the objects that a table shows what an order looks for of, up to a bound and, unless it is nil, a time of receipt, some at a time: retention may have dropped the events
-// that made them.
-func (o *Order) eachShown(ctx context.Context, pool *pgxpool.Pool, table string, bound int64, received *time.Time, do func([]row) (runs.Status, error)) (runs.Status, error) {
+// eachMatchingObject passes the objects of a table that match to do in batches, up to a bound and,
+// unless nil, a time of receipt. The events of these objects may be in dropped partitions.
+func (o *Params) eachMatchingObject(ctx context.Context, pool *pgxpool.Pool, table string, bound int64,
+	received *time.Time,
+	do func([]objectRow) (runs.Status, error)) (runs.Status, error) {
 	sources, err := o.sources(ctx, pool)
 	if err != nil {
 		return "", err
 	}
 	for _, source := range sources {
-		if status, err := o.eachShownOf(ctx, pool, table, source, bound, received, do); err != nil || status != runs.Running {
+		if status, err := o.eachMatchingObjectOf(ctx, pool, table, source, bound, received, do); err != nil ||
+			status != runs.Running {
 			return status, err
 		}
 	}
 	return runs.Running, nil
 }
 
-// eachShownOf gives those of one source.
-func (o *Order) eachShownOf(ctx context.Context, pool *pgxpool.Pool, table string, source int32, bound int64, received *time.Time,
-	do func([]row) (runs.Status, error),
+// eachMatchingObjectOf is eachMatchingObject for one source.
+func (o *Params) eachMatchingObjectOf(ctx context.Context, pool *pgxpool.Pool, table string, source int32, bound int64,
+	received *time.Time,
+	do func([]objectRow) (runs.Status, error),
 ) (runs.Status, error) {
-	last := row{Object: Object{Source: source}}
+	last := objectRow{Object: Object{Source: source}}
 	for {
-		rows, err := pool.Query(ctx, in(table, objectsSQL), source, o.Account, last.Account, last.Type, last.ID, bound, received)
+		rows, err := pool.Query(ctx, forTable(table, objectsSQL), source, o.Account, last.Account, last.Type, last.ID,
+			bound,
+			received)
 		if err != nil {
-			return "", fmt.Errorf("look through %s: %w", table, err)
+			return "", fmt.Errorf("search %s: %w", table, err)
 		}
-		var found []row
+		var found []objectRow
 		var bodies [][]byte
 		var state, set []byte
 		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&last.Account, &last.Type, &last.ID, &last.readAt, &state, &set}, func() error {
-			if n++; o.wholly() || o.isOwn(last.ID) || o.shows(state) || o.setShows(set) {
-				found, bodies = append(found, last), append(bodies, slices.Concat(state, []byte(" "), set))
-			}
-			state, set = nil, nil
-			return nil
-		}); err != nil {
-			return "", fmt.Errorf("look through %s: %w", table, err)
+		if _, err := pgx.ForEachRow(rows, []any{&last.Account, &last.Type, &last.ID, &last.readAt, &state, &set},
+			func() error {
+				if n++; o.takesWholeAccount() || o.isSearched(last.ID) || o.matchesState(state) ||
+					o.matchesTiedStates(set) {
+					found, bodies = append(found, last), append(bodies, slices.Concat(state, []byte(" "), set))
+				}
+				state, set = nil, nil
+				return nil
+			}); err != nil {
+			return "", fmt.Errorf("search %s: %w", table, err)
 		}
 		for i := range found {
 			f := &found[i]
-			if f.shared, err = o.shared(ctx, pool, subject{f.Source, f.Account, f.Type, f.ID}, bodies[i]); err != nil {
+			if f.namesOthers, err = o.namesOthers(ctx, pool, subject{f.Source, f.Account, f.Type, f.ID},
+				bodies[i]); err != nil {
 				return "", err
 			}
 		}
@@ -95,12 +107,14 @@ func (o *Order) eachShownOf(ctx context.Context, pool *pgxpool.Pool, table strin
 	}
 }
 
-// shows tells whether a state has a value the order looks for, at its path as it would lie in a body.
-func (o *Order) shows(state []byte) bool { return len(state) > 0 && matches(o.Finds, state) }
+// matchesState reports whether a state contains a searched value, at its path as in a body.
+func (o *Params) matchesState(state []byte) bool {
+	return len(state) > 0 && matchesAny(o.Matchers, state)
+}
 
-// setShows tells so of the states of one version.
-func (o *Order) setShows(set []byte) bool {
-	if mentioned(o.Finds, set) {
+// matchesTiedStates reports the same for the tied states of a version.
+func (o *Params) matchesTiedStates(set []byte) bool {
+	if mentionsAny(o.Matchers, set) {
 		return true
 	}
 	root, err := canonical.Parse(set)
@@ -109,8 +123,8 @@ func (o *Order) setShows(set []byte) bool {
 	}
 	for _, member := range root.Elements() {
 		for _, state := range member.Members() {
-			for i := range o.Finds {
-				if o.Finds[i].below(state, o.Finds[i].steps) {
+			for i := range o.Matchers {
+				if o.Matchers[i].matchesBelow(state, o.Matchers[i].steps) {
 					return true
 				}
 			}
@@ -119,24 +133,26 @@ func (o *Order) setShows(set []byte) bool {
 	return false
 }
 
-// shown redacts the rows of objects that show what is looked for though no event of the log does any more. A base or what is staged may show it while the mirror
-// has gone on, whose row then stays.
-func (w *work) shown(ctx context.Context) (runs.Status, error) {
-	if !w.order.scans() {
+// redactObjects clears the rows of objects that still contain a searched value although no event of
+// the log does. A retained or staged object may contain it after the mirror has changed; then the
+// mirror's row stays.
+func (w *execution) redactObjects(ctx context.Context) (runs.Status, error) {
+	if !w.params.searchesBodies() {
 		return runs.Running, nil
 	}
 	for _, table := range tables() {
 		for missed := true; missed; {
 			missed = false
-			status, err := w.order.eachShown(ctx, w.Pool, table, w.hold.Bound, w.askedAt, func(found []row) (runs.Status, error) {
-				found = slices.DeleteFunc(found, func(r row) bool { return r.shared })
-				n, err := w.cover(ctx, table, found)
-				if err != nil {
-					return "", err
-				}
-				missed = missed || n < len(found)
-				return w.hold.Advance(ctx, w.hold.Cursor)
-			})
+			status, err := w.params.eachMatchingObject(ctx, w.Pool, table, w.lease.Bound, w.requestedAt,
+				func(found []objectRow) (runs.Status, error) {
+					found = slices.DeleteFunc(found, func(r objectRow) bool { return r.namesOthers })
+					n, err := w.redactRows(ctx, table, found)
+					if err != nil {
+						return "", err
+					}
+					missed = missed || n < len(found)
+					return w.lease.Advance(ctx, w.lease.Cursor)
+				})
 			if err != nil || status != runs.Running {
 				return status, err
 			}
@@ -145,10 +161,11 @@ func (w *work) shown(ctx context.Context) (runs.Status, error) {
 	return runs.Running, nil
 }
 
-const copiesSQL = `SELECT redact_copies($1, $2, $3, $4, $5, $6, $7, $8)`
+const redactCopiesSQL = `SELECT redact_copies($1, $2, $3, $4, $5, $6, $7, $8)`
 
-// cover clears rows of a table, and tells how many; of those that were written meanwhile, not all.
-func (w *work) cover(ctx context.Context, table string, found []row) (n int, err error) {
+// redactRows clears rows of a table and returns their number. It skips rows that were written after
+// they were read.
+func (w *execution) redactRows(ctx context.Context, table string, found []objectRow) (n int, err error) {
 	if len(found) == 0 {
 		return 0, nil
 	}
@@ -158,10 +175,11 @@ func (w *work) cover(ctx context.Context, table string, found []row) (n int, err
 		objects[i], locks[i], read[i] = found[i].Object, found[i].hash(), found[i].readAt
 		k.add(found[i].Object)
 	}
-	if table == mirror {
+	if table == mirrorTable {
 		return len(found), w.redact(ctx, nil, objects, nil)
 	}
-	if err := w.Pool.QueryRow(ctx, copiesSQL, w.hold.Run.Run, table, locks, k.sources, k.accounts, k.types, k.ids, read).Scan(&n); err != nil {
+	if err := w.Pool.QueryRow(ctx, redactCopiesSQL, w.lease.Run.ID, table, locks, k.sources, k.accounts, k.types, k.ids,
+		read).Scan(&n); err != nil {
 		return 0, fmt.Errorf("redact rows of %s: %w", table, err)
 	}
 	return n, nil

@@ -1,5 +1,7 @@
-// Package redaction clears events, and what was made of them, for good: the law's exception to the append-only log. A person says what; a function of the
-// database clears it and keeps the audit; a running processor carries it out.
+// Package redaction permanently clears events and the data that was derived from them. It is the
+// legal exception to the append-only log. Operators and senders request it, a processor executes
+// it, and a database function clears the rows and writes the audit. It never clears the audit or
+// the keys of events.
 package redaction
 
 import (
@@ -24,35 +26,37 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// Job is what redactions are called in the ledger of runs.
+// Job is the name of redactions in the ledger of runs.
 const Job = "redact"
 
-// Order is what a redaction is asked to clear.
-type Order struct {
-	// Events are our ids; each goes with all of its delivery.
+// Params says what a redaction clears.
+type Params struct {
+	// Events are ids of Postern; each is cleared with its whole delivery.
 	Events []int64 `json:"events,omitempty"`
-	// Objects go with all events that were applied to them, or named them at the door.
+	// Objects are cleared with all events that were applied to them, or named them at ingest.
 	Objects []Object `json:"objects,omitempty"`
-	// Source is the number of the source whose log is looked through, 0 for all where the finds look anywhere; Account, where it is not nil, its tenant, "" for what has none.
+	// Source is the number of the source whose log is searched, 0 for all if the matchers search
+	// any place. Account, if not nil, is its account; "" is for events without one.
 	Source  int32   `json:"source,omitempty"`
 	Account *string `json:"account,omitempty"`
-	// Finds choose events of the source by values in their bodies; any of them will do.
-	Finds []Find `json:"finds,omitempty"`
-	// People, if not nil, tell who shares an event or object with the person who is looked for: what names such a person too is
-	// left, unless its type is one of Include.
-	People  *People  `json:"people,omitempty"`
-	Include []string `json:"include,omitempty"`
-	// All takes all events of the account.
+	// Matchers select events of the source by values in their bodies; one match is enough.
+	Matchers []ValueMatcher `json:"finds,omitempty"`
+	// Persons, if not nil, identifies other persons. Data that names another person too stays,
+	// unless its type is in Include.
+	Persons *PersonIdentifiers `json:"people,omitempty"`
+	Include []string           `json:"include,omitempty"`
+	// All selects all events of the account.
 	All bool `json:"all,omitempty"`
-	// RequestedBy is the event by which the sender asked for it.
+	// RequestedBy is the event with the sender's request.
 	RequestedBy int64 `json:"requested_by,string,omitempty"`
-	// Until is the event by which a sender asked: what was received after it stays, whatever its id is. 0: all goes that is there when the run begins.
+	// Until is the event with the sender's request: data received after it stays, whatever its id.
+	// 0 clears all that exists when the run begins.
 	Until int64 `json:"until,string,omitempty"`
-	// Words say what was asked for, without any value.
-	Words map[string]string `json:"words,omitempty"`
+	// Description describes the request without any value.
+	Description map[string]string `json:"words,omitempty"`
 }
 
-// Object names an object.
+// Object identifies an object.
 type Object struct {
 	Source  int32  `json:"source"`
 	Account string `json:"account"`
@@ -62,19 +66,20 @@ type Object struct {
 
 func (o Object) hash() int64 { return versioning.ObjectKey(o.Source, o.Account, o.Type, o.ID) }
 
-// scans tells whether the bodies of the log must be looked through, and what objects show.
-func (o *Order) scans() bool { return len(o.Finds) > 0 || o.wholly() }
+// searchesBodies reports whether the bodies of the log and the states of objects have to be
+// searched.
+func (o *Params) searchesBodies() bool { return len(o.Matchers) > 0 || o.takesWholeAccount() }
 
-// wholly tells whether all of an account goes.
-func (o *Order) wholly() bool { return o.All && o.Account != nil && *o.Account != "" }
+// takesWholeAccount reports whether everything of an account is cleared.
+func (o *Params) takesWholeAccount() bool { return o.All && o.Account != nil && *o.Account != "" }
 
-// mentions tells whether all finds look anywhere.
-func (o *Order) mentions() bool {
-	return len(o.Finds) > 0 && !slices.ContainsFunc(o.Finds, func(f Find) bool { return !f.mention() })
+// mentionsOnly reports whether all matchers search any place.
+func (o *Params) mentionsOnly() bool {
+	return len(o.Matchers) > 0 && !slices.ContainsFunc(o.Matchers, func(f ValueMatcher) bool { return !f.isMention() })
 }
 
-// sources are the numbers of the sources that are looked through.
-func (o *Order) sources(ctx context.Context, db querier) ([]int32, error) {
+// sources returns the numbers of the sources to search.
+func (o *Params) sources(ctx context.Context, db querier) ([]int32, error) {
 	if o.Source != 0 {
 		return []int32{o.Source}, nil
 	}
@@ -92,82 +97,86 @@ func Sources(ctx context.Context, db querier) ([]int32, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int32])
 }
 
-// walks tells whether the log must be walked at all.
-func (o *Order) walks() bool { return o.scans() || len(o.Objects) > 0 }
+// readsLog reports whether the log has to be read.
+func (o *Params) readsLog() bool { return o.searchesBodies() || len(o.Objects) > 0 }
 
-// filter chooses the part of the log to look through.
-func (o *Order) filter() *events.Filter {
+// filter selects the part of the log to search.
+func (o *Params) filter() *events.Filter {
 	return &events.Filter{Source: o.Source, Account: o.Account}
 }
 
-// read completes an order that was stored.
-func (o *Order) read() error {
-	for i := range o.Finds {
-		if err := o.Finds[i].read(); err != nil {
+// complete parses the matchers of stored parameters and validates them.
+func (o *Params) complete() error {
+	for i := range o.Matchers {
+		if err := o.Matchers[i].parsePath(); err != nil {
 			return err
 		}
 	}
-	if o.scans() && o.Source == 0 && !o.mentions() {
+	if o.searchesBodies() && o.Source == 0 && !o.mentionsOnly() {
 		return fmt.Errorf("%w: no source is named", events.ErrInvalid)
 	}
 	return nil
 }
 
-// Runner carries out redactions.
+// Runner executes redactions.
 type Runner struct {
 	// Pool is connected as postern_processor.
 	Pool      *pgxpool.Pool
 	Processor *processor.Processor
-	// Conn leads to the streams that may hold messages of what is redacted; nil: there are none.
+	// Conn connects to the streams that may hold messages of redacted events; nil if there are
+	// none.
 	Conn *stream.Conn
 }
 
-// What a run counts.
+// The counts of a run.
 const (
 	CountEvents     = "processed"
 	CountObjects    = "objects"
 	CountConflicts  = "conflicts"
 	CountRejections = "rejections"
-	CountSeen       = "looked_at"
+	CountExamined   = "looked_at"
 	CountMessages   = "messages"
 	CountRequests   = "requests_left"
 	CountShared     = "shared_left"
 	CountUnread     = "unread"
 )
 
-// How many events are redacted in one transaction, and looked at between two checkpoints.
+// How many events are redacted in one transaction, and how many are read between two checkpoints.
 const (
-	redactAtOnce = 100
-	lookAtOnce   = 500
+	redactBatch = 100
+	readBatch   = 500
 )
 
-// begun is the cursor behind which only the walk through the log is left.
-const begun = 1
+// namedDone is the cursor after which only the search of the log remains.
+const namedDone = 1
 
-// Carry is a runs.Carry. All of it may be repeated: what is cleared stays cleared, and what is newer than the run's bound is not touched.
-func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
-	var order Order
-	asked := json.NewDecoder(bytes.NewReader(h.Asked))
-	asked.DisallowUnknownFields()
-	if err := asked.Decode(&order); err != nil {
-		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+// Execute implements the runs job. All of it may be repeated. Cleared data stays cleared, and data
+// newer than the run's bound stays.
+func (r *Runner) Execute(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
+	var params Params
+	decoder := json.NewDecoder(bytes.NewReader(h.Params))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&params); err != nil {
+		return "", runs.Permanent(fmt.Errorf("read the parameters: %w", err))
 	}
-	if err := order.read(); err != nil {
-		return "", runs.Refuse(err)
+	if err := params.complete(); err != nil {
+		return "", runs.Permanent(err)
 	}
-	w := &work{Runner: r, order: &order, hold: h, first: h.Bound == 0}
-	if w.first {
-		if err := w.drained(ctx); err != nil {
+	w := &execution{Runner: r, params: &params, lease: h, firstExecution: h.Bound == 0}
+	if w.firstExecution {
+		if err := w.waitForSpools(ctx); err != nil {
 			return "", err
 		}
-		if err := w.bound(ctx, h.Freeze); err != nil {
+		if err := w.saveBound(ctx, h.FreezeBound); err != nil {
 			return "", err
 		}
 	}
 	if err := w.prepare(ctx); err != nil {
 		return "", err
 	}
-	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.differing, w.shown, w.elsewhere, w.covered, w.again, w.feeds, w.finish} {
+	for _, part := range []func(context.Context) (runs.Status, error){w.redactNamed, w.redactLog, w.redactConflicts,
+		w.redactObjects,
+		w.redactOtherTables, w.reapplyCleared, w.reapplySameVersion, w.deleteMessages, w.finish} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}
@@ -176,38 +185,40 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	return runs.Running, nil
 }
 
-// work is a run that is carried out.
-type work struct {
+// execution is the execution of one run.
+type execution struct {
 	*Runner
-	order *Order
-	hold  *runs.Hold
-	// own is the delivery that asked for it; the requests of others are left alone.
-	own    []int64
-	others *others
-	// first: nobody has had the run before.
-	first bool
-	// cleared: objects were cleared for what they showed, or with their events.
-	cleared bool
-	// askedAt is when the request was received that Until names; nil: there is none.
-	askedAt *time.Time
+	params *Params
+	lease  *runs.Lease
+	// ownDelivery are the events of the delivery that requested it; the requests of others stay.
+	ownDelivery  []int64
+	openRequests *openRequests
+	// firstExecution reports that no process has executed the run before.
+	firstExecution bool
+	// objectsCleared reports that objects were cleared, because of their state or with their
+	// events.
+	objectsCleared bool
+	// requestedAt is when the request named by Until was received; nil if there is none.
+	requestedAt *time.Time
 }
 
-// prepare reads which requests there may be.
-func (w *work) prepare(ctx context.Context) (err error) {
-	if w.order.RequestedBy != 0 {
-		if w.own, err = siblings(ctx, w.Pool, []int64{w.order.RequestedBy}); err != nil {
+// prepare reads the open requests.
+func (w *execution) prepare(ctx context.Context) (err error) {
+	if w.params.RequestedBy != 0 {
+		if w.ownDelivery, err = siblings(ctx, w.Pool, []int64{w.params.RequestedBy}); err != nil {
 			return err
 		}
 	}
-	if w.askedAt, err = receivedAt(ctx, w.Pool, w.order.Until); err != nil {
+	if w.requestedAt, err = receivedAt(ctx, w.Pool, w.params.Until); err != nil {
 		return err
 	}
-	w.others, err = requestsOfOthers(ctx, w.Pool)
+	w.openRequests, err = loadOpenRequests(ctx, w.Pool)
 	return err
 }
 
-// bound keeps up to where the log is cleared: what there is now. What was received before a request may have come out of a spool after it, so its id is no bound.
-func (w *work) bound(ctx context.Context, keep func(context.Context, int64) error) error {
+// saveBound saves the current end of the log as the bound of the run. The id of a request is not a
+// bound, because events received before it may have left a spool later.
+func (w *execution) saveBound(ctx context.Context, keep func(context.Context, int64) error) error {
 	bound, err := events.FreezeBound(ctx, w.Pool)
 	if err != nil {
 		return err
@@ -215,100 +226,102 @@ func (w *work) bound(ctx context.Context, keep func(context.Context, int64) erro
 	return keep(ctx, bound)
 }
 
-// named redacts what is named: events, objects with their events, refused deliveries that have a value.
-func (w *work) named(ctx context.Context) (runs.Status, error) {
-	if w.hold.Cursor >= begun {
+// redactNamed redacts the named events and objects, and rejected deliveries that contain a value.
+func (w *execution) redactNamed(ctx context.Context) (runs.Status, error) {
+	if w.lease.Cursor >= namedDone {
 		return runs.Running, nil
 	}
-	if err := w.redact(ctx, nil, nil, nil); err != nil { // the audit begins, also where nothing is found
+	if err := w.redact(ctx, nil, nil, nil); err != nil { // this starts the audit, even if nothing is found
 		return "", err
 	}
-	for _, o := range w.order.Objects {
-		err := eachOf(ctx, w.Pool, o, w.hold.Bound, func(ids []int64) error { return w.each(ctx, ids) })
+	for _, o := range w.params.Objects {
+		err := eachEventOf(ctx, w.Pool, o, w.lease.Bound, func(ids []int64) error { return w.redactFound(ctx, ids) })
 		if err == nil {
 			err = w.redact(ctx, nil, []Object{o}, nil)
 		}
 		if err == nil {
-			err = w.dropRefetch(ctx, o)
+			err = w.deleteRefetch(ctx, o)
 		}
 		if err != nil {
 			return "", err
 		}
 	}
-	for some := range slices.Chunk(w.order.Events, redactAtOnce) {
+	for some := range slices.Chunk(w.params.Events, redactBatch) {
 		if err := w.redact(ctx, some, nil, nil); err != nil {
 			return "", err
 		}
 	}
-	err := w.differences(ctx)
+	err := w.clearDifferences(ctx)
 	if err == nil {
-		err = w.refused(ctx)
+		err = w.redactRejections(ctx)
 	}
-	if err == nil && w.first { // what a person released before it was looked for among the refused is in the log now, above the first bound
-		err = w.bound(ctx, w.hold.Extend)
+	// a rejection that an operator reprocessed before the search of the rejections is now in the
+	// log, above the first bound
+	if err == nil && w.firstExecution {
+		err = w.saveBound(ctx, w.lease.ReplaceBound)
 	}
 	if err != nil {
 		return "", err
 	}
-	return w.hold.Advance(ctx, begun)
+	return w.lease.Advance(ctx, namedDone)
 }
 
-// walk looks through the log, from the run's checkpoint to its bound.
-func (w *work) walk(ctx context.Context) (runs.Status, error) {
-	for w.order.walks() && w.hold.Cursor < w.hold.Bound {
-		ids, end, err := events.Match(ctx, w.Pool, w.order.filter(), w.hold.Cursor, w.hold.Bound)
+// redactLog searches the log, from the run's checkpoint to its bound.
+func (w *execution) redactLog(ctx context.Context) (runs.Status, error) {
+	for w.params.readsLog() && w.lease.Cursor < w.lease.Bound {
+		ids, end, err := events.Match(ctx, w.Pool, w.params.filter(), w.lease.Cursor, w.lease.Bound)
 		if err != nil {
 			return "", err
 		}
-		found, err := w.order.atDoor(ctx, w.Pool, w.hold.Cursor, end)
+		found, err := w.params.namedAtIngest(ctx, w.Pool, w.lease.Cursor, end)
 		if err == nil {
-			err = w.each(ctx, found)
+			err = w.redactFound(ctx, found)
 		}
 		if err != nil {
 			return "", err
 		}
-		atOnce := lookAtOnce
-		if !w.order.scans() { // no body is read
+		atOnce := readBatch
+		if !w.params.searchesBodies() { // no body is read
 			atOnce = max(len(ids), atOnce)
 		}
 		for some := range slices.Chunk(ids, atOnce) {
-			meant, err := w.meant(ctx, some)
+			wanted, err := w.withoutLater(ctx, some)
 			if err != nil {
 				return "", err
 			}
-			chosen, err := w.order.choose(ctx, w.Pool, meant)
+			selected, err := w.params.selectEvents(ctx, w.Pool, wanted)
 			if err == nil {
-				err = w.each(ctx, chosen.found)
+				err = w.redactFound(ctx, selected.found)
 			}
 			if err != nil {
 				return "", err
 			}
-			w.hold.Counts[CountUnread] += int64(len(chosen.unread))
-			w.hold.Counts[CountShared] += int64(len(chosen.shared))
-			w.hold.Counts[CountSeen] += int64(len(meant))
-			if status, err := w.hold.Advance(ctx, some[len(some)-1]); err != nil || status != runs.Running {
+			w.lease.Counts[CountUnread] += int64(len(selected.unreadable))
+			w.lease.Counts[CountShared] += int64(len(selected.shared))
+			w.lease.Counts[CountExamined] += int64(len(wanted))
+			if status, err := w.lease.Advance(ctx, some[len(some)-1]); err != nil || status != runs.Running {
 				return status, err
 			}
 		}
-		if status, err := w.hold.Advance(ctx, end); err != nil || status != runs.Running {
+		if status, err := w.lease.Advance(ctx, end); err != nil || status != runs.Running {
 			return status, err
 		}
 	}
 	return runs.Running, context.Cause(ctx)
 }
 
-// each redacts events that were found, some at a time.
-func (w *work) each(ctx context.Context, ids []int64) error {
-	ids, err := w.meant(ctx, ids)
+// redactFound redacts events that were found, in batches.
+func (w *execution) redactFound(ctx context.Context, ids []int64) error {
+	ids, err := w.withoutLater(ctx, ids)
 	if err != nil {
 		return err
 	}
-	ids, spared, err := w.others.spare(ctx, w.Pool, ids, w.order.RequestedBy)
+	ids, excluded, err := w.openRequests.exclude(ctx, w.Pool, ids, w.params.RequestedBy)
 	if err != nil {
 		return err
 	}
-	w.hold.Counts[CountRequests] += spared
-	for some := range slices.Chunk(ids, redactAtOnce) {
+	w.lease.Counts[CountRequests] += excluded
+	for some := range slices.Chunk(ids, redactBatch) {
 		if err := w.redact(ctx, some, nil, nil); err != nil {
 			return err
 		}
@@ -316,22 +329,22 @@ func (w *work) each(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-// smallBody is how large a body may be, in bytes, to be read with others.
+// smallBody is the largest body, in bytes, that is read together with others.
 const smallBody = 64 << 10
 
-// chosen are events that were looked at: those that have a value the order looks for, those whose body cannot be read, and
-// those that are left since they name another person too.
-type chosen struct {
-	found, unread []int64
-	shared        []events.Record
+// selection is the result of a search: matching events, events with an unreadable body, and events
+// that stay because they name another person too.
+type selection struct {
+	found, unreadable []int64
+	shared            []events.Record
 }
 
-// choose looks at events. An order that takes all finds all.
-func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (c chosen, err error) {
+// selectEvents searches events. Parameters that take the whole account match all of them.
+func (o *Params) selectEvents(ctx context.Context, pool *pgxpool.Pool, ids []int64) (c selection, err error) {
 	switch {
-	case !o.scans():
+	case !o.searchesBodies():
 		return c, nil
-	case o.wholly():
+	case o.takesWholeAccount():
 		c.found = ids
 		return c, nil
 	}
@@ -339,7 +352,7 @@ func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (c 
 	if err != nil {
 		return c, err
 	}
-	headers, err := o.headers(ctx, pool, ids)
+	headers, err := o.readHeaders(ctx, pool, ids)
 	if err != nil {
 		return c, err
 	}
@@ -350,14 +363,14 @@ func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (c 
 			continue
 		}
 		if last.id != recs[i].DeliveryID {
-			if last, err = o.deliveryOf(ctx, pool, &recs[i]); err != nil {
+			if last, err = o.readDelivery(ctx, pool, &recs[i]); err != nil {
 				return c, err
 			}
 		}
-		hit, blind := o.inEvent(&recs[i], last, headers[recs[i].ID])
+		hit, unreadable := o.matchEvent(&recs[i], last, headers[recs[i].ID])
 		var shared bool
 		if hit {
-			if shared, err = o.shared(ctx, pool, subjectOf(&recs[i]), last.body); err != nil {
+			if shared, err = o.namesOthers(ctx, pool, subjectOf(&recs[i]), last.body); err != nil {
 				return c, err
 			}
 		}
@@ -367,48 +380,48 @@ func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (c 
 			c.shared = append(c.shared, recs[i])
 		case hit:
 			c.found = append(c.found, recs[i].ID)
-		case blind:
-			c.unread = append(c.unread, recs[i].ID)
+		case unreadable:
+			c.unreadable = append(c.unreadable, recs[i].ID)
 		}
 	}
 	slices.Sort(c.found)
-	slices.Sort(c.unread)
+	slices.Sort(c.unreadable)
 	return c, nil
 }
 
-// delivery is a body that its events share, which is searched once for all of them.
+// delivery is the body that several events share. It is searched once for all of them.
 type delivery struct {
-	id            int64
-	body          []byte
-	found, unread bool
+	id                int64
+	body              []byte
+	found, unreadable bool
 }
 
-// deliveryOf looks for values in the body of an event.
-func (o *Order) deliveryOf(ctx context.Context, pool *pgxpool.Pool, e *events.Record) (delivery, error) {
+// readDelivery searches the body of an event.
+func (o *Params) readDelivery(ctx context.Context, pool *pgxpool.Pool, e *events.Record) (delivery, error) {
 	d := delivery{id: e.DeliveryID, body: e.Body}
-	if e.BodyLeftOut {
-		whole, err := events.Read(ctx, pool, []int64{e.ID}, events.AnyBody)
+	if e.BodyOmitted {
+		whole, err := events.Read(ctx, pool, []int64{e.ID}, events.UnlimitedBody)
 		if err != nil {
 			return d, err
 		}
-		if len(whole) > 0 { // retention was not faster
+		if len(whole) > 0 { // its partition may be dropped
 			d.body = whole[0].Body
 		}
 	}
-	d.found, d.unread = search(o.Finds, d.body)
+	d.found, d.unreadable = search(o.Matchers, d.body)
 	return d, nil
 }
 
-// subjectOf is what an event is about. What names no object is of the event's type.
+// subjectOf returns the subject of an event. Without an object, its kind is the event's type.
 func subjectOf(e *events.Record) subject {
 	return subject{e.Source, e.Account, cmp.Or(e.ObjectType, e.Type), e.ObjectID}
 }
 
 const headersSQL = `SELECT e.id, e.headers FROM events e WHERE e.id = ANY($1::bigint[]) AND e.headers <> '{}'`
 
-// headers are those of events, where the order looks anywhere.
-func (o *Order) headers(ctx context.Context, pool *pgxpool.Pool, ids []int64) (map[int64][]byte, error) {
-	if !slices.ContainsFunc(o.Finds, func(f Find) bool { return f.mention() }) {
+// readHeaders returns the headers of events if a matcher searches any place.
+func (o *Params) readHeaders(ctx context.Context, pool *pgxpool.Pool, ids []int64) (map[int64][]byte, error) {
+	if !slices.ContainsFunc(o.Matchers, func(f ValueMatcher) bool { return f.isMention() }) {
 		return nil, nil //nolint:nilnil // a map to read only
 	}
 	rows, err := pool.Query(ctx, headersSQL, ids)
@@ -428,26 +441,30 @@ func (o *Order) headers(ctx context.Context, pool *pgxpool.Pool, ids []int64) (m
 }
 
 const (
-	redactSQL = `SELECT cleared_events, cleared_objects, cleared_conflicts, cleared_rejections FROM redact_events($1, $2, $3, $4, $5, $6, $7, $8)`
+	redactSQL = `SELECT cleared_events, cleared_objects, cleared_conflicts, cleared_rejections
+		FROM redact_events($1, $2, $3, $4, $5, $6, $7, $8)`
 
 	endSQL = `SELECT end_redaction($1)`
 )
 
-// redactWithin bounds one transaction.
-const redactWithin = 30 * time.Second
+// redactTimeout bounds one transaction.
+const redactTimeout = 30 * time.Second
 
-// redact clears all but the delivery that asked for it, which goes last.
-func (w *work) redact(ctx context.Context, ids []int64, objects []Object, rejections []int64) error {
-	return w.clear(ctx, without(ids, w.own), objects, rejections, func(_ context.Context, _ pgx.Tx, redact func() error) error { return redact() })
+// redact clears everything except the delivery that requested it, which is cleared last.
+func (w *execution) redact(ctx context.Context, ids []int64, objects []Object, rejections []int64) error {
+	return w.clear(ctx, without(ids, w.ownDelivery), objects, rejections,
+		func(_ context.Context, _ pgx.Tx, redact func() error) error { return redact() })
 }
 
-// clear clears events, rows of objects and rejections in one transaction, under the locks that applying takes, with what else is to be done in that.
-func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejections []int64, with func(ctx context.Context, tx pgx.Tx, redact func() error) error) error {
+// clear clears events, objects and rejections in one transaction, under the locks that applying
+// takes. with may add statements to the transaction.
+func (w *execution) clear(ctx context.Context, ids []int64, objects []Object, rejections []int64,
+	with func(ctx context.Context, tx pgx.Tx, redact func() error) error) error {
 	ids, err := siblings(ctx, w.Pool, ids)
 	if err != nil {
 		return err
 	}
-	locks, err := w.Processor.Locks(ctx, ids)
+	locks, err := w.Processor.LockKeys(ctx, ids)
 	if err != nil {
 		return err
 	}
@@ -456,26 +473,27 @@ func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejecti
 		locks = append(locks, o.hash())
 		k.add(o)
 	}
-	var events, rows, conflicts, refused int64
-	err = postgres.InTx(ctx, w.Pool, "redact", redactWithin, func(ctx context.Context, tx pgx.Tx) error {
+	var events, rows, conflicts, rejected int64
+	err = postgres.InTx(ctx, w.Pool, "redact", redactTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		return with(ctx, tx, func() error {
-			err := tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), k.sources, k.accounts, k.types, k.ids, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
+			err := tx.QueryRow(ctx, redactSQL, w.lease.Run.ID, notNil(ids), notNil(locks), k.sources, k.accounts,
+				k.types, k.ids, notNil(rejections)).Scan(&events, &rows, &conflicts, &rejected)
 			if err != nil {
 				return err
 			}
-			if err := dropEffects(ctx, tx, k, ids); err != nil {
+			if err := clearEffects(ctx, tx, k, ids); err != nil {
 				return err
 			}
-			return dropDrifts(ctx, tx, k, ids)
+			return deleteDifferences(ctx, tx, k, ids)
 		})
 	})
 	if err != nil {
 		return err
 	}
-	w.hold.Counts[CountEvents] += events
-	w.hold.Counts[CountObjects] += rows
-	w.hold.Counts[CountConflicts] += conflicts
-	w.hold.Counts[CountRejections] += refused
+	w.lease.Counts[CountEvents] += events
+	w.lease.Counts[CountObjects] += rows
+	w.lease.Counts[CountConflicts] += conflicts
+	w.lease.Counts[CountRejections] += rejected
 	return nil
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/all"
 )
 
-// Request is an event by which a sender asks that something be redacted, or told.
+// Request is an event in which a sender requests a redaction or a report.
 type Request struct {
 	Event   int64  `json:"event,string"`
 	Source  string `json:"source"`
@@ -25,28 +25,31 @@ type Request struct {
 	// Kind is redact or tell.
 	Kind       string         `json:"kind"`
 	ReceivedAt events.Instant `json:"received_at"`
-	// Due is when it must be done.
+	// Due is the deadline.
 	Due events.Instant `json:"due"`
-	// Problem says why the event cannot be read; a person must find out what it asks for.
+	// Problem says why the event cannot be read; an operator has to find out what it requests.
 	Problem string `json:"problem,omitempty"`
 
 	number int32 // of the source
 }
 
-// PendingWithin is how far back requests are looked for: three times the longest term.
+// PendingWithin is how far back requests are searched: three times the longest deadline.
 const PendingWithin = 90 * 24 * time.Hour
 
-// unanswered are the events e of some types of a source, of a stretch of the log, that no redaction has answered.
-const unanswered = ` FROM events e WHERE e.id >= $1 AND e.id < $2 AND e.source = $3 AND e.event_type = ANY($4::text[])
+// openRequestSQL selects, as e, the events of some types of a source in a part of the log that no
+// redaction has answered.
+const openRequestSQL = ` FROM events e WHERE e.id >= $1 AND e.id < $2 AND e.source = $3
+	AND e.event_type = ANY($4::text[])
   AND NOT EXISTS (SELECT FROM redactions r WHERE r.requested_by = e.id AND r.ended_at IS NOT NULL)`
 
 const (
-	erasersSQL = `SELECT number, name, provider FROM sources ORDER BY number`
+	allSourcesSQL = `SELECT number, name, provider FROM sources ORDER BY number`
 
-	pendingSQL = `SELECT e.id` + unanswered + ` ORDER BY e.id`
+	pendingSQL = `SELECT e.id` + openRequestSQL + ` ORDER BY e.id`
 
-	// heldSQL leaves out what tells nothing any more, since it was redacted.
-	heldSQL = `SELECT count(*), coalesce(min(e.id), 0)` + unanswered + ` AND NOT EXISTS (SELECT FROM redacted d WHERE d.event = e.id)`
+	// countOpenSQL leaves out redacted requests, which cannot be read any more.
+	countOpenSQL = `SELECT count(*), coalesce(min(e.id), 0)` + openRequestSQL + ` AND NOT EXISTS (SELECT FROM redacted d
+		WHERE d.event = e.id)`
 
 	providerOfSQL = `SELECT name, provider FROM sources WHERE number = $1`
 )
@@ -57,20 +60,20 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// asker is a source whose provider sends requests, of some types.
-type asker struct {
+// requestSource is a source whose provider sends requests, with their event types.
+type requestSource struct {
 	number int32
 	name   string
 	types  []string
 }
 
-func askers(ctx context.Context, db querier) ([]asker, error) {
-	rows, err := db.Query(ctx, erasersSQL)
+func requestSources(ctx context.Context, db querier) ([]requestSource, error) {
+	rows, err := db.Query(ctx, allSourcesSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read sources: %w", err)
 	}
-	var found []asker
-	var s asker
+	var found []requestSource
+	var s requestSource
 	var kind string
 	if _, err := pgx.ForEachRow(rows, []any{&s.number, &s.name, &kind}, func() error {
 		p, _ := all.Named(kind)
@@ -85,9 +88,10 @@ func askers(ctx context.Context, db querier) ([]asker, error) {
 	return found, nil
 }
 
-// Pending are the requests of a time that no redaction has answered yet, the oldest first. It reads the log of that time.
-func Pending(ctx context.Context, pool *pgxpool.Pool, since time.Time) ([]Request, error) {
-	sources, err := askers(ctx, pool)
+// PendingRequests returns the requests since a time that no redaction has answered yet, the oldest
+// first. It reads the log from that time on.
+func PendingRequests(ctx context.Context, pool *pgxpool.Pool, since time.Time) ([]Request, error) {
+	sources, err := requestSources(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +102,7 @@ func Pending(ctx context.Context, pool *pgxpool.Pool, since time.Time) ([]Reques
 			return nil, err
 		}
 		for _, id := range ids {
-			r, _, err := request(ctx, pool, id)
+			r, _, err := readRequest(ctx, pool, id)
 			if err != nil {
 				return nil, err
 			}
@@ -108,16 +112,17 @@ func Pending(ctx context.Context, pool *pgxpool.Pool, since time.Time) ([]Reques
 	return pending, nil
 }
 
-// Unanswered counts the requests among the events from lo to below hi that nobody has answered and that can still be read, and tells the first.
-func Unanswered(ctx context.Context, db querier, lo, hi int64) (n, first int64, err error) {
-	sources, err := askers(ctx, db)
+// CountOpenRequests counts the unanswered, readable requests among the events from lo to below hi,
+// and returns the first.
+func CountOpenRequests(ctx context.Context, db querier, lo, hi int64) (n, first int64, err error) {
+	sources, err := requestSources(ctx, db)
 	if err != nil {
 		return 0, 0, err
 	}
 	for _, s := range sources {
 		var some, least int64
-		if err := db.QueryRow(ctx, heldSQL, lo, hi, s.number, s.types).Scan(&some, &least); err != nil {
-			return 0, 0, fmt.Errorf("look for requests of source %s: %w", s.name, err)
+		if err := db.QueryRow(ctx, countOpenSQL, lo, hi, s.number, s.types).Scan(&some, &least); err != nil {
+			return 0, 0, fmt.Errorf("search requests of source %s: %w", s.name, err)
 		}
 		if some > 0 && (n == 0 || least < first) {
 			first = least
@@ -127,9 +132,9 @@ func Unanswered(ctx context.Context, db querier, lo, hi int64) (n, first int64, 
 	return n, first, nil
 }
 
-// request reads an event that asks for something, and what it asks for; nil where it cannot be read.
-func request(ctx context.Context, pool *pgxpool.Pool, id int64) (*Request, *provider.Erasure, error) {
-	recs, err := events.Read(ctx, pool, []int64{id}, events.AnyBody)
+// readRequest reads an event with a request, and what it requests; nil if it cannot be read.
+func readRequest(ctx context.Context, pool *pgxpool.Pool, id int64) (*Request, *provider.Erasure, error) {
+	recs, err := events.Read(ctx, pool, []int64{id}, events.UnlimitedBody)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -143,10 +148,12 @@ func request(ctx context.Context, pool *pgxpool.Pool, id int64) (*Request, *prov
 	p, _ := all.Named(kind)
 	eraser, ok := p.(provider.Eraser)
 	if !ok {
-		return nil, nil, fmt.Errorf("%w: event %d: the provider %s asks for nothing by its events", events.ErrInvalid, id, kind)
+		return nil, nil, fmt.Errorf("%w: event %d: the provider %s sends no requests as events", events.ErrInvalid,
+			id, kind)
 	}
-	r := &Request{Event: id, number: e.Source, Source: name, Type: e.Type, Account: e.Account, ReceivedAt: events.Instant{Time: e.ReceivedAt}}
-	asks, err := eraser.Erasure(&e.Stored)
+	r := &Request{Event: id, number: e.Source, Source: name, Type: e.Type, Account: e.Account,
+		ReceivedAt: events.Instant{Time: e.ReceivedAt}}
+	erasure, err := eraser.Erasure(&e.StoredEvent)
 	var dead *provider.Dead
 	switch {
 	case e.Redacted:
@@ -158,45 +165,48 @@ func request(ctx context.Context, pool *pgxpool.Pool, id int64) (*Request, *prov
 	case err != nil:
 		return nil, nil, fmt.Errorf("read event %d: %w", id, err)
 	}
-	r.Kind, r.Due.Time = asks.Kind, e.ReceivedAt.Add(asks.Within)
-	return r, asks, nil
+	r.Kind, r.Due.Time = erasure.Kind, e.ReceivedAt.Add(erasure.Within)
+	return r, erasure, nil
 }
 
-// FromRequest is the order that an event asks for; the event itself goes last. Errors: events.ErrNotFound, events.ErrInvalid.
-func FromRequest(ctx context.Context, pool *pgxpool.Pool, id int64) (*Order, *Request, error) {
-	r, asks, err := request(ctx, pool, id)
+// ParamsOfRequest returns the parameters of the redaction that an event requests; the event itself
+// is cleared last. Errors: events.ErrNotFound, events.ErrInvalid.
+func ParamsOfRequest(ctx context.Context, pool *pgxpool.Pool, id int64) (*Params, *Request, error) {
+	r, erasure, err := readRequest(ctx, pool, id)
 	if err != nil {
 		return nil, nil, err
 	}
-	if asks == nil {
-		return nil, r, fmt.Errorf("%w: event %d cannot be read: %s; redact what it means with --object or --path, and name it with --answers %d", events.ErrInvalid, id, r.Problem, id)
+	if erasure == nil {
+		return nil, r, fmt.Errorf("%w: event %d cannot be read: %s; redact what it requests with --object or --path, "+
+			"and name it with --answers %d", events.ErrInvalid, id, r.Problem, id)
 	}
-	o, err := r.order(asks)
+	o, err := r.params(erasure)
 	return o, r, err
 }
 
-// order is what a request asks for.
-func (r *Request) order(asks *provider.Erasure) (*Order, error) {
+// params returns the parameters of the requested redaction.
+func (r *Request) params(erasure *provider.Erasure) (*Params, error) {
 	id := r.Event
-	o := &Order{Source: r.number, Account: &asks.Account, All: asks.All, RequestedBy: id, Words: map[string]string{"from_event": strconv.FormatInt(id, 10), "type": r.Type}}
-	for _, named := range asks.Objects {
-		o.Objects = append(o.Objects, Object{Source: o.Source, Account: asks.Account, Type: named[0], ID: named[1]})
+	o := &Params{Source: r.number, Account: &erasure.Account, All: erasure.AllEvents, RequestedBy: id,
+		Description: map[string]string{"from_event": strconv.FormatInt(id, 10), "type": r.Type}}
+	for _, named := range erasure.Objects {
+		o.Objects = append(o.Objects, Object{Source: o.Source, Account: erasure.Account, Type: named[0], ID: named[1]})
 	}
-	for _, v := range asks.Values {
-		f, err := NewFind(v.Path, v.Value)
+	for _, v := range erasure.Values {
+		f, err := NewValueMatcher(v.Path, v.Value)
 		if err != nil {
 			return nil, err
 		}
-		o.Finds = append(o.Finds, f)
+		o.Matchers = append(o.Matchers, f)
 	}
 	o.Events = []int64{id}
 	return o, nil
 }
 
-// Done is a redaction as the audit has it.
-type Done struct {
+// AuditEntry is a redaction in the audit.
+type AuditEntry struct {
 	Run         int64          `json:"run"`
-	Who         string         `json:"who"`
+	Actor       string         `json:"who"`
 	Reason      string         `json:"reason"`
 	RequestedBy int64          `json:"requested_by,string,omitempty"`
 	Events      int64          `json:"events"`
@@ -208,11 +218,12 @@ type Done struct {
 }
 
 const auditSQL = `
-SELECT run, who, reason, coalesce(requested_by, 0), events, objects, conflicts, rejections, began_at, ended_at FROM redactions WHERE run < $1 ORDER BY run DESC LIMIT $2`
+SELECT run, who, reason, coalesce(requested_by, 0), events, objects, conflicts, rejections, began_at, ended_at
+	FROM redactions WHERE run < $1 ORDER BY run DESC LIMIT $2`
 
 // List returns a page of the audit, the newest first. Errors: events.ErrInvalid.
-func List(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int) (events.Page[Done], error) {
-	var page events.Page[Done]
+func List(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int) (events.Page[AuditEntry], error) {
+	var page events.Page[AuditEntry]
 	limit, err := events.PageSize(limit)
 	if err != nil {
 		return page, err
@@ -223,9 +234,10 @@ func List(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int) (ev
 	}
 	rows, err := pool.Query(ctx, auditSQL, below, limit)
 	if err == nil {
-		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Done, err error) {
+		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d AuditEntry, err error) {
 			var ended *time.Time
-			err = row.Scan(&d.Run, &d.Who, &d.Reason, &d.RequestedBy, &d.Events, &d.Objects, &d.Conflicts, &d.Rejections, &d.BeganAt.Time, &ended)
+			err = row.Scan(&d.Run, &d.Actor, &d.Reason, &d.RequestedBy, &d.Events, &d.Objects, &d.Conflicts,
+				&d.Rejections, &d.BeganAt.Time, &ended)
 			if ended != nil {
 				d.EndedAt.Time = *ended
 			}

@@ -10,12 +10,13 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
-// What is neither JSON nor a form is looked through for the value as it stands; what that does not find is unread, never silently without it.
-func TestSearchWithoutAPath(t *testing.T) {
+// A body that is neither JSON nor a form is searched for the literal value. If that finds nothing,
+// the body counts as unread.
+func TestSearch_unparsableBody_findsLiteralValue(t *testing.T) {
 	t.Parallel()
 	const none, found, unread = "none", "found", "unread"
 	for text, want := range map[string]string{
-		`{"object": {"customer": {"email": "` + email + `"}}`:            found, // cut
+		`{"object": {"customer": {"email": "` + email + `"}}`:            found, // cut off
 		`{"email": "Ada.Lovelace\u0040example.org", "rest": "cu`:         found,
 		`{"text": "\nada.lovelace@example.org\n`:                         found,
 		`<order><email>` + email + `</email></order>`:                    found,
@@ -29,29 +30,32 @@ func TestSearchWithoutAPath(t *testing.T) {
 		`cut \u00`:                              unread,
 		`cut \`:                                 unread,
 		``:                                      none,
-		`{"other": {"email": "` + email + `"}}`: none, // it can be read, and is not there
-		`a=b&email=` + strings.Replace(email, "@", "%40", 1):                                 none,
-		`object=%7B%22customer%22%3A%7B%22email%22%3A%22ada.lovelace%40example.org%22%7D%7D`: found, // a field that is JSON
+		`{"other": {"email": "` + email + `"}}`: none, // it can be parsed, and does not match
+		`a=b&email=` + strings.Replace(email, "@", "%40", 1): none,
+		// a field that contains JSON
+		`object=%7B%22customer%22%3A%7B%22email%22%3A%22ada.lovelace%40example.org%22%7D%7D`: found,
 		`{"object": "{\"customer\":{\"email\":\"` + email + `\"}}"}`:                         found,
 		`{"object": "` + email + `"}`:                                                        none,
 		`object.customer.email=ada.lovelace%40example.org&bad=%zz`:                           found,
 	} {
-		f, err := redaction.NewFind("$.object.customer.email", email)
+		f, err := redaction.NewValueMatcher("$.object.customer.email", email)
 		must(t, err)
-		hit, blind := redaction.Search([]redaction.Find{f}, []byte(text))
-		if got := map[[2]bool]string{{false, false}: none, {true, false}: found, {false, true}: unread}[[2]bool{hit, blind}]; got != want {
+		hit, unreadable := redaction.Search([]redaction.ValueMatcher{f}, []byte(text))
+		if got := map[[2]bool]string{{false, false}: none, {true, false}: found,
+			{false, true}: unread}[[2]bool{hit, unreadable}]; got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
-	short, err := redaction.NewFind("$.id", "12345")
+	short, err := redaction.NewValueMatcher("$.id", "12345")
 	must(t, err)
-	if hit, blind := redaction.Search([]redaction.Find{short}, []byte(`<n>12345</n>`)); hit || !blind {
-		t.Error("a short number is looked for without a path")
+	if hit, unreadable := redaction.Search([]redaction.ValueMatcher{short}, []byte(`<n>12345</n>`)); hit ||
+		!unreadable {
+		t.Error("a short number is searched without a path")
 	}
 }
 
-// A preview and a run count what cannot be read; what stands there as it is goes.
-func TestUnreadIsCounted(t *testing.T) {
+// A preview and a run count bodies that cannot be read. Literal values in them are cleared.
+func TestBuildPreview_unreadableBodies_areCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.event(t, "other", 1, "somebody@else.org")
@@ -59,65 +63,78 @@ func TestUnreadIsCounted(t *testing.T) {
 	first := b.store(t, "hers", []byte(`<order/>`), "xml")[0]
 	b.store(t, "other", []byte(`{"cut`), "k1")
 	b.store(t, "hers", []byte(`{"cut`), "cut") // conflicts
-	b.exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes) VALUES ($1, 'r', '', '', now(), '{}', $2, 99), ($1, 'r', '', '', now(), '{}', '{"cut', 99)`,
+	b.exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		VALUES ($1, 'r', '', '', now(), '{}', $2, 99), ($1, 'r', '', '', now(), '{}', '{"cut', 99)`,
 		b.source, []byte(`{"object": {"customer": {"email": "`+email+`"}, "rest": "cut`))
-	order := b.byEmail(t, email)
-	if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Events != 1 || look.Unread != 1 || look.FirstUnread != first {
-		t.Errorf("%+v, %v", look, err)
+	params := b.byEmail(t, email)
+	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
+		preview.Events != 1 ||
+		preview.Unread != 1 || preview.FirstUnread != first {
+		t.Errorf("%+v, %v", preview, err)
 	}
-	h := b.do(t, order)
-	if h.Counts[redaction.CountEvents] != 1 || h.Counts[redaction.CountUnread] != 2 || h.Counts[redaction.CountRejections] != 1 {
+	h := b.run(t, params)
+	if h.Counts[redaction.CountEvents] != 1 || h.Counts[redaction.CountUnread] != 2 ||
+		h.Counts[redaction.CountRejections] != 1 {
 		t.Errorf("%v", h.Counts)
 	}
-	b.gone(t, "lovelace")
+	b.wantGone(t, "lovelace")
 }
 
-// Strangers write bodies.
+// Bodies may come from anybody.
 func FuzzSearch(f *testing.F) {
-	for _, s := range []string{`{"a": "` + email + `"`, `<a>` + email + `</a>`, `a=%zz&b=\u00`, "\\", `\u`, "\xff" + email, `{"a": "{\"b\": 1}"}`} {
+	for _, s := range []string{`{"a": "` + email + `"`, `<a>` + email + `</a>`, `a=%zz&b=\u00`, "\\", `\u`,
+		"\xff" + email, `{"a": "{\"b\": 1}"}`} {
 		f.Add([]byte(s))
 	}
-	find, err := redaction.NewFind("$.a.b", email)
+	find, err := redaction.NewValueMatcher("$.a.b", email)
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if hit, blind := redaction.Search([]redaction.Find{find}, body); hit && blind {
+		if hit, unreadable := redaction.Search([]redaction.ValueMatcher{find}, body); hit && unreadable {
 			t.Errorf("%q is both", body)
 		}
-		if hit, _ := redaction.Search([]redaction.Find{find}, append(append([]byte("<"), body...), " "+email...)); !hit {
+		if hit, _ := redaction.Search([]redaction.ValueMatcher{find},
+			append(append([]byte("<"), body...), " "+email...)); !hit {
 			t.Errorf("%q hides the value", body)
 		}
 	})
 }
 
-// A preview counts the objects that there are: not one that was misspelt, nor one of which only outcomes tell.
-func TestPreviewCountsWhatThereIs(t *testing.T) {
+// A preview counts existing objects only: no misspelt name, and no object that only outcomes
+// mention.
+func TestBuildPreview_missingObjects_areNotCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.event(t, "hers", 1, email)
 	for _, c := range []struct {
-		order           redaction.Order
+		params          redaction.Params
 		events, objects int64
 	}{
-		{redaction.Order{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}, 1, 1},
-		{redaction.Order{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "Hers"}}}, 0, 0},
-		{redaction.Order{Objects: []redaction.Object{{Source: b.source, Account: "another", Type: "thing", ID: "hers"}}}, 0, 0},
-		{redaction.Order{Events: []int64{id}}, 1, 1},
+		{redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}, 1, 1},
+		{redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "Hers"}}}, 0, 0},
+		{redaction.Params{Objects: []redaction.Object{{Source: b.source, Account: "another", Type: "thing",
+			ID: "hers"}}}, 0, 0},
+		{redaction.Params{Events: []int64{id}}, 1, 1},
 		{b.byEmail(t, email), 1, 1},
 	} {
-		if p, err := redaction.Look(t.Context(), b.operator, &c.order, nil); err != nil || p.Events != c.events || p.Objects != c.objects {
-			t.Errorf("%+v: %+v, %v", c.order, p, err)
+		if p, err := redaction.BuildPreview(t.Context(), b.operator, &c.params, nil); err != nil ||
+			p.Events != c.events ||
+			p.Objects != c.objects {
+			t.Errorf("%+v: %+v, %v", c.params, p, err)
 		}
 	}
 	b.exec(t, `DELETE FROM objects`)
-	if p, err := redaction.Look(t.Context(), b.operator, &redaction.Order{Events: []int64{id}}, nil); err != nil || p.Events != 1 || p.Objects != 0 {
-		t.Errorf("an object of which only an outcome tells: %+v, %v", p, err)
+	if p, err := redaction.BuildPreview(t.Context(), b.operator, &redaction.Params{Events: []int64{id}},
+		nil); err != nil ||
+		p.Events != 1 || p.Objects != 0 {
+		t.Errorf("an object that only an outcome mentions: %+v, %v", p, err)
 	}
 }
 
-// A look has the object elsewhere than events have it, perhaps in something that holds it alone. The path that is given is that of events.
-func TestLooksAreSearched(t *testing.T) {
+// A refetched object is at another place than in events, possibly as the only member of another
+// object. The path is that of events.
+func TestMatchesRefetched_bodies(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		path, value, object string
@@ -127,34 +144,42 @@ func TestLooksAreSearched(t *testing.T) {
 		{"$.email", email, `{"email": "` + email + `", "id": "cus_1"}`, true},
 		{"$.customer.email", email, `{"order": {"id": 7, "customer": {"email": "` + email + `"}}}`, true},
 		{"$.customer.email", email, `{"data": {"order": {"id": 7, "customer": {"email": "` + email + `"}}}}`, true},
-		{"$.data.object.lines[*].email", email, `{"id": 7, "lines": [{"email": "x"}, {"email": "` + email + `"}]}`, true},
+		{"$.data.object.lines[*].email", email, `{"id": 7, "lines": [{"email": "x"}, {"email": "` + email + `"}]}`,
+			true},
 		{"$.data.object.email", email, `{"customer": {"email": "` + email + `"}, "id": 7}`, false}, // elsewhere
 		{"$.data.object.email", email, `{"name": "` + email + `", "id": 7}`, false},
-		{"$.customer.id", "7", `{"id": 7, "customer": {"id": 8}}`, false}, // an order of that number
+		{"$.customer.id", "7", `{"id": 7, "customer": {"id": 8}}`, false}, // a matcher of that number
 		{"$.customer.id", "7", `{"id": 8, "customer": {"id": 7}}`, true},
 		{"$.id", "7", `{"id": 7, "customer": {"id": 8}}`, true},
 		{"$.email", email, `null`, false},
 	} {
-		f, err := redaction.NewFind(c.path, c.value)
+		f, err := redaction.NewValueMatcher(c.path, c.value)
 		must(t, err)
-		if got := redaction.InLook([]redaction.Find{f}, []byte(`{"schema": 1, "object_id": "x", "object": `+c.object+`}`)); got != c.want {
+		if got := redaction.MatchesRefetched([]redaction.ValueMatcher{f},
+			[]byte(`{"schema": 1, "object_id": "x", "object": `+c.object+
+				`}`)); got != c.want {
 			t.Errorf("%s in %s: %t", c.path, c.object, got)
 		}
 	}
 }
 
-// What a look says of somebody goes with the events that say it, and so does the state that the look has made.
-func TestLooksAreRedacted(t *testing.T) {
+// A redaction also clears refetches of the person's objects, and the states that came from them.
+func TestRedact_refetchedObject_isCleared(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	find, err := redaction.NewFind("$.data.object.customer.email", email)
+	find, err := redaction.NewValueMatcher("$.data.object.customer.email", email)
 	must(t, err)
 	for _, address := range []string{email, "other@else.org"} {
-		l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "of " + address, Body: []byte(`{"unit": 1, "object": {"customer": {"email": "` + address + `"}}}`)}, Date: time.Now()}
+		l := provider.Refetch{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "of " + address,
+			Body: []byte(`{"unit": 1, "object": {"customer": {"email": "` + address + `"}}}`)}, Date: time.Now()}
 		text, err := l.Encode()
 		must(t, err)
-		receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"), []events.Delivery{{Source: b.source, ReceivedAt: time.Now().UTC(), Origin: events.OriginReconcile, Headers: []byte(`{}`),
-			Verification: []byte(`{}`), Body: text, Events: []provider.Event{{Key: "look of " + address, Type: provider.LookType, ObjectType: "thing", ObjectID: "of " + address}}}})
+		receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"),
+			[]events.Delivery{{Source: b.source, ReceivedAt: time.Now().UTC(), Origin: events.OriginReconcile,
+				Headers:      []byte(`{}`),
+				Verification: []byte(`{}`), Body: text,
+				Events: []provider.Event{{Key: "refetch of " + address, Type: provider.RefetchType, ObjectType: "thing",
+					ObjectID: "of " + address}}}})
 		must(t, err)
 		b.apply(t, 0, receipts[0][0].ID)
 	}
@@ -164,11 +189,13 @@ func TestLooksAreRedacted(t *testing.T) {
 	if got := states(); len(got) != 2 || got[0] != email {
 		t.Fatalf("%q", got)
 	}
-	order := redaction.Order{Source: b.source, Finds: []redaction.Find{find}}
-	if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Events != 1 || look.Objects != 1 {
-		t.Errorf("%+v, %v", look, err)
+	params := redaction.Params{Source: b.source, Matchers: []redaction.ValueMatcher{find}}
+	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
+		preview.Events != 1 ||
+		preview.Objects != 1 {
+		t.Errorf("%+v, %v", preview, err)
 	}
-	b.do(t, order)
+	b.run(t, params)
 	if got := states(); got[0] != "nothing" || got[1] != "other@else.org" {
 		t.Errorf("%q", got)
 	}

@@ -1,12 +1,23 @@
 package redaction
 
-// Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
+// Statements returns all SQL statements of this package that have parameters, for the test that
+// prepares each.
 func Statements() []string {
-	all := []string{rejectionsSQL, conflictsSQL, redactConflictsSQL, lockEffectsSQL, dropEffectsSQL, dropStepsSQL, dropHoldsSQL, dropDriftsSQL, clearDriftsSQL, copiesSQL, redactSQL, endSQL, doneSQL, besideSQL, openSQL, goneSQL, newerSQL, droppedSQL, clearedSinceSQL, siblingsSQL, unansweredSQL, lockRunSQL, ofObjectSQL, atDoorSQL, previewSQL, previewObjectsSQL, sourcesSQL, headersSQL, objectTypesSQL, sharedSQL, effectTextsSQL, lockSomeEffectsSQL,
-		holdTextsSQL, dropHoldSQL, refetchTextsSQL, dropRefetchSQL, clearRefetchSQL, driftTextsSQL, clearDriftSQL, missingTextsSQL, dropMissingSQL,
-		drainedSQL, spoolsSQL, showSpoolSQL, forgetSpoolSQL, receivedSQL, laterSQL, pendingSQL, heldSQL, providerOfSQL, askedSQL, answeredToSQL, answeredUpToSQL, auditSQL}
+	all := []string{rejectionsSQL, conflictsSQL, redactConflictsSQL, lockEffectsSQL, clearEffectsSQL, clearStepsSQL,
+		deleteBaselinesSQL, deleteDifferencesSQL, clearDifferencesSQL, redactCopiesSQL, redactSQL, endSQL,
+		redactedEventsSQL, sameVersionSQL, openRebuildSQL, redactedSQL,
+		newerSQL, droppedSQL, clearedSinceSQL, siblingsSQL, unansweredSQL, lockRunSQL, ofObjectSQL, namedAtIngestSQL,
+		previewSQL, previewObjectsSQL, sourcesSQL, headersSQL, objectTypesSQL, sharedSQL, effectTextsSQL,
+		lockEffectsByIDSQL,
+		baselineTextsSQL, deleteBaselineSQL, refetchTextsSQL, deleteRefetchSQL, clearRefetchSQL, differenceTextsSQL,
+		clearDifferenceSQL,
+		missingTextsSQL, deleteMissingSQL,
+		nonEmptySpoolSQL, spoolsSQL, showSpoolSQL, removeSpoolSQL, receivedSQL, laterSQL, pendingSQL, countOpenSQL,
+		providerOfSQL,
+		newRequestsSQL, progressSQL, saveProgressSQL, auditSQL}
 	for _, table := range tables() {
-		all = append(all, in(table, objectsSQL), in(table, coveredSQL), in(table, besideCoveredSQL))
+		all = append(all, forTable(table, objectsSQL), forTable(table, clearedRowsSQL),
+			forTable(table, sameVersionOfClearedSQL))
 	}
 	return all
 }

@@ -18,7 +18,7 @@ const (
 	laterSQL = `SELECT e.id FROM events e WHERE e.id = ANY($1::bigint[]) AND e.received_at > $2`
 )
 
-// receivedAt is when an event was received; nil where none is named.
+// receivedAt returns when an event was received; nil if no event is named.
 func receivedAt(ctx context.Context, db querier, id int64) (*time.Time, error) {
 	if id == 0 {
 		return nil, nil //nolint:nilnil // no event, no time
@@ -26,7 +26,7 @@ func receivedAt(ctx context.Context, db querier, id int64) (*time.Time, error) {
 	var at time.Time
 	err := db.QueryRow(ctx, receivedSQL, id).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, runs.Refuse(fmt.Errorf("event %d, by which this was asked for: %w", id, events.ErrNotFound))
+		return nil, runs.Permanent(fmt.Errorf("event %d, which requested this: %w", id, events.ErrNotFound))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read when event %d was received: %w", id, err)
@@ -34,12 +34,13 @@ func receivedAt(ctx context.Context, db querier, id int64) (*time.Time, error) {
 	return &at, nil
 }
 
-// meant leaves out events that were received after the request: the shop may have come back. Of what retention has dropped nobody knows, and it is old.
-func (w *work) meant(ctx context.Context, ids []int64) ([]int64, error) {
-	if w.askedAt == nil || len(ids) == 0 {
+// withoutLater removes events that were received after the request, because the shop may have come
+// back. Events of dropped partitions are old and stay in the list.
+func (w *execution) withoutLater(ctx context.Context, ids []int64) ([]int64, error) {
+	if w.requestedAt == nil || len(ids) == 0 {
 		return ids, nil
 	}
-	later, err := collect(ctx, w.Pool, laterSQL, ids, *w.askedAt)
+	later, err := collect(ctx, w.Pool, laterSQL, ids, *w.requestedAt)
 	if err != nil || len(later) == 0 {
 		return ids, err
 	}

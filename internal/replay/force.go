@@ -16,84 +16,89 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// Counts of a run with Force: of the effects of its events, those that it has planned again, and those that it could not.
+// Counts of a run with Force: effects of its events that it has planned again, and those that it
+// could not plan again.
 const (
-	EffectsAgain = "effects_again"
-	EffectsLeft  = "effects_left"
+	EffectsReplanned    = "effects_again"
+	EffectsNotReplanned = "effects_left"
 )
 
 const (
-	// againWithin bounds one transaction that plans effects again.
-	againWithin = time.Minute
-	// againAtOnce is of how many events at most one plans them, since it may lock the object of each.
-	againAtOnce = 500
+	// replanTimeout bounds one transaction that plans effects again.
+	replanTimeout = time.Minute
+	// replanChunk bounds the events of such a transaction, because it may lock the object of each.
+	replanChunk = 500
 )
 
-// force applies events, and has the effects happen again that they had when the run was asked for. It comes before the checkpoint, and may be repeated.
-func (w *walk) force(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+// applyForced applies events, and plans again the effects that they had when the run was requested.
+// It runs before the checkpoint and may be repeated.
+func (w *execution) applyForced(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
 	status, err := w.apply(ctx, c)
 	if err != nil || status != runs.Running {
 		return status, err
 	}
 	rules := w.Processor.Rules()
-	for ids := range slices.Chunk(c.IDs, againAtOnce) {
-		if err := w.planAgain(ctx, rules, ids); err != nil {
+	for ids := range slices.Chunk(c.IDs, replanChunk) {
+		if err := w.replanEffects(ctx, rules, ids); err != nil {
 			return "", err
 		}
 	}
 	return runs.Running, nil
 }
 
-// planAgain plans effects of events again, under the locks of objects whose changes may want something else at the same time.
-func (w *walk) planAgain(ctx context.Context, rules *effects.Rules, ids []int64) error {
-	var n effects.Again
-	err := postgres.InTx(ctx, w.Pool, "plan effects again", againWithin, func(ctx context.Context, tx pgx.Tx) error {
-		if err := w.hold.Guard(ctx, tx); err != nil {
+// replanEffects plans effects of events again. It locks the objects whose changes may plan
+// competing effects at the same time.
+func (w *execution) replanEffects(ctx context.Context, rules *effects.Rules, ids []int64) error {
+	var n effects.ForcedPlan
+	err := postgres.InTx(ctx, w.Pool, "plan effects again", replanTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		if err := w.lease.Guard(ctx, tx); err != nil {
 			return err
 		}
-		rivals, err := effects.Rivals(ctx, tx, rules, ids)
+		competing, err := effects.SupersedingObjects(ctx, tx, rules, ids)
 		if err != nil {
 			return err
 		}
-		if len(rivals) > 0 {
-			keys := make([]versioning.Key, len(rivals))
-			for i, o := range rivals {
+		if len(competing) > 0 {
+			keys := make([]versioning.Key, len(competing))
+			for i, o := range competing {
 				keys[i] = versioning.Key(o)
 			}
 			if err := processor.LockObjects(ctx, tx, keys); err != nil {
 				return err
 			}
 		}
-		n, err = effects.PlanAgain(ctx, tx, rules, w.hold.Run.Run, w.hold.MadeAt.Time, ids)
+		n, err = effects.PlanForced(ctx, tx, rules, w.lease.Run.ID, w.lease.CreatedAt.Time, ids)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if len(n.Due) > 0 && w.Processor.Planned != nil {
-		w.Processor.Planned(n.Due)
+	if len(n.DueDestinations) > 0 && w.Processor.Planned != nil {
+		w.Processor.Planned(n.DueDestinations)
 	}
-	w.hold.Counts[EffectsAgain] += n.Planned
-	w.hold.Counts[EffectsLeft] += n.Left
+	w.lease.Counts[EffectsReplanned] += n.Planned
+	w.lease.Counts[EffectsNotReplanned] += n.Skipped
 	return nil
 }
 
-// AgainPreview is how many effects a replay with Force would have happen again at most: what their rules say by then may leave some out.
-type AgainPreview struct {
+// ForcePreview is the maximum number of effects that a replay with Force would repeat. The rules
+// may exclude some at execution.
+type ForcePreview struct {
 	Effects int64 `json:"effects"`
-	// Exact: the effects of all events were counted; otherwise there may be more.
-	Exact bool `json:"exact"`
+	// Complete says that the effects of all events were counted. Otherwise there may be more.
+	Complete bool `json:"exact"`
 }
 
-// PreviewAgain counts the effects that an order's events had, up to those of some hundred thousand events; with exact, of all.
-func PreviewAgain(ctx context.Context, pool *pgxpool.Pool, o *Order, exact bool) (p AgainPreview, err error) {
-	bound, err := events.Newest(ctx, pool)
+// PreviewForce counts the effects that the selected events had. It stops after some hundred
+// thousand events, unless complete is set.
+func PreviewForce(ctx context.Context, pool *pgxpool.Pool, o *Params, complete bool) (p ForcePreview, err error) {
+	bound, err := events.NewestID(ctx, pool)
 	if err != nil {
 		return p, err
 	}
 	var ids []int64
 	for cursor, n := int64(0), 0; cursor < bound; n++ {
-		if n == previewWindows && !exact {
+		if n == previewWindows && !complete {
 			return p, nil
 		}
 		if ids, cursor, err = events.Match(ctx, pool, &o.Filter, cursor, bound); err != nil {
@@ -102,12 +107,12 @@ func PreviewAgain(ctx context.Context, pool *pgxpool.Pool, o *Order, exact bool)
 		if len(ids) == 0 {
 			continue
 		}
-		found, err := effects.CountAgain(ctx, pool, ids)
+		found, err := effects.CountForced(ctx, pool, ids)
 		if err != nil {
 			return p, err
 		}
 		p.Effects += found
 	}
-	p.Exact = true
+	p.Complete = true
 	return p, nil
 }

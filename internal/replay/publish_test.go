@@ -19,7 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// publisher carries out runs with a connection to a stream, until the test ends.
+// publisher executes runs with a connection to a stream, until the test ends.
 func (b *testBundle) publisher(t *testing.T, server *testkit.Server, chunk int) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -28,13 +28,15 @@ func (b *testBundle) publisher(t *testing.T, server *testkit.Server, chunk int) 
 	t.Cleanup(conn.Close)
 	limits := stream.DefaultLimits
 	limits.MaxBytes = 64 << 20
-	proc, err := processor.New(processor.Options{Pool: b.pool, Conn: conn, Limits: limits, Settings: processor.DefaultSettings, ID: t.Name(), Logger: log, Metrics: prometheus.NewRegistry()})
+	proc, err := processor.New(processor.Options{Pool: b.pool, Conn: conn, Limits: limits,
+		Settings: processor.DefaultSettings, ID: t.Name(), Logger: log, Metrics: prometheus.NewRegistry()})
 	must(t, err)
-	b.carryOut(t, t.Name(), &replay.Runner{Pool: b.pool, Processor: proc, Chunk: chunk, Again: 10 * time.Millisecond})
+	b.startRunner(t, t.Name(), &replay.Runner{Pool: b.pool, Processor: proc, Chunk: chunk,
+		RetryPause: 10 * time.Millisecond})
 }
 
-// heard are the messages of a subject in the order of the stream.
-func heard(t *testing.T, server *testkit.Server, subject string, n int) (msgs []*nats.Msg) {
+// publishedMessages returns the messages of a subject in the order of the stream.
+func publishedMessages(t *testing.T, server *testkit.Server, subject string, n int) (msgs []*nats.Msg) {
 	t.Helper()
 	nc, err := nats.Connect(server.URL)
 	must(t, err)
@@ -57,55 +59,62 @@ func heard(t *testing.T, server *testkit.Server, subject string, n int) (msgs []
 	}
 }
 
-// A run that publishes gives each event it chose to the stream, as the feed of events has it, and applies nothing. A stream that is away is
-// waited for; what was published before that may come again, and nothing is left out.
-func TestPublishing(t *testing.T) {
+// A run that publishes sends each selected event to the stream, in the form of the feed of events,
+// and applies nothing. It waits for an unavailable stream. Some events may be published again, and
+// none is missing.
+func TestReplay_publish_publishesEachEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 23, 30)
 	server := testkit.JetStream(t)
-	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO events SELECT id - 1, source, 'redacted', event_type, account, object_type, object_id, occurred_at, received_at, origin,
+	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO events SELECT id - 1, source, 'redacted', event_type, account,
+		object_type, object_id, occurred_at, received_at, origin,
   api_version, headers, verification, fingerprint, id - 1, 0, NULL FROM events ORDER BY id LIMIT 1`); err != nil {
-		t.Fatal(err) // as a redaction leaves it: it is not published
+		t.Fatal(err) // the state after a redaction: this event is not published
 	}
 	b.publisher(t, server, 40)
 	before := b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o ORDER BY event_id, run`)
-	run := b.ask(t, replay.Order{Publish: true, Rate: 400})
-	b.until(t, run, func(r *runs.Run) bool { return r.Counts[replay.Published] >= 40 })
+	run := b.request(t, replay.Params{Publish: true, Rate: 400})
+	b.awaitRun(t, run, func(r *runs.Run) bool { return r.Counts[replay.Published] >= 40 })
 	server.Stop(t)
 	stopped, err := runs.Show(t.Context(), b.operator, run)
 	must(t, err)
 	if stopped.Status != runs.Running || int(stopped.Counts[replay.Published]) >= len(b.ids) {
 		t.Fatalf("%+v", stopped)
 	}
-	if err := runs.Change(t.Context(), b.operator, run, runs.Paused); err != nil { // steered while the stream is away
+	// changed while the stream is unavailable
+	if err := runs.ChangeStatus(t.Context(), b.operator, run, runs.Paused); err != nil {
 		t.Fatal(err)
 	}
-	b.until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
-	must(t, runs.Change(t.Context(), b.operator, run, runs.Waiting))
+	b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.LeaseOwner == "" })
+	must(t, runs.ChangeStatus(t.Context(), b.operator, run, runs.Queued))
 	server.Restart(t)
-	ended := b.until(t, run, done)
-	if int(ended.Counts[replay.Published]) != len(b.ids) || ended.Counts[replay.Processed] != ended.Counts[replay.Published] || len(ended.Counts) != 2 {
+	ended := b.awaitRun(t, run, done)
+	if int(ended.Counts[replay.Published]) != len(b.ids) ||
+		ended.Counts[replay.Processed] != ended.Counts[replay.Published] || len(ended.Counts) != 2 {
 		t.Errorf("counts %v of %d events", ended.Counts, len(b.ids))
 	}
-	recs, err := events.Read(t.Context(), b.pool, b.ids, events.AnyBody)
+	recs, err := events.Read(t.Context(), b.pool, b.ids, events.UnlimitedBody)
 	must(t, err)
 	want := map[string][]byte{}
 	for i := range recs {
 		want[strconv.FormatInt(recs[i].ID, 10)] = recs[i].Body
 	}
 	got := map[string]bool{}
-	for _, m := range heard(t, server, fmt.Sprintf("postern.replays.%d.>", run), len(b.ids)) {
+	for _, m := range publishedMessages(t, server, fmt.Sprintf("postern.replays.%d.>", run), len(b.ids)) {
 		id := m.Header.Get("Postern-Id")
 		body, known := want[id]
-		if got[id] = true; !known || !bytes.Equal(body, m.Data) || m.Subject != fmt.Sprintf("postern.replays.%d.sim.thing", run) ||
-			m.Header.Get("Postern-Run") != fmt.Sprint(run) || m.Header.Get("Postern-Source") != "sim" || m.Header.Get("Postern-Schema") != "1" {
+		if got[id] = true; !known || !bytes.Equal(body, m.Data) ||
+			m.Subject != fmt.Sprintf("postern.replays.%d.sim.thing", run) ||
+			m.Header.Get("Postern-Run") != fmt.Sprint(run) || m.Header.Get("Postern-Source") != "sim" ||
+			m.Header.Get("Postern-Schema") != "1" {
 			t.Fatalf("%s %v", m.Subject, m.Header)
 		}
 	}
 	if len(got) != len(b.ids) {
 		t.Errorf("%d of %d events were published", len(got), len(b.ids))
 	}
-	if after := b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o ORDER BY event_id, run`); len(after) != len(before) {
+	if after := b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o ORDER BY event_id, run`); len(after) != len(
+		before) {
 		t.Errorf("%d outcomes, before %d", len(after), len(before))
 	}
 }

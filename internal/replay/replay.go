@@ -1,5 +1,6 @@
-// Package replay has stored events applied again: runs over the log that a person asked for, carried out beside the live events by any
-// processor that has a hand free. A replay goes through the processor's own function and never through the stream.
+// Package replay applies stored events again. Operators request replays and retries as runs, and
+// any processor with capacity executes them alongside live events. It applies events with the
+// processor's own functions and never reads them from the stream.
 package replay
 
 import (
@@ -19,157 +20,168 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// Job is what replays are called in the ledger of runs.
+// Job is the name of replays in the table of runs.
 const Job = "replay"
 
-// Order is what a replay is asked to do.
-type Order struct {
-	// Filter chooses the events.
+// Params are the parameters of a replay.
+type Params struct {
+	// Filter selects the events.
 	Filter events.Filter `json:"filter"`
-	// Words are the filter as the person wrote it, by parameter.
-	Words map[string]string `json:"words"`
-	// Rate bounds the events per second, so that live traffic keeps its latency; 0: as fast as it goes.
+	// Input is the filter as the operator wrote it, by parameter.
+	Input map[string]string `json:"words"`
+	// Rate bounds the events per second, so that live traffic keeps its latency. 0 is no limit.
 	Rate float64 `json:"rate"`
-	// Publish: the events are published to postern.replays for the user's own consumers, and not applied; they get no outcomes.
+	// Publish says that the events are published to postern.replays for the user's own consumers.
+	// They are not applied and get no outcomes.
 	Publish bool `json:"publish,omitzero"`
-	// Mode says what happens again outside of the mirror; "" is State.
+	// Mode says which side effects happen outside of the mirror. "" is State.
 	Mode Mode `json:"mode,omitzero"`
 }
 
-// Mode says which side effects of an event happen when it is applied again.
+// Mode says which effects of an event happen when it is applied again.
 type Mode string
 
 // The modes.
 const (
-	// State: none, also of what the run changes.
+	// State: no effects, not even those of changes that the run makes.
 	State Mode = "state"
-	// Missing: those of what the run changes that have no entry in the ledger of effects. What was changed before is not changed again, and has none.
+	// Missing: effects of the run's changes that are not in the ledger of effects. A change that
+	// was made before is not made again, and plans no effect.
 	Missing Mode = "missing"
-	// Force: as Missing, and what had followed from the events happens again. Such a run is only proposed, until a person approves it.
+	// Force: as Missing, and the effects that the events had before happen again. Such a run starts
+	// only after an operator approves it.
 	Force Mode = "force"
 )
 
-// effects says whether what a run of the mode changes has effects.
+// effects reports whether changes of a run with this mode plan effects.
 func (m Mode) effects() bool { return m == Missing || m == Force }
 
-// DefaultChunk is the most events between two checkpoints.
+// DefaultChunk is the maximum of events between two checkpoints.
 const DefaultChunk = 2000
 
-// Runner carries out replays.
+// Runner executes replays.
 type Runner struct {
 	// Pool is connected as postern_processor.
 	Pool      *pgxpool.Pool
 	Processor *processor.Processor
 	// Chunk bounds the events between two checkpoints.
 	Chunk int
-	// Again is how long to wait after trouble with the stream; 0: a second.
-	Again time.Duration
+	// RetryPause is the wait after a failure of the stream. 0 is one second.
+	RetryPause time.Duration
 }
 
-// Carry walks the log from the run's checkpoint to its bound; it is a runs.Carry.
-func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
-	var order Order
-	if err := decode(h.Asked, &order); err != nil {
+// Execute walks the log from the run's checkpoint to its bound. It is a runs.Executor.
+func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
+	var params Params
+	if err := decodeParams(lease.Params, &params); err != nil {
 		return "", err
 	}
-	if err := r.freeze(ctx, h); err != nil {
+	if err := r.freeze(ctx, lease); err != nil {
 		return "", err
 	}
-	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, to: processor.Target{Run: h.Run.Run, Effects: order.Mode.effects(), Log: log}}
+	w := &execution{Runner: r, lease: lease, single: lease.Abandoned, log: log, rate: params.Rate,
+		to: processor.Target{Run: lease.Run.ID, Effects: params.Mode.effects(), Log: log}}
 	w.match = func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
-		return events.Match(ctx, pool, &order.Filter, after, bound)
+		return events.Match(ctx, pool, &params.Filter, after, bound)
 	}
 	w.do = w.apply
-	if order.Mode == Force {
-		w.do = w.force
+	if params.Mode == Force {
+		w.do = w.applyForced
 	}
-	if order.Publish {
-		w.do, w.unread = w.publish, true // which reads whole bodies
-	} else if err := r.reads(ctx, order.Filter.Source); err != nil {
+	if params.Publish {
+		w.do, w.idsOnly = w.publish, true // publish reads the full bodies itself
+	} else if err := r.checkSource(ctx, params.Filter.Source); err != nil {
 		return "", err
 	}
-	return w.walk(ctx)
+	return w.run(ctx)
 }
 
-// reads refuses a run for one source that is not configured here, all of whose events would fail. Where other sources are chosen too, only those events do,
-// and can be tried again.
-func (r *Runner) reads(ctx context.Context, source int32) error {
+// checkSource returns an error for a run of one source that is not configured here, because all its
+// events would fail. If the run also selects other sources, only the events of this source fail,
+// and they can be retried.
+func (r *Runner) checkSource(ctx context.Context, source int32) error {
 	if source == 0 {
 		return nil
 	}
-	name, ok, err := r.Processor.Reads(ctx, source)
+	name, ok, err := r.Processor.FindSource(ctx, source)
 	if err == nil && !ok {
-		err = runs.Refuse(fmt.Errorf("source %q is not in the configuration of the processor that took the run: add it there, and ask again", name))
+		err = runs.Permanent(fmt.Errorf("source %q is not in the configuration of the processor that executes the "+
+			"run: add it there, and request the run again", name))
 	}
 	return err
 }
 
-// decode reads an order. One of a later release may mean something else by what is unknown here.
-func decode(asked json.RawMessage, order any) error {
-	d := json.NewDecoder(bytes.NewReader(asked))
+// decodeParams decodes parameters. It rejects unknown fields, because the parameters of a later
+// release may have another meaning.
+func decodeParams(text json.RawMessage, params any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(order); err != nil {
-		return runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+	if err := d.Decode(params); err != nil {
+		return runs.Permanent(fmt.Errorf("read the parameters: %w", err))
 	}
 	return nil
 }
 
-// freeze gives a run that has none the bound up to which the log is complete.
-func (r *Runner) freeze(ctx context.Context, h *runs.Hold) error {
-	if h.Bound != 0 {
+// freeze sets the bound of a run that has none: the id up to which the log is complete.
+func (r *Runner) freeze(ctx context.Context, lease *runs.Lease) error {
+	if lease.Bound != 0 {
 		return nil
 	}
 	bound, err := events.FreezeBound(ctx, r.Pool)
 	if err != nil {
 		return err
 	}
-	return h.Freeze(ctx, bound)
+	return lease.FreezeBound(ctx, bound)
 }
 
-// walk is one run on its way.
-type walk struct {
+// execution is one run that this process executes.
+type execution struct {
 	*Runner
-	hold *runs.Hold
-	log  *slog.Logger
-	// match returns the next chosen events and how far it has looked.
+	lease *runs.Lease
+	log   *slog.Logger
+	// match returns the next selected events and the end of the range that it has read.
 	match func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error)
-	// do does with some events what the order says, and counts them.
+	// do processes some events and counts them.
 	do func(ctx context.Context, c *processor.Chunk) (runs.Status, error)
-	// unread: it wants the ids alone.
-	unread bool
-	// to is what events are applied under.
+	// idsOnly says that do needs only the ids.
+	idsOnly bool
+	// to is the target for applying events.
 	to   processor.Target
 	rate float64
-	// alone: the next events are tried by themselves.
-	alone bool
-	// choosesOnce: match may not choose again what do has been at.
-	choosesOnce bool
+	// single says that the next events are tried one by one.
+	single bool
+	// recordsChunk says that match may not select events again after do has processed them, so that
+	// the chunk is recorded first.
+	recordsChunk bool
 }
 
-func (w *walk) walk(ctx context.Context) (runs.Status, error) {
-	h := w.hold
-	if ids := h.Hand; len(ids) > 0 {
+func (w *execution) run(ctx context.Context) (runs.Status, error) {
+	lease := w.lease
+	if ids := lease.InProgress; len(ids) > 0 {
 		c, err := w.Processor.ReadChunk(ctx, ids)
 		if err != nil {
 			return "", err
 		}
 		c.End = ids[len(ids)-1]
-		if status, err := w.step(ctx, c); err != nil || status != runs.Running {
+		if status, err := w.processChunk(ctx, c); err != nil || status != runs.Running {
 			return status, err
 		}
 	}
-	for c, err := range w.Processor.Ahead(ctx, processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound, Chunk: w.chunk(w.rate), Unread: w.unread}) {
+	for c, err := range w.Processor.ReadAhead(ctx, processor.Walk{Match: w.match, After: lease.Cursor,
+		Bound: lease.Bound,
+		Chunk: w.chunk(w.rate), IDsOnly: w.idsOnly}) {
 		if err != nil {
 			return "", err
 		}
-		if status, err := w.step(ctx, c); err != nil || status != runs.Running {
+		if status, err := w.processChunk(ctx, c); err != nil || status != runs.Running {
 			return status, err
 		}
 	}
 	return runs.Running, nil
 }
 
-// chunk is how many events lie between two checkpoints: with a low rate fewer, so that a second's worth is the most.
+// chunk returns the number of events between two checkpoints. With a low rate it is at most the
+// events of one second.
 func (r *Runner) chunk(rate float64) int {
 	if rate <= 0 {
 		return r.Chunk
@@ -177,41 +189,41 @@ func (r *Runner) chunk(rate float64) int {
 	return max(1, min(r.Chunk, int(rate)))
 }
 
-// step does with some events what the order says and moves the checkpoint behind them.
-func (w *walk) step(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+// processChunk processes some events and moves the checkpoint past them.
+func (w *execution) processChunk(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
 	began := time.Now()
 	if len(c.IDs) > 0 {
-		if status, err := w.work(ctx, c); err != nil || status != runs.Running {
+		if status, err := w.doChunk(ctx, c); err != nil || status != runs.Running {
 			return status, err
 		}
-		w.alone = false
+		w.single = false
 	}
-	status, err := w.hold.Advance(ctx, c.End)
+	status, err := w.lease.Advance(ctx, c.End)
 	if rate := w.rate; rate > 0 && err == nil && status == runs.Running {
-		runs.Pause(ctx, time.Duration(float64(len(c.IDs))/rate*float64(time.Second))-time.Since(began))
+		runs.Sleep(ctx, time.Duration(float64(len(c.IDs))/rate*float64(time.Second))-time.Since(began))
 	}
 	return status, cmp.Or(err, context.Cause(ctx))
 }
 
-func (w *walk) work(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
-	if w.choosesOnce {
-		if err := w.hold.Keep(ctx, c.IDs); err != nil {
+func (w *execution) doChunk(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+	if w.recordsChunk {
+		if err := w.lease.MarkInProgress(ctx, c.IDs); err != nil {
 			return "", err
 		}
 	}
 	return w.do(ctx, c)
 }
 
-func (w *walk) apply(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+func (w *execution) apply(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
 	var found atomic.Int64
 	to := w.to
-	to.Found = func(n int) { found.Add(int64(n)) }
-	counts, err := w.Processor.ApplyChunk(ctx, to, c, w.alone)
+	to.OnAlreadyFinal = func(n int) { found.Add(int64(n)) }
+	counts, err := w.Processor.ApplyChunk(ctx, to, c, w.single)
 	if err != nil {
 		return "", err
 	}
-	if n := found.Load(); n > 0 { // they are among those of counts
-		w.hold.Counts[Deduplicated] += n
+	if n := found.Load(); n > 0 { // these events are included in counts
+		w.lease.Counts[Deduplicated] += n
 	}
 	for status, n := range counts {
 		w.count(string(status), n)
@@ -219,37 +231,40 @@ func (w *walk) apply(ctx context.Context, c *processor.Chunk) (runs.Status, erro
 	return runs.Running, nil
 }
 
-func (w *walk) count(as string, n int64) {
-	w.hold.Counts[as] += n
-	w.hold.Counts[Processed] += n
+func (w *execution) count(as string, n int64) {
+	w.lease.Counts[as] += n
+	w.lease.Counts[Processed] += n
 }
 
-// publish waits for a stream that is away, for as long as the run is not paused or cancelled. What was published before that comes again.
-func (w *walk) publish(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
-	for told := false; ; told = true {
-		n, err := w.Processor.PublishStored(ctx, w.hold.Run.Run, c.IDs)
+// publish waits while the stream is unavailable, as long as the run is not paused or cancelled.
+// Events that were published before are then published again.
+func (w *execution) publish(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+	for logged := false; ; logged = true {
+		n, err := w.Processor.PublishStored(ctx, w.lease.Run.ID, c.IDs)
 		if err == nil {
 			w.count(Published, n)
 			return runs.Running, nil
 		}
-		if !told && ctx.Err() == nil {
-			w.log.Warn("events not published; tried again", "error", err)
+		if !logged && ctx.Err() == nil {
+			w.log.Warn("events not published; tried again later", "error", err)
 		}
-		runs.Pause(ctx, w.again())
-		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
+		runs.Sleep(ctx, w.retryPause())
+		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
 			return status, err
 		}
 	}
 }
 
-// again is when to publish again after trouble.
-func (w *walk) again() time.Duration { return cmp.Or(w.Again, time.Second) }
+// retryPause returns the wait after a failure of the stream.
+func (w *execution) retryPause() time.Duration { return cmp.Or(w.RetryPause, time.Second) }
 
-// Counts of a run beside those of outcomes. Processed is of all its events, and Published of those it published.
+// Counts of a run in addition to the counts of outcomes. Processed counts all its events, Published
+// the events that it published.
 const (
 	Processed = "processed"
 	Published = "published"
-	// Deduplicated is how many of all its events had a final outcome of the run already when they came to be applied, as where a process ended between their
-	// outcomes and the checkpoint: those were passed over.
+	// Deduplicated counts the events that already had a final outcome of the run when they were
+	// applied. This happens when a process ends between their outcomes and the checkpoint. They
+	// were skipped.
 	Deduplicated = "deduplicated"
 )

@@ -15,36 +15,39 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// RetryJob is what retries are called in the ledger of runs.
+// RetryJob is the name of retries in the table of runs.
 const RetryJob = "retry"
 
-// Retry is what a retry is asked to do: to try failed and dead outcomes again, under the run they are of.
-type Retry struct {
+// RetryParams are the parameters of a retry: it applies failed and dead outcomes again, under the
+// run that they belong to.
+type RetryParams struct {
 	processor.Unfinished
-	// Words are the filter as the person wrote it, by parameter.
-	Words map[string]string `json:"words"`
-	// Rate bounds the events per second; 0: as fast as it goes.
+	// Input is the filter as the operator wrote it, by parameter.
+	Input map[string]string `json:"words"`
+	// Rate bounds the events per second. 0 is no limit.
 	Rate float64 `json:"rate"`
 }
 
-// RetryPreview is how much a retry would try.
+// RetryPreview is the number of events that a retry would apply.
 type RetryPreview struct {
 	Events int64 `json:"events"`
-	// Exact: all were counted; otherwise there are at least so many.
-	Exact bool `json:"exact"`
-	// From and To are when the first and the last of the counted events were stored; zero where there is none.
+	// Complete says that all were counted. Otherwise there are at least as many.
+	Complete bool `json:"exact"`
+	// From and To are when the first and the last of the counted events were stored, zero if there
+	// is none.
 	From events.Instant `json:"from"`
 	To   events.Instant `json:"to"`
 }
 
-// previewWindows is how many windows of outcomes a preview looks through.
+// previewWindows is how many ranges of outcomes a preview reads.
 const previewWindows = 20
 
-// Preview counts what would be tried, up to some hundred thousand outcomes; with exact, all.
-func (o *Retry) Preview(ctx context.Context, pool *pgxpool.Pool, exact bool) (p RetryPreview, err error) {
+// Preview counts the events that would be retried. It stops after some hundred thousand outcomes,
+// unless complete is set.
+func (o *RetryParams) Preview(ctx context.Context, pool *pgxpool.Pool, complete bool) (p RetryPreview, err error) {
 	first, last := int64(0), int64(0)
 	for cursor, n := int64(0), 0; cursor < math.MaxInt64; n++ {
-		if n == previewWindows && !exact {
+		if n == previewWindows && !complete {
 			return p, nil
 		}
 		var ids []int64
@@ -61,50 +64,53 @@ func (o *Retry) Preview(ctx context.Context, pool *pgxpool.Pool, exact bool) (p 
 		p.Events += int64(len(ids))
 		p.From.Time, p.To.Time = events.Time(first), events.Time(last)
 	}
-	p.Exact = true
+	p.Complete = true
 	return p, nil
 }
 
-// CarryRetry tries the unfinished outcomes of a run again from the checkpoint on; it is a runs.Carry. What is tried at a time is kept in hand, since what has been
-// mended would not be chosen again by whoever goes on in the middle.
-func (r *Runner) CarryRetry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
-	var order Retry
-	if err := decode(h.Asked, &order); err != nil {
+// ExecuteRetry applies the unfinished outcomes of a run again, from the checkpoint on. It is a
+// runs.Executor. It records each chunk of events before applying it: events that succeed would not be
+// selected again by a process that continues in the middle of the chunk.
+func (r *Runner) ExecuteRetry(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
+	var params RetryParams
+	if err := decodeParams(lease.Params, &params); err != nil {
 		return "", err
 	}
-	if err := r.freeze(ctx, h); err != nil {
+	if err := r.freeze(ctx, lease); err != nil {
 		return "", err
 	}
-	if err := r.reads(ctx, order.Filter.Source); err != nil {
+	if err := r.checkSource(ctx, params.Filter.Source); err != nil {
 		return "", err
 	}
-	mode, err := r.modeOf(ctx, order.Run)
+	mode, err := r.modeOfRun(ctx, params.Run)
 	if err != nil {
 		return "", err
 	}
-	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, match: order.Match, choosesOnce: true,
-		to: processor.Target{Run: order.Run, Again: h.Run.Run, Effects: mode.effects(), Log: log}}
+	w := &execution{Runner: r, lease: lease, single: lease.Abandoned, log: log, rate: params.Rate, match: params.Match,
+		recordsChunk: true,
+		to:           processor.Target{Run: params.Run, RetryRun: lease.Run.ID, Effects: mode.effects(), Log: log}}
 	w.do = w.apply
-	return w.walk(ctx)
+	return w.run(ctx)
 }
 
-// modeOf is in which mode a run was asked for; State where it is no replay, or is not in the ledger any more.
-func (r *Runner) modeOf(ctx context.Context, run int64) (Mode, error) {
+// modeOfRun returns the mode that a run was requested with. It is State if the run is no replay, or
+// is no longer in the table of runs.
+func (r *Runner) modeOfRun(ctx context.Context, run int64) (Mode, error) {
 	if run == events.LiveRun {
 		return State, nil
 	}
-	of, err := runs.Show(ctx, r.Pool, run)
+	shown, err := runs.Show(ctx, r.Pool, run)
 	switch {
 	case errors.Is(err, events.ErrNotFound):
 		return State, nil
 	case err != nil:
 		return "", err
-	case of.Job != Job:
+	case shown.Job != Job:
 		return State, nil
 	}
-	var order Order
-	if err := json.Unmarshal(of.Asked, &order); err != nil {
-		return "", fmt.Errorf("read what run %d was asked for: %w", run, err)
+	var params Params
+	if err := json.Unmarshal(shown.Params, &params); err != nil {
+		return "", fmt.Errorf("read the parameters of run %d: %w", run, err)
 	}
-	return order.Mode, nil
+	return params.Mode, nil
 }

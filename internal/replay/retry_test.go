@@ -20,55 +20,62 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// unreadable cannot read some events; each time it tries is counted.
-type unreadable struct {
+// selectiveProvider cannot read some events. It counts its reads.
+type selectiveProvider struct {
 	sim.Provider
 	ids   map[int64]bool
 	tries *atomic.Int64
 }
 
-func (u unreadable) Observe(s *provider.Source, e *provider.Stored) (provider.Observation, error) {
+func (u selectiveProvider) Observe(s *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	u.tries.Add(1)
 	if u.ids[e.ID] {
-		return provider.Observation{}, errUnread
+		return provider.Observation{}, errUnreadable
 	}
 	return u.Provider.Observe(s, e)
 }
 
-func (b *testBundle) askRetry(t *testing.T, o replay.Retry) int64 {
+func (b *testBundle) requestRetry(t *testing.T, o replay.RetryParams) int64 {
 	t.Helper()
-	run, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: replay.RetryJob, Asked: o})
+	run, err := runs.Create(t.Context(), b.operator, runs.Request{Job: replay.RetryJob, Params: o})
 	must(t, err)
 	return run
 }
 
-const outcomesWithout = `SELECT (to_jsonb(o))::text FROM outcomes o WHERE NOT (run = %d AND event_id = %d) ORDER BY event_id, run`
+const otherOutcomesSQL = `SELECT (to_jsonb(o))::text FROM outcomes o WHERE NOT (run = %d AND event_id = %d)
+	ORDER BY event_id, run`
 
-// One of a hundred failures is tried again, and the others stay as they are, with their attempts and times.
-func TestRetryOfOneLeavesTheOthers(t *testing.T) {
+// One of a hundred failures is retried, and the others stay as they are, with their attempts and
+// times.
+func TestRetry_oneEvent_leavesOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 31, 20)
-	stop := b.start(t, "broken", failing{}, 100)
-	run := b.until(t, b.ask(t, replay.Order{}), done).Run
+	stop := b.start(t, "broken", failingProvider{}, 100)
+	run := b.awaitRun(t, b.request(t, replay.Params{}), done).ID
 	stop()
-	b.start(t, "mended", sim.Provider{}, 100)
+	b.start(t, "repaired", sim.Provider{}, 100)
 	one := b.ids[36]
-	others := b.rows(t, fmt.Sprintf(outcomesWithout, run, one))
-	r := b.until(t, b.askRetry(t, replay.Retry{Unfinished: processor.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}}), done)
+	others := b.rows(t, fmt.Sprintf(otherOutcomesSQL, run, one))
+	r := b.awaitRun(t, b.requestRetry(t,
+		replay.RetryParams{Unfinished: processor.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}}), done)
 	if r.Counts["failed"] != 0 || r.Counts[replay.Processed] != 1 {
 		t.Errorf("%+v", r)
 	}
-	equal(t, "others changed", others, b.rows(t, fmt.Sprintf(outcomesWithout, run, one)))
-	if got := b.rows(t, `SELECT run || ' ' || status FROM outcomes WHERE event_id = $1 AND run > 0`, one); len(got) != 1 || strings.HasSuffix(got[0], "failed") {
+	equal(t, "others changed", others, b.rows(t, fmt.Sprintf(otherOutcomesSQL, run, one)))
+	if got := b.rows(t, `SELECT run || ' ' || status FROM outcomes WHERE event_id = $1 AND run > 0`,
+		one); len(got) != 1 || strings.HasSuffix(got[0], "failed") {
 		t.Error(got)
 	}
-	if again := b.until(t, b.askRetry(t, replay.Retry{Unfinished: processor.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}}), done); len(again.Counts) != 0 {
+	if again := b.awaitRun(t, b.requestRetry(t,
+		replay.RetryParams{Unfinished: processor.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}}),
+		done); len(again.Counts) != 0 {
 		t.Errorf("%+v", again)
 	}
 }
 
-// Dead and failed events are chosen by status, reason and event, get all their attempts, and are counted by what became of them.
-func TestRetryChooses(t *testing.T) {
+// Dead and failed events are selected by status, reason and event. They get all their attempts, and
+// are counted by their new outcomes.
+func TestRetry_filters_selectOutcomes(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 37, 20)
 	broken := map[int64]bool{b.ids[3]: true, b.ids[5]: true}
@@ -78,14 +85,15 @@ func TestRetryChooses(t *testing.T) {
 			status, due = "dead", "NULL"
 		}
 		b.db.Exec(t,
-			`UPDATE outcomes SET status = $2, attempts = 2, reason = $3, object = CASE WHEN $1 = $4 THEN 99 ELSE 0 END, due = `+due+` WHERE event_id = $1 AND run = 0`,
+			`UPDATE outcomes SET status = $2, attempts = 2, reason = $3, object = CASE WHEN $1 = $4 THEN 99
+				ELSE 0 END, due = `+due+` WHERE event_id = $1 AND run = 0`,
 			id, status, fmt.Sprintf("cause %d of it", i%2), b.ids[0])
 	}
-	b.start(t, "one", unreadable{ids: broken, tries: new(atomic.Int64)}, 3)
+	b.start(t, "one", selectiveProvider{ids: broken, tries: new(atomic.Int64)}, 3)
 	preview := func(u processor.Unfinished) int64 {
 		t.Helper()
-		p, err := (&replay.Retry{Unfinished: u}).Preview(t.Context(), b.operator, false)
-		if err != nil || !p.Exact {
+		p, err := (&replay.RetryParams{Unfinished: u}).Preview(t.Context(), b.operator, false)
+		if err != nil || !p.Complete {
 			t.Fatal(p, err)
 		}
 		return p.Events
@@ -94,22 +102,29 @@ func TestRetryChooses(t *testing.T) {
 		u    processor.Unfinished
 		want int64
 	}{
-		{processor.Unfinished{}, 10}, {processor.Unfinished{Status: "dead"}, 5}, {processor.Unfinished{Status: "failed", Failure: "cause 1"}, 2}, {processor.Unfinished{Run: 1}, 0},
-		{processor.Unfinished{Filter: events.Filter{Type: "other"}}, 0}, {processor.Unfinished{Filter: events.Filter{IDs: b.ids[9:20]}}, 1},
-		{processor.Unfinished{Filter: events.Filter{Until: time.Now().Add(-time.Hour)}}, 0}, {processor.Unfinished{Objects: []int64{1}}, 10}, {processor.Unfinished{Objects: []int64{99}, Filter: events.Filter{ObjectID: "none"}}, 1},
+		{processor.Unfinished{}, 10}, {processor.Unfinished{Status: "dead"}, 5},
+		{processor.Unfinished{Status: "failed", Failure: "cause 1"}, 2}, {processor.Unfinished{Run: 1}, 0},
+		{processor.Unfinished{Filter: events.Filter{Type: "other"}}, 0},
+		{processor.Unfinished{Filter: events.Filter{IDs: b.ids[9:20]}}, 1},
+		{processor.Unfinished{Filter: events.Filter{Until: time.Now().Add(-time.Hour)}}, 0},
+		{processor.Unfinished{Objects: []int64{1}}, 10},
+		{processor.Unfinished{Objects: []int64{99}, Filter: events.Filter{ObjectID: "none"}}, 1},
 	} {
 		if got := preview(c.u); got != c.want {
 			t.Errorf("%+v: %d events, want %d", c.u, got, c.want)
 		}
 	}
-	r := b.until(t, b.askRetry(t, replay.Retry{Unfinished: processor.Unfinished{Status: "failed", Failure: "cause 1"}}), done)
+	r := b.awaitRun(t, b.requestRetry(t,
+		replay.RetryParams{Unfinished: processor.Unfinished{Status: "failed", Failure: "cause 1"}}),
+		done)
 	if r.Counts[replay.Processed] != 2 || r.Counts["failed"] != 1 {
 		t.Errorf("%+v", r)
 	}
-	if got := b.rows(t, `SELECT status || ' ' || attempts || ' ' || reason FROM outcomes WHERE event_id = $1 AND run = 0`, b.ids[3]); got[0] != "failed 1 "+errUnread.Error() {
+	if got := b.rows(t, `SELECT status || ' ' || attempts || ' ' || reason FROM outcomes WHERE event_id = $1
+		AND run = 0`, b.ids[3]); got[0] != "failed 1 "+errUnreadable.Error() {
 		t.Error(got)
 	}
-	r = b.until(t, b.askRetry(t, replay.Retry{}), done)
+	r = b.awaitRun(t, b.requestRetry(t, replay.RetryParams{}), done)
 	if r.Counts[replay.Processed] != 9 || r.Counts["failed"] != 2 {
 		t.Errorf("%+v", r)
 	}
@@ -118,88 +133,93 @@ func TestRetryChooses(t *testing.T) {
 	}
 }
 
-// Wherever a retry is ended, whoever goes on counts each event once, and nothing is left untried.
-func TestRetryGoesOnWhereItWas(t *testing.T) {
+// Wherever a retry is interrupted, the next process counts each event once and misses none.
+func TestRetry_interrupted_continuesAtCheckpoint(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 41, 20)
 	before := b.mirror(t)
 	b.db.Exec(t, `UPDATE outcomes SET status = 'dead', reason = 'x' WHERE run = 0`)
-	run := b.askRetry(t, replay.Retry{Unfinished: processor.Unfinished{Status: "dead"}})
-	for i, crash := range []func(h *runs.Hold, ids []int64){
-		func(*runs.Hold, []int64) {},
-		func(h *runs.Hold, ids []int64) { b.keep(t, h, ids) },
-		func(h *runs.Hold, ids []int64) {
-			b.keep(t, h, ids)
+	run := b.requestRetry(t, replay.RetryParams{Unfinished: processor.Unfinished{Status: "dead"}})
+	for i, crash := range []func(h *runs.Lease, ids []int64){
+		func(*runs.Lease, []int64) {},
+		func(h *runs.Lease, ids []int64) { b.recordChunk(t, h, ids) },
+		func(h *runs.Lease, ids []int64) {
+			b.recordChunk(t, h, ids)
 			must(t,
-				errOf(b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: 0, Again: run}, ids,
+				errOf(b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: 0, RetryRun: run},
+					ids,
 					false)))
 		},
 	} {
-		h := b.takes(t, replay.RetryJob)
+		h := b.takeBriefly(t, replay.RetryJob)
 		if h.Bound == 0 {
 			bound, err := events.FreezeBound(t.Context(), b.pool)
 			must(t, err)
-			must(t, h.Freeze(t.Context(), bound))
+			must(t, h.FreezeBound(t.Context(), bound))
 		}
-		ids := h.Hand
+		ids := h.InProgress
 		if ids == nil {
 			var err error
-			if ids, _, err = (&processor.Unfinished{Status: "dead"}).Match(t.Context(), b.pool, h.Cursor, h.Bound); err != nil || len(ids) < 20 {
+			if ids, _, err = (&processor.Unfinished{Status: "dead"}).Match(t.Context(), b.pool, h.Cursor,
+				h.Bound); err != nil || len(ids) < 20 {
 				t.Fatal(i, len(ids), err)
 			}
 			ids = ids[:20]
 		}
 		crash(h, ids)
 	}
-	b.flaky(t, "checkpoints", "UPDATE")
+	b.failRandomly(t, "checkpoints", "UPDATE")
 	b.start(t, "last", sim.Provider{}, 7)
-	r := b.until(t, run, done)
-	if int(r.Counts[replay.Processed]) != len(b.ids) || r.Counts["dead"] != 0 || r.Counts["failed"] != 0 || r.Counts[replay.Deduplicated] < 20 {
+	r := b.awaitRun(t, run, done)
+	if int(r.Counts[replay.Processed]) != len(b.ids) || r.Counts["dead"] != 0 || r.Counts["failed"] != 0 ||
+		r.Counts[replay.Deduplicated] < 20 {
 		t.Errorf("%d events: %v", len(b.ids), r.Counts)
 	}
 	if left := b.rows(t, `SELECT status FROM outcomes WHERE status IN ('dead', 'failed')`); len(left) != 0 {
-		t.Errorf("%d are left", len(left))
+		t.Errorf("%d remain", len(left))
 	}
 	equal(t, "", before, b.mirror(t))
 }
 
-func (b *testBundle) keep(t *testing.T, h *runs.Hold, ids []int64) {
+func (b *testBundle) recordChunk(t *testing.T, h *runs.Lease, ids []int64) {
 	t.Helper()
-	must(t, h.Keep(t.Context(), ids))
+	must(t, h.MarkInProgress(t.Context(), ids))
 }
 
-// takes takes the next run of a job for somebody who ends at once.
-func (b *testBundle) takes(t *testing.T, job string) (h *runs.Hold) {
+// takeBriefly takes the next run of a job for a process that ends at once.
+func (b *testBundle) takeBriefly(t *testing.T, job string) (h *runs.Lease) {
 	t.Helper()
-	return b.takesFor(t, job, 50*time.Millisecond)
+	return b.awaitRunFor(t, job, 50*time.Millisecond)
 }
 
-func (b *testBundle) takesFor(t *testing.T, job string, lease time.Duration) (h *runs.Hold) {
+func (b *testBundle) awaitRunFor(t *testing.T, job string, lease time.Duration) (h *runs.Lease) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() (err error) {
-		if h, err = runs.Take(t.Context(), b.pool, "ends at once", lease, job); err == nil && h == nil {
-			err = errors.New("still held")
+		if h, err = runs.Acquire(t.Context(), b.pool, "ends at once", lease, job); err == nil && h == nil {
+			err = errors.New("the lease is still held")
 		}
 		return err
 	})
 	return h
 }
 
-// flaky makes about every third write of a table fail as if the server was stopped, and with it the transaction.
-func (b *testBundle) flaky(t *testing.T, table, write string) {
+// failRandomly makes about every third write of a table fail, and with it the transaction, as if
+// the server was stopped.
+func (b *testBundle) failRandomly(t *testing.T, table, write string) {
 	t.Helper()
 	b.db.Exec(t, fmt.Sprintf(`CREATE FUNCTION fail_%[1]s_%[2]s() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN IF random() < 0.33 THEN RAISE EXCEPTION 'a fault of the test' USING ERRCODE = 'admin_shutdown'; END IF; RETURN NULL; END $$;
+$$ BEGIN IF random() < 0.33 THEN RAISE EXCEPTION 'a fault of the test' USING ERRCODE = 'admin_shutdown'; END IF; RETURN
+	NULL; END $$;
 CREATE TRIGGER fail AFTER %[2]s ON %[1]s FOR EACH STATEMENT EXECUTE FUNCTION fail_%[1]s_%[2]s()`, table, write))
 }
 
-// ending ends whoever reads some events, so many times.
-type ending struct {
+// exitingProvider ends the goroutine that reads some events, a number of times.
+type exitingProvider struct {
 	sim.Provider
 	times map[int64]int
 }
 
-func (e ending) Observe(s *provider.Source, ev *provider.Stored) (provider.Observation, error) {
+func (e exitingProvider) Observe(s *provider.Source, ev *provider.StoredEvent) (provider.Observation, error) {
 	if e.times[ev.ID] > 0 {
 		e.times[ev.ID]--
 		runtime.Goexit()
@@ -207,21 +227,22 @@ func (e ending) Observe(s *provider.Source, ev *provider.Stored) (provider.Obser
 	return e.Provider.Observe(s, ev)
 }
 
-// What ends its process again and again is passed over as failed in the end; what was only in hand when somebody else ended the process is not, and neither is
-// anything beside it. So for a replay, and for a retry of what is dead.
-func TestWhatEndsTheProcessIsPassedOver(t *testing.T) {
+// An event that ends its process again and again is finally skipped as failed. Other events are
+// applied, including one that was only in progress when the process ended. This holds for a replay
+// and for a retry of dead events.
+func TestApplyStored_eventEndsProcess_isSkipped(t *testing.T) {
 	t.Parallel()
-	for _, again := range []int64{0, 12} {
-		t.Run(fmt.Sprint(again), func(t *testing.T) {
+	for _, retryRun := range []int64{0, 12} {
+		t.Run(fmt.Sprint(retryRun), func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, 43, 4)
 			b.db.Exec(t, `UPDATE outcomes SET status = 'dead', attempts = 9, reason = 'x' WHERE run = 0`)
 			guilty, unlucky := b.ids[7], b.ids[3]
 			to := processor.Target{Run: 5}
-			if again != 0 {
-				to = processor.Target{Run: events.LiveRun, Again: again}
+			if retryRun != 0 {
+				to = processor.Target{Run: events.LiveRun, RetryRun: retryRun}
 			}
-			p := b.processor(t, ending{times: map[int64]int{guilty: 100, unlucky: 2}})
+			p := b.processor(t, exitingProvider{times: map[int64]int{guilty: 100, unlucky: 2}})
 			p.Settings = processor.DefaultSettings
 			ended := false
 			for tries := 0; !ended; tries++ {
@@ -237,9 +258,11 @@ func TestWhatEndsTheProcessIsPassedOver(t *testing.T) {
 				})
 				wg.Wait()
 			}
-			left := b.rows(t, `SELECT event_id || ' ' || status || ' ' || attempts || ' ' || reason FROM outcomes WHERE run = $1 AND status IN ('failed', 'dead')`, to.Run)
-			if len(left) != 1 || !strings.HasPrefix(left[0], fmt.Sprintf("%d failed 3 tried alone; the attempt has not ended yet", guilty)) {
-				t.Errorf("left: %q", left)
+			left := b.rows(t, `SELECT event_id || ' ' || status || ' ' || attempts || ' ' || reason FROM outcomes
+				WHERE run = $1 AND status IN ('failed', 'dead')`, to.Run)
+			if len(left) != 1 || !strings.HasPrefix(left[0],
+				fmt.Sprintf("%d failed 3 tried alone; the attempt has not ended yet", guilty)) {
+				t.Errorf("remaining: %q", left)
 			}
 			if n := len(b.rows(t, `SELECT status FROM outcomes WHERE run = $1`, to.Run)); n != len(b.ids) {
 				t.Errorf("%d outcomes of %d events", n, len(b.ids))
@@ -248,18 +271,19 @@ func TestWhatEndsTheProcessIsPassedOver(t *testing.T) {
 	}
 }
 
-// Who goes on with a run counts what those before it had decided and not counted, each event once however many of them ended there, whether it is
-// tried alone or not. What had failed was not decided.
-func TestDeduplicated(t *testing.T) {
+// A process that continues a run counts events that earlier processes decided without counting
+// them, each once. This holds for batches and for single events. Failed events are not counted as
+// decided.
+func TestReplay_eventsDecidedBefore_areCountedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 17, 12)
-	run := b.ask(t, replay.Order{})
+	run := b.request(t, replay.Params{})
 	crash := func(n int, p provider.Provider) {
-		h := b.takes(t, replay.Job)
+		h := b.takeBriefly(t, replay.Job)
 		if h.Bound == 0 {
 			bound, err := events.FreezeBound(t.Context(), b.pool)
 			if err == nil {
-				err = h.Freeze(t.Context(), bound)
+				err = h.FreezeBound(t.Context(), bound)
 			}
 			must(t, err)
 		}
@@ -267,18 +291,19 @@ func TestDeduplicated(t *testing.T) {
 	}
 	crash(7, sim.Provider{})
 	crash(9, sim.Provider{})
-	crash(11, failing{})
-	h := b.takesFor(t, replay.Job, time.Minute)
+	crash(11, failingProvider{})
+	h := b.awaitRunFor(t, replay.Job, time.Minute)
 	if !h.Abandoned {
-		t.Error("nobody seems to have ended in the middle")
+		t.Error("the lease does not show that a process ended during the run")
 	}
-	carry := &replay.Runner{Pool: b.pool, Processor: b.processor(t, sim.Provider{}), Chunk: 5}
-	if status, err := carry.Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
+	runner := &replay.Runner{Pool: b.pool, Processor: b.processor(t, sim.Provider{}), Chunk: 5}
+	if status, err := runner.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil ||
+		status != runs.Running {
 		t.Fatal(status, err)
 	}
 	r, err := runs.Show(t.Context(), b.operator, run)
 	if err != nil || r.Counts[replay.Deduplicated] != 9 || r.Counts["failed"] != 2 {
 		t.Errorf("%v, %v", r.Counts, err)
 	}
-	b.counted(t, r, len(b.ids))
+	b.checkCounts(t, r, len(b.ids))
 }

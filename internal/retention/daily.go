@@ -10,16 +10,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// dailySQL: however many processes ask, the index on open runs lets one in.
+// dailySQL inserts a run if there was none within a day. If several processes run it, the unique
+// index on open runs lets one succeed.
 const dailySQL = `
 INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
 SELECT 'retention', $1::jsonb, 'postern', 'once a day', 'waiting', '', '{}', clock_now(), clock_now()
-WHERE NOT EXISTS (SELECT FROM runs r WHERE r.job = 'retention' AND r.who = 'postern' AND r.made_at > clock_now() - interval '1 day')
+WHERE NOT EXISTS (SELECT FROM runs r WHERE r.job = 'retention' AND r.who = 'postern'
+	AND r.made_at > clock_now() - interval '1 day')
 ON CONFLICT DO NOTHING`
 
-// Daily asks for retention once a day, as long as ctx lasts; any processor carries it out. It looks so often whether a day has passed. Where the
-// policy keeps everything there is nothing to do.
-func Daily(ctx context.Context, pool *pgxpool.Pool, o Order, every time.Duration, log *slog.Logger) error {
+// RequestDaily requests retention once a day until ctx ends; any processor executes it. every is
+// the interval of its checks. With a policy that keeps everything it does nothing.
+func RequestDaily(ctx context.Context, pool *pgxpool.Pool, o Params, every time.Duration, log *slog.Logger) error {
 	if o.Empty() {
 		<-ctx.Done()
 		return nil
@@ -27,8 +29,8 @@ func Daily(ctx context.Context, pool *pgxpool.Pool, o Order, every time.Duration
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		if err := ask(ctx, pool, o); err != nil && ctx.Err() == nil {
-			log.Warn("retention not asked for; tried again", "error", err)
+		if err := requestRun(ctx, pool, o); err != nil && ctx.Err() == nil {
+			log.Warn("retention not requested; tried again later", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -38,13 +40,13 @@ func Daily(ctx context.Context, pool *pgxpool.Pool, o Order, every time.Duration
 	}
 }
 
-func ask(ctx context.Context, pool *pgxpool.Pool, o Order) error {
-	asked, err := json.Marshal(o)
+func requestRun(ctx context.Context, pool *pgxpool.Pool, o Params) error {
+	text, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	if _, err := pool.Exec(ctx, dailySQL, asked); err != nil {
-		return fmt.Errorf("ask for retention: %w", err)
+	if _, err := pool.Exec(ctx, dailySQL, text); err != nil {
+		return fmt.Errorf("request retention: %w", err)
 	}
 	return nil
 }

@@ -6,58 +6,73 @@ import (
 	"time"
 )
 
-// ended says of an effect that nobody goes on with it: only a person could, who has it undone.
-const ended = `e.state IN ('done', 'rejected', 'expired', 'superseded')`
+// endedEffect tells that an effect has ended: only an operator could still act on it, by
+// compensating it.
+const endedEffect = `e.state IN ('done', 'rejected', 'expired', 'superseded')`
 
-// unasked says of an effect of a schedule, which has no event, that its rule will not be asked about its object again: that is gone.
-const unasked = `e.event_id = 0 AND NOT EXISTS (SELECT FROM objects o
-  WHERE o.source = e.source AND o.account = e.account AND o.object_type = e.object_type AND o.object_id = e.object_id AND NOT o.deleted)`
+// objectRemoved tells of a schedule's effect, which has no event, that its rule will not be
+// evaluated for the object again, because the object is removed.
+const objectRemoved = `e.event_id = 0 AND NOT EXISTS (SELECT FROM objects o
+  WHERE o.source = e.source AND o.account = e.account AND o.object_type = e.object_type AND o.object_id = e.object_id
+  	AND NOT o.deleted)`
 
 const (
 	effectsEndSQL = `SELECT effect FROM effects WHERE effect > $1 ORDER BY effect OFFSET $2 LIMIT 1`
 
-	// clearEffectsSQL clears what effects of a window were planned with, sent and answered. Their keys and states stay, so that nothing follows twice.
+	// clearEffectsSQL clears the data with which the effects of a range were planned, sent and
+	// answered. Their keys and states stay, so that no effect happens twice.
 	clearEffectsSQL = `
 WITH cleared AS (
-  UPDATE effects e SET facts = NULL, reason = '' WHERE e.effect > $1 AND e.effect <= $2 AND ` + ended + ` AND e.updated_at < $3 AND e.facts IS NOT NULL RETURNING e.effect
+  UPDATE effects e SET facts = NULL, reason = '' WHERE e.effect > $1 AND e.effect <= $2 AND ` +
+		endedEffect + ` AND e.updated_at < $3 AND e.facts IS NOT NULL RETURNING e.effect
 ), steps AS (
   UPDATE effect_steps s SET request = NULL, captured = '{}', error = '' FROM cleared WHERE s.effect = cleared.effect
 )
 SELECT count(*) FROM cleared`
 
-	// dropEffectsSQL deletes effects of a window, with their steps, but those whose event is in the log still: a replay would plan them again. So would a schedule where the object is there.
+	// dropEffectsSQL deletes the effects of a range, with their steps. It keeps effects whose event
+	// is still in the log, because a replay would plan them again. It keeps effects of schedules
+	// whose object exists, for the same reason.
 	dropEffectsSQL = `
-WITH dropped AS (DELETE FROM effects e WHERE e.effect > $1 AND e.effect <= $2 AND ` + ended + ` AND e.updated_at < $3 AND (e.event_id <> 0 AND e.event_id < $4 OR ` + unasked + `) RETURNING e.effect)
+WITH dropped AS (DELETE FROM effects e WHERE e.effect > $1 AND e.effect <= $2 AND ` + endedEffect +
+		` AND e.updated_at < $3 AND (e.event_id <> 0 AND e.event_id < $4 OR ` + objectRemoved + `) RETURNING e.effect)
 SELECT count(*) FROM dropped`
 
-	countEffectsSQL    = `SELECT count(*) FROM effects e WHERE ` + ended + ` AND e.updated_at < $1 AND e.facts IS NOT NULL`
-	countEffectKeysSQL = `SELECT count(*) FROM effects e WHERE ` + ended + ` AND e.updated_at < $1 AND (e.event_id <> 0 AND e.event_id < $2 OR ` + unasked + `)`
+	countEffectsSQL = `SELECT count(*) FROM effects e WHERE ` + endedEffect + ` AND e.updated_at < $1
+		AND e.facts IS NOT NULL`
+	countEffectKeysSQL = `SELECT count(*) FROM effects e WHERE ` + endedEffect + ` AND e.updated_at < $1
+		AND (e.event_id <> 0
+		AND e.event_id < $2 OR ` + objectRemoved + `)`
 )
 
-// forgetEffects deletes effects that ended before an age, and clears what others hold. No index tells the age, which each step of each effect would pay for: the ledger is walked once a day.
-func (w *work) forgetEffects(ctx context.Context, oldest int64) error {
-	if err := w.walkEffects(ctx, CountEffectKeys, dropEffectsSQL, w.order.before(w.order.EffectKeys), oldest); err != nil {
+// expireEffects deletes effects that ended before one age, and clears the data of those that ended
+// before another. There is no index on the age, because each step of each effect would pay for it:
+// instead the table is read once a day.
+func (w *work) expireEffects(ctx context.Context, oldest int64) error {
+	if err := w.walkEffects(ctx, CountEffectKeys, dropEffectsSQL, w.params.cutoff(w.params.EffectKeys),
+		oldest); err != nil {
 		return err
 	}
-	return w.walkEffects(ctx, CountEffects, clearEffectsSQL, w.order.before(w.order.Effects))
+	return w.walkEffects(ctx, CountEffects, clearEffectsSQL, w.params.cutoff(w.params.Effects))
 }
 
-// walkEffects does something with the effects that ended before a time, a window of the ledger at a time.
-func (w *work) walkEffects(ctx context.Context, what, sql string, before time.Time, more ...any) error {
+// walkEffects runs a statement on the effects that ended before a time, one range of the table at a
+// time.
+func (w *work) walkEffects(ctx context.Context, kind, sql string, before time.Time, more ...any) error {
 	for from := int64(0); !before.IsZero(); {
-		if err := w.at(what); err != nil {
+		if err := w.beforeStep(kind); err != nil {
 			return err
 		}
 		end, last := int64(1)<<62, false
-		err := w.conn.QueryRow(ctx, effectsEndSQL, from, forgetRows).Scan(&end)
+		err := w.conn.QueryRow(ctx, effectsEndSQL, from, expireRows).Scan(&end)
 		if last = noRows(err); err != nil && !last {
-			return fmt.Errorf("walk the ledger of effects: %w", err)
+			return fmt.Errorf("walk the effects: %w", err)
 		}
-		var gone int64
-		if err := w.conn.QueryRow(ctx, sql, append([]any{from, end, before}, more...)...).Scan(&gone); err != nil {
-			return fmt.Errorf("forget %s: %w", what, err)
+		var n int64
+		if err := w.conn.QueryRow(ctx, sql, append([]any{from, end, before}, more...)...).Scan(&n); err != nil {
+			return fmt.Errorf("expire %s: %w", kind, err)
 		}
-		w.hold.Counts[what] += gone
+		w.lease.Counts[kind] += n
 		if err := w.advance(ctx); err != nil || last {
 			return err
 		}

@@ -1,7 +1,7 @@
 package retention
 
-// AtStep has a runner tell of each step before it is taken; an error ends it there.
-func (r *Runner) AtStep(step func(name string) error) { r.step = step }
+// OnStep makes a runner call a function before each step. An error ends the run there.
+func (r *Runner) OnStep(step func(name string) error) { r.onStep = step }
 
-// Ask is what Daily does once in a while.
-var Ask = ask
+// RequestOnce does what RequestDaily does at each interval.
+var RequestOnce = requestRun

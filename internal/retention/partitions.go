@@ -11,29 +11,32 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
-// Partition is a day of the log.
+// Partition is one day of the log.
 type Partition struct {
 	Name string `json:"name"`
 	// From is inclusive, To exclusive.
 	From events.Instant `json:"from"`
 	To   events.Instant `json:"to"`
-	// Events is PostgreSQL's estimate, Bytes with indexes.
+	// Events is PostgreSQL's estimate. Bytes includes indexes.
 	Events int64 `json:"events"`
 	Bytes  int64 `json:"bytes"`
-	// Due: all of it is older than the policy keeps.
+	// Due says that all of it is older than the policy keeps.
 	Due bool `json:"due"`
-	// Kept says why it is not dropped though it is due, "" where nothing stands in the way.
-	Kept string `json:"kept,omitempty"`
-	// Goes says in words when it goes.
-	Goes string `json:"goes"`
-	// Dead is how many of its events are dead, which a person has given up or must look at before they go; only where it is due.
+	// KeptReason says why a due partition is not dropped, "" if nothing prevents it.
+	KeptReason string `json:"kept,omitempty"`
+	// DropNote describes when the partition is dropped.
+	DropNote string `json:"goes"`
+	// Dead is the number of its dead events, which an operator has given up or must examine before
+	// the drop. It is set only if the partition is due.
 	Dead int64 `json:"dead,omitempty"`
 
 	lo, hi int64 // ids, hi exclusive
-	// attached: it belongs to the log; pending: its detaching was interrupted.
+	// attached says that it belongs to the log; pending that its detaching was interrupted.
 	attached, pending bool
-	// ready: all that must outlive it was kept. again: it was dropped before, and was made again since, by a clock that went back; what it held then was kept.
-	ready, again bool
+	// prepared says that all data that must outlive the partition is kept. recreated says that it
+	// was dropped before and created again later, because the clock went back. Its former content
+	// was kept.
+	prepared, recreated bool
 }
 
 // querier is a connection or a pool.
@@ -43,19 +46,24 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// partitionsSQL lists the tables of the log's days. One that is not attached counts only if retention detached it: what a person took out of the log
-// is theirs. One that was dropped may be there again.
+// partitionsSQL lists the tables of the log's days. A detached table counts only if retention
+// detached it, because a table that an operator detached belongs to the operator. A dropped
+// partition may exist again.
 const partitionsSQL = `
-SELECT p.relname, p.lo, p.hi, p.events, coalesce(pg_total_relation_size(p.oid), 0), i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false),
+SELECT p.relname, p.lo, p.hi, p.events, coalesce(pg_total_relation_size(p.oid), 0), i.inhrelid IS NOT NULL,
+	coalesce(i.inhdetachpending, false),
   r.ready_at IS NOT NULL AND r.dropped_at IS NULL, r.dropped_at IS NOT NULL
-FROM (SELECT c.oid, c.relname::text, (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD')) * 1000)::bigint << 20 AS lo,
-    (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD') + 1) * 1000)::bigint << 20 AS hi, greatest(c.reltuples, 0)::bigint AS events
-  FROM pg_class c WHERE c.relnamespace = 'postern'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^events_[0-9]{8}$') p
+FROM (SELECT c.oid, c.relname::text, (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD')) * 1000)::bigint <<
+	20 AS lo,
+    (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD') + 1) * 1000)::bigint << 20 AS hi,
+    	greatest(c.reltuples, 0)::bigint AS events
+  FROM pg_class c WHERE c.relnamespace = 'postern'::regnamespace AND c.relkind = 'r'
+  	AND c.relname ~ '^events_[0-9]{8}$') p
 LEFT JOIN pg_inherits i ON i.inhrelid = p.oid AND i.inhparent = 'events'::regclass
 LEFT JOIN retired r ON r.name = p.relname
 WHERE i.inhrelid IS NOT NULL OR r.ready_at IS NOT NULL ORDER BY p.lo`
 
-// partitions are those of the log, the oldest first.
+// partitions returns the partitions of the log, oldest first.
 func partitions(ctx context.Context, db querier) ([]Partition, error) {
 	rows, err := db.Query(ctx, partitionsSQL)
 	if err != nil {
@@ -63,7 +71,7 @@ func partitions(ctx context.Context, db querier) ([]Partition, error) {
 	}
 	parts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Partition, error) {
 		var p Partition
-		err := row.Scan(&p.Name, &p.lo, &p.hi, &p.Events, &p.Bytes, &p.attached, &p.pending, &p.ready, &p.again)
+		err := row.Scan(&p.Name, &p.lo, &p.hi, &p.Events, &p.Bytes, &p.attached, &p.pending, &p.prepared, &p.recreated)
 		p.From.Time, p.To.Time = events.Time(p.lo), events.Time(p.hi)
 		return p, err
 	})
@@ -73,77 +81,92 @@ func partitions(ctx context.Context, db querier) ([]Partition, error) {
 	return parts, nil
 }
 
-// due marks the partitions that are past an age.
-func (o *Order) due(parts []Partition) {
-	before := o.before(o.Bodies)
+// markDue marks the partitions that are past their age.
+func (o *Params) markDue(parts []Partition) {
+	before := o.cutoff(o.Bodies)
 	for i := range parts {
 		p := &parts[i]
-		gone := !p.attached || p.pending // readers find it no more
-		p.Due = gone && (p.ready || p.again) || !gone && !before.IsZero() && !p.To.After(before)
+		invisible := !p.attached || p.pending // readers do not find it any more
+		p.Due = invisible && (p.prepared || p.recreated) || !invisible && !before.IsZero() && !p.To.After(before)
 	}
 }
 
 const (
-	cameSQL = `SELECT count(*) FROM events WHERE id >= $1 AND id < $2`
+	countEventsSQL = `SELECT count(*) FROM events WHERE id >= $1 AND id < $2`
 
-	// unauditedSQL: events of a partition above the auditor's checkpoint, below which each has an outcome.
-	unauditedSQL = `SELECT id FROM events WHERE id >= greatest($1, 1 + coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = 'auditor' AND c.run = 0), 0)) AND id < $2
+	// unprocessedSQL finds events of a partition above the republisher's cursor. Every event below
+	// the cursor has an outcome.
+	unprocessedSQL = `SELECT id FROM events WHERE id >= greatest($1, 1 + coalesce((SELECT c.cursor FROM checkpoints c
+		WHERE c.job = 'auditor' AND c.run = 0), 0)) AND id < $2
 ORDER BY id LIMIT 1`
 
-	failedSQL = `SELECT count(*), coalesce(min(event_id), 0) FROM outcomes WHERE status = 'failed' AND run = 0 AND event_id >= $1 AND event_id < $2`
+	failedSQL = `SELECT count(*), coalesce(min(event_id), 0) FROM outcomes WHERE status = 'failed' AND run = 0
+		AND event_id >= $1 AND event_id < $2`
 
 	deadSQL = `SELECT count(*) FROM outcomes WHERE status = 'dead' AND run = 0 AND event_id >= $1 AND event_id < $2`
 
-	// readingSQL: a rebuild goes on from its bound to another, so what lies above it is still to be read.
-	readingSQL = `SELECT r.run, r.job, r.status FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
-WHERE r.ended_at IS NULL AND r.job <> 'retention' AND coalesce(c.cursor, 0) < $2::bigint - 1 AND (r.job = 'rebuild' OR coalesce(r.bound, $1::bigint) >= $1::bigint)
+	// readingRunSQL finds a run that still has to read the partition. A rebuild goes on from its
+	// bound to a newer one, so it still reads events above its bound.
+	readingRunSQL = `SELECT r.run, r.job, r.status FROM runs r LEFT JOIN checkpoints c ON c.job = r.job
+		AND c.run = r.run
+WHERE r.ended_at IS NULL AND r.job <> 'retention' AND coalesce(c.cursor, 0) < $2::bigint - 1 AND (r.job = 'rebuild'
+	OR coalesce(r.bound, $1::bigint) >= $1::bigint)
 ORDER BY r.run LIMIT 1`
 )
 
-// held says why a partition must stay for now, "" where nothing speaks for that: it holds unfinished events, a run is still to read it, or
-// somebody's request in it is not answered.
-func held(ctx context.Context, db querier, p *Partition) (string, error) {
-	if !p.attached || p.pending { // nobody finds it any more, and none can be detached before its detaching is finished
+// keptReason returns why a partition must stay for now, "" if it may be dropped. It stays if it
+// contains unfinished events, if a run must still read it, or if a sender's redaction request in it
+// is unanswered.
+func keptReason(ctx context.Context, db querier, p *Partition) (string, error) {
+	// readers do not find it any more, and no other partition can be detached before its detaching
+	// is finished
+	if !p.attached || p.pending {
 		return "", nil
 	}
-	if why, err := refilled(ctx, db, p); why != "" || err != nil {
-		return why, err
+	if reason, err := recreatedReason(ctx, db, p); reason != "" || err != nil {
+		return reason, err
 	}
 	var event, n, run int64
 	var job, status string
-	switch err := db.QueryRow(ctx, unauditedSQL, p.lo, p.hi).Scan(&event); {
+	switch err := db.QueryRow(ctx, unprocessedSQL, p.lo, p.hi).Scan(&event); {
 	case err == nil:
-		return fmt.Sprintf("the auditor has not passed event %d yet: it has no outcome, or nobody has looked; is a processor running?", event), nil
+		return fmt.Sprintf("the republisher has not passed event %d yet: the event has no outcome, or no pass has "+
+			"run; is a processor running?", event), nil
 	case !noRows(err):
-		return "", fmt.Errorf("look for unfinished events in %s: %w", p.Name, err)
+		return "", fmt.Errorf("find unfinished events in %s: %w", p.Name, err)
 	}
 	if err := db.QueryRow(ctx, failedSQL, p.lo, p.hi).Scan(&n, &event); err != nil {
-		return "", fmt.Errorf("look for failed events in %s: %w", p.Name, err)
+		return "", fmt.Errorf("find failed events in %s: %w", p.Name, err)
 	}
 	if n > 0 {
-		return fmt.Sprintf("%d failed events are still to be tried again, the first of them %d", n, event), nil
+		return fmt.Sprintf("%d failed events are still to be retried, the first of them %d", n, event), nil
 	}
-	switch err := db.QueryRow(ctx, readingSQL, p.lo, p.hi).Scan(&run, &job, &status); {
+	switch err := db.QueryRow(ctx, readingRunSQL, p.lo, p.hi).Scan(&run, &job, &status); {
 	case err == nil:
-		return fmt.Sprintf("run %d (%s, %s) has yet to read it: let it end, or cancel it with postern runs cancel %d", run, job, status, run), nil
+		return fmt.Sprintf("run %d (%s, %s) must still read it: let the run end, or cancel it with postern runs "+
+			"cancel %d",
+			run, job, status, run), nil
 	case !noRows(err):
-		return "", fmt.Errorf("look for runs over %s: %w", p.Name, err)
+		return "", fmt.Errorf("find runs over %s: %w", p.Name, err)
 	}
-	switch n, first, err := redaction.Unanswered(ctx, db, p.lo, p.hi); {
+	switch n, first, err := redaction.CountOpenRequests(ctx, db, p.lo, p.hi); {
 	case err != nil:
-		return "", fmt.Errorf("look for senders' requests in %s: %w", p.Name, err)
+		return "", fmt.Errorf("find senders' requests in %s: %w", p.Name, err)
 	case n > 0:
-		return fmt.Sprintf("senders' requests in it that nobody has answered: %d, the first of them event %d: see postern redact --from-event %d --preview", n, first, first), nil
+		return fmt.Sprintf("it has senders' requests without a response: %d, the first of them event %d: see "+
+			"postern redact --from-event %d --preview", n, first, first), nil
 	}
 	return "", nil
 }
 
-// refilled says why a partition that was made again after its drop must stay: it holds events, which it does not where the floor that ids are made above has held. What its day held before is in the bases.
-func refilled(ctx context.Context, db querier, p *Partition) (string, error) {
-	if !p.again {
+// recreatedReason returns why a partition that was created again after its drop must stay: it
+// contains events. It is empty if ids have stayed above the floor. Its former content is in the
+// retained objects.
+func recreatedReason(ctx context.Context, db querier, p *Partition) (string, error) {
+	if !p.recreated {
 		return "", nil
 	}
-	sql, args := cameSQL, []any{p.lo, p.hi}
+	sql, args := countEventsSQL, []any{p.lo, p.hi}
 	if !p.attached {
 		sql, args = "SELECT count(*) FROM "+pgx.Identifier{p.Name}.Sanitize(), nil
 	}
@@ -155,8 +178,11 @@ func refilled(ctx context.Context, db querier, p *Partition) (string, error) {
 	case n == 0:
 		return "", nil
 	case p.attached:
-		return fmt.Sprintf("retention dropped this day before, and %d events have come into it since, when a clock had gone back: they stay until somebody says that they are to be retired like any others, which is DELETE FROM postern.retired WHERE name = '%s' as its owner; "+
-			"note the file that the row names first, and move it away", n, p.Name), nil
+		return fmt.Sprintf("retention dropped this day before, and %d events were added since, when a clock had "+
+			"gone back: they stay until the owner of postern.retired releases the day with DELETE FROM "+
+			"postern.retired WHERE name = '%s'; before that, move away the export file that the row names", n,
+			p.Name), nil
 	}
-	return fmt.Sprintf("retention dropped this day before, and this table is no part of the log and holds %d events: attach it again, or give it another name", n), nil
+	return fmt.Sprintf("retention dropped this day before, and this table is not part of the log and contains %d "+
+		"events: attach it again, or rename it", n), nil
 }

@@ -1,5 +1,7 @@
-// Package retention forgets what has become old: it drops partitions of the log once all that must outlive them is kept, and then keys, outcomes,
-// conflicts, rejections and runs that are past their ages.
+// Package retention drops old partitions of the log after it has kept the data that must outlive
+// them. It then expires keys, outcomes, conflicts, rejections, runs and effects that are past their
+// ages. Processors execute it as a daily run; it never deletes rows of events that are still in the
+// log.
 package retention
 
 import (
@@ -9,29 +11,31 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// Job is what retention is called in the ledger of runs.
+// Job is the name of retention in the table of runs.
 const Job = "retention"
 
-// Policy is how many days things are kept; 0 keeps them for ever.
+// Policy is how many days each kind of data is kept. 0 keeps it forever.
 type Policy struct {
-	// Bodies is the age of events, whole partitions of the log.
+	// Bodies is the age of events, in whole partitions of the log.
 	Bodies int `json:"bodies"`
-	// Keys and Outcomes are never forgotten before the events they belong to.
+	// Keys and Outcomes never expire before the events they belong to.
 	Keys       int `json:"keys"`
 	Outcomes   int `json:"outcomes"`
 	Rejections int `json:"rejections"`
-	// Runs is the age of the history of runs.
+	// Runs is the age of ended runs.
 	Runs int `json:"runs"`
-	// Effects is the age after which what effects were planned with and were answered is cleared, since they ended; EffectKeys that after which they are deleted, and their keys may be planned again, never before
-	// the events that planned them.
+	// Effects is the time after an effect's end at which its data and responses are cleared.
+	// EffectKeys is the time at which it is deleted, so that its key may be planned again. This
+	// never happens before the deletion of the event that planned it.
 	Effects    int `json:"effects,omitzero"`
 	EffectKeys int `json:"effect_keys,omitzero"`
 }
 
-// Empty says that everything is kept for ever.
+// Empty reports whether everything is kept forever.
 func (p Policy) Empty() bool { return p == Policy{} }
 
-// Check refuses what would forget anything before the events it belongs to. Errors: events.ErrInvalid.
+// Check rejects a policy that would expire data before the events it belongs to. Errors:
+// events.ErrInvalid.
 func (p Policy) Check() error {
 	for _, days := range []int{p.Bodies, p.Keys, p.Outcomes, p.Rejections, p.Runs, p.Effects, p.EffectKeys} {
 		if days < 0 {
@@ -40,37 +44,41 @@ func (p Policy) Check() error {
 	}
 	for what, days := range map[string]int{"keys": p.Keys, "outcomes": p.Outcomes, "effect_keys": p.EffectKeys} {
 		if days > 0 && (p.Bodies == 0 || days < p.Bodies) {
-			return fmt.Errorf("%w: retention of %s for %d days, and of events for %d (0: for ever): keep %s at least as long as events", events.ErrInvalid, what, days, p.Bodies, what)
+			return fmt.Errorf("%w: retention of %s for %d days, and of events for %d (0: forever): keep %s at "+
+				"least as long as events", events.ErrInvalid, what, days, p.Bodies, what)
 		}
 	}
 	return nil
 }
 
-// Warnings tell what a policy takes that a replay may need still.
+// Warnings lists data that the policy deletes although a replay may still need it.
 func (p Policy) Warnings() []string {
 	if p.Effects == 0 || p.Bodies > 0 && p.Bodies <= p.Effects {
 		return nil
 	}
 	kept := fmt.Sprintf("for %d days", p.Bodies)
 	if p.Bodies == 0 {
-		kept = "for ever"
+		kept = "forever"
 	}
-	return []string{fmt.Sprintf("what effects hold is cleared %d days after they ended, and events are kept %s: a replay with --mode force of older ones leaves their effects out, and counts them as left", p.Effects, kept)}
+	return []string{fmt.Sprintf("the data of effects is cleared %d days after they ended, and events are kept %s: "+
+		"a replay with --mode force of older events skips their effects, and counts them as left", p.Effects, kept)}
 }
 
-// Order is what a run of retention is asked to do.
-type Order struct {
+// Params are the parameters of a retention run.
+type Params struct {
 	Policy
-	// Export: no partition goes without having been exported; a processor that has no folder for it refuses.
+	// Export says that no partition is dropped without an export. A processor without an export
+	// folder then fails the run.
 	Export bool `json:"export,omitzero"`
-	// Folder is where partitions are exported to; "": the processor's own, if it has one.
+	// Folder is the export folder. "" is the processor's own, if it has one.
 	Folder string `json:"folder,omitzero"`
-	// At is the time that ages are counted back from, by the database's clock: what was previewed is what is done. Zero: when the run was made.
+	// At is the time from which ages are counted back, by the database's clock, so that a run does
+	// what its preview showed. Zero is the time when the run was requested.
 	At time.Time `json:"at,omitzero"`
 }
 
-// before is the time before which things of an age are forgotten; zero where they are kept for ever.
-func (o *Order) before(days int) time.Time {
+// cutoff returns the time before which data of an age expires, zero if it is kept forever.
+func (o *Params) cutoff(days int) time.Time {
 	if days == 0 {
 		return time.Time{}
 	}

@@ -19,20 +19,23 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// Runner carries out retention. Each step may be repeated, so that whoever goes on after a crash ends in the same state.
+// Runner executes retention. Each step may be repeated, so that a run that continues after a crash
+// ends in the same state.
 type Runner struct {
-	// Pool is connected as postern_processor, Keeper as postern_maintenance.
-	Pool, Keeper *pgxpool.Pool
-	Processor    *processor.Processor
-	// Folder is where each partition is exported to before it is dropped, where the order names no other; "": it is not.
+	// Pool is connected as postern_processor, MaintenancePool as postern_maintenance.
+	Pool, MaintenancePool *pgxpool.Pool
+	Processor             *processor.Processor
+	// Folder is the folder to which each partition is exported before its drop, unless the
+	// parameters name another. "" is no export.
 	Folder string
-	// Chunk bounds the events between two checkpoints; 0: 1,000.
+	// Chunk bounds the events between two checkpoints. 0 is 1,000.
 	Chunk int
-	// step is told of each step before it is taken, and may end it; only tests set it.
-	step func(name string) error
+	// onStep is called before each step with its name and may return an error to end the run. Only
+	// tests set it.
+	onStep func(name string) error
 }
 
-// What a run counts.
+// The counts of a run.
 const (
 	CountPartitions = "partitions"
 	CountEvents     = "processed"
@@ -42,62 +45,64 @@ const (
 	CountConflicts  = "conflicts"
 	CountRejections = "rejections"
 	CountRuns       = "runs"
-	// CountEffects are effects whose contents were cleared, CountEffectKeys those that were deleted.
+	// CountEffects are effects whose data was cleared, CountEffectKeys effects that were deleted.
 	CountEffects    = "effects"
 	CountEffectKeys = "effect_keys"
 )
 
-// work is a run that is carried out.
+// work is a run that this process executes.
 type work struct {
 	*Runner
-	order Order
-	hold  *runs.Hold
-	log   *slog.Logger
-	// folder is where partitions are exported to; "": they are not.
+	params Params
+	lease  *runs.Lease
+	log    *slog.Logger
+	// folder is the folder for exports, "" for no export.
 	folder string
-	// conn is the one session of the maintenance role; it holds the lock that lets one retention at a time go on.
+	// conn is the session of the maintenance role. It holds the lock that allows only one retention
+	// at a time.
 	conn *pgx.Conn
 }
 
-// stopped is how a run stands that a person paused or cancelled.
-type stopped struct{ runs.Status }
+// stoppedError is the status of a run that an operator paused or cancelled.
+type stoppedError struct{ runs.Status }
 
-func (s *stopped) Error() string { return string(s.Status) }
+func (s *stoppedError) Error() string { return string(s.Status) }
 
-// Carry is a runs.Carry.
-func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
-	w := &work{Runner: r, hold: h, log: log}
-	asked := json.NewDecoder(bytes.NewReader(h.Asked))
-	asked.DisallowUnknownFields()
-	if err := asked.Decode(&w.order); err != nil {
-		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+// Execute executes a retention run. It is a runs.Executor.
+func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
+	w := &work{Runner: r, lease: lease, log: log}
+	decoder := json.NewDecoder(bytes.NewReader(lease.Params))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&w.params); err != nil {
+		return "", runs.Permanent(fmt.Errorf("read the parameters: %w", err))
 	}
-	if w.order.At.IsZero() {
-		w.order.At = h.MadeAt.Time
+	if w.params.At.IsZero() {
+		w.params.At = lease.CreatedAt.Time
 	}
-	if err := w.order.Check(); err != nil {
-		return "", runs.Refuse(err)
+	if err := w.params.Check(); err != nil {
+		return "", runs.Permanent(err)
 	}
-	if w.folder = cmp.Or(w.order.Folder, w.Folder); w.order.Export && w.folder == "" {
-		return "", runs.Refuse(errors.New("an export before the drop is asked for, and the processor that took the run has no retention.export: give every processor the setting and the folder"))
+	if w.folder = cmp.Or(w.params.Folder, w.Folder); w.params.Export && w.folder == "" {
+		return "", runs.Permanent(errors.New("an export before the drop is requested, and the processor that " +
+			"executes the run has no retention.export: give every processor the setting and the folder"))
 	}
-	session, err := r.Keeper.Acquire(ctx)
+	session, err := r.MaintenancePool.Acquire(ctx)
 	if err != nil {
 		return "", fmt.Errorf("connect for maintenance: %w", err)
 	}
 	defer session.Release()
 	w.conn = session.Conn()
-	if err := w.alone(ctx); err != nil {
+	if err := w.lock(ctx); err != nil {
 		return "", err
 	}
 	defer w.unlock(ctx)
-	if h.Detail != "" { // of somebody who ended while waiting
-		if err := h.Note(ctx, ""); err != nil {
+	if lease.Detail != "" { // left by a process that ended while it waited
+		if err := lease.SetDetail(ctx, ""); err != nil {
 			return "", err
 		}
 	}
-	err = w.all(ctx)
-	var stop *stopped
+	err = w.dropAndExpire(ctx)
+	var stop *stoppedError
 	if errors.As(err, &stop) {
 		return stop.Status, nil
 	}
@@ -108,40 +113,41 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 }
 
 const (
-	aloneSQL  = `SELECT pg_try_advisory_lock(hashtextextended('postern.retention', 0))`
+	lockSQL   = `SELECT pg_try_advisory_lock(hashtextextended('postern.retention', 0))`
 	unlockSQL = `SELECT pg_advisory_unlock(hashtextextended('postern.retention', 0))`
 )
 
-// alone takes the lock; whoever lost this run may still have it for a moment.
-func (w *work) alone(ctx context.Context) error {
+// lock takes the lock. A process that has lost this run may still hold it for a moment.
+func (w *work) lock(ctx context.Context) error {
 	var got bool
-	if err := w.conn.QueryRow(ctx, aloneSQL).Scan(&got); err != nil {
+	if err := w.conn.QueryRow(ctx, lockSQL).Scan(&got); err != nil {
 		return fmt.Errorf("take the lock of retention: %w", err)
 	}
 	if !got {
-		return errors.New("another process is still at retention; tried again")
+		return errors.New("another process still executes retention; tried again later")
 	}
 	return nil
 }
 
-// unlock gives the lock back; a session that is lost has none.
+// unlock releases the lock. A lost session holds none.
 func (w *work) unlock(ctx context.Context) {
-	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "give the lock of retention back", 2*time.Second)
+	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "release the lock of retention", 2*time.Second)
 	defer cancel()
 	_, _ = w.conn.Exec(ctx, unlockSQL)
 }
 
-// all drops what may be dropped, and then forgets what is past its age. What had to stay is an error of the run, which has done the rest.
-func (w *work) all(ctx context.Context) error {
+// dropAndExpire drops partitions and then expires other data. Partitions that must stay make the
+// run fail, after everything else is done.
+func (w *work) dropAndExpire(ctx context.Context) error {
 	parts, err := partitions(ctx, w.conn)
 	if err != nil {
 		return err
 	}
-	w.order.due(parts)
+	w.params.markDue(parts)
 	if err := w.markVanished(ctx); err != nil {
 		return err
 	}
-	if err := w.finalise(ctx, parts); err != nil {
+	if err := w.finishDetach(ctx, parts); err != nil {
 		return err
 	}
 	var kept []string
@@ -150,46 +156,47 @@ func (w *work) all(ctx context.Context) error {
 		if !p.Due {
 			continue
 		}
-		why, err := w.retire(ctx, p)
+		reason, err := w.dropPartition(ctx, p)
 		if err != nil {
 			return err
 		}
-		if why != "" {
-			w.log.Warn("partition kept", "partition", p.Name, "reason", why)
-			kept = append(kept, p.Name+": "+why)
+		if reason != "" {
+			w.log.Warn("partition kept", "partition", p.Name, "reason", reason)
+			kept = append(kept, p.Name+": "+reason)
 		}
 	}
-	if err := w.forget(ctx); err != nil {
+	if err := w.expire(ctx); err != nil {
 		return err
 	}
-	w.hold.Counts[CountKept] = int64(len(kept))
+	w.lease.Counts[CountKept] = int64(len(kept))
 	if err := w.advance(ctx); err != nil {
 		return err
 	}
 	if len(kept) > 0 {
-		return runs.Refuse(fmt.Errorf("%d partitions had to stay, all else is done; %s", len(kept), strings.Join(kept, "; ")))
+		return runs.Permanent(fmt.Errorf("%d partitions could not be dropped, everything else is done; %s", len(kept),
+			strings.Join(kept, "; ")))
 	}
 	return nil
 }
 
-// advance keeps the counts, and stops where a person wants that.
+// advance records the counts. It returns a *stoppedError if an operator stopped the run.
 func (w *work) advance(ctx context.Context) error {
-	status, err := w.hold.Advance(ctx, w.hold.Cursor)
+	status, err := w.lease.Advance(ctx, w.lease.Cursor)
 	if err != nil {
 		return err
 	}
 	if status != runs.Running {
-		return &stopped{status}
+		return &stoppedError{status}
 	}
 	return context.Cause(ctx)
 }
 
-// at tells of a step before it is taken.
-func (r *Runner) at(name string) error {
-	if r.step == nil {
+// beforeStep calls onStep, if it is set.
+func (r *Runner) beforeStep(name string) error {
+	if r.onStep == nil {
 		return nil
 	}
-	return r.step(name)
+	return r.onStep(name)
 }
 
 func noRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }

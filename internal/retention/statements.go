@@ -1,7 +1,12 @@
 package retention
 
-// Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
+// Statements returns all SQL statements of this package that have parameters, for the test that
+// prepares each of them.
 func Statements() []string {
-	return []string{partitionsSQL, cameSQL, unauditedSQL, failedSQL, deadSQL, readingSQL, beginSQL, placeSQL, exportedSQL, foldedSQL, againSQL, readySQL, droppedAtSQL, vanishedSQL, oldestSQL, blockersSQL,
-		blocksSQL, forgetKeysSQL, outcomesEndSQL, forgetOutcomesSQL, forgetConflictsSQL, forgetRejectionsSQL, dailySQL, effectsEndSQL, clearEffectsSQL, dropEffectsSQL, countEffectsSQL, countEffectKeysSQL, countKeysSQL, countOutcomesSQL, countConflictsSQL, countRejectionsSQL, oldestFromSQL}
+	return []string{partitionsSQL, countEventsSQL, unprocessedSQL, failedSQL, deadSQL, readingRunSQL, beginDropSQL,
+		progressSQL,
+		exportedSQL, advanceProgressSQL, restartSQL, markPreparedSQL, droppedAtSQL, vanishedSQL, oldestSQL, blockersSQL,
+		blocksSQL, expireKeysSQL, outcomesEndSQL, expireOutcomesSQL, expireConflictsSQL, expireRejectionsSQL, dailySQL,
+		effectsEndSQL, clearEffectsSQL, dropEffectsSQL, countEffectsSQL, countEffectKeysSQL, countKeysSQL,
+		countOutcomesSQL, countConflictsSQL, countRejectionsSQL, oldestFromSQL}
 }

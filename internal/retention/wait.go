@@ -12,15 +12,17 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// How often who waits looks whether it still should, and how long what was cancelled may take to end.
+// waitPoll is the interval at which a waiting statement checks whether the run still runs.
+// cancelWait bounds the time that a cancelled statement may take to end.
 const (
-	waitLook   = time.Second
+	waitPoll   = time.Second
 	cancelWait = 5 * time.Second
 )
 
-// alter runs a statement over a partition that may wait long for others, whose processes the run's detail names meanwhile. A run that is not
-// running any more ends the wait; whatever of the statement stands then is found by the next run.
-func (w *work) alter(ctx context.Context, p *Partition, sql string) error {
+// execWaiting runs a statement on a partition that may wait long for other sessions. Meanwhile the
+// run's detail names their processes. If the run is stopped, the wait ends; the next run finds any
+// part of the statement that took effect.
+func (w *work) execWaiting(ctx context.Context, p *Partition, sql string) error {
 	sql = fmt.Sprintf(sql, pgx.Identifier{p.Name}.Sanitize())
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -30,59 +32,62 @@ func (w *work) alter(ctx context.Context, p *Partition, sql string) error {
 		_, err := w.conn.Exec(waiting, sql)
 		ended <- err
 	}()
-	look := time.NewTicker(waitLook)
-	defer look.Stop()
-	said := ""
+	tick := time.NewTicker(waitPoll)
+	defer tick.Stop()
+	reported := ""
 	for {
 		select {
 		case err := <-ended:
-			if said != "" {
-				err = errors.Join(err, w.hold.Note(ctx, ""))
+			if reported != "" {
+				err = errors.Join(err, w.lease.SetDetail(ctx, ""))
 			}
 			return err
-		case <-look.C:
+		case <-tick.C:
 		}
-		if now, err := w.blockers(ctx, p, pid); err == nil && now != said {
-			if err := w.hold.Note(ctx, now); err == nil {
-				said = now
+		if now, err := w.blockers(ctx, p, pid); err == nil && now != reported {
+			if err := w.lease.SetDetail(ctx, now); err == nil {
+				reported = now
 				w.log.Info("retention waits", "partition", p.Name, "detail", now)
 			}
 		}
 		if err := w.advance(ctx); isStop(err) {
 			w.cancel(ctx, stop, ended)
-			return errors.Join(err, w.hold.Note(ctx, ""))
+			return errors.Join(err, w.lease.SetDetail(ctx, ""))
 		}
 	}
 }
 
-// isStop says whether a run is to end here; trouble with looking is none: the lease says who may go on.
+// isStop reports whether the run must end here. A failure to check is no reason: the lease decides
+// which process may continue.
 func isStop(err error) bool {
-	var stop *stopped
-	return errors.As(err, &stop) || errors.Is(err, runs.ErrLost)
+	var stop *stoppedError
+	return errors.As(err, &stop) || errors.Is(err, runs.ErrLeaseLost)
 }
 
-// cancel ends the statement and keeps its session, so that its lock can be given back; one that does not end loses its session.
+// cancel ends the statement but keeps its session, so that the lock can be released. If the
+// statement does not end, the session is closed.
 func (w *work) cancel(ctx context.Context, stop context.CancelFunc, ended <-chan error) {
-	ask, done := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+	cancelCtx, done := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 	defer done()
-	if err := w.conn.PgConn().CancelRequest(ask); err != nil {
+	if err := w.conn.PgConn().CancelRequest(cancelCtx); err != nil {
 		stop()
 	}
 	select {
 	case <-ended:
 		return
-	case <-ask.Done():
+	case <-cancelCtx.Done():
 	}
 	stop()
 	<-ended
 }
 
-// blockersSQL: the name of an application is shown to roles of the same user, or with pg_read_all_stats; the user's name to all.
+// blockersSQL names the sessions that block another. PostgreSQL shows the application name only to
+// roles of the same user or with pg_read_all_stats, and the user's name to all.
 const blockersSQL = `
 SELECT a.pid::text || ' (' || coalesce(nullif(a.application_name, ''), 'user ' || a.usename, '?') || ')'
 FROM pg_stat_activity a WHERE a.pid = ANY(pg_blocking_pids($1)) ORDER BY a.pid LIMIT 5`
 
-// blockers says whom a session waits for, "" where for nobody.
+// blockers describes the sessions that a session waits for, "" if there is none.
 func (w *work) blockers(ctx context.Context, p *Partition, pid uint32) (string, error) {
 	rows, err := w.Pool.Query(ctx, blockersSQL, int32(pid))
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// reading is a transaction that has read the log and keeps its partitions from being detached.
-func (b *testBundle) reading(t *testing.T) pgx.Tx {
+// readingTx is a transaction that has read the log and prevents the detaching of its partitions.
+func (b *testBundle) readingTx(t *testing.T) pgx.Tx {
 	t.Helper()
-	return hold(t, b.db.Pool, `SELECT count(*) FROM events`)
+	return openTx(t, b.db.Pool, `SELECT count(*) FROM events`)
 }
 
-// carrying has a runner go on with the open run until ctx ends; the first value is how that ended.
-func (b *testBundle) carrying(ctx context.Context, t *testing.T) (h *runs.Hold, ended <-chan error) {
+// startExecution makes a runner execute the open run until ctx ends. The channel gets the result.
+func (b *testBundle) startExecution(ctx context.Context, t *testing.T) (h *runs.Lease, ended <-chan error) {
 	t.Helper()
-	h = taken(t, b.pool, "first", time.Minute, retention.Job)
+	h = takeRun(t, b.pool, "first", time.Minute, retention.Job)
 	done := make(chan error, 1)
 	go func() {
-		status, err := b.runner().Carry(ctx, h, slog.New(slog.DiscardHandler))
+		status, err := b.runner().Execute(ctx, h, slog.New(slog.DiscardHandler))
 		if err == nil {
 			err = errors.New(string(status))
 		}
@@ -38,20 +38,20 @@ func (b *testBundle) carrying(ctx context.Context, t *testing.T) (h *runs.Hold, 
 	return h, done
 }
 
-func (b *testBundle) pending(t *testing.T) string {
+func (b *testBundle) pendingDetaches(t *testing.T) string {
 	t.Helper()
 	return b.rows(t, `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)[0]
 }
 
-// interrupt has the detaching of the oldest partition begun and interrupted.
-func (b *testBundle) interrupt(t *testing.T) {
+// interruptDetach starts the detaching of the oldest partition and interrupts it.
+func (b *testBundle) interruptDetach(t *testing.T) {
 	t.Helper()
-	reader := b.reading(t)
+	reader := b.readingTx(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	h, ended := b.carrying(ctx, t)
+	h, ended := b.startExecution(ctx, t)
 	testkit.Eventually(t, time.Minute, func() error {
-		if b.pending(t) == "0" {
+		if b.pendingDetaches(t) == "0" {
 			return errors.New("nothing is being detached")
 		}
 		return nil
@@ -59,106 +59,115 @@ func (b *testBundle) interrupt(t *testing.T) {
 	cancel()
 	<-ended
 	testkit.Eventually(t, time.Minute, func() error { // the interrupted session may hold its locks for a moment
-		if n := b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0]; n != "0" {
+		if n := b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid
+			FROM pg_database WHERE datname = current_database())`)[0]; n != "0" {
 			return errors.New(n + " locks are held")
 		}
 		return nil
 	})
 	must(t, errors.Join(h.Release(t.Context()), reader.Rollback(t.Context())))
-	if b.pending(t) != "1" {
-		t.Fatal("the detaching is not interrupted")
+	if b.pendingDetaches(t) != "1" {
+		t.Fatal("the detaching was not interrupted")
 	}
 }
 
-// A partition whose detaching was interrupted is out of the log: whoever is still to read it does not keep it, nor the others behind it.
-func TestInterruptedDetachIsFinishedFirst(t *testing.T) {
+// A partition whose detaching was interrupted is not in the log any more: a run that should still
+// read it keeps neither it nor later partitions.
+func TestRetention_interruptedDetach_isFinishedFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 14, 5, 20)
-	b.ask(t, retention.Policy{Bodies: 1})
-	b.interrupt(t)
-	// A paused replay whose bound lies in that partition.
-	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at, bound) VALUES ('replay', '{}', 'me', '', 'paused', '', '{}', now(), now(), $1)`, b.days[0][len(b.days[0])-1])
-	b.finishes(t, b.runner())
-	if n := b.rows(t, `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)[0]; n != "3" || b.pending(t) != "0" {
-		t.Errorf("%s are dropped, %s pending", n, b.pending(t))
+	b.requestRun(t, retention.Policy{Bodies: 1})
+	b.interruptDetach(t)
+	// A paused replay whose bound is in that partition.
+	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at, bound)
+		VALUES ('replay', '{}', 'me', '', 'paused', '', '{}', now(), now(), $1)`, b.days[0][len(b.days[0])-1])
+	b.executeToEnd(t, b.runner())
+	if n := b.rows(t, `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)[0]; n != "3" ||
+		b.pendingDetaches(t) != "0" {
+		t.Errorf("%s are dropped, %s pending", n, b.pendingDetaches(t))
 	}
-	b.remakes(t, 1000)
+	b.checkRebuild(t, 1000)
 }
 
-// What somebody else began to detach and did not finish is finished too, or no other could go; its table is theirs.
-func TestForeignDetachIsFinished(t *testing.T) {
+// An interrupted detaching by another client is finished too, because otherwise no other partition
+// could be dropped. Its table stays.
+func TestRetention_detachOfOther_isFinished(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 15, 5, 20)
-	b.ask(t, retention.Policy{Bodies: 1})
-	b.interrupt(t)
+	b.requestRun(t, retention.Policy{Bodies: 1})
+	b.interruptDetach(t)
 	name := b.rows(t, `SELECT name FROM retired`)[0]
 	b.exec(t, `DELETE FROM retired`)
-	order, err := retention.Now(t.Context(), b.operator, retention.Policy{Bodies: 1})
+	params, err := retention.NewParams(t.Context(), b.operator, retention.Policy{Bodies: 1})
 	must(t, err)
-	if view, err := retention.Show(t.Context(), b.operator, order); err != nil || view.Partitions[0].Due || !strings.Contains(view.Partitions[0].Goes, "interrupted") {
+	if view, err := retention.Show(t.Context(), b.operator, params); err != nil || view.Partitions[0].Due ||
+		!strings.Contains(view.Partitions[0].DropNote, "interrupted") {
 		t.Errorf("%+v, %v", view.Partitions[0], err)
 	}
-	b.finishes(t, b.runner())
+	b.executeToEnd(t, b.runner())
 	if got := b.rows(t, `SELECT count(*)::text FROM `+name); got[0] != fmt.Sprint(len(b.days[0])) {
-		t.Errorf("%s events are left of %d", got[0], len(b.days[0]))
+		t.Errorf("%s events remain of %d", got[0], len(b.days[0]))
 	}
-	b.says(t, "2", `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)
+	b.checkText(t, "2", `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)
 }
 
-// Somebody who begins to detach another partition meanwhile is the reason why one stays, no trouble.
-func TestDetachBesideAnother(t *testing.T) {
+// If another client begins to detach another partition meanwhile, the partition stays with this
+// reason, and the run does not fail otherwise.
+func TestRetention_otherDetachOpen_partitionStays(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 16, 5, 20)
 	names := b.rows(t, `SELECT relname FROM pg_class WHERE relname ~ '^events_' AND relkind = 'r' ORDER BY 1`)
-	b.ask(t, retention.Policy{Bodies: 1})
+	b.requestRun(t, retention.Policy{Bodies: 1})
 	r := b.runner()
 	var reader pgx.Tx
 	other, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
-	r.AtStep(func(step string) error {
+	r.OnStep(func(step string) error {
 		if step != "detach" || reader != nil {
 			return nil
 		}
-		reader = b.reading(t)
+		reader = b.readingTx(t)
 		go func() {
 			_, err := b.db.Pool.Exec(other, `ALTER TABLE events DETACH PARTITION `+names[4]+` CONCURRENTLY`)
 			ended <- err
 		}()
 		testkit.Eventually(t, time.Minute, func() error {
-			if b.pending(t) == "0" {
+			if b.pendingDetaches(t) == "0" {
 				return errors.New("nothing is being detached")
 			}
 			return nil
 		})
 		stop()
 		if err := <-ended; err == nil {
-			t.Error("the other was not interrupted")
+			t.Error("the other detaching was not interrupted")
 		}
 		testkit.Eventually(t, time.Minute, func() error {
-			if n := b.rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%'||$1||' CONCURRENTLY' AND datname = current_database()`, names[4])[0]; n != "0" {
+			if n := b.rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active'
+				AND query LIKE '%'||$1||' CONCURRENTLY' AND datname = current_database()`, names[4])[0]; n != "0" {
 				return errors.New("it is still being detached")
 			}
 			return nil
 		})
 		return nil
 	})
-	b.refuses(t, r, names[0]+": it cannot be detached now")
+	b.executeAndFail(t, r, names[0]+": it cannot be detached now")
 	must(t, reader.Rollback(t.Context()))
-	b.finishes(t, b.runner())
+	b.executeToEnd(t, b.runner())
 }
 
-// Retention that waits says for whom, and stops waiting when a person wants that; its lock is free then.
-func TestWaitIsSeenAndEnded(t *testing.T) {
+// Retention that waits shows the session that it waits for. It stops waiting when the run is
+// stopped, and releases its lock.
+func TestRetention_waits_isShownAndStopped(t *testing.T) {
 	t.Parallel()
 	for _, status := range []runs.Status{runs.Paused, runs.Cancelled} {
 		t.Run(string(status), func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, 17, 4, 10)
-			run := b.ask(t, retention.Policy{Bodies: 1})
-			reader := b.reading(t)
+			run := b.requestRun(t, retention.Policy{Bodies: 1})
+			reader := b.readingTx(t)
 			pid := reader.Conn().PgConn().PID()
-			h, ended := b.carrying(t.Context(), t)
+			h, ended := b.startExecution(t.Context(), t)
 			testkit.Eventually(t, time.Minute, func() error {
 				r, err := runs.Show(t.Context(), b.operator, run)
 				if err == nil && !strings.Contains(r.Detail, fmt.Sprintf("waiting for pid %d (", pid)) {
@@ -166,17 +175,17 @@ func TestWaitIsSeenAndEnded(t *testing.T) {
 				}
 				return err
 			})
-			must(t, runs.Change(t.Context(), b.operator, run, status))
+			must(t, runs.ChangeStatus(t.Context(), b.operator, run, status))
 			select {
 			case err := <-ended:
 				if err == nil || err.Error() != string(status) {
 					t.Errorf("%v", err)
 				}
 			case <-time.After(time.Minute):
-				t.Fatal("retention waits on")
+				t.Fatal("retention still waits")
 			}
-			// Its own session gave the lock back, so nothing has to be waited for.
-			b.says(t, "true", `SELECT pg_try_advisory_lock(hashtextextended('postern.retention', 0))::text`)
+			// Its own session released the lock, so there is no wait.
+			b.checkText(t, "true", `SELECT pg_try_advisory_lock(hashtextextended('postern.retention', 0))::text`)
 			if r, err := runs.Show(t.Context(), b.operator, run); err != nil || r.Detail != "" || r.Status != status {
 				t.Errorf("%+v, %v", r, err)
 			}
@@ -185,106 +194,118 @@ func TestWaitIsSeenAndEnded(t *testing.T) {
 	}
 }
 
-// Two at once would fold and detach the same partitions: whoever has not the lock does nothing.
-func TestOneAtATime(t *testing.T) {
+// Two processes at once would reduce and detach the same partitions: a process without the lock
+// does nothing.
+func TestRetention_lockTaken_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 18, 4, 10)
-	b.ask(t, retention.Policy{Bodies: 1})
+	b.requestRun(t, retention.Policy{Bodies: 1})
 	session, err := b.db.Pool.Acquire(t.Context())
 	must(t, err)
 	defer session.Release()
 	execSQL(t, session, `SELECT pg_advisory_lock(hashtextextended('postern.retention', 0))`)
-	if _, err := b.carry(t, b.runner()); err == nil || !strings.Contains(err.Error(), "another process is still at retention") || len(b.rows(t, `SELECT name FROM retired`)) > 0 {
-		t.Errorf("beside another: %v", err)
+	if _, err := b.executeOpenRun(t, b.runner()); err == nil ||
+		!strings.Contains(err.Error(), "another process still executes retention") ||
+		len(b.rows(t, `SELECT name FROM retired`)) > 0 {
+		t.Errorf("while another process has the lock: %v", err)
 	}
 	execSQL(t, session, `SELECT pg_advisory_unlock_all()`)
-	b.finishes(t, b.runner())
+	b.executeToEnd(t, b.runner())
 }
 
-// A run that begins while a partition is prepared keeps it; what is applied of it meanwhile is in the bases when it goes.
-func TestRunThatBeginsMeanwhile(t *testing.T) {
+// A run that begins while a partition is prepared keeps the partition. Events that it applies
+// meanwhile are part of the retained objects when the partition is dropped.
+func TestRetention_runBeginsMeanwhile_keepsPartition(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 19, 3, 20)
-	// An object of which nothing was applied yet, and whose newest event is of the day that goes.
-	object := b.rows(t, `SELECT object_id FROM objects WHERE last_event_id = ANY($1) AND state IS NOT NULL ORDER BY 1 LIMIT 1`, b.days[0])[0]
+	// An object that no event was applied to, and whose newest event is in the day to drop.
+	object := b.rows(t, `SELECT object_id FROM objects WHERE last_event_id = ANY($1) AND state IS NOT NULL ORDER BY 1
+		LIMIT 1`, b.days[0])[0]
 	b.exec(t, `DELETE FROM objects WHERE object_id = $1`, object)
 	b.exec(t, `UPDATE outcomes SET status = 'dead' WHERE object_id = $1`, object)
-	b.ask(t, retention.Policy{Bodies: 1})
+	b.requestRun(t, retention.Policy{Bodies: 1})
 	r := b.runner()
 	var replay int64
-	r.AtStep(func(step string) (err error) {
-		if step == "ready" && replay == 0 {
-			replay, err = runs.Ask(t.Context(), b.operator, runs.Order{Job: "replay", Asked: struct{}{}})
+	r.OnStep(func(step string) (err error) {
+		if step == "prepared" && replay == 0 {
+			replay, err = runs.Create(t.Context(), b.operator, runs.Request{Job: "replay", Params: struct{}{}})
 		}
 		return err
 	})
-	b.refuses(t, r, "run 2 (replay, waiting) has yet to read it")
+	b.executeAndFail(t, r, "run 2 (replay, waiting) must still read it")
 	if got, want := len(b.stored(t)), len(b.days[0])+len(b.days[1])+len(b.days[2]); got != want {
-		t.Fatalf("%d events are left of %d", got, want)
+		t.Fatalf("%d events remain of %d", got, want)
 	}
-	// The run applies what was dead, and ends.
+	// The run applies the dead events and ends.
 	b.exec(t, `DELETE FROM outcomes WHERE object_id = $1`, object)
 	b.apply(t, b.stored(t))
 	b.exec(t, `UPDATE runs SET status = 'done', ended_at = now() WHERE job = 'replay'`)
-	b.finishes(t, b.runner())
+	b.executeToEnd(t, b.runner())
 	if len(b.stored(t)) >= len(b.days[0])+len(b.days[1])+len(b.days[2]) {
 		t.Error("nothing is dropped")
 	}
-	b.remakes(t, 1000)
+	b.checkRebuild(t, 1000)
 }
 
-// What is written into a partition while it is folded is folded too, or keeps it.
-func TestCountedAgain(t *testing.T) {
+// Events that are written into a partition while it is reduced are reduced too, or keep the
+// partition from being dropped.
+func TestRetention_eventsAddedMeanwhile_areReducedOrKept(t *testing.T) {
 	t.Parallel()
-	for writes, want := range map[int]string{1: "", 2: "does something else write into it?"} {
+	for writes, want := range map[int]string{1: "", 2: "does another client write to it?"} {
 		t.Run(fmt.Sprint(writes), func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, 20, 3, 20)
-			b.ask(t, retention.Policy{Bodies: 1})
+			b.requestRun(t, retention.Policy{Bodies: 1})
 			before := len(b.days[0])
 			r, n := b.runner(), 0
-			r.AtStep(func(step string) error {
+			r.OnStep(func(step string) error {
 				if step != "count" || n == writes {
 					return nil
 				}
-				n++ // below what is folded already
-				b.exec(t, `INSERT INTO events SELECT id - $2, source, event_id || 'x' || $2, event_type, account, object_type, object_id, occurred_at, received_at, origin, api_version, headers, verification, fingerprint,
+				n++ // below the events that are reduced already
+				b.exec(t, `INSERT INTO events SELECT id - $2, source, event_id || 'x' || $2, event_type, account,
+					object_type, object_id, occurred_at, received_at, origin, api_version, headers, verification,
+						fingerprint,
 					delivery_id - $2, delivery_index, body FROM events WHERE id = $1`, b.days[0][0], n)
-				b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+				b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status,
+					reason, attempts, at, rule_version)
 					SELECT $1::bigint - $2, 0, 1, 0, '', '', '', 'ignored', '', 1, now(), 1`, b.days[0][0], n)
 				return nil
 			})
-			_, err := b.carry(t, r)
+			_, err := b.executeOpenRun(t, r)
 			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 				t.Fatalf("%v, want %q", err, want)
 			}
 			dropped := b.rows(t, `SELECT events || ' ' || (dropped_at IS NOT NULL) FROM retired`)
-			if got := fmt.Sprintf("%d %t", before+writes, want == ""); want == "" && dropped[0] != got || want != "" && !strings.HasSuffix(dropped[0], "false") {
+			if got := fmt.Sprintf("%d %t", before+writes, want == ""); want == "" && dropped[0] != got || want != "" &&
+				!strings.HasSuffix(dropped[0], "false") {
 				t.Errorf("%v, want %s", dropped, got)
 			}
 		})
 	}
 }
 
-// Folding waits for whoever has an object's lock, as who redacts it does.
-func TestFoldTakesTheLocksOfObjects(t *testing.T) {
+// Reducing waits for the lock of an object, which a redaction holds.
+func TestReduce_objectLocked_waits(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 21, 3, 5)
 	holder, err := b.db.Pool.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
 	execSQL(t, holder,
-		`SELECT pg_advisory_xact_lock(l) FROM (SELECT DISTINCT object AS l FROM outcomes WHERE object <> 0 ORDER BY 1) l`)
-	b.ask(t, retention.Policy{Bodies: 1})
-	h, ended := b.carrying(t.Context(), t)
+		`SELECT pg_advisory_xact_lock(l) FROM (SELECT DISTINCT object AS l FROM outcomes WHERE object <> 0
+			ORDER BY 1) l`)
+	b.requestRun(t, retention.Policy{Bodies: 1})
+	h, ended := b.startExecution(t.Context(), t)
 	testkit.Eventually(t, time.Minute, func() error {
 		select {
 		case err := <-ended:
 			t.Fatalf("it does not wait: %v", err)
 		default:
 		}
-		if b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "0" {
-			return errors.New("nobody waits")
+		if b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "0" {
+			return errors.New("no session waits")
 		}
 		return nil
 	})
@@ -297,22 +318,23 @@ func TestFoldTakesTheLocksOfObjects(t *testing.T) {
 	}
 }
 
-// rebuilt has the open rebuild go on until it rests or is done.
-func (b *testBundle) rebuilt(t *testing.T) runs.Status {
+// executeRebuild executes the open rebuild until it pauses or is done.
+func (b *testBundle) executeRebuild(t *testing.T) runs.Status {
 	t.Helper()
-	h, err := runs.Take(t.Context(), b.pool, "rebuilding", time.Minute, rebuild.Job)
+	h, err := runs.Acquire(t.Context(), b.pool, "rebuilding", time.Minute, rebuild.Job)
 	if err != nil || h == nil {
-		t.Fatalf("no rebuild is taken: %v", err)
+		t.Fatalf("no rebuild was taken: %v", err)
 	}
 	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.proc, Settings: rebuild.DefaultSettings}
-	status, err := rebuilds.Carry(t.Context(), h, slog.New(slog.DiscardHandler))
+	status, err := rebuilds.Execute(t.Context(), h, slog.New(slog.DiscardHandler))
 	must(t, err)
 	must(t, h.Release(t.Context()))
 	return status
 }
 
-// A rebuild that rests will read all that comes above its bound before it swaps, so those days stay; what it has read may go.
-func TestRestingRebuildHoldsWhatItHasNotRead(t *testing.T) {
+// A paused rebuild will read all events above its bound before it swaps, so their days stay. Days
+// that it has read may be dropped.
+func TestRetention_pausedRebuild_keepsUnreadDays(t *testing.T) {
 	t.Parallel()
 	var run int64
 	b := setupDays(t, 9, 5, 20, func(b *testBundle, day int) {
@@ -320,23 +342,24 @@ func TestRestingRebuildHoldsWhatItHasNotRead(t *testing.T) {
 			return
 		}
 		var err error
-		if run, err = rebuild.Ask(t.Context(), b.operator, &rebuild.Order{Source: b.source}, "me", "", 0); err != nil {
+		if run, err = rebuild.Request(t.Context(), b.operator, &rebuild.Params{Source: b.source}, "me", "",
+			0); err != nil {
 			t.Fatal(err)
 		}
-		if status := b.rebuilt(t); status != runs.Paused {
+		if status := b.executeRebuild(t); status != runs.Paused {
 			t.Fatalf("the rebuild is %s", status)
 		}
 	})
 	all := len(b.stored(t))
-	before := b.rows(t, same("objects"))
-	b.ask(t, retention.Policy{Bodies: 1})
-	b.refuses(t, b.runner(), "run 1 (rebuild, paused) has yet to read it")
+	before := b.rows(t, sharedColumnsSQL("objects"))
+	b.requestRun(t, retention.Policy{Bodies: 1})
+	b.executeAndFail(t, b.runner(), "run 1 (rebuild, paused) must still read it")
 	if n, gone := len(b.stored(t)), len(b.days[0]); n != all-gone {
-		t.Errorf("%d events are left of %d, %d of them of a day that the rebuild has read", n, all, gone)
+		t.Errorf("%d events remain of %d, %d of them in a day that the rebuild has read", n, all, gone)
 	}
 	must(t, rebuild.Swap(t.Context(), b.operator, run))
-	if status := b.rebuilt(t); status != runs.Done {
+	if status := b.executeRebuild(t); status != runs.Done {
 		t.Errorf("the rebuild is %s", status)
 	}
-	equal(t, "a swap without a change of the rule changed the mirror", before, b.rows(t, same("objects")))
+	equal(t, "a swap without a change of the rule changed the mirror", before, b.rows(t, sharedColumnsSQL("objects")))
 }

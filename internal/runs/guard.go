@@ -12,128 +12,142 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// A statement that has waited for a row goes on with that row as it is then, and with all others as they were when it began. So the run's row is
-// locked by one statement, and whose the lease is read by the next: who takes a run has both in one transaction.
+// A statement that waits for a row lock then reads the locked row as it is now, but all other rows
+// as they were when the statement began. Therefore one statement locks the run's row, and the next
+// one reads the lease. A process that acquires a run writes both rows in one transaction.
 const (
 	lockRunSQL = `SELECT true FROM runs WHERE run = $1 AND ended_at IS NULL FOR SHARE`
 
-	// lockAloneSQL is for who changes the run.
-	lockAloneSQL = `SELECT true FROM runs WHERE run = $1 AND ended_at IS NULL FOR NO KEY UPDATE`
+	// lockRunExclusiveSQL is for transactions that change the run.
+	lockRunExclusiveSQL = `SELECT true FROM runs WHERE run = $1 AND ended_at IS NULL FOR NO KEY UPDATE`
 
-	leasedSQL = `SELECT true FROM checkpoints WHERE job = $1 AND run = $2 AND leased_by = $3`
+	checkLeaseSQL = `SELECT true FROM checkpoints WHERE job = $1 AND run = $2 AND leased_by = $3`
 )
 
-// Guard lets a transaction go on only while the run is this process's. Until it ends nobody else can take the run or end it, so that
-// whoever has lost it cannot write after the next holder has begun. Errors: ErrLost.
-func (h *Hold) Guard(ctx context.Context, tx pgx.Tx) error { return h.guard(ctx, tx, lockRunSQL) }
+// Guard locks the run for the rest of a transaction and checks that this process has the lease.
+// Until the transaction ends, no other process can acquire or end the run. So a process that has
+// lost its lease cannot write after the next owner has begun. Errors: ErrLeaseLost.
+func (h *Lease) Guard(ctx context.Context, tx pgx.Tx) error {
+	return h.lockAndCheck(ctx, tx, lockRunSQL)
+}
 
-// guard sends both statements at once.
-func (h *Hold) guard(ctx context.Context, tx pgx.Tx, lock string) error {
-	var both pgx.Batch
-	var open, held bool
-	both.Queue(lock, h.Run.Run).QueryRow(func(row pgx.Row) error { return row.Scan(&open) })
-	both.Queue(leasedSQL, h.Job, h.Run.Run, h.by).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
-	err := tx.SendBatch(ctx, &both).Close()
+// lockAndCheck sends both statements in one round trip.
+func (h *Lease) lockAndCheck(ctx context.Context, tx pgx.Tx, lock string) error {
+	var batch pgx.Batch
+	var runOpen, leaseHeld bool
+	batch.Queue(lock, h.Run.ID).QueryRow(func(row pgx.Row) error { return row.Scan(&runOpen) })
+	batch.Queue(checkLeaseSQL, h.Job, h.Run.ID,
+		h.owner).QueryRow(func(row pgx.Row) error { return row.Scan(&leaseHeld) })
+	err := tx.SendBatch(ctx, &batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrLost
+		return ErrLeaseLost
 	}
 	if err != nil {
-		return fmt.Errorf("guard run %d: %w", h.Run.Run, err)
+		return fmt.Errorf("guard run %d: %w", h.Run.ID, err)
 	}
 	return nil
 }
 
-const extendSQL = `
+const replaceBoundSQL = `
 UPDATE runs r SET bound = $4, updated_at = clock_now() FROM checkpoints c
 WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.bound`
 
-// Extend gives the run another bound, or its first. Errors: ErrLost.
-func (h *Hold) Extend(ctx context.Context, bound int64) error {
-	err := h.pool.QueryRow(ctx, extendSQL, h.Job, h.Run.Run, h.by, bound).Scan(&h.Bound)
+// ReplaceBound sets the run's bound, also where it has one. Errors: ErrLeaseLost.
+func (h *Lease) ReplaceBound(ctx context.Context, bound int64) error {
+	err := h.pool.QueryRow(ctx, replaceBoundSQL, h.Job, h.Run.ID, h.owner, bound).Scan(&h.Bound)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrLost
+		return ErrLeaseLost
 	}
 	if err != nil {
-		return fmt.Errorf("extend run %d: %w", h.Run.Run, err)
+		return fmt.Errorf("extend run %d: %w", h.Run.ID, err)
 	}
 	return nil
 }
 
-const restSQL = `
-UPDATE runs r SET status = CASE WHEN r.asked = $4::jsonb THEN 'paused' ELSE r.status END, detail = '', updated_at = clock_now() FROM checkpoints c
-WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status, r.asked`
+const awaitDecisionSQL = `
+UPDATE runs r SET status = CASE WHEN r.asked = $4::jsonb THEN 'paused' ELSE r.status END, detail = '',
+	updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status,
+	r.asked`
 
-// Rest pauses the run until a person lets it go on, unless what is asked for has changed meanwhile: then it stays Running, and Asked is
-// what is asked for now. Errors: ErrLost.
-func (h *Hold) Rest(ctx context.Context) (Status, error) {
-	var asked json.RawMessage
+// AwaitDecision pauses the run until an operator decides, unless its parameters have changed
+// meanwhile. In that case the run stays Running, and Params are the new parameters. Errors:
+// ErrLeaseLost.
+func (h *Lease) AwaitDecision(ctx context.Context) (Status, error) {
+	var params json.RawMessage
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
-		if err := h.guard(ctx, tx, lockAloneSQL); err != nil {
+		if err := h.lockAndCheck(ctx, tx, lockRunExclusiveSQL); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, restSQL, h.Job, h.Run.Run, h.by, h.Asked).Scan(&h.Status, &asked)
+		return tx.QueryRow(ctx, awaitDecisionSQL, h.Job, h.Run.ID, h.owner, h.Params).Scan(&h.Status, &params)
 	})
-	if errors.Is(err, pgx.ErrNoRows) || errors.Is(err, ErrLost) {
-		return h.Advance(ctx, h.Cursor) // a person was faster, or another process
+	if errors.Is(err, pgx.ErrNoRows) || errors.Is(err, ErrLeaseLost) {
+		return h.Advance(ctx, h.Cursor) // an operator or another process changed the run first
 	}
 	if err != nil {
-		return "", fmt.Errorf("pause run %d: %w", h.Run.Run, err)
+		return "", fmt.Errorf("pause run %d: %w", h.Run.ID, err)
 	}
-	h.Asked = asked
+	h.Params = params
 	return h.Status, nil
 }
 
-const proposeSQL = `
-UPDATE runs r SET status = 'proposed', detail = $4, proposal = $5, approved_by = '', approval = '', updated_at = clock_now() FROM checkpoints c
+const requestApprovalSQL = `
+UPDATE runs r SET status = 'proposed', detail = $4, proposal = $5, approved_by = '', approval = '',
+	updated_at = clock_now() FROM checkpoints c
 WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status`
 
-// Propose lets the run wait for a person's approval, in the transaction that keeps why; the detail says it in words. Whoever takes the run then is to go on without asking
-// that again, since what is Approved then. Errors: ErrLost, also where a person has paused or cancelled the run.
-func (h *Hold) Propose(ctx context.Context, tx pgx.Tx, what, detail string) error {
-	if err := h.guard(ctx, tx, lockAloneSQL); err != nil {
+// RequestApproval makes the run wait for an operator's approval of subject, in the caller's
+// transaction. The detail is the text for the operator. The next owner of the run continues without
+// another request, because IsApproved is true then. Errors: ErrLeaseLost, also where an operator
+// has paused or cancelled the run.
+func (h *Lease) RequestApproval(ctx context.Context, tx pgx.Tx, subject, detail string) error {
+	if err := h.lockAndCheck(ctx, tx, lockRunExclusiveSQL); err != nil {
 		return err
 	}
-	err := tx.QueryRow(ctx, proposeSQL, h.Job, h.Run.Run, h.by, events.Text(detail), what).Scan(&h.Status)
+	err := tx.QueryRow(ctx, requestApprovalSQL, h.Job, h.Run.ID, h.owner, events.SanitizeText(detail),
+		subject).Scan(&h.Status)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrLost
+		return ErrLeaseLost
 	}
 	if err != nil {
-		return fmt.Errorf("propose run %d: %w", h.Run.Run, err)
+		return fmt.Errorf("request approval of run %d: %w", h.Run.ID, err)
 	}
 	return nil
 }
 
-// Approved says whether a person has approved what the run was proposed for.
-func (h *Hold) Approved(what string) bool {
-	return slices.ContainsFunc(h.Approvals, func(a Approval) bool { return a.What == what })
+// IsApproved reports whether an operator has approved the subject.
+func (h *Lease) IsApproved(subject string) bool {
+	return slices.ContainsFunc(h.Approvals, func(a Approval) bool { return a.Subject == subject })
 }
 
-const doneSQL = `
+const completeSQL = `
 WITH ended AS (
-  UPDATE runs r SET status = 'done', detail = '', counts = $4, ended_at = clock_now(), updated_at = clock_now() FROM checkpoints c
+  UPDATE runs r SET status = 'done', detail = '', counts = $4, ended_at = clock_now(), updated_at = clock_now()
+  	FROM checkpoints c
   WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.schedule
 ), seen AS (
   UPDATE schedules s SET succeeded_at = clock_now() FROM ended e WHERE s.name = e.schedule
 )
 SELECT true FROM ended`
 
-// Done ends the run in the transaction that does the last of it, so that the one is never without the other. Errors: ErrLost, also where
-// a person has paused or cancelled the run.
-func (h *Hold) Done(ctx context.Context, tx pgx.Tx) error {
+// CompleteInTx ends the run in the transaction that does the last of its work, so that both are
+// committed or neither. Errors: ErrLeaseLost, also where an operator has paused or cancelled the
+// run.
+func (h *Lease) CompleteInTx(ctx context.Context, tx pgx.Tx) error {
 	counts, err := json.Marshal(h.Counts)
 	if err != nil {
 		return err
 	}
-	if err := h.guard(ctx, tx, lockAloneSQL); err != nil {
+	if err := h.lockAndCheck(ctx, tx, lockRunExclusiveSQL); err != nil {
 		return err
 	}
-	var done bool
-	err = tx.QueryRow(ctx, doneSQL, h.Job, h.Run.Run, h.by, counts).Scan(&done)
+	var completed bool
+	err = tx.QueryRow(ctx, completeSQL, h.Job, h.Run.ID, h.owner, counts).Scan(&completed)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrLost
+		return ErrLeaseLost
 	}
 	if err != nil {
-		return fmt.Errorf("end run %d: %w", h.Run.Run, err)
+		return fmt.Errorf("end run %d: %w", h.Run.ID, err)
 	}
 	return nil
 }

@@ -32,16 +32,18 @@ func setup(t *testing.T) *testBundle {
 	return &testBundle{db.Role(t, "operator"), db.Role(t, "processor")}
 }
 
-func (b *testBundle) ask(t *testing.T, reason string) int64 {
+func (b *testBundle) create(t *testing.T, reason string) int64 {
 	t.Helper()
-	run, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: job, Asked: map[string]string{"type": "x"}, Who: "me", Reason: reason, Expected: 7})
+	run, err := runs.Create(t.Context(), b.operator, runs.Request{Job: job, Params: map[string]string{"type": "x"},
+		Actor:  "me",
+		Reason: reason, Expected: 7})
 	must(t, err)
 	return run
 }
 
-func (b *testBundle) take(t *testing.T, by string, lease time.Duration) *runs.Hold {
+func (b *testBundle) acquire(t *testing.T, by string, lease time.Duration) *runs.Lease {
 	t.Helper()
-	h, err := runs.Take(t.Context(), b.processor, by, lease, job)
+	h, err := runs.Acquire(t.Context(), b.processor, by, lease, job)
 	must(t, err)
 	return h
 }
@@ -53,110 +55,118 @@ func (b *testBundle) show(t *testing.T, run int64) *runs.Run {
 	return r
 }
 
-// A run goes from hand to hand: what one has done the next does not do again, and who has lost it cannot move it.
-func TestARunGoesFromHandToHand(t *testing.T) {
+// A new owner continues from the checkpoint of the previous one. An owner that has lost its lease
+// cannot change the run.
+func TestLease_expiresOrIsReleased_nextOwnerContinues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.ask(t, "because")
-	first := b.take(t, "first", 50*time.Millisecond)
-	if first == nil || first.Run.Run != run || first.Cursor != 0 || first.Abandoned || first.Status != runs.Running {
-		t.Fatalf("took %+v", first)
+	run := b.create(t, "because")
+	first := b.acquire(t, "first", 50*time.Millisecond)
+	if first == nil || first.Run.ID != run || first.Cursor != 0 || first.Abandoned || first.Status != runs.Running {
+		t.Fatalf("leased %+v", first)
 	}
-	must(t, first.Freeze(t.Context(), 100))
-	if err := first.Freeze(t.Context(), 200); !errors.Is(err, runs.ErrLost) {
-		t.Errorf("a second bound: %v", err)
+	must(t, first.FreezeBound(t.Context(), 100))
+	if err := first.FreezeBound(t.Context(), 200); !errors.Is(err, runs.ErrLeaseLost) {
+		t.Errorf("the bound was set twice: %v", err)
 	}
 	first.Counts["applied"] = 3
 	if status, err := first.Advance(t.Context(), 40); err != nil || status != runs.Running {
 		t.Fatal(status, err)
 	}
-	var second *runs.Hold
-	testkit.Eventually(t, time.Minute, func() error { // the first has died
-		if second = b.take(t, "first", time.Minute); second == nil {
-			return errors.New("nothing to take")
+	var second *runs.Lease
+	testkit.Eventually(t, time.Minute, func() error { // the first owner has crashed
+		if second = b.acquire(t, "first", time.Minute); second == nil {
+			return errors.New("no run to lease")
 		}
 		return nil
 	})
-	if second.Cursor != 40 || second.Bound != 100 || !second.Abandoned || second.Counts["applied"] != 3 || !strings.HasPrefix(second.HeldBy, "first/") {
-		t.Errorf("took %+v", second)
+	if second.Cursor != 40 || second.Bound != 100 || !second.Abandoned || second.Counts["applied"] != 3 ||
+		!strings.HasPrefix(second.LeaseOwner, "first/") {
+		t.Errorf("leased %+v", second)
 	}
-	if _, err := first.Advance(t.Context(), 90); !errors.Is(err, runs.ErrLost) {
-		t.Errorf("the first still advances: %v", err)
+	if _, err := first.Advance(t.Context(), 90); !errors.Is(err, runs.ErrLeaseLost) {
+		t.Errorf("the previous owner still advances: %v", err)
 	}
 	if err := first.End(t.Context(), runs.Done, ""); err != nil || b.show(t, run).Status != runs.Running {
-		t.Errorf("the first ends it: %v", err)
+		t.Errorf("the previous owner ended the run: %v", err)
 	}
-	if b.take(t, "first", time.Minute) != nil {
-		t.Error("taken by two of one process")
+	if b.acquire(t, "first", time.Minute) != nil {
+		t.Error("one process leased a run twice")
 	}
 	must(t, second.Release(t.Context()))
-	third := b.take(t, "third", time.Minute)
+	third := b.acquire(t, "third", time.Minute)
 	if third == nil || third.Abandoned || third.Cursor != 40 {
-		t.Fatalf("took %+v", third)
+		t.Fatalf("leased %+v", third)
 	}
 	third.Counts["applied"]++
 	must(t, errOf(third.Advance(t.Context(), 100)))
 	must(t, third.End(t.Context(), runs.Done, ""))
 	got := b.show(t, run)
-	want := &runs.Run{Run: run, Job: job, Asked: []byte(`{"type": "x"}`), Who: "me", Reason: "because", Status: runs.Done, Bound: 100, Cursor: 100, Expected: 7,
-		Counts: map[string]int64{"applied": 4}, MadeAt: got.MadeAt, StartedAt: got.StartedAt, EndedAt: got.EndedAt, UpdatedAt: got.UpdatedAt}
-	if diff := cmp.Diff(want, got); diff != "" || got.StartedAt.Before(got.MadeAt.Time) || got.EndedAt.Before(got.StartedAt.Time) {
+	want := &runs.Run{ID: run, Job: job, Params: []byte(`{"type": "x"}`), Actor: "me", Reason: "because",
+		Status: runs.Done, Bound: 100, Cursor: 100, Expected: 7,
+		Counts: map[string]int64{"applied": 4}, CreatedAt: got.CreatedAt, StartedAt: got.StartedAt,
+		EndedAt:   got.EndedAt,
+		UpdatedAt: got.UpdatedAt}
+	if diff := cmp.Diff(want, got); diff != "" || got.StartedAt.Before(got.CreatedAt.Time) ||
+		got.EndedAt.Before(got.StartedAt.Time) {
 		t.Errorf("%s\n%+v", diff, got)
 	}
-	if b.take(t, "fourth", time.Minute) != nil {
-		t.Error("what is done is taken again")
+	if b.acquire(t, "fourth", time.Minute) != nil {
+		t.Error("a run that is done was leased again")
 	}
 }
 
-// What a person wants of a run is seen at its next checkpoint, and what has ended stays so.
-func TestChanges(t *testing.T) {
+// The executor sees an operator's change at its next checkpoint. An ended run does not change
+// again.
+func TestChangeStatus_pauseContinueCancel_seenAtNextCheckpoint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.ask(t, "")
+	run := b.create(t, "")
 	change := func(to runs.Status, invalid bool) {
 		t.Helper()
-		if err := runs.Change(t.Context(), b.operator, run, to); errors.Is(err, events.ErrInvalid) != invalid || err != nil && !invalid {
+		if err := runs.ChangeStatus(t.Context(), b.operator, run, to); errors.Is(err, events.ErrInvalid) != invalid ||
+			err != nil && !invalid {
 			t.Errorf("%s: %v", to, err)
 		}
 	}
-	change(runs.Waiting, false) // it does
+	change(runs.Queued, false) // it is queued already
 	change(runs.Paused, false)
-	if b.take(t, "p", time.Minute) != nil {
-		t.Error("a paused run is taken")
+	if b.acquire(t, "p", time.Minute) != nil {
+		t.Error("a paused run was leased")
 	}
-	change(runs.Waiting, false)
-	h := b.take(t, "p", time.Minute)
+	change(runs.Queued, false)
+	h := b.acquire(t, "p", time.Minute)
 	change(runs.Paused, false)
 	change(runs.Paused, false)
 	if status, err := h.Advance(t.Context(), 5); err != nil || status != runs.Paused {
 		t.Errorf("%s, %v", status, err)
 	}
 	if err := h.End(t.Context(), runs.Done, ""); err != nil || b.show(t, run).Status != runs.Paused {
-		t.Errorf("what is paused is done: %v", err)
+		t.Errorf("a paused run was ended as done: %v", err)
 	}
-	change(runs.Waiting, false)
-	if h = b.take(t, "p", time.Minute); h == nil || h.Cursor != 5 {
-		t.Fatalf("took %+v", h)
+	change(runs.Queued, false)
+	if h = b.acquire(t, "p", time.Minute); h == nil || h.Cursor != 5 {
+		t.Fatalf("leased %+v", h)
 	}
 	change(runs.Cancelled, false)
 	if status, err := h.Advance(t.Context(), 6); err != nil || status != runs.Cancelled {
 		t.Errorf("%s, %v", status, err)
 	}
-	change(runs.Waiting, true)
+	change(runs.Queued, true)
 	change(runs.Paused, true)
 	change(runs.Cancelled, false)
-	if err := runs.Change(t.Context(), b.operator, run+1, runs.Paused); !errors.Is(err, events.ErrNotFound) {
+	if err := runs.ChangeStatus(t.Context(), b.operator, run+1, runs.Paused); !errors.Is(err, events.ErrNotFound) {
 		t.Error(err)
 	}
 }
 
-// However many ask at once, each run is one's.
-func TestEachRunIsTakenOnce(t *testing.T) {
+// Each run is leased by one of many concurrent callers.
+func TestAcquire_concurrentCallers_eachRunLeasedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const n = 20
 	for i := range n {
-		b.ask(t, fmt.Sprint(i))
+		b.create(t, fmt.Sprint(i))
 	}
 	var mu sync.Mutex
 	taken := map[int64]int{}
@@ -164,7 +174,7 @@ func TestEachRunIsTakenOnce(t *testing.T) {
 	for w := range 8 {
 		wg.Go(func() {
 			for misses := 0; misses < 20; {
-				h, err := runs.Take(t.Context(), b.processor, fmt.Sprint(w), time.Minute, job)
+				h, err := runs.Acquire(t.Context(), b.processor, fmt.Sprint(w), time.Minute, job)
 				if err != nil {
 					t.Error(err)
 					return
@@ -174,7 +184,7 @@ func TestEachRunIsTakenOnce(t *testing.T) {
 					continue
 				}
 				mu.Lock()
-				taken[h.Run.Run]++
+				taken[h.Run.ID]++
 				mu.Unlock()
 			}
 		})
@@ -182,46 +192,49 @@ func TestEachRunIsTakenOnce(t *testing.T) {
 	wg.Wait()
 	for run, times := range taken {
 		if times != 1 {
-			t.Errorf("run %d is taken %d times", run, times)
+			t.Errorf("run %d was leased %d times", run, times)
 		}
 	}
 	if len(taken) != n {
-		t.Errorf("%d of %d runs are taken", len(taken), n)
+		t.Errorf("%d of %d runs were leased", len(taken), n)
 	}
 	page, err := runs.List(t.Context(), b.operator, runs.Filter{Status: runs.Running}, "", 15)
-	if err != nil || len(page.Items) != 15 || page.Items[0].Run < page.Items[14].Run {
+	if err != nil || len(page.Items) != 15 || page.Items[0].ID < page.Items[14].ID {
 		t.Fatalf("%d runs, %v", len(page.Items), err)
 	}
-	if page, err = runs.List(t.Context(), b.operator, runs.Filter{Job: job}, page.Next, 15); err != nil || len(page.Items) != 5 || page.Next != "" {
+	if page, err = runs.List(t.Context(), b.operator, runs.Filter{Job: job}, page.Next, 15); err != nil ||
+		len(page.Items) != 5 || page.Next != "" {
 		t.Errorf("%d runs on the second page, %v", len(page.Items), err)
 	}
 }
 
-// What is kept in hand is there for the next holder, until the checkpoint passes it.
-func TestHand(t *testing.T) {
+// Events in progress are passed to the next owner until the checkpoint passes them.
+func TestMarkInProgress_leaseExpires_nextOwnerFindsEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.ask(t, "x")
-	first, err := runs.Take(t.Context(), b.processor, "first", time.Millisecond, job)
-	if err != nil || first == nil || first.Hand != nil {
+	b.create(t, "x")
+	first, err := runs.Acquire(t.Context(), b.processor, "first", time.Millisecond, job)
+	if err != nil || first == nil || first.InProgress != nil {
 		t.Fatal(first, err)
 	}
-	must(t, first.Keep(t.Context(), []int64{7, 8}))
-	var second *runs.Hold
+	must(t, first.MarkInProgress(t.Context(), []int64{7, 8}))
+	var second *runs.Lease
 	testkit.Eventually(t, time.Minute, func() (err error) {
-		if second, err = runs.Take(t.Context(), b.processor, "second", time.Minute, job); err == nil && second == nil {
-			err = errors.New("still held")
+		if second, err = runs.Acquire(t.Context(), b.processor, "second", time.Minute, job); err == nil &&
+			second == nil {
+			err = errors.New("still leased")
 		}
 		return err
 	})
-	if !second.Abandoned || !slices.Equal(second.Hand, []int64{7, 8}) {
+	if !second.Abandoned || !slices.Equal(second.InProgress, []int64{7, 8}) {
 		t.Errorf("%+v", second)
 	}
-	if err := first.Keep(t.Context(), []int64{9}); !errors.Is(err, runs.ErrLost) {
+	if err := first.MarkInProgress(t.Context(), []int64{9}); !errors.Is(err, runs.ErrLeaseLost) {
 		t.Error(err)
 	}
 	must(t, errOf(second.Advance(t.Context(), 8)))
-	if r, err := runs.Show(t.Context(), b.operator, second.Run.Run); err != nil || r.Hand != nil || second.Hand != nil {
+	if r, err := runs.Show(t.Context(), b.operator, second.Run.ID); err != nil || r.InProgress != nil ||
+		second.InProgress != nil {
 		t.Errorf("%+v %v", r, err)
 	}
 }
@@ -234,10 +247,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// errOf is the error of a call whose other result is not of interest.
+// errOf returns the error of a call and drops the other result.
 func errOf[T any](_ T, err error) error { return err }
 
-// execSQL runs a statement over a pool, a session or a transaction.
+// execSQL runs a statement in a pool, a session or a transaction.
 func execSQL(t testing.TB, over interface {
 	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
 }, sql string, args ...any) {
@@ -247,7 +260,7 @@ func execSQL(t testing.TB, over interface {
 	}
 }
 
-// equal reports how a value differs from the one that is wanted.
+// equal reports the difference between two values.
 func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -255,99 +268,110 @@ func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// What asks with one key is one run, however many ask at once and however it stands; another key, or none, is another run.
-func TestOneKeyIsOneRun(t *testing.T) {
+// All requests with one key create one run, concurrently and whatever its status. Another key, or
+// none, creates another run.
+func TestCreateOnce_sameIdempotencyKey_oneRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	order := runs.Order{Job: job, Asked: 1, Who: "cron", OnceKey: "nightly 2026-05-01", Said: "source=shop"}
+	request := runs.Request{Job: job, Params: 1, Actor: "cron", IdempotencyKey: "nightly 2026-05-01",
+		ParamsText: "source=shop"}
 	var all sync.WaitGroup
-	var fresh, first atomic.Int64
+	var created, first atomic.Int64
 	for range 16 {
 		all.Go(func() {
-			run, is, err := runs.AskOnce(t.Context(), b.operator, order)
+			run, isNew, err := runs.CreateOnce(t.Context(), b.operator, request)
 			if other := first.Swap(run); err != nil || other != 0 && other != run {
 				t.Errorf("runs %d and %d, %v", run, other, err)
 			}
-			if is {
-				fresh.Add(1)
+			if isNew {
+				created.Add(1)
 			}
 		})
 	}
 	all.Wait()
-	if fresh.Load() != 1 {
-		t.Errorf("%d were told that theirs is new", fresh.Load())
+	if created.Load() != 1 {
+		t.Errorf("%d requests got a new run", created.Load())
 	}
-	must(t, runs.Change(t.Context(), b.operator, first.Load(), runs.Cancelled))
-	if run, is, err := runs.AskOnce(t.Context(), b.operator, order); run != first.Load() || is || err != nil {
-		t.Errorf("%d, %t, %v", run, is, err)
+	must(t, runs.ChangeStatus(t.Context(), b.operator, first.Load(), runs.Cancelled))
+	if run, isNew, err := runs.CreateOnce(t.Context(), b.operator, request); run != first.Load() || isNew ||
+		err != nil {
+		t.Errorf("%d, %t, %v", run, isNew, err)
 	}
-	other := order
-	other.Said = "source=other"
-	if _, _, err := runs.AskOnce(t.Context(), b.operator, other); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("was used for run %d, which asked for something else (replay source=shop)", first.Load())) {
+	other := request
+	other.ParamsText = "source=other"
+	if _, _, err := runs.CreateOnce(t.Context(), b.operator, other); !errors.Is(err, events.ErrInvalid) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("was used for run %d, which has other parameters (replay "+
+			"source=shop)", first.Load())) {
 		t.Error(err)
 	}
 	for _, key := range []string{strings.Repeat("k", 201), "a\x00b", "\xff"} {
-		other.OnceKey = key
-		if _, _, err := runs.AskOnce(t.Context(), b.operator, other); !errors.Is(err, events.ErrInvalid) {
+		other.IdempotencyKey = key
+		if _, _, err := runs.CreateOnce(t.Context(), b.operator, other); !errors.Is(err, events.ErrInvalid) {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
 	for _, key := range []string{"nightly 2026-05-02", "", ""} {
-		other.OnceKey = key
-		if _, is, err := runs.AskOnce(t.Context(), b.operator, other); err != nil || !is {
-			t.Errorf("%q: %t, %v", key, is, err)
+		other.IdempotencyKey = key
+		if _, isNew, err := runs.CreateOnce(t.Context(), b.operator, other); err != nil || !isNew {
+			t.Errorf("%q: %t, %v", key, isNew, err)
 		}
 	}
-	if r := b.show(t, first.Load()); r.OnceKey != order.OnceKey {
+	if r := b.show(t, first.Load()); r.IdempotencyKey != request.IdempotencyKey {
 		t.Errorf("%+v", r)
 	}
 }
 
-// A schedule can be run now: once for a key, not beside a run that is open, and beside its pause.
-func TestFire(t *testing.T) {
+// A schedule can be run now, also while it is paused: once for a key, and not while another run of
+// it is open.
+func TestRunSchedule_openRunKeyAndPause_createsAtMostOneRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	tick(t, b.planner(schedule("s", "0 0 1 1 *")))
 	must(t, errOf(runs.PauseSchedule(t.Context(), b.operator, "s", "me")))
-	fire := func(ctx context.Context, name, key string) (int64, bool, error) {
-		return runs.Fire(ctx, b.operator, jobs, name, "me", "a test", key)
+	runSchedule := func(ctx context.Context, name, key string) (int64, bool, error) {
+		return runs.RunSchedule(ctx, b.operator, jobs, name, "me", "a test", key)
 	}
 	var all sync.WaitGroup
-	var fresh atomic.Int64
+	var created atomic.Int64
 	var first atomic.Int64
 	for range 8 {
 		all.Go(func() {
-			run, is, err := fire(t.Context(), "s", "k")
+			run, isNew, err := runSchedule(t.Context(), "s", "k")
 			if err != nil {
 				t.Error(err)
 			}
-			if is {
-				fresh.Add(1)
+			if isNew {
+				created.Add(1)
 				first.Store(run)
 			}
 		})
 	}
 	all.Wait()
-	if fresh.Load() != 1 {
-		t.Errorf("%d new runs", fresh.Load())
+	if created.Load() != 1 {
+		t.Errorf("%d new runs", created.Load())
 	}
-	if r := b.show(t, first.Load()); r.Schedule != "s" || !r.PlannedAt.IsZero() || r.Who != "me" || r.OnceKey != "k" || r.Status != runs.Waiting {
+	if r := b.show(t, first.Load()); r.Schedule != "s" || !r.PlannedAt.IsZero() || r.Actor != "me" ||
+		r.IdempotencyKey != "k" ||
+		r.Status != runs.Queued {
 		t.Errorf("%+v", r)
 	}
-	if _, _, err := fire(t.Context(), "s", ""); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), "of schedule s is still waiting") {
+	if _, _, err := runSchedule(t.Context(), "s", ""); !errors.Is(err, events.ErrInvalid) ||
+		!strings.Contains(err.Error(), "of schedule s is still waiting") {
 		t.Error(err)
 	}
-	if _, _, err := fire(t.Context(), "none", ""); !errors.Is(err, events.ErrNotFound) {
+	if _, _, err := runSchedule(t.Context(), "none", ""); !errors.Is(err, events.ErrNotFound) {
 		t.Error(err)
 	}
 	b.finish(t)
-	if run, is, err := fire(t.Context(), "s", "k"); run != first.Load() || is || err != nil {
-		t.Errorf("%d, %t, %v", run, is, err)
+	if run, isNew, err := runSchedule(t.Context(), "s", "k"); run != first.Load() || isNew || err != nil {
+		t.Errorf("%d, %t, %v", run, isNew, err)
 	}
-	if run, is, err := fire(t.Context(), "s", ""); run <= first.Load() || !is || err != nil {
-		t.Errorf("%d, %t, %v", run, is, err)
+	if run, isNew, err := runSchedule(t.Context(), "s", ""); run <= first.Load() || !isNew || err != nil {
+		t.Errorf("%d, %t, %v", run, isNew, err)
 	}
-	if _, _, err := runs.AskOnce(t.Context(), b.operator, runs.Order{Job: job, OnceKey: "k"}); !errors.Is(err, events.ErrInvalid) {
+	if _, _, err := runs.CreateOnce(t.Context(), b.operator, runs.Request{Job: job, IdempotencyKey: "k"}); !errors.Is(
+		err,
+		events.ErrInvalid) {
 		t.Error(err)
 	}
 }

@@ -14,41 +14,46 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
-// Metrics are what is counted of runs and schedules.
+// Metrics are the metrics of runs and schedules.
 type Metrics struct {
-	endedRuns *prometheus.CounterVec
-	offRuns   *prometheus.CounterVec
-	open      *prometheus.GaugeVec
-	waiting   prometheus.Gauge
-	schedules numbers
-	// known are the labels of open so far; Watch owns it.
-	known map[[2]string]bool
+	endedRuns       *prometheus.CounterVec
+	deferredRuns    *prometheus.CounterVec
+	openRuns        *prometheus.GaugeVec
+	queueAge        prometheus.Gauge
+	scheduleMetrics scheduleCollector
+	// openLabels are the label values of openRuns so far; only Watch uses them.
+	openLabels map[[2]string]bool
 }
 
-const asTold = " As the database says every 10 s, the same in every processor"
+const helpSource = " Read from the database every 10 s, so every processor reports the same"
 
-// NewMetrics registers the metrics of runs of some jobs.
+// NewMetrics registers the metrics of the runs of some jobs.
 func NewMetrics(reg prometheus.Registerer, jobs []string) (*Metrics, error) {
-	m := &Metrics{known: map[[2]string]bool{},
+	m := &Metrics{openLabels: map[[2]string]bool{},
 		endedRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_runs_total",
-			Help: "Runs that have ended, done, failed or cancelled, each counted once by the processor that told of it."}, []string{"job", "status"}),
-		offRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_runs_put_off_total",
-			Help: "Times that a run met trouble of our own and was left for a later try; postern runs show says what it was."}, []string{"job"}),
-		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_runs_open", Help: "Runs that have not ended." + asTold + "; NaN while it does not answer."},
+			Help: "Runs that have ended as done, failed or cancelled. The processor that publishes the end counts it " +
+				"it."}, []string{"job", "status"}),
+		deferredRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_runs_put_off_total",
+			Help: "Times that a run was deferred after an error that may pass. postern runs show prints the " +
+				"error."}, []string{"job"}),
+		openRuns: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_runs_open",
+			Help: "Runs that have not ended." +
+				helpSource + "; NaN while the database does not respond."},
 			[]string{"job", "status"}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_runs_waiting_seconds",
-			Help: "How long the oldest run that waits has been there; 0 where none does." + asTold + "; NaN while it does not answer."}),
+		queueAge: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_runs_waiting_seconds",
+			Help: "Age of the oldest queued run; 0 where none is queued." + helpSource +
+				"; NaN while the database does not respond."}),
 	}
 	for _, job := range jobs {
-		m.offRuns.WithLabelValues(job)
+		m.deferredRuns.WithLabelValues(job)
 		for _, status := range []Status{Done, Failed, Cancelled} {
 			m.endedRuns.WithLabelValues(job, string(status))
 		}
-		for _, status := range []Status{Waiting, Running, Paused} {
-			m.setOpen([2]string{job, string(status)}, 0)
+		for _, status := range []Status{Queued, Running, Paused} {
+			m.setOpenRuns([2]string{job, string(status)}, 0)
 		}
 	}
-	for _, c := range []prometheus.Collector{m.endedRuns, m.offRuns, m.open, m.waiting, &m.schedules} {
+	for _, c := range []prometheus.Collector{m.endedRuns, m.deferredRuns, m.openRuns, m.queueAge, &m.scheduleMetrics} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -56,27 +61,29 @@ func NewMetrics(reg prometheus.Registerer, jobs []string) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) ended(r *Run) { m.endedRuns.WithLabelValues(r.Job, string(r.Status)).Inc() }
+func (m *Metrics) countEnded(r *Run) { m.endedRuns.WithLabelValues(r.Job, string(r.Status)).Inc() }
 
-func (m *Metrics) putOff(job string) { m.offRuns.WithLabelValues(job).Inc() }
+func (m *Metrics) countDeferred(job string) { m.deferredRuns.WithLabelValues(job).Inc() }
 
 const (
-	openCountsSQL = `SELECT job, status, count(*), coalesce(extract(epoch FROM clock_now() - min(made_at)), 0)::float8 FROM runs WHERE ended_at IS NULL GROUP BY job, status`
+	openCountsSQL = `SELECT job, status, count(*), coalesce(extract(epoch FROM clock_now() - min(made_at)), 0)::float8
+		FROM runs WHERE ended_at IS NULL GROUP BY job, status`
 
-	scheduleNumbersSQL = `
-SELECT name, skipped, coalesce(extract(epoch FROM succeeded_at), 0)::float8 FROM schedules WHERE seen_at > clock_now() - $1::interval ORDER BY name`
+	scheduleSamplesSQL = `
+SELECT name, skipped, coalesce(extract(epoch FROM succeeded_at), 0)::float8 FROM schedules
+	WHERE seen_at > clock_now() - $1::interval ORDER BY name`
 )
 
-// watchWithin bounds one reading.
-const watchWithin = 5 * time.Second
+// metricsTimeout limits one read.
+const metricsTimeout = 5 * time.Second
 
-// Watch reads what the tables say of runs and schedules now and then, until ctx ends.
+// Watch reads the metrics from the tables at an interval until ctx ends.
 func (m *Metrics) Watch(ctx context.Context, pool *pgxpool.Pool, every time.Duration, log *slog.Logger) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		if err := m.Read(ctx, pool); err != nil {
-			log.Debug("what there is of runs is not known", "error", err)
+			log.Debug("cannot read the metrics of runs", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -86,113 +93,118 @@ func (m *Metrics) Watch(ctx context.Context, pool *pgxpool.Pool, every time.Dura
 	}
 }
 
-// Read reads it once.
+// Read reads the metrics once.
 func (m *Metrics) Read(ctx context.Context, pool *pgxpool.Pool) error {
-	ctx, cancel := lifecycle.WithTimeout(ctx, "read what there is of runs", watchWithin)
+	ctx, cancel := lifecycle.WithTimeout(ctx, "read the metrics of runs", metricsTimeout)
 	defer cancel()
-	err := m.readOpen(ctx, pool)
+	err := m.readOpenRuns(ctx, pool)
 	if err == nil {
 		err = m.readSchedules(ctx, pool)
 	}
 	if err != nil {
-		m.waiting.Set(math.NaN())
-		for labels := range m.known {
-			m.setOpen(labels, math.NaN())
+		m.queueAge.Set(math.NaN())
+		for labels := range m.openLabels {
+			m.setOpenRuns(labels, math.NaN())
 		}
-		m.schedules.forget()
+		m.scheduleMetrics.invalidate()
 	}
 	return err
 }
 
 func (m *Metrics) readSchedules(ctx context.Context, pool *pgxpool.Pool) error {
-	rows, err := pool.Query(ctx, scheduleNumbersSQL, plannedWithin)
+	rows, err := pool.Query(ctx, scheduleSamplesSQL, confirmedWithin)
 	if err != nil {
 		return err
 	}
-	read, err := pgx.CollectRows(rows, pgx.RowToStructByPos[scheduleNumbers])
+	samples, err := pgx.CollectRows(rows, pgx.RowToStructByPos[scheduleSample])
 	if err == nil {
-		m.schedules.set(read)
+		m.scheduleMetrics.set(samples)
 	}
 	return err
 }
 
-func (m *Metrics) readOpen(ctx context.Context, pool *pgxpool.Pool) error {
+func (m *Metrics) readOpenRuns(ctx context.Context, pool *pgxpool.Pool) error {
 	rows, err := pool.Query(ctx, openCountsSQL)
 	if err != nil {
 		return err
 	}
 	var job, status string
 	var n int64
-	var oldest, waiting float64
+	var oldest, queueAge float64
 	found := map[[2]string]float64{}
 	_, err = pgx.ForEachRow(rows, []any{&job, &status, &n, &oldest}, func() error {
 		found[[2]string{job, status}] = float64(n)
-		if Status(status) == Waiting {
-			waiting = max(waiting, oldest)
+		if Status(status) == Queued {
+			queueAge = max(queueAge, oldest)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for labels := range m.known {
-		m.setOpen(labels, 0)
+	for labels := range m.openLabels {
+		m.setOpenRuns(labels, 0)
 	}
 	for labels, n := range found {
-		m.setOpen(labels, n)
+		m.setOpenRuns(labels, n)
 	}
-	m.waiting.Set(waiting)
+	m.queueAge.Set(queueAge)
 	return nil
 }
 
-func (m *Metrics) setOpen(labels [2]string, n float64) {
-	m.known[labels] = true
-	m.open.WithLabelValues(labels[0], labels[1]).Set(n)
+func (m *Metrics) setOpenRuns(labels [2]string, n float64) {
+	m.openLabels[labels] = true
+	m.openRuns.WithLabelValues(labels[0], labels[1]).Set(n)
 }
 
-// scheduleNumbers are what is measured of a schedule.
-type scheduleNumbers struct {
+// scheduleSample are the measured values of one schedule.
+type scheduleSample struct {
 	Name      string
 	Skipped   int64
 	Succeeded float64
 }
 
-// numbers are those of all schedules, as they were last read.
-type numbers struct {
-	mu   sync.Mutex
-	read []scheduleNumbers
+// scheduleCollector exports the values of all schedules as last read.
+type scheduleCollector struct {
+	mu      sync.Mutex
+	samples []scheduleSample
 }
 
 var (
 	skippedDesc = prometheus.NewDesc("postern_schedule_skipped_total",
-		"Planned times that no run was entered for, since one was still open or nobody was there in time."+asTold+".", []string{"schedule"}, nil)
+		"Planned times without a run, because one was still open or no processor was running in time."+helpSource+".",
+		[]string{"schedule"}, nil)
 	succeededDesc = prometheus.NewDesc("postern_schedule_last_success_timestamp_seconds",
-		"When the last run of the schedule that succeeded was done, Unix time; 0 if never."+asTold+"; NaN while it does not answer.", []string{"schedule"}, nil)
+		"When the schedule's last successful run ended, Unix time; 0 if never."+helpSource+
+			"; NaN while the database does not respond.", []string{"schedule"}, nil)
 )
 
-func (n *numbers) set(read []scheduleNumbers) {
+func (n *scheduleCollector) set(samples []scheduleSample) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.read = read
+	n.samples = samples
 }
 
-// forget leaves of each what only grows: an increase that comes with the next reading is seen then.
-func (n *numbers) forget() {
+// invalidate keeps the counters. A scraper then sees the increase with the next successful read.
+func (n *scheduleCollector) invalidate() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for i := range n.read {
-		n.read[i].Succeeded = math.NaN()
+	for i := range n.samples {
+		n.samples[i].Succeeded = math.NaN()
 	}
 }
 
-// Describe is prometheus.Collector's.
-func (n *numbers) Describe(out chan<- *prometheus.Desc) { out <- skippedDesc; out <- succeededDesc }
+// Describe implements prometheus.Collector.
+func (n *scheduleCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- skippedDesc
+	out <- succeededDesc
+}
 
-// Collect is prometheus.Collector's.
-func (n *numbers) Collect(out chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector.
+func (n *scheduleCollector) Collect(out chan<- prometheus.Metric) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, s := range n.read {
+	for _, s := range n.samples {
 		out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(s.Skipped), s.Name)
 		out <- prometheus.MustNewConstMetric(succeededDesc, prometheus.GaugeValue, s.Succeeded, s.Name)
 	}

@@ -20,87 +20,95 @@ import (
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
-// Planner enters runs into the ledger when their schedules say so. Any number of processes may plan the same schedules: each planned time is
-// one run.
+// Planner creates the runs of schedules at their planned times. Any number of processes may plan
+// the same schedules: each planned time gets one run.
 type Planner struct {
 	// Pool is connected as postern_processor.
 	Pool *pgxpool.Pool
-	// Jobs are those that can be planned, by name.
-	Jobs   map[string]Plan
+	// Jobs build the requests of the jobs that can be scheduled, by job name.
+	Jobs   map[string]RequestBuilder
 	Logger *slog.Logger
-	// Every is how often is looked for what is due.
-	Every time.Duration
+	// Interval is the time between two searches for due schedules.
+	Interval time.Duration
 
 	mu        sync.Mutex
 	schedules []Schedule
-	// registered: this process has told the tables its schedules.
+	// registered is true if the tables have the current schedules of this process.
 	registered bool
-	// others are schedules that were said to be planned as another process has them.
-	others map[string]bool
+	// reportedDifferent are schedules for which this process has logged that another configuration
+	// is in force.
+	reportedDifferent map[string]bool
 }
 
-// Replace makes these the schedules that are planned.
+// Replace sets the schedules to plan.
 func (p *Planner) Replace(schedules []Schedule) {
 	schedules = slices.Clone(schedules)
 	slices.SortFunc(schedules, func(a, b Schedule) int { return cmp.Compare(a.Name, b.Name) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.schedules, p.registered, p.others = schedules, false, map[string]bool{}
+	p.schedules, p.registered, p.reportedDifferent = schedules, false, map[string]bool{}
 }
 
-// Run plans until ctx ends. Trouble is logged once per spell, and what was due meanwhile is decided after it.
+// Run plans until ctx ends. It logs only the first of consecutive errors. Planned times during an
+// outage are decided after it.
 func (p *Planner) Run(ctx context.Context) error {
-	troubled := false
+	failing := false
 	for ctx.Err() == nil {
 		err := p.Tick(ctx)
-		if err != nil && !troubled && ctx.Err() == nil {
-			p.Logger.Warn("schedules not planned; tried again", "error", err)
+		if err != nil && !failing && ctx.Err() == nil {
+			p.Logger.Warn("cannot plan schedules; retrying", "error", err)
 		}
-		troubled = err != nil
-		Pause(ctx, p.Every)
+		failing = err != nil
+		Sleep(ctx, p.Interval)
 	}
 	return nil
 }
 
-// Tick decides about everything that is due now.
+// Tick decides all planned times that are due now.
 func (p *Planner) Tick(ctx context.Context) error {
 	schedules, err := p.register(ctx)
 	if err != nil || len(schedules) == 0 {
 		return err
 	}
-	rows, err := p.Pool.Query(ctx, plannedSQL, names(schedules), seenEvery, plannedWithin)
+	rows, err := p.Pool.Query(ctx, scheduleRowsSQL, scheduleNames(schedules), confirmInterval, confirmedWithin)
 	if err != nil {
 		return fmt.Errorf("read schedules: %w", err)
 	}
-	all, err := pgx.CollectRows(rows, scanPlanned)
+	stored, err := pgx.CollectRows(rows, scanScheduleRow)
 	if err != nil {
 		return fmt.Errorf("read schedules: %w", err)
 	}
-	var bad []error
-	for i := range all {
-		bad = append(bad, p.decide(ctx, &all[i]))
+	var errs []error
+	for i := range stored {
+		errs = append(errs, p.decide(ctx, &stored[i]))
 	}
-	return errors.Join(append(bad, p.compare(ctx, schedules, all))...)
+	return errors.Join(append(errs, p.compareConfig(ctx, schedules, stored))...)
 }
 
-func names(schedules []Schedule) (all []string) {
+func scheduleNames(schedules []Schedule) (names []string) {
 	for i := range schedules {
-		all = append(all, schedules[i].Name)
+		names = append(names, schedules[i].Name)
 	}
-	return all
+	return names
 }
 
-// registerSQL keeps what was planned up to now, but where the timetable is another: that is planned from now on.
+// registerSQL keeps planned_at unless the timetable has changed. A changed timetable is planned
+// from now on.
 const registerSQL = `
-INSERT INTO schedules AS s (name, job, cron, time_zone, overlap, missed, parameters, planned_at, skipped, skipped_why, paused_by, seen_at)
+INSERT INTO schedules AS s (name, job, cron, time_zone, overlap, missed, parameters, planned_at, skipped, skipped_why,
+	paused_by, seen_at)
 SELECT c.name, c.job, c.cron, c.time_zone, c.overlap, c.missed, c.parameters, clock_now(), 0, '', '', clock_now()
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[]) AS c(name, job, cron, time_zone, overlap, missed, parameters)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[]) AS c(name, job, cron,
+	time_zone, overlap, missed, parameters)
 ORDER BY c.name
-ON CONFLICT (name) DO UPDATE SET job = excluded.job, cron = excluded.cron, time_zone = excluded.time_zone, overlap = excluded.overlap, missed = excluded.missed,
+ON CONFLICT (name) DO UPDATE SET job = excluded.job, cron = excluded.cron, time_zone = excluded.time_zone,
+	overlap = excluded.overlap, missed = excluded.missed,
   parameters = excluded.parameters, seen_at = excluded.seen_at,
-  planned_at = CASE WHEN (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) THEN s.planned_at ELSE excluded.planned_at END`
+  planned_at = CASE WHEN (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) THEN s.planned_at
+  	ELSE excluded.planned_at END`
 
-// register tells the tables what this process has to plan, once for each set of schedules, and returns it.
+// register writes the schedules of this process to the tables, once for each set of schedules, and
+// returns them.
 func (p *Planner) register(ctx context.Context) ([]Schedule, error) {
 	p.mu.Lock()
 	schedules, done := p.schedules, p.registered
@@ -108,7 +116,7 @@ func (p *Planner) register(ctx context.Context) ([]Schedule, error) {
 	if done || len(schedules) == 0 {
 		return schedules, nil
 	}
-	if err := p.put(ctx, schedules); err != nil {
+	if err := p.writeSchedules(ctx, schedules); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
@@ -117,8 +125,8 @@ func (p *Planner) register(ctx context.Context) ([]Schedule, error) {
 	return schedules, nil
 }
 
-// put makes the rows of schedules what these are.
-func (p *Planner) put(ctx context.Context, schedules []Schedule) (err error) {
+// writeSchedules inserts or replaces the rows of schedules.
+func (p *Planner) writeSchedules(ctx context.Context, schedules []Schedule) (err error) {
 	columns := make([][]string, 6)
 	parameters := make([]json.RawMessage, len(schedules))
 	for i, s := range schedules {
@@ -129,166 +137,187 @@ func (p *Planner) put(ctx context.Context, schedules []Schedule) (err error) {
 			return err
 		}
 	}
-	if _, err := p.Pool.Exec(ctx, registerSQL, columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], parameters); err != nil {
+	if _, err := p.Pool.Exec(ctx, registerSQL, columns[0], columns[1], columns[2], columns[3], columns[4], columns[5],
+		parameters); err != nil {
 		return fmt.Errorf("register schedules: %w", err)
 	}
 	return nil
 }
 
-// compare notes that rows are as they are here. A row that is not was registered later, by a process that has another configuration: all go by it as long as any process has it so, and
-// after that it becomes what it is here. Without that an old process that starts once more while a new configuration is rolled out would leave its timetable behind.
-func (p *Planner) compare(ctx context.Context, schedules []Schedule, all []planned) error {
-	var stale []string
-	var left []Schedule
-	for i := range all {
-		s := &all[i]
-		here := &schedules[slices.IndexFunc(schedules, func(h Schedule) bool { return h.Name == s.Name })]
-		same := s.same(here)
-		if p.news(s.Name, !same && !s.left) {
-			p.Logger.Warn("schedule planned as another process's configuration has it, until none has it so any more: give all processors the same", "schedule", s.Name,
-				"cron", s.Cron, "cron_here", here.Cron)
+// compareConfig confirms rows that match this process's configuration. A row that differs was
+// registered later by a process with another configuration. All processes follow that row as long
+// as any process confirms it. Afterwards this process writes its own configuration. Otherwise a
+// last restart of an old process during a rollout would leave its timetable in force.
+func (p *Planner) compareConfig(ctx context.Context, schedules []Schedule, rows []scheduleRow) error {
+	var unconfirmed []string
+	var abandoned []Schedule
+	for i := range rows {
+		s := &rows[i]
+		configured := &schedules[slices.IndexFunc(schedules, func(h Schedule) bool { return h.Name == s.Name })]
+		unchanged := s.matches(configured)
+		if p.isNewDifference(s.Name, !unchanged && !s.abandoned) {
+			p.Logger.Warn("schedule follows another process's configuration until no process has that configuration: "+
+				"give all processors the same configuration", "schedule", s.Name,
+				"cron", s.Cron, "cron_here", configured.Cron)
 		}
 		switch {
-		case same && s.stale:
-			stale = append(stale, s.Name)
-		case !same && s.left:
-			left = append(left, *here)
-			p.Logger.Info("schedule planned as it is here: no process has it otherwise any more", "schedule", s.Name, "cron", here.Cron)
+		case unchanged && s.needsConfirmation:
+			unconfirmed = append(unconfirmed, s.Name)
+		case !unchanged && s.abandoned:
+			abandoned = append(abandoned, *configured)
+			p.Logger.Info("schedule follows this process's configuration again: no process has another one", "schedule",
+				s.Name,
+				"cron", configured.Cron)
 		}
 	}
-	var bad error
-	if len(left) > 0 {
-		bad = p.put(ctx, left)
+	var failed error
+	if len(abandoned) > 0 {
+		failed = p.writeSchedules(ctx, abandoned)
 	}
-	if len(stale) > 0 {
-		_, err := p.Pool.Exec(ctx, seenSQL, stale, seenEvery)
-		bad = errors.Join(bad, err)
+	if len(unconfirmed) > 0 {
+		_, err := p.Pool.Exec(ctx, confirmSchedulesSQL, unconfirmed, confirmInterval)
+		failed = errors.Join(failed, err)
 	}
-	return bad
+	return failed
 }
 
-// news notes whether a schedule is planned as another process has it, and tells whether it was not before.
-func (p *Planner) news(name string, other bool) bool {
+// isNewDifference records whether a schedule differs from the configuration and reports whether it
+// did not before.
+func (p *Planner) isNewDifference(name string, differs bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fresh := other && !p.others[name]
-	p.others[name] = other
-	return fresh
+	isNew := differs && !p.reportedDifferent[name]
+	p.reportedDifferent[name] = differs
+	return isNew
 }
 
-// planned is a schedule as its row says, by which all processes go.
-type planned struct {
+// scheduleRow is a schedule as stored. All processes follow the stored row.
+type scheduleRow struct {
 	Schedule
-	decided, now time.Time
-	paused       bool
-	// stale: nobody has noted for a while that a configuration has it like this; left: for so long that none has.
-	stale, left bool
+	decidedUntil, now time.Time
+	paused            bool
+	// needsConfirmation is true if no process has confirmed the row recently. abandoned is true if
+	// none has for so long that no process has this configuration.
+	needsConfirmation, abandoned bool
 }
 
-// same tells whether a schedule is planned as a configuration has it.
-func (s *planned) same(as *Schedule) bool {
-	return s.Job == as.Job && s.Cron == as.Cron && s.TimeZone == as.TimeZone && s.Overlap == as.Overlap && s.Missed == as.Missed && maps.Equal(s.Parameters, as.Parameters)
+// matches reports whether the row equals a configured schedule.
+func (s *scheduleRow) matches(configured *Schedule) bool {
+	return s.Job == configured.Job && s.Cron == configured.Cron && s.TimeZone == configured.TimeZone &&
+		s.Overlap == configured.Overlap &&
+		s.Missed == configured.Missed && maps.Equal(s.Parameters, configured.Parameters)
 }
 
 const (
-	plannedSQL = `
-SELECT name, job, cron, time_zone, overlap, missed, parameters, planned_at, paused_at IS NOT NULL, clock_now(), seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now(),
+	scheduleRowsSQL = `
+SELECT name, job, cron, time_zone, overlap, missed, parameters, planned_at, paused_at IS NOT NULL, clock_now(),
+	seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now(),
   seen_at < clock_now() - $3::interval
 FROM schedules WHERE name = ANY($1::text[]) ORDER BY name`
 
-	seenSQL = `UPDATE schedules SET seen_at = clock_now() WHERE name = ANY($1::text[]) AND seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now()`
+	confirmSchedulesSQL = `UPDATE schedules SET seen_at = clock_now() WHERE name = ANY($1::text[])
+		AND seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now()`
 )
 
-// seenEvery spaces the notes that a schedule is in this process's configuration.
-const seenEvery = 10 * time.Second
+// confirmInterval is the minimum time between two confirmations of a row.
+const confirmInterval = 10 * time.Second
 
-func scanPlanned(row pgx.CollectableRow) (s planned, err error) {
-	return s, row.Scan(&s.Name, &s.Job, &s.Cron, &s.TimeZone, &s.Overlap, &s.Missed, &s.Parameters, &s.decided, &s.paused, &s.now, &s.stale, &s.left)
+func scanScheduleRow(row pgx.CollectableRow) (s scheduleRow, err error) {
+	return s, row.Scan(&s.Name, &s.Job, &s.Cron, &s.TimeZone, &s.Overlap, &s.Missed, &s.Parameters, &s.decidedUntil,
+		&s.paused, &s.now, &s.needsConfirmation, &s.abandoned)
 }
 
-// late is when a planned time counts as missed.
-const late = time.Minute
+// missedAfter is the delay after which a planned time counts as missed.
+const missedAfter = time.Minute
 
-// decide enters a run for the latest planned time that is due, if there is one, or says why it does not.
-func (p *Planner) decide(ctx context.Context, s *planned) error {
+// decide creates a run for the latest planned time that is due, or records why it does not.
+func (p *Planner) decide(ctx context.Context, s *scheduleRow) error {
 	times, err := timetable.Parse(s.Cron, s.TimeZone)
 	if err != nil {
 		return fmt.Errorf("schedule %s: %w", s.Name, err)
 	}
-	due := times.Latest(s.decided, s.now)
+	due := times.Latest(s.decidedUntil, s.now)
 	if s.paused || due.IsZero() {
 		return nil
 	}
-	e, err := p.order(ctx, s, due)
+	entry, err := p.buildRun(ctx, s, due)
 	if err != nil {
 		return fmt.Errorf("plan schedule %s: %w", s.Name, err)
 	}
-	run, skipped, err := p.enter(ctx, s, e, due, "")
-	if noRoom(err) {
-		run, skipped, err = p.enter(ctx, s, e, due, "another run of job "+s.Job+" is open, and it allows no second")
+	run, skipped, err := p.insertOrSkip(ctx, s, entry, due, "")
+	if isOpenRunConflict(err) {
+		run, skipped, err = p.insertOrSkip(ctx, s, entry, due, "another run of job "+s.Job+
+			" is open, and the job allows only one")
 	}
 	if err == nil {
-		p.tell(s, e, due, run, skipped)
+		p.logDecision(s, entry, due, run, skipped)
 	}
 	return err
 }
 
-// enter decides about a planned time: it enters a run, or skips it, always where why says so. Neither, where it was decided meanwhile.
-func (p *Planner) enter(ctx context.Context, s *planned, e *entry, due time.Time, why string) (run int64, skipped string, err error) {
-	err = postgres.InTx(ctx, p.Pool, "decide schedule "+s.Name, decideWithin, func(ctx context.Context, tx pgx.Tx) (err error) {
-		run, skipped = 0, why
-		l, err := lockSchedule(ctx, tx, s.Name)
-		if err != nil || l.paused || !l.planned.Before(due) || l.cron != s.Cron || l.timeZone != s.TimeZone {
-			skipped = ""
-			return err // another process was faster, or a person
-		}
-		switch {
-		case skipped != "":
-		case s.Missed == MissedSkip && s.now.Sub(due) > late:
-			skipped = "nobody was there to see it in time"
-		default:
-			if skipped, err = overlaps(ctx, tx, &s.Schedule); err != nil {
-				return err
+// insertOrSkip decides a planned time: it inserts a run or skips the time. A reason in skipReason
+// always skips it. Both results are empty if the time was decided meanwhile.
+func (p *Planner) insertOrSkip(ctx context.Context, s *scheduleRow, e *newRun, due time.Time,
+	skipReason string) (run int64,
+	skipped string, err error) {
+	err = postgres.InTx(ctx, p.Pool, "decide schedule "+s.Name, decideTimeout,
+		func(ctx context.Context, tx pgx.Tx) (err error) {
+			run, skipped = 0, skipReason
+			locked, err := lockSchedule(ctx, tx, s.Name)
+			if err != nil || locked.paused || !locked.plannedAt.Before(due) || locked.cron != s.Cron ||
+				locked.timeZone != s.TimeZone {
+				skipped = ""
+				return err // another process or an operator was faster
 			}
-		}
-		if skipped == "" {
-			if run, err = e.enter(ctx, tx); err != nil {
-				return err
+			switch {
+			case skipped != "":
+			case s.Missed == MissedSkip && s.now.Sub(due) > missedAfter:
+				skipped = "no processor was running at the planned time"
+			default:
+				if skipped, err = overlapReason(ctx, tx, &s.Schedule); err != nil {
+					return err
+				}
 			}
-		}
-		_, err = tx.Exec(ctx, decidedSQL, s.Name, due, skipped)
-		return err
-	})
+			if skipped == "" {
+				if run, err = e.insert(ctx, tx); err != nil {
+					return err
+				}
+			}
+			_, err = tx.Exec(ctx, recordDecisionSQL, s.Name, due, skipped)
+			return err
+		})
 	return run, skipped, err
 }
 
-const decidedSQL = `
-UPDATE schedules SET planned_at = $2, skipped = skipped + CASE WHEN $3 = '' THEN 0 ELSE 1 END, skipped_why = CASE WHEN $3 = '' THEN skipped_why ELSE $3 END,
+const recordDecisionSQL = `
+UPDATE schedules SET planned_at = $2, skipped = skipped + CASE WHEN $3 = '' THEN 0 ELSE 1 END, skipped_why = CASE
+	WHEN $3 = '' THEN skipped_why ELSE $3 END,
   skipped_at = CASE WHEN $3::text = '' THEN skipped_at ELSE clock_now() END WHERE name = $1`
 
-// order is the entry for a planned time: one that has failed already where the job refuses its parameters. An error passes with time.
-func (p *Planner) order(ctx context.Context, s *planned, due time.Time) (*entry, error) {
-	plan, ok := p.Jobs[s.Job]
+// buildRun returns the run for a planned time. If the job rejects the parameters, the run has
+// failed already. Any other error may pass, and the time is decided later.
+func (p *Planner) buildRun(ctx context.Context, s *scheduleRow, due time.Time) (*newRun, error) {
+	build, ok := p.Jobs[s.Job]
 	if !ok {
-		return nil, fmt.Errorf("this release does not know job %s; left to other processes", s.Job)
+		return nil, fmt.Errorf("this release does not know job %s; other processes may plan it", s.Job)
 	}
-	e := &entry{schedule: s.Name, planned: &due}
+	e := &newRun{schedule: s.Name, plannedAt: &due}
 	var err error
-	e.Order, err = plan(ctx, p.Pool, s.values())
-	e.Job, e.Who, e.Reason = s.Job, "schedule "+s.Name, "planned for "+due.UTC().Format(time.RFC3339)
+	e.Request, err = build(ctx, p.Pool, s.values())
+	e.Job, e.Actor, e.Reason = s.Job, "schedule "+s.Name, "planned for "+due.UTC().Format(time.RFC3339)
 	if errors.Is(err, events.ErrInvalid) || errors.Is(err, events.ErrNotFound) {
-		e.Asked, e.fault, err = s.Parameters, err.Error(), nil
+		e.Params, e.failure, err = s.Parameters, err.Error(), nil
 	}
 	return e, err
 }
 
-func (p *Planner) tell(s *planned, e *entry, due time.Time, run int64, skipped string) {
+func (p *Planner) logDecision(s *scheduleRow, e *newRun, due time.Time, run int64, skipped string) {
 	log := p.Logger.With("schedule", s.Name, "job", s.Job, "planned_at", due)
 	switch {
 	case skipped != "":
 		log.Warn("planned time skipped", "reason", skipped)
-	case run != 0 && e.fault != "":
-		log.Error("run failed", "run", run, "error", e.fault)
+	case run != 0 && e.failure != "":
+		log.Error("run failed", "run", run, "error", e.failure)
 	case run != 0:
 		log.Info("run planned", "run", run)
 	}

@@ -22,23 +22,25 @@ import (
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
-// clock is the database's, in the hand of a test.
-type clock struct {
+// testClock replaces the database's clock.
+type testClock struct {
 	testBundle
 	db *testkit.DB
 }
 
-func setupClock(t *testing.T, at string) *clock {
+func setupClock(t *testing.T, at string) *testClock {
 	t.Helper()
 	db := testkit.Database(t)
-	for _, sql := range []string{`CREATE TABLE test_clock (at timestamptz)`, `INSERT INTO test_clock VALUES ('` + at + `')`, `GRANT SELECT ON test_clock TO PUBLIC`,
-		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM postern.test_clock'`} {
+	for _, sql := range []string{`CREATE TABLE test_clock (at timestamptz)`, `INSERT INTO test_clock VALUES ('` + at +
+		`')`, `GRANT SELECT ON test_clock TO PUBLIC`,
+		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+			'SELECT at FROM postern.test_clock'`} {
 		db.Exec(t, sql)
 	}
-	return &clock{testBundle{db.Role(t, "operator"), db.Role(t, "processor")}, db}
+	return &testClock{testBundle{db.Role(t, "operator"), db.Role(t, "processor")}, db}
 }
 
-func (c *clock) set(t *testing.T, at time.Time) {
+func (c *testClock) set(t *testing.T, at time.Time) {
 	t.Helper()
 	c.db.Exec(t, `UPDATE test_clock SET at = $1`, at)
 }
@@ -50,26 +52,29 @@ func instant(t *testing.T, text string) time.Time {
 	return at
 }
 
-// jobs has a job that takes the parameter at, and refuses "bad".
-var jobs = map[string]runs.Plan{job: func(_ context.Context, _ *pgxpool.Pool, values url.Values) (o runs.Order, err error) {
+// jobs has a job with the parameter at; it rejects "bad".
+var jobs = map[string]runs.RequestBuilder{job: func(_ context.Context, _ *pgxpool.Pool,
+	values url.Values) (o runs.Request,
+	err error) {
 	switch values.Get("at") {
 	case "bad":
 		return o, fmt.Errorf("%w: at", events.ErrInvalid)
 	case "away":
-		return o, errors.New("no answer")
+		return o, errors.New("no response")
 	}
-	o.Asked, o.Propose = map[string]string{"at": values.Get("at")}, values.Get("at") == "asking"
+	o.Params, o.NeedsApproval = map[string]string{"at": values.Get("at")}, values.Get("at") == "asking"
 	return o, nil
 }}
 
 func (b *testBundle) planner(schedules ...runs.Schedule) *runs.Planner {
-	p := &runs.Planner{Pool: b.processor, Jobs: jobs, Logger: slog.New(slog.DiscardHandler), Every: time.Millisecond}
+	p := &runs.Planner{Pool: b.processor, Jobs: jobs, Logger: slog.New(slog.DiscardHandler), Interval: time.Millisecond}
 	p.Replace(schedules)
 	return p
 }
 
 func schedule(name, cron string) runs.Schedule {
-	return runs.Schedule{Name: name, Job: job, Cron: cron, Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"at": "x"}}
+	return runs.Schedule{Name: name, Job: job, Cron: cron, Overlap: runs.OverlapSkip, Missed: runs.MissedRun,
+		Parameters: map[string]string{"at": "x"}}
 }
 
 func tick(t *testing.T, p *runs.Planner) {
@@ -78,14 +83,14 @@ func tick(t *testing.T, p *runs.Planner) {
 }
 
 // at sets the clock and plans.
-func (c *clock) at(t *testing.T, p *runs.Planner, text string) {
+func (c *testClock) at(t *testing.T, p *runs.Planner, text string) {
 	t.Helper()
 	c.set(t, instant(t, text))
 	tick(t, p)
 }
 
-// of are the runs of a schedule, the oldest first: when they were planned, and how they stand.
-func (b *testBundle) of(t *testing.T, name string) (all []string) {
+// runsOf returns the runs of a schedule, the oldest first, as planned time and status.
+func (b *testBundle) runsOf(t *testing.T, name string) (all []string) {
 	t.Helper()
 	page, err := runs.List(t.Context(), b.operator, runs.Filter{Schedule: name}, "", 500)
 	must(t, err)
@@ -96,26 +101,26 @@ func (b *testBundle) of(t *testing.T, name string) (all []string) {
 	return all
 }
 
-// finish ends every run that can be taken.
+// finish leases and ends all open runs.
 func (b *testBundle) finish(t *testing.T) (n int) {
 	t.Helper()
-	for h := b.take(t, "me", time.Hour); h != nil; h = b.take(t, "me", time.Hour) {
+	for h := b.acquire(t, "me", time.Hour); h != nil; h = b.acquire(t, "me", time.Hour) {
 		must(t, h.End(t.Context(), runs.Done, ""))
 		n++
 	}
 	return n
 }
 
-func (b *testBundle) scheduled(t *testing.T, name string) *runs.Scheduled {
+func (b *testBundle) scheduleState(t *testing.T, name string) *runs.ScheduleState {
 	t.Helper()
 	s, err := runs.ShowSchedule(t.Context(), b.operator, name)
 	must(t, err)
 	return s
 }
 
-// Each planned time is one run, however many processes plan it, whenever they end and wherever in between: killed by their context, by the
-// loss of their session, or replaced.
-func TestAPlannedTimeIsOneRun(t *testing.T) {
+// Each planned time gets one run, however many processes plan it. Planners are stopped by their
+// context, lose their session or are replaced at any moment.
+func TestPlanner_concurrentPlannersAndLostSessions_oneRunPerPlannedTime(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 3))
 	now := time.Date(2026, 10, 24, 20, 0, 0, 0, time.UTC)
@@ -135,7 +140,7 @@ func TestAPlannedTimeIsOneRun(t *testing.T) {
 	for range 40 {
 		now = now.Add(time.Duration(r.IntN(3600)) * time.Second)
 		if r.IntN(10) == 0 {
-			now = now.Add(-time.Hour) // and nothing is decided twice
+			now = now.Add(-time.Hour) // no time may be decided twice
 		}
 		c.set(t, now)
 		var all sync.WaitGroup
@@ -147,17 +152,18 @@ func TestAPlannedTimeIsOneRun(t *testing.T) {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), after)
 				defer cancel()
-				_ = p.Tick(ctx) // killed, perhaps
+				_ = p.Tick(ctx) // the context may end it
 				if kills {
-					_, _ = c.db.Pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%schedules%'`)
+					_, _ = c.db.Pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+						WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%schedules%'`)
 				}
 			})
 		}
-		all.Go(func() { // so that no run that is open keeps another away
+		all.Go(func() { // ends runs, so that no open run causes a skip
 			for range 30 {
-				if h, err := runs.Take(t.Context(), c.processor, "me", time.Hour, job); err == nil && h != nil {
+				if h, err := runs.Acquire(t.Context(), c.processor, "me", time.Hour, job); err == nil && h != nil {
 					for h.End(t.Context(), runs.Done, "") != nil && t.Context().Err() == nil {
-						continue // its session was one of those that are killed
+						continue // its session may be one of those that the test kills
 					}
 				}
 			}
@@ -170,24 +176,25 @@ func TestAPlannedTimeIsOneRun(t *testing.T) {
 		}
 		c.finish(t)
 	}
-	equal(t, "want one run for each planned time", want, c.of(t, "often"))
-	if s := c.scheduled(t, "often"); s.Skipped != 0 {
-		t.Errorf("%d were decided again: %s", s.Skipped, s.SkippedWhy)
+	equal(t, "runs per planned time", want, c.runsOf(t, "often"))
+	if s := c.scheduleState(t, "often"); s.Skipped != 0 {
+		t.Errorf("%d times were skipped: %s", s.Skipped, s.SkippedReason)
 	}
 	if len(want) < 10 {
-		t.Errorf("only %d planned times: nothing is shown", len(want))
+		t.Errorf("only %d planned times, too few for this test", len(want))
 	}
 }
 
-// A schedule begins when it is first seen; what was missed is one run; a clock that goes back decides nothing again.
-func TestAbsence(t *testing.T) {
+// Planning starts when a schedule is registered. All missed times together get one run. A clock
+// that is set back decides nothing again.
+func TestPlanner_missedTimes_oneRunOrSkip(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
-	runOnce, none := schedule("run", "0 * * * *"), schedule("none", "0 * * * *")
-	none.Missed = runs.MissedSkip
-	p := c.planner(runOnce, none)
+	runOnce, skipping := schedule("run", "0 * * * *"), schedule("none", "0 * * * *")
+	skipping.Missed = runs.MissedSkip
+	p := c.planner(runOnce, skipping)
 	tick(t, p)
-	if got := c.of(t, "run"); got != nil {
+	if got := c.runsOf(t, "run"); got != nil {
 		t.Errorf("a new schedule has runs: %v", got)
 	}
 	c.at(t, p, "2026-05-01T13:00:30Z")
@@ -197,18 +204,22 @@ func TestAbsence(t *testing.T) {
 	c.at(t, p, "2026-05-04T09:59:59Z")
 	c.finish(t)
 	c.at(t, p, "2026-05-04T10:00:00Z")
-	equal(t, "", []string{"01 13:00 done", "04 09:00 done", "04 10:00 waiting"}, c.of(t, "run"))
-	equal(t, "", []string{"01 13:00 done", "04 10:00 waiting"}, c.of(t, "none"))
-	if s := c.scheduled(t, "none"); s.Skipped != 1 || !strings.Contains(s.SkippedWhy, "nobody was there") || s.SkippedAt.IsZero() {
+	equal(t, "", []string{"01 13:00 done", "04 09:00 done", "04 10:00 waiting"}, c.runsOf(t, "run"))
+	equal(t, "", []string{"01 13:00 done", "04 10:00 waiting"}, c.runsOf(t, "none"))
+	if s := c.scheduleState(t, "none"); s.Skipped != 1 ||
+		!strings.Contains(s.SkippedReason, "no processor was running") ||
+		s.SkippedAt.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	if s := c.scheduled(t, "run"); s.Skipped != 0 || s.Last == 0 || s.LastStatus != runs.Waiting || s.Next.Hour() != 11 || !s.SucceededAt.Equal(instant(t, "2026-05-04T09:59:59Z")) {
+	if s := c.scheduleState(t, "run"); s.Skipped != 0 || s.LastRun == 0 || s.LastStatus != runs.Queued ||
+		s.Next.Hour() != 11 || !s.SucceededAt.Equal(instant(t, "2026-05-04T09:59:59Z")) {
 		t.Errorf("%+v", s)
 	}
 }
 
-// While a run is open the next planned time is skipped, or waits: one at most, and only for the end of the first.
-func TestOverlaps(t *testing.T) {
+// While a run is open, the next planned time is skipped or queued. At most one run is queued, and
+// it starts after the first has ended.
+func TestPlanner_runStillOpen_skipsOrQueues(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
 	skip, queue := schedule("skip", "0 * * * *"), schedule("queue", "0 * * * *")
@@ -216,33 +227,34 @@ func TestOverlaps(t *testing.T) {
 	p, lease := c.planner(skip, queue), 24*time.Hour
 	tick(t, p)
 	c.at(t, p, "2026-05-01T13:00:00Z")
-	first, second := c.take(t, "me", lease), c.take(t, "me", lease)
+	first, second := c.acquire(t, "me", lease), c.acquire(t, "me", lease)
 	c.at(t, p, "2026-05-01T14:00:00Z")
 	c.at(t, p, "2026-05-01T14:30:00Z")
-	if h := c.take(t, "me", lease); h != nil {
-		t.Fatalf("a run was taken while the one before is open: %+v", h.Run)
+	if h := c.acquire(t, "me", lease); h != nil {
+		t.Fatalf("leased a run while the schedule's previous run is open: %+v", h.Run)
 	}
 	c.at(t, p, "2026-05-01T15:00:00Z")
-	equal(t, "", []string{"01 13:00 running"}, c.of(t, "skip"))
-	equal(t, "", []string{"01 13:00 running", "01 14:00 waiting"}, c.of(t, "queue"))
-	for _, h := range []*runs.Hold{first, second} {
+	equal(t, "", []string{"01 13:00 running"}, c.runsOf(t, "skip"))
+	equal(t, "", []string{"01 13:00 running", "01 14:00 waiting"}, c.runsOf(t, "queue"))
+	for _, h := range []*runs.Lease{first, second} {
 		must(t, h.End(t.Context(), runs.Failed, "for a test"))
 	}
 	if n := c.finish(t); n != 1 {
-		t.Errorf("%d runs were waiting", n)
+		t.Errorf("%d runs were queued", n)
 	}
 	c.at(t, p, "2026-05-01T16:00:00Z")
-	equal(t, "", []string{"01 13:00 failed", "01 16:00 waiting"}, c.of(t, "skip"))
-	if s := c.scheduled(t, "skip"); s.Skipped != 2 || !strings.Contains(s.SkippedWhy, "is still running") || !s.SucceededAt.IsZero() {
+	equal(t, "", []string{"01 13:00 failed", "01 16:00 waiting"}, c.runsOf(t, "skip"))
+	if s := c.scheduleState(t, "skip"); s.Skipped != 2 || !strings.Contains(s.SkippedReason, "is still running") ||
+		!s.SucceededAt.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	if s := c.scheduled(t, "queue"); s.Skipped != 1 || !strings.Contains(s.SkippedWhy, "is still waiting") {
+	if s := c.scheduleState(t, "queue"); s.Skipped != 1 || !strings.Contains(s.SkippedReason, "is still waiting") {
 		t.Errorf("%+v", s)
 	}
 }
 
-// What is planned while a schedule is paused passes by.
-func TestPause(t *testing.T) {
+// Planned times during a pause get no run.
+func TestPauseSchedule_plannedTimesDuringPause_createNoRuns(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
 	p := c.planner(schedule("s", "0 * * * *"))
@@ -255,19 +267,21 @@ func TestPause(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	c.at(t, p, "2026-05-01T14:30:00Z")
-	if s, err = runs.ResumeSchedule(t.Context(), c.operator, "s"); err != nil || !s.PausedAt.IsZero() || s.Next.Hour() != 15 {
+	if s, err = runs.ResumeSchedule(t.Context(), c.operator, "s"); err != nil || !s.PausedAt.IsZero() ||
+		s.Next.Hour() != 15 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	c.at(t, p, "2026-05-01T14:40:00Z")
 	c.at(t, p, "2026-05-01T15:00:01Z")
-	equal(t, "", []string{"01 15:00 waiting"}, c.of(t, "s"))
+	equal(t, "", []string{"01 15:00 waiting"}, c.runsOf(t, "s"))
 	if _, err := runs.PauseSchedule(t.Context(), c.operator, "none", "me"); !errors.Is(err, events.ErrNotFound) {
 		t.Error(err)
 	}
 }
 
-// Another timetable counts from when it is seen; what no process has in its configuration is not planned, and said to be so.
-func TestChangedSchedules(t *testing.T) {
+// A changed timetable is planned from its registration on. A schedule that no process has in its
+// configuration is not planned and is shown as such.
+func TestPlanner_timetableChanges_planningStartsAgain(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
 	p := c.planner(schedule("a", "0 14 * * *"), schedule("b", "0 14 * * *"))
@@ -276,134 +290,148 @@ func TestChangedSchedules(t *testing.T) {
 	changed.Parameters = map[string]string{"at": "y"}
 	p.Replace([]runs.Schedule{changed})
 	c.at(t, p, "2026-05-01T18:00:00Z")
-	if c.of(t, "a") != nil || c.of(t, "b") != nil {
-		t.Errorf("%v %v", c.of(t, "a"), c.of(t, "b"))
+	if c.runsOf(t, "a") != nil || c.runsOf(t, "b") != nil {
+		t.Errorf("%v %v", c.runsOf(t, "a"), c.runsOf(t, "b"))
 	}
 	c.at(t, p, "2026-05-02T16:00:00Z")
-	equal(t, "", []string{"02 16:00 waiting"}, c.of(t, "a"))
-	if s := c.scheduled(t, "b"); s.Planned || !s.Next.IsZero() {
+	equal(t, "", []string{"02 16:00 waiting"}, c.runsOf(t, "a"))
+	if s := c.scheduleState(t, "b"); s.Planned || !s.Next.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	if r := c.show(t, c.scheduled(t, "a").Last); string(r.Asked) != `{"at": "y"}` || r.Schedule != "a" || r.Who != "schedule a" || r.Reason != "planned for 2026-05-02T16:00:00Z" {
+	if r := c.show(t, c.scheduleState(t, "a").LastRun); string(r.Params) != `{"at": "y"}` || r.Schedule != "a" ||
+		r.Actor != "schedule a" || r.Reason != "planned for 2026-05-02T16:00:00Z" {
 		t.Errorf("%+v", r)
 	}
 	c.set(t, instant(t, "2026-05-20T00:00:00Z"))
-	if all, err := runs.Schedules(t.Context(), c.operator, "", 0); err != nil || len(all.Items) != 0 {
+	if all, err := runs.ListSchedules(t.Context(), c.operator, "", 0); err != nil || len(all.Items) != 0 {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
 
-// Processes whose configurations differ go by the one that came last, and the other says so; when no process has that any more, what one has comes back, by itself.
-func TestTwoConfigurations(t *testing.T) {
+// Processes with different configurations follow the one that was registered last, and the others
+// log that. When no process has that configuration any more, the remaining one is used again.
+func TestPlanner_differentConfigurations_latestRegisteredWins(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
-	of := schedule("a", "0 16 * * *")
-	of.Parameters = map[string]string{"at": "y"}
-	old, fresh := c.planner(schedule("a", "0 14 * * *")), c.planner(of)
-	var saidByOld, saidByFresh bytes.Buffer
-	old.Logger, fresh.Logger = slog.New(slog.NewTextHandler(&saidByOld, nil)), slog.New(slog.NewTextHandler(&saidByFresh, nil))
+	changed := schedule("a", "0 16 * * *")
+	changed.Parameters = map[string]string{"at": "y"}
+	old, newer := c.planner(schedule("a", "0 14 * * *")), c.planner(changed)
+	var oldLog, newerLog bytes.Buffer
+	old.Logger, newer.Logger = slog.New(slog.NewTextHandler(&oldLog, nil)),
+		slog.New(slog.NewTextHandler(&newerLog, nil))
 	tick(t, old)
-	tick(t, fresh)
+	tick(t, newer)
 	both := func(at string, old *runs.Planner, cron string) {
 		t.Helper()
-		c.at(t, fresh, at)
+		c.at(t, newer, at)
 		c.at(t, old, at)
-		if got := c.scheduled(t, "a"); got.Cron != cron || !got.Planned {
+		if got := c.scheduleState(t, "a"); got.Cron != cron || !got.Planned {
 			t.Errorf("at %s: %+v, want %s", at, got, cron)
 		}
 	}
 	both("2026-05-01T12:00:59Z", old, "0 16 * * *")
-	both("2026-05-01T14:00:00Z", old, "0 16 * * *") // which nobody has been seen with for long, but who has it is there
+	// No process has registered it recently, but a process that has it still runs.
+	both("2026-05-01T14:00:00Z", old, "0 16 * * *")
 	both("2026-05-01T14:00:30Z", old, "0 16 * * *")
-	old = c.planner(schedule("a", "0 14 * * *")) // it ends, and comes again
+	old = c.planner(schedule("a", "0 14 * * *")) // the process restarts
 	both("2026-05-01T15:57:00Z", old, "0 14 * * *")
 	both("2026-05-01T15:57:40Z", old, "0 14 * * *")
 	both("2026-05-01T15:58:20Z", old, "0 14 * * *")
-	c.at(t, fresh, "2026-05-01T15:59:19Z") // it has ended for good
-	if got := c.scheduled(t, "a"); got.Cron != "0 14 * * *" {
-		t.Errorf("taken back before a minute was over: %+v", got)
+	c.at(t, newer, "2026-05-01T15:59:19Z") // the process has ended for good
+	if got := c.scheduleState(t, "a"); got.Cron != "0 14 * * *" {
+		t.Errorf("replaced before a minute had passed: %+v", got)
 	}
-	c.at(t, fresh, "2026-05-01T15:59:21Z")
-	if got := c.scheduled(t, "a"); got.Cron != "0 16 * * *" || got.Parameters["at"] != "y" || !got.Planned {
-		t.Errorf("not taken back: %+v", got)
+	c.at(t, newer, "2026-05-01T15:59:21Z")
+	if got := c.scheduleState(t, "a"); got.Cron != "0 16 * * *" || got.Parameters["at"] != "y" || !got.Planned {
+		t.Errorf("not replaced: %+v", got)
 	}
-	c.at(t, fresh, "2026-05-01T16:00:00Z")
-	equal(t, "", []string{"01 16:00 waiting"}, c.of(t, "a"))
-	const warns = `level=WARN msg="schedule planned as another process's configuration has it`
-	for _, said := range []*bytes.Buffer{&saidByOld, &saidByFresh} {
-		if strings.Count(said.String(), warns) != 1 || !strings.Contains(said.String(), `schedule=a`) {
-			t.Errorf("said\n%s", said)
+	c.at(t, newer, "2026-05-01T16:00:00Z")
+	equal(t, "", []string{"01 16:00 waiting"}, c.runsOf(t, "a"))
+	const warns = `level=WARN msg="schedule follows another process's configuration`
+	for _, logged := range []*bytes.Buffer{&oldLog, &newerLog} {
+		if strings.Count(logged.String(), warns) != 1 || !strings.Contains(logged.String(), `schedule=a`) {
+			t.Errorf("logged\n%s", logged)
 		}
 	}
-	if !strings.Contains(saidByOld.String(), `cron="0 16 * * *" cron_here="0 14 * * *"`) {
-		t.Error(saidByOld.String())
+	if !strings.Contains(oldLog.String(), `cron="0 16 * * *" cron_here="0 14 * * *"`) {
+		t.Error(oldLog.String())
 	}
 }
 
-// Parameters that the job refuses make a run that has failed, so that somebody sees it; trouble that passes is waited for.
-func TestWhatCannotBePlanned(t *testing.T) {
+// Parameters that the job rejects create a failed run, which operators see. Errors that may pass
+// only delay the planning.
+func TestPlanner_invalidParameters_createsFailedRun(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
-	bad, away, other := schedule("bad", "0 * * * *"), schedule("away", "0 * * * *"), schedule("other", "0 * * * *")
-	bad.Parameters["at"], away.Parameters["at"], other.Job = "bad", "away", "unknown"
-	p := c.planner(bad, away, other, schedule("good", "0 * * * *"))
+	bad, unavailable, other := schedule("bad", "0 * * * *"), schedule("away", "0 * * * *"),
+		schedule("other", "0 * * * *")
+	bad.Parameters["at"], unavailable.Parameters["at"], other.Job = "bad", "away", "unknown"
+	p := c.planner(bad, unavailable, other, schedule("good", "0 * * * *"))
 	var log bytes.Buffer
 	p.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	tick(t, p)
 	c.set(t, instant(t, "2026-05-01T13:00:00Z"))
 	err := p.Tick(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "plan schedule away: no answer") || !strings.Contains(err.Error(), "does not know job unknown") {
+	if err == nil || !strings.Contains(err.Error(), "plan schedule away: no response") ||
+		!strings.Contains(err.Error(), "does not know job unknown") {
 		t.Error(err)
 	}
-	for name, want := range map[string][]string{"bad": {"01 13:00 failed"}, "away": nil, "other": nil, "good": {"01 13:00 waiting"}} {
-		equal(t, name, want, c.of(t, name))
+	for name, want := range map[string][]string{"bad": {"01 13:00 failed"}, "away": nil, "other": nil,
+		"good": {"01 13:00 waiting"}} {
+		equal(t, name, want, c.runsOf(t, name))
 	}
-	if r := c.show(t, c.scheduled(t, "bad").Last); !strings.Contains(r.Detail, "at") || r.EndedAt.IsZero() {
+	if r := c.show(t, c.scheduleState(t, "bad").LastRun); !strings.Contains(r.Detail, "at") || r.EndedAt.IsZero() {
 		t.Errorf("%+v", r)
 	}
 	if !strings.Contains(log.String(), `level=ERROR msg="run failed" schedule=bad job=replay`) {
 		t.Error(log.String())
 	}
-	p.Jobs = map[string]runs.Plan{job: func(context.Context, *pgxpool.Pool, url.Values) (runs.Order, error) { return runs.Order{Asked: 1}, nil }}
-	if err := p.Tick(t.Context()); err == nil || c.of(t, "away") == nil {
-		t.Errorf("%v, %v", c.of(t, "away"), err)
+	p.Jobs = map[string]runs.RequestBuilder{job: func(context.Context, *pgxpool.Pool, url.Values) (runs.Request,
+		error) {
+		return runs.Request{Params: 1}, nil
+	}}
+	if err := p.Tick(t.Context()); err == nil || c.runsOf(t, "away") == nil {
+		t.Errorf("%v, %v", c.runsOf(t, "away"), err)
 	}
 }
 
-// A job that allows one open run has the planned time of another schedule skipped, and a person told.
-func TestJobsOfOneOpenRun(t *testing.T) {
+// If a job allows one open run, the planned time of another schedule is skipped with a reason.
+func TestPlanner_jobAllowsOneOpenRun_skipsAndReports(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
 	c.db.Exec(t, `CREATE UNIQUE INDEX one_open ON runs (job) WHERE ended_at IS NULL`)
 	p := c.planner(schedule("a", "0 * * * *"), schedule("b", "0 * * * *"), schedule("c", "0 0 1 1 *"))
 	tick(t, p)
 	c.at(t, p, "2026-05-01T13:00:00Z")
-	if s := c.scheduled(t, "b"); c.of(t, "a") == nil || c.of(t, "b") != nil || s.Skipped != 1 || !strings.Contains(s.SkippedWhy, "another run of job replay is open") {
-		t.Errorf("%v %v %+v", c.of(t, "a"), c.of(t, "b"), s)
+	if s := c.scheduleState(t, "b"); c.runsOf(t, "a") == nil || c.runsOf(t, "b") != nil || s.Skipped != 1 ||
+		!strings.Contains(s.SkippedReason, "another run of job replay is open") {
+		t.Errorf("%v %v %+v", c.runsOf(t, "a"), c.runsOf(t, "b"), s)
 	}
-	if _, _, err := runs.Fire(t.Context(), c.operator, jobs, "c", "me", "", ""); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), "it allows no second") {
+	if _, _, err := runs.RunSchedule(t.Context(), c.operator, jobs, "c", "me", "", ""); !errors.Is(err,
+		events.ErrInvalid) ||
+		!strings.Contains(err.Error(), "the job allows only one") {
 		t.Error(err)
 	}
 	c.finish(t)
 	c.at(t, p, "2026-05-01T14:00:00Z")
-	order := runs.Order{Job: job, OnceKey: "k"}
-	if _, _, err := runs.AskOnce(t.Context(), c.operator, order); err == nil {
+	request := runs.Request{Job: job, IdempotencyKey: "k"}
+	if _, _, err := runs.CreateOnce(t.Context(), c.operator, request); err == nil {
 		t.Error("a second open run")
 	}
 	c.finish(t)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if _, _, err := runs.AskOnce(t.Context(), c.operator, order); err != nil {
-				t.Errorf("one key, one run: %v", err)
+			if _, _, err := runs.CreateOnce(t.Context(), c.operator, request); err != nil {
+				t.Errorf("a request with the same key failed: %v", err)
 			}
 		})
 	}
 	all.Wait()
 }
 
-// A run that a person must approve is open from the start.
-func TestProposedByASchedule(t *testing.T) {
+// A run that awaits approval counts as open.
+func TestPlanner_jobNeedsApproval_runIsOpenFromStart(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
 	s := schedule("s", "0 * * * *")
@@ -412,7 +440,8 @@ func TestProposedByASchedule(t *testing.T) {
 	tick(t, p)
 	c.at(t, p, "2026-05-01T13:00:00Z")
 	c.at(t, p, "2026-05-01T14:00:00Z")
-	if diff := cmp.Diff([]string{"01 13:00 proposed"}, c.of(t, "s")); diff != "" || c.scheduled(t, "s").Skipped != 1 {
+	if diff := cmp.Diff([]string{"01 13:00 proposed"}, c.runsOf(t, "s")); diff != "" ||
+		c.scheduleState(t, "s").Skipped != 1 {
 		t.Error(diff)
 	}
 }

@@ -12,237 +12,252 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
-// Carry carries a run out from its checkpoint on, and returns how it stands then: Running where all is done, Done where it has said so itself. An error that Refuse made
-// ends the run as Failed; any other is trouble of our own, and the run goes on later from its checkpoint. The logger names the run.
-type Carry func(ctx context.Context, h *Hold, log *slog.Logger) (Status, error)
+// Executor executes a run from its checkpoint and returns its status: Running if all work is done,
+// Done if it has ended the run itself (CompleteInTx). An error from Permanent ends the run as
+// Failed. An error from Requeue lets the run wait. After any other error the run continues later
+// from its checkpoint. The logger names the run.
+type Executor func(ctx context.Context, h *Lease, log *slog.Logger) (Status, error)
 
-// refusal is the fault of an order that no process can carry out.
-type refusal struct{ error }
+// permanentError marks an error that no retry resolves.
+type permanentError struct{ error }
 
-func (r *refusal) Unwrap() error { return r.error }
+func (r *permanentError) Unwrap() error { return r.error }
 
-// Refuse makes an error the run's own: trying again would not help.
-func Refuse(err error) error { return &refusal{err} }
+// Permanent marks an error that no retry resolves: it ends the run as Failed.
+func Permanent(err error) error { return &permanentError{err} }
 
-// later hands a run back that waits for something.
-type later struct {
-	after time.Duration
-	why   string
+// requeueError makes a run wait for a condition.
+type requeueError struct {
+	after  time.Duration
+	reason string
 }
 
-func (l *later) Error() string { return l.why }
+func (l *requeueError) Error() string { return l.reason }
 
-// Later has a run go on after a while, since it waits for what is not its own to do. It is no trouble, and other runs have the place meanwhile. Why becomes its Detail.
-func Later(after time.Duration, why string) error { return &later{after, why} }
+// Requeue returns an error that lets the run continue after a wait, because the run waits for a
+// condition outside of it. It does not count as a failure, and other runs can use the slot
+// meanwhile. The reason becomes the run's Detail.
+func Requeue(after time.Duration, reason string) error { return &requeueError{after, reason} }
 
-// Settings are a runner's numbers; tests shorten them.
+// Settings are the numeric settings of a runner; tests use shorter times.
 type Settings struct {
-	// Poll is how often the ledger is asked for open runs.
-	Poll time.Duration
-	// Lease is how long a process may be silent before another goes on with its run.
-	Lease time.Duration
-	// Slots is how many runs one process carries out at once beside one of each job, so that a job with much to do keeps no other waiting.
-	Slots int
-	// PutOff is how long a run that met trouble waits for the next try. It doubles each time in a row, up to PutOffMost.
-	PutOff, PutOffMost time.Duration
-	// Again is how long the end of a run that could not be published waits for the next try.
-	Again time.Duration
-	// Measure is how often the metrics of runs are read from the tables.
-	Measure time.Duration
+	// PollInterval is the time between two searches for open runs.
+	PollInterval time.Duration
+	// LeaseDuration is how long a lease is valid without renewal. After that another process may
+	// continue the run.
+	LeaseDuration time.Duration
+	// SharedSlots is how many runs one process executes at once in addition to one run of each job.
+	// The slot of each job prevents that a job with many runs blocks the others.
+	SharedSlots int
+	// DeferMin is the wait after the first failure. It doubles with each consecutive failure up to
+	// DeferMax.
+	DeferMin, DeferMax time.Duration
+	// PublishRetryInterval is the wait after a failed publication of a run's end.
+	PublishRetryInterval time.Duration
+	// MetricsInterval is the time between two reads of the metrics from the tables.
+	MetricsInterval time.Duration
 }
 
-// DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Poll: time.Second, Lease: 30 * time.Second, Slots: 1, PutOff: time.Second, PutOffMost: time.Minute,
-	Again: 10 * time.Second, Measure: 10 * time.Second}
+// DefaultSettings are the settings in production.
+var DefaultSettings = Settings{PollInterval: time.Second, LeaseDuration: 30 * time.Second, SharedSlots: 1,
+	DeferMin:             time.Second,
+	DeferMax:             time.Minute,
+	PublishRetryInterval: 10 * time.Second, MetricsInterval: 10 * time.Second}
 
-// Options are what a runner works with.
+// Options are the dependencies of a runner.
 type Options struct {
-	// Pool is connected as postern_processor. A run may need two of its connections at a time, so that there are at most half as many runs at once.
+	// Pool is connected as postern_processor. A run may need two of its connections at a time. So
+	// the runner executes at most half as many runs at once.
 	Pool *pgxpool.Pool
 	// ID names this process in leases.
 	ID       string
 	Settings Settings
-	// Jobs are what this process can carry out, by name.
-	Jobs map[string]Carry
-	// Ended is called after a run was ended, so that it is told soon; nil: nobody hurries.
-	Ended func()
-	// Metrics count runs that were put off; nil: nobody counts.
+	// Jobs are the jobs that this process can execute, by name.
+	Jobs map[string]Executor
+	// OnEnd is called after the end of a run, so that its publication starts immediately. It may be
+	// nil.
+	OnEnd func()
+	// Metrics count deferred runs. It may be nil.
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
 
-// Runner carries out what the ledger asks for.
+// Runner executes the open runs of the ledger.
 type Runner struct {
 	Options
-	names []string
-	// room has a place for each run that there are connections for.
-	room chan struct{}
+	jobNames []string
+	// connectionSlots limits concurrent runs to the number that the pool has connections for.
+	connectionSlots chan struct{}
 }
 
 // NewRunner returns a runner; Run starts it.
 func NewRunner(o Options) *Runner {
-	r := &Runner{Options: o, room: make(chan struct{}, max(1, o.Pool.Config().MaxConns/2))}
+	r := &Runner{Options: o, connectionSlots: make(chan struct{}, max(1, o.Pool.Config().MaxConns/2))}
 	for name := range o.Jobs {
-		r.names = append(r.names, name)
+		r.jobNames = append(r.jobNames, name)
 	}
-	slices.Sort(r.names)
+	slices.Sort(r.jobNames)
 	return r
 }
 
-// Run carries out runs until ctx ends. What is under way then is handed on: any process goes on with it at once.
+// Run executes runs until ctx ends. It then releases its open runs, so that another process can
+// continue them immediately.
 func (r *Runner) Run(ctx context.Context) error {
 	g := lifecycle.NewGroup(ctx)
-	for _, job := range r.names {
-		g.Go("run of "+job, func(ctx context.Context) error { return r.slot(ctx, job) })
+	for _, job := range r.jobNames {
+		g.Go("run of "+job, func(ctx context.Context) error { return r.executeInSlot(ctx, job) })
 	}
-	for range r.Settings.Slots {
-		g.Go("run", func(ctx context.Context) error { return r.slot(ctx, r.names...) })
+	for range r.Settings.SharedSlots {
+		g.Go("run", func(ctx context.Context) error { return r.executeInSlot(ctx, r.jobNames...) })
 	}
 	return g.Wait()
 }
 
-// slot carries out one run of some jobs after the other.
-func (r *Runner) slot(ctx context.Context, jobs ...string) error {
-	troubled := false
+// executeInSlot executes runs of some jobs one after the other.
+func (r *Runner) executeInSlot(ctx context.Context, jobs ...string) error {
+	failing := false
 	for ctx.Err() == nil {
-		busy, err := r.next(ctx, jobs)
-		if err != nil && !troubled && ctx.Err() == nil {
-			r.Logger.Warn("runs not carried out; tried again", "error", err)
+		busy, err := r.executeNext(ctx, jobs)
+		if err != nil && !failing && ctx.Err() == nil {
+			r.Logger.Warn("cannot execute runs; retrying", "error", err)
 		}
-		if troubled = err != nil; troubled || !busy {
-			Pause(ctx, r.Settings.Poll)
+		if failing = err != nil; failing || !busy {
+			Sleep(ctx, r.Settings.PollInterval)
 		}
 	}
 	return nil
 }
 
-// Pause waits for d or until ctx ends.
-func Pause(ctx context.Context, d time.Duration) {
+// Sleep waits for d or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
 }
 
-// next carries out an open run of some jobs, if there is one.
-func (r *Runner) next(ctx context.Context, jobs []string) (busy bool, err error) {
+// executeNext executes one open run of some jobs, if there is one.
+func (r *Runner) executeNext(ctx context.Context, jobs []string) (busy bool, err error) {
 	select {
-	case r.room <- struct{}{}:
-		defer func() { <-r.room }()
+	case r.connectionSlots <- struct{}{}:
+		defer func() { <-r.connectionSlots }()
 	case <-ctx.Done():
 		return false, nil
 	}
-	taking, cancel := outlast(ctx, "take a run")
-	hold, err := Take(taking, r.Pool, r.ID, r.Settings.Lease, jobs...)
+	acquireCtx, cancel := withGracePeriod(ctx, "acquire a run")
+	lease, err := Acquire(acquireCtx, r.Pool, r.ID, r.Settings.LeaseDuration, jobs...)
 	cancel()
-	if err != nil || hold == nil {
+	if err != nil || lease == nil {
 		return false, err
 	}
-	log := r.Logger.With("run", hold.Run.Run, "job", hold.Job)
-	if hold.Schedule != "" {
-		log = log.With("schedule", hold.Schedule)
+	log := r.Logger.With("run", lease.Run.ID, "job", lease.Job)
+	if lease.Schedule != "" {
+		log = log.With("schedule", lease.Schedule)
 	}
-	if hold.Troubles == 0 {
+	if lease.ConsecutiveFailures == 0 {
 		level := slog.LevelInfo
-		if hold.Detail != "" && !hold.Abandoned { // it has said what it waits for, and asks now and then
+		if lease.Detail != "" && !lease.Abandoned { // The run only checks again what it waits for.
 			level = slog.LevelDebug
 		}
-		log.Log(ctx, level, "run taken", "who", hold.Who, "reason", hold.Reason, "cursor", hold.Cursor)
+		log.Log(ctx, level, "run leased", "who", lease.Actor, "reason", lease.Reason, "cursor", lease.Cursor)
 	}
-	status, err := r.keep(ctx, hold, log)
+	status, err := r.execute(ctx, lease, log)
 	stopping := ctx.Err() != nil
-	ctx, cancel = lifecycle.WithTimeout(context.WithoutCancel(ctx), "hand on a run", handOnWithin)
+	ctx, cancel = lifecycle.WithTimeout(context.WithoutCancel(ctx), "release a run", releaseTimeout)
 	defer cancel()
-	var wait *later
+	var requeue *requeueError
 	switch {
-	case errors.Is(err, ErrLost):
-		return true, r.lost(ctx, hold, log)
-	case errors.As(err, new(*refusal)):
+	case errors.Is(err, ErrLeaseLost):
+		return true, r.reportLost(ctx, lease, log)
+	case errors.As(err, new(*permanentError)):
 		log.Error("run failed", "error", err)
-		return true, r.end(ctx, hold, Failed, err.Error())
-	case errors.As(err, &wait) && !stopping:
-		return true, hold.handBack(ctx, wait)
+		return true, r.endRun(ctx, lease, Failed, err.Error())
+	case errors.As(err, &requeue) && !stopping:
+		return true, lease.requeue(ctx, requeue)
 	case err != nil && !stopping:
-		return true, r.putOff(ctx, hold, err, log)
+		return true, r.deferRun(ctx, lease, err, log)
 	case err != nil:
 	case status == Running:
-		log.Info("run done", "counts", hold.Counts)
-		return true, r.end(ctx, hold, Done, "")
-	case status == Done: // it has been ended with the last of its work
-		log.Info("run done", "counts", hold.Counts)
-		if r.Ended != nil {
-			r.Ended()
+		log.Info("run done", "counts", lease.Counts)
+		return true, r.endRun(ctx, lease, Done, "")
+	case status == Done: // the executor has ended the run
+		log.Info("run done", "counts", lease.Counts)
+		if r.OnEnd != nil {
+			r.OnEnd()
 		}
 	default:
-		log.Info("run stopped", "status", status, "cursor", hold.Cursor, "counts", hold.Counts)
+		log.Info("run stopped", "status", status, "cursor", lease.Cursor, "counts", lease.Counts)
 	}
-	return true, hold.Release(ctx)
+	return true, lease.Release(ctx)
 }
 
-// handOnWithin bounds what is still done of a run at a stop.
-const handOnWithin = 2 * time.Second
+// releaseTimeout limits the work after a run's executor has returned.
+const releaseTimeout = 2 * time.Second
 
-// outlast is a context that ends a while after ctx: a take whose answer nobody waits for may still be carried out, and would keep the run from everybody for as long as its lease.
-func outlast(ctx context.Context, name string) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+// withGracePeriod returns a context that ends a while after ctx. The server may still execute an
+// acquire whose response is lost. That would block the run for the duration of the lease.
+func withGracePeriod(ctx context.Context, name string) (context.Context, context.CancelFunc) {
+	extended, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(handOnWithin, func() { cancel(&lifecycle.Timeout{Name: name, After: handOnWithin}) })
+		time.AfterFunc(releaseTimeout, func() { cancel(&lifecycle.Timeout{Name: name, After: releaseTimeout}) })
 	})
-	return longer, func() {
+	return extended, func() {
 		stop()
 		cancel(nil)
 	}
 }
 
-// lost tells why this process does not go on with a run: another has it, or a person has stopped it in the middle of a step.
-func (r *Runner) lost(ctx context.Context, h *Hold, log *slog.Logger) error {
-	now, err := Show(ctx, r.Pool, h.Run.Run)
+// reportLost logs why this process stops executing a run: another process has the lease, or an
+// operator has stopped the run in the middle of a step.
+func (r *Runner) reportLost(ctx context.Context, h *Lease, log *slog.Logger) error {
+	now, err := Show(ctx, r.Pool, h.Run.ID)
 	switch {
 	case err != nil:
 		return err
-	case now.Status == Running || now.Status == Waiting:
-		log.Warn("run lost to another process", "cursor", h.Cursor, "held_by", now.HeldBy)
+	case now.Status == Running || now.Status == Queued:
+		log.Warn("lease of the run lost to another process", "cursor", h.Cursor, "held_by", now.LeaseOwner)
 	default:
 		log.Info("run stopped", "status", now.Status, "cursor", h.Cursor, "counts", h.Counts)
 	}
 	return h.Release(ctx)
 }
 
-// putOff leaves a run that met trouble of our own for later, and says so once until it gets on. What a person has stopped meets what it meets since it was stopped: the database refuses
-// a redaction that is not running.
-func (r *Runner) putOff(ctx context.Context, h *Hold, why error, log *slog.Logger) error {
-	if now, err := Show(ctx, r.Pool, h.Run.Run); err == nil && now.Status != Running {
-		log.Info("run stopped", "status", now.Status, "cursor", h.Cursor, "counts", h.Counts, "error", why)
+// deferRun defers a run after an error that may pass. It logs only the first of consecutive
+// failures. If an operator has stopped the run, the error may be a consequence: for example, the
+// database rejects a redaction that is not running.
+func (r *Runner) deferRun(ctx context.Context, h *Lease, cause error, log *slog.Logger) error {
+	if now, err := Show(ctx, r.Pool, h.Run.ID); err == nil && now.Status != Running {
+		log.Info("run stopped", "status", now.Status, "cursor", h.Cursor, "counts", h.Counts, "error", cause)
 		return h.Release(ctx)
 	}
-	times, err := h.PutOff(ctx, why, r.Settings.PutOff, r.Settings.PutOffMost)
-	if times <= 1 {
-		log.Warn("run not carried out; tried again", "error", why)
+	failures, err := h.Defer(ctx, cause, r.Settings.DeferMin, r.Settings.DeferMax)
+	if failures <= 1 {
+		log.Warn("run failed to execute; retrying", "error", cause)
 	}
 	if r.Metrics != nil {
-		r.Metrics.putOff(h.Job)
+		r.Metrics.countDeferred(h.Job)
 	}
 	return err
 }
 
-func (r *Runner) end(ctx context.Context, h *Hold, status Status, detail string) error {
+func (r *Runner) endRun(ctx context.Context, h *Lease, status Status, detail string) error {
 	err := h.End(ctx, status, detail)
-	if err == nil && r.Ended != nil {
-		r.Ended()
+	if err == nil && r.OnEnd != nil {
+		r.OnEnd()
 	}
 	return err
 }
 
-// keep carries a run out and renews its lease meanwhile. Who has lost it stops.
-func (r *Runner) keep(ctx context.Context, h *Hold, log *slog.Logger) (Status, error) {
-	work, stop := context.WithCancelCause(ctx)
+// execute executes a run and renews its lease meanwhile. It stops if the lease is lost.
+func (r *Runner) execute(ctx context.Context, h *Lease, log *slog.Logger) (Status, error) {
+	workCtx, stop := context.WithCancelCause(ctx)
 	renewed := make(chan struct{})
 	go func() {
 		defer close(renewed)
-		h.keepAlive(work, stop)
+		h.keepAlive(workCtx, stop)
 	}()
-	status, err := r.Jobs[h.Job](work, h, log)
-	if cause := context.Cause(work); err != nil && errors.Is(cause, ErrLost) {
+	status, err := r.Jobs[h.Job](workCtx, h, log)
+	if cause := context.Cause(workCtx); err != nil && errors.Is(cause, ErrLeaseLost) {
 		err = cause
 	}
 	stop(nil)
@@ -250,10 +265,11 @@ func (r *Runner) keep(ctx context.Context, h *Hold, log *slog.Logger) (Status, e
 	return status, err
 }
 
-// keepAlive renews the lease every third of it until ctx ends, and ends ctx where the lease is another's, or a person has paused or cancelled the run: one step may take minutes. Trouble
-// is left to the next time.
-func (h *Hold) keepAlive(ctx context.Context, stop context.CancelCauseFunc) {
-	tick := time.NewTicker(max(h.lease/3, time.Millisecond))
+// keepAlive renews the lease three times per lease duration until ctx ends. One step may take
+// minutes, so keepAlive ends ctx if another process has the lease or an operator has paused or
+// cancelled the run. It ignores errors of a renewal until the next one.
+func (h *Lease) keepAlive(ctx context.Context, stop context.CancelCauseFunc) {
+	tick := time.NewTicker(max(h.duration/3, time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
@@ -261,9 +277,9 @@ func (h *Hold) keepAlive(ctx context.Context, stop context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		}
-		renewed, err := h.pool.Exec(ctx, renewSQL, h.Job, h.Run.Run, h.by, h.lease)
+		renewed, err := h.pool.Exec(ctx, renewSQL, h.Job, h.Run.ID, h.owner, h.duration)
 		if err == nil && renewed.RowsAffected() == 0 {
-			stop(ErrLost)
+			stop(ErrLeaseLost)
 			return
 		}
 	}

@@ -14,13 +14,13 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// row is how one sender signs, with a secret to sign with, and a body as it sends them.
+// row is one sender's scheme, with a secret to sign with, and a body as it sends them.
 type row struct {
 	signature.Scheme
 	secret string
 	body   string
-	// loose: the signature does not cover the body.
-	loose bool
+	// bodyUnsigned: the signature does not cover the body.
+	bodyUnsigned bool
 }
 
 func in(refs ...string) []signature.Ref {
@@ -32,7 +32,7 @@ func in(refs ...string) []signature.Ref {
 }
 
 func pairs(header, item string) signature.Layout {
-	return signature.Layout{In: in("header:" + header), Separator: ",", Assign: "=", Item: item}
+	return signature.Layout{In: in("header:" + header), Separator: ",", KeySeparator: "=", Item: item}
 }
 
 func at(ref string, unit signature.Unit) *signature.Clock {
@@ -53,7 +53,7 @@ const (
 	base64Key  = "bWFyeSBoYWQgYSBsaXR0bGUgbGFtYiEh"
 	standard   = "whsec_" + base64Key
 	hexKey     = "00112233445566778899aabbccddeeff"
-	demoSecret = "any" + signature.DemoMark
+	demoSecret = "any" + signature.DemoSuffix
 	// sendgridKey is the public key of SendGrid's own tests.
 	sendgridKey = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEEDr2LjtURuePQzplybdC+u4CwrqDqBaWjcMMsTbhdbcwHBcepxo7yAQGhHPTnlvFYPAZFceEu/1FwCM/QmGUhA=="
 )
@@ -71,107 +71,187 @@ var rsaKey = sync.OnceValue(func() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 })
 
-// catalogue is every way to sign that is known of senders, as their documents say it.
+// catalogue returns every known sender's scheme, as its documentation describes it.
 func catalogue() map[string]row {
 	bodyOnly, sw := text("{body}"), text("{header:Webhook-Id}.{timestamp}.{body}")
 	return map[string]row{
-		"GitHub":    {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Hub-Signature-256"), Prefix: "sha256="}, Message: bodyOnly}},
-		"Shopify":   {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Shopify-Hmac-Sha256")}, Encoding: signature.Base64, Message: bodyOnly}},
-		"Intercom":  {Scheme: signature.Scheme{Digest: signature.SHA1, Signature: signature.Layout{In: in("header:X-Hub-Signature"), Prefix: "sha1="}, Message: bodyOnly}},
-		"Paystack":  {Scheme: signature.Scheme{Digest: signature.SHA512, Signature: signature.Layout{In: in("header:X-Paystack-Signature")}, Message: bodyOnly}},
-		"Authorize": {Scheme: signature.Scheme{Digest: signature.SHA512, Key: hexed, Signature: signature.Layout{In: in("header:X-Anet-Signature"), Prefix: "sha512="}, Message: bodyOnly}, secret: hexKey},
-		"Typeform":  {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Typeform-Signature"), Prefix: "sha256="}, Encoding: signature.Base64, Message: bodyOnly}},
-		"Airtable":  {Scheme: signature.Scheme{Key: base64d, Signature: signature.Layout{In: in("header:X-Airtable-Content-Mac"), Prefix: "hmac-sha256="}, Message: bodyOnly}, secret: base64Key},
-		"EasyPost": {Scheme: signature.Scheme{Key: signature.Key{Form: signature.KeyNFKD}, Signature: signature.Layout{In: in("header:X-Hmac-Signature"), Prefix: "hmac-sha256-hex="},
-			Message: bodyOnly}, secret: "s\u00e9cret\ufb01"},
-		"Teams":    {Scheme: signature.Scheme{Key: base64d, Signature: signature.Layout{In: in("header:Authorization"), Prefix: "HMAC "}, Encoding: signature.Base64, Message: bodyOnly}, secret: base64Key},
-		"LinkedIn": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Li-Signature")}, Message: text("hmacsha256={body}")}},
-		"Linear": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Linear-Signature")}, Message: bodyOnly,
-			Timestamp: &signature.Clock{From: signature.MustRef("json:webhookTimestamp"), Unit: signature.Milliseconds, Tolerance: time.Minute}}, body: `{"webhookTimestamp":1}`},
+		"GitHub": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Hub-Signature-256"),
+			Prefix: "sha256="}, Message: bodyOnly}},
+		"Shopify": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Shopify-Hmac-Sha256")},
+			Encoding: signature.Base64, Message: bodyOnly}},
+		"Intercom": {Scheme: signature.Scheme{Digest: signature.SHA1,
+			Signature: signature.Layout{In: in("header:X-Hub-Signature"), Prefix: "sha1="}, Message: bodyOnly}},
+		"Paystack": {Scheme: signature.Scheme{Digest: signature.SHA512,
+			Signature: signature.Layout{In: in("header:X-Paystack-Signature")}, Message: bodyOnly}},
+		"Authorize": {Scheme: signature.Scheme{Digest: signature.SHA512, Key: hexed,
+			Signature: signature.Layout{In: in("header:X-Anet-Signature"), Prefix: "sha512="}, Message: bodyOnly},
+			secret: hexKey},
+		"Typeform": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Typeform-Signature"),
+			Prefix: "sha256="}, Encoding: signature.Base64, Message: bodyOnly}},
+		"Airtable": {Scheme: signature.Scheme{Key: base64d,
+			Signature: signature.Layout{In: in("header:X-Airtable-Content-Mac"), Prefix: "hmac-sha256="},
+			Message:   bodyOnly}, secret: base64Key},
+		"EasyPost": {Scheme: signature.Scheme{Key: signature.Key{Form: signature.KeyNFKD},
+			Signature: signature.Layout{In: in("header:X-Hmac-Signature"), Prefix: "hmac-sha256-hex="},
+			Message:   bodyOnly}, secret: "s\u00e9cret\ufb01"},
+		"Teams": {Scheme: signature.Scheme{Key: base64d, Signature: signature.Layout{In: in("header:Authorization"),
+			Prefix: "HMAC "}, Encoding: signature.Base64, Message: bodyOnly}, secret: base64Key},
+		"LinkedIn": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Li-Signature")},
+			Message: text("hmacsha256={body}")}},
+		"Linear": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Linear-Signature")},
+			Message: bodyOnly,
+			Timestamp: &signature.Clock{From: signature.MustRef("json:webhookTimestamp"), Unit: signature.Milliseconds,
+				Tolerance: time.Minute}}, body: `{"webhookTimestamp":1}`},
 		"PagerDuty": {Scheme: signature.Scheme{Signature: pairs("X-Pagerduty-Signature", "v1"), Message: bodyOnly}},
 		"CircleCI":  {Scheme: signature.Scheme{Signature: pairs("Circleci-Signature", "v1"), Message: bodyOnly}},
-		"DocuSign":  {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-DocuSign-Signature-#")}, Encoding: signature.Base64, Message: bodyOnly}},
-		"Cronofy":   {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Cronofy-Hmac-Sha256"), Separator: ","}, Encoding: signature.Base64, Message: bodyOnly}},
-		"Stripe":    {Scheme: signature.Scheme{Signature: pairs("Stripe-Signature", "v1"), Timestamp: at("item:t", signature.Seconds), Message: text("{timestamp}.{body}")}},
-		"WorkOS": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Workos-Signature"), Separator: ",", Spaces: true, Assign: "=", Item: "v1"},
-			Timestamp: at("item:t", signature.Milliseconds), Message: text("{timestamp}.{body}")}},
-		"Paddle": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Paddle-Signature"), Separator: ";", Assign: "=", Item: "h1"},
-			Timestamp: at("item:ts", signature.Seconds), Message: text("{timestamp}:{body}")}},
-		"Recurly": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Recurly-Signature"), Separator: ",", Skip: 1},
-			Timestamp: at("item:0", signature.Magnitude), Message: text("{timestamp}.{body}")}},
-		"Sanity": {Scheme: signature.Scheme{Signature: pairs("Sanity-Webhook-Signature", "v1"), Encoding: signature.Base64URL,
-			Timestamp: &signature.Clock{From: signature.MustRef("item:t"), Unit: signature.Milliseconds, Unchecked: true}, Message: text("{timestamp}.{body}")}},
-		"Persona": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Persona-Signature"), Group: " ", Separator: ",", Assign: "=", Item: "v1"},
+		"DocuSign": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-DocuSign-Signature-#")},
+			Encoding: signature.Base64, Message: bodyOnly}},
+		"Cronofy": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Cronofy-Hmac-Sha256"),
+			Separator: ","}, Encoding: signature.Base64, Message: bodyOnly}},
+		"Stripe": {Scheme: signature.Scheme{Signature: pairs("Stripe-Signature", "v1"),
 			Timestamp: at("item:t", signature.Seconds), Message: text("{timestamp}.{body}")}},
-		"Affirm":    {Scheme: signature.Scheme{Digest: signature.SHA512, Signature: pairs("X-Affirm-Signature", "v0"), Timestamp: at("item:t", signature.Seconds), Message: text("{timestamp}.{body}")}},
-		"Knock":     {Scheme: signature.Scheme{Signature: pairs("X-Knock-Signature", "s"), Encoding: signature.Base64, Timestamp: at("item:t", signature.Milliseconds), Message: text("{timestamp}.{body}")}},
-		"Buildkite": {Scheme: signature.Scheme{Signature: pairs("X-Buildkite-Signature", "signature"), Timestamp: at("item:timestamp", signature.Seconds), Message: text("{timestamp}.{body}")}},
-		"Mercado Pago": {Scheme: signature.Scheme{Signature: pairs("X-Signature", "v1"), Timestamp: &signature.Clock{From: signature.MustRef("item:ts"), Unit: signature.Magnitude, Unchecked: true},
-			Message: text("[id:{query:data.id|lower};][request-id:{header:X-Request-Id};]ts:{timestamp};")}, loose: true},
-		"Slack": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Slack-Signature"), Prefix: "v0="},
-			Timestamp: at("header:X-Slack-Request-Timestamp", signature.Seconds), Message: text("v0:{timestamp}:{body}")}},
-		"Box": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:BOX-SIGNATURE-PRIMARY", "header:BOX-SIGNATURE-SECONDARY")}, Encoding: signature.Base64,
-			Timestamp: &signature.Clock{From: signature.MustRef("header:BOX-DELIVERY-TIMESTAMP"), Unit: signature.RFC3339, Tolerance: 10 * time.Minute}, Message: text("{body}{timestamp}")}},
-		"Klaviyo": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Klaviyo-Signature")}, Message: text("{body}{header:Klaviyo-Timestamp}")}},
-		"Webflow": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Webflow-Signature")}, Timestamp: at("header:X-Webflow-Timestamp", signature.Milliseconds), Message: text("{timestamp}:{body}")}},
-		"Twitch": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Twitch-Eventsub-Message-Signature"), Prefix: "sha256="},
-			Timestamp: at("header:Twitch-Eventsub-Message-Timestamp", signature.RFC3339), Message: text("{header:Twitch-Eventsub-Message-Id}{timestamp}{body}")}},
-		"Standard Webhooks": {Scheme: signature.Scheme{Key: whsec, Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", Assign: ",", Item: "v1"}, Encoding: signature.Base64,
+		"WorkOS": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Workos-Signature"),
+			Separator: ",", TrimSpaces: true, KeySeparator: "=", Item: "v1"},
+			Timestamp: at("item:t", signature.Milliseconds), Message: text("{timestamp}.{body}")}},
+		"Paddle": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Paddle-Signature"),
+			Separator: ";", KeySeparator: "=", Item: "h1"},
+			Timestamp: at("item:ts", signature.Seconds), Message: text("{timestamp}:{body}")}},
+		"Recurly": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Recurly-Signature"),
+			Separator: ",", Skip: 1},
+			Timestamp: at("item:0", signature.Magnitude), Message: text("{timestamp}.{body}")}},
+		"Sanity": {Scheme: signature.Scheme{Signature: pairs("Sanity-Webhook-Signature", "v1"),
+			Encoding: signature.Base64URL,
+			Timestamp: &signature.Clock{From: signature.MustRef("item:t"), Unit: signature.Milliseconds,
+				Unchecked: true}, Message: text("{timestamp}.{body}")}},
+		"Persona": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Persona-Signature"), Group: " ",
+			Separator: ",", KeySeparator: "=", Item: "v1"},
+			Timestamp: at("item:t", signature.Seconds), Message: text("{timestamp}.{body}")}},
+		"Affirm": {Scheme: signature.Scheme{Digest: signature.SHA512, Signature: pairs("X-Affirm-Signature", "v0"),
+			Timestamp: at("item:t", signature.Seconds), Message: text("{timestamp}.{body}")}},
+		"Knock": {Scheme: signature.Scheme{Signature: pairs("X-Knock-Signature", "s"), Encoding: signature.Base64,
+			Timestamp: at("item:t", signature.Milliseconds), Message: text("{timestamp}.{body}")}},
+		"Buildkite": {Scheme: signature.Scheme{Signature: pairs("X-Buildkite-Signature", "signature"),
+			Timestamp: at("item:timestamp", signature.Seconds), Message: text("{timestamp}.{body}")}},
+		"Mercado Pago": {Scheme: signature.Scheme{Signature: pairs("X-Signature", "v1"),
+			Timestamp: &signature.Clock{From: signature.MustRef("item:ts"), Unit: signature.Magnitude, Unchecked: true},
+			Message:   text("[id:{query:data.id|lower};][request-id:{header:X-Request-Id};]ts:{timestamp};")},
+			bodyUnsigned: true},
+		"Slack": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Slack-Signature"),
+			Prefix: "v0="},
+			Timestamp: at("header:X-Slack-Request-Timestamp", signature.Seconds),
+			Message:   text("v0:{timestamp}:{body}")}},
+		"Box": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:BOX-SIGNATURE-PRIMARY",
+			"header:BOX-SIGNATURE-SECONDARY")}, Encoding: signature.Base64,
+			Timestamp: &signature.Clock{From: signature.MustRef("header:BOX-DELIVERY-TIMESTAMP"),
+				Unit: signature.RFC3339, Tolerance: 10 * time.Minute}, Message: text("{body}{timestamp}")}},
+		"Klaviyo": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Klaviyo-Signature")},
+			Message: text("{body}{header:Klaviyo-Timestamp}")}},
+		"Webflow": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Webflow-Signature")},
+			Timestamp: at("header:X-Webflow-Timestamp", signature.Milliseconds), Message: text("{timestamp}:{body}")}},
+		"Twitch": {Scheme: signature.Scheme{Signature: signature.Layout{In: in(
+			"header:Twitch-Eventsub-Message-Signature"), Prefix: "sha256="},
+			Timestamp: at("header:Twitch-Eventsub-Message-Timestamp", signature.RFC3339),
+			Message:   text("{header:Twitch-Eventsub-Message-Id}{timestamp}{body}")}},
+		"Standard Webhooks": {Scheme: signature.Scheme{Key: whsec,
+			Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", KeySeparator: ",",
+				Item: "v1"},
+			Encoding:  signature.Base64,
 			Timestamp: at("header:Webhook-Timestamp", signature.Seconds), Message: sw}, secret: standard},
-		"Standard Webhooks v1a": {Scheme: signature.Scheme{Method: signature.Ed25519, Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", Assign: ",", Item: "v1a"}, Encoding: signature.Base64,
+		"Standard Webhooks v1a": {Scheme: signature.Scheme{Method: signature.Ed25519,
+			Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", KeySeparator: ",",
+				Item: "v1a"},
+			Encoding:  signature.Base64,
 			Timestamp: at("header:Webhook-Timestamp", signature.Seconds), Message: sw}, secret: demoSecret},
-		"Supabase": {Scheme: signature.Scheme{Key: whsec, Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", Assign: ",", Item: "v1"}, Encoding: signature.Base64,
+		"Supabase": {Scheme: signature.Scheme{Key: whsec,
+			Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", KeySeparator: ",",
+				Item: "v1"},
+			Encoding:  signature.Base64,
 			Timestamp: at("header:Webhook-Timestamp", signature.Seconds), Message: sw}, secret: "v1," + standard},
-		"OpenAI": {Scheme: signature.Scheme{Key: signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"}, PlainElse: true}, Encoding: signature.Base64,
-			Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", Assign: ",", Item: "v1"}, Timestamp: at("header:Webhook-Timestamp", signature.Seconds), Message: sw}, secret: "no prefix, no base64"},
-		"Polar": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", Assign: ",", Item: "v1"}, Encoding: signature.Base64,
+		"OpenAI": {Scheme: signature.Scheme{Key: signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"},
+			VerbatimWithoutPrefix: true}, Encoding: signature.Base64,
+			Signature: signature.Layout{In: in("header:Webhook-Signature"), Separator: " ", KeySeparator: ",",
+				Item: "v1"},
+			Timestamp: at("header:Webhook-Timestamp", signature.Seconds), Message: sw}, secret: "no prefix, no base64"},
+		"Polar": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:Webhook-Signature"),
+			Separator: " ", KeySeparator: ",", Item: "v1"}, Encoding: signature.Base64,
 			Timestamp: at("header:Webhook-Timestamp", signature.Seconds), Message: sw}, secret: "polar_whs_x"},
 		"Twilio":      {Scheme: twilioForm, body: formBody},
 		"Twilio JSON": {Scheme: twilioJSON, body: jsonBody},
-		"Square":      {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Square-Hmacsha256-Signature")}, Encoding: signature.Base64, Message: text("{url}{body}")}},
-		"HubSpot v3": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-HubSpot-Signature-v3")}, Encoding: signature.Base64,
-			Timestamp: at("header:X-HubSpot-Request-Timestamp", signature.Milliseconds), Message: text("{method}{url|unescaped}{body}{timestamp}")}},
+		"Square": {Scheme: signature.Scheme{Signature: signature.Layout{In: in(
+			"header:X-Square-Hmacsha256-Signature")}, Encoding: signature.Base64, Message: text("{url}{body}")}},
+		"HubSpot v3": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-HubSpot-Signature-v3")},
+			Encoding:  signature.Base64,
+			Timestamp: at("header:X-HubSpot-Request-Timestamp", signature.Milliseconds),
+			Message:   text("{method}{url|unescaped}{body}{timestamp}")}},
 		"HubSpot v2": {Scheme: hubspot("v2", "{secret}{method}{url}{body}")},
 		"HubSpot v1": {Scheme: hubspot("v1", "{secret}{body}")},
-		"Trello":     {Scheme: signature.Scheme{Digest: signature.SHA1, Signature: signature.Layout{In: in("header:X-Trello-Webhook")}, Encoding: signature.Base64, Message: text("{body}{url}")}},
-		"Mandrill":   {Scheme: signature.Scheme{Digest: signature.SHA1, Signature: signature.Layout{In: in("header:X-Mandrill-Signature")}, Encoding: signature.Base64, Message: text("{url}{sorted_form}")}, body: formBody},
-		"Deel":       {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Deel-Signature")}, Message: text("POST{body}")}},
-		"Adyen item": {Scheme: signature.Scheme{Key: hexed, Signature: signature.Layout{In: in("json:additionalData.hmacSignature")}, Encoding: signature.Base64,
-			Message: text("{json:pspReference}:[{json:originalReference}]:{json:amount.value}:{json:success}")}, secret: hexKey, loose: true,
+		"Trello": {Scheme: signature.Scheme{Digest: signature.SHA1,
+			Signature: signature.Layout{In: in("header:X-Trello-Webhook")}, Encoding: signature.Base64,
+			Message: text("{body}{url}")}},
+		"Mandrill": {Scheme: signature.Scheme{Digest: signature.SHA1,
+			Signature: signature.Layout{In: in("header:X-Mandrill-Signature")}, Encoding: signature.Base64,
+			Message: text("{url}{sorted_form}")}, body: formBody},
+		"Deel": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Deel-Signature")},
+			Message: text("POST{body}")}},
+		"Adyen item": {Scheme: signature.Scheme{Key: hexed,
+			Signature: signature.Layout{In: in("json:additionalData.hmacSignature")}, Encoding: signature.Base64,
+			Message: text("{json:pspReference}:[{json:originalReference}]:{json:amount.value}:{json:success}")},
+			secret: hexKey, bodyUnsigned: true,
 			body: `{"pspReference":"7914","amount":{"value":1130,"currency":"EUR"},"success":"true"}`},
-		"Mailgun": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("json:signature.signature")}, Timestamp: at("json:signature.timestamp", signature.Seconds),
-			Message: text("{json:signature.timestamp}{json:signature.token}")}, loose: true, body: `{"signature":{"timestamp":"1","token":"abc"}}`},
-		"Braintree": {Scheme: signature.Scheme{Digest: signature.SHA1, Key: signature.Key{Form: signature.KeySHA1}, Signature: signature.Layout{In: in("form:bt_signature"), Separator: "&", Assign: "|"},
-			Message: text("{form:bt_payload}"), Or: []signature.Template{text("{form:bt_payload}\n")}}, loose: true, body: "bt_payload=PD94%0A"},
-		"GitLab token": {Scheme: signature.Scheme{Method: signature.Token, Encoding: signature.Plain, Signature: signature.Layout{In: in("header:X-Gitlab-Token")}}, loose: true},
-		"Basic":        {Scheme: signature.Scheme{Method: signature.Token, Encoding: signature.Base64, Signature: signature.Layout{In: in("header:Authorization"), Prefix: "Basic "}}, secret: "user:password", loose: true},
-		"Graph state":  {Scheme: signature.Scheme{Method: signature.Token, Encoding: signature.Plain, Signature: signature.Layout{In: in("json:clientState")}}, loose: true},
-		"Discord": {Scheme: signature.Scheme{Method: signature.Ed25519, Signature: signature.Layout{In: in("header:X-Signature-Ed25519")},
-			Timestamp: at("header:X-Signature-Timestamp", signature.Seconds), Message: text("{timestamp}{body}")}, secret: demoSecret},
-		"Telnyx": {Scheme: signature.Scheme{Method: signature.Ed25519, Encoding: signature.Base64, Signature: signature.Layout{In: in("header:Telnyx-Signature-Ed25519")},
-			Timestamp: at("header:Telnyx-Timestamp", signature.Seconds), Message: text("{timestamp}|{body}")}, secret: demoSecret},
+		"Mailgun": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("json:signature.signature")},
+			Timestamp: at("json:signature.timestamp", signature.Seconds),
+			Message:   text("{json:signature.timestamp}{json:signature.token}")}, bodyUnsigned: true,
+			body: `{"signature":{"timestamp":"1","token":"abc"}}`},
+		"Braintree": {Scheme: signature.Scheme{Digest: signature.SHA1, Key: signature.Key{Form: signature.KeySHA1},
+			Signature: signature.Layout{In: in("form:bt_signature"), Separator: "&", KeySeparator: "|"},
+			Message:   text("{form:bt_payload}"), Or: []signature.Template{text("{form:bt_payload}\n")}},
+			bodyUnsigned: true,
+			body:         "bt_payload=PD94%0A"},
+		"GitLab token": {Scheme: signature.Scheme{Method: signature.Token, Encoding: signature.Plain,
+			Signature: signature.Layout{In: in("header:X-Gitlab-Token")}}, bodyUnsigned: true},
+		"Basic": {Scheme: signature.Scheme{Method: signature.Token, Encoding: signature.Base64,
+			Signature: signature.Layout{In: in("header:Authorization"), Prefix: "Basic "}}, secret: "user:password",
+			bodyUnsigned: true},
+		"Graph state": {Scheme: signature.Scheme{Method: signature.Token, Encoding: signature.Plain,
+			Signature: signature.Layout{In: in("json:clientState")}}, bodyUnsigned: true},
+		"Discord": {Scheme: signature.Scheme{Method: signature.Ed25519,
+			Signature: signature.Layout{In: in("header:X-Signature-Ed25519")},
+			Timestamp: at("header:X-Signature-Timestamp", signature.Seconds), Message: text("{timestamp}{body}")},
+			secret: demoSecret},
+		"Telnyx": {Scheme: signature.Scheme{Method: signature.Ed25519, Encoding: signature.Base64,
+			Signature: signature.Layout{In: in("header:Telnyx-Signature-Ed25519")},
+			Timestamp: at("header:Telnyx-Timestamp", signature.Seconds), Message: text("{timestamp}|{body}")},
+			secret: demoSecret},
 		"SendGrid": {Scheme: sendgrid, secret: demoSecret},
-		"Wise":     {Scheme: signature.Scheme{Method: signature.RSA, Encoding: signature.Base64, Signature: signature.Layout{In: in("header:X-Signature-Sha256")}, Message: bodyOnly}, secret: rsaKey()},
+		"Wise": {Scheme: signature.Scheme{Method: signature.RSA, Encoding: signature.Base64,
+			Signature: signature.Layout{In: in("header:X-Signature-Sha256")}, Message: bodyOnly}, secret: rsaKey()},
 	}
 }
 
 func hubspot(version, message string) signature.Scheme {
-	return signature.Scheme{Method: signature.Hash, Signature: signature.Layout{In: in("header:X-HubSpot-Signature")}, Message: text(message),
-		When: &signature.Condition{From: signature.MustRef("header:X-HubSpot-Signature-Version"), Is: version}}
+	return signature.Scheme{Method: signature.Hash, Signature: signature.Layout{In: in("header:X-HubSpot-Signature")},
+		Message: text(message),
+		When:    &signature.Condition{From: signature.MustRef("header:X-HubSpot-Signature-Version"), Is: version}}
 }
 
 var (
-	// A form's signature covers the form; where the address holds a digest of the body, that is what counts, and the form is nothing.
-	twilioForm = signature.Scheme{Digest: signature.SHA1, Signature: signature.Layout{In: in("header:X-Twilio-Signature")}, Encoding: signature.Base64,
+	// The signature of a form covers the form. If the URL has a digest of the body, the digest
+	// counts, and the body is not read as a form.
+	twilioForm = signature.Scheme{Digest: signature.SHA1,
+		Signature: signature.Layout{In: in("header:X-Twilio-Signature")}, Encoding: signature.Base64,
 		When:    &signature.Condition{From: signature.MustRef("query:bodySHA256")},
 		Message: text("{url}{sorted_form}"), Or: []signature.Template{text("{url|port}{sorted_form}")}}
-	twilioJSON = signature.Scheme{Digest: signature.SHA1, Signature: signature.Layout{In: in("header:X-Twilio-Signature")}, Encoding: signature.Base64,
-		Message: text("{url}"), Or: []signature.Template{text("{url|port}")}, Body: &signature.BodyDigest{From: signature.MustRef("query:bodySHA256")}}
-	sendgrid = signature.Scheme{Method: signature.ECDSA, Encoding: signature.Base64, Signature: signature.Layout{In: in("header:X-Twilio-Email-Event-Webhook-Signature")},
-		Timestamp: at("header:X-Twilio-Email-Event-Webhook-Timestamp", signature.Seconds), Message: text("{timestamp}{body}")}
+	twilioJSON = signature.Scheme{Digest: signature.SHA1,
+		Signature: signature.Layout{In: in("header:X-Twilio-Signature")}, Encoding: signature.Base64,
+		Message: text("{url}"), Or: []signature.Template{text("{url|port}")},
+		Body: &signature.BodyDigest{From: signature.MustRef("query:bodySHA256")}}
+	sendgrid = signature.Scheme{Method: signature.ECDSA, Encoding: signature.Base64,
+		Signature: signature.Layout{In: in("header:X-Twilio-Email-Event-Webhook-Signature")},
+		Timestamp: at("header:X-Twilio-Email-Event-Webhook-Timestamp", signature.Seconds),
+		Message:   text("{timestamp}{body}")}
 )
 
-// delivery is a row's delivery, with what is signed beside the body.
+// delivery returns a row's delivery, with the signed data that is not in the body.
 func (r row) delivery(body string) signature.Request {
 	header := http.Header{}
 	for _, name := range []string{"Webhook-Id", "Klaviyo-Timestamp", "Twitch-Eventsub-Message-Id"} {
@@ -187,7 +267,7 @@ func (r row) key() string {
 	return r.secret
 }
 
-// each runs a test for each row, under its name.
+// each runs a test for each row, with the row's name.
 func each(t *testing.T, test func(t *testing.T, r row)) {
 	t.Helper()
 	for name, r := range catalogue() {

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Check tells what is wrong with a scheme itself, whatever its secrets; nil if it can prove what it says. Above all a time, or a
-// digest of the body, that no signature covers is no proof: anyone could write another.
+// Check returns what is wrong with a scheme itself, independent of secrets; nil if the scheme can
+// verify what it describes. In particular, a time or a digest of the body must be covered by the
+// signature, because otherwise anyone could change it.
 func (s *Scheme) Check() error {
 	for _, check := range []func() error{s.checkNumbers, s.checkLayout, s.checkMessages, s.checkTime, s.checkDigest} {
 		if err := check(); err != nil {
@@ -19,13 +20,15 @@ func (s *Scheme) Check() error {
 }
 
 func (s *Scheme) checkNumbers() error {
-	ok := s.Method >= HMAC && s.Method <= Token && s.Digest >= SHA256 && s.Digest <= SHA512 && s.Encoding >= Hex && s.Encoding <= Plain &&
+	ok := s.Method >= HMAC && s.Method <= Token && s.Digest >= SHA256 && s.Digest <= SHA512 && s.Encoding >= Hex &&
+		s.Encoding <= Plain &&
 		s.Key.Form >= KeyText && s.Key.Form <= KeyNFKD
 	if ok && s.Timestamp != nil {
 		ok = s.Timestamp.Unit >= Seconds && s.Timestamp.Unit <= Magnitude
 	}
 	if ok && s.Body != nil {
-		ok = s.Body.Digest >= SHA256 && s.Body.Digest <= SHA512 && s.Body.Encoding >= Hex && s.Body.Encoding <= Base64URL
+		ok = s.Body.Digest >= SHA256 && s.Body.Digest <= SHA512 && s.Body.Encoding >= Hex &&
+			s.Body.Encoding <= Base64URL
 	}
 	switch {
 	case s.Name == "":
@@ -34,33 +37,34 @@ func (s *Scheme) checkNumbers() error {
 		return errors.New("a method, digest, encoding, key form or unit is none of those there are")
 	case s.Encoding == Plain && s.Method != Token:
 		return errors.New("only a token is plain text")
-	case s.Key.Prefixed && len(s.Key.Strip) == 0 && !s.Asymmetric():
-		return errors.New("its keys need a prefix, and none is named")
+	case s.Key.RequirePrefix && len(s.Key.Strip) == 0 && !s.IsAsymmetric():
+		return errors.New("its keys require a prefix, but no prefix is set")
 	}
 	return nil
 }
 
-// Constant tells whether every delivery has the same signature: the message holds nothing that differs
-// between deliveries. Such a signature is a token.
-func (s *Scheme) Constant() bool { return s.Method != Token && s.constant(&s.Message) }
+// IsConstant reports whether every delivery has the same signature, because the message has nothing
+// that differs between deliveries. Such a signature is a token.
+func (s *Scheme) IsConstant() bool { return s.Method != Token && s.isConstantMessage(&s.Message) }
 
-func (s *Scheme) constant(t *Template) bool {
-	same := func(r Ref) bool { return r.Kind == Secret || r.Kind == HTTPMethod }
-	return !slices.ContainsFunc(t.Refs(), func(r Ref) bool { return !same(r) })
+func (s *Scheme) isConstantMessage(t *Template) bool {
+	isConstantRef := func(r Ref) bool { return r.Kind == Secret || r.Kind == HTTPMethod }
+	return !slices.ContainsFunc(t.Refs(), func(r Ref) bool { return !isConstantRef(r) })
 }
 
-// Extendable tells whether bytes can be added to what was signed without knowing the secret. A digest
-// is the state of its hash, so that hashing can go on from it, unless the secret ends the message.
-func (s *Scheme) Extendable() bool {
+// IsExtendable reports whether someone without the secret can append bytes to the signed message. A
+// digest is the state of its hash, so hashing can continue from it, unless the secret ends the
+// message.
+func (s *Scheme) IsExtendable() bool {
 	for n := range 1 + len(s.Or) {
-		if s.Method == Hash && !s.message(n).endsIn(Secret) {
+		if s.Method == Hash && !s.messageAt(n).endsIn(Secret) {
 			return true
 		}
 	}
 	return false
 }
 
-// BodyToken returns the first place in the body where the sender shows the token itself.
+// BodyToken returns the first place in the body where the sender sends the token itself.
 func (s *Scheme) BodyToken() (Ref, bool) {
 	i := slices.IndexFunc(s.Signature.In, func(r Ref) bool { return r.Kind == JSON || r.Kind == Form })
 	if s.Method != Token || i < 0 {
@@ -69,27 +73,28 @@ func (s *Scheme) BodyToken() (Ref, bool) {
 	return s.Signature.In[i], true
 }
 
-// places are the kinds where a sender can write a value.
-var places = []Kind{Header, JSON, Form, Query}
+// requestKinds are the kinds of references where a sender can write a value.
+var requestKinds = []Kind{Header, JSON, Form, Query}
 
 func (s *Scheme) checkLayout() error {
 	l := s.Signature
 	for _, ref := range l.In {
-		if !slices.Contains(places, ref.Kind) || ref.Name == "" {
-			return fmt.Errorf("a signature cannot stand in %s; write header:NAME, json:PATH, form:FIELD or query:NAME", ref)
+		if !slices.Contains(requestKinds, ref.Kind) || ref.Name == "" {
+			return fmt.Errorf("a signature cannot be in %s; write header:NAME, json:PATH, form:FIELD or query:NAME",
+				ref)
 		}
 	}
 	switch {
 	case len(l.In) == 0:
 		return errors.New("it does not say where the signature is")
-	case l.Separator == "" && (l.Assign != "" || l.Skip != 0):
+	case l.Separator == "" && (l.KeySeparator != "" || l.Skip != 0):
 		return errors.New("items need a separator")
-	case l.Assign == "" && l.Item != "":
-		return errors.New("an item's key needs what separates it from its value")
-	case l.Assign != "" && l.Skip != 0:
-		return errors.New("items have keys or places, not both")
-	case s.When != nil && !slices.Contains(places, s.When.From.Kind):
-		return fmt.Errorf("%s cannot tell which scheme was used", s.When.From)
+	case l.KeySeparator == "" && l.Item != "":
+		return errors.New("an item's key needs a separator from its value")
+	case l.KeySeparator != "" && l.Skip != 0:
+		return errors.New("items have either keys or positions, not both")
+	case s.When != nil && !slices.Contains(requestKinds, s.When.From.Kind):
+		return fmt.Errorf("%s cannot show which scheme was used", s.When.From)
 	}
 	return nil
 }
@@ -97,27 +102,27 @@ func (s *Scheme) checkLayout() error {
 func (s *Scheme) checkMessages() error {
 	if s.Method == Token {
 		if s.Message.String() != "" || len(s.Or) > 0 || s.Timestamp != nil || s.Body != nil {
-			return errors.New("a token signs nothing: no message, no time and no digest of the body")
+			return errors.New("a token signs nothing: it has no message, no time and no digest of the body")
 		}
 		return nil
 	}
 	for n := range 1 + len(s.Or) {
-		t := s.message(n)
+		t := s.messageAt(n)
 		switch {
-		case s.constant(t):
-			return errors.New("what is signed holds nothing of the request")
-		case t.uses(Root, Index, Content, EventType):
-			return fmt.Errorf("%s names events, which are not read before the proof", t)
-		case t.uses(Secret) != (s.Method == Hash):
-			return fmt.Errorf("%s: the secret is part of what is hashed, and of nothing else", t)
-		case t.uses(Item) && s.Signature.Separator == "":
-			return fmt.Errorf("%s names an item, and the signature has none beside it", t)
-		case t.uses(Timestamp) && s.Timestamp == nil:
-			return fmt.Errorf("%s names a time, and the scheme says of none where it is", t)
+		case s.isConstantMessage(t):
+			return errors.New("the signed message contains nothing of the request")
+		case t.usesKind(Root, Index, Content, EventType):
+			return fmt.Errorf("%s refers to events, which are not read before the verification", t)
+		case t.usesKind(Secret) != (s.Method == Hash):
+			return fmt.Errorf("%s: a message contains the secret if the method is hash, and only then", t)
+		case t.usesKind(Item) && s.Signature.Separator == "":
+			return fmt.Errorf("%s refers to an item, but the signature has no other items", t)
+		case t.usesKind(Timestamp) && s.Timestamp == nil:
+			return fmt.Errorf("%s refers to a time, but the scheme does not say where the time is", t)
 		}
 		for _, ref := range s.Signature.In {
-			if t.whole(ref) {
-				return fmt.Errorf("%s covers %s, and with it the signature itself", t, ref)
+			if t.contains(ref) {
+				return fmt.Errorf("%s covers %s, and therefore the signature itself", t, ref)
 			}
 		}
 	}
@@ -129,43 +134,47 @@ func (s *Scheme) checkTime() error {
 	case s.Timestamp == nil:
 		return nil
 	case s.Timestamp.From.Kind == Item && s.Signature.Separator == "":
-		return errors.New("the time is an item, and the signature has none beside it")
-	case s.Timestamp.From.Kind != Item && !slices.Contains(places, s.Timestamp.From.Kind):
-		return fmt.Errorf("%s is no place for a time", s.Timestamp.From)
+		return errors.New("the time is an item, but the signature has no other items")
+	case s.Timestamp.From.Kind != Item && !slices.Contains(requestKinds, s.Timestamp.From.Kind):
+		return fmt.Errorf("%s is not a valid place for a time", s.Timestamp.From)
 	case s.Timestamp.Tolerance < 0:
 		return errors.New("its tolerance is negative")
 	}
-	return s.covers("the time", s.Timestamp.From, Timestamp)
+	return s.checkCovered("the time", s.Timestamp.From, Timestamp)
 }
 
 func (s *Scheme) checkDigest() error {
 	if s.Body == nil {
 		return nil
 	}
-	return s.covers("the body's digest", s.Body.From, None)
+	return s.checkCovered("the body's digest", s.Body.From, None)
 }
 
-// covers wants a reference in each message: by itself, as the kind that stands for it, or as a part of what is signed whole.
-func (s *Scheme) covers(what string, from Ref, standsFor Kind) error {
+// checkCovered checks that each message covers a reference: directly, by the kind that represents
+// it, or as a part of signed data.
+func (s *Scheme) checkCovered(subject string, from Ref, standsFor Kind) error {
 	for n := range 1 + len(s.Or) {
-		t := s.message(n)
-		same := slices.ContainsFunc(t.Refs(), func(r Ref) bool { return r.Kind == from.Kind && strings.EqualFold(r.Name, from.Name) })
-		if !same && !t.whole(from) && (standsFor == None || !t.uses(standsFor)) {
-			return fmt.Errorf("%s in %s is not signed: %s does not hold it", what, from, t)
+		t := s.messageAt(n)
+		same := slices.ContainsFunc(t.Refs(), func(r Ref) bool {
+			return r.Kind == from.Kind &&
+				strings.EqualFold(r.Name, from.Name)
+		})
+		if !same && !t.contains(from) && (standsFor == None || !t.usesKind(standsFor)) {
+			return fmt.Errorf("%s in %s is not signed: %s does not contain it", subject, from, t)
 		}
 	}
 	return nil
 }
 
-// whole tells whether a template holds all of what a reference is a part of.
-func (t *Template) whole(part Ref) bool {
+// contains reports whether a template contains all data that a reference is a part of.
+func (t *Template) contains(part Ref) bool {
 	switch part.Kind {
 	case JSON:
-		return t.uses(Body)
+		return t.usesKind(Body)
 	case Form:
-		return t.uses(Body, SortedForm)
+		return t.usesKind(Body, SortedForm)
 	case Query:
-		return t.uses(URL, Path)
+		return t.usesKind(URL, Path)
 	}
 	return false
 }

@@ -9,30 +9,31 @@ import (
 	"time"
 )
 
-// Bounds of what a request may claim, far above what any sender needs and small enough that a hostile one costs little. Each group
-// has the body read again, and so has each signature of a key pair.
+// Limits of what a request may contain. They are far above the needs of any sender, and bound the
+// cost of a hostile request. Each group, and each public-key signature, needs another pass over the
+// body.
 const (
-	maxHeader     = 8 << 10
-	maxGroups     = 8
-	maxItems      = 400
-	maxNumbered   = 100
-	maxSignatures = 100
-	maxPublic     = 8
+	maxSignatureBytes      = 8 << 10
+	maxSignatureGroups     = 8
+	maxItems               = 400
+	maxNumberedHeaders     = 100
+	maxSignatures          = 100
+	maxPublicKeySignatures = 8
 )
 
-// claim is what one group of signatures says, before anything of it is believed.
+// claim is one group of signatures, before verification.
 type claim struct {
 	signatures [][]byte
 	items      []item
-	// timestamp is signed as it was spelled; at is its value.
+	// timestamp is the signed text of the time; signedAt is its value.
 	timestamp string
-	at        time.Time
+	signedAt  time.Time
 }
 
 type item struct{ key, value string }
 
-// item is the one item under a key, or at a place.
-func (c *claim) item(name string) (string, bool) {
+// findItem returns the value of the only item with a key or at a position.
+func (c *claim) findItem(name string) (string, bool) {
 	found, n := "", 0
 	for i, it := range c.items {
 		if it.key == name || it.key == "" && strconv.Itoa(i) == name {
@@ -43,99 +44,101 @@ func (c *claim) item(name string) (string, bool) {
 	return found, n == 1
 }
 
-// claims reads every signature of a request. The error is an *Error.
-func (s *Scheme) claims(v *values) ([]claim, error) {
-	if !s.applies(v) {
-		return nil, fail(Missing, "%s is not %s", s.When.From, s.When.words())
+// readClaims reads every signature of a request. The error is an *Error.
+func (s *Scheme) readClaims(v *values) ([]claim, error) {
+	if !s.isApplicable(v) {
+		return nil, newError(Missing, "%s is not %s", s.When.From, s.When.describe())
 	}
-	texts, err := s.texts(v)
+	texts, err := s.signatureTexts(v)
 	if err != nil {
 		return nil, err
 	}
 	if len(texts) == 0 {
-		return nil, fail(Missing, "no %s", s.Where())
+		return nil, newError(Missing, "no %s", s.DescribePlace())
 	}
-	var shared claim // the time, where all signatures share one
+	var shared claim // the time, if all signatures share one
 	if s.Timestamp != nil && s.Timestamp.From.Kind != Item {
-		if shared.timestamp, shared.at, err = s.readTime(v); err != nil {
+		if shared.timestamp, shared.signedAt, err = s.readTime(v); err != nil {
 			return nil, err
 		}
 	}
-	out := v.someClaims[:0]
-	var bad error
+	out := v.claimsBuffer[:0]
+	var firstErr error
 	for _, text := range texts {
 		for n, more := 1, true; more; n++ {
 			var group string
-			group, text, more = s.cut(text, s.Signature.Group)
-			if n > maxGroups {
-				return nil, fail(Malformed, "%s holds more than %d groups of signatures", s.Where(), maxGroups)
+			group, text, more = s.cutFirst(text, s.Signature.Group)
+			if n > maxSignatureGroups {
+				return nil, newError(Malformed, "%s holds more than %d groups of signatures", s.DescribePlace(),
+					maxSignatureGroups)
 			}
 			out = append(out, shared)
-			if err := s.claim(v, group, &out[len(out)-1]); err != nil {
-				bad = cmp.Or(bad, err)
+			if err := s.readClaim(v, group, &out[len(out)-1]); err != nil {
+				firstErr = cmp.Or(firstErr, err)
 				out = out[:len(out)-1]
 				continue
 			}
-			out = s.join(out)
-			if err := s.bounded(out); err != nil {
+			out = s.mergeClaims(out)
+			if err := s.checkSignatureCount(out); err != nil {
 				return nil, err
 			}
 		}
 	}
 	if len(out) == 0 {
-		return nil, bad
+		return nil, firstErr
 	}
 	return out, nil
 }
 
-// join makes the last claim a part of the first where all sign the same bytes, so that those are read once.
-func (s *Scheme) join(claims []claim) []claim {
+// mergeClaims merges the last claim into the first if all sign the same bytes, so that these are
+// read once.
+func (s *Scheme) mergeClaims(claims []claim) []claim {
 	last := len(claims) - 1
-	if last == 0 || s.ofItems() {
+	if last == 0 || s.dependsOnItems() {
 		return claims
 	}
 	claims[0].signatures = append(claims[0].signatures, claims[last].signatures...)
 	return claims[:last]
 }
 
-// ofItems tells whether what is signed depends on the items beside the signature.
-func (s *Scheme) ofItems() bool {
-	if s.Timestamp != nil && s.Timestamp.From.Kind == Item || s.Message.uses(Item) {
+// dependsOnItems reports whether the signed message depends on the items next to the signature.
+func (s *Scheme) dependsOnItems() bool {
+	if s.Timestamp != nil && s.Timestamp.From.Kind == Item || s.Message.usesKind(Item) {
 		return true
 	}
-	return slices.ContainsFunc(s.Or, func(t Template) bool { return t.uses(Item) })
+	return slices.ContainsFunc(s.Or, func(t Template) bool { return t.usesKind(Item) })
 }
 
-// bounded refuses more signatures than are read.
-func (s *Scheme) bounded(claims []claim) error {
-	most, total := maxSignatures, 0
-	if s.Asymmetric() {
-		most = maxPublic
+// checkSignatureCount returns an error if there are too many signatures.
+func (s *Scheme) checkSignatureCount(claims []claim) error {
+	limit, total := maxSignatures, 0
+	if s.IsAsymmetric() {
+		limit = maxPublicKeySignatures
 	}
 	for _, c := range claims {
 		total += len(c.signatures)
 	}
-	if total > most {
-		return fail(Malformed, "%s holds more than %d signatures", s.Where(), most)
+	if total > limit {
+		return newError(Malformed, "%s holds more than %d signatures", s.DescribePlace(), limit)
 	}
 	return nil
 }
 
-// claim reads one group of items. Signatures that cannot be decoded are passed over where there may be several: the sender may
-// have added one that is not ours to read.
-func (s *Scheme) claim(v *values, text string, c *claim) error {
-	var bad error
-	c.items = v.someItems[:0:0]
-	if len(v.someClaims[0].items) == 0 { // the first claim has the room
-		c.items = v.someItems[:0]
+// readClaim reads one group of items. It ignores signatures that cannot be decoded if there may be
+// several, because the sender may have added one of another kind.
+func (s *Scheme) readClaim(v *values, text string, c *claim) error {
+	var lastErr error
+	c.items = v.itemsBuffer[:0:0]
+	if len(v.claimsBuffer[0].items) == 0 { // the buffer is for the first claim
+		c.items = v.itemsBuffer[:0]
 	}
 	for i, more := 0, true; more; i++ {
 		if i >= maxItems {
-			return fail(Malformed, "%s has more than %d items", s.Where(), maxItems)
+			return newError(Malformed, "%s has more than %d items", s.DescribePlace(), maxItems)
 		}
 		var part string
-		part, text, more = s.cut(text, s.Signature.Separator)
-		it, isSignature, err := s.item(i, part)
+		part, text, more = s.cutFirst(text, s.Signature.Separator)
+		it, isSignature, err := s.readItem(i, part)
 		if err != nil {
 			return err
 		}
@@ -143,9 +146,9 @@ func (s *Scheme) claim(v *values, text string, c *claim) error {
 		if !isSignature {
 			continue
 		}
-		b, err := s.decode(it.value)
+		b, err := s.decodeSignature(it.value)
 		if err != nil {
-			bad = err
+			lastErr = err
 			continue
 		}
 		c.signatures = append(c.signatures, b)
@@ -153,39 +156,39 @@ func (s *Scheme) claim(v *values, text string, c *claim) error {
 	if s.Timestamp != nil && s.Timestamp.From.Kind == Item {
 		var err error
 		v.claim = c
-		if c.timestamp, c.at, err = s.readTime(v); err != nil {
+		if c.timestamp, c.signedAt, err = s.readTime(v); err != nil {
 			return err
 		}
 	}
 	switch {
 	case len(c.signatures) > 0:
 		return nil
-	case bad != nil:
-		return fail(Malformed, "%s cannot be read: %w", s.Where(), bad)
-	case s.Signature.Assign == "":
-		return fail(Malformed, "%s has no signature after its first %d items", s.Where(), s.Signature.Skip)
+	case lastErr != nil:
+		return newError(Malformed, "%s cannot be read: %w", s.DescribePlace(), lastErr)
+	case s.Signature.KeySeparator == "":
+		return newError(Malformed, "%s has no signature after its first %d items", s.DescribePlace(), s.Signature.Skip)
 	}
-	return fail(Malformed, "%s has no %s%s item", s.Where(), s.Signature.Item, s.Signature.Assign)
+	return newError(Malformed, "%s has no %s%s item", s.DescribePlace(), s.Signature.Item, s.Signature.KeySeparator)
 }
 
-// decode reads one signature.
-func (s *Scheme) decode(text string) ([]byte, error) {
+// decodeSignature decodes one signature.
+func (s *Scheme) decodeSignature(text string) ([]byte, error) {
 	text, ok := strings.CutPrefix(text, s.Signature.Prefix)
 	if !ok {
-		return nil, fmt.Errorf("a signature begins with %q", s.Signature.Prefix)
+		return nil, fmt.Errorf("a signature must begin with %q", s.Signature.Prefix)
 	}
 	b, err := s.Encoding.decode(text)
 	if err != nil {
 		return nil, err
 	}
-	if want := s.size(); s.Signature.Separator == "" && want > 0 && len(b) != want {
-		return nil, fmt.Errorf("it holds %d bytes instead of %d", len(b), want)
+	if want := s.signatureSize(); s.Signature.Separator == "" && want > 0 && len(b) != want {
+		return nil, fmt.Errorf("it has %d bytes instead of %d", len(b), want)
 	}
 	return b, nil
 }
 
-// size is how many bytes a signature has; 0 where that differs.
-func (s *Scheme) size() int {
+// signatureSize returns how many bytes a signature has; 0 if that varies.
+func (s *Scheme) signatureSize() int {
 	switch s.Method {
 	case HMAC, Hash:
 		return s.Digest.size()
@@ -195,19 +198,20 @@ func (s *Scheme) size() int {
 	return 0
 }
 
-// readTime reads the signed time, as it is spelled and as what it is.
+// readTime reads the signed time. It returns the text and its value.
 func (s *Scheme) readTime(v *values) (string, time.Time, error) {
 	from := s.Timestamp.From
 	text, ok := v.text(from)
 	if !ok && from.Kind == Item {
-		return "", time.Time{}, fail(Malformed, "%s has not exactly one %s%s item", s.Where(), from.Name, s.Signature.Assign)
+		return "", time.Time{}, newError(Malformed, "%s must have exactly one %s%s item", s.DescribePlace(), from.Name,
+			s.Signature.KeySeparator)
 	}
 	if !ok || text == "" {
-		return "", time.Time{}, fail(Malformed, "no signed time: %s is not there once", from)
+		return "", time.Time{}, newError(Malformed, "no signed time: %s must be present exactly once", from)
 	}
-	at, err := s.Timestamp.Unit.read(text)
+	at, err := s.Timestamp.Unit.parse(text)
 	if err != nil {
-		return "", time.Time{}, fail(Malformed, "the signed time in %s is %w", from, err)
+		return "", time.Time{}, newError(Malformed, "the signed time in %s is %w", from, err)
 	}
 	return text, at, nil
 }

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Describe says in a sentence how the scheme signs, in Markdown.
+// Describe describes in one sentence how the scheme signs, in Markdown.
 func (s *Scheme) Describe() string {
 	if s.Method == Token {
-		return fmt.Sprintf("A shared token in %s. It proves the sender, and nothing of the body.", s.where())
+		return fmt.Sprintf("A shared token in %s. It verifies the sender, but not the body.", s.describePlaces())
 	}
-	text := fmt.Sprintf("%s over `%s`, as %s in %s", s.methodText(), s.Message, s.Encoding, s.where())
+	text := fmt.Sprintf("%s over `%s`, as %s in %s", s.describeMethod(), s.Message, s.Encoding, s.describePlaces())
 	if s.Signature.Prefix != "" {
 		text += " after `" + s.Signature.Prefix + "`"
 	}
@@ -24,25 +24,26 @@ func (s *Scheme) Describe() string {
 	case s.Timestamp == nil:
 		text += ". No time is signed."
 	case s.Timestamp.Unchecked:
-		text += fmt.Sprintf(". The time in `%s` is signed and not judged.", s.Timestamp.From)
+		text += fmt.Sprintf(". The time in `%s` is signed, but its age is not checked.", s.Timestamp.From)
 	default:
-		text += fmt.Sprintf(". The time in `%s` (%s) may lie %g s from the receipt.", s.Timestamp.From, s.Timestamp.Unit, s.tolerance(0).Seconds())
+		text += fmt.Sprintf(". The time in `%s` (%s) may differ from the time of receipt by %g s.", s.Timestamp.From,
+			s.Timestamp.Unit, s.tolerance(0).Seconds())
 	}
-	return text + s.keyText()
+	return text + s.describeKey()
 }
 
-func (s *Scheme) where() string {
-	words := make([]string, len(s.Signature.In))
+func (s *Scheme) describePlaces() string {
+	places := make([]string, len(s.Signature.In))
 	for i, ref := range s.Signature.In {
-		words[i] = "`" + ref.String() + "`"
+		places[i] = "`" + ref.String() + "`"
 		if ref.Kind == Header {
-			words[i] = "the header `" + ref.Name + "`"
+			places[i] = "the header `" + ref.Name + "`"
 		}
 	}
-	return strings.Join(words, " or ")
+	return strings.Join(places, " or ")
 }
 
-func (s *Scheme) methodText() string {
+func (s *Scheme) describeMethod() string {
 	digest := [...]string{"SHA-256", "SHA-1", "SHA-512"}[s.Digest]
 	switch s.Method {
 	case Hash:
@@ -57,8 +58,8 @@ func (s *Scheme) methodText() string {
 	return "HMAC-" + digest
 }
 
-func (s *Scheme) keyText() string {
-	if s.Asymmetric() {
+func (s *Scheme) describeKey() string {
+	if s.IsAsymmetric() {
 		return " The secret is the sender's public key."
 	}
 	switch s.Key.Form {
@@ -74,7 +75,7 @@ func (s *Scheme) keyText() string {
 	return ""
 }
 
-// String is the encoding's word.
+// String returns the name of the encoding.
 func (e Encoding) String() string {
 	return [...]string{"hexadecimal", "base64", "URL-safe base64", "plain text"}[e]
 }

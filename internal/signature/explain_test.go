@@ -14,8 +14,8 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// An explanation, word for word: people read it.
-func TestExplanation(t *testing.T) {
+// The exact texts of an explanation, because operators read them.
+func TestExplain_steps_areDescribed(t *testing.T) {
 	t.Parallel()
 	r := request("X-Dated", "t=1700000000,v0=00,v1="+datedSum)
 	r.Header.Set("X-Other", "x")
@@ -35,14 +35,16 @@ func TestExplanation(t *testing.T) {
 		return out
 	}
 	read := []string{
-		`ok place: looked for the X-Dated header: 86 bytes are there`,
+		`ok place: expected the X-Dated header: it has 86 bytes`,
 		`ok item: item:t is the signed time; it has 10 bytes`,
-		`ok item: the item under "v0" is no signature of this scheme; it has 2 bytes`,
-		`ok signature: looked for 64 hexadecimal digits, HMAC-SHA-256, found 64 hexadecimal digits`,
+		`ok item: the item under "v0" is not a signature of this scheme; it has 2 bytes`,
+		`ok signature: expected 64 hexadecimal digits, HMAC-SHA-256, found 64 hexadecimal digits`,
 		`ok time: item:t is "1700000000", which is 2023-11-14T22:13:20Z`,
 	}
-	right := append(slices.Clone(read), `ok message: {timestamp}.{body} is signed, here 25 bytes: "1700000000.{\"id\":\"evt_1\"}"`)
-	wrong := append(slices.Clone(read), `ok message: {timestamp}.{body} is signed, here 26 bytes: "1700000000.{\"id\":\"evt_1\"}\n"`)
+	right := append(slices.Clone(read),
+		`ok message: {timestamp}.{body} is signed, here 25 bytes: "1700000000.{\"id\":\"evt_1\"}"`)
+	wrong := append(slices.Clone(read),
+		`ok message: {timestamp}.{body} is signed, here 26 bytes: "1700000000.{\"id\":\"evt_1\"}\n"`)
 	spoiled := r
 	spoiled.Body = append(bytes.Clone(r.Body), '\n')
 	tests := []struct {
@@ -51,22 +53,23 @@ func TestExplanation(t *testing.T) {
 		want []string
 	}{
 		{"accepted", got(r, "another", "", datedKey), append(slices.Clone(right),
-			`FAIL secret: secret 1 made no signature that is there`,
+			`FAIL secret: secret 1 does not match any signature`,
 			`FAIL secret: secret 2 cannot be used: it is empty; an empty secret would let anyone sign`,
-			`ok secret: secret 3 made a signature that is there`,
-			`ok age: signed 0s before receipt; 5m0s are allowed, both ways`,
-			`ok verdict: secret 3 made the signature`)},
+			`ok secret: secret 3 matches a signature`,
+			`ok age: signed 0s before receipt; 5m0s are allowed in both directions`,
+			`ok verdict: secret 3 matches the signature`)},
 		{"a newline too many", got(spoiled, datedKey), append(slices.Clone(wrong),
-			`FAIL secret: secret 1 made no signature that is there`,
-			`FAIL hint: it matches without the newline at the body's end: an editor or a shell added it (printf '%s' and editors in binary mode add none)`,
-			`FAIL verdict: X-Dated header: none of 1 secrets made any of 1 signatures over {timestamp}.{body}, 15 bytes of body`)},
+			`FAIL secret: secret 1 does not match any signature`,
+			`FAIL hint: it matches without the newline at the body's end: an editor or a shell added it (printf '%s' and editors in binary mode do not)`,
+			`FAIL verdict: X-Dated header: none of 1 secrets matches any of 1 signatures over {timestamp}.{body}, 15 bytes of body`)},
 		{"nothing there", got(with(r, "X-Dated"), datedKey), []string{
-			`FAIL place: looked for the X-Dated header: it is not there. There are: "X-Other"`,
+			`FAIL place: expected the X-Dated header: it is missing. Present are: "X-Other"`,
 			`FAIL verdict: no X-Dated header`}},
-		{"another form", got(with(r, "X-Dated", "t=1700000000,v1=63DZ3HlbW3VQ5bJrI5Y1s1KU32pOJnNPShO1/ENl5Kw="), datedKey), []string{
-			`ok place: looked for the X-Dated header: 60 bytes are there`,
+		{"another form", got(with(r, "X-Dated", "t=1700000000,v1=63DZ3HlbW3VQ5bJrI5Y1s1KU32pOJnNPShO1/ENl5Kw="),
+			datedKey), []string{
+			`ok place: expected the X-Dated header: it has 60 bytes`,
 			`ok item: item:t is the signed time; it has 10 bytes`,
-			`FAIL signature: looked for 64 hexadecimal digits, HMAC-SHA-256, found 44 characters of base64: it is not hexadecimal`,
+			`FAIL signature: expected 64 hexadecimal digits, HMAC-SHA-256, found 44 characters of base64: it is not hexadecimal`,
 			`FAIL verdict: X-Dated header cannot be read: it is not hexadecimal`}},
 	}
 	for _, test := range tests {
@@ -76,10 +79,11 @@ func TestExplanation(t *testing.T) {
 	}
 }
 
-// Each common mistake is recognised, and by its own words.
-func TestMistakes(t *testing.T) {
+// Each common mistake is recognized and described.
+func TestExplain_commonMistakes_areNamed(t *testing.T) {
 	t.Parallel()
-	const secret, pretty = "whsec_bWFyeSBoYWQgYSBsaXR0bGUgbGFtYiEh", "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": \"x: y, z\"\n}"
+	const secret, pretty = "whsec_bWFyeSBoYWQgYSBsaXR0bGUgbGFtYiEh",
+		"{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": \"x: y, z\"\n}"
 	const compact, python = `{"a":[1,2],"b":"x: y, z"}`, `{"a": [1, 2], "b": "x: y, z"}`
 	plain := signature.Scheme{Name: "plain", Signature: signature.Layout{In: in("header:X-S")}, Message: text("{body}")}
 	prefixed, sixtyFour, sha1 := plain, plain, plain
@@ -97,41 +101,73 @@ func TestMistakes(t *testing.T) {
 		sent, got side
 		want      string
 	}{
-		"newline added":    {side{plain, secret, "", compact}, side{plain, secret, "", compact + "\n"}, "without the newline at the body's end"},
-		"newline removed":  {side{plain, secret, "", compact + "\n"}, side{plain, secret, "", compact}, "with a newline after the body"},
-		"CR LF removed":    {side{plain, secret, "", compact + "\r\n"}, side{plain, secret, "", compact}, "with CR and LF after the body"},
-		"CR LF for LF":     {side{plain, secret, "", "a\nb"}, side{plain, secret, "", "a\r\nb"}, "with LF for each CR LF"},
-		"LF for CR LF":     {side{plain, secret, "", "a\r\nb"}, side{plain, secret, "", "a\nb"}, "with CR LF for each LF"},
-		"BOM":              {side{plain, secret, "", compact}, side{plain, secret, "", "\xef\xbb\xbf" + compact}, "without the byte order mark"},
-		"base64 body":      {side{plain, secret, "", compact}, side{plain, secret, "", base64.StdEncoding.EncodeToString([]byte(compact))}, "with the body decoded from base64"},
-		"JSON indented":    {side{plain, secret, "", compact}, side{plain, secret, "", pretty}, "with the JSON written without spaces"},
-		"JSON compacted":   {side{plain, secret, "", pretty}, side{plain, secret, "", compact}, "with the JSON indented by two spaces"},
-		"curl -d @file":    {side{plain, secret, "", pretty}, side{plain, secret, "", strings.ReplaceAll(pretty, "\n", "")}, "with the JSON indented by two spaces"},
-		"JSON from Python": {side{plain, secret, "", python}, side{plain, secret, "", compact}, "with the JSON written as Python does"},
-		"line breaks":      {side{plain, secret, "", "ab"}, side{plain, secret, "", "a\r\nb\n"}, "without the line breaks"},
-		"space at secret":  {side{plain, secret, "", compact}, side{plain, " " + secret + "\n", "", compact}, "without the white space around the secret"},
-		"quoted secret":    {side{plain, secret, "", compact}, side{plain, `"` + secret + `"`, "", compact}, "without the quotes around the secret"},
-		"secret's prefix":  {side{plain, "abc", "", compact}, side{plain, "key_abc", "", compact}, "without the secret's prefix"},
-		"prefix cut off":   {side{plain, secret, "", compact}, side{plain, secret[6:], "", compact}, `with "whsec_" before the secret`},
-		"secret is text":   {side{plain, secret, "", compact}, side{decoded, secret, "", compact}, "with the secret taken as it stands"},
-		"secret is base64": {side{decoded, secret, "", compact}, side{plain, secret, "", compact}, "with the secret decoded from base64, without its prefix"},
-		"secret is hex":    {side{hexKeyed, hexKey, "", compact}, side{plain, hexKey, "", compact}, "with the secret decoded from hexadecimal"},
-		"https":            {side{withURL, secret, "https://a.example/x", compact}, side{withURL, secret, "http://a.example/x", compact}, "with https for http"},
-		"http":             {side{withURL, secret, "http://a.example/x", compact}, side{withURL, secret, "https://a.example/x", compact}, "with http for https"},
-		"slash":            {side{withURL, secret, "https://a.example/x/?a=1", compact}, side{withURL, secret, "https://a.example/x?a=1", compact}, "a slash at the end of the url's path"},
-		"no slash":         {side{withURL, secret, "https://a.example/x", compact}, side{withURL, secret, "https://a.example/x/", compact}, "a slash at the end of the url's path"},
-		"query":            {side{withURL, secret, "https://a.example/x", compact}, side{withURL, secret, "https://a.example/x?a=1", compact}, "without the query of the url"},
-		"port":             {side{withURL, secret, "https://a.example:443/x", compact}, side{withURL, secret, "https://a.example/x", compact}, "the port in the url"},
-		"prefix":           {side{prefixed, secret, "", compact}, side{plain, secret, "", compact}, `as 64 hexadecimal digits, HMAC-SHA-256, after "sha256="`},
-		"no prefix":        {side{plain, secret, "", compact}, side{prefixed, secret, "", compact}, "as 64 hexadecimal digits, HMAC-SHA-256"},
-		"base64":           {side{sixtyFour, secret, "", compact}, side{plain, secret, "", compact}, "as 44 characters of base64, HMAC-SHA-256"},
-		"SHA-1":            {side{sha1, secret, "", compact}, side{plain, secret, "", compact}, "as 40 hexadecimal digits, HMAC-SHA-1"},
-		"hash, newline":    {side{hash, secret, "", compact}, side{hash, secret, "", compact + "\n"}, "without the newline at the body's end"},
+		"newline added": {side{plain, secret, "", compact}, side{plain, secret, "", compact + "\n"},
+			"without the newline at the body's end"},
+		"newline removed": {side{plain, secret, "", compact + "\n"}, side{plain, secret, "", compact},
+			"with a newline after the body"},
+		"CR LF removed": {side{plain, secret, "", compact + "\r\n"}, side{plain, secret, "", compact},
+			"with CR and LF after the body"},
+		"CR LF for LF": {side{plain, secret, "", "a\nb"}, side{plain, secret, "", "a\r\nb"},
+			"with LF for each CR LF"},
+		"LF for CR LF": {side{plain, secret, "", "a\r\nb"}, side{plain, secret, "", "a\nb"},
+			"with CR LF for each LF"},
+		"BOM": {side{plain, secret, "", compact}, side{plain, secret, "", "\xef\xbb\xbf" + compact},
+			"without the byte order mark"},
+		"base64 body": {side{plain, secret, "", compact},
+			side{plain, secret, "", base64.StdEncoding.EncodeToString([]byte(compact))},
+			"with the body decoded from base64"},
+		"JSON indented": {side{plain, secret, "", compact}, side{plain, secret, "", pretty},
+			"with the JSON written without spaces"},
+		"JSON compacted": {side{plain, secret, "", pretty}, side{plain, secret, "", compact},
+			"with the JSON indented by two spaces"},
+		"curl -d @file": {side{plain, secret, "", pretty},
+			side{plain, secret, "", strings.ReplaceAll(pretty, "\n", "")}, "with the JSON indented by two spaces"},
+		"JSON from Python": {side{plain, secret, "", python}, side{plain, secret, "", compact},
+			"with the JSON written as Python does"},
+		"line breaks": {side{plain, secret, "", "ab"}, side{plain, secret, "", "a\r\nb\n"},
+			"without the line breaks"},
+		"space at secret": {side{plain, secret, "", compact}, side{plain, " " + secret + "\n", "", compact},
+			"without the white space around the secret"},
+		"quoted secret": {side{plain, secret, "", compact}, side{plain, `"` + secret + `"`, "", compact},
+			"without the quotes around the secret"},
+		"secret's prefix": {side{plain, "abc", "", compact}, side{plain, "key_abc", "", compact},
+			"without the secret's prefix"},
+		"prefix cut off": {side{plain, secret, "", compact}, side{plain, secret[6:], "", compact},
+			`with "whsec_" before the secret`},
+		"secret is text": {side{plain, secret, "", compact}, side{decoded, secret, "", compact},
+			"with the secret used verbatim"},
+		"secret is base64": {side{decoded, secret, "", compact}, side{plain, secret, "", compact},
+			"with the secret decoded from base64, without its prefix"},
+		"secret is hex": {side{hexKeyed, hexKey, "", compact}, side{plain, hexKey, "", compact},
+			"with the secret decoded from hexadecimal"},
+		"https": {side{withURL, secret, "https://a.example/x", compact},
+			side{withURL, secret, "http://a.example/x", compact}, "with https instead of http"},
+		"http": {side{withURL, secret, "http://a.example/x", compact},
+			side{withURL, secret, "https://a.example/x", compact}, "with http instead of https"},
+		"slash": {side{withURL, secret, "https://a.example/x/?a=1", compact},
+			side{withURL, secret, "https://a.example/x?a=1", compact}, "a slash at the end of the url's path"},
+		"no slash": {side{withURL, secret, "https://a.example/x", compact},
+			side{withURL, secret, "https://a.example/x/", compact}, "a slash at the end of the url's path"},
+		"query": {side{withURL, secret, "https://a.example/x", compact},
+			side{withURL, secret, "https://a.example/x?a=1", compact}, "without the query of the url"},
+		"port": {side{withURL, secret, "https://a.example:443/x", compact},
+			side{withURL, secret, "https://a.example/x", compact}, "the port in the url"},
+		"prefix": {side{prefixed, secret, "", compact}, side{plain, secret, "", compact},
+			`as 64 hexadecimal digits, HMAC-SHA-256, after "sha256="`},
+		"no prefix": {side{plain, secret, "", compact}, side{prefixed, secret, "", compact},
+			"as 64 hexadecimal digits, HMAC-SHA-256"},
+		"base64": {side{sixtyFour, secret, "", compact}, side{plain, secret, "", compact},
+			"as 44 characters of base64, HMAC-SHA-256"},
+		"SHA-1": {side{sha1, secret, "", compact}, side{plain, secret, "", compact},
+			"as 40 hexadecimal digits, HMAC-SHA-1"},
+		"hash, newline": {side{hash, secret, "", compact}, side{hash, secret, "", compact + "\n"},
+			"without the newline at the body's end"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sent := signature.Request{URL: test.sent.url, Header: http.Header{}, Body: []byte(test.sent.body), ReceivedAt: time.Unix(signedAt, 0)}
+			sent := signature.Request{URL: test.sent.url, Header: http.Header{}, Body: []byte(test.sent.body),
+				ReceivedAt: time.Unix(signedAt, 0)}
 			if err := test.sent.scheme.Sign([]byte(test.sent.secret), &sent, sent.ReceivedAt); err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +183,8 @@ func TestMistakes(t *testing.T) {
 					hints = append(hints, step.Detail)
 				}
 			}
-			if len(hints) != 1 || !strings.HasPrefix(hints[0], "it matches "+test.want) && !strings.Contains(hints[0], test.want) {
+			if len(hints) != 1 || !strings.HasPrefix(hints[0], "it matches "+test.want) &&
+				!strings.Contains(hints[0], test.want) {
 				t.Errorf("hints %q; want %q", hints, test.want)
 			}
 			if string(got.Body) != test.got.body {
@@ -157,12 +194,13 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Where the bytes that are signed are others than the scheme says, the usual ones are tried.
-func TestUsualMessages(t *testing.T) {
+// If other bytes are signed than the scheme says, the common messages are tried.
+func TestExplain_commonMessages_areTried(t *testing.T) {
 	t.Parallel()
 	plain := signature.Scheme{Name: "plain", Signature: signature.Layout{In: in("header:X-S")}, Message: text("{body}")}
 	timed := plain
-	timed.Timestamp, timed.Message = &signature.Clock{From: signature.MustRef("header:X-Time")}, text("{timestamp}.{body}")
+	timed.Timestamp, timed.Message = &signature.Clock{From: signature.MustRef("header:X-Time")},
+		text("{timestamp}.{body}")
 	signed := func(s signature.Scheme, message string) *signature.Scheme { s.Message = text(message); return &s }
 	for message, test := range map[string]struct{ sent, got *signature.Scheme }{
 		"{body}":                                   {&plain, &timed},
@@ -175,41 +213,47 @@ func TestUsualMessages(t *testing.T) {
 	} {
 		t.Run(message, func(t *testing.T) {
 			t.Parallel()
-			r := signature.Request{Header: http.Header{"X-Msg-Id": {"msg_1"}, "X-Time": {"1700000000"}}, Body: []byte(`{"id":"evt_1"}`), ReceivedAt: time.Unix(signedAt, 0)}
+			r := signature.Request{Header: http.Header{"X-Msg-Id": {"msg_1"}, "X-Time": {"1700000000"}},
+				Body: []byte(`{"id":"evt_1"}`), ReceivedAt: time.Unix(signedAt, 0)}
 			if err := test.sent.Sign([]byte("abc"), &r, time.Unix(1700000000, 0)); err != nil {
 				t.Fatal(err)
 			}
 			steps := test.got.Explain([][]byte{[]byte("abc")}, r, 0, "main")
-			want := "it matches with " + message + " as what is signed, in place of " + test.got.Message.String()
-			if !slices.ContainsFunc(steps, func(s signature.Step) bool { return s.Name == "hint" && s.Detail == want }) {
+			want := "it matches with " + message + " as the signed message, instead of " + test.got.Message.String()
+			if !slices.ContainsFunc(steps, func(s signature.Step) bool {
+				return s.Name == "hint" &&
+					s.Detail == want
+			}) {
 				t.Errorf("%+v lack %q", steps, want)
 			}
-			if !slices.ContainsFunc(steps, func(s signature.Step) bool { return s.Detail == "secret main made no signature that is there" }) {
+			if !slices.ContainsFunc(steps,
+				func(s signature.Step) bool { return s.Detail == "secret main does not match any signature" }) {
 				t.Errorf("%+v do not name the secret", steps)
 			}
 		})
 	}
 }
 
-// A signature of another length is not all right, however well it is written.
-func TestShortSignatureIsNotOK(t *testing.T) {
+// A signature of another length is not OK, even if its encoding is valid.
+func TestExplain_shortSignature_isNotOK(t *testing.T) {
 	t.Parallel()
 	for _, step := range dated.Explain([][]byte{[]byte(datedKey)}, request("X-Dated", "t=1700000000,v1=00ff"), 0) {
-		if step.Name == "signature" && (step.OK || !strings.Contains(step.Detail, "it holds 2 bytes instead of 32")) {
+		if step.Name == "signature" && (step.OK || !strings.Contains(step.Detail, "it has 2 bytes instead of 32")) {
 			t.Errorf("%+v", step)
 		}
 	}
 }
 
-// What is only forged, or lacks its signature, gives no hint.
-func TestNoHintForTheForged(t *testing.T) {
+// A forged or missing signature gives no hint.
+func TestExplain_forged_hasNoHint(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, row row) {
 		r := row.delivery(row.body)
 		r.ReceivedAt = time.Unix(signedAt, 0)
 		for _, signed := range []bool{false, true} {
 			if signed {
-				if err := row.Sign([]byte("forged"+signature.DemoMark), &r, r.ReceivedAt); err != nil && row.Method != signature.RSA {
+				if err := row.Sign([]byte("forged"+signature.DemoSuffix), &r, r.ReceivedAt); err != nil &&
+					row.Method != signature.RSA {
 					t.Fatal(err)
 				}
 			}
@@ -222,8 +266,8 @@ func TestNoHintForTheForged(t *testing.T) {
 	})
 }
 
-// The body that a signed digest is of may be spoiled too.
-func TestSpoiledDigest(t *testing.T) {
+// The body may also be changed if only its digest is signed.
+func TestExplain_changedBody_isNamed(t *testing.T) {
 	t.Parallel()
 	row := catalogue()["Twilio JSON"]
 	r, _ := signedRow(t, "Twilio JSON")
@@ -238,13 +282,14 @@ func TestSpoiledDigest(t *testing.T) {
 	}
 }
 
-// Of a message that holds the secret, the rest is told.
-func TestSecretInTheMessage(t *testing.T) {
+// If the message contains the secret, the secret is masked and the rest is shown.
+func TestExplain_secretInMessage_isMasked(t *testing.T) {
 	t.Parallel()
 	r, _ := signedRow(t, "HubSpot v1")
 	row := catalogue()["HubSpot v1"]
 	for _, step := range row.Explain([][]byte{[]byte(row.key())}, r, 0) {
-		if step.Name == "message" && step.Detail != `{secret}{body} is signed, here 44 bytes: "[secret]{\"id\":\"evt_1\",\"data\":{\"id\":\"obj_1\"}}"` {
+		if step.Name == "message" &&
+			step.Detail != `{secret}{body} is signed, here 44 bytes: "[secret]{\"id\":\"evt_1\",\"data\":{\"id\":\"obj_1\"}}"` {
 			t.Error(step.Detail)
 		}
 	}

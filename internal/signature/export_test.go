@@ -2,7 +2,7 @@ package signature
 
 import "encoding/json"
 
-// FindJSON is findJSON for any body; it finds nothing in what is no JSON.
+// FindJSON is findJSON for any body. It finds nothing in invalid JSON.
 func FindJSON(body []byte, path string) (string, bool) {
 	if !json.Valid(body) {
 		return "", false
@@ -11,11 +11,11 @@ func FindJSON(body []byte, path string) (string, bool) {
 	return string(text), ok
 }
 
-// FindMember is the member or element under a name of the container that is all of a JSON text.
+// FindMember returns the member or element with a name of the object or array that a JSON text is.
 func FindMember(body []byte, name string) (text []byte, ok bool) {
-	at := member(body[skipSpace(body, 0):], name)
+	at := findMember(body[skipSpace(body, 0):], name)
 	return at, at != nil
 }
 
-// KeyOf are the bytes of the key that a secret stands for.
-func (k Key) KeyOf(secret []byte) ([]byte, error) { return k.of(secret) }
+// KeyOf returns the bytes of a secret's key.
+func (k Key) KeyOf(secret []byte) ([]byte, error) { return k.toBytes(secret) }

@@ -11,7 +11,8 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// layouts are those that a header is fuzzed under, each with a right header for body, signed at signedAt.
+// layouts are the layouts that headers are fuzzed with, each with a correct header for body, signed
+// at signedAt.
 func layouts(tb testing.TB) (names []string, schemes map[string]*signature.Scheme, right map[string]string) {
 	tb.Helper()
 	schemes, right = map[string]*signature.Scheme{}, map[string]string{}
@@ -32,15 +33,15 @@ func layouts(tb testing.TB) (names []string, schemes map[string]*signature.Schem
 	return names, schemes, right
 }
 
-// signsURL tells whether a row signs an address.
+// signsURL reports whether a row signs a URL.
 func (r row) signsURL() bool {
 	return slices.ContainsFunc(r.Message.Refs(), func(ref signature.Ref) bool {
 		return slices.Contains([]signature.Kind{signature.URL, signature.Query, signature.Path}, ref.Kind)
 	})
 }
 
-// However a header is written, under whatever layout: it proves nothing without the secret, it is accepted with it only where the
-// right signature is in it, and Explain goes with Verify and tells nothing.
+// For any header and layout: nothing is verified without the secret, with it only a correct
+// signature is accepted, and Explain agrees with Verify and shows no secret.
 func FuzzHeaders(f *testing.F) {
 	names, schemes, right := layouts(f)
 	rows := catalogue()
@@ -48,7 +49,8 @@ func FuzzHeaders(f *testing.F) {
 		f.Add(byte(i), right[name])
 		f.Add(byte(i), right[name]+","+right[name]+" "+right[name])
 	}
-	for i, seed := range []string{"t=,v1=", ",,,", "=", "t=1,t=2", "\x00=\xff", "====", "", "v1,", "sha256=", strings.Repeat(" ", 100)} {
+	for i, seed := range []string{"t=,v1=", ",,,", "=", "t=1,t=2", "\x00=\xff", "====", "", "v1,", "sha256=",
+		strings.Repeat(" ", 100)} {
 		f.Add(byte(3*i), seed)
 	}
 	f.Fuzz(func(t *testing.T, which byte, header string) {
@@ -70,7 +72,7 @@ func FuzzHeaders(f *testing.F) {
 		}
 		r.ReceivedAt = time.Unix(signedAt, 0)
 		r.Header.Set(place, header)
-		if _, err := verify(t, s, [][]byte{[]byte("nobody knows" + signature.DemoMark)}, r, 0); err == nil {
+		if _, err := verify(t, s, [][]byte{[]byte("nobody knows" + signature.DemoSuffix)}, r, 0); err == nil {
 			t.Fatalf("%s: %q is accepted under a secret that nobody knows", name, header)
 		}
 		_, err := verify(t, s, [][]byte{[]byte(demoSecret)}, r, 0)
@@ -85,9 +87,11 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// A template that is read is written and expanded without surprise, and says the same when it is read again.
+// A template that can be parsed can be formatted and expanded, and is the same when it is parsed
+// again.
 func FuzzTemplate(f *testing.F) {
-	for _, seed := range []string{"{timestamp}.{body}", "[id:{query:data.id|lower};]ts:{timestamp};", "{{}}[[]]", "{url|unescaped|port}", "{", "[{", "[[a]", "}]", "{header:\x00}", "{item:0}|{secret}"} {
+	for _, seed := range []string{"{timestamp}.{body}", "[id:{query:data.id|lower};]ts:{timestamp};", "{{}}[[]]",
+		"{url|unescaped|port}", "{", "[{", "[[a]", "}]", "{header:\x00}", "{item:0}|{secret}"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, written string) {
@@ -116,9 +120,11 @@ func FuzzTemplate(f *testing.F) {
 	})
 }
 
-// What is found in JSON is what reading all of it finds.
+// findJSON finds the same as parsing the whole document.
 func FuzzFindJSON(f *testing.F) {
-	for _, seed := range []string{`{"a":{"b":1},"a":{}}`, `{"a":[1,{"b":"x"}],"\u0061":2}`, `{"a":"\ud83d\ude00\ud83d\n\/"}`, "{\"\xff\":1}", `[[[]]]`, `"a"`, `{"a.b":1}`, ` { "a" : -1.5e+3 } `, `{"a":1}x`, `{`} {
+	for _, seed := range []string{`{"a":{"b":1},"a":{}}`, `{"a":[1,{"b":"x"}],"\u0061":2}`,
+		`{"a":"\ud83d\ude00\ud83d\n\/"}`, "{\"\xff\":1}", `[[[]]]`, `"a"`, `{"a.b":1}`, ` { "a" : -1.5e+3 } `,
+		`{"a":1}x`, `{`} {
 		f.Add([]byte(seed), "a.b")
 		f.Add([]byte(seed), "a")
 		f.Add([]byte(seed), "a.1.b")
@@ -131,9 +137,10 @@ func FuzzFindJSON(f *testing.F) {
 	})
 }
 
-// What is found in a form is what net/url finds, of forms that have few enough fields.
+// The values of a form are the same as with net/url, if it has few enough fields.
 func FuzzForm(f *testing.F) {
-	for _, seed := range []string{"a=1&b=2", "a=1&a=1&a=0", "%41=%zz", "a;b", "&&&", "=", "a", "+=%2B", strings.Repeat("a&", 1200)} {
+	for _, seed := range []string{"a=1&b=2", "a=1&a=1&a=0", "%41=%zz", "a;b", "&&&", "=", "a", "+=%2B",
+		strings.Repeat("a&", 1200)} {
 		f.Add(seed, "a")
 	}
 	f.Fuzz(func(t *testing.T, body, name string) {
@@ -160,25 +167,30 @@ func FuzzForm(f *testing.F) {
 				}
 			}
 		}
-		// A query is part of an address, which has rules of its own: it must only not panic.
+		// A query is part of a URL, which has its own rules: it must only not panic.
 		signature.Find(r, signature.Ref{Kind: signature.Query, Name: name})
 		signature.Find(r, signature.Ref{Kind: signature.Path})
 		signature.Find(r, signature.Ref{Kind: signature.URL, OtherPort: true, Unescaped: true})
 	})
 }
 
-// A text that can be a secret signs, or says why not; what it signs is accepted under it. A text that cannot proves nothing.
+// A text that is a valid secret can sign, or returns an error; its signatures are accepted. Any
+// other text verifies nothing.
 func FuzzSecrets(f *testing.F) {
-	for i, seed := range []string{"", "whsec_", standard, base64Key, hexKey, demoSecret, "whpk_AAAA", "whsk_AAAA", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+	for i, seed := range []string{"", "whsec_", standard, base64Key, hexKey, demoSecret, "whpk_AAAA", "whsk_AAAA",
+		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
 		rsaKey(), strings.Repeat("0", 64), "\xff\x00", "v1,whsec_YQ"} {
 		f.Add(byte(i), seed)
 		f.Add(byte(7*i), seed)
 	}
-	forms := []signature.Key{{}, base64d, hexed, whsec, {Form: signature.KeySHA1}, {Form: signature.KeyNFKD}, {Form: signature.KeyBase64, Strip: []string{"whsec_"}, Prefixed: true},
-		{Form: signature.KeyBase64, Strip: []string{"whsec_"}, PlainElse: true}}
-	methods := []signature.Method{signature.HMAC, signature.Hash, signature.Ed25519, signature.ECDSA, signature.RSA, signature.Token}
+	forms := []signature.Key{{}, base64d, hexed, whsec, {Form: signature.KeySHA1}, {Form: signature.KeyNFKD},
+		{Form: signature.KeyBase64, Strip: []string{"whsec_"}, RequirePrefix: true},
+		{Form: signature.KeyBase64, Strip: []string{"whsec_"}, VerbatimWithoutPrefix: true}}
+	methods := []signature.Method{signature.HMAC, signature.Hash, signature.Ed25519, signature.ECDSA, signature.RSA,
+		signature.Token}
 	f.Fuzz(func(t *testing.T, which byte, secret string) {
-		s := signature.Scheme{Name: "fuzzed", Method: methods[int(which)%len(methods)], Key: forms[int(which)/len(methods)%len(forms)],
+		s := signature.Scheme{Name: "fuzzed", Method: methods[int(which)%len(methods)],
+			Key:       forms[int(which)/len(methods)%len(forms)],
 			Signature: signature.Layout{In: in("header:X-S")}, Message: text("{body}")}
 		if s.Method == signature.Hash {
 			s.Message = text("{secret}{body}")

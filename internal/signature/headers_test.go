@@ -17,16 +17,19 @@ import (
 
 var (
 	dated = signature.Scheme{
-		Name: "dated", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Dated")}, Separator: ",", Assign: "=", Item: "v1"},
-		Timestamp: &signature.Clock{From: signature.MustRef("item:t")}, Message: signature.MustTemplate("{timestamp}.{body}"),
+		Name: "dated", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Dated")},
+			Separator: ",", KeySeparator: "=", Item: "v1"},
+		Timestamp: &signature.Clock{From: signature.MustRef("item:t")},
+		Message:   signature.MustTemplate("{timestamp}.{body}"),
 	}
 	bare = signature.Scheme{
-		Name: "bare", Encoding: signature.Base64, Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Bare")}},
-		Message: signature.MustTemplate("{body}"),
+		Name: "bare", Encoding: signature.Base64,
+		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Bare")}},
+		Message:   signature.MustTemplate("{body}"),
 	}
 )
 
-// Vectors made with the openssl command.
+// Vectors that were made with the openssl command.
 const (
 	body      = `{"id":"evt_1"}`
 	datedSum  = "c89214b5b5da833daed6f0b8c5bb6bd58cea9022bd80ccc78230f3942d632925"
@@ -38,10 +41,11 @@ const (
 )
 
 func request(header, value string) signature.Request {
-	return signature.Request{Header: http.Header{header: {value}}, Body: []byte(body), ReceivedAt: time.Unix(signedAt, 0)}
+	return signature.Request{Header: http.Header{header: {value}}, Body: []byte(body),
+		ReceivedAt: time.Unix(signedAt, 0)}
 }
 
-// sign is the value of a scheme's header for a body.
+// sign returns the value of a scheme's header for a body.
 func sign(t *testing.T, s *signature.Scheme, key, body string, at time.Time) string {
 	t.Helper()
 	r := signature.Request{Body: []byte(body)}
@@ -51,40 +55,41 @@ func sign(t *testing.T, s *signature.Scheme, key, body string, at time.Time) str
 	return r.Header.Get(s.Signature.In[0].Name)
 }
 
-func TestDatedHeaders(t *testing.T) {
+func TestVerify_headerWithTime(t *testing.T) {
 	t.Parallel()
 	const right = "v1=" + datedSum
 	tests := map[string]struct {
 		header string
 		want   signature.Problem
 	}{
-		"right":                       {"t=1700000000," + right, 0},
-		"time last":                   {right + ",t=1700000000", 0},
-		"upper case":                  {"t=1700000000,v1=" + strings.ToUpper(datedSum), 0},
-		"right among wrong":           {"t=1700000000,v1=00,v1=" + strings.Repeat("ab", 32) + "," + right, 0},
-		"other schemes passed over":   {"t=1700000000,v0=junk==,x=," + right, 0},
-		"unreadable one passed over":  {"t=1700000000,v1=nothex," + right, 0},
-		"only another scheme":         {"t=1700000000,v0=" + datedSum, signature.Malformed},
-		"only unreadable ones":        {"t=1700000000,v1=nothex", signature.Malformed},
-		"no time":                     {right, signature.Malformed},
-		"two times":                   {"t=1700000000,t=1700000000," + right, signature.Malformed},
-		"time with sign":              {"t=+1700000000," + right, signature.Malformed},
-		"time with zeros":             {"t=01700000000," + right, signature.Malformed},
-		"negative time":               {"t=-1," + right, signature.Malformed},
-		"huge time":                   {"t=99999999999999999999," + right, signature.Malformed},
-		"far time":                    {"t=1099511627776," + right, signature.Malformed},
-		"empty time":                  {"t=," + right, signature.Malformed},
-		"spaces":                      {"t=1700000000, " + right, signature.Malformed},
-		"no pairs":                    {"hello", signature.Malformed},
-		"trailing comma":              {"t=1700000000," + right + ",", signature.Malformed},
-		"empty":                       {"", signature.Missing},
-		"cut signature":               {"t=1700000000,v1=" + datedSum[:62], signature.Wrong},
-		"empty signature":             {"t=1700000000,v1=", signature.Wrong},
-		"another time than signed":    {"t=1700000001," + right, signature.Wrong},
-		"as many signatures as read":  {"t=1700000000," + strings.Repeat("v1=00,", 99) + right, 0},
-		"more signatures than read":   {"t=1700000000," + strings.Repeat("v1=00,", 100) + right, signature.Malformed},
-		"more items than read":        {"t=1700000000," + strings.Repeat("v0=00,", 400) + right, signature.Malformed},
-		"longer than a header may be": {"t=1700000000," + right + ",x=" + strings.Repeat("y", 8<<10), signature.Malformed},
+		"right":                      {"t=1700000000," + right, 0},
+		"time last":                  {right + ",t=1700000000", 0},
+		"upper case":                 {"t=1700000000,v1=" + strings.ToUpper(datedSum), 0},
+		"right among wrong":          {"t=1700000000,v1=00,v1=" + strings.Repeat("ab", 32) + "," + right, 0},
+		"other schemes passed over":  {"t=1700000000,v0=junk==,x=," + right, 0},
+		"unreadable one passed over": {"t=1700000000,v1=nothex," + right, 0},
+		"only another scheme":        {"t=1700000000,v0=" + datedSum, signature.Malformed},
+		"only unreadable ones":       {"t=1700000000,v1=nothex", signature.Malformed},
+		"no time":                    {right, signature.Malformed},
+		"two times":                  {"t=1700000000,t=1700000000," + right, signature.Malformed},
+		"time with sign":             {"t=+1700000000," + right, signature.Malformed},
+		"time with zeros":            {"t=01700000000," + right, signature.Malformed},
+		"negative time":              {"t=-1," + right, signature.Malformed},
+		"huge time":                  {"t=99999999999999999999," + right, signature.Malformed},
+		"far time":                   {"t=1099511627776," + right, signature.Malformed},
+		"empty time":                 {"t=," + right, signature.Malformed},
+		"spaces":                     {"t=1700000000, " + right, signature.Malformed},
+		"no pairs":                   {"hello", signature.Malformed},
+		"trailing comma":             {"t=1700000000," + right + ",", signature.Malformed},
+		"empty":                      {"", signature.Missing},
+		"cut signature":              {"t=1700000000,v1=" + datedSum[:62], signature.Wrong},
+		"empty signature":            {"t=1700000000,v1=", signature.Wrong},
+		"another time than signed":   {"t=1700000001," + right, signature.Wrong},
+		"as many signatures as read": {"t=1700000000," + strings.Repeat("v1=00,", 99) + right, 0},
+		"more signatures than read":  {"t=1700000000," + strings.Repeat("v1=00,", 100) + right, signature.Malformed},
+		"more items than read":       {"t=1700000000," + strings.Repeat("v0=00,", 400) + right, signature.Malformed},
+		"longer than a header may be": {"t=1700000000," + right + ",x=" + strings.Repeat("y", 8<<10),
+			signature.Malformed},
 	}
 	for name, test := range tests {
 		_, err := dated.Verify([][]byte{[]byte(datedKey)}, request("X-Dated", test.header), tolerance)
@@ -94,7 +99,7 @@ func TestDatedHeaders(t *testing.T) {
 	}
 }
 
-func TestBareHeaders(t *testing.T) {
+func TestVerify_headerWithoutTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		header string
@@ -117,7 +122,7 @@ func TestBareHeaders(t *testing.T) {
 	}
 }
 
-func TestAnySecretOfSeveral(t *testing.T) {
+func TestVerify_severalSecrets_anyMatches(t *testing.T) {
 	t.Parallel()
 	r := request("X-Dated", "t=1700000000,v1="+datedSum)
 	m, err := dated.Verify([][]byte{[]byte("a"), {}, []byte(datedKey)}, r, tolerance)
@@ -129,7 +134,7 @@ func TestAnySecretOfSeveral(t *testing.T) {
 	}
 }
 
-// Remembered secrets stay apart: each proves what it made and nothing else, in any order.
+// Cached secrets stay separate: each verifies its own signatures and no others, in any order.
 func TestKeys_severalSecrets_stayApart(t *testing.T) {
 	t.Parallel()
 	r := request("X-Dated", "t=1700000000,v1="+datedSum)
@@ -145,8 +150,8 @@ func TestKeys_severalSecrets_stayApart(t *testing.T) {
 	}
 }
 
-// Everyone can sign with an empty key, which is all that a bare prefix holds.
-func TestVerify_secretThatHoldsNoKey_provesNothing(t *testing.T) {
+// Everyone can sign with an empty key, which is what a prefix alone is.
+func TestVerify_invalidSecret_matchesNothing(t *testing.T) {
 	t.Parallel()
 	prefixed := bare
 	prefixed.Key.Strip = []string{"whsec_"}
@@ -161,7 +166,7 @@ func TestVerify_secretThatHoldsNoKey_provesNothing(t *testing.T) {
 	}
 }
 
-func TestErrorsHoldNoRightSignature(t *testing.T) {
+func TestVerify_errors_containNoCorrectSignature(t *testing.T) {
 	t.Parallel()
 	r := request("X-Dated", "t=1700000000,v1=00")
 	_, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance)
@@ -170,12 +175,13 @@ func TestErrorsHoldNoRightSignature(t *testing.T) {
 	}
 }
 
-// The tolerance that a source sets counts in place of the scheme's, be it longer or shorter.
-func TestVerify_tolerance_isTheSourcesBeforeTheSchemes(t *testing.T) {
+// The tolerance of a source overrides the scheme's, whether it is longer or shorter.
+func TestVerify_tolerance_sourceOverridesScheme(t *testing.T) {
 	t.Parallel()
 	minute := dated
 	minute.Timestamp = &signature.Clock{From: signature.MustRef("item:t"), Tolerance: time.Minute}
-	for given, counts := range map[time.Duration]time.Duration{0: time.Minute, time.Second: time.Second, time.Hour: time.Hour} {
+	for given, counts := range map[time.Duration]time.Duration{0: time.Minute, time.Second: time.Second,
+		time.Hour: time.Hour} {
 		for _, age := range []time.Duration{counts, counts + 1} {
 			r := request("X-Dated", "t=1700000000,v1="+datedSum)
 			r.ReceivedAt = time.Unix(signedAt, 0).Add(age)
@@ -187,10 +193,11 @@ func TestVerify_tolerance_isTheSourcesBeforeTheSchemes(t *testing.T) {
 	}
 }
 
-// Times that no difference can hold are stale or far ahead all the same.
-func TestFarTimesAreNotFresh(t *testing.T) {
+// Times whose difference overflows are still stale or in the future.
+func TestVerify_distantTimes_areRejected(t *testing.T) {
 	t.Parallel()
-	for seconds, want := range map[int64]signature.Problem{0: signature.Stale, 11_000_000_000: signature.Future, 1<<40 - 1: signature.Future} {
+	for seconds, want := range map[int64]signature.Problem{0: signature.Stale, 11_000_000_000: signature.Future,
+		1<<40 - 1: signature.Future} {
 		at := time.Unix(seconds, 0)
 		r := request("X-Dated", sign(t, &dated, datedKey, body, at))
 		if _, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance); problem(err) != want {
@@ -199,57 +206,102 @@ func TestFarTimesAreNotFresh(t *testing.T) {
 	}
 }
 
-// A scheme that proves less than it says is refused, in words that tell what is wrong.
-func TestSchemesThatProveNothing(t *testing.T) {
+// An invalid scheme is rejected, and the error says what is wrong.
+func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 	t.Parallel()
 	bodyOnly := text("{body}")
 	tests := map[string]struct {
 		change func(s *signature.Scheme)
 		want   string
 	}{
-		"no name":              {func(s *signature.Scheme) { s.Name = "" }, "no name"},
-		"no place":             {func(s *signature.Scheme) { s.Signature.In = nil }, "does not say where"},
-		"a place in the URL":   {func(s *signature.Scheme) { s.Signature.In = in("url") }, "cannot stand in url"},
-		"the body as a place":  {func(s *signature.Scheme) { s.Signature.In = in("body") }, "cannot stand in body"},
-		"no message":           {func(s *signature.Scheme) { s.Message = signature.Template{} }, "nothing of the request"},
-		"only a literal":       {func(s *signature.Scheme) { s.Message = text("x") }, "nothing of the request"},
-		"only the method":      {func(s *signature.Scheme) { s.Message = text("{method}") }, "nothing of the request"},
-		"hash of the secret":   {func(s *signature.Scheme) { s.Method, s.Message = signature.Hash, text("{secret}") }, "nothing of the request"},
-		"a bad alternative":    {func(s *signature.Scheme) { s.Or = []signature.Template{text("x")} }, "nothing of the request"},
-		"names of events":      {func(s *signature.Scheme) { s.Message = text("{type}{body}") }, "names events"},
-		"HMAC of the secret":   {func(s *signature.Scheme) { s.Message = text("{secret}{body}") }, "the secret is part"},
-		"hash without it":      {func(s *signature.Scheme) { s.Method = signature.Hash }, "the secret is part"},
-		"item without items":   {func(s *signature.Scheme) { s.Message = text("{item:t}{body}") }, "has none beside it"},
-		"time without a clock": {func(s *signature.Scheme) { s.Message = text("{timestamp}{body}") }, "says of none"},
-		"unsigned time":        {func(s *signature.Scheme) { s.Timestamp = at("header:X-T", 0) }, "the time in header:X-T is not signed"},
+		"no name":             {func(s *signature.Scheme) { s.Name = "" }, "no name"},
+		"no place":            {func(s *signature.Scheme) { s.Signature.In = nil }, "does not say where"},
+		"a place in the URL":  {func(s *signature.Scheme) { s.Signature.In = in("url") }, "cannot be in url"},
+		"the body as a place": {func(s *signature.Scheme) { s.Signature.In = in("body") }, "cannot be in body"},
+		"no message": {func(s *signature.Scheme) { s.Message = signature.Template{} },
+			"nothing of the request"},
+		"only a literal":  {func(s *signature.Scheme) { s.Message = text("x") }, "nothing of the request"},
+		"only the method": {func(s *signature.Scheme) { s.Message = text("{method}") }, "nothing of the request"},
+		"hash of the secret": {func(s *signature.Scheme) { s.Method, s.Message = signature.Hash, text("{secret}") },
+			"nothing of the request"},
+		"a bad alternative": {func(s *signature.Scheme) { s.Or = []signature.Template{text("x")} },
+			"nothing of the request"},
+		"names of events": {func(s *signature.Scheme) { s.Message = text("{type}{body}") }, "refers to events"},
+		"HMAC of the secret": {func(s *signature.Scheme) { s.Message = text("{secret}{body}") },
+			"contains the secret if"},
+		"hash without it": {func(s *signature.Scheme) { s.Method = signature.Hash }, "contains the secret if"},
+		"item without items": {func(s *signature.Scheme) { s.Message = text("{item:t}{body}") },
+			"has no other items"},
+		"time without a clock": {func(s *signature.Scheme) { s.Message = text("{timestamp}{body}") },
+			"does not say where the time is"},
+		"unsigned time": {func(s *signature.Scheme) { s.Timestamp = at("header:X-T", 0) },
+			"the time in header:X-T is not signed"},
 		"unsigned item": {func(s *signature.Scheme) {
 			s.Signature = pairs("X-A", "v1")
 			s.Timestamp = at("item:t", 0)
 		}, "the time in item:t is not signed"},
 		"time signed in one of two": {func(s *signature.Scheme) {
-			s.Timestamp, s.Message, s.Or = at("header:X-T", 0), text("{timestamp}{body}"), []signature.Template{bodyOnly}
+			s.Timestamp, s.Message, s.Or = at("header:X-T", 0), text("{timestamp}{body}"),
+				[]signature.Template{bodyOnly}
 		}, "is not signed"},
-		"time in an unsigned body":               {func(s *signature.Scheme) { s.Timestamp, s.Message = at("json:t", 0), text("{url}") }, "is not signed"},
-		"time in another item":                   {func(s *signature.Scheme) { s.Timestamp = at("item:t", 0) }, "has none beside it"},
-		"time in the method":                     {func(s *signature.Scheme) { s.Timestamp = at("method", 0) }, "no place for a time"},
-		"negative tolerance":                     {func(s *signature.Scheme) { s.Timestamp = at("json:t", 0); s.Timestamp.Tolerance = -time.Second }, "negative"},
-		"unsigned digest of the body":            {func(s *signature.Scheme) { s.Body = &signature.BodyDigest{From: signature.MustRef("header:Digest")} }, "is not signed"},
-		"signature that covers itself in JSON":   {func(s *signature.Scheme) { s.Signature.In = in("json:sig") }, "the signature itself"},
-		"signature that covers itself in a form": {func(s *signature.Scheme) { s.Signature.In, s.Message = in("form:sig"), text("{sorted_form}") }, "the signature itself"},
-		"signature that covers itself in a URL":  {func(s *signature.Scheme) { s.Signature.In, s.Message = in("query:sig"), text("{url}{body}") }, "the signature itself"},
-		"plain HMAC":                             {func(s *signature.Scheme) { s.Encoding = signature.Plain }, "only a token"},
-		"token with a message":                   {func(s *signature.Scheme) { s.Method = signature.Token }, "a token signs nothing"},
-		"keys without a separator":               {func(s *signature.Scheme) { s.Signature.Assign = "=" }, "need a separator"},
-		"skip without a separator":               {func(s *signature.Scheme) { s.Signature.Skip = 1 }, "need a separator"},
-		"item without assign":                    {func(s *signature.Scheme) { s.Signature.Separator, s.Signature.Item = ",", "v1" }, "needs what separates"},
-		"keys and places":                        {func(s *signature.Scheme) { s.Signature = pairs("X", "v1"); s.Signature.Skip = 1 }, "not both"},
-		"condition on the body":                  {func(s *signature.Scheme) { s.When = &signature.Condition{From: signature.MustRef("body")} }, "which scheme"},
-		"prefixed without a prefix":              {func(s *signature.Scheme) { s.Key.Prefixed = true }, "none is named"},
-		"another method":                         {func(s *signature.Scheme) { s.Method = 99 }, "none of those there are"},
-		"another digest":                         {func(s *signature.Scheme) { s.Digest = -1 }, "none of those there are"},
-		"another encoding":                       {func(s *signature.Scheme) { s.Encoding = 9 }, "none of those there are"},
-		"another key form":                       {func(s *signature.Scheme) { s.Key.Form = 9 }, "none of those there are"},
-		"another unit":                           {func(s *signature.Scheme) { s.Timestamp = at("json:t", 9) }, "none of those there are"},
+		"time in an unsigned body": {func(s *signature.Scheme) {
+			s.Timestamp, s.Message = at("json:t", 0),
+				text("{url}")
+		}, "is not signed"},
+		"time in another item": {func(s *signature.Scheme) { s.Timestamp = at("item:t", 0) },
+			"has no other items"},
+		"time in the method": {func(s *signature.Scheme) { s.Timestamp = at("method", 0) },
+			"not a valid place for a time"},
+		"negative tolerance": {func(s *signature.Scheme) {
+			s.Timestamp = at("json:t",
+				0)
+			s.Timestamp.Tolerance = -time.Second
+		}, "negative"},
+		"unsigned digest of the body": {func(s *signature.Scheme) {
+			s.Body = &signature.BodyDigest{From: signature.MustRef("header:Digest")}
+		}, "is not signed"},
+		"signature that covers itself in JSON": {func(s *signature.Scheme) { s.Signature.In = in("json:sig") },
+			"the signature itself"},
+		"signature that covers itself in a form": {func(s *signature.Scheme) {
+			s.Signature.In,
+				s.Message = in("form:sig"), text("{sorted_form}")
+		}, "the signature itself"},
+		"signature that covers itself in a URL": {func(s *signature.Scheme) {
+			s.Signature.In,
+				s.Message = in("query:sig"), text("{url}{body}")
+		}, "the signature itself"},
+		"plain HMAC": {func(s *signature.Scheme) { s.Encoding = signature.Plain },
+			"only a token"},
+		"token with a message": {func(s *signature.Scheme) { s.Method = signature.Token },
+			"a token signs nothing"},
+		"keys without a separator": {func(s *signature.Scheme) { s.Signature.KeySeparator = "=" },
+			"need a separator"},
+		"skip without a separator": {func(s *signature.Scheme) { s.Signature.Skip = 1 },
+			"need a separator"},
+		"item without assign": {func(s *signature.Scheme) {
+			s.Signature.Separator,
+				s.Signature.Item = ",", "v1"
+		}, "needs a separator from"},
+		"keys and places": {func(s *signature.Scheme) {
+			s.Signature = pairs("X",
+				"v1")
+			s.Signature.Skip = 1
+		}, "not both"},
+		"condition on the body": {func(s *signature.Scheme) {
+			s.When = &signature.Condition{From: signature.MustRef("body")}
+		}, "which scheme"},
+		"prefixed without a prefix": {func(s *signature.Scheme) { s.Key.RequirePrefix = true },
+			"no prefix is set"},
+		"another method": {func(s *signature.Scheme) { s.Method = 99 },
+			"none of those there are"},
+		"another digest": {func(s *signature.Scheme) { s.Digest = -1 },
+			"none of those there are"},
+		"another encoding": {func(s *signature.Scheme) { s.Encoding = 9 },
+			"none of those there are"},
+		"another key form": {func(s *signature.Scheme) { s.Key.Form = 9 },
+			"none of those there are"},
+		"another unit": {func(s *signature.Scheme) { s.Timestamp = at("json:t", 9) },
+			"none of those there are"},
 		"another body digest": {func(s *signature.Scheme) {
 			s.Body = &signature.BodyDigest{From: signature.MustRef("query:d"), Digest: 9}
 		}, "none of those there are"},
@@ -266,8 +318,8 @@ func TestSchemesThatProveNothing(t *testing.T) {
 	}
 }
 
-// extend goes on from a digest of size bytes: it returns what the hash has padded them with, and the
-// digest of them, the padding and more. It needs no other knowledge of them.
+// extend continues a hash from a digest of size bytes. It returns the padding and the digest of the
+// hashed bytes, the padding and more. It needs no other knowledge of the hashed bytes.
 func extend(t *testing.T, digest []byte, size int, more string) (padding, longer []byte) {
 	t.Helper()
 	padding = append([]byte{0x80}, make([]byte, (119-size%64)%64)...)
@@ -283,7 +335,7 @@ func extend(t *testing.T, digest []byte, size int, more string) (padding, longer
 	return padding, h.Sum(nil)
 }
 
-func TestScheme_extendable_isWhatTakesAnExtendedBody(t *testing.T) {
+func TestIsExtendable_extendedBody_verifies(t *testing.T) {
 	t.Parallel()
 	const secret, body, more = "sixteen bytes of", "amount=1&to=shop", "&to=thief"
 	for message, extendable := range map[string]bool{
@@ -292,8 +344,9 @@ func TestScheme_extendable_isWhatTakesAnExtendedBody(t *testing.T) {
 		"{body}{secret}":         false,
 		"{secret}{body}{secret}": false,
 	} {
-		s := &signature.Scheme{Name: "hash", Method: signature.Hash, Signature: signature.Layout{In: in("header:X-S")}, Message: text(message)}
-		if got := s.Extendable(); got != extendable {
+		s := &signature.Scheme{Name: "hash", Method: signature.Hash, Signature: signature.Layout{In: in("header:X-S")},
+			Message: text(message)}
+		if got := s.IsExtendable(); got != extendable {
 			t.Errorf("%s: extendable is %t", message, got)
 		}
 		r := signature.Request{Header: http.Header{}, Body: []byte(body)}
@@ -305,9 +358,11 @@ func TestScheme_extendable_isWhatTakesAnExtendedBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		taken := false
-		for size := len(body); size < len(body)+2*len(secret)+8; size++ { // the attacker does not know the secret's length
+		// the attacker does not know the secret's length
+		for size := len(body); size < len(body)+2*len(secret)+8; size++ {
 			padding, longer := extend(t, digest, size, more)
-			forged := signature.Request{Header: http.Header{"X-S": {hex.EncodeToString(longer)}}, Body: append([]byte(body+string(padding)), more...)}
+			forged := signature.Request{Header: http.Header{"X-S": {hex.EncodeToString(longer)}},
+				Body: append([]byte(body+string(padding)), more...)}
 			if _, err := s.Verify([][]byte{[]byte(secret)}, forged, 0); err == nil {
 				taken = true
 			}
@@ -316,8 +371,9 @@ func TestScheme_extendable_isWhatTakesAnExtendedBody(t *testing.T) {
 			t.Errorf("%s: an extended body is taken: %t, want %t", message, taken, extendable)
 		}
 	}
-	or := &signature.Scheme{Method: signature.Hash, Message: text("{body}{secret}"), Or: []signature.Template{text("{secret}{body}")}}
-	if !or.Extendable() {
+	or := &signature.Scheme{Method: signature.Hash, Message: text("{body}{secret}"),
+		Or: []signature.Template{text("{secret}{body}")}}
+	if !or.IsExtendable() {
 		t.Error("another spelling of the message is passed over")
 	}
 }

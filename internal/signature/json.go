@@ -10,35 +10,36 @@ import (
 	"unicode/utf8"
 )
 
-// findJSON finds a text, number or truth value by its dotted path, numbers and truth values as they are written. The body must be
-// valid JSON. Nothing is kept of what is passed over, since nobody has proven the body yet. Of members with one name the last
-// counts, as everywhere.
+// findJSON returns a string, number or boolean at a dotted path; numbers and booleans as they are
+// written. The body must be valid JSON. It stores nothing of other values, because the body is not
+// verified yet. If a name occurs twice, the last member counts, as in encoding/json.
 func findJSON(body []byte, path string) ([]byte, bool) {
-	at := locate(body[skipSpace(body, 0):], path)
+	at := locateJSON(body[skipSpace(body, 0):], path)
 	if at == nil {
 		return nil, false
 	}
-	return scalar(at)
+	return readScalar(at)
 }
 
-// locate is the text from the value at a dotted path on; nil where there is none.
-func locate(at []byte, path string) []byte {
+// locateJSON returns the text from the value at a dotted path on; nil if there is none.
+func locateJSON(at []byte, path string) []byte {
 	for more := true; more && at != nil; {
 		var name string
 		name, path, more = strings.Cut(path, ".")
-		at = member(at, name)
+		at = findMember(at, name)
 	}
 	return at
 }
 
-// Elements are the elements of the list at a dotted path of a JSON body, as they are written: of each the value at another path, or
-// nil where it has none (an empty path is the element). ok is false where the body is not JSON or has no such list. Nothing is kept of
-// what is passed over, so that a body that nobody has proven costs no more than its length.
+// Elements returns the elements of the list at a dotted path of a JSON body, as they are written.
+// With item it returns the value of each element at that path, nil if there is none. ok is false if
+// the body is not JSON or has no such list. It stores nothing of other values, so that an
+// unverified body costs no more than its length.
 func Elements(body []byte, list, item string) (elements iter.Seq[[]byte], ok bool) {
 	if !json.Valid(body) {
 		return nil, false
 	}
-	text := locate(body[skipSpace(body, 0):], list)
+	text := locateJSON(body[skipSpace(body, 0):], list)
 	if text == nil || text[0] != '[' {
 		return nil, false
 	}
@@ -47,7 +48,7 @@ func Elements(body []byte, list, item string) (elements iter.Seq[[]byte], ok boo
 			end := valueEnd(text, i)
 			value := text[i:end]
 			if item != "" {
-				value = locate(value, item)
+				value = locateJSON(value, item)
 			}
 			if value != nil {
 				value = value[:valueEnd(value, 0)]
@@ -62,14 +63,15 @@ func Elements(body []byte, list, item string) (elements iter.Seq[[]byte], ok boo
 	}, true
 }
 
-// scalar reads the value that text begins with: a part of the text itself where nothing in it is escaped.
-func scalar(text []byte) ([]byte, bool) {
+// readScalar reads the value at the beginning of text. It returns a part of text if no escape is in
+// it.
+func readScalar(text []byte) ([]byte, bool) {
 	switch end := valueEnd(text, 0); text[0] {
 	case '"':
 		if raw := text[1 : end-1]; utf8.Valid(raw) && bytes.IndexByte(raw, '\\') < 0 {
 			return raw, true
 		}
-		return unquote(make([]byte, 0, end), text[:end]), true
+		return unquoteInto(make([]byte, 0, end), text[:end]), true
 	case '{', '[', 'n':
 		return nil, false
 	default:
@@ -77,9 +79,9 @@ func scalar(text []byte) ([]byte, bool) {
 	}
 }
 
-// unquote reads a quoted text into the place of another, as encoding/json does: bytes and escapes that are no character become
-// U+FFFD.
-func unquote(to, quoted []byte) []byte {
+// unquoteInto appends the contents of a quoted text to a buffer, as encoding/json does: invalid
+// bytes and escapes become U+FFFD.
+func unquoteInto(to, quoted []byte) []byte {
 	for i := 1; i < len(quoted)-1; {
 		switch c := quoted[i]; {
 		case c == '\\' && quoted[i+1] == 'u':
@@ -107,7 +109,7 @@ func unescape(text []byte) (r rune, size int) {
 		if text[i] != '\\' || text[i+1] != 'u' {
 			return -1
 		}
-		n, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 32) // four digits, since the text is valid
+		n, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 32) // four digits, because the text is valid
 		return rune(n)
 	}
 	r = half(0)
@@ -120,9 +122,9 @@ func unescape(text []byte) (r rune, size int) {
 	return utf8.RuneError, 6
 }
 
-// member finds the last member under a name, or the element at a place, of the object or array that text begins with: the text
-// from its value on.
-func member(text []byte, name string) []byte {
+// findMember finds the last member with a name, or the element at an index, of the object or array
+// at the beginning of text. It returns the text from its value on.
+func findMember(text []byte, name string) []byte {
 	if text[0] != '{' && text[0] != '[' {
 		return nil
 	}
@@ -151,11 +153,11 @@ func member(text []byte, name string) []byte {
 }
 
 func isName(quoted []byte, name string) bool {
-	if len(quoted) > 6*len(name)+2 { // a byte is written in six at most
+	if len(quoted) > 6*len(name)+2 { // one byte needs at most six in quoted text
 		return false
 	}
 	var buf [64]byte
-	return string(unquote(buf[:0], quoted)) == name
+	return string(unquoteInto(buf[:0], quoted)) == name
 }
 
 func skipSpace(text []byte, i int) int {
@@ -165,7 +167,7 @@ func skipSpace(text []byte, i int) int {
 	return i
 }
 
-// stringEnd is the place after the string that begins at i.
+// stringEnd returns the position after the string that begins at i.
 func stringEnd(text []byte, i int) int {
 	for i++; text[i] != '"'; i++ {
 		if text[i] == '\\' {
@@ -175,7 +177,7 @@ func stringEnd(text []byte, i int) int {
 	return i + 1
 }
 
-// valueEnd is the place after the value that begins at i.
+// valueEnd returns the position after the value that begins at i.
 func valueEnd(text []byte, i int) int {
 	switch text[i] {
 	case '"':

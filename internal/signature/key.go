@@ -14,20 +14,21 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Key is how the key of a MAC is made of the secret's text.
+// Key describes how a secret's text becomes the key of a MAC.
 type Key struct {
 	Form KeyForm
-	// Strip are prefixes of which the first that fits is left out ("whsec_").
+	// Strip are prefixes; the first that matches is removed ("whsec_").
 	Strip []string
-	// PlainElse: a secret that has none of the prefixes is the key as it stands, whatever Form says.
-	PlainElse bool
-	// Prefixed: a secret that has none of the prefixes is no key; of a key pair, one that is neither PEM nor begins with whpk_ or
-	// whsk_. A source that takes shared secrets and public keys alike needs it: a public key that were taken for a shared secret
-	// would let everyone sign.
-	Prefixed bool
+	// VerbatimWithoutPrefix: a secret without any of the prefixes is the key itself, whatever Form
+	// says.
+	VerbatimWithoutPrefix bool
+	// RequirePrefix: a secret without any of the prefixes is not a valid key. A public key must be
+	// PEM or begin with whpk_, and a private key with whsk_. A source with shared secrets and
+	// public keys needs this: a public key that is used as a shared secret would let everyone sign.
+	RequirePrefix bool
 }
 
-// KeyForm is how a secret's text stands for the key's bytes.
+// KeyForm is how a secret's text represents the key's bytes.
 type KeyForm int
 
 // The forms.
@@ -40,17 +41,17 @@ const (
 	KeyHex
 	// KeySHA1 is a text whose SHA-1 is the key.
 	KeySHA1
-	// KeyNFKD is a text that is normalised to NFKD first.
+	// KeyNFKD is a text that is normalized to NFKD first.
 	KeyNFKD
 )
 
-// of makes the key's bytes.
-func (k Key) of(secret []byte) ([]byte, error) {
-	if bytes.HasSuffix(secret, []byte(DemoMark)) {
+// toBytes returns the key's bytes.
+func (k Key) toBytes(secret []byte) ([]byte, error) {
+	if bytes.HasSuffix(secret, []byte(DemoSuffix)) {
 		return secret, nil
 	}
 	if isKeyPair(secret) {
-		return nil, errors.New("it is a public or a private key; the sender signs with a shared secret")
+		return nil, errors.New("it is a public or a private key, but the sender signs with a shared secret")
 	}
 	text, stripped := secret, false
 	for _, prefix := range k.Strip {
@@ -58,23 +59,24 @@ func (k Key) of(secret []byte) ([]byte, error) {
 			break
 		}
 	}
-	if !stripped && k.Prefixed {
-		return nil, fmt.Errorf("it does not begin with %s; copy it whole, as the provider shows it", strings.Join(k.Strip, " or "))
+	if !stripped && k.RequirePrefix {
+		return nil, fmt.Errorf("it does not begin with %s; copy it completely, as the provider shows it",
+			strings.Join(k.Strip, " or "))
 	}
-	if !stripped && k.PlainElse {
+	if !stripped && k.VerbatimWithoutPrefix {
 		return secret, nil
 	}
 	switch k.Form {
 	case KeyBase64:
-		b, err := anyBase64(string(text))
+		b, err := decodeAnyBase64(string(text))
 		if err != nil {
-			return nil, errors.New("it is not base64; copy it whole, as the provider shows it")
+			return nil, errors.New("it is not base64; copy it completely, as the provider shows it")
 		}
 		return b, nil
 	case KeyHex:
 		b, err := hex.DecodeString(string(text))
 		if err != nil {
-			return nil, errors.New("it is not hexadecimal; copy it whole, as the provider shows it")
+			return nil, errors.New("it is not hexadecimal; copy it completely, as the provider shows it")
 		}
 		return b, nil
 	case KeySHA1:
@@ -86,10 +88,11 @@ func (k Key) of(secret []byte) ([]byte, error) {
 	return text, nil
 }
 
-// isKeyPair tells whether a text says of itself that it is half of a key pair. Taken for a shared secret, a public key would let
-// everyone sign.
+// isKeyPair reports whether a text is recognizable as half of a key pair. A public key that is used
+// as a shared secret would let everyone sign.
 func isKeyPair(text []byte) bool {
-	if bytes.HasPrefix(text, []byte("whpk_")) || bytes.HasPrefix(text, []byte("whsk_")) || bytes.Contains(text, []byte("-----BEGIN ")) {
+	if bytes.HasPrefix(text, []byte("whpk_")) || bytes.HasPrefix(text, []byte("whsk_")) ||
+		bytes.Contains(text, []byte("-----BEGIN ")) {
 		return true
 	}
 	text = bytes.TrimSpace(text)
@@ -99,7 +102,7 @@ func isKeyPair(text []byte) bool {
 	if !bytes.HasPrefix(text, []byte("M")) { // base64 of a DER sequence
 		return false
 	}
-	der, err := anyBase64(string(text))
+	der, err := decodeAnyBase64(string(text))
 	return err == nil && isPublicDER(der)
 }
 
@@ -108,38 +111,40 @@ func isPublicDER(der []byte) bool {
 	return err == nil
 }
 
-func anyBase64(text string) ([]byte, error) {
+func decodeAnyBase64(text string) ([]byte, error) {
 	text = strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(text, "="))
 	return base64.RawStdEncoding.DecodeString(text)
 }
 
-// DemoMark ends the secrets of `postern dev`, which everybody knows; whoever reads configuration for anything else refuses them. Such
-// a text is a key as it stands, whatever form keys have, and a key pair is made of it, so that every sender can be tried.
-const DemoMark = "_for_postern_dev"
+// DemoSuffix ends the public demo secrets of `postern dev`. Any other configuration rejects them.
+// Such a text is the key itself, whatever the form of keys. A key pair is derived from it for
+// public-key schemes, so that every sender can be tried.
+const DemoSuffix = "_for_postern_dev"
 
-// CheckSecret tells why a text cannot be a secret of this scheme; nil if it can. The error holds nothing of the secret.
+// CheckSecret returns why a text cannot be a secret of this scheme; nil if it can. The error
+// contains nothing of the secret.
 func (s *Scheme) CheckSecret(secret []byte) error {
 	_, err := s.key(secret)
 	return err
 }
 
-// How many bytes a shared secret has, apart from a prefix that names its kind.
+// Sizes of a shared secret in bytes, without a prefix for its kind.
 const (
-	// MinSecret is the least that a configuration may have. One delivery is enough to try secrets on
-	// another machine, and a graphics card tries all printable texts of seven characters in hours.
+	// MinSecret is the minimum in a configuration. One delivery is enough to try secrets on another
+	// machine, and a graphics card tries all printable texts of seven characters in hours.
 	MinSecret = 8
-	// SafeSecret is the least without a warning: the 112 bits that NIST SP 800-131A requires of the
-	// key of an HMAC.
-	SafeSecret = 14
+	// RecommendedSecret is the minimum without a warning: the 112 bits that NIST SP 800-131A
+	// requires of the key of an HMAC.
+	RecommendedSecret = 14
 )
 
 // SecretSize returns how many bytes of a shared secret an attacker must guess: those of its key,
-// without a prefix such as whsec_ and without white space around it. Where the key is a digest of the
-// text, the text counts. The answer is false where the scheme has no such secret: it verifies with a
-// public key, or the text is no key of the scheme.
+// without a prefix such as whsec_ and surrounding white space. If the key is a digest of the text,
+// the text counts. It returns false if the scheme verifies with a public key, or if the text is not
+// a key of the scheme.
 func (s *Scheme) SecretSize(secret []byte) (int, bool) {
 	k, err := s.key(secret)
-	if err != nil || s.Asymmetric() {
+	if err != nil || s.IsAsymmetric() {
 		return 0, false
 	}
 	text := bytes.TrimSpace(secret)

@@ -15,7 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-func TestKeys(t *testing.T) {
+func TestCheckSecret_keyForms(t *testing.T) {
 	t.Parallel()
 	decoded := "mary had a little lamb!!"
 	der, err := x509.MarshalPKIXPublicKey(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)).Public())
@@ -25,40 +25,48 @@ func TestKeys(t *testing.T) {
 	tests := map[string]struct {
 		key    signature.Key
 		secret string
-		want   string // empty: it is no key
+		want   string // empty: it is not a key
 	}{
-		"text":                      {signature.Key{}, "whsec_x", "whsec_x"},
-		"base64":                    {base64d, base64Key, decoded},
-		"base64 without padding":    {base64d, "YQ", "a"},
-		"base64 with padding":       {base64d, "YQ==", "a"},
-		"base64 of URLs":            {base64d, "-_-_", "\xfb\xff\xbf"},
-		"no base64":                 {base64d, "a b", ""},
-		"hexadecimal":               {hexed, "00fF", "\x00\xff"},
-		"no hexadecimal":            {hexed, "0g", ""},
-		"SHA-1":                     {signature.Key{Form: signature.KeySHA1}, "abc", "\xa9\x99\x3e\x36\x47\x06\x81\x6a\xba\x3e\x25\x71\x78\x50\xc2\x6c\x9c\xd0\xd8\x9d"},
-		"NFKD":                      {signature.Key{Form: signature.KeyNFKD}, "\u00e9\ufb01", "e\u0301fi"},
-		"NFKD of no UTF-8":          {signature.Key{Form: signature.KeyNFKD}, "a\xff", "a\xff"},
-		"prefix":                    {whsec, standard, decoded},
-		"longer prefix":             {whsec, "v1," + standard, decoded},
-		"prefix that is not there":  {whsec, base64Key, decoded},
-		"prefix that must be there": {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"}, Prefixed: true}, base64Key, ""},
-		"prefix that is there":      {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"}, Prefixed: true}, standard, decoded},
-		"plain else":                {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"}, PlainElse: true}, base64Key, base64Key},
-		"plain else, with a prefix": {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"}, PlainElse: true}, standard, decoded},
-		"demo secret":               {hexed, "whsec_1" + signature.DemoMark, "whsec_1" + signature.DemoMark},
-		"public key":                {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"}}, "whpk_" + base64.StdEncoding.EncodeToString(make([]byte, 32)), ""},
-		"public key as it stands":   {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"}, PlainElse: true}, "whpk_" + base64.StdEncoding.EncodeToString(make([]byte, 32)), ""},
-		"private key":               {signature.Key{}, "whsk_AAAA", ""},
-		"PEM":                       {signature.Key{}, rsaKey(), ""},
-		"public key as text":        {signature.Key{}, "whpk_" + base64.StdEncoding.EncodeToString(der[12:]), ""},
-		"DER":                       {signature.Key{}, base64.StdEncoding.EncodeToString(der), ""},
-		"DER in hexadecimal":        {signature.Key{}, hex.EncodeToString(der), ""},
-		"DER in capitals":           {signature.Key{}, strings.ToUpper(hex.EncodeToString(der)), ""},
-		"DER with a line end":       {signature.Key{}, hex.EncodeToString(der) + "\n", ""},
-		"text of hexadecimal":       {signature.Key{}, strings.Repeat("30", 32), strings.Repeat("30", 32)},
-		"public key in base64 DER":  {signature.Key{}, sendgridKey, ""},
-		"text that begins with M":   {signature.Key{}, "My dear Watson", "My dear Watson"},
-		"base64 that begins with M": {base64d, "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "1\xf2\x90\xf6\xbf\x06)\x8a\xabO\x08\xd4<?\x08,\xf6H\xa3b\xda-\xa4\xb0"},
+		"text":                   {signature.Key{}, "whsec_x", "whsec_x"},
+		"base64":                 {base64d, base64Key, decoded},
+		"base64 without padding": {base64d, "YQ", "a"},
+		"base64 with padding":    {base64d, "YQ==", "a"},
+		"base64 of URLs":         {base64d, "-_-_", "\xfb\xff\xbf"},
+		"no base64":              {base64d, "a b", ""},
+		"hexadecimal":            {hexed, "00fF", "\x00\xff"},
+		"no hexadecimal":         {hexed, "0g", ""},
+		"SHA-1": {signature.Key{Form: signature.KeySHA1}, "abc",
+			"\xa9\x99\x3e\x36\x47\x06\x81\x6a\xba\x3e\x25\x71\x78\x50\xc2\x6c\x9c\xd0\xd8\x9d"},
+		"NFKD":                     {signature.Key{Form: signature.KeyNFKD}, "\u00e9\ufb01", "e\u0301fi"},
+		"NFKD of no UTF-8":         {signature.Key{Form: signature.KeyNFKD}, "a\xff", "a\xff"},
+		"prefix":                   {whsec, standard, decoded},
+		"longer prefix":            {whsec, "v1," + standard, decoded},
+		"prefix that is not there": {whsec, base64Key, decoded},
+		"prefix that must be there": {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"},
+			RequirePrefix: true}, base64Key, ""},
+		"prefix that is there": {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"},
+			RequirePrefix: true}, standard, decoded},
+		"plain else": {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"},
+			VerbatimWithoutPrefix: true}, base64Key, base64Key},
+		"plain else, with a prefix": {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"},
+			VerbatimWithoutPrefix: true}, standard, decoded},
+		"demo secret": {hexed, "whsec_1" + signature.DemoSuffix, "whsec_1" + signature.DemoSuffix},
+		"public key": {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"}},
+			"whpk_" + base64.StdEncoding.EncodeToString(make([]byte, 32)), ""},
+		"public key as it stands": {signature.Key{Form: signature.KeyBase64, Strip: []string{"whsec_"},
+			VerbatimWithoutPrefix: true}, "whpk_" + base64.StdEncoding.EncodeToString(make([]byte, 32)), ""},
+		"private key":              {signature.Key{}, "whsk_AAAA", ""},
+		"PEM":                      {signature.Key{}, rsaKey(), ""},
+		"public key as text":       {signature.Key{}, "whpk_" + base64.StdEncoding.EncodeToString(der[12:]), ""},
+		"DER":                      {signature.Key{}, base64.StdEncoding.EncodeToString(der), ""},
+		"DER in hexadecimal":       {signature.Key{}, hex.EncodeToString(der), ""},
+		"DER in capitals":          {signature.Key{}, strings.ToUpper(hex.EncodeToString(der)), ""},
+		"DER with a line end":      {signature.Key{}, hex.EncodeToString(der) + "\n", ""},
+		"text of hexadecimal":      {signature.Key{}, strings.Repeat("30", 32), strings.Repeat("30", 32)},
+		"public key in base64 DER": {signature.Key{}, sendgridKey, ""},
+		"text that begins with M":  {signature.Key{}, "My dear Watson", "My dear Watson"},
+		"base64 that begins with M": {base64d, "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+			"1\xf2\x90\xf6\xbf\x06)\x8a\xabO\x08\xd4<?\x08,\xf6H\xa3b\xda-\xa4\xb0"},
 	}
 	for name, test := range tests {
 		got, err := test.key.KeyOf([]byte(test.secret))
@@ -66,10 +74,10 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, test.want)
 		}
 		if err != nil && strings.Contains(err.Error(), test.secret) {
-			t.Errorf("%s: the error tells the secret: %v", name, err)
+			t.Errorf("%s: the error contains the secret: %v", name, err)
 		}
 	}
-	standard := catalogue()["Standard Webhooks"] // where shared secrets are taken, a public key signs nothing
+	standard := catalogue()["Standard Webhooks"] // if shared secrets are accepted, a public key signs nothing
 	public := []byte("whpk_" + base64.StdEncoding.EncodeToString(der[12:]))
 	err = standard.Sign(public, &signature.Request{}, time.Unix(signedAt, 0))
 	if err == nil || standard.CheckSecret(public) == nil {
@@ -77,8 +85,9 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A public key is read in each of the forms that senders show it in, and verifies what the private one signed.
-func TestPublicKeys(t *testing.T) {
+// A public key is read in each form in which senders show it, and verifies signatures of its
+// private key.
+func TestVerify_publicKeyForms(t *testing.T) {
 	t.Parallel()
 	seed := bytes.Repeat([]byte{7}, 32)
 	private := ed25519.NewKeyFromSeed(seed)
@@ -93,8 +102,10 @@ func TestPublicKeys(t *testing.T) {
 	der, _ := hex.DecodeString(spki)
 	b64 := base64.StdEncoding.EncodeToString
 	for name, secret := range map[string]string{
-		"hexadecimal": hex.EncodeToString(public), "base64": b64(public), "whpk_": "whpk_" + b64(public), "DER": b64(der), "with a newline": hex.EncodeToString(public) + "\n",
-		"PEM": "-----BEGIN PUBLIC KEY-----\n" + b64(der) + "\n-----END PUBLIC KEY-----\n", "private": "whsk_" + b64(seed),
+		"hexadecimal": hex.EncodeToString(public), "base64": b64(public), "whpk_": "whpk_" + b64(public),
+		"DER": b64(der), "with a newline": hex.EncodeToString(public) + "\n",
+		"PEM": "-----BEGIN PUBLIC KEY-----\n" + b64(der) + "\n-----END PUBLIC KEY-----\n", "private": "whsk_" +
+			b64(seed),
 	} {
 		if err := discord.CheckSecret([]byte(secret)); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -103,8 +114,10 @@ func TestPublicKeys(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	bad := map[string]string{"empty": "", "short": hex.EncodeToString(public[1:]), "long": hex.EncodeToString(public) + "00", "RSA": rsaKey(), "no key": "hello",
-		"shared secret": "whsec_" + b64(make([]byte, 27)), "empty PEM": "-----BEGIN PUBLIC KEY-----\n-----END PUBLIC KEY-----\n", "whsk_": "whsk_AAAA"}
+	bad := map[string]string{"empty": "", "short": hex.EncodeToString(public[1:]), "long": hex.EncodeToString(public) +
+		"00", "RSA": rsaKey(), "no key": "hello",
+		"shared secret": "whsec_" + b64(make([]byte, 27)),
+		"empty PEM":     "-----BEGIN PUBLIC KEY-----\n-----END PUBLIC KEY-----\n", "whsk_": "whsk_AAAA"}
 	for name, secret := range bad {
 		if err := discord.CheckSecret([]byte(secret)); err == nil {
 			t.Errorf("%s is a key", name)
@@ -113,8 +126,9 @@ func TestPublicKeys(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	discord.Key.Prefixed = true // where shared secrets are taken too
-	for secret, want := range map[string]bool{b64(public): false, hex.EncodeToString(public): false, "whpk_" + b64(public): true, "whsk_" + b64(seed): true, demoSecret: true,
+	discord.Key.RequirePrefix = true // if shared secrets are accepted too
+	for secret, want := range map[string]bool{b64(public): false, hex.EncodeToString(public): false,
+		"whpk_" + b64(public): true, "whsk_" + b64(seed): true, demoSecret: true,
 		"-----BEGIN PUBLIC KEY-----\n" + b64(der) + "\n-----END PUBLIC KEY-----\n": true} {
 		if err := discord.CheckSecret([]byte(secret)); (err == nil) != want {
 			t.Errorf("prefixed: %s: %v", secret, err)
@@ -128,8 +142,8 @@ func TestPublicKeys(t *testing.T) {
 	}
 }
 
-// A public key cannot sign, and says so.
-func TestSignWantsAPrivateKey(t *testing.T) {
+// A public key cannot sign, and the error says so.
+func TestSign_publicKey_fails(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Discord", "SendGrid", "Wise"} {
 		row := catalogue()[name]
@@ -141,7 +155,8 @@ func TestSignWantsAPrivateKey(t *testing.T) {
 		}
 	}
 	wise := catalogue()["Wise"]
-	if err := wise.Sign([]byte(demoSecret), &signature.Request{}, time.Unix(signedAt, 0)); err == nil || !strings.Contains(err.Error(), "demo") {
+	if err := wise.Sign([]byte(demoSecret), &signature.Request{}, time.Unix(signedAt, 0)); err == nil ||
+		!strings.Contains(err.Error(), "demo") {
 		t.Errorf("RSA with a demo secret: %v", err)
 	}
 }

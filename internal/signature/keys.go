@@ -6,60 +6,61 @@ import (
 	"sync"
 )
 
-// Keys remembers what secrets are good for, so that each is read once and not for every request. The zero Keys is empty; it is used by
-// many at once, and belongs to one source, since it grows with the secrets it is shown.
+// Keys caches parsed secrets, so that each is parsed once and not for every request. The zero Keys
+// is empty. It is safe for concurrent use. It belongs to one source, because it grows with the
+// number of secrets.
 type Keys struct {
-	mu    sync.RWMutex
-	known map[keyOf]*keyed
+	mu      sync.RWMutex
+	entries map[keyID]*parsedKey
 }
 
-type keyOf struct {
+type keyID struct {
 	scheme *Scheme
 	secret string
 }
 
-// keyed is what a secret is for a scheme, or why it is nothing.
-type keyed struct {
+// parsedKey is the key of a secret for a scheme, or the error.
+type parsedKey struct {
 	key
 	err error
-	// macs has the key's HMACs that nobody uses now.
+	// macs are unused HMACs of the key.
 	macs sync.Pool
 }
 
-// of reads a secret for a scheme, or finds it read. Without Keys it is read each time.
-func (k *Keys) of(s *Scheme, secret []byte) *keyed {
+// parsed returns the parsed secret for a scheme. Without Keys it parses the secret each time.
+func (k *Keys) parsed(s *Scheme, secret []byte) *parsedKey {
 	if k == nil {
-		return newKeyed(s, secret)
+		return parseKey(s, secret)
 	}
 	k.mu.RLock()
-	known := k.known[keyOf{s, string(secret)}]
+	entry := k.entries[keyID{s, string(secret)}]
 	k.mu.RUnlock()
-	if known != nil {
-		return known
+	if entry != nil {
+		return entry
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.known == nil {
-		k.known = map[keyOf]*keyed{}
+	if k.entries == nil {
+		k.entries = map[keyID]*parsedKey{}
 	}
-	known = newKeyed(s, secret)
-	k.known[keyOf{s, string(secret)}] = known
-	return known
+	entry = parseKey(s, secret)
+	k.entries[keyID{s, string(secret)}] = entry
+	return entry
 }
 
-func newKeyed(s *Scheme, secret []byte) *keyed {
-	k := &keyed{}
+func parseKey(s *Scheme, secret []byte) *parsedKey {
+	k := &parsedKey{}
 	k.key, k.err = s.key(secret)
 	return k
 }
 
-// mac is an HMAC under the key with nothing written yet; release gives it back.
-func (k *keyed) mac(d Digest) hash.Hash {
+// takeMAC returns an empty HMAC with the key; releaseMAC returns it to the pool.
+func (k *parsedKey) takeMAC(d Digest) hash.Hash {
 	if h, ok := k.macs.Get().(hash.Hash); ok {
 		h.Reset()
 		return h
 	}
-	return hmac.New(d.new(), k.shared)
+	return hmac.New(d.newHash(), k.shared)
 }
 
-func (k *keyed) release(h hash.Hash) { k.macs.Put(h) }
+func (k *parsedKey) releaseMAC(h hash.Hash) { k.macs.Put(h) }

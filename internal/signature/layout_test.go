@@ -9,7 +9,8 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// signedRow is a row's delivery, signed at signedAt and received then, and a function that verifies it.
+// signedRow returns a row's delivery, signed and received at signedAt, and a function that verifies
+// it.
 func signedRow(t *testing.T, name string) (r signature.Request, verifies func(signature.Request) signature.Problem) {
 	t.Helper()
 	row := catalogue()[name]
@@ -38,8 +39,8 @@ func with(r signature.Request, name string, values ...string) signature.Request 
 	return r
 }
 
-// Headers as senders may write them, and as they may not.
-func TestLayouts(t *testing.T) {
+// Valid and invalid headers.
+func TestVerify_layouts(t *testing.T) {
 	t.Parallel()
 	sum, zeros := strings.Repeat("ab", 32), strings.Repeat("00", 32)
 	tests := []struct {
@@ -47,42 +48,69 @@ func TestLayouts(t *testing.T) {
 		change      func(value string) string
 		want        signature.Problem
 	}{
-		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.TrimPrefix(v, "sha256=") }, signature.Malformed},
-		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.Replace(v, "sha256=", "sha1=", 1) }, signature.Malformed},
-		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.Replace(v, "sha256=", "SHA256=", 1) }, signature.Malformed},
+		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.TrimPrefix(v, "sha256=") },
+			signature.Malformed},
+		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.Replace(v, "sha256=", "sha1=", 1) },
+			signature.Malformed},
+		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.Replace(v, "sha256=", "SHA256=", 1) },
+			signature.Malformed},
 		{"GitHub", "X-Hub-Signature-256", strings.ToUpper, signature.Malformed}, // the prefix too
 		{"WorkOS", "Workos-Signature", func(v string) string { return strings.Replace(v, ",", ", ", 1) }, 0},
-		{"Stripe", "Stripe-Signature", func(v string) string { return strings.Replace(v, ",", ", ", 1) }, signature.Malformed},
+		{"Stripe", "Stripe-Signature", func(v string) string { return strings.Replace(v, ",", ", ", 1) },
+			signature.Malformed},
 		{"Cronofy", "Cronofy-Hmac-Sha256", func(v string) string { return "AAAA," + v + ",x" }, 0},
 		{"Cronofy", "Cronofy-Hmac-Sha256", func(v string) string { return v + "," }, 0},
-		{"CircleCI", "Circleci-Signature", func(v string) string { return strings.Replace(v, "v1=", "v2=", 1) }, signature.Malformed},
+		{"CircleCI", "Circleci-Signature", func(v string) string { return strings.Replace(v, "v1=", "v2=", 1) },
+			signature.Malformed},
 		{"CircleCI", "Circleci-Signature", func(v string) string { return "v2=00," + v }, 0},
 		{"Persona", "Persona-Signature", func(v string) string { return "t=1700000000,v1=" + sum + " " + v }, 0},
 		{"Persona", "Persona-Signature", func(v string) string { return v + " t=1,v1=" + sum }, 0},
 		{"Persona", "Persona-Signature", func(v string) string { return v + " t=x,v1=" + sum }, 0},
-		{"Persona", "Persona-Signature", func(v string) string { return strings.Replace(v, "t=1700000000", "t=1", 1) + " t=1700000000,v1=" + sum }, signature.Wrong},
-		{"Persona", "Persona-Signature", func(v string) string { return strings.Replace(v, ",", " ", 1) }, signature.Malformed},
+		{"Persona", "Persona-Signature", func(v string) string {
+			return strings.Replace(v, "t=1700000000", "t=1", 1) +
+				" t=1700000000,v1=" + sum
+		}, signature.Wrong},
+		{"Persona", "Persona-Signature", func(v string) string { return strings.Replace(v, ",", " ", 1) },
+			signature.Malformed},
 		{"Persona", "Persona-Signature", func(v string) string { return strings.Repeat("t=1,v1=00 ", 7) + v }, 0},
-		{"Persona", "Persona-Signature", func(v string) string { return strings.Repeat("t=1,v1=00 ", 8) + v }, signature.Malformed},
-		{"Persona", "Persona-Signature", func(v string) string { return strings.Repeat("x ", 8) + v }, signature.Malformed},
+		{"Persona", "Persona-Signature", func(v string) string { return strings.Repeat("t=1,v1=00 ", 8) + v },
+			signature.Malformed},
+		{"Persona", "Persona-Signature", func(v string) string { return strings.Repeat("x ", 8) + v },
+			signature.Malformed},
 		{"Recurly", "Recurly-Signature", func(v string) string { return v + "," + zeros }, 0},
 		{"Recurly", "Recurly-Signature", func(v string) string { return strings.Replace(v, ",", ","+zeros+",", 1) }, 0},
 		{"Recurly", "Recurly-Signature", func(v string) string { return "1700000000" }, signature.Malformed},
-		{"Recurly", "Recurly-Signature", func(v string) string { _, sum, _ := strings.Cut(v, ","); return sum }, signature.Malformed},
-		{"Recurly", "Recurly-Signature", func(v string) string { return "1700000000000" + strings.TrimPrefix(v, "1700000000") }, signature.Wrong},
-		{"Standard Webhooks", "Webhook-Signature", func(v string) string { return "v1,AAAA v1a,BBBB " + v + " v2,CCCC" }, 0},
-		{"Standard Webhooks", "Webhook-Signature", func(v string) string { return strings.Replace(v, "v1,", "v1a,", 1) }, signature.Malformed},
-		{"Standard Webhooks v1a", "Webhook-Signature", func(v string) string { return "v1,AAAA " + strings.Repeat("v1a,AAAA ", 7) + v }, 0},
-		{"Standard Webhooks v1a", "Webhook-Signature", func(v string) string { return strings.Repeat("v1a,AAAA ", 8) + v }, signature.Malformed},
+		{"Recurly", "Recurly-Signature", func(v string) string { _, sum, _ := strings.Cut(v, ","); return sum },
+			signature.Malformed},
+		{"Recurly", "Recurly-Signature", func(v string) string {
+			return "1700000000000" +
+				strings.TrimPrefix(v, "1700000000")
+		}, signature.Wrong},
+		{"Standard Webhooks", "Webhook-Signature", func(v string) string {
+			return "v1,AAAA v1a,BBBB " + v +
+				" v2,CCCC"
+		}, 0},
+		{"Standard Webhooks", "Webhook-Signature",
+			func(v string) string { return strings.Replace(v, "v1,", "v1a,", 1) }, signature.Malformed},
+		{"Standard Webhooks v1a", "Webhook-Signature",
+			func(v string) string { return "v1,AAAA " + strings.Repeat("v1a,AAAA ", 7) + v }, 0},
+		{"Standard Webhooks v1a", "Webhook-Signature", func(v string) string {
+			return strings.Repeat("v1a,AAAA ", 8) +
+				v
+		}, signature.Malformed},
 		{"Sanity", "Sanity-Webhook-Signature", func(v string) string { return v + "=" }, 0},
 		{"Slack", "X-Slack-Request-Timestamp", func(string) string { return "1700000001" }, signature.Wrong},
-		{"Slack", "X-Slack-Request-Timestamp", func(string) string { return "\x00\x1b[31m" + strings.Repeat("x", 1000) }, signature.Malformed},
-		{"Twitch", "Twitch-Eventsub-Message-Timestamp", func(string) string { return "2023-11-14 22:13:20" }, signature.Malformed},
+		{"Slack", "X-Slack-Request-Timestamp",
+			func(string) string { return "\x00\x1b[31m" + strings.Repeat("x", 1000) }, signature.Malformed},
+		{"Twitch", "Twitch-Eventsub-Message-Timestamp", func(string) string { return "2023-11-14 22:13:20" },
+			signature.Malformed},
 		{"HubSpot v2", "X-Hubspot-Signature-Version", func(string) string { return "v1" }, signature.Missing},
 		{"HubSpot v1", "X-Hubspot-Signature-Version", func(string) string { return "v2" }, signature.Missing},
 		{"GitLab token", "X-Gitlab-Token", func(v string) string { return v + " " }, signature.Wrong},
-		{"Basic", "Authorization", func(v string) string { return strings.Replace(v, "Basic", "Bearer", 1) }, signature.Malformed},
-		{"SendGrid", "X-Twilio-Email-Event-Webhook-Signature", func(v string) string { return "AAAA" }, signature.Wrong},
+		{"Basic", "Authorization", func(v string) string { return strings.Replace(v, "Basic", "Bearer", 1) },
+			signature.Malformed},
+		{"SendGrid", "X-Twilio-Email-Event-Webhook-Signature", func(v string) string { return "AAAA" },
+			signature.Wrong},
 		{"Discord", "X-Signature-Ed25519", func(v string) string { return v[2:] }, signature.Malformed},
 		{"Discord", "X-Signature-Ed25519", func(v string) string { return strings.Repeat("00", 64) }, signature.Wrong},
 	}
@@ -96,27 +124,31 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// What is signed beside the body and is not there, or is there twice, makes a signature that cannot be read; the answer names it.
-func TestWhatIsSignedMustBeThere(t *testing.T) {
+// If signed data outside the body is missing or repeated, the signature is malformed, and the error
+// names the data.
+func TestVerify_missingSignedData_isMalformed(t *testing.T) {
 	t.Parallel()
-	for name, header := range map[string]string{"Standard Webhooks": "Webhook-Id", "Twitch": "Twitch-Eventsub-Message-Id", "Klaviyo": "Klaviyo-Timestamp",
+	for name, header := range map[string]string{"Standard Webhooks": "Webhook-Id",
+		"Twitch": "Twitch-Eventsub-Message-Id", "Klaviyo": "Klaviyo-Timestamp",
 		"Slack": "X-Slack-Request-Timestamp", "Discord": "X-Signature-Timestamp"} {
 		row := catalogue()[name]
 		r, verifies := signedRow(t, name)
 		value := r.Header.Get(header)
-		for what, spoiled := range map[string]signature.Request{"none": with(r, header), "empty": with(r, header, ""), "two": with(r, header, value, value)} {
+		for what, spoiled := range map[string]signature.Request{"none": with(r, header), "empty": with(r, header, ""),
+			"two": with(r, header, value, value)} {
 			if got := verifies(spoiled); got != signature.Malformed {
 				t.Errorf("%s: %s: problem %d", name, what, got)
 			}
-			if _, err := row.Verify([][]byte{[]byte(row.key())}, spoiled, 0); err == nil || !strings.Contains(err.Error(), header) {
+			if _, err := row.Verify([][]byte{[]byte(row.key())}, spoiled, 0); err == nil ||
+				!strings.Contains(err.Error(), header) {
 				t.Errorf("%s: %s: %v does not name the header", name, what, err)
 			}
 		}
 	}
 }
 
-// DocuSign numbers its headers, one for each key. A key that was deleted leaves a gap.
-func TestNumberedHeaders(t *testing.T) {
+// DocuSign numbers its headers, one for each key. A deleted key leaves a gap.
+func TestVerify_numberedHeaders(t *testing.T) {
 	t.Parallel()
 	r, verifies := signedRow(t, "DocuSign")
 	const first = "X-Docusign-Signature-1"
@@ -125,7 +157,8 @@ func TestNumberedHeaders(t *testing.T) {
 	moved := func(name string) signature.Request { return with(with(r, first), name, right) }
 	all := with(r, first)
 	for n := range 99 {
-		all.Header[strings.TrimSuffix(first, "1")+string([]rune{rune('0' + (n+1)/10), rune('0' + (n+1)%10)})] = []string{wrong}
+		all.Header[strings.TrimSuffix(first, "1")+
+			string([]rune{rune('0' + (n+1)/10), rune('0' + (n+1)%10)})] = []string{wrong}
 	}
 	for name, test := range map[string]struct {
 		r    signature.Request
@@ -143,7 +176,7 @@ func TestNumberedHeaders(t *testing.T) {
 		"twice one number":   {with(r, first, right, right), signature.Malformed},
 		"unreadable and one": {with(r, "X-Docusign-Signature-2", "!"), 0},
 		"only unreadable":    {with(r, first, "!"), signature.Malformed},
-		"many wrong":         {all, signature.Wrong}, // 01 to 09 are no numbers; the others are
+		"many wrong":         {all, signature.Wrong}, // 01 to 09 are not numbers; the others are
 	} {
 		if got := verifies(test.r); got != test.want {
 			t.Errorf("%s: problem %d, want %d", name, got, test.want)
@@ -151,8 +184,8 @@ func TestNumberedHeaders(t *testing.T) {
 	}
 }
 
-// Box signs with two keys, each in a header of its own; either is enough.
-func TestTwoHeaders(t *testing.T) {
+// Box signs with two keys, each in its own header; either is sufficient.
+func TestVerify_repeatedHeader_isMalformed(t *testing.T) {
 	t.Parallel()
 	r, verifies := signedRow(t, "Box")
 	const primary, secondary = "Box-Signature-Primary", "Box-Signature-Secondary"
@@ -175,15 +208,18 @@ func TestTwoHeaders(t *testing.T) {
 	}
 }
 
-// Mercado Pago leaves out of its manifest what it did not send; what it signed without a part, it did not sign with it.
-func TestAbsentSegments(t *testing.T) {
+// Mercado Pago omits absent values from its manifest. A signature without a part is not valid with
+// that part.
+func TestVerify_optionalGroup_absent(t *testing.T) {
 	t.Parallel()
 	row := catalogue()["Mercado Pago"]
 	row.Name = "Mercado Pago"
 	requests := map[string]signature.Request{}
-	for name, url := range map[string]string{"with": "https://a.example/?data.id=AB-7", "without": "https://a.example/?x=1", "lower": "https://a.example/?data.id=ab-7"} {
+	for name, url := range map[string]string{"with": "https://a.example/?data.id=AB-7",
+		"without": "https://a.example/?x=1", "lower": "https://a.example/?data.id=ab-7"} {
 		for _, id := range []string{"", "r-1"} {
-			r := signature.Request{URL: url, Header: http.Header{}, Body: []byte("{}"), ReceivedAt: time.Unix(signedAt, 0)}
+			r := signature.Request{URL: url, Header: http.Header{}, Body: []byte("{}"),
+				ReceivedAt: time.Unix(signedAt, 0)}
 			if id != "" {
 				r.Header.Set("X-Request-Id", id)
 			}
@@ -204,8 +240,8 @@ func TestAbsentSegments(t *testing.T) {
 	}
 }
 
-// Several schemes may share a header: each is present where the header holds something of its own.
-func TestPresent(t *testing.T) {
+// Several schemes may share a header: each is present if the header has an item of its own.
+func TestHasSignature(t *testing.T) {
 	t.Parallel()
 	rows := catalogue()
 	tests := []struct {
@@ -219,7 +255,7 @@ func TestPresent(t *testing.T) {
 		{"GitHub", "X-Hub-Signature-256", "sha1=00", false},
 		{"GitHub", "X-Hub-Signature-256", "sha256=no hexadecimal", true},
 		{"GitHub", "X-Hub-Signature-256", "", false},
-		{"GitHub", "X-Hub-Signature-256", "sha256=" + strings.Repeat("0", 9000), true}, // Verify says what is wrong
+		{"GitHub", "X-Hub-Signature-256", "sha256=" + strings.Repeat("0", 9000), true}, // Verify reports the error
 		{"Basic", "Authorization", "Bearer x", false},
 		{"Basic", "Authorization", "Basic x", true},
 		{"HubSpot v1", "X-Hubspot-Signature", "00", false},   // no version
@@ -230,14 +266,15 @@ func TestPresent(t *testing.T) {
 	for _, test := range tests {
 		row := rows[test.row]
 		r := signature.Request{URL: publicURL, Header: http.Header{test.header: {test.value}}}
-		if got := row.Present(r); got != test.want {
+		if got := row.HasSignature(r); got != test.want {
 			t.Errorf("%s: %.40q: %t", test.row, test.value, got)
 		}
 	}
 }
 
-// Braintree names whose signature each is; its newer programs sign the payload with a newline after it.
-func TestKeyedByWho(t *testing.T) {
+// Braintree names the signer of each signature. Its newer libraries sign the payload with a newline
+// after it.
+func TestVerify_itemKeysNameSigner(t *testing.T) {
 	t.Parallel()
 	r, verifies := signedRow(t, "Braintree")
 	row := catalogue()["Braintree"]
@@ -250,14 +287,15 @@ func TestKeyedByWho(t *testing.T) {
 	if got := verifies(other); got != 0 {
 		t.Errorf("with a newline: problem %d", got)
 	}
-	r.Body = []byte(strings.Replace(string(r.Body), "bt_signature=", "bt_signature=somebody%7C"+strings.Repeat("00", 20)+"%26me", 1))
+	r.Body = []byte(strings.Replace(string(r.Body), "bt_signature=", "bt_signature=somebody%7C"+
+		strings.Repeat("00", 20)+"%26me", 1))
 	if got := verifies(r); got != 0 {
 		t.Errorf("second of two: problem %d", got)
 	}
 }
 
-// A signature over an address that holds the body's digest proves no other body, not even an empty form.
-func TestDigestInTheAddressCounts(t *testing.T) {
+// A signature of a URL with the body's digest verifies no other body, not even an empty form.
+func TestVerify_bodyDigestInURL_isChecked(t *testing.T) {
 	t.Parallel()
 	r, verifies := signedRow(t, "Twilio JSON")
 	form := catalogue()["Twilio"]
@@ -265,13 +303,15 @@ func TestDigestInTheAddressCounts(t *testing.T) {
 	if got := verifies(r); got != signature.Wrong {
 		t.Errorf("as JSON: problem %d", got)
 	}
-	if _, err := form.Verify([][]byte{[]byte(form.key())}, r, 0); problem(err) != signature.Missing || form.Present(r) {
+	if _, err := form.Verify([][]byte{[]byte(form.key())}, r, 0); problem(err) != signature.Missing ||
+		form.HasSignature(r) {
 		t.Errorf("as a form: %v", err)
 	}
 }
 
-// Nothing a stranger writes makes an answer long, or brings a control character into a log.
-func TestAnswersAreShort(t *testing.T) {
+// A request of an unauthenticated client cannot make an error long, or bring a control character
+// into a log.
+func TestVerify_errors_areShort(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, row row) {
 		if row.Signature.In[0].Kind != signature.Header {
@@ -279,8 +319,10 @@ func TestAnswersAreShort(t *testing.T) {
 		}
 		long := strings.Repeat("\x1b]\u202e\n=,;\"'|", 500)
 		r := row.delivery(row.body)
-		for _, header := range []string{row.Signature.In[0].Name, "X-Slack-Request-Timestamp", "Webhook-Timestamp", "Webhook-Id"} {
-			r.Header.Set(strings.Replace(header, "#", "1", 1), row.Signature.Prefix+row.Signature.Item+row.Signature.Assign+long)
+		for _, header := range []string{row.Signature.In[0].Name, "X-Slack-Request-Timestamp", "Webhook-Timestamp",
+			"Webhook-Id"} {
+			r.Header.Set(strings.Replace(header, "#", "1", 1), row.Signature.Prefix+row.Signature.Item+
+				row.Signature.KeySeparator+long)
 		}
 		if _, err := verify(t, &row.Scheme, [][]byte{[]byte(row.key())}, r, 0); err == nil || len(err.Error()) > 400 {
 			t.Errorf("%d bytes: %v", len(err.Error()), err)

@@ -8,11 +8,13 @@ import (
 	"strings"
 )
 
-// mistakes tries what people often get wrong, one thing at a time, and says of what matches how it does: of each kind of mistake
-// the first that explains it.
-func (s *Scheme) mistakes(secrets [][]byte, r Request) []string {
+// findMistakes tries common mistakes, one at a time, and describes those that would match: the
+// first of each kind.
+func (s *Scheme) findMistakes(secrets [][]byte, r Request) []string {
 	var out []string
-	for _, kind := range []func([][]byte, Request) string{s.bodyMistake, s.secretMistake, s.keyMistake, s.urlMistake, s.formMistake} {
+	for _, kind := range []func([][]byte, Request) string{s.findBodyMistake, s.findSecretMistake, s.findKeyMistake,
+		s.findURLMistake,
+		s.findFormMistake} {
 		if words := kind(secrets, r); words != "" {
 			out = append(out, words)
 		}
@@ -20,83 +22,83 @@ func (s *Scheme) mistakes(secrets [][]byte, r Request) []string {
 	return out
 }
 
-func (s *Scheme) bodyMistake(secrets [][]byte, r Request) string {
+func (s *Scheme) findBodyMistake(secrets [][]byte, r Request) string {
 	body := r.Body
 	for _, m := range bodyMistakes {
 		r.Body = m.mend(body)
-		if r.Body != nil && !bytes.Equal(body, r.Body) && s.matches(secrets, &r) {
+		if r.Body != nil && !bytes.Equal(body, r.Body) && s.verifies(secrets, &r) {
 			return m.words
 		}
 	}
 	return ""
 }
 
-func (s *Scheme) secretMistake(secrets [][]byte, r Request) string {
+func (s *Scheme) findSecretMistake(secrets [][]byte, r Request) string {
 	for _, m := range secretMistakes {
-		if s.matches(mendAll(secrets, m.mend), &r) {
+		if s.verifies(changeAll(secrets, m.mend), &r) {
 			return m.words
 		}
 	}
 	return ""
 }
 
-func (s *Scheme) keyMistake(secrets [][]byte, r Request) string {
-	if s.Asymmetric() {
+func (s *Scheme) findKeyMistake(secrets [][]byte, r Request) string {
+	if s.IsAsymmetric() {
 		return ""
 	}
 	for _, m := range keyMistakes {
 		other := *s
 		other.Key = m.key
-		if other.matches(secrets, &r) {
+		if other.verifies(secrets, &r) {
 			return m.words
 		}
 	}
 	return ""
 }
 
-func (s *Scheme) urlMistake(secrets [][]byte, r Request) string {
+func (s *Scheme) findURLMistake(secrets [][]byte, r Request) string {
 	address := r.URL
 	for _, m := range urlMistakes {
 		r.URL = m.mend(address)
-		if r.URL != address && s.matches(secrets, &r) {
+		if r.URL != address && s.verifies(secrets, &r) {
 			return m.words
 		}
 	}
 	return ""
 }
 
-func (s *Scheme) formMistake(secrets [][]byte, r Request) string {
+func (s *Scheme) findFormMistake(secrets [][]byte, r Request) string {
 	for _, other := range s.otherForms() {
-		if other.matches(secrets, &r) {
-			return "as " + other.form()
+		if other.verifies(secrets, &r) {
+			return "as " + other.describeForm()
 		}
 	}
 	return ""
 }
 
-func (s *Scheme) matches(secrets [][]byte, r *Request) bool {
-	v := &values{r: r}
-	claims, err := s.claims(v)
+func (s *Scheme) verifies(secrets [][]byte, r *Request) bool {
+	v := &values{request: r}
+	claims, err := s.readClaims(v)
 	if err != nil {
 		return false
 	}
-	_, _, err = s.match(secrets, v, claims)
+	_, _, err = s.findMatch(secrets, v, claims)
 	return err == nil
 }
 
-// otherForms are the scheme with another digest, encoding or prefix.
+// otherForms returns the scheme with other digests, encodings and prefixes.
 func (s *Scheme) otherForms() []*Scheme {
 	if s.Method == Token {
 		return nil
 	}
 	var out []*Scheme
-	seen := map[string]bool{s.form(): true}
+	seen := map[string]bool{s.describeForm(): true}
 	for _, digest := range []Digest{SHA256, SHA1, SHA512} {
 		for _, encoding := range []Encoding{Hex, Base64, Base64URL} {
-			for _, prefix := range append([]string{s.Signature.Prefix, ""}, prefixes...) {
+			for _, prefix := range append([]string{s.Signature.Prefix, ""}, knownPrefixes...) {
 				other := *s
 				other.Digest, other.Encoding, other.Signature.Prefix = digest, encoding, prefix
-				if form := other.form(); !seen[form] {
+				if form := other.describeForm(); !seen[form] {
 					seen[form] = true
 					out = append(out, &other)
 				}
@@ -106,11 +108,11 @@ func (s *Scheme) otherForms() []*Scheme {
 	return out
 }
 
-func mendAll(secrets [][]byte, mend func(string) string) [][]byte {
+func changeAll(secrets [][]byte, change func(string) string) [][]byte {
 	var out [][]byte
 	for _, secret := range secrets {
-		if mended := mend(string(secret)); mended != string(secret) {
-			out = append(out, []byte(mended))
+		if changed := change(string(secret)); changed != string(secret) {
+			out = append(out, []byte(changed))
 		}
 	}
 	return out
@@ -120,11 +122,12 @@ var bodyMistakes = []struct {
 	words string
 	mend  func([]byte) []byte
 }{
-	{"with a newline after the body: something took it off (curl -d @file does; use --data-binary @file)",
+	{"with a newline after the body: something removed it (curl -d @file does; use --data-binary @file)",
 		func(b []byte) []byte { return append(bytes.Clone(b), '\n') }},
-	{"with CR and LF after the body: something took them off (curl -d @file does; use --data-binary @file)",
+	{"with CR and LF after the body: something removed them (curl -d @file does; use --data-binary @file)",
 		func(b []byte) []byte { return append(bytes.Clone(b), '\r', '\n') }},
-	{"without the newline at the body's end: an editor or a shell added it (printf '%s' and editors in binary mode add none)",
+	{"without the newline at the body's end: an editor or a shell added it (printf '%s' and editors in binary mode " +
+		"do not)",
 		func(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }},
 	{"with LF for each CR LF: something changed the line ends (a file transfer in text mode, git's autocrlf)",
 		func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\r\n"), []byte("\n")) }},
@@ -138,7 +141,7 @@ var bodyMistakes = []struct {
 		}},
 	{"without the byte order mark before the body: an editor added it (save as UTF-8 without BOM)",
 		func(b []byte) []byte { return bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")) }},
-	{"with the body decoded from base64: a proxy or a function runtime hands bodies on so",
+	{"with the body decoded from base64: a proxy or a function runtime encodes bodies like this",
 		func(b []byte) []byte {
 			out, err := base64.StdEncoding.DecodeString(string(b))
 			if err != nil {
@@ -146,9 +149,11 @@ var bodyMistakes = []struct {
 			}
 			return out
 		}},
-	{"with the JSON written without spaces: something parsed the body and wrote it again (express.json, a proxy, an editor); take the raw bytes",
-		compact},
-	{"with the JSON indented by two spaces: something parsed the body and wrote it again (an editor, jq, curl -d @file); take the raw bytes",
+	{"with the JSON written without spaces: something parsed the body and wrote it again (express.json, a proxy, an " +
+		"editor); take the raw bytes",
+		compactJSON},
+	{"with the JSON indented by two spaces: something parsed the body and wrote it again (an editor, jq, curl -d " +
+		"@file); take the raw bytes",
 		func(b []byte) []byte {
 			var out bytes.Buffer
 			if json.Indent(&out, bytes.TrimSpace(b), "", "  ") != nil {
@@ -156,11 +161,12 @@ var bodyMistakes = []struct {
 			}
 			return out.Bytes()
 		}},
-	{"with the JSON written as Python does, a space after each comma and colon: something parsed the body and wrote it again; take the raw bytes",
-		func(b []byte) []byte { return spaced(compact(b)) }},
+	{"with the JSON written as Python does, a space after each comma and colon: something parsed the body and wrote " +
+		"it again; take the raw bytes",
+		func(b []byte) []byte { return addSpaces(compactJSON(b)) }},
 }
 
-func compact(b []byte) []byte {
+func compactJSON(b []byte) []byte {
 	var out bytes.Buffer
 	if json.Compact(&out, b) != nil {
 		return nil
@@ -168,8 +174,8 @@ func compact(b []byte) []byte {
 	return out.Bytes()
 }
 
-// spaced writes a space after each comma and colon of JSON without spaces.
-func spaced(b []byte) []byte {
+// addSpaces adds a space after each comma and colon of compact JSON.
+func addSpaces(b []byte) []byte {
 	var out []byte
 	for i := 0; i < len(b); {
 		if b[i] == '"' {
@@ -191,24 +197,27 @@ var secretMistakes = []struct {
 	words string
 	mend  func(string) string
 }{
-	{"without the white space around the secret: a file ends in a newline, or it was copied with one", strings.TrimSpace},
-	{"without the quotes around the secret: they are part of it where it is set", func(s string) string {
+	{"without the white space around the secret: a file ends with a newline, or the secret was copied with one",
+		strings.TrimSpace},
+	{"without the quotes around the secret: they are part of the configured value", func(s string) string {
 		return strings.Trim(strings.TrimSpace(s), "\"'`")
 	}},
 	{"without the secret's prefix, up to its first underscore", func(s string) string {
 		_, rest, _ := strings.Cut(s, "_")
 		return rest
 	}},
-	{`with "whsec_" before the secret: copy it whole, as the provider shows it`, func(s string) string { return "whsec_" + s }},
+	{`with "whsec_" before the secret: copy it whole, as the provider shows it`,
+		func(s string) string { return "whsec_" + s }},
 }
 
 var keyMistakes = []struct {
 	words string
 	key   Key
 }{
-	{"with the secret taken as it stands", Key{}},
+	{"with the secret used verbatim", Key{}},
 	{"with the secret decoded from base64", Key{Form: KeyBase64}},
-	{"with the secret decoded from base64, without its prefix whsec_", Key{Form: KeyBase64, Strip: []string{"whsec_", "v1,whsec_"}}},
+	{"with the secret decoded from base64, without its prefix whsec_",
+		Key{Form: KeyBase64, Strip: []string{"whsec_", "v1,whsec_"}}},
 	{"with the secret decoded from hexadecimal", Key{Form: KeyHex}},
 }
 
@@ -216,10 +225,10 @@ var urlMistakes = []struct {
 	words string
 	mend  func(string) string
 }{
-	{"with https for http in the url", func(u string) string { return replacePrefix(u, "http://", "https://") }},
-	{"with http for https in the url", func(u string) string { return replacePrefix(u, "https://", "http://") }},
-	{"with or without the port in the url, the other way than it is configured", otherPort},
-	{"with or without a slash at the end of the url's path, the other way than it is configured", otherSlash},
+	{"with https instead of http in the url", func(u string) string { return replacePrefix(u, "http://", "https://") }},
+	{"with http instead of https in the url", func(u string) string { return replacePrefix(u, "https://", "http://") }},
+	{"with or without the port in the url, contrary to the configuration", togglePort},
+	{"with or without a slash at the end of the url's path, contrary to the configuration", toggleSlash},
 	{"without the query of the url", func(u string) string {
 		before, _, _ := strings.Cut(u, "?")
 		return before
@@ -233,7 +242,7 @@ func replacePrefix(text, from, to string) string {
 	return text
 }
 
-func otherSlash(address string) string {
+func toggleSlash(address string) string {
 	path, query, hasQuery := strings.Cut(address, "?")
 	if trimmed := strings.TrimSuffix(path, "/"); trimmed != path {
 		path = trimmed

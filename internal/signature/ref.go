@@ -7,24 +7,26 @@ import (
 	"strings"
 )
 
-// Ref names one value of a request.
+// Ref refers to one value of a request.
 type Ref struct {
 	Kind Kind
-	// Name is the header, the dotted path into a JSON body, the form field, the query parameter, or the item of the signature's
-	// header (its key, or its place from 0).
+	// Name is the header, the dotted path in a JSON body, the form field, the query parameter, or
+	// the item of the signature's header (its key, or its index from 0).
 	Name string
-	// Lower: the value is taken in lower case.
+	// Lower: the value is used in lower case.
 	Lower bool
-	// Unescaped: of an address, the percent-escapes of : / ? @ ! $ ' ( ) * , ; are taken as those characters, as HubSpot does.
+	// Unescaped: in a URL, the percent-escapes of : / ? @ ! $ ' ( ) * , ; are decoded, as HubSpot
+	// does.
 	Unescaped bool
-	// OtherPort: of an address, its default port is written out, or its port left out. Senders differ in which they sign.
+	// OtherPort: in a URL, the default port is added, or the port removed. Senders differ in which
+	// they sign.
 	OtherPort bool
 }
 
-// Kind is where a value is found.
+// Kind is the place of a value.
 type Kind int
 
-// The kinds, and how a reference is written.
+// The kinds, and how a reference to each is written.
 const (
 	None       Kind = iota
 	Body            // body
@@ -35,32 +37,33 @@ const (
 	HTTPMethod      // method
 	URL             // url
 	Path            // path: the URL's path with its query
-	Timestamp       // timestamp: the signed time in the sender's own spelling
+	Timestamp       // timestamp: the text of the signed time
 	Item            // item:t
 	SortedForm      // sorted_form: each field and value of a form, sorted by field, without separators
-	Secret          // secret: for Hash alone
-	// The following name events, not what is signed.
+	Secret          // secret: for Hash only
+	// The following kinds are for events, not for signed messages.
 	Root      // root:data.id: in the whole body, where a delivery is split into events
-	Index     // index: the event's place in its delivery, from 0
+	Index     // index: the event's index in its delivery, from 0
 	Content   // content: a digest of the event
 	EventType // type: the event's type
 )
 
-var kinds = map[string]Kind{"body": Body, "header": Header, "json": JSON, "form": Form, "query": Query, "method": HTTPMethod, "url": URL,
+var kinds = map[string]Kind{"body": Body, "header": Header, "json": JSON, "form": Form, "query": Query,
+	"method": HTTPMethod, "url": URL,
 	"path": Path, "timestamp": Timestamp, "item": Item, "sorted_form": SortedForm, "secret": Secret,
 	"root": Root, "index": Index, "content": Content, "type": EventType}
 
-// named are the kinds that need a name; the others take none.
-var named = []Kind{Header, JSON, Form, Query, Item, Root}
+// kindsWithName are the kinds that need a name; the others have none.
+var kindsWithName = []Kind{Header, JSON, Form, Query, Item, Root}
 
-// ParseRef reads a reference: a kind, with a colon and a name where it needs one. "|lower" after it takes the value in lower case;
-// "url|unescaped" and "url|port" are other spellings of the address.
+// ParseRef parses a reference: a kind, and for some kinds a colon and a name. "|lower" after it
+// converts the value to lower case. "url|unescaped" and "url|port" are variants of the URL.
 func ParseRef(text string) (Ref, error) {
-	whole := text
+	original := text
 	var r Ref
 	for {
-		rest, change, found := cutLast(text, "|")
-		if !found || !r.change(change) {
+		rest, option, found := cutAtLast(text, "|")
+		if !found || !r.setOption(option) {
 			break
 		}
 		text = rest
@@ -69,13 +72,15 @@ func ParseRef(text string) (Ref, error) {
 	kind, ok := kinds[word]
 	switch {
 	case !ok:
-		return Ref{}, fmt.Errorf("%q names no value of a request: write body, header:NAME, json:PATH, form:FIELD, query:NAME, item:KEY, method, url, path, timestamp, sorted_form or secret", whole)
-	case slices.Contains(named, kind) && name == "":
-		return Ref{}, fmt.Errorf("%q lacks a name: write %s:NAME", whole, word)
-	case !slices.Contains(named, kind) && hasName:
-		return Ref{}, fmt.Errorf("%q: %s takes no name", whole, word)
+		return Ref{}, fmt.Errorf("%q is not a reference to a value of a request: write body, header:NAME, json:PATH, "+
+			"form:FIELD, "+
+			"query:NAME, item:KEY, method, url, path, timestamp, sorted_form or secret", original)
+	case slices.Contains(kindsWithName, kind) && name == "":
+		return Ref{}, fmt.Errorf("%q needs a name: write %s:NAME", original, word)
+	case !slices.Contains(kindsWithName, kind) && hasName:
+		return Ref{}, fmt.Errorf("%q: %s has no name", original, word)
 	case (r.Unescaped || r.OtherPort) && kind != URL:
-		return Ref{}, fmt.Errorf("%q: only the url has |unescaped and |port", whole)
+		return Ref{}, fmt.Errorf("%q: only the url has |unescaped and |port", original)
 	}
 	if kind == Header {
 		name = http.CanonicalHeaderKey(name)
@@ -84,7 +89,7 @@ func ParseRef(text string) (Ref, error) {
 	return r, nil
 }
 
-func cutLast(text, separator string) (before, after string, found bool) {
+func cutAtLast(text, separator string) (before, after string, found bool) {
 	i := strings.LastIndex(text, separator)
 	if i < 0 {
 		return text, "", false
@@ -92,9 +97,10 @@ func cutLast(text, separator string) (before, after string, found bool) {
 	return text[:i], text[i+len(separator):], true
 }
 
-// change notes one change of a value; false where it is none, or noted already.
-func (r *Ref) change(word string) bool {
-	flag := map[string]*bool{"lower": &r.Lower, "unescaped": &r.Unescaped, "port": &r.OtherPort}[word]
+// setOption sets one option of a reference. It returns false if there is no such option, or if it
+// is already set.
+func (r *Ref) setOption(option string) bool {
+	flag := map[string]*bool{"lower": &r.Lower, "unescaped": &r.Unescaped, "port": &r.OtherPort}[option]
 	if flag == nil || *flag {
 		return false
 	}
@@ -102,7 +108,7 @@ func (r *Ref) change(word string) bool {
 	return true
 }
 
-// MustRef is ParseRef for references in the program's text.
+// MustRef is ParseRef for constant references.
 func MustRef(text string) Ref {
 	r, err := ParseRef(text)
 	if err != nil {
@@ -111,7 +117,7 @@ func MustRef(text string) Ref {
 	return r
 }
 
-// String writes a reference as ParseRef reads it.
+// String formats a reference so that ParseRef can parse it.
 func (r Ref) String() string {
 	text := ""
 	for word, kind := range kinds {

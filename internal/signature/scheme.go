@@ -1,6 +1,7 @@
-// Package signature proves that a delivery was made by someone who holds a secret. A scheme is data: which method and digest,
-// how the key is made of the secret, where the signature sits and how it is written, which bytes it covers, and how old it may
-// be. The package knows no provider.
+// Package signature verifies that a delivery was signed with a configured secret. A scheme is data:
+// method and digest, how the key is derived from the secret, where and how the signature is
+// written, which bytes it covers, and how old it may be. The ingest endpoint and the provider
+// packages use it. The package knows no provider and stores nothing.
 package signature
 
 import (
@@ -17,56 +18,60 @@ import (
 	"time"
 )
 
-// Scheme says how a sender signs.
+// Scheme describes how a sender signs.
 type Scheme struct {
-	// Name is stored with what the scheme verified, e.g. "stripe-v1".
+	// Name is stored with each verified delivery, e.g. "stripe-v1".
 	Name string
-	// Method is how key and message make a signature; the zero value is HMAC.
+	// Method is how a signature is computed from key and message; the zero value is HMAC.
 	Method Method
-	// Digest is the hash under the HMAC, or that is signed; the zero value is SHA256.
+	// Digest is the hash function of the HMAC, or of the signed digest; the zero value is SHA256.
 	Digest Digest
-	// Key is how the key is made of the secret's text.
+	// Key is how the key is derived from the secret's text.
 	Key Key
-	// Signature is where the signatures sit and how they are written.
+	// Signature is where the signatures are and how they are written.
 	Signature Layout
-	// Encoding is how the bytes of one signature are written.
+	// Encoding is how the bytes of one signature are encoded.
 	Encoding Encoding
-	// Timestamp is the signed time; nil where the scheme signs none.
+	// Timestamp is the signed time; nil if the scheme signs none.
 	Timestamp *Clock
-	// When is a value by which the sender says that it signed by this scheme; nil where the place of the signature says it. Where
-	// nothing signs that value, whoever sends chooses the weakest of a source's schemes.
+	// When is a value by which the sender names this scheme; nil if the place of the signature is
+	// enough. If the value is not signed, a sender can choose the weakest scheme of a source.
 	When *Condition
-	// Message is what is signed. A Token scheme has none.
+	// Message is the signed message. A Token scheme has none.
 	Message Template
-	// Or are other spellings of it, for senders whose own programs try several.
+	// Or are variants of the message, for senders whose own libraries try several.
 	Or []Template
-	// Body is a digest of the body that the signed message carries in place of the body; nil where the body is signed itself.
+	// Body is a digest of the body that is signed instead of the body; nil if the body itself is
+	// signed.
 	Body *BodyDigest
 }
 
-// Condition is a value of a request that must be as it says; where Is is empty, it must not be there.
+// Condition requires a value in a request. If Is is empty, the value must be absent.
 type Condition struct {
 	From Ref
 	Is   string
 }
 
-// Method is how a signature is made.
+// Method is how a signature is computed.
 type Method int
 
 // The methods.
 const (
-	// HMAC of the message under the key.
+	// HMAC of the message with the key.
 	HMAC Method = iota
-	// Hash of a message that holds the secret itself, {secret}. Unless the secret ends the message, one signature is enough to sign
-	// the message with bytes added to it (Extendable). No reader of JSON takes them, and a reader of forms takes them as fields.
+	// Hash of a message that contains the secret, {secret}. Unless the secret ends the message,
+	// anyone with one signature can sign the message with appended bytes (IsExtendable). JSON
+	// parsers reject such bytes; form parsers read them as fields.
 	Hash
-	// Ed25519, ECDSA (ASN.1) and RSA (PKCS #1 v1.5) verify with a public key, which is the secret's text. The same message may have
-	// several signatures that verify, so that a signature names no delivery; and a key of low order, which only its owner can give,
-	// verifies more than its owner signed.
+	// Ed25519, ECDSA (ASN.1) and RSA (PKCS #1 v1.5) verify with a public key, which is the secret's
+	// text. One message may have several valid signatures, so a signature does not identify a
+	// delivery. A key of low order, which only its owner can provide, verifies more than its owner
+	// signed.
 	Ed25519
 	ECDSA
 	RSA
-	// Token is no signature: the sender shows the secret. It proves the sender and nothing of the body.
+	// Token is not a signature: the sender sends the secret. It verifies the sender, but not the
+	// body.
 	Token
 )
 
@@ -80,7 +85,7 @@ const (
 	SHA512
 )
 
-func (d Digest) new() func() hash.Hash {
+func (d Digest) newHash() func() hash.Hash {
 	switch d {
 	case SHA1:
 		return sha1.New
@@ -90,7 +95,7 @@ func (d Digest) new() func() hash.Hash {
 	return sha256.New
 }
 
-// size is how many bytes a digest has.
+// size returns how many bytes a digest has.
 func (d Digest) size() int {
 	switch d {
 	case SHA1:
@@ -101,8 +106,8 @@ func (d Digest) size() int {
 	return sha256.Size
 }
 
-func (d Digest) of(b []byte) []byte {
-	h := d.new()()
+func (d Digest) sum(b []byte) []byte {
+	h := d.newHash()()
 	h.Write(b)
 	return h.Sum(nil)
 }
@@ -111,62 +116,66 @@ func (d Digest) crypto() crypto.Hash {
 	return [...]crypto.Hash{crypto.SHA256, crypto.SHA1, crypto.SHA512}[d]
 }
 
-// Layout is where signatures sit and how they are written there.
+// Layout describes where signatures are and how they are written there.
 type Layout struct {
-	// In are the places, most often one header. Any that is there counts; one must be. A header's name that ends in # stands
-	// for those that end in a number from 1 to 100 instead.
+	// In are the places, usually one header. At least one must be present, and all that are count.
+	// A header name that ends in # stands for the headers that end in a number from 1 to 100.
 	In []Ref
-	// Prefix is what each signature begins with ("sha256="). It is not optional: what lacks it is no signature.
+	// Prefix is the required prefix of each signature ("sha256=").
 	Prefix string
-	// Group separates groups of items, each with a time of its own; empty: there is one group.
+	// Group separates groups of items, each with its own time; "": there is one group.
 	Group string
-	// Separator separates items; empty: there is one item, the signature.
+	// Separator separates items; "": the signature is the only item.
 	Separator string
-	// Spaces: spaces around items are passed over.
-	Spaces bool
-	// Assign separates an item's key from its value; empty: items have no keys and are known by their place.
-	Assign string
-	// Item is the key of the signatures where items have keys. Items under other keys are no proof and are passed over, so that
-	// nobody can talk a receiver down to a weaker scheme. Empty: each item is a signature, and its key says whose.
+	// TrimSpaces: spaces around items are ignored.
+	TrimSpaces bool
+	// KeySeparator separates an item's key from its value; "": items have no keys and are
+	// identified by their index.
+	KeySeparator string
+	// Item is the key of the signatures, if items have keys. Items with other keys are ignored, so
+	// that a sender cannot force a weaker scheme. "": each item is a signature, and its key names
+	// the signer.
 	Item string
-	// Skip is how many items come before the signatures where items have no keys.
+	// Skip is how many items precede the signatures, if items have no keys.
 	Skip int
 }
 
-// Clock is where a signed time is found and how it is read.
+// Clock describes where a signed time is and how it is read.
 type Clock struct {
-	// From is the place. What is found there must be covered by the signature: by the message, or as a part of the body.
+	// From is the place. The signature must cover the value there: directly in the message, or as a
+	// part of the body.
 	From Ref
 	Unit Unit
-	// Tolerance is how far the time may lie from the time of receipt, both ways, where the source says nothing; 0: DefaultTolerance.
+	// Tolerance is how far the time may be from the time of receipt, in both directions, if the
+	// source does not set it; 0: DefaultTolerance.
 	Tolerance time.Duration
-	// Unchecked: the time is signed, but its age is not judged.
+	// Unchecked: the time is signed, but its age is not checked.
 	Unchecked bool
 }
 
-// DefaultTolerance is how far a signed time may lie from the time of receipt.
+// DefaultTolerance is how far a signed time may be from the time of receipt.
 const DefaultTolerance = 300 * time.Second
 
-// BodyDigest is a digest of the body that stands in the request and is signed there.
+// BodyDigest is a digest of the body that is in the request and is signed there.
 type BodyDigest struct {
-	// From is where it stands, e.g. a parameter of the signed URL.
+	// From is where the digest is, e.g. a parameter of the signed URL.
 	From     Ref
 	Digest   Digest
 	Encoding Encoding
 }
 
-// Encoding is how bytes are written as text.
+// Encoding is how bytes are encoded as text.
 type Encoding int
 
 // The encodings.
 const (
-	// Hex is written in lower case and read in either.
+	// Hex is written in lower case; both cases are accepted.
 	Hex Encoding = iota
-	// Base64 is the standard alphabet with padding; other spellings of the same bytes are refused.
+	// Base64 is the standard alphabet with padding. Other encodings of the same bytes are rejected.
 	Base64
-	// Base64URL is the alphabet of URLs, with or without padding.
+	// Base64URL is the URL-safe alphabet, with or without padding.
 	Base64URL
-	// Plain is the bytes themselves; for tokens.
+	// Plain is the bytes themselves; for tokens only.
 	Plain
 )
 
@@ -198,22 +207,23 @@ func (e Encoding) decode(s string) (b []byte, err error) {
 	default:
 		b, err = hex.DecodeString(s)
 	}
-	// The decoders of base64 pass over line breaks, even when they are strict.
+	// The base64 decoders ignore line breaks even in strict mode.
 	if err != nil || strings.ContainsAny(s, "\r\n") {
 		return nil, fmt.Errorf("it is not %s", e)
 	}
 	return b, nil
 }
 
-// Request is what a scheme reads of a delivery.
+// Request is the part of a delivery that a scheme reads.
 type Request struct {
-	// Method is the request's; empty: POST.
+	// Method is the HTTP method; "": POST.
 	Method string
-	// URL is the whole public address with its query, as the sender was given it; empty where it is not known.
+	// URL is the complete public URL with its query, as configured at the sender; "" if it is not
+	// known.
 	URL        string
 	Header     http.Header
 	Body       []byte
 	ReceivedAt time.Time
-	// Keys remembers what the secrets are good for; nil: each is read anew.
+	// Keys caches parsed secrets; nil: each is parsed every time.
 	Keys *Keys
 }

@@ -13,40 +13,41 @@ import (
 	"time"
 )
 
-// Sign signs a request as the sender would at the given time: it sets the time and the signature where the scheme has them. Where
-// they stand in a JSON body or a form, that is written anew.
+// Sign signs a request as the sender would at the given time. It sets the time and the signature in
+// the places that the scheme names. If they are in a JSON body or a form, the body is formatted
+// again.
 func (s *Scheme) Sign(secret []byte, r *Request, at time.Time) error {
 	if r.Header == nil {
 		r.Header = http.Header{}
 	}
 	if s.When != nil && s.When.Is != "" {
-		if err := set(r, s.When.From, s.When.Is); err != nil {
+		if err := setValue(r, s.When.From, s.When.Is); err != nil {
 			return err
 		}
 	}
 	c := &claim{}
 	if s.Timestamp != nil {
-		c.timestamp = s.Timestamp.Unit.write(at)
+		c.timestamp = s.Timestamp.Unit.format(at)
 		if s.Timestamp.From.Kind != Item {
-			if err := set(r, s.Timestamp.From, c.timestamp); err != nil {
+			if err := setValue(r, s.Timestamp.From, c.timestamp); err != nil {
 				return err
 			}
 		}
 	}
 	if s.Body != nil {
-		if err := set(r, s.Body.From, s.Body.Encoding.encode(s.Body.Digest.of(r.Body))); err != nil {
+		if err := setValue(r, s.Body.From, s.Body.Encoding.encode(s.Body.Digest.sum(r.Body))); err != nil {
 			return err
 		}
 	}
-	signed, err := s.sign(secret, &values{r: r, claim: c, secret: secret})
+	signed, err := s.sign(secret, &values{request: r, claim: c, secret: secret})
 	if err != nil {
 		return err
 	}
-	return set(r, s.place(), s.layOut(s.Signature.Prefix+s.Encoding.encode(signed), c.timestamp))
+	return setValue(r, s.signatureRef(), s.formatSignature(s.Signature.Prefix+s.Encoding.encode(signed), c.timestamp))
 }
 
-// place is where a sender writes the signature.
-func (s *Scheme) place() Ref {
+// signatureRef returns the place where a sender writes the signature.
+func (s *Scheme) signatureRef() Ref {
 	ref := s.Signature.In[0]
 	if stem, ok := strings.CutSuffix(ref.Name, "#"); ok && ref.Kind == Header {
 		ref.Name = stem + "1"
@@ -55,48 +56,48 @@ func (s *Scheme) place() Ref {
 }
 
 func (s *Scheme) sign(secret []byte, v *values) ([]byte, error) {
-	if !s.Asymmetric() {
-		k := newKeyed(s, secret)
+	if !s.IsAsymmetric() {
+		k := parseKey(s, secret)
 		if k.err != nil {
 			return nil, k.err
 		}
-		return s.sum(k, v, &s.Message)
+		return s.expectedSignature(k, v, &s.Message)
 	}
 	private, err := s.privateKey(secret)
 	if err != nil {
 		return nil, err
 	}
-	message, err := s.bytes(v, &s.Message)
+	message, err := s.signedBytes(v, &s.Message)
 	if err != nil {
 		return nil, err
 	}
 	if s.Method == Ed25519 {
 		return private.Sign(rand.Reader, message, crypto.Hash(0))
 	}
-	return private.Sign(rand.Reader, s.Digest.of(message), s.Digest.crypto())
+	return private.Sign(rand.Reader, s.Digest.sum(message), s.Digest.crypto())
 }
 
-// layOut writes a signature, and the time where it stands beside it, as the scheme's place has them.
-func (s *Scheme) layOut(signature, timestamp string) string {
+// formatSignature formats a signature, with the time if it is next to it, for the scheme's place.
+func (s *Scheme) formatSignature(signature, timestamp string) string {
 	l := s.Signature
 	if l.Separator == "" {
 		return signature
 	}
-	key := func(name, value string) string {
-		if l.Assign == "" {
+	keyedItem := func(name, value string) string {
+		if l.KeySeparator == "" {
 			return value
 		}
-		return name + l.Assign + value
+		return name + l.KeySeparator + value
 	}
 	var items []string
 	if s.Timestamp != nil && s.Timestamp.From.Kind == Item {
-		items = append(items, key(s.Timestamp.From.Name, timestamp))
+		items = append(items, keyedItem(s.Timestamp.From.Name, timestamp))
 	}
-	return strings.Join(append(items, key(l.Item, signature)), l.Separator)
+	return strings.Join(append(items, keyedItem(l.Item, signature)), l.Separator)
 }
 
-// set writes a value to its place in a request.
-func set(r *Request, ref Ref, value string) error {
+// setValue writes a value to its place in a request.
+func setValue(r *Request, ref Ref, value string) error {
 	switch ref.Kind {
 	case Header:
 		r.Header.Set(ref.Name, value)
@@ -106,7 +107,7 @@ func set(r *Request, ref Ref, value string) error {
 	case Form:
 		form, err := url.ParseQuery(string(r.Body))
 		if err != nil {
-			return fmt.Errorf("the body is no form: %w", err)
+			return fmt.Errorf("the body is not a form: %w", err)
 		}
 		form.Set(ref.Name, value)
 		r.Body = []byte(form.Encode())
@@ -122,7 +123,7 @@ func set(r *Request, ref Ref, value string) error {
 		r.URL = u.String()
 		return nil
 	}
-	return fmt.Errorf("nothing can be written to %s", ref)
+	return fmt.Errorf("no value can be written to %s", ref)
 }
 
 func setJSON(r *Request, path []string, value string) error {

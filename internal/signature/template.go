@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// Template is a text with references in braces: "{timestamp}.{body}". What stands in brackets is left out where a reference in it
-// finds nothing: "[id:{query:id};]ts:{timestamp};". Doubled, a brace or a bracket stands for itself.
+// Template is a text with references in braces: "{timestamp}.{body}". Text in brackets is omitted
+// if a reference in it finds nothing: "[id:{query:id};]ts:{timestamp};". A doubled brace or bracket
+// is the character itself.
 type Template struct {
 	text   string
 	groups []group
@@ -21,29 +22,29 @@ type group struct {
 	optional bool
 }
 
-// part is a literal, or else a reference.
+// part is a literal or a reference.
 type part struct {
 	literal []byte
 	ref     Ref
 }
 
-// ParseTemplate reads a template.
+// ParseTemplate parses a template.
 func ParseTemplate(text string) (Template, error) {
 	t := Template{text: text}
-	var now group
+	var current group
 	var literal []byte
 	flush := func() {
 		if len(literal) > 0 {
-			now.parts = append(now.parts, part{literal: literal})
+			current.parts = append(current.parts, part{literal: literal})
 			literal = nil
 		}
 	}
-	end := func() {
+	endGroup := func() {
 		flush()
-		if len(now.parts) > 0 {
-			t.groups = append(t.groups, now)
+		if len(current.parts) > 0 {
+			t.groups = append(t.groups, current)
 		}
-		now = group{}
+		current = group{}
 	}
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -60,27 +61,29 @@ func ParseTemplate(text string) (Template, error) {
 				return Template{}, err
 			}
 			flush()
-			now.parts = append(now.parts, part{ref: ref})
+			current.parts = append(current.parts, part{ref: ref})
 			i += to
-		case c == '[' && !now.optional:
-			end()
-			now.optional = true
-		case c == ']' && now.optional:
-			end()
+		case c == '[' && !current.optional:
+			endGroup()
+			current.optional = true
+		case c == ']' && current.optional:
+			endGroup()
 		case c == '[' || c == ']' || c == '}':
-			return Template{}, fmt.Errorf("%q: %q at byte %d does not fit; double it where it stands for itself", text, c, i)
+			return Template{}, fmt.Errorf("%q: %q at byte %d is unexpected; double it to write the character itself",
+				text,
+				c, i)
 		default:
 			literal = append(literal, c)
 		}
 	}
-	if now.optional {
+	if current.optional {
 		return Template{}, fmt.Errorf("%q: a [ is not closed", text)
 	}
-	end()
+	endGroup()
 	return t, nil
 }
 
-// MustTemplate is ParseTemplate for templates in the program's text.
+// MustTemplate is ParseTemplate for constant templates.
 func MustTemplate(text string) Template {
 	t, err := ParseTemplate(text)
 	if err != nil {
@@ -89,16 +92,16 @@ func MustTemplate(text string) Template {
 	return t
 }
 
-// String is the template as it was written.
+// String returns the template as it was written.
 func (t Template) String() string { return t.text }
 
-// shown is the template for messages, with its control characters escaped.
-func (t Template) shown() string {
+// escaped returns the template for messages, with its control characters escaped.
+func (t Template) escaped() string {
 	quoted := strconv.Quote(t.text)
 	return quoted[1 : len(quoted)-1]
 }
 
-// Refs are the references of a template, in their order.
+// Refs returns the references of a template, in order.
 func (t Template) Refs() []Ref {
 	var out []Ref
 	for _, g := range t.groups {
@@ -111,8 +114,8 @@ func (t Template) Refs() []Ref {
 	return out
 }
 
-// uses tells whether a template holds a reference of one of the kinds.
-func (t Template) uses(kinds ...Kind) bool {
+// usesKind reports whether a template has a reference of one of the kinds.
+func (t Template) usesKind(kinds ...Kind) bool {
 	for _, g := range t.groups {
 		for _, p := range g.parts {
 			if slices.Contains(kinds, p.ref.Kind) {
@@ -123,7 +126,7 @@ func (t Template) uses(kinds ...Kind) bool {
 	return false
 }
 
-// endsIn tells whether a reference of a kind is the end of whatever the template becomes.
+// endsIn reports whether every expansion of the template ends with a reference of a kind.
 func (t Template) endsIn(kind Kind) bool {
 	if len(t.groups) == 0 || t.groups[len(t.groups)-1].optional {
 		return false
@@ -132,23 +135,24 @@ func (t Template) endsIn(kind Kind) bool {
 	return parts[len(parts)-1].ref.Kind == kind
 }
 
-// Expand fills in a template by a function that finds values. The error names a reference that finds nothing.
+// Expand replaces the references of a template with the values that a function returns. The error
+// names a reference without a value.
 func (t Template) Expand(find func(Ref) (string, bool)) (string, error) {
 	var out strings.Builder
-	err := t.write(&out, func(r Ref) ([]byte, bool) {
+	err := t.expandTo(&out, func(r Ref) ([]byte, bool) {
 		s, ok := find(r)
 		return []byte(s), ok
 	})
 	return out.String(), err
 }
 
-// errNothing says that a reference finds nothing.
-var errNothing = errors.New("is not there")
+// errNotFound: a reference has no value.
+var errNotFound = errors.New("is missing")
 
-// write fills in a template. After an error a part of it may be written.
-func (t Template) write(w io.Writer, find func(Ref) ([]byte, bool)) error {
+// expandTo expands a template. After an error, a part of it may be written.
+func (t Template) expandTo(w io.Writer, find func(Ref) ([]byte, bool)) error {
 	for _, g := range t.groups {
-		if g.optional && !g.complete(find) {
+		if g.optional && !g.isComplete(find) {
 			continue
 		}
 		for _, p := range g.parts {
@@ -156,7 +160,7 @@ func (t Template) write(w io.Writer, find func(Ref) ([]byte, bool)) error {
 			if p.ref.Kind != None {
 				var ok bool
 				if text, ok = find(p.ref); !ok {
-					return fmt.Errorf("%s %w", p.ref, errNothing)
+					return fmt.Errorf("%s %w", p.ref, errNotFound)
 				}
 			}
 			if _, err := w.Write(text); err != nil {
@@ -167,8 +171,8 @@ func (t Template) write(w io.Writer, find func(Ref) ([]byte, bool)) error {
 	return nil
 }
 
-// complete tells whether every reference of a group finds something.
-func (g group) complete(find func(Ref) ([]byte, bool)) bool {
+// isComplete reports whether every reference of a group has a value.
+func (g group) isComplete(find func(Ref) ([]byte, bool)) bool {
 	for _, p := range g.parts {
 		if p.ref.Kind == None {
 			continue

@@ -9,44 +9,44 @@ import (
 	"strings"
 )
 
-// Find finds what a reference names in a request; false where it is not there, not there once, or empty.
+// Find returns the value of a reference in a request; false if it is missing, not unique, or empty.
 func Find(r Request, ref Ref) (string, bool) {
-	text, ok := (&values{r: &r}).find(ref)
+	text, ok := (&values{request: &r}).find(ref)
 	return string(text), ok && len(text) > 0
 }
 
-// values finds what references name in one request. Nobody has proven the request yet: what is parsed of it is parsed once, and
-// bounded.
+// values finds the values of references in one request. The request is not verified yet, so parsing
+// happens once and is bounded.
 type values struct {
-	r *Request
-	// claim is the group of signatures that is being proven; nil before one is read.
+	request *Request
+	// claim is the group of signatures that is being verified; nil before one is read.
 	claim *claim
-	// secret is the one that is being tried.
+	// secret is the secret that is being tried.
 	secret []byte
 
-	// Room for what usual requests need, so that a proof takes one piece of memory.
-	someTexts  [2]string
-	someClaims [1]claim
-	someItems  [4]item
-	digest     [64]byte
-	stamp      [32]byte
+	// Buffers for typical requests, so that a verification makes one allocation.
+	textsBuffer     [2]string
+	claimsBuffer    [1]claim
+	itemsBuffer     [4]item
+	digestBuffer    [64]byte
+	timestampBuffer [32]byte
 
-	json   parsed
-	fields url.Values
-	form   parsed
-	sorted []byte
+	jsonState    parseState
+	fields       url.Values
+	formState    parseState
+	sortedFields []byte
 }
 
-// parsed tells whether something was parsed, and could be.
-type parsed int
+// parseState is whether something was parsed, and with which result.
+type parseState int
 
 const (
-	notYet parsed = iota
+	notParsed parseState = iota
 	readable
 	unreadable
 )
 
-func outcome(ok bool) parsed {
+func parseResult(ok bool) parseState {
 	if ok {
 		return readable
 	}
@@ -57,27 +57,27 @@ func outcome(ok bool) parsed {
 const maxFields = 1000
 
 func (v *values) find(ref Ref) ([]byte, bool) {
-	value, ok := v.raw(ref)
+	value, ok := v.findRaw(ref)
 	if ok && ref.Lower {
 		return bytes.ToLower(value), true
 	}
 	return value, ok
 }
 
-func (v *values) raw(ref Ref) ([]byte, bool) {
+func (v *values) findRaw(ref Ref) ([]byte, bool) {
 	switch ref.Kind {
 	case Body:
-		return v.r.Body, true
+		return v.request.Body, true
 	case Secret:
 		return v.secret, true
 	case SortedForm:
 		return v.sortedForm()
 	case JSON:
-		return v.inJSON(ref)
+		return v.findJSON(ref)
 	}
 	s, ok := v.text(ref)
-	if ref.Kind == Timestamp { // of which there is one at a time
-		return append(v.stamp[:0], s...), ok
+	if ref.Kind == Timestamp { // there is one at a time
+		return append(v.timestampBuffer[:0], s...), ok
 	}
 	return []byte(s), ok
 }
@@ -85,25 +85,25 @@ func (v *values) raw(ref Ref) ([]byte, bool) {
 func (v *values) text(ref Ref) (string, bool) {
 	switch ref.Kind {
 	case HTTPMethod:
-		if v.r.Method == "" {
+		if v.request.Method == "" {
 			return http.MethodPost, true
 		}
-		return v.r.Method, true
+		return v.request.Method, true
 	case Header:
-		values := v.r.Header[ref.Name]
-		if len(values) != 1 { // of two, a proxy and we might each believe another
+		values := v.request.Header[ref.Name]
+		if len(values) != 1 { // with two, a proxy and this gateway could use different ones
 			return "", false
 		}
 		return values[0], values[0] != ""
 	case JSON:
-		text, ok := v.inJSON(ref)
+		text, ok := v.findJSON(ref)
 		return string(text), ok
 	case Form:
-		return one(v.parseForm(), ref.Name)
+		return singleValue(v.parseForm(), ref.Name)
 	case URL:
-		return v.address(ref)
+		return v.urlValue(ref)
 	case Query, Path:
-		return v.ofURL(ref)
+		return v.urlPart(ref)
 	case Timestamp:
 		if v.claim == nil {
 			return "", false
@@ -113,38 +113,41 @@ func (v *values) text(ref Ref) (string, bool) {
 		if v.claim == nil {
 			return "", false
 		}
-		return v.claim.item(ref.Name)
+		return v.claim.findItem(ref.Name)
 	}
 	return "", false
 }
 
-func (v *values) inJSON(ref Ref) ([]byte, bool) {
-	if v.json == notYet {
-		v.json = outcome(json.Valid(v.r.Body))
+func (v *values) findJSON(ref Ref) ([]byte, bool) {
+	if v.jsonState == notParsed {
+		v.jsonState = parseResult(json.Valid(v.request.Body))
 	}
-	if v.json == unreadable {
+	if v.jsonState == unreadable {
 		return nil, false
 	}
-	return findJSON(v.r.Body, ref.Name)
+	return findJSON(v.request.Body, ref.Name)
 }
 
-// escapes are those that HubSpot takes as characters (https://developers.hubspot.com/docs/guides/apps/authentication/validating-requests).
-var escapes = strings.NewReplacer("%3A", ":", "%3a", ":", "%2F", "/", "%2f", "/", "%3F", "?", "%3f", "?", "%40", "@", "%21", "!", "%24", "$",
+// hubspotEscapes are the escapes that HubSpot decodes
+// (https://developers.hubspot.com/docs/guides/apps/authentication/validating-requests).
+var hubspotEscapes = strings.NewReplacer("%3A", ":", "%3a", ":", "%2F", "/", "%2f", "/", "%3F", "?", "%3f", "?", "%40",
+	"@",
+	"%21", "!", "%24", "$",
 	"%27", "'", "%28", "(", "%29", ")", "%2A", "*", "%2a", "*", "%2C", ",", "%2c", ",", "%3B", ";", "%3b", ";")
 
-func (v *values) address(ref Ref) (string, bool) {
-	address := v.r.URL
+func (v *values) urlValue(ref Ref) (string, bool) {
+	address := v.request.URL
 	if ref.OtherPort {
-		address = otherPort(address)
+		address = togglePort(address)
 	}
 	if ref.Unescaped {
-		address = escapes.Replace(address)
+		address = hubspotEscapes.Replace(address)
 	}
 	return address, address != ""
 }
 
-// otherPort writes an address with its default port, or without its port where it has one. It changes no other byte.
-func otherPort(address string) string {
+// togglePort adds the default port to a URL, or removes its port. It changes no other byte.
+func togglePort(address string) string {
 	scheme, rest, ok := strings.Cut(address, "://")
 	if !ok {
 		return ""
@@ -164,25 +167,25 @@ func otherPort(address string) string {
 	return scheme + "://" + host + port + tail
 }
 
-func (v *values) ofURL(ref Ref) (string, bool) {
-	u, err := url.Parse(v.r.URL)
-	if err != nil || v.r.URL == "" {
+func (v *values) urlPart(ref Ref) (string, bool) {
+	u, err := url.Parse(v.request.URL)
+	if err != nil || v.request.URL == "" {
 		return "", false
 	}
 	if ref.Kind == Path {
 		return u.RequestURI(), true
 	}
-	return one(parseFields(u.RawQuery), ref.Name)
+	return singleValue(parseFields(u.RawQuery), ref.Name)
 }
 
-func one(values url.Values, name string) (string, bool) {
+func singleValue(values url.Values, name string) (string, bool) {
 	if len(values[name]) != 1 {
 		return "", false
 	}
 	return values[name][0], true
 }
 
-// parseFields reads a form or a query; nil where it is none, or has too many fields.
+// parseFields parses a form or a query; nil if it is invalid or has too many fields.
 func parseFields(text string) url.Values {
 	if strings.Count(text, "&") >= maxFields {
 		return nil
@@ -195,21 +198,21 @@ func parseFields(text string) url.Values {
 }
 
 func (v *values) parseForm() url.Values {
-	if v.form == notYet {
-		if bytes.Count(v.r.Body, []byte("&")) < maxFields {
-			v.fields = parseFields(string(v.r.Body))
+	if v.formState == notParsed {
+		if bytes.Count(v.request.Body, []byte("&")) < maxFields {
+			v.fields = parseFields(string(v.request.Body))
 		}
-		v.form = outcome(v.fields != nil)
+		v.formState = parseResult(v.fields != nil)
 	}
 	return v.fields
 }
 
-// sortedForm joins fields and values, sorted by field. Of a field that comes twice the values are sorted, and equal ones are
-// written once, as Twilio's Node SDK does; its Go SDK takes the first alone.
+// sortedForm joins fields and values, sorted by field. The values of a repeated field are sorted,
+// and equal ones are written once, as in Twilio's Node SDK. Its Go SDK uses the first value only.
 func (v *values) sortedForm() ([]byte, bool) {
 	fields := v.parseForm()
-	if fields == nil || v.sorted != nil {
-		return v.sorted, fields != nil
+	if fields == nil || v.sortedFields != nil {
+		return v.sortedFields, fields != nil
 	}
 	names := make([]string, 0, len(fields))
 	size := 0
@@ -220,13 +223,13 @@ func (v *values) sortedForm() ([]byte, bool) {
 		}
 	}
 	slices.Sort(names)
-	v.sorted = make([]byte, 0, size)
+	v.sortedFields = make([]byte, 0, size)
 	for _, name := range names {
 		vs := slices.Clone(fields[name])
 		slices.Sort(vs)
 		for _, value := range slices.Compact(vs) {
-			v.sorted = append(append(v.sorted, name...), value...)
+			v.sortedFields = append(append(v.sortedFields, name...), value...)
 		}
 	}
-	return v.sorted, true
+	return v.sortedFields, true
 }

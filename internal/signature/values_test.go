@@ -18,16 +18,21 @@ import (
 
 func TestFind(t *testing.T) {
 	t.Parallel()
-	r := signature.Request{URL: "https://hooks.example:8443/a%2Fb/?x=1&y=2&y=3&z=&e=%41", Body: []byte(`{"a":{"b":"C","b2":1.50,"t":true,"n":null,"l":["x",{"k":"v"}]},"a.b":"no","d":1,"d":2}`),
+	r := signature.Request{URL: "https://hooks.example:8443/a%2Fb/?x=1&y=2&y=3&z=&e=%41",
+		Body:   []byte(`{"a":{"b":"C","b2":1.50,"t":true,"n":null,"l":["x",{"k":"v"}]},"a.b":"no","d":1,"d":2}`),
 		Header: http.Header{"X-One": {"One"}, "X-Two": {"1", "2"}, "X-Empty": {""}}}
 	tests := map[string]string{ // empty: nothing is found
-		"header:X-One": "One", "header:X-One|lower": "one", "header:X-Two": "", "header:X-Empty": "", "header:X-None": "",
-		"json:a.b": "C", "json:a.b|lower": "c", "json:a.b2": "1.50", "json:a.t": "true", "json:a.n": "", "json:a": "", "json:a.l": "", "json:a.l.0": "x", "json:a.l.1.k": "v",
+		"header:X-One": "One", "header:X-One|lower": "one", "header:X-Two": "", "header:X-Empty": "",
+		"header:X-None": "",
+		"json:a.b":      "C", "json:a.b|lower": "c", "json:a.b2": "1.50", "json:a.t": "true", "json:a.n": "",
+		"json:a":   "",
+		"json:a.l": "", "json:a.l.0": "x", "json:a.l.1.k": "v",
 		"json:a.l.2": "", "json:a.l.00": "", "json:a.l.-1": "", "json:a.b.c": "", "json:d": "2", "json:nothing": "",
 		"query:x": "1", "query:y": "", "query:z": "", "query:e": "A", "query:none": "",
 		"path": "/a%2Fb/?x=1&y=2&y=3&z=&e=%41", "method": "POST",
-		"url|port": "https://hooks.example/a%2Fb/?x=1&y=2&y=3&z=&e=%41", "url|unescaped": "https://hooks.example:8443/a/b/?x=1&y=2&y=3&z=&e=%41",
-		"timestamp": "", "item:t": "", "form:a": "", "secret": "",
+		"url|port":      "https://hooks.example/a%2Fb/?x=1&y=2&y=3&z=&e=%41",
+		"url|unescaped": "https://hooks.example:8443/a/b/?x=1&y=2&y=3&z=&e=%41",
+		"timestamp":     "", "item:t": "", "form:a": "", "secret": "",
 	}
 	for ref, want := range tests {
 		got, ok := signature.Find(r, signature.MustRef(ref))
@@ -41,12 +46,15 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestPorts(t *testing.T) {
+func TestRef_otherPort(t *testing.T) {
 	t.Parallel()
 	tests := map[string]string{
-		"https://a.example/x?y:1": "https://a.example:443/x?y:1", "http://a.example": "http://a.example:80", "HTTPS://a?b": "HTTPS://a:443?b",
-		"https://a.example:8443/x": "https://a.example/x", "https://a:443#b": "https://a#b", "https://[::1]/x": "https://[::1]:443/x", "https://[::1]:8443/x": "https://[::1]/x",
-		"https://user:pass@a/x": "https://user:pass@a:443/x", "https://user:pass@a:1/x": "https://user:pass@a/x", "": "", "no address": "",
+		"https://a.example/x?y:1": "https://a.example:443/x?y:1", "http://a.example": "http://a.example:80",
+		"HTTPS://a?b":              "HTTPS://a:443?b",
+		"https://a.example:8443/x": "https://a.example/x", "https://a:443#b": "https://a#b",
+		"https://[::1]/x": "https://[::1]:443/x", "https://[::1]:8443/x": "https://[::1]/x",
+		"https://user:pass@a/x": "https://user:pass@a:443/x", "https://user:pass@a:1/x": "https://user:pass@a/x",
+		"": "", "no address": "",
 	}
 	for address, want := range tests {
 		if got, _ := signature.Find(signature.Request{URL: address}, signature.MustRef("url|port")); got != want {
@@ -55,8 +63,8 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// HubSpot takes a list of escapes as characters, and no others: not the percent sign, nor a space.
-func TestUnescapedAddress(t *testing.T) {
+// HubSpot decodes a list of escapes, and no others: neither the percent sign nor a space.
+func TestRef_unescapedURL(t *testing.T) {
 	t.Parallel()
 	const address = "https://a.example/%3a%2F%3F%40%21%24%27%28%29%2a%2C%3B%25%20%2B%253A?x=%3A"
 	const want = "https://a.example/:/?@!$'()*,;%25%20%2B%253A?x=:"
@@ -65,7 +73,7 @@ func TestUnescapedAddress(t *testing.T) {
 	}
 }
 
-func TestForms(t *testing.T) {
+func TestFind_forms(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ sorted, a string }{
 		"b=2&a=1":                      {"a1b2", "1"},
@@ -73,7 +81,7 @@ func TestForms(t *testing.T) {
 		"a":                            {"a", ""},
 		"a=%2B+%41":                    {"a+ A", "+ A"},
 		"a=2&a=1&a=2":                  {"a1a2", ""}, // as Twilio's Node SDK does
-		"a=1;b=2":                      {"", ""},     // no form
+		"a=1;b=2":                      {"", ""},     // not a form
 		"a=%zz":                        {"", ""},
 		strings.Repeat("a=1&", 999):    {"a1", ""},
 		strings.Repeat("a=1&", 1000):   {"", ""},
@@ -89,8 +97,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// The fields of a query are bounded as those of a form.
-func TestLongQueries(t *testing.T) {
+// The fields of a query are limited like those of a form.
+func TestFind_longQuery_isRejected(t *testing.T) {
 	t.Parallel()
 	for fields, want := range map[int]bool{999: true, 1000: false} {
 		r := signature.Request{URL: "https://a.example/?a=1" + strings.Repeat("&b=2", fields)}
@@ -100,25 +108,27 @@ func TestLongQueries(t *testing.T) {
 	}
 }
 
-func TestJSON(t *testing.T) {
+func TestFind_json(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ path, want string }{
-		"last of two":                  {"a", `{"a":1,"a":2}`},
-		"last of two containers":       {"a.b", `{"a":{"b":1},"a":{"c":2}}`}, // nothing: the second has no b
-		"last is no scalar":            {"a", `{"a":1,"a":[]}`},
-		"escaped name":                 {"a", `{"\u0061":"x"}`},
-		"escaped text":                 {"a", `{"a":"\u00e9\n\/\ud83d\ude00\ud83d"}`},
-		"no UTF-8":                     {"a", "{\"a\":\"\xff\"}"},
-		"no UTF-8 in a name":           {"a\ufffd", "{\"a\xff\":\"x\"}"},
-		"number at the end":            {"a", `{"a":1e5}`},
-		"top is no object":             {"a", `"a"`},
-		"space everywhere":             {"a.b", " { \"a\" :\t{ \"b\" : \r\n 1 } , \"c\" : [ ] } "},
-		"brackets in texts":            {"z", `{"x":"}]{[\"","y":["}"],"z":"end"}`},
-		"empty name":                   {"a.", `{"a":{"":"x"}}`},
-		"more after it":                {"a", `{"a":1} x`},
-		"cut":                          {"a", `{"a":1`},
-		"deep":                         {"a", `{"b":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `,"a":1}`},
-		"too deep":                     {"a", `{"b":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `,"a":1}`},
+		"last of two":            {"a", `{"a":1,"a":2}`},
+		"last of two containers": {"a.b", `{"a":{"b":1},"a":{"c":2}}`}, // nothing: the second has no b
+		"last is no scalar":      {"a", `{"a":1,"a":[]}`},
+		"escaped name":           {"a", `{"\u0061":"x"}`},
+		"escaped text":           {"a", `{"a":"\u00e9\n\/\ud83d\ude00\ud83d"}`},
+		"no UTF-8":               {"a", "{\"a\":\"\xff\"}"},
+		"no UTF-8 in a name":     {"a\ufffd", "{\"a\xff\":\"x\"}"},
+		"number at the end":      {"a", `{"a":1e5}`},
+		"top is no object":       {"a", `"a"`},
+		"space everywhere":       {"a.b", " { \"a\" :\t{ \"b\" : \r\n 1 } , \"c\" : [ ] } "},
+		"brackets in texts":      {"z", `{"x":"}]{[\"","y":["}"],"z":"end"}`},
+		"empty name":             {"a.", `{"a":{"":"x"}}`},
+		"more after it":          {"a", `{"a":1} x`},
+		"cut":                    {"a", `{"a":1`},
+		"deep": {"a", `{"b":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) +
+			`,"a":1}`},
+		"too deep": {"a", `{"b":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) +
+			`,"a":1}`},
 		"long escaped name is another": {"a", `{"\u0061\u0061":"x"}`},
 	}
 	for name, test := range tests {
@@ -130,7 +140,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// slowly finds what FindJSON finds by reading all of a body into memory first.
+// slowly finds the same as FindJSON, but parses the whole body first.
 func slowly(body []byte, path string) (string, bool) {
 	d := json.NewDecoder(strings.NewReader(string(body)))
 	d.UseNumber()
@@ -163,11 +173,13 @@ func slowly(body []byte, path string) (string, bool) {
 	return "", false
 }
 
-// hostile are bodies of some MiB that nobody has proven, and how many times their size reading them may cost in memory.
+// hostile returns unverified bodies of some MiB, and how many times their size reading them may
+// cost in memory.
 func hostile() map[string]hostileBody {
 	const size = 4 << 20
 	place := in("header:X-H")
-	timed := &signature.Scheme{Signature: signature.Layout{In: place}, Timestamp: at("json:a.b", signature.Seconds), Message: text("{body}")}
+	timed := &signature.Scheme{Signature: signature.Layout{In: place}, Timestamp: at("json:a.b", signature.Seconds),
+		Message: text("{body}")}
 	form := &signature.Scheme{Signature: signature.Layout{In: place}, Message: text("{sorted_form}")}
 	return map[string]hostileBody{
 		"JSON of short texts":   {timed, "[" + strings.Repeat(`"",`, size/3) + `""]`, 0.5},
@@ -186,7 +198,7 @@ type hostileBody struct {
 	most   float64
 }
 
-// verify reads the body under three secrets, and refuses it.
+// verify reads the body with three secrets and rejects it.
 func (h hostileBody) verify(tb testing.TB) {
 	tb.Helper()
 	r := signature.Request{Header: http.Header{"X-H": {strings.Repeat("ab", 32)}}, Body: []byte(h.body)}
@@ -195,22 +207,23 @@ func (h hostileBody) verify(tb testing.TB) {
 	}
 }
 
-// What nobody has proven costs no more memory than a few times its size, whatever it is. Not parallel: memory is counted for the
-// whole process.
-func TestHostileBodiesAreCheap(t *testing.T) {
+// Any unverified body costs no more memory than a few times its size. Not parallel, because memory
+// is measured for the whole process.
+func TestVerify_hostileBodies_areCheap(t *testing.T) {
 	for name, h := range hostile() {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		h.verify(t)
 		runtime.ReadMemStats(&after)
 		size := float64(len(h.body))
-		if times := float64(after.TotalAlloc-before.TotalAlloc)/size - 1; times > h.most { // once for the copy of the text
+		// once for the copy of the text
+		if times := float64(after.TotalAlloc-before.TotalAlloc)/size - 1; times > h.most {
 			t.Errorf("%s: %.1f times its size", name, times)
 		}
 	}
 }
 
-func TestRefs(t *testing.T) {
+func TestParseRef(t *testing.T) {
 	t.Parallel()
 	tests := map[string]signature.Ref{
 		"body":                 {Kind: signature.Body},
@@ -236,7 +249,8 @@ func TestRefs(t *testing.T) {
 			t.Errorf("%s is written as %s, which is %+v, %v", text, got, again, err)
 		}
 	}
-	for _, text := range []string{"", "Body", "header", "header:", "json:|lower", "body:x", "url:x", "body|port", "header:A|unescaped", "url|upper", "body |lower", "timestamp:"} {
+	for _, text := range []string{"", "Body", "header", "header:", "json:|lower", "body:x", "url:x", "body|port",
+		"header:A|unescaped", "url|upper", "body |lower", "timestamp:"} {
 		if r, err := signature.ParseRef(text); err == nil {
 			t.Errorf("%q is %+v", text, r)
 		} else if !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
@@ -245,7 +259,7 @@ func TestRefs(t *testing.T) {
 	}
 }
 
-func TestTemplates(t *testing.T) {
+func TestParseTemplate(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{"body": "B", "header:A": "h", "url": "U", "json:empty": ""}
 	find := func(r signature.Ref) (string, bool) {
@@ -262,7 +276,7 @@ func TestTemplates(t *testing.T) {
 		"[]":                                 {"", ""},
 		"{{}} [[]]":                          {"{} []", ""},
 		"{{{body}}}":                         {"{B}", ""},
-		"{body}{header:X}":                   {"B", "header:X is not there"},
+		"{body}{header:X}":                   {"B", "header:X is missing"},
 		"a\x00\xff{body}":                    {"a\x00\xffB", ""},
 	}
 	for text, want := range tests {
@@ -280,7 +294,8 @@ func TestTemplates(t *testing.T) {
 			t.Errorf("%q: %q, %v; want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"{", "{body", "}", "]", "[", "[a", "[a[b]]", "{}", "{nothing}", "{body}}", "[{body}", "{bo{dy}", "[[a]"} {
+	for _, text := range []string{"{", "{body", "}", "]", "[", "[a", "[a[b]]", "{}", "{nothing}", "{body}}", "[{body}",
+		"{bo{dy}", "[[a]"} {
 		if template, err := signature.ParseTemplate(text); err == nil {
 			t.Errorf("%q is %+v", text, template)
 		} else if template.String() != "" {
@@ -293,7 +308,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-func TestMustPanics(t *testing.T) {
+func TestMust_invalid_panics(t *testing.T) {
 	t.Parallel()
 	for name, must := range map[string]func(){
 		"ref": func() { signature.MustRef("x") }, "template": func() { signature.MustTemplate("{x}") },
@@ -309,9 +324,10 @@ func TestMustPanics(t *testing.T) {
 	}
 }
 
-// BenchmarkVerify proves an ordinary delivery: a dated header, 2.4 KB of JSON.
+// BenchmarkVerify verifies a typical delivery: a header with a time, 2.4 KB of JSON.
 func BenchmarkVerify(b *testing.B) {
-	r := signature.Request{Header: http.Header{}, Body: bytes.Repeat([]byte(`{"id":"evt"}`), 200), ReceivedAt: time.Unix(signedAt, 0)}
+	r := signature.Request{Header: http.Header{}, Body: bytes.Repeat([]byte(`{"id":"evt"}`), 200),
+		ReceivedAt: time.Unix(signedAt, 0)}
 	if err := dated.Sign([]byte(datedKey), &r, r.ReceivedAt); err != nil {
 		b.Fatal(err)
 	}
@@ -325,7 +341,7 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
-// BenchmarkHostile refuses bodies of 4 MiB that are made to cost much.
+// BenchmarkHostile rejects bodies of 4 MiB that are made to be expensive.
 func BenchmarkHostile(b *testing.B) {
 	for name, h := range hostile() {
 		b.Run(name, func(b *testing.B) {

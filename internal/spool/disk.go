@@ -9,18 +9,18 @@ import (
 	"syscall"
 )
 
-// Disk is the folder that a spool is kept in. Tests put one in the place of the real one that forgets, as a power cut does, what was not synced.
+// Disk is the folder of a spool. Tests use one that loses unsynced data, as a power failure does.
 type Disk interface {
-	// Names are the files of the folder, in any order.
+	// Names returns the names of the files, in any order.
 	Names() ([]string, error)
-	// Create makes a file that is not there yet, Open one that is; both for reading and writing.
+	// Create creates a new file, Open opens an existing one; both for reading and writing.
 	Create(name string) (File, error)
 	Open(name string) (File, error)
 	Rename(from, to string) error
 	Remove(name string) error
-	// Sync makes durable which files there are, and under which names.
+	// Sync makes the set of files and their names durable.
 	Sync() error
-	// Close gives the folder free for another process.
+	// Close unlocks the folder for other processes.
 	Close() error
 }
 
@@ -29,11 +29,11 @@ type File interface {
 	readable
 	io.WriterAt
 	io.Closer
-	// Sync makes durable what was written; an error says nothing about what was lost.
+	// Sync makes the written data durable. An error does not tell which data was lost.
 	Sync() error
 }
 
-// ErrInUse: another process has the folder.
+// ErrInUse means that another process uses the folder.
 var ErrInUse = errors.New("another process uses it")
 
 const lockName = "lock"
@@ -43,10 +43,11 @@ type folder struct {
 	lock *os.File
 }
 
-// Folder opens, and makes if there is none, a folder on a file system that only one process uses. It must not lie in memory. Errors: ErrInUse.
-func Folder(path string) (Disk, error) {
+// OpenFolder opens a folder and locks it for this process; it creates a missing one. The file
+// system must not be in memory. Errors: ErrInUse.
+func OpenFolder(path string) (Disk, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make the spool's folder: %w", err)
+		return nil, fmt.Errorf("create the spool's folder: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -54,7 +55,8 @@ func Folder(path string) (Disk, error) {
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = lock.Close()
-		return nil, fmt.Errorf("lock the spool's folder %s: %w (each gateway needs one of its own): %w", path, ErrInUse, err)
+		return nil, fmt.Errorf("lock the spool's folder %s: %w (each gateway needs its own folder): %w", path, ErrInUse,
+			err)
 	}
 	return &folder{path: path, lock: lock}, nil
 }

@@ -11,35 +11,42 @@ import (
 	"slices"
 )
 
-// Drain hands what is kept to take, the oldest first, at most so many records or bytes at once (but one), until nothing is left. What take has returned nil for is not handed out again
-// by this process, and goes from the disk with all of its file; a process that is ended before that hands it out again when it is back. After an error of take that batch is the next one again.
-// Records are appended meanwhile as ever. What cannot be read is set apart (Stats.Damaged) and kept for a person. Errors: take's, ctx's, and the disk's.
-func (s *Spool) Drain(ctx context.Context, most int, bytes int64, take func([]Record) error) error {
+// Drain passes the stored records to handle, the oldest first, until the spool is empty. A batch
+// has at most maxRecords records and maxBytes bytes, but always one record. Append may run
+// concurrently.
+//
+// This process passes a batch for which handle returned nil only once. The records are deleted with
+// their whole file; a process that ends before that passes them again after a restart. If handle
+// returns an error, the same batch comes first in the next call. Files that cannot be read
+// completely are kept for an operator (Stats.Damaged). Errors: those of handle, of ctx and of the
+// disk.
+func (s *Spool) Drain(ctx context.Context, maxRecords int, maxBytes int64, handle func([]Record) error) error {
 	s.draining.Lock()
 	defer s.draining.Unlock()
-	s.forgetRemoved()
+	s.countRemovedFiles()
 	for ctx.Err() == nil {
 		g, end := s.oldest()
 		if g == nil {
 			return nil
 		}
-		batch, before, err := g.batch(end, most, bytes)
+		batch, position, err := g.readBatch(end, maxRecords, maxBytes)
 		if len(batch) > 0 {
-			if err := take(batch); err != nil {
-				*g.read = before
+			if err := handle(batch); err != nil {
+				*g.read = position
 				return err
 			}
-			s.taken(g, batch)
+			s.countDrained(g, batch)
 			continue
 		}
-		if err := s.finish(ctx, g, end, err); err != nil {
+		if err := s.finishSegment(ctx, g, end, err); err != nil {
 			return err
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// oldest is the segment to read from, and the place up to which it is durable; nil where nothing is kept.
+// oldest returns the segment to read from, and the offset up to which it is durable; nil if the
+// spool is empty.
 func (s *Spool) oldest() (*segment, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,43 +59,45 @@ func (s *Spool) oldest() (*segment, int64) {
 	return nil, 0
 }
 
-// batch reads on; before is how far it was read then. Errors: io.EOF where it is read to the end, errHead, and the file's: an empty batch comes with one.
-func (g *segment) batch(end int64, most int, bytes int64) (batch []Record, before reader, err error) {
+// readBatch reads the next batch; position is where the reader was before. Errors: io.EOF at the
+// end, errNotSegment, and those of the file. An empty batch always comes with an error.
+func (g *segment) readBatch(end int64, maxRecords int, maxBytes int64) (batch []Record, position reader, err error) {
 	if g.read == nil {
 		if g.read, err = newReader(g.file); err != nil {
-			return nil, before, err
+			return nil, position, err
 		}
 	}
-	before = *g.read
-	for size := int64(0); len(batch) < most && (len(batch) == 0 || size < bytes); {
+	position = *g.read
+	for size := int64(0); len(batch) < maxRecords && (len(batch) == 0 || size < maxBytes); {
 		rec, err := g.read.next(end)
 		if err != nil {
-			return batch, before, err
+			return batch, position, err
 		}
 		batch = append(batch, rec)
 		size += int64(len(rec.Bytes))
 	}
-	return batch, before, nil
+	return batch, position, nil
 }
 
-// taken takes a batch out of the count.
-func (s *Spool) taken(g *segment, batch []Record) {
+// countDrained subtracts a batch from the totals.
+func (s *Spool) countDrained(g *segment, batch []Record) {
 	var t Stats
 	for _, rec := range batch {
 		t.add(Stats{Records: 1, Bytes: frameSize(len(rec.Bytes)), Oldest: rec.At})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.Records, t.Bytes = min(t.Records, g.stats.Records), min(t.Bytes, g.stats.Bytes) // what is behind damaged heads was not counted
+	// records behind a damaged header were not counted
+	t.Records, t.Bytes = min(t.Records, g.stats.Records), min(t.Bytes, g.stats.Bytes)
 	g.stats.Records -= t.Records
 	g.stats.Bytes -= t.Bytes
-	s.kept.remove(t)
-	if s.kept.Records > 0 {
-		s.kept.Oldest = batch[len(batch)-1].At // what is left is younger
+	s.totals.remove(t)
+	if s.totals.Records > 0 {
+		s.totals.Oldest = batch[len(batch)-1].At // the remaining records are newer
 	}
 }
 
-// remove takes out of the count; one that is empty has no oldest.
+// remove subtracts from the counts. Empty counts have no oldest record.
 func (t *Stats) remove(o Stats) {
 	t.Records -= o.Records
 	t.Bytes -= o.Bytes
@@ -97,19 +106,20 @@ func (t *Stats) remove(o Stats) {
 	}
 }
 
-// finish ends a segment that was read up to a place, unless more has come in since: its file goes, or is set apart where not all of it could be read.
-func (s *Spool) finish(ctx context.Context, g *segment, end int64, why error) error {
-	if over, err := s.retire(ctx, g, end); !over {
+// finishSegment ends a segment that was read up to end, unless records were added since. It deletes
+// the file, or keeps it under another name if it could not be read completely.
+func (s *Spool) finishSegment(ctx context.Context, g *segment, end int64, readErr error) error {
+	if dropped, err := s.dropSegment(ctx, g, end); !dropped {
 		return err
 	}
-	bad := g.read == nil || g.read.lost > 0 || g.read.torn || !errors.Is(why, io.EOF)
+	isDamaged := g.read == nil || g.read.lostPlaces > 0 || g.read.tornTail || !errors.Is(readErr, io.EOF)
 	var err error
-	if bad {
+	if isDamaged {
 		name := g.name
-		if err = s.disk.Rename(g.name, g.name+damaged); err == nil {
-			name += damaged
+		if err = s.disk.Rename(g.name, g.name+damagedSuffix); err == nil {
+			name += damagedSuffix
 		}
-		s.tell(g, name, why)
+		s.reportDamaged(g, name, readErr)
 	} else {
 		err = s.disk.Remove(g.name)
 	}
@@ -119,44 +129,47 @@ func (s *Spool) finish(ctx context.Context, g *segment, end int64, why error) er
 	return nil
 }
 
-// retire takes a segment out of the list, and what of it could not be read out of the count. False: more has come in, or a write to it was under way, and has ended by now.
-func (s *Spool) retire(ctx context.Context, g *segment, end int64) (bool, error) {
-	if over, busy := s.retired(g, end); !busy {
-		return over, nil
+// dropSegment removes a segment from the list, and its unread records from the totals. It returns
+// false if records were added, or if a write was in progress; that write has ended then.
+func (s *Spool) dropSegment(ctx context.Context, g *segment, end int64) (bool, error) {
+	if dropped, busy := s.tryDropSegment(g, end); !busy {
+		return dropped, nil
 	}
 	select {
-	case <-s.wrote:
+	case <-s.writeEnded:
 		return false, nil
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
 }
 
-// retired is retire where nothing is waited for; busy: a write to the segment may be under way.
-func (s *Spool) retired(g *segment, end int64) (over, busy bool) {
+// tryDropSegment is dropSegment without waiting. busy is true if a write to the segment may be in
+// progress.
+func (s *Spool) tryDropSegment(g *segment, end int64) (dropped, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case g.end != end:
 		return false, false
 	case s.active != g:
-		s.sealed = s.sealed[1:] // it was the active one, or the oldest: either way it is the oldest now
-	case !s.syncing.IsZero():
+		s.sealed = s.sealed[1:] // it was the active segment or the oldest sealed one, so it is the oldest now
+	case !s.writeStarted.IsZero():
 		return false, true
 	default:
 		s.active = nil
 	}
-	s.kept.remove(g.stats)
+	s.totals.remove(g.stats)
 	return true, false
 }
 
-// forgetRemoved drops from Stats the files that were set apart and that an operator has removed.
-// Without such files it does not touch the disk. A folder that cannot be read keeps the count.
-func (s *Spool) forgetRemoved() {
+// countRemovedFiles removes from the statistics the damaged and quarantined files that an operator
+// has deleted. If there are none, it does not read the disk. If the folder cannot be read, the
+// counts stay.
+func (s *Spool) countRemovedFiles() {
 	s.mu.Lock()
-	known := len(s.apart)
+	counted := len(s.setAside)
 	s.mu.Unlock()
-	if known == 0 {
+	if counted == 0 {
 		return
 	}
 	names, err := s.disk.Names()
@@ -165,46 +178,51 @@ func (s *Spool) forgetRemoved() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.apart, func(name string, _ bool) bool { return !slices.Contains(names, name) })
+	maps.DeleteFunc(s.setAside, func(name string, _ bool) bool { return !slices.Contains(names, name) })
 }
 
-// tell says that a segment is set apart, and what that means.
-func (s *Spool) tell(g *segment, name string, why error) {
+// reportDamaged logs that a damaged file is kept, and what that means.
+func (s *Spool) reportDamaged(g *segment, name string, readErr error) {
 	s.mu.Lock()
-	s.apart[name] = true
+	s.setAside[name] = true
 	s.mu.Unlock()
 	switch {
-	case g.read != nil && g.read.lost == 0 && errors.Is(why, io.EOF):
-		s.o.Logger.Warn("a file of the spool ends in a record that is not whole: a write that was cut off, which was not acknowledged, or a damaged delivery, which was; it is kept", "file", name, "at", g.read.place)
-	case g.read != nil && errors.Is(why, io.EOF):
-		s.o.Logger.Error("a file of the spool is damaged: what could be read is taken, and acknowledged deliveries may be missing; it is kept", "file", name, "places", g.read.lost)
+	case g.read != nil && g.read.lostPlaces == 0 && errors.Is(readErr, io.EOF):
+		s.o.Logger.Warn("the last record in a file of the spool is incomplete: either an interrupted write, which was "+
+			"not acknowledged, or a damaged delivery, which was acknowledged; the file is kept", "file", name, "at",
+			g.read.offset)
+	case g.read != nil && errors.Is(readErr, io.EOF):
+		s.o.Logger.Error("a file of the spool is damaged: the readable deliveries were appended, but acknowledged "+
+			"deliveries may be missing; the file is kept", "file", name, "places", g.read.lostPlaces)
 	default:
-		s.o.Logger.Error("a file of the spool cannot be read: acknowledged deliveries may be missing; it is kept", "file", name, "records", g.stats.Records, "error", why)
+		s.o.Logger.Error("a file of the spool cannot be read: acknowledged deliveries may be missing; the file is kept",
+			"file", name, "records", g.stats.Records, "error", readErr)
 	}
 }
 
-// refused is of a record that its reader could make nothing of.
-const refused = ".refused"
+// quarantineSuffix is the suffix of a file with a record that could not be appended.
+const quarantineSuffix = ".refused"
 
-// SetApart keeps a record in a file of its own, out of the way of the others, and returns its name. Whoever drains calls it for what can never be taken.
-func (s *Spool) SetApart(rec Record) (string, error) {
+// Quarantine moves a record to a file of its own and returns the file's name. The caller of Drain
+// uses it for records that can never be appended.
+func (s *Spool) Quarantine(rec Record) (string, error) {
 	sum := sha256.Sum256(rec.Bytes)
-	name := fmt.Sprintf("%d-%x%s", rec.At.UnixMicro(), sum[:8], refused)
+	name := fmt.Sprintf("%d-%x%s", rec.At.UnixMicro(), sum[:8], quarantineSuffix)
 	f, err := s.disk.Create(name)
 	if err == nil {
 		s.mu.Lock()
-		s.apart[name] = true
+		s.setAside[name] = true
 		s.mu.Unlock()
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return name, nil // by a process that ended before its file went
+		return name, nil // an earlier process wrote it but ended before the record's segment was deleted
 	}
 	if err == nil {
 		_, err = f.WriteAt(rec.Bytes, 0)
 		err = errors.Join(err, f.Sync(), f.Close(), s.disk.Sync())
 	}
 	if err != nil {
-		return "", fmt.Errorf("set a record apart: %w", err)
+		return "", fmt.Errorf("quarantine a record: %w", err)
 	}
 	return name, nil
 }

@@ -13,11 +13,12 @@ import (
 
 const (
 	nameFile = "name"
-	// maxName bounds what is read of it, in bytes.
+	// maxName bounds how much of the file is read, in bytes.
 	maxName = 1 << 10
 )
 
-// Name is by what others know a spool: it is made with the folder, and stays with it, whenever the power is cut after it was told.
+// Name returns the name that identifies the spool to others. It is created with the folder and
+// stays the same, also after a power failure.
 func Name(disk Disk) (string, error) {
 	name, err := readName(disk)
 	if err != nil {
@@ -28,12 +29,13 @@ func Name(disk Disk) (string, error) {
 	}
 	name = strings.ToLower(rand.Text())
 	if err := writeName(disk, name); err != nil {
-		return "", fmt.Errorf("name the spool: %w", err)
+		return "", fmt.Errorf("create the spool's name: %w", err)
 	}
 	return name, nil
 }
 
-// readName is "" where there is none. Who wrote it may have died before it was durable, so it is synced again.
+// readName returns "" if there is no name. It syncs the file, because the process that wrote the
+// name may have ended before that.
 func readName(disk Disk) (string, error) {
 	f, err := disk.Open(nameFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,20 +44,21 @@ func readName(disk Disk) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name, err := nameOf(io.NewSectionReader(f, 0, maxName))
+	name, err := parseName(io.NewSectionReader(f, 0, maxName))
 	if err == nil && name != "" {
 		err = errors.Join(f.Sync(), disk.Sync())
 	}
 	return name, errors.Join(err, f.Close())
 }
 
-func nameOf(file io.Reader) (string, error) {
+func parseName(file io.Reader) (string, error) {
 	text, err := io.ReadAll(file)
-	return strings.Trim(string(text), "\x00\n "), err // zeros are what a power cut may leave
+	return strings.Trim(string(text), "\x00\n "), err // a power failure may leave zeros
 }
 
-// NameIn is the name of the spool in a folder, "" where it has none. It leaves all as it is, as Look does.
-func NameIn(path string) (string, error) {
+// NameOfFolder returns the name of the spool in a folder, "" if it has none. Like Inspect it
+// changes nothing.
+func NameOfFolder(path string) (string, error) {
 	f, err := os.Open(filepath.Join(path, nameFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -64,42 +67,43 @@ func NameIn(path string) (string, error) {
 		return "", fmt.Errorf("read the spool's name: %w", err)
 	}
 	defer f.Close()
-	name, err := nameOf(io.LimitReader(f, maxName))
+	name, err := parseName(io.LimitReader(f, maxName))
 	if err != nil {
 		return "", fmt.Errorf("read the spool's name: %w", err)
 	}
 	return name, nil
 }
 
-// Place is where a person finds the spool in a folder of this machine.
-func Place(path string) string {
+// Location returns host and path of a spool in a folder of this machine, for operators.
+func Location(path string) string {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "a machine without a name"
+		host = "unknown-host"
 	}
 	return host + ":" + path
 }
 
-// Local is the folder of a spool that a gateway on this machine keeps at a place; "" where the place is on another machine,
-// or has no spool of that name. Errors: the folder's, such as fs.ErrPermission.
-func Local(place, name string) (string, error) {
-	path, here := strings.CutPrefix(place, Place(""))
-	if !here || name == "" {
+// LocalFolder returns the folder of a spool by its location, if it is on this machine. It returns
+// "" if the location is on another machine, or if the folder has no spool of that name. Errors:
+// those of the folder, such as fs.ErrPermission.
+func LocalFolder(location, name string) (string, error) {
+	path, isLocal := strings.CutPrefix(location, Location(""))
+	if !isLocal || name == "" {
 		return "", nil
 	}
-	if found, err := NameIn(path); err != nil || found != name {
+	if found, err := NameOfFolder(path); err != nil || found != name {
 		return "", err
 	}
 	return path, nil
 }
 
-// writeName leaves the whole name, durable, or none.
+// writeName writes the complete name durably, or nothing.
 func writeName(disk Disk, name string) error {
-	const fresh = nameFile + ".new"
-	if err := disk.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	const temporary = nameFile + ".new"
+	if err := disk.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := disk.Create(fresh)
+	f, err := disk.Create(temporary)
 	if err != nil {
 		return err
 	}
@@ -110,7 +114,7 @@ func writeName(disk Disk, name string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err := disk.Rename(fresh, nameFile); err != nil {
+	if err := disk.Rename(temporary, nameFile); err != nil {
 		return err
 	}
 	return disk.Sync()

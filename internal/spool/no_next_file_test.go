@@ -16,111 +16,118 @@ import (
 
 var errInodes = errors.New("no space left on device")
 
-// TestNoNextFile: where the next file cannot be made, the active one takes what it has room for, and only then is anything refused; what was refused for its size keeps nothing else out.
-func TestNoNextFile(t *testing.T) {
+// If the next file cannot be created, the active one accepts what fits; only then are records
+// rejected. A record that was rejected for its size does not block others.
+func TestAppend_noNextFile_fillsActiveFile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk := newVolatile(1, -1)
-		r := start(t, disk, small)
-		r.keep(t, "first") // the file made ahead is the active one now, and another is made ahead
+		disk := newUnreliableDisk(1, -1)
+		r := start(t, disk, smallSegments)
+		r.mustAppend(t, "first") // the spare file is the active one now, and another was created
 		synctest.Wait()
-		disk.set("create", errInodes)
-		kept := map[string]bool{"first": true}
+		disk.setFailure("create", errInodes)
+		stored := map[string]bool{"first": true}
 		var refused error
-		for n := 0; refused == nil && n < 100; n++ { // of 1,000 bytes and a head each: two files of 8 KiB take 14
+		// records of 1,000 bytes and a frame header each: two files of 8 KiB have space for 14
+		for n := 0; refused == nil && n < 100; n++ {
 			rec := fmt.Sprintf("%d:%s", n, strings.Repeat("x", 1000))
 			if n == 10 {
-				if err := r.Append(t.Context(), make([]byte, 7<<10)); !errors.Is(err, spool.ErrBroken) || !errors.Is(err, errInodes) {
-					t.Errorf("more than the file has room for: %v", err)
+				if err := r.Append(t.Context(), make([]byte, 7<<10)); !errors.Is(err, spool.ErrBroken) ||
+					!errors.Is(err, errInodes) {
+					t.Errorf("more than the file has space for: %v", err)
 				}
 			}
 			if refused = r.Append(t.Context(), []byte(rec)); refused == nil {
-				kept[rec] = true
+				stored[rec] = true
 			}
 			synctest.Wait()
 		}
-		if !errors.Is(refused, spool.ErrBroken) || !errors.Is(refused, errInodes) || len(kept) < 14 || len(kept) > 16 {
-			t.Errorf("%d kept, then: %v", len(kept), refused)
+		if !errors.Is(refused, spool.ErrBroken) || !errors.Is(refused, errInodes) || len(stored) < 14 ||
+			len(stored) > 16 {
+			t.Errorf("%d stored, then: %v", len(stored), refused)
 		}
 		if err := r.Ready(); err != nil {
-			t.Errorf("a small one has room still: %v", err)
+			t.Errorf("a small record still fits: %v", err)
 		}
-		r.keep(t, "small")
-		kept["small"] = true
-		disk.set("create", nil)
+		r.mustAppend(t, "small")
+		stored["small"] = true
+		disk.setFailure("create", nil)
 		<-time.After(2 * time.Second)
-		r.keep(t, strings.Repeat("y", 2000))
-		kept[strings.Repeat("y", 2000)] = true
+		r.mustAppend(t, strings.Repeat("y", 2000))
+		stored[strings.Repeat("y", 2000)] = true
 		r.stop()
-		if got := start(t, disk.cut(-1), small).all(t); len(got) != len(kept) {
-			t.Errorf("%d records came out, want %d", len(got), len(kept))
+		if got := start(t, disk.powerCycle(-1), smallSegments).drainAll(t); len(got) != len(stored) {
+			t.Errorf("%d records drained, want %d", len(got), len(stored))
 		} else {
-			for rec := range kept {
+			for rec := range stored {
 				if got[rec] != 1 {
-					t.Errorf("%.10s came out %d times", rec, got[rec])
+					t.Errorf("%.10s was drained %d times", rec, got[rec])
 				}
 			}
 		}
 	})
 }
 
-// TestNoNextFileAtOnce: of what waits when it turns out that no next file can be made, as much is kept as the active file has room for, and each is answered.
-func TestNoNextFileAtOnce(t *testing.T) {
+// If no next file can be created, pending records are stored as far as the active file has space,
+// and each call returns.
+func TestAppend_noNextFile_storesWhatFits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk := newSlow(10 * time.Millisecond)
-		disk.set("create", errInodes)
-		r := start(t, disk, small)
+		disk := newSlowDisk(10 * time.Millisecond)
+		disk.setFailure("create", errInodes)
+		r := start(t, disk, smallSegments)
 		synctest.Wait()
 		if err := r.Append(t.Context(), []byte("none")); !errors.Is(err, spool.ErrBroken) {
 			t.Errorf("without any file: %v", err)
 		}
-		disk.set("create", nil)
+		disk.setFailure("create", nil)
 		<-time.After(2 * time.Second)
-		disk.set("create", errInodes)
+		disk.setFailure("create", errInodes)
 		var wg sync.WaitGroup
-		wg.Go(func() { r.keep(t, "first") })
-		<-time.After(5 * time.Millisecond) // it is written, and takes the file that was made ahead
+		wg.Go(func() { r.mustAppend(t, "first") })
+		<-time.After(5 * time.Millisecond) // it is written to the spare file
 		errs := make([]error, 20)
 		for i := range errs {
 			wg.Go(func() {
-				errs[i] = r.Append(context.WithoutCancel(t.Context()), []byte(fmt.Sprintf("%d:%s", i, strings.Repeat("x", 1000))))
+				errs[i] = r.Append(context.WithoutCancel(t.Context()),
+					[]byte(fmt.Sprintf("%d:%s", i, strings.Repeat("x", 1000))))
 			})
 		}
 		wg.Wait()
-		kept := 0
+		stored := 0
 		for _, err := range errs {
 			switch {
 			case err == nil:
-				kept++
+				stored++
 			case !errors.Is(err, spool.ErrBroken) || !errors.Is(err, errInodes):
 				t.Error(err)
 			}
 		}
-		if kept != 7 {
-			t.Errorf("%d of 20 are kept in 8 KiB, want 7", kept)
+		if stored != 7 {
+			t.Errorf("%d of 20 are stored in 8 KiB, want 7", stored)
 		}
 		if n := r.Stats().Records; n != 8 {
 			t.Errorf("%d are counted, want 8", n)
 		}
-		r.keep(t, "small")
-		if got := r.all(t); len(got) != 9 {
-			t.Errorf("%d came out, want 9", len(got))
+		r.mustAppend(t, "small")
+		if got := r.drainAll(t); len(got) != 9 {
+			t.Errorf("%d drained, want 9", len(got))
 		}
 		r.stop()
 	})
 }
 
-// TestWhoGaveUpTakesNoRoom: records that were given up before their write take no room of the active file, so that as many come after them as without them.
-func TestWhoGaveUpTakesNoRoom(t *testing.T) {
+// Records that were abandoned before their write use no space in the active file, so as many later
+// records fit as without them.
+func TestAppend_abandonedRecords_useNoSpace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk := newSlow(100 * time.Millisecond)
-		r := start(t, disk, small)
+		disk := newSlowDisk(100 * time.Millisecond)
+		r := start(t, disk, smallSegments)
 		<-time.After(time.Second)
 		rec := strings.Repeat("x", 1000)
 		var wg sync.WaitGroup
-		wg.Go(func() { r.keep(t, "first") })
+		wg.Go(func() { r.mustAppend(t, "first") })
 		<-time.After(10 * time.Millisecond) // it is written
 		for range 10 {
 			wg.Go(func() {
@@ -132,37 +139,37 @@ func TestWhoGaveUpTakesNoRoom(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		<-time.After(time.Second) // another file is made ahead
-		disk.set("create", errInodes)
-		kept := 0
-		for ; kept < 100 && r.Append(context.WithoutCancel(t.Context()), []byte(rec)) == nil; kept++ {
+		<-time.After(time.Second) // another spare file was created
+		disk.setFailure("create", errInodes)
+		stored := 0
+		for ; stored < 100 && r.Append(context.WithoutCancel(t.Context()), []byte(rec)) == nil; stored++ {
 			synctest.Wait()
 		}
-		if kept != 14 {
-			t.Errorf("%d records are kept in two files of 8 KiB, want 14", kept)
+		if stored != 14 {
+			t.Errorf("%d records are stored in two files of 8 KiB, want 14", stored)
 		}
 		r.stop()
 	})
 }
 
-// keep appends what must be kept.
-func (r *running) keep(t *testing.T, rec string) {
+// mustAppend appends a record that must be stored.
+func (r *runningSpool) mustAppend(t *testing.T, rec string) {
 	t.Helper()
 	if err := r.Append(context.WithoutCancel(t.Context()), []byte(rec)); err != nil {
 		t.Errorf("%.10s: %v", rec, err)
 	}
 }
 
-// TestADiskThatHangsAtAFileRefusesAtOnce: so does who comes while the file that is made ahead does not become durable.
-func TestADiskThatHangsAtAFileRefusesAtOnce(t *testing.T) {
+// A record is rejected at once while the creation of the spare file stalls.
+func TestAppend_fileCreationStalls_isRejectedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk := newHanging()
+		disk := newHangingDisk()
 		disk.hang.Store(true)
-		r := start(t, disk, small)
+		r := start(t, disk, smallSegments)
 		<-time.After(500 * time.Millisecond)
 		if err := r.Ready(); err != nil {
-			t.Errorf("a file may take its time: %v", err)
+			t.Errorf("a file may take some time: %v", err)
 		}
 		<-time.After(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -173,55 +180,56 @@ func TestADiskThatHangsAtAFileRefusesAtOnce(t *testing.T) {
 		}
 		close(disk.until)
 		synctest.Wait()
-		r.keep(t, "second")
+		r.mustAppend(t, "second")
 		<-time.After(time.Minute)
 		if err := r.Ready(); err != nil {
-			t.Errorf("with a file ahead: %v", err)
+			t.Errorf("with a spare file: %v", err)
 		}
 		r.stop()
 	})
 }
 
-// TestWhoGivesUpLeavesNothingBehind: a record whose sender waits no longer holds no memory while the disk hangs, and costs the disk nothing when it goes on. One whose write is under way is kept or not.
-func TestWhoGivesUpLeavesNothingBehind(t *testing.T) {
+// An abandoned record uses no memory while the disk hangs, and causes no write afterwards. A record
+// whose write is in progress may be stored or not.
+func TestAppend_abandonedRecords_areFreed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk := newHanging()
-		r := start(t, disk, small)
+		disk := newHangingDisk()
+		r := start(t, disk, smallSegments)
 		synctest.Wait()
 		disk.hang.Store(true)
 		var wg sync.WaitGroup
-		gaveUp := func(record string, after time.Duration) {
+		appendAndAbandon := func(record string, after time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			defer cancel()
 			if err := r.Append(ctx, []byte(record)); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: %v", record, err)
 			}
 		}
-		wg.Go(func() { gaveUp("under way", 100*time.Millisecond) })
+		wg.Go(func() { appendAndAbandon("in progress", 100*time.Millisecond) })
 		synctest.Wait()
 		for n := range 5 {
-			wg.Go(func() { gaveUp(fmt.Sprint("waits ", n), time.Duration(500-n)*time.Millisecond) })
+			wg.Go(func() { appendAndAbandon(fmt.Sprint("waits ", n), time.Duration(500-n)*time.Millisecond) })
 		}
-		patient := make(chan error, 1)
-		go func() { patient <- r.Append(t.Context(), []byte("patient")) }()
+		lastResult := make(chan error, 1)
+		go func() { lastResult <- r.Append(t.Context(), []byte("patient")) }()
 		synctest.Wait()
-		if kept := r.Stats(); kept.Records != 7 {
-			t.Errorf("while they wait: %+v", kept)
+		if stats := r.Stats(); stats.Records != 7 {
+			t.Errorf("while they wait: %+v", stats)
 		}
 		wg.Wait()
-		if kept := r.Stats(); kept.Records != 2 {
-			t.Errorf("after they gave up: %+v", kept)
+		if stats := r.Stats(); stats.Records != 2 {
+			t.Errorf("after they were abandoned: %+v", stats)
 		}
 		close(disk.until)
-		if err := <-patient; err != nil {
+		if err := <-lastResult; err != nil {
 			t.Error(err)
 		}
-		if got, want := r.all(t), map[string]int{"under way": 1, "patient": 1}; !maps.Equal(got, want) {
-			t.Errorf("kept %v, want %v", got, want)
+		if got, want := r.drainAll(t), map[string]int{"in progress": 1, "patient": 1}; !maps.Equal(got, want) {
+			t.Errorf("stored %v, want %v", got, want)
 		}
-		if kept := r.Stats(); kept.Records != 0 || kept.Bytes != 0 {
-			t.Errorf("at the end: %+v", kept)
+		if stats := r.Stats(); stats.Records != 0 || stats.Bytes != 0 {
+			t.Errorf("at the end: %+v", stats)
 		}
 		r.stop()
 	})

@@ -8,34 +8,36 @@ import (
 	"time"
 )
 
-// Record is a delivery that was kept.
+// Record is a stored delivery.
 type Record struct {
 	Bytes []byte
-	// At is when it was kept.
+	// At is the time of the append.
 	At time.Time
-	// next is the place behind its frame.
-	next int64
+	// nextOffset is the offset after the record's frame.
+	nextOffset int64
 }
 
-// readable is what of a file a reader needs.
+// readable is the part of a file that a reader needs.
 type readable interface {
 	io.ReaderAt
-	// Size is in bytes.
+	// Size returns the size in bytes.
 	Size() (int64, error)
 }
 
-// reader goes through a segment, frame by frame, and on behind what is damaged.
+// reader reads a segment frame by frame, and continues after damaged parts.
 type reader struct {
-	file  readable
-	seal  seal
-	place int64
-	// lost is how many places were found at which a frame should stand and does not, with whole ones behind them: what was acknowledged may be lost there.
-	lost int
-	// torn: the segment ends in something that is no frame and no zeros: the process ended while it was written, or its last frame is damaged.
-	torn bool
+	file   readable
+	codec  frameCodec
+	offset int64
+	// lostPlaces is the number of places without the frame that should be there, but with complete
+	// frames after them. Acknowledged records may be lost there.
+	lostPlaces int
+	// tornTail is true if the segment ends in data that is neither a frame nor zeros: the process
+	// ended during a write, or the last frame is damaged.
+	tornTail bool
 }
 
-// newReader reads the head. Errors: errHead, or the file's.
+// newReader reads the segment's header. Errors: errNotSegment, or those of the file.
 func newReader(f readable) (*reader, error) {
 	size, err := f.Size()
 	if err != nil {
@@ -45,58 +47,60 @@ func newReader(f readable) (*reader, error) {
 	if _, err := f.ReadAt(head, 0); err != nil {
 		return nil, fmt.Errorf("read the spool: %w", err)
 	}
-	seal, err := sealOf(head)
+	codec, err := parseHead(head)
 	if err != nil {
 		return nil, err
 	}
-	return &reader{file: f, seal: seal, place: int64(headSize)}, nil
+	return &reader{file: f, codec: codec, offset: int64(headSize)}, nil
 }
 
-// next is the next whole record before the end, a place in the segment. io.EOF: there is none.
+// next returns the next complete record before the offset end. io.EOF means that there is none.
 func (r *reader) next(end int64) (Record, error) {
-	rec, err := r.seal.read(r.file, end, r.place)
+	rec, err := r.codec.read(r.file, end, r.offset)
 	if err == nil {
-		r.place = rec.next
+		r.offset = rec.nextOffset
 	}
-	if !errors.Is(err, errFrame) {
+	if !errors.Is(err, errNoFrame) {
 		return rec, err
 	}
-	at, err := r.beyond(end)
+	at, err := r.findFrame(end)
 	if err != nil {
 		return Record{}, err
 	}
-	// Where a file is read that another process writes to, the frame may have become whole before that behind it was seen.
-	if rec, err := r.seal.read(r.file, end, r.place); err == nil {
-		r.place = rec.next
+	// If another process writes to the file, the frame may have become complete before the one
+	// after it was found.
+	if rec, err := r.codec.read(r.file, end, r.offset); err == nil {
+		r.offset = rec.nextOffset
 		return rec, nil
 	}
-	r.lost++
-	r.place = at
+	r.lostPlaces++
+	r.offset = at
 	return r.next(end)
 }
 
-// chunk is how much is read at once where frames are searched for.
-const chunk = 1 << 20
+// chunkSize is how much is read at once to search for frames.
+const chunkSize = 1 << 20
 
-// beyond looks for a whole frame behind a place at which none stands. io.EOF: there is none, and torn says whether there is anything else.
-func (r *reader) beyond(end int64) (int64, error) {
-	buf := make([]byte, chunk)
-	for from := r.place; from < end; from += chunk {
-		part := buf[:min(chunk, end-from)]
+// findFrame searches for a complete frame after an offset without one. io.EOF means that there is
+// none; tornTail tells whether there is other data.
+func (r *reader) findFrame(end int64) (int64, error) {
+	buf := make([]byte, chunkSize)
+	for from := r.offset; from < end; from += chunkSize {
+		part := buf[:min(chunkSize, end-from)]
 		if _, err := r.file.ReadAt(part, from); err != nil {
 			return 0, fmt.Errorf("read the spool: %w", err)
 		}
-		r.torn = r.torn || !zero(part)
-		for i := 0; i+magicSize <= len(part); i += align {
-			if !bytes.HasPrefix(part[i:], r.seal.magic) || from+int64(i) == r.place {
+		r.tornTail = r.tornTail || !isZero(part)
+		for i := 0; i+magicSize <= len(part); i += frameAlign {
+			if !bytes.HasPrefix(part[i:], r.codec.magic) || from+int64(i) == r.offset {
 				continue
 			}
-			_, err := r.seal.read(r.file, end, from+int64(i))
+			_, err := r.codec.read(r.file, end, from+int64(i))
 			if err == nil {
-				r.torn = false
+				r.tornTail = false
 				return from + int64(i), nil
 			}
-			if !errors.Is(err, errFrame) {
+			if !errors.Is(err, errNoFrame) {
 				return 0, err
 			}
 		}
@@ -104,7 +108,7 @@ func (r *reader) beyond(end int64) (int64, error) {
 	return 0, io.EOF
 }
 
-func zero(b []byte) bool {
+func isZero(b []byte) bool {
 	for _, c := range b {
 		if c != 0 {
 			return false

@@ -1,5 +1,7 @@
-// Package spool keeps deliveries on a disk of the gateway's own while PostgreSQL cannot take them: what Append has returned nil for is in a file and synced. A delivery is bytes here; who
-// appends knows what they mean. Nothing is ever written to twice: a process that starts again begins a new file, and a file goes when all in it was taken.
+// Package spool stores deliveries on the gateway's disk while PostgreSQL is unavailable. Package
+// ingest appends records and drains them later. A record for which Append returned nil is in a file
+// and synced. The package never interprets a record, and never writes to the same place of a file
+// twice: each process starts a new file, and a file is deleted when all its records are drained.
 package spool
 
 import (
@@ -15,96 +17,107 @@ import (
 	"time"
 )
 
-// The errors of Append.
+// Errors of Append.
 var (
-	// ErrFull: what waits has reached Options.MaxBytes.
+	// ErrFull means that the stored records have reached Options.MaxBytes.
 	ErrFull = errors.New("the spool is full")
-	// ErrBroken: the disk takes nothing now, or does not answer.
-	ErrBroken = errors.New("the spool's disk takes nothing")
+	// ErrBroken means that the disk rejects writes or does not respond.
+	ErrBroken = errors.New("the spool's disk accepts no writes")
 )
 
-// Options bound a spool.
+// Options configure a spool.
 type Options struct {
-	// MaxBytes bounds what is kept, in bytes of its files' frames; beyond it Append fails with ErrFull.
+	// MaxBytes bounds the size of the stored frames in bytes; beyond it Append returns ErrFull.
 	MaxBytes int64
-	// SegmentBytes is how large a file is made ahead; 0: 16 MiB. A record that is larger gets a file of its own.
+	// SegmentBytes is the size of a file that is created in advance; 0 means 16 MiB. A larger
+	// record gets a file of its own.
 	SegmentBytes int64
-	// StallAfter is how long a sync, or making a file ahead, may take before new records are refused at once; 0: a second.
+	// StallAfter is how long a sync, or the creation of a file, may take before new records are
+	// rejected at once; 0 means a second.
 	StallAfter time.Duration
 	Logger     *slog.Logger
 }
 
 const (
-	segmentBytes = 16 << 20
-	// batchBytes bounds what one sync makes durable.
-	batchBytes = 4 << 20
-	// retryEvery is how often it is tried again to make a file.
-	retryEvery = time.Second
+	defaultSegmentBytes = 16 << 20
+	// maxBatchBytes bounds the data of one sync.
+	maxBatchBytes = 4 << 20
+	// retryInterval is how often the creation of a file is retried.
+	retryInterval = time.Second
 )
 
-// Spool is deliveries on a disk. Run writes; Append and Drain may be called meanwhile.
+// Spool stores records on a disk. Run writes; Append and Drain may be called concurrently.
 type Spool struct {
 	o    Options
 	disk Disk
 
-	// number is of the newest file, spare is a file made ahead, and tried is when one could not be made; all are the writer's.
-	number uint64
-	spare  *segment
-	tried  time.Time
+	// number is the number of the newest file. spare is a file that was created in advance,
+	// lastAttempt the time of the last failed creation. Only the writer uses these.
+	number      uint64
+	spare       *segment
+	lastAttempt time.Time
 
-	// waiting are records to be written, and unwritten is how large their frames are with those that are written just now; kept counts them and what is on the disk. ready gets a token when some wait, and wrote one when a write has ended.
-	mu           sync.Mutex
-	waiting      []*entry
-	unwritten    int64
-	kept         Stats
-	ready, wrote chan struct{}
-	// active is written to, sealed are only read, the oldest first.
+	// pending are records that wait to be written. pendingBytes is the size of their frames and of
+	// those being written. totals counts these and the records on the disk. ready gets a token when
+	// records are pending, writeEnded when a write has ended.
+	mu                sync.Mutex
+	pending           []*pendingRecord
+	pendingBytes      int64
+	totals            Stats
+	ready, writeEnded chan struct{}
+	// active is the segment that is written to; sealed are segments that are only read, the oldest
+	// first.
 	active *segment
 	sealed []*segment
-	// apart are the names of the files that Stats.Damaged and Stats.Refused count.
-	apart map[string]bool
-	// syncing is since when a write is under way, and making since when a file is made ahead, zero while none is; broken is why no file could be made ahead.
-	syncing time.Time
-	making  time.Time
-	broken  error
-	// leaving: nothing more is taken.
-	leaving bool
+	// setAside are the names of the files that Stats.Damaged and Stats.Quarantined count.
+	setAside map[string]bool
+	// writeStarted is the start of the write in progress, createStarted the start of the creation
+	// of a file; zero if there is none. createErr is why no file could be created in advance.
+	writeStarted  time.Time
+	createStarted time.Time
+	createErr     error
+	// closing is true when no more records are accepted.
+	closing bool
 
 	draining sync.Mutex
 }
 
-// entry is a record that waits for its sync.
-type entry struct {
+// pendingRecord is a record that waits for its sync.
+type pendingRecord struct {
 	bytes []byte
 	at    time.Time
 	done  chan error
 }
 
-// Stats is what a spool holds.
+// Stats is the content of a spool.
 type Stats struct {
-	// Records and Bytes wait to be drained; Bytes are of their frames. Of a segment that is damaged they are what its heads tell.
+	// Records and Bytes wait to be drained; Bytes is the size of their frames. For a damaged
+	// segment they are counted by the headers of its frames.
 	Records int64
 	Bytes   int64
-	// Oldest is when the oldest of them was kept; zero where there are none.
+	// Oldest is the time of the oldest record's append; zero if there is none.
 	Oldest time.Time
-	// Damaged counts the files that could not be read whole and were not removed yet, also those of earlier processes.
+	// Damaged counts the files that could not be read completely and were not deleted yet,
+	// including those of earlier processes.
 	Damaged int64
-	// Refused counts the records that SetApart kept and that were not removed yet, also those of
+	// Quarantined counts the quarantined records that were not deleted yet, including those of
 	// earlier processes.
-	Refused int64
+	Quarantined int64
 }
 
-// Open takes up what an earlier process left on the disk, which is the spool's from now on.
+// Open returns a spool with the records that an earlier process left on the disk. The spool owns
+// the disk from now on.
 func Open(disk Disk, o Options) (*Spool, error) {
-	o.SegmentBytes, o.StallAfter = cmp.Or(o.SegmentBytes, segmentBytes), cmp.Or(o.StallAfter, time.Second)
-	s := &Spool{o: o, disk: disk, ready: make(chan struct{}, 1), wrote: make(chan struct{}, 1), apart: map[string]bool{}}
+	o.SegmentBytes, o.StallAfter = cmp.Or(o.SegmentBytes, defaultSegmentBytes), cmp.Or(o.StallAfter, time.Second)
+	s := &Spool{o: o, disk: disk, ready: make(chan struct{}, 1), writeEnded: make(chan struct{}, 1),
+		setAside: map[string]bool{}}
 	names, err := disk.Names()
 	if err != nil {
 		return nil, fmt.Errorf("open the spool: %w", err)
 	}
-	slices.Sort(names) // numbers have leading zeros
+	slices.Sort(names) // the numbers have leading zeros
 	for _, name := range names {
-		if err := s.adopt(name); err != nil {
+		if err := s.loadFile(name); err != nil {
 			return nil, fmt.Errorf("open the spool: %w", err)
 		}
 	}
@@ -112,34 +125,34 @@ func Open(disk Disk, o Options) (*Spool, error) {
 }
 
 const (
-	suffix = ".spool"
-	// making is of a file that is not durable yet: nothing in it counts.
-	making = ".making"
-	// damaged is of a segment that could not be read whole; a person looks at it.
-	damaged = ".damaged"
+	segmentSuffix = ".spool"
+	// temporarySuffix is the suffix of a file that is not durable yet and has no records.
+	temporarySuffix = ".making"
+	// damagedSuffix is the suffix of a segment that could not be read completely and needs review.
+	damagedSuffix = ".damaged"
 )
 
-func segmentName(number uint64) string { return fmt.Sprintf("%020d%s", number, suffix) }
+func segmentName(number uint64) string { return fmt.Sprintf("%020d%s", number, segmentSuffix) }
 
-// adopt takes up a file that was there.
-func (s *Spool) adopt(name string) error {
-	if strings.HasSuffix(name, refused) {
-		s.apart[name] = true
+// loadFile loads a file of an earlier process.
+func (s *Spool) loadFile(name string) error {
+	if strings.HasSuffix(name, quarantineSuffix) {
+		s.setAside[name] = true
 		return nil
 	}
 	base, _, _ := strings.Cut(name, ".")
 	number, err := strconv.ParseUint(base, 10, 64)
 	if err != nil {
-		return nil // not ours
+		return nil // not a file of a spool
 	}
-	s.number = max(s.number, number) // also of what was set apart: no name is used twice
+	s.number = max(s.number, number) // damaged files count too, so that no name is used twice
 	switch {
-	case strings.HasSuffix(name, making):
+	case strings.HasSuffix(name, temporarySuffix):
 		return s.disk.Remove(name)
-	case strings.HasSuffix(name, suffix+damaged):
-		s.apart[name] = true
+	case strings.HasSuffix(name, segmentSuffix+damagedSuffix):
+		s.setAside[name] = true
 		return nil
-	case !strings.HasSuffix(name, suffix):
+	case !strings.HasSuffix(name, segmentSuffix):
 		return nil
 	}
 	g, err := s.reopen(name)
@@ -147,7 +160,7 @@ func (s *Spool) adopt(name string) error {
 		return err
 	}
 	s.sealed = append(s.sealed, g)
-	s.kept.add(g.stats)
+	s.totals.add(g.stats)
 	return nil
 }
 
@@ -159,89 +172,95 @@ func (t *Stats) add(o Stats) {
 	t.Bytes += o.Bytes
 }
 
-// Stats is what is kept now.
+// Stats returns the current content.
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kept := s.kept
-	for name := range s.apart {
-		if strings.HasSuffix(name, refused) {
-			kept.Refused++
+	stats := s.totals
+	for name := range s.setAside {
+		if strings.HasSuffix(name, quarantineSuffix) {
+			stats.Quarantined++
 		} else {
-			kept.Damaged++
+			stats.Damaged++
 		}
 	}
-	return kept
+	return stats
 }
 
-// Ready says why nothing would be taken now; nil if it would.
+// Ready returns why no record would be accepted now; nil if one would.
 func (s *Spool) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refusal(0)
+	return s.rejectReason(0)
 }
 
-// Seal has nothing more taken: what Stats tells from now on is all that is left behind, also while Run goes on.
-func (s *Spool) Seal() {
+// StopAccepting makes Append reject all further records. From now on Stats shows what this process
+// leaves behind, even while Run continues.
+func (s *Spool) StopAccepting() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaving = true
+	s.closing = true
 }
 
-// refusal is why a record of so many bytes is refused at once. The caller has the lock.
-func (s *Spool) refusal(record int) error {
+// rejectReason returns why a record of the given size is rejected at once. The caller has the lock.
+func (s *Spool) rejectReason(record int) error {
 	switch {
-	case !s.syncing.IsZero() && time.Since(s.syncing) > s.o.StallAfter:
-		return fmt.Errorf("%w: a write has not ended for %s", ErrBroken, time.Since(s.syncing).Round(time.Millisecond))
-	case !s.making.IsZero() && time.Since(s.making) > s.o.StallAfter:
-		return fmt.Errorf("%w: the making of a file has not ended for %s", ErrBroken, time.Since(s.making).Round(time.Millisecond))
-	case s.leaving:
+	case !s.writeStarted.IsZero() && time.Since(s.writeStarted) > s.o.StallAfter:
+		return fmt.Errorf("%w: a write has taken more than %s", ErrBroken,
+			time.Since(s.writeStarted).Round(time.Millisecond))
+	case !s.createStarted.IsZero() && time.Since(s.createStarted) > s.o.StallAfter:
+		return fmt.Errorf("%w: the creation of a file has taken more than %s", ErrBroken,
+			time.Since(s.createStarted).Round(time.Millisecond))
+	case s.closing:
 		return fmt.Errorf("%w: %w", ErrBroken, errClosed)
-	case s.broken != nil && !s.fits(record):
-		return fmt.Errorf("%w: %w", ErrBroken, s.broken)
-	case record > MaxRecord || s.kept.Bytes+frameSize(record) > s.o.MaxBytes:
-		return fmt.Errorf("%w: %d bytes are kept of %d", ErrFull, s.kept.Bytes, s.o.MaxBytes)
+	case s.createErr != nil && !s.fitsActive(record):
+		return fmt.Errorf("%w: %w", ErrBroken, s.createErr)
+	case record > MaxRecord || s.totals.Bytes+frameSize(record) > s.o.MaxBytes:
+		return fmt.Errorf("%w: it has %d bytes of at most %d", ErrFull, s.totals.Bytes, s.o.MaxBytes)
 	}
 	return nil
 }
 
-// fits says whether the active segment has room for a record of so many bytes behind all that waits, whatever else the disk refuses. The caller has the lock.
-func (s *Spool) fits(record int) bool {
-	return s.active != nil && s.unwritten+frameSize(record) <= s.active.room()
+// fitsActive returns true if the active segment has space for a record of the given size after all
+// pending records. It does not depend on free space on the disk. The caller has the lock.
+func (s *Spool) fitsActive(record int) bool {
+	return s.active != nil && s.pendingBytes+frameSize(record) <= s.active.free()
 }
 
-// Append keeps a record: nil once it is synced. After any error it may be kept all the same, or not. It waits at most until ctx ends. Errors: ErrFull, ErrBroken, ctx's.
+// Append stores a record and returns nil once it is synced. After an error the record may be stored
+// or not. It waits at most until ctx ends. Errors: ErrFull, ErrBroken, that of ctx.
 func (s *Spool) Append(ctx context.Context, record []byte) error {
-	e := &entry{bytes: record, at: time.Now(), done: make(chan error, 1)}
+	e := &pendingRecord{bytes: record, at: time.Now(), done: make(chan error, 1)}
 	s.mu.Lock()
-	if err := s.refusal(len(record)); err != nil {
+	if err := s.rejectReason(len(record)); err != nil {
 		s.mu.Unlock()
 		return err
 	}
-	s.waiting = append(s.waiting, e)
-	s.unwritten += frameSize(len(record))
-	s.kept.add(Stats{Records: 1, Bytes: frameSize(len(record)), Oldest: e.at})
+	s.pending = append(s.pending, e)
+	s.pendingBytes += frameSize(len(record))
+	s.totals.add(Stats{Records: 1, Bytes: frameSize(len(record)), Oldest: e.at})
 	s.mu.Unlock()
 	select {
 	case s.ready <- struct{}{}:
-	default: // the writer is told already
+	default: // a token is there already
 	}
 	select {
 	case err := <-e.done:
 		return err
 	case <-ctx.Done():
-		s.leave(e)
+		s.abandon(e)
 		return fmt.Errorf("%w: %w", ErrBroken, context.Cause(ctx))
 	}
 }
 
-// leave drops a record that nobody waits for any more, unless its write is under way: on a slow disk those who gave up would stand before all that come, and hold memory that nobody counts.
-func (s *Spool) leave(e *entry) {
+// abandon drops a record whose caller no longer waits, unless its write is in progress. On a slow
+// disk such records would delay all later ones and use memory that is not counted.
+func (s *Spool) abandon(e *pendingRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at := slices.Index(s.waiting, e); at >= 0 {
-		s.waiting = slices.Delete(s.waiting, at, at+1)
-		s.unwritten -= frameSize(len(e.bytes))
-		s.kept.remove(Stats{Records: 1, Bytes: frameSize(len(e.bytes))})
+	if at := slices.Index(s.pending, e); at >= 0 {
+		s.pending = slices.Delete(s.pending, at, at+1)
+		s.pendingBytes -= frameSize(len(e.bytes))
+		s.totals.remove(Stats{Records: 1, Bytes: frameSize(len(e.bytes))})
 	}
 }

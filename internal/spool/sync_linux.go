@@ -5,10 +5,12 @@ import (
 	"syscall"
 )
 
-// syncData makes a file's bytes durable. Its size does not change while it is written to, so nothing else needs to be.
+// syncData makes the data of a file durable. The size of the file does not change, so its metadata
+// need not be synced.
 func syncData(f *os.File) error {
 	for {
-		if err := syscall.Fdatasync(int(f.Fd())); err != syscall.EINTR { //nolint:errorlint // a system call returns the value itself
+		err := syscall.Fdatasync(int(f.Fd()))
+		if err != syscall.EINTR { //nolint:errorlint // a system call returns the value itself
 			return os.NewSyscallError("fdatasync", err)
 		}
 	}

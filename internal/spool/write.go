@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// Run writes what is appended until ctx ends and nothing waits. It makes a file ahead, so that the first record need not wait for one.
+// Run writes appended records until ctx ends and none is pending. It creates a file in advance, so
+// that the first record need not wait for that.
 func (s *Spool) Run(ctx context.Context) error {
-	retry := time.NewTicker(retryEvery)
+	retry := time.NewTicker(retryInterval)
 	defer retry.Stop()
 	for {
-		s.prepare()
+		s.prepareSpare()
 		for s.writeBatch() {
-			s.prepare()
+			s.prepareSpare()
 		}
 		select {
 		case <-s.ready:
@@ -27,60 +28,65 @@ func (s *Spool) Run(ctx context.Context) error {
 	}
 }
 
-// prepare makes a file ahead where there is none. While none can be made, that is tried now and then alone: what is written meanwhile does not wait for it.
-func (s *Spool) prepare() {
-	if s.spare != nil || time.Since(s.tried) < retryEvery/2 {
+// prepareSpare creates a file in advance if there is none. After a failure it tries again only at
+// intervals, so that writes do not wait for it.
+func (s *Spool) prepareSpare() {
+	if s.spare != nil || time.Since(s.lastAttempt) < retryInterval/2 {
 		return
 	}
-	s.tried = time.Now()
-	s.make(s.tried)
+	s.lastAttempt = time.Now()
+	s.setCreateStarted(s.lastAttempt)
 	g, err := s.create(s.o.SegmentBytes)
-	s.make(time.Time{})
+	s.setCreateStarted(time.Time{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && s.broken == nil {
-		var room int64
+	if err != nil && s.createErr == nil {
+		var free int64
 		if s.active != nil {
-			room = s.active.room()
+			free = s.active.free()
 		}
-		s.o.Logger.Error("the spool can make no further file: deliveries are refused while postgresql is away, once the file that is written to is full", "room", room, "error", err)
+		s.o.Logger.Error("the spool cannot create another file: if PostgreSQL is unavailable, deliveries are "+
+			"rejected once the current file is full", "room", free, "error", err)
 	}
 	if err == nil {
-		if s.broken != nil {
-			s.o.Logger.Info("the spool can make files again")
+		if s.createErr != nil {
+			s.o.Logger.Info("the spool can create files again")
 		}
-		s.tried = time.Time{}
+		s.lastAttempt = time.Time{}
 	}
-	s.spare, s.broken = g, err
+	s.spare, s.createErr = g, err
 }
 
-// make notes since when a file is made ahead, so that a disk that hangs is noticed also while it carries no delivery.
-func (s *Spool) make(since time.Time) {
+// setCreateStarted records the start of a file's creation, so that a stalled disk is noticed even
+// without deliveries.
+func (s *Spool) setCreateStarted(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.making = since
+	s.createStarted = since
 }
 
-// writeBatch writes what waits, as much as one sync shall carry, and answers; false where nothing waits.
+// writeBatch writes pending records, as many as one sync should write, and sends the results. It
+// returns false if none is pending.
 func (s *Spool) writeBatch() bool {
-	batch := s.take()
+	batch := s.takeBatch()
 	if len(batch) == 0 {
 		return false
 	}
 	g, size, err := s.write(batch)
-	s.written(g, batch, size, err)
+	s.finishWrite(g, batch, size, err)
 	for _, e := range batch {
 		e.done <- err
 	}
 	return true
 }
 
-// written counts what a write has made durable, or ends the segment of one that failed: what was confirmed in it is read, nothing more comes in.
-func (s *Spool) written(g *segment, batch []*entry, size int64, err error) {
+// finishWrite counts the records that a write has made durable. After a failed write it seals the
+// segment: its confirmed records are read, and nothing more is written to it.
+func (s *Spool) finishWrite(g *segment, batch []*pendingRecord, size int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.syncing = time.Time{}
-	s.unwritten -= size
+	s.writeStarted = time.Time{}
+	s.pendingBytes -= size
 	t := Stats{Records: int64(len(batch)), Bytes: size, Oldest: batch[0].at}
 	switch {
 	case err == nil:
@@ -91,85 +97,90 @@ func (s *Spool) written(g *segment, batch []*entry, size int64, err error) {
 		s.sealed = append(s.sealed, g)
 		fallthrough
 	default:
-		s.kept.remove(t)
+		s.totals.remove(t)
 	}
 	select {
-	case s.wrote <- struct{}{}:
-	default: // nobody waits, or is told already
+	case s.writeEnded <- struct{}{}:
+	default: // nobody waits, or a token is there already
 	}
 }
 
-// take is what waits, at most batchBytes but at least one; where no other file is there, no more than the active one has room for.
-func (s *Spool) take() []*entry {
+// takeBatch takes pending records, at most maxBatchBytes but at least one. If there is no spare
+// file, it takes only as many as fit into the active one.
+func (s *Spool) takeBatch() []*pendingRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	most := int64(batchBytes)
+	maxBytes := int64(maxBatchBytes)
 	if s.spare == nil && s.active != nil {
-		most = min(most, s.active.room())
+		maxBytes = min(maxBytes, s.active.free())
 	}
 	n, bytes := 0, int64(0)
-	for n < len(s.waiting) && (n == 0 || bytes+frameSize(len(s.waiting[n].bytes)) <= most) {
-		bytes += frameSize(len(s.waiting[n].bytes))
+	for n < len(s.pending) && (n == 0 || bytes+frameSize(len(s.pending[n].bytes)) <= maxBytes) {
+		bytes += frameSize(len(s.pending[n].bytes))
 		n++
 	}
-	batch := s.waiting[:n:n]
-	if s.waiting = s.waiting[n:]; len(s.waiting) == 0 {
-		s.waiting = nil
+	batch := s.pending[:n:n]
+	if s.pending = s.pending[n:]; len(s.pending) == 0 {
+		s.pending = nil
 	}
 	if n > 0 {
-		s.syncing = time.Now()
+		s.writeStarted = time.Now()
 	}
 	return batch
 }
 
-// write makes a batch durable in one file. What failed half-way is never written behind: the next batch begins a new file.
-func (s *Spool) write(batch []*entry) (g *segment, size int64, err error) {
+// write makes a batch durable in one file. Nothing is written after a failed write: the next batch
+// starts a new file.
+func (s *Spool) write(batch []*pendingRecord) (g *segment, size int64, err error) {
 	for _, e := range batch {
 		size += frameSize(len(e.bytes))
 	}
-	if g, err = s.room(size); err == nil {
+	if g, err = s.segmentFor(size); err == nil {
 		err = g.write(batch, size)
 	}
 	if err != nil {
-		s.o.Logger.Error("the spool could not be written; nothing of this is acknowledged", "deliveries", len(batch), "error", err)
+		s.o.Logger.Error("the spool could not be written; none of these deliveries is acknowledged", "deliveries",
+			len(batch),
+			"error", err)
 		return g, size, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	return g, size, nil
 }
 
-// room is a segment with so much room: the active one, the one made ahead, or, for more than that has, one of its own. Where there is none and none can be made, the active one stays for what it has room for.
-func (s *Spool) room(size int64) (*segment, error) {
-	if g := s.current(); g != nil && g.room() >= size {
+// segmentFor returns a segment with enough free space: the active one, the spare one, or a new one
+// for a larger size. If none can be created, the active segment stays for what fits into it.
+func (s *Spool) segmentFor(size int64) (*segment, error) {
+	if g := s.activeSegment(); g != nil && g.free() >= size {
 		return g, nil
 	}
 	g := s.spare
-	if g == nil || g.room() < size {
-		own, err := s.create(max(s.o.SegmentBytes, int64(headSize)+size))
+	if g == nil || g.free() < size {
+		created, err := s.create(max(s.o.SegmentBytes, int64(headSize)+size))
 		if err != nil {
 			return nil, err
 		}
-		g = own
+		g = created
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if g == s.spare {
 		s.spare = nil
 	}
-	if s.active != nil { // it is done with
+	if s.active != nil { // it is full
 		s.sealed = append(s.sealed, s.active)
 	}
 	s.active = g
 	return g, nil
 }
 
-// current is the active segment; nil: there is none.
-func (s *Spool) current() *segment {
+// activeSegment returns the active segment; nil if there is none.
+func (s *Spool) activeSegment() *segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.active
 }
 
-// close ends the writing. What is kept stays; the file made ahead goes.
+// close ends writing. The stored records stay; the spare file is deleted.
 func (s *Spool) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,10 +194,10 @@ func (s *Spool) close() error {
 	if s.active != nil {
 		errs = append(errs, s.active.file.Close())
 	}
-	for _, e := range s.waiting {
+	for _, e := range s.pending {
 		e.done <- errClosed
 	}
-	s.active, s.spare, s.sealed, s.waiting, s.broken = nil, nil, nil, nil, errClosed
+	s.active, s.spare, s.sealed, s.pending, s.createErr = nil, nil, nil, nil, errClosed
 	return errors.Join(append(errs, s.disk.Close())...)
 }
 

@@ -11,13 +11,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Change is one message of the feed of changes.
+// Change is one message of the changes stream.
 type Change struct {
-	// Source and ObjectType make the subject.
+	// Source and ObjectType form the subject.
 	Source, ObjectType string
-	// Batch is the outbox row it belongs to; the message is found again by it.
+	// Batch is the message's outbox row, which HasChange compares.
 	Batch int64
-	// Event is our id of the event that the object is as of.
+	// Event is the id of the last event that is part of the object's state.
 	Event int64
 	// Envelope is the JSON body.
 	Envelope []byte
@@ -25,29 +25,34 @@ type Change struct {
 
 const batchHeader = "Postern-Batch"
 
-// PublishChanges publishes changes and waits for every answer; in order, one Ack each.
+// PublishChanges publishes changes and waits for all responses. It returns one Ack per change, in
+// order.
 func (c *Conn) PublishChanges(ctx context.Context, changes []Change) []Ack {
 	msgs := make([]*nats.Msg, len(changes))
 	for i, ch := range changes {
-		msgs[i] = &nats.Msg{Subject: ChangesSubject + "." + Token(ch.Source) + "." + Token(ch.ObjectType), Data: ch.Envelope, Header: nats.Header{
-			"Postern-Schema": {"1"}, "Postern-Source": {escape(ch.Source)}, "Postern-Object-Type": {escape(ch.ObjectType)}, "Postern-Id": {strconv.FormatInt(ch.Event, 10)},
-			batchHeader: {strconv.FormatInt(ch.Batch, 10)},
-		}}
+		msgs[i] = &nats.Msg{Subject: ChangesSubject + "." + Token(ch.Source) + "." + Token(ch.ObjectType),
+			Data: ch.Envelope, Header: nats.Header{
+				"Postern-Schema": {"1"}, "Postern-Source": {escape(ch.Source)},
+				"Postern-Object-Type": {escape(ch.ObjectType)}, "Postern-Id": {strconv.FormatInt(ch.Event, 10)},
+				batchHeader: {strconv.FormatInt(ch.Batch, 10)},
+			}}
 	}
 	return c.publishAll(ctx, msgs)
 }
 
-// hasChangeWithin bounds HasChange.
-const hasChangeWithin = 5 * time.Second
+// hasChangeTimeout bounds HasChange.
+const hasChangeTimeout = 5 * time.Second
 
-// HasChange says whether the stream of changes still holds, at the given sequence, a message of the given batch. A stream that
-// was wiped or rolled back does not.
+// HasChange returns true if the changes stream still has a message of the given batch at the given
+// sequence. It returns false after the stream was deleted or restored from an older state.
 func (c *Conn) HasChange(ctx context.Context, sequence uint64, batch int64) (bool, error) {
-	// A request that is lost with its connection gets no response, and the sender of changes waits for it.
-	ctx, cancel := context.WithTimeoutCause(ctx, hasChangeWithin, errors.New("read the stream of changes: no response within 5 s"))
+	// A request that is lost with its connection gets no response, so it needs a timeout: the
+	// sender of changes waits for it.
+	ctx, cancel := context.WithTimeoutCause(ctx, hasChangeTimeout,
+		errors.New("read the stream of changes: no response within 5 s"))
 	defer cancel()
 	s, err := c.js.Stream(ctx, ChangesStream)
-	if Gone(err) {
+	if IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-const patience = 30 * time.Second
+const waitTime = 30 * time.Second
 
 type testBundle struct {
 	nats     *testkit.Server
@@ -28,11 +28,12 @@ type testBundle struct {
 	limits   stream.Limits
 	registry *prometheus.Registry
 	*stream.Publisher
-	// heard are the messages that nobody answers.
-	heard chan *nats.Msg
+	// heard receives the messages without a response.
+	unanswered chan *nats.Msg
 }
 
-// setup connects by way of a proxy if one is given, makes the streams and a publisher that does not run yet.
+// setup connects (through a proxy if requested), creates the streams, and a publisher that does not
+// run yet.
 func setup(t *testing.T, maxMessages int64, proxied bool) (*testBundle, *testkit.FaultProxy) {
 	t.Helper()
 	server := testkit.JetStream(t)
@@ -53,14 +54,14 @@ func connect(t *testing.T, server *testkit.Server, url string, maxMessages int64
 		t.Fatal(err)
 	}
 	t.Cleanup(b.conn.Close)
-	testkit.Eventually(t, patience, func() error { return b.conn.Ensure(t.Context(), b.limits) })
+	testkit.Eventually(t, waitTime, func() error { return b.conn.Ensure(t.Context(), b.limits) })
 	if b.Publisher, err = stream.NewPublisher(b.conn, b.limits, log, b.registry); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-// publish publishes events, each of which must be taken.
+// publish publishes events, which must all be accepted.
 func (b *testBundle) publish(t *testing.T, evs ...stream.Event) {
 	t.Helper()
 	for i, ack := range b.conn.PublishEvents(t.Context(), evs) {
@@ -70,10 +71,10 @@ func (b *testBundle) publish(t *testing.T, evs ...stream.Event) {
 	}
 }
 
-// drained waits until no message waits for the processors.
-func (b *testBundle) drained(t *testing.T, exact bool) {
+// waitAcknowledged waits until the processors' consumer has no messages left.
+func (b *testBundle) waitAcknowledged(t *testing.T, exact bool) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, waitTime, func() error {
 		lag, err := b.conn.Lag(t.Context(), exact)
 		if err == nil && (lag.Messages != 0 || exact && (lag.Span != 0 || lag.OldestAge != 0)) {
 			err = fmt.Errorf("%+v", lag)
@@ -82,13 +83,14 @@ func (b *testBundle) drained(t *testing.T, exact bool) {
 	})
 }
 
-// consume acknowledges what comes until stop is called.
+// consume acknowledges messages until stop is called.
 func (b *testBundle) consume(t *testing.T) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	consumed := make(chan error, 1)
 	go func() {
-		consumed <- b.conn.Consume(ctx, 10, func(m stream.Message) error { return m.Ack() }, func(err error) { t.Error(err) })
+		consumed <- b.conn.Consume(ctx, 10, func(m stream.Message) error { return m.Ack() },
+			func(err error) { t.Error(err) })
 	}()
 	return func() error { cancel(); return <-consumed }
 }
@@ -106,8 +108,8 @@ func (b *testBundle) run(t *testing.T) {
 	})
 }
 
-// result is how many publishes ended so.
-func (b *testBundle) result(t *testing.T, name string) int {
+// publishCount returns the number of publishes with a result.
+func (b *testBundle) publishCount(t *testing.T, name string) int {
 	t.Helper()
 	families, err := b.registry.Gather()
 	if err != nil {
@@ -124,10 +126,10 @@ func (b *testBundle) result(t *testing.T, name string) int {
 	return 0
 }
 
-func (b *testBundle) until(t *testing.T, name string, n int) {
+func (b *testBundle) waitPublishCount(t *testing.T, name string, n int) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		if got := b.result(t, name); got < n {
+	testkit.Eventually(t, waitTime, func() error {
+		if got := b.publishCount(t, name); got < n {
 			return fmt.Errorf("%d publishes %s, want %d", got, name, n)
 		}
 		return nil
@@ -135,42 +137,44 @@ func (b *testBundle) until(t *testing.T, name string, n int) {
 }
 
 func event(n int) stream.Event {
-	return stream.Event{Source: "s", Stored: provider.Stored{ID: int64(n), Key: fmt.Sprint(n), Type: "t", ReceivedAt: time.Unix(1, 0), Body: []byte("{}")}}
+	return stream.Event{Source: "s", StoredEvent: provider.StoredEvent{ID: int64(n), Key: fmt.Sprint(n), Type: "t",
+		ReceivedAt: time.Unix(1, 0), Body: []byte("{}")}}
 }
 
-// A gateway publishes nothing while the lag is above a quarter of the limit, and goes on when it is worked off.
-func TestGateFollowsTheLag(t *testing.T) {
+// A gateway publishes nothing while the lag is above a quarter of the limits, and continues when it
+// is below.
+func TestPublisher_lagAboveRatio_withholds(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 100, false)
 	b.run(t)
 	for n := range 40 {
 		b.Offer(event(n))
 	}
-	b.until(t, "acknowledged", 40) // at the last reading of the lag there was none
-	testkit.Eventually(t, patience, func() error {
+	b.waitPublishCount(t, "acknowledged", 40) // at the last reading there was no lag
+	testkit.Eventually(t, waitTime, func() error {
 		b.Offer(event(100))
-		if b.result(t, "withheld") == 0 {
+		if b.publishCount(t, "withheld") == 0 {
 			return errors.New("nothing is withheld at a lag of 40 %")
 		}
 		return nil
 	})
 	stop := b.consume(t)
-	b.drained(t, false) // the server counts an acknowledgement a moment after it came
+	b.waitAcknowledged(t, false) // the server counts an acknowledgement a moment later
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	before := b.result(t, "acknowledged")
-	testkit.Eventually(t, patience, func() error {
+	before := b.publishCount(t, "acknowledged")
+	testkit.Eventually(t, waitTime, func() error {
 		b.Offer(event(101))
-		if b.result(t, "acknowledged") == before {
-			return errors.New("nothing is published though the lag is gone")
+		if b.publishCount(t, "acknowledged") == before {
+			return errors.New("nothing is published although there is no lag")
 		}
 		return nil
 	})
 }
 
-// Offer never blocks: what waits and what does not fit are counted.
-func TestOfferNeverBlocks(t *testing.T) {
+// Offer never blocks: queued events and those that do not fit are counted.
+func TestOffer_fullQueue_neverBlocks(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 100, false)
 	offered := make(chan struct{})
@@ -182,21 +186,21 @@ func TestOfferNeverBlocks(t *testing.T) {
 	}()
 	select {
 	case <-offered:
-	case <-time.After(patience):
-		t.Fatal("Offer blocks while nobody publishes")
+	case <-time.After(waitTime):
+		t.Fatal("Offer blocks while nothing is published")
 	}
-	if n := b.result(t, "overflowed"); n != 7 {
+	if n := b.publishCount(t, "overflowed"); n != 7 {
 		t.Errorf("%d events overflowed, want 7", n)
 	}
 	events, bytes := b.gauge(t, "postern_publish_queue_events"), b.gauge(t, "postern_publish_queue_bytes")
 	if events != stream.QueueSize || bytes != 2*stream.QueueSize {
-		t.Errorf("%v events of %v bytes wait, want %d of two each", events, bytes, stream.QueueSize)
+		t.Errorf("%v events of %v bytes are queued, want %d of two each", events, bytes, stream.QueueSize)
 	}
 }
 
-// A server that hangs is noticed within about a second, no publish blocks longer than that, and what was withheld or failed
-// is counted. When it is back, publishing goes on.
-func TestHungServerIsNoticed(t *testing.T) {
+// A stalled server is noticed within about a second, no publish blocks longer than that, and
+// withheld and failed events are counted. When the server works again, publishing continues.
+func TestConn_stalledServer_isNoticed(t *testing.T) {
 	t.Parallel()
 	b, proxy := setup(t, 1000, true)
 	window, err := b.Window()
@@ -206,36 +210,38 @@ func TestHungServerIsNoticed(t *testing.T) {
 	b.PublishOnce(t.Context(), window, event(0))
 	proxy.Stall()
 	began, longest := time.Now(), time.Duration(0)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, waitTime, func() error {
 		call := time.Now()
 		b.PublishOnce(t.Context(), window, event(1))
 		longest = max(longest, time.Since(call))
 		if b.conn.Connected() {
-			return errors.New("still thought connected")
+			return errors.New("still reported as connected")
 		}
 		return nil
 	})
-	if took := time.Since(began); took > 8*time.Second || longest > 4*time.Second { // about 1 s and 0.5 s on an idle machine
-		t.Errorf("noticed after %s, longest publish %s", took, longest)
+	// about 1 s and 0.5 s on an idle machine
+	if elapsed := time.Since(began); elapsed > 8*time.Second || longest > 4*time.Second {
+		t.Errorf("noticed after %s, longest publish %s", elapsed, longest)
 	}
 	proxy.Restore()
 	b.run(t)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, waitTime, func() error {
 		b.Offer(event(2))
-		if b.result(t, "acknowledged") == 0 {
+		if b.publishCount(t, "acknowledged") == 0 {
 			return errors.New("nothing is published after the server is back")
 		}
 		return nil
 	})
 }
 
-// counts waits until the results are these, by name; those not named are 0. So they add up to what was offered.
-func (b *testBundle) counts(t *testing.T, want map[string]int) {
+// wantPublishCounts waits until the results have these counts, by name; others are 0. The sum is
+// the number of offered events.
+func (b *testBundle) wantPublishCounts(t *testing.T, want map[string]int) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error { // the last answer is counted a moment after it is taken
+	testkit.Eventually(t, waitTime, func() error { // the last response is counted a moment after it is received
 		got := map[string]int{}
 		for _, name := range []string{"acknowledged", "failed", "withheld", "overflowed"} {
-			if n := b.result(t, name); n != 0 {
+			if n := b.publishCount(t, name); n != 0 {
 				got[name] = n
 			}
 		}
@@ -246,12 +252,12 @@ func (b *testBundle) counts(t *testing.T, want map[string]int) {
 	})
 }
 
-// A stop publishes what is in hand and what waits, whether it comes in the middle of a batch or while the lag is read; what is offered after it
-// is withheld.
-func TestStopPublishesWhatWaits(t *testing.T) {
+// A stop publishes the current batch and the queue, whether it happens within a batch or while the
+// lag is read. Events that are offered later are withheld.
+func TestPublisher_stop_publishesQueue(t *testing.T) {
 	t.Parallel()
 	const most = 6000
-	for name, wanted := range map[string]int{"before the first": 0, "in the middle": 1} {
+	for name, wanted := range map[string]int{"before the first": 0, "within a batch": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, _ := setup(t, 100_000, false)
@@ -269,28 +275,29 @@ func TestStopPublishesWhatWaits(t *testing.T) {
 				cancel()
 			}
 			go func() { done <- b.Run(ctx) }()
-			b.until(t, "acknowledged", wanted)
+			b.waitPublishCount(t, "acknowledged", wanted)
 			cancel()
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 			b.Offer(evs[:3]...)
-			b.counts(t, map[string]int{"acknowledged": most, "withheld": 3})
+			b.wantPublishCounts(t, map[string]int{"acknowledged": most, "withheld": 3})
 		})
 	}
 }
 
-// Where no answer comes a stop takes its 5 s and no more, and what it leaves is counted: failed if it was sent, else withheld.
-func TestStopIsBounded(t *testing.T) {
+// Without responses a stop takes 5 s at most, and the remaining events are counted: failed if they
+// were sent, otherwise withheld.
+func TestPublisher_stopWithoutResponses_isBounded(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 100_000, false)
 	s, err := b.conn.JetStream().Stream(t.Context(), stream.EventsStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mute := s.CachedInfo().Config
-	mute.NoAck = true
-	if _, err := b.conn.JetStream().UpdateStream(t.Context(), mute); err != nil {
+	config := s.CachedInfo().Config
+	config.NoAck = true
+	if _, err := b.conn.JetStream().UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	const most = 4000
@@ -303,25 +310,25 @@ func TestStopIsBounded(t *testing.T) {
 	if err := b.Run(ctx); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took < 4*time.Second || took > 8*time.Second { // 5 s on an idle machine
-		t.Errorf("stopped after %s", took)
+	if elapsed := time.Since(began); elapsed < 4*time.Second || elapsed > 8*time.Second { // 5 s on an idle machine
+		t.Errorf("stopped after %s", elapsed)
 	}
-	failed := b.result(t, "failed")
+	failed := b.publishCount(t, "failed")
 	if failed < stream.InFlight || failed > 2*stream.InFlight {
 		t.Fatalf("%d failed, want those that were sent", failed)
 	}
-	b.counts(t, map[string]int{"failed": failed, "withheld": most - failed})
+	b.wantPublishCounts(t, map[string]int{"failed": failed, "withheld": most - failed})
 }
 
-// A message that is not ours is dropped and told of, and holds up no other.
-func TestForeignMessageIsDropped(t *testing.T) {
+// A message that Postern did not publish is terminated and reported, and delays no other.
+func TestConsume_foreignMessage_isTerminated(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 1000, false)
 	if _, err := b.conn.JetStream().Publish(t.Context(), "postern.events.s.t", []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
 	b.publish(t, event(7))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTime)
 	defer cancel()
 	var foreign error
 	var got int64
@@ -333,13 +340,14 @@ func TestForeignMessageIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != 7 || foreign == nil || !strings.Contains(foreign.Error(), "Postern-Id") {
-		t.Errorf("event %d was read; of the foreign message we were told %v", got, foreign)
+		t.Errorf("event %d was read; reported for the foreign message: %v", got, foreign)
 	}
-	b.drained(t, true)
+	b.waitAcknowledged(t, true)
 }
 
-// Two servers on one folder would corrupt it: the second is refused, and the folder is free again after the first.
-func TestEmbeddedLocksItsFolder(t *testing.T) {
+// Two servers in one folder would corrupt it: the second is rejected, and the folder is free after
+// the first.
+func TestStartEmbedded_folderInUse_isError(t *testing.T) {
 	t.Parallel()
 	o := stream.EmbeddedOptions{Dir: t.TempDir(), Password: "secret", MaxBytes: 64 << 20}
 	first, err := stream.StartEmbedded(t.Context(), o)
@@ -348,15 +356,17 @@ func TestEmbeddedLocksItsFolder(t *testing.T) {
 	}
 	if second, err := stream.StartEmbedded(t.Context(), o); err == nil {
 		second.Stop()
-		t.Error("a second server runs on the folder of the first")
+		t.Error("a second server runs in the folder of the first")
 	} else if !strings.Contains(err.Error(), "in use by another postern") {
-		t.Errorf("refused with: %v", err)
+		t.Errorf("the second server: %v", err)
 	}
-	conn, err := stream.Connect(stream.Options{URL: first.URL(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	conn, err := stream.Connect(stream.Options{URL: first.URL(),
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.Ensure(t.Context(), stream.Limits{MaxMessages: 10, MaxBytes: 1 << 20, Replicas: 1, AckWait: time.Second, MaxAckPending: 10}); err != nil {
+	if err := conn.Ensure(t.Context(), stream.Limits{MaxMessages: 10, MaxBytes: 1 << 20, Replicas: 1,
+		AckWait: time.Second, MaxAckPending: 10}); err != nil {
 		t.Error(err)
 	}
 	conn.Close()
@@ -368,7 +378,7 @@ func TestEmbeddedLocksItsFolder(t *testing.T) {
 	again.Stop()
 }
 
-// gauge is a publisher's metric as it is now.
+// gauge returns the current value of a publisher's metric.
 func (b *testBundle) gauge(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -384,35 +394,39 @@ func (b *testBundle) gauge(t *testing.T, name string) float64 {
 	return 0
 }
 
-// The lag is told in messages, seconds and as a share; while the stream does not answer nobody knows it, and nobody says a number.
-func TestLagIsTold(t *testing.T) {
+// The lag is reported in messages, seconds and as a ratio; it is NaN while the stream does not
+// respond.
+func TestPublisher_lagMetrics_followTheStream(t *testing.T) {
 	t.Parallel()
 	b, proxy := setup(t, 100, true)
 	b.run(t)
 	for n := range 10 {
 		b.Offer(event(n))
 	}
-	const messages, seconds, share = "postern_stream_lag_messages", "postern_stream_lag_seconds", "postern_stream_lag_ratio"
+	const messages, seconds, share = "postern_stream_lag_messages", "postern_stream_lag_seconds",
+		"postern_stream_lag_ratio"
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		testkit.Eventually(t, patience, func() error {
+		testkit.Eventually(t, waitTime, func() error {
 			if !ok() {
-				return fmt.Errorf("%s: %v messages, %v s, share %v", what, b.gauge(t, messages), b.gauge(t, seconds), b.gauge(t, share))
+				return fmt.Errorf("%s: %v messages, %v s, ratio %v", what, b.gauge(t, messages), b.gauge(t, seconds),
+					b.gauge(t, share))
 			}
 			return nil
 		})
 	}
 	until("ten wait", func() bool {
-		return b.gauge(t, messages) == 10 && b.gauge(t, seconds) > 0 && b.gauge(t, share) >= 0.1 && b.gauge(t, share) < 0.2
+		return b.gauge(t, messages) == 10 && b.gauge(t, seconds) > 0 && b.gauge(t, share) >= 0.1 &&
+			b.gauge(t, share) < 0.2
 	})
 	before := b.gauge(t, seconds)
-	until("they grow older", func() bool { return b.gauge(t, seconds) > before })
+	until("they get older", func() bool { return b.gauge(t, seconds) > before })
 	proxy.Stall()
-	until("nobody knows", func() bool {
+	until("no response", func() bool {
 		return math.IsNaN(b.gauge(t, messages)) && math.IsNaN(b.gauge(t, seconds)) && math.IsNaN(b.gauge(t, share))
 	})
 	proxy.Restore()
-	until("known again", func() bool { return b.gauge(t, messages) == 10 })
+	until("response again", func() bool { return b.gauge(t, messages) == 10 })
 }
 
 func TestMain(m *testing.M) { testkit.Main(m) }

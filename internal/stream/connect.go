@@ -1,6 +1,7 @@
-// Package stream carries events and changes over NATS JetStream: the streams and the consumer as code, publishing,
-// consumption, and the server embedded in postern dev. A publish acknowledgement is no proof of durability: the log is the
-// truth, the stream only carries it.
+// Package stream carries events and changes over NATS JetStream. It defines the streams and the
+// consumer, publishes, consumes, and runs the server that is embedded in postern dev. Gateways,
+// processors and operator commands use it. A publish acknowledgement does not prove durability: the
+// log in PostgreSQL is the truth, and every message can be published again.
 package stream
 
 import (
@@ -15,45 +16,49 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Options says how to reach JetStream.
+// Options describe the connection to JetStream.
 type Options struct {
 	// URL is one or more server addresses, separated by commas.
 	URL string
 	// Credentials is a credentials file, "" for none.
 	Credentials string
-	// CA, Cert and Key are PEM files for TLS, "" for the system's.
+	// CA, Cert and Key are PEM files for TLS; "" uses the system's.
 	CA, Cert, Key string
 	// Name is shown in the server's connection list.
 	Name   string
 	Logger *slog.Logger
 }
 
-// Conn is a connection to JetStream that reconnects for ever, and leaves a server on which JetStream does not answer where there is another one.
+// Conn is a connection to JetStream that reconnects forever. It leaves a server on which JetStream
+// does not respond, if there is another server.
 type Conn struct {
 	nc *nats.Conn
 	js jetstream.JetStream
-	// reconnected is told of each reconnect, without blocking.
+	// reconnected gets a token at each reconnect, without blocking.
 	reconnected chan struct{}
-	// stop ends leave, which closes left.
-	stop   context.CancelFunc
-	left   chan struct{}
-	logger *slog.Logger
-	// streams are the names of those that were there.
+	// stop ends leaveSilentServers, which then closes leaveEnded.
+	stop       context.CancelFunc
+	leaveEnded chan struct{}
+	logger     *slog.Logger
+	// streams are the names of the streams that existed.
 	streams sync.Map
 }
 
-// maxInFlight bounds the unanswered publishes of a window.
+// maxInFlight bounds the messages of a window without a response.
 const maxInFlight = 512
 
-// longestRun is how many messages of a window share an answer at most: as few as leave it several runs under way. largestRun is how many bytes of bodies,
-// unless one has more: a stop and a lost connection are seen between runs.
-const longestRun, largestRun = 64, 512 << 10
+// maxGroupMessages bounds the messages of a window that share one response; it is small enough for
+// several groups in flight. maxGroupBytes bounds the bodies of a group, unless one body is larger.
+// Between groups the publisher checks for a stop and a lost connection.
+const maxGroupMessages, maxGroupBytes = 64, 512 << 10
 
-// PublishTimeout is when an unanswered publish, or as many as an exchange has open at once, counts as failed; what failed is the auditor's, never tried again here.
+// PublishTimeout is when a publish without a response counts as failed. The republisher publishes
+// such events again; this package does not retry.
 const PublishTimeout = 5 * time.Second
 
-// Connect returns at once even where no server answers yet: everything that needs one says so when it is used. The settings
-// notice a hung server within a second, and a lost one never buffers: what could not be sent has failed.
+// Connect returns at once, even if no server responds yet; later calls return errors then. The
+// settings detect a stalled server within a second. Nothing is buffered while the connection is
+// lost: such a publish fails.
 func Connect(o Options) (*Conn, error) {
 	c := &Conn{reconnected: make(chan struct{}, 1), logger: o.Logger}
 	opts := []nats.Option{
@@ -62,14 +67,17 @@ func Connect(o Options) (*Conn, error) {
 		nats.FlusherTimeout(500 * time.Millisecond), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
 		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 200*time.Millisecond),
 		nats.RetryOnFailedConnect(true),
-		nats.ConnectHandler(func(nc *nats.Conn) { c.arrived(nc, "stream connected") }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { c.arrived(nc, "stream reconnected") }),
+		nats.ConnectHandler(func(nc *nats.Conn) { c.onConnect(nc, "stream connected") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { c.onConnect(nc, "stream reconnected") }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil { // nil: closed by us
+			if err != nil { // nil if closed by this process
 				o.Logger.Warn("stream connection lost", "error", err)
 			}
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { o.Logger.Warn("stream", "error", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			o.Logger.Warn("stream", "error",
+				err)
+		}),
 	}
 	if o.Credentials != "" {
 		opts = append(opts, nats.UserCredentials(o.Credentials))
@@ -82,53 +90,57 @@ func Connect(o Options) (*Conn, error) {
 	}
 	nc, err := nats.Connect(o.URL, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to nats %s: %w", redact(o.URL), err)
+		return nil, fmt.Errorf("connect to nats %s: %w", maskCredentials(o.URL), err)
 	}
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(2*time.Second))
 	if err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("open jetstream: %w", err)
 	}
-	c.nc, c.js, c.left = nc, js, make(chan struct{})
+	c.nc, c.js, c.leaveEnded = nc, js, make(chan struct{})
 	var ctx context.Context
 	ctx, c.stop = context.WithCancel(context.Background())
 	go func() {
-		defer close(c.left)
-		c.leave(ctx, o.Logger)
+		defer close(c.leaveEnded)
+		c.leaveSilentServers(ctx, o.Logger)
 	}()
 	return c, nil
 }
 
-// Close ends the connection at once; what is unanswered has failed.
+// Close ends the connection at once. Publishes without a response count as failed.
 func (c *Conn) Close() {
 	c.stop()
-	<-c.left
+	<-c.leaveEnded
 	c.nc.Close()
 }
 
-// Connected says whether a server answers now.
+// Connected returns true if a server responds now.
 func (c *Conn) Connected() bool { return c.nc.IsConnected() }
 
-// headroom is what a message may need beside its body: headers, subject, escapes.
-const headroom = 2*maxNames + 16<<10
+// messageOverhead is the maximum size of a message in addition to its body: headers, subject,
+// escapes.
+const messageOverhead = 2*maxHeaderBytes + 16<<10
 
-// LargestBody is how many bytes of body a message may carry on this connection: MaxBody, or what the server's max_payload leaves.
-func (c *Conn) LargestBody() int {
-	if most := c.nc.MaxPayload(); most > 0 {
-		return max(0, min(MaxBody, int(most)-headroom))
+// MaxMessageBody returns how many bytes of body a message may have on this connection: MaxBody, or
+// less if the server's max_payload is smaller.
+func (c *Conn) MaxMessageBody() int {
+	if maxPayload := c.nc.MaxPayload(); maxPayload > 0 {
+		return max(0, min(MaxBody, int(maxPayload)-messageOverhead))
 	}
 	return MaxBody
 }
 
-// Reconnected receives a value after a (first or repeated) connect, at least one for any number of connects.
+// Reconnected receives a value after each connect, also the first one. Several connects may be
+// merged into one value.
 func (c *Conn) Reconnected() <-chan struct{} { return c.reconnected }
 
-// Connects counts the connects after the first; two equal answers mean that the connection was never lost in between.
+// Connects counts the connects after the first. Two equal results mean that the connection was not
+// lost in between.
 func (c *Conn) Connects() uint64 { return c.nc.Stats().Reconnects }
 
-// arrived logs a connect, and warns of a server that CheckServer rejects. A daemon checks at start
-// only the server that it reaches then.
-func (c *Conn) arrived(nc *nats.Conn, what string) {
+// onConnect logs a connect, and warns about a server that CheckServer rejects. At start a daemon
+// checks only the server that it is connected to then.
+func (c *Conn) onConnect(nc *nats.Conn, what string) {
 	c.logger.Info(what, "server", nc.ConnectedAddr())
 	if err := checkServer(nc.ConnectedServerVersion()); err != nil {
 		c.logger.Warn("a stream server is not safe to use", "server", nc.ConnectedAddr(), "error", err)
@@ -143,8 +155,8 @@ func (c *Conn) signal() {
 	}
 }
 
-// redact hides user and password of server addresses.
-func redact(urls string) string {
+// maskCredentials removes user and password from server addresses.
+func maskCredentials(urls string) string {
 	parts := strings.Split(urls, ",")
 	for i, u := range parts {
 		if scheme, rest, ok := strings.Cut(u, "://"); ok {

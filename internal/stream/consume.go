@@ -9,93 +9,107 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// prefetchBytes bounds what is asked for at once. The next is asked for when half of it was handed over, so up to twice as much waits in
-// this process; from 64 MiB on the library would lose messages.
-const prefetchBytes = 24 << 20
+// maxPrefetchBytes bounds one pull request. The next request follows when half of it is processed,
+// so up to twice as much waits in this process. From 64 MiB on the client library would lose
+// messages.
+const maxPrefetchBytes = 24 << 20
 
-// drainWithin is how long the server may take, as a process stops, to say that it has sent everything; one that stands still never does.
-const drainWithin = 2 * time.Second
+// drainTimeout is how long a stopping process waits for the server to confirm that it has sent
+// everything. A stalled server never does.
+const drainTimeout = 2 * time.Second
 
-// Message is an event in hand: it is acknowledged after its outcome is committed, or handed back.
+// Message is a received event. It is acknowledged after its outcome is committed, or requeued.
 type Message struct {
 	Event
 	msg jetstream.Msg
-	// Delivered counts how often the broker handed it out, crashes included; 1 the first time.
+	// Delivered counts how often the server has delivered the message, including before crashes; 1
+	// the first time.
 	Delivered uint64
 }
 
-// Ack says that the event's outcome is committed (or is not due yet). A lost acknowledgement brings the message again.
+// Ack acknowledges the message: its outcome is committed, or it is not due yet. If the
+// acknowledgement is lost, the message is delivered again.
 func (m *Message) Ack() error { return m.msg.Ack() }
 
-// HandBack gives the message back for trouble of our own, not before the delay is over.
-func (m *Message) HandBack(delay time.Duration) error { return m.msg.NakWithDelay(delay) }
+// Requeue returns the message to the stream after a failure on Postern's side. It is delivered
+// again after the delay.
+func (m *Message) Requeue(delay time.Duration) error { return m.msg.NakWithDelay(delay) }
 
-// Consume hands the messages of the processors' consumer to handle, one by one, until ctx ends or the consumer is lost (an
-// error). handle may block until ctx ends: that is how a busy processor stops pulling. Messages that are not ours go to foreign and
-// are terminated. What was fetched ahead and not handed over when ctx ends goes back at once, for others to take.
-func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) error, foreign func(error)) error {
+// Consume calls handle for the messages of the processors' consumer, one at a time, until ctx ends
+// or the consumer is lost (an error). handle may block until ctx ends; that is how a busy processor
+// stops pulling. Messages that Postern did not publish go to rejectForeign and are terminated.
+// Messages that were fetched but not handled when ctx ends are requeued at once.
+func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) error, rejectForeign func(error)) error {
 	cons, err := c.js.Consumer(ctx, EventsStream, ProcessorConsumer)
 	if err != nil {
 		return fmt.Errorf("open consumer %s: %w", ProcessorConsumer, err)
 	}
-	open, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	// Not the library's iterator: its channel has room for as many messages as are asked for and none for the server's words between
-	// them, so that a full one loses messages, and each lost one comes again only after its AckWait.
-	var rest []jetstream.Msg
+	active, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	// The iterator of the client library is not used. Its channel has capacity for the requested
+	// messages only, not for the server's status messages between them. A full channel loses
+	// messages, and each of them is delivered again only after its AckWait.
+	var prefetched []jetstream.Msg
 	consuming, err := cons.Consume(func(msg jetstream.Msg) {
-		if open.Err() != nil {
-			rest = append(rest, msg)
+		if active.Err() != nil {
+			prefetched = append(prefetched, msg)
 			return
 		}
-		if err := hand(msg, handle, foreign); err != nil {
-			end(err)
+		if err := handleMessage(msg, handle, rejectForeign); err != nil {
+			stop(err)
 		}
-	}, jetstream.PullMaxMessagesWithBytesLimit(prefetch, prefetchBytes), jetstream.PullExpiry(5*time.Second), jetstream.PullHeartbeat(time.Second),
+	}, jetstream.PullMaxMessagesWithBytesLimit(prefetch, maxPrefetchBytes), jetstream.PullExpiry(5*time.Second),
+		jetstream.PullHeartbeat(time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			if isLost(err) {
-				end(fmt.Errorf("consume %s: %w", ProcessorConsumer, err))
+			if isConsumerLost(err) {
+				stop(fmt.Errorf("consume %s: %w", ProcessorConsumer, err))
 			}
 		}))
 	if err != nil {
 		return fmt.Errorf("consume %s: %w", ProcessorConsumer, err)
 	}
-	<-open.Done()
+	<-active.Done()
 	consuming.Drain()
-	if !closed(ctx, consuming) {
-		return nil // the server misses what it sent, and sends it again
+	if !awaitClosed(ctx, consuming) {
+		return nil // the server notices the missing acknowledgements and delivers the messages again
 	}
-	// Not before: as long as something is asked for, what goes back comes again at once, and whoever came four times is suspicious.
-	for _, msg := range rest {
-		_ = msg.Nak() // others need not wait until the broker misses it; unsent, it comes again by itself
+	// Not earlier: while pull requests are open, a requeued message is delivered again at once, and
+	// after four deliveries it looks suspicious.
+	for _, msg := range prefetched {
+		// other processors need not wait for AckWait; if this fails, the message is delivered again
+		// after it
+		_ = msg.Nak()
 	}
 	if ctx.Err() != nil {
 		return nil
 	}
-	return context.Cause(open)
+	return context.Cause(active)
 }
 
-// closed waits until a consuming that drains is over, which the library bounds; false: ctx has ended, and it is given up.
-func closed(ctx context.Context, consuming jetstream.ConsumeContext) bool {
-	over := consuming.Closed()
+// awaitClosed waits until a draining consumer has ended. The library bounds that. It returns false
+// if ctx has ended and drainTimeout is over.
+func awaitClosed(ctx context.Context, consuming jetstream.ConsumeContext) bool {
+	closed := consuming.Closed()
 	select {
-	case <-over:
+	case <-closed:
 		return true
 	case <-ctx.Done():
 	}
-	drained := time.NewTimer(drainWithin)
+	drained := time.NewTimer(drainTimeout)
 	defer drained.Stop()
 	select {
-	case <-over:
+	case <-closed:
 		return true
 	case <-drained.C:
 		return false
 	}
 }
 
-// isLost says whether the consumer has to be opened again; of other trouble the library takes care.
-func isLost(err error) bool {
-	for _, lost := range []error{jetstream.ErrNoHeartbeat, jetstream.ErrConsumerDeleted, jetstream.ErrBadRequest, jetstream.ErrConnectionClosed} {
+// isConsumerLost returns true if the consumer must be opened again. The library handles all other
+// failures.
+func isConsumerLost(err error) bool {
+	for _, lost := range []error{jetstream.ErrNoHeartbeat, jetstream.ErrConsumerDeleted, jetstream.ErrBadRequest,
+		jetstream.ErrConnectionClosed} {
 		if errors.Is(err, lost) {
 			return true
 		}
@@ -103,14 +117,14 @@ func isLost(err error) bool {
 	return false
 }
 
-// hand reads a message and hands it over.
-func hand(msg jetstream.Msg, handle func(Message) error, foreign func(error)) (err error) {
+// handleMessage parses a message and passes it to handle.
+func handleMessage(msg jetstream.Msg, handle func(Message) error, rejectForeign func(error)) (err error) {
 	m := Message{msg: msg, Delivered: 1}
 	if meta, err := msg.Metadata(); err == nil {
 		m.Delivered = meta.NumDelivered
 	}
 	if m.Event, err = parseEvent(msg.Headers(), msg.Data()); err != nil {
-		foreign(errors.Join(err, msg.TermWithReason("not a Postern event")))
+		rejectForeign(errors.Join(err, msg.TermWithReason("not a Postern event")))
 		return nil
 	}
 	return handle(m)

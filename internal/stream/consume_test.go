@@ -18,13 +18,13 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// warnings are a log's, as its lines come.
-type warnings struct {
+// warningLog collects the warnings of a log.
+type warningLog struct {
 	slog.Handler
 	told chan string
 }
 
-func (w warnings) Handle(_ context.Context, r slog.Record) error {
+func (w warningLog) Handle(_ context.Context, r slog.Record) error {
 	text := r.Message
 	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
 	select {
@@ -34,15 +34,16 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func (w warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+func (w warningLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
 
-// However much waits, and however slowly it is taken, each message comes once: what the server says between messages takes nobody's place.
-func TestNothingFetchedIsLost(t *testing.T) {
+// However many messages wait, and however slow the handler is, each message comes once: status
+// messages of the server displace none.
+func TestConsume_slowHandler_losesNothing(t *testing.T) {
 	t.Parallel()
 	const n, prefetch = 3000, 20
 	b, _ := setup(t, 2*n, false)
-	b.publish(t, numbered(n)...)
-	log := warnings{told: make(chan string, 10)}
+	b.publish(t, numberedEvents(n)...)
+	log := warningLog{told: make(chan string, 10)}
 	conn, err := stream.Connect(stream.Options{URL: b.nats.URL, Name: t.Name(), Logger: slog.New(log)})
 	if err != nil {
 		t.Fatal(err)
@@ -53,14 +54,16 @@ func TestNothingFetchedIsLost(t *testing.T) {
 	times := map[int64]uint64{}
 	take := func(m stream.Message) error {
 		if times[m.ID] = max(times[m.ID], m.Delivered); len(times)%(3*prefetch) == 0 {
-			<-time.After(5 * time.Millisecond) // what was asked for has time to come
+			<-time.After(5 * time.Millisecond) // gives the requested messages time to arrive
 		}
 		if len(times) == n {
 			cancel()
 		}
 		return m.Ack()
 	}
-	lost := 0 // where a machine is so busy that the server is not heard for 2 s, the consumer is opened again, as a processor does
+	// if the server is not heard for 2 s on a busy machine, the consumer is opened again, as a
+	// processor does
+	lost := 0
 	for ; len(times) < n && ctx.Err() == nil; lost++ {
 		err = conn.Consume(ctx, prefetch, take, func(err error) { t.Error(err) })
 	}
@@ -83,8 +86,9 @@ func TestNothingFetchedIsLost(t *testing.T) {
 	}
 }
 
-// What was fetched ahead goes back when the consuming ends; nobody has to miss it first.
-func TestTheRestGoesBack(t *testing.T) {
+// Messages that were fetched but not handled are requeued when Consume ends, so that they need not
+// wait for AckWait.
+func TestConsume_stop_requeuesPrefetched(t *testing.T) {
 	t.Parallel()
 	const n = 1000
 	b, _ := setup(t, 2*n, false)
@@ -97,20 +101,20 @@ func TestTheRestGoesBack(t *testing.T) {
 	if _, err := b.conn.JetStream().UpdateConsumer(t.Context(), stream.EventsStream, c); err != nil {
 		t.Fatal(err)
 	}
-	b.publish(t, numbered(n)...)
+	b.publish(t, numberedEvents(n)...)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
 		done <- b.conn.Consume(ctx, n, func(m stream.Message) error {
 			<-ctx.Done()
-			return m.HandBack(0)
+			return m.Requeue(0)
 		}, func(err error) { t.Error(err) })
 	}()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, waitTime, func() error {
 		info, err := consumer.Info(t.Context())
 		if err == nil && info.NumAckPending < n {
-			err = fmt.Errorf("%d of %d messages are out", info.NumAckPending, n)
+			err = fmt.Errorf("%d of %d messages are delivered", info.NumAckPending, n)
 		}
 		return err
 	})
@@ -118,18 +122,18 @@ func TestTheRestGoesBack(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got := b.take(t, n); len(got) != n {
-		t.Errorf("%d of %d came back", len(got), n)
+	if got := b.consumeAndAck(t, n); len(got) != n {
+		t.Errorf("%d of %d were requeued", len(got), n)
 	}
 }
 
-// even are the events with even ids.
-func even(_ context.Context, ids []int64) ([]int64, error) {
+// evenIDs returns the even ids.
+func evenIDs(_ context.Context, ids []int64) ([]int64, error) {
 	return slices.DeleteFunc(ids, func(id int64) bool { return id%2 > 0 }), nil
 }
 
-// held are the ids of a stream's messages, in order.
-func (b *testBundle) held(t *testing.T, name string) (ids []string) {
+// eventIDs returns the event ids of a stream's messages, in order.
+func (b *testBundle) eventIDs(t *testing.T, name string) (ids []string) {
 	t.Helper()
 	s, err := b.conn.JetStream().Stream(t.Context(), name)
 	if err != nil {
@@ -143,12 +147,13 @@ func (b *testBundle) held(t *testing.T, name string) (ids []string) {
 	return ids
 }
 
-// What is forgotten is in the stream no more, however many messages there are; all else stays, the processors see nothing that waits, and what is gone already is no error.
-func TestForget(t *testing.T) {
+// Erased messages are no longer in the stream, however many there are. All others stay, the
+// processors have no pending message, and a missing message is no error.
+func TestEraseMessages_erasesOnlySelected(t *testing.T) {
 	t.Parallel()
 	const n = 2501
 	b, _ := setup(t, 2*n, false)
-	evs := numbered(n)
+	evs := numberedEvents(n)
 	for range 2 {
 		b.publish(t, evs...)
 	}
@@ -164,35 +169,37 @@ func TestForget(t *testing.T) {
 		}
 	}
 	for _, expected := range []int64{gone, 0} {
-		deleted, err := b.conn.Forget(t.Context(), stream.EventsStream, stream.Forgotten{Events: even})
+		deleted, err := b.conn.EraseMessages(t.Context(), stream.EventsStream, stream.EraseFilter{Events: evenIDs})
 		if err != nil || deleted != expected {
-			t.Fatalf("%d are deleted, want %d: %v", deleted, expected, err)
+			t.Fatalf("%d are erased, want %d: %v", deleted, expected, err)
 		}
 	}
-	if diff := cmp.Diff(want, b.held(t, stream.EventsStream)); diff != "" {
+	if diff := cmp.Diff(want, b.eventIDs(t, stream.EventsStream)); diff != "" {
 		t.Error(diff)
 	}
-	for _, name := range []string{stream.ReplaysStream, stream.ChangesStream} { // none, and an empty one
-		if deleted, err := b.conn.Forget(t.Context(), name, stream.Forgotten{Events: even}); err != nil || deleted != 0 {
+	for _, name := range []string{stream.ReplaysStream, stream.ChangesStream} { // no stream, and an empty one
+		if deleted, err := b.conn.EraseMessages(t.Context(), name, stream.EraseFilter{Events: evenIDs}); err != nil ||
+			deleted != 0 {
 			t.Errorf("%s: %d, %v", name, deleted, err)
 		}
 	}
 }
 
-// Two blocks are filled: one of the erased messages is in a closed block, one in the open block.
-func TestForget_overwritesBodiesInTheFilesOfTheServer(t *testing.T) {
+// Two blocks of the server are filled: one of the erased messages is in a closed block, one in the
+// open block.
+func TestEraseMessages_serverFiles_areOverwritten(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 1000, false)
 	const block = 8 << 20
-	evs := numbered(2*block/stream.MaxBody - 8)
+	evs := numberedEvents(2*block/stream.MaxBody - 8)
 	for i := range evs {
 		evs[i].Body = bytes.Repeat([]byte(fmt.Sprintf("body-of-%03d ", evs[i].ID)), stream.MaxBody/16)
 	}
 	b.publish(t, evs...)
-	first, last, kept := evs[0].ID, evs[len(evs)-1].ID, evs[1].ID
+	first, last, unerased := evs[0].ID, evs[len(evs)-1].ID, evs[1].ID
 	text := func(id int64) string { return fmt.Sprintf("body-of-%03d ", id) }
-	testkit.Eventually(t, patience, func() error { // the server writes a moment after it has acknowledged
-		closed, open := b.nats.FilesWith(t, text(first)), b.nats.FilesWith(t, text(last))
+	testkit.Eventually(t, waitTime, func() error { // the server writes a moment after it has acknowledged
+		closed, open := b.nats.FilesContaining(t, text(first)), b.nats.FilesContaining(t, text(last))
 		if len(closed) != 1 || len(open) != 1 || closed[0] == open[0] {
 			return fmt.Errorf("the first message is in %v, the last in %v, want two blocks", closed, open)
 		}
@@ -201,60 +208,68 @@ func TestForget_overwritesBodiesInTheFilesOfTheServer(t *testing.T) {
 	ends := func(_ context.Context, ids []int64) ([]int64, error) {
 		return slices.DeleteFunc(ids, func(id int64) bool { return id != first && id != last }), nil
 	}
-	if n, err := b.conn.Forget(t.Context(), stream.EventsStream, stream.Forgotten{Events: ends}); err != nil || n != 2 {
+	if n, err := b.conn.EraseMessages(t.Context(), stream.EventsStream, stream.EraseFilter{Events: ends}); err != nil ||
+		n != 2 {
 		t.Fatal(n, err)
 	}
 	for _, id := range []int64{first, last} {
-		if files := b.nats.FilesWith(t, text(id)); len(files) > 0 {
+		if files := b.nats.FilesContaining(t, text(id)); len(files) > 0 {
 			t.Errorf("the body of event %d is still in %v", id, files)
 		}
 	}
-	if files := b.nats.FilesWith(t, text(kept)); len(files) != 1 {
-		t.Errorf("the body of event %d is in %v, want one block", kept, files)
+	if files := b.nats.FilesContaining(t, text(unerased)); len(files) != 1 {
+		t.Errorf("the body of event %d is in %v, want one block", unerased, files)
 	}
 }
 
-// A message that waited for the processors and was the stream's last leaves no lag behind.
-func TestForgetWhatWaits(t *testing.T) {
+// Erasing a pending message that is the last of the stream leaves no lag.
+func TestEraseMessages_pendingMessage_leavesNoLag(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 1000, false)
-	b.publish(t, numbered(10)...)
+	b.publish(t, numberedEvents(10)...)
 	all := func(_ context.Context, ids []int64) ([]int64, error) { return ids, nil }
-	if deleted, err := b.conn.Forget(t.Context(), stream.EventsStream, stream.Forgotten{Events: all}); err != nil || deleted != 10 {
+	if deleted, err := b.conn.EraseMessages(t.Context(), stream.EventsStream,
+		stream.EraseFilter{Events: all}); err != nil ||
+		deleted != 10 {
 		t.Fatal(deleted, err)
 	}
 	stop := b.consume(t)
-	b.drained(t, true)
-	if err := stop(); err != nil && !errors.Is(err, context.Canceled) { // the lag may be none before the consumer is open
+	b.waitAcknowledged(t, true)
+	// the lag may be unknown before the consumer is open
+	if err := stop(); err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
 
-// Changes go one by one, as they are told of; trouble with that is trouble of the whole.
-func TestForgetChanges(t *testing.T) {
+// Changes are erased one by one if the filter selects them; an error of the filter ends the call.
+func TestEraseMessages_changes_usesChangeFilter(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 1000, false)
 	for i := range int64(6) {
-		b.conn.PublishChanges(t.Context(), []stream.Change{{Source: "s", ObjectType: "t", Batch: i, Event: i, Envelope: fmt.Append(nil, i)}})
+		b.conn.PublishChanges(t.Context(),
+			[]stream.Change{{Source: "s", ObjectType: "t", Batch: i, Event: i, Envelope: fmt.Append(nil, i)}})
 	}
 	above := func(_ context.Context, envelope []byte) (bool, error) { return string(envelope) > "0", nil }
-	if deleted, err := b.conn.Forget(t.Context(), stream.ChangesStream, stream.Forgotten{Events: even, Change: above}); err != nil || deleted != 2 {
+	if deleted, err := b.conn.EraseMessages(t.Context(), stream.ChangesStream,
+		stream.EraseFilter{Events: evenIDs, Change: above}); err != nil || deleted != 2 {
 		t.Error(deleted, err)
 	}
-	if diff := cmp.Diff([]string{"0", "1", "3", "5"}, b.held(t, stream.ChangesStream)); diff != "" {
+	if diff := cmp.Diff([]string{"0", "1", "3", "5"}, b.eventIDs(t, stream.ChangesStream)); diff != "" {
 		t.Error(diff)
 	}
 	broken := errors.New("broken")
-	fails := stream.Forgotten{Events: func(context.Context, []int64) ([]int64, error) { return nil, broken }}
-	if _, err := b.conn.Forget(t.Context(), stream.ChangesStream, fails); !errors.Is(err, broken) {
+	fails := stream.EraseFilter{Events: func(context.Context, []int64) ([]int64, error) { return nil, broken }}
+	if _, err := b.conn.EraseMessages(t.Context(), stream.ChangesStream, fails); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }
 
-// published publishes an event and a change, and returns their sequences; 0 where there was no answer.
+// published publishes an event and a change, and returns their sequences; 0 without a response.
 func (b *testBundle) published(t *testing.T) (ofEvent, ofChange uint64) {
 	t.Helper()
-	return b.conn.PublishEvents(t.Context(), []stream.Event{event(1)})[0].Sequence, b.conn.PublishChanges(t.Context(), []stream.Change{{Source: "s", ObjectType: "t", Envelope: []byte("{}")}})[0].Sequence
+	return b.conn.PublishEvents(t.Context(), []stream.Event{event(1)})[0].Sequence,
+		b.conn.PublishChanges(t.Context(),
+			[]stream.Change{{Source: "s", ObjectType: "t", Envelope: []byte("{}")}})[0].Sequence
 }
 
 func (b *testBundle) wantPublished(t *testing.T, event, change uint64) {
@@ -264,30 +279,32 @@ func (b *testBundle) wantPublished(t *testing.T, event, change uint64) {
 	}
 }
 
-// A server that makes a stream while it removes the files of the one that was deleted gives it the old messages. That of events, of which the log is the truth, is made again without them.
-func TestAStreamWithRemainsIsMadeAgain(t *testing.T) {
+// A server that creates a stream while it removes the files of the deleted one gives it the old
+// messages. The events stream is created again without them, because the log has the events.
+func TestEnsure_newEventsStreamWithOldMessages_isRecreated(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 100, false)
 	b.wantPublished(t, 1, 1)
-	b.nats.HalfDelete(t, stream.EventsStream)
-	testkit.Eventually(t, patience, func() error { return b.conn.Ensure(t.Context(), b.limits) })
+	b.nats.DeleteStreamMetadata(t, stream.EventsStream)
+	testkit.Eventually(t, waitTime, func() error { return b.conn.Ensure(t.Context(), b.limits) })
 	b.wantPublished(t, 1, 2)
 }
 
-// A stream that nobody else has all of keeps the messages that the server has found again; it is told, once.
-func TestAStreamThatIsFoundAgain(t *testing.T) {
+// A changes stream keeps the messages that the server has found again; this is logged once.
+func TestEnsure_newChangesStreamWithOldMessages_isKept(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 100, false)
 	b.wantPublished(t, 1, 1)
-	b.nats.HalfDelete(t, stream.ChangesStream)
+	b.nats.DeleteStreamMetadata(t, stream.ChangesStream)
 	var said bytes.Buffer
-	other, err := stream.Connect(stream.Options{URL: b.nats.URL, Name: t.Name(), Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	other, err := stream.Connect(stream.Options{URL: b.nats.URL, Name: t.Name(),
+		Logger: slog.New(slog.NewTextHandler(&said, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
 	for _, c := range []*stream.Conn{b.conn, other} {
-		testkit.Eventually(t, patience, func() error { return requestAccount(t, c) })
+		testkit.Eventually(t, waitTime, func() error { return requestAccount(t, c) })
 	}
 	if err := other.Ensure(t.Context(), b.limits); err != nil {
 		t.Fatal(err)
@@ -298,20 +315,22 @@ func TestAStreamThatIsFoundAgain(t *testing.T) {
 	}
 	b.wantPublished(t, 3, 3)
 	other.Close()
-	if log := said.String(); strings.Count(log, "nats stream rm POSTERN_CHANGES") != 1 || strings.Contains(log, "deleted and made again") {
+	if log := said.String(); strings.Count(log, "nats stream rm POSTERN_CHANGES") != 1 ||
+		strings.Contains(log, "deleted and created again") {
 		t.Error(log)
 	}
 }
 
-// requestAccount makes a request to the server, which fails on a lost connection. Connected does not
-// show the loss until the client has noticed it.
+// requestAccount makes a request to the server, which fails on a lost connection. Connected does
+// not show the loss until the client has noticed it.
 func requestAccount(t *testing.T, c *stream.Conn) error {
 	_, err := c.JetStream().AccountInfo(t.Context())
 	return err
 }
 
-// A stream that was there a moment ago is made again after a while, be it by whoever misses it or by another process meanwhile.
-func TestAStreamIsMadeAgain(t *testing.T) {
+// A stream that existed a moment ago is created again after a delay, by this process or by another
+// one meanwhile.
+func TestEnsure_deletedStream_isRecreated(t *testing.T) {
 	t.Parallel()
 	for _, meanwhile := range []bool{false, true} {
 		b, _ := setup(t, 100, false)
@@ -323,7 +342,8 @@ func TestAStreamIsMadeAgain(t *testing.T) {
 		ensured := make(chan error, 1)
 		go func() { ensured <- b.conn.Ensure(t.Context(), b.limits) }()
 		if meanwhile {
-			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream.ChangesStream, Subjects: []string{stream.ChangesSubject + ".>"}, Storage: jetstream.FileStorage}); err != nil {
+			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream.ChangesStream,
+				Subjects: []string{stream.ChangesSubject + ".>"}, Storage: jetstream.FileStorage}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -332,7 +352,7 @@ func TestAStreamIsMadeAgain(t *testing.T) {
 		}
 		b.wantPublished(t, 2, 1)
 		if s, err := js.Stream(t.Context(), stream.ChangesStream); err != nil || s.CachedInfo().Config.MaxMsgs != 100 {
-			t.Errorf("%v: as somebody else made it", err)
+			t.Errorf("%v: after another process created it", err)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Escape and Unescape carry a value through a header.
+// Escape and Unescape encode and decode a header value.
 var (
 	Escape   = escape
 	Unescape = unescape
@@ -25,101 +25,105 @@ func CleanReleases() (releases []string) {
 	return releases
 }
 
-// QueueSize is how many events a publisher holds before it counts them as overflowed.
-const QueueSize = publishQueue
+// QueueSize is how many events a publisher queues before it counts them as overflowed.
+const QueueSize = maxQueuedEvents
 
-// RoundTrip makes an event's message and reads it back, by way of the bytes that travel.
+// RoundTrip encodes an event as a message and parses it again.
 func RoundTrip(e Event) (*nats.Msg, Event, error) {
-	m := e.message(MaxBody)
+	m := e.toMessage(MaxBody)
 	back, err := parseEvent(m.Header, m.Data)
 	return m, back, err
 }
 
-// ParseEvent reads a message that anybody may have sent.
+// ParseEvent parses a message of any client.
 var ParseEvent = parseEvent
 
-// Window is what the publisher's loop publishes through.
+// Window is the publisher's window.
 type Window = window
 
-// InFlight is how many messages a window has unanswered at most.
+// InFlight is the maximum number of messages without a response.
 const InFlight = maxInFlight
 
-// ErrNoRoom is what a full window says.
-var ErrNoRoom = errNoRoom
+// ErrWindowFull is the error of a full window.
+var ErrWindowFull = errWindowFull
 
 // OpenWindow opens a window of a connection.
-func (c *Conn) OpenWindow(counts func(acknowledged, failed int)) (*Window, error) {
-	return newWindow(c.nc, counts)
+func (c *Conn) OpenWindow(report func(acknowledged, failed int)) (*Window, error) {
+	return newWindow(c.nc, report)
 }
 
-// Swallow takes what is published under a subject and answers nothing.
+// Swallow subscribes to a subject and sends no responses.
 func (c *Conn) Swallow(subject string) error {
 	_, err := c.nc.Subscribe(subject, func(*nats.Msg) {})
 	return err
 }
 
-// Publish sends a message through a window.
+// Publish publishes a message through a window.
 func (w *window) Publish(subject string) error {
 	_, err := w.Send(subject)
 	return err
 }
 
-// Send is Publish for a run of as many messages as there are subjects, that tells where the answer belongs.
-func (w *window) Send(subjects ...string) (reply string, err error) {
-	run := make([]*nats.Msg, len(subjects))
+// Send publishes a group with one message per subject, and returns the reply subject.
+func (w *window) Send(subjects ...string) (replySubject string, err error) {
+	group := make([]*nats.Msg, len(subjects))
 	for i, s := range subjects {
-		run[i] = &nats.Msg{Subject: s, Data: []byte("x")}
+		group[i] = &nats.Msg{Subject: s, Data: []byte("x")}
 	}
-	err = w.publish(run...)
-	return run[len(run)-1].Reply, err
+	err = w.publish(group...)
+	return group[len(group)-1].Reply, err
 }
 
-// LongestRun is how many messages share an answer at most, and Pace how long a publisher rests.
+// MaxGroupMessages bounds the messages that share a response, MaxGroupBytes their bodies.
+// PublishInterval is a publisher's pause.
 const (
-	LongestRun = longestRun
-	LargestRun = largestRun
-	Pace       = pace
+	MaxGroupMessages = maxGroupMessages
+	MaxGroupBytes    = maxGroupBytes
+	PublishInterval  = publishInterval
 )
 
-// Answer is an answer that arrives now.
-func (w *window) Answer(reply, body string) {
-	w.answered(&nats.Msg{Subject: reply, Data: []byte(body)})
+// Respond handles a response that arrives now.
+func (w *window) Respond(reply, body string) {
+	w.onResponse(&nats.Msg{Subject: reply, Data: []byte(body)})
 }
 
-// Close gives up on what is unanswered.
+// Close counts the messages without a response as failed.
 func (w *window) Close() { w.close() }
 
-// Expire gives up on what is unanswered as of a time.
+// Expire counts the messages without a response at that time as failed.
 func (w *window) Expire(now time.Time) { w.expire(now) }
 
-// Judge says when a server is left.
-type Judge = judge
+// SilenceDetector exports the detector of servers that do not respond.
+type SilenceDetector = silenceDetector
 
-// NewJudge begins with a connection.
-func NewJudge(now time.Time) *Judge { return &judge{answered: now, patience: leaveAfter} }
-
-// Begin is of a connection that was lost, Heard and Silent of an answer and the lack of one, and Left of a server that was left for that.
-func (j *judge) Begin(now time.Time)       { j.begin(now) }
-func (j *judge) Heard(now time.Time)       { j.heard(now) }
-func (j *judge) Silent(now time.Time) bool { return j.silent(now) }
-func (j *judge) Left(now time.Time)        { j.left(now) }
-
-// Unanswered is how many messages wait for an answer.
-func (w *window) Unanswered() int { return w.unanswered() }
-
-// Window opens what the publisher's loop publishes through.
-func (p *Publisher) Window() (*Window, error) { return newWindow(p.conn.nc, p.counted) }
-
-// PublishOnce publishes as the publisher's loop does, with its gate open.
-func (p *Publisher) PublishOnce(ctx context.Context, w *Window, e Event) {
-	p.open = true
-	m := newParcel()
-	m.fill(&e, EventsSubject, MaxBody)
-	p.publish(ctx, w, []*parcel{m}, nil)
+// NewSilenceDetector returns the detector of a new connection.
+func NewSilenceDetector(now time.Time) *SilenceDetector {
+	return &silenceDetector{lastResponse: now, patience: initialPatience}
 }
 
-// JetStream is the connection's own.
+// Reset is called after a lost connection, Responded after a response, TimedOut after a missing
+// one, and Switched after a switch to another server.
+func (j *silenceDetector) Reset(now time.Time)         { j.reset(now) }
+func (j *silenceDetector) Responded(now time.Time)     { j.responded(now) }
+func (j *silenceDetector) TimedOut(now time.Time) bool { return j.timedOut(now) }
+func (j *silenceDetector) Switched(now time.Time)      { j.switched(now) }
+
+// Unanswered returns how many messages wait for a response.
+func (w *window) Unanswered() int { return w.unanswered() }
+
+// Window opens a window as Run does.
+func (p *Publisher) Window() (*Window, error) { return newWindow(p.conn.nc, p.countResults) }
+
+// PublishOnce publishes one event as Run does, with an open gate.
+func (p *Publisher) PublishOnce(ctx context.Context, w *Window, e Event) {
+	p.gateOpen = true
+	m := newPooledMessage()
+	m.encode(&e, EventsSubject, MaxBody)
+	p.publishGroup(ctx, w, []*pooledMessage{m}, nil)
+}
+
+// JetStream returns the connection's JetStream client.
 func (c *Conn) JetStream() jetstream.JetStream { return c.js }
 
-// ReadAck reads the stream's answer to one message.
+// ReadAck reads the stream's response to one message.
 var ReadAck = readAck

@@ -14,33 +14,35 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// MaxBody is the largest body that travels in a message; above it the message is a claim check and the consumer reads the
-// body from the log.
+// MaxBody is the maximum body size in a message, in bytes. A larger body is read from the log
+// (claim check).
 const MaxBody = 256 << 10
 
-// Event is a stored event on its way through the stream.
+// Event is a stored event in a message.
 type Event struct {
-	provider.Stored
-	// Source is the source's name.
+	provider.StoredEvent
+	// Source is the name of the source.
 	Source     string
 	ObjectType string
 	ObjectID   string
 	OccurredAt time.Time
-	// BodyInLog: body or names were too large to travel; the whole event must be read from the log.
+	// BodyInLog is true if the body or the names are too large for a message; the whole event must
+	// be read from the log.
 	BodyInLog bool
-	// Redacted: the event's body is gone for good; known only of what was read from the log.
+	// Redacted is true if the event's body was cleared permanently. It is set only for events that
+	// were read from the log.
 	Redacted bool
-	// Retry: the event failed before and is tried alone.
+	// Retry is true if the event failed before and is applied alone.
 	Retry bool
-	// Trace is the W3C traceparent of the delivery's append where its trace is sampled; "" otherwise. It travels in the header
-	// traceparent and is no part of the log.
+	// Trace is the W3C traceparent of the delivery's append if its trace is sampled, otherwise "".
+	// It is sent in the header traceparent and is not stored in the log.
 	Trace string
 }
 
-// Token writes s as subject tokens: split at dots, every byte outside [A-Za-z0-9_-] as =XX, an empty token as "=", and cut with
-// a hash when longer than 200 bytes.
+// Token converts s to subject tokens: split at dots, every byte outside [A-Za-z0-9_-] as =XX, an
+// empty token as "=". A result longer than 200 bytes is truncated and gets a hash.
 func Token(s string) string {
-	if plain(s) {
+	if isPlain(s) {
 		return s
 	}
 	var b strings.Builder
@@ -66,8 +68,8 @@ func Token(s string) string {
 	return strings.TrimRight(b.String()[:160], ".=") + "-" + hex.EncodeToString(sum[:8])
 }
 
-// plain tells whether s is subject tokens as it is.
-func plain(s string) bool {
+// isPlain returns true if Token need not change s.
+func isPlain(s string) bool {
 	last := byte('.')
 	for i := range len(s) {
 		c := s[i]
@@ -83,43 +85,50 @@ func tokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// traceHeader is W3C Trace Context's, so that a consumer's own tracing finds it.
+// traceHeader is the header of W3C Trace Context, so that tracing in other consumers finds it.
 const traceHeader = "traceparent"
 
-// maxNames bounds what a message says in headers; above it the message is a claim check for those too.
-const maxNames = 8 << 10
+// maxHeaderBytes bounds the names in a message's headers. With longer names, the consumer reads
+// them from the log as well.
+const maxHeaderBytes = 8 << 10
 
-// mostHeaders is how many headers a message of ours may have.
-const mostHeaders = 16
+// maxHeaders bounds the number of headers in a message.
+const maxHeaders = 16
 
-// parcel is a message with the values of its headers, in one piece of memory.
-type parcel struct {
+// pooledMessage is a message with memory for the values of its headers.
+type pooledMessage struct {
 	nats.Msg
-	values [mostHeaders]string
+	values [maxHeaders]string
 }
 
-func newParcel() *parcel { return &parcel{Msg: nats.Msg{Header: make(nats.Header, mostHeaders)}} }
+func newPooledMessage() *pooledMessage {
+	return &pooledMessage{Msg: nats.Msg{Header: make(nats.Header, maxHeaders)}}
+}
 
-// empty lets go of all that the message has, but for room.
-func (m *parcel) empty() {
+// reset clears the message and keeps its memory.
+func (m *pooledMessage) reset() {
 	clear(m.Header)
-	*m = parcel{Msg: nats.Msg{Header: m.Header}}
+	*m = pooledMessage{Msg: nats.Msg{Header: m.Header}}
 }
 
-// message makes the NATS message of an event in the feed of events, whose body travels up to largest bytes.
-func (e *Event) message(largest int) *nats.Msg { return e.messageTo(EventsSubject, largest) }
+// toMessage returns the NATS message of an event for the events stream. A body of more than maxBody
+// bytes is omitted.
+func (e *Event) toMessage(maxBody int) *nats.Msg { return e.toMessageBelow(EventsSubject, maxBody) }
 
-// messageTo makes the message for a subject below prefix.
-func (e *Event) messageTo(prefix string, largest int) *nats.Msg {
-	m := newParcel()
-	m.fill(e, prefix, largest)
+// toMessageBelow returns the message for a subject below prefix.
+func (e *Event) toMessageBelow(prefix string, maxBody int) *nats.Msg {
+	m := newPooledMessage()
+	m.encode(e, prefix, maxBody)
 	return &m.Msg
 }
 
-// fill makes an empty one the message of an event for a subject below prefix. Header values are percent-encoded where they are not plain ASCII.
-func (m *parcel) fill(e *Event, prefix string, largest int) {
-	if len(e.Source)+len(e.Key)+len(e.Type)+len(e.Account)+len(e.ObjectType)+len(e.ObjectID)+len(e.APIVersion) > maxNames {
-		e = &Event{Source: e.Source, Retry: e.Retry, Trace: e.Trace, BodyInLog: true, Stored: provider.Stored{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
+// encode fills an empty message with an event, for a subject below prefix. Header values that are
+// not plain ASCII are percent-encoded.
+func (m *pooledMessage) encode(e *Event, prefix string, maxBody int) {
+	if len(e.Source)+len(e.Key)+len(e.Type)+len(e.Account)+len(e.ObjectType)+len(e.ObjectID)+
+		len(e.APIVersion) > maxHeaderBytes {
+		e = &Event{Source: e.Source, Retry: e.Retry, Trace: e.Trace, BodyInLog: true,
+			StoredEvent: provider.StoredEvent{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
 	}
 	m.Subject, m.Data = prefix+"."+Token(e.Source)+"."+Token(e.Type), e.Body
 	n := 0
@@ -130,7 +139,7 @@ func (m *parcel) fill(e *Event, prefix string, largest int) {
 			m.Header[name] = m.values[n-1 : n : n]
 		}
 	}
-	// What is made here stands in one piece of memory, too.
+	// All formatted values share one allocation.
 	b := make([]byte, 0, 96)
 	b = strconv.AppendInt(b, e.ID, 10)
 	id := len(b)
@@ -159,13 +168,14 @@ func (m *parcel) fill(e *Event, prefix string, largest int) {
 		set("Postern-Retry", "1")
 	}
 	set(traceHeader, e.Trace)
-	if e.BodyInLog || len(e.Body) > largest {
+	if e.BodyInLog || len(e.Body) > maxBody {
 		m.Data = nil
 		set("Postern-Body", "log")
 	}
 }
 
-// parseEvent reads what message wrote; an error means that the message is not ours.
+// parseEvent parses a message that toMessage made. An error means that Postern did not publish the
+// message.
 func parseEvent(h nats.Header, body []byte) (Event, error) {
 	get := func(name string) string { return unescape(h.Get(name)) }
 	var e Event
@@ -186,7 +196,8 @@ func parseEvent(h nats.Header, body []byte) (Event, error) {
 			return e, fmt.Errorf("message %d: Postern-Index: %w", e.ID, err)
 		}
 	}
-	e.Source, e.Key, e.Type, e.Account = get("Postern-Source"), get("Postern-Event-Id"), get("Postern-Type"), get("Postern-Account")
+	e.Source, e.Key, e.Type, e.Account = get("Postern-Source"), get("Postern-Event-Id"), get("Postern-Type"),
+		get("Postern-Account")
 	e.ObjectType, e.ObjectID = get("Postern-Object-Type"), get("Postern-Object-Id")
 	e.APIVersion, e.Origin = get("Postern-Api-Version"), get("Postern-Origin")
 	e.Retry = get("Postern-Retry") != ""
@@ -195,7 +206,7 @@ func parseEvent(h nats.Header, body []byte) (Event, error) {
 	return e, nil
 }
 
-// escape percent-encodes what a header line cannot carry; plain ASCII stays as it is.
+// escape percent-encodes what a header cannot contain. Plain ASCII is unchanged.
 func escape(s string) string {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c >= 0x7f || c == '%' {

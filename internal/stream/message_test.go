@@ -23,7 +23,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-func TestToken(t *testing.T) {
+func TestToken_texts_areValidSubjects(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"invoice.paid":                  "invoice.paid",
@@ -48,15 +48,16 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// legal is a subject's part of at most 200 bytes that needs no quoting anywhere.
-var legal = regexp.MustCompile(`^[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*$`)
+// validSubject matches a part of a subject with at most 200 bytes that needs no quoting anywhere.
+var validSubject = regexp.MustCompile(`^[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*$`)
 
 func FuzzToken(f *testing.F) {
-	for _, s := range []string{"", ".", "a.b", "é", "=", strings.Repeat("é.", 100), strings.Repeat(".", 300), strings.Repeat("=", 70)} {
+	for _, s := range []string{"", ".", "a.b", "é", "=", strings.Repeat("é.", 100), strings.Repeat(".", 300),
+		strings.Repeat("=", 70)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if token := stream.Token(s); len(token) > 200 || !legal.MatchString(token) {
+		if token := stream.Token(s); len(token) > 200 || !validSubject.MatchString(token) {
 			t.Errorf("Token(%q) = %q", s, token)
 		}
 		if other := s + "x"; stream.Token(s) == stream.Token(other) {
@@ -73,74 +74,82 @@ func FuzzEscape(f *testing.F) {
 		e := stream.Escape(s)
 		for _, c := range []byte(e) {
 			if c <= ' ' || c >= 0x7f {
-				t.Fatalf("Escape(%q) = %q holds byte %#x", s, e, c)
+				t.Fatalf("Escape(%q) = %q contains byte %#x", s, e, c)
 			}
 		}
 		if back := stream.Unescape(e); back != s {
-			t.Errorf("%q came back as %q by way of %q", s, back, e)
+			t.Errorf("%q became %q, encoded as %q", s, back, e)
 		}
 	})
 }
 
-func full() stream.Event {
-	return stream.Event{Source: "a source.é", ObjectType: "thing", ObjectID: "x\r\ny", OccurredAt: time.Unix(1, 5).UTC(), Retry: true,
+func fullEvent() stream.Event {
+	return stream.Event{Source: "a source.é", ObjectType: "thing", ObjectID: "x\r\ny",
+		OccurredAt: time.Unix(1, 5).UTC(), Retry: true,
 		Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-		Stored: provider.Stored{ID: 1<<62 + 1, Key: "k%20\x00", Type: "t.*.>", Account: "acct 1", APIVersion: "v", Origin: "webhook", Index: 3,
+		StoredEvent: provider.StoredEvent{ID: 1<<62 + 1, Key: "k%20\x00", Type: "t.*.>", Account: "acct 1",
+			APIVersion: "v",
+			Origin:     "webhook", Index: 3,
 			ReceivedAt: time.Unix(1_700_000_000, 123_456_000).UTC(), Body: []byte("\x00\xff raw")}}
 }
 
-// What a message carries is read back as it was, and a claim check says so.
-func TestMessageRoundTrip(t *testing.T) {
+// An event in a message is read back unchanged, and BodyInLog is set for a claim check.
+func TestMessage_roundTrip_isUnchanged(t *testing.T) {
 	t.Parallel()
-	large, long := full(), full()
+	large, long := fullEvent(), fullEvent()
 	large.Body = make([]byte, stream.MaxBody+1)
 	long.Key = strings.Repeat("k", 1<<20)
 	for name, tc := range map[string]struct {
 		in, want stream.Event
 	}{
-		"everything": {full(), full()},
+		"everything": {fullEvent(), fullEvent()},
 		"nothing":    {stream.Event{}, stream.Event{}},
-		"large body": {large, func() stream.Event { e := full(); e.Body, e.BodyInLog = nil, true; return e }()},
+		"large body": {large, func() stream.Event { e := fullEvent(); e.Body, e.BodyInLog = nil, true; return e }()},
 		"long names": {long, stream.Event{Source: long.Source, Retry: true, BodyInLog: true, Trace: long.Trace,
-			Stored: provider.Stored{ID: long.ID, ReceivedAt: long.ReceivedAt, Index: long.Index}}},
+			StoredEvent: provider.StoredEvent{ID: long.ID, ReceivedAt: long.ReceivedAt, Index: long.Index}}},
 	} {
 		m, got, err := stream.RoundTrip(tc.in)
 		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
 			t.Errorf("%s (-want +got): %v\n%s", name, err, diff)
 		}
 		if size := m.Size(); size > 512<<10 {
-			t.Errorf("%s travels as %d bytes", name, size)
+			t.Errorf("%s has %d bytes in its message", name, size)
 		}
 	}
 }
 
-// Whatever is in a message, reading it neither panics nor makes up an event without id.
+// No message makes parseEvent panic or return an event without an id.
 func FuzzParseEvent(f *testing.F) {
 	f.Add("1", "2026-03-01T10:00:00Z", "", "", "k", "")
 	f.Add("x", "", "yesterday", "-1", "%zz", "log")
 	f.Fuzz(func(t *testing.T, id, received, occurred, index, key, body string) {
-		h := nats.Header{"Postern-Id": {id}, "Postern-Received-At": {received}, "Postern-Occurred-At": {occurred}, "Postern-Index": {index},
+		h := nats.Header{"Postern-Id": {id}, "Postern-Received-At": {received}, "Postern-Occurred-At": {occurred},
+			"Postern-Index":    {index},
 			"Postern-Event-Id": {key}, "Postern-Body": {body}}
 		e, err := stream.ParseEvent(h, []byte(body))
-		if err == nil && e.ReceivedAt.IsZero() && received != "0001-01-01T00:00:00Z" && !strings.HasPrefix(received, "000") {
-			t.Errorf("an event without time of receipt: %q", received)
+		if err == nil && e.ReceivedAt.IsZero() && received != "0001-01-01T00:00:00Z" &&
+			!strings.HasPrefix(received, "000") {
+			t.Errorf("an event without a time of receipt: %q", received)
 		}
 		if err != nil && err.Error() == "" {
-			t.Error("an error without words")
+			t.Error("an error without a message")
 		}
 	})
 }
 
-// sized is an event of long names, which cost three times their bytes in headers, and a body of so many bytes.
-func sized(n, body int) stream.Event {
-	return stream.Event{Source: "s", Stored: provider.Stored{ID: int64(n), Key: strings.Repeat("é", 4000), Type: "t", ReceivedAt: time.Unix(1, 0),
-		Body: bytes.Repeat([]byte("x"), body)}}
+// eventOfSize returns an event with long names, which take three times their size in headers, and a
+// body of the given size.
+func eventOfSize(n, body int) stream.Event {
+	return stream.Event{Source: "s", StoredEvent: provider.StoredEvent{ID: int64(n), Key: strings.Repeat("é", 4000),
+		Type:       "t",
+		ReceivedAt: time.Unix(1, 0),
+		Body:       bytes.Repeat([]byte("x"), body)}}
 }
 
-// take reads n messages and acknowledges them.
-func (b *testBundle) take(t *testing.T, n int) map[int64]stream.Event {
+// consumeAndAck receives n messages and acknowledges them.
+func (b *testBundle) consumeAndAck(t *testing.T, n int) map[int64]stream.Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTime)
 	defer cancel()
 	got := map[int64]stream.Event{}
 	err := b.conn.Consume(ctx, n, func(m stream.Message) error {
@@ -155,9 +164,9 @@ func (b *testBundle) take(t *testing.T, n int) map[int64]stream.Event {
 	return got
 }
 
-// Whatever the server's max_payload, every event travels: with its body up to what is left beside the longest names, as a claim
-// check above it, and whether published at once or offered.
-func TestBodiesFitTheServer(t *testing.T) {
+// With any max_payload of the server, every event is published: with its body if that fits with the
+// longest names, otherwise as a claim check, by PublishEvents and by the publisher.
+func TestMaxMessageBody_smallMaxPayload_eventsFit(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		maxPayload int32
@@ -171,21 +180,21 @@ func TestBodiesFitTheServer(t *testing.T) {
 			t.Parallel()
 			server := testkit.JetStreamMaxPayload(t, tc.maxPayload)
 			b := connect(t, server, server.URL, stream.DefaultLimits.MaxMessages)
-			if n := b.conn.LargestBody(); n != tc.largest {
+			if n := b.conn.MaxMessageBody(); n != tc.largest {
 				t.Fatalf("the largest body is %d bytes, want %d", n, tc.largest)
 			}
 			b.run(t)
 			bodies := []int{0, tc.largest, tc.largest + 1, stream.MaxBody, stream.MaxBody + 1}
 			for i, n := range bodies {
-				for j, ack := range b.conn.PublishEvents(t.Context(), []stream.Event{sized(i, n)}) {
+				for j, ack := range b.conn.PublishEvents(t.Context(), []stream.Event{eventOfSize(i, n)}) {
 					if ack.Err != nil {
 						t.Errorf("event %d of %d bytes: %v", j, n, ack.Err)
 					}
 				}
-				b.Offer(sized(100+i, n))
+				b.Offer(eventOfSize(100+i, n))
 			}
-			b.until(t, "acknowledged", len(bodies))
-			for id, e := range b.take(t, 2*len(bodies)) {
+			b.waitPublishCount(t, "acknowledged", len(bodies))
+			for id, e := range b.consumeAndAck(t, 2*len(bodies)) {
 				n := bodies[id%100]
 				if claim := n > tc.largest; e.BodyInLog != claim || !claim && len(e.Body) != n {
 					t.Errorf("event %d of %d bytes came with %d, a claim check: %v", id, n, len(e.Body), e.BodyInLog)
@@ -195,15 +204,17 @@ func TestBodiesFitTheServer(t *testing.T) {
 	}
 }
 
-// A change is found at its sequence by its batch only: not another's, not after a wipe, not where the stream is gone.
-func TestHasChange(t *testing.T) {
+// HasChange returns true only for a change's sequence and batch: not for another batch, nor after
+// the stream was emptied or deleted.
+func TestHasChange_otherBatchOrStream_isFalse(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 1000, false)
 	acks := b.conn.PublishChanges(t.Context(), []stream.Change{
-		{Source: "s", ObjectType: "t", Batch: 7, Envelope: []byte("{}")}, {Source: "s", ObjectType: "t", Batch: 8, Envelope: []byte("{}")}})
+		{Source: "s", ObjectType: "t", Batch: 7, Envelope: []byte("{}")}, {Source: "s", ObjectType: "t", Batch: 8,
+			Envelope: []byte("{}")}})
 	has := func(sequence uint64, batch int64) (has bool) {
 		t.Helper()
-		testkit.Eventually(t, patience, func() (err error) {
+		testkit.Eventually(t, waitTime, func() (err error) {
 			has, err = b.conn.HasChange(t.Context(), sequence, batch)
 			return err
 		})
@@ -214,14 +225,14 @@ func TestHasChange(t *testing.T) {
 			t.Fatal(acks[i].Err)
 		}
 		if !has(acks[i].Sequence, batch) || has(acks[i].Sequence, batch+1) || has(acks[i].Sequence+2, batch) {
-			t.Errorf("batch %d is not found at %d, or elsewhere too", batch, acks[i].Sequence)
+			t.Errorf("batch %d is not found at %d, or also elsewhere", batch, acks[i].Sequence)
 		}
 	}
 	b.nats.Wipe(t)
 	if has(acks[0].Sequence, 7) {
-		t.Error("a change is found in a stream that is gone")
+		t.Error("a change is found in a deleted stream")
 	}
-	testkit.Eventually(t, patience, func() error { return b.conn.Ensure(t.Context(), b.limits) })
+	testkit.Eventually(t, waitTime, func() error { return b.conn.Ensure(t.Context(), b.limits) })
 	if has(acks[0].Sequence, 7) {
 		t.Error("a change is found in an empty stream")
 	}
@@ -231,7 +242,7 @@ func TestCheckServer_belowFirstCleanReleaseOfItsLine_isRejected(t *testing.T) {
 	t.Parallel()
 	const newer = "a newer release of these lines"
 	if err := stream.CheckServer(server.VERSION); err != nil {
-		t.Errorf("the server inside this program: %v", err)
+		t.Errorf("the embedded server: %v", err)
 	}
 	for version, want := range map[string]string{
 		"1.4.1":       newer,
@@ -265,7 +276,8 @@ func TestCheckServer_belowFirstCleanReleaseOfItsLine_isRejected(t *testing.T) {
 			t.Errorf("%s is rejected: %v", version, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%s: error %v, want %q", version, err, want)
-		case want != "" && version != "unreadable" && !strings.Contains(err.Error(), "published vulnerabilities (https://advisories.nats.io)"):
+		case want != "" && version != "unreadable" &&
+			!strings.Contains(err.Error(), "published vulnerabilities (https://advisories.nats.io)"):
 			t.Errorf("%s: error %v does not say why", version, err)
 		}
 	}
@@ -273,8 +285,8 @@ func TestCheckServer_belowFirstCleanReleaseOfItsLine_isRejected(t *testing.T) {
 
 func TestConn_vulnerableServer_isRejectedAndLogged(t *testing.T) {
 	t.Parallel()
-	log := warnings{told: make(chan string, 10)}
-	conn, err := stream.Connect(stream.Options{URL: pretend(t, "2.12.11"), Name: t.Name(), Logger: slog.New(log)})
+	log := warningLog{told: make(chan string, 10)}
+	conn, err := stream.Connect(stream.Options{URL: fakeServer(t, "2.12.11"), Name: t.Name(), Logger: slog.New(log)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +296,7 @@ func TestConn_vulnerableServer_isRejectedAndLogged(t *testing.T) {
 		if !strings.Contains(text, "install 2.12.12") {
 			t.Errorf("logged is %s", text)
 		}
-	case <-time.After(patience):
+	case <-time.After(waitTime):
 		t.Error("nothing is logged")
 	}
 	if err := conn.CheckServer(); err == nil || !strings.Contains(err.Error(), "nats-server 2.12.11 ") {
@@ -292,8 +304,9 @@ func TestConn_vulnerableServer_isRejectedAndLogged(t *testing.T) {
 	}
 }
 
-// pretend serves the part of the protocol that a client needs to connect, as a server of some version.
-func pretend(t *testing.T, version string) (url string) {
+// fakeServer implements the part of the protocol that a client needs to connect, with the given
+// version.
+func fakeServer(t *testing.T, version string) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -322,7 +335,8 @@ func pretend(t *testing.T, version string) (url string) {
 
 func TestDocuments_nameTheCleanReleases(t *testing.T) {
 	t.Parallel()
-	for _, page := range []string{"README.md", "docs/operations.md", "docs/decisions/0057-nats-without-published-vulnerabilities.md"} {
+	for _, page := range []string{"README.md", "docs/operations.md",
+		"docs/decisions/0057-nats-without-published-vulnerabilities.md"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", page))
 		if err != nil {
 			t.Fatal(err)

@@ -6,26 +6,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// publisherMetrics are what a publisher tells of the stream and of its own queue.
+// publisherMetrics are the metrics of a publisher: the stream's lag, and its own queue and results.
 type publisherMetrics struct {
 	messages prometheus.Gauge
 	age      prometheus.Gauge
-	share    prometheus.Gauge
+	ratio    prometheus.Gauge
 	results  *prometheus.CounterVec
-	// acknowledged and failed are of results.
+	// acknowledged and failed are counters of results.
 	acknowledged, failed prometheus.Counter
 }
 
-// lag shows a reading.
-func (m *publisherMetrics) lag(l Lag) {
+// setLag sets the gauges of the lag.
+func (m *publisherMetrics) setLag(l Lag) {
 	m.messages.Set(float64(l.Messages))
 	m.age.Set(l.OldestAge.Seconds())
-	m.share.Set(l.Share)
+	m.ratio.Set(l.Ratio)
 }
 
-// unknown says that nobody can tell the lag now: an old number would look like a stream that stands still.
-func (m *publisherMetrics) unknown() {
-	for _, g := range []prometheus.Gauge{m.messages, m.age, m.share} {
+// setUnknown sets the gauges of the lag to NaN. An old value would look like a stalled stream.
+func (m *publisherMetrics) setUnknown() {
+	for _, g := range []prometheus.Gauge{m.messages, m.age, m.ratio} {
 		g.Set(math.NaN())
 	}
 }
@@ -35,21 +35,28 @@ func (p *Publisher) register(reg prometheus.Registerer) error {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &p.metrics
-	m.messages = gauge("postern_stream_lag_messages", "Events in the stream that no processor has acknowledged; NaN while the stream does not answer.")
-	m.age = gauge("postern_stream_lag_seconds", "Age of the oldest event in the stream that no processor has acknowledged; NaN while the stream does not answer.")
-	m.share = gauge("postern_stream_lag_ratio", "Part of the stream's limits that the lag fills, 0 to 1; above 0.25 gateways publish nothing and leave it to the auditor.")
+	m.messages = gauge("postern_stream_lag_messages", "Events in the stream that no processor has acknowledged; NaN "+
+		"while the stream does not respond.")
+	m.age = gauge("postern_stream_lag_seconds", "Age of the oldest event in the stream that no processor has "+
+		"acknowledged; NaN while the stream does not respond.")
+	m.ratio = gauge("postern_stream_lag_ratio", "Ratio of the lag to the stream's limits, 0 to 1; above 0.25 "+
+		"gateways publish nothing and leave it to the republisher.")
 	m.results = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_publishes_total",
-		Help: "Events handed to the stream by result: acknowledged (for the run of up to 64 that each was sent in), failed, withheld (lag, no connection, or a stop), overflowed. All but the first are left to the auditor."},
+		Help: "Events to publish by result: acknowledged (for the group of up to 64 that each was sent in), " +
+			"failed, withheld (lag, no connection, or a stop), overflowed. The republisher publishes all but the " +
+			"acknowledged ones."},
 		[]string{"result"})
 	for _, r := range []string{"acknowledged", "failed", "withheld", "overflowed"} {
 		m.results.WithLabelValues(r)
 	}
 	m.acknowledged, m.failed = m.results.WithLabelValues("acknowledged"), m.results.WithLabelValues("failed")
-	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_publish_queue_events", Help: "Stored events that wait to be published."},
-		func() float64 { return float64(p.count.Load()) })
-	bytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_publish_queue_bytes", Help: "Bytes of bodies that wait to be published."},
-		func() float64 { return float64(p.waiting.Load()) })
-	for _, c := range []prometheus.Collector{m.messages, m.age, m.share, m.results, waiting, bytes} {
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_publish_queue_events",
+		Help: "Stored events that wait to be published."},
+		func() float64 { return float64(p.queuedMessages.Load()) })
+	bytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_publish_queue_bytes",
+		Help: "Bytes of bodies that wait to be published."},
+		func() float64 { return float64(p.queuedBytes.Load()) })
+	for _, c := range []prometheus.Collector{m.messages, m.age, m.ratio, m.results, waiting, bytes} {
 		if err := reg.Register(c); err != nil {
 			return err
 		}

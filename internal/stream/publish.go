@@ -13,94 +13,98 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Publisher publishes each appended event once, never on a request's goroutine. Errors are only counted: what did not arrive
-// the auditor publishes again.
+// Publisher publishes each appended event once, never on the goroutine of a request. Errors are
+// only counted; the republisher publishes the missing events again.
 type Publisher struct {
-	conn    *Conn
-	limits  Limits
-	queue   chan []*parcel
-	count   atomic.Int64 // messages in queue
-	waiting atomic.Int64 // bytes of bodies in queue
-	log     *slog.Logger
-	parcels sync.Pool   // of messages that were published
-	run     []*nats.Msg // owned by Run
-	open    bool        // owned by Run
-	late    int         // withheld since the time for a stop is over; owned by Run
-	stopped atomic.Bool // Run has ended
-	metrics publisherMetrics
+	conn           *Conn
+	limits         Limits
+	queue          chan []*pooledMessage
+	queuedMessages atomic.Int64 // messages in queue
+	queuedBytes    atomic.Int64 // bytes of bodies in queue
+	log            *slog.Logger
+	pool           sync.Pool   // of published messages
+	group          []*nats.Msg // owned by Run
+	gateOpen       bool        // owned by Run
+	withheldAtStop int         // withheld since the time for a stop has run out; owned by Run
+	stopped        atomic.Bool // Run has ended
+	metrics        publisherMetrics
 }
 
-// publishQueue and publishQueueBytes bound the events waiting to be published; beyond them they are the auditor's.
+// maxQueuedEvents and maxQueuedBytes bound the events that wait to be published. Further events are
+// left to the republisher.
 const (
-	publishQueue      = 16_384
-	publishQueueBytes = 128 << 20
+	maxQueuedEvents = 16_384
+	maxQueuedBytes  = 128 << 20
 )
 
-// gateShare is the lag, as a share of the stream's limits, above which a gateway publishes nothing. It must stay below the
-// auditor's (half), or recovery would wait for the gateways' own flood.
-const gateShare = 0.25
+// maxLagRatio is the ratio of lag to the stream's limits above which a gateway publishes nothing.
+// It must be below the ratio of the republisher (one half), otherwise new events would keep the
+// republisher from recovering old ones.
+const maxLagRatio = 0.25
 
-// NewPublisher returns a publisher to be driven by Run.
+// NewPublisher returns a publisher; Run must be called.
 func NewPublisher(conn *Conn, limits Limits, log *slog.Logger, reg prometheus.Registerer) (*Publisher, error) {
-	p := &Publisher{conn: conn, limits: limits, queue: make(chan []*parcel, publishQueue), log: log}
+	p := &Publisher{conn: conn, limits: limits, queue: make(chan []*pooledMessage, maxQueuedEvents), log: log}
 	return p, p.register(reg)
 }
 
-// Offer takes events for publishing, those of a batch at once. It never blocks; what does not fit is counted and left to the auditor.
+// Offer queues events for publishing, usually all new events of an append. It never blocks; events
+// that do not fit are counted and left to the republisher.
 func (p *Publisher) Offer(evs ...Event) {
-	largest := p.conn.LargestBody()
-	msgs := make([]*parcel, 0, len(evs))
+	maxBody := p.conn.MaxMessageBody()
+	msgs := make([]*pooledMessage, 0, len(evs))
 	for i := range evs {
-		if !p.admit() {
+		if !p.reserve() {
 			p.metrics.results.WithLabelValues("overflowed").Inc()
 			continue
 		}
-		m := p.parcel()
-		m.fill(&evs[i], EventsSubject, largest)
-		p.waiting.Add(int64(len(m.Data)))
+		m := p.newMessage()
+		m.encode(&evs[i], EventsSubject, maxBody)
+		p.queuedBytes.Add(int64(len(m.Data)))
 		msgs = append(msgs, m)
 	}
 	if len(msgs) == 0 {
 		return
 	}
-	p.queue <- msgs // there is room: each has at least one message, of which there are no more than it holds
+	p.queue <- msgs // never blocks: each slice has at least one message, and the channel has a place for each message
 	if p.stopped.Load() {
-		p.abandon() // Run may have looked for the last time before
+		p.withholdQueued() // Run may have emptied the queue for the last time before this
 	}
 }
 
-// admit counts a message in, if there is room for it.
-func (p *Publisher) admit() bool {
-	if p.waiting.Load() > publishQueueBytes {
+// reserve counts a message, if the queue has capacity for it.
+func (p *Publisher) reserve() bool {
+	if p.queuedBytes.Load() > maxQueuedBytes {
 		return false
 	}
-	if p.count.Add(1) > publishQueue {
-		p.count.Add(-1)
+	if p.queuedMessages.Add(1) > maxQueuedEvents {
+		p.queuedMessages.Add(-1)
 		return false
 	}
 	return true
 }
 
-// Run publishes what is offered until ctx ends, then flushes for up to 5 s. After it everything offered is counted.
+// Run publishes queued events until ctx ends, then flushes for up to 5 s. After it returns every
+// offered event is counted.
 func (p *Publisher) Run(ctx context.Context) error {
-	defer p.abandon()
-	w, err := newWindow(p.conn.nc, p.counted)
+	defer p.withholdQueued()
+	w, err := newWindow(p.conn.nc, p.countResults)
 	if err != nil {
-		return fmt.Errorf("subscribe to answers: %w", err)
+		return fmt.Errorf("subscribe to responses: %w", err)
 	}
 	defer w.close()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	work, cancel := outlive(ctx, flushWithin)
+	work, cancel := extendContext(ctx, flushTimeout)
 	defer cancel()
-	p.gate(work)
+	p.updateGate(work)
 	for {
 		select {
 		case msgs := <-p.queue:
-			p.publishAll(work, w, p.gathered(msgs), tick.C)
-			p.rest(ctx)
+			p.publishAll(work, w, p.drainQueue(msgs), tick.C)
+			p.pause(ctx)
 		case now := <-tick.C:
-			p.tick(work, w, now)
+			p.everySecond(work, w, now)
 		case <-ctx.Done():
 			p.flush(work, w, tick.C)
 			return nil
@@ -108,9 +112,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 	}
 }
 
-// outlive returns a context that ends d after ctx does: a stop must cut off neither the batch in hand nor a reading of the lag, whose error
-// would close the gate to all that waits.
-func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// extendContext returns a context that ends d after ctx. A stop must not interrupt the current
+// batch, nor a reading of the lag, whose error would withhold all queued events.
+func extendContext(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unhook := context.AfterFunc(ctx, func() {
 		timer := time.AfterFunc(d, cancel)
@@ -119,12 +123,13 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return work, func() { unhook(); cancel() }
 }
 
-// pace is how long the publisher rests after it has published, while what comes gathers: a lone event goes at once, and what keeps coming goes
-// together. A server that is woken for each batch takes the processors from the next batch's commit.
-const pace = 10 * time.Millisecond
+// publishInterval is the pause after each publish, in which new events collect. A single event goes
+// at once; many go together. A server that is woken for each batch would take CPU time from the
+// next commit.
+const publishInterval = 10 * time.Millisecond
 
-func (p *Publisher) rest(ctx context.Context) {
-	timer := time.NewTimer(pace)
+func (p *Publisher) pause(ctx context.Context) {
+	timer := time.NewTimer(publishInterval)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -132,8 +137,8 @@ func (p *Publisher) rest(ctx context.Context) {
 	}
 }
 
-// gathered is what was taken from the queue and all else that waits in it.
-func (p *Publisher) gathered(msgs []*parcel) []*parcel {
+// drainQueue returns msgs and all queued messages.
+func (p *Publisher) drainQueue(msgs []*pooledMessage) []*pooledMessage {
 	for {
 		select {
 		case more := <-p.queue:
@@ -144,157 +149,163 @@ func (p *Publisher) gathered(msgs []*parcel) []*parcel {
 	}
 }
 
-func (p *Publisher) counted(acknowledged, failed int) {
+func (p *Publisher) countResults(acknowledged, failed int) {
 	p.metrics.acknowledged.Add(float64(acknowledged))
 	p.metrics.failed.Add(float64(failed))
 }
 
-// tick is done once a second.
-func (p *Publisher) tick(ctx context.Context, w *window, now time.Time) {
+// everySecond runs once a second.
+func (p *Publisher) everySecond(ctx context.Context, w *window, now time.Time) {
 	w.expire(now)
-	p.gate(ctx)
+	p.updateGate(ctx)
 }
 
-func (p *Publisher) publishAll(ctx context.Context, w *window, msgs []*parcel, tick <-chan time.Time) {
+func (p *Publisher) publishAll(ctx context.Context, w *window, msgs []*pooledMessage, tick <-chan time.Time) {
 	for len(msgs) > 0 {
-		n := runOf(msgs)
-		p.publish(ctx, w, msgs[:n], tick)
+		n := groupSize(msgs)
+		p.publishGroup(ctx, w, msgs[:n], tick)
 		msgs = msgs[n:]
 	}
 }
 
-// runOf is how many of the first messages make a run.
-func runOf(msgs []*parcel) int {
+// groupSize returns how many of the first messages form a group.
+func groupSize(msgs []*pooledMessage) int {
 	bytes := 0
 	for n, m := range msgs {
-		if bytes += len(m.Data); n > 0 && (n == longestRun || bytes > largestRun) {
+		if bytes += len(m.Data); n > 0 && (n == maxGroupMessages || bytes > maxGroupBytes) {
 			return n
 		}
 	}
 	return len(msgs)
 }
 
-// publish sends a run, when there is room for it and ctx has not ended. An error is counted where it happened.
-func (p *Publisher) publish(ctx context.Context, w *window, run []*parcel, tick <-chan time.Time) {
-	p.taken(run)
-	defer p.spare(run)
+// publishGroup sends a group when the window has capacity, unless ctx ends first. Errors are
+// counted where they occur.
+func (p *Publisher) publishGroup(ctx context.Context, w *window, group []*pooledMessage, tick <-chan time.Time) {
+	p.countDequeued(group)
+	defer p.recycle(group)
 	for ctx.Err() == nil {
 		select {
-		case now := <-tick: // also where there is always room
-			p.tick(ctx, w, now)
+		case now := <-tick: // even if the window always has capacity
+			p.everySecond(ctx, w, now)
 		default:
 		}
-		if !p.open || !p.conn.Connected() {
-			p.withheld(len(run))
+		if !p.gateOpen || !p.conn.Connected() {
+			p.countWithheld(len(group))
 			return
 		}
-		if !errors.Is(w.publish(p.messages(run)...), errNoRoom) {
+		if !errors.Is(w.publish(p.messages(group)...), errWindowFull) {
 			return
 		}
 		select {
-		case <-w.room:
+		case <-w.slotFreed:
 		case now := <-tick:
-			p.tick(ctx, w, now)
+			p.everySecond(ctx, w, now)
 		case <-ctx.Done():
 		}
 	}
-	p.late += len(run)
-	p.withheld(len(run))
+	p.withheldAtStop += len(group)
+	p.countWithheld(len(group))
 }
 
-// messages are a run's, in memory that is used again.
-func (p *Publisher) messages(run []*parcel) []*nats.Msg {
-	p.run = p.run[:0]
-	for _, m := range run {
-		p.run = append(p.run, &m.Msg)
+// messages returns the NATS messages of a group, in reused memory.
+func (p *Publisher) messages(group []*pooledMessage) []*nats.Msg {
+	p.group = p.group[:0]
+	for _, m := range group {
+		p.group = append(p.group, &m.Msg)
 	}
-	return p.run
+	return p.group
 }
 
-// taken counts messages out of the queue.
-func (p *Publisher) taken(msgs []*parcel) {
+// countDequeued subtracts messages from the queue's counts.
+func (p *Publisher) countDequeued(msgs []*pooledMessage) {
 	bytes := 0
 	for _, m := range msgs {
 		bytes += len(m.Data)
 	}
-	p.count.Add(-int64(len(msgs)))
-	p.waiting.Add(-int64(bytes))
+	p.queuedMessages.Add(-int64(len(msgs)))
+	p.queuedBytes.Add(-int64(bytes))
 }
 
-func (p *Publisher) withheld(n int) { p.metrics.results.WithLabelValues("withheld").Add(float64(n)) }
+func (p *Publisher) countWithheld(n int) {
+	p.metrics.results.WithLabelValues("withheld").Add(float64(n))
+}
 
-// spare keeps messages that nobody needs any more, to be filled again.
-func (p *Publisher) spare(msgs []*parcel) {
+// recycle puts messages into the pool.
+func (p *Publisher) recycle(msgs []*pooledMessage) {
 	for _, m := range msgs {
-		m.empty()
-		p.parcels.Put(m)
+		m.reset()
+		p.pool.Put(m)
 	}
 }
 
-// parcel is an empty message.
-func (p *Publisher) parcel() *parcel {
-	if m, ok := p.parcels.Get().(*parcel); ok {
+// newMessage returns an empty message from the pool.
+func (p *Publisher) newMessage() *pooledMessage {
+	if m, ok := p.pool.Get().(*pooledMessage); ok {
 		return m
 	}
-	return newParcel()
+	return newPooledMessage()
 }
 
-// gate reads the lag and decides whether to publish until the next reading.
-func (p *Publisher) gate(ctx context.Context) {
+// updateGate reads the lag and decides whether to publish until the next reading.
+func (p *Publisher) updateGate(ctx context.Context) {
 	if !p.conn.Connected() {
-		p.open = false
-		p.metrics.unknown()
+		p.gateOpen = false
+		p.metrics.setUnknown()
 		return
 	}
 	lag, err := p.lag(ctx)
-	if Gone(err) {
+	if IsNotFound(err) {
 		if err = p.ensure(ctx); err == nil {
 			lag, err = p.lag(ctx)
 		}
 	}
 	if err != nil {
-		if p.open {
-			p.log.Warn("publishing stopped until the stream answers; the auditor brings back what is left out", "error", err)
+		if p.gateOpen {
+			p.log.Warn("publishing is paused until the stream responds; the republisher publishes the missing events",
+				"error",
+				err)
 		}
-		p.open = false
-		p.metrics.unknown()
+		p.gateOpen = false
+		p.metrics.setUnknown()
 		return
 	}
-	p.metrics.lag(lag)
-	p.open = lag.Share <= gateShare
+	p.metrics.setLag(lag)
+	p.gateOpen = lag.Ratio <= maxLagRatio
 }
 
 func (p *Publisher) lag(ctx context.Context) (Lag, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second, errors.New("read the stream's lag: no answer within 2 s"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second,
+		errors.New("read the stream's lag: no response within 2 s"))
 	defer cancel()
 	return p.conn.Lag(ctx, true)
 }
 
 func (p *Publisher) ensure(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("make the streams: not done within 10 s"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("create the streams: not done within 10 s"))
 	defer cancel()
 	return p.conn.Ensure(ctx, p.limits)
 }
 
-// flushWithin is how long a stop may take to publish what waits.
-const flushWithin = 5 * time.Second
+// flushTimeout is how long a stop may take to publish queued events.
+const flushTimeout = 5 * time.Second
 
-// flush publishes what waits and takes the answers until ctx ends; what is left then is withheld.
+// flush publishes queued events and reads responses until ctx ends. Remaining events are withheld.
 func (p *Publisher) flush(ctx context.Context, w *window, tick <-chan time.Time) {
-	for msgs := p.gathered(nil); len(msgs) > 0; msgs = p.gathered(nil) {
+	for msgs := p.drainQueue(nil); len(msgs) > 0; msgs = p.drainQueue(nil) {
 		p.publishAll(ctx, w, msgs, tick)
 	}
-	w.wait(ctx, tick)
-	if left := p.late + w.unanswered(); left > 0 {
-		p.log.Warn("publishing not finished within 5 s; the auditor brings back what is left", "messages", left)
+	w.awaitAll(ctx, tick)
+	if remaining := p.withheldAtStop + w.unanswered(); remaining > 0 {
+		p.log.Warn("publishing not finished within 5 s; the republisher publishes the rest", "messages", remaining)
 	}
 }
 
-// abandon leaves what waits to the auditor: nobody publishes it any more. Offer does so too once Run has, else what it queued a moment too
-// late would be counted by nobody.
-func (p *Publisher) abandon() {
+// withholdQueued leaves the queued events to the republisher. After Run has ended, Offer calls it
+// too, because otherwise events that are queued too late would never be counted.
+func (p *Publisher) withholdQueued() {
 	p.stopped.Store(true)
-	left := p.gathered(nil)
-	p.taken(left)
-	p.withheld(len(left))
+	remaining := p.drainQueue(nil)
+	p.countDequeued(remaining)
+	p.countWithheld(len(remaining))
 }

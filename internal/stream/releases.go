@@ -10,9 +10,10 @@ type release [3]int
 
 func (r release) String() string { return fmt.Sprintf("%d.%d.%d", r[0], r[1], r[2]) }
 
-// cleanReleases are the first releases without a published vulnerability, one of each line of NATS
-// servers, oldest line first. Lines 2.11 and older have none. Source: https://advisories.nats.io,
-// notes up to 2026-28, as of 2026-11-25; docs/decisions/0057 has the details.
+// cleanReleases are the first releases without a published vulnerability, one for each release line
+// of the NATS server, the oldest line first. Lines 2.11 and older have none. Source:
+// https://advisories.nats.io, notes up to 2026-28, as of 2026-11-25; docs/decisions/0057 has the
+// details.
 var cleanReleases = []release{{2, 12, 12}, {2, 14, 3}, {2, 15, 0}}
 
 const advisories = "https://advisories.nats.io"
@@ -27,8 +28,8 @@ func (c *Conn) CheckServer() error {
 	return checkServer(version)
 }
 
-// checkServer rejects a version below the first clean release of its line, and a line that has no
-// clean release. A line that is newer than all known lines passes.
+// checkServer rejects a version below the first clean release of its line, and a line without a
+// clean release. It accepts lines that are newer than all known ones.
 func checkServer(version string) error {
 	var v release
 	if _, err := fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]); err != nil {
@@ -38,10 +39,12 @@ func checkServer(version string) error {
 	i := slices.IndexFunc(cleanReleases, func(r release) bool { return r[0] == v[0] && r[1] == v[1] })
 	switch {
 	case i >= 0 && v[2] < cleanReleases[i][2]:
-		return fmt.Errorf("nats-server %s has published vulnerabilities (%s): install %s or a newer release of the %d.%d line",
+		return fmt.Errorf("nats-server %s has published vulnerabilities (%s): install %s or a newer release of the "+
+			"%d.%d line",
 			version, advisories, cleanReleases[i], v[0], v[1])
 	case i < 0 && slices.Compare(v[:], newest[:]) < 0:
-		return fmt.Errorf("nats-server %s has published vulnerabilities (%s), and no release of its line fixes them all: install one of %v, or a newer release of these lines",
+		return fmt.Errorf("nats-server %s has published vulnerabilities (%s), and no release of its line fixes them "+
+			"all: install one of %v, or a newer release of these lines",
 			version, advisories, cleanReleases)
 	}
 	return nil

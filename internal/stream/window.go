@@ -11,182 +11,195 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// window publishes without waiting: at most maxInFlight messages are unanswered at once, and whatever is not answered in time has failed. It
-// only counts, since what failed is the auditor's; a future and a timer for each message would cost more than the message. What is sent together
-// is a run, of which the last message alone asks for an answer: a stream stores what one connection sends in its order.
+// window publishes without waiting. At most maxInFlight messages are without a response; a message
+// without a response in time has failed. The window only counts results, because the republisher
+// publishes failed events again. A future and a timer per message would cost more than the message.
+//
+// Messages that are sent together form a group. Only the last message of a group requests a
+// response: a stream stores the messages of one connection in their order.
 type window struct {
 	nc     *nats.Conn
 	inbox  string
 	sub    *nats.Subscription
-	counts func(acknowledged, failed int)
+	report func(acknowledged, failed int)
 
 	mu sync.Mutex
-	// sent has a place for each run that may be unanswered, be they of one message each; free is a stack of those that nobody has, so that a run
-	// which is never answered holds up no other. open is how many messages are unanswered.
-	sent [maxInFlight]flight
-	free []int
-	open int
-	// room holds a token when a place became free.
-	room chan struct{}
+	// slots has a slot for each group without a response, because each group may have only one
+	// message. free is a stack of unused slots, so a group that never gets a response does not
+	// block others. openMessages is the number of messages without a response.
+	slots        [maxInFlight]publishSlot
+	free         []int
+	openMessages int
+	// slotFreed holds a token when a slot became free.
+	slotFreed chan struct{}
 }
 
-// flight is a place. n is the number of the run that has it or, where it is free and at is zero, of the next one: the place plus a multiple
-// of maxInFlight that grows with each use, so that an answer finds its place and a late one is not taken for a successor's. messages is how many
-// the run has.
-type flight struct {
-	n        uint64
-	at       time.Time
+// publishSlot is a slot for a group. number is the number of its group, or of the next group if the
+// slot is free (sentAt is zero). It is the slot's index plus a multiple of maxInFlight that grows
+// with each use. A response therefore finds its slot, and a late response does not match a later
+// group. messages is the size of the group.
+type publishSlot struct {
+	number   uint64
+	sentAt   time.Time
 	messages int
 }
 
-// newWindow opens a window. counts is told of every message once; it may be called from several goroutines.
-func newWindow(nc *nats.Conn, counts func(acknowledged, failed int)) (*window, error) {
-	w := &window{nc: nc, inbox: nc.NewInbox() + ".", counts: counts, free: make([]int, maxInFlight), room: make(chan struct{}, 1)}
-	for i := range w.sent {
-		w.sent[i].n, w.free[i] = uint64(i), i
+// newWindow opens a window. It calls report once for every message, possibly from several
+// goroutines.
+func newWindow(nc *nats.Conn, report func(acknowledged, failed int)) (*window, error) {
+	w := &window{nc: nc, inbox: nc.NewInbox() + ".", report: report, free: make([]int, maxInFlight),
+		slotFreed: make(chan struct{}, 1)}
+	for i := range w.slots {
+		w.slots[i].number, w.free[i] = uint64(i), i
 	}
 	var err error
-	if w.sub, err = nc.Subscribe(w.inbox+"*", w.answered); err != nil {
+	if w.sub, err = nc.Subscribe(w.inbox+"*", w.onResponse); err != nil {
 		return nil, err
 	}
-	// As many answers as there can be messages, and no bound by bytes: they are tiny.
+	// Responses are as many as messages and tiny, so their number and size need no bound.
 	return w, w.sub.SetPendingLimits(-1, -1)
 }
 
-// close takes no more answers: what is unanswered has failed.
+// close reads no more responses. Messages without a response have failed.
 func (w *window) close() {
-	_ = w.sub.Unsubscribe() // it may be gone with the connection
+	_ = w.sub.Unsubscribe() // fails if the connection is closed
 	w.expire(time.Now().Add(PublishTimeout))
 }
 
-// errNoRoom says that every place is taken.
-var errNoRoom = errors.New("too many messages unanswered")
+// errWindowFull means that too many messages wait for a response.
+var errWindowFull = errors.New("too many messages without a response")
 
-// publish sends a run, of longestRun messages at most, unless there is no room for it. One that does not go out has failed, and those after it go on
-// without it; where it is the last, nothing is known of the others, and all have failed. One that went out and is missing alone (refused, or on its way
-// when the connection was lost) is counted as its run is: the auditor knows better.
-func (w *window) publish(run ...*nats.Msg) error {
-	n, ok := w.take(len(run))
+// publish sends a group of at most maxGroupMessages messages, if the window has capacity for it. A
+// message that cannot be sent has failed; the others are still sent. If the last one cannot be
+// sent, all have failed, because nothing is known about the others. A sent message that is missing
+// alone (rejected, or lost with the connection) is counted like its group; the republisher finds
+// it.
+func (w *window) publish(group ...*nats.Msg) error {
+	n, ok := w.reserveSlot(len(group))
 	if !ok {
-		return errNoRoom
+		return errWindowFull
 	}
-	last, lost := len(run)-1, 0
-	for _, m := range run[:last] {
+	last, lost := len(group)-1, 0
+	for _, m := range group[:last] {
 		if err := w.nc.PublishMsg(m); err != nil {
 			lost++
 		}
 	}
-	w.asks(n, lost)
+	w.startTimeout(n, lost)
 	reply := make([]byte, 0, 64)
-	run[last].Reply = string(strconv.AppendUint(append(reply, w.inbox...), n, 10))
-	if err := w.nc.PublishMsg(run[last]); err != nil {
-		w.counts(0, w.settle(n))
+	group[last].Reply = string(strconv.AppendUint(append(reply, w.inbox...), n, 10))
+	if err := w.nc.PublishMsg(group[last]); err != nil {
+		w.report(0, w.releaseGroup(n))
 		return err
 	}
 	return nil
 }
 
-// take gives a place for so many messages away, and the number of their run.
-func (w *window) take(messages int) (n uint64, ok bool) {
+// reserveSlot reserves a slot for a group of the given size, and returns the group's number.
+func (w *window) reserveSlot(messages int) (n uint64, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last := len(w.free) - 1
-	if w.open+messages > maxInFlight { // each place has one message at least, so that one is free
+	if w.openMessages+messages > maxInFlight { // each group has at least one message, so a slot is free
 		return 0, false
 	}
-	place := &w.sent[w.free[last]]
+	slot := &w.slots[w.free[last]]
 	w.free = w.free[:last]
-	w.open += messages
-	place.at, place.messages = time.Now(), messages
-	return place.n, true
+	w.openMessages += messages
+	slot.sentAt, slot.messages = time.Now(), messages
+	return slot.number, true
 }
 
-// asks says that a run asks for its answer now, without so many messages that did not go out. The time for the answer begins here: writing the others may have taken long.
-func (w *window) asks(n uint64, lost int) {
+// startTimeout starts the timeout of a group, and subtracts the messages that could not be sent. It
+// starts here because writing the other messages may have taken long.
+func (w *window) startTimeout(n uint64, lost int) {
 	w.mu.Lock()
-	place := &w.sent[n%maxInFlight]
-	place.at = time.Now()
-	place.messages -= lost
-	w.open -= lost
+	slot := &w.slots[n%maxInFlight]
+	slot.sentAt = time.Now()
+	slot.messages -= lost
+	w.openMessages -= lost
 	w.mu.Unlock()
 	if lost > 0 {
-		w.counts(0, lost)
+		w.report(0, lost)
 	}
 }
 
-// answered takes the answer to a run. One that came too late changes nothing: its place is free, or another's.
-func (w *window) answered(m *nats.Msg) {
+// onResponse handles the response to a group. A late response changes nothing: its slot is free or
+// has another group.
+func (w *window) onResponse(m *nats.Msg) {
 	n, err := strconv.ParseUint(m.Subject[len(w.inbox):], 10, 64)
 	if err != nil {
 		return
 	}
-	messages := w.settle(n)
-	// A refusal has an error in its body; a server that has no such stream answers with a status and no body.
+	messages := w.releaseGroup(n)
+	// A rejection has an error in its body. If there is no such stream, the server responds with a
+	// status and no body.
 	if len(m.Data) == 0 || bytes.Contains(m.Data, []byte(`"error"`)) {
-		w.counts(0, messages)
+		w.report(0, messages)
 		return
 	}
-	w.counts(messages, 0)
+	w.report(messages, 0)
 }
 
-// of is the place of a run, nil where it is not the run's any more.
-func (w *window) of(n uint64) *flight {
-	if place := &w.sent[n%maxInFlight]; place.n == n && !place.at.IsZero() {
-		return place
+// slotOf returns the slot of a group, nil if the group no longer has it.
+func (w *window) slotOf(n uint64) *publishSlot {
+	if slot := &w.slots[n%maxInFlight]; slot.number == n && !slot.sentAt.IsZero() {
+		return slot
 	}
 	return nil
 }
 
-// settle gives a run's place back, and says how many messages it has; none where it is not the run's any more.
-func (w *window) settle(n uint64) int {
+// releaseGroup frees the slot of a group, and returns the number of its messages; 0 if the group no
+// longer has it.
+func (w *window) releaseGroup(n uint64) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.of(n) == nil {
+	if w.slotOf(n) == nil {
 		return 0
 	}
-	return w.release(int(n % maxInFlight))
+	return w.freeSlot(int(n % maxInFlight))
 }
 
-func (w *window) release(i int) (messages int) {
-	place := &w.sent[i]
-	messages = place.messages
-	*place = flight{n: place.n + maxInFlight}
-	w.open -= messages
+func (w *window) freeSlot(i int) (messages int) {
+	slot := &w.slots[i]
+	messages = slot.messages
+	*slot = publishSlot{number: slot.number + maxInFlight}
+	w.openMessages -= messages
 	w.free = append(w.free, i)
 	select {
-	case w.room <- struct{}{}:
+	case w.slotFreed <- struct{}{}:
 	default:
 	}
 	return messages
 }
 
-// expire gives up on what has not been answered in time.
+// expire counts the messages without a response in time as failed.
 func (w *window) expire(now time.Time) {
 	w.mu.Lock()
 	late := 0
-	for i := range w.sent {
-		if at := w.sent[i].at; !at.IsZero() && now.Sub(at) >= PublishTimeout {
-			late += w.release(i)
+	for i := range w.slots {
+		if at := w.slots[i].sentAt; !at.IsZero() && now.Sub(at) >= PublishTimeout {
+			late += w.freeSlot(i)
 		}
 	}
 	w.mu.Unlock()
 	if late > 0 {
-		w.counts(0, late)
+		w.report(0, late)
 	}
 }
 
-// unanswered is how many messages wait for an answer.
+// unanswered returns how many messages wait for a response.
 func (w *window) unanswered() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.open
+	return w.openMessages
 }
 
-// wait returns when nothing is unanswered or ctx ends.
-func (w *window) wait(ctx context.Context, tick <-chan time.Time) {
+// awaitAll returns when no message waits for a response, or when ctx ends.
+func (w *window) awaitAll(ctx context.Context, tick <-chan time.Time) {
 	for w.unanswered() > 0 {
 		select {
-		case <-w.room:
+		case <-w.slotFreed:
 		case now := <-tick:
 			w.expire(now)
 		case <-ctx.Done():

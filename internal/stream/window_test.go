@@ -14,18 +14,18 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// counted is what a window told.
-type counted struct{ acknowledged, failed atomic.Int64 }
+// windowCounts are the results that a window reported.
+type windowCounts struct{ acknowledged, failed atomic.Int64 }
 
-func (c *counted) add(acknowledged, failed int) {
+func (c *windowCounts) add(acknowledged, failed int) {
 	c.acknowledged.Add(int64(acknowledged))
 	c.failed.Add(int64(failed))
 }
 
-// until polls until as many were counted.
-func (c *counted) until(t *testing.T, acknowledged, failed int64) {
+// waitFor polls until the counts are reached.
+func (c *windowCounts) waitFor(t *testing.T, acknowledged, failed int64) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, waitTime, func() error {
 		if a, f := c.acknowledged.Load(), c.failed.Load(); a != acknowledged || f != failed {
 			return fmt.Errorf("%d acknowledged and %d failed, want %d and %d", a, f, acknowledged, failed)
 		}
@@ -33,10 +33,10 @@ func (c *counted) until(t *testing.T, acknowledged, failed int64) {
 	})
 }
 
-func window(t *testing.T, proxied bool) (*stream.Window, *counted, *testkit.FaultProxy) {
+func window(t *testing.T, proxied bool) (*stream.Window, *windowCounts, *testkit.FaultProxy) {
 	t.Helper()
 	b, proxy := setup(t, 100_000, proxied)
-	var c counted
+	var c windowCounts
 	w, err := b.conn.OpenWindow(c.add)
 	if err != nil {
 		t.Fatal(err)
@@ -44,8 +44,9 @@ func window(t *testing.T, proxied bool) (*stream.Window, *counted, *testkit.Faul
 	return w, &c, proxy
 }
 
-// A run is counted by its messages: those that did not go out failed, the others are as its one answer says.
-func TestWindowCountsRuns(t *testing.T) {
+// A group counts its messages: those that could not be sent failed, the others have the result of
+// the group's response.
+func TestWindow_group_countsItsMessages(t *testing.T) {
 	t.Parallel()
 	w, c, _ := window(t, false)
 	send := func(subjects ...string) {
@@ -55,22 +56,23 @@ func TestWindowCountsRuns(t *testing.T) {
 	}
 	const good = "postern.events.s.t"
 	send(good, good, good)
-	c.until(t, 3, 0)
-	send(good, "", good) // the client sends nothing to no subject
-	c.until(t, 5, 1)
+	c.waitFor(t, 3, 0)
+	send(good, "", good) // the client rejects an empty subject
+	c.waitFor(t, 5, 1)
 	send("nobody.listens", "nobody.listens")
-	c.until(t, 5, 3)
+	c.waitFor(t, 5, 3)
 	if _, err := w.Send(good, ""); err == nil {
-		t.Error("no error for a last message that did not go out")
+		t.Error("no error for a last message that could not be sent")
 	}
-	c.until(t, 5, 5) // nobody says what became of the first
+	c.waitFor(t, 5, 5) // the result of the first is unknown
 	if n := w.Unanswered(); n != 0 {
 		t.Errorf("%d unanswered", n)
 	}
 }
 
-// Where no answer comes the window fills, gives up in time, and takes no late answer for another message's.
-func TestWindowGivesUp(t *testing.T) {
+// Without responses the window fills up, messages expire in time, and no late response counts for
+// another message.
+func TestWindow_noResponse_expires(t *testing.T) {
 	t.Parallel()
 	w, c, proxy := window(t, true)
 	proxy.Stall()
@@ -79,32 +81,32 @@ func TestWindowGivesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Publish("postern.events.s.t"); !errors.Is(err, stream.ErrNoRoom) {
-		t.Errorf("one too many: %v", err)
+	if err := w.Publish("postern.events.s.t"); !errors.Is(err, stream.ErrWindowFull) {
+		t.Errorf("one message too many: %v", err)
 	}
 	w.Expire(time.Now())
 	if n := w.Unanswered(); n != stream.InFlight {
-		t.Errorf("%d unanswered at once, want %d", n, stream.InFlight)
+		t.Errorf("%d without a response at once, want %d", n, stream.InFlight)
 	}
 	w.Expire(time.Now().Add(time.Minute))
-	c.until(t, 0, stream.InFlight)
+	c.waitFor(t, 0, stream.InFlight)
 	proxy.Restore()
-	// Published until one is answered; what is refused at once is counted too.
+	// Publish until a message gets a response; rejected ones count too.
 	sent := int64(0)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, waitTime, func() error {
 		sent++
 		if err := w.Publish("postern.events.s.t"); err != nil {
 			return err
 		}
-		w.Expire(time.Now().Add(-time.Hour)) // nothing is that old
+		w.Expire(time.Now().Add(-time.Hour)) // no message is that old
 		if c.acknowledged.Load() == 0 {
-			return errors.New("nothing is acknowledged after the server is back")
+			return errors.New("nothing is acknowledged after the server works again")
 		}
 		return nil
 	})
 	w.Expire(time.Now().Add(time.Minute))
-	testkit.Eventually(t, patience, func() error {
-		// Whatever the old ones are answered now, nobody counts them twice.
+	testkit.Eventually(t, waitTime, func() error {
+		// Late responses to old messages are not counted twice.
 		if a, f := c.acknowledged.Load(), c.failed.Load(); a+f != stream.InFlight+sent {
 			return fmt.Errorf("%d acknowledged and %d failed, want %d in all", a, f, stream.InFlight+sent)
 		}
@@ -112,14 +114,15 @@ func TestWindowGivesUp(t *testing.T) {
 	})
 }
 
-// silent is a window of a connection on which what is published under "silent" is never answered.
-func silent(t *testing.T) (*testBundle, *stream.Window, *counted) {
+// windowWithoutResponses returns a window whose messages to the subject "silent" never get a
+// response.
+func windowWithoutResponses(t *testing.T) (*testBundle, *stream.Window, *windowCounts) {
 	t.Helper()
 	b, _ := setup(t, 100_000, false)
 	if err := b.conn.Swallow("silent"); err != nil {
 		t.Fatal(err)
 	}
-	var c counted
+	var c windowCounts
 	w, err := b.conn.OpenWindow(c.add)
 	if err != nil {
 		t.Fatal(err)
@@ -127,13 +130,13 @@ func silent(t *testing.T) (*testBundle, *stream.Window, *counted) {
 	return b, w, &c
 }
 
-// Whatever is answered, in whatever order, twice, too late or never: each message is counted once, and what is neither counted nor unanswered
-// does not exist.
-func TestWindowAddsUp(t *testing.T) {
+// With responses in any order, repeated, late or missing, each message is counted once, and all
+// others are counted as without a response.
+func TestWindow_anyResponses_countsEachMessageOnce(t *testing.T) {
 	t.Parallel()
-	b, _, _ := silent(t)
+	b, _, _ := windowWithoutResponses(t)
 	rapid.Check(t, func(r *rapid.T) {
-		var c counted
+		var c windowCounts
 		w, err := b.conn.OpenWindow(c.add)
 		if err != nil {
 			r.Fatal(err)
@@ -146,8 +149,10 @@ func TestWindowAddsUp(t *testing.T) {
 			"expire":  func(*rapid.T) { w.Expire(time.Now().Add(time.Minute)); m.expired() },
 			"young":   func(*rapid.T) { w.Expire(time.Now()) },
 			"": func(r *rapid.T) {
-				if a, f := c.acknowledged.Load(), c.failed.Load(); a != m.acknowledged || f != m.failed || w.Unanswered() != m.unanswered() {
-					r.Fatalf("%d acknowledged, %d failed, %d unanswered; want %d, %d, %d", a, f, w.Unanswered(), m.acknowledged, m.failed, m.unanswered())
+				if a, f := c.acknowledged.Load(), c.failed.Load(); a != m.acknowledged || f != m.failed ||
+					w.Unanswered() != m.unanswered() {
+					r.Fatalf("%d acknowledged, %d failed, %d unanswered; want %d, %d, %d", a, f, w.Unanswered(),
+						m.acknowledged, m.failed, m.unanswered())
 				}
 			},
 		})
@@ -161,8 +166,8 @@ func TestWindowAddsUp(t *testing.T) {
 // windowModel is what a window should have counted.
 type windowModel struct {
 	*stream.Window
-	replies              []string       // of every run that went out
-	open                 map[string]int // the messages of those that are unanswered
+	replies              []string       // of every group that was sent
+	open                 map[string]int // the messages of the groups without a response
 	acknowledged, failed int64
 	messages             int64
 }
@@ -175,27 +180,27 @@ func (m *windowModel) unanswered() (n int) {
 }
 
 func (m *windowModel) publish(r *rapid.T) {
-	run := slices.Repeat([]string{"silent"}, rapid.SampledFrom([]int{1, 2, stream.LongestRun}).Draw(r, "run"))
-	lost := rapid.IntRange(0, len(run)-1).Draw(r, "lost")
+	group := slices.Repeat([]string{"silent"}, rapid.SampledFrom([]int{1, 2, stream.MaxGroupMessages}).Draw(r, "run"))
+	lost := rapid.IntRange(0, len(group)-1).Draw(r, "lost")
 	for i := range lost {
-		run[i] = "" // does not go out
+		group[i] = "" // cannot be sent
 	}
 	for range rapid.SampledFrom([]int{1, 3, stream.InFlight}).Draw(r, "runs") {
-		reply, err := m.Send(run...)
-		full := m.unanswered()+len(run) > stream.InFlight
-		if errors.Is(err, stream.ErrNoRoom) != full {
-			r.Fatalf("%v for %d with %d unanswered", err, len(run), m.unanswered())
+		reply, err := m.Send(group...)
+		full := m.unanswered()+len(group) > stream.InFlight
+		if errors.Is(err, stream.ErrWindowFull) != full {
+			r.Fatalf("%v for %d with %d unanswered", err, len(group), m.unanswered())
 		}
 		switch {
 		case full:
 			return
-		case err != nil: // not sent, and so counted
-			m.failed += int64(len(run))
+		case err != nil: // not sent, and counted as such
+			m.failed += int64(len(group))
 		default:
 			m.failed += int64(lost)
-			m.open[reply] = len(run) - lost
+			m.open[reply] = len(group) - lost
 		}
-		m.messages += int64(len(run))
+		m.messages += int64(len(group))
 		m.replies = append(m.replies, reply)
 	}
 }
@@ -205,8 +210,9 @@ func (m *windowModel) answer(r *rapid.T) {
 		if len(m.replies) == 0 {
 			return
 		}
-		reply, body := rapid.SampledFrom(m.replies).Draw(r, "reply"), rapid.SampledFrom([]string{"{}", `{"error":{}}`, ""}).Draw(r, "body")
-		m.Answer(reply, body)
+		reply, body := rapid.SampledFrom(m.replies).Draw(r, "reply"),
+			rapid.SampledFrom([]string{"{}", `{"error":{}}`, ""}).Draw(r, "body")
+		m.Respond(reply, body)
 		switch {
 		case body == "{}":
 			m.acknowledged += int64(m.open[reply])

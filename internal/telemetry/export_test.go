@@ -1,11 +1,11 @@
 package telemetry
 
-// What the tests of this package reach into.
+// Internal functions and values for tests.
 var (
 	CheckExporter = checkExporter
 	NewProvider   = newProvider
 	TraceEndpoint = traceEndpoint
 )
 
-// FlushWithin is the part of a stop that the last spans may take.
-const FlushWithin = flushWithin
+// FlushTimeout limits the export of the last spans during a stop.
+const FlushTimeout = flushTimeout

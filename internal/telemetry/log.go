@@ -1,4 +1,6 @@
-// Package telemetry makes what a process tells about itself: its log and its metrics.
+// Package telemetry provides the log, metrics and traces of a process. Every command sets them up
+// at its start. It never decides what is logged or measured; each package registers its own
+// metrics.
 package telemetry
 
 import (
@@ -8,13 +10,14 @@ import (
 	"strings"
 )
 
-// NewLogger writes structured lines to w. format is "text" or "json" ("" is text); level is debug, info, warn or error, in
-// any case ("" is info). Anything else is an error that names the choices.
+// NewLogger returns a logger that writes structured lines to w. format is "text" or "json" ("" is
+// text). level is debug, info, warn or error, in upper or lower case ("" is info). Any other value
+// is an error that lists the choices.
 func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	var least slog.Level
 	if level != "" {
 		if err := least.UnmarshalText([]byte(level)); err != nil {
-			return nil, fmt.Errorf("log level %q: want debug, info, warn or error", level)
+			return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
 		}
 	}
 	opts := &slog.HandlerOptions{Level: least}
@@ -24,5 +27,5 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
-	return nil, fmt.Errorf("log format %q: want text or json", format)
+	return nil, fmt.Errorf("log format %q: use text or json", format)
 }

@@ -5,33 +5,34 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// pool tells of a pool of connections to PostgreSQL at the moment it is asked.
+// pool collects the state of a PostgreSQL connection pool at each scrape.
 type pool struct {
-	stat  func() *pgxpool.Stat
-	open  *prometheus.Desc
-	max   *prometheus.Desc
-	waits *prometheus.Desc
-	took  *prometheus.Desc
-	made  *prometheus.Desc
+	stat   func() *pgxpool.Stat
+	open   *prometheus.Desc
+	max    *prometheus.Desc
+	waits  *prometheus.Desc
+	waited *prometheus.Desc
+	opened *prometheus.Desc
 }
 
-// RegisterPool registers what a pool of connections tells; role is the one that its connections act as.
+// RegisterPool registers the metrics of a connection pool. role is the role of its connections.
 func (m *Metrics) RegisterPool(role string, stat func() *pgxpool.Stat) error {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, prometheus.Labels{"role": role})
 	}
 	return m.Register(&pool{stat: stat,
-		open:  desc("postern_database_connections", "Connections to PostgreSQL by the role they act as: in_use, idle, or opening.", "state"),
-		max:   desc("postern_database_connections_limit", "The most connections the pool opens."),
-		waits: desc("postern_database_waits_total", "Times that a free connection had to be waited for."),
-		took:  desc("postern_database_wait_seconds_total", "Time spent waiting for a free connection."),
-		made:  desc("postern_database_connects_total", "Connections opened since the start."),
+		open: desc("postern_database_connections", "Connections to PostgreSQL by role and state: in_use, "+
+			"idle, or opening.", "state"),
+		max:    desc("postern_database_connections_limit", "Maximum number of connections of the pool."),
+		waits:  desc("postern_database_waits_total", "Number of waits for a free connection."),
+		waited: desc("postern_database_wait_seconds_total", "Time spent waiting for a free connection."),
+		opened: desc("postern_database_connects_total", "Connections opened since the start."),
 	})
 }
 
 // Describe implements prometheus.Collector.
 func (p *pool) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{p.open, p.max, p.waits, p.took, p.made} {
+	for _, d := range []*prometheus.Desc{p.open, p.max, p.waits, p.waited, p.opened} {
 		ch <- d
 	}
 }
@@ -47,6 +48,6 @@ func (p *pool) Collect(ch chan<- prometheus.Metric) {
 	gauge(p.open, s.ConstructingConns(), "opening")
 	gauge(p.max, s.MaxConns())
 	ch <- prometheus.MustNewConstMetric(p.waits, prometheus.CounterValue, float64(s.EmptyAcquireCount()))
-	ch <- prometheus.MustNewConstMetric(p.took, prometheus.CounterValue, s.EmptyAcquireWaitTime().Seconds())
-	ch <- prometheus.MustNewConstMetric(p.made, prometheus.CounterValue, float64(s.NewConnsCount()))
+	ch <- prometheus.MustNewConstMetric(p.waited, prometheus.CounterValue, s.EmptyAcquireWaitTime().Seconds())
+	ch <- prometheus.MustNewConstMetric(p.opened, prometheus.CounterValue, float64(s.NewConnsCount()))
 }

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestLogger(t *testing.T) {
+func TestNewLogger_formatAndLevel_areChecked(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log, err := telemetry.NewLogger(&out, "json", "WARN")
@@ -30,13 +30,14 @@ func TestLogger(t *testing.T) {
 		t.Errorf("got %q, %v; want the warning alone", out.String(), err)
 	}
 	for _, wrong := range [][2]string{{"xml", "info"}, {"text", "loud"}} {
-		if _, err := telemetry.NewLogger(&out, wrong[0], wrong[1]); err == nil || !strings.Contains(err.Error(), "want ") {
+		if _, err := telemetry.NewLogger(&out, wrong[0], wrong[1]); err == nil ||
+			!strings.Contains(err.Error(), "use ") {
 			t.Errorf("format %q, level %q: got %v, want an error that names the choices", wrong[0], wrong[1], err)
 		}
 	}
 }
 
-func TestMetricsPage(t *testing.T) {
+func TestMetrics_page_isServed(t *testing.T) {
 	t.Parallel()
 	m := telemetry.NewMetrics()
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_test_total", Help: "counts"})

@@ -22,8 +22,8 @@ func options() telemetry.TraceOptions {
 	return telemetry.TraceOptions{Service: "postern", Version: "v1", Logger: slog.New(slog.DiscardHandler)}
 }
 
-// Not parallel: the environment and the process's tracer provider are everybody's.
-func TestNothingIsStartedWithoutACollector(t *testing.T) {
+// Not parallel, because all tests share the environment and the process's tracer provider.
+func TestStartTraces_noEndpoint_startsNothing(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")
 	before := otel.GetTracerProvider()
@@ -34,7 +34,8 @@ func TestNothingIsStartedWithoutACollector(t *testing.T) {
 	if otel.GetTracerProvider() != before || out.Len() > 0 {
 		t.Errorf("something was started: %s", &out)
 	}
-	if _, span := otel.Tracer("test").Start(t.Context(), "s"); span.IsRecording() || telemetry.Traceparent(trace.ContextWithSpan(t.Context(), span)) != "" {
+	if _, span := otel.Tracer("test").Start(t.Context(), "s"); span.IsRecording() ||
+		telemetry.Traceparent(trace.ContextWithSpan(t.Context(), span)) != "" {
 		t.Error("a span is recorded")
 	}
 	if err := stop(t.Context()); err != nil {
@@ -50,7 +51,7 @@ func TestNothingIsStartedWithoutACollector(t *testing.T) {
 	}
 }
 
-func TestTraceSettings(t *testing.T) {
+func TestStartTraces_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		env      map[string]string
@@ -58,14 +59,21 @@ func TestTraceSettings(t *testing.T) {
 		wanted   bool
 		problem  string
 	}{
-		"nothing set":         {map[string]string{}, "", false, ""},
-		"a collector":         {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, "http://c:4318", true, ""},
-		"one for traces":      {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://t/x"}, "https://t/x", true, ""},
-		"turned off":          {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, "", false, ""},
-		"no traces":           {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, "", false, ""},
-		"another protocol":    {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http://c:4317", true, "not supported"},
-		"protocol for traces": {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}, "http://c:4318", true, ""},
-		"no URL":              {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "c:4317"}, "c:4317", true, "no http"},
+		"nothing set": {map[string]string{}, "", false, ""},
+		"a collector": {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, "http://c:4318",
+			true, ""},
+		"one for traces": {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318",
+			"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://t/x"}, "https://t/x", true, ""},
+		"turned off": {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318",
+			"OTEL_SDK_DISABLED": "true"}, "", false, ""},
+		"no traces": {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318",
+			"OTEL_TRACES_EXPORTER": "none"}, "", false, ""},
+		"another protocol": {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317",
+			"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http://c:4317", true, "not supported"},
+		"protocol for traces": {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318",
+			"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"},
+			"http://c:4318", true, ""},
+		"no URL": {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "c:4317"}, "c:4317", true, "not an http"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,21 +85,23 @@ func TestTraceSettings(t *testing.T) {
 			if !wanted {
 				return
 			}
-			if err := telemetry.CheckExporter(env, endpoint); (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+			if err := telemetry.CheckExporter(env, endpoint); (err == nil) != (c.problem == "") || err != nil &&
+				!strings.Contains(err.Error(), c.problem) {
 				t.Errorf("problem %v, want %q", err, c.problem)
 			}
 		})
 	}
 }
 
-// hanging is an exporter whose collector never answers; before it is loose it does not even end with its context.
-type hanging struct {
+// stalledExporter is an exporter whose collector never responds. Before it is loose, it does not
+// even end with its context.
+type stalledExporter struct {
 	called chan struct{}
 	loose  chan struct{}
 	ended  chan error
 }
 
-func (h *hanging) ExportSpans(ctx context.Context, _ []sdktrace.ReadOnlySpan) error {
+func (h *stalledExporter) ExportSpans(ctx context.Context, _ []sdktrace.ReadOnlySpan) error {
 	select {
 	case h.called <- struct{}{}:
 	default:
@@ -102,12 +112,13 @@ func (h *hanging) ExportSpans(ctx context.Context, _ []sdktrace.ReadOnlySpan) er
 	return ctx.Err()
 }
 
-func (h *hanging) Shutdown(context.Context) error { return nil }
+func (h *stalledExporter) Shutdown(context.Context) error { return nil }
 
-// A collector that hangs holds up no span, whatever their number, and the stop for no longer than its part; nothing outlives it.
-func TestDeadCollectorHoldsUpNobody(t *testing.T) {
+// A stalled collector delays no span, and delays a stop only for the flush timeout. Nothing
+// outlives the stop.
+func TestStartTraces_stalledCollector_blocksNobody(t *testing.T) {
 	t.Parallel()
-	h := &hanging{called: make(chan struct{}, 1), loose: make(chan struct{}), ended: make(chan error, 1000)}
+	h := &stalledExporter{called: make(chan struct{}, 1), loose: make(chan struct{}), ended: make(chan error, 1000)}
 	provider, stop := telemetry.NewProvider(t.Context(), options(), h)
 	tracer := provider.Tracer("test")
 	spans := func(n int) {
@@ -129,7 +140,8 @@ func TestDeadCollectorHoldsUpNobody(t *testing.T) {
 	}()
 	select {
 	case <-flooded:
-	case <-time.After(2 * time.Minute): // about 0.1 s on an idle machine; what waits for the collector waits for ever
+	// about 0.1 s on an idle machine; a caller that waited for the collector would never return
+	case <-time.After(2 * time.Minute):
 		t.Fatal("spans wait for the collector")
 	}
 	close(h.loose)
@@ -137,8 +149,8 @@ func TestDeadCollectorHoldsUpNobody(t *testing.T) {
 	if err := stop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > telemetry.FlushWithin+20*time.Second {
-		t.Errorf("the stop took %s", took)
+	if elapsed := time.Since(began); elapsed > telemetry.FlushTimeout+20*time.Second {
+		t.Errorf("the stop lasted %s", elapsed)
 	}
 	select {
 	case <-h.ended:
@@ -147,9 +159,9 @@ func TestDeadCollectorHoldsUpNobody(t *testing.T) {
 	}
 }
 
-func TestStopFlushes(t *testing.T) {
+func TestStartTraces_stop_flushes(t *testing.T) {
 	t.Parallel()
-	kept := &keeping{InMemoryExporter: tracetest.NewInMemoryExporter()}
+	kept := &recordingExporter{InMemoryExporter: tracetest.NewInMemoryExporter()}
 	provider, stop := telemetry.NewProvider(t.Context(), options(), kept)
 	ctx, span := provider.Tracer("test").Start(context.Background(), "s")
 	parent := telemetry.Traceparent(ctx)
@@ -160,43 +172,47 @@ func TestStopFlushes(t *testing.T) {
 	if len(kept.spans) != 1 || kept.spans[0].Name != "s" {
 		t.Fatalf("flushed %v", kept.spans)
 	}
-	told := kept.spans[0].Resource.String()
-	if !strings.Contains(told, "service.name=postern") || strings.Contains(told, "command") {
-		t.Errorf("resource %s", told)
+	reported := kept.spans[0].Resource.String()
+	if !strings.Contains(reported, "service.name=postern") || strings.Contains(reported, "command") {
+		t.Errorf("resource %s", reported)
 	}
-	if sc := telemetry.SpanContext(parent); !sc.IsRemote() || sc.TraceID() != span.SpanContext().TraceID() || sc.SpanID() != span.SpanContext().SpanID() {
+	if sc := telemetry.SpanContext(parent); !sc.IsRemote() || sc.TraceID() != span.SpanContext().TraceID() ||
+		sc.SpanID() != span.SpanContext().SpanID() {
 		t.Errorf("%q came back as %v", parent, sc)
 	}
 }
 
-// keeping keeps its spans over a shutdown.
-type keeping struct {
+// recordingExporter keeps its spans after a shutdown.
+type recordingExporter struct {
 	*tracetest.InMemoryExporter
 	spans tracetest.SpanStubs
 }
 
-func (k *keeping) Shutdown(ctx context.Context) error {
+func (k *recordingExporter) Shutdown(ctx context.Context) error {
 	k.spans = k.GetSpans()
 	return k.InMemoryExporter.Shutdown(ctx)
 }
 
-func TestTraceparentOfStrangers(t *testing.T) {
+func TestSpanContext_malformedTraceparent_isInvalid(t *testing.T) {
 	t.Parallel()
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"
-	for parent, valid := range map[string]bool{"": false, "x": false, "00-" + id + "-01": true, "00-" + id + "-00": false,
-		"00-00000000000000000000000000000000-00f067aa0ba902b7-01": false, "00-" + id: false, strings.Repeat("00-", 100_000): false} {
+	for parent, valid := range map[string]bool{"": false, "x": false, "00-" + id + "-01": true, "00-" + id +
+		"-00": false,
+		"00-00000000000000000000000000000000-00f067aa0ba902b7-01": false, "00-" + id: false,
+		strings.Repeat("00-", 100_000): false} {
 		if got := telemetry.SpanContext(parent).IsValid(); got != valid {
 			t.Errorf("%.80q valid: %t, want %t", parent, got, valid)
 		}
 	}
 }
 
-func TestComplaintsOncePerMinute(t *testing.T) {
+func TestLogSuppressor_errors_loggedOncePerMinute(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	now := time.Unix(1000, 0)
-	c := telemetry.NewComplaints(slog.New(slog.NewTextHandler(&out, nil)), slog.LevelWarn, "traces are not sent", func() time.Time { return now })
-	for i := range 150 { // a second apart
+	c := telemetry.NewLogSuppressor(slog.New(slog.NewTextHandler(&out, nil)), slog.LevelWarn, "traces are not sent",
+		func() time.Time { return now })
+	for i := range 150 { // one second apart
 		c.Handle(fmt.Errorf("refused %d: %w", i, errors.ErrUnsupported))
 		now = now.Add(time.Second)
 	}

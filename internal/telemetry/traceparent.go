@@ -9,7 +9,8 @@ import (
 
 const traceparent = "traceparent"
 
-// Traceparent is the W3C traceparent of the span in ctx; "" where the span is not sampled, since nobody would look for it.
+// Traceparent returns the W3C traceparent of the span in ctx. It is "" for a span that is not
+// sampled, because no trace contains it.
 func Traceparent(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ""
@@ -19,7 +20,8 @@ func Traceparent(ctx context.Context) string {
 	return carrier[traceparent]
 }
 
-// SpanContext reads a traceparent as a remote parent; one that is not valid, or not sampled, is not valid here.
+// SpanContext parses a traceparent as a remote parent. The result is invalid if the traceparent is
+// invalid or not sampled.
 func SpanContext(parent string) trace.SpanContext {
 	if parent == "" {
 		return trace.SpanContext{}

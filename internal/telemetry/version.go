@@ -2,10 +2,11 @@ package telemetry
 
 import "runtime/debug"
 
-// commit is set by the linker in builds by make.
+// commit is set by the linker in builds with make.
 var commit string
 
-// Version is the module's version and the commit, as the binary was built. The commit is empty where the build did not know it.
+// Version returns the module's version and the commit of the build. The commit is empty where the
+// build did not record it.
 func Version() (version, revision string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

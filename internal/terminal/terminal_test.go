@@ -55,7 +55,8 @@ func TestScreen_json_keepsItsValue(t *testing.T) {
 func TestScreen_progressLine_isEscapedBetweenSequences(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := terminal.New(&out).Line("run 1: \x1b[2J"); err != nil || out.String() != "\r"+`run 1: \u001b[2J`+"\x1b[K" {
+	if err := terminal.New(&out).Line("run 1: \x1b[2J"); err != nil || out.String() != "\r"+`run 1: \u001b[2J`+
+		"\x1b[K" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -22,8 +22,8 @@ const (
 	stopTimeout   = 20 * time.Second
 )
 
-// cluster is the one PostgreSQL server of a test process, started when the first test asks for a database. Its database
-// "postern" is migrated and then left alone: it is the template that every test's database is a copy of.
+// cluster is the PostgreSQL server of a test process. It starts when the first test asks for a
+// database. Its database "postern" is migrated once and is the template of every test's database.
 type cluster struct {
 	once  sync.Once
 	err   error
@@ -32,8 +32,9 @@ type cluster struct {
 	admin *pgxpool.Pool
 }
 
-// shared is the process's cluster: a package variable, since tests of one process have nothing else in common.
-var shared cluster
+// sharedCluster is the cluster of the process. It is a package variable because the tests of a
+// process have no other object in common.
+var sharedCluster cluster
 
 func (c *cluster) start() error {
 	c.once.Do(func() { c.err = c.startOnce() })
@@ -43,18 +44,20 @@ func (c *cluster) start() error {
 func (c *cluster) startOnce() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	reap(os.TempDir())
-	reap(scratch())
-	root, err := os.MkdirTemp(scratch(), clusterPrefix)
+	removeAbandoned(os.TempDir())
+	removeAbandoned(scratchDir())
+	root, err := os.MkdirTemp(scratchDir(), clusterPrefix)
 	if err != nil {
 		return err
 	}
 	c.dir = root
-	// Where PostgreSQL runs as another account than ours, that one must be able to enter.
+	// PostgreSQL may run as another account than the test. That account must be able to enter the
+	// directory.
 	if err := os.Chmod(root, 0o711); err != nil {
 		return err
 	}
-	if c.pg, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: filepath.Join(root, "cluster"), Fast: true}); err != nil {
+	if c.pg, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: filepath.Join(root, "cluster"),
+		Fast: true}); err != nil {
 		return err
 	}
 	if _, err := postgres.Migrate(ctx, c.pg.URL()); err != nil {
@@ -64,11 +67,11 @@ func (c *cluster) startOnce() error {
 	return err
 }
 
-// url reaches another database of the cluster.
+// url returns the URL of another database of the cluster.
 func (c *cluster) url(database string) string {
 	u, err := url.Parse(c.pg.URL())
 	if err != nil {
-		panic(fmt.Sprintf("testkit: cluster URL: %v", err)) // made by our own code
+		panic(fmt.Sprintf("testkit: cluster URL: %v", err)) // our own code built the URL
 	}
 	u.Path = "/" + database
 	return u.String()
@@ -90,18 +93,19 @@ func (c *cluster) stop() error {
 	return errors.Join(err, os.RemoveAll(c.dir))
 }
 
-// reap removes what killed test processes left behind: directories older than an hour that nobody holds the lock of.
-func reap(parent string) {
-	dirs, _ := filepath.Glob(filepath.Join(parent, clusterPrefix+"*")) // the pattern is ours
+// removeAbandoned removes the directories of killed test processes. It removes a directory that is
+// older than an hour and whose lock no process holds.
+func removeAbandoned(parent string) {
+	dirs, _ := filepath.Glob(filepath.Join(parent, clusterPrefix+"*")) // the pattern is a constant and valid
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
-		if err == nil && time.Since(info.ModTime()) > time.Hour && abandoned(filepath.Join(dir, "cluster", "lock")) {
-			_ = os.RemoveAll(dir) // another user's: not ours to remove
+		if err == nil && time.Since(info.ModTime()) > time.Hour && isAbandoned(filepath.Join(dir, "cluster", "lock")) {
+			_ = os.RemoveAll(dir) // a directory of another user cannot be removed
 		}
 	}
 }
 
-func abandoned(lock string) bool {
+func isAbandoned(lock string) bool {
 	f, err := os.Open(lock)
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist)

@@ -15,18 +15,20 @@ import (
 
 const databaseTimeout = 30 * time.Second
 
-// databases numbers the databases of this process.
-var databases atomic.Int64
+// databaseCount numbers the databases of this process.
+var databaseCount atomic.Int64
 
-// DB is a migrated database of one test.
+// DB is the migrated database of one test.
 type DB struct {
-	// URL reaches it as the cluster's superuser, who migrated it.
+	// URL connects as the superuser of the cluster, who ran the migrations.
 	URL string
-	// Pool is connected as that superuser. It is the test's own hand: a transaction that it holds open, for somebody to wait for it, may take as long as the machine is slow.
+	// Pool is connected as that superuser. Tests use it directly, so a transaction that a test
+	// holds open has no idle timeout.
 	Pool *pgxpool.Pool
 }
 
-// Database makes a database for the test, a copy of a migrated one, and drops it when the test ends.
+// Database creates a database for the test as a copy of the template. It is dropped when the test
+// ends.
 func Database(t testing.TB) *DB {
 	t.Helper()
 	db := EmptyDatabase(t, "TEMPLATE postern")
@@ -34,27 +36,29 @@ func Database(t testing.TB) *DB {
 	return db
 }
 
-// patient is the pool's twin, whose sessions may be idle in a transaction for ever.
-func patient(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Pool, error) {
+// withoutIdleTimeout closes the pool and returns one with the same configuration, whose sessions
+// may stay idle in a transaction without limit.
+func withoutIdleTimeout(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Pool, error) {
 	cfg := pool.Config()
 	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "0"
 	pool.Close()
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
-// EmptyDatabase makes a database without schema and without a pool, for tests of migrations. options end CREATE DATABASE.
+// EmptyDatabase creates a database without schema and pool, for tests of migrations. The options
+// are appended to CREATE DATABASE.
 func EmptyDatabase(t testing.TB, options string) *DB {
 	t.Helper()
-	if err := shared.start(); err != nil {
+	if err := sharedCluster.start(); err != nil {
 		t.Fatalf("start PostgreSQL for tests (install what they need: make prerequisites): %v", err)
 	}
-	name := fmt.Sprintf("test_%d", databases.Add(1))
+	name := fmt.Sprintf("test_%d", databaseCount.Add(1))
 	admin(t, "CREATE DATABASE "+name+" "+options)
 	t.Cleanup(func() { admin(t, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
-	return &DB{URL: shared.url(name)}
+	return &DB{URL: sharedCluster.url(name)}
 }
 
-// Role is a pool whose sessions act as a role: "postern_gateway", or short "gateway".
+// Role returns a pool whose sessions act as a role: "postern_gateway", or short "gateway".
 func (db *DB) Role(t testing.TB, role string) *pgxpool.Pool {
 	t.Helper()
 	if !strings.HasPrefix(role, "postern_") {
@@ -63,15 +67,16 @@ func (db *DB) Role(t testing.TB, role string) *pgxpool.Pool {
 	return db.connect(t, role)
 }
 
-// connect closes the pool when the test ends, before the database is dropped.
+// connect opens a pool that is closed when the test ends, before the database is dropped.
 func (db *DB) connect(t testing.TB, role string) *pgxpool.Pool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
 	defer cancel()
-	own := role == ""
-	pool, err := postgres.Connect(ctx, postgres.Options{URL: db.URL, Role: role, AppName: "test", MaxConns: 10, Lazy: own})
-	if err == nil && own {
-		pool, err = patient(ctx, pool)
+	asSuperuser := role == ""
+	pool, err := postgres.Connect(ctx, postgres.Options{URL: db.URL, Role: role, AppName: "test", MaxConns: 10,
+		Lazy: asSuperuser})
+	if err == nil && asSuperuser {
+		pool, err = withoutIdleTimeout(ctx, pool)
 	}
 	if err != nil {
 		t.Fatalf("connect to test database: %v", err)
@@ -80,14 +85,15 @@ func (db *DB) connect(t testing.TB, role string) *pgxpool.Pool {
 	return pool
 }
 
-// closePool closes a pool; one that still has a session taken would wait for ever, so that is a failure with a reason.
+// closePool closes a pool. It fails the test when a session is still acquired, because closing
+// would then wait forever.
 func closePool(t testing.TB, pool *pgxpool.Pool) {
 	done := make(chan struct{})
 	go func() { defer close(done); pool.Close() }()
 	select {
 	case <-done:
 	case <-time.After(databaseTimeout):
-		t.Errorf("close pool: %d sessions were never given back", pool.Stat().AcquiredConns())
+		t.Errorf("close pool: %d sessions were never released", pool.Stat().AcquiredConns())
 	}
 }
 
@@ -95,7 +101,7 @@ func admin(t testing.TB, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
 	defer cancel()
-	if _, err := shared.admin.Exec(ctx, statement); err != nil {
+	if _, err := sharedCluster.admin.Exec(ctx, statement); err != nil {
 		t.Errorf("%s: %v", statement, err)
 	}
 }

@@ -5,28 +5,31 @@ import (
 	"time"
 )
 
-// patience is how many times longer than its timeout a check may take altogether while it makes progress.
-const patience = 10
+// maxTotalFactor limits the total time of a check that makes progress, as a multiple of its
+// timeout.
+const maxTotalFactor = 10
 
-// Eventually calls check until it returns nil. It fails with check's last error once that has said the same for timeout: an
-// error that counts what is done ("3 of 40 events are applied") gets more time as long as it moves, so that a slow machine
-// fails no test. For what only a socket or another goroutine can bring about; timers are synctest's.
+// Eventually calls check until it returns nil. It fails when the error of check has not changed for
+// the timeout. An error with a count ("3 of 40 events are applied") therefore gets more time while
+// it changes, so that a slow machine fails no test. Use it for sockets and other goroutines only;
+// tests of timers use synctest.
 func Eventually(t testing.TB, timeout time.Duration, check func() error) {
 	t.Helper()
-	began, last := time.Now(), ""
-	moved := began
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+	started, lastMessage := time.Now(), ""
+	lastProgress := started
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := check()
 		if err == nil {
 			return
 		}
 		now := time.Now()
-		if text := err.Error(); text != last {
-			moved, last = now, text
+		if message := err.Error(); message != lastMessage {
+			lastProgress, lastMessage = now, message
 		}
-		if now.Sub(moved) > timeout || now.Sub(began) > patience*timeout {
-			t.Fatalf("no progress for %s, after %s: %v", now.Sub(moved).Round(time.Millisecond), now.Sub(began).Round(time.Millisecond), err)
+		if now.Sub(lastProgress) > timeout || now.Sub(started) > maxTotalFactor*timeout {
+			t.Fatalf("no progress for %s, after %s: %v", now.Sub(lastProgress).Round(time.Millisecond),
+				now.Sub(started).Round(time.Millisecond), err)
 		}
-		time.Sleep(wait)
+		time.Sleep(pause)
 	}
 }

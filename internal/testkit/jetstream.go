@@ -19,7 +19,7 @@ import (
 
 const serverTimeout = 10 * time.Second
 
-// Server is a JetStream server inside the test process, with its store in the test's own directory.
+// Server is a JetStream server inside the test process. Its store is in the directory of the test.
 type Server struct {
 	// URL stays the same across Stop, Restart and Wipe.
 	URL string
@@ -30,13 +30,14 @@ type Server struct {
 	nats       *server.Server
 }
 
-// JetStream starts a server on a free loopback port; it ends with the test.
+// JetStream starts a server on a free loopback port. It stops with the test.
 func JetStream(t testing.TB) *Server {
 	t.Helper()
 	return JetStreamMaxPayload(t, 0)
 }
 
-// JetStreamMaxPayload is JetStream with a server that refuses messages above so many bytes; 0: the server's default.
+// JetStreamMaxPayload starts a server that rejects larger messages than the given number of bytes.
+// Zero means the default of the server.
 func JetStreamMaxPayload(t testing.TB, bytes int32) *Server {
 	t.Helper()
 	s := &Server{dir: filepath.Join(t.TempDir(), "jetstream"), maxPayload: bytes}
@@ -44,7 +45,7 @@ func JetStreamMaxPayload(t testing.TB, bytes int32) *Server {
 	return s
 }
 
-// JetStreamIn is JetStream with its store in a directory.
+// JetStreamIn starts a server with its store in the given directory.
 func JetStreamIn(t testing.TB, dir string) *Server {
 	t.Helper()
 	s := &Server{dir: filepath.Join(dir, "jetstream")}
@@ -56,27 +57,28 @@ func (s *Server) serve(t testing.TB) {
 	t.Helper()
 	Eventually(t, serverTimeout, func() error { // another test may take the port in between
 		s.port = firstPort + rand.IntN(ports)
-		return s.try()
+		return s.tryStart()
 	})
 	t.Cleanup(func() { s.Stop(t) })
 }
 
-// firstPort and ports are a range below the one that systems give to connections and to listeners on port 0, so that nobody
-// gets a server's port by chance while it is stopped.
+// firstPort and ports are a range below the ephemeral ports of the system. No other program gets
+// the port of a server by chance while the server is stopped.
 const firstPort, ports = 15_000, 15_000
 
-// start waits for the server's port: a test that tried it for itself lets go of it at once.
+// start waits until the port of the server is free. Another test that tries the port releases it at
+// once.
 func (s *Server) start(t testing.TB) {
 	t.Helper()
-	Eventually(t, serverTimeout, s.try)
+	Eventually(t, serverTimeout, s.tryStart)
 }
 
-func (s *Server) try() error {
+func (s *Server) tryStart() error {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
-	if err != nil { // the server itself would not say so
+	if err != nil { // the NATS server does not report a port that is in use
 		return fmt.Errorf("try port of nats server: %w", err)
 	}
-	_ = l.Close() // nobody connected
+	_ = l.Close() // no client has connected
 	ns, err := server.NewServer(&server.Options{
 		ServerName: "test", Host: "127.0.0.1", Port: s.port, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: s.dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 8 << 30,
@@ -95,7 +97,7 @@ func (s *Server) try() error {
 	return nil
 }
 
-// Stop ends the server; what it stored stays for Restart.
+// Stop stops the server. The store stays for Restart.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	if s.nats != nil {
@@ -105,14 +107,14 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// Restart stops the server if it runs and starts it again under the same URL, with what it had stored.
+// Restart stops the server if it runs and starts it again with the same URL and store.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Stop(t)
 	s.start(t)
 }
 
-// Wipe restarts the server with an empty store: every stream and consumer is gone.
+// Wipe restarts the server with an empty store: all streams and consumers are gone.
 func (s *Server) Wipe(t testing.TB) {
 	t.Helper()
 	s.Stop(t)
@@ -122,8 +124,8 @@ func (s *Server) Wipe(t testing.TB) {
 	s.start(t)
 }
 
-// FilesWith returns the files of the store that contain a text, relative to the store.
-func (s *Server) FilesWith(t testing.TB, text string) (files []string) {
+// FilesContaining returns the files of the store that contain a text, relative to the store.
+func (s *Server) FilesContaining(t testing.TB, text string) (files []string) {
 	t.Helper()
 	err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -144,7 +146,7 @@ func (s *Server) FilesWith(t testing.TB, text string) (files []string) {
 	return files
 }
 
-// ignoreRemoved drops the error of a file that the server removed meanwhile.
+// ignoreRemoved drops the error of a file that the server has removed in the meantime.
 func ignoreRemoved(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -152,8 +154,8 @@ func ignoreRemoved(err error) error {
 	return err
 }
 
-// Save copies the store as it is now, with the server stopped meanwhile, for RollBack.
-func (s *Server) Save(t testing.TB) (saved string) {
+// SaveStore stops the server, copies its store for RestoreStore and starts it again.
+func (s *Server) SaveStore(t testing.TB) (saved string) {
 	t.Helper()
 	saved = filepath.Join(t.TempDir(), "saved")
 	s.Stop(t)
@@ -162,23 +164,25 @@ func (s *Server) Save(t testing.TB) (saved string) {
 	return saved
 }
 
-// RollBack restarts the server with a store that Save copied: what happened since never happened.
-func (s *Server) RollBack(t testing.TB, saved string) {
+// RestoreStore restarts the server with a store that SaveStore has copied. Later changes are lost.
+func (s *Server) RestoreStore(t testing.TB, saved string) {
 	t.Helper()
 	s.Stop(t)
 	if err := os.RemoveAll(s.dir); err != nil {
-		t.Fatalf("roll nats store back: %v", err)
+		t.Fatalf("restore nats store: %v", err)
 	}
 	s.copyStore(t, s.dir, saved)
 	s.start(t)
 }
 
-// HalfDelete restarts the server without what it keeps of a stream beside its messages: it is not there, and its messages are, as where a deletion did not come to its end.
-func (s *Server) HalfDelete(t testing.TB, stream string) {
+// DeleteStreamMetadata restarts the server without the metadata file of a stream. The messages of
+// the stream remain, as after an interrupted deletion.
+func (s *Server) DeleteStreamMetadata(t testing.TB, stream string) {
 	t.Helper()
 	s.Stop(t)
-	if err := os.Remove(filepath.Join(s.dir, "jetstream", "$G", "streams", stream, server.JetStreamMetaFile)); err != nil {
-		t.Fatalf("half delete stream %s: %v", stream, err)
+	if err := os.Remove(filepath.Join(s.dir, "jetstream", "$G", "streams", stream,
+		server.JetStreamMetaFile)); err != nil {
+		t.Fatalf("delete the metadata of stream %s: %v", stream, err)
 	}
 	s.start(t)
 }

@@ -38,7 +38,7 @@ func messages(t *testing.T, url string) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-func TestJetStreamKeepsItsStoreUntilWiped(t *testing.T) {
+func TestServer_restartAndWipe_keepAndClearTheStore(t *testing.T) {
 	t.Parallel()
 	srv := testkit.JetStream(t)
 	js := stream(t, srv.URL)
@@ -67,8 +67,9 @@ func TestJetStreamKeepsItsStoreUntilWiped(t *testing.T) {
 	}
 }
 
-// While a server is stopped its port goes to nobody who asks for any port, and one who tries it only delays the start.
-func TestJetStreamGetsItsPortBack(t *testing.T) {
+// No program that asks for any port gets the port of a stopped server. A program that tries this
+// port only delays the start.
+func TestServer_restart_usesTheSamePort(t *testing.T) {
 	t.Parallel()
 	srv := testkit.JetStream(t)
 	url := srv.URL
@@ -78,7 +79,7 @@ func TestJetStreamGetsItsPortBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if port := l.Addr().(*net.TCPAddr).Port; port >= 32768 {
-		t.Errorf("port %d may be given to any connection", port)
+		t.Errorf("port %d is in the ephemeral range of the system", port)
 	}
 	release := time.AfterFunc(200*time.Millisecond, func() { _ = l.Close() })
 	defer release.Stop()
@@ -88,7 +89,7 @@ func TestJetStreamGetsItsPortBack(t *testing.T) {
 	}
 }
 
-func TestJetStreamRollsBackToACopy(t *testing.T) {
+func TestServer_restoreStore_returnsToTheSavedMessages(t *testing.T) {
 	t.Parallel()
 	srv := testkit.JetStream(t)
 	js := stream(t, srv.URL)
@@ -100,20 +101,20 @@ func TestJetStreamRollsBackToACopy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if saved == "" {
-			saved = srv.Save(t)
+			saved = srv.SaveStore(t)
 			continue
 		}
 		if got := messages(t, srv.URL); got != 2 {
-			t.Fatalf("after saving and one more there are %d messages, want 2", got)
+			t.Fatalf("after the copy and one more message the stream has %d messages, want 2", got)
 		}
-		srv.RollBack(t, saved)
+		srv.RestoreStore(t, saved)
 	}
 	if n := messages(t, srv.URL); n != 1 {
-		t.Fatalf("rolled back the stream has %d messages, want 1", n)
+		t.Fatalf("after the restore the stream has %d messages, want 1", n)
 	}
 }
 
-func TestEventuallyPollsUntilNil(t *testing.T) {
+func TestEventually_checkReturnsNil_stopsPolling(t *testing.T) {
 	t.Parallel()
 	n := 0
 	testkit.Eventually(t, 5*time.Second, func() error {
@@ -127,8 +128,8 @@ func TestEventuallyPollsUntilNil(t *testing.T) {
 	}
 }
 
-// An error that moves gets more time than one that says the same, but not for ever.
-func TestEventually_errorMoves_getsMoreTime(t *testing.T) {
+// An error that changes gets more time than one that stays the same, but not without limit.
+func TestEventually_errorChanges_getsMoreTime(t *testing.T) {
 	t.Parallel()
 	const timeout = 50 * time.Millisecond
 	for name, tc := range map[string]struct {
@@ -136,9 +137,10 @@ func TestEventually_errorMoves_getsMoreTime(t *testing.T) {
 		atLeast time.Duration
 		fails   bool
 	}{
-		"moves":          {func(n int, passed time.Duration) error { return unless(passed > 3*timeout, n) }, 3 * timeout, false},
-		"moves for ever": {func(n int, _ time.Duration) error { return unless(false, n) }, 9 * timeout, true},
-		"stands still":   {func(int, time.Duration) error { return unless(false, 1) }, timeout, true},
+		"moves": {func(n int, passed time.Duration) error { return unless(passed > 3*timeout, n) },
+			3 * timeout, false},
+		"changes forever": {func(n int, _ time.Duration) error { return unless(false, n) }, 9 * timeout, true},
+		"never changes":   {func(int, time.Duration) error { return unless(false, 1) }, timeout, true},
 	} {
 		began, n := time.Now(), 0
 		var failed bool
@@ -164,7 +166,7 @@ func unless(done bool, n int) error {
 	return fmt.Errorf("%d", n)
 }
 
-// fakeT notes that a test has failed and ends its goroutine.
+// fakeT records that a test has failed and ends its goroutine.
 type fakeT struct {
 	testing.TB
 	failed *bool

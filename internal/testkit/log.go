@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Logger writes to the test's log, shown when it fails or with -v. What is logged after the test's end is dropped.
+// Logger writes to the log of the test, which is shown when the test fails or with -v. Lines after
+// the end of the test are dropped.
 func Logger(t testing.TB) *slog.Logger {
 	w := &testLog{t: t}
 	t.Cleanup(w.close)

@@ -1,5 +1,6 @@
-// Package testkit gives tests real things to run against: a database of their own, a JetStream server, a link that fails on
-// command. Only tests import it. Nothing in it skips: without PostgreSQL a test fails and says how to install it.
+// Package testkit gives tests real servers: a database for each test, a JetStream server, and a
+// proxy that fails on command. Only tests import it. It skips nothing: without PostgreSQL a test
+// fails and says how to install it.
 package testkit
 
 import (
@@ -15,12 +16,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-// together is how many parallel tests run at once at least, unless -parallel says: they wait for their servers much of the time.
-const together = 4
+// minParallel is the minimum number of parallel tests, unless -parallel is given. Tests spend much
+// of their time waiting for servers.
+const minParallel = 4
 
-// ownSignals gives the programs that tests start the default dispositions of signals. A process that was started by one that
-// ignores them, as nohup does, would hand that on. The signals stay without effect on this process.
-func ownSignals() {
+// restoreDefaultSignals gives child programs of tests the default handling of signals. A process
+// that ignores signals, as under nohup, would pass that on to its children. The signals stay
+// without effect on this process.
+func restoreDefaultSignals() {
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
@@ -28,14 +31,15 @@ func ownSignals() {
 	}
 }
 
-// Main is what TestMain of a package calls: it runs the tests, stops what they shared, after included, and fails on goroutines left behind.
+// Main is called by TestMain of a package. It runs the tests, stops their shared servers, calls the
+// functions in after, and fails when goroutines are left.
 func Main(m *testing.M, after ...func() error) {
-	ownSignals()
+	restoreDefaultSignals()
 	flag.Parse()
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
-	if n := max(together, runtime.GOMAXPROCS(0)); !said {
-		_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is no error
+	parallelSet := false
+	flag.Visit(func(f *flag.Flag) { parallelSet = parallelSet || f.Name == "test.parallel" })
+	if n := max(minParallel, runtime.GOMAXPROCS(0)); !parallelSet {
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // the value is a valid number
 	}
 	code := m.Run()
 	for _, f := range after {
@@ -44,7 +48,7 @@ func Main(m *testing.M, after ...func() error) {
 			code = max(code, 1)
 		}
 	}
-	if err := shared.stop(); err != nil {
+	if err := sharedCluster.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
 		code = max(code, 1)
 	}

@@ -13,34 +13,35 @@ import (
 	"time"
 )
 
-// FaultProxy is a link between a client and a server that fails on command.
+// FaultProxy forwards connections from clients to a server and fails on command.
 type FaultProxy struct {
-	// Addr is where clients connect, on loopback.
+	// Addr is the loopback address that clients connect to.
 	Addr string
-	// URL is the target's URL by way of the proxy, "" where the target was an address.
+	// URL is the URL of the target through the proxy. It is empty when the target was an address.
 	URL string
 
 	network, target string
 	listener        net.Listener
 	goroutines      sync.WaitGroup
 
-	mu      sync.Mutex
-	links   map[*link]struct{}
-	fault   fault
-	changed chan struct{} // closed when fault is replaced
+	mu          sync.Mutex
+	connections map[*proxiedConn]struct{}
+	fault       fault
+	changed     chan struct{} // closed when fault is replaced
 }
 
-// fault is what the proxy does to bytes; the zero value lets them pass.
+// fault describes how the proxy treats data. The zero value forwards it.
 type fault struct {
 	cut, stall bool
-	// silent: nothing comes back, while all goes through.
-	silent bool
-	delay  time.Duration
-	// piece is the most bytes that pass between two delays; 0: all that there are.
-	piece int
+	// stallResponses: data from the server is held back, data from the client passes.
+	stallResponses bool
+	delay          time.Duration
+	// maxBytes limits the bytes that pass between two delays. Zero means no limit.
+	maxBytes int
 }
 
-// Proxy starts a proxy before a target: a postgres or nats URL, host:port, or the path of a socket. It ends with the test.
+// Proxy starts a proxy for a target: a postgres or nats URL, host:port, or the path of a socket. It
+// stops with the test.
 func Proxy(t testing.TB, target string) *FaultProxy {
 	t.Helper()
 	p, err := NewProxy(target)
@@ -51,30 +52,30 @@ func Proxy(t testing.TB, target string) *FaultProxy {
 	return p
 }
 
-// NewProxy is Proxy outside a test; whoever starts it closes it.
+// NewProxy starts a proxy outside a test. The caller closes it.
 func NewProxy(target string) (*FaultProxy, error) {
-	p := &FaultProxy{links: map[*link]struct{}{}, changed: make(chan struct{})}
+	p := &FaultProxy{connections: map[*proxiedConn]struct{}{}, changed: make(chan struct{})}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for fault proxy: %w", err)
 	}
 	p.listener, p.Addr = l, l.Addr().String()
-	if err := p.aim(target); err != nil {
+	if err := p.setTarget(target); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	p.goroutines.Go(p.accept)
 	return p, nil
 }
 
-// Close ends the proxy and its connections, and waits for what served them.
+// Close stops the proxy, resets its connections and waits for its goroutines.
 func (p *FaultProxy) Close() {
 	_ = p.listener.Close()
 	p.Cut()
 	p.goroutines.Wait()
 }
 
-// aim reads the target and makes the URL that leads to it through the proxy.
-func (p *FaultProxy) aim(target string) error {
+// setTarget parses the target and builds the URL that leads to it through the proxy.
+func (p *FaultProxy) setTarget(target string) error {
 	if !strings.Contains(target, "://") {
 		p.network, p.target = network(target), target
 		return nil
@@ -103,31 +104,35 @@ func network(address string) string {
 	return "tcp"
 }
 
-// Cut resets every connection and each new one, like a server that died.
+// Cut resets all connections and every new one, as a dead server does.
 func (p *FaultProxy) Cut() { p.set(fault{cut: true}) }
 
-// Stall keeps connections, accepts new ones and lets no byte pass in either direction, like a server that hangs.
+// Stall keeps connections and accepts new ones, but forwards no byte in either direction, as a
+// hanging server does.
 func (p *FaultProxy) Stall() { p.set(fault{stall: true}) }
 
-// StallAnswers keeps connections, accepts new ones and lets no byte come back from the target, which gets all that is sent to it.
-func (p *FaultProxy) StallAnswers() { p.set(fault{silent: true}) }
+// StallResponses keeps connections and accepts new ones. The target receives all data, but no byte
+// comes back.
+func (p *FaultProxy) StallResponses() { p.set(fault{stallResponses: true}) }
 
-// StallLinks lets no byte pass any more over the connections that there are, and keeps them, whatever comes later; new ones work.
-func (p *FaultProxy) StallLinks() {
+// StallOpenConnections forwards no byte over the connections that are open now, even after Restore.
+// New connections work.
+func (p *FaultProxy) StallOpenConnections() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for l := range p.links {
+	for l := range p.connections {
 		l.stalled.Store(true)
 	}
 }
 
-// Delay holds every piece of data back for d, in each direction.
+// Delay delays each piece of data by d, in both directions.
 func (p *FaultProxy) Delay(d time.Duration) { p.set(fault{delay: d}) }
 
-// Trickle lets so many bytes pass every d, in each direction, like a line that hardly carries anything.
-func (p *FaultProxy) Trickle(bytes int, d time.Duration) { p.set(fault{delay: d, piece: bytes}) }
+// Trickle forwards the given number of bytes every d, in both directions, as a very slow network
+// does.
+func (p *FaultProxy) Trickle(bytes int, d time.Duration) { p.set(fault{delay: d, maxBytes: bytes}) }
 
-// Restore ends the fault; what was stalled goes on its way.
+// Restore ends the fault. Stalled data is forwarded.
 func (p *FaultProxy) Restore() { p.set(fault{}) }
 
 func (p *FaultProxy) set(f fault) {
@@ -137,13 +142,13 @@ func (p *FaultProxy) set(f fault) {
 	close(p.changed)
 	p.changed = make(chan struct{})
 	if f.cut {
-		for l := range p.links {
+		for l := range p.connections {
 			l.reset()
 		}
 	}
 }
 
-func (p *FaultProxy) now() (fault, <-chan struct{}) {
+func (p *FaultProxy) currentFault() (fault, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.fault, p.changed
@@ -163,7 +168,7 @@ func (p *FaultProxy) accept() {
 }
 
 func (p *FaultProxy) serve(client net.Conn) {
-	l := &link{client: client, gone: make(chan struct{})}
+	l := &proxiedConn{client: client, gone: make(chan struct{})}
 	if !p.add(l) {
 		l.reset()
 		return
@@ -175,27 +180,28 @@ func (p *FaultProxy) serve(client net.Conn) {
 		return
 	}
 	var both sync.WaitGroup
-	both.Go(func() { p.pass(l, server, client, false) })
-	both.Go(func() { p.pass(l, client, server, true) })
+	both.Go(func() { p.copyData(l, server, client, false) })
+	both.Go(func() { p.copyData(l, client, server, true) })
 	both.Wait()
 }
 
-func (p *FaultProxy) add(l *link) bool {
+func (p *FaultProxy) add(l *proxiedConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.links[l] = struct{}{}
+	p.connections[l] = struct{}{}
 	return !p.fault.cut
 }
 
-func (p *FaultProxy) remove(l *link) {
+func (p *FaultProxy) remove(l *proxiedConn) {
 	l.reset()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.links, l)
+	delete(p.connections, l)
 }
 
-// pass copies one direction, back is that of the answers, until an end closes, then resets the link: half-open connections are no fault of ours.
-func (p *FaultProxy) pass(l *link, to io.Writer, from io.Reader, back bool) {
+// copyData copies one direction until an end closes, then resets the connection, because half-open
+// connections are not one of our faults. The direction from the server to the client has back set.
+func (p *FaultProxy) copyData(l *proxiedConn, to io.Writer, from io.Reader, back bool) {
 	defer l.reset()
 	buf := make([]byte, 32<<10)
 	for {
@@ -206,35 +212,36 @@ func (p *FaultProxy) pass(l *link, to io.Writer, from io.Reader, back bool) {
 	}
 }
 
-// send writes data in the pieces and at the times that the fault wants; false: the link is gone.
-func (p *FaultProxy) send(l *link, to io.Writer, data []byte, back bool) bool {
+// send writes data in the pieces and at the times that the fault demands. It returns false when the
+// connection is gone.
+func (p *FaultProxy) send(l *proxiedConn, to io.Writer, data []byte, back bool) bool {
 	for len(data) > 0 {
-		if !p.hold(l, back) {
+		if !p.waitForFault(l, back) {
 			return false
 		}
-		f, _ := p.now()
-		piece := data
-		if f.piece > 0 {
-			piece = data[:min(f.piece, len(data))]
+		f, _ := p.currentFault()
+		chunk := data
+		if f.maxBytes > 0 {
+			chunk = data[:min(f.maxBytes, len(data))]
 		}
-		if _, err := to.Write(piece); err != nil {
+		if _, err := to.Write(chunk); err != nil {
 			return false
 		}
-		data = data[len(piece):]
+		data = data[len(chunk):]
 	}
 	return true
 }
 
-// hold waits for as long as the fault demands; false: the link is gone.
-func (p *FaultProxy) hold(l *link, back bool) bool {
+// waitForFault waits as long as the fault demands. It returns false when the connection is gone.
+func (p *FaultProxy) waitForFault(l *proxiedConn, back bool) bool {
 	for {
 		if l.stalled.Load() {
 			<-l.gone
 			return false
 		}
-		f, changed := p.now()
+		f, changed := p.currentFault()
 		var ready <-chan time.Time
-		if !f.stall && !(f.silent && back) {
+		if !f.stall && !(f.stallResponses && back) {
 			if f.delay == 0 {
 				return true
 			}

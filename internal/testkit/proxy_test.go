@@ -18,7 +18,7 @@ func ping(t *testing.T, pool *pgxpool.Pool, timeout time.Duration) error {
 	return err
 }
 
-func TestProxyFailsOnCommand(t *testing.T) {
+func TestFaultProxy_eachFault_isSeenByTheClient(t *testing.T) {
 	t.Parallel()
 	proxy := testkit.Proxy(t, testkit.Database(t).URL)
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, MaxConns: 1})
@@ -29,19 +29,19 @@ func TestProxyFailsOnCommand(t *testing.T) {
 
 	proxy.Cut()
 	if err := ping(t, pool, time.Second); !postgres.IsUnavailable(err) {
-		t.Fatalf("cut: %v, want an error that says unavailable", err)
+		t.Fatalf("cut: %v, want an error that is classified as unavailable", err)
 	}
 	proxy.Restore()
 	testkit.Eventually(t, 5*time.Second, func() error { return ping(t, pool, time.Second) })
 
 	proxy.Stall()
 	if err := ping(t, pool, 50*time.Millisecond); !postgres.IsUnavailable(err) {
-		t.Fatalf("stalled: %v, want an error that says unavailable", err)
+		t.Fatalf("stalled: %v, want an error that is classified as unavailable", err)
 	}
 	proxy.Restore()
 	testkit.Eventually(t, 5*time.Second, func() error { return ping(t, pool, time.Second) })
 
-	proxy.Trickle(4, 10*time.Millisecond) // a query and its answer are some tens of bytes
+	proxy.Trickle(4, 10*time.Millisecond) // a query and its response are some tens of bytes
 	began := time.Now()
 	if err := ping(t, pool, 30*time.Second); err != nil || time.Since(began) < 100*time.Millisecond {
 		t.Fatalf("trickling: %v after %s, want no error and at least 100ms", err, time.Since(began))

@@ -5,20 +5,23 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// differences are the parts in which two rows of one object differ. Their states are compared as JSON too, whatever their hashes say.
-func differences(have, made *versioning.Row) (what []string) {
+// objectDifferences returns the parts in which two rows of one object differ. It also compares
+// their states as JSON, whatever their hashes are.
+func objectDifferences(stored, computed *versioning.Row) (what []string) {
 	for _, part := range []struct {
 		name    string
 		differs bool
 	}{
-		{"version", have.Version != made.Version},
-		{"deleted", have.State.Deleted != made.State.Deleted},
-		{"ambiguous", have.Ambiguous != made.Ambiguous},
-		{"settled", have.Settled != made.Settled},
-		{"windows", have.Lo != made.Lo || have.Hi != made.Hi},
-		{"state", !sameJSON(have.State.JSON, made.State.JSON)},
-		{"hash of the state", have.State.Exact != made.State.Exact || have.State.Hash != made.State.Hash || have.State.Repaired != made.State.Repaired},
-		{"states of its version", !sameSets(have, made)},
+		{"version", stored.Version != computed.Version},
+		{"deleted", stored.State.Deleted != computed.State.Deleted},
+		{"ambiguous", stored.Ambiguous != computed.Ambiguous},
+		{"time of the overwrite", stored.OverwrittenAt != computed.OverwrittenAt},
+		{"observed times", stored.TimeFrom != computed.TimeFrom || stored.TimeTo != computed.TimeTo},
+		{"state", !equalJSON(stored.State.JSON, computed.State.JSON)},
+		{"hash of the state", stored.State.ExactHash != computed.State.ExactHash ||
+			stored.State.Hash != computed.State.Hash ||
+			stored.State.Sanitized != computed.State.Sanitized},
+		{"tied states", !equalVersionStates(stored, computed)},
 	} {
 		if part.differs {
 			what = append(what, part.name)
@@ -27,24 +30,26 @@ func differences(have, made *versioning.Row) (what []string) {
 	return what
 }
 
-// sameSets compares all that is stored of a version's contents.
-func sameSets(have, made *versioning.Row) bool {
-	a, b := *have, *made
-	// What is compared by itself, and when a look is owed, is none of it.
-	b.Version, b.State, b.Ambiguous, b.Settled, b.Lo, b.Hi, b.LookAfter = a.Version, a.State, a.Ambiguous, a.Settled, a.Lo, a.Hi, a.LookAfter
-	if !a.Same(&b) {
+// equalVersionStates compares everything that is stored about the contents of a version.
+func equalVersionStates(stored, computed *versioning.Row) bool {
+	a, b := *stored, *computed
+	// Exclude the parts that are compared separately, and the time of a pending refetch.
+	b.Version, b.State, b.Ambiguous, b.OverwrittenAt, b.TimeFrom, b.TimeTo, b.RefetchAfter = a.Version, a.State,
+		a.Ambiguous, a.OverwrittenAt,
+		a.TimeFrom, a.TimeTo, a.RefetchAfter
+	if !a.Equal(&b) {
 		return false
 	}
-	for i := range a.Set {
-		if x, y := a.Set[i].State.JSON, b.Set[i].State.JSON; x != nil && y != nil && !sameJSON(x, y) {
+	for i := range a.TiedStates {
+		if x, y := a.TiedStates[i].State.JSON, b.TiedStates[i].State.JSON; x != nil && y != nil && !equalJSON(x, y) {
 			return false
 		}
 	}
 	return true
 }
 
-// sameJSON compares texts by what they say; nil is null.
-func sameJSON(a, b []byte) bool {
+// equalJSON compares the content of two JSON texts; nil is null.
+func equalJSON(a, b []byte) bool {
 	x, err := canonical.Parse(orNull(a))
 	if err != nil {
 		return false

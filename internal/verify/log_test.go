@@ -19,34 +19,43 @@ import (
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
-func TestNothingIsWrong(t *testing.T) {
+func TestVerify_soundData_noViolations(t *testing.T) {
 	t.Parallel()
 	empty(t).clean(t)
 	b := setup(t)
 	r := b.clean(t)
 	n := int64(len(b.ids))
-	if r.Looked["events"] != n || r.Looked["keys"] != n || r.Looked["outcomes"] != n || len(r.Waiting) != 1 || r.At.IsZero() {
+	if r.Checked["events"] != n || r.Checked["keys"] != n || r.Checked["outcomes"] != n || len(r.Waiting) != 1 ||
+		r.At.IsZero() {
 		t.Errorf("%d events: %+v", n, r)
 	}
 }
 
-// Each way in which log, keys and outcomes can disagree is found, counted, and named with the event.
-func TestDamagedLog(t *testing.T) {
+// Every difference between log, keys and outcomes is found, counted and named with the event.
+func TestVerify_damagedLog_namesEvent(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		kind   verify.Kind
 		sql    string
 		detail string
 	}{
-		"no key":                   {verify.EventWithoutKey, `DELETE FROM event_keys WHERE id = $1`, "no key"},
-		"no event":                 {verify.KeyWithoutEvent, `WITH o AS (DELETE FROM outcomes WHERE event_id = $1) DELETE FROM events WHERE id = $1`, "is not in events_"},
-		"another key":              {verify.KeyDiffers, `UPDATE event_keys SET key = '\x00112233445566778899aabbccddeeff' WHERE id = $1`, "the key is 0011"},
-		"another fingerprint":      {verify.KeyDiffers, `UPDATE event_keys SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1`, "fingerprint is 0011"},
-		"another source":           {verify.KeyDiffers, `UPDATE event_keys SET source = 77 WHERE id = $1`, "source number 77"},
-		"passed without outcome":   {verify.EventWithoutOutcome, `DELETE FROM outcomes WHERE event_id = $1`, "checkpoint is"},
-		"a key of a day not there": {verify.KeyWithoutEvent, `INSERT INTO event_keys (source, key, id, fingerprint) SELECT source, '\x01', 77, fingerprint FROM event_keys WHERE id = $1`, "retention dropped none"},
-		"an outcome of no event": {verify.OutcomeWithoutEvent, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
-			SELECT event_id + 77777, 0, source, 0, '', '', '', 'ignored', '', 1, now(), 1 FROM outcomes WHERE event_id = $1`, "its outcome is ignored"},
+		"no key": {verify.EventWithoutKey, `DELETE FROM event_keys WHERE id = $1`, "no key"},
+		"no event": {verify.KeyWithoutEvent, `WITH o AS (DELETE FROM outcomes
+			WHERE event_id = $1) DELETE FROM events WHERE id = $1`, "is not in events_"},
+		"another key": {verify.KeyDiffers, `UPDATE event_keys SET key =
+			'\x00112233445566778899aabbccddeeff' WHERE id = $1`, "the key is 0011"},
+		"another fingerprint": {verify.KeyDiffers, `UPDATE event_keys SET fingerprint =
+			'\x00112233445566778899aabbccddeeff' WHERE id = $1`, "fingerprint is 0011"},
+		"another source": {verify.KeyDiffers, `UPDATE event_keys SET source = 77 WHERE id = $1`,
+			"source number 77"},
+		"passed without outcome": {verify.EventWithoutOutcome, `DELETE FROM outcomes WHERE event_id = $1`,
+			"checkpoint is"},
+		"a key of a day not there": {verify.KeyWithoutEvent, `INSERT INTO event_keys (source, key, id, fingerprint)
+			SELECT source, '\x01', 77, fingerprint FROM event_keys WHERE id = $1`, "retention dropped none"},
+		"an outcome of no event": {verify.OutcomeWithoutEvent, `INSERT INTO outcomes (event_id, run, source, object,
+			account, object_type, object_id, status, reason, attempts, at, rule_version)
+			SELECT event_id + 77777, 0, source, 0, '', '', '', 'ignored', '', 1, now(), 1 FROM outcomes
+				WHERE event_id = $1`, "its outcome is ignored"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -54,26 +63,31 @@ func TestDamagedLog(t *testing.T) {
 			id := b.ids[len(b.ids)/2]
 			b.damage(t, c.sql, id)
 			o := b.options(t)
-			o.Sources = nil // that objects lack the event as well is for others to find
+			o.Sources = nil // other checks find that objects lack the event too
 			item := found(t, run(t, o), c.kind, 1)
-			if !strings.Contains(item.Detail, c.detail) || item.Event != id && !strings.Contains(name, "of ") || item.Event == 0 {
+			if !strings.Contains(item.Detail, c.detail) || item.Event != id && !strings.Contains(name, "of ") ||
+				item.Event == 0 {
 				t.Errorf("event %d: %+v", id, item)
 			}
-			if mended := item.Mend != ""; mended == (c.kind == verify.KeyDiffers) { // of two that differ nobody knows the wrong one
-				t.Errorf("what mends it: %+v", item)
+			// if two differ, the wrong one is unknown
+			if mended := item.Repair != ""; mended == (c.kind == verify.KeyDiffers) {
+				t.Errorf("repair: %+v", item)
 			}
 		})
 	}
 }
 
-// A day that retention has dropped may be there again, empty, after a clock went back: what it held is missed by nobody. One that is only about to be dropped is missed.
-func TestADroppedDayThatIsMadeAgain(t *testing.T) {
+// A dropped partition may exist again, empty, after the clock was set back: its events are not
+// missing. Events of a partition that is only about to be dropped are missing.
+func TestVerify_droppedPartitionCreatedAgain_isNoViolation(t *testing.T) {
 	t.Parallel()
 	for _, dropped := range []bool{false, true} {
 		b := setup(t)
 		id := b.ids[len(b.ids)/2]
-		b.damage(t, `WITH e AS (DELETE FROM events WHERE id = $1) INSERT INTO retired (name, lo, hi, folded_to, events, bytes, run, ready_at, dropped_at, updated_at)
-			SELECT 'events_' || to_char(event_time($1) AT TIME ZONE 'UTC', 'YYYYMMDD'), $1, $1 + 1, $1, 1, 1, 1, now(), CASE WHEN $2 THEN now() END, now()`, id, dropped)
+		b.damage(t, `WITH e AS (DELETE FROM events WHERE id = $1) INSERT INTO retired (name, lo, hi, folded_to, events,
+			bytes, run, ready_at, dropped_at, updated_at)
+			SELECT 'events_' || to_char(event_time($1) AT TIME ZONE 'UTC', 'YYYYMMDD'), $1, $1 + 1, $1, 1, 1, 1, now(),
+				CASE WHEN $2 THEN now() END, now()`, id, dropped)
 		o := b.options(t)
 		o.Sources = nil
 		if r := run(t, o); (len(r.Findings) == 0) != dropped {
@@ -82,65 +96,70 @@ func TestADroppedDayThatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// Of many only the first are named, and all are counted.
-func TestManyOfAKind(t *testing.T) {
+// Only the first violations are listed, and all are counted.
+func TestVerify_manyViolations_listsFirstAndCountsAll(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.damage(t, `DELETE FROM event_keys`)
-	if r := b.verify(t); b.finds(t, verify.EventWithoutKey, int64(len(b.ids))).Event != b.ids[0] || len(r.Findings[0].Items) != 3 {
+	if r := b.verify(t); b.finds(t, verify.EventWithoutKey, int64(len(b.ids))).Event != b.ids[0] ||
+		len(r.Findings[0].Items) != 3 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// The statement that a violation comes with mends it: it makes a key again, and sets the auditor
-// back.
-func TestKeysAreMadeAgain(t *testing.T) {
+// The repair statement of a violation repairs it: it inserts a key again, and sets the
+// republisher's checkpoint back.
+func TestVerify_repairStatements_repair(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.damage(t, `DELETE FROM event_keys WHERE id = $1`, b.ids[5])
-	b.exec(t, b.finds(t, verify.EventWithoutKey, 1).Mend)
+	b.exec(t, b.finds(t, verify.EventWithoutKey, 1).Repair)
 	b.clean(t)
 	b.damage(t, `DELETE FROM outcomes WHERE event_id = $1`, b.ids[5])
 	o := b.options(t)
 	o.Sources = nil
-	b.exec(t, found(t, run(t, o), verify.EventWithoutOutcome, 1).Mend)
+	b.exec(t, found(t, run(t, o), verify.EventWithoutOutcome, 1).Repair)
 	if r := run(t, o); len(r.Findings) != 0 || len(r.Waiting) != 2 || r.Waiting[0].Count != 1 {
 		t.Errorf("%+v", r)
 	}
-	applied.Apply(t, b.proc, events.LiveRun, b.ids[5:6]) // as the auditor has it done
+	applied.Apply(t, b.proc, events.LiveRun, b.ids[5:6]) // as the republisher does
 	b.clean(t)
 }
 
-// What is under way is told, and is a violation only when it is too old.
-func TestWaiting(t *testing.T) {
+// Unfinished work is reported, and is a violation only when it is too old.
+func TestVerify_unfinishedWork_violationOnlyWhenOld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.exec(t, `UPDATE outbox SET sent_at = now(), sequence = 1`)
-	late := sim.Generate(rand.New(rand.NewPCG(3, 4)), sim.Options{Objects: 3, Changes: 1, Contents: 3, Unit: 1, Gap: 10}).Events
+	late := sim.Generate(rand.New(rand.NewPCG(3, 4)), sim.Options{Objects: 3, Changes: 1, Contents: 3, Unit: 1,
+		Gap: 10}).Events
 	b.log.Append(t, b.log.Source, late)
 	if r := b.clean(t); len(r.Waiting) != 1 || r.Waiting[0].Count != int64(len(late)) || r.Waiting[0].Seconds > 600 {
 		t.Errorf("%+v", r.Waiting)
 	}
 	o := b.options(t)
-	o.Wait = time.Nanosecond
+	o.MaxWait = time.Nanosecond
 	if item := found(t, run(t, o), verify.WaitsTooLong, 1); !strings.Contains(item.Detail, "without an outcome") {
 		t.Errorf("%+v", item)
 	}
 	b.exec(t, `UPDATE outcomes SET status = 'failed', due = now() + interval '1 hour' WHERE event_id = $1`, b.ids[0])
-	b.exec(t, `UPDATE outcomes SET status = 'failed', due = now() - interval '10 minutes' WHERE event_id = $1`, b.ids[1])
+	b.exec(t, `UPDATE outcomes SET status = 'failed', due = now() - interval '10 minutes' WHERE event_id = $1`,
+		b.ids[1])
 	b.exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL`)
 	if r := b.clean(t); len(r.Waiting) != 4 || r.Waiting[2].Seconds < 600 {
 		t.Errorf("%+v", r.Waiting)
 	}
-	o.Wait = 5 * time.Minute
+	o.MaxWait = 5 * time.Minute
 	found(t, run(t, o), verify.WaitsTooLong, 1)
 }
 
-// While it looks, others append and apply: of each event it sees all that belongs together or nothing.
-func TestBesideWriters(t *testing.T) {
+// Concurrent writers append and apply during the verification: it sees everything of an event or
+// nothing.
+func TestVerify_concurrentWriters_noViolations(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	evs := sim.Generate(rand.New(rand.NewPCG(5, 6)), sim.Options{Objects: 40, Changes: 6, Contents: 3, Unit: 1, Gap: 10}).Events
+	evs := sim.Generate(rand.New(rand.NewPCG(5, 6)), sim.Options{Objects: 40, Changes: 6, Contents: 3, Unit: 1,
+		Gap: 10}).Events
 	done, first := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -158,7 +177,7 @@ func TestBesideWriters(t *testing.T) {
 		}
 		select {
 		case <-done:
-			if r := b.clean(t); r.Looked["events"] != int64(len(b.ids)+len(evs)) {
+			if r := b.clean(t); r.Checked["events"] != int64(len(b.ids)+len(evs)) {
 				t.Errorf("%+v", r)
 			}
 			return
@@ -167,17 +186,20 @@ func TestBesideWriters(t *testing.T) {
 	}
 }
 
-// Each way in which a body can be wrong is found and named. That the object then differs as well is for others to find.
-func TestDamagedBodies(t *testing.T) {
+// Every kind of damage to a body is found and named. Other checks find that the object differs too.
+func TestVerify_damagedBodies_namesEvent(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		kind verify.Kind
 		sql  string
 	}{
-		"body":        {verify.FingerprintDiffers, `UPDATE events SET body = set_byte(body, 3, get_byte(body, 3) # 1) WHERE id = $1`},
-		"fingerprint": {verify.FingerprintDiffers, `WITH k AS (UPDATE event_keys SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1) UPDATE events SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1`},
-		"no body":     {verify.BodyMissing, `UPDATE events SET body = NULL WHERE id = $1`},
-		"redacted":    {verify.RedactionUndone, `INSERT INTO redacted (event, run, at) VALUES ($1, 1, now())`},
+		"body": {verify.FingerprintDiffers, `UPDATE events SET body = set_byte(body, 3, get_byte(body, 3) # 1)
+			WHERE id = $1`},
+		"fingerprint": {verify.FingerprintDiffers, `WITH k AS (UPDATE event_keys
+			SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1) UPDATE events
+				SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1`},
+		"no body":  {verify.BodyMissing, `UPDATE events SET body = NULL WHERE id = $1`},
+		"redacted": {verify.RedactionUndone, `INSERT INTO redacted (event, run, at) VALUES ($1, 1, now())`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,23 +216,27 @@ func TestDamagedBodies(t *testing.T) {
 	}
 }
 
-// The body of a delivery of several events lies with the first of them, and may be too large to be read with others.
-func TestDeliveriesOfSeveralEvents(t *testing.T) {
+// The body of a delivery with several events is stored with the first of them, and may be too large
+// to be read with others.
+func TestVerify_deliveryOfSeveralEvents_findsBody(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	e := at("obj_1", 1)
-	e.Body = bytes.Replace(e.Body, []byte(`"object":{`), fmt.Appendf(nil, `"object":{"text":%q,`, strings.Repeat("some text ", 4000)), 1)
-	d := events.Delivery{Source: b.log.Source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body}
+	e.Body = bytes.Replace(e.Body, []byte(`"object":{`), fmt.Appendf(nil, `"object":{"text":%q,`,
+		strings.Repeat("some text ", 4000)), 1)
+	d := events.Delivery{Source: b.log.Source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook,
+		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body}
 	for _, key := range []string{"a", "b", "c"} {
-		d.Events = append(d.Events, provider.Event{Key: key, Type: "thing", ObjectType: "thing", ObjectID: "obj_1", Fingerprint: provider.BodyFingerprint(e.Body)})
+		d.Events = append(d.Events, provider.Event{Key: key, Type: "thing", ObjectType: "thing", ObjectID: "obj_1",
+			Fingerprint: provider.BodyFingerprint(e.Body)})
 	}
 	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{d})
 	must(t, err)
 	for _, r := range receipts[0] {
 		applied.Apply(t, b.proc, events.LiveRun, []int64{r.ID})
 	}
-	if r := b.clean(t); r.Looked["bodies"] != 3 {
-		t.Errorf("%+v", r.Looked)
+	if r := b.clean(t); r.Checked["bodies"] != 3 {
+		t.Errorf("%+v", r.Checked)
 	}
 	b.damage(t, `UPDATE events SET body = set_byte(body, length(body) - 9, 7) WHERE body IS NOT NULL`)
 	if r := b.verify(t); r.Findings[0].Kind != verify.FingerprintDiffers || r.Findings[0].Count != 3 {
@@ -222,11 +248,11 @@ func TestDeliveriesOfSeveralEvents(t *testing.T) {
 	}
 }
 
-// signed stores a signed delivery of Stripe's; its source is told by how often it was called.
+// signed stores a signed delivery of Stripe's. The source depends on the number of calls.
 func (b *testBundle) signed(t *testing.T, number int32, src *provider.Source, n int) int64 {
 	t.Helper()
 	p := stripe.Stripe{}
-	s, err := p.Vary(p.Samples()[0], n, time.Now(), true)
+	s, err := p.MakeVariant(p.Samples()[0], n, time.Now(), true)
 	must(t, err)
 	d, err := p.Sign(src, s, time.Now())
 	must(t, err)
@@ -237,18 +263,21 @@ func (b *testBundle) signed(t *testing.T, number int32, src *provider.Source, n 
 	must(t, err)
 	proof, err := json.Marshal(v)
 	must(t, err)
-	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
-		Headers: events.AppendHeaders(nil, p.Headers(), d), Verification: proof, Body: d.Body, Events: named}})
+	receipts, err := events.Append(t.Context(), b.db.Pool,
+		[]events.Delivery{{Source: number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
+			Headers: events.AppendHeaders(nil, p.Headers(), d), Verification: proof, Body: d.Body, Events: named}})
 	must(t, err)
 	return receipts[0][0].ID
 }
 
-// Stored deliveries are proven again as of their receipt, however long that is ago, by the secret that proved them.
-func TestSignatures(t *testing.T) {
+// Stored deliveries are verified again as of their receipt, however old they are, with the secret
+// that verified them.
+func TestVerify_signatures_asOfReceipt(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
-	number := b.log.Add(t, "shop")
-	src := &provider.Source{Name: "shop", Secrets: []provider.Secret{{Name: "main", Value: []byte("whsec_0123456789abcdef0123456789abcdef")}}}
+	number := b.log.AddSource(t, "shop")
+	src := &provider.Source{Name: "shop",
+		Secrets: []provider.Secret{{Name: "main", Value: []byte("whsec_0123456789abcdef0123456789abcdef")}}}
 	b.log.Sources["shop"] = processor.Source{Number: number, Config: src, Provider: stripe.Stripe{}}
 	var ids []int64
 	for i := range 5 {
@@ -256,49 +285,59 @@ func TestSignatures(t *testing.T) {
 	}
 	o := b.options(t)
 	o.Signatures = true
-	if r := run(t, o); len(r.Findings) != 0 || r.Looked["signatures"] != 5 || r.Looked["bodies"] != 5 {
+	if r := run(t, o); len(r.Findings) != 0 || r.Checked["signatures"] != 5 || r.Checked["bodies"] != 5 {
 		t.Errorf("%+v", r)
 	}
 	b.damage(t, `UPDATE events SET received_at = received_at - interval '1 day' WHERE id = $1`, ids[2])
-	if item := found(t, run(t, o), verify.SignatureWrong, 1); item.Event != ids[2] || !strings.Contains(item.Detail, `secret "main"`) {
+	if item := found(t, run(t, o), verify.SignatureWrong, 1); item.Event != ids[2] ||
+		!strings.Contains(item.Detail, `secret "main"`) {
 		t.Errorf("%+v", item)
 	}
-	if r := b.clean(t); r.Looked["signatures"] != 0 {
-		t.Errorf("nobody asked: %+v", r.Looked)
+	if r := b.clean(t); r.Checked["signatures"] != 0 {
+		t.Errorf("nobody asked: %+v", r.Checked)
 	}
 	src.Secrets[0].Value = bytes.ToUpper(src.Secrets[0].Value)
 	src.Keys = nil
 	found(t, run(t, o), verify.SignatureWrong, 5)
 	src.Secrets[0].Name = "another"
-	if r := run(t, o); len(r.Findings) != 0 || len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], "5 deliveries of source shop were not verified again") {
+	if r := run(t, o); len(r.Findings) != 0 || len(r.Notes) != 1 ||
+		!strings.HasPrefix(r.Notes[0], "5 deliveries of source shop were not verified again") {
 		t.Errorf("%+v", r)
 	}
 }
 
-// ledger has effects in every state, with steps as they are then: it is as it should be.
+// ledger stores valid effects in every state, with matching steps.
 func ledger(t *testing.T) *testBundle {
 	t.Helper()
 	b := setup(t)
 	b.exec(t, `
-		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, undoing, destination, due, taken_by, taken_until, planned_at, updated_at)
-		SELECT 'mail:' || n, 1, 'mail', $1, '', 'thing', n::text, 7, 0, state, undoing, 'post', CASE WHEN state IN ('planned', 'failed') THEN now() END,
-		  CASE WHEN state = 'running' THEN 'a' ELSE '' END, CASE WHEN state = 'running' THEN now() + interval '1 min' END, now() - interval '3 days', now() - interval '2 days'
-		FROM (VALUES (1, 'waiting', false), (2, 'planned', false), (3, 'running', false), (4, 'failed', false), (5, 'review', false), (6, 'done', false), (7, 'done', true), (8, 'rejected', false), (9, 'superseded', false),
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state,
+			undoing, destination, due, taken_by, taken_until, planned_at, updated_at)
+		SELECT 'mail:' || n, 1, 'mail', $1, '', 'thing', n::text, 7, 0, state, undoing, 'post', CASE
+			WHEN state IN ('planned', 'failed') THEN now() END,
+		  CASE WHEN state = 'running' THEN 'a' ELSE '' END, CASE WHEN state = 'running' THEN now() + interval '1 min'
+		  	END, now() - interval '3 days', now() - interval '2 days'
+		FROM (VALUES (1, 'waiting', false), (2, 'planned', false), (3, 'running', false), (4, 'failed', false),
+			(5, 'review', false), (6, 'done', false), (7, 'done', true), (8, 'rejected', false),
+			(9, 'superseded', false),
 		  (10, 'expired', false)) AS d(n, state, undoing)`, b.log.Source)
 	b.exec(t, `
-		INSERT INTO effect_steps (effect, step, undo, place, state, destination, fingerprint, attempts, reserved_at, ended_at)
+		INSERT INTO effect_steps (effect, step, undo, place, state, destination, fingerprint, attempts, reserved_at,
+			ended_at)
 		SELECT e.effect, step, undo, 0, d.state, 'post', '', 1, now() - interval '1 day', now() - interval '1 day'
-		FROM effects e JOIN (VALUES (2, 'a', false, 'done'), (3, 'a', false, 'done'), (3, 'b', false, 'reserved'), (4, 'a', false, 'failed'), (5, 'a', false, 'unknown'), (6, 'a', false, 'done'), (7, 'a', false, 'done'),
-		  (7, 'a', true, 'done'), (7, 'b', false, 'failed'), (8, 'a', false, 'unknown')) AS d(n, step, undo, state) ON e.key = 'mail:' || d.n`)
+		FROM effects e JOIN (VALUES (2, 'a', false, 'done'), (3, 'a', false, 'done'), (3, 'b', false, 'reserved'),
+			(4, 'a', false, 'failed'), (5, 'a', false, 'unknown'), (6, 'a', false, 'done'), (7, 'a', false, 'done'),
+		  (7, 'a', true, 'done'), (7, 'b', false, 'failed'), (8, 'a', false, 'unknown')) AS d(n, step, undo, state) ON
+		  	e.key = 'mail:' || d.n`)
 	return b
 }
 
-// A ledger that is as it should be has no violation, and what waits for persons is told.
-func TestEffectsAreLookedAt(t *testing.T) {
+// A valid ledger has no violation, and effects that wait for operators are reported.
+func TestVerify_effects_reportsWaiting(t *testing.T) {
 	t.Parallel()
 	r := ledger(t).clean(t)
-	if r.Looked["effects"] != 10 {
-		t.Errorf("%v", r.Looked)
+	if r.Checked["effects"] != 10 {
+		t.Errorf("%v", r.Checked)
 	}
 	var told []string
 	for _, w := range r.Waiting {
@@ -306,50 +345,67 @@ func TestEffectsAreLookedAt(t *testing.T) {
 			told = append(told, what)
 		}
 	}
-	for _, want := range []string{"effects that are due", "steps of which nobody knows whether they were done", "effects that a person must see to", "effects that wait for an approval"} {
+	for _, want := range []string{"effects that are due", "steps with unknown outcome",
+		"effects that need review", "effects that await approval"} {
 		if !strings.Contains(strings.Join(told, "|"), want) {
-			t.Errorf("%q is not told: %q", want, told)
+			t.Errorf("%q is not reported: %q", want, told)
 		}
 	}
 	for _, w := range r.Waiting {
-		if strings.HasPrefix(w.What, "steps of which") && (w.Count != 1 || w.Seconds < 80_000) {
+		if strings.HasPrefix(w.What, "steps with unknown") && (w.Count != 1 || w.Seconds < 80_000) {
 			t.Errorf("%+v", w)
 		}
 	}
 	b := setup(t)
-	b.exec(t, `INSERT INTO effect_window_waits SELECT 'weekly', $1, '', 'thing', n::text, now() - interval '3 h', now() - interval '2 h' FROM generate_series(1, 3) n`, b.log.Source)
+	b.exec(t, `INSERT INTO effect_window_waits SELECT 'weekly', $1, '', 'thing', n::text, now() - interval '3 h',
+		now() - interval '2 h' FROM generate_series(1, 3) n`, b.log.Source)
 	r = b.clean(t)
 	if !slices.ContainsFunc(r.Waiting, func(w verify.Wait) bool {
-		return w.Count == 3 && w.Seconds > 7_000 && strings.HasPrefix(w.What, "objects in doubt")
+		return w.Count == 3 && w.Seconds > 7_000 && strings.HasPrefix(w.What, "ambiguous objects")
 	}) {
 		t.Errorf("%+v", r.Waiting)
 	}
-	if n := r.Looked["effects"]; n != 0 {
-		t.Errorf("%d effects where there are none", n)
+	if n := r.Checked["effects"]; n != 0 {
+		t.Errorf("%d effects, want none", n)
 	}
 }
 
-// Each way in which the ledger of effects can be wrong is found and named.
-func TestDamagedEffects(t *testing.T) {
+// Every kind of damage to the ledger of effects is found and named.
+func TestVerify_damagedEffects_namesEffect(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		kind  verify.Kind
 		sql   string
 		names string
 	}{
-		"done in doubt":      {verify.EffectWrong, `UPDATE effect_steps SET state = 'unknown' WHERE effect = (SELECT effect FROM effects WHERE key = 'mail:6')`, "step a is unknown, and the effect is done"},
-		"reserved for ever":  {verify.EffectWrong, `UPDATE effect_steps SET state = 'reserved' WHERE state = 'failed' AND effect = (SELECT effect FROM effects WHERE key = 'mail:4')`, "step a is reserved, and the effect is failed"},
-		"nobody's":           {verify.EffectWrong, `UPDATE effects SET taken_by = '' WHERE state = 'running'`, "nobody has taken it"},
-		"begun unapproved":   {verify.EffectWrong, `UPDATE effects SET state = 'waiting' WHERE key = 'mail:6'`, "step a is done, and the effect is waiting"},
-		"begun and expired":  {verify.EffectWrong, `UPDATE effects SET state = 'expired' WHERE key = 'mail:6'`, "step a is done, and the effect is expired"},
-		"never due":          {verify.EffectWrong, `ALTER TABLE effects DROP CONSTRAINT effects_check; UPDATE effects SET due = NULL WHERE state = 'planned'`, "it is planned, and never due"},
-		"undone, never done": {verify.EffectWrong, `UPDATE effect_steps SET state = 'failed' WHERE NOT undo AND step = 'a' AND effect = (SELECT effect FROM effects WHERE key = 'mail:7')`, "step a is undone, and was not done"},
-		"twice":              {verify.EffectTwice, `DROP INDEX effects_key; UPDATE effects SET key = 'mail:6' WHERE key = 'mail:8'`, "are both of key mail:6, version 1"},
-		"of nothing":         {verify.EffectWrong, `UPDATE effects SET event_id = 0, facts = '{"new": {}}' WHERE key = 'mail:6'`, "it is of no event, and of no window of a schedule"},
-		"too late":           {verify.WaitsTooLong, `UPDATE effects SET due = now() - interval '2 hours' WHERE state = 'planned'`, "effects that are due: 2, the oldest for 2h0m0s; 1h0m0s is allowed"},
-		"stray": {verify.WaitsTooLong, `UPDATE effects SET due = clock_timestamp(), reason = 'its rule is not configured, so it waits' WHERE key = 'mail:2'`,
-			"effects whose rule or destination is not configured: 1, the oldest for 72h0m0s; 1h0m0s is allowed"},
-		"lapsed": {verify.WaitsTooLong, `UPDATE effects SET taken_until = now() - interval '2 hours' WHERE state = 'running'`, "effects that a process had taken that ended: 1"},
+		"done with unknown step": {verify.EffectWrong, `UPDATE effect_steps SET state = 'unknown'
+			WHERE effect = (SELECT effect FROM effects WHERE key = 'mail:6')`,
+			"step a is unknown, and the effect is done"},
+		"reserved for ever": {verify.EffectWrong, `UPDATE effect_steps SET state = 'reserved' WHERE state = 'failed'
+			AND effect = (SELECT effect FROM effects WHERE key = 'mail:4')`,
+			"step a is reserved, and the effect is failed"},
+		"without owner": {verify.EffectWrong, `UPDATE effects SET taken_by = '' WHERE state = 'running'`,
+			"nobody has taken it"},
+		"started without approval": {verify.EffectWrong, `UPDATE effects SET state = 'waiting' WHERE key = 'mail:6'`,
+			"step a is done, and the effect is waiting"},
+		"started and expired": {verify.EffectWrong, `UPDATE effects SET state = 'expired' WHERE key = 'mail:6'`,
+			"step a is done, and the effect is expired"},
+		"never due": {verify.EffectWrong, `ALTER TABLE effects DROP CONSTRAINT effects_check; UPDATE effects
+			SET due = NULL WHERE state = 'planned'`, "it is planned, and never due"},
+		"undone, never done": {verify.EffectWrong, `UPDATE effect_steps SET state = 'failed' WHERE NOT undo
+			AND step = 'a' AND effect = (SELECT effect FROM effects WHERE key = 'mail:7')`,
+			"step a is undone, and was not done"},
+		"twice": {verify.EffectTwice, `DROP INDEX effects_key; UPDATE effects SET key = 'mail:6'
+			WHERE key = 'mail:8'`, "both have key mail:6, version 1"},
+		"without event": {verify.EffectWrong, `UPDATE effects SET event_id = 0, facts = '{"new": {}}'
+			WHERE key = 'mail:6'`, "it is of no event, and of no window of a schedule"},
+		"too late": {verify.WaitsTooLong, `UPDATE effects SET due = now() - interval '2 hours'
+			WHERE state = 'planned'`, "effects that are due: 2, the oldest for 2h0m0s; the limit is 1h0m0s"},
+		"rule not configured": {verify.WaitsTooLong, `UPDATE effects SET due = clock_timestamp(),
+			reason = 'its rule is not configured, so it waits' WHERE key = 'mail:2'`,
+			"effects whose rule or destination is not configured: 1, the oldest for 72h0m0s; the limit is 1h0m0s"},
+		"lease expired": {verify.WaitsTooLong, `UPDATE effects SET taken_until = now() - interval '2 hours'
+			WHERE state = 'running'`, "effects whose process has ended: 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -357,7 +413,7 @@ func TestDamagedEffects(t *testing.T) {
 			for statement := range strings.SplitSeq(c.sql, "; ") {
 				b.exec(t, statement)
 			}
-			if item := b.finds(t, c.kind, 1); !strings.Contains(item.Detail, c.names) || item.Mend == "" {
+			if item := b.finds(t, c.kind, 1); !strings.Contains(item.Detail, c.names) || item.Repair == "" {
 				t.Errorf("%+v", item)
 			}
 		})

@@ -14,54 +14,66 @@ import (
 )
 
 const (
-	// objectRows is how many objects are looked at together, and metRows how many outcomes of each are read at once.
-	objectRows = 200
-	metRows    = 1000
+	// objectRows is how many objects are checked together. appliedRows is how many outcomes of each
+	// are read at once.
+	objectRows  = 200
+	appliedRows = 1000
 
 	objectsSQL = `
-SELECT o.source, o.account, o.object_type, o.object_id FROM objects o WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
+SELECT o.source, o.account, o.object_type, o.object_id FROM objects o WHERE (o.source, o.account, o.object_type,
+	o.object_id) > ($1, $2, $3, $4)
   AND ($6::bigint = 1 OR (hashtextextended(o.object_id, $5) & 9223372036854775807) % $6 = 0)
 ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7`
 
-	// entered says of an outcome that its event may have met the mirror: a rebuild's have where it was swapped.
-	entered = `o.object <> 0 AND o.status NOT IN ('failed', 'ignored')
+	// appliedCondition selects outcomes whose events may be part of the mirror. Those of a rebuild
+	// are, if it was swapped.
+	appliedCondition = `o.object <> 0 AND o.status NOT IN ('failed', 'ignored')
     AND (o.run = 0 OR NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild' AND r.status <> 'done'))`
 
-	// metSQL reads what objects have met, some events of each behind the last. What is dead has entered where the rule said so, else it owes a look at most. The rule is the
-	// oldest that has decided an event, but for what was decided before a rebuild, which has made all of it anew.
-	metSQL = `
-SELECT d.object, o.event_id, bool_or(o.status <> 'dead' OR o.version IS NOT NULL), coalesce(max(o.rule_version) FILTER (WHERE o.rebuilt), min(o.rule_version)), count(*)
+	// appliedEventsSQL reads the events that were applied to objects, a page for each object. A
+	// dead event was applied if it has a version; otherwise it may only have requested a refetch.
+	// The rule version is the oldest that decided the event. Decisions before a rebuild do not
+	// count, because the rebuild decided all events again.
+	appliedEventsSQL = `
+SELECT d.object, o.event_id, bool_or(o.status <> 'dead' OR o.version IS NOT NULL),
+	coalesce(max(o.rule_version) FILTER (WHERE o.rebuilt), min(o.rule_version)), count(*)
 FROM unnest($1::bigint[], $2::bigint[]) AS d(object, after) CROSS JOIN LATERAL (
-  SELECT o.event_id, o.status, o.version, o.rule_version, o.run <> 0 AND EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild') AS rebuilt FROM outcomes o WHERE o.object = d.object AND o.event_id > d.after AND ` + entered + `
+  SELECT o.event_id, o.status, o.version, o.rule_version, o.run <> 0 AND EXISTS (SELECT FROM runs r WHERE r.run = o.run
+  	AND r.job = 'rebuild') AS rebuilt FROM outcomes o WHERE o.object = d.object AND o.event_id > d.after
+  	AND ` + appliedCondition + `
   ORDER BY o.event_id FETCH FIRST $3 ROWS WITH TIES) o
 GROUP BY 1, 2 ORDER BY 2`
 
-	// missingSQL finds objects that events were applied to, or that have a base, and that are not in the mirror, where their rows stay for good.
+	// missingSQL finds objects that have applied events or a retained object but no row in the
+	// mirror. The mirror never deletes rows.
 	missingSQL = `
 SELECT k.source, k.account, k.object_type, k.object_id, min(k.event) FROM (
-  SELECT o.source, o.account, o.object_type, o.object_id, o.event_id AS event FROM outcomes o WHERE o.status <> 'dead' AND ` + entered + `
+  SELECT o.source, o.account, o.object_type, o.object_id, o.event_id AS event FROM outcomes o WHERE o.status <> 'dead'
+  	AND ` + appliedCondition + `
   UNION ALL SELECT b.source, b.account, b.object_type, b.object_id, b.last_event_id FROM bases b) k
-WHERE NOT EXISTS (SELECT FROM objects m WHERE m.source = k.source AND m.account = k.account AND m.object_type = k.object_type AND m.object_id = k.object_id)
+WHERE NOT EXISTS (SELECT FROM objects m WHERE m.source = k.source AND m.account = k.account
+	AND m.object_type = k.object_type AND m.object_id = k.object_id)
 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4`
 
-	redactingSQL = `SELECT EXISTS (SELECT FROM runs r WHERE r.job = 'redact' AND r.ended_at IS NULL AND r.started_at IS NOT NULL)`
+	redactingSQL = `SELECT EXISTS (SELECT FROM runs r WHERE r.job = 'redact' AND r.ended_at IS NULL
+		AND r.started_at IS NOT NULL)`
 )
 
-// share is that of which one of every so many is looked at; 1: all are.
-func (w *work) share(what string) int64 {
+// sampleFactor returns n if one of n items is checked; 1 means all.
+func (w *verification) sampleFactor(what string) int64 {
 	if w.Sample <= 0 {
 		return 1
 	}
-	return max(1, w.all[what]/w.Sample)
+	return max(1, w.estimates[what]/w.Sample)
 }
 
-// eachObjects gives the keys of the objects, or of a sample of them, some at a time.
-func (w *work) eachObjects(ctx context.Context, do func([]versioning.Key) error) error {
+// readObjectKeys passes the keys of all objects, or of a sample, to do, page by page.
+func (w *verification) readObjectKeys(ctx context.Context, do func([]versioning.Key) error) error {
 	k := versioning.Key{Source: math.MinInt32}
 	for {
-		keys, err := page(ctx, w.view.txs[0], func(row pgx.CollectableRow) (k versioning.Key, err error) {
+		keys, err := readPage(ctx, w.snapshot.txs[0], func(row pgx.CollectableRow) (k versioning.Key, err error) {
 			return k, row.Scan(&k.Source, &k.Account, &k.Type, &k.ID)
-		}, "objects", objectsSQL, k.Source, k.Account, k.Type, k.ID, w.seed, w.share("objects"), objectRows)
+		}, "objects", objectsSQL, k.Source, k.Account, k.Type, k.ID, w.seed, w.sampleFactor("objects"), objectRows)
 		if err != nil || len(keys) == 0 {
 			return err
 		}
@@ -72,151 +84,162 @@ func (w *work) eachObjects(ctx context.Context, do func([]versioning.Key) error)
 	}
 }
 
-// missing looks for objects that are not in the mirror.
-func (w *work) missing(ctx context.Context) error {
-	rows, err := w.view.txs[0].Query(ctx, missingSQL)
+// reportMissingObjects reports objects that are not in the mirror.
+func (w *verification) reportMissingObjects(ctx context.Context) error {
+	rows, err := w.snapshot.txs[0].Query(ctx, missingSQL)
 	if err != nil {
-		return fmt.Errorf("look for missing objects: %w", err)
+		return fmt.Errorf("read missing objects: %w", err)
 	}
 	var k versioning.Key
 	var event int64
 	_, err = pgx.ForEachRow(rows, []any{&k.Source, &k.Account, &k.Type, &k.ID, &event}, func() error {
-		item := w.object(k, fmt.Sprintf("event %d was applied to it", event))
+		item := w.objectItem(k, fmt.Sprintf("event %d was applied to it", event))
 		item.Event = event
-		w.tally.add(ObjectMissing, item)
+		w.results.add(ObjectMissing, item)
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look for missing objects: %w", err)
+		return fmt.Errorf("read missing objects: %w", err)
 	}
 	return nil
 }
 
-// pair is an object as the mirror has it and as its base and its events make it.
-type pair struct {
-	have, made *versioning.Object
-	// outdated: an older rule may have made a part of it.
+// objectPair is an object as stored in the mirror and as computed from its retained object and its
+// events.
+type objectPair struct {
+	stored, computed *versioning.Object
+	// outdated is true if an older rule may have decided a part of it.
 	outdated bool
-	// least is what today's rule alone has made of it, where it differs and an older one may have had a part in it; nil: that is not known. It is not behind that.
-	least *versioning.Object
-	// odd is the first event that says nothing of it any more though it has met it.
-	odd processor.Odd
+	// currentRuleOnly is what the current rule alone makes of the events, if the object differs and
+	// an older rule may be the reason; nil if unknown. The stored object must not be older than
+	// that.
+	currentRuleOnly *versioning.Object
+	// anomaly is the first event that was applied and says nothing about the object now.
+	anomaly processor.Anomaly
 }
 
-// objects compares some objects with what their events make.
-func (w *work) objects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
+// checkObjects compares some objects with the result of their events.
+func (w *verification) checkObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
 	keys = slices.DeleteFunc(slices.Clone(keys), func(k versioning.Key) bool {
-		if w.refold.Reads(k.Source) {
+		if w.reducer.CanRead(k.Source) {
 			return false
 		}
-		w.tally.note("%d objects of source "+w.source(k.Source)+" were not compared with their events: it is not in the configuration used here", 1)
+		w.results.note("%d objects of source "+w.sourceName(k.Source)+
+			" were not compared with their events: the source is not in "+
+			"this configuration", 1)
 		return true
 	})
-	pairs, err := load(ctx, tx, keys)
+	pairs, err := loadPairs(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
-	settled, all := []int64{}, []int64{}
+	overwritten, all := []int64{}, []int64{}
 	for object, p := range pairs {
 		all = append(all, object)
-		if p.have.Settled > p.made.Settled {
-			settled = append(settled, object)
+		if p.stored.OverwrittenAt > p.computed.OverwrittenAt {
+			overwritten = append(overwritten, object)
 		}
 	}
-	if err := w.meet(ctx, tx, pairs, settled, meeting{settling: true}); err != nil {
+	if err := w.applyEvents(ctx, tx, pairs, overwritten, eventSelection{overwritesOnly: true}); err != nil {
 		return err
 	}
-	if err := w.meet(ctx, tx, pairs, all, meeting{}); err != nil {
+	if err := w.applyEvents(ctx, tx, pairs, all, eventSelection{}); err != nil {
 		return err
 	}
-	if err := w.least(ctx, tx, pairs); err != nil {
+	if err := w.computeCurrentRuleOnly(ctx, tx, pairs); err != nil {
 		return err
 	}
 	for _, p := range pairs {
-		w.compare(p)
+		w.compareObject(p)
 	}
-	w.tell("objects", w.tally.look("objects", int64(len(keys))))
+	w.progress("objects", w.results.countChecked("objects", int64(len(keys))))
 	return nil
 }
 
-// load reads objects with their bases, by the hashes of their keys.
-func load(ctx context.Context, tx pgx.Tx, keys []versioning.Key) (map[int64]*pair, error) {
-	wanted := make([]versioning.Wanted, len(keys))
+// loadPairs reads objects with their retained objects, by the hashes of their keys.
+func loadPairs(ctx context.Context, tx pgx.Tx, keys []versioning.Key) (map[int64]*objectPair, error) {
+	wanted := make([]versioning.LoadRequest, len(keys))
 	for i, k := range keys {
-		wanted[i] = versioning.Wanted{Key: k, Lo: math.MinInt64, Hi: math.MaxInt64}
+		wanted[i] = versioning.LoadRequest{Key: k, MinAt: math.MinInt64, MaxAt: math.MaxInt64}
 	}
 	have, err := versioning.Load(ctx, tx, versioning.Mirror, wanted)
 	if err != nil {
 		return nil, err
 	}
-	made, err := versioning.Load(ctx, tx, versioning.Bases, wanted)
+	made, err := versioning.Load(ctx, tx, versioning.RetainedObjects, wanted)
 	if err != nil {
 		return nil, err
 	}
-	pairs := make(map[int64]*pair, len(keys))
+	pairs := make(map[int64]*objectPair, len(keys))
 	for i := range keys {
-		pairs[keys[i].Hash()] = &pair{have: have[i], made: made[i], outdated: have[i].Outdated() || made[i].Outdated()}
+		pairs[keys[i].Hash()] = &objectPair{stored: have[i], computed: made[i], outdated: have[i].Outdated() ||
+			made[i].Outdated()}
 	}
 	return pairs, nil
 }
 
-// least joins into the objects that differ, and that an older rule may have had a part in, only what today's rule has decided. A person's word and an older base leave that open.
-func (w *work) least(ctx context.Context, tx pgx.Tx, pairs map[int64]*pair) error {
+// computeCurrentRuleOnly applies only the events that the current rule decided. It does so for
+// objects that differ and that an older rule may have changed. An overwrite by an operator or an
+// older retained object makes that impossible.
+func (w *verification) computeCurrentRuleOnly(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair) error {
 	var keys []versioning.Key
 	for _, p := range pairs {
-		if p.outdated && p.odd.Reason == "" && p.have.Settled == 0 && len(differences(&p.have.Row, &p.made.Row)) > 0 {
-			keys = append(keys, p.have.Key)
+		if p.outdated && p.anomaly.Reason == "" && p.stored.OverwrittenAt == 0 &&
+			len(objectDifferences(&p.stored.Row, &p.computed.Row)) > 0 {
+			keys = append(keys, p.stored.Key)
 		}
 	}
 	if len(keys) == 0 {
 		return nil
 	}
-	again, err := load(ctx, tx, keys)
+	again, err := loadPairs(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
 	open := []int64{}
 	for object, p := range again {
-		if p.made.Outdated() {
+		if p.computed.Outdated() {
 			delete(again, object)
 			continue
 		}
 		open = append(open, object)
 	}
-	if err := w.meet(ctx, tx, again, open, meeting{today: true}); err != nil {
+	if err := w.applyEvents(ctx, tx, again, open, eventSelection{currentRuleOnly: true}); err != nil {
 		return err
 	}
 	for object, p := range again {
-		pairs[object].least = p.made
+		pairs[object].currentRuleOnly = p.computed
 	}
 	return nil
 }
 
-// meeting says what of the events counts.
-type meeting struct {
-	// settling: only looks that settle; today: only what today's rule has decided.
-	settling, today bool
+// eventSelection selects the events to apply.
+type eventSelection struct {
+	// overwritesOnly selects refetches that overwrite. currentRuleOnly selects events that the
+	// current rule decided.
+	overwritesOnly, currentRuleOnly bool
 }
 
-// meet joins what some objects have met into them, a part of each at a time.
-func (w *work) meet(ctx context.Context, tx pgx.Tx, pairs map[int64]*pair, open []int64, how meeting) error {
+// applyEvents applies the events of some objects to the computed rows, page by page.
+func (w *verification) applyEvents(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair, open []int64,
+	selection eventSelection) error {
 	objs := make(map[int64]*versioning.Object, len(pairs))
 	for object, p := range pairs {
-		objs[object] = p.made
+		objs[object] = p.computed
 	}
 	after := make([]int64, len(open))
 	for len(open) > 0 {
-		m, err := readMet(ctx, tx, pairs, open, after, how.today)
+		m, err := readApplied(ctx, tx, pairs, open, after, selection.currentRuleOnly)
 		if err != nil {
 			return err
 		}
-		odd, err := w.refold.Fold(ctx, tx, objs, m.met, m.ids, how.settling)
+		anomalies, err := w.reducer.Reduce(ctx, tx, objs, m.complete, m.ids, selection.overwritesOnly)
 		if err != nil {
 			return err
 		}
-		for _, o := range odd {
-			if p := pairs[o.Object]; p.odd.Reason == "" || o.Unreadable && !p.odd.Unreadable {
-				p.odd = o
+		for _, o := range anomalies {
+			if p := pairs[o.Object]; p.anomaly.Reason == "" || o.Unreadable && !p.anomaly.Unreadable {
+				p.anomaly = o
 			}
 		}
 		open, after = m.open, m.after
@@ -224,94 +247,105 @@ func (w *work) meet(ctx context.Context, tx pgx.Tx, pairs map[int64]*pair, open 
 	return nil
 }
 
-// some are outcomes of some objects, and those of which there may be more, behind which event.
-type some struct {
-	met         map[processor.Met]bool
+// appliedPage is a page of applied events. open are the objects that may have more, after the
+// events in after.
+type appliedPage struct {
+	complete    map[processor.AppliedEvent]bool
 	ids         []int64
 	open, after []int64
 }
 
-func readMet(ctx context.Context, tx pgx.Tx, pairs map[int64]*pair, open, after []int64, today bool) (*some, error) {
-	rows, err := tx.Query(ctx, metSQL, open, after, metRows)
+func readApplied(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair, open, after []int64,
+	currentRuleOnly bool) (*appliedPage, error) {
+	rows, err := tx.Query(ctx, appliedEventsSQL, open, after, appliedRows)
 	if err != nil {
-		return nil, fmt.Errorf("read what %d objects have met: %w", len(open), err)
+		return nil, fmt.Errorf("read the applied events of %d objects: %w", len(open), err)
 	}
-	s := &some{met: map[processor.Met]bool{}}
+	page := &appliedPage{complete: map[processor.AppliedEvent]bool{}}
 	counts, last := map[int64]int64{}, map[int64]int64{}
-	var m processor.Met
-	var whole bool
+	var m processor.AppliedEvent
+	var complete bool
 	var rule int32
 	var n int64
-	if _, err := pgx.ForEachRow(rows, []any{&m.Object, &m.Event, &whole, &rule, &n}, func() error {
-		if !today || rule == versioning.RuleVersion {
-			s.met[m] = whole
-			s.ids = append(s.ids, m.Event)
+	if _, err := pgx.ForEachRow(rows, []any{&m.Object, &m.Event, &complete, &rule, &n}, func() error {
+		if !currentRuleOnly || rule == versioning.RuleVersion {
+			page.complete[m] = complete
+			page.ids = append(page.ids, m.Event)
 		}
 		pairs[m.Object].outdated = pairs[m.Object].outdated || rule != versioning.RuleVersion
 		counts[m.Object] += n
 		last[m.Object] = m.Event
 		return nil
 	}); err != nil {
-		return nil, fmt.Errorf("read what %d objects have met: %w", len(open), err)
+		return nil, fmt.Errorf("read the applied events of %d objects: %w", len(open), err)
 	}
-	s.ids = slices.Compact(s.ids)
+	page.ids = slices.Compact(page.ids)
 	for object, n := range counts {
-		if n >= metRows {
-			s.open, s.after = append(s.open, object), append(s.after, last[object])
+		if n >= appliedRows {
+			page.open, page.after = append(page.open, object), append(page.after, last[object])
 		}
 	}
-	return s, nil
+	return page, nil
 }
 
-// compare tells how an object differs from what its events make. When a look is owed may depend on the order in which they came.
-func (w *work) compare(p *pair) {
-	if p.have.Outdated() {
-		w.tally.note("%d objects were made by an older rule: postern rebuild makes them anew", 1)
+// compareObject reports how an object differs from the result of its events. The time of a pending
+// refetch may depend on their order, so it is ignored.
+func (w *verification) compareObject(p *objectPair) {
+	if p.stored.Outdated() {
+		w.results.note("%d objects were decided by an older rule: postern rebuild decides them again", 1)
 	}
-	what := differences(&p.have.Row, &p.made.Row)
+	what := objectDifferences(&p.stored.Row, &p.computed.Row)
 	switch {
 	case len(what) == 0:
-	case p.odd.Unreadable:
-		w.tally.note("%d objects were not compared, since events of theirs cannot be read here: "+p.odd.Reason, 1)
-	case p.least != nil && !w.redacting && behind(&p.have.Row, &p.least.Row):
+	case p.anomaly.Unreadable:
+		w.results.note("%d objects were not compared, because some of their events cannot be read here: "+
+			p.anomaly.Reason, 1)
+	case p.currentRuleOnly != nil && !w.redacting && isOlder(&p.stored.Row, &p.currentRuleOnly.Row):
 		least := *p
-		least.made = p.least
-		w.tally.add(kindOf(&least), w.object(p.have.Key, detail(&least, what)))
-	case p.outdated && p.odd.Reason == "":
-		w.tally.note("%d objects differ from what today's rule makes of their events, some of which an older rule decided: postern rebuild makes them anew", 1)
+		least.computed = p.currentRuleOnly
+		w.results.add(violationKind(&least), w.objectItem(p.stored.Key, describeObject(&least, what)))
+	case p.outdated && p.anomaly.Reason == "":
+		w.results.note("%d objects differ from the result of the current rule, but an older rule decided some of "+
+			"their events: "+
+			"postern rebuild decides them again", 1)
 	case w.redacting:
-		w.tally.note("%d objects differ from what their events make, while a redaction is under way: verify again when it has ended", 1)
+		w.results.note("%d objects differ from the result of their events during a redaction: verify again "+
+			"when it has ended", 1)
 	default:
-		w.tally.add(kindOf(p), w.object(p.have.Key, detail(p, what)))
+		w.results.add(violationKind(p), w.objectItem(p.stored.Key, describeObject(p, what)))
 	}
 }
 
-// behind says that a row lacks what today's rule has decided, whatever an older rule has made of the rest: a version never falls.
-func behind(have, least *versioning.Row) bool { return have.Version.Compare(least.Version) < 0 }
+// isOlder reports whether a row is older than what the current rule alone decided. A version never
+// decreases, so no older rule explains that.
+func isOlder(stored, computed *versioning.Row) bool {
+	return stored.Version.Compare(computed.Version) < 0
+}
 
-// kindOf is the kind of violation that a difference is.
-func kindOf(p *pair) Kind {
-	switch have, made := &p.have.Row, &p.made.Row; {
+// violationKind classifies a difference as a kind of violation.
+func violationKind(p *objectPair) Kind {
+	switch have, made := &p.stored.Row, &p.computed.Row; {
 	case made.Version.Final && made.State.Deleted && !have.State.Deleted:
 		return TombstoneRevived
-	case have.Settled == made.Settled && have.Version.Compare(made.Version) < 0:
-		return ObjectBehind
+	case have.OverwrittenAt == made.OverwrittenAt && have.Version.Compare(made.Version) < 0:
+		return ObjectOlder
 	}
 	return ObjectDiffers
 }
 
-func detail(p *pair, what []string) string {
-	text := "not as its events make it: " + strings.Join(what, ", ")
-	if have, made := p.have.Version, p.made.Version; have != made {
-		text += fmt.Sprintf("; the mirror has %s, the events make %s", have, made)
+func describeObject(p *objectPair, what []string) string {
+	text := "differs from the result of its events: " + strings.Join(what, ", ")
+	if have, made := p.stored.Version, p.computed.Version; have != made {
+		text += fmt.Sprintf("; the mirror has %s, the result is %s", have, made)
 	}
-	if p.odd.Reason != "" {
-		text += fmt.Sprintf("; event %d %s", p.odd.Event, p.odd.Reason)
+	if p.anomaly.Reason != "" {
+		text += fmt.Sprintf("; event %d %s", p.anomaly.Event, p.anomaly.Reason)
 	}
 	return text
 }
 
-func (w *work) object(k versioning.Key, detail string) Item {
-	source := w.source(k.Source)
-	return Item{Source: source, Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, Detail: detail, Mend: "postern rebuild --source " + source + " --type " + k.Type}
+func (w *verification) objectItem(k versioning.Key, detail string) Item {
+	source := w.sourceName(k.Source)
+	return Item{Source: source, Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, Detail: detail,
+		Repair: "postern rebuild --source " + source + " --type " + k.Type}
 }

@@ -17,119 +17,142 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// Each way in which an object can be wrong is found and named.
-func TestDamagedObjects(t *testing.T) {
+// Every kind of damage to an object is found and named.
+func TestVerify_damagedObjects_namesObject(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		kind         verify.Kind
 		sql          string
 		where, names string
 	}{
-		"state":             {verify.ObjectDiffers, `UPDATE objects SET state = jsonb_set(state, '{name}', '"Eve"')`, `state IS NOT NULL`, "make it: state"},
-		"hash":              {verify.ObjectDiffers, `UPDATE objects SET exact_hash = sha256('x')`, `state IS NOT NULL`, "hash of the state"},
-		"version lowered":   {verify.ObjectBehind, `UPDATE objects SET version_at = version_at - 1`, `version_at > 0 AND NOT version_final`, "the mirror has at"},
-		"version raised":    {verify.ObjectDiffers, `UPDATE objects SET version_at = version_at + 1`, `version_at > 0 AND NOT version_final`, "version"},
-		"deleted":           {verify.ObjectDiffers, `UPDATE objects SET deleted = true`, `NOT deleted AND version_at > 0`, "deleted"},
-		"tombstone revived": {verify.TombstoneRevived, `UPDATE objects SET deleted = false, version_final = false, state = '{"id": "obj"}'`, `deleted AND version_final`, "final"},
-		"doubt forgotten":   {verify.ObjectDiffers, `UPDATE objects SET ambiguous = NOT ambiguous`, `version_at > 0`, "ambiguous"},
-		"settled":           {verify.ObjectDiffers, `UPDATE objects SET settled = 17`, `version_at > 0`, "settled"},
-		"window":            {verify.ObjectDiffers, `UPDATE objects SET window_hi = window_hi + 1`, `version_at > 0`, "windows"},
-		"tie set":           {verify.ObjectDiffers, `UPDATE objects SET tie_set = '[{"look": true}]'`, `version_at > 0`, "states of its version"},
-		"gone":              {verify.ObjectMissing, `DELETE FROM objects`, `true`, "was applied to it"},
-		"of no event": {verify.ObjectDiffers, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"object_id": "nobody"}')).* FROM objects o`, `version_at > 0`,
-			"the events make no version"},
+		"state": {verify.ObjectDiffers, `UPDATE objects SET state = jsonb_set(state, '{name}', '"Eve"')`,
+			`state IS NOT NULL`, "of its events: state"},
+		"hash": {verify.ObjectDiffers, `UPDATE objects SET exact_hash = sha256('x')`, `state IS NOT NULL`,
+			"hash of the state"},
+		"version lowered": {verify.ObjectOlder, `UPDATE objects SET version_at = version_at - 1`,
+			`version_at > 0 AND NOT version_final`, "the mirror has at"},
+		"version raised": {verify.ObjectDiffers, `UPDATE objects SET version_at = version_at + 1`,
+			`version_at > 0 AND NOT version_final`, "version"},
+		"deleted": {verify.ObjectDiffers, `UPDATE objects SET deleted = true`,
+			`NOT deleted AND version_at > 0`, "deleted"},
+		"tombstone revived": {verify.TombstoneRevived, `UPDATE objects SET deleted = false, version_final = false,
+			state = '{"id": "obj"}'`, `deleted AND version_final`, "final"},
+		"ambiguity removed": {verify.ObjectDiffers, `UPDATE objects SET ambiguous = NOT ambiguous`, `version_at > 0`,
+			"ambiguous"},
+		"overwritten": {verify.ObjectDiffers, `UPDATE objects SET settled = 17`, `version_at > 0`,
+			"time of the overwrite"},
+		"observed times": {verify.ObjectDiffers, `UPDATE objects SET window_hi = window_hi + 1`, `version_at > 0`,
+			"observed times"},
+		"tied states": {verify.ObjectDiffers, `UPDATE objects SET tie_set = '[{"look": true}]'`, `version_at > 0`,
+			"tied states"},
+		"missing": {verify.ObjectMissing, `DELETE FROM objects`, `true`, "was applied to it"},
+		"without event": {verify.ObjectDiffers, `INSERT INTO objects
+			SELECT (jsonb_populate_record(o, '{"object_id": "nobody"}')).* FROM objects o`, `version_at > 0`,
+			"the result is no version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			id := b.db.Rows(t, `SELECT min(object_id) FROM objects WHERE `+c.where)[0]
+			id := b.db.QueryStrings(t, `SELECT min(object_id) FROM objects WHERE `+c.where)[0]
 			b.damage(t, c.sql+` WHERE object_id = $1`, id)
 			item := b.finds(t, c.kind, 1)
-			if item.ObjectID != id && name != "of no event" || item.Source != applied.Name || !strings.Contains(item.Detail, c.names) || item.Mend != "postern rebuild --source sim --type thing" {
+			if item.ObjectID != id && name != "without event" || item.Source != applied.SourceName ||
+				!strings.Contains(item.Detail, c.names) || item.Repair != "postern rebuild --source sim --type thing" {
 				t.Errorf("%s: %+v", id, item)
 			}
 		})
 	}
 }
 
-// What an older rule has made is no violation; it is counted, whether today's rule would make the same of it or not.
-func TestOlderRules(t *testing.T) {
+// The result of an older rule is not a violation. It is counted, whether the current rule has the
+// same result or not.
+func TestVerify_objectsOfOlderRule_areNotes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.exec(t, `UPDATE objects SET rule_version = rule_version - 1`)
-	n := b.db.Rows(t, `SELECT count(*)::text FROM objects`)[0]
-	if r := b.clean(t); len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], n+" objects were made by an older rule") {
+	n := b.db.QueryStrings(t, `SELECT count(*)::text FROM objects`)[0]
+	if r := b.clean(t); len(r.Notes) != 1 ||
+		!strings.HasPrefix(r.Notes[0], n+" objects were decided by an older rule") {
 		t.Errorf("%v", r.Notes)
 	}
 	b.damage(t, `UPDATE objects SET state = '{}' WHERE object_id = 'obj_2'`)
-	if r := b.clean(t); len(r.Notes) != 2 || !strings.HasPrefix(r.Notes[0], "1 objects differ from what today's rule makes") {
+	if r := b.clean(t); len(r.Notes) != 2 ||
+		!strings.HasPrefix(r.Notes[0], "1 objects differ from the result of the current rule") {
 		t.Errorf("%v", r.Notes)
 	}
 	b.exec(t, `UPDATE objects SET rule_version = rule_version + 1`)
 	b.finds(t, verify.ObjectDiffers, 1)
-	b.exec(t, `UPDATE outcomes SET rule_version = rule_version - 1`) // and no row says that the rule was another
+	b.exec(t, `UPDATE outcomes SET rule_version = rule_version - 1`) // no object row records the older rule then
 	b.clean(t)
 }
 
-// What today's rule has decided must be there, whatever an older one has made of the rest; and what a rebuild has made since is today's.
-func TestOlderRulesExcuseNothingOfToday(t *testing.T) {
+// What the current rule has decided must be in the object, whatever an older rule decided about the
+// rest. A rebuild decides with the current rule.
+func TestVerify_currentRuleDecisionMissing_isViolation(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const of = ` FROM objects o WHERE o.object_id = 'obj_2' AND outcomes.object_id = o.object_id AND outcomes.event_id `
-	b.exec(t, `UPDATE outcomes SET rule_version = outcomes.rule_version - 1`+of+`<> o.last_event_id`)
+	const fromObject = ` FROM objects o WHERE o.object_id = 'obj_2' AND outcomes.object_id = o.object_id
+		AND outcomes.event_id `
+	b.exec(t, `UPDATE outcomes SET rule_version = outcomes.rule_version - 1`+fromObject+`<> o.last_event_id`)
 	b.clean(t)
 	b.damage(t, `UPDATE objects SET version_at = version_at - 1, version_final = false WHERE object_id = 'obj_2'`)
-	if item := b.finds(t, verify.ObjectBehind, 1); item.ObjectID != "obj_2" || !strings.Contains(item.Detail, "the mirror has at") {
+	if item := b.finds(t, verify.ObjectOlder, 1); item.ObjectID != "obj_2" ||
+		!strings.Contains(item.Detail, "the mirror has at") {
 		t.Errorf("%+v", item)
 	}
-	b.exec(t, `UPDATE outcomes SET rule_version = outcomes.rule_version - 1`+of+`= o.last_event_id`) // so that nothing of it is today's
+	// so that the current rule has decided nothing
+	b.exec(t, `UPDATE outcomes SET rule_version = outcomes.rule_version - 1`+fromObject+`= o.last_event_id`)
 	if r := b.clean(t); len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], "1 objects differ") {
 		t.Errorf("%v", r.Notes)
 	}
-	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at) OVERRIDING SYSTEM VALUE
+	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at)
+		OVERRIDING SYSTEM VALUE
 		VALUES (600, 'rebuild', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
-	b.exec(t, `INSERT INTO outcomes SELECT (jsonb_populate_record(o, jsonb_build_object('run', 600, 'rule_version', $1::int))).* FROM outcomes o WHERE object_id = 'obj_2' AND run = 0`, versioning.RuleVersion)
-	b.finds(t, verify.ObjectBehind, 1)
+	b.exec(t, `INSERT INTO outcomes SELECT (jsonb_populate_record(o, jsonb_build_object('run', 600, 'rule_version',
+		$1::int))).* FROM outcomes o WHERE object_id = 'obj_2' AND run = 0`, versioning.RuleVersion)
+	b.finds(t, verify.ObjectOlder, 1)
 }
 
 // otherwise reads each event as one of another object.
 type otherwise struct{ sim.Provider }
 
-func (otherwise) Observe(src *provider.Source, e *provider.Stored) (provider.Observation, error) {
+func (otherwise) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	o, err := sim.Provider{}.Observe(src, e)
 	o.ObjectID += "x"
 	return o, err
 }
 
-// Events that are read otherwise now than when they were applied are named.
-func TestReadOtherwise(t *testing.T) {
+// Events that are read differently now than when they were applied are named.
+func TestVerify_eventsReadDifferently_areNamed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	o := b.options(t)
-	src := o.Sources[applied.Name]
+	src := o.Sources[applied.SourceName]
 	src.Provider = otherwise{}
-	o.Sources[applied.Name] = src
+	o.Sources[applied.SourceName] = src
 	r := run(t, o)
-	if len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Items[0].Detail, "is read as one of another object now: thing obj_") {
+	if len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Items[0].Detail,
+		"is read as one of another object now: thing obj_") {
 		t.Errorf("%+v", r)
 	}
 }
 
-// Without its configuration nobody knows what a source's events say: that is told, and no violation.
-func TestSourcesThatAreNotConfigured(t *testing.T) {
+// Without the configuration of a source its events cannot be read. That is a note and no violation.
+func TestVerify_unconfiguredSource_isNote(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.damage(t, `UPDATE objects SET state = '{}'`)
 	o := b.options(t)
 	o.Sources = nil
 	r := run(t, o)
-	if len(r.Findings) != 0 || len(r.Notes) != 2 || !strings.Contains(r.Notes[0], fmt.Sprint(len(b.ids), " events of source sim")) {
+	if len(r.Findings) != 0 || len(r.Notes) != 2 ||
+		!strings.Contains(r.Notes[0], fmt.Sprint(len(b.ids), " events of source sim")) {
 		t.Errorf("%+v", r)
 	}
 }
 
-// An object may have met more events than are read at once.
-func TestObjectsOfManyEvents(t *testing.T) {
+// An object may have more events than one page.
+func TestVerify_objectWithManyEvents_readsSeveralPages(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	var evs []sim.Event
@@ -140,23 +163,26 @@ func TestObjectsOfManyEvents(t *testing.T) {
 	slices.Sort(ids)
 	applied.Apply(t, b.proc, events.LiveRun, ids)
 	b.audited(t, ids[len(ids)-1])
-	if r := b.clean(t); r.Looked["objects"] != 41 || r.Looked["bodies"] != 5000 {
-		t.Errorf("%+v", r.Looked)
+	if r := b.clean(t); r.Checked["objects"] != 41 || r.Checked["bodies"] != 5000 {
+		t.Errorf("%+v", r.Checked)
 	}
 	b.damage(t, `UPDATE objects SET version_at = version_at - 1 WHERE object_id = 'busy'`)
-	b.finds(t, verify.ObjectBehind, 1)
+	b.finds(t, verify.ObjectOlder, 1)
 }
 
-// What is dead has entered no object, nor has what a rebuild made that nobody swapped; a run that applies it puts it there.
-func TestEventsThatDidNotEnter(t *testing.T) {
+// A dead event was not applied, nor were events of a rebuild without a swap. A run that applies
+// them later counts.
+func TestVerify_eventsNotApplied_doNotCount(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	first := b.log.Append(t, b.log.Source, []sim.Event{at("obj_1", 1)})
 	applied.Apply(t, b.proc, events.LiveRun, first)
 	dead := b.log.Append(t, b.log.Source, []sim.Event{at("obj_1", 2)})
-	b.exec(t, `INSERT INTO outcomes SELECT (jsonb_populate_record(o, jsonb_build_object('event_id', $2::bigint, 'status', 'dead', 'version', NULL))).* FROM outcomes o WHERE event_id = $1`, first[0], dead[0])
+	b.exec(t, `INSERT INTO outcomes SELECT (jsonb_populate_record(o, jsonb_build_object('event_id', $2::bigint,
+		'status', 'dead', 'version', NULL))).* FROM outcomes o WHERE event_id = $1`, first[0], dead[0])
 	b.clean(t)
-	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at) OVERRIDING SYSTEM VALUE
+	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at)
+		OVERRIDING SYSTEM VALUE
 		VALUES (600, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`)
 	must(t,
 		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 600, Into: versioning.Staged}, slices.Concat(first,
@@ -169,13 +195,16 @@ func TestEventsThatDidNotEnter(t *testing.T) {
 	b.finds(t, verify.ObjectDiffers, 1)
 }
 
-// A look that a person had settle an object counts wherever it comes among more events than are read at once.
-func TestSettledObjectsOfManyEvents(t *testing.T) {
+// A refetch that overwrites an object counts wherever it is among several pages of events.
+func TestVerify_overwrittenObjectWithManyEvents_matches(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
-	h := sim.Generate(rand.New(rand.NewPCG(1, 1)), sim.Options{Objects: 1, Changes: 1, Contents: 3, Unit: 1_000_000, Gap: 10})
-	unmeant := sim.Event{Object: "obj_1", ReceivedAt: time.UnixMicro(sim.Start + 1_000_000).UTC(), Body: fmt.Appendf(nil,
-		`{"object_id":"obj_1","type":"thing.deleted","deleted":true,"final":true,"unit":1,"rank":1,"time":%d}`, sim.Start+3_000_000_000)}
+	h := sim.Generate(rand.New(rand.NewPCG(1, 1)), sim.Options{Objects: 1, Changes: 1, Contents: 3, Unit: 1_000_000,
+		Gap: 10})
+	unmeant := sim.Event{Object: "obj_1", ReceivedAt: time.UnixMicro(sim.Start + 1_000_000).UTC(),
+		Body: fmt.Appendf(nil,
+			`{"object_id":"obj_1","type":"thing.deleted","deleted":true,"final":true,"unit":1,"rank":1,"time":%d}`,
+			sim.Start+3_000_000_000)}
 	var others []sim.Event
 	for i := range int64(1100) {
 		others = append(others, at("obj_1", 20_000_000+i))
@@ -186,14 +215,14 @@ func TestSettledObjectsOfManyEvents(t *testing.T) {
 	}
 	b.says(t, "true", `SELECT deleted::text FROM objects`)
 	b.clean(t)
-	look := b.look(t, h, "obj_1", 1, sim.Look{Began: sim.Start + 5_000_000, Elapsed: 300_000, Settles: true})
+	look := b.look(t, h, "obj_1", 1, sim.Refetch{Began: sim.Start + 5_000_000, Elapsed: 300_000, Overwrites: true})
 	applied.Apply(t, b.proc, events.LiveRun, []int64{look})
 	b.says(t, "100000000", `SELECT state->>'n' FROM objects WHERE settled <> 0`)
 	b.clean(t)
 }
 
-// A sample is a part of all, and not always the same, also of tables that nobody has analysed.
-func TestSample(t *testing.T) {
+// A sample is a random part of the data, also for tables that were never analysed.
+func TestVerify_sample_isRandomPart(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	var evs []sim.Event
@@ -207,8 +236,9 @@ func TestSample(t *testing.T) {
 	found := map[string]bool{}
 	for range 4 {
 		r := run(t, o)
-		n := r.Looked["objects"]
-		if n < 30 || n > 300 || r.Findings[0].Count != n || r.Looked["bodies"] < 30 || r.Looked["bodies"] > 300 || r.Looked["events"] != 1000 {
+		n := r.Checked["objects"]
+		if n < 30 || n > 300 || r.Findings[0].Count != n || r.Checked["bodies"] < 30 || r.Checked["bodies"] > 300 ||
+			r.Checked["events"] != 1000 {
 			t.Errorf("%+v", r)
 		}
 		found[r.Findings[0].Items[0].ObjectID] = true
@@ -218,8 +248,9 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// at is an event of an object at a time.
+// at returns an event of an object at a time.
 func at(object string, time int64) sim.Event {
-	s := fmt.Sprintf(`{"type":"thing.updated","object_id":%q,"object":{"id":%q,"n":%d},"rank":1,"time":%d,"unit":1}`, object, object, time, sim.Start+time)
+	s := fmt.Sprintf(`{"type":"thing.updated","object_id":%q,"object":{"id":%q,"n":%d},"rank":1,"time":%d,"unit":1}`,
+		object, object, time, sim.Start+time)
 	return sim.Event{Object: object, ReceivedAt: receipt, Body: []byte(s)}
 }

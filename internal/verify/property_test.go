@@ -20,18 +20,26 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// habits are providers of different kinds.
+// habits are simulated providers of different kinds.
 var habits = map[string]sim.Options{
-	"event time":  {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5, Twins: 20, Late: 5_000_000},
-	"own version": {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, Own: true, Deletes: 15, Final: true, Timeless: true, Twins: 10, Late: 5_000_000, Noise: true},
-	"integers":    {Objects: 8, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, Own: true, Integer: true, Twins: 10},
-	"ids reused":  {Objects: 8, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40, Twins: 20},
-	"steps":       {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, Frozen: true, Steps: true, ChangeSets: 50, Deletes: 10, Final: true, Skew: 400_000},
-	"hints":       {Objects: 8, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
+	"event time": {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
+		DuplicateEvents: 20, MaxDelay: 5_000_000},
+	"own version": {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, ObjectVersions: true,
+		Deletes:      15,
+		FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000, Noise: true},
+	"integers": {Objects: 8, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, ObjectVersions: true,
+		VersionIsCounter: true,
+		DuplicateEvents:  10},
+	"ids reused": {Objects: 8, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40,
+		DuplicateEvents: 20},
+	"steps": {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
+		StatusSteps: true,
+		ChangeSets:  50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
+	"hints": {Objects: 8, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
 }
 
-// Whatever events come in whatever order, and whatever is done with them as it should be done, nothing is found.
-func TestWhatIsDoneRightIsNoViolation(t *testing.T) {
+// Correct operations in any order on any events cause no violation.
+func TestVerify_randomOperations_noViolations(t *testing.T) {
 	t.Parallel()
 	for name, options := range habits {
 		t.Run(name, func(t *testing.T) {
@@ -42,18 +50,18 @@ func TestWhatIsDoneRightIsNoViolation(t *testing.T) {
 			h := sim.Generate(r, options)
 			evs := slices.Clone(h.Events)
 			r.Shuffle(len(evs), func(i, j int) { evs[i], evs[j] = evs[j], evs[i] })
-			const days = 4
-			for day := range days {
-				b.clock(t, days-1-day)
-				some := evs[day*len(evs)/days : (day+1)*len(evs)/days]
+			const partitions = 4
+			for day := range partitions {
+				b.clock(t, partitions-1-day)
+				some := evs[day*len(evs)/partitions : (day+1)*len(evs)/partitions]
 				ids := slices.Concat(b.log.Append(t, b.log.Source, some), b.looks(t, r, h, day))
 				b.ids = append(b.ids, ids...)
-				b.live(t, r, ids)
+				b.applyLive(t, r, ids)
 				b.clock(t, 0)
 				b.audited(t, slices.Max(b.ids))
 				for range 3 {
-					did := b.something(t, r, days-day)
-					b.exec(t, `DELETE FROM outbox`) // nobody sends changes here
+					did := b.something(t, r, partitions-day)
+					b.exec(t, `DELETE FROM outbox`) // no process publishes changes in this test
 					if b.clean(t); t.Failed() {
 						t.Fatalf("seed %d, day %d, after %s", seed, day, did)
 					}
@@ -64,13 +72,14 @@ func TestWhatIsDoneRightIsNoViolation(t *testing.T) {
 }
 
 // clock sets the database's clock back by some days.
-func (b *testBundle) clock(t *testing.T, days int) {
+func (b *testBundle) clock(t *testing.T, partitions int) {
 	t.Helper()
-	b.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() - interval ''%d days'''`, days))
+	b.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT clock_timestamp() - interval ''%d days'''`, partitions))
 }
 
-// live applies events as they might arrive, some of them twice.
-func (b *testBundle) live(t *testing.T, r *rand.Rand, ids []int64) {
+// applyLive applies events in a possible order of arrival, some of them twice.
+func (b *testBundle) applyLive(t *testing.T, r *rand.Rand, ids []int64) {
 	t.Helper()
 	ids = append(slices.Clone(ids), ids[:len(ids)/3]...)
 	r.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
@@ -81,34 +90,42 @@ func (b *testBundle) live(t *testing.T, r *rand.Rand, ids []int64) {
 	}
 }
 
-// looks appends looks at some objects; a person has some of them settle theirs.
+// looks appends refetches of some objects; some of them overwrite their object.
 func (b *testBundle) looks(t *testing.T, r *rand.Rand, h *sim.History, day int) (ids []int64) {
 	t.Helper()
 	for _, id := range h.ObjectIDs() {
 		if r.IntN(3) == 0 {
-			ids = append(ids, b.look(t, h, id, day, sim.Look{Began: sim.Start + r.Int64N(8_000_000), Elapsed: 300_000, Settles: r.IntN(2) == 0}))
+			ids = append(ids, b.look(t, h, id, day, sim.Refetch{Began: sim.Start + r.Int64N(8_000_000),
+				Elapsed:    300_000,
+				Overwrites: r.IntN(2) == 0}))
 		}
 	}
 	return ids
 }
 
-func (b *testBundle) look(t *testing.T, h *sim.History, id string, day int, asked sim.Look) int64 {
+func (b *testBundle) look(t *testing.T, h *sim.History, id string, day int, asked sim.Refetch) int64 {
 	t.Helper()
-	l := h.Answer(id, asked)
+	l := h.StoredRefetch(id, asked)
 	body, err := l.Encode()
 	must(t, err)
-	in := h.Look(id, asked)
+	in := h.Refetch(id, asked)
 	if in.Partial != "" {
 		in.State = versioning.NullState(false)
 	}
-	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.log.Source, ReceivedAt: time.UnixMicro(asked.Began).UTC().Add(l.Elapsed), Origin: events.OriginReconcile,
-		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body, Events: []provider.Event{{Key: fmt.Sprint("look", day, id), Type: provider.LookType, ObjectType: "thing", ObjectID: id,
-			Fingerprint: [16]byte(in.State.Exact[:16])}}}})
+	receipts, err := events.Append(t.Context(), b.db.Pool,
+		[]events.Delivery{{Source: b.log.Source, ReceivedAt: time.UnixMicro(asked.Began).UTC().Add(l.Elapsed),
+			Origin:  events.OriginReconcile,
+			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
+			Events: []provider.Event{{Key: fmt.Sprint("look", day, id), Type: provider.RefetchType,
+				ObjectType:  "thing",
+				ObjectID:    id,
+				Fingerprint: [16]byte(in.State.ExactHash[:16])}}}})
 	must(t, err)
 	return receipts[0][0].ID
 }
 
-// something is done that an operator may have done. What is younger than some days is kept: more is still to come from then.
+// something performs a random operation of an operator. It keeps the last days, because more events
+// of them follow.
 func (b *testBundle) something(t *testing.T, r *rand.Rand, keep int) string {
 	t.Helper()
 	some := func() []int64 {
@@ -120,36 +137,41 @@ func (b *testBundle) something(t *testing.T, r *rand.Rand, keep int) string {
 		applied.Apply(t, b.proc, 1000+r.Int64N(1_000_000), some())
 		return "a replay"
 	case 1:
-		b.carry(t, runs.Order{Job: redaction.Job, Asked: redaction.Order{Events: some()[:1]}, Who: "me", Reason: "a test"}, (&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Carry)
+		b.carry(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Events: some()[:1]}, Actor: "me",
+			Reason: "a test"}, (&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Execute)
 		return "a redaction of an event"
 	case 2:
 		object := redaction.Object{Source: b.log.Source, Type: "thing", ID: fmt.Sprint("obj_", 1+r.IntN(8))}
-		b.carry(t, runs.Order{Job: redaction.Job, Asked: redaction.Order{Source: b.log.Source, Objects: []redaction.Object{object}}, Who: "me", Reason: "a test"},
-			(&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Carry)
+		b.carry(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Source: b.log.Source,
+			Objects: []redaction.Object{object}}, Actor: "me", Reason: "a test"},
+			(&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Execute)
 		return "a redaction of an object"
 	case 3:
-		order, err := retention.Now(t.Context(), b.operator, retention.Policy{Bodies: keep + r.IntN(2)})
+		order, err := retention.NewParams(t.Context(), b.operator, retention.Policy{Bodies: keep + r.IntN(2)})
 		must(t, err)
-		runner := &retention.Runner{Pool: b.log.Pool, Keeper: b.db.Role(t, "maintenance"), Processor: b.proc, Chunk: 7}
-		b.carry(t, runs.Order{Job: retention.Job, Asked: order}, runner.Carry)
+		runner := &retention.Runner{Pool: b.log.Pool, MaintenancePool: b.db.Role(t, "maintenance"), Processor: b.proc,
+			Chunk: 7}
+		b.carry(t, runs.Request{Job: retention.Job, Params: order}, runner.Execute)
 		return "retention"
 	}
-	// Seen: a look that came before a final delete live may come after it here, and is refused.
+	// A refetch from before a final delete may arrive after it here, and is rejected.
 	must(t,
-		errOf(rebuild.Ask(t.Context(), b.operator, &rebuild.Order{Source: b.log.Source, Swap: true, Seen: true}, "me",
+		errOf(rebuild.Request(t.Context(), b.operator, &rebuild.Params{Source: b.log.Source, Swap: true,
+			AcceptDead: true}, "me",
 			"a test", 0)))
-	b.take(t, rebuild.Job, (&rebuild.Runner{Pool: b.log.Pool, Processor: b.proc, Settings: rebuild.DefaultSettings}).Carry)
+	b.take(t, rebuild.Job, (&rebuild.Runner{Pool: b.log.Pool, Processor: b.proc,
+		Settings: rebuild.DefaultSettings}).Execute)
 	return "a rebuild"
 }
 
-// carry has a run asked for and carried out.
-func (b *testBundle) carry(t *testing.T, o runs.Order, carry runs.Carry) {
+// carry creates a run and executes it.
+func (b *testBundle) carry(t *testing.T, o runs.Request, carry runs.Executor) {
 	t.Helper()
-	must(t, errOf(runs.Ask(t.Context(), b.operator, o)))
+	must(t, errOf(runs.Create(t.Context(), b.operator, o)))
 	b.take(t, o.Job, carry)
 }
 
-func (b *testBundle) take(t *testing.T, job string, carry runs.Carry) {
+func (b *testBundle) take(t *testing.T, job string, carry runs.Executor) {
 	t.Helper()
 	hold := taken(t, b.log.Pool, "test", time.Minute, job)
 	status, err := carry(t.Context(), hold, slog.New(slog.DiscardHandler))

@@ -17,28 +17,30 @@ import (
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
-// receipt is a time of receipt behind all times of the simulated provider.
+// receipt is a time of receipt after all times of the simulated provider.
 var receipt = time.UnixMicro(sim.Start).Add(24 * time.Hour).UTC()
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// life is what most tests' objects live.
-var life = sim.Options{Objects: 8, Changes: 6, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5, Twins: 20, Late: 5_000_000, Deletes: 10, Final: true}
+// life configures the simulated provider for most tests.
+var life = sim.Options{Objects: 8, Changes: 6, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
+	DuplicateEvents: 20, MaxDelay: 5_000_000, Deletes: 10, FinalDeletes: true}
 
-// testBundle is a log whose events were applied, and which the auditor has passed.
+// testBundle is a log with applied events up to the republisher's checkpoint.
 type testBundle struct {
 	log      *applied.Log
 	db       *testkit.DB
 	operator *pgxpool.Pool
 	proc     *processor.Processor
-	// ids are the events in their order.
+	// ids are the events in the order of ids.
 	ids []int64
 }
 
 func setup(t *testing.T) *testBundle {
 	t.Helper()
 	b := empty(t)
-	b.ids = slices.Sorted(slices.Values(b.log.Append(t, b.log.Source, sim.Generate(rand.New(rand.NewPCG(1, 2)), life).Events)))
+	b.ids = slices.Sorted(slices.Values(b.log.Append(t, b.log.Source, sim.Generate(rand.New(rand.NewPCG(1, 2)),
+		life).Events)))
 	applied.Apply(t, b.proc, events.LiveRun, b.ids)
 	b.audited(t, b.ids[len(b.ids)-1])
 	return b
@@ -47,13 +49,14 @@ func setup(t *testing.T) *testBundle {
 func empty(t *testing.T) *testBundle {
 	t.Helper()
 	l := applied.New(t)
-	return &testBundle{log: l, db: l.DB, operator: l.Operator, proc: l.Processor(t, nil)}
+	return &testBundle{log: l, db: l.DB, operator: l.OperatorPool, proc: l.Processor(t, nil)}
 }
 
-// audited moves the auditor's checkpoint.
+// audited sets the republisher's checkpoint.
 func (b *testBundle) audited(t *testing.T, to int64) {
 	t.Helper()
-	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at) VALUES ('auditor', 0, $1, '', now(), now())
+	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at)
+		VALUES ('auditor', 0, $1, '', now(), now())
 		ON CONFLICT (job, run) DO UPDATE SET cursor = excluded.cursor`, to)
 }
 
@@ -62,7 +65,7 @@ func (b *testBundle) exec(t *testing.T, sql string, args ...any) int64 {
 	return b.db.Exec(t, sql, args...)
 }
 
-// damage changes what the database would refuse to change, and must change something.
+// damage changes data without the database's checks. It fails unless it changes something.
 func (b *testBundle) damage(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	tx, err := b.db.Pool.Begin(t.Context())
@@ -75,12 +78,12 @@ func (b *testBundle) damage(t *testing.T, sql string, args ...any) {
 	must(t, tx.Commit(t.Context()))
 }
 
-// options are those of most tests.
+// options returns the options of most tests.
 func (b *testBundle) options(t *testing.T) verify.Options {
 	t.Helper()
 	known, err := events.RegisterSources(t.Context(), b.operator, nil)
 	must(t, err)
-	return verify.Options{Pool: b.operator, Known: known, Sources: b.log.Sources, Most: 3, Wait: time.Hour}
+	return verify.Options{Pool: b.operator, Known: known, Sources: b.log.Sources, MaxItems: 3, MaxWait: time.Hour}
 }
 
 func (b *testBundle) verify(t *testing.T) *verify.Report {
@@ -95,7 +98,7 @@ func run(t *testing.T, o verify.Options) *verify.Report {
 	return r
 }
 
-// clean fails where a violation is found.
+// clean fails if there is a violation.
 func (b *testBundle) clean(t *testing.T) *verify.Report {
 	t.Helper()
 	r := b.verify(t)
@@ -105,7 +108,7 @@ func (b *testBundle) clean(t *testing.T) *verify.Report {
 	return r
 }
 
-// finds fails unless the violations are so many of one kind and no other, and returns the first.
+// finds fails unless there are n violations of one kind and no others, and returns the first.
 func (b *testBundle) finds(t *testing.T, kind verify.Kind, n int64) verify.Item {
 	t.Helper()
 	return found(t, b.verify(t), kind, n)
@@ -113,7 +116,8 @@ func (b *testBundle) finds(t *testing.T, kind verify.Kind, n int64) verify.Item 
 
 func found(t *testing.T, r *verify.Report, kind verify.Kind, n int64) verify.Item {
 	t.Helper()
-	if len(r.Findings) != 1 || r.Findings[0].Kind != kind || r.Findings[0].Count != n || r.Findings[0].Means == "" || r.Findings[0].Mend == "" {
+	if len(r.Findings) != 1 || r.Findings[0].Kind != kind || r.Findings[0].Count != n || r.Findings[0].Meaning == "" ||
+		r.Findings[0].Repair == "" {
 		t.Fatalf("want %d of %s: %+v", n, kind, r.Findings)
 	}
 	return r.Findings[0].Items[0]
@@ -127,23 +131,23 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// errOf is the error of a call whose other result is not of interest.
+// errOf returns the error of a call and drops the other result.
 func errOf[T any](_ T, err error) error { return err }
 
-// taken is the next run of a job, taken by a process.
-func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Hold {
+// taken leases the next run of a job.
+func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
 	t.Helper()
-	h, err := runs.Take(t.Context(), pool, by, lease, job)
+	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
 	if err != nil || h == nil {
 		t.Fatal(h, err)
 	}
 	return h
 }
 
-// says fails unless a query of one text answers it.
+// says fails unless a query returns the given text.
 func (b *testBundle) says(t *testing.T, want, sql string) {
 	t.Helper()
-	if got := b.db.Rows(t, sql)[0]; got != want {
+	if got := b.db.QueryStrings(t, sql)[0]; got != want {
 		t.Fatalf("%s: %s, want %s", sql, got, want)
 	}
 }

@@ -18,15 +18,16 @@ import (
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
-// delivered is a delivery of a source under a key; the body says nothing of an object.
-func (b *testBundle) delivered(source, key string) ingest.Kept {
+// delivered returns a delivery of a source with a key; its body concerns no object.
+func (b *testBundle) delivered(source, key string) ingest.SpooledDelivery {
 	body := []byte(key)
-	return ingest.Kept{Source: source, Provider: "sim", Delivery: events.Delivery{ReceivedAt: receipt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`),
+	return ingest.SpooledDelivery{Source: source, Provider: "sim", Delivery: events.Delivery{ReceivedAt: receipt,
+		Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`),
 		Body: body, Events: []provider.Event{{Key: key, Type: "thing", Fingerprint: provider.BodyFingerprint(body)}}}}
 }
 
-// appended is what the drainer does.
-func (b *testBundle) appended(t *testing.T, kept ...ingest.Kept) {
+// appended appends deliveries, as draining a spool does.
+func (b *testBundle) appended(t *testing.T, kept ...ingest.SpooledDelivery) {
 	t.Helper()
 	for _, k := range kept {
 		k.Delivery.Source = b.log.Source
@@ -34,13 +35,14 @@ func (b *testBundle) appended(t *testing.T, kept ...ingest.Kept) {
 	}
 }
 
-// spooled is a spool's folder that a process has left with some records, in one file.
+// spooled returns the folder of a spool that a process has left with some records in one file.
 func spooled(t *testing.T, records ...[]byte) (dir, file string) {
 	t.Helper()
 	dir = t.TempDir()
-	disk, err := spool.Folder(dir)
+	disk, err := spool.OpenFolder(dir)
 	must(t, err)
-	s, err := spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 64 << 10, Logger: slog.New(slog.DiscardHandler)})
+	s, err := spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 64 << 10,
+		Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -57,9 +59,9 @@ func spooled(t *testing.T, records ...[]byte) (dir, file string) {
 	return dir, files[0]
 }
 
-func record(t *testing.T, k ingest.Kept) []byte {
+func record(t *testing.T, k ingest.SpooledDelivery) []byte {
 	t.Helper()
-	rec, err := k.Record()
+	rec, err := k.Encode()
 	must(t, err)
 	return rec
 }
@@ -77,26 +79,28 @@ func rename(t *testing.T, from, to string) {
 	must(t, os.Rename(from, to))
 }
 
-// withSpools verifies a log beside spools.
+// withSpools verifies the log and some spools.
 func (b *testBundle) withSpools(t *testing.T, wait time.Duration, dirs ...string) *verify.Report {
 	t.Helper()
 	o := b.options(t)
-	o.Spools, o.Wait, o.Sources = dirs, wait, nil
+	o.Spools, o.MaxWait, o.Sources = dirs, wait, nil
 	return run(t, o)
 }
 
-// What waits in a spool is told with its age, and is a violation only when it is too old; what is in the log already waits for nobody.
-func TestSpoolWaits(t *testing.T) {
+// A delivery that waits in a spool is reported with its age, and is a violation only when it is too
+// old. Deliveries that are in the log do not wait.
+func TestVerify_spooledDeliveries_violationOnlyWhenOld(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	b.appended(t, b.delivered("sim", "in the log"))
 	one, _ := spooled(t, b.records(t, b.sourceName(t), "in the log", "first", "second")...)
 	two, _ := spooled(t, b.records(t, "a source that the log does not know", "in the log")...)
 	r := b.withSpools(t, time.Hour, one, two)
-	if len(r.Findings) != 0 || len(r.Spools) != 2 || r.Looked["spooled"] != 4 {
+	if len(r.Findings) != 0 || len(r.Spools) != 2 || r.Checked["spooled"] != 4 {
 		t.Fatalf("%+v", r)
 	}
-	if s := r.Spools[0]; s.Dir != one || s.Deliveries != 3 || s.InLog != 1 || s.Waiting != 2 || len(s.Files) != 1 || s.Files[0].Oldest == nil {
+	if s := r.Spools[0]; s.Dir != one || s.Deliveries != 3 || s.InLog != 1 || s.Waiting != 2 || len(s.Files) != 1 ||
+		s.Files[0].Oldest == nil {
 		t.Errorf("%+v", s)
 	}
 	if s := r.Spools[1]; s.Deliveries != 1 || s.InLog != 0 || s.Waiting != 1 {
@@ -106,13 +110,15 @@ func TestSpoolWaits(t *testing.T) {
 	for _, w := range r.Waiting {
 		waits = append(waits, fmt.Sprint(w.What, ": ", w.Count))
 	}
-	if want := "deliveries in spool " + one + " that are not in the log yet: 2"; !strings.Contains(strings.Join(waits, "\n"), want) {
+	if want := "deliveries in spool " + one + " that are not in the log yet: 2"; !strings.Contains(strings.Join(waits,
+		"\n"), want) {
 		t.Errorf("no %q in %q", want, waits)
 	}
 	b.clean(t)
 	late := b.withSpools(t, time.Nanosecond, one)
 	found(t, late, verify.WaitsTooLong, 2) // the event without an outcome, too
-	if item := late.Findings[0].Items[1]; !strings.Contains(item.Detail, one) || !strings.Contains(item.Mend, "start the gateway of that folder") {
+	if item := late.Findings[0].Items[1]; !strings.Contains(item.Detail, one) ||
+		!strings.Contains(item.Repair, "start the gateway of that folder") {
 		t.Errorf("%+v", item)
 	}
 	b.appended(t, b.delivered("sim", "first"), b.delivered("sim", "second"))
@@ -135,8 +141,8 @@ func flip(t *testing.T, file string, place int) {
 	must(t, os.WriteFile(file, bytes, 0o600))
 }
 
-// A damaged last delivery looks like a write that was cut off.
-func TestVerify_tornFileSetApart_isAViolation(t *testing.T) {
+// A damaged last delivery looks like an interrupted write.
+func TestVerify_quarantinedTornFile_isViolation(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	b.appended(t, b.delivered("sim", "a"))
@@ -151,29 +157,36 @@ func TestVerify_tornFileSetApart_isAViolation(t *testing.T) {
 	}
 }
 
-// What is lost, or will be seen by nobody, is a violation that names the file and what mends it.
-func TestSpoolViolations(t *testing.T) {
+// A lost delivery, or one that no gateway will append, is a violation that names the file and the
+// repair.
+func TestVerify_lostSpoolDeliveries_areViolations(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		// change makes of a folder whose file holds "a", which is in the log, and "b" and "c", which are not, what is to be found.
+		// change damages a folder whose file has "a", which is in the log, and "b" and "c", which
+		// are not.
 		change func(t *testing.T, dir, file string)
 		kind   verify.Kind
 		n      int64
 		detail string
 		mend   string
 	}{
-		"a record that is damaged": {func(t *testing.T, _, file string) { flip(t, file, 100) }, verify.SpoolDamaged, 1, "at 1 places", ""},
-		"a file that is damaged":   {func(t *testing.T, _, file string) { flip(t, file, 20) }, verify.SpoolDamaged, 1, "does not begin as a segment", ""},
-		"a file set apart with what nobody took": {func(t *testing.T, _, file string) { rename(t, file, file+".damaged") }, verify.SpoolNotTaken, 2, `event "b"`,
+		"a record that is damaged": {func(t *testing.T, _, file string) { flip(t, file, 100) }, verify.SpoolDamaged, 1,
+			"at 1 places", ""},
+		"a file that is damaged": {func(t *testing.T, _, file string) { flip(t, file, 20) }, verify.SpoolDamaged, 1,
+			"has no segment header", ""},
+		"a quarantined file with a missing delivery": {func(t *testing.T, _,
+			file string) {
+			rename(t, file, file+".damaged")
+		}, verify.SpoolQuarantinedMissing, 2, `event "b"`,
 			".spool.damaged "},
-		"a delivery that was refused": {func(t *testing.T, dir, file string) {
+		"a rejected delivery": {func(t *testing.T, dir, file string) {
 			must(t,
 				os.WriteFile(filepath.Join(dir, "1790000000000000-00.refused"), record(t,
 					(&testBundle{}).delivered("sim", "d")), 0o600))
 		}, verify.SpoolRefused, 1, `event "d", acknowledged at 2026-09-21T14:13:20`, ""},
-		"a delivery that nobody can read": {func(t *testing.T, dir, file string) {
+		"an unreadable delivery": {func(t *testing.T, dir, file string) {
 			must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.refused"), []byte("odd"), 0o600))
-		}, verify.SpoolRefused, 1, "read a kept delivery", ""},
+		}, verify.SpoolRefused, 1, "decode a spooled delivery", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -182,57 +195,67 @@ func TestSpoolViolations(t *testing.T) {
 			dir, file := spooled(t, b.records(t, b.sourceName(t), "a", "b", "c")...)
 			c.change(t, dir, file)
 			item := found(t, b.withSpools(t, time.Hour, dir), c.kind, c.n)
-			if !strings.Contains(item.Detail, c.detail) || !strings.Contains(item.Mend, c.mend) || !strings.HasPrefix(item.File, dir) || (c.mend == "") != (item.Mend == "") {
+			if !strings.Contains(item.Detail, c.detail) || !strings.Contains(item.Repair, c.mend) ||
+				!strings.HasPrefix(item.File, dir) || (c.mend == "") != (item.Repair == "") {
 				t.Errorf("%+v", item)
 			}
 		})
 	}
 }
 
-// What was set apart and is in the log, or may have been forgotten with its day, is a note.
-func TestSpoolNotes(t *testing.T) {
+// A quarantined file is a note if its deliveries are in the log, or if retention may have deleted
+// their keys.
+func TestVerify_quarantinedFilesInLog_areNotes(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	b.appended(t, b.delivered("sim", "a"))
 	dir, file := spooled(t, b.records(t, b.sourceName(t), "a")...)
 	rename(t, file, file+".damaged")
-	if r := b.withSpools(t, time.Hour, dir); len(r.Findings) != 0 || len(r.Notes) != 2 || !strings.Contains(r.Notes[0], "all that can be read of it is in the log; it can be removed") {
+	if r := b.withSpools(t, time.Hour, dir); len(r.Findings) != 0 || len(r.Notes) != 2 ||
+		!strings.Contains(r.Notes[0], "everything readable in it is in the log; it can be removed") {
 		t.Errorf("%+v", r)
 	}
 	lost, file := spooled(t, b.records(t, b.sourceName(t), "never seen")...)
 	rename(t, file, file+".damaged")
-	found(t, b.withSpools(t, time.Hour, lost), verify.SpoolNotTaken, 1)
-	b.exec(t, `INSERT INTO retired (name, lo, hi, folded_to, events, bytes, run, ready_at, updated_at) VALUES ('events_x', 0, $1, 0, 0, 0, 1, now(), now())`, events.FirstID(time.Now().Add(24*time.Hour)))
-	if r := b.withSpools(t, time.Hour, lost); len(r.Findings) != 0 || len(r.Notes) != 2 || !strings.HasPrefix(r.Notes[0], "1 deliveries of spool") {
+	found(t, b.withSpools(t, time.Hour, lost), verify.SpoolQuarantinedMissing, 1)
+	b.exec(t, `INSERT INTO retired (name, lo, hi, folded_to, events, bytes, run, ready_at, updated_at)
+		VALUES ('events_x', 0, $1, 0, 0, 0, 1, now(), now())`, events.FirstID(time.Now().Add(24*time.Hour)))
+	if r := b.withSpools(t, time.Hour, lost); len(r.Findings) != 0 || len(r.Notes) != 2 ||
+		!strings.HasPrefix(r.Notes[0], "1 deliveries of spool") {
 		t.Errorf("%+v", r)
 	}
 }
 
-// tells is a gateway that tells of its spool: so many deliveries, told so long ago, and last empty before that; nil: a gateway that does not tell how many, or a spool that was never empty.
+// tells records a gateway's report about its spool: number of deliveries, age of the report, and
+// when it was last empty before that. nil means that the gateway does not report the number, or
+// that the spool was never empty.
 func (b *testBundle) tells(t *testing.T, name string, deliveries any, told, empty any) {
 	t.Helper()
-	b.exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes) VALUES ($1, 'gw-1:/spool', clock_now() - interval '3 hours',
-		coalesce(clock_now() - $4::interval, '-infinity'), clock_now() - $3::interval, $2, $2)`, name, deliveries, told, empty)
+	b.exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes)
+		VALUES ($1, 'gw-1:/spool', clock_now() - interval '3 hours',
+		coalesce(clock_now() - $4::interval, '-infinity'), clock_now() - $3::interval, $2, $2)`, name, deliveries, told,
+		empty)
 }
 
-// oldest is when the oldest delivery in a spool was acknowledged, so long ago, as its gateway told.
+// oldest sets when the oldest delivery in a spool was acknowledged, as reported by its gateway.
 func (b *testBundle) oldest(t *testing.T, name, ago string) {
 	t.Helper()
 	b.exec(t, `UPDATE spools SET oldest_at = clock_now() - $2::interval WHERE spool = $1`, name, ago)
 }
 
-// toldWaits are what waits in spools, by what the report says of it.
+// toldWaits returns the deliveries that wait in spools according to the report.
 func toldWaits(r *verify.Report) (waits []verify.Wait) {
 	for _, w := range r.Waiting {
-		if strings.Contains(w.What, "as its gateway told") {
+		if strings.Contains(w.What, "as reported by its gateway") {
 			waits = append(waits, w)
 		}
 	}
 	return waits
 }
 
-// What a gateway has acknowledged and told of waits since its spool was last empty, and is a violation beyond the limit, without anybody naming a folder.
-func TestToldSpoolsWait(t *testing.T) {
+// A reported delivery waits since its spool was last empty, and is a violation beyond the limit,
+// without the name of a folder.
+func TestVerify_reportedSpool_waitsSinceLastEmpty(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	b.tells(t, "drained", 0, "1 second", "1 second")
@@ -242,7 +265,7 @@ func TestToldSpoolsWait(t *testing.T) {
 	b.tells(t, "full", 4711, "1 second", "20 minutes")
 	b.tells(t, "new", 2, "1 second", nil)
 	o := b.options(t)
-	o.Wait = 4 * time.Hour
+	o.MaxWait = 4 * time.Hour
 	r := run(t, o)
 	waits := toldWaits(r)
 	if len(r.Findings) != 0 || len(r.Notes) != 0 || len(waits) != 2 {
@@ -254,20 +277,24 @@ func TestToldSpoolsWait(t *testing.T) {
 		age   time.Duration
 	}{{"full", 4711, 20 * time.Minute}, {"new", 2, 3 * time.Hour}} {
 		w := waits[i]
-		if age := r.At.Sub(w.Since.Time); !strings.Contains(w.What, "spool "+want.name+" (gw-1:/spool)") || w.Count != want.count || age < want.age || age > want.age+30*time.Minute || w.Seconds != age.Seconds() {
+		if age := r.At.Sub(w.Since.Time); !strings.Contains(w.What, "spool "+want.name+" (gw-1:/spool)") ||
+			w.Count != want.count || age < want.age || age > want.age+30*time.Minute || w.Seconds != age.Seconds() {
 			t.Errorf("%+v, want %+v", w, want)
 		}
 	}
-	o.Wait = time.Hour
-	if item := found(t, run(t, o), verify.WaitsTooLong, 1); !strings.Contains(item.Detail, "spool new ") || !strings.Contains(item.Mend, "postern spool list") {
+	o.MaxWait = time.Hour
+	if item := found(t, run(t, o), verify.WaitsTooLong, 1); !strings.Contains(item.Detail, "spool new ") ||
+		!strings.Contains(item.Repair, "postern spool list") {
 		t.Errorf("%+v", item)
 	}
-	o.Wait = 15 * time.Minute
+	o.MaxWait = 15 * time.Minute
 	found(t, run(t, o), verify.WaitsTooLong, 2)
 }
 
-// What is in a spool waits since the oldest of it came, where its gateway told that, and never longer than since the spool was empty: an outage that is over and a drain that goes on are no violation for what came a moment ago.
-func TestToldSpoolsWaitSinceTheirOldest(t *testing.T) {
+// A delivery waits since the oldest one was acknowledged, if its gateway reported that, and never
+// longer than since the spool was empty. After an outage, recent deliveries in a draining spool are
+// no violation.
+func TestVerify_reportedSpoolWithOldest_waitsSinceOldest(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	ages := map[string]time.Duration{}
@@ -286,14 +313,14 @@ func TestToldSpoolsWaitSinceTheirOldest(t *testing.T) {
 		ages[name] = c.age
 	}
 	o := b.options(t)
-	o.Wait = 15 * time.Minute
+	o.MaxWait = 15 * time.Minute
 	r := run(t, o)
 	waits := toldWaits(r)
 	if len(waits) != len(ages) || len(r.Notes) != 0 {
 		t.Fatalf("%+v", r)
 	}
 	for _, w := range waits {
-		name, _, _ := strings.Cut(strings.TrimPrefix(w.What, "deliveries that are acknowledged and in spool "), " (")
+		name, _, _ := strings.Cut(strings.TrimPrefix(w.What, "acknowledged deliveries in spool "), " (")
 		if age := r.At.Sub(w.Since.Time); age < ages[name] || age > ages[name]+time.Minute || w.Count != 7 {
 			t.Errorf("%+v, want %s", w, ages[name])
 		}
@@ -303,26 +330,30 @@ func TestToldSpoolsWaitSinceTheirOldest(t *testing.T) {
 	}
 }
 
-// Of a spool that nobody has told of for a while nobody knows what is in it: that is a note, whatever was told last.
-func TestSilentSpoolsAreNoted(t *testing.T) {
+// A spool without recent reports has unknown content. That is a note, whatever the last report was.
+func TestVerify_spoolWithoutReports_isNote(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		deliveries, told, empty any
 		note                    string
 		waits                   int
 	}{
-		"told a moment ago":         {0, "1 minute", "1 minute", "", 0},
-		"empty when it was told of": {0, "10 minutes", "10 minutes", "nobody has told of spool gw (gw-1:/spool) since ", 0},
-		"full when it was told of":  {3, "10 minutes", "11 minutes", "(10m", 1},
-		"of an earlier version":     {nil, nil, "10 minutes", "it may hold acknowledged deliveries that are not in the log; postern verify --spool DIR ", 0},
-		"never told of":             {nil, nil, nil, "nobody has ever told what is in spool gw (gw-1:/spool)", 0},
+		"told a moment ago": {0, "1 minute", "1 minute", "", 0},
+		"empty at the last report": {0, "10 minutes", "10 minutes", "the last report about spool gw (gw-1:/spool) " +
+			"was at ",
+			0},
+		"full at the last report": {3, "10 minutes", "11 minutes", "(10m", 1},
+		"of an earlier version": {nil, nil, "10 minutes", "it may hold acknowledged deliveries that are not in " +
+			"the log; postern verify --spool DIR ", 0},
+		"never reported": {nil, nil, nil, "the gateway has never reported the content of spool gw (gw-1:/spool)", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := empty(t)
 			b.tells(t, "gw", c.deliveries, c.told, c.empty)
 			r := b.clean(t)
-			if notes := strings.Join(r.Notes, "\n"); (notes == "") != (c.note == "") || !strings.Contains(notes, c.note) {
+			if notes := strings.Join(r.Notes, "\n"); (notes == "") != (c.note == "") ||
+				!strings.Contains(notes, c.note) {
 				t.Errorf("%q, want %q", notes, c.note)
 			}
 			if waits := toldWaits(r); len(waits) != c.waits {
@@ -332,12 +363,12 @@ func TestSilentSpoolsAreNoted(t *testing.T) {
 	}
 }
 
-// A spool whose folder is looked at is told of once, by the folder, whatever its gateway told.
-func TestAFolderCountsInPlaceOfWhatWasTold(t *testing.T) {
+// A spool whose folder is checked is reported once, from the folder, whatever its gateway reported.
+func TestVerify_checkedFolder_replacesReport(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
 	dir, _ := spooled(t, b.records(t, "a source", "one", "two")...)
-	disk, err := spool.Folder(dir)
+	disk, err := spool.OpenFolder(dir)
 	must(t, err)
 	name, err := spool.Name(disk)
 	must(t, err)

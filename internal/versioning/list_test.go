@@ -14,11 +14,12 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-var mirrorDay = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+var firstObjectTime = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// mirror stores n objects, numbered from 1, of two sources and two types: every 2nd deleted, every 3rd ambiguous, every 5th
-// owed a look, changed a second apart. pad is the size of each state.
-func mirror(t *testing.T, n, pad int) *testkit.DB {
+// insertObjects stores n objects, numbered from 1, of two sources and two types. Every 2nd is
+// deleted, every 3rd ambiguous, every 5th has a pending refetch, and they change one second apart.
+// pad is the size of each state.
+func insertObjects(t *testing.T, n, pad int) *testkit.DB {
 	t.Helper()
 	db := testkit.Database(t)
 	if _, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"one": "stripe"}); err != nil {
@@ -28,19 +29,23 @@ func mirror(t *testing.T, n, pad int) *testkit.DB {
 		t.Fatal(err)
 	}
 	_, err := db.Pool.Exec(t.Context(), `
-		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi,
-		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
-		SELECT 1 + g % 2, CASE g % 4 WHEN 0 THEN '' ELSE 'a' END, CASE g % 7 WHEN 0 THEN 'price' ELSE 'plan' END, lpad(g::text, 6, '0'), false, g, 0, 1, '[]', false, 0, 0,
-		  CASE g % 5 WHEN 0 THEN 1 ELSE 0 END, g % 3 = 0, g % 2 = 0, '\x00', '\x00', CASE WHEN $2 > 0 THEN jsonb_build_object('pad', repeat('x', $2::int)) END, false, g, 1, 1,
+		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen,
+			version_rank, tie_set, overflow, window_lo, window_hi,
+		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+		  	rule_version, created_at, updated_at)
+		SELECT 1 + g % 2, CASE g % 4 WHEN 0 THEN '' ELSE 'a' END, CASE g % 7 WHEN 0 THEN 'price' ELSE 'plan' END,
+			lpad(g::text, 6, '0'), false, g, 0, 1, '[]', false, 0, 0,
+		  CASE g % 5 WHEN 0 THEN 1 ELSE 0 END, g % 3 = 0, g % 2 = 0, '\x00', '\x00', CASE
+		  	WHEN $2 > 0 THEN jsonb_build_object('pad', repeat('x', $2::int)) END, false, g, 1, 1,
 		  $3::timestamptz, $3::timestamptz + g * interval '1 s'
-		FROM generate_series(1, $1::int) g`, n, pad, mirrorDay)
+		FROM generate_series(1, $1::int) g`, n, pad, firstObjectTime)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return db
 }
 
-func numbers(found []versioning.View) string {
+func objectNumbers(found []versioning.View) string {
 	var all []string
 	for _, o := range found {
 		all = append(all, strings.TrimLeft(o.ObjectID, "0"))
@@ -48,38 +53,40 @@ func numbers(found []versioning.View) string {
 	return strings.Join(all, " ")
 }
 
-func TestListObjectsFilters(t *testing.T) {
+func TestListObjects_filters_selectMatchingObjects(t *testing.T) {
 	t.Parallel()
-	operator := mirror(t, 15, 0).Role(t, "operator")
+	operator := insertObjects(t, 15, 0).Role(t, "operator")
 	empty, a, yes, no := "", "a", true, false
 	for name, tc := range map[string]struct {
 		f    versioning.ObjectFilter
 		want string
 	}{
-		"all, in order":      {versioning.ObjectFilter{}, "4 8 12 2 6 10 14 1 3 5 9 11 13 15 7"},
-		"source":             {versioning.ObjectFilter{Source: 2}, "1 3 5 9 11 13 15 7"},
-		"account":            {versioning.ObjectFilter{Account: &empty}, "4 8 12"},
-		"source and account": {versioning.ObjectFilter{Source: 1, Account: &a}, "2 6 10 14"},
-		"source without":     {versioning.ObjectFilter{Source: 1, Account: &empty}, "4 8 12"},
-		"type":               {versioning.ObjectFilter{Type: "price"}, "14 7"},
-		"id":                 {versioning.ObjectFilter{ID: "000009"}, "9"},
-		"deleted":            {versioning.ObjectFilter{Deleted: &yes, Type: "price"}, "14"},
-		"not deleted":        {versioning.ObjectFilter{Deleted: &no, Type: "price"}, "7"},
-		"ambiguous":          {versioning.ObjectFilter{Ambiguous: &yes, Source: 1}, "12 6"},
-		"look owed":          {versioning.ObjectFilter{LookOwed: &yes}, "10 5 15"},
-		"changed":            {versioning.ObjectFilter{Since: mirrorDay.Add(3 * time.Second), Until: mirrorDay.Add(5 * time.Second)}, "4 3"},
-		"unknown source":     {versioning.ObjectFilter{Source: 9}, ""},
-		"last number":        {versioning.ObjectFilter{Source: 1<<31 - 1}, ""},
+		"no filter":                {versioning.ObjectFilter{}, "4 8 12 2 6 10 14 1 3 5 9 11 13 15 7"},
+		"source":                   {versioning.ObjectFilter{Source: 2}, "1 3 5 9 11 13 15 7"},
+		"account":                  {versioning.ObjectFilter{Account: &empty}, "4 8 12"},
+		"source and account":       {versioning.ObjectFilter{Source: 1, Account: &a}, "2 6 10 14"},
+		"source and empty account": {versioning.ObjectFilter{Source: 1, Account: &empty}, "4 8 12"},
+		"type":                     {versioning.ObjectFilter{Type: "price"}, "14 7"},
+		"id":                       {versioning.ObjectFilter{ID: "000009"}, "9"},
+		"deleted":                  {versioning.ObjectFilter{Deleted: &yes, Type: "price"}, "14"},
+		"not deleted":              {versioning.ObjectFilter{Deleted: &no, Type: "price"}, "7"},
+		"ambiguous":                {versioning.ObjectFilter{Ambiguous: &yes, Source: 1}, "12 6"},
+		"refetch pending":          {versioning.ObjectFilter{RefetchPending: &yes}, "10 5 15"},
+		"changed": {versioning.ObjectFilter{Since: firstObjectTime.Add(3 * time.Second),
+			Until: firstObjectTime.Add(5 * time.Second)}, "4 3"},
+		"unknown source":         {versioning.ObjectFilter{Source: 9}, ""},
+		"greatest source number": {versioning.ObjectFilter{Source: 1<<31 - 1}, ""},
 	} {
 		page, err := versioning.ListObjects(t.Context(), operator, tc.f, "", 0)
-		if got := numbers(page.Items); err != nil || got != tc.want || page.Next != "" {
+		if got := objectNumbers(page.Items); err != nil || got != tc.want || page.Next != "" {
 			t.Errorf("%s: got %q, next %q, %v, want %q", name, got, page.Next, err, tc.want)
 		}
 	}
 }
 
-// follow reads all pages of a filter and tells how long each was.
-func follow(t *testing.T, db *testkit.DB, f versioning.ObjectFilter, limit int) (found []versioning.View, lengths []int) {
+// readPages reads all pages of a filter and returns the length of each.
+func readPages(t *testing.T, db *testkit.DB, f versioning.ObjectFilter, limit int) (found []versioning.View,
+	lengths []int) {
 	t.Helper()
 	for cursor := ""; ; {
 		page, err := versioning.ListObjects(t.Context(), db.Pool, f, cursor, limit)
@@ -93,35 +100,36 @@ func follow(t *testing.T, db *testkit.DB, f versioning.ObjectFilter, limit int) 
 	}
 }
 
-func TestObjectPagesCoverEverythingOnce(t *testing.T) {
+func TestListObjects_pages_containEachObjectOnce(t *testing.T) {
 	t.Parallel()
-	db := mirror(t, 330, 0)
+	db := insertObjects(t, 330, 0)
 	yes := true
-	for name, f := range map[string]versioning.ObjectFilter{"all": {}, "source": {Source: 2}, "ambiguous": {Ambiguous: &yes}} {
-		whole, _ := follow(t, db, f, 1000)
+	for name, f := range map[string]versioning.ObjectFilter{"all": {}, "source": {Source: 2},
+		"ambiguous": {Ambiguous: &yes}} {
+		allObjects, _ := readPages(t, db, f, 1000)
 		for _, limit := range []int{7, 100, 150} {
-			parts, _ := follow(t, db, f, limit)
-			if diff := cmp.Diff(numbers(whole), numbers(parts)); diff != "" || len(whole) < 100 {
+			parts, _ := readPages(t, db, f, limit)
+			if diff := cmp.Diff(objectNumbers(allObjects), objectNumbers(parts)); diff != "" || len(allObjects) < 100 {
 				t.Errorf("%s by %d: %s", name, limit, diff)
 			}
 		}
 	}
 }
 
-func TestObjectPagesAreBoundedInRowsAndBytes(t *testing.T) {
+func TestListObjects_page_isBoundedInRowsAndBytes(t *testing.T) {
 	t.Parallel()
-	_, lengths := follow(t, mirror(t, 25_000, 0), versioning.ObjectFilter{ID: "none"}, 0)
+	_, lengths := readPages(t, insertObjects(t, 25_000, 0), versioning.ObjectFilter{ID: "none"}, 0)
 	if diff := cmp.Diff([]int{0, 0, 0}, lengths); diff != "" {
 		t.Errorf("pages of a filter that matches nothing: %s", diff)
 	}
-	// 300 states of 100 KB: the second hundred passes the 8 MiB that one page may have.
-	_, lengths = follow(t, mirror(t, 300, 100_000), versioning.ObjectFilter{}, 1000)
+	// With 300 states of 100 KB, the second hundred exceeds the 8 MiB limit of a page.
+	_, lengths = readPages(t, insertObjects(t, 300, 100_000), versioning.ObjectFilter{}, 1000)
 	if diff := cmp.Diff([]int{100, 100, 100}, lengths[:min(3, len(lengths))]); diff != "" {
 		t.Errorf("pages of large states: %s", diff)
 	}
 }
 
-func TestFindObjects(t *testing.T) {
+func TestFindObjects_accounts_returnsOnePerAccount(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	if _, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"one": "stripe"}); err != nil {
@@ -129,7 +137,8 @@ func TestFindObjects(t *testing.T) {
 	}
 	for _, account := range []string{"", "a", "b", "c"} {
 		for _, id := range []string{"1", "2" + account} {
-			if _, err := db.Pool.Exec(t.Context(), `INSERT INTO objects VALUES (1, $1, 'plan', $2, false, 5, 0, 1, '[]', false, 0, 0, 0, false, false, '\x00', '\x00',
+			if _, err := db.Pool.Exec(t.Context(), `INSERT INTO objects VALUES (1, $1, 'plan', $2, false, 5, 0, 1, '[]',
+				false, 0, 0, 0, false, false, '\x00', '\x00',
 				NULL, false, 1, 1, 1, now(), now())`, account, id); err != nil {
 				t.Fatal(err)
 			}
@@ -142,13 +151,14 @@ func TestFindObjects(t *testing.T) {
 		want    string
 	}{
 		"in every account": {nil, "1", `"" "a" "b" "c" `}, "in one": {nil, "2c", `"c" `}, "in none": {nil, "3", ""},
-		"named": {&b, "1", `"b" `}, "named empty": {&empty, "1", `"" `}, "not there": {&b, "2c", ""},
+		"named": {&b, "1", `"b" `}, "given empty account": {&empty, "1", `"" `}, "in another account": {&b, "2c", ""},
 	} {
 		found, err := versioning.FindObjects(t.Context(), db.Role(t, "operator"), 1, tc.account, "plan", tc.id)
 		got := ""
 		for i := range found {
 			got += fmt.Sprintf("%q ", found[i].Account)
-			if key := found[i].Key(); key != (versioning.Key{Source: 1, Account: found[i].Account, Type: "plan", ID: tc.id}) || string(found[i].State) != "null" {
+			if key := found[i].Key(); key != (versioning.Key{Source: 1, Account: found[i].Account, Type: "plan",
+				ID: tc.id}) || string(found[i].State) != "null" {
 				t.Errorf("%s: %+v", name, found[i])
 			}
 		}
@@ -156,7 +166,8 @@ func TestFindObjects(t *testing.T) {
 			t.Errorf("%s: %s, %v, want %s", name, got, err, tc.want)
 		}
 	}
-	if _, err := versioning.ListObjects(t.Context(), db.Pool, versioning.ObjectFilter{}, events.MakeCursor(1, 2), 0); !errors.Is(err, events.ErrInvalid) {
+	if _, err := versioning.ListObjects(t.Context(), db.Pool, versioning.ObjectFilter{}, events.MakeCursor(1, 2),
+		0); !errors.Is(err, events.ErrInvalid) {
 		t.Errorf("a cursor of another list: %v", err)
 	}
 }

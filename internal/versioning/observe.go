@@ -11,56 +11,68 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// maxAhead is how far a version may lie ahead of the time of receipt, in microseconds: further ahead it would freeze the
-// object until the clock gets there.
+// maxAhead is how far a version may be ahead of the time of receipt, in microseconds. A version
+// further ahead would block every later change until the clock reaches it.
 const maxAhead = int64(time.Hour / time.Microsecond)
 
-// FromObservation puts what an event said into the terms of the rule. receivedAt is the event's own time of receipt; it is
-// no version, but bounds one and closes windows that the provider's clock leaves open. A *provider.Dead is returned for a
-// version too far ahead of it. An observation that concerns no object (Ignored) has no input and is an error.
-func FromObservation(o provider.Observation, receivedAt time.Time) (Input, error) {
+// InputFromObservation converts an event's observation into an input of the version rule.
+// receivedAt is the event's time of receipt. It is never the version, but it limits how far ahead a
+// version may be, and ends a time range that the provider's clock leaves open. It returns a
+// *provider.Dead for a version that is too far ahead, and another error for an observation without
+// an object (Ignored).
+func InputFromObservation(o provider.Observation, receivedAt time.Time) (Input, error) {
 	received := receivedAt.UnixMicro()
 	if o.Ignored != "" {
-		return Input{}, errors.New("read version: the observation concerns no object")
+		return Input{}, errors.New("read version: the observation is about no object")
 	}
-	if err := plausible(o, received); err != nil {
+	if err := checkPlausible(o, received); err != nil {
 		return Input{}, err
 	}
-	if reason := partial(o); reason != "" {
-		lo, hi := partialWindow(o, received)
-		return Input{Version: NoVersion, State: NullState(false), Partial: reason, Lo: lo, Hi: hi, Own: o.Own, Received: received}, nil
+	if reason := partialReason(o); reason != "" {
+		lo, hi := partialTimeRange(o, received)
+		return Input{Version: NoVersion, State: NullState(false), Partial: reason, TimeFrom: lo, TimeTo: hi,
+			OwnVersion: o.OwnVersion,
+			Received:   received}, nil
 	}
 	state, before := hashStates(o)
-	lo, hi := window(o, received)
-	return Input{Version: version(o), State: state, Before: before, Own: o.Own, Lo: lo, Hi: hi, Received: received, Stamp: stamp(o)}, nil
+	lo, hi := timeRange(o, received)
+	return Input{Version: observedVersion(o), State: state, Before: before, OwnVersion: o.OwnVersion, TimeFrom: lo,
+		TimeTo:       hi,
+		Received:     received,
+		StampedUntil: stampEnd(o)}, nil
 }
 
-// stamp is the end of the unit of time that the version names, 0 where it names none: an integer version, a simulated clock
-// and a delete without a time.
-func stamp(o provider.Observation) int64 {
-	if o.AnyTime || !o.HasAt || !isTime(o.At) {
+// stampEnd returns the end of the unit of time that the version names. It returns 0 for a version
+// that names no time: an integer version, a simulated clock, or a delete without a time.
+func stampEnd(o provider.Observation) int64 {
+	if o.AllowFuture || !o.HasAt || !isTime(o.At) {
 		return 0
 	}
 	return unitEnd(o)
 }
 
-// plausible refuses a version that no clock can have shown by the time of receipt.
-func plausible(o provider.Observation, received int64) error {
+// checkPlausible rejects a version that no correct clock can have shown at the time of receipt.
+func checkPlausible(o provider.Observation, received int64) error {
 	switch {
 	case !o.HasAt:
 		return nil
 	case o.At == math.MinInt64:
-		return &provider.Dead{Reason: "the version of the event is the smallest number there is, which stands for no version"}
-	case o.AnyTime || o.At <= received+maxAhead:
+		return &provider.Dead{Reason: "the version of the event is the smallest 64-bit number, which is reserved for " +
+			"no " +
+			"version"}
+	case o.AllowFuture || o.At <= received+maxAhead:
 		return nil
 	}
-	return &provider.Dead{Look: true, Reason: fmt.Sprintf("the version (%s) lies more than an hour after the receipt (%s) and would freeze the object; "+
-		"a look at the provider is owed; usually this machine's clock is behind or the sender's is ahead",
-		describeAt(o.At), describeAt(received))}
+	return &provider.Dead{NeedsRefetch: true,
+		Reason: fmt.Sprintf("the version (%s) is more than an hour after the receipt "+
+			"(%s) and would block later changes of the object; "+
+			"a refetch is pending; usually this machine's clock is behind or the sender's is ahead",
+			describeAt(o.At), describeAt(received))}
 }
 
-// partial says why an observation brings no whole state into the mirror, "" if it does.
-func partial(o provider.Observation) string {
+// partialReason returns why the observation has no whole state for the mirror, or "" when it has
+// one.
+func partialReason(o provider.Observation) string {
 	switch {
 	case o.Partial != "":
 		return o.Partial
@@ -72,8 +84,9 @@ func partial(o provider.Observation) string {
 	return ""
 }
 
-// version is where the observation lies. A final delete without a time is at 0: it outranks any time.
-func version(o provider.Observation) Version {
+// observedVersion returns the version of the observation. A final delete without a time has At 0,
+// because Final outranks any time.
+func observedVersion(o provider.Observation) Version {
 	v := Version{Final: o.Final && o.Deleted, Rank: int16(min(max(o.Rank, 0), math.MaxInt16))}
 	if o.HasAt {
 		v.At = o.At
@@ -81,29 +94,31 @@ func version(o provider.Observation) Version {
 	return v
 }
 
-// window is the provider time in which the state was so: the unit of the clock that At was read from, and up to the
-// receipt, or to the event's own time if that is later, where the object may have changed without moving its version.
-func window(o provider.Observation, received int64) (lo, hi int64) {
+// timeRange returns the provider time in which the object had this state. It is the unit of the
+// clock that At was read from. If the object may change without a new version, the range ends at
+// the receipt, or at the event's own time if that is later.
+func timeRange(o provider.Observation, received int64) (lo, hi int64) {
 	if !o.HasAt {
 		return 0, max(0, received)
 	}
 	hi = unitEnd(o)
-	if o.Own && o.Still {
-		hi = max(hi, received, o.Until)
+	if o.OwnVersion && o.MayNotAdvance {
+		hi = max(hi, received, o.EventTimeEnd)
 	}
 	return o.At, hi
 }
 
-// partialWindow is when what a partial event hints at happened: the unit of the event's clock, else the receipt. An
-// object's own version is no clock that looks could be compared with.
-func partialWindow(o provider.Observation, received int64) (lo, hi int64) {
-	if !o.HasAt || o.Own {
+// partialTimeRange returns when the change behind a partial event happened: the unit of the event's
+// clock, or else the receipt. An object's own version cannot be compared with the time of a
+// refetch, so it is not used.
+func partialTimeRange(o provider.Observation, received int64) (lo, hi int64) {
+	if !o.HasAt || o.OwnVersion {
 		return received, received
 	}
 	return o.At, unitEnd(o)
 }
 
-// unitEnd is the last microsecond that a clock of the observation's unit shows as At.
+// unitEnd returns the last microsecond that a clock of the observation's unit shows as At.
 func unitEnd(o provider.Observation) int64 {
 	unit := max(o.Unit, 1)
 	if o.At > math.MaxInt64-unit {
@@ -112,49 +127,50 @@ func unitEnd(o provider.Observation) int64 {
 	return o.At + unit - 1
 }
 
-// hashStates makes the state and, where a change-set tells it, the hash of the state before.
+// hashStates builds the state and, if the event has a change-set, the hash of the state before it.
 func hashStates(o provider.Observation) (state State, before *Hash) {
-	state, room := newState(o.State, o.Deleted, o.Volatile)
+	state, buffer := newState(o.State, o.Deleted, o.IgnoredPaths)
 	if o.Before.Kind() != canonical.Missing {
-		// Whatever a change made of the object, before it the object was there.
-		compared := canonical.Options{DropNull: true, Without: o.Volatile}
-		h := Hash(sha256.Sum256(canonical.AppendOverlay(append(room, present), o.State, o.Before, compared)))
+		// The object existed before the change, even if the change deleted it.
+		compared := canonical.Options{DropNull: true, Without: o.IgnoredPaths}
+		h := Hash(sha256.Sum256(canonical.AppendOverlay(append(buffer, presentPrefix), o.State, o.Before, compared)))
 		before = &h
 	}
 	return state, before
 }
 
-// NewState is a state from its value (nil and null are the same: nothing known of the object). volatile are dotted paths
-// that are left out when states are compared.
+// NewState builds a state from its value. A nil value and a JSON null both mean that nothing is
+// known of the object. volatile lists dotted paths that the comparison of states leaves out.
 func NewState(v *canonical.Value, deleted bool, volatile []string) State {
 	s, _ := newState(v, deleted, volatile)
 	return s
 }
 
-// newState is NewState and gives the memory of its texts to whoever has more to hash: a text is as long as the state and needed
-// only until it is hashed.
-func newState(v *canonical.Value, deleted bool, volatile []string) (s State, room []byte) {
+// newState is NewState, and also returns its text buffer for the next hash. A text is as long as
+// the state and is needed only until it is hashed.
+func newState(v *canonical.Value, deleted bool, volatile []string) (s State, buffer []byte) {
 	text := stateText(make([]byte, 0, len(v.Raw())+32), deleted, v, canonical.Options{})
-	s = State{Exact: sha256.Sum256(text), Deleted: deleted}
+	s = State{ExactHash: sha256.Sum256(text), Deleted: deleted}
 	text = stateText(text[:0], deleted, v, canonical.Options{DropNull: true, Without: volatile})
 	s.Hash = sha256.Sum256(text)
 	if k := v.Kind(); k != canonical.Missing && k != canonical.Null {
-		s.JSON, s.Repaired = v.Storable()
+		s.JSON, s.Sanitized = v.Storable()
 	}
 	return s, text[:0]
 }
 
-// NullState is the state of an object that nothing is known of but whether it is deleted.
+// NullState returns the state of an object of which only the deleted flag is known.
 func NullState(deleted bool) State {
 	return NewState(nil, deleted, nil)
 }
 
-// present is what the text of a state that is not deleted begins with.
-const present = '+'
+// presentPrefix is the first byte of the hashed text of a state that is not deleted.
+const presentPrefix = '+'
 
-// stateText appends what a state's hash covers: one byte for deleted or not, then canonical JSON.
+// stateText appends the text that a state's hash covers: one byte for the deleted flag, then
+// canonical JSON.
 func stateText(dst []byte, deleted bool, v *canonical.Value, o canonical.Options) []byte {
-	prefix := byte(present)
+	prefix := byte(presentPrefix)
 	if deleted {
 		prefix = '-'
 	}

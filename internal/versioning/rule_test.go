@@ -14,41 +14,70 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-func TestDecisions(t *testing.T) {
+func TestApply_inputs_statusesAndReasons(t *testing.T) {
 	t.Parallel()
-	answer := look(20, "B").Input()
-	tombstone := gone(10, true)
-	tombstone.State = letter("A")
+	answer := refetchAt(20, "B").Input()
+	tombstone := deleteEvent(10, true)
+	tombstone.State = letterState("A")
 	for name, c := range map[string]struct {
 		row    []versioning.Input
 		in     versioning.Input
 		status versioning.Status
 		reason string
 	}{
-		"first":                      {nil, input(t, whole(10, "A")), versioning.Applied, "first whole state"},
-		"newer":                      {ins(t, whole(10, "A")), input(t, whole(11, "B")), versioning.Applied, "newer than the stored version (at 10000000, rank 1)"},
-		"newer and the same":         {ins(t, whole(10, "A")), input(t, whole(11, "A")), versioning.Unchanged, "newer than"},
-		"again":                      {ins(t, whole(10, "A")), input(t, whole(10, "A")), versioning.Unchanged, "of the stored version"},
-		"older":                      {ins(t, whole(10, "A")), input(t, whole(9, "B")), versioning.Stale, "older than the stored version (at 10000000, rank 1)"},
-		"older than a delete":        {ins(t, gone(10, true)), input(t, whole(99, "B")), versioning.Stale, "final, at 10000000"},
-		"tie":                        {ins(t, whole(10, "A")), input(t, whole(10, "B")), versioning.Ambiguous, "order of 2 different states"},
-		"a tie told apart":           {ins(t, change(10, "X", "A")), input(t, change(10, "A", "B")), versioning.Applied, "change-sets"},
-		"a tie told apart before":    {ins(t, change(10, "A", "B")), input(t, change(10, "X", "A")), versioning.Unchanged, "does not change"},
-		"a tie settled":              {ins(t, change(10, "A", "B"), change(10, "C", "D")), input(t, change(10, "B", "C")), versioning.Applied, "settles the order"},
-		"partial":                    {ins(t, whole(10, "A")), partial(t, 11), versioning.Ambiguous, "partial: ids only; a look"},
-		"partial at first":           {nil, partial(t, 11), versioning.Ambiguous, "partial: ids only"},
-		"partial after final":        {ins(t, gone(10, true)), partial(t, 11), versioning.Stale, "final delete"},
-		"partial, seen past":         {[]versioning.Input{answer}, partial(t, 19), versioning.Stale, "look that began later"},
-		"partial, not seen":          {[]versioning.Input{answer}, partial(t, 20), versioning.Ambiguous, "look"},
-		"look":                       {ins(t, whole(10, "A")), answer, versioning.Applied, "a look at the provider, newer"},
-		"look against a close event": {ins(t, whole(20, "A")), look(20, "B").Input(), versioning.Ambiguous, "nothing proves which came later"},
-		"event against a close look": {[]versioning.Input{answer}, input(t, whole(20, "A")), versioning.Ambiguous, "nothing proves"},
-		"found alive":                {ins(t, gone(10, true)), look(50, "A").Input(), versioning.Dead, "alive"},
-		"found alive too early":      {ins(t, gone(10, true)), look(10, "A").Input(), versioning.Stale, "final, at 10000000"},
-		"found gone":                 {ins(t, gone(10, true)), look(50, "404").Input(), versioning.Stale, "final"},
-		"found gone after a delete that carried a state": {ins(t, tombstone), look(10, "404").Input(), versioning.Stale, "final"},
-		"own versions apart, windows together":           {[]versioning.Input{owned(20, 10, "A")}, ownEvent(t, 20, "B"), versioning.Applied, "newer"},
-		"own versions equal, windows together":           {[]versioning.Input{owned(20, 10, "A")}, ownEvent(t, 10, "B"), versioning.Ambiguous, "nothing proves"},
+		"first": {nil, toInput(t, stateEvent(10, "A")), versioning.Applied, "first whole state"},
+		"newer": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(11, "B")), versioning.Applied,
+			"newer than the stored version (at 10000000, rank 1)"},
+		"newer with an equal state": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(11, "A")),
+			versioning.Unchanged,
+			"newer than"},
+		"again": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(10, "A")), versioning.Unchanged,
+			"of the stored version"},
+		"older": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(9, "B")), versioning.Stale,
+			"older than the stored version (at 10000000, rank 1)"},
+		"older than a delete": {inputs(t, deleteEvent(10, true)), toInput(t, stateEvent(99, "B")), versioning.Stale,
+			"final, at 10000000"},
+		"tie": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(10, "B")), versioning.Ambiguous,
+			"order of 2 different states"},
+		"a tie that change-sets resolve": {inputs(t, changeEvent(10, "X", "A")), toInput(t, changeEvent(10, "A", "B")),
+			versioning.Applied,
+			"change-sets"},
+		"a tie that change-sets already resolved": {inputs(t, changeEvent(10, "A", "B")),
+			toInput(t, changeEvent(10, "X", "A")),
+			versioning.Unchanged, "does not change"},
+		"a tie that the missing change-set resolves": {inputs(t, changeEvent(10, "A", "B"), changeEvent(10, "C", "D")),
+			toInput(t, changeEvent(10, "B", "C")), versioning.Applied, "completes the order"},
+		"partial": {inputs(t, stateEvent(10, "A")), partialInput(t, 11), versioning.Ambiguous,
+			"partial: ids only; a refetch"},
+		"partial without a row": {nil, partialInput(t, 11), versioning.Ambiguous, "partial: ids only"},
+		"partial after a final delete": {inputs(t, deleteEvent(10, true)), partialInput(t, 11), versioning.Stale,
+			"final delete"},
+		"partial, before a refetch": {[]versioning.Input{answer}, partialInput(t, 19), versioning.Stale,
+			"refetch that began later"},
+		"partial, at the start of a refetch": {[]versioning.Input{answer}, partialInput(t, 20), versioning.Ambiguous,
+			"refetch"},
+		"refetch": {inputs(t, stateEvent(10, "A")), answer, versioning.Applied,
+			"a refetch, newer"},
+		"refetch close to an event": {inputs(t, stateEvent(20, "A")), refetchAt(20, "B").Input(), versioning.Ambiguous,
+			"it is unknown whether a refetch or an event is newer"},
+		"event close to a refetch": {[]versioning.Input{answer}, toInput(t, stateEvent(20, "A")), versioning.Ambiguous,
+			"it is unknown"},
+		"found alive after a final delete": {inputs(t, deleteEvent(10, true)), refetchAt(50, "A").Input(),
+			versioning.Dead, "alive"},
+		"found alive at the time of a final delete": {inputs(t, deleteEvent(10, true)), refetchAt(10, "A").Input(),
+			versioning.Stale,
+			"final, at 10000000"},
+		"missing after a final delete": {inputs(t, deleteEvent(10, true)), refetchAt(50, "404").Input(),
+			versioning.Stale, "final"},
+		"missing after a delete that carried a state": {inputs(t, tombstone), refetchAt(10, "404").Input(),
+			versioning.Stale,
+			"final"},
+		"different own versions, overlapping time ranges": {[]versioning.Input{ownVersionRefetch(20, 10, "A")},
+			lateOwnVersionEvent(t, 20, "B"),
+			versioning.Applied, "newer"},
+		"equal own versions, overlapping time ranges": {[]versioning.Input{ownVersionRefetch(20, 10, "A")},
+			lateOwnVersionEvent(t, 10, "B"),
+			versioning.Ambiguous, "it is unknown"},
 	} {
 		row := play(t, c.row)
 		d := versioning.Apply(&row, c.in)
@@ -58,119 +87,125 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// owned is a look that began at a second and found an own version.
-func owned(began, at int64, state string) versioning.Input {
-	a := look(began, state)
-	a.Own, a.Version, a.VersionUnit = true, at*second, second
+// ownVersionRefetch returns a refetch that began at a second and found an own version.
+func ownVersionRefetch(began, at int64, state string) versioning.Input {
+	a := refetchAt(began, state)
+	a.HasVersion, a.Version, a.VersionUnit = true, at*second, second
 	return a.Input()
 }
 
-// ownEvent is an event with an own version that may stand still, received at second 25.
-func ownEvent(t *testing.T, at int64, state string) versioning.Input {
+// lateOwnVersionEvent returns an event, received at second 25, whose own version may not advance.
+func lateOwnVersionEvent(t *testing.T, at int64, state string) versioning.Input {
 	t.Helper()
-	o := whole(at, state)
-	o.Own, o.Still = true, true
-	in, err := versioning.FromObservation(o, time.UnixMicro(25*second))
+	o := stateEvent(at, state)
+	o.OwnVersion, o.MayNotAdvance = true, true
+	in, err := versioning.InputFromObservation(o, time.UnixMicro(25*second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return in
 }
 
-func ins(t *testing.T, trace ...provider.Observation) []versioning.Input {
+func inputs(t *testing.T, trace ...provider.Observation) []versioning.Input {
 	t.Helper()
 	all := make([]versioning.Input, len(trace))
 	for i, o := range trace {
-		all[i] = input(t, o)
+		all[i] = toInput(t, o)
 	}
 	return all
 }
 
-func partial(t *testing.T, at int64) versioning.Input {
+func partialInput(t *testing.T, at int64) versioning.Input {
 	t.Helper()
-	o := whole(at, "A")
+	o := stateEvent(at, "A")
 	o.Partial, o.State = "ids only", nil
-	return input(t, o)
+	return toInput(t, o)
 }
 
-// noisy is a state that compares as A but is exactly another.
-func noisy(t *testing.T, at int64, extra string) provider.Observation {
+// stateWithIgnoredPath returns a state that compares as equal to A but has another exact hash.
+func stateWithIgnoredPath(t *testing.T, at int64, extra string) provider.Observation {
 	t.Helper()
-	o := whole(at, "")
-	o.State, o.Volatile = parse(t, `{"is":"A","hits":`+extra+`}`), []string{"hits"}
+	o := stateEvent(at, "")
+	o.State, o.IgnoredPaths = parse(t, `{"is":"A","hits":`+extra+`}`), []string{"hits"}
 	return o
 }
 
-func TestExactStates(t *testing.T) {
+func TestApply_ignoredPathsDiffer_greatestExactStateIsShown(t *testing.T) {
 	t.Parallel()
-	row := rule(t, noisy(t, 10, "1"))
-	if d := versioning.Apply(&row, input(t, noisy(t, 11, "2"))); d.Status != versioning.Applied || string(row.State.JSON) != `{"is":"A","hits":2}` {
-		t.Errorf("a greater version that differs in a volatile field only is %s and leaves %s", d.Status, row.State.JSON)
+	row := playEvents(t, stateWithIgnoredPath(t, 10, "1"))
+	if d := versioning.Apply(&row, toInput(t, stateWithIgnoredPath(t, 11, "2"))); d.Status != versioning.Applied ||
+		string(row.State.JSON) != `{"is":"A","hits":2}` {
+		t.Errorf("a greater version that differs only in an ignored path is %s and leaves %s", d.Status,
+			row.State.JSON)
 	}
-	// Of one version, the greatest exact state is shown whatever comes first, and nothing is ambiguous.
-	a, b := rule(t, noisy(t, 10, "1"), noisy(t, 10, "2")), rule(t, noisy(t, 10, "2"), noisy(t, 10, "1"))
-	if diff := cmp.Diff(a, b); diff != "" || a.Ambiguous || len(a.Set) != 1 {
-		t.Errorf("ambiguous %v, set %v, and by order:\n%s", a.Ambiguous, a.Set, diff)
+	// Of one version the greatest exact state is shown in any order, and the row is unambiguous.
+	a, b := playEvents(t, stateWithIgnoredPath(t, 10, "1"), stateWithIgnoredPath(t, 10, "2")),
+		playEvents(t, stateWithIgnoredPath(t, 10, "2"), stateWithIgnoredPath(t, 10, "1"))
+	if diff := cmp.Diff(a, b); diff != "" || a.Ambiguous || len(a.TiedStates) != 1 {
+		t.Errorf("ambiguous %v, set %v, and by order:\n%s", a.Ambiguous, a.TiedStates, diff)
 	}
-	// Differences that do not count raise no doubt between a look and an event either.
-	row = rule(t, noisy(t, 20, "1"))
-	answer := look(20, "A").Input()
-	if d := versioning.Apply(&row, answer); d.Status != versioning.Stale || row.LookAfter != 0 {
-		t.Errorf("a look of the same state is %s and leaves a look owed after %d", d.Status, row.LookAfter)
+	// A difference only in ignored paths makes no ambiguity between a refetch and an event either.
+	row = playEvents(t, stateWithIgnoredPath(t, 20, "1"))
+	answer := refetchAt(20, "A").Input()
+	if d := versioning.Apply(&row, answer); d.Status != versioning.Stale || row.RefetchAfter != 0 {
+		t.Errorf("a refetch of the same state is %s and leaves a refetch pending after %d", d.Status, row.RefetchAfter)
 	}
 }
 
-// A row that is read from the store has its state's JSON only once; members that shared it keep it when another joins.
-func TestMembersKeepTheirJSON(t *testing.T) {
+// A row that is read from the store has the JSON of its state only once. Tied states that shared it
+// keep it when another state joins.
+func TestApply_tiedStates_keepTheirJSON(t *testing.T) {
 	t.Parallel()
-	row := rule(t, whole(10, "A"))
-	row = stored(t, row)
-	if row.Set[0].State.JSON != nil {
-		t.Fatalf("a set of one state was stored with it: %s", row.Set[0].State.JSON)
+	row := playEvents(t, stateEvent(10, "A"))
+	row = storeAndRead(t, row)
+	if row.TiedStates[0].State.JSON != nil {
+		t.Fatalf("a single tied state was stored with its JSON: %s", row.TiedStates[0].State.JSON)
 	}
-	versioning.Apply(&row, input(t, whole(10, "B")))
-	row = stored(t, row)
-	for _, m := range row.Set {
-		if is(m.State) == "nothing" {
-			t.Errorf("the member %x has lost its state", m.State.Hash[:4])
+	versioning.Apply(&row, toInput(t, stateEvent(10, "B")))
+	row = storeAndRead(t, row)
+	for _, m := range row.TiedStates {
+		if stateLetter(m.State) == "nothing" {
+			t.Errorf("the tied state %x has lost its JSON", m.State.Hash[:4])
 		}
 	}
 	unread := func() versioning.Row {
-		row := rule(t, whole(10, "A"))
-		row = stored(t, row)
+		row := playEvents(t, stateEvent(10, "A"))
+		row = storeAndRead(t, row)
 		row.State.JSON = nil // read without its state
 		return row
 	}
 	row = unread()
-	versioning.Apply(&row, input(t, whole(10, "A"))) // brings it again
-	versioning.Apply(&row, input(t, whole(10, "B")))
-	stored(t, row)
+	versioning.Apply(&row, toInput(t, stateEvent(10, "A"))) // brings the JSON again
+	versioning.Apply(&row, toInput(t, stateEvent(10, "B")))
+	storeAndRead(t, row)
 	row = unread()
-	versioning.Apply(&row, input(t, whole(10, "B")))
-	if text, err := versioning.EncodeSet(&row); err == nil {
+	versioning.Apply(&row, toInput(t, stateEvent(10, "B")))
+	if text, err := versioning.EncodeTiedStates(&row); err == nil {
 		t.Errorf("a state without JSON was stored as %s", text)
 	}
 }
 
-// Beyond 64 members the set is cut to one, and still every order ends in the same row.
-func TestOverflow(t *testing.T) {
+// Above 64 tied states only one is kept, and every order still ends in the same row.
+func TestApply_over64TiedStates_keepsGreatest(t *testing.T) {
 	t.Parallel()
 	var all []versioning.Input
 	for i := range 70 {
-		o := whole(10, fmt.Sprint(i))
+		o := stateEvent(10, fmt.Sprint(i))
 		if i%3 == 0 {
-			o = change(10, fmt.Sprint(i), fmt.Sprint(i+1))
+			o = changeEvent(10, fmt.Sprint(i), fmt.Sprint(i+1))
 		}
-		all = append(all, input(t, o))
-		all[i].Lo, all[i].Hi = all[i].Lo-int64(i), all[i].Hi+int64(i)
-		all[i].Look = i == 40
+		all = append(all, toInput(t, o))
+		all[i].TimeFrom, all[i].TimeTo = all[i].TimeFrom-int64(i), all[i].TimeTo+int64(i)
+		all[i].IsRefetch = i == 40
 	}
 	want := play(t, all)
-	if len(want.Set) != 1 || !want.Overflow || !want.Ambiguous || want.Set[0].State.Hash != want.State.Hash || !want.Set[0].Look {
-		t.Errorf("%d members (overflow %v, ambiguous %v)", len(want.Set), want.Overflow, want.Ambiguous)
+	if len(want.TiedStates) != 1 || !want.Overflow || !want.Ambiguous ||
+		want.TiedStates[0].State.Hash != want.State.Hash ||
+		!want.TiedStates[0].FromRefetch {
+		t.Errorf("%d tied states (overflow %v, ambiguous %v)", len(want.TiedStates), want.Overflow, want.Ambiguous)
 	}
-	if want.Lo != 10*second-69 || want.Hi != 11*second-1+69 {
-		t.Errorf("window [%d, %d]", want.Lo, want.Hi)
+	if want.TimeFrom != 10*second-69 || want.TimeTo != 11*second-1+69 {
+		t.Errorf("time range [%d, %d]", want.TimeFrom, want.TimeTo)
 	}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -181,76 +216,79 @@ func TestOverflow(t *testing.T) {
 		}
 	}
 	below := play(t, slices.Concat(all[:64], all[:30]))
-	if len(below.Set) != 64 || below.Overflow {
-		t.Errorf("64 members are %d (overflow %v)", len(below.Set), below.Overflow)
+	if len(below.TiedStates) != 64 || below.Overflow {
+		t.Errorf("of 64 tied states %d are kept (overflow %v)", len(below.TiedStates), below.Overflow)
 	}
-	if one := play(t, all[:65]); len(one.Set) != 1 || !one.Overflow {
-		t.Errorf("65 members are %d (overflow %v)", len(one.Set), one.Overflow)
+	if one := play(t, all[:65]); len(one.TiedStates) != 1 || !one.Overflow {
+		t.Errorf("of 65 tied states %d are kept (overflow %v)", len(one.TiedStates), one.Overflow)
 	}
-	versioning.Apply(&want, input(t, whole(12, "Z")))
-	wantSure(t, want, "Z")
+	versioning.Apply(&want, toInput(t, stateEvent(12, "Z")))
+	wantCertain(t, want, "Z")
 	if want.Overflow {
-		t.Error("a greater version leaves the overflow")
+		t.Error("a greater version keeps the overflow")
 	}
 }
 
-func TestLookAfter(t *testing.T) {
+func TestApply_refetchAfter_isRaisedAndCleared(t *testing.T) {
 	t.Parallel()
-	row := rule(t, whole(10, "A"), whole(10, "B"))
-	if row.LookAfter != 11*second-1 {
-		t.Errorf("a tie owes a look after %d", row.LookAfter)
+	row := playEvents(t, stateEvent(10, "A"), stateEvent(10, "B"))
+	if row.RefetchAfter != 11*second-1 {
+		t.Errorf("a tie needs a refetch after %d", row.RefetchAfter)
 	}
-	versioning.Apply(&row, input(t, whole(11, "C")))
-	wantSure(t, row, "C")
-	versioning.Apply(&row, partial(t, 15))
-	versioning.Apply(&row, input(t, whole(15, "D")))
-	if row.LookAfter != 16*second-1 {
-		t.Errorf("an event of the second that is owed a look leaves %d", row.LookAfter)
+	versioning.Apply(&row, toInput(t, stateEvent(11, "C")))
+	wantCertain(t, row, "C")
+	versioning.Apply(&row, partialInput(t, 15))
+	versioning.Apply(&row, toInput(t, stateEvent(15, "D")))
+	if row.RefetchAfter != 16*second-1 {
+		t.Errorf("an event of the second of the pending refetch leaves %d", row.RefetchAfter)
 	}
-	versioning.Apply(&row, input(t, gone(16, true)))
-	wantSure(t, row, "gone")
-	row = rule(t, whole(60, "A"))
-	versioning.Apply(&row, partial(t, 50))
-	versioning.Apply(&row, input(t, whole(55, "C")))
-	if row.LookAfter != 51*second-1 {
-		t.Errorf("a stale event leaves a look owed after %d", row.LookAfter)
+	versioning.Apply(&row, toInput(t, deleteEvent(16, true)))
+	wantCertain(t, row, "gone")
+	row = playEvents(t, stateEvent(60, "A"))
+	versioning.Apply(&row, partialInput(t, 50))
+	versioning.Apply(&row, toInput(t, stateEvent(55, "C")))
+	if row.RefetchAfter != 51*second-1 {
+		t.Errorf("a stale event leaves a refetch pending after %d", row.RefetchAfter)
 	}
-	versioning.Apply(&row, input(t, provider.Observation{Deleted: true, Final: true}))
-	wantSure(t, row, "gone")
-	// A counter's ties are owed a look too, though 0 means that none is.
+	versioning.Apply(&row, toInput(t, provider.Observation{Deleted: true, Final: true}))
+	wantCertain(t, row, "gone")
+	// Ties of integer versions make a refetch pending too, although 0 means none.
 	counter := func(at int64, state string) provider.Observation {
-		return provider.Observation{At: at, HasAt: true, Unit: 1, Own: true, State: letter(state)}
+		return provider.Observation{At: at, HasAt: true, Unit: 1, OwnVersion: true, State: letterState(state)}
 	}
-	row = rule(t, counter(0, "A"), counter(0, "B"))
-	wantDoubt(t, row)
-	answer := look(20, "B")
-	answer.Own, answer.VersionUnit = true, 1
+	row = playEvents(t, counter(0, "A"), counter(0, "B"))
+	wantAmbiguous(t, row)
+	answer := refetchAt(20, "B")
+	answer.HasVersion, answer.VersionUnit = true, 1
 	versioning.Apply(&row, answer.Input())
-	wantSure(t, row, "B")
+	wantCertain(t, row, "B")
 }
 
-// LookAfter is no part of what all orders agree on: a later event clears what a hint owed, but the row does not remember
-// that it began after a hint that comes behind it. The worst is one look too many.
-func TestLookAfterDependsOnTheOrder(t *testing.T) {
+// RefetchAfter may depend on the order. A later event clears the refetch of a partial event, but
+// the row does not remember that when the partial event arrives last. The worst result is one
+// unnecessary refetch.
+func TestApply_refetchAfter_dependsOnOrder(t *testing.T) {
 	t.Parallel()
-	hint, event := partial(t, 10), input(t, whole(20, "A"))
+	hint, event := partialInput(t, 10), toInput(t, stateEvent(20, "A"))
 	late, early := play(t, []versioning.Input{event, hint}), play(t, []versioning.Input{hint, event})
-	if diff := cmp.Diff(same(late), same(early)); diff != "" {
-		t.Errorf("more than LookAfter differs:\n%s", diff)
+	if diff := cmp.Diff(withoutOrder(late), withoutOrder(early)); diff != "" {
+		t.Errorf("the order changes more than RefetchAfter:\n%s", diff)
 	}
-	if early.LookAfter != 0 || late.LookAfter != 11*second-1 {
-		t.Errorf("a look is owed after %d if the hint came first, %d if last", early.LookAfter, late.LookAfter)
+	if early.RefetchAfter != 0 || late.RefetchAfter != 11*second-1 {
+		t.Errorf("a refetch is pending after %d if the partial event came first, %d if last", early.RefetchAfter,
+			late.RefetchAfter)
 	}
 }
 
-func TestVersionInWords(t *testing.T) {
+func TestVersion_String_describesParts(t *testing.T) {
 	t.Parallel()
 	for want, v := range map[string]versioning.Version{
 		"no version":                      versioning.NoVersion,
 		"at 7, rank 1":                    {At: 7, Rank: 1},
 		"at 2023-11-14T22:13:20Z, rank 3": {At: 1.7e15, Rank: 3},
 		"final, at 0, rank 1":             {Final: true, Rank: 1},
-		"at 2023-11-14T22:13:20.5Z, seen 2023-11-14T22:13:21Z, rank 1": {At: 1.7e15 + 500_000, Seen: 1.7e15 + second, Rank: 1},
+		"at 2023-11-14T22:13:20.5Z, seen 2023-11-14T22:13:21Z, rank 1": {At: 1.7e15 + 500_000, Seen: 1.7e15 + second,
+			Rank: 1},
 	} {
 		if got := v.String(); got != want {
 			t.Errorf("%q, want %q", got, want)

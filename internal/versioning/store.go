@@ -15,7 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// Key names an object.
+// Key identifies an object.
 type Key struct {
 	// Source is the number of the source in table sources.
 	Source  int32
@@ -24,11 +24,13 @@ type Key struct {
 	ID      string
 }
 
-// SourceLock is the class of the advisory locks of sources. Whoever writes objects of the mirror takes (SourceLock, number of the source)
-// shared, before any object's lock; who swaps the objects of a source takes it alone.
+// SourceLock is the class of the advisory locks of sources. A transaction that writes objects of
+// the mirror takes (SourceLock, number of the source) in shared mode, before it locks an object. A
+// transaction that swaps the objects of a source takes it in exclusive mode.
 const SourceLock = 0x706f7374
 
-// Hash is the object's lock and its column outcomes.object: 8 bytes of SHA-256 over the length-prefixed parts, never 0.
+// Hash returns the key of the object's advisory lock, which is also the column outcomes.object: 8
+// bytes of SHA-256 over the length-prefixed parts, never 0.
 func (k Key) Hash() int64 {
 	h := sha256.New()
 	var n [8]byte
@@ -45,161 +47,195 @@ func (k Key) Hash() int64 {
 	return 1
 }
 
-// ObjectKey is Key.Hash of the parts.
+// ObjectKey returns Key.Hash for the parts of a key.
 func ObjectKey(source int32, account, objectType, id string) int64 {
 	return Key{Source: source, Account: account, Type: objectType, ID: id}.Hash()
 }
 
-// Object is an object's row with what is stored beside the rule's own part.
+// Object is an object's row with the stored values that are not part of the version rule.
 type Object struct {
 	Key
 	Row
-	// Revision grows by one when state, deleted or ambiguous changes; 0 where only partial events were seen.
+	// Revision grows by one when the state, deleted or ambiguous changes. It is 0 when the object
+	// has only had partial events.
 	Revision int64
-	// LastEvent is the id of the event whose version the row has.
-	LastEvent int64
-	// Exists: the row is in the table, and has been since MadeAt.
-	Exists bool
-	MadeAt time.Time
-	// rule is the RuleVersion that made the row as read.
-	rule int32
-	// readAt is the row's updated_at as read: who writes must have read the row as it is.
+	// LastEventID is the id of the event that gave the row its version.
+	LastEventID int64
+	// Exists means that the row is in the table; CreatedAt is when it was inserted.
+	Exists    bool
+	CreatedAt time.Time
+	// ruleVersion is the RuleVersion that wrote the row.
+	ruleVersion int32
+	// readAt is the row's updated_at when it was read. Save writes only a row that still has it.
 	readAt time.Time
-	// was is what readers saw before: exact hash, ambiguous, and whether there was a version at all.
-	was struct {
-		exact     Hash
-		ambiguous bool
-		version   bool
+	// loaded holds what readers saw when the row was read: the exact hash, ambiguous, and whether
+	// there was a version.
+	loaded struct {
+		exactHash  Hash
+		ambiguous  bool
+		hasVersion bool
 	}
 }
 
-// Outdated says whether an older rule made the row, so that it is written again though it may stay the same.
-func (o *Object) Outdated() bool { return o.Exists && o.rule != RuleVersion }
+// Outdated reports whether an older rule wrote the row. Such a row is written again even if it does
+// not change.
+func (o *Object) Outdated() bool { return o.Exists && o.ruleVersion != RuleVersion }
 
-// Grew says whether the object's revision must grow: what readers see differs from what was read.
-func (o *Object) Grew() bool {
-	if !o.was.version {
+// NeedsRevision reports whether readers see a different object than the one that was read, so that
+// the revision must grow.
+func (o *Object) NeedsRevision() bool {
+	if !o.loaded.hasVersion {
 		return o.Version != NoVersion
 	}
-	return o.State.Exact != o.was.exact || o.Ambiguous != o.was.ambiguous
+	return o.State.ExactHash != o.loaded.exactHash || o.Ambiguous != o.loaded.ambiguous
 }
 
-// Table is a table of objects; each has the same columns and keys.
+// Table names a table of objects. All these tables have the same columns and keys.
 type Table int
 
-// The tables of objects: the mirror, what a rebuild stages beside it, and what is kept of dropped partitions.
+// The tables of objects: the mirror, the staged objects of a rebuild, and the retained objects of
+// dropped partitions.
 const (
 	Mirror Table = iota
 	Staged
-	Bases
+	RetainedObjects
 )
 
-// String is the table's name in the database.
+// String returns the table's name in the database.
 func (t Table) String() string { return [...]string{"objects", "staged", "bases"}[t] }
 
-// statements are the same statement for each table, which its text calls objects.
-func statements(name, sql string) (all [Bases + 1]postgres.Statement) {
+// statements returns the statement for each table. The text of the statement names the table
+// objects.
+func statements(name, sql string) (all [RetainedObjects + 1]postgres.Statement) {
 	for t := range all {
 		table := Table(t).String()
-		all[t] = postgres.Statement{Name: name + "_" + table, SQL: strings.NewReplacer(" objects o", " "+table+" o", " objects AS o", " "+table+" AS o").Replace(sql)}
+		all[t] = postgres.Statement{Name: name + "_" + table, SQL: strings.NewReplacer(" objects o", " "+table+" o",
+			" objects AS o", " "+table+" AS o").Replace(sql)}
 	}
 	return all
 }
 
-// loadSQL reads rows by key. The state comes along only where an event of the very version may join its tie set.
+// loadSQL reads rows by key. It reads the state only when an input of exactly the row's version may
+// join the tied states.
 const loadSQL = `
-SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo, o.window_hi, o.look_after,
-  o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END, o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at, o.settled, o.overwrite_seen
-FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS d(source, account, object_type, object_id, lo, hi, n)
-CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account AND o.object_type = d.object_type
+SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo,
+	o.window_hi, o.look_after,
+  o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END,
+  	o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at, o.settled, o.overwrite_seen
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS d(source,
+	account, object_type, object_id, lo, hi, n)
+CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account
+	AND o.object_type = d.object_type
   AND o.object_id = d.object_id LIMIT 1) o`
 
 var loads = statements("postern_load", loadSQL)
 
-// Wanted is an object to load and the range of Version.At of what will be applied to it.
-type Wanted struct {
+// LoadRequest is an object to load, and the range of Version.At of the inputs that will be applied
+// to it.
+type LoadRequest struct {
 	Key
-	Lo, Hi int64
+	MinAt, MaxAt int64
 }
 
-// Load reads objects, in the order asked for; one that is not stored comes as a new row. The caller holds the objects' locks, so
-// that nothing changes until Save.
-func Load(ctx context.Context, tx pgx.Tx, from Table, wanted []Wanted) ([]*Object, error) {
+// Load reads objects in the order of the requests. An object that is not stored is returned as a
+// new row. The caller holds the objects' locks until Save, so that no other writer changes them.
+func Load(ctx context.Context, tx pgx.Tx, from Table, wanted []LoadRequest) ([]*Object, error) {
 	objs := make([]*Object, len(wanted))
 	for i, w := range wanted {
 		objs[i] = &Object{Key: w.Key, Row: NewRow()}
 	}
 	p := loadParams(tx.Conn(), from, wanted)
 	defer p.Release()
-	if _, err := p.Run(ctx, func(stored postgres.Row) error { return readObject(stored, objs) }); err != nil {
+	if _, err := p.Run(ctx, func(stored postgres.Row) error { return readObject(stored, objs) }); err !=
+		nil {
 		return nil, fmt.Errorf("load %d objects: %w", len(wanted), err)
 	}
 	return objs, nil
 }
 
-func loadParams(conn *pgx.Conn, from Table, wanted []Wanted) *postgres.Params {
+func loadParams(conn *pgx.Conn, from Table, wanted []LoadRequest) *postgres.Params {
 	p, n := postgres.NewParams(conn, loads[from]), len(wanted)
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(wanted[i].Source) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].Account) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].Type) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].ID) })
-	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(wanted[i].Lo) })
-	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(wanted[i].Hi) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(wanted[i].MinAt) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(wanted[i].MaxAt) })
 	return p
 }
 
-// readObject takes one row of loadSQL's answer.
+// readObject reads one row of loadSQL's result.
 func readObject(stored postgres.Row, objs []*Object) (err error) {
 	o := objs[stored.Int64(0)-1]
 	o.Exists = true
-	o.Version = Version{Final: stored.Bool(1), At: stored.Int64(2), Seen: stored.Int64(3), Rank: int16(stored.Int64(4))}
-	o.Overflow, o.Lo, o.Hi, o.LookAfter, o.Ambiguous = stored.Bool(6), stored.Int64(7), stored.Int64(8), stored.Int64(9), stored.Bool(10)
-	o.State = State{Deleted: stored.Bool(11), JSON: bytes.Clone(stored.JSON(14)), Repaired: stored.Bool(15)}
+	o.Version = Version{Final: stored.Bool(1), At: stored.Int64(2), Seen: stored.Int64(3),
+		Rank: int16(stored.Int64(4))}
+	o.Overflow, o.TimeFrom, o.TimeTo, o.RefetchAfter, o.Ambiguous = stored.Bool(6), stored.Int64(7),
+		stored.Int64(8),
+		stored.Int64(9), stored.Bool(10)
+	o.State = State{Deleted: stored.Bool(11), JSON: bytes.Clone(stored.JSON(14)),
+		Sanitized: stored.Bool(15)}
 	copy(o.State.Hash[:], stored.Bytes(12))
-	copy(o.State.Exact[:], stored.Bytes(13))
-	o.LastEvent, o.Revision, o.readAt = stored.Int64(16), stored.Int64(17), stored.Time(18)
-	o.rule, o.MadeAt, o.Settled = int32(stored.Int64(19)), stored.Time(20), stored.Int64(21)
-	o.OverwriteSeen = stored.Int64(22)
-	o.was.exact, o.was.ambiguous, o.was.version = o.State.Exact, o.Ambiguous, o.Version != NoVersion
-	if err = DecodeSet(stored.JSON(5), &o.Row); err != nil {
+	copy(o.State.ExactHash[:], stored.Bytes(13))
+	o.LastEventID, o.Revision, o.readAt = stored.Int64(16), stored.Int64(17), stored.Time(18)
+	o.ruleVersion, o.CreatedAt, o.OverwrittenAt = int32(stored.Int64(19)), stored.Time(20),
+		stored.Int64(21)
+	o.OverwriteBegan = stored.Int64(22)
+	o.loaded.exactHash, o.loaded.ambiguous, o.loaded.hasVersion = o.State.ExactHash, o.Ambiguous, o.Version != NoVersion
+	if err = DecodeTiedStates(stored.JSON(5), &o.Row); err != nil {
 		return fmt.Errorf("object %s %s: %w", o.Type, o.ID, err)
 	}
 	return nil
 }
 
-// saveSQL writes one row per object and enforces the rule again: the version never goes down, unless a person has the object settled, the revision is the one that was
-// read plus what this write adds, and the row is the one that was read. An object that somebody else wrote meanwhile is not
-// touched, which the caller sees in the count. For a row that exists, excluded.created_at carries its updated_at as read. The
-// states come as one text with their places in it: PostgreSQL would copy an array of them several times.
+// saveSQL writes one row per object and enforces the rule again. The version never goes down,
+// unless an operator overwrites the object. The revision is the one that was read plus what this
+// write adds. The row is unchanged since it was read. A row that another writer changed meanwhile
+// is not written, and the caller sees that in the count. For an existing row, excluded.created_at
+// carries the updated_at that was read. The states are one text with their positions in it, because
+// PostgreSQL would copy an array of them several times.
 const saveSQL = `
-INSERT INTO objects AS o (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled,
+INSERT INTO objects AS o (source, account, object_type, object_id, version_final, version_at, version_seen,
+	version_rank, tie_set, overflow,
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id,
+  	revision, rule_version, created_at, updated_at, settled,
   overwrite_seen)
-SELECT d.source, d.account, d.object_type, d.object_id, d.final, d.at, d.seen, d.rank, d.tie_set, d.overflow, d.lo, d.hi, d.look_after,
-  d.ambiguous, d.deleted, d.state_hash, d.exact_hash, CASE WHEN d.state_len > 0 THEN convert_from(substr($26::bytea, d.state_at, d.state_len), 'UTF8')::jsonb END,
+SELECT d.source, d.account, d.object_type, d.object_id, d.final, d.at, d.seen, d.rank, d.tie_set, d.overflow, d.lo,
+	d.hi, d.look_after,
+  d.ambiguous, d.deleted, d.state_hash, d.exact_hash, CASE WHEN d.state_len > 0 THEN convert_from(substr($26::bytea,
+  	d.state_at, d.state_len), 'UTF8')::jsonb END,
   d.repaired, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at, d.settled, d.overwrite_seen
-FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[], $8::smallint[], $9::jsonb[], $10::bool[],
-  $11::bigint[], $12::bigint[], $13::bigint[], $14::bool[], $15::bool[], $16::bytea[], $17::bytea[], $18::int[], $24::int[], $19::bool[], $20::bigint[],
-  $21::bigint[], $23::timestamptz[], $25::bigint[], $27::bigint[]) AS d(source, account, object_type, object_id, final, at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[], $8::smallint[],
+	$9::jsonb[], $10::bool[],
+  $11::bigint[], $12::bigint[], $13::bigint[], $14::bool[], $15::bool[], $16::bytea[], $17::bytea[], $18::int[],
+  	$24::int[], $19::bool[], $20::bigint[],
+  $21::bigint[], $23::timestamptz[], $25::bigint[], $27::bigint[]) AS d(source, account, object_type, object_id, final,
+  	at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
     state_hash, exact_hash, state_at, state_len, repaired, last_event_id, revision, read_at, settled, overwrite_seen),
   (SELECT clock_now() AS at) now
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
-  version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen, version_rank = excluded.version_rank,
-  tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo, window_hi = excluded.window_hi,
-  look_after = excluded.look_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted, state_hash = excluded.state_hash,
+  version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen,
+  	version_rank = excluded.version_rank,
+  tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo,
+  	window_hi = excluded.window_hi,
+  look_after = excluded.look_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted,
+  	state_hash = excluded.state_hash,
   state = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.state ELSE excluded.state END,
   repaired = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.repaired ELSE excluded.repaired END,
-  exact_hash = excluded.exact_hash, last_event_id = excluded.last_event_id, revision = excluded.revision, rule_version = excluded.rule_version,
+  exact_hash = excluded.exact_hash, last_event_id = excluded.last_event_id, revision = excluded.revision,
+  	rule_version = excluded.rule_version,
   updated_at = excluded.updated_at, settled = excluded.settled, overwrite_seen = excluded.overwrite_seen
 WHERE (o.settled, o.version_final, o.version_at, o.version_seen, o.version_rank)
    <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)
   AND excluded.created_at = o.updated_at
-  AND excluded.revision = o.revision + CASE WHEN o.exact_hash <> excluded.exact_hash OR o.ambiguous <> excluded.ambiguous
+  AND excluded.revision = o.revision + CASE WHEN o.exact_hash <> excluded.exact_hash
+  	OR o.ambiguous <> excluded.ambiguous
     OR (o.version_at = -9223372036854775808 AND excluded.version_at > o.version_at) THEN 1 ELSE 0 END`
 
 var saves = statements("postern_save", saveSQL)
 
-// Save writes objects, each at most once, and sets their revisions. An error leaves the transaction to be rolled back.
+// Save writes objects, each at most once, and sets their revisions. After an error the caller must
+// roll the transaction back.
 func Save(ctx context.Context, tx pgx.Tx, into Table, objs []*Object) error {
 	p, err := saveParams(tx.Conn(), into, objs)
 	if err != nil {
@@ -211,21 +247,21 @@ func Save(ctx context.Context, tx pgx.Tx, into Table, objs []*Object) error {
 		return fmt.Errorf("save %d objects: %w", len(objs), err)
 	}
 	if n != int64(len(objs)) {
-		return fmt.Errorf("save %d objects: only %d were as they had been read", len(objs), n)
+		return fmt.Errorf("save %d objects: only %d were unchanged since they were read", len(objs), n)
 	}
 	return nil
 }
 
-// saveParams are the parameters of saveSQL; a state is copied once.
+// saveParams builds the parameters of saveSQL. It copies each state once.
 func saveParams(conn *pgx.Conn, into Table, objs []*Object) (*postgres.Params, error) {
 	sets, states := make([][]byte, len(objs)), 0
 	for i, o := range objs {
-		if o.Grew() {
+		if o.NeedsRevision() {
 			o.Revision++
 		}
-		set, err := EncodeSet(&o.Row)
+		set, err := EncodeTiedStates(&o.Row)
 		if err != nil {
-			return nil, fmt.Errorf("encode tie set of %s %s: %w", o.Type, o.ID, err)
+			return nil, fmt.Errorf("encode tied states of %s %s: %w", o.Type, o.ID, err)
 		}
 		sets[i] = set
 		states += len(o.State.JSON)
@@ -235,7 +271,7 @@ func saveParams(conn *pgx.Conn, into Table, objs []*Object) (*postgres.Params, e
 	addStates(p, objs)
 	p.Grow(states)
 	p.Join(len(objs), func(i int) []byte { return objs[i].State.JSON })
-	p.Array(pgtype.Int8OID, len(objs), func(i int) { p.Int64(objs[i].OverwriteSeen) })
+	p.Array(pgtype.Int8OID, len(objs), func(i int) { p.Int64(objs[i].OverwriteBegan) })
 	return p, nil
 }
 
@@ -251,24 +287,25 @@ func addVersions(p *postgres.Params, objs []*Object, sets [][]byte) {
 	p.Array(pgtype.Int2OID, n, func(i int) { p.Int16(objs[i].Version.Rank) })
 	p.Array(pgtype.JSONBOID, n, func(i int) { p.JSON(sets[i]) })
 	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].Overflow) })
-	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Lo) })
-	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Hi) })
-	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].LookAfter) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].TimeFrom) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].TimeTo) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].RefetchAfter) })
 	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].Ambiguous) })
 }
 
-// addStates adds what is stored of the states but their texts, and where each is in the text of all, from 1 on.
+// addStates adds the columns of the states, and the position (from 1) of each state in the text of
+// all states.
 func addStates(p *postgres.Params, objs []*Object) {
 	n, at := len(objs), 1
 	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].State.Deleted) })
 	p.Array(pgtype.ByteaOID, n, func(i int) { p.Bytes(objs[i].State.Hash[:]) })
-	p.Array(pgtype.ByteaOID, n, func(i int) { p.Bytes(objs[i].State.Exact[:]) })
+	p.Array(pgtype.ByteaOID, n, func(i int) { p.Bytes(objs[i].State.ExactHash[:]) })
 	p.Array(pgtype.Int4OID, n, func(i int) {
 		p.Int32(int32(at))
 		at += len(objs[i].State.JSON)
 	})
-	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].State.Repaired) })
-	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].LastEvent) })
+	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].State.Sanitized) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].LastEventID) })
 	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Revision) })
 	p.Int32(RuleVersion)
 	p.Array(pgtype.TimestamptzOID, n, func(i int) {
@@ -278,11 +315,11 @@ func addStates(p *postgres.Params, objs []*Object) {
 			p.Null()
 		}
 	})
-	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(len(objs[i].State.JSON))) }) // 0: null
-	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Settled) })
+	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(len(objs[i].State.JSON))) }) // 0 means null
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].OverwrittenAt) })
 }
 
-// Statements are all SQL statements of this package, for the test that prepares each.
+// Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
 	list := listStatements()
 	for t := range loads {

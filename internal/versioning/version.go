@@ -1,5 +1,7 @@
-// Package versioning decides which of two states of an object is newer, and keeps the objects table that obeys it.
-// The rule is pure (rule.go, observe.go); store.go writes what it decided and enforces it again.
+// Package versioning decides which of two states of an object is newer, and stores the result in
+// the objects table. The processor, rebuilds and reconciliation call it. The rule itself is pure
+// (rule.go, observe.go): it never reads a clock, the network or the database. Save (store.go)
+// writes a decision and enforces the rule again in SQL.
 package versioning
 
 import (
@@ -9,32 +11,40 @@ import (
 	"time"
 )
 
-// RuleVersion is stored with every outcome and object, so that what an older rule decided can be found. Which fields a provider leaves out when states are compared is part of the rule, as the
-// comparison of a stored state cannot be made again without reading it.
+// RuleVersion is stored with every outcome and object, so that the decisions of an older rule can
+// be found. The paths that a provider ignores when it compares states are part of the rule, because
+// stored states cannot be compared again without the JSON.
 //
-//   - 1: the first.
-//   - 2: GitHub's fields that its webhooks or its API tell alone, or that are counted in assets, and Stripe's links and secrets that are rendered anew in each answer or are given once, and what a reader of cards says of itself, are left out; a look without an own version has rank 0.
-//   - 3: times that order the objects of a declared sender are cut to whole seconds where they are read from more than one
-//     field; else a clock of milliseconds would beat one of whole seconds for ever. Two events are undecided where one names
-//     a whole second and the other a moment within it.
+//   - 1: the first version.
+//   - 2: these fields are ignored: GitHub fields that only webhooks or only the API contain,
+//     GitHub counters inside assets, Stripe links and secrets that differ in each response or
+//     appear only once, and what a Stripe card reader reports of itself. A refetch without an
+//     own version has rank 0.
+//   - 3: if the versions of a declared sender's objects are times from more than one field,
+//     they are cut to whole seconds. Otherwise a clock of milliseconds would always beat a
+//     clock of whole seconds. Two events are ambiguous if one names a whole second and the
+//     other a moment within it.
 const RuleVersion = 3
 
-// Version is a point on the provider's own clock, compared in the order of its fields. Times are microseconds.
+// Version is a point on the provider's clock, compared in the order of its fields. Times are
+// microseconds.
 type Version struct {
-	// Final: deleted for good, of a type whose ids are never given again; outranks any At.
+	// Final marks a permanent delete, of a type whose ids are never reused. It outranks any At.
 	Final bool `json:"final"`
-	// At is the object's own version or the event's time.
+	// At is the object's own version, or else the event's time.
 	At int64 `json:"at"`
-	// Seen is 0 for events; for a look that closes At, when the look began.
+	// Seen is 0 for an event. For a refetch that began after the unit of At was over, it is the
+	// start of the refetch.
 	Seen int64 `json:"seen"`
-	// Rank orders states of one At where the provider freezes them with the event. Of a look it is 0 where At is no version of the object's own, but a moment before Seen.
+	// Rank orders states with the same At, where the provider stores the state with the event. For
+	// a refetch it is 0 if At is not the object's own version, but a moment before Seen.
 	Rank int16 `json:"rank"`
 }
 
-// NoVersion is the version of a row that only partial events were about: it loses to any.
+// NoVersion is the version of a row that has only had partial events. It is less than any other.
 var NoVersion = Version{At: math.MinInt64}
 
-// Compare orders versions by (final, at, seen, rank).
+// Compare orders versions by final, at, seen and rank.
 func (v Version) Compare(w Version) int {
 	if v.Final != w.Final {
 		if v.Final {
@@ -58,7 +68,8 @@ func (v Version) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// String is the version in words for an operator: times in UTC where At is one, and only the parts that say something.
+// String describes the version for an operator. It writes At as a UTC time when it is one, and
+// leaves out empty parts.
 func (v Version) String() string {
 	if v == NoVersion {
 		return "no version"
@@ -73,7 +84,7 @@ func (v Version) String() string {
 	return text + ", rank " + strconv.Itoa(int(v.Rank))
 }
 
-// describeAt writes a time as such, any other number (an integer version) as it is.
+// describeAt formats a time, or any other number (an integer version) as it is.
 func describeAt(at int64) string {
 	if !isTime(at) {
 		return strconv.FormatInt(at, 10)
@@ -81,87 +92,99 @@ func describeAt(at int64) string {
 	return time.UnixMicro(at).UTC().Format(time.RFC3339Nano)
 }
 
-// isTime goes by the size alone: microseconds of the last and next hundred years or so are a time.
+// isTime decides by the size: numbers of microseconds between the years below are times.
 func isTime(at int64) bool {
 	const oldest, newest = 1e14, 4e15 // the years 1973 and 2096
 	return at >= oldest && at <= newest
 }
 
-// Timed says whether At is a time, as far as its size tells, and no number that counts changes.
-func (v Version) Timed() bool { return isTime(v.At) }
+// IsTime reports whether At is a time and not an integer version, as far as its size tells.
+func (v Version) IsTime() bool { return isTime(v.At) }
 
-// Hash is a SHA-256.
+// Hash is a SHA-256 digest.
 type Hash [32]byte
 
-// State is what an object is at one version.
+// State is an object's content at one version.
 type State struct {
-	// Hash compares states: it covers Deleted and the canonical JSON without members that are null and without volatile fields.
+	// Hash is used to compare states. It covers Deleted and the canonical JSON, without null
+	// members and ignored paths.
 	Hash Hash
-	// Exact covers Deleted and the whole canonical JSON; among states of one Hash the greatest Exact is shown.
-	Exact Hash
-	// Deleted: the object is gone at the provider.
+	// ExactHash covers Deleted and the whole canonical JSON. Of several states with the same Hash,
+	// the one with the greatest ExactHash is shown.
+	ExactHash Hash
+	// Deleted means that the object does not exist at the provider any more.
 	Deleted bool
-	// JSON is the state as jsonb can hold it; nil is null. It may be missing in a row that was read without it.
+	// JSON is the state in a form that jsonb accepts; nil means null. It may be absent in a row
+	// that was read without it.
 	JSON []byte
-	// Repaired: JSON is not quite what the body said, since jsonb refuses that.
-	Repaired bool
+	// Sanitized means that JSON differs from the body, because jsonb does not accept the body's
+	// text.
+	Sanitized bool
 }
 
-// Member is the content of one or more events of a row's version.
-type Member struct {
-	// Before is the hash of the state the change started from; nil where none is told.
+// TiedState is the content of one or more events with exactly the row's version.
+type TiedState struct {
+	// Before is the hash of the state before the change; nil without a change-set.
 	Before *Hash
 	State  State
-	// Lo and Hi are the hull of the provider time the content was observed in.
-	Lo, Hi int64
-	// Look: the content came from the provider's API.
-	Look bool
+	// TimeFrom and TimeTo enclose the provider time in which the content was observed.
+	TimeFrom, TimeTo int64
+	// FromRefetch means that the content came from the provider's API.
+	FromRefetch bool
 }
 
-// Row is an object as the mirror has it: the greatest version seen and the union of what was said at exactly that version.
+// Row is an object in the mirror: the greatest version, and the contents of all inputs of exactly
+// that version.
 type Row struct {
 	Version Version
-	// Set has one member per content, in a fixed order.
-	Set []Member
-	// Overflow: the set grew beyond its limit and only the greatest member is kept; the row stays ambiguous until a greater version.
+	// TiedStates has one entry per content, in a fixed order.
+	TiedStates []TiedState
+	// Overflow means that there were too many tied states and only the greatest is kept. The row
+	// stays ambiguous until a greater version arrives.
 	Overflow bool
 	State    State
-	// Ambiguous: the order of differing states of this version is not known.
+	// Ambiguous means that the order of different states of this version is not known.
 	Ambiguous bool
-	// Lo and Hi are the hull of the windows of Set.
-	Lo, Hi int64
-	// LookAfter is the provider time after which a look must begin to settle what is owed; 0 where none is owed.
-	LookAfter int64
-	// Settled: what was received before this point of our clock does not count, since a person had a look of then win over all of it; 0 where nobody had.
-	Settled int64
-	// OverwriteSeen is when the refetch of Settled began on the provider's clock, in microseconds; 0 where Settled is 0. The
-	// refetch contains every change that the provider stamped before it, so such an input no longer wins.
-	OverwriteSeen int64
+	// TimeFrom and TimeTo enclose the time ranges of TiedStates.
+	TimeFrom, TimeTo int64
+	// RefetchAfter is the provider time after which the pending refetch must begin; 0 when none is
+	// pending.
+	RefetchAfter int64
+	// OverwrittenAt is a time of our clock. Inputs received before it do not count, because an
+	// operator overwrote the object from the provider then. It is 0 when no operator did.
+	OverwrittenAt int64
+	// OverwriteBegan is when that refetch began on the provider's clock, in microseconds; 0 without
+	// an overwrite. The refetch contains every change that the provider stamped before it, so such
+	// an input no longer wins.
+	OverwriteBegan int64
 }
 
-// Input is one event or look in the terms of the rule.
+// Input is one event or refetch, as the rule needs it.
 type Input struct {
 	Version Version
 	State   State
-	// Before is the hash of the state the change started from; nil where none is told.
+	// Before is the hash of the state before the change; nil without a change-set.
 	Before *Hash
-	// Look: from the provider's API, not from an event.
-	Look bool
-	// Own: Version.At is the object's own version field.
-	Own bool
-	// Partial is why no whole state enters; empty for a whole one.
+	// IsRefetch means that the input came from the provider's API, not from an event.
+	IsRefetch bool
+	// OwnVersion means that Version.At is the object's own version field.
+	OwnVersion bool
+	// Partial says why the input has no whole state; empty if it has one.
 	Partial string
-	// Lo and Hi are the window of provider time in which this was true.
-	Lo, Hi int64
-	// Received is our time of receipt.
+	// TimeFrom and TimeTo are the provider time in which the object had this state.
+	TimeFrom, TimeTo int64
+	// Received is our time of receipt, in microseconds.
 	Received int64
-	// Stamp is the end of the unit of time that an event's version names; 0 where it names none. A refetch has its window.
-	Stamp int64
-	// Settles: a person has this look win over all that was received before this point of our clock, which is not after Received; 0 for what nobody has.
-	Settles int64
+	// StampedUntil is the end of the unit of time that an event's version names; 0 if the version
+	// names no time. A refetch has its time range instead.
+	StampedUntil int64
+	// OverwriteAt is set when an operator overwrites the object with this refetch. Inputs received
+	// before this time of our clock do not count any more. It is never after Received; 0 means no
+	// overwrite.
+	OverwriteAt int64
 }
 
-// Status is what became of an event.
+// Status is the result of applying an event.
 type Status string
 
 // The statuses of an outcome.
@@ -178,8 +201,9 @@ const (
 // Decision is the outcome of one input against one row.
 type Decision struct {
 	Status Status
-	// Reason says in words why; which version decided is in DecidedBy.
+	// Reason explains the status to people. DecidedBy has the version that decided.
 	Reason string
-	// DecidedBy is the version the row had when the decision fell (the one that won, for a stale input).
+	// DecidedBy is the row's version after the decision. For a stale input it is the version that
+	// won.
 	DecidedBy Version
 }

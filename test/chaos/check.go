@@ -30,7 +30,8 @@ const (
 )
 
 // promises are these ways, in the order of a report.
-var promises = []string{lost, doubled, regressed, wentBack, forgedAccepted, wrongReceipt, wrongObject, wrongOutcome, unsent, verified, badAnswer}
+var promises = []string{lost, doubled, regressed, wentBack, forgedAccepted, wrongReceipt, wrongObject, wrongOutcome,
+	unsent, verified, badAnswer}
 
 // checker compares what was promised with what there is.
 type checker struct {
@@ -40,7 +41,8 @@ type checker struct {
 	names   map[int32]string
 	journal string
 
-	// believable are the bodies that were sent under a key by who could prove it. Keys are kept as digests: a run may have a million.
+	// believable are the bodies that were sent under a key by who could prove it. Keys are kept as
+	// digests: a run may have a million.
 	believable map[claim]struct{}
 	log        map[digest]stored
 	model      *model
@@ -61,12 +63,14 @@ type stored struct {
 	digest digest
 }
 
-func newChecker(ctx context.Context, pool *pgxpool.Pool, doors map[string]config.Endpoint, journal string) (*checker, error) {
+func newChecker(ctx context.Context, pool *pgxpool.Pool, doors map[string]config.Endpoint, journal string) (*checker,
+	error) {
 	known, err := events.RegisterSources(ctx, pool, nil)
 	if err != nil {
 		return nil, err
 	}
-	return &checker{pool: pool, doors: doors, numbers: known.Number, names: known.Name, journal: journal, believable: map[claim]struct{}{}, log: map[digest]stored{}, model: newModel(),
+	return &checker{pool: pool, doors: doors, numbers: known.Number, names: known.Name, journal: journal,
+		believable: map[claim]struct{}{}, log: map[digest]stored{}, model: newModel(),
 		counts: map[string]int{}, items: map[string][]string{}}, nil
 }
 
@@ -81,7 +85,8 @@ func (c *checker) broken(what, format string, args ...any) {
 
 // check does all of it. Everything is healed, and nothing goes on any more.
 func (c *checker) check(ctx context.Context) error {
-	for _, part := range []func(context.Context) error{c.readSent, c.walkLog, c.readPromises, c.outcomes, c.objects, c.changes} {
+	for _, part := range []func(context.Context) error{c.readSent, c.walkLog, c.readPromises, c.outcomes, c.objects,
+		c.changes} {
 		if err := part(ctx); err != nil {
 			return err
 		}
@@ -101,15 +106,16 @@ func (c *checker) readSent(context.Context) error {
 // page is how many events are read at once.
 const page = 2000
 
-// walkLog looks whether each event was sent by who could prove it, and is there once, and has the model apply it.
+// walkLog looks whether each event was sent by who could prove it, and is there once, and has the
+// model apply it.
 func (c *checker) walkLog(ctx context.Context) error {
 	for after := int64(0); ; {
-		ids, err := events.After(ctx, c.pool, after, math.MaxInt64, page)
+		ids, err := events.IDsAfter(ctx, c.pool, after, math.MaxInt64, page)
 		if err != nil || len(ids) == 0 {
 			return err
 		}
 		after = ids[len(ids)-1]
-		recs, err := events.Read(ctx, c.pool, ids, events.AnyBody)
+		recs, err := events.Read(ctx, c.pool, ids, events.UnlimitedBody)
 		if err != nil {
 			return err
 		}
@@ -181,7 +187,8 @@ func (c *checker) conflicts(ctx context.Context) (map[stored]bool, error) {
 	return kept, err
 }
 
-// outcomes looks whether each event has one, and whether it is what the model says where that does not depend on the order.
+// outcomes looks whether each event has one, and whether it is what the model says where that does
+// not depend on the order.
 func (c *checker) outcomes(ctx context.Context) error {
 	rows, err := c.pool.Query(ctx, `SELECT event_id, status, reason FROM outcomes WHERE run = 0`)
 	if err != nil {
@@ -206,7 +213,8 @@ func (c *checker) outcomes(ctx context.Context) error {
 	return err
 }
 
-const objectsSQL = `SELECT source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, state_hash, deleted, ambiguous FROM objects`
+const objectsSQL = `SELECT source, account, object_type, object_id, version_final, version_at, version_seen,
+	version_rank, state_hash, deleted, ambiguous FROM objects`
 
 // objects compares the mirror with the model.
 func (c *checker) objects(ctx context.Context) error {
@@ -217,7 +225,8 @@ func (c *checker) objects(ctx context.Context) error {
 	seen := 0
 	var o object
 	var hash []byte
-	_, err = pgx.ForEachRow(rows, []any{&o.key.Source, &o.key.Account, &o.key.Type, &o.key.ID, &o.version.Final, &o.version.At, &o.version.Seen, &o.rank, &hash, &o.deleted, &o.ambiguous}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&o.key.Source, &o.key.Account, &o.key.Type, &o.key.ID, &o.version.Final,
+		&o.version.At, &o.version.Seen, &o.rank, &hash, &o.deleted, &o.ambiguous}, func() error {
 		seen++
 		o.version.Rank = o.rank
 		copy(o.hash[:], hash)
@@ -237,8 +246,10 @@ func (c *checker) compare(o object) {
 		c.broken(wrongObject, "%v is there, and no event of the log says so", o.key)
 	case o.version.Compare(want.Version) < 0:
 		c.broken(regressed, "%v is at %v, and its newest event is of %v", o.key, o.version, want.Version)
-	case o.version != want.Version || o.hash != want.State.Hash || o.deleted != want.State.Deleted || o.ambiguous != want.Ambiguous:
-		c.broken(wrongObject, "%v is %v (deleted %t, ambiguous %t), and should be %v (deleted %t, ambiguous %t), or in another state", o.key, o.version, o.deleted, o.ambiguous,
+	case o.version != want.Version || o.hash != want.State.Hash || o.deleted != want.State.Deleted ||
+		o.ambiguous != want.Ambiguous:
+		c.broken(wrongObject, "%v is %v (deleted %t, ambiguous %t), and should be %v (deleted %t, ambiguous %t), or "+
+			"in another state", o.key, o.version, o.deleted, o.ambiguous,
 			want.Version, want.State.Deleted, want.Ambiguous)
 	}
 }

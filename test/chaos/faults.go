@@ -17,7 +17,8 @@ import (
 // kind is a way in which something fails.
 type kind struct {
 	name string
-	// least and most are how long it lasts; weight is how often it comes, beside others of its lane.
+	// least and most are how long it lasts; weight is how often it comes, beside others of its
+	// lane.
 	least, most time.Duration
 	weight      int
 	// begin makes it fail and end mends it. what is a random number of the fault's own.
@@ -32,7 +33,8 @@ type fault struct {
 }
 
 func (f fault) String() string {
-	return fmt.Sprintf("%8s  %-28s %8s  #%d", f.at.Round(time.Millisecond), f.kind.name, f.lasts.Round(time.Millisecond), f.what)
+	return fmt.Sprintf("%8s  %-28s %8s  #%d", f.at.Round(time.Millisecond), f.kind.name,
+		f.lasts.Round(time.Millisecond), f.what)
 }
 
 const (
@@ -42,7 +44,8 @@ const (
 
 func nothing(context.Context, *site.Site, int) error { return nil }
 
-// lanes are what fails at the same time: our own processes, PostgreSQL, JetStream. Inside a lane one thing fails after the other.
+// lanes are what fails at the same time: our own processes, PostgreSQL, JetStream. Inside a lane
+// one thing fails after the other.
 func lanes() [][]*kind { return [][]*kind{ours(), postgresql(), jetstream()} }
 
 // ours are the faults of gateways, processors and their disks.
@@ -92,7 +95,8 @@ func ours() []*kind {
 	}
 }
 
-// restartProcessor takes one that has ended for one that is to be started: it does not start without PostgreSQL.
+// restartProcessor takes one that has ended for one that is to be started: it does not start
+// without PostgreSQL.
 func restartProcessor(_ context.Context, s *site.Site, what int) error {
 	p := s.Processors[what%2]
 	if !p.Running() {
@@ -101,13 +105,15 @@ func restartProcessor(_ context.Context, s *site.Site, what int) error {
 	return restarted(p)
 }
 
-// restarted starts a daemon again that was asked to stop. What hangs at that moment it gives up, and ends in order; on a machine that is too busy for that in its time it ends with a status that is not 0: a supervisor starts it all the same.
+// restarted starts a daemon again that was asked to stop. What hangs at that moment it gives up,
+// and ends in order; on a machine that is too busy for that in its time it ends with a status that
+// is not 0: a supervisor starts it all the same.
 func restarted(d *site.Daemon) error {
 	err := d.Restart()
 	if err == nil || d.Running() || !strings.Contains(err.Error(), "not done within") {
 		return err
 	}
-	d.Late.Add(1)
+	d.LateStops.Add(1)
 	return d.Start()
 }
 
@@ -117,7 +123,8 @@ const diskFull = "gateway's disk full"
 // ballast fills the small disk of the first gateway's spool.
 const ballast = "ballast"
 
-// fillDisk leaves no byte free on the disk of the first gateway's spool, which is a small one of its own.
+// fillDisk leaves no byte free on the disk of the first gateway's spool, which is a small one of
+// its own.
 func fillDisk(_ context.Context, s *site.Site, _ int) error {
 	f, err := os.Create(filepath.Join(filepath.Dir(s.Gateways[0].Spool), ballast))
 	if err != nil {
@@ -151,35 +158,43 @@ func postgresql() []*kind {
 	resume := func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Resume() }
 	restart := func(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.Start(ctx) }
 	return []*kind{
-		{"primary killed", 0, 3 * sec, 3, func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Kill(false) }, restart},
+		{"primary killed", 0, 3 * sec, 3,
+			func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Kill(false) }, restart},
 		{"primary lost, standby promoted", 0, 2 * sec, 3, promote, attach},
-		{"primary paused", 500 * ms, 4 * sec, 3, func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Pause(false) }, resume},
-		{"standby killed", 500 * ms, 3 * sec, 2, func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Kill(true) }, restart},
-		{"standby paused", 500 * ms, 4 * sec, 3, func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Pause(true) }, resume},
-		{"PostgreSQL cut off", 200 * ms, 4 * sec, 3, links(func(s *site.Site, i int) { s.Postgres.Links[i].Cut() }), restore},
-		{"PostgreSQL hangs", 500 * ms, 5 * sec, 3, links(func(s *site.Site, i int) { s.Postgres.Links[i].Stall() }), restore},
-		{"PostgreSQL slow", sec, 5 * sec, 2, links(func(s *site.Site, i int) { s.Postgres.Links[i].Delay(20 * ms) }), restore},
-		{"PostgreSQL's line trickles", 500 * ms, 3 * sec, 2, links(func(s *site.Site, i int) { s.Postgres.Links[i].Trickle(1500, 5*ms) }), restore},
+		{"primary paused", 500 * ms, 4 * sec, 3,
+			func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Pause(false) }, resume},
+		{"standby killed", 500 * ms, 3 * sec, 2,
+			func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Kill(true) }, restart},
+		{"standby paused", 500 * ms, 4 * sec, 3,
+			func(_ context.Context, s *site.Site, _ int) error { return s.Postgres.Pause(true) }, resume},
+		{"PostgreSQL cut off", 200 * ms, 4 * sec, 3, links(func(s *site.Site, i int) { s.Postgres.Links[i].Cut() }),
+			restore},
+		{"PostgreSQL hangs", 500 * ms, 5 * sec, 3, links(func(s *site.Site, i int) { s.Postgres.Links[i].Stall() }),
+			restore},
+		{"PostgreSQL slow", sec, 5 * sec, 2, links(func(s *site.Site, i int) { s.Postgres.Links[i].Delay(20 * ms) }),
+			restore},
+		{"PostgreSQL's line trickles", 500 * ms, 3 * sec, 2,
+			links(func(s *site.Site, i int) { s.Postgres.Links[i].Trickle(1500, 5*ms) }), restore},
 		{"PostgreSQL read-only", 500 * ms, 4 * sec, 2,
 			func(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.ReadOnly(ctx, true) },
 			func(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.ReadOnly(ctx, false) }},
 		{"database's clock jumps", sec, 4 * sec, 1,
 			func(ctx context.Context, s *site.Site, what int) error {
-				return s.Postgres.Skew(ctx, time.Duration(what%41-20)*sec)
+				return s.Postgres.SetClockSkew(ctx, time.Duration(what%41-20)*sec)
 			},
-			func(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.Skew(ctx, 0) }},
+			func(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.SetClockSkew(ctx, 0) }},
 	}
 }
 
 // promote waits for a standby that has all, as whoever promotes one must.
 func promote(ctx context.Context, s *site.Site, _ int) error {
-	if !s.Postgres.Synced() {
+	if !s.Postgres.StandbyInSync() {
 		return errors.New("the standby does not follow")
 	}
 	return s.Postgres.Promote(ctx)
 }
 
-func attach(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.Attach(ctx) }
+func attach(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.AttachStandby(ctx) }
 
 // jetstream are the faults of the three servers and the ways to them.
 func jetstream() []*kind {
@@ -188,13 +203,13 @@ func jetstream() []*kind {
 	}
 	links := func(do func(s *site.Site, i int)) func(context.Context, *site.Site, int) error {
 		return func(_ context.Context, s *site.Site, _ int) error {
-			for i := range s.NATS.Links {
+			for i := range s.NATS.ClientLinks {
 				do(s, i)
 			}
 			return nil
 		}
 	}
-	restore := links(func(s *site.Site, i int) { s.NATS.Links[i].Restore() })
+	restore := links(func(s *site.Site, i int) { s.NATS.ClientLinks[i].Restore() })
 	return []*kind{
 		{"NATS server killed", 0, 4 * sec, 4, one((*site.Process).Kill),
 			func(_ context.Context, s *site.Site, what int) error { return s.NATS.Servers[what%3].Start() }},
@@ -207,9 +222,12 @@ func jetstream() []*kind {
 			func(_ context.Context, s *site.Site, _ int) error { s.NATS.Rejoin(); return nil }},
 		{"NATS servers restarted in turn", 0, 0, 1, rollNATS, nothing},
 		{"NATS wiped", 0, 0, 1, func(_ context.Context, s *site.Site, _ int) error { return s.NATS.Wipe() }, nothing},
-		{"NATS cut off", 200 * ms, 4 * sec, 2, links(func(s *site.Site, i int) { s.NATS.Links[i].Cut() }), restore},
-		{"NATS hangs", 500 * ms, 4 * sec, 2, links(func(s *site.Site, i int) { s.NATS.Links[i].Stall() }), restore},
-		{"NATS slow", sec, 4 * sec, 1, links(func(s *site.Site, i int) { s.NATS.Links[i].Delay(10 * ms) }), restore},
+		{"NATS cut off", 200 * ms, 4 * sec, 2, links(func(s *site.Site, i int) { s.NATS.ClientLinks[i].Cut() }),
+			restore},
+		{"NATS hangs", 500 * ms, 4 * sec, 2, links(func(s *site.Site, i int) { s.NATS.ClientLinks[i].Stall() }),
+			restore},
+		{"NATS slow", sec, 4 * sec, 1, links(func(s *site.Site, i int) { s.NATS.ClientLinks[i].Delay(10 * ms) }),
+			restore},
 	}
 }
 
@@ -222,7 +240,8 @@ func rollNATS(_ context.Context, s *site.Site, _ int) error {
 	return nil
 }
 
-// schedule is what fails when, of each lane, made of nothing but the seed and the time. Between two faults of a lane are up to calm.
+// schedule is what fails when, of each lane, made of nothing but the seed and the time. Between two
+// faults of a lane are up to calm.
 func schedule(seed uint64, lasts, calm time.Duration) [][]fault {
 	var all [][]fault
 	for i, kinds := range lanes() {

@@ -1,4 +1,5 @@
-// Command chaos lets things fail in a small production of real processes while deliveries come in, and then compares what was promised with what there is. See docs/reliability.md.
+// Command chaos lets things fail in a small production of real processes while deliveries come in,
+// and then compares what was promised with what there is. See docs/reliability.md.
 package main
 
 import (
@@ -54,12 +55,15 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.Uint64Var(&a.seed, "seed", 0, "makes the schedule of faults and the deliveries; 0: another one each time")
 	flags.DurationVar(&a.lasts, "for", 10*time.Minute, "how long deliveries come in while things fail")
-	flags.DurationVar(&a.calm, "calm", 6*time.Second, "the longest calm between two faults of a lane; less of it is more faults")
+	flags.DurationVar(&a.calm, "calm", 6*time.Second, "the longest calm between two faults of a lane; less of it is "+
+		"more faults")
 	flags.IntVar(&a.clients, "clients", 24, "how many senders there are at once")
-	flags.BoolVar(&a.fsync, "fsync", false, "have PostgreSQL write as carefully as it does by default, which killed processes do not need")
+	flags.BoolVar(&a.fsync, "fsync", false, "have PostgreSQL write as carefully as it does by default, which killed "+
+		"processes do not need")
 	flags.StringVar(&a.keep, "keep", "", "where a failed run leaves its journal and logs, a `folder`; empty: nowhere")
 	flags.BoolVar(&a.dry, "dry", false, "print the schedule and do nothing")
-	flags.BoolVar(&a.mutants, "mutants", false, "instead, break the product on purpose, in one way after the other, and fail unless each is noticed")
+	flags.BoolVar(&a.mutants, "mutants", false, "instead, break the product on purpose, in one way after the other, "+
+		"and fail unless each is noticed")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -92,7 +96,8 @@ func chaos(ctx context.Context, out io.Writer, a asked) (err error) {
 		return err
 	}
 	defer disk.remove()
-	s, err := site.Start(ctx, site.Options{Bin: bin, Settings: sources, SpoolDirs: [2]string{disk.spool}, Fsync: a.fsync})
+	s, err := site.Start(ctx, site.Options{Bin: bin, Settings: sources, SpoolDirs: [2]string{disk.spool},
+		Fsync: a.fsync})
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if err != nil {
 		return err

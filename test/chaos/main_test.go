@@ -29,14 +29,14 @@ var programs site.Programs
 // setup starts a site with sources of these settings, and prepares a run in it.
 func setup(t *testing.T, settings string) *run {
 	t.Helper()
-	bin, err := programs.Folder()
+	bin, err := programs.Dir()
 	must(t, err)
 	s, err := site.Start(t.Context(), site.Options{Bin: bin, Settings: settings})
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, d := range s.Daemons() {
 				if d != nil {
-					t.Logf("%s said:\n%s", d.Name, d.Said())
+					t.Logf("%s said:\n%s", d.Name, d.LogTail())
 				}
 			}
 		}
@@ -90,16 +90,20 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Under load the primary is lost and its standby promoted, then refuses every write, then hangs; meanwhile one NATS server of three is killed, one hangs, one is cut off from the two
-// others, and all are restarted in turn. Gateways and processors follow by themselves, and nothing that was acknowledged is missing.
+// Under load the primary is lost and its standby promoted, then refuses every write, then hangs;
+// meanwhile one NATS server of three is killed, one hangs, one is cut off from the two others, and
+// all are restarted in turn. Gateways and processors follow by themselves, and nothing that was
+// acknowledged is missing.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	r := setup(t, sources)
 	r.whole = true
 	faults := [][]fault{
 		{},
-		{named("primary lost, standby promoted", 2*sec, sec), named("PostgreSQL read-only", 7*sec, 2*sec), named("primary paused", 10*sec, 2*sec)},
-		{named("NATS server killed", sec, 2*sec), named("NATS server paused", 4*sec, 2*sec), named("NATS partitioned", 7*sec, 5*sec),
+		{named("primary lost, standby promoted", 2*sec, sec), named("PostgreSQL read-only", 7*sec, 2*sec),
+			named("primary paused", 10*sec, 2*sec)},
+		{named("NATS server killed", sec, 2*sec), named("NATS server paused", 4*sec, 2*sec),
+			named("NATS partitioned", 7*sec, 5*sec),
 			named("NATS servers restarted in turn", 12*sec, 0)},
 	}
 	must(t, r.carry(t.Context(), 15*time.Second, 8, faults))
@@ -115,21 +119,22 @@ func TestFailover(t *testing.T) {
 	r.holds(t)
 }
 
-// All our processes are connected to one NATS server when it is cut off from the two others. They still reach it, and go elsewhere all the same: what comes in is applied while it is cut off.
+// All our processes are connected to one NATS server when it is cut off from the two others. They
+// still reach it, and go elsewhere all the same: what comes in is applied while it is cut off.
 func TestMinorityIsLeft(t *testing.T) {
 	t.Parallel()
 	r := setup(t, sources)
 	stop := r.sending(t, 4)
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: r.site.Postgres.Direct(), MaxConns: 1})
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: r.site.Postgres.PrimaryURL(), MaxConns: 1})
 	must(t, err)
 	defer pool.Close()
 	nats := r.site.NATS
-	nats.Links[1].Cut()
-	nats.Links[2].Cut()
+	nats.ClientLinks[1].Cut()
+	nats.ClientLinks[2].Cut()
 	applied(t, pool) // by way of the one that is left
 	nats.Partition(0, true)
-	nats.Links[1].Restore()
-	nats.Links[2].Restore()
+	nats.ClientLinks[1].Restore()
+	nats.ClientLinks[2].Restore()
 	applied(t, pool)
 
 	nats.Rejoin()
@@ -145,7 +150,8 @@ func applied(t *testing.T, pool *pgxpool.Pool) {
 	began := time.Now()
 	testkit.Eventually(t, 3*time.Minute, func() error {
 		var n int
-		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM outcomes WHERE event_id > $1", newest).Scan(&n); err != nil || n >= 100 {
+		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM outcomes WHERE event_id > $1",
+			newest).Scan(&n); err != nil || n >= 100 {
 			return err
 		}
 		return fmt.Errorf("%d events are applied, want 100", n)
@@ -153,14 +159,17 @@ func applied(t *testing.T, pool *pgxpool.Pool) {
 	t.Logf("100 events are applied after %s", time.Since(began).Round(100*time.Millisecond))
 }
 
-// Both gateways and both processors are restarted one after the other under load, behind one address that follows readiness, and not one delivery fails.
+// Both gateways and both processors are restarted one after the other under load, behind one
+// address that follows readiness, and not one delivery fails.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	r := setup(t, strings.Replace(sources, "drain_delay: 1s", "drain_delay: 8s", 1))
 	b := balance(t, r.site.Gateways)
 	r.senders.urls = []string{"http://" + b.listener.Addr().String()}
 	stop := r.sending(t, 8)
-	for _, d := range r.site.Daemons() { // the next goes once the address sends to the one before, as it must for anybody who restarts two by turns
+	// the next goes once the address sends to the one before, as it must for anybody who restarts
+	// two by turns
+	for _, d := range r.site.Daemons() {
 		before := r.senders.acknowledged.Load()
 		testkit.Eventually(t, time.Minute, func() error {
 			if n := r.senders.acknowledged.Load() - before; n < 20 {
@@ -181,7 +190,8 @@ func TestRollingRestart(t *testing.T) {
 	r.holds(t)
 }
 
-// balancer is one address before two gateways. It asks each whether it is ready, and gives new connections to those that are, in turn.
+// balancer is one address before two gateways. It asks each whether it is ready, and gives new
+// connections to those that are, in turn.
 type balancer struct {
 	listener net.Listener
 	gateways [2]*site.Daemon

@@ -34,14 +34,14 @@ func (m *model) apply(door config.Endpoint, r *events.Record) error {
 	if door.Provider == nil {
 		return fmt.Errorf("event %d is of source number %d, which nobody has", r.ID, r.Source)
 	}
-	o, err := door.Provider.Observe(door.Source, &r.Stored)
+	o, err := door.Provider.Observe(door.Source, &r.StoredEvent)
 	if err == nil && o.Ignored != "" {
 		m.final[r.ID] = "ignored"
 		return nil
 	}
 	var in versioning.Input
 	if err == nil {
-		in, err = versioning.FromObservation(o, r.ReceivedAt)
+		in, err = versioning.InputFromObservation(o, r.ReceivedAt)
 	}
 	if dead := (*provider.Dead)(nil); errors.As(err, &dead) {
 		m.final[r.ID] = "dead"
@@ -59,8 +59,8 @@ func (m *model) apply(door config.Endpoint, r *events.Record) error {
 	}
 	versioning.Apply(row, in)
 	row.State.JSON = nil // hashes tell states apart; a million of them need not be in memory
-	for i := range row.Set {
-		row.Set[i].State.JSON = nil
+	for i := range row.TiedStates {
+		row.TiedStates[i].State.JSON = nil
 	}
 	return nil
 }

@@ -34,17 +34,28 @@ type mutant struct {
 func mutants() []mutant {
 	outage := []fault{named("PostgreSQL cut off", 2*sec, 2*sec)}
 	return []mutant{
-		{"acknowledges before the commit", []edit{{"internal/ingest/receive.go", "	w, err := s.append(v, delivery)\n",
-			"	var w *waiting\n	var err error\n	ep := v.ep\n	v.result = \"spooled\"\n	go func() { _ = s.appender.enqueue(s.appender.waiting(waiting{ep: ep, delivery: delivery})) }()\n"}},
+		{"acknowledges before the commit",
+			[]edit{{"internal/ingest/receive.go", "	w, err := s.appendDelivery(v, delivery)\n",
+				"	var w *queuedDelivery\n	var err error\n	ep := v.ep\n	v.result = \"spooled\"\n	go " +
+					"func() { " +
+					"_ = " +
+					"s.appender.enqueue(s.appender.newQueued(queuedDelivery{ep: ep, delivery: delivery})) }()\n"}},
 			outage, []string{lost}},
-		{"acknowledges what the spool does not have", []edit{{"internal/ingest/keeper.go", "	if err := s.Spool.Append(ctx, record); err != nil {\n", "	_ = record\n	if err := ctx.Err(); err != nil {\n"}},
+		{"acknowledges what the spool does not have",
+			[]edit{{"internal/ingest/spooling.go", "	if err := s.Spool.Append(ctx, record); err != nil {\n",
+				"	_ = record\n	if err := ctx.Err(); err != nil {\n"}},
 			outage, []string{lost}},
-		{"believes what is forged", []edit{{"internal/ingest/receive.go", "	verification, err := v.ep.Provider.Verify(v.ep.Config, d)\n",
-			"	verification, err := v.ep.Provider.Verify(v.ep.Config, d)\n	err = nil\n"}}, nil, []string{forgedAccepted}},
-		{"skips the version rule", []edit{{"internal/versioning/rule.go", "	c := in.Version.Compare(row.Version)\n", "	c := 1\n"},
-			{"internal/versioning/store.go", "\n   <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)\n", " IS NOT NULL\n"}},
+		{"believes what is forged",
+			[]edit{{"internal/ingest/receive.go", "	verification, err := v.ep.Provider.Verify(v.ep.Config, d)\n",
+				"	verification, err := v.ep.Provider.Verify(v.ep.Config, d)\n	err = nil\n"}}, nil,
+			[]string{forgedAccepted}},
+		{"skips the version rule", []edit{{"internal/versioning/rule.go", "	c := in.Version.Compare(row.Version)\n",
+			"	c := 1\n"},
+			{"internal/versioning/store.go", "\n   <= (excluded.settled, excluded.version_final, " +
+				"excluded.version_at, excluded.version_seen, excluded.version_rank)\n", " IS NOT NULL\n"}},
 			nil, []string{regressed}},
-		{"has no auditor", []edit{{"internal/processor/auditor.go", "		err := a.bounded(ctx)\n", "		var err error\n"}},
+		{"has no republisher", []edit{{"internal/processor/republisher.go", "		err := a.passWithTimeout(ctx)\n",
+			"		var err error\n"}},
 			[]fault{named("NATS cut off", 2*sec, 2*sec)}, []string{wrongOutcome}},
 	}
 }
@@ -69,18 +80,25 @@ type sabotage struct {
 
 func sabotages() []sabotage {
 	return []sabotage{
-		{"a key is deleted", `DELETE FROM postern.event_keys WHERE id = (SELECT min(id) FROM postern.event_keys)`, []string{verified}},
-		{"an outcome is deleted that the auditor has passed", `DELETE FROM postern.outcomes WHERE event_id = (SELECT min(event_id) FROM postern.outcomes)`, []string{wrongOutcome}},
-		{"an object is set back", `UPDATE postern.objects SET version_at = version_at - 1 WHERE (source, account, object_type, object_id) =
-			(SELECT source, account, object_type, object_id FROM postern.objects WHERE version_at > 1 LIMIT 1)`, []string{regressed}},
-		{"an event is deleted", `DELETE FROM postern.events WHERE id = (SELECT max(id) FROM postern.events)`, []string{lost}},
+		{"a key is deleted", `DELETE FROM postern.event_keys WHERE id = (SELECT min(id) FROM postern.event_keys)`,
+			[]string{verified}},
+		{"an outcome is deleted that the auditor has passed", `DELETE FROM postern.outcomes
+			WHERE event_id = (SELECT min(event_id) FROM postern.outcomes)`, []string{wrongOutcome}},
+		{"an object is set back", `UPDATE postern.objects SET version_at = version_at - 1
+			WHERE (source, account, object_type, object_id) =
+			(SELECT source, account, object_type, object_id FROM postern.objects WHERE version_at > 1 LIMIT 1)`,
+			[]string{regressed}},
+		{"an event is deleted", `DELETE FROM postern.events WHERE id = (SELECT max(id) FROM postern.events)`,
+			[]string{lost}},
 	}
 }
 
-// mutantLasts is how long deliveries come in, and mutantSettles how long the broken product is given to make it right all the same.
+// mutantLasts is how long deliveries come in, and mutantSettles how long the broken product is
+// given to make it right all the same.
 const mutantLasts, mutantSettles = 6 * time.Second, 15 * time.Second
 
-// everyMutant fails unless the product as it is breaks nothing, and each mutant and each hand is noticed.
+// everyMutant fails unless the product as it is breaks nothing, and each mutant and each hand is
+// noticed.
 func everyMutant(ctx context.Context, out io.Writer, a asked) error {
 	bin, err := os.MkdirTemp("", "postern-chaos-")
 	if err != nil {
@@ -138,7 +156,7 @@ func everySabotage(ctx context.Context, out io.Writer, a asked, bin string) erro
 
 // do changes a row past all that the database has against it.
 func (s sabotage) do(ctx context.Context, on *site.Site) error {
-	conn, err := pgx.Connect(ctx, on.Postgres.Direct())
+	conn, err := pgx.Connect(ctx, on.Postgres.PrimaryURL())
 	if err != nil {
 		return err
 	}
@@ -166,18 +184,23 @@ func noticed(out io.Writer, what string, c *checker, breaks []string) error {
 	return nil
 }
 
-// passing are hands that set an object back and forward again, so that nothing of it is left in the end. It is one of which no event comes that would change it.
+// passing are hands that set an object back and forward again, so that nothing of it is left in the
+// end. It is one of which no event comes that would change it.
 var passing = [2]sabotage{
-	{name: "an object is set back for a moment", sql: `UPDATE postern.objects SET version_at = version_at - 1 WHERE object_id =
-		(SELECT min(object_id) FROM postern.objects WHERE object_type = 'widget' AND version_final) AND object_type = 'widget'`},
-	{name: "and forward again", sql: `UPDATE postern.objects SET version_at = version_at + 1 WHERE object_type = 'widget' AND version_final AND version_at = 4`},
+	{name: "an object is set back for a moment", sql: `UPDATE postern.objects SET version_at = version_at - 1
+		WHERE object_id =
+		(SELECT min(object_id) FROM postern.objects WHERE object_type = 'widget' AND version_final)
+			AND object_type = 'widget'`},
+	{name: "and forward again", sql: `UPDATE postern.objects SET version_at = version_at + 1
+		WHERE object_type = 'widget' AND version_final AND version_at = 4`},
 }
 
-// passingSabotage sets an object back and forward again while deliveries come in: only who looked meanwhile can notice.
+// passingSabotage sets an object back and forward again while deliveries come in: only who looked
+// meanwhile can notice.
 func passingSabotage(ctx context.Context, out io.Writer, a asked, bin string) error {
 	c, err := mutantRun(ctx, a, bin, func(r *run) []fault {
 		hands := &kind{name: passing[0].name, begin: func(ctx context.Context, s *site.Site, _ int) error {
-			ctx, cancel := context.WithTimeout(ctx, site.Patience)
+			ctx, cancel := context.WithTimeout(ctx, site.OperationTimeout)
 			defer cancel()
 			err := passing[0].do(ctx, s)
 			for err != nil && sleep(ctx, lookEvery) { // no such object yet
@@ -194,13 +217,15 @@ func passingSabotage(ctx context.Context, out io.Writer, a asked, bin string) er
 		return err
 	}
 	if len(c.counts) > 1 {
-		return fmt.Errorf("%s and forward again, and more was found than by who looked on: %w", passing[0].name, c.found())
+		return fmt.Errorf("%s and forward again, and more was found than by who looked on: %w", passing[0].name,
+			c.found())
 	}
 	return nil
 }
 
 // mutantRun is a short run with some faults; then is called before it ends, where there is one.
-func mutantRun(ctx context.Context, a asked, bin string, faults func(*run) []fault, then func(*run, *checker) error) (c *checker, err error) {
+func mutantRun(ctx context.Context, a asked, bin string, faults func(*run) []fault,
+	then func(*run, *checker) error) (c *checker, err error) {
 	s, err := site.Start(ctx, site.Options{Bin: bin, Settings: sources})
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if err != nil {
@@ -254,7 +279,8 @@ func (m mutant) overlay(ctx context.Context, dir string) (file string, err error
 			return "", fmt.Errorf("%s does not have this once, write the mutant anew: %s", e.file, e.old)
 		}
 		replace[path] = filepath.Join(dir, fmt.Sprintf("edit%d.go", i))
-		if err := os.WriteFile(replace[path], []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
+		if err := os.WriteFile(replace[path], []byte(strings.Replace(string(text), e.old, e.new, 1)),
+			0o600); err != nil {
 			return "", err
 		}
 	}

@@ -21,7 +21,8 @@ func (r *run) report(c *checker) {
 	fmt.Fprintf(w, "refused for good\t%d\n", s.refused.Load())
 	fmt.Fprintf(w, "tried again\t%d\n", s.retries.Load())
 	fmt.Fprintf(w, "events, objects\t%d\t\t%d\n", len(c.log), len(c.model.rows))
-	fmt.Fprintf(w, "looks at the mirror\t%d\tat all objects\t%d\tthat found no database\t%d\n", r.watcher.looks.Load(), r.watcher.circles.Load(), r.watcher.missed.Load())
+	fmt.Fprintf(w, "looks at the mirror\t%d\tat all objects\t%d\tthat found no database\t%d\n", r.watcher.looks.Load(),
+		r.watcher.circles.Load(), r.watcher.missed.Load())
 	for _, s := range r.steps {
 		fmt.Fprintf(w, "to %s\t%s\n", s.what, s.took.Round(100*time.Millisecond))
 	}
@@ -32,7 +33,7 @@ func (r *run) report(c *checker) {
 		fmt.Fprintf(w, "%s had ended by itself\t%d\n", name, n)
 	}
 	for _, d := range r.site.Daemons() {
-		if n := d.Late.Load(); n > 0 {
+		if n := d.LateStops.Load(); n > 0 {
 			fmt.Fprintf(w, "%s had given up a stop after its time\t%d\n", d.Name, n)
 		}
 	}
@@ -57,6 +58,7 @@ type logs struct{ fs.FS }
 func (l logs) ReadDir(name string) ([]fs.DirEntry, error) {
 	all, err := fs.ReadDir(l.FS, name)
 	return slices.DeleteFunc(all, func(e fs.DirEntry) bool {
-		return !strings.HasSuffix(e.Name(), ".log") && e.Name() != "journal" && !(e.IsDir() && strings.HasPrefix(e.Name(), "postgres"))
+		return !strings.HasSuffix(e.Name(), ".log") && e.Name() != "journal" &&
+			!(e.IsDir() && strings.HasPrefix(e.Name(), "postgres"))
 	}), err
 }

@@ -21,13 +21,15 @@ type run struct {
 	traffic *traffic
 	journal string
 	out     io.Writer
-	// whole: every fault happens, however long that takes; else what is late on a slow machine is left out.
+	// whole: every fault happens, however long that takes; else what is late on a slow machine is
+	// left out.
 	whole bool
 
 	mu sync.Mutex
 	// happened are the faults that there were, with their time.
 	happened []happening
-	// byItself counts how often a daemon had ended without being asked, and was started again as its supervisor would.
+	// byItself counts how often a daemon had ended without being asked, and was started again as
+	// its supervisor would.
 	byItself map[string]int
 	errs     []error
 	// steps are what there was to do after the last fault, with how long it took.
@@ -50,7 +52,8 @@ func newRun(s *site.Site, seed uint64, out io.Writer) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &run{site: s, traffic: newTraffic(endpoints, seed), journal: filepath.Join(s.Dir, "journal"), out: out, byItself: map[string]int{}}
+	r := &run{site: s, traffic: newTraffic(endpoints, seed), journal: filepath.Join(s.Dir, "journal"), out: out,
+		byItself: map[string]int{}}
 	j, err := openJournal(r.journal)
 	if err != nil {
 		return nil, err
@@ -68,7 +71,8 @@ func (r *run) watch(ctx context.Context) (err error) {
 	return err
 }
 
-// carry sends for so long while things fail and somebody looks on, heals everything, and waits until all is answered.
+// carry sends for so long while things fail and somebody looks on, heals everything, and waits
+// until all is answered.
 func (r *run) carry(ctx context.Context, lasts time.Duration, clients int, faults [][]fault) error {
 	if err := r.watch(ctx); err != nil {
 		return err
@@ -95,7 +99,7 @@ func (r *run) carry(ctx context.Context, lasts time.Duration, clients int, fault
 	stop()
 	r.fail(r.supervise())
 	healed := r.begin("heal all")
-	if err := r.site.Heal(ctx); err != nil {
+	if err := r.site.Recover(ctx); err != nil {
 		return errors.Join(err, r.errors())
 	}
 	healed()
@@ -110,7 +114,8 @@ func (r *run) carry(ctx context.Context, lasts time.Duration, clients int, fault
 	return errors.Join(r.errors(), r.senders.journal.close())
 }
 
-// lane lets things fail one after the other, until ctx ends. supervised: the daemons are this lane's.
+// lane lets things fail one after the other, until ctx ends. supervised: the daemons are this
+// lane's.
 func (r *run) lane(ctx context.Context, began time.Time, faults []fault, supervised bool) {
 	for _, f := range faults {
 		if !sleep(ctx, time.Until(began.Add(f.at))) {
@@ -131,13 +136,14 @@ func (r *run) lane(ctx context.Context, began time.Time, faults []fault, supervi
 	}
 }
 
-// supervise starts daemons again that have ended by themselves, as systemd and Kubernetes do: a processor does not start without PostgreSQL. A gateway does, and never ends by itself.
+// supervise starts daemons again that have ended by themselves, as systemd and Kubernetes do: a
+// processor does not start without PostgreSQL. A gateway does, and never ends by itself.
 func (r *run) supervise() error {
 	var errs []error
 	for i, d := range r.site.Daemons() {
 		if !d.Running() {
 			if i < len(r.site.Gateways) {
-				errs = append(errs, d.Ended())
+				errs = append(errs, d.ExitReport())
 			}
 			r.mu.Lock()
 			r.byItself[d.Name]++

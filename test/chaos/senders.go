@@ -19,10 +19,12 @@ type receipt struct {
 	Spooled  bool   `json:"spooled"`
 }
 
-// senders send like providers do: several at once, to whatever gateway answers, and again what was not acknowledged.
+// senders send like providers do: several at once, to whatever gateway answers, and again what was
+// not acknowledged.
 type senders struct {
 	urls []string
-	// http are who keeps connections open and who opens one for each delivery: senders are one or the other in turn.
+	// http are who keeps connections open and who opens one for each delivery: senders are one or
+	// the other in turn.
 	http    [2]*http.Client
 	journal *journal
 	silence *silence
@@ -41,12 +43,14 @@ const retryAfter = 50 * time.Millisecond
 
 func newSenders(urls []string, j *journal) *senders {
 	client := func(fresh bool) *http.Client {
-		return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableKeepAlives: fresh}}
+		return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64,
+			DisableKeepAlives: fresh}}
 	}
 	return &senders{urls: urls, journal: j, silence: newSilence(), http: [2]*http.Client{client(false), client(true)}}
 }
 
-// run works deliveries off with n senders until there are no more, or, where ctx ends, no longer tries what is not answered.
+// run works deliveries off with n senders until there are no more, or, where ctx ends, no longer
+// tries what is not answered.
 func (c *senders) run(ctx context.Context, n int, all <-chan sent) {
 	var group sync.WaitGroup
 	for i := range n {
@@ -60,7 +64,8 @@ func (c *senders) run(ctx context.Context, n int, all <-chan sent) {
 	c.http[0].CloseIdleConnections()
 }
 
-// deliver tries until the delivery is acknowledged or refused for good: first at the sender's own gateway, then at the others in turn, as a balancer would have it.
+// deliver tries until the delivery is acknowledged or refused for good: first at the sender's own
+// gateway, then at the others in turn, as a balancer would have it.
 func (c *senders) deliver(ctx context.Context, sender int, s sent) {
 	c.deliveries.Add(1)
 	e := entry{Source: s.source, Key: s.key, Digest: s.digest, Forged: s.must != taken}
@@ -70,7 +75,8 @@ func (c *senders) deliver(ctx context.Context, sender int, s sent) {
 		if err == nil && c.answered(s, e, status, body) {
 			return
 		}
-		// A server may close a connection while a body that it rejected is still being sent (RFC 9112, 9.6).
+		// A server may close a connection while a body that it rejected is still being sent (RFC
+		// 9112, 9.6).
 		if err == nil || s.must != tooLarge {
 			c.retries.Add(1)
 			c.failed(fmt.Sprintf("%s %s of %d bytes: status %d: %s (%v)",
@@ -98,7 +104,8 @@ func (c *senders) answered(s sent, e entry, status int, body []byte) bool {
 		if r.Spooled {
 			c.spooled.Add(1)
 		}
-	case s.must == forged && status == http.StatusUnauthorized, s.must == tooLarge && status == http.StatusRequestEntityTooLarge:
+	case s.must == forged && status == http.StatusUnauthorized, s.must == tooLarge &&
+		status == http.StatusRequestEntityTooLarge:
 		c.refused.Add(1)
 	case status >= 500, status == http.StatusTooManyRequests:
 		return false
@@ -111,13 +118,14 @@ func (c *senders) answered(s sent, e entry, status int, body []byte) bool {
 func (c *senders) failed(why string) { c.failure.CompareAndSwap(nil, &why) }
 
 func (c *senders) post(ctx context.Context, client *http.Client, url string, s sent) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/webhooks/"+s.source, bytes.NewReader(s.delivery.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/webhooks/"+s.source,
+		bytes.NewReader(s.delivery.Body))
 	if err != nil {
 		return 0, nil, err
 	}
 	req.Header = s.delivery.Header.Clone()
-	// net/http sends a request again only where it wrote nothing of it: its idle connection was closed at that moment. All other
-	// failures are seen.
+	// net/http sends a request again only where it wrote nothing of it: its idle connection was
+	// closed at that moment. All other failures are seen.
 	res, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err

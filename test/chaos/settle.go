@@ -16,14 +16,17 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
-// settleWithin is how long a healed site may take until nothing is under way any more; a longer run leaves more to do, for which there is half its time besides.
+// settleWithin is how long a healed site may take until nothing is under way any more; a longer run
+// leaves more to do, for which there is half its time besides.
 const settleWithin = 3 * time.Minute
 
 const openSQL = `
-SELECT (SELECT count(*) FROM events) - (SELECT count(*) FROM outcomes WHERE run = 0), (SELECT count(*) FROM outcomes WHERE run = 0 AND status = 'failed'),
+SELECT (SELECT count(*) FROM events) - (SELECT count(*) FROM outcomes WHERE run = 0), (SELECT count(*) FROM outcomes
+	WHERE run = 0 AND status = 'failed'),
   (SELECT count(*) FROM outbox WHERE sent_at IS NULL), (SELECT coalesce(sum(deliveries), 0) FROM spools)`
 
-// settle waits until spools are empty and told to be, every event has an outcome and every change is sent. What is not so by then is told by the checker.
+// settle waits until spools are empty and told to be, every event has an outcome and every change
+// is sent. What is not so by then is told by the checker.
 func settle(ctx context.Context, s *site.Site, pool *pgxpool.Pool, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -37,8 +40,11 @@ func settle(ctx context.Context, s *site.Site, pool *pgxpool.Pool, within time.D
 		if err != nil || spools+open+failed+changes+told == 0 && ctx.Err() == nil {
 			return err
 		}
-		if !sleep(ctx, max(250*ms, 4*time.Since(asked))) { // counting a million takes a while, and the processors need the database too
-			return fmt.Errorf("not settled within %s: %d events without an outcome, %d failed, %d batches of changes unsent, %d files in spools, %d deliveries told to be there", within, open, failed, changes, spools, told)
+		// counting a million takes a while, and the processors need the database too
+		if !sleep(ctx, max(250*ms, 4*time.Since(asked))) {
+			return fmt.Errorf("not settled within %s: %d events without an outcome, %d failed, %d batches of changes "+
+				"unsent, %d files in spools, %d deliveries told to be there", within, open, failed, changes, spools,
+				told)
 		}
 	}
 }
@@ -55,9 +61,11 @@ func spooled(s *site.Site) (n int, err error) {
 	return n, nil
 }
 
-// examine settles a healed site, within so long (0: it is settled), and compares all that was promised with what there is.
+// examine settles a healed site, within so long (0: it is settled), and compares all that was
+// promised with what there is.
 func (r *run) examine(ctx context.Context, within time.Duration) (*checker, error) {
-	pool, err := postgres.Connect(ctx, postgres.Options{URL: r.site.Postgres.Direct(), AppName: "chaos", MaxConns: 4})
+	pool, err := postgres.Connect(ctx, postgres.Options{URL: r.site.Postgres.PrimaryURL(), AppName: "chaos",
+		MaxConns: 4})
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,8 @@ var stories = map[string][][]string{
 	},
 	"stripe": {
 		{"customer.created", "customer.updated", "customer.updated", "customer.deleted"},
-		{"customer.subscription.created", "customer.subscription.updated", "customer.subscription.updated", "customer.subscription.deleted"},
+		{"customer.subscription.created", "customer.subscription.updated", "customer.subscription.updated",
+			"customer.subscription.deleted"},
 		{"invoice.created", "invoice.finalized", "invoice.payment_failed", "invoice.paid"},
 		{"charge.succeeded", "charge.refunded"},
 	},
@@ -119,8 +120,9 @@ func doors(file string) (map[string]config.Endpoint, error) {
 	return out, nil
 }
 
-// traffic makes deliveries: lives of ever new objects of all sources, of a few waves at once and in no order, a quarter of them twice or late, and among them what is
-// tampered with, in conflict with what came before, no JSON, of another shop, or too large.
+// traffic makes deliveries: lives of ever new objects of all sources, of a few waves at once and in
+// no order, a quarter of them twice or late, and among them what is tampered with, in conflict with
+// what came before, no JSON, of another shop, or too large.
 type traffic struct {
 	doors map[string]config.Endpoint
 	rand  *rand.Rand
@@ -128,12 +130,14 @@ type traffic struct {
 	// objects is how many there are, late what waits for a later wave.
 	objects int
 	late    map[int][]sent
-	// samples are the providers' own, by source and type: making them anew for each delivery is what takes longest.
+	// samples are the providers' own, by source and type: making them anew for each delivery is
+	// what takes longest.
 	samples map[[2]string]provider.Sample
 }
 
 func newTraffic(doors map[string]config.Endpoint, seed uint64) *traffic {
-	t := &traffic{doors: doors, rand: rand.New(rand.NewPCG(seed, 1)), out: make(chan sent, 64), late: map[int][]sent{}, samples: map[[2]string]provider.Sample{}}
+	t := &traffic{doors: doors, rand: rand.New(rand.NewPCG(seed, 1)), out: make(chan sent, 64), late: map[int][]sent{},
+		samples: map[[2]string]provider.Sample{}}
 	for name, door := range doors {
 		for _, s := range door.Provider.Samples() {
 			t.samples[[2]string{name, s.Type}] = s
@@ -142,7 +146,8 @@ func newTraffic(doors map[string]config.Endpoint, seed uint64) *traffic {
 	return t
 }
 
-// lives is how many objects of each kind a wave has; mostLate is how many waves a delivery may be late by.
+// lives is how many objects of each kind a wave has; mostLate is how many waves a delivery may be
+// late by.
 const lives, mostLate = 6, 20
 
 // run makes waves until ctx ends, and then what is still owed.
@@ -203,7 +208,8 @@ func (t *traffic) later(wave int, s sent) {
 	t.late[due] = append(t.late[due], s)
 }
 
-// live is a life of object n. Some changes fall into one second, so that providers' clocks cannot tell them apart.
+// live is a life of object n. Some changes fall into one second, so that providers' clocks cannot
+// tell them apart.
 func (t *traffic) live(source string, life []string, n int) (all []sent, err error) {
 	at := time.Now().Add(-10 * time.Minute).Truncate(time.Second)
 	for step, eventType := range life {
@@ -224,18 +230,21 @@ func (t *traffic) live(source string, life []string, n int) (all []sent, err err
 // sample is the event of a step.
 func (t *traffic) sample(source, eventType string, n, step int, at time.Time) (provider.Sample, error) {
 	if source == "acme" {
-		body, err := json.Marshal(map[string]any{"id": fmt.Sprintf("evt_%d_%d", n, step), "type": eventType, "at": at.Format(time.RFC3339Nano),
-			"widget": map[string]any{"id": fmt.Sprintf("w_%d", n), "version": step + 1, "colour": t.rand.IntN(1000), "notes": strings.Repeat("long ", t.rand.IntN(400))}})
+		body, err := json.Marshal(map[string]any{"id": fmt.Sprintf("evt_%d_%d", n, step), "type": eventType,
+			"at": at.Format(time.RFC3339Nano),
+			"widget": map[string]any{"id": fmt.Sprintf("w_%d", n), "version": step + 1, "colour": t.rand.IntN(1000),
+				"notes": strings.Repeat("long ", t.rand.IntN(400))}})
 		return provider.Sample{Type: eventType, Body: body}, err
 	}
 	s, ok := t.samples[[2]string{source, eventType}]
 	if !ok {
 		return provider.Sample{}, fmt.Errorf("no sample %s", eventType)
 	}
-	return t.doors[source].Provider.Vary(s, n, at, true)
+	return t.doors[source].Provider.MakeVariant(s, n, at, true)
 }
 
-// deliveries are what comes of a step: mostly the event, sometimes something else in its place or beside it.
+// deliveries are what comes of a step: mostly the event, sometimes something else in its place or
+// beside it.
 func (t *traffic) deliveries(source string, s provider.Sample, n, step int) ([]sent, error) {
 	right, err := t.sign(source, s)
 	if err != nil {
@@ -250,10 +259,12 @@ func (t *traffic) deliveries(source string, s provider.Sample, n, step int) ([]s
 		conflict, err := t.sign(source, other)
 		return []sent{right, conflict}, err
 	case 2:
-		garbled, err := t.sign(source, provider.Sample{Type: s.Type, ID: s.ID, Body: fmt.Appendf(nil, `{"id": "garbled %d %d`, n, step)})
+		garbled, err := t.sign(source, provider.Sample{Type: s.Type, ID: s.ID,
+			Body: fmt.Appendf(nil, `{"id": "garbled %d %d`, n, step)})
 		return []sent{garbled}, err
 	case 3:
-		large, err := t.sign(source, provider.Sample{Type: s.Type, ID: s.ID, Body: slices.Concat(s.Body, bytes.Repeat([]byte(" "), 300<<10))})
+		large, err := t.sign(source, provider.Sample{Type: s.Type, ID: s.ID,
+			Body: slices.Concat(s.Body, bytes.Repeat([]byte(" "), 300<<10))})
 		large.must = tooLarge
 		return []sent{right, large}, err
 	case 4:
@@ -278,7 +289,8 @@ func (t *traffic) sign(source string, sample provider.Sample) (sent, error) {
 	if err != nil {
 		return sent{}, err
 	}
-	evs, err := door.Provider.Identify(door.Source, &provider.Delivery{Header: d.Header, Body: d.Body, ReceivedAt: time.Now()})
+	evs, err := door.Provider.Identify(door.Source, &provider.Delivery{Header: d.Header, Body: d.Body,
+		ReceivedAt: time.Now()})
 	if err != nil {
 		return sent{}, err
 	}

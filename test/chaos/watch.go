@@ -14,18 +14,21 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// watcher looks at the mirror again and again while things fail, as a reader does who follows the primary, and remembers each object as it was last seen: no object may be seen to go back, whatever it is like
-// in the end.
+// watcher looks at the mirror again and again while things fail, as a reader does who follows the
+// primary, and remembers each object as it was last seen: no object may be seen to go back,
+// whatever it is like in the end.
 type watcher struct {
 	pool *pgxpool.Pool
-	// looks are those that count, missed those that found no database; circles are how often all objects were looked at.
+	// looks are those that count, missed those that found no database; circles are how often all
+	// objects were looked at.
 	looks, missed, circles atomic.Int64
 
 	// What follows is for one goroutine, and for others once it has ended.
 	known map[versioning.Key]*sight
 	// after is where the next page begins.
 	after versioning.Key
-	// back says of each object that went back what was seen, in the order in which it was; err is the last reason for a look that was missed.
+	// back says of each object that went back what was seen, in the order in which it was; err is
+	// the last reason for a look that was missed.
 	back []string
 	err  error
 
@@ -54,14 +57,17 @@ func (s *sight) older(now *sight) string {
 		return fmt.Sprintf("from version %v to %v", s.version, now.version)
 	case now.revision < s.revision:
 		return fmt.Sprintf("from revision %d to %d", s.revision, now.revision)
-	case now.revision == s.revision && (now.exact != s.exact || now.deleted != s.deleted || now.ambiguous != s.ambiguous):
-		return fmt.Sprintf("to another state (deleted %t, was %t) under revision %d", now.deleted, s.deleted, s.revision)
+	case now.revision == s.revision && (now.exact != s.exact || now.deleted != s.deleted ||
+		now.ambiguous != s.ambiguous):
+		return fmt.Sprintf("to another state (deleted %t, was %t) under revision %d", now.deleted, s.deleted,
+			s.revision)
 	case order > 0 || s.overflow:
 		return ""
 	case now.members < s.members:
 		return fmt.Sprintf("from %d states of version %v to %d", s.members, s.version, now.members)
 	case now.members == s.members && (now.hash != s.hash || now.deleted != s.deleted):
-		return fmt.Sprintf("to another state (deleted %t, was %t) of version %v, and no event brought it", now.deleted, s.deleted, s.version)
+		return fmt.Sprintf("to another state (deleted %t, was %t) of version %v, and no event brought it", now.deleted,
+			s.deleted, s.version)
 	}
 	return ""
 }
@@ -69,7 +75,8 @@ func (s *sight) older(now *sight) string {
 const (
 	// lookEvery spaces looks, lookWithin bounds one: a reader whose database hangs connects again.
 	lookEvery, lookWithin = 300 * ms, 3 * sec
-	// atOnce is how many objects a look takes in the order of their keys, and of how many of the newest events beside them.
+	// atOnce is how many objects a look takes in the order of their keys, and of how many of the
+	// newest events beside them.
 	atOnce = 2000
 )
 
@@ -122,20 +129,23 @@ type found struct {
 	now sight
 }
 
-// look reads some objects and compares them with how they were. What is read counts only when the standby has it: PostgreSQL shows commits that it may lose with the primary (decision 44), and they
-// may go back then.
+// look reads some objects and compares them with how they were. What is read counts only when the
+// standby has it: PostgreSQL shows commits that it may lose with the primary (decision 44), and
+// they may go back then.
 func (w *watcher) look(ctx context.Context) error {
 	var newest, paged []found
-	err := postgres.InTx(ctx, w.pool, "look at the mirror", lookWithin, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if newest, err = read(ctx, tx, newestSQL); err != nil {
+	err := postgres.InTx(ctx, w.pool, "look at the mirror", lookWithin,
+		func(ctx context.Context, tx pgx.Tx) (err error) {
+			if newest, err = read(ctx, tx, newestSQL); err != nil {
+				return err
+			}
+			if paged, err = read(ctx, tx, pageSQL, w.after.Source, w.after.Account, w.after.Type,
+				w.after.ID); err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, "SELECT pg_logical_emit_message(true, 'chaos', '')")
 			return err
-		}
-		if paged, err = read(ctx, tx, pageSQL, w.after.Source, w.after.Account, w.after.Type, w.after.ID); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, "SELECT pg_logical_emit_message(true, 'chaos', '')")
-		return err
-	})
+		})
 	if err != nil {
 		return err
 	}
@@ -150,15 +160,18 @@ func (w *watcher) look(ctx context.Context) error {
 	return nil
 }
 
-const sightSQL = `SELECT o.source, o.account, o.object_type, o.object_id, o.settled, o.version_final, o.version_at, o.version_seen, o.version_rank, o.revision, jsonb_array_length(o.tie_set), o.overflow,
+const sightSQL = `SELECT o.source, o.account, o.object_type, o.object_id, o.settled, o.version_final, o.version_at,
+	o.version_seen, o.version_rank, o.revision, jsonb_array_length(o.tie_set), o.overflow,
   o.deleted, o.ambiguous, o.state_hash, o.exact_hash `
 
-const pageSQL = sightSQL + `FROM objects o WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT 2000`
+const pageSQL = sightSQL + `FROM objects o WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
+	ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT 2000`
 
 // newestSQL reads the objects of the newest events that have an outcome: most of what changes.
 const newestSQL = sightSQL + `FROM (SELECT DISTINCT e.source, e.account, e.object_type, e.object_id
   FROM (SELECT * FROM outcomes WHERE run = 0 ORDER BY event_id DESC LIMIT 2000) e) e
-CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = e.source AND o.account = e.account AND o.object_type = e.object_type AND o.object_id = e.object_id LIMIT 1) o`
+CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = e.source AND o.account = e.account
+	AND o.object_type = e.object_type AND o.object_id = e.object_id LIMIT 1) o`
 
 func read(ctx context.Context, tx pgx.Tx, sql string, args ...any) (all []found, err error) {
 	rows, err := tx.Query(ctx, sql, args...)
@@ -168,7 +181,8 @@ func read(ctx context.Context, tx pgx.Tx, sql string, args ...any) (all []found,
 	var f found
 	var hash, exact []byte
 	k, s := &f.key, &f.now
-	_, err = pgx.ForEachRow(rows, []any{&k.Source, &k.Account, &k.Type, &k.ID, &s.settled, &s.version.Final, &s.version.At, &s.version.Seen, &s.version.Rank, &s.revision, &s.members, &s.overflow,
+	_, err = pgx.ForEachRow(rows, []any{&k.Source, &k.Account, &k.Type, &k.ID, &s.settled, &s.version.Final,
+		&s.version.At, &s.version.Seen, &s.version.Rank, &s.revision, &s.members, &s.overflow,
 		&s.deleted, &s.ambiguous, &hash, &exact}, func() error {
 		copy(s.hash[:], hash)
 		copy(s.exact[:], exact)

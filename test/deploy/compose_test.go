@@ -16,7 +16,8 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// composeFile is the part of compose.yaml that can be wrong in a way that only shows when it is used.
+// composeFile is the part of compose.yaml that can be wrong in a way that only shows when it is
+// used.
 type composeFile struct {
 	Services map[string]*composeService
 	Networks map[string]any
@@ -91,12 +92,14 @@ func TestComposeNamesWhatIsThere(t *testing.T) {
 			}
 		}
 		if s.ours() && (!s.ReadOnly || !cmp.Equal(s.CapDrop, []string{"ALL"}) || s.StopGrace != "20s" || s.User != "") {
-			t.Errorf("%s: read-only %t, dropped %v, stop within %s, user %q", name, s.ReadOnly, s.CapDrop, s.StopGrace, s.User)
+			t.Errorf("%s: read-only %t, dropped %v, stop within %s, user %q", name, s.ReadOnly, s.CapDrop, s.StopGrace,
+				s.User)
 		}
 	}
 }
 
-// Each daemon can use its configuration with what is mounted for it and nothing else; the databases' command has no secret of theirs.
+// Each daemon can use its configuration with what is mounted for it and nothing else; the
+// databases' command has no secret of theirs.
 func TestComposeConfigurations(t *testing.T) {
 	t.Parallel()
 	file, secrets := readCompose(t), allSecrets(t)
@@ -108,7 +111,8 @@ func TestComposeConfigurations(t *testing.T) {
 		seen++
 		c := container{name: name, env: s.Environment, mounts: map[string]string{}}
 		for _, one := range s.Secrets {
-			c.mounts["/run/secrets/"+one.Target] = filepath.Join(secrets, strings.TrimPrefix(file.Secrets[one.Source].File, "secrets/"))
+			c.mounts["/run/secrets/"+one.Target] = filepath.Join(secrets,
+				strings.TrimPrefix(file.Secrets[one.Source].File, "secrets/"))
 		}
 		for _, v := range s.Volumes {
 			if v.Target == "/etc/postern/postern.yaml" {
@@ -129,7 +133,8 @@ func TestComposeConfigurations(t *testing.T) {
 func TestComposeAsksTheRightAddresses(t *testing.T) {
 	t.Parallel()
 	file := readCompose(t)
-	for name, address := range map[string]string{"gateway-1": config.DefaultAdminListen, "gateway-2": config.DefaultAdminListen,
+	for name, address := range map[string]string{"gateway-1": config.DefaultAdminListen,
+		"gateway-2": config.DefaultAdminListen,
 		"processor": config.DefaultProcessorListen} {
 		want := []string{"CMD", "/bin/postern", "health", "--url", "http://" + address + "/readyz"}
 		if diff := cmp.Diff(want, file.Services[name].Healthcheck.Test); diff != "" {
@@ -147,7 +152,8 @@ func TestComposeAsksTheRightAddresses(t *testing.T) {
 	}
 }
 
-// Each gateway has a volume of its own for its spool, at the folder of the image that belongs to its account: an empty volume is made with what is there.
+// Each gateway has a volume of its own for its spool, at the folder of the image that belongs to
+// its account: an empty volume is made with what is there.
 func TestComposeKeepsSpools(t *testing.T) {
 	t.Parallel()
 	var spools []spoolPlace
@@ -204,27 +210,33 @@ func specifiers(instance string) *strings.Replacer {
 
 var units = []string{"postern-gateway@.service", "postern-processor@.service", "postern.service"}
 
-// A unit stops its program no sooner than that needs, and gives it the files that its connections take.
+// A unit stops its program no sooner than that needs, and gives it the files that its connections
+// take.
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	var defaults config.Config
 	defaults.Complete()
 	for _, name := range units {
 		u := readUnit(t, name)
-		for key, want := range map[string]string{"Service.Restart": "always", "Service.KillSignal": "SIGTERM", "Service.NoNewPrivileges": "yes",
-			"Service.ProtectSystem": "strict", "Service.DynamicUser": "yes", "Service.SupplementaryGroups": "postern", "Unit.StartLimitIntervalSec": "0",
-			"Service.ExecReload": "/bin/kill -HUP $MAINPID", "Install.WantedBy": "multi-user.target"} {
+		for key, want := range map[string]string{"Service.Restart": "always", "Service.KillSignal": "SIGTERM",
+			"Service.NoNewPrivileges": "yes",
+			"Service.ProtectSystem":   "strict", "Service.DynamicUser": "yes", "Service.SupplementaryGroups": "postern",
+			"Unit.StartLimitIntervalSec": "0",
+			"Service.ExecReload":         "/bin/kill -HUP $MAINPID", "Install.WantedBy": "multi-user.target"} {
 			if got := u.one(t, key); got != want {
 				t.Errorf("%s: %s is %q, want %q", name, key, got, want)
 			}
 		}
-		if stop, err := time.ParseDuration(u.one(t, "Service.TimeoutStopSec")); err != nil || stop <= defaults.Ingest.DrainDelay+app.StopWithin {
-			t.Errorf("%s: %s to stop (%v), and the program takes up to %s", name, stop, err, defaults.Ingest.DrainDelay+app.StopWithin)
+		if stop, err := time.ParseDuration(u.one(t, "Service.TimeoutStopSec")); err != nil ||
+			stop <= defaults.Ingest.DrainDelay+app.StopTimeout {
+			t.Errorf("%s: %s to stop (%v), and the program takes up to %s", name, stop, err, defaults.Ingest.DrainDelay+
+				app.StopTimeout)
 		}
 		if name == "postern-processor@.service" {
 			continue // it takes no deliveries
 		}
-		if files, err := strconv.Atoi(u.one(t, "Service.LimitNOFILE")); err != nil || files < 2*defaults.Ingest.MaxConnections {
+		if files, err := strconv.Atoi(u.one(t, "Service.LimitNOFILE")); err != nil ||
+			files < 2*defaults.Ingest.MaxConnections {
 			t.Errorf("%s: %d files (%v) for %d connections", name, files, err, defaults.Ingest.MaxConnections)
 		}
 	}
@@ -253,13 +265,15 @@ func TestUnitConfigurations(t *testing.T) {
 			}
 		}
 		c.check(t)
-		if command := strings.Fields(u.one(t, "Service.ExecStart")); !slices.Contains(command, "/etc/postern/postern.yaml") {
+		if command := strings.Fields(u.one(t, "Service.ExecStart")); !slices.Contains(command,
+			"/etc/postern/postern.yaml") {
 			t.Errorf("%s runs %v", name, command)
 		}
 	}
 }
 
-// Each instance of the gateway has a folder of its own, which systemd makes for its account, opens to it alone, and keeps.
+// Each instance of the gateway has a folder of its own, which systemd makes for its account, opens
+// to it alone, and keeps.
 func TestUnitsKeepSpools(t *testing.T) {
 	t.Parallel()
 	u := readUnit(t, "postern-gateway@.service")
@@ -286,19 +300,23 @@ func TestUnitsKeepSpools(t *testing.T) {
 // spoolVariable names a gateway's spool.
 const spoolVariable = "POSTERN_INGEST_SPOOL_DIR"
 
-// spoolPlace is where a gateway has its spool: dir, below the folder at which it finds storage that outlives its process.
+// spoolPlace is where a gateway has its spool: dir, below the folder at which it finds storage that
+// outlives its process.
 type spoolPlace struct{ gateway, storage, folder, dir string }
 
-// checkSpools wants that every gateway keeps its spool in storage that outlives it and that no other gateway has.
+// checkSpools wants that every gateway keeps its spool in storage that outlives it and that no
+// other gateway has.
 func checkSpools(places []spoolPlace) error {
 	var bad []error
 	owner := map[string]string{}
 	for _, p := range places {
 		if p.storage == "" || p.folder == "" || !strings.HasPrefix(p.dir, p.folder+"/") {
-			bad = append(bad, fmt.Errorf("gateway %s has its spool in %q, which is not below %q, where %q is", p.gateway, p.dir, p.folder, p.storage))
+			bad = append(bad, fmt.Errorf("gateway %s has its spool in %q, which is not below %q, where %q is",
+				p.gateway, p.dir, p.folder, p.storage))
 		}
 		if other, taken := owner[p.storage]; taken {
-			bad = append(bad, fmt.Errorf("gateways %s and %s share %s: whoever starts second finds its spool in use", other, p.gateway, p.storage))
+			bad = append(bad, fmt.Errorf("gateways %s and %s share %s: whoever starts second finds its spool in use",
+				other, p.gateway, p.storage))
 		}
 		owner[p.storage] = p.gateway
 	}

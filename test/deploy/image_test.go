@@ -40,14 +40,16 @@ func buildImage(t *testing.T) *image {
 	cmd := exec.CommandContext(t.Context(), "deploy/container/build.sh", "oci-archive:"+archive+":postern")
 	cmd.Dir = top
 	cmd.Env = append(os.Environ(), "GOARCH="+runtime.GOARCH,
-		"ENGINE=buildah --storage-driver vfs --root "+filepath.Join(dir, "root")+" --runroot "+filepath.Join(dir, "run"))
+		"ENGINE=buildah --storage-driver vfs --root "+filepath.Join(dir, "root")+" --runroot "+
+			filepath.Join(dir, "run"))
 	runs(t, cmd)
 	return unpack(t, archive)
 }
 
 func (img *image) path(name string) string { return filepath.Join(img.rootfs, name) }
 
-// The image is what its Containerfile promises, and it works: a signed delivery to its gateway is applied by its processor.
+// The image is what its Containerfile promises, and it works: a signed delivery to its gateway is
+// applied by its processor.
 func TestImage(t *testing.T) {
 	t.Parallel()
 	img := buildImage(t)
@@ -65,7 +67,8 @@ func TestImage(t *testing.T) {
 
 func (img *image) checkConfig(t *testing.T) {
 	c := img.config.Config
-	if c.User != "65532:65532" || c.WorkingDir != stateFolder || !slices.Contains(c.Env, "PATH=/bin") || len(c.Entrypoint) > 0 {
+	if c.User != "65532:65532" || c.WorkingDir != stateFolder || !slices.Contains(c.Env, "PATH=/bin") ||
+		len(c.Entrypoint) > 0 {
 		t.Errorf("user %q, folder %q, environment %q, entrypoint %q", c.User, c.WorkingDir, c.Env, c.Entrypoint)
 	}
 	if len(c.Cmd) == 0 || img.files[strings.TrimPrefix(c.Cmd[0], "/")] == nil {
@@ -98,9 +101,11 @@ func (img *image) checkConfig(t *testing.T) {
 	}
 }
 
-// Nothing is in the image but the programs and what they read, and nothing of it can be changed by whom they run as.
+// Nothing is in the image but the programs and what they read, and nothing of it can be changed by
+// whom they run as.
 func (img *image) checkFiles(t *testing.T) {
-	want := []string{"bin/gateway", "bin/postern", "bin/processor", "etc/group", "etc/passwd", "etc/ssl/certs/ca-certificates.crt"}
+	want := []string{"bin/gateway", "bin/postern", "bin/processor", "etc/group", "etc/passwd",
+		"etc/ssl/certs/ca-certificates.crt"}
 	if img.files[strings.TrimPrefix(stateFolder, "/")] == nil {
 		t.Errorf("no folder %s, whose owner an empty volume would take", stateFolder)
 	}
@@ -168,7 +173,8 @@ func commands(t *testing.T) map[string][]string {
 func (img *image) checkCommands(t *testing.T) {
 	all := commands(t)
 	all["Containerfile"] = img.config.Config.Cmd
-	// Four services of compose.yaml and the health of three, three pods, three units, and the image's own.
+	// Four services of compose.yaml and the health of three, three pods, three units, and the
+	// image's own.
 	if len(all) != 14 {
 		t.Errorf("%d commands, want 14: %v", len(all), all)
 	}
@@ -265,7 +271,8 @@ func each(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
 	}
 }
 
-// add unpacks one entry of a layer. The image has files and folders only; anything else is a surprise.
+// add unpacks one entry of a layer. The image has files and folders only; anything else is a
+// surprise.
 func (img *image) add(t *testing.T, h *tar.Header, content io.Reader) {
 	t.Helper()
 	name := strings.Trim(filepath.Clean("/"+h.Name), "/")

@@ -203,8 +203,10 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 	}
 	slices.Sort(keys)
 	want := []string{"Deployment/postern-processor", "Ingress/postern", "Job/postern-migrate", "Namespace/postern",
-		"NetworkPolicy/postern-gateway", "NetworkPolicy/postern-migrate", "NetworkPolicy/postern-processor", "PodDisruptionBudget/postern-gateway",
-		"PodDisruptionBudget/postern-processor", "Service/postern-gateway", "Service/postern-gateway-pods", "StatefulSet/postern-gateway"}
+		"NetworkPolicy/postern-gateway", "NetworkPolicy/postern-migrate", "NetworkPolicy/postern-processor",
+		"PodDisruptionBudget/postern-gateway",
+		"PodDisruptionBudget/postern-processor", "Service/postern-gateway", "Service/postern-gateway-pods",
+		"StatefulSet/postern-gateway"}
 	if diff := cmp.Diff(want, keys); diff != "" {
 		t.Error(diff)
 	}
@@ -214,8 +216,10 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 	for key, m := range c.objects {
 		component := strings.TrimSuffix(strings.TrimPrefix(m.Metadata.Name, "postern-"), "-pods")
 		const label = "app.kubernetes.io/component"
-		selected := m.Spec.Selector.MatchLabels[label] + m.Spec.PodSelector.MatchLabels[label] + m.Spec.Selector.Component
-		selects := slices.Contains([]string{"Deployment", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"}, m.Kind)
+		selected := m.Spec.Selector.MatchLabels[label] + m.Spec.PodSelector.MatchLabels[label] +
+			m.Spec.Selector.Component
+		selects := slices.Contains([]string{"Deployment", "StatefulSet", "Service", "PodDisruptionBudget",
+			"NetworkPolicy"}, m.Kind)
 		if selects && selected != component {
 			t.Errorf("%s selects component %q, want %q", key, selected, component)
 		}
@@ -279,12 +283,15 @@ func TestKubernetesPodsAreRestricted(t *testing.T) {
 		if !s.SecurityContext.RunAsNonRoot || s.SecurityContext.RunAsUser != account || token == nil || *token {
 			t.Errorf("%s: %+v", key, s.SecurityContext)
 		}
-		if c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation || !c.SecurityContext.ReadOnlyRootFilesystem ||
-			!cmp.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) || c.Image != "postern" || len(s.Containers) != 1 {
+		if c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation ||
+			!c.SecurityContext.ReadOnlyRootFilesystem ||
+			!cmp.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) || c.Image != "postern" ||
+			len(s.Containers) != 1 {
 			t.Errorf("%s: %s of image %s: %+v", key, c.Name, c.Image, c.SecurityContext)
 		}
 		ready, alive := c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path
-		if runsDaemon(cluster.objects[key]) && (ready != "/readyz" || alive != "/healthz" || s.TerminationGracePeriod < 15) {
+		if runsDaemon(cluster.objects[key]) && (ready != "/readyz" || alive != "/healthz" ||
+			s.TerminationGracePeriod < 15) {
 			t.Errorf("%s: ready by %s, alive by %s, %d s to stop", key, ready, alive, s.TerminationGracePeriod)
 		}
 	}
@@ -357,7 +364,8 @@ type claim struct {
 	}
 }
 
-// Each gateway has a volume that outlives its pod, for its account to write to, and its spool in a folder of it.
+// Each gateway has a volume that outlives its pod, for its account to write to, and its spool in a
+// folder of it.
 func TestKubernetesKeepsSpools(t *testing.T) {
 	t.Parallel()
 	c := readCluster(t)
@@ -379,8 +387,10 @@ func TestKubernetesKeepsSpools(t *testing.T) {
 				}
 			}
 			var size config.Bytes // Kubernetes writes GiB as Gi
-			if err := size.UnmarshalText([]byte(asked.Spec.Resources.Requests.Storage + "B")); err != nil || size <= config.Default().Ingest.Spool.MaxBytes {
-				t.Errorf("claim %s of %s (%v), and the spool may take %s", asked.Metadata.Name, size, err, config.Default().Ingest.Spool.MaxBytes)
+			if err := size.UnmarshalText([]byte(asked.Spec.Resources.Requests.Storage + "B")); err != nil ||
+				size <= config.Default().Ingest.Spool.MaxBytes {
+				t.Errorf("claim %s of %s (%v), and the spool may take %s", asked.Metadata.Name, size, err,
+					config.Default().Ingest.Spool.MaxBytes)
 			}
 			if modes := asked.Spec.AccessModes; !cmp.Equal(modes, []string{"ReadWriteOnce"}) {
 				t.Errorf("claim %s: %v", asked.Metadata.Name, modes)
@@ -394,11 +404,13 @@ func TestKubernetesKeepsSpools(t *testing.T) {
 	if pod.SecurityContext.FSGroup != account {
 		t.Errorf("a volume would belong to group %d, want %d", pod.SecurityContext.FSGroup, account)
 	}
-	if diff := cmp.Diff(map[string]string{"whenDeleted": "Retain", "whenScaled": "Retain"}, set.ClaimRetention); diff != "" {
+	if diff := cmp.Diff(map[string]string{"whenDeleted": "Retain", "whenScaled": "Retain"},
+		set.ClaimRetention); diff != "" {
 		t.Errorf("a spool could be removed with what it holds: %s", diff)
 	}
 	if set.PodManagementPolicy != "Parallel" || set.UpdateStrategy.Type != "RollingUpdate" || set.MinReadySeconds == 0 {
-		t.Errorf("started %s, updated by %s, ready for %d s", set.PodManagementPolicy, set.UpdateStrategy.Type, set.MinReadySeconds)
+		t.Errorf("started %s, updated by %s, ready for %d s", set.PodManagementPolicy, set.UpdateStrategy.Type,
+			set.MinReadySeconds)
 	}
 	if names, ok := c.objects["Service/"+set.ServiceName]; !ok || names.Spec.ClusterIP != "None" {
 		t.Errorf("the pods' names are of service %q, which is not headless: %+v", set.ServiceName, names.Spec.ClusterIP)
@@ -420,7 +432,8 @@ func TestKubernetesWithoutSpool(t *testing.T) {
 	patch := documents[manifest](t, path, false)[0]
 	base := readCluster(t).objects[patch.Kind+"/"+patch.Metadata.Name]
 	claims := documents[map[string]any](t, path, false)[0]["spec"].(map[string]any)
-	if gone, named := claims["volumeClaimTemplates"]; !named || gone != nil || len(base.Spec.VolumeClaimTemplates) != 1 {
+	if gone, named := claims["volumeClaimTemplates"]; !named || gone != nil ||
+		len(base.Spec.VolumeClaimTemplates) != 1 {
 		t.Errorf("%v in place of %+v", gone, base.Spec.VolumeClaimTemplates)
 	}
 	removed := patch.Spec.Template.Spec.Containers[0]

@@ -1,5 +1,5 @@
-// Package deploy proves what deploy/ holds: the image is built, unpacked and run; files are read by the programs they are for, or
-// checked against the flags, settings and names that those know.
+// Package deploy proves what deploy/ holds: the image is built, unpacked and run; files are read by
+// the programs they are for, or checked against the flags, settings and names that those know.
 package deploy_test
 
 import (
@@ -93,8 +93,8 @@ type container struct {
 	mounts map[string]string
 }
 
-// check loads the configuration as the program would: every variable means something, every file is mounted, and every login has its
-// password.
+// check loads the configuration as the program would: every variable means something, every file is
+// mounted, and every login has its password.
 func (c *container) check(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

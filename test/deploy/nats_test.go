@@ -35,7 +35,8 @@ func certificates(t *testing.T) string {
 	return dir
 }
 
-// natsOptions reads a configuration of ours as the server does, with the certificates in certs for those of its folder.
+// natsOptions reads a configuration of ours as the server does, with the certificates in certs for
+// those of its folder.
 func natsOptions(t *testing.T, file, folder, certs string) *server.Options {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,7 +82,8 @@ func tlsURL(s *server.Server) string {
 func as(t *testing.T, certs, user, urls string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	file := func(name string) string { return filepath.Join(certs, name) }
-	nc, err := nats.Connect(urls, nats.RootCAs(file("ca.crt")), nats.ClientCert(file(user+".crt"), file(user+".key")), nats.Timeout(natsWithin),
+	nc, err := nats.Connect(urls, nats.RootCAs(file("ca.crt")), nats.ClientCert(file(user+".crt"), file(user+".key")),
+		nats.Timeout(natsWithin),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // a refusal is looked at where it is caused
 	if err != nil {
 		t.Fatalf("connect as %s: %v", user, err)
@@ -96,7 +98,8 @@ func as(t *testing.T, certs, user, urls string) (*nats.Conn, jetstream.JetStream
 func daemon(t *testing.T, certs, user, urls string) *stream.Conn {
 	t.Helper()
 	file := func(name string) string { return filepath.Join(certs, name) }
-	conn, err := stream.Connect(stream.Options{URL: urls, CA: file("ca.crt"), Cert: file(user + ".crt"), Key: file(user + ".key"), Name: user, Logger: testkit.Logger(t)})
+	conn, err := stream.Connect(stream.Options{URL: urls, CA: file("ca.crt"), Cert: file(user + ".crt"),
+		Key: file(user + ".key"), Name: user, Logger: testkit.Logger(t)})
 	must(t, err)
 	t.Cleanup(conn.Close)
 	testkit.Eventually(t, natsWithin, func() error {
@@ -108,7 +111,8 @@ func daemon(t *testing.T, certs, user, urls string) *stream.Conn {
 	return conn
 }
 
-// Three servers with deploy/nats.conf are a cluster that keeps each message three times; with one of them away it goes on.
+// Three servers with deploy/nats.conf are a cluster that keeps each message three times; with one
+// of them away it goes on.
 func TestNATSCluster(t *testing.T) {
 	t.Parallel()
 	certs := certificates(t)
@@ -116,7 +120,8 @@ func TestNATSCluster(t *testing.T) {
 	for i := range servers {
 		o := natsOptions(t, "nats.conf", "/etc/nats", certs)
 		if len(o.Routes) != 3 || !o.Cluster.TLSCheckKnownURLs || !o.TLSMap {
-			t.Fatalf("%d routes, routes checked %t, users by certificate %t", len(o.Routes), o.Cluster.TLSCheckKnownURLs, o.TLSMap)
+			t.Fatalf("%d routes, routes checked %t, users by certificate %t", len(o.Routes),
+				o.Cluster.TLSCheckKnownURLs, o.TLSMap)
 		}
 		o.ServerName = fmt.Sprintf("n%d", i+1)
 		o.Cluster.Host, o.Cluster.Port, o.Routes = "127.0.0.1", server.RANDOM_PORT, nil
@@ -139,7 +144,8 @@ func TestNATSCluster(t *testing.T) {
 	}
 	testkit.Eventually(t, natsWithin, func() error { // who is lost before all have joined leaves a majority of nobody
 		c := streamInfo(t, js, stream.EventsStream).Cluster
-		if c == nil || c.Leader == "" || slices.ContainsFunc(c.Replicas, func(p *jetstream.PeerInfo) bool { return !p.Current }) {
+		if c == nil || c.Leader == "" ||
+			slices.ContainsFunc(c.Replicas, func(p *jetstream.PeerInfo) bool { return !p.Current }) {
 			return fmt.Errorf("cluster %+v", c)
 		}
 		return nil
@@ -175,13 +181,15 @@ func TestNATSUsers(t *testing.T) {
 	if err := processor.Ensure(t.Context(), stream.DefaultLimits); err != nil {
 		t.Fatalf("processor: %v", err)
 	}
-	acks := processor.PublishChanges(t.Context(), []stream.Change{{Source: "stripe", ObjectType: "customer", Batch: 1, Envelope: []byte("{}")}})
+	acks := processor.PublishChanges(t.Context(),
+		[]stream.Change{{Source: "stripe", ObjectType: "customer", Batch: 1, Envelope: []byte("{}")}})
 	if acks[0].Err != nil {
 		t.Errorf("processor publishes a change: %v", acks[0].Err)
 	}
 	_, js := as(t, certs, "consumer", url)
-	follow, err := js.CreateOrUpdateConsumer(t.Context(), stream.ChangesStream, jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy,
-		FilterSubject: stream.ChangesSubject + ".stripe.>"})
+	follow, err := js.CreateOrUpdateConsumer(t.Context(), stream.ChangesStream,
+		jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy,
+			FilterSubject: stream.ChangesSubject + ".stripe.>"})
 	if err != nil {
 		t.Fatalf("consumer follows the changes: %v", err)
 	}
@@ -192,22 +200,25 @@ func TestNATSUsers(t *testing.T) {
 	if err := msg.DoubleAck(t.Context()); err != nil {
 		t.Errorf("consumer acknowledges: %v", err)
 	}
-	all := stream.Forgotten{Events: func(_ context.Context, ids []int64) ([]int64, error) { return ids, nil }}
-	if n, err := processor.Forget(t.Context(), stream.ChangesStream, all); err != nil || n != 1 {
+	all := stream.EraseFilter{Events: func(_ context.Context, ids []int64) ([]int64, error) { return ids, nil }}
+	if n, err := processor.EraseMessages(t.Context(), stream.ChangesStream, all); err != nil || n != 1 {
 		t.Errorf("processor forgets %d messages, want 1: %v", n, err)
 	}
 	for user, subjects := range map[string][]string{
-		"gateway": {stream.ChangesSubject + ".stripe.customer", "$JS.API.CONSUMER.MSG.NEXT.POSTERN_EVENTS.processor", "$JS.API.STREAM.DELETE.POSTERN_EVENTS",
+		"gateway": {stream.ChangesSubject + ".stripe.customer", "$JS.API.CONSUMER.MSG.NEXT.POSTERN_EVENTS.processor",
+			"$JS.API.STREAM.DELETE.POSTERN_EVENTS",
 			"$JS.API.STREAM.MSG.DELETE.POSTERN_EVENTS"},
 		"consumer": {stream.EventsSubject + ".stripe.x", stream.ChangesSubject + ".stripe.x",
 			"$JS.API.CONSUMER.CREATE.POSTERN_EVENTS.processor", "$JS.ACK.POSTERN_EVENTS.processor.1"},
-		"processor": {"$JS.API.STREAM.DELETE.POSTERN_CHANGES", "$JS.API.STREAM.PURGE.POSTERN_CHANGES", "$JS.API.STREAM.CREATE.OTHER"},
+		"processor": {"$JS.API.STREAM.DELETE.POSTERN_CHANGES", "$JS.API.STREAM.PURGE.POSTERN_CHANGES",
+			"$JS.API.STREAM.CREATE.OTHER"},
 	} {
 		for _, subject := range subjects {
 			refused(t, certs, user, url, subject)
 		}
 	}
-	if nc, err := nats.Connect(url, nats.RootCAs(filepath.Join(certs, "ca.crt")), nats.Timeout(natsWithin)); err == nil {
+	if nc, err := nats.Connect(url, nats.RootCAs(filepath.Join(certs, "ca.crt")),
+		nats.Timeout(natsWithin)); err == nil {
 		nc.Close()
 		t.Error("a client without a certificate was let in")
 	}
@@ -241,7 +252,8 @@ func TestNATSHasRoomForTheStreams(t *testing.T) {
 			t.Errorf("%s: max_file is %d bytes, and the two streams may take %d", file, o.JetStreamMaxStore, want)
 		}
 		if int(o.MaxPayload) < stream.MaxBody {
-			t.Errorf("%s: max_payload is %d bytes, below the largest body that is sent, %d", file, o.MaxPayload, stream.MaxBody)
+			t.Errorf("%s: max_payload is %d bytes, below the largest body that is sent, %d", file, o.MaxPayload,
+				stream.MaxBody)
 		}
 	}
 }

@@ -32,7 +32,8 @@ type pgServer struct {
 	port   int
 }
 
-// startPostgres starts a fresh server with our configuration file and no other, as compose.yaml does.
+// startPostgres starts a fresh server with our configuration file and no other, as compose.yaml
+// does.
 func startPostgres(t *testing.T) *pgServer {
 	t.Helper()
 	root, err := os.MkdirTemp("", "postern-deploy-") // t.TempDir's parents are closed to the server's account
@@ -54,7 +55,8 @@ func startPostgres(t *testing.T) *pgServer {
 	write(t, conf, read(t, deployed("postgresql.conf")))
 	write(t, filepath.Join(data, "pg_hba.conf"), hba)
 	s := &pgServer{socket: dir, port: freePort(t)}
-	cmd := exec.Command(serverProgram(t, data), "-D", data, "-c", "config_file="+conf, "-c", "listen_addresses=127.0.0.1", "-p", strconv.Itoa(s.port),
+	cmd := exec.Command(serverProgram(t, data), "-D", data, "-c", "config_file="+conf, "-c",
+		"listen_addresses=127.0.0.1", "-p", strconv.Itoa(s.port),
 		"-c", "unix_socket_directories="+dir)
 	s.run(t, cmd, data)
 	return s
@@ -115,7 +117,8 @@ func (s *pgServer) login(name, passfile string) string {
 // serverProgram is the server of the version that made the data.
 func serverProgram(t *testing.T, data string) string {
 	t.Helper()
-	program := filepath.Join("/usr/lib/postgresql", strings.TrimSpace(read(t, filepath.Join(data, "PG_VERSION"))), "bin/postgres")
+	program := filepath.Join("/usr/lib/postgresql", strings.TrimSpace(read(t, filepath.Join(data, "PG_VERSION"))),
+		"bin/postgres")
 	if _, err := os.Stat(program); err == nil {
 		return program
 	}
@@ -126,8 +129,8 @@ func serverProgram(t *testing.T, data string) string {
 	return program
 }
 
-// freePort is below those that systems give to connections and to listeners on port 0, and above those of testkit's servers, so
-// that nobody takes it before the server does.
+// freePort is below those that systems give to connections and to listeners on port 0, and above
+// those of testkit's servers, so that nobody takes it before the server does.
 func freePort(t *testing.T) (port int) {
 	t.Helper()
 	const first, ports = 30_000, 2_700
@@ -150,15 +153,17 @@ func madeSecrets(t *testing.T) string {
 	return dir
 }
 
-// PostgreSQL starts with deploy/postgresql.conf alone; deploy/logins.sql makes logins with which the schema is migrated and each
-// part runs, by the passwords in their files and with no right too many.
+// PostgreSQL starts with deploy/postgresql.conf alone; deploy/logins.sql makes logins with which
+// the schema is migrated and each part runs, by the passwords in their files and with no right too
+// many.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
 	secrets, s := madeSecrets(t), startPostgres(t)
 	t.Run("settings", s.checkSettings)
 	s.exec(t, "DROP DATABASE postern") // it came with the cluster; ours is made by an administrator
 	logins := func() {
-		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname", s.admin("postgres"), "--set", "secrets="+secrets,
+		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname", s.admin("postgres"),
+			"--set", "secrets="+secrets,
 			"--file", deployed("logins.sql"))
 		runs(t, cmd)
 	}
@@ -216,7 +221,8 @@ func (s *pgServer) checkSettings(t *testing.T) {
 		var number string
 		// The server itself says whether what is in force is what the file says, in whatever unit.
 		err := conn.QueryRow(t.Context(), `SELECT s.setting = f.setting OR current_setting(s.name) = $2, s.setting
-			FROM pg_settings s JOIN pg_file_settings f USING (name) WHERE s.name = $1 AND f.applied AND f.error IS NULL`, name, want).Scan(&same, &number)
+			FROM pg_settings s JOIN pg_file_settings f USING (name) WHERE s.name = $1 AND f.applied
+				AND f.error IS NULL`, name, want).Scan(&same, &number)
 		if err != nil || !same {
 			t.Errorf("%s = %s is not in force: %s (%v)", name, want, number, err)
 		}
@@ -225,11 +231,14 @@ func (s *pgServer) checkSettings(t *testing.T) {
 	var c config.Config
 	c.Complete()
 	const daemons, adminPool, keeperPool, runs, reserved = 2, 4, 2, 6, 3
-	if need := daemons*(2*(c.Database.MaxConnections+adminPool)+keeperPool+runs*(c.Processor.Lanes+1)+2) + reserved; value["max_connections"] < 2*need {
-		t.Errorf("max_connections is %d; two gateways and two processors need %d, and as many during an upgrade", value["max_connections"], need)
+	if need := daemons*(2*(c.Database.MaxConnections+adminPool)+keeperPool+runs*(c.Processor.Workers+1)+2) +
+		reserved; value["max_connections"] < 2*need {
+		t.Errorf("max_connections is %d; two gateways and two processors need %d, and as many during an upgrade",
+			value["max_connections"], need)
 	}
 	most := 8 // processors
-	if table, need := value["max_locks_per_transaction"]*value["max_connections"], most*c.Processor.Batch*c.Processor.Lanes; table < 2*need {
+	if table, need := value["max_locks_per_transaction"]*value["max_connections"],
+		most*c.Processor.Batch*c.Processor.Workers; table < 2*need {
 		t.Errorf("the lock table has %d entries; %d processors alone may hold %d", table, most, need)
 	}
 }

@@ -43,8 +43,8 @@ sources:
   stripe: {provider: stripe, secrets: [{name: main, file: %[3]s/stripe.secret}]}
 `
 
-// checkWorks runs the daemons out of the unpacked image. Where the test is root, they see nothing else and run as the image's
-// account; elsewhere they are started where they lie.
+// checkWorks runs the daemons out of the unpacked image. Where the test is root, they see nothing
+// else and run as the image's account; elsewhere they are started where they lie.
 func (img *image) checkWorks(t *testing.T) {
 	db, certs := testkit.Database(t), certificates(t)
 	// The test's PostgreSQL has a socket only, out of reach from inside.
@@ -76,7 +76,9 @@ func (img *image) checkWorks(t *testing.T) {
 	img.ready(t, processor)
 	samples := []int{0, 1, 4, 7, 8, 11, 15, 17} // each of an object of its own
 	sent := 1
-	for answer := deliver(t, gateway, samples[0]); strings.Contains(answer, `"spooled"`); answer = deliver(t, gateway, samples[sent-1]) { // as what a busy machine takes 0.75 s to append
+	// as what a busy machine takes 0.75 s to append
+	for answer := deliver(t, gateway, samples[0]); strings.Contains(answer, `"spooled"`); answer = deliver(t, gateway,
+		samples[sent-1]) {
 		if sent++; sent == len(samples) {
 			t.Fatalf("%d deliveries were answered so: %s while PostgreSQL was there", sent-1, answer)
 		}
@@ -100,7 +102,8 @@ func (img *image) checkWorks(t *testing.T) {
 func (img *image) ready(t *testing.T, p *process) {
 	t.Helper()
 	testkit.Eventually(t, readyWithin, func() error {
-		out, err := img.command("postern", "health", "--timeout", "30s", "--url", "http://"+p.at.Admin+"/readyz").CombinedOutput()
+		out, err := img.command("postern", "health", "--timeout", "30s", "--url", "http://"+p.at.Admin+
+			"/readyz").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("health of %s: %w: %s", p.cmd.Path, err, out)
 		}
@@ -115,7 +118,8 @@ func (img *image) command(program string, args ...string) *exec.Cmd {
 	}
 	cmd := exec.Command("/bin/"+program, args...)
 	cmd.Dir, cmd.Env = "/var/lib/postern", []string{"PATH=/bin"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: img.rootfs, Credential: &syscall.Credential{Uid: account, Gid: account}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: img.rootfs, Credential: &syscall.Credential{Uid: account,
+		Gid: account}}
 	return cmd
 }
 
@@ -133,7 +137,8 @@ type process struct {
 
 type addresses struct{ Ingest, Admin string }
 
-// start starts a daemon and waits until it says that it is ready; at the latest it is killed with the test.
+// start starts a daemon and waits until it says that it is ready; at the latest it is killed with
+// the test.
 func start(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, ended: make(chan struct{})}
@@ -207,14 +212,16 @@ func (p *process) end(t *testing.T) {
 	}
 }
 
-// deliver sends a signed event of Stripe's, by its place among the samples, to the source "stripe", and wants a receipt.
+// deliver sends a signed event of Stripe's, by its place among the samples, to the source "stripe",
+// and wants a receipt.
 func deliver(t *testing.T, gateway *process, sample int) (answer string) {
 	t.Helper()
 	stripe, _ := all.Named("stripe")
 	src := &provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "main", Value: []byte(secret)}}}
 	d, err := stripe.Sign(src, stripe.Samples()[sample], time.Now())
 	must(t, err)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+gateway.at.Ingest+"/webhooks/stripe", bytes.NewReader(d.Body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+gateway.at.Ingest+"/webhooks/stripe",
+		bytes.NewReader(d.Body))
 	must(t, err)
 	req.Header = d.Header.Clone()
 	res, err := http.DefaultClient.Do(req)
@@ -232,7 +239,8 @@ func applied(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
 	testkit.Eventually(t, appliedWithin, func() error {
 		var events, objects int
-		err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM outcomes WHERE status = 'applied'), (SELECT count(*) FROM objects)`).Scan(&events, &objects)
+		err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM outcomes WHERE status = 'applied'),
+			(SELECT count(*) FROM objects)`).Scan(&events, &objects)
 		if err != nil || events != n || objects != n {
 			return fmt.Errorf("%d events applied, %d objects, want %d of each (%v)", events, objects, n, err)
 		}

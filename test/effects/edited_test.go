@@ -28,16 +28,19 @@ type edited struct {
 	// was and is are how lost answers are cleared up; moves: the step goes to another side by now.
 	was, is kind
 	moves   bool
-	// acts is when the other side does what it was sent first: at once, late (when all that happens by itself has happened), or never. forgets: it knows no key any more by then.
+	// acts is when the other side does what it was sent first: at once, late (when all that happens
+	// by itself has happened), or never. forgets: it knows no key any more by then.
 	acts    string
 	forgets bool
 }
 
-// everyEdit is every way to edit a rule, but what its check.settles rules out: that what is sent again for a no is done later than that.
+// everyEdit is every way to edit a rule, but what its check.settles rules out: that what is sent
+// again for a no is done later than that.
 func everyEdit() (all []*edited) {
 	kinds := []kind{keyed, checked, asked, once}
 	for n := range 4 * 4 * 2 * 3 * 2 {
-		e := edited{name: fmt.Sprint("rule_", n), was: kinds[n%4], is: kinds[n/4%4], moves: n/16%2 == 1, acts: []string{"at once", "late", "never"}[n/32%3], forgets: n/96 == 1}
+		e := edited{name: fmt.Sprint("rule_", n), was: kinds[n%4], is: kinds[n/4%4], moves: n/16%2 == 1,
+			acts: []string{"at once", "late", "never"}[n/32%3], forgets: n/96 == 1}
 		if (e.was != checked || e.acts != "late") && (e.was == keyed || !e.forgets) {
 			all = append(all, &e)
 		}
@@ -45,7 +48,8 @@ func everyEdit() (all []*edited) {
 	return all
 }
 
-// text is the rule as it is written before it is edited, when nothing but the first attempt has time to happen, and after. A check of later looks for what is in no request of before.
+// text is the rule as it is written before it is edited, when nothing but the first attempt has
+// time to happen, and after. A check of later looks for what is in no request of before.
 func (e *edited) text(after bool) string {
 	to, kind, wait, asks := "here", e.was, "1h", "/did?key={{ step_key }}"
 	if after {
@@ -57,7 +61,8 @@ func (e *edited) text(after bool) string {
 	if after && e.was == keyed {
 		asks = "/never"
 	}
-	text := fmt.Sprintf("  %s:\n    source: sim\n    type: thing\n    key: \"%s:{{ object.id }}\"\n    steps: [{name: step, to: %s, path: /%s, retry: {first: %s, longest: %s}", e.name, e.name, to, e.name, wait, wait)
+	text := fmt.Sprintf("  %s:\n    source: sim\n    type: thing\n    key: \"%s:{{ object.id }}\"\n    steps: "+
+		"[{name: step, to: %s, path: /%s, retry: {first: %s, longest: %s}", e.name, e.name, to, e.name, wait, wait)
 	switch kind {
 	case checked:
 		text += fmt.Sprintf(`, check: {path: %q, done: answer.status == 200, settles: %s}`, asks, wait)
@@ -70,7 +75,8 @@ func (e *edited) text(after bool) string {
 	return text + "}]\n"
 }
 
-// side is another side, which honours the keys of rules that were repeated under them, and no others.
+// side is another side, which honours the keys of rules that were repeated under them, and no
+// others.
 type side struct {
 	url   string
 	rules map[string]*edited
@@ -146,10 +152,11 @@ type editing struct {
 }
 
 // rulesOf are the rules as they are before or after they are edited.
-func (w *editing) rulesOf(after bool) (*effects.Rules, []config.Reach) {
+func (w *editing) rulesOf(after bool) (*effects.Rules, []config.ResolvedDestination) {
 	w.t.Helper()
 	var text strings.Builder
-	fmt.Fprintf(&text, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\ndestinations:\n")
+	fmt.Fprintf(&text, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, "+
+		"value: whsec_secret_of_the_tests}]}\ndestinations:\n")
 	for name, s := range map[string]*side{"here": w.here, "there": w.there} {
 		fmt.Fprintf(&text, "  %s: {url: %q, allow: [127.0.0.1], timeout: 10s}\n", name, s.url)
 	}
@@ -159,15 +166,17 @@ func (w *editing) rulesOf(after bool) (*effects.Rules, []config.Reach) {
 	}
 	cfg, err := config.Parse([]byte(text.String()), func(string) string { return "" })
 	must(w.t, err)
-	return effects.NewRules(cfg.Rules()), cfg.Reaches()
+	return effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
 }
 
 // carried carries out effects by rules until no more of these states are there.
-func (w *editing) carried(rules *effects.Rules, reaches []config.Reach, states ...string) {
+func (w *editing) carried(rules *effects.Rules, reaches []config.ResolvedDestination, states ...string) {
 	w.t.Helper()
 	steady := quick
-	steady.Margin = time.Minute // no attempt is given up here, however slow the machine: that would be another doubt
-	r := runner.New(runner.Options{Pool: w.log.Pool, ID: "runner", Settings: steady, Logger: slog.New(slog.DiscardHandler)})
+	// no attempt is given up here, however slow the machine: that would be another doubt
+	steady.LeaseMargin = time.Minute
+	r := runner.New(runner.Options{Pool: w.log.Pool, ID: "runner", Settings: steady,
+		Logger: slog.New(slog.DiscardHandler)})
 	r.Replace(rules, reaches)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan error, 1)
@@ -180,38 +189,48 @@ func (w *editing) carried(rules *effects.Rules, reaches []config.Reach, states .
 	}()
 	testkit.Eventually(w.t, *patience, func() error {
 		var n int
-		if err := w.log.DB.Pool.QueryRow(w.t.Context(), `SELECT count(*) FROM effects WHERE state = ANY($1)`, states).Scan(&n); err != nil || n > 0 {
+		if err := w.log.DB.Pool.QueryRow(w.t.Context(), `SELECT count(*) FROM effects WHERE state = ANY($1)`,
+			states).Scan(&n); err != nil || n > 0 {
 			if err != nil {
 				return err
 			}
-			return fmt.Errorf("%d are %v: %q", n, states, w.log.DB.Rows(w.t, `SELECT concat_ws(' ', e.rule, e.state, e.attempts, e.due, e.reason, s.state, s.doubt, s.error) FROM effects e LEFT JOIN effect_steps s USING (effect) WHERE e.state = ANY($1) ORDER BY 1 LIMIT 5`, states))
+			return fmt.Errorf("%d are %v: %q", n, states, w.log.DB.QueryStrings(w.t, `SELECT concat_ws(' ', e.rule,
+				e.state,
+				e.attempts, e.due, e.reason, s.state, s.doubt, s.error) FROM effects e LEFT
+					JOIN effect_steps s USING (effect) WHERE e.state = ANY($1) ORDER BY 1 LIMIT 5`, states))
 		}
 		return nil
 	})
 }
 
-// resolved has a person say of each step that waits for one what happened, who has looked at both sides.
+// resolved has a person say of each step that waits for one what happened, who has looked at both
+// sides.
 func (w *editing) resolved() (waited int) {
 	w.t.Helper()
 	for _, e := range w.ledger() {
 		if e.state == "review" {
 			waited++
 			w.person(func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
-				return effects.Resolve(ctx, tx, e.effect, effects.Word{Step: "step", Done: w.here.times(e.stepKey)+w.there.times(e.stepKey) > 0})
+				return effects.Resolve(ctx, tx, e.effect,
+					effects.ResolveParams{Step: "step", Done: w.here.times(e.stepKey)+
+						w.there.times(e.stepKey) > 0})
 			})
 		}
 	}
 	return waited
 }
 
-// However a rule is edited while nobody knows whether its step was done, the step is done once, by whichever side.
+// However a rule is edited while nobody knows whether its step was done, the step is done once, by
+// whichever side.
 func TestEditedRules(t *testing.T) {
 	t.Parallel()
 	all := everyEdit()
 	w := &editing{&world{t: t, log: applied.New(t)}, all, newSide(t, all), newSide(t, all)}
 	rules, reaches := w.rulesOf(false)
 	err := postgres.InTx(t.Context(), w.log.Pool, "plan", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := effects.Plan(ctx, tx, 0, rules.Intents(&effects.Transition{Source: applied.Name, Number: w.log.Source, Type: "thing", ID: "obj", New: []byte(`{"id": "obj"}`), Event: effects.Event{ID: 1}}))
+		_, err := effects.Plan(ctx, tx, 0,
+			rules.Evaluate(&effects.Transition{Source: applied.SourceName, Number: w.log.Source,
+				Type: "thing", ID: "obj", New: []byte(`{"id": "obj"}`), Event: effects.Event{ID: 1}}))
 		return err
 	})
 	must(t, err)
@@ -220,7 +239,8 @@ func TestEditedRules(t *testing.T) {
 	w.there.heard()
 	for _, e := range w.all {
 		if e.forgets {
-			w.log.DB.Exec(t, `UPDATE effect_steps SET known_since = known_since - interval '25 h' WHERE effect = (SELECT effect FROM effects WHERE rule = $1)`, e.name)
+			w.log.DB.Exec(t, `UPDATE effect_steps SET known_since = known_since - interval '25 h'
+				WHERE effect = (SELECT effect FROM effects WHERE rule = $1)`, e.name)
 		}
 	}
 	w.log.DB.Exec(t, `UPDATE effect_steps SET ended_at = ended_at - interval '1 s'`)
@@ -232,7 +252,8 @@ func TestEditedRules(t *testing.T) {
 	w.carried(rules, reaches, "planned", "running", "failed", "review")
 	for _, e := range w.ledger() {
 		if here, there := w.here.times(e.stepKey), w.there.times(e.stepKey); e.state != "done" || here+there != 1 {
-			t.Errorf("%+v: is %s, done %d times here, %d there", *all[slices.IndexFunc(all, func(of *edited) bool { return of.name == e.rule })], e.state, here, there)
+			t.Errorf("%+v: is %s, done %d times here, %d there",
+				*all[slices.IndexFunc(all, func(of *edited) bool { return of.name == e.rule })], e.state, here, there)
 		}
 	}
 	if waited == len(all) {

@@ -17,7 +17,8 @@ type told struct {
 	State  json.RawMessage `json:"object"`
 }
 
-// thing is what a careful reader knows of an object: the newest time that it was told of, and all that it was told of that time. Of two things at once it is certain of neither.
+// thing is what a careful reader knows of an object: the newest time that it was told of, and all
+// that it was told of that time. Of two things at once it is certain of neither.
 type thing struct {
 	at    int64
 	told  []string
@@ -176,7 +177,10 @@ type key struct {
 }
 
 var keys = []key{
-	{text: "RULE:{{ object.id }}", of: func(rule string, c *change) (string, bool) { return rule + ":" + c.object, true }},
+	{text: "RULE:{{ object.id }}", of: func(rule string, c *change) (string, bool) {
+		return rule + ":" + c.object,
+			true
+	}},
 	{text: "RULE:{{ object.id }}:{{ event.id }}", of: func(rule string, c *change) (string, bool) {
 		return fmt.Sprintf("%s:%s:%d", rule, c.object, c.event), true
 	}},
@@ -219,13 +223,15 @@ type rule struct {
 // someRules are rules made of chance.
 func someRules(r *rand.Rand) (all []*rule) {
 	for n := range 2 + r.IntN(2) {
-		u := &rule{name: fmt.Sprint("rule_", n), when: conditions[r.IntN(len(conditions))], key: keys[r.IntN(len(keys))], approval: "none"}
+		u := &rule{name: fmt.Sprint("rule_", n), when: conditions[r.IntN(len(conditions))],
+			key: keys[r.IntN(len(keys))], approval: "none"}
 		if r.IntN(3) == 0 {
 			u.approval = []string{"required", "required_on_replay"}[r.IntN(2)]
 		}
 		u.supersede = u.key.state && r.IntN(2) == 0
 		for i := range 1 + r.IntN(3) {
-			u.steps = append(u.steps, step{fmt.Sprint("step_", i), []string{"here", "there"}[r.IntN(2)], []kind{keyed, checked, asked, once}[r.IntN(4)]})
+			u.steps = append(u.steps, step{fmt.Sprint("step_", i), []string{"here", "there"}[r.IntN(2)],
+				[]kind{keyed, checked, asked, once}[r.IntN(4)]})
 		}
 		all = append(all, u)
 	}
@@ -236,7 +242,8 @@ func someRules(r *rand.Rand) (all []*rule) {
 func (u *rule) text(version int) string {
 	var b strings.Builder
 	key := strings.Replace(u.key.text, "RULE", u.name, 1)
-	fmt.Fprintf(&b, "  %s:\n    source: sim\n    type: thing\n    key: %q\n    rule_version: %d\n    approval: %s\n    supersede: %t\n", u.name, key, version, u.approval, u.supersede)
+	fmt.Fprintf(&b, "  %s:\n    source: sim\n    type: thing\n    key: %q\n    rule_version: %d\n    approval: %s\n  "+
+		"  supersede: %t\n", u.name, key, version, u.approval, u.supersede)
 	if u.when.text != "" {
 		fmt.Fprintf(&b, "    when: %q\n", u.when.text)
 	}
@@ -246,10 +253,12 @@ func (u *rule) text(version int) string {
 		if i > 0 {
 			before = fmt.Sprintf(`, before: "{{ steps.%s.id }}"`, u.steps[i-1].name)
 		}
-		fmt.Fprintf(&b, "      - {name: %s, to: %s, path: /%s/%s, json: {key: %q%s}, capture: {id: id}, retry: {first: 5ms, longest: 40ms}", s.name, s.to, u.name, s.name, key, before)
+		fmt.Fprintf(&b, "      - {name: %s, to: %s, path: /%s/%s, json: {key: %q%s}, capture: {id: id}, retry: "+
+			"{first: 5ms, longest: 40ms}", s.name, s.to, u.name, s.name, key, before)
 		switch s.kind {
 		case checked:
-			b.WriteString(`, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, settles: 2s}`) // longer than the other side is late
+			// longer than the other side is late
+			b.WriteString(`, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, settles: 2s}`)
 		case asked:
 			b.WriteString(`, once: true, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, settles: 1ms}`)
 		case once:
@@ -264,7 +273,8 @@ func (u *rule) text(version int) string {
 // configuration is one with rules, whose destinations are both at an address.
 func configuration(rules []*rule, destinations []string, timeout string, version int, url string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\ndestinations:\n")
+	fmt.Fprintf(&b, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, value: "+
+		"whsec_secret_of_the_tests}]}\ndestinations:\n")
 	for _, to := range destinations {
 		fmt.Fprintf(&b, "  %s: {url: %q, allow: [127.0.0.1], timeout: %s, concurrency: 3}\n", to, url, timeout)
 	}

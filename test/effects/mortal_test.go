@@ -15,9 +15,11 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
-// mortal is a process that dies at a point: a message to the database, or a request to another side. From then on it says nothing to either, and hears nothing.
+// mortal is a process that dies at a point: a message to the database, or a request to another
+// side. From then on it says nothing to either, and hears nothing.
 type mortal struct {
-	// at is the number of the point, counted from 1; 0: it does not die. After: what is sent there is sent, and done; else it is not.
+	// at is the number of the point, counted from 1; 0: it does not die. After: what is sent there
+	// is sent, and done; else it is not.
 	at    int
 	after bool
 	// calls: requests alone are points.

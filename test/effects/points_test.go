@@ -26,8 +26,9 @@ import (
 // atATime is how many processes die at the same time.
 const atATime = 6
 
-// Wherever between taking an effect and its end a process dies, the one that follows brings it to its end: each step once, or in doubt where only a person can say. What dies before it sends something has
-// sent all before that: so this is every point between two messages.
+// Wherever between taking an effect and its end a process dies, the one that follows brings it to
+// its end: each step once, or in doubt where only a person can say. What dies before it sends
+// something has sent all before that: so this is every point between two messages.
 func TestEveryPointOfDeath(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -38,7 +39,7 @@ func TestEveryPointOfDeath(t *testing.T) {
 		t.Run(fmt.Sprint(c.steps), func(t *testing.T) {
 			t.Parallel()
 			w := &world{t: t, log: applied.New(t), other: newOther(t), timeout: "2s", margin: time.Second}
-			w.other.Honours = c.honours
+			w.other.HonoursKeys = c.honours
 			for n := range c.points {
 				u := &rule{name: fmt.Sprint("rule_", n), when: conditions[0], key: keys[0], approval: "none"}
 				for i, k := range c.steps {
@@ -50,15 +51,16 @@ func TestEveryPointOfDeath(t *testing.T) {
 			w.model = newModel(w.rules)
 			w.enter()
 			w.die()
-			early := len(w.log.DB.Rows(t, `SELECT effect::text FROM effects WHERE state = 'done'`))
+			early := len(w.log.DB.QueryStrings(t, `SELECT effect::text FROM effects WHERE state = 'done'`))
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() { defer close(done); w.run(ctx, "heir", immortal()) }()
 			w.settled()
 			w.sound()
-			doubts := len(w.log.DB.Rows(t, `SELECT effect::text FROM effects WHERE state = 'review'`))
+			doubts := len(w.log.DB.QueryStrings(t, `SELECT effect::text FROM effects WHERE state = 'review'`))
 			if (doubts > 0) == c.honours {
-				t.Errorf("%d effects wait for a person: %v", doubts, w.log.DB.Rows(t, `SELECT reason FROM effects WHERE state = 'review'`))
+				t.Errorf("%d effects wait for a person: %v", doubts,
+					w.log.DB.QueryStrings(t, `SELECT reason FROM effects WHERE state = 'review'`))
 			}
 			w.attended()
 			w.followed()
@@ -79,13 +81,16 @@ func (w *world) enter() {
 	body := []byte(`{"object_id": "obj", "time": 1, "object": {"id": "obj"}}`)
 	w.model.read(w.t, 0, true, 1, body)
 	err := postgres.InTx(w.t.Context(), w.log.Pool, "plan", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := effects.Plan(ctx, tx, 0, known.Intents(&effects.Transition{Source: applied.Name, Number: w.log.Source, Type: "thing", ID: "obj", New: []byte(`{"id": "obj"}`), Event: effects.Event{ID: 1}}))
+		_, err := effects.Plan(ctx, tx, 0,
+			known.Evaluate(&effects.Transition{Source: applied.SourceName, Number: w.log.Source,
+				Type: "thing", ID: "obj", New: []byte(`{"id": "obj"}`), Event: effects.Event{ID: 1}}))
 		return err
 	})
 	must(w.t, err)
 }
 
-// die lets each process carry out the effect of its own destination until it dies, one point later than the one before it. One that comes to the end dies as it looks for more.
+// die lets each process carry out the effect of its own destination until it dies, one point later
+// than the one before it. One that comes to the end dies as it looks for more.
 func (w *world) die() {
 	w.t.Helper()
 	slots := make(chan struct{}, atATime)
@@ -96,20 +101,24 @@ func (w *world) die() {
 		m.ready = true
 		dying.Go(func() {
 			defer func() { <-slots }()
-			(&world{t: w.t, log: w.log, other: w.other, rules: []*rule{u}, destinations: w.destinations[n : n+1], lonely: true, timeout: w.timeout, margin: w.margin}).run(w.t.Context(), fmt.Sprint("mortal", n), m)
+			(&world{t: w.t, log: w.log, other: w.other, rules: []*rule{u}, destinations: w.destinations[n : n+1],
+				lonely: true, timeout: w.timeout, margin: w.margin}).run(w.t.Context(), fmt.Sprint("mortal", n), m)
 		})
 	}
 	dying.Wait()
 }
 
-// duel is a world of one effect of one step, and two processes that carry it out until the test ends.
+// duel is a world of one effect of one step, and two processes that carry it out until the test
+// ends.
 func duel(t *testing.T, kind kind) (w *world, both []*mortal, said *lines) {
 	t.Helper()
 	said = &lines{}
-	w = &world{t: t, log: applied.New(t), other: newOther(t), timeout: "60s", margin: time.Minute, lonely: true, logger: slog.New(slog.NewTextHandler(said, nil)), destinations: []string{"here"}}
-	w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none", steps: []step{{"step", "here", kind}}}}
+	w = &world{t: t, log: applied.New(t), other: newOther(t), timeout: "60s", margin: time.Minute, lonely: true,
+		logger: slog.New(slog.NewTextHandler(said, nil)), destinations: []string{"here"}}
+	w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
+		steps: []step{{"step", "here", kind}}}}
 	w.model = newModel(w.rules)
-	w.other.Honours = false
+	w.other.HonoursKeys = false
 	w.enter()
 	return w, []*mortal{immortal(), immortal()}, said
 }
@@ -142,7 +151,8 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
-// Two processes that would take one effect at the same moment: one gets it, in the database, and the other gets nothing and waits for nobody.
+// Two processes that would take one effect at the same moment: one gets it, in the database, and
+// the other gets nothing and waits for nobody.
 func TestOneRunnerWins(t *testing.T) {
 	t.Parallel()
 	w, both, _ := duel(t, once)
@@ -153,7 +163,8 @@ func TestOneRunnerWins(t *testing.T) {
 	}
 	w.fight(both)
 	testkit.Eventually(t, *patience, func() error { // both have looked for effects, or wait to take it
-		if w.log.DB.Rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)[0] == "2" {
+		if w.log.DB.QueryStrings(t, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock'`)[0] == "2" {
 			return nil
 		}
 		for _, m := range both {
@@ -165,12 +176,15 @@ func TestOneRunnerWins(t *testing.T) {
 	})
 	must(t, hold.Commit(t.Context()))
 	w.settled()
-	if diff := cmp.Diff([]string{"done 1"}, w.log.DB.Rows(t, `SELECT state || ' ' || claims FROM effects`)); diff != "" || len(w.other.Calls()) != 1 {
+	if diff := cmp.Diff([]string{"done 1"},
+		w.log.DB.QueryStrings(t, `SELECT state || ' ' || claims FROM effects`)); diff != "" ||
+		len(w.other.Calls()) != 1 {
 		t.Errorf("%d calls, %s", len(w.other.Calls()), diff)
 	}
 }
 
-// An answer that comes to a process whose lease has run out ends nothing: the attempt of who has taken the effect since then does.
+// An answer that comes to a process whose lease has run out ends nothing: the attempt of who has
+// taken the effect since then does.
 func TestWhoComesLateLoses(t *testing.T) {
 	t.Parallel()
 	w, both, said := duel(t, keyed)
@@ -178,7 +192,7 @@ func TestWhoComesLateLoses(t *testing.T) {
 	arrived, first, second := make(chan struct{}, 10), make(chan struct{}), make(chan struct{})
 	n := 0
 	var mu sync.Mutex
-	w.other.Next = func(r *http.Request) sink.Fault {
+	w.other.NextFault = func(r *http.Request) sink.Fault {
 		mu.Lock()
 		n++
 		wait := map[int]chan struct{}{1: first, 2: second}[n]
@@ -188,7 +202,7 @@ func TestWhoComesLateLoses(t *testing.T) {
 		case <-wait:
 		case <-r.Context().Done():
 		}
-		return sink.Fine
+		return sink.NoFault
 	}
 	w.fight(both)
 	<-arrived
@@ -199,7 +213,7 @@ func TestWhoComesLateLoses(t *testing.T) {
 		if e := w.ledger()[0]; e.is == "done" {
 			t.Fatalf("the first answer has ended the second attempt: %+v", e)
 		}
-		if !said.has("taken by others before their answers came") {
+		if !said.has("other processes leased effects before their responses came") {
 			return errors.New("the first answer was not recorded")
 		}
 		return nil
@@ -211,25 +225,28 @@ func TestWhoComesLateLoses(t *testing.T) {
 	}
 }
 
-// What the other side does only a while after the caller has left, and can be asked for, is done once: where it is asked when that is over it is known, and where it is asked before it is not sent again. A failure says neither.
+// What the other side does only a while after the caller has left, and can be asked for, is done
+// once: where it is asked when that is over it is known, and where it is asked before it is not
+// sent again. A failure says neither.
 func TestALateActIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []kind{checked, asked} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			w := &world{t: t, log: applied.New(t), other: newOther(t), destinations: []string{"here"}}
-			w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none", steps: []step{{"step", "here", kind}}}}
+			w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
+				steps: []step{{"step", "here", kind}}}}
 			w.model = newModel(w.rules)
-			w.other.Honours = false
+			w.other.HonoursKeys = false
 			var asks atomic.Int64
-			w.other.Next = func(r *http.Request) sink.Fault {
+			w.other.NextFault = func(r *http.Request) sink.Fault {
 				if r.Method == http.MethodPost {
-					return sink.ActsLate
+					return sink.HangsThenActs
 				}
 				if asks.Add(1) == 1 {
-					return sink.FailsFirst
+					return sink.FailsBeforeActing
 				}
-				return sink.Fine
+				return sink.NoFault
 			}
 			w.enter()
 			w.fight([]*mortal{immortal()})

@@ -30,7 +30,9 @@ import (
 )
 
 // quick are a runner's settings that nobody has to wait for.
-var quick = runner.Settings{PollEvery: 50 * time.Millisecond, Margin: 300 * time.Millisecond, LapseEvery: 50 * time.Millisecond, Within: 10 * time.Second, StopWithin: time.Second, MeasureEvery: time.Minute}
+var quick = runner.Settings{PollEvery: 50 * time.Millisecond, LeaseMargin: 300 * time.Millisecond,
+	ReclaimEvery: 50 * time.Millisecond, TxTimeout: 10 * time.Second, StopTimeout: time.Second,
+	MetricsEvery: time.Minute}
 
 // world is all that a seed makes.
 type world struct {
@@ -48,7 +50,8 @@ type world struct {
 	replays []*processor.Processor
 	// destinations are those of the rules.
 	destinations []string
-	// timeout is that of calls, margin how much longer an effect stays taken, and logger what processes that carry out effects tell; zero: the usual ones.
+	// timeout is that of calls, margin how much longer an effect stays taken, and logger what
+	// processes that carry out effects tell; zero: the usual ones.
 	timeout string
 	margin  time.Duration
 	logger  *slog.Logger
@@ -63,15 +66,17 @@ type world struct {
 // mostLies is how many requests meet a fault at most.
 const mostLies = 60
 
-// life is what the objects of a world live: often twice within the provider's clock's unit, so that nobody knows which of two states is newer.
-var life = sim.Options{Objects: 6, Changes: 10, Contents: 4, Unit: 3, Gap: 6, Twins: 20, Deletes: 10}
+// life is what the objects of a world live: often twice within the provider's clock's unit, so that
+// nobody knows which of two states is newer.
+var life = sim.Options{Objects: 6, Changes: 10, Contents: 4, Unit: 3, Gap: 6, DuplicateEvents: 20, Deletes: 10}
 
 func newWorld(t *testing.T, seed uint64, honours bool) *world {
 	t.Helper()
-	w := &world{destinations: []string{"here", "there"}, t: t, seed: seed, chance: rand.New(rand.NewPCG(seed, 9)), log: applied.New(t), other: newOther(t), bodies: map[int64][]byte{}}
+	w := &world{destinations: []string{"here", "there"}, t: t, seed: seed, chance: rand.New(rand.NewPCG(seed, 9)),
+		log: applied.New(t), other: newOther(t), bodies: map[int64][]byte{}}
 	w.rules = someRules(w.chance)
 	w.model = newModel(w.rules)
-	w.other.Honours = honours
+	w.other.HonoursKeys = honours
 	w.lying()
 	h := sim.Generate(w.chance, life)
 	w.disorder(h.Events)
@@ -83,7 +88,9 @@ func newWorld(t *testing.T, seed uint64, honours bool) *world {
 	for n := range 2 {
 		p := w.processor(immortal())
 		w.replays = append(w.replays, p)
-		w.log.Carry(t, fmt.Sprint("carrier ", n), 2, map[string]runs.Carry{replay.Job: (&replay.Runner{Pool: w.log.Pool, Processor: p, Chunk: 5, Again: 10 * time.Millisecond}).Carry})
+		w.log.StartRunner(t, fmt.Sprint("carrier ", n), 2,
+			map[string]runs.Executor{replay.Job: (&replay.Runner{Pool: w.log.Pool, Processor: p, Chunk: 5,
+				RetryPause: 10 * time.Millisecond}).Execute})
 	}
 	return w
 }
@@ -92,7 +99,7 @@ func newWorld(t *testing.T, seed uint64, honours bool) *world {
 func (w *world) disorder(all []sim.Event) {
 	turn := map[string]int64{}
 	for _, e := range all {
-		turn[e.Key] = e.Happened + int64(w.chance.IntN(6))
+		turn[e.Key] = e.OccurredAt + int64(w.chance.IntN(6))
 		if w.chance.IntN(8) == 0 {
 			turn[e.Key] += int64(w.chance.IntN(30))
 		}
@@ -104,39 +111,40 @@ func (w *world) disorder(all []sim.Event) {
 func (w *world) lying() {
 	var mu sync.Mutex
 	r := rand.New(rand.NewPCG(w.seed, 10))
-	w.other.Next = func(*http.Request) sink.Fault {
+	w.other.NextFault = func(*http.Request) sink.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		if w.lies.Load() == mostLies || r.IntN(2) == 0 {
-			return sink.Fine
+			return sink.NoFault
 		}
 		w.lies.Add(1)
-		return sink.Fault(1 + r.IntN(sink.Faults-1))
+		return sink.Fault(1 + r.IntN(sink.FaultKinds-1))
 	}
 }
 
 // configured are rules of a version, and destinations at an address.
-func (w *world) configured(version int, url string) (*effects.Rules, []config.Reach) {
+func (w *world) configured(version int, url string) (*effects.Rules, []config.ResolvedDestination) {
 	text := configuration(w.rules, w.destinations, cmp.Or(w.timeout, "400ms"), version, url)
 	cfg, err := config.Parse([]byte(text), func(string) string { return "" })
 	if err != nil {
 		w.t.Errorf("%v\n%s", err, text)
 		return nil, nil
 	}
-	return effects.NewRules(cfg.Rules()), cfg.Reaches()
+	return effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
 }
 
 // processor is one with the rules of now.
 func (w *world) processor(m *mortal) *processor.Processor {
 	w.t.Helper()
 	settings := processor.DefaultSettings
-	settings.BackOff, settings.Lanes = []time.Duration{10 * time.Millisecond}, 2
+	settings.BackOff, settings.Workers = []time.Duration{10 * time.Millisecond}, 2
 	pool := w.log.Pool
 	if m.at > 0 {
 		pool = m.pool(w.t, pool)
 		w.t.Cleanup(pool.Close)
 	}
-	p, err := processor.New(processor.Options{Pool: pool, Settings: settings, ID: fmt.Sprintf("%p", m), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: w.log.Sources})
+	p, err := processor.New(processor.Options{Pool: pool, Settings: settings, ID: fmt.Sprintf("%p", m),
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: w.log.Sources})
 	must(w.t, err)
 	rules, _ := w.configured(w.model.version, w.other.url)
 	p.ReplaceRules(rules)
@@ -150,11 +158,12 @@ func (w *world) run(ctx context.Context, id string, m *mortal) {
 	pool := m.pool(w.t, w.log.Pool)
 	defer pool.Close()
 	settings := quick
-	settings.Margin = cmp.Or(w.margin, quick.Margin)
+	settings.LeaseMargin = cmp.Or(w.margin, quick.LeaseMargin)
 	if w.lonely {
-		settings.LapseEvery = time.Hour
+		settings.ReclaimEvery = time.Hour
 	}
-	r := runner.New(runner.Options{Pool: pool, ID: id, Settings: settings, Logger: cmp.Or(w.logger, slog.New(slog.DiscardHandler))})
+	r := runner.New(runner.Options{Pool: pool, ID: id, Settings: settings,
+		Logger: cmp.Or(w.logger, slog.New(slog.DiscardHandler))})
 	r.Replace(w.configured(1, w.other.reach(id, m)))
 	watched := make(chan struct{})
 	go func() {
@@ -172,7 +181,8 @@ func (w *world) run(ctx context.Context, id string, m *mortal) {
 	<-watched
 }
 
-// line is a place for a process that carries out effects: one after the other dies, and then comes one that does not.
+// line is a place for a process that carries out effects: one after the other dies, and then comes
+// one that does not.
 func (w *world) line(name string, r *rand.Rand) {
 	var deaths []*mortal
 	for n := range 6 {
@@ -196,7 +206,8 @@ func (w *world) line(name string, r *rand.Rand) {
 	w.t.Cleanup(func() { cancel(); <-done })
 }
 
-// deliver has two processes apply the same events at once, of which one may die; what was not applied comes again.
+// deliver has two processes apply the same events at once, of which one may die; what was not
+// applied comes again.
 func (w *world) deliver(ids []int64) {
 	w.t.Helper()
 	ids = slices.Sorted(slices.Values(ids))
@@ -207,7 +218,8 @@ func (w *world) deliver(ids []int64) {
 	var both sync.WaitGroup
 	for _, m := range []*mortal{first, second} {
 		p := w.processor(m)
-		both.Go(func() { _, _ = p.ApplyStored(w.t.Context(), processor.Target{}, ids, false) }) // what came of it is seen below
+		// what came of it is seen below
+		both.Go(func() { _, _ = p.ApplyStored(w.t.Context(), processor.Target{}, ids, false) })
 	}
 	both.Wait()
 	if _, err := w.processor(immortal()).ApplyStored(w.t.Context(), processor.Target{}, ids, false); err != nil {
@@ -222,9 +234,10 @@ func (w *world) deliver(ids []int64) {
 func (w *world) replay(ids []int64, mode replay.Mode) {
 	w.t.Helper()
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	run, err := runs.Ask(w.t.Context(), w.log.Operator, runs.Order{Job: replay.Job, Asked: replay.Order{Mode: mode, Filter: events.Filter{IDs: ids}}})
+	run, err := runs.Create(w.t.Context(), w.log.OperatorPool,
+		runs.Request{Job: replay.Job, Params: replay.Params{Mode: mode, Filter: events.Filter{IDs: ids}}})
 	must(w.t, err)
-	w.log.Until(w.t, run, func(r *runs.Run) bool { return r.Status == runs.Done })
+	w.log.WaitForRun(w.t, run, func(r *runs.Run) bool { return r.Status == runs.Done })
 	for _, id := range ids {
 		w.model.read(w.t, run, mode == replay.Missing, id, w.bodies[id])
 	}
@@ -247,7 +260,9 @@ func (w *world) some(n int) (ids []int64) {
 	return slices.Compact(slices.Sorted(slices.Values(ids)))
 }
 
-// happens has everything happen: events arrive, most in their turn, some not before a replay, many again; replays go over some of them, also two at once, and at once with their first delivery; the rules are raised once.
+// happens has everything happen: events arrive, most in their turn, some not before a replay, many
+// again; replays go over some of them, also two at once, and at once with their first delivery; the
+// rules are raised once.
 func (w *world) happens() {
 	w.t.Helper()
 	raise, overlaps := w.chance.IntN(len(w.ids)), rand.New(rand.NewPCG(w.seed, 11))
@@ -289,10 +304,13 @@ func (w *world) happens() {
 
 // applied are the first n events without those that were missed.
 func (w *world) applied(n int, missed []int64) []int64 {
-	return slices.Sorted(slices.Values(slices.DeleteFunc(slices.Clone(w.ids[:n]), func(id int64) bool { return slices.Contains(missed, id) })))
+	return slices.Sorted(slices.Values(slices.DeleteFunc(slices.Clone(w.ids[:n]),
+		func(id int64) bool { return slices.Contains(missed, id) })))
 }
 
-// overlap has two replays go over events at the same moment, while these are delivered. Where all of them were applied nothing changes, and nothing follows, whoever is first; what was missed follows once, by whoever is first.
+// overlap has two replays go over events at the same moment, while these are delivered. Where all
+// of them were applied nothing changes, and nothing follows, whoever is first; what was missed
+// follows once, by whoever is first.
 func (w *world) overlap(ids []int64, missed bool, r *rand.Rand) {
 	w.t.Helper()
 	if len(ids) == 0 {
@@ -306,14 +324,22 @@ func (w *world) overlap(ids []int64, missed bool, r *rand.Rand) {
 	}
 	var both []int64
 	for range 2 {
-		some := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return !missed && id != ids[len(ids)-1] && r.IntN(4) == 0 }) // what was missed all apply in one order
-		run, err := runs.Ask(w.t.Context(), w.log.Operator, runs.Order{Job: replay.Job, Asked: replay.Order{Mode: replay.Missing, Filter: events.Filter{IDs: some}}})
+		// what was missed all apply in one order
+		some := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool {
+			return !missed && id != ids[len(ids)-1] &&
+				r.IntN(4) == 0
+		})
+		run, err := runs.Create(w.t.Context(), w.log.OperatorPool,
+			runs.Request{Job: replay.Job, Params: replay.Params{Mode: replay.Missing,
+				Filter: events.Filter{IDs: some}}})
 		must(w.t, err)
 		both = append(both, run)
 	}
 	testkit.Eventually(w.t, *patience, func() error {
 		// One that has come to an object has the other wait for that.
-		if n := w.log.DB.Rows(w.t, `SELECT count(DISTINCT pid)::text FROM pg_locks WHERE NOT granted AND (relation = 'outcomes'::regclass OR $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) OR $1 AND locktype = 'transactionid')`, missed)[0]; n < "2" {
+		if n := w.log.DB.QueryStrings(w.t, `SELECT count(DISTINCT pid)::text FROM pg_locks WHERE NOT granted
+			AND (relation = 'outcomes'::regclass OR $1 AND database = (SELECT oid FROM pg_database
+				WHERE datname = current_database()) OR $1 AND locktype = 'transactionid')`, missed)[0]; n < "2" {
 			return fmt.Errorf("%s of two replays have come to their events", n)
 		}
 		return nil
@@ -327,7 +353,7 @@ func (w *world) overlap(ids []int64, missed bool, r *rand.Rand) {
 	must(w.t, hold.Commit(w.t.Context()))
 	again.Wait()
 	for _, run := range both {
-		w.log.Until(w.t, run, func(r *runs.Run) bool { return r.Status == runs.Done })
+		w.log.WaitForRun(w.t, run, func(r *runs.Run) bool { return r.Status == runs.Done })
 	}
 	changes, before := w.model.changes, maps.Clone(w.model.effects)
 	for _, id := range ids {
@@ -341,7 +367,8 @@ func (w *world) overlap(ids []int64, missed bool, r *rand.Rand) {
 	w.planned()
 }
 
-// first has the model know which replays have planned what was not there before: any may, or the delivery.
+// first has the model know which replays have planned what was not there before: any may, or the
+// delivery.
 func (w *world) first(before map[name]wanted, replays []int64) {
 	w.t.Helper()
 	for _, e := range w.ledger() {

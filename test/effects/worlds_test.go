@@ -23,11 +23,15 @@ import (
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
-// Whatever dies, lies, comes again or is replayed, what the rules want follows once, in its order, with what was captured, where the other side honours keys; where it does not, what is once is never done
-// twice. At every moment of rest the ledger says of no step that it was done that was not, nor the other way round: what nobody knows is unknown, and waits for a person.
+// Whatever dies, lies, comes again or is replayed, what the rules want follows once, in its order,
+// with what was captured, where the other side honours keys; where it does not, what is once is
+// never done twice. At every moment of rest the ledger says of no step that it was done that was
+// not, nor the other way round: what nobody knows is unknown, and waits for a person.
 func TestWorlds(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{3012} // an object in doubt was certain between, and in doubt again, within one batch: what was held was of before
+	// an object in doubt was certain between, and in doubt again, within one batch: what was held
+	// was of before
+	seeds := []uint64{3012}
 	for n := range *count {
 		seeds = append(seeds, *seed+uint64(n))
 	}
@@ -58,14 +62,17 @@ func (w *world) sound() {
 		known[e.stepKey] = true
 		acts := done[e.stepKey]
 		switch {
-		case e.is == "done" && (len(acts) == 0 || !slices.ContainsFunc(acts, func(a act) bool { return a.id == e.captured })):
-			w.violated("%s %s of effect %d is done with %q, and the other side did %v", e.rule, e.step, e.effect, e.captured, acts)
+		case e.is == "done" && (len(acts) == 0 ||
+			!slices.ContainsFunc(acts, func(a act) bool { return a.id == e.captured })):
+			w.violated("%s %s of effect %d is done with %q, and the other side did %v", e.rule, e.step, e.effect,
+				e.captured, acts)
 		case e.is == "failed" && len(acts) > 0:
 			w.violated("%s %s of effect %d was not done, and the other side did %v", e.rule, e.step, e.effect, acts)
 		case e.is == "reserved":
 			w.violated("%s %s of effect %d is reserved, and nobody has it", e.rule, e.step, e.effect)
 		case e.is == "unknown" && (e.state != "review" || e.reason == ""):
-			w.violated("%s %s of effect %d is unknown, and the effect is %s: %q", e.rule, e.step, e.effect, e.state, e.reason)
+			w.violated("%s %s of effect %d is unknown, and the effect is %s: %q", e.rule, e.step, e.effect, e.state,
+				e.reason)
 		}
 	}
 	for key, acts := range done {
@@ -75,12 +82,15 @@ func (w *world) sound() {
 	}
 }
 
-// reported wants a report of postern verify that finds nothing wrong and tells of all doubts, and of all that waits for a person.
+// reported wants a report of postern verify that finds nothing wrong and tells of all doubts, and
+// of all that waits for a person.
 func (w *world) reported() {
 	w.t.Helper()
-	known, err := events.RegisterSources(w.t.Context(), w.log.Operator, nil)
+	known, err := events.RegisterSources(w.t.Context(), w.log.OperatorPool, nil)
 	must(w.t, err)
-	r, err := verify.Verify(w.t.Context(), verify.Options{Pool: w.log.Operator, Known: known, Sources: w.log.Sources, Most: 3})
+	r, err := verify.Verify(w.t.Context(), verify.Options{Pool: w.log.OperatorPool, Known: known,
+		Sources:  w.log.Sources,
+		MaxItems: 3})
 	must(w.t, err)
 	for _, f := range r.Findings {
 		if f.Kind == verify.EffectTwice || f.Kind == verify.EffectWrong {
@@ -99,14 +109,15 @@ func (w *world) reported() {
 	}
 	for _, wait := range r.Waiting {
 		switch {
-		case strings.HasPrefix(wait.What, "steps of which nobody knows"):
+		case strings.HasPrefix(wait.What, "steps with unknown outcome"):
 			doubts -= wait.Count
-		case strings.HasPrefix(wait.What, "effects that a person must see to"):
+		case strings.HasPrefix(wait.What, "effects that need review"):
 			persons -= wait.Count
 		}
 	}
 	if doubts != 0 || persons != 0 {
-		w.violated("the report is %d doubts short, and %d effects that wait for a person: %+v", doubts, persons, r.Waiting)
+		w.violated("the report is %d doubts short, and %d effects that wait for a person: %+v", doubts, persons,
+			r.Waiting)
 	}
 }
 
@@ -125,11 +136,14 @@ func (w *world) planned() {
 		if e.effect == 0 || u.supersede || u.key.shared { // planned of the last change, or of any object's
 			continue
 		}
-		if e.event != want.event || e.run != want.run || plain(w.t, []byte(e.old)) != want.old || plain(w.t, []byte(e.now)) != want.now {
-			w.violated("%v is of event %d of run %d, from %s to %s; want event %d of run %d, from %s to %s", as, e.event, e.run, e.old, e.now, want.event, want.run, want.old, want.now)
+		if e.event != want.event || e.run != want.run || plain(w.t, []byte(e.old)) != want.old ||
+			plain(w.t, []byte(e.now)) != want.now {
+			w.violated("%v is of event %d of run %d, from %s to %s; want event %d of run %d, from %s to %s", as,
+				e.event, e.run, e.old, e.now, want.event, want.run, want.old, want.now)
 		}
 	}
-	w.t.Logf("%d changes, %d effects wanted, %d calls, %d lies, %d deaths of runners", w.model.changes, len(w.model.effects), len(w.other.Calls()), w.lies.Load(), w.deaths.Load())
+	w.t.Logf("%d changes, %d effects wanted, %d calls, %d lies, %d deaths of runners", w.model.changes,
+		len(w.model.effects), len(w.other.Calls()), w.lies.Load(), w.deaths.Load())
 }
 
 func sorted[V any](all map[name]V) (keys []string) {
@@ -196,7 +210,8 @@ func (w *world) end(u *rule, as name, want wanted) []string {
 	return []string{"done"}
 }
 
-// steps compares the steps of an effect that is done with what the other side did: each, in its order, with what the one before has captured, and once.
+// steps compares the steps of an effect that is done with what the other side did: each, in its
+// order, with what the one before has captured, and once.
 func (w *world) steps(u *rule, as name, got []entry, acts map[string][]act) {
 	w.t.Helper()
 	if len(got) != len(u.steps) {
@@ -206,7 +221,7 @@ func (w *world) steps(u *rule, as name, got []entry, acts map[string][]act) {
 	before, last := "", 0
 	for i, s := range u.steps {
 		did := acts[got[i].stepKey]
-		if len(did) == 0 || len(did) > 1 && (w.other.Honours || s.kind != keyed) {
+		if len(did) == 0 || len(did) > 1 && (w.other.HonoursKeys || s.kind != keyed) {
 			w.violated("%v, %s (%s): the other side did %v", as, s.name, s.kind, did)
 			return
 		}
@@ -236,8 +251,10 @@ func (w *world) nothingMore() {
 	w.deliver(w.ids)
 	w.replay(w.ids, replay.Missing)
 	w.attended()
-	if diff := cmp.Diff(ledger, w.ledger(), cmp.AllowUnexported(entry{})); diff != "" || len(w.other.Calls()) != calls || w.model.changes != changes {
-		w.violated("delivered and replayed once more, %d calls followed, and %d changes: %s", len(w.other.Calls())-calls, w.model.changes-changes, diff)
+	if diff := cmp.Diff(ledger, w.ledger(), cmp.AllowUnexported(entry{})); diff != "" ||
+		len(w.other.Calls()) != calls || w.model.changes != changes {
+		w.violated("delivered and replayed once more, %d calls followed, and %d changes: %s",
+			len(w.other.Calls())-calls, w.model.changes-changes, diff)
 	}
 }
 
@@ -256,22 +273,28 @@ type entry struct {
 func (w *world) ledger() (all []entry) {
 	w.t.Helper()
 	rows, err := w.log.DB.Pool.Query(w.t.Context(), `
-SELECT e.effect, e.rule, e.key, e.rule_version, e.state, e.reason, e.event_id, e.run, (e.facts->'old')::text, (e.facts->'new')::text,
-  coalesce(s.step, ''), coalesce(s.state, ''), coalesce(s.request->'headers'->>'Idempotency-Key', ''), coalesce(s.captured->>'id', '')
+SELECT e.effect, e.rule, e.key, e.rule_version, e.state, e.reason, e.event_id, e.run, (e.facts->'old')::text,
+	(e.facts->'new')::text,
+  coalesce(s.step, ''), coalesce(s.state, ''), coalesce(s.request->'headers'->>'Idempotency-Key', ''),
+  	coalesce(s.captured->>'id', '')
 FROM effects e LEFT JOIN effect_steps s USING (effect) ORDER BY e.effect, s.place`)
 	must(w.t, err)
 	all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e entry, err error) {
-		return e, row.Scan(&e.effect, &e.rule, &e.key, &e.version, &e.state, &e.reason, &e.event, &e.run, &e.old, &e.now, &e.step, &e.is, &e.stepKey, &e.captured)
+		return e, row.Scan(&e.effect, &e.rule, &e.key, &e.version, &e.state, &e.reason, &e.event, &e.run, &e.old,
+			&e.now, &e.step, &e.is, &e.stepKey, &e.captured)
 	})
 	must(w.t, err)
 	return all
 }
 
-// settled waits until nothing is to be done any more without a person, and the other side does nothing.
+// settled waits until nothing is to be done any more without a person, and the other side does
+// nothing.
 func (w *world) settled() {
 	w.t.Helper()
 	testkit.Eventually(w.t, *patience, func() error {
-		if n := w.log.DB.Rows(w.t, `SELECT state || ' ' || count(*) FROM effects WHERE state IN ('planned', 'running', 'failed') GROUP BY state`); len(n) > 0 {
+		if n := w.log.DB.QueryStrings(w.t, `SELECT state || ' ' || count(*) FROM effects
+			WHERE state IN ('planned', 'running',
+			'failed') GROUP BY state`); len(n) > 0 {
 			return fmt.Errorf("%v", n)
 		}
 		return nil
@@ -301,12 +324,15 @@ func (w *world) attended() {
 		w.settled()
 		w.sound()
 		w.reported()
-		waits := w.log.DB.Rows(w.t, `SELECT effect::text FROM effects WHERE state IN ('waiting', 'review') ORDER BY effect`)
+		waits := w.log.DB.QueryStrings(w.t, `SELECT effect::text FROM effects WHERE state IN ('waiting', 'review')
+			ORDER BY effect`)
 		if len(waits) == 0 {
 			return
 		}
 		if round == 20 {
-			w.t.Fatalf("these wait for a person again and again: %v", w.log.DB.Rows(w.t, `SELECT to_jsonb(e)::text FROM effects e WHERE state IN ('waiting', 'review')`))
+			w.t.Fatalf("these wait for a person again and again: %v",
+				w.log.DB.QueryStrings(w.t, `SELECT to_jsonb(e)::text FROM effects e
+					WHERE state IN ('waiting', 'review')`))
 		}
 		for _, text := range waits {
 			var id int64
@@ -321,18 +347,18 @@ func (w *world) attended() {
 // see has a person see to an effect, who looks at the other side where it is in doubt.
 func (w *world) see(id int64) {
 	w.t.Helper()
-	all, err := effects.Show(w.t.Context(), w.log.Operator, id)
+	all, err := effects.Show(w.t.Context(), w.log.OperatorPool, id)
 	must(w.t, err)
 	v, done := all[0], w.acts()
 	do := func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) { return effects.Retry(ctx, tx, id) }
 	switch {
-	case v.State == effects.Waiting && agrees(v.Key):
+	case v.State == effects.AwaitingApproval && agrees(v.Key):
 		do = func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) { return effects.Approve(ctx, tx, id) }
-	case v.State == effects.Waiting, len(v.Steps) == 0:
+	case v.State == effects.AwaitingApproval, len(v.Steps) == 0:
 		do = func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) { return effects.Reject(ctx, tx, "no", id) }
 	}
 	for _, s := range v.Steps {
-		if s.State == effects.Unknown && s.Doubt == effects.DoubtPerson {
+		if s.State == effects.Unknown && s.Recovery == effects.RecoverByOperator {
 			do = w.word(id, s.Step, done)
 		}
 	}
@@ -340,12 +366,14 @@ func (w *world) see(id int64) {
 }
 
 // word is what a person says of a step who has looked.
-func (w *world) word(id int64, step string, done map[string][]act) func(context.Context, pgx.Tx) ([]effects.View, error) {
-	said := effects.Word{Step: step}
+func (w *world) word(id int64, step string, done map[string][]act) func(context.Context, pgx.Tx) ([]effects.View,
+	error) {
+	said := effects.ResolveParams{Step: step}
 	for _, e := range w.ledger() {
 		if e.effect == id && e.step == step && len(done[e.stepKey]) > 0 {
 			said.Done = true
-			said.Captured, _ = json.Marshal(map[string]string{"id": done[e.stepKey][0].id}) // a text can always be written
+			// a text can always be written
+			said.Captured, _ = json.Marshal(map[string]string{"id": done[e.stepKey][0].id})
 		}
 	}
 	return func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
@@ -355,10 +383,11 @@ func (w *world) word(id int64, step string, done map[string][]act) func(context.
 
 func (w *world) person(do func(context.Context, pgx.Tx) ([]effects.View, error)) {
 	w.t.Helper()
-	err := postgres.InTx(w.t.Context(), w.log.Operator, "test", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := do(ctx, tx)
-		return err
-	})
+	err := postgres.InTx(w.t.Context(), w.log.OperatorPool, "test", time.Minute,
+		func(ctx context.Context, tx pgx.Tx) error {
+			_, err := do(ctx, tx)
+			return err
+		})
 	must(w.t, err)
 }
 

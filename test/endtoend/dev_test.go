@@ -27,7 +27,8 @@ type instance struct {
 	*process
 }
 
-// newInstance prepares an instance in a folder; what PostgreSQL's account could not enter is cleared away elsewhere too.
+// newInstance prepares an instance in a folder; what PostgreSQL's account could not enter is
+// cleared away elsewhere too.
 func newInstance(t *testing.T, bin, dir string) *instance {
 	t.Helper()
 	cluster, moved, err := postgres.ClusterDir(filepath.Join(dir, "postgres"))
@@ -89,7 +90,8 @@ func (i *instance) send(t *testing.T) object {
 	return o
 }
 
-// Two instances side by side: each has its own state, keeps it over a restart, and stops when asked.
+// Two instances side by side: each has its own state, keeps it over a restart, and stops when
+// asked.
 func TestDevInstances(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
@@ -98,7 +100,8 @@ func TestDevInstances(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(open) })
 	must(t, os.Chmod(open, 0o711))
-	first, second := newInstance(t, bin, filepath.Join(closed, "state")), newInstance(t, bin, filepath.Join(open, "state"))
+	first, second := newInstance(t, bin, filepath.Join(closed, "state")),
+		newInstance(t, bin, filepath.Join(open, "state"))
 	first.start(t)
 	second.start(t)
 	sent := first.send(t)
@@ -144,8 +147,8 @@ func (p *process) hangup(t *testing.T) {
 	must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 }
 
-// Every program that takes deliveries or applies them reloads its sources at a SIGHUP, and by itself when its file has changed,
-// and stops in order afterwards.
+// Every program that takes deliveries or applies them reloads its sources at a SIGHUP, and by
+// itself when its file has changed, and stops in order afterwards.
 func TestHangupReloads(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
@@ -192,7 +195,8 @@ func TestHangupReloads(t *testing.T) {
 				want = 1
 			}
 			testkit.Eventually(t, time.Minute, func() error { return counted(t, at.Admin, want) })
-			if in, err := config.ReadInstance(dir); c.program == "postern" && (err != nil || in.Sources["shop2"].Provider != "shopify") {
+			if in, err := config.ReadInstance(dir); c.program == "postern" &&
+				(err != nil || in.Sources["shop2"].Provider != "shopify") {
 				t.Errorf("the instance file has not the new source: %+v, %v", in, err)
 			}
 			p.interrupt(t)

@@ -1,4 +1,5 @@
-// Package endtoend runs the programs as an operator starts them: real processes, a real PostgreSQL, a real JetStream.
+// Package endtoend runs the programs as an operator starts them: real processes, a real PostgreSQL,
+// a real JetStream.
 package endtoend_test
 
 import (
@@ -27,12 +28,13 @@ var programs site.Programs
 // build returns the folder that the programs are in.
 func build(t *testing.T) string {
 	t.Helper()
-	dir, err := programs.Folder()
+	dir, err := programs.Dir()
 	must(t, err)
 	return dir
 }
 
-// settings is a configuration of both daemons with a database and a JetStream of its own. Every port is free.
+// settings is a configuration of both daemons with a database and a JetStream of its own. Every
+// port is free.
 func settings(t *testing.T) string {
 	t.Helper()
 	return fmt.Sprintf(`
@@ -76,10 +78,12 @@ type process struct {
 
 type addresses struct{ Ingest, Admin string }
 
-// start runs a program and waits until it says that it is ready. At the latest it is killed with the test.
+// start runs a program and waits until it says that it is ready. At the latest it is killed with
+// the test.
 func start(t *testing.T, program string, args ...string) (*process, addresses) {
 	t.Helper()
-	p := &process{name: filepath.Base(program), cmd: exec.Command(program, args...), ready: make(chan addresses, 1), ended: make(chan struct{})}
+	p := &process{name: filepath.Base(program), cmd: exec.Command(program, args...), ready: make(chan addresses, 1),
+		ended: make(chan struct{})}
 	p.cmd.Env = environment()
 	stderr, err := p.cmd.StderrPipe()
 	must(t, err)
@@ -165,8 +169,9 @@ func (p *process) interrupt(t *testing.T) {
 	p.end(t, syscall.SIGINT)
 }
 
-// end sends a signal that asks the process to stop, and fails unless it ends well. How long a stop may take the process knows best: one
-// that takes longer ends with another status and names what was left behind, and other tests may hold up both.
+// end sends a signal that asks the process to stop, and fails unless it ends well. How long a stop
+// may take the process knows best: one that takes longer ends with another status and names what
+// was left behind, and other tests may hold up both.
 func (p *process) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(signal); err != nil {

@@ -22,7 +22,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// A SIGHUP reloads what runs in a terminal, too; but when the terminal closes, the instance stops in order and leaves nothing behind.
+// A SIGHUP reloads what runs in a terminal, too; but when the terminal closes, the instance stops
+// in order and leaves nothing behind.
 func TestClosedTerminalStopsDev(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(build(t), "postern")
@@ -94,7 +95,8 @@ func TestTerminal_standardErrorOfEachProgram_isEscaped(t *testing.T) {
 	}
 }
 
-// terminal is a terminal of a test: what is typed goes in at one end, what is shown comes out there.
+// terminal is a terminal of a test: what is typed goes in at one end, what is shown comes out
+// there.
 type terminal struct {
 	master, slave *os.File
 	mu            sync.Mutex
@@ -156,7 +158,8 @@ func TestTopOnATerminal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				fmt.Fprintf(w, "postern_build_info 1\npostern_deliveries_total{source=\"stripe-with-a-name-as-long-as-it-may-be\",result=\"accepted\"} 7\n")
+				fmt.Fprintf(w, "postern_build_info "+
+					"1\npostern_deliveries_total{source=\"stripe-with-a-name-as-long-as-it-may-be\",result=\"accepted\"} 7\n")
 			}))
 			t.Cleanup(at.Close)
 			c := newTerminal(t, 60, 20)
@@ -191,13 +194,15 @@ func TestTopOnATerminal(t *testing.T) {
 				t.Errorf("the terminal is not what it was: %s", diff)
 			}
 			testkit.Eventually(t, time.Minute, func() error {
-				if text := c.text(); !strings.HasPrefix(text, "\x1b[?1049h\x1b[?25l") || !strings.HasSuffix(text, "\x1b[?25h\x1b[?1049l") {
+				if text := c.text(); !strings.HasPrefix(text, "\x1b[?1049h\x1b[?25l") ||
+					!strings.HasSuffix(text, "\x1b[?25h\x1b[?1049l") {
 					return fmt.Errorf("the screen is not given back: %q", text)
 				}
 				return nil
 			})
 			for line := range strings.SplitSeq(c.text(), "\r\n") {
-				if _, line, _ = strings.Cut(line, "\x1b[H"); len([]rune(strings.NewReplacer("\x1b[K", "", "\x1b[J", "").Replace(line))) > 60 {
+				if _, line, _ = strings.Cut(line,
+					"\x1b[H"); len([]rune(strings.NewReplacer("\x1b[K", "", "\x1b[J", "").Replace(line))) > 60 {
 					t.Errorf("wider than the terminal: %q", line)
 				}
 			}

@@ -88,14 +88,16 @@ func attribute(s *tracepb.Span, name string) string {
 	return ""
 }
 
-// One event can be followed from the POST to its outcome under one trace, and what was not sent yet is at the stop.
+// One event can be followed from the POST to its outcome under one trace, and what was not sent yet
+// is at the stop.
 func TestTraceFollowsAnEvent(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
 	c := newTraces(t)
 	i := newInstance(t, bin, filepath.Join(t.TempDir(), "state"))
 	// The collector is told nothing before the stop.
-	i.process, _ = start(t, "env", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY=3600000", "OTEL_SERVICE_NAME=under test",
+	i.process, _ = start(t, "env", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY=3600000",
+		"OTEL_SERVICE_NAME=under test",
 		i.program, "dev", "--dir", i.dir, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	i.send(t)
 	var events []struct{ ID string }
@@ -118,23 +120,29 @@ func TestTraceFollowsAnEvent(t *testing.T) {
 	}
 
 	posts, applied, batches := c.named("POST /webhooks/{source}"), c.named("apply"), c.named("apply batch")
-	// A message that a slow machine acknowledges too late comes again, and then says that it was settled.
-	applied = slices.DeleteFunc(applied, func(s *tracepb.Span) bool { return attribute(s, "postern.outcome") == "settled before" })
+	// A message that a slow machine acknowledges too late comes again, and then says that it was
+	// settled.
+	applied = slices.DeleteFunc(applied,
+		func(s *tracepb.Span) bool { return attribute(s, "postern.outcome") == "settled before" })
 	if len(posts) != 1 || len(applied) != 1 || len(batches) < 1 {
 		t.Fatalf("%d posts, %d applied, %d batches in %v", len(posts), len(applied), len(batches), c.all())
 	}
 	post, apply := posts[0], applied[0]
 	for _, name := range []string{"verify", "append"} {
-		if s := c.named(name); len(s) != 1 || !slices.Equal(s[0].GetTraceId(), post.GetTraceId()) || !slices.Equal(s[0].GetParentSpanId(), post.GetSpanId()) {
+		if s := c.named(name); len(s) != 1 || !slices.Equal(s[0].GetTraceId(), post.GetTraceId()) ||
+			!slices.Equal(s[0].GetParentSpanId(), post.GetSpanId()) {
 			t.Errorf("%s is no child of the POST: %v", name, s)
 		}
 	}
-	if !slices.Equal(apply.GetTraceId(), post.GetTraceId()) || len(apply.GetParentSpanId()) == 0 || len(post.GetParentSpanId()) != 0 {
-		t.Errorf("applied under trace %s, posted under %s", hex.EncodeToString(apply.GetTraceId()), hex.EncodeToString(post.GetTraceId()))
+	if !slices.Equal(apply.GetTraceId(), post.GetTraceId()) || len(apply.GetParentSpanId()) == 0 ||
+		len(post.GetParentSpanId()) != 0 {
+		t.Errorf("applied under trace %s, posted under %s", hex.EncodeToString(apply.GetTraceId()),
+			hex.EncodeToString(post.GetTraceId()))
 	}
 	for _, batch := range batches {
 		foreign := func(l *tracepb.Span_Link) bool { return !slices.Equal(l.GetTraceId(), post.GetTraceId()) }
-		if links := batch.GetLinks(); len(links) == 0 || slices.ContainsFunc(links, foreign) || slices.Equal(batch.GetTraceId(), post.GetTraceId()) {
+		if links := batch.GetLinks(); len(links) == 0 || slices.ContainsFunc(links, foreign) ||
+			slices.Equal(batch.GetTraceId(), post.GetTraceId()) {
 			t.Errorf("the batch is linked to %v", links)
 		}
 	}

@@ -1,4 +1,5 @@
-// Package examples runs the examples as a person would: their scripts, and the programs that these start.
+// Package examples runs the examples as a person would: their scripts, and the programs that these
+// start.
 package examples_test
 
 import (
@@ -35,7 +36,8 @@ func programs(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "postern-examples-"); built.err != nil {
 			return
 		}
-		built.out, built.err = exec.Command("go", "build", "-o", built.dir, module+"cmd/postern", module+"examples/sink", module+"examples/invoices/billing").CombinedOutput()
+		built.out, built.err = exec.Command("go", "build", "-o", built.dir, module+"cmd/postern",
+			module+"examples/sink", module+"examples/invoices/billing").CombinedOutput()
 	})
 	if built.err != nil {
 		t.Fatalf("build: %v\n%s", built.err, built.out)
@@ -43,7 +45,8 @@ func programs(t *testing.T) string {
 	return built.dir
 }
 
-// run runs an example's script against a database of the test's, and returns what it said. heard is told each line; nil: nobody is.
+// run runs an example's script against a database of the test's, and returns what it said. heard is
+// told each line; nil: nobody is.
 func run(t *testing.T, db *testkit.DB, example string, heard func(line string)) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "examples", example, "run.sh"))
@@ -82,14 +85,16 @@ func environment() (env []string) {
 	return env
 }
 
-// agedByKills hears of each kill, and lets the database's clock go ahead, so that what a dead process had taken is given back at once and not after most of a minute.
+// agedByKills hears of each kill, and lets the database's clock go ahead, so that what a dead
+// process had taken is given back at once and not after most of a minute.
 func agedByKills(t *testing.T, db *testkit.DB) func(line string) {
 	t.Helper()
 	kills := 0
 	return func(line string) {
 		if line == "killed with kill -9" {
 			kills++
-			db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''%d minutes'''`, 2*kills))
+			db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+				'SELECT clock_timestamp() + interval ''%d minutes'''`, 2*kills))
 		}
 	}
 }

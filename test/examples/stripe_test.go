@@ -8,16 +8,18 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// The script itself compares what the application did with what was sent. The ledger agrees: each update once, of which one call was made twice.
+// The script itself compares what the application did with what was sent. The ledger agrees: each
+// update once, of which one call was made twice.
 func TestStripeReaction(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	run(t, db, "stripe-reaction", nil)
-	got := db.Rows(t, `SELECT e.state || ' ' || s.attempts FROM effects e JOIN effect_steps s USING (effect) ORDER BY s.attempts`)
+	got := db.QueryStrings(t, `SELECT e.state || ' ' || s.attempts FROM effects e JOIN effect_steps s USING (effect)
+		ORDER BY s.attempts`)
 	if diff := cmp.Diff([]string{"done 1", "done 1", "done 2"}, got); diff != "" {
 		t.Errorf("effects and attempts (-want +got):\n%s", diff)
 	}
-	if got := db.Rows(t, `SELECT count(*)::text FROM events`); got[0] != "3" {
+	if got := db.QueryStrings(t, `SELECT count(*)::text FROM events`); got[0] != "3" {
 		t.Errorf("%s events, want 3", got[0])
 	}
 }

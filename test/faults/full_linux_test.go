@@ -12,8 +12,9 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// A NATS server whose disk was full takes nothing more until it is started again, even where there is room: deliveries are stored and acknowledged meanwhile, the log says what to do,
-// and what was stored is applied once that is done.
+// A NATS server whose disk was full takes nothing more until it is started again, even where there
+// is room: deliveries are stored and acknowledged meanwhile, the log says what to do, and what was
+// stored is applied once that is done.
 func TestJetStreamsDiskFull(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
@@ -35,8 +36,8 @@ func TestJetStreamsDiskFull(t *testing.T) {
 	}
 	l.await(t, 60, "stored", stored)
 	testkit.Eventually(t, patience, func() error {
-		if !strings.Contains(s.log.String(), "make room and restart that server") {
-			return fmt.Errorf("nobody says what to do: %s", s.log)
+		if !strings.Contains(s.log.String(), "free space and restart that server") {
+			return fmt.Errorf("no message says what to do: %s", s.log)
 		}
 		return nil
 	})

@@ -33,7 +33,7 @@ var streamFaults = map[string]func(*testing.T, *site) (end func()){
 	"stopped": func(t *testing.T, s *site) func() { s.nats.Stop(t); return func() { s.nats.Restart(t) } },
 	"refused": func(_ *testing.T, s *site) func() { s.stream.Cut(); return s.stream.Restore },
 	"hanging": func(_ *testing.T, s *site) func() { s.stream.Stall(); return s.stream.Restore },
-	"silent":  func(_ *testing.T, s *site) func() { s.stream.StallAnswers(); return s.stream.Restore },
+	"silent":  func(_ *testing.T, s *site) func() { s.stream.StallResponses(); return s.stream.Restore },
 	"slow":    func(_ *testing.T, s *site) func() { s.stream.Delay(400 * time.Millisecond); return s.stream.Restore },
 	"flapping": func(_ *testing.T, s *site) func() {
 		n := 0
@@ -54,7 +54,8 @@ var streamFaults = map[string]func(*testing.T, *site) (end func()){
 		return func() {}
 	},
 	"consumer deleted": func(t *testing.T, s *site) func() {
-		if err := s.jetStream(t).DeleteConsumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer); err != nil {
+		if err := s.jetStream(t).DeleteConsumer(t.Context(), stream.EventsStream,
+			stream.ProcessorConsumer); err != nil {
 			t.Error(err)
 		}
 		return func() {}
@@ -74,7 +75,8 @@ var streamFaults = map[string]func(*testing.T, *site) (end func()){
 	},
 }
 
-// Whatever becomes of JetStream, deliveries are stored and acknowledged as ever, and when it is back all are applied, each once: what it missed the auditor publishes.
+// Whatever becomes of JetStream, deliveries are stored and acknowledged as ever, and when it is
+// back all are applied, each once: what it missed the auditor publishes.
 func TestJetStream(t *testing.T) {
 	t.Parallel()
 	for name, fault := range streamFaults {
@@ -96,12 +98,14 @@ func TestJetStream(t *testing.T) {
 	}
 }
 
-// Streams that somebody has made in memory are no streams of ours: that is said, deliveries are stored as ever, and applied when the streams are gone.
+// Streams that somebody has made in memory are no streams of ours: that is said, deliveries are
+// stored as ever, and applied when the streams are gone.
 func TestStreamInMemory(t *testing.T) {
 	t.Parallel()
 	s := build(t)
 	js := s.jetStream(t)
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream.EventsStream, Subjects: []string{stream.EventsSubject + ".>"}, Storage: jetstream.MemoryStorage}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream.EventsStream,
+		Subjects: []string{stream.EventsSubject + ".>"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
 	s.start(t, calm)
@@ -125,15 +129,15 @@ func TestStreamInMemory(t *testing.T) {
 func (s *site) appliedOnce(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
-		if n := s.db.Rows(t, `SELECT count(*)::text FROM outbox WHERE sent_at IS NULL`)[0]; n != "0" {
+		if n := s.db.QueryStrings(t, `SELECT count(*)::text FROM outbox WHERE sent_at IS NULL`)[0]; n != "0" {
 			return fmt.Errorf("%s batches of changes are not sent", n)
 		}
 		return nil
 	})
-	if twice := s.db.Rows(t, `SELECT object_id FROM objects WHERE revision <> 1`); len(twice) > 0 {
+	if twice := s.db.QueryStrings(t, `SELECT object_id FROM objects WHERE revision <> 1`); len(twice) > 0 {
 		t.Errorf("changed twice: %v", twice)
 	}
-	if again := s.db.Rows(t, `SELECT event_id::text FROM outcomes WHERE attempts <> 1`); len(again) > 0 {
+	if again := s.db.QueryStrings(t, `SELECT event_id::text FROM outcomes WHERE attempts <> 1`); len(again) > 0 {
 		t.Errorf("tried more than once: %v", again)
 	}
 }
@@ -141,10 +145,12 @@ func (s *site) appliedOnce(t *testing.T) {
 // clock sets PostgreSQL's clock, as the schema reads it, off by an interval.
 func (s *site) clock(t *testing.T, off string) {
 	t.Helper()
-	s.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+off+`'''`)
+	s.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT clock_timestamp() + interval ''`+off+`'''`)
 }
 
-// Wherever PostgreSQL's clock jumps to, deliveries are stored above what a reader has read, in days that are made for them, and all are applied.
+// Wherever PostgreSQL's clock jumps to, deliveries are stored above what a reader has read, in days
+// that are made for them, and all are applied.
 func TestPostgreSQLsClock(t *testing.T) {
 	t.Parallel()
 	for name, jumps := range map[string][]string{
@@ -167,7 +173,8 @@ func TestPostgreSQLsClock(t *testing.T) {
 				s.clock(t, off)
 				l.await(t, 10, "stored", stored)
 				if n := s.below(t, bound); n != read {
-					t.Errorf("%s: %s events are below a bound that a reader had frozen when there were %s", off, n, read)
+					t.Errorf("%s: %s events are below a bound that a reader had frozen when there were %s", off, n,
+						read)
 				}
 			}
 			l.stop()
@@ -181,10 +188,11 @@ func TestPostgreSQLsClock(t *testing.T) {
 // below is how many events lie up to an id.
 func (s *site) below(t *testing.T, id int64) string {
 	t.Helper()
-	return s.db.Rows(t, `SELECT count(*)::text FROM events WHERE id <= $1`, id)[0]
+	return s.db.QueryStrings(t, `SELECT count(*)::text FROM events WHERE id <= $1`, id)[0]
 }
 
-// A gateway whose clock is wrong refuses what is signed with a time, says that its clock may be why, and takes everything again when the clock is right.
+// A gateway whose clock is wrong refuses what is signed with a time, says that its clock may be
+// why, and takes everything again when the clock is right.
 func TestGatewaysClock(t *testing.T) {
 	t.Parallel()
 	for off, reason := range map[time.Duration]string{time.Hour: "stale_timestamp", -time.Hour: "future_timestamp"} {

@@ -41,8 +41,9 @@ const pace = 100 * time.Millisecond
 // alone is a load that sends when it is told to.
 func (s *site) alone(t *testing.T) *load {
 	t.Helper()
-	l := &load{url: "http://" + s.app.Addr() + "/webhooks/", end: make(chan struct{}), sources: map[string]config.Endpoint{},
-		client: &http.Client{Timeout: 3 * deadline, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
+	l := &load{url: "http://" + s.app.Addr() + "/webhooks/", end: make(chan struct{}),
+		sources: map[string]config.Endpoint{},
+		client:  &http.Client{Timeout: 3 * deadline, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
 	for _, e := range s.cfg.Endpoints() {
 		l.sources[e.Source.Name] = e
 	}
@@ -60,7 +61,8 @@ func (l *load) one(t *testing.T, source string, n int, what string, holds func(*
 	}
 }
 
-// send begins a load: three senders to the source whose deliveries may be spooled, and one to the other.
+// send begins a load: three senders to the source whose deliveries may be spooled, and one to the
+// other.
 func (s *site) send(t *testing.T) *load {
 	t.Helper()
 	l := s.alone(t)
@@ -112,7 +114,7 @@ func (l *load) deliver(to config.Endpoint, n int) (a answer, err error) {
 		if sample.Type != types[to.Provider.Name()] {
 			continue
 		}
-		varied, err := to.Provider.Vary(sample, n, time.Now(), true)
+		varied, err := to.Provider.MakeVariant(sample, n, time.Now(), true)
 		if err != nil {
 			return a, err
 		}
@@ -148,7 +150,8 @@ func (l *load) post(source string, d *provider.Delivery) (a answer) {
 		Spooled bool
 	}
 	a.status, a.retry = res.StatusCode, res.Header.Get("Retry-After") != ""
-	if err != nil || json.Unmarshal(body, &receipt) != nil || a.status == http.StatusOK && (receipt.EventID == "" || receipt.Spooled == (receipt.ID != "")) {
+	if err != nil || json.Unmarshal(body, &receipt) != nil || a.status == http.StatusOK &&
+		(receipt.EventID == "" || receipt.Spooled == (receipt.ID != "")) {
 		a.problem = fmt.Sprintf("status %d: %s, %v", a.status, body, err)
 	}
 	a.key, a.spooled = receipt.EventID, receipt.Spooled
@@ -185,8 +188,9 @@ func (l *load) await(t *testing.T, n int, what string, holds func(*answer) bool)
 	})
 }
 
-// check looks at all answers: what was acknowledged is stored, once, and no answer but the receipt and a 503 that says when to come again was given, and that only to whom
-// may get it. refused: also deliveries that might be spooled may be refused.
+// check looks at all answers: what was acknowledged is stored, once, and no answer but the receipt
+// and a 503 that says when to come again was given, and that only to whom may get it. refused: also
+// deliveries that might be spooled may be refused.
 func (l *load) check(t *testing.T, s *site, refused bool) {
 	t.Helper()
 	var keys []string
@@ -224,7 +228,8 @@ func (l *load) check(t *testing.T, s *site, refused bool) {
 		t.Errorf("a delivery that may be spooled was answered after %s", longest)
 	}
 	var kept, twice int
-	if err := s.db.Pool.QueryRow(t.Context(), `SELECT (SELECT count(DISTINCT s.name || ' ' || e.event_id) FROM events e JOIN sources s ON s.number = e.source WHERE s.name || ' ' || e.event_id = ANY($1)),
+	if err := s.db.Pool.QueryRow(t.Context(), `SELECT (SELECT count(DISTINCT s.name || ' ' || e.event_id) FROM events e
+		JOIN sources s ON s.number = e.source WHERE s.name || ' ' || e.event_id = ANY($1)),
 		(SELECT count(*) - count(DISTINCT (source, event_id)) FROM events)`, keys).Scan(&kept, &twice); err != nil {
 		t.Fatal(err)
 	}

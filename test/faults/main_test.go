@@ -1,4 +1,5 @@
-// Package faults breaks what Postern stands on, one thing at a time, while deliveries come in. docs/faults.md is the table of it.
+// Package faults breaks what Postern stands on, one thing at a time, while deliveries come in.
+// docs/faults.md is the table of it.
 package faults_test
 
 import (
@@ -49,7 +50,8 @@ func must(t testing.TB, err error) {
 // patience is how long a test waits for what must come; it is never a measure of speed.
 const patience = 3 * time.Minute
 
-// deadline is ingest.deadline: so long that nobody takes a delivery that was answered by it for one that was switched over.
+// deadline is ingest.deadline: so long that nobody takes a delivery that was answered by it for one
+// that was switched over.
 const deadline = 30 * time.Second
 
 // site is a gateway and a processor whose ways to PostgreSQL and JetStream can fail, and a spool.
@@ -79,7 +81,8 @@ sources:
   final: {provider: stripe, final_receipt: true, secrets: [{name: main, value: whsec_secret_of_the_faults}]}
 `
 
-// build prepares a site on the shared cluster. The daemons' login is no superuser, so that the server may refuse it.
+// build prepares a site on the shared cluster. The daemons' login is no superuser, so that the
+// server may refuse it.
 func build(t *testing.T) *site {
 	t.Helper()
 	return buildWith(t, testkit.JetStream(t))
@@ -90,7 +93,8 @@ func buildWith(t *testing.T, js *testkit.Server) *site {
 	t.Helper()
 	db := testkit.Database(t)
 	s := &site{db: db, nats: js, login: "faults_" + strings.ToLower(rand.Text())}
-	db.Exec(t, fmt.Sprintf(`CREATE ROLE %s LOGIN IN ROLE postern_gateway, postern_processor, postern_maintenance, postern_operator`, s.login))
+	db.Exec(t, fmt.Sprintf(`CREATE ROLE %s LOGIN IN ROLE postern_gateway, postern_processor, postern_maintenance,
+		postern_operator`, s.login))
 	t.Cleanup(func() {
 		if _, err := db.Pool.Exec(context.Background(), "DROP ROLE "+s.login); err != nil {
 			t.Error(err)
@@ -103,15 +107,17 @@ func buildWith(t *testing.T, js *testkit.Server) *site {
 	u.RawQuery = q.Encode()
 	s.store, s.spool, s.log = testkit.Proxy(t, u.String()), filepath.Join(t.TempDir(), "spool"), &journal{}
 	s.stream = testkit.Proxy(t, s.nats.URL)
-	cfg, err := config.Parse(fmt.Appendf(nil, settings, s.store.URL, s.stream.URL, deadline, s.spool), func(string) string { return "" })
+	cfg, err := config.Parse(fmt.Appendf(nil, settings, s.store.URL, s.stream.URL, deadline, s.spool),
+		func(string) string { return "" })
 	must(t, err)
 	s.cfg = cfg
 	return s
 }
 
-// calm keeps a busy machine from being taken for a PostgreSQL that is away, in tests of other faults.
+// calm keeps a busy machine from being taken for a PostgreSQL that is away, in tests of other
+// faults.
 func calm(tune *app.Tuning) {
-	tune.Ingest.StallAfter, tune.Ingest.AcquireWithin = deadline, deadline
+	tune.Ingest.StallAfter, tune.Ingest.AcquireTimeout = deadline, deadline
 	tune.Limits.AckWait = 5 * time.Second // what was in hand comes again after it
 }
 
@@ -187,7 +193,8 @@ func (s *site) metric(t *testing.T, name, labels string) (sum float64) {
 	return sum
 }
 
-// settled waits until the spool is empty and every event has its outcome, and verifies all that is stored.
+// settled waits until the spool is empty and every event has its outcome, and verifies all that is
+// stored.
 func (s *site) settled(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
@@ -195,7 +202,9 @@ func (s *site) settled(t *testing.T) {
 			return fmt.Errorf("%v deliveries are in the spool still", n)
 		}
 		var open int
-		if err := s.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 AND o.status <> 'failed')`).Scan(&open); err != nil || open > 0 {
+		if err := s.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events e WHERE NOT EXISTS (SELECT
+			FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 AND o.status <> 'failed')`).Scan(&open); err != nil ||
+			open > 0 {
 			return fmt.Errorf("%d events have no outcome, %v", open, err)
 		}
 		return nil
@@ -206,7 +215,8 @@ func (s *site) settled(t *testing.T) {
 	operator := s.db.Role(t, "operator")
 	known, err := events.RegisterSources(t.Context(), operator, nil)
 	must(t, err)
-	report, err := verify.Verify(t.Context(), verify.Options{Pool: operator, Known: known, Sources: admin.Configured(s.cfg.Endpoints(), known), Signatures: true, Most: 5})
+	report, err := verify.Verify(t.Context(), verify.Options{Pool: operator, Known: known,
+		Sources: admin.ConfiguredSources(s.cfg.Endpoints(), known), Signatures: true, MaxItems: 5})
 	must(t, err)
 	for _, f := range report.Findings {
 		t.Errorf("%s: %d, %+v", f.Kind, f.Count, f.Items)

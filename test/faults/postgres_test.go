@@ -61,8 +61,8 @@ func (s *site) failing(t *testing.T, deferred bool, do string) (end func()) {
 var storeFaults = map[string]func(*testing.T, *site) (end func()){
 	"refused": func(_ *testing.T, s *site) func() { s.store.Cut(); return s.store.Restore },
 	"hanging": func(_ *testing.T, s *site) func() { s.store.Stall(); return s.store.Restore },
-	"silent":  func(_ *testing.T, s *site) func() { s.store.StallAnswers(); return s.store.Restore },
-	itself:    func(_ *testing.T, s *site) func() { s.store.StallLinks(); return func() {} },
+	"silent":  func(_ *testing.T, s *site) func() { s.store.StallResponses(); return s.store.Restore },
+	itself:    func(_ *testing.T, s *site) func() { s.store.StallOpenConnections(); return func() {} },
 	"flapping": func(_ *testing.T, s *site) func() {
 		n := 0
 		end := during(150*time.Millisecond, func() {
@@ -90,7 +90,8 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 	"read-only": func(t *testing.T, s *site) func() {
 		s.database(t, "ALTER DATABASE %s SET default_transaction_read_only = on")
 		s.terminate(t)
-		return func() { s.database(t, "ALTER DATABASE %s RESET default_transaction_read_only") } // the sessions of meanwhile stay
+		// the sessions of meanwhile stay
+		return func() { s.database(t, "ALTER DATABASE %s RESET default_transaction_read_only") }
 	},
 	"disk full": func(t *testing.T, s *site) func() {
 		return s.failing(t, false, `RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'`)
@@ -112,10 +113,12 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 		return func() { s.db.Exec(t, `GRANT INSERT ON events TO postern_gateway`) }
 	},
 	"no day can be made": func(t *testing.T, s *site) func() {
-		s.db.Exec(t, `REVOKE EXECUTE ON FUNCTION ensure_partitions FROM postern_gateway, postern_processor, postern_maintenance`)
+		s.db.Exec(t, `REVOKE EXECUTE ON FUNCTION ensure_partitions FROM postern_gateway, postern_processor,
+			postern_maintenance`)
 		s.clock(t, "40 days")
 		return func() {
-			s.db.Exec(t, `GRANT EXECUTE ON FUNCTION ensure_partitions TO postern_gateway, postern_processor, postern_maintenance`)
+			s.db.Exec(t, `GRANT EXECUTE ON FUNCTION ensure_partitions TO postern_gateway, postern_processor,
+				postern_maintenance`)
 		}
 	},
 	"another schema": func(t *testing.T, s *site) func() {
@@ -124,15 +127,17 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 	},
 }
 
-// Whatever becomes of PostgreSQL, deliveries are acknowledged, or, where the sender wants our id, refused and told when to come again; nobody waits for it; and when it is
-// back, all that was acknowledged is in the log, once, and applied.
+// Whatever becomes of PostgreSQL, deliveries are acknowledged, or, where the sender wants our id,
+// refused and told when to come again; nobody waits for it; and when it is back, all that was
+// acknowledged is in the log, once, and applied.
 func TestPostgreSQL(t *testing.T) {
 	t.Parallel()
 	for name, fault := range storeFaults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := build(t)
-			s.start(t, func(tune *app.Tuning) { tune.Limits.AckWait = 5 * time.Second }) // what was in hand comes again after it
+			// what was in hand comes again after it
+			s.start(t, func(tune *app.Tuning) { tune.Limits.AckWait = 5 * time.Second })
 			l := s.send(t)
 			l.await(t, 20, "stored", stored)
 			end := fault(t, s)
@@ -147,11 +152,12 @@ func TestPostgreSQL(t *testing.T) {
 			l.stop()
 			s.settled(t)
 			l.check(t, s, false)
-			if said := strings.Count(s.log.String(), "the store is away"); said > 20 {
-				t.Errorf("said %d times that the store is away", said)
+			if said := strings.Count(s.log.String(),
+				"PostgreSQL is unavailable: deliveries go to the spool"); said > 20 {
+				t.Errorf("said %d times that PostgreSQL is unavailable", said)
 			}
-			if said := strings.Count(s.log.String(), "the spool cannot be emptied: mend what is wrong"); (said > 0) != needPerson[name] || said > 3 {
-				t.Errorf("said %d times that somebody must mend something", said)
+			if said := strings.Count(s.log.String(), "the spool cannot be drained: fix the cause"); (said > 0) != needPerson[name] || said > 3 {
+				t.Errorf("said %d times that an operator must fix the cause", said)
 			}
 		})
 	}
@@ -160,8 +166,10 @@ func TestPostgreSQL(t *testing.T) {
 // itself is the fault that ends by itself.
 const itself = "old connections hang for good"
 
-// needPerson are the faults that go on until a person has mended something: that is said, once in a row.
-var needPerson = map[string]bool{"login refused": true, "right taken": true, "no day can be made": true, "another schema": true}
+// needPerson are the faults that go on until a person has mended something: that is said, once in a
+// row.
+var needPerson = map[string]bool{"login refused": true, "right taken": true, "no day can be made": true,
+	"another schema": true}
 
 // The first delivery that meets the fault, with nothing beside it, is acknowledged as well.
 func TestPostgreSQLWhileIdle(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
-// eventMutants break the log: which events are stored once, which receipt a sender gets, and how far a reader may read.
+// eventMutants break the log: which events are stored once, which receipt a sender gets, and how
+// far a reader may read.
 func eventMutants() []mutant {
 	const group = "event log"
 	one := func(name, tests, old, replacement string) mutant {
@@ -10,31 +11,42 @@ func eventMutants() []mutant {
 		one("takes an event for a duplicate of another source's event with the same id", "Append",
 			"(SELECT k.id FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) AS old",
 			"(SELECT k.id FROM event_keys k WHERE k.key = d.key LIMIT 1) AS old"),
-		one("takes other content under a known id for a duplicate", "Conflict|Rendering",
+		one("takes other content under a known id for a duplicate",
+			"Append_conflict_storesBoth|ListConflicts_filters_selectConflicts|Append_signedVersions_areDuplicates",
 			"r.fingerprint, r.unsure = bytes.Clone(answer.Bytes(3)), answer.Bool(4)", "r.unsure = answer.Bool(4)"),
-		one("takes other content for another version of an event although the version is unsigned", "Conflict|Rendering|Forged",
+		one("takes other content for another version of an event although the version is unsigned",
+			"Append_conflict_storesBoth|ListConflicts_filters_selectConflicts|Append_signedVersions_areDuplicates|Append_forgedVersion_isConflict",
 			"case !r.receipt.Conflict || !e.VersionSigned:", "case !r.receipt.Conflict:"),
-		one("acknowledges a conflict and does not keep its content", "Conflict",
-			"if err := keepConflicts(ctx, conn, batch, rows); err != nil {\nreturn err\n}\n", ""),
+		one("acknowledges a conflict and does not keep its content",
+			"Append_conflict_storesBoth|ListConflicts_filters_selectConflicts|Append_signedVersions_areDuplicates",
+			"if err := insertConflicts(ctx, conn, batch, rows); err != nil {\nreturn err\n}\n", ""),
 		one("reads past an append that has not committed", "Bound",
 			"for err == nil && len(waitFor) > 0 {", "if err == nil && len(waitFor) > 0 {"),
-		one("makes ids below the bound of a reader after the clock went back", "Bound|Mends",
-			"SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) << 20 AS id", "SELECT clock_ms() << 20 AS id"),
+		one("makes ids below the bound of a reader after the clock went back",
+			"Bound|Append_missingPartitionOrUsedID_isRetried",
+			"SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) << 20 AS id",
+			"SELECT clock_ms() << 20 AS id"),
 		one("freezes a bound in a millisecond in which events are still appended", "Bound",
 			"return (ms+1)<<20 - 1, nil", "return (ms+2)<<20 - 1, nil"),
-		one("answers all events of a delivery with one receipt", "Append|Share|Twins",
+		one("answers all events of a delivery with one receipt",
+			"Append|Append_manyAPIBatches_shareMessages|Append_repeatedKeyInBatch_isDuplicateOrConflict|Append_concurrentDuplicates_storeOneEvent",
 			"for _, r := range rows {\nreceipts[r.delivery][r.place] = r.receipt\n}\nfor i := range batch {",
 			"for _, r := range rows {\nreceipts[r.delivery][0] = r.receipt\n}\nfor i := range batch {"),
-		one("stores the body of one delivery of a batch and of no other", "Append|Share|Bodies|Columns",
+		one("stores the body of one delivery of a batch and of no other",
+			"Append|Append_manyAPIBatches_shareMessages|Append_bodies_areInlineIfShort|Append_separateBodies_areSeparateDeliveries|Walk_sharedBodies_areReturned|Columns",
 			"min(k.id) OVER (PARTITION BY d.delivery) AS delivery_id", "min(k.id) OVER () AS delivery_id"),
-		one("acknowledges a duplicate that the standby does not have", "ADuplicateWaits",
+		one("acknowledges a duplicate that the standby does not have",
+			"Append_duplicateOfUnconfirmedCommit_waitsForStandby",
 			"if (fresh || !unsure) && !conflicts {", "if (fresh || unsure) && !conflicts {"),
-		one("refuses all events of a day for which no partition was made", "Mends",
+		one("refuses all events of a day for which no partition was made", "Append_missingPartitionOrUsedID_isRetried",
 			"if noPartition(err) {\nreturn EnsurePartitions(ctx, conn, 2*24*time.Hour)\n}\n", ""),
-		one("chooses an event at the end of a span of time, which belongs to the next span", "List|Match|Walk|Filter",
+		one("chooses an event at the end of a span of time, which belongs to the next span",
+			"List|Match|Match_fewMatches_stepsAreBounded|Match_window_readsOnlyItsRows|Walk_filters_returnEachEventOnce|List_filters_selectEvents|ListConflicts_filters_selectConflicts",
 			"($9::timestamptz IS NULL OR e.occurred_at >= $9) AND ($10::timestamptz IS NULL OR e.occurred_at < $10)",
 			"($9::timestamptz IS NULL OR e.occurred_at >= $9) AND ($10::timestamptz IS NULL OR e.occurred_at <= $10)"),
-		one("ends a list at a page that has no match", "Page|List",
-			"case more:\npage.Next = MakeCursor(first)", "case more && len(page.Items) > 0:\npage.Next = MakeCursor(first)"),
+		one("ends a list at a page that has no match",
+			"List_pages_coverEverythingOnce|List_fewMatches_pagesAreShort|Page_json_hasDocumentedFields|List",
+			"case more:\npage.Next = MakeCursor(first)", "case more && len(page.Items) > 0:\npage.Next = "+
+				"MakeCursor(first)"),
 	}
 }

@@ -1,6 +1,6 @@
-// Mutants breaks the product on purpose, in one way after the other, and runs the tests that must notice: make mutants. It
-// writes which test noticed each, as the table of docs/mutants.md. Each break is built beside the product, from an overlay of
-// the files that it changes.
+// Mutants breaks the product on purpose, in one way after the other, and runs the tests that must
+// notice: make mutants. It writes which test noticed each, as the table of docs/mutants.md. Each
+// break is built beside the product, from an overlay of the files that it changes.
 package main
 
 import (
@@ -28,8 +28,8 @@ type mutant struct {
 	// group is what part of the product it breaks, name what the broken product does.
 	group, name string
 	edits       []edit
-	// tests are packages below the root of the module, each with the pattern of its tests after a space where not all are
-	// needed: "internal/events Append".
+	// tests are packages below the root of the module, each with the pattern of its tests after a
+	// space where not all are needed: "internal/events Append".
 	tests []string
 }
 
@@ -87,7 +87,8 @@ var (
 	panicked = regexp.MustCompile(`(?m)^panic: (.*)|^fatal error: (.*)`)
 )
 
-// noticed returns the tests that fail on the broken product, "" where none does. Errors: it does not build.
+// noticed returns the tests that fail on the broken product, "" where none does. Errors: it does
+// not build.
 func (m mutant) noticed(ctx context.Context, in []*source) (by string, err error) {
 	changed, err := m.apply(in)
 	if err != nil {
@@ -105,10 +106,12 @@ func (m mutant) noticed(ctx context.Context, in []*source) (by string, err error
 	for _, tests := range m.tests {
 		pkg, pattern, _ := strings.Cut(tests, " ")
 		binary := filepath.Join(dir, "broken.test")
-		if text, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, "-overlay", overlay, "./"+pkg).CombinedOutput(); err != nil {
+		if text, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, "-overlay", overlay,
+			"./"+pkg).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build %s: %w\n%s", pkg, err, text)
 		}
-		cmd := exec.CommandContext(ctx, binary, "-test.failfast", "-test.timeout", testWithin.String(), "-test.run", pattern)
+		cmd := exec.CommandContext(ctx, binary, "-test.failfast", "-test.timeout", testWithin.String(), "-test.run",
+			pattern)
 		cmd.Dir = pkg
 		cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, time.Minute
 		text, err := cmd.CombinedOutput()

@@ -12,10 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-// A mutant names the code that it breaks by its shape, so that a renamed identifier, column or package does not lose it: two
-// texts have the same shape if one becomes the other by renaming words. Keywords, numbers and punctuation must be the same.
+// A mutant names the code that it breaks by its shape, so that a renamed identifier, column or
+// package does not lose it: two texts have the same shape if one becomes the other by renaming
+// words. Keywords, numbers and punctuation must be the same.
 
-// lexeme is a word, a number or a punctuation mark of a text, at an offset. A word that is not of the languages may be renamed.
+// lexeme is a word, a number or a punctuation mark of a text, at an offset. A word that is not of
+// the languages may be renamed.
 type lexeme struct {
 	text      string
 	at        int
@@ -56,9 +58,12 @@ var fixed = func() map[string]bool {
 	for t := token.BREAK; t <= token.VAR; t++ {
 		words[t.String()] = true
 	}
-	for _, w := range strings.Fields(`nil true false len cap append min max new make error string int int64 int32 byte bool any ctx err t
-		SELECT FROM WHERE AND OR NOT NULL IS IN ANY ALL UPDATE SET INSERT INTO VALUES ON CONFLICT DO NOTHING ORDER BY LIMIT FOR SHARE SKIP LOCKED
-		RETURNING EXISTS CASE WHEN THEN ELSE END JOIN LEFT LATERAL AS WITH DELETE DISTINCT DESC ASC UNION count coalesce greatest least`) {
+	for _, w := range strings.Fields(`nil true false len cap append min max new make error string int int64 int32 byte
+		bool any ctx err t
+		SELECT FROM WHERE AND OR NOT NULL IS IN ANY ALL UPDATE SET INSERT INTO VALUES ON CONFLICT DO NOTHING ORDER BY
+			LIMIT FOR SHARE SKIP LOCKED
+		RETURNING EXISTS CASE WHEN THEN ELSE END JOIN LEFT LATERAL AS WITH DELETE DISTINCT DESC ASC
+			UNION count coalesce greatest least`) {
 		words[w] = true
 	}
 	return words
@@ -69,7 +74,8 @@ func renamable(word string) bool {
 	return (r == '_' || unicode.IsLetter(r)) && !fixed[word]
 }
 
-// source is a file as it can be searched: its text without comments, which stay as spaces, and its lexemes.
+// source is a file as it can be searched: its text without comments, which stay as spaces, and its
+// lexemes.
 type source struct {
 	path    string
 	text    string
@@ -107,7 +113,8 @@ func newSource(path string, raw []byte) *source {
 	return &source{path, string(raw), lex(string(blank))}
 }
 
-// sources are the product's files: all of internal and cmd but for tests and what only tests import.
+// sources are the product's files: all of internal and cmd but for tests and what only tests
+// import.
 func sources(root string) ([]*source, error) {
 	var all []*source
 	for _, dir := range []string{"internal", "cmd"} {
@@ -195,12 +202,14 @@ func rewrite(replacement string, names map[string]string) string {
 	return out.String()
 }
 
-// apply returns the files that the mutant changes, by their paths. Errors say which of its edits has no place, or several.
+// apply returns the files that the mutant changes, by their paths. Errors say which of its edits
+// has no place, or several.
 func (m mutant) apply(in []*source) (map[string]string, error) {
 	changed := map[string]string{}
 	for _, e := range m.edits {
 		found := find(e.old, in)
-		if exact := slices.DeleteFunc(slices.Clone(found), func(p place) bool { return !p.unrenamed() }); len(found) > 1 && len(exact) == 1 {
+		if exact := slices.DeleteFunc(slices.Clone(found), func(p place) bool { return !p.unrenamed() }); len(
+			found) > 1 && len(exact) == 1 {
 			found = exact
 		}
 		if len(found) != 1 {
@@ -208,7 +217,8 @@ func (m mutant) apply(in []*source) (map[string]string, error) {
 			for _, p := range found {
 				where = append(where, fmt.Sprintf("%s:%d", p.in.path, 1+strings.Count(p.in.text[:p.start], "\n")))
 			}
-			return nil, fmt.Errorf("%d places have the shape of %q (%s): the code has changed, so write this mutant again", len(found), e.old,
+			return nil, fmt.Errorf("%d places have the shape of %q (%s): the code has changed, so write this mutant "+
+				"again", len(found), e.old,
 				strings.Join(where, ", "))
 		}
 		p := found[0]

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestMutants_each_appliesToTheProduct: a mutant whose code has changed is written again, not left out.
+// TestMutants_each_appliesToTheProduct: a mutant whose code has changed is written again, not left
+// out.
 func TestMutants_each_appliesToTheProduct(t *testing.T) {
 	t.Parallel()
 	in, err := sources(filepath.Join("..", ".."))
@@ -46,17 +47,21 @@ func TestMutants_each_appliesToTheProduct(t *testing.T) {
 
 func TestFind_renamedCode_hasTheSameShape(t *testing.T) {
 	t.Parallel()
-	const code = "package p\n\nfunc decide(row *Row, in Input) bool {\n\t// before it\n\tif in.At < row.Seen {\n\t\treturn true\n\t}\n\treturn in.At > row.Seen\n}\n" +
+	const code = "package p\n\nfunc decide(row *Row, in Input) bool {\n\t// before it\n\tif in.At < row.Seen " +
+		"{\n\t\treturn true\n\t}\n\treturn in.At > row.Seen\n}\n" +
 		"const saveSQL = `UPDATE rows SET seen = $1 WHERE seen < $2`\n"
 	for name, tt := range map[string]struct {
 		old, new string
 		places   int
 		want     string
 	}{
-		"as it is":               {"if in.At < row.Seen {", "if in.At <= row.Seen {", 1, "if in.At <= row.Seen {"},
-		"renamed":                {"if event.Time < object.Last {", "if event.Time <= object.Last {", 1, "if in.At <= row.Seen {"},
-		"over a comment":         {"Input) bool { if a.B < c.D {", "Input) bool { if true {", 1, "Input) bool { if true {"},
-		"in SQL":                 {"UPDATE objects SET last = $1 WHERE last < $2", "UPDATE objects SET last = $1", 1, "UPDATE rows SET seen = $1`"},
+		"as it is": {"if in.At < row.Seen {", "if in.At <= row.Seen {", 1, "if in.At <= row.Seen {"},
+		"renamed": {"if event.Time < object.Last {", "if event.Time <= object.Last {", 1,
+			"if in.At <= row.Seen {"},
+		"over a comment": {"Input) bool { if a.B < c.D {", "Input) bool { if true {", 1,
+			"Input) bool { if true {"},
+		"in SQL": {"UPDATE objects SET last = $1 WHERE last < $2", "UPDATE objects SET last = $1", 1,
+			"UPDATE rows SET seen = $1`"},
 		"another operator":       {"if in.At >= row.Seen {", "", 0, ""},
 		"two names that are one": {"UPDATE objects SET last = $1 WHERE other < $2", "", 0, ""},
 		"one name that is two":   {"if a.B < a.D {", "", 0, ""},
@@ -85,7 +90,8 @@ func TestFind_renamedCode_hasTheSameShape(t *testing.T) {
 	}
 }
 
-// TestPage_everyMutant_hasItsRow: docs/mutants.md has a row for each mutant, which names what noticed it, and no others.
+// TestPage_everyMutant_hasItsRow: docs/mutants.md has a row for each mutant, which names what
+// noticed it, and no others.
 func TestPage_everyMutant_hasItsRow(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "mutants.md"))
@@ -102,7 +108,8 @@ func TestPage_everyMutant_hasItsRow(t *testing.T) {
 	for _, m := range mutants() {
 		name := m.group + ": " + m.name
 		if !rows[name] {
-			t.Errorf("docs/mutants.md does not say which test noticed %q: go run ./test/mutants -only %q -o FILE", name, m.name)
+			t.Errorf("docs/mutants.md does not say which test noticed %q: go run ./test/mutants -only %q -o FILE", name,
+				m.name)
 		}
 		delete(rows, name)
 	}

@@ -8,26 +8,43 @@ func signatureMutants() []mutant {
 		return in("internal/signature", name, edit{old, replacement})
 	}
 	return []mutant{
-		one("accepts a signature of any age", "return m, fresh(m.SignedAt, r.ReceivedAt, s.tolerance(tolerance))", "return m, nil"),
+		one("accepts a signature of any age", "return m, fresh(m.SignedAt, r.ReceivedAt, s.tolerance(tolerance))",
+			"return m, nil"),
 		one("accepts a signature for a time far ahead", "age, ahead := received.Sub(signed), signed.Sub(received)",
 			"age, ahead := received.Sub(signed), time.Duration(0)"),
-		one("ignores the tolerance that a source sets", "case given != 0:\nreturn given\ncase s.Timestamp.Tolerance != 0:", "case s.Timestamp.Tolerance != 0:"),
-		one("allows a scheme whose time no signature covers", "s.checkMessages, s.checkTime, s.checkDigest}", "s.checkMessages, s.checkDigest}"),
+		one("ignores the tolerance that a source sets", "case given != 0:\nreturn given\ncase s.Timestamp.Tolerance "+
+			"!= 0:", "case s.Timestamp.Tolerance != 0:"),
+		one("allows a scheme whose time no signature covers", "s.checkMessages, s.checkTime, s.checkDigest}",
+			"s.checkMessages, s.checkDigest}"),
 		one("tries the first secret of a source alone", "for i, secret := range secrets {\nk := v.r.Keys.of(s, secret)",
 			"for i, secret := range secrets[:min(1, len(secrets))] {\nk := v.r.Keys.of(s, secret)"),
-		one("takes every secret of a source for the one that it read first", "return newKeyed(s, secret)\n}\nk.mu.RLock()",
-			"return newKeyed(s, secret)\n}\nfor of, first := range k.known {\nif of.scheme == s {\nreturn first\n}\n}\nk.mu.RLock()"),
+		one("takes every secret of a source for the one that it read first",
+			"return newKeyed(s, secret)\n}\nk.mu.RLock()",
+			"return newKeyed(s, secret)\n}\nfor of, first := range k.known {\nif of.scheme == s {\nreturn "+
+				"first\n}\n}\nk.mu.RLock()"),
 		one("accepts the beginning of the right signature", "return subtle.ConstantTimeCompare(a, b)\n}",
 			"return subtle.ConstantTimeCompare(a, b[:min(len(a), len(b))])\n}"),
-		one("accepts a signature under the key of an older scheme", "s.Signature.Item == \"\" || key == s.Signature.Item, nil",
+		one("accepts a signature under the key of an older scheme", "s.Signature.Item == \"\" || key == "+
+			"s.Signature.Item, nil",
 			"s.Signature.Item == \"\" || strings.HasPrefix(key, s.Signature.Item[:1]), nil"),
-		one("accepts a body that was changed after its digest was signed", "if err := s.checkBody(v); err != nil {\nreturn Match{}, err\n}\n", ""),
-		one("believes one of two signatures that a request carries", "values := v.r.Header[ref.Name]\nif len(values) != 1 {", "values := v.r.Header[ref.Name]\nif len(values) == 0 {"),
-		one("accepts a secret that holds no key", "if k.shared, err = s.Key.of(secret); err == nil && len(k.shared) == 0 {", "if k.shared, err = s.Key.of(secret); err == nil && len(secret) == 0 {"),
-		one("takes a public key for a shared secret", "if isKeyPair(secret) {\nreturn nil, errors.New(", "if isKeyPair(secret) && k.Prefixed {\nreturn nil, errors.New("),
-		in("internal/provider Prove", "names another secret than the one that proved a delivery", edit{"Secret: src.Secrets[m.Secret].Name", "Secret: src.Secrets[0].Name"}),
-		in("internal/app SecretIsRotated", "accepts a signature made with a secret that was taken out of the configuration",
+		one("accepts a body that was changed after its digest was signed",
+			"if err := s.checkBody(v); err != nil {\nreturn Match{}, err\n}\n", ""),
+		one("believes one of two signatures that a request carries",
+			"values := v.r.Header[ref.Name]\nif len(values) != 1 {", "values := v.r.Header[ref.Name]\nif len(values) "+
+				"== 0 {"),
+		one("accepts a secret that holds no key", "if k.shared, err = s.Key.of(secret); err == nil && len(k.shared) "+
+			"== 0 {", "if k.shared, err = s.Key.of(secret); err == nil && len(secret) == 0 {"),
+		one("takes a public key for a shared secret", "if isKeyPair(secret) {\nreturn nil, errors.New(",
+			"if isKeyPair(secret) && k.Prefixed {\nreturn nil, errors.New("),
+		in("internal/provider VerifySchemes_deliveries_chooseMostSpecificRejection",
+			"names another secret than the one that proved a delivery",
+			edit{"Secret: src.Secrets[m.Secret].Name", "Secret: src.Secrets[0].Name"}),
+		in("internal/app Reload_rotatedSecret_acceptsBothUntilRemoved",
+			"accepts a signature made with a secret that was taken out of the "+
+				"configuration",
 			edit{"s.metrics.preset(endpoints)\ns.endpoints.Store(&endpoints)\n",
-				"s.metrics.preset(endpoints)\nfor name, ep := range endpoints {\nif old, known := before[name]; known {\nep.Config.Secrets = append(ep.Config.Secrets, old.Config.Secrets...)\n}\n}\ns.endpoints.Store(&endpoints)\n"}),
+				"s.metrics.preset(endpoints)\nfor name, ep := range endpoints {\nif old, known := before[name]; " +
+					"known {\nep.Config.Secrets = append(ep.Config.Secrets, " +
+					"old.Config.Secrets...)\n}\n}\ns.endpoints.Store(&endpoints)\n"}),
 	}
 }

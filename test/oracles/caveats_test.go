@@ -50,43 +50,83 @@ func caveats() []caveat {
 	linear := func(timestamp string) string { return `{"type":"Issue","webhookTimestamp":` + timestamp + `}` }
 	ms := strconv.FormatInt(time.Now().UnixMilli(), 10)
 	box := func(signed string) map[string]string {
-		return map[string]string{"Box-Signature-Version": "1", "Box-Signature-Algorithm": "HmacSHA256", "Box-Delivery-Timestamp": moment, "Box-Signature-Primary": base64MAC(signed + moment)}
+		return map[string]string{"Box-Signature-Version": "1", "Box-Signature-Algorithm": "HmacSHA256",
+			"Box-Delivery-Timestamp": moment, "Box-Signature-Primary": base64MAC(signed + moment)}
 	}
 	return []caveat{
-		{"stripe-go", "one signature for each secret", map[string]string{"Stripe-Signature": "t=" + now + ",v1=" + hexMAC("another") + ",v1=" + hexMAC(now+".{}") + ",v0=00"}, "", "{}", verdict{true, true}},
-		{"stripe-go", "a right signature of a version for tests is none", map[string]string{"Stripe-Signature": "t=" + now + ",v0=" + hexMAC(now+".{}")}, "", "{}", verdict{}},
+		{"stripe-go", "one signature for each secret", map[string]string{"Stripe-Signature": "t=" + now + ",v1=" +
+			hexMAC("another") + ",v1=" + hexMAC(now+".{}") + ",v0=00"}, "", "{}", verdict{true, true}},
+		{"stripe-go", "a right signature of a version for tests is none",
+			map[string]string{"Stripe-Signature": "t=" + now + ",v0=" + hexMAC(now+".{}")}, "", "{}", verdict{}},
 		{"paddle-go-sdk", "several signatures while the secret changes: it reads one only",
-			map[string]string{"Paddle-Signature": "ts=" + now + ";h1=" + hexMAC("another") + ";h1=" + hexMAC(now+":{}")}, "", "{}", verdict{true, false}},
-		{"go-pagerduty", "one signature for each secret", map[string]string{"X-Pagerduty-Signature": "v1=" + hexMAC("another") + ",v1=" + hexMAC("{}")}, "", "{}", verdict{true, true}},
-		{"go-pagerduty", "a signature of a version to come is none", map[string]string{"X-Pagerduty-Signature": "v2=" + hexMAC("{}")}, "", "{}", verdict{}},
+			map[string]string{"Paddle-Signature": "ts=" + now + ";h1=" + hexMAC("another") + ";h1=" +
+				hexMAC(now+":{}")}, "", "{}", verdict{true, false}},
+		{"go-pagerduty", "one signature for each secret", map[string]string{"X-Pagerduty-Signature": "v1=" +
+			hexMAC("another") + ",v1=" + hexMAC("{}")}, "", "{}", verdict{true, true}},
+		{"go-pagerduty", "a signature of a version to come is none", map[string]string{"X-Pagerduty-Signature": "v2=" +
+			hexMAC("{}")}, "", "{}", verdict{}},
 		{"go-github", "SHA-1 alone: the SDK takes it, here it proves nothing",
-			map[string]string{"Content-Type": "application/json", "X-Hub-Signature": "sha1=" + hex.EncodeToString(mac(sha1.New, "{}"))}, "", "{}", verdict{false, true}},
+			map[string]string{"Content-Type": "application/json", "X-Hub-Signature": "sha1=" +
+				hex.EncodeToString(mac(sha1.New, "{}"))}, "", "{}", verdict{false, true}},
 		{"go-github", "SHA-1 where SHA-256 belongs: the SDK goes by what stands before the digits",
-			map[string]string{"Content-Type": "application/json", "X-Hub-Signature-256": "sha1=" + hex.EncodeToString(mac(sha1.New, "{}"))}, "", "{}", verdict{false, true}},
-		{"go-playground/webhooks/github", "SHA-1 alone", map[string]string{"X-Github-Event": "push", "X-Hub-Signature": "sha1=" + hex.EncodeToString(mac(sha1.New, "{}"))}, "", "{}", verdict{}},
-		{"@octokit/webhooks-methods", "SHA-1 where SHA-256 belongs", map[string]string{"X-Hub-Signature-256": "sha1=" + hex.EncodeToString(mac(sha1.New, "{}"))}, "", "{}", verdict{}},
+			map[string]string{"Content-Type": "application/json", "X-Hub-Signature-256": "sha1=" +
+				hex.EncodeToString(mac(sha1.New, "{}"))}, "", "{}", verdict{false, true}},
+		{"go-playground/webhooks/github", "SHA-1 alone", map[string]string{"X-Github-Event": "push",
+			"X-Hub-Signature": "sha1=" + hex.EncodeToString(mac(sha1.New, "{}"))}, "", "{}", verdict{}},
+		{"@octokit/webhooks-methods", "SHA-1 where SHA-256 belongs", map[string]string{"X-Hub-Signature-256": "sha1=" +
+			hex.EncodeToString(mac(sha1.New, "{}"))}, "", "{}", verdict{}},
 		{"twilio, forms", "a field that comes twice: each value once, in order",
-			map[string]string{"X-Twilio-Signature": twilioMAC(address + "Digits12Digits34SidCA1")}, "", "Sid=CA1&Digits=34&Digits=12&Digits=34", verdict{true, true}},
-		{"twilio-go, forms", "a field that comes twice: here as the SDK for Node has it, while the one for Go takes the first value",
-			map[string]string{"X-Twilio-Signature": twilioMAC(address + "Digits12Digits34SidCA1")}, "", "Sid=CA1&Digits=34&Digits=12&Digits=34", verdict{true, false}},
-		{"twilio-go, forms", "a field that comes twice, by its first value", map[string]string{"X-Twilio-Signature": twilioMAC(address + "Digits34SidCA1")}, "", "Sid=CA1&Digits=34&Digits=12", verdict{false, true}},
-		{"twilio, forms", "beyond 16 bits JavaScript sorts the values of one field otherwise: U+FFE5 after U+1F600, which other languages put first",
-			map[string]string{"X-Twilio-Signature": twilioMAC(address + "a\U0001f600a\uffe5")}, "", "a=%EF%BF%A5&a=%F0%9F%98%80", verdict{false, true}},
-		{"twilio, forms", "fields have nothing between them: a name and its value may be cut elsewhere", map[string]string{"X-Twilio-Signature": twilioMAC(address + "ab")}, "", "ab=", verdict{true, true}},
-		{"twilio, forms", "the default port", map[string]string{"X-Twilio-Signature": twilioMAC("https://hooks.example:443/webhooks/shop" + "ab")}, "", "a=b", verdict{true, true}},
-		{"twilio-go, forms", "the default port", map[string]string{"X-Twilio-Signature": twilioMAC("https://hooks.example:443/webhooks/shop" + "ab")}, "", "a=b", verdict{true, true}},
-		{"twilio-go, forms", "another port", map[string]string{"X-Twilio-Signature": twilioMAC("https://hooks.example:444/webhooks/shop" + "ab")}, "", "a=b", verdict{}},
-		{"twilio, JSON", "another body than the address has the digest of", map[string]string{"X-Twilio-Signature": twilioMAC(address + "?bodySHA256=" + hexSum("{}"))}, "bodySHA256=" + hexSum("{}"), "[]", verdict{}},
-		{"twilio, JSON", "an empty form in place of the body", map[string]string{"X-Twilio-Signature": twilioMAC(address + "?bodySHA256=" + hexSum("{}"))}, "bodySHA256=" + hexSum("{}"), "&", verdict{}},
-		{"twilio-go, JSON", "an empty form in place of the body", map[string]string{"X-Twilio-Signature": twilioMAC(address + "?bodySHA256=" + hexSum("{}"))}, "bodySHA256=" + hexSum("{}"), "&", verdict{}},
-		{"box-node-sdk", "the body with its letters escaped: the SDK tries that too", box(`{"a":"\u00e9"}`), "", `{"a":"é"}`, verdict{false, true}},
+			map[string]string{"X-Twilio-Signature": twilioMAC(address + "Digits12Digits34SidCA1")}, "",
+			"Sid=CA1&Digits=34&Digits=12&Digits=34", verdict{true, true}},
+		{"twilio-go, forms", "a field that comes twice: here as the SDK for Node has it, while the one for Go takes " +
+			"the first value",
+			map[string]string{"X-Twilio-Signature": twilioMAC(address + "Digits12Digits34SidCA1")}, "",
+			"Sid=CA1&Digits=34&Digits=12&Digits=34", verdict{true, false}},
+		{"twilio-go, forms", "a field that comes twice, by its first value",
+			map[string]string{"X-Twilio-Signature": twilioMAC(address + "Digits34SidCA1")}, "",
+			"Sid=CA1&Digits=34&Digits=12", verdict{false, true}},
+		{"twilio, forms", "beyond 16 bits JavaScript sorts the values of one field otherwise: U+FFE5 after U+1F600, " +
+			"which other languages put first",
+			map[string]string{"X-Twilio-Signature": twilioMAC(address + "a\U0001f600a\uffe5")}, "",
+			"a=%EF%BF%A5&a=%F0%9F%98%80", verdict{false, true}},
+		{"twilio, forms", "fields have nothing between them: a name and its value may be cut elsewhere",
+			map[string]string{"X-Twilio-Signature": twilioMAC(address + "ab")}, "", "ab=", verdict{true, true}},
+		{"twilio, forms", "the default port",
+			map[string]string{"X-Twilio-Signature": twilioMAC("https://hooks.example:443/webhooks/shop" + "ab")}, "",
+			"a=b", verdict{true, true}},
+		{"twilio-go, forms", "the default port",
+			map[string]string{"X-Twilio-Signature": twilioMAC("https://hooks.example:443/webhooks/shop" + "ab")}, "",
+			"a=b", verdict{true, true}},
+		{"twilio-go, forms", "another port",
+			map[string]string{"X-Twilio-Signature": twilioMAC("https://hooks.example:444/webhooks/shop" + "ab")}, "",
+			"a=b", verdict{}},
+		{"twilio, JSON", "another body than the address has the digest of",
+			map[string]string{"X-Twilio-Signature": twilioMAC(address + "?bodySHA256=" + hexSum("{}"))}, "bodySHA256=" +
+				hexSum("{}"), "[]", verdict{}},
+		{"twilio, JSON", "an empty form in place of the body",
+			map[string]string{"X-Twilio-Signature": twilioMAC(address + "?bodySHA256=" + hexSum("{}"))}, "bodySHA256=" +
+				hexSum("{}"), "&", verdict{}},
+		{"twilio-go, JSON", "an empty form in place of the body",
+			map[string]string{"X-Twilio-Signature": twilioMAC(address + "?bodySHA256=" + hexSum("{}"))}, "bodySHA256=" +
+				hexSum("{}"), "&", verdict{}},
+		{"box-node-sdk", "the body with its letters escaped: the SDK tries that too", box(`{"a":"\u00e9"}`), "",
+			`{"a":"é"}`, verdict{false, true}},
 		{"box-node-sdk", "the body as it is", box(`{"a":"é"}`), "", `{"a":"é"}`, verdict{true, true}},
-		{"@easypost/api", "a whole number for a weight: the SDK writes .0 after it before it looks", map[string]string{"X-Hmac-Signature": "hmac-sha256-hex=" + hexMAC(`{"weight":1}`)}, "", `{"weight":1}`, verdict{true, false}},
-		{"@easypost/api", "a weight as EasyPost writes it", map[string]string{"X-Hmac-Signature": "hmac-sha256-hex=" + hexMAC(`{"weight":1.0}`)}, "", `{"weight":1.0}`, verdict{true, true}},
-		{"@linear/sdk", "the time as a number", map[string]string{"Linear-Signature": hexMAC(linear(ms))}, "", linear(ms), verdict{true, true}},
-		{"@linear/sdk", "no time", map[string]string{"Linear-Signature": hexMAC(`{"type":"Issue"}`), "Linear-Timestamp": ms}, "", `{"type":"Issue"}`, verdict{}},
-		{"@linear/sdk", "a time long ago, beside an unsigned one of today", map[string]string{"Linear-Signature": hexMAC(linear("1700000000000")), "Linear-Timestamp": ms}, "", linear("1700000000000"), verdict{}},
-		{"@workos-inc/node", "a body with spaces: the SDK looks at one without", map[string]string{"Workos-Signature": "t=" + ms + ", v1=" + hexMAC(ms+`.{"a": 1}`)}, "", `{"a": 1}`, verdict{true, false}},
+		{"@easypost/api", "a whole number for a weight: the SDK writes .0 after it before it looks",
+			map[string]string{"X-Hmac-Signature": "hmac-sha256-hex=" + hexMAC(`{"weight":1}`)}, "", `{"weight":1}`,
+			verdict{true, false}},
+		{"@easypost/api", "a weight as EasyPost writes it", map[string]string{"X-Hmac-Signature": "hmac-sha256-hex=" +
+			hexMAC(`{"weight":1.0}`)}, "", `{"weight":1.0}`, verdict{true, true}},
+		{"@linear/sdk", "the time as a number", map[string]string{"Linear-Signature": hexMAC(linear(ms))}, "",
+			linear(ms), verdict{true, true}},
+		{"@linear/sdk", "no time", map[string]string{"Linear-Signature": hexMAC(`{"type":"Issue"}`),
+			"Linear-Timestamp": ms}, "", `{"type":"Issue"}`, verdict{}},
+		{"@linear/sdk", "a time long ago, beside an unsigned one of today",
+			map[string]string{"Linear-Signature": hexMAC(linear("1700000000000")), "Linear-Timestamp": ms}, "",
+			linear("1700000000000"), verdict{}},
+		{"@workos-inc/node", "a body with spaces: the SDK looks at one without",
+			map[string]string{"Workos-Signature": "t=" + ms + ", v1=" + hexMAC(ms+`.{"a": 1}`)}, "", `{"a": 1}`,
+			verdict{true, false}},
 		{"discord-interactions", "no signature", map[string]string{"X-Signature-Timestamp": now}, "", "{}", verdict{}},
 	}
 }

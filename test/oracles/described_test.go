@@ -38,7 +38,8 @@ func description(name string) ([]byte, error) {
 	return nil, fmt.Errorf("descriptions.txt has no %s", name)
 }
 
-// openapi is a description of an API (https://spec.openapis.org/oas/v3.0.3), as far as it is read here.
+// openapi is a description of an API (https://spec.openapis.org/oas/v3.0.3), as far as it is read
+// here.
 type openapi struct {
 	Paths      map[string]map[string]json.RawMessage
 	Webhooks   map[string]struct{ Post operation } `json:"x-webhooks"`
@@ -105,12 +106,14 @@ func described(t *testing.T) *openapi {
 	return d
 }
 
-// operation is what answers a method at a path, and the template of that path; nil where nothing does. Of several templates the one with the fewest names is meant.
+// operation is what answers a method at a path, and the template of that path; nil where nothing
+// does. Of several templates the one with the fewest names is meant.
 func (d *openapi) operation(t *testing.T, method, path string) (*operation, string) {
 	t.Helper()
 	found := ""
 	for template := range d.Paths {
-		if fits(template, path) && d.Paths[template][method] != nil && (found == "" || strings.Count(template, "{") < strings.Count(found, "{")) {
+		if fits(template, path) && d.Paths[template][method] != nil &&
+			(found == "" || strings.Count(template, "{") < strings.Count(found, "{")) {
 			found = template
 		}
 	}
@@ -127,7 +130,10 @@ func (d *openapi) operation(t *testing.T, method, path string) (*operation, stri
 // fits tells whether a path is one of a template's.
 func fits(template, path string) bool {
 	these, those := strings.Split(template, "/"), strings.Split(path, "/")
-	return slices.EqualFunc(these, those, func(part, is string) bool { return part == is || strings.HasPrefix(part, "{") })
+	return slices.EqualFunc(these, those, func(part, is string) bool {
+		return part == is ||
+			strings.HasPrefix(part, "{")
+	})
 }
 
 // parameter is a parameter of a query.
@@ -148,7 +154,8 @@ func (o *operation) answers() *schema { return o.Responses["200"].Content["appli
 
 func last(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
-// flat is a schema with what it refers to in its place: all that it demands together, and of alternatives the first, with the members of them all.
+// flat is a schema with what it refers to in its place: all that it demands together, and of
+// alternatives the first, with the members of them all.
 func (d *openapi) flat(s *schema) *schema {
 	for s.Ref != "" {
 		s = d.Components.Schemas[last(s.Ref)]
@@ -207,7 +214,8 @@ func (d *openapi) example(s *schema, depth int) any {
 			if depth < deepest {
 				out[name] = d.example(member, depth+1)
 			}
-			if strings.HasSuffix(name, "_at") && out[name] == "seven" { // of some times the description says only that they are texts
+			// of some times the description says only that they are texts
+			if strings.HasSuffix(name, "_at") && out[name] == "seven" {
 				out[name] = "2026-01-02T03:04:05Z"
 			}
 		}

@@ -47,7 +47,8 @@ func respell(here bool, why string, is func(before, after string) bool, example 
 	return difference{
 		here: here, why: why,
 		is: func(before, after part) bool {
-			return len(after.header) == 1 && before.body == after.body && before.query == after.query && is(before.value(), after.value())
+			return len(after.header) == 1 && before.body == after.body && before.query == after.query &&
+				is(before.value(), after.value())
 		},
 		example: func(p part) part { p.header = []string{example(p.value())}; return p },
 	}
@@ -55,14 +56,17 @@ func respell(here bool, why string, is func(before, after string) bool, example 
 
 // What Postern takes.
 var (
-	upperHex = respell(true, "digits above nine in upper case are the same bytes", strings.EqualFold, func(v string) string {
-		i := strings.LastIndexAny(v, "=") + 1
-		return v[:i] + strings.ToUpper(v[i:])
-	})
-	padding = respell(true, "base64 for addresses may be padded", func(before, after string) bool { return strings.TrimRight(after, "=") == before },
+	upperHex = respell(true, "digits above nine in upper case are the same bytes", strings.EqualFold,
+		func(v string) string {
+			i := strings.LastIndexAny(v, "=") + 1
+			return v[:i] + strings.ToUpper(v[i:])
+		})
+	padding = respell(true, "base64 for addresses may be padded",
+		func(before, after string) bool { return strings.TrimRight(after, "=") == before },
 		func(v string) string { return v + "=" })
 	passedOver = func(separator, more string) difference {
-		return respell(true, "items beside the right ones are passed over: a sender may add some, and signs with each of its secrets while they change",
+		return respell(true, "items beside the right ones are passed over: a sender may add some, and signs with "+
+			"each of its secrets while they change",
 			func(before, after string) bool {
 				items := strings.Split(after, separator)
 				for i := range items {
@@ -83,12 +87,14 @@ var (
 	emptyItem = respell(false, "it passes over items that say nothing; here they are malformed",
 		func(before, after string) bool {
 			items := strings.Split(after, ",")
-			return slices.Contains(items, before) && slices.ContainsFunc(items, func(item string) bool { return !strings.Contains(item, "=") })
+			return slices.Contains(items, before) &&
+				slices.ContainsFunc(items, func(item string) bool { return !strings.Contains(item, "=") })
 		},
 		func(v string) string { return "," + v })
 	thirdPart = respell(false, "it reads no further than a second comma of an item",
 		func(before, after string) bool {
-			return slices.ContainsFunc(strings.Fields(after), func(item string) bool { return strings.HasPrefix(item, before+",") })
+			return slices.ContainsFunc(strings.Fields(after),
+				func(item string) bool { return strings.HasPrefix(item, before+",") })
 		},
 		func(v string) string { return v + "," })
 	anyPairs = respell(false, "it makes a byte of every two characters, whether or not they are digits",
@@ -120,7 +126,8 @@ var (
 		return v[:last] + digits[strings.IndexByte(digits, v[last])+1:][:1] + v[last+1:]
 	})
 	severalLines = difference{
-		why:     "of several header lines it reads the first, or all as one; here only one may be there, since whoever stands between may read another",
+		why: "of several header lines it reads the first, or all as one; here only one may be there, since " +
+			"whoever stands between may read another",
 		is:      func(before, after part) bool { return len(after.header) > 1 },
 		example: func(p part) part { p.header = []string{p.value(), p.value()}; return p },
 	}
@@ -129,7 +136,8 @@ var (
 		func(v string) string { return strings.TrimRight(v, "=") })
 	looseHex = respell(false, "Node's hexadecimal ends before what is none",
 		func(before, after string) bool {
-			return len(after) > len(before) && strings.EqualFold(before, after[:len(before)]) && !isHex(after[len(before):])
+			return len(after) > len(before) && strings.EqualFold(before, after[:len(before)]) &&
+				!isHex(after[len(before):])
 		},
 		func(v string) string { return v + ", " })
 	anyPrefix = respell(false, "it cuts seven bytes off without a look at them",
@@ -138,7 +146,8 @@ var (
 	noPrefix = respell(false, "it needs no sha256= before the digits",
 		func(before, after string) bool { return after == strings.TrimPrefix(before, "sha256=") },
 		func(v string) string { return strings.TrimPrefix(v, "sha256=") })
-	looseTime = respell(false, "it reads the time as a number and signs that number, so the time may be written otherwise than it was signed",
+	looseTime = respell(false, "it reads the time as a number and signs that number, so the time may be written "+
+		"otherwise than it was signed",
 		func(before, after string) bool { return plainNumbers(before) == plainNumbers(after) },
 		func(v string) string { return strings.Replace(v, "1", "+1", 1) })
 	looseClock = func() difference { d := looseTime; d.header = 1; return d }()
@@ -155,10 +164,12 @@ var (
 		example: func(p part) part { p.query += "&"; return p },
 	}
 	rewrittenBody = difference{
-		why: "it writes the body anew before it looks at the signature, so the body may be written otherwise than it was signed",
+		why: "it writes the body anew before it looks at the signature, so the body may be written otherwise than it " +
+			"was signed",
 		is: func(before, after part) bool {
 			var was, is any
-			return slices.Equal(before.header, after.header) && json.Unmarshal([]byte(before.body), &was) == nil && json.Unmarshal([]byte(after.body), &is) == nil && compact(was) == compact(is)
+			return slices.Equal(before.header, after.header) && json.Unmarshal([]byte(before.body), &was) == nil &&
+				json.Unmarshal([]byte(after.body), &is) == nil && compact(was) == compact(is)
 		},
 		example: func(p part) part { p.body += " "; return p },
 	}
@@ -187,7 +198,8 @@ func parsedPairs(text string) []byte {
 	var out []byte
 	for pair := range slices.Chunk([]byte(text), 2) {
 		digits := strings.TrimLeft(string(pair), " \t")
-		if end := strings.IndexFunc(digits, func(r rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF", r) }); end >= 0 {
+		if end := strings.IndexFunc(digits,
+			func(r rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF", r) }); end >= 0 {
 			digits = digits[:end]
 		}
 		n, _ := strconv.ParseUint(digits, 16, 8) // of none, nothing
@@ -244,7 +256,8 @@ func (o *oracle) excuse(here bool, before, after *provider.Delivery) string {
 	return ""
 }
 
-// Every difference that is told is one: an example of it is taken by the one side, refused by the other, and recognised.
+// Every difference that is told is one: an example of it is taken by the one side, refused by the
+// other, and recognised.
 func TestDifferences(t *testing.T) {
 	each(t, func(o *oracle) bool { return len(o.differs) > 0 }, func(t *rapid.T, o *oracle) {
 		k, before := o.signed(t, justNow())
@@ -256,7 +269,8 @@ func TestDifferences(t *testing.T) {
 		header := o.headers[difference.header]
 		example := difference.example(o.part(before, header))
 		after.Header[header], after.Body, after.Query = example.header, []byte(example.body), example.query
-		if same := o.part(before, header); slices.Equal(same.header, example.header) && same.body == example.body && same.query == example.query {
+		if same := o.part(before, header); slices.Equal(same.header, example.header) && same.body == example.body &&
+			same.query == example.query {
 			return // a signature without a letter has no upper case
 		}
 		if v, want := o.ask(t, k, address, after), (verdict{difference.here, !difference.here}); v != want {

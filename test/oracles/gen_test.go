@@ -36,12 +36,14 @@ var (
 	standardKeys = pair(rapid.Map(rapid.SliceOfN(rapid.Byte(), 24, 64), func(b []byte) string {
 		return "whsec_" + base64.StdEncoding.EncodeToString(b)
 	}))
-	// foreignKeys have letters that NFKD takes apart, each of which differs from the others when that is done.
+	// foreignKeys have letters that NFKD takes apart, each of which differs from the others when
+	// that is done.
 	foreignKeys = pair(rapid.StringMatching(`[a-zåäöüéñ①Ⅷﬁ가각힣Å]{12,24}`))
 	// ed25519Keys are pairs; receivers have theirs as Discord shows it.
 	ed25519Keys = rapid.Map(rapid.SliceOfN(rapid.Byte(), ed25519.SeedSize, ed25519.SeedSize), func(seed []byte) keys {
 		private := ed25519.NewKeyFromSeed(seed)
-		return keys{"whsk_" + base64.StdEncoding.EncodeToString(seed), hex.EncodeToString(private.Public().(ed25519.PublicKey))}
+		return keys{"whsk_" + base64.StdEncoding.EncodeToString(seed),
+			hex.EncodeToString(private.Public().(ed25519.PublicKey))}
 	})
 	ecdsaKeys = rapid.Map(rapid.IntRange(0, len(ecdsaPairs())-1), func(i int) keys { return ecdsaPairs()[i] })
 )
@@ -62,7 +64,8 @@ var ecdsaPairs = sync.OnceValue(func() []keys {
 		if err != nil {
 			panic(err)
 		}
-		out = append(out, keys{string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: signer})), base64.StdEncoding.EncodeToString(verifier)})
+		out = append(out, keys{string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: signer})),
+			base64.StdEncoding.EncodeToString(verifier)})
 	}
 	return out
 })
@@ -70,7 +73,8 @@ var ecdsaPairs = sync.OnceValue(func() []keys {
 // raw are bodies for SDKs that look at bytes only.
 var raw = rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 200), func(b []byte) string { return string(b) })
 
-// words are texts that JavaScript has no other spelling of. U+FFFD stands there for what is no UTF-8.
+// words are texts that JavaScript has no other spelling of. U+FFFD stands there for what is no
+// UTF-8.
 var words = rapid.Map(rapid.String(), func(s string) string {
 	return strings.NewReplacer("\ufffd", "", "\u2028", "", "\u2029", "").Replace(s)
 })
@@ -83,8 +87,10 @@ var objects = objectsWith(nil)
 
 // objectsWith are objects that have some members besides.
 func objectsWith(members func(t *rapid.T) map[string]any) *rapid.Generator[string] {
-	scalars := rapid.OneOf(rapid.Just[any](nil), rapid.Map(words, as), rapid.Map(rapid.Bool(), as), rapid.Map(rapid.Int32(), as))
-	values := rapid.OneOf(scalars, scalars, rapid.Map(rapid.SliceOfN(scalars, 0, 3), as), rapid.Map(rapid.MapOfN(names, scalars, 0, 3), as))
+	scalars := rapid.OneOf(rapid.Just[any](nil), rapid.Map(words, as), rapid.Map(rapid.Bool(), as),
+		rapid.Map(rapid.Int32(), as))
+	values := rapid.OneOf(scalars, scalars, rapid.Map(rapid.SliceOfN(scalars, 0, 3), as),
+		rapid.Map(rapid.MapOfN(names, scalars, 0, 3), as))
 	return rapid.Custom(func(t *rapid.T) string {
 		body := rapid.MapOfN(names, values, 0, 4).Draw(t, "object")
 		if members != nil {
@@ -118,12 +124,15 @@ var forms = rapid.Map(rapid.MapOfN(names, words, 1, 5), func(m map[string]string
 	return form.Encode()
 })
 
-// repeated are forms whose fields may come several times. Beyond 16 bits JavaScript sorts letters otherwise than others do.
-var repeated = rapid.Map(rapid.MapOfN(names, rapid.SliceOfN(words.Filter(short), 1, 3), 1, 4), func(m map[string][]string) string { return url.Values(m).Encode() })
+// repeated are forms whose fields may come several times. Beyond 16 bits JavaScript sorts letters
+// otherwise than others do.
+var repeated = rapid.Map(rapid.MapOfN(names, rapid.SliceOfN(words.Filter(short), 1, 3), 1, 4),
+	func(m map[string][]string) string { return url.Values(m).Encode() })
 
 func short(s string) bool { return !strings.ContainsFunc(s, func(r rune) bool { return r > 0xffff }) }
 
-// sameForm tells whether two forms are the same to Twilio: their fields by name, each with its values, without anything between.
+// sameForm tells whether two forms are the same to Twilio: their fields by name, each with its
+// values, without anything between.
 func sameForm(a, b string) bool { return joined(a) == joined(b) }
 
 func joined(text string) string {
@@ -183,7 +192,8 @@ func tamperedPayment(t *rapid.T, body string) string {
 		value := data["hmacSignature"].(string)
 		data["hmacSignature"] = map[bool]string{true: "B", false: "A"}[value[0] == 'A'] + value[1:]
 	default:
-		tamper(t, item, []string{"pspReference", "originalReference", "merchantAccountCode", "merchantReference", "eventCode", "success"})
+		tamper(t, item, []string{"pspReference", "originalReference", "merchantAccountCode", "merchantReference",
+			"eventCode", "success"})
 	}
 	return compact(root)
 }

@@ -88,7 +88,8 @@ func (s *schema) takes(text string) bool {
 	return s.Type == "string"
 }
 
-// asRead is an example of a type's object as GitHub answers it, under the address that it is read by.
+// asRead is an example of a type's object as GitHub answers it, under the address that it is read
+// by.
 func (d *openapi) asRead(t *testing.T, objectType string) (s *schema, body []byte) {
 	t.Helper()
 	path := filled(readable[objectType])
@@ -101,8 +102,9 @@ func (d *openapi) asRead(t *testing.T, objectType string) (s *schema, body []byt
 	return op.answers(), must(json.Marshal(object))
 }
 
-// Each object that we read, and each list by which we prove that a missing one would be seen, GitHub's description has where we ask for it, and what it answers we take for a whole object with a version, where it
-// has one.
+// Each object that we read, and each list by which we prove that a missing one would be seen,
+// GitHub's description has where we ask for it, and what it answers we take for a whole object with
+// a version, where it has one.
 func TestGitHubKnowsWhatIsRead(t *testing.T) {
 	t.Parallel()
 	d := described(t)
@@ -120,16 +122,18 @@ func TestGitHubKnowsWhatIsRead(t *testing.T) {
 		if proof.Path != "" {
 			d.knows(t, proof)
 		}
-		o, err := github.GitHub{}.Snapshot(&provider.Source{}, &provider.Snapshot{ObjectType: objectType, ObjectID: "7", Body: body})
+		o, err := github.GitHub{}.Snapshot(&provider.Source{}, &provider.Snapshot{ObjectType: objectType, ObjectID: "7",
+			Body: body})
 		if err != nil || o.State == nil || o.HasAt == slices.Contains(timeless, objectType) {
 			t.Errorf("the description's example of a %s is read as %+v (%v)", objectType, o, err)
 		}
 	}
-	d.knows(t, github.GitHub{}.Control(&provider.API{}, ""))
+	d.knows(t, github.GitHub{}.CredentialCheck(&provider.API{}, ""))
 }
 
-// Each list that we read, GitHub's description has, from its first page to one since a time, and its elements we take for objects: where we take them for whole, they have all that the answer to the call for one has,
-// but for what is not compared.
+// Each list that we read, GitHub's description has, from its first page to one since a time, and
+// its elements we take for objects: where we take them for whole, they have all that the answer to
+// the call for one has, but for what is not compared.
 func TestGitHubKnowsOurLists(t *testing.T) {
 	t.Parallel()
 	d, api := described(t), &provider.API{Repositories: []string{"octo-org/kettle"}}
@@ -148,18 +152,22 @@ func TestGitHubKnowsOurLists(t *testing.T) {
 				element = d.flat(element).Items
 				delete(list[0].(map[string]any), "pull_request") // else it is none of the issues
 			}
-			page, next, err := github.GitHub{}.ObjectPage(nil, api, "", objectType, "", http.Header{}, must(json.Marshal(answer)))
-			if err != nil || next != "" || len(page) != 1 || page[0].ObjectID != "7" || page[0].Body == nil && !page[0].HasAt {
+			page, next, err := github.GitHub{}.ObjectPage(nil, api, "", objectType, "", http.Header{},
+				must(json.Marshal(answer)))
+			if err != nil || next != "" || len(page) != 1 || page[0].ObjectID != "7" || page[0].Body == nil &&
+				!page[0].HasAt {
 				t.Errorf("the description's example of %s is read as %+v, %q (%v)", template, page, next, err)
 				continue
 			}
-			o, err := github.GitHub{}.Snapshot(&provider.Source{}, &provider.Snapshot{ObjectType: objectType, ObjectID: "7", Body: body})
+			o, err := github.GitHub{}.Snapshot(&provider.Source{}, &provider.Snapshot{ObjectType: objectType,
+				ObjectID: "7", Body: body})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for name := range d.flat(whole).Properties {
-				if page[0].Body != nil && d.at(element, name) == nil && !slices.Contains(o.Volatile, name) {
-					t.Errorf("an element of %s has no %s, which a %s has that is read by itself", template, name, objectType)
+				if page[0].Body != nil && d.at(element, name) == nil && !slices.Contains(o.IgnoredPaths, name) {
+					t.Errorf("an element of %s has no %s, which a %s has that is read by itself", template, name,
+						objectType)
 				}
 			}
 		}
@@ -171,7 +179,7 @@ func TestGitHubKnowsItsDeliveries(t *testing.T) {
 	t.Parallel()
 	d := described(t)
 	for _, hook := range []string{"repos/octo-org/kettle/hooks/7", "orgs/octo-org/hooks/7"} {
-		if err := (github.GitHub{}).CompleteAPI(&provider.API{Hooks: []string{hook}}); err != nil {
+		if err := (github.GitHub{}).CompleteAPI(&provider.API{Webhooks: []string{hook}}); err != nil {
 			t.Fatal(err)
 		}
 		d.knows(t, github.GitHub{}.ListDeliveries(nil, hook, ""))
@@ -180,7 +188,8 @@ func TestGitHubKnowsItsDeliveries(t *testing.T) {
 		d.knows(t, github.GitHub{}.Redeliver(nil, hook, "7"))
 		header := http.Header{"Link": {`<https://api.github.com/` + hook + `/deliveries?cursor=v1_8>; rel="next"`}}
 		page, next, err := github.GitHub{}.DeliveryPage(header, must(json.Marshal(d.example(list.answers(), 0))))
-		if err != nil || next != "v1_8" || len(page) != 1 || page[0].ID != "7" || page[0].Key != "seven" || page[0].At.Year() != 2026 || !page[0].Failed {
+		if err != nil || next != "v1_8" || len(page) != 1 || page[0].ID != "7" || page[0].Key != "seven" ||
+			page[0].SentAt.Year() != 2026 || !page[0].Failed {
 			t.Errorf("%s: the description's example of a page is read as %+v, %q (%v)", hook, page, next, err)
 		}
 		sent := d.example(one.answers(), 0).(map[string]any)
@@ -188,9 +197,11 @@ func TestGitHubKnowsItsDeliveries(t *testing.T) {
 			t.Errorf("%s: a delivery does not tell what was sent", hook)
 		}
 		request := sent["request"].(map[string]any)
-		request["payload"], request["headers"] = map[string]any{"zen": "Keep it."}, map[string]any{"X-GitHub-Hook-ID": "7"}
+		request["payload"], request["headers"] = map[string]any{"zen": "Keep it."},
+			map[string]any{"X-GitHub-Hook-ID": "7"}
 		delivery, err := github.GitHub{}.ReadDelivery(must(json.Marshal(sent)))
-		if err != nil || string(delivery.Body) != `{"zen":"Keep it."}` || delivery.Header.Get("X-GitHub-Event") != "seven" || delivery.Header.Get("X-GitHub-Hook-Id") != "7" {
+		if err != nil || string(delivery.Body) != `{"zen":"Keep it."}` ||
+			delivery.Header.Get("X-GitHub-Event") != "seven" || delivery.Header.Get("X-GitHub-Hook-Id") != "7" {
 			t.Errorf("%s: the description's example of a delivery is read as %+v (%v)", hook, delivery, err)
 		}
 	}

@@ -35,11 +35,15 @@ func (d *openapi) tells() (all []told) {
 	return all
 }
 
-// readEvents are the events that we read, by the member that holds their object, where it is one that we read from the API too.
+// readEvents are the events that we read, by the member that holds their object, where it is one
+// that we read from the API too.
 var readEvents = map[string]string{
-	"check_run": "check_run", "check_suite": "check_suite", "create": "", "delete": "", "deployment": "deployment", "deployment_status": "deployment_status", "installation": "",
-	"installation_repositories": "", "installation_target": "", "issue_comment": "comment", "issues": "issue", "label": "label", "member": "", "membership": "", "meta": "", "milestone": "milestone",
-	"ping": "", "pull_request": "pull_request", "pull_request_review": "", "push": "", "release": "release", "repository": "repository", "star": "", "team": "", "watch": "",
+	"check_run": "check_run", "check_suite": "check_suite", "create": "", "delete": "", "deployment": "deployment",
+	"deployment_status": "deployment_status", "installation": "",
+	"installation_repositories": "", "installation_target": "", "issue_comment": "comment", "issues": "issue",
+	"label": "label", "member": "", "membership": "", "meta": "", "milestone": "milestone",
+	"ping": "", "pull_request": "pull_request", "pull_request_review": "", "push": "", "release": "release",
+	"repository": "repository", "star": "", "team": "", "watch": "",
 	"workflow_job": "workflow_job", "workflow_run": "workflow_run",
 }
 
@@ -53,10 +57,13 @@ func (d *openapi) observed(h told) (provider.Observation, error) {
 	if h.action != "" {
 		h.event += "." + h.action
 	}
-	return github.GitHub{}.Observe(&provider.Source{}, &provider.Stored{Type: h.event, ReceivedAt: time.Now(), Body: must(json.Marshal(body))})
+	return github.GitHub{}.Observe(&provider.Source{}, &provider.StoredEvent{Type: h.event, ReceivedAt: time.Now(),
+		Body: must(json.Marshal(body))})
 }
 
-// Each action of the events that we read we know, and a body as GitHub describes it we take for what it is: none has a member by which we would take it for another event's, or lacks one that we want.
+// Each action of the events that we read we know, and a body as GitHub describes it we take for
+// what it is: none has a member by which we would take it for another event's, or lacks one that we
+// want.
 func TestGitHubTellsWhatWeRead(t *testing.T) {
 	t.Parallel()
 	d := described(t)
@@ -64,7 +71,8 @@ func TestGitHubTellsWhatWeRead(t *testing.T) {
 	for _, h := range d.tells() {
 		seen[h.event] = true
 		o, err := d.observed(h)
-		if err != nil || strings.Contains(o.Partial, "is not known here") || o.Ignored == "" && o.Partial == "" && !o.Deleted && o.State == nil {
+		if err != nil || strings.Contains(o.Partial, "is not known here") || o.Ignored == "" && o.Partial == "" &&
+			!o.Deleted && o.State == nil {
 			t.Errorf("%s %s: %+v (%v)", h.event, h.action, o, err)
 		}
 	}
@@ -75,10 +83,12 @@ func TestGitHubTellsWhatWeRead(t *testing.T) {
 	}
 }
 
-// merely are members of which the description says more than there is, or less: why they may be compared, or left out.
+// merely are members of which the description says more than there is, or less: why they may be
+// compared, or left out.
 var merely = map[string]string{
-	"issue.body_html": otherMedia, "issue.body_text": otherMedia, "issue_comment.body_html": otherMedia, "issue_comment.body_text": otherMedia,
-	"release.body_html": otherMedia, "release.body_text": otherMedia,
+	"issue.body_html": otherMedia, "issue.body_text": otherMedia, "issue_comment.body_html": otherMedia,
+	"issue_comment.body_text": otherMedia,
+	"release.body_html":       otherMedia, "release.body_text": otherMedia,
 	"issue.repository": otherList, "repository.starred_at": otherList, "repository.role_name": otherList,
 	"release.is_short_description_html_truncated": otherAPI, "release.short_description_html": otherAPI,
 }
@@ -89,7 +99,8 @@ const (
 	otherAPI   = "told in GitHub's public timeline of the same event"
 )
 
-// What a webhook alone or the API alone tells of an object that both tell whole is left out where states are compared, and what is left out one of them tells.
+// What a webhook alone or the API alone tells of an object that both tell whole is left out where
+// states are compared, and what is left out one of them tells.
 func TestGitHubTellsAlikeButForWhatIsLeftOut(t *testing.T) {
 	t.Parallel()
 	d := described(t)
@@ -103,7 +114,7 @@ func TestGitHubTellsAlikeButForWhatIsLeftOut(t *testing.T) {
 		if sent[o.ObjectType] != nil { // by several, of which each may tell more than the others
 			object = d.flat(&schema{AllOf: []*schema{sent[o.ObjectType], object}})
 		}
-		sent[o.ObjectType], leftOut[o.ObjectType] = object, o.Volatile
+		sent[o.ObjectType], leftOut[o.ObjectType] = object, o.IgnoredPaths
 	}
 	if got := slices.Sorted(maps.Keys(sent)); !slices.Equal(got, wholly) {
 		t.Errorf("told whole by both are %v, not %v", got, wholly)
@@ -128,4 +139,5 @@ func TestGitHubTellsAlikeButForWhatIsLeftOut(t *testing.T) {
 }
 
 // wholly are the types that webhooks and the API both tell whole.
-var wholly = []string{"check_suite", "deployment", "deployment_status", "issue", "issue_comment", "milestone", "pull_request", "release", "repository", "workflow_run"}
+var wholly = []string{"check_suite", "deployment", "deployment_status", "issue", "issue_comment", "milestone",
+	"pull_request", "release", "repository", "workflow_run"}

@@ -16,7 +16,8 @@ import (
 	"github.com/vektah/gqlparser/v2/validator/rules"
 )
 
-// typeRef is a type as introspection tells it (https://spec.graphql.org/October2021/#sec-Schema-Introspection).
+// typeRef is a type as introspection tells it
+// (https://spec.graphql.org/October2021/#sec-Schema-Introspection).
 type typeRef struct {
 	Kind, Name string
 	OfType     *typeRef
@@ -60,7 +61,8 @@ func (r *typeRef) ast() *ast.Type {
 
 // read makes a schema of what introspection tells.
 func (in *introspected) read() *ast.Schema {
-	out := &ast.Schema{Types: map[string]*ast.Definition{}, PossibleTypes: map[string][]*ast.Definition{}, Implements: map[string][]*ast.Definition{}}
+	out := &ast.Schema{Types: map[string]*ast.Definition{}, PossibleTypes: map[string][]*ast.Definition{},
+		Implements: map[string][]*ast.Definition{}}
 	for _, t := range in.Data.Schema.Types {
 		def := &ast.Definition{Kind: ast.DefinitionKind(t.Kind), Name: t.Name}
 		out.Types[t.Name] = def
@@ -135,7 +137,8 @@ type graph struct {
 	Variables map[string]any `json:"variables"`
 }
 
-// against holds a query and its variables against a schema; what it searches for must be what the argument's description lists.
+// against holds a query and its variables against a schema; what it searches for must be what the
+// argument's description lists.
 func (g *graph) against(s *ast.Schema) (*ast.OperationDefinition, error) {
 	doc, err := parser.ParseQuery(&ast.Source{Input: g.Query})
 	if err != nil {

@@ -35,7 +35,8 @@ func each(t *testing.T, fits func(*oracle) bool, property func(*rapid.T, *oracle
 	}
 }
 
-// justNow is a little in the past: an SDK whose clock has whole seconds may find anything else in the future.
+// justNow is a little in the past: an SDK whose clock has whole seconds may find anything else in
+// the future.
 func justNow() time.Time { return time.Now().Add(-5 * time.Second) }
 
 // signed draws a delivery signed by either.
@@ -85,9 +86,11 @@ func TestForged(t *testing.T) {
 		case "field":
 			d.Body = []byte(o.tamper(t, string(d.Body)))
 		case "address":
-			base = strings.Replace(address, "shop", rapid.SampledFrom([]string{"Shop", "sho", "shop/", "shop2", "%73hop"}).Draw(t, "path"), 1)
+			base = strings.Replace(address, "shop",
+				rapid.SampledFrom([]string{"Shop", "sho", "shop/", "shop2", "%73hop"}).Draw(t, "path"), 1)
 		case "query":
-			d.Query = rapid.SampledFrom([]string{"", "a=1", "tenant=8", "tenant=7&"}).Filter(func(q string) bool { return q != before.Query }).Draw(t, "other query")
+			d.Query = rapid.SampledFrom([]string{"", "a=1", "tenant=8", "tenant=7&"}).Filter(
+				func(q string) bool { return q != before.Query }).Draw(t, "other query")
 		default:
 			d.Header[part] = []string{changed(t, d.Header.Get(part), true)}
 			if unspaced(d.Header.Get(part)) == unspaced(before.Header.Get(part)) {
@@ -104,7 +107,8 @@ func TestForged(t *testing.T) {
 	})
 }
 
-// However a header that signs is written, both say the same of it. Where they do not, there is a reason.
+// However a header that signs is written, both say the same of it. Where they do not, there is a
+// reason.
 func TestSpelt(t *testing.T) {
 	each(t, func(o *oracle) bool { return len(o.headers) > 0 }, func(t *rapid.T, o *oracle) {
 		k, d := o.signed(t, justNow())
@@ -131,10 +135,12 @@ func TestTimes(t *testing.T) {
 		}
 		ends := []time.Duration{-o.ours.past, -o.theirs.past, o.ours.future, o.theirs.future}
 		away := func(seconds int64) bool {
-			return !slices.ContainsFunc(ends, func(end time.Duration) bool { return (time.Duration(seconds)*time.Second - end).Abs() < margin })
+			return !slices.ContainsFunc(ends,
+				func(end time.Duration) bool { return (time.Duration(seconds)*time.Second - end).Abs() < margin })
 		}
 		near := rapid.Int64Range(-700, 700)
-		seconds := rapid.OneOf(near, near, rapid.Int64Range(-40_000_000, 40_000_000)).Filter(away).Draw(t, "seconds from now")
+		seconds := rapid.OneOf(near, near, rapid.Int64Range(-40_000_000, 40_000_000)).Filter(away).Draw(t,
+			"seconds from now")
 		offset := time.Duration(seconds) * time.Second
 		k, d := o.signed(t, time.Now().Add(offset))
 		within := func(w *window) bool { return -w.past <= offset && offset <= w.future }
@@ -146,7 +152,8 @@ func TestTimes(t *testing.T) {
 
 func unspaced(s string) string { return strings.ReplaceAll(s, " ", "") }
 
-// changed changes a text by one byte: to another, to none, or to one more. Of a header the case of a letter is no change.
+// changed changes a text by one byte: to another, to none, or to one more. Of a header the case of
+// a letter is no change.
 func changed(t *rapid.T, text string, header bool) string {
 	at := rapid.IntRange(0, max(0, len(text)-1)).Draw(t, "at")
 	bits := rapid.ByteRange(1, 255)
@@ -163,10 +170,12 @@ func changed(t *rapid.T, text string, header bool) string {
 	return text[:at] + string([]byte{text[at] ^ bits.Draw(t, "bits")}) + text[at+1:]
 }
 
-// respelt writes a header's value otherwise: in another case, with more around it, several times, or not at all.
+// respelt writes a header's value otherwise: in another case, with more around it, several times,
+// or not at all.
 func respelt(t *rapid.T, value string) []string {
 	at := rapid.IntRange(0, max(0, len(value)-1)).Draw(t, "at")
-	extra := rapid.SampledFrom([]string{" ", ",", ";", "=", "+", "0", "\t", "v1=", "v1,", "t=1", "sha256=", "sha1=", "v0=", ", ", "==", "-", "_", "\u00a0"})
+	extra := rapid.SampledFrom([]string{" ", ",", ";", "=", "+", "0", "\t", "v1=", "v1,", "t=1", "sha256=", "sha1=",
+		"v0=", ", ", "==", "-", "_", "\u00a0"})
 	switch rapid.IntRange(0, 9).Draw(t, "spelling") {
 	case 0:
 		return []string{strings.ToUpper(value)}

@@ -83,7 +83,8 @@ func child(t rapid.TB) *nodeJS {
 }
 
 func startNode() (*nodeJS, error) {
-	const advice = "run `make prerequisites` (npm ci in test/oracles/node; it needs Node 20 or newer, npm, and the way to its registry)"
+	const advice = "run `make prerequisites` (npm ci in test/oracles/node; it needs Node 20 or newer, npm, and the " +
+		"way to its registry)"
 	if _, err := exec.LookPath("node"); err != nil {
 		return nil, fmt.Errorf("node is not installed: %s", advice)
 	}
@@ -164,7 +165,8 @@ func (n *nodeJS) ask(q question) (answer, error) {
 }
 
 func ask(op, sdk, secret, url string, d *provider.Delivery, at string) answer {
-	q := question{SDK: sdk, Op: op, Secret: secret, Method: "POST", URL: url, Headers: map[string]string{}, Body: d.Body, Time: at}
+	q := question{SDK: sdk, Op: op, Secret: secret, Method: "POST", URL: url, Headers: map[string]string{},
+		Body: d.Body, Time: at}
 	for name, values := range d.Header {
 		// As Node joins what came several times.
 		q.Headers[strings.ToLower(name)] = strings.Join(values, ", ")
@@ -182,7 +184,8 @@ func verifiedBy(sdk string) func(secret, url string, d *provider.Delivery) bool 
 }
 
 // signedBy has an SDK for Node sign a delivery, with the time written in a unit.
-func signedBy(sdk string, written func(time.Time) string) func(secret, url string, d *provider.Delivery, at time.Time) error {
+func signedBy(sdk string, written func(time.Time) string) func(secret, url string, d *provider.Delivery,
+	at time.Time) error {
 	return func(secret, url string, d *provider.Delivery, at time.Time) error {
 		for name, value := range ask("sign", sdk, secret, url, d, written(at)).Headers {
 			d.Header.Set(name, value)

@@ -1,6 +1,7 @@
-// Package oracles holds Postern against the official SDKs of the senders it takes: what they sign is accepted here, what is signed
-// here they accept, and what is changed both refuse. It is a module of its own, so that no SDK is among the product's modules. SDKs for
-// Node are asked through one child process; node/package.json lists them.
+// Package oracles holds Postern against the official SDKs of the senders it takes: what they sign
+// is accepted here, what is signed here they accept, and what is changed both refuse. It is a
+// module of its own, so that no SDK is among the product's modules. SDKs for Node are asked through
+// one child process; node/package.json lists them.
 package oracles_test
 
 import (
@@ -42,9 +43,11 @@ type oracle struct {
 	// verify asks the SDK whether it accepts a delivery that comes now.
 	verify func(secret, url string, d *provider.Delivery) bool
 
-	// headers are those in which the signature, which comes first, or a part of what it covers stands.
+	// headers are those in which the signature, which comes first, or a part of what it covers
+	// stands.
 	headers []string
-	// bodyOpen: the body is not signed as it is. tamper changes what of it is signed; nil where that is nothing.
+	// bodyOpen: the body is not signed as it is. tamper changes what of it is signed; nil where
+	// that is nothing.
 	bodyOpen bool
 	tamper   func(t *rapid.T, body string) string
 	// url: the address is signed.
@@ -52,7 +55,8 @@ type oracle struct {
 	// same tells whether two bodies are the same to the signature; nil: if their bytes are.
 	same func(a, b string) bool
 
-	// theirs is how far the SDK lets a signed time lie from now, and ours how far Postern does; nil where none is signed.
+	// theirs is how far the SDK lets a signed time lie from now, and ours how far Postern does; nil
+	// where none is signed.
 	theirs, ours *window
 	// because is why Postern's window is wider than the SDK's, where it is.
 	because string
@@ -86,7 +90,8 @@ func preset(name string) func(rapid.TB, string) *source {
 		if !ok {
 			t.Fatalf("no provider %s", name)
 		}
-		src := &provider.Source{Name: name, URL: address, Secrets: []provider.Secret{{Name: "live", Value: []byte(secret)}}}
+		src := &provider.Source{Name: name, URL: address,
+			Secrets: []provider.Secret{{Name: "live", Value: []byte(secret)}}}
 		if name == "shopify" {
 			src.Accounts = []string{"*"}
 		}
@@ -97,11 +102,13 @@ func preset(name string) func(rapid.TB, string) *source {
 	}
 }
 
-// declared is a source of a sender that has only a configuration: that of the hmac provider's own tests.
+// declared is a source of a sender that has only a configuration: that of the hmac provider's own
+// tests.
 func declared(name string) func(rapid.TB, string) *source {
 	return func(t rapid.TB, secret string) *source {
 		t.Helper()
-		text, err := os.ReadFile(filepath.Join("..", "..", "internal", "provider", "hmac", "testdata", "senders", name+".yaml"))
+		text, err := os.ReadFile(filepath.Join("..", "..", "internal", "provider", "hmac", "testdata", "senders",
+			name+".yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +116,8 @@ func declared(name string) func(rapid.TB, string) *source {
 	}
 }
 
-// read are the sources of configurations that were read. To read one for each secret would take longer than all else.
+// read are the sources of configurations that were read. To read one for each secret would take
+// longer than all else.
 var read sync.Map
 
 // configured is the one source of a configuration.

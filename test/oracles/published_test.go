@@ -66,19 +66,30 @@ func vectors() []published {
 	twilio := func(value string) map[string]string { return map[string]string{"X-Twilio-Signature": value} }
 	const twilioURL = "https://mycompany.com/myapp.php"
 	return []published{
-		{"https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries", "github", "It's a Secret to Everybody", "", "",
+		{"https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries", "github",
+			"It's a Secret to Everybody", "", "",
 			map[string]string{"X-Hub-Signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}, "Hello, World!", 0, "@octokit/webhooks-methods"},
-		{"the tests of stripe-dotnet", "stripe", "webhook_secret", "", "", map[string]string{"Stripe-Signature": "t=1533204620," +
-			"v1=2220f87ef101a04665f11cdf770523143f875572008577fa0f20882ddb9cc3c7,v0=63f3a72374a733066c4be69ed7f8e5ac85c22c9f0a6a612ab9a025a9e4ee7eef"}, stripeBody, 1533204620, ""},
-		{"https://docs.slack.dev/authentication/verifying-requests-from-slack", "slack", "8f742231b10e8888abcd99yyyzzz85a5", "", "",
-			map[string]string{"X-Slack-Request-Timestamp": "1531420618", "X-Slack-Signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"}, slackBody, 1531420618, ""},
-		{"the tests of github.com/standard-webhooks/standard-webhooks/libraries/go", "standardwebhooks", standardSecret, "", "",
-			map[string]string{"Webhook-Id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "Webhook-Timestamp": "1614265330", "Webhook-Signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
+		{"the tests of stripe-dotnet", "stripe", "webhook_secret", "", "",
+			map[string]string{"Stripe-Signature": "t=1533204620," +
+				"v1=2220f87ef101a04665f11cdf770523143f875572008577fa0f20882ddb9cc3c7,v0=63f3a72374a733066c4be69ed7f8e5ac85c22c9f0a6a612ab9a025a9e4ee7eef"}, stripeBody, 1533204620, ""},
+		{"https://docs.slack.dev/authentication/verifying-requests-from-slack", "slack",
+			"8f742231b10e8888abcd99yyyzzz85a5", "", "",
+			map[string]string{"X-Slack-Request-Timestamp": "1531420618",
+				"X-Slack-Signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"}, slackBody,
+			1531420618, ""},
+		{"the tests of github.com/standard-webhooks/standard-webhooks/libraries/go", "standardwebhooks", standardSecret,
+			"", "",
+			map[string]string{"Webhook-Id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "Webhook-Timestamp": "1614265330",
+				"Webhook-Signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
 			standardBody, 1614265330, ""},
-		{"the tests of twilio-node and twilio-go", "twilio", "12345", twilioURL, "foo=1&bar=2", twilio("RSOYDt4T1cUTdK1PDd93/VVr8B8="), twilioForm, 0, "twilio, forms"},
-		{"the tests of twilio-node and twilio-go", "twilio", "12345", twilioURL, "foo=1&bar=2", twilio("RSOYDt4T1cUTdK1PDd93/VVr8B8="), twilioForm, 0, "twilio-go, forms"},
-		{"the tests of twilio-node and twilio-go", "twilio", "12345", twilioURL, twilioDigest, twilio("a9nBmqA0ju/hNViExpshrM61xv4="), twilioJSON, 0, "twilio, JSON"},
-		{"the tests of twilio-node and twilio-go", "twilio", "12345", twilioURL, twilioDigest, twilio("a9nBmqA0ju/hNViExpshrM61xv4="), twilioJSON, 0, "twilio-go, JSON"},
+		{"the tests of twilio-node and twilio-go", "twilio", "12345", twilioURL, "foo=1&bar=2",
+			twilio("RSOYDt4T1cUTdK1PDd93/VVr8B8="), twilioForm, 0, "twilio, forms"},
+		{"the tests of twilio-node and twilio-go", "twilio", "12345", twilioURL, "foo=1&bar=2",
+			twilio("RSOYDt4T1cUTdK1PDd93/VVr8B8="), twilioForm, 0, "twilio-go, forms"},
+		{"the tests of twilio-node and twilio-go", "twilio", "12345", twilioURL, twilioDigest,
+			twilio("a9nBmqA0ju/hNViExpshrM61xv4="), twilioJSON, 0, "twilio, JSON"},
+		{"the tests of twilio-node and twilio-go", "twilio", "12345", twilioURL, twilioDigest,
+			twilio("a9nBmqA0ju/hNViExpshrM61xv4="), twilioJSON, 0, "twilio-go, JSON"},
 	}
 }
 
@@ -91,12 +102,14 @@ func TestPublished(t *testing.T) {
 		t.Run(v.provider+", "+v.sdk, func(t *testing.T) {
 			t.Parallel()
 			for body, want := range map[string]bool{v.body: true, v.body + "&a=b": false} {
-				d := &provider.Delivery{Header: http.Header{}, Query: v.query, Body: []byte(body), ReceivedAt: time.Unix(v.at, 0)}
+				d := &provider.Delivery{Header: http.Header{}, Query: v.query, Body: []byte(body),
+					ReceivedAt: time.Unix(v.at, 0)}
 				for name, value := range v.header {
 					d.Header.Set(name, value)
 				}
 				s := preset(v.provider)(t, standardSecret)
-				s.src.Secrets[0].Value, s.src.URL = []byte(v.secret), v.url // published ones look unlike those that users get
+				// published ones look unlike those that users get
+				s.src.Secrets[0].Value, s.src.URL = []byte(v.secret), v.url
 				if _, err := s.Verify(s.src, d); (err == nil) != want {
 					t.Errorf("%q from %s: %v, want accepted %t", body, v.from, err, want)
 				}

@@ -35,10 +35,13 @@ var five = &window{5 * time.Minute, 5 * time.Minute}
 func goSDKs() []*oracle {
 	return []*oracle{
 		{
-			sdk: "stripe-go", source: preset("stripe"), keys: stripeKeys, body: raw, headers: canonical("Stripe-Signature"),
-			ours: five, theirs: &window{5 * time.Minute, forever},
+			sdk: "stripe-go", source: preset("stripe"), keys: stripeKeys, body: raw,
+			headers: canonical("Stripe-Signature"),
+			ours:    five, theirs: &window{5 * time.Minute, forever},
 			sign: func(secret, _ string, d *provider.Delivery, at time.Time) error {
-				d.Header.Set("Stripe-Signature", stripe.GenerateTestSignedPayload(&stripe.UnsignedPayload{Payload: d.Body, Secret: secret, Timestamp: at}).Header)
+				d.Header.Set("Stripe-Signature",
+					stripe.GenerateTestSignedPayload(&stripe.UnsignedPayload{Payload: d.Body, Secret: secret,
+						Timestamp: at}).Header)
 				return nil
 			},
 			differs: []difference{severalLines, passedOver(",", "v1=a=b"), looseTime, twoTimes},
@@ -47,7 +50,8 @@ func goSDKs() []*oracle {
 			},
 		},
 		{
-			sdk: "standard-webhooks", source: preset("standardwebhooks"), keys: standardKeys, body: raw, ours: five, theirs: five,
+			sdk: "standard-webhooks", source: preset("standardwebhooks"), keys: standardKeys, body: raw, ours: five,
+			theirs:  five,
 			headers: canonical("webhook-signature", "webhook-timestamp", "webhook-id"),
 			sign: func(secret, _ string, d *provider.Delivery, at time.Time) error {
 				return signStandard(d, "webhook", at, func(id string) (string, error) {
@@ -84,7 +88,8 @@ func goSDKs() []*oracle {
 			},
 		},
 		{
-			sdk: "go-github", source: preset("github"), keys: textKeys, body: raw, headers: canonical("X-Hub-Signature-256"),
+			sdk: "go-github", source: preset("github"), keys: textKeys, body: raw,
+			headers: canonical("X-Hub-Signature-256"),
 			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				_, err := github.ValidatePayload(request(d), []byte(secret))
@@ -92,7 +97,8 @@ func goSDKs() []*oracle {
 			},
 		},
 		{
-			sdk: "go-playground/webhooks/github", source: preset("github"), keys: textKeys, body: objects, headers: canonical("X-Hub-Signature-256"),
+			sdk: "go-playground/webhooks/github", source: preset("github"), keys: textKeys, body: objects,
+			headers: canonical("X-Hub-Signature-256"),
 			differs: []difference{severalLines, upperHex, noPrefix},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				hook, err := playgithub.New(playgithub.Options.Secret(secret))
@@ -100,11 +106,13 @@ func goSDKs() []*oracle {
 					return false
 				}
 				_, err = hook.Parse(request(d), playgithub.PushEvent)
-				return believed(err, playgithub.ErrMissingHubSignatureHeader, playgithub.ErrHMACVerificationFailed, playgithub.ErrParsingPayload)
+				return believed(err, playgithub.ErrMissingHubSignatureHeader, playgithub.ErrHMACVerificationFailed,
+					playgithub.ErrParsingPayload)
 			},
 		},
 		{
-			sdk: "go-playground/webhooks/gitlab", source: preset("gitlab"), keys: textKeys, body: objects, headers: canonical("X-Gitlab-Token"), bodyOpen: true,
+			sdk: "go-playground/webhooks/gitlab", source: preset("gitlab"), keys: textKeys, body: objects,
+			headers: canonical("X-Gitlab-Token"), bodyOpen: true,
 			dress:   func(d *provider.Delivery) { d.Header.Set("X-Gitlab-Event", "Push Hook") },
 			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
@@ -117,21 +125,25 @@ func goSDKs() []*oracle {
 			},
 		},
 		{
-			sdk: "go-playground/webhooks/bitbucket-server", source: declared("bitbucket"), keys: textKeys, body: objects, headers: canonical("X-Hub-Signature"),
+			sdk: "go-playground/webhooks/bitbucket-server", source: declared("bitbucket"), keys: textKeys,
+			body: objects, headers: canonical("X-Hub-Signature"),
 			dress:   func(d *provider.Delivery) { d.Header.Set("X-Event-Key", "repo:refs_changed") },
 			differs: []difference{severalLines, upperHex, anyPrefix},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				hook, err := playbitbucket.New(playbitbucket.Options.Secret(secret))
 				// Of a header shorter than its prefix it would panic.
-				if err != nil || d.Header.Get("X-Hub-Signature") != "" && len(d.Header.Get("X-Hub-Signature")) < len("sha256=") {
+				if err != nil || d.Header.Get("X-Hub-Signature") != "" &&
+					len(d.Header.Get("X-Hub-Signature")) < len("sha256=") {
 					return false
 				}
 				_, err = hook.Parse(request(d), playbitbucket.RepositoryReferenceChangedEvent)
-				return believed(err, playbitbucket.ErrMissingHubSignatureHeader, playbitbucket.ErrHMACVerificationFailed, playbitbucket.ErrParsingPayload)
+				return believed(err, playbitbucket.ErrMissingHubSignatureHeader,
+					playbitbucket.ErrHMACVerificationFailed, playbitbucket.ErrParsingPayload)
 			},
 		},
 		{
-			sdk: "slack-go", source: preset("slack"), keys: textKeys, body: raw, headers: canonical("X-Slack-Signature", "X-Slack-Request-Timestamp"), ours: five, theirs: five,
+			sdk: "slack-go", source: preset("slack"), keys: textKeys, body: raw, headers: canonical("X-Slack-Signature",
+				"X-Slack-Request-Timestamp"), ours: five, theirs: five,
 			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				v, err := slack.NewSecretsVerifier(d.Header, secret)
@@ -143,16 +155,19 @@ func goSDKs() []*oracle {
 			},
 		},
 		{
-			sdk: "twilio-go, forms", source: preset("twilio"), keys: textKeys, body: forms, same: sameForm, headers: canonical("X-Twilio-Signature"),
-			url: true, queries: []string{"", "tenant=7", "a=1&b=2"}, differs: []difference{severalLines},
+			sdk: "twilio-go, forms", source: preset("twilio"), keys: textKeys, body: forms, same: sameForm,
+			headers: canonical("X-Twilio-Signature"),
+			url:     true, queries: []string{"", "tenant=7", "a=1&b=2"}, differs: []difference{severalLines},
 			verify: verifiedByTwilio,
 		},
 		{
-			sdk: "twilio-go, JSON", source: preset("twilio"), keys: textKeys, body: objects, headers: canonical("X-Twilio-Signature"), url: true, differs: []difference{severalLines},
+			sdk: "twilio-go, JSON", source: preset("twilio"), keys: textKeys, body: objects,
+			headers: canonical("X-Twilio-Signature"), url: true, differs: []difference{severalLines},
 			verify: verifiedByTwilio,
 		},
 		{
-			sdk: "paddle-go-sdk", source: preset("paddle"), keys: textKeys, body: raw, headers: canonical("Paddle-Signature"), ours: five, theirs: &window{forever, forever},
+			sdk: "paddle-go-sdk", source: preset("paddle"), keys: textKeys, body: raw,
+			headers: canonical("Paddle-Signature"), ours: five, theirs: &window{forever, forever},
 			differs: []difference{severalLines, upperHex, passedOver(";", "h1=00")},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				ok, err := paddle.NewWebhookVerifier(secret).Verify(request(d))
@@ -160,28 +175,32 @@ func goSDKs() []*oracle {
 			},
 		},
 		{
-			sdk: "go-pagerduty", source: declared("pagerduty"), keys: textKeys, body: raw, headers: canonical("X-PagerDuty-Signature"),
+			sdk: "go-pagerduty", source: declared("pagerduty"), keys: textKeys, body: raw,
+			headers: canonical("X-PagerDuty-Signature"),
 			differs: []difference{severalLines, emptyItem},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				return webhookv3.VerifySignature(request(d), secret) == nil
 			},
 		},
 		{
-			sdk: "line-bot-sdk-go", source: declared("line"), keys: textKeys, body: raw, headers: canonical("X-Line-Signature"),
+			sdk: "line-bot-sdk-go", source: declared("line"), keys: textKeys, body: raw,
+			headers: canonical("X-Line-Signature"),
 			differs: []difference{severalLines, spareBits},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				return line.ValidateSignature(secret, d.Header.Get("X-Line-Signature"), d.Body)
 			},
 		},
 		{
-			sdk: "razorpay-go", source: declared("razorpay"), keys: textKeys, body: raw, headers: canonical("X-Razorpay-Signature"),
+			sdk: "razorpay-go", source: declared("razorpay"), keys: textKeys, body: raw,
+			headers: canonical("X-Razorpay-Signature"),
 			differs: []difference{severalLines, upperHex},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				return razorpay.VerifyWebhookSignature(string(d.Body), d.Header.Get("X-Razorpay-Signature"), secret)
 			},
 		},
 		{
-			sdk: "sendgrid-go", source: sendgrid, keys: ecdsaKeys, body: raw, ours: five, theirs: &window{forever, forever},
+			sdk: "sendgrid-go", source: sendgrid, keys: ecdsaKeys, body: raw, ours: five,
+			theirs:  &window{forever, forever},
 			headers: canonical(eventwebhook.VerificationHTTPHeader, eventwebhook.TimestampHTTPHeader),
 			differs: []difference{severalLines, trailing},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
@@ -189,13 +208,15 @@ func goSDKs() []*oracle {
 				if err != nil {
 					return false
 				}
-				ok, err := eventwebhook.VerifySignature(key, d.Body, d.Header.Get(eventwebhook.VerificationHTTPHeader), d.Header.Get(eventwebhook.TimestampHTTPHeader))
+				ok, err := eventwebhook.VerifySignature(key, d.Body, d.Header.Get(eventwebhook.VerificationHTTPHeader),
+					d.Header.Get(eventwebhook.TimestampHTTPHeader))
 				return ok && err == nil
 			},
 		},
 		{
-			sdk: "discordgo", source: preset("discord"), keys: ed25519Keys, body: raw, headers: canonical("X-Signature-Ed25519", "X-Signature-Timestamp"),
-			ours: &window{15 * time.Minute, 15 * time.Minute}, theirs: &window{forever, forever},
+			sdk: "discordgo", source: preset("discord"), keys: ed25519Keys, body: raw,
+			headers: canonical("X-Signature-Ed25519", "X-Signature-Timestamp"),
+			ours:    &window{15 * time.Minute, 15 * time.Minute}, theirs: &window{forever, forever},
 			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				key, err := hex.DecodeString(secret)
@@ -203,9 +224,11 @@ func goSDKs() []*oracle {
 			},
 		},
 		{
-			sdk: "mailgun-go", source: preset("mailgun"), keys: textKeys, bodyOpen: true, ours: five, theirs: &window{forever, forever},
+			sdk: "mailgun-go", source: preset("mailgun"), keys: textKeys, bodyOpen: true, ours: five,
+			theirs: &window{forever, forever},
 			body: objectsWith(func(t *rapid.T) map[string]any {
-				return map[string]any{"signature": map[string]any{"token": rapid.StringMatching(`[0-9a-f]{50}`).Draw(t, "token"), "timestamp": "", "signature": ""}}
+				return map[string]any{"signature": map[string]any{"token": rapid.StringMatching(`[0-9a-f]{50}`).Draw(t,
+					"token"), "timestamp": "", "signature": ""}}
 			}),
 			tamper: func(t *rapid.T, body string) string {
 				return tampered(t, body, "signature", "timestamp", "token", "signature")
@@ -259,7 +282,8 @@ func verifiedByTwilio(secret, url string, d *provider.Delivery) bool {
 	return v.ValidateBody(url, d.Body, d.Header.Get("X-Twilio-Signature"))
 }
 
-// sendgrid is the sender's configuration, which is none of the hmac provider's tests: it signs with a key pair.
+// sendgrid is the sender's configuration, which is none of the hmac provider's tests: it signs with
+// a key pair.
 func sendgrid(t rapid.TB, secret string) *source {
 	t.Helper()
 	return configured(t, `

@@ -19,7 +19,8 @@ import (
 )
 
 // restTypes are the types that REST answers, which its SDK has a class for under the same name.
-var restTypes = []string{"collection", "customer", "draft_order", "fulfillment", "inventory_item", "inventory_level", "location", "order", "product", "shop", "theme", "variant"}
+var restTypes = []string{"collection", "customer", "draft_order", "fulfillment", "inventory_item", "inventory_level",
+	"location", "order", "product", "shop", "theme", "variant"}
 
 var shop = &provider.Source{Account: shopifyfake.Shop}
 
@@ -36,7 +37,8 @@ func shopCalls(t *testing.T, version string) (calls []provider.Call) {
 		for _, at := range []string{"", cursor} {
 			calls = append(calls, s.ListObjects(shop, api, shopifyfake.Shop, objectType, time.Time{}, time.Time{}, at))
 			if list.ByChange {
-				calls = append(calls, s.ListObjects(shop, api, shopifyfake.Shop, objectType, since, since.Add(time.Hour), at))
+				calls = append(calls, s.ListObjects(shop, api, shopifyfake.Shop, objectType, since,
+					since.Add(time.Hour), at))
 			}
 		}
 	}
@@ -49,16 +51,18 @@ func shopCalls(t *testing.T, version string) (calls []provider.Call) {
 		if !ok {
 			t.Errorf("a %s is not read", objectType)
 		}
-		calls = append(calls, call, s.ControlObject(shop, api, shopifyfake.Shop, objectType, id))
+		calls = append(calls, call, s.ObjectCredentialCheck(shop, api, shopifyfake.Shop, objectType, id))
 	}
-	step, ok := s.Step(api, shopifyfake.Shop, "fulfillment", "7", []byte(`{"data":{"object":{"order":{"legacyResourceId":"9"}}}}`))
+	step, ok := s.SecondCall(api, shopifyfake.Shop, "fulfillment", "7",
+		[]byte(`{"data":{"object":{"order":{"legacyResourceId":"9"}}}}`))
 	if !ok {
 		t.Error("a fulfillment is not read below its order")
 	}
 	return append(calls, step)
 }
 
-// Each query that we send is one of the schemas that Shopify publishes, with its variables and what it searches by.
+// Each query that we send is one of the schemas that Shopify publishes, with its variables and what
+// it searches by.
 func TestShopifyKnowsOurQueries(t *testing.T) {
 	t.Parallel()
 	for version, schema := range shopifySchemas(t) {
@@ -86,16 +90,19 @@ func TestShopifyKnowsOurQueries(t *testing.T) {
 func TestFakeAnswersAsShopifyDoes(t *testing.T) {
 	t.Parallel()
 	f := shopifyfake.New(t, shopifyfake.Options{Seed: 1})
-	f.Live(300)
+	f.RunSteps(300)
 	schema := shopifySchemas(t)[shopifyfake.Version]
 	calls := shopCalls(t, shopifyfake.Version)
-	for _, o := range f.Truth() {
-		if c, ok := (shopify.Shopify{}).Fetch(shop, &provider.API{Version: shopifyfake.Version}, shopifyfake.Shop, o.Type, o.ID); ok {
+	for _, o := range f.CurrentObjects() {
+		if c, ok := (shopify.Shopify{}).Fetch(shop, &provider.API{Version: shopifyfake.Version}, shopifyfake.Shop,
+			o.Type, o.ID); ok {
 			calls = append(calls, c)
 		}
 	}
 	for _, c := range calls {
-		if c.Method != http.MethodPost || strings.Contains(string(c.Body), `"after":"7`) || strings.Contains(string(c.Body), `"after":"8`) { // nobody gave that cursor
+		// nobody gave that cursor
+		if c.Method != http.MethodPost || strings.Contains(string(c.Body), `"after":"7`) ||
+			strings.Contains(string(c.Body), `"after":"8`) {
 			continue
 		}
 		r := httptest.NewRequestWithContext(t.Context(), c.Method, c.Path, strings.NewReader(string(c.Body)))
@@ -172,7 +179,9 @@ func readRest(t *testing.T, objectType string) (c restClass) {
 // placeholder is a part of a path of the SDK's.
 var placeholder = regexp.MustCompile(`<\w+>`)
 
-// Each object and list that we read by REST, Shopify's own SDK has under that path and with those parameters, and an object with the members that it tells of one we take for a whole one with a version.
+// Each object and list that we read by REST, Shopify's own SDK has under that path and with those
+// parameters, and an object with the members that it tells of one we take for a whole one with a
+// version.
 func TestShopifyKnowsWhatIsReadByREST(t *testing.T) {
 	t.Parallel()
 	s, classes := shopify.Shopify{}, map[string]restClass{}
@@ -188,7 +197,8 @@ func TestShopifyKnowsWhatIsReadByREST(t *testing.T) {
 		path, known := strings.TrimPrefix(c.Path, "/admin/api/"+shopifyfake.Version+"/"), false
 		for _, class := range classes {
 			for _, template := range class.paths {
-				if !fits(placeholder.ReplaceAllString(strings.TrimSuffix(template, ".json"), "{}"), strings.TrimSuffix(path, ".json")) {
+				if !fits(placeholder.ReplaceAllString(strings.TrimSuffix(template, ".json"), "{}"),
+					strings.TrimSuffix(path, ".json")) {
 					continue
 				}
 				known = true
@@ -223,7 +233,8 @@ func TestShopifyKnowsWhatIsReadByREST(t *testing.T) {
 		if objectType == "inventory_level" {
 			id, body = "7:7", map[string]any{"inventory_levels": []any{object}}
 		}
-		o, err := s.Snapshot(shop, &provider.Snapshot{Account: shopifyfake.Shop, ObjectType: objectType, ObjectID: id, Body: must(json.Marshal(body))})
+		o, err := s.Snapshot(shop, &provider.Snapshot{Account: shopifyfake.Shop, ObjectType: objectType, ObjectID: id,
+			Body: must(json.Marshal(body))})
 		if err != nil || o.State == nil || !o.HasAt {
 			t.Errorf("a %s as Shopify's SDK has it is read as %+v (%v)", objectType, o, err)
 		}

@@ -19,7 +19,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 )
 
-// What is asked of events of the first API, Stripe's description knows, with its parameters, and answers as we read it.
+// What is asked of events of the first API, Stripe's description knows, with its parameters, and
+// answers as we read it.
 func TestStripeKnowsHowEventsAreAskedFor(t *testing.T) {
 	t.Parallel()
 	m, api := mock(t), &provider.API{Key: provider.Secret{Value: []byte("key of no mode")}}
@@ -33,7 +34,7 @@ func TestStripeKnowsHowEventsAreAskedFor(t *testing.T) {
 	}
 	var s stripe.Stripe
 	for _, account := range []string{"", "acct_1"} {
-		lists := map[string]provider.Call{"control": s.Control(api, account)}
+		lists := map[string]provider.Call{"control": s.CredentialCheck(api, account)}
 		for _, cursor := range []string{"", "evt_1"} {
 			lists["events behind "+cursor] = s.ListEvents(api, account, until.Add(-time.Hour), until, cursor)
 			lists["undelivered behind "+cursor] = s.ListUndelivered(api, account, until.Add(-time.Hour), until, cursor)
@@ -42,17 +43,20 @@ func TestStripeKnowsHowEventsAreAskedFor(t *testing.T) {
 			status, body := ask(c)
 			page, _, err := s.EventPage(account, body)
 			if status != http.StatusOK || err != nil || len(page) == 0 {
-				t.Errorf("%s of account %q: GET %s?%s: %d %.300s (%v)", name, account, c.Path, c.Query.Encode(), status, body, err)
+				t.Errorf("%s of account %q: GET %s?%s: %d %.300s (%v)", name, account, c.Path, c.Query.Encode(), status,
+					body, err)
 			}
 			c.Query.Set("postern", "1") // which is no parameter
 			if status, _ := ask(c); status != http.StatusBadRequest {
 				t.Errorf("%s: a parameter that there is not is answered with %d: nothing is proven", name, status)
 			}
 		}
-		c, ok := s.FetchEvent(api, account, &provider.Stored{Key: "evt_1", Body: []byte(`{"id": "evt_1", "object": "event"}`)})
+		c, ok := s.FetchEvent(api, account,
+			&provider.StoredEvent{Key: "evt_1", Body: []byte(`{"id": "evt_1", "object": "event"}`)})
 		var event struct{ ID, Object string }
 		status, body := ask(c)
-		if err := json.Unmarshal(body, &event); !ok || status != http.StatusOK || err != nil || event.Object != "event" || event.ID != "evt_1" {
+		if err := json.Unmarshal(body, &event); !ok || status != http.StatusOK || err != nil ||
+			event.Object != "event" || event.ID != "evt_1" {
 			t.Errorf("event of account %q: GET %s: %d %.300s (%v)", account, c.Path, status, body, err)
 		}
 	}
@@ -64,7 +68,8 @@ type secondCall struct {
 	Query         url.Values
 }
 
-// Nobody publishes a description of the second API: what we ask of it, Stripe's own client asks under the same paths, with the same parameters, for the same accounts.
+// Nobody publishes a description of the second API: what we ask of it, Stripe's own client asks
+// under the same paths, with the same parameters, for the same accounts.
 func TestStripesClientAsksTheSecondAPIAsWeDo(t *testing.T) {
 	t.Parallel()
 	var sent secondCall
@@ -74,10 +79,12 @@ func TestStripesClientAsksTheSecondAPIAsWeDo(t *testing.T) {
 		fmt.Fprint(w, `{"id": "x_1", "object": "v2.core.event", "type": "v2.core.account.created", "related_object": {"id": "acct_2", "type": "v2.core.account", "url": "/v2/core/accounts/acct_2"}, "data": []}`)
 	}))
 	t.Cleanup(server.Close)
-	client := sdk.NewClient("sk_test_1", sdk.WithBackends(&sdk.Backends{API: sdk.GetBackendWithConfig(sdk.APIBackend, &sdk.BackendConfig{URL: sdk.String(server.URL), MaxNetworkRetries: sdk.Int64(0),
-		EnableTelemetry: sdk.Bool(false), LeveledLogger: &sdk.LeveledLogger{Level: sdk.LevelNull}})}))
+	client := sdk.NewClient("sk_test_1",
+		sdk.WithBackends(&sdk.Backends{API: sdk.GetBackendWithConfig(sdk.APIBackend,
+			&sdk.BackendConfig{URL: sdk.String(server.URL), MaxNetworkRetries: sdk.Int64(0),
+				EnableTelemetry: sdk.Bool(false), LeveledLogger: &sdk.LeveledLogger{Level: sdk.LevelNull}})}))
 	var s stripe.Stripe
-	api := &provider.API{Key: provider.Secret{Value: []byte("sk_test_1")}, ThinEvents: true}
+	api := &provider.API{Key: provider.Secret{Value: []byte("sk_test_1")}, IDOnlyEvents: true}
 	const account = "acct_1"
 	// Its bounds are numbers, which this list does not take: their names alone are compared.
 	bounds := &sdk.RangeQueryParams{GreaterThanOrEqual: 1, LesserThanOrEqual: 2}
@@ -106,33 +113,41 @@ func TestStripesClientAsksTheSecondAPIAsWeDo(t *testing.T) {
 		seq(func(e error) bool { err = e; return false })
 		return err
 	}
-	same("list of events", s.ListThinEvents(api, account, time.Unix(1, 0), time.Unix(2, 0), ""), first(func(yield func(error) bool) {
-		client.V2CoreEvents.List(t.Context(), &sdk.V2CoreEventListParams{Params: of, Limit: sdk.Int64(100), Created: bounds})(func(_ sdk.V2CoreEvent, err error) bool { return yield(err) })
-	}))
-	thin, ok := s.FetchEvent(api, account, &provider.Stored{Key: "evt_1", Body: []byte(`{"id": "evt_1", "object": "v2.core.event"}`)})
+	same("list of events", s.ListIDOnlyEvents(api, account, time.Unix(1, 0), time.Unix(2, 0), ""),
+		first(func(yield func(error) bool) {
+			client.V2CoreEvents.List(t.Context(), &sdk.V2CoreEventListParams{Params: of, Limit: sdk.Int64(100),
+				Created: bounds})(func(_ sdk.V2CoreEvent, err error) bool { return yield(err) })
+		}))
+	thin, ok := s.FetchEvent(api, account,
+		&provider.StoredEvent{Key: "evt_1", Body: []byte(`{"id": "evt_1", "object": "v2.core.event"}`)})
 	_, err := client.V2CoreEvents.Retrieve(t.Context(), "evt_1", &sdk.V2CoreEventRetrieveParams{Params: of})
 	if same("event", thin, err); !ok {
 		t.Error("a thin event is not read")
 	}
 	list := func(objectType string, part int) provider.Call {
-		return s.ListObjects(&provider.Source{}, api, account, objectType, time.Time{}, time.Time{}, fmt.Sprintf("%d:", part))
+		return s.ListObjects(&provider.Source{}, api, account, objectType, time.Time{}, time.Time{},
+			fmt.Sprintf("%d:", part))
 	}
 	for part, closed := range []bool{false, true} {
 		same("list of accounts", list("v2.core.account", part), first(func(yield func(error) bool) {
-			client.V2CoreAccounts.List(t.Context(), &sdk.V2CoreAccountListParams{Params: of, Limit: sdk.Int64(100), Closed: sdk.Bool(closed)})(func(_ *sdk.V2CoreAccount, err error) bool { return yield(err) })
+			client.V2CoreAccounts.List(t.Context(), &sdk.V2CoreAccountListParams{Params: of, Limit: sdk.Int64(100),
+				Closed: sdk.Bool(closed)})(func(_ *sdk.V2CoreAccount, err error) bool { return yield(err) })
 		}))
 	}
 	same("list of destinations", list("v2.core.event_destination", 0), first(func(yield func(error) bool) {
-		client.V2CoreEventDestinations.List(t.Context(), &sdk.V2CoreEventDestinationListParams{Params: of, Limit: sdk.Int64(100)})(func(_ *sdk.V2CoreEventDestination, err error) bool { return yield(err) })
+		client.V2CoreEventDestinations.List(t.Context(), &sdk.V2CoreEventDestinationListParams{Params: of,
+			Limit: sdk.Int64(100)})(func(_ *sdk.V2CoreEventDestination, err error) bool { return yield(err) })
 	}))
 	one, _ := s.Fetch(&provider.Source{}, api, account, "v2.core.account", "acct_2")
 	included := []*string{}
 	for _, name := range slices.Sorted(maps.Keys(one.Query)) {
 		included = append(included, sdk.String(one.Query.Get(name)))
 	}
-	_, err = client.V2CoreAccounts.Retrieve(t.Context(), "acct_2", &sdk.V2CoreAccountRetrieveParams{Params: of, Include: included})
+	_, err = client.V2CoreAccounts.Retrieve(t.Context(), "acct_2", &sdk.V2CoreAccountRetrieveParams{Params: of,
+		Include: included})
 	same("account", one, err)
 	destination, _ := s.Fetch(&provider.Source{}, api, account, "v2.core.event_destination", "ed_1")
-	_, err = client.V2CoreEventDestinations.Retrieve(t.Context(), "ed_1", &sdk.V2CoreEventDestinationRetrieveParams{Params: of})
+	_, err = client.V2CoreEventDestinations.Retrieve(t.Context(), "ed_1",
+		&sdk.V2CoreEventDestinationRetrieveParams{Params: of})
 	same("destination", destination, err)
 }

@@ -26,38 +26,41 @@ const (
 	search  = "a search, which is up to a minute late; the list has the same"
 	inside  = "a part of an object, which is mirrored with it"
 	again   = "the same objects are in another list that is read"
-	eachOne = "a call for each of what it lies below, however many these are; each is read by itself when it is in doubt"
+	eachOne = "a call for each of what it lies below, however many these are; each is read by itself when it is in " +
+		"doubt"
 )
 
 // unlisted are the lists of Stripe's that we do not read, with the reason.
 var unlisted = map[string]string{
-	"/v1/accounts":                                           "each account is kept under itself, and the list is the platform's: a sweep of the account reads it",
-	"/v1/accounts/{account}/people":                          again,
-	"/v1/apple_pay/domains":                                  unheard,
-	"/v1/apps/secrets":                                       unheard,
-	"/v1/balance/history":                                    unheard,
-	"/v1/balance_transactions":                               unheard,
-	"/v1/billing/feedback_options":                           unheard,
-	"/v1/billing/meters/{id}/event_summaries":                unheard,
-	"/v1/charges/search":                                     search,
-	"/v1/charges/{charge}/refunds":                           again,
-	"/v1/checkout/sessions/{session}/line_items":             inside,
-	"/v1/climate/suppliers":                                  unheard,
-	"/v1/country_specs":                                      unheard,
-	"/v1/credit_notes/preview/lines":                         inside,
-	"/v1/credit_notes/{credit_note}/lines":                   inside,
-	"/v1/customers/search":                                   search,
-	"/v1/customers/{customer}/bank_accounts":                 again,
-	"/v1/customers/{customer}/balance_transactions":          unheard,
-	"/v1/customers/{customer}/cards":                         again,
-	"/v1/customers/{customer}/cash_balance_transactions":     eachOne,
-	"/v1/customers/{customer}/payment_methods":               again,
-	"/v1/customers/{customer}/subscriptions":                 again,
-	"/v1/entitlements/active_entitlements":                   "the event carries their summary, which is another shape",
-	"/v1/entitlements/features":                              unheard,
-	"/v1/events":                                             "events, which are no objects: `postern reconcile SOURCE` reads them",
-	"/v1/exchange_rates":                                     unheard,
-	"/v1/file_links":                                         unheard,
+	"/v1/accounts": "each account is kept under itself, and the list is " +
+		"the platform's: a sweep of the account reads it",
+	"/v1/accounts/{account}/people":                      again,
+	"/v1/apple_pay/domains":                              unheard,
+	"/v1/apps/secrets":                                   unheard,
+	"/v1/balance/history":                                unheard,
+	"/v1/balance_transactions":                           unheard,
+	"/v1/billing/feedback_options":                       unheard,
+	"/v1/billing/meters/{id}/event_summaries":            unheard,
+	"/v1/charges/search":                                 search,
+	"/v1/charges/{charge}/refunds":                       again,
+	"/v1/checkout/sessions/{session}/line_items":         inside,
+	"/v1/climate/suppliers":                              unheard,
+	"/v1/country_specs":                                  unheard,
+	"/v1/credit_notes/preview/lines":                     inside,
+	"/v1/credit_notes/{credit_note}/lines":               inside,
+	"/v1/customers/search":                               search,
+	"/v1/customers/{customer}/bank_accounts":             again,
+	"/v1/customers/{customer}/balance_transactions":      unheard,
+	"/v1/customers/{customer}/cards":                     again,
+	"/v1/customers/{customer}/cash_balance_transactions": eachOne,
+	"/v1/customers/{customer}/payment_methods":           again,
+	"/v1/customers/{customer}/subscriptions":             again,
+	"/v1/entitlements/active_entitlements":               "the event carries their summary, which is another shape",
+	"/v1/entitlements/features":                          unheard,
+	"/v1/events": "events, which are no objects: `postern reconcile " +
+		"SOURCE` reads them",
+	"/v1/exchange_rates": unheard,
+	"/v1/file_links":     unheard,
 	"/v1/financial_connections/accounts/{account}/owners":    unheard,
 	"/v1/financial_connections/transactions":                 unheard,
 	"/v1/forwarding/requests":                                unheard,
@@ -83,38 +86,42 @@ var unlisted = map[string]string{
 	"/v1/quotes/{quote}/line_items":                          inside,
 	"/v1/radar/value_list_items":                             unheard,
 	"/v1/radar/value_lists":                                  unheard,
-	"/v1/reviews":                                            "the closed are not in it, so each would be looked at by itself for ever",
-	"/v1/setup_attempts":                                     unheard,
-	"/v1/shipping_rates":                                     unheard,
-	"/v1/sources/{source}/source_transactions":               eachOne,
-	"/v1/subscription_items":                                 inside,
-	"/v1/subscriptions/search":                               search,
-	"/v1/tax/calculations/{calculation}/line_items":          inside,
-	"/v1/tax/registrations":                                  unheard,
-	"/v1/tax/transactions/{transaction}/line_items":          inside,
-	"/v1/tax_codes":                                          unheard,
-	"/v1/tax_ids":                                            "without an owner it has the account's own, of which no event tells; customers' are read below them",
-	"/v1/terminal/configurations":                            unheard,
-	"/v1/terminal/locations":                                 unheard,
-	"/v1/transfers/{id}/reversals":                           unheard,
-	"/v1/treasury/transaction_entries":                       unheard,
-	"/v1/treasury/transactions":                              unheard,
-	"/v1/webhook_endpoints":                                  unheard,
+	"/v1/reviews": "the closed are not in it, so each would be looked at " +
+		"by itself for ever",
+	"/v1/setup_attempts":                            unheard,
+	"/v1/shipping_rates":                            unheard,
+	"/v1/sources/{source}/source_transactions":      eachOne,
+	"/v1/subscription_items":                        inside,
+	"/v1/subscriptions/search":                      search,
+	"/v1/tax/calculations/{calculation}/line_items": inside,
+	"/v1/tax/registrations":                         unheard,
+	"/v1/tax/transactions/{transaction}/line_items": inside,
+	"/v1/tax_codes":                                 unheard,
+	"/v1/tax_ids": "without an owner it has the account's own, of which " +
+		"no event tells; customers' are read below them",
+	"/v1/terminal/configurations":      unheard,
+	"/v1/terminal/locations":           unheard,
+	"/v1/transfers/{id}/reversals":     unheard,
+	"/v1/treasury/transaction_entries": unheard,
+	"/v1/treasury/transactions":        unheard,
+	"/v1/webhook_endpoints":            unheard,
 }
 
 // unread are the types that events carry and no call of ours reads, with the reason.
 var unread = map[string]string{
-	"application":                             "its authorization was given or withdrawn, which is no object",
-	"billing.alert_triggered":                 "something that happened, which is no object",
-	"billing_portal.session":                  "has no GET",
-	"discount":                                "is read through its customer or subscription, whose discount may be another one by now",
+	"application":             "its authorization was given or withdrawn, which is no object",
+	"billing.alert_triggered": "something that happened, which is no object",
+	"billing_portal.session":  "has no GET",
+	"discount": "is read through its customer or subscription, whose discount may be " +
+		"another one by now",
 	"entitlements.active_entitlement_summary": "has no GET",
 	"financial_connections.session":           "no released version of the API has events of it",
 	"issuing.settlement":                      "has no GET",
 	"source_mandate_notification":             "has no GET",
 }
 
-// calls are all that lists are asked by, of the key's own account and of another one: the first page of each part, the next page, and what is below one owner; by type.
+// calls are all that lists are asked by, of the key's own account and of another one: the first
+// page of each part, the next page, and what is below one owner; by type.
 func calls(f func(account, objectType, cursor string, c provider.Call)) {
 	src, api := &provider.Source{}, &provider.API{Key: provider.Secret{Value: []byte("key of no mode")}}
 	for _, account := range []string{"", "acct_1"} {
@@ -132,8 +139,9 @@ func calls(f func(account, objectType, cursor string, c provider.Call)) {
 	}
 }
 
-// Every list that we read, and every object that is read by itself, Stripe's description of its API knows under the path and with the parameters that we use, and what it
-// answers we take for a page of such objects.
+// Every list that we read, and every object that is read by itself, Stripe's description of its API
+// knows under the path and with the parameters that we use, and what it answers we take for a page
+// of such objects.
 func TestStripeKnowsOurCalls(t *testing.T) {
 	t.Parallel()
 	m, src, api := mock(t), &provider.Source{}, &provider.API{Key: provider.Secret{Value: []byte("key of no mode")}}
@@ -156,7 +164,8 @@ func TestStripeKnowsOurCalls(t *testing.T) {
 		}
 	})
 	for objectType, n := range listed {
-		if n == 0 && objectType != "card" && objectType != "source" { // of what is listed with others, stripe-mock shows bank accounts alone
+		// of what is listed with others, stripe-mock shows bank accounts alone
+		if n == 0 && objectType != "card" && objectType != "source" {
 			t.Errorf("of %s no object was listed: nothing is proven", objectType)
 		}
 	}
@@ -165,8 +174,10 @@ func TestStripeKnowsOurCalls(t *testing.T) {
 	}
 }
 
-// known: a listed object is of the type that was listed, and Stripe knows the calls that read it by itself and that show who owns it.
-func (m *stripeMock) known(t *testing.T, ask func(provider.Call) (int, []byte), account, objectType string, o provider.Listed) {
+// known: a listed object is of the type that was listed, and Stripe knows the calls that read it by
+// itself and that show who owns it.
+func (m *stripeMock) known(t *testing.T, ask func(provider.Call) (int, []byte), account, objectType string,
+	o provider.ListedObject) {
 	t.Helper()
 	var head struct{ Object string }
 	if err := json.Unmarshal(o.Body, &head); err != nil || head.Object != objectType {
@@ -184,9 +195,11 @@ func canBeRead(t *testing.T, ask func(provider.Call) (int, []byte), account, obj
 	c, ok := stripe.Stripe{}.Fetch(&provider.Source{}, &provider.API{}, account, objectType, id)
 	all := []provider.Call{c}
 	if !ok {
-		event := fmt.Appendf(nil, `{"id": "evt_1", "object": "event", "livemode": false, "data": {"object": %s}}`, state)
+		event := fmt.Appendf(nil, `{"id": "evt_1", "object": "event", "livemode": false, "data": {"object": %s}}`,
+			state)
 		var proof provider.Call
-		c, proof, ok = stripe.Stripe{}.Locate(&provider.API{}, account, objectType, id, state, &provider.Stored{Body: event})
+		c, proof, ok = stripe.Stripe{}.Locate(&provider.API{}, account, objectType, id, state,
+			&provider.StoredEvent{Body: event})
 		all = []provider.Call{c, proof}
 	}
 	if !ok {
@@ -225,7 +238,8 @@ func (m *stripeMock) isList(get *spec.Operation) bool {
 	return s != nil && s.Properties["data"] != nil && s.Properties["data"].Type == "array"
 }
 
-// Each list that Stripe describes is read, or there is a reason why not; a reason that holds no more is found too.
+// Each list that Stripe describes is read, or there is a reason why not; a reason that holds no
+// more is found too.
 func TestEveryListOfStripesIsReadOrLeftOut(t *testing.T) {
 	t.Parallel()
 	m := mock(t)
@@ -241,7 +255,8 @@ func TestEveryListOfStripesIsReadOrLeftOut(t *testing.T) {
 		for p := range paths {
 			read = read || is.MatchString(p)
 		}
-		// What is read below customers and fees lies in the pages of their lists; what is cut off there is read by this path.
+		// What is read below customers and fees lies in the pages of their lists; what is cut off
+		// there is read by this path.
 		if why := unlisted[string(path)]; read == (why != "") {
 			t.Errorf("%s: read %t, and the reason why not is %q", path, read, why)
 		}
@@ -256,7 +271,8 @@ func TestEveryListOfStripesIsReadOrLeftOut(t *testing.T) {
 	}
 }
 
-// Each type of object that Stripe's events carry, and that its released API has, is read by a call, or there is a reason why not.
+// Each type of object that Stripe's events carry, and that its released API has, is read by a call,
+// or there is a reason why not.
 func TestEveryTypeOfStripesEventsIsReadOrLeftOut(t *testing.T) {
 	t.Parallel()
 	m := mock(t)
@@ -300,7 +316,8 @@ func TestEveryTypeOfStripesEventsIsReadOrLeftOut(t *testing.T) {
 		if name == "capability" {
 			id = "acct_1:card_payments"
 		}
-		canBeRead(t, ask, "acct_1", name, id, []byte(`{"customer": "cus_1", "fee": "fee_1", "source": "src_1", "account": "acct_1"}`))
+		canBeRead(t, ask, "acct_1", name, id,
+			[]byte(`{"customer": "cus_1", "fee": "fee_1", "source": "src_1", "account": "acct_1"}`))
 	}
 	if n < 70 {
 		t.Errorf("only %d of %d types were looked at: nothing is proven", n, len(types))

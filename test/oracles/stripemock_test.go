@@ -18,8 +18,9 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// stripeMock is Stripe's own imitation of its API: it checks requests against the published description of the API and answers with
-// fixtures. It remembers nothing and cannot page, so our tests use testkit/stripefake; here the two must agree.
+// stripeMock is Stripe's own imitation of its API: it checks requests against the published
+// description of the API and answers with fixtures. It remembers nothing and cannot page, so our
+// tests use testkit/stripefake; here the two must agree.
 type stripeMock struct {
 	stub *server.StubServer
 	spec *spec.Spec
@@ -60,18 +61,23 @@ func asked(t *testing.T, path string) *http.Request {
 func TestFakeTakesWhatStripeTakes(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Seed: 1})
-	f.Live(300)
+	f.RunSteps(300)
 	m := mock(t)
-	paging := []string{"", "limit=100", "created[gte]=1767225600&created[lte]=1798761600", "created[gt]=1&created[lt]=1798761600", "created=1767225600"}
-	refused := []string{"limit=ten", "updated[gte]=1", "created[since]=1", "page=2", "status=cancelled", "type=teapot&teapot=1"}
+	paging := []string{"", "limit=100", "created[gte]=1767225600&created[lte]=1798761600",
+		"created[gt]=1&created[lt]=1798761600", "created=1767225600"}
+	refused := []string{"limit=ten", "updated[gte]=1", "created[since]=1", "page=2", "status=cancelled",
+		"type=teapot&teapot=1"}
 	queries := map[string][]string{
-		"events":        {"type=customer.created", "types[]=customer.created&types[]=customer.updated", "types[0]=invoice.paid", "delivery_success=false", "delivery_success=true"},
-		"subscriptions": {"status=all", "status=canceled", "status=ended", "status=active", "status=incomplete_expired", "customer=cus_Fake000001"},
-		"invoices":      {"status=draft", "status=uncollectible", "customer=cus_Fake000001", "collection_method=charge_automatically"},
-		"customers":     {"email=ada@postern.example"},
-		"products":      {"active=true"},
-		"prices":        {"active=false", "product=team-1", "type=recurring"},
-		"charges":       {"customer=cus_Fake000001", "payment_intent=pi_Fake1"},
+		"events": {"type=customer.created", "types[]=customer.created&types[]=customer.updated",
+			"types[0]=invoice.paid", "delivery_success=false", "delivery_success=true"},
+		"subscriptions": {"status=all", "status=canceled", "status=ended", "status=active", "status=incomplete_expired",
+			"customer=cus_Fake000001"},
+		"invoices": {"status=draft", "status=uncollectible", "customer=cus_Fake000001",
+			"collection_method=charge_automatically"},
+		"customers": {"email=ada@postern.example"},
+		"products":  {"active=true"},
+		"prices":    {"active=false", "product=team-1", "type=recurring"},
+		"charges":   {"customer=cus_Fake000001", "payment_intent=pi_Fake1"},
 	}
 	paths := []string{"/v1/account", "/v1/balance", "/v1/teapots", "/v1/account?limit=1"}
 	for plural, own := range queries {
@@ -84,16 +90,20 @@ func TestFakeTakesWhatStripeTakes(t *testing.T) {
 			"/v1/"+plural+"?limit=1&starting_after="+newest, "/v1/"+plural+"?limit=1&ending_before="+newest)
 	}
 	of := f.Create("", "customer", nil)
-	paths = append(paths, "/v1/customers?expand[]=data.sources&limit=3", "/v1/customers?test_clock=clock_1", "/v1/subscriptions?test_clock=clock_1&status=all", "/v1/customers/"+of+"/sources?limit=2",
-		"/v1/customers/"+of+"/sources?page=2", "/v1/customers/"+of+"/tax_ids", "/v1/customers/"+of+"/teapots", "/v1/accounts/"+stripefake.Own, "/v1/accounts/"+stripefake.Own+"/persons?limit=2",
-		"/v1/accounts/"+stripefake.Own+"/external_accounts?limit=2", "/v1/test_helpers/test_clocks?limit=2", "/v1/treasury/financial_accounts", "/v1/treasury/received_credits",
+	paths = append(paths, "/v1/customers?expand[]=data.sources&limit=3", "/v1/customers?test_clock=clock_1",
+		"/v1/subscriptions?test_clock=clock_1&status=all", "/v1/customers/"+of+"/sources?limit=2",
+		"/v1/customers/"+of+"/sources?page=2", "/v1/customers/"+of+"/tax_ids", "/v1/customers/"+of+"/teapots",
+		"/v1/accounts/"+stripefake.OwnAccount, "/v1/accounts/"+stripefake.OwnAccount+"/persons?limit=2",
+		"/v1/accounts/"+stripefake.OwnAccount+"/external_accounts?limit=2", "/v1/test_helpers/test_clocks?limit=2",
+		"/v1/treasury/financial_accounts", "/v1/treasury/received_credits",
 		"/v1/treasury/received_credits?financial_account=fa_1", "/v1/application_fees?limit=2")
 	for _, path := range paths {
 		ours, theirs := httptest.NewRecorder(), httptest.NewRecorder()
 		f.ServeHTTP(ours, asked(t, path))
 		m.stub.HandleRequest(theirs, asked(t, path))
 		if ours.Code != theirs.Code {
-			t.Errorf("GET %s: the fake says %d %s, stripe-mock %d %.300s", path, ours.Code, ours.Body, theirs.Code, theirs.Body)
+			t.Errorf("GET %s: the fake says %d %s, stripe-mock %d %.300s", path, ours.Code, ours.Body, theirs.Code,
+				theirs.Body)
 		}
 	}
 }
@@ -109,11 +119,12 @@ func (m *stripeMock) answer(t *testing.T, f *stripefake.Fake, path string) map[s
 	return out
 }
 
-// All that the fake's objects and events hold is a part of Stripe's, with a value of its kind. They hold less than Stripe's.
+// All that the fake's objects and events hold is a part of Stripe's, with a value of its kind. They
+// hold less than Stripe's.
 func TestFakeAnswersAPartOfWhatStripeAnswers(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Seed: 2, Accounts: []string{"acct_1"}})
-	f.Live(800)
+	f.RunSteps(800)
 	m := mock(t)
 	var wrong []string
 	seen := map[string]int{}
@@ -128,7 +139,7 @@ func TestFakeAnswersAPartOfWhatStripeAnswers(t *testing.T) {
 	for _, e := range f.Events() {
 		check("event", e.Body)
 	}
-	for _, o := range f.Truth() {
+	for _, o := range f.CurrentObjects() {
 		if !o.Deleted() {
 			check(o.Type, o.Body)
 		} else if o.Type == "customer" && o.Account == "" {
@@ -139,9 +150,11 @@ func TestFakeAnswersAPartOfWhatStripeAnswers(t *testing.T) {
 			check("deleted_customer", stub)
 		}
 	}
-	for _, objectType := range []string{"account", "person", "bank_account", "customer", "card", "tax_id", "application_fee", "fee_refund", "test_helpers.test_clock", "treasury.financial_account", "treasury.received_credit"} {
+	for _, objectType := range []string{"account", "person", "bank_account", "customer", "card", "tax_id",
+		"application_fee", "fee_refund", "test_helpers.test_clock", "treasury.financial_account",
+		"treasury.received_credit"} {
 		id := f.Create("acct_1", objectType, nil)
-		o, _ := f.At("acct_1", id, f.Now())
+		o, _ := f.ObjectAt("acct_1", id, f.Now())
 		check(objectType, o.Body)
 	}
 	check("account", must(json.Marshal(m.answer(t, f, "/v1/account"))))

@@ -48,11 +48,11 @@ func newStripe(o fakeapi.Owner) *account {
 			changes++
 			set := f.Set
 			if silently {
-				set = f.SetQuietly
+				set = f.SetWithoutEvent
 			}
 			set("", id, map[string]any{"description": fmt.Sprint("change ", changes)})
 		},
-		remove: func(id string) { f.Vanish("", id) },
+		remove: func(id string) { f.DeleteWithoutEvent("", id) },
 	}
 }
 
@@ -135,7 +135,7 @@ func (a *account) do(command, value string) (string, error) {
 		}
 		return fmt.Sprintf("%s loses the last of each %d webhooks from now on", a.source, n), nil
 	case "answer-429":
-		a.Script(slices.Repeat([]fakeapi.Fault{fakeapi.Limited}, n)...)
+		a.ScriptFaults(slices.Repeat([]fakeapi.Fault{fakeapi.RateLimited}, n)...)
 		return fmt.Sprintf("%s answers the next %d API requests with 429", a.source, n), nil
 	case "create":
 		return a.each("created", n, a.create)

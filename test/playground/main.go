@@ -1,5 +1,6 @@
-// Command playground lets a person try reconciliation without an account. It runs a Postern instance and fake APIs of Stripe
-// and Shopify on loopback, and changes the fakes on request. docs/reconciliation.md has the commands.
+// Command playground lets a person try reconciliation without an account. It runs a Postern
+// instance and fake APIs of Stripe and Shopify on loopback, and changes the fakes on request.
+// docs/reconciliation.md has the commands.
 package main
 
 import (
@@ -31,7 +32,8 @@ SOURCE is stripe or shop. The commands:
   answer-429 4        answer the next 4 API requests with 429 Too Many Requests
 `
 
-// The playground's folder, below the current one, and the file in it that has the address of the control server.
+// The playground's folder, below the current one, and the file in it that has the address of the
+// control server.
 const dir, controlFile = ".playground", dir + "/control"
 
 func main() {

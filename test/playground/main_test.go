@@ -162,7 +162,8 @@ func TestPlayground_commandsOfThePage_reportExactlyWhatWasDone(t *testing.T) {
 		for _, line := range s.shown {
 			i := slices.Index(rest, line)
 			if i < 0 {
-				t.Fatalf("%s %s does not print %q, or not there, in:\n%s", s.program, strings.Join(s.args, " "), line, out)
+				t.Fatalf("%s %s does not print %q, or not there, in:\n%s", s.program, strings.Join(s.args, " "), line,
+					out)
 			}
 			rest = rest[i+1:]
 		}
@@ -190,7 +191,8 @@ func TestPlayground_commandsOfThePage_reportExactlyWhatWasDone(t *testing.T) {
 		repaired bool
 	}{"1": {"stripe", false}, "2": {"stripe", true}, "4": {"shop", true}} {
 		ids, repaired := u.drift(t, run)
-		for kind, did := range map[string]string{"behind": "change-silently", "ghost": "delete-silently", "missing": "lost"} {
+		for kind, did := range map[string]string{"behind": "change-silently", "ghost": "delete-silently",
+			"missing": "lost"} {
 			if !slices.Equal(ids[kind], done[want.source+" "+did]) {
 				t.Errorf("run %s reports %v as %s, want %v", run, ids[kind], kind, done[want.source+" "+did])
 			}

@@ -37,7 +37,8 @@ func (o *owner) close() {
 // run runs the playground in a new folder until ctx ends, and removes the folder.
 func run(ctx context.Context, out io.Writer) (err error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return fmt.Errorf("make a new folder: %w; does a playground run here? If one was killed, remove the folder", err)
+		return fmt.Errorf("make a new folder: %w; does a playground run here? If one was killed, remove the folder",
+			err)
 	}
 	cluster, _, err := postgres.ClusterDir(dir + "/postgres")
 	if err == nil {

@@ -1,4 +1,5 @@
-// Command billing is the API of a billing service with 250 invoices, every fifth of them overdue. It lists them in pages of 50, in their order.
+// Command billing is the API of a billing service with 250 invoices, every fifth of them overdue.
+// It lists them in pages of 50, in their order.
 package main
 
 import (
@@ -22,7 +23,8 @@ const (
 
 // billing is the API.
 type billing struct {
-	// hold is the page that the first who asks for it gets no answer to, for as long as it waits; 0: none.
+	// hold is the page that the first who asks for it gets no answer to, for as long as it waits;
+	// 0: none.
 	hold    int
 	held    atomic.Bool
 	holding atomic.Int64
@@ -95,7 +97,8 @@ func invoice(n int) map[string]any {
 	if n%5 == 0 {
 		status = "overdue"
 	}
-	return map[string]any{"id": name(n), "number": n, "status": status, "email": fmt.Sprintf("customer%d@example.com", n%40), "total": fmt.Sprintf("%d.90", 10+n),
+	return map[string]any{"id": name(n), "number": n, "status": status, "email": fmt.Sprintf("customer%d@example.com",
+		n%40), "total": fmt.Sprintf("%d.90", 10+n),
 		"updated_at": time.Date(2026, 11, 1, 8, 0, n, 0, time.UTC).Format(time.RFC3339)}
 }
 

@@ -1,7 +1,8 @@
-// Command gendoc writes docs/configuration.md from the comments and tags of package config. Run it at the module's root:
+// Command gendoc writes docs/configuration.md from the comments and tags of package config. Run it
+// at the module's root:
 //
 //	go run ./internal/config/gendoc         # writes the page
-//	go run ./internal/config/gendoc -check  # says whether it is current
+//	go run ./internal/config/gendoc -check  # fails if the page is not current
 package main
 
 import (
@@ -14,11 +15,14 @@ import (
 
 const page = "docs/configuration.md"
 
-// sources are the files whose structs are the file's settings.
-var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/config/api_objects.go", "internal/config/scheme.go", "internal/config/events.go", "internal/config/schedule.go", "internal/config/reconcile.go", "internal/config/effects.go", "internal/config/effect_schedule.go", "internal/config/mail.go", "internal/config/notify.go"}
+// sources are the Go files whose structs define the settings.
+var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/config/api_objects.go",
+	"internal/config/scheme.go", "internal/config/events.go", "internal/config/schedule.go",
+	"internal/config/reconcile.go", "internal/config/effects.go", "internal/config/effect_schedule.go",
+	"internal/config/mail.go", "internal/config/notify.go"}
 
 func main() {
-	check := flag.Bool("check", false, "only compare; exit 1 if the page is not current")
+	check := flag.Bool("check", false, "compare only; exit 1 if the page is not current")
 	flag.Parse()
 	if err := run(*check); err != nil {
 		fmt.Fprintln(os.Stderr, "gendoc:", err)

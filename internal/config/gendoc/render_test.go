@@ -10,7 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-func TestPageIsCurrent(t *testing.T) {
+func TestRender_page_isCurrent(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..")
 	paths := make([]string, len(sources))
@@ -27,14 +27,18 @@ func TestPageIsCurrent(t *testing.T) {
 	}
 }
 
-func TestEverySettingIsExplained(t *testing.T) {
+func TestRender_everySetting_isDescribed(t *testing.T) {
 	t.Parallel()
-	text, err := render(filepath.Join("..", "config.go"), filepath.Join("..", "scheme.go"), filepath.Join("..", "events.go"), filepath.Join("..", "api.go"), filepath.Join("..", "api_objects.go"))
+	text, err := render(filepath.Join("..", "config.go"), filepath.Join("..", "scheme.go"),
+		filepath.Join("..", "events.go"), filepath.Join("..", "api.go"), filepath.Join("..", "api_objects.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"`ingest.tls.cert`<br>`POSTERN_INGEST_TLS_CERT`", "`processor.auditor.min_age`", "POSTERN_SOURCES_NAME_SECRETS_N_FILE`", "| `4MiB` |",
-		"POSTERN_SOURCES_NAME_SCHEME_KEY_FORM`", "`sources.NAME.objects[].version.still`", "`sources.NAME.api.objects.TYPE.list.next.field`<br>`POSTERN_SOURCES_NAME_API_OBJECTS_TYPE_LIST_NEXT_FIELD`", "`sources.NAME.handshake.challenge.token.env`"} {
+	for _, want := range []string{"`ingest.tls.cert`<br>`POSTERN_INGEST_TLS_CERT`", "`processor.auditor.min_age`",
+		"POSTERN_SOURCES_NAME_SECRETS_N_FILE`", "| `4MiB` |",
+		"POSTERN_SOURCES_NAME_SCHEME_KEY_FORM`", "`sources.NAME.objects[].version.still`",
+		"`sources.NAME.api.objects.TYPE.list.next.field`<br>`POSTERN_SOURCES_NAME_API_OBJECTS_TYPE_LIST_NEXT_FIELD`",
+		"`sources.NAME.handshake.challenge.token.env`"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s is missing", want)
 		}
@@ -46,7 +50,7 @@ func TestEverySettingIsExplained(t *testing.T) {
 		}
 		rows++
 		if cells := strings.Split(line, " | "); len(cells) != 3 || len(cells[2]) < 15 {
-			t.Errorf("not explained: %s", line)
+			t.Errorf("not described: %s", line)
 		}
 	}
 	if rows < 50 {
@@ -54,16 +58,19 @@ func TestEverySettingIsExplained(t *testing.T) {
 	}
 }
 
-// Whatever bounds a delivery is in the table of limits, with what becomes of what is beyond.
-func TestEveryLimitIsTold(t *testing.T) {
+// Every setting that limits deliveries is in the table of limits, with the response above it.
+func TestRender_everyLimit_isListed(t *testing.T) {
 	t.Parallel()
-	for _, group := range []any{config.Ingest{}, config.Spool{}, config.Rejections{}, config.RateLimit{}} {
+	groups := map[string]any{"ingest": config.Ingest{}, "ingest.spool": config.Spool{},
+		"rejections": config.Rejections{}, "sources.NAME.rate_limit": config.RateLimit{}}
+	for path, group := range groups {
 		of := reflect.TypeOf(group)
 		for i := range of.NumField() {
 			field := of.Field(i)
+			name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 			bounds := field.Type.Kind() == reflect.Int || field.Type.Kind() == reflect.Int64
-			if bounds && field.Tag.Get("beyond") == "" {
-				t.Errorf("%s.%s bounds something: tell by the tag beyond what becomes of what is beyond", of.Name(), field.Name)
+			if bounds && aboveLimit[path+"."+name] == "" {
+				t.Errorf("%s.%s is a limit: describe the response above it in aboveLimit", path, name)
 			}
 		}
 	}
@@ -71,7 +78,14 @@ func TestEveryLimitIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| `ingest.max_body_bytes` | `4MiB` | 413", "| `ingest.spool.max_bytes` | `1GiB` | 503", "| `sources.NAME.rate_limit.burst` | `per_second` | 429", "| `database.max_connections` | `16` |"} {
+	for path := range aboveLimit {
+		if !strings.Contains(string(text), "\n| `"+path+"` |") {
+			t.Errorf("aboveLimit has %s, which is not a setting", path)
+		}
+	}
+	for _, want := range []string{"| `ingest.max_body_bytes` | `4MiB` | 413",
+		"| `ingest.spool.max_bytes` | `1GiB` | 503", "| `sources.NAME.rate_limit.burst` | `per_second` | 429",
+		"| `database.max_connections` | `16` |"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s is missing", want)
 		}

@@ -1,5 +1,7 @@
-// Package rules reads what is written in rules of effects: conditions and templates over an object, the change that an event made of it, and what steps
-// before have brought. Everything is compiled and checked when the configuration is read; nothing of it knows the time, chance, or the network.
+// Package rules compiles and evaluates the conditions and templates of effect rules. Their data is
+// an object, the change of an event, and values that earlier steps captured. Everything is compiled
+// and checked when the configuration is read. An evaluation never depends on the time, on chance or
+// on the network.
 package rules
 
 import (
@@ -15,80 +17,89 @@ import (
 )
 
 const (
-	// mostNodes bounds how large one expression may be.
-	mostNodes = 500
-	// mostTurns bounds how often one evaluation may go through bodies of all(), map() and the like, nested ones too.
-	mostTurns = 100_000
-	// mostMemory bounds what one evaluation may take, in elements that it makes.
-	mostMemory = 100_000
+	// maxNodes bounds the size of one expression.
+	maxNodes = 500
+	// maxIterations bounds how often one evaluation executes the bodies of all(), map() and similar
+	// functions, nested ones included.
+	maxIterations = 100_000
+	// maxElements bounds the memory of one evaluation, in elements that it creates.
+	maxElements = 100_000
 )
 
-// impure are functions of the language whose result depends on when they are called, or on where.
-var impure = []string{"now", "timezone"}
+// nonDeterministic are functions of the language whose result depends on the time or the machine.
+var nonDeterministic = []string{"now", "timezone"}
 
-// Scope is what an expression may name.
+// Scope says which names an expression may use.
 type Scope struct {
-	// Change: old, new, object, event and changed(); what is asked by a schedule knows new and object of these.
+	// Change allows old, new, object, event and changed(). Every scope allows new and object.
 	Change bool
-	// Event: new and object, as an event alone tells of them, and event.
+	// Event allows event. new is then the state that the event itself carries.
 	Event bool
-	// Window: window.start and window.end, of a schedule.
+	// Window allows window.start and window.end of a schedule.
 	Window bool
-	// Steps are the names of the steps before, and what each captures; nil outside of steps, where there is no step_key either.
+	// Steps are the names of the earlier steps, with the names that each captures. It is nil
+	// outside of steps; then step_key is not allowed either.
 	Steps map[string][]string
-	// Answer: answer.status and answer.body, of the other side.
-	Answer bool
+	// Response allows answer.status and answer.body of the destination.
+	Response bool
 }
 
-// Expression is a compiled expression. It is for any number of goroutines.
+// Expression is a compiled expression. It is safe for concurrent use.
 type Expression struct {
 	text    string
 	program *vm.Program
-	// steps: it names what steps before have captured.
-	steps bool
-	// names are what it names, as new, and event.id.
-	names map[string]bool
+	// usesSteps reports that it uses values that earlier steps captured.
+	usesSteps bool
+	// usedNames are the names that it uses, such as new and event.id.
+	usedNames map[string]bool
 }
 
-// Compile checks an expression, whose result must be a boolean where condition is set. The error says where in the text it is wrong.
+// Compile checks an expression. With condition set, its result must be a boolean. The error says
+// where in the text it is wrong.
 func Compile(text string, scope Scope, condition bool) (*Expression, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("is empty")
 	}
-	options := []expr.Option{expr.Env(scope.types()), expr.MaxNodes(mostNodes)}
-	for _, name := range impure {
+	options := []expr.Option{expr.Env(scope.variables()), expr.MaxNodes(maxNodes)}
+	for _, name := range nonDeterministic {
 		options = append(options, expr.DisableBuiltin(name))
 	}
 	if condition {
 		options = append(options, expr.AsBool())
 	}
 	if _, err := expr.Compile(text, options...); err != nil {
-		return nil, told(err) // of the text as it is written, with its types
+		return nil, withoutExcerpt(err) // check the text as it is written, with its types
 	}
-	m := &metered{names: map[string]bool{}}
+	m := &instrumenter{usedNames: map[string]bool{}}
 	program, err := expr.Compile(text, append(options, expr.Patch(m))...)
 	if err = errors.Join(m.err, err); err != nil {
-		return nil, told(err)
+		return nil, withoutExcerpt(err)
 	}
-	return &Expression{text: text, program: program, steps: m.steps, names: m.names}, nil
+	return &Expression{text: text, program: program, usesSteps: m.usesSteps, usedNames: m.usedNames}, nil
 }
 
-// types are those of what may be named: states are open, all else is closed, so that a slip is found when the rule is read.
-func (s Scope) types() types.Map {
-	object := types.Map{"source": types.String, "account": types.String, "type": types.String, "id": types.String, "deleted": types.Bool}
-	all := types.Map{"new": types.TypeOf(map[string]any{}), "object": object, turn: types.TypeOf((&work{}).turn), weigh: types.TypeOf((&work{}).weigh),
-		equal: types.TypeOf((&work{}).equal), inside: types.TypeOf((&work{}).in), call: types.TypeOf((&work{}).call)}
+// variables returns the types of the names that may be used. States are open, all else is closed,
+// so that a misspelled name is found when the rule is read.
+func (s Scope) variables() types.Map {
+	object := types.Map{"source": types.String, "account": types.String, "type": types.String, "id": types.String,
+		"deleted": types.Bool}
+	all := types.Map{"new": types.TypeOf(map[string]any{}), "object": object,
+		countIterationFunc: types.TypeOf((&workMeter{}).countIteration),
+		weighFunc:          types.TypeOf((&workMeter{}).weigh),
+		equalFunc:          types.TypeOf((&workMeter{}).equal), inFunc: types.TypeOf((&workMeter{}).in),
+		builtinFunc: types.TypeOf((&workMeter{}).callBuiltin)}
 	if s.Change {
 		all["old"] = types.TypeOf(map[string]any{})
 		all["changed"] = types.TypeOf(func(string) (bool, error) { return false, nil })
 	}
 	if s.Change || s.Event {
-		all["event"] = types.Map{"id": types.String, "key": types.String, "type": types.String, "origin": types.String, "occurred_at": types.String, "received_at": types.String}
+		all["event"] = types.Map{"id": types.String, "key": types.String, "type": types.String, "origin": types.String,
+			"occurred_at": types.String, "received_at": types.String}
 	}
 	if s.Window {
 		all["window"] = types.Map{"start": types.String, "end": types.String}
 	}
-	if s.Answer {
+	if s.Response {
 		all["answer"] = types.Map{"status": types.Int, "body": types.Any}
 	}
 	if s.Steps != nil {
@@ -105,8 +116,8 @@ func (s Scope) types() types.Map {
 	return all
 }
 
-// told leaves out the excerpt of the text, which the configuration's own message has.
-func told(err error) error {
+// withoutExcerpt removes the excerpt of the text, because the message of the configuration has it.
+func withoutExcerpt(err error) error {
 	var f *file.Error
 	if errors.As(err, &f) {
 		return fmt.Errorf("column %d: %s", f.Column+1, f.Message)
@@ -114,21 +125,23 @@ func told(err error) error {
 	return err
 }
 
-// Eval evaluates the expression over facts that fit its scope. One that is too much work for them is an error.
-func (e *Expression) Eval(f *Facts) (any, error) {
+// Eval evaluates the expression over data that fits its scope. It returns an error if the
+// evaluation exceeds a bound.
+func (e *Expression) Eval(f *TemplateData) (any, error) {
 	got, err := e.run(f)
-	for _, bound := range []error{errTurns, errWork} {
+	for _, bound := range []error{errTooManyIterations, errTooMuchWork} {
 		if errors.Is(err, bound) {
 			return nil, fmt.Errorf("%s: %w", e.text, bound)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s", e.text, Plain(told(err).Error())) // what it says may hold values
+		// the message may contain values
+		return nil, fmt.Errorf("%s: %s", e.text, StorableMessage(withoutExcerpt(err).Error()))
 	}
 	return got, nil
 }
 
-func (e *Expression) run(f *Facts) (got any, err error) {
+func (e *Expression) run(f *TemplateData) (got any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			got, err = nil, fmt.Errorf("%v", p)
@@ -137,23 +150,23 @@ func (e *Expression) run(f *Facts) (got any, err error) {
 			}
 		}
 	}()
-	w := &work{}
-	machine := vm.VM{MemoryBudget: mostMemory}
+	w := &workMeter{}
+	machine := vm.VM{MemoryBudget: maxElements}
 	if got, err = machine.Run(e.program, f.environment(w)); err == nil {
-		w.deep(got, 1, 0) // what it gives is written somewhere
+		w.spendDeep(got, 1, 0) // the result is written somewhere
 	}
 	return got, err
 }
 
-// Holds evaluates a condition.
-func (e *Expression) Holds(f *Facts) (bool, error) {
+// EvalBool evaluates a condition.
+func (e *Expression) EvalBool(f *TemplateData) (bool, error) {
 	got, err := e.Eval(f)
 	if err != nil {
 		return false, err
 	}
-	yes, ok := got.(bool)
+	result, ok := got.(bool)
 	if !ok {
-		return false, fmt.Errorf("%s: is %v, neither true nor false", e.text, reflect.TypeOf(got))
+		return false, fmt.Errorf("%s: has type %v and is neither true nor false", e.text, reflect.TypeOf(got))
 	}
-	return yes, nil
+	return result, nil
 }

@@ -9,25 +9,26 @@ import (
 	"github.com/postern-gateway/postern/internal/mail"
 )
 
-// MethodMail stands in the ledger where a request has HTTP's method.
+// MethodMail marks a mail in the ledger, where other requests have their HTTP method.
 const MethodMail = "MAIL"
 
-// CapturedID is the name by which later steps see the Message-ID of a mail.
-const CapturedID = "message_id"
+// CapturedMessageID is the name under which later steps see the Message-ID of a mail.
+const CapturedMessageID = "message_id"
 
 // Mail is a message whose texts are templates.
 type Mail struct {
 	From mail.Address
-	// To, Cc and ReplyTo are templates of one address each. In Cc and ReplyTo one may come to nothing.
+	// To, Cc and ReplyTo are templates of one address each. In Cc and ReplyTo an address may render
+	// to nothing.
 	To, Cc, ReplyTo     []*Address
 	Subject, Text, HTML *Text
-	// Headers are further ones; their names were checked.
+	// Headers are additional headers; their names were checked.
 	Headers map[string]*Text
 }
 
-// Address is a template of one address, which no value can make two of.
+// Address is a template of exactly one address. No value can turn it into two.
 type Address struct {
-	// name is nil where the template is the address alone.
+	// name is nil if the template consists of the address only.
 	name, address *Text
 }
 
@@ -42,15 +43,16 @@ func CompileAddress(text string, scope Scope) (*Address, error) {
 			return nil, err
 		}
 	}
-	name, address, ok := t.angled()
+	name, address, ok := t.splitAngleAddress()
 	if !ok {
 		return &Address{address: t}, nil
 	}
 	return &Address{name: name, address: address}, nil
 }
 
-// angled is what stands before the last < of the template's own text, and what between that and the > at its end.
-func (t *Text) angled() (before, within *Text, ok bool) {
+// splitAngleAddress returns the template before the last < of the literal text, and the template
+// between that and the final >.
+func (t *Text) splitAngleAddress() (before, within *Text, ok bool) {
 	last := len(t.parts) - 1
 	if last < 0 || t.parts[last].expr != nil {
 		return nil, nil, false
@@ -75,8 +77,8 @@ func (t *Text) angled() (before, within *Text, ok bool) {
 	return nil, nil, false
 }
 
-// Render is the address, whose text is empty where the template comes to nothing.
-func (a *Address) Render(f *Facts) (out mail.Address, err error) {
+// Render renders the address. The result is empty if the template renders to nothing.
+func (a *Address) Render(f *TemplateData) (out mail.Address, err error) {
 	address, err := a.address.Render(f)
 	if err != nil {
 		return out, err
@@ -86,19 +88,19 @@ func (a *Address) Render(f *Facts) (out mail.Address, err error) {
 		if err != nil {
 			return out, err
 		}
-		return mail.Named(unquoted(name), address)
+		return mail.NewAddress(unquote(name), address)
 	}
 	if address == "" {
 		return out, nil
 	}
-	if len(a.address.parts) > 1 { // a value that is a part of it is no whole address
-		return mail.Named("", address)
+	if len(a.address.parts) > 1 { // a value that is only a part of the template must not be parsed as a whole address
+		return mail.NewAddress("", address)
 	}
 	return mail.ParseAddress(address)
 }
 
-// unquoted takes the quotes away that a template has around a name, as it would be written in a mail.
-func unquoted(name string) string {
+// unquote removes the quotes that a template has around a name, as mails write them.
+func unquote(name string) string {
 	name = strings.TrimSpace(name)
 	if len(name) > 1 && name[0] == '"' && name[len(name)-1] == '"' {
 		return name[1 : len(name)-1]
@@ -106,37 +108,41 @@ func unquoted(name string) string {
 	return name
 }
 
-// RenderHTML is Render for HTML: what expressions give is text in it, or a value of an attribute in quotes.
-func (t *Text) RenderHTML(f *Facts) (string, error) {
+// RenderHTML renders HTML. Values are escaped, so that they are text or the value of a quoted
+// attribute.
+func (t *Text) RenderHTML(f *TemplateData) (string, error) {
 	return t.render(f, func(s, _ string) (string, error) { return html.EscapeString(s), nil })
 }
 
-// MessageID is what a mail is known by everywhere, without its < and >: it is made of the step's key and of the domain of the address that it is from.
+// MessageID returns the Message-ID of a mail, without < and >. It consists of the step's key and
+// the domain of the sender's address.
 func MessageID(stepKey, from string) string { return stepKey + "@" + mail.Domain(from) }
 
-var errNobody = errors.New("comes to nothing, so that the mail would go to nobody")
+var errNoRecipient = errors.New("renders to nothing, so that the mail would have no recipient")
 
-// Render fills the templates in. The message has the step's key in its Message-ID and the time of the step's reservation as its date.
-func (m *Mail) Render(f *Facts) (out Rendered, err error) {
-	w := mail.Message{ID: MessageID(f.StepKey, m.From.Address), Date: f.ReservedAt, From: m.From, Headers: map[string]string{}}
+// Render renders the templates. The Message-ID contains the step's key, and the date is the time
+// when the step was leased.
+func (m *Mail) Render(f *TemplateData) (out RenderedRequest, err error) {
+	w := mail.Message{ID: MessageID(f.StepKey, m.From.Address), Date: f.ReservedAt, From: m.From,
+		Headers: map[string]string{}}
 	for _, of := range []struct {
 		name      string
 		templates []*Address
 		into      *[]mail.Address
 		must      bool
 	}{{"to", m.To, &w.To, true}, {"cc", m.Cc, &w.Cc, false}, {"reply_to", m.ReplyTo, &w.ReplyTo, false}} {
-		if *of.into, err = addresses(of.templates, f, of.must); err != nil {
+		if *of.into, err = renderAddresses(of.templates, f, of.must); err != nil {
 			return out, fmt.Errorf("mail.%s: %w", of.name, err)
 		}
 	}
-	if err := m.texts(f, &w); err != nil {
+	if err := m.renderTexts(f, &w); err != nil {
 		return out, err
 	}
 	b, err := w.Bytes()
 	if err != nil {
 		return out, fmt.Errorf("mail: %w", err)
 	}
-	out = Rendered{Method: MethodMail, From: m.From.Address, Body: string(b)}
+	out = RenderedRequest{Method: MethodMail, From: m.From.Address, Body: string(b)}
 	for _, a := range append(w.To, w.Cc...) {
 		out.To = append(out.To, a.Address)
 	}
@@ -144,7 +150,7 @@ func (m *Mail) Render(f *Facts) (out Rendered, err error) {
 	return out, nil
 }
 
-func (m *Mail) texts(f *Facts, w *mail.Message) (err error) {
+func (m *Mail) renderTexts(f *TemplateData, w *mail.Message) (err error) {
 	if w.Subject, err = m.Subject.Render(f); err != nil {
 		return fmt.Errorf("mail.subject: %w", err)
 	}
@@ -164,7 +170,7 @@ func (m *Mail) texts(f *Facts, w *mail.Message) (err error) {
 	return nil
 }
 
-func addresses(templates []*Address, f *Facts, must bool) (all []mail.Address, err error) {
+func renderAddresses(templates []*Address, f *TemplateData, must bool) (all []mail.Address, err error) {
 	for _, t := range templates {
 		a, err := t.Render(f)
 		switch {
@@ -173,7 +179,7 @@ func addresses(templates []*Address, f *Facts, must bool) (all []mail.Address, e
 		case a.Address != "":
 			all = append(all, a)
 		case must:
-			return nil, errNobody
+			return nil, errNoRecipient
 		}
 	}
 	return all, nil

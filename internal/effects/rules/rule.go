@@ -11,114 +11,123 @@ import (
 	"time"
 )
 
-// Rule says what follows when an object changes, or when its time has come. What of it is text was compiled, so that it is for any number of goroutines.
+// Rule says which steps follow when an object changes, when an event arrives, or on a schedule. Its
+// texts are compiled. It is safe for concurrent use.
 type Rule struct {
 	Name string
-	// Source and Type are whose objects it is about.
+	// Source and Type select the objects.
 	Source, Type string
-	// On is what it is asked about; "" is OnChange.
-	On On
-	// Schedule is when, for OnSchedule alone.
+	// On is the trigger; empty means OnChange.
+	On Trigger
+	// Schedule is set for OnSchedule only.
 	Schedule *Schedule
-	// When is the condition; nil: each change.
+	// When is the condition; nil accepts everything.
 	When *Expression
-	// Key names the intent: what has one key, and one version of the rule, follows once.
+	// Key identifies the effect. One key is executed once for each version of the rule.
 	Key *Text
-	// Version is raised by whoever wants what has followed already to follow again under a new policy.
+	// Version is raised to execute effects again that exist under an earlier version.
 	Version int
-	// Approval says when a person has to agree first.
+	// Approval says when an operator has to approve.
 	Approval Approval
-	// ApprovalExpires is how long an effect waits for that; 0: for ever.
+	// ApprovalExpires is how long an effect may wait for approval; 0 is without limit.
 	ApprovalExpires time.Duration
-	// Supersede: a newer effect of the rule about the same object takes the place of one of which nothing was begun.
+	// Supersede makes a newer effect of the rule about the same object replace one that has no
+	// started step.
 	Supersede bool
 	Steps     []Step
 }
 
-// Approval says when a person has to agree before an effect's first step.
+// Approval says when an operator has to approve an effect before its first step.
 type Approval string
 
-// The policies of approval.
+// The approval policies.
 const (
 	ApproveNone     Approval = "none"
 	ApproveRequired Approval = "required"
-	// ApproveOnReplay is for what is planned by a run over stored events alone.
+	// ApproveOnReplay requires approval only for effects that a run over stored events plans.
 	ApproveOnReplay Approval = "required_on_replay"
 )
 
-// Step is one call to another side.
+// Step is one request to a destination.
 type Step struct {
 	Name, Destination string
 	Do                Request
-	// Success are the statuses that mean that it is done; none: 200 to 299.
+	// Success are the statuses that mean success; if empty, 200 to 299.
 	Success []int
-	// Capture are paths into the answer's JSON, by the name that later steps see.
+	// Capture maps the names that later steps see to paths in the JSON of the response.
 	Capture map[string]string
-	// Check asks the other side whether the step was done already; nil: nobody can say.
+	// Check asks the destination whether the step was executed; nil if the destination cannot tell.
 	Check *Check
-	// Undo takes back what the step has done; nil: it cannot be.
+	// Undo compensates the step; nil if that is not possible.
 	Undo *Request
-	// Once: it must not be sent again where nobody knows whether it was done. Without it, the other side knows it by its key.
-	Once    bool
-	Timeout time.Duration
-	Retry   Retry
+	// NeverRepeat forbids sending the step again while its outcome is unknown. Otherwise the
+	// destination recognizes the step by its key.
+	NeverRepeat bool
+	Timeout     time.Duration
+	Retry       Retry
 }
 
-// Request is what is sent. Path is joined to the destination's URL.
+// Request is the request that is sent. Path is appended to the destination's URL.
 type Request struct {
 	Method  string
 	Path    *Text
 	Headers map[string]*Text
-	// JSON, Form and Text are the body; at most one is set. A form's values are texts.
+	// JSON, Form and Text are the body; at most one is set. All values of a form are texts.
 	JSON *Tree
 	Form map[string]*Text
 	Text *Text
-	// Forward: the body is the change itself.
+	// Forward sends the change itself as the body.
 	Forward bool
-	// KeyHeader carries the step's key; empty: none does.
+	// KeyHeader is the header that carries the step's key; empty if none does.
 	KeyHeader string
-	// Mail: the request is a message to a mail server, and all else is unset.
+	// Mail makes the request a message to a mail server; then all other fields are unset.
 	Mail *Mail
 }
 
-// Check asks whether a step was done. Done is evaluated over answer.status and answer.body; where it holds, Capture of the step reads the path Found of the body.
+// Check asks whether a step was executed. Done is evaluated over answer.status and answer.body. If
+// it is true, the captures of the step read the body below CapturePath.
 type Check struct {
 	Request
-	// Destination is who is asked.
+	// Destination is the destination that is asked.
 	Destination string
 	Done        *Expression
-	Found       string
-	// Settles is how long after an attempt's end nobody is asked, since it may be done still.
-	Settles time.Duration
-	// Again: what was not done, as the other side says, is sent again; else a person decides.
-	Again bool
+	CapturePath string
+	// Delay is how long to wait after the end of an attempt before asking, because the destination
+	// may still be executing it.
+	Delay time.Duration
+	// RepeatIfNotDone sends the step again if the destination says that it was not executed.
+	// Otherwise an operator decides.
+	RepeatIfNotDone bool
 }
 
-// Retry is when a step that came to nothing is tried again.
+// Retry says when a failed step is retried.
 type Retry struct {
-	// First is the wait before the second attempt; each further one is Factor times as long, up to Longest, and up to a fifth more or less, so that what failed together does not come back together.
-	First, Longest time.Duration
-	Factor         float64
-	// Attempts is the most there are, and Age for how long it is tried since its first attempt, or the first after a person had it go on; then a person is asked.
-	Attempts int
-	Age      time.Duration
-	// On are the statuses of 4xx after which the step is tried again: it was not done, and may be later. After another one of 4xx a person is asked.
-	On []int
+	// FirstWait is the wait before the second attempt. Each further wait is Factor times as long,
+	// up to MaxWait. A random part of up to a fifth spreads steps that failed together.
+	FirstWait, MaxWait time.Duration
+	Factor             float64
+	// MaxAttempts bounds the attempts, and MaxAge their duration since the first attempt, or since
+	// the first after an operator continued the effect. After that, the effect needs review.
+	MaxAttempts int
+	MaxAge      time.Duration
+	// OnStatuses are the 4xx statuses after which the step is retried, because it was not executed
+	// and may succeed later. Any other 4xx status needs review.
+	OnStatuses []int
 }
 
-// Wait is how long to wait after so many attempts; spread is from 0 to 1.
+// Wait returns the wait after a number of attempts; spread is from 0 to 1.
 func (r Retry) Wait(attempts int, spread float64) time.Duration {
-	wait := float64(r.First)
+	wait := float64(r.FirstWait)
 	for range attempts - 1 {
-		if wait *= r.Factor; wait >= float64(r.Longest) {
-			wait = float64(r.Longest)
+		if wait *= r.Factor; wait >= float64(r.MaxWait) {
+			wait = float64(r.MaxWait)
 			break
 		}
 	}
 	return time.Duration(wait * (0.8 + 0.4*spread))
 }
 
-// Succeeds says whether a status is one of success.
+// Succeeds reports whether a status means success.
 func (s *Step) Succeeds(status int) bool {
 	if len(s.Success) == 0 {
 		return status >= 200 && status <= 299
@@ -126,7 +135,7 @@ func (s *Step) Succeeds(status int) bool {
 	return slices.Contains(s.Success, status)
 }
 
-// Step is the rule's step of a name; nil: it has none.
+// Step returns the step of a name, or nil.
 func (r *Rule) Step(name string) *Step {
 	if i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Name == name }); i >= 0 {
 		return &r.Steps[i]
@@ -134,7 +143,8 @@ func (r *Rule) Step(name string) *Step {
 	return nil
 }
 
-// StepKey is by what the other side knows a step: the same at each attempt, another for each step, version of the rule, and run that forced it.
+// StepKey returns the key by which the destination recognizes a step. It is the same for each
+// attempt. It differs for each step, rule version, and run that forced the effect.
 func StepKey(key string, version, forced int, step string, undo bool) string {
 	h := sha256.New()
 	for _, part := range []string{key, strconv.Itoa(version), strconv.Itoa(forced), step, strconv.FormatBool(undo)} {
@@ -143,8 +153,9 @@ func StepKey(key string, version, forced int, step string, undo bool) string {
 	return "postern-" + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:24])
 }
 
-// Rendered is a request whose templates are filled in. It is stored, so nothing of the destination's own is in it.
-type Rendered struct {
+// RenderedRequest is a request with rendered templates. It is stored, so it contains nothing of the
+// destination's own configuration.
+type RenderedRequest struct {
 	Method  string            `json:"method"`
 	Path    string            `json:"path"`
 	Headers map[string]string `json:"headers,omitempty"`
@@ -154,15 +165,15 @@ type Rendered struct {
 	To   []string `json:"to,omitempty"`
 }
 
-// Render fills in the templates of a request; key is the step's.
-func (r *Request) Render(f *Facts, key string) (out Rendered, err error) {
+// Render renders the templates of a request; key is the step's key.
+func (r *Request) Render(f *TemplateData, key string) (out RenderedRequest, err error) {
 	if r.Mail != nil {
 		if out, err = r.Mail.Render(f); err != nil {
 			return out, err
 		}
-		return out, out.sound()
+		return out, out.checkStorable()
 	}
-	out = Rendered{Method: r.Method, Headers: map[string]string{}}
+	out = RenderedRequest{Method: r.Method, Headers: map[string]string{}}
 	if out.Path, err = r.Path.RenderURL(f); err != nil {
 		return out, fmt.Errorf("path: %w", err)
 	}
@@ -171,59 +182,61 @@ func (r *Request) Render(f *Facts, key string) (out Rendered, err error) {
 			return out, fmt.Errorf("headers.%s: %w", name, err)
 		}
 		if strings.ContainsFunc(out.Headers[name], func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			return out, fmt.Errorf("headers.%s: holds a line end or another control character", name)
+			return out, fmt.Errorf("headers.%s: contains a line end or another control character", name)
 		}
 	}
 	if r.KeyHeader != "" {
 		out.Headers[r.KeyHeader] = key
 	}
-	if err := r.body(f, &out); err != nil {
+	if err := r.renderBody(f, &out); err != nil {
 		return out, err
 	}
-	return out, out.sound()
+	return out, out.checkStorable()
 }
 
-// sound refuses a request that the ledger could not keep as it is sent.
-func (r *Rendered) sound() error {
-	if err := sound(r.Path); err != nil {
+// checkStorable rejects a request that the ledger cannot store unchanged.
+func (r *RenderedRequest) checkStorable() error {
+	if err := checkStorable(r.Path); err != nil {
 		return fmt.Errorf("path: %w", err)
 	}
 	for name, value := range r.Headers {
-		if err := sound(value); err != nil {
+		if err := checkStorable(value); err != nil {
 			return fmt.Errorf("headers.%s: %w", name, err)
 		}
 	}
-	if err := sound(r.Body); err != nil {
+	if err := checkStorable(r.Body); err != nil {
 		return fmt.Errorf("body: %w", err)
 	}
 	return nil
 }
 
-// forwarded is a change as it is forwarded: a contract others program against.
-type forwarded struct {
-	// Type is the object's type with .changed, or .event, and Timestamp when the event was received; of a schedule, the type with .window, and the window's end.
+// forwardedBody is the body of a forwarded change, a contract with receivers.
+type forwardedBody struct {
+	// Type is the object's type with the suffix .changed, .event or .window. Timestamp is when the
+	// event was received, or the end of the window.
 	Type      string `json:"type"`
 	Timestamp string `json:"timestamp"`
-	// Data has old, new, object and event; of an event no old; of a schedule new, object and window.
+	// Data has old, new, object and event. For an event there is no old. For a schedule it has new,
+	// object and window.
 	Data json.RawMessage `json:"data"`
 }
 
-func (f *Facts) forwarded() forwarded {
+func (f *TemplateData) forwardedBody() forwardedBody {
 	switch f.On {
 	case OnSchedule:
-		return forwarded{Type: f.Object.Type + ".window", Timestamp: f.Window.End, Data: f.Raw}
+		return forwardedBody{Type: f.Object.Type + ".window", Timestamp: f.Window.End, Data: f.Raw}
 	case OnEvent:
-		return forwarded{Type: f.Object.Type + ".event", Timestamp: f.Event.ReceivedAt, Data: f.Raw}
+		return forwardedBody{Type: f.Object.Type + ".event", Timestamp: f.Event.ReceivedAt, Data: f.Raw}
 	case OnChange:
 	}
-	return forwarded{Type: f.Object.Type + ".changed", Timestamp: f.Event.ReceivedAt, Data: f.Raw}
+	return forwardedBody{Type: f.Object.Type + ".changed", Timestamp: f.Event.ReceivedAt, Data: f.Raw}
 }
 
-func (r *Request) body(f *Facts, out *Rendered) error {
+func (r *Request) renderBody(f *TemplateData, out *RenderedRequest) error {
 	kind := ""
 	switch {
 	case r.Forward:
-		b, err := json.Marshal(f.forwarded())
+		b, err := json.Marshal(f.forwardedBody())
 		if err != nil {
 			return fmt.Errorf("forward: %w", err)
 		}
@@ -239,11 +252,11 @@ func (r *Request) body(f *Facts, out *Rendered) error {
 		}
 		kind, out.Body = "application/json", string(b)
 	case r.Form != nil:
-		values, err := renderForm(r.Form, f)
+		form, err := renderForm(r.Form, f)
 		if err != nil {
 			return err
 		}
-		kind, out.Body = "application/x-www-form-urlencoded", values
+		kind, out.Body = "application/x-www-form-urlencoded", form
 	case r.Text != nil:
 		text, err := r.Text.Render(f)
 		if err != nil {

@@ -13,9 +13,10 @@ import (
 
 var change = rules.Scope{Change: true, Steps: map[string][]string{"customer": {"id"}}}
 
-func facts(t *testing.T, old, now string) *rules.Facts {
+func facts(t *testing.T, old, now string) *rules.TemplateData {
 	t.Helper()
-	f := &rules.Facts{Object: rules.Object{Source: "stripe", Type: "invoice", ID: "in_1"}, Event: rules.Event{ID: "7", Key: "evt_1", Type: "invoice.paid"},
+	f := &rules.TemplateData{Object: rules.Object{Source: "stripe", Type: "invoice", ID: "in_1"},
+		Event: rules.Event{ID: "7", Key: "evt_1", Type: "invoice.paid"},
 		Steps: map[string]map[string]any{"customer": {"id": "c 1/2"}}}
 	var err error
 	if f.Old, err = rules.Decode([]byte(old)); err != nil {
@@ -27,10 +28,11 @@ func facts(t *testing.T, old, now string) *rules.Facts {
 	return f
 }
 
-// Conditions see the change, and what is not there is not an error where it is asked for so.
-func TestConditions(t *testing.T) {
+// Conditions see the change. An optional access to a missing value is not an error.
+func TestExpressionEvalBool_conditions_seeTheChange(t *testing.T) {
 	t.Parallel()
-	f := facts(t, `{"status":"open","lines":[{"amount":5}],"n":1.50}`, `{"status":"paid","lines":[{"amount":5},{"amount":7}],"n":1.5,"customer":null,"big":9007199254740993}`)
+	f := facts(t, `{"status":"open","lines":[{"amount":5}],"n":1.50}`,
+		`{"status":"paid","lines":[{"amount":5},{"amount":7}],"n":1.5,"customer":null,"big":9007199254740993}`)
 	for text, want := range map[string]bool{
 		`new.status == "paid" && changed("status")`:   true,
 		`old.status == new.status`:                    false,
@@ -52,19 +54,19 @@ func TestConditions(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if got, err := e.Holds(f); err != nil || got != want {
+		if got, err := e.EvalBool(f); err != nil || got != want {
 			t.Errorf("%s: %t, %v", text, got, err)
 		}
 	}
 	created, err := rules.Compile(`old == nil`, change, true)
 	must(t, err)
-	if got, err := created.Holds(facts(t, ``, `{}`)); err != nil || !got {
-		t.Errorf("of what was not there: %t, %v", got, err)
+	if got, err := created.EvalBool(facts(t, ``, `{}`)); err != nil || !got {
+		t.Errorf("for a created object: %t, %v", got, err)
 	}
 }
 
-// What cannot be used is found when the rule is read, with its place.
-func TestRefusedExpressions(t *testing.T) {
+// Compile rejects an invalid expression and names its position.
+func TestCompile_invalidExpressions_areRejectedWithPosition(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		``:                                  "is empty",
@@ -88,29 +90,34 @@ func TestRefusedExpressions(t *testing.T) {
 	}
 }
 
-// An expression that would take for ever, or all the memory, ends with an error.
-func TestExpressionsAreBounded(t *testing.T) {
+// An expression that would run without end, or use all memory, fails.
+func TestExpressionEvalBool_endlessExpressions_fail(t *testing.T) {
 	t.Parallel()
 	f := facts(t, `{}`, `{"a":[`+strings.Repeat("1,", 1999)+`1]}`)
-	for _, text := range []string{`all(new.a, all(new.a, all(new.a, true)))`, `count(1..90000, count(1..90000, true) > 0) > 0`, `len(map(1..50000, 1..50000)) > 0`, `repeat("x", 1000000000) == ""`} {
+	for _, text := range []string{`all(new.a, all(new.a, all(new.a, true)))`,
+		`count(1..90000, count(1..90000, true) > 0) > 0`, `len(map(1..50000, 1..50000)) > 0`,
+		`repeat("x", 1000000000) == ""`} {
 		e, err := rules.Compile(text, change, true)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if _, err := e.Holds(f); err == nil {
-			t.Errorf("%s: ends well", text)
+		if _, err := e.EvalBool(f); err == nil {
+			t.Errorf("%s: succeeds", text)
 		}
 	}
 }
 
-// Templates give what they stand for, and nothing that a value holds becomes a part of what is around it.
-func TestTemplates(t *testing.T) {
+// A template renders its values, and no value becomes a part of the surrounding text.
+func TestTextRender_valuesStayWithinTheirPlace(t *testing.T) {
 	t.Parallel()
-	f := facts(t, ``, `{"id":"in_1","total":12.30,"name":"\"}, {\"evil\": 1","lines":[1,2],"none":null,"big":12345678901234567890.5,"free":0}`)
+	f := facts(t, ``, `{"id":"in_1","total":12.30,"name":"\"}, {\"evil\": 1","lines":[1,2],"none":null,`+
+		`"big":12345678901234567890.5,"free":0}`)
 	for text, want := range map[string]string{
-		`plain`: "plain", ``: "", `email:receipt:{{ new.id }}`: "email:receipt:in_1", `{{new.total}} EUR`: "12.3 EUR", `{{ {"a": {"b": 1}}.a.b }}`: "1", `{{ "}}" + new.id }}`: "}}in_1",
-		`{{ new.lines }}`: "[1,2]", `{{ new.none ?? "-" }}`: "-", `{{ new.big }}`: "12345678901234567890.5", `{{new.free}}`: "0",
+		`plain`: "plain", ``: "", `email:receipt:{{ new.id }}`: "email:receipt:in_1", `{{new.total}} EUR`: "12.3 EUR",
+		`{{ {"a": {"b": 1}}.a.b }}`: "1", `{{ "}}" + new.id }}`: "}}in_1",
+		`{{ new.lines }}`: "[1,2]", `{{ new.none ?? "-" }}`: "-", `{{ new.big }}`: "12345678901234567890.5",
+		`{{new.free}}`: "0",
 	} {
 		c, err := rules.CompileText(text, change)
 		if err != nil {
@@ -121,7 +128,8 @@ func TestTemplates(t *testing.T) {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
-	for text, want := range map[string]string{`a{{`: "has no }}", `{{ }}`: "is empty", `{{ "}} `: "has no }}", `{{ new.id + }}`: "column"} {
+	for text, want := range map[string]string{`a{{`: "has no }}", `{{ }}`: "is empty", `{{ "}} `: "has no }}",
+		`{{ new.id + }}`: "column"} {
 		if _, err := rules.CompileText(text, change); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
@@ -138,8 +146,8 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// What a value holds leads to no other place than its own: neither to the collection nor above it.
-func TestPathsLeadNowhereElse(t *testing.T) {
+// No value changes the resource that a path addresses, neither to the collection nor to a parent.
+func TestTextRenderURL_traversalInValues_isRejected(t *testing.T) {
 	t.Parallel()
 	for path, ids := range map[string][]string{
 		"/customers/{{ new.id }}":             {"", ".", "..", "../x", "x/..", `..\x`},
@@ -150,54 +158,66 @@ func TestPathsLeadNowhereElse(t *testing.T) {
 		"/customers/%2e{{ new.id }}?b=/c":     {"."},
 	} {
 		for _, id := range ids {
-			if got, err := text(t, path).RenderURL(&rules.Facts{New: map[string]any{"id": id}}); err == nil {
+			if got, err := text(t, path).RenderURL(&rules.TemplateData{New: map[string]any{"id": id}}); err == nil {
 				t.Errorf("%s with %q: %q", path, id, got)
 			}
 		}
 	}
-	for path, want := range map[string]string{"/c/{{ new.id }}": "/c/...", "/c/v{{ new.id }}/": "/c/v.../", "/c/.{{ new.id }}.json?q={{ new.none ?? '' }}&p={{ '..' }}": "/c/.....json?q=&p=..", "/c/../d/{{ new.id }}": "/c/../d/...", "/c/{{ '%2e%2e' }}": "/c/%252e%252e"} {
-		if got, err := text(t, path).RenderURL(&rules.Facts{New: map[string]any{"id": "..."}}); err != nil || got != want {
+	for path, want := range map[string]string{"/c/{{ new.id }}": "/c/...", "/c/v{{ new.id }}/": "/c/v.../",
+		"/c/.{{ new.id }}.json?q={{ new.none ?? '' }}&p={{ '..' }}": "/c/.....json?q=&p=..",
+		"/c/../d/{{ new.id }}": "/c/../d/...", "/c/{{ '%2e%2e' }}": "/c/%252e%252e"} {
+		if got, err := text(t, path).RenderURL(&rules.TemplateData{New: map[string]any{"id": "..."}}); err != nil ||
+			got != want {
 			t.Errorf("%s: %q, %v, want %q", path, got, err, want)
 		}
 	}
 }
 
-// A structure stays the structure that it was, whatever values hold.
-func TestTrees(t *testing.T) {
+// A tree keeps its structure, whatever the values contain.
+func TestTreeRender_keepsItsStructure(t *testing.T) {
 	t.Parallel()
 	f := facts(t, ``, `{"id":"in_1","total":12.5,"name":"\"}, {\"evil\": 1","none":null}`)
-	tree, err := rules.CompileTree(map[string]any{"to": "{{ new.name }}", "lines": []any{map[string]any{"amount": "{{ new.total }}", "fixed": 3, "n": "{{ new.none }}", "t": "a {{ new.id }}"}}}, change)
+	tree, err := rules.CompileTree(map[string]any{"to": "{{ new.name }}",
+		"lines": []any{map[string]any{"amount": "{{ new.total }}", "fixed": 3, "n": "{{ new.none }}",
+			"t": "a {{ new.id }}"}}}, change)
 	must(t, err)
 	got, err := tree.Render(f)
 	must(t, err)
 	b, err := json.Marshal(got)
-	if err != nil || string(b) != `{"lines":[{"amount":12.5,"fixed":3,"n":null,"t":"a in_1"}],"to":"\"}, {\"evil\": 1"}` {
+	if err != nil || string(
+		b) != `{"lines":[{"amount":12.5,"fixed":3,"n":null,"t":"a in_1"}],"to":"\"}, {\"evil\": 1"}` {
 		t.Errorf("%s, %v", b, err)
 	}
-	if _, err := rules.CompileTree(map[string]any{"a": []any{"x", "{{ nwe }}"}}, change); err == nil || !strings.HasPrefix(err.Error(), "a.1: ") {
-		t.Errorf("the path to what is wrong: %v", err)
+	if _, err := rules.CompileTree(map[string]any{"a": []any{"x", "{{ nwe }}"}}, change); err == nil ||
+		!strings.HasPrefix(err.Error(), "a.1: ") {
+		t.Errorf("the path of the wrong value: %v", err)
 	}
 }
 
-// Null of a state is sent as it is; null of what a step has captured is a step that did not say what the next one needs.
-func TestNullOfSteps(t *testing.T) {
+// Null of a state is sent as null. Null of a captured value is an error, because a later step needs
+// the value.
+func TestRequestRender_nullOfCapturedValue_fails(t *testing.T) {
 	t.Parallel()
 	f := facts(t, ``, `{"none":null}`)
 	f.Steps["customer"]["id"] = nil
-	for of, want := range map[string]string{`{{ new.none }}`: `{"a":null}`, `{{ steps.customer.id ?? "-" }}`: `{"a":"-"}`, `{{ steps.customer.id == nil }}`: `{"a":true}`, `{{ steps.customer.id }}`: "", `{{ steps["customer"].id }}`: "", `{{ true ? steps.customer.id : 1 }}`: ""} {
+	for of, want := range map[string]string{`{{ new.none }}`: `{"a":null}`,
+		`{{ steps.customer.id ?? "-" }}`: `{"a":"-"}`, `{{ steps.customer.id == nil }}`: `{"a":true}`,
+		`{{ steps.customer.id }}`: "", `{{ steps["customer"].id }}`: "", `{{ true ? steps.customer.id : 1 }}`: ""} {
 		tree, err := rules.CompileTree(map[string]any{"a": of}, change)
 		must(t, err)
 		r := rules.Request{Path: text(t, "/"), JSON: tree}
 		got, err := r.Render(f, "k")
-		if want == "" && (err == nil || !strings.Contains(err.Error(), "json: a: ") || !strings.Contains(err.Error(), "is null")) || want != "" && (err != nil || got.Body != want) {
+		if want == "" && (err == nil || !strings.Contains(err.Error(), "json: a: ") ||
+			!strings.Contains(err.Error(), "is null")) || want != "" && (err != nil || got.Body != want) {
 			t.Errorf("%s: %s, %v, want %q", of, got.Body, err, want)
 		}
 	}
 }
 
-// States are read so that a number is printed as it was.
-func FuzzNumbers(f *testing.F) {
-	for _, n := range []string{"1", "-0", "1.50", "9007199254740993", "1e3", "0.1", "12345678901234567890", "1E-7", "100", "1.0"} {
+// A decoded number prints as it was written.
+func FuzzDecode_numbersPrintUnchanged(f *testing.F) {
+	for _, n := range []string{"1", "-0", "1.50", "9007199254740993", "1e3", "0.1", "12345678901234567890", "1E-7",
+		"100", "1.0"} {
 		f.Add(n)
 	}
 	scope := rules.Scope{}
@@ -208,7 +228,7 @@ func FuzzNumbers(f *testing.F) {
 		if _, ok := state["n"]; err != nil || !ok || len(state) != 1 || strings.ContainsAny(text, "\"[{tfn \n\t\r,:") {
 			return
 		}
-		got, err := c.Render(&rules.Facts{New: state})
+		got, err := c.Render(&rules.TemplateData{New: state})
 		want := text
 		if strings.Contains(text, ".") && !strings.ContainsAny(text, "eE") {
 			want = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
@@ -219,51 +239,56 @@ func FuzzNumbers(f *testing.F) {
 	})
 }
 
-// The schedule that docs/configuration.md writes out.
-func TestTheScheduleOfRetries(t *testing.T) {
+// The waits that docs/configuration.md documents.
+func TestRetryWait_documentedSchedule(t *testing.T) {
 	t.Parallel()
-	retry := rules.Retry{First: 2 * time.Second, Factor: 2, Longest: 10 * time.Minute, Attempts: 20}
+	retry := rules.Retry{FirstWait: 2 * time.Second, Factor: 2, MaxWait: 10 * time.Minute, MaxAttempts: 20}
 	var waits []int
 	total := 0
-	for attempt := 1; attempt < retry.Attempts; attempt++ {
+	for attempt := 1; attempt < retry.MaxAttempts; attempt++ {
 		seconds := int(retry.Wait(attempt, 0.5).Round(time.Millisecond).Seconds())
 		waits, total = append(waits, seconds), total+seconds
 	}
-	if want := append([]int{2, 4, 8, 16, 32, 64, 128, 256, 512}, slices.Repeat([]int{600}, 10)...); !slices.Equal(waits, want) || total/60 != 117 {
+	if want := append([]int{2, 4, 8, 16, 32, 64, 128, 256, 512}, slices.Repeat([]int{600}, 10)...); !slices.Equal(waits,
+		want) || total/60 != 117 {
 		t.Errorf("waits of %v, %d s in all, want %v", waits, total, want)
 	}
-	if least, most := retry.Wait(3, 0), retry.Wait(3, 1); least < 6*time.Second || most > 10*time.Second || least == most {
+	if least, most := retry.Wait(3, 0), retry.Wait(3, 1); least < 6*time.Second || most > 10*time.Second ||
+		least == most {
 		t.Errorf("the third is between %s and %s, want 8 s, a fifth more or less", least, most)
 	}
 }
 
-// Windows depend on the schedule alone: whenever and however often is looked, they follow each other without a gap, also where clocks are changed.
-func TestWindowsFollowEachOther(t *testing.T) {
+// Windows depend on the schedule only. However often NextWindow is called, they are adjacent, also
+// when clocks change.
+func TestScheduleNextWindow_windowsAreAdjacent(t *testing.T) {
 	t.Parallel()
 	for _, cron := range []string{"0 * * * *", "30 2 * * *", "*/20 1-3 * * *", "0 9 * * 1", "0 0 29 2 *"} {
 		for _, zone := range []string{"UTC", "Europe/Berlin", "America/New_York"} {
 			times, err := timetable.Parse(cron, zone)
 			must(t, err)
 			s := &rules.Schedule{Times: times, CatchUp: 10_000}
-			begun := time.Date(2026, 3, 26, 11, 11, 0, 0, time.UTC)
-			until, steps := begun.AddDate(0, 0, 7), []time.Duration{7 * time.Minute, 26 * time.Hour, 7 * 24 * time.Hour}
+			began := time.Date(2026, 3, 26, 11, 11, 0, 0, time.UTC)
+			until, steps := began.AddDate(0, 0, 7), []time.Duration{7 * time.Minute, 26 * time.Hour, 7 * 24 * time.Hour}
 			if cron == "0 0 29 2 *" {
-				until, steps = begun.AddDate(9, 0, 0), []time.Duration{300 * 24 * time.Hour}
+				until, steps = began.AddDate(9, 0, 0), []time.Duration{300 * 24 * time.Hour}
 			}
 			for _, step := range steps {
 				last, n := time.Time{}, 0
-				decided := begun
-				for now := begun; !now.After(until); now = now.Add(step) {
+				doneUntil := began
+				for now := began; !now.After(until); now = now.Add(step) {
 					for {
-						end, passed := s.Due(decided, now)
+						end, skipped := s.NextWindow(doneUntil, now)
 						if end.IsZero() {
 							break
 						}
-						start := s.Start(end)
-						if !passed.IsZero() || end.After(now) || !start.Before(end) || !last.IsZero() && !start.Equal(last) {
-							t.Fatalf("%s in %s, at %s: from %s to %s, the one before ended %s, passed over %s", cron, zone, now, start, end, last, passed)
+						start := s.WindowStart(end)
+						if !skipped.IsZero() || end.After(now) || !start.Before(end) || !last.IsZero() &&
+							!start.Equal(last) {
+							t.Fatalf("%s in %s, at %s: from %s to %s, the one before ended %s, skipped from %s", cron,
+								zone, now, start, end, last, skipped)
 						}
-						decided, last, n = end, end, n+1
+						doneUntil, last, n = end, end, n+1
 					}
 				}
 				if n == 0 {

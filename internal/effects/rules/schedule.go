@@ -6,44 +6,50 @@ import (
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
-// On is what a rule is asked about.
-type On string
+// Trigger says when a rule is evaluated.
+type Trigger string
 
-// What rules are asked about.
+// The triggers.
 const (
-	// OnChange: each change of an object from one certain state to the next. It is what a rule without a word on it is about.
-	OnChange On = "change"
-	// OnEvent: each event about an object, once it was applied or found to be stale, whether it changes anything or not.
-	OnEvent On = "event"
-	// OnSchedule: each object, at each time of a schedule.
-	OnSchedule On = "schedule"
+	// OnChange evaluates a rule for each change of an object from one certain state to the next. It
+	// is the default.
+	OnChange Trigger = "change"
+	// OnEvent evaluates a rule for each event about an object after it was applied or found stale,
+	// even if it changes nothing.
+	OnEvent Trigger = "event"
+	// OnSchedule evaluates a rule for each object, at each time of a schedule.
+	OnSchedule Trigger = "schedule"
 )
 
-// Schedule is when a rule is asked about each object of its type. A window is the time up to one of its times: which windows there are depends on the schedule alone.
+// Schedule says when a rule is evaluated for each object of its type. A window ends at one of its
+// times. The windows depend on the schedule only.
 type Schedule struct {
-	// Cron and TimeZone are what Times was parsed of.
+	// Cron and TimeZone are the source of Times.
 	Cron, TimeZone string
 	Times          *timetable.Timetable
-	// Length is how long a window is; 0: from one time of the schedule to the next.
-	Length time.Duration
-	// CatchUp is how many windows are made up for at most that nobody was there for, the newest; what is before these is passed over.
+	// WindowLength is the length of a window; 0 means since the previous time of the schedule.
+	WindowLength time.Duration
+	// CatchUp is how many missed windows are evaluated later, at most. The newest are chosen, older
+	// ones are skipped.
 	CatchUp int
 }
 
-// beforeAny is longer ago than two times of any schedule are apart.
-const beforeAny = 30 * 366 * 24 * time.Hour
+// maxScheduleGap is longer than the gap between two times of any schedule.
+const maxScheduleGap = 30 * 366 * 24 * time.Hour
 
-// Start is where the window begins that ends at a time of the schedule.
-func (s *Schedule) Start(end time.Time) time.Time {
-	if s.Length > 0 {
-		return end.Add(-s.Length)
+// WindowStart returns the start of the window that ends at a time of the schedule.
+func (s *Schedule) WindowStart(end time.Time) time.Time {
+	if s.WindowLength > 0 {
+		return end.Add(-s.WindowLength)
 	}
-	return s.Times.Latest(end.Add(-beforeAny), end.Add(-time.Nanosecond))
+	return s.Times.Latest(end.Add(-maxScheduleGap), end.Add(-time.Nanosecond))
 }
 
-// Due is the end of the window that is to be seen to next where all up to a time were; zero where none is due yet. passed is the end of the first window that is passed over, since too many are due; zero for none.
-func (s *Schedule) Due(decided, now time.Time) (end, passed time.Time) {
-	first := s.Times.Next(decided)
+// NextWindow returns the end of the next window to evaluate after doneUntil; zero if none is due
+// yet. skippedFrom is the end of the first window that is skipped because too many are due; zero if
+// none is.
+func (s *Schedule) NextWindow(doneUntil, now time.Time) (end, skippedFrom time.Time) {
+	first := s.Times.Next(doneUntil)
 	if first.IsZero() || first.After(now) {
 		return time.Time{}, time.Time{}
 	}
@@ -52,14 +58,14 @@ func (s *Schedule) Due(decided, now time.Time) (end, passed time.Time) {
 		if !end.IsZero() {
 			before = end.Add(-time.Nanosecond)
 		}
-		at := s.Times.Latest(decided, before)
+		at := s.Times.Latest(doneUntil, before)
 		if at.IsZero() {
 			break
 		}
 		end = at
 	}
 	if end.After(first) {
-		passed = first
+		skippedFrom = first
 	}
-	return end, passed
+	return end, skippedFrom
 }

@@ -10,18 +10,19 @@ import (
 	"strings"
 )
 
-// Text is a template: text in which {{ expression }} stands for a value. It is for any number of goroutines.
+// Text is a template: text in which {{ expression }} stands for a value. It is safe for concurrent
+// use.
 type Text struct {
 	parts []part
 }
 
-// part is literal text, or an expression.
+// part is literal text or an expression.
 type part struct {
 	text string
 	expr *Expression
 }
 
-// CompileText checks a template. A text without {{ is one that always renders as it is.
+// CompileText compiles a template. A text without {{ renders to itself.
 func CompileText(text string, scope Scope) (*Text, error) {
 	t := &Text{}
 	for rest := text; rest != ""; {
@@ -32,7 +33,7 @@ func CompileText(text string, scope Scope) (*Text, error) {
 		if !found {
 			break
 		}
-		end := closing(inner)
+		end := findClosing(inner)
 		if end < 0 {
 			return nil, errors.New("a {{ has no }}")
 		}
@@ -45,8 +46,9 @@ func CompileText(text string, scope Scope) (*Text, error) {
 	return t, nil
 }
 
-// closing is where the expression that a text begins with ends: at the }} outside quotes and braces, -1 where there is none.
-func closing(text string) int {
+// findClosing returns the index of the }} that ends the expression at the start of a text, outside
+// of quotes and braces; -1 if there is none.
+func findClosing(text string) int {
 	var quote byte
 	open := 0
 	for i := 0; i < len(text); i++ {
@@ -70,48 +72,53 @@ func closing(text string) int {
 	return -1
 }
 
-// Constant says that the template names nothing.
-func (t *Text) Constant() bool {
+// IsConstant reports whether the template has no expression.
+func (t *Text) IsConstant() bool {
 	return !slices.ContainsFunc(t.parts, func(p part) bool { return p.expr != nil })
 }
 
-// Names says whether an expression of the template names something, as new, or event.id.
-func (t *Text) Names(what string) bool {
-	return slices.ContainsFunc(t.parts, func(p part) bool { return p.expr != nil && p.expr.names[what] })
+// Uses reports whether an expression of the template uses a name, such as new or event.id.
+func (t *Text) Uses(what string) bool {
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.expr != nil && p.expr.usedNames[what] })
 }
 
-// sampleKey is a key as steps have it.
+// sampleKey is a key in the format of step keys.
 var sampleKey = StepKey("sample", 1, 0, "sample", false)
 
-// TellsKey says whether an expression of the template names the step's key, and whether what one gives has that in it as it is, as far as that can be said without an object: whoever is sent a part of it, or another form, does not know the step by it.
-func (t *Text) TellsKey() (named, whole bool) {
+// UsesStepKey reports whether an expression uses the step's key (used), and whether its value
+// contains the whole key (unchanged). It evaluates the expression without an object, so that the
+// result may be incomplete. A destination does not recognize the step by a part of the key or
+// another form of it.
+func (t *Text) UsesStepKey() (used, unchanged bool) {
 	for _, p := range t.parts {
-		if p.expr == nil || !p.expr.names["step_key"] {
+		if p.expr == nil || !p.expr.usedNames["step_key"] {
 			continue
 		}
-		named = true
-		got, err := p.expr.Eval(&Facts{StepKey: sampleKey})
-		text, _ := written(got)
-		whole = whole || err != nil || strings.Contains(text, sampleKey)
+		used = true
+		got, err := p.expr.Eval(&TemplateData{StepKey: sampleKey})
+		text, _ := formatValue(got)
+		unchanged = unchanged || err != nil || strings.Contains(text, sampleKey)
 	}
-	return named, whole
+	return used, unchanged
 }
 
-// Render is the text of the template. What an expression gives must be something: null is an error, so that nothing is ever sent to nobody.
-func (t *Text) Render(f *Facts) (string, error) {
+// Render renders the template. It returns an error for null, so that no request goes to an empty
+// target.
+func (t *Text) Render(f *TemplateData) (string, error) {
 	return t.render(f, func(s, _ string) (string, error) { return s, nil })
 }
 
-// RenderURL is Render for an address: what expressions give is escaped as a part of a path, and behind a ? as one of a query. In a path it must be something, and lead nowhere
-// else: the path without it, or one above it, is that of another thing.
-func (t *Text) RenderURL(f *Facts) (string, error) {
+// RenderURL renders an address. Values are escaped, as path segments and after a ? as query values.
+// A path value must not be empty and must not contain . or .. segments, because the path would then
+// address another resource.
+func (t *Text) RenderURL(f *TemplateData) (string, error) {
 	var places []int
 	out, err := t.render(f, func(s, before string) (string, error) {
 		switch {
 		case strings.Contains(before, "?"):
 			return url.QueryEscape(s), nil
 		case s == "":
-			return "", errNoPlace
+			return "", errEmptySegment
 		}
 		places = append(places, len(before))
 		return url.PathEscape(s), nil
@@ -120,27 +127,27 @@ func (t *Text) RenderURL(f *Facts) (string, error) {
 		return "", err
 	}
 	for _, at := range places {
-		if segment := segmentAt(out, at); leads(segment) {
-			return "", fmt.Errorf("%q in %q: %w", segment, out, errLeads)
+		if segment := segmentAt(out, at); isTraversal(segment) {
+			return "", fmt.Errorf("%q in %q: %w", segment, out, errTraversal)
 		}
 	}
 	return out, nil
 }
 
 var (
-	errNoPlace = errors.New("is empty, so that the path would be that of another thing")
-	errLeads   = errors.New("leads to another place")
+	errEmptySegment = errors.New("is empty, so that the path would address another resource")
+	errTraversal    = errors.New("contains a . or .. segment")
 )
 
-// segmentAt is the segment of an address's path that a place is in.
+// segmentAt returns the path segment of an address at an offset.
 func segmentAt(address string, at int) string {
 	path, _, _ := strings.Cut(address, "?")
 	segment, _, _ := strings.Cut(path[strings.LastIndexByte(path[:at], '/')+1:], "/")
 	return segment
 }
 
-// leads says whether a segment, for whoever unescapes it first, has a part that is . or ..
-func leads(segment string) bool {
+// isTraversal reports whether a segment contains . or .. after it is unescaped.
+func isTraversal(segment string) bool {
 	plain, err := url.PathUnescape(segment)
 	if err != nil {
 		return true
@@ -149,7 +156,7 @@ func leads(segment string) bool {
 	return slices.Contains(parts, ".") || slices.Contains(parts, "..")
 }
 
-func (t *Text) render(f *Facts, escape func(s, before string) (string, error)) (string, error) {
+func (t *Text) render(f *TemplateData, escape func(s, before string) (string, error)) (string, error) {
 	var b strings.Builder
 	for _, p := range t.parts {
 		if p.expr == nil {
@@ -160,55 +167,56 @@ func (t *Text) render(f *Facts, escape func(s, before string) (string, error)) (
 		if err != nil {
 			return "", err
 		}
-		s, err := written(v)
+		s, err := formatValue(v)
 		if err == nil {
-			err = sound(s)
+			err = checkStorable(s)
 		}
 		if err == nil {
 			s, err = escape(s, b.String())
 		}
 		if err != nil {
-			return "", p.expr.about(err)
+			return "", p.expr.wrapError(err)
 		}
 		b.WriteString(s)
 	}
 	return b.String(), nil
 }
 
-// Value is what the template stands for within a structure: the very value of an expression that stands alone, else its text. Null of what a step has captured is an error: what
-// a later step acts on is there, or a person sees that it is not.
-func (t *Text) Value(f *Facts) (any, error) {
+// RenderValue renders the template within a structure. A template that is one expression renders to
+// the value itself, any other to text. Null from a captured value is an error, because a later step
+// must not act on a missing value.
+func (t *Text) RenderValue(f *TemplateData) (any, error) {
 	if len(t.parts) == 1 && t.parts[0].expr != nil {
-		return t.parts[0].expr.value(f)
+		return t.parts[0].expr.renderValue(f)
 	}
 	return t.Render(f)
 }
 
-func (e *Expression) value(f *Facts) (any, error) {
+func (e *Expression) renderValue(f *TemplateData) (any, error) {
 	v, err := e.Eval(f)
 	if err != nil {
 		return nil, err
 	}
-	if v == nil && e.steps {
-		return nil, e.about(errNull)
+	if v == nil && e.usesSteps {
+		return nil, e.wrapError(errNull)
 	}
 	if s, ok := v.(string); ok {
-		err = e.about(sound(s))
+		err = e.wrapError(checkStorable(s))
 	}
 	return v, err
 }
 
-// about names the expression that an error is about.
-func (e *Expression) about(err error) error {
+// wrapError adds the text of the expression to an error.
+func (e *Expression) wrapError(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", e.text, err)
 }
 
-var errNull = errors.New("is null; where it may be, write another value for it, as in {{ new.name ?? \"\" }}")
+var errNull = errors.New("is null; if null is expected, provide another value, as in {{ new.name ?? \"\" }}")
 
-func written(v any) (string, error) {
+func formatValue(v any) (string, error) {
 	switch v := v.(type) {
 	case nil:
 		return "", errNull
@@ -223,12 +231,13 @@ func written(v any) (string, error) {
 	return string(b), err
 }
 
-// Tree is a structure of maps, lists and values whose texts are templates; keys are not.
+// Tree is a structure of maps, lists and values whose texts are templates; keys are literal.
 type Tree struct {
-	value any // map[string]*Tree, []*Tree, *Text, or a value as it is
+	value any // map[string]*Tree, []*Tree, *Text, or a plain value
 }
 
-// CompileTree checks a structure as YAML gives it. An error begins with the path to what is wrong.
+// CompileTree compiles a structure as YAML decodes it. An error begins with the path of the wrong
+// value.
 func CompileTree(v any, scope Scope) (*Tree, error) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -236,7 +245,7 @@ func CompileTree(v any, scope Scope) (*Tree, error) {
 		for name, of := range v {
 			sub, err := CompileTree(of, scope)
 			if err != nil {
-				return nil, within(name, err)
+				return nil, prefixPath(name, err)
 			}
 			out[name] = sub
 		}
@@ -246,7 +255,7 @@ func CompileTree(v any, scope Scope) (*Tree, error) {
 		for i, of := range v {
 			sub, err := CompileTree(of, scope)
 			if err != nil {
-				return nil, within(strconv.Itoa(i), err)
+				return nil, prefixPath(strconv.Itoa(i), err)
 			}
 			out[i] = sub
 		}
@@ -254,49 +263,51 @@ func CompileTree(v any, scope Scope) (*Tree, error) {
 	case string:
 		t, err := CompileText(v, scope)
 		if err != nil {
-			return nil, &At{Err: err}
+			return nil, &PathError{Err: err}
 		}
 		return &Tree{t}, nil
 	}
 	return &Tree{v}, nil
 }
 
-// At is an error somewhere within a structure.
-type At struct {
-	// Path leads there, names and places between dots; empty: it is the structure itself.
+// PathError is an error within a structure.
+type PathError struct {
+	// Path is the path of the wrong value, names and indexes separated by dots; empty for the
+	// structure itself.
 	Path string
 	Err  error
 }
 
-func (a *At) Error() string {
+func (a *PathError) Error() string {
 	if a.Path == "" {
 		return a.Err.Error()
 	}
 	return a.Path + ": " + a.Err.Error()
 }
 
-func (a *At) Unwrap() error { return a.Err }
+func (a *PathError) Unwrap() error { return a.Err }
 
-func within(name string, err error) error {
-	var a *At
+func prefixPath(name string, err error) error {
+	var a *PathError
 	if !errors.As(err, &a) {
-		return &At{Path: name, Err: err}
+		return &PathError{Path: name, Err: err}
 	}
 	if a.Path != "" {
 		name += "." + a.Path
 	}
-	return &At{Path: name, Err: a.Err}
+	return &PathError{Path: name, Err: a.Err}
 }
 
-// Render fills the templates in. What stands alone keeps its type, null of a state too.
-func (t *Tree) Render(f *Facts) (any, error) {
+// Render renders the templates. A single expression keeps the type of its value, also null of a
+// state.
+func (t *Tree) Render(f *TemplateData) (any, error) {
 	switch v := t.value.(type) {
 	case map[string]*Tree:
 		out := make(map[string]any, len(v))
 		for name, of := range v {
 			sub, err := of.Render(f)
 			if err != nil {
-				return nil, within(name, err)
+				return nil, prefixPath(name, err)
 			}
 			out[name] = sub
 		}
@@ -306,23 +317,23 @@ func (t *Tree) Render(f *Facts) (any, error) {
 		for i, of := range v {
 			sub, err := of.Render(f)
 			if err != nil {
-				return nil, within(strconv.Itoa(i), err)
+				return nil, prefixPath(strconv.Itoa(i), err)
 			}
 			out[i] = sub
 		}
 		return out, nil
 	case *Text:
-		got, err := v.Value(f)
+		got, err := v.RenderValue(f)
 		if err != nil {
-			return nil, &At{Err: err}
+			return nil, &PathError{Err: err}
 		}
 		return got, nil
 	}
 	return t.value, nil
 }
 
-// renderForm fills in the values of a form, in the order of their names.
-func renderForm(form map[string]*Text, f *Facts) (string, error) {
+// renderForm renders the values of a form, in the order of their names.
+func renderForm(form map[string]*Text, f *TemplateData) (string, error) {
 	values := url.Values{}
 	for name, of := range form {
 		text, err := of.Render(f)

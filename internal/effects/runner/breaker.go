@@ -6,62 +6,64 @@ import (
 )
 
 const (
-	// tripsAfter is after how many calls in a row that came to nothing a destination is left alone.
-	tripsAfter = 5
-	// firstBreak is for how long, and longestBreak the most, since each further one doubles it.
-	firstBreak, longestBreak = time.Second, time.Minute
-	// longestRest bounds for how long a destination can have all of its effects wait.
-	longestRest = 10 * time.Minute
+	// tripAfter is the number of consecutive failed calls after which a destination is paused.
+	tripAfter = 5
+	// minPause is the first pause and maxPause the longest. Each further pause is twice as long.
+	minPause, maxPause = time.Second, time.Minute
+	// maxRequestedPause bounds the pause that a destination can request for all of its effects.
+	maxRequestedPause = 10 * time.Minute
 )
 
-// breaker leaves a destination alone that answers nothing or 5xx, so that effects do not spend their attempts on it.
+// breaker pauses a destination that does not respond, or responds with 5xx, so that effects do not
+// spend their attempts on it.
 type breaker struct {
-	mu       sync.Mutex
-	troubles int
-	until    time.Time
-	next     time.Duration
-	// asked is until when the destination has asked to be left alone.
-	asked time.Time
+	mu        sync.Mutex
+	failures  int
+	until     time.Time
+	nextPause time.Duration
+	// pausedUntil is until when the destination requested a pause.
+	pausedUntil time.Time
 }
 
-// tell notes how a call went.
-func (b *breaker) tell(well bool) {
+// report records the result of a call.
+func (b *breaker) report(ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if well {
-		b.troubles, b.next, b.until = 0, 0, time.Time{}
+	if ok {
+		b.failures, b.nextPause, b.until = 0, 0, time.Time{}
 		return
 	}
-	if b.troubles++; b.troubles < tripsAfter || time.Now().Before(b.until) {
+	if b.failures++; b.failures < tripAfter || time.Now().Before(b.until) {
 		return
 	}
-	b.next = min(max(firstBreak, 2*b.next), longestBreak)
-	b.until = time.Now().Add(b.next)
+	b.nextPause = min(max(minPause, 2*b.nextPause), maxPause)
+	b.until = time.Now().Add(b.nextPause)
 }
 
-// rest leaves the destination alone for as long as it asks for.
-func (b *breaker) rest(wait time.Duration) {
+// pauseFor pauses the destination as long as it requested.
+func (b *breaker) pauseFor(wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if until := time.Now().Add(min(wait, longestRest)); until.After(b.asked) {
-		b.asked = until
+	if until := time.Now().Add(min(wait, maxRequestedPause)); until.After(b.pausedUntil) {
+		b.pausedUntil = until
 	}
 }
 
-// room is how many of so many calls may be made now, and how long to wait where none may: after a break it is one, until it went well.
-func (b *breaker) room(free, underWay int) (int, time.Duration) {
+// capacity returns how many of the free calls may start now, and how long to wait if none may.
+// After a pause it is one, until a call succeeds.
+func (b *breaker) capacity(free, inFlight int) (int, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if wait := time.Until(b.asked); wait > 0 {
+	if wait := time.Until(b.pausedUntil); wait > 0 {
 		return 0, wait
 	}
 	switch wait := time.Until(b.until); {
-	case b.troubles < tripsAfter:
+	case b.failures < tripAfter:
 		return free, 0
 	case wait > 0:
 		return 0, wait
-	case underWay > 0:
-		return 0, firstBreak
+	case inFlight > 0:
+		return 0, minPause
 	}
 	return min(free, 1), 0
 }

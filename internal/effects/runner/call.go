@@ -15,172 +15,186 @@ import (
 )
 
 const (
-	// maxTrouble bounds what is kept of an answer that was no success.
-	maxTrouble = 500
-	// maxRetryAfter bounds how long another side can make an effect wait.
+	// maxExcerpt bounds the excerpt of an unsuccessful response that is stored.
+	maxExcerpt = 500
+	// maxRetryAfter bounds how long a destination can delay an effect.
 	maxRetryAfter = 24 * time.Hour
 )
 
-// answer is what came of a request.
-type answer struct {
+// response is the result of a request.
+type response struct {
 	status int
 	header http.Header
 	body   []byte
-	// whole: all of the body was read.
-	whole bool
-	err   error
-	// unsent: nothing of the request was sent.
-	unsent bool
+	// complete reports that all of the body was read.
+	complete bool
+	err      error
+	// notSent reports that no part of the request was sent.
+	notSent bool
 }
 
-// errLate: the process stood still for so long that another one may have taken the effect.
-var errLate = errors.New("the process stood still")
+// errLeaseTooShort: the process was stalled for so long that another one may have leased the
+// effect.
+var errLeaseTooShort = errors.New("the process was stalled")
 
-// make makes a call and says what came of it.
-func (d *destination) make(ctx context.Context, c *call) *ending {
-	err := d.limit.Wait(ctx) // which fails where the process ends
-	if err == nil && time.Since(c.at)+c.step.Timeout > d.lease {
-		err = errLate
+// perform executes a call and returns its result.
+func (d *destination) perform(ctx context.Context, c *call) *result {
+	err := d.limit.Wait(ctx) // fails if the process ends
+	if err == nil && time.Since(c.leasedAt)+c.step.Timeout > d.lease {
+		err = errLeaseTooShort
 	}
 	if err != nil {
-		return c.unsent("not sent: " + err.Error())
+		return c.notSent("not sent: " + err.Error())
 	}
 	if c.step.Do.Mail != nil && !c.check {
-		return d.mail(ctx, c)
+		return d.sendMail(ctx, c)
 	}
 	a := d.send(ctx, c)
-	d.breaker.tell(a.err == nil && a.status < 500)
+	d.breaker.report(a.err == nil && a.status < 500)
 	if a.err == nil && a.status == http.StatusTooManyRequests {
-		wait := max(retryAfter(a.header, time.Now()), c.step.Retry.First)
-		d.breaker.rest(wait)
-		return c.spared(fmt.Sprintf("status %d: %s", a.status, excerpt(a.body)), wait)
+		wait := max(retryAfter(a.header, time.Now()), c.step.Retry.FirstWait)
+		d.breaker.pauseFor(wait)
+		return c.notCounted(fmt.Sprintf("status %d: %s", a.status, excerpt(a.body)), wait)
 	}
 	if c.check {
-		return d.checked(c, a)
+		return d.readCheck(c, a)
 	}
 	switch {
-	case errors.Is(a.err, errGuarded):
-		end := c.stepped(effects.StepFailed, 0, d.clean(a.err.Error()))
-		end.state, end.reason = effects.Review, "step "+c.step.Name+": "+end.trouble
+	case errors.Is(a.err, errAddressNotAllowed):
+		end := c.stepResult(effects.StepFailed, 0, d.maskSecrets(a.err.Error()))
+		end.state, end.reason = effects.Review, "step "+c.step.Name+": "+end.message
 		return end
-	case a.err != nil && a.unsent:
-		return c.again(effects.StepFailed, 0, d.clean(a.err.Error()), 0, rand.Float64())
+	case a.err != nil && a.notSent:
+		return c.retry(effects.StepFailed, 0, d.maskSecrets(a.err.Error()), 0, rand.Float64())
 	case a.err != nil:
-		return c.again(effects.Unknown, 0, "no answer: "+d.clean(a.err.Error()), 0, rand.Float64())
+		return c.retry(effects.Unknown, 0, "no response: "+d.maskSecrets(a.err.Error()), 0, rand.Float64())
 	case c.succeeded(a.status):
 		captured, missing := c.capture(a, "")
 		return c.done(a.status, captured, missing)
 	}
-	return d.failed(c, a)
+	return d.readFailure(c, a)
 }
 
 func (c *call) succeeded(status int) bool {
-	if c.undo { // what is gone already is undone
+	if c.undo { // an object that does not exist any more counts as compensated
 		return status >= 200 && status <= 299 || status == http.StatusNotFound || status == http.StatusGone
 	}
 	return c.step.Succeeds(status)
 }
 
-// failed reads an answer that is no success. One of 4xx means that the step was not done, and by itself will not be; after any other, and after those of 4xx that tell of time, nobody knows.
-func (d *destination) failed(c *call, a answer) *ending {
-	trouble := fmt.Sprintf("status %d: %s", a.status, excerpt(a.body))
-	is := effects.Unknown
+// readFailure reads an unsuccessful response. Most 4xx statuses mean that the step was not
+// executed, and a repetition would not help. After any other status, and after 4xx statuses about
+// timing, the outcome is unknown.
+func (d *destination) readFailure(c *call, a response) *result {
+	message := fmt.Sprintf("status %d: %s", a.status, excerpt(a.body))
+	state := effects.Unknown
 	switch {
-	case a.status >= 500, a.status == http.StatusRequestTimeout, a.status == http.StatusConflict, a.status == http.StatusTooEarly:
-		return c.again(is, a.status, trouble, retryAfter(a.header, time.Now()), rand.Float64())
-	case slices.Contains(c.step.Retry.On, a.status):
-		return c.again(effects.StepFailed, a.status, trouble, retryAfter(a.header, time.Now()), rand.Float64())
+	case a.status >= 500, a.status == http.StatusRequestTimeout, a.status == http.StatusConflict,
+		a.status == http.StatusTooEarly:
+		return c.retry(state, a.status, message, retryAfter(a.header, time.Now()), rand.Float64())
+	case slices.Contains(c.step.Retry.OnStatuses, a.status):
+		return c.retry(effects.StepFailed, a.status, message, retryAfter(a.header, time.Now()), rand.Float64())
 	case a.status >= 400:
-		is = effects.StepFailed
+		state = effects.StepFailed
 	case a.status >= 300:
-		trouble = fmt.Sprintf("status %d leads to %q, where nobody follows", a.status, d.clean(a.header.Get("Location")))
+		message = fmt.Sprintf("status %d redirects to %q, which Postern does not follow", a.status,
+			d.maskSecrets(a.header.Get("Location")))
 	}
-	end := c.stepped(is, a.status, trouble)
-	end.state, end.reason = effects.Review, "step "+c.step.Name+": "+trouble
+	end := c.stepResult(state, a.status, message)
+	end.state, end.reason = effects.Review, "step "+c.step.Name+": "+message
 	return end
 }
 
-// checked reads what the other side says of a step in doubt.
-func (d *destination) checked(c *call, a answer) *ending {
+// readCheck reads the response to the check of a step with an unknown outcome.
+func (d *destination) readCheck(c *call, a response) *result {
 	if a.err != nil {
-		return c.again(effects.Unknown, 0, "asked whether it was done: "+d.clean(a.err.Error()), 0, rand.Float64())
+		return c.retry(effects.Unknown, 0, "check whether it was executed: "+d.maskSecrets(a.err.Error()), 0,
+			rand.Float64())
 	}
-	untold := fmt.Sprintf("asked whether it was done: status %d: %s", a.status, excerpt(a.body))
-	if !a.tells() {
-		return c.again(effects.Unknown, a.status, untold, retryAfter(a.header, time.Now()), rand.Float64())
+	message := fmt.Sprintf("check whether it was executed: status %d: %s", a.status, excerpt(a.body))
+	if !a.isConclusive() {
+		return c.retry(effects.Unknown, a.status, message, retryAfter(a.header, time.Now()), rand.Float64())
 	}
-	c.facts.Answer = rules.Answer{Status: a.status, Body: decoded(a.body)}
-	done, err := c.step.Check.Done.Holds(c.facts)
+	c.data.Response = rules.Response{Status: a.status, Body: decodeJSON(a.body)}
+	done, err := c.step.Check.Done.EvalBool(c.data)
 	switch {
 	case err != nil:
-		return c.review(d.clean(fmt.Sprintf("step %s, check: %v, answer %d: %s", c.step.Name, err, a.status, excerpt(a.body))))
-	case done && !a.succeeds(): // nobody says yes so
-		return c.again(effects.Unknown, a.status, untold+"; it says yes, which is believed of 2xx alone", 0, rand.Float64())
+		return c.review(d.maskSecrets(fmt.Sprintf("step %s, check: %v, response %d: %s", c.step.Name, err, a.status,
+			excerpt(a.body))))
+	case done && !a.is2xx(): // only a 2xx may confirm it
+		return c.retry(effects.Unknown, a.status, message+"; the response says that it was executed, but only a 2xx "+
+			"counts", 0,
+			rand.Float64())
 	case done:
-		captured, missing := c.capture(a, c.step.Check.Found)
+		captured, missing := c.capture(a, c.step.Check.CapturePath)
 		return c.done(a.status, captured, missing)
-	case c.once:
-		return c.doubt(c.step, c.undo, fmt.Sprintf("asked at %s, the other side did not know of it (status %d), it may be done later, and it must not be repeated", c.now.UTC().Format(time.RFC3339), a.status))
+	case c.neverRepeat:
+		return c.needsDecision(c.step, c.undo, fmt.Sprintf("checked at %s, the destination did not know it (status "+
+			"%d). It "+
+			"may be executed later, and it must not be repeated", c.databaseTime.UTC().Format(time.RFC3339), a.status))
 	}
-	end := c.again(effects.StepFailed, a.status, "the other side says that it was not done", 0, 0)
+	end := c.retry(effects.StepFailed, a.status, "the destination says that it was not executed", 0, 0)
 	if end.state == effects.Failed {
-		end.wait = 0
+		end.delay = 0
 	}
 	return end
 }
 
-// tells says whether an answer can be believed that says whether a step was done: one that is whole, and of somebody who may say so.
-func (a *answer) tells() bool {
-	return a.whole && (a.succeeds() || a.status == http.StatusNotFound || a.status == http.StatusGone)
+// isConclusive reports whether a response can tell if a step was executed. It has to be complete,
+// with a status of an API that knows the object or says that it does not exist.
+func (a *response) isConclusive() bool {
+	return a.complete && (a.is2xx() || a.status == http.StatusNotFound || a.status == http.StatusGone)
 }
 
-func (a *answer) succeeds() bool { return a.status >= 200 && a.status <= 299 }
+func (a *response) is2xx() bool { return a.status >= 200 && a.status <= 299 }
 
-// capture reads what is to be kept of an answer, below a path of it. What is missing a person must see, since the step is done.
-func (c *call) capture(a answer, below string) (captured map[string]any, missing string) {
+// capture returns the values to capture from a response, below a path of it. If one is missing, an
+// operator has to act, since the step is done.
+func (c *call) capture(a response, below string) (captured map[string]any, missing string) {
 	captured = map[string]any{}
 	if c.step.Do.Mail != nil {
-		captured[rules.CapturedID] = c.messageID(c.step)
+		captured[rules.CapturedMessageID] = c.messageID(c.step)
 		return captured, ""
 	}
 	if len(c.step.Capture) == 0 || c.undo {
 		return captured, ""
 	}
-	body := decoded(a.body)
+	body := decodeJSON(a.body)
 	if below != "" {
-		body, _ = rules.Find(body, below)
+		body, _ = rules.Lookup(body, below)
 	}
 	for name, path := range c.step.Capture {
-		v, ok := rules.Find(body, path)
-		if !ok || !a.whole {
-			missing = fmt.Sprintf("step %s is done, and its answer has no %s to capture; give it with `postern effects resolve`", c.step.Name, path)
+		v, ok := rules.Lookup(body, path)
+		if !ok || !a.complete {
+			missing = fmt.Sprintf("step %s is done, and its response has no %s to capture; add it with `postern "+
+				"effects resolve`", c.step.Name, path)
 			continue
 		}
-		captured[name] = storable(v)
+		captured[name] = removeNUL(v)
 	}
 	return captured, missing
 }
 
-// storable takes NUL out of a captured value, which the ledger cannot hold.
-func storable(v any) any {
+// removeNUL removes NUL from a captured value, because the ledger cannot store it.
+func removeNUL(v any) any {
 	switch v := v.(type) {
 	case string:
 		return strings.ReplaceAll(v, "\x00", "")
 	case []any:
 		for i := range v {
-			v[i] = storable(v[i])
+			v[i] = removeNUL(v[i])
 		}
 	case map[string]any:
 		for name, of := range v {
 			delete(v, name)
-			v[strings.ReplaceAll(name, "\x00", "")] = storable(of)
+			v[strings.ReplaceAll(name, "\x00", "")] = removeNUL(of)
 		}
 	}
 	return v
 }
 
-// decoded is a body as JSON; nil where it is none.
-func decoded(body []byte) any {
+// decodeJSON returns a body as JSON; nil if it is not JSON.
+func decodeJSON(body []byte) any {
 	wrapped, err := rules.Decode(fmt.Appendf(nil, `{"v":%s}`, body))
 	if err != nil {
 		return nil

@@ -14,42 +14,47 @@ import (
 )
 
 const (
-	// unavailable is how a mail server says that it is going away, whatever it was asked.
-	unavailable = 421
-	// mailTaken is how it says that it has taken a message.
-	mailTaken = 250
+	// mailUnavailable is the code with which a mail server closes the connection, whatever the
+	// command was.
+	mailUnavailable = 421
+	// mailAccepted is the code with which it accepts a message.
+	mailAccepted = 250
 )
 
-// mailDialer makes the connections to a mail server.
-func mailDialer(reach config.Reach) mail.Dial {
-	if reach.Mail.Security == mail.None {
-		return dialing(net.Dialer{}, named(reach.Allow))
+// mailDialer returns the dial function for a mail server.
+func mailDialer(target config.ResolvedDestination) mail.Dial {
+	if target.Mail.Security == mail.None {
+		return dialFunc(net.Dialer{}, requireListed(target.Allow))
 	}
-	return dialing(net.Dialer{}, guarded(reach.Allow))
+	return dialFunc(net.Dialer{}, requirePublic(target.Allow))
 }
 
-// mail hands a message in and says what came of it. What the server refused, or did not get whole, was not sent; what it got whole and did not answer, nobody knows of.
-func (d *destination) mail(ctx context.Context, c *call) *ending {
+// sendMail submits a message and returns the result. A message that the server rejected, or did not
+// receive completely, was not sent. If the server received all of it and did not respond, the
+// outcome is unknown.
+func (d *destination) sendMail(ctx context.Context, c *call) *result {
 	ctx, cancel := context.WithTimeout(ctx, c.step.Timeout)
 	defer cancel()
-	err := d.reach.Mail.Send(ctx, mailDialer(d.reach), c.request.From, c.request.To, []byte(c.request.Body))
-	told := mail.Refusal(err)
-	d.breaker.tell(err == nil || told != nil && told.Code != unavailable)
+	err := d.config.Mail.Send(ctx, mailDialer(d.config), c.request.From, c.request.To, []byte(c.request.Body))
+	rejection := mail.Rejection(err)
+	d.breaker.report(err == nil || rejection != nil && rejection.Code != mailUnavailable)
 	if err == nil {
-		captured, _ := c.capture(answer{}, "")
-		return c.done(mailTaken, captured, "")
+		captured, _ := c.capture(response{}, "")
+		return c.done(mailAccepted, captured, "")
 	}
-	trouble, status := excerpt([]byte(d.clean(err.Error()))), 0
-	if told != nil {
-		status = told.Code
+	message, status := excerpt([]byte(d.maskSecrets(err.Error()))), 0
+	if rejection != nil {
+		status = rejection.Code
 	}
 	switch {
-	case errors.Is(err, mail.ErrUnanswered):
-		return c.again(effects.Unknown, 0, fmt.Sprintf("%s; its Message-ID is <%s>", trouble, c.messageID(c.step)), 0, rand.Float64())
-	case errors.Is(err, errGuarded), status >= http.StatusInternalServerError: // what SMTP means by 5xx: it will be refused again
-		end := c.stepped(effects.StepFailed, status, trouble)
-		end.state, end.reason = effects.Review, "step "+c.step.Name+": "+trouble
+	case errors.Is(err, mail.ErrNoResponse):
+		return c.retry(effects.Unknown, 0, fmt.Sprintf("%s; its Message-ID is <%s>", message, c.messageID(c.step)), 0,
+			rand.Float64())
+	// an SMTP 5xx is permanent: the server will reject it again
+	case errors.Is(err, errAddressNotAllowed), status >= http.StatusInternalServerError:
+		end := c.stepResult(effects.StepFailed, status, message)
+		end.state, end.reason = effects.Review, "step "+c.step.Name+": "+message
 		return end
 	}
-	return c.again(effects.StepFailed, status, trouble, 0, rand.Float64())
+	return c.retry(effects.StepFailed, status, message, 0, rand.Float64())
 }

@@ -23,20 +23,21 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
-// post has a mail server as the destination of one step that mails, whose further settings are more; new.name and new.to are in it.
-func post(t *testing.T, more string) (*bundle, *sink.Mails) {
+// post configures a mail server as the destination of one mail step with more settings; new.name
+// and new.to are in its texts.
+func post(t *testing.T, more string) (*fixture, *sink.MailServer) {
 	t.Helper()
-	b, mails := attended(t, twoSteps), sink.NewMails(t)
+	b, mails := setupWithSource(t, twoSteps), sink.NewMailServer(t)
 	b.mailTo(t, mails, more)
 	return b, mails
 }
 
-func (b *bundle) mailTo(t *testing.T, mails *sink.Mails, more string) {
+func (b *fixture) mailTo(t *testing.T, mails *sink.MailServer, more string) {
 	t.Helper()
 	b.mailFrom(t, mails, "Müller & Söhne <shop@shop.example>", more)
 }
 
-func (b *bundle) mailFrom(t *testing.T, mails *sink.Mails, sender, more string) {
+func (b *fixture) mailFrom(t *testing.T, mails *sink.MailServer, sender, more string) {
 	t.Helper()
 	text := fmt.Sprintf(`
 database: {url: postgres://x/y}
@@ -51,27 +52,31 @@ effects:
     type: invoice
     key: "follow:{{ object.id }}"
     steps:
-      - {name: mail, to: post, person_resolves: true, retry: {first: 10ms, longest: 50ms}, mail: {to: "{{ new.name ?? \"\" }} <{{ new.to ?? \"jo@example.com\" }}>", cc: ["{{ new.cc ?? \"\" }}"], subject: "Rechnung {{ object.id }} für {{ new.name ?? \"\" }}", text: "Grüße.\n.\nNr. {{ object.id }}", html: "<p>{{ new.name ?? \"\" }}</p>"}%s}
+      - {name: mail, to: post, person_resolves: true, retry: {first: 10ms, longest: 50ms}, `+
+		`mail: {to: "{{ new.name ?? \"\" }} <{{ new.to ?? \"jo@example.com\" }}>", cc: ["{{ new.cc ?? \"\" }}"], `+
+		`subject: "Rechnung {{ object.id }} für {{ new.name ?? \"\" }}", `+
+		`text: "Grüße.\n.\nNr. {{ object.id }}", html: "<p>{{ new.name ?? \"\" }}</p>"}%s}
 `, b.sink.URL, mails.Port, sender, more)
 	cfg, err := config.Parse([]byte(text), func(string) string { return "" })
 	must(t, err)
-	b.rules, b.reach = effects.NewRules(cfg.Rules()), cfg.Reaches()
+	b.rules, b.destinations = effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
 }
 
-// about plans an effect of an object with this state.
-func (b *bundle) about(t *testing.T, id int, state string) {
+// about plans an effect of an object with a state.
+func (b *fixture) about(t *testing.T, id int, state string) {
 	t.Helper()
-	b.enter(t, b.rules.Intents(&effects.Transition{Source: "shop", Number: 1, Type: "invoice", ID: fmt.Sprint(id), New: []byte(state), Event: effects.Event{ID: int64(id)}}))
+	b.insert(t, b.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: "invoice", ID: fmt.Sprint(id),
+		New: []byte(state), Event: effects.Event{ID: int64(id)}}))
 }
 
-// turns are faults, one after the other, and then none.
-func turns(all ...sink.MailFault) func() sink.MailFault {
+// faultsInOrder returns the faults in order, and then none.
+func faultsInOrder(all ...sink.MailFault) func() sink.MailFault {
 	var mu sync.Mutex
 	return func() sink.MailFault {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(all) == 0 {
-			return sink.MailFine
+			return sink.MailNoFault
 		}
 		next := all[0]
 		all = all[1:]
@@ -79,139 +84,160 @@ func turns(all ...sink.MailFault) func() sink.MailFault {
 	}
 }
 
-// A mail is sent once, after all that was not it: what was not taken is sent again, the same to the byte, and it says what the rule says.
-func TestMailIsSentOnce(t *testing.T) {
+// A mail is sent once, after attempts that failed. Each attempt sends the same bytes, and the mail
+// matches the rule.
+func TestSendMail_retries_sendOneMail(t *testing.T) {
 	t.Parallel()
 	b, mails := post(t, "")
-	faults := turns(sink.MailRefuses, sink.MailLater, sink.MailDrops, sink.MailFull)
-	mails.Fails(func() sink.MailFault { // each attempt is an hour after the one before
-		b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT clock_timestamp() + interval '%d hours'$$`, mails.Tries()))
+	faults := faultsInOrder(sink.MailDropsBeforeGreeting, sink.MailTemporaryFailure, sink.MailDropsBeforeMessage,
+		sink.MailboxFull)
+	mails.SetFaults(func() sink.MailFault { // each attempt is an hour after the previous one
+		b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+			$$SELECT clock_timestamp() + interval '%d hours'$$`, mails.Connections()))
 		return faults()
 	})
 	b.about(t, 1, `{"name": "Jörg \"Jo\" Ångström, Dr.", "cc": "boss@bücher.example"}`)
-	calm := quick
-	calm.LapseEvery = time.Hour // while the clock is turned nobody is to take the effect for one whose process ended
-	b.launch(t, runner.Options{Settings: calm})
-	if got := b.settled(t); got["done"] != 1 {
+	slowReclaim := quick
+	slowReclaim.ReclaimEvery = time.Hour // while the clock is moved, no process may reclaim the effect
+	b.launch(t, runner.Options{Settings: slowReclaim})
+	if got := b.waitIdle(t); got["done"] != 1 {
 		t.Fatal(got, b.show(t).Reason)
 	}
-	taken := mails.Taken()
-	if len(taken) != 1 || mails.Tries() != 5 {
-		t.Fatalf("%d mails of %d tries", len(taken), mails.Tries())
+	taken := mails.Accepted()
+	if len(taken) != 1 || mails.Connections() != 5 {
+		t.Fatalf("%d mails of %d tries", len(taken), mails.Connections())
 	}
-	if m := taken[0]; m.From != "shop@shop.example" || strings.Join(m.To, " ") != "jo@example.com boss@xn--bcher-kva.example" {
+	if m := taken[0]; m.From != "shop@shop.example" ||
+		strings.Join(m.To, " ") != "jo@example.com boss@xn--bcher-kva.example" {
 		t.Errorf("%+v", m)
 	}
 	v := b.show(t)
-	if s := v.Steps[0]; s.Request != "MAIL jo@example.com, boss@xn--bcher-kva.example" || s.Status != 250 || s.Attempts != 5 || s.Doubt != effects.DoubtPerson {
+	if s := v.Steps[0]; s.Request != "MAIL jo@example.com, boss@xn--bcher-kva.example" || s.Status != 250 ||
+		s.Attempts != 5 || s.Recovery != effects.RecoverByOperator {
 		t.Errorf("%+v", s)
 	}
-	stored := b.db.Rows(t, `SELECT request->>'body' || '|' || (captured->>'message_id') || '|' || to_char(reserved_at AT TIME ZONE 'UTC', 'YYYY') FROM effect_steps`)[0]
+	stored := b.db.QueryStrings(t, `SELECT request->>'body' || '|' || (captured->>'message_id') || '|' ||
+		to_char(reserved_at AT
+		TIME ZONE 'UTC', 'YYYY') FROM effect_steps`)[0]
 	body, more, _ := strings.Cut(stored, "|")
-	if heard := mails.Heard(); len(heard) != 2 || heard[0] != heard[1] || heard[1] != body {
+	if heard := mails.Received(); len(heard) != 2 || heard[0] != heard[1] || heard[1] != body {
 		t.Errorf("sent %q, stored %q", heard, body)
 	}
 	m, err := netmail.ReadMessage(strings.NewReader(body))
 	must(t, err)
 	id, year, _ := strings.Cut(more, "|")
-	if date, err := m.Header.Date(); err != nil || date.Format("2006") != year || m.Header.Get("Message-Id") != "<"+id+">" || !strings.HasSuffix(id, "@shop.example") {
+	if date, err := m.Header.Date(); err != nil || date.Format("2006") != year || m.Header.Get("Message-Id") != "<"+id+
+		">" || !strings.HasSuffix(id, "@shop.example") {
 		t.Errorf("%v, %v, %s", m.Header, err, more)
 	}
 	to, err := m.Header.AddressList("To")
 	if err != nil || len(to) != 1 || to[0].Name != `Jörg "Jo" Ångström, Dr.` || to[0].Address != "jo@example.com" {
 		t.Errorf("%+v, %v", to, err)
 	}
-	if subject, err := new(mime.WordDecoder).DecodeHeader(m.Header.Get("Subject")); err != nil || subject != `Rechnung 1 für Jörg "Jo" Ångström, Dr.` {
+	if subject, err := new(mime.WordDecoder).DecodeHeader(m.Header.Get("Subject")); err != nil ||
+		subject != `Rechnung 1 für Jörg "Jo" Ångström, Dr.` {
 		t.Errorf("%q, %v", subject, err)
 	}
 	text, err := io.ReadAll(quotedprintable.NewReader(m.Body))
-	if err != nil || !strings.Contains(string(text), "Grüße.\r\n.\r\nNr. 1") || !strings.Contains(string(text), "<p>Jörg &#34;Jo&#34; Ångström, Dr.</p>") {
+	if err != nil || !strings.Contains(string(text), "Grüße.\r\n.\r\nNr. 1") ||
+		!strings.Contains(string(text), "<p>Jörg &#34;Jo&#34; Ångström, Dr.</p>") {
 		t.Errorf("%q, %v", text, err)
 	}
 }
 
-// A mail of which nobody knows whether the server took it is never sent again; a person says what happened.
-func TestMailInDoubtIsNotRepeated(t *testing.T) {
+// If it is unknown whether the server accepted a mail, the mail is not sent again. An operator
+// decides.
+func TestSendMail_unknownOutcome_isNotRepeated(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]sink.MailFault{"the connection ended": sink.MailTakesDrops, "no answer came": sink.MailTakesHangs, "it was not taken": sink.MailLoses} {
+	for name, fault := range map[string]sink.MailFault{"the connection ended": sink.MailAcceptsThenDrops,
+		"no answer came": sink.MailAcceptsThenHangs, "it was not taken": sink.MailDropsAfterMessage} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, mails := post(t, "")
-			mails.Fails(turns(fault))
+			mails.SetFaults(faultsInOrder(fault))
 			b.about(t, 1, `{}`)
 			b.run(t, "a", b.pool)
-			if got := b.settled(t); got["review"] != 1 {
+			if got := b.waitIdle(t); got["review"] != 1 {
 				t.Fatal(got)
 			}
 			v := b.show(t)
-			if s := v.Steps[0]; s.State != effects.Unknown || !strings.Contains(s.Error, "its Message-ID is <postern-") || !strings.Contains(v.Next, "resolve 1 --step mail --done, or --not-done") {
-				t.Errorf("%+v, %s", s, v.Next)
+			if s := v.Steps[0]; s.State != effects.Unknown ||
+				!strings.Contains(s.Error, "its Message-ID is <postern-") ||
+				!strings.Contains(v.AllowedActions, "resolve 1 --step mail --done, or --not-done") {
+				t.Errorf("%+v, %s", s, v.AllowedActions)
 			}
-			refused(t, b.retry(t), "resolve 1 --step mail")
-			must(t, b.resolve(t, effects.Word{Step: "mail", Done: fault != sink.MailLoses}))
-			if got := b.settled(t); got["done"] != 1 || len(mails.Taken()) != 1 {
-				t.Errorf("%v, %d mails", got, len(mails.Taken()))
+			wantError(t, b.retry(t), "resolve 1 --step mail")
+			must(t, b.resolve(t, effects.ResolveParams{Step: "mail", Done: fault != sink.MailDropsAfterMessage}))
+			if got := b.waitIdle(t); got["done"] != 1 || len(mails.Accepted()) != 1 {
+				t.Errorf("%v, %d mails", got, len(mails.Accepted()))
 			}
 		})
 	}
 }
 
-// Later steps know the Message-ID, also of a mail of which a person said that it was sent.
-func TestWhatFollowsAMail(t *testing.T) {
+// Later steps see the Message-ID, also of a mail that an operator reported as sent.
+func TestSendMail_laterSteps_seeTheMessageID(t *testing.T) {
 	t.Parallel()
-	b, mails := post(t, "}\n      - {name: note, to: sink, path: \"/notes\", json: {mail: \"{{ steps.mail.message_id }}\"}")
-	mails.Fails(turns(sink.MailTakesDrops))
+	b, mails := post(t, "}\n      - {name: note, to: sink, path: \"/notes\", json: {mail: \"{{ steps.mail.message_id "+
+		"}}\"}")
+	mails.SetFaults(faultsInOrder(sink.MailAcceptsThenDrops))
 	b.about(t, 1, `{}`)
 	b.run(t, "a", b.pool)
-	if got := b.settled(t); got["review"] != 1 {
+	if got := b.waitIdle(t); got["review"] != 1 {
 		t.Fatal(got)
 	}
-	must(t, b.resolve(t, effects.Word{Step: "mail", Done: true}))
+	must(t, b.resolve(t, effects.ResolveParams{Step: "mail", Done: true}))
 	b.about(t, 2, `{}`)
-	if got := b.settled(t); got["done"] != 2 {
+	if got := b.waitIdle(t); got["done"] != 2 {
 		t.Fatal(got)
 	}
-	for _, m := range mails.Taken() {
+	for _, m := range mails.Accepted() {
 		noted := false
 		for _, c := range b.sink.Calls() {
-			noted = noted || strings.Contains(m.Message, fmt.Sprintf("Message-ID: <%s>\r\n", c.JSON(t)["mail"])) || strings.Contains(m.Message, fmt.Sprintf("Message-ID:\r\n <%s>\r\n", c.JSON(t)["mail"]))
+			noted = noted || strings.Contains(m.Message, fmt.Sprintf("Message-ID: <%s>\r\n", c.JSON(t)["mail"])) ||
+				strings.Contains(m.Message, fmt.Sprintf("Message-ID:\r\n <%s>\r\n", c.JSON(t)["mail"]))
 		}
 		if !noted {
-			t.Errorf("nobody noted %s", m.Message)
+			t.Errorf("no step captured %s", m.Message)
 		}
 	}
 }
 
-// What the server refuses for good a person sees, and of several recipients none has it.
-func TestMailThatIsRefused(t *testing.T) {
+// A permanent rejection needs review. If one of several recipients is rejected, none gets the mail.
+func TestSendMail_permanentRejection_needsReview(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault        sink.MailFault
 		state, error string
 		status       int
 	}{
-		"one of the recipients":     {sink.MailNobody, `{"cc": "nobody@example.com"}`, "RCPT TO nobody@example.com: 550 \"5.1.1 <nobody@example.com> is not here\"", 550},
-		"the message":               {sink.MailSpam, `{}`, "after the message: 554 \"5.7.1 spam\"", 554},
-		"a name with a line end":    {sink.MailFine, `{"name": "Jo\r\nBcc: all@example.com"}`, "control character", 0},
-		"an address with one":       {sink.MailFine, `{"to": "jo@example.com>\r\nBcc: <all@example.com"}`, "is no address that mail can be sent to", 0},
-		"two addresses":             {sink.MailFine, `{"to": "jo@example.com>, <all@example.com"}`, "is no address that mail can be sent to", 0},
-		"two where one may be":      {sink.MailFine, `{"cc": "jo@example.com, all@example.com"}`, "is no address", 0},
-		"an address in quotes":      {sink.MailFine, `{"to": "\"jo@example.com>, <all\"@example.com"}`, "is no address that mail can be sent to", 0},
-		"nobody":                    {sink.MailFine, `{"to": ""}`, "is no address that mail can be sent to", 0},
-		"a parameter of the server": {sink.MailFine, `{"to": "jo@example.com> NOTIFY=NEVER <x"}`, "is no address that mail can be sent to", 0},
+		"rejected recipient": {sink.MailUnknownRecipient, `{"cc": "nobody@example.com"}`,
+			"RCPT TO nobody@example.com: 550 \"5.1.1 <nobody@example.com> is not here\"", 550},
+		"rejected message":     {sink.MailRejectedAsSpam, `{}`, "after the message: 554 \"5.7.1 spam\"", 554},
+		"line end in the name": {sink.MailNoFault, `{"name": "Jo\r\nBcc: all@example.com"}`, "control character", 0},
+		"line end in the address": {sink.MailNoFault, `{"to": "jo@example.com>\r\nBcc: <all@example.com"}`,
+			"is not an address that mail can be sent to", 0},
+		"two addresses": {sink.MailNoFault, `{"to": "jo@example.com>, <all@example.com"}`,
+			"is not an address that mail can be sent to", 0},
+		"two optional addresses": {sink.MailNoFault, `{"cc": "jo@example.com, all@example.com"}`, "is no address", 0},
+		"address in quotes": {sink.MailNoFault, `{"to": "\"jo@example.com>, <all\"@example.com"}`,
+			"is not an address that mail can be sent to", 0},
+		"empty address": {sink.MailNoFault, `{"to": ""}`, "is not an address that mail can be sent to", 0},
+		"SMTP parameter": {sink.MailNoFault, `{"to": "jo@example.com> NOTIFY=NEVER <x"}`,
+			"is not an address that mail can be sent to", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, mails := post(t, "")
-			mails.Fails(turns(tc.fault))
+			mails.SetFaults(faultsInOrder(tc.fault))
 			b.about(t, 1, tc.state)
 			b.run(t, "a", b.pool)
-			if got := b.settled(t); got["review"] != 1 {
+			if got := b.waitIdle(t); got["review"] != 1 {
 				t.Fatal(got)
 			}
 			v := b.show(t)
-			if !strings.Contains(v.Reason, tc.error) || len(mails.Taken()) > 0 {
-				t.Errorf("%s; %d taken", v.Reason, len(mails.Taken()))
+			if !strings.Contains(v.Reason, tc.error) || len(mails.Accepted()) > 0 {
+				t.Errorf("%s; %d taken", v.Reason, len(mails.Accepted()))
 			}
 			if tc.status > 0 && (v.Steps[0].State != effects.StepFailed || v.Steps[0].Status != tc.status) {
 				t.Errorf("%+v", v.Steps[0])
@@ -220,29 +246,31 @@ func TestMailThatIsRefused(t *testing.T) {
 	}
 }
 
-// A mail server is reached where the destination allows it, and without TLS only there.
-func TestMailIsGuarded(t *testing.T) {
+// A mail server is called only at allowed addresses, and without TLS only at listed ones.
+func TestMailDialer_addresses_areRestricted(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		security mail.Security
 		allow    string
 		error    string
 	}{
-		"a private address":                {mail.Required, "10.0.0.0/8", "is an address within a private network"},
-		"another than is allowed in clear": {mail.None, "10.0.0.0/8", "is not among what the destination allows: without TLS it may not be called"},
+		"private address": {mail.Required, "10.0.0.0/8", "is an address of a private network"},
+		"unlisted address without TLS": {mail.None, "10.0.0.0/8",
+			"is not in the list that the destination allows: without TLS it may not be called"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, mails := post(t, "")
-			for i := range b.reach {
-				if to := b.reach[i].Mail; to != nil {
-					to.Security, b.reach[i].Allow = tc.security, []netip.Prefix{netip.MustParsePrefix(tc.allow)}
+			for i := range b.destinations {
+				if to := b.destinations[i].Mail; to != nil {
+					to.Security, b.destinations[i].Allow = tc.security, []netip.Prefix{netip.MustParsePrefix(tc.allow)}
 				}
 			}
 			b.about(t, 1, `{}`)
 			b.run(t, "a", b.pool)
-			if got := b.settled(t); got["review"] != 1 || !strings.Contains(b.show(t).Reason, tc.error) || mails.Tries() != 0 {
-				t.Errorf("%v, %s, %d tries", got, b.show(t).Reason, mails.Tries())
+			if got := b.waitIdle(t); got["review"] != 1 || !strings.Contains(b.show(t).Reason, tc.error) ||
+				mails.Connections() != 0 {
+				t.Errorf("%v, %s, %d tries", got, b.show(t).Reason, mails.Connections())
 			}
 		})
 	}
@@ -250,12 +278,13 @@ func TestMailIsGuarded(t *testing.T) {
 
 const (
 	movedFrom   = "Shop <shop@new.example>"
-	askedByMail = `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200, settles: 300ms}}
+	askedByMail = `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", ` +
+		`done: answer.status == 200, settles: 300ms}}
       - {name: note, to: sink, path: "/notes", json: {mail: "{{ steps.mail.message_id }}"}`
 )
 
-// knows is an API that knows the mails that were taken by their Message-ID, once it is up.
-func (b *bundle) knows(t *testing.T, mails *sink.Mails) (url string, up *atomic.Bool) {
+// serveMessageIDs is an API that knows the accepted mails by their Message-ID, once it is up.
+func (b *fixture) serveMessageIDs(t *testing.T, mails *sink.MailServer) (url string, up *atomic.Bool) {
 	t.Helper()
 	up = new(atomic.Bool)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -266,7 +295,7 @@ func (b *bundle) knows(t *testing.T, mails *sink.Mails) (url string, up *atomic.
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		for _, m := range mails.Taken() {
+		for _, m := range mails.Accepted() {
 			if strings.Contains(m.Message, "<"+r.URL.Query().Get("id")+">") {
 				return
 			}
@@ -277,102 +306,111 @@ func (b *bundle) knows(t *testing.T, mails *sink.Mails) (url string, up *atomic.
 	return server.URL, up
 }
 
-// asks makes an API the destination that is asked.
-func (b *bundle) asks(url string) {
-	for i := range b.reach {
-		if b.reach[i].Mail == nil {
-			b.reach[i].URL = url
+// checkByAPI makes an API the destination of the check.
+func (b *fixture) checkByAPI(url string) {
+	for i := range b.destinations {
+		if b.destinations[i].Mail == nil {
+			b.destinations[i].URL = url
 		}
 	}
 }
 
-// A mail that was begun has the Message-ID with which it was begun, also where the destination has another from by now: by that one it is asked for, and by that one later steps know it.
-func TestAMailKeepsItsMessageID(t *testing.T) {
+// A mail keeps the Message-ID of its first attempt, even if the destination has another sender by
+// now. The check and later steps use that Message-ID.
+func TestMessageID_senderChanged_staysTheSame(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault sink.MailFault
 		state string
-	}{"in doubt": {sink.MailTakesDrops, "unknown"}, "not taken": {sink.MailFull, "failed"}} {
+	}{"unknown outcome": {sink.MailAcceptsThenDrops, "unknown"}, "failed": {sink.MailboxFull, "failed"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, mails := post(t, askedByMail)
-			url, up := b.knows(t, mails)
-			b.asks(url)
-			var mended atomic.Bool
-			mails.Fails(func() sink.MailFault {
-				if mended.Load() {
-					return sink.MailFine
+			url, up := b.serveMessageIDs(t, mails)
+			b.checkByAPI(url)
+			var fixed atomic.Bool
+			mails.SetFaults(func() sink.MailFault {
+				if fixed.Load() {
+					return sink.MailNoFault
 				}
 				return tc.fault
 			})
 			b.about(t, 1, `{}`)
 			stop := b.run(t, "a", b.pool)
-			b.becomes(t, `SELECT state FROM effect_steps WHERE ended_at IS NOT NULL`, tc.state)
+			b.waitForRow(t, `SELECT state FROM effect_steps WHERE ended_at IS NOT NULL`, tc.state)
 			stop()
 			b.mailFrom(t, mails, movedFrom, askedByMail)
-			b.asks(url)
-			mended.Store(true)
+			b.checkByAPI(url)
+			fixed.Store(true)
 			up.Store(true)
 			b.db.Exec(t, `UPDATE effects SET state = 'failed', due = clock_now(), attempts = 1, taken_until = NULL`)
 			b.run(t, "b", b.pool)
-			if got := b.settled(t); got["done"] != 1 || len(mails.Taken()) != 1 {
-				t.Fatal(got, b.show(t).Reason, mails.Taken())
+			if got := b.waitIdle(t); got["done"] != 1 || len(mails.Accepted()) != 1 {
+				t.Fatal(got, b.show(t).Reason, mails.Accepted())
 			}
-			id := b.db.Rows(t, `SELECT captured->>'message_id' FROM effect_steps WHERE step = 'mail'`)[0]
-			noted := b.db.Rows(t, `SELECT request->>'body' FROM effect_steps WHERE step = 'note'`)[0]
-			if !strings.HasSuffix(id, "@shop.example") || !strings.Contains(mails.Taken()[0].Message, "<"+id+">") || !strings.Contains(noted, id) {
-				t.Errorf("%s is captured, %s told; sent %s", id, noted, mails.Taken()[0].Message)
+			id := b.db.QueryStrings(t, `SELECT captured->>'message_id' FROM effect_steps WHERE step = 'mail'`)[0]
+			noted := b.db.QueryStrings(t, `SELECT request->>'body' FROM effect_steps WHERE step = 'note'`)[0]
+			if !strings.HasSuffix(id, "@shop.example") || !strings.Contains(mails.Accepted()[0].Message, "<"+id+">") ||
+				!strings.Contains(noted, id) {
+				t.Errorf("%s is captured, checked for %s; sent %s", id, noted, mails.Accepted()[0].Message)
 			}
 		})
 	}
 }
 
-// inDoubt are mails of which so many, the first, may have been sent, as after a spell of a server that ended connections, and which another destination is asked for.
-func inDoubt(t *testing.T, doubted, all int, answer http.HandlerFunc) (*bundle, *sink.Mails) {
+// insertUnknownMails inserts mails, of which the first ones have an unknown outcome, as after an
+// outage of the mail server. Another destination checks them.
+func insertUnknownMails(t *testing.T, unknown, all int, answer http.HandlerFunc) (*fixture, *sink.MailServer) {
 	t.Helper()
-	b, mails := post(t, `, timeout: 10m, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200}`)
+	b, mails := post(t, `, timeout: 10m, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", `+
+		`done: answer.status == 200}`)
 	api := httptest.NewServer(answer)
 	t.Cleanup(api.Close)
-	b.asks(api.URL)
-	for i := range b.reach {
-		b.reach[i].Concurrency = 1
+	b.checkByAPI(api.URL)
+	for i := range b.destinations {
+		b.destinations[i].Concurrency = 1
 	}
 	for id := 1; id <= all; id++ {
 		b.about(t, id, `{}`)
 	}
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, doubt, attempts, reserved_at, ended_at, known_since)
-		SELECT effect, 'mail', 0, 'unknown', 'post', '', 'check', 1, clock_now() - interval '1 h', clock_now() - interval '1 h', clock_now() - interval '1 h' FROM effects WHERE effect <= $1`, doubted)
-	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 1, due = due - interval '1 s' WHERE effect <= $1`, doubted)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, doubt, attempts,
+		reserved_at, ended_at, known_since)
+		SELECT effect, 'mail', 0, 'unknown', 'post', '', 'check', 1, clock_now() - interval '1 h',
+			clock_now() - interval '1 h', clock_now() - interval '1 h' FROM effects WHERE effect <= $1`, unknown)
+	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 1, due = due - interval '1 s' WHERE effect <= $1`,
+		unknown)
 	return b, mails
 }
 
-// sends waits until so many mails were sent.
-func sends(t *testing.T, mails *sink.Mails, want int) {
+// waitForMails waits until a number of mails was sent.
+func waitForMails(t *testing.T, mails *sink.MailServer, want int) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
-		if n := len(mails.Taken()); n != want {
+		if n := len(mails.Accepted()); n != want {
 			return fmt.Errorf("%d of %d were sent", n, want)
 		}
 		return nil
 	})
 }
 
-// A destination that is asked and does not answer holds up nobody whose mail server does.
-func TestWhoIsAskedHoldsUpNobodyElse(t *testing.T) {
+// A check destination that does not respond does not delay effects of a mail server that responds.
+func TestNextDestination_checkDestinationDown_mailContinues(t *testing.T) {
 	t.Parallel()
-	b, mails := inDoubt(t, 3, 5, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	b, mails := insertUnknownMails(t, 3, 5, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	b.run(t, "a", b.pool)
-	sends(t, mails, 2)
-	if got := b.db.Rows(t, `SELECT DISTINCT destination FROM effects WHERE effect <= 3`); len(got) != 1 || got[0] != "sink" {
+	waitForMails(t, mails, 2)
+	if got := b.db.QueryStrings(t, `SELECT DISTINCT destination FROM effects WHERE effect <= 3`); len(got) != 1 ||
+		got[0] != "sink" {
 		t.Error(got)
 	}
 }
 
-// A destination that is asked and wants to be left alone is, by all that would ask; what it says was not done is sent.
-func TestWhoIsAskedIsLeftAlone(t *testing.T) {
+// A check destination that requests a pause is paused for all checks. A mail that it reports as not
+// sent is sent.
+func TestNextDestination_checkDestinationRequestsPause_isPaused(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
-	b, mails := inDoubt(t, 3, 5, func(w http.ResponseWriter, _ *http.Request) {
+	b, mails := insertUnknownMails(t, 3, 5, func(w http.ResponseWriter, _ *http.Request) {
 		if asked.Add(1) > 1 {
 			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(http.StatusTooManyRequests)
@@ -381,22 +419,25 @@ func TestWhoIsAskedIsLeftAlone(t *testing.T) {
 		w.WriteHeader(http.StatusNotFound)
 	})
 	b.run(t, "a", b.pool)
-	sends(t, mails, 3)
-	b.becomes(t, `SELECT count(*) FROM effects WHERE destination = 'sink' AND reason LIKE 'status 429%' AND due > clock_now() + interval '30 min'`, "1")
+	waitForMails(t, mails, 3)
+	b.waitForRow(t, `SELECT count(*) FROM effects WHERE destination = 'sink' AND reason LIKE 'status 429%'
+		AND due > clock_now() + interval '30 min'`, "1")
 	b.about(t, 6, `{}`)
-	sends(t, mails, 4)
+	waitForMails(t, mails, 4)
 	if n := asked.Load(); n != 2 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("%d checks", n)
 	}
 }
 
-// What is in doubt waits for the one that is asked, from the moment that it is.
-func TestADoubtGoesToWhoIsAsked(t *testing.T) {
+// An effect with an unknown outcome waits in the queue of its check destination.
+func TestNextDestination_unknownStep_waitsForCheckDestination(t *testing.T) {
 	t.Parallel()
-	b, mails := inDoubt(t, 0, 1, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	mails.Fails(func() sink.MailFault { return sink.MailTakesDrops })
+	b, mails := insertUnknownMails(t, 0, 1,
+		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	mails.SetFaults(func() sink.MailFault { return sink.MailAcceptsThenDrops })
 	b.run(t, "a", b.pool)
-	b.becomes(t, `SELECT concat_ws(' ', e.destination, s.state, s.destination) FROM effects e JOIN effect_steps s USING (effect) WHERE e.state = 'failed'`, "sink unknown post")
+	b.waitForRow(t, `SELECT concat_ws(' ', e.destination, s.state, s.destination) FROM effects e
+		JOIN effect_steps s USING (effect) WHERE e.state = 'failed'`, "sink unknown post")
 	if v := b.show(t); !strings.Contains(v.Reason, "its Message-ID is") {
 		t.Error(v.Reason)
 	}

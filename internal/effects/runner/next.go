@@ -14,80 +14,100 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
-// notHere is how long an effect waits whose rule is not configured in this process.
-const notHere = time.Minute
+// missingRuleWait is how long an effect waits whose rule is not configured in this process.
+const missingRuleWait = time.Minute
 
-// next decides what is to be done about an effect that was taken: a call, or an ending without one. It depends on what is stored, on the rule, and on which destinations are one alone.
-func next(t *taken, r *rules.Rule, all sides) (c *call, end *ending) {
+// nextCall decides what to do with a leased effect: a call, or a result without a call. It depends
+// on the stored effect, on the rule, and on which destinations are the same system.
+func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end *result) {
 	if r == nil {
-		end = t.back(effects.Planned, notHere, t.attempts-1, "its rule "+effects.NotConfigured+"; it waits for it")
-		end.unruled = true
+		end = t.giveBack(effects.Planned, missingRuleWait, t.attempts-1, "its rule "+effects.NotConfigured+
+			"; it waits for the rule")
+		end.ruleMissing = true
 		return nil, end
 	}
 	for i := range t.steps {
 		if b := &t.steps[i]; b.state == effects.Unknown && r.Step(b.step) == nil {
-			return nil, t.review(fmt.Sprintf("step %s: nobody knows whether it was done, and its rule has it no more; say what happened with `postern effects resolve`", b.step))
+			return nil, t.review(fmt.Sprintf("step %s: it is unknown whether it was executed, and its rule has no "+
+				"such step "+
+				"any more; say what happened with `postern effects resolve`", b.step))
 		}
 	}
-	step, undo, place := t.step(r)
+	step, undo, place := t.nextStep(r)
 	if step == nil {
-		return nil, t.over()
+		return nil, t.finished()
 	}
 	for i := range t.steps {
 		if b := &t.steps[i]; !b.undo && !t.undoing && b.state == effects.StepDone && r.Step(b.step) == nil {
-			return nil, t.review(fmt.Sprintf("step %s was done, and its rule has no such step any more, so that %s may be the same again: give the step its name back and retry, or reject what is left", b.step, step.Name))
+			return nil, t.review(fmt.Sprintf("step %s is done, and its rule has no such step any more, so that %s "+
+				"may be the same step: restore the name of the step and retry, or reject the effect", b.step,
+				step.Name))
 		}
 	}
-	c = &call{taken: t, rule: r, step: step, undo: undo, place: place}
-	b := t.row(step.Name, undo)
-	c.doubted = b != nil && b.state != effects.StepFailed
-	c.by, c.once = c.clears(b)
+	c = &call{leasedEffect: t, rule: r, step: step, undo: undo, position: place}
+	b := t.findStep(step.Name, undo)
+	c.outcomeUnknown = b != nil && b.state != effects.StepFailed
+	c.recovery, c.neverRepeat = c.chooseRecovery(b)
 	switch {
-	case !c.doubted:
-	case c.by == effects.DoubtPerson:
-		return nil, t.doubt(step, undo, "nobody knows whether it was done, and by its rule, or the one that it was sent by, it must not be repeated, and the other side cannot be asked")
-	case !all.one(b.destination, step.Destination):
-		return nil, t.doubt(step, undo, fmt.Sprintf("nobody knows whether it was done: it was sent to destination %s, of which %s, where its rule sends it now, cannot know", b.destination, step.Destination))
+	case !c.outcomeUnknown:
+	case c.recovery == effects.RecoverByOperator:
+		return nil, t.needsDecision(step, undo, "it is unknown whether it was executed. Its rule, or the rule that "+
+			"rendered the "+
+			"request, forbids to repeat it, and has no check")
+	case !all.sameTarget(b.destination, step.Destination):
+		return nil, t.needsDecision(step, undo, fmt.Sprintf("it is unknown whether it was executed: it was sent to "+
+			"destination "+
+			"%s, and %s, where its rule sends it now, cannot know", b.destination, step.Destination))
 	}
-	if did := t.row(step.Name, false); undo && !all.one(did.destination, step.Destination) {
-		return nil, t.review(fmt.Sprintf("step %s was done by destination %s, and %s, where its rule sends it now, cannot undo that: give the step its destination back and retry, or undo it by hand and reject what is left", step.Name, did.destination, step.Destination))
+	if executed := t.findStep(step.Name, false); undo && !all.sameTarget(executed.destination, step.Destination) {
+		return nil, t.review(fmt.Sprintf("step %s was executed by destination %s, and %s, where its rule sends it "+
+			"now, "+
+			"cannot compensate it: restore the destination of the step and retry, or undo it by hand and reject the "+
+			"effect", step.Name, executed.destination, step.Destination))
 	}
-	if c.goes(c.doubted) != t.destination { // the rule is another than the one by which it was planned, a process ended before it knew, or a person had it go on
+	// the rule changed since the effect was planned, a process ended before it knew, or an operator
+	// continued the effect
+	if c.nextDestination(c.outcomeUnknown) != t.destination {
 		return nil, c.handOver()
 	}
-	if t.attempts > step.Retry.Attempts+1 { // processes ended at each, or its rule allows fewer than it did
-		return nil, t.review(fmt.Sprintf("step %s: after %d attempts, of which its rule allows %d (retry.attempts)", step.Name, t.attempts-1, step.Retry.Attempts))
+	// a process ended during each attempt, or the rule now allows fewer attempts
+	if t.attempts > step.Retry.MaxAttempts+1 {
+		return nil, t.review(fmt.Sprintf("step %s: after %d attempts; its rule allows %d (retry.attempts)",
+			step.Name, t.attempts-1, step.Retry.MaxAttempts))
 	}
-	c.check = c.doubted && c.by == effects.DoubtCheck
+	c.check = c.outcomeUnknown && c.recovery == effects.RecoverByCheck
 	if err := c.render(b); err != nil {
 		return nil, t.review(fmt.Sprintf("step %s: %v", step.Name, err))
 	}
 	return c, nil
 }
 
-// goes is the destination that the step is sent to, or, where it is in doubt, that is asked: the call takes up that one's room, and no other's.
-func (c *call) goes(doubted bool) string {
-	if doubted && c.by == effects.DoubtCheck {
+// nextDestination returns the destination that the next call goes to: the step's, or that of its
+// check if the outcome is unknown. The call uses capacity of that destination only.
+func (c *call) nextDestination(unknown bool) string {
+	if unknown && c.recovery == effects.RecoverByCheck {
 		return c.step.Check.Destination
 	}
 	return c.step.Destination
 }
 
-// handOver gives an effect to the destination that its next call goes to.
-func (c *call) handOver() *ending {
-	end := c.back(effects.Planned, 0, c.attempts-1, "")
-	end.destination = c.goes(c.doubted)
-	if c.doubted {
-		end.state, end.reason = effects.Failed, fmt.Sprintf("step %s: nobody knows whether it was done", c.step.Name)
+// handOver returns an effect to the queue of the destination of its next call.
+func (c *call) handOver() *result {
+	end := c.giveBack(effects.Planned, 0, c.attempts-1, "")
+	end.destination = c.nextDestination(c.outcomeUnknown)
+	if c.outcomeUnknown {
+		end.state, end.reason = effects.Failed, fmt.Sprintf("step %s: it is unknown whether it was executed",
+			c.step.Name)
 	}
 	return end
 }
 
-// step is the one to be taken: the first that is not done, or, where it is undone, the last that is done and was not undone yet; nil: there is none.
-func (t *taken) step(r *rules.Rule) (step *rules.Step, undo bool, place int) {
+// nextStep returns the first step that is not done. During compensation it returns the last step
+// that is done and not compensated. Nil means that there is none.
+func (t *leasedEffect) nextStep(r *rules.Rule) (step *rules.Step, undo bool, place int) {
 	if !t.undoing {
 		for i := range r.Steps {
-			if b := t.row(r.Steps[i].Name, false); b == nil || b.state != effects.StepDone {
+			if b := t.findStep(r.Steps[i].Name, false); b == nil || b.state != effects.StepDone {
 				return &r.Steps[i], false, i
 			}
 		}
@@ -95,70 +115,77 @@ func (t *taken) step(r *rules.Rule) (step *rules.Step, undo bool, place int) {
 	}
 	for i := range slices.Backward(r.Steps) {
 		s := &r.Steps[i]
-		did, undid := t.row(s.Name, false), t.row(s.Name, true)
-		if s.Undo != nil && did != nil && did.state == effects.StepDone && (undid == nil || undid.state != effects.StepDone) {
+		executed, compensated := t.findStep(s.Name, false), t.findStep(s.Name, true)
+		if s.Undo != nil && executed != nil && executed.state == effects.StepDone &&
+			(compensated == nil || compensated.state != effects.StepDone) {
 			return s, true, i
 		}
 	}
 	return nil, true, 0
 }
 
-// render fills in the request. One that was sent before is sent as it was: another under the same key could be refused, or done as well.
-func (c *call) render(b *begun) (err error) {
-	if c.facts, err = effects.ReadFacts(c.taken.facts); err != nil {
+// render renders the request. A stored request is sent unchanged, because another request under the
+// same key could be rejected, or executed as well.
+func (c *call) render(b *stepRow) (err error) {
+	if c.data, err = effects.ReadTemplateData(c.leasedEffect.templateData); err != nil {
 		return err
 	}
-	c.facts.Steps = map[string]map[string]any{}
+	c.data.Steps = map[string]map[string]any{}
 	for i := range c.steps {
 		if !c.steps[i].undo {
-			c.facts.Steps[c.steps[i].step] = c.steps[i].captured
+			c.data.Steps[c.steps[i].step] = c.steps[i].captured
 		}
 	}
-	c.sent()
-	c.facts.ReservedAt = c.now
-	c.facts.StepKey = rules.StepKey(c.key, c.version, c.forced, c.step.Name, c.undo)
-	of := &c.step.Do
+	c.addMessageIDs()
+	c.data.ReservedAt = c.databaseTime
+	c.data.StepKey = rules.StepKey(c.key, c.version, c.forced, c.step.Name, c.undo)
+	request := &c.step.Do
 	switch {
 	case c.check:
-		of = &c.step.Check.Request
+		request = &c.step.Check.Request
 	case c.undo:
-		of = c.step.Undo
+		request = c.step.Undo
 	}
 	if b != nil && !c.check && string(b.request) != "null" {
-		if err = json.Unmarshal(b.request, &c.request); err == nil && (c.request.Method == rules.MethodMail) != (of.Mail != nil) {
-			err = errors.New("it was begun as a mail and its rule has it as a call, or the other way round; say that it was not done, or give the step back what it was")
+		if err = json.Unmarshal(b.request, &c.request); err == nil &&
+			(c.request.Method == rules.MethodMail) != (request.Mail != nil) {
+			err = errors.New("it started as a mail and its rule now has a call, or the other way round; say that it " +
+				"was not executed, or restore the step in the rule")
 		}
 		return err
 	}
-	c.request, err = of.Render(c.facts, c.facts.StepKey)
+	c.request, err = request.Render(c.data, c.data.StepKey)
 	return err
 }
 
-// sent names the mails of the rule to later steps, also those that a person says were sent.
-func (c *call) sent() {
+// addMessageIDs makes the Message-IDs of the rule's mails available to later steps, also of mails
+// that an operator reported as sent.
+func (c *call) addMessageIDs() {
 	for i := range c.rule.Steps {
 		if s := &c.rule.Steps[i]; s.Do.Mail != nil {
-			captured := map[string]any{rules.CapturedID: c.messageID(s)}
-			maps.Copy(captured, c.facts.Steps[s.Name])
-			c.facts.Steps[s.Name] = captured
+			captured := map[string]any{rules.CapturedMessageID: c.messageID(s)}
+			maps.Copy(captured, c.data.Steps[s.Name])
+			c.data.Steps[s.Name] = captured
 		}
 	}
 }
 
-// messageID is that of a step's mail as it was begun, also where its rule has it from somebody else by now.
-func (t *taken) messageID(s *rules.Step) string {
+// messageID returns the Message-ID of a step's mail as it was first sent, even if the rule has
+// another sender by now.
+func (t *leasedEffect) messageID(s *rules.Step) string {
 	from := s.Do.Mail.From.Address
-	if b := t.row(s.Name, false); b != nil {
-		var begun rules.Rendered
-		if json.Unmarshal(b.request, &begun) == nil && begun.From != "" { // what cannot be read is not sent again: see render
-			from = begun.From
+	if b := t.findStep(s.Name, false); b != nil {
+		var sent rules.RenderedRequest
+		// an unreadable request is not sent again: see render
+		if json.Unmarshal(b.request, &sent) == nil && sent.From != "" {
+			from = sent.From
 		}
 	}
 	return rules.MessageID(rules.StepKey(t.key, t.version, t.forced, s.Name, false), from)
 }
 
-// fingerprint is a request as it is stored, and its SHA-256.
-func fingerprint(r rules.Rendered) (stored, print []byte, err error) {
+// fingerprint returns a request as it is stored, and its SHA-256.
+func fingerprint(r rules.RenderedRequest) (stored, print []byte, err error) {
 	if stored, err = json.Marshal(r); err != nil {
 		return nil, nil, fmt.Errorf("write a request: %w", err)
 	}
@@ -166,25 +193,27 @@ func fingerprint(r rules.Rendered) (stored, print []byte, err error) {
 	return stored, sum[:], nil
 }
 
-// back gives an effect back, to be taken again after a while. Where that counts as no attempt, the round begins no sooner.
-func (t *taken) back(state effects.State, wait time.Duration, attempts int, reason string) *ending {
-	return &ending{effect: t.effect, state: state, wait: wait, attempts: attempts, reason: reason, destination: t.destination, afresh: t.first && attempts < t.attempts}
+// giveBack returns an effect to the queue, to be leased again after a wait. If that does not count
+// as an attempt, the round does not start earlier.
+func (t *leasedEffect) giveBack(state effects.State, wait time.Duration, attempts int, reason string) *result {
+	return &result{effect: t.effect, state: state, delay: wait, attempts: attempts, reason: reason,
+		destination: t.destination, newRound: t.firstOfRound && attempts < t.attempts}
 }
 
-func (t *taken) over() *ending {
+func (t *leasedEffect) finished() *result {
 	reason := ""
 	if t.undoing {
-		reason = "its steps were undone" + t.notUndone()
+		reason = "its steps were compensated" + t.describeNotUndone()
 	}
-	return t.back(effects.Done, 0, 0, reason)
+	return t.giveBack(effects.Done, 0, 0, reason)
 }
 
-// notUndone tells of steps that were done and stay so.
-func (t *taken) notUndone() string {
+// describeNotUndone lists the steps that are done and stay done.
+func (t *leasedEffect) describeNotUndone() string {
 	var names []string
 	for i := range t.steps {
 		if b := &t.steps[i]; !b.undo && b.state == effects.StepDone {
-			if undid := t.row(b.step, true); undid == nil || undid.state != effects.StepDone {
+			if compensated := t.findStep(b.step, true); compensated == nil || compensated.state != effects.StepDone {
 				names = append(names, b.step)
 			}
 		}
@@ -192,34 +221,36 @@ func (t *taken) notUndone() string {
 	if len(names) == 0 {
 		return ""
 	}
-	return ", but for " + strings.Join(names, ", ") + ", which the rule cannot undo"
+	return ", except " + strings.Join(names, ", ") + ", which the rule cannot compensate"
 }
 
-func (t *taken) review(reason string) *ending { return t.back(effects.Review, 0, t.attempts, reason) }
+func (t *leasedEffect) review(reason string) *result {
+	return t.giveBack(effects.Review, 0, t.attempts, reason)
+}
 
-// doubt leaves it to a person to say whether a step was done.
-func (t *taken) doubt(step *rules.Step, undo bool, reason string) *ending {
+// needsDecision makes an operator decide whether a step was executed.
+func (t *leasedEffect) needsDecision(step *rules.Step, undo bool, reason string) *result {
 	end := t.review(fmt.Sprintf("step %s: %s; say what happened with `postern effects resolve`", step.Name, reason))
-	end.step, end.undo, end.stepIs, end.trouble, end.person = step.Name, undo, effects.Unknown, reason, true
+	end.step, end.undo, end.stepState, end.message, end.operatorOnly = step.Name, undo, effects.Unknown, reason, true
 	return end
 }
 
-// done is the ending of a call whose step is done: the next one is due.
-func (c *call) done(status int, captured map[string]any, missing string) *ending {
-	end := c.stepped(effects.StepDone, status, "")
-	end.captured, end.attempts, end.afresh = captured, 0, true
-	c.steps = append(c.steps, begun{step: c.step.Name, undo: c.undo, state: effects.StepDone, captured: captured})
+// done returns the result of a call whose step is done; the next step becomes due.
+func (c *call) done(status int, captured map[string]any, missing string) *result {
+	end := c.stepResult(effects.StepDone, status, "")
+	end.captured, end.attempts, end.newRound = captured, 0, true
+	c.steps = append(c.steps, stepRow{step: c.step.Name, undo: c.undo, state: effects.StepDone, captured: captured})
 	for i := range c.steps {
 		if c.steps[i].step == c.step.Name && c.steps[i].undo == c.undo {
 			c.steps[i].state = effects.StepDone
 		}
 	}
-	following, _, _ := c.taken.step(c.rule)
+	following, _, _ := c.leasedEffect.nextStep(c.rule)
 	switch {
 	case missing != "":
-		end.state, end.reason, end.trouble = effects.Review, missing, missing
+		end.state, end.reason, end.message = effects.Review, missing, missing
 	case following == nil:
-		over := c.over()
+		over := c.finished()
 		end.state, end.reason = over.state, over.reason
 	default:
 		end.state, end.destination = effects.Planned, following.Destination
@@ -227,52 +258,63 @@ func (c *call) done(status int, captured map[string]any, missing string) *ending
 	return end
 }
 
-// stepped is an ending that says what became of the step. That an attempt was not done says nothing of those before it: a doubt stays one until it is known that the step was done, or was not.
-func (c *call) stepped(is effects.StepState, status int, trouble string) *ending {
-	if is == effects.StepFailed && c.doubted && !c.check {
-		is = effects.Unknown
+// stepResult returns a result that sets the state of the step. A failed attempt says nothing about
+// earlier attempts. An unknown outcome stays unknown until the step is known to be executed or not.
+func (c *call) stepResult(state effects.StepState, status int, message string) *result {
+	if state == effects.StepFailed && c.outcomeUnknown && !c.check {
+		state = effects.Unknown
 	}
-	return &ending{effect: c.effect, step: c.step.Name, undo: c.undo, stepIs: is, status: status, trouble: trouble, state: effects.Failed, reason: trouble, destination: c.goes(is == effects.Unknown), attempts: c.attempts}
+	return &result{effect: c.effect, step: c.step.Name, undo: c.undo, stepState: state, status: status,
+		message: message,
+		state:   effects.Failed, reason: message, destination: c.nextDestination(state == effects.Unknown),
+		attempts: c.attempts}
 }
 
-// unsent is an ending of a call that was not made: it counts as nothing.
-func (c *call) unsent(trouble string) *ending {
-	is := effects.StepFailed
+// notSent returns the result of a call that was not sent. It does not count as an attempt.
+func (c *call) notSent(message string) *result {
+	state := effects.StepFailed
 	if c.check {
-		is = effects.Unknown
+		state = effects.Unknown
 	}
-	end := c.stepped(is, 0, trouble)
-	end.attempts, end.afresh = c.attempts-1, c.first
+	end := c.stepResult(state, 0, message)
+	end.attempts, end.newRound = c.attempts-1, c.firstOfRound
 	return end
 }
 
-// spared is an ending of a call that the other side did not hear, or cannot: it counts as no attempt, but its time does.
-func (c *call) spared(trouble string, wait time.Duration) *ending {
-	end := c.unsent(trouble)
-	end.wait, end.afresh = wait, false
-	if c.age+wait > c.step.Retry.Age {
-		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %s: %s", c.step.Name, c.age.Round(time.Second), trouble)
+// notCounted returns the result of a call that the destination did not process. It does not count
+// as an attempt, but its time counts.
+func (c *call) notCounted(message string, wait time.Duration) *result {
+	end := c.notSent(message)
+	end.delay, end.newRound = wait, false
+	if c.roundAge+wait > c.step.Retry.MaxAge {
+		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %s: %s", c.step.Name,
+			c.roundAge.Round(time.Second), message)
 	}
 	return end
 }
 
-// again is an ending after which the step is tried again, unless it was tried often or long enough; of each lost answer the other side is asked all the same, and after that it is as with any other. spread is from 0 to 1.
-func (c *call) again(is effects.StepState, status int, trouble string, atLeast time.Duration, spread float64) *ending {
-	end := c.stepped(is, status, trouble)
-	retry := c.step.Retry
-	asks := is == effects.Unknown && c.by == effects.DoubtCheck && !c.check
-	if asks {
-		atLeast = max(atLeast, c.step.Check.Settles) // so that what is under way still is seen by whoever asks
+// retry returns a result after which the step is retried, unless the limits of attempts or time are
+// reached. After each lost response the check still runs, and its own result is then subject to the
+// limits. spread is from 0 to 1.
+func (c *call) retry(state effects.StepState, status int, message string, atLeast time.Duration,
+	spread float64) *result {
+	end := c.stepResult(state, status, message)
+	policy := c.step.Retry
+	check := state == effects.Unknown && c.recovery == effects.RecoverByCheck && !c.check
+	if check {
+		atLeast = max(atLeast, c.step.Check.Delay) // so that the check sees an attempt that is still in progress
 	}
-	end.wait = max(retry.Wait(c.attempts, spread), atLeast)
+	end.delay = max(policy.Wait(c.attempts, spread), atLeast)
 	switch {
-	case asks:
-	case c.attempts >= retry.Attempts:
-		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %d attempts: %s", c.step.Name, c.attempts, trouble)
-	case c.age+end.wait > retry.Age:
-		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %s: %s", c.step.Name, c.age.Round(time.Second), trouble)
-	case end.stepIs == effects.Unknown && c.by == effects.DoubtPerson:
-		return c.doubt(c.step, c.undo, trouble+"; it must not be repeated, and the other side cannot be asked")
+	case check:
+	case c.attempts >= policy.MaxAttempts:
+		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %d attempts: %s", c.step.Name, c.attempts,
+			message)
+	case c.roundAge+end.delay > policy.MaxAge:
+		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %s: %s", c.step.Name,
+			c.roundAge.Round(time.Second), message)
+	case end.stepState == effects.Unknown && c.recovery == effects.RecoverByOperator:
+		return c.needsDecision(c.step, c.undo, message+"; it must not be repeated, and there is no check")
 	}
 	return end
 }

@@ -6,29 +6,33 @@ import (
 	"runtime/debug"
 )
 
-// decide has it decided what is to be done about an effect. Where that panics, a person sees the effect, and neither the process nor another effect ends of it.
-func (r *Runner) decide(t *taken, next func() (*call, *ending)) (c *call, end *ending) {
+// decideSafely runs a decision about an effect. After a panic the effect needs review; the process
+// and other effects continue.
+func (r *Runner) decideSafely(t *leasedEffect, next func() (*call, *result)) (c *call, end *result) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			c, end = nil, t.review(r.panicked(t, cause))
+			c, end = nil, t.review(r.describePanic(t, cause))
 		}
 	}()
 	return next()
 }
 
-// carry makes a call, and says what came of this attempt. Of one that panics nobody knows.
-func (d *destination) carry(ctx context.Context, c *call) (end ending) {
+// execute executes a call and returns the result of the attempt. After a panic the outcome is
+// unknown.
+func (d *destination) execute(ctx context.Context, c *call) (end result) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			end = *c.doubt(c.step, c.undo, d.r.panicked(c.taken, cause))
+			end = *c.needsDecision(c.step, c.undo, d.r.describePanic(c.leasedEffect, cause))
 		}
-		end.claims, end.rule, end.doubted = c.claims, c.taken.rule, c.doubted
+		end.leaseEpoch, end.rule, end.wasUnknown = c.leaseEpoch, c.leasedEffect.rule, c.outcomeUnknown
 	}()
-	return *d.make(ctx, c)
+	return *d.perform(ctx, c)
 }
 
-// panicked is the reason for a person, which is all that the ledger has of it; the log has where it was.
-func (r *Runner) panicked(t *taken, cause any) string {
-	r.Logger.Error("an effect made Postern panic, and waits for a person (postern effects list --state review): please report it", "effect", t.effect, "rule", t.rule, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
-	return "it made Postern panic, which the log tells: report it as a bug"
+// describePanic logs a panic and returns the reason for the ledger. Only the log has the stack.
+func (r *Runner) describePanic(t *leasedEffect, cause any) string {
+	r.Logger.Error("an effect caused a panic in Postern, and needs review (postern effects list --state review): "+
+		"please report it", "effect", t.effect, "rule", t.rule, "panic", fmt.Sprint(cause), "stack",
+		string(debug.Stack()))
+	return "it caused a panic in Postern, see the log: report it as a bug"
 }

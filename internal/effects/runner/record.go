@@ -13,77 +13,88 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// maxRecorded bounds how many endings one transaction records.
-const maxRecorded = 500
+// maxBatch bounds how many results one transaction records.
+const maxBatch = 500
 
-// recordWithin is for how long what came of the last calls may be recorded at a stop, once they are over.
-const recordWithin = 2 * time.Second
+// recordTimeout bounds the recording of the last results during a stop, after their calls have
+// ended.
+const recordTimeout = 2 * time.Second
 
-// recorder records what came of calls, as many at once as there are, until there are no more. Once whole ends, all that is not recorded is left.
-func (d *destination) recorder(whole context.Context, endings <-chan ending, hand <-chan struct{}) {
-	for first := range endings {
-		batch := []ending{first}
-		for len(batch) < maxRecorded && len(endings) > 0 {
-			batch = append(batch, <-endings)
+// recordResults records results in batches until the channel is closed. After process ends, results
+// that are not recorded are lost.
+func (d *destination) recordResults(process context.Context, results <-chan result, inProgress <-chan struct{}) {
+	for first := range results {
+		batch := []result{first}
+		for len(batch) < maxBatch && len(results) > 0 {
+			batch = append(batch, <-results)
 		}
-		ctx, cancel := context.WithTimeout(whole, d.r.Settings.Margin)
-		d.r.tellPeople(d.reach.Name, d.record(ctx, batch))
+		ctx, cancel := context.WithTimeout(process, d.r.Settings.LeaseMargin)
+		d.r.logNeedsReview(d.config.Name, d.record(ctx, batch))
 		cancel()
-		d.r.Metrics.ended(d.reach.Name, batch)
+		d.r.Metrics.countResults(d.config.Name, batch)
 		for range batch {
-			<-hand
+			<-inProgress
 		}
-		d.awake()
-		d.r.Wake(following(batch))
+		d.notify()
+		d.r.Wake(dueDestinations(batch))
 	}
 }
 
-// following are the destinations of calls that are due at once.
-func following(batch []ending) (names []string) {
+// dueDestinations returns the destinations that have a step due at once.
+func dueDestinations(batch []result) (names []string) {
 	for _, e := range batch {
-		if e.state == effects.Planned || e.state == effects.Failed && e.wait == 0 {
+		if e.state == effects.Planned || e.state == effects.Failed && e.delay == 0 {
 			names = append(names, e.destination)
 		}
 	}
 	return names
 }
 
-// record records endings, and goes on trying until ctx ends, which is as long as no other attempt is begun, or until the process has to end: after that another one takes the effects, and what was not recorded is in doubt. What the
-// database does not take together is recorded one by one; what it does not take at all is left to a person, and keeps none of the others.
-// It gives those that are recorded.
-func (d *destination) record(ctx context.Context, batch []ending) (recorded []ending) {
-	for lost, unheard := false, false; ; {
-		var own []ending
-		err := postgres.InTx(ctx, d.r.Pool, "record effects", d.r.Settings.Within, func(ctx context.Context, tx pgx.Tx) (err error) {
-			own, err = record(ctx, tx, batch)
-			return err
-		})
-		refused := err != nil && !postgres.IsUnavailable(err) && !postgres.IsRefused(err)
+// record records results and returns those that are recorded. It retries until ctx ends, because
+// until then no other attempt starts. After that, another process leases the effects, and the
+// outcome of the steps is unknown. Results that the database rejects as a batch are recorded one by
+// one. A result that it rejects alone needs review, and does not block the others.
+func (d *destination) record(ctx context.Context, batch []result) (recorded []result) {
+	for degraded, unconfirmed := false, false; ; {
+		var saved []result
+		err := postgres.InTx(ctx, d.r.Pool, "record effects", d.r.Settings.TxTimeout,
+			func(ctx context.Context, tx pgx.Tx) (err error) {
+				saved, err = record(ctx, tx, batch)
+				return err
+			})
+		rejected := err != nil && !postgres.IsUnavailable(err) && !postgres.NeedsOperator(err)
 		switch {
-		case err == nil && len(own) < len(batch) && unheard:
-			d.r.Logger.Warn("what came of effects was recorded by a try before, whose commit was not confirmed, or they were taken by others meanwhile, and their steps are in doubt", "destination", d.reach.Name, "effects", len(batch)-len(own))
-			return batch // of which those are that a try before has recorded
-		case err == nil && len(own) < len(batch):
-			d.r.Logger.Warn("effects were taken by others before their answers came; their steps are in doubt", "destination", d.reach.Name, "effects", len(batch)-len(own))
-			return own
+		case err == nil && len(saved) < len(batch) && unconfirmed:
+			d.r.Logger.Warn("results of effects were recorded by an earlier try, whose commit was not confirmed, or "+
+				"other processes leased them meanwhile, so that the outcome of their steps is unknown", "destination",
+				d.config.Name,
+				"effects", len(batch)-len(saved))
+			return batch // an earlier try has recorded some of them
+		case err == nil && len(saved) < len(batch):
+			d.r.Logger.Warn("other processes leased effects before their responses came; the outcome of their steps "+
+				"is unknown",
+				"destination", d.config.Name, "effects", len(batch)-len(saved))
+			return saved
 		case err == nil:
-			return own
-		case ctx.Err() != nil || errors.Is(err, postgres.ErrCut):
-			d.r.Logger.Error("what came of effects is not known to be recorded; where it is not, their steps are in doubt", "destination", d.reach.Name, "effects", len(batch), "error", err)
+			return saved
+		case ctx.Err() != nil || errors.Is(err, postgres.ErrConnectionsClosed):
+			d.r.Logger.Error("results of effects may not be recorded; if not, the outcome of their steps is "+
+				"unknown", "destination", d.config.Name, "effects", len(batch), "error", err)
 			return nil
-		case refused && len(batch) > 1:
+		case rejected && len(batch) > 1:
 			for i := range batch {
 				recorded = append(recorded, d.record(ctx, batch[i:i+1])...)
 			}
 			return recorded
 		}
-		d.r.Logger.Warn("what came of effects not recorded; tried again", "destination", d.reach.Name, "effects", len(batch), "error", err)
-		if refused && !lost {
-			lost = true
-			batch[0].lose(err)
+		d.r.Logger.Warn("results of effects not recorded; retrying", "destination", d.config.Name, "effects",
+			len(batch), "error", err)
+		if rejected && !degraded {
+			degraded = true
+			batch[0].markUnrecordable(err)
 			continue
 		}
-		unheard = true
+		unconfirmed = true
 		select {
 		case <-ctx.Done():
 		case <-time.After(d.r.Settings.PollEvery):
@@ -91,12 +102,13 @@ func (d *destination) record(ctx context.Context, batch []ending) (recorded []en
 	}
 }
 
-// lose makes an ending that the database does not take one that a person must see: of its step nobody knows any more what came of it.
-func (e *ending) lose(err error) {
-	trouble := events.Text(fmt.Sprintf("what came of it cannot be recorded: %v", err))
-	e.state, e.reason = effects.Review, trouble
+// markUnrecordable changes a result that the database rejects, so that an operator has to act. The
+// outcome of its step is unknown.
+func (e *result) markUnrecordable(err error) {
+	message := events.SanitizeText(fmt.Sprintf("the result cannot be recorded: %v", err))
+	e.state, e.reason = effects.Review, message
 	if e.step != "" {
-		e.stepIs, e.captured, e.trouble = effects.Unknown, nil, trouble
-		e.reason = fmt.Sprintf("step %s: %s; say what happened with `postern effects resolve`", e.step, trouble)
+		e.stepState, e.captured, e.message = effects.Unknown, nil, message
+		e.reason = fmt.Sprintf("step %s: %s; say what happened with `postern effects resolve`", e.step, message)
 	}
 }

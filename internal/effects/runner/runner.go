@@ -1,4 +1,6 @@
-// Package runner carries out planned effects, step by step: a step is committed as reserved before its call is made, and as done after, so that a process may end anywhere.
+// Package runner executes planned effects, step by step. It commits a step as reserved before the
+// request and its result after it, so that a process may end at any time. The processor daemon runs
+// it. It never plans effects.
 package runner
 
 import (
@@ -17,149 +19,160 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// Settings are the runner's numbers; tests shorten them.
+// Settings are the timings of the runner; tests shorten them.
 type Settings struct {
-	// PollEvery is how often each destination's effects are looked for that nobody told of.
+	// PollEvery is how often each destination is checked for due effects that were not announced by
+	// Wake.
 	PollEvery time.Duration
-	// Margin is how much longer than a call may take an effect stays taken. After that another process takes it.
-	Margin time.Duration
-	// LapseEvery is how often effects are given back whose process ended, handed over whose destination is not configured, and ended that nobody approved in time.
-	LapseEvery time.Duration
-	// Within bounds one transaction.
-	Within time.Duration
-	// StopWithin is how long calls under way may take at a stop.
-	StopWithin time.Duration
-	// MeasureEvery is how often metrics are read from the database.
-	MeasureEvery time.Duration
+	// LeaseMargin is how much longer than the longest call a lease lasts. After it, another process
+	// leases the effect.
+	LeaseMargin time.Duration
+	// ReclaimEvery is how often expired leases are reclaimed, effects of unconfigured destinations
+	// are redirected, and effects without approval expire.
+	ReclaimEvery time.Duration
+	// TxTimeout bounds one transaction.
+	TxTimeout time.Duration
+	// StopTimeout is how long calls in progress may take during a stop.
+	StopTimeout time.Duration
+	// MetricsEvery is how often metrics are read from the database.
+	MetricsEvery time.Duration
 }
 
-// DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{PollEvery: time.Second, Margin: 30 * time.Second, LapseEvery: 5 * time.Second, Within: 10 * time.Second, StopWithin: 4 * time.Second, MeasureEvery: measureEvery}
+// DefaultSettings are the settings of production.
+var DefaultSettings = Settings{PollEvery: time.Second, LeaseMargin: 30 * time.Second, ReclaimEvery: 5 * time.Second,
+	TxTimeout: 10 * time.Second, StopTimeout: 4 * time.Second, MetricsEvery: measureEvery}
 
-// Options are what a runner works with.
+// Options configure a runner.
 type Options struct {
 	// Pool is connected as postern_processor.
 	Pool *pgxpool.Pool
-	// ID names this process, and no other one, in what it takes.
+	// ID identifies this process, and no other one, in leases.
 	ID       string
 	Settings Settings
 	Logger   *slog.Logger
-	// Metrics count; nil: nobody does.
+	// Metrics may be nil.
 	Metrics *Metrics
 }
 
-// Runner carries out effects.
+// Runner executes effects.
 type Runner struct {
 	Options
-	said sayings
+	logLimiter logSuppressor
 
 	mu           sync.Mutex
 	rules        *effects.Rules
 	destinations map[string]*destination
-	// turns are those of every name that was ever configured here: what is under way to one that is taken out counts when it comes back.
-	turns map[string]*turns
-	// replaced tells Run that there are other destinations.
+	// slots are the call slots of each destination name that was ever configured here. Calls to a
+	// removed destination count again when its name comes back.
+	slots map[string]*callSlots
+	// replaced tells Run that the destinations have changed.
 	replaced chan struct{}
 }
 
-// New is a runner without rules; Replace gives it some.
+// New returns a runner without rules; Replace sets them.
 func New(o Options) *Runner {
-	return &Runner{Options: o, destinations: map[string]*destination{}, turns: map[string]*turns{}, replaced: make(chan struct{}, 1)}
+	return &Runner{Options: o, destinations: map[string]*destination{}, slots: map[string]*callSlots{},
+		replaced: make(chan struct{}, 1)}
 }
 
-// maxTurns is for how many seconds of a destination's rate there may be calls under way.
-const maxTurns = 5
+// maxQueuedSeconds bounds the calls in progress to those that the destination's rate allows in so
+// many seconds.
+const maxQueuedSeconds = 5
 
-// handfuls is how many times as many effects of a destination may be in hand as there may be calls at once: those whose calls are over and that are being recorded.
-const handfuls = 3
+// inProgressFactor is the ratio of effects in progress to concurrent calls of a destination. The
+// difference are effects whose results are being recorded.
+const inProgressFactor = 3
 
-// destination is another side, with what is under way to it.
+// destination is a configured destination with its calls.
 type destination struct {
 	r       *Runner
-	reach   config.Reach
+	config  config.ResolvedDestination
 	client  *http.Client
 	limit   *rate.Limiter
 	breaker *breaker
-	turns   *turns
+	slots   *callSlots
 	wake    chan struct{}
-	// lease is how long an effect is taken.
+	// lease is how long an effect is leased.
 	lease time.Duration
 	rules *effects.Rules
-	// sides are all destinations of its configuration.
-	sides sides
-	stop  context.CancelFunc
+	// configured are all destinations of the same configuration.
+	configured destinationSet
+	stop       context.CancelFunc
 }
 
-// Replace makes others the rules and destinations in use. Calls under way go on, and count for the destination that has their name now.
-func (r *Runner) Replace(rules *effects.Rules, reaches []config.Reach) {
-	fresh := map[string]*destination{}
+// Replace sets the rules and destinations. Calls in progress continue, and count for the
+// destination that has their name now.
+func (r *Runner) Replace(rules *effects.Rules, reaches []config.ResolvedDestination) {
+	next := map[string]*destination{}
 	r.mu.Lock()
 	before := r.destinations
 	r.mu.Unlock()
 	for _, reach := range reaches {
-		if reach.Rate > 0 { // none waits for its turn for as long as it is taken
-			reach.Concurrency = min(reach.Concurrency, maxTurns*reach.Rate)
+		if reach.Rate > 0 { // no call waits for the rate limit as long as its lease lasts
+			reach.Concurrency = min(reach.Concurrency, maxQueuedSeconds*reach.Rate)
 		}
-		d := &destination{r: r, reach: reach, client: newClient(reach.Allow, reach.Concurrency), limit: rate.NewLimiter(rate.Inf, 1), wake: make(chan struct{}, 1), rules: rules, sides: fresh, turns: r.turnsOf(reach.Name), breaker: &breaker{}}
-		if old := before[reach.Name]; old != nil && old.reach.Place() == reach.Place() {
+		d := &destination{r: r, config: reach, client: newClient(reach.Allow, reach.Concurrency),
+			limit: rate.NewLimiter(rate.Inf, 1), wake: make(chan struct{}, 1), rules: rules, configured: next,
+			slots: r.slotsOf(reach.Name), breaker: &breaker{}}
+		if old := before[reach.Name]; old != nil && old.config.Address() == reach.Address() {
 			d.breaker = old.breaker
 		}
-		d.lease = reach.Longest + r.Settings.Margin
+		d.lease = reach.MaxTimeout + r.Settings.LeaseMargin
 		if reach.Rate > 0 {
 			d.limit = rate.NewLimiter(rate.Limit(reach.Rate), max(1, reach.Rate/10))
 		}
-		fresh[reach.Name] = d
+		next[reach.Name] = d
 	}
 	r.mu.Lock()
-	r.rules, r.destinations = rules, fresh
+	r.rules, r.destinations = rules, next
 	r.mu.Unlock()
-	r.said.anew()
-	r.Metrics.know(r.names())
+	r.logLimiter.resetRepeating()
+	r.Metrics.register(r.destinationNames())
 	select {
 	case r.replaced <- struct{}{}:
 	default:
 	}
 }
 
-// turnsOf are the turns of a name.
-func (r *Runner) turnsOf(name string) *turns {
+// slotsOf returns the call slots of a name.
+func (r *Runner) slotsOf(name string) *callSlots {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.turns[name] == nil {
-		r.turns[name] = &turns{}
+	if r.slots[name] == nil {
+		r.slots[name] = &callSlots{}
 	}
-	return r.turns[name]
+	return r.slots[name]
 }
 
-// Wake tells of destinations that have something to do.
+// Wake announces destinations that have due effects.
 func (r *Runner) Wake(destinations []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range destinations {
 		if d := r.destinations[name]; d != nil {
-			d.awake()
+			d.notify()
 		}
 	}
 }
 
-func (d *destination) awake() {
+func (d *destination) notify() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Run carries out effects until ctx ends, and lets calls under way come to their end.
+// Run executes effects until ctx ends, and then waits for calls in progress.
 func (r *Runner) Run(ctx context.Context) error {
-	var lanes sync.WaitGroup
-	defer r.tellRest(true)
-	defer lanes.Wait()
+	var workers sync.WaitGroup
+	defer r.logSuppressed(true)
+	defer workers.Wait()
 	var running map[string]*destination
 	if r.Metrics != nil {
-		lanes.Go(func() { r.measure(ctx) })
+		workers.Go(func() { r.measure(ctx) })
 	}
-	lapse := time.NewTicker(r.Settings.LapseEvery)
-	defer lapse.Stop()
+	reclaim := time.NewTicker(r.Settings.ReclaimEvery)
+	defer reclaim.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -174,86 +187,93 @@ func (r *Runner) Run(ctx context.Context) error {
 			for _, d := range running {
 				var own context.Context
 				own, d.stop = context.WithCancel(ctx)
-				lanes.Go(func() { d.run(own, ctx) })
+				workers.Go(func() { d.run(own, ctx) })
 			}
-		case <-lapse.C:
-			r.tellRest(false)
-			if err := r.lapse(ctx); err != nil && ctx.Err() == nil {
-				r.Logger.Warn("effects of processes that ended not given back; tried again", "error", err)
+		case <-reclaim.C:
+			r.logSuppressed(false)
+			if err := r.reclaim(ctx); err != nil && ctx.Err() == nil {
+				r.Logger.Warn("expired leases of effects not reclaimed; retrying", "error", err)
 			}
-			if running == nil { // nobody has said yet which destinations there are
+			if running == nil { // no destinations are configured yet
 				continue
 			}
 			if err := r.expire(ctx); err != nil && ctx.Err() == nil {
-				r.Logger.Warn("effects that nobody approved in time not ended; tried again", "error", err)
+				r.Logger.Warn("effects without approval not expired; retrying", "error", err)
 			}
-			if err := r.strays(ctx); err != nil && ctx.Err() == nil {
-				r.Logger.Warn("effects of destinations that are not configured not seen to; tried again", "error", err)
+			if err := r.redirectDetached(ctx); err != nil && ctx.Err() == nil {
+				r.Logger.Warn("effects of destinations that are not configured not redirected; retrying", "error", err)
 			}
 		}
 	}
 }
 
-// lapse gives back what processes had taken that ended, and tells of which steps nobody knows since then whether they were done.
-func (r *Runner) lapse(ctx context.Context) error {
+// reclaim ends the leases of processes that ended, and logs the steps whose outcome is unknown
+// since then.
+func (r *Runner) reclaim(ctx context.Context) error {
 	var ids []int64
-	var doubts map[string][]ending
-	err := postgres.InTx(ctx, r.Pool, "give back effects", r.Settings.Within, func(ctx context.Context, tx pgx.Tx) error {
-		ids, doubts = nil, map[string][]ending{}
-		rows, err := tx.Query(ctx, lapseSQL)
-		if err != nil {
-			return err
-		}
-		var e ending
-		var doubted bool
-		_, err = pgx.ForEachRow(rows, []any{&e.effect, &e.rule, &e.destination, &doubted}, func() error {
-			if ids = append(ids, e.effect); doubted {
-				e.stepIs = effects.Unknown
-				doubts[e.destination] = append(doubts[e.destination], e)
+	var unknown map[string][]result
+	err := postgres.InTx(ctx, r.Pool, "reclaim effects", r.Settings.TxTimeout,
+		func(ctx context.Context, tx pgx.Tx) error {
+			ids, unknown = nil, map[string][]result{}
+			rows, err := tx.Query(ctx, reclaimSQL)
+			if err != nil {
+				return err
 			}
-			return nil
+			var e result
+			var isUnknown bool
+			_, err = pgx.ForEachRow(rows, []any{&e.effect, &e.rule, &e.destination, &isUnknown}, func() error {
+				if ids = append(ids, e.effect); isUnknown {
+					e.stepState = effects.Unknown
+					unknown[e.destination] = append(unknown[e.destination], e)
+				}
+				return nil
+			})
+			return err
 		})
-		return err
-	})
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	r.Logger.Warn("effects were given back whose process ended; their steps in doubt are asked for, repeated under their keys, or left to a person", "effects", len(ids), "first", ids[:min(len(ids), fewMost)])
-	for destination, all := range doubts {
-		r.tellPeople(destination, all)
+	r.Logger.Warn("the process that executed effects ended; steps with an unknown outcome are checked, repeated under "+
+		"their keys, or left to an operator", "effects", len(ids), "first", ids[:min(len(ids), maxNamed)])
+	for destination, all := range unknown {
+		r.logNeedsReview(destination, all)
 	}
 	return nil
 }
 
-// run takes effects of one destination and makes their calls until ctx ends. Calls under way come to their end then, unless the process, which is whole, is stopped as well.
-func (d *destination) run(ctx, whole context.Context) {
+// run leases effects of one destination and executes their calls until ctx ends. Calls in progress
+// then finish, unless the process stops as well.
+func (d *destination) run(ctx, process context.Context) {
 	defer d.client.CloseIdleConnections()
-	calls, stop := lasting(whole, d.r.Settings.StopWithin)
+	callContext, stop := withGrace(process, d.r.Settings.StopTimeout)
 	defer stop()
-	slots, hand := make(chan struct{}, d.reach.Concurrency), make(chan struct{}, handfuls*d.reach.Concurrency)
-	endings := make(chan ending, cap(hand))
-	var underWay, recording sync.WaitGroup
-	recorded, give := lasting(whole, d.r.Settings.StopWithin+recordWithin)
-	defer give()
-	recording.Go(func() { d.recorder(recorded, endings, hand) })
+	slots, inProgress := make(chan struct{}, d.config.Concurrency),
+		make(chan struct{}, inProgressFactor*d.config.Concurrency)
+	results := make(chan result, cap(inProgress))
+	var inFlight, recording sync.WaitGroup
+	recordContext, stopRecording := withGrace(process, d.r.Settings.StopTimeout+recordTimeout)
+	defer stopRecording()
+	recording.Go(func() { d.recordResults(recordContext, results, inProgress) })
 	defer recording.Wait()
-	defer close(endings)
-	defer underWay.Wait()
+	defer close(results)
+	defer inFlight.Wait()
 	poll := time.NewTicker(d.r.Settings.PollEvery)
 	defer poll.Stop()
 	for ctx.Err() == nil {
-		free := d.turns.get(min(cap(slots)-len(slots), cap(hand)-len(hand)), cap(slots))
-		taken, more, pause := d.take(ctx, free, len(slots))
-		d.turns.give(free - len(taken))
-		for _, c := range taken {
+		free := d.slots.acquire(min(cap(slots)-len(slots), cap(inProgress)-len(inProgress)), cap(slots))
+		leased, more, pause := d.leaseDue(ctx, free, len(slots))
+		d.slots.release(free - len(leased))
+		for _, c := range leased {
 			slots <- struct{}{}
-			hand <- struct{}{}
-			underWay.Go(func() {
-				endings <- d.carry(calls, c)
+			inProgress <- struct{}{}
+			inFlight.Go(func() {
+				results <- d.execute(callContext, c)
 				<-slots
-				d.turns.give(1)
-				if 2*len(slots) <= cap(slots) { // several are taken in one transaction, while what came of those before is recorded
-					d.r.Wake([]string{d.reach.Name}) // which may be another's by now, that waits for a turn
+				d.slots.release(1)
+				// several effects are leased in one transaction, while earlier results are recorded
+				if 2*len(slots) <= cap(slots) {
+					// the name may belong to a new destination by now, which waits for a slot
+					d.r.Wake([]string{d.config.Name})
 				}
 			})
 		}
@@ -264,70 +284,73 @@ func (d *destination) run(ctx, whole context.Context) {
 		case <-ctx.Done():
 		case <-d.wake:
 		case <-poll.C:
-		case <-after(pause):
+		case <-timerChannel(pause):
 		}
 	}
 }
 
-// after is a timer's channel; of zero one that never fires.
-func after(pause time.Duration) <-chan time.Time {
+// timerChannel returns the channel of a timer; for zero one that never fires.
+func timerChannel(pause time.Duration) <-chan time.Time {
 	if pause == 0 {
 		return nil
 	}
 	return time.After(pause)
 }
 
-// lasting is a context that outlives ctx by so long.
-func lasting(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+// withGrace returns a context that ends a grace period after ctx.
+func withGrace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(by, cancel)
+		timer := time.AfterFunc(grace, cancel)
 		context.AfterFunc(out, func() { timer.Stop() })
 	})
 	return out, func() { stop(); cancel() }
 }
 
-// take takes what there is room for. more says that there may be more to take at once; pause is how long the destination is to be left alone.
-func (d *destination) take(ctx context.Context, free, underWay int) (calls []*call, more bool, pause time.Duration) {
-	room, pause := d.breaker.room(free, underWay)
-	if room == 0 {
+// leaseDue leases as many effects as there is capacity for. more reports that more may be due at
+// once; pause is how long to pause the destination.
+func (d *destination) leaseDue(ctx context.Context, free, inFlight int) (calls []*call, more bool,
+	pause time.Duration) {
+	capacity, pause := d.breaker.capacity(free, inFlight)
+	if capacity == 0 {
 		return nil, false, pause
 	}
 	var n int
-	var over []ending
-	err := postgres.InTx(ctx, d.r.Pool, "take effects", d.r.Settings.Within, func(ctx context.Context, tx pgx.Tx) (err error) {
-		calls, over = nil, nil
-		taken, err := claim(ctx, tx, d.reach.Name, d.r.ID, room, d.lease)
-		if n = len(taken); err != nil || n == 0 {
-			return err
-		}
-		for _, t := range taken {
-			c, end := d.r.decide(t, func() (*call, *ending) { return d.next(t) })
-			if end != nil {
-				end.claims, end.rule = t.claims, t.rule
-				over = append(over, *end)
-				continue
+	var finished []result
+	err := postgres.InTx(ctx, d.r.Pool, "lease effects", d.r.Settings.TxTimeout,
+		func(ctx context.Context, tx pgx.Tx) (err error) {
+			calls, finished = nil, nil
+			leased, err := leaseEffects(ctx, tx, d.config.Name, d.r.ID, capacity, d.lease)
+			if n = len(leased); err != nil || n == 0 {
+				return err
 			}
-			calls = append(calls, c)
-		}
-		if err := reserve(ctx, tx, calls); err != nil {
+			for _, t := range leased {
+				c, end := d.r.decideSafely(t, func() (*call, *result) { return d.nextCall(t) })
+				if end != nil {
+					end.leaseEpoch, end.rule = t.leaseEpoch, t.rule
+					finished = append(finished, *end)
+					continue
+				}
+				calls = append(calls, c)
+			}
+			if err := reserve(ctx, tx, calls); err != nil {
+				return err
+			}
+			if len(finished) == 0 {
+				return nil
+			}
+			_, err = record(ctx, tx, finished)
 			return err
-		}
-		if len(over) == 0 {
-			return nil
-		}
-		_, err = record(ctx, tx, over)
-		return err
-	})
+		})
 	if err != nil {
 		if ctx.Err() == nil {
-			d.r.Logger.Warn("effects not taken; tried again", "destination", d.reach.Name, "error", err)
+			d.r.Logger.Warn("effects not leased; retrying", "destination", d.config.Name, "error", err)
 		}
 		return nil, false, d.r.Settings.PollEvery
 	}
-	d.r.Metrics.ended(d.reach.Name, over)
-	d.r.tellUnruled(over)
-	d.r.tellPeople(d.reach.Name, over)
-	d.r.Wake(following(over))
-	return calls, n == room && len(calls) < free, 0
+	d.r.Metrics.countResults(d.config.Name, finished)
+	d.r.logMissingRules(finished)
+	d.r.logNeedsReview(d.config.Name, finished)
+	d.r.Wake(dueDestinations(finished))
+	return calls, n == capacity && len(calls) < free, 0
 }

@@ -49,7 +49,8 @@ func (c heldWrites) Close() error {
 	return c.Conn.Close()
 }
 
-// Where HTTP/2 calls WroteHeaders, and HTTP/1 WroteHeaderField after a long request line, bytes have left.
+// Where HTTP/2 calls WroteHeaders, and HTTP/1 WroteHeaderField after a long request line, bytes
+// have left.
 func TestSend_endsBeforeItsWriteReturns_mayHaveBeenSent(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -88,23 +89,24 @@ func TestSend_endsBeforeItsWriteReturns_mayHaveBeenSent(t *testing.T) {
 				return heldWrites{conn, &on, cancel, closed, ended, end}, err
 			}
 			client.Transport.(*http.Transport).DialContext = dial
-			d := &destination{client: client, reach: config.Reach{URL: server.URL, MaxAnswer: 1 << 10}}
-			send := func() answer {
-				request := rules.Rendered{Method: http.MethodPost, Path: tc.path, Body: "{}"}
-				return d.send(ctx, &call{step: &rules.Step{Timeout: time.Minute}, request: request, facts: &rules.Facts{}})
+			d := &destination{client: client, config: config.ResolvedDestination{URL: server.URL, MaxResponse: 1 << 10}}
+			send := func() response {
+				request := rules.RenderedRequest{Method: http.MethodPost, Path: tc.path, Body: "{}"}
+				return d.send(ctx, &call{step: &rules.Step{Timeout: time.Minute}, request: request,
+					data: &rules.TemplateData{}})
 			}
 			if a := send(); a.err != nil || a.status != http.StatusOK {
 				t.Fatalf("first request: %+v", a)
 			}
-			// The next write of the connection is then one of the request. HTTP/2, which writes more
-			// than requests, calls WroteHeaderField under the lock of the connection's writes.
+			// The next write of the connection is then one of the request. HTTP/2, which writes
+			// more than requests, calls WroteHeaderField under the lock of the connection's writes.
 			hold := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { on.Store(true) }}
 			if tc.http2 {
 				hold = &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { on.Store(true) }}
 			}
 			ctx = httptrace.WithClientTrace(ctx, hold)
-			if a := send(); a.err == nil || a.unsent {
-				t.Errorf("error %v, not sent %t", a.err, a.unsent)
+			if a := send(); a.err == nil || a.notSent {
+				t.Errorf("error %v, not sent %t", a.err, a.notSent)
 			}
 		})
 	}
@@ -120,17 +122,18 @@ func TestSend_endsWithoutConnection_wasNotSent(t *testing.T) {
 			return nil, net.ErrClosed
 		}
 		client := &http.Client{Transport: &http.Transport{DialContext: dial}}
-		d := &destination{client: client, reach: config.Reach{URL: "http://127.0.0.1:1", MaxAnswer: 1 << 10}}
-		request := rules.Rendered{Method: http.MethodPost, Path: path, Body: "{}"}
-		a := d.send(ctx, &call{step: &rules.Step{Timeout: time.Minute}, request: request, facts: &rules.Facts{}})
-		if a.err == nil || !a.unsent {
-			t.Errorf("%.10s: error %v, not sent %t", path, a.err, a.unsent)
+		d := &destination{client: client, config: config.ResolvedDestination{URL: "http://127.0.0.1:1",
+			MaxResponse: 1 << 10}}
+		request := rules.RenderedRequest{Method: http.MethodPost, Path: path, Body: "{}"}
+		a := d.send(ctx, &call{step: &rules.Step{Timeout: time.Minute}, request: request, data: &rules.TemplateData{}})
+		if a.err == nil || !a.notSent {
+			t.Errorf("%.10s: error %v, not sent %t", path, a.err, a.notSent)
 		}
 		cancel()
 	}
 }
 
-// names answers what addresses names have, in their order.
+// destinationNames resolves names to addresses, in their order.
 func names(t *testing.T, all map[string][][4]byte) *net.Resolver {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -154,7 +157,9 @@ func names(t *testing.T, all map[string][][4]byte) *net.Resolver {
 			m.Response, m.Additionals = true, nil
 			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
 				for _, a := range all[q.Name.String()] {
-					m.Answers = append(m.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: a}})
+					m.Answers = append(m.Answers,
+						dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type,
+							Class: q.Class}, Body: &dnsmessage.AResource{A: a}})
 				}
 			}
 			if answer, err := m.Pack(); err == nil {
@@ -167,8 +172,9 @@ func names(t *testing.T, all map[string][][4]byte) *net.Resolver {
 	}}
 }
 
-// Of a name with several addresses each one that may be called is; that another may not is the reason where none may, and not where one does not answer.
-func TestANameWithSeveralAddresses(t *testing.T) {
+// Each allowed address of a name is tried. The error says that an address is not allowed only if
+// none is, and not if an allowed one does not respond.
+func TestDialFunc_nameWithSeveralAddresses(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -179,42 +185,56 @@ func TestANameWithSeveralAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open, away, closed, other := [4]byte{127, 0, 0, 1}, [4]byte{127, 0, 0, 3}, [4]byte{127, 0, 0, 2}, [4]byte{127, 0, 0, 4}
-	resolver := names(t, map[string][][4]byte{"up.example.": {closed, open}, "down.example.": {closed, away}, "gone.example.": {away, closed}, "closed.example.": {closed, other}})
-	dial := dialing(net.Dialer{Resolver: resolver}, guarded([]netip.Prefix{netip.PrefixFrom(netip.AddrFrom4(open), 32), netip.PrefixFrom(netip.AddrFrom4(away), 32)}))
-	for name, want := range map[string]struct{ connects, guarded bool }{"up.example": {true, false}, "down.example": {false, false}, "gone.example": {false, false}, "closed.example": {false, true}} {
+	open, away, closed, other := [4]byte{127, 0, 0, 1}, [4]byte{127, 0, 0, 3}, [4]byte{127, 0, 0, 2},
+		[4]byte{127, 0, 0, 4}
+	resolver := names(t, map[string][][4]byte{"up.example.": {closed, open}, "down.example.": {closed, away},
+		"gone.example.": {away, closed}, "closed.example.": {closed, other}})
+	dial := dialFunc(net.Dialer{Resolver: resolver},
+		requirePublic([]netip.Prefix{netip.PrefixFrom(netip.AddrFrom4(open), 32),
+			netip.PrefixFrom(netip.AddrFrom4(away),
+				32)}))
+	for name, want := range map[string]struct{ connects, guarded bool }{"up.example": {true, false},
+		"down.example": {false, false}, "gone.example": {false, false}, "closed.example": {false, true}} {
 		conn, err := dial(t.Context(), "tcp", net.JoinHostPort(name, port))
 		if err == nil {
 			conn.Close()
 		}
-		if (err == nil) != want.connects || errors.Is(err, errGuarded) != want.guarded {
+		if (err == nil) != want.connects || errors.Is(err, errAddressNotAllowed) != want.guarded {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// Addresses of this machine, of private networks and of what tells machines of themselves are refused in each form in which they can be written, and allowed where the destination names them.
-func TestWhichAddressesMayBeCalled(t *testing.T) {
+// Addresses of this machine, of private networks and of metadata services are rejected in every
+// notation, and accepted if the destination allows them.
+func TestRequirePublic_addresses(t *testing.T) {
 	t.Parallel()
 	for address, may := range map[string]bool{
-		"8.8.8.8": true, "93.184.216.34": true, "2606:4700:4700::1111": true, "172.32.0.1": true, "::ffff:8.8.8.8": true,
-		"127.0.0.1": false, "127.8.8.8": false, "::1": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "172.16.0.1": false, "192.168.1.1": false, "fd00::1": false,
-		"169.254.169.254": false, "fe80::1": false, "fe80::1%eth0": false, "fd00:ec2::254": false, "168.63.129.16": false, "100.100.100.200": false, "224.0.0.1": false, "255.255.255.255": false, "ff02::1": false,
-		"::ffff:10.0.0.1": false, "::ffff:127.0.0.1": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "::a00:1": false, "192.0.2.1": false,
+		"8.8.8.8": true, "93.184.216.34": true, "2606:4700:4700::1111": true, "172.32.0.1": true,
+		"::ffff:8.8.8.8": true,
+		"127.0.0.1":      false, "127.8.8.8": false, "::1": false, "0.0.0.0": false, "::": false, "10.0.0.1": false,
+		"172.16.0.1": false, "192.168.1.1": false, "fd00::1": false,
+		"169.254.169.254": false, "fe80::1": false, "fe80::1%eth0": false, "fd00:ec2::254": false,
+		"168.63.129.16": false, "100.100.100.200": false, "224.0.0.1": false, "255.255.255.255": false,
+		"ff02::1":         false,
+		"::ffff:10.0.0.1": false, "::ffff:127.0.0.1": false, "64:ff9b::a00:1": false, "2002:a00:1::": false,
+		"::a00:1": false, "192.0.2.1": false,
 	} {
-		err := guarded(nil)("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), 443).String(), nil)
-		if may != (err == nil) || !may && !errors.Is(err, errGuarded) {
-			t.Errorf("%s: %v, want it called: %t", address, err, may)
+		err := requirePublic(nil)("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), 443).String(), nil)
+		if may != (err == nil) || !may && !errors.Is(err, errAddressNotAllowed) {
+			t.Errorf("%s: %v, want allowed: %t", address, err, may)
 		}
 		all := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
-		if err := guarded(all)("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), 443).String(), nil); err != nil {
-			t.Errorf("%s is allowed, and refused: %v", address, err)
+		if err := requirePublic(all)("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), 443).String(),
+			nil); err != nil {
+			t.Errorf("%s is allowed, and rejected: %v", address, err)
 		}
 	}
 }
 
-// A name that leads to this machine is refused before anything is sent, and a redirect is told and not followed.
-func TestCallsGoNowhereElse(t *testing.T) {
+// A name that resolves to this machine is rejected before anything is sent. A redirect is reported
+// and not followed.
+func TestNewClient_privateNamesAndRedirects_areNotFollowed(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -234,11 +254,12 @@ func TestCallsGoNowhereElse(t *testing.T) {
 		}
 		return res.StatusCode, res.Body.Close()
 	}
-	if err := guarded([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})("tcp", "[::ffff:10.0.0.1]:443", nil); err != nil {
-		t.Errorf("an address that is allowed, written as one of IPv6: %v", err)
+	if err := requirePublic([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})("tcp", "[::ffff:10.0.0.1]:443",
+		nil); err != nil {
+		t.Errorf("an allowed address, written as IPv6: %v", err)
 	}
-	if _, err := get(netip.MustParsePrefix("10.0.0.0/8")); !errors.Is(err, errGuarded) || asked.Load() != 0 {
-		t.Errorf("it was asked %d times: %v", asked.Load(), err)
+	if _, err := get(netip.MustParsePrefix("10.0.0.0/8")); !errors.Is(err, errAddressNotAllowed) || asked.Load() != 0 {
+		t.Errorf("%d requests: %v", asked.Load(), err)
 	}
 	status, err := get(netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"))
 	if got := fmt.Sprintf("%d after %d requests, %v", status, asked.Load(), err); got != "302 after 1 requests, <nil>" {

@@ -10,92 +10,98 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
-// Metrics tell how far rules on a schedule are; nil tells nothing.
+// Metrics show the progress of rules on a schedule; nil does nothing.
 type Metrics struct {
-	late, waits, waited *prometheus.GaugeVec
-	// told are the rules so far; who asks owns it.
-	told map[string]time.Duration
-	// counted are those that waited for something; who asks owns it.
-	counted map[string]waiting
+	behind, deferred, deferredAge *prometheus.GaugeVec
+	// rules are the rules with series; only the goroutine of Tick uses them.
+	rules map[string]time.Duration
+	// deferredRules are the rules that had deferred objects; only the goroutine of Tick uses them.
+	deferredRules map[string]deferredCount
 }
 
 // NewMetrics registers the metrics of rules on a schedule.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{late: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_behind_seconds",
-		Help: "For how long a window of a rule on a schedule has been over that is not seen to; 0 where there is none. Where the database's clock was put back behind what was seen to, for how long the rule is not asked. As the database says every second, the same in every processor, so take the max; NaN while it does not answer."}, []string{"rule"})}
-	m.waits = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_waits",
-		Help: "Of how many objects, each counted in each of its windows, a rule on a schedule waits to know the state. As the database says every minute, the same in every processor, so take the max."}, []string{"rule"})
-	m.waited = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_waits_seconds",
-		Help: "How long ago the oldest window ended of which a rule on a schedule waits to know the state of an object; 0 where there is none. As the database says every minute, so take the max."}, []string{"rule"})
-	return m, errors.Join(reg.Register(m.late), reg.Register(m.waits), reg.Register(m.waited))
+	m := &Metrics{behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_behind_seconds",
+		Help: "For how long the oldest window of a rule on a schedule has been over without being evaluated; 0 if " +
+			"there is none. If the database's clock was set back, for how long the rule will not be evaluated. Read " +
+			"from the database every second, the same in every processor, so take the max; NaN while it does not " +
+			"respond."}, []string{"rule"})}
+	m.deferred = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_waits",
+		Help: "Deferred objects of a rule on a schedule, counted once for each window: their state is ambiguous or " +
+			"unknown. Read from the database every minute, the same in every processor, so take the max."},
+		[]string{"rule"})
+	m.deferredAge = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_waits_seconds",
+		Help: "How long ago the oldest window ended in which a rule on a schedule has a deferred object; 0 if there " +
+			"is none. Read from the database every minute, so take the max."}, []string{"rule"})
+	return m, errors.Join(reg.Register(m.behind), reg.Register(m.deferred), reg.Register(m.deferredAge))
 }
 
-// waiting is what a rule waits for.
-type waiting struct {
+// deferredCount counts the deferred objects of a rule, and holds the age of the oldest.
+type deferredCount struct {
 	objects int64
 	seconds float64
 }
 
-// waiting says what rules wait for.
-func (m *Metrics) waiting(all map[string]waiting) {
+// setDeferred sets the gauges of deferred objects.
+func (m *Metrics) setDeferred(all map[string]deferredCount) {
 	if m == nil {
 		return
 	}
-	for rule := range m.counted {
+	for rule := range m.deferredRules {
 		if _, ok := all[rule]; ok {
 			continue
 		}
-		if _, ok := m.told[rule]; !ok {
-			m.waits.DeleteLabelValues(rule)
-			m.waited.DeleteLabelValues(rule)
+		if _, ok := m.rules[rule]; !ok {
+			m.deferred.DeleteLabelValues(rule)
+			m.deferredAge.DeleteLabelValues(rule)
 			continue
 		}
-		m.waits.WithLabelValues(rule).Set(0)
-		m.waited.WithLabelValues(rule).Set(0)
+		m.deferred.WithLabelValues(rule).Set(0)
+		m.deferredAge.WithLabelValues(rule).Set(0)
 	}
 	for rule, w := range all {
-		m.waits.WithLabelValues(rule).Set(float64(w.objects))
-		m.waited.WithLabelValues(rule).Set(w.seconds)
+		m.deferred.WithLabelValues(rule).Set(float64(w.objects))
+		m.deferredAge.WithLabelValues(rule).Set(w.seconds)
 	}
-	m.counted = all
+	m.deferredRules = all
 }
 
-// know makes the series of rules.
-func (m *Metrics) know(all []*rules.Rule) {
+// register creates the series of rules.
+func (m *Metrics) register(all []*rules.Rule) {
 	if m == nil {
 		return
 	}
 	for _, r := range all {
-		m.late.WithLabelValues(r.Name)
-		m.waits.WithLabelValues(r.Name)
-		m.waited.WithLabelValues(r.Name)
+		m.behind.WithLabelValues(r.Name)
+		m.deferred.WithLabelValues(r.Name)
+		m.deferredAge.WithLabelValues(r.Name)
 	}
 }
 
-// behind says of the rules that there are how far behind they are.
-func (m *Metrics) behind(all map[string]time.Duration) {
+// setBehind sets how far behind each rule is, and deletes the series of other rules.
+func (m *Metrics) setBehind(all map[string]time.Duration) {
 	if m == nil {
 		return
 	}
-	for rule := range m.told {
+	for rule := range m.rules {
 		if _, ok := all[rule]; !ok {
-			m.late.DeleteLabelValues(rule)
-			m.waits.DeleteLabelValues(rule)
-			m.waited.DeleteLabelValues(rule)
+			m.behind.DeleteLabelValues(rule)
+			m.deferred.DeleteLabelValues(rule)
+			m.deferredAge.DeleteLabelValues(rule)
 		}
 	}
 	for rule, by := range all {
-		m.late.WithLabelValues(rule).Set(by.Seconds())
+		m.behind.WithLabelValues(rule).Set(by.Seconds())
 	}
-	m.told = all
+	m.rules = all
 }
 
-// lost says that nothing is known.
-func (m *Metrics) lost() {
+// setUnknown sets the gauges to NaN.
+func (m *Metrics) setUnknown() {
 	if m == nil {
 		return
 	}
-	for rule := range m.told {
-		m.late.WithLabelValues(rule).Set(math.NaN())
+	for rule := range m.rules {
+		m.behind.WithLabelValues(rule).Set(math.NaN())
 	}
 }

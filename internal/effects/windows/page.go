@@ -17,176 +17,197 @@ import (
 )
 
 const (
-	// certain: an object is certain, or is no more.
-	certain = `(o.object_id IS NULL OR NOT o.ambiguous AND o.version_at > -9223372036854775808)`
+	// certainSQL: an object is certain, or does not exist any more.
+	certainSQL = `(o.object_id IS NULL OR NOT o.ambiguous AND o.version_at > -9223372036854775808)`
 
-	// takeSQL has a rule's row for one transaction; another process that has it sees to what is due.
-	takeSQL = `
+	// lockRuleSQL locks a rule's row for one transaction. If another process has locked it, that
+	// one does the work.
+	lockRuleSQL = `
 SELECT w.source, w.decided_at, w.window_start, w.window_end, w.account, w.object_id, clock_now()
 FROM effect_windows w JOIN sources s ON s.number = w.source
-WHERE w.rule = $1 AND s.name = $2 AND w.object_type = $3 AND w.cron = $4 AND w.time_zone = $5 FOR UPDATE OF w SKIP LOCKED`
+WHERE w.rule = $1 AND s.name = $2 AND w.object_type = $3 AND w.cron = $4 AND w.time_zone = $5
+	FOR UPDATE OF w SKIP LOCKED`
 
-	// objectsSQL finds the next objects: some, until there are so many bytes of them.
+	// objectsSQL finds the next objects, up to a count and a size in bytes.
 	objectsSQL = `
 SELECT account, object_id, up_to FROM (
   SELECT p.account, p.object_id, p.size, sum(p.size) OVER (ORDER BY p.account, p.object_id) AS up_to FROM (
     SELECT o.account, o.object_id, coalesce(pg_column_size(o.state), 0) AS size FROM objects o
-    WHERE o.source = $1 AND o.object_type = $2 AND (o.account, o.object_type, o.object_id) > ($3, $2, $4) ORDER BY o.account, o.object_type, o.object_id LIMIT $5) p) q
+    WHERE o.source = $1 AND o.object_type = $2 AND (o.account, o.object_type, o.object_id) > ($3, $2, $4)
+    	ORDER BY o.account, o.object_type, o.object_id LIMIT $5) p) q
 WHERE up_to - size < $6 ORDER BY account, object_id`
 
-	moveSQL = `
-UPDATE effect_windows SET decided_at = $6, window_start = $7, window_end = $8, account = $9, object_id = $10, asked = coalesce((SELECT seconds FROM effect_asking), 0)
+	advanceSQL = `
+UPDATE effect_windows SET decided_at = $6, window_start = $7, window_end = $8, account = $9, object_id = $10,
+	asked = coalesce((SELECT seconds FROM effect_asking), 0)
 WHERE rule = $1 AND source = $2 AND object_type = $3 AND cron = $4 AND time_zone = $5`
 
-	waitSQL = `
+	deferSQL = `
 INSERT INTO effect_window_waits (rule, source, object_type, window_start, window_end, account, object_id)
 SELECT $1, $2, $3, $4, $5, d.account, d.id FROM unnest($6::text[], $7::text[]) AS d(account, id) ON CONFLICT DO NOTHING`
 
-	// owedSQL finds objects that are certain now, or are no more: some, until there are so many bytes of them.
-	owedSQL = `
+	// deferredSQL finds deferred objects that are certain now or do not exist any more, up to a
+	// count and a size in bytes.
+	deferredSQL = `
 SELECT account, object_id, up_to, window_start, window_end FROM (
   SELECT p.*, sum(p.size) OVER (ORDER BY p.account, p.object_id, p.window_end, p.window_start) AS up_to FROM (
-    SELECT v.account, v.object_id, v.window_start, v.window_end, coalesce(pg_column_size(o.state), 0) AS size FROM effect_window_waits v LEFT JOIN objects o USING (source, account, object_type, object_id)
-    WHERE v.rule = $1 AND v.source = $2 AND v.object_type = $3 AND ` + certain + `
+    SELECT v.account, v.object_id, v.window_start, v.window_end, coalesce(pg_column_size(o.state), 0) AS size
+    	FROM effect_window_waits v LEFT JOIN objects o USING (source, account, object_type, object_id)
+    WHERE v.rule = $1 AND v.source = $2 AND v.object_type = $3 AND ` + certainSQL + `
     ORDER BY v.account, v.object_id, v.window_end, v.window_start LIMIT $4) p) q
 WHERE up_to - size < $5 ORDER BY account, object_id, window_end, window_start`
 
-	settledSQL = `
-DELETE FROM effect_window_waits v USING unnest($4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) AS d(account, id, window_start, window_end)
-WHERE v.rule = $1 AND v.source = $2 AND v.object_type = $3 AND v.account = d.account AND v.object_id = d.id AND v.window_start = d.window_start AND v.window_end = d.window_end`
+	deleteDeferredSQL = `
+DELETE FROM effect_window_waits v USING unnest($4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) AS
+	d(account, id, window_start, window_end)
+WHERE v.rule = $1 AND v.source = $2 AND v.object_type = $3 AND v.account = d.account AND v.object_id = d.id
+	AND v.window_start = d.window_start AND v.window_end = d.window_end`
 )
 
-// turn is one transaction about a rule: some objects of a window, or some that were ambiguous in one.
-type turn struct {
-	*Asker
-	rule         *rules.Rule
-	source       int32
-	decided, now time.Time
-	// start and end are the window; zero: none is under way.
+// pageTx is one transaction of a rule. It evaluates some objects of a window, or some deferred
+// objects.
+type pageTx struct {
+	*Scheduler
+	rule           *rules.Rule
+	source         int32
+	doneUntil, now time.Time
+	// start and end are the window; nil if none is open.
 	start, end  *time.Time
 	account, id string
 
-	passed time.Time
-	// over: the window was seen to; more: there is more to do at once.
-	over, more bool
-	planned    effects.Counted
-	// givenUp is how many windows of objects in doubt were given up; oldest is the end of the first.
-	givenUp int64
-	oldest  *time.Time
+	skippedFrom time.Time
+	// windowDone reports that the window is complete; more reports that the rule has more to do at
+	// once.
+	windowDone, more bool
+	planned          effects.PlanResult
+	// dropped counts the windows of uncertain objects that were dropped; oldestDropped is the end
+	// of the first.
+	dropped       int64
+	oldestDropped *time.Time
 }
 
-// page sees to the next objects of a rule, and moves the rule on in the transaction that plans what it wants of them: whoever dies leaves what was before. more says that there may be more at once.
-func (a *Asker) page(ctx context.Context, rule *rules.Rule) (more bool, err error) {
-	var t *turn
-	err = postgres.InTx(ctx, a.Pool, "ask a rule", a.Settings.Within, func(ctx context.Context, tx pgx.Tx) error {
-		t = &turn{Asker: a, rule: rule}
-		taken, err := t.take(ctx, tx)
-		if err != nil || !taken {
-			return err
-		}
-		if t.end == nil {
-			return t.owed(ctx, tx)
-		}
-		return t.window(ctx, tx)
-	})
+// processPage evaluates a rule for its next objects. It advances the rule in the same transaction
+// that plans the effects, so that a crash repeats no object and skips none. more reports that there
+// may be more to do at once.
+func (a *Scheduler) processPage(ctx context.Context, rule *rules.Rule) (more bool, err error) {
+	var t *pageTx
+	err = postgres.InTx(ctx, a.Pool, "evaluate a rule on a schedule", a.Settings.TxTimeout,
+		func(ctx context.Context, tx pgx.Tx) error {
+			t = &pageTx{Scheduler: a, rule: rule}
+			taken, err := t.lockRule(ctx, tx)
+			if err != nil || !taken {
+				return err
+			}
+			if t.end == nil {
+				return t.processDeferred(ctx, tx)
+			}
+			return t.processWindow(ctx, tx)
+		})
 	if err != nil {
 		return false, err
 	}
-	t.tell()
+	t.logCommitted()
 	return t.more, nil
 }
 
-// take takes the rule's row, and says which window is next: one that is over, and of whose time all events are applied.
-func (t *turn) take(ctx context.Context, tx pgx.Tx) (taken bool, err error) {
+// lockRule locks the rule's row and chooses the next window: one that has ended, and whose events
+// are all applied.
+func (t *pageTx) lockRule(ctx context.Context, tx pgx.Tx) (locked bool, err error) {
 	s := t.rule.Schedule
-	err = tx.QueryRow(ctx, takeSQL, t.rule.Name, t.rule.Source, t.rule.Type, s.Cron, s.TimeZone).Scan(&t.source, &t.decided, &t.start, &t.end, &t.account, &t.id, &t.now)
+	err = tx.QueryRow(ctx, lockRuleSQL, t.rule.Name, t.rule.Source, t.rule.Type, s.Cron, s.TimeZone).Scan(&t.source,
+		&t.doneUntil, &t.start, &t.end, &t.account, &t.id, &t.now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("take its row: %w", err)
+		return false, fmt.Errorf("lock the rule's row: %w", err)
 	}
 	if t.end != nil {
 		return true, nil
 	}
-	end, passed := s.Due(t.decided, t.now)
+	end, skippedFrom := s.NextWindow(t.doneUntil, t.now)
 	if end.IsZero() {
 		return true, nil
 	}
-	if last(end) > t.frozen {
-		return true, nil // it is over since a moment: the next look sees to it
+	if lastIDBefore(end) > t.frozenID {
+		return true, nil // the window ended only now: the next tick evaluates it
 	}
 	applied, err := processor.Applied(ctx, tx, t.source, end)
-	if err != nil || !applied { // it waits, so that what came while nobody was there is in its window
+	if err != nil || !applied { // wait, so that events received while no process ran are part of their window
 		return true, err
 	}
-	start := s.Start(end)
-	t.start, t.end, t.passed = &start, &end, passed
+	start := s.WindowStart(end)
+	t.start, t.end, t.skippedFrom = &start, &end, skippedFrom
 	return true, nil
 }
 
-// window sees to the next objects of the window.
-func (t *turn) window(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, objectsSQL, t.source, t.rule.Type, t.account, t.id, t.Settings.Page, t.Settings.Bytes)
+// processWindow evaluates the next objects of the window.
+func (t *pageTx) processWindow(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, objectsSQL, t.source, t.rule.Type, t.account, t.id, t.Settings.PageObjects,
+		t.Settings.PageBytes)
 	if err != nil {
 		return fmt.Errorf("list objects: %w", err)
 	}
 	var keys []versioning.Key
 	var size int64
 	k := versioning.Key{Source: t.source, Type: t.rule.Type}
-	if _, err := pgx.ForEachRow(rows, []any{&k.Account, &k.ID, &size}, func() error { keys = append(keys, k); return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&k.Account, &k.ID, &size},
+		func() error { keys = append(keys, k); return nil }); err != nil {
 		return fmt.Errorf("list objects: %w", err)
 	}
 	objs, err := load(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
-	var intents []effects.Intent
-	var accounts, ids []string // of those in doubt
+	var planned []effects.PlannedEffect
+	var accounts, ids []string // of uncertain objects
 	began := time.Now()
-	seen := 0
+	evaluated := 0
 	for _, o := range objs {
-		if seen > 0 && time.Since(began) > t.Settings.Spend {
+		if evaluated > 0 && time.Since(began) > t.Settings.PageTime {
 			break
 		}
-		seen++
-		if doubtful(o) {
+		evaluated++
+		if isUncertain(o) {
 			accounts, ids = append(accounts, o.Key.Account), append(ids, o.Key.ID)
 			continue
 		}
-		intents = append(intents, t.ask(o, *t.start, *t.end)...)
+		planned = append(planned, t.evaluate(o, *t.start, *t.end)...)
 	}
-	if err := t.wait(ctx, tx, accounts, ids); err != nil {
+	if err := t.deferObjects(ctx, tx, accounts, ids); err != nil {
 		return err
 	}
-	if t.planned, err = effects.Plan(ctx, tx, 0, intents); err != nil {
+	if t.planned, err = effects.Plan(ctx, tx, 0, planned); err != nil {
 		return err
 	}
-	if t.more = true; seen < len(objs) || t.full(len(objs), size) {
-		return t.move(ctx, tx, t.decided, t.start, t.end, keys[seen-1])
+	if t.more = true; evaluated < len(objs) || t.mayHaveMore(len(objs), size) {
+		return t.advance(ctx, tx, t.doneUntil, t.start, t.end, keys[evaluated-1])
 	}
-	t.over = true
-	return t.move(ctx, tx, *t.end, nil, nil, versioning.Key{})
+	t.windowDone = true
+	return t.advance(ctx, tx, *t.end, nil, nil, versioning.Key{})
 }
 
-// full says whether there may be objects behind a page.
-func (t *turn) full(objects int, size int64) bool {
-	return objects == t.Settings.Page || size >= t.Settings.Bytes
+// mayHaveMore reports whether more objects may follow a page.
+func (t *pageTx) mayHaveMore(objects int, size int64) bool {
+	return objects == t.Settings.PageObjects || size >= t.Settings.PageBytes
 }
 
-func (t *turn) move(ctx context.Context, tx pgx.Tx, decided time.Time, start, end *time.Time, upTo versioning.Key) error {
+func (t *pageTx) advance(ctx context.Context, tx pgx.Tx, doneUntil time.Time, start, end *time.Time,
+	upTo versioning.Key) error {
 	s := t.rule.Schedule
-	if _, err := tx.Exec(ctx, moveSQL, t.rule.Name, t.source, t.rule.Type, s.Cron, s.TimeZone, decided, start, end, upTo.Account, upTo.ID); err != nil {
-		return fmt.Errorf("move on: %w", err)
+	if _, err := tx.Exec(ctx, advanceSQL, t.rule.Name, t.source, t.rule.Type, s.Cron, s.TimeZone, doneUntil, start, end,
+		upTo.Account, upTo.ID); err != nil {
+		return fmt.Errorf("advance the rule: %w", err)
 	}
 	return nil
 }
 
-// owed sees to objects that were in doubt in a window, and are not any more.
-func (t *turn) owed(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, owedSQL, t.rule.Name, t.source, t.rule.Type, t.Settings.Page, t.Settings.Bytes)
+// processDeferred evaluates deferred objects that are certain now.
+func (t *pageTx) processDeferred(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, deferredSQL, t.rule.Name, t.source, t.rule.Type, t.Settings.PageObjects,
+		t.Settings.PageBytes)
 	if err != nil {
-		return fmt.Errorf("list objects that it waits for: %w", err)
+		return fmt.Errorf("list deferred objects: %w", err)
 	}
 	var keys []versioning.Key
 	var starts, ends []time.Time
@@ -204,31 +225,34 @@ func (t *turn) owed(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	var intents []effects.Intent
+	var planned []effects.PlannedEffect
 	var accounts, ids []string
-	var settledStarts, settledEnds []time.Time
+	var doneStarts, doneEnds []time.Time
 	began := time.Now()
-	seen := 0
+	evaluated := 0
 	for i, o := range objs {
-		if seen > 0 && time.Since(began) > t.Settings.Spend {
+		if evaluated > 0 && time.Since(began) > t.Settings.PageTime {
 			break
 		}
-		seen++
-		if doubtful(o) {
-			continue // again, meanwhile
+		evaluated++
+		if isUncertain(o) {
+			continue // uncertain again
 		}
-		accounts, ids, settledStarts, settledEnds = append(accounts, o.Key.Account), append(ids, o.Key.ID), append(settledStarts, starts[i]), append(settledEnds, ends[i])
-		intents = append(intents, t.ask(o, starts[i], ends[i])...)
+		accounts, ids, doneStarts, doneEnds = append(accounts, o.Key.Account), append(ids, o.Key.ID),
+			append(doneStarts, starts[i]), append(doneEnds, ends[i])
+		planned = append(planned, t.evaluate(o, starts[i], ends[i])...)
 	}
-	if _, err := tx.Exec(ctx, settledSQL, t.rule.Name, t.source, t.rule.Type, accounts, ids, settledStarts, settledEnds); err != nil {
-		return fmt.Errorf("keep that %d objects are seen to: %w", len(ids), err)
+	if _, err := tx.Exec(ctx, deleteDeferredSQL, t.rule.Name, t.source, t.rule.Type, accounts, ids, doneStarts,
+		doneEnds); err != nil {
+		return fmt.Errorf("delete %d deferred objects: %w", len(ids), err)
 	}
-	t.planned, err = effects.Plan(ctx, tx, 0, intents)
-	t.more = len(ids) > 0 && (seen < len(objs) || t.full(len(objs), size))
+	t.planned, err = effects.Plan(ctx, tx, 0, planned)
+	t.more = len(ids) > 0 && (evaluated < len(objs) || t.mayHaveMore(len(objs), size))
 	return err
 }
 
-// load reads objects under the locks of whoever changes or redacts them, so that what is planned is of the state that there is when it is committed. One may come twice.
+// load reads objects under the locks that changes and redactions take, so that the planned effects
+// match the state at the commit. keys may contain an object twice.
 func load(ctx context.Context, tx pgx.Tx, keys []versioning.Key) ([]*versioning.Object, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -236,46 +260,54 @@ func load(ctx context.Context, tx pgx.Tx, keys []versioning.Key) ([]*versioning.
 	if err := processor.LockObjects(ctx, tx, keys); err != nil {
 		return nil, err
 	}
-	wanted := make([]versioning.Wanted, len(keys))
+	wanted := make([]versioning.LoadRequest, len(keys))
 	for i, k := range keys {
-		wanted[i] = versioning.Wanted{Key: k, Lo: math.MinInt64, Hi: math.MaxInt64}
+		wanted[i] = versioning.LoadRequest{Key: k, MinAt: math.MinInt64, MaxAt: math.MaxInt64}
 	}
 	return versioning.Load(ctx, tx, versioning.Mirror, wanted)
 }
 
-// doubtful says whether nobody knows an object's state: it is ambiguous, or nothing is known of it yet but that it is there.
-func doubtful(o *versioning.Object) bool {
+// isUncertain reports whether the state of an object is ambiguous, or unknown because only its
+// existence has been observed.
+func isUncertain(o *versioning.Object) bool {
 	return o.Ambiguous || o.Exists && o.Version == versioning.NoVersion
 }
 
-// ask is what the rule wants of an object in a window: nothing of one that is gone, or of which nothing is told since it was redacted.
-func (t *turn) ask(o *versioning.Object, start, end time.Time) []effects.Intent {
+// evaluate returns the effects that the rule wants for an object in a window. It returns none if
+// the object does not exist, is deleted, or is redacted.
+func (t *pageTx) evaluate(o *versioning.Object, start, end time.Time) []effects.PlannedEffect {
 	if !o.Exists || o.State.Deleted || o.State.JSON == nil {
 		return nil
 	}
-	return effects.IntentsOf(t.rule, &effects.Transition{On: rules.OnSchedule, Window: effects.Window{Start: start, End: end}, Source: t.rule.Source, Number: t.source,
+	return effects.EvaluateRule(t.rule, &effects.Transition{On: rules.OnSchedule,
+		Window: effects.Window{Start: start, End: end}, Source: t.rule.Source, Number: t.source,
 		Account: o.Key.Account, Type: o.Key.Type, ID: o.Key.ID, New: o.State.JSON})
 }
 
-// tell tells of what was committed.
-func (t *turn) tell() {
+// logCommitted logs the committed results.
+func (t *pageTx) logCommitted() {
 	log := t.Logger.With("rule", t.rule.Name)
-	if !t.passed.IsZero() {
-		log.Warn("windows passed over: more were missed than catch_up makes up for", "first_end", t.passed, "next_end", *t.end)
+	if !t.skippedFrom.IsZero() {
+		log.Warn("windows skipped: more were missed than catch_up allows", "first_end", t.skippedFrom, "next_end",
+			*t.end)
 	}
-	if t.over {
-		log.Info("window seen to", "window_start", *t.start, "window_end", *t.end)
+	if t.windowDone {
+		log.Info("window evaluated", "window_start", *t.start, "window_end", *t.end)
 	}
-	if t.givenUp > 0 {
-		log.Warn("windows of objects that are in doubt passed over: more came than catch_up makes up for, while nobody could say what the objects are (postern verify counts them)", "windows", t.givenUp, "first_end", *t.oldest)
+	if t.dropped > 0 {
+		log.Warn("windows of uncertain objects skipped: more were missed than catch_up allows, while the state "+
+			"of the objects was ambiguous (postern verify counts them)", "windows", t.dropped, "first_end",
+			*t.oldestDropped)
 	}
 	if n := t.planned.Collided; n > 0 {
-		log.Warn("keys of effects were those of other accounts: a person must see what should have followed (postern effects list --state review)", "effects", n)
+		log.Warn("keys of effects belong to effects of other accounts: an operator has to act (postern "+
+			"effects list --state review)", "effects", n)
 	}
 	if n := t.planned.Review - t.planned.Collided; n > 0 {
-		log.Warn("the rule could not say what is to follow: a person must see to it (postern effects list --state review)", "effects", n)
+		log.Warn("the rule failed: an operator has to act (postern effects list --state "+
+			"review)", "effects", n)
 	}
-	if len(t.planned.Due) > 0 && t.Planned != nil {
-		t.Planned(t.planned.Due)
+	if len(t.planned.DueDestinations) > 0 && t.NotifyDestinations != nil {
+		t.NotifyDestinations(t.planned.DueDestinations)
 	}
 }

@@ -28,16 +28,16 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-type testBundle struct {
+type fixture struct {
 	db     *testkit.DB
 	pool   *pgxpool.Pool
 	source int32
 	log    *strings.Builder
 }
 
-func setup(t testing.TB) *testBundle {
+func setup(t testing.TB) *fixture {
 	t.Helper()
-	b := &testBundle{db: testkit.Database(t), log: &strings.Builder{}}
+	b := &fixture{db: testkit.Database(t), log: &strings.Builder{}}
 	b.pool = b.db.Role(t, "processor")
 	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"shop": "stripe"})
 	must(t, err)
@@ -45,45 +45,53 @@ func setup(t testing.TB) *testBundle {
 	return b
 }
 
-// at sets the database's clock to a time of a day.
-func (b *testBundle) at(t testing.TB, clock string) {
+// setClock sets the database's clock to a time of day.
+func (b *fixture) setClock(t testing.TB, clock string) {
 	t.Helper()
-	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT timestamptz ''2026-11-02 `+clock+`+00'''`)
+	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT timestamptz ''2026-11-02 `+clock+`+00'''`)
 }
 
-// object makes an invoice what it says: certain, ambiguous, deleted, or bare, of which nothing is known yet.
-func (b *testBundle) object(t *testing.T, id, state, is string) {
+// putObject stores an invoice that is certain, ambiguous, deleted, or bare: only its existence is
+// known.
+func (b *fixture) putObject(t *testing.T, id, state, is string) {
 	t.Helper()
 	b.db.Exec(t, `
-INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash,
+INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
+	tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash,
   state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
-VALUES ($1, '', 'invoice', $2, false, CASE WHEN $4 = 'bare' THEN -9223372036854775808 ELSE 1 END, 0, 0, '[]', false, 0, 0, 0, $4 = 'ambiguous', $4 = 'deleted', sha256($3::text::bytea), sha256($3::text::bytea), CASE WHEN $4 IN ('certain', 'ambiguous') THEN $3::jsonb END,
+VALUES ($1, '', 'invoice', $2, false, CASE WHEN $4 = 'bare' THEN -9223372036854775808 ELSE 1 END, 0, 0, '[]', false, 0,
+	0, 0, $4 = 'ambiguous', $4 = 'deleted', sha256($3::text::bytea), sha256($3::text::bytea), CASE
+	WHEN $4 IN ('certain', 'ambiguous') THEN $3::jsonb END,
   false, 1, 1, 1, clock_now(), clock_now())
-ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET version_at = excluded.version_at, state = excluded.state, state_hash = excluded.state_hash, exact_hash = excluded.exact_hash, ambiguous = excluded.ambiguous, deleted = excluded.deleted`,
+ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET version_at = excluded.version_at,
+	state = excluded.state, state_hash = excluded.state_hash, exact_hash = excluded.exact_hash,
+	ambiguous = excluded.ambiguous, deleted = excluded.deleted`,
 		b.source, id, state, is)
 }
 
-// invoices makes some.
-func (b *testBundle) invoices(t *testing.T, n int) {
+// putInvoices stores invoices.
+func (b *fixture) putInvoices(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
-		b.object(t, fmt.Sprintf("in_%03d", i), fmt.Sprintf(`{"id": "in_%03d", "n": 1}`, i), "certain")
+		b.putObject(t, fmt.Sprintf("in_%03d", i), fmt.Sprintf(`{"id": "in_%03d", "n": 1}`, i), "certain")
 	}
 }
 
-// perWindow is a key by which each object has an effect of each window.
-const perWindow = "{{ object.id }} {{ window.start }} {{ window.end }}"
+// keyPerWindow is a key that gives each object an effect in each window.
+const keyPerWindow = "{{ object.id }} {{ window.start }} {{ window.end }}"
 
-// rule is one about invoices of the shop, hourly.
+// rule returns an hourly rule about invoices of the shop.
 func rule(t testing.TB, key, when string, length time.Duration) *rules.Rule {
 	t.Helper()
 	scope := rules.Scope{Window: true}
 	text, err := rules.CompileText(key, scope)
 	must(t, err)
-	r := &rules.Rule{Name: "hourly", Source: "shop", Type: "invoice", On: rules.OnSchedule, Key: text, Version: 1, Approval: rules.ApproveNone, Steps: []rules.Step{{Name: "tell", Destination: "there"}}}
+	r := &rules.Rule{Name: "hourly", Source: "shop", Type: "invoice", On: rules.OnSchedule, Key: text, Version: 1,
+		Approval: rules.ApproveNone, Steps: []rules.Step{{Name: "tell", Destination: "there"}}}
 	times, err := timetable.Parse("0 * * * *", "UTC")
 	must(t, err)
-	r.Schedule = &rules.Schedule{Cron: "0 * * * *", TimeZone: "UTC", Times: times, Length: length, CatchUp: 100}
+	r.Schedule = &rules.Schedule{Cron: "0 * * * *", TimeZone: "UTC", Times: times, WindowLength: length, CatchUp: 100}
 	if when != "" {
 		if r.When, err = rules.Compile(when, scope, true); err != nil {
 			t.Fatal(err)
@@ -92,99 +100,112 @@ func rule(t testing.TB, key, when string, length time.Duration) *rules.Rule {
 	return r
 }
 
-// asker is one of several processes.
-func (b *testBundle) asker(page int, all ...*rules.Rule) *windows.Asker {
+// newScheduler returns the scheduler of one of several processes.
+func (b *fixture) newScheduler(page int, all ...*rules.Rule) *windows.Scheduler {
 	s := windows.DefaultSettings
-	s.Every, s.Page, s.Within = time.Hour, page, time.Minute // a tick sees to all that is due
+	s.Every, s.PageObjects, s.TxTimeout = time.Hour, page, time.Minute // a tick evaluates all that is due
 	a := windows.New(windows.Options{Pool: b.pool, Settings: s, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
 	a.Replace(effects.NewRules(all))
 	return a
 }
 
-func tick(t testing.TB, a *windows.Asker) {
+func tick(t testing.TB, a *windows.Scheduler) {
 	t.Helper()
 	must(t, a.Tick(t.Context()))
 }
 
-// planned are the keys of effects, short: times of the day alone.
-func (b *testBundle) planned(t *testing.T) []string {
+// planned returns the keys of effects, with times shortened to the time of day.
+func (b *fixture) planned(t *testing.T) []string {
 	t.Helper()
-	return b.db.Rows(t, `SELECT replace(replace(key, '2026-11-02T', ''), ':00:00Z', '') FROM effects WHERE event_id = 0 AND run = 0 AND state = 'planned' ORDER BY effect`)
+	return b.db.QueryStrings(t, `SELECT replace(replace(key, '2026-11-02T', ''), ':00:00Z', '') FROM effects
+		WHERE event_id = 0
+		AND run = 0 AND state = 'planned' ORDER BY effect`)
 }
 
-func wants(t *testing.T, got []string, want ...string) {
+func wantPlanned(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	if diff := cmp.Diff(want, append([]string(nil), got...)); diff != "" {
 		t.Errorf("(-wanted +planned):\n%s", diff)
 	}
 }
 
-// Windows that overlap, keyed by object, tell of each object once, also of one that came too late for the window that it belongs to; and again, on purpose, under another version.
-func TestOverlappingWindowsTellOnce(t *testing.T) {
+// Overlapping windows with a key per object plan one effect per object, also for an object that
+// arrived after its own window. Another rule version plans them again.
+func TestTick_overlappingWindows_planEachKeyOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
+	b.setClock(t, "10:30")
 	invoice := func(id string, created string) {
 		at, err := time.Parse(time.DateTime, "2026-11-02 "+created)
 		must(t, err)
-		b.object(t, id, fmt.Sprintf(`{"id": %q, "created": %d}`, id, at.Unix()), "certain")
+		b.putObject(t, id, fmt.Sprintf(`{"id": %q, "created": %d}`, id, at.Unix()), "certain")
 	}
-	recent := rule(t, "new:{{ new.id }}", `new.created >= date(window.start).Unix() && new.created < date(window.end).Unix()`, 3*time.Hour)
-	a := b.asker(2, recent)
+	recent := rule(t, "new:{{ new.id }}",
+		`new.created >= date(window.start).Unix() && new.created < date(window.end).Unix()`, 3*time.Hour)
+	a := b.newScheduler(2, recent)
 	invoice("in_old", "07:59:59")
 	invoice("in_1", "10:10:00")
 	invoice("in_2", "10:59:59")
 	invoice("in_3", "11:00:00")
 	tick(t, a)
-	wants(t, b.planned(t))
-	b.at(t, "11:00:00.5")
+	wantPlanned(t, b.planned(t))
+	b.setClock(t, "11:00:00.5")
 	tick(t, a)
-	wants(t, b.planned(t), "new:in_1", "new:in_2")
+	wantPlanned(t, b.planned(t), "new:in_1", "new:in_2")
 	invoice("in_0_late", "10:40:00")
 	for _, at := range []string{"11:59:59", "12:00", "12:30"} {
-		b.at(t, at)
+		b.setClock(t, at)
 		tick(t, a)
 	}
-	wants(t, b.planned(t), "new:in_1", "new:in_2", "new:in_0_late", "new:in_3")
+	wantPlanned(t, b.planned(t), "new:in_1", "new:in_2", "new:in_0_late", "new:in_3")
 	again := *recent
 	again.Version = 2
-	b.at(t, "13:00")
-	tick(t, b.asker(2, &again))
-	wants(t, b.db.Rows(t, `SELECT key FROM effects WHERE rule_version = 2 ORDER BY 1`), "new:in_0_late", "new:in_1", "new:in_2", "new:in_3")
-	wants(t, b.db.Rows(t, `SELECT facts::text FROM effects WHERE key = 'new:in_1' AND rule_version = 1`),
-		`{"new": {"id": "in_1", "created": 1793614200}, "object": {"id": "in_1", "type": "invoice", "source": "shop", "account": "", "deleted": false}, "window": {"end": "2026-11-02T11:00:00Z", "start": "2026-11-02T08:00:00Z"}}`)
+	b.setClock(t, "13:00")
+	tick(t, b.newScheduler(2, &again))
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT key FROM effects WHERE rule_version = 2 ORDER BY 1`), "new:in_0_late",
+		"new:in_1",
+		"new:in_2", "new:in_3")
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT facts::text FROM effects WHERE key = 'new:in_1' AND rule_version = 1`),
+		`{"new": {"id": "in_1", "created": 1793614200}, "object": {"id": "in_1", "type": "invoice", `+
+			`"source": "shop", "account": "", "deleted": false}, "window": {"end": "2026-11-02T11:00:00Z", `+
+			`"start": "2026-11-02T08:00:00Z"}}`)
 }
 
-// A process that dies anywhere leaves what another one goes on with: no object of a window is left out, and none is seen to twice, whatever it has become meanwhile.
-func TestWhoeverDiesIsFollowed(t *testing.T) {
+// A process may die at any point. Another one continues, and evaluates each object of a window
+// exactly once, although the objects change meanwhile.
+func TestTick_processDies_anotherContinues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
+	b.setClock(t, "10:30")
 	const objects = 11
-	b.invoices(t, objects)
-	each := rule(t, perWindow+" {{ new.n }}", "", 0)
-	tick(t, b.asker(3, each))
-	b.at(t, "12:01")
+	b.putInvoices(t, objects)
+	each := rule(t, keyPerWindow+" {{ new.n }}", "", 0)
+	tick(t, b.newScheduler(3, each))
+	b.setClock(t, "12:01")
 	b.db.Exec(t, `CREATE SEQUENCE moves`)
 	b.db.Exec(t, `GRANT USAGE ON moves TO postern_processor`)
-	b.db.Exec(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF nextval(''moves'') % 2 = 1 THEN RAISE EXCEPTION ''dies''; END IF; RETURN new; END'`)
-	b.db.Exec(t, `CREATE TRIGGER dies BEFORE UPDATE ON effect_windows FOR EACH ROW EXECUTE FUNCTION die()`) // behind the planning of every other page
+	b.db.Exec(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN IF nextval(''moves'') % 2 = 1 THEN RAISE EXCEPTION ''dies''; END IF; RETURN new; END'`)
+	// fails the transaction of every other page
+	b.db.Exec(t, `CREATE TRIGGER dies BEFORE UPDATE ON effect_windows FOR EACH ROW EXECUTE FUNCTION die()`)
 	pages := 0
 	for died := 0; pages < 8; {
 		ctx, die := context.WithCancel(t.Context())
-		a := b.asker(3, each)
-		a.Planned = func([]string) { pages++; die() } // behind a commit
+		a := b.newScheduler(3, each)
+		a.NotifyDestinations = func([]string) { pages++; die() } // after a commit
 		err := a.Tick(ctx)
 		die()
 		if err != nil && strings.Contains(err.Error(), "dies") {
 			died++
 		}
 		if died > 20 {
-			t.Fatalf("does not get on: %v", err)
+			t.Fatalf("makes no progress: %v", err)
 		}
-		// What was seen to changes: seen to again, it would have an effect of another key.
-		b.db.Exec(t, `UPDATE objects o SET state = jsonb_set(state, '{n}', '2') FROM effect_windows w WHERE w.window_end IS NOT NULL AND o.object_id <= w.object_id`)
-		if b.db.Rows(t, `SELECT (window_end IS NULL AND decided_at = '2026-11-02 11:00+00')::text FROM effect_windows`)[0] == "true" {
+		// Evaluated objects change. A second evaluation would plan an effect with another key.
+		b.db.Exec(t, `UPDATE objects o SET state = jsonb_set(state, '{n}', '2') FROM effect_windows w
+			WHERE w.window_end IS NOT NULL AND o.object_id <= w.object_id`)
+		if b.db.QueryStrings(t, `SELECT (window_end IS NULL AND decided_at = '2026-11-02 11:00+00')::text
+			FROM effect_windows`)[0] == "true" {
 			b.db.Exec(t, `UPDATE objects SET state = jsonb_set(state, '{n}', '1')`)
 		}
 	}
@@ -194,43 +215,45 @@ func TestWhoeverDiesIsFollowed(t *testing.T) {
 	}
 	for i := range objects {
 		for _, window := range []string{"10 11", "11 12"} {
-			if want := fmt.Sprintf("in_%03d %s 1", i, window); !strings.Contains(strings.Join(got, "\n")+"\n", want+"\n") {
+			if want := fmt.Sprintf("in_%03d %s 1", i, window); !strings.Contains(strings.Join(got, "\n")+"\n",
+				want+"\n") {
 				t.Errorf("no effect %q", want)
 			}
 		}
 	}
 }
 
-// A rule that takes long about each object gets on by one at a time, and leaves none out.
-func TestSlowRulesGetOn(t *testing.T) {
+// A slow rule advances by one object at a time, and skips none.
+func TestTick_slowRule_advances(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
-	b.invoices(t, 4)
-	a := b.asker(3, rule(t, perWindow, "", 0))
-	a.Settings.Spend = 0
+	b.setClock(t, "10:30")
+	b.putInvoices(t, 4)
+	a := b.newScheduler(3, rule(t, keyPerWindow, "", 0))
+	a.Settings.PageTime = 0
 	tick(t, a)
-	b.at(t, "11:00")
+	b.setClock(t, "11:00")
 	tick(t, a)
-	wants(t, b.planned(t), "in_000 10 11", "in_001 10 11", "in_002 10 11", "in_003 10 11")
+	wantPlanned(t, b.planned(t), "in_000 10 11", "in_001 10 11", "in_002 10 11", "in_003 10 11")
 }
 
-// Several processes that ask one rule see to each object of each window.
-func TestProcessesShareARule(t *testing.T) {
+// Several processes with the same rule evaluate each object of each window.
+func TestTick_severalProcesses_planEachWindowOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
+	b.setClock(t, "10:30")
 	const objects = 20
-	b.invoices(t, objects)
-	each := rule(t, perWindow, "", 0)
-	tick(t, b.asker(2, each))
-	b.at(t, "15:10")
+	b.putInvoices(t, objects)
+	each := rule(t, keyPerWindow, "", 0)
+	tick(t, b.newScheduler(2, each))
+	b.setClock(t, "15:10")
 	var processes sync.WaitGroup
 	for range 4 {
 		processes.Go(func() {
-			a := b.asker(2, each)
+			a := b.newScheduler(2, each)
 			a.Logger = slog.New(slog.DiscardHandler)
-			for b.db.Rows(t, `SELECT (decided_at = '2026-11-02 15:00+00')::text FROM effect_windows`)[0] != "true" {
+			for b.db.QueryStrings(t,
+				`SELECT (decided_at = '2026-11-02 15:00+00')::text FROM effect_windows`)[0] != "true" {
 				if err := a.Tick(t.Context()); err != nil {
 					t.Error(err)
 					return
@@ -239,19 +262,22 @@ func TestProcessesShareARule(t *testing.T) {
 		})
 	}
 	processes.Wait()
-	// An effect that was to be planned twice leaves a gap in the numbers.
-	wants(t, b.db.Rows(t, `SELECT count(*) || ' of ' || count(DISTINCT facts->'window') || ', ' || max(effect) FROM effects`), fmt.Sprintf("%d of 5, %d", 5*objects, 5*objects))
+	// An effect that is planned twice leaves a gap in the ids.
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*) || ' of ' || count(DISTINCT facts->'window') || ', ' ||
+		max(effect)
+		FROM effects`), fmt.Sprintf("%d of 5, %d", 5*objects, 5*objects))
 }
 
-// Whoever changes or redacts an object is waited for: what is planned is of the state that there is when it is committed.
-func TestWindowsWaitForChanges(t *testing.T) {
+// The scheduler waits for transactions that change or redact an object, so that planned effects
+// match the state at the commit.
+func TestTick_objectLockedByChange_waits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
-	b.object(t, "in_1", `{"n": "private"}`, "certain")
-	a := b.asker(2, rule(t, perWindow, "", 0))
+	b.setClock(t, "10:30")
+	b.putObject(t, "in_1", `{"n": "private"}`, "certain")
+	a := b.newScheduler(2, rule(t, keyPerWindow, "", 0))
 	tick(t, a)
-	b.at(t, "11:00")
+	b.setClock(t, "11:00")
 	tx, err := b.db.Role(t, "processor").Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
@@ -259,8 +285,9 @@ func TestWindowsWaitForChanges(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Tick(t.Context()) }()
 	testkit.Eventually(t, time.Minute, func() error {
-		if len(done) == 0 && b.db.Rows(t, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "0" {
-			return errors.New("it neither waits nor is done")
+		if len(done) == 0 && b.db.QueryStrings(t, `SELECT count(*)::text FROM pg_locks WHERE NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "0" {
+			return errors.New("it neither waits nor finishes")
 		}
 		return nil
 	})
@@ -269,198 +296,221 @@ func TestWindowsWaitForChanges(t *testing.T) {
 	}
 	must(t, tx.Commit(t.Context()))
 	must(t, <-done)
-	wants(t, b.db.Rows(t, `SELECT facts->'new'->>'n' FROM effects`), "redacted")
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT facts->'new'->>'n' FROM effects`), "redacted")
 }
 
-// A clock that is put back brings no window again, and a schedule that nobody was there for is made up for as far as it says, by the windows that it would have had.
-func TestClocksAndOutages(t *testing.T) {
+// A clock that is set back repeats no window. After an outage, missed windows are evaluated as far
+// as catch_up allows, with their original bounds.
+func TestTick_clockSetBackAndOutage_repeatsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "01:30")
-	b.object(t, "in_1", `{"n": 1}`, "certain")
-	each := rule(t, perWindow+" {{ new.n }}", "", 0)
+	b.setClock(t, "01:30")
+	b.putObject(t, "in_1", `{"n": 1}`, "certain")
+	each := rule(t, keyPerWindow+" {{ new.n }}", "", 0)
 	each.Schedule.CatchUp = 3
-	a := b.asker(2, each)
+	a := b.newScheduler(2, each)
 	tick(t, a)
-	b.at(t, "02:00")
+	b.setClock(t, "02:00")
 	tick(t, a)
-	b.object(t, "in_1", `{"n": 2}`, "certain")
+	b.putObject(t, "in_1", `{"n": 2}`, "certain")
 	for _, at := range []string{"01:20", "02:00", "02:59:59.999"} {
-		b.at(t, at)
+		b.setClock(t, at)
 		tick(t, a)
 	}
-	wants(t, b.planned(t), "in_1 01 02 1")
-	b.at(t, "04:15")
+	wantPlanned(t, b.planned(t), "in_1 01 02 1")
+	b.setClock(t, "04:15")
 	tick(t, a)
-	wants(t, b.planned(t)[1:], "in_1 02 03 2", "in_1 03 04 2")
-	if b.log.Len() == 0 || strings.Contains(b.log.String(), "passed over") {
-		t.Errorf("told %s", b.log)
+	wantPlanned(t, b.planned(t)[1:], "in_1 02 03 2", "in_1 03 04 2")
+	if b.log.Len() == 0 || strings.Contains(b.log.String(), "skipped") {
+		t.Errorf("logged %s", b.log)
 	}
-	b.at(t, "09:15")
+	b.setClock(t, "09:15")
 	tick(t, a)
-	wants(t, b.planned(t)[3:], "in_1 06 07 2", "in_1 07 08 2", "in_1 08 09 2")
-	if !strings.Contains(b.log.String(), "windows passed over") || !strings.Contains(b.log.String(), "first_end=2026-11-02T05:00:00.000Z next_end=2026-11-02T07:00:00.000Z") {
-		t.Errorf("told %s", b.log)
+	wantPlanned(t, b.planned(t)[3:], "in_1 06 07 2", "in_1 07 08 2", "in_1 08 09 2")
+	if !strings.Contains(b.log.String(), "windows skipped") ||
+		!strings.Contains(b.log.String(), "first_end=2026-11-02T05:00:00.000Z next_end=2026-11-02T07:00:00.000Z") {
+		t.Errorf("logged %s", b.log)
 	}
 }
 
-// A window waits until what was stored before its end has its outcome, so that what came while no processor was there is in it; for another source, and for what came later, it does not wait.
-func TestWindowsWaitForEvents(t *testing.T) {
+// A window waits until all events stored before its end have outcomes, so that events received
+// while no processor ran are part of it. Events of other sources, and later events, do not delay
+// it.
+func TestTick_unappliedEvents_delayTheirWindow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
+	b.setClock(t, "10:30")
 	b.db.Exec(t, `SELECT ensure_partitions(clock_ms(), clock_ms())`)
 	other, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"other": "stripe"})
 	must(t, err)
-	a := b.asker(2, rule(t, perWindow, "", 0))
+	a := b.newScheduler(2, rule(t, keyPerWindow, "", 0))
 	tick(t, a)
 	came := func(source int32, at string) int64 {
-		b.at(t, at)
-		receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: source, ReceivedAt: time.Date(2026, 11, 2, 10, 59, 0, 0, time.UTC), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`),
-			Body: []byte(`{}`), Events: []provider.Event{{Key: at, Type: "thing", Fingerprint: [16]byte{1}}}}})
+		b.setClock(t, at)
+		receipts, err := events.Append(t.Context(), b.db.Pool,
+			[]events.Delivery{{Source: source, ReceivedAt: time.Date(2026, 11, 2, 10, 59, 0, 0, time.UTC),
+				Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`),
+				Body: []byte(`{}`), Events: []provider.Event{{Key: at, Type: "thing", Fingerprint: [16]byte{1}}}}})
 		must(t, err)
 		return receipts[0][0].ID
 	}
 	applied := func(event int64, status string) {
-		b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version) VALUES ($1, 0, $2, 0, '', '', '', $3, '', 1, now(), 1)`, event, b.source, status)
+		b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status,
+			reason, attempts, at, rule_version) VALUES ($1, 0, $2, 0, '', '', '', $3, '', 1, now(), 1)`, event,
+			b.source, status)
 	}
 	first, second := came(b.source, "10:58"), came(b.source, "10:59")
 	came(other.Number["other"], "10:59:30")
 	came(b.source, "11:00:01")
-	b.at(t, "11:00:02")
+	b.setClock(t, "11:00:02")
 	tick(t, a)
 	applied(second, "applied")
 	tick(t, a)
-	b.object(t, "in_1", `{}`, "certain")
-	wants(t, b.planned(t))
+	b.putObject(t, "in_1", `{}`, "certain")
+	wantPlanned(t, b.planned(t))
 	applied(first, "dead")
-	b.at(t, "12:01")
+	b.setClock(t, "12:01")
 	tick(t, a)
-	wants(t, b.planned(t), "in_1 10 11")
+	wantPlanned(t, b.planned(t), "in_1 10 11")
 }
 
-// Whoever appends events as a window ends is waited for: what is committed later was stored before the end.
-func TestWindowsWaitForAppends(t *testing.T) {
+// A window waits for open appends, because an event that commits later was stored before the
+// window's end.
+func TestTick_openAppend_delaysTheWindow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
-	b.object(t, "in_1", `{}`, "certain")
-	each := rule(t, perWindow, "", 0)
-	tick(t, b.asker(2, each))
-	b.at(t, "11:00")
+	b.setClock(t, "10:30")
+	b.putObject(t, "in_1", `{}`, "certain")
+	each := rule(t, keyPerWindow, "", 0)
+	tick(t, b.newScheduler(2, each))
+	b.setClock(t, "11:00")
 	tx, err := b.db.Pool.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE events IN ROW EXCLUSIVE MODE`); err != nil { // as who inserts has it
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE events IN ROW EXCLUSIVE MODE`); err != nil { // as an insert holds it
 		t.Fatal(err)
 	}
-	hasty := b.asker(2, each)
-	hasty.Settings.Within = 100 * time.Millisecond
-	if err := hasty.Tick(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("told %v", err)
+	eager := b.newScheduler(2, each)
+	eager.Settings.TxTimeout = 100 * time.Millisecond
+	if err := eager.Tick(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("logged %v", err)
 	}
-	wants(t, b.planned(t))
+	wantPlanned(t, b.planned(t))
 	must(t, tx.Rollback(t.Context()))
-	tick(t, b.asker(2, each))
-	wants(t, b.planned(t), "in_1 10 11")
+	tick(t, b.newScheduler(2, each))
+	wantPlanned(t, b.planned(t), "in_1 10 11")
 }
 
-// A timetable is begun with when it is new, and gone on with where it is known: each configuration of a roll-out goes by its own, and what both want follows once.
-func TestOtherTimetables(t *testing.T) {
+// A new schedule starts at the current time, a known one continues. During a roll-out each process
+// follows its own configuration, and a key that both want is planned once.
+func TestTick_scheduleChanged_startsWithItsNextTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
-	b.object(t, "in_1", `{}`, "certain")
-	hourly, other := rule(t, perWindow, "", 0), rule(t, perWindow, "", 0)
+	b.setClock(t, "10:30")
+	b.putObject(t, "in_1", `{}`, "certain")
+	hourly, other := rule(t, keyPerWindow, "", 0), rule(t, keyPerWindow, "", 0)
 	times, err := timetable.Parse("*/30 * * * *", "UTC")
 	must(t, err)
-	other.Schedule.Cron, other.Schedule.Times, other.Schedule.Length = "*/30 * * * *", times, time.Hour
-	before, after := b.asker(2, hourly), b.asker(2, other)
+	other.Schedule.Cron, other.Schedule.Times, other.Schedule.WindowLength = "*/30 * * * *", times, time.Hour
+	before, after := b.newScheduler(2, hourly), b.newScheduler(2, other)
 	tick(t, before)
-	b.at(t, "11:45")
+	b.setClock(t, "11:45")
 	tick(t, after)
-	wants(t, b.planned(t))
-	b.at(t, "12:05")
+	wantPlanned(t, b.planned(t))
+	b.setClock(t, "12:05")
 	for range 2 {
 		tick(t, after)
 		tick(t, before)
 	}
-	wants(t, b.planned(t), "in_1 11 12", "in_1 10 11")
+	wantPlanned(t, b.planned(t), "in_1 11 12", "in_1 10 11")
 }
 
-// A rule is asked about objects of its source and type alone, of whatever account.
-func TestOtherObjects(t *testing.T) {
+// A rule is evaluated for objects of its source and type only, in all accounts.
+func TestTick_otherSourcesAndTypes_areSkipped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
-	a := b.asker(2, rule(t, "{{ object.account }}/{{ object.id }}", "", 0))
+	b.setClock(t, "10:30")
+	a := b.newScheduler(2, rule(t, "{{ object.account }}/{{ object.id }}", "", 0))
 	tick(t, a)
-	const copied = `INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash,
+	const copied = `INSERT INTO objects (source, account, object_type, object_id, version_final, version_at,
+		version_seen, version_rank, tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash,
+			exact_hash,
   state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
-SELECT $1, $2, $3, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at
+SELECT $1, $2, $3, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo,
+	window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+	rule_version, created_at, updated_at
 FROM objects WHERE source = $4 AND account = '' AND object_type = 'invoice'`
-	b.invoices(t, 3)
+	b.putInvoices(t, 3)
 	b.db.Exec(t, copied, b.source, "acct_1", "invoice", b.source)
 	b.db.Exec(t, copied, b.source, "", "charge", b.source)
 	b.db.Exec(t, copied, b.source, "acct_1", "payout", b.source)
 	b.db.Exec(t, copied, b.source+1, "", "invoice", b.source)
-	b.at(t, "11:00")
+	b.setClock(t, "11:00")
 	tick(t, a)
-	wants(t, b.planned(t), "/in_000", "/in_001", "/in_002", "acct_1/in_000", "acct_1/in_001", "acct_1/in_002")
+	wantPlanned(t, b.planned(t), "/in_000", "/in_001", "/in_002", "acct_1/in_000", "acct_1/in_001", "acct_1/in_002")
 }
 
-// Of what is in doubt as its window is seen to the rule is asked once it is certain, with that window. What is gone is nothing to it.
-func TestWindowsWaitForDoubt(t *testing.T) {
+// An uncertain object is deferred and evaluated when it is certain, with its original window. A
+// removed object is skipped.
+func TestTick_uncertainObject_isDeferred(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
-	each := rule(t, perWindow+" {{ new.n }}", "", 0)
-	a := b.asker(2, each)
+	b.setClock(t, "10:30")
+	each := rule(t, keyPerWindow+" {{ new.n }}", "", 0)
+	a := b.newScheduler(2, each)
 	tick(t, a)
-	for id, is := range map[string]string{"in_1": "certain", "in_2": "ambiguous", "in_3": "deleted", "in_4": "bare", "in_5": "ambiguous", "in_6": "ambiguous"} {
-		b.object(t, id, `{"n": 1}`, is)
+	for id, is := range map[string]string{"in_1": "certain", "in_2": "ambiguous", "in_3": "deleted", "in_4": "bare",
+		"in_5": "ambiguous", "in_6": "ambiguous"} {
+		b.putObject(t, id, `{"n": 1}`, is)
 	}
-	b.at(t, "12:05")
+	b.setClock(t, "12:05")
 	tick(t, a)
 	tick(t, a)
-	wants(t, b.planned(t), "in_1 10 11 1", "in_1 11 12 1")
-	b.object(t, "in_2", `{"n": 2}`, "certain")
-	b.object(t, "in_4", `{"n": 2}`, "certain")
-	b.object(t, "in_5", `{"n": 2}`, "deleted")
-	tick(t, b.asker(2, each))
+	wantPlanned(t, b.planned(t), "in_1 10 11 1", "in_1 11 12 1")
+	b.putObject(t, "in_2", `{"n": 2}`, "certain")
+	b.putObject(t, "in_4", `{"n": 2}`, "certain")
+	b.putObject(t, "in_5", `{"n": 2}`, "deleted")
+	tick(t, b.newScheduler(2, each))
 	tick(t, a)
-	wants(t, b.planned(t)[2:], "in_2 10 11 2", "in_2 11 12 2", "in_4 10 11 2", "in_4 11 12 2")
-	wants(t, b.db.Rows(t, `SELECT object_id || ' ' || count(*) FROM effect_window_waits GROUP BY object_id`), "in_6 2")
+	wantPlanned(t, b.planned(t)[2:], "in_2 10 11 2", "in_2 11 12 2", "in_4 10 11 2", "in_4 11 12 2")
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT object_id || ' ' || count(*) FROM effect_window_waits
+		GROUP BY object_id`), "in_6 2")
 }
 
-// An object that a rule fails on waits for a person, and keeps nobody else from the window.
-func TestWindowsOfTroubledObjects(t *testing.T) {
+// An object for which the rule fails needs review, and does not stop the window.
+func TestTick_ruleFails_needsReviewOnly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.at(t, "10:30")
-	a := b.asker(2, rule(t, perWindow, `new.total > 10`, 0))
+	b.setClock(t, "10:30")
+	a := b.newScheduler(2, rule(t, keyPerWindow, `new.total > 10`, 0))
 	tick(t, a)
-	b.object(t, "in_1", `{"total": null}`, "certain")
-	b.object(t, "in_2", `{"total": 11}`, "certain")
-	b.at(t, "12:00")
+	b.putObject(t, "in_1", `{"total": null}`, "certain")
+	b.putObject(t, "in_2", `{"total": 11}`, "certain")
+	b.setClock(t, "12:00")
 	tick(t, a)
-	wants(t, b.planned(t), "in_2 10 11", "in_2 11 12")
-	wants(t, b.db.Rows(t, `SELECT count(*) || ' ' || min(left(key, 17)) FROM effects WHERE state = 'review' AND object_id = 'in_1' AND reason LIKE 'when: %'`), "2 hourly:trouble:0:")
-	if n := strings.Count(b.log.String(), "level=WARN msg=\"the rule could not say what is to follow"); n != 2 {
-		t.Errorf("told %d times: %s", n, b.log)
+	wantPlanned(t, b.planned(t), "in_2 10 11", "in_2 11 12")
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*) || ' ' || min(left(key, 17)) FROM effects
+		WHERE state = 'review'
+		AND object_id = 'in_1' AND reason LIKE 'when: %'`), "2 hourly:trouble:0:")
+	if n := strings.Count(b.log.String(), "level=WARN msg=\"the rule failed"); n != 2 {
+		t.Errorf("logged %d times: %s", n, b.log)
 	}
 	all, err := effects.Show(t.Context(), b.pool, 1)
-	const byHand = "this object, in the window up to 2026-11-02T11:00:00Z, by hand; then mend the rule, which is asked again in the next window"
-	if err != nil || all[0].State != effects.Review || !strings.Contains(all[0].Next, byHand) {
+	const byHand = "this object, in the window up to 2026-11-02T11:00:00Z, by hand; then fix the rule, which is " +
+		"evaluated again in the next window"
+	if err != nil || all[0].State != effects.Review || !strings.Contains(all[0].AllowedActions, byHand) {
 		t.Errorf("%+v, %v", all, err)
 	}
-	err = postgres.InTx(t.Context(), b.db.Pool, "retry", time.Minute, func(ctx context.Context, tx pgx.Tx) error { _, err := effects.Retry(ctx, tx, 1); return err })
+	err = postgres.InTx(t.Context(), b.db.Pool, "retry", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
+		_,
+			err := effects.Retry(ctx, tx, 1)
+		return err
+	})
 	if err == nil || !strings.Contains(err.Error(), byHand) {
-		t.Errorf("told %v", err)
+		t.Errorf("error %v", err)
 	}
 }
 
-// must ends the test where there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

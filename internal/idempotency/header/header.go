@@ -1,4 +1,6 @@
-// Package header reads the request header Idempotency-Key, as draft-ietf-httpapi-idempotency-key-header-07 has it. It knows nothing of what is done with a key.
+// Package header parses the request header Idempotency-Key, as
+// draft-ietf-httpapi-idempotency-key-header-07 defines it. The admin API and the ingest endpoint
+// call it. It never stores or compares keys.
 package header
 
 import (
@@ -7,24 +9,25 @@ import (
 	"regexp"
 )
 
-// Name is the header's.
+// Name is the name of the header.
 const Name = "Idempotency-Key"
 
-// maxKey bounds a key, in bytes.
+// maxKey is the maximum length of a key in bytes.
 const maxKey = 255
 
-// ErrKey: what the header says is no key. Answer 400.
-var ErrKey = errors.New("no idempotency key")
+// ErrKey: the header's value is not a key. Respond with status 400.
+var ErrKey = errors.New("invalid idempotency key")
 
 var (
-	// quoted is a string of structured fields (RFC 9651, 3.3.3), which the draft wants.
+	// quoted matches a structured-field string (RFC 9651, 3.3.3), which the draft requires.
 	quoted = regexp.MustCompile(`^"((?:[ !#-\[\]-~]|\\["\\])*)"$`)
-	// bare is a key without quotes, as many clients send it.
-	bare    = regexp.MustCompile(`^[A-Za-z0-9_.:~/+=*@-]+$`)
-	escaped = regexp.MustCompile(`\\(["\\])`)
+	// unquoted matches a key without quotes, which many clients send.
+	unquoted = regexp.MustCompile(`^[A-Za-z0-9_.:~/+=*@-]+$`)
+	escaped  = regexp.MustCompile(`\\(["\\])`)
 )
 
-// Key reads the values of the header; "" where it is absent. A key in quotes and the same without them are one. Errors: ErrKey.
+// Key parses the values of the header; it returns "" where the header is absent. A key with quotes
+// equals the same key without them. Errors: ErrKey.
 func Key(values []string) (string, error) {
 	if len(values) == 0 {
 		return "", nil
@@ -35,11 +38,11 @@ func Key(values []string) (string, error) {
 	key := values[0]
 	if m := quoted.FindStringSubmatch(key); m != nil {
 		key = escaped.ReplaceAllString(m[1], "$1")
-	} else if !bare.MatchString(key) {
+	} else if !unquoted.MatchString(key) {
 		return "", fmt.Errorf(`%w: write it in quotes: Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`, ErrKey)
 	}
 	if key == "" || len(key) > maxKey {
-		return "", fmt.Errorf("%w: it has 1 to %d characters", ErrKey, maxKey)
+		return "", fmt.Errorf("%w: it must have 1 to %d characters", ErrKey, maxKey)
 	}
 	return key, nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/postern-gateway/postern/internal/idempotency/header"
 )
 
-func TestKeys(t *testing.T) {
+func TestKey_headerValues_areParsed(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("k", 255)
 	for _, c := range []struct {
@@ -33,7 +33,8 @@ func TestKeys(t *testing.T) {
 		{[]string{"\"ü\""}, "", false},
 		{[]string{"a", "b"}, "", false},
 	} {
-		if key, err := header.Key(c.values); key != c.key || (err == nil) != c.ok || err != nil && !errors.Is(err, header.ErrKey) {
+		if key, err := header.Key(c.values); key != c.key || (err == nil) != c.ok || err != nil &&
+			!errors.Is(err, header.ErrKey) {
 			t.Errorf("%q: %q, %v", c.values, key, err)
 		}
 	}

@@ -24,49 +24,54 @@ const (
 
 func suite() providertest.Suite {
 	return providertest.Suite{
-		Provider:       adyen.New(),
-		Source:         providertest.Source("adyen", newKey, "009E9E92268087AAD241638D3325201AFA8AAE6E3DCD369B6D32E87129FFAB10"),
+		Provider: adyen.New(),
+		Source: providertest.Source("adyen", newKey,
+			"009E9E92268087AAD241638D3325201AFA8AAE6E3DCD369B6D32E87129FFAB10"),
 		InBody:         item + "additionalData.hmacSignature",
 		BodyNotCovered: "Only reference, amount, merchant, event code and success are signed",
-		Covered: []string{item + "pspReference", item + "merchantAccountCode", item + "merchantReference", item + "amount.value", item + "amount.currency",
+		Covered: []string{item + "pspReference", item + "merchantAccountCode", item + "merchantReference",
+			item + "amount.value", item + "amount.currency",
 			item + "eventCode", item + "success"},
-		Types:        map[string][]string{"REFUND": {"REFUND", "REFUND", "CANCELLATION"}},
-		EventObjects: true,
-		BadSecrets:   []string{"no hexadecimal"},
-		Reply:        &provider.Reply{ContentType: "text/plain", Body: []byte("[accepted]")},
-		NoKey: providertest.Resigned(adyen.New(), func(body []byte) []byte {
+		Types:          map[string][]string{"REFUND": {"REFUND", "REFUND", "CANCELLATION"}},
+		ObjectPerEvent: true,
+		BadSecrets:     []string{"no hexadecimal"},
+		Reply:          &provider.Reply{ContentType: "text/plain", Body: []byte("[accepted]")},
+		NoKey: providertest.SignAgain(adyen.New(), func(body []byte) []byte {
 			return bytes.Replace(body, []byte(`"success"`), []byte(`"other"`), 1)
 		}),
-		// printf '7914073381342284::TestMerchant:TestPayment-1407325143704:1130:EUR:AUTHORISATION:true' | openssl dgst -sha256
-		// -mac HMAC -macopt hexkey:44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056 -binary | base64
+		// printf
+		// '7914073381342284::TestMerchant:TestPayment-1407325143704:1130:EUR:AUTHORISATION:true' |
+		// openssl dgst -sha256 -mac HMAC -macopt
+		// hexkey:44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056 -binary | base64
 		Vectors: []providertest.Vector{{Secret: newKey, Body: vector}},
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// Every notification of a delivery must be signed: one forged among right ones refuses all.
-func TestOneForgedAmongRight(t *testing.T) {
+// Every notification of a delivery must be signed: one forged notification rejects all.
+func TestVerify_oneForgedNotification_rejectsDelivery(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[2])
 	if _, err := s.Provider.Verify(s.Source, d); err != nil {
 		t.Fatal(err)
 	}
-	for _, change := range [][2]string{{`"value":9900`, `"value":9901`}, {`"value":250`, `"value":251`}, {`"value":1400`, `"value":1401`}} {
+	for _, change := range [][2]string{{`"value":9900`, `"value":9901`}, {`"value":250`, `"value":251`},
+		{`"value":1400`, `"value":1401`}} {
 		forged := *d
 		forged.Body = bytes.Replace(d.Body, []byte(change[0]), []byte(change[1]), 1)
 		if bytes.Equal(forged.Body, d.Body) {
 			t.Fatalf("%s is not in %s", change[0], d.Body)
 		}
-		s.Refused(t, s.Source, &forged, provider.WrongSignature)
+		s.CheckRejected(t, s.Source, &forged, provider.WrongSignature)
 	}
 }
 
-// hostile are bodies of nearly the largest size that is searched, which nobody signed.
+// hostile are unsigned bodies of nearly the maximum size.
 func hostile() map[string]string {
 	const size = 250 << 10
 	signed := `{"NotificationRequestItem":{"additionalData":{"hmacSignature":"coqCmt/IZ4E3CzPvMY8zTjQVL5hYJUiBRg8UU+iCWo0="},"pspReference":"`
@@ -83,8 +88,9 @@ func hostile() map[string]string {
 	}
 }
 
-// What nobody has proven costs no more than a few times its size.
-func TestHostileBodyIsCheap(t *testing.T) { // allocations are counted for the whole process, so not beside others
+// Verifying an unsigned body uses at most a few times its size.
+// allocations are counted for the whole process, so no other test may run
+func TestVerify_hostileBody_usesLittleMemory(t *testing.T) {
 	s := suite()
 	p := adyen.New()
 	for name, body := range hostile() {
@@ -104,8 +110,9 @@ func TestHostileBodyIsCheap(t *testing.T) { // allocations are counted for the w
 	}
 }
 
-// Nothing is looked at after the first notification that does not prove, and no delivery has a thousand of them.
-func TestNotificationsAreProvenInTurn(t *testing.T) {
+// Verification stops after the first notification with a wrong signature, and no delivery has a
+// thousand of them.
+func TestVerify_firstWrongSignature_stops(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
@@ -120,12 +127,12 @@ func TestNotificationsAreProvenInTurn(t *testing.T) {
 	if _, err := s.Provider.Verify(s.Source, with(2, string(one))); err != nil {
 		t.Errorf("three that are signed: %v", err)
 	}
-	s.Refused(t, s.Source, with(2, `{}`), provider.MissingSignature)
-	s.Refused(t, s.Source, with(0, ``), provider.MissingSignature)
-	s.Refused(t, s.Source, with(2, `[1`), provider.MissingSignature)
+	s.CheckRejected(t, s.Source, with(2, `{}`), provider.MissingSignature)
+	s.CheckRejected(t, s.Source, with(0, ``), provider.MissingSignature)
+	s.CheckRejected(t, s.Source, with(2, `[1`), provider.MissingSignature)
 	twice := with(0, string(one))
 	twice.Body = append([]byte(`{"notificationItems":[{"NotificationRequestItem":{}}],`), twice.Body[1:]...)
-	if _, err := s.Provider.Verify(s.Source, twice); err != nil { // the last member of a name counts for both readers
+	if _, err := s.Provider.Verify(s.Source, twice); err != nil { // both parsers use the last of duplicate members
 		t.Errorf("two lists, the last signed: %v", err)
 	}
 }

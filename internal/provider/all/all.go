@@ -1,4 +1,5 @@
-// Package all lists the providers. It is the one place outside its own folder that a new provider touches.
+// Package all lists all providers. A new provider must be added here, and nowhere else outside of
+// its own folder.
 package all
 
 import (
@@ -25,7 +26,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/zoom"
 )
 
-// All are the providers, sorted by name.
+// All returns the providers, sorted by name.
 func All() []provider.Provider {
 	return []provider.Provider{
 		adyen.New(),
@@ -51,7 +52,7 @@ func All() []provider.Provider {
 	}
 }
 
-// Named finds a provider by the word used in configuration.
+// Named returns the provider with this name in the configuration.
 func Named(name string) (provider.Provider, bool) {
 	for _, p := range All() {
 		if p.Name() == name {

@@ -15,7 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-func TestProvidersAreSortedAndFoundByName(t *testing.T) {
+func TestAll_names_areSortedAndFound(t *testing.T) {
 	t.Parallel()
 	var names []string
 	for _, p := range all.All() {
@@ -32,13 +32,14 @@ func TestProvidersAreSortedAndFoundByName(t *testing.T) {
 	}
 }
 
-// Each provider has documents, and a record of what its samples are read as. No scheme leaves what it relies on
-// unsigned. SECURITY.md says that none has its token in the body.
+// Each provider has documents, and a record of how its samples are read. No scheme leaves a
+// required value unsigned. SECURITY.md says that no token is in a body.
 func TestProviders_each_isDocumentedRecordedAndSound(t *testing.T) {
 	t.Parallel()
 	for _, p := range all.All() {
 		d := all.Docs(p)
-		if d.Title == p.Name() || d.Setup == "" || d.Signature == "" || d.Key == "" || d.Objects == "" || len(d.Links) == 0 {
+		if d.Title == p.Name() || d.Setup == "" || d.Signature == "" || d.Key == "" || d.Objects == "" ||
+			len(d.Links) == 0 {
 			t.Errorf("%s: documents %+v", p.Name(), d)
 		}
 		info, err := os.Stat(filepath.Join("..", p.Name(), "testdata", "samples.golden"))
@@ -61,23 +62,25 @@ func TestProviders_each_isDocumentedRecordedAndSound(t *testing.T) {
 	}
 }
 
-func TestPageIsCurrent(t *testing.T) {
+func TestPage_file_isCurrent(t *testing.T) {
 	t.Parallel()
 	providertest.Page(t, "../../../docs/providers.md", all.Page())
 }
 
-// An API may answer from a copy that is a second behind: that an object was not there when it was looked at so is nothing against an event which tells that it was made in that second.
-func TestALookMayBeASecondBehind(t *testing.T) {
+// The API's state may be a second old, so a refetch that finds nothing may be older than the event
+// that creates the object in that second.
+func TestSnapshot_missingWithinLag_doesNotHideCreation(t *testing.T) {
 	t.Parallel()
 	second := time.Date(2026, time.November, 22, 12, 0, 10, 0, time.UTC)
 	lookers := 0
 	for _, p := range all.All() {
-		looker, ok := p.(provider.Looker)
+		looker, ok := p.(provider.Refetcher)
 		if !ok {
 			continue
 		}
 		lookers++
-		gone, err := looker.Snapshot(&provider.Source{}, &provider.Snapshot{ObjectType: "product", ObjectID: "1", Missing: true})
+		gone, err := looker.Snapshot(&provider.Source{}, &provider.Snapshot{ObjectType: "product", ObjectID: "1",
+			Missing: true})
 		if err != nil {
 			t.Fatalf("%s: %v", p.Name(), err)
 		}
@@ -85,12 +88,16 @@ func TestALookMayBeASecondBehind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Made at 10.5 s, looked at from 11.2 s on, and the copy was of 10.2 s.
-		looked, err := versioning.FromLook(gone, &provider.Look{Date: second.Add(time.Second), Lag: looker.Lag()}, second.Add(2*time.Second))
+		// created at 10.5 s, refetched from 11.2 s on, with a state of 10.2 s
+		looked, err := versioning.InputFromRefetch(gone, &provider.Refetch{Date: second.Add(time.Second),
+			Lag: looker.Lag()},
+			second.Add(2*time.Second))
 		if err != nil {
 			t.Fatalf("%s: %v", p.Name(), err)
 		}
-		made, err := versioning.FromObservation(provider.Observation{ObjectType: "product", ObjectID: "1", HasAt: true, Own: true, At: second.UnixMicro(), Unit: gone.Unit, Rank: 1, State: state}, second.Add(time.Second))
+		made, err := versioning.InputFromObservation(provider.Observation{ObjectType: "product", ObjectID: "1",
+			HasAt:      true,
+			OwnVersion: true, At: second.UnixMicro(), Unit: gone.Unit, Rank: 1, State: state}, second.Add(time.Second))
 		if err != nil {
 			t.Fatalf("%s: %v", p.Name(), err)
 		}
@@ -99,8 +106,9 @@ func TestALookMayBeASecondBehind(t *testing.T) {
 			for _, in := range order {
 				versioning.Apply(&row, in)
 			}
-			if row.State.Deleted && !row.Ambiguous && row.LookAfter == 0 {
-				t.Errorf("%s: a look that was a second behind has deleted what was made in that second, and no other is owed", p.Name())
+			if row.State.Deleted && !row.Ambiguous && row.RefetchAfter == 0 {
+				t.Errorf("%s: a look that was a second behind has deleted what was made in that second, and no other "+
+					"is owed", p.Name())
 			}
 		}
 	}
@@ -109,7 +117,7 @@ func TestALookMayBeASecondBehind(t *testing.T) {
 	}
 }
 
-// demo are the sources of `postern dev`: one for each provider.
+// demo returns the sources of `postern dev`: one for each provider.
 func demo(t *testing.T) []config.Endpoint {
 	t.Helper()
 	c := &config.Config{Sources: config.DemoSources()}
@@ -122,8 +130,9 @@ func demo(t *testing.T) []config.Endpoint {
 
 var at = time.Date(2026, time.July, 4, 12, 30, 15, 250e6, time.UTC)
 
-// Whoever runs `postern dev` can try every provider: its demo source is usable, and every sample goes all the way.
-func TestEverySampleGoesThroughItsDemoSource(t *testing.T) {
+// Every provider can be tried in `postern dev`: its demo source is usable, and every sample is
+// verified and read.
+func TestDemoSource_everySample_isVerifiedAndRead(t *testing.T) {
 	t.Parallel()
 	for _, e := range demo(t) {
 		t.Run(e.Provider.Name(), func(t *testing.T) {
@@ -132,13 +141,14 @@ func TestEverySampleGoesThroughItsDemoSource(t *testing.T) {
 				t.Fatalf("check the demo source: %v", err)
 			}
 			for _, sample := range samples(t, e) {
-				through(t, e, sample)
+				processSample(t, e, sample)
 			}
 		})
 	}
 }
 
-// samples are those of the provider by its name: one that a source's configuration makes has none of its own.
+// samples returns the samples of a provider by name, because a provider from a configuration has
+// none.
 func samples(t *testing.T, e config.Endpoint) []provider.Sample {
 	t.Helper()
 	p, ok := all.Named(e.Provider.Name())
@@ -148,8 +158,8 @@ func samples(t *testing.T, e config.Endpoint) []provider.Sample {
 	return p.Samples()
 }
 
-// through signs a sample, proves it, names its events and reads them.
-func through(t *testing.T, e config.Endpoint, sample provider.Sample) {
+// processSample signs and verifies a sample, and identifies and reads its events.
+func processSample(t *testing.T, e config.Endpoint, sample provider.Sample) {
 	t.Helper()
 	d, err := e.Provider.Sign(e.Source, sample, at)
 	if err != nil {
@@ -164,20 +174,21 @@ func through(t *testing.T, e config.Endpoint, sample provider.Sample) {
 		t.Fatalf("identify %s: %d events, %v", sample.Type, len(events), err)
 	}
 	for i, ev := range events {
-		stored := &provider.Stored{Key: ev.Key, Type: ev.Type, Account: ev.Account, APIVersion: ev.APIVersion, ReceivedAt: at, Index: i, Body: d.Body}
+		stored := &provider.StoredEvent{Key: ev.Key, Type: ev.Type, Account: ev.Account, APIVersion: ev.APIVersion,
+			ReceivedAt: at, Index: i, Body: d.Body}
 		o, err := e.Provider.Observe(e.Source, stored)
 		if err != nil {
 			t.Errorf("observe %s: %v", sample.Type, err)
 		}
-		catalogued(t, e.Provider, o.ObjectType)
+		checkTypeCatalog(t, e.Provider, o.ObjectType)
 	}
-	providertest.Sound(t, e.Provider, e.Source, d)
+	providertest.CheckSound(t, e.Provider, e.Source, d)
 }
 
-// catalogued wants that a provider that can say of which types its objects are knows a type.
-func catalogued(t *testing.T, p provider.Provider, objectType string) {
+// checkTypeCatalog checks that a provider with a type catalog lists a type.
+func checkTypeCatalog(t *testing.T, p provider.Provider, objectType string) {
 	t.Helper()
-	c, ok := p.(provider.Catalogued)
+	c, ok := p.(provider.TypeCatalog)
 	if !ok || objectType == "" {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Docs is what a provider tells about itself.
+// Docs returns a provider's description of itself.
 func Docs(p provider.Provider) provider.Docs {
 	d, ok := p.(provider.Documented)
 	if !ok {
@@ -19,7 +19,7 @@ func Docs(p provider.Provider) provider.Docs {
 	return docs
 }
 
-// Describe is a provider's page in Markdown: its part of docs/providers.md.
+// Describe returns a provider's section of docs/providers.md.
 func Describe(p provider.Provider) string {
 	d := Docs(p)
 	var b strings.Builder
@@ -31,21 +31,21 @@ func Describe(p provider.Provider) string {
 	}
 	section("Set up", d.Setup)
 	section("Signature", d.Signature)
-	section("What names an event", d.Key)
+	section("Event key", d.Key)
 	if strings.HasPrefix(d.Objects, "- ") {
 		fmt.Fprintf(&b, "**Objects.**\n\n%s\n\n", d.Objects)
 	} else {
 		section("Objects", d.Objects)
 	}
-	if len(d.Unsure) > 0 {
-		fmt.Fprintf(&b, "**Not confirmed** by a document of the sender's that we have read:\n\n")
-		for _, u := range d.Unsure {
+	if len(d.Unconfirmed) > 0 {
+		fmt.Fprintf(&b, "**Not confirmed** by a document of the sender that we have read:\n\n")
+		for _, u := range d.Unconfirmed {
 			fmt.Fprintf(&b, "- %s\n", u)
 		}
 		b.WriteByte('\n')
 	}
 	if headers := p.Headers(); len(headers) > 0 {
-		section("Headers kept with an event", "`"+strings.Join(headers, "`, `")+"`")
+		section("Headers stored with an event", "`"+strings.Join(headers, "`, `")+"`")
 	}
 	if types := sampleTypes(p); len(types) > 0 {
 		section("Samples", "`postern send "+p.Name()+" TYPE` with "+"`"+strings.Join(types, "`, `")+"`")
@@ -64,16 +64,18 @@ func sampleTypes(p provider.Provider) []string {
 	return types
 }
 
-// Page is docs/providers.md.
+// Page returns the text of docs/providers.md.
 func Page() string {
 	var b strings.Builder
 	b.WriteString(`<!-- Generated from the providers themselves: go test ./internal/provider/all -update. Do not edit. -->
 
 # Providers
 
-What each ` + "`provider:`" + ` of a source means: how its deliveries are proven, what names their events, and what they say of objects. A sender that is
-not here and signs with an HMAC, a public key or a token is taken with [` + "`provider: hmac`" + `](configuration.md); [adding-a-provider.md](adding-a-provider.md)
-tells how one gets a folder of its own. ` + "`postern providers show NAME`" + ` prints one of these sections.
+How each ` + "`provider:`" + ` of a source is set up, how its deliveries are verified, which value is an
+event's key, and which objects are mirrored. Use [` +
+		"`provider: hmac`" + `](configuration.md) for any other sender that signs
+with an HMAC, a public key or a token. [adding-a-provider.md](adding-a-provider.md) explains how to
+add a provider. ` + "`postern providers show NAME`" + ` prints one of these sections.
 
 | provider | sender |
 |---|---|
@@ -88,7 +90,7 @@ tells how one gets a folder of its own. ` + "`postern providers show NAME`" + ` 
 	return b.String()
 }
 
-// anchor is where Markdown's readers put a heading.
+// anchor returns the anchor that Markdown renderers give to a heading.
 func anchor(title string) string {
 	keep := func(r rune) rune {
 		switch {

@@ -15,36 +15,40 @@ import (
 
 const (
 	contentType = "Content-Type"
-	// cloudEvents begins the media types of every format that CloudEvents have.
+	// cloudEvents begins the media types of all CloudEvents formats.
 	cloudEvents    = "application/cloudevents"
 	structuredType = cloudEvents + "+json"
 	batchType      = cloudEvents + "-batch+json"
 )
 
-// Accept takes a CloudEvent in one of its three modes, or a JSON object under an Idempotency-Key.
-func (p Provider) Accept(_ *provider.Source, d *provider.Delivery) (provider.Accepted, error) {
+// Accept accepts a CloudEvent in one of its three modes, or a JSON object with an Idempotency-Key.
+func (p Provider) Accept(_ *provider.Source, d *provider.Delivery) (provider.AcceptedDelivery, error) {
 	media, params, err := mediaType(d.Header)
 	if err != nil {
-		return provider.Accepted{}, err
+		return provider.AcceptedDelivery{}, err
 	}
-	if charset := params["charset"]; isJSON(media) && charset != "" && !strings.EqualFold(charset, "utf-8") && !strings.EqualFold(charset, "us-ascii") {
-		return provider.Accepted{}, invalid(http.StatusUnsupportedMediaType, "charset is %.40q: JSON is written in UTF-8", charset)
+	if charset := params["charset"]; isJSON(media) && charset != "" && !strings.EqualFold(charset, "utf-8") &&
+		!strings.EqualFold(charset, "us-ascii") {
+		return provider.AcceptedDelivery{}, invalid(http.StatusUnsupportedMediaType,
+			"charset is %.40q: JSON must be UTF-8", charset)
 	}
 	switch {
 	case media == structuredType:
-		return provider.Accepted{Delivery: named(d)}, checkBody(d.Body)
+		return provider.AcceptedDelivery{Delivery: withoutKeyHeader(d)}, checkBody(d.Body)
 	case media == batchType:
-		bodies, err := members(d.Body)
-		return provider.Accepted{Delivery: with(named(d), d.Body, func(h http.Header) { h[contentType] = []string{structuredType} }), Bodies: bodies}, err
+		bodies, err := batchBodies(d.Body)
+		return provider.AcceptedDelivery{Delivery: withBody(withoutKeyHeader(d), d.Body,
+			func(h http.Header) { h[contentType] = []string{structuredType} }), Bodies: bodies}, err
 	case strings.HasPrefix(media, cloudEvents):
-		return provider.Accepted{}, invalid(http.StatusUnsupportedMediaType, "%s is %.100q: CloudEvents are taken as %s and %s", contentType, media, structuredType, batchType)
+		return provider.AcceptedDelivery{}, invalid(http.StatusUnsupportedMediaType,
+			"%s is %.100q: send CloudEvents as %s or %s", contentType, media, structuredType, batchType)
 	case isBinary(d.Header):
 		return acceptBinary(d, media)
 	}
 	return acceptPlain(d, media)
 }
 
-// mediaType reads the one Content-Type; "" where there is none.
+// mediaType reads the single Content-Type; "" if there is none.
 func mediaType(h http.Header) (media string, params map[string]string, err error) {
 	values := h.Values(contentType)
 	switch {
@@ -55,72 +59,80 @@ func mediaType(h http.Header) (media string, params map[string]string, err error
 	}
 	media, params, err = mime.ParseMediaType(values[0])
 	if err != nil || !strings.Contains(media, "/") || !utf8.ValidString(values[0]) {
-		return "", nil, invalid(http.StatusBadRequest, "%s %.100q is no media type", contentType, values[0])
+		return "", nil, invalid(http.StatusBadRequest, "%s %.100q is not a media type", contentType, values[0])
 	}
 	return media, params, nil
 }
 
-// isJSON tells whether a media type is JSON, as the JSON format of CloudEvents has it (3.1.1).
+// isJSON reports whether a media type is JSON, as defined by the JSON format of CloudEvents
+// (3.1.1).
 func isJSON(media string) bool {
 	_, subtype, _ := strings.Cut(media, "/")
 	return subtype == "json" || strings.HasSuffix(subtype, "+json")
 }
 
-// named is a delivery of events that are named by themselves: a key that came beside is not theirs.
-func named(d *provider.Delivery) *provider.Delivery {
+// withoutKeyHeader removes the Idempotency-Key of a delivery whose events contain their own key.
+func withoutKeyHeader(d *provider.Delivery) *provider.Delivery {
 	if _, ok := d.Header[header.Name]; !ok {
 		return d
 	}
-	return with(d, d.Body, func(h http.Header) { delete(h, header.Name) })
+	return withBody(d, d.Body, func(h http.Header) { delete(h, header.Name) })
 }
 
-// with is a delivery with another body and other headers.
-func with(d *provider.Delivery, body []byte, change func(http.Header)) *provider.Delivery {
+// withBody copies a delivery with another body and other headers.
+func withBody(d *provider.Delivery, body []byte, change func(http.Header)) *provider.Delivery {
 	other := *d
 	other.Body, other.Header = body, d.Header.Clone()
 	change(other.Header)
 	return &other
 }
 
-// acceptPlain takes a JSON object and writes its key as it is without quotes.
-func acceptPlain(d *provider.Delivery, media string) (provider.Accepted, error) {
+// acceptPlain accepts a JSON object. It stores the key without its quotes.
+func acceptPlain(d *provider.Delivery, media string) (provider.AcceptedDelivery, error) {
 	if media != "" && !isJSON(media) {
-		return provider.Accepted{}, invalid(http.StatusUnsupportedMediaType, "%s is %.100q: send a JSON object as application/json with an %s, or a CloudEvent as %s", contentType, media, header.Name, structuredType)
+		return provider.AcceptedDelivery{}, invalid(http.StatusUnsupportedMediaType,
+			"%s is %.100q: send a JSON object as application/json with an %s, or a CloudEvent as %s", contentType,
+			media, header.Name, structuredType)
 	}
 	key, err := header.Key(d.Header.Values(header.Name))
 	switch {
 	case err != nil:
-		return provider.Accepted{}, invalid(http.StatusBadRequest, "%s", err)
+		return provider.AcceptedDelivery{}, invalid(http.StatusBadRequest, "%s", err)
 	case key == "":
-		return provider.Accepted{}, invalid(http.StatusBadRequest, `the header %s is missing: send a name of the event that is the same whenever it is sent again, e.g. %s: "order-1001-paid"; a CloudEvent, which names itself, is sent as %s`,
-			header.Name, header.Name, structuredType)
+		return provider.AcceptedDelivery{},
+			invalid(http.StatusBadRequest,
+				"the header %s is missing: send an event name that stays the same when the event is sent again, "+
+					`e.g. %s: "order-1001-paid"; a CloudEvent contains its own id and is sent as %s`,
+				header.Name, header.Name, structuredType)
 	}
 	v, err := canonical.Parse(d.Body)
 	if err != nil {
-		return provider.Accepted{}, invalid(http.StatusBadRequest, "the body is not JSON: %v", err)
+		return provider.AcceptedDelivery{}, invalid(http.StatusBadRequest, "the body is not JSON: %v", err)
 	}
 	defer v.Release()
 	if v.Kind() != canonical.Object {
-		return provider.Accepted{}, invalid(http.StatusBadRequest, "the body is a JSON %s: send an object", v.Kind())
+		return provider.AcceptedDelivery{}, invalid(http.StatusBadRequest, "the body is a JSON %s: send an object",
+			v.Kind())
 	}
 	if key == d.Header.Get(header.Name) {
-		return provider.Accepted{Delivery: d}, nil
+		return provider.AcceptedDelivery{Delivery: d}, nil
 	}
-	return provider.Accepted{Delivery: with(d, d.Body, func(h http.Header) { h[header.Name] = []string{key} })}, nil
+	return provider.AcceptedDelivery{Delivery: withBody(d, d.Body,
+		func(h http.Header) { h[header.Name] = []string{key} })}, nil
 }
 
-// checkBody tells what is wrong with a body in the JSON format.
+// checkBody returns what is wrong with a body in the JSON format.
 func checkBody(body []byte) error {
 	v, err := canonical.Parse(body)
 	if err != nil {
 		return invalid(http.StatusBadRequest, "the body is not JSON: %v", err)
 	}
 	defer v.Release()
-	return check(v, "")
+	return checkEvent(v, "")
 }
 
-// members are the events of a batch, in the JSON batch format.
-func members(body []byte) ([][]byte, error) {
+// batchBodies returns the events of a batch, in the JSON batch format.
+func batchBodies(body []byte) ([][]byte, error) {
 	v, err := canonical.Parse(body)
 	if err != nil {
 		return nil, invalid(http.StatusBadRequest, "the body is not JSON: %v", err)
@@ -129,15 +141,16 @@ func members(body []byte) ([][]byte, error) {
 	all := v.Elements()
 	switch {
 	case v.Kind() != canonical.Array:
-		return nil, invalid(http.StatusBadRequest, "the body is a JSON %s: a batch is an array", v.Kind())
+		return nil, invalid(http.StatusBadRequest, "the body is a JSON %s: a batch must be an array", v.Kind())
 	case len(all) > declared.MaxEvents:
-		return nil, invalid(http.StatusRequestEntityTooLarge, "the batch holds %d events, and at most %d are taken: send several batches", len(all), declared.MaxEvents)
+		return nil, invalid(http.StatusRequestEntityTooLarge, "the batch has %d events, and the maximum is %d: "+
+			"send several batches", len(all), declared.MaxEvents)
 	case len(all) == 0:
 		return nil, invalid(http.StatusBadRequest, "the batch is empty")
 	}
 	out := make([][]byte, len(all))
 	for i, member := range all {
-		if err := check(member, fmt.Sprintf("event %d of the batch, counted from 0: ", i)); err != nil {
+		if err := checkEvent(member, fmt.Sprintf("event %d of the batch, counted from 0: ", i)); err != nil {
 			return nil, err
 		}
 		out[i] = member.Raw()
@@ -146,5 +159,5 @@ func members(body []byte) ([][]byte, error) {
 }
 
 func invalid(status int, format string, args ...any) error {
-	return &provider.Invalid{Status: status, Detail: fmt.Sprintf(format, args...)}
+	return &provider.InvalidDelivery{Status: status, Detail: fmt.Sprintf(format, args...)}
 }

@@ -16,7 +16,8 @@ import (
 )
 
 func source() *provider.Source {
-	return &provider.Source{Name: "api", Secrets: []provider.Secret{{Name: "new", Value: []byte("api_test_new")}, {Name: "old", Value: []byte("api_test_old")}}}
+	return &provider.Source{Name: "api", Secrets: []provider.Secret{{Name: "new", Value: []byte("api_test_new")},
+		{Name: "old", Value: []byte("api_test_old")}}}
 }
 
 func suite() providertest.Suite {
@@ -28,7 +29,7 @@ func suite() providertest.Suite {
 		Readable:       []string{"an array"},
 		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
 			t.Helper()
-			body, err := provider.Edit(d.Body, "", func(root map[string]any) { delete(root, "id") })
+			body, err := provider.EditJSON(d.Body, "", func(root map[string]any) { delete(root, "id") })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -37,13 +38,13 @@ func suite() providertest.Suite {
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// The word before the token may be written in any case, and nothing else may stand in its place.
-func TestAuthorization(t *testing.T) {
+// The word before the token may have any case, and must be followed by the token only.
+func TestVerify_authorizationHeaders_areChecked(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]provider.Reason{
 		"Bearer api_test_new":              "",
@@ -65,7 +66,8 @@ func TestAuthorization(t *testing.T) {
 		"Bearer YXBpX3Rlc3RfbmV3":          provider.WrongSignature,
 		"Bearer api_test_new api_test_new": provider.WrongSignature,
 	} {
-		d := &provider.Delivery{Header: http.Header{"Authorization": {value}}, Body: []byte("{}"), ReceivedAt: time.Unix(1783168215, 0)}
+		d := &provider.Delivery{Header: http.Header{"Authorization": {value}}, Body: []byte("{}"),
+			ReceivedAt: time.Unix(1783168215, 0)}
 		if want == "" {
 			if _, err := api.New().Verify(source(), d); err != nil {
 				t.Errorf("%q: %v", value, err)
@@ -75,18 +77,19 @@ func TestAuthorization(t *testing.T) {
 			}
 			continue
 		}
-		suite().Refused(t, source(), d, want)
+		suite().CheckRejected(t, source(), d, want)
 	}
 	for _, name := range api.New().Headers() {
 		if name == "Authorization" {
-			t.Error("the token is kept")
+			t.Error("the token is stored")
 		}
 	}
 }
 
-// Whatever comes is refused in words, or has events that are all named by the sender and can be stored and read; and what is kept of it says the same when it is read again.
+// Every delivery is rejected with a message, or its events have the sender's keys and can be stored
+// and read. The stored delivery gives the same events again.
 func FuzzAccept(f *testing.F) {
-	event := `{` + least + `,"subject":"o","time":"2026-07-04T12:30:15Z","data":{"version":1}}`
+	event := `{` + minimalEvent + `,"subject":"o","time":"2026-07-04T12:30:15Z","data":{"version":1}}`
 	f.Add([]byte(event), structured, "", "", "")
 	f.Add([]byte("["+event+"]"), batch, "", "", "")
 	f.Add([]byte(`{"version":1}`), "application/json", "", "1", "a%20%E2%82%AC")
@@ -96,24 +99,27 @@ func FuzzAccept(f *testing.F) {
 	f.Add([]byte("[[[["), batch, "", "", "%")
 	f.Fuzz(func(t *testing.T, body []byte, contentType, key, id, subject string) {
 		d := request(string(body))
-		for name, value := range map[string]string{"Content-Type": contentType, "Idempotency-Key": key, "Ce-Id": id, "Ce-Subject": subject} {
+		for name, value := range map[string]string{"Content-Type": contentType, "Idempotency-Key": key,
+			"Ce-Id":      id,
+			"Ce-Subject": subject} {
 			if value != "" {
 				d.Header[name] = []string{value}
 			}
 		}
 		if id != "" {
-			d.Header["Ce-Specversion"], d.Header["Ce-Source"], d.Header["Ce-Type"] = []string{"1.0"}, []string{"/s"}, []string{"com.example.order.updated"}
+			d.Header["Ce-Specversion"], d.Header["Ce-Source"], d.Header["Ce-Type"] = []string{"1.0"}, []string{"/s"},
+				[]string{"com.example.order.updated"}
 		}
 		p := api.New()
 		a, err := p.Accept(source(), d)
 		if err != nil {
-			var why *provider.Invalid
+			var why *provider.InvalidDelivery
 			if !errors.As(err, &why) || why.Status < 400 || why.Status > 499 || why.Detail == "" {
 				t.Fatalf("accept: %v", err)
 			}
 			return
 		}
-		providertest.Sound(t, p, source(), a.Delivery)
+		providertest.CheckSound(t, p, source(), a.Delivery)
 		events, err := p.Identify(source(), a.Delivery)
 		if err != nil {
 			t.Fatal(err)
@@ -124,15 +130,16 @@ func FuzzAccept(f *testing.F) {
 			}
 		}
 		if a.Bodies != nil {
-			alone(t, a, events)
+			checkSingleEvents(t, a, events)
 			return
 		}
 		if again, err := p.Accept(source(), a.Delivery); err == nil {
-			if named, err := p.Identify(source(), again.Delivery); err != nil || cmp.Diff(events, named) != "" {
-				t.Fatalf("what is kept says something else: %v\n%s", err, cmp.Diff(events, named))
+			if identified, err := p.Identify(source(), again.Delivery); err != nil ||
+				cmp.Diff(events, identified) != "" {
+				t.Fatalf("the stored delivery gives other events: %v\n%s", err, cmp.Diff(events, identified))
 			}
-		} else if key == "" { // a key is kept as it is without quotes
-			t.Fatalf("what is kept is refused: %v", err)
+		} else if key == "" { // a key is stored without quotes
+			t.Fatalf("the stored delivery is rejected: %v", err)
 		}
 	})
 }

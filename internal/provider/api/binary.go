@@ -13,20 +13,23 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// attributePrefix begins the names of headers that carry attributes, in canonical form.
+// attributePrefix begins the names of headers with attributes, in canonical form.
 const attributePrefix = "Ce-"
 
-// isBinary tells whether any of the headers is there that every event in the binary mode has.
+// isBinary reports whether a request has one of the headers that every event in the binary mode
+// has.
 func isBinary(h http.Header) bool {
-	return slices.ContainsFunc([]string{"Specversion", "Id", "Source", "Type"}, func(name string) bool { return len(h[attributePrefix+name]) > 0 })
+	return slices.ContainsFunc([]string{"Specversion", "Id", "Source", "Type"},
+		func(name string) bool { return len(h[attributePrefix+name]) > 0 })
 }
 
-// acceptBinary writes an event whose attributes are in headers and whose data is the body in the JSON format (bindings/http-protocol-binding.md, 3.1). Data that is JSON keeps every byte; other data
-// is written in base64.
-func acceptBinary(d *provider.Delivery, media string) (provider.Accepted, error) {
+// acceptBinary converts an event with its attributes in headers and its data in the body into the
+// JSON format (bindings/http-protocol-binding.md, 3.1). JSON data keeps every byte; other data is
+// written in base64.
+func acceptBinary(d *provider.Delivery, media string) (provider.AcceptedDelivery, error) {
 	attributes, err := attributesOf(d.Header)
 	if err != nil {
-		return provider.Accepted{}, err
+		return provider.AcceptedDelivery{}, err
 	}
 	event := []byte("{")
 	member := func(name string) {
@@ -36,7 +39,7 @@ func acceptBinary(d *provider.Delivery, media string) (provider.Accepted, error)
 		event = append(canonical.AppendText(event, name), ':')
 	}
 	for _, a := range attributes {
-		member(a.name)
+		member(a.checkName)
 		event = canonical.AppendText(event, a.value)
 	}
 	if media != "" {
@@ -48,7 +51,8 @@ func acceptBinary(d *provider.Delivery, media string) (provider.Accepted, error)
 	case isJSON(media):
 		v, err := canonical.Parse(d.Body)
 		if err != nil {
-			return provider.Accepted{}, invalid(http.StatusBadRequest, "%s is %s, and the body is not JSON: %v", contentType, media, err)
+			return provider.AcceptedDelivery{}, invalid(http.StatusBadRequest, "%s is %s, and the body is not JSON: %v",
+				contentType, media, err)
 		}
 		v.Release()
 		member("data")
@@ -60,17 +64,17 @@ func acceptBinary(d *provider.Delivery, media string) (provider.Accepted, error)
 	}
 	event = append(event, '}')
 	if err := checkBody(event); err != nil {
-		return provider.Accepted{}, err
+		return provider.AcceptedDelivery{}, err
 	}
-	return provider.Accepted{Delivery: with(d, event, func(h http.Header) {
+	return provider.AcceptedDelivery{Delivery: withBody(d, event, func(h http.Header) {
 		h[contentType] = []string{structuredType}
 		delete(h, header.Name)
 	})}, nil
 }
 
-type attributeValue struct{ name, value string }
+type attributeValue struct{ checkName, value string }
 
-// attributesOf are the attributes in headers, sorted by name.
+// attributesOf returns the attributes in headers, sorted by name.
 func attributesOf(h http.Header) ([]attributeValue, error) {
 	var out []attributeValue
 	for field, values := range h {
@@ -83,26 +87,30 @@ func attributesOf(h http.Header) ([]attributeValue, error) {
 		case len(values) != 1:
 			return nil, invalid(http.StatusBadRequest, "the header ce-%.40s is given %d times", name, len(values))
 		case name == "datacontenttype":
-			return nil, invalid(http.StatusBadRequest, "the header ce-datacontenttype is not sent: %s says it", contentType)
+			return nil, invalid(http.StatusBadRequest, "the header ce-datacontenttype is not allowed: use %s",
+				contentType)
 		case name == "data" || !isAttributeName(name):
-			return nil, invalid(http.StatusBadRequest, "the header ce-%.40s carries no attribute: their names are of letters and digits", name)
+			return nil, invalid(http.StatusBadRequest, "the header ce-%.40s is not an attribute: names of attributes "+
+				"consist of "+
+				"letters and digits", name)
 		}
-		value, why := decoded(values[0])
+		value, why := decodeHeader(values[0])
 		if why != "" {
 			return nil, invalid(http.StatusBadRequest, "the header ce-%.40s %s", name, why)
 		}
 		out = append(out, attributeValue{name, value})
 	}
-	slices.SortFunc(out, func(a, b attributeValue) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(out, func(a, b attributeValue) int { return strings.Compare(a.checkName, b.checkName) })
 	return out, nil
 }
 
-// decoded reads a header's value: a text in quotes first as what they hold, then one round of percent-decoding. why says what is wrong with it.
-func decoded(value string) (text, why string) {
+// decodeHeader decodes a header's value: first the quoted string, if it is one, then one round of
+// percent-decoding. why says what is wrong with it.
+func decodeHeader(value string) (text, why string) {
 	if strings.HasPrefix(value, `"`) {
 		var ok bool
-		if value, ok = unquoted(value); !ok {
-			return "", "begins with a quote and does not end with it: write a quote as %22"
+		if value, ok = unquote(value); !ok {
+			return "", "begins with a quote but does not end with one: write a quote as %22"
 		}
 	}
 	out := make([]byte, 0, len(value))
@@ -119,13 +127,13 @@ func decoded(value string) (text, why string) {
 		i += 2
 	}
 	if !utf8.Valid(out) {
-		return "", "is not UTF-8 once it is decoded"
+		return "", "is not UTF-8 after decoding"
 	}
 	return string(out), ""
 }
 
-// unquoted is what a quoted string of HTTP holds (RFC 9110, 5.6.4).
-func unquoted(value string) (string, bool) {
+// unquote returns the content of an HTTP quoted string (RFC 9110, 5.6.4).
+func unquote(value string) (string, bool) {
 	var out strings.Builder
 	for i := 1; i < len(value); i++ {
 		switch value[i] {

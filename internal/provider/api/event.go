@@ -13,22 +13,24 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// specVersion is the version of CloudEvents that is taken.
+// specVersion is the supported version of CloudEvents.
 const specVersion = "1.0"
 
-// check tells what is wrong with an event in the JSON format: https://github.com/cloudevents/spec/blob/main/cloudevents/spec.md, and formats/json-format.md beside it. An attribute that is null
-// is not there.
-func check(v *canonical.Value, where string) error {
+// checkEvent returns what is wrong with an event in the JSON format:
+// https://github.com/cloudevents/spec/blob/main/cloudevents/spec.md and formats/json-format.md in
+// the same folder. An attribute that is null counts as absent.
+func checkEvent(v *canonical.Value, where string) error {
 	if v.Kind() != canonical.Object {
 		return invalid(http.StatusBadRequest, "%sit is a JSON %s: a CloudEvent is an object", where, v.Kind())
 	}
 	for _, name := range []string{"specversion", "id", "source", "type"} {
-		if absent(v.Get(name)) {
-			return invalid(http.StatusBadRequest, "%s%s is missing: every CloudEvent has specversion, id, source and type", where, name)
+		if isAbsent(v.Get(name)) {
+			return invalid(http.StatusBadRequest, "%s%s is missing: every CloudEvent has specversion, id, source and "+
+				"type", where, name)
 		}
 	}
 	for name, value := range v.Members() {
-		if why := attribute(name, value); why != "" {
+		if why := checkAttribute(name, value); why != "" {
 			return invalid(http.StatusBadRequest, "%s%.40q %s", where, name, why)
 		}
 	}
@@ -38,42 +40,44 @@ func check(v *canonical.Value, where string) error {
 	source, _ := v.Get("source").Text()
 	id, _ := v.Get("id").Text()
 	if !provider.ValidName(source + " " + id) {
-		return invalid(http.StatusBadRequest, "%ssource and id together name the event, in at most %d bytes", where, provider.MaxName-1)
+		return invalid(http.StatusBadRequest, "%ssource and id together are the event's key, which has at most %d "+
+			"bytes", where,
+			provider.MaxNameBytes-1)
 	}
 	return nil
 }
 
-func absent(v *canonical.Value) bool {
+func isAbsent(v *canonical.Value) bool {
 	return v.Kind() == canonical.Missing || v.Kind() == canonical.Null
 }
 
-// attribute says what is wrong with a member of an event, "" for nothing.
-func attribute(name string, v *canonical.Value) string {
+// checkAttribute returns what is wrong with a member of an event, or "".
+func checkAttribute(name string, v *canonical.Value) string {
 	switch {
 	case name == "data":
 		return ""
 	case name == "data_base64":
 		text, ok := v.Text()
 		if _, err := base64.StdEncoding.DecodeString(text); !ok || err != nil {
-			return "is no text in base64"
+			return "is not base64 text"
 		}
 		return ""
 	case !isAttributeName(name):
-		return "is no name of an attribute: those are of lower-case letters and digits"
-	case absent(v):
+		return "is not the name of an attribute: use lower-case letters and digits"
+	case isAbsent(v):
 		return ""
 	}
-	if rule, ok := rules[name]; ok {
+	if rule, ok := attributeRules[name]; ok {
 		text, is := v.Text()
 		if !is || text == "" {
-			return "is a text, and not empty"
+			return "must be a text that is not empty"
 		}
 		return rule(text)
 	}
 	switch v.Kind() {
 	case canonical.String:
 		text, _ := v.Text()
-		return wellWritten(text)
+		return checkCharacters(text)
 	case canonical.Bool:
 		return ""
 	case canonical.Number:
@@ -81,51 +85,52 @@ func attribute(name string, v *canonical.Value) string {
 			return ""
 		}
 	}
-	return "is no value of an attribute: those are texts, whole numbers, true and false; what else there is to say stands in data"
+	return "is not the value of an attribute: use a text, a whole number, true or false; put anything else " +
+		"into data"
 }
 
-// rules are what must hold of the attributes that CloudEvents define, where they are there.
-var rules = map[string]func(text string) string{
+// attributeRules check the attributes that CloudEvents define, if they are present.
+var attributeRules = map[string]func(text string) string{
 	"specversion": func(text string) string {
 		if text != specVersion {
-			return "is not " + specVersion + ", the one version that is taken"
+			return "is not " + specVersion + ", the only supported version"
 		}
 		return ""
 	},
-	"id":   wellWritten,
-	"type": name,
+	"id":   checkCharacters,
+	"type": checkName,
 	"source": func(text string) string {
 		if _, err := url.Parse(text); err != nil || strings.ContainsFunc(text, unicode.IsSpace) {
-			return "is no reference of a URI, e.g. /shop/orders or https://shop.example/orders"
+			return "is not a URI reference, e.g. /shop/orders or https://shop.example/orders"
 		}
-		return wellWritten(text)
+		return checkCharacters(text)
 	},
-	"subject": wellWritten,
+	"subject": checkCharacters,
 	"time": func(text string) string {
 		if at, err := time.Parse(time.RFC3339Nano, text); err != nil || at.Unix() <= 0 {
-			return "is no time as RFC 3339 writes it, e.g. 2026-07-04T12:30:15.250Z"
+			return "is not an RFC 3339 time, e.g. 2026-07-04T12:30:15.250Z"
 		}
 		return ""
 	},
 	"datacontenttype": func(text string) string {
 		if media, _, err := mime.ParseMediaType(text); err != nil || !strings.Contains(media, "/") {
-			return "is no media type, e.g. application/json"
+			return "is not a media type, e.g. application/json"
 		}
 		return ""
 	},
-	"dataschema": wellWritten,
+	"dataschema": checkCharacters,
 }
 
-// name wants a text under which events can be found.
-func name(text string) string {
+// checkName checks a text by which events can be searched.
+func checkName(text string) string {
 	if !provider.ValidName(text) {
-		return "is too long to name something, or has characters that cannot be shown: at most 255 bytes are taken"
+		return "is longer than 255 bytes, or has characters that cannot be displayed"
 	}
 	return ""
 }
 
-// wellWritten refuses characters that no attribute has (spec.md, Type System).
-func wellWritten(text string) string {
+// checkCharacters rejects characters that no attribute may have (spec.md, Type System).
+func checkCharacters(text string) string {
 	if strings.ContainsFunc(text, unicode.IsControl) {
 		return "has control characters"
 	}

@@ -1,4 +1,5 @@
-// Package calendly reads Calendly's webhooks. They name no event, so a delivery is told from another by its content.
+// Package calendly is the provider Calendly. Its deliveries have no event id, so they are
+// identified by their content.
 package calendly
 
 import (
@@ -18,40 +19,51 @@ func New() *declared.Provider { return declared.New(spec) }
 var spec = declared.Spec{
 	Name: "calendly", Title: "Calendly",
 	Schemes: []*signature.Scheme{{
-		Name:      "calendly-v1",
-		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Calendly-Webhook-Signature")}, Separator: ",", Assign: "=", Item: "v1"},
+		Name: "calendly-v1",
+		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Calendly-Webhook-Signature")},
+			Separator: ",", KeySeparator: "=", Item: "v1"},
 		Timestamp: &signature.Clock{From: signature.MustRef("item:t")},
 		Message:   signature.MustTemplate("{timestamp}.{body}"),
 	}},
 	Events: declared.Events{
-		Type:     declared.Templates("{json:event}"),
-		Occurred: declared.At("json:created_at", declared.RFC3339),
+		Type:       declared.Templates("{json:event}"),
+		OccurredAt: declared.TimeAt("json:created_at", declared.RFC3339),
 	},
 	Objects: []declared.Object{
-		{Events: []string{"invitee.*"}, Type: declared.Templates("invitee"), ID: declared.Templates("{json:payload.uri}"), State: "payload",
-			Version: &declared.Version{From: signature.MustRef("json:payload.updated_at"), Unit: declared.RFC3339, Still: true}},
-		{Events: []string{"invitee_no_show.deleted"}, Type: declared.Templates("invitee_no_show"), ID: declared.Templates("{json:payload.uri}"), State: "payload",
+		{Events: []string{"invitee.*"}, Type: declared.Templates("invitee"),
+			ID: declared.Templates("{json:payload.uri}"), State: "payload",
+			Version: &declared.Version{From: signature.MustRef("json:payload.updated_at"), Unit: declared.RFC3339,
+				MayNotAdvance: true}},
+		{Events: []string{"invitee_no_show.deleted"}, Type: declared.Templates("invitee_no_show"),
+			ID: declared.Templates("{json:payload.uri}"), State: "payload",
 			Deletes: []string{"*"}},
-		{Events: []string{"invitee_no_show.created"}, Type: declared.Templates("invitee_no_show"), ID: declared.Templates("{json:payload.uri}"), State: "payload"},
-		{Events: []string{"routing_form_submission.created"}, Type: declared.Templates("routing_form_submission"), ID: declared.Templates("{json:payload.uri}"), State: "payload"},
-		{Ignored: "events of this type concern no object that is mirrored"},
+		{Events: []string{"invitee_no_show.created"}, Type: declared.Templates("invitee_no_show"),
+			ID: declared.Templates("{json:payload.uri}"), State: "payload"},
+		{Events: []string{"routing_form_submission.created"}, Type: declared.Templates("routing_form_submission"),
+			ID: declared.Templates("{json:payload.uri}"), State: "payload"},
+		{Ignored: "events of this type are about no object that is mirrored"},
 	},
 	Samples: []provider.Sample{
-		declared.Sample(files, "invitee.created", "samples/created.json"),
-		declared.Sample(files, "invitee.canceled", "samples/canceled.json"),
-		declared.Sample(files, "routing_form_submission.created", "samples/submission.json"),
+		declared.LoadSample(files, "invitee.created", "samples/created.json"),
+		declared.LoadSample(files, "invitee.canceled", "samples/canceled.json"),
+		declared.LoadSample(files, "routing_form_submission.created", "samples/submission.json"),
 	},
-	Vary: declared.Vary{
-		Times:   []declared.Time{*declared.At("json:created_at", declared.RFC3339), *declared.At("json:payload.updated_at", declared.RFC3339)},
+	Variants: declared.Variants{
+		Times: []declared.Time{*declared.TimeAt("json:created_at", declared.RFC3339),
+			*declared.TimeAt("json:payload.updated_at", declared.RFC3339)},
 		Objects: []string{"payload.uri"},
 		Counter: "payload.name",
 	},
 	Docs: provider.Docs{
-		Setup: "Webhook subscriptions are made through Calendly's API (`POST /webhook_subscriptions`) with the ingest URL and a `signing_key` of your own choice: that is the secret.",
-		Links: []string{"https://developer.calendly.com/api-docs/overview-of-webhooks", "https://developer.calendly.com/api-docs/webhook-signatures"},
-		Unsure: []string{
-			"That a retry sends the same bytes. Events are named by their content, so a retry with other bytes would be a second event; the order of versions makes it harmless.",
-			"That `updated_at` of an invitee moves with every change; the receipt bounds what it may have missed.",
+		Setup: "Webhook subscriptions are made through Calendly's API (`POST /webhook_subscriptions`) with the " +
+			"ingest URL and a `signing_key` of your own choice: that is the secret.",
+		Links: []string{"https://developer.calendly.com/api-docs/overview-of-webhooks",
+			"https://developer.calendly.com/api-docs/webhook-signatures"},
+		Unconfirmed: []string{
+			"That a retry sends the same bytes. Events are identified by their content, so a retry with other bytes " +
+				"would " +
+				"be a second event; the order of versions makes it harmless.",
+			"That `updated_at` of an invitee advances with every change; the receipt limits what it may have missed.",
 			"The tolerance of 180 s that some examples use; 300 s are allowed here.",
 		},
 	},

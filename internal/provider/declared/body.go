@@ -12,66 +12,69 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// MaxEvents bounds the events of one delivery, since the whole body is read again for each of them. A larger delivery is kept as one
-// event of unknown type; no sender comes near.
+// MaxEvents is the maximum number of events of one delivery, because the whole body is parsed again
+// for each of them. A larger delivery is stored as one event of unknown type. No sender comes near
+// this limit.
 const MaxEvents = 1000
 
-// maxFields bounds the fields of a form.
+// maxFields is the maximum number of fields of a form.
 const maxFields = 10_000
 
-// parsed is a body that was read.
-type parsed struct {
-	root   *canonical.Value
-	places []place
-	// repeated: the body is a form in which a field comes twice.
+// parsedBody is a parsed body with the positions of its events.
+type parsedBody struct {
+	root      *canonical.Value
+	positions []position
+	// repeated means that the body is a form in which a field occurs twice.
 	repeated bool
 }
 
-// place is where one event of a body stands.
-type place struct {
-	// trail are the elements that lead to the event, one of each list; empty where the body is the event.
-	trail []*canonical.Value
-	// item is the event; missing where its element has none.
-	item *canonical.Value
+// position is the position of one event in a body.
+type position struct {
+	// parents are the list elements that contain the event, one of each list; empty if the body is
+	// the event.
+	parents []*canonical.Value
+	// event is the event; Missing if its element has none.
+	event *canonical.Value
 }
 
-// content is what an event consists of: all of its element where that lacks the event.
-func (p place) content() *canonical.Value {
-	if p.item.Kind() == canonical.Missing && len(p.trail) > 0 {
-		return p.trail[len(p.trail)-1]
+// content returns the event, or the whole element if that has no event.
+func (p position) content() *canonical.Value {
+	if p.event.Kind() == canonical.Missing && len(p.parents) > 0 {
+		return p.parents[len(p.parents)-1]
 	}
-	return p.item
+	return p.event
 }
 
-// read reads a body as the Spec has it. The error is a *provider.Dead.
-func (e *Events) read(body []byte) (parsed, error) {
-	root, form, err := e.root(body)
+// parse parses a body as the Spec describes it. The error is a *provider.Dead.
+func (e *Events) parse(body []byte) (parsedBody, error) {
+	root, form, err := e.parseBody(body)
 	if err != nil {
-		return parsed{}, err
+		return parsedBody{}, err
 	}
-	p := parsed{root: root, repeated: form == Form && hasList(root)}
+	p := parsedBody{root: root, repeated: form == Form && hasList(root)}
 	if e.Split == "" {
-		p.places = []place{{item: root}}
+		p.positions = []position{{event: root}}
 		return p, nil
 	}
-	return p, e.split(&p, root, nil, strings.Split(e.Split, stars))
+	return p, e.split(&p, root, nil, strings.Split(e.Split, listSeparator))
 }
 
-// stars separates the lists of Split, and stands in a path of the whole body for the place of the event in one of them.
-const stars = ".*."
+// listSeparator separates the lists of Split. In a path of the whole body it stands for the
+// position of the event in one of them.
+const listSeparator = ".*."
 
-// split adds the events of a list, whose path is the first of several. An element that lacks an inner list is kept as an event of
-// its own, so that nothing of a delivery is lost.
-func (e *Events) split(p *parsed, in *canonical.Value, trail []*canonical.Value, paths []string) error {
+// split adds the events of a list; paths are the paths of this list and of its inner lists. An
+// element without an inner list becomes an event of its own, so that nothing of a delivery is lost.
+func (e *Events) split(p *parsedBody, in *canonical.Value, trail []*canonical.Value, paths []string) error {
 	list := Lookup(in, paths[0])
 	if list.Kind() != canonical.Array {
-		if len(trail) == 0 && e.Alone && in.Kind() == canonical.Object {
-			return p.add(place{item: in})
+		if len(trail) == 0 && e.AllowSingle && in.Kind() == canonical.Object {
+			return p.add(position{event: in})
 		}
 		if len(trail) == 0 {
 			return &provider.Dead{Reason: fmt.Sprintf("the body has no list of events at %q", e.Split)}
 		}
-		return p.add(place{trail: trail})
+		return p.add(position{parents: trail})
 	}
 	for _, element := range list.Elements() {
 		to := append(slices.Clone(trail), element)
@@ -79,7 +82,7 @@ func (e *Events) split(p *parsed, in *canonical.Value, trail []*canonical.Value,
 		if len(paths) > 1 {
 			err = e.split(p, element, to, paths[1:])
 		} else {
-			err = p.add(place{trail: to, item: Lookup(element, e.Item)})
+			err = p.add(position{parents: to, event: Lookup(element, e.Item)})
 		}
 		if err != nil {
 			return err
@@ -88,15 +91,15 @@ func (e *Events) split(p *parsed, in *canonical.Value, trail []*canonical.Value,
 	return nil
 }
 
-func (p *parsed) add(one place) error {
-	if len(p.places) == MaxEvents {
+func (p *parsedBody) add(one position) error {
+	if len(p.positions) == MaxEvents {
 		return &provider.Dead{Reason: fmt.Sprintf("the body holds more than %d events", MaxEvents)}
 	}
-	p.places = append(p.places, one)
+	p.positions = append(p.positions, one)
 	return nil
 }
 
-// hasList tells whether a member is a list, which of a form's fields those are that come twice.
+// hasList reports whether a member is a list. In a form that is a field that occurs twice.
 func hasList(v *canonical.Value) bool {
 	for _, member := range v.Members() {
 		if member.Kind() == canonical.Array {
@@ -106,11 +109,11 @@ func hasList(v *canonical.Value) bool {
 	return false
 }
 
-// root reads the body in the first of the forms that it has.
-func (e *Events) root(body []byte) (*canonical.Value, BodyForm, error) {
+// parseBody parses the body in the first form that fits.
+func (e *Events) parseBody(body []byte) (*canonical.Value, BodyForm, error) {
 	var first error
-	for _, form := range e.bodies() {
-		v, err := e.readAs(form, body)
+	for _, form := range e.bodyForms() {
+		v, err := e.parseAs(form, body)
 		if err == nil {
 			return v, form, nil
 		}
@@ -121,16 +124,16 @@ func (e *Events) root(body []byte) (*canonical.Value, BodyForm, error) {
 	return nil, JSON, first
 }
 
-func (e *Events) bodies() []BodyForm {
+func (e *Events) bodyForms() []BodyForm {
 	if len(e.Bodies) == 0 {
 		return []BodyForm{JSON}
 	}
 	return e.Bodies
 }
 
-func (e *Events) readAs(form BodyForm, body []byte) (*canonical.Value, error) {
+func (e *Events) parseAs(form BodyForm, body []byte) (*canonical.Value, error) {
 	if form == JSON {
-		return e.readJSON(body)
+		return e.parseJSON(body)
 	}
 	if strings.Count(string(body), "&") >= maxFields {
 		return nil, &provider.Dead{Reason: fmt.Sprintf("the form has more than %d fields", maxFields)}
@@ -138,13 +141,13 @@ func (e *Events) readAs(form BodyForm, body []byte) (*canonical.Value, error) {
 	fields, err := url.ParseQuery(string(body))
 	switch {
 	case err != nil:
-		return nil, &provider.Dead{Reason: "the body is no form: " + err.Error()}
+		return nil, &provider.Dead{Reason: "the body is not a form: " + err.Error()}
 	case form == Payload && len(fields["payload"]) != 1:
-		return nil, &provider.Dead{Reason: "the body is no form with one field payload"}
+		return nil, &provider.Dead{Reason: "the body is not a form with one field payload"}
 	case form == Payload:
-		return e.readJSON([]byte(fields.Get("payload")))
+		return e.parseJSON([]byte(fields.Get("payload")))
 	case len(body) == 0 || !strings.Contains(string(body), "="):
-		return nil, &provider.Dead{Reason: "the body is no form"}
+		return nil, &provider.Dead{Reason: "the body is not a form"}
 	}
 	object := map[string]any{}
 	for name, values := range fields {
@@ -155,12 +158,12 @@ func (e *Events) readAs(form BodyForm, body []byte) (*canonical.Value, error) {
 	}
 	text, err := json.Marshal(object)
 	if err != nil {
-		return nil, &provider.Dead{Reason: "the body is no form: " + err.Error()}
+		return nil, &provider.Dead{Reason: "the body is not a form: " + err.Error()}
 	}
-	return e.readJSON(text)
+	return e.parseJSON(text)
 }
 
-func (e *Events) readJSON(body []byte) (*canonical.Value, error) {
+func (e *Events) parseJSON(body []byte) (*canonical.Value, error) {
 	if e.Split != "." {
 		return provider.ReadObject(body)
 	}
@@ -171,7 +174,8 @@ func (e *Events) readJSON(body []byte) (*canonical.Value, error) {
 	return v, nil
 }
 
-// Lookup is the value at a dotted path; numbers step into arrays, "" and "." stay.
+// Lookup returns the value at a dotted path. Numbers select array elements; "" and "." return the
+// value itself.
 func Lookup(v *canonical.Value, path string) *canonical.Value {
 	if path == "" || path == "." {
 		return v
@@ -191,7 +195,7 @@ func Lookup(v *canonical.Value, path string) *canonical.Value {
 	return v
 }
 
-// Scalar is a text, number or truth value as a text; ok is false for anything else.
+// Scalar returns a string, number or boolean as text; ok is false for any other value.
 func Scalar(v *canonical.Value) (string, bool) {
 	switch v.Kind() {
 	case canonical.String:

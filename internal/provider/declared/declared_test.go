@@ -19,13 +19,17 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// specOf is a sender of events {"id", "type", "at", "data"}.
-func specOf(change func(*declared.Spec)) declared.Spec {
+// testSpec describes a sender of events {"id", "type", "at", "data"}.
+func testSpec(change func(*declared.Spec)) declared.Spec {
 	spec := declared.Spec{
-		Name:    "test",
-		Schemes: []*signature.Scheme{{Name: "s", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-S")}}, Message: signature.MustTemplate("{body}")}},
-		Events:  declared.Events{Key: declared.Templates("{json:id}"), Type: declared.Templates("{json:type}"), Occurred: declared.At("json:at", declared.Auto)},
-		Objects: []declared.Object{{Type: declared.Templates("thing"), ID: declared.Templates("{json:data.id}"), State: "data"}},
+		Name: "test",
+		Schemes: []*signature.Scheme{{Name: "s",
+			Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-S")}},
+			Message:   signature.MustTemplate("{body}")}},
+		Events: declared.Events{Key: declared.Templates("{json:id}"), Type: declared.Templates("{json:type}"),
+			OccurredAt: declared.TimeAt("json:at", declared.Auto)},
+		Objects: []declared.Object{{Type: declared.Templates("thing"), ID: declared.Templates("{json:data.id}"),
+			State: "data"}},
 	}
 	if change != nil {
 		change(&spec)
@@ -33,18 +37,19 @@ func specOf(change func(*declared.Spec)) declared.Spec {
 	return spec
 }
 
-// told is an event, and what it says, in words.
-func told(t *testing.T, p *declared.Provider, d *provider.Delivery) []string {
+// givenAccount is an event, and what it says, in words.
+func givenAccount(t *testing.T, p *declared.Provider, d *provider.Delivery) []string {
 	t.Helper()
 	src := &provider.Source{Name: "s", Accounts: []string{"*"}}
-	providertest.Sound(t, p, src, d)
+	providertest.CheckSound(t, p, src, d)
 	events, err := p.Identify(src, d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
 	for i, e := range events {
-		says := providertest.Summary(p.Observe(src, &provider.Stored{Key: e.Key, Type: e.Type, Account: e.Account, Index: i, Body: d.Body}))
+		says := providertest.Summary(p.Observe(src, &provider.StoredEvent{Key: e.Key, Type: e.Type, Account: e.Account,
+			Index: i, Body: d.Body}))
 		key := e.Key
 		if e.ContentKey {
 			key = "content"
@@ -55,29 +60,32 @@ func told(t *testing.T, p *declared.Provider, d *provider.Delivery) []string {
 }
 
 func delivery(body string) *provider.Delivery {
-	return &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Date(2026, 7, 4, 12, 30, 15, 0, time.UTC)}
+	return &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Date(2026, 7, 4, 12, 30, 15,
+		0, time.UTC)}
 }
 
-func TestMatches(t *testing.T) {
+func TestMatches_patterns_matchTypes(t *testing.T) {
 	t.Parallel()
 	alphabet := rapid.StringOfN(rapid.SampledFrom([]rune("ab.*")), 0, 8, -1)
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := alphabet.Draw(t, "pattern")
-		text := pattern // each * replaced by some text, most often, so that it fits, and then a little more or less
+		text := pattern // each * is replaced by a text, mostly a matching one, and sometimes the text is changed
 		for strings.Contains(text, "*") {
 			text = strings.Replace(text, "*", strings.ReplaceAll(alphabet.Draw(t, "any"), "*", "c"), 1)
 		}
-		text = text[min(len(text), rapid.IntRange(0, 1).Draw(t, "cut")):] + rapid.SampledFrom([]string{"", "", "a", "c"}).Draw(t, "after")
-		want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$").MatchString(text)
+		text = text[min(len(text), rapid.IntRange(0, 1).Draw(t, "cut")):] +
+			rapid.SampledFrom([]string{"", "", "a", "c"}).Draw(t, "after")
+		want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") +
+			"$").MatchString(text)
 		if got := declared.Matches([]string{"no such", pattern}, text); got != want {
-			t.Fatalf("%q fits %q: %v", text, pattern, got)
+			t.Fatalf("%q matches %q: %v", text, pattern, got)
 		}
 	})
 }
 
-func TestUnits(t *testing.T) {
+func TestUnit_Read_texts_giveTimeAndResolution(t *testing.T) {
 	t.Parallel()
-	const none = "the event carries no version and no time, so it has no place in the order"
+	const none = "the event has no version and no time, so its order is unknown"
 	for _, tc := range []struct {
 		unit declared.Unit
 		text string
@@ -100,7 +108,7 @@ func TestUnits(t *testing.T) {
 		{declared.Auto, `"2026-07-04 12:30:15 UTC"`, "1783168215000000/1000000"},
 		{declared.Auto, `"2026-07-04 12:30:15"`, "1783168215000000/1000000"},
 		{declared.Auto, `"2026-07-04 12:30:15 +0200"`, "1783161015000000/1000000"},
-		{declared.Auto, `"2026-07-04 12:30:15 PST"`, none}, // its offset is nobody's guess
+		{declared.Auto, `"2026-07-04 12:30:15 PST"`, none}, // a time without an offset is ambiguous
 		{declared.Auto, `"2026-07-04"`, none},
 		{declared.Auto, `"10000-01-01T00:00:00Z"`, none},
 		{declared.Auto, `"1969-12-31T23:59:59Z"`, none},
@@ -132,43 +140,56 @@ func TestUnits(t *testing.T) {
 		{declared.Integer, `9223372036854775807`, "9223372036854775807/1"},
 		{declared.Integer, `9223372036854775808`, none},
 	} {
-		p := declared.New(specOf(func(s *declared.Spec) {
+		p := declared.New(testSpec(func(s *declared.Spec) {
 			s.Objects[0].Version = &declared.Version{From: signature.MustRef("json:v"), Unit: tc.unit}
 		}))
 		want := "k t: thing 1, at " + tc.want + ", rank 1, own"
 		if tc.want == none {
 			want = "k t: thing 1, partial: " + none
 		}
-		got := told(t, p, delivery(`{"id":"k","type":"t","at":1783168215,"v":`+tc.text+`,"data":{"id":"1"}}`))
+		got := givenAccount(t, p, delivery(`{"id":"k","type":"t","at":1783168215,"v":`+tc.text+`,"data":{"id":"1"}}`))
 		if diff := cmp.Diff([]string{want}, got); diff != "" {
 			t.Errorf("unit %d, %s: %s", tc.unit, tc.text, diff)
 		}
 	}
 }
 
-func TestBatches(t *testing.T) {
+func TestIdentify_batches_areSplit(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		split, item, body string
 		want              []string
 	}{
-		"two":          {"l", "", `{"l":[{"id":"a","type":"t","at":5,"data":{"id":"1"}},{"id":"b","type":"t","data":{"id":"2"}}]}`, []string{"a t: thing 1, at 5000000/1000000, rank 1", "b t: thing 2, partial: the event carries no version and no time, so it has no place in the order"}},
-		"the body":     {".", "", `[{"id":"a","type":"t","data":{"id":"1"},"at":5}]`, []string{"a t: thing 1, at 5000000/1000000, rank 1"}},
-		"in an item":   {"l", "x.y", `{"l":[{"x":{"y":{"id":"a","type":"t","data":{"id":"1"},"at":5}}}]}`, []string{"a t: thing 1, at 5000000/1000000, rank 1"}},
-		"no item":      {"l", "x", `{"l":[{"y":1},{"y":2},3,null,"s"]}`, slicesOf(5, "content unknown: ignored: the event names no object where those of its type do")},
-		"empty":        {"l", "", `{"l":[]}`, []string{"content empty: ignored: the delivery holds no events"}},
-		"no list":      {"l", "", `{"m":[]}`, []string{`content unknown: dead: the body has no list of events at "l"`}},
-		"list of text": {"l", "", `{"l":"abc"}`, []string{`content unknown: dead: the body has no list of events at "l"`}},
-		"twins":        {"l", "", `{"l":[{"type":"t"},{"type":"t"}]}`, slicesOf(2, "content t: ignored: the event names no object where those of its type do")},
-		"lists in lists": {"e.*.c", "", `{"e":[{"c":[{"id":"a","type":"t"},{"id":"b","type":"t"}]},{"c":[]},{"other":1},{"c":[{"id":"d","type":"t"}]}]}`,
-			[]string{"a t: ignored: the event names no object where those of its type do", "b t: ignored: the event names no object where those of its type do",
-				"content unknown: ignored: the event names no object where those of its type do", "d t: ignored: the event names no object where those of its type do"}},
-		"too many": {"l", "", `{"l":[` + strings.Repeat("1,", 1000) + `1]}`, []string{"content unknown: dead: the body holds more than 1000 events"}},
+		"two": {"l", "",
+			`{"l":[{"id":"a","type":"t","at":5,"data":{"id":"1"}},{"id":"b","type":"t","data":{"id":"2"}}]}`,
+			[]string{"a t: thing 1, at 5000000/1000000, rank 1", "b t: thing 2, partial: the event has no " +
+				"version and no time, so its order is unknown"}},
+		"the body": {".", "", `[{"id":"a","type":"t","data":{"id":"1"},"at":5}]`,
+			[]string{"a t: thing 1, at 5000000/1000000, rank 1"}},
+		"in an item": {"l", "x.y", `{"l":[{"x":{"y":{"id":"a","type":"t","data":{"id":"1"},"at":5}}}]}`,
+			[]string{"a t: thing 1, at 5000000/1000000, rank 1"}},
+		"no item": {"l", "x", `{"l":[{"y":1},{"y":2},3,null,"s"]}`,
+			slicesOf(5, "content unknown: ignored: the event has no object type or id, although events of its type "+
+				"should")},
+		"empty":   {"l", "", `{"l":[]}`, []string{"content empty: ignored: the delivery has no events"}},
+		"no list": {"l", "", `{"m":[]}`, []string{`content unknown: dead: the body has no list of events at "l"`}},
+		"list of text": {"l", "", `{"l":"abc"}`,
+			[]string{`content unknown: dead: the body has no list of events at "l"`}},
+		"twins": {"l", "", `{"l":[{"type":"t"},{"type":"t"}]}`,
+			slicesOf(2, "content t: ignored: the event has no object type or id, although events of its type should")},
+		"lists in lists": {"e.*.c", "",
+			`{"e":[{"c":[{"id":"a","type":"t"},{"id":"b","type":"t"}]},{"c":[]},{"other":1},{"c":[{"id":"d","type":"t"}]}]}`,
+			[]string{"a t: ignored: the event has no object type or id, although events of its type should",
+				"b t: ignored: the event has no object type or id, although events of its type should",
+				"content unknown: ignored: the event has no object type or id, although events of its type should",
+				"d t: ignored: the event has no object type or id, although events of its type should"}},
+		"too many": {"l", "", `{"l":[` + strings.Repeat("1,", 1000) + `1]}`,
+			[]string{"content unknown: dead: the body holds more than 1000 events"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := declared.New(specOf(func(s *declared.Spec) { s.Events.Split, s.Events.Item = tc.split, tc.item }))
-			if diff := cmp.Diff(tc.want, told(t, p, delivery(tc.body))); diff != "" {
+			p := declared.New(testSpec(func(s *declared.Spec) { s.Events.Split, s.Events.Item = tc.split, tc.item }))
+			if diff := cmp.Diff(tc.want, givenAccount(t, p, delivery(tc.body))); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -183,30 +204,38 @@ func slicesOf(n int, text string) []string {
 	return out
 }
 
-// What surrounds an event in lists of lists is that of its own place.
-func TestPlaces(t *testing.T) {
+// In nested lists, paths with * refer to the elements that contain the event.
+func TestIdentify_nestedLists_areSplit(t *testing.T) {
 	t.Parallel()
-	p := declared.New(specOf(func(s *declared.Spec) {
+	p := declared.New(testSpec(func(s *declared.Spec) {
 		s.Events.Split = "e.*.in.c"
 		s.Events.Key = declared.Templates("{root:e.*.id}/{root:e.*.in.c.*.n}/{index}")
 		s.Events.Account = declared.Templates("{root:e.*.in.who}")
 		s.Events.Type = declared.Templates("{root:all}")
-		s.Objects = []declared.Object{{Type: declared.Templates("{type}"), ID: declared.Templates("{root:e.*.id}-{json:n}")}}
+		s.Objects = []declared.Object{{Type: declared.Templates("{type}"),
+			ID: declared.Templates("{root:e.*.id}-{json:n}")}}
 	}))
-	got := told(t, p, delivery(`{"all":"x","e":[{"id":1,"in":{"who":"ann","c":[{"n":1},{"n":2}]}},{"id":2,"in":{"who":"bob","c":[{"n":1}]}}]}`))
-	const thin = ", partial: the event carries no state of its object"
+	got := givenAccount(t, p, delivery(
+		`{"all":"x","e":[{"id":1,"in":{"who":"ann","c":[{"n":1},{"n":2}]}},{"id":2,"in":{"who":"bob","c":[{"n":1}]}}]}`))
+	const thin = ", partial: the event has no state of its object"
 	want := []string{"1/1/0 x ann: ann x 1-1" + thin, "1/2/1 x ann: ann x 1-2" + thin, "2/1/2 x bob: bob x 2-1" + thin}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	p = declared.New(specOf(func(s *declared.Spec) { s.Events.Split, s.Events.Key = ".", declared.Templates("{root:*.n}") }))
-	if got := told(t, p, delivery(`[{"n":"a"},{"n":"b"}]`)); len(got) != 2 || !strings.HasPrefix(got[0], "a ") || !strings.HasPrefix(got[1], "b ") {
+	p = declared.New(testSpec(func(s *declared.Spec) {
+		s.Events.Split, s.Events.Key = ".",
+			declared.Templates("{root:*.n}")
+	}))
+	if got := givenAccount(t, p, delivery(`[{"n":"a"},{"n":"b"}]`)); len(got) != 2 ||
+		!strings.HasPrefix(got[0], "a ") ||
+		!strings.HasPrefix(got[1], "b ") {
 		t.Error(got)
 	}
 }
 
-// Events that are not named are the same if their content is: without what may differ, and never because neither could be read.
-func TestContentKeys(t *testing.T) {
+// Events without a key are the same event if their content is equal, without the omitted paths.
+// Unreadable events are never the same.
+func TestIdentify_eventsWithoutKey_getContentKeys(t *testing.T) {
 	t.Parallel()
 	key := func(p *declared.Provider, body string) string {
 		events, err := p.Identify(&provider.Source{}, delivery(body))
@@ -215,27 +244,28 @@ func TestContentKeys(t *testing.T) {
 		}
 		return events[0].Key
 	}
-	plain := declared.New(specOf(nil))
-	omit := declared.New(specOf(func(s *declared.Spec) { s.Events.Omit = []string{"try", "data.sent"} }))
-	content := declared.New(specOf(func(s *declared.Spec) {
+	plain := declared.New(testSpec(nil))
+	omit := declared.New(testSpec(func(s *declared.Spec) { s.Events.Omit = []string{"try", "data.sent"} }))
+	content := declared.New(testSpec(func(s *declared.Spec) {
 		s.Events.Key, s.Events.Omit = declared.Templates("c-{content}"), []string{"try"}
 	}))
-	batch := declared.New(specOf(func(s *declared.Spec) { s.Events.Split, s.Events.Item = "l", "x" }))
+	batch := declared.New(testSpec(func(s *declared.Spec) { s.Events.Split, s.Events.Item = "l", "x" }))
 	for name, tc := range map[string]struct {
 		p    *declared.Provider
 		a, b string
 		same bool
 	}{
-		"same":                    {plain, `{"try":1}`, `{"try":1}`, true},
-		"same but for its end":    {plain, `{"try":1}`, "{\"try\":1}\n", true},
-		"other":                   {plain, `{"try":1}`, `{"try":2}`, false},
-		"another attempt":         {omit, `{"try":1,"data":{"sent":1,"x":1}}`, `{"data":{"x":1,"sent":2},"try":2}`, true},
-		"another attempt, other":  {omit, `{"try":1,"data":{"x":1}}`, `{"try":1,"data":{"x":2}}`, false},
-		"content":                 {content, `{"try":1,"a":2}`, `{"a":2.0,"try":2}`, true},
-		"other content":           {content, `{"a":2}`, `{"a":3}`, false},
-		"content of what is none": {content, `nonsense`, `other nonsense`, false},
-		"element without event":   {batch, `{"l":[{"y":1}]}`, `{"l":[{"y":2}]}`, false},
-		"in another body":         {batch, `{"l":[{"x":{"a":1}}]}`, `{"l":[{"x":{"a":1}},{"x":{"a":2}}]}`, true},
+		"same":                 {plain, `{"try":1}`, `{"try":1}`, true},
+		"same but for its end": {plain, `{"try":1}`, "{\"try\":1}\n", true},
+		"other":                {plain, `{"try":1}`, `{"try":2}`, false},
+		"another attempt": {omit, `{"try":1,"data":{"sent":1,"x":1}}`, `{"data":{"x":1,"sent":2},"try":2}`,
+			true},
+		"another attempt, other":         {omit, `{"try":1,"data":{"x":1}}`, `{"try":1,"data":{"x":2}}`, false},
+		"content":                        {content, `{"try":1,"a":2}`, `{"a":2.0,"try":2}`, true},
+		"other content":                  {content, `{"a":2}`, `{"a":3}`, false},
+		"content of an unreadable event": {content, `nonsense`, `other nonsense`, false},
+		"element without an event":       {batch, `{"l":[{"y":1}]}`, `{"l":[{"y":2}]}`, false},
+		"in another delivery":            {batch, `{"l":[{"x":{"a":1}}]}`, `{"l":[{"x":{"a":1}},{"x":{"a":2}}]}`, true},
 	} {
 		if (key(tc.p, tc.a) == key(tc.p, tc.b)) != tc.same {
 			t.Errorf("%s: keys %s and %s", name, key(tc.p, tc.a), key(tc.p, tc.b))
@@ -246,24 +276,28 @@ func TestContentKeys(t *testing.T) {
 	}
 }
 
-func TestForms(t *testing.T) {
+func TestIdentify_forms_areRead(t *testing.T) {
 	t.Parallel()
-	p := declared.New(specOf(func(s *declared.Spec) {
+	p := declared.New(testSpec(func(s *declared.Spec) {
 		s.Events.Bodies = []declared.BodyForm{declared.JSON, declared.Payload, declared.Form}
 		s.Events.Key = declared.Templates("{json:id}", "{form:the.id}")
-		s.Events.Occurred = nil
+		s.Events.OccurredAt = nil
 	}))
-	const thin = "thing 1, partial: the event carries no version and no time, so it has no place in the order"
+	const thin = "thing 1, partial: the event has no version and no time, so its order is unknown"
 	for body, want := range map[string]string{
-		`{"id":"a","type":"t","data":{"id":"1"}}`:                 "a t: " + thin,
-		"payload=%7B%22id%22%3A%22a%22%2C%22type%22%3A%22t%22%7D": "a t: ignored: the event names no object where those of its type do",
-		"the.id=f&type=t&x=1&x=2":                                 "f t: ignored: the event names no object where those of its type do",
-		"payload=nonsense&type=t":                                 "content t: ignored: the event names no object where those of its type do",
-		"nonsense":                                                "content unknown: dead: the body is not JSON: *",
-		"a=%zz":                                                   "content unknown: dead: *",
-		strings.Repeat("a=1&", 10_001):                            "content unknown: dead: *",
+		`{"id":"a","type":"t","data":{"id":"1"}}`: "a t: " + thin,
+		"payload=%7B%22id%22%3A%22a%22%2C%22type%22%3A%22t%22%7D": "a t: ignored: the event has no object type or " +
+			"id, " +
+			"although events of its type should",
+		"the.id=f&type=t&x=1&x=2": "f t: ignored: the event has no object type or id, " +
+			"although events of its type should",
+		"payload=nonsense&type=t": "content t: ignored: the event has no object " +
+			"type or id, although events of its type should",
+		"nonsense":                     "content unknown: dead: the body is not JSON: *",
+		"a=%zz":                        "content unknown: dead: *",
+		strings.Repeat("a=1&", 10_001): "content unknown: dead: *",
 	} {
-		got := told(t, p, delivery(body))
+		got := givenAccount(t, p, delivery(body))
 		stem, open := strings.CutSuffix(want, "*")
 		if len(got) != 1 || !open && got[0] != want || !strings.HasPrefix(got[0], stem) {
 			t.Errorf("%.60s: %v, want %s", body, got, want)
@@ -271,25 +305,27 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// A token is a credential wherever it stands, and is not kept with events.
-func TestCredentialsAreNotKept(t *testing.T) {
+// A token is a credential in any place, and is not stored with events.
+func TestHeaders_credentials_areLeftOut(t *testing.T) {
 	t.Parallel()
-	for place, header := range map[string]string{"header:X-Token": "X-Token", "query:token": declared.QueryHeader} {
-		spec := specOf(func(s *declared.Spec) {
-			s.Schemes[0].Method, s.Schemes[0].Signature.In = signature.Token, []signature.Ref{signature.MustRef(place)}
-			s.Events.Type, s.Headers = declared.Templates("{header:X-Type}", "{query:type}"), []string{"x-token", "X-More"}
+	for position, header := range map[string]string{"header:X-Token": "X-Token", "query:token": declared.QueryHeader} {
+		spec := testSpec(func(s *declared.Spec) {
+			s.Schemes[0].Method, s.Schemes[0].Signature.In = signature.Token,
+				[]signature.Ref{signature.MustRef(position)}
+			s.Events.Type, s.Headers = declared.Templates("{header:X-Type}", "{query:type}"),
+				[]string{"x-token", "X-More"}
 		})
 		kept := strings.Join(declared.New(spec).Headers(), " ")
 		if strings.Contains(kept, header) || !strings.Contains(kept, "X-Type") || !strings.Contains(kept, "X-More") {
-			t.Errorf("%s: kept %s", place, kept)
+			t.Errorf("%s: stored %s", position, kept)
 		}
 	}
 }
 
-// What a scheme reads is kept, so that a refused delivery can be verified again.
-func TestHeadersOfSchemesAreKept(t *testing.T) {
+// The values that a scheme reads are stored, so that a rejected delivery can be verified again.
+func TestHeaders_schemeHeaders_areIncluded(t *testing.T) {
 	t.Parallel()
-	spec := specOf(func(s *declared.Spec) {
+	spec := testSpec(func(s *declared.Spec) {
 		s.Schemes[0].Message = signature.MustTemplate("{header:X-A}{timestamp}")
 		s.Schemes[0].Or = []signature.Template{signature.MustTemplate("{header:X-B}{timestamp}")}
 		s.Schemes[0].Timestamp = &signature.Clock{From: signature.MustRef("header:X-C")}
@@ -304,10 +340,10 @@ func TestHeadersOfSchemesAreKept(t *testing.T) {
 	}
 }
 
-// The query names events whether the source's address is known or not.
-func TestQueryNamesEvents(t *testing.T) {
+// A query parameter can be the key, with or without a configured address.
+func TestIdentify_queryParameter_namesEvent(t *testing.T) {
 	t.Parallel()
-	p := declared.New(specOf(func(s *declared.Spec) { s.Events.Type = declared.Templates("{query:type}") }))
+	p := declared.New(testSpec(func(s *declared.Spec) { s.Events.Type = declared.Templates("{query:type}") }))
 	for _, url := range []string{"", "https://hooks.example/webhooks/a", "https://hooks.example/webhooks/a?type=mine"} {
 		d := delivery(`{"id":"a"}`)
 		d.Query = "type=theirs"
@@ -318,9 +354,9 @@ func TestQueryNamesEvents(t *testing.T) {
 	}
 }
 
-func TestAccounts(t *testing.T) {
+func TestIdentify_accounts_areAllowedOrRejected(t *testing.T) {
 	t.Parallel()
-	p := declared.New(specOf(func(s *declared.Spec) { s.Events.Account = declared.Templates("{json:who}") }))
+	p := declared.New(testSpec(func(s *declared.Spec) { s.Events.Account = declared.Templates("{json:who}") }))
 	for name, tc := range map[string]struct {
 		src  provider.Source
 		want string
@@ -345,16 +381,17 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// Where each event is signed all must be, and a body is not read into memory for the asking.
-func TestEachItemIsProven(t *testing.T) {
+// If each event is signed, all signatures must be right. An unverified body is not parsed.
+func TestVerify_signedItems_areVerifiedEach(t *testing.T) {
 	t.Parallel()
-	p := declared.New(specOf(func(s *declared.Spec) {
-		s.EachItem, s.Events.Split, s.Events.Item = true, "l", "x"
+	p := declared.New(testSpec(func(s *declared.Spec) {
+		s.SignedItems, s.Events.Split, s.Events.Item = true, "l", "x"
 		s.Schemes[0].Signature.In = []signature.Ref{signature.MustRef("json:sig")}
 		s.Schemes[0].Message = signature.MustTemplate("{json:id}:{json:n}")
 	}))
 	src := &provider.Source{Secrets: []provider.Secret{{Name: "n", Value: []byte("secret")}}}
-	signed, err := p.Sign(src, provider.Sample{Body: []byte(`{"l":[{"x":{"id":"a","n":1}},{"x":{"id":"b","n":2}}]}`)}, time.Unix(1783168215, 0))
+	signed, err := p.Sign(src, provider.Sample{Body: []byte(`{"l":[{"x":{"id":"a","n":1}},{"x":{"id":"b","n":2}}]}`)},
+		time.Unix(1783168215, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,14 +403,15 @@ func TestEachItemIsProven(t *testing.T) {
 		body string
 		want provider.Reason
 	}{
-		"second changed":  {strings.Replace(whole, `"n":2`, `"n":3`, 1), provider.WrongSignature},
-		"first changed":   {strings.Replace(whole, `"n":1`, `"n":3`, 1), provider.WrongSignature},
-		"one more":        {strings.Replace(whole, `{"l":[`, `{"l":[{"x":{"id":"c","n":1}},`, 1), provider.MissingSignature},
-		"one without":     {strings.Replace(whole, `{"l":[`, `{"l":[{},`, 1), provider.MissingSignature},
-		"none":            {`{"l":[]}`, provider.MissingSignature},
-		"no list":         {`{}`, provider.MissingSignature},
-		"nothing":         {"", provider.MissingSignature},
-		"too long a body": {whole + strings.Repeat(" ", 256<<10), provider.MalformedSignature},
+		"second changed": {strings.Replace(whole, `"n":2`, `"n":3`, 1), provider.WrongSignature},
+		"first changed":  {strings.Replace(whole, `"n":1`, `"n":3`, 1), provider.WrongSignature},
+		"one more": {strings.Replace(whole, `{"l":[`, `{"l":[{"x":{"id":"c","n":1}},`, 1),
+			provider.MissingSignature},
+		"one without a signature": {strings.Replace(whole, `{"l":[`, `{"l":[{},`, 1), provider.MissingSignature},
+		"none":                    {`{"l":[]}`, provider.MissingSignature},
+		"no list":                 {`{}`, provider.MissingSignature},
+		"nothing":                 {"", provider.MissingSignature},
+		"too long a body":         {whole + strings.Repeat(" ", 256<<10), provider.MalformedSignature},
 	} {
 		_, err := p.Verify(src, delivery(tc.body))
 		var rejection *provider.Rejection
@@ -383,34 +421,37 @@ func TestEachItemIsProven(t *testing.T) {
 	}
 }
 
-// An event is not read under another one's name after the list, or the places of names, were configured otherwise.
-func TestConfiguredOtherwise(t *testing.T) {
+// An event is not read as another event after the configuration of the list, keys or types changed.
+func TestObserve_changedConfiguration_isDead(t *testing.T) {
 	t.Parallel()
 	const body = `{"id":"whole","type":"batch","l":[{"id":"a","type":"t","at":5,"data":{"id":"1"}}],"m":[{"id":"b","type":"t","at":5,"data":{"id":"2"}},` +
 		`{"id":"a","type":"u","at":5,"data":{"id":"3"}},{"type":"t","at":5,"data":{"id":"4"}}]}`
 	split := func(list string) *declared.Provider {
-		return declared.New(specOf(func(s *declared.Spec) { s.Events.Split = list }))
+		return declared.New(testSpec(func(s *declared.Spec) { s.Events.Split = list }))
 	}
-	byHeader := declared.New(specOf(func(s *declared.Spec) {
-		s.Events.Split, s.Events.Key, s.Events.Type = "m", declared.Templates("{header:X-K}"), declared.Templates("{header:X-T}")
+	byHeader := declared.New(testSpec(func(s *declared.Spec) {
+		s.Events.Split, s.Events.Key, s.Events.Type = "m", declared.Templates("{header:X-K}"),
+			declared.Templates("{header:X-T}")
 	}))
-	dead := "dead: the source was configured otherwise when it came*"
+	dead := "dead: the configuration of the source changed since the event was received*"
 	for name, tc := range map[string]struct {
 		p         *declared.Provider
 		key, kind string
 		index     int
 		want      string
 	}{
-		"as it was":       {split("l"), "a", "t", 0, "thing 1,*"},
-		"another list":    {split("m"), "a", "t", 0, dead},
-		"no list":         {split(""), "a", "t", 0, dead},
-		"another type":    {split("m"), "a", "t", 1, dead},
-		"a content key":   {split("m"), "sha256:0a", "t", 2, "thing 4,*"},
-		"named elsewhere": {byHeader, "any", "t", 0, "thing 2,*"},
+		"unchanged configuration": {split("l"), "a", "t", 0, "thing 1,*"},
+		"another list":            {split("m"), "a", "t", 0, dead},
+		"no list":                 {split(""), "a", "t", 0, dead},
+		"another type":            {split("m"), "a", "t", 1, dead},
+		"a content key":           {split("m"), "sha256:0a", "t", 2, "thing 4,*"},
+		"another key path":        {byHeader, "any", "t", 0, "thing 2,*"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o, err := tc.p.Observe(&provider.Source{}, &provider.Stored{Key: tc.key, Type: tc.kind, Index: tc.index, Body: []byte(body)})
+			o, err := tc.p.Observe(&provider.Source{}, &provider.StoredEvent{Key: tc.key, Type: tc.kind,
+				Index: tc.index,
+				Body:  []byte(body)})
 			var d *provider.Dead
 			if err != nil && !errors.As(err, &d) {
 				t.Fatal(err)
@@ -422,19 +463,21 @@ func TestConfiguredOtherwise(t *testing.T) {
 	}
 }
 
-// A token is kept under none of its headers, however many there are, and a numbered signature under twenty.
-func TestNumberedHeaders(t *testing.T) {
+// A token is stored under none of its headers, however many there are. A numbered signature is
+// stored under up to twenty.
+func TestHeaders_numberedNames_areExpanded(t *testing.T) {
 	t.Parallel()
 	numbered := func(method signature.Method) []string {
-		return declared.New(specOf(func(s *declared.Spec) {
+		return declared.New(testSpec(func(s *declared.Spec) {
 			s.Headers = []string{"x-token-7", "x-token-50", "x-token-more"}
-			s.Schemes = []*signature.Scheme{{Name: "s", Method: method, Encoding: signature.Plain, Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Token-#")}}}}
+			s.Schemes = []*signature.Scheme{{Name: "s", Method: method, Encoding: signature.Plain,
+				Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Token-#")}}}}
 		})).Headers()
 	}
 	tokens := numbered(signature.Token)
 	for _, name := range tokens {
 		if strings.HasPrefix(name, "X-Token-") && name != "X-Token-More" {
-			t.Errorf("the token in %s is kept", name)
+			t.Errorf("the token in %s is stored", name)
 		}
 	}
 	if !slices.Contains(tokens, "X-Token-More") {
@@ -447,11 +490,11 @@ func TestNumberedHeaders(t *testing.T) {
 	}
 }
 
-// Only a provider that has a challenge says so.
-func TestChallenges(t *testing.T) {
+// Challenges depends on the Spec.
+func TestChallenges_spec_saysWhetherAnswered(t *testing.T) {
 	t.Parallel()
-	none := declared.New(specOf(nil))
-	some := declared.New(specOf(func(s *declared.Spec) {
+	none := declared.New(testSpec(nil))
+	some := declared.New(testSpec(func(s *declared.Spec) {
 		s.Challenge = func(*provider.Source, *provider.Delivery) *provider.Reply { return nil }
 	}))
 	if provider.Challenges(none) || !provider.Challenges(some) {
@@ -459,17 +502,19 @@ func TestChallenges(t *testing.T) {
 	}
 }
 
-// Of a form whose fields are signed without marks between them, one that has a field twice names no object; where the body is signed it
-// names one.
-func TestRepeatedField(t *testing.T) {
+// In a form whose fields are signed without separators, a repeated field means that the event names
+// no object. If the body is signed it does.
+func TestObserve_repeatedFormField_isIgnored(t *testing.T) {
 	t.Parallel()
-	for message, want := range map[string]string{"{sorted_form}": "k t: ignored: a field of the form comes twice*", "{body}": "k t: thing 1, partial: *"} {
-		p := declared.New(specOf(func(s *declared.Spec) {
+	for message, want := range map[string]string{"{sorted_form}": "k t: ignored: a field of the form occurs twice*",
+		"{body}": "k t: thing 1, partial: *"} {
+		p := declared.New(testSpec(func(s *declared.Spec) {
 			s.Schemes[0].Message = signature.MustTemplate(message)
 			s.Events.Bodies = []declared.BodyForm{declared.Form}
 			s.Objects[0].ID, s.Objects[0].State = declared.Templates("{form:n}"), ""
 		}))
-		got := told(t, p, &provider.Delivery{Header: http.Header{}, Body: []byte("id=k&type=t&n=1&other=a&other=b")})
+		got := givenAccount(t, p, &provider.Delivery{Header: http.Header{},
+			Body: []byte("id=k&type=t&n=1&other=a&other=b")})
 		if len(got) != 1 || !strings.HasPrefix(got[0], strings.TrimSuffix(want, "*")) {
 			t.Errorf("%s: %v, want %s", message, got, want)
 		}

@@ -11,21 +11,27 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// Observe reads what a stored event says of its object.
-func (p *Provider) Observe(_ *provider.Source, e *provider.Stored) (provider.Observation, error) {
-	body, err := p.spec.Events.read(e.Body)
+// Observe reads what a stored event says about its object.
+func (p *Provider) Observe(_ *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
+	body, err := p.spec.Events.parse(e.Body)
 	if err != nil {
 		return provider.Observation{}, err
 	}
-	if len(body.places) == 0 {
-		return provider.Observation{Ignored: "the delivery holds no events"}, nil
+	if len(body.positions) == 0 {
+		return provider.Observation{Ignored: "the delivery has no events"}, nil
 	}
-	if e.Index < 0 || e.Index >= len(body.places) {
-		return provider.Observation{}, &provider.Dead{Reason: fmt.Sprintf("the delivery has %d events and none at place %d; the source may have been configured otherwise when it came", len(body.places), e.Index)}
+	if e.Index < 0 || e.Index >= len(body.positions) {
+		return provider.Observation{}, &provider.Dead{Reason: fmt.Sprintf("the delivery has %d events and none at "+
+			"position %d; the configuration of the source may have changed since it was received", len(body.positions),
+			e.Index)}
 	}
-	r := &reading{spec: &p.spec, root: body.root, place: body.places[e.Index], index: e.Index, repeated: body.repeated, eventType: e.Type}
-	if p.namedOtherwise(r, e) {
-		return provider.Observation{}, &provider.Dead{Reason: "the source was configured otherwise when it came: its body now names another event at this place"}
+	r := &eventReader{spec: &p.spec, root: body.root, position: body.positions[e.Index], index: e.Index,
+		repeated:  body.repeated,
+		eventType: e.Type}
+	if p.nameChanged(r, e) {
+		return provider.Observation{}, &provider.Dead{Reason: "the configuration of the source changed since the " +
+			"event was received: the " +
+			"body now has another event at this position"}
 	}
 	o, rule := p.object(r)
 	if rule == nil {
@@ -36,31 +42,34 @@ func (p *Provider) Observe(_ *provider.Source, e *provider.Stored) (provider.Obs
 	return o, nil
 }
 
-// namedOtherwise tells whether the event that is now found at a stored one's place has another name or type: the list, or where names
-// stand, was configured otherwise when the delivery came. Only names that the body alone tells can be compared; one made of the content
-// stands for no name.
-func (p *Provider) namedOtherwise(r *reading, e *provider.Stored) bool {
+// nameChanged reports whether the event that is now found at a stored event's position has another
+// key or type. The configuration of the list, or of keys and types, changed after the delivery was
+// received. Only keys and types read from the body alone are compared; a content key is not.
+func (p *Provider) nameChanged(r *eventReader, e *provider.StoredEvent) bool {
 	ev := &p.spec.Events
-	if inBody(ev.Type) && cmp.Or(r.first(ev.Type), provider.UnknownType) != e.Type {
+	if usesOnlyBody(ev.Type) && cmp.Or(r.firstComplete(ev.Type), provider.UnknownType) != e.Type {
 		return true
 	}
 	key := ""
-	if inBody(ev.Key) {
-		key = r.first(ev.Key)
+	if usesOnlyBody(ev.Key) {
+		key = r.firstComplete(ev.Key)
 	}
 	return key != "" && key != e.Key
 }
 
-// inBody tells whether templates need nothing but the body.
-func inBody(templates []signature.Template) bool {
+// usesOnlyBody reports whether templates need nothing but the body.
+func usesOnlyBody(templates []signature.Template) bool {
 	outside := func(r signature.Ref) bool {
-		return !slices.Contains([]signature.Kind{signature.JSON, signature.Root, signature.Form, signature.Index, signature.Content, signature.EventType}, r.Kind)
+		return !slices.Contains([]signature.Kind{signature.JSON, signature.Root, signature.Form, signature.Index,
+			signature.Content, signature.EventType}, r.Kind)
 	}
-	return len(templates) > 0 && !slices.ContainsFunc(templates, func(t signature.Template) bool { return slices.ContainsFunc(t.Refs(), outside) })
+	return len(templates) > 0 &&
+		!slices.ContainsFunc(templates,
+			func(t signature.Template) bool { return slices.ContainsFunc(t.Refs(), outside) })
 }
 
-// object names the object of an event; rule is nil where there is none, and the observation says why.
-func (p *Provider) object(r *reading) (provider.Observation, *Object) {
+// object finds the object of an event. rule is nil if there is none; then the observation says why.
+func (p *Provider) object(r *eventReader) (provider.Observation, *Object) {
 	for i := range p.spec.Objects {
 		rule := &p.spec.Objects[i]
 		if len(rule.Events) > 0 && !Matches(rule.Events, r.eventType) {
@@ -69,25 +78,29 @@ func (p *Provider) object(r *reading) (provider.Observation, *Object) {
 		if rule.Ignored != "" {
 			return provider.Observation{Ignored: rule.Ignored}, nil
 		}
-		if r.repeated && p.joinsFields() {
-			return provider.Observation{Ignored: "a field of the form comes twice, and the signature does not tell which text is whose"}, nil
+		if r.repeated && p.signsJoinedFields() {
+			return provider.Observation{Ignored: "a field of the form occurs twice, and the signature does not show " +
+				"which value belongs to which"}, nil
 		}
-		o := provider.Observation{ObjectType: r.first(rule.Type), ObjectID: r.first(rule.ID), Rank: 1, Unit: 1}
+		o := provider.Observation{ObjectType: r.firstComplete(rule.Type), ObjectID: r.firstComplete(rule.ID), Rank: 1,
+			Unit: 1}
 		if o.ObjectType == "" || o.ObjectID == "" {
-			return provider.Observation{Ignored: "the event names no object where those of its type do"}, nil
+			return provider.Observation{Ignored: "the event has no object type or id, although events of its type " +
+				"should"}, nil
 		}
 		return o, rule
 	}
-	return provider.Observation{Ignored: "events of this type concern no object"}, nil
+	return provider.Observation{Ignored: "events of this type are about no object"}, nil
 }
 
-// joinsFields tells whether a form is signed field by field without marks between them, so that the same text may be divided otherwise.
-func (p *Provider) joinsFields() bool {
-	return slices.ContainsFunc(p.refs(), func(r signature.Ref) bool { return r.Kind == signature.SortedForm })
+// signsJoinedFields reports whether form fields are signed joined without separators, so that the
+// same signed text can be split into other fields.
+func (p *Provider) signsJoinedFields() bool {
+	return slices.ContainsFunc(p.schemeRefs(), func(r signature.Ref) bool { return r.Kind == signature.SortedForm })
 }
 
-// state reads version and state of an event's object.
-func (p *Provider) state(r *reading, rule *Object, o *provider.Observation) {
+// state reads the version and the state of an event's object.
+func (p *Provider) state(r *eventReader, rule *Object, o *provider.Observation) {
 	p.version(r, rule, o)
 	state := r.value(rule.State)
 	deleted := Matches(rule.Deletes, r.eventType)
@@ -95,26 +108,27 @@ func (p *Provider) state(r *reading, rule *Object, o *provider.Observation) {
 	case rule.Partial != "":
 		o.Partial = rule.Partial
 	case deleted && (o.HasAt || rule.Final):
-		o.Deleted, o.Final = true, rule.Final && !(rule.FinalBare && o.HasAt)
+		o.Deleted, o.Final = true, rule.Final && !(rule.FinalWithoutVersion && o.HasAt)
 		if rule.State != "" && state.Kind() == canonical.Object {
 			o.State = state
 		}
 	case deleted:
-		o.Partial = "the delete carries no time, and the same object can come back"
+		o.Partial = "the delete has no time, and the same object can return"
 	case rule.State == "":
-		o.Partial = "the event carries no state of its object"
+		o.Partial = "the event has no state of its object"
 	case state.Kind() != canonical.Object:
 		o.Partial = fmt.Sprintf("the event has no object at %q", rule.State)
 	case !o.HasAt:
-		o.Partial = "the event carries no version and no time, so it has no place in the order"
+		o.Partial = "the event has no version and no time, so its order is unknown"
 	default:
-		o.State, o.Before = state, rule.before(r, state)
+		o.State, o.Before = state, rule.previousValues(r, state)
 	}
-	o.Volatile = rule.Volatile
+	o.IgnoredPaths = rule.IgnoredPaths
 }
 
-// before is what the changed fields were before; nil where none is told, or not in terms of the state.
-func (rule *Object) before(r *reading, state *canonical.Value) *canonical.Value {
+// previousValues returns the old values of the changed fields. It returns nil if there are none, or
+// if they do not match the state.
+func (rule *Object) previousValues(r *eventReader, state *canonical.Value) *canonical.Value {
 	if before := r.value(rule.Before); rule.Before != "" && before.Kind() == canonical.Object {
 		return before
 	}
@@ -125,13 +139,14 @@ func (rule *Object) before(r *reading, state *canonical.Value) *canonical.Value 
 	text := []byte("{")
 	for name, change := range changes.Members() {
 		previous, current := change.Get("previous"), change.Get("current")
-		if previous.Kind() == canonical.Missing || current.Kind() == canonical.Missing || state.Get(name).Sum(canonical.Options{}) != current.Sum(canonical.Options{}) {
+		if previous.Kind() == canonical.Missing || current.Kind() == canonical.Missing ||
+			state.Get(name).Sum(canonical.Options{}) != current.Sum(canonical.Options{}) {
 			return nil
 		}
 		if len(text) > 1 {
 			text = append(text, ',')
 		}
-		quoted, _ := json.Marshal(name) // a text can always be written
+		quoted, _ := json.Marshal(name) // a string always marshals
 		text = append(append(append(text, quoted...), ':'), previous.Raw()...)
 	}
 	before, err := canonical.Parse(append(text, '}'))
@@ -141,15 +156,15 @@ func (rule *Object) before(r *reading, state *canonical.Value) *canonical.Value 
 	return before
 }
 
-func (p *Provider) version(r *reading, rule *Object, o *provider.Observation) {
+func (p *Provider) version(r *eventReader, rule *Object, o *provider.Observation) {
 	if v := rule.Version; v != nil {
-		if at, unit, ok := r.at(v.From, v.Unit); ok {
-			o.At, o.Unit, o.HasAt, o.Own, o.Still = at, unit, true, true, v.Still
+		if at, unit, ok := r.time(v.From, v.Unit); ok {
+			o.At, o.Unit, o.HasAt, o.OwnVersion, o.MayNotAdvance = at, unit, true, true, v.MayNotAdvance
 		}
-		return // where its own version is missing the event's time is no substitute: it is another clock
+		return // without its own version the object has no version: the event's time is another clock
 	}
-	if t := p.spec.Events.Occurred; t != nil {
-		if at, unit, ok := r.at(t.From, t.Unit); ok {
+	if t := p.spec.Events.OccurredAt; t != nil {
+		if at, unit, ok := r.time(t.From, t.Unit); ok {
 			o.At, o.Unit, o.HasAt = at, unit, true
 		}
 	}

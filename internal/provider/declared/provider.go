@@ -13,38 +13,40 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// Provider is a Spec at work.
+// Provider is a provider that a Spec describes.
 type Provider struct{ spec Spec }
 
 var (
 	_ provider.Provider     = (*Provider)(nil)
 	_ provider.Challenger   = (*Provider)(nil)
-	_ provider.Greeter      = (*Provider)(nil)
+	_ provider.Handshaker   = (*Provider)(nil)
 	_ provider.Acknowledger = (*Provider)(nil)
 )
 
-// New is the provider of a Spec.
+// New returns the provider of a Spec.
 func New(spec Spec) *Provider { return &Provider{spec: spec} }
 
-// Spec is what the provider was made of.
+// Spec returns the Spec of the provider.
 func (p *Provider) Spec() Spec { return p.spec }
 
-// Name is the word used in configuration.
+// Name returns the provider's name in the configuration.
 func (p *Provider) Name() string { return p.spec.Name }
 
-// Check wants secrets that fit a scheme, and the URL where the sender signs it.
+// Check requires secrets that fit a scheme, and the URL if the sender signs it.
 func (p *Provider) Check(src *provider.Source) error {
 	if len(p.spec.Schemes) == 0 {
-		return errors.New("scheme: none given; say how the sender signs")
+		return errors.New("scheme: not set; say how the sender signs")
 	}
 	if err := provider.CheckSecrets(src, p.spec.Schemes...); err != nil {
 		return err
 	}
 	if src.Key != "" {
-		return errors.New("key: there is no choice of " + p.spec.Name + "'s; leave it out")
+		return errors.New("key: provider " + p.spec.Name + " has no choice of keys; leave it out")
 	}
 	if src.URL == "" && p.signsURL() {
-		return errors.New("url: the sender signs the address it was given; name it (https://hooks.example/webhooks/" + src.Name + ")")
+		return errors.New("url: the sender signs the address that was entered there; set it " +
+			"(https://hooks.example/webhooks/" +
+			src.Name + ")")
 	}
 	if p.spec.Check != nil {
 		return p.spec.Check(src)
@@ -52,8 +54,8 @@ func (p *Provider) Check(src *provider.Source) error {
 	return nil
 }
 
-// refs are the references of all schemes.
-func (p *Provider) refs() []signature.Ref {
+// schemeRefs returns the references of all schemes.
+func (p *Provider) schemeRefs() []signature.Ref {
 	var out []signature.Ref
 	for _, s := range p.spec.Schemes {
 		out = append(append(out, s.Signature.In...), s.Message.Refs()...)
@@ -74,29 +76,31 @@ func (p *Provider) refs() []signature.Ref {
 }
 
 func (p *Provider) signsURL() bool {
-	return slices.ContainsFunc(p.refs(), func(r signature.Ref) bool {
+	return slices.ContainsFunc(p.schemeRefs(), func(r signature.Ref) bool {
 		return r.Kind == signature.URL || r.Kind == signature.Path || r.Kind == signature.Query
 	})
 }
 
-// QueryHeader is the name under which a delivery's query is kept among its headers.
+// QueryHeader is the name under which a delivery's query is stored with its headers.
 const QueryHeader = ":query"
 
-// Headers are those that schemes and events refer to, but for tokens: they are credentials.
+// Headers returns the headers that schemes and events refer to, except tokens, because they are
+// credentials.
 func (p *Provider) Headers() []string {
 	out := []string{"Content-Type", "User-Agent"}
 	add := func(r signature.Ref) {
 		switch r.Kind {
 		case signature.Header:
-			out = append(out, numbered(r.Name)...)
+			out = append(out, expandNumbered(r.Name)...)
 		case signature.Query, signature.URL, signature.Path:
 			out = append(out, QueryHeader)
 		}
 	}
-	for _, r := range p.refs() {
+	for _, r := range p.schemeRefs() {
 		add(r)
 	}
-	for _, t := range slices.Concat(p.spec.Events.Key, p.spec.Events.Type, p.spec.Events.Account, p.spec.Events.APIVersion) {
+	for _, t := range slices.Concat(p.spec.Events.Key, p.spec.Events.Type, p.spec.Events.Account,
+		p.spec.Events.APIVersion) {
 		for _, r := range t.Refs() {
 			add(r)
 		}
@@ -108,8 +112,8 @@ func (p *Provider) Headers() []string {
 	return slices.DeleteFunc(slices.Compact(out), p.credential)
 }
 
-// numbered are the headers that a name stands for.
-func numbered(name string) []string {
+// expandNumbered returns the headers that a name with # stands for.
+func expandNumbered(name string) []string {
 	stem, ok := strings.CutSuffix(name, "#")
 	if !ok {
 		return []string{name}
@@ -121,20 +125,22 @@ func numbered(name string) []string {
 	return out
 }
 
-// maxNumbered is how many headers are kept of those that a number tells apart.
+// maxNumbered is how many numbered headers are stored.
 const maxNumbered = 20
 
-// credential tells whether a header holds a secret itself.
+// credential reports whether a header contains a secret itself.
 func (p *Provider) credential(header string) bool {
 	return slices.ContainsFunc(p.spec.Schemes, func(s *signature.Scheme) bool {
 		return s.Method == signature.Token && slices.ContainsFunc(s.Signature.In, func(r signature.Ref) bool {
-			return r.Kind == signature.Header && standsFor(r.Name, header) || r.Kind == signature.Query && header == QueryHeader
+			return r.Kind == signature.Header && matchesHeader(r.Name, header) || r.Kind == signature.Query &&
+				header == QueryHeader
 		})
 	})
 }
 
-// standsFor tells whether a name is that of a header, or of all with a number of which the header is one, kept or not.
-func standsFor(name, header string) bool {
+// matchesHeader reports whether a name is that of a header, or of a numbered group that contains
+// the header.
+func matchesHeader(name, header string) bool {
 	stem, many := strings.CutSuffix(name, "#")
 	if !many {
 		return name == header
@@ -143,67 +149,72 @@ func standsFor(name, header string) bool {
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// Verify proves the sender by any scheme that the delivery has a signature of; of each event where each carries its own.
+// Verify verifies the delivery with any scheme that it has a signature of, or each event if each is
+// signed.
 func (p *Provider) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
-	if p.spec.Refuse != nil {
-		if rejection := p.spec.Refuse(src, d); rejection != nil {
+	if p.spec.Reject != nil {
+		if rejection := p.spec.Reject(src, d); rejection != nil {
 			return provider.Verification{}, rejection
 		}
 	}
-	if !p.spec.EachItem {
-		return provider.Prove(src, d, p.spec.Schemes...)
+	if !p.spec.SignedItems {
+		return provider.VerifySchemes(src, d, p.spec.Schemes...)
 	}
 	return p.verifyEach(src, d)
 }
 
-// Challenge answers a request that is no delivery.
+// Challenge responds to an unsigned request that is no delivery.
 func (p *Provider) Challenge(src *provider.Source, d *provider.Delivery) *provider.Reply {
 	return reply(p.spec.Challenge, src, d)
 }
 
-// Challenges tells whether any request at all could be a challenge.
+// Challenges reports whether the provider responds to challenges.
 func (p *Provider) Challenges() bool { return p.spec.Challenge != nil }
 
-// Greet answers a signed request that is no event.
-func (p *Provider) Greet(src *provider.Source, d *provider.Delivery) *provider.Reply {
-	return reply(p.spec.Greet, src, d)
+// Handshake responds to a signed request that is no event.
+func (p *Provider) Handshake(src *provider.Source, d *provider.Delivery) *provider.Reply {
+	return reply(p.spec.Handshake, src, d)
 }
 
-// Acknowledge answers a stored delivery in the sender's own way.
+// Acknowledge returns the sender's own response to a stored delivery.
 func (p *Provider) Acknowledge(src *provider.Source, d *provider.Delivery) *provider.Reply {
 	return reply(p.spec.Acknowledge, src, d)
 }
 
-func reply(f func(*provider.Source, *provider.Delivery) *provider.Reply, src *provider.Source, d *provider.Delivery) *provider.Reply {
+func reply(f func(*provider.Source, *provider.Delivery) *provider.Reply, src *provider.Source,
+	d *provider.Delivery) *provider.Reply {
 	if f == nil {
 		return nil
 	}
 	return f(src, d)
 }
 
-// Samples are realistic deliveries.
+// Samples returns realistic deliveries.
 func (p *Provider) Samples() []provider.Sample { return slices.Clone(p.spec.Samples) }
 
-// Sign makes a delivery as the sender would. Headers that name the event's key or type are set where nothing else names them.
+// Sign makes a delivery as the sender does. It sets the headers with the event's key and type if
+// nothing else contains them.
 func (p *Provider) Sign(src *provider.Source, s provider.Sample, at time.Time) (*provider.Delivery, error) {
 	d := &provider.Delivery{Header: http.Header{}, Body: s.Body, ReceivedAt: at}
 	d.Header.Set("Content-Type", contentType(s.Body))
 	d.Header.Set("User-Agent", "Postern-Send")
-	p.name(d.Header, s)
-	if p.spec.Dress != nil {
-		p.spec.Dress(src, d, s)
+	p.setNameHeaders(d.Header, s)
+	if p.spec.SetHeaders != nil {
+		p.spec.SetHeaders(src, d, s)
 	}
-	if p.spec.EachItem {
-		return d, p.sealItems(src, d, at)
+	if p.spec.SignedItems {
+		return d, p.signItems(src, d, at)
 	}
-	return d, provider.Seal(src, d, p.signer(src, d), at)
+	return d, provider.SignDelivery(src, d, p.signingScheme(src, d), at)
 }
 
-// signer is the scheme that a source's first secret belongs to and that can sign such a body; the first where there is none.
-func (p *Provider) signer(src *provider.Source, d *provider.Delivery) *signature.Scheme {
+// signingScheme returns the first scheme that fits the source's first secret and can sign such a
+// body, or else the first scheme.
+func (p *Provider) signingScheme(src *provider.Source, d *provider.Delivery) *signature.Scheme {
 	isForm := contentType(d.Body) != "application/json"
 	for _, s := range p.spec.Schemes {
-		readsForm := slices.ContainsFunc(s.Message.Refs(), func(r signature.Ref) bool { return r.Kind == signature.SortedForm || r.Kind == signature.Form })
+		readsForm := slices.ContainsFunc(s.Message.Refs(),
+			func(r signature.Ref) bool { return r.Kind == signature.SortedForm || r.Kind == signature.Form })
 		if (isForm || !readsForm) && len(src.Secrets) > 0 && s.CheckSecret(src.Secrets[0].Value) == nil {
 			return s
 		}
@@ -211,7 +222,7 @@ func (p *Provider) signer(src *provider.Source, d *provider.Delivery) *signature
 	return p.spec.Schemes[0]
 }
 
-// Docs is the provider for people, completed from the Spec.
+// Docs returns the description for people, completed from the Spec.
 func (p *Provider) Docs() provider.Docs {
 	d := p.spec.Docs
 	d.Title = cmp.Or(d.Title, p.spec.Title)

@@ -17,28 +17,30 @@ import (
 )
 
 func contentType(body []byte) string {
-	if trimmed := bytes.TrimSpace(body); len(trimmed) > 0 && trimmed[0] != '{' && trimmed[0] != '[' && bytes.IndexByte(trimmed, '=') > 0 {
+	if trimmed := bytes.TrimSpace(body); len(trimmed) > 0 && trimmed[0] != '{' && trimmed[0] != '[' &&
+		bytes.IndexByte(trimmed, '=') > 0 {
 		return "application/x-www-form-urlencoded"
 	}
 	return "application/json"
 }
 
-// name sets the headers that alone name an event's key and type.
-func (p *Provider) name(h http.Header, s provider.Sample) {
+// setNameHeaders sets the headers that are the event's only key and type.
+func (p *Provider) setNameHeaders(h http.Header, s provider.Sample) {
 	id := s.ID
 	if id == "" {
-		token := provider.Token(s.Type+string(s.Body), 0, time.Time{})
+		token := provider.SampleToken(s.Type+string(s.Body), 0, time.Time{})
 		id = hex.EncodeToString(token[:16])
 	}
-	for header, value := range map[string]string{onlyHeader(p.spec.Events.Key): id, onlyHeader(p.spec.Events.Type): s.Type} {
+	for header, value := range map[string]string{singleHeader(p.spec.Events.Key): id,
+		singleHeader(p.spec.Events.Type): s.Type} {
 		if header != "" {
 			h.Set(header, value)
 		}
 	}
 }
 
-// onlyHeader is the header that the first template consists of; "" where it is another.
-func onlyHeader(templates []signature.Template) string {
+// singleHeader returns the header that is the whole first template, or "".
+func singleHeader(templates []signature.Template) string {
 	if len(templates) == 0 {
 		return ""
 	}
@@ -49,8 +51,8 @@ func onlyHeader(templates []signature.Template) string {
 	return refs[0].Name
 }
 
-// sealItems signs every event of a delivery.
-func (p *Provider) sealItems(src *provider.Source, d *provider.Delivery, at time.Time) error {
+// signItems signs every event of a delivery.
+func (p *Provider) signItems(src *provider.Source, d *provider.Delivery, at time.Time) error {
 	root, err := decode(d.Body)
 	if err != nil {
 		return err
@@ -65,7 +67,7 @@ func (p *Provider) sealItems(src *provider.Source, d *provider.Delivery, at time
 			return err
 		}
 		one := &provider.Delivery{Header: d.Header, Body: text}
-		if err := provider.Seal(src, one, p.spec.Schemes[0], at); err != nil {
+		if err := provider.SignDelivery(src, one, p.spec.Schemes[0], at); err != nil {
 			return err
 		}
 		signed, err := decode(one.Body)
@@ -82,51 +84,52 @@ func (p *Provider) sealItems(src *provider.Source, d *provider.Delivery, at time
 	return err
 }
 
-// Vary makes another event out of a sample by the Spec's Vary.
-func (p *Provider) Vary(s provider.Sample, n int, at time.Time, newObject bool) (provider.Sample, error) {
-	token := provider.Token(s.Type, n, at)
+// MakeVariant makes another event from a sample, with Spec.Variants.
+func (p *Provider) MakeVariant(s provider.Sample, n int, at time.Time, newObject bool) (provider.Sample, error) {
+	token := provider.SampleToken(s.Type, n, at)
 	s.ID = hex.EncodeToString(token[:16])
 	edit := func(has func(path string) any, put func(path string, v any)) {
-		for i, path := range p.spec.Vary.IDs {
+		for i, path := range p.spec.Variants.IDs {
 			if old, ok := has(path).(string); ok {
 				put(path, newID(old, s.ID, i))
 			} else if _, ok := has(path).(json.Number); ok {
-				put(path, json.Number(strconv.FormatUint(uint64(token[0])<<32|uint64(token[1])<<24|uint64(token[2])<<16|uint64(token[3])<<8|uint64(token[4]), 10)))
+				put(path, json.Number(strconv.FormatUint(uint64(token[0])<<32|uint64(token[1])<<24|uint64(
+					token[2])<<16|uint64(token[3])<<8|uint64(token[4]), 10)))
 			}
 		}
-		for _, t := range p.spec.Vary.Times {
+		for _, t := range p.spec.Variants.Times {
 			if old := has(t.From.Name); old != nil {
-				put(t.From.Name, written(old, t.Unit, at))
+				put(t.From.Name, formatTime(old, t.Unit, at))
 			}
 		}
-		for _, path := range p.spec.Vary.Versions {
+		for _, path := range p.spec.Variants.Versions {
 			if old := has(path); old != nil {
-				put(path, counted(old, n))
+				put(path, appendNumber(old, n))
 			}
 		}
-		if path := p.spec.Vary.Counter; path != "" && has(path) != nil {
-			put(path, counted(has(path), n))
+		if path := p.spec.Variants.Counter; path != "" && has(path) != nil {
+			put(path, appendNumber(has(path), n))
 		}
-		for _, path := range p.spec.Vary.Objects {
+		for _, path := range p.spec.Variants.Objects {
 			if old := has(path); newObject && old != nil {
-				put(path, counted(old, n))
+				put(path, appendNumber(old, n))
 			}
 		}
 	}
 	var err error
-	s.Body, err = edited(s.Body, edit)
+	s.Body, err = editBody(s.Body, edit)
 	return s, err
 }
 
-// edited rewrites a JSON body or a form by a function.
-func edited(body []byte, edit func(has func(string) any, put func(string, any))) ([]byte, error) {
+// editBody rewrites a JSON body or a form.
+func editBody(body []byte, edit func(has func(string) any, put func(string, any))) ([]byte, error) {
 	if contentType(body) != "application/json" {
 		fields, err := url.ParseQuery(string(body))
 		if err != nil {
 			return nil, fmt.Errorf("read sample: %w", err)
 		}
-		if text := fields.Get("payload"); strings.HasPrefix(text, "{") { // the fields are the event's
-			payload, err := edited([]byte(text), edit)
+		if text := fields.Get("payload"); strings.HasPrefix(text, "{") { // the fields belong to the event
+			payload, err := editBody([]byte(text), edit)
 			fields.Set("payload", string(payload))
 			return []byte(fields.Encode()), err
 		}
@@ -146,12 +149,14 @@ func edited(body []byte, edit func(has func(string) any, put func(string, any)))
 	return encode(root)
 }
 
-// newID keeps what an id begins with ("evt_") and makes the rest new, as long as it was, up to the token's length.
-func newID(old, token string, place int) string {
-	if place > 0 {
-		token = token[place%8:] + token[:place%8]
+// newID keeps the prefix of an id ("evt_") and replaces the rest, in the same length up to the
+// token's length.
+func newID(old, token string, position int) string {
+	if position > 0 {
+		token = token[position%8:] + token[:position%8]
 	}
-	if len(old) == 34 && len(token) == 32 && strings.Trim(old[2:], "0123456789abcdef") == "" { // Twilio's: two letters and 32 digits
+	// Twilio: two letters and 32 digits
+	if len(old) == 34 && len(token) == 32 && strings.Trim(old[2:], "0123456789abcdef") == "" {
 		return old[:2] + token
 	}
 	if len(old) == 36 && strings.Count(old, "-") == 4 {
@@ -164,8 +169,8 @@ func newID(old, token string, place int) string {
 	return stem + token[:min(len(token), max(8, len(old)-len(stem)))]
 }
 
-// counted ends a text or number in n.
-func counted(old any, n int) any {
+// appendNumber appends n to a text or number.
+func appendNumber(old any, n int) any {
 	switch old := old.(type) {
 	case json.Number:
 		if base, err := strconv.ParseUint(old.String()+strconv.Itoa(n), 10, 63); err == nil {
@@ -178,13 +183,13 @@ func counted(old any, n int) any {
 	return old
 }
 
-// written is a time in the unit and the JSON type of the old one.
-func written(old any, unit Unit, at time.Time) any {
+// formatTime writes a time in the unit and the JSON type of the old value.
+func formatTime(old any, unit Unit, at time.Time) any {
 	var text string
 	number, isNumber := old.(json.Number)
 	if unit == Auto && isNumber {
 		unit = Seconds
-		if n, err := number.Float64(); err == nil && n >= leastMilliseconds {
+		if n, err := number.Float64(); err == nil && n >= minMilliseconds {
 			unit = Milliseconds
 		}
 	}
@@ -212,7 +217,7 @@ func decode(body []byte) (any, error) {
 		return nil, err
 	}
 	if v == nil {
-		return nil, errors.New("it is null")
+		return nil, errors.New("the document is null")
 	}
 	return v, nil
 }
@@ -225,7 +230,7 @@ func encode(v any) ([]byte, error) {
 	return bytes.TrimSpace(out.Bytes()), err
 }
 
-// get is the value at a dotted path of decoded JSON; nil where there is none.
+// get returns the value at a dotted path of decoded JSON, or nil.
 func get(v any, path string) any {
 	if path == "" || path == "." {
 		return v
@@ -247,7 +252,7 @@ func get(v any, path string) any {
 	return v
 }
 
-// put sets the value at a dotted path whose parent is there.
+// put sets the value at a dotted path whose parent exists.
 func put(root any, path string, v any) {
 	parent, last := root, path
 	if i := strings.LastIndex(path, "."); i >= 0 {

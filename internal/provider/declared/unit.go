@@ -7,28 +7,29 @@ import (
 	"time"
 )
 
-// Unit is how a time or a version is written.
+// Unit is the format of a time or a version.
 type Unit int
 
-// The units. Auto reads RFC 3339, and numbers of seconds or milliseconds by their magnitude.
+// The units. Auto reads RFC 3339, and numbers of seconds or milliseconds by their size.
 const (
 	Auto Unit = iota
 	Seconds
 	Milliseconds
 	RFC3339
-	// Integer is no time but a number that grows with each change.
+	// Integer is not a time but a number that grows with each change.
 	Integer
 )
 
 const (
 	// maxAt is the end of the year 9999 in microseconds.
 	maxAt = 253_402_300_800_000_000
-	// leastMilliseconds is the year 5138 in seconds, and 1973 in milliseconds.
-	leastMilliseconds = 100_000_000_000
+	// minMilliseconds is the year 5138 in seconds, and 1973 in milliseconds.
+	minMilliseconds = 100_000_000_000
 )
 
-// Read reads a time in microseconds (an integer as it is), and how many of them its clock counts at once. Where a fraction could be
-// and is zero, the clock may count whole seconds: the wider window is the safe one.
+// Read parses a time in microseconds (an integer unchanged), and returns the resolution of its
+// clock in microseconds. If a fraction is possible but zero, the clock may have whole seconds. Read
+// assumes that, because a wider time range is safe.
 func (u Unit) Read(text string) (at, resolution int64, ok bool) {
 	switch {
 	case u == Integer:
@@ -40,7 +41,7 @@ func (u Unit) Read(text string) (at, resolution int64, ok bool) {
 	return u.readNumber(text)
 }
 
-// layouts are RFC 3339 and what senders write in its place. A time without a zone is taken as UTC.
+// layouts are RFC 3339 and formats that senders use instead. A time without a zone is UTC.
 var layouts = [...]string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02T15:04:05.999999999Z0700",
 	"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999 MST", "2006-01-02 15:04:05.999999999 -0700"}
 
@@ -50,7 +51,8 @@ func readDate(text string) (at, resolution int64, ok bool) {
 		if err != nil {
 			continue
 		}
-		if zone, offset := t.Zone(); offset == 0 && zone != "UTC" && zone != "" && zone != "GMT" { // a name alone tells no offset
+		// the name of a zone alone does not give its offset
+		if zone, offset := t.Zone(); offset == 0 && zone != "UTC" && zone != "" && zone != "GMT" {
 			return 0, 0, false
 		}
 		at := t.UnixMicro()
@@ -60,7 +62,7 @@ func readDate(text string) (at, resolution int64, ok bool) {
 }
 
 func (u Unit) readNumber(text string) (at, resolution int64, ok bool) {
-	if strings.Trim(text, "0123456789.eE+") != "" { // ParseFloat knows hexadecimal, infinities and more
+	if strings.Trim(text, "0123456789.eE+") != "" { // ParseFloat also accepts hexadecimal numbers, infinities and more
 		return 0, 0, false
 	}
 	n, err := strconv.ParseFloat(text, 64)
@@ -68,7 +70,7 @@ func (u Unit) readNumber(text string) (at, resolution int64, ok bool) {
 		return 0, 0, false
 	}
 	scale := int64(1e6)
-	if u == Milliseconds || u == Auto && n >= leastMilliseconds {
+	if u == Milliseconds || u == Auto && n >= minMilliseconds {
 		scale = 1e3
 	}
 	if whole, err := strconv.ParseInt(text, 10, 64); err == nil {
@@ -83,7 +85,7 @@ func (u Unit) readNumber(text string) (at, resolution int64, ok bool) {
 	return at, resolutionOf(at % 1e6), ok && at > 0
 }
 
-// resolutionOf is that of a clock that showed a fraction of a second.
+// resolutionOf returns the resolution of a clock that showed this fraction of a second.
 func resolutionOf(fraction int64) int64 {
 	if fraction != 0 {
 		return int64(time.Millisecond / time.Microsecond)

@@ -1,5 +1,6 @@
-// Package discord reads Discord's webhook events: what an app is told over HTTP. Discord signs with a key pair, asks for an answer of
-// its own to each ping, and sends wrongly signed requests on purpose: an address that does not refuse them with 401 is dropped.
+// Package discord is the provider Discord, for the webhook events of an app. Discord signs with a
+// key pair and expects its own response to each ping. It sends wrongly signed requests on purpose,
+// and drops an address that does not reject them with 401.
 package discord
 
 import (
@@ -19,8 +20,9 @@ var files embed.FS
 // New returns the provider.
 func New() *declared.Provider { return declared.New(spec) }
 
-// tolerance is longer than the ten minutes in which Discord tries a delivery again, in case it keeps the time of the first attempt.
-// Events are named by their content, so that a delivery sent twice within it is one event.
+// tolerance is longer than the ten minutes in which Discord retries a delivery, in case a retry
+// keeps the time of the first attempt. Events are identified by their content, so a delivery sent
+// twice within it is one event.
 const tolerance = 15 * time.Minute
 
 var spec = declared.Spec{
@@ -32,46 +34,56 @@ var spec = declared.Spec{
 		Message:   signature.MustTemplate("{timestamp}{body}"),
 	}},
 	Events: declared.Events{
-		Key:      declared.Templates("{json:id}"), // interactions have one, webhook events have none
-		Type:     declared.Templates("{json:event.type}", "interaction.{json:type}"),
-		Occurred: declared.At("json:event.timestamp", declared.RFC3339),
+		Key:        declared.Templates("{json:id}"), // interactions have one, webhook events have none
+		Type:       declared.Templates("{json:event.type}", "interaction.{json:type}"),
+		OccurredAt: declared.TimeAt("json:event.timestamp", declared.RFC3339),
 	},
 	Objects: []declared.Object{
-		{Events: []string{"ENTITLEMENT_*"}, Type: declared.Templates("entitlement"), ID: declared.Templates("{json:event.data.id}"), State: "event.data",
+		{Events: []string{"ENTITLEMENT_*"}, Type: declared.Templates("entitlement"),
+			ID: declared.Templates("{json:event.data.id}"), State: "event.data",
 			Deletes: []string{"ENTITLEMENT_DELETE"}},
 	},
-	Greet: greet,
+	Handshake: handshake,
 	Acknowledge: func(*provider.Source, *provider.Delivery) *provider.Reply {
 		return &provider.Reply{Status: http.StatusNoContent}
 	},
 	Samples: []provider.Sample{
-		declared.Sample(files, "APPLICATION_AUTHORIZED", "samples/authorized.json"),
-		declared.Sample(files, "ENTITLEMENT_CREATE", "samples/created.json"),
-		declared.Sample(files, "ENTITLEMENT_UPDATE", "samples/updated.json"),
-		declared.Sample(files, "ENTITLEMENT_DELETE", "samples/deleted.json"),
+		declared.LoadSample(files, "APPLICATION_AUTHORIZED", "samples/authorized.json"),
+		declared.LoadSample(files, "ENTITLEMENT_CREATE", "samples/created.json"),
+		declared.LoadSample(files, "ENTITLEMENT_UPDATE", "samples/updated.json"),
+		declared.LoadSample(files, "ENTITLEMENT_DELETE", "samples/deleted.json"),
 	},
-	Vary: declared.Vary{
+	Variants: declared.Variants{
 		IDs:     []string{"event.data.sku_id", "event.data.user.username"},
-		Times:   []declared.Time{*declared.At("json:event.timestamp", declared.RFC3339)},
+		Times:   []declared.Time{*declared.TimeAt("json:event.timestamp", declared.RFC3339)},
 		Objects: []string{"event.data.id"},
 	},
 	Docs: provider.Docs{
-		Setup: "In the developer portal copy the app's *Public Key* (*General Information*): that is the secret, in hexadecimal. Enter the ingest URL under *Webhooks > Endpoint*; Discord pings it at " +
-			"once and sends wrongly signed requests, so the source must be configured before. Every delivery is answered with an empty 204. Interactions (*Interactions Endpoint URL*) " +
-			"want an answer that only your own code can give, within 3 s: their ping is answered and they are kept, but do not point them here.",
-		Unsure: []string{
-			"Whether a delivery that is tried again is signed anew; the signed time may lie 15 minutes from the receipt.",
-			"That a retry sends the same bytes. Webhook events are named by their content, so a retry with other bytes would be a second event.",
-			"That `ENTITLEMENT_UPDATE` and `ENTITLEMENT_DELETE` carry the whole entitlement, and that its id is never given again; no delete is for good.",
-			"The zone of an event's `timestamp`, which names none; it is read as UTC.",
+		Setup: "In the developer portal copy the app's *Public Key* (*General Information*): that is the secret, in " +
+			"hexadecimal. Enter the ingest URL under *Webhooks > Endpoint*; Discord pings it at " +
+			"once and sends wrongly signed requests, so the source must be configured before. Every delivery gets " +
+			"an empty 204. Interactions (*Interactions Endpoint URL*) " +
+			"need a response that only your own code can give, within 3 s: their ping gets a response and they are " +
+			"stored, " +
+			"but do not point them here.",
+		Unconfirmed: []string{
+			"Whether a delivery that is retried is signed again; the signed time may differ by 15 minutes from the " +
+				"receipt.",
+			"That a retry sends the same bytes. Webhook events are identified by their content, so a retry with " +
+				"other " +
+				"bytes would be a second event.",
+			"That `ENTITLEMENT_UPDATE` and `ENTITLEMENT_DELETE` contain the whole entitlement, and that its id is " +
+				"never reused; no delete is final.",
+			"The zone of an event's `timestamp`, which has none; it is read as UTC.",
 		},
-		Links: []string{"https://docs.discord.com/developers/events/webhook-events", "https://docs.discord.com/developers/interactions/receiving-and-responding"},
+		Links: []string{"https://docs.discord.com/developers/events/webhook-events",
+			"https://docs.discord.com/developers/interactions/receiving-and-responding"},
 	},
 }
 
-// greet answers pings: of type 0 among webhook events, of type 1 among interactions (a webhook event is of type 1 too, and has an
-// event).
-func greet(_ *provider.Source, d *provider.Delivery) *provider.Reply {
+// handshake responds to pings: of type 0 for webhook events, of type 1 for interactions (a webhook
+// event has type 1 too, and contains an event).
+func handshake(_ *provider.Source, d *provider.Delivery) *provider.Reply {
 	body, err := canonical.Parse(d.Body)
 	if err != nil || body.Get("event").Kind() == canonical.Object {
 		return nil

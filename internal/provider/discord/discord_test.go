@@ -21,13 +21,14 @@ func suite() providertest.Suite {
 		Provider:    discord.New(),
 		Source:      providertest.Source("discord", "new_for_postern_dev", "old_for_postern_dev"),
 		Signature:   "X-Signature-Ed25519",
-		Dated:       true,
+		SignsTime:   true,
 		Tolerance:   15 * time.Minute,
 		ContentKeys: []string{"*"},
 		BadSecrets:  []string{"public key", publicKey[2:], "whsec_" + publicKey},
-		Greetings: []providertest.Greeting{
+		Handshakes: []providertest.Handshake{
 			{Name: "webhook events", Sample: provider.Sample{Body: []byte(ping)},
-				Want: &provider.Reply{Status: http.StatusNoContent, Header: http.Header{"Content-Type": {"application/json"}}}},
+				Want: &provider.Reply{Status: http.StatusNoContent,
+					Header: http.Header{"Content-Type": {"application/json"}}}},
 			{Name: "interactions", Sample: provider.Sample{Body: []byte(interactionPing)},
 				Want: &provider.Reply{ContentType: "application/json", Body: []byte(`{"type":1}`)}},
 		},
@@ -35,19 +36,20 @@ func suite() providertest.Suite {
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// A ping that was signed with openssl: genpkey -algorithm ed25519, pkeyutl -sign -rawin.
+// A ping signed with openssl: genpkey -algorithm ed25519, pkeyutl -sign -rawin.
 const (
 	publicKey = "2317e551c20e18f693277e7da193bd630392dc1c606a5173bd5e8ba506b56187"
 	signed    = "4c0be29d78f92987d719509c52b8957ef558e5fc522a95fa7b18f4d41945ce03aaab4443f5b2dd9717a3a3e94c1f2d2f8d9b931a788139f00b620f326d7ef40d"
 )
 
-// Discord tries an address by requests that are signed wrongly. Each must be refused, which the gateway does with 401.
-func TestWrongSignaturesAreRefused(t *testing.T) {
+// Discord tests an address with wrongly signed requests. Each must be rejected; the gateway
+// responds 401.
+func TestVerify_wrongSignatures_areRejected(t *testing.T) {
 	t.Parallel()
 	src := &provider.Source{Secrets: []provider.Secret{{Name: "vector", Value: []byte(publicKey)}}}
 	delivery := func(signature, timestamp, body string) *provider.Delivery {
@@ -74,12 +76,13 @@ func TestWrongSignaturesAreRefused(t *testing.T) {
 	}
 }
 
-// An interaction is kept under its own id, and told from a webhook event of the same number.
-func TestInteraction(t *testing.T) {
+// An interaction is stored under its own id, and differs from a webhook event with the same number.
+func TestIdentify_interaction_isStoredUnderItsID(t *testing.T) {
 	t.Parallel()
 	s := suite()
-	d := s.Deliver(t, s.Source, provider.Sample{Body: []byte(strings.Replace(interactionPing, `"type":1`, `"type":2`, 1))})
-	if got := discord.New().Greet(s.Source, d); got != nil {
+	d := s.Deliver(t, s.Source,
+		provider.Sample{Body: []byte(strings.Replace(interactionPing, `"type":1`, `"type":2`, 1))})
+	if got := discord.New().Handshake(s.Source, d); got != nil {
 		t.Errorf("a command is answered as a ping: %+v", got)
 	}
 	e, o, err := s.Observed(t, d)

@@ -6,19 +6,20 @@ import (
 	"github.com/postern-gateway/postern/internal/canonical"
 )
 
-// before is what the changed fields of an object were before, from a body's changes: {"title": {"from": "old"}}. It is nil
-// unless every change is told so, of a field that the object has: a change-set that leaves something out would lead from a
-// state that never was.
+// before returns the old values of the changed fields, from a body's changes: {"title": {"from":
+// "old"}}. It returns nil unless every change has an old value, of a field that the object has. An
+// incomplete change-set would give a state that never existed.
 func before(object, changes *canonical.Value) *canonical.Value {
-	old, ok := told(object, changes)
+	old, ok := oldValues(object, changes)
 	if !ok || len(old) == 0 {
 		return nil
 	}
-	return made(old)
+	return toValue(old)
 }
 
-// told are the old values of an object's fields; not ok if one of the changes cannot be laid over the object.
-func told(object, changes *canonical.Value) (map[string]any, bool) {
+// oldValues returns the old values of an object's fields; ok is false if one of the changes cannot
+// be laid over the object.
+func oldValues(object, changes *canonical.Value) (map[string]any, bool) {
 	old := map[string]any{}
 	for field, change := range changes.Members() {
 		now, from := object.Get(field), change.Get("from")
@@ -30,7 +31,7 @@ func told(object, changes *canonical.Value) (map[string]any, bool) {
 		case from.Kind() != canonical.Missing:
 			old[field] = json.RawMessage(from.Raw())
 		default:
-			below, ok := told(now, change)
+			below, ok := oldValues(now, change)
 			if !ok || len(below) == 0 {
 				return nil, false
 			}
@@ -40,15 +41,15 @@ func told(object, changes *canonical.Value) (map[string]any, bool) {
 	return old, true
 }
 
-// made is a value that the body has only in pieces.
-func made(v any) *canonical.Value {
+// toValue converts a Go value to JSON, for values that the body has only in parts.
+func toValue(v any) *canonical.Value {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil
 	}
-	made, err := canonical.Parse(b)
+	value, err := canonical.Parse(b)
 	if err != nil {
 		return nil
 	}
-	return made
+	return value
 }

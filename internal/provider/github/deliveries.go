@@ -14,13 +14,15 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// deliveriesKept: what is older can neither be listed nor sent again (https://docs.github.com/en/webhooks/testing-and-troubleshooting-webhooks/redelivering-webhooks).
-const deliveriesKept = 3 * 24 * time.Hour
+// deliveryRetention is how long deliveries can be listed and sent again
+// (https://docs.github.com/en/webhooks/testing-and-troubleshooting-webhooks/redelivering-webhooks).
+const deliveryRetention = 3 * 24 * time.Hour
 
-// DeliveriesKept is three days.
-func (GitHub) DeliveriesKept() time.Duration { return deliveriesKept }
+// DeliveryRetention returns three days.
+func (GitHub) DeliveryRetention() time.Duration { return deliveryRetention }
 
-// ListDeliveries lists what a webhook was sent, the newest first (https://docs.github.com/en/rest/repos/webhooks#list-deliveries-for-a-repository-webhook).
+// ListDeliveries lists the deliveries of a webhook, newest first
+// (https://docs.github.com/en/rest/repos/webhooks#list-deliveries-for-a-repository-webhook).
 func (GitHub) ListDeliveries(_ *provider.API, hook, cursor string) provider.Call {
 	query := url.Values{"per_page": {pageSize}}
 	if cursor != "" {
@@ -29,18 +31,20 @@ func (GitHub) ListDeliveries(_ *provider.API, hook, cursor string) provider.Call
 	return provider.Call{Path: "/" + hook + "/deliveries", Query: query}
 }
 
-// FetchDelivery reads one with its request.
+// FetchDelivery reads one delivery with its request.
 func (GitHub) FetchDelivery(_ *provider.API, hook, id string) provider.Call {
 	return provider.Call{Path: "/" + hook + "/deliveries/" + id}
 }
 
-// Redeliver asks for one more attempt, which has the same key. Only a key that may write webhooks may ask.
+// Redeliver requests another attempt, which has the same key. It needs a key that may write
+// webhooks.
 func (GitHub) Redeliver(_ *provider.API, hook, id string) provider.Call {
 	return provider.Call{Method: http.MethodPost, Path: "/" + hook + "/deliveries/" + id + "/attempts"}
 }
 
-// DeliveryPage splits a page. What GitHub held back (throttled_at) has not arrived either.
-func (GitHub) DeliveryPage(header http.Header, body []byte) (page []provider.Sent, next string, err error) {
+// DeliveryPage splits a page. A delivery that GitHub throttled (throttled_at) was not received
+// either.
+func (GitHub) DeliveryPage(header http.Header, body []byte) (page []provider.SentDelivery, next string, err error) {
 	var list []struct {
 		ID     int64     `json:"id"`
 		GUID   string    `json:"guid"`
@@ -54,12 +58,15 @@ func (GitHub) DeliveryPage(header http.Header, body []byte) (page []provider.Sen
 		if one.ID <= 0 || !provider.ValidName(one.GUID) || one.At.IsZero() {
 			return nil, "", errors.New("read page of deliveries: one has no id, guid or time")
 		}
-		page = append(page, provider.Sent{ID: strconv.FormatInt(one.ID, 10), Key: one.GUID, At: one.At.UTC(), Failed: one.Status < 200 || one.Status > 299})
+		page = append(page, provider.SentDelivery{ID: strconv.FormatInt(one.ID, 10), Key: one.GUID,
+			SentAt: one.At.UTC(),
+			Failed: one.Status < 200 || one.Status > 299})
 	}
 	return page, following(header).Get("cursor"), nil
 }
 
-// ReadDelivery makes a delivery of what the API tells of one: GitHub has read the body and written it again, so that its bytes are not those that were signed.
+// ReadDelivery builds a delivery from the API's response. GitHub has parsed and rewritten the body,
+// so its bytes differ from those that were signed.
 func (GitHub) ReadDelivery(body []byte) (*provider.Delivery, error) {
 	var one struct {
 		GUID    string `json:"guid"`
@@ -74,7 +81,7 @@ func (GitHub) ReadDelivery(body []byte) (*provider.Delivery, error) {
 	}
 	payload := bytes.TrimSpace(one.Request.Payload)
 	if len(payload) == 0 || payload[0] != '{' {
-		return nil, errors.New("read delivery: the API tells of it without what it carried")
+		return nil, errors.New("read delivery: the API's response has no request")
 	}
 	d := &provider.Delivery{Header: http.Header{}, Body: payload}
 	for name, value := range one.Request.Headers {
@@ -82,19 +89,20 @@ func (GitHub) ReadDelivery(body []byte) (*provider.Delivery, error) {
 			d.Header.Set(name, text)
 		}
 	}
-	d.Header.Set("Content-Type", "application/json") // a form's field is told as the JSON in it
+	d.Header.Set("Content-Type", "application/json") // for a form the API returns the JSON in its field
 	d.Header.Set(deliveryHeader, one.GUID)
 	d.Header.Set(eventHeader, one.Event)
-	// They are of the bytes that were sent.
+	// These headers belong to the bytes that were sent.
 	d.Header.Del(signatureHeader)
 	d.Header.Del(sha1Header)
 	return d, nil
 }
 
-// link is one of a Link header: <https://api.github.com/...?page=2>; rel="next".
+// link matches one link of a Link header: <https://api.github.com/...?page=2>; rel="next".
 var link = regexp.MustCompile(`<([^<>]*)>;\s*rel="next"`)
 
-// following is the query of the page that follows, empty where none does (https://docs.github.com/en/rest/using-the-rest-api/using-pagination-in-the-rest-api).
+// following returns the query of the next page, or an empty one
+// (https://docs.github.com/en/rest/using-the-rest-api/using-pagination-in-the-rest-api).
 func following(header http.Header) url.Values {
 	m := link.FindStringSubmatch(header.Get("Link"))
 	if m == nil {

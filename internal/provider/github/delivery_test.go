@@ -20,8 +20,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 )
 
-// posted is a delivery with the given headers, in pairs.
-func posted(body string, headers ...string) *provider.Delivery {
+// newDelivery returns a delivery with the given headers, in pairs.
+func newDelivery(body string, headers ...string) *provider.Delivery {
 	d := &provider.Delivery{Header: http.Header{}, Body: []byte(body)}
 	for pair := range slices.Chunk(headers, 2) {
 		d.Header.Set(pair[0], pair[1])
@@ -38,24 +38,27 @@ func identify(t *testing.T, src *provider.Source, d *provider.Delivery) provider
 	return events[0]
 }
 
-// The example of GitHub's own page on validating deliveries.
-func TestPublishedSignature(t *testing.T) {
+// The example of GitHub's documentation about validating deliveries.
+func TestVerify_publishedExample_isAccepted(t *testing.T) {
 	t.Parallel()
 	src := &provider.Source{Secrets: []provider.Secret{{Name: "doc", Value: []byte("It's a Secret to Everybody")}}}
 	const right = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
-	v, err := github.GitHub{}.Verify(src, posted("Hello, World!", "X-Hub-Signature-256", right))
+	v, err := github.GitHub{}.Verify(src, newDelivery("Hello, World!", "X-Hub-Signature-256", right))
 	if err != nil || v.Scheme != "github-sha256" || v.Secret != "doc" {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
-	for _, wrong := range []string{strings.TrimPrefix(right, "sha256="), "sha1=" + right[7:], "sha256=" + right[9:], right + "00", "sha256="} {
-		if _, err := (github.GitHub{}).Verify(src, posted("Hello, World!", "X-Hub-Signature-256", wrong)); err == nil {
+	for _, wrong := range []string{strings.TrimPrefix(right, "sha256="), "sha1=" + right[7:], "sha256=" + right[9:],
+		right + "00", "sha256="} {
+		if _, err := (github.GitHub{}).Verify(src, newDelivery("Hello, World!", "X-Hub-Signature-256",
+			wrong)); err == nil {
 			t.Errorf("signature %s is accepted", wrong)
 		}
 	}
 }
 
-// A right SHA-1 signature proves nothing, alone or beside a wrong one, and the refusal says what is missing.
-func TestOnlySHA256Proves(t *testing.T) {
+// A right SHA-1 signature is not accepted, alone or with a wrong SHA-256 signature. The rejection
+// says what is missing.
+func TestVerify_sha1Signature_isRejected(t *testing.T) {
 	t.Parallel()
 	src := suite().Source
 	mac := hmac.New(sha1.New, src.Secrets[0].Value)
@@ -69,10 +72,12 @@ func TestOnlySHA256Proves(t *testing.T) {
 		"none":         {nil, provider.MissingSignature, "has a secret"},
 		"SHA-1":        {[]string{"X-Hub-Signature", old}, provider.MissingSignature, "SHA-1"},
 		"SHA-1 as 256": {[]string{"X-Hub-Signature-256", old}, provider.MalformedSignature, ""},
-		"beside wrong": {[]string{"X-Hub-Signature", old, "X-Hub-Signature-256", "sha256=" + strings.Repeat("00", 32)}, provider.WrongSignature, ""},
+		"with a wrong SHA-256": {[]string{"X-Hub-Signature", old, "X-Hub-Signature-256", "sha256=" +
+			strings.Repeat("00", 32)},
+			provider.WrongSignature, ""},
 	}
 	for name, test := range tests {
-		_, err := github.GitHub{}.Verify(src, posted("{}", test.headers...))
+		_, err := github.GitHub{}.Verify(src, newDelivery("{}", test.headers...))
 		var r *provider.Rejection
 		if !errors.As(err, &r) || r.Reason != test.reason || !strings.Contains(r.Detail, test.detail) {
 			t.Errorf("%s: %v, want %s with %q", name, err, test.reason, test.detail)
@@ -80,46 +85,53 @@ func TestOnlySHA256Proves(t *testing.T) {
 	}
 }
 
-func TestEventIsNamed(t *testing.T) {
+func TestIdentify_event_isNamed(t *testing.T) {
 	t.Parallel()
 	body := `{"action": "deleted", "label": {"id": 7}, "repository": {"id": 5, "owner": {"login": "octo-org"}}}`
-	e := identify(t, &provider.Source{}, posted(body, "X-GitHub-Event", "label", "X-GitHub-Delivery", "d-1"))
+	e := identify(t, &provider.Source{}, newDelivery(body, "X-GitHub-Event", "label", "X-GitHub-Delivery", "d-1"))
 	want := provider.Event{Key: "d-1", Type: "label.deleted", ObjectType: "label", ObjectID: "7",
-		Fingerprint: provider.BodyFingerprint([]byte(`{"action":"deleted","label":{"id":7},"repository":{"id":5,"owner":{"login":"octo-org"}}}`))}
+		Fingerprint: provider.BodyFingerprint(
+			[]byte(`{"action":"deleted","label":{"id":7},"repository":{"id":5,"owner":{"login":"octo-org"}}}`))}
 	if diff := cmp.Diff(want, e); diff != "" {
 		t.Error(diff)
 	}
-	if e := identify(t, &provider.Source{}, posted(pushed(first, then), "X-GitHub-Event", "push", "X-GitHub-Delivery", "d-2")); e.Type != "push" ||
+	if e := identify(t, &provider.Source{}, newDelivery(pushed(first, then), "X-GitHub-Event", "push",
+		"X-GitHub-Delivery",
+		"d-2")); e.Type != "push" ||
 		e.ObjectID != "5:refs/heads/main" || !e.OccurredAt.Equal(time.Unix(1767225600, 0)) {
 		t.Errorf("push: %+v", e)
 	}
 }
 
-func TestEventTypes(t *testing.T) {
+func TestIdentify_eventType_includesAction(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ event, body, want string }{
-		"with action":        {"issues", `{"action": "opened"}`, "issues.opened"},
-		"without":            {"push", `{}`, "push"},
-		"of a user's choice": {"repository_dispatch", `{"action": "Deploy it now.please"}`, "repository_dispatch.Deploy it now.please"},
-		"odd action":         {"repository_dispatch", `{"action": "a\u0000b"}`, "repository_dispatch"},
-		"long action":        {"repository_dispatch", `{"action": "` + strings.Repeat("x", 250) + `"}`, "repository_dispatch"},
-		"number as action":   {"issues", `{"action": 1}`, "issues"},
-		"unreadable":         {"issues", `{"action": "opened"`, "issues"},
-		"no header":          {"", `{"action": "opened"}`, "unknown"},
-		"action in header":   {"issues.deleted", `{"action": "opened"}`, "unknown"},
-		"no name":            {"Issues", `{"action": "opened"}`, "unknown"},
-		"long header":        {strings.Repeat("a", 101), `{"action": "opened"}`, "unknown"},
+		"with action": {"issues", `{"action": "opened"}`, "issues.opened"},
+		"without":     {"push", `{}`, "push"},
+		"chosen by a user": {"repository_dispatch", `{"action": "Deploy it now.please"}`,
+			"repository_dispatch.Deploy it now.please"},
+		"invalid action": {"repository_dispatch", `{"action": "a\u0000b"}`, "repository_dispatch"},
+		"long action": {"repository_dispatch", `{"action": "` + strings.Repeat("x", 250) + `"}`,
+			"repository_dispatch"},
+		"number as action": {"issues", `{"action": 1}`, "issues"},
+		"unreadable":       {"issues", `{"action": "opened"`, "issues"},
+		"no header":        {"", `{"action": "opened"}`, "unknown"},
+		"action in header": {"issues.deleted", `{"action": "opened"}`, "unknown"},
+		"no name":          {"Issues", `{"action": "opened"}`, "unknown"},
+		"long header":      {strings.Repeat("a", 101), `{"action": "opened"}`, "unknown"},
 	}
 	for name, test := range tests {
-		if e := identify(t, &provider.Source{}, posted(test.body, "X-GitHub-Event", test.event)); e.Type != test.want || !e.ContentKey {
+		if e := identify(t, &provider.Source{}, newDelivery(test.body, "X-GitHub-Event",
+			test.event)); e.Type != test.want ||
+			!e.ContentKey {
 			t.Errorf("%s: %+v, want %s under a content key", name, e, test.want)
 		}
 	}
 }
 
-// A webhook of the content type application/x-www-form-urlencoded says the same as one of application/json, whatever its
-// header claims; GitHub signs the form.
-func TestForms(t *testing.T) {
+// A form webhook is the same event as a JSON webhook, whatever its Content-Type header says. GitHub
+// signs the form.
+func TestIdentify_forms_equalJSON(t *testing.T) {
 	t.Parallel()
 	src := suite().Source
 	for _, sample := range (github.GitHub{}).Samples() {
@@ -130,7 +142,8 @@ func TestForms(t *testing.T) {
 		body := "payload=" + url.QueryEscape(string(sample.Body))
 		mac := hmac.New(sha256.New, src.Secrets[0].Value)
 		mac.Write([]byte(body))
-		form := posted(body, "X-GitHub-Event", plain.Header.Get("X-GitHub-Event"), "X-GitHub-Delivery", plain.Header.Get("X-GitHub-Delivery"),
+		form := newDelivery(body, "X-GitHub-Event", plain.Header.Get("X-GitHub-Event"), "X-GitHub-Delivery",
+			plain.Header.Get("X-GitHub-Delivery"),
 			"X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac.Sum(nil)))
 		if _, err := (github.GitHub{}).Verify(src, form); err != nil {
 			t.Errorf("%s: %v", sample.Type, err)
@@ -146,28 +159,31 @@ func TestForms(t *testing.T) {
 	}
 }
 
-func TestFormsThatAreNone(t *testing.T) {
+func TestObserve_malformedForms_areDead(t *testing.T) {
 	t.Parallel()
 	tests := map[string]string{
-		"payload=%7B%7":              `dead: the body begins like a form and is none: invalid URL escape "%7"; its signature is right, so the sender made it so`,
-		"payload={}&payload={}":      "dead: the body is a form with 2 fields named payload instead of one",
-		"payload=":                   "dead: the body is not JSON: the text ends too early at byte 0; its signature is right, so the sender made it so",
-		"payload=%5B%5D":             "dead: the body is a JSON array, not an object; the provider sends objects only",
-		"payload={};x":               "dead: the body begins like a form and is none: invalid semicolon separator in query; its signature is right, so the sender made it so",
-		"x=1&payload=%7B%7D":         `dead: the body is not JSON: no value begins here at byte 0; its signature is right, so the sender made it so`,
-		"payload=payload%3D%257B%7D": `dead: the body is not JSON: no value begins here at byte 0; its signature is right, so the sender made it so`,
+		"payload=%7B%7":         `dead: the body begins like a form but is not one: invalid URL escape "%7"; its signature is right, so the sender sent it like this`,
+		"payload={}&payload={}": "dead: the body is a form with 2 fields named payload instead of one",
+		"payload=": "dead: the body is not JSON: the text ends too early at byte 0; its signature is right, so the " +
+			"sender sent it like this",
+		"payload=%5B%5D": "dead: the body is a JSON array, not an object; the provider sends objects only",
+		"payload={};x": "dead: the body begins like a form but is not one: invalid semicolon separator in " +
+			"query; its signature is right, so the sender sent it like this",
+		"x=1&payload=%7B%7D":         `dead: the body is not JSON: expected a value at byte 0; its signature is right, so the sender sent it like this`,
+		"payload=payload%3D%257B%7D": `dead: the body is not JSON: expected a value at byte 0; its signature is right, so the sender sent it like this`,
 	}
 	for body, want := range tests {
 		if got := summary("issues.opened", body); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", body, got, want)
 		}
-		if e := identify(t, &provider.Source{Account: "octo-org"}, posted(body, "X-GitHub-Event", "issues")); e.Type != "issues" || !e.ContentKey {
+		if e := identify(t, &provider.Source{Account: "octo-org"},
+			newDelivery(body, "X-GitHub-Event", "issues")); e.Type != "issues" || !e.ContentKey {
 			t.Errorf("%s: %+v", body, e)
 		}
 	}
 }
 
-func TestOwners(t *testing.T) {
+func TestIdentify_owners_areAllowedOrRejected(t *testing.T) {
 	t.Parallel()
 	repo := `{"repository": {"owner": {"login": "octo-org"}}}`
 	tests := map[string]struct {
@@ -175,28 +191,34 @@ func TestOwners(t *testing.T) {
 		body    string
 		refused bool
 	}{
-		"any":                      {provider.Source{}, repo, false},
-		"star":                     {provider.Source{Accounts: []string{"*"}}, repo, false},
-		"the one":                  {provider.Source{Account: "octo-org"}, repo, false},
-		"in another case":          {provider.Source{Account: "Octo-Org"}, repo, false},
-		"another":                  {provider.Source{Account: "mona"}, repo, true},
-		"listed":                   {provider.Source{Accounts: []string{"mona", "octo-org"}}, repo, false},
-		"not listed":               {provider.Source{Accounts: []string{"mona", "ed"}}, repo, true},
-		"listed beside the one":    {provider.Source{Account: "mona", Accounts: []string{"octo-org"}}, repo, false},
-		"as organization":          {provider.Source{Account: "octo-org"}, `{"organization": {"login": "octo-org"}}`, false},
-		"another organization":     {provider.Source{Account: "octo-org"}, `{"organization": {"login": "mona"}}`, true},
-		"as installation":          {provider.Source{Account: "octo-org"}, `{"installation": {"account": {"login": "octo-org"}}}`, false},
-		"another installation":     {provider.Source{Account: "octo-org"}, `{"installation": {"account": {"login": "mona"}}}`, true},
-		"passed on to another":     {provider.Source{Account: "octo-org"}, `{"repository": {"owner": {"login": "mona"}}, "organization": {"login": "octo-org"}}`, false},
-		"of nobody":                {provider.Source{Account: "octo-org"}, `{"sender": {"login": "mona"}}`, false},
-		"unreadable":               {provider.Source{Account: "octo-org"}, `{"repository": {"owner": {"login": "mona"}}`, false},
-		"in a form":                {provider.Source{Account: "octo-org"}, "payload=" + url.QueryEscape(repo), false},
-		"another in a form":        {provider.Source{Account: "mona"}, "payload=" + url.QueryEscape(repo), true},
-		"not by a header":          {provider.Source{Account: "mona"}, repo, true},
-		"not by the sender's word": {provider.Source{Account: "mona"}, `{"repository": {"owner": {"login": "octo-org"}}, "sender": {"login": "mona"}}`, true},
+		"any":               {provider.Source{}, repo, false},
+		"star":              {provider.Source{Accounts: []string{"*"}}, repo, false},
+		"the allowed owner": {provider.Source{Account: "octo-org"}, repo, false},
+		"in another case":   {provider.Source{Account: "Octo-Org"}, repo, false},
+		"another":           {provider.Source{Account: "mona"}, repo, true},
+		"listed":            {provider.Source{Accounts: []string{"mona", "octo-org"}}, repo, false},
+		"not listed":        {provider.Source{Accounts: []string{"mona", "ed"}}, repo, true},
+		"owner in accounts": {provider.Source{Account: "mona", Accounts: []string{"octo-org"}}, repo, false},
+		"as organization": {provider.Source{Account: "octo-org"}, `{"organization": {"login": "octo-org"}}`,
+			false},
+		"another organization": {provider.Source{Account: "octo-org"}, `{"organization": {"login": "mona"}}`, true},
+		"as installation": {provider.Source{Account: "octo-org"},
+			`{"installation": {"account": {"login": "octo-org"}}}`, false},
+		"another installation": {provider.Source{Account: "octo-org"},
+			`{"installation": {"account": {"login": "mona"}}}`, true},
+		"transferred to another owner": {provider.Source{Account: "octo-org"},
+			`{"repository": {"owner": {"login": "mona"}}, "organization": {"login": "octo-org"}}`, false},
+		"no owner": {provider.Source{Account: "octo-org"}, `{"sender": {"login": "mona"}}`, false},
+		"unreadable": {provider.Source{Account: "octo-org"},
+			`{"repository": {"owner": {"login": "mona"}}`, false},
+		"in a form":              {provider.Source{Account: "octo-org"}, "payload=" + url.QueryEscape(repo), false},
+		"another in a form":      {provider.Source{Account: "mona"}, "payload=" + url.QueryEscape(repo), true},
+		"owner only in a header": {provider.Source{Account: "mona"}, repo, true},
+		"owner only as sender": {provider.Source{Account: "mona"},
+			`{"repository": {"owner": {"login": "octo-org"}}, "sender": {"login": "mona"}}`, true},
 	}
 	for name, test := range tests {
-		d := posted(test.body, "X-GitHub-Event", "push", "X-GitHub-Hook-Installation-Target-Id", "mona")
+		d := newDelivery(test.body, "X-GitHub-Event", "push", "X-GitHub-Hook-Installation-Target-Id", "mona")
 		events, err := github.GitHub{}.Identify(&test.src, d)
 		var r *provider.Rejection
 		if errors.As(err, &r) != test.refused || test.refused && r.Reason != provider.ForbiddenAccount {
@@ -208,7 +230,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheck_sources_areAcceptedOrRejected(t *testing.T) {
 	t.Parallel()
 	secrets := []provider.Secret{{Name: "s", Value: []byte("x")}}
 	tests := map[string]struct {
@@ -219,20 +241,22 @@ func TestCheck(t *testing.T) {
 		"organization":     {provider.Source{Account: "octo-org"}, ""},
 		"managed user":     {provider.Source{Accounts: []string{"mona_octo", "*"}}, ""},
 		"a repository":     {provider.Source{Account: "octo-org/kettle"}, "without a repository"},
-		"a URL":            {provider.Source{Accounts: []string{"https://github.com/octo-org"}}, "no login"},
-		"empty in a list":  {provider.Source{Accounts: []string{""}}, "no login"},
-		"a choice of keys": {provider.Source{Key: "hook-id"}, "leaves no choice"},
+		"a URL":            {provider.Source{Accounts: []string{"https://github.com/octo-org"}}, "is not a login"},
+		"empty in a list":  {provider.Source{Accounts: []string{""}}, "is not a login"},
+		"a choice of keys": {provider.Source{Key: "hook-id"}, "is always its delivery's id"},
 	}
 	for name, test := range tests {
 		test.src.Secrets = secrets
 		err := github.GitHub{}.Check(&test.src)
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+		if test.want == "" && err != nil || test.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 	}
 }
 
-// No body and no header makes a panic, an event without key or type, or an observation of none of the three shapes.
+// No body or header causes a panic, an event without key or type, or an observation without one of
+// the three shapes.
 func FuzzIdentify(f *testing.F) {
 	for _, s := range (github.GitHub{}).Samples() {
 		event, _, _ := strings.Cut(s.Type, ".")
@@ -240,8 +264,9 @@ func FuzzIdentify(f *testing.F) {
 		f.Add(event, "", []byte("payload="+url.QueryEscape(string(s.Body))))
 	}
 	f.Fuzz(func(t *testing.T, event, id string, body []byte) {
-		d := posted(string(body), "X-GitHub-Event", event, "X-GitHub-Delivery", id)
-		providertest.Sound(t, github.GitHub{}, &provider.Source{}, d)
-		providertest.Sound(t, github.GitHub{}, &provider.Source{Account: "octo-demo", Accounts: []string{"mona"}}, d)
+		d := newDelivery(string(body), "X-GitHub-Event", event, "X-GitHub-Delivery", id)
+		providertest.CheckSound(t, github.GitHub{}, &provider.Source{}, d)
+		providertest.CheckSound(t, github.GitHub{}, &provider.Source{Account: "octo-demo", Accounts: []string{"mona"}},
+			d)
 	})
 }

@@ -5,11 +5,12 @@ import (
 	"slices"
 )
 
-// Types are the event types in the table, for a test that none is left untested.
+// Types returns the event types in the table, so that a test can check that each has a test.
 func Types() []string {
 	var types []string
-	for _, r := range rows {
-		actions := slices.Concat(r.whole, r.deletes, slices.Collect(maps.Keys(r.why)), slices.Collect(maps.Keys(r.ignored)))
+	for _, r := range eventRules {
+		actions := slices.Concat(r.wholeActions, r.deletes, slices.Collect(maps.Keys(r.partialReasons)),
+			slices.Collect(maps.Keys(r.ignoredReasons)))
 		for _, action := range actions {
 			if action == "" {
 				types = append(types, r.event)

@@ -19,57 +19,80 @@ func suite() providertest.Suite {
 		NoKey: func(_ *testing.T, _ *provider.Source, d *provider.Delivery) {
 			d.Header.Del("X-GitHub-Delivery")
 		},
-		Changes: true,
-		Same: map[string]string{"star.created": "in one second", "installation.created": "in one second",
+		VariantsChange: true,
+		UnchangedVariants: map[string]string{"star.created": "in one second", "installation.created": "in one second",
 			"push": "a second later"},
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// A captured delivery can be sent again under another event's name, since GitHub does not sign it. Each body here is one that
-// GitHub signs, under a name that would make it something else.
-func TestEventNameIsNotBelieved(t *testing.T) {
+// A captured delivery can be sent again under another event's name, because GitHub does not sign
+// it. Each of these bodies is signed by GitHub, but is sent under a name that would change its
+// meaning.
+func TestObserve_bodyOfOtherEvent_isDead(t *testing.T) {
 	t.Parallel()
 	const dead, look = "dead: ", "partial: "
 	repo := `"repository": {"id": 5, "full_name": "o/r", "default_branch": "main", ` + updated + `}`
 	tests := map[string]struct{ event, body, want string }{
-		"a comment deleted, as its issue":              {"issues", `{"action": "deleted", "comment": {"id": 9}, ` + issue + `}`, dead},
-		"a comment edited, as its issue":               {"issues", `{"action": "edited", "comment": {"id": 9}, ` + issue + `, "changes": {"body": {"from": "x"}}}`, dead},
-		"a label deleted, as its repository":           {"repository", `{"action": "deleted", "label": {"id": 9}, ` + repo + `}`, dead},
-		"a label edited, as its repository":            {"repository", `{"action": "edited", "label": {"id": 9}, ` + repo + `}`, dead},
-		"a star, as its repository":                    {"repository", `{"action": "created", "starred_at": "2026-01-01T00:00:00Z", ` + repo + `}`, dead},
-		"a repository, as a star":                      {"star", `{"action": "created", ` + repo + `, "sender": {"id": 6}}`, dead},
-		"a new event, as its repository":               {"repository", `{"action": "edited", "novelty": {"id": 9}, ` + repo + `}`, look},
-		"a new event's delete, as an issue's":          {"issues", `{"action": "deleted", "novelty": {"id": 9}, ` + issue + `}`, look},
-		"a discussion deleted, as a label":             {"label", `{"action": "deleted", "discussion": {"id": 9}, "label": {"id": 4}}`, dead},
-		"a team's membership, as a member":             {"member", `{"action": "removed", "member": {"id": 9}, "team": {"id": 4}, "scope": "team", ` + repo + `}`, dead},
-		"an app's copy of its installation":            {"installation", `{"action": "deleted", "installation": {"id": 9, "node_id": "x"}}`, look},
-		"an app's label deleted, as its installation":  {"installation", `{"action": "deleted", "label": {"id": 4}, ` + repo + `, "installation": {"id": 9, "node_id": "x"}}`, dead},
-		"a review edited, as its pull request":         {"pull_request", `{"action": "edited", "review": {"id": 9}, ` + pull + `}`, dead},
-		"a line's comment, as an issue's":              {"issue_comment", `{"action": "deleted", "comment": {"id": 9}, ` + pull + `}`, dead},
-		"a commit's comment, as an issue's":            {"issue_comment", `{"action": "created", "comment": {"id": 9, ` + updated + `}, ` + repo + `}`, dead},
-		"a discussion's comment, as an issue's":        {"issue_comment", `{"action": "deleted", "comment": {"id": 9}, "discussion": {"id": 3}, ` + issue + `}`, dead},
-		"a status, as its deployment":                  {"deployment", `{"action": "created", "deployment": {"id": 9, ` + updated + `}, "deployment_status": {"id": 10}}`, dead},
-		"a run, as its workflow":                       {"workflow_job", `{"action": "completed", "workflow_run": {"id": 9}, "workflow": {"id": 4}}`, dead},
-		"a tag made, as a push":                        {"push", `{"ref": "v1", "ref_type": "tag", ` + repo + `}`, dead},
-		"a push, as a branch deleted":                  {"delete", pushed(first, then), dead},
-		"an issue labeled, as a label":                 {"label", `{"action": "labeled", "label": {"id": 4}, ` + issue + `}`, dead},
-		"an issue opened, under an action in the name": {"issues.deleted", `{"action": "opened", ` + issue + `}`, dead},
+		"a comment deleted, as its issue": {"issues", `{"action": "deleted", "comment": {"id": 9}, ` +
+			issue + `}`, dead},
+		"a comment edited, as its issue": {"issues", `{"action": "edited", "comment": {"id": 9}, ` +
+			issue + `, "changes": {"body": {"from": "x"}}}`, dead},
+		"a label deleted, as its repository": {"repository", `{"action": "deleted", "label": {"id": 9}, ` +
+			repo + `}`, dead},
+		"a label edited, as its repository": {"repository", `{"action": "edited", "label": {"id": 9}, ` +
+			repo + `}`, dead},
+		"a star, as its repository": {"repository",
+			`{"action": "created", "starred_at": "2026-01-01T00:00:00Z", ` + repo + `}`, dead},
+		"a repository, as a star": {"star", `{"action": "created", ` + repo +
+			`, "sender": {"id": 6}}`, dead},
+		"a new event, as its repository": {"repository", `{"action": "edited", "novelty": {"id": 9}, ` +
+			repo + `}`, look},
+		"a new event's delete, as an issue's": {"issues", `{"action": "deleted", "novelty": {"id": 9}, ` +
+			issue + `}`, look},
+		"a discussion deleted, as a label": {"label",
+			`{"action": "deleted", "discussion": {"id": 9}, "label": {"id": 4}}`, dead},
+		"a team's membership, as a member": {"member",
+			`{"action": "removed", "member": {"id": 9}, "team": {"id": 4}, "scope": "team", ` + repo + `}`, dead},
+		"an app's copy of its installation": {"installation",
+			`{"action": "deleted", "installation": {"id": 9, "node_id": "x"}}`, look},
+		"an app's label deleted, as its installation": {"installation", `{"action": "deleted", "label": {"id": 4}, ` +
+			repo + `, "installation": {"id": 9, "node_id": "x"}}`, dead},
+		"a review edited, as its pull request": {"pull_request", `{"action": "edited", "review": {"id": 9}, ` +
+			pull + `}`, dead},
+		"a line's comment, as an issue's": {"issue_comment",
+			`{"action": "deleted", "comment": {"id": 9}, ` + pull + `}`, dead},
+		"a commit's comment, as an issue's": {"issue_comment",
+			`{"action": "created", "comment": {"id": 9, ` + updated + `}, ` + repo + `}`, dead},
+		"a discussion's comment, as an issue's": {"issue_comment",
+			`{"action": "deleted", "comment": {"id": 9}, "discussion": {"id": 3}, ` + issue + `}`, dead},
+		"a status, as its deployment": {"deployment",
+			`{"action": "created", "deployment": {"id": 9, ` + updated + `}, "deployment_status": {"id": 10}}`,
+			dead},
+		"a run, as its workflow": {"workflow_job",
+			`{"action": "completed", "workflow_run": {"id": 9}, "workflow": {"id": 4}}`, dead},
+		"a tag made, as a push": {"push", `{"ref": "v1", "ref_type": "tag", ` + repo + `}`,
+			dead},
+		"a push, as a branch deleted": {"delete", pushed(first, then), dead},
+		"an issue labeled, as a label": {"label", `{"action": "labeled", "label": {"id": 4}, ` + issue +
+			`}`, dead},
+		"an issue opened, under an action in the name": {"issues.deleted", `{"action": "opened", ` + issue + `}`,
+			dead},
 	}
 	for name, test := range tests {
-		e := identify(t, &provider.Source{}, posted(test.body, "X-GitHub-Event", test.event))
+		e := identify(t, &provider.Source{}, newDelivery(test.body, "X-GitHub-Event", test.event))
 		if got := summary(e.Type, test.body); !strings.Contains(got, test.want) {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
 	}
 }
 
-// No sample changes an object under any other event's name.
-func TestSamplesUnderOtherNames(t *testing.T) {
+// No sample changes an object under another event's name.
+func TestObserve_samplesUnderOtherEvents_changeNothing(t *testing.T) {
 	t.Parallel()
 	names := map[string]bool{}
 	for _, eventType := range github.Types() {
@@ -79,17 +102,17 @@ func TestSamplesUnderOtherNames(t *testing.T) {
 	for _, s := range (github.GitHub{}).Samples() {
 		own, _, _ := strings.Cut(s.Type, ".")
 		for event := range names {
-			e := identify(t, &provider.Source{}, posted(string(s.Body), "X-GitHub-Event", event))
-			o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.Stored{Type: e.Type, Body: s.Body})
+			e := identify(t, &provider.Source{}, newDelivery(string(s.Body), "X-GitHub-Event", event))
+			o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.StoredEvent{Type: e.Type, Body: s.Body})
 			if changes := err == nil && o.Ignored == "" && o.Partial == ""; changes && event != own {
-				t.Errorf("%s as %s is believed: %+v", s.Type, e.Type, o)
+				t.Errorf("%s as %s is accepted: %+v", s.Type, e.Type, o)
 			}
 		}
 	}
 }
 
-// What a reason quotes of a body can be stored and shown.
-func TestReasonsHoldNoControlCharacters(t *testing.T) {
+// A text of a body that a reason quotes can be stored and displayed.
+func TestObserve_reasons_haveNoControlCharacters(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{`a\u0000b`, `\u001b[2J`, strings.Repeat("x", 10_000)} {
 		got := summary("issues.deleted", `{"action": "deleted", "`+name+`": {"id": 9}, `+issue+`}`)
@@ -99,8 +122,8 @@ func TestReasonsHoldNoControlCharacters(t *testing.T) {
 	}
 }
 
-// GitHub adds members to its bodies. One that nobody has heard of makes no update unreadable.
-func TestNewMembersAreNoStrangers(t *testing.T) {
+// GitHub adds members to its bodies. An unknown member does not make an update unreadable.
+func TestObserve_newMembers_areAccepted(t *testing.T) {
 	t.Parallel()
 	body := `{"action": "opened", "novelty": {"id": 9}, ` + issue + `}`
 	if got := summary("issues.opened", body); !strings.HasPrefix(got, "issue 7, at ") {
@@ -108,30 +131,34 @@ func TestNewMembersAreNoStrangers(t *testing.T) {
 	}
 }
 
-// The number of a key decides which object it is, so that nothing else than a positive integer is one.
-func TestIDs(t *testing.T) {
+// The number in a name decides which object it is, so it must be a positive integer.
+func TestObserve_ids_mustBePositiveIntegers(t *testing.T) {
 	t.Parallel()
-	tests := map[string]string{"7": "7", "7e2": "700", "9007199254740993": "9007199254740993", "9223372036854775807": "9223372036854775807",
+	tests := map[string]string{"7": "7", "7e2": "700", "9007199254740993": "9007199254740993",
+		"9223372036854775807": "9223372036854775807",
 		"9223372036854775808": "", "0": "", "-7": "", "7.5": "", `"7"`: "", "null": "", "{}": "", "1e400000": ""}
 	for id, want := range tests {
 		body := `{"action": "deleted", "label": {"id": ` + id + `}}`
-		o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.Stored{Type: "label.deleted", Body: []byte(body)})
+		o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.StoredEvent{Type: "label.deleted",
+			Body: []byte(body)})
 		if o.ObjectID != want || (err != nil) != (want == "") {
 			t.Errorf("id %s: %q, %v", id, o.ObjectID, err)
 		}
 	}
 }
 
-// A push makes a state of its own, with the repository's number as it is written.
-func TestStatesThatAreMade(t *testing.T) {
+// A push builds its own state, with the repository's number as it is written.
+func TestObserve_builtStates_areRead(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ eventType, body, want string }{
 		"push": {"push", pushed(first, then), `{"ref": "refs/heads/main", "repository_id": 5, "sha": "` + then + `"}`},
-		"star": {"star.created", `{"action": "created", "starred_at": "2026-01-01T00:00:00Z", "repository": {"id": 5, "full_name": "o/r", "size": 1}, "sender": {"id": 6, "login": "mona", "type": "User"}}`,
+		"star": {"star.created",
+			`{"action": "created", "starred_at": "2026-01-01T00:00:00Z", "repository": {"id": 5, "full_name": "o/r", "size": 1}, "sender": {"id": 6, "login": "mona", "type": "User"}}`,
 			`{"starred_at": "2026-01-01T00:00:00Z", "repository": {"id": 5, "full_name": "o/r"}, "user": {"id": 6, "login": "mona"}}`},
 	}
 	for name, test := range tests {
-		o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.Stored{Type: test.eventType, Body: []byte(test.body)})
+		o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.StoredEvent{Type: test.eventType,
+			Body: []byte(test.body)})
 		if err != nil {
 			t.Fatal(err)
 		}

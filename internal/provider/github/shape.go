@@ -10,17 +10,17 @@ import (
 
 // shape reads the bodies of an event whose object is not one of their members.
 type shape interface {
-	// name is the object's id where the row's ids do not name it, else "".
+	// name returns the object's id if the rule's ids do not name it, else "".
 	name(root *canonical.Value) string
-	// fill adds the state to an observation that has its version; or takes the version back.
+	// fill adds the state to an observation that has its version, or removes the version.
 	fill(o *provider.Observation, root *canonical.Value) error
 }
 
-// ref is a branch or a tag: where a push moved it, and from where.
+// ref is a branch or a tag, and the commits before and after a push.
 type ref struct{}
 
-// name is the repository's id and the ref's full name. A push says that name; the creation and the delete of a ref say its
-// short name and what it is.
+// name returns the repository's id and the ref's full name. A push contains that name. The creation
+// and the delete of a ref contain its short name and its kind.
 func (ref) name(root *canonical.Value) string {
 	repository, name := number(root.Get("repository", "id")), text(root, "ref")
 	switch text(root, "ref_type") {
@@ -35,16 +35,17 @@ func (ref) name(root *canonical.Value) string {
 	return repository + ":" + name
 }
 
-// fill reads a push. Every push tells the commit before and the commit after, so pushes of one second are put in order by what
-// they lead from and to. The push that makes a ref leads from nothing, which is no state, and so tells no order.
+// fill reads a push. Every push contains the commit before and the commit after, so pushes of one
+// second are ordered by these. The push that creates a ref starts from no commit, which is no
+// state, so it gives no order.
 func (ref) fill(o *provider.Observation, root *canonical.Value) error {
 	old, now := text(root, "before"), text(root, "after")
 	if !isCommit(now) {
-		return dead("a push says what commit its ref is at after it, and this one says %.64q", now)
+		return newDead("a push contains the commit of its ref after it, and this one contains %.64q", now)
 	}
-	o.Own = false // the repository's time of its last push, and not the ref's own
+	o.OwnVersion = false // pushed_at is the time of the repository's last push, not of the ref's
 	state := func(commit string) *canonical.Value {
-		return made(struct {
+		return toValue(struct {
 			Ref        string          `json:"ref"`
 			Repository json.RawMessage `json:"repository_id"`
 			Commit     string          `json:"sha"`
@@ -61,32 +62,32 @@ func (ref) fill(o *provider.Observation, root *canonical.Value) error {
 	return nil
 }
 
-// isCommit tells whether a text can be the id of a commit, or of none.
+// isCommit reports whether a text can be the id of a commit, or stand for none.
 func isCommit(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// isNone tells whether an id stands for no commit.
+// isNone reports whether an id stands for no commit.
 func isNone(s string) bool { return strings.Trim(s, "0") == "" }
 
-// star is that a user has starred a repository.
+// star records that a user has starred a repository.
 type star struct{}
 
 func (star) name(*canonical.Value) string { return "" }
 
-// fill takes the names of both from the copies in the body: they are there to be read, and decide nothing.
+// fill takes both names from the copies in the body. They are only informative.
 func (star) fill(o *provider.Observation, root *canonical.Value) error {
-	o.State = made(map[string]any{
+	o.State = toValue(map[string]any{
 		"starred_at": json.RawMessage(root.Get("starred_at").Raw()),
 		"repository": named(root.Get("repository"), "full_name"),
 		"user":       named(root.Get("sender"), "login"),
 	})
-	// Both can be renamed, which gives the star no new version.
-	o.Volatile = []string{"repository.full_name", "user.login"}
+	// Both can be renamed without a new version of the star.
+	o.IgnoredPaths = []string{"repository.full_name", "user.login"}
 	return nil
 }
 
-// named is a copy in a body cut down to its id and its name.
+// named reduces a copy in a body to its id and its name.
 func named(v *canonical.Value, name string) map[string]any {
 	return map[string]any{"id": json.RawMessage(v.Get("id").Raw()), name: text(v, name)}
 }

@@ -14,67 +14,83 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// input is what a body under an event type says to the version rule.
+// input returns the input of a body under an event type.
 func input(t *testing.T, eventType, body string) versioning.Input {
 	t.Helper()
 	if _, action, ok := strings.Cut(eventType, "."); ok {
 		body = `{"action": "` + action + `", ` + strings.TrimPrefix(body, "{")
 	}
-	o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.Stored{Type: eventType, Body: []byte(body)})
+	o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.StoredEvent{Type: eventType, Body: []byte(body)})
 	if err != nil {
 		t.Fatalf("observe %s: %v", eventType, err)
 	}
-	in, err := versioning.FromObservation(o, time.Unix(1767225605, 0))
+	in, err := versioning.InputFromObservation(o, time.Unix(1767225605, 0))
 	if err != nil || in.Partial != "" {
 		t.Fatalf("version of %s: %v, %s", eventType, err, in.Partial)
 	}
 	return in
 }
 
-// happened is an event of one second.
-type happened struct{ event, body string }
+// tiedEvent is an event of one second: its type, its object or body, and its old values.
+type tiedEvent struct{ event, body string }
 
-// What happens to an object within one second ends as its last event says in whatever order the events come, or is known to
-// be ambiguous.
-func TestWithinOneSecond(t *testing.T) {
+// The events of an object within one second end in the state of the last event in any order, or are
+// ambiguous.
+func TestObserve_eventsOfOneSecond_endAsExpected(t *testing.T) {
 	t.Parallel()
 	const third = "3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f"
 	titled := func(title, changes string) string {
-		return fmt.Sprintf(`{"issue": {"id": 7, "state": "open", "body": "b", "title": %q, %s}, "changes": %s}`, title, updated, changes)
+		return fmt.Sprintf(`{"issue": {"id": 7, "state": "open", "body": "b", "title": %q, %s}, "changes": %s}`, title,
+			updated, changes)
 	}
 	run := func(attempt int, status string) string {
-		return fmt.Sprintf(`{"workflow": {}, "workflow_run": {"id": 9, "run_attempt": %d, "status": %q, %s}}`, attempt, status, updated)
+		return fmt.Sprintf(`{"workflow": {}, "workflow_run": {"id": 9, "run_attempt": %d, "status": %q, %s}}`, attempt,
+			status, updated)
 	}
 	merging := func(mergeable string) string {
-		return `{"pull_request": {"id": 8, "merged": false, "mergeable": ` + mergeable + `, "base": {"sha": "a", "repo": {"size": ` + mergeable + `}}, ` + updated + `}}`
+		return `{"pull_request": {"id": 8, "merged": false, "mergeable": ` + mergeable +
+			`, "base": {"sha": "a", "repo": {"size": ` + mergeable + `}}, ` + updated + `}}`
 	}
 	based := func(branch, changes string) string {
 		return fmt.Sprintf(`{"pull_request": {"id": 8, "merged": false, "title": "t", "base": {"ref": %q}, %s}, "changes": %s}`, branch, updated, changes)
 	}
 	tests := map[string]struct {
-		events    []happened
+		events    []tiedEvent
 		ambiguous bool
 	}{
-		"pushed and pushed again": {events: []happened{{"push", pushed(first, then)}, {"push", pushed(then, third)}}},
-		"pushed, then deleted":    {events: []happened{{"push", pushed(first, then)}, {"push", pushed(then, none)}}},
-		"pushed and pushed back":  {ambiguous: true, events: []happened{{"push", pushed(first, then)}, {"push", pushed(then, first)}}},
-		"made, then pushed":       {ambiguous: true, events: []happened{{"push", pushed(none, first)}, {"push", pushed(first, then)}}},
-		"made, deleted and made again": {ambiguous: true, events: []happened{{"push", pushed(none, first)}, {"push", pushed(first, none)},
+		"pushed twice":         {events: []tiedEvent{{"push", pushed(first, then)}, {"push", pushed(then, third)}}},
+		"pushed, then deleted": {events: []tiedEvent{{"push", pushed(first, then)}, {"push", pushed(then, none)}}},
+		"pushed and pushed back": {ambiguous: true, events: []tiedEvent{{"push", pushed(first, then)},
+			{"push", pushed(then, first)}}},
+		"created, then pushed": {ambiguous: true, events: []tiedEvent{{"push", pushed(none, first)},
+			{"push", pushed(first, then)}}},
+		"created, deleted and created again": {ambiguous: true, events: []tiedEvent{{"push", pushed(none, first)},
+			{"push", pushed(first, none)},
 			{"push", pushed(none, first)}}},
-		"one of three pushes lost": {ambiguous: true, events: []happened{{"push", pushed(first, then)}, {"push", pushed(third, none)}}},
-		"titles":                   {events: []happened{{"issues.edited", titled("b", `{"title": {"from": "a"}}`)}, {"issues.edited", titled("c", `{"title": {"from": "b"}}`)}}},
-		"body, then title": {events: []happened{{"issues.edited", titled("a", `{"body": {"from": null}}`)},
+		"one of three pushes lost": {ambiguous: true, events: []tiedEvent{{"push", pushed(first, then)},
+			{"push", pushed(third, none)}}},
+		"titles": {events: []tiedEvent{{"issues.edited", titled("b", `{"title": {"from": "a"}}`)},
+			{"issues.edited", titled("c", `{"title": {"from": "b"}}`)}}},
+		"body, then title": {events: []tiedEvent{{"issues.edited", titled("a", `{"body": {"from": null}}`)},
 			{"issues.edited", titled("b", `{"title": {"from": "a"}}`)}}},
-		"edited, and no word how": {ambiguous: true, events: []happened{{"issues.edited", titled("a", `{}`)}, {"issues.edited", titled("b", `{}`)}}},
-		"edited, and half a word": {ambiguous: true, events: []happened{{"issues.edited", titled("a", `{"body": {"from": null}}`)},
-			{"issues.edited", titled("b", `{"title": {"from": "a"}, "made_public": {"from": false}}`)}}},
-		"opened, then edited": {ambiguous: true, events: []happened{{"issues.opened", titled("a", `null`)}, {"issues.edited", titled("b", `{"title": {"from": "a"}}`)}}},
-		"another base": {events: []happened{{"pull_request.edited", based("main", `{"title": {"from": "s"}}`)},
+		"edited without changes": {ambiguous: true, events: []tiedEvent{{"issues.edited", titled("a", `{}`)},
+			{"issues.edited", titled("b", `{}`)}}},
+		"edited with incomplete changes": {ambiguous: true,
+			events: []tiedEvent{{"issues.edited", titled("a", `{"body": {"from": null}}`)},
+				{"issues.edited", titled("b", `{"title": {"from": "a"}, "made_public": {"from": false}}`)}}},
+		"opened, then edited": {ambiguous: true, events: []tiedEvent{{"issues.opened", titled("a", `null`)},
+			{"issues.edited", titled("b", `{"title": {"from": "a"}}`)}}},
+		"changed base": {events: []tiedEvent{{"pull_request.edited", based("main", `{"title": {"from": "s"}}`)},
 			{"pull_request.edited", based("next", `{"base": {"ref": {"from": "main"}}}`)}}},
-		"run again at once":         {events: []happened{{"workflow_run.completed", run(1, "completed")}, {"workflow_run.requested", run(2, "queued")}}},
-		"begun and done at once":    {ambiguous: true, events: []happened{{"workflow_run.in_progress", run(1, "in_progress")}, {"workflow_run.completed", run(1, "completed")}}},
-		"found to be mergeable":     {events: []happened{{"pull_request.opened", merging("1")}, {"pull_request.labeled", merging("1")}}},
-		"deleted whatever the time": {events: []happened{{"issues.edited", titled("b", `null`)}, {"issues.deleted", titled("a", `null`)}}},
+		"run again at once": {events: []tiedEvent{{"workflow_run.completed", run(1, "completed")},
+			{"workflow_run.requested", run(2, "queued")}}},
+		"started and completed in one second": {ambiguous: true,
+			events: []tiedEvent{{"workflow_run.in_progress", run(1, "in_progress")},
+				{"workflow_run.completed", run(1, "completed")}}},
+		"mergeable computed": {events: []tiedEvent{{"pull_request.opened", merging("1")},
+			{"pull_request.labeled", merging("1")}}},
+		"deleted whatever the time": {events: []tiedEvent{{"issues.edited", titled("b", `null`)},
+			{"issues.deleted", titled("a", `null`)}}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -83,27 +99,32 @@ func TestWithinOneSecond(t *testing.T) {
 			for i, h := range test.events {
 				inputs[i] = input(t, h.event, h.body)
 			}
-			providertest.Ends(t, inputs, test.ambiguous)
+			providertest.CheckEnd(t, inputs, test.ambiguous)
 		})
 	}
-	// What GitHub works out later is no other state.
-	if a, b := input(t, "pull_request.opened", merging("1")), input(t, "pull_request.opened", merging("2")); a.State.Hash != b.State.Hash {
-		t.Error("two states that differ in volatile fields alone are different")
+	// Values that GitHub computes later do not change the state.
+	if a, b := input(t, "pull_request.opened", merging("1")),
+		input(t, "pull_request.opened", merging("2")); a.State.Hash != b.State.Hash {
+		t.Error("two states that differ only in ignored paths are different")
 	}
 }
 
-// One time of an installation in GitHub's three spellings is one version.
-func TestSpellingsOfATime(t *testing.T) {
+// The same time of an installation in GitHub's three formats is one version.
+func TestReadTime_spellings_agree(t *testing.T) {
 	t.Parallel()
-	for _, spelling := range []string{"1767225600", `"2026-01-01T00:00:00Z"`, `"2026-01-01T00:00:00.123+00:00"`, `"2025-12-31T16:00:00.999-08:00"`} {
-		in := input(t, "installation.created", `{"installation": {"id": 9, "account": {}, "app_id": 1, "updated_at": `+spelling+`}}`)
+	for _, spelling := range []string{"1767225600", `"2026-01-01T00:00:00Z"`, `"2026-01-01T00:00:00.123+00:00"`,
+		`"2025-12-31T16:00:00.999-08:00"`} {
+		in := input(t, "installation.created", `{"installation": {"id": 9, "account": {}, "app_id": 1, "updated_at": `+
+			spelling+`}}`)
 		if in.Version.At != 1767225600e6 {
 			t.Errorf("%s is version %d", spelling, in.Version.At)
 		}
 	}
-	for _, none := range []string{"null", "0", "-5", "1e30", "1767225600.5", `"yesterday"`, `"0001-01-01T00:00:00Z"`, `"12026-01-01T00:00:00Z"`, "253402300800", "true", "{}"} {
+	for _, none := range []string{"null", "0", "-5", "1e30", "1767225600.5", `"yesterday"`, `"0001-01-01T00:00:00Z"`,
+		`"12026-01-01T00:00:00Z"`, "253402300800", "true", "{}"} {
 		body := `{"installation": {"id": 9, "account": {}, "app_id": 1, "updated_at": ` + none + `}}`
-		if got := observed("installation.created", body); got != "installation 9, partial: the body's installation.updated_at is no time, so the state has no place in the order" {
+		if got := observed("installation.created", body); got != "installation 9, partial: the body's "+
+			"installation.updated_at is not a time, so the order of the state is unknown" {
 			t.Errorf("%s: %s", none, got)
 		}
 	}
@@ -111,26 +132,26 @@ func TestSpellingsOfATime(t *testing.T) {
 
 func diff(want, got any) string { return cmp.Diff(want, got) }
 
-// varied is what the n-th event of a sample says.
-func varied(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Input {
+// makeVariant returns the input of the n-th variant of a sample.
+func makeVariant(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Input {
 	t.Helper()
-	v, err := github.GitHub{}.Vary(s, n, at, false)
+	v, err := github.GitHub{}.MakeVariant(s, n, at, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.Stored{Type: s.Type, Body: v.Body})
+	o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.StoredEvent{Type: s.Type, Body: v.Body})
 	if err != nil {
 		t.Fatalf("observe %s: %v", s.Type, err)
 	}
-	in, err := versioning.FromObservation(o, at.Add(5*time.Second))
+	in, err := versioning.InputFromObservation(o, at.Add(5*time.Second))
 	if err != nil {
 		t.Fatalf("version of %s: %v", s.Type, err)
 	}
 	return in
 }
 
-// Events of one second that name what they changed name the one before, so that their order can be told.
-func TestVariedEventsFormAChain(t *testing.T) {
+// Events of one second contain the old values of the event before, so that their order is known.
+func TestMakeVariant_events_formAChain(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1_790_000_000, 0)
 	for _, s := range (github.GitHub{}).Samples() {
@@ -139,26 +160,33 @@ func TestVariedEventsFormAChain(t *testing.T) {
 		}
 		var chain []versioning.Input
 		for n := range 4 {
-			chain = append(chain, varied(t, s, n+1, at))
+			chain = append(chain, makeVariant(t, s, n+1, at))
 		}
-		providertest.Ends(t, chain, false)
+		providertest.CheckEnd(t, chain, false)
 	}
 }
 
-// A user's own body is varied like a sample: of a type that the table does not know, under its event's member.
-func TestVaryAnyBody(t *testing.T) {
+// MakeVariant accepts a user's own body. For a type that is not in the table it uses the event's
+// member.
+func TestMakeVariant_anyBody_keepsValidJSON(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1_790_000_000, 0)
 	tests := map[string]struct{ eventType, body, want string }{
-		"unlisted":    {"gizmo.made", `{"action": "made", "gizmo": {"id": 9, "title": "x", "updated_at": "2020-01-01T00:00:00Z"}}`, `"id":9000003,"title":"event 3","updated_at":"2026-09-21T14:13:20Z"`},
-		"no object":   {"issues.opened", `{"action": "opened"}`, `{"action":"opened"}`},
-		"other kinds": {"issues.edited", `{"issue": {"id": "x", "title": 1, "updated_at": null}, "changes": {"title": 7}}`, `{"id":"x","title":"event 3","updated_at":null}`},
-		"long id":     {"issues.opened", `{"issue": {"id": 12345678901234567}}`, `{"id":123456789000003}`},
-		"new ref":     {"push", `{"ref": "refs/heads/x", "after": "` + none + `"}`, `"ref":"refs/heads/x-3"`},
-		"numbers":     {"installation.created", `{"action": "created", "installation": {"updated_at": 5}}`, `{"updated_at":1790000000}`},
+		"unlisted": {"gizmo.made",
+			`{"action": "made", "gizmo": {"id": 9, "title": "x", "updated_at": "2020-01-01T00:00:00Z"}}`,
+			`"id":9000003,"title":"event 3","updated_at":"2026-09-21T14:13:20Z"`},
+		"no object": {"issues.opened", `{"action": "opened"}`, `{"action":"opened"}`},
+		"other kinds": {"issues.edited",
+			`{"issue": {"id": "x", "title": 1, "updated_at": null}, "changes": {"title": 7}}`,
+			`{"id":"x","title":"event 3","updated_at":null}`},
+		"long id": {"issues.opened", `{"issue": {"id": 12345678901234567}}`, `{"id":123456789000003}`},
+		"new ref": {"push", `{"ref": "refs/heads/x", "after": "` + none + `"}`, `"ref":"refs/heads/x-3"`},
+		"numbers": {"installation.created", `{"action": "created", "installation": {"updated_at": 5}}`,
+			`{"updated_at":1790000000}`},
 	}
 	for name, test := range tests {
-		v, err := github.GitHub{}.Vary(provider.Sample{Type: test.eventType, Body: []byte(test.body)}, 3, at, true)
+		v, err := github.GitHub{}.MakeVariant(provider.Sample{Type: test.eventType, Body: []byte(test.body)}, 3, at,
+			true)
 		if err != nil || !strings.Contains(string(v.Body), test.want) {
 			t.Errorf("%s: %s, %v", name, v.Body, err)
 		}

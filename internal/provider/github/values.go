@@ -13,7 +13,7 @@ import (
 // second is the resolution of GitHub's clock in microseconds.
 const second = 1_000_000
 
-func dead(format string, args ...any) error {
+func newDead(format string, args ...any) error {
 	return &provider.Dead{Reason: fmt.Sprintf(format, args...)}
 }
 
@@ -22,7 +22,7 @@ func text(v *canonical.Value, path ...string) string {
 	return s
 }
 
-// at is what a dotted path leads to.
+// at returns the value at a dotted path.
 func at(root *canonical.Value, path string) *canonical.Value {
 	return root.Get(strings.Split(path, ".")...)
 }
@@ -31,7 +31,7 @@ func has(root *canonical.Value, member string) bool {
 	return root.Get(member).Kind() != canonical.Missing
 }
 
-// number is an id as text: a positive integer, "" for anything else.
+// number returns an id as text: a positive integer, or "".
 func number(v *canonical.Value) string {
 	n, ok := v.Int64()
 	if !ok || n <= 0 {
@@ -40,9 +40,9 @@ func number(v *canonical.Value) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// readTime reads a time in whole seconds between the years 1970 and 9999. GitHub writes one and the same time in three ways,
-// even of one object: Unix seconds, RFC 3339 in UTC, and RFC 3339 with milliseconds and an offset. What is finer than a second
-// is cut off, so that the spellings agree.
+// readTime parses a time in whole seconds between the years 1970 and 9999. GitHub writes the same
+// time in three formats, even for one object: Unix seconds, RFC 3339 in UTC, and RFC 3339 with
+// milliseconds and an offset. Fractions are cut, so that the formats agree.
 func readTime(v *canonical.Value) (micros int64, ok bool) {
 	seconds, ok := v.Int64()
 	if s, isText := v.Text(); isText {

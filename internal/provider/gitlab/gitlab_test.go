@@ -21,111 +21,119 @@ const (
 
 const without = ", without action oldrev merge_status detailed_merge_status head_pipeline_id source target"
 
-// said are bodies, and what each says.
+// said are bodies with their expected summaries.
 var said = map[string]string{
 	`{"object_kind":"issue","project":{"id":1},"object_attributes":{"id":9,"updated_at":"2013-12-03T17:15:43Z","action":"open"}}`: "1 issue 9, at 1386090943000000/1000000, rank 1, own, still" + without,
 	`{"object_kind":"issue","project_id":1,"object_attributes":{"id":9,"updated_at":"2013-12-03 17:15:43 UTC","action":"close"}}`: "1 issue 9, at 1386090943000000/1000000, rank 1, own, still" + without,
 	`{"object_kind":"work_item","object_attributes":{"id":9,"updated_at":"2013-12-03 17:15:43.250 UTC"}}`:                         "work_item 9, at 1386090943250000/1000, rank 1, own, still" + without,
-	`{"object_kind":"note","object_attributes":{"id":7}}`:                                                                         "note 7, partial: the event carries no version and no time, so it has no place in the order",
+	`{"object_kind":"note","object_attributes":{"id":7}}`:                                                                         "note 7, partial: the event has no version and no time, so its order is unknown",
 	`{"object_kind":"deployment","deployment_id":15,"status_changed_at":"2021-04-28 21:50:00 +0200"}`:                             "deployment 15, at 1619639400000000/1000000, rank 1, own, still, without project user",
-	`{"object_kind":"release","action":"update","id":5}`:                                                                          "release 5, partial: the event carries no version and no time, so it has no place in the order",
-	`{"object_kind":"release","action":"delete","id":5}`:                                                                          "release 5, partial: the delete carries no time, and the same object can come back",
-	`{"object_kind":"build","build_id":1977,"build_status":"running"}`:                                                            "build 1977, partial: the event carries no time of the job's last change",
-	`{"object_kind":"tag_push","project_id":1}`:                                                                                   "ignored: a push names commits, no object that is mirrored",
-	`{"event_name":"user_add_to_group","group_id":3}`:                                                                             "ignored: events of this type concern no object that is mirrored",
-	`{"object_kind":"wiki_page","object_attributes":{"title":"Home","action":"create"}}`:                                          "ignored: events of this type concern no object that is mirrored",
-	`{"object_kind":"issue","object_attributes":{"updated_at":"2013-12-03 17:15:43 UTC","action":"open"}}`:                        "ignored: the event names no object where those of its type do",
+	`{"object_kind":"release","action":"update","id":5}`:                                                                          "release 5, partial: the event has no version and no time, so its order is unknown",
+	`{"object_kind":"release","action":"delete","id":5}`:                                                                          "release 5, partial: the delete has no time, and the same object can return",
+	`{"object_kind":"build","build_id":1977,"build_status":"running"}`:                                                            "build 1977, partial: the event has no time of the job's last change",
+	`{"object_kind":"tag_push","project_id":1}`:                                                                                   "ignored: a push contains commits, not an object that is mirrored",
+	`{"event_name":"user_add_to_group","group_id":3}`:                                                                             "ignored: events of this type are about no object that is mirrored",
+	`{"object_kind":"wiki_page","object_attributes":{"title":"Home","action":"create"}}`:                                          "ignored: events of this type are about no object that is mirrored",
+	`{"object_kind":"issue","object_attributes":{"updated_at":"2013-12-03 17:15:43 UTC","action":"open"}}`:                        "ignored: the event has no object type or id, although events of its type should",
 }
 
-// signed is the provider as a hook with a signing token uses it.
-func signed() providertest.Suite {
+// signingTokenSuite is the suite for a hook with a signing token.
+func signingTokenSuite() providertest.Suite {
 	return providertest.Suite{
 		Provider:   gitlab.New(),
 		Source:     providertest.Source("gitlab", newToken, oldToken),
 		Signature:  "Webhook-Signature",
-		Dated:      true,
+		SignsTime:  true,
 		BadSecrets: []string{"whsec_", "whsec_not base64!"},
-		Says:       said,
-		// The id is signed, so there always is one. One that cannot be stored names nothing.
+		Summaries:  said,
+		// The id is signed, so it is always present. An invalid id gives a content key.
 		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
-			d.Header.Set("Webhook-Id", strings.Repeat("x", provider.MaxName+1))
+			d.Header.Set("Webhook-Id", strings.Repeat("x", provider.MaxNameBytes+1))
 			d.Header.Del("Idempotency-Key")
-			if err := provider.Seal(src, d, gitlab.New().Schemes()[0], d.ReceivedAt); err != nil {
+			if err := provider.SignDelivery(src, d, gitlab.New().Schemes()[0], d.ReceivedAt); err != nil {
 				t.Fatal(err)
 			}
 		},
 	}
 }
 
-// shown is the provider as a hook with a secret token uses it.
-func shown() providertest.Suite {
+// secretTokenSuite is the suite for a hook with a secret token.
+func secretTokenSuite() providertest.Suite {
 	return providertest.Suite{
 		Provider:       gitlab.New(),
 		Source:         providertest.Source("gitlab", "a new secret token", "an old secret token"),
 		Signature:      "X-Gitlab-Token",
-		BodyNotCovered: "proves the sender and nothing of the body",
-		NoKey:          func(_ *testing.T, _ *provider.Source, d *provider.Delivery) { d.Header.Del("Idempotency-Key") },
+		BodyNotCovered: "verifies the sender and nothing of the body",
+		NoKey: func(_ *testing.T, _ *provider.Source, d *provider.Delivery) {
+			d.Header.Del("Idempotency-Key")
+		},
 	}
 }
 
-func TestConformanceOfSigningToken(t *testing.T) {
+func TestProvider_signingToken_conforms(t *testing.T) {
 	t.Parallel()
-	providertest.Conform(t, signed())
+	providertest.Conform(t, signingTokenSuite())
 }
 
-func TestConformanceOfSecretToken(t *testing.T) {
+func TestProvider_secretToken_conforms(t *testing.T) {
 	t.Parallel()
-	providertest.Run(t, shown())
+	providertest.Run(t, secretTokenSuite())
 }
 
-// Neither kind of secret stands in for the other.
-func TestSecretsFitOneScheme(t *testing.T) {
+// A secret of one kind is not accepted as the other kind.
+func TestVerify_secretOfOtherKind_isRejected(t *testing.T) {
 	t.Parallel()
-	signedSuite, shownSuite := signed(), shown()
+	signedSuite, shownSuite := signingTokenSuite(), secretTokenSuite()
 	sample := signedSuite.Provider.Samples()[0]
 	onlySigning, onlyShown := signedSuite.Source, shownSuite.Source
 
-	// A signing token is never compared with what is shown: it does not travel, so whoever shows it is not GitLab.
-	d := &provider.Delivery{Header: http.Header{"X-Gitlab-Token": {newToken}}, Body: sample.Body, ReceivedAt: time.Unix(1767258000, 0)}
-	signedSuite.Refused(t, onlySigning, d, provider.WrongSignature)
-	// A secret token signs nothing: every proxy on the way has seen it.
-	d = signedSuite.Deliver(t, &provider.Source{Secrets: []provider.Secret{{Name: "seen", Value: []byte("whsec_YSBuZXcgc2VjcmV0IHRva2Vu")}}}, sample) // "a new secret token"
-	shownSuite.Refused(t, onlyShown, d, provider.WrongSignature)
-	// What a source of the other kind is sent proves nothing.
-	signedSuite.Refused(t, onlySigning, shownSuite.Deliver(t, onlyShown, sample), provider.WrongSignature)
-	shownSuite.Refused(t, onlyShown, signedSuite.Deliver(t, onlySigning, sample), provider.WrongSignature)
-	// A right token does not make up for a signature that is not there, where the source has no token.
+	// A signing token is never compared with a received token: GitLab does not send it, so a sender
+	// that does is not GitLab.
+	d := &provider.Delivery{Header: http.Header{"X-Gitlab-Token": {newToken}}, Body: sample.Body,
+		ReceivedAt: time.Unix(1767258000, 0)}
+	signedSuite.CheckRejected(t, onlySigning, d, provider.WrongSignature)
+	// A secret token signs nothing, because every proxy has seen it. "a new secret token"
+	d = signedSuite.Deliver(t,
+		&provider.Source{Secrets: []provider.Secret{{Name: "seen", Value: []byte("whsec_YSBuZXcgc2VjcmV0IHRva2Vu")}}},
+		sample)
+	shownSuite.CheckRejected(t, onlyShown, d, provider.WrongSignature)
+	// A delivery for a source of the other kind is rejected.
+	signedSuite.CheckRejected(t, onlySigning, shownSuite.Deliver(t, onlyShown, sample), provider.WrongSignature)
+	shownSuite.CheckRejected(t, onlyShown, signedSuite.Deliver(t, onlySigning, sample), provider.WrongSignature)
+	// A right token does not replace a missing signature if the source has no secret token.
 	d = signedSuite.Deliver(t, onlySigning, sample)
 	d.Header.Set("X-Gitlab-Token", "a new secret token")
 	d.Header.Del("Webhook-Signature")
-	signedSuite.Refused(t, onlySigning, d, provider.WrongSignature)
+	signedSuite.CheckRejected(t, onlySigning, d, provider.WrongSignature)
 
 	both := &provider.Source{Secrets: append(slices.Clone(onlySigning.Secrets), onlyShown.Secrets...)}
-	for scheme, d := range map[string]*provider.Delivery{"gitlab-signing-token": signedSuite.Deliver(t, onlySigning, sample), "gitlab-token": shownSuite.Deliver(t, onlyShown, sample)} {
+	for scheme, d := range map[string]*provider.Delivery{"gitlab-signing-token": signedSuite.Deliver(t, onlySigning,
+		sample), "gitlab-token": shownSuite.Deliver(t, onlyShown, sample)} {
 		if v, err := gitlab.New().Verify(both, d); err != nil || v.Scheme != scheme {
 			t.Errorf("a source with both: %+v, %v, want %s", v, err, scheme)
 		}
 	}
 }
 
-// The token is a credential: it is in no kept header, whatever else is.
-func TestTokenIsNotKept(t *testing.T) {
+// The token is a credential, so it is in no stored header.
+func TestHeaders_secretToken_isNotStored(t *testing.T) {
 	t.Parallel()
 	kept := gitlab.New().Headers()
 	if slices.Contains(kept, "X-Gitlab-Token") {
 		t.Errorf("kept: %q", kept)
 	}
-	for _, name := range []string{"Webhook-Id", "Webhook-Timestamp", "Webhook-Signature", "Idempotency-Key", "X-Gitlab-Event"} {
+	for _, name := range []string{"Webhook-Id", "Webhook-Timestamp", "Webhook-Signature", "Idempotency-Key",
+		"X-Gitlab-Event"} {
 		if !slices.Contains(kept, name) {
 			t.Errorf("%s is not kept: %q", name, kept)
 		}
 	}
 }
 
-// A hook that gets a signing token goes on naming its events as before; of two ids the signed one counts.
-func TestKey(t *testing.T) {
+// A hook that gets a signing token keeps the keys of its events. Of two ids the signed one is used.
+func TestIdentify_keyHeaders_preferSignedID(t *testing.T) {
 	t.Parallel()
-	s := signed()
+	s := signingTokenSuite()
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
 	if id := d.Header.Get("Webhook-Id"); id == "" || id != d.Header.Get("Idempotency-Key") {
 		t.Errorf("ids %q", d.Header)
@@ -139,16 +147,18 @@ func TestKey(t *testing.T) {
 
 func observed(t *testing.T, body string) provider.Observation {
 	t.Helper()
-	_, o, err := signed().Observed(t, &provider.Delivery{Header: http.Header{"Webhook-Id": {"e"}}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)})
+	_, o, err := signingTokenSuite().Observed(t, &provider.Delivery{Header: http.Header{"Webhook-Id": {"e"}},
+		Body:       []byte(body),
+		ReceivedAt: time.Unix(1767312000, 0)})
 	if err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
 	return o
 }
 
-// Old values are believed only in the terms of the object: GitLab writes times otherwise in changes, and tells of assignees that did
-// not change.
-func TestChanges(t *testing.T) {
+// Old values are used only in the format of the object: GitLab writes times differently in changes,
+// and lists assignees that did not change.
+func TestObserve_changes_giveStateBefore(t *testing.T) {
 	t.Parallel()
 	for changes, want := range map[string]string{
 		`{"title":{"previous":"a","current":"b"},"updated_at":{"previous":"2026-01-01 10:00:00 UTC","current":"2026-01-01 10:04:12 UTC"}}`: `{"title":"a","updated_at":"2026-01-01 10:00:00 UTC"}`,
@@ -169,9 +179,9 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// Two updates within one second: the old values tell which came first. Where they are not in the terms of the object nobody knows,
-// and that is said.
-func TestUpdatesOfOneSecond(t *testing.T) {
+// Two updates within one second are ordered by their old values. Without comparable old values they
+// are ambiguous.
+func TestObserve_updatesOfOneSecond_areOrderedByOldValues(t *testing.T) {
 	t.Parallel()
 	update := func(title, state, changes string) string {
 		return fmt.Sprintf(`{"object_kind":"issue","object_attributes":{"id":9,"title":%q,"state":%q,"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},"changes":%s}`,
@@ -179,18 +189,21 @@ func TestUpdatesOfOneSecond(t *testing.T) {
 	}
 	renamed := update("b", "opened", `{"title":{"previous":"a","current":"b"}}`)
 	closed := update("b", "closed", `{"state":{"previous":"opened","current":"closed"}}`)
-	foreign := update("b", "closed", `{"state":{"previous":"opened","current":"closed"},"assignees":{"previous":[],"current":[{"id":51}]}}`)
+	foreign := update("b", "closed",
+		`{"state":{"previous":"opened","current":"closed"},"assignees":{"previous":[],"current":[{"id":51}]}}`)
 	for second, ambiguous := range map[string]bool{closed: false, foreign: true} {
 		var inputs []versioning.Input
 		for _, body := range []string{renamed, second} {
-			in, err := versioning.FromObservation(observed(t, body), time.Unix(1767312000, 0))
+			in, err := versioning.InputFromObservation(observed(t, body), time.Unix(1767312000, 0))
 			if err != nil {
 				t.Fatal(err)
 			}
 			inputs = append(inputs, in)
 		}
-		providertest.Ends(t, inputs, ambiguous)
+		providertest.CheckEnd(t, inputs, ambiguous)
 	}
 }
 
-func FuzzIdentify(f *testing.F) { providertest.Fuzz(f, signed(), "Idempotency-Key", "X-Gitlab-Event") }
+func FuzzIdentify(f *testing.F) {
+	providertest.Fuzz(f, signingTokenSuite(), "Idempotency-Key", "X-Gitlab-Event")
+}

@@ -1,6 +1,6 @@
-// Package hmac is the provider for senders that have no folder of their own: how they sign, how their events are named and what
-// those say of objects stands in the configuration of the source. What stands here is a sender of the common kind, whose scheme the
-// demo source has, so that the way from a body to an object can be tried without any.
+// Package hmac is the provider for senders without a package of their own. The source's
+// configuration says how they sign, which value identifies an event, and what events say about
+// objects. New describes a common kind of sender, whose scheme the demo source uses.
 package hmac
 
 import (
@@ -12,80 +12,88 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// Name is the word used in configuration.
+// Name is the provider's name in the configuration.
 const Name = "hmac"
 
 //go:embed samples/*.json
 var samples embed.FS
 
-// New is the sender of the common kind.
+// New returns the provider of a common kind of sender.
 func New() *declared.Provider {
 	return declared.New(declared.Spec{
 		Name:  Name,
 		Title: "Any other sender",
 		Schemes: []*signature.Scheme{{
-			Name:      "hmac-sha256",
-			Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Signature")}, Prefix: "sha256="},
-			Message:   signature.MustTemplate("{body}"),
+			Name: "hmac-sha256",
+			Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Signature")},
+				Prefix: "sha256="},
+			Message: signature.MustTemplate("{body}"),
 		}},
 		Events: declared.Events{
-			Key:      declared.Templates("{json:id}"),
-			Type:     declared.Templates("{json:type}"),
-			Occurred: declared.At("json:created_at", declared.Auto),
+			Key:        declared.Templates("{json:id}"),
+			Type:       declared.Templates("{json:type}"),
+			OccurredAt: declared.TimeAt("json:created_at", declared.Auto),
 		},
 		Objects: []declared.Object{{
 			Events:  []string{"order.*"},
 			Type:    declared.Templates("order"),
 			ID:      declared.Templates("{json:data.id}"),
 			State:   "data",
-			Version: declared.Own("json:data.version", declared.Integer),
+			Version: declared.OwnVersion("json:data.version", declared.Integer),
 			Deletes: []string{"order.deleted"},
 			Final:   true,
 		}},
 		Samples: []provider.Sample{sample("order.created"), sample("order.updated"), sample("order.deleted")},
-		Vary: declared.Vary{
+		Variants: declared.Variants{
 			IDs:      []string{"id"},
-			Times:    []declared.Time{*declared.At("json:created_at", declared.RFC3339)},
+			Times:    []declared.Time{*declared.TimeAt("json:created_at", declared.RFC3339)},
 			Objects:  []string{"data.id"},
 			Versions: []string{"data.version"},
 			Counter:  "data.note",
 		},
 		Docs: declared.Docs{
-			Setup: "Say in the source how the sender signs (`scheme`), where its events are named (`events`) and, if its objects are to be mirrored, what events " +
-				"say of them (`objects`); [configuration.md](configuration.md) lists the settings, and [senders.md](senders.md) has them for many senders. " +
-				"How its API is read to find what webhooks lost is said there too (`api`): [reconciliation.md](reconciliation.md#any-other-api). " +
-				"The secret is the one that the sender shows for the endpoint; the address to enter there is `https://YOUR-HOST/webhooks/SOURCE`. " +
-				"What follows is only what the demo source of `postern dev` has.",
+			Setup: "Say in the source how the sender signs (`scheme`), which value identifies its events (`events`) " +
+				"and, if " +
+				"its objects are to be mirrored, what events " +
+				"say about them (`objects`); [configuration.md](configuration.md) lists the settings, and " +
+				"[senders.md](senders.md) has them for many senders. " +
+				"How its API is read to find events that webhooks lost is set there too (`api`): " +
+				"[reconciliation.md](reconciliation.md#any-other-api). " +
+				"The secret is the one that the sender shows for the endpoint; the address to enter at the sender is " +
+				"`https://YOUR-HOST/webhooks/SOURCE`. " +
+				"The following applies only to the demo source of `postern dev`.",
 			Links: []string{"https://www.rfc-editor.org/rfc/rfc2104"},
 		},
 	})
 }
 
 func sample(eventType string) provider.Sample {
-	return declared.Sample(samples, eventType, "samples/"+eventType+".json")
+	return declared.LoadSample(samples, eventType, "samples/"+eventType+".json")
 }
 
-// Of is a provider by this name of what a source's configuration says.
-func Of(schemes []*signature.Scheme, events declared.Events, objects []declared.Object, answers Answers) *declared.Provider {
+// Of returns the provider of a source's configuration.
+func Of(schemes []*signature.Scheme, events declared.Events, objects []declared.Object,
+	responses Responses) *declared.Provider {
 	return declared.New(declared.Spec{
 		Name:        Name,
 		Title:       "Any other sender",
 		Schemes:     schemes,
-		Headers:     answers.Headers,
+		Headers:     responses.Headers,
 		Events:      events,
 		Objects:     objects,
-		Challenge:   answers.Challenge.answer(),
-		Greet:       answers.Greeting.answer(),
-		Acknowledge: answers.acknowledge(),
-		Vary:        vary(&events, objects),
+		Challenge:   responses.Challenge.responder(),
+		Handshake:   responses.Handshake.responder(),
+		Acknowledge: responses.acknowledge(),
+		Variants:    variantPaths(&events, objects),
 	})
 }
 
-// vary says how another event is made of a user's body: by what names it, when it happened, and its object.
-func vary(events *declared.Events, objects []declared.Object) declared.Vary {
+// variantPaths says how to make another event from a user's body: the paths of its key, its times,
+// and its object.
+func variantPaths(events *declared.Events, objects []declared.Object) declared.Variants {
 	stem := ""
 	if events.Split != "" && !strings.Contains(events.Split, "*") {
-		stem = strings.TrimPrefix(events.Split+".0.", "..") // the body itself is the path "."
+		stem = strings.TrimPrefix(events.Split+".0.", "..") // the path of the body itself is "."
 		if events.Item != "" {
 			stem += events.Item + "."
 		}
@@ -99,11 +107,11 @@ func vary(events *declared.Events, objects []declared.Object) declared.Vary {
 		}
 		return "", false
 	}
-	var out declared.Vary
+	var out declared.Variants
 	if len(events.Key) > 0 {
-		out.IDs = paths(events.Key[0], at)
+		out.IDs = refPaths(events.Key[0], at)
 	}
-	times := []*declared.Time{events.Occurred}
+	times := []*declared.Time{events.OccurredAt}
 	for _, o := range objects {
 		if v := o.Version; v != nil && v.Unit == declared.Integer {
 			if path, ok := at(v.From); ok {
@@ -113,7 +121,7 @@ func vary(events *declared.Events, objects []declared.Object) declared.Vary {
 			times = append(times, &declared.Time{From: v.From, Unit: v.Unit})
 		}
 		if len(o.ID) > 0 {
-			out.Objects = append(out.Objects, paths(o.ID[0], at)...)
+			out.Objects = append(out.Objects, refPaths(o.ID[0], at)...)
 		}
 	}
 	for _, t := range times {
@@ -121,14 +129,15 @@ func vary(events *declared.Events, objects []declared.Object) declared.Vary {
 			continue
 		}
 		if path, ok := at(t.From); ok {
-			out.Times = append(out.Times, declared.Time{From: signature.Ref{Kind: signature.Root, Name: path}, Unit: t.Unit})
+			out.Times = append(out.Times, declared.Time{From: signature.Ref{Kind: signature.Root, Name: path},
+				Unit: t.Unit})
 		}
 	}
 	return out
 }
 
-// paths are where the references of a template stand in a body.
-func paths(t signature.Template, at func(signature.Ref) (string, bool)) []string {
+// refPaths returns the paths of a template's references in a body.
+func refPaths(t signature.Template, at func(signature.Ref) (string, bool)) []string {
 	var out []string
 	for _, r := range t.Refs() {
 		if path, ok := at(r); ok {

@@ -22,17 +22,17 @@ func suite() providertest.Suite {
 		Provider:  hmac.New(),
 		Source:    providertest.Source("hmac", "hmac_test_new", "hmac_test_old"),
 		Signature: "X-Signature",
-		NoKey:     providertest.Resigned(hmac.New(), providertest.Without("id")),
+		NoKey:     providertest.SignAgain(hmac.New(), providertest.Without("id")),
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// What the demo source says in its configuration is what the samples are made for.
-func TestDemoSourceIsTheCommonKind(t *testing.T) {
+// The demo source's configuration matches the samples.
+func TestNew_demoSource_equalsConfiguration(t *testing.T) {
 	t.Parallel()
 	demo := config.Config{Sources: map[string]*config.Source{"hmac": config.DemoSources()["hmac"]}}
 	e := demo.Endpoints()[0]
@@ -52,19 +52,20 @@ func TestDemoSourceIsTheCommonKind(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v %s", sample.Type, err, diff)
 		}
-		stored := &provider.Stored{Key: got[0].Key, Type: got[0].Type, Body: d.Body}
-		was, is := providertest.Summary(hmac.New().Observe(e.Source, stored)), providertest.Summary(e.Provider.Observe(e.Source, stored))
+		stored := &provider.StoredEvent{Key: got[0].Key, Type: got[0].Type, Body: d.Body}
+		was, is := providertest.Summary(hmac.New().Observe(e.Source, stored)),
+			providertest.Summary(e.Provider.Observe(e.Source, stored))
 		if was != is {
 			t.Errorf("%s: %s, want %s", sample.Type, is, was)
 		}
 	}
 }
 
-func TestChallenges(t *testing.T) {
+func TestChallenge_requests_areAnsweredOrRejected(t *testing.T) {
 	t.Parallel()
 	const text = "text/plain; charset=utf-8"
 	forbidden := &provider.Reply{Status: http.StatusForbidden, ContentType: text,
-		Body: []byte("the token is not the one that is configured\n")}
+		Body: []byte("the token does not match the configured one\n")}
 	meta := setup(t, "meta", "secret of a test")
 	dropbox := setup(t, "dropbox", "secret of a test")
 	for name, tc := range map[string]struct {
@@ -72,12 +73,16 @@ func TestChallenges(t *testing.T) {
 		query string
 		want  *provider.Reply
 	}{
-		"right token":         {meta, "hub.mode=subscribe&hub.verify_token=a+token+of+ours&hub.challenge=1158201444", &provider.Reply{ContentType: text, Body: []byte("1158201444")}},
-		"wrong token":         {meta, "hub.mode=subscribe&hub.verify_token=a+token+of+your&hub.challenge=1158201444", forbidden},
-		"no token":            {meta, "hub.challenge=1158201444", forbidden},
-		"two tokens":          {meta, "hub.challenge=1&hub.verify_token=a+token+of+ours&hub.verify_token=a+token+of+ours", forbidden},
-		"no challenge":        {meta, "hub.verify_token=a+token+of+ours", nil},
-		"without a token":     {dropbox, "challenge=%3Cscript%3E", &provider.Reply{ContentType: text, Body: []byte("<script>")}},
+		"right token": {meta, "hub.mode=subscribe&hub.verify_token=a+token+of+ours&hub.challenge=1158201444",
+			&provider.Reply{ContentType: text, Body: []byte("1158201444")}},
+		"wrong token": {meta, "hub.mode=subscribe&hub.verify_token=a+token+of+your&hub.challenge=1158201444",
+			forbidden},
+		"no token": {meta, "hub.challenge=1158201444", forbidden},
+		"two tokens": {meta,
+			"hub.challenge=1&hub.verify_token=a+token+of+ours&hub.verify_token=a+token+of+ours", forbidden},
+		"no challenge": {meta, "hub.verify_token=a+token+of+ours", nil},
+		"without a token": {dropbox, "challenge=%3Cscript%3E",
+			&provider.Reply{ContentType: text, Body: []byte("<script>")}},
 		"empty":               {dropbox, "challenge=", nil},
 		"none":                {dropbox, "", nil},
 		"too long":            {dropbox, "challenge=" + strings.Repeat("a", 4097), nil},
@@ -85,7 +90,8 @@ func TestChallenges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := tc.e.Provider.(provider.Challenger).Challenge(tc.e.Source, &provider.Delivery{Method: http.MethodGet, Query: tc.query, Header: http.Header{}})
+			got := tc.e.Provider.(provider.Challenger).Challenge(tc.e.Source, &provider.Delivery{Method: http.MethodGet,
+				Query: tc.query, Header: http.Header{}})
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -93,43 +99,50 @@ func TestChallenges(t *testing.T) {
 	}
 }
 
-func TestGreetingsAndReceipts(t *testing.T) {
+func TestHandshake_deliveries_getResponse(t *testing.T) {
 	t.Parallel()
 	slack, xero := setup(t, "slack", "secret of a test"), setup(t, "xero", "secret of a test")
 	greet := func(body string) *provider.Reply {
-		return slack.Provider.(provider.Greeter).Greet(slack.Source, &provider.Delivery{Header: http.Header{}, Body: []byte(body)})
+		return slack.Provider.(provider.Handshaker).Handshake(slack.Source, &provider.Delivery{Header: http.Header{},
+			Body: []byte(body)})
 	}
-	want := &provider.Reply{ContentType: "text/plain; charset=utf-8", Body: []byte("3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P")}
-	if diff := cmp.Diff(want, greet(`{"type": "url_verification", "challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}`)); diff != "" {
+	want := &provider.Reply{ContentType: "text/plain; charset=utf-8",
+		Body: []byte("3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P")}
+	if diff := cmp.Diff(want,
+		greet(`{"type": "url_verification", "challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}`)); diff != "" {
 		t.Error(diff)
 	}
-	for _, body := range []string{`{"type": "event_callback", "challenge": "x"}`, `{"challenge": "x"}`, "", "type=url_verification"} {
+	for _, body := range []string{`{"type": "event_callback", "challenge": "x"}`, `{"challenge": "x"}`, "",
+		"type=url_verification"} {
 		if got := greet(body); got != nil {
-			t.Errorf("%s is greeted with %s", body, got.Body)
+			t.Errorf("%s has the handshake response %s", body, got.Body)
 		}
 	}
 	d := &provider.Delivery{Header: http.Header{}, Body: []byte(`{"events": []}`)}
-	if got := xero.Provider.(provider.Acknowledger).Acknowledge(xero.Source, d); got == nil || got.Status != 200 || len(got.Body) != 0 {
+	if got := xero.Provider.(provider.Acknowledger).Acknowledge(xero.Source, d); got == nil || got.Status != 200 ||
+		len(got.Body) != 0 {
 		t.Errorf("receipt %+v", got)
 	}
 	if got := slack.Provider.(provider.Acknowledger).Acknowledge(slack.Source, d); got != nil {
-		t.Errorf("receipt %+v, want none of its own", got)
+		t.Errorf("receipt %+v, want the default", got)
 	}
 }
 
-func TestEchoInJSONIsEscaped(t *testing.T) {
+func TestEcho_json_isEscaped(t *testing.T) {
 	t.Parallel()
-	c := &hmac.Challenge{Echo: hmac.Echo{From: signature.MustRef("header:X-Okta-Verification-Challenge"), Member: "verification"}}
-	p := hmac.Of(hmac.New().Schemes(), hmac.New().Spec().Events, nil, hmac.Answers{Challenge: c})
-	got := p.Challenge(&provider.Source{}, &provider.Delivery{Header: http.Header{"X-Okta-Verification-Challenge": {`a"b<c`}}})
+	c := &hmac.Challenge{Echo: hmac.Echo{From: signature.MustRef("header:X-Okta-Verification-Challenge"),
+		Member: "verification"}}
+	p := hmac.Of(hmac.New().Schemes(), hmac.New().Spec().Events, nil, hmac.Responses{Challenge: c})
+	got := p.Challenge(&provider.Source{},
+		&provider.Delivery{Header: http.Header{"X-Okta-Verification-Challenge": {`a"b<c`}}})
 	want := &provider.Reply{ContentType: "application/json", Body: []byte(`{"verification":"a\"b\u003cc"}`)}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// Where events look alike, each delivery is one, and the same delivery is the same event.
-func TestEveryDelivery(t *testing.T) {
+// If events look alike, each delivery is a new event, and the same delivery is the same event.
+func TestIdentify_uniquePerDelivery_givesNewKeys(t *testing.T) {
 	t.Parallel()
 	v := vectors(t, "dropbox")[0]
 	e := setup(t, "dropbox", v.Secret)
@@ -144,7 +157,7 @@ func TestEveryDelivery(t *testing.T) {
 	later.ReceivedAt = later.ReceivedAt.Add(1)
 	first, again := key(v.delivery()), key(v.delivery())
 	if first != again || first == key(later) {
-		t.Error("a delivery's key is not its own")
+		t.Error("two deliveries have the same key")
 	}
 }
 
@@ -152,15 +165,18 @@ const pageIntro = `<!-- Generated from internal/provider/hmac/testdata: go test 
 
 # Senders in YAML
 
-How a source with ` + "`provider: hmac`" + ` is written for %d senders; [configuration.md](configuration.md) explains the settings. Each of these is tested
-with a delivery whose signature was made by other means. Name the source as you like, and the variable with its secret too.
+How to configure a source with ` + "`provider: hmac`" + ` for %d senders;
+[configuration.md](configuration.md) explains the settings. Each configuration is tested with a
+delivery whose signature was made by another program. You choose the names of the source and of the
+variable with its secret.
 
-Objects are mirrored only where the sender's events carry their whole state with a version or a time; where they do not, an object is a reason
-to look. Leave ` + "`objects`" + ` out if you want none of that. ` + "`still: true`" + ` stands where we do not know that the version changes with every change.
+Objects are mirrored only if the sender's events contain their whole state with a version or a time.
+Otherwise an event makes a refetch of the object pending. Leave ` + "`objects`" + ` out if you want neither.
+` + "`still: true`" + ` means that the version may stay the same after a change.
 
 `
 
-// page is docs/senders.md.
+// page returns the text of docs/senders.md.
 func page(t *testing.T) string {
 	t.Helper()
 	all := names(t)
@@ -183,7 +199,7 @@ func page(t *testing.T) string {
 	return strings.TrimRight(out.String(), "\n") + "\n"
 }
 
-func TestPageOfSendersIsCurrent(t *testing.T) {
+func TestSendersPage_file_isCurrent(t *testing.T) {
 	t.Parallel()
 	providertest.Page(t, "../../../docs/senders.md", page(t))
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// vector is a delivery as its sender makes it, signed by other means than ours, and what is to be read of it.
+// vector is a delivery as its sender makes it, signed by another program, with the expected event
+// and observation.
 type vector struct {
 	About      string            `json:"about"`
 	ReceivedAt time.Time         `json:"received_at"`
@@ -28,13 +29,14 @@ type vector struct {
 	Query      string            `json:"query"`
 	Headers    map[string]string `json:"headers"`
 	Body       string            `json:"body"`
-	// Several: there are more right signatures than are needed, so that one of them may be changed.
-	Several bool   `json:"several"`
-	Events  []told `json:"events"`
+	// Several means that there are more right signatures than necessary, so one of them may be
+	// changed.
+	Several bool        `json:"several"`
+	Events  []summarize `json:"events"`
 }
 
-// told is an event and its observation in words. A * at the end stands for any text.
-type told struct {
+// summarize is an event and its observation in words. A * at the end stands for any text.
+type summarize struct {
 	Key     string `json:"key"`
 	Type    string `json:"type"`
 	Account string `json:"account"`
@@ -65,7 +67,8 @@ func setup(t *testing.T, name, secret string) config.Endpoint {
 		t.Fatal(err)
 	}
 	configured := secret
-	if len(secret) < signature.MinSecret { // a published vector's may be shorter than a configuration's
+	// the secret of a published vector may be shorter than a configuration allows
+	if len(secret) < signature.MinSecret {
 		configured = "a longer secret"
 	}
 	c, err := config.Parse(append([]byte("database: {url: postgres://x}\n"), text...), func(variable string) string {
@@ -106,8 +109,9 @@ func (v vector) delivery() *provider.Delivery {
 	return d
 }
 
-// Every sender's configuration takes what the sender signed, and names and reads it as written down; nothing else is taken.
-func TestSenders(t *testing.T) {
+// Every sender's configuration accepts the sender's deliveries and reads them as expected. It
+// rejects everything else.
+func TestSenders_vectors_areReadAsRecorded(t *testing.T) {
 	t.Parallel()
 	for _, name := range names(t) {
 		t.Run(name, func(t *testing.T) {
@@ -119,13 +123,13 @@ func TestSenders(t *testing.T) {
 				}
 				v.read(t, e)
 				v.forge(t, name, e)
-				providertest.Sound(t, e.Provider, e.Source, v.delivery())
+				providertest.CheckSound(t, e.Provider, e.Source, v.delivery())
 			}
 		})
 	}
 }
 
-// read compares what is read of a delivery with what was written down.
+// read compares the result with the expectation.
 func (v vector) read(t *testing.T, e config.Endpoint) {
 	t.Helper()
 	d := v.delivery()
@@ -133,41 +137,43 @@ func (v vector) read(t *testing.T, e config.Endpoint) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []told
+	var got []summarize
 	for i, ev := range events {
-		says := providertest.Summary(e.Provider.Observe(e.Source, &provider.Stored{Key: ev.Key, Type: ev.Type, Account: ev.Account, ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body}))
-		got = append(got, told{ev.Key, ev.Type, ev.Account, says})
+		says := providertest.Summary(e.Provider.Observe(e.Source, &provider.StoredEvent{Key: ev.Key, Type: ev.Type,
+			Account: ev.Account, ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body}))
+		got = append(got, summarize{ev.Key, ev.Type, ev.Account, says})
 	}
 	like := func(want, got string) bool {
 		stem, open := strings.CutSuffix(want, "*")
 		return want == got || open && strings.HasPrefix(got, stem)
 	}
-	same := func(want, got told) bool {
-		return want.Type == got.Type && want.Account == got.Account && like(want.Key, got.Key) && like(want.Says, got.Says)
+	same := func(want, got summarize) bool {
+		return want.Type == got.Type && want.Account == got.Account && like(want.Key, got.Key) &&
+			like(want.Says, got.Says)
 	}
 	if !slices.EqualFunc(v.Events, got, same) {
-		t.Errorf("read otherwise than written down:\n%s", cmp.Diff(v.Events, got))
+		t.Errorf("unexpected result:\n%s", cmp.Diff(v.Events, got))
 	}
 }
 
-// forge changes what proves a delivery: nothing of it may be taken then.
+// forge changes the signed parts of a delivery, which must then be rejected.
 func (v vector) forge(t *testing.T, name string, e config.Endpoint) {
 	t.Helper()
-	refused := func(e config.Endpoint, d *provider.Delivery, what string, reasons ...provider.Reason) {
+	checkRejected := func(e config.Endpoint, d *provider.Delivery, what string, reasons ...provider.Reason) {
 		t.Helper()
 		_, err := e.Provider.Verify(e.Source, d)
 		var rejection *provider.Rejection
 		if !errors.As(err, &rejection) || len(reasons) > 0 && !slices.Contains(reasons, rejection.Reason) {
-			t.Errorf("%s: %v, want it refused for %v", what, err, reasons)
+			t.Errorf("%s: %v, want it rejected for %v", what, err, reasons)
 		}
 	}
 	scheme := e.Provider.(*declared.Provider).Schemes()[0]
-	refused(setup(t, name, other(v.Secret)), v.delivery(), "another secret", provider.WrongSignature)
+	checkRejected(setup(t, name, other(v.Secret)), v.delivery(), "another secret", provider.WrongSignature)
 	if scheme.Message.String() != "" && signs(scheme, signature.Body) {
 		for i := range v.Body {
 			d := v.delivery()
 			d.Body[i] ^= 1
-			refused(e, d, "a changed byte of the body")
+			checkRejected(e, d, "a changed byte of the body")
 		}
 	}
 	for header, value := range v.Headers {
@@ -179,24 +185,26 @@ func (v vector) forge(t *testing.T, name string, e config.Endpoint) {
 			changed := []byte(value)
 			changed[i] ^= 1
 			d.Header[http.CanonicalHeaderKey(header)] = []string{string(changed)}
-			refused(e, d, "a changed byte of "+header+" ("+string(changed)+")")
+			checkRejected(e, d, "a changed byte of "+header+" ("+string(changed)+")")
 		}
 		d := v.delivery()
 		d.Header.Del(header)
-		refused(e, d, "without "+header)
+		checkRejected(e, d, "without "+header)
 	}
 	if scheme.Timestamp == nil || scheme.Timestamp.Unchecked {
 		return
 	}
-	tolerance := max(e.Source.Tolerance, provider.DefaultTolerance*time.Duration(map[bool]int{true: 1}[e.Source.Tolerance == 0])) + 5*time.Second
+	tolerance := max(e.Source.Tolerance,
+		provider.DefaultTolerance*time.Duration(map[bool]int{true: 1}[e.Source.Tolerance == 0])) + 5*time.Second
 	d := v.delivery()
 	d.ReceivedAt = d.ReceivedAt.Add(tolerance)
-	refused(e, d, "too late", provider.StaleTimestamp)
+	checkRejected(e, d, "too late", provider.StaleTimestamp)
 	d.ReceivedAt = v.ReceivedAt.Add(-tolerance)
-	refused(e, d, "too early", provider.FutureTimestamp)
+	checkRejected(e, d, "too early", provider.FutureTimestamp)
 }
 
-// signs tells whether a scheme reads a value: as the signature, as the time, or in what is signed.
+// signs reports whether a scheme reads a value: as the signature, as the time, or as part of the
+// signed message.
 func signs(s *signature.Scheme, kind signature.Kind, name ...string) bool {
 	refs := slices.Concat(s.Message.Refs(), s.Signature.In)
 	if s.Timestamp != nil {
@@ -208,7 +216,7 @@ func signs(s *signature.Scheme, kind signature.Kind, name ...string) bool {
 	})
 }
 
-// other is another secret that is written alike.
+// other returns another secret of the same format.
 func other(secret string) string {
 	b := []byte(secret)
 	for i := len(b) / 2; ; i-- {
@@ -220,8 +228,8 @@ func other(secret string) string {
 	}
 }
 
-// A body of a user's is signed as the source says, and made to several events of one object.
-func TestSendersCanBeTried(t *testing.T) {
+// A user's body is signed as configured, and gives several events of one object.
+func TestSenders_userBody_isSignedAndVaried(t *testing.T) {
 	t.Parallel()
 	for _, name := range names(t) {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +239,8 @@ func TestSendersCanBeTried(t *testing.T) {
 			e := setup(t, name, v.Secret)
 			keys, named := map[string]bool{}, false
 			for n := range 3 {
-				sample, err := e.Provider.Vary(provider.Sample{Type: "some.type", Body: []byte(v.Body)}, n, suiteTime.Add(time.Duration(n)*time.Second), false)
+				sample, err := e.Provider.MakeVariant(provider.Sample{Type: "some.type", Body: []byte(v.Body)}, n,
+					suiteTime.Add(time.Duration(n)*time.Second), false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -240,7 +249,7 @@ func TestSendersCanBeTried(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, err := e.Provider.Verify(e.Source, d); err != nil {
-					t.Errorf("verify what was signed: %v", err)
+					t.Errorf("verify the signed delivery: %v", err)
 				}
 				events, err := e.Provider.Identify(e.Source, d)
 				if err != nil {
@@ -256,5 +265,6 @@ func TestSendersCanBeTried(t *testing.T) {
 	}
 }
 
-// alike are senders whose events are named by their content and the list that they stand in, which Vary leaves as they are.
+// alike are senders whose events are identified by their content and the list that contains them,
+// which MakeVariant does not change.
 var alike = []string{"meta", "quickbooks"}

@@ -1,5 +1,6 @@
-// Package hubspot reads HubSpot's webhooks: signature version 3, which covers method, address, body and time. A delivery is a list
-// of events, and each says that one property of an object changed, never what the object is.
+// Package hubspot is the provider HubSpot, with signature version 3, which covers method, address,
+// body and time. A delivery is a list of events. Each says that one property of an object changed,
+// and never contains the object.
 package hubspot
 
 import (
@@ -16,49 +17,57 @@ var files embed.FS
 // New returns the provider.
 func New() *declared.Provider { return declared.New(spec) }
 
-// kinds are the objects whose events are named by their kind ("contact.propertyChange").
+// kinds are the objects whose events are named after their kind ("contact.propertyChange").
 var kinds = []string{"contact", "company", "deal", "ticket", "product", "line_item"}
 
-const one = "the event tells one change of the object, not the object"
+const one = "the event contains one change of the object, not the object"
 
 var spec = declared.Spec{
 	Name: "hubspot", Title: "HubSpot",
 	Schemes: []*signature.Scheme{{
 		Name: "hubspot-v3", Encoding: signature.Base64,
 		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-HubSpot-Signature-v3")}},
-		Timestamp: &signature.Clock{From: signature.MustRef("header:X-HubSpot-Request-Timestamp"), Unit: signature.Milliseconds},
-		// HubSpot takes some escapes out of the address before it signs it; where that changes nothing both are the same.
+		Timestamp: &signature.Clock{From: signature.MustRef("header:X-HubSpot-Request-Timestamp"),
+			Unit: signature.Milliseconds},
+		// HubSpot removes some escapes from the address before it signs it; if there are none both
+		// forms are equal.
 		Message: signature.MustTemplate("{method}{url|unescaped}{body}{timestamp}"),
 		Or:      []signature.Template{signature.MustTemplate("{method}{url}{body}{timestamp}")},
 	}},
 	Events: declared.Events{
 		Split: ".",
-		// HubSpot does not promise that an event id is given once.
-		Key:      declared.Templates("{json:portalId}:{json:subscriptionId}:{json:eventId}:{json:occurredAt}"),
-		Type:     declared.Templates("{json:subscriptionType}", "{json:eventType}"),
-		Account:  declared.Templates("{json:portalId}"),
-		Occurred: declared.At("json:occurredAt", declared.Milliseconds),
-		Omit:     []string{"attemptNumber"},
+		// HubSpot does not promise that event ids are unique.
+		Key:        declared.Templates("{json:portalId}:{json:subscriptionId}:{json:eventId}:{json:occurredAt}"),
+		Type:       declared.Templates("{json:subscriptionType}", "{json:eventType}"),
+		Account:    declared.Templates("{json:portalId}"),
+		OccurredAt: declared.TimeAt("json:occurredAt", declared.Milliseconds),
+		Omit:       []string{"attemptNumber"},
 	},
 	Objects: objects(),
 	Samples: []provider.Sample{
-		declared.Sample(files, "contact.creation", "samples/creation.json"),
-		declared.Sample(files, "contact.propertyChange", "samples/change.json"),
-		declared.Sample(files, "contact.deletion", "samples/deletion.json"),
-		declared.Sample(files, "company.propertyChange", "samples/batch.json"),
+		declared.LoadSample(files, "contact.creation", "samples/creation.json"),
+		declared.LoadSample(files, "contact.propertyChange", "samples/change.json"),
+		declared.LoadSample(files, "contact.deletion", "samples/deletion.json"),
+		declared.LoadSample(files, "company.propertyChange", "samples/batch.json"),
 	},
-	Vary: declared.Vary{
-		IDs:     []string{"0.eventId", "1.eventId", "2.eventId"},
-		Times:   []declared.Time{*declared.At("json:0.occurredAt", declared.Milliseconds), *declared.At("json:1.occurredAt", declared.Milliseconds), *declared.At("json:2.occurredAt", declared.Milliseconds)},
+	Variants: declared.Variants{
+		IDs: []string{"0.eventId", "1.eventId", "2.eventId"},
+		Times: []declared.Time{*declared.TimeAt("json:0.occurredAt", declared.Milliseconds),
+			*declared.TimeAt("json:1.occurredAt", declared.Milliseconds),
+			*declared.TimeAt("json:2.occurredAt", declared.Milliseconds)},
 		Objects: []string{"0.objectId", "1.objectId", "2.objectId"},
 		Counter: "0.propertyValue",
 	},
 	Docs: provider.Docs{
-		Setup: "In the developer account open the app, *Webhooks*, and enter the ingest URL as target URL; the secret is the app's *client secret* (under *Auth*). Name the same address under `url`: " +
-			"it is signed. Several portals send to one app; list those you take under `accounts` by their ids, or leave it out for all.",
-		Links: []string{"https://developers.hubspot.com/docs/api/webhooks", "https://developers.hubspot.com/docs/api/webhooks/validating-requests"},
-		Unsure: []string{"That at most 100 events come in one delivery; 10,000 are taken.",
-			"How retries are spread over a day. They carry another `attemptNumber`, which is left out when events are compared."},
+		Setup: "In the developer account open the app, *Webhooks*, and enter the ingest URL as target URL; the " +
+			"secret is the app's *client secret* (under *Auth*). Set the same address under `url`: " +
+			"it is signed. Several portals send to one app; list those you accept under `accounts` by their ids, or " +
+			"leave it out for all.",
+		Links: []string{"https://developers.hubspot.com/docs/api/webhooks",
+			"https://developers.hubspot.com/docs/api/webhooks/validating-requests"},
+		Unconfirmed: []string{"That at most 100 events are in one delivery; 10,000 are accepted.",
+			"How retries are distributed over a day. They have another `attemptNumber`, which is ignored when events " +
+				"are compared."},
 	},
 }
 
@@ -66,11 +75,14 @@ func objects() []declared.Object {
 	id := declared.Templates("{json:objectId}")
 	var out []declared.Object
 	for _, kind := range kinds {
-		out = append(out, declared.Object{Events: []string{kind + ".deletion", kind + ".privacyDeletion"}, Type: declared.Templates(kind), ID: id, Deletes: []string{"*"}},
+		out = append(out, declared.Object{Events: []string{kind + ".deletion", kind + ".privacyDeletion"},
+			Type: declared.Templates(kind), ID: id, Deletes: []string{"*"}},
 			declared.Object{Events: []string{kind + ".*"}, Type: declared.Templates(kind), ID: id, Partial: one})
 	}
 	return append(out,
-		declared.Object{Events: []string{"object.deletion"}, Type: declared.Templates("object-{json:objectTypeId}"), ID: id, Deletes: []string{"*"}},
-		declared.Object{Events: []string{"object.*"}, Type: declared.Templates("object-{json:objectTypeId}"), ID: id, Partial: one},
-		declared.Object{Ignored: "events of this kind concern no object that is mirrored"})
+		declared.Object{Events: []string{"object.deletion"}, Type: declared.Templates("object-{json:objectTypeId}"),
+			ID: id, Deletes: []string{"*"}},
+		declared.Object{Events: []string{"object.*"}, Type: declared.Templates("object-{json:objectTypeId}"), ID: id,
+			Partial: one},
+		declared.Object{Ignored: "events of this type are about no object that is mirrored"})
 }

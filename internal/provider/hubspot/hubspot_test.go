@@ -12,13 +12,15 @@ import (
 func suite() providertest.Suite {
 	return providertest.Suite{
 		Provider: hubspot.New(),
-		Source: &provider.Source{Name: "hubspot", URL: "https://hooks.example/webhooks/hubspot", Secrets: []provider.Secret{
-			{Name: "new", Value: []byte("hubspot_new")}, {Name: "old", Value: []byte("hubspot_old")}}},
+		Source: &provider.Source{Name: "hubspot", URL: "https://hooks.example/webhooks/hubspot",
+			Secrets: []provider.Secret{
+				{Name: "new", Value: []byte("hubspot_new")}, {Name: "old", Value: []byte("hubspot_old")}}},
 		Signature: "X-Hubspot-Signature-V3",
-		Dated:     true,
+		SignsTime: true,
 		Unit:      time.Millisecond,
-		Types:     map[string][]string{"company.propertyChange": {"company.propertyChange", "company.propertyChange", "deal.creation"}},
-		NoKey: providertest.Resigned(hubspot.New(), providertest.Body(
+		Types: map[string][]string{"company.propertyChange": {"company.propertyChange", "company.propertyChange",
+			"deal.creation"}},
+		NoKey: providertest.SignAgain(hubspot.New(), providertest.Body(
 			`[{"subscriptionType": "contact.creation", "objectId": 123, "occurredAt": 1767225600123}]`)),
 		Readable: []string{"an array"},
 		Retries:  map[string]string{`"attemptNumber": 0`: `"attemptNumber": 3`},
@@ -30,7 +32,7 @@ func suite() providertest.Suite {
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }

@@ -17,39 +17,43 @@ func suite() providertest.Suite {
 		Provider:  linear.New(),
 		Source:    providertest.Source("linear", "lin_wh_new", "lin_wh_old"),
 		Signature: "Linear-Signature",
-		Dated:     true,
+		SignsTime: true,
 		Unit:      time.Millisecond,
 		Tolerance: time.Minute,
-		// Signing writes the time into the body, and so these bodies anew.
-		Readable: []string{"two documents", "not UTF-8"},
-		NoKey:    func(_ *testing.T, _ *provider.Source, d *provider.Delivery) { d.Header.Del("Linear-Delivery") },
-		Says:     said,
+		// Sign writes the time into the body, so these bodies change.
+		Readable:  []string{"two documents", "not UTF-8"},
+		NoKey:     func(_ *testing.T, _ *provider.Source, d *provider.Delivery) { d.Header.Del("Linear-Delivery") },
+		Summaries: said,
 		// printf '{"webhookTimestamp":1767258000123}' | openssl dgst -sha256 -hmac lin_wh_vector
-		Vectors: []providertest.Vector{{Secret: "lin_wh_vector", Body: `{"webhookTimestamp":1767258000123}`, At: 1767258000,
+		Vectors: []providertest.Vector{{Secret: "lin_wh_vector", Body: `{"webhookTimestamp":1767258000123}`,
+			At:      1767258000,
 			Headers: map[string]string{"Linear-Signature": "76635ce87cbdfcc5770badb0e338e5594f43a03513ce2329313281f829d3e42b"}}},
 	}
 }
 
-// said are bodies, and what each says.
+// said are bodies with their expected summaries.
 var said = map[string]string{
 	`{"type":"Cycle","action":"update","data":{"id":"c","updatedAt":"2026-01-01T00:00:00.001Z"},"updatedFrom":{"endsAt":null}}`: "Cycle c, at 1767225600001000/1000, rank 1, own, still, before",
 	`{"type":"Issue","action":"restore","data":{"id":"i","updatedAt":"2026-01-01T00:00:00.001Z"}}`:                              "Issue i, at 1767225600001000/1000, rank 1, own, still",
 	`{"type":"Issue","action":"remove","data":{"id":"i","updatedAt":"2026-01-01T00:00:00.001Z"}}`:                               "Issue i, at 1767225600001000/1000, rank 1, deleted, own, still",
-	// A removal that does not say when is a reason to look, and deletes nothing.
-	`{"type":"Issue","action":"remove","createdAt":"2026-01-01T00:00:00.001Z","data":{"id":"i"}}`:  "Issue i, partial: the delete carries no time, and the same object can come back",
-	`{"type":"Reaction","action":"create","data":{"id":"r"}}`:                                      "Reaction r, partial: the event carries no version and no time, so it has no place in the order",
-	`{"type":"IssueSLA","action":"breached","issueData":{"id":"i"}}`:                               "ignored: events of this type concern no object that is mirrored",
-	`{"type":"AuditEntry","action":"create","data":{"id":"a","updatedAt":"2026-01-01T00:00:00Z"}}`: "ignored: an audit entry tells what somebody did, no object that is mirrored",
-	`{"type":"AppUserNotification","action":"issueMention","notification":{"id":"n"}}`:             "ignored: events of this type concern no object that is mirrored",
+	// A removal without a time makes a refetch pending, and deletes nothing.
+	`{"type":"Issue","action":"remove","createdAt":"2026-01-01T00:00:00.001Z","data":{"id":"i"}}`: "Issue i, partial: the delete has no time, and the same object can return",
+	`{"type":"Reaction","action":"create","data":{"id":"r"}}`:                                     "Reaction r, partial: the event has no version and no time, so its order is unknown",
+	`{"type":"IssueSLA","action":"breached","issueData":{"id":"i"}}`: "ignored: events of this type are about no " +
+		"object that is mirrored",
+	`{"type":"AuditEntry","action":"create","data":{"id":"a","updatedAt":"2026-01-01T00:00:00Z"}}`: "ignored: an audit entry describes what a user did, not an object that is mirrored",
+	`{"type":"AppUserNotification","action":"issueMention","notification":{"id":"n"}}`: "ignored: events of this " +
+		"type are about no object that is mirrored",
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// A captured delivery under another id says the same at the same version, and is not the same event only because nothing tells.
-func TestCapturedDeliverySaysNothingNew(t *testing.T) {
+// A captured delivery with another id has the same content and version. It is a separate event only
+// because the id is unsigned.
+func TestIdentify_capturedDelivery_changesNothing(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[1])
@@ -59,13 +63,14 @@ func TestCapturedDeliverySaysNothingNew(t *testing.T) {
 		t.Fatalf("the header is signed after all, and the documents say it is not: %v", err)
 	}
 	b, is, _ := s.Observed(t, d)
-	if a.Fingerprint != b.Fingerprint || providertest.Summary(was, nil) != providertest.Summary(is, nil) || !bytes.Equal(was.State.Raw(), is.State.Raw()) {
+	if a.Fingerprint != b.Fingerprint || providertest.Summary(was, nil) != providertest.Summary(is, nil) ||
+		!bytes.Equal(was.State.Raw(), is.State.Raw()) {
 		t.Errorf("%+v and %+v", a, b)
 	}
 }
 
-// The signed time is the body's; a header that tells another changes nothing.
-func TestTimeIsTheBodys(t *testing.T) {
+// The signed time is in the body; a header with another time changes nothing.
+func TestVerify_time_isReadFromBody(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
@@ -75,27 +80,30 @@ func TestTimeIsTheBodys(t *testing.T) {
 	}
 	d.ReceivedAt = d.ReceivedAt.Add(2 * time.Minute)
 	d.Header.Set("Linear-Timestamp", "1783168215250")
-	s.Refused(t, s.Source, d, provider.StaleTimestamp)
+	s.CheckRejected(t, s.Source, d, provider.StaleTimestamp)
 }
 
-// A removal that moved no updatedAt cannot be told from the state before it: that is said, and not guessed.
-func TestRemovalAtAnOldTime(t *testing.T) {
+// A removal that did not advance updatedAt cannot be ordered after the state before it, so it is
+// ambiguous.
+func TestObserve_removalWithOldTime_isAmbiguous(t *testing.T) {
 	t.Parallel()
 	const at = `"data":{"id":"i","title":"a","updatedAt":"2026-01-01T00:00:00.001Z"}}`
 	s := suite()
 	var inputs []versioning.Input
-	for _, body := range []string{`{"type":"Issue","action":"remove",` + at, `{"type":"Issue","action":"create",` + at} {
-		_, o, err := s.Observed(t, &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)})
+	for _, body := range []string{`{"type":"Issue","action":"remove",` + at, `{"type":"Issue","action":"create",` +
+		at} {
+		_, o, err := s.Observed(t, &provider.Delivery{Header: http.Header{}, Body: []byte(body),
+			ReceivedAt: time.Unix(1767312000, 0)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		in, err := versioning.FromObservation(o, time.Unix(1767312000, 0))
+		in, err := versioning.InputFromObservation(o, time.Unix(1767312000, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
 		inputs = append(inputs, in)
 	}
-	providertest.Ends(t, inputs, true)
+	providertest.CheckEnd(t, inputs, true)
 }
 
 func FuzzIdentify(f *testing.F) { providertest.Fuzz(f, suite(), "Linear-Delivery", "Linear-Event") }

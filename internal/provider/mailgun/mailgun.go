@@ -1,5 +1,6 @@
-// Package mailgun reads the webhooks of Mailgun. Their signature stands in the body and covers a time and a token, and nothing of the
-// event: whoever saw one delivery can attach any event to its signature while the time is fresh.
+// Package mailgun is the provider Mailgun. Its signature is in the body and covers a time and a
+// token, but nothing of the event: anyone with one delivery can attach any event to its signature
+// while the time is valid.
 package mailgun
 
 import (
@@ -25,45 +26,53 @@ var spec = declared.Spec{
 		Message:   signature.MustTemplate("{timestamp}{json:signature.token}"),
 	}},
 	Events: declared.Events{
-		Key:      declared.Templates("{json:event-data.id}"),
-		Type:     declared.Templates("{json:event-data.event}.{json:event-data.severity}", "{json:event-data.event}"),
-		Occurred: declared.At("json:event-data.timestamp", declared.Seconds),
-		// A retry may be signed anew.
+		Key:        declared.Templates("{json:event-data.id}"),
+		Type:       declared.Templates("{json:event-data.event}.{json:event-data.severity}", "{json:event-data.event}"),
+		OccurredAt: declared.TimeAt("json:event-data.timestamp", declared.Seconds),
+		// A retry may be signed again.
 		Omit: []string{"signature"},
 	},
 	Objects: []declared.Object{
-		// Each event tells what became of one message to one recipient. It is whole in itself, and the latest is where the message stands.
+		// Each event describes the result of one message for one recipient. It is complete, and the
+		// latest one is the current state.
 		{
-			Events: []string{"accepted", "rejected", "delivered", "failed", "failed.*", "opened", "clicked", "unsubscribed", "complained", "stored"},
-			Type:   declared.Templates("message"), State: "event-data",
+			Events: []string{"accepted", "rejected", "delivered", "failed", "failed.*", "opened", "clicked",
+				"unsubscribed", "complained", "stored"},
+			Type: declared.Templates("message"), State: "event-data",
 			ID: declared.Templates("{json:event-data.message.headers.message-id}:{json:event-data.recipient}"),
 		},
-		{Ignored: "events of this type concern no message"},
+		{Ignored: "events of this type are about no message"},
 	},
 	Samples: []provider.Sample{
-		declared.Sample(files, "accepted", "samples/accepted.json"),
-		declared.Sample(files, "failed.temporary", "samples/failed_temporary.json"),
-		declared.Sample(files, "delivered", "samples/delivered.json"),
-		declared.Sample(files, "opened", "samples/opened.json"),
-		declared.Sample(files, "failed.permanent", "samples/failed_permanent.json"),
+		declared.LoadSample(files, "accepted", "samples/accepted.json"),
+		declared.LoadSample(files, "failed.temporary", "samples/failed_temporary.json"),
+		declared.LoadSample(files, "delivered", "samples/delivered.json"),
+		declared.LoadSample(files, "opened", "samples/opened.json"),
+		declared.LoadSample(files, "failed.permanent", "samples/failed_permanent.json"),
 	},
-	Vary: declared.Vary{
+	Variants: declared.Variants{
 		IDs:     []string{"event-data.id", "signature.token"},
-		Times:   []declared.Time{*declared.At("json:event-data.timestamp", declared.Seconds)},
+		Times:   []declared.Time{*declared.TimeAt("json:event-data.timestamp", declared.Seconds)},
 		Objects: []string{"event-data.message.headers.message-id"},
 		Counter: "event-data.message.headers.subject",
 	},
 	Docs: provider.Docs{
-		Setup: "In the Control Panel under *Sending*, *Webhooks*, enter the ingest URL for each kind of event; the secret is the *HTTP webhook signing " +
-			"key* (*API security*), one for the whole account. **Mailgun's signature covers " + notCovered + "**: whoever saw one delivery, in a log or at a " +
-			"proxy, can send any event with it for as long as `tolerance` allows (300 s), under any id. Believe these events no more than you believe " +
-			"everyone on the way, end TLS as close to Postern as you can, and do not log bodies. Webhooks made before 2018 and messages that Mailgun " +
-			"forwards to you are forms, and are not taken.",
-		Key:   "`event-data.id`, which nothing signs, else a digest of the content.",
+		Setup: "In the Control Panel under *Sending*, *Webhooks*, enter the ingest URL for each kind of event; the " +
+			"secret is the *HTTP webhook signing " +
+			"key* (*API security*), one for the whole account. **Mailgun's signature covers " + notCovered +
+			"**: anyone who saw one delivery, in a log or at a " +
+			"proxy, can send any event with it for as long as `tolerance` allows (300 s), under any id. Trust " +
+			"these events no more than you trust " +
+			"everyone on the way, end TLS as close to Postern as you can, and do not log bodies. Webhooks made " +
+			"before 2018 and messages that Mailgun " +
+			"forwards to you are forms, and are not accepted.",
+		Key:   "`event-data.id`, which is not signed, else a digest of the content.",
 		Links: []string{"https://documentation.mailgun.com/docs/mailgun/user-manual/events/webhooks"},
-		Unsure: []string{
-			"That a retry, up to 8 hours later, is signed anew. If it is not, retries later than `tolerance` are refused as stale. Mailgun's documents ask to " +
-				"remember tokens and refuse one that was seen before; here a second event under a token is taken, and one under a known id is not.",
+		Unconfirmed: []string{
+			"That a retry, up to 8 hours later, is signed again. If it is not, retries later than `tolerance` are " +
+				"rejected as stale. Mailgun's documents ask to " +
+				"remember tokens and reject one that was used before; here a second event with a token is accepted, " +
+				"and one with a known id is not.",
 			"That `event-data.id` stays the same when an event is sent again.",
 			"That an event's time, which has fractions of a second, is never the same for two events of one message.",
 		},

@@ -18,28 +18,34 @@ func suite() providertest.Suite {
 		Provider:       mailgun.New(),
 		Source:         providertest.Source("mailgun", "mailgun_new", "mailgun_old"),
 		InBody:         "signature.signature",
-		Dated:          true,
+		SignsTime:      true,
 		BodyNotCovered: "a time and a random token, and nothing of the event",
 		Covered:        []string{"signature.timestamp", "signature.token"},
-		// Signing writes the signature into the body, and so these bodies anew.
+		// Sign writes the signature into the body, so these bodies change.
 		Readable: []string{"two documents", "not UTF-8"},
 		NoKey: func(t *testing.T, _ *provider.Source, d *provider.Delivery) {
 			d.Body = edited(t, d.Body, func(body map[string]map[string]any) { delete(body["event-data"], "id") })
 		},
-		Says: said,
+		Summaries: said,
 	}
 }
 
 const message = `"message":{"headers":{"message-id":"m"}},"recipient":"r"`
 
-// said are bodies, and what each says.
+// said are bodies with their expected summaries.
 var said = map[string]string{
-	`{"event-data":{"id":"e","event":"clicked","timestamp":1767261600.908181,` + message + `}}`:       "clicked: message m:r, at 1767261600908181/1000, rank 1",
-	`{"event-data":{"id":"e","event":"complained","timestamp":1767261600,` + message + `}}`:           "complained: message m:r, at 1767261600000000/1000000, rank 1",
-	`{"event-data":{"id":"e","event":"failed","severity":"permanent","timestamp":1,` + message + `}}`: "failed.permanent: message m:r, at 1000000/1000000, rank 1",
-	`{"event-data":{"id":"e","event":"delivered",` + message + `}}`:                                   "delivered: message m:r, partial: the event carries no version and no time, so it has no place in the order",
-	`{"event-data":{"id":"e","event":"delivered","timestamp":1767261600,"recipient":"r"}}`:            "delivered: ignored: the event names no object where those of its type do",
-	`{"event-data":{"id":"e","event":"list_member_uploaded","timestamp":1767261600}}`:                 "list_member_uploaded: ignored: events of this type concern no message",
+	`{"event-data":{"id":"e","event":"clicked","timestamp":1767261600.908181,` + message +
+		`}}`: "clicked: message m:r, at 1767261600908181/1000, rank 1",
+	`{"event-data":{"id":"e","event":"complained","timestamp":1767261600,` + message +
+		`}}`: "complained: message m:r, at 1767261600000000/1000000, rank 1",
+	`{"event-data":{"id":"e","event":"failed","severity":"permanent","timestamp":1,` + message +
+		`}}`: "failed.permanent: message m:r, at 1000000/1000000, rank 1",
+	`{"event-data":{"id":"e","event":"delivered",` + message +
+		`}}`: "delivered: message m:r, partial: the event has no version and no time, so its order is unknown",
+	`{"event-data":{"id":"e","event":"delivered","timestamp":1767261600,"recipient":"r"}}`: "delivered: ignored: the " +
+		"event has no object type or id, although events of its type should",
+	`{"event-data":{"id":"e","event":"list_member_uploaded","timestamp":1767261600}}`: "list_member_uploaded: " +
+		"ignored: events of this type are about no message",
 }
 
 func edited(t *testing.T, text []byte, edit func(map[string]map[string]any)) []byte {
@@ -56,13 +62,14 @@ func edited(t *testing.T, text []byte, edit func(map[string]map[string]any)) []b
 	return out
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// The signature was made with: printf '1767258000random' | openssl dgst -sha256 -hmac mailgun_vector
-func TestVector(t *testing.T) {
+// The signature was made with: printf '1767258000random' | openssl dgst -sha256 -hmac
+// mailgun_vector
+func TestVerify_vector_isAccepted(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	src := &provider.Source{Secrets: []provider.Secret{{Name: "vector", Value: []byte("mailgun_vector")}}}
@@ -71,15 +78,16 @@ func TestVector(t *testing.T) {
 	if v, err := s.Provider.Verify(src, d); err != nil || v.SignedAt.Unix() != 1767258000 {
 		t.Errorf("%+v, %v", v, err)
 	}
-	// Time and token are signed without anything between them: a digit that moves from one to the other makes another time.
+	// Time and token are signed without a separator: a digit that moves from one to the other gives
+	// another time.
 	d.Body = []byte(strings.NewReplacer(`"1767258000"`, `"176725800"`, `"random"`, `"0random"`).Replace(right))
-	s.Refused(t, src, d, provider.StaleTimestamp)
+	s.CheckRejected(t, src, d, provider.StaleTimestamp)
 	d.Body = []byte(strings.NewReplacer(`"1767258000"`, `"17672580001"`, `"random"`, `"andom"`).Replace(right))
-	s.Refused(t, src, d, provider.WrongSignature)
+	s.CheckRejected(t, src, d, provider.WrongSignature)
 }
 
-// An old signature is worth nothing, which is all that keeps one that was seen from being used for ever.
-func TestSeenSignatureExpires(t *testing.T) {
+// An old signature is rejected. Nothing else prevents its reuse.
+func TestVerify_oldSignature_isStale(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
@@ -88,18 +96,19 @@ func TestSeenSignatureExpires(t *testing.T) {
 		t.Errorf("the event is covered after all, and the documents say it is not: %v", err)
 	}
 	d.ReceivedAt = d.ReceivedAt.Add(provider.DefaultTolerance + time.Second)
-	s.Refused(t, s.Source, d, provider.StaleTimestamp)
+	s.CheckRejected(t, s.Source, d, provider.StaleTimestamp)
 }
 
-// Every recipient of a message has a fate of its own.
-func TestRecipientsAreApart(t *testing.T) {
+// Each recipient of a message is a separate object.
+func TestObserve_recipients_areSeparateObjects(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
 	_, one, _ := s.Observed(t, d)
 	d.Body = bytes.ReplaceAll(d.Body, []byte("ada@shop.example"), []byte("bob@shop.example"))
 	_, two, _ := s.Observed(t, d)
-	if one.ObjectType != two.ObjectType || one.ObjectID == two.ObjectID || !strings.HasSuffix(two.ObjectID, ":bob@shop.example") {
+	if one.ObjectType != two.ObjectType || one.ObjectID == two.ObjectID ||
+		!strings.HasSuffix(two.ObjectID, ":bob@shop.example") {
 		t.Errorf("%+v and %+v", one, two)
 	}
 }

@@ -1,5 +1,6 @@
-// Package paddle reads the webhooks of Paddle Billing. An event carries its entity whole, as it was at that moment, and the sender
-// asks to be ordered by the event's time. While a secret is replaced a delivery may carry a signature by each.
+// Package paddle is the provider Paddle Billing. An event contains its whole entity as it was at
+// that moment, and Paddle documents that events are ordered by their time. While a secret is
+// replaced a delivery may have a signature of each.
 package paddle
 
 import (
@@ -17,56 +18,66 @@ var files embed.FS
 // New returns the provider.
 func New() *declared.Provider { return declared.New(spec) }
 
-// entities are what events are about; the first word of their types.
-var entities = []string{"address", "adjustment", "business", "customer", "discount", "discount_group", paymentMethod, "payout", "price",
+// entities are the objects of events, which are the first word of their types.
+var entities = []string{"address", "adjustment", "business", "customer", "discount", "discount_group", paymentMethod,
+	"payout", "price",
 	"product", "report", "subscription", "transaction"}
 
-// paymentMethod is the one entity that is ever deleted; the others are archived.
+// paymentMethod is the only entity that is ever deleted; the others are archived.
 const paymentMethod = "payment_method"
 
 var spec = declared.Spec{
 	Name: "paddle", Title: "Paddle Billing",
 	Schemes: []*signature.Scheme{{
-		Name:      "paddle-h1",
-		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Paddle-Signature")}, Separator: ";", Assign: "=", Item: "h1"},
+		Name: "paddle-h1",
+		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Paddle-Signature")}, Separator: ";",
+			KeySeparator: "=", Item: "h1"},
 		Timestamp: &signature.Clock{From: signature.MustRef("item:ts")},
 		Message:   signature.MustTemplate("{timestamp}:{body}"),
 	}},
 	Events: declared.Events{
-		Key:      declared.Templates("{json:event_id}"),
-		Type:     declared.Templates("{json:event_type}"),
-		Occurred: declared.At("json:occurred_at", declared.RFC3339),
-		// One event is notified to each destination under another id.
+		Key:        declared.Templates("{json:event_id}"),
+		Type:       declared.Templates("{json:event_type}"),
+		OccurredAt: declared.TimeAt("json:occurred_at", declared.RFC3339),
+		// The same event has another notification id for each destination.
 		Omit: []string{"notification_id"},
 	},
 	Objects: objects(),
 	Samples: []provider.Sample{
-		declared.Sample(files, "customer.created", "samples/customer_created.json"),
-		declared.Sample(files, "subscription.created", "samples/subscription_created.json"),
-		declared.Sample(files, "subscription.updated", "samples/subscription_updated.json"),
-		declared.Sample(files, "transaction.completed", "samples/transaction_completed.json"),
-		declared.Sample(files, "payment_method.saved", "samples/payment_method_saved.json"),
-		declared.Sample(files, "payment_method.deleted", "samples/payment_method_deleted.json"),
+		declared.LoadSample(files, "customer.created", "samples/customer_created.json"),
+		declared.LoadSample(files, "subscription.created", "samples/subscription_created.json"),
+		declared.LoadSample(files, "subscription.updated", "samples/subscription_updated.json"),
+		declared.LoadSample(files, "transaction.completed", "samples/transaction_completed.json"),
+		declared.LoadSample(files, "payment_method.saved", "samples/payment_method_saved.json"),
+		declared.LoadSample(files, "payment_method.deleted", "samples/payment_method_deleted.json"),
 	},
-	Vary: declared.Vary{
-		IDs:     []string{"event_id", "notification_id"},
-		Times:   []declared.Time{*declared.At("json:occurred_at", declared.RFC3339), *declared.At("json:data.updated_at", declared.RFC3339)},
+	Variants: declared.Variants{
+		IDs: []string{"event_id", "notification_id"},
+		Times: []declared.Time{*declared.TimeAt("json:occurred_at", declared.RFC3339),
+			*declared.TimeAt("json:data.updated_at", declared.RFC3339)},
 		Objects: []string{"data.id"},
 		Counter: "data.name",
 	},
 	Docs: provider.Docs{
-		Setup: "Under *Developer tools*, *Notifications*, make a destination of type webhook with the ingest URL; the secret is its *secret key* " +
-			"(`pdl_ntfset_...`), whole. Sandbox and live have destinations and secrets of their own; give each a source. Paddle's own Node library takes a " +
-			"signature for 5 s only. Here it is 300 s: a delivery that is sent again in that time is the same event, since its id is signed. " +
+		Setup: "Under *Developer tools*, *Notifications*, make a destination of type webhook with the ingest URL; " +
+			"the secret is its *secret key* " +
+			"(`pdl_ntfset_...`), whole. Sandbox and live have destinations and secrets of their own; give each a " +
+			"source. Paddle's own Node library accepts a " +
+			"signature for 5 s only. Here it is 300 s: a delivery that is sent again in that time is the same event, " +
+			"because its id is signed. " +
 			"Set `tolerance` for less.",
-		Objects: "- `" + strings.Join(entities, "`, `") + "`: named by `data.id`, whole in `data`, ordered by the event's time, `occurred_at`. A payment method is gone after " +
+		Objects: "- `" + strings.Join(entities, "`, `") + "`: named by `data.id`, whole in `data`, ordered by the " +
+			"event's time, `occurred_at`. A payment method is deleted by " +
 			"`payment_method.deleted`; nothing else is ever deleted.\n- all other events: none",
-		Links: []string{"https://developer.paddle.com/webhooks/overview", "https://developer.paddle.com/webhooks/signature-verification",
+		Links: []string{"https://developer.paddle.com/webhooks/overview",
+			"https://developer.paddle.com/webhooks/signature-verification",
 			"https://developer.paddle.com/webhooks/about/how-webhooks-work"},
-		Unsure: []string{
-			"That Paddle waits 5 s for an answer.",
-			"That a retry is signed anew, with its own time. If it is not, retries later than the tolerance are refused as stale.",
-			"That `updated_at` of an entity moves with every change. It is not used: events are ordered by `occurred_at`, as Paddle says to.",
+		Unconfirmed: []string{
+			"That Paddle waits 5 s for a response.",
+			"That a retry is signed again, with its own time. If it is not, retries later than the tolerance are " +
+				"rejected as stale.",
+			"That `updated_at` of an entity advances with every change. It is not used: events are ordered by " +
+				"`occurred_at`, as Paddle recommends.",
 		},
 	},
 }
@@ -81,5 +92,5 @@ func objects() []declared.Object {
 		}
 		out = append(out, o)
 	}
-	return append(out, declared.Object{Ignored: "events of this type concern no object that is mirrored"})
+	return append(out, declared.Object{Ignored: "events of this type are about no object that is mirrored"})
 }

@@ -16,10 +16,11 @@ func suite() providertest.Suite {
 		Provider:  paddle.New(),
 		Source:    providertest.Source("paddle", "pdl_ntfset_new", "pdl_ntfset_old"),
 		Signature: header,
-		Dated:     true,
-		NoKey:     providertest.Resigned(paddle.New(), providertest.Body(`{"event_type":"customer.created","data":{"id":"ctm_1"}}`)),
-		Says:      said,
-		// Two destinations are told of one event under different notifications.
+		SignsTime: true,
+		NoKey: providertest.SignAgain(paddle.New(),
+			providertest.Body(`{"event_type":"customer.created","data":{"id":"ctm_1"}}`)),
+		Summaries: said,
+		// Two destinations receive one event under different notification ids.
 		Retries: map[string]string{"ntf_01hv6y1k02s9d6z7k4w8xq2r5t": "ntf_other"},
 		// printf '1767258000:{}' | openssl dgst -sha256 -hmac pdl_ntfset_vector
 		Vectors: []providertest.Vector{{Secret: "pdl_ntfset_vector", Body: `{}`, At: 1767258000,
@@ -27,21 +28,22 @@ func suite() providertest.Suite {
 	}
 }
 
-// said are bodies, and what each says.
+// said are bodies with their expected summaries.
 var said = map[string]string{
 	`{"event_id":"e","event_type":"discount_group.updated","occurred_at":"2026-01-01T00:00:00.000001Z","data":{"id":"dsg_1"}}`:         "discount_group dsg_1, at 1767225600000001/1000, rank 1",
 	`{"event_id":"e","event_type":"product.updated","occurred_at":"2026-01-01T00:00:00.5Z","data":{"id":"pro_1","status":"archived"}}`: "product pro_1, at 1767225600500000/1000, rank 1",
-	`{"event_id":"e","event_type":"product.updated","data":{"id":"pro_1"}}`:                                                            "product pro_1, partial: the event carries no version and no time, so it has no place in the order",
-	`{"event_id":"e","event_type":"api_key_exposure.created","occurred_at":"2026-01-01T00:00:00Z","data":{"id":"a"}}`:                  "ignored: events of this type concern no object that is mirrored",
+	`{"event_id":"e","event_type":"product.updated","data":{"id":"pro_1"}}`:                                                            "product pro_1, partial: the event has no version and no time, so its order is unknown",
+	`{"event_id":"e","event_type":"api_key_exposure.created","occurred_at":"2026-01-01T00:00:00Z","data":{"id":"a"}}`:                  "ignored: events of this type are about no object that is mirrored",
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// While a secret is replaced there is a signature by each; any that is right counts, and nothing else in the header does.
-func TestManySignatures(t *testing.T) {
+// While a secret is replaced there is a signature of each; any right one is accepted, and nothing
+// else in the header is.
+func TestVerify_severalSignatures_oneMustMatch(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	sample := s.Provider.Samples()[0]
@@ -62,7 +64,7 @@ func TestManySignatures(t *testing.T) {
 		d := s.Deliver(t, s.Source, sample)
 		d.Header.Set(header, value)
 		if want != "" {
-			s.Refused(t, s.Source, d, want, provider.MissingSignature)
+			s.CheckRejected(t, s.Source, d, want, provider.MissingSignature)
 		} else if _, err := s.Provider.Verify(s.Source, d); err != nil {
 			t.Errorf("%s: %v", value, err)
 		}

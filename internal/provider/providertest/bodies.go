@@ -15,7 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// unreadable are bodies that no provider can have meant; Suite.Readable names the exceptions.
+// unreadable are bodies that no provider sends; Suite.Readable lists the exceptions.
 var unreadable = map[string]string{
 	"empty":         "",
 	"text":          "hello",
@@ -30,154 +30,162 @@ var unreadable = map[string]string{
 	"bad escape":    "a=%zz&b=%",
 }
 
-func badBodies(t *testing.T, s Suite) {
+func testBadBodies(t *testing.T, s Suite) {
 	sampleType := s.Provider.Samples()[0].Type
 	for name, body := range unreadable {
 		d, err := s.Provider.Sign(s.Source, provider.Sample{Type: sampleType, Body: []byte(body)}, now)
 		switch {
 		case err != nil && !s.readsBody():
 			t.Fatalf("%s: sign: %v", name, err)
-		case err != nil: // the sender cannot sign such a body; it is read all the same, as one that was rejected and is released
+		// The sender cannot sign such a body. It is read anyway, like a rejected delivery that is
+		// reprocessed.
+		case err != nil:
 			d = &provider.Delivery{Header: http.Header{}, Body: []byte(body)}
 		default:
 			if _, err := s.Provider.Verify(s.Source, d); err != nil {
-				t.Errorf("%s: a rightly signed body is refused: %v", name, err)
+				t.Errorf("%s: a body with a right signature is rejected: %v", name, err)
 			}
 		}
-		Sound(t, s.Provider, s.Source, d)
+		CheckSound(t, s.Provider, s.Source, d)
 		events := s.identified(t, d)
 		if e := events[0]; e.Key == "" || e.Type == "" || e.Fingerprint == [16]byte{} || len(events) != 1 {
 			t.Errorf("%s: identified as %+v", name, events)
 		}
 		_, err = s.Provider.Observe(s.Source, s.stored(events, d)[0])
-		if dead := new(provider.Dead); !slices.Contains(s.Readable, name) && (!errors.As(err, &dead) || dead.Reason == "") {
+		if dead := new(provider.Dead); !slices.Contains(s.Readable, name) &&
+			(!errors.As(err, &dead) || dead.Reason == "") {
 			t.Errorf("%s: observe: error %v, want dead", name, err)
 		}
 	}
 }
 
-// stored are events as the log would give them back.
-func (s Suite) stored(events []provider.Event, d *provider.Delivery) []*provider.Stored {
-	out := make([]*provider.Stored, len(events))
+// stored returns events as they are read from the log.
+func (s Suite) stored(events []provider.Event, d *provider.Delivery) []*provider.StoredEvent {
+	out := make([]*provider.StoredEvent, len(events))
 	for i, e := range events {
-		out[i] = &provider.Stored{Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body}
+		out[i] = &provider.StoredEvent{Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion,
+			ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body}
 	}
 	return out
 }
 
-// Observed is what a delivery of one event says, through Identify and Observe.
+// Observed returns the event and the observation of a delivery with one event, through Identify and
+// Observe.
 func (s Suite) Observed(t *testing.T, d *provider.Delivery) (provider.Event, provider.Observation, error) {
 	t.Helper()
-	said := s.ObservedAll(t, d)
-	if len(said) != 1 {
-		t.Fatalf("the delivery holds %d events", len(said))
+	observed := s.ObservedAll(t, d)
+	if len(observed) != 1 {
+		t.Fatalf("the delivery has %d events", len(observed))
 	}
-	return said[0].Event, said[0].Observation, said[0].Err
+	return observed[0].Event, observed[0].Observation, observed[0].Err
 }
 
-// Said is what one event says of its object.
-type Said struct {
+// ObservedEvent is what one event says about its object.
+type ObservedEvent struct {
 	Event       provider.Event
 	Observation provider.Observation
 	Err         error
 }
 
-// ObservedAll is what each event of a delivery says, through Identify and Observe.
-func (s Suite) ObservedAll(t *testing.T, d *provider.Delivery) []Said {
+// ObservedAll returns what each event of a delivery says, through Identify and Observe.
+func (s Suite) ObservedAll(t *testing.T, d *provider.Delivery) []ObservedEvent {
 	t.Helper()
 	events := s.identified(t, d)
-	out := make([]Said, len(events))
+	out := make([]ObservedEvent, len(events))
 	for i, stored := range s.stored(events, d) {
 		o, err := s.Provider.Observe(s.Source, stored)
-		out[i] = Said{events[i], o, err}
+		out[i] = ObservedEvent{events[i], o, err}
 	}
 	return out
 }
 
-func vary(t *testing.T, s Suite) {
+func testVariants(t *testing.T, s Suite) {
 	at := now.Add(time.Hour)
 	keys := map[string]bool{}
 	for _, sample := range s.Provider.Samples() {
 		before := s.ObservedAll(t, s.Deliver(t, s.Source, sample))
-		for _, said := range before {
-			keys[said.Event.Key] = true
+		for _, observed := range before {
+			keys[observed.Event.Key] = true
 		}
 		for n := range 3 {
-			varied, err := s.Provider.Vary(sample, n, at, false)
+			varied, err := s.Provider.MakeVariant(sample, n, at, false)
 			if err != nil || json.Valid(sample.Body) && !json.Valid(varied.Body) {
 				t.Fatalf("vary %s: %v", sample.Type, err)
 			}
-			for i, said := range s.ObservedAll(t, s.Deliver(t, s.Source, varied)) {
-				s.varied(t, before[i], said, at)
-				if keys[said.Event.Key] {
-					t.Errorf("vary %s: key %s again", sample.Type, said.Event.Key)
+			for i, observed := range s.ObservedAll(t, s.Deliver(t, s.Source, varied)) {
+				s.checkVariant(t, before[i], observed, at)
+				if keys[observed.Event.Key] {
+					t.Errorf("vary %s: repeated key %s", sample.Type, observed.Event.Key)
 				}
-				keys[said.Event.Key] = true
+				keys[observed.Event.Key] = true
 			}
 		}
-		s.varyObject(t, sample, before)
+		s.checkNewObjects(t, sample, before)
 	}
-	if _, err := s.Provider.Vary(provider.Sample{Body: []byte("{")}, 1, at, false); err == nil {
-		t.Error("vary takes a body that cannot be read")
+	if _, err := s.Provider.MakeVariant(provider.Sample{Body: []byte("{")}, 1, at, false); err == nil {
+		t.Error("MakeVariant accepts an unreadable body")
 	}
 }
 
-// leastTime is below every time in microseconds that a sample has, and above every version that is a counter.
-const leastTime = 1_000_000_000_000
+// minTime is less than every time in microseconds of a sample, and greater than every integer
+// version.
+const minTime = 1_000_000_000_000
 
-func (s Suite) varied(t *testing.T, before, after Said, at time.Time) {
+func (s Suite) checkVariant(t *testing.T, before, after ObservedEvent, at time.Time) {
 	t.Helper()
 	e, o := after.Event, after.Observation
-	if after.Err != nil || !s.EventObjects && o.ObjectID != before.Observation.ObjectID || e.Type != before.Event.Type || e.ContentKey != before.Event.ContentKey {
+	if after.Err != nil || !s.ObjectPerEvent && o.ObjectID != before.Observation.ObjectID ||
+		e.Type != before.Event.Type || e.ContentKey != before.Event.ContentKey {
 		t.Errorf("vary %s: event %+v of object %q, %v", before.Event.Type, e, o.ObjectID, after.Err)
 	}
-	if o.HasAt && o.At > leastTime && o.At/1e6 != at.Unix() {
+	if o.HasAt && o.At > minTime && o.At/1e6 != at.Unix() {
 		t.Errorf("vary %s: at %d, want %d s", e.Type, o.At, at.Unix())
 	}
 }
 
-func (s Suite) varyObject(t *testing.T, sample provider.Sample, before []Said) {
+func (s Suite) checkNewObjects(t *testing.T, sample provider.Sample, before []ObservedEvent) {
 	t.Helper()
 	ids := map[[2]any]bool{}
-	for i, said := range before {
-		ids[[2]any{i, said.Observation.ObjectID}] = true
+	for i, observed := range before {
+		ids[[2]any{i, observed.Observation.ObjectID}] = true
 	}
 	for n := range 3 {
-		a, err := s.Provider.Vary(sample, n, now, true)
-		b, err2 := s.Provider.Vary(sample, n, now, true)
+		a, err := s.Provider.MakeVariant(sample, n, now, true)
+		b, err2 := s.Provider.MakeVariant(sample, n, now, true)
 		if err != nil || err2 != nil || cmp.Diff(a, b) != "" {
 			t.Errorf("vary %s twice: %v, %v, %s", sample.Type, err, err2, cmp.Diff(a, b))
 		}
-		for i, said := range s.ObservedAll(t, s.Deliver(t, s.Source, a)) {
-			place := [2]any{i, said.Observation.ObjectID}
-			if said.Err != nil || before[i].Observation.Ignored == "" && ids[place] {
-				t.Errorf("vary %s, object %d: id %q again, %v", sample.Type, n, said.Observation.ObjectID, said.Err)
+		for i, observed := range s.ObservedAll(t, s.Deliver(t, s.Source, a)) {
+			place := [2]any{i, observed.Observation.ObjectID}
+			if observed.Err != nil || before[i].Observation.Ignored == "" && ids[place] {
+				t.Errorf("vary %s, object %d: repeated id %q, %v", sample.Type, n, observed.Observation.ObjectID,
+					observed.Err)
 			}
 			ids[place] = true
 		}
 	}
 }
 
-// varyChanges: of two variants the later one is newer. Where the suite says so, each shows a change, in the same second
-// and in the next one.
-func varyChanges(t *testing.T, s Suite) {
+// testVariantChanges checks that the later of two variants is newer. If the suite says so, each
+// variant shows a change, in the same second and in the next one.
+func testVariantChanges(t *testing.T, s Suite) {
 	at := time.Unix(1_790_000_000, 0)
 	for _, sample := range s.Provider.Samples() {
 		first, second := s.inputOf(t, sample, 1, at), s.inputOf(t, sample, 2, at)
 		last := s.inputOf(t, sample, 12, at.Add(12*time.Second))
-		if first == nil || s.EventObjects {
+		if first == nil || s.ObjectPerEvent {
 			continue
 		}
 		if first.Version.Compare(last.Version) >= 0 || second.Version.Compare(last.Version) >= 0 {
 			t.Errorf("vary %s: version %s after %s and %s", sample.Type, last.Version, first.Version, second.Version)
 		}
-		if !s.Changes {
+		if !s.VariantsChange {
 			continue
 		}
 		later := s.inputOf(t, sample, 1, at.Add(time.Second))
 		for when, other := range map[string]*versioning.Input{"in one second": second, "a second later": later} {
-			if first.State.Hash == other.State.Hash && s.Same[sample.Type] != when {
-				t.Errorf("vary %s: the same state again, %s", sample.Type, when)
+			if first.State.Hash == other.State.Hash && s.UnchangedVariants[sample.Type] != when {
+				t.Errorf("vary %s: the same state, %s", sample.Type, when)
 			}
 		}
 		if later.Version.Compare(first.Version) <= 0 {
@@ -186,10 +194,11 @@ func varyChanges(t *testing.T, s Suite) {
 	}
 }
 
-// inputOf is what the n-th variant of a sample says first of an object; nil where it has no whole state that can change.
+// inputOf returns the first input of the n-th variant of a sample; nil if it has no whole state
+// that can change.
 func (s Suite) inputOf(t *testing.T, sample provider.Sample, n int, at time.Time) *versioning.Input {
 	t.Helper()
-	made, err := s.Provider.Vary(sample, n, at, false)
+	made, err := s.Provider.MakeVariant(sample, n, at, false)
 	if err != nil {
 		t.Fatalf("vary %s: %v", sample.Type, err)
 	}
@@ -197,7 +206,7 @@ func (s Suite) inputOf(t *testing.T, sample provider.Sample, n int, at time.Time
 	if o.Ignored != "" || o.Partial != "" || o.Deleted || o.State == nil {
 		return nil
 	}
-	in, err := versioning.FromObservation(o, at.Add(5*time.Second))
+	in, err := versioning.InputFromObservation(o, at.Add(5*time.Second))
 	if err != nil {
 		t.Fatalf("version of %s: %v", sample.Type, err)
 	}

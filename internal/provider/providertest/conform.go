@@ -26,8 +26,9 @@ func Source(name, newSecret, oldSecret string) *provider.Source {
 		{Name: "new", Value: []byte(newSecret)}, {Name: "old", Value: []byte(oldSecret)}}}
 }
 
-// Resigned returns a NoKey that edits the body and signs it again.
-func Resigned(p provider.Provider, edit func(body []byte) []byte) func(*testing.T, *provider.Source, *provider.Delivery) {
+// SignAgain returns a NoKey that edits the body and signs it again.
+func SignAgain(p provider.Provider, edit func(body []byte) []byte) func(*testing.T, *provider.Source,
+	*provider.Delivery) {
 	return func(t *testing.T, src *provider.Source, d *provider.Delivery) {
 		t.Helper()
 		again, err := p.Sign(src, provider.Sample{Body: edit(d.Body)}, d.ReceivedAt)
@@ -38,10 +39,10 @@ func Resigned(p provider.Provider, edit func(body []byte) []byte) func(*testing.
 	}
 }
 
-// Without returns an edit that takes a member out of a JSON body.
+// Without returns an edit that removes a member of a JSON body.
 func Without(member string) func(body []byte) []byte {
 	return func(body []byte) []byte {
-		out, err := provider.Edit(body, "", func(root map[string]any) { delete(root, member) })
+		out, err := provider.EditJSON(body, "", func(root map[string]any) { delete(root, member) })
 		if err != nil {
 			return body
 		}
@@ -52,7 +53,8 @@ func Without(member string) func(body []byte) []byte {
 // Body returns an edit that replaces the whole body.
 func Body(text string) func(body []byte) []byte { return func([]byte) []byte { return []byte(text) } }
 
-// Conform runs the suite, compares the samples with testdata/samples.golden, and plays them in any order.
+// Conform runs the suite, compares the samples with testdata/samples.golden, and applies them in
+// any order.
 func Conform(t *testing.T, s Suite) {
 	t.Helper()
 	Run(t, s)
@@ -60,14 +62,16 @@ func Conform(t *testing.T, s Suite) {
 	t.Run("samples in any order", func(t *testing.T) { t.Parallel(); AnyOrder(t, s) })
 }
 
-// Fuzz gives any body to Sound, and to Greet. Each of the headers has a text of the fuzzer's; there may be none.
+// Fuzz gives arbitrary bodies to CheckSound and to Handshake. Each of the headers, if any, has a
+// text of the fuzzer.
 func Fuzz(f *testing.F, s Suite, headers ...string) {
 	f.Helper()
-	seeds := []string{`{"type":1e0,"event":[]}`, `[1,{"id":2},[]]`, "payload=%7B%22type%22%3A%22view_closed%22%7D&payload=1"}
+	seeds := []string{`{"type":1e0,"event":[]}`, `[1,{"id":2},[]]`,
+		"payload=%7B%22type%22%3A%22view_closed%22%7D&payload=1"}
 	for _, sample := range s.Provider.Samples() {
 		seeds = append(seeds, string(sample.Body))
 	}
-	for _, g := range s.Greetings {
+	for _, g := range s.Handshakes {
 		seeds = append(seeds, string(g.Sample.Body))
 	}
 	try := func(t *testing.T, body []byte, text string) {
@@ -75,9 +79,9 @@ func Fuzz(f *testing.F, s Suite, headers ...string) {
 		for _, name := range headers {
 			d.Header.Set(name, text)
 		}
-		Sound(t, s.Provider, s.Source, d)
-		if g, ok := s.Provider.(provider.Greeter); ok {
-			g.Greet(s.Source, d)
+		CheckSound(t, s.Provider, s.Source, d)
+		if g, ok := s.Provider.(provider.Handshaker); ok {
+			g.Handshake(s.Source, d)
 		}
 	}
 	for _, seed := range seeds {
@@ -94,24 +98,25 @@ func Fuzz(f *testing.F, s Suite, headers ...string) {
 	}
 }
 
-// vectors: the provider accepts each delivery of a vector, and none under another secret.
-func vectors(t *testing.T, s Suite) {
+// testVectors checks that the provider accepts each delivery of a vector, and rejects it under
+// another secret.
+func testVectors(t *testing.T, s Suite) {
 	for _, v := range s.Vectors {
 		d := &provider.Delivery{Header: http.Header{}, Body: []byte(v.Body), ReceivedAt: time.Unix(v.At, 0)}
 		for name, value := range v.Headers {
 			d.Header.Set(name, value)
 		}
-		got, err := s.Provider.Verify(s.with(provider.Secret{Name: "vector", Value: []byte(v.Secret)}), d)
-		if err != nil || s.Dated && got.SignedAt.Unix() != v.At {
+		got, err := s.Provider.Verify(s.withSecrets(provider.Secret{Name: "vector", Value: []byte(v.Secret)}), d)
+		if err != nil || s.SignsTime && got.SignedAt.Unix() != v.At {
 			t.Errorf("verify %s: %+v, %v", v.Body, got, err)
 		}
-		s.Refused(t, s.with(stranger), d, provider.WrongSignature)
+		s.CheckRejected(t, s.withSecrets(unknownSecret), d, provider.WrongSignature)
 	}
 }
 
-// says: the provider reads each body as it is written down.
-func says(t *testing.T, s Suite) {
-	for body, want := range s.Says {
+// testSummaries checks that the provider reads each body as its summary says.
+func testSummaries(t *testing.T, s Suite) {
+	for body, want := range s.Summaries {
 		d := &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)}
 		e, o, err := s.Observed(t, d)
 		got := Summary(o, err)
@@ -124,9 +129,10 @@ func says(t *testing.T, s Suite) {
 	}
 }
 
-// retries: a retry that differs from the first sample in one text is the same event.
-func retries(t *testing.T, s Suite) {
-	first := s.first(t)
+// testRetries checks that a retry which differs from the first sample in one text is the same
+// event.
+func testRetries(t *testing.T, s Suite) {
+	first := s.firstDelivery(t)
 	for told, again := range s.Retries {
 		retried := *first
 		retried.Body = bytes.Replace(first.Body, []byte(told), []byte(again), 1)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// grown is a body with a member more in every object of it, or a field more.
-func grown(t *testing.T, body []byte) []byte {
+// addMember adds a member to every object of a body, or a field to a form.
+func addMember(t *testing.T, body []byte) []byte {
 	t.Helper()
 	root, ok := decoded(body)
 	if !ok {
@@ -39,7 +39,7 @@ func grow(v any) any {
 	return v
 }
 
-// fieldOf is the value at a dotted path of a body, or of a form's field.
+// fieldOf returns the value at a dotted path of a body, or of a form's field.
 func fieldOf(t *testing.T, body []byte, path string) any {
 	t.Helper()
 	root, ok := decoded(body)
@@ -64,7 +64,8 @@ func stepped(v any, step string) any {
 	return nil
 }
 
-// changed is a body whose value at a dotted path, or whose field, was replaced; nil takes it out.
+// changed replaces the value at a dotted path of a body, or a form's field; a nil function removes
+// it.
 func changed(t *testing.T, body []byte, path string, change func(any) any) []byte {
 	t.Helper()
 	root, ok := decoded(body)
@@ -95,8 +96,8 @@ func changed(t *testing.T, body []byte, path string, change func(any) any) []byt
 	return encoded(t, root)
 }
 
-// spoilt is another value of the same type.
-func spoilt(v any) any {
+// spoil returns another value of the same type.
+func spoil(v any) any {
 	switch v := v.(type) {
 	case string:
 		return v[:len(v)-1] + string(rune(v[len(v)-1]^1))

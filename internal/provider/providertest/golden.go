@@ -13,25 +13,28 @@ import (
 
 var update = flag.Bool("update", false, "write the files that the tests of providers compare with")
 
-// Update tells whether the tests write the files that they compare with.
+// Update reports whether the tests write the files that they compare with.
 func Update() bool { return *update }
 
-// Golden compares what each event of each sample is read as, its identity and its observation, with a file; it writes the file
-// with the flag -update.
+// Golden compares the identity and the observation of each event of each sample with a file. It
+// writes the file with the flag -update.
 func Golden(t *testing.T, s Suite, file string) {
 	t.Helper()
 	var got bytes.Buffer
 	for _, sample := range s.Provider.Samples() {
-		for _, said := range s.ObservedAll(t, s.Deliver(t, s.Source, sample)) {
-			e := said.Event
-			fmt.Fprintf(&got, "%s\n  key %s\n  fingerprint %x\n  account %q object %s %s\n  occurred %s api %s\n  %s\n", e.Type, e.Key, e.Fingerprint,
-				e.Account, e.ObjectType, e.ObjectID, e.OccurredAt.Format(time.RFC3339Nano), e.APIVersion, Summary(said.Observation, said.Err))
+		for _, observed := range s.ObservedAll(t, s.Deliver(t, s.Source, sample)) {
+			e := observed.Event
+			fmt.Fprintf(&got, "%s\n  key %s\n  fingerprint %x\n  account %q object %s %s\n  occurred %s api %s\n  "+
+				"%s\n", e.Type, e.Key, e.Fingerprint,
+				e.Account, e.ObjectType, e.ObjectID, e.OccurredAt.Format(time.RFC3339Nano), e.APIVersion,
+				Summary(observed.Observation, observed.Err))
 		}
 	}
 	Page(t, file, got.String())
 }
 
-// Page compares a file that is made with what it should be; it writes the file with the flag -update.
+// Page compares a generated file with its expected content. It writes the file with the flag
+// -update.
 func Page(t *testing.T, file, want string) {
 	t.Helper()
 	if *update {

@@ -13,7 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// identified are the events of a delivery.
+// identified returns the events of a delivery.
 func (s Suite) identified(t *testing.T, d *provider.Delivery) []provider.Event {
 	t.Helper()
 	events, err := s.Provider.Identify(s.Source, d)
@@ -23,12 +23,13 @@ func (s Suite) identified(t *testing.T, d *provider.Delivery) []provider.Event {
 	return events
 }
 
-// missingKey: a delivery that names no event has a content key, the same for the same content and for no other.
-func missingKey(t *testing.T, s Suite) {
-	d := s.first(t)
+// testMissingKey checks that a delivery without a key gets a content key, which is the same for
+// equal content only.
+func testMissingKey(t *testing.T, s Suite) {
+	d := s.firstDelivery(t)
 	if s.NoKey == nil {
 		if first := s.identified(t, d)[0]; !first.ContentKey {
-			t.Errorf("the suite has no NoKey, and event %+v has a key", first)
+			t.Errorf("the suite has no NoKey, but event %+v has a key", first)
 		}
 	} else {
 		s.NoKey(t, s.Source, d)
@@ -43,19 +44,19 @@ func missingKey(t *testing.T, s Suite) {
 	if again := s.identified(t, d)[0]; again.Key != a.Key {
 		t.Errorf("one body has content keys %s and %s", a.Key, again.Key)
 	}
-	d.Body = grown(t, d.Body)
+	d.Body = addMember(t, d.Body)
 	if b := s.identified(t, d)[0]; b.Key == a.Key {
 		t.Errorf("two bodies have one content key %s", b.Key)
 	}
 }
 
-// sameEvent: a delivery sent again, signed anew by another secret, is the same event; signed later too, but for its time where
-// the sender tells that beside the body.
-func sameEvent(t *testing.T, s Suite) {
+// testSameEvent checks that a delivery sent again, signed with another secret, is the same event.
+// So is one signed later, except for its time if the sender puts that outside of the body.
+func testSameEvent(t *testing.T, s Suite) {
 	for _, sample := range s.Provider.Samples() {
 		once := s.identified(t, s.Deliver(t, s.Source, sample))
 		for _, later := range []time.Duration{0, time.Minute} {
-			d, err := s.Provider.Sign(s.with(s.Source.Secrets[1]), sample, now.Add(later))
+			d, err := s.Provider.Sign(s.withSecrets(s.Source.Secrets[1]), sample, now.Add(later))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,8 +73,9 @@ func sameEvent(t *testing.T, s Suite) {
 	}
 }
 
-// headers: those that are kept are enough to prove a rejected delivery later and to name its events again; none is a credential.
-func headers(t *testing.T, s Suite) {
+// testHeaders checks that the stored headers are enough to verify a rejected delivery later and to
+// identify its events again, and that none is a credential.
+func testHeaders(t *testing.T, s Suite) {
 	names := s.Provider.Headers()
 	for _, name := range names {
 		if http.CanonicalHeaderKey(name) != name {
@@ -86,15 +88,16 @@ func headers(t *testing.T, s Suite) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.keptOnly(t, names, d)
-		if again, err := s.Provider.Verify(s.Source, d); !s.token(v.Scheme) && (err != nil || again != v) {
-			t.Errorf("%s: with the kept headers %q it is proven as %+v, %v", sample.Type, names, again, err)
+		s.keepOnly(t, names, d)
+		if again, err := s.Provider.Verify(s.Source, d); !s.isToken(v.Scheme) && (err != nil || again != v) {
+			t.Errorf("%s: with the stored headers %q it is verified as %+v, %v", sample.Type, names, again, err)
 		}
 	}
 }
 
-// keptOnly leaves a delivery the headers that are kept, and sees that none of them tells a secret.
-func (s Suite) keptOnly(t *testing.T, names []string, d *provider.Delivery) {
+// keepOnly reduces a delivery to the headers that are stored, and checks that none of them contains
+// a secret.
+func (s Suite) keepOnly(t *testing.T, names []string, d *provider.Delivery) {
 	t.Helper()
 	before := s.identified(t, d)
 	kept := http.Header{}
@@ -103,7 +106,7 @@ func (s Suite) keptOnly(t *testing.T, names []string, d *provider.Delivery) {
 			kept[name] = values
 		}
 		if value := strings.Join(kept[name], ", "); strings.Contains(value, string(s.Source.Secrets[0].Value)) {
-			t.Errorf("the kept header %s tells the secret", name)
+			t.Errorf("the stored header %s contains the secret", name)
 		}
 	}
 	d.Header = kept
@@ -111,36 +114,43 @@ func (s Suite) keptOnly(t *testing.T, names []string, d *provider.Delivery) {
 		d.Query = ""
 	}
 	if diff := cmp.Diff(before, s.identified(t, d)); diff != "" {
-		t.Errorf("with the kept headers %q it is named otherwise:\n%s", names, diff)
+		t.Errorf("with the stored headers %q it is identified differently:\n%s", names, diff)
 	}
 }
 
-// token tells whether a scheme is a shared token, which is not kept.
-func (s Suite) token(scheme string) bool {
-	return slices.ContainsFunc(s.schemes(), func(each *signature.Scheme) bool { return each.Name == scheme && each.Method == signature.Token })
+// isToken reports whether a scheme is a shared token, which is not stored.
+func (s Suite) isToken(scheme string) bool {
+	return slices.ContainsFunc(s.schemes(), func(each *signature.Scheme) bool {
+		return each.Name == scheme &&
+			each.Method == signature.Token
+	})
 }
 
-func check(t *testing.T, s Suite) {
+func testCheck(t *testing.T, s Suite) {
 	if err := s.Provider.Check(s.Source); err != nil {
 		t.Errorf("check a usable source: %v", err)
 	}
-	if s.Provider.Check(s.with()) == nil || s.Provider.Check(s.with(provider.Secret{Name: "empty"})) == nil {
-		t.Error("a source without a secret passes")
+	if s.Provider.Check(s.withSecrets()) == nil ||
+		s.Provider.Check(s.withSecrets(provider.Secret{Name: "empty"})) == nil {
+		t.Error("a source without a secret is accepted")
 	}
 	for _, bad := range s.BadSecrets {
-		if s.Provider.Check(s.with(provider.Secret{Name: "bad", Value: []byte(bad)})) == nil {
-			t.Errorf("the secret %q passes", bad)
+		if s.Provider.Check(s.withSecrets(provider.Secret{Name: "bad", Value: []byte(bad)})) == nil {
+			t.Errorf("the secret %q is accepted", bad)
 		}
 	}
 	other := *s.Source
 	other.Key = "no such choice"
 	if s.Provider.Check(&other) == nil {
-		t.Error("an unknown key choice passes")
+		t.Error("an unknown key choice is accepted")
 	}
-	signsURL := slices.ContainsFunc(s.refs(anyScheme), func(r signature.Ref) bool { return r.Kind == signature.URL || r.Kind == signature.Path })
+	signsURL := slices.ContainsFunc(s.refs(anyScheme), func(r signature.Ref) bool {
+		return r.Kind == signature.URL ||
+			r.Kind == signature.Path
+	})
 	other = *s.Source
 	other.URL = ""
 	if signsURL && s.Provider.Check(&other) == nil {
-		t.Error("a source without its url passes, and the sender signs it")
+		t.Error("a source without its url is accepted, although the sender signs it")
 	}
 }

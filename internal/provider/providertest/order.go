@@ -10,18 +10,18 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// said is one sample in the terms of the version rule.
-type said struct {
+// sampleInput is one sample as an input of the version rule.
+type sampleInput struct {
 	object string
 	input  versioning.Input
 }
 
-// AnyOrder plays the samples through the version rule in any order and with doubles: each object ends the same, sure of
-// itself, as the last of its samples says, since the samples are listed in the order in which they happened. Partial events owe
-// a look, and change no state.
+// AnyOrder applies the samples in any order, with copies. Each object must end unambiguously in the
+// state of its last sample; the samples are listed in the order in which they happened. A partial
+// event makes a refetch pending and changes no state.
 func AnyOrder(t *testing.T, s Suite) {
 	t.Helper()
-	var story []said
+	var story []sampleInput
 	want, owed := map[string]versioning.State{}, map[string]bool{}
 	for _, sample := range s.Provider.Samples() {
 		for _, each := range s.ObservedAll(t, s.Deliver(t, s.Source, sample)) {
@@ -34,7 +34,7 @@ func AnyOrder(t *testing.T, s Suite) {
 			}
 			in := input(t, sample.Type, o)
 			object := o.Account + " " + o.ObjectType + " " + o.ObjectID
-			story = append(story, said{object, in})
+			story = append(story, sampleInput{object, in})
 			if in.Partial == "" {
 				want[object] = in.State
 			} else {
@@ -43,32 +43,36 @@ func AnyOrder(t *testing.T, s Suite) {
 		}
 	}
 	if len(story) == 0 {
-		t.Fatal("the samples say nothing of any object")
+		t.Fatal("the samples are about no object")
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		order := append(rapid.Permutation(story).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(story), 0, 10).Draw(t, "again")...)
+		order := append(rapid.Permutation(story).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(story), 0,
+			10).Draw(t, "again")...)
 		rows := play(order)
 		for object, state := range want {
 			row := rows[object]
-			if row.State.Hash != state.Hash || row.State.Deleted != state.Deleted || row.Ambiguous || row.LookAfter != 0 && !owed[object] {
-				t.Fatalf("%s ends otherwise:\n%s", object, cmp.Diff(state, row.State))
+			if row.State.Hash != state.Hash || row.State.Deleted != state.Deleted || row.Ambiguous ||
+				row.RefetchAfter != 0 && !owed[object] {
+				t.Fatalf("%s ends differently:\n%s", object, cmp.Diff(state, row.State))
 			}
 		}
 	})
 }
 
-// Ends plays inputs of one object in any order and with doubles. The row ends as the last input says, and is sure of it,
-// unless it must be ambiguous.
-func Ends(t *testing.T, inputs []versioning.Input, ambiguous bool) {
+// CheckEnd applies inputs of one object in any order, with copies. The row must end unambiguously
+// in the state of the last input, or be ambiguous if the parameter says so.
+func CheckEnd(t *testing.T, inputs []versioning.Input, ambiguous bool) {
 	t.Helper()
 	last := inputs[len(inputs)-1].State
 	rapid.Check(t, func(t *rapid.T) {
-		order := append(rapid.Permutation(inputs).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(inputs), 0, 3).Draw(t, "again")...)
+		order := append(rapid.Permutation(inputs).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(inputs), 0,
+			3).Draw(t, "again")...)
 		row := versioning.NewRow()
 		for _, in := range order {
 			versioning.Apply(&row, in)
 		}
-		if row.Ambiguous != ambiguous || row.Ambiguous && row.LookAfter == 0 || !ambiguous && row.State.Hash != last.Hash {
+		if row.Ambiguous != ambiguous || row.Ambiguous && row.RefetchAfter == 0 || !ambiguous &&
+			row.State.Hash != last.Hash {
 			t.Fatalf("ends as %s, ambiguous %v; want %s, %v", row.State.JSON, row.Ambiguous, last.JSON, ambiguous)
 		}
 	})
@@ -76,14 +80,14 @@ func Ends(t *testing.T, inputs []versioning.Input, ambiguous bool) {
 
 func input(t *testing.T, sampleType string, o provider.Observation) versioning.Input {
 	t.Helper()
-	in, err := versioning.FromObservation(o, now)
+	in, err := versioning.InputFromObservation(o, now)
 	if err != nil {
 		t.Fatalf("version of %s: %v", sampleType, err)
 	}
 	return in
 }
 
-func play(order []said) map[string]*versioning.Row {
+func play(order []sampleInput) map[string]*versioning.Row {
 	rows := map[string]*versioning.Row{}
 	for _, e := range order {
 		row := rows[e.object]

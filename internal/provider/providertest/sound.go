@@ -9,9 +9,10 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Sound checks what must hold for any delivery whose sender is proven, whatever its body and headers: it is named or its
-// account refused, twice the same, by names that can be stored; and what it says has one of the three shapes, or it is dead.
-func Sound(t *testing.T, p provider.Provider, src *provider.Source, d *provider.Delivery) {
+// CheckSound checks what must hold for any verified delivery, whatever its body and headers. Its
+// events are identified, or its account is rejected, with the same result twice and with names that
+// can be stored. Each observation has one of the three shapes, or the event is dead.
+func CheckSound(t *testing.T, p provider.Provider, src *provider.Source, d *provider.Delivery) {
 	t.Helper()
 	events, err := p.Identify(src, d)
 	if err != nil {
@@ -28,13 +29,13 @@ func Sound(t *testing.T, p provider.Provider, src *provider.Source, d *provider.
 		t.Fatalf("identified twice: %s", diff)
 	}
 	for i, stored := range (Suite{}).stored(events, d) {
-		soundEvent(t, events[i])
+		checkEvent(t, events[i])
 		o, err := p.Observe(src, stored)
-		soundObservation(t, events[i], o, err)
+		checkObservation(t, events[i], o, err)
 	}
 }
 
-func soundEvent(t *testing.T, e provider.Event) {
+func checkEvent(t *testing.T, e provider.Event) {
 	t.Helper()
 	if !provider.ValidName(e.Key) || !provider.ValidName(e.Type) {
 		t.Fatalf("key %q, type %q", e.Key, e.Type)
@@ -49,7 +50,7 @@ func soundEvent(t *testing.T, e provider.Event) {
 	}
 }
 
-func soundObservation(t *testing.T, e provider.Event, o provider.Observation, err error) {
+func checkObservation(t *testing.T, e provider.Event, o provider.Observation, err error) {
 	t.Helper()
 	if err != nil {
 		if dead := new(provider.Dead); !errors.As(err, &dead) || dead.Reason == "" {
@@ -61,17 +62,17 @@ func soundObservation(t *testing.T, e provider.Event, o provider.Observation, er
 	switch {
 	case o.Ignored != "":
 		if named || o.Partial != "" || o.State != nil || o.HasAt {
-			t.Fatalf("ignored, and more: %+v", o)
+			t.Fatalf("ignored, with further values: %+v", o)
 		}
 		return
 	case o.Partial != "":
 		if o.State != nil || o.Before != nil || o.Deleted {
-			t.Fatalf("partial, and more: %+v", o)
+			t.Fatalf("partial, with further values: %+v", o)
 		}
 	case o.State == nil && !o.Deleted, !o.HasAt && !o.Final, o.Final && !o.Deleted:
-		t.Fatalf("a whole state that lacks something: %+v", o)
+		t.Fatalf("an incomplete whole state: %+v", o)
 	}
 	if !named || o.Unit < 1 || o.Account != e.Account || o.ObjectType != e.ObjectType || o.ObjectID != e.ObjectID {
-		t.Fatalf("object of another name than the event's: %+v, %+v", o, e)
+		t.Fatalf("the object's name differs from the event's: %+v, %+v", o, e)
 	}
 }

@@ -1,4 +1,5 @@
-// Package providertest is what every provider must pass: one suite over its own samples, run by the tests of its folder.
+// Package providertest contains one test suite for all providers. The tests of each provider's
+// package run it over the provider's own samples.
 package providertest
 
 import (
@@ -12,77 +13,83 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// Suite is a provider under test. Provider, Source and one of Signature and InBody are needed; the rest says how the sender
-// departs from the usual: one event a delivery, of the sample's type and under a key of its own, all of the body signed.
+// Suite describes a provider under test. Provider, Source and one of Signature and InBody are
+// required. The other fields say how the sender differs from the default: one event per delivery,
+// of the sample's type and with a key of its own, and the whole body signed.
 type Suite struct {
 	Provider provider.Provider
-	// Source is a usable source with at least two secrets that can also sign: a text that ends in signature.DemoMark is a key of any
-	// form, and stands for a key pair.
+	// Source is a usable source with at least two secrets that can also sign. A text that ends in
+	// signature.DemoMark is a valid key of any form, and stands for a key pair.
 	Source *provider.Source
-	// Signature is the header that carries the signature, or the token; where there are several, the one that Sign sets.
+	// Signature is the header with the signature or the token. If there are several, it is the one
+	// that Sign sets.
 	Signature string
-	// InBody is the dotted path of the signature in a JSON body, or its field in a form, where it stands in no header.
+	// InBody is the dotted path of the signature in a JSON body, or its form field, if it is in no
+	// header.
 	InBody string
-	// Dated: a time is signed, so old and future deliveries must be refused. Unit is its resolution, 0: a second. Tolerance is
-	// how old it may be, 0: provider.DefaultTolerance.
-	Dated           bool
+	// SignsTime means that a time is signed, so that old and future deliveries must be rejected.
+	// Unit is its resolution (0: a second). Tolerance is its maximum age (0:
+	// provider.DefaultTolerance).
+	SignsTime       bool
 	Unit, Tolerance time.Duration
-	// NoKey takes the event's key out of a delivery and signs it again; nil where the sender names no event.
+	// NoKey removes the event's key from a delivery and signs it again; nil if the sender sends no
+	// keys.
 	NoKey func(*testing.T, *provider.Source, *provider.Delivery)
 
-	// Types are the types of a sample's events where they are not just the sample's own type once.
+	// Types are the types of a sample's events if they are not just the sample's own type once.
 	Types map[string][]string
-	// EventObjects: each event is an object of its own, so another event cannot concern the same one.
-	EventObjects bool
-	// ContentKeys are patterns of types of events that the sender gives no id.
+	// ObjectPerEvent means that each event is a separate object, so no other event is about the
+	// same object.
+	ObjectPerEvent bool
+	// ContentKeys are patterns of the event types without a key.
 	ContentKeys []string
-	// BodyNotCovered says why the signature does not cover the whole body, in words that stand in the provider's Docs too. Covered
-	// are the dotted paths that it covers all the same.
+	// BodyNotCovered says why the signature does not cover the whole body, in words that are also
+	// in the provider's Docs. Covered are the dotted paths that it does cover.
 	BodyNotCovered string
 	Covered        []string
-	// Readable are names of bad bodies (badBodies lists them) that mean something to this sender.
+	// Readable are names of unreadable bodies that this sender can send.
 	Readable []string
-	// BadSecrets are texts that can be no secret of this sender's.
+	// BadSecrets are texts that are no valid secret.
 	BadSecrets []string
-	// Greetings are signed requests that are no events.
-	Greetings []Greeting
-	// Challenges are requests by GET or HEAD that are answered; all others must not be.
+	// Handshakes are signed requests that are no events.
+	Handshakes []Handshake
+	// Challenges are the GET and HEAD requests that get a response; all others must not.
 	Challenges []Challenge
-	// Reply is the answer to a stored delivery, nil where that is the receipt.
+	// Reply is the response to a stored delivery; nil for the receipt.
 	Reply *provider.Reply
 	// Vectors are deliveries that another program signed.
 	Vectors []Vector
-	// Says are bodies, with the Summary that each is read as; the type and a colon may be before it.
-	Says map[string]string
-	// Retries are texts of the first sample, with the text that a retry of the same event has there.
+	// Summaries are bodies with their expected Summary, which may begin with the type and a colon.
+	Summaries map[string]string
+	// Retries are texts of the first sample with the replacements in a retry of the same event.
 	Retries map[string]string
-	// Changes: each variant of a sample shows a change of the state, but for those of Same: types whose state cannot
-	// change in one second, or a second later.
-	Changes bool
-	Same    map[string]string
+	// VariantsChange means that each variant of a sample changes the state. UnchangedVariants are
+	// the exceptions: types whose state cannot change in one second, or a second later.
+	VariantsChange    bool
+	UnchangedVariants map[string]string
 }
 
-// Greeting is a request that is answered once its sender is proven, and never stored.
-type Greeting struct {
+// Handshake is a request that gets a response after verification, and is never stored.
+type Handshake struct {
 	Name   string
 	Sample provider.Sample
 	Want   *provider.Reply
 }
 
-// Challenge is a request that nobody signs. Want is nil where it must not be answered.
+// Challenge is an unsigned request. Want is nil if it must not get a response.
 type Challenge struct {
 	Name string
-	// Source is the source that is asked; nil: the suite's.
-	Source *provider.Source
-	Ask    *provider.Delivery
-	Want   *provider.Reply
+	// Source is the requested source; nil means the suite's.
+	Source  *provider.Source
+	Request *provider.Delivery
+	Want    *provider.Reply
 }
 
-// now is a time of receipt with a fraction, unlike the signed times.
+// now is a time of receipt with a fraction, unlike signed times.
 var now = time.Date(2026, time.July, 4, 12, 30, 15, 250e6, time.UTC)
 
-// stranger is a secret that no source has. By its end it is a key of any form.
-var stranger = provider.Secret{Name: "other", Value: []byte("another_secret" + signature.DemoMark)}
+// unknownSecret is a secret that no source has. Its end makes it a valid key of any form.
+var unknownSecret = provider.Secret{Name: "other", Value: []byte("another_secret" + signature.DemoSuffix)}
 
 // Run runs the suite.
 func Run(t *testing.T, s Suite) {
@@ -94,31 +101,31 @@ func Run(t *testing.T, s Suite) {
 		s.Tolerance = provider.DefaultTolerance
 	}
 	tests := map[string]func(*testing.T, Suite){
-		"right":             right,
-		"wrong secret":      wrongSecret,
-		"second secret":     secondSecret,
-		"empty secret":      emptySecret,
-		"other source":      otherSource,
-		"tampered body":     tamperedBody,
-		"tampered header":   tamperedHeader,
-		"tampered rest":     tamperedRest,
-		"missing signature": missingSignature,
-		"two signatures":    twoHeaders,
-		"time":              signedTime,
-		"missing key":       missingKey,
-		"same event":        sameEvent,
-		"bad bodies":        badBodies,
-		"vary":              vary,
-		"headers":           headers,
-		"check":             check,
-		"greetings":         greetings,
-		"challenges":        challenges,
-		"reply":             reply,
-		"api":               reads,
-		"vectors":           vectors,
-		"says":              says,
-		"retries":           retries,
-		"vary changes":      varyChanges,
+		"right":             testRightSignature,
+		"wrong secret":      testWrongSecret,
+		"second secret":     testSecondSecret,
+		"empty secret":      testEmptySecret,
+		"other source":      testOtherSource,
+		"tampered body":     testTamperedBody,
+		"tampered header":   testTamperedHeader,
+		"tampered rest":     testTamperedRest,
+		"missing signature": testMissingSignature,
+		"two signatures":    testTwoHeaders,
+		"time":              testSignedTime,
+		"missing key":       testMissingKey,
+		"same event":        testSameEvent,
+		"bad bodies":        testBadBodies,
+		"vary":              testVariants,
+		"headers":           testHeaders,
+		"check":             testCheck,
+		"greetings":         testHandshakes,
+		"challenges":        testChallenges,
+		"reply":             testAcknowledgement,
+		"api":               testReader,
+		"vectors":           testVectors,
+		"says":              testSummaries,
+		"retries":           testRetries,
+		"vary changes":      testVariantChanges,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +135,8 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
-// Deliver makes a delivery of a sample, received when it was signed, or a fraction of a second later.
+// Deliver makes a delivery of a sample, received when it was signed, or a fraction of a second
+// later.
 func (s Suite) Deliver(t *testing.T, src *provider.Source, sample provider.Sample) *provider.Delivery {
 	t.Helper()
 	d, err := s.Provider.Sign(src, sample, now)
@@ -139,20 +147,20 @@ func (s Suite) Deliver(t *testing.T, src *provider.Source, sample provider.Sampl
 	return d
 }
 
-func (s Suite) first(t *testing.T) *provider.Delivery {
+func (s Suite) firstDelivery(t *testing.T) *provider.Delivery {
 	t.Helper()
 	return s.Deliver(t, s.Source, s.Provider.Samples()[0])
 }
 
-// with is the source with other secrets.
-func (s Suite) with(secrets ...provider.Secret) *provider.Source {
+// withSecrets returns the source with other secrets.
+func (s Suite) withSecrets(secrets ...provider.Secret) *provider.Source {
 	src := *s.Source
 	src.Secrets = secrets
 	return &src
 }
 
-// Refused checks that a delivery is rejected for one of the reasons.
-func (s Suite) Refused(t *testing.T, src *provider.Source, d *provider.Delivery, reasons ...provider.Reason) {
+// CheckRejected checks that a delivery is rejected for one of the reasons.
+func (s Suite) CheckRejected(t *testing.T, src *provider.Source, d *provider.Delivery, reasons ...provider.Reason) {
 	t.Helper()
 	_, err := s.Provider.Verify(src, d)
 	var rejection *provider.Rejection
@@ -164,7 +172,7 @@ func (s Suite) Refused(t *testing.T, src *provider.Source, d *provider.Delivery,
 	}
 }
 
-// types are those of a sample's events.
+// types returns the types of a sample's events.
 func (s Suite) types(sample provider.Sample) []string {
 	if types, ok := s.Types[sample.Type]; ok {
 		return types
@@ -172,7 +180,7 @@ func (s Suite) types(sample provider.Sample) []string {
 	return []string{sample.Type}
 }
 
-// schemes are the provider's signature schemes, as far as it shows them.
+// schemes returns the provider's signature schemes, if it exposes them.
 func (s Suite) schemes() []*signature.Scheme {
 	if p, ok := s.Provider.(provider.Signed); ok {
 		return p.Schemes()
@@ -180,7 +188,7 @@ func (s Suite) schemes() []*signature.Scheme {
 	return nil
 }
 
-// refs are what the schemes that fit read of a request.
+// refs returns the references of the schemes that fit.
 func (s Suite) refs(fits func(*signature.Scheme) bool) []signature.Ref {
 	var out []signature.Ref
 	for _, scheme := range s.schemes() {
@@ -200,12 +208,14 @@ func (s Suite) refs(fits func(*signature.Scheme) bool) []signature.Ref {
 
 func anyScheme(*signature.Scheme) bool { return true }
 
-// readsBody tells whether the body must be read before its signature can be judged.
+// readsBody reports whether the body must be parsed before its signature can be checked.
 func (s Suite) readsBody() bool {
 	return s.InBody != "" || slices.ContainsFunc(s.refs(anyScheme), func(r signature.Ref) bool {
 		return r.Kind == signature.JSON || r.Kind == signature.Form || r.Kind == signature.SortedForm
 	})
 }
 
-// unkeyed tells whether events of a type have content keys.
-func (s Suite) unkeyed(eventType string) bool { return declared.Matches(s.ContentKeys, eventType) }
+// hasContentKey reports whether events of a type have content keys.
+func (s Suite) hasContentKey(eventType string) bool {
+	return declared.Matches(s.ContentKeys, eventType)
+}

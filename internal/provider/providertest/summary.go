@@ -7,7 +7,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Summary writes an observation as one line that a table of tests can compare: which object, what of it, and the version.
+// Summary writes an observation as one line for test tables: the object, the kind of observation,
+// and the version.
 func Summary(o provider.Observation, err error) string {
 	switch {
 	case err != nil:
@@ -27,7 +28,8 @@ func Summary(o provider.Observation, err error) string {
 		set  bool
 		word string
 	}{
-		{o.Deleted, "deleted"}, {o.Final, "final"}, {o.Own, "own"}, {o.Still, "still"}, {o.AnyTime, "any time"},
+		{o.Deleted, "deleted"}, {o.Final, "final"}, {o.OwnVersion, "own"}, {o.MayNotAdvance, "still"},
+		{o.AllowFuture, "any time"},
 		{o.State == nil, "no state"}, {o.Before != nil, "before"},
 	}
 	for _, f := range flags {
@@ -35,8 +37,8 @@ func Summary(o provider.Observation, err error) string {
 			words = append(words, f.word)
 		}
 	}
-	if len(o.Volatile) > 0 {
-		words = append(words, "without "+strings.Join(o.Volatile, " "))
+	if len(o.IgnoredPaths) > 0 {
+		words = append(words, "without "+strings.Join(o.IgnoredPaths, " "))
 	}
 	return strings.Join(words, ", ")
 }

@@ -18,26 +18,33 @@ import (
 func lister(t testing.TB) *rest.Lister {
 	t.Helper()
 	return rest.NewLister(rest.Spec{Events: &rest.Events{
-		List: rest.List{Request: request(t, "/events", "from", "{since}", "to", "{until}", "after", "{cursor}"), Items: "data", Item: "event", Next: rest.Next{Field: "next"}},
-		Time: rest.Version{Path: "at", Unit: declared.RFC3339}, Kept: time.Hour,
-		Provider: declared.New(declared.Spec{Name: "x", Events: declared.Events{Key: []signature.Template{signature.MustTemplate("{json:id}")}, Account: []signature.Template{signature.MustTemplate("{json:shop}")}}}),
+		List: rest.List{Request: request(t, "/events", "from", "{since}", "to", "{until}", "after", "{cursor}"),
+			Items: "data", Item: "event", Next: rest.Next{Field: "next"}},
+		Time: rest.Version{Path: "at", Unit: declared.RFC3339}, Retention: time.Hour,
+		Provider: declared.New(declared.Spec{Name: "x",
+			Events: declared.Events{Key: []signature.Template{signature.MustTemplate("{json:id}")},
+				Account: []signature.Template{signature.MustTemplate("{json:shop}")}}}),
 	}})
 }
 
-// An event of each second around a time: those of it are told, each once and as they are written, whoever they are of.
-func TestEventsOfATime(t *testing.T) {
+// The test lists events around a time range. Only events within it are returned, each once,
+// unchanged, of all accounts.
+func TestTimedPage_events_areFilteredByTime(t *testing.T) {
 	t.Parallel()
 	l, since := lister(t), time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	until := since.Add(4*time.Second - time.Microsecond)
-	if c := l.ListTimed(api, since, until, "c"); c.Path != "/events" || c.Query.Encode() != "after=c&from=2026-01-02T02%3A59%3A59Z&to=2026-01-02T03%3A00%3A05Z" {
+	if c := l.ListTimed(api, since, until, "c"); c.Path != "/events" ||
+		c.Query.Encode() != "after=c&from=2026-01-02T02%3A59%3A59Z&to=2026-01-02T03%3A00%3A05Z" {
 		t.Errorf("asked for %s?%s", c.Path, c.Query.Encode())
 	}
 	var events []string
 	for second := -2; second < 7; second++ {
-		events = append(events, fmt.Sprintf(`{"event": {"id":  "evt_%d", "at": %q}}`, second, since.Add(time.Duration(second)*time.Second).Format(time.RFC3339)))
+		events = append(events, fmt.Sprintf(`{"event": {"id":  "evt_%d", "at": %q}}`, second,
+			since.Add(time.Duration(second)*time.Second).Format(time.RFC3339)))
 	}
 	events = append(events, `{"event": {"id": "other", "shop": "not allowed", "at": "2026-01-02T03:00:01Z"}}`)
-	page, next, err := l.TimedPage(source, api, since, until, "c", http.Header{}, []byte(`{"data": [`+strings.Join(events, ", ")+`], "next": "d"}`))
+	page, next, err := l.TimedPage(source, api, since, until, "c", http.Header{},
+		[]byte(`{"data": [`+strings.Join(events, ", ")+`], "next": "d"}`))
 	if err != nil || next != "d" {
 		t.Fatalf("%q, %v", next, err)
 	}
@@ -53,15 +60,15 @@ func TestEventsOfATime(t *testing.T) {
 	}
 }
 
-// A page that does not say what must be known of each event ends the run.
-func TestEventsThatAreNone(t *testing.T) {
+// A page without a required value of an event is an error.
+func TestTimedPage_malformedEvents_isError(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
-		`{"data": [{"event": {"at": "2026-01-02T03:00:00Z"}}]}`:             "event 0: nothing in it names it",
+		`{"data": [{"event": {"at": "2026-01-02T03:00:00Z"}}]}`:             "event 0: it contains no key",
 		`{"data": [{"event": {"id": "a", "at": "soon"}}]}`:                  `event 0 has no time at "at"`,
 		`{"data": [{"id": "a"}]}`:                                           `element 0 is no event at "event"`,
-		`{"events": []}`:                                                    `the answer has no list at "data"`,
-		`{"data": [], "next": "` + key + `"}`:                               "carries the key",
+		`{"events": []}`:                                                    `the response has no list at "data"`,
+		`{"data": [], "next": "` + key + `"}`:                               "contains the key",
 		`{"data": [{"event": {"id": "a", "at": "2026-01-02T03:00:00Z"}}]}x`: "",
 	} {
 		_, _, err := lister(t).TimedPage(source, api, time.Time{}, time.Now(), "", http.Header{}, []byte(body))
@@ -80,16 +87,17 @@ func FuzzEvents(f *testing.F) {
 		}
 		for _, e := range page {
 			if again, err := declaredKey(t, e.Body); err != nil || again != e.Key {
-				t.Errorf("%q is named %q, then %q (%v)", e.Body, e.Key, again, err)
+				t.Errorf("%q has the key %q, then %q (%v)", e.Body, e.Key, again, err)
 			}
 		}
 	})
 }
 
-// declaredKey is the key that a webhook with the body has, "" where the source does not take it.
+// declaredKey returns the key of a webhook with the body, or "" if the source does not accept it.
 func declaredKey(t *testing.T, body []byte) (string, error) {
 	t.Helper()
-	page, _, err := lister(t).TimedPage(source, api, time.Time{}, time.Now(), "", http.Header{}, []byte(`{"data": [{"event": `+string(body)+`}]}`))
+	page, _, err := lister(t).TimedPage(source, api, time.Time{}, time.Now(), "", http.Header{},
+		[]byte(`{"data": [{"event": `+string(body)+`}]}`))
 	if err != nil || len(page) != 1 {
 		return "", fmt.Errorf("%d events: %w", len(page), err)
 	}

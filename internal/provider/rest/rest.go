@@ -1,5 +1,6 @@
-// Package rest reads any JSON API over HTTP as its Spec says: which call reads an object and which lists them, and where in the answers
-// id, version, state and the next page stand.
+// Package rest reads a JSON API over HTTP that is described by data (Spec): the calls that read and
+// list objects, and where a response contains id, version, state and the next page. The
+// configuration builds a Spec from a source's section api. The package makes no calls itself.
 package rest
 
 import (
@@ -17,59 +18,65 @@ import (
 )
 
 const (
-	// defaultRate and defaultConcurrency are for APIs whose limits nobody has told: few have lower ones.
+	// defaultRate and defaultConcurrency are for APIs whose limits are not configured. Few APIs
+	// have lower limits.
 	defaultRate, defaultConcurrency = 5, 5
-	// DefaultLag is how old a state an API is taken to answer with where the Spec does not say.
+	// DefaultLag is how old a state in a response is assumed to be if the Spec does not say.
 	DefaultLag = time.Second
-	// second is the coarsest clock that events are stamped with, in microseconds.
+	// second is the coarsest clock of events, in microseconds.
 	second = int64(time.Second / time.Microsecond)
 )
 
-// Spec says how an API is read.
+// Spec describes an API.
 type Spec struct {
-	// Header is the name of the header with the credential, and Credential its value: {key}, or {key_base64} for a key of the form user:password.
+	// Header is the name of the header with the credential. Credential is its value: {key}, or
+	// {key_base64} for a key of the form user:password.
 	Header     string
 	Credential Template
-	// Headers are sent with each call: {version} is the API's.
+	// Headers are sent with each call. {version} is the API version.
 	Headers map[string]Template
-	// Control is found wherever the credentials are good: {account}.
+	// Control is a call that succeeds whenever the credentials are valid. It may contain {account}.
 	Control Request
-	// Missing tells an answer that says that there is no such object, Expired one that says that a place in a list is no longer known.
-	Missing, Expired Sign
-	// Lag is how old a state the API may answer with.
+	// Missing matches a response that says that the object does not exist. Expired matches one that
+	// says that a cursor is no longer known.
+	Missing, Expired ResponseMatch
+	// Lag is how old a state in a response may be.
 	Lag time.Duration
-	// Types are the objects that can be read, under the type and by the id that the source's webhooks give them.
+	// Types are the objects that can be read. They have the types and ids that the source's
+	// webhooks give them.
 	Types map[string]Type
-	// Events is how it lists its events; nil: it does not.
+	// Events says how the API lists its events; nil if it does not.
 	Events *Events
 }
 
-// Sign is how an answer shows something: by its status and, if Path is set, a value in its body.
-type Sign struct {
+// ResponseMatch matches responses by status and, if Path is set, by a value in the body.
+type ResponseMatch struct {
 	Statuses []int
 	Condition
 }
 
-// Condition is a value in an answer. The zero Condition holds nowhere.
+// Condition is a condition on a value of a response. The zero Condition is never true.
 type Condition struct {
-	// Path is where the value stands. Equals is the text that it must be; empty: it must be there, and none of null, false, 0 and "".
+	// Path is the path of the value. Equals is the text that it must have. If Equals is empty, the
+	// value must be present and not null, false, 0 or "".
 	Path, Equals string
 }
 
-// Type is how the objects of a type are read.
+// Type says how the objects of a type are read.
 type Type struct {
-	// Get reads an object: {id}, {account}. Item is where the object stands in the answer; empty: it is the answer.
+	// Get reads an object. It may contain {id} and {account}. Item is the path of the object in the
+	// response; empty means the whole response.
 	Get  Request
 	Item string
-	// ID is where the object's id stands in it.
+	// ID is the path of the object's id.
 	ID string
-	// Version is the object's own version; nil: a look is ordered by when it began.
+	// Version is the object's own version; nil means that a refetch is ordered by its start.
 	Version *Version
-	// Deleted tells in the object that it is gone.
+	// Deleted is a condition in the object that it was deleted.
 	Deleted Condition
-	// Volatile are dotted paths of the object that change without a version.
-	Volatile []string
-	// List lists them; nil: nothing does.
+	// IgnoredPaths are dotted paths in the object that change without a new version.
+	IgnoredPaths []string
+	// List says how the objects are listed; nil if they cannot be.
 	List *List
 }
 
@@ -77,31 +84,32 @@ type Type struct {
 type Version struct {
 	Path string
 	Unit declared.Unit
-	// Still: it is not known to move with every change.
-	Still bool
+	// MayNotAdvance means that the version may stay the same after a change.
+	MayNotAdvance bool
 }
 
-// Reader reads an API as a Spec says.
+// Reader reads an API that a Spec describes.
 type Reader struct{ spec Spec }
 
 var (
-	_ provider.ObjectLister = (*Reader)(nil)
-	_ provider.Sited        = (*Reader)(nil)
+	_ provider.ObjectLister  = (*Reader)(nil)
+	_ provider.BaseURLReader = (*Reader)(nil)
 )
 
-// New is the reader of a Spec, whose Events it leaves out.
+// New returns the reader of a Spec. It ignores its Events.
 func New(spec Spec) *Reader { return &Reader{spec: spec} }
 
-// NewLister is the reader of a Spec with Events.
+// NewLister returns the reader of a Spec with Events.
 func NewLister(spec Spec) *Lister { return &Lister{New(spec)} }
 
-// CompleteAPI wants an address, since no provider has one of its own here.
+// CompleteAPI requires an address, because such an API has no default.
 func (r *Reader) CompleteAPI(api *provider.API) error {
 	if api.BaseURL == "" {
 		return errors.New("base_url: is not set: name the API's address, e.g. https://api.example.com")
 	}
 	if api.Version != "" && !r.sendsVersion() {
-		return errors.New("version: is sent nowhere: send it in one of headers, e.g. Api-Version: '{version}', or leave it out")
+		return errors.New("version: is not used: send it in one of the headers, e.g. Api-Version: '{version}', or " +
+			"leave it out")
 	}
 	if api.Rate == 0 {
 		api.Rate = defaultRate
@@ -121,56 +129,61 @@ func (r *Reader) sendsVersion() bool {
 	return false
 }
 
-// Site has nothing to add: only the section api says where the API is.
-func (r *Reader) Site(*provider.Source, *provider.API) error { return nil }
+// SetBaseURL does nothing: only the section api says where the API is.
+func (r *Reader) SetBaseURL(*provider.Source, *provider.API) error { return nil }
 
-// Home is the source's own account, whose key it is.
-func (r *Reader) Home(src *provider.Source) string { return src.Account }
+// KeyAccount returns the source's own account.
+func (r *Reader) KeyAccount(src *provider.Source) string { return src.Account }
 
-// Authorize sends the credential in its header, and the headers that each call has.
+// Authorize sets the credential's header, and the headers of every call.
 func (r *Reader) Authorize(api *provider.API, h http.Header) {
 	h.Set("Accept", "application/json")
 	for name, value := range r.spec.Headers {
 		h.Set(name, value.expand(values{"version": api.Version}))
 	}
 	key := api.Key.Value
-	h.Set(r.spec.Header, r.spec.Credential.expand(values{"key": string(key), "key_base64": base64.StdEncoding.EncodeToString(key)}))
+	h.Set(r.spec.Header, r.spec.Credential.expand(values{"key": string(key),
+		"key_base64": base64.StdEncoding.EncodeToString(key)}))
 }
 
-// Fetch is the call of the type's Get. It has none for another account than the source's own where the call does not name it: the key's would answer.
-func (r *Reader) Fetch(src *provider.Source, _ *provider.API, account, objectType, objectID string) (provider.Call, bool) {
+// Fetch returns the call of the type's Get. For another account than the source's own the call must
+// contain {account}; otherwise it would read the object of the key's account.
+func (r *Reader) Fetch(src *provider.Source, _ *provider.API, account, objectType, objectID string) (provider.Call,
+	bool) {
 	t, ok := r.spec.Types[objectType]
-	if !ok || !reaches(src, t.Get, account) {
+	if !ok || !coversAccount(src, t.Get, account) {
 		return provider.Call{}, false
 	}
 	return t.Get.call(values{"id": objectID, "account": account}, account)
 }
 
-// reaches tells whether a call is for the account.
-func reaches(src *provider.Source, q Request, account string) bool {
+// coversAccount reports whether a call is for the account.
+func coversAccount(src *provider.Source, q Request, account string) bool {
 	return account == src.Account || q.Names("account")
 }
 
-// Control is the call that the Spec names.
-func (r *Reader) Control(_ *provider.API, account string) provider.Call {
+// CredentialCheck returns the call Spec.Control.
+func (r *Reader) CredentialCheck(_ *provider.API, account string) provider.Call {
 	call, _ := r.spec.Control.call(values{"account": account}, account)
 	return call
 }
 
-// Lag is the Spec's.
+// Lag returns the Spec's value.
 func (r *Reader) Lag() time.Duration { return r.spec.Lag }
 
-// Answer judges by the status and what the Spec says of it. An answer may be a list.
+// Answer classifies by the status and by the Spec. A response may be a list.
 func (r *Reader) Answer(status int, header http.Header, body []byte) provider.Verdict {
 	switch {
-	case r.spec.Expired.in(status, body):
-		return provider.Verdict{Kind: provider.Expired, Detail: fmt.Sprintf("answered %d: the place in the list is no longer known", status)}
-	case r.spec.Missing.in(status, body):
-		return provider.Verdict{Kind: provider.Missing, Detail: fmt.Sprintf("answered %d: there is no such object", status)}
+	case r.spec.Expired.matches(status, body):
+		return provider.Verdict{Kind: provider.Expired,
+			Detail: fmt.Sprintf("answered %d: the position in the list (cursor) is no longer known", status)}
+	case r.spec.Missing.matches(status, body):
+		return provider.Verdict{Kind: provider.Missing, Detail: fmt.Sprintf("answered %d: there is no such object",
+			status)}
 	case isArray(body):
-		body = []byte("{}") // as good as an object
+		body = []byte("{}") // a list is as valid as an object
 	}
-	return provider.JudgeStatus(status, header, body)
+	return provider.ClassifyStatus(status, header, body)
 }
 
 func isArray(body []byte) bool {
@@ -178,8 +191,8 @@ func isArray(body []byte) bool {
 	return bytes.HasPrefix(text, []byte("[")) && bytes.HasSuffix(text, []byte("]"))
 }
 
-// in tells whether an answer has the sign.
-func (s Sign) in(status int, body []byte) bool {
+// matches reports whether a response matches.
+func (s ResponseMatch) matches(status int, body []byte) bool {
 	if !slices.Contains(s.Statuses, status) || s.Path == "" {
 		return slices.Contains(s.Statuses, status)
 	}

@@ -10,21 +10,22 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Template is a text with names in braces that stand for values: "/v1/things/{id}". Doubled, a brace stands for itself.
+// Template is a text with names in braces that stand for values: "/v1/things/{id}". A doubled brace
+// stands for itself.
 type Template struct {
-	text  string
-	parts []part
+	nonEmptyText string
+	parts        []part
 }
 
-// part is a literal, or else a name.
+// part is either a literal or a name.
 type part struct{ literal, name string }
 
-// values are what names stand for.
+// values maps names to their values.
 type values map[string]string
 
-// ParseTemplate reads a template in which some names may stand.
+// ParseTemplate reads a template that may contain the allowed names.
 func ParseTemplate(text string, allowed ...string) (Template, error) {
-	t := Template{text: text}
+	t := Template{nonEmptyText: text}
 	literal := ""
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -56,27 +57,32 @@ func ParseTemplate(text string, allowed ...string) (Template, error) {
 
 func unknownName(text, name string, allowed []string) error {
 	if slices.Contains([]string{"page", "offset", "skip", "start"}, name) {
-		return fmt.Errorf("%q: pages are not asked for by number or offset: what is made or deleted meanwhile moves all that follows, and objects would be skipped; page by a cursor, the last id, a link or the time of change", text)
+		return fmt.Errorf("%q: pages cannot be requested by number or offset: objects that are created or deleted "+
+			"meanwhile move "+
+			"all that follow, and objects would be skipped; page by a cursor, the last id, a link or the time of "+
+			"change", text)
 	}
-	return fmt.Errorf("%q: {%s} cannot stand here, but %s", text, name, "{"+strings.Join(allowed, "}, {")+"}")
+	return fmt.Errorf("%q: {%s} is not allowed here; use %s", text, name, "{"+strings.Join(allowed, "}, {")+"}")
 }
 
-// String is the template as it was written.
-func (t Template) String() string { return t.text }
+// String returns the template as it was written.
+func (t Template) String() string { return t.nonEmptyText }
 
-// Names tells whether a name stands in it.
+// Names reports whether the template contains a name.
 func (t Template) Names(name string) bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == name })
 }
 
-// lacks tells whether a name in it stands for nothing.
-func (t Template) lacks(v values) bool {
+// hasEmptyName reports whether a name in the template has no value.
+func (t Template) hasEmptyName(v values) bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name != "" && v[p.name] == "" })
 }
 
-func (t Template) expand(v values) string { return t.with(v, func(s string) string { return s }) }
+func (t Template) expand(v values) string {
+	return t.expandEscaped(v, func(s string) string { return s })
+}
 
-func (t Template) with(v values, escape func(string) string) string {
+func (t Template) expandEscaped(v values, escape func(string) string) string {
 	var out strings.Builder
 	for _, p := range t.parts {
 		out.WriteString(p.literal)
@@ -89,9 +95,9 @@ func (t Template) with(v values, escape func(string) string) string {
 
 // Request is a call as a template.
 type Request struct {
-	// Path follows the base URL; values are escaped, so that each stays within its part of the path.
+	// Path follows the base URL. Values are escaped, so that each stays within its path segment.
 	Path Template
-	// Query are parameters. One whose names stand for nothing is left out.
+	// Query are the parameters. A parameter with an empty name is left out.
 	Query map[string]Template
 }
 
@@ -103,17 +109,18 @@ func ParseRequest(text string, allowed ...string) (Request, error) {
 	if r.Path, err = ParseTemplate(path, allowed...); err != nil {
 		return r, err
 	}
-	plain := r.Path.with(nil, func(string) string { return "x" })
-	if _, err := url.PathUnescape(plain); err != nil || !strings.HasPrefix(plain, "/") || climbs(plain) || strings.ContainsAny(plain, "# ") || strings.Contains(plain, "//") {
-		return r, fmt.Errorf("%q is no path below base_url: write e.g. /v1/things/{id}", text)
+	plain := r.Path.expandEscaped(nil, func(string) string { return "x" })
+	if _, err := url.PathUnescape(plain); err != nil || !strings.HasPrefix(plain, "/") || hasDotSegments(plain) ||
+		strings.ContainsAny(plain, "# ") || strings.Contains(plain, "//") {
+		return r, fmt.Errorf("%q is not a path below base_url: write e.g. /v1/things/{id}", text)
 	}
 	fields, err := url.ParseQuery(query)
 	if err != nil {
-		return r, fmt.Errorf("%q: the part after ? is no query", text)
+		return r, fmt.Errorf("%q: the part after ? is not a valid query", text)
 	}
 	for name, texts := range fields {
 		if len(texts) != 1 {
-			return r, fmt.Errorf("%q: %s comes twice", text, name)
+			return r, fmt.Errorf("%q: %s is given twice", text, name)
 		}
 		if err := r.SetQuery(name, texts[0], allowed...); err != nil {
 			return r, err
@@ -125,7 +132,7 @@ func ParseRequest(text string, allowed ...string) (Request, error) {
 // SetQuery adds a parameter.
 func (r *Request) SetQuery(name, text string, allowed ...string) error {
 	if _, there := r.Query[name]; there {
-		return errors.New("comes twice")
+		return errors.New("is given twice")
 	}
 	t, err := ParseTemplate(text, allowed...)
 	if err == nil {
@@ -134,7 +141,7 @@ func (r *Request) SetQuery(name, text string, allowed ...string) error {
 	return err
 }
 
-// Names tells whether a name stands anywhere in it.
+// Names reports whether the path or the query contains a name.
 func (r Request) Names(name string) bool {
 	for _, t := range r.Query {
 		if t.Names(name) {
@@ -144,22 +151,23 @@ func (r Request) Names(name string) bool {
 	return r.Path.Names(name)
 }
 
-// call is the request for some values; false where the path would be another one's: a name in it that stands for nothing, or for a way up.
+// call builds the request with these values. It returns false if a name in the path is empty, or a
+// value would change the path (. or ..).
 func (r Request) call(v values, account string) (provider.Call, bool) {
-	c := provider.Call{Account: account, Path: r.Path.with(v, url.PathEscape), Query: url.Values{}}
-	if r.Path.lacks(v) || climbs(c.Path) {
+	c := provider.Call{Account: account, Path: r.Path.expandEscaped(v, url.PathEscape), Query: url.Values{}}
+	if r.Path.hasEmptyName(v) || hasDotSegments(c.Path) {
 		return provider.Call{}, false
 	}
 	for name, t := range r.Query {
-		if !t.lacks(v) {
+		if !t.hasEmptyName(v) {
 			c.Query.Set(name, t.expand(v))
 		}
 	}
 	return c, true
 }
 
-// climbs tells whether a part of a path is . or .., which servers take for a way.
-func climbs(path string) bool {
+// hasDotSegments reports whether a segment of a path is . or .., which servers resolve.
+func hasDotSegments(path string) bool {
 	return slices.ContainsFunc(strings.Split(path, "/"), func(part string) bool {
 		part, _ = url.PathUnescape(part)
 		return part == "." || part == ".."

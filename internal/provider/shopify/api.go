@@ -12,32 +12,38 @@ import (
 )
 
 var (
-	_ provider.Reader        = Shopify{}
-	_ provider.Housed        = Shopify{}
-	_ provider.ObjectControl = Shopify{}
-	_ provider.Stepper       = Shopify{}
+	_ provider.Reader                  = Shopify{}
+	_ provider.AccountBoundReader      = Shopify{}
+	_ provider.ObjectCredentialChecker = Shopify{}
+	_ provider.TwoStepReader           = Shopify{}
 )
 
 const (
-	// apiVersionNow is asked for where the source names no version. It must be that of the webhooks.
-	apiVersionNow = "2026-07"
-	// Shopify gives back 2 REST calls a second to an app in a standard shop (https://shopify.dev/docs/api/usage/rate-limits). The customer's own calls with the
-	// same app have the same bucket; Answer leaves them half of what is in it besides.
+	// defaultAPIVersion is requested if the source names no version. It must be the version of the
+	// webhooks.
+	defaultAPIVersion = "2026-07"
+	// Shopify refills 2 REST calls per second for an app in a standard shop
+	// (https://shopify.dev/docs/api/usage/rate-limits). The customer's own calls with the same app
+	// use the same bucket, and Answer leaves half of it to them.
 	apiRate, apiConcurrency = 1, 2
 )
 
 var apiVersion = regexp.MustCompile(`^(\d{4}-(01|04|07|10)|unstable)$`)
 
-// CompleteAPI fills in the version, and a rate that leaves the larger part of Shopify's limits to others. The address is that of a shop: Site fills it in.
+// CompleteAPI fills in the version, and a rate that leaves most of Shopify's limits to other
+// programs. SetBaseURL fills in the address, which is the shop's.
 func (Shopify) CompleteAPI(api *provider.API) error {
 	if strings.HasPrefix(string(api.Key.Value), "shpss_") {
-		return errors.New("key: is the app's client secret, which belongs among secrets: give the access token of the app in this shop (shpat_...), with read scopes alone")
+		return errors.New("key: is the app's client secret, which belongs to secrets: set the access token of " +
+			"the app in this shop (shpat_...), with read scopes only")
 	}
 	if api.Version == "" {
-		api.Version = apiVersionNow
+		api.Version = defaultAPIVersion
 	}
 	if !apiVersion.MatchString(api.Version) {
-		return fmt.Errorf("version: %.40q is none of Shopify's: write that of the webhooks, e.g. %s, or leave it out", api.Version, apiVersionNow)
+		return fmt.Errorf("version: %.40q is not a version of Shopify's API: write that of the webhooks, e.g. %s, or "+
+			"leave it out",
+			api.Version, defaultAPIVersion)
 	}
 	if api.Rate == 0 {
 		api.Rate = apiRate
@@ -48,64 +54,73 @@ func (Shopify) CompleteAPI(api *provider.API) error {
 	return checkBulk(api)
 }
 
-// Site is the address of the source's one shop: an access token is good for one.
-func (Shopify) Site(src *provider.Source, api *provider.API) error {
+// SetBaseURL sets the address of the source's only shop: an access token is valid for one shop.
+func (Shopify) SetBaseURL(src *provider.Source, api *provider.API) error {
 	shop := shopName(src.Account)
 	switch {
 	case shop == "":
-		return errors.New("an access token is of one shop: name the shop under the source's account; shops listed under accounts need a source each")
+		return errors.New("an access token belongs to one shop: name the shop under the source's account; shops " +
+			"listed " +
+			"under accounts need a source each")
 	case api.BaseURL == "" && !strings.HasSuffix(shop, ".myshopify.com"):
-		return fmt.Errorf("the source's account is %q, and Shopify's API is read at the shop's own domain: write it like my-shop.myshopify.com", shop)
+		return fmt.Errorf("the source's account is %q, but Shopify's API is at the shop's own domain: write it "+
+			"like my-shop.myshopify.com", shop)
 	case api.BaseURL == "":
 		api.BaseURL = "https://" + shop
 	}
 	return nil
 }
 
-// Home is the source's one shop.
-func (Shopify) Home(src *provider.Source) string { return shopName(src.Account) }
+// KeyAccount returns the source's only shop.
+func (Shopify) KeyAccount(src *provider.Source) string { return shopName(src.Account) }
 
-// Housed: a shop has a name of its own, and takes no token of another one.
-func (Shopify) Housed() {}
+// CallsNameAccount: each shop has its own address, which does not accept another shop's token.
+func (Shopify) CallsNameAccount() {}
 
 // Authorize sends the access token. The version is in the paths.
 func (Shopify) Authorize(api *provider.API, h http.Header) {
 	h.Set("X-Shopify-Access-Token", string(api.Key.Value))
 }
 
-// ours tells whether an account is the shop that the source's key is of.
-func ours(src *provider.Source, account string) bool {
+// isOwnShop reports whether an account is the shop that the source's key belongs to.
+func isOwnShop(src *provider.Source, account string) bool {
 	return account != "" && account == shopName(src.Account)
 }
 
-// The queries that prove a key. Every key may ask what it may. Answer knows the second by the name it gives to what it asks for.
+// The queries that check a key. Every key may query its own scopes. Answer recognizes the second
+// query by the name of its result.
 const (
 	controlQuery = `query { currentAppInstallation { accessScopes { handle } } }`
 	ordersQuery  = `query { orderScopes: currentAppInstallation { accessScopes { handle } } }`
 )
 
-// Control asks what the key may.
-func (Shopify) Control(api *provider.API, account string) provider.Call {
-	return ask(api, account, controlQuery, nil)
+// CredentialCheck queries the key's scopes.
+func (Shopify) CredentialCheck(api *provider.API, account string) provider.Call {
+	return graphqlCall(api, account, controlQuery, nil)
 }
 
-// ControlObject asks for orders, and for what is read through them, whether the key may read old ones too: without that right an order of more than 60 days
-// ago is answered as if there were none (https://shopify.dev/docs/api/usage/access-scopes). Draft orders and the other types of the tables are none of these.
-func (s Shopify) ControlObject(_ *provider.Source, api *provider.API, account, objectType, _ string) provider.Call {
+// ObjectCredentialCheck checks for orders, and for objects read through them, whether the key may
+// read old ones too. Without that scope an order of more than 60 days ago looks like a missing one
+// (https://shopify.dev/docs/api/usage/access-scopes). Draft orders and the other types of the
+// tables are not affected.
+func (s Shopify) ObjectCredentialCheck(_ *provider.Source, api *provider.API, account, objectType,
+	_ string) provider.Call {
 	_, known := gets[objectType]
-	if objectType == "order" || below[objectType] != "" || !known && strings.Contains(objectType, "order") { // a type that is described may lie below orders too
-		return ask(api, account, ordersQuery, nil)
+	// a described type may be below orders too
+	if objectType == "order" || below[objectType] != "" || !known && strings.Contains(objectType, "order") {
+		return graphqlCall(api, account, ordersQuery, nil)
 	}
-	return s.Control(api, account)
+	return s.CredentialCheck(api, account)
 }
 
-// ask is a call of the GraphQL API.
-func ask(api *provider.API, account, query string, variables map[string]any) provider.Call {
-	body, _ := json.Marshal(struct { // of texts and numbers: it cannot fail
+// graphqlCall returns a call of the GraphQL API.
+func graphqlCall(api *provider.API, account, query string, variables map[string]any) provider.Call {
+	body, _ := json.Marshal(struct { // strings and numbers always marshal
 		Query     string         `json:"query"`
 		Variables map[string]any `json:"variables,omitempty"`
 	}{query, variables})
-	return provider.Call{Account: account, Method: http.MethodPost, Path: apiPath(api) + "graphql.json", Header: http.Header{"Content-Type": {"application/json"}}, Body: body}
+	return provider.Call{Account: account, Method: http.MethodPost, Path: apiPath(api) + "graphql.json",
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: body}
 }
 
 func apiPath(api *provider.API) string { return "/admin/api/" + api.Version + "/" }

@@ -16,8 +16,10 @@ import (
 
 var _ provider.FileLister = Shopify{}
 
-// A bulk operation runs at Shopify and writes what a query answers into a file, a node a line (https://shopify.dev/docs/api/usage/bulk-operations/queries). It is asked for by its id,
-// which the API can since bulkSince. Answer knows both calls by the names that they give to what they ask for.
+// A bulk operation runs at Shopify and writes the result of a query to a file, one node per line
+// (https://shopify.dev/docs/api/usage/bulk-operations/queries). Its status is requested by its id,
+// which the API supports since bulkSince. Answer recognizes both calls by the names of their result
+// fields.
 const (
 	bulkSince = "2026-01"
 
@@ -25,18 +27,18 @@ const (
 	bulkState = `query($id: ID!) { bulk: bulkOperation(id: $id) { status errorCode createdAt objectCount fileSize url } }`
 
 	bulkNoun = "BulkOperation"
-	// crowdedWait is until it is seen whether the app's own operations have ended.
-	crowdedWait = time.Minute
+	// busyWait is the wait before checking whether the app's own operations have ended.
+	busyWait = time.Minute
 )
 
-// FileTypes are those that GraphQL lists.
+// FileTypes returns the types that GraphQL lists.
 func (Shopify) FileTypes(api *provider.API) []string {
 	return slices.Sorted(maps.Keys(bulkQueries(api)))
 }
 
-// bulkQueries are what is asked by type.
+// bulkQueries are the queries by type.
 func bulkQueries(api *provider.API) map[string]string {
-	out := map[string]string{levels: `{ locations(includeInactive: true, includeLegacy: true) { edges { node { id inventoryLevels { edges { node { id updatedAt item { legacyResourceId } location { legacyResourceId } } } } } } } }`}
+	out := map[string]string{inventoryLevel: `{ locations(includeInactive: true, includeLegacy: true) { edges { node { id inventoryLevels { edges { node { id updatedAt item { legacyResourceId } location { legacyResourceId } } } } } } } }`}
 	for name, c := range connectionsOf(api) {
 		args := strings.TrimPrefix(c.more, ", ")
 		if args != "" {
@@ -47,33 +49,35 @@ func bulkQueries(api *provider.API) map[string]string {
 	return out
 }
 
-// checkBulk says what of the types named for bulk operations cannot be.
+// checkBulk returns what is wrong with the types for bulk operations.
 func checkBulk(api *provider.API) error {
 	if len(api.Bulk) > 0 && api.Version < bulkSince {
-		return fmt.Errorf("bulk: needs version %s or later", bulkSince)
+		return fmt.Errorf("bulk: needs API version %s or later", bulkSince)
 	}
 	types := Shopify{}.FileTypes(api)
 	for _, name := range api.Bulk {
 		if !slices.Contains(types, name) {
-			return fmt.Errorf("bulk: objects of type %.64q are listed by no bulk operation; those of %s can be", name, strings.Join(types, ", "))
+			return fmt.Errorf("bulk: objects of type %.64q cannot be listed by a bulk operation; those of %s can", name,
+				strings.Join(types, ", "))
 		}
 	}
 	return nil
 }
 
-// bulkCall begins an operation, or asks for one; false where the list is read page by page.
+// bulkCall starts an operation or requests its status. It returns false if the list is read page by
+// page.
 func bulkCall(api *provider.API, account, objectType string, changed bool, cursor string) (provider.Call, bool) {
 	if name, _, ok := provider.FileCursor(cursor); ok {
-		return ask(api, account, bulkState, map[string]any{"id": gidPrefix + bulkNoun + "/" + name}), true
+		return graphqlCall(api, account, bulkState, map[string]any{"id": gidPrefix + bulkNoun + "/" + name}), true
 	}
 	if changed || cursor != "" || !slices.Contains(api.Bulk, objectType) {
 		return provider.Call{}, false
 	}
-	return ask(api, account, bulkStart, map[string]any{"query": bulkQueries(api)[objectType]}), true
+	return graphqlCall(api, account, bulkStart, map[string]any{"query": bulkQueries(api)[objectType]}), true
 }
 
-// operation is a bulk operation as it is asked for.
-type operation struct {
+// bulkOperation is the status of a bulk operation.
+type bulkOperation struct {
 	Status    string      `json:"status"`
 	ErrorCode string      `json:"errorCode"`
 	CreatedAt time.Time   `json:"createdAt"`
@@ -82,24 +86,29 @@ type operation struct {
 	URL       string      `json:"url"`
 }
 
-// judge says what is wrong with an operation; the zero Verdict: nothing. partialDataUrl is not asked for: what a failed one has written is no whole list.
-func (o *operation) judge() provider.Verdict {
+// classify returns what is wrong with an operation, or the zero Verdict. It does not use
+// partialDataUrl, because a failed operation's file is incomplete.
+func (o *bulkOperation) classify() provider.Verdict {
 	objects, bad := o.Objects.Int64()
 	switch {
 	case o.Status == "":
-		return provider.Verdict{Kind: provider.Expired, Detail: "answered that the bulk operation is not known any more"}
+		return provider.Verdict{Kind: provider.Expired, Detail: "answered that the bulk operation is not known any " +
+			"more"}
 	case o.ErrorCode == "ACCESS_DENIED":
-		return provider.Verdict{Kind: provider.Refused, Detail: lacking("", "the bulk operation ended with ACCESS_DENIED")}
+		return provider.Verdict{Kind: provider.Rejected,
+			Detail: describeMissingRight("", "the bulk operation ended with ACCESS_DENIED")}
 	case o.Status == "FAILED", o.Status == "CANCELED", o.Status == "CANCELING", o.Status == "EXPIRED":
 		return provider.Verdict{Kind: provider.Expired, Detail: "answered that the bulk operation is " + o.Status}
 	case o.Status == "COMPLETED" && o.URL == "" && (bad != nil || objects != 0):
-		return provider.Verdict{Kind: provider.Expired, Detail: "answered that the file of the bulk operation is not there any more"}
+		return provider.Verdict{Kind: provider.Expired, Detail: "answered that the file of the bulk operation does " +
+			"not " +
+			"exist any more"}
 	}
 	return provider.Verdict{}
 }
 
-// started is the answer to bulkStart.
-type started struct {
+// startedBulk is the response to bulkStart.
+type startedBulk struct {
 	Operation struct {
 		ID string `json:"id"`
 	} `json:"bulkOperation"`
@@ -109,12 +118,12 @@ type started struct {
 	} `json:"userErrors"`
 }
 
-// ObjectFile reads the answers to bulkStart and bulkState.
+// ObjectFile reads the responses to bulkStart and bulkState.
 func (Shopify) ObjectFile(_, cursor string, header http.Header, body []byte) (provider.File, bool, error) {
 	var in struct {
 		Data struct {
-			Started *started   `json:"started"`
-			Bulk    *operation `json:"bulk"`
+			Started *startedBulk   `json:"started"`
+			Bulk    *bulkOperation `json:"bulk"`
 		} `json:"data"`
 	}
 	name, _, asked := provider.FileCursor(cursor)
@@ -122,7 +131,7 @@ func (Shopify) ObjectFile(_, cursor string, header http.Header, body []byte) (pr
 	switch {
 	case err != nil && asked:
 		return provider.File{}, false, fmt.Errorf("read bulk operation %.40s: %w", name, err)
-	case err != nil: // a page, which ObjectPage says more of
+	case err != nil: // a page, which ObjectPage reads
 		return provider.File{}, false, nil
 	case in.Data.Started != nil:
 		f, err := in.Data.Started.file()
@@ -134,41 +143,49 @@ func (Shopify) ObjectFile(_, cursor string, header http.Header, body []byte) (pr
 	return provider.File{}, false, nil
 }
 
-// crowded: the operation did not begin, for there is no room.
-func (s *started) crowded() bool {
+// isBusy reports whether the operation was not started because others are running.
+func (s *startedBulk) isBusy() bool {
 	if len(s.Errors) == 0 {
 		return false
 	}
 	e := s.Errors[0]
-	return e.Code == "OPERATION_IN_PROGRESS" || e.Code == "LIMIT_REACHED" || strings.Contains(e.Message, "already in progress")
+	return e.Code == "OPERATION_IN_PROGRESS" || e.Code == "LIMIT_REACHED" ||
+		strings.Contains(e.Message, "already in progress")
 }
 
-// judge says why an operation did not begin, and will not; the zero Verdict: it has begun, or waits for room.
-func (s *started) judge() provider.Verdict {
-	if len(s.Errors) == 0 || s.crowded() {
+// classify returns why an operation was not started and never will be. The zero Verdict means that
+// it was started, or waits for others.
+func (s *startedBulk) classify() provider.Verdict {
+	if len(s.Errors) == 0 || s.isBusy() {
 		return provider.Verdict{}
 	}
 	code := s.Errors[0].Code
 	if !errorCode.MatchString(code) {
 		code = "no code"
 	}
-	return provider.Verdict{Kind: provider.Refused, Detail: "answered that the bulk operation was not begun (" + code + "): take the type out of api.bulk; " + asDescribed}
+	return provider.Verdict{Kind: provider.Rejected, Detail: "answered that the bulk operation was not started (" +
+		code +
+		"): remove the type from api.bulk; " + describedTypeRemedy}
 }
 
-// file is an operation that has begun, or waits for room, as judge has said. The app's own operations are left alone, whoever began them.
-func (s *started) file() (provider.File, error) {
-	if s.crowded() {
-		return provider.File{Wait: crowdedWait, Why: "one of the app's bulk operations in the shop must end first, since Shopify lets no more of them run at once"}, nil
+// file describes an operation that was started, or that waits for others. It does not touch the
+// app's own operations.
+func (s *startedBulk) file() (provider.File, error) {
+	if s.isBusy() {
+		return provider.File{Wait: busyWait, Reason: "one of the app's bulk operations in the shop must end first, " +
+			"since Shopify lets no more of them run at once"}, nil
 	}
 	number := gidNumber(s.Operation.ID)
 	if gidNoun(s.Operation.ID) != bulkNoun || digits(number) == "" {
-		return provider.File{}, errors.New("the answer names no bulk operation")
+		return provider.File{}, errors.New("the response contains no bulk operation")
 	}
-	return provider.File{Name: number, Wait: time.Second, Why: "bulk operation " + number + " of the shop has just begun"}, nil
+	return provider.File{Name: number, Wait: time.Second, Reason: "bulk operation " + number +
+		" of the shop has just started"}, nil
 }
 
-// file is an operation that nothing is wrong with, as Answer has said. It is asked for the less often the longer it takes.
-func (o *operation) file(name string, header http.Header) (provider.File, error) {
+// file describes an operation that Answer found valid. The longer it runs, the less often its
+// status is requested.
+func (o *bulkOperation) file(name string, header http.Header) (provider.File, error) {
 	f := provider.File{Name: name, Ready: o.Status == "COMPLETED", URL: o.URL}
 	if f.Ready {
 		f.Size, _ = strconv.ParseInt(o.Size.String(), 10, 64) // it may be null
@@ -177,18 +194,18 @@ func (o *operation) file(name string, header http.Header) (provider.File, error)
 	if o.Status != "CREATED" && o.Status != "RUNNING" {
 		status := o.Status
 		if !errorCode.MatchString(status) {
-			status = "no word"
+			status = "no status"
 		}
-		return f, fmt.Errorf("bulk operation %s has a status that is not known: %s", name, status)
+		return f, fmt.Errorf("bulk operation %s has an unknown status: %s", name, status)
 	}
 	date, _ := http.ParseTime(header.Get("Date"))
 	f.Wait = min(max(date.Sub(o.CreatedAt)/4, time.Second), time.Minute)
-	f.Why = fmt.Sprintf("bulk operation %s of the shop has written %.20s lines so far", name, o.Objects)
+	f.Reason = fmt.Sprintf("bulk operation %s of the shop has written %.20s lines so far", name, o.Objects)
 	return f, nil
 }
 
 // ObjectLine reads a node.
-func (Shopify) ObjectLine(objectType string, line []byte) (provider.Listed, bool, error) {
+func (Shopify) ObjectLine(objectType string, line []byte) (provider.ListedObject, bool, error) {
 	var in struct {
 		ID        string    `json:"id"`
 		UpdatedAt time.Time `json:"updatedAt"`
@@ -200,15 +217,15 @@ func (Shopify) ObjectLine(objectType string, line []byte) (provider.Listed, bool
 		} `json:"location"`
 	}
 	if err := json.Unmarshal(line, &in); err != nil {
-		return provider.Listed{}, false, fmt.Errorf("a line is no node: %w", err)
+		return provider.ListedObject{}, false, fmt.Errorf("a line is not a node: %w", err)
 	}
-	if objectType == levels {
-		if gidNoun(in.ID) == "Location" { // which the levels are listed below
-			return provider.Listed{}, false, nil
+	if objectType == inventoryLevel {
+		if gidNoun(in.ID) == "Location" { // the levels are listed below it
+			return provider.ListedObject{}, false, nil
 		}
-		one, err := listed(in.Item.ID+":"+in.Location.ID, in.UpdatedAt)
+		one, err := newListedObject(in.Item.ID+":"+in.Location.ID, in.UpdatedAt)
 		return one, err == nil, err
 	}
-	one, err := listed(gidNumber(in.ID), in.UpdatedAt)
+	one, err := newListedObject(gidNumber(in.ID), in.UpdatedAt)
 	return one, err == nil, err
 }

@@ -9,37 +9,46 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// inEvents tells an event type of the Events family ("Product/update") from a topic ("products/update").
+// inEvents distinguishes an event type of the Events family ("Product/update") from a topic
+// ("products/update").
 func inEvents(eventType string) bool { return eventType[0] >= 'A' && eventType[0] <= 'Z' }
 
-// readEvents reads a body of the Events family. It holds only what the subscription's query asked for, so it is never a
-// whole object; topic and action are in the body, and so under the signature.
+// readEvents reads a body of the Events family. It contains only what the subscription's query
+// requested, so it is never a whole object. Topic and action are in the body, and so they are
+// signed.
 func readEvents(eventType string, root *canonical.Value) (provider.Observation, error) {
 	noun, action := textOf(root, "topic"), textOf(root, "action")
-	if said := noun + "/" + action; said != eventType {
-		return provider.Observation{}, dead("the headers say %.100s and the signed body says %.100q, so the headers are not believed", eventType, said)
+	if named := noun + "/" + action; named != eventType {
+		return provider.Observation{}, newDead("the headers say %.100s and the signed body says %.100q, so the "+
+			"headers "+
+			"are not trusted", eventType, named)
 	}
-	o := provider.Observation{ObjectType: eventsType(noun), ObjectID: gidNumber(subject(noun, root)), Rank: 1, Unit: second}
+	o := provider.Observation{ObjectType: eventsType(noun), ObjectID: gidNumber(subject(noun, root)), Rank: 1,
+		Unit: second}
 	if !provider.ValidName(o.ObjectID) {
-		return o, dead("the body does not name the %.100s it is about; let the subscription's query ask for its id", noun)
+		return o, newDead("the body does not contain the id of its %.100s; add the id to the subscription's query",
+			noun)
 	}
 	switch {
 	case action != "delete" || hasData(root):
-		o.Partial = "the body holds only what the subscription's query asked for"
-	case !deletedForGood(noun):
-		o.Partial = "the delete carries no time, and it is not known that such an object never comes back"
+		o.Partial = "the body contains only what the subscription's query requested"
+	case !isFinalDelete(noun):
+		o.Partial = "the delete has no time, and such an object may return"
 	default:
 		o.Deleted, o.Final = true, true
 	}
 	return o, nil
 }
 
-// deletedForGood tells whether the table knows that a delete of the noun's objects is never taken back.
-func deletedForGood(noun string) bool {
-	return slices.ContainsFunc(kinds, func(k kind) bool { return k.gid == noun && len(k.deletes) > 0 && !k.returns })
+// isFinalDelete reports whether the table says that deletes of the noun's objects are final.
+func isFinalDelete(noun string) bool {
+	return slices.ContainsFunc(objectRules, func(k objectRule) bool {
+		return k.gid == noun && len(k.deletes) > 0 &&
+			!k.canReturn
+	})
 }
 
-// hasData tells whether the query returned anything. Of what is deleted it returns nothing.
+// hasData reports whether the query returned anything. It returns nothing for a deleted object.
 func hasData(root *canonical.Value) bool {
 	for _, v := range root.Get("data").Members() {
 		if !empty(v) {
@@ -49,11 +58,12 @@ func hasData(root *canonical.Value) bool {
 	return false
 }
 
-// eventsType is the object's noun in the mirror: the same as for the older topics, so that both feed one object.
+// eventsType returns the object's type in the mirror: the same as for the older topics, so that
+// both update one object.
 func eventsType(noun string) string {
-	for i := range kinds {
-		if kinds[i].gid == noun {
-			return kinds[i].name
+	for i := range objectRules {
+		if objectRules[i].gid == noun {
+			return objectRules[i].name
 		}
 	}
 	var b strings.Builder
@@ -66,7 +76,7 @@ func eventsType(noun string) string {
 	return b.String()
 }
 
-// subject is the GraphQL id of the object a body is about: in what the query returned, in the query's variables, or in
+// subject returns the GraphQL id of the body's object: from the query's result, its variables, or
 // the paths of the changed fields ("product[id: 'gid://shopify/Product/1'].title").
 func subject(noun string, root *canonical.Value) string {
 	field := strings.ToLower(noun[:1]) + noun[1:]
@@ -84,7 +94,8 @@ func subject(noun string, root *canonical.Value) string {
 	return ""
 }
 
-// changedPaths are the paths of changed fields: a list, or since September 2026 lists of added, updated and removed ones.
+// changedPaths returns the paths of changed fields: one list, or since September 2026 lists of
+// added, updated and removed fields.
 func changedPaths(v *canonical.Value) []string {
 	lists := []*canonical.Value{v, v.Get("added"), v.Get("updated"), v.Get("removed")}
 	var out []string

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// Topics are those in the table, for a test that none is left untested.
+// Topics returns the topics in the table, so that a test can check that each has a test.
 func Topics() []string {
 	var topics []string
-	for _, k := range kinds {
-		topics = append(append(topics, k.whole...), k.deletes...)
-		topics = slices.AppendSeq(topics, maps.Keys(k.why))
+	for _, k := range objectRules {
+		topics = append(append(topics, k.wholeTopics...), k.deletes...)
+		topics = slices.AppendSeq(topics, maps.Keys(k.partialReasons))
 	}
 	return topics
 }
 
-// Always are the fields of a whole object, its time among them, by topic.
+// Always returns the required fields of a whole object, including its time, by topic.
 func Always() map[string][]string {
 	fields := map[string][]string{}
-	for _, k := range kinds {
-		for _, topic := range k.whole {
-			fields[topic] = append([]string{k.version()}, k.always...)
+	for _, k := range objectRules {
+		for _, topic := range k.wholeTopics {
+			fields[topic] = append([]string{k.version()}, k.requiredFields...)
 		}
 	}
 	return fields

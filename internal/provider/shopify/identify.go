@@ -9,8 +9,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Identify names the one event of a delivery. Its key comes from the header that the source chose; without that header
-// it is a content key. A shop that the source does not name is refused.
+// Identify names the one event of a delivery. Its key comes from the header that the source chose,
+// or else is a content key. A shop that the source does not allow is rejected.
 func (Shopify) Identify(src *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
 	f := familyOf(d)
 	shop, err := shopOf(src, d.Header.Get(f.shop))
@@ -21,23 +21,23 @@ func (Shopify) Identify(src *provider.Source, d *provider.Delivery) ([]provider.
 		Key:         validName(d.Header.Get(f.keyHeader(src))),
 		Type:        f.eventType(d),
 		Account:     shop,
-		OccurredAt:  triggered(d.Header.Get(f.triggered)),
+		OccurredAt:  parseTriggered(d.Header.Get(f.parseTriggered)),
 		APIVersion:  validName(d.Header.Get(f.version)),
 		Fingerprint: provider.BodyFingerprint(d.Body),
 	}
 	if root, err := provider.ReadObject(d.Body); err == nil {
-		// Of a body that is not believed the object is named all the same, where it can be told.
+		// If the body is not trusted, the object is named anyway if possible.
 		if o, _ := read(e.Type, root); provider.ValidName(o.ObjectType) && provider.ValidName(o.ObjectID) {
 			e.ObjectType, e.ObjectID = o.ObjectType, o.ObjectID
 		}
 	}
 	if e.Key == "" {
-		provider.NameByContent(&e, d.Body)
+		provider.SetContentKey(&e, d.Body)
 	}
 	return []provider.Event{e}, nil
 }
 
-// keyHeader is the header that names an event.
+// keyHeader returns the header with the event's key.
 func (f *family) keyHeader(src *provider.Source) string {
 	if src.Key == "" {
 		return f.ids[webhookID]
@@ -45,7 +45,8 @@ func (f *family) keyHeader(src *provider.Source) string {
 	return f.ids[src.Key]
 }
 
-// eventType is the topic ("orders/create"); of the Events family topic and action ("Product/update").
+// eventType returns the topic ("orders/create"), or topic and action in the Events family
+// ("Product/update").
 func (f *family) eventType(d *provider.Delivery) string {
 	t := d.Header.Get(f.topic)
 	if f.action != "" && t != "" {
@@ -64,9 +65,9 @@ func validName(s string) string {
 	return s
 }
 
-// triggered is when Shopify saw the change; zero where the header is missing or makes no sense. It is not signed, so it
-// is only kept, and never decides which state is newer.
-func triggered(s string) time.Time {
+// parseTriggered returns when Shopify detected the change, or zero if the header is missing or
+// invalid. The header is not signed, so it is only stored, and never decides which state is newer.
+func parseTriggered(s string) time.Time {
 	at, ok := readTime(s)
 	if !ok {
 		return time.Time{}
@@ -74,28 +75,30 @@ func triggered(s string) time.Time {
 	return at
 }
 
-// shopOf is the shop of a delivery if the source takes it. A delivery to a pinned source that names no shop is the
-// pinned shop's: the header proves nothing, so its absence takes nothing away.
+// shopOf returns the shop of a delivery if the source accepts it. A source with one account uses
+// that shop if the header is missing: the unsigned header proves nothing anyway.
 func shopOf(src *provider.Source, header string) (string, error) {
 	shop := shopName(header)
 	switch {
 	case header == "" && src.Account != "":
 		return shopName(src.Account), nil
 	case header == "":
-		return "", &provider.Rejection{Reason: provider.MissingHeader, Detail: "no shop domain header, and the source names no one shop"}
-	case shop == "" || !takes(src, shop):
-		return "", &provider.Rejection{Reason: provider.ForbiddenAccount, Detail: fmt.Sprintf("shop %.100q is not allowed here", header)}
+		return "", &provider.Rejection{Reason: provider.MissingHeader,
+			Detail: "the shop domain header is missing, and the source allows several shops"}
+	case shop == "" || !acceptsShop(src, shop):
+		return "", &provider.Rejection{Reason: provider.ForbiddenAccount,
+			Detail: fmt.Sprintf("shop %.100q is not allowed here", header)}
 	}
 	return shop, nil
 }
 
-// takes tells whether a source takes deliveries of the shop.
-func takes(src *provider.Source, shop string) bool {
+// acceptsShop reports whether a source accepts deliveries of the shop.
+func acceptsShop(src *provider.Source, shop string) bool {
 	same := func(allowed string) bool { return allowed == "*" || shopName(allowed) == shop }
 	return src.Account != "" && same(src.Account) || slices.ContainsFunc(src.Accounts, same)
 }
 
-// shopName is a shop's domain in the one spelling it is kept under, lower case; "" where it is no domain.
+// shopName returns a shop's domain in lower case, as it is stored; "" if it is no domain.
 func shopName(s string) string {
 	s = strings.ToLower(s)
 	odd := func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.') }

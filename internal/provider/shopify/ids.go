@@ -12,8 +12,8 @@ func textOf(v *canonical.Value, path ...string) string {
 	return s
 }
 
-// idText is an id as text. Ids are numbers above 2^53, so the digits themselves are taken; a GraphQL id gives its
-// number, so that both spellings name one object.
+// idText is an id as text. Ids are numbers above 2^53, so the digits themselves are taken; a
+// GraphQL id gives its number, so that both spellings name one object.
 func idText(v *canonical.Value) string {
 	switch v.Kind() {
 	case canonical.Number:
@@ -61,7 +61,8 @@ func gidNoun(gid string) string {
 	return noun
 }
 
-// gidNumber is the last part of a GraphQL id; "" where the id has a query, since then the number alone names nothing.
+// gidNumber is the last part of a GraphQL id; "" where the id has a query, since then the number
+// alone names nothing.
 func gidNumber(gid string) string {
 	rest, ok := strings.CutPrefix(gid, gidPrefix)
 	if !ok || strings.Contains(rest, "?") {
@@ -71,8 +72,8 @@ func gidNumber(gid string) string {
 	return number
 }
 
-// anyID is the id of a body, or else the number of its GraphQL id.
-func anyID(root *canonical.Value) string {
+// bodyID is the id of a body, or else the number of its GraphQL id.
+func bodyID(root *canonical.Value) string {
 	if id := idText(root.Get("id")); id != "" {
 		return id
 	}

@@ -15,23 +15,27 @@ import (
 var _ provider.ObjectLister = Shopify{}
 
 const (
-	// listPage is the most that Shopify gives of a list at a time. A query for so many nodes of few fields is far below the 1,000 points that one may cost.
+	// listPage is Shopify's maximum page size. A query for this many nodes with few fields costs
+	// much less than the limit of 1,000 points.
 	listPage = 250
-	// listLag is how late a list may be: Shopify answers one that is asked for by time from an index that follows the objects, and says of no longest time.
+	// listLag is how old a list may be. Shopify reads lists limited by time from an index that lags
+	// behind the objects, and documents no maximum.
 	listLag = time.Minute
 )
 
-// connection is how the objects of a type are listed by GraphQL: their ids and their versions, and nothing else.
+// connection says how GraphQL lists the objects of a type: only their ids and versions.
 type connection struct {
-	// field is the connection's, and more are its arguments beside those that every list has.
+	// field is the name of the connection, and more are its arguments in addition to those of every
+	// list.
 	field, more string
-	// sorts: it can be sorted; else it is by id.
+	// sorts means that it can be sorted; otherwise it is sorted by id.
 	sorts bool
-	// changed: it can be asked for by updated_at, and sorted by it where it has sort keys.
+	// changed means that it can be limited by updated_at, and sorted by it if it has sort keys.
 	changed bool
 }
 
-// connections are the lists (https://shopify.dev/docs/api/admin-graphql). Whatever a list leaves out unless it is asked for is asked for.
+// connections are the lists (https://shopify.dev/docs/api/admin-graphql). They request everything
+// that a list leaves out by default.
 var connections = map[string]connection{
 	"collection":     {field: "collections", sorts: true, changed: true},
 	"customer":       {field: "customers", sorts: true, changed: true},
@@ -44,24 +48,28 @@ var connections = map[string]connection{
 }
 
 const (
-	levels       = "inventory_level"
-	fulfillments = "fulfillment"
+	inventoryLevel = "inventory_level"
+	fulfillments   = "fulfillment"
 )
 
-// Lists are the types of the table and those that the source describes, levels, and fulfillments. Fulfillments are listed with the orders that changed, of which many have none, and levels location by location.
+// Lists returns the types of the table, the types that the source describes, levels and
+// fulfillments. Fulfillments are listed with the orders that changed, many of which have none.
+// Levels are listed location by location.
 func (Shopify) Lists(src *provider.Source, api *provider.API, account string) map[string]provider.List {
-	if !ours(src, account) {
+	if !isOwnShop(src, account) {
 		return nil
 	}
-	out := map[string]provider.List{levels: {ByChange: true, Lag: listLag, Sparse: true}, fulfillments: {ByChange: true, Lag: listLag, Sparse: true}}
+	out := map[string]provider.List{inventoryLevel: {ByChange: true, Lag: listLag, Sparse: true},
+		fulfillments: {ByChange: true, Lag: listLag, Sparse: true}}
 	for name, c := range connectionsOf(api) {
-		k := kindOf(name)
-		out[name] = provider.List{ByChange: c.changed, Lag: listLag, Blind: (k == nil || k.still) && (!byREST(name) || slices.Contains(api.Bulk, name))}
+		k := ruleOf(name)
+		out[name] = provider.List{ByChange: c.changed, Lag: listLag, VersionsOnly: (k == nil || k.mayNotAdvance) &&
+			(!byREST(name) || slices.Contains(api.Bulk, name))}
 	}
 	return out
 }
 
-// query is the connection's list. What it answers is named page, whatever the type.
+// query returns the list's query. Its result is always named page.
 func (c connection) query(byChange bool) string {
 	declared, given := "", c.more
 	if byChange {
@@ -73,10 +81,12 @@ func (c connection) query(byChange bool) string {
 	case c.sorts:
 		given += ", sortKey: ID"
 	}
-	return fmt.Sprintf("query($first: Int!, $after: String%s) { page: %s(first: $first, after: $after%s) { nodes { id updatedAt } pageInfo { hasNextPage endCursor } } }", declared, c.field, given)
+	return fmt.Sprintf("query($first: Int!, $after: String%s) { page: %s(first: $first, after: $after%s) { nodes { "+
+		"id updatedAt } pageInfo { hasNextPage endCursor } } }", declared, c.field, given)
 }
 
-// levelsQuery lists the levels of one location after the other. The levels of an item that is kept there no more are left out, as they are where one is read.
+// levelsQuery lists the levels of one location after the other. It leaves out levels of items that
+// are no longer stocked there, as the read of one level does.
 const levelsQuery = `query($location: String, $first: Int!, $after: String, $query: String) {
   locations(first: 1, after: $location, includeInactive: true, includeLegacy: true, sortKey: ID) {
     nodes {
@@ -89,8 +99,10 @@ const levelsQuery = `query($location: String, $first: Int!, $after: String, $que
   }
 }`
 
-// ListObjects asks REST for whole objects where it has such a list, and GraphQL for ids and versions of the others; or it has a bulk operation write ids and versions of all.
-func (Shopify) ListObjects(_ *provider.Source, api *provider.API, account, objectType string, since, until time.Time, cursor string) provider.Call {
+// ListObjects reads whole objects from REST if it has such a list, or else ids and versions from
+// GraphQL. With a bulk operation it reads ids and versions of all objects.
+func (Shopify) ListObjects(_ *provider.Source, api *provider.API, account, objectType string, since, until time.Time,
+	cursor string) provider.Call {
 	changed := !since.IsZero() || !until.IsZero()
 	if call, ok := bulkCall(api, account, objectType, changed, cursor); ok {
 		return call
@@ -102,14 +114,14 @@ func (Shopify) ListObjects(_ *provider.Source, api *provider.API, account, objec
 	if changed {
 		variables["query"] = between(since, until)
 	}
-	if objectType == levels {
+	if objectType == inventoryLevel {
 		location, after, _ := strings.Cut(cursor, " ")
 		set(variables, "location", location)
 		set(variables, "after", after)
-		return ask(api, account, levelsQuery, variables)
+		return graphqlCall(api, account, levelsQuery, variables)
 	}
 	set(variables, "after", cursor)
-	return ask(api, account, connectionsOf(api)[objectType].query(changed), variables)
+	return graphqlCall(api, account, connectionsOf(api)[objectType].query(changed), variables)
 }
 
 func set(variables map[string]any, name, value string) {
@@ -118,7 +130,7 @@ func set(variables map[string]any, name, value string) {
 	}
 }
 
-// between is Shopify's search for what changed in a time; its versions are in whole seconds.
+// between returns Shopify's search for what changed in a time. Its versions are whole seconds.
 func between(since, until time.Time) string {
 	return "updated_at:>='" + seconds(since) + "' AND updated_at:<='" + seconds(until) + "'"
 }
@@ -142,10 +154,11 @@ type pageInfo struct {
 	End  string `json:"endCursor"`
 }
 
-// ObjectPage splits a page, of either API: what it holds says of which.
-func (Shopify) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cursor string, _ http.Header, body []byte) ([]provider.Listed, string, error) {
+// ObjectPage splits a page of either API, which it recognizes by its content.
+func (Shopify) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cursor string, _ http.Header,
+	body []byte) ([]provider.ListedObject, string, error) {
 	var in map[string]json.RawMessage
-	var page []provider.Listed
+	var page []provider.ListedObject
 	var next string
 	err := json.Unmarshal(body, &in)
 	r := resources[objectType]
@@ -154,7 +167,7 @@ func (Shopify) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cu
 	case err != nil:
 	case byREST && r.plural != "":
 		page, next, err = r.page(cursor, list)
-	case objectType == levels:
+	case objectType == inventoryLevel:
 		page, next, err = levelPage(cursor, in["data"])
 	default:
 		page, next, err = connectionPage(in["data"])
@@ -165,7 +178,7 @@ func (Shopify) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cu
 	return page, next, nil
 }
 
-func connectionPage(data []byte) ([]provider.Listed, string, error) {
+func connectionPage(data []byte) ([]provider.ListedObject, string, error) {
 	var in struct {
 		Page *nodes `json:"page"`
 	}
@@ -175,11 +188,11 @@ func connectionPage(data []byte) ([]provider.Listed, string, error) {
 		}
 	}
 	if in.Page == nil || in.Page.Info.More && in.Page.Info.End == "" {
-		return nil, "", errors.New("the answer is no list, or one that goes on and does not say where")
+		return nil, "", errors.New("the response is not a list, or continues without saying where")
 	}
-	var page []provider.Listed
+	var page []provider.ListedObject
 	for _, n := range in.Page.Nodes {
-		one, err := listed(gidNumber(n.ID), n.UpdatedAt)
+		one, err := newListedObject(gidNumber(n.ID), n.UpdatedAt)
 		if err != nil {
 			return nil, "", err
 		}
@@ -191,16 +204,17 @@ func connectionPage(data []byte) ([]provider.Listed, string, error) {
 	return page, in.Page.Info.End, nil
 }
 
-// listed is an object that a list tells the version of.
-func listed(id string, updated time.Time) (provider.Listed, error) {
+// newListedObject returns an object with its version only.
+func newListedObject(id string, updated time.Time) (provider.ListedObject, error) {
 	if !plainNumber(id) || updated.Unix() <= 0 {
-		return provider.Listed{}, errors.New("a member has no id that can be read, or no updatedAt")
+		return provider.ListedObject{}, errors.New("a member has no readable id, or no updatedAt")
 	}
-	return provider.Listed{ObjectID: id, At: updated.UnixMicro(), HasAt: true}, nil
+	return provider.ListedObject{ObjectID: id, At: updated.UnixMicro(), HasAt: true}, nil
 }
 
-// levelPage splits a page of the levels of one location. The cursor is the one behind the location before ("" is the first), a space, and the one of the levels.
-func levelPage(cursor string, data []byte) ([]provider.Listed, string, error) {
+// levelPage splits a page of the levels of one location. The cursor consists of the cursor after
+// the previous location ("" for the first), a space, and the cursor of the levels.
+func levelPage(cursor string, data []byte) ([]provider.ListedObject, string, error) {
 	var in struct {
 		Locations *struct {
 			Nodes []struct {
@@ -216,13 +230,13 @@ func levelPage(cursor string, data []byte) ([]provider.Listed, string, error) {
 		}
 	}
 	if in.Locations == nil {
-		return nil, "", errors.New("the answer is no list")
+		return nil, "", errors.New("the response is not a list")
 	}
-	var page []provider.Listed
+	var page []provider.ListedObject
 	before, _, _ := strings.Cut(cursor, " ")
 	for _, l := range in.Locations.Nodes {
 		for _, n := range l.Page.Nodes {
-			one, err := listed(n.Item.ID+":"+l.ID, n.UpdatedAt)
+			one, err := newListedObject(n.Item.ID+":"+l.ID, n.UpdatedAt)
 			if err != nil {
 				return nil, "", err
 			}

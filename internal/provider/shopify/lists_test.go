@@ -19,18 +19,19 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 )
 
-// faked are the types that the fake shop has.
-var faked = []string{"collection", "customer", "draft_order", "fulfillment", "inventory_item", "inventory_level", "location", "order", "product", "theme"}
+// fakeTypes are the types of the fake shop.
+var fakeTypes = []string{"collection", "customer", "draft_order", "fulfillment", "inventory_item", "inventory_level",
+	"location", "order", "product", "theme"}
 
-// wholly are those whose objects a list tells whole.
-var wholly = map[string]bool{"customer": true, "order": true, "product": true}
+// wholeObjectTypes are the types whose lists contain whole objects.
+var wholeObjectTypes = map[string]bool{"customer": true, "order": true, "product": true}
 
-// walked reads all pages of a list: the versions of the objects by their ids.
-func walked(t *testing.T, fake *shopifyfake.Fake, objectType string, since, until time.Time) map[string]int64 {
+// readAllPages reads all pages of a list and returns the versions of the objects by id.
+func readAllPages(t *testing.T, fake *shopifyfake.Fake, objectType string, since, until time.Time) map[string]int64 {
 	t.Helper()
 	src, api := apiOf(t, fake)
 	out := map[string]int64{}
-	for _, one := range listed(t, src, api, objectType, since, until) {
+	for _, one := range newListedObject(t, src, api, objectType, since, until) {
 		if _, twice := out[one.ObjectID]; twice {
 			t.Fatalf("%s %s is listed twice", objectType, one.ObjectID)
 		}
@@ -38,7 +39,7 @@ func walked(t *testing.T, fake *shopifyfake.Fake, objectType string, since, unti
 		if !one.HasAt {
 			t.Fatalf("%s %s is listed without its version", objectType, one.ObjectID)
 		}
-		if whole := wholly[objectType] || objectType == "fulfillment"; whole != (one.Body != nil) {
+		if whole := wholeObjectTypes[objectType] || objectType == "fulfillment"; whole != (one.Body != nil) {
 			t.Fatalf("%s %s from %s: listed with %q", objectType, one.ObjectID, since, one.Body)
 		}
 		if one.Body != nil && snapshot(t, objectType, one.ObjectID, one.Body).At != one.At {
@@ -48,27 +49,30 @@ func walked(t *testing.T, fake *shopifyfake.Fake, objectType string, since, unti
 	return out
 }
 
-func listed(t *testing.T, src *provider.Source, api *provider.API, objectType string, since, until time.Time) []provider.Listed {
+func newListedObject(t *testing.T, src *provider.Source, api *provider.API, objectType string, since,
+	until time.Time) []provider.ListedObject {
 	t.Helper()
-	all, _ := providertest.Listing{Lister: shopify.Shopify{}, Source: src, API: api, Account: shopifyfake.Shop, Type: objectType,
+	all, _ := providertest.Listing{Lister: shopify.Shopify{}, Source: src, API: api, Account: shopifyfake.Shop,
+		Type:  objectType,
 		Since: since, Until: until}.Read(t)
 	return all
 }
 
 func snapshot(t *testing.T, objectType, id string, body []byte) provider.Observation {
 	t.Helper()
-	o, err := shopify.Shopify{}.Snapshot(nil, &provider.Snapshot{Account: shopifyfake.Shop, ObjectType: objectType, ObjectID: id, Body: body})
+	o, err := shopify.Shopify{}.Snapshot(nil, &provider.Snapshot{Account: shopifyfake.Shop, ObjectType: objectType,
+		ObjectID: id, Body: body})
 	if err != nil {
 		t.Fatalf("%s %s: %v: %s", objectType, id, err, body)
 	}
 	return o
 }
 
-// versions are what a walk must find: what is alive, and changed from since on.
+// versions are the expected result: objects that exist and changed since the given time.
 func versions(t *testing.T, fake *shopifyfake.Fake, objectType string, since time.Time) map[string]int64 {
 	t.Helper()
 	out := map[string]int64{}
-	for _, o := range fake.Truth() {
+	for _, o := range fake.CurrentObjects() {
 		if o.Type != objectType || o.Body == nil {
 			continue
 		}
@@ -83,38 +87,43 @@ func versions(t *testing.T, fake *shopifyfake.Fake, objectType string, since tim
 	return out
 }
 
-// Every list tells of all that is there, page by page, with its version, and a list by change of what has changed; nothing that is hidden by default is left out.
-func TestLists(t *testing.T) {
+// Every list contains all objects with their versions, and a list by change those that changed. It
+// includes objects that lists hide by default.
+func TestLists_everyType_showsEveryObject(t *testing.T) {
 	t.Parallel()
-	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, Page: 3, Objects: 12})
-	fake.Live(700)
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, MaxPageSize: 3, Objects: 12})
+	fake.RunSteps(700)
 	middle := fake.Now().Truncate(time.Second)
 	src, api := apiOf(t, fake)
 	lists := shopify.Shopify{}.Lists(src, api, shopifyfake.Shop)
-	if diff := cmp.Diff(faked, slices.Sorted(maps.Keys(lists))); diff != "" {
-		t.Errorf("the types that are listed, and those that the fake shop has: %s", diff)
+	if diff := cmp.Diff(fakeTypes, slices.Sorted(maps.Keys(lists))); diff != "" {
+		t.Errorf("the listed types differ from those of the fake shop: %s", diff)
 	}
-	for _, objectType := range faked {
+	for _, objectType := range fakeTypes {
 		want := versions(t, fake, objectType, time.Time{})
-		if diff := cmp.Diff(want, walked(t, fake, objectType, time.Time{}, time.Time{})); diff != "" || len(want) < 2 {
+		if diff := cmp.Diff(want, readAllPages(t, fake, objectType, time.Time{}, time.Time{})); diff != "" ||
+			len(want) < 2 {
 			t.Errorf("%s, %d of them: %s", objectType, len(want), diff)
 		}
 	}
-	fake.Live(40)
-	for _, objectType := range faked {
+	fake.RunSteps(40)
+	for _, objectType := range fakeTypes {
 		if !lists[objectType].ByChange || objectType == "fulfillment" {
 			continue
 		}
 		want := versions(t, fake, objectType, middle)
-		got := walked(t, fake, objectType, middle, fake.Now())
-		if all := walked(t, fake, objectType, time.Time{}, time.Time{}); len(got) >= len(all) && objectType != "location" {
-			t.Errorf("%s: %d of %d are listed as changed: nothing is proven", objectType, len(got), len(all))
+		got := readAllPages(t, fake, objectType, middle, fake.Now())
+		if all := readAllPages(t, fake, objectType, time.Time{}, time.Time{}); len(got) >= len(all) &&
+			objectType != "location" {
+			t.Errorf("%s: %d of %d are listed as changed, so this test proves nothing", objectType, len(got), len(all))
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s by change: %s", objectType, diff)
 		}
 	}
-	all, some := walked(t, fake, "fulfillment", time.Time{}, time.Time{}), walked(t, fake, "fulfillment", middle, fake.Now())
+	all, some := readAllPages(t, fake, "fulfillment", time.Time{}, time.Time{}),
+		readAllPages(t, fake, "fulfillment", middle,
+			fake.Now())
 	for id, at := range all {
 		if at >= middle.UnixMicro() && some[id] != at {
 			t.Errorf("the fulfillment %s changed and is not listed", id)
@@ -125,83 +134,93 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// What changes while a list is read is listed once, and nothing else is skipped for it.
-func TestListsWhileTheyChange(t *testing.T) {
+// An object that changes while a list is read is listed once, and no other object is skipped.
+func TestListObjects_changesBetweenPages_hideNothing(t *testing.T) {
 	t.Parallel()
 	var fake *shopifyfake.Fake
 	busy := false
-	fake = shopifyfake.New(t, shopifyfake.Options{Seed: 5, Page: 2, Objects: 12, Meanwhile: func() {
+	fake = shopifyfake.New(t, shopifyfake.Options{Seed: 5, MaxPageSize: 2, Objects: 12, BeforeRequest: func() {
 		if busy {
-			fake.Live(1)
+			fake.RunSteps(1)
 		}
 	}})
-	fake.Live(300)
+	fake.RunSteps(300)
 	for _, objectType := range []string{"product", "order", "inventory_level"} {
 		before := versions(t, fake, objectType, time.Time{})
 		busy = true
-		got := walked(t, fake, objectType, time.Time{}, time.Time{})
+		got := readAllPages(t, fake, objectType, time.Time{}, time.Time{})
 		busy = false
 		after := versions(t, fake, objectType, time.Time{})
 		maps.DeleteFunc(before, func(id string, _ int64) bool { _, stays := after[id]; return !stays })
 		for id := range before {
 			if got[id] == 0 {
-				t.Errorf("%s %s was there all the time and is not listed", objectType, id)
+				t.Errorf("%s %s existed all the time and is not listed", objectType, id)
 			}
 		}
 	}
 }
 
-// A cursor that is no longer known says so, and not that the list is at its end.
-func TestExpiredCursor(t *testing.T) {
+// An unknown cursor gives Expired, not the end of the list.
+func TestAnswer_lostCursor_isExpired(t *testing.T) {
 	t.Parallel()
-	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, Page: 2, Objects: 12})
-	fake.Live(300)
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, MaxPageSize: 2, Objects: 12})
+	fake.RunSteps(300)
 	src, api := apiOf(t, fake)
-	for _, objectType := range faked {
-		if objectType == "fulfillment" || wholly[objectType] {
-			continue // its cursor is an id, which is never forgotten
+	for _, objectType := range fakeTypes {
+		if objectType == "fulfillment" || wholeObjectTypes[objectType] {
+			continue // its cursor is an id, which does not expire
 		}
 		list := func(cursor string) provider.Call {
-			return shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType, time.Time{}, time.Time{}, cursor)
+			return shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType, time.Time{}, time.Time{},
+				cursor)
 		}
-		_, header, body := answered(t, api, list(""))
+		_, header, body := callAPI(t, api, list(""))
 		_, next, err := shopify.Shopify{}.ObjectPage(src, api, shopifyfake.Shop, objectType, "", header, body)
 		if err != nil || next == "" {
 			t.Fatalf("%s: %q, %v", objectType, next, err)
 		}
-		fake.Script(shopifyfake.Expired)
-		if v, _, body := answered(t, api, list(next)); v.Kind != provider.Expired {
+		fake.ScriptFaults(shopifyfake.CursorExpired)
+		if v, _, body := callAPI(t, api, list(next)); v.Kind != provider.Expired {
 			t.Errorf("%s: %+v: %s", objectType, v, body)
 		}
 	}
 }
 
-func TestPagesThatAreNone(t *testing.T) {
+func TestObjectPage_malformedPage_isError(t *testing.T) {
 	t.Parallel()
-	for _, objectType := range faked {
-		for _, body := range []string{``, `{}`, `{"data":{}}`, `{"data":{"page":null,"locations":null}}`, `[]`, `{"orders":null}`,
-			`{"data":{"page":{"nodes":[],"pageInfo":{"hasNextPage":true}}}}`, `{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/x","updatedAt":"2026-01-01T00:00:00Z"}]}}}`,
-			`{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/7"}]}}}`, `{"orders":[{"id":7,"updated_at":"2026-01-01T00:00:00Z","fulfillments":[{}]},{"id":6}]}`, `{"products":[{"id":7}]}`,
+	for _, objectType := range fakeTypes {
+		for _, body := range []string{``, `{}`, `{"data":{}}`, `{"data":{"page":null,"locations":null}}`, `[]`,
+			`{"orders":null}`,
+			`{"data":{"page":{"nodes":[],"pageInfo":{"hasNextPage":true}}}}`,
+			`{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/x","updatedAt":"2026-01-01T00:00:00Z"}]}}}`,
+			`{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/7"}]}}}`,
+			`{"orders":[{"id":7,"updated_at":"2026-01-01T00:00:00Z","fulfillments":[{}]},{"id":6}]}`,
+			`{"products":[{"id":7}]}`,
 			`{"customers":[{"id":8,"updated_at":"2026-01-01T00:00:00Z"},{"id":7,"updated_at":"2026-01-01T00:00:00Z"}]}`} {
-			if page, next, err := (shopify.Shopify{}).ObjectPage(nil, nil, "", objectType, "", nil, []byte(body)); err == nil {
+			if page, next, err := (shopify.Shopify{}).ObjectPage(nil, nil, "", objectType, "", nil,
+				[]byte(body)); err == nil {
 				t.Errorf("%s: %s is a page of %d, followed by %q", objectType, body, len(page), next)
 			}
 		}
 	}
 }
 
-// filed reads the list of a type by a bulk operation: the versions of the objects by their ids.
-func filed(t *testing.T, fake *shopifyfake.Fake, objectType string, types map[string]provider.APIType) map[string]int64 {
+// readFile reads the list of a type with a bulk operation and returns the versions of the objects
+// by id.
+func readFile(t *testing.T, fake *shopifyfake.Fake, objectType string,
+	types map[string]provider.APIType) map[string]int64 {
 	t.Helper()
 	src, api := apiOf(t, fake)
 	api.Types = types
 	api.Bulk = shopify.Shopify{}.FileTypes(api)
 	f := provider.File{}
 	for cursor := ""; !f.Ready; cursor = f.Cursor(0) {
-		v, header, body := answered(t, api, shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType, time.Time{}, time.Time{}, cursor))
+		v, header, body := callAPI(t, api, shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType,
+			time.Time{}, time.Time{}, cursor))
 		var ok bool
 		var err error
-		if f, ok, err = (shopify.Shopify{}).ObjectFile(objectType, cursor, header, body); err != nil || !ok || v.Kind != provider.Found || f.Name == "" {
+		if f, ok, err = (shopify.Shopify{}).ObjectFile(objectType, cursor, header, body); err != nil || !ok ||
+			v.Kind != provider.Found || f.Name == "" {
 			t.Fatalf("%s: %+v, %+v, %v: %s", objectType, v, f, err, body)
 		}
 	}
@@ -233,72 +252,80 @@ func filed(t *testing.T, fake *shopifyfake.Fake, objectType string, types map[st
 	return out
 }
 
-// An operation tells of all that is there what the pages tell.
-func TestBulkLists(t *testing.T) {
+// A bulk operation lists the same objects as the pages.
+func TestObjectFile_bulkTypes_listEveryObject(t *testing.T) {
 	t.Parallel()
-	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, Objects: 12, Bulk: shopifyfake.Bulk{Running: 1}})
-	fake.Live(700)
-	for _, objectType := range faked {
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, Objects: 12,
+		BulkPlan: shopifyfake.BulkPlan{PollsUntilDone: 1}})
+	fake.RunSteps(700)
+	for _, objectType := range fakeTypes {
 		if objectType == "fulfillment" {
-			continue // which no connection lists
+			continue // no connection lists these
 		}
 		want := versions(t, fake, objectType, time.Time{})
-		if diff := cmp.Diff(want, filed(t, fake, objectType, nil)); diff != "" || len(want) < 2 {
+		if diff := cmp.Diff(want, readFile(t, fake, objectType, nil)); diff != "" || len(want) < 2 {
 			t.Errorf("%s, %d of them: %s", objectType, len(want), diff)
 		}
 	}
 }
 
-// What a list of 10,000 objects costs in calls of the shop's API, each way; decision 0037 has the figures.
-func TestCallsOfALongList(t *testing.T) {
+// The number of API calls for a list of 10,000 objects, for each way; decision 0037 has the
+// figures.
+func TestListObjects_longList_needsFewCalls(t *testing.T) {
 	t.Parallel()
 	fake := shopifyfake.New(t, shopifyfake.Options{})
 	const n = 10_000
 	for range n {
 		fake.Create("order")
-		fake.Create("draft_order") // which REST lists in no one list
+		fake.Create("draft_order") // REST has no single list of these
 	}
 	calls := func(of map[string]int64) int {
 		if len(of) != n {
 			t.Fatalf("%d are listed", len(of))
 		}
-		defer fake.Forget()
+		defer fake.ResetRequests()
 		return len(fake.Requests())
 	}
-	got := map[string]int{"REST, whole": calls(walked(t, fake, "order", time.Time{}, time.Time{})), "GraphQL, pages": calls(walked(t, fake, "draft_order", time.Time{}, time.Time{})),
-		"bulk operation": calls(filed(t, fake, "order", nil))}
-	if diff := cmp.Diff(map[string]int{"REST, whole": 101, "GraphQL, pages": 40, "bulk operation": 2}, got); diff != "" {
+	got := map[string]int{"REST, whole": calls(readAllPages(t, fake, "order", time.Time{}, time.Time{})),
+		"GraphQL, pages": calls(readAllPages(t, fake, "draft_order", time.Time{}, time.Time{})),
+		"bulk operation": calls(readFile(t, fake, "order", nil))}
+	if diff := cmp.Diff(map[string]int{"REST, whole": 101, "GraphQL, pages": 40, "bulk operation": 2},
+		got); diff != "" {
 		t.Error(diff)
 	}
-	downloads, leaked := fake.Downloads()
+	downloads, leaked := fake.FileRequests()
 	if len(downloads) != 1 || len(leaked) > 0 {
 		t.Errorf("%d downloads, %q", len(downloads), leaked)
 	}
 	t.Logf("%d orders: %v", n, got)
 }
 
-func TestBulkAnswers(t *testing.T) {
+func TestAnswer_bulkOperations_giveVerdict(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		body string
 		kind provider.VerdictKind
 	}{
 		{`{"data":{"bulk":{"status":"RUNNING","createdAt":"2026-01-01T00:00:00Z","objectCount":"7"}}}`, provider.Found},
-		{`{"data":{"bulk":{"status":"COMPLETED","objectCount":"7","fileSize":"70","url":"https://files.example/x"}}}`, provider.Found},
+		{`{"data":{"bulk":{"status":"COMPLETED","objectCount":"7","fileSize":"70","url":"https://files.example/x"}}}`,
+			provider.Found},
 		{`{"data":{"bulk":{"status":"COMPLETED","objectCount":"0","fileSize":null,"url":null}}}`, provider.Found},
 		{`{"data":{"bulk":{"status":"COMPLETED","objectCount":"7","url":null}}}`, provider.Expired},
 		{`{"data":{"bulk":{"status":"COMPLETED","url":null}}}`, provider.Expired},
 		{`{"data":{"bulk":{"status":"FAILED","errorCode":"TIMEOUT","objectCount":"7","url":null,"partialDataUrl":"https://files.example/x"}}}`, provider.Expired},
-		{`{"data":{"bulk":{"status":"FAILED","errorCode":"ACCESS_DENIED"}}}`, provider.Refused},
+		{`{"data":{"bulk":{"status":"FAILED","errorCode":"ACCESS_DENIED"}}}`, provider.Rejected},
 		{`{"data":{"bulk":{"status":"CANCELING"}}}`, provider.Expired},
 		{`{"data":{"bulk":{"status":"EXPIRED","url":"https://files.example/x"}}}`, provider.Expired},
 		{`{"data":{"bulk":null}}`, provider.Expired},
 		{`{"data":{"bulk":7}}`, provider.Expired},
-		{`{"data":{"started":{"bulkOperation":{"id":"gid://shopify/BulkOperation/4"},"userErrors":[]}}}`, provider.Found},
-		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"LIMIT_REACHED","message":"x"}]}}}`, provider.Found},
+		{`{"data":{"started":{"bulkOperation":{"id":"gid://shopify/BulkOperation/4"},"userErrors":[]}}}`,
+			provider.Found},
+		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"LIMIT_REACHED","message":"x"}]}}}`,
+			provider.Found},
 		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":null,"message":"A bulk query operation for this app and shop is already in progress: 4."}]}}}`, provider.Found},
-		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"INVALID","message":"x"}]}}}`, provider.Refused},
-		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":null,"message":"x"}]}}}`, provider.Refused},
+		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"INVALID","message":"x"}]}}}`,
+			provider.Rejected},
+		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":null,"message":"x"}]}}}`, provider.Rejected},
 	} {
 		if v := (shopify.Shopify{}).Answer(http.StatusOK, nil, []byte(test.body)); v.Kind != test.kind {
 			t.Errorf("%s: %+v, want %s", test.body, v, test.kind)
@@ -306,7 +333,7 @@ func TestBulkAnswers(t *testing.T) {
 	}
 }
 
-func TestObjectFile(t *testing.T) {
+func TestObjectFile_responses_giveFile(t *testing.T) {
 	t.Parallel()
 	date := http.Header{"Date": {"Thu, 01 Jan 2026 00:00:20 GMT"}}
 	at := provider.File{Name: "4"}.Cursor(9)
@@ -314,27 +341,35 @@ func TestObjectFile(t *testing.T) {
 		cursor, body string
 		want         provider.File
 	}{
-		{"", `{"data":{"started":{"bulkOperation":{"id":"gid://shopify/BulkOperation/4"},"userErrors":[]}}}`, provider.File{Name: "4", Wait: time.Second}},
+		{"", `{"data":{"started":{"bulkOperation":{"id":"gid://shopify/BulkOperation/4"},"userErrors":[]}}}`,
+			provider.File{Name: "4", Wait: time.Second}},
 		{"", `{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"OPERATION_IN_PROGRESS","message":"x"}]}}}`, provider.File{Wait: time.Minute}},
-		{"", `{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"LIMIT_REACHED","message":"x"}]}}}`, provider.File{Wait: time.Minute}},
-		{at, `{"data":{"bulk":{"status":"RUNNING","createdAt":"2026-01-01T00:00:00Z","objectCount":"7"}}}`, provider.File{Name: "4", Wait: 5 * time.Second}},
-		{at, `{"data":{"bulk":{"status":"CREATED","createdAt":"2025-01-01T00:00:00Z","objectCount":"0"}}}`, provider.File{Name: "4", Wait: time.Minute}},
+		{"", `{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"LIMIT_REACHED","message":"x"}]}}}`,
+			provider.File{Wait: time.Minute}},
+		{at, `{"data":{"bulk":{"status":"RUNNING","createdAt":"2026-01-01T00:00:00Z","objectCount":"7"}}}`,
+			provider.File{Name: "4", Wait: 5 * time.Second}},
+		{at, `{"data":{"bulk":{"status":"CREATED","createdAt":"2025-01-01T00:00:00Z","objectCount":"0"}}}`,
+			provider.File{Name: "4", Wait: time.Minute}},
 		{at, `{"data":{"bulk":{"status":"COMPLETED","objectCount":"7","fileSize":"70","url":"https://files.example/x"}}}`, provider.File{Name: "4", Ready: true, URL: "https://files.example/x", Size: 70}},
-		{at, `{"data":{"bulk":{"status":"COMPLETED","objectCount":"0","url":null}}}`, provider.File{Name: "4", Ready: true}},
+		{at, `{"data":{"bulk":{"status":"COMPLETED","objectCount":"0","url":null}}}`,
+			provider.File{Name: "4", Ready: true}},
 	} {
 		f, ok, err := shopify.Shopify{}.ObjectFile("order", test.cursor, date, []byte(test.body))
-		if (f.Why == "") != f.Ready {
-			t.Errorf("%s: says %q", test.body, f.Why)
+		if (f.Reason == "") != f.Ready {
+			t.Errorf("%s: says %q", test.body, f.Reason)
 		}
-		if f.Why = ""; err != nil || !ok || f != test.want {
+		if f.Reason = ""; err != nil || !ok || f != test.want {
 			t.Errorf("%s: %+v, %t, %v, want %+v", test.body, f, ok, err, test.want)
 		}
 	}
 	for _, bad := range [][2]string{
-		{"", `{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"INVALID","message":"shpat_x"}]}}}`}, {"", `{"data":{"started":{"bulkOperation":{"id":"gid://shopify/Order/4"},"userErrors":[]}}}`},
-		{"", `{"data":{"started":{"bulkOperation":{"id":"gid://shopify/BulkOperation/../4"}}}}`}, {at, `{"data":{"bulk":{"status":"MOONLIT"}}}`}, {at, `{"data":{"bulk":{"objectCount":{}}}}`},
+		{"", `{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"INVALID","message":"shpat_x"}]}}}`},
+		{"", `{"data":{"started":{"bulkOperation":{"id":"gid://shopify/Order/4"},"userErrors":[]}}}`},
+		{"", `{"data":{"started":{"bulkOperation":{"id":"gid://shopify/BulkOperation/../4"}}}}`},
+		{at, `{"data":{"bulk":{"status":"MOONLIT"}}}`}, {at, `{"data":{"bulk":{"objectCount":{}}}}`},
 	} {
-		if f, ok, err := (shopify.Shopify{}).ObjectFile("order", bad[0], date, []byte(bad[1])); err == nil || strings.Contains(err.Error(), "shpat") {
+		if f, ok, err := (shopify.Shopify{}).ObjectFile("order", bad[0], date, []byte(bad[1])); err == nil ||
+			strings.Contains(err.Error(), "shpat") {
 			t.Errorf("%s: %+v, %t, %v", bad[1], f, ok, err)
 		}
 	}
@@ -343,7 +378,8 @@ func TestObjectFile(t *testing.T) {
 			t.Errorf("the page %s: %+v, %v", page, f, err)
 		}
 	}
-	for _, line := range []string{`{}`, `{"id":"gid://shopify/Order/7"}`, `{"id":"gid://shopify/Order/x","updatedAt":"2026-01-01T00:00:00Z"}`, `{"id":`, `[]`} {
+	for _, line := range []string{`{}`, `{"id":"gid://shopify/Order/7"}`,
+		`{"id":"gid://shopify/Order/x","updatedAt":"2026-01-01T00:00:00Z"}`, `{"id":`, `[]`} {
 		for _, objectType := range []string{"order", "inventory_level"} {
 			if one, ok, err := (shopify.Shopify{}).ObjectLine(objectType, []byte(line)); err == nil {
 				t.Errorf("%s %s: %+v, %t", objectType, line, one, ok)
@@ -352,7 +388,7 @@ func TestObjectFile(t *testing.T) {
 	}
 }
 
-func TestBulkIsChecked(t *testing.T) {
+func TestCompleteAPI_bulkTypes_areChecked(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		api provider.API
@@ -361,7 +397,7 @@ func TestBulkIsChecked(t *testing.T) {
 		{provider.API{Bulk: []string{"order", "inventory_level"}}, ""},
 		{provider.API{Bulk: []string{"order"}, Version: "unstable"}, ""},
 		{provider.API{Bulk: []string{"order"}, Version: "2025-10"}, "2026-01 or later"},
-		{provider.API{Bulk: []string{"fulfillment"}}, "no bulk operation"},
+		{provider.API{Bulk: []string{"fulfillment"}}, "by a bulk operation"},
 	} {
 		err := shopify.Shopify{}.CompleteAPI(&test.api)
 		if (err == nil) != (test.bad == "") || err != nil && !strings.Contains(err.Error(), test.bad) {
@@ -369,10 +405,12 @@ func TestBulkIsChecked(t *testing.T) {
 		}
 	}
 	api := &provider.API{Version: "2026-07", Bulk: []string{"order"}}
-	if call := (shopify.Shopify{}).ListObjects(nil, api, "", "order", time.Unix(1, 0), time.Unix(2, 0), ""); strings.Contains(string(call.Body), "bulk") {
-		t.Errorf("what changed is asked for by %s", call.Body)
+	if call := (shopify.Shopify{}).ListObjects(nil, api, "", "order", time.Unix(1, 0), time.Unix(2, 0),
+		""); strings.Contains(string(call.Body), "bulk") {
+		t.Errorf("changed objects are requested by %s", call.Body)
 	}
-	if call := (shopify.Shopify{}).ListObjects(nil, api, "", "order", time.Time{}, time.Time{}, "7"); call.Method == http.MethodPost {
-		t.Errorf("a list by pages goes on by %s", call.Body)
+	if call := (shopify.Shopify{}).ListObjects(nil, api, "", "order", time.Time{}, time.Time{},
+		"7"); call.Method == http.MethodPost {
+		t.Errorf("a list by pages continues with %s", call.Body)
 	}
 }

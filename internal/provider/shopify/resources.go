@@ -11,34 +11,38 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// resource is how REST lists whole objects of a type: by their ids, upwards, from behind the last one that was told, so that no place in the list is ever
-// forgotten, and what changes meanwhile moves nothing.
+// resource says how REST lists whole objects of a type: in order of ids, after the last listed id,
+// so that no cursor expires, and changes meanwhile move no object.
 type resource struct {
-	// plural is the path, and the member of the answer that holds the list.
+	// plural is the path, and the member of the response with the list.
 	plural string
-	// query is asked for besides: what a list leaves out unless it is asked for.
+	// query has parameters for what a list leaves out by default.
 	query url.Values
-	// limit is how many of them a page has.
+	// limit is the page size.
 	limit int
-	// inside is the member of each that holds the objects; "": it is one itself.
+	// inside is the member of each element that contains the objects; "" means that the element is
+	// the object.
 	inside string
 }
 
-// resources are the lists (https://shopify.dev/docs/api/admin-rest). Those that are not here leave out what nobody can ask for, or are no lists of their own.
+// resources are the lists (https://shopify.dev/docs/api/admin-rest). Types that are not here have
+// no list of their own, or their list leaves out objects that no parameter adds.
 var resources = map[string]resource{
-	"customer":   {plural: "customers", limit: 100},
-	"order":      {plural: "orders", query: url.Values{"status": {"any"}}, limit: 100},
-	"product":    {plural: "products", limit: 100},
-	fulfillments: {plural: "orders", query: url.Values{"status": {"any"}, "fields": {"id,fulfillments"}}, limit: 250, inside: fulfillments + "s"},
+	"customer": {plural: "customers", limit: 100},
+	"order":    {plural: "orders", query: url.Values{"status": {"any"}}, limit: 100},
+	"product":  {plural: "products", limit: 100},
+	fulfillments: {plural: "orders", query: url.Values{"status": {"any"}, "fields": {"id,fulfillments"}}, limit: 250,
+		inside: fulfillments + "s"},
 }
 
-// byREST tells which API lists a type: REST tells whole objects, which a sweep compares and takes as they are, and GraphQL versions alone.
+// byREST reports which API lists a type. REST returns whole objects, which an object scan compares
+// and applies. GraphQL returns versions only.
 func byREST(objectType string) bool {
 	_, ok := resources[objectType]
 	return ok
 }
 
-// list asks for the page behind an id.
+// list requests the page after an id.
 func (r resource) list(api *provider.API, account string, since, until time.Time, cursor string) provider.Call {
 	query := url.Values{"limit": {strconv.Itoa(r.limit)}, "since_id": {"0"}}
 	for name, values := range r.query {
@@ -54,11 +58,11 @@ func (r resource) list(api *provider.API, account string, since, until time.Time
 	return provider.Call{Account: account, Path: apiPath(api) + r.plural + ".json", Query: query}
 }
 
-// page splits a page. The list ends with an empty one: a short one may have been cut for another reason.
-func (r resource) page(cursor string, list json.RawMessage) (page []provider.Listed, next string, err error) {
+// page splits a page. Only an empty page ends the list; a short one may have another cause.
+func (r resource) page(cursor string, list json.RawMessage) (page []provider.ListedObject, next string, err error) {
 	var members []json.RawMessage
 	if err := json.Unmarshal(list, &members); err != nil || members == nil {
-		return nil, "", errors.New("the answer is no list")
+		return nil, "", errors.New("the response is not a list")
 	}
 	last, _ := strconv.ParseUint(cursor, 10, 64)
 	for _, raw := range members {
@@ -72,7 +76,7 @@ func (r resource) page(cursor string, list json.RawMessage) (page []provider.Lis
 		}
 		id, err := strconv.ParseUint(head.ID.String(), 10, 64)
 		if err != nil || id <= last {
-			return nil, "", fmt.Errorf("the list is not in the order of ids: %.20q comes behind %d", head.ID, last)
+			return nil, "", fmt.Errorf("the list is not sorted by id: %.20q comes after %d", head.ID, last)
 		}
 		last = id
 		if r.inside != "" {
@@ -81,7 +85,7 @@ func (r resource) page(cursor string, list json.RawMessage) (page []provider.Lis
 			}
 			continue
 		}
-		one, err := listed(head.ID.String(), head.UpdatedAt)
+		one, err := newListedObject(head.ID.String(), head.UpdatedAt)
 		if err != nil {
 			return nil, "", err
 		}
@@ -94,8 +98,9 @@ func (r resource) page(cursor string, list json.RawMessage) (page []provider.Lis
 	return page, strconv.FormatUint(last, 10), nil
 }
 
-// appendFulfillments adds an order's fulfillments, each as REST answers one by itself.
-func appendFulfillments(page []provider.Listed, all []json.RawMessage) ([]provider.Listed, error) {
+// appendFulfillments adds an order's fulfillments, each in the format of a single fulfillment in
+// REST.
+func appendFulfillments(page []provider.ListedObject, all []json.RawMessage) ([]provider.ListedObject, error) {
 	for _, raw := range all {
 		var head struct {
 			ID        json.Number `json:"id"`
@@ -104,7 +109,7 @@ func appendFulfillments(page []provider.Listed, all []json.RawMessage) ([]provid
 		if err := json.Unmarshal(raw, &head); err != nil {
 			return nil, err
 		}
-		one, err := listed(head.ID.String(), head.UpdatedAt)
+		one, err := newListedObject(head.ID.String(), head.UpdatedAt)
 		if err != nil {
 			return nil, err
 		}

@@ -14,13 +14,13 @@ import (
 //go:embed samples/*.json
 var files embed.FS
 
-// sampleShop is the shop of a sample where the source names none.
+// sampleShop is the shop of a sample if the source names none.
 const sampleShop = "postern-demo.myshopify.com"
 
-// version is the API version the samples are written in.
+// version is the API version of the samples.
 const version = "2026-07"
 
-// step is one event of the story that the samples tell: an order's life, and that of what belongs to it. Events of one
+// step is one event of the samples' story: the life of an order and of its objects. Events of one
 // object share its file and its id.
 type step struct {
 	topic, file string
@@ -30,17 +30,22 @@ type step struct {
 
 var story = []step{
 	{topic: "orders/create", file: "order"},
-	{topic: "orders/updated", file: "order", change: `{"updated_at": "2026-01-01T09:05:00+01:00", "note": "Please ring twice", "tags": "gift"}`},
-	{topic: "orders/paid", file: "order", change: `{"updated_at": "2026-01-01T09:06:00+01:00", "note": "Please ring twice", "tags": "gift",
+	{topic: "orders/updated", file: "order",
+		change: `{"updated_at": "2026-01-01T09:05:00+01:00", "note": "Please ring twice", "tags": "gift"}`},
+	{topic: "orders/paid", file: "order",
+		change: `{"updated_at": "2026-01-01T09:06:00+01:00", "note": "Please ring twice", "tags": "gift",
 		"financial_status": "paid", "total_outstanding": "0.00"}`},
-	{topic: "orders/cancelled", file: "order", change: `{"updated_at": "2026-01-02T10:00:00+01:00", "note": "Please ring twice", "tags": "gift",
+	{topic: "orders/cancelled", file: "order",
+		change: `{"updated_at": "2026-01-02T10:00:00+01:00", "note": "Please ring twice", "tags": "gift",
 		"financial_status": "refunded", "total_outstanding": "0.00", "cancel_reason": "customer", "cancelled_at": "2026-01-02T10:00:00+01:00"}`},
 	{topic: "orders/delete", file: "order_deleted"},
 	{topic: "products/create", file: "product"},
-	{topic: "products/update", file: "product", change: `{"updated_at": "2026-01-01T11:30:00+01:00", "title": "Kettle, one litre"}`},
+	{topic: "products/update", file: "product",
+		change: `{"updated_at": "2026-01-01T11:30:00+01:00", "title": "Kettle, one litre"}`},
 	{topic: "products/delete", file: "product_deleted"},
 	{topic: "customers/create", file: "customer"},
-	{topic: "customers/update", file: "customer", change: `{"updated_at": "2026-01-01T12:00:00+01:00", "phone": "+4930000001", "note": "Prefers mail"}`},
+	{topic: "customers/update", file: "customer",
+		change: `{"updated_at": "2026-01-01T12:00:00+01:00", "phone": "+4930000001", "note": "Prefers mail"}`},
 	{topic: "customers/delete", file: "customer_deleted"},
 	{topic: "inventory_levels/update", file: "inventory_level"},
 	{topic: "fulfillments/create", file: "fulfillment"},
@@ -49,7 +54,8 @@ var story = []step{
 	{topic: "customers/redact", file: "redact"},
 }
 
-// Samples are the events of the story. They carry no event id: Vary gives one, and Sign makes one of type and body otherwise.
+// Samples returns the events of the story. They have no event id: MakeVariant sets one, and
+// otherwise Sign makes one from type and body.
 func (Shopify) Samples() []provider.Sample {
 	out := make([]provider.Sample, len(story))
 	for i, s := range story {
@@ -58,7 +64,7 @@ func (Shopify) Samples() []provider.Sample {
 	return out
 }
 
-// body is the object as Shopify would send it, compact.
+// body returns the object as Shopify sends it, compact.
 func (s step) body() []byte {
 	raw, err := files.ReadFile("samples/" + s.file + ".json")
 	must(err)
@@ -77,15 +83,15 @@ func members(text []byte) map[string]json.RawMessage {
 	return object
 }
 
-// must is for the samples' parts: they are constants of this package and a test reads them all, so an error is a fault of the build.
+// must panics on errors in the samples, which are constants that a test reads.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// Sign makes a delivery as Shopify would send it, under the source's first secret: in the Events family for a type like
-// "Product/update", else as a webhook.
+// Sign makes a delivery as Shopify sends it, with the source's first secret. A type like
+// "Product/update" is sent in the Events family, any other as a webhook.
 func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*provider.Delivery, error) {
 	if err := provider.CheckSecrets(src, &classic.scheme); err != nil {
 		return nil, err
@@ -100,7 +106,7 @@ func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*pro
 	d.Header.Set("User-Agent", "Shopify-Captain-Hook")
 	d.Header.Set(f.shop, signedShop(src))
 	d.Header.Set(f.version, version)
-	d.Header.Set(f.triggered, at.UTC().Format(time.RFC3339Nano))
+	d.Header.Set(f.parseTriggered, at.UTC().Format(time.RFC3339Nano))
 	f.setTopic(d.Header, s.Type)
 	id := s.ID
 	if id == "" {
@@ -108,10 +114,10 @@ func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*pro
 	}
 	d.Header.Set(f.ids[webhookID], id)
 	d.Header.Set(f.ids[eventID], uuid("event of "+id))
-	return d, provider.Seal(src, d, &f.scheme, at)
+	return d, provider.SignDelivery(src, d, &f.scheme, at)
 }
 
-// setTopic writes an event type as the family's headers have it.
+// setTopic writes an event type into the family's headers.
 func (f *family) setTopic(h http.Header, eventType string) {
 	if f.action == "" {
 		h.Set(f.topic, eventType)
@@ -122,7 +128,8 @@ func (f *family) setTopic(h http.Header, eventType string) {
 	h.Set(f.action, action)
 }
 
-// signedShop is the shop a made delivery comes from: the first one that the source names.
+// signedShop returns the shop that sends a delivery made by Sign: the first one that the source
+// names.
 func signedShop(src *provider.Source) string {
 	for _, shop := range append([]string{src.Account}, src.Accounts...) {
 		if name := shopName(shop); name != "" {

@@ -1,7 +1,8 @@
-// Package shopify reads Shopify's webhooks, and its Events, which come under a header family of their own. Shopify signs
-// the body and nothing else: topic, shop and ids travel in headers that anyone who captured a delivery can change. So
-// the source names the shops it takes, a delete is believed only from a body that is a delete's, and what each topic
-// means is one table, in types.go.
+// Package shopify implements the provider Shopify: its webhooks, its Events (a newer family with
+// other headers), and its Admin API. Shopify signs only the body; topic, shop and ids are in
+// unsigned headers, which anyone with a captured delivery can change. So the source must name its
+// shops, a delete is accepted only from a body of a delete's form, and the table in types.go says
+// what each topic means. The package makes no calls and stores nothing.
 package shopify
 
 import (
@@ -17,7 +18,8 @@ type Shopify struct{}
 
 var _ provider.Provider = Shopify{}
 
-// family is one of the two sets of headers that Shopify sends (https://shopify.dev/docs/apps/build/webhooks/subscribe/https,
+// family is one of Shopify's two sets of headers
+// (https://shopify.dev/docs/apps/build/webhooks/subscribe/https,
 // https://shopify.dev/docs/apps/build/events/delivery-structure).
 type family struct {
 	scheme  signature.Scheme
@@ -25,13 +27,14 @@ type family struct {
 	action  string
 	shop    string
 	version string
-	// ids are the headers that can name an event, by the source's choice of key.
-	ids       map[string]string
-	triggered string
+	// ids are the headers that can be an event's key, by the source's setting.
+	ids            map[string]string
+	parseTriggered string
 }
 
-// The choices of a source's key. A delivery keeps its webhook id when it is sent again; an event id is shared by all
-// deliveries of one action, of several topics too, so as a key it drops all but the first of them.
+// The choices of a source's key. A delivery keeps its webhook id when it is sent again. An event id
+// is shared by all deliveries of one action, also of several topics, so as a key it drops all but
+// the first of them.
 const (
 	webhookID = "webhook-id"
 	eventID   = "event-id"
@@ -39,32 +42,34 @@ const (
 
 func bodyHMAC(name, header string) signature.Scheme {
 	return signature.Scheme{
-		Name: name, Encoding: signature.Base64, Signature: signature.Layout{In: []signature.Ref{{Kind: signature.Header, Name: header}}},
-		Message: signature.MustTemplate("{body}"),
+		Name: name, Encoding: signature.Base64,
+		Signature: signature.Layout{In: []signature.Ref{{Kind: signature.Header, Name: header}}},
+		Message:   signature.MustTemplate("{body}"),
 	}
 }
 
 var (
 	classic = family{
-		scheme:    bodyHMAC("shopify-webhooks", "X-Shopify-Hmac-Sha256"),
-		topic:     "X-Shopify-Topic",
-		shop:      "X-Shopify-Shop-Domain",
-		version:   "X-Shopify-Api-Version",
-		ids:       map[string]string{webhookID: "X-Shopify-Webhook-Id", eventID: "X-Shopify-Event-Id"},
-		triggered: "X-Shopify-Triggered-At",
+		scheme:         bodyHMAC("shopify-webhooks", "X-Shopify-Hmac-Sha256"),
+		topic:          "X-Shopify-Topic",
+		shop:           "X-Shopify-Shop-Domain",
+		version:        "X-Shopify-Api-Version",
+		ids:            map[string]string{webhookID: "X-Shopify-Webhook-Id", eventID: "X-Shopify-Event-Id"},
+		parseTriggered: "X-Shopify-Triggered-At",
 	}
 	events = family{
-		scheme:    bodyHMAC("shopify-events", "Shopify-Hmac-Sha256"),
-		topic:     "Shopify-Topic",
-		action:    "Shopify-Action",
-		shop:      "Shopify-Shop-Domain",
-		version:   "Shopify-Api-Version",
-		ids:       map[string]string{webhookID: "Shopify-Webhook-Id", eventID: "Shopify-Event-Id"},
-		triggered: "Shopify-Triggered-At",
+		scheme:         bodyHMAC("shopify-events", "Shopify-Hmac-Sha256"),
+		topic:          "Shopify-Topic",
+		action:         "Shopify-Action",
+		shop:           "Shopify-Shop-Domain",
+		version:        "Shopify-Api-Version",
+		ids:            map[string]string{webhookID: "Shopify-Webhook-Id", eventID: "Shopify-Event-Id"},
+		parseTriggered: "Shopify-Triggered-At",
 	}
 )
 
-// familyOf tells the family of a delivery by which signature it has; the newer one is looked for first, as Shopify's SDK does.
+// familyOf returns the family of a delivery by its signature header. It checks the newer one first,
+// as Shopify's SDK does.
 func familyOf(d *provider.Delivery) *family {
 	if d.Header.Get(events.scheme.Signature.In[0].Name) != "" {
 		return &events
@@ -75,13 +80,14 @@ func familyOf(d *provider.Delivery) *family {
 // Name is "shopify".
 func (Shopify) Name() string { return "shopify" }
 
-// Check wants a secret and the shops whose deliveries are taken: the shop's name comes unsigned.
+// Check requires a secret and the allowed shops, because the shop's name is not signed.
 func (Shopify) Check(src *provider.Source) error {
 	if err := provider.CheckSecrets(src, &classic.scheme); err != nil {
 		return err
 	}
 	if src.Account == "" && len(src.Accounts) == 0 {
-		return errors.New("account: name the shop (my-shop.myshopify.com), or list several under accounts ('*' for any); Shopify does not sign the shop's name")
+		return errors.New("account: name the shop (my-shop.myshopify.com), or list several under accounts ('*' for " +
+			"any); Shopify does not sign the shop's name")
 	}
 	for _, shop := range append([]string{src.Account}, src.Accounts...) {
 		if shop != "" && shop != "*" && shopName(shop) == "" {
@@ -95,17 +101,20 @@ func (Shopify) Check(src *provider.Source) error {
 	return fmt.Errorf("key: %q is not known; choose %s (the default) or %s", src.Key, webhookID, eventID)
 }
 
-// Headers are the request headers kept with an event.
+// Headers returns the request headers that are stored with an event.
 func (Shopify) Headers() []string {
-	out := []string{"Content-Type", "User-Agent", "X-Shopify-Name", "X-Shopify-Sub-Topic", "Shopify-Handle", "Shopify-Resource-Id"}
+	out := []string{"Content-Type", "User-Agent", "X-Shopify-Name", "X-Shopify-Sub-Topic", "Shopify-Handle",
+		"Shopify-Resource-Id"}
 	for _, f := range []*family{&classic, &events} {
-		out = append(out, f.scheme.Signature.In[0].Name, f.topic, f.shop, f.version, f.ids[webhookID], f.ids[eventID], f.triggered)
+		out = append(out, f.scheme.Signature.In[0].Name, f.topic, f.shop, f.version, f.ids[webhookID], f.ids[eventID],
+			f.parseTriggered)
 	}
 	return append(out, events.action)
 }
 
-// Verify proves the sender by the HMAC of the body. Shopify signs no time, so none is judged; while a client secret is
-// being replaced Shopify signs with the old one until it is revoked, so both must be configured meanwhile.
+// Verify verifies the sender by the HMAC of the body. Shopify signs no time, so none is checked.
+// While a client secret is being replaced, Shopify signs with the old one until it is revoked, so
+// both must be configured.
 func (Shopify) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
-	return provider.Prove(src, d, &familyOf(d).scheme)
+	return provider.VerifySchemes(src, d, &familyOf(d).scheme)
 }

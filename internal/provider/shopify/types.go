@@ -1,7 +1,7 @@
 package shopify
 
-// on makes the topics of one subject.
-func on(subject string, verbs ...string) []string {
+// topicsOf returns the topics of one subject.
+func topicsOf(subject string, verbs ...string) []string {
 	out := make([]string, len(verbs))
 	for i, v := range verbs {
 		out[i] = subject + "/" + v
@@ -9,8 +9,8 @@ func on(subject string, verbs ...string) []string {
 	return out
 }
 
-// because gives several topics one reason.
-func because(reason string, topics ...string) map[string]string {
+// withReason gives several topics one reason.
+func withReason(reason string, topics ...string) map[string]string {
 	out := make(map[string]string, len(topics))
 	for _, t := range topics {
 		out[t] = reason
@@ -19,88 +19,118 @@ func because(reason string, topics ...string) map[string]string {
 }
 
 const (
-	noState = "the body tells that the object changed and not what it is now"
-	noClock = "the body carries no time of change, so it has no place in the order"
+	noState = "the body says that the object changed, but not its new state"
+	noClock = "the body has no time of change, so its order is unknown"
 )
 
-// kinds is what Shopify's topics mean for the version rule (https://shopify.dev/docs/api/webhooks). Bodies are rendered
-// when they are sent, not when the change happened, so topics of one object are told apart by updated_at alone: no
-// topic opens an object, and no status orders two bodies. What merely sounds like a delete (orders/cancelled,
-// customers/disable, locations/deactivate, customers/redact) is none.
-var kinds = []kind{
-	// An edited order is a difference. What moves an order's updated_at is not documented for all that is embedded in it.
-	{name: "order", gid: "Order", still: true,
-		always:    []string{"line_items", "note_attributes", "taxes_included"},
-		whole:     on("orders", "create", "updated", "paid", "cancelled", "fulfilled", "partially_fulfilled"),
-		deletes:   on("orders", "delete"),
-		why:       because("an edit is told as a difference: what was added and what was taken out", "orders/edited"),
-		elsewhere: []string{"order_edit.order_id"}},
-	{name: "draft_order", gid: "DraftOrder", always: []string{"line_items", "note_attributes", "tax_exempt"},
-		whole: on("draft_orders", "create", "update"), deletes: on("draft_orders", "delete")},
-	// Whether each change of stock moves a product's updated_at is not documented.
-	{name: "product", gid: "Product", still: true, always: []string{"handle", "options", "variants"},
-		whole: on("products", "create", "update"), deletes: on("products", "delete")},
-	// A deleted variant shows only as its absence in products/update. Its topics tell of stock, as above.
-	{name: "variant", gid: "ProductVariant", still: true, always: []string{"inventory_policy", "price", "taxable"},
-		whole: on("variants", "in_stock", "out_of_stock")},
-	{name: "collection", gid: "Collection", still: true, always: []string{"handle", "sort_order", "title"},
-		whole:   on("collections", "create", "update"),
-		deletes: on("collections", "delete"), leftovers: []string{"published_scope"}},
-	// A merge ends one customer and leaves another; it is told of the one that ends, the other gets an update of its own.
-	{name: "customer", gid: "Customer", always: []string{"created_at", "state", "tax_exempt"},
-		whole:   on("customers", "create", "update", "enable", "disable"),
-		deletes: on("customers", "delete"),
-		why: because(noState, "customers/merge", "customers/purchasing_summary", "customers_marketing_consent/update",
+// objectRules say what Shopify's topics mean for the version rule
+// (https://shopify.dev/docs/api/webhooks). Bodies are rendered when they are sent, not when the
+// change happened. So topics of one object are ordered by updated_at alone: no topic opens an
+// object, and no status orders two bodies. Topics that only sound like a delete (orders/cancelled,
+// customers/disable, locations/deactivate, customers/redact) are none.
+var objectRules = []objectRule{
+	// An edited order is a difference. Shopify does not document which changes inside an order
+	// advance its updated_at.
+	{name: "order", gid: "Order", mayNotAdvance: true,
+		requiredFields: []string{"line_items", "note_attributes", "taxes_included"},
+		wholeTopics: topicsOf("orders", "create", "updated", "paid", "cancelled", "fulfilled",
+			"partially_fulfilled"),
+		deletes: topicsOf("orders", "delete"),
+		partialReasons: withReason("an edit contains only the difference: the added and the removed items",
+			"orders/edited"),
+		otherIDPaths: []string{"order_edit.order_id"}},
+	{name: "draft_order", gid: "DraftOrder", requiredFields: []string{"line_items", "note_attributes", "tax_exempt"},
+		wholeTopics: topicsOf("draft_orders", "create", "update"), deletes: topicsOf("draft_orders", "delete")},
+	// Shopify does not document whether each change of stock advances a product's updated_at.
+	{name: "product", gid: "Product", mayNotAdvance: true, requiredFields: []string{"handle", "options", "variants"},
+		wholeTopics: topicsOf("products", "create", "update"), deletes: topicsOf("products", "delete")},
+	// A deleted variant is only visible as its absence in products/update. Its topics report stock,
+	// as above.
+	{name: "variant", gid: "ProductVariant", mayNotAdvance: true, requiredFields: []string{"inventory_policy", "price",
+		"taxable"},
+		wholeTopics: topicsOf("variants", "in_stock", "out_of_stock")},
+	{name: "collection", gid: "Collection", mayNotAdvance: true, requiredFields: []string{"handle", "sort_order",
+		"title"},
+		wholeTopics: topicsOf("collections", "create", "update"),
+		deletes:     topicsOf("collections", "delete"), leftovers: []string{"published_scope"}},
+	// A merge ends one customer and keeps another. Its topic is about the one that ends; the other
+	// gets an update of its own.
+	{name: "customer", gid: "Customer", requiredFields: []string{"created_at", "state", "tax_exempt"},
+		wholeTopics: topicsOf("customers", "create", "update", "enable", "disable"),
+		deletes:     topicsOf("customers", "delete"),
+		partialReasons: withReason(noState, "customers/merge", "customers/purchasing_summary",
+			"customers_marketing_consent/update",
 			"customers_email_marketing_consent/update", "customer.tags_added", "customer.tags_removed",
 			"customer.joined_segment", "customer.left_segment"),
-		elsewhere: []string{"admin_graphql_api_customer_deleted_id", "customer_id", "customerId"}},
-	{name: "inventory_item", gid: "InventoryItem", always: []string{"created_at", "requires_shipping", "tracked"},
-		whole: on("inventory_items", "create", "update"), deletes: on("inventory_items", "delete")},
-	// A level is where an item is kept. To disconnect and connect it again gives the same key.
-	{name: "inventory_level", gid: "InventoryLevel", always: []string{"available"},
-		whole:   on("inventory_levels", "connect", "update"),
-		deletes: on("inventory_levels", "disconnect"), returns: true, ids: []string{"inventory_item_id", "location_id"}},
-	{name: "fulfillment", gid: "Fulfillment", always: []string{"created_at", "line_items", "order_id"},
-		whole: on("fulfillments", "create", "update")},
-	// The only topic of a refund, sent when it is made; its time of creation is the time of the event.
-	{name: "refund", gid: "Refund", always: []string{"order_id", "refund_line_items", "transactions"},
-		whole: on("refunds", "create"), created: "created_at"},
+		otherIDPaths: []string{"admin_graphql_api_customer_deleted_id", "customer_id", "customerId"}},
+	{name: "inventory_item", gid: "InventoryItem", requiredFields: []string{"created_at", "requires_shipping",
+		"tracked"},
+		wholeTopics: topicsOf("inventory_items", "create", "update"), deletes: topicsOf("inventory_items", "delete")},
+	// A level is an item at a location. An item that is disconnected and connected again has the
+	// same key.
+	{name: "inventory_level", gid: "InventoryLevel", requiredFields: []string{"available"},
+		wholeTopics: topicsOf("inventory_levels", "connect", "update"),
+		deletes:     topicsOf("inventory_levels", "disconnect"), canReturn: true,
+		ids: []string{"inventory_item_id", "location_id"}},
+	{name: "fulfillment", gid: "Fulfillment", requiredFields: []string{"created_at", "line_items", "order_id"},
+		wholeTopics: topicsOf("fulfillments", "create", "update")},
+	// The only topic of a refund, sent when it is created; its time of creation is the time of the
+	// event.
+	{name: "refund", gid: "Refund", requiredFields: []string{"order_id", "refund_line_items", "transactions"},
+		wholeTopics: topicsOf("refunds", "create"), created: "created_at"},
 	{name: "order_transaction", gid: "OrderTransaction",
-		why: because("the topic comes at creation and again when the status changes, and carries no time of change", "order_transactions/create")},
-	// A cart is named by its token and has no API to look it up.
-	{name: "cart", named: true, always: []string{"created_at", "line_items", "note"},
-		whole: on("carts", "create", "update"), unit: millisecond},
-	{name: "checkout", always: []string{"created_at", "currency", "line_items"},
-		whole: on("checkouts", "create", "update"), deletes: on("checkouts", "delete"), leftovers: []string{"*"}, lacks: "token"},
-	{name: "shop", gid: "Shop", always: []string{"created_at", "currency", "myshopify_domain"}, whole: on("shop", "update")},
-	{name: "theme", still: true, always: []string{"created_at", "name", "role"},
-		whole: on("themes", "create", "publish", "update"), deletes: on("themes", "delete")},
-	{name: "location", gid: "Location", always: []string{"active", "created_at", "name"},
-		whole: on("locations", "create", "update", "activate", "deactivate"), deletes: on("locations", "delete")},
-	{name: "bulk_operation", gid: "BulkOperation", why: because(noState, "bulk_operations/finish")},
+		partialReasons: withReason("the topic is sent at creation and again when the status changes, and has no time "+
+			"of change",
+			"order_transactions/create")},
+	// A cart is named by its token, and no API reads it.
+	{name: "cart", textIDs: true, requiredFields: []string{"created_at", "line_items", "note"},
+		wholeTopics: topicsOf("carts", "create", "update"), unit: millisecond},
+	{name: "checkout", requiredFields: []string{"created_at", "currency", "line_items"},
+		wholeTopics: topicsOf("checkouts", "create", "update"), deletes: topicsOf("checkouts", "delete"),
+		leftovers:      []string{"*"},
+		absentInDelete: "token"},
+	{name: "shop", gid: "Shop", requiredFields: []string{"created_at", "currency", "myshopify_domain"},
+		wholeTopics: topicsOf("shop", "update")},
+	{name: "theme", mayNotAdvance: true, requiredFields: []string{"created_at", "name", "role"},
+		wholeTopics: topicsOf("themes", "create", "publish", "update"), deletes: topicsOf("themes", "delete")},
+	{name: "location", gid: "Location", requiredFields: []string{"active", "created_at", "name"},
+		wholeTopics: topicsOf("locations", "create", "update", "activate", "deactivate"),
+		deletes:     topicsOf("locations", "delete")},
+	{name: "bulk_operation", gid: "BulkOperation", partialReasons: withReason(noState, "bulk_operations/finish")},
 	{name: "subscription_contract", gid: "SubscriptionContract",
-		why: because("the body is the contract's head without its lines, and carries no time of change",
-			on("subscription_contracts", "create", "update", "activate", "pause", "cancel", "fail", "expire")...)},
+		partialReasons: withReason("the body is the contract's head without its lines, and has no time of change",
+			topicsOf("subscription_contracts", "create", "update", "activate", "pause", "cancel", "fail",
+				"expire")...)},
 	{name: "return", gid: "Return",
-		why: because(noClock, on("returns", "request", "approve", "decline", "cancel", "close", "reopen", "update", "process")...)},
+		partialReasons: withReason(noClock, topicsOf("returns", "request", "approve", "decline", "cancel", "close",
+			"reopen", "update",
+			"process")...)},
 
-	// Their deletes send the whole object, so a body does not tell a delete from an update, and the topic is not signed.
-	{name: "company", gid: "Company", always: []string{"created_at"},
-		whole: on("companies", "create", "update"), why: because(wholeDelete, "companies/delete")},
-	{name: "company_contact", gid: "CompanyContact", always: []string{"created_at"},
-		whole: on("company_contacts", "create", "update"), why: because(wholeDelete, "company_contacts/delete")},
-	{name: "company_location", gid: "CompanyLocation", always: []string{"created_at"},
-		whole: on("company_locations", "create", "update"), why: because(wholeDelete, "company_locations/delete")},
-	{name: "domain", always: []string{"host"}, whole: on("domains", "create", "update"), why: because(wholeDelete, "domains/destroy")},
+	// Their deletes contain the whole object, so the body of a delete looks like that of an update,
+	// and the topic is not signed.
+	{name: "company", gid: "Company", requiredFields: []string{"created_at"},
+		wholeTopics: topicsOf("companies", "create", "update"), partialReasons: withReason(wholeDelete,
+			"companies/delete")},
+	{name: "company_contact", gid: "CompanyContact", requiredFields: []string{"created_at"},
+		wholeTopics: topicsOf("company_contacts", "create", "update"), partialReasons: withReason(wholeDelete,
+			"company_contacts/delete")},
+	{name: "company_location", gid: "CompanyLocation", requiredFields: []string{"created_at"},
+		wholeTopics: topicsOf("company_locations", "create", "update"), partialReasons: withReason(wholeDelete,
+			"company_locations/delete")},
+	{name: "domain", requiredFields: []string{"host"}, wholeTopics: topicsOf("domains", "create", "update"),
+		partialReasons: withReason(wholeDelete, "domains/destroy")},
 
-	// What concerns no object.
-	{none: true, why: map[string]string{
-		"app/uninstalled":        "the app was uninstalled; the body is the shop, which lives on",
-		"app/scopes_update":      "the app's scopes changed; that is no object",
-		"customers/data_request": "a customer asks for the data kept about them; a person must answer within 30 days",
-		"customers/redact":       "a customer's data must be erased within 30 days; the customer was not deleted by this",
-		"shop/redact":            "the shop's data must be erased within 30 days; the shop was not deleted by this",
+	// Topics that are about no object.
+	{noObject: true, partialReasons: map[string]string{
+		"app/uninstalled":   "the app was uninstalled; the body is the shop, which continues to exist",
+		"app/scopes_update": "the app's scopes changed; this is not an object",
+		"customers/data_request": "a customer requests the data stored about them; an operator must respond within " +
+			"30 days",
+		"customers/redact": "a customer's data must be erased within 30 days; the customer was not deleted by " +
+			"this",
+		"shop/redact": "the shop's data must be erased within 30 days; the shop was not deleted by this",
 	}},
 }
 
-const wholeDelete = "the delete's body is the whole object, like an update's, and the topic is not signed, so the delete is not believed without a look"
+const wholeDelete = "the delete's body is the whole object, like an update's, and the topic is not signed, so the " +
+	"delete is not trusted without a refetch"

@@ -1,5 +1,6 @@
-// Package slack reads Slack's Events API, its slash commands and its interactive payloads. The first is JSON, the others are forms;
-// all are signed alike, and wait for an answer that the user who caused them may see.
+// Package slack is the provider Slack: its Events API, its slash commands and its interactive
+// payloads. The first is JSON, the others are forms. All are signed the same way, and the user who
+// caused them may see the response.
 package slack
 
 import (
@@ -30,58 +31,70 @@ var spec = declared.Spec{
 	Events: declared.Events{
 		Bodies: []declared.BodyForm{declared.JSON, declared.Payload, declared.Form},
 		Key:    declared.Templates("{json:event_id}"),
-		// An event's own type; a slash command is named by the command, an interactive payload by its type.
-		Type:     declared.Templates("{json:event.type}", "{json:command}", "{json:type}"),
-		Account:  declared.Templates("{json:team_id}", "{json:team.id}"),
-		Occurred: declared.At("json:event_time", declared.Seconds),
+		// An event's own type. A slash command's type is the command, and an interactive payload's
+		// its type.
+		Type:       declared.Templates("{json:event.type}", "{json:command}", "{json:type}"),
+		Account:    declared.Templates("{json:team_id}", "{json:team.id}"),
+		OccurredAt: declared.TimeAt("json:event_time", declared.Seconds),
 	},
 	Objects: []declared.Object{
-		{Events: []string{"team_join", "user_change"}, Type: declared.Templates("user"), ID: declared.Templates("{json:event.user.id}"), State: "event.user"},
-		{Events: []string{"channel_deleted"}, Type: declared.Templates("channel"), ID: declared.Templates("{json:event.channel}"), Deletes: []string{"channel_deleted"}},
-		{Events: []string{"channel_created", "channel_rename"}, Type: declared.Templates("channel"), ID: declared.Templates("{json:event.channel.id}"),
-			Partial: "Slack tells a channel's name and no more of it"},
-		{Events: []string{"channel_archive", "channel_unarchive"}, Type: declared.Templates("channel"), ID: declared.Templates("{json:event.channel}")},
-		{Events: []string{"message"}, Ignored: "a message is what happened; its changes come as messages about it"},
+		{Events: []string{"team_join", "user_change"}, Type: declared.Templates("user"),
+			ID: declared.Templates("{json:event.user.id}"), State: "event.user"},
+		{Events: []string{"channel_deleted"}, Type: declared.Templates("channel"),
+			ID: declared.Templates("{json:event.channel}"), Deletes: []string{"channel_deleted"}},
+		{Events: []string{"channel_created", "channel_rename"}, Type: declared.Templates("channel"),
+			ID:      declared.Templates("{json:event.channel.id}"),
+			Partial: "the event contains only the channel's name"},
+		{Events: []string{"channel_archive", "channel_unarchive"}, Type: declared.Templates("channel"),
+			ID: declared.Templates("{json:event.channel}")},
+		{Events: []string{"message"}, Ignored: "a message is an occurrence; its changes are separate messages about " +
+			"it"},
 	},
-	Greet: greet,
+	Handshake: handshake,
 	Acknowledge: func(*provider.Source, *provider.Delivery) *provider.Reply {
 		return &provider.Reply{Status: http.StatusOK}
 	},
 	Samples: []provider.Sample{
-		declared.Sample(files, "team_join", "samples/team_join.json"),
-		declared.Sample(files, "user_change", "samples/user_change.json"),
-		declared.Sample(files, "channel_rename", "samples/channel_rename.json"),
-		declared.Sample(files, "channel_deleted", "samples/channel_deleted.json"),
-		declared.Sample(files, "message", "samples/message.json"),
-		declared.Sample(files, "/deploy", "samples/command.form"),
-		declared.Sample(files, "block_actions", "samples/block_actions.form"),
+		declared.LoadSample(files, "team_join", "samples/team_join.json"),
+		declared.LoadSample(files, "user_change", "samples/user_change.json"),
+		declared.LoadSample(files, "channel_rename", "samples/channel_rename.json"),
+		declared.LoadSample(files, "channel_deleted", "samples/channel_deleted.json"),
+		declared.LoadSample(files, "message", "samples/message.json"),
+		declared.LoadSample(files, "/deploy", "samples/command.form"),
+		declared.LoadSample(files, "block_actions", "samples/block_actions.form"),
 	},
-	Vary: declared.Vary{
+	Variants: declared.Variants{
 		IDs:     []string{"event_id", "trigger_id"},
-		Times:   []declared.Time{*declared.At("json:event_time", declared.Seconds)},
+		Times:   []declared.Time{*declared.TimeAt("json:event_time", declared.Seconds)},
 		Objects: []string{"event.user.id", "event.channel.id", "event.channel"},
 		Counter: "event.user.real_name",
 	},
 	Docs: provider.Docs{
-		Setup: "In the app's settings copy *Basic Information > Signing Secret*. Enter the ingest URL under *Event Subscriptions*; Slack asks it for a challenge at once, so the source must be " +
-			"configured before. The same URL serves *Slash Commands* and *Interactivity*. Each workspace is an account; list those you take under `accounts`, or leave it out for all. " +
-			"Every delivery is answered with an empty 200, since Slack shows a user the body of some answers; what else a command is to be told goes to its `response_url`.",
-		Key: "`{json:event_id}`, the same when Slack tries again. Slash commands and interactive payloads have no id: a digest of the content, which holds a `trigger_id` of its own.",
-		Unsure: []string{
-			"That `event.user` of `team_join` and `user_change` is the whole user. Changes of one second that differ are shown as ambiguous.",
-			"That a channel's id is never given again; a channel that was deleted comes back if a later event says so.",
-			"How often and when Slack tries again; `X-Slack-Retry-Num` and `X-Slack-Retry-Reason` are kept.",
+		Setup: "In the app's settings copy *Basic Information > Signing Secret*. Enter the ingest URL under *Event " +
+			"Subscriptions*; Slack sends a challenge at once, so the source must be " +
+			"configured before. The same URL serves *Slash Commands* and *Interactivity*. Each workspace is an " +
+			"account; list those you accept under `accounts`, or leave it out for all. " +
+			"Every delivery gets an empty 200, because Slack shows a user the body of some responses; any other " +
+			"response to a command goes to its `response_url`.",
+		Key: "`{json:event_id}`, the same when Slack retries. Slash commands and interactive payloads have no " +
+			"id: a digest of the content, which contains a `trigger_id` of its own.",
+		Unconfirmed: []string{
+			"That `event.user` of `team_join` and `user_change` is the whole user. Changes of one second that differ " +
+				"are shown as ambiguous.",
+			"That a channel's id is never reused; a deleted channel returns if a later event says so.",
+			"How often and when Slack retries; `X-Slack-Retry-Num` and `X-Slack-Retry-Reason` are stored.",
 		},
-		Links: []string{"https://docs.slack.dev/authentication/verifying-requests-from-slack", "https://docs.slack.dev/apis/events-api"},
+		Links: []string{"https://docs.slack.dev/authentication/verifying-requests-from-slack",
+			"https://docs.slack.dev/apis/events-api"},
 	},
 }
 
 // maxChallenge is far above what Slack sends.
 const maxChallenge = 1024
 
-// greet answers the verification of an address by its challenge. Slack signs that request like any other, and the answer holds no
-// key's work, so that nothing can be learnt from it.
-func greet(_ *provider.Source, d *provider.Delivery) *provider.Reply {
+// handshake responds to the verification of an address with its challenge. Slack signs that request
+// like any other. The response contains nothing computed with a key, so it reveals nothing.
+func handshake(_ *provider.Source, d *provider.Delivery) *provider.Reply {
 	body, err := canonical.Parse(d.Body)
 	if err != nil {
 		return nil

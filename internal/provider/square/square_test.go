@@ -16,9 +16,9 @@ func suite() providertest.Suite {
 		Source: &provider.Source{Name: "square", URL: address, Secrets: []provider.Secret{
 			{Name: "new", Value: []byte("square_new")}, {Name: "old", Value: []byte("square_old")}}},
 		Signature: "X-Square-Hmacsha256-Signature",
-		NoKey: providertest.Resigned(square.New(), providertest.Body(
+		NoKey: providertest.SignAgain(square.New(), providertest.Body(
 			`{"merchant_id":"M","type":"payment.created","data":{"type":"payment","id":"p1"}}`)),
-		Says: said(),
+		Summaries: said(),
 		// printf '%s' 'https://hooks.example/webhooks/square{"event_id":"e"}' |
 		// openssl dgst -sha256 -hmac square_vector -binary | base64
 		Vectors: []providertest.Vector{{Secret: "square_vector", Body: `{"event_id":"e"}`,
@@ -26,37 +26,39 @@ func suite() providertest.Suite {
 	}
 }
 
-// said are bodies, and what each says.
+// said are bodies with their expected summaries.
 func said() map[string]string {
 	const head = `{"merchant_id":"M","event_id":"e","created_at":"2026-01-01T00:00:00.000Z",`
 	out := map[string]string{}
 	for body, want := range map[string]string{
-		// The version orders, however late the event is.
-		`"type":"payout.paid","data":{"id":"po_1","object":{"payout":{"id":"po_1","version":7}}}}`: "M payout po_1, at 7/1, rank 1, own",
-		// A booking's and a vendor's data.id is another with each event.
+		// The version orders the states, however late the event is.
+		`"type":"payout.paid","data":{"id":"po_1","object":{"payout":{"id":"po_1","version":7}}}}`: "M payout po_1, " +
+			"at 7/1, rank 1, own",
+		// The data.id of a booking or a vendor differs for each event.
 		`"type":"booking.updated","data":{"id":"b1:3","object":{"booking":{"id":"b1","version":3}}}}`:         "M booking b1, at 3/1, rank 1, own, still",
 		`"type":"vendor.updated","data":{"id":"8f0e","object":{"vendor":{"id":"V1","version":2}}}}`:           "M vendor V1, at 2/1, rank 1, own, still",
-		`"type":"invoice.deleted","data":{"type":"invoice","id":"inv:1","deleted":true}}`:                     "M invoice inv:1, at 1767225600000000/1000000, partial: the delete carries the last version, or none, so nothing tells what it comes after",
-		`"type":"labor.timecard.deleted","data":{"type":"labor","id":"T1","deleted":true}}`:                   "M timecard T1, at 1767225600000000/1000000, partial: the delete carries the last version, or none, so nothing tells what it comes after",
+		`"type":"invoice.deleted","data":{"type":"invoice","id":"inv:1","deleted":true}}`:                     "M invoice inv:1, at 1767225600000000/1000000, partial: the delete contains the last version, or none, so its order is unknown",
+		`"type":"labor.timecard.deleted","data":{"type":"labor","id":"T1","deleted":true}}`:                   "M timecard T1, at 1767225600000000/1000000, partial: the delete contains the last version, or none, so its order is unknown",
 		`"type":"loyalty.account.deleted","data":{"id":"L1","object":{"loyalty_account":{"id":"L1"}}}}`:       "M loyalty_account L1, at 1767225600000000/1000000, rank 1, deleted",
-		`"type":"invoice.updated","data":{"id":"inv:1","object":{"invoice":{"id":"inv:1"}}}}`:                 "M invoice inv:1, partial: the event carries no version and no time, so it has no place in the order",
-		`"type":"order.created","data":{"id":"O1","object":{"order_created":{"order_id":"O1","version":1}}}}`: "M order O1, at 1767225600000000/1000000, partial: the event names the order and its version, and does not carry it",
-		`"type":"location.updated","data":{"type":"Location","id":"S8"}}`:                                     "M location S8, at 1767225600000000/1000000, partial: the event carries no state of its object",
-		// Two events of one change: only the one that is still documented counts, or their bodies would contradict each other.
+		`"type":"invoice.updated","data":{"id":"inv:1","object":{"invoice":{"id":"inv:1"}}}}`:                 "M invoice inv:1, partial: the event has no version and no time, so its order is unknown",
+		`"type":"order.created","data":{"id":"O1","object":{"order_created":{"order_id":"O1","version":1}}}}`: "M order O1, at 1767225600000000/1000000, partial: the event contains the order's id and version, but not the order",
+		`"type":"location.updated","data":{"type":"Location","id":"S8"}}`:                                     "M location S8, at 1767225600000000/1000000, partial: the event has no state of its object",
+		// Two events of one change: only the documented one is used, because their bodies would
+		// contradict each other.
 		`"type":"dispute.evidence.added","data":{"id":"D1","object":{"dispute":{"dispute_id":"D1","version":2}}}}`: "ignored: Square sends the same change as another event, of the type that replaced this one",
 		`"type":"dispute.evidence.created","data":{"id":"D1","object":{"dispute":{"id":"D1","version":2}}}}`:       "M dispute D1, at 2/1, rank 1, own, still",
-		// Patterns must not catch what only begins like their own.
+		// Patterns must not match types with the same beginning.
 		`"type":"customer.custom_attribute.owned.updated","data":{"id":"c","object":{}}}`:                             "ignored: custom attributes are not mirrored",
 		`"type":"gift_card.activity.created","data":{"id":"A","object":{"gift_card_activity":{"id":"A"}}}}`:           "M gift_card_activity A, at 1767225600000000/1000000, rank 1",
-		`"type":"inventory.count.updated","data":{"id":"c","object":{"inventory_counts":[]}}}`:                        "ignored: the event tells counts of items at places, and names no one object",
-		`"type":"webhooks.test_notification","data":{"type":"webhooks","id":"bc368e64-01aa-407e-b46e-3231809b1129"}}`: "ignored: events of this type concern no object that is mirrored",
+		`"type":"inventory.count.updated","data":{"id":"c","object":{"inventory_counts":[]}}}`:                        "ignored: the event contains counts of items at places, and is about no single object",
+		`"type":"webhooks.test_notification","data":{"type":"webhooks","id":"bc368e64-01aa-407e-b46e-3231809b1129"}}`: "ignored: events of this type are about no object that is mirrored",
 	} {
 		out[head+body] = want
 	}
 	return out
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }

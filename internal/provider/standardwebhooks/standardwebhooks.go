@@ -1,6 +1,7 @@
-// Package standardwebhooks reads what every sender signs alike that follows Standard Webhooks (https://www.standardwebhooks.com), or is
-// served by Svix: an id, a time and the body, under headers that begin with webhook- or svix-. What the events say is each sender's
-// own matter, so no object is mirrored until the configuration names some.
+// Package standardwebhooks is the provider for senders that follow Standard Webhooks
+// (https://www.standardwebhooks.com) or use Svix. They sign an id, a time and the body, in headers
+// that begin with webhook- or svix-. The content of events differs between senders, so no object is
+// mirrored until the configuration describes some.
 package standardwebhooks
 
 import (
@@ -23,22 +24,25 @@ const (
 	svix    = "Svix"
 )
 
-// shared are secrets that both sides have: whsec_ and base64 of the key, before which Supabase writes "v1,". OpenAI and Polar take
-// any other text as the key itself; bare are those of senders who leave whsec_ out and mean base64 all the same. A public key must say that it
-// is one: the 32 bytes alone look like a shared secret, and everybody knows them.
+// shared are shared secrets: whsec_ and base64 of the key, to which Supabase adds the prefix "v1,".
+// OpenAI and Polar use any other text as the key itself; unprefixed are secrets of senders who
+// leave out whsec_ but mean base64. A public key must have its prefix: its 32 bytes alone look like
+// a shared secret, but everybody knows them.
 var (
-	shared = signature.Key{Form: signature.KeyBase64, Strip: []string{"v1,whsec_", "whsec_"}, PlainElse: true}
-	bare   = signature.Key{Form: signature.KeyBase64}
-	pair   = signature.Key{Prefixed: true}
+	shared = signature.Key{Form: signature.KeyBase64, Strip: []string{"v1,whsec_", "whsec_"},
+		VerbatimWithoutPrefix: true}
+	bare      = signature.Key{Form: signature.KeyBase64}
+	publicKey = signature.Key{RequirePrefix: true}
 )
 
-// scheme is how senders sign under one family of headers. A header may hold many signatures, each after its version; those of
-// another version are passed over.
+// scheme returns a signature scheme of one family of headers. A header may contain many signatures,
+// each after its version; those of another version are ignored.
 func scheme(name, family, version string, method signature.Method, key signature.Key) *signature.Scheme {
 	header := func(what string) string { return "header:" + family + "-" + what }
 	return &signature.Scheme{
 		Name: name, Method: method, Key: key, Encoding: signature.Base64,
-		Signature: signature.Layout{In: []signature.Ref{signature.MustRef(header("Signature"))}, Separator: " ", Assign: ",", Item: version},
+		Signature: signature.Layout{In: []signature.Ref{signature.MustRef(header("Signature"))}, Separator: " ",
+			KeySeparator: ",", Item: version},
 		Timestamp: &signature.Clock{From: signature.MustRef(header("Timestamp"))},
 		Message:   signature.MustTemplate("{" + header("Id") + "}.{timestamp}.{body}"),
 	}
@@ -49,37 +53,41 @@ var spec = declared.Spec{
 	Schemes: []*signature.Scheme{
 		scheme("standardwebhooks-v1", webhook, "v1", signature.HMAC, shared),
 		scheme("svix-v1", svix, "v1", signature.HMAC, shared),
-		scheme("standardwebhooks-v1a", webhook, "v1a", signature.Ed25519, pair),
-		scheme("svix-v1a", svix, "v1a", signature.Ed25519, pair),
+		scheme("standardwebhooks-v1a", webhook, "v1a", signature.Ed25519, publicKey),
+		scheme("svix-v1a", svix, "v1a", signature.Ed25519, publicKey),
 		scheme("standardwebhooks-v1-base64", webhook, "v1", signature.HMAC, bare),
 		scheme("svix-v1-base64", svix, "v1", signature.HMAC, bare),
 	},
-	Refuse: twoIDs,
+	Reject: rejectTwoIDs,
 	Events: declared.Events{
-		Key:      declared.Templates("{header:Webhook-Id}", "{header:Svix-Id}"),
-		Type:     declared.Templates("{json:type}"),
-		Occurred: declared.At("json:timestamp", declared.Auto),
+		Key:        declared.Templates("{header:Webhook-Id}", "{header:Svix-Id}"),
+		Type:       declared.Templates("{json:type}"),
+		OccurredAt: declared.TimeAt("json:timestamp", declared.Auto),
 	},
-	Objects: []declared.Object{{Ignored: "what the events of this sender are about is not known; name it under objects: of the source"}},
+	Objects: []declared.Object{{Ignored: "the objects of this sender's events are not known; describe them under " +
+		"objects: of the source"}},
 	Samples: []provider.Sample{
-		declared.Sample(files, "user.created", "samples/created.json"),
-		declared.Sample(files, "user.updated", "samples/updated.json"),
-		declared.Sample(files, "user.deleted", "samples/deleted.json"),
-		declared.Sample(files, "invoice.paid", "samples/paid.json"),
+		declared.LoadSample(files, "user.created", "samples/created.json"),
+		declared.LoadSample(files, "user.updated", "samples/updated.json"),
+		declared.LoadSample(files, "user.deleted", "samples/deleted.json"),
+		declared.LoadSample(files, "invoice.paid", "samples/paid.json"),
 	},
-	Vary: declared.Vary{
-		Times:   []declared.Time{*declared.At("json:timestamp", declared.Auto), *declared.At("json:data.updated_at", declared.Auto)},
+	Variants: declared.Variants{
+		Times: []declared.Time{*declared.TimeAt("json:timestamp", declared.Auto),
+			*declared.TimeAt("json:data.updated_at", declared.Auto)},
 		Objects: []string{"data.id"},
 		Counter: "data.name",
 	},
 	Docs: docs,
 }
 
-// twoIDs refuses a delivery under two ids: one of them nobody signed, and whoever has a delivery that was signed could name it anew.
-func twoIDs(_ *provider.Source, d *provider.Delivery) *provider.Rejection {
+// rejectTwoIDs rejects a delivery with two different ids: one of them is not signed, so anyone with
+// a captured delivery could rename it.
+func rejectTwoIDs(_ *provider.Source, d *provider.Delivery) *provider.Rejection {
 	a, b := d.Header.Get("Webhook-Id"), d.Header.Get("Svix-Id")
 	if a != "" && b != "" && a != b {
-		return &provider.Rejection{Reason: provider.MalformedSignature, Detail: "Webhook-Id and Svix-Id name two deliveries; the sender gives both the same id"}
+		return &provider.Rejection{Reason: provider.MalformedSignature,
+			Detail: "Webhook-Id and Svix-Id differ; the sender gives both the same id"}
 	}
 	return nil
 }

@@ -18,22 +18,23 @@ import (
 
 func suite() providertest.Suite {
 	return providertest.Suite{
-		Provider:   standardwebhooks.New(),
-		Source:     providertest.Source("standardwebhooks", "whsec_bmV3IHNlY3JldCBvZiBhIHRlc3Q=", "whsec_b2xkIHNlY3JldCBvZiBhIHRlc3Q="),
+		Provider: standardwebhooks.New(),
+		Source: providertest.Source("standardwebhooks", "whsec_bmV3IHNlY3JldCBvZiBhIHRlc3Q=",
+			"whsec_b2xkIHNlY3JldCBvZiBhIHRlc3Q="),
 		Signature:  "Webhook-Signature",
-		Dated:      true,
+		SignsTime:  true,
 		BadSecrets: []string{"whsec_not base64!", "whpk_AAAA", "v1,whsec_*"},
 	}
 }
 
-// seal signs a delivery anew by the scheme of a name.
+// seal signs a delivery again with the scheme of a name.
 func seal(t *testing.T, src *provider.Source, d *provider.Delivery, scheme string) {
 	t.Helper()
 	for _, s := range standardwebhooks.New().Schemes() {
 		if s.Name != scheme {
 			continue
 		}
-		if err := provider.Seal(src, d, s, d.ReceivedAt); err != nil {
+		if err := provider.SignDelivery(src, d, s, d.ReceivedAt); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -41,8 +42,8 @@ func seal(t *testing.T, src *provider.Source, d *provider.Delivery, scheme strin
 	t.Fatalf("there is no scheme %s", scheme)
 }
 
-// By a shared secret, under Svix's headers, and by a key pair.
-func TestConformance(t *testing.T) {
+// With a shared secret, with Svix's headers, and with a key pair.
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	for i, c := range []struct{ scheme, header, newSecret, oldSecret string }{
 		{"standardwebhooks-v1", "Webhook", "", ""},
@@ -62,10 +63,10 @@ func TestConformance(t *testing.T) {
 			if c.newSecret != "" {
 				s.Source = providertest.Source("standardwebhooks", c.newSecret, c.oldSecret)
 			}
-			// The id is signed, so what lacks it is refused; one that can name nothing is as good as none.
+			// The id is signed, so a delivery without it is rejected. An invalid id counts as none.
 			s.NoKey = func(t *testing.T, src *provider.Source, d *provider.Delivery) {
 				t.Helper()
-				d.Header.Set(c.header+"-Id", strings.Repeat("x", provider.MaxName+1))
+				d.Header.Set(c.header+"-Id", strings.Repeat("x", provider.MaxNameBytes+1))
 				seal(t, src, d, c.scheme)
 			}
 			providertest.Run(t, s)
@@ -73,27 +74,29 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-func TestSamplesAreReadAsBefore(t *testing.T) {
+func TestSamples_golden_areReadAsRecorded(t *testing.T) {
 	t.Parallel()
 	providertest.Golden(t, suite(), "testdata/samples.golden")
 }
 
-// With the objects that a source of Clerk's or of a similar sender would name.
-func TestSamplesInAnyOrderWithObjectsNamed(t *testing.T) {
+// With objects as configured for Clerk or a similar sender.
+func TestSamples_configuredObjects_endEqualInAnyOrder(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	spec := standardwebhooks.New().Spec()
 	spec.Objects = []declared.Object{
-		{Events: []string{"user.*"}, Type: declared.Templates("user"), ID: declared.Templates("{json:data.id}"), State: "data", Deletes: []string{"user.deleted"}},
-		{Events: []string{"invoice.*"}, Type: declared.Templates("invoice"), ID: declared.Templates("{json:data.id}"), State: "data"},
+		{Events: []string{"user.*"}, Type: declared.Templates("user"), ID: declared.Templates("{json:data.id}"),
+			State: "data", Deletes: []string{"user.deleted"}},
+		{Events: []string{"invoice.*"}, Type: declared.Templates("invoice"), ID: declared.Templates("{json:data.id}"),
+			State: "data"},
 	}
 	s.Provider = declared.New(spec)
 	providertest.AnyOrder(t, s)
 	providertest.Golden(t, s, "testdata/objects.golden")
 }
 
-// Senders write times as texts or as numbers; a varied delivery keeps the way of its own.
-func TestTimesAsNumbers(t *testing.T) {
+// Senders write times as texts or as numbers; a variant keeps the format.
+func TestMakeVariant_timeFormats_areKept(t *testing.T) {
 	t.Parallel()
 	p := standardwebhooks.New()
 	at := time.Date(2026, time.July, 4, 12, 30, 15, 0, time.UTC)
@@ -102,7 +105,7 @@ func TestTimesAsNumbers(t *testing.T) {
 		`{"timestamp":1654012591}`:                                        `{"timestamp":1783168215}`,
 		`{"timestamp":"2022-05-31T15:56:31Z"}`:                            `{"timestamp":"2026-07-04T12:30:15.000Z"}`,
 	} {
-		varied, err := p.Vary(provider.Sample{Body: []byte(body)}, 1, at, false)
+		varied, err := p.MakeVariant(provider.Sample{Body: []byte(body)}, 1, at, false)
 		if err != nil || string(varied.Body) != want {
 			t.Errorf("vary %s: %s, %v", body, varied.Body, err)
 		}
@@ -120,28 +123,29 @@ func FuzzIdentify(f *testing.F) {
 	f.Add([]byte(`{"type":"a","timestamp":1.5e12}`), "\x00", "msg_2")
 	f.Fuzz(func(t *testing.T, body []byte, id, svix string) {
 		d := &provider.Delivery{Header: http.Header{"Webhook-Id": {id}, "Svix-Id": {svix}}, Body: body}
-		providertest.Sound(t, standardwebhooks.New(), &provider.Source{}, d)
+		providertest.CheckSound(t, standardwebhooks.New(), &provider.Source{}, d)
 	})
 }
 
-// The vector that the libraries of Standard Webhooks and Svix test themselves with.
+// The test vector of the libraries of Standard Webhooks and Svix.
 const (
 	vectorID   = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 	vectorTime = 1614265330
 	vectorBody = `{"test": 2432232314}`
 	vector     = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	vectorKey  = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-	// Made of the same message with openssl: genpkey -algorithm ed25519, pkeyutl -sign -rawin.
+	// The same message signed with openssl: genpkey -algorithm ed25519, pkeyutl -sign -rawin.
 	pairVector = "v1a,8E0SODOHcZS3+L8WsE6eTOD+21CtIMRRA0qn+hKPrk40+sjIPRN8unemgTqLQFpUmvh9STBIKchzLxUIJ3TkBA=="
 	publicKey  = "whpk_IxflUcIOGPaTJ359oZO9YwOS3BxgalFzvV6LpQa1YYc="
-	// And with the HMAC of Python, under the bytes of the text polar_whs_vector.
+	// Also with Python's HMAC, with the bytes of the text polar_whs_vector as key.
 	rawVector = "v1,L+7VqOke5jW+LeUORoUiXXmFv81IX+B6JMhUPkqseak="
 	rawSecret = "polar_whs_vector"
 )
 
 func delivery(family, signature string) *provider.Delivery {
 	return &provider.Delivery{Body: []byte(vectorBody), ReceivedAt: time.Unix(vectorTime, 0).Add(time.Minute),
-		Header: http.Header{family + "-Id": {vectorID}, family + "-Timestamp": {"1614265330"}, family + "-Signature": {signature}}}
+		Header: http.Header{family + "-Id": {vectorID}, family + "-Timestamp": {"1614265330"},
+			family + "-Signature": {signature}}}
 }
 
 func source(secrets ...string) *provider.Source {
@@ -152,7 +156,7 @@ func source(secrets ...string) *provider.Source {
 	return src
 }
 
-// reason is why a delivery is refused, "" where it is not.
+// reason returns why a delivery is rejected, or "".
 func reason(t *testing.T, src *provider.Source, d *provider.Delivery) provider.Reason {
 	t.Helper()
 	_, err := standardwebhooks.New().Verify(src, d)
@@ -166,7 +170,7 @@ func reason(t *testing.T, src *provider.Source, d *provider.Delivery) provider.R
 	return rejection.Reason
 }
 
-func TestVectors(t *testing.T) {
+func TestVerify_vectorsOfOtherPrograms_areAccepted(t *testing.T) {
 	t.Parallel()
 	other := strings.Replace(vector, "g0hM", "g0hN", 1)
 	tests := map[string]struct {
@@ -174,20 +178,25 @@ func TestVectors(t *testing.T) {
 		signature string
 		want      provider.Reason
 	}{
-		"published":                  {[]string{"whsec_" + vectorKey}, vector, ""},
-		"without whsec_":             {[]string{vectorKey}, vector, ""},
-		"Supabase":                   {[]string{"v1,whsec_" + vectorKey}, vector, ""},
-		"raw text":                   {[]string{rawSecret}, rawVector, ""},
-		"key pair":                   {[]string{publicKey}, pairVector, ""},
-		"second secret":              {[]string{rawSecret, publicKey, "whsec_" + vectorKey}, vector, ""},
-		"several signatures":         {[]string{"whsec_" + vectorKey}, other + " " + pairVector + " v2,AAAA " + vector, ""},
+		"published":      {[]string{"whsec_" + vectorKey}, vector, ""},
+		"without whsec_": {[]string{vectorKey}, vector, ""},
+		"Supabase":       {[]string{"v1,whsec_" + vectorKey}, vector, ""},
+		"raw text":       {[]string{rawSecret}, rawVector, ""},
+		"key pair":       {[]string{publicKey}, pairVector, ""},
+		"second secret":  {[]string{rawSecret, publicKey, "whsec_" + vectorKey}, vector, ""},
+		"several signatures": {[]string{"whsec_" + vectorKey}, other + " " + pairVector + " v2,AAAA " + vector,
+			""},
 		"both kinds, the pair known": {[]string{publicKey}, other + " " + pairVector, ""},
 		"another signature":          {[]string{"whsec_" + vectorKey}, other, provider.WrongSignature},
-		"another pair's":             {[]string{"whpk_" + strings.Repeat("A", 42) + "E="}, pairVector, provider.WrongSignature},
-		"a pair's as shared":         {[]string{"whsec_" + vectorKey}, strings.Replace(pairVector, "v1a", "v1", 1), provider.WrongSignature},
-		"a shared one as a pair's":   {[]string{publicKey}, strings.Replace(vector, "v1", "v1a", 1), provider.WrongSignature},
-		"unknown version":            {[]string{"whsec_" + vectorKey}, strings.Replace(vector, "v1", "v3", 1), provider.MalformedSignature},
-		"no version":                 {[]string{"whsec_" + vectorKey}, vector[3:], provider.MalformedSignature},
+		"another pair's": {[]string{"whpk_" + strings.Repeat("A", 42) + "E="}, pairVector,
+			provider.WrongSignature},
+		"a pair's as shared": {[]string{"whsec_" + vectorKey}, strings.Replace(pairVector, "v1a", "v1", 1),
+			provider.WrongSignature},
+		"a shared one as a pair's": {[]string{publicKey}, strings.Replace(vector, "v1", "v1a", 1),
+			provider.WrongSignature},
+		"unknown version": {[]string{"whsec_" + vectorKey}, strings.Replace(vector, "v1", "v3", 1),
+			provider.MalformedSignature},
+		"no version": {[]string{"whsec_" + vectorKey}, vector[3:], provider.MalformedSignature},
 	}
 	for name, test := range tests {
 		for _, family := range []string{"Webhook", "Svix"} {
@@ -198,8 +207,9 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// Whoever has seen a delivery can send it again, but not under a name of its own: the id of the other family is not signed.
-func TestSignedIDCannotBeReplaced(t *testing.T) {
+// Anyone with a captured delivery can send it again, but not under another id: an id of the other
+// family is not signed.
+func TestVerify_secondID_isRejected(t *testing.T) {
 	t.Parallel()
 	for family, other := range map[string]string{"Webhook": "Svix", "Svix": "Webhook"} {
 		d := delivery(family, vector)
@@ -229,8 +239,9 @@ func TestSignedIDCannotBeReplaced(t *testing.T) {
 	}
 }
 
-// Schemes are tried one after the other; a delivery that one of them proves is told to be late, not to be forged.
-func TestLateDeliveryIsToldSo(t *testing.T) {
+// Schemes are tried one after the other. A delivery with a right signature but a late time is
+// rejected as late, not as forged.
+func TestVerify_lateDelivery_isStale(t *testing.T) {
 	t.Parallel()
 	for name, secret := range map[string]string{"whsec_": "whsec_" + vectorKey, "bare": vectorKey} {
 		d := delivery("Webhook", "v1a,AAAA "+vector)
@@ -241,11 +252,12 @@ func TestLateDeliveryIsToldSo(t *testing.T) {
 	}
 }
 
-// `postern send` signs by the kind of secret that the source has.
-func TestSignByPrivateKey(t *testing.T) {
+// `postern send` signs with the method of the source's secret.
+func TestSign_privateKey_usesEd25519(t *testing.T) {
 	t.Parallel()
 	p := standardwebhooks.New()
-	private := "whsk_" + base64.StdEncoding.EncodeToString([]byte("a seed of thirty-two bytes, all.")) // the seed of a key pair
+	// the seed of a key pair
+	private := "whsk_" + base64.StdEncoding.EncodeToString([]byte("a seed of thirty-two bytes, all."))
 	d, err := p.Sign(source(private), p.Samples()[0], time.Unix(vectorTime, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -258,8 +270,8 @@ func TestSignByPrivateKey(t *testing.T) {
 	}
 }
 
-// A public key is known to everybody. However its text is turned, it is no shared secret. Without its whpk_ it proves
-// nothing, so that a source which has it bare does not seem to work.
+// Everybody knows a public key, so it is not accepted as a shared secret in any format. Without its
+// whpk_ it is rejected, so that such a source does not seem to work.
 func TestVerify_publicKeyAsSharedSecret_isRejected(t *testing.T) {
 	t.Parallel()
 	bare := strings.TrimPrefix(publicKey, "whpk_")

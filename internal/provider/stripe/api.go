@@ -11,36 +11,45 @@ import (
 )
 
 var (
-	_ provider.Reader   = Stripe{}
-	_ provider.Allotted = Stripe{}
+	_ provider.Reader      = Stripe{}
+	_ provider.CallLimiter = Stripe{}
 )
 
 const (
 	baseURL = "https://api.stripe.com"
-	// Stripe takes 100 calls a second of an account in live mode, 25 of a sandbox, and 25 of each endpoint (https://docs.stripe.com/rate-limits).
-	// The customer's own calls have the same account to share, and a run asks one endpoint all the time.
+	// Stripe allows 100 calls per second for an account in live mode, 25 for a sandbox, and 25 for
+	// each endpoint (https://docs.stripe.com/rate-limits). The customer's own calls share these
+	// limits, and a run calls one endpoint all the time.
 	liveRate, testRate = 10, 5
 	concurrency        = 5
-	// thinVersion is asked for where the source says no version that /v2 knows (those have a name after the date, and it answers nobody without one), and always of the list of
-	// thin events: it can be asked by time, and for all objects, only since 2025-10-29.clover, and what it tells is the same in all versions.
-	thinVersion = "2026-08-26.dahlia"
-	thinEvents  = "/v2/core/events"
-	pageSize    = 100
-	// allotted is the least that an account may read in a month; most may read more, 500 times for each transaction (https://docs.stripe.com/rate-limits).
-	allotted = 10_000
+	// idOnlyVersion is requested if the source sets no version that /v2 knows: /v2 requires one
+	// with a name after the date. It is always requested for the list of id-only events, which can
+	// be limited by time, for all objects, only since 2025-10-29.clover. Its content is the same in
+	// all versions.
+	idOnlyVersion    = "2026-08-26.dahlia"
+	idOnlyEventsPath = "/v2/core/events"
+	pageSize         = 100
+	// monthlyCallLimit is the minimum number of reads per month of an account. Most accounts may
+	// read more, 500 times per transaction (https://docs.stripe.com/rate-limits).
+	monthlyCallLimit = 10_000
 )
 
 var apiVersion = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}(\.[a-z_]+)?$`)
 
-// CompleteAPI fills in Stripe's address and a rate that leaves the larger part of its limits to others.
+// CompleteAPI fills in Stripe's address, and a rate that leaves most of Stripe's limits to other
+// programs.
 func (Stripe) CompleteAPI(api *provider.API) error {
-	for prefix, what := range map[string]string{"pk_": "a publishable key, which reads nothing", "whsec_": "the secret of a webhook endpoint, which belongs among secrets"} {
+	for prefix, what := range map[string]string{"pk_": "a publishable key, which reads nothing",
+		"whsec_": "the secret of a webhook endpoint, which belongs to secrets"} {
 		if strings.HasPrefix(string(api.Key.Value), prefix) {
-			return fmt.Errorf("key: is %s: make a restricted key (rk_...) that may read events and what the source mirrors", what)
+			return fmt.Errorf("key: is %s: make a restricted key (rk_...) that may read events and what the source "+
+				"mirrors", what)
 		}
 	}
 	if api.Version != "" && !apiVersion.MatchString(api.Version) {
-		return fmt.Errorf("version: %.40q is none of Stripe's: write it as the webhook endpoint shows it, e.g. 2026-08-26.dahlia, or leave it out", api.Version)
+		return fmt.Errorf("version: %.40q is not a version of Stripe's API: write it as the webhook endpoint shows "+
+			"it, e.g. "+
+			"2026-08-26.dahlia, or leave it out", api.Version)
 	}
 	if api.BaseURL == "" {
 		api.BaseURL = baseURL
@@ -56,10 +65,11 @@ func (Stripe) CompleteAPI(api *provider.API) error {
 	return nil
 }
 
-// Allotted is the least; Stripe does not tell who has more.
-func (Stripe) Allotted() int { return allotted }
+// CallLimit returns the minimum; Stripe does not report which accounts may read more.
+func (Stripe) CallLimit() int { return monthlyCallLimit }
 
-// Authorize sends the key as a bearer's, and the version: the mirror compares what a look answers with what events carried.
+// Authorize sends the key as a bearer token, and the version, because the mirror compares refetches
+// with events.
 func (Stripe) Authorize(api *provider.API, h http.Header) {
 	h.Set("Authorization", "Bearer "+string(api.Key.Value))
 	if api.Version != "" && h.Get("Stripe-Version") == "" {
@@ -67,14 +77,14 @@ func (Stripe) Authorize(api *provider.API, h http.Header) {
 	}
 }
 
-// forAccount adds the headers of a call for an account. An account in the path stands for itself
+// forAccount adds the headers of a call for an account. An account in the path needs no header
 // (https://docs.stripe.com/connect/authentication).
 func forAccount(api *provider.API, c provider.Call) provider.Call {
 	c.Header = http.Header{}
 	switch {
 	case strings.HasPrefix(c.Path, "/v2/"):
-		if c.Path == thinEvents || !strings.Contains(api.Version, ".") {
-			c.Header.Set("Stripe-Version", thinVersion)
+		if c.Path == idOnlyEventsPath || !strings.Contains(api.Version, ".") {
+			c.Header.Set("Stripe-Version", idOnlyVersion)
 		}
 		if c.Account != "" {
 			c.Header.Set("Stripe-Context", c.Account)
@@ -85,9 +95,9 @@ func forAccount(api *provider.API, c provider.Call) provider.Call {
 	return c
 }
 
-// Control lists one event. No call is open to every restricted key (/v1/account is to none of them), but reading events is what each key for this
-// must be allowed.
-func (Stripe) Control(api *provider.API, account string) provider.Call {
+// CredentialCheck lists one event. No call is allowed for every restricted key (/v1/account is
+// allowed for none), but a key for this purpose must be allowed to read events.
+func (Stripe) CredentialCheck(api *provider.API, account string) provider.Call {
 	account, _ = realAccount(account)
 	return forAccount(api, provider.Call{Account: account, Path: "/v1/events", Query: url.Values{"limit": {"1"}}})
 }

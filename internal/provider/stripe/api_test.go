@@ -19,8 +19,9 @@ func withKey(key string) *provider.API {
 	return &provider.API{Key: provider.Secret{Name: "api.key", Value: []byte(key)}}
 }
 
-// line is a call in one line: account, path and query, and the headers that say for whom it is.
-func line(c provider.Call, ok bool) string {
+// describeCall describes a call in one line: account, path and query, and the headers that name the
+// account.
+func describeCall(c provider.Call, ok bool) string {
 	if !ok {
 		return "none"
 	}
@@ -36,8 +37,8 @@ func line(c provider.Call, ok bool) string {
 	return strings.TrimSpace(out)
 }
 
-// What a look asks for, whose it is, and what is not asked for.
-func TestFetch(t *testing.T) {
+// The calls of a refetch, their account, and the objects that cannot be fetched.
+func TestFetch_types_makeCalls(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ account, objectType, objectID, key, want string }{
 		{"", "customer", "cus_1", "sk_live_1", "/v1/customers/cus_1"},
@@ -45,19 +46,21 @@ func TestFetch(t *testing.T) {
 		{"", "subscription", "sub_1", "rk_test_1", "/v1/subscriptions/sub_1"},
 		{"", "cash_balance", "cus_1", "sk_live_1", "/v1/customers/cus_1/cash_balance"},
 		{"", "issuing.authorization", "iauth_1", "sk_live_1", "/v1/issuing/authorizations/iauth_1"},
-		// The account of a path stands for itself.
+		// An account in the path needs no header.
 		{"acct_1", "account", "acct_1", "sk_live_1", "acct_1 /v1/accounts/acct_1"},
-		{"acct_1", "capability", "acct_1:card_payments", "sk_live_1", "acct_1 /v1/accounts/acct_1/capabilities/card_payments"},
+		{"acct_1", "capability", "acct_1:card_payments", "sk_live_1",
+			"acct_1 /v1/accounts/acct_1/capabilities/card_payments"},
 		{"acct_1", "capability", "card_payments", "sk_live_1", "none"},
 		{"acct_1", "balance", "balance", "sk_live_1", "acct_1 /v1/balance Stripe-Account=acct_1"},
-		// Thin events.
-		{"acct_1", "v2.core.account", "acct_2", "sk_live_1", "acct_1 /v2/core/accounts/acct_2?include[0]=configuration.customer&include[1]=configuration.merchant&include[2]=configuration.recipient&include[3]=defaults&include[4]=identity&include[5]=requirements Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
-		// Chosen ids may hold anything.
+		// Id-only events.
+		{"acct_1", "v2.core.account", "acct_2", "sk_live_1",
+			"acct_1 /v2/core/accounts/acct_2?include[0]=configuration.customer&include[1]=configuration.merchant&include[2]=configuration.recipient&include[3]=defaults&include[4]=identity&include[5]=requirements Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
+		// Chosen ids may contain anything.
 		{"", "coupon", "50% / a?b#c", "sk_live_1", "/v1/coupons/50%25%20%2F%20a%3Fb%23c"},
 		{"", "coupon", "..", "sk_live_1", "none"},
 		{"", "plan", ".", "sk_live_1", "none"},
 		{"acct_1", "capability", "..:card_payments", "sk_live_1", "none"},
-		// A name of both modes is asked for in its own alone.
+		// A name that exists in both modes is requested in its own mode only.
 		{"test", "coupon", "SPRING", "sk_test_1", "/v1/coupons/SPRING"},
 		{"test", "coupon", "SPRING", "sk_live_1", "none"},
 		{"", "coupon", "SPRING", "rk_test_1", "none"},
@@ -65,24 +68,28 @@ func TestFetch(t *testing.T) {
 		{"acct_1/test", "product", "p", "rk_live_1", "none"},
 		{"acct_1/test", "product", "p", "another form", "acct_1 /v1/products/p Stripe-Account=acct_1"},
 		{"", "customer", "cus_1", "sk_test_1", "/v1/customers/cus_1"},
-		// No GET, or none by what is known.
+		// No GET, or none without more information.
 		{"", "card", "card_1", "sk_live_1", "none"},
 		{"", "some.new_type", "x_1", "sk_live_1", "none"},
 	} {
-		if got := line(stripe.Stripe{}.Fetch(&provider.Source{}, withKey(tc.key), tc.account, tc.objectType, tc.objectID)); got != tc.want {
+		if got := describeCall(stripe.Stripe{}.Fetch(&provider.Source{}, withKey(tc.key), tc.account, tc.objectType,
+			tc.objectID)); got != tc.want {
 			t.Errorf("%s %s %s with %s: %s, want %s", tc.account, tc.objectType, tc.objectID, tc.key, got, tc.want)
 		}
 	}
 }
 
-// Every type of the tables of objects and lists can be read, or is among those that say why not, which no list has.
-func TestEveryTypeIsReadOrLeftOut(t *testing.T) {
+// Every type of the tables of objects and lists can be read, or is an exception with a reason. No
+// list has an exception.
+func TestFetch_everyType_isReadOrExcluded(t *testing.T) {
 	t.Parallel()
-	leftOut := []string{"application", "billing.alert_triggered", "billing_portal.session", "discount", "entitlements.active_entitlement_summary"}
+	leftOut := []string{"application", "billing.alert_triggered", "billing_portal.session", "discount",
+		"entitlements.active_entitlement_summary"}
 	for _, objectType := range append(stripe.TypeNames(), stripe.ListTypes()...) {
 		_, ok := stripe.Stripe{}.Fetch(&provider.Source{}, withKey("k"), "acct_1", objectType, "a:b")
 		if !ok {
-			_, _, ok = stripe.Stripe{}.Locate(withKey("k"), "acct_1", objectType, "a", []byte(`{"account": "acct_1", "fee": "fee_1"}`), nil)
+			_, _, ok = stripe.Stripe{}.Locate(withKey("k"), "acct_1", objectType, "a",
+				[]byte(`{"account": "acct_1", "fee": "fee_1"}`), nil)
 		}
 		if ok == slices.Contains(leftOut, objectType) || !ok && slices.Contains(stripe.ListTypes(), objectType) {
 			t.Errorf("%s: read %v", objectType, ok)
@@ -90,7 +97,7 @@ func TestEveryTypeIsReadOrLeftOut(t *testing.T) {
 	}
 }
 
-func TestListEventsAndControl(t *testing.T) {
+func TestListEvents_calls_haveTimeAndCursor(t *testing.T) {
 	t.Parallel()
 	since, until := time.Unix(100, 999), time.Unix(200, 0)
 	for account, want := range map[string]string{
@@ -98,46 +105,50 @@ func TestListEventsAndControl(t *testing.T) {
 		"test":        "/v1/events?created[gte]=100&created[lte]=200&limit=100",
 		"acct_1/test": "acct_1 /v1/events?created[gte]=100&created[lte]=200&limit=100 Stripe-Account=acct_1",
 	} {
-		if got := line(stripe.Stripe{}.ListEvents(withKey("k"), account, since, until, ""), true); got != want {
+		if got := describeCall(stripe.Stripe{}.ListEvents(withKey("k"), account, since, until, ""), true); got != want {
 			t.Errorf("%s: %s, want %s", account, got, want)
 		}
 	}
 	want := "acct_1 /v1/events?created[gte]=100&created[lte]=200&limit=100&starting_after=evt_9 Stripe-Account=acct_1"
-	if got := line(stripe.Stripe{}.ListEvents(withKey("k"), "acct_1", since, until, "evt_9"), true); got != want {
+	if got := describeCall(stripe.Stripe{}.ListEvents(withKey("k"), "acct_1", since, until, "evt_9"),
+		true); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for cursor, want := range map[string]string{
-		"":                 "acct_1 /v2/core/events?created[gte]=1970-01-01T00:01:40.000Z&created[lte]=1970-01-01T00:03:20.999Z&limit=100 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia",
-		"limit=100&page=p": "acct_1 /v2/core/events?limit=100&page=p Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia",
+		"": "acct_1 /v2/core/events?created[gte]=1970-01-01T00:01:40.000Z&created[lte]=1970-01-01T00:03:20.999Z&limit=100 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia",
+		"limit=100&page=p": "acct_1 /v2/core/events?limit=100&page=p Stripe-Context=acct_1 " +
+			"Stripe-Version=2026-08-26.dahlia",
 	} {
-		if got := line(stripe.Stripe{}.ListThinEvents(withKey("k"), "acct_1/test", since, until.Add(time.Second-time.Microsecond), cursor), true); got != want {
+		if got := describeCall(stripe.Stripe{}.ListIDOnlyEvents(withKey("k"), "acct_1/test", since,
+			until.Add(time.Second-time.Microsecond), cursor), true); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	if got := line(stripe.Stripe{}.Control(withKey("k"), "acct_1"), true); got != "acct_1 /v1/events?limit=1 Stripe-Account=acct_1" {
+	if got := describeCall(stripe.Stripe{}.CredentialCheck(withKey("k"), "acct_1"),
+		true); got != "acct_1 /v1/events?limit=1 Stripe-Account=acct_1" {
 		t.Error(got)
 	}
 }
 
-// The list of thin events can be asked by time only in newer versions than a source may have.
-func TestThinEventsAreListedInAVersionThatKnowsTimes(t *testing.T) {
+// The list of id-only events can be limited by time only in newer versions than a source may have.
+func TestListIDOnlyEvents_version_supportsTimes(t *testing.T) {
 	t.Parallel()
 	api := withKey("k")
 	for _, api.Version = range []string{"", "2020-08-27", "2025-06-30.basil", "2026-01-28.clover"} {
-		c := stripe.Stripe{}.ListThinEvents(api, "", time.Unix(100, 0), time.Unix(200, 0), "")
+		c := stripe.Stripe{}.ListIDOnlyEvents(api, "", time.Unix(100, 0), time.Unix(200, 0), "")
 		if (stripe.Stripe{}).Authorize(api, c.Header); c.Header.Get("Stripe-Version") != "2026-08-26.dahlia" {
 			t.Errorf("with %q: in version %q", api.Version, c.Header.Get("Stripe-Version"))
 		}
 	}
 }
 
-func TestAuthorize(t *testing.T) {
+func TestAuthorize_headers_areSet(t *testing.T) {
 	t.Parallel()
 	api := withKey("rk_test_1")
 	api.Version = "2020-08-27"
 	thin, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
-	whole, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "customer", "cus_1")
-	for c, want := range map[*provider.Call]string{&thin: "2026-08-26.dahlia", &whole: "2020-08-27"} {
+	complete, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "customer", "cus_1")
+	for c, want := range map[*provider.Call]string{&thin: "2026-08-26.dahlia", &complete: "2020-08-27"} {
 		stripe.Stripe{}.Authorize(api, c.Header)
 		if got := c.Header.Get("Stripe-Version"); got != want || c.Header.Get("Authorization") != "Bearer rk_test_1" {
 			t.Errorf("%s: version %q, want %q", c.Path, got, want)
@@ -150,21 +161,25 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-func TestCompleteAPI(t *testing.T) {
+func TestCompleteAPI_settings_areCompletedOrRejected(t *testing.T) {
 	t.Parallel()
-	for key, rate := range map[string]int{"sk_live_1": 10, "rk_live_1": 10, "sk_test_1": 5, "rk_test_1": 5, "anything": 5} {
+	for key, rate := range map[string]int{"sk_live_1": 10, "rk_live_1": 10, "sk_test_1": 5, "rk_test_1": 5,
+		"anything": 5} {
 		api := withKey(key)
-		if err := (stripe.Stripe{}).CompleteAPI(api); err != nil || api.Rate != rate || api.Concurrency != 5 || api.BaseURL != "https://api.stripe.com" {
+		if err := (stripe.Stripe{}).CompleteAPI(api); err != nil || api.Rate != rate || api.Concurrency != 5 ||
+			api.BaseURL != "https://api.stripe.com" {
 			t.Errorf("%s: %+v, %v", key, api, err)
 		}
 	}
-	set := provider.API{BaseURL: "http://127.0.0.1:1", Key: provider.Secret{Value: []byte("sk_live_1")}, Version: "2026-01-28.clover", Rate: 3, Concurrency: 2}
+	set := provider.API{BaseURL: "http://127.0.0.1:1", Key: provider.Secret{Value: []byte("sk_live_1")},
+		Version: "2026-01-28.clover", Rate: 3, Concurrency: 2}
 	kept := set
 	if err := (stripe.Stripe{}).CompleteAPI(&kept); err != nil || !cmp.Equal(set, kept) {
 		t.Errorf("%+v, %v", kept, err)
 	}
 	for key, want := range map[string]string{"pk_live_1": "publishable", "whsec_1": "secret of a webhook endpoint"} {
-		if err := (stripe.Stripe{}).CompleteAPI(withKey(key)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), key) {
+		if err := (stripe.Stripe{}).CompleteAPI(withKey(key)); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), key) {
 			t.Errorf("%s: %v", key, err)
 		}
 	}
@@ -175,7 +190,7 @@ func TestCompleteAPI(t *testing.T) {
 	}
 }
 
-func TestAnswer(t *testing.T) {
+func TestAnswer_responses_giveVerdict(t *testing.T) {
 	t.Parallel()
 	const missing = `{"error": {"code": "resource_missing", "message": "No such customer: 'cus_1'", "param": "id", "type": "invalid_request_error"}}`
 	fault := func(code, message string) string {
@@ -192,47 +207,69 @@ func TestAnswer(t *testing.T) {
 		wait   time.Duration
 		detail string
 	}{
-		"found":                {200, "", ` {"id": "cus_1"}` + "\n", provider.Found, 0, ""},
-		"a page of a portal":   {200, "", "<html>", provider.Trouble, 0, "no JSON object"},
-		"empty":                {200, "", "", provider.Trouble, 0, "no JSON object"},
-		"cut":                  {200, "", "{", provider.Trouble, 0, "no JSON object"},
-		"missing":              {404, "", missing, provider.Missing, 0, "no such object"},
-		"no such address":      {404, "", fault("", "Unrecognized request URL (GET: /v1/x)"), provider.Refused, 0, "is base_url right?"},
-		"a product not set up": {404, "", fault("", "Unrecognized request URL (GET: /v1/treasury/financial_accounts). Have you onboarded to Treasury?"), provider.Refused, 0, "is the product that it belongs to set up"},
-		"another server":       {404, "", "not found", provider.Trouble, 0, "is base_url right?"},
-		"other mode":           {404, "", fault("resource_missing", "No such customer: 'cus_1'; a similar object exists in test mode, but a live mode key was used to make this request."), provider.Refused, 0, "other mode"},
-		"wrong key":            {401, "", fault("", "Invalid API Key provided: sk_test_****1234"), provider.Refused, time.Minute, "set the source's api.key"},
-		"no permission":        {403, "", fault("", "The provided key 'rk_live_***123' does not have the required permissions for this endpoint on account 'acct_1'. Having the 'rak_customer_read' permission would allow this request to continue."), provider.Refused, 0, "permission customer_read:"},
-		"no access to account": {403, "", fault("account_invalid", "The provided key 'sk_live_***123' does not have access to account 'acct_1'"), provider.Refused, 0, "connect it again"},
-		"no access, as 401":    {401, "", fault("account_invalid", "The provided key 'sk_live_***123' does not have access to account 'acct_1'"), provider.Refused, 0, "connect it again"},
-		"forbidden":            {403, "", "", provider.Refused, 0, "give it the permission"},
-		"too many":             {429, "", fault("rate_limit", "slow down"), provider.Throttled, time.Second, "too many calls"},
-		"too many, by reason":  {429, "Stripe-Rate-Limited-Reason: endpoint-rate", fault("rate_limit", ""), provider.Throttled, time.Second, "(endpoint-rate)"},
-		"too many at once":     {429, "Stripe-Rate-Limited-Reason: global-concurrency", "", provider.Throttled, 250 * time.Millisecond, "(global-concurrency)"},
+		"found":              {200, "", ` {"id": "cus_1"}` + "\n", provider.Found, 0, ""},
+		"a page of a portal": {200, "", "<html>", provider.Failure, 0, "no JSON object"},
+		"empty":              {200, "", "", provider.Failure, 0, "no JSON object"},
+		"cut":                {200, "", "{", provider.Failure, 0, "no JSON object"},
+		"missing":            {404, "", missing, provider.Missing, 0, "no such object"},
+		"no such address": {404, "", fault("", "Unrecognized request URL (GET: /v1/x)"), provider.Rejected, 0,
+			"is base_url right?"},
+		"a product not set up": {404, "", fault("", "Unrecognized request URL (GET: "+
+			"/v1/treasury/financial_accounts). Have you onboarded to Treasury?"), provider.Rejected, 0,
+			"is the product that it belongs to set up"},
+		"another server": {404, "", "not found", provider.Failure, 0, "is base_url right?"},
+		"other mode": {404, "", fault("resource_missing", "No such customer: 'cus_1'; a similar object "+
+			"exists in test mode, but a live mode key was used to make this request."), provider.Rejected, 0,
+			"other mode"},
+		"wrong key": {401, "", fault("", "Invalid API Key provided: sk_test_****1234"), provider.Rejected,
+			time.Minute, "set the source's api.key"},
+		"no permission": {403, "", fault("", "The provided key 'rk_live_***123' does not have the required "+
+			"permissions for this endpoint on account 'acct_1'. Having the 'rak_customer_read' permission would "+
+			"allow this request to continue."), provider.Rejected, 0, "permission customer_read:"},
+		"no access to account": {403, "", fault("account_invalid", "The provided key 'sk_live_***123' does not have "+
+			"access to account 'acct_1'"), provider.Rejected, 0, "connect it again"},
+		"no access, as 401": {401, "", fault("account_invalid", "The provided key 'sk_live_***123' does not have "+
+			"access to account 'acct_1'"), provider.Rejected, 0, "connect it again"},
+		"forbidden": {403, "", "", provider.Rejected, 0, "give it the permission"},
+		"too many": {429, "", fault("rate_limit", "slow down"), provider.Throttled, time.Second,
+			"too many calls"},
+		"too many, by reason": {429, "Stripe-Rate-Limited-Reason: endpoint-rate", fault("rate_limit", ""),
+			provider.Throttled, time.Second, "(endpoint-rate)"},
+		"too many at once": {429, "Stripe-Rate-Limited-Reason: global-concurrency", "", provider.Throttled,
+			250 * time.Millisecond, "(global-concurrency)"},
 		"too many, and a wait": {429, "Retry-After: 7", "", provider.Throttled, 7 * time.Second, "too many calls"},
-		"busy":                 {429, "Stripe-Rate-Limited-Reason: resource-specific", fault("lock_timeout", ""), provider.Trouble, 0, "busy"},
-		"busy, as a conflict":  {409, "", fault("lock_timeout", ""), provider.Trouble, 0, "(lock_timeout)"},
-		"down":                 {500, "", "", provider.Trouble, 0, "answered 500"},
-		"down for a while":     {503, "Retry-After: 2", "", provider.Trouble, 2 * time.Second, "answered 503"},
-		"deleted cursor":       {400, "", cursor("starting_after", "resource_missing"), provider.Expired, 0, "no longer there"},
-		"deleted cursor, 404":  {404, "", cursor("starting_after", "resource_missing"), provider.Expired, 0, "no longer there"},
-		"deleted clock":        {400, "", cursor("test_clock", "resource_missing"), provider.Expired, 0, "no longer there"},
-		"closed account":       {400, "", cursor("financial_account", "resource_missing"), provider.Expired, 0, "no longer there"},
-		"forgotten page":       {400, "", cursor("page", ""), provider.Expired, 0, "no longer there"},
-		"cursor of another":    {400, "", cursor("starting_after", "parameter_invalid"), provider.Refused, 0, "(parameter_invalid)"},
-		"not set up":           {400, "", fault("", "Your account is not set up to use Issuing."), provider.Refused, 0, "is the product that it belongs to set up"},
-		"unknown to version":   {400, "", fault("parameter_unknown", "Received unknown parameter"), provider.Refused, 0, "(parameter_unknown)"},
-		"busy, in words":       {400, "", fault("lock_timeout", "busy"), provider.Trouble, 0, "(lock_timeout)"},
-		"400 of another":       {400, "", "<html>", provider.Trouble, 0, "answered 400"},
-		"moved":                {301, "", "", provider.Trouble, 0, "redirect"},
-		"codes are words":      {500, "", fault("sk_live_1 is wrong!", ""), provider.Trouble, 0, "answered 500"},
+		"busy": {429, "Stripe-Rate-Limited-Reason: resource-specific", fault("lock_timeout", ""),
+			provider.Failure, 0, "busy"},
+		"busy, as a conflict": {409, "", fault("lock_timeout", ""), provider.Failure, 0, "(lock_timeout)"},
+		"down":                {500, "", "", provider.Failure, 0, "answered 500"},
+		"down for a while":    {503, "Retry-After: 2", "", provider.Failure, 2 * time.Second, "answered 503"},
+		"deleted cursor": {400, "", cursor("starting_after", "resource_missing"), provider.Expired, 0,
+			"exist any more"},
+		"deleted cursor, 404": {404, "", cursor("starting_after", "resource_missing"), provider.Expired, 0,
+			"exist any more"},
+		"deleted clock": {400, "", cursor("test_clock", "resource_missing"), provider.Expired, 0,
+			"exist any more"},
+		"closed account": {400, "", cursor("financial_account", "resource_missing"), provider.Expired, 0,
+			"exist any more"},
+		"forgotten page": {400, "", cursor("page", ""), provider.Expired, 0, "exist any more"},
+		"cursor of another": {400, "", cursor("starting_after", "parameter_invalid"), provider.Rejected, 0,
+			"(parameter_invalid)"},
+		"not set up": {400, "", fault("", "Your account is not set up to use Issuing."), provider.Rejected, 0,
+			"is the product that it belongs to set up"},
+		"unknown to version": {400, "", fault("parameter_unknown", "Received unknown parameter"), provider.Rejected, 0,
+			"(parameter_unknown)"},
+		"busy, in words":  {400, "", fault("lock_timeout", "busy"), provider.Failure, 0, "(lock_timeout)"},
+		"400 of another":  {400, "", "<html>", provider.Failure, 0, "answered 400"},
+		"moved":           {301, "", "", provider.Failure, 0, "redirect"},
+		"codes are words": {500, "", fault("sk_live_1 is wrong!", ""), provider.Failure, 0, "answered 500"},
 	} {
 		h := http.Header{}
 		if k, v, ok := strings.Cut(tc.header, ": "); ok {
 			h.Set(k, v)
 		}
 		v := stripe.Stripe{}.Answer(tc.status, h, []byte(tc.body))
-		if v.Kind != tc.kind || v.Wait != tc.wait || !strings.Contains(v.Detail, tc.detail) || (v.Detail == "") != (tc.kind == provider.Found) || v.Disconnected != strings.HasPrefix(name, "no access") {
+		if v.Kind != tc.kind || v.Wait != tc.wait || !strings.Contains(v.Detail, tc.detail) ||
+			(v.Detail == "") != (tc.kind == provider.Found) || v.Disconnected != strings.HasPrefix(name, "no access") {
 			t.Errorf("%s: %+v", name, v)
 		}
 		if strings.Contains(v.Detail, "sk_") || strings.Contains(v.Detail, "rk_") {

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// ListTypes are the types in the table of lists.
+// ListTypes returns the types in the table of lists.
 func ListTypes() []string { return slices.Sorted(maps.Keys(lists)) }
 
-// TypeNames are the types in the table, for a test that none is left untested.
+// TypeNames returns the types in the table, so that a test can check that each has a test.
 func TypeNames() []string {
 	var names []string
 	for name := range maps.Keys(types) {

@@ -8,23 +8,26 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Identify names the one event of a delivery. Its key is the event's id; a body that cannot be read, or that has no id,
-// gets a content key. An event of an account that the source does not allow is refused.
+// Identify names the one event of a delivery. Its key is the event's id. A body that cannot be
+// read, or that has no id, gets a content key. An event of an account that the source does not
+// allow is rejected.
 func (Stripe) Identify(src *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
 	e, err := readEvent(d.Body)
 	if err != nil {
-		out := provider.Event{Type: provider.UnknownType, Account: src.Account, Fingerprint: provider.BodyFingerprint(d.Body)}
-		provider.NameByContent(&out, d.Body)
+		out := provider.Event{Type: provider.UnknownType, Account: src.Account,
+			Fingerprint: provider.BodyFingerprint(d.Body)}
+		provider.SetContentKey(&out, d.Body)
 		return []provider.Event{out}, nil
 	}
 	defer e.root.Release()
-	if account := e.account(); !allowed(src, account) {
-		return nil, &provider.Rejection{Reason: provider.ForbiddenAccount, Detail: fmt.Sprintf("account %.64q is not allowed here", account)}
+	if account := e.account(); !acceptsAccount(src, account) {
+		return nil, &provider.Rejection{Reason: provider.ForbiddenAccount,
+			Detail: fmt.Sprintf("account %.64q is not allowed here", account)}
 	}
 	return []provider.Event{e.named(src, d.Body)}, nil
 }
 
-// named is what the log keeps of an event.
+// named returns what the log stores of an event.
 func (e event) named(src *provider.Source, body []byte) provider.Event {
 	out := provider.Event{
 		Key:         name(e.root, "id"),
@@ -41,31 +44,34 @@ func (e event) named(src *provider.Source, body []byte) provider.Event {
 		out.Account, out.ObjectType, out.ObjectID = id.account, id.objectType, id.objectID
 	}
 	if out.Key == "" {
-		provider.NameByContent(&out, body)
+		provider.SetContentKey(&out, body)
 	}
 	return out
 }
 
-// CheckBody wants an event: Stripe's API lists other objects in the same way, and some of those have a type too.
+// CheckBody requires an event. Stripe's API lists other objects in the same format, and some of
+// them have a type too.
 func (Stripe) CheckBody(body []byte) error {
 	e, err := readEvent(body)
 	if err != nil {
 		return err
 	}
 	defer e.root.Release()
-	if object := text(e.root, "object"); object != "" && object != "event" && !e.thin {
+	if object := text(e.root, "object"); object != "" && object != "event" && !e.idOnly {
 		return fmt.Errorf("the body is a %.40q, not an event", object)
 	}
 	return nil
 }
 
-// fingerprint leaves out pending_webhooks, the count of endpoints still to be told: it differs between two deliveries
-// of one event, and Stripe does not promise the same bytes either. Of a thin event it is made of what names it and its
-// object: as the API lists it, it tells more than its webhook (changes, data).
+// fingerprint ignores pending_webhooks, the number of endpoints still to be notified: it differs
+// between deliveries of one event, and Stripe does not promise equal bytes either. For an id-only
+// event it covers only the names of the event and its object, because the API's list contains more
+// than the webhook (changes, data).
 func fingerprint(root *canonical.Value) [16]byte {
 	if root.Get("object").Is("v2.core.event") {
 		h := sha256.New()
-		for _, path := range [][]string{{"id"}, {"type"}, {"created"}, {"context"}, {"related_object", "type"}, {"related_object", "id"}} {
+		for _, path := range [][]string{{"id"}, {"type"}, {"created"}, {"context"}, {"related_object", "type"},
+			{"related_object", "id"}} {
 			part := text(root, path...)
 			fmt.Fprintf(h, "%d:%s", len(part), part)
 		}

@@ -10,11 +10,11 @@ import (
 
 var _ provider.Locator = Stripe{}
 
-// owner is what an object is read below.
+// owner is an object below which other objects are read.
 type owner struct {
-	// field of the object names it.
+	// field is the field of the object with the owner's id.
 	field string
-	// path reads the object, and at the owner itself: a deleted customer is answered too, as a stub.
+	// path reads the object, and at reads the owner. A deleted customer is returned too, as a stub.
 	path, at string
 }
 
@@ -23,30 +23,38 @@ var (
 	ofAccount  = owner{"account", "/v1/accounts/{owner}/external_accounts/{id}", "/v1/accounts/{owner}"}
 )
 
-// below are the types whose objects are read below another one, which their names do not tell, but their states and events do.
+// below are the types whose objects are read below another object, which their names do not give,
+// but their states and events do.
 var below = map[string][]owner{
-	"card":                              {ofCustomer, ofAccount},
-	"bank_account":                      {ofCustomer, ofAccount},
-	"person":                            {{"account", "/v1/accounts/{owner}/persons/{id}", "/v1/accounts/{owner}"}},
-	"fee_refund":                        {{"fee", "/v1/application_fees/{owner}/refunds/{id}", "/v1/application_fees/{owner}"}},
-	"source_transaction":                {{"source", "/v1/sources/{owner}/source_transactions/{id}", "/v1/sources/{owner}"}},
-	"customer_cash_balance_transaction": {{"customer", "/v1/customers/{owner}/cash_balance_transactions/{id}", "/v1/customers/{owner}"}},
+	"card":         {ofCustomer, ofAccount},
+	"bank_account": {ofCustomer, ofAccount},
+	"person":       {{"account", "/v1/accounts/{owner}/persons/{id}", "/v1/accounts/{owner}"}},
+	"fee_refund": {{"fee", "/v1/application_fees/{owner}/refunds/{id}",
+		"/v1/application_fees/{owner}"}},
+	"source_transaction": {{"source", "/v1/sources/{owner}/source_transactions/{id}",
+		"/v1/sources/{owner}"}},
+	"customer_cash_balance_transaction": {{"customer", "/v1/customers/{owner}/cash_balance_transactions/{id}",
+		"/v1/customers/{owner}"}},
 }
 
-// Locate reads an object of the table above below its owner, which its state names, or its newest event. That it is missing is believed where its owner is found with the same key. A connected account is
-// found in both modes: of what lies below it an event must tell in which it is, or nothing shows that it is missing.
-func (Stripe) Locate(api *provider.API, account, objectType, objectID string, state []byte, newest *provider.Stored) (call, proof provider.Call, ok bool) {
-	known, in := known(state, newest)
-	if mode := modeOf(api.Key); in != unknownMode && mode != unknownMode && in != mode || !escapable(objectID) {
+// Locate reads an object of the table below its owner, which is in its state or its newest event.
+// The object is treated as missing if its owner is found with the same key. A connected account is
+// found in both modes. For objects below it an event must give the mode; otherwise nothing proves
+// that they are missing.
+func (Stripe) Locate(api *provider.API, account, objectType, objectID string, state []byte,
+	newest *provider.StoredEvent) (call, proof provider.Call, ok bool) {
+	owners, in := knownOwners(state, newest)
+	if mode := modeOf(api.Key); in != unknownMode && mode != unknownMode && in != mode || !isPathSegment(objectID) {
 		return call, proof, false
 	}
 	account, _ = realAccount(account)
-	if known["customer"] == "" && known["account"] == "" && (state != nil || newest != nil) { // what an account is paid out to names it to its own platform alone
-		known["account"] = account
+	// an external account names its account only to the platform itself
+	if owners["customer"] == "" && owners["account"] == "" && (state != nil || newest != nil) {
+		owners["account"] = account
 	}
 	for _, o := range below[objectType] {
-		id := known[o.field]
-		if !escapable(id) {
+		id := owners[o.field]
+		if !isPathSegment(id) {
 			continue
 		}
 		names := strings.NewReplacer("{owner}", url.PathEscape(id), "{id}", url.PathEscape(objectID))
@@ -58,8 +66,9 @@ func (Stripe) Locate(api *provider.API, account, objectType, objectID string, st
 	return call, proof, false
 }
 
-// known is who an object's owners are, by field, as its state tells and else its newest event, and the mode that these are in.
-func known(state []byte, newest *provider.Stored) (owners map[string]string, in mode) {
+// knownOwners returns the ids of an object's owners by field, from its state and else its newest
+// event, and the mode of these.
+func knownOwners(state []byte, newest *provider.StoredEvent) (owners map[string]string, in mode) {
 	owners = map[string]string{}
 	if newest != nil {
 		if e, err := readEvent(newest.Body); err == nil {
@@ -78,7 +87,7 @@ func known(state []byte, newest *provider.Stored) (owners map[string]string, in 
 	return owners, in
 }
 
-// nameOwners keeps who the owners of an object are.
+// nameOwners adds the ids of an object's owners.
 func nameOwners(owners map[string]string, object *canonical.Value) {
 	for _, field := range []string{"customer", "account", "fee", "source"} {
 		if id := text(object, field); id != "" {
@@ -87,7 +96,7 @@ func nameOwners(owners map[string]string, object *canonical.Value) {
 	}
 }
 
-// modeIn is the mode that an object or event says it is in.
+// modeIn returns the mode in an object or event.
 func modeIn(root *canonical.Value) mode {
 	live, tells := root.Get("livemode").Bool()
 	switch {

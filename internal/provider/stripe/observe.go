@@ -7,8 +7,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Observe reads what an event says of its object.
-func (Stripe) Observe(src *provider.Source, stored *provider.Stored) (provider.Observation, error) {
+// Observe reads what an event says about its object.
+func (Stripe) Observe(src *provider.Source, stored *provider.StoredEvent) (provider.Observation, error) {
 	e, err := readEvent(stored.Body)
 	if err != nil {
 		return provider.Observation{}, err
@@ -23,47 +23,50 @@ func (Stripe) Observe(src *provider.Source, stored *provider.Stored) (provider.O
 	if !at.IsZero() {
 		o.At, o.HasAt = at.UnixMicro(), true
 	}
-	if e.thin {
-		o.Partial = "a thin event names its object and carries none of it"
+	if e.idOnly {
+		o.Partial = "an id-only event names its object and contains no state"
 		return o, nil
 	}
 	if !o.HasAt {
-		return o, &provider.Dead{Reason: fmt.Sprintf("the event's created is %s, no time in Unix seconds", brief(e.root.Get("created")))}
+		return o, &provider.Dead{Reason: fmt.Sprintf("the event's created is %s, which is not a time in Unix seconds",
+			quoteShort(e.root.Get("created")))}
 	}
 	e.observe(&o)
 	return o, nil
 }
 
-// observe reads the whole and frozen object of a snapshot event by its type's row.
+// observe reads the object of a snapshot event by the rule of its type. Stripe stores the object
+// with the event.
 func (e event) observe(o *provider.Observation) {
 	r := types[o.ObjectType]
 	o.State = e.object
 	deleted, final := r.isDeleted(e.kind())
-	o.Deleted, o.Final = deleted, final && !r.shares(e.object)
+	o.Deleted, o.Final = deleted, final && !r.sharesID(e.object)
 	o.Rank = r.rank(e.kind(), e.object)
-	o.Volatile = r.volatile
-	o.AnyTime = text(e.object, "test_clock") != "" || o.ObjectType == "test_helpers.test_clock"
+	o.IgnoredPaths = r.ignoredPaths
+	o.AllowFuture = text(e.object, "test_clock") != "" || o.ObjectType == "test_helpers.test_clock"
 	if !o.Deleted {
 		o.Before = e.before()
 	}
 	e.ownVersion(r, o)
 }
 
-// ownVersion takes the object's own version field where its type has one. A delete keeps the event's time: its object
-// is the last one before the delete, and that one's version cannot tell the two apart.
-func (e event) ownVersion(r row, o *provider.Observation) {
-	seconds, ok := e.object.Get(r.own).Int64()
-	if r.own == "" || !ok || !sensible(seconds) || o.Deleted {
+// ownVersion uses the object's own version field if its type has one. A delete keeps the event's
+// time: its object is the last state before the delete, with the same own version.
+func (e event) ownVersion(r typeRule, o *provider.Observation) {
+	seconds, ok := e.object.Get(r.ownVersion).Int64()
+	if r.ownVersion == "" || !ok || !isStorableTime(seconds) || o.Deleted {
 		return
 	}
 	if o.HasAt {
-		o.Until = o.At + o.Unit - 1
+		o.EventTimeEnd = o.At + o.Unit - 1
 	}
-	o.At, o.HasAt, o.Own, o.Still = seconds*second, true, true, r.still
+	o.At, o.HasAt, o.OwnVersion, o.MayNotAdvance = seconds*second, true, true, r.mayNotAdvance
 }
 
-// before is what the changed fields were before: previous_attributes wherever it is present, whatever the event's type
-// (charge.refunded has it, some *.updated do not). An empty one tells nothing that changed, so it tells no order either.
+// before returns the old values of the changed fields: previous_attributes whenever it is present,
+// whatever the event's type (charge.refunded has it, some *.updated do not). An empty one gives no
+// order.
 func (e event) before() *canonical.Value {
 	v := e.root.Get("data", "previous_attributes")
 	if v.Kind() != canonical.Object {
@@ -75,8 +78,8 @@ func (e event) before() *canonical.Value {
 	return nil
 }
 
-// brief is a value's source for a message, cut short.
-func brief(v *canonical.Value) string {
+// quoteShort returns a value's JSON for a message, cut short.
+func quoteShort(v *canonical.Value) string {
 	if v == nil {
 		return "missing"
 	}

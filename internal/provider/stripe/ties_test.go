@@ -12,10 +12,10 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// happened is an event of one second: its type, its object and what previous_attributes says, "" for none.
-type happened struct{ event, object, previous string }
+// tiedEvent is an event of one second: its type, its object or body, and its old values.
+type tiedEvent struct{ event, object, previous string }
 
-func (h happened) input(t *testing.T) versioning.Input {
+func (h tiedEvent) input(t *testing.T) versioning.Input {
 	t.Helper()
 	if h.previous == "" {
 		h.previous = "null"
@@ -25,55 +25,64 @@ func (h happened) input(t *testing.T) versioning.Input {
 	if err != nil {
 		t.Fatalf("observe %s: %v", h.event, err)
 	}
-	in, err := versioning.FromObservation(o, time.Unix(105, 0))
+	in, err := versioning.InputFromObservation(o, time.Unix(105, 0))
 	if err != nil {
 		t.Fatalf("version of %s: %v", h.event, err)
 	}
 	return in
 }
 
-// What happens to an object within one second, in bodies shaped like Stripe's, ends as its last event says in whatever
-// order the events come, or is known to be ambiguous.
-func TestWithinOneSecond(t *testing.T) {
+// The events of an object within one second, with bodies like Stripe's, end in the state of the
+// last event in any order, or are ambiguous.
+func TestObserve_eventsOfOneSecond_endAsExpected(t *testing.T) {
 	t.Parallel()
-	const sub, customer, auth = `{"object": "subscription", "id": "sub_1", `, `{"object": "customer", "id": "cus_1", `, `{"object": "issuing.authorization", "id": "iauth_1", `
+	const sub, customer, auth = `{"object": "subscription", "id": "sub_1", `, `{"object": "customer", "id": "cus_1", `,
+		`{"object": "issuing.authorization", "id": "iauth_1", `
 	tests := map[string]struct {
-		events    []happened
+		events    []tiedEvent
 		ambiguous bool
 	}{
-		"created, then changed twice": {events: []happened{
-			{"customer.subscription.created", sub + `"status": "incomplete", "metadata": {}, "items": {"data": [{"quantity": 1}]}}`, ""},
-			{"customer.subscription.updated", sub + `"status": "active", "metadata": {}, "items": {"data": [{"quantity": 1}]}}`, `{"status": "incomplete"}`},
-			{"customer.subscription.updated", sub + `"status": "active", "metadata": {"a": "1"}, "items": {"data": [{"quantity": 2}]}}`,
+		"created, then changed twice": {events: []tiedEvent{
+			{"customer.subscription.created",
+				sub + `"status": "incomplete", "metadata": {}, "items": {"data": [{"quantity": 1}]}}`, ""},
+			{"customer.subscription.updated",
+				sub + `"status": "active", "metadata": {}, "items": {"data": [{"quantity": 1}]}}`,
+				`{"status": "incomplete"}`},
+			{"customer.subscription.updated",
+				sub + `"status": "active", "metadata": {"a": "1"}, "items": {"data": [{"quantity": 2}]}}`,
 				`{"metadata": {"a": null}, "items": {"data": [{"quantity": 1}]}}`}}},
-		"changed, then canceled": {events: []happened{
+		"changed, then canceled": {events: []tiedEvent{
 			{"customer.subscription.updated", sub + `"status": "active", "quantity": 2}`, `{"quantity": 1}`},
 			{"customer.subscription.deleted", sub + `"status": "canceled", "quantity": 2}`, ""}}},
-		"a key of metadata taken out": {events: []happened{
+		"metadata key removed": {events: []tiedEvent{
 			{"customer.updated", customer + `"name": "Ada", "metadata": {"a": "1"}}`, `{"name": null}`},
 			{"customer.updated", customer + `"name": "Ada", "metadata": {}}`, `{"metadata": {"a": "1"}}`}}},
-		"null, set, and changed inside": {events: []happened{
+		"null, set, and changed inside": {events: []tiedEvent{
 			{"customer.updated", customer + `"address": {"city": "Bern", "line1": null}}`, `{"address": null}`},
-			{"customer.updated", customer + `"address": {"city": "Bern", "line1": "1 High St"}}`, `{"address": {"line1": null}}`}}},
-		"set back to null": {events: []happened{
+			{"customer.updated", customer + `"address": {"city": "Bern", "line1": "1 High St"}}`,
+				`{"address": {"line1": null}}`}}},
+		"set back to null": {events: []tiedEvent{
 			{"customer.updated", customer + `"address": {"city": "Bern"}}`, `{"address": {"city": "Biel"}}`},
 			{"customer.updated", customer + `"address": null}`, `{"address": {"city": "Bern"}}`}}},
-		"changed, then deleted": {events: []happened{
+		"changed, then deleted": {events: []tiedEvent{
 			{"customer.updated", customer + `"name": "Ada"}`, `{"name": null}`},
 			{"customer.deleted", customer + `"name": "Ada"}`, ""}}},
-		"asked, created, changed": {events: []happened{
+		"requested, created, changed": {events: []tiedEvent{
 			{"issuing_authorization.request", auth + `"status": "pending", "pending_request": {}}`, ""},
 			{"issuing_authorization.created", auth + `"status": "pending", "pending_request": null}`, ""},
-			{"issuing_authorization.updated", auth + `"status": "pending", "metadata": {"a": "1"}}`, `{"metadata": {"a": null}}`}}},
-		"made, deleted and made again": {ambiguous: true, events: []happened{
+			{"issuing_authorization.updated", auth + `"status": "pending", "metadata": {"a": "1"}}`,
+				`{"metadata": {"a": null}}`}}},
+		"created, deleted and created again": {ambiguous: true, events: []tiedEvent{
 			{"coupon.created", `{"object": "coupon", "id": "25OFF", "percent_off": 20}`, ""},
 			{"coupon.deleted", `{"object": "coupon", "id": "25OFF", "percent_off": 20}`, ""},
 			{"coupon.created", `{"object": "coupon", "id": "25OFF", "percent_off": 25}`, ""}}},
-		"canceled, then changed": {ambiguous: true, events: []happened{
+		"canceled, then changed": {ambiguous: true, events: []tiedEvent{
 			{"customer.subscription.deleted", sub + `"status": "canceled", "metadata": {}}`, ""},
-			{"customer.subscription.updated", sub + `"status": "canceled", "metadata": {"a": "1"}}`, `{"metadata": {"a": null}}`}}},
-		"its own version stands still at the delete": {ambiguous: true, events: []happened{
-			{"product.updated", `{"object": "product", "id": "prod_1", "updated": 100, "name": "Tea"}`, `{"name": "Te"}`},
+			{"customer.subscription.updated", sub + `"status": "canceled", "metadata": {"a": "1"}}`,
+				`{"metadata": {"a": null}}`}}},
+		"own version does not advance at the delete": {ambiguous: true, events: []tiedEvent{
+			{"product.updated", `{"object": "product", "id": "prod_1", "updated": 100, "name": "Tea"}`,
+				`{"name": "Te"}`},
 			{"product.deleted", `{"object": "product", "id": "prod_1", "updated": 100, "name": "Tea"}`, ""}}},
 	}
 	for name, test := range tests {
@@ -83,15 +92,15 @@ func TestWithinOneSecond(t *testing.T) {
 			for i, h := range test.events {
 				inputs[i] = h.input(t)
 			}
-			providertest.Ends(t, inputs, test.ambiguous)
+			providertest.CheckEnd(t, inputs, test.ambiguous)
 		})
 	}
 }
 
-// varied is what the n-th event of a sample says.
-func varied(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Input {
+// makeVariant returns the input of the n-th variant of a sample.
+func makeVariant(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Input {
 	t.Helper()
-	v, err := stripe.Stripe{}.Vary(s, n, at, false)
+	v, err := stripe.Stripe{}.MakeVariant(s, n, at, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,15 +108,15 @@ func varied(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Inp
 	if err != nil {
 		t.Fatalf("observe %s: %v", s.Type, err)
 	}
-	in, err := versioning.FromObservation(o, at.Add(5*time.Second))
+	in, err := versioning.InputFromObservation(o, at.Add(5*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return in
 }
 
-// Updates of one second name the one before as what they changed, so that their order can be told.
-func TestVariedUpdatesFormAChain(t *testing.T) {
+// Updates of one second contain the old values of the update before, so that their order is known.
+func TestMakeVariant_updates_formAChain(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1_790_000_000, 0)
 	for _, s := range (stripe.Stripe{}).Samples() {
@@ -116,8 +125,8 @@ func TestVariedUpdatesFormAChain(t *testing.T) {
 		}
 		var chain []versioning.Input
 		for n := range 4 {
-			chain = append(chain, varied(t, s, n+1, at))
+			chain = append(chain, makeVariant(t, s, n+1, at))
 		}
-		providertest.Ends(t, chain, false)
+		providertest.CheckEnd(t, chain, false)
 	}
 }

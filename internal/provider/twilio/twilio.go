@@ -1,5 +1,6 @@
-// Package twilio reads what Twilio tells of messages and calls: forms, signed together with the address they are sent to, and the
-// JSON of its Event Streams, signed by a digest in that address. Forms have no id, and most of them no time.
+// Package twilio is the provider Twilio: forms about messages and calls, signed together with the
+// address that they are sent to, and the JSON of Event Streams, signed by a digest in that address.
+// Forms have no id, and most of them no time.
 package twilio
 
 import (
@@ -21,8 +22,8 @@ var files embed.FS
 // New returns the provider.
 func New() *declared.Provider { return declared.New(spec) }
 
-// scheme is an HMAC over the address that the operator gave Twilio, and what follows it. Twilio's own programs try the address with
-// and without its default port.
+// scheme returns an HMAC over the address that the operator entered at Twilio, and the given rest.
+// Twilio's own programs try the address with and without its default port.
 func scheme(name, rest string, body *signature.BodyDigest) *signature.Scheme {
 	return &signature.Scheme{
 		Name: name, Digest: signature.SHA1, Encoding: signature.Base64,
@@ -38,63 +39,75 @@ var spec = declared.Spec{
 		scheme("twilio-form", "{sorted_form}", nil),
 		scheme("twilio-body", "", &signature.BodyDigest{From: signature.MustRef("query:bodySHA256")}),
 	},
-	Refuse:  otherBody,
+	Reject:  rejectOtherBody,
 	Headers: []string{"I-Twilio-Idempotency-Token"},
 	Events: declared.Events{
 		Bodies: []declared.BodyForm{declared.JSON, declared.Form},
-		Split:  ".", Alone: true, // Event Streams send lists
-		// An event of a stream is named where it stands in a list, which no form can be: otherwise a captured form, its text divided into
-		// other fields, could take the name of an event.
-		Key: declared.Templates("{root:*.id}", "{json:MessageSid}:{json:MessageStatus}", "{json:MessageSid}:{json:SmsStatus}",
+		Split:  ".", AllowSingle: true, // Event Streams send lists
+		// An event of a stream is identified by its id in a list, which no form can contain.
+		// Otherwise a captured form, its text split into other fields, could get the key of an
+		// event.
+		Key: declared.Templates("{root:*.id}", "{json:MessageSid}:{json:MessageStatus}",
+			"{json:MessageSid}:{json:SmsStatus}",
 			"{json:CallSid}:{json:CallStatus}:{json:SequenceNumber}", "{json:RecordingSid}:{json:RecordingStatus}"),
-		// Event Streams name types. Of forms, the type is made of what they are about and its state.
-		Type: declared.Templates("{json:type}", "{json:EventType}", "{json:StatusCallbackEvent}", "recording.{json:RecordingStatus}", "message.{json:MessageStatus}",
+		// Event Streams contain types. For forms, the type is composed of the kind of object and
+		// its status.
+		Type: declared.Templates("{json:type}", "{json:EventType}", "{json:StatusCallbackEvent}",
+			"recording.{json:RecordingStatus}", "message.{json:MessageStatus}",
 			"message.{json:SmsStatus}", "{json:CallbackSource}.{json:CallStatus}", "call.{json:CallStatus}"),
-		Account:  declared.Templates("{json:AccountSid}", "{json:data.accountSid}"),
-		Occurred: declared.At("json:time", declared.RFC3339),
+		Account:    declared.Templates("{json:AccountSid}", "{json:data.accountSid}"),
+		OccurredAt: declared.TimeAt("json:time", declared.RFC3339),
 	},
 	Objects: []declared.Object{
-		{Events: []string{"call-progress-events.*"}, Type: declared.Templates("call"), ID: declared.Templates("{json:CallSid}"), State: ".",
-			Version: declared.Own("json:SequenceNumber", declared.Integer)},
-		{Events: []string{"call.*"}, Ignored: "Twilio asks what to do with a call; what becomes of it is told by its status callbacks"},
-		{Events: []string{"message.*"}, Type: declared.Templates("message"), ID: declared.Templates("{json:MessageSid}"),
-			Partial: "a message's statuses carry no time and no number, so none is known to be the latest"},
+		{Events: []string{"call-progress-events.*"}, Type: declared.Templates("call"),
+			ID: declared.Templates("{json:CallSid}"), State: ".",
+			Version: declared.OwnVersion("json:SequenceNumber", declared.Integer)},
+		{Events: []string{"call.*"}, Ignored: "Twilio requests instructions for a call; the call's progress is in " +
+			"its " +
+			"status callbacks"},
+		{Events: []string{"message.*"}, Type: declared.Templates("message"),
+			ID:      declared.Templates("{json:MessageSid}"),
+			Partial: "the statuses of a message have no time and no number, so their order is unknown"},
 	},
-	// A call or a message waits for instructions, and anything but TwiML is an error that the caller hears. Where nothing is awaited
-	// the answer is not read.
+	// A call or a message waits for instructions, and any other response than TwiML is an error
+	// that the caller hears. For other deliveries Twilio ignores the response.
 	Acknowledge: func(*provider.Source, *provider.Delivery) *provider.Reply {
-		return &provider.Reply{ContentType: "text/xml; charset=utf-8", Body: []byte(`<?xml version="1.0" encoding="UTF-8"?><Response></Response>`)}
+		return &provider.Reply{ContentType: "text/xml; charset=utf-8",
+			Body: []byte(`<?xml version="1.0" encoding="UTF-8"?><Response></Response>`)}
 	},
 	Check: check,
 	Samples: []provider.Sample{
-		declared.Sample(files, "message.received", "samples/received.form"),
-		declared.Sample(files, "message.sent", "samples/sent.form"),
-		declared.Sample(files, "message.delivered", "samples/delivered.form"),
-		declared.Sample(files, "call.ringing", "samples/voice.form"),
-		declared.Sample(files, "call-progress-events.initiated", "samples/initiated.form"),
-		declared.Sample(files, "call-progress-events.ringing", "samples/ringing.form"),
-		declared.Sample(files, "call-progress-events.completed", "samples/completed.form"),
-		declared.Sample(files, "com.twilio.messaging.message.sent", "samples/stream.json"),
+		declared.LoadSample(files, "message.received", "samples/received.form"),
+		declared.LoadSample(files, "message.sent", "samples/sent.form"),
+		declared.LoadSample(files, "message.delivered", "samples/delivered.form"),
+		declared.LoadSample(files, "call.ringing", "samples/voice.form"),
+		declared.LoadSample(files, "call-progress-events.initiated", "samples/initiated.form"),
+		declared.LoadSample(files, "call-progress-events.ringing", "samples/ringing.form"),
+		declared.LoadSample(files, "call-progress-events.completed", "samples/completed.form"),
+		declared.LoadSample(files, "com.twilio.messaging.message.sent", "samples/stream.json"),
 	},
-	Vary: declared.Vary{
-		IDs:   []string{"MessageSid", "CallSid", "0.id", "1.id", "2.id"},
-		Times: []declared.Time{*declared.At("json:0.time", declared.RFC3339), *declared.At("json:1.time", declared.RFC3339), *declared.At("json:2.time", declared.RFC3339)},
+	Variants: declared.Variants{
+		IDs: []string{"MessageSid", "CallSid", "0.id", "1.id", "2.id"},
+		Times: []declared.Time{*declared.TimeAt("json:0.time", declared.RFC3339),
+			*declared.TimeAt("json:1.time", declared.RFC3339), *declared.TimeAt("json:2.time", declared.RFC3339)},
 	},
 	Docs: docs,
 }
 
-// check wants an address without a query: Twilio signs the one of each delivery, and Event Streams add to it.
+// check requires an address without a query: Twilio signs the query of each delivery, and Event
+// Streams add to it.
 func check(src *provider.Source) error {
 	if strings.ContainsAny(src.URL, "?#") {
-		return errors.New("url: leave out what begins with ? or #; the query is taken from each delivery")
+		return errors.New("url: leave out the part that begins with ? or #; the query is taken from each delivery")
 	}
 	return nil
 }
 
-// otherBody refuses a body that is not the one whose digest the address holds, whatever proves the rest: what is signed over an address
-// alone is signed over an empty form at that address as well.
-func otherBody(_ *provider.Source, d *provider.Delivery) *provider.Rejection {
-	query, _ := url.ParseQuery(d.Query) // what of it can be read counts
+// rejectOtherBody rejects a body that does not match the digest in the address, even if the
+// signature is right: a signature over an address alone is also valid for an empty form at that
+// address.
+func rejectOtherBody(_ *provider.Source, d *provider.Delivery) *provider.Rejection {
+	query, _ := url.ParseQuery(d.Query) // unreadable parts do not count
 	if !query.Has("bodySHA256") {
 		return nil
 	}
@@ -102,5 +115,6 @@ func otherBody(_ *provider.Source, d *provider.Delivery) *provider.Rejection {
 	if strings.EqualFold(query.Get("bodySHA256"), hex.EncodeToString(sum[:])) {
 		return nil
 	}
-	return &provider.Rejection{Reason: provider.WrongSignature, Detail: "the body is not the one whose digest is in the address, in bodySHA256"}
+	return &provider.Rejection{Reason: provider.WrongSignature,
+		Detail: "the body does not match the digest in the address, bodySHA256"}
 }

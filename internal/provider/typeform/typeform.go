@@ -1,4 +1,5 @@
-// Package typeform reads Typeform's webhooks: one event for each response that somebody gave, and responses do not change.
+// Package typeform is the provider Typeform: one event for each response to a form. Responses do
+// not change.
 package typeform
 
 import (
@@ -19,35 +20,40 @@ var spec = declared.Spec{
 	Name: "typeform", Title: "Typeform",
 	Schemes: []*signature.Scheme{{
 		Name: "typeform-sha256", Encoding: signature.Base64,
-		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Typeform-Signature")}, Prefix: "sha256="},
-		Message:   signature.MustTemplate("{body}"),
+		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Typeform-Signature")},
+			Prefix: "sha256="},
+		Message: signature.MustTemplate("{body}"),
 	}},
 	Events: declared.Events{
-		Key:      declared.Templates("{json:event_id}"),
-		Type:     declared.Templates("{json:event_type}"),
-		Occurred: declared.At("json:form_response.submitted_at", declared.RFC3339),
+		Key:        declared.Templates("{json:event_id}"),
+		Type:       declared.Templates("{json:event_type}"),
+		OccurredAt: declared.TimeAt("json:form_response.submitted_at", declared.RFC3339),
 	},
 	Objects: []declared.Object{
-		{Events: []string{"form_response"}, Type: declared.Templates("response"), ID: declared.Templates("{json:form_response.token}"), State: "form_response"},
+		{Events: []string{"form_response"}, Type: declared.Templates("response"),
+			ID: declared.Templates("{json:form_response.token}"), State: "form_response"},
 		{Events: []string{"form_response_partial"}, Ignored: "the response is not finished"},
-		{Ignored: "events of this type concern no object that is mirrored"},
+		{Ignored: "events of this type are about no object that is mirrored"},
 	},
 	Samples: []provider.Sample{
-		declared.Sample(files, "form_response", "samples/response.json"),
-		declared.Sample(files, "form_response_partial", "samples/partial.json"),
+		declared.LoadSample(files, "form_response", "samples/response.json"),
+		declared.LoadSample(files, "form_response_partial", "samples/partial.json"),
 	},
-	Vary: declared.Vary{
+	Variants: declared.Variants{
 		IDs:     []string{"event_id"},
-		Times:   []declared.Time{*declared.At("json:form_response.submitted_at", declared.RFC3339)},
+		Times:   []declared.Time{*declared.TimeAt("json:form_response.submitted_at", declared.RFC3339)},
 		Objects: []string{"form_response.token"},
 		Counter: "form_response.answers.0.text",
 	},
 	Docs: provider.Docs{
-		Setup: "In the form under Connect, Webhooks, add the ingest URL, choose a secret of your own under *Edit*, and give the same one here. Without a secret Typeform signs nothing, and " +
-			"every delivery is refused.",
-		Links: []string{"https://www.typeform.com/developers/webhooks/", "https://www.typeform.com/developers/webhooks/secure-your-webhooks/"},
-		Unsure: []string{"That the signature is base64 after `sha256=`; our sources are implementations, not Typeform's own text.",
-			"Everything about `form_response_partial`, which mirrors nothing.",
+		Setup: "In the form under Connect, Webhooks, add the ingest URL, choose a secret of your own under *Edit*, " +
+			"and set the same one here. Without a secret Typeform signs nothing, and " +
+			"every delivery is rejected.",
+		Links: []string{"https://www.typeform.com/developers/webhooks/",
+			"https://www.typeform.com/developers/webhooks/secure-your-webhooks/"},
+		Unconfirmed: []string{"That the signature is base64 after `sha256=`; our sources are implementations, not " +
+			"Typeform's own text.",
+			"Everything about `form_response_partial`, which is not mirrored.",
 			"That a retry keeps its `event_id`."},
 	},
 }

@@ -13,16 +13,17 @@ func suite() providertest.Suite {
 		Provider:  typeform.New(),
 		Source:    providertest.Source("typeform", "typeform_new", "typeform_old"),
 		Signature: "Typeform-Signature",
-		NoKey: providertest.Resigned(typeform.New(), func(body []byte) []byte {
+		NoKey: providertest.SignAgain(typeform.New(), func(body []byte) []byte {
 			return bytes.Replace(body, []byte("event_id"), []byte("other_id"), 1)
 		}),
-		// printf '{"event_type":"form_response"}' | openssl dgst -sha256 -hmac typeform_vector -binary | base64
+		// printf '{"event_type":"form_response"}' | openssl dgst -sha256 -hmac typeform_vector
+		// -binary | base64
 		Vectors: []providertest.Vector{{Secret: "typeform_vector", Body: `{"event_type":"form_response"}`,
 			Headers: map[string]string{"Typeform-Signature": "sha256=CDGJvoX8QkzWBtn6ymULcP7n0t+2zzy0xFj/Ei4JU3k="}}},
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }

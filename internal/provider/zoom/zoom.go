@@ -1,5 +1,6 @@
-// Package zoom reads Zoom's webhooks. To verify an address Zoom wants a MAC over a text of its choice, under the very key that signs
-// deliveries: it is made for nobody but who proves by its own signature that it has that key.
+// Package zoom is the provider Zoom. To verify an address, Zoom requests a MAC over a text of its
+// choice, under the key that signs deliveries. The gateway computes it only for a request that is
+// itself signed with that key.
 package zoom
 
 import (
@@ -29,10 +30,10 @@ var scheme = &signature.Scheme{
 	Message:   signature.MustTemplate("v0:{timestamp}:{body}"),
 }
 
-// Why no state is taken from most events.
+// Why most events are partial.
 const (
-	some       = "Zoom tells a part of the object, and of an update only what changed"
-	occurrence = "what was deleted may be one occurrence of it"
+	some       = "the event contains a part of the object, and for an update only the changed fields"
+	occurrence = "the deleted object may be one occurrence of it"
 )
 
 var (
@@ -47,54 +48,63 @@ var spec = declared.Spec{
 	Schemes: []*signature.Scheme{scheme},
 	Headers: []string{"X-Zm-Trackingid"},
 	Events: declared.Events{
-		Type:     declared.Templates("{json:event}"),
-		Account:  declared.Templates("{json:payload.account_id}"),
-		Occurred: declared.At("json:event_ts", declared.Milliseconds),
+		Type:       declared.Templates("{json:event}"),
+		Account:    declared.Templates("{json:payload.account_id}"),
+		OccurredAt: declared.TimeAt("json:event_ts", declared.Milliseconds),
 	},
 	Objects: []declared.Object{
 		{Events: []string{"meeting.created", "meeting.updated"}, Type: meeting, ID: id, Partial: some},
 		{Events: []string{"webinar.created", "webinar.updated"}, Type: webinar, ID: id, Partial: some},
 		{Events: []string{"meeting.deleted"}, Type: meeting, ID: id, Partial: occurrence},
 		{Events: []string{"webinar.deleted"}, Type: webinar, ID: id, Partial: occurrence},
-		{Events: []string{"user.created", "user.updated", "user.activated", "user.deactivated"}, Type: user, ID: id, Partial: some},
+		{Events: []string{"user.created", "user.updated", "user.activated", "user.deactivated"}, Type: user, ID: id,
+			Partial: some},
 		{Events: []string{"user.deleted"}, Type: user, ID: id, Deletes: []string{"user.deleted"}},
 	},
-	Greet: greet,
+	Handshake: handshake,
 	Samples: []provider.Sample{
-		declared.Sample(files, "meeting.created", "samples/meeting_created.json"),
-		declared.Sample(files, "meeting.updated", "samples/meeting_updated.json"),
-		declared.Sample(files, "meeting.participant_joined", "samples/participant_joined.json"),
-		declared.Sample(files, "meeting.deleted", "samples/meeting_deleted.json"),
-		declared.Sample(files, "user.created", "samples/user_created.json"),
-		declared.Sample(files, "user.deleted", "samples/user_deleted.json"),
+		declared.LoadSample(files, "meeting.created", "samples/meeting_created.json"),
+		declared.LoadSample(files, "meeting.updated", "samples/meeting_updated.json"),
+		declared.LoadSample(files, "meeting.participant_joined", "samples/participant_joined.json"),
+		declared.LoadSample(files, "meeting.deleted", "samples/meeting_deleted.json"),
+		declared.LoadSample(files, "user.created", "samples/user_created.json"),
+		declared.LoadSample(files, "user.deleted", "samples/user_deleted.json"),
 	},
-	Vary: declared.Vary{
+	Variants: declared.Variants{
 		IDs:     []string{"payload.object.participant.participant_uuid"},
-		Times:   []declared.Time{*declared.At("json:event_ts", declared.Milliseconds)},
+		Times:   []declared.Time{*declared.TimeAt("json:event_ts", declared.Milliseconds)},
 		Objects: []string{"payload.object.id"},
 		Counter: "payload.operator",
 	},
 	Docs: provider.Docs{
-		Setup: "In the app's *Feature > Event Subscriptions* (or *Access*) copy the *Secret Token*: that is the secret. Enter the ingest URL as event notification endpoint and press *Validate*; " +
-			"Zoom then sends a text and wants its MAC back, so the source must be configured before. That request is answered only if it is itself signed. Each Zoom account is an account; " +
-			"list those you take under `accounts`, or leave it out for all.",
-		Unsure: []string{
-			"That Zoom signs the request by which it verifies an address like any other. One that is not signed is refused, since whoever could ask for a MAC could sign deliveries.",
-			"That a retry sends the same bytes. Events are named by their content, so a retry with other bytes would be a second event.",
-			"What the events of meetings, webinars and users leave out of the object; they are a reason to look. So is a deleted meeting: of a recurring one it may be one occurrence.",
-			"That a user's id is never given again; no delete is for good.",
-			"The tolerance of 300 s, and how often Zoom tries again.",
+		Setup: "In the app's *Feature > Event Subscriptions* (or *Access*) copy the *Secret Token*: that is the " +
+			"secret. Enter the ingest URL as event notification endpoint and press *Validate*; " +
+			"Zoom then sends a text and expects its MAC, so the source must be configured before. That request gets " +
+			"a " +
+			"response only if it is itself signed. Each Zoom account is an account; " +
+			"list those you accept under `accounts`, or leave it out for all.",
+		Unconfirmed: []string{
+			"That Zoom signs the request by which it verifies an address like any other. One that is not signed is " +
+				"rejected, because anyone who can request a MAC could sign deliveries.",
+			"That a retry sends the same bytes. Events are identified by their content, so a retry with other bytes " +
+				"would " +
+				"be a second event.",
+			"What the events of meetings, webinars and users leave out of the object; they only cause a refetch. So " +
+				"does a deleted meeting: of a recurring one it may be one occurrence.",
+			"That a user's id is never reused; no delete is final.",
+			"The tolerance of 300 s, and how often Zoom retries.",
 		},
 		Links: []string{"https://developers.zoom.us/docs/api/webhooks/", "https://github.com/zoom/webhook-sample"},
 	},
 }
 
-// plainToken is what Zoom asks about. It fits no text that a signature of a delivery is over: those begin with "v0:".
+// plainToken matches the text of a verification. It does not match a text that a delivery's
+// signature covers: those begin with "v0:".
 var plainToken = regexp.MustCompile(`^[0-9A-Za-z_+/=-]{1,128}$`)
 
-// greet answers the verification of an address by the MAC of Zoom's text. It is asked after the delivery's own signature was
-// verified, and uses the secret that made it and no other.
-func greet(src *provider.Source, d *provider.Delivery) *provider.Reply {
+// handshake responds to the verification of an address with the MAC of Zoom's text. It is called
+// after the delivery's own signature was verified, and uses only the secret that matched.
+func handshake(src *provider.Source, d *provider.Delivery) *provider.Reply {
 	body, err := canonical.Parse(d.Body)
 	if err != nil {
 		return nil
@@ -107,12 +117,13 @@ func greet(src *provider.Source, d *provider.Delivery) *provider.Reply {
 	for _, secret := range src.Secrets {
 		one := *src
 		one.Secrets = []provider.Secret{secret}
-		if _, err := provider.Prove(&one, d, scheme); err != nil {
+		if _, err := provider.VerifySchemes(&one, d, scheme); err != nil {
 			continue
 		}
 		mac := hmac.New(sha256.New, secret.Value)
 		mac.Write([]byte(plain))
-		answer, err := json.Marshal(map[string]string{"plainToken": plain, "encryptedToken": hex.EncodeToString(mac.Sum(nil))})
+		answer, err := json.Marshal(map[string]string{"plainToken": plain,
+			"encryptedToken": hex.EncodeToString(mac.Sum(nil))})
 		if err != nil {
 			return nil
 		}

@@ -23,42 +23,44 @@ func suite() providertest.Suite {
 		Provider:    zoom.New(),
 		Source:      providertest.Source("zoom", "zoom_new", "zoom_old"),
 		Signature:   "X-Zm-Signature",
-		Dated:       true,
+		SignsTime:   true,
 		ContentKeys: []string{"*"},
 		// The signature was made with Python's hmac.
 		Vectors: []providertest.Vector{{Secret: "zoom_vector", Body: `{"event":"meeting.started"}`, At: 1739923528,
 			Headers: map[string]string{"X-Zm-Request-Timestamp": "1739923528",
 				"X-Zm-Signature": "v0=fa537a0657be6aecfa0dda02d7c8bd754a516e49d48752fad008a542132bf326"}}},
-		Greetings: []providertest.Greeting{{Name: "endpoint.url_validation", Sample: provider.Sample{Type: "endpoint.url_validation", Body: []byte(validation)},
-			Want: &provider.Reply{ContentType: "application/json", Body: []byte(newAnswer)}}},
+		Handshakes: []providertest.Handshake{{Name: "endpoint.url_validation",
+			Sample: provider.Sample{Type: "endpoint.url_validation", Body: []byte(validation)},
+			Want:   &provider.Reply{ContentType: "application/json", Body: []byte(newAnswer)}}},
 	}
 }
 
-func TestConformance(t *testing.T) {
+func TestProvider_conforms(t *testing.T) {
 	t.Parallel()
 	providertest.Conform(t, suite())
 }
 
-// While a secret is changed, the answer is made with the one that the question was signed with.
-func TestValidationIsAnsweredWithTheSecretThatSignedIt(t *testing.T) {
+// While a secret is replaced, the response uses the secret that signed the request.
+func TestHandshake_validation_usesMatchingSecret(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	old := *s.Source
 	old.Secrets = s.Source.Secrets[1:]
-	d := s.Deliver(t, &old, s.Greetings[0].Sample)
-	if got := zoom.New().Greet(s.Source, d); got == nil || string(got.Body) != oldAnswer {
+	d := s.Deliver(t, &old, s.Handshakes[0].Sample)
+	if got := zoom.New().Handshake(s.Source, d); got == nil || string(got.Body) != oldAnswer {
 		t.Errorf("answer %+v, want %s", got, oldAnswer)
 	}
 }
 
-// No MAC is made for who has no key, whether he is asked for a proof before or not, nor over a text that is signed elsewhere.
-func TestNobodyElseGetsAMAC(t *testing.T) {
+// An unsigned request gets no MAC, before and after verification, and neither does a text that
+// signatures cover.
+func TestHandshake_unsignedRequest_getsNoMAC(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	ask := func(body string, change func(http.Header)) *provider.Reply {
 		d := s.Deliver(t, s.Source, provider.Sample{Body: []byte(body)})
 		change(d.Header)
-		return zoom.New().Greet(s.Source, d)
+		return zoom.New().Handshake(s.Source, d)
 	}
 	keep := func(http.Header) {}
 	for name, change := range map[string]func(http.Header){
@@ -78,7 +80,8 @@ func TestNobodyElseGetsAMAC(t *testing.T) {
 			t.Errorf("asked about %q: %s", plain, got.Body)
 		}
 	}
-	for _, body := range []string{`{"event":"endpoint.url_validation","payload":{"plainToken":7}}`, `{"event":"meeting.started","payload":{"plainToken":"abc"}}`, `[]`, `{`} {
+	for _, body := range []string{`{"event":"endpoint.url_validation","payload":{"plainToken":7}}`,
+		`{"event":"meeting.started","payload":{"plainToken":"abc"}}`, `[]`, `{`} {
 		if got := ask(body, keep); got != nil {
 			t.Errorf("%s: %s", body, got.Body)
 		}
@@ -93,8 +96,8 @@ func FuzzIdentify(f *testing.F) {
 	s := suite()
 	f.Fuzz(func(t *testing.T, body []byte) {
 		d := &provider.Delivery{Header: http.Header{}, Body: body}
-		providertest.Sound(t, zoom.New(), &provider.Source{}, d)
-		if got := zoom.New().Greet(s.Source, d); got != nil {
+		providertest.CheckSound(t, zoom.New(), &provider.Source{}, d)
+		if got := zoom.New().Handshake(s.Source, d); got != nil {
 			t.Errorf("an unsigned request is answered: %s", got.Body)
 		}
 	})

@@ -1,4 +1,5 @@
-// Package applied makes a log whose events were applied, as all need it who do something with such a log.
+// Package applied makes a log of simulated events that a processor has applied. Tests of the
+// packages that work on such a log use it.
 package applied
 
 import (
@@ -20,53 +21,56 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// Name is that of the first source.
-const Name = "sim"
+// SourceName is the name of the first source.
+const SourceName = "sim"
 
-// Log is a database with a log of events as the simulated provider sends them.
+// Log is a database with a log of events of the simulated provider.
 type Log struct {
 	DB *testkit.DB
-	// Pool is connected as postern_processor, Operator as postern_operator.
-	Pool, Operator *pgxpool.Pool
-	// Source is the number of the source Name.
+	// Pool is connected as postern_processor, OperatorPool as postern_operator.
+	Pool, OperatorPool *pgxpool.Pool
+	// Source is the number of the source SourceName.
 	Source int32
-	// Sources are all of them, by name, as a processor knows them.
+	// Sources are all sources by name, as a processor uses them.
 	Sources map[string]processor.Source
-	// BackOff are the waits between attempts; nil: the shipped ones.
+	// BackOff are the waits between attempts. Nil means the defaults.
 	BackOff []time.Duration
 
 	keys int
 }
 
-// New makes one without an event.
+// New makes a log without events.
 func New(t testing.TB) *Log {
 	t.Helper()
 	l := &Log{DB: testkit.Database(t), Sources: map[string]processor.Source{}}
-	l.Pool, l.Operator = l.DB.Role(t, "processor"), l.DB.Role(t, "operator")
-	l.Source = l.Add(t, Name)
+	l.Pool, l.OperatorPool = l.DB.Role(t, "processor"), l.DB.Role(t, "operator")
+	l.Source = l.AddSource(t, SourceName)
 	return l
 }
 
-// Add makes another source and returns its number.
-func (l *Log) Add(t testing.TB, name string) int32 {
+// AddSource registers another source and returns its number.
+func (l *Log) AddSource(t testing.TB, name string) int32 {
 	t.Helper()
-	known, err := events.RegisterSources(t.Context(), l.Pool, map[string]string{name: "sim"})
+	registered, err := events.RegisterSources(t.Context(), l.Pool, map[string]string{name: "sim"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Sources[name] = processor.Source{Number: known.Number[name], Config: &provider.Source{Name: name}, Provider: sim.Provider{}}
-	return known.Number[name]
+	l.Sources[name] = processor.Source{Number: registered.Number[name], Config: &provider.Source{Name: name},
+		Provider: sim.Provider{}}
+	return registered.Number[name]
 }
 
-// Append stores events of a source, each under a key of its own, and returns their ids.
+// Append stores events of a source under new keys and returns their ids.
 func (l *Log) Append(t testing.TB, source int32, evs []sim.Event) (ids []int64) {
 	t.Helper()
-	for some := range slices.Chunk(evs, 100) {
-		ds := make([]events.Delivery, len(some))
-		for i, e := range some {
+	for chunk := range slices.Chunk(evs, 100) {
+		ds := make([]events.Delivery, len(chunk))
+		for i, e := range chunk {
 			l.keys++
-			ds[i] = events.Delivery{Source: source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
-				Events: []provider.Event{{Key: fmt.Sprint("k", l.keys), Type: "thing", ObjectType: "thing", ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}}
+			ds[i] = events.Delivery{Source: source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook,
+				Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
+				Events: []provider.Event{{Key: fmt.Sprint("k", l.keys), Type: "thing", ObjectType: "thing",
+					ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}}
 		}
 		receipts, err := events.Append(t.Context(), l.DB.Pool, ds)
 		if err != nil {
@@ -79,41 +83,47 @@ func (l *Log) Append(t testing.TB, source int32, evs []sim.Event) (ids []int64) 
 	return ids
 }
 
-// Take appends deliveries to a source as a gateway does, over a pool of that role, one after the other, and returns the receipt of the first event of each.
-func Take(t testing.TB, gateway *pgxpool.Pool, s processor.Source, all ...*provider.Delivery) (receipts []events.Receipt) {
+// AppendDeliveries appends deliveries to a source as a gateway does, one after the other. It
+// returns the receipt of the first event of each delivery.
+func AppendDeliveries(t testing.TB, gateway *pgxpool.Pool, s processor.Source,
+	deliveries ...*provider.Delivery) (receipts []events.Receipt) {
 	t.Helper()
-	for _, d := range all {
-		named, err := s.Provider.Identify(s.Config, d)
+	for _, d := range deliveries {
+		identified, err := s.Provider.Identify(s.Config, d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		of, err := events.Append(t.Context(), gateway, []events.Delivery{{Source: s.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
-			Headers: events.AppendHeaders(nil, s.Provider.Headers(), d), Verification: []byte(`{}`), Body: d.Body, Events: named}})
+		appended, err := events.Append(t.Context(), gateway,
+			[]events.Delivery{{Source: s.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
+				Headers: events.AppendHeaders(nil, s.Provider.Headers(), d), Verification: []byte(`{}`), Body: d.Body,
+				Events: identified}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		receipts = append(receipts, of[0][0])
+		receipts = append(receipts, appended[0][0])
 	}
 	return receipts
 }
 
-// Deliver is Take, and has a processor apply what was taken.
-func Deliver(t testing.TB, gateway *pgxpool.Pool, p *processor.Processor, s processor.Source, all ...*provider.Delivery) {
+// AppendAndApply appends deliveries and has a processor apply their events.
+func AppendAndApply(t testing.TB, gateway *pgxpool.Pool, p *processor.Processor, s processor.Source,
+	deliveries ...*provider.Delivery) {
 	t.Helper()
 	var ids []int64
-	for _, r := range Take(t, gateway, s, all...) {
+	for _, r := range AppendDeliveries(t, gateway, s, deliveries...) {
 		ids = append(ids, r.ID)
 	}
 	Apply(t, p, 0, ids)
 }
 
-// Processor is one of possibly several. It knows the named sources, or all where none is named; reads, if any, is how it reads their events.
-func (l *Log) Processor(t testing.TB, reads provider.Provider, names ...string) *processor.Processor {
+// Processor makes a processor; a test may make several. It gets the named sources, or all sources
+// without names. A non-nil reader replaces the provider of each source.
+func (l *Log) Processor(t testing.TB, reader provider.Provider, names ...string) *processor.Processor {
 	t.Helper()
 	sources := map[string]processor.Source{}
 	for name, s := range l.Sources {
-		if reads != nil {
-			s.Provider = reads
+		if reader != nil {
+			s.Provider = reader
 		}
 		if len(names) == 0 || slices.Contains(names, name) {
 			sources[name] = s
@@ -123,7 +133,8 @@ func (l *Log) Processor(t testing.TB, reads provider.Provider, names ...string) 
 	if l.BackOff != nil {
 		s.BackOff = l.BackOff
 	}
-	p, err := processor.New(processor.Options{Pool: l.Pool, Settings: s, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: sources})
+	p, err := processor.New(processor.Options{Pool: l.Pool, Settings: s, ID: t.Name(),
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: sources})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,20 +149,24 @@ func Apply(t testing.TB, p *processor.Processor, run int64, ids []int64) {
 	}
 }
 
-// Lease is how long one that Carry has started may be silent before another goes on with its run.
+// Lease is the lease time of runs: another runner takes over a run whose runner has been silent for
+// this long.
 const Lease = 2 * time.Second
 
-// Carry starts a process, named by id, that carries out runs until the test ends or stop is called: one of each job, and some beside them.
-func (l *Log) Carry(t testing.TB, id string, beside int, jobs map[string]runs.Carry) (stop func()) {
+// StartRunner starts a runner with the given id, which executes runs until the test ends or stop is
+// called. It executes one run of each job, and further runs in the given number of slots.
+func (l *Log) StartRunner(t testing.TB, id string, slots int, jobs map[string]runs.Executor) (stop func()) {
 	t.Helper()
-	return Carry(t, l.Pool, id, beside, jobs)
+	return StartRunner(t, l.Pool, id, slots, jobs)
 }
 
-// Carry is Log.Carry over a pool of the role processor.
-func Carry(t testing.TB, pool *pgxpool.Pool, id string, beside int, jobs map[string]runs.Carry) (stop func()) {
+// StartRunner does the same as Log.StartRunner, over a pool of the role processor.
+func StartRunner(t testing.TB, pool *pgxpool.Pool, id string, slots int, jobs map[string]runs.Executor) (stop func()) {
 	t.Helper()
 	r := runs.NewRunner(runs.Options{Pool: pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: jobs,
-		Settings: runs.Settings{Poll: 30 * time.Millisecond, Lease: Lease, Slots: beside, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
+		Settings: runs.Settings{PollInterval: 30 * time.Millisecond, LeaseDuration: Lease, SharedSlots: slots,
+			DeferMin: 10 * time.Millisecond,
+			DeferMax: 100 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -170,11 +185,11 @@ func Carry(t testing.TB, pool *pgxpool.Pool, id string, beside int, jobs map[str
 	return stop
 }
 
-// Until waits until a run stands so.
-func (l *Log) Until(t testing.TB, run int64, so func(*runs.Run) bool) (r *runs.Run) {
+// WaitForRun waits until done accepts a run.
+func (l *Log) WaitForRun(t testing.TB, run int64, done func(*runs.Run) bool) (r *runs.Run) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() (err error) {
-		if r, err = runs.Show(t.Context(), l.Operator, run); err == nil && !so(r) {
+		if r, err = runs.Show(t.Context(), l.OperatorPool, run); err == nil && !done(r) {
 			err = fmt.Errorf("run %+v", r)
 		}
 		return err

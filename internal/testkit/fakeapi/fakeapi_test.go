@@ -14,19 +14,19 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// service answers everything alike, after what its faults demand.
+// service gives the same response to each request, after the fault of the request.
 type service struct {
 	fakeapi.Base
 	odds fakeapi.Odds
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	fault := s.Meet(r, s.odds)
+	fault := s.ChooseFault(r, s.odds)
 	status := http.StatusOK
-	if fault == fakeapi.Broken {
+	if fault == fakeapi.ServerError {
 		status = http.StatusInternalServerError
 	}
-	s.Send(w, r, fault, time.Millisecond, status, http.Header{"Date": {s.Date(0, 0)}}, []byte("an answer"))
+	s.SendResponse(w, r, fault, time.Millisecond, status, http.Header{"Date": {s.Date(0, 0)}}, []byte("an answer"))
 }
 
 func newService(t *testing.T, odds fakeapi.Odds) *service {
@@ -36,13 +36,14 @@ func newService(t *testing.T, odds fakeapi.Odds) *service {
 	return s
 }
 
-// get asks once; the error is what the client met, also while it read.
+// get makes one request. The error is the client's, including errors while it reads the body.
 func (s *service) get(ctx context.Context, path string) (status int, date, body string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, http.NoBody)
 	if err != nil {
 		return 0, "", "", err
 	}
-	transport := &http.Transport{DisableKeepAlives: true} // which asks again where an old connection ends
+	// keep-alives would make the transport repeat a request when an old connection ends
+	transport := &http.Transport{DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
 	a, err := (&http.Client{Transport: transport}).Do(r)
 	if err != nil {
@@ -53,47 +54,50 @@ func (s *service) get(ctx context.Context, path string) (status int, date, body 
 	return a.StatusCode, a.Header.Get("Date"), string(text), err
 }
 
-// Each fault is what the client meets, in the order of the script, and is counted with its request.
-func TestFaultsAreMet(t *testing.T) {
+// The client sees each fault in the order of the script, and each request is counted.
+func TestBase_scriptedFaults_reachTheClientInOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t, fakeapi.Odds{})
-	s.Script(fakeapi.Broken, fakeapi.Dropped, fakeapi.Cut, fakeapi.Slow)
+	s.ScriptFaults(fakeapi.ServerError, fakeapi.Dropped, fakeapi.Truncated, fakeapi.Slow)
 	s.Advance(time.Hour)
 	for n, want := range []struct {
 		status int
 		body   string
 		fails  bool
-	}{{500, "an answer", false}, {0, "", true}, {200, "an a", true}, {200, "an answer", false}, {200, "an answer", false}} {
+	}{{500, "an answer", false}, {0, "", true}, {200, "an a", true}, {200, "an answer", false},
+		{200, "an answer", false}} {
 		status, date, body, err := s.get(t.Context(), "/a?b=c")
 		if status != want.status || body != want.body || (err != nil) != want.fails {
-			t.Errorf("request %d: %d %q (%v)", n, status, body, err)
+			t.Errorf("request %d: status %d, body %q (%v)", n, status, body, err)
 		}
 		if status != 0 && date != "Thu, 01 Jan 2026 01:00:00 GMT" {
-			t.Errorf("request %d is of %s", n, date)
+			t.Errorf("request %d has the date %s", n, date)
 		}
 	}
-	if s.Calls("/a") != 5 || s.Calls("/b") != 0 || s.Asked()[0] != "GET /a?b=c" || s.Met(fakeapi.Cut) != 1 || s.Met(fakeapi.Fine) != 1 {
-		t.Errorf("asked %q, met %d cuts", s.Asked(), s.Met(fakeapi.Cut))
+	if s.RequestCount("/a") != 5 || s.RequestCount("/b") != 0 || s.RequestLines()[0] != "GET /a?b=c" ||
+		s.FaultCount(fakeapi.Truncated) != 1 ||
+		s.FaultCount(fakeapi.NoFault) != 1 {
+		t.Errorf("requests %q, %d truncated responses", s.RequestLines(), s.FaultCount(fakeapi.Truncated))
 	}
 }
 
-// A request that hangs ends with its client, and chance meets as many as it should.
-func TestHungRequestsEnd(t *testing.T) {
+// A hanging request ends with its client. Random faults occur as often as the percentage says.
+func TestBase_hungRequest_endsWithTheClient(t *testing.T) {
 	t.Parallel()
-	s := newService(t, fakeapi.Odds{fakeapi.Broken: 30})
-	s.Script(fakeapi.Hung)
+	s := newService(t, fakeapi.Odds{fakeapi.ServerError: 30})
+	s.ScriptFaults(fakeapi.Hung)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, _, _, err := s.get(ctx, "/"); err == nil {
-		t.Error("a request that hangs was answered")
+		t.Error("a hanging request got a response")
 	}
 	for range 200 {
 		if _, _, _, err := s.get(t.Context(), "/"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := s.Met(fakeapi.Broken); n < 30 || n > 90 {
-		t.Errorf("%d of 200 requests were broken, of which 30 %% should be", n)
+	if n := s.FaultCount(fakeapi.ServerError); n < 30 || n > 90 {
+		t.Errorf("%d of 200 requests failed, want about 30 %%", n)
 	}
 }
 

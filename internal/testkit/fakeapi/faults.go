@@ -9,56 +9,63 @@ import (
 	"time"
 )
 
-// Fault is something that goes wrong with one request.
+// Fault is a fault of one request.
 type Fault int
 
-// What can go wrong with a request. After Dropped, Cut and Hung the work was done and the answer is lost.
+// The faults of a request. With Dropped, Truncated and Hung the request is executed and the
+// response is lost.
 const (
-	// Fine: nothing goes wrong.
-	Fine Fault = iota
-	// Limited: there were too many requests; Locked: the provider refuses for another reason that passes.
-	Limited
+	// NoFault: the request succeeds.
+	NoFault Fault = iota
+	// RateLimited: there were too many requests. Locked: the provider rejects the request for
+	// another temporary reason.
+	RateLimited
 	Locked
-	// Broken: an error of the provider's, in its shape; Garbled: one in nobody's.
-	Broken
+	// ServerError: an error in the format of the provider. Garbled: an error in a format that the
+	// provider does not document.
+	ServerError
 	Garbled
-	// Dropped: the connection ends without an answer; Cut: in the middle of it.
+	// Dropped: the connection ends without a response. Truncated: it ends in the middle of the
+	// response.
 	Dropped
-	Cut
-	// Hung: no answer until the client gives up.
+	Truncated
+	// Hung: there is no response until the client gives up.
 	Hung
-	// Slow: the answer takes a while.
+	// Slow: the response takes a while.
 	Slow
-	// Expired: a list's cursor is no longer known; other requests are fine.
-	Expired
+	// CursorExpired: the cursor of a list is no longer valid. Other requests are not affected.
+	CursorExpired
 )
 
-// Odds are percentages of the requests that meet each fault.
-type Odds [Expired + 1]int
+// Odds are the percentages of requests that get each fault.
+type Odds [CursorExpired + 1]int
 
-// Script says what goes wrong with the next requests, one by one, before chance decides again.
-func (b *Base) Script(faults ...Fault) {
+// ScriptFaults sets the faults of the next requests, one by one. After them faults are random
+// again.
+func (b *Base) ScriptFaults(faults ...Fault) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.script = append(b.script, faults...)
 }
 
-// Met is how often a fault happened.
-func (b *Base) Met(fault Fault) int {
+// FaultCount returns how often a fault occurred.
+func (b *Base) FaultCount(fault Fault) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.met[fault]
+	return b.faultCounts[fault]
 }
 
-// Meet chooses what goes wrong with a request, and notes both.
-func (b *Base) Meet(r *http.Request, odds Odds) Fault { return b.Note(r, b.choose(odds)) }
+// ChooseFault chooses the fault of a request and records both.
+func (b *Base) ChooseFault(r *http.Request, odds Odds) Fault {
+	return b.RecordRequest(r, b.choose(odds))
+}
 
-// Note notes a request and what goes wrong with it.
-func (b *Base) Note(r *http.Request, fault Fault) Fault {
+// RecordRequest records a request and its fault.
+func (b *Base) RecordRequest(r *http.Request, fault Fault) Fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.requests = append(b.requests, r.Method+" "+r.URL.RequestURI())
-	b.met[fault]++
+	b.faultCounts[fault]++
 	return fault
 }
 
@@ -69,25 +76,25 @@ func (b *Base) choose(odds Odds) (fault Fault) {
 		fault, b.script = b.script[0], b.script[1:]
 		return fault
 	}
-	n := b.luck.IntN(100)
+	n := b.random.IntN(100)
 	for at, percent := range odds {
 		if n -= percent; n < 0 {
 			return Fault(at)
 		}
 	}
-	return Fine
+	return NoFault
 }
 
-// Asked are all requests that were made, as method and address.
-func (b *Base) Asked() []string {
+// RequestLines returns all requests as method and address.
+func (b *Base) RequestLines() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.requests)
 }
 
-// Calls is how many requests there were for addresses that begin so, whatever the method.
-func (b *Base) Calls(prefix string) (n int) {
-	for _, one := range b.Asked() {
+// RequestCount returns the number of requests whose address begins with the prefix, for any method.
+func (b *Base) RequestCount(prefix string) (n int) {
+	for _, one := range b.RequestLines() {
 		if _, address, _ := strings.Cut(one, " "); strings.HasPrefix(address, prefix) {
 			n++
 		}
@@ -95,9 +102,11 @@ func (b *Base) Calls(prefix string) (n int) {
 	return n
 }
 
-// Send sends an answer as far as the fault lets it. A slow one takes so long, in real time.
-func (b *Base) Send(w http.ResponseWriter, r *http.Request, fault Fault, slow time.Duration, status int, header http.Header, body []byte) {
-	b.pause(r, b.delayOf(r))
+// SendResponse sends a response as far as the fault allows. A slow response takes the given real
+// time.
+func (b *Base) SendResponse(w http.ResponseWriter, r *http.Request, fault Fault, slow time.Duration, status int,
+	header http.Header, body []byte) {
+	b.pause(r, b.delayFor(r))
 	switch fault {
 	case Dropped:
 		panic(http.ErrAbortHandler)
@@ -110,23 +119,23 @@ func (b *Base) Send(w http.ResponseWriter, r *http.Request, fault Fault, slow ti
 	maps.Copy(w.Header(), header)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	if fault == Cut {
+	if fault == Truncated {
 		_, _ = w.Write(body[:len(body)/2])
-		_ = http.NewResponseController(w).Flush() // or nothing of it arrives
+		_ = http.NewResponseController(w).Flush() // otherwise no byte arrives
 		panic(http.ErrAbortHandler)
 	}
-	_, _ = w.Write(body) // a client that is gone misses nothing
+	_, _ = w.Write(body) // an error means that the client is gone
 }
 
-// Delay delays the responses to the requests that match says, in real time, from now on. It
-// replaces the delay before it.
+// Delay delays the responses to matching requests from now on, in real time. It replaces the
+// previous delay.
 func (b *Base) Delay(match func(*http.Request) bool, by time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.delayed, b.delay = match, by
 }
 
-func (b *Base) delayOf(r *http.Request) time.Duration {
+func (b *Base) delayFor(r *http.Request) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.delayed == nil || !b.delayed(r) {
@@ -135,7 +144,7 @@ func (b *Base) delayOf(r *http.Request) time.Duration {
 	return b.delay
 }
 
-// pause returns after a time, or when the client or the server is gone.
+// pause returns after the given time, or when the client or the server is gone.
 func (b *Base) pause(r *http.Request, length time.Duration) {
 	if length <= 0 {
 		return
@@ -145,7 +154,7 @@ func (b *Base) pause(r *http.Request, length time.Duration) {
 	b.wait(r, timer.C)
 }
 
-// wait returns when the time is over, or nobody waits for the answer any more.
+// wait returns when over delivers, or when the client or the server is gone.
 func (b *Base) wait(r *http.Request, over <-chan time.Time) {
 	select {
 	case <-over:

@@ -12,63 +12,65 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/github"
 )
 
-// Webhooks says what becomes of the deliveries. Percentages are of the events.
+// Webhooks configures the deliveries. Percentages are of the events.
 type Webhooks struct {
-	// Lost ones never arrive, and GitHub knows.
-	Lost int
-	// Swallowed ones never arrive, and GitHub takes them for received.
-	Swallowed int
-	// Doubled ones arrive twice under one id.
-	Doubled int
-	// Delayed ones are due only up to Delay after the event; 0: 1 minute.
+	// LostUnacknowledged deliveries never arrive, and GitHub knows it.
+	LostUnacknowledged int
+	// LostAcknowledged deliveries never arrive, but GitHub considers them received.
+	LostAcknowledged int
+	// Repeated deliveries arrive twice with one id.
+	Repeated int
+	// Delayed deliveries are due up to Delay after the event. Zero means 1 minute.
 	Delayed int
 	Delay   time.Duration
-	// Shuffled is the percentage of deliveries of one pull that trade places with another.
+	// Shuffled is the percentage of due deliveries that swap places with another one.
 	Shuffled int
 }
 
-// attempt is one try to send an event.
+// attempt is one attempt to deliver an event.
 type attempt struct {
-	id      int64
-	guid    string
-	hook    int64
-	event   string
-	action  string
-	body    []byte
-	due, at int64
-	// listed is when the list tells of it.
-	listed int64
-	again  bool // it was asked for
-	status int  // 0: nobody answered
+	id        int64
+	guid      string
+	hook      int64
+	eventType string
+	action    string
+	body      []byte
+	due, at   int64
+	// listedAt is the time at which the list begins to show it.
+	listedAt   int64
+	redelivery bool // it was requested
+	status     int  // 0: no response
 }
 
-// tell sends an object as it is.
-func (f *Fake) tell(o *object, event, action string, rest tree) {
-	f.send(o, o.last(), event, action, rest)
+// sendCurrent sends an event with the current state of an object.
+func (f *Fake) sendCurrent(o *object, eventType, action string, rest tree) {
+	f.send(o, o.current(), eventType, action, rest)
 }
 
-// send makes the event, and decides what becomes of its delivery.
-func (f *Fake) send(o *object, body tree, event, action string, rest tree) {
-	member := map[string]string{"issues": "issue", "issue_comment": "comment", "pull_request_review_comment": "comment", "commit_comment": "comment"}[event]
+// send makes an event and plans its delivery.
+func (f *Fake) send(o *object, body tree, eventType, action string, rest tree) {
+	member := map[string]string{"issues": "issue", "issue_comment": "comment", "pull_request_review_comment": "comment",
+		"commit_comment": "comment"}[eventType]
 	if member == "" {
-		member = event
+		member = eventType
 	}
-	payload := tree{"action": action, "sender": user(), "repository": o.repo.self.last()}
+	payload := tree{"action": action, "sender": user(), "repository": o.repo.object.current()}
 	maps.Copy(payload, rest)
-	payload[member] = shownByWebhooks(o.kind, body)
-	a := &attempt{guid: fmt.Sprintf("%08x-fa4e-11f0-8000-%012x", f.options.Seed, f.id()), hook: o.repo.hook, event: event, action: action, body: encode(payload), due: f.now()}
+	payload[member] = webhookBody(o.kind, body)
+	a := &attempt{guid: fmt.Sprintf("%08x-fa4e-11f0-8000-%012x", f.options.Seed, f.nextID()), hook: o.repo.hook,
+		eventType: eventType, action: action, body: encode(payload), due: f.now()}
 	w := f.options.Webhooks
 	if f.chance(w.Delayed) {
 		a.due += f.delay()
 	}
 	switch {
-	case f.chance(w.Lost):
-		f.note(a, 0)
-	case f.chance(w.Swallowed):
-		f.note(a, 200)
+	case f.chance(w.LostUnacknowledged):
+		f.recordAttempt(a, 0)
+	case f.chance(w.LostAcknowledged):
+		f.recordAttempt(a, 200)
 	default:
 		f.queue = append(f.queue, a)
-		if f.chance(w.Doubled) {
+		if f.chance(w.Repeated) {
 			twice := *a
 			twice.due += f.delay()
 			f.queue = append(f.queue, &twice)
@@ -84,8 +86,8 @@ func (f *Fake) delay() int64 {
 	return f.choose.Int64N(longest.Microseconds() + 1)
 }
 
-// shownByWebhooks is an object as webhooks alone show it.
-func shownByWebhooks(kind string, body tree) tree {
+// webhookBody returns an object with the fields that only webhooks contain.
+func webhookBody(kind string, body tree) tree {
 	shown := maps.Clone(body)
 	switch kind {
 	case "release":
@@ -96,16 +98,17 @@ func shownByWebhooks(kind string, body tree) tree {
 	return shown
 }
 
-// note writes down that an attempt was made.
-func (f *Fake) note(a *attempt, status int) {
-	a.id, a.at, a.status = f.id(), f.now(), status
-	a.listed = a.at + f.UpTo(f.options.Faults.Late)
+// recordAttempt records an attempt that was made.
+func (f *Fake) recordAttempt(a *attempt, status int) {
+	a.id, a.at, a.status = f.nextID(), f.now(), status
+	a.listedAt = a.at + f.RandomUpTo(f.options.Faults.MaxListDelay)
 	f.sent = append(f.sent, a)
 }
 
-// Deliver sends all that is due now, in the order of the network, and returns how many were sent. What is not taken is not tried again.
+// Deliver sends all due deliveries in the order of the network and returns their number. Rejected
+// deliveries are not retried.
 func (f *Fake) Deliver(take func(d *provider.Delivery) bool) int {
-	due := f.due()
+	due := f.takeDue()
 	for _, a := range due {
 		taken := take(sign(a, f.Now()))
 		f.mu.Lock()
@@ -113,14 +116,14 @@ func (f *Fake) Deliver(take func(d *provider.Delivery) bool) int {
 		if taken {
 			status = 200
 		}
-		f.note(a, status)
+		f.recordAttempt(a, status)
 		f.mu.Unlock()
 	}
 	return len(due)
 }
 
-// due takes the attempts that are due out of the queue.
-func (f *Fake) due() (due []*attempt) {
+// takeDue removes the due attempts from the queue and returns them.
+func (f *Fake) takeDue() (due []*attempt) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
@@ -143,15 +146,16 @@ func (f *Fake) due() (due []*attempt) {
 	return due
 }
 
-// SetWebhooks replaces what becomes of the deliveries of events to come.
+// SetWebhooks changes the configuration for the deliveries of future events.
 func (f *Fake) SetWebhooks(w Webhooks) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.options.Webhooks = w
 }
 
-// Withhold has the API answer 404 where it is asked for what the events that were sent so far have carried.
-func (f *Fake) Withhold() {
+// HideSentDeliveries makes the API respond with 404 to requests for the bodies of all events that
+// were sent so far.
+func (f *Fake) HideSentDeliveries() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, a := range f.sent {
@@ -162,7 +166,9 @@ func (f *Fake) Withhold() {
 // sign makes a delivery as GitHub sends it.
 func sign(a *attempt, at time.Time) *provider.Delivery {
 	source := &provider.Source{Name: "github", Secrets: []provider.Secret{{Name: "fake", Value: []byte(Secret)}}}
-	d, err := github.GitHub{}.Sign(source, provider.Sample{Type: a.event + "." + a.action, ID: a.guid, Body: a.body}, at)
+	d, err := github.GitHub{}.Sign(source, provider.Sample{Type: a.eventType + "." + a.action, ID: a.guid,
+		Body: a.body},
+		at)
 	if err != nil {
 		panic(err) // the source has a secret
 	}
@@ -170,11 +176,11 @@ func sign(a *attempt, at time.Time) *provider.Delivery {
 	return d
 }
 
-// kept is how long GitHub knows what it has sent.
-const kept = 3 * 24 * 3600 * second
+// deliveryRetention is how long GitHub stores deliveries.
+const deliveryRetention = 3 * 24 * 3600 * second
 
-// shown is an attempt as the API lists it.
-func (a *attempt) shown() tree {
+// summary returns an attempt as the API lists it.
+func (a *attempt) summary() tree {
 	status := "OK"
 	switch {
 	case a.status == 0:
@@ -182,37 +188,41 @@ func (a *attempt) shown() tree {
 	case a.status != 200:
 		status = "Invalid HTTP Response: 500"
 	}
-	return tree{"id": a.id, "guid": a.guid, "delivered_at": time.UnixMicro(a.at).UTC().Format("2006-01-02T15:04:05.999Z"), "redelivery": a.again, "duration": 0.27, "status": status,
-		"status_code": a.status, "event": a.event, "action": a.action, "installation_id": nil, "repository_id": 1, "throttled_at": nil}
+	return tree{"id": a.id, "guid": a.guid,
+		"delivered_at": time.UnixMicro(a.at).UTC().Format("2006-01-02T15:04:05.999Z"), "redelivery": a.redelivery,
+		"duration": 0.27, "status": status,
+		"status_code": a.status, "event": a.eventType, "action": a.action, "installation_id": nil, "repository_id": 1,
+		"throttled_at": nil}
 }
 
-// whole is an attempt with its request. Whoever answers it writes the body anew, as GitHub does: it says the same in other bytes.
-func (a *attempt) whole(d *provider.Delivery) tree {
+// details returns an attempt with its request. The API encodes the body again, as GitHub does: the
+// same content in other bytes.
+func (a *attempt) details(d *provider.Delivery) tree {
 	headers := tree{}
 	for name := range d.Header {
 		headers[strings.ReplaceAll(name, "Github", "GitHub")] = d.Header.Get(name)
 	}
-	out := a.shown()
+	out := a.summary()
 	out["request"] = tree{"headers": headers, "payload": json.RawMessage(a.body)}
 	out["response"] = tree{"headers": tree{}, "payload": nil}
 	return out
 }
 
-// Redeliver sends again all that did not arrive, as a person may ask for.
+// Redeliver sends all failed deliveries again, as an operator may request.
 func (f *Fake) Redeliver() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, a := range f.sent {
 		if a.status != 200 {
 			again := *a
-			again.again, again.due = true, f.now()
+			again.redelivery, again.due = true, f.now()
 			f.queue = append(f.queue, &again)
 		}
 	}
 }
 
-// Sent is how many events were sent, or were lost on the way.
-func (f *Fake) Sent() int {
+// SentCount returns the number of events that were sent, including lost ones.
+func (f *Fake) SentCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sent := map[string]bool{}

@@ -1,12 +1,14 @@
-// Package githubfake is a small part of GitHub that lives over time, on loopback: repositories with issues, comments, pull requests, releases and more that a seeded
-// chooser creates, changes and deletes, the webhooks that tell of it, the API that lists and gets them and what the webhooks were sent, and what goes wrong on
-// the way. Its clock is moved by the test. It knows the truth of each object, so that a mirror can be compared with it.
+// Package githubfake simulates a small part of GitHub on loopback. It creates, changes and deletes
+// issues, comments, pull requests, releases and other objects in random steps, sends the webhooks,
+// and serves the API that lists and reads the objects and the deliveries, with faults. The test
+// sets its clock. It keeps the true state of each object, so that tests can compare a mirror with
+// it.
 //
-//	f := githubfake.New(t, githubfake.Options{Seed: 1, Webhooks: githubfake.Webhooks{Lost: 50}})
-//	f.Live(1000)                                                     // or Open, Edit, Delete: a story of the test's own
-//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // what is due, signed; GitHub never tries again
+//	f := githubfake.New(t, githubfake.Options{Seed: 1, Webhooks: githubfake.Webhooks{Repeated: 50}})
+//	f.RunSteps(1000)                                                 // or OpenIssue, Edit, Delete
+//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // the due deliveries, signed, without retries
 //	http.Get(f.URL + "/" + f.Hooks()[0] + "/deliveries")             // with githubfake.Key
-//	f.Truth()                                                        // what the mirror must be in the end
+//	f.CurrentObjects()                                               // the expected mirror
 package githubfake
 
 import (
@@ -18,39 +20,44 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
-// What a Fake is reached with. WriteKey may ask for redeliveries too.
+// The credentials of a Fake. WriteKey may also request redeliveries.
 const (
 	Key      = "github_pat_fake_read"
 	WriteKey = "github_pat_fake_write"
 	Secret   = "a secret of githubfake"
-	// Owner is whom the repositories belong to.
+	// Owner is the owner of the repositories.
 	Owner = "octo-fake"
 )
 
-// Options say what it is like. Percentages are from 0 to 100. The zero value is calm and without faults.
+// Options configure a Fake. Percentages are from 0 to 100. The zero value has no faults.
 type Options struct {
 	// Seed makes all choices.
 	Seed uint64
-	// Start is what the clock shows first; zero: 2026-01-01.
+	// Start is the first time of the clock. Zero means 2026-01-01.
 	Start time.Time
-	// Running: the clock also moves with real time, so one seed no longer makes one life.
+	// Running: the clock also moves with real time, so that one seed no longer gives the same data.
 	Running bool
-	// Repositories is how many there are; 0: 2. Each has a webhook.
+	// Repositories is the number of repositories, each with a webhook. Zero means 2.
 	Repositories int
-	// Objects is how many objects go on changing; 0: 20.
+	// Objects is the number of objects that change. Zero means 20.
 	Objects int
-	// Gap is the longest time between two steps; 0: 400 ms, so that a second holds several.
+	// Gap is the longest time between two steps. Zero means 400 ms, so that several steps fall in a
+	// second.
 	Gap time.Duration
-	// Comments is the percentage of steps that comment on an issue, which moves the issue's version without an event of the issue.
+	// Comments is the percentage of steps that comment on an issue. A comment advances the version
+	// of the issue without an event of the issue.
 	Comments int
-	// Rooted: no issue is transferred.
-	Rooted bool
-	// SinceAfter: lists by time begin after it, and not with it; GitHub's documents can be read either way.
-	SinceAfter bool
-	// Releases is how many releases of a repository are listed, the newest; 0: all. The page behind them is refused, or answered with ReleasesEnd, as GitHub has done for years at a time; 0: 422.
-	Releases, ReleasesEnd int
-	// Meanwhile is called before each request is looked at; nil: nothing happens.
-	Meanwhile func()
+	// WithoutTransfers: steps transfer no issue.
+	WithoutTransfers bool
+	// SinceIsExclusive: lists by time begin after the given time. GitHub's documentation can be
+	// read either way.
+	SinceIsExclusive bool
+	// MaxListedReleases limits the listed releases of a repository to the newest. Zero means no
+	// limit. The page after them is rejected with ReleasesEndStatus, as GitHub did for years. Zero
+	// means 422.
+	MaxListedReleases, ReleasesEndStatus int
+	// BeforeRequest is called before each request. Nil means no call.
+	BeforeRequest func()
 
 	Webhooks Webhooks
 	Faults   Faults
@@ -60,21 +67,21 @@ type Options struct {
 type Fake struct {
 	fakeapi.Base
 
-	mu       sync.Mutex
-	options  Options
-	choose   *rand.Rand
-	ids      int64
-	repos    []*repo
-	all      []*object
-	queue    []*attempt
-	sent     []*attempt // the oldest first
-	withheld map[string]bool
-	shut     map[*repo]int
-	away     map[string]bool
-	used     map[int64]int // calls by hour of the clock
+	mu               sync.Mutex
+	options          Options
+	choose           *rand.Rand
+	lastID           int64
+	repos            []*repo
+	objects          []*object
+	queue            []*attempt
+	sent             []*attempt // oldest first
+	withheld         map[string]bool
+	repositoryStatus map[*repo]int
+	hidden           map[string]bool
+	callsByHour      map[int64]int // calls by hour of the clock
 }
 
-// New starts a Fake; it ends with its owner.
+// New starts a Fake. It stops with its owner.
 func New(t fakeapi.Owner, o Options) *Fake {
 	t.Helper()
 	if o.Start.IsZero() {
@@ -89,26 +96,27 @@ func New(t fakeapi.Owner, o Options) *Fake {
 	if o.Gap == 0 {
 		o.Gap = 400 * time.Millisecond
 	}
-	f := &Fake{options: o, choose: rand.New(rand.NewPCG(o.Seed, 1)), ids: 1000, withheld: map[string]bool{}, shut: map[*repo]int{}, away: map[string]bool{}, used: map[int64]int{}}
+	f := &Fake{options: o, choose: rand.New(rand.NewPCG(o.Seed, 1)), lastID: 1000, withheld: map[string]bool{},
+		repositoryStatus: map[*repo]int{}, hidden: map[string]bool{}, callsByHour: map[int64]int{}}
 	f.Start(t, f, o.Seed, o.Start, o.Running)
 	for i := range o.Repositories {
-		f.found(fmt.Sprintf("kettle-%d", i))
+		f.createRepository(fmt.Sprintf("kettle-%d", i))
 	}
 	return f
 }
 
-// now is the time on the clock, in microseconds.
+// now returns the time of the clock in microseconds.
 func (f *Fake) now() int64 { return f.Micros() }
 
 func (f *Fake) chance(percent int) bool { return percent > 0 && f.choose.IntN(100) < percent }
 
-// id is a number that nothing else has.
-func (f *Fake) id() int64 {
-	f.ids++
-	return f.ids
+// nextID returns a unique number.
+func (f *Fake) nextID() int64 {
+	f.lastID++
+	return f.lastID
 }
 
-// Hooks are the webhooks, one of each repository, as the setting api.hooks names them.
+// Hooks returns the webhooks, one of each repository, in the format of the setting api.hooks.
 func (f *Fake) Hooks() (hooks []string) {
 	for _, r := range f.repos {
 		hooks = append(hooks, fmt.Sprintf("repos/%s/hooks/%d", r.fullName(), r.hook))
@@ -116,7 +124,7 @@ func (f *Fake) Hooks() (hooks []string) {
 	return hooks
 }
 
-// Repositories are their full names.
+// Repositories returns the full names of the repositories.
 func (f *Fake) Repositories() (names []string) {
 	for _, r := range f.repos {
 		names = append(names, r.fullName())
@@ -126,7 +134,7 @@ func (f *Fake) Repositories() (names []string) {
 
 const second = int64(1_000_000)
 
-// stamp is a time as GitHub writes it.
+// stamp formats a time as GitHub does.
 func stamp(micros int64) string {
 	return time.UnixMicro(micros).UTC().Truncate(time.Second).Format(time.RFC3339)
 }

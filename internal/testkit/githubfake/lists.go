@@ -12,84 +12,93 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// number is a parameter, or what it is where it is left out.
-func (c *call) number(name string, otherwise int) int {
+// intParameter returns a positive integer parameter or its default.
+func (c *call) intParameter(name string, otherwise int) int {
 	if n, err := strconv.Atoi(c.query.Get(name)); err == nil && n > 0 {
 		return n
 	}
 	return otherwise
 }
 
-// size is of a page.
-func (c *call) size() int { return min(c.number("per_page", 30), 100) }
+// pageSize returns the page size of the request.
+func (c *call) pageSize() int { return min(c.intParameter("per_page", 30), 100) }
 
-// next is the header of a page that another one follows.
-func (c *call) next(path, name, value string) http.Header {
+// nextPageHeader returns the header of a page that another page follows.
+func (c *call) nextPageHeader(path, name, value string) http.Header {
 	query := c.query
 	query.Set(name, value)
-	return http.Header{"Link": {fmt.Sprintf(`<%s%s?%s>; rel="next", <%s%s?page=99>; rel="last"`, c.URL, path, query.Encode(), c.URL, path)}}
+	return http.Header{"Link": {fmt.Sprintf(`<%s%s?%s>; rel="next", <%s%s?page=99>; rel="last"`, c.URL, path,
+		query.Encode(), c.URL, path)}}
 }
 
-// listDeliveries lists what a webhook was sent, the newest first.
-func (c *call) listDeliveries(r *repo) answer {
+// listDeliveries lists the deliveries of a webhook, newest first.
+func (c *call) listDeliveries(r *repo) response {
 	before := int64(1) << 62
 	if cursor := c.query.Get("cursor"); cursor != "" {
 		id, err := strconv.ParseInt(strings.TrimPrefix(cursor, "v1_"), 10, 64)
 		if err != nil || c.expired {
-			return refusal(http.StatusUnprocessableEntity, "Invalid cursor")
+			return errorResponse(http.StatusUnprocessableEntity, "Invalid cursor")
 		}
 		before = id
 	}
 	list := []tree{}
-	a := answer{status: http.StatusOK}
+	a := response{status: http.StatusOK}
 	for _, one := range slices.Backward(c.sent) {
-		if one.hook != r.hook || one.id >= before || one.at < c.now()-kept || one.listed > c.now() {
+		if one.hook != r.hook || one.id >= before || one.at < c.now()-deliveryRetention || one.listedAt > c.now() {
 			continue
 		}
-		if len(list) == c.size() {
-			a.header = c.next(fmt.Sprintf("/repos/%s/hooks/%d/deliveries", r.fullName(), r.hook), "cursor", fmt.Sprintf("v1_%v", list[len(list)-1]["id"]))
+		if len(list) == c.pageSize() {
+			a.header = c.nextPageHeader(fmt.Sprintf("/repos/%s/hooks/%d/deliveries", r.fullName(), r.hook), "cursor",
+				fmt.Sprintf("v1_%v", list[len(list)-1]["id"]))
 			break
 		}
-		list = append(list, one.shown())
+		list = append(list, one.summary())
 	}
 	a.body = encode(list)
 	return a
 }
 
-// listed are the kinds of each list.
-var listed = map[string][]string{"/issues": {"issue", "pull_request"}, "/pulls": {"pull_request"}, "/releases": {"release"}, "/issues/comments": {"issue_comment"},
-	"/milestones": {"milestone"}, "/deployments": {"deployment"}, "/comments": {"commit_comment"}, "/pulls/comments": {"pull_request_review_comment"}}
+// kindsOfList are the kinds of each list.
+var kindsOfList = map[string][]string{"/issues": {"issue", "pull_request"}, "/pulls": {"pull_request"},
+	"/releases": {"release"}, "/issues/comments": {"issue_comment"},
+	"/milestones": {"milestone"}, "/deployments": {"deployment"}, "/comments": {"commit_comment"},
+	"/pulls/comments": {"pull_request_review_comment"}}
 
-// list lists objects as they were at the call's time.
-func (c *call) list(r *repo, below string) answer {
-	kinds := listed[below]
+// list lists objects at the time of the call.
+func (c *call) list(r *repo, below string) response {
+	kinds := kindsOfList[below]
 	var list []tree
-	c.at -= c.UpTo(c.options.Faults.ListLag)
-	for _, o := range c.all {
-		if body := o.at(c.at); o.repo == r && slices.Contains(kinds, o.kind) && body != nil && c.wanted(body) && !c.hides(o, body) {
-			list = append(list, shownIn(below, o, body))
+	c.at -= c.RandomUpTo(c.options.Faults.ListLag)
+	for _, o := range c.objects {
+		if body := o.stateAt(c.at); o.repo == r && slices.Contains(kinds, o.kind) && body != nil &&
+			c.matchesQuery(body) &&
+			!c.isHidden(o, body) {
+			list = append(list, listBody(below, o, body))
 		}
 	}
 	c.sort(below, list)
-	size, page := c.size(), c.number("page", 1)
-	if most := c.options.Releases; most > 0 && below == "/releases" && (page-1)*size >= most {
-		if status := c.options.ReleasesEnd; status != 0 {
-			return refusal(status, "Server Error")
+	size, page := c.pageSize(), c.intParameter("page", 1)
+	if most := c.options.MaxListedReleases; most > 0 && below == "/releases" && (page-1)*size >= most {
+		if status := c.options.ReleasesEndStatus; status != 0 {
+			return errorResponse(status, "Server Error")
 		}
-		return refusal(http.StatusUnprocessableEntity, fmt.Sprintf("Only the first %d results are available.", most))
+		return errorResponse(http.StatusUnprocessableEntity, fmt.Sprintf("Only the first %d results are available.",
+			most))
 	}
 	from, to := min((page-1)*size, len(list)), min(page*size, len(list))
-	a := answer{status: http.StatusOK, body: encode(append([]tree{}, list[from:to]...))}
+	a := response{status: http.StatusOK, body: encode(append([]tree{}, list[from:to]...))}
 	if to < len(list) {
-		a.header = c.next("/repos/"+r.fullName()+below, "page", fmt.Sprint(page+1))
+		a.header = c.nextPageHeader("/repos/"+r.fullName()+below, "page", fmt.Sprint(page+1))
 	}
 	return a
 }
 
-// wanted: it is of the time and the state that were asked for; without a state only what is open is.
-func (c *call) wanted(body tree) bool {
+// matchesQuery reports whether an object has the requested time and state. Without a requested state
+// only open objects match.
+func (c *call) matchesQuery(body tree) bool {
 	if since, err := time.Parse(time.RFC3339, c.query.Get("since")); err == nil {
-		if at, _ := time.Parse(time.RFC3339, fmt.Sprint(body["updated_at"])); at.Before(since) || c.options.SinceAfter && at.Equal(since) {
+		if at, _ := time.Parse(time.RFC3339, fmt.Sprint(body["updated_at"])); at.Before(since) ||
+			c.options.SinceIsExclusive && at.Equal(since) {
 			return false
 		}
 	}
@@ -97,9 +106,10 @@ func (c *call) wanted(body tree) bool {
 	return !stateful || c.query.Get("state") == "all" || now == cmp.Or(c.query.Get("state"), "open")
 }
 
-// shownIn is an object in a list: pull requests without their counts, and among issues under another id.
-func shownIn(below string, o *object, body tree) tree {
-	shown := shownByAPI(o.kind, body)
+// listBody returns an object as a list shows it: pull requests without their counts, and in the
+// list of issues with another id.
+func listBody(below string, o *object, body tree) tree {
+	shown := apiBody(o.kind, body)
 	switch {
 	case below == "/issues" && o.kind == "pull_request":
 		shown["id"] = o.id + 1_000_000_000
@@ -114,7 +124,7 @@ func shownIn(below string, o *object, body tree) tree {
 	return shown
 }
 
-// sort sorts as asked: the newest first where nothing else is said.
+// sort sorts as requested. The default is newest first.
 func (c *call) sort(below string, list []tree) {
 	field := "created_at"
 	if c.query.Get("sort") == "updated" && below != "/releases" {
@@ -126,5 +136,5 @@ func (c *call) sort(below string, list []tree) {
 	}
 }
 
-// signedAt is the request that an attempt was made with; the fake is locked.
+// signedAt returns the request of an attempt. The caller holds the lock of the fake.
 func (c *call) signedAt(a *attempt) *provider.Delivery { return sign(a, time.UnixMicro(a.at)) }

@@ -7,35 +7,37 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
-// Fault is what goes wrong with an answer.
+// Fault is a fault of a request.
 type Fault = fakeapi.Fault
 
 // The faults.
 const (
-	// None: the answer is right.
-	None = fakeapi.Fine
-	// Throttled: 429, to be tried again after a second.
-	Throttled = fakeapi.Limited
-	// Broken: 500.
-	Broken = fakeapi.Broken
-	// Cut: the request is served, and the answer lost on its way.
-	Cut = fakeapi.Dropped
-	// Forgotten: the cursor that the request names is no longer known.
-	Forgotten = fakeapi.Expired
+	// NoFault: the request succeeds.
+	NoFault = fakeapi.NoFault
+	// Throttled: 429, to be retried after a second.
+	Throttled = fakeapi.RateLimited
+	// ServerError: 500.
+	ServerError = fakeapi.ServerError
+	// ConnectionDropped: the request is executed and the response is lost.
+	ConnectionDropped = fakeapi.Dropped
+	// CursorExpired: the cursor of the request is no longer valid.
+	CursorExpired = fakeapi.CursorExpired
 )
 
-// Faults say what goes wrong. Percentages are of the requests.
+// Faults configures the faults. Percentages are of the requests.
 type Faults struct {
-	Throttled, Broken, Cut, Forgotten int
-	// Lag is how old a state answers may show, objects and lists alike; ListLag is how much older lists may be.
+	Throttled, ServerError, ConnectionDropped, CursorExpired int
+	// Lag is the largest age of the state in responses, for objects and lists. ListLag is the
+	// additional age of lists.
 	Lag, ListLag time.Duration
-	// Skew is how far an answer's Date may be off the clock, either way.
-	Skew time.Duration
-	// Revoked: the key is no longer known.
+	// DateSkew is the largest difference between the Date of a response and the clock, in either
+	// direction.
+	DateSkew time.Duration
+	// Revoked: the key is no longer valid.
 	Revoked bool
 }
 
-// SetFaults replaces what goes wrong from now on.
+// SetFaults changes the faults from now on.
 func (f *Fake) SetFaults(faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -43,16 +45,17 @@ func (f *Fake) SetFaults(faults Faults) {
 }
 
 func (f *Fake) fault(r *http.Request) Fault {
-	if f.Fails != nil {
-		if fault := f.Fails(r); fault != None {
-			return f.Note(r, fault)
+	if f.NextFault != nil {
+		if fault := f.NextFault(r); fault != NoFault {
+			return f.RecordRequest(r, fault)
 		}
 	}
 	o := f.options.Faults
-	return f.Meet(r, fakeapi.Odds{Throttled: o.Throttled, Broken: o.Broken, Cut: o.Cut, Forgotten: o.Forgotten})
+	return f.ChooseFault(r, fakeapi.Odds{Throttled: o.Throttled, ServerError: o.ServerError,
+		ConnectionDropped: o.ConnectionDropped, CursorExpired: o.CursorExpired})
 }
 
-// ago is a random part of a length.
-func (f *Fake) ago(longest time.Duration) time.Duration {
-	return time.Duration(f.UpTo(longest)) * time.Microsecond
+// randomAge returns a random duration up to longest.
+func (f *Fake) randomAge(longest time.Duration) time.Duration {
+	return time.Duration(f.RandomUpTo(longest)) * time.Microsecond
 }

@@ -13,21 +13,23 @@ import (
 	"time"
 )
 
-// thing is a listed thing.
+// thing is an element of a list.
 type thing struct {
 	id      string
 	changed time.Time
 	object  any
 }
 
-// list answers a page of a kind, of what there is between two times: by id or, for window, by the time of change. Each stands in a member of its element.
-func (f *Fake) list(header http.Header, kind string, at *url.URL, member string, between func(since, until time.Time) []thing) (int, any) {
+// list returns a page of a list between two times. The order is by id, or for the kind window by
+// the time of change. Each element is in a member of its own.
+func (f *Fake) list(header http.Header, kind string, at *url.URL, member string,
+	between func(since, until time.Time) []thing) (int, any) {
 	q := at.Query()
 	limit, err := strconv.Atoi(cmp.Or(q.Get("limit"), "1000"))
-	since, bad1 := moment(q.Get("since"), time.Time{})
-	until, bad2 := moment(q.Get("until"), f.Now())
+	since, bad1 := timeParameter(q.Get("since"), time.Time{})
+	until, bad2 := timeParameter(q.Get("until"), f.Now())
 	if err != nil || bad1 != nil || bad2 != nil {
-		return http.StatusBadRequest, failure("no_such_query")
+		return http.StatusBadRequest, errorBody("no_such_query")
 	}
 	all := between(since, until)
 	after := q.Get("after")
@@ -68,14 +70,15 @@ func (f *Fake) list(header http.Header, kind string, at *url.URL, member string,
 		case "url":
 			page["meta"] = map[string]any{"next": at.Path + next}
 		case "link":
-			header.Set("Link", `<https://`+"elsewhere.example"+`/>; rel="prev", <`+next+`>; title="a, b"; rel="last next"`)
+			header.Set("Link", `<https://`+"elsewhere.example"+`/>; rel="prev", <`+next+
+				`>; title="a, b"; rel="last next"`)
 		}
 	}
 	return http.StatusOK, page
 }
 
-// happened are the events between two times, neither of which belongs to it, in their order.
-func (f *Fake) happened(since, until time.Time) (all []thing) {
+// eventsBetween returns the events between two times, both excluded, in their order.
+func (f *Fake) eventsBetween(since, until time.Time) (all []thing) {
 	for i, body := range f.events {
 		if at := f.times[i]; at.After(since) && at.Before(until) {
 			all = append(all, thing{fmt.Sprintf("%06d", i), at, json.RawMessage(body)})
@@ -84,16 +87,17 @@ func (f *Fake) happened(since, until time.Time) (all []thing) {
 	return all
 }
 
-func moment(text string, otherwise time.Time) (time.Time, error) {
+func timeParameter(text string, otherwise time.Time) (time.Time, error) {
 	if text == "" {
 		return otherwise, nil
 	}
 	return time.Parse(time.RFC3339, text)
 }
 
-// changed are the things that changed between two times, neither of which belongs to it, as lists know them, by id.
-func (f *Fake) changed(since, until time.Time) (all []thing) {
-	at := f.Now().Add(-f.Late - f.ago(f.options.Faults.Lag) - f.ago(f.options.Faults.ListLag))
+// objectsChangedBetween returns the things that changed after since and not after until, as lists
+// show them, by id.
+func (f *Fake) objectsChangedBetween(since, until time.Time) (all []thing) {
+	at := f.Now().Add(-f.ListAge - f.randomAge(f.options.Faults.Lag) - f.randomAge(f.options.Faults.ListLag))
 	for _, id := range slices.Sorted(maps.Keys(f.things)) {
 		o := f.object(id, at)
 		if o == nil || f.hidden[id] {

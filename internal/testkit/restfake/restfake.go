@@ -1,10 +1,11 @@
-// Package restfake is an API of things that nobody but its owner knows: they change and go, webhooks tell of it, and lists come in pages of
-// every kind. It is for what reads an API by its description.
+// Package restfake simulates an API of things that no provider package knows, for tests of
+// configured APIs. It changes things in random steps, sends webhooks, and has lists with every kind
+// of paging.
 //
-//	f := restfake.Make(t, restfake.Options{Seed: 1, Webhooks: restfake.Webhooks{Lost: 50}})
-//	f.Live(200)                                                      // or Set: a story of the test's own
-//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // what is due, signed
-//	f.Truth()                                                        // what the mirror must be in the end
+//	f := restfake.New(t, restfake.Options{Seed: 1, Webhooks: restfake.Webhooks{Lost: 50}})
+//	f.RunSteps(200)                                                  // or Set: changes of the test
+//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // the due deliveries, signed
+//	f.CurrentNames()                                                 // the expected mirror
 package restfake
 
 import (
@@ -21,26 +22,27 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
-// Key is the credential that the API takes, in the header X-Api-Key; Secret signs the webhooks.
+// Key is the credential of the API in the header X-Api-Key. Secret signs the webhooks.
 const (
 	Key    = "NoKeyOfAnybody-S3cret"
 	Secret = "WebhooksOfNobody-S3cret"
 )
 
-// Options say what the API is like. Percentages are from 0 to 100. The zero value is calm and without faults.
+// Options configure the API. Percentages are from 0 to 100. The zero value has no faults.
 type Options struct {
 	// Seed makes all choices.
 	Seed uint64
-	// Start is what the clock shows first; zero: an hour before the machine's.
+	// Start is the first time of the clock. Zero means an hour before the real time.
 	Start time.Time
-	// Objects is how many things there are at most; 0: 20.
+	// Objects is the maximum number of things. Zero means 20.
 	Objects int
-	// Gap is the longest time between two steps; 0: 400 ms.
+	// Gap is the longest time between two steps. Zero means 400 ms.
 	Gap time.Duration
-	// Seconds: a thing tells the second of its change, so that several changes have one version.
-	Seconds bool
-	// Quiet is the percentage of changes that no webhook tells of.
-	Quiet int
+	// WholeSeconds: the version of a thing is the second of its change, so that several changes
+	// have one version.
+	WholeSeconds bool
+	// WithoutWebhook is the percentage of changes without a webhook.
+	WithoutWebhook int
 
 	Webhooks Webhooks
 	Faults   Faults
@@ -48,37 +50,38 @@ type Options struct {
 
 // Fake is the API.
 type Fake struct {
-	// The server's URL is the API's, with a path.
+	// URL is that of the API, with a path.
 	fakeapi.Base
-	// Fails says what goes wrong with a request, before chance decides; nil: nothing. Late is how old a state lists show.
-	Fails func(r *http.Request) Fault
-	Late  time.Duration
+	// NextFault chooses the fault of a request before chance does. Nil means no faults. ListAge is
+	// the age of the state in lists.
+	NextFault func(r *http.Request) Fault
+	ListAge   time.Duration
 
-	mu      sync.Mutex
-	options Options
-	choose  *rand.Rand
-	things  map[string][]state
-	hidden  map[string]bool
-	events  [][]byte
-	times   []time.Time // of the events
-	queue   []attempt
-	seen    int
+	mu        sync.Mutex
+	options   Options
+	choose    *rand.Rand
+	things    map[string][]state
+	hidden    map[string]bool
+	events    [][]byte
+	times     []time.Time // of the events
+	queue     []attempt
+	readCount int
 }
 
-// state is a thing from a moment on; name is "" where it is gone.
+// state is the state of a thing from a time on. An empty name means deleted.
 type state struct {
 	at   time.Time
 	name string
 }
 
-// New starts one without faults. It ends with the test.
-func New(t fakeapi.Owner) *Fake {
+// NewWithoutFaults starts a Fake without faults. It stops with its owner.
+func NewWithoutFaults(t fakeapi.Owner) *Fake {
 	t.Helper()
-	return Make(t, Options{})
+	return New(t, Options{})
 }
 
-// Make starts one; it ends with its owner.
-func Make(t fakeapi.Owner, o Options) *Fake {
+// New starts a Fake. It stops with its owner.
+func New(t fakeapi.Owner, o Options) *Fake {
 	t.Helper()
 	if o.Start.IsZero() {
 		o.Start = time.Now().UTC().Add(-time.Hour)
@@ -89,13 +92,15 @@ func Make(t fakeapi.Owner, o Options) *Fake {
 	if o.Gap == 0 {
 		o.Gap = 400 * time.Millisecond
 	}
-	f := &Fake{options: o, things: map[string][]state{}, hidden: map[string]bool{}, choose: rand.New(rand.NewPCG(o.Seed, 1))}
+	f := &Fake{options: o, things: map[string][]state{}, hidden: map[string]bool{},
+		choose: rand.New(rand.NewPCG(o.Seed, 1))}
 	f.Start(t, f, o.Seed, o.Start.Truncate(time.Millisecond), false)
 	f.URL += "/api"
 	return f
 }
 
-// Set makes or changes a thing, some time after the last change. An empty name deletes it for good.
+// Set creates or changes a thing, some time after the last change. An empty name deletes it
+// permanently.
 func (f *Fake) Set(id, name string, after time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,30 +117,30 @@ func (f *Fake) set(id, name string, quiet bool) {
 	kind := "thing.changed"
 	data := f.object(id, now)
 	if name == "" {
-		kind, data = "thing.deleted", map[string]any{"key": id, "changed": f.Stamp(now)}
+		kind, data = "thing.deleted", map[string]any{"key": id, "changed": f.FormatTime(now)}
 	}
 	body := text(map[string]any{"id": fmt.Sprint("evt_", len(f.events)), "type": kind, "thing": data})
 	f.events, f.times = append(f.events, body), append(f.times, now)
-	f.owe(body)
+	f.planDelivery(body)
 }
 
-// Stamp is a time as things tell it.
-func (f *Fake) Stamp(at time.Time) string {
-	if f.options.Seconds {
+// FormatTime formats a time as things contain it.
+func (f *Fake) FormatTime(at time.Time) string {
+	if f.options.WholeSeconds {
 		at = at.Truncate(time.Second)
 	}
 	return at.Format(time.RFC3339Nano)
 }
 
-// Events are the bodies of the webhooks that tell of all that happened, in its order.
+// Events returns the webhook bodies of all events in their order.
 func (f *Fake) Events() [][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.events)
 }
 
-// Truth are the names of all things, by id; "" for those that are gone.
-func (f *Fake) Truth() map[string]string {
+// CurrentNames returns the names of all things by id. The name of a deleted thing is empty.
+func (f *Fake) CurrentNames() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := map[string]string{}
@@ -145,10 +150,10 @@ func (f *Fake) Truth() map[string]string {
 	return out
 }
 
-// Calls is how many requests there were for paths that begin so.
-func (f *Fake) Calls(prefix string) int { return f.Base.Calls("/api" + prefix) }
+// RequestCount returns the number of requests whose path begins with the prefix.
+func (f *Fake) RequestCount(prefix string) int { return f.Base.RequestCount("/api" + prefix) }
 
-// object is a thing at a moment; nil where there is none. It has more seen each time it is asked for.
+// object returns a thing at a time, or nil. Its field seen grows with each read.
 func (f *Fake) object(id string, at time.Time) map[string]any {
 	var last state
 	for _, s := range f.things[id] {
@@ -159,8 +164,8 @@ func (f *Fake) object(id string, at time.Time) map[string]any {
 	if last.name == "" {
 		return nil
 	}
-	f.seen++
-	return map[string]any{"key": id, "name": last.name, "changed": f.Stamp(last.at), "seen": f.seen}
+	f.readCount++
+	return map[string]any{"key": id, "name": last.name, "changed": f.FormatTime(last.at), "seen": f.readCount}
 }
 
 func text(v any) []byte {
@@ -171,31 +176,31 @@ func text(v any) []byte {
 	return b
 }
 
-// ServeHTTP answers a request, after what its fault demands.
+// ServeHTTP serves a request with its fault.
 func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	fault := f.fault(r)
-	header := http.Header{"Date": {f.Date(f.options.Faults.Skew, 0)}, "Content-Type": {"application/json"}}
-	status, body := f.answer(header, r, fault)
+	header := http.Header{"Date": {f.Date(f.options.Faults.DateSkew, 0)}, "Content-Type": {"application/json"}}
+	status, body := f.respond(header, r, fault)
 	f.mu.Unlock()
-	f.Send(w, r, fault, 0, status, header, text(body))
+	f.SendResponse(w, r, fault, 0, status, header, text(body))
 }
 
-func failure(code string) map[string]any {
+func errorBody(code string) map[string]any {
 	return map[string]any{"error": map[string]any{"code": code}}
 }
 
-func (f *Fake) answer(header http.Header, r *http.Request, fault Fault) (int, any) {
+func (f *Fake) respond(header http.Header, r *http.Request, fault Fault) (int, any) {
 	switch {
 	case fault == Throttled:
 		header.Set("Retry-After", "1")
 		return http.StatusTooManyRequests, map[string]any{}
-	case fault == Broken:
+	case fault == ServerError:
 		return http.StatusInternalServerError, map[string]any{}
 	case r.Header.Get("X-Api-Key") != Key || f.options.Faults.Revoked:
-		return http.StatusUnauthorized, failure("no_such_key")
-	case fault == Forgotten && r.URL.Query().Get("after") != "":
-		return http.StatusBadRequest, failure("cursor_expired")
+		return http.StatusUnauthorized, errorBody("no_such_key")
+	case fault == CursorExpired && r.URL.Query().Get("after") != "":
+		return http.StatusBadRequest, errorBody("cursor_expired")
 	}
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/api")
 	if id, ok := strings.CutPrefix(path, "/things/"); ok && !strings.Contains(id, "/") {
@@ -204,22 +209,23 @@ func (f *Fake) answer(header http.Header, r *http.Request, fault Fault) (int, an
 	switch path {
 	case "/me":
 		return http.StatusOK, map[string]any{"name": "somebody"}
-	case "/lists/field", "/lists/page", "/lists/page_link", "/lists/url", "/lists/link", "/lists/last", "/lists/window", "/lists/whole":
-		return f.list(header, strings.TrimPrefix(path, "/lists/"), r.URL, "thing", f.changed)
+	case "/lists/field", "/lists/page", "/lists/page_link", "/lists/url", "/lists/link", "/lists/last", "/lists/window",
+		"/lists/whole":
+		return f.list(header, strings.TrimPrefix(path, "/lists/"), r.URL, "thing", f.objectsChangedBetween)
 	case "/events/field", "/events/url", "/events/link", "/events/window":
-		return f.list(header, strings.TrimPrefix(path, "/events/"), r.URL, "event", f.happened)
+		return f.list(header, strings.TrimPrefix(path, "/events/"), r.URL, "event", f.eventsBetween)
 	}
-	return http.StatusNotFound, failure("no_such_path")
+	return http.StatusNotFound, errorBody("no_such_path")
 }
 
-// thing answers one, as it is or was a little before.
+// thing returns one thing, as it is or was a short time before.
 func (f *Fake) thing(id string) (int, any) {
 	if plain, err := url.PathUnescape(id); err == nil {
 		id = plain
 	}
-	o := f.object(id, f.Now().Add(-f.ago(f.options.Faults.Lag)))
+	o := f.object(id, f.Now().Add(-f.randomAge(f.options.Faults.Lag)))
 	if o == nil || f.hidden[id] {
-		return http.StatusNotFound, failure("no_such_thing")
+		return http.StatusNotFound, errorBody("no_such_thing")
 	}
 	return http.StatusOK, map[string]any{"data": map[string]any{"thing": o}}
 }

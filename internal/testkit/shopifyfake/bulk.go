@@ -13,34 +13,38 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
-// Bulk says how the next bulk operations fare: each number is of how many, and one that is used up is 0. The zero value: each is done when it is asked for.
-type Bulk struct {
-	// Others are refused, since the app runs another one.
-	Others int
-	// Running is how often an operation is asked for before it is done.
-	Running int
-	// Denied, Failed, Canceled and Expired are how those end that are done, and Forgotten are asked for as if they had never been.
-	Denied, Failed, Canceled, Expired, Forgotten int
-	// Gone are downloads whose address is good no more, Cut such that break off in the middle, Short such that end behind a line as if that were the end, and Broken such that are answered 503.
-	Gone, Cut, Short, Broken int
-	// Unranged: the file's server answers the whole file whatever part is asked for.
-	Unranged bool
-	// Sizeless: operations do not tell the size of their file.
-	Sizeless bool
+// BulkPlan configures the next bulk operations and downloads. Each number counts down to 0. With
+// the zero value each operation succeeds at the first poll.
+type BulkPlan struct {
+	// OtherRunning operations are rejected because the app runs another one.
+	OtherRunning int
+	// PollsUntilDone is the number of polls before an operation is done.
+	PollsUntilDone int
+	// DeniedOperations, FailedOperations, CanceledOperations and ExpiredOperations end in these
+	// ways. For UnknownID operations the API does not know the id.
+	DeniedOperations, FailedOperations, CanceledOperations, ExpiredOperations, UnknownID int
+	// ExpiredURL downloads have an invalid address. TruncatedFile downloads break off in the
+	// middle. TruncatedAtLine downloads end after a line without an error. FileServerError
+	// downloads get 503.
+	ExpiredURL, TruncatedFile, TruncatedAtLine, FileServerError int
+	// IgnoresRange: the file server returns the whole file for any range.
+	IgnoresRange bool
+	// WithoutSize: operations do not contain the size of their file.
+	WithoutSize bool
 }
 
-// bulks are the operations of a shop, and where their files lie.
-type bulks struct {
-	url   string
-	plan  Bulk
-	all   []*bulk
-	files []Request
-	// leaked are headers that the files' server must never see.
-	leaked []string
+// bulkState holds the operations of a shop and the address of their files.
+type bulkState struct {
+	url        string
+	plan       BulkPlan
+	operations []*bulkOperation
+	files      []Request
+	// leakedHeaders are received headers that the file server must never get.
+	leakedHeaders []string
 }
 
-// bulk is an operation.
-type bulk struct {
+// bulkOperation is an operation.
+type bulkOperation struct {
 	query   document
 	created int64
 	polls   int
@@ -48,46 +52,47 @@ type bulk struct {
 	status, code string
 	file         []byte
 	lines        int
-	// partial is where a failed one has written what it had.
+	// partial: the operation failed and has a partial file.
 	partial bool
 }
 
 func (f *Fake) startBulk(t fakeapi.Owner) {
 	server := httptest.NewServer(http.HandlerFunc(f.serveFile))
-	f.bulks.url = server.URL
+	f.bulkState.url = server.URL
 	t.Cleanup(server.Close)
 }
 
-// SetBulk says how bulk operations fare from now on.
-func (f *Fake) SetBulk(plan Bulk) {
+// SetBulk changes the plan of the following bulk operations.
+func (f *Fake) SetBulk(plan BulkPlan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.bulks.plan = plan
+	f.bulkState.plan = plan
 }
 
-// BulkPlan is what of that has not happened yet.
-func (f *Fake) BulkPlan() Bulk {
+// RemainingBulkPlan returns the part of the plan that has not occurred yet.
+func (f *Fake) RemainingBulkPlan() BulkPlan {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.bulks.plan
+	return f.bulkState.plan
 }
 
-// Bulks is how many operations were begun.
-func (f *Fake) Bulks() int {
+// BulkCount returns the number of started operations.
+func (f *Fake) BulkCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.bulks.all)
+	return len(f.bulkState.operations)
 }
 
-// Downloads are the requests for files; their path ends in the first byte that was asked for. Leaked are headers of theirs that nobody but the shop may see.
-func (f *Fake) Downloads() (requests []Request, leaked []string) {
+// FileRequests returns the requests for files, whose path ends with the first requested byte. It
+// also returns headers that only the shop may get.
+func (f *Fake) FileRequests() (requests []Request, leaked []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.bulks.files), slices.Clone(f.bulks.leaked)
+	return slices.Clone(f.bulkState.files), slices.Clone(f.bulkState.leakedHeaders)
 }
 
-// used takes one of a number.
-func used(n *int) bool {
+// takeOne takes one from a positive number.
+func takeOne(n *int) bool {
 	if *n == 0 {
 		return false
 	}
@@ -95,50 +100,55 @@ func used(n *int) bool {
 	return true
 }
 
-// runBulk begins an operation.
-func (c *call) runBulk(s selection) (any, error) {
-	b := &c.fake.bulks
+// startBulkOperation starts an operation.
+func (c *call) startBulkOperation(s selection) (any, error) {
+	b := &c.fake.bulkState
 	refused := func(code, message string) tree {
-		return pick(s.sub, tree{"bulkOperation": nil, "userErrors": []any{tree{"code": code, "message": message}}})
+		return selectFields(s.sub,
+			tree{"bulkOperation": nil, "userErrors": []any{tree{"code": code, "message": message}}})
 	}
-	if c.value(s.args["groupObjects"]) != false {
-		return refused("INVALID", "grouping is costly: here it is a mistake"), nil
+	if c.argumentValue(s.args["groupObjects"]) != false {
+		return refused("INVALID", "this fake does not allow grouping, which is costly"), nil
 	}
-	text, _ := c.value(s.args["query"]).(string)
+	text, _ := c.argumentValue(s.args["query"]).(string)
 	d, err := parse("query " + text)
 	if err == nil {
-		d.bulk = true
+		d.isBulk = true
 		err = d.check(nil)
 	}
-	if err != nil || len(d.fields) != 1 || listed[d.fields[0].name] == nil {
+	if err != nil || len(d.fields) != 1 || listedKinds[d.fields[0].name] == nil {
 		return refused("INVALID", fmt.Sprint("Invalid bulk query: ", err)), nil
 	}
-	if used(&b.plan.Others) {
-		return refused("OPERATION_IN_PROGRESS", "A bulk query operation for this app and shop is already in progress: gid://shopify/BulkOperation/1."), nil
+	if takeOne(&b.plan.OtherRunning) {
+		return refused("OPERATION_IN_PROGRESS", "A bulk query operation for this app and shop is already in "+
+			"progress: gid://shopify/BulkOperation/1."), nil
 	}
-	b.all = append(b.all, &bulk{query: d, created: c.fake.now(), polls: b.plan.Running})
-	return pick(s.sub, tree{"bulkOperation": tree{"id": bulkGID(len(b.all)), "status": "CREATED"}, "userErrors": []any{}}), nil
+	b.operations = append(b.operations, &bulkOperation{query: d, created: c.fake.now(), polls: b.plan.PollsUntilDone})
+	return selectFields(s.sub, tree{"bulkOperation": tree{"id": bulkGID(len(b.operations)), "status": "CREATED"},
+		"userErrors": []any{}}), nil
 }
 
 func bulkGID(n int) string { return "gid://shopify/BulkOperation/" + strconv.Itoa(4_000_000_000+n) }
 
-// bulk answers what an operation has come to.
-func (c *call) bulk(s selection) (any, error) {
-	b := &c.fake.bulks
-	id, _ := c.value(s.args["id"]).(string)
+// bulkStatus returns the state of an operation.
+func (c *call) bulkStatus(s selection) (any, error) {
+	b := &c.fake.bulkState
+	id, _ := c.argumentValue(s.args["id"]).(string)
 	n, _ := strconv.Atoi(strings.TrimPrefix(id, "gid://shopify/BulkOperation/"))
 	n -= 4_000_000_000
-	if n < 1 || n > len(b.all) || used(&b.plan.Forgotten) {
+	if n < 1 || n > len(b.operations) || takeOne(&b.plan.UnknownID) {
 		return nil, nil
 	}
-	one := b.all[n-1]
+	one := b.operations[n-1]
 	if one.status == "" {
 		if one.polls--; one.polls < 0 {
-			c.finish(one)
+			c.finishBulk(one)
 		}
 	}
-	out := tree{"id": id, "type": "QUERY", "status": one.status, "errorCode": nil, "createdAt": time.UnixMicro(one.created).UTC().Format(time.RFC3339), "completedAt": nil, "url": nil, "partialDataUrl": nil,
-		"fileSize": nil, "objectCount": strconv.Itoa(one.lines), "rootObjectCount": strconv.Itoa(one.lines)}
+	out := tree{"id": id, "type": "QUERY", "status": one.status, "errorCode": nil,
+		"createdAt": time.UnixMicro(one.created).UTC().Format(time.RFC3339), "completedAt": nil, "url": nil,
+		"partialDataUrl": nil,
+		"fileSize":       nil, "objectCount": strconv.Itoa(one.lines), "rootObjectCount": strconv.Itoa(one.lines)}
 	where := fmt.Sprintf("%s/files/%d.jsonl?signature=secret%d", b.url, n, n)
 	switch {
 	case one.status == "":
@@ -147,25 +157,25 @@ func (c *call) bulk(s selection) (any, error) {
 		out["errorCode"], out["partialDataUrl"] = one.code, where
 	case one.status == "COMPLETED" && one.lines > 0:
 		out["url"] = where
-		if !b.plan.Sizeless {
+		if !b.plan.WithoutSize {
 			out["fileSize"] = strconv.Itoa(len(one.file))
 		}
 	}
-	return pick(s.sub, out), nil
+	return selectFields(s.sub, out), nil
 }
 
-// finish ends an operation, with what there is now.
-func (c *call) finish(one *bulk) {
-	plan := &c.fake.bulks.plan
-	err := c.write(one)
+// finishBulk ends an operation with the current objects.
+func (c *call) finishBulk(one *bulkOperation) {
+	plan := &c.fake.bulkState.plan
+	err := c.writeFile(one)
 	switch {
-	case err != nil, used(&plan.Denied):
+	case err != nil, takeOne(&plan.DeniedOperations):
 		one.status, one.code, one.partial = "FAILED", "ACCESS_DENIED", true
-	case used(&plan.Failed):
+	case takeOne(&plan.FailedOperations):
 		one.status, one.code, one.partial = "FAILED", "INTERNAL_SERVER_ERROR", true
-	case used(&plan.Canceled):
+	case takeOne(&plan.CanceledOperations):
 		one.status = "CANCELED"
-	case used(&plan.Expired):
+	case takeOne(&plan.ExpiredOperations):
 		one.status = "EXPIRED"
 	default:
 		one.status = "COMPLETED"
@@ -175,24 +185,24 @@ func (c *call) finish(one *bulk) {
 	}
 }
 
-// write makes the file: a node a line, and what is below a node behind it.
-func (c *call) write(one *bulk) error {
+// writeFile writes the file: one node per line, followed by the nodes below it.
+func (c *call) writeFile(one *bulkOperation) error {
 	var out bytes.Buffer
 	line := func(n tree) {
 		one.lines++
 		out.Write(bytes.ReplaceAll(text(n), []byte("/"), []byte(`\/`))) // as Shopify writes it
 		out.WriteByte('\n')
 	}
-	field := one.query.fields[0]
-	k := listed[field.name]
-	if err := c.mayGraph(k); err != nil {
+	root := one.query.fields[0]
+	k := listedKinds[root.name]
+	if err := c.requireScope(k); err != nil {
 		return err
 	}
-	for _, o := range c.visible(k, c.now) {
-		if leftOut(field, o) {
+	for _, o := range c.visibleObjects(k, c.now) {
+		if isFilteredOut(root, o) {
 			continue
 		}
-		own, below := split(field.sub[0].sub[0].sub)
+		own, below := splitConnection(root.sub[0].sub[0].sub)
 		n, err := c.node(own, o)
 		if err != nil {
 			return err
@@ -201,7 +211,7 @@ func (c *call) write(one *bulk) error {
 		if below == nil {
 			continue
 		}
-		if err := c.mayGraph(kindOf("inventory_level")); err != nil {
+		if err := c.requireScope(kindOf("inventory_level")); err != nil {
 			return err
 		}
 		for _, l := range c.levelsAt(o.object, c.now) {
@@ -217,8 +227,8 @@ func (c *call) write(one *bulk) error {
 	return nil
 }
 
-// split takes the connection out of the fields of a node.
-func split(fields []selection) (own []selection, below *selection) {
+// splitConnection separates the connection from the other fields of a node.
+func splitConnection(fields []selection) (own []selection, below *selection) {
 	for i := range fields {
 		if fields[i].name == "inventoryLevels" {
 			below = &fields[i]
@@ -229,44 +239,46 @@ func split(fields []selection) (own []selection, below *selection) {
 	return own, below
 }
 
-// serveFile answers a part of a file, as another host does that knows nothing of the shop.
+// serveFile returns a part of a file, as a host that has no access to the shop.
 func (f *Fake) serveFile(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	b := &f.bulks
+	b := &f.bulkState
 	for _, name := range []string{"X-Shopify-Access-Token", "Authorization", "Cookie", "Referer"} {
 		if v := r.Header.Get(name); v != "" {
-			b.leaked = append(b.leaked, name+": "+v)
+			b.leakedHeaders = append(b.leakedHeaders, name+": "+v)
 		}
 	}
 	from, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(r.Header.Get("Range"), "bytes="), "-"))
 	n, bad := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, "/files/"), ".jsonl"))
-	answer := Request{At: time.Now(), Method: r.Method, Path: fmt.Sprintf("%s %d", r.URL.Path, from), Status: http.StatusPartialContent}
-	defer func() { b.files = append(b.files, answer) }()
+	record := Request{At: time.Now(), Method: r.Method, Path: fmt.Sprintf("%s %d", r.URL.Path, from),
+		Status: http.StatusPartialContent}
+	defer func() { b.files = append(b.files, record) }()
 	switch {
-	case err != nil || bad != nil || n < 1 || n > len(b.all) || r.Header.Get("Accept-Encoding") != "identity" || r.URL.RawQuery != fmt.Sprintf("signature=secret%d", n):
-		answer.Status = http.StatusForbidden
-	case used(&b.plan.Gone):
-		answer.Status = http.StatusBadRequest // ExpiredToken
-	case used(&b.plan.Broken):
-		answer.Status = http.StatusServiceUnavailable
-	case from > len(b.all[n-1].file):
-		answer.Status = http.StatusRequestedRangeNotSatisfiable
+	case err != nil || bad != nil || n < 1 || n > len(b.operations) || r.Header.Get("Accept-Encoding") != "identity" ||
+		r.URL.RawQuery != fmt.Sprintf("signature=secret%d", n):
+		record.Status = http.StatusForbidden
+	case takeOne(&b.plan.ExpiredURL):
+		record.Status = http.StatusBadRequest // ExpiredToken
+	case takeOne(&b.plan.FileServerError):
+		record.Status = http.StatusServiceUnavailable
+	case from > len(b.operations[n-1].file):
+		record.Status = http.StatusRequestedRangeNotSatisfiable
 	}
-	if answer.Status >= 400 {
-		w.WriteHeader(answer.Status)
+	if record.Status >= 400 {
+		w.WriteHeader(record.Status)
 		return
 	}
-	file := b.all[n-1].file
-	if b.plan.Unranged {
-		from, answer.Status = 0, http.StatusOK
+	file := b.operations[n-1].file
+	if b.plan.IgnoresRange {
+		from, record.Status = 0, http.StatusOK
 	} else {
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(file)-1, len(file)))
 	}
 	part := file[from:]
-	cut, short := used(&b.plan.Cut), false
+	cut, short := takeOne(&b.plan.TruncatedFile), false
 	if !cut {
-		short = used(&b.plan.Short)
+		short = takeOne(&b.plan.TruncatedAtLine)
 	}
 	w.Header().Set("Content-Type", "application/jsonl")
 	if !short {
@@ -275,26 +287,26 @@ func (f *Fake) serveFile(w http.ResponseWriter, r *http.Request) {
 	if cut || short {
 		part = part[:len(part)*2/3]
 	}
-	if short { // behind a whole line, where nothing shows it
+	if short { // after a whole line, where the end is not noticeable
 		part = part[:bytes.LastIndexByte(part, '\n')+1]
 	}
-	w.WriteHeader(answer.Status)
+	w.WriteHeader(record.Status)
 	_ = http.NewResponseController(w).Flush()
-	_, _ = w.Write(part) // less than was promised breaks the connection off
+	_, _ = w.Write(part) // less data than announced breaks the connection
 }
 
-// pick is what of a node is asked for.
-func pick(fields []selection, from tree) tree {
+// selectFields returns the requested fields of a node.
+func selectFields(fields []selection, from tree) tree {
 	out := tree{}
 	for _, s := range fields {
 		v := from[s.name]
 		switch below := v.(type) {
 		case tree:
-			v = pick(s.sub, below)
+			v = selectFields(s.sub, below)
 		case []any:
 			list := []any{}
 			for _, one := range below {
-				list = append(list, pick(s.sub, one.(tree)))
+				list = append(list, selectFields(s.sub, one.(tree)))
 			}
 			v = list
 		}

@@ -7,80 +7,86 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
-// Fault is what goes wrong with one request.
+// Fault is a fault of one request.
 type Fault = fakeapi.Fault
 
-// What may go wrong.
+// The faults.
 const (
-	// Fine: nothing goes wrong.
-	Fine = fakeapi.Fine
-	// Throttled is answered THROTTLED by GraphQL, with 200, and 429 by REST.
-	Throttled = fakeapi.Limited
-	// Broken is answered 502 by what stands before Shopify.
-	Broken = fakeapi.Broken
-	// Dropped: the work is done, and no answer comes; Cut: half of it comes.
-	Dropped = fakeapi.Dropped
-	Cut     = fakeapi.Cut
-	// Expired: the cursor that the request names is no longer known.
-	Expired = fakeapi.Expired
+	// NoFault: the request succeeds.
+	NoFault = fakeapi.NoFault
+	// Throttled is THROTTLED with status 200 in GraphQL and 429 in REST.
+	Throttled = fakeapi.RateLimited
+	// ServerError is a 502 from a proxy in front of Shopify.
+	ServerError = fakeapi.ServerError
+	// Dropped: the request is executed and there is no response. Truncated: there is half of the
+	// response.
+	Dropped   = fakeapi.Dropped
+	Truncated = fakeapi.Truncated
+	// CursorExpired: the cursor of the request is no longer valid.
+	CursorExpired = fakeapi.CursorExpired
 )
 
-// Faults say what goes wrong. Percentages are of the requests.
+// Faults configures the faults. Percentages are of the requests.
 type Faults struct {
-	Throttled, Broken, Dropped, Cut, Expired int
-	// Lag is how old a state an answer may show, and Late how far a list that is asked for by time may be behind.
-	Lag, Late time.Duration
-	// Skew is how far an answer's Date may be off the shop's clock, either way.
-	Skew time.Duration
-	// Revoked: the key is no longer known.
+	Throttled, ServerError, Dropped, Truncated, CursorExpired int
+	// Lag is the largest age of the state in responses. MaxListDelay is the additional age of lists
+	// by time.
+	Lag, MaxListDelay time.Duration
+	// DateSkew is the largest difference between the Date of a response and the clock of the shop,
+	// in either direction.
+	DateSkew time.Duration
+	// Revoked: the key is no longer valid.
 	Revoked bool
-	// Calls is how many REST calls the bucket holds and Points how many points, restored at 2 and 100 a second of real time; 0: it never empties.
+	// Calls is the capacity of the bucket for REST calls and Points that for GraphQL points. They
+	// are refilled at 2 and 100 a second of real time. Zero means that the bucket never empties.
 	Calls, Points float64
 }
 
-// SetFaults replaces what goes wrong from now on.
+// SetFaults changes the faults from now on.
 func (f *Fake) SetFaults(faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.options.Faults = faults
 }
 
-// fault is what goes wrong with the present request.
+// fault returns the fault of the current request.
 func (f *Fake) fault(r *http.Request) Fault {
 	o := f.options.Faults
-	return f.Meet(r, fakeapi.Odds{Throttled: o.Throttled, Broken: o.Broken, Dropped: o.Dropped, Cut: o.Cut, Expired: o.Expired})
+	return f.ChooseFault(r, fakeapi.Odds{Throttled: o.Throttled, ServerError: o.ServerError, Dropped: o.Dropped,
+		Truncated:     o.Truncated,
+		CursorExpired: o.CursorExpired})
 }
 
-// bucket is what calls are paid from.
+// bucket is a leaky bucket for calls or points.
 type bucket struct {
-	most, rate, left float64
-	at               time.Time
-	// endless: nothing is taken.
+	capacity, rate, remaining float64
+	at                        time.Time
+	// endless: the bucket never empties.
 	endless bool
 }
 
 func newBucket(size, most, rate float64) bucket {
 	if size == 0 {
-		return bucket{most: most, rate: rate, left: most, endless: true}
+		return bucket{capacity: most, rate: rate, remaining: most, endless: true}
 	}
-	return bucket{most: size, rate: rate, left: size, at: time.Now()}
+	return bucket{capacity: size, rate: rate, remaining: size, at: time.Now()}
 }
 
-func (b *bucket) now() float64 {
+func (b *bucket) refill() float64 {
 	if !b.endless {
 		now := time.Now()
-		b.left, b.at = min(b.most, b.left+now.Sub(b.at).Seconds()*b.rate), now
+		b.remaining, b.at = min(b.capacity, b.remaining+now.Sub(b.at).Seconds()*b.rate), now
 	}
-	return b.left
+	return b.remaining
 }
 
 func (b *bucket) take(n float64) bool {
 	if b.endless {
 		return true
 	}
-	if b.now() < n {
+	if b.refill() < n {
 		return false
 	}
-	b.left -= n
+	b.remaining -= n
 	return true
 }

@@ -6,26 +6,27 @@ import (
 	"strings"
 )
 
-// selection is a field that a query asks for.
+// selection is a requested field of a query.
 type selection struct {
 	alias, name string
-	// args are as written: $name, a name, a number or a quoted text.
+	// args are the arguments as written: $name, a name, a number or a quoted text.
 	args map[string]string
 	sub  []selection
 }
 
-// document is one query: the types of its variables, and what it asks for.
+// document is one query with the types of its variables.
 type document struct {
 	variables map[string]string
 	fields    []selection
-	// root is what it asks: a query or a mutation; bulk: its connections are whole, and not paged.
-	root string
-	bulk bool
+	// root is the type of the operation: query or mutation. isBulk: its connections are complete
+	// and not paged.
+	root   string
+	isBulk bool
 }
 
 var token = regexp.MustCompile(`[\s,]*(\$?[A-Za-z_][A-Za-z0-9_]*|-?\d+|"[^"\\]*"|[{}():!\[\]=])`)
 
-// parser reads a query: as much of GraphQL as this shop is asked in, and nothing else.
+// parser parses the part of GraphQL that Postern uses.
 type parser struct {
 	tokens []string
 }
@@ -83,7 +84,7 @@ func (p *parser) want(s string) {
 	}
 }
 
-// is takes the next token if it is s.
+// is takes the next token if it equals s.
 func (p *parser) is(s string) bool {
 	if len(p.tokens) == 0 || p.tokens[0] != s {
 		return false
@@ -100,7 +101,7 @@ func (p *parser) typeName() string {
 	return name
 }
 
-// selections reads up to the closing brace.
+// selections parses up to the closing brace.
 func (p *parser) selections() []selection {
 	var out []selection
 	for !p.is("}") {

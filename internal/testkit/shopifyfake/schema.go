@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// field is one of a type: what it is of, and the types of its arguments.
-type field struct {
-	of   string
-	args map[string]string
+// schemaField is a field of a type, with its own type and the types of its arguments.
+type schemaField struct {
+	typeName string
+	args     map[string]string
 }
 
-var paged = map[string]string{"first": "Int", "after": "String", "query": "String"}
+var pagingArgs = map[string]string{"first": "Int", "after": "String", "query": "String"}
 
-func with(args map[string]string, more ...string) map[string]string {
+func withArgs(args map[string]string, more ...string) map[string]string {
 	out := map[string]string{}
 	for name, of := range args {
 		out[name] = of
@@ -25,35 +25,48 @@ func with(args map[string]string, more ...string) map[string]string {
 	return out
 }
 
-// schema is the part of Shopify's that this shop answers, of the version above (test/oracles holds what it answers against that). Types that are not in it are scalars and enumerations.
-var schema = map[string]map[string]field{
+// schema is the part of Shopify's schema that the fake supports, in Version. Package test/oracles
+// compares it with Shopify's. All other types are scalars and enumerations.
+var schema = map[string]map[string]schemaField{
 	"QueryRoot": {
-		"collections":            {of: "CollectionConnection", args: with(paged, "sortKey", "CollectionSortKeys")},
-		"bulkOperation":          {of: "BulkOperation", args: map[string]string{"id": "ID!"}},
-		"currentAppInstallation": {of: "AppInstallation"},
-		"customers":              {of: "CustomerConnection", args: with(paged, "sortKey", "CustomerSortKeys")},
-		"draftOrders":            {of: "DraftOrderConnection", args: with(paged, "sortKey", "DraftOrderSortKeys")},
-		"fulfillment":            {of: "Fulfillment", args: map[string]string{"id": "ID!"}},
-		"giftCards":              {of: "GiftCardConnection", args: with(paged, "sortKey", "GiftCardSortKeys")},
-		"inventoryItems":         {of: "InventoryItemConnection", args: paged},
-		"locations":              {of: "LocationConnection", args: with(paged, "sortKey", "LocationSortKeys", "includeInactive", "Boolean", "includeLegacy", "Boolean")},
-		"orders":                 {of: "OrderConnection", args: with(paged, "sortKey", "OrderSortKeys")},
-		"products":               {of: "ProductConnection", args: with(paged, "sortKey", "ProductSortKeys")},
-		"refund":                 {of: "Refund", args: map[string]string{"id": "ID!"}},
-		"themes":                 {of: "OnlineStoreThemeConnection", args: map[string]string{"first": "Int", "after": "String"}},
+		"collections": {typeName: "CollectionConnection",
+			args: withArgs(pagingArgs, "sortKey", "CollectionSortKeys")},
+		"bulkOperation":          {typeName: "BulkOperation", args: map[string]string{"id": "ID!"}},
+		"currentAppInstallation": {typeName: "AppInstallation"},
+		"customers": {typeName: "CustomerConnection",
+			args: withArgs(pagingArgs, "sortKey", "CustomerSortKeys")},
+		"draftOrders": {typeName: "DraftOrderConnection",
+			args: withArgs(pagingArgs, "sortKey", "DraftOrderSortKeys")},
+		"fulfillment": {typeName: "Fulfillment", args: map[string]string{"id": "ID!"}},
+		"giftCards": {typeName: "GiftCardConnection",
+			args: withArgs(pagingArgs, "sortKey", "GiftCardSortKeys")},
+		"inventoryItems": {typeName: "InventoryItemConnection", args: pagingArgs},
+		"locations": {typeName: "LocationConnection", args: withArgs(pagingArgs, "sortKey", "LocationSortKeys",
+			"includeInactive", "Boolean", "includeLegacy", "Boolean")},
+		"orders":   {typeName: "OrderConnection", args: withArgs(pagingArgs, "sortKey", "OrderSortKeys")},
+		"products": {typeName: "ProductConnection", args: withArgs(pagingArgs, "sortKey", "ProductSortKeys")},
+		"refund":   {typeName: "Refund", args: map[string]string{"id": "ID!"}},
+		"themes": {typeName: "OnlineStoreThemeConnection", args: map[string]string{"first": "Int",
+			"after": "String"}},
 	},
-	"Mutation":                     {"bulkOperationRunQuery": {of: "BulkOperationRunQueryPayload", args: map[string]string{"query": "String!", "groupObjects": "Boolean!"}}},
-	"BulkOperationRunQueryPayload": {"bulkOperation": {of: "BulkOperation"}, "userErrors": {of: "BulkOperationUserError"}},
-	"BulkOperationUserError":       {"code": {}, "field": {}, "message": {}},
-	"BulkOperation": {"id": {}, "type": {}, "status": {}, "errorCode": {}, "createdAt": {}, "completedAt": {}, "objectCount": {}, "rootObjectCount": {}, "fileSize": {}, "url": {}, "partialDataUrl": {},
+	"Mutation": {"bulkOperationRunQuery": {typeName: "BulkOperationRunQueryPayload",
+		args: map[string]string{"query": "String!", "groupObjects": "Boolean!"}}},
+	"BulkOperationRunQueryPayload": {"bulkOperation": {typeName: "BulkOperation"},
+		"userErrors": {typeName: "BulkOperationUserError"}},
+	"BulkOperationUserError": {"code": {}, "field": {}, "message": {}},
+	"BulkOperation": {"id": {}, "type": {}, "status": {}, "errorCode": {}, "createdAt": {}, "completedAt": {},
+		"objectCount": {}, "rootObjectCount": {}, "fileSize": {}, "url": {}, "partialDataUrl": {},
 		"query": {}},
-	"AppInstallation":  {"accessScopes": {of: "AccessScope"}},
-	"AccessScope":      {"handle": {}},
-	"Fulfillment":      {"order": {of: "Order"}},
-	"GiftCard":         {"id": {}, "updatedAt": {}},
-	"Refund":           {"order": {of: "Order"}},
-	"InventoryLevel":   {"id": {}, "updatedAt": {}, "item": {of: "InventoryItem"}, "location": {of: "Location"}},
-	"Location":         {"id": {}, "updatedAt": {}, "legacyResourceId": {}, "inventoryLevels": {of: "InventoryLevelConnection", args: with(paged, "includeInactive", "Boolean")}},
+	"AppInstallation": {"accessScopes": {typeName: "AccessScope"}},
+	"AccessScope":     {"handle": {}},
+	"Fulfillment":     {"order": {typeName: "Order"}},
+	"GiftCard":        {"id": {}, "updatedAt": {}},
+	"Refund":          {"order": {typeName: "Order"}},
+	"InventoryLevel": {"id": {}, "updatedAt": {}, "item": {typeName: "InventoryItem"},
+		"location": {typeName: "Location"}},
+	"Location": {"id": {}, "updatedAt": {}, "legacyResourceId": {},
+		"inventoryLevels": {typeName: "InventoryLevelConnection", args: withArgs(pagingArgs, "includeInactive",
+			"Boolean")}},
 	"OnlineStoreTheme": {"id": {}, "updatedAt": {}},
 	"PageInfo":         {"hasNextPage": {}, "endCursor": {}},
 	"Order":            {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
@@ -74,16 +87,16 @@ var enums = map[string][]string{
 	"Boolean":            {"true", "false"},
 }
 
-// check holds a query against the schema.
+// check validates a query against the schema.
 func (d document) check(values map[string]any) error {
-	used := map[string]bool{}
-	if err := d.fits(d.root, d.fields, used); err != nil {
+	usedVariables := map[string]bool{}
+	if err := d.checkFields(d.root, d.fields, usedVariables); err != nil {
 		return err
 	}
 	for name, of := range d.variables {
 		value, given := values[name]
 		switch {
-		case !used[name]:
+		case !usedVariables[name]:
 			return fmt.Errorf("variable $%s is declared but not used", name)
 		case strings.HasSuffix(of, "!") && value == nil:
 			return fmt.Errorf("variable $%s of type %s was provided invalid value", name, of)
@@ -93,7 +106,8 @@ func (d document) check(values map[string]any) error {
 	}
 	for name := range values {
 		if d.variables[name] == "" {
-			return fmt.Errorf("variable $%s is given and not declared", name) // Shopify lets it pass: here it is a mistake
+			// Shopify ignores it; the fake reports the mistake
+			return fmt.Errorf("variable $%s is given and not declared", name)
 		}
 	}
 	return nil
@@ -109,66 +123,68 @@ func valueFits(of string, value any) bool {
 	return value == nil
 }
 
-func (d document) fits(of string, fields []selection, used map[string]bool) error {
+func (d document) checkFields(of string, fields []selection, usedVariables map[string]bool) error {
 	for _, s := range fields {
 		f, ok := fieldOf(of, s.name)
 		if !ok {
 			return fmt.Errorf("field '%s' doesn't exist on type '%s'", s.name, of)
 		}
-		if (len(s.sub) > 0) != (f.of != "") {
-			return fmt.Errorf("field '%s' has selections where it must have none, or none where it must have some", s.name)
+		if (len(s.sub) > 0) != (f.typeName != "") {
+			return fmt.Errorf("field '%s' has selections where it must have none, or none where it must have some",
+				s.name)
 		}
 		for name, value := range s.args {
-			if err := d.argFits(f, s.name, name, value, used); err != nil {
+			if err := d.checkArgument(f, s.name, name, value, usedVariables); err != nil {
 				return err
 			}
 		}
 		for name, t := range f.args {
-			if s.args[name] == "" && (strings.HasSuffix(t, "!") || name == "first" && !d.bulk) {
+			if s.args[name] == "" && (strings.HasSuffix(t, "!") || name == "first" && !d.isBulk) {
 				return fmt.Errorf("field '%s' is missing the argument: %s", s.name, name)
 			}
 		}
-		if err := d.fits(f.of, s.sub, used); err != nil {
+		if err := d.checkFields(f.typeName, s.sub, usedVariables); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fieldOf is a field of a type; connections are made of their nodes' type.
-func fieldOf(of, name string) (field, bool) {
+// fieldOf returns a field of a type. A connection depends on the type of its nodes.
+func fieldOf(of, name string) (schemaField, bool) {
 	if node, ok := strings.CutSuffix(of, "Connection"); ok {
 		switch name {
 		case "nodes":
-			return field{of: node}, true
+			return schemaField{typeName: node}, true
 		case "edges":
-			return field{of: node + "Edge"}, true
+			return schemaField{typeName: node + "Edge"}, true
 		case "pageInfo":
-			return field{of: "PageInfo"}, true
+			return schemaField{typeName: "PageInfo"}, true
 		}
-		return field{}, false
+		return schemaField{}, false
 	}
 	if node, ok := strings.CutSuffix(of, "Edge"); ok && name == "node" {
-		return field{of: node}, true
+		return schemaField{typeName: node}, true
 	}
 	f, ok := schema[of][name]
 	return f, ok
 }
 
-func (d document) argFits(f field, in, name, value string, used map[string]bool) error {
+func (d document) checkArgument(f schemaField, in, name, value string, usedVariables map[string]bool) error {
 	want, ok := f.args[name]
 	if !ok {
 		return fmt.Errorf("field '%s' doesn't accept argument '%s'", in, name)
 	}
 	if variable, ok := strings.CutPrefix(value, "$"); ok {
-		used[variable] = true
+		usedVariables[variable] = true
 		if of := d.variables[variable]; of != want && strings.TrimSuffix(of, "!") != want {
 			return fmt.Errorf("type mismatch on variable $%s and argument %s (%s / %s)", variable, name, of, want)
 		}
 		return nil
 	}
 	if values := enums[strings.TrimSuffix(want, "!")]; values != nil && !slices.Contains(values, value) {
-		return fmt.Errorf("argument '%s' on Field '%s' has an invalid value (%s). Expected type '%s'", name, in, value, want)
+		return fmt.Errorf("argument '%s' on Field '%s' has an invalid value (%s). Expected type '%s'", name, in, value,
+			want)
 	}
 	if want == "Int" && strings.Trim(value, "0123456789") != "" {
 		return fmt.Errorf("argument '%s' on Field '%s' has an invalid value (%s). Expected type 'Int'", name, in, value)

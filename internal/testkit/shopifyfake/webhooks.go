@@ -11,39 +11,39 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Webhooks says what becomes of the deliveries. Percentages are of the events.
+// Webhooks configures the deliveries. Percentages are of the events.
 type Webhooks struct {
-	// Lost ones never arrive.
+	// Lost deliveries never arrive.
 	Lost int
-	// Doubled ones are delivered once more after they were received.
-	Doubled int
-	// Delayed ones are due only up to Delay later; 0: 1 minute.
+	// Repeated deliveries are sent once more after they were received.
+	Repeated int
+	// Delayed deliveries are due up to Delay later. Zero means 1 minute.
 	Delayed int
 	Delay   time.Duration
-	// Shuffled is the percentage of deliveries of one pull that trade places with another.
+	// Shuffled is the percentage of due deliveries that swap places with another one.
 	Shuffled int
 }
 
-// attempt is a delivery that Shopify is going to try.
+// attempt is a planned delivery.
 type attempt struct {
 	object *object
 	topic  string
 	id     int
 	at     int64
 	due    int64
-	// body is what the first try carried: it is rendered then, and stays.
-	body  []byte
-	again bool
-	tries int
+	// body is the body of the first attempt. It is rendered then and does not change.
+	body    []byte
+	repeats bool
+	tries   int
 }
 
-// mostTries is how often a delivery is tried.
-const mostTries = 9
+// maxTries is the maximum number of attempts of a delivery.
+const maxTries = 9
 
-func (f *Fake) owe(o *object, topic string, at int64) {
+func (f *Fake) planDelivery(o *object, topic string, at int64) {
 	w := f.options.Webhooks
 	f.sent++
-	a := attempt{object: o, topic: topic, id: f.sent, at: at, due: at, again: f.chance(w.Doubled)}
+	a := attempt{object: o, topic: topic, id: f.sent, at: at, due: at, repeats: f.chance(w.Repeated)}
 	if f.chance(w.Delayed) {
 		longest := w.Delay
 		if longest == 0 {
@@ -52,24 +52,25 @@ func (f *Fake) owe(o *object, topic string, at int64) {
 		a.due += f.choose.Int64N(longest.Microseconds() + 1)
 	}
 	if topic == o.kind.remove {
-		a.body = o.gone()
+		a.body = o.deleteWebhookBody()
 	}
 	if topic != "" && !f.chance(w.Lost) {
 		f.queue = append(f.queue, a)
 	}
 }
 
-// Deliver sends all that is due now, and returns how many were sent. What send does not take is tried again later.
+// Deliver sends all due deliveries and returns their number. A delivery for which send returns
+// false is retried later.
 func (f *Fake) Deliver(send func(d *provider.Delivery) bool) int {
-	due := f.due()
+	due := f.takeDue()
 	for _, a := range due {
 		took := send(f.delivery(a))
 		f.mu.Lock()
 		switch a.tries++; {
-		case took && a.again:
-			a.again = false
+		case took && a.repeats:
+			a.repeats = false
 			f.queue = append(f.queue, a)
-		case !took && a.tries < mostTries:
+		case !took && a.tries < maxTries:
 			a.due = f.now() + int64(a.tries)*60*second
 			f.queue = append(f.queue, a)
 		}
@@ -78,8 +79,9 @@ func (f *Fake) Deliver(send func(d *provider.Delivery) bool) int {
 	return len(due)
 }
 
-// due takes from the queue what is due, rendered with what its object is now.
-func (f *Fake) due() []attempt {
+// takeDue removes the due attempts from the queue, and renders them with the current state of their
+// object.
+func (f *Fake) takeDue() []attempt {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var due, later []attempt
@@ -103,7 +105,7 @@ func (f *Fake) due() []attempt {
 	return due
 }
 
-// lastBody is what the object is, or was before it went.
+// lastBody returns the body of the object, or its last body before the delete.
 func lastBody(o *object) []byte {
 	for i := len(o.history) - 1; ; i-- {
 		if o.history[i].body != nil {
@@ -112,14 +114,16 @@ func lastBody(o *object) []byte {
 	}
 }
 
-// delivery is a webhook as Shopify sends it.
+// delivery returns a webhook as Shopify sends it.
 func (f *Fake) delivery(a attempt) *provider.Delivery {
 	mac := hmac.New(sha256.New, []byte(Secret))
 	mac.Write(a.body)
 	h := http.Header{}
 	for name, value := range map[string]string{
-		"Content-Type": "application/json", "X-Shopify-Hmac-Sha256": base64.StdEncoding.EncodeToString(mac.Sum(nil)), "X-Shopify-Topic": a.topic, "X-Shopify-Shop-Domain": Shop,
-		"X-Shopify-Api-Version": Version, "X-Shopify-Webhook-Id": fmt.Sprintf("webhook-%d", a.id), "X-Shopify-Event-Id": fmt.Sprintf("event-%d", a.at),
+		"Content-Type": "application/json", "X-Shopify-Hmac-Sha256": base64.StdEncoding.EncodeToString(mac.Sum(nil)),
+		"X-Shopify-Topic": a.topic, "X-Shopify-Shop-Domain": Shop,
+		"X-Shopify-Api-Version": Version, "X-Shopify-Webhook-Id": fmt.Sprintf("webhook-%d", a.id),
+		"X-Shopify-Event-Id":     fmt.Sprintf("event-%d", a.at),
 		"X-Shopify-Triggered-At": time.UnixMicro(a.at).UTC().Format(time.RFC3339Nano),
 	} {
 		h.Set(name, value)

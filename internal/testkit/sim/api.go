@@ -13,43 +13,50 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-var _ provider.Looker = Provider{}
+var _ provider.Refetcher = Provider{}
 
-// answer is what the simulated API says of an object: what the rule must know of the type, and the object.
-type answer struct {
-	Unit     int64          `json:"unit"`
-	Own      bool           `json:"own"`
-	Integer  bool           `json:"integer"`
-	Still    bool           `json:"still"`
-	Stub     bool           `json:"stub"`
-	Volatile []string       `json:"volatile"`
-	Version  int64          `json:"version"`
-	Object   map[string]any `json:"object"`
+// apiObject is a response of the simulated API: the object, and the properties of its type that the
+// version rule needs.
+type apiObject struct {
+	Unit                 int64          `json:"unit"`
+	HasVersion           bool           `json:"own"`
+	VersionIsCounter     bool           `json:"integer"`
+	VersionMayNotAdvance bool           `json:"still"`
+	Stub                 bool           `json:"stub"`
+	IgnoredPaths         []string       `json:"volatile"`
+	Version              int64          `json:"version"`
+	Object               map[string]any `json:"object"`
 }
 
-// Answer is the object's look as the log keeps it, at the same moment as Look's.
-func (h *History) Answer(id string, l Look) *provider.Look {
-	m, there := h.at(id, l.Began-l.Lag+l.Answered)
-	out := &provider.Look{Raised: l.Raised, Date: time.UnixMicro(floor(l.Began+l.Elapsed, second)), Elapsed: time.Duration(l.Elapsed) * time.Microsecond,
-		Lag: time.Duration(l.Lag) * time.Microsecond, Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: id}}
-	if l.Settles {
-		out.Settles = &provider.Settlement{Before: time.UnixMicro(l.Began - l.Lag).UTC(), Who: "ada", Reason: "it was wrong"}
+// StoredRefetch returns the refetch of an object as the log stores it. The same Refetch gives the
+// same state as History.Refetch.
+func (h *History) StoredRefetch(id string, l Refetch) *provider.Refetch {
+	m, there := h.revisionAt(id, l.Began-l.Lag+l.ReadOffset)
+	out := &provider.Refetch{Reversioned: l.Reversioned, Date: time.UnixMicro(floor(l.Began+l.Elapsed, second)),
+		Elapsed: time.Duration(l.Elapsed) * time.Microsecond,
+		Lag:     time.Duration(l.Lag) * time.Microsecond, Snapshot: provider.Snapshot{ObjectType: "thing",
+			ObjectID: id}}
+	if l.Overwrites {
+		out.Overwrite = &provider.Overwrite{Before: time.UnixMicro(l.Began - l.Lag).UTC(), Actor: "ada",
+			Reason: "it was wrong"}
 	}
 	gone := !there || m.content == nil
-	stub := gone && there && h.Final && !m.hidden
-	out.Body = text(answer{Unit: h.Unit, Own: h.Own && !gone, Integer: h.Integer, Still: h.Still, Stub: stub, Volatile: volatile, Version: m.own, Object: m.content})
+	stub := gone && there && h.FinalDeletes && !m.hidden
+	out.Body = text(apiObject{Unit: h.Unit, HasVersion: h.ObjectVersions && !gone, VersionIsCounter: h.VersionIsCounter,
+		VersionMayNotAdvance: h.VersionMayNotAdvance, Stub: stub,
+		IgnoredPaths: ignoredPaths, Version: m.version, Object: m.content})
 	return out
 }
 
-// Lag is none: a Look says how much there was.
+// Lag is zero, because each Refetch has its own lag.
 func (Provider) Lag() time.Duration { return 0 }
 
-// Snapshot reads an Answer.
+// Snapshot reads a response of the simulated API.
 func (Provider) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
 	if s.Missing {
 		return provider.Observation{ObjectType: s.ObjectType, ObjectID: s.ObjectID, Unit: second, Deleted: true}, nil
 	}
-	var a answer
+	var a apiObject
 	if err := json.Unmarshal(s.Body, &a); err != nil {
 		return provider.Observation{}, err
 	}
@@ -57,11 +64,13 @@ func (Provider) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obs
 	if err != nil {
 		return provider.Observation{}, err
 	}
-	o := provider.Observation{ObjectType: s.ObjectType, ObjectID: s.ObjectID, Unit: a.Unit, Rank: 1, Volatile: a.Volatile, Own: a.Own, HasAt: a.Own, At: a.Version, Still: a.Still}
+	o := provider.Observation{ObjectType: s.ObjectType, ObjectID: s.ObjectID, Unit: a.Unit, Rank: 1,
+		IgnoredPaths: a.IgnoredPaths, OwnVersion: a.HasVersion, HasAt: a.HasVersion, At: a.Version,
+		MayNotAdvance: a.VersionMayNotAdvance}
 	if o.State = v.Get("object"); o.State.Kind() != canonical.Object {
 		o.State, o.Deleted, o.Final = nil, true, a.Stub
-		if a.Integer {
-			o.Partial = "not found, and a counter has no place for that"
+		if a.VersionIsCounter {
+			o.Partial = "not found, and a missing object has no counter value"
 		}
 	}
 	return o, nil
@@ -72,39 +81,40 @@ var (
 	_ provider.EventFetcher = Provider{}
 )
 
-// CompleteAPI needs nothing.
+// CompleteAPI requires nothing.
 func (Provider) CompleteAPI(*provider.API) error { return nil }
 
 // Authorize needs no credential.
 func (Provider) Authorize(*provider.API, http.Header) {}
 
-// Fetch asks for /things/ID.
+// Fetch requests /things/ID.
 func (Provider) Fetch(_ *provider.Source, _ *provider.API, _, objectType, objectID string) (provider.Call, bool) {
 	return provider.Call{Path: "/things/" + objectID}, objectType == "thing"
 }
 
-// Control asks for /.
-func (Provider) Control(*provider.API, string) provider.Call { return provider.Call{Path: "/"} }
+// CredentialCheck requests /.
+func (Provider) CredentialCheck(*provider.API, string) provider.Call { return provider.Call{Path: "/"} }
 
-// Answer judges by the status alone.
+// APIResponse classifies a response by its status alone.
 func (Provider) Answer(status int, header http.Header, body []byte) provider.Verdict {
 	if status == http.StatusNotFound {
 		return provider.Verdict{Kind: provider.Missing}
 	}
-	return provider.JudgeStatus(status, header, body)
+	return provider.ClassifyStatus(status, header, body)
 }
 
-// ListEvents asks for /events, in microseconds.
+// ListEvents requests /events. Its times are microseconds.
 func (Provider) ListEvents(_ *provider.API, account string, since, until time.Time, cursor string) provider.Call {
-	return provider.Call{Account: account, Path: "/events", Query: url.Values{"since": {fmt.Sprint(since.UnixMicro())}, "until": {fmt.Sprint(until.UnixMicro())}, "cursor": {cursor}}}
+	return provider.Call{Account: account, Path: "/events", Query: url.Values{"since": {fmt.Sprint(since.UnixMicro())},
+		"until": {fmt.Sprint(until.UnixMicro())}, "cursor": {cursor}}}
 }
 
-// FetchEvent asks for /event/KEY.
-func (Provider) FetchEvent(_ *provider.API, account string, e *provider.Stored) (provider.Call, bool) {
+// FetchEvent requests /event/KEY.
+func (Provider) FetchEvent(_ *provider.API, account string, e *provider.StoredEvent) (provider.Call, bool) {
 	return provider.Call{Account: account, Path: "/event/" + e.Key}, true
 }
 
-// page is a page of events as the simulated API answers it.
+// page is a page of events as the simulated API returns it.
 type page struct {
 	Events []json.RawMessage `json:"events"`
 	Next   string            `json:"next"`
@@ -122,16 +132,16 @@ func (Provider) EventPage(_ string, body []byte) (bodies [][]byte, next string, 
 	return bodies, p.Next, nil
 }
 
-// Page is the page of the history's events that happened from since to until, newest first and so many at most, behind the event that the cursor
-// names; both ends belong to it.
-func (h *History) Page(since, until int64, cursor string, limit int) []byte {
+// EventsPage returns a page of the events that occurred from since to until, both included, newest
+// first. It has at most limit events and begins after the event of the cursor.
+func (h *History) EventsPage(since, until int64, cursor string, limit int) []byte {
 	var found []Event
 	for _, e := range h.Events {
-		if e.Happened >= since && e.Happened <= until {
+		if e.OccurredAt >= since && e.OccurredAt <= until {
 			found = append(found, e)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Event) int { return cmp.Compare(b.Happened, a.Happened) })
+	slices.SortStableFunc(found, func(a, b Event) int { return cmp.Compare(b.OccurredAt, a.OccurredAt) })
 	if i := slices.IndexFunc(found, func(e Event) bool { return e.Key == cursor }); i >= 0 {
 		found = found[i+1:]
 	}

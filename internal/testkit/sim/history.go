@@ -1,6 +1,7 @@
-// Package sim is a simulated provider: it makes histories of objects that change several times within the resolution of
-// the provider's clock, knows what became of each object in truth, and reads its own events as a provider does. Tests put
-// a history through the version rule, or through everything, in any order and compare the end with the truth.
+// Package sim is a simulated provider. It generates histories of objects that change several times
+// within the resolution of the provider's clock, keeps the true state of each object, and reads its
+// own events as a provider does. Tests apply a history in any order and compare the result with the
+// true states.
 package sim
 
 import (
@@ -13,108 +14,115 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// Chooser makes every choice of a history: a seeded *rand.Rand, or a property test's generator, which can then shrink it.
+// Chooser makes every choice of a history. It is a seeded *rand.Rand, or the generator of a
+// property test, which can shrink the history.
 type Chooser interface {
-	// IntN is a number from 0 to n-1.
+	// IntN returns a number from 0 to n-1.
 	IntN(n int) int
 }
 
-// Options say what a provider is like. Percentages are from 0 to 100, times are microseconds.
+// Options describe a provider. Percentages are from 0 to 100, times are microseconds.
 type Options struct {
-	// Objects is how many objects there are, at least 1.
+	// Objects is the number of objects, at least 1.
 	Objects int
-	// Changes is how many changes an object has at most.
+	// Changes is the maximum number of changes of an object.
 	Changes int
-	// Contents is how many contents an object alternates between; few of them make it return to old states.
+	// Contents is the number of different contents of an object. With few contents an object
+	// returns to old states.
 	Contents int
 	// Unit is the resolution of the provider's clock, at least 1.
 	Unit int64
 	// Gap is the longest time between two changes, at least 1.
 	Gap int64
-	// Own: objects carry their own version, a time; Still: it does not move with every change; Integer: it is a counter.
-	Own, Still, Integer bool
-	// Frozen: an event's state is that of its own moment, so opening events and steps may have ranks.
-	Frozen bool
-	// Steps: objects have a status that never goes back, and events a rank by it; needs Frozen.
-	Steps bool
-	// ChangeSets is the percentage of changes that say what was before.
+	// ObjectVersions: objects carry a version, which is a time. VersionMayNotAdvance: some changes
+	// do not move it. VersionIsCounter: it is a counter.
+	ObjectVersions, VersionMayNotAdvance, VersionIsCounter bool
+	// EventsHoldOwnState: an event holds the state at its own time, so that events which create an
+	// object and status steps can have ranks.
+	EventsHoldOwnState bool
+	// StatusSteps: objects have a status that never goes back, and the rank of an event depends on
+	// it. It requires EventsHoldOwnState.
+	StatusSteps bool
+	// ChangeSets is the percentage of changes whose event has the previous values.
 	ChangeSets int
-	// Partial is the percentage of changes that are told without a state.
+	// Partial is the percentage of changes whose event has no state.
 	Partial int
 	// Deletes is the percentage of changes that delete the object.
 	Deletes int
-	// Hides is the percentage of changes after which the object cannot be found for a while, or for ever, and then is there again as it was; nobody tells it.
-	Hides int
-	// Final: deletes are for good; otherwise the id comes back with the next change. Timeless: they carry no time.
-	Final, Timeless bool
-	// Twins is the percentage of events that are told a second time under another key.
-	Twins int
-	// Late is how long after the change an event may be received.
-	Late int64
-	// Skew is how far the clocks that stamp events may be off, either way.
+	// TemporarilyMissing is the percentage of changes after which the API does not find the object,
+	// for a while or forever. Afterwards the object is as before. No event reports this.
+	TemporarilyMissing int
+	// FinalDeletes: deletes are permanent; otherwise the next change uses the id again.
+	// DeletesWithoutTime: delete events carry no time.
+	FinalDeletes, DeletesWithoutTime bool
+	// DuplicateEvents is the percentage of events that are sent a second time under another key.
+	DuplicateEvents int
+	// MaxDelay is the longest time between a change and the receipt of its event.
+	MaxDelay int64
+	// Skew is the largest error of the clocks that stamp events, in either direction.
 	Skew int64
-	// Noise: states differ in ways that do not count (a volatile field, null or absent).
+	// Noise: states differ in ways that do not count (an ignored field, null or absent).
 	Noise bool
 }
 
-// Start is when histories begin, in microseconds.
+// Start is the time at which histories begin, in microseconds.
 const Start = int64(1_700_000_000_000_000)
 
-// Event is something the provider sends.
+// Event is an event that the provider sends.
 type Event struct {
 	Key    string
 	Object string
-	// Happened is the true time of the change, whatever the body's clock says.
-	Happened   int64
+	// OccurredAt is the true time of the change, independent of the clock in the body.
+	OccurredAt int64
 	ReceivedAt time.Time
 	Body       []byte
-	// State is what the object became; Partial: the event does not say.
+	// State is the state of the object after the change. Partial: the event does not contain it.
 	State   versioning.State
 	Partial bool
 }
 
-// History is what happened to some objects, in the order of time for each object.
+// History is the history of some objects. The events of each object are in the order of time.
 type History struct {
 	Options
-	Events []Event
-	lives  map[string][]moment
+	Events    []Event
+	revisions map[string][]revision
 }
 
-// moment is an object from one change to the next.
-type moment struct {
+// revision is the state of an object from one change to the next.
+type revision struct {
 	from    int64
-	own     int64
-	content map[string]any // nil: not there
-	hidden  bool           // there, and not to be found
+	version int64
+	content map[string]any // nil: the object does not exist
+	hidden  bool           // the object exists, but the API does not find it
 }
 
 // Generate makes a history.
 func Generate(c Chooser, o Options) *History {
-	h := &History{Options: o, lives: map[string][]moment{}}
+	h := &History{Options: o, revisions: map[string][]revision{}}
 	for i := range o.Objects {
-		l := life{h: h, choose: c, id: fmt.Sprintf("obj_%d", i+1), now: Start}
+		l := objectGenerator{history: h, choose: c, id: fmt.Sprintf("obj_%d", i+1), now: Start}
 		for range 1 + c.IntN(o.Changes) {
 			if l.ended {
 				break
 			}
 			l.change()
-			l.hide()
+			l.hideForAWhile()
 		}
 	}
 	return h
 }
 
-// ObjectIDs are the ids of the objects of a history, in the order they came to be.
+// ObjectIDs returns the ids of the objects in the order of their creation.
 func (h *History) ObjectIDs() []string {
-	ids := make([]string, len(h.lives))
+	ids := make([]string, len(h.revisions))
 	for i := range ids {
 		ids[i] = fmt.Sprintf("obj_%d", i+1)
 	}
 	return ids
 }
 
-// Of are the events of one object in the order of the changes.
-func (h *History) Of(id string) []Event {
+// EventsOf returns the events of one object in the order of the changes.
+func (h *History) EventsOf(id string) []Event {
 	var events []Event
 	for _, e := range h.Events {
 		if e.Object == id {
@@ -124,72 +132,74 @@ func (h *History) Of(id string) []Event {
 	return events
 }
 
-// Truth is what an object is in the end.
-func (h *History) Truth(id string) versioning.State {
-	life := h.lives[id]
-	return h.state(life[len(life)-1])
+// FinalState returns the state of an object at the end of the history.
+func (h *History) FinalState(id string) versioning.State {
+	revisions := h.revisions[id]
+	return h.stateOf(revisions[len(revisions)-1])
 }
 
-// End is the true time of an object's last change.
-func (h *History) End(id string) int64 {
-	life := h.lives[id]
-	return life[len(life)-1].from
+// LastChangeAt returns the true time of the last change of an object.
+func (h *History) LastChangeAt(id string) int64 {
+	revisions := h.revisions[id]
+	return revisions[len(revisions)-1].from
 }
 
-// Hide has an object not be found from one true time, behind its last change, to another; 0: for ever. It is there as it was all the while, and nobody tells of it.
+// Hide makes the API not find an object between two true times after its last change. With to = 0
+// it lasts forever. The object stays as it is, and no event reports this.
 func (h *History) Hide(id string, from, to int64) {
-	life := h.lives[id]
-	there := life[len(life)-1]
-	life = append(life, moment{from: from, own: there.own, hidden: true})
+	revisions := h.revisions[id]
+	there := revisions[len(revisions)-1]
+	revisions = append(revisions, revision{from: from, version: there.version, hidden: true})
 	if to > 0 {
 		there.from = to
-		life = append(life, there)
+		revisions = append(revisions, there)
 	}
-	h.lives[id] = life
+	h.revisions[id] = revisions
 }
 
-// Edit changes an object at a true time behind its last change, and nobody tells of it. Moved: so does its own version.
-func (h *History) Edit(id string, at int64, moved bool) {
-	m := h.lives[id][len(h.lives[id])-1]
+// EditSilently changes an object at a true time after its last change, without an event. If moved
+// is set, its version changes too.
+func (h *History) EditSilently(id string, at int64, moved bool) {
+	m := h.revisions[id][len(h.revisions[id])-1]
 	if m.from = at; moved {
-		m.own = floor(at, h.Unit)
+		m.version = floor(at, h.Unit)
 	}
 	m.content = maps.Clone(m.content)
 	m.content["name"] = fmt.Sprintf("edited at %d", at)
-	if h.Own {
-		m.content["version"] = m.own
+	if h.ObjectVersions {
+		m.content["version"] = m.version
 	}
-	h.lives[id] = append(h.lives[id], m)
+	h.revisions[id] = append(h.revisions[id], m)
 }
 
-// Restore makes an object what it was at one of its earlier moments, at a true time behind its last change, as a provider does
-// that is restored from a backup. No event tells of it.
-func (h *History) Restore(id string, at int64, moment int) {
-	m := h.lives[id][moment]
+// Restore returns an object to an earlier revision at a true time after its last change, as a
+// provider does that is restored from a backup. No event reports it.
+func (h *History) Restore(id string, at int64, index int) {
+	m := h.revisions[id][index]
 	m.from = at
-	h.lives[id] = append(h.lives[id], m)
+	h.revisions[id] = append(h.revisions[id], m)
 }
 
-// Times are the true times at which an object became another, or was hidden or found again.
-func (h *History) Times(id string) (times []int64) {
-	for _, m := range h.lives[id] {
+// ChangeTimes returns the true times at which an object changed, was hidden or was found again.
+func (h *History) ChangeTimes(id string) (times []int64) {
+	for _, m := range h.revisions[id] {
 		times = append(times, m.from)
 	}
 	return times
 }
 
-// state is a moment in the terms of the rule.
-func (h *History) state(m moment) versioning.State {
+// stateOf converts a revision to a state of the version rule.
+func (h *History) stateOf(m revision) versioning.State {
 	if m.content == nil {
 		return versioning.NullState(true)
 	}
-	return versioning.NewState(value(m.content), false, volatile)
+	return versioning.NewState(value(m.content), false, ignoredPaths)
 }
 
-// volatile are the fields that change without counting.
-var volatile = []string{"hits"}
+// ignoredPaths are the fields whose changes do not count.
+var ignoredPaths = []string{"hits"}
 
-// value is a tree of encoding/json as a canonical value.
+// value converts a tree of encoding/json to a canonical value.
 func value(tree any) *canonical.Value {
 	v, err := canonical.Parse(text(tree))
 	if err != nil {
@@ -201,7 +211,7 @@ func value(tree any) *canonical.Value {
 func text(tree any) []byte {
 	b, err := json.Marshal(tree)
 	if err != nil {
-		panic(err) // the trees are made of strings, numbers and maps only
+		panic(err) // the trees consist of strings, numbers and maps only
 	}
 	return b
 }

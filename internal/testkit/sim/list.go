@@ -13,34 +13,35 @@ import (
 
 var _ provider.ObjectLister = Provider{}
 
-// What the simulated API can do is said by its Version, words with commas between.
+// The Version of an API contains the abilities of the simulated API, separated by commas.
 const (
-	// ByChange: lists tell what changed in a time.
-	ByChange = "by-change"
-	// Named: lists name the objects only.
-	Named = "named"
-	// Numbered: lists name the objects and their own versions only.
-	Numbered = "numbered"
-	// Both: lists tell the objects and their own versions.
-	Both = "both"
-	// Late: lists may be as old as ListLag.
-	Late = "late"
+	// ListsByChange: lists can be limited to objects that changed in a time range.
+	ListsByChange = "by-change"
+	// ListsIDs: lists contain the ids only.
+	ListsIDs = "named"
+	// ListsVersions: lists contain the ids and versions only.
+	ListsVersions = "numbered"
+	// ListsObjectsAndVersions: lists contain the objects and their versions.
+	ListsObjectsAndVersions = "both"
+	// ListsLate: the state of lists may be as old as MaxListLag.
+	ListsLate = "late"
 )
 
-// ListLag is how old the lists of an API that is Late may be.
-const ListLag = 5 * time.Second
+// MaxListLag is the largest age of lists with ListsLate.
+const MaxListLag = 5 * time.Second
 
-// Lists are things.
+// Lists returns the only type, thing.
 func (Provider) Lists(_ *provider.Source, api *provider.API, _ string) map[string]provider.List {
-	l := provider.List{ByChange: strings.Contains(api.Version, ByChange)}
-	if strings.Contains(api.Version, Late) {
-		l.Lag = ListLag
+	l := provider.List{ByChange: strings.Contains(api.Version, ListsByChange)}
+	if strings.Contains(api.Version, ListsLate) {
+		l.Lag = MaxListLag
 	}
 	return map[string]provider.List{"thing": l}
 }
 
-// ListObjects asks for /list, in microseconds.
-func (Provider) ListObjects(_ *provider.Source, _ *provider.API, _, _ string, since, until time.Time, cursor string) provider.Call {
+// ListObjects requests /list. Its times are microseconds.
+func (Provider) ListObjects(_ *provider.Source, _ *provider.API, _, _ string, since, until time.Time,
+	cursor string) provider.Call {
 	q := url.Values{"cursor": {cursor}}
 	if !since.IsZero() {
 		q.Set("since", fmt.Sprint(since.UnixMicro()))
@@ -49,51 +50,53 @@ func (Provider) ListObjects(_ *provider.Source, _ *provider.API, _, _ string, si
 	return provider.Call{Path: "/list", Query: q}
 }
 
-// listPage is a page of objects as the simulated API answers it.
+// listPage is a page of objects as the simulated API returns it.
 type listPage struct {
-	Things []listed `json:"things"`
-	Next   string   `json:"next"`
+	Things []listedObject `json:"things"`
+	Next   string         `json:"next"`
 }
 
-type listed struct {
+type listedObject struct {
 	ID     string          `json:"id"`
 	At     int64           `json:"at"`
-	Answer json.RawMessage `json:"answer"`
+	Object json.RawMessage `json:"answer"`
 }
 
 // ObjectPage splits a page.
-func (Provider) ObjectPage(_ *provider.Source, api *provider.API, _, _, _ string, _ http.Header, body []byte) ([]provider.Listed, string, error) {
+func (Provider) ObjectPage(_ *provider.Source, api *provider.API, _, _, _ string, _ http.Header,
+	body []byte) ([]provider.ListedObject, string, error) {
 	var p listPage
 	if err := json.Unmarshal(body, &p); err != nil {
 		return nil, "", err
 	}
-	all := make([]provider.Listed, len(p.Things))
+	all := make([]provider.ListedObject, len(p.Things))
 	for i, one := range p.Things {
 		all[i].ObjectID = one.ID
 		switch {
-		case strings.Contains(api.Version, Named):
-		case strings.Contains(api.Version, Numbered):
+		case strings.Contains(api.Version, ListsIDs):
+		case strings.Contains(api.Version, ListsVersions):
 			all[i].At, all[i].HasAt = one.At, true
-		case strings.Contains(api.Version, Both):
-			all[i].At, all[i].HasAt, all[i].Body = one.At, true, one.Answer
+		case strings.Contains(api.Version, ListsObjectsAndVersions):
+			all[i].At, all[i].HasAt, all[i].Body = one.At, true, one.Object
 		default:
-			all[i].Body = one.Answer
+			all[i].Body = one.Object
 		}
 	}
 	return all, p.Next, nil
 }
 
-// List is the page of the objects that there were at a moment, behind the one that the cursor names and so many at most; where until is not 0, of those that changed from since on
-// and before the end of until.
-func (h *History) List(at, since, until int64, cursor string, limit int) []byte {
-	out := listPage{Things: []listed{}}
+// ObjectsPage returns a page of the objects that existed at a time, with at most limit objects
+// after the one of the cursor. If until is not 0, the page has only objects that changed from since
+// to the end of until.
+func (h *History) ObjectsPage(at, since, until int64, cursor string, limit int) []byte {
+	out := listPage{Things: []listedObject{}}
 	found := cursor == ""
 	for _, id := range h.ObjectIDs() {
 		if !found {
 			found = id == cursor
 			continue
 		}
-		m, there := h.at(id, at)
+		m, there := h.revisionAt(id, at)
 		if !there || m.content == nil || until != 0 && (m.from < since || m.from > until) {
 			continue
 		}
@@ -101,7 +104,8 @@ func (h *History) List(at, since, until int64, cursor string, limit int) []byte 
 			out.Next = out.Things[limit-1].ID
 			break
 		}
-		out.Things = append(out.Things, listed{ID: id, At: m.own, Answer: h.Answer(id, Look{Began: at}).Body})
+		out.Things = append(out.Things,
+			listedObject{ID: id, At: m.version, Object: h.StoredRefetch(id, Refetch{Began: at}).Body})
 	}
 	return text(out)
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Provider reads the events of a History. Its signature is a fixed header: nothing here is about proof.
+// Provider reads the events of a History. Its signature is a fixed header, because signatures do
+// not matter here.
 type Provider struct{}
 
 var _ provider.Provider = Provider{}
@@ -20,27 +21,29 @@ const (
 	signature       = "signed by the simulated provider"
 )
 
-// Name is "sim".
+// Name returns "sim".
 func (Provider) Name() string { return "sim" }
 
 // Check accepts any source.
 func (Provider) Check(*provider.Source) error { return nil }
 
-// Headers are none.
+// Headers returns none.
 func (Provider) Headers() []string { return nil }
 
-// Verify wants the fixed header.
+// Verify requires the fixed header.
 func (Provider) Verify(_ *provider.Source, d *provider.Delivery) (provider.Verification, error) {
 	switch d.Header.Get(signatureHeader) {
 	case signature:
 		return provider.Verification{Scheme: "sim", Secret: "sim"}, nil
 	case "":
-		return provider.Verification{}, &provider.Rejection{Reason: provider.MissingSignature, Detail: "no " + signatureHeader}
+		return provider.Verification{}, &provider.Rejection{Reason: provider.MissingSignature, Detail: "no " +
+			signatureHeader}
 	}
-	return provider.Verification{}, &provider.Rejection{Reason: provider.WrongSignature, Detail: "another " + signatureHeader}
+	return provider.Verification{}, &provider.Rejection{Reason: provider.WrongSignature, Detail: "another " +
+		signatureHeader}
 }
 
-// Identify reads the one event of a body; a body that cannot be read is one under a content key.
+// Identify reads the one event of a body. A body that cannot be parsed gets a content key.
 func (Provider) Identify(_ *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
 	e := provider.Event{Type: "unknown", Fingerprint: provider.BodyFingerprint(d.Body)}
 	if v, err := canonical.Parse(d.Body); err == nil {
@@ -58,8 +61,8 @@ func (Provider) Identify(_ *provider.Source, d *provider.Delivery) ([]provider.E
 	return []provider.Event{e}, nil
 }
 
-// Observe reads what the body says, field by field as it was generated.
-func (Provider) Observe(_ *provider.Source, e *provider.Stored) (provider.Observation, error) {
+// Observe reads the fields of the body as they were generated.
+func (Provider) Observe(_ *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	v, err := canonical.Parse(e.Body)
 	if err != nil {
 		return provider.Observation{}, &provider.Dead{Reason: err.Error()}
@@ -69,33 +72,35 @@ func (Provider) Observe(_ *provider.Source, e *provider.Stored) (provider.Observ
 	o.Partial, _ = v.Get("partial").Text()
 	o.Deleted, _ = v.Get("deleted").Bool()
 	o.Final, _ = v.Get("final").Bool()
-	o.Own, _ = v.Get("own").Bool()
-	o.Still, _ = v.Get("still").Bool()
+	o.OwnVersion, _ = v.Get("own").Bool()
+	o.MayNotAdvance, _ = v.Get("still").Bool()
 	o.At, o.HasAt = v.Get("time").Int64()
 	o.Unit, _ = v.Get("unit").Int64()
 	rank, _ := v.Get("rank").Int64()
 	o.Rank = int(rank)
 	for _, path := range v.Get("volatile").Elements() {
 		text, _ := path.Text()
-		o.Volatile = append(o.Volatile, text)
+		o.IgnoredPaths = append(o.IgnoredPaths, text)
 	}
 	return o, nil
 }
 
-// Samples are one.
+// Samples returns one sample.
 func (Provider) Samples() []provider.Sample {
-	return []provider.Sample{{Type: "thing.updated", Body: []byte(`{"id":"evt_1","type":"thing.updated","object_id":"obj_1","object":{"id":"obj_1"},"rank":1,"time":1700000000000000,"unit":1}`)}}
+	return []provider.Sample{{Type: "thing.updated",
+		Body: []byte(`{"id":"evt_1","type":"thing.updated","object_id":"obj_1","object":{"id":"obj_1"},` +
+			`"rank":1,"time":1700000000000000,"unit":1}`)}}
 }
 
-// Sign puts the fixed header on a body.
+// Sign adds the fixed header to a body.
 func (Provider) Sign(_ *provider.Source, s provider.Sample, at time.Time) (*provider.Delivery, error) {
 	header := http.Header{"Content-Type": {"application/json"}}
 	header.Set(signatureHeader, signature)
 	return &provider.Delivery{Header: header, Body: s.Body, ReceivedAt: at}, nil
 }
 
-// Vary gives a sample a key and a time of its own and, if asked for, an object of its own.
-func (Provider) Vary(s provider.Sample, n int, at time.Time, newObject bool) (provider.Sample, error) {
+// MakeVariant gives a sample a new key and time and, on request, a new object.
+func (Provider) MakeVariant(s provider.Sample, n int, at time.Time, newObject bool) (provider.Sample, error) {
 	var body map[string]any
 	if err := json.Unmarshal(s.Body, &body); err != nil {
 		return provider.Sample{}, fmt.Errorf("vary sample %s: %w", s.Type, err)

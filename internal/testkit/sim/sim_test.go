@@ -18,10 +18,11 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var options = sim.Options{
-	Objects: 3, Changes: 6, Contents: 3, Unit: 1_000_000, Gap: 400_000, ChangeSets: 60, Partial: 20, Deletes: 20, Twins: 20, Late: 5_000_000, Noise: true,
+	Objects: 3, Changes: 6, Contents: 3, Unit: 1_000_000, Gap: 400_000, ChangeSets: 60, Partial: 20, Deletes: 20,
+	DuplicateEvents: 20, MaxDelay: 5_000_000, Noise: true,
 }
 
-func TestOneSeedOneHistory(t *testing.T) {
+func TestGenerate_sameSeed_makesSameHistory(t *testing.T) {
 	t.Parallel()
 	a, b := sim.Generate(rand.New(rand.NewPCG(1, 1)), options), sim.Generate(rand.New(rand.NewPCG(1, 1)), options)
 	if diff := cmp.Diff(a.Events, b.Events); diff != "" {
@@ -32,22 +33,24 @@ func TestOneSeedOneHistory(t *testing.T) {
 	}
 }
 
-// What an event says is what the object became, and what it says was before is what the object was.
-func TestEventsTellTheTruth(t *testing.T) {
+// The state in an event is the state of the object after the change. Its previous values lead to
+// the state before the change.
+func TestGenerate_events_matchTheObjects(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
 		h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), options)
 		for _, id := range h.ObjectIDs() {
-			events := h.Of(id)
+			events := h.EventsOf(id)
 			var was versioning.State
 			for i, e := range events {
-				if i > 0 && e.Happened != events[i-1].Happened {
+				if i > 0 && e.OccurredAt != events[i-1].OccurredAt {
 					was = events[i-1].State
 				}
 				checkEvent(t, e, was)
 			}
-			if last := events[len(events)-1]; last.State.Exact != h.Truth(id).Exact || last.Happened != h.End(id) {
-				t.Fatalf("seed %d: %s ends as %s, in truth as %s", seed, id, last.State.JSON, h.Truth(id).JSON)
+			if last := events[len(events)-1]; last.State.ExactHash != h.FinalState(id).ExactHash ||
+				last.OccurredAt != h.LastChangeAt(id) {
+				t.Fatalf("seed %d: %s ends as %s, want %s", seed, id, last.State.JSON, h.FinalState(id).JSON)
 			}
 		}
 	}
@@ -55,45 +58,46 @@ func TestEventsTellTheTruth(t *testing.T) {
 
 func checkEvent(t *testing.T, e sim.Event, was versioning.State) {
 	t.Helper()
-	o, err := sim.Provider{}.Observe(nil, &provider.Stored{Body: e.Body})
+	o, err := sim.Provider{}.Observe(nil, &provider.StoredEvent{Body: e.Body})
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := versioning.FromObservation(o, e.ReceivedAt)
+	in, err := versioning.InputFromObservation(o, e.ReceivedAt)
 	if err != nil {
 		t.Fatal(err)
 	}
 	switch {
 	case o.ObjectID != e.Object || (in.Partial != "") != e.Partial:
-		t.Fatalf("%s is about %s and partial for %q", e.Body, o.ObjectID, in.Partial)
-	case !e.Partial && in.State.Exact != e.State.Exact:
-		t.Fatalf("%s says %s, the object is %s", e.Body, in.State.JSON, e.State.JSON)
+		t.Fatalf("%s is about %s and partial with the reason %q", e.Body, o.ObjectID, in.Partial)
+	case !e.Partial && in.State.ExactHash != e.State.ExactHash:
+		t.Fatalf("%s has the state %s, want %s", e.Body, in.State.JSON, e.State.JSON)
 	case in.Before != nil && *in.Before != was.Hash:
-		t.Fatalf("%s does not lead back to %s", e.Body, was.JSON)
+		t.Fatalf("the previous values of %s do not lead to %s", e.Body, was.JSON)
 	}
 }
 
-func TestLookAnswersTheMoment(t *testing.T) {
+func TestRefetch_returnsTheStateAtItsTime(t *testing.T) {
 	t.Parallel()
-	h := sim.Generate(rand.New(rand.NewPCG(3, 1)), sim.Options{Objects: 1, Changes: 5, Contents: 5, Unit: 1000, Gap: 2_000_000})
-	if in := h.Look("obj_1", sim.Look{Began: sim.Start - 1}); !in.State.Deleted || in.Version.Final {
+	h := sim.Generate(rand.New(rand.NewPCG(3, 1)), sim.Options{Objects: 1, Changes: 5, Contents: 5, Unit: 1000,
+		Gap: 2_000_000})
+	if in := h.Refetch("obj_1", sim.Refetch{Began: sim.Start - 1}); !in.State.Deleted || in.Version.Final {
 		t.Errorf("before its creation the object is %+v", in)
 	}
 	for _, e := range h.Events {
-		in := h.Look("obj_1", sim.Look{Began: e.Happened, Elapsed: 10, Lag: 20, Answered: 20})
-		if in.State.Exact != e.State.Exact || in.Lo > e.Happened-20 || in.Hi < e.Happened+10 {
-			t.Errorf("at %d the answer is %s in [%d, %d]", e.Happened, in.State.JSON, in.Lo, in.Hi)
+		in := h.Refetch("obj_1", sim.Refetch{Began: e.OccurredAt, Elapsed: 10, Lag: 20, ReadOffset: 20})
+		if in.State.ExactHash != e.State.ExactHash || in.TimeFrom > e.OccurredAt-20 || in.TimeTo < e.OccurredAt+10 {
+			t.Errorf("at %d the response is %s in [%d, %d]", e.OccurredAt, in.State.JSON, in.TimeFrom, in.TimeTo)
 		}
 	}
 }
 
-func TestProvider(t *testing.T) {
+func TestProvider_signedSample_isVerifiedAndIdentified(t *testing.T) {
 	t.Parallel()
 	p, at := sim.Provider{}, time.UnixMicro(sim.Start).UTC()
 	if p.Name() != "sim" || p.Check(nil) != nil || p.Headers() != nil {
-		t.Error("the simulated provider asks for something")
+		t.Error("the simulated provider requires a setting or a header")
 	}
-	s, err := p.Vary(p.Samples()[0], 7, at, true)
+	s, err := p.MakeVariant(p.Samples()[0], 7, at, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,19 +109,20 @@ func TestProvider(t *testing.T) {
 		t.Error(err)
 	}
 	events, err := p.Identify(nil, d)
-	if err != nil || len(events) != 1 || events[0].ObjectID != "obj_7" || events[0].Key == "" || events[0].ContentKey || !events[0].OccurredAt.Equal(at) {
+	if err != nil || len(events) != 1 || events[0].ObjectID != "obj_7" || events[0].Key == "" || events[0].ContentKey ||
+		!events[0].OccurredAt.Equal(at) {
 		t.Errorf("identified %+v (%v)", events, err)
 	}
 	d.Header.Set("Sim-Signature", "forged")
-	var refused *provider.Rejection
-	if _, err := p.Verify(nil, d); !errors.As(err, &refused) || refused.Reason != provider.WrongSignature {
-		t.Errorf("a forged signature: %v", err)
+	var rejection *provider.Rejection
+	if _, err := p.Verify(nil, d); !errors.As(err, &rejection) || rejection.Reason != provider.WrongSignature {
+		t.Errorf("another signature: %v", err)
 	}
 	d.Body = bytes.TrimSuffix(d.Body, []byte("}"))
 	if events, err := p.Identify(nil, d); err != nil || !events[0].ContentKey || events[0].Type != "unknown" {
-		t.Errorf("a broken body is %+v (%v)", events, err)
+		t.Errorf("a truncated body is %+v (%v)", events, err)
 	}
-	if _, err := p.Observe(nil, &provider.Stored{Body: d.Body}); !errors.As(err, new(*provider.Dead)) {
-		t.Errorf("observed from a broken body: %v", err)
+	if _, err := p.Observe(nil, &provider.StoredEvent{Body: d.Body}); !errors.As(err, new(*provider.Dead)) {
+		t.Errorf("observation of a truncated body: %v", err)
 	}
 }

@@ -16,64 +16,65 @@ import (
 	"testing"
 )
 
-// MailFault is what goes wrong with a mail.
+// MailFault is a fault of a mail.
 type MailFault int
 
 // The faults of mail.
 const (
-	MailFine       MailFault = iota
-	MailLater                // 451 at MAIL, nothing taken
-	MailNobody               // 550 at the last RCPT, nothing taken
-	MailFull                 // 452 after the dot, nothing taken
-	MailSpam                 // 554 after the dot, nothing taken
-	MailDrops                // the connection ends before the message, nothing taken
-	MailLoses                // the connection ends after the dot, nothing taken
-	MailTakesDrops           // the message is taken, and the connection ends before the answer
-	MailTakesHangs           // the message is taken, and no answer comes for as long as the sender waits
-	MailRefuses              // the connection ends before the greeting
+	MailNoFault             MailFault = iota
+	MailTemporaryFailure              // 451 at MAIL, not accepted
+	MailUnknownRecipient              // 550 at the last RCPT, not accepted
+	MailboxFull                       // 452 after the message, not accepted
+	MailRejectedAsSpam                // 554 after the message, not accepted
+	MailDropsBeforeMessage            // the connection ends before the message, not accepted
+	MailDropsAfterMessage             // the connection ends after the message, not accepted
+	MailAcceptsThenDrops              // the message is accepted and the connection ends before the response
+	MailAcceptsThenHangs              // the message is accepted and the response never comes
+	MailDropsBeforeGreeting           // the connection ends before the greeting of the server
 )
 
-// Mail is one that was taken.
+// Mail is an accepted mail.
 type Mail struct {
 	From string
 	To   []string
-	// Message is as it was sent, with CRLF at the ends of lines.
+	// Message is the text as it was sent, with CRLF line ends.
 	Message string
 }
 
-// MailSettings are what a mail server asks for.
+// MailSettings are the settings of a mail server.
 type MailSettings struct {
-	// Username and Password are asked for where they are set.
+	// Username and Password are required if they are set.
 	Username, Password string
-	// Login: it knows the mechanism LOGIN alone, not PLAIN.
-	Login bool
-	// TLS is what STARTTLS encrypts with; nil: it is not offered. Cert's is for 127.0.0.1.
+	// LoginOnly: the server supports the mechanism LOGIN, but not PLAIN.
+	LoginOnly bool
+	// TLS is the configuration for STARTTLS. Nil means that the server does not offer it. The one
+	// from Certificate is for 127.0.0.1.
 	TLS *tls.Config
 }
 
-// Mails is a mail server that takes mail, and lies as real ones do.
-type Mails struct {
+// MailServer accepts mail and fails in the ways of real mail servers.
+type MailServer struct {
 	Host string
 	Port int
 
-	mu    sync.Mutex
-	asks  MailSettings
-	next  func() MailFault
-	taken []Mail
-	heard []string
-	tries int
-	// hanging is how many senders get no answer for as long as they wait.
+	mu          sync.Mutex
+	settings    MailSettings
+	nextFault   func() MailFault
+	accepted    []Mail
+	received    []string
+	connections int
+	// hanging counts the senders that get no response.
 	hanging atomic.Int64
 }
 
-// NewMails starts a mail server. It ends with the test.
-func NewMails(t testing.TB) *Mails {
+// NewMailServer starts a mail server. It stops with the test.
+func NewMailServer(t testing.TB) *MailServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Mails{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port}
+	s := &MailServer{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}
@@ -88,7 +89,7 @@ func NewMails(t testing.TB) *Mails {
 			mu.Unlock()
 			all.Go(func() {
 				defer conn.Close()
-				_ = s.serve(conn) // whoever sends tells what came of it
+				_ = s.serve(conn) // the sender reports the result
 			})
 		}
 	})
@@ -104,8 +105,8 @@ func NewMails(t testing.TB) *Mails {
 	return s
 }
 
-// Cert is a certificate for 127.0.0.1, and who trusts it.
-func Cert(t testing.TB) (*tls.Config, *x509.CertPool) {
+// Certificate returns a certificate for 127.0.0.1 and a pool that trusts it.
+func Certificate(t testing.TB) (*tls.Config, *x509.CertPool) {
 	t.Helper()
 	server := httptest.NewTLSServer(nil)
 	t.Cleanup(server.Close)
@@ -114,66 +115,67 @@ func Cert(t testing.TB) (*tls.Config, *x509.CertPool) {
 	return &tls.Config{Certificates: server.TLS.Certificates}, pool
 }
 
-// Asks sets what the server asks for from the next mail on.
-func (s *Mails) Asks(what MailSettings) {
+// SetSettings sets the settings for the following mails.
+func (s *MailServer) SetSettings(what MailSettings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asks = what
+	s.settings = what
 }
 
-// Fails sets what says the fault of each mail from the next one on; it is called by several goroutines.
-func (s *Mails) Fails(next func() MailFault) {
+// SetFaults sets the function that chooses the fault of each following mail. Several goroutines
+// call it.
+func (s *MailServer) SetFaults(next func() MailFault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.next = next
+	s.nextFault = next
 }
 
-// Taken are the mails that were taken.
-func (s *Mails) Taken() []Mail {
+// Accepted returns the accepted mails.
+func (s *MailServer) Accepted() []Mail {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]Mail(nil), s.taken...)
+	return append([]Mail(nil), s.accepted...)
 }
 
-// Heard are all messages that came up to their dot, taken or not.
-func (s *Mails) Heard() []string {
+// Received returns all complete messages, accepted or not.
+func (s *MailServer) Received() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.heard...)
+	return append([]string(nil), s.received...)
 }
 
-// Tries counts connections.
-func (s *Mails) Tries() int {
+// Connections returns the number of connections.
+func (s *MailServer) Connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.tries
+	return s.connections
 }
 
-var errGone = errors.New("the dialogue is over")
+var errSessionOver = errors.New("the session is over")
 
-// dialogue is one connection.
-type dialogue struct {
-	s    *Mails
-	conn net.Conn
+// session is one connection.
+type session struct {
+	server *MailServer
+	conn   net.Conn
 	*textproto.Conn
-	asks       MailSettings
-	fault      MailFault
-	safe, user bool
-	mail       Mail
+	settings                 MailSettings
+	fault                    MailFault
+	encrypted, authenticated bool
+	mail                     Mail
 }
 
-func (s *Mails) serve(conn net.Conn) error {
-	d := &dialogue{s: s, conn: conn, Conn: textproto.NewConn(conn)}
+func (s *MailServer) serve(conn net.Conn) error {
+	d := &session{server: s, conn: conn, Conn: textproto.NewConn(conn)}
 	s.mu.Lock()
-	s.tries++
-	d.asks, d.user = s.asks, s.asks.Username == ""
-	next := s.next
+	s.connections++
+	d.settings, d.authenticated = s.settings, s.settings.Username == ""
+	next := s.nextFault
 	s.mu.Unlock()
 	if next != nil {
 		d.fault = next()
 	}
-	if d.fault == MailRefuses {
-		return errGone
+	if d.fault == MailDropsBeforeGreeting {
+		return errSessionOver
 	}
 	if err := d.PrintfLine("220 sink ESMTP"); err != nil {
 		return err
@@ -189,28 +191,28 @@ func (s *Mails) serve(conn net.Conn) error {
 	}
 }
 
-func (d *dialogue) command(line string) error {
+func (d *session) command(line string) error {
 	verb, rest, _ := strings.Cut(line, " ")
 	switch verb = strings.ToUpper(verb); {
 	case verb == "EHLO":
-		return d.hello()
+		return d.ehlo()
 	case verb == "QUIT":
-		return errGone
-	case verb == "STARTTLS" && d.asks.TLS != nil:
+		return errSessionOver
+	case verb == "STARTTLS" && d.settings.TLS != nil:
 		return d.encrypt()
 	case verb == "AUTH":
 		return d.auth(rest)
-	case !d.user:
+	case !d.authenticated:
 		return d.PrintfLine("530 5.7.0 who are you?")
-	case verb == "MAIL" && d.fault == MailLater:
+	case verb == "MAIL" && d.fault == MailTemporaryFailure:
 		return d.PrintfLine("451 4.3.0 come again")
 	case verb == "MAIL":
-		d.mail = Mail{From: between(rest)}
+		d.mail = Mail{From: addressIn(rest)}
 		return d.PrintfLine("250 fine")
 	case verb == "RCPT":
-		d.mail.To = append(d.mail.To, between(rest))
-		if d.fault == MailNobody && strings.HasPrefix(between(rest), "nobody") {
-			return d.PrintfLine("550 5.1.1 <%s> is not here", between(rest))
+		d.mail.To = append(d.mail.To, addressIn(rest))
+		if d.fault == MailUnknownRecipient && strings.HasPrefix(addressIn(rest), "nobody") {
+			return d.PrintfLine("550 5.1.1 <%s> is not here", addressIn(rest))
 		}
 		return d.PrintfLine("250 fine")
 	case verb == "DATA" && len(d.mail.To) > 0:
@@ -219,12 +221,12 @@ func (d *dialogue) command(line string) error {
 	return d.PrintfLine("503 5.5.1 not now")
 }
 
-func (d *dialogue) hello() error {
+func (d *session) ehlo() error {
 	lines := []string{"sink", "8BITMIME", "SMTPUTF8"}
-	if d.asks.TLS != nil && !d.safe {
+	if d.settings.TLS != nil && !d.encrypted {
 		lines = append(lines, "STARTTLS")
 	}
-	if d.asks.Username != "" {
+	if d.settings.Username != "" {
 		lines = append(lines, "AUTH "+d.mechanism())
 	}
 	for i, line := range lines {
@@ -239,101 +241,101 @@ func (d *dialogue) hello() error {
 	return nil
 }
 
-func (d *dialogue) encrypt() error {
+func (d *session) encrypt() error {
 	if err := d.PrintfLine("220 go on"); err != nil {
 		return err
 	}
-	safe := tls.Server(d.conn, d.asks.TLS)
-	d.conn, d.Conn, d.safe = safe, textproto.NewConn(safe), true
+	safe := tls.Server(d.conn, d.settings.TLS)
+	d.conn, d.Conn, d.encrypted = safe, textproto.NewConn(safe), true
 	return nil
 }
 
-func (d *dialogue) mechanism() string {
-	if d.asks.Login {
+func (d *session) mechanism() string {
+	if d.settings.LoginOnly {
 		return "LOGIN"
 	}
 	return "PLAIN"
 }
 
-// login asks for name and password, as the mechanism LOGIN does.
-func (d *dialogue) login() error {
-	if err := d.asked("Username:", d.asks.Username); err != nil {
+// login asks for name and password with the mechanism LOGIN.
+func (d *session) login() error {
+	if err := d.expect("Username:", d.settings.Username); err != nil {
 		return err
 	}
-	if err := d.asked("Password:", d.asks.Password); err != nil {
+	if err := d.expect("Password:", d.settings.Password); err != nil {
 		return err
 	}
-	d.user = true
+	d.authenticated = true
 	return d.PrintfLine("235 welcome")
 }
 
-// asked asks, and ends the dialogue where something else is answered.
-func (d *dialogue) asked(question, want string) error {
+// expect asks for a value and ends the session when the client sends another one.
+func (d *session) expect(question, want string) error {
 	if err := d.PrintfLine("334 %s", base64.StdEncoding.EncodeToString([]byte(question))); err != nil {
 		return err
 	}
 	got, err := d.ReadLine()
 	if err == nil && got != base64.StdEncoding.EncodeToString([]byte(want)) {
-		err = errGone
+		err = errSessionOver
 	}
 	return err
 }
 
-func (d *dialogue) auth(rest string) error {
-	if d.asks.Login && rest == "LOGIN" {
+func (d *session) auth(rest string) error {
+	if d.settings.LoginOnly && rest == "LOGIN" {
 		return d.login()
 	}
-	want := base64.StdEncoding.EncodeToString([]byte("\x00" + d.asks.Username + "\x00" + d.asks.Password))
+	want := base64.StdEncoding.EncodeToString([]byte("\x00" + d.settings.Username + "\x00" + d.settings.Password))
 	if rest != "PLAIN "+want {
 		return d.PrintfLine("535 5.7.8 not with %s", rest)
 	}
-	d.user = true
+	d.authenticated = true
 	return d.PrintfLine("235 welcome")
 }
 
-func (d *dialogue) data() error {
-	if d.fault == MailDrops {
-		return errGone
+func (d *session) data() error {
+	if d.fault == MailDropsBeforeMessage {
+		return errSessionOver
 	}
 	if err := d.PrintfLine("354 go on"); err != nil {
 		return err
 	}
-	message, err := undotted(d.R)
+	message, err := readMessage(d.R)
 	if err != nil {
 		return err
 	}
-	d.s.mu.Lock()
-	d.s.heard = append(d.s.heard, message)
-	d.s.mu.Unlock()
+	d.server.mu.Lock()
+	d.server.received = append(d.server.received, message)
+	d.server.mu.Unlock()
 	switch d.fault {
-	case MailLoses:
-		return errGone
-	case MailFull:
+	case MailDropsAfterMessage:
+		return errSessionOver
+	case MailboxFull:
 		return d.PrintfLine("452 4.2.2 full")
-	case MailSpam:
+	case MailRejectedAsSpam:
 		return d.PrintfLine("554 5.7.1 spam")
 	default:
 	}
 	d.mail.Message = message
-	d.s.mu.Lock()
-	d.s.taken = append(d.s.taken, d.mail)
-	n := len(d.s.taken)
-	d.s.mu.Unlock()
+	d.server.mu.Lock()
+	d.server.accepted = append(d.server.accepted, d.mail)
+	n := len(d.server.accepted)
+	d.server.mu.Unlock()
 	switch d.fault {
-	case MailTakesDrops:
-		return errGone
-	case MailTakesHangs:
-		d.s.hanging.Add(1)
-		defer d.s.hanging.Add(-1)
-		_, err := d.R.ReadByte() // until the sender leaves
+	case MailAcceptsThenDrops:
+		return errSessionOver
+	case MailAcceptsThenHangs:
+		d.server.hanging.Add(1)
+		defer d.server.hanging.Add(-1)
+		_, err := d.R.ReadByte() // until the sender disconnects
 		return err
 	default:
 	}
 	return d.PrintfLine("250 2.0.0 taken as %d", n)
 }
 
-// undotted reads a message up to its dot, byte for byte: what has a line end of another kind than CRLF is refused.
-func undotted(r *bufio.Reader) (string, error) {
+// readMessage reads a message up to its final dot. It rejects line ends other than CRLF.
+func readMessage(r *bufio.Reader) (string, error) {
 	var b strings.Builder
 	for {
 		line, err := r.ReadString('\n')
@@ -349,8 +351,8 @@ func undotted(r *bufio.Reader) (string, error) {
 	}
 }
 
-// between is what is between < and >.
-func between(text string) string {
+// addressIn returns the text between < and >.
+func addressIn(text string) string {
 	_, text, _ = strings.Cut(text, "<")
 	text, _, _ = strings.Cut(text, ">")
 	return text

@@ -1,4 +1,5 @@
-// Package sink plays the other side of effects: mail, accounting, a store. It counts what it did, honours or ignores keys, and lies as real ones do.
+// Package sink simulates the destinations of effects: mail, accounting, a store. It counts its
+// actions, honors or ignores idempotency keys, and fails in the ways of real services.
 package sink
 
 import (
@@ -15,57 +16,58 @@ import (
 	"time"
 )
 
-// Fault is what goes wrong with a request.
+// Fault is a fault of a request.
 type Fault int
 
 // The faults.
 const (
-	Fine       Fault = iota
-	Refuses          // 429, nothing done
-	FailsFirst       // 500, nothing done
-	ActsFails        // 500 after it was done
-	ActsDrops        // the connection ends after it was done
-	ActsHangs        // done, and no answer for as long as the caller waits
-	Drops            // the connection ends, nothing done
-	ActsLate         // no answer for as long as the caller waits, and done a while after that
-	Declines         // 422, nothing done, this time
-	Hangs            // nothing done, and no answer for as long as the caller waits
-	Late             // done at once, and answered after a while
+	NoFault              Fault = iota
+	RateLimits                 // 429, not executed
+	FailsBeforeActing          // 500, not executed
+	ActsThenFails              // executed, then 500
+	ActsThenDrops              // executed, then the connection ends
+	ActsThenHangs              // executed, then no response
+	DropsBeforeActing          // the connection ends, not executed
+	HangsThenActs              // no response until the caller gives up, executed some time after that
+	RejectsContent             // 422, not executed this time
+	HangsBeforeActing          // no response, not executed
+	ActsThenRespondsLate       // executed at once, the response comes later
 )
 
-// Faults is how many there are.
-const Faults = 11
+// FaultKinds is the number of faults.
+const FaultKinds = 11
 
-// lateness is how late Late and ActsLate are.
-const lateness = 300 * time.Millisecond
+// lateDelay is the delay of ActsThenRespondsLate and HangsThenActs.
+const lateDelay = 300 * time.Millisecond
 
-// Sink is another side over HTTP. POST /PATH does something, and answers its id; the same Idempotency-Key again is answered the same where Honours says so. GET /did?key=KEY says whether a key was
-// seen: 200 with what was answered, or 404. DELETE takes back.
+// Sink is a destination over HTTP. POST /PATH executes an action and returns its id. With
+// HonoursKeys the same Idempotency-Key gets the same response again. GET /did?key=KEY returns the
+// response of a key, or 404. DELETE takes an action back.
 type Sink struct {
 	URL string
-	// Honours: a key that is there again is not done again.
-	Honours bool
-	// Next is the fault of a request; nil: none. It is called by several goroutines.
-	Next func(*http.Request) Fault
+	// HonoursKeys: a repeated key is not executed again.
+	HonoursKeys bool
+	// NextFault returns the fault of a request. Nil means no faults. Several goroutines call it.
+	NextFault func(*http.Request) Fault
 
-	mu    sync.Mutex
-	did   map[string]int
-	known map[string]string
-	calls []Call
-	// hanging is how many requests have no answer for as long as their callers wait.
+	mu           sync.Mutex
+	actionCounts map[string]int
+	responses    map[string]string
+	calls        []Call
+	// hanging counts the requests that get no response.
 	hanging atomic.Int64
 }
 
-// Call is a request that was done.
+// Call is an executed request.
 type Call struct {
 	Path, Key, Body string
 	Header          http.Header
 }
 
-// New starts a sink that honours keys. It ends with the test.
+// New starts a sink that honors keys. It stops with the test.
 func New(t testing.TB) *Sink {
 	t.Helper()
-	s := unserved(true)
+	s := newSink(true)
 	server := httptest.NewServer(s)
 	t.Cleanup(func() {
 		server.CloseClientConnections()
@@ -75,66 +77,66 @@ func New(t testing.TB) *Sink {
 	return s
 }
 
-func unserved(honours bool) *Sink {
-	return &Sink{Honours: honours, did: map[string]int{}, known: map[string]string{}}
+func newSink(honours bool) *Sink {
+	return &Sink{HonoursKeys: honours, actionCounts: map[string]int{}, responses: map[string]string{}}
 }
 
-// ServeHTTP answers as the sink does.
+// ServeHTTP serves a request.
 func (s *Sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
 	}
-	fault := Fine
-	if s.Next != nil {
-		fault = s.Next(r)
+	fault := NoFault
+	if s.NextFault != nil {
+		fault = s.NextFault(r)
 	}
-	s.answer(w, r, string(body), fault)
+	s.respond(w, r, string(body), fault)
 }
 
-func (s *Sink) answer(w http.ResponseWriter, r *http.Request, body string, fault Fault) {
+func (s *Sink) respond(w http.ResponseWriter, r *http.Request, body string, fault Fault) {
 	if r.Method == http.MethodGet {
-		s.tell(w, r, fault)
+		s.writeLookup(w, r, fault)
 		return
 	}
 	switch fault {
-	case Refuses:
+	case RateLimits:
 		w.Header().Set("Retry-After", "0")
 		http.Error(w, `{"error": "later"}`, http.StatusTooManyRequests)
 		return
-	case FailsFirst:
+	case FailsBeforeActing:
 		http.Error(w, `{"error": "not today"}`, http.StatusInternalServerError)
 		return
-	case Declines:
+	case RejectsContent:
 		http.Error(w, `{"error": "not like this"}`, http.StatusUnprocessableEntity)
 		return
-	case Drops:
+	case DropsBeforeActing:
 		panic(http.ErrAbortHandler)
-	case Hangs:
+	case HangsBeforeActing:
 		s.hang(r)
 		return
-	case ActsLate:
+	case HangsThenActs:
 		s.hang(r)
-		<-time.After(lateness)
-	case Fine, ActsFails, ActsDrops, ActsHangs, Late:
+		<-time.After(lateDelay)
+	case NoFault, ActsThenFails, ActsThenDrops, ActsThenHangs, ActsThenRespondsLate:
 	}
-	answer := s.act(r, body)
+	answer := s.execute(r, body)
 	switch fault {
-	case ActsFails:
+	case ActsThenFails:
 		http.Error(w, `{"error": "done, but not well"}`, http.StatusInternalServerError)
-	case ActsDrops:
+	case ActsThenDrops:
 		panic(http.ErrAbortHandler)
-	case ActsHangs:
+	case ActsThenHangs:
 		s.hang(r)
-	case Late:
-		late := time.NewTimer(lateness)
+	case ActsThenRespondsLate:
+		late := time.NewTimer(lateDelay)
 		defer late.Stop()
 		select {
 		case <-late.C:
 			fmt.Fprint(w, answer)
 		case <-r.Context().Done():
 		}
-	case ActsLate: // nobody hears the answer
+	case HangsThenActs: // the caller is gone
 	default:
 		fmt.Fprint(w, answer)
 	}
@@ -147,30 +149,30 @@ func (s *Sink) hang(r *http.Request) {
 	<-r.Context().Done()
 }
 
-func (s *Sink) act(r *http.Request, body string) string {
+func (s *Sink) execute(r *http.Request, body string) string {
 	key := r.Header.Get("Idempotency-Key")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if answer, again := s.known[key]; again && s.Honours && key != "" {
+	if answer, again := s.responses[key]; again && s.HonoursKeys && key != "" {
 		return answer
 	}
 	s.calls = append(s.calls, Call{Path: r.URL.Path, Key: key, Body: body, Header: r.Header.Clone()})
-	s.did[r.URL.Path+" "+body]++
+	s.actionCounts[r.URL.Path+" "+body]++
 	answer := fmt.Sprintf(`{"id": "%s_%d"}`, strings.Trim(r.URL.Path, "/"), len(s.calls))
-	if _, before := s.known[key]; !before {
-		s.known[key] = answer
+	if _, before := s.responses[key]; !before {
+		s.responses[key] = answer
 	}
 	return answer
 }
 
-func (s *Sink) tell(w http.ResponseWriter, r *http.Request, fault Fault) {
-	if fault != Fine {
+func (s *Sink) writeLookup(w http.ResponseWriter, r *http.Request, fault Fault) {
+	if fault != NoFault {
 		http.Error(w, `{"error": "who knows"}`, http.StatusInternalServerError)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answer, known := s.known[r.URL.Query().Get("key")]
+	answer, known := s.responses[r.URL.Query().Get("key")]
 	if !known {
 		http.Error(w, `{"error": "never seen"}`, http.StatusNotFound)
 		return
@@ -178,21 +180,21 @@ func (s *Sink) tell(w http.ResponseWriter, r *http.Request, fault Fault) {
 	fmt.Fprint(w, answer)
 }
 
-// Did is how often each thing was done, by path and body.
-func (s *Sink) Did() map[string]int {
+// ActionCounts returns how often each action was executed, by path and body.
+func (s *Sink) ActionCounts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.did)
+	return maps.Clone(s.actionCounts)
 }
 
-// Calls are what was done, in its order.
+// Calls returns the executed requests in their order.
 func (s *Sink) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Call(nil), s.calls...)
 }
 
-// JSON is a body as JSON, for tests that look into it.
+// JSON parses the body.
 func (c Call) JSON(t testing.TB) (v map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(c.Body), &v); err != nil {

@@ -12,45 +12,50 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// Trio is a cluster of three NATS servers. Clients reach each through a link that fails on command, and so do the servers reach each other.
-type Trio struct {
-	// Servers are the processes, Links the way of clients to each.
-	Servers [3]*Process
-	Links   [3]*testkit.FaultProxy
-	// Routes are the ways from a server to another, nil from one to itself.
+// NATSCluster is a cluster of three NATS servers. Clients and the other servers reach each server
+// through proxies that fail on command.
+type NATSCluster struct {
+	// Servers are the processes, ClientLinks the proxies for clients.
+	Servers     [3]*Process
+	ClientLinks [3]*testkit.FaultProxy
+	// Routes are the proxies from one server to another. The route of a server to itself is nil.
 	Routes [3][3]*testkit.FaultProxy
-	// URL names all three links.
+	// URL names all three client proxies.
 	URL string
 
 	stores [3]string
 }
 
-const natsText = `server_name: n%d
+const natsConfig = `server_name: n%d
 listen: %s:%d
 max_payload: 1MB
 jetstream { store_dir: %q, max_mem: 64MB, max_file: 8GB }
 cluster { name: postern, listen: %s:%d, cluster_advertise: "%s:%d", no_advertise: true, routes: [%s] }
 `
 
-// StartTrio starts three servers that find each other, with what they store below dir; bin has natsd. Close ends them, also after an error.
-func StartTrio(bin, dir string) (*Trio, error) {
-	t, host := &Trio{}, ownHost()
+// StartNATS starts three servers with their stores below dir. The directory bin contains natsd.
+// Close stops them, also after an error.
+func StartNATS(bin, dir string) (*NATSCluster, error) {
+	t, host := &NATSCluster{}, randomLoopbackHost()
 	ports, err := freePorts(host, 7)
 	if err != nil {
 		return t, err
 	}
-	if err := t.link(host, ports); err != nil {
+	if err := t.makeLinks(host, ports); err != nil {
 		return t, err
 	}
 	for i := range t.Servers {
 		t.stores[i] = filepath.Join(dir, fmt.Sprintf("nats%d", i+1))
 		file := t.stores[i] + ".conf"
-		// Servers tell each other where every one is found, and would go there past the routes: each names a port at which nobody listens.
-		text := fmt.Sprintf(natsText, i+1, host, ports[i], t.stores[i], host, ports[3+i], host, ports[6], t.routes(i))
+		// Servers tell each other the addresses of all servers and would connect past the routes.
+		// Each therefore advertises a port without a listener.
+		text := fmt.Sprintf(natsConfig, i+1, host, ports[i], t.stores[i], host, ports[3+i], host, ports[6],
+			t.routesFrom(i))
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return t, err
 		}
-		t.Servers[i] = &Process{Name: fmt.Sprintf("nats%d", i+1), Log: t.stores[i] + ".log", program: filepath.Join(bin, "natsd"), args: []string{"-c", file}}
+		t.Servers[i] = &Process{Name: fmt.Sprintf("nats%d", i+1), Log: t.stores[i] + ".log",
+			program: filepath.Join(bin, "natsd"), args: []string{"-c", file}}
 		if err := t.Servers[i].Start(); err != nil {
 			return t, err
 		}
@@ -58,15 +63,15 @@ func StartTrio(bin, dir string) (*Trio, error) {
 	return t, nil
 }
 
-// link makes the ways to the servers: the first three ports are for clients, the next for servers.
-func (t *Trio) link(host string, ports []int) (err error) {
+// makeLinks makes the proxies. The first three ports are for clients, the next three for servers.
+func (t *NATSCluster) makeLinks(host string, ports []int) (err error) {
 	address := func(n int) string { return net.JoinHostPort(host, strconv.Itoa(ports[n])) }
 	var urls []string
-	for i := range t.Links {
-		if t.Links[i], err = testkit.NewProxy(address(i)); err != nil {
+	for i := range t.ClientLinks {
+		if t.ClientLinks[i], err = testkit.NewProxy(address(i)); err != nil {
 			return err
 		}
-		urls = append(urls, "nats://"+t.Links[i].Addr)
+		urls = append(urls, "nats://"+t.ClientLinks[i].Addr)
 		for from := range t.Routes {
 			if from == i {
 				continue
@@ -80,8 +85,8 @@ func (t *Trio) link(host string, ports []int) (err error) {
 	return nil
 }
 
-// routes are the ways from a server to the others, as its configuration has them.
-func (t *Trio) routes(from int) string {
+// routesFrom returns the routes of a server in the format of its configuration.
+func (t *NATSCluster) routesFrom(from int) string {
 	var urls []string
 	for _, r := range t.Routes[from] {
 		if r != nil {
@@ -91,8 +96,9 @@ func (t *Trio) routes(from int) string {
 	return strings.Join(urls, ", ")
 }
 
-// Partition cuts a server off from the two others, until Rejoin; clients still reach it. silent: what is on its way stays there, and no end is told.
-func (t *Trio) Partition(server int, silent bool) {
+// Partition cuts a server off from the other two until Rejoin. Clients still reach it. With silent
+// the connections stall instead of ending.
+func (t *NATSCluster) Partition(server int, silent bool) {
 	for from, ways := range t.Routes {
 		for to, r := range ways {
 			switch {
@@ -107,7 +113,7 @@ func (t *Trio) Partition(server int, silent bool) {
 }
 
 // Rejoin lets the servers reach each other again.
-func (t *Trio) Rejoin() {
+func (t *NATSCluster) Rejoin() {
 	for _, ways := range t.Routes {
 		for _, r := range ways {
 			if r != nil {
@@ -117,19 +123,20 @@ func (t *Trio) Rejoin() {
 	}
 }
 
-// natsStop is how long a server may take to stop; one that has much to write down takes a while.
-const natsStop = time.Minute
+// natsStopTimeout is how long a server may take to stop. A server with much data to write takes a
+// while.
+const natsStopTimeout = time.Minute
 
-// Restart ends a server in order and starts it again with what it had stored.
-func (t *Trio) Restart(i int) error {
-	if err := t.Servers[i].Stop(natsStop); err != nil {
+// Restart stops a server gracefully and starts it again with its store.
+func (t *NATSCluster) Restart(i int) error {
+	if err := t.Servers[i].Stop(natsStopTimeout); err != nil {
 		return err
 	}
 	return t.Servers[i].Start()
 }
 
-// Wipe ends all servers and starts them with empty stores: every stream and consumer is gone.
-func (t *Trio) Wipe() error {
+// Wipe stops all servers and starts them with empty stores: all streams and consumers are gone.
+func (t *NATSCluster) Wipe() error {
 	for _, s := range t.Servers {
 		s.Kill()
 	}
@@ -144,11 +151,11 @@ func (t *Trio) Wipe() error {
 	return nil
 }
 
-// heal ends every fault.
-func (t *Trio) heal() error {
+// recover ends all faults.
+func (t *NATSCluster) recover() error {
 	t.Rejoin()
 	for i, s := range t.Servers {
-		t.Links[i].Restore()
+		t.ClientLinks[i].Restore()
 		s.Resume()
 		if !s.Running() {
 			if err := s.Start(); err != nil {
@@ -159,13 +166,13 @@ func (t *Trio) heal() error {
 	return nil
 }
 
-// Close ends the servers and the links.
-func (t *Trio) Close() {
+// Close stops the servers and the proxies.
+func (t *NATSCluster) Close() {
 	for i, s := range t.Servers {
 		if s != nil {
 			s.Kill()
 		}
-		for _, l := range append(t.Routes[i][:], t.Links[i]) {
+		for _, l := range append(t.Routes[i][:], t.ClientLinks[i]) {
 			if l != nil {
 				l.Close()
 			}

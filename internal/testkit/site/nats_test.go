@@ -15,27 +15,28 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// testBundle is a cluster with a client of each server that knows no other one.
-type testBundle struct {
-	trio    *site.Trio
+// fixture is a cluster with one client for each server.
+type fixture struct {
+	cluster *site.NATSCluster
 	clients [3]jetstream.JetStream
 }
 
-func setup(t *testing.T) *testBundle {
+func setup(t *testing.T) *fixture {
 	t.Helper()
 	bin := t.TempDir()
 	if err := site.Build(t.Context(), bin, []string{"internal/testkit/site/natsd"}); err != nil {
 		t.Fatal(err)
 	}
-	b := &testBundle{}
+	b := &fixture{}
 	var err error
-	b.trio, err = site.StartTrio(bin, t.TempDir())
-	t.Cleanup(b.trio.Close)
+	b.cluster, err = site.StartNATS(bin, t.TempDir())
+	t.Cleanup(b.cluster.Close)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range b.clients {
-		nc, err := nats.Connect("nats://"+b.trio.Links[i].Addr, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true))
+		nc, err := nats.Connect("nats://"+b.cluster.ClientLinks[i].Addr, nats.MaxReconnects(-1),
+			nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,89 +44,92 @@ func setup(t *testing.T) *testBundle {
 		if b.clients[i], err = jetstream.New(nc); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := nc.Subscribe(at(i), func(m *nats.Msg) { _ = m.Respond(nil) }); err != nil {
+		if _, err := nc.Subscribe(subjectOf(i), func(m *nats.Msg) { _ = m.Respond(nil) }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	testkit.Eventually(t, time.Minute, func() error {
-		_, err := b.clients[0].CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "stream", Subjects: []string{"subject"}, Replicas: 3})
+		_, err := b.clients[0].CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "stream",
+			Subjects: []string{"subject"}, Replicas: 3})
 		return err
 	})
 	return b
 }
 
-// at is where a server's client answers.
-func at(server int) string { return fmt.Sprintf("at.%d", server) }
+// subjectOf returns the subject at which the client of a server responds.
+func subjectOf(server int) string { return fmt.Sprintf("at.%d", server) }
 
-// reach asks a server's client by way of another server, within a second.
-func (b *testBundle) reach(ctx context.Context, from, to int) error {
+// requestThrough sends a request through one server to the client of another, with a timeout of a
+// second.
+func (b *fixture) requestThrough(ctx context.Context, from, to int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_, err := b.clients[from].Conn().RequestWithContext(ctx, at(to), nil)
+	_, err := b.clients[from].Conn().RequestWithContext(ctx, subjectOf(to), nil)
 	return err
 }
 
-// publish publishes once, within a second.
-func (b *testBundle) publish(ctx context.Context, by int) error {
+// publish publishes one message, with a timeout of a second.
+func (b *fixture) publish(ctx context.Context, by int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_, err := b.clients[by].Publish(ctx, "subject", nil, jetstream.WithRetryAttempts(0))
 	return err
 }
 
-// While one server of three is cut off from the others, they take what is published, and it does not, though a client reaches it. When it is back it has all.
-func TestPartition(t *testing.T) {
+// While one of three servers is cut off, the other two accept messages. The isolated server accepts
+// none, though a client reaches it. After the partition it has all messages.
+func TestNATSCluster_partition_majorityAcceptsAndMinorityDoesNot(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	taken := uint64(0)
-	for alone, silent := range []bool{true, false} {
-		b.trio.Partition(alone, silent)
+	accepted := uint64(0)
+	for isolated, silent := range []bool{true, false} {
+		b.cluster.Partition(isolated, silent)
 		for i := range b.clients {
-			if i != alone {
+			if i != isolated {
 				testkit.Eventually(t, time.Minute, func() error { return b.publish(t.Context(), i) })
-				taken++
+				accepted++
 			}
 		}
-		if err := b.publish(t.Context(), alone); err == nil {
-			t.Errorf("server %d takes what is published while it is cut off (silent %t)", alone+1, silent)
+		if err := b.publish(t.Context(), isolated); err == nil {
+			t.Errorf("server %d accepts a message while it is cut off (silent %t)", isolated+1, silent)
 		}
-		b.trio.Rejoin()
-		testkit.Eventually(t, time.Minute, func() error { return b.publish(t.Context(), alone) })
-		taken++
+		b.cluster.Rejoin()
+		testkit.Eventually(t, time.Minute, func() error { return b.publish(t.Context(), isolated) })
+		accepted++
 	}
-	testkit.Eventually(t, time.Minute, func() error { return current(t.Context(), b.clients[0], taken) })
+	testkit.Eventually(t, time.Minute, func() error { return checkReplicas(t.Context(), b.clients[0], accepted) })
 }
 
-// A server hears from another where a third is found, and has no way there but the link.
-func TestServersHaveNoOtherWay(t *testing.T) {
+// A server learns the addresses of the others, but reaches them through the routes only.
+func TestNATSCluster_cutRoutes_serversDoNotReachEachOther(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.trio.Partition(0, false)
-	if err := b.reach(t.Context(), 2, 0); err == nil {
-		t.Fatal("a server that is cut off is reached")
+	b.cluster.Partition(0, false)
+	if err := b.requestThrough(t.Context(), 2, 0); err == nil {
+		t.Fatal("a server that is cut off is reachable")
 	}
-	b.trio.Routes[0][1].Restore()
-	b.trio.Routes[1][0].Restore()
-	testkit.Eventually(t, time.Minute, func() error { return b.reach(t.Context(), 1, 0) })
-	testkit.Eventually(t, time.Minute, func() error { return b.reach(t.Context(), 1, 2) })
-	for range 3 { // time for a connection that must not be
-		if err := b.reach(t.Context(), 2, 0); err == nil {
-			t.Fatal("a server is reached, and the links to it are cut")
+	b.cluster.Routes[0][1].Restore()
+	b.cluster.Routes[1][0].Restore()
+	testkit.Eventually(t, time.Minute, func() error { return b.requestThrough(t.Context(), 1, 0) })
+	testkit.Eventually(t, time.Minute, func() error { return b.requestThrough(t.Context(), 1, 2) })
+	for range 3 { // time for a connection past the routes
+		if err := b.requestThrough(t.Context(), 2, 0); err == nil {
+			t.Fatal("a server is reachable, and its routes are cut")
 		}
 	}
-	b.trio.Rejoin()
-	testkit.Eventually(t, time.Minute, func() error { return b.reach(t.Context(), 2, 0) })
+	b.cluster.Rejoin()
+	testkit.Eventually(t, time.Minute, func() error { return b.requestThrough(t.Context(), 2, 0) })
 }
 
-// current says why a server lacks something of the stream.
-func current(ctx context.Context, js jetstream.JetStream, taken uint64) error {
+// checkReplicas returns an error while a server lacks messages of the stream.
+func checkReplicas(ctx context.Context, js jetstream.JetStream, accepted uint64) error {
 	stream, err := js.Stream(ctx, "stream")
 	if err != nil {
 		return err
 	}
 	info := stream.CachedInfo()
-	if info.State.Msgs < taken {
-		return fmt.Errorf("%d messages, want %d", info.State.Msgs, taken)
+	if info.State.Msgs < accepted {
+		return fmt.Errorf("%d messages, want %d", info.State.Msgs, accepted)
 	}
 	for _, r := range info.Cluster.Replicas {
 		if !r.Current || r.Offline {

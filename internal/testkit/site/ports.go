@@ -8,20 +8,21 @@ import (
 	"strconv"
 )
 
-// firstPort and ports are a range below the one that systems give to connections and to listeners on port 0, so that nobody
-// gets a server's port by chance while it is away.
+// firstPort and ports are a range below the ephemeral ports of the system. No other program gets
+// the port of a server by chance while the server is down.
 const firstPort, ports = 15_000, 15_000
 
-// ownHost is an address of loopback that hardly anybody else uses: between the end of a server and its next start somebody else could take its port on the common one.
-func ownHost() string {
+// randomLoopbackHost returns a loopback address that no other program is likely to use. On the
+// common address another program could take the port of a server before its next start.
+func randomLoopbackHost() string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 }
 
-// freePorts are ports of a host that nobody listens on now.
+// freePorts returns ports of a host that are free now.
 func freePorts(host string, n int) (free []int, err error) {
-	var held []net.Listener
+	var listeners []net.Listener
 	defer func() {
-		for _, l := range held {
+		for _, l := range listeners {
 			err = errors.Join(err, l.Close())
 		}
 	}()
@@ -30,7 +31,7 @@ func freePorts(host string, n int) (free []int, err error) {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 		switch {
 		case err == nil:
-			held, free = append(held, l), append(free, port)
+			listeners, free = append(listeners, l), append(free, port)
 		case tries > 100*n:
 			return nil, err
 		}

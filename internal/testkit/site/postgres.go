@@ -20,42 +20,43 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// Pair is a PostgreSQL primary with a synchronous standby, and the person who operates them. Clients reach each through a link that fails on command. Its methods are for one
-// goroutine.
-type Pair struct {
-	// Links are the ways to the two servers.
+// PostgresPair is a PostgreSQL primary with a synchronous standby. Clients reach each through a
+// proxy that fails on command. Its methods are for one goroutine.
+type PostgresPair struct {
+	// Links are the proxies to the two servers.
 	Links [2]*testkit.FaultProxy
-	// URL names both links and wants the one that can be written to.
+	// URL names both proxies and connects to the server that accepts writes.
 	URL string
 
 	nodes   [2]*node
 	primary int
-	// synced: what the primary acknowledges, the standby has.
-	synced bool
+	// inSync: the standby has every transaction that the primary has acknowledged.
+	inSync bool
 }
 
 // node is one server and its data.
 type node struct {
 	dir, socket string
-	// fsync: it writes as carefully as PostgreSQL does by default.
+	// fsync: the server syncs its writes to disk, which is the default of PostgreSQL.
 	fsync   bool
 	cluster *postgres.Cluster
 	pid     int
 }
 
 const (
-	// Patience is how long an operation on a server may take on a busy machine.
-	Patience = 2 * time.Minute
-	// namesOn and namesOff are whether commits wait for the standby.
-	namesOn  = "ALTER SYSTEM SET synchronous_standby_names = 'standby'"
-	namesOff = "ALTER SYSTEM SET synchronous_standby_names = ''"
-	reload   = "SELECT pg_reload_conf()"
+	// OperationTimeout is the longest time of an operation on a server on a busy machine.
+	OperationTimeout = 2 * time.Minute
+	// waitForStandbySQL and commitAloneSQL set whether commits wait for the standby.
+	waitForStandbySQL = "ALTER SYSTEM SET synchronous_standby_names = 'standby'"
+	commitAloneSQL    = "ALTER SYSTEM SET synchronous_standby_names = ''"
+	reloadSQL         = "SELECT pg_reload_conf()"
 )
 
-// StartPair makes a migrated primary and its standby below dir, which every account can enter. Without fsync a commit outlives the servers, but not the machine. Close ends the pair, also after an
-// error.
-func StartPair(ctx context.Context, dir string, fsync bool) (*Pair, error) {
-	p := &Pair{}
+// StartPostgres makes a migrated primary and its standby below dir, which every account must be
+// able to enter. Without fsync a commit survives a crash of the servers, but not of the machine.
+// Close stops the pair, also after an error.
+func StartPostgres(ctx context.Context, dir string, fsync bool) (*PostgresPair, error) {
+	p := &PostgresPair{}
 	for i := range p.nodes {
 		p.nodes[i] = &node{dir: filepath.Join(dir, fmt.Sprintf("postgres%d", i+1)), fsync: fsync}
 	}
@@ -65,30 +66,32 @@ func StartPair(ctx context.Context, dir string, fsync bool) (*Pair, error) {
 	if _, err := postgres.Migrate(ctx, p.nodes[0].cluster.URL()); err != nil {
 		return p, err
 	}
-	for _, setting := range []string{"wal_retrieve_retry_interval = '200ms'", "wal_sender_timeout = '10s'", "wal_receiver_timeout = '10s'", "max_wal_size = '512MB'"} {
-		if err := p.exec(ctx, "ALTER SYSTEM SET "+setting, reload); err != nil {
+	for _, setting := range []string{"wal_retrieve_retry_interval = '200ms'", "wal_sender_timeout = '10s'",
+		"wal_receiver_timeout = '10s'", "max_wal_size = '512MB'"} {
+		if err := p.exec(ctx, "ALTER SYSTEM SET "+setting, reloadSQL); err != nil {
 			return p, err
 		}
 	}
-	if err := p.Attach(ctx); err != nil {
+	if err := p.AttachStandby(ctx); err != nil {
 		return p, err
 	}
-	return p, p.link()
+	return p, p.makeLinks()
 }
 
-func (p *Pair) link() (err error) {
+func (p *PostgresPair) makeLinks() (err error) {
 	for i, n := range p.nodes {
 		if p.Links[i], err = testkit.NewProxy(filepath.Join(n.socket, ".s.PGSQL.5432")); err != nil {
 			return err
 		}
 	}
-	p.URL = fmt.Sprintf("postgres://postgres@%s,%s/postern?target_session_attrs=read-write&sslmode=disable", p.Links[0].Addr, p.Links[1].Addr)
+	p.URL = fmt.Sprintf("postgres://postgres@%s,%s/postern?target_session_attrs=read-write&sslmode=disable",
+		p.Links[0].Addr, p.Links[1].Addr)
 	return nil
 }
 
-// start starts the server, with what it had stored.
+// start starts the server with its existing data.
 func (n *node) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+	ctx, cancel := context.WithTimeout(ctx, OperationTimeout)
 	defer cancel()
 	var err error
 	if n.cluster, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: n.dir, Fast: !n.fsync}); err != nil {
@@ -108,21 +111,23 @@ func (n *node) start(ctx context.Context) error {
 	return err
 }
 
-// running tells whether the server was started and was not killed.
+// running reports whether the server was started and was not killed.
 func (n *node) running() bool { return n.cluster != nil }
 
-// kill ends the server and all its processes at once, like a machine that loses its power but not its disk.
+// kill ends the server and all its processes at once, like a power failure that leaves the disk
+// intact.
 func (n *node) kill() error {
 	if !n.running() {
 		return nil
 	}
 	pids, err := n.signal(syscall.SIGSTOP, syscall.SIGKILL)
 	<-n.cluster.Done()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), OperationTimeout)
 	defer cancel()
-	err = errors.Join(err, n.cluster.Stop(ctx), eventually(ctx, Patience, func() error { // a server that is started before they have ended ends at once
-		if i := slices.IndexFunc(pids, func(pid int) bool { return !gone(pid) }); i >= 0 {
-			return fmt.Errorf("process %d was killed, and goes on", pids[i])
+	// a server that is started before its old processes have ended stops at once
+	err = errors.Join(err, n.cluster.Stop(ctx), waitUntil(ctx, OperationTimeout, func() error {
+		if i := slices.IndexFunc(pids, func(pid int) bool { return !hasExited(pid) }); i >= 0 {
+			return fmt.Errorf("process %d was killed and still runs", pids[i])
 		}
 		return nil
 	}))
@@ -130,27 +135,28 @@ func (n *node) kill() error {
 	return err
 }
 
-// signal sends to the server and its children, and returns who they are: first the server alone, so that it starts no other one meanwhile.
+// signal sends a signal to the server and its children, and returns their process ids. The server
+// gets its signal first, so that it starts no further children.
 func (n *node) signal(first, all syscall.Signal) ([]int, error) {
 	_ = syscall.Kill(n.pid, first) // it may have ended
-	pids, err := family(n.pid)
+	pids, err := processTree(n.pid)
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, all) // likewise
+		_ = syscall.Kill(pid, all) // it may have ended
 	}
 	return pids, err
 }
 
-// Pause stops all processes of the primary, or of the standby, where they are, until Heal.
-func (p *Pair) Pause(standby bool) error {
-	if n := p.of(standby); n.running() {
+// Pause stops all processes of the primary, or of the standby, until Resume.
+func (p *PostgresPair) Pause(standby bool) error {
+	if n := p.node(standby); n.running() {
 		_, err := n.signal(syscall.SIGSTOP, syscall.SIGSTOP)
 		return err
 	}
 	return nil
 }
 
-// Resume lets both go on.
-func (p *Pair) Resume() error {
+// Resume continues both servers.
+func (p *PostgresPair) Resume() error {
 	var errs []error
 	for _, n := range p.nodes {
 		if n.running() {
@@ -161,19 +167,19 @@ func (p *Pair) Resume() error {
 	return errors.Join(errs...)
 }
 
-func (p *Pair) of(standby bool) *node {
+func (p *PostgresPair) node(standby bool) *node {
 	if standby {
 		return p.nodes[1-p.primary]
 	}
 	return p.nodes[p.primary]
 }
 
-// Kill ends the primary, or the standby, like a machine that loses its power; Start starts it again.
-func (p *Pair) Kill(standby bool) error { return p.of(standby).kill() }
+// Kill ends the primary, or the standby, like a power failure. Start starts it again.
+func (p *PostgresPair) Kill(standby bool) error { return p.node(standby).kill() }
 
-// Start starts what was killed: the primary with what it had, the standby likewise.
-func (p *Pair) Start(ctx context.Context) error {
-	for _, n := range []*node{p.of(false), p.of(true)} {
+// Start starts the killed servers with their existing data.
+func (p *PostgresPair) Start(ctx context.Context) error {
+	for _, n := range []*node{p.node(false), p.node(true)} {
 		if !n.running() {
 			if err := n.start(ctx); err != nil {
 				return err
@@ -183,45 +189,49 @@ func (p *Pair) Start(ctx context.Context) error {
 	return nil
 }
 
-// Synced tells whether the standby has all that the primary acknowledged, so that it may be promoted.
-func (p *Pair) Synced() bool { return p.synced }
+// StandbyInSync reports whether the standby has every acknowledged transaction, so that it may be
+// promoted.
+func (p *PostgresPair) StandbyInSync() bool { return p.inSync }
 
-// Promote kills the primary, whose disk is lost, and makes the standby the primary, which then commits alone until Attach. Only a standby that is Synced is promoted.
-func (p *Pair) Promote(ctx context.Context) error {
-	if !p.synced {
-		return errors.New("promote: the standby may lack what was acknowledged")
+// Promote kills the primary, whose disk is lost, and makes the standby the primary. It then commits
+// alone until AttachStandby. Promote requires StandbyInSync.
+func (p *PostgresPair) Promote(ctx context.Context) error {
+	if !p.inSync {
+		return errors.New("promote: the standby may lack acknowledged transactions")
 	}
 	if err := p.Kill(false); err != nil {
 		return err
 	}
-	p.primary, p.synced = 1-p.primary, false
-	if err := p.lead(ctx); err != nil {
+	p.primary, p.inSync = 1-p.primary, false
+	if err := p.promoteStandby(ctx); err != nil {
 		return fmt.Errorf("promote: %w", err)
 	}
-	return p.exec(ctx, namesOff, reload)
+	return p.exec(ctx, commitAloneSQL, reloadSQL)
 }
 
-// lead makes a standby a primary. No session waits for that inside: what the standby still has to replay may end it.
-func (p *Pair) lead(ctx context.Context) error {
-	asked := false
-	return eventually(ctx, Patience, func() error {
+// promoteStandby turns a standby into a primary. It does not wait inside one session, because the
+// replay of the standby may end that session.
+func (p *PostgresPair) promoteStandby(ctx context.Context) error {
+	requested := false
+	return waitUntil(ctx, OperationTimeout, func() error {
 		var standby bool
 		if err := p.query(ctx, "SELECT pg_is_in_recovery()", &standby); err != nil || !standby {
 			return err
 		}
-		if !asked {
+		if !requested {
 			if err := p.exec(ctx, "SELECT pg_promote(false)"); err != nil {
 				return err
 			}
-			asked = true
+			requested = true
 		}
-		return errors.New("it is still a standby")
+		return errors.New("the server is still a standby")
 	})
 }
 
-// Attach makes a standby from nothing out of the primary, and has commits wait for it once it follows.
-func (p *Pair) Attach(ctx context.Context) error {
-	n := p.of(true)
+// AttachStandby makes a new standby from a copy of the primary. Once it has caught up, commits wait
+// for it.
+func (p *PostgresPair) AttachStandby(ctx context.Context) error {
+	n := p.node(true)
 	if err := errors.Join(n.kill(), os.RemoveAll(filepath.Join(n.dir, "data"))); err != nil {
 		return err
 	}
@@ -231,18 +241,19 @@ func (p *Pair) Attach(ctx context.Context) error {
 	if err := n.start(ctx); err != nil {
 		return err
 	}
-	if err := p.exec(ctx, namesOn, reload); err != nil {
+	if err := p.exec(ctx, waitForStandbySQL, reloadSQL); err != nil {
 		return err
 	}
-	err := p.await(ctx, `SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = 'standby' AND sync_state = 'sync' AND state = 'streaming'
+	err := p.waitUntilTrue(ctx, `SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = 'standby'
+		AND sync_state = 'sync' AND state = 'streaming'
 		AND flush_lsn >= pg_current_wal_flush_lsn()`)
-	p.synced = err == nil
+	p.inSync = err == nil
 	return err
 }
 
-// baseBackup copies the primary's data, as the account that its server runs as.
-func (p *Pair) baseBackup(ctx context.Context, n *node) error {
-	from := p.of(false)
+// baseBackup copies the data of the primary, as the account of its server.
+func (p *PostgresPair) baseBackup(ctx context.Context, n *node) error {
+	from := p.node(false)
 	var bin string
 	if err := p.query(ctx, "SELECT setting FROM pg_config() WHERE name = 'BINDIR'", &bin); err != nil {
 		return err
@@ -255,9 +266,10 @@ func (p *Pair) baseBackup(ctx context.Context, n *node) error {
 	if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.Chown(n.dir, int(owner.Uid), int(owner.Gid))); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+	ctx, cancel := context.WithTimeout(ctx, OperationTimeout)
 	defer cancel()
-	args := []string{"-d", "host=" + from.socket + " user=postgres application_name=standby", "-D", filepath.Join(n.dir, "data"), "-R", "-X", "stream", "--checkpoint=fast"}
+	args := []string{"-d", "host=" + from.socket + " user=postgres application_name=standby", "-D",
+		filepath.Join(n.dir, "data"), "-R", "-X", "stream", "--checkpoint=fast"}
 	if !n.fsync {
 		args = append(args, "--no-sync")
 	}
@@ -272,30 +284,32 @@ func (p *Pair) baseBackup(ctx context.Context, n *node) error {
 	return nil
 }
 
-// ReadOnly has the primary refuse every write, or no more, as one that has become a standby does.
-func (p *Pair) ReadOnly(ctx context.Context, on bool) error {
+// ReadOnly makes the primary reject all writes, as after it became a standby, or ends that.
+func (p *PostgresPair) ReadOnly(ctx context.Context, on bool) error {
 	value := "off"
 	if on {
 		value = "on"
 	}
-	return p.exec(ctx, "SET default_transaction_read_only = off", "ALTER SYSTEM SET default_transaction_read_only = "+value, reload)
+	return p.exec(ctx, "SET default_transaction_read_only = off", "ALTER SYSTEM SET default_transaction_read_only = "+
+		value, reloadSQL)
 }
 
-// Await waits until the standby follows again, after it was killed or paused.
-func (p *Pair) Await(ctx context.Context) error {
-	return p.await(ctx, `SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = 'standby' AND sync_state = 'sync'`)
+// AwaitStandby waits until the standby follows again after it was killed or paused.
+func (p *PostgresPair) AwaitStandby(ctx context.Context) error {
+	return p.waitUntilTrue(ctx, `SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = 'standby'
+		AND sync_state = 'sync'`)
 }
 
-// Direct is the primary's URL without a link, as its superuser.
-func (p *Pair) Direct() string { return p.of(false).cluster.URL() }
+// PrimaryURL returns the URL of the primary without a proxy, as its superuser.
+func (p *PostgresPair) PrimaryURL() string { return p.node(false).cluster.URL() }
 
-func (p *Pair) connect(ctx context.Context) (*pgx.Conn, error) {
-	return pgx.Connect(ctx, p.Direct())
+func (p *PostgresPair) connect(ctx context.Context) (*pgx.Conn, error) {
+	return pgx.Connect(ctx, p.PrimaryURL())
 }
 
 // exec runs statements on the primary, one by one in one session.
-func (p *Pair) exec(ctx context.Context, statements ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+func (p *PostgresPair) exec(ctx context.Context, statements ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, OperationTimeout)
 	defer cancel()
 	conn, err := p.connect(ctx)
 	if err != nil {
@@ -310,8 +324,8 @@ func (p *Pair) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-func (p *Pair) query(ctx context.Context, sql string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+func (p *PostgresPair) query(ctx context.Context, sql string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, OperationTimeout)
 	defer cancel()
 	conn, err := p.connect(ctx)
 	if err != nil {
@@ -321,22 +335,22 @@ func (p *Pair) query(ctx context.Context, sql string, into any) error {
 	return conn.QueryRow(ctx, sql).Scan(into)
 }
 
-// await asks until the answer is true.
-func (p *Pair) await(ctx context.Context, sql string) error {
-	return eventually(ctx, Patience, func() error {
-		var yes bool
-		if err := p.query(ctx, sql, &yes); err != nil {
+// waitUntilTrue runs a query until it returns true.
+func (p *PostgresPair) waitUntilTrue(ctx context.Context, sql string) error {
+	return waitUntil(ctx, OperationTimeout, func() error {
+		var isTrue bool
+		if err := p.query(ctx, sql, &isTrue); err != nil {
 			return err
 		}
-		if !yes {
+		if !isTrue {
 			return fmt.Errorf("not yet true: %s", sql)
 		}
 		return nil
 	})
 }
 
-// heal ends every fault, and leaves a primary with a synchronous standby.
-func (p *Pair) heal(ctx context.Context) error {
+// recover ends all faults and leaves a primary with a synchronous standby.
+func (p *PostgresPair) recover(ctx context.Context) error {
 	for _, l := range p.Links {
 		l.Restore()
 	}
@@ -346,14 +360,14 @@ func (p *Pair) heal(ctx context.Context) error {
 	if err := p.ReadOnly(ctx, false); err != nil {
 		return err
 	}
-	if !p.synced {
-		return p.Attach(ctx)
+	if !p.inSync {
+		return p.AttachStandby(ctx)
 	}
-	return p.Await(ctx)
+	return p.AwaitStandby(ctx)
 }
 
-// Close ends both servers.
-func (p *Pair) Close() error {
+// Close stops both servers.
+func (p *PostgresPair) Close() error {
 	var errs []error
 	for i, n := range p.nodes {
 		errs = append(errs, n.kill())
@@ -364,14 +378,15 @@ func (p *Pair) Close() error {
 	return errors.Join(errs...)
 }
 
-// Skew lets the database's clock run ahead by so much, or behind.
-func (p *Pair) Skew(ctx context.Context, by time.Duration) error {
-	return p.exec(ctx, fmt.Sprintf("CREATE OR REPLACE FUNCTION postern.clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()%s'", ahead(by)))
+// SetClockSkew moves the database's clock ahead by the given time, or back if it is negative.
+func (p *PostgresPair) SetClockSkew(ctx context.Context, by time.Duration) error {
+	return p.exec(ctx, fmt.Sprintf("CREATE OR REPLACE FUNCTION postern.clock_now() RETURNS timestamptz LANGUAGE sql "+
+		"VOLATILE AS 'SELECT clock_timestamp()%s'", clockOffsetSQL(by)))
 }
 
-func ahead(by time.Duration) string {
+func clockOffsetSQL(by time.Duration) string {
 	if by == 0 {
-		return "" // as the migrations made it
+		return "" // the definition of the migrations
 	}
 	return fmt.Sprintf(" + interval ''%d ms''", by.Milliseconds())
 }

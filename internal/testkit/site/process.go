@@ -12,33 +12,35 @@ import (
 	"time"
 )
 
-// Process is a program that can be started again and again. Its methods are for one goroutine.
+// Process is a program that can be started repeatedly. Its methods are for one goroutine.
 type Process struct {
 	Name string
-	// Log is the file with what it said, of all its lives.
+	// Log is the file with the output of all its starts.
 	Log string
 
-	program string
-	args    []string
-	env     []string
-	since   int64 // where in Log its last life begins
-	cmd     *exec.Cmd
-	done    chan struct{}
-	err     error // how it ended; readable after done
+	program  string
+	args     []string
+	env      []string
+	logStart int64 // offset in Log of the last start
+	cmd      *exec.Cmd
+	done     chan struct{}
+	err      error // how it ended; readable after done
 }
 
-// Start runs the program; it must not be running. It is killed should this process end before it.
+// Start runs the program, which must not be running. The program is killed if this process ends
+// first.
 func (p *Process) Start() error {
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has its own
-	if p.since, err = log.Seek(0, io.SeekEnd); err != nil {
+	defer log.Close() // the child has its own descriptor
+	if p.logStart, err = log.Seek(0, io.SeekEnd); err != nil {
 		return err
 	}
 	p.cmd = exec.Command(p.program, p.args...)
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = append(plain(), p.env...), log, log, attributes()
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = append(cleanEnv(), p.env...), log, log,
+		processAttributes()
 	p.done = make(chan struct{})
 	started := make(chan error)
 	go p.run(started)
@@ -48,7 +50,8 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// run keeps the thread that started the program: the signal at this process's death is tied to it.
+// run keeps the thread that started the program, because the signal at the death of this process is
+// tied to that thread.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -61,7 +64,7 @@ func (p *Process) run(started chan<- error) {
 	p.err = p.cmd.Wait()
 }
 
-// Running tells whether the program was started and has not ended.
+// Running reports whether the program was started and has not ended.
 func (p *Process) Running() bool {
 	if p.done == nil {
 		return false
@@ -74,7 +77,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Kill ends the program without a chance to do anything more, and waits until it is gone.
+// Kill ends the program without cleanup and waits until it is gone.
 func (p *Process) Kill() {
 	if p.Running() {
 		_ = p.cmd.Process.Kill() // it may have ended
@@ -82,10 +85,10 @@ func (p *Process) Kill() {
 	}
 }
 
-// Pause stops the program where it is, until Resume or Kill.
+// Pause stops the program until Resume or Kill.
 func (p *Process) Pause() { p.signal(syscall.SIGSTOP) }
 
-// Resume lets a paused program go on.
+// Resume continues a paused program.
 func (p *Process) Resume() { p.signal(syscall.SIGCONT) }
 
 func (p *Process) signal(s syscall.Signal) {
@@ -94,10 +97,11 @@ func (p *Process) signal(s syscall.Signal) {
 	}
 }
 
-// Stop asks the program to stop and waits for it. One that takes longer is killed, which is an error, as is another status than 0.
+// Stop asks the program to stop and waits. It kills a program that takes longer and returns an
+// error, also for a status other than 0.
 func (p *Process) Stop(within time.Duration) error {
 	if !p.Running() {
-		return fmt.Errorf("%s has ended by itself: %w\n%s", p.Name, p.err, p.Said())
+		return fmt.Errorf("%s has ended before it was stopped: %w\n%s", p.Name, p.err, p.LogTail())
 	}
 	p.signal(syscall.SIGTERM)
 	patience := time.NewTimer(within)
@@ -106,20 +110,22 @@ func (p *Process) Stop(within time.Duration) error {
 	case <-p.done:
 	case <-patience.C:
 		p.Kill()
-		return fmt.Errorf("%s did not stop within %s\n%s", p.Name, within, p.Said())
+		return fmt.Errorf("%s did not stop within %s\n%s", p.Name, within, p.LogTail())
 	}
 	var status *exec.ExitError
-	if errors.As(p.err, &status) && status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM { // which ends a program that has not got to its first line
-		return fmt.Errorf("%s ended with %w\n%s", p.Name, p.err, p.Said())
+	// SIGTERM ends a program that has not installed its handler yet
+	if errors.As(p.err, &status) && status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		return fmt.Errorf("%s ended with %w\n%s", p.Name, p.err, p.LogTail())
 	}
 	return nil
 }
 
-// mostOfLife bounds what Ended tells.
-const mostOfLife = 256 << 10
+// maxExitLog limits the output in ExitReport.
+const maxExitLog = 256 << 10
 
-// Ended says how the program has ended and all that it said in its last life, or of more than 256 KiB the end; nil while it runs.
-func (p *Process) Ended() error {
+// ExitReport returns how the program ended with the output of its last start, or the last 256 KiB
+// of it. It returns nil while the program runs.
+func (p *Process) ExitReport() error {
 	if p.done == nil || p.Running() {
 		return nil
 	}
@@ -131,12 +137,12 @@ func (p *Process) Ended() error {
 	if err != nil {
 		return err
 	}
-	text = text[min(p.since, int64(len(text))):]
-	return fmt.Errorf("%s has ended by itself, %s, and said:\n%s", p.Name, how, text[max(0, len(text)-mostOfLife):])
+	text = text[min(p.logStart, int64(len(text))):]
+	return fmt.Errorf("%s has ended, %s, with the output:\n%s", p.Name, how, text[max(0, len(text)-maxExitLog):])
 }
 
-// Said is the end of what the program said.
-func (p *Process) Said() string {
+// LogTail returns the end of the output.
+func (p *Process) LogTail() string {
 	text, err := os.ReadFile(p.Log)
 	if err != nil {
 		return err.Error()
@@ -145,8 +151,8 @@ func (p *Process) Said() string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// plain is the environment without what would configure a program of ours.
-func plain() []string {
+// cleanEnv returns the environment without variables that would configure our programs.
+func cleanEnv() []string {
 	var env []string
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "POSTERN_") && !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OTEL_") {

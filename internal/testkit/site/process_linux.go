@@ -9,13 +9,14 @@ import (
 	"syscall"
 )
 
-// attributes have the program killed when this process dies, and keep it out of the terminal's reach.
-func attributes() *syscall.SysProcAttr {
+// processAttributes makes the kernel kill the program when this process dies. The program gets its
+// own process group, out of reach of the terminal.
+func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// family is a process and its children, the process first.
-func family(pid int) ([]int, error) {
+// processTree returns the ids of a process and its children, the process first.
+func processTree(pid int) ([]int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
 		return nil, fmt.Errorf("list children of %d: %w", pid, err)
@@ -31,12 +32,12 @@ func family(pid int) ([]int, error) {
 	return all, nil
 }
 
-// gone tells whether a process has ended, though nobody may have asked yet how.
-func gone(pid int) bool {
+// hasExited reports whether a process has ended, even if no parent has waited for it yet.
+func hasExited(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return true
 	}
-	state := text[bytes.LastIndexByte(text, ')')+1:] // behind its name
+	state := text[bytes.LastIndexByte(text, ')')+1:] // after the name
 	return bytes.HasPrefix(state, []byte(" Z")) || bytes.HasPrefix(state, []byte(" X"))
 }

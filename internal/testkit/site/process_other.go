@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+func processAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// family needs /proc.
-func family(int) ([]int, error) {
-	return nil, errors.New("PostgreSQL's processes are only known on Linux: run this there")
+// processTree needs /proc.
+func processTree(int) ([]int, error) {
+	return nil, errors.New("the processes of PostgreSQL can be listed on Linux only: run this there")
 }
 
-func gone(int) bool { return true } // there is nobody
+func hasExited(int) bool { return true } // there are no processes

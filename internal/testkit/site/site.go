@@ -1,5 +1,7 @@
-// Package site is a small production of real processes on this machine: a PostgreSQL primary and its synchronous standby, three NATS servers, two gateways and two processors,
-// with a link that fails on command before each server. Tests and the chaos run kill, stop and cut what is in it.
+// Package site runs a small production of real processes on this machine: a PostgreSQL primary and
+// its synchronous standby, three NATS servers, two gateways and two processors. A proxy that fails
+// on command is in front of each server. Tests and the chaos run kill, stop and disconnect its
+// parts.
 package site
 
 import (
@@ -19,10 +21,11 @@ import (
 
 // Site is a running production.
 type Site struct {
-	// Dir holds everything of it; Config is the configuration that all daemons share, and Bin the folder of the programs.
+	// Dir holds all files of the site, Config is the configuration of all daemons, and Bin is the
+	// directory of the programs.
 	Dir, Config, Bin string
-	Postgres         *Pair
-	NATS             *Trio
+	Postgres         *PostgresPair
+	NATS             *NATSCluster
 	Gateways         [2]*Daemon
 	Processors       [2]*Daemon
 }
@@ -30,21 +33,23 @@ type Site struct {
 // Daemon is a gateway or a processor.
 type Daemon struct {
 	*Process
-	// URL is a gateway's ingest address, "" for a processor; Health is where it tells whether it is ready.
+	// URL is the ingest address of a gateway, and empty for a processor. Health is the address of
+	// the readiness check.
 	URL, Health string
-	// Spool is a gateway's own folder.
+	// Spool is the spool directory of a gateway.
 	Spool string
-	// Late counts how often it was asked to stop and gave up after its time.
-	Late atomic.Int64
+	// LateStops counts how often the daemon did not stop within its time.
+	LateStops atomic.Int64
 }
 
-// Daemons are the packages of the programs that are under test.
+// Daemons returns the packages of the programs under test.
 func Daemons() []string { return []string{"cmd/gateway", "cmd/processor"} }
 
-// Tools are those that are not under test.
+// Tools returns the packages of the other programs.
 func Tools() []string { return []string{"cmd/postern", "internal/testkit/site/natsd"} }
 
-// Build makes programs, given by their packages, in a folder. flags are go build's, an overlay for one.
+// Build builds programs, given by their packages, into a directory. The flags are passed to go
+// build, for example an overlay.
 func Build(ctx context.Context, dir string, programs []string, flags ...string) error {
 	const module = "github.com/postern-gateway/postern/"
 	args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, flags...)
@@ -57,15 +62,15 @@ func Build(ctx context.Context, dir string, programs []string, flags ...string) 
 	return nil
 }
 
-// Programs are all programs, built once for a test binary, whose end removes them.
+// Programs are all programs, built once for a test binary and removed at its end.
 type Programs struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-// Folder returns where they are. The first who asks builds them.
-func (p *Programs) Folder() (string, error) {
+// Dir returns the directory of the programs. The first call builds them.
+func (p *Programs) Dir() (string, error) {
 	p.once.Do(func() {
 		if p.dir, p.err = os.MkdirTemp("", "postern-programs-"); p.err == nil {
 			p.err = Build(context.Background(), p.dir, append(Daemons(), Tools()...))
@@ -74,49 +79,54 @@ func (p *Programs) Folder() (string, error) {
 	return p.dir, p.err
 }
 
-// Remove removes the folder, if there is one.
+// Remove removes the directory, if there is one.
 func (p *Programs) Remove() error { return os.RemoveAll(p.dir) }
 
-// Options say what is different in a site.
+// Options are the options of a site.
 type Options struct {
-	// Bin has the programs, from Build.
+	// Bin contains the programs from Build.
 	Bin string
-	// Settings is YAML of further sections of the configuration: sources, at least. Sections database, nats, admin and log are the site's own.
+	// Settings are further sections of the configuration as YAML, at least sources. The site sets
+	// the sections database, nats, admin and log itself.
 	Settings string
-	// Env is put into the daemons' environment, as NAME=VALUE.
+	// Env is added to the environment of the daemons, as NAME=VALUE.
 	Env []string
-	// SpoolDirs are the gateways' spools; empty: folders of the site.
+	// SpoolDirs are the spool directories of the gateways. An empty one means a directory of the
+	// site.
 	SpoolDirs [2]string
-	// Fsync: PostgreSQL writes as carefully as it does by default, and is as slow; else its commits outlive the servers, but not the machine.
+	// Fsync: PostgreSQL syncs its writes to disk, which is its default and slow. Without it a
+	// commit survives a crash of the servers, but not of the machine.
 	Fsync bool
 }
 
-const settings = `database: {url: %q}
+const configTemplate = `database: {url: %q}
 nats: {url: %q, replicas: 3}
 log: {format: json, level: warn}
 %s`
 
-// Start starts a site below a fresh folder for temporary files, and returns once all daemons are ready. Close ends it, also after an error.
+// Start starts a site in a new temporary directory and returns when all daemons are ready. Close
+// stops it, also after an error.
 func Start(ctx context.Context, o Options) (s *Site, err error) {
 	s = &Site{Bin: o.Bin}
 	if s.Dir, err = os.MkdirTemp("", "postern-site-"); err != nil {
 		return s, err
 	}
-	// PostgreSQL runs as another account where this one is root.
+	// As root, PostgreSQL runs as another account, which must be able to enter.
 	if err := os.Chmod(s.Dir, 0o711); err != nil {
 		return s, err
 	}
-	if s.NATS, err = StartTrio(o.Bin, s.Dir); err != nil {
+	if s.NATS, err = StartNATS(o.Bin, s.Dir); err != nil {
 		return s, err
 	}
-	if s.Postgres, err = StartPair(ctx, s.Dir, o.Fsync); err != nil {
+	if s.Postgres, err = StartPostgres(ctx, s.Dir, o.Fsync); err != nil {
 		return s, err
 	}
 	s.Config = filepath.Join(s.Dir, "postern.yaml")
-	if err := os.WriteFile(s.Config, fmt.Appendf(nil, settings, s.Postgres.URL, s.NATS.URL, o.Settings), 0o600); err != nil {
+	if err := os.WriteFile(s.Config, fmt.Appendf(nil, configTemplate, s.Postgres.URL, s.NATS.URL, o.Settings),
+		0o600); err != nil {
 		return s, err
 	}
-	if err := s.daemons(o, ownHost()); err != nil {
+	if err := s.makeDaemons(o, randomLoopbackHost()); err != nil {
 		return s, err
 	}
 	for _, d := range s.Daemons() {
@@ -127,8 +137,8 @@ func Start(ctx context.Context, o Options) (s *Site, err error) {
 	return s, s.Ready(ctx)
 }
 
-// daemons are made, each with addresses of its own that it keeps.
-func (s *Site) daemons(o Options, host string) error {
+// makeDaemons makes the daemons. Each keeps its addresses.
+func (s *Site) makeDaemons(o Options, host string) error {
 	free, err := freePorts(host, 6)
 	if err != nil {
 		return err
@@ -136,7 +146,8 @@ func (s *Site) daemons(o Options, host string) error {
 	address := func(i int) string { return net.JoinHostPort(host, strconv.Itoa(free[i])) }
 	daemon := func(program string, i int, args ...string) *Daemon {
 		name := program + strconv.Itoa(i+1)
-		return &Daemon{Process: &Process{Name: name, Log: filepath.Join(s.Dir, name+".log"), program: filepath.Join(o.Bin, program), args: append(args, "--config", s.Config), env: o.Env}}
+		return &Daemon{Process: &Process{Name: name, Log: filepath.Join(s.Dir, name+".log"),
+			program: filepath.Join(o.Bin, program), args: append(args, "--config", s.Config), env: o.Env}}
 	}
 	for i := range s.Gateways {
 		g := daemon("gateway", i, "--listen", address(i), "--admin", address(2+i))
@@ -144,7 +155,9 @@ func (s *Site) daemons(o Options, host string) error {
 		if g.Spool == "" {
 			g.Spool = filepath.Join(s.Dir, g.Name+"-spool")
 		}
-		g.env = append(g.env[:len(g.env):len(g.env)], "POSTERN_INGEST_SPOOL_DIR="+g.Spool, "POSTERN_INGEST_SPOOL_UNSAFE_DIR=true") // below /tmp
+		// the directory is below /tmp
+		g.env = append(g.env[:len(g.env):len(g.env)], "POSTERN_INGEST_SPOOL_DIR="+g.Spool,
+			"POSTERN_INGEST_SPOOL_UNSAFE_DIR=true")
 		s.Gateways[i] = g
 		p := daemon("processor", i, "--admin", address(4+i))
 		p.Health = "http://" + address(4+i) + "/readyz"
@@ -153,12 +166,12 @@ func (s *Site) daemons(o Options, host string) error {
 	return nil
 }
 
-// Daemons are the gateways and the processors.
+// Daemons returns the gateways and the processors.
 func (s *Site) Daemons() []*Daemon {
 	return []*Daemon{s.Gateways[0], s.Gateways[1], s.Processors[0], s.Processors[1]}
 }
 
-// Ready waits until every daemon says that it is.
+// Ready waits until all daemons are ready.
 func (s *Site) Ready(ctx context.Context) error {
 	for _, d := range s.Daemons() {
 		if err := d.Ready(ctx); err != nil {
@@ -168,24 +181,24 @@ func (s *Site) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Ready waits until the daemon says that it is, and fails at once where it has ended.
+// Ready waits until the daemon is ready. It fails at once when the daemon has ended.
 func (d *Daemon) Ready(ctx context.Context) error {
-	var over error
-	err := eventually(ctx, Patience, func() error {
+	var exited error
+	err := waitUntil(ctx, OperationTimeout, func() error {
 		if !d.Running() {
-			over = fmt.Errorf("%s has ended: %w\n%s", d.Name, d.err, d.Said())
+			exited = fmt.Errorf("%s has ended: %w\n%s", d.Name, d.err, d.LogTail())
 			return nil
 		}
 		return d.ready(ctx)
 	})
-	return errors.Join(over, err)
+	return errors.Join(exited, err)
 }
 
-// readyWithin bounds one question.
-const readyWithin = 2 * time.Second
+// readyTimeout limits one readiness check.
+const readyTimeout = 2 * time.Second
 
 func (d *Daemon) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.Health, nil)
 	if err != nil {
@@ -203,20 +216,21 @@ func (d *Daemon) ready(ctx context.Context) error {
 	return nil
 }
 
-// stopWithin is how long a daemon may take to stop: it knows best, and ends with another status where it took longer.
-const stopWithin = time.Minute
+// stopTimeout is how long a daemon may take to stop. It has its own limit, and exits with another
+// status after it.
+const stopTimeout = time.Minute
 
-// Restart ends a daemon in order and starts it again; it may not be ready yet.
+// Restart stops a daemon gracefully and starts it again. It may not be ready when Restart returns.
 func (d *Daemon) Restart() error {
-	if err := d.Stop(stopWithin); err != nil {
+	if err := d.Stop(stopTimeout); err != nil {
 		return err
 	}
 	return d.Start()
 }
 
-// Heal ends every fault and starts what was killed; all daemons are ready afterwards.
-func (s *Site) Heal(ctx context.Context) error {
-	if err := errors.Join(s.NATS.heal(), s.Postgres.heal(ctx)); err != nil {
+// Recover ends all faults and starts the killed processes. All daemons are ready afterwards.
+func (s *Site) Recover(ctx context.Context) error {
+	if err := errors.Join(s.NATS.recover(), s.Postgres.recover(ctx)); err != nil {
 		return err
 	}
 	for _, d := range s.Daemons() {
@@ -230,15 +244,15 @@ func (s *Site) Heal(ctx context.Context) error {
 	return s.Ready(ctx)
 }
 
-// Postern runs the operator's command with the site's configuration, and returns what it wrote.
+// Postern runs the postern command with the configuration of the site and returns its output.
 func (s *Site) Postern(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, "postern"), append(args, "--config", s.Config)...)
-	cmd.Env = plain()
+	cmd.Env = cleanEnv()
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// Close ends all processes and removes the folder.
+// Close ends all processes and removes the directory.
 func (s *Site) Close() error {
 	var errs []error
 	for _, d := range s.Daemons() {
@@ -255,8 +269,8 @@ func (s *Site) Close() error {
 	return errors.Join(append(errs, os.RemoveAll(s.Dir))...)
 }
 
-// eventually calls check until it returns nil, or the last error when the time is over.
-func eventually(ctx context.Context, within time.Duration, check func() error) error {
+// waitUntil calls check until it returns nil. It returns the last error when the time is over.
+func waitUntil(ctx context.Context, within time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -9,44 +9,48 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 )
 
-// Webhooks says what becomes of the deliveries. Percentages are of the events.
+// Webhooks configures the deliveries. Percentages are of the events.
 type Webhooks struct {
-	// Lost ones never arrive, and Stripe knows: delivery_success stays false.
-	Lost int
-	// Swallowed ones never arrive, and Stripe takes them for received: something on the way answered.
-	Swallowed int
-	// Doubled ones are delivered once more after they were received.
-	Doubled int
-	// Delayed ones are due only up to Delay after the event; 0: 1 minute.
+	// LostUnacknowledged deliveries never arrive, and Stripe knows it: delivery_success stays
+	// false.
+	LostUnacknowledged int
+	// LostAcknowledged deliveries never arrive, but Stripe considers them received, because
+	// something on the way acknowledged them.
+	LostAcknowledged int
+	// Repeated deliveries are sent once more after they were received.
+	Repeated int
+	// Delayed deliveries are due up to Delay after the event. Zero means 1 minute.
 	Delayed int
 	Delay   time.Duration
-	// Shuffled is the percentage of deliveries of one pull that trade places with another.
+	// Shuffled is the percentage of due deliveries that swap places with another one.
 	Shuffled int
-	// Version is that of the API which the endpoint is pinned to; empty: that of the events. In any other one deliveries look different.
+	// Version is the API version of the webhook endpoint. Empty means the version of the events.
+	// With any other version the bodies of deliveries differ.
 	Version string
-	// Clock is what deliveries are signed by; nil: the account's clock. The tolerance of signatures is short.
+	// Clock provides the time of signatures. Nil means the clock of the account. Signatures have a
+	// short tolerance.
 	Clock func() time.Time
 }
 
-// attempt is a delivery that Stripe is going to try.
+// attempt is a planned delivery.
 type attempt struct {
-	event *event
-	due   int64
-	tries int
-	again bool // it will be doubled
+	event   *event
+	due     int64
+	tries   int
+	repeats bool // it is sent again after it was received
 }
 
-// owe decides what becomes of an event's delivery.
-func (f *Fake) owe(e *event) {
+// planDelivery decides how an event is delivered.
+func (f *Fake) planDelivery(e *event) {
 	w := f.options.Webhooks
-	a := attempt{event: e, due: e.at, again: f.chance(w.Doubled)}
+	a := attempt{event: e, due: e.at, repeats: f.chance(w.Repeated)}
 	if f.chance(w.Delayed) {
 		a.due += f.delay()
 	}
 	switch {
-	case f.chance(w.Lost):
-	case f.chance(w.Swallowed):
-		f.received(e)
+	case f.chance(w.LostUnacknowledged):
+	case f.chance(w.LostAcknowledged):
+		f.markDelivered(e)
 	default:
 		f.queue = append(f.queue, a)
 	}
@@ -57,38 +61,38 @@ func (f *Fake) delay() int64 {
 	if longest == 0 {
 		longest = time.Minute
 	}
-	return int64(f.choose.IntN(int(longest.Microseconds()) + 1))
+	return int64(f.chooser.IntN(int(longest.Microseconds()) + 1))
 }
 
-// Deliver sends all that is due now, in the order of the network, and returns how many were sent. What send does not take is tried
-// again later, for three days.
+// Deliver sends all due deliveries in the order of the network and returns their number. A delivery
+// for which send returns false is retried for three days.
 func (f *Fake) Deliver(send func(d *provider.Delivery) bool) int {
-	due := f.due()
+	due := f.takeDue()
 	for _, a := range due {
 		taken := send(f.signed(a.event))
 		f.mu.Lock()
-		f.settle(a, taken)
+		f.recordAttempt(a, taken)
 		f.mu.Unlock()
 	}
 	return len(due)
 }
 
-// Waiting is how many deliveries Stripe still has to try, now or later.
-func (f *Fake) Waiting() int {
+// PendingDeliveries returns the number of deliveries that are due now or later.
+func (f *Fake) PendingDeliveries() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.queue)
 }
 
-// SetWebhooks replaces what becomes of the deliveries of events to come.
+// SetWebhooks changes the configuration for the deliveries of future events.
 func (f *Fake) SetWebhooks(w Webhooks) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.options.Webhooks = w
 }
 
-// due takes the attempts that are due out of the queue.
-func (f *Fake) due() []attempt {
+// takeDue removes the due attempts from the queue and returns them.
+func (f *Fake) takeDue() []attempt {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
@@ -104,49 +108,52 @@ func (f *Fake) due() []attempt {
 	slices.SortStableFunc(due, func(a, b attempt) int { return cmp.Compare(a.due, b.due) })
 	for i := range due {
 		if f.chance(f.options.Webhooks.Shuffled) {
-			j := f.choose.IntN(len(due))
+			j := f.chooser.IntN(len(due))
 			due[i], due[j] = due[j], due[i]
 		}
 	}
 	return due
 }
 
-// signed is the delivery of an event as Stripe sends it.
+// signed returns the delivery of an event as Stripe sends it.
 func (f *Fake) signed(e *event) *provider.Delivery {
 	at := f.Now()
 	if clock := f.options.Webhooks.Clock; clock != nil {
 		at = clock()
 	}
 	source := &provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "fake", Value: []byte(Secret)}}}
-	d, err := stripe.Stripe{}.Sign(source, provider.Sample{Type: e.kind, ID: e.id, Body: e.pinned(f.options.Webhooks.Version)}, at)
+	d, err := stripe.Stripe{}.Sign(source, provider.Sample{Type: e.kind, ID: e.id,
+		Body: e.bodyInVersion(f.options.Webhooks.Version)}, at)
 	if err != nil {
 		panic(err) // the source has a secret
 	}
 	return d
 }
 
-// settle notes how an attempt ended and plans the next. Waits grow from a minute fourfold, to half a day.
-func (f *Fake) settle(a attempt, taken bool) {
+// recordAttempt records the result of an attempt and plans the next one. The wait starts at a
+// minute and grows fourfold, up to half a day.
+func (f *Fake) recordAttempt(a attempt, taken bool) {
 	now := f.now()
 	switch {
-	case taken && a.again:
+	case taken && a.repeats:
 		f.queue = append(f.queue, attempt{event: a.event, due: now + f.delay()})
 	case !taken:
 		due := now + min(60*second<<(2*min(a.tries, 10)), 12*3600*second)
 		if due-a.event.at <= 3*24*3600*second {
-			f.queue = append(f.queue, attempt{event: a.event, due: due, tries: a.tries + 1, again: a.again})
+			f.queue = append(f.queue, attempt{event: a.event, due: due, tries: a.tries + 1, repeats: a.repeats})
 		}
 	}
 	if taken {
-		f.received(a.event)
+		f.markDelivered(a.event)
 	}
 }
 
-// received notes that Stripe takes an event for delivered; an invoice then shows when, and no event tells that.
-func (f *Fake) received(e *event) {
+// markDelivered records that Stripe considers an event delivered. An invoice then shows the time of
+// the delivery, without an event.
+func (f *Fake) markDelivered(e *event) {
 	first := !e.delivered
 	e.delivered = true
-	if o := e.object; first && e.kind == "invoice.created" && !o.gone() {
-		f.change(o, change{do: func(m *maker, t tree) { t["webhooks_delivered_at"] = m.now }})
+	if o := e.object; first && e.kind == "invoice.created" && !o.isDeleted() {
+		f.change(o, change{do: func(m *changeContext, t tree) { t["webhooks_delivered_at"] = m.now }})
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// endpoint takes deliveries as our gateway does, and keeps the keys in the order of arrival.
+// endpoint accepts deliveries as the gateway does and stores their keys in the order of arrival.
 type endpoint struct {
 	t    *testing.T
 	keys []string
@@ -19,7 +19,8 @@ type endpoint struct {
 }
 
 func (e *endpoint) take(d *provider.Delivery) bool {
-	source := &provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "fake", Value: []byte(stripefake.Secret)}}}
+	source := &provider.Source{Name: "stripe",
+		Secrets: []provider.Secret{{Name: "fake", Value: []byte(stripefake.Secret)}}}
 	if _, err := (stripe.Stripe{}).Verify(source, d); err != nil {
 		e.t.Errorf("verify: %v", err)
 	}
@@ -46,26 +47,27 @@ func keysOf(f *stripefake.Fake, want func(stripefake.Event) bool) []string {
 
 func everything(stripefake.Event) bool { return true }
 
-func TestCalmDeliveries(t *testing.T) {
+func TestDeliver_noFaults_sendsEachEventOnce(t *testing.T) {
 	t.Parallel()
-	f := stripefake.New(t, stripefake.Options{Seed: 1, Thin: true})
+	f := stripefake.New(t, stripefake.Options{Seed: 1, IDOnlyEvents: true})
 	to := &endpoint{t: t}
 	for range 100 {
 		f.Step()
 		f.Deliver(to.take)
 	}
 	if want := keysOf(f, everything); !slices.Equal(to.keys, want) {
-		t.Errorf("delivered were %v, in truth it was %v", to.keys, want)
+		t.Errorf("the deliveries are %v, want %v", to.keys, want)
 	}
-	c := connect(t, f)
-	if got := c.all("/v1/events", url.Values{"delivery_success": {"true"}}, 100); len(got) == 0 || len(c.all("/v1/events", url.Values{"delivery_success": {"false"}}, 100)) != 0 {
+	c := newClient(t, f)
+	if got := c.all("/v1/events", url.Values{"delivery_success": {"true"}}, 100); len(got) == 0 ||
+		len(c.all("/v1/events", url.Values{"delivery_success": {"false"}}, 100)) != 0 {
 		t.Errorf("%d events were received", len(got))
 	}
 	if e := c.get("/v1/events/"+ids(c.get("/v1/events", nil))[0], nil); e["pending_webhooks"] != 0.0 {
 		t.Errorf("a received event is %v", e)
 	}
 	shown := 0
-	for _, o := range f.Truth() {
+	for _, o := range f.CurrentObjects() {
 		if o.Type == "invoice" && !o.Deleted() && tree(t, o.Body)["webhooks_delivered_at"] != nil {
 			shown++
 		}
@@ -75,19 +77,22 @@ func TestCalmDeliveries(t *testing.T) {
 	}
 }
 
-// Some deliveries never arrive, some arrive twice, late, and in any order; what Stripe believes of them can be asked.
-func TestBadNetwork(t *testing.T) {
+// Some deliveries never arrive, some arrive twice, late, or in another order. The API reports the
+// results as Stripe sees them.
+func TestDeliver_lossesAndRepeats_matchTheirPercentages(t *testing.T) {
 	t.Parallel()
-	f := stripefake.New(t, stripefake.Options{Seed: 2, Webhooks: stripefake.Webhooks{Lost: 10, Swallowed: 10, Doubled: 20, Delayed: 30, Delay: time.Hour, Shuffled: 30}})
+	f := stripefake.New(t, stripefake.Options{Seed: 2, Webhooks: stripefake.Webhooks{LostUnacknowledged: 10,
+		LostAcknowledged: 10,
+		Repeated:         20, Delayed: 30, Delay: time.Hour, Shuffled: 30}})
 	to := &endpoint{t: t}
 	for range 50 {
-		f.Live(10)
+		f.RunSteps(10)
 		f.Deliver(to.take)
 	}
-	if f.Waiting() == 0 {
+	if f.PendingDeliveries() == 0 {
 		t.Error("nothing is delayed")
 	}
-	for f.Waiting() > 0 {
+	for f.PendingDeliveries() > 0 {
 		f.Advance(10 * time.Minute)
 		f.Deliver(to.take)
 	}
@@ -109,43 +114,44 @@ func TestBadNetwork(t *testing.T) {
 		}
 	}
 	if all := len(f.Events()); lost < all/20 || swallowed < all/20 || doubled < all/20 || lost+swallowed > all/2 {
-		t.Errorf("of %d events %d were lost, %d swallowed, %d doubled", all, lost, swallowed, doubled)
+		t.Errorf("of %d events %d were lost, %d lost but acknowledged, %d repeated", all, lost, swallowed, doubled)
 	}
 	if slices.IsSorted(to.keys) {
-		t.Error("the deliveries came in order")
+		t.Error("the deliveries arrived in order")
 	}
-	if failed := connect(t, f).all("/v1/events", url.Values{"delivery_success": {"false"}}, 50); len(failed) != lost {
-		t.Errorf("Stripe knows of %d failed deliveries, in truth there are %d", len(failed), lost)
+	if failed := newClient(t, f).all("/v1/events", url.Values{"delivery_success": {"false"}}, 50); len(failed) != lost {
+		t.Errorf("the API lists %d failed deliveries, want %d", len(failed), lost)
 	}
 }
 
-func TestDelayed(t *testing.T) {
+func TestDeliver_delayedEvents_arriveLater(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Webhooks: stripefake.Webhooks{Delayed: 100, Delay: time.Hour}})
-	f.Live(100)
+	f.RunSteps(100)
 	to := &endpoint{t: t}
 	at := f.Deliver(to.take)
 	f.Advance(30 * time.Minute)
 	half := f.Deliver(to.take)
 	f.Advance(30 * time.Minute)
-	if rest := f.Deliver(to.take); at > 10 || half < 20 || rest < 20 || f.Waiting() > 0 {
-		t.Errorf("%d came at once, %d within half an hour, %d within the other half", at, half, rest)
+	if rest := f.Deliver(to.take); at > 10 || half < 20 || rest < 20 || f.PendingDeliveries() > 0 {
+		t.Errorf("%d arrived at once, %d within half an hour, %d within the next half hour", at, half, rest)
 	}
 }
 
-func TestShuffled(t *testing.T) {
+func TestDeliver_shuffled_changesTheOrder(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Webhooks: stripefake.Webhooks{Shuffled: 20}})
-	f.Live(100)
+	f.RunSteps(100)
 	to := &endpoint{t: t}
 	f.Deliver(to.take)
-	if want := keysOf(f, everything); slices.Equal(to.keys, want) || !slices.Equal(slices.Sorted(slices.Values(to.keys)), want) {
-		t.Errorf("delivered were %v", to.keys)
+	if want := keysOf(f, everything); slices.Equal(to.keys, want) ||
+		!slices.Equal(slices.Sorted(slices.Values(to.keys)), want) {
+		t.Errorf("the deliveries are %v", to.keys)
 	}
 }
 
-// What an endpoint does not take comes again for three days, and then no more.
-func TestRetries(t *testing.T) {
+// A rejected delivery is retried for three days.
+func TestDeliver_failedDelivery_isRetriedForThreeDays(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{})
 	to := &endpoint{t: t, down: true}
@@ -155,12 +161,12 @@ func TestRetries(t *testing.T) {
 		attempts += f.Deliver(to.take)
 		f.Advance(time.Hour)
 	}
-	if attempts < 4 || attempts > 6 || f.Waiting() != 1 {
-		t.Errorf("%d attempts in six hours, %d wait", attempts, f.Waiting())
+	if attempts < 4 || attempts > 6 || f.PendingDeliveries() != 1 {
+		t.Errorf("%d attempts in six hours, %d pending", attempts, f.PendingDeliveries())
 	}
 	f.Advance(12 * time.Hour)
 	to.down = false
-	if n := f.Deliver(to.take); n != 1 || len(to.keys) != 1 || f.Waiting() != 0 || !f.Events()[0].Delivered {
+	if n := f.Deliver(to.take); n != 1 || len(to.keys) != 1 || f.PendingDeliveries() != 0 || !f.Events()[0].Delivered {
 		t.Errorf("after the outage %d were sent, %v arrived", n, to.keys)
 	}
 	to.down = true
@@ -169,12 +175,12 @@ func TestRetries(t *testing.T) {
 		f.Advance(time.Hour)
 		f.Deliver(to.take)
 	}
-	if f.Waiting() != 0 || f.Events()[1].Delivered {
-		t.Errorf("after three days %d wait", f.Waiting())
+	if f.PendingDeliveries() != 0 || f.Events()[1].Delivered {
+		t.Errorf("after three days %d are pending", f.PendingDeliveries())
 	}
 }
 
-func TestSignedByAnotherClock(t *testing.T) {
+func TestDeliver_otherClock_signsWithThatClock(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
 	f := stripefake.New(t, stripefake.Options{})

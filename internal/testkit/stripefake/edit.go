@@ -5,39 +5,41 @@ import (
 	"strings"
 )
 
-// field is something an edit may change, and the few values it has: so an object comes back to states that it had.
-type field struct {
+// editableField is a field that edits change, with a few values, so that objects return to earlier
+// states.
+type editableField struct {
 	path   string
 	values []any
 }
 
-// absent as a value: the key is not there.
-var absent = new(int)
+// absentValue as a value removes the key.
+var absentValue = new(int)
 
 func list(values ...any) []any { return values }
 
-// edits changes one or two of the fields.
-func edits(fields ...field) func(*maker, tree) {
-	return func(m *maker, o tree) {
+// editSome changes one or two of the fields.
+func editSome(fields ...editableField) func(*changeContext, tree) {
+	return func(m *changeContext, o tree) {
 		for range 1 + m.choose.IntN(2) {
 			f := fields[m.choose.IntN(len(fields))]
-			f.turn(m.choose, o)
+			f.setOtherValue(m.choose, o)
 		}
 	}
 }
 
-// turn gives the field another value than it has.
-func (f field) turn(c Chooser, o tree) {
-	under, key := reach(o, f.path)
+// setOtherValue gives the field a value other than the current one.
+func (f editableField) setOtherValue(c Chooser, o tree) {
+	under, key := descend(o, f.path)
 	i := c.IntN(len(f.values))
-	if same(under, key, f.values[i]) {
+	if holdsValue(under, key, f.values[i]) {
 		i = (i + 1) % len(f.values)
 	}
-	put(under, key, f.values[i])
+	setValue(under, key, f.values[i])
 }
 
-// reach finds what a dotted path ends in. What lies on the way is there by birth.
-func reach(o tree, path string) (tree, string) {
+// descend returns the tree and the key at the end of a dotted path. All parts of the path exist
+// from the creation.
+func descend(o tree, path string) (tree, string) {
 	for {
 		head, rest, deep := strings.Cut(path, ".")
 		if !deep {
@@ -47,34 +49,35 @@ func reach(o tree, path string) (tree, string) {
 	}
 }
 
-func same(under tree, key string, value any) bool {
-	is, there := under[key]
-	if value == any(absent) || !there {
-		return value == any(absent) && !there
+func holdsValue(under tree, key string, value any) bool {
+	fieldIs, there := under[key]
+	if value == any(absentValue) || !there {
+		return value == any(absentValue) && !there
 	}
-	return reflect.DeepEqual(is, clone(value)) // the numbers of a parsed object are float64
+	return reflect.DeepEqual(fieldIs, clone(value)) // the numbers of a parsed object are float64
 }
 
-func put(under tree, key string, value any) {
-	if value == any(absent) {
+func setValue(under tree, key string, value any) {
+	if value == any(absentValue) {
 		delete(under, key)
 		return
 	}
 	under[key] = clone(value)
 }
 
-// clone is a copy of a value as a parsed body has it.
+// clone copies a value as a parsed body contains it.
 func clone(value any) any { return parse(text(tree{"v": value}))["v"] }
 
-// previous is the change-set from old to new: what changed fields were, null where they were not there; lists whole.
+// previous returns the change-set from old to new: the old values of changed fields, null for
+// fields that did not exist, and lists as a whole.
 func previous(old, new tree) tree {
 	set := tree{}
 	for key, was := range old {
-		is := new[key]
+		fieldIs := new[key]
 		wasTree, deep := was.(tree)
-		isTree, both := is.(tree)
+		isTree, both := fieldIs.(tree)
 		switch {
-		case reflect.DeepEqual(was, is):
+		case reflect.DeepEqual(was, fieldIs):
 		case deep && both:
 			set[key] = previous(wasTree, isTree)
 		default:

@@ -8,34 +8,35 @@ import (
 	"time"
 )
 
-// event is one event as it is kept; its body never changes but for the count of webhooks that are pending.
+// event is a stored event. Its body never changes, except for the number of pending webhooks.
 type event struct {
-	account *account
-	object  *object
-	id      string
-	kind    string
-	place   int   // in its account's list
-	at      int64 // when it was made
-	listed  int64 // when lists begin to show it
-	// head and tail are the body before and after the count; a thin event is all head.
+	account  *account
+	object   *object
+	id       string
+	kind     string
+	position int   // in the list of its account
+	at       int64 // time of the creation
+	listedAt int64 // time at which lists begin to show it
+	// head and tail are the body before and after the number of pending webhooks. An id-only event
+	// has a head only.
 	head, tail []byte
 	delivered  bool
 }
 
-// Event is one thing that happened, as Stripe told it.
+// Event is an event as Stripe reported it.
 type Event struct {
 	Account, ID, Type    string
 	ObjectType, ObjectID string
 	At                   time.Time
-	// Body is the event as its first delivery carries it.
+	// Body is the event as its first delivery contains it.
 	Body []byte
-	// Thin: it belongs to the second API.
-	Thin bool
-	// Delivered: Stripe takes its webhook for received.
+	// IDOnly: it belongs to the v2 API.
+	IDOnly bool
+	// Delivered: Stripe considers its webhook received.
 	Delivered bool
 }
 
-// Events are all events that ever were, oldest first in each account.
+// Events returns all events, oldest first in each account.
 func (f *Fake) Events() []Event {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -43,43 +44,48 @@ func (f *Fake) Events() []Event {
 	for _, a := range f.accounts {
 		for _, e := range a.events {
 			all = append(all, Event{
-				Account: a.id, ID: e.id, Type: e.kind, ObjectType: e.object.kind.name, ObjectID: e.object.id, At: time.UnixMicro(e.at).UTC(),
-				Body: e.body(1), Thin: e.object.kind.thin, Delivered: e.delivered,
+				Account: a.id, ID: e.id, Type: e.kind, ObjectType: e.object.kind.name, ObjectID: e.object.id,
+				At:   time.UnixMicro(e.at).UTC(),
+				Body: e.body(1), IDOnly: e.object.kind.idOnly, Delivered: e.delivered,
 			})
 		}
 	}
 	return all
 }
 
-// tell makes an event of a change and the delivery that it owes.
-func (f *Fake) tell(o *object, kind string, before, after tree) {
-	f.made["evt"]++
+// addEvent adds the event of a change and plans its delivery.
+func (f *Fake) addEvent(o *object, kind string, before, after tree) {
+	f.idCounts["evt"]++
 	now := f.now()
-	e := &event{account: o.account, object: o, kind: kind, place: len(o.account.events), at: now, listed: now, id: fmt.Sprintf("evt_1%s%08d", f.options.Name, f.made["evt"])}
-	if late := f.options.Faults.Late.Microseconds(); late > 0 {
-		e.listed += int64(f.choose.IntN(int(late) + 1))
+	e := &event{account: o.account, object: o, kind: kind, position: len(o.account.events), at: now, listedAt: now,
+		id: fmt.Sprintf("evt_1%s%08d", f.options.Name, f.idCounts["evt"])}
+	if late := f.options.Faults.MaxListDelay.Microseconds(); late > 0 {
+		e.listedAt += int64(f.chooser.IntN(int(late) + 1))
 	}
-	if o.kind.thin {
-		e.head = f.thinBody(e)
+	if o.kind.idOnly {
+		e.head = f.idOnlyBody(e)
 	} else {
 		e.head, e.tail = f.body(e, before, after)
 	}
 	o.account.events = append(o.account.events, e)
-	o.account.named[e.id] = e
-	f.owe(e)
+	o.account.eventsByID[e.id] = e
+	f.planDelivery(e)
 }
 
-// pending stands between the head and the tail of a body, by the order in which encoding/json writes keys.
+// pending separates the head and the tail of a body, in the key order of encoding/json.
 const pending = `"pending_webhooks":`
 
 func (f *Fake) body(e *event, before, after tree) (head, tail []byte) {
 	data := tree{"object": after}
-	if before != nil && tellsBefore(e.kind) {
+	if before != nil && hasPrevious(e.kind) {
 		data["previous_attributes"] = previous(before, after)
 	}
 	body := tree{
-		"id": e.id, "object": "event", "api_version": Version, "created": e.at / second, "data": data, "livemode": f.options.Live,
-		"pending_webhooks": 1, "request": tree{"id": fmt.Sprintf("req_Fake%d", f.made["evt"]), "idempotency_key": nil}, "type": e.kind,
+		"id": e.id, "object": "event", "api_version": Version, "created": e.at / second, "data": data,
+		"livemode":         f.options.LiveMode,
+		"pending_webhooks": 1, "request": tree{"id": fmt.Sprintf("req_Fake%d", f.idCounts["evt"]),
+			"idempotency_key": nil},
+		"type": e.kind,
 	}
 	if e.account.id != "" {
 		body["account"] = e.account.id
@@ -89,23 +95,25 @@ func (f *Fake) body(e *event, before, after tree) (head, tail []byte) {
 	return b[:i:i], b[i+1:]
 }
 
-// tellsBefore tells whether events of a type say what was before.
-func tellsBefore(kind string) bool {
+// hasPrevious reports whether events of a type have previous attributes.
+func hasPrevious(kind string) bool {
 	return strings.HasSuffix(kind, ".updated") || kind == "charge.refunded"
 }
 
-func (f *Fake) thinBody(e *event) []byte {
+func (f *Fake) idOnlyBody(e *event) []byte {
 	var context any
 	if e.account.id != "" {
 		context = e.account.id
 	}
 	return text(tree{
-		"id": e.id, "object": "v2.core.event", "type": e.kind, "livemode": f.options.Live, "created": thinTime(e.at), "context": context, "reason": nil,
-		"related_object": tree{"id": e.object.id, "type": e.object.kind.name, "url": "/v2/core/accounts/" + e.object.id},
+		"id": e.id, "object": "v2.core.event", "type": e.kind, "livemode": f.options.LiveMode, "created": v2Time(e.at),
+		"context": context, "reason": nil,
+		"related_object": tree{"id": e.object.id, "type": e.object.kind.name, "url": "/v2/core/accounts/" +
+			e.object.id},
 	})
 }
 
-// body is the event with as many webhooks pending.
+// body returns the event with the given number of pending webhooks.
 func (e *event) body(webhooks byte) []byte {
 	if e.tail == nil {
 		return e.head
@@ -113,8 +121,8 @@ func (e *event) body(webhooks byte) []byte {
 	return slices.Concat(e.head, []byte{'0' + webhooks}, e.tail)
 }
 
-// pinned is the event as an endpoint gets it that is pinned to a version of the API.
-func (e *event) pinned(version string) []byte {
+// bodyInVersion returns the event for an endpoint with the given API version.
+func (e *event) bodyInVersion(version string) []byte {
 	if version == "" || version == Version || e.tail == nil {
 		return e.body(1)
 	}
@@ -124,10 +132,12 @@ func (e *event) pinned(version string) []byte {
 	return text(t)
 }
 
-// answer is the event as the API answers it: to a connected account that asks for its own, without the account. Of a thin one it tells more than its webhook.
-func (e *event) answer() []byte {
+// apiBody returns the event as the API returns it. For requests of a connected account it omits the
+// account. For an id-only event it has more properties than the webhook.
+func (e *event) apiBody() []byte {
 	if e.tail == nil {
-		return fmt.Appendf(e.head[:len(e.head)-1:len(e.head)-1], `,"changes":{"before":{},"after":{}},"data":{"n":%d}}`, e.place)
+		return fmt.Appendf(e.head[:len(e.head)-1:len(e.head)-1], `,"changes":{"before":{},"after":{}},"data":{"n":%d}}`,
+			e.position)
 	}
 	webhooks := byte(1)
 	if e.delivered {
@@ -140,5 +150,5 @@ func (e *event) answer() []byte {
 	return body
 }
 
-// shown tells whether the API answers with the event at a time.
-func (e *event) shown(now int64) bool { return e.listed <= now && e.at > now-kept }
+// isListed reports whether the API returns the event at a time.
+func (e *event) isListed(now int64) bool { return e.listedAt <= now && e.at > now-eventRetention }

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// failure is an error of the API, in its shape (https://docs.stripe.com/api/errors).
-type failure struct {
+// apiError is an error in the format of the API (https://docs.stripe.com/api/errors).
+type apiError struct {
 	status  int
-	reason  string // of the limit that was met
+	reason  string // of the limit that was exceeded
 	Type    string `json:"type"`
 	Code    string `json:"code,omitempty"`
 	Param   string `json:"param,omitempty"`
 	Message string `json:"message"`
 }
 
-func (f *failure) answer() answer {
+func (f *apiError) response() response {
 	if f.Type == "" {
 		f.Type = "invalid_request_error"
 	}
@@ -27,27 +27,30 @@ func (f *failure) answer() answer {
 	if f.reason != "" {
 		header.Set("Stripe-Rate-Limited-Reason", f.reason)
 	}
-	return answer{status: f.status, header: header, body: text(tree{"error": f})}
+	return response{status: f.status, header: header, body: text(tree{"error": f})}
 }
 
-// missing is the answer about an object that is not there; the second API has its own words.
-func missing(k *kind, id string) *failure {
-	if k.thin {
-		return &failure{status: http.StatusNotFound, Code: "not_found", Message: "Object not found: " + id}
+// notFound returns the error for a missing object. The v2 API has its own format.
+func notFound(k *kind, id string) *apiError {
+	if k.idOnly {
+		return &apiError{status: http.StatusNotFound, Code: "not_found", Message: "Object not found: " + id}
 	}
-	return &failure{status: http.StatusNotFound, Code: "resource_missing", Param: "id", Message: fmt.Sprintf("No such %s: '%s'", k.name, id)}
+	return &apiError{status: http.StatusNotFound, Code: "resource_missing", Param: "id",
+		Message: fmt.Sprintf("No such %s: '%s'", k.name, id)}
 }
 
-func unknownParameter(name string) *failure {
-	return &failure{status: http.StatusBadRequest, Code: "parameter_unknown", Param: name, Message: "Received unknown parameter: " + name}
+func unknownParameter(name string) *apiError {
+	return &apiError{status: http.StatusBadRequest, Code: "parameter_unknown", Param: name,
+		Message: "Received unknown parameter: " + name}
 }
 
-func badParameter(name, why string) *failure {
-	return &failure{status: http.StatusBadRequest, Param: name, Message: why}
+func badParameter(name, why string) *apiError {
+	return &apiError{status: http.StatusBadRequest, Param: name, Message: why}
 }
 
-// only refuses all parameters but the named ones; a name that ends in [ allows a list or a range.
-func (c *call) only(names ...string) *failure {
+// allowParameters rejects all parameters except the named ones. A name that ends in [ allows a list
+// or a range.
+func (c *call) allowParameters(names ...string) *apiError {
 	for asked := range c.query {
 		known := false
 		for _, name := range names {

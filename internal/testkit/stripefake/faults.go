@@ -7,97 +7,110 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
-// Fault is something that goes wrong with one request.
+// Fault is a fault of one request.
 type Fault = fakeapi.Fault
 
-// What can go wrong with a request. After Dropped, Cut and Hung the work was done and the answer is lost.
+// The faults of a request. With Dropped, Truncated and Hung the request is executed and the
+// response is lost.
 const (
-	// Fine: nothing goes wrong.
-	Fine = fakeapi.Fine
-	// Limited: 429 with the reason in a header and no Retry-After.
-	Limited = fakeapi.Limited
-	// Locked: 429 because another request holds the object's lock; no header.
+	// NoFault: the request succeeds.
+	NoFault = fakeapi.NoFault
+	// RateLimited: 429 with the reason in a header and without Retry-After.
+	RateLimited = fakeapi.RateLimited
+	// Locked: 429 because another request holds the lock of the object, without a reason header.
 	Locked = fakeapi.Locked
-	// Broken: 500 in Stripe's shape; Garbled: 502 in nobody's.
-	Broken  = fakeapi.Broken
-	Garbled = fakeapi.Garbled
-	// Dropped: the connection ends without an answer; Cut: in the middle of it.
-	Dropped = fakeapi.Dropped
-	Cut     = fakeapi.Cut
-	// Hung: no answer until the client gives up.
+	// ServerError: 500 in Stripe's format. Garbled: 502 with an HTML page.
+	ServerError = fakeapi.ServerError
+	Garbled     = fakeapi.Garbled
+	// Dropped: the connection ends without a response. Truncated: it ends in the middle of the
+	// response.
+	Dropped   = fakeapi.Dropped
+	Truncated = fakeapi.Truncated
+	// Hung: there is no response until the client gives up.
 	Hung = fakeapi.Hung
-	// Slow: the answer takes SlowFor.
+	// Slow: the response takes SlowDuration.
 	Slow = fakeapi.Slow
-	// Expired: a list's cursor is no longer known; other requests are fine.
-	Expired = fakeapi.Expired
+	// CursorExpired: the cursor of a list is no longer valid. Other requests are not affected.
+	CursorExpired = fakeapi.CursorExpired
 )
 
-// Faults say what goes wrong. Percentages are of the requests.
+// Faults configures the faults. Percentages are of the requests.
 type Faults struct {
-	Limited, Locked, Broken, Garbled, Dropped, Cut, Hung, Slow, Expired int
-	// SlowFor is how long a slow answer takes, in real time; 0: 50 ms.
-	SlowFor time.Duration
-	// Lag is how old a state answers may show, objects and lists alike.
+	RateLimited, Locked, ServerError, Garbled, Dropped, Truncated, Hung, Slow, CursorExpired int
+	// SlowDuration is the real time of a slow response. Zero means 50 ms.
+	SlowDuration time.Duration
+	// Lag is the largest age of the state in responses, for objects and lists.
 	Lag time.Duration
-	// ListLag is how much older a state lists of objects may show than other answers.
+	// ListLag is the additional age of the state in lists of objects.
 	ListLag time.Duration
-	// Late is how long after its time an event may come into the lists.
-	Late time.Duration
-	// Skew is how far an answer's Date may be off the clock that events and objects are stamped by, either way.
-	Skew time.Duration
-	// Ahead is how far an answer's Date is ahead of that clock, always; negative: behind.
-	Ahead time.Duration
-	// Revoked: no key is known any more. Blind: the account looks empty, as another one would.
-	Revoked, Blind bool
-	// Disconnected are connected accounts that no key may act for any more.
+	// MaxListDelay is the longest time until lists show an event.
+	MaxListDelay time.Duration
+	// DateSkew is the largest difference between the Date of a response and the clock that stamps
+	// events and objects, in either direction.
+	DateSkew time.Duration
+	// DateAhead is a constant that is added to the Date of responses. It may be negative.
+	DateAhead time.Duration
+	// Revoked: no key is valid. SeesNothing: the account looks empty, as another account would.
+	Revoked, SeesNothing bool
+	// Disconnected are connected accounts for which no key may act any more.
 	Disconnected []string
-	// Rate is how many requests are let in within any second of real time; Concurrent, how many at once. 0: any number.
-	Rate, Concurrent int
+	// MaxPerSecond limits the requests in any second of real time, MaxConcurrent the concurrent
+	// requests. Zero means no limit.
+	MaxPerSecond, MaxConcurrent int
 }
 
-// SetFaults replaces what goes wrong from now on.
+// SetFaults changes the faults from now on.
 func (f *Fake) SetFaults(faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.options.Faults = faults
 }
 
-// fault is what goes wrong with the present request.
+// fault returns the fault of the current request.
 func (f *Fake) fault(r *http.Request, one *Request) Fault {
 	o := f.options.Faults
-	if one.limited != "" {
-		return f.Note(r, Limited)
+	if one.limitReason != "" {
+		return f.RecordRequest(r, RateLimited)
 	}
-	return f.Meet(r, fakeapi.Odds{Limited: o.Limited, Locked: o.Locked, Broken: o.Broken, Garbled: o.Garbled, Dropped: o.Dropped, Cut: o.Cut, Hung: o.Hung, Slow: o.Slow, Expired: o.Expired})
+	return f.ChooseFault(r, fakeapi.Odds{RateLimited: o.RateLimited, Locked: o.Locked, ServerError: o.ServerError,
+		Garbled: o.Garbled,
+		Dropped: o.Dropped, Truncated: o.Truncated, Hung: o.Hung, Slow: o.Slow, CursorExpired: o.CursorExpired})
 }
 
-// failed is the answer to a request that is not even looked at.
-func (f *Fake) failed(fault Fault, reason string) (a answer, failed bool) {
+// failed returns the response of a request that is rejected before it is executed.
+func (f *Fake) failed(fault Fault, reason string) (a response, failed bool) {
 	switch fault {
-	case Limited:
+	case RateLimited:
 		if reason == "" {
-			reason = [...]string{"global-rate", "endpoint-rate", "global-concurrency", "endpoint-concurrency", "resource-specific"}[f.Luck(5)]
+			reason = [...]string{"global-rate", "endpoint-rate", "global-concurrency", "endpoint-concurrency",
+				"resource-specific"}[f.Random(5)]
 		}
-		limit := failure{status: http.StatusTooManyRequests, reason: reason, Code: "rate_limit", Message: "Request rate limit exceeded."}
-		return limit.answer(), true
+		limit := apiError{status: http.StatusTooManyRequests, reason: reason, Code: "rate_limit",
+			Message: "Request rate limit exceeded."}
+		return limit.response(), true
 	case Locked:
-		lock := failure{status: http.StatusTooManyRequests, Code: "lock_timeout", Message: "This object cannot be accessed right now because another API request or Stripe process is currently accessing it."}
-		return lock.answer(), true
-	case Broken:
-		broken := failure{status: http.StatusInternalServerError, Type: "api_error", Message: "An unknown error occurred"}
-		return broken.answer(), true
+		lock := apiError{status: http.StatusTooManyRequests, Code: "lock_timeout",
+			Message: "This object cannot be accessed right now because another API request or Stripe process is " +
+				"currently accessing it."}
+		return lock.response(), true
+	case ServerError:
+		broken := apiError{status: http.StatusInternalServerError, Type: "api_error",
+			Message: "An unknown error occurred"}
+		return broken.response(), true
 	case Garbled:
-		return answer{status: http.StatusBadGateway, header: http.Header{"Content-Type": {"text/html"}}, body: []byte("<html><h1>502 Bad Gateway</h1></html>")}, true
+		return response{status: http.StatusBadGateway, header: http.Header{"Content-Type": {"text/html"}},
+			body: []byte("<html><h1>502 Bad Gateway</h1></html>")}, true
 	}
-	return answer{}, false
+	return response{}, false
 }
 
-// slowness is how long a slow answer takes, and how far its Date may be off, and is ahead.
-func (f *Fake) slowness() (slow, skew, ahead time.Duration) {
+// responseTiming returns the duration of a slow response, and the skew and the offset of the Date
+// header.
+func (f *Fake) responseTiming() (slow, skew, ahead time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if slow = f.options.Faults.SlowFor; slow == 0 {
+	if slow = f.options.Faults.SlowDuration; slow == 0 {
 		slow = 50 * time.Millisecond
 	}
-	return slow, f.options.Faults.Skew, f.options.Faults.Ahead
+	return slow, f.options.Faults.DateSkew, f.options.Faults.DateAhead
 }

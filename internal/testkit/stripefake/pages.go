@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// bounds are the seconds between which what is listed was created, both included.
+// bounds is a range of creation times in seconds, both ends included.
 type bounds struct{ from, to int64 }
 
 // created reads created, created[gte] and the like.
-func (c *call) created() (bounds, *failure) {
+func (c *call) created() (bounds, *apiError) {
 	b := bounds{0, 1 << 40}
 	for _, name := range []string{"created", "created[gte]", "created[gt]", "created[lte]", "created[lt]"} {
 		if !c.query.Has(name) {
@@ -40,8 +40,8 @@ func (c *call) created() (bounds, *failure) {
 	return b, nil
 }
 
-// limit is how many a page holds.
-func (c *call) limit() (int, *failure) {
+// limit returns the page size.
+func (c *call) limit() (int, *apiError) {
 	if !c.query.Has("limit") {
 		return 10, nil
 	}
@@ -52,22 +52,27 @@ func (c *call) limit() (int, *failure) {
 	return n, nil
 }
 
-// window is the part of a list, of the given size and in order of creation, that the bounds leave.
-func window(size int, b bounds, created func(i int) int64) (first, end int) {
+// rangeInBounds returns the part of a list of the given size, in order of creation, that is within
+// the bounds.
+func rangeInBounds(size int, b bounds, created func(i int) int64) (first, end int) {
 	first = sort.Search(size, func(i int) bool { return created(i) >= b.from })
 	end = sort.Search(size, func(i int) bool { return created(i) > b.to })
 	return first, max(first, end)
 }
 
-// turn is the part of the window that the cursors leave, and whether the page is the last of it instead of the first.
-func (c *call) turn(first, end int, name string, place func(id string) (int, bool)) (from, to int, backward bool, fail *failure) {
+// applyCursors returns the part of the range that the cursors leave, and whether the page is the
+// last of it instead of the first.
+func (c *call) applyCursors(first, end int, name string, place func(id string) (int, bool)) (from, to int,
+	backward bool,
+	fail *apiError) {
 	for _, cursor := range []string{"starting_after", "ending_before"} {
 		if !c.query.Has(cursor) {
 			continue
 		}
 		i, ok := place(c.query.Get(cursor))
 		if !ok || c.expired {
-			return 0, 0, false, &failure{status: 400, Code: "resource_missing", Param: cursor, Message: fmt.Sprintf("No such %s: '%s'", name, c.query.Get(cursor))}
+			return 0, 0, false, &apiError{status: 400, Code: "resource_missing", Param: cursor,
+				Message: fmt.Sprintf("No such %s: '%s'", name, c.query.Get(cursor))}
 		}
 		if cursor == "starting_after" {
 			end = min(end, i)
@@ -78,9 +83,9 @@ func (c *call) turn(first, end int, name string, place func(id string) (int, boo
 	return first, max(first, end), backward, nil
 }
 
-// pick takes the items of a page, newest first: the newest up to limit, or going backward the oldest. last is the place of the last
-// one taken; there is more behind it.
-func pick(first, end, limit int, backward bool, keep func(i int) []byte) (items [][]byte, last int, more bool) {
+// takePage takes the items of a page, newest first: the newest up to limit, or with backward the
+// oldest. It returns the position of the last item, and whether there are more items after it.
+func takePage(first, end, limit int, backward bool, keep func(i int) []byte) (items [][]byte, last int, more bool) {
 	for n := range end - first {
 		i := end - 1 - n
 		if backward {
@@ -102,19 +107,19 @@ func pick(first, end, limit int, backward bool, keep func(i int) []byte) (items 
 	return items, last, more
 }
 
-// page answers a page of a list, newest first.
+// page returns a page of a list, newest first.
 func page(url string, items [][]byte, more bool) []byte {
 	size := 64 + len(url)
 	for _, item := range items {
 		size += len(item) + 1
 	}
 	out := append(make([]byte, 0, size), `{"object":"list","data":[`...)
-	out = joined(out, items)
+	out = appendJoined(out, items)
 	out = fmt.Appendf(out, `],"has_more":%t,"url":%q}`, more, url)
 	return out
 }
 
-func joined(out []byte, items [][]byte) []byte {
+func appendJoined(out []byte, items [][]byte) []byte {
 	for i, item := range items {
 		if i > 0 {
 			out = append(out, ',')
@@ -124,10 +129,10 @@ func joined(out []byte, items [][]byte) []byte {
 	return out
 }
 
-var paging = []string{"created", "created[", "limit", "starting_after", "ending_before"}
+var pagingParameters = []string{"created", "created[", "limit", "starting_after", "ending_before"}
 
-// list answers a page of objects as they were at the call's time.
-func (c *call) list(k *kind) ([]byte, *failure) {
+// list returns a page of objects at the time of the call.
+func (c *call) list(k *kind) ([]byte, *apiError) {
 	asked, fail := c.filter(k)
 	if fail != nil {
 		return nil, fail
@@ -135,12 +140,12 @@ func (c *call) list(k *kind) ([]byte, *failure) {
 	return c.listWith(k, asked)
 }
 
-// listWith answers a page of the objects whose fields are as told.
-func (c *call) listWith(k *kind, asked map[string]string) ([]byte, *failure) {
-	if fail := c.only(slices.Concat(paging, k.filters, []string{"expand["})...); fail != nil {
+// listWith returns a page of the objects with the given field values.
+func (c *call) listWith(k *kind, asked map[string]string) ([]byte, *apiError) {
+	if fail := c.allowParameters(slices.Concat(pagingParameters, k.filters, []string{"expand["})...); fail != nil {
 		return nil, fail
 	}
-	c.lag(c.fake.options.Faults.ListLag)
+	c.showOlderState(c.fake.options.Faults.ListLag)
 	b, fail := c.created()
 	if fail != nil {
 		return nil, fail
@@ -149,28 +154,30 @@ func (c *call) listWith(k *kind, asked map[string]string) ([]byte, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
-	all := c.account.kinds[k.plural]
-	first, end := window(len(all), b, func(i int) int64 { return all[i].created })
-	first, end, backward, fail := c.turn(first, end, k.name, func(id string) (int, bool) {
+	all := c.account.byType[k.plural]
+	first, end := rangeInBounds(len(all), b, func(i int) int64 { return all[i].created })
+	first, end, backward, fail := c.applyCursors(first, end, k.name, func(id string) (int, bool) {
 		o := c.account.objects[id]
-		if o == nil || o.kind != k || o.gone() { // nobody documents what a deleted cursor does; this is the worst
+		// Stripe does not document the cursor of a deleted object; this is the worst case
+		if o == nil || o.kind != k || o.isDeleted() {
 			return 0, false
 		}
-		return o.place, true
+		return o.position, true
 	})
 	if fail != nil {
 		return nil, fail
 	}
-	items, _, more := pick(first, end, limit, backward, func(i int) []byte { return c.nested(k, c.rendered(c.listed(all[i], asked))) })
+	items, _, more := takePage(first, end, limit, backward,
+		func(i int) []byte { return c.addChildLists(k, c.renderBody(c.listedBody(all[i], asked))) })
 	return page("/v1/"+k.plural, items, more), nil
 }
 
-// filter is what the fields of a kind must be.
-func (c *call) filter(k *kind) (map[string]string, *failure) {
-	if k.must != "" && !c.query.Has(k.must) {
-		return nil, badParameter(k.must, "Missing required param: "+k.must+".")
+// filter returns the required values of the fields of a kind.
+func (c *call) filter(k *kind) (map[string]string, *apiError) {
+	if k.requiredFilter != "" && !c.query.Has(k.requiredFilter) {
+		return nil, badParameter(k.requiredFilter, "Missing required param: "+k.requiredFilter+".")
 	}
-	asked := maps.Clone(k.usual)
+	asked := maps.Clone(k.defaultFilter)
 	if asked == nil {
 		asked = map[string]string{}
 	}
@@ -179,18 +186,20 @@ func (c *call) filter(k *kind) (map[string]string, *failure) {
 			asked[name] = c.query.Get(name)
 		}
 	}
-	if status := c.query.Get("status"); c.query.Has("status") && !slices.Contains(k.statuses, status) {
-		return nil, badParameter("status", "Invalid status: must be one of "+strings.Join(k.statuses, ", "))
+	if status := c.query.Get("status"); c.query.Has("status") && !slices.Contains(k.statusValues, status) {
+		return nil, badParameter("status", "Invalid status: must be one of "+strings.Join(k.statusValues, ", "))
 	}
 	return asked, nil
 }
 
-// listed is the object's body at the call's time, nil where the list does not show it.
-func (c *call) listed(o *object, asked map[string]string) []byte {
-	if c.now < o.revisions[0].at || !o.found(c.now) { // one of the same id may have been there before; it has its own place
+// listedBody returns the body of the object at the time of the call, or nil if the list does not
+// show it.
+func (c *call) listedBody(o *object, asked map[string]string) []byte {
+	// an earlier object with this id has its own position
+	if c.now < o.revisions[0].at || !o.isVisible(c.now) {
 		return nil
 	}
-	r, _ := o.at(c.now)
+	r, _ := o.revisionAt(c.now)
 	if r.body == nil || len(asked) == 0 {
 		return r.body
 	}
@@ -202,21 +211,21 @@ func (c *call) listed(o *object, asked map[string]string) []byte {
 		if t == nil {
 			t = parse(r.body)
 		}
-		is := fmt.Sprint(t[name])
+		fieldIs := fmt.Sprint(t[name])
 		if name == "status" && o.kind.status != nil {
-			if !o.kind.status(asked[name], is) {
+			if !o.kind.status(asked[name], fieldIs) {
 				return nil
 			}
-		} else if is != asked[name] {
+		} else if fieldIs != asked[name] {
 			return nil
 		}
 	}
 	return r.body
 }
 
-// listEvents answers a page of events. Those of the last 30 days are there; some come into the list late.
-func (c *call) listEvents() ([]byte, *failure) {
-	if fail := c.only(append(paging, "type", "types[", "delivery_success")...); fail != nil {
+// listEvents returns a page of the events of the last 30 days. Some events appear late in the list.
+func (c *call) listEvents() ([]byte, *apiError) {
+	if fail := c.allowParameters(append(pagingParameters, "type", "types[", "delivery_success")...); fail != nil {
 		return nil, fail
 	}
 	b, fail := c.created()
@@ -227,35 +236,35 @@ func (c *call) listEvents() ([]byte, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
-	wanted, fail := c.wanted()
+	wanted, fail := c.eventFilter()
 	if fail != nil {
 		return nil, fail
 	}
 	all := c.account.events
-	first, end := window(len(all), b, func(i int) int64 { return all[i].at / second })
-	first, end, backward, fail := c.turn(first, end, "event", c.eventPlace)
+	first, end := rangeInBounds(len(all), b, func(i int) int64 { return all[i].at / second })
+	first, end, backward, fail := c.applyCursors(first, end, "event", c.eventPosition)
 	if fail != nil {
 		return nil, fail
 	}
-	items, _, more := pick(first, end, limit, backward, func(i int) []byte {
-		if e := all[i]; !e.object.kind.thin && e.shown(c.now) && wanted(e) {
-			return e.answer()
+	items, _, more := takePage(first, end, limit, backward, func(i int) []byte {
+		if e := all[i]; !e.object.kind.idOnly && e.isListed(c.now) && wanted(e) {
+			return e.apiBody()
 		}
 		return nil
 	})
 	return page("/v1/events", items, more), nil
 }
 
-func (c *call) eventPlace(id string) (int, bool) {
-	e := c.account.named[id]
-	if e == nil || e.object.kind.thin {
+func (c *call) eventPosition(id string) (int, bool) {
+	e := c.account.eventsByID[id]
+	if e == nil || e.object.kind.idOnly {
 		return 0, false
 	}
-	return e.place, e.at > c.now-kept
+	return e.position, e.at > c.now-eventRetention
 }
 
-// wanted is what type, types and delivery_success leave.
-func (c *call) wanted() (func(*event) bool, *failure) {
+// eventFilter returns the filter for type, types and delivery_success.
+func (c *call) eventFilter() (func(*event) bool, *apiError) {
 	var types []string
 	for name, values := range c.query {
 		if strings.HasPrefix(name, "types[") {

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// tree is an object as encoding/json has it.
+// tree is an object as encoding/json parses it.
 type tree = map[string]any
 
-// account is what belongs to one account. Its lists are in the order of creation, oldest first.
+// account holds the data of one account. Its lists are in the order of creation, oldest first.
 type account struct {
-	id      string // "" for the own one
-	objects map[string]*object
-	kinds   map[string][]*object // by plural
-	alive   []*object            // go on changing
-	events  []*event
-	named   map[string]*event
-	made    map[string]int // chosen ids, by prefix
+	id         string // "" for the account itself
+	objects    map[string]*object
+	byType     map[string][]*object // by plural
+	changing   []*object            // objects that still change
+	events     []*event
+	eventsByID map[string]*event
+	idCounts   map[string]int // number of chosen ids, by prefix
 }
 
 // object is one object from its creation on.
@@ -26,25 +26,25 @@ type object struct {
 	account   *account
 	kind      *kind
 	id        string
-	place     int   // in its list
+	position  int   // in its list
 	created   int64 // seconds
 	revisions []revision
-	// before had the same id and was deleted.
+	// before is the deleted object that had the same id.
 	before *object
-	// hidden are the times at which the object was hidden, and found again, one after the other.
-	hidden []int64
-	// filling writes the first body of an object that was made in bulk, nil for others.
-	filling *template
+	// visibilityChanges are the times at which the object was alternately hidden and shown.
+	visibilityChanges []int64
+	// template generates the first body of an object of AddObjects. It is nil for other objects.
+	template *template
 }
 
-// revision is an object from one change to the next; its body is nil once it is deleted.
+// revision is an object from one change to the next. Its body is nil after the delete.
 type revision struct {
 	at   int64
 	body []byte
 }
 
-// at is what an object was at a time; false: it was not there yet.
-func (o *object) at(t int64) (revision, bool) {
+// revisionAt returns the revision at a time, or false before the creation.
+func (o *object) revisionAt(t int64) (revision, bool) {
 	for i, r := range slices.Backward(o.revisions) {
 		if r.at <= t {
 			r.body = o.bodyOf(i)
@@ -52,86 +52,90 @@ func (o *object) at(t int64) (revision, bool) {
 		}
 	}
 	if o.before != nil {
-		return o.before.at(t)
+		return o.before.revisionAt(t)
 	}
 	return revision{}, false
 }
 
-// bodyOf is the body of a revision.
+// bodyOf returns the body of a revision.
 func (o *object) bodyOf(i int) []byte {
-	if i == 0 && o.filling != nil {
-		return o.filling.body(o)
+	if i == 0 && o.template != nil {
+		return o.template.body(o)
 	}
 	return o.revisions[i].body
 }
 
-// found says whether the API finds an object at a time that is there.
-func (o *object) found(t int64) bool {
+// isVisible reports whether the API finds an existing object at a time.
+func (o *object) isVisible(t int64) bool {
 	n := 0
-	for n < len(o.hidden) && o.hidden[n] <= t {
+	for n < len(o.visibilityChanges) && o.visibilityChanges[n] <= t {
 		n++
 	}
 	return n%2 == 0
 }
 
 func (o *object) body() []byte {
-	r, _ := o.at(o.revisions[len(o.revisions)-1].at)
+	r, _ := o.revisionAt(o.revisions[len(o.revisions)-1].at)
 	return r.body
 }
 
-func (o *object) gone() bool { return o.body() == nil }
+func (o *object) isDeleted() bool { return o.body() == nil }
 
 func (o *object) tree() tree { return parse(o.body()) }
 
-// add puts a new object into its account's lists.
+// add adds a new object to the lists of its account.
 func (a *account) add(o *object) {
 	o.account, o.before = a, a.objects[o.id]
-	list := a.kinds[o.kind.plural]
-	o.place = len(list)
-	a.kinds[o.kind.plural] = append(list, o)
+	list := a.byType[o.kind.plural]
+	o.position = len(list)
+	a.byType[o.kind.plural] = append(list, o)
 	a.objects[o.id] = o
 }
 
 func (f *Fake) account(id string) *account {
-	i := slices.IndexFunc(f.accounts, func(a *account) bool { return a.id == id || id == Own && a.id == "" })
+	i := slices.IndexFunc(f.accounts, func(a *account) bool { return a.id == id || id == OwnAccount && a.id == "" })
 	if i < 0 {
 		return nil
 	}
 	return f.accounts[i]
 }
 
-// must is the object of an id: the test that names another is wrong.
-func (f *Fake) must(account, id string) *object {
+// mustFind returns the object of an id. It panics for an unknown id, which is a mistake of the
+// test.
+func (f *Fake) mustFind(account, id string) *object {
 	if a := f.account(account); a != nil && a.objects[id] != nil {
 		return a.objects[id]
 	}
 	panic(fmt.Sprintf("stripefake: there is no %s in account %q", id, account))
 }
 
-// Object is the truth about an object at some moment.
+// Object is the true state of an object at a time.
 type Object struct {
 	Account, Type, ID string
-	// Body is the object as the API answers it, with what changes without an event (an invoice's webhooks_delivered_at), but for its links, which each answer renders anew; nil: deleted.
+	// Body is the object as the API returns it, including properties that change without an event
+	// (webhooks_delivered_at of an invoice). Links are excluded, because each response has new
+	// ones. Nil means deleted.
 	Body []byte
-	// Changed is when it became so.
+	// Changed is the time of the change to this state.
 	Changed time.Time
-	// Changes is how often it changed so far, its creation included.
+	// Changes is the number of changes so far, including the creation.
 	Changes int
 }
 
-// Deleted tells whether the object is gone.
+// Deleted reports whether the object is deleted.
 func (o Object) Deleted() bool { return o.Body == nil }
 
-// Truth is every object that ever was, one per account and id, as it is now.
-func (f *Fake) Truth() []Object {
+// CurrentObjects returns the current state of every object, including deleted ones, one for each
+// account and id.
+func (f *Fake) CurrentObjects() []Object {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []Object
 	for _, a := range f.accounts {
 		for _, k := range allKinds() {
-			for _, o := range a.kinds[k.plural] {
-				if a.objects[o.id] == o { // not one whose id was given again
-					all = append(all, o.truth(f.now()))
+			for _, o := range a.byType[k.plural] {
+				if a.objects[o.id] == o { // skip an object whose id was used again
+					all = append(all, o.snapshotAt(f.now()))
 				}
 			}
 		}
@@ -139,25 +143,27 @@ func (f *Fake) Truth() []Object {
 	return all
 }
 
-// At is what an object was at a moment; false: it was not there yet.
-func (f *Fake) At(account, id string, at time.Time) (Object, bool) {
+// ObjectAt returns the state of an object at a time, or false before the creation.
+func (f *Fake) ObjectAt(account, id string, at time.Time) (Object, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	o := f.must(account, id)
-	if _, ok := o.at(at.UnixMicro()); !ok {
+	o := f.mustFind(account, id)
+	if _, ok := o.revisionAt(at.UnixMicro()); !ok {
 		return Object{}, false
 	}
-	return o.truth(at.UnixMicro()), true
+	return o.snapshotAt(at.UnixMicro()), true
 }
 
-// History is all that an object ever was, oldest first, its lives before it was deleted and made again included.
+// History returns all states of an object, oldest first, including those of earlier objects with
+// the same id.
 func (f *Fake) History(account, id string) []Object {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []Object
-	for o := f.must(account, id); o != nil; o = o.before {
+	for o := f.mustFind(account, id); o != nil; o = o.before {
 		for i, r := range slices.Backward(o.revisions) {
-			all = append(all, Object{Account: o.account.id, Type: o.kind.name, ID: o.id, Body: o.bodyOf(i), Changed: time.UnixMicro(r.at).UTC()})
+			all = append(all, Object{Account: o.account.id, Type: o.kind.name, ID: o.id, Body: o.bodyOf(i),
+				Changed: time.UnixMicro(r.at).UTC()})
 		}
 	}
 	slices.Reverse(all)
@@ -167,8 +173,8 @@ func (f *Fake) History(account, id string) []Object {
 	return all
 }
 
-func (o *object) truth(t int64) Object {
-	r, _ := o.at(t)
+func (o *object) snapshotAt(t int64) Object {
+	r, _ := o.revisionAt(t)
 	out := Object{Account: o.account.id, Type: o.kind.name, ID: o.id, Body: r.body, Changed: time.UnixMicro(r.at).UTC()}
 	for ; o != nil; o = o.before {
 		for _, r := range o.revisions {
@@ -191,7 +197,7 @@ func parse(body []byte) tree {
 func text(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // the trees are made of strings, numbers, lists and maps only
+		panic(err) // the trees consist of strings, numbers, lists and maps only
 	}
 	return b
 }

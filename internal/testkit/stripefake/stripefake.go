@@ -1,12 +1,13 @@
-// Package stripefake is a small Stripe account that lives over time, on loopback: objects that a seeded chooser creates, changes and
-// deletes, the events and webhooks that tell of it, the part of Stripe's API that lists and gets them, and whatever goes wrong on the
-// way. Its clock is moved by the test. It knows the truth of each object at any moment, so that a mirror can be compared with it.
+// Package stripefake simulates a small Stripe account on loopback. It creates, changes and deletes
+// objects in random steps, sends the events and webhooks, and serves the part of Stripe's API that
+// lists and reads them, with faults. The test sets its clock. It keeps the true state of each
+// object at any time, so that tests can compare a mirror with it.
 //
-//	f := stripefake.New(t, stripefake.Options{Seed: 1, Webhooks: stripefake.Webhooks{Lost: 5, Shuffled: 20}, Faults: stripefake.Faults{Limited: 5}})
-//	f.Live(1000)                                                     // or Create, Set, Do: a story of the test's own
-//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // what is due, signed
+//	f := stripefake.New(t, stripefake.Options{Seed: 1, Webhooks: stripefake.Webhooks{Repeated: 5, Shuffled: 20}})
+//	f.RunSteps(1000)                                                 // or Create, Set, ApplyEvent
+//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // the due deliveries, signed
 //	http.Get(f.URL + "/v1/events?delivery_success=false")            // with stripefake.Key
-//	f.Truth()                                                        // what the mirror must be in the end
+//	f.CurrentObjects()                                               // the expected mirror
 package stripefake
 
 import (
@@ -17,59 +18,66 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
-// Chooser makes every choice of a life and of its deliveries: a seeded *rand.Rand, or a property test's generator. It is called by
-// the goroutine alone that calls Step, Live, Create, Do and Deliver.
+// Chooser makes every choice of the steps and the deliveries. It is a seeded *rand.Rand, or the
+// generator of a property test. Only the goroutine that calls Step, RunSteps, Create, ApplyEvent
+// and Deliver calls it.
 type Chooser interface {
-	// IntN is a number from 0 to n-1.
+	// IntN returns a number from 0 to n-1.
 	IntN(n int) int
 }
 
-// What a Fake is reached with where Options name nothing else.
+// The defaults of a Fake.
 const (
 	Key     = "sk_test_stripefake"
 	Secret  = "whsec_stripefake"
 	Version = "2026-08-26.dahlia"
-	// Own is the id of the account itself, which its events do not name.
-	Own = "acct_Fake0000"
+	// OwnAccount is the id of the account itself. Its events do not contain it.
+	OwnAccount = "acct_Fake0000"
 )
 
-// Options say what an account is like. Percentages are from 0 to 100. The zero value is a calm account without faults.
+// Options configure an account. Percentages are from 0 to 100. The zero value has no faults.
 type Options struct {
-	// Choose makes the choices; nil: a generator with Seed.
-	Choose Chooser
-	// Seed chooses which requests meet a fault, and all else where there is no Chooser.
+	// Chooser makes the choices. Nil means a generator with Seed.
+	Chooser Chooser
+	// Seed chooses the faults of requests, and all other choices without a Chooser.
 	Seed uint64
-	// Name is part of all ids that Stripe makes, so that two accounts of different names share none; empty: "Fake".
+	// Name is part of all ids that Stripe chooses, so that two fakes with different names share
+	// none. Empty means "Fake".
 	Name string
-	// Start is what the clock shows first; zero: 2026-01-01.
+	// Start is the first time of the clock. Zero means 2026-01-01.
 	Start time.Time
-	// Running: the clock also moves with real time, so one seed no longer makes one life.
+	// Running: the clock also moves with real time, so that one seed no longer gives the same data.
 	Running bool
-	// Accounts are the connected accounts besides the own one; products of several accounts share ids.
+	// Accounts are the connected accounts. Products of several accounts have the same ids.
 	Accounts []string
-	// Restricted are keys that may read only the named resources ("customers", "events", "account").
+	// Restricted are keys that may read only the named resources ("customers", "events",
+	// "account").
 	Restricted map[string][]string
-	// Live: objects and events are in live mode. In test mode the mirror keeps products and prices under the account "test".
-	Live bool
-	// Default is the API version that objects are answered in where a request names none; empty: that of the events. In any other
-	// version they look different.
-	Default string
-	// Meanwhile is called before each request is looked at, so that the life can go on between two pages; nil: nothing happens.
-	Meanwhile func()
-	// Objects is how many objects go on changing; when others are made, the oldest stay as they are. 0: 20.
+	// LiveMode: objects and events are in live mode. In test mode the mirror stores products and
+	// prices under the account "test".
+	LiveMode bool
+	// DefaultVersion is the API version of responses to requests that name none. Empty means the
+	// version of the events. Objects look different in any other version.
+	DefaultVersion string
+	// BeforeRequest is called before each request, so that data can change between two pages. Nil
+	// means no call.
+	BeforeRequest func()
+	// Objects is the number of objects that change. When steps create more, the oldest do not
+	// change any more. Zero means 20.
 	Objects int
-	// Kinds are the types of the objects that the life makes ("product"); empty: all.
-	Kinds []string
-	// Gap is the longest time between two steps; 0: 400 ms, so that a second holds several.
+	// ObjectTypes are the types of the objects that steps create ("product"). Empty means all.
+	ObjectTypes []string
+	// Gap is the longest time between two steps. Zero means 400 ms, so that several steps fall in a
+	// second.
 	Gap time.Duration
-	// Burst is the percentage of steps that concern the object of the step before.
+	// Burst is the percentage of steps that change the object of the previous step.
 	Burst int
-	// Still is the percentage of changes of a product that do not move its own version.
-	Still int
-	// Reborn is the percentage of new products that take the id of a deleted one.
-	Reborn int
-	// Thin: there are accounts of the second API too, whose events are thin.
-	Thin bool
+	// VersionUnmoved is the percentage of changes of a product that do not advance its version.
+	VersionUnmoved int
+	// ReusedIDs is the percentage of new products that take the id of a deleted one.
+	ReusedIDs int
+	// IDOnlyEvents adds accounts of the v2 API, which has id-only events.
+	IDOnlyEvents bool
 
 	Webhooks Webhooks
 	Faults   Faults
@@ -79,36 +87,37 @@ type Options struct {
 type Fake struct {
 	fakeapi.Base
 
-	mu       sync.Mutex
-	options  Options
-	choose   Chooser
-	accounts []*account
-	last     *object // what the last step concerned
-	made     map[string]int
-	queue    []attempt
-	requests []*Request
-	links    int // how often links were rendered anew
-	inFlight int
-	most     int
+	mu          sync.Mutex
+	options     Options
+	chooser     Chooser
+	accounts    []*account
+	last        *object // the object of the last step
+	idCounts    map[string]int
+	queue       []attempt
+	requests    []*Request
+	linkCount   int // number of rendered links
+	inFlight    int
+	maxInFlight int
 }
 
-// New starts a Fake; it ends with its owner.
+// New starts a Fake. It stops with its owner.
 func New(t fakeapi.Owner, o Options) *Fake {
 	t.Helper()
-	f := &Fake{options: o, made: map[string]int{}, choose: o.Choose}
-	if f.choose == nil {
-		f.choose = rand.New(rand.NewPCG(o.Seed, 1))
+	f := &Fake{options: o, idCounts: map[string]int{}, chooser: o.Chooser}
+	if f.chooser == nil {
+		f.chooser = rand.New(rand.NewPCG(o.Seed, 1))
 	}
-	f.fill()
+	f.setDefaults()
 	for _, id := range append([]string{""}, o.Accounts...) {
-		f.accounts = append(f.accounts, &account{id: id, objects: map[string]*object{}, kinds: map[string][]*object{}, named: map[string]*event{}, made: map[string]int{}})
+		f.accounts = append(f.accounts, &account{id: id, objects: map[string]*object{}, byType: map[string][]*object{},
+			eventsByID: map[string]*event{}, idCounts: map[string]int{}})
 	}
 	f.Start(t, f, o.Seed, f.options.Start, o.Running)
 	return f
 }
 
-// fill puts the defaults where the options say nothing.
-func (f *Fake) fill() {
+// setDefaults fills in the defaults.
+func (f *Fake) setDefaults() {
 	o := &f.options
 	if o.Start.IsZero() {
 		o.Start = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
@@ -119,22 +128,22 @@ func (f *Fake) fill() {
 	if o.Objects == 0 {
 		o.Objects = 20
 	}
-	if o.Default == "" {
-		o.Default = Version
+	if o.DefaultVersion == "" {
+		o.DefaultVersion = Version
 	}
 	if o.Gap == 0 {
 		o.Gap = 400 * time.Millisecond
 	}
 }
 
-// now is the time on the account's clock, in microseconds.
+// now returns the time on the account's clock, in microseconds.
 func (f *Fake) now() int64 { return f.Micros() }
 
-func (f *Fake) chance(percent int) bool { return percent > 0 && f.choose.IntN(100) < percent }
+func (f *Fake) chance(percent int) bool { return percent > 0 && f.chooser.IntN(100) < percent }
 
-// Times of the clock, in microseconds.
+// Durations in microseconds.
 const (
 	second = int64(1_000_000)
-	// kept is how long events can be listed.
-	kept = 30 * 24 * 3600 * second
+	// eventRetention is how long events can be listed.
+	eventRetention = 30 * 24 * 3600 * second
 )

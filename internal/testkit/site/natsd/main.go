@@ -1,4 +1,4 @@
-// Command natsd is a NATS server as a process, for tests that kill and stop it: natsd -c FILE.
+// Command natsd runs a NATS server as a process, for tests that kill and stop it: natsd -c FILE.
 package main
 
 import (

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// tokenVariable is the environment variable with the token for an admin address, used if no file is
+// given.
+const tokenVariable = "POSTERN_ADMIN_TOKEN"
+
+// clientFlags are the flags of commands that send HTTP requests to a process.
+type clientFlags struct{ ca, cert, key, tokenFile string }
+
+func (a *clientFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.ca, "ca", "", "`file` of the certificate authorities of the process (default: "+
+		"the system's)")
+	cmd.Flags().StringVar(&a.cert, "cert", "", "`file` of the client certificate, if the process requires one")
+	cmd.Flags().StringVar(&a.key, "key", "", "`file` of the client certificate's key")
+}
+
+// addTokenFlag is for commands whose requests may need a token. There is no flag for the token
+// itself, because the process list would show it.
+func (a *clientFlags) addTokenFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.tokenFile, "token-file", "", "`file` of the token (default: "+tokenVariable+
+		"); it is sent over HTTPS and to loopback addresses only")
+}
+
+// transport connects directly, without a proxy from the environment.
+func (a *clientFlags) transport() (*http.Transport, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if a.ca != "" {
+		pem, err := os.ReadFile(a.ca)
+		if err != nil {
+			return nil, fmt.Errorf("read --ca: %w", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, usagef("--ca %s holds no certificate", a.ca)
+		}
+	}
+	switch {
+	case (a.cert == "") != (a.key == ""):
+		return nil, usagef("--cert and --key go together")
+	case a.cert != "":
+		cert, err := tls.LoadX509KeyPair(a.cert, a.key)
+		if err != nil {
+			return nil, fmt.Errorf("read --cert and --key: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{cert}
+	}
+	return &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true}, nil
+}
+
+// token returns the token to send, or "".
+func (a *clientFlags) token() (string, error) {
+	if a.tokenFile == "" {
+		return strings.TrimSpace(os.Getenv(tokenVariable)), nil
+	}
+	b, err := os.ReadFile(a.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("read --token-file: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// authorize sends the token only over HTTPS or to a loopback address, so that nobody on the network
+// can read it.
+func authorize(req *http.Request, token string) {
+	ip := net.ParseIP(req.URL.Hostname())
+	if token != "" && (req.URL.Scheme == "https" || req.URL.Hostname() == "localhost" || ip != nil && ip.IsLoopback()) {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// The exit statuses of the command.
+const (
+	statusDone      = 0
+	statusFailed    = 1
+	statusUsage     = 2
+	statusNotFound  = 3
+	statusAmbiguous = 4
+)
+
+// errUsage matches all errors in the use of the command line.
+var errUsage = errors.New("usage")
+
+// usageError prints without a prefix.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string        { return e.text }
+func (e *usageError) Is(target error) bool { return target == errUsage }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// wantArgs requires exactly the named arguments; names in brackets are optional. All arguments
+// except file names must be valid UTF-8, because they become parameters of queries.
+func wantArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		least := slices.IndexFunc(names, func(name string) bool { return name[0] == '[' })
+		if least < 0 {
+			least = len(names)
+		}
+		if least <= len(args) && len(args) <= len(names) {
+			for i, arg := range args {
+				if !strings.Contains(names[i], "FILE") && !utf8.ValidString(arg) {
+					return usagef("%s %q is not valid UTF-8", names[i], arg)
+				}
+			}
+			return nil
+		}
+		wanted := "no arguments"
+		if len(names) > 0 {
+			wanted = strings.Join(names, " ")
+		}
+		return usagef("%s takes %s, got %d; see %s --help", cmd.CommandPath(), wanted, len(args), cmd.CommandPath())
+	}
+}
+
+// errReported means that the error is printed already.
+var errReported = errors.New("reported")
+
+// report prints an error in one line and returns the exit status.
+func report(err error, errs io.Writer) int {
+	if err == nil {
+		return statusDone
+	}
+	status, hint := classify(err)
+	if !errors.Is(err, errReported) {
+		fmt.Fprintf(errs, "postern: %s%s\n", escapeControl(strings.ReplaceAll(err.Error(), "\n", "; ")), hint)
+	}
+	return status
+}
+
+// classify returns the exit status of an error and, where the message does not say it, what to do.
+func classify(err error) (status int, hint string) {
+	var objects *admin.SeveralObjectsError
+	var keys *events.AmbiguousKeyError
+	switch {
+	case errors.Is(err, errUsage), errors.Is(err, events.ErrInvalid):
+		return statusUsage, ""
+	case errors.Is(err, events.ErrNotFound):
+		return statusNotFound, ""
+	case errors.As(err, &objects), errors.As(err, &keys):
+		return statusAmbiguous, ""
+	case errors.Is(err, context.Canceled):
+		return statusFailed, " (interrupted)"
+	case postgres.Code(err) == "42P01", postgres.Code(err) == "42703", postgres.Code(err) == "3F000":
+		return statusFailed, ": the database's schema does not fit this command; see postern migrate status"
+	}
+	return statusFailed, ""
+}

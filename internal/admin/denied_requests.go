@@ -1,0 +1,47 @@
+package admin
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/access"
+)
+
+// DeniedRequests counts requests that were denied because of their caller. A nil value counts
+// nothing.
+type DeniedRequests struct{ total *prometheus.CounterVec }
+
+// NewDeniedRequests registers the metric.
+func NewDeniedRequests(reg prometheus.Registerer) (*DeniedRequests, error) {
+	r := &DeniedRequests{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_admin_refusals_total",
+		Help: "Requests to the admin address that were denied because of their caller, by reason: no_token, token " +
+			"(it is " +
+			"invalid), role (a reader's token), " +
+			"host (not a loopback name, where no token is required) or unread (PostgreSQL did not return the valid " +
+			"tokens" +
+			")."}, []string{"reason"})}
+	for _, reason := range []string{"no_token", "token", "role", "host", "unread"} {
+		r.total.WithLabelValues(reason)
+	}
+	return r, reg.Register(r.total)
+}
+
+// add counts a denied request by its error.
+func (r *DeniedRequests) add(err error) {
+	if r == nil {
+		return
+	}
+	reason := "unread"
+	switch {
+	case errors.Is(err, access.ErrUnknown):
+		reason = "token"
+	case errors.Is(err, errNoToken):
+		reason = "no_token"
+	case errors.Is(err, access.ErrRole):
+		reason = "role"
+	case errors.Is(err, errForeignHost):
+		reason = "host"
+	}
+	r.total.WithLabelValues(reason).Inc()
+}

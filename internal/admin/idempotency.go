@@ -1,0 +1,117 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/postern-gateway/postern/internal/idempotency"
+	"github.com/postern-gateway/postern/internal/idempotency/header"
+)
+
+// replayedHeader marks a response that was stored for an earlier request.
+const replayedHeader = "Idempotency-Replayed"
+
+// releaseTimeout limits the release of a key, which also happens after the client disconnected.
+const releaseTimeout = 5 * time.Second
+
+const claimKey = "postern claim"
+
+// claimOf returns the claim of a request with an idempotency key; nil for one without.
+func claimOf(c echo.Context) *idempotency.Claim {
+	claim, _ := c.Get(claimKey).(*idempotency.Claim) // nil: the request has no key
+	return claim
+}
+
+// withIdempotencyKey executes a request with an idempotency key once. The transaction of a change
+// stores the response (change). executeOnce stores an error response. Responses with status 5xx or
+// 429 are not stored. A request that changed nothing is executed again.
+func (h *handler) withIdempotencyKey(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		key, err := header.Key(c.Request().Header.Values(header.Name))
+		if err != nil || key == "" {
+			if err != nil {
+				return err
+			}
+			return next(c)
+		}
+		r, err := idempotencyRequest(c, key)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.Request().Context(), queryTimeout)
+		defer cancel()
+		claim, answer, err := idempotency.Begin(ctx, h.Pool, r)
+		if err != nil {
+			return err
+		}
+		if answer != nil {
+			c.Response().Header().Set(replayedHeader, "true")
+			return c.Blob(answer.Status, answer.ContentType, answer.Body)
+		}
+		c.Set(claimKey, claim)
+		return h.executeOnce(c, claim, next)
+	}
+}
+
+// idempotencyRequest returns the scope of the key (caller and route) and a fingerprint of the
+// complete request.
+func idempotencyRequest(c echo.Context, key string) (idempotency.Request, error) {
+	body, err := io.ReadAll(io.LimitReader(c.Request().Body, maxBodyBytes+1))
+	if err != nil {
+		return idempotency.Request{}, echo.NewHTTPError(http.StatusBadRequest,
+			"the connection broke while the body was read")
+	}
+	c.Request().Body = io.NopCloser(bytes.NewReader(body))
+	who := callerOf(c).name
+	if who == "" {
+		who = "(loopback)" // no token has this name
+	}
+	u := c.Request().URL
+	return idempotency.Request{Scope: who + " " + c.Request().Method + " " + c.Path(), Key: key,
+		Fingerprint: idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery), body)}, nil
+}
+
+// executeOnce executes the request and stores an error response, if it is to be stored.
+func (h *handler) executeOnce(c echo.Context, claim *idempotency.Claim, next echo.HandlerFunc) error {
+	open := true
+	defer func() { // also after a panic
+		if !open {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
+		defer cancel()
+		if err := claim.Release(ctx, h.Pool); err != nil {
+			h.Logger.Warn("idempotency key not released; it is free when its lease ends", "error", err)
+		}
+	}()
+	err := next(c)
+	if err == nil {
+		open = !claim.HasResponse()
+		return nil
+	}
+	p := problemOf(err)
+	if p.Status >= 500 || p.Status == http.StatusTooManyRequests || errors.Is(err, idempotency.ErrInProgress) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
+	defer cancel()
+	if kept := claim.StoreResponse(ctx, h.Pool, idempotency.Response{Status: p.Status, ContentType: problemType,
+		Body: p.body()}); kept != nil {
+		return kept
+	}
+	open = false
+	return err
+}
+
+// encodeJSON encodes a response.
+func encodeJSON(found any) ([]byte, error) {
+	body, err := json.Marshal(found)
+	return append(body, '\n'), err
+}

@@ -1,0 +1,108 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// destinationsSQL lists the destinations of planned and failed effects, and null. It skips from one
+// to the next in the index, however many effects each has.
+const destinationsSQL = `
+WITH RECURSIVE names AS (
+  (SELECT e.destination FROM effects e WHERE e.state IN ('planned', 'failed') ORDER BY e.destination LIMIT 1)
+  UNION ALL
+  SELECT (SELECT e.destination FROM effects e WHERE e.state IN ('planned', 'failed') AND e.destination > n.destination
+  	ORDER BY e.destination LIMIT 1) FROM names n WHERE n.destination IS NOT NULL
+)`
+
+// unconfiguredSQL lists these destinations, except the configured ones.
+const unconfiguredSQL = destinationsSQL + `
+SELECT destination FROM names WHERE destination <> ALL($1::text[])`
+
+// DetachedSQL selects effects that wait for a rule or a destination that is not configured, and
+// since when. Of each destination it reads the 2,000 that are due last, up to a minute ahead, since
+// detached effects are due then. more reports that the limit was reached, so that there may be
+// more. A running effect has what it waited for, whatever its reason says.
+const DetachedSQL = `(` + destinationsSQL + `
+  SELECT l.effect, l.destination, coalesce(l.tried_since, l.planned_at) AS since, l.seen = 2000 AS more
+  FROM names n CROSS JOIN LATERAL (SELECT d.*, count(*) OVER () AS seen FROM (SELECT e.effect, e.destination, e.state,
+  	e.reason, e.tried_since, e.planned_at FROM effects e
+    WHERE e.destination = n.destination AND e.state IN ('planned', 'failed')
+    	AND e.due <= (SELECT clock_now() + interval '1 minute') ORDER BY e.due DESC LIMIT 2000) d) l
+  WHERE l.state = 'planned' AND strpos(l.reason, '` + effects.NotConfigured + `') > 0
+)`
+
+// maxDetached bounds how many effects of one destination are redirected at once.
+const maxDetached = 500
+
+// redirectDetached handles effects that are due at destinations that are not configured. The
+// destinations were renamed, or belong to another process.
+func (r *Runner) redirectDetached(ctx context.Context) error {
+	r.mu.Lock()
+	rules, all := r.rules, r.destinations
+	r.mu.Unlock()
+	configured := r.destinationNames()
+	rows, err := r.Pool.Query(ctx, unconfiguredSQL, append([]string{}, configured...))
+	if err != nil {
+		return fmt.Errorf("look for destinations: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look for destinations: %w", err)
+	}
+	for _, name := range names {
+		if err := r.redirectFrom(ctx, rules, all, configured, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// redirectFrom moves effects of an unconfigured destination to the destination that their rule has
+// now. Effects without one wait.
+func (r *Runner) redirectFrom(ctx context.Context, rules *effects.Rules, destinations destinationSet,
+	configured []string, name string) error {
+	var results []result
+	var waiting []*result
+	err := postgres.InTx(ctx, r.Pool, "redirect effects", r.Settings.TxTimeout,
+		func(ctx context.Context, tx pgx.Tx) error {
+			results, waiting = nil, nil
+			all, err := leaseEffects(ctx, tx, name, r.ID, maxDetached, r.Settings.LeaseMargin)
+			if err != nil || len(all) == 0 {
+				return err
+			}
+			for _, t := range all {
+				t.destination = name
+				_, end := r.decideSafely(t,
+					func() (*call, *result) { return nextCall(t, rules.ByName(t.rule), destinations) })
+				ruleMissing, unconfigured := end != nil && end.ruleMissing, false
+				if end == nil || (end.state == effects.Planned || end.state == effects.Failed) &&
+					!slices.Contains(configured, end.destination) {
+					unconfigured = true
+					end = t.giveBack(effects.Planned, missingRuleWait, t.attempts-1,
+						fmt.Sprintf("destination %s %s, and no rule has another for it; it waits for one of both", name,
+							effects.NotConfigured))
+				}
+				end.leaseEpoch, end.rule, end.ruleMissing = t.leaseEpoch, t.rule, ruleMissing
+				if results = append(results, *end); unconfigured {
+					waiting = append(waiting, end)
+				}
+			}
+			_, err = record(ctx, tx, results)
+			return err
+		})
+	if err != nil {
+		return err
+	}
+	r.logMissingDestination(name, waiting)
+	r.logMissingRules(results)
+	r.logNeedsReview(name, results)
+	r.Wake(dueDestinations(results))
+	return nil
+}

@@ -1,0 +1,472 @@
+package runner_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sink"
+)
+
+// useDestination sends the steps of the rule to another destination that responds as it is told.
+func (b *fixture) useDestination(t *testing.T, answers ...scriptedResponse) *scripted {
+	t.Helper()
+	other := &scripted{answers: answers}
+	server := httptest.NewServer(other)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	b.destinations[0].URL = server.URL
+	return other
+}
+
+// makeUnknown gives step mail of effect 1 an unknown outcome, since an attempt in the past.
+func (b *fixture) makeUnknown(t *testing.T, ago string) {
+	t.Helper()
+	b.plan(t, 1, 1)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at,
+		ended_at, known_since)
+		VALUES (1, 'mail', 0, 'unknown', 'sink', '', 2, clock_now() - interval '1 h', clock_now(),
+			clock_now() - $1::interval)`, ago)
+	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 2`)
+}
+
+// A step with an unknown outcome is repeated as long as the destination keeps its key. After that,
+// an operator decides.
+func TestNextCall_keyDroppedByDestination_needsReview(t *testing.T) {
+	t.Parallel()
+	const again = "done by itself"
+	for name, c := range map[string]struct {
+		ago   string
+		set   func(*fixture)
+		state string
+	}{
+		"key still kept": {"23 h", func(*fixture) {}, again},
+		"key dropped":    {"24 h", func(*fixture) {}, "review unknown person"},
+		"kept for longer": {"30 h", func(b *fixture) { b.destinations[0].KeyRetention = 48 * time.Hour },
+			again},
+		"idempotent method": {"30 h", func(b *fixture) { asPut(b, "") }, again},
+		"idempotent method with a key": {"30 h", func(b *fixture) { asPut(b, "Idempotency-Key") },
+			"review unknown person"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail"}]`)
+			c.set(b)
+			other := b.useDestination(t, scriptedResponse{status: 200})
+			b.makeUnknown(t, c.ago)
+			b.run(t, "a", b.pool)
+			b.waitIdle(t)
+			if c.state == again {
+				if calls := len(other.asked()); calls != 1 || b.show(t).State != effects.Done {
+					t.Errorf("%d calls: %+v", calls, b.show(t))
+				}
+				return
+			}
+			if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e
+				JOIN effect_steps s USING (effect)`)[0]; got != c.state || len(other.asked()) != 0 {
+				t.Fatalf("%s, %d calls", got, len(other.asked()))
+			}
+			if v := b.show(t); !strings.Contains(v.Reason, "keys_kept") ||
+				!strings.Contains(v.AllowedActions, "postern effects resolve 1 --step mail") {
+				t.Errorf("%s; %s", v.Reason, v.AllowedActions)
+			}
+			wantError(t, b.retry(t), "then run postern effects resolve")
+			must(t, b.resolve(t, effects.ResolveParams{Step: "mail"}))
+			if b.waitIdle(t); len(other.asked()) != 1 || b.show(t).State != effects.Done {
+				t.Errorf("%d calls after an operator said that it was not executed", len(other.asked()))
+			}
+		})
+	}
+}
+
+// asPut changes the step of the rule to PUT, with or without a key header.
+func asPut(b *fixture, header string) {
+	do := &b.rules.ByName("follow").Steps[0].Do
+	do.Method, do.KeyHeader = http.MethodPut, header
+}
+
+// The unknown outcome of a step dates from the first attempt that may have been executed, however
+// often it is repeated. After a failed attempt it starts again.
+func TestReserve_repeatedUnknownStep_keepsFirstTime(t *testing.T) {
+	t.Parallel()
+	b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", retry: {first: 10ms, longest: 20ms, `+
+		`attempts: 1000}}]`)
+	b.useDestination(t, scriptedResponse{status: 500})
+	b.plan(t, 1, 1)
+	stop := b.run(t, "a", b.pool)
+	const knownBefore = `SELECT concat_ws(' ', state, known_since < reserved_at) FROM effect_steps WHERE attempts > 1
+		AND state <> 'reserved'`
+	b.waitForRow(t, knownBefore, "unknown t")
+	b.db.Exec(t, `UPDATE effect_steps SET known_since = known_since - interval '25 h'`)
+	if got := b.waitIdle(t); got["review"] != 1 {
+		t.Error(got)
+	}
+	stop()
+
+	b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', attempts = 1, known_since = clock_now() - interval '25 h'`)
+	b.db.Exec(t, `UPDATE effects SET state = 'planned', due = clock_now(), attempts = 0`)
+	b.run(t, "b", b.pool)
+	b.waitForRow(t, `SELECT concat_ws(' ', state, known_since > clock_now() - interval '1 h') FROM effect_steps
+		WHERE attempts > 1 AND state <> 'reserved'`, "unknown t")
+}
+
+// A step older than the column known_since counts from the planning of its effect, unless it had
+// only one attempt.
+func TestNextCall_stepOlderThanKnownSince_isAsOldAsItsEffect(t *testing.T) {
+	t.Parallel()
+	for attempts, want := range map[int]string{1: "done", 15: "review"} {
+		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
+			t.Parallel()
+			b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", retry: {first: 10ms, longest: 20ms, `+
+				`age: 200h}}]`)
+			other := b.useDestination(t, scriptedResponse{status: 500}, scriptedResponse{status: 200})
+			b.plan(t, 1, 1)
+			b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = $1, `+
+				`planned_at = clock_now() - interval '5 d'`, attempts)
+			b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts,
+				reserved_at, ended_at)
+				VALUES (1, 'mail', 0, 'unknown', 'sink', '', $1, clock_now() - interval '10 min', clock_now())`,
+				attempts)
+			b.run(t, "a", b.pool)
+			if got := b.waitIdle(t); got[want] != 1 || want == "review" && len(other.asked()) != 0 {
+				t.Errorf("%v after %d calls: %s", got, len(other.asked()), b.show(t).Reason)
+			}
+		})
+	}
+}
+
+// waitForRow waits until a query returns one row with a value.
+func (b *fixture) waitForRow(t *testing.T, query, want string) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if got := b.db.QueryStrings(t, query); len(got) != 1 || got[0] != want {
+			return fmt.Errorf("is %q, want %q: %v", got, want, b.states(t))
+		}
+		return nil
+	})
+}
+
+// After an operator's action, the age limit of retries starts again.
+func TestRetry_operatorAction_restartsTheAgeLimit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		path, is string
+		say      func(*testing.T, *fixture) error
+	}{
+		"approve": {"/customers", `UPDATE effects SET state = 'waiting', due = NULL`,
+			func(t *testing.T, b *fixture) error { return b.approve(t, 1) }},
+		"retry": {"/customers", `UPDATE effects SET state = 'review', due = NULL`,
+			func(t *testing.T, b *fixture) error { return b.retry(t) }},
+		"resolve": {"/invoices", `WITH s AS (INSERT INTO effect_steps (effect, step, place, state, destination,
+			fingerprint, attempts, reserved_at) VALUES (1, 'customer', 0, 'unknown', 'sink', '', 1, clock_now()))
+			UPDATE effects SET state = 'review', due = NULL`, func(t *testing.T, b *fixture) error {
+			return b.resolve(t, effects.ResolveParams{Step: "customer", Done: true, Captured: []byte(`{"id": 1}`)})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupWithSource(t, twoSteps)
+			b.failRequests(c.path, sink.FailsBeforeActing, sink.FailsBeforeActing)
+			b.plan(t, 1, 1)
+			b.db.Exec(t, c.is)
+			b.db.Exec(t, `UPDATE effects SET planned_at = planned_at - interval '30 d'`)
+			b.run(t, "a", b.pool)
+			must(t, c.say(t, b))
+			if got := b.waitIdle(t); got["done"] != 1 {
+				t.Errorf("%v: %s", got, b.show(t).Reason)
+			}
+		})
+	}
+}
+
+// After an operator's retry the check still waits for its delay, because the attempt may still take
+// effect.
+func TestNextCall_operatorRetry_keepsTheCheckDelay(t *testing.T) {
+	t.Parallel()
+	b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", once: true, check: {path: "/did", `+
+		`done: answer.status == 200, settles: 2s}, retry: {first: 10ms, longest: 20ms}}]`)
+	asked := make(chan time.Time, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		asked <- time.Now()
+	}))
+	t.Cleanup(server.Close)
+	b.destinations[0].URL = server.URL
+	b.plan(t, 1, 1)
+	b.run(t, "a", b.pool)
+	testkit.Eventually(t, patience, func() error {
+		if s := b.show(t).State; s != effects.Failed && s != effects.Done {
+			return errors.New(string(s))
+		}
+		return nil
+	})
+	must(t, b.retry(t))
+	at := <-asked
+	b.waitIdle(t)
+	if v := b.show(t); v.State != effects.Done || at.Sub(v.Steps[0].ReservedAt.Time) < 2*time.Second {
+		t.Errorf("checked %s after the attempt began: %+v", at.Sub(v.Steps[0].ReservedAt.Time), v)
+	}
+}
+
+// An unknown outcome is cleared up by the rule that rendered the request, whatever the current rule
+// says. A step that only an operator may resolve is not repeated, nor is a request without a key.
+func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
+	t.Parallel()
+	key := rules.StepKey("follow:1", 1, 0, "mail", false)
+	keyless := `{"method": "POST", "path": "/mail", "headers": {}}`
+	named := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {"Idempotency-Key": %q}}`, key)
+	ok, lost := []int{200}, []int{500, 200}
+	within := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {}, "body": "{\"ref\": %s}"}`, `\"`+key+`\"`)
+	const person = "review unknown person"
+	for name, c := range map[string]struct {
+		recovery, request, rule string
+		want                    string
+		calls                   string
+		answers                 []int
+		// is is the state of the step, unknown if empty. ago is the age of the unknown outcome, an
+		// hour if empty.
+		is, ago string
+	}{
+		"operator only, rule now has keys":    {"person", keyless, keyedStep, person, "", ok, "", ""},
+		"operator only, with a key":           {"person", named, keyedStep, person, "", ok, "", ""},
+		"operator only, rule now has a check": {"person", keyless, checkedStep, person, "", ok, "", ""},
+		"check, rule now has none":            {"check", named, keyedStep, person, "", ok, "", ""},
+		"check: done": {"check", keyless, checkedStep, "done done check",
+			"GET /did", ok, "", ""},
+		"key, none in the request": {"key", keyless, keyedStep, person, "", ok, "", ""},
+		"key of another step": {"key", strings.ReplaceAll(named, key, "postern-0"),
+			keyedStep, person, "", ok, "", ""},
+		"key in a header": {"key", named, keyedStep, "done done key", "POST /mail",
+			ok, "", ""},
+		"key in the body": {"key", within, keyedStep, "done done key", "POST /mail",
+			ok, "", ""},
+		"idempotent method": {"key", strings.Replace(keyless, "POST", "PUT", 1),
+			keyedStep, "done done key", "PUT /mail", ok, "", ""},
+		"check: not done": {"check", keyless, checkedStep, "done done check",
+			"GET /did, POST /mail", []int{404, 200}, "", ""},
+		"check, rule now forbids repetition": {"check", keyless, checkOnlyStep, person, "GET /did",
+			[]int{404}, "", ""},
+		"key, and a check for another request": {"key", named, checkedStep, "done done key",
+			"POST /mail", ok, "", ""},
+		"key, repeated once, and a check for another request": {"key", named, checkedStep, "done done key",
+			"POST /mail, POST /mail", []int{500, 200}, "", ""},
+		"no key, and a check for another request": {"key", keyless, checkedStep, person, "", ok, "", ""},
+		"key, rule now has a check and forbids repetition: done": {"key", named, checkOnlyStep, "done done key",
+			"GET /did",
+			ok, "", ""},
+		"key, rule now has a check and forbids repetition: not done": {"key", named, checkOnlyStep, person, "GET /did",
+			[]int{404},
+			"", ""},
+		"key, rule is now operator only": {"key", named, neverRepeatedStep, person, "", ok, "", ""},
+		"key that may be dropped, and a check for another request": {"key", named, checkedStep, person, "",
+			[]int{404, 200},
+			"", "30 h"},
+		"failed, key, and a check for another request": {"key", named, checkedStep, "done done key",
+			"POST /mail, POST /mail", lost, "failed", ""},
+		"failed, operator only, rule now has a check": {"person", named, checkedStep, person, "POST /mail",
+			lost, "failed", ""},
+		"failed, check: done": {"check", named, checkedStep, "done done check",
+			"POST /mail, GET /did", lost, "failed", ""},
+		"failed, request is rendered again": {"key", "null", checkedStep, "done done check",
+			"POST /mail, GET /did", lost, "failed", ""},
+		"in progress during a crash, operator only, rule now has a key": {"person", keyless, keyedStep, person, "", ok,
+			"reserved", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupWithSource(t, c.rule)
+			other := b.useDestination(t, statuses(c.answers)...)
+			b.makeUnknown(t, cmp.Or(c.ago, "1 h"))
+			b.db.Exec(t, `UPDATE effect_steps SET state = $1, doubt = $2, request = $3, ended_at = reserved_at`,
+				cmp.Or(c.is, "unknown"), c.recovery, c.request)
+			if c.is == "reserved" {
+				b.db.Exec(t, `UPDATE effect_steps SET ended_at = NULL`)
+				b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, claims = 1, taken_by = 'dead',
+					taken_until = clock_now()`)
+			}
+			b.run(t, "a", b.pool)
+			b.waitIdle(t)
+			b.checkOutcome(t, c.want, other, c.calls)
+			if reason := b.show(t).Reason; c.ago != "" && !strings.Contains(reason, "keys_kept") {
+				t.Error(reason)
+			}
+			if c.want == person {
+				wantError(t, b.retry(t), "then run postern effects resolve")
+			}
+		})
+	}
+}
+
+// checkOutcome compares the state of effect 1 and its step, and the calls.
+func (b *fixture) checkOutcome(t *testing.T, want string, other *scripted, calls string) {
+	t.Helper()
+	if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e
+		JOIN effect_steps s USING (effect)`)[0]; got != want {
+		t.Errorf("is %s, want %s: %s", got, want, b.show(t).Reason)
+	}
+	if got := strings.Join(other.asked(), ", "); got != calls {
+		t.Errorf("calls %q, want %q", got, calls)
+	}
+}
+
+// statuses returns responses with these statuses, which contain the values to capture.
+func statuses(all []int) (answers []scriptedResponse) {
+	for _, status := range all {
+		answers = append(answers, scriptedResponse{status: status, body: `{"id": 1}`})
+	}
+	return answers
+}
+
+// A step that was sent by a rule with once is not repeated after a check says no, even if the
+// current rule has no once.
+func TestChooseRecovery_neverRepeatRemoved_stillApplies(t *testing.T) {
+	t.Parallel()
+	b := setupWithSource(t, strings.Replace(checkOnlyStep, "300ms", "1h", 1))
+	other := b.useDestination(t, statuses([]int{500, 404, 200})...)
+	b.plan(t, 1, 1)
+	stop := b.run(t, "a", b.pool)
+	b.waitForRow(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt, s.once) FROM effects e
+		JOIN effect_steps s USING (effect) WHERE s.state <> 'reserved'`, "failed unknown check t")
+	stop()
+	s := &b.rules.ByName("follow").Steps[0]
+	s.NeverRepeat, s.Check.RepeatIfNotDone = false, true
+	b.db.Exec(t, `UPDATE effect_steps SET reserved_at = reserved_at - interval '2 h', ended_at = ended_at - interval
+		'2 h'`)
+	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
+	b.run(t, "b", b.pool)
+	b.waitIdle(t)
+	if got, v := strings.Join(other.asked(), ", "), b.show(t); got != "POST /mail, GET /did" || v.State != "review" ||
+		v.Steps[0].Recovery != "person" {
+		t.Errorf("%s: %s, %+v", got, v.Reason, v.Steps)
+	}
+}
+
+// moveDestination gives step mail of effect 1 an unknown outcome at sink, while its rule now sends
+// it to the destination there.
+func moveDestination(t *testing.T, steps, request, recovery string) (b *fixture, here, there *scripted) {
+	t.Helper()
+	b = setupWithSource(t, steps)
+	here, there = b.useDestination(t, scriptedResponse{status: 404}),
+		&scripted{answers: []scriptedResponse{{status: 200, body: `{"id": 1}`}}}
+	server := httptest.NewServer(there)
+	t.Cleanup(server.Close)
+	elsewhere := b.destinations[0]
+	elsewhere.Name, elsewhere.URL = "there", server.URL
+	b.destinations = append(slices.Clone(b.destinations), elsewhere)
+	b.makeUnknown(t, "1 h")
+	b.db.Exec(t, `UPDATE effect_steps SET doubt = $1, request = $2, ended_at = reserved_at`, recovery, request)
+	s := &b.rules.ByName("follow").Steps[0]
+	s.Destination = "there"
+	if s.Check != nil {
+		s.Check.Destination = "there"
+	}
+	return b, here, there
+}
+
+// If one destination may have executed a step, the step is not sent to another destination, and
+// that one is not asked. This is also true for idempotent requests, and if the first destination is
+// not configured any more.
+func TestNextCall_unknownStepWithOtherDestination_needsReview(t *testing.T) {
+	t.Parallel()
+	named := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {"Idempotency-Key": %q}}`,
+		rules.StepKey("follow:1", 1, 0, "mail", false))
+	const person = "review unknown person, none here, none there"
+	for name, c := range map[string]struct {
+		steps, request, recovery string
+		set                      func(*fixture)
+		want                     string
+	}{
+		"key": {keyedStep, named, "key", nil, person},
+		"put": {keyedStep, strings.Replace(named, "POST", "PUT", 1), "key",
+			func(b *fixture) { asPut(b, "") }, person},
+		"check": {checkedStep, named, "check", nil, person},
+		"check at one destination": {checkedStep, named, "check",
+			func(b *fixture) { b.rules.ByName("follow").Steps[0].Check.Destination = "sink" }, person},
+		"first destination removed": {keyedStep, named, "key", func(b *fixture) { b.destinations = b.destinations[1:] },
+			person},
+		"another account": {keyedStep, named, "key", func(b *fixture) {
+			b.destinations[0].URL = b.destinations[1].URL
+			b.destinations[1].Headers = http.Header{"Authorization": {"Bearer another"}}
+		}, person},
+		"another name of the same destination": {keyedStep, named, "key",
+			func(b *fixture) { b.destinations[0].URL = b.destinations[1].URL },
+			"done done key, none here, POST /mail there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, here, there := moveDestination(t, c.steps, c.request, c.recovery)
+			if c.set != nil {
+				c.set(b)
+			}
+			b.run(t, "a", b.pool)
+			b.waitIdle(t)
+			got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e
+				JOIN effect_steps s USING (effect)`)[0]
+			for where, other := range map[string]*scripted{"here": here, "there": there} {
+				calls := strings.Join(other.asked(), " ")
+				if calls == "" {
+					calls = "none"
+				}
+				if !strings.Contains(c.want, ", "+calls+" "+where) {
+					t.Errorf("%s: %s", where, calls)
+				}
+			}
+			if !strings.HasPrefix(c.want, got+",") {
+				t.Errorf("is %s, want %s: %s", got, c.want, b.show(t).Reason)
+			}
+			if c.want == person && !strings.Contains(b.show(t).Reason, "it was sent to destination sink, and "+
+				"there, where its rule sends it now, cannot know") {
+				t.Error(b.show(t).Reason)
+			}
+		})
+	}
+}
+
+// A step that failed is sent to the destination of the current rule.
+func TestNextCall_failedStepWithOtherDestination_isSentThere(t *testing.T) {
+	t.Parallel()
+	b, here, there := moveDestination(t, keyedStep, "null", "key")
+	b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', request = NULL`)
+	b.run(t, "a", b.pool)
+	if got := b.waitIdle(t); got["done"] != 1 || len(here.asked()) != 0 || len(there.asked()) != 1 {
+		t.Errorf("%v, %v, %v", got, here.asked(), there.asked())
+	}
+}
+
+// Only the destination that executed a step can compensate it. Another one may not have the object,
+// or another object with that id.
+func TestNextCall_compensationWithOtherDestination_needsReview(t *testing.T) {
+	t.Parallel()
+	b, here, there := moveDestination(t, neverRepeatedLast, "null", "key")
+	b.db.Exec(t, `UPDATE effect_steps SET state = 'done', step = 'customer', undoable = true,
+		captured = '{"id": "c_1"}'`)
+	b.db.Exec(t, `UPDATE effects SET state = 'rejected', due = NULL`)
+	must(t, b.compensate(t, false))
+	stop := b.run(t, "a", b.pool)
+	if got, v := b.waitIdle(t), b.show(t); got["review"] != 1 ||
+		!strings.Contains(v.Reason, "was executed by destination sink, and there, where its rule sends it now, cannot "+
+			"compensate it") || !strings.Contains(v.AllowedActions, "postern effects retry 1 is safe") {
+		t.Errorf("%v: %s; %s", got, v.Reason, v.AllowedActions)
+	}
+	stop()
+	if len(here.asked()) != 0 || len(there.asked()) != 0 {
+		t.Errorf("%v here, %v there", here.asked(), there.asked())
+	}
+	b.rules.ByName("follow").Steps[0].Destination = "sink"
+	must(t, b.retry(t))
+	b.run(t, "b", b.pool)
+	if got := b.waitIdle(t); got["done"] != 1 || len(here.asked()) != 1 || len(there.asked()) != 0 {
+		t.Errorf("%v: %v here, %v there", got, here.asked(), there.asked())
+	}
+}

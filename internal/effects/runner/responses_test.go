@@ -1,0 +1,440 @@
+package runner_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// scripted responds to calls in order, and repeats its last response. It counts a call other than
+// GET as executed if the response says so.
+type scripted struct {
+	mu      sync.Mutex
+	answers []scriptedResponse
+	calls   []string
+}
+
+type scriptedResponse struct {
+	status int
+	body   string
+	hangs  bool
+	header map[string]string
+}
+
+func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// the server notices a closed connection only after it has read the body
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return
+	}
+	s.mu.Lock()
+	a := s.answers[min(len(s.calls), len(s.answers)-1)]
+	s.calls = append(s.calls, r.Method+" "+r.URL.Path)
+	s.mu.Unlock()
+	if a.hangs {
+		<-r.Context().Done()
+		return
+	}
+	for name, value := range a.header {
+		w.Header().Set(name, value)
+	}
+	w.WriteHeader(a.status)
+	fmt.Fprint(w, a.body)
+}
+
+func (s *scripted) asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.calls...)
+}
+
+// Steps for the tests of responses.
+const (
+	neverRepeatedStep = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, ` +
+		`retry: {first: 10ms, longest: 20ms}}]`
+	checkedStep = `[{name: mail, to: sink, path: "/mail", check: {path: "/did", done: answer.status == 200, ` +
+		`settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
+	checkOnlyStep = `[{name: mail, to: sink, path: "/mail", once: true, check: {path: "/did", ` +
+		`done: answer.status == 200, settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
+	easyStep = `[{name: mail, to: sink, path: "/mail", check: {path: "/did", done: answer.status != 404, ` +
+		`settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
+	keyedStep = `[{name: mail, to: sink, path: "/mail", capture: {id: id}, retry: {first: 10ms, ` +
+		`longest: 20ms, attempts: 3}}]`
+	laterStep = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, ` +
+		`retry: {first: 10ms, longest: 20ms, attempts: 3, on: [404, 423]}}]`
+	createdOnly = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, success: [201]}]`
+)
+
+// A response decides the state of the step and of its effect, and how often requests are sent.
+func TestPerform_responses_setStepAndEffectState(t *testing.T) {
+	t.Parallel()
+	ok, hangs := scriptedResponse{status: 200, body: `{"id": "a\u0000b"}`}, scriptedResponse{hangs: true}
+	of := func(status int) scriptedResponse { return scriptedResponse{status: status} }
+	for name, c := range map[string]struct {
+		step    string
+		answers []scriptedResponse
+		state   string
+		posts   int
+	}{
+		"done":              {neverRepeatedStep, []scriptedResponse{ok}, "done done", 1},
+		"4xx: not executed": {neverRepeatedStep, []scriptedResponse{of(422)}, "review failed", 1},
+		"4xx to retry: not executed, then done": {laterStep, []scriptedResponse{of(423), of(404), ok}, "done done",
+			3},
+		"4xx to retry: attempts used up": {laterStep, []scriptedResponse{of(404)}, "review failed", 3},
+		"4xx, not one to retry":          {laterStep, []scriptedResponse{of(422)}, "review failed", 1},
+		"redirect: unknown outcome": {neverRepeatedStep,
+			[]scriptedResponse{{status: 303, header: map[string]string{"Location": "/done"}}}, "review unknown", 1},
+		"another 2xx than expected: unknown outcome": {createdOnly, []scriptedResponse{of(200)}, "review unknown", 1},
+		"503, step that is not repeated: unknown outcome": {neverRepeatedStep,
+			[]scriptedResponse{{status: 503, header: map[string]string{"Retry-After": "0"}}}, "review unknown", 1},
+		"429: not executed, costs no attempt": {keyedStep, []scriptedResponse{of(429), of(429), of(429), of(429),
+			of(429), ok}, "done done", 6},
+		"unknown outcome stays after a 4xx": {keyedStep, []scriptedResponse{hangs, of(400)}, "review unknown",
+			2},
+		"check: done": {checkedStep, []scriptedResponse{hangs, of(200)}, "done done", 1},
+		"check: not done": {checkedStep, []scriptedResponse{hangs, of(404), ok}, "done done",
+			2},
+		"check: not conclusive": {checkedStep, []scriptedResponse{hangs, of(401)}, "review unknown",
+			1},
+		"check: another destination": {checkedStep, []scriptedResponse{hangs, of(302)}, "review unknown",
+			1},
+		"check of a step that is not repeated: done": {checkOnlyStep, []scriptedResponse{hangs, of(200)}, "done done",
+			1},
+		"check of a step that is not repeated: not done": {checkOnlyStep, []scriptedResponse{hangs, of(404), ok},
+			"review unknown", 1},
+		"check: done, with status 5xx": {easyStep, []scriptedResponse{hangs, of(503)}, "review unknown", 1},
+		"check: done, with status 401": {easyStep, []scriptedResponse{hangs, of(401)}, "review unknown", 1},
+		"check: done, with status 404": {easyStep, []scriptedResponse{hangs, of(410)}, "review unknown", 1},
+		"check: done, with half a response": {easyStep,
+			[]scriptedResponse{hangs, {status: 200, body: `{}`, header: map[string]string{"Content-Length": "10"}}},
+			"review unknown", 1},
+		"check: done, with the second response": {easyStep, []scriptedResponse{hangs, of(503), of(302), of(200)},
+			"done done", 1},
+		"no response, repeated under its key": {keyedStep, []scriptedResponse{hangs, of(500), ok}, "done done", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, c.step)
+			other := b.useDestination(t, c.answers...)
+			b.plan(t, 1, 1)
+			b.run(t, "a", b.pool)
+			b.waitIdle(t)
+			var state string
+			if err := b.db.Pool.QueryRow(t.Context(), `SELECT e.state || ' ' || s.state FROM effects e
+				JOIN effect_steps s USING (effect)`).Scan(&state); err != nil || state != c.state {
+				t.Errorf("is %s, want %s, %v", state, c.state, err)
+			}
+			posts := 0
+			for _, call := range other.asked() {
+				if strings.HasPrefix(call, "POST") {
+					posts++
+				}
+			}
+			if posts != c.posts {
+				t.Errorf("sent %d times, want %d: %v", posts, c.posts, other.asked())
+			}
+		})
+	}
+}
+
+// The reason quotes the response to a check. A yes with status 404 does not count. After a no, a
+// step that must not be repeated is not sent again.
+func TestReadCheck_reasonQuotesTheResponse(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ steps, reason string }{
+		"a yes with 404": {strings.Replace(checkedStep, "== 200", "== 404", 1),
+			"the response says that it was executed, but only a 2xx counts"},
+		"no, not repeatable": {checkOnlyStep, "the destination did not know it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupWithSource(t, c.steps)
+			b.useDestination(t, scriptedResponse{status: 500}, scriptedResponse{status: 404})
+			b.plan(t, 1, 1)
+			b.run(t, "a", b.pool)
+			b.waitIdle(t)
+			if v := b.show(t); v.State != effects.Review || !strings.Contains(v.Reason, c.reason) {
+				t.Errorf("%s: %s", v.State, v.Reason)
+			}
+		})
+	}
+}
+
+// If no connection can be established, the step failed and was not executed.
+func TestPerform_noConnection_stepFailed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, neverRepeatedStep)
+	proxy := testkit.Proxy(t, strings.TrimPrefix(b.sink.URL, "http://"))
+	proxy.Cut()
+	b.destinations[0].URL = "https://" + proxy.Addr // it ends during the TLS handshake
+	b.plan(t, 1, 1)
+	stop := b.run(t, "a", b.pool)
+	testkit.Eventually(t, patience, func() error {
+		var state string
+		if err := b.db.Pool.QueryRow(t.Context(), `SELECT s.state || ' ' || e.attempts FROM effects e
+			JOIN effect_steps s USING (effect) WHERE e.state IN ('failed', 'review') AND e.attempts > 1`).Scan(
+			&state); err != nil {
+			return err
+		} else if !strings.HasPrefix(state, "failed") {
+			t.Fatal(state)
+		}
+		return nil
+	})
+	stop()
+}
+
+// The destination's credential is not stored, however a response repeats it.
+func TestPerform_secretsInResponse_areMasked(t *testing.T) {
+	t.Parallel()
+	const key = `pass"word/of+mail`
+	b := setup(t, strings.Replace(keyedStep, "id: id", "id: id, echo: echo", 1))
+	b.destinations[0].Secrets = []string{key, `pass\"word/of+mail`}
+	b.useDestination(t, scriptedResponse{status: 500, body: strings.Repeat("x", 490) + key},
+		scriptedResponse{status: 200, body: `{"id": 1, "echo": "pass\"word/of+mail"}`})
+	b.plan(t, 1, 1)
+	b.run(t, "a", b.pool)
+	if got := b.waitIdle(t); got["done"] != 1 {
+		t.Fatal(got)
+	}
+	var kept string
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT (SELECT string_agg(e::text, '')
+		FROM effects e) || (SELECT string_agg(s::text, '') FROM effect_steps s)`).Scan(&kept); err != nil ||
+		strings.Contains(kept, "word/of") || !strings.Contains(kept, "***") {
+		t.Errorf("%v: %s", err, kept)
+	}
+}
+
+// The check runs only after the delay that follows an attempt. If the end of the attempt is unknown
+// or in the future, the delay counts from now. The stored error of the attempt stays.
+func TestNextCall_checkDelay_isKept(t *testing.T) {
+	t.Parallel()
+	const waits = "failed unknown 503 busy t"
+	for name, c := range map[string]struct{ ended, state string }{
+		"long ago":      {"clock_now() - interval '2 h'", "done done 200 t"},
+		"a moment ago":  {"clock_now()", waits},
+		"unknown":       {"NULL", waits},
+		"in the future": {"clock_now() + interval '30 d'", waits},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, strings.Replace(checkedStep, "300ms", "1h", 1))
+			other := b.useDestination(t, scriptedResponse{status: 200})
+			b.makeUnknown(t, "2 h")
+			b.db.Exec(t, `UPDATE effect_steps SET doubt = 'check', status = 503, error = 'busy',
+				reserved_at = clock_now() - interval '2 h', ended_at = `+c.ended)
+			b.run(t, "a", b.pool)
+			const is = `SELECT concat_ws(' ', e.state, s.state, s.status, nullif(s.error, ''),
+				s.ended_at <= clock_now()) FROM effects e JOIN effect_steps s USING (effect)
+				WHERE e.state = 'done' OR e.due BETWEEN clock_now() + interval '45 min'
+					AND clock_now() + interval '61 min' AND e.reason LIKE '%check.settles%'`
+			b.waitForRow(t, is, c.state)
+			if n := len(other.asked()); (n == 1) != (c.state != waits) {
+				t.Errorf("%d checks", n)
+			}
+			if c.state == waits {
+				b.db.Exec(t, `UPDATE effect_steps SET ended_at = ended_at - interval '1 h'`)
+				b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
+				b.waitForRow(t, is, "done done 200 t")
+			}
+		})
+	}
+}
+
+// The attempt of a process that died ended with its lease. Neither the current timeout nor the time
+// of the reclaim matters.
+func TestReclaim_attemptEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	for until, state := range map[string]string{"25 min": "done done t", "1 s": "failed unknown t"} {
+		t.Run(until, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, strings.Replace(checkedStep, "300ms", "20m", 1))
+			other := b.useDestination(t, scriptedResponse{status: 200})
+			b.makeUnknown(t, "30 min")
+			b.db.Exec(t, `UPDATE effect_steps SET state = 'reserved', doubt = 'check', reserved_at = clock_now() -
+				interval '30 min', ended_at = NULL`)
+			b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, taken_by = 'dead', taken_until = clock_now()
+				- $1::interval`, until)
+			b.run(t, "a", b.pool)
+			b.waitForRow(t, `SELECT concat_ws(' ', e.state, s.state, s.ended_at IS NOT NULL) FROM effects e
+				JOIN effect_steps s USING (effect)
+				WHERE e.state = 'done' OR e.due > clock_now() + interval '15 min'
+					AND s.ended_at BETWEEN s.reserved_at + interval '29 min' AND s.reserved_at + interval '30 min'`,
+				state)
+			if n := len(other.asked()); (n == 1) != (state == "done done t") {
+				t.Errorf("%d checks", n)
+			}
+		})
+	}
+}
+
+// A lost response is checked even if the check's delay exceeds the age limit, or if the attempts
+// are used up. If the check does not confirm it, the effect needs review.
+func TestRetry_lostResponse_isCheckedAfterTheLimits(t *testing.T) {
+	t.Parallel()
+	lost := scriptedResponse{status: 500}
+	for name, c := range map[string]struct {
+		retry   string
+		answers []scriptedResponse
+		want    string
+		calls   string
+	}{
+		"check later, done": {"age: 1s", []scriptedResponse{lost, {status: 200}}, "done done",
+			"POST /mail, GET /did"},
+		"check after the last attempt, done": {"attempts: 1", []scriptedResponse{lost, {status: 200}}, "done done",
+			"POST /mail, GET /did"},
+		"check later, not done": {"age: 1s", []scriptedResponse{lost, {status: 404}}, "review failed",
+			"POST /mail, GET /did"},
+		"check after the last attempt, not done": {"attempts: 1", []scriptedResponse{lost, {status: 404}},
+			"review failed",
+			"POST /mail, GET /did"},
+		"check later, no response": {"age: 1s", []scriptedResponse{lost, {status: 503}}, "review unknown",
+			"POST /mail, GET /did"},
+		"check after the last attempt, no response": {"attempts: 1", []scriptedResponse{lost, {status: 503}},
+			"review unknown",
+			"POST /mail, GET /did"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, `[{name: mail, to: sink, path: "/mail", check: {path: "/did", `+
+				`done: answer.status == 200, settles: 1500ms}, retry: {first: 10ms, longest: 20ms, `+c.retry+`}}]`)
+			other := b.useDestination(t, c.answers...)
+			b.plan(t, 1, 1)
+			b.run(t, "a", b.pool)
+			b.waitIdle(t)
+			if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state) FROM effects e
+				JOIN effect_steps s USING (effect)`)[0]; got != c.want {
+				t.Errorf("is %s, want %s", got, c.want)
+			}
+			if got := strings.Join(other.asked(), ", "); got != c.calls {
+				t.Errorf("calls %q, want %q", got, c.calls)
+			}
+		})
+	}
+}
+
+// heldRequest is a request that waits for its response.
+type heldRequest struct {
+	path, body string
+	answer     chan string
+}
+
+// holdRequests returns a destination that passes on each request and responds as it is told.
+func holdRequests(t *testing.T) (url string, requests chan heldRequest) {
+	t.Helper()
+	requests = make(chan heldRequest, 100)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		a := heldRequest{r.URL.Path, string(body), make(chan string)}
+		requests <- a
+		select {
+		case text := <-a.answer:
+			if text == "" {
+				w.Header().Set("Retry-After", "0")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+			fmt.Fprint(w, text)
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL, requests
+}
+
+// waitForLock waits until a session waits for a lock.
+func (b *fixture) waitForLock(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock'`)[0]; n == "0" {
+			return fmt.Errorf("no session waits: %v", b.states(t))
+		}
+		return nil
+	})
+}
+
+const slowSteps = `
+      - {name: customer, to: sink, path: "/customers", json: {ref: "{{ object.id }}"}, capture: {id: id}, ` +
+	`timeout: 60s, retry: {first: 10ms, longest: 50ms}}
+      - {name: invoice, to: sink, path: "/invoices", json: {customer: "{{ steps.customer.id }}"}, timeout: 60s, ` +
+	`retry: {first: 10ms, longest: 50ms}}`
+
+// A response that arrives after the same process has started another attempt does not end that
+// attempt.
+func TestRecord_lateResponse_leavesNewerAttempt(t *testing.T) {
+	t.Parallel()
+	b := setup(t, slowSteps)
+	var requests chan heldRequest
+	b.destinations[0].URL, requests = holdRequests(t)
+	b.plan(t, 1, 1)
+	b.run(t, "a", b.pool)
+	first := <-requests
+	b.db.Exec(t, `UPDATE effects SET taken_until = clock_now() - interval '1 s'`)
+	second := <-requests
+	hold, err := b.db.Pool.Begin(t.Context())
+	must(t, err)
+	if _, err := hold.Exec(t.Context(), `SELECT FROM effects FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	first.answer <- `{"id": "first"}`
+	b.waitForLock(t) // the first response is recorded as early as possible
+	second.answer <- ""
+	must(t, hold.Commit(t.Context()))
+	third := <-requests
+	if third.path != "/customers" {
+		t.Fatalf("%s %s", third.path, third.body)
+	}
+	third.answer <- `{"id": "third"}`
+	last := <-requests
+	last.answer <- `{}`
+	if got := b.waitIdle(t); got["done"] != 1 || last.body != `{"customer":"third"}` {
+		t.Errorf("%v %s", got, last.body)
+	}
+	if diff := cmp.Diff([]string{"customer done third", "invoice done"},
+		b.db.QueryStrings(t, `SELECT concat_ws(' ', step, state, `+
+			`captured->>'id') FROM effect_steps ORDER BY place`)); diff !=
+		"" {
+		t.Error(diff)
+	}
+}
+
+// If an effect is redacted while its response waits to be recorded, nothing of the response is
+// stored.
+func TestRecord_redactedMeanwhile_storesNoResponse(t *testing.T) {
+	t.Parallel()
+	b := setup(t, slowSteps)
+	var requests chan heldRequest
+	b.destinations[0].URL, requests = holdRequests(t)
+	b.plan(t, 1, 1)
+	b.run(t, "a", b.pool)
+	first := <-requests
+	redacts, err := b.db.Pool.Begin(t.Context())
+	must(t, err)
+	for _, sql := range []string{`UPDATE effects SET facts = NULL, reason = ''`, `UPDATE effect_steps
+		SET request = NULL, captured = '{}', error = ''`} {
+		if _, err := redacts.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first.answer <- `{"id": "ada@example.org"}`
+	b.waitForLock(t)
+	must(t, redacts.Commit(t.Context()))
+	b.waitIdle(t)
+	if diff := cmp.Diff([]string{"customer done {}"}, b.db.QueryStrings(t, `SELECT concat_ws(' ', step, state, captured,
+		nullif(error, '')) FROM effect_steps ORDER BY place`)); diff != "" {
+		t.Error(diff)
+	}
+}

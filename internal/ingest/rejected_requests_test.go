@@ -1,0 +1,433 @@
+package ingest_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+func TestHandler_wrongPathOrMethod_isRejected(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	d := b.invoice(t, 1)
+	for _, tc := range []struct {
+		method, path string
+		status       int
+		kind         string
+	}{
+		{http.MethodPost, "/webhooks/nobody", 404, "unknown-source"},
+		{http.MethodPost, "/webhooks/", 404, "not-found"},
+		{http.MethodPost, "/webhooks/stripe/more", 404, "unknown-source"},
+		{http.MethodPost, "/", 404, "not-found"},
+		{http.MethodPost, "/webhooks/%00%ff", 404, "unknown-source"},
+		{http.MethodGet, "/webhooks/stripe", 405, "method"},
+		{http.MethodPut, "/webhooks/stripe", 405, "method"},
+		{http.MethodDelete, "/webhooks/nobody", 405, "method"},
+		{http.MethodPost, "/readyz", 405, "method"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), tc.method, b.url+tc.path, bytes.NewReader(d.Body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = d.Header.Clone()
+		a, err := b.do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.wantProblem(t, tc.status, tc.kind)
+		if allow := a.header.Get("Allow"); tc.status == 405 && tc.path != "/readyz" &&
+			!strings.Contains(allow, http.MethodPost) {
+			t.Errorf("%s %s: Allow %q", tc.method, tc.path, allow)
+		}
+	}
+	b.wantRows(t, 0, `events`)
+}
+
+func TestHandler_contentEncoding_isRejected(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for n, tc := range []struct {
+		encoding []string
+		status   int
+	}{{[]string{"gzip"}, 415}, {[]string{"br"}, 415}, {[]string{"identity, gzip"}, 415},
+		{[]string{"identity", "gzip"}, 415},
+		{[]string{"identity"}, 200}, {[]string{"Identity"}, 200}, {[]string{""}, 200}} {
+		d := b.invoice(t, n+1)
+		d.Header["Content-Encoding"] = tc.encoding
+		a := b.post(t, "stripe", d)
+		if tc.status == 200 {
+			a.receipt(t)
+			continue
+		}
+		a.wantProblem(t, tc.status, "encoding")
+	}
+}
+
+// raw sends bytes over its own connection and reads the response.
+func (b *testBundle) raw(t *testing.T, head string, body io.Reader) (response, net.Conn) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, strings.ReplaceAll(head, "\n", "\r\n")+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if body != nil {
+		go func() { _, _ = io.Copy(conn, body) }() // the response may come before all bytes are sent
+	}
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("read response: %v", err)
+	}
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatalf("read response: %v", err)
+	}
+	return response{status: res.StatusCode, header: res.Header, body: text, duration: time.Since(began)}, conn
+}
+
+// wantClosed checks that the server has closed the connection.
+func wantClosed(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil || strings.Contains(err.Error(), "timeout") {
+		t.Errorf("the connection is still open: %d bytes, %v", n, err)
+	}
+}
+
+func TestHandler_bodyOverLimit_isRejectedUnread(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.serve(t, shortTimeout)
+	// The client sends no byte of the body, so the response cannot depend on it.
+	a, conn := b.raw(t, "POST /webhooks/stripe HTTP/1.1\nHost: postern\nContent-Length: 10000000000", nil)
+	a.wantProblem(t, 413, "too-large")
+	wantClosed(t, conn)
+	// A client with Expect: 100-continue is not told to continue.
+	a, conn = b.raw(t, "POST /webhooks/stripe HTTP/1.1\nHost: postern\nExpect: 100-continue\nContent-Length: 1048577",
+		nil)
+	a.wantProblem(t, 413, "too-large")
+	wantClosed(t, conn)
+	b.wantCounter(t, 2, "postern_deliveries_total", "source=stripe", "result=too_large")
+}
+
+// Senders without keep-alive must get the status, too: a reset may reach them before they have read
+// it.
+func TestReject_unreadBodyOfLastRequest_connectionEndsInOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.serve(t, shortTimeout)
+	for name, head := range map[string]string{
+		"body too large": "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: " +
+			"10000000",
+		"chunked too large": "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nTransfer-Encoding: " +
+			"chunked",
+		"encoding": "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: " +
+			"10000000\nContent-Encoding: br",
+		"no such source": "POST /webhooks/none HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: 10000000",
+		"no such route":  "POST /none HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: 10000000",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			part := strings.Repeat(fmt.Sprintf("%x\r\n%s\r\n", 1<<16, strings.Repeat("x", 1<<16)), maxBody>>16+1)
+			a, conn := b.raw(t, head, strings.NewReader(part))
+			if a.status/100 != 4 {
+				t.Errorf("status %d, want 4xx", a.status)
+			}
+			if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("read after the response: %d bytes, %v; want the end of the stream", n, err)
+			}
+		})
+	}
+}
+
+// chunkedReader hides a reader's length, so that the client sends chunks.
+type chunkedReader struct{ io.Reader }
+
+func TestHandler_chunkedBody_isLimited(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	send := func(d *provider.Delivery, body io.Reader) response {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/webhooks/stripe",
+			chunkedReader{body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = d.Header.Clone()
+		a, err := b.do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for n, size := range []int{0, 1000, maxBody - 1, maxBody} {
+		s := provider.Sample{Body: fmt.Appendf(nil, `{"id":"evt_%d"}`, n)}
+		s.Body = append(s.Body, bytes.Repeat([]byte(" "), max(0, size-len(s.Body)))...)
+		d := b.sign(t, "stripe", s)
+		if r := send(d, bytes.NewReader(d.Body)).receipt(t); r.EventID != fmt.Sprintf("evt_%d", n) {
+			t.Errorf("%d bytes: %+v", size, r)
+		}
+	}
+	d := b.sign(t, "stripe", provider.Sample{Body: bytes.Repeat([]byte("x"), maxBody+1)})
+	send(d, bytes.NewReader(d.Body)).wantProblem(t, 413, "too-large")
+	// an endless body is cut off at the limit
+	b.serve(t, shortTimeout) // then the server closes the connection
+	head := "POST /webhooks/stripe HTTP/1.1\nHost: postern\nTransfer-Encoding: chunked"
+	chunk := fmt.Sprintf("%x\r\n%s\r\n", maxBody/4, strings.Repeat("x", maxBody/4))
+	a, conn := b.raw(t, head, strings.NewReader(strings.Repeat(chunk, 5)))
+	a.wantProblem(t, 413, "too-large")
+	wantClosed(t, conn)
+	b.wantRows(t, 4, `events`)
+}
+
+// If a client disconnects, its event may be stored. A retry stores it once.
+func TestHandler_clientDisconnects_eventIsStoredOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	release := b.lockLog(t)
+	d := b.invoice(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { _, err := b.try(ctx, "stripe", d); gone <- err }()
+	b.waitBlocked(t, 1)
+	cancel()
+	if err := <-gone; err == nil {
+		t.Error("a response came although the log was locked")
+	}
+	release()
+	testkit.Eventually(t, time.Minute, func() error {
+		if a := b.waitStatus(t, "stripe", d, http.StatusOK); !a.receipt(t).Duplicate {
+			return fmt.Errorf("%s", a.body)
+		}
+		return nil
+	})
+}
+
+func TestHandler_anyResponse_containsNoSecret(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	modified := b.invoice(t, 1)
+	modified.Body = append(modified.Body, ' ')
+	var answers []response
+	for source, d := range map[string]*provider.Delivery{"stripe": modified, "nobody": modified, "panic": modified,
+		"shop": modified} {
+		answers = append(answers, b.post(t, source, d))
+	}
+	for _, a := range answers {
+		for _, secret := range []string{stripeSecret, shopifySecret, "whsec", "goroutine", "SELECT", ".go:",
+			"postern_gateway"} {
+			if bytes.Contains(a.body, []byte(secret)) {
+				t.Errorf("a response contains %q: %s", secret, a.body)
+			}
+		}
+	}
+}
+
+// A sender that closes its half of the connection after the request still reads, so it gets its
+// receipt.
+func TestHandler_halfClosedConnection_getsReceipt(t *testing.T) {
+	t.Parallel()
+	b := setupIdle(t, testkit.Database(t), nil)
+	requestDone := make(chan (<-chan struct{}), 1)
+	handler := b.server.Handler()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requestDone <- r.Context().Done() // net/http cancels it when the sender closes its half
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(web.Close)
+	conn, err := net.Dial("tcp", web.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	d := b.invoice(t, 1)
+	req := httptest.NewRequest(http.MethodPost, "/webhooks/stripe", bytes.NewReader(d.Body))
+	req.Header = d.Header.Clone()
+	if err := errors.Join(req.Write(conn), conn.(*net.TCPConn).CloseWrite()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-<-requestDone:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the server does not notice the half-closed connection")
+	}
+	b.run(t) // nothing is written before this
+	res, err := http.ReadResponse(bufio.NewReader(conn), req)
+	if err != nil {
+		t.Fatalf("read response: %v", err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r receipt
+	if err := json.Unmarshal(body, &r); err != nil || res.StatusCode != http.StatusOK || r.ID == "" || r.Duplicate {
+		t.Errorf("status %d: %s (%v)", res.StatusCode, body, err)
+	}
+}
+
+// abortingProvider aborts the handler as net/http allows.
+type abortingProvider struct{ sim.Provider }
+
+func (abortingProvider) Name() string { return "aborts" }
+
+func (abortingProvider) Verify(*provider.Source, *provider.Delivery) (provider.Verification, error) {
+	panic(http.ErrAbortHandler)
+}
+
+// An aborted handler is no internal error: the connection is dropped without a response.
+func TestHandler_abortedByProvider_dropsConnection(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *ingest.Options) {
+		o.Endpoints["aborts"] = ingest.Endpoint{Provider: abortingProvider{}, MaxBody: maxBody,
+			Config: &provider.Source{Name: "aborts"}}
+	})
+	if a, err := b.try(t.Context(), "aborts", b.invoice(t, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("got %d %s, %v; want the connection dropped", a.status, a.body, err)
+	}
+	b.wantCounter(t, 0, "postern_faults_total")
+	b.post(t, "stripe", b.invoice(t, 1)).receipt(t)
+}
+
+func networks(texts ...string) (out []netip.Prefix) {
+	for _, text := range texts {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return out
+}
+
+// postFrom posts to a source from an address, with the given X-Forwarded-For headers.
+func postFrom(h http.Handler, method, source, remote string, forwarded ...string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(method, "/webhooks/"+source+"?challenge=a", strings.NewReader("body"))
+	req.RemoteAddr = remote
+	for _, value := range forwarded {
+		req.Header.Add("X-Forwarded-For", value)
+	}
+	req.Header.Set("Forwarded", "for=192.0.2.7")
+	res := httptest.NewRecorder()
+	h.ServeHTTP(res, req)
+	return res
+}
+
+// The sender's address is the peer's address, or, behind trusted proxies, the address that the last
+// of them reports. A sender cannot forge it.
+func TestAllowFrom_proxies_usesSenderAddress(t *testing.T) {
+	t.Parallel()
+	b, log := setupAllowFrom(t, networks("10.0.0.0/8", "127.0.0.1/32", "fe80::/10"))
+	handler := b.server.Handler()
+	for _, tc := range []struct {
+		remote    string
+		forwarded []string
+		want      int
+	}{
+		{"192.0.2.7:1234", nil, 405},
+		{"192.0.3.7:1234", nil, 403},
+		{"[2001:db8::9]:1234", nil, 405},
+		{"[2001:db9::9]:1234", nil, 403},
+		{"[::ffff:192.0.2.7]:1234", nil, 405},
+		{"[::ffff:192.0.3.7]:1234", nil, 403},
+		{"[2001:db8::9%eth0]:1234", nil, 405},
+		{"192.0.3.7:1234", []string{"192.0.2.7"}, 403}, // not a trusted proxy
+		{"10.1.2.3:1234", []string{"192.0.2.7"}, 405},
+		{"[::ffff:10.1.2.3]:1234", []string{"192.0.2.7"}, 405},
+		{"[fe80::1%eth0]:1234", []string{"192.0.2.7"}, 405},
+		{"10.1.2.3:1234", []string{"192.0.2.7, 192.0.3.7"}, 403}, // the sender forged the first
+		{"10.1.2.3:1234", []string{"192.0.2.7", "192.0.3.7"}, 403},
+		{"10.1.2.3:1234", []string{"192.0.3.7", "192.0.2.7"}, 405},
+		{"10.1.2.3:1234", []string{"192.0.3.7, 192.0.2.7 ,10.0.0.1, 127.0.0.1"}, 405},
+		{"10.1.2.3:1234", []string{"192.0.3.7,192.0.2.7", "10.0.0.1"}, 405},
+		{"10.1.2.3:1234", []string{"192.0.2.7, unknown"}, 403},
+		{"10.1.2.3:1234", []string{"192.0.2.7, "}, 403},
+		{"10.1.2.3:1234", []string{"192.0.2.7:443"}, 405},
+		{"10.1.2.3:1234", []string{"[2001:db8::7]:443"}, 405},
+		{"10.1.2.3:1234", []string{"[2001:db8::7]"}, 405},
+		{"10.1.2.3:1234", []string{"::ffff:192.0.2.7"}, 405},
+		{"10.1.2.3:1234", nil, 403}, // the proxy itself; Forwarded is ignored
+		{"127.0.0.1:1", []string{"10.0.0.1"}, 403},
+		{"@", nil, 403},
+		{"", []string{"192.0.2.7"}, 403},
+	} {
+		if got := postFrom(handler, http.MethodGet, "stripe", tc.remote, tc.forwarded...).Code; got != tc.want {
+			t.Errorf("from %q by way of %q: status %d, want %d", tc.remote, tc.forwarded, got, tc.want)
+		}
+	}
+	for _, line := range log.withMessage(t, "delivery") {
+		if remote := fmt.Sprint(line["remote"]); line["result"] != "forbidden" &&
+			!strings.HasPrefix(remote, "192.0.2.") && !strings.HasPrefix(remote, "2001:db8::") {
+			t.Errorf("the log has another sender: %v", line)
+		}
+	}
+}
+
+// setupAllowFrom returns a server whose sources stripe and polite allow few networks.
+func setupAllowFrom(t *testing.T, proxies []netip.Prefix) (*testBundle, *logBuffer) {
+	t.Helper()
+	log, tune := captureLog(slog.LevelDebug) // level debug shows suppressed lines too
+	return setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
+		tune(o)
+		o.TrustedProxies = proxies
+		for _, name := range []string{"stripe", "polite"} {
+			ep := o.Endpoints[name]
+			ep.AllowFrom = networks("192.0.2.0/24", "2001:db8::/32")
+			o.Endpoints[name] = ep
+		}
+	}), log
+}
+
+// A sender that is not allowed gets no challenge either. It is counted and not stored, and the log
+// tells the operator once what to do.
+func TestAllowFrom_otherAddress_isRejected(t *testing.T) {
+	t.Parallel()
+	b, log := setupAllowFrom(t, nil)
+	handler := b.server.Handler()
+	for range 20 {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+			res := postFrom(handler, method, "polite", "198.51.100.1:5")
+			if res.Code != http.StatusForbidden || strings.Contains(res.Body.String(), "polite a") {
+				t.Fatalf("%s: %d %s", method, res.Code, res.Body)
+			}
+		}
+	}
+	if res := postFrom(handler, http.MethodGet, "polite", "192.0.2.9:5"); res.Code != 200 {
+		t.Errorf("an allowed sender: %d %s", res.Code, res.Body)
+	}
+	b.wantCounter(t, 60, "postern_deliveries_total", "source=polite", "result=forbidden")
+	b.wantCounter(t, 0, "postern_rejections_total")
+	logLines := log.withMessage(t, "deliveries are rejected because their address is not in the source's allow_from; "+
+		"behind a proxy, ingest.trusted_proxies must name it")
+	if len(logLines) != 1 || logLines[0]["remote"] != "198.51.100.1" || logLines[0]["source"] != "polite" {
+		t.Errorf("log lines: %v", logLines)
+	}
+	// An unread body does not delay the response.
+	b.serve(t, shortTimeout)
+	a, conn := b.raw(t, "POST /webhooks/stripe HTTP/1.1\nHost: postern\nTransfer-Encoding: chunked", nil)
+	a.wantProblem(t, 403, "forbidden")
+	wantClosed(t, conn)
+	_, _ = io.WriteString(conn, "5\r\nhello\r\n")
+}

@@ -1,0 +1,137 @@
+package ingest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// Rejection is a rejected delivery in a list.
+type Rejection struct {
+	ID         int64          `json:"id"`
+	Source     string         `json:"source"`
+	ReceivedAt events.Instant `json:"received_at"`
+	Reason     string         `json:"reason"`
+	// Explanation describes the reason and its usual cause, Detail this delivery.
+	Explanation string `json:"explanation"`
+	Detail      string `json:"detail"`
+	Remote      string `json:"remote"`
+	// Bytes is the size of the received body. Truncated is true if only a part of it was stored; it
+	// cannot be verified again then.
+	Bytes     int64 `json:"bytes"`
+	Truncated bool  `json:"cut"`
+}
+
+// RejectionDetail is a rejected delivery with its stored headers and body.
+type RejectionDetail struct {
+	Rejection
+	Headers json.RawMessage `json:"headers"`
+	events.Content
+}
+
+// RejectionFilter selects rejected deliveries; a zero field selects all. Since is inclusive, Until
+// exclusive.
+type RejectionFilter struct {
+	// Source is the number of a source.
+	Source int32
+	// Reason is a provider.Reason.
+	Reason       string
+	Since, Until time.Time
+}
+
+// rejectionPageRows is how many rows one page reads at most. Rejections are bounded per source, so
+// this matters only with many sources.
+const rejectionPageRows = 10_000
+
+const rejectionColumns = `
+SELECT r.id, s.name, r.received_at, r.reason, r.detail, r.remote, r.bytes, octet_length(r.body) < r.bytes
+FROM rejections r JOIN sources s ON s.number = r.source WHERE `
+
+const (
+	rejectionPageStartSQL = `SELECT id FROM rejections WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1`
+
+	rejectionsSQL = rejectionColumns + `r.id < $1 AND r.id >= $2 AND ($3::int IS NULL OR r.source = $3)
+		AND ($4::text IS NULL OR r.reason = $4)
+  AND ($5::timestamptz IS NULL OR r.received_at >= $5) AND ($6::timestamptz IS NULL OR r.received_at < $6)
+ORDER BY r.id DESC LIMIT $7`
+
+	oneRejectionSQL = rejectionColumns + `r.id = $1`
+
+	rejectionContentSQL = `SELECT headers, body FROM rejections WHERE id = $1`
+)
+
+func listStatements() []string {
+	return []string{rejectionPageStartSQL, rejectionsSQL, oneRejectionSQL, rejectionContentSQL}
+}
+
+// ListRejections returns a page of rejected deliveries, the newest first. Errors:
+// events.ErrInvalid.
+func ListRejections(ctx context.Context, pool *pgxpool.Pool, f RejectionFilter, cursor string,
+	limit int) (events.Page[Rejection], error) {
+	var page events.Page[Rejection]
+	limit, err := events.PageSize(limit)
+	if err != nil {
+		return page, err
+	}
+	below, first := int64(math.MaxInt64), int64(0)
+	if err := events.ReadCursor(cursor, &below); err != nil {
+		return page, err
+	}
+	err = pool.QueryRow(ctx, rejectionPageStartSQL, below, rejectionPageRows-1).Scan(&first)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return page, fmt.Errorf("list rejections: %w", err)
+	}
+	rows, err := pool.Query(ctx, rejectionsSQL, below, first, events.NilIfZero(f.Source), events.NilIfZero(f.Reason),
+		events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
+	if err == nil {
+		page.Items, err = pgx.CollectRows(rows, scanRejection)
+	}
+	if err != nil {
+		return page, fmt.Errorf("list rejections: %w", err)
+	}
+	switch {
+	case len(page.Items) == limit:
+		page.Next = events.MakeCursor(page.Items[limit-1].ID)
+	case first > 0:
+		page.Next = events.MakeCursor(first)
+	}
+	return page, nil
+}
+
+// ShowRejection returns one rejected delivery with headers and body. Errors: events.ErrNotFound.
+func ShowRejection(ctx context.Context, pool *pgxpool.Pool, id int64) (*RejectionDetail, error) {
+	r := &RejectionDetail{}
+	rows, err := pool.Query(ctx, oneRejectionSQL, id)
+	if err == nil {
+		r.Rejection, err = pgx.CollectExactlyOneRow(rows, scanRejection)
+	}
+	var body []byte
+	if err == nil {
+		err = pool.QueryRow(ctx, rejectionContentSQL, id).Scan(&r.Headers, &body)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("rejection %d: %w: it does not exist, or newer rejections replaced it", id,
+			events.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("show rejection %d: %w", id, err)
+	}
+	r.Content = events.MakeContent(body)
+	return r, nil
+}
+
+func scanRejection(row pgx.CollectableRow) (Rejection, error) {
+	var r Rejection
+	err := row.Scan(&r.ID, &r.Source, &r.ReceivedAt.Time, &r.Reason, &r.Detail, &r.Remote, &r.Bytes, &r.Truncated)
+	r.Explanation = provider.Reason(r.Reason).Explain()
+	return r, err
+}

@@ -1,0 +1,79 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// A row does not record which event cleared its RefetchAfter. An event that is applied again could
+// therefore request a refetch a second time, or clear a request by a later event. Events that are
+// already part of the row must not change RefetchAfter.
+
+const liveOutcomesSQL = `SELECT event_id, status, at FROM outcomes WHERE run = 0 AND event_id = ANY($1::bigint[])
+	AND status IN ('applied', 'unchanged', 'stale', 'ambiguous', 'dead')`
+
+// loadLiveOutcomes sets for items of a run whether they were applied live, where this can matter.
+func (to Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, items []*item,
+	objs map[versioning.Key]*versioning.Object) error {
+	if to.Run == events.LiveRun || to.Into != versioning.Mirror {
+		return nil
+	}
+	byID, ids := map[int64]*item{}, []int64{}
+	for _, it := range items {
+		if it.isOpen() && mayChangeRefetchOnly(it, objs[it.key]) {
+			byID[it.ev.ID], ids = it, append(ids, it.ev.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, liveOutcomesSQL, ids)
+	if err != nil {
+		return fmt.Errorf("read live outcomes of %d events: %w", len(ids), err)
+	}
+	var id int64
+	var status versioning.Status
+	var at time.Time
+	if _, err := pgx.ForEachRow(rows, []any{&id, &status, &at},
+		func() error { byID[id].setLiveOutcome(status, at); return nil }); err != nil {
+		return fmt.Errorf("read live outcomes of %d events: %w", len(ids), err)
+	}
+	return nil
+}
+
+// mayChangeRefetchOnly reports whether an item may change an object's RefetchAfter and nothing
+// else.
+func mayChangeRefetchOnly(it *item, o *versioning.Object) bool {
+	return o.Exists && (it.input.Partial != "" || o.RefetchAfter != 0 || o.HasRefetch())
+}
+
+// setLiveOutcome records a live outcome if the item's kind of input can get it. An event that was
+// read as a full state then, and is partial now, was not applied as a partial one.
+func (it *item) setLiveOutcome(status versioning.Status, at time.Time) {
+	partial, dead := it.input.Partial != "", status == versioning.Dead
+	if dead != it.refetchPending || partial && !dead && status != versioning.Ambiguous && status != versioning.Stale {
+		return
+	}
+	it.appliedLiveAt = at
+}
+
+// alreadyApplied reports whether the event is part of the object's row. If the row was created
+// after the event was applied live, it is not.
+func (it *item) alreadyApplied(o *versioning.Object) bool {
+	return !it.appliedLiveAt.IsZero() && o.Exists && !it.appliedLiveAt.Before(o.CreatedAt)
+}
+
+// restoreRefetchAfter keeps the row's previous RefetchAfter if nothing else has changed.
+func restoreRefetchAfter(row, before *versioning.Row) {
+	refetchAfter := row.RefetchAfter
+	row.RefetchAfter = before.RefetchAfter
+	if !row.Equal(before) {
+		row.RefetchAfter = refetchAfter
+	}
+}

@@ -1,0 +1,92 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// logBatch writes one line for a committed batch: the counts of outcomes, the duration, the
+// greatest time from receipt to commit, the effects that were planned, and the effects whose keys
+// were in the ledger before. The level is debug if all events had an outcome before.
+func (p *Processor) logBatch(b *appliedBatch, counts map[versioning.Status]int, oldest time.Duration) {
+	level := slog.LevelInfo
+	if len(counts) == 0 {
+		level = slog.LevelDebug
+	}
+	ctx := context.Background()
+	log := p.log(b.Target)
+	if !log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{slog.Int("events", len(b.items)),
+		slog.Float64("duration_ms", milliseconds(b.endedAt.Sub(b.startedAt))),
+		slog.Float64("lag_ms", milliseconds(oldest))}
+	finishedBefore := len(b.items)
+	for _, s := range statuses {
+		if n := counts[s]; n > 0 {
+			attrs = append(attrs, slog.Int(string(s), n))
+			finishedBefore -= n
+		}
+	}
+	if finishedBefore > 0 {
+		attrs = append(attrs, slog.Int("settled_before", finishedBefore))
+	}
+	if n := b.planned.New; n > 0 {
+		attrs = append(attrs, slog.Int("effects", n))
+	}
+	if n := b.planned.Existing; n > 0 {
+		attrs = append(attrs, slog.Int("effects_known", n))
+	}
+	if b.Log == nil { // otherwise the logger already names the run
+		attrs = slices.Insert(attrs, 0, slog.Int64("run", b.Run))
+	}
+	log.LogAttrs(ctx, level, "applied batch", attrs...)
+}
+
+// maxDeadLogged bounds the dead events that one log line names, maxReasonBytes the text of each
+// reason.
+const (
+	maxDeadLogged  = 5
+	maxReasonBytes = 200
+)
+
+// logNeedsReview logs what needs an operator in a committed batch: dead events, and effects that
+// need review from the start.
+func (p *Processor) logNeedsReview(b *appliedBatch, dead int) {
+	if dead == 0 && b.planned.Review == 0 {
+		return
+	}
+	log := p.log(b.Target)
+	if b.Log == nil { // otherwise the logger already names the run
+		log = log.With("run", b.Run)
+	}
+	if dead > 0 {
+		log.Warn(fmt.Sprintf("events are dead: they were not applied and are not retried automatically (postern "+
+			"outcomes list --status dead --run %d)", b.Run), "events", dead, "first", firstDead(b.items))
+	}
+	if n := b.planned.Collided; n > 0 {
+		log.Warn("effects have keys that belong to other rules or objects: an operator must review what should "+
+			"have followed (postern effects list --state review)", "effects", n)
+	}
+	if n := b.planned.Review - b.planned.Collided; n > 0 {
+		log.Warn("rules could not plan their effects: an operator must review them (postern effects list --state "+
+			"review)", "effects", n)
+	}
+}
+
+// firstDead returns the first dead events of a batch, each with its reason.
+func firstDead(items []*item) (first []string) {
+	for _, it := range items {
+		if !it.finished && it.outcome.status == versioning.Dead && len(first) < maxDeadLogged {
+			first = append(first, fmt.Sprintf("%d: %s", it.ev.ID, cut(it.outcome.reason, maxReasonBytes)))
+		}
+	}
+	return first
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,79 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Rules about events are evaluated for each event when it gets its outcome, whether it changes its
+// object or not.
+
+// hadOutcomeSQL finds events that were applied live or by another replay. A rebuild does not count:
+// its staged objects are not part of the mirror until the swap.
+const hadOutcomeSQL = `
+SELECT DISTINCT o.event_id FROM outcomes o
+WHERE o.event_id = ANY($1::bigint[]) AND o.run <> $2 AND o.status IN ('applied', 'unchanged', 'stale', 'ambiguous')
+  AND (o.run = 0 OR NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job <> 'replay'))`
+
+// planForEvents evaluates the rules about events, once for each event. An event that a run applies
+// again was evaluated at its arrival. An event that a replay has applied, even without effects, is
+// not evaluated when it arrives later.
+func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, items []*item) error {
+	if w == nil || !w.plansEffects {
+		return nil
+	}
+	var all []*item
+	var ids []int64
+	for _, it := range items {
+		if w.isRuleEvent(it) {
+			all, ids = append(all, it), append(ids, it.ev.ID)
+		}
+	}
+	had := map[int64]bool{}
+	if len(ids) > 0 {
+		rows, err := tx.Query(ctx, hadOutcomeSQL, ids, w.run)
+		if err != nil {
+			return fmt.Errorf("read other outcomes of %d events: %w", len(ids), err)
+		}
+		var id int64
+		if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { had[id] = true; return nil }); err != nil {
+			return fmt.Errorf("read other outcomes of %d events: %w", len(ids), err)
+		}
+	}
+	for _, it := range all {
+		if !had[it.ev.ID] {
+			w.planForEvent(it)
+		}
+	}
+	return nil
+}
+
+// isRuleEvent reports whether rules are evaluated for an event: a sender delivered it, and it was
+// applied to its object now. A refetch is no event of a sender.
+func (w *transitions) isRuleEvent(it *item) bool {
+	if it.finished || it.outcome == nil || isRefetch(it.ev) || !w.rules.HasEventRules(it.ev.Source, it.key.Type) {
+		return false
+	}
+	switch it.outcome.status {
+	case versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous:
+		return true
+	case versioning.Ignored, versioning.Failed, versioning.Dead:
+	}
+	return false
+}
+
+// planForEvent adds the effects that rules plan for an event.
+func (w *transitions) planForEvent(it *item) {
+	t := effects.Transition{On: rules.OnEvent, Source: it.ev.Source, Number: it.key.Source, Account: it.key.Account,
+		Type: it.key.Type, ID: it.key.ID, Event: eventOf(it.ev)}
+	if it.input.Partial == "" {
+		t.New, t.Deleted = it.input.State.JSON, it.input.State.Deleted
+	}
+	w.plannedEffects = append(w.plannedEffects, w.rules.Evaluate(&t)...)
+}

@@ -1,0 +1,120 @@
+package processor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// When an operator overwrites an object, its row discards all history. Events that were received
+// since the refetch began must not be discarded, so they are read from the log again.
+
+// overwritesFirst returns the items with the overwriting refetches first, the latest of them before
+// the others.
+func overwritesFirst(items []*item) []*item {
+	overwrites := func(it *item) bool { return it.input.OverwriteAt != 0 }
+	if !slices.ContainsFunc(items, overwrites) {
+		return items
+	}
+	items = slices.Clone(items)
+	slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(b.input.OverwriteAt, a.input.OverwriteAt) })
+	return items
+}
+
+// maxClockSkew is how far the clock of receipt times may be ahead of the clock that ids are made
+// with.
+const maxClockSkew = time.Hour
+
+// reloadHistorySQL finds the events that are part of the rows of some objects, in one run or in the
+// mirror. All runs except rebuilds that were not swapped write to the mirror. Each object has a
+// first and a last id. A dead event may be part of its row too, if the versioning rule made it dead
+// or if it requested a refetch. OFFSET 0 forces one lookup for each object: a plan that was made
+// while the tables were empty would read all of the index.
+const reloadHistorySQL = `
+SELECT o.event_id, bool_or(o.status <> 'dead' OR o.version IS NOT NULL) FROM unnest($1::bigint[], $2::bigint[],
+	$3::bigint[]) AS d(object, first, last)
+CROSS JOIN LATERAL (SELECT o.event_id, o.status, o.version FROM outcomes o
+  WHERE o.object = d.object AND o.object <> 0 AND o.event_id BETWEEN d.first AND d.last
+  	AND o.status NOT IN ('failed', 'ignored')
+    AND (o.run = $4 OR $4 = 0 AND NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild'
+    	AND r.status <> 'done')) OFFSET 0) o
+GROUP BY o.event_id`
+
+// reloadHistory reads the events that rows contain since the start of refetches that overwrite them
+// now. They are reduced again and get no new outcome. ordered says that events come in the order of
+// their ids, so that none after the refetch was applied. The caller holds the objects' locks. An
+// event that cannot be read now gives a *NotReducedError, because its effect on the row is unknown.
+func (p *Processor) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, ordered bool, items []*item,
+	objs map[versioning.Key]*versioning.Object) ([]*item, error) {
+	var objects, firsts, lasts []int64
+	inBatch := map[int64]bool{}
+	for _, it := range items {
+		if !it.isOpen() {
+			continue // an item with an outcome is part of the history
+		}
+		inBatch[it.ev.ID] = true
+		if it.input.OverwriteAt <= objs[it.key].OverwrittenAt || it.input.Partial != "" {
+			continue
+		}
+		last := int64(math.MaxInt64)
+		if ordered {
+			last = it.ev.ID
+		}
+		objects, firsts, lasts = append(objects, it.lockKey), append(firsts, lowestIDAt(it.input.OverwriteAt)),
+			append(lasts, last)
+	}
+	if len(objects) == 0 {
+		return nil, nil
+	}
+	ownStateApplied, err := appliedEvents(ctx, tx, objects, firsts, lasts, run)
+	if err != nil {
+		return nil, fmt.Errorf("find the history of %d objects: %w", len(objects), err)
+	}
+	ids := slices.DeleteFunc(slices.Collect(maps.Keys(ownStateApplied)), func(id int64) bool { return inBatch[id] })
+	recs, err := events.Read(ctx, tx, ids, events.UnlimitedBody)
+	if err != nil {
+		return nil, err
+	}
+	var reloaded []*item
+	for i := range recs {
+		ev := p.sourceEvent(&recs[i])
+		it := p.read(p.Logger, &ev)
+		if ownStateApplied[ev.ID] && it.outcome != nil && it.outcome.status == versioning.Failed {
+			return nil, fmt.Errorf("reload the history of the object since the refetch began: %w", unreadableError(it))
+		}
+		// an event that was dead and can be read today was not applied
+		if it.isOpen() && objs[it.key] != nil && (ownStateApplied[ev.ID] || it.refetchPending) {
+			reloaded = append(reloaded, it)
+		}
+	}
+	return reloaded, nil
+}
+
+// appliedEvents returns the events that reloadHistorySQL finds, each with whether its own state is
+// part of a row.
+func appliedEvents(ctx context.Context, tx pgx.Tx, objects, firsts, lasts []int64, run int64) (map[int64]bool, error) {
+	rows, err := tx.Query(ctx, reloadHistorySQL, objects, firsts, lasts, run)
+	if err != nil {
+		return nil, err
+	}
+	var id int64
+	var entered bool
+	ownStateApplied := map[int64]bool{}
+	_, err = pgx.ForEachRow(rows, []any{&id, &entered}, func() error { ownStateApplied[id] = entered; return nil })
+	return ownStateApplied, err
+}
+
+// lowestIDAt returns an id that is not above the id of any event received at or after a time, in
+// microseconds.
+func lowestIDAt(received int64) int64 {
+	return max(0, time.UnixMicro(received).Add(-maxClockSkew).UnixMilli()) << 20
+}

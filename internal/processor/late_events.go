@@ -1,0 +1,152 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// An object that an object scan found equal keeps its version. A late event from before the scan
+// may therefore win over a state that was checked, and newer changes may be lost. The object then
+// needs a refetch.
+
+// stateChange is the change of an object's state by a batch.
+type stateChange struct {
+	key     versioning.Key
+	from    versioning.Hash
+	version versioning.Version
+	// happenedUntil is the latest time at which the winning state may have occurred, in
+	// microseconds of the provider's time.
+	happenedUntil int64
+}
+
+// stateChanges returns the objects whose state a batch has changed by events, not by refetches. It
+// includes objects that end ambiguous: a later event may end the ambiguity without showing that the
+// state was checked.
+func stateChanges(before map[versioning.Key]rowState, dirty []*versioning.Object) (all []*stateChange) {
+	for _, o := range dirty {
+		was, deleted := before[o.Key], o.State.Deleted
+		switch {
+		case o.Version == versioning.NoVersion, o.Version.Final, o.HasRefetch():
+		case was.absent && deleted, was.absent == deleted && was.state == o.State.Hash:
+		default:
+			all = append(all, &stateChange{key: o.Key, from: was.state, version: o.Version, happenedUntil: o.TimeTo})
+		}
+	}
+	return all
+}
+
+// setObjectVersionEnds sets happenedUntil of changes whose winning version is a version of the
+// object itself. If the version is a time, this time is the end, even if the provider may not
+// advance it with each change: a change without an advance then counts as late. If the version is a
+// counter, the end is the event's time, or else its receipt. items are those of the batch.
+func setObjectVersionEnds(all []*stateChange, items []*item) {
+	byKey := make(map[versioning.Key]*stateChange, len(all))
+	for _, s := range all {
+		byKey[s.key] = s
+	}
+	found := map[versioning.Key]bool{}
+	for _, it := range items {
+		s := byKey[it.key]
+		if s == nil || !it.input.OwnVersion || it.input.Version != s.version {
+			continue
+		}
+		if end := it.happenedUntil(); !found[it.key] || end < s.happenedUntil {
+			found[it.key], s.happenedUntil = true, end
+		}
+	}
+}
+
+// happenedUntil returns the latest time at which the change of an item with an object version
+// occurred.
+func (it *item) happenedUntil() int64 {
+	switch {
+	case it.input.Version.IsTime():
+		return it.input.Version.At
+	case !it.ev.OccurredAt.IsZero():
+		return it.ev.OccurredAt.UnixMicro()
+	}
+	return it.input.Received
+}
+
+// completeTypesSQL returns until when object types were checked, or will be when an object scan
+// that has begun ends.
+const completeTypesSQL = `
+SELECT d.n, p.until FROM unnest($1::int[], $2::text[], $3::text[]) WITH ORDINALITY AS d(source, account, object_type, n)
+	CROSS JOIN LATERAL (SELECT greatest(
+  (SELECT max(m.until) FROM watermarks m WHERE m.source = d.source AND m.account = d.account
+  	AND m.what IN ('type ' || d.object_type, 'versions ' || d.object_type, 'changes ' || d.object_type)),
+  (SELECT max(s.began) FROM runs r JOIN sweeps s ON s.run = r.run AND s.object_type = d.object_type
+   WHERE r.job = 'reconcile' AND r.ended_at IS NULL AND s.source = d.source AND s.account = d.account
+   	AND s.phase <> 'done')) AS until) p
+WHERE p.until IS NOT NULL`
+
+// eventTimeResolution is the resolution of most providers' event times. The complete-until time may
+// be inside of such a second.
+const eventTimeResolution = time.Second
+
+// lateChanges returns the changes that occurred before the complete-until time of their type, if
+// the source's API can read the object. items are those of the batch.
+func (p *Processor) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChange, items []*item) (late []*stateChange,
+	err error) {
+	var sources []int32
+	var accounts, types []string
+	position := map[versioning.Key]int{} // counts from 1; 0: the source has no API
+	for _, s := range all {
+		k := s.typeKey()
+		if _, ok := position[k]; ok {
+			continue
+		}
+		position[k] = 0
+		if src, _ := p.sources.source(p.sources.name(k.Source)); src.ReadsByID != nil || src.Locates != nil {
+			sources, accounts, types = append(sources, k.Source), append(accounts, k.Account), append(types, k.Type)
+			position[k] = len(sources)
+		}
+	}
+	if len(sources) == 0 {
+		return nil, nil
+	}
+	completeUntil := map[int]int64{}
+	rows, err := tx.Query(ctx, completeTypesSQL, sources, accounts, types)
+	if err == nil {
+		var n int
+		var until time.Time
+		_, err = pgx.ForEachRow(rows, []any{&n, &until},
+			func() error { completeUntil[n] = until.Add(eventTimeResolution).UnixMicro(); return nil })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read until when %d types are complete: %w", len(sources), err)
+	}
+	if len(completeUntil) == 0 {
+		return nil, nil
+	}
+	setObjectVersionEnds(all, items)
+	for _, s := range all {
+		if until, ok := completeUntil[position[s.typeKey()]]; ok && s.happenedUntil < until &&
+			(p.canReadByID(s.key) || p.canLocate(s.key)) {
+			late = append(late, s)
+		}
+	}
+	return late, nil
+}
+
+// typeKey identifies the object's type in its account.
+func (s *stateChange) typeKey() versioning.Key {
+	return versioning.Key{Source: s.key.Source, Account: s.key.Account, Type: s.key.Type}
+}
+
+// canLocate reports whether the source's API can find objects of a type by their stored state.
+func (p *Processor) canLocate(k versioning.Key) bool {
+	src, _ := p.sources.source(p.sources.name(k.Source))
+	return src.Locates != nil && src.Locates(k.Account, k.Type)
+}
+
+// canReadByID reports whether the source's API can read an object by its id.
+func (p *Processor) canReadByID(k versioning.Key) bool {
+	src, _ := p.sources.source(p.sources.name(k.Source))
+	return src.ReadsByID != nil && src.ReadsByID(k.Account, k.Type, k.ID)
+}

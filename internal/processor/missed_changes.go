@@ -1,0 +1,200 @@
+package processor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// A change-set that does not fit the stored row shows that an event is late or lost. A refetch
+// request, written with the outcome, makes sure that the object is read again unless the event
+// arrives.
+
+const readMissedChangesSQL = `
+SELECT d.n, h.gaps FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS d(source, account,
+	object_type, object_id, n)
+JOIN hints h ON h.source = d.source AND h.account = d.account AND h.object_type = d.object_type
+	AND h.object_id = d.object_id AND h.gaps IS NOT NULL`
+
+// insertRefetchesSQL inserts in key order, as every other writer of this table does, so that two
+// transactions cannot deadlock. A request that is in progress or suspended becomes due again after
+// the wait.
+const insertRefetchesSQL = `
+INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after, gaps)
+SELECT d.source, d.account, d.object_type, d.object_id, d.reason, n.at, n.at + d.wait, 0, d.gaps
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::jsonb[], $6::interval[], $7::text[]) AS d(source,
+	account, object_type, object_id, gaps, wait, reason),
+  (SELECT clock_now() AS at) n
+ORDER BY d.source, d.account, d.object_type, d.object_id
+ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET gaps = excluded.gaps,
+  reason = CASE WHEN excluded.gaps IS NOT NULL AND h.wanted_by = '' AND h.after = 0 THEN excluded.reason
+  	ELSE h.reason END,
+  made_at = CASE WHEN excluded.gaps IS NULL THEN h.made_at
+  	ELSE greatest(excluded.made_at, h.made_at + interval '1 microsecond') END,
+  due = CASE WHEN h.taken_by <> '' OR h.due = 'infinity' AND excluded.gaps IS NOT NULL THEN excluded.due ELSE h.due END`
+
+// deleteClosedSQL deletes those of these requests that have no purpose any more; insertRefetchesSQL
+// has locked them. A request that is in progress is deleted by the job that executes it.
+const deleteClosedSQL = `
+DELETE FROM hints h USING unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS d(source, account, object_type,
+	object_id)
+WHERE h.source = d.source AND h.account = d.account AND h.object_type = d.object_type AND h.object_id = d.object_id
+  AND h.gaps IS NULL AND h.wanted_by = '' AND h.after = 0 AND h.taken_by = ''`
+
+// missedChanges are the missed changes of an object, with what a batch reports about them.
+type missedChanges struct {
+	key  versioning.Key
+	fits []versioning.ChangeFit
+	wait time.Duration
+	// lateChange is the change that a late event made to the object, nil if none did.
+	lateChange *stateChange
+	// stored is the value that the refetch request has, updated the value to write.
+	stored, updated versioning.MissedChanges
+}
+
+// reason returns why the object needs a refetch.
+func (g *missedChanges) reason() string {
+	if g.updated.HasLateEvent() {
+		return "an event came late"
+	}
+	return "a change does not fit"
+}
+
+// recordMissedChanges updates the refetch requests. reporting are the items of a batch that report
+// missed changes, in the order in which they were decided. It also records late events.
+func (p *Processor) recordMissedChanges(ctx context.Context, tx pgx.Tx, reporting []*item, changes []*stateChange,
+	all []*item) error {
+	late, err := p.lateChanges(ctx, tx, changes, all)
+	if err != nil {
+		return err
+	}
+	if missed := p.collectMissedChanges(reporting, late); len(missed) > 0 {
+		return updateMissedChanges(ctx, tx, missed)
+	}
+	return nil
+}
+
+// updateMissedChanges updates refetch requests by what a batch reports about their objects.
+func updateMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) error {
+	if err := readMissedChanges(ctx, tx, all); err != nil {
+		return fmt.Errorf("read missed changes of %d objects: %w", len(all), err)
+	}
+	all = slices.DeleteFunc(all, func(g *missedChanges) bool {
+		g.updated = g.stored
+		for i := range g.fits {
+			g.updated = g.updated.Update(&g.fits[i])
+		}
+		if g.lateChange != nil {
+			g.updated = g.updated.WithLateEvent(g.lateChange.from)
+		}
+		return slices.Equal(g.updated, g.stored)
+	})
+	if len(all) == 0 {
+		return nil
+	}
+	if err := writeMissedChanges(ctx, tx, all); err != nil {
+		return fmt.Errorf("record missed changes of %d objects: %w", len(all), err)
+	}
+	return nil
+}
+
+// reportingItems returns the items that report missed changes: those of live events.
+func (to *Target) reportingItems(items []*item) []*item {
+	if !to.live() {
+		return nil
+	}
+	return items
+}
+
+// collectMissedChanges returns, in key order, the objects for which items report something relevant
+// or which a late event has changed. It skips objects that the source's API cannot read. Nearly all
+// change-sets fit and are newer: these need no read of a refetch request.
+func (p *Processor) collectMissedChanges(items []*item, late []*stateChange) []*missedChanges {
+	byKey := map[versioning.Key]*missedChanges{}
+	entry := func(k versioning.Key) *missedChanges {
+		if byKey[k] == nil {
+			byKey[k] = &missedChanges{key: k}
+		}
+		return byKey[k]
+	}
+	for _, it := range items {
+		if it.reportsFit {
+			g := entry(it.key)
+			g.fits = append(g.fits, it.fit)
+		}
+	}
+	for _, c := range late {
+		entry(c.key).lateChange = c
+	}
+	all := slices.Collect(maps.Values(byKey))
+	all = slices.DeleteFunc(all, func(g *missedChanges) bool {
+		src, _ := p.sources.source(p.sources.name(g.key.Source))
+		g.wait = src.LateEventGrace
+		return g.lateChange == nil &&
+			(!slices.ContainsFunc(g.fits, func(f versioning.ChangeFit) bool { return f.MayChangeMissed() }) ||
+				g.wait == 0 || !p.isRelevant(g))
+	})
+	slices.SortFunc(all, func(a, b *missedChanges) int {
+		return cmp.Or(cmp.Compare(a.key.Source, b.key.Source), cmp.Compare(a.key.Account, b.key.Account),
+			cmp.Compare(a.key.Type, b.key.Type), cmp.Compare(a.key.ID, b.key.ID))
+	})
+	return all
+}
+
+// isRelevant reports whether a batch's report about an object is recorded. An object that the API
+// cannot read by its id gets requests only for late events, so only a refetch is relevant for it.
+func (p *Processor) isRelevant(g *missedChanges) bool {
+	return p.canReadByID(g.key) || p.canLocate(g.key) &&
+		slices.ContainsFunc(g.fits, func(f versioning.ChangeFit) bool { return f.IsRefetch() })
+}
+
+func keyColumns(all []*missedChanges) (sources []int32, accounts, types, ids []string) {
+	for _, g := range all {
+		sources, accounts, types, ids = append(sources, g.key.Source), append(accounts, g.key.Account),
+			append(types, g.key.Type), append(ids, g.key.ID)
+	}
+	return sources, accounts, types, ids
+}
+
+func readMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) error {
+	sources, accounts, types, ids := keyColumns(all)
+	rows, err := tx.Query(ctx, readMissedChangesSQL, sources, accounts, types, ids)
+	if err != nil {
+		return err
+	}
+	var n int
+	var text []byte
+	_, err = pgx.ForEachRow(rows, []any{&n, &text}, func() (err error) {
+		all[n-1].stored, err = versioning.DecodeMissedChanges(text)
+		return err
+	})
+	return err
+}
+
+func writeMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) error {
+	sources, accounts, types, ids := keyColumns(all)
+	texts, waits, reasons := make([][]byte, len(all)), make([]time.Duration, len(all)), make([]string, len(all))
+	for i, g := range all {
+		var err error
+		if texts[i], err = g.updated.Encode(); err != nil {
+			return err
+		}
+		waits[i], reasons[i] = g.wait, g.reason()
+	}
+	if _, err := tx.Exec(ctx, insertRefetchesSQL, sources, accounts, types, ids, texts, waits, reasons); err != nil {
+		return err
+	}
+	if all = slices.DeleteFunc(all, func(g *missedChanges) bool { return g.updated != nil }); len(all) == 0 {
+		return nil
+	}
+	sources, accounts, types, ids = keyColumns(all)
+	_, err := tx.Exec(ctx, deleteClosedSQL, sources, accounts, types, ids)
+	return err
+}

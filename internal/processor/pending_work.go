@@ -1,0 +1,121 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// Due is the work that is pending in the log and the mirror, with the status of the
+// republisher.
+type PendingWork struct {
+	// Unapplied are events without an outcome: they wait in the stream, or are missing there.
+	Unapplied PendingCount `json:"unapplied"`
+	// Failed are events that wait for their next attempt. Retries are those of them that are due.
+	Failed  PendingCount `json:"failed"`
+	Retries PendingCount `json:"retries"`
+	// Unsent are batches of changes that are not in the feed yet.
+	Unsent      PendingCount      `json:"unsent"`
+	Republisher RepublisherStatus `json:"auditor"`
+}
+
+// PendingCount is the amount of pending work of one kind.
+type PendingCount struct {
+	// Count stops at MaxPendingCount: the true number may be greater.
+	Count int64 `json:"count"`
+	// Since is the receipt or due time of the oldest, nil if there is none. Seconds is its age by
+	// the database's clock.
+	Since   *events.Instant `json:"since"`
+	Seconds float64         `json:"seconds"`
+}
+
+// MaxPendingCount bounds each count. A larger number would not help the operator.
+const MaxPendingCount = maxCount
+
+// RepublisherStatus is the shared status of the republisher.
+type RepublisherStatus struct {
+	// Process is the process that has the lease now, "" if none.
+	Process string `json:"process"`
+	// AppliedUntil is the time of receipt up to which all events have an outcome.
+	AppliedUntil *events.Instant `json:"passed"`
+	// EndedAt is when a pass last reached its end, nil if none did. Detail says why the last pass
+	// did not.
+	EndedAt *events.Instant `json:"ended_at"`
+	// RepublishCounts describe the last pass that published anything.
+	RepublishCounts
+	Detail string `json:"detail,omitzero"`
+	// Requested are passes that operators have requested and that have not ended.
+	Requested int64 `json:"wanted"`
+}
+
+const (
+	// unappliedSQL begins at the republisher's cursor: every event before it has an outcome.
+	unappliedSQL = `
+SELECT count(*), coalesce(min(id), 0), clock_now() FROM (
+  SELECT e.id FROM events e WHERE e.id > coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = $1 AND c.run = 0),
+  	0)
+    AND NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0) ORDER BY e.id LIMIT $2) e`
+
+	// pendingCountsSQL reads only small partial indexes, each up to a bound.
+	pendingCountsSQL = `
+SELECT f.n, f.since, d.n, d.since, u.n, u.since
+FROM (SELECT count(*) AS n, min(at) AS since FROM (SELECT o.at FROM outcomes o WHERE o.status = 'failed' AND o.run = 0
+	ORDER BY o.due LIMIT $1) f) f,
+  (SELECT count(*) AS n, min(due) AS since FROM (SELECT o.due FROM outcomes o WHERE o.status = 'failed' AND o.run = 0
+  	AND o.due <= clock_now() ORDER BY o.due LIMIT $1) d) d,
+  (SELECT count(*) AS n, min(made_at) AS since FROM (SELECT b.made_at FROM outbox b WHERE b.sent_at IS NULL LIMIT $1) u)
+  	u`
+
+	republisherSQL = `
+SELECT coalesce((SELECT c.leased_by FROM checkpoints c WHERE c.job = $1 AND c.run = 0 AND c.leased_until > clock_now()),
+	''),
+  coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = $1 AND c.run = 0), 0), a.ended_at, a.published_at,
+  	a.missing, a.due, a.detail,
+  (SELECT count(*) FROM auditor_passes w WHERE w.id > 0 AND w.ended_at IS NULL)
+FROM auditor_passes a WHERE a.id = 0`
+)
+
+// ReadPendingWork reads the pending work. It runs as postern_operator.
+func ReadPendingWork(ctx context.Context, pool *pgxpool.Pool) (*PendingWork, error) {
+	d := &PendingWork{}
+	var first, cursor int64
+	var now time.Time
+	if err := pool.QueryRow(ctx, unappliedSQL, republisherJob, MaxPendingCount).Scan(&d.Unapplied.Count, &first,
+		&now); err != nil {
+		return nil, fmt.Errorf("count events without an outcome: %w", err)
+	}
+	if first > 0 {
+		d.Unapplied.setSince(now, new(events.Time(first)))
+	}
+	var failed, retries, unsent *time.Time
+	if err := pool.QueryRow(ctx, pendingCountsSQL, MaxPendingCount).Scan(&d.Failed.Count, &failed, &d.Retries.Count,
+		&retries,
+		&d.Unsent.Count, &unsent); err != nil {
+		return nil, fmt.Errorf("count pending work: %w", err)
+	}
+	d.Failed.setSince(now, failed)
+	d.Retries.setSince(now, retries)
+	d.Unsent.setSince(now, unsent)
+	a := &d.Republisher
+	var ended, published *time.Time
+	if err := pool.QueryRow(ctx, republisherSQL, republisherJob).Scan(&a.Process, &cursor, &ended, &published,
+		&a.Missing, &a.Due,
+		&a.Detail, &a.Requested); err != nil {
+		return nil, fmt.Errorf("read the republisher's status: %w", err)
+	}
+	a.EndedAt, a.PublishedAt = optionalInstant(ended), optionalInstant(published)
+	if cursor > 0 {
+		a.AppliedUntil = &events.Instant{Time: events.Time(cursor)}
+	}
+	return d, nil
+}
+
+func (l *PendingCount) setSince(now time.Time, at *time.Time) {
+	if l.Since = optionalInstant(at); at != nil {
+		l.Seconds = max(0, now.Sub(*at).Seconds())
+	}
+}

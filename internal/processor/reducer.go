@@ -1,0 +1,140 @@
+package processor
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Reducer computes the objects that stored events lead to, as Processor.Reduce does, but in memory.
+// It writes nothing. Several goroutines may use it.
+type Reducer struct{ p *Processor }
+
+// NewReducer returns a Reducer that reads events with these configured sources, by name. known are
+// all sources that the log has events of.
+func NewReducer(sources map[string]Source, known events.Sources) (*Reducer, error) {
+	p, err := New(Options{Sources: sources, Known: known, Settings: DefaultSettings,
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	return &Reducer{p}, err
+}
+
+// CanRead reports whether events of a source can be read.
+func (r *Reducer) CanRead(source int32) bool {
+	_, ok := r.p.CachedSource(source)
+	return ok
+}
+
+// AppliedEvent says that an event is part of an object, which is given by the hash of its key.
+type AppliedEvent struct{ Event, Object int64 }
+
+// Anomaly is an event that is part of an object's history but cannot be applied to it now.
+type Anomaly struct {
+	AppliedEvent
+	// Unreadable says that the content is unknown, because the configuration of its source is
+	// missing or incomplete here.
+	Unreadable bool
+	Reason     string
+}
+
+// Reduce applies events to objects, given by the hashes of their keys. A value of applied says
+// whether the event's own state is part of the object, and not only its request of a refetch.
+// Overwriting refetches count wherever they come: with overwritesOnly only these are applied, and
+// this call comes before the one for all other events of such objects. Events that are redacted or
+// no longer in the log are skipped.
+func (r *Reducer) Reduce(ctx context.Context, db events.Reader, objs map[int64]*versioning.Object,
+	applied map[AppliedEvent]bool,
+	ids []int64, overwritesOnly bool) (anomalies []Anomaly, err error) {
+	return r.forEachBatch(ctx, db, objs, applied, ids, overwritesOnly,
+		func(items []*item, byKey map[versioning.Key]*versioning.Object) error {
+			reduce(items, byKey, nil)
+			return nil
+		})
+}
+
+// forEachBatch reads events that are part of objects and calls do with the items to apply, some at
+// a time. Within one call of it, they come in the order of ids.
+func (r *Reducer) forEachBatch(ctx context.Context, db events.Reader, objs map[int64]*versioning.Object,
+	applied map[AppliedEvent]bool,
+	ids []int64, overwritesOnly bool,
+	do func([]*item, map[versioning.Key]*versioning.Object) error) (anomalies []Anomaly, err error) {
+	objectsOf := map[int64][]int64{}
+	for m := range applied {
+		objectsOf[m.Event] = append(objectsOf[m.Event], m.Object)
+	}
+	for some := range slices.Chunk(ids, r.p.Settings.Batch) {
+		recs, err := events.Read(ctx, db, some, maxInlineBody)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortFunc(recs, func(a, b events.Record) int { return cmp.Compare(a.ID, b.ID) })
+		evs := make([]stream.Event, len(recs))
+		for i := range recs {
+			evs[i] = r.p.sourceEvent(&recs[i])
+		}
+		for len(evs) > 0 {
+			n := batchSize(evs, len(evs))
+			if err := r.p.fetchBodies(ctx, db, evs[:n]); err != nil {
+				return nil, err
+			}
+			some, items, byKey := r.selectItems(objs, applied, objectsOf, evs[:n], overwritesOnly)
+			if err := do(items, byKey); err != nil {
+				return nil, err
+			}
+			anomalies = append(anomalies, some...)
+			evs = evs[n:]
+		}
+	}
+	return anomalies, nil
+}
+
+// selectItems selects the items to apply to objects, and returns the anomalies.
+func (r *Reducer) selectItems(objs map[int64]*versioning.Object, applied map[AppliedEvent]bool,
+	objectsOf map[int64][]int64, evs []stream.Event,
+	overwritesOnly bool) (anomalies []Anomaly, items []*item, byKey map[versioning.Key]*versioning.Object) {
+	byKey = map[versioning.Key]*versioning.Object{}
+	for i := range evs {
+		it := r.p.read(r.p.Logger, &evs[i])
+		entered, selected := applied[AppliedEvent{it.ev.ID, it.lockKey}]
+		selected = selected && it.isOpen() && (entered || it.refetchPending) && objs[it.lockKey].Key == it.key
+		for _, object := range objectsOf[it.ev.ID] {
+			if (!selected || object != it.lockKey) && !it.ev.Redacted && applied[AppliedEvent{it.ev.ID, object}] {
+				anomalies = append(anomalies, it.anomaly(object))
+			}
+		}
+		if selected && (!overwritesOnly || it.input.OverwriteAt != 0) {
+			byKey[it.key] = objs[it.lockKey]
+			items = append(items, it)
+		}
+	}
+	return anomalies, items, byKey
+}
+
+// anomaly says why an item of an object's history is not applied to it.
+func (it *item) anomaly(object int64) Anomaly {
+	o := Anomaly{AppliedEvent: AppliedEvent{it.ev.ID, object}, Reason: "is read as one of another object now: " +
+		it.key.Type + " " +
+		it.key.ID}
+	if it.outcome != nil {
+		o.Unreadable, o.Reason = it.outcome.status == versioning.Failed, "is "+string(it.outcome.status)+
+			" as it is read now: "+it.outcome.reason
+	}
+	return o
+}
+
+// RefetchFingerprint returns the fingerprint of a stored refetch. ok is false if the event is none,
+// or cannot be read here.
+func (r *Reducer) RefetchFingerprint(rec *events.Record) (sum [16]byte, ok bool) {
+	ev := r.p.sourceEvent(rec)
+	if !isRefetch(&ev) {
+		return sum, false
+	}
+	it := r.p.read(r.p.Logger, &ev)
+	return [16]byte(it.input.State.ExactHash[:16]), it.outcome == nil
+}

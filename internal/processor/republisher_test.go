@@ -1,0 +1,308 @@
+package processor_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// Whatever the stream loses, every event gets its outcome. No event is published again that has an
+// outcome or still waits in the stream.
+func TestRepublisher_streamLosesEvents_publishesEachOnce(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		limits func(*stream.Limits)
+		// loseStream leaves some events without an outcome and outside of the stream. It returns their
+		// number and the number of all events.
+		lose func(t *testing.T, w *world) (lost, total int)
+	}{
+		"wiped":       {nil, wipeStream},
+		"rolled back": {nil, rollBackStream},
+		"full":        {func(l *stream.Limits) { l.MaxMessages = 100 }, overfillStream},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, tc.limits)
+			lost, total := tc.lose(t, w)
+			r := newReadCounter()
+			p := w.start(t, processorOptions{provider: r})
+			w.awaitOutcomes(t, total)
+			w.awaitDrained(t)
+			w.awaitPasses(t, 3)
+			if n := p.republished(t); n != lost {
+				t.Errorf("the republisher published %d events, %d were lost", n, lost)
+			}
+			if n := r.total(); n > total {
+				t.Errorf("%d copies of %d events were read: %d were published without need", n, total, n-total)
+			}
+		})
+	}
+}
+
+// processEvents stores, publishes and applies n events, and stops the processor.
+func (w *world) processEvents(t *testing.T, n, total int) {
+	t.Helper()
+	w.publish(t, w.append(t, w.newObjects(n)...)...)
+	p := w.start(t, processorOptions{tune: func(s *processor.Settings) {
+		s.RepublishInterval,
+			s.RepublishMinAge = time.Hour, time.Hour
+	}})
+	w.awaitOutcomes(t, total)
+	w.awaitDrained(t)
+	p.stop(t)
+}
+
+func wipeStream(t *testing.T, w *world) (lost, total int) {
+	w.processEvents(t, 300, 300)
+	w.publish(t, w.append(t, w.newObjects(300)...)...)
+	w.nats.Wipe(t)
+	return 300, 600
+}
+
+func rollBackStream(t *testing.T, w *world) (lost, total int) {
+	w.processEvents(t, 150, 150)
+	saved := w.nats.SaveStore(t)
+	w.awaitReconnect(t)
+	w.processEvents(t, 150, 300)
+	w.publish(t, w.append(t, w.newObjects(200)...)...)
+	w.nats.RestoreStore(t, saved)
+	return 200, 500
+}
+
+func overfillStream(t *testing.T, w *world) (lost, total int) {
+	w.publish(t, w.append(t, w.newObjects(500)...)...)
+	return 400, 500
+}
+
+// awaitReconnect waits until the publishing connection is connected again.
+func (w *world) awaitReconnect(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, maxWait, func() error {
+		if !w.conn.Connected() {
+			return errors.New("not connected")
+		}
+		_, err := w.conn.Lag(t.Context(), false)
+		return err
+	})
+}
+
+// Without a consumer, a backlog fills the stream to half of its limit, and no further.
+func TestRepublisher_streamHalfFull_stops(t *testing.T) {
+	t.Parallel()
+	// Twenty passes may take long on a busy machine. Messages that wait at the gate must not be
+	// redelivered meanwhile.
+	w := newWorld(t, func(l *stream.Limits) { l.MaxMessages, l.AckWait = 1000, 10*time.Minute })
+	total := 2000
+	w.append(t, w.newObjects(total)...)
+	w.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
+		attempts, due, at, rule_version)
+		SELECT id, 0, source, 0, '', '', '', 'failed', 'not today', 1, now() - interval '1 h', now(), 1 FROM events
+			ORDER BY id DESC LIMIT 300`)
+	r := newGatedCounter()
+	p := w.start(t, processorOptions{provider: r})
+	w.awaitPasses(t, 20)
+	if n := p.metric(t, "postern_audited_events_total", "due"); n != 0 {
+		t.Errorf("%v due failures were published beyond the limit", n)
+	}
+	if n := p.republished(t); n != 500 {
+		t.Errorf("the republisher published %d events into a stream of 1000 without a consumer, want 500", n)
+	}
+	r.open()
+	w.awaitOutcomes(t, total)
+	if n := r.total(); n != total {
+		t.Errorf("%d copies of %d events", n, total)
+	}
+}
+
+// A message that waits in the stream is not published again, however long it waits.
+func TestRepublisher_eventWaitsInStream_isNotPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 10 * time.Minute })
+	r := newGatedCounter()
+	p := w.start(t, processorOptions{provider: r,
+		tune: func(s *processor.Settings) { s.RepublishMinAge = 300 * time.Millisecond }})
+	w.publish(t, w.append(t, w.newObjects(100)...)...)
+	w.awaitPasses(t, 30)
+	r.open()
+	w.awaitOutcomes(t, 100)
+	w.awaitPasses(t, 3)
+	if n := p.republished(t); n != 0 {
+		t.Errorf("the republisher published %d events that waited in the stream", n)
+	}
+}
+
+// The cursor passes only events that have an outcome: an event that was published and lost is found
+// again.
+func TestRepublisher_cursor_passesOnlyEventsWithOutcome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	r := newGatedCounter()
+	evs := w.append(t, w.newObjects(50)...)
+	p := w.start(t, processorOptions{provider: r,
+		tune: func(s *processor.Settings) { s.StopTimeout = 10 * time.Millisecond }})
+	p.awaitMetric(t, "postern_audited_events_total", "missing", float64(len(evs)))
+	w.awaitPasses(t, 3)
+	tx := openTx(t, w.db.Pool, `LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE`)
+	p.cancel() // nothing that is in progress is committed any more
+	r.open()
+	p.stop(t)
+	must(t, tx.Rollback(t.Context()))
+	var without, cursor int64
+	w.scan(t, `SELECT coalesce(min(id), 0) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o
+		WHERE o.event_id = e.id)`, &without)
+	w.scan(t, `SELECT cursor FROM checkpoints WHERE job = 'auditor'`, &cursor)
+	if without == 0 || cursor >= without {
+		t.Fatalf("cursor %d, first event without outcome %d", cursor, without)
+	}
+	w.nats.Wipe(t)
+	w.start(t, processorOptions{})
+	w.awaitOutcomes(t, len(evs))
+}
+
+// Two republishers at once only publish events twice.
+func TestRepublisher_twoAtOnce_changeObjectsOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.append(t, w.newObjects(400)...)
+	r := newReadCounter()
+	for range 2 { // with the same name both get the lease
+		w.start(t, processorOptions{provider: r})
+	}
+	w.awaitOutcomes(t, 400)
+	w.awaitDrained(t)
+	if n := r.total(); n > 800 {
+		t.Errorf("%d copies of 400 events", n)
+	}
+	var grown int
+	w.scan(t, `SELECT count(*) FROM objects WHERE revision <> 1`, &grown)
+	if grown != 0 {
+		t.Errorf("%d objects were changed twice", grown)
+	}
+}
+
+// The lease moves to another process when its owner does not renew it.
+func TestRepublisher_leaseOwnerDies_leaseMoves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	proxy := testkit.Proxy(t, w.db.URL)
+	leaseOwner := func() (name string) {
+		w.scan(t, `SELECT coalesce((SELECT leased_by FROM checkpoints WHERE job = 'auditor'), '')`, &name)
+		return name
+	}
+	w.start(t, processorOptions{id: "/first", database: proxy.URL})
+	w.awaitPasses(t, 1)
+	second := w.start(t, processorOptions{id: "/second"})
+	for range 12 {
+		w.awaitPasses(t, 1)
+		if name := leaseOwner(); name != t.Name()+"/first" {
+			t.Fatalf("the lease belongs to %s although its owner lives", name)
+		}
+	}
+	proxy.Cut()
+	w.append(t, w.newObjects(10)...)
+	w.setClock(t, "31 s")
+	w.awaitOutcomes(t, 10)
+	if name := leaseOwner(); name != t.Name()+"/second" || second.republished(t) != 10 {
+		t.Errorf("the lease belongs to %s; the second process published %d", name, second.republished(t))
+	}
+}
+
+// If the server rejects the size of a body that Postern would send, the message goes without the
+// body, and the event is applied.
+func TestRepublisher_bodyTooLargeForServer_isApplied(t *testing.T) {
+	t.Parallel()
+	w := newWorldWithMaxPayload(t, 128<<10)
+	evs := w.append(t, append(w.newObjects(10), eventWithText("large", strings.Repeat("x", stream.MaxBody-1000)))...)
+	if n := len(evs[10].Body); n >= stream.MaxBody || n < 250<<10 {
+		t.Fatalf("the body is %d bytes long, must be just below %d", n, stream.MaxBody)
+	}
+	w.start(t, processorOptions{})
+	w.awaitOutcomes(t, len(evs))
+	if status, reason, attempts := w.outcomeOf(t, evs[10].ID); status != "applied" || attempts != 1 {
+		t.Errorf("the large event is %s after %d attempts: %s", status, attempts, reason)
+	}
+}
+
+// A message that no server accepts does not stop others: missing events are published, and due
+// failures are retried.
+func TestRepublisher_messageRejected_publishesOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorldWithMaxPayload(t, 16<<10)
+	// its key, in a header, is three times as long
+	long := w.delivery(strings.Repeat("é", 3500), eventWithText("refused", "x"))
+	must(t, errOf(events.Append(t.Context(), w.gateway, []events.Delivery{long})))
+	evs := w.append(t, w.newObjects(20)...)
+	w.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
+		attempts, due, at, rule_version)
+		SELECT unnest($1::bigint[]), 0, $2, 0, '', '', '', 'failed', 'not today', 1, now() - interval '1 h', now(), 1`,
+		[]int64{evs[3].ID, evs[7].ID, evs[19].ID}, w.source)
+	p := w.start(t, processorOptions{})
+	w.awaitAtLeast(t, len(evs), `SELECT count(*) FROM outcomes WHERE status = 'applied'`)
+	if n := p.metric(t, "postern_audited_events_total", "due"); n < 3 {
+		t.Errorf("%v due failures were published", n)
+	}
+	var outcomes int
+	if w.scan(t, `SELECT count(*) FROM outcomes`, &outcomes); outcomes != len(evs) {
+		t.Errorf("%d outcomes: the event that should be rejected was accepted", outcomes)
+	}
+}
+
+// The stream is restored to an older state while a message is in progress: the lost events do not
+// wait for that message.
+func TestRepublisher_rollBackWithMessageInProgress_publishesLostEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 10 * time.Minute })
+	pass := w.republishPass(t)
+	evs := w.append(t, w.newObjects(10)...)
+	w.publish(t, evs[0])
+	w.consumeWithoutAck(t, 1, func(stream.Event) {})
+	saved := w.nats.SaveStore(t)
+	published := func() (n uint64) {
+		testkit.Eventually(t, maxWait, func() error {
+			lag, err := w.conn.Lag(t.Context(), false)
+			n = lag.LastSequence
+			return err
+		})
+		return n
+	}
+	testkit.Eventually(t, maxWait, func() error { return pass(t.Context()) }) // until it is connected again
+	if n := published(); n < uint64(len(evs)) {
+		t.Fatalf("%d messages before the loss", n)
+	}
+	w.nats.RestoreStore(t, saved)
+	if n := published(); n != 1 {
+		t.Fatalf("%d messages after the loss", n)
+	}
+	// The events of a pass depend on its time. Waiting for the message in progress would take ten
+	// minutes.
+	testkit.Eventually(t, maxWait, func() error {
+		if err := pass(t.Context()); err != nil {
+			return err
+		}
+		if n := published(); n < uint64(len(evs)) {
+			return fmt.Errorf("%d messages: the lost events are not published", n)
+		}
+		return nil
+	})
+}
+
+// Ids do not advance while the database's clock catches up after it went back. Unpublished events
+// do not wait for that.
+func TestRepublisher_databaseClockStepsBack_publishes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.start(t, processorOptions{tune: func(s *processor.Settings) { s.RepublishMinAge = time.Second }})
+	w.publish(t, w.append(t, w.newObjects(5)...)...)
+	w.awaitOutcomes(t, 5)
+	w.awaitPasses(t, 3)
+	w.setClock(t, "-10 min")
+	w.append(t, w.newObjects(5)...)
+	w.awaitOutcomes(t, 10)
+}

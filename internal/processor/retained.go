@@ -1,0 +1,267 @@
+package processor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// NotReducedError says which event of the log cannot be reduced into the retained objects, and why.
+// Its partition must stay. It is also returned for an event that cannot be applied again to an
+// object that an operator overwrites.
+type NotReducedError struct {
+	Event  int64
+	Source string
+	Reason string
+}
+
+func (e *NotReducedError) Error() string {
+	return fmt.Sprintf("event %d of source %s: %s", e.Event, e.Source, e.Reason)
+}
+
+// Reduce applies events of the log to the retained objects, as they were applied to the mirror.
+// Each event must have its final outcome. Reduce records no outcome and announces nothing, and a
+// repetition changes nothing. Dead events are skipped, because they are not part of the mirror. The
+// events of a source without configuration cannot be read: for these, the mirror's current rows are
+// copied, and the names of these sources are returned. Errors: *NotReducedError; any other is an
+// infrastructure failure.
+func (p *Processor) Reduce(ctx context.Context, ids []int64) (copied []string, err error) {
+	ids, err = p.eventsInMirror(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	recs, err := events.Read(ctx, p.Pool, ids, maxInlineBody)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if err := p.nameSources(ctx, recs); err != nil {
+		return nil, err
+	}
+	// a pending refetch may depend on the order
+	slices.SortFunc(recs, func(a, b events.Record) int { return cmp.Compare(a.ID, b.ID) })
+	var unconfigured []int64
+	recs = slices.DeleteFunc(recs, func(r events.Record) bool {
+		name := p.sources.name(r.Source)
+		if _, ok := p.sources.source(name); ok {
+			return false
+		}
+		if unconfigured = append(unconfigured, r.ID); !slices.Contains(copied, name) {
+			copied = append(copied, name)
+		}
+		return true
+	})
+	if err := p.copyRetained(ctx, unconfigured); err != nil {
+		return nil, err
+	}
+	if err := p.copyOverwritten(ctx, ids); err != nil {
+		return nil, err
+	}
+	g, work := errgroup.WithContext(ctx)
+	for _, share := range p.spreadByObject(recs) {
+		g.Go(func() error { return p.reduceEvents(work, versioning.RetainedObjects, share, unreadableError) })
+	}
+	return copied, g.Wait()
+}
+
+// unreadableError returns the error for an event that cannot be read.
+func unreadableError(it *item) error {
+	return &NotReducedError{Event: it.ev.ID, Source: it.ev.Source, Reason: it.outcome.reason}
+}
+
+// ReduceInto applies events of the log that were applied before to another table of objects, as
+// Reduce does to the retained objects. It records no outcome. It skips events that are dead,
+// redacted or cannot be read now. Any error is an infrastructure failure.
+func (p *Processor) ReduceInto(ctx context.Context, into versioning.Table, ids []int64) error {
+	recs, err := p.records(ctx, ids, maxInlineBody)
+	if err != nil {
+		return err
+	}
+	evs := make([]stream.Event, len(recs))
+	for i := range recs {
+		evs[i] = p.sourceEvent(&recs[i])
+	}
+	return p.reduceEvents(ctx, into, evs, func(*item) error { return nil })
+}
+
+const inMirrorSQL = `
+SELECT d.id, coalesce(bool_or(o.run = 0 AND o.status <> 'failed'), false),
+	coalesce(bool_or(o.status NOT IN ('failed', 'dead', 'ignored')), false)
+FROM unnest($1::bigint[]) AS d(id) LEFT JOIN outcomes o ON o.event_id = d.id
+  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild' AND r.status <> 'done') GROUP BY d.id`
+
+// eventsInMirror returns the events that are part of the mirror through some run. Events of a
+// rebuild that was not swapped are not. An event without a final outcome is an error.
+func (p *Processor) eventsInMirror(ctx context.Context, ids []int64) ([]int64, error) {
+	rows, err := p.Pool.Query(ctx, inMirrorSQL, ids)
+	if err != nil {
+		return nil, unavailable(fmt.Errorf("read outcomes of %d events: %w", len(ids), err))
+	}
+	var id, open int64
+	var final, entered bool
+	var in []int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &final, &entered}, func() error {
+		if !final {
+			open = id
+		}
+		if entered {
+			in = append(in, id)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, unavailable(fmt.Errorf("read outcomes of %d events: %w", len(ids), err))
+	}
+	if open != 0 {
+		return nil, &NotReducedError{Event: open, Source: "?", Reason: "it has no final outcome yet"}
+	}
+	return in, nil
+}
+
+func (p *Processor) reduceEvents(ctx context.Context, into versioning.Table, evs []stream.Event,
+	onUnreadable func(*item) error) error {
+	for len(evs) > 0 {
+		n, bytes := 0, 0
+		for n < len(evs) && n < p.Settings.Batch && bytes < maxBatchBytes {
+			bytes += bodyBytes(&evs[n])
+			n++
+		}
+		batch := evs[:n]
+		if err := p.fetchBodies(ctx, p.Pool, batch); err != nil {
+			return err
+		}
+		items := make([]*item, 0, n)
+		for i := range batch {
+			it := p.read(p.Logger, &batch[i])
+			if it.outcome != nil && it.outcome.status == versioning.Failed {
+				if err := onUnreadable(it); err != nil {
+					return err
+				}
+			}
+			items = append(items, it)
+		}
+		if err := p.reduceBatch(ctx, into, items); err != nil {
+			return unavailable(err)
+		}
+		evs = evs[n:]
+	}
+	return nil
+}
+
+// reduceBatch runs one transaction. Retained objects share the locks of the mirror, because a
+// redaction of an object takes only those.
+func (p *Processor) reduceBatch(ctx context.Context, into versioning.Table, items []*item) error {
+	locks := into
+	if into == versioning.RetainedObjects {
+		locks = versioning.Mirror
+	}
+	return postgres.InTx(ctx, p.Pool, "reduce events", p.Settings.ApplyTimeout,
+		func(ctx context.Context, tx pgx.Tx) error {
+			items := copyItems(items)
+			if err := lock(ctx, tx, locks, items, false); err != nil {
+				return err
+			}
+			if err := ignoreRedacted(ctx, tx, items); err != nil {
+				return err
+			}
+			objs, err := loadObjects(ctx, tx, into, items, nil)
+			if err != nil {
+				return err
+			}
+			reloaded, err := p.reloadHistory(ctx, tx, events.LiveRun, true, items, objs)
+			if err != nil {
+				return err
+			}
+			dirty := reduce(append(reloaded, items...), objs, nil)
+			if len(dirty) == 0 {
+				return nil
+			}
+			return versioning.Save(ctx, tx, into, dirty)
+		})
+}
+
+const objectsOfSQL = `
+SELECT array(SELECT DISTINCT object FROM outcomes WHERE event_id = ANY($1::bigint[]) AND object <> 0 ORDER BY object),
+  array(SELECT DISTINCT source FROM outcomes WHERE event_id = ANY($1::bigint[]) AND object <> 0 ORDER BY source)`
+
+// copyRetainedSQL copies rows of the mirror to the retained objects, unless the retained row is
+// newer.
+const copyRetainedSQL = `
+INSERT INTO bases AS b (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
+	tie_set, overflow,
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id,
+  	revision, rule_version, created_at, updated_at, settled, overwrite_seen)
+SELECT o.source, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank,
+	o.tie_set, o.overflow,
+  o.window_lo, o.window_hi, o.look_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.repaired,
+  	o.last_event_id, o.revision, o.rule_version,
+  o.created_at, o.updated_at, o.settled, o.overwrite_seen
+FROM (SELECT DISTINCT c.source, c.account, c.object_type, c.object_id FROM outcomes c
+	WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0) k
+JOIN objects o USING (source, account, object_type, object_id)
+ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
+  version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen,
+  	version_rank = excluded.version_rank,
+  tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo,
+  	window_hi = excluded.window_hi,
+  look_after = excluded.look_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted,
+  	state_hash = excluded.state_hash,
+  exact_hash = excluded.exact_hash, state = excluded.state, repaired = excluded.repaired,
+  	last_event_id = excluded.last_event_id,
+  revision = excluded.revision, rule_version = excluded.rule_version, updated_at = excluded.updated_at,
+  	settled = excluded.settled,
+  overwrite_seen = excluded.overwrite_seen
+WHERE (b.settled, b.version_final, b.version_at, b.version_seen, b.version_rank)
+   <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)`
+
+// copyRetained copies the mirror's rows of the objects that some events were applied to. These rows
+// also contain newer events. This is harmless: a rebuild applies those events again.
+func (p *Processor) copyRetained(ctx context.Context, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return unavailable(postgres.InTx(ctx, p.Pool, "copy retained objects", p.Settings.ApplyTimeout,
+		func(ctx context.Context, tx pgx.Tx) error {
+			var keys []int64
+			var sources []int32
+			if err := tx.QueryRow(ctx, objectsOfSQL, ids).Scan(&keys, &sources); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, lockSQL, keys, sources, versioning.SourceLock); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, copyRetainedSQL, ids)
+			return err
+		}))
+}
+
+// overwrittenAheadSQL finds events that may have been received since the start of an overwriting
+// refetch that is not in the retained objects yet.
+const overwrittenAheadSQL = `
+SELECT DISTINCT c.event_id FROM outcomes c JOIN objects o USING (source, account, object_type, object_id) LEFT
+	JOIN bases b USING (source, account, object_type, object_id)
+WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0 AND o.settled > coalesce(b.settled, 0)
+	AND c.event_id >= greatest(o.settled / 1000 - $2, 0) << 20`
+
+// copyOverwritten copies the mirror's rows of objects that operators have overwritten, if the
+// retained objects do not contain the refetch yet. The refetch may be in a later partition. These
+// events would then be dropped before it could reload them, but the copied row contains them.
+func (p *Processor) copyOverwritten(ctx context.Context, ids []int64) error {
+	rows, err := p.Pool.Query(ctx, overwrittenAheadSQL, ids, maxClockSkew.Milliseconds())
+	if err != nil {
+		return unavailable(fmt.Errorf("find overwritten objects of %d events: %w", len(ids), err))
+	}
+	ahead, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return unavailable(fmt.Errorf("find overwritten objects of %d events: %w", len(ids), err))
+	}
+	return p.copyRetained(ctx, ahead)
+}

@@ -1,0 +1,307 @@
+package processor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// noBackgroundWork keeps the republisher and the resend out of a test.
+func noBackgroundWork(s *processor.Settings) {
+	s.RepublishInterval, s.RepublishMinAge, s.ResendAfter = time.Hour, time.Hour, time.Hour
+}
+
+// A message that is redelivered while its first delivery is in progress leaves one outcome and
+// changes its object once.
+func TestProcessor_redeliveredWhileInProgress_appliesOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 300 * time.Millisecond })
+	r := newGatedCounter()
+	for range 2 {
+		w.start(t, processorOptions{provider: r, tune: noBackgroundWork})
+	}
+	w.publish(t, w.append(t, w.newObjects(20)...)...)
+	consumer, err := w.jetStream(t).Consumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer)
+	must(t, err)
+	testkit.Eventually(t, maxWait, func() error {
+		info, err := consumer.Info(t.Context())
+		if err == nil && info.NumRedelivered < 10 {
+			err = fmt.Errorf("%d messages were redelivered", info.NumRedelivered)
+		}
+		return err
+	})
+	r.open()
+	w.awaitOutcomes(t, 20)
+	w.awaitDrained(t)
+	var grown, applied int
+	w.scan(t, `SELECT (SELECT count(*) FROM objects WHERE revision <> 1), (SELECT count(*) FROM outcomes
+		WHERE status = 'applied' AND attempts = 1)`, &grown, &applied)
+	if grown != 0 || applied != 20 {
+		t.Errorf("%d objects changed twice, %d events applied once, want 0 and 20", grown, applied)
+	}
+}
+
+// consumeWithoutAck reads n messages like a processor, passes each to use, acknowledges none and
+// ends, like a process that dies.
+func (w *world) consumeWithoutAck(t *testing.T, n int, use func(stream.Event)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
+	defer cancel()
+	err := w.conn.Consume(ctx, n, func(m stream.Message) error {
+		use(m.Event)
+		if n--; n == 0 {
+			cancel()
+		}
+		return nil
+	}, func(err error) { t.Error(err) })
+	if err != nil || n > 0 {
+		t.Fatalf("%d messages were not delivered: %v", n, err)
+	}
+}
+
+// A crash after the commit repeats only the acknowledgement. A crash before it repeats the work.
+func TestProcessor_crashBeforeAck_keepsCommittedOutcomes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 500 * time.Millisecond })
+	evs := w.append(t, w.newObjects(40)...)
+	last := evs[19].ID
+	w.publish(t, evs...)
+	crashed := w.processor(t, sim.Provider{}, nil)
+	w.consumeWithoutAck(t, 40, func(e stream.Event) {
+		if e.ID > last {
+			return // a crash before the commit of this one
+		}
+		if err := crashed.Apply(t.Context(), events.LiveRun, []stream.Event{e}); err != nil {
+			t.Error(err)
+		}
+	})
+	const committedSQL = `SELECT o::text FROM outcomes o WHERE event_id <= $1 ORDER BY event_id`
+	before := w.db.QueryStrings(t, committedSQL, last)
+	w.start(t, processorOptions{tune: noBackgroundWork})
+	w.awaitOutcomes(t, 40)
+	w.awaitDrained(t)
+	equal(t, "committed outcomes", before, w.db.QueryStrings(t, committedSQL, last))
+}
+
+// While the database is unavailable, messages in progress are requeued. After its return all are
+// applied, and no attempt was counted.
+func TestProcessor_databaseUnavailable_requeuesAndAppliesLater(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*testkit.FaultProxy){"cut": (*testkit.FaultProxy).Cut,
+		"stalled": (*testkit.FaultProxy).Stall} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			proxy := testkit.Proxy(t, w.db.URL)
+			p := w.start(t, processorOptions{database: proxy.URL, tune: func(s *processor.Settings) {
+				noBackgroundWork(s)
+				s.ApplyTimeout, s.Batch = 500*time.Millisecond, 20
+			}})
+			w.publish(t, w.append(t, w.newObjects(100)...)...)
+			w.awaitOutcomes(t, 100)
+			fault(proxy)
+			w.publish(t, w.append(t, w.newObjects(300)...)...)
+			p.awaitMetric(t, "postern_messages_handed_back_total", "", 1)
+			proxy.Restore()
+			w.awaitOutcomes(t, 400)
+			w.awaitDrained(t)
+			var burned int
+			if w.scan(t, `SELECT count(*) FROM outcomes WHERE attempts <> 1`, &burned); burned > 0 {
+				t.Errorf("%d events lost attempts", burned)
+			}
+		})
+	}
+}
+
+// A processor that lost its database blocks no message for another processor: it requeues and stops
+// pulling.
+func TestProcessor_ownDatabaseLost_otherProcessorApplies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 10 * time.Minute })
+	proxy := testkit.Proxy(t, w.db.URL)
+	w.start(t, processorOptions{id: "/cut off", database: proxy.URL, tune: noBackgroundWork})
+	w.publish(t, w.append(t, w.newObjects(100)...)...)
+	w.awaitOutcomes(t, 100)
+	proxy.Cut()
+	w.start(t, processorOptions{id: "/well", tune: noBackgroundWork})
+	w.publish(t, w.append(t, w.newObjects(1000)...)...)
+	w.awaitOutcomes(t, 1100)
+	w.awaitDrained(t)
+}
+
+// A processor that stops finishes messages within the soft limit and requeues the rest, including
+// those that it has prefetched. Another processor need not wait for the broker's redelivery.
+func TestProcessor_stop_requeuesTheRest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 10 * time.Minute })
+	evs := w.append(t, w.newObjects(500)...)
+	w.publish(t, evs...)
+	locks, err := w.db.Pool.Begin(t.Context())
+	must(t, err)
+	for _, e := range evs { // applying waits for these objects
+		key := versioning.ObjectKey(w.source, "", "thing", objectID(t, e))
+		execSQL(t, locks, `SELECT pg_advisory_xact_lock($1)`, key)
+	}
+	p := w.start(t, processorOptions{id: "/stops", tune: func(s *processor.Settings) {
+		noBackgroundWork(s)
+		s.Batch, s.StopTimeout = 20,
+			200*time.Millisecond
+	}})
+	w.awaitAtLeast(t, 2,
+		`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid
+			FROM pg_database WHERE datname = current_database())`)
+	p.stop(t)
+	must(t, locks.Rollback(t.Context()))
+	if n := p.metric(t, "postern_messages_handed_back_total", ""); n == 0 {
+		t.Error("nothing was requeued")
+	}
+	w.start(t, processorOptions{id: "/goes on", tune: noBackgroundWork})
+	w.awaitOutcomes(t, len(evs))
+	w.awaitDrained(t)
+}
+
+func objectID(t *testing.T, e stream.Event) string {
+	t.Helper()
+	o, err := (sim.Provider{}).Observe(nil, &e.StoredEvent)
+	must(t, err)
+	return o.ObjectID
+}
+
+// A stop may cancel a pull whose goroutine still delivers messages. Workers that have ended may
+// accept them or not; the stream redelivers these messages.
+func TestWorkers_messageAfterEnd_isNotProcessed(t *testing.T) {
+	t.Parallel()
+	taken, worked := processor.DeliverAfterEnd(t.Context(), 100)
+	if taken != 101 || worked != 1 {
+		t.Errorf("%d delivered, %d processed", taken, worked)
+	}
+}
+
+// While a source is swapped, its live events wait. This is an infrastructure failure and counts no
+// attempt.
+func TestApply_duringSwap_countsNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.processor(t, sim.Provider{}, func(s *processor.Settings) { s.ApplyTimeout = 300 * time.Millisecond })
+	h := sim.Generate(rand.New(rand.NewPCG(1, 1)), providerKinds["event time"])
+	tx := openTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, versioning.SourceLock, b.source)
+	first, second := message(0, h.Events[0]), message(1, h.Events[1])
+	if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{first}); !errors.Is(err, events.ErrUnavailable) {
+		t.Errorf("during a swap: %v", err)
+	}
+	if err := p.ApplySingle(t.Context(), events.LiveRun, second); !errors.Is(err, events.ErrUnavailable) {
+		t.Errorf("as a single event during a swap: %v", err)
+	}
+	must(t, tx.Rollback(t.Context()))
+	for _, apply := range []func() error{
+		func() error { return p.Apply(t.Context(), events.LiveRun, []stream.Event{first}) },
+		func() error { return p.ApplySingle(t.Context(), events.LiveRun, second) },
+	} {
+		if err := apply(); err != nil {
+			t.Error(err)
+		}
+	}
+	var outcomes, attempts int
+	b.scan(t, `SELECT count(*) FROM outcomes WHERE status <> 'failed'`, &outcomes)
+	b.scan(t, `SELECT max(attempts) FROM outcomes`, &attempts)
+	if outcomes != 2 || attempts != 1 {
+		t.Errorf("%d outcomes, after %d attempts", outcomes, attempts)
+	}
+}
+
+// While one source is swapped, events of other sources are applied, even from the same batches.
+// Events of the swapped source are requeued any number of times, without an attempt and without
+// becoming suspicious. The database does not count as unavailable.
+func TestProcessor_swapOfOneSource_appliesOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	l := w.start(t, processorOptions{tune: func(s *processor.Settings) { noBackgroundWork(s); s.Workers = 2 }})
+	swapped, sources := w.source, map[string]processor.Source{}
+	known, err := events.RegisterSources(t.Context(), w.pool, map[string]string{"other": "sim", "third": "sim"})
+	must(t, err)
+	for _, name := range []string{"sim", "other", "third"} {
+		number := known.Number[name]
+		if name == "sim" {
+			number = swapped
+		}
+		sources[name] = source(name, number)
+	}
+	l.Replace(sources)
+	eventsOf := func(name string, n int) []stream.Event {
+		w.source = sources[name].Number
+		evs := w.append(t, w.newObjects(n)...)
+		for i := range evs {
+			evs[i].Source = name
+		}
+		return evs
+	}
+	tx, err := w.db.Pool.Begin(t.Context())
+	must(t, err)
+	for _, name := range []string{"sim", "third"} {
+		execSQL(t, tx, `SELECT pg_advisory_xact_lock($1, $2)`, versioning.SourceLock, sources[name].Number)
+	}
+	waiting := append(eventsOf("sim", 20), eventsOf("third", 5)...)
+	all := append(append([]stream.Event{}, waiting[:12]...), eventsOf("other", 20)...)
+	mixed := w.processor(t, sim.Provider{}, nil)
+	mixed.Replace(sources)
+	var swapErr *processor.SwapError
+	if err := mixed.Apply(t.Context(), events.LiveRun, append(eventsOf("other", 3), waiting[10:]...)); !errors.As(err,
+		&swapErr) ||
+		len(swapErr.Sources) != 2 {
+		t.Errorf("a mixed batch: %v", err)
+	}
+	w.publish(t, append(all, waiting[12:]...)...)
+	w.awaitCount(t, `SELECT count(*) FROM outcomes`, 23)
+	l.awaitMetric(t, "postern_messages_handed_back_total", "", 4*25+1)
+	w.publish(t, eventsOf("other", 20)...)
+	w.awaitCount(t, `SELECT count(*) FROM outcomes`, 43)
+	must(t, tx.Rollback(t.Context()))
+	w.awaitCount(t, `SELECT count(*) FROM outcomes`, 68)
+	w.awaitCount(t, `SELECT count(*) FROM outcomes WHERE attempts > 1 OR status = 'failed'`, 0)
+	w.awaitCount(t, `SELECT count(*) FROM checkpoints WHERE job = 'probe'`, 0)
+}
+
+// awaitCount waits until a query returns a number.
+func (w *world) awaitCount(t *testing.T, sql string, want int) {
+	t.Helper()
+	testkit.Eventually(t, maxWait, func() error {
+		var n int
+		if w.scan(t, sql, &n); n != want {
+			return fmt.Errorf("%s: %d, want %d", sql, n, want)
+		}
+		return nil
+	})
+}
+
+// The server ends a session that stopped inside of a transaction with an object's lock, and the
+// object's events continue.
+func TestApply_frozenSession_losesItsLocks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	frozen, err := b.pool.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = frozen.Rollback(t.Context()) }()
+	var limit string
+	if err := frozen.QueryRow(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil ||
+		limit != "15s" {
+		t.Fatalf("a processor's session may stay idle in a transaction for %q (%v)", limit, err)
+	}
+	// The same with a limit that is short enough for a test.
+	execSQL(t, frozen, `SET LOCAL idle_in_transaction_session_timeout = '200ms'`)
+	execSQL(t, frozen, `SELECT pg_advisory_xact_lock($1)`, versioning.ObjectKey(b.source, "", "thing", "obj_e"))
+	e := thingEvent(0, "e")
+	must(t, b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, []stream.Event{e}))
+	if status, _, _ := b.outcomeOf(t, e.ID); status != "applied" {
+		t.Errorf("after a frozen session: %s", status)
+	}
+}

@@ -1,0 +1,18 @@
+package stripe
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+var _ provider.TypeCatalog = Stripe{}
+
+// ObjectTypes returns the types of the version rule and those that are read from the API. Types
+// that Stripe has added since are mirrored too.
+func (Stripe) ObjectTypes() []string {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(types)), maps.Keys(gets))
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,326 @@
+package rebuild_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// renameObjects returns the events for objects with other names.
+func renameObjects(evs []sim.Event, name string) []sim.Event {
+	out := make([]sim.Event, len(evs))
+	for i, e := range evs {
+		e.Object = strings.ReplaceAll(e.Object, "obj_", name)
+		e.Body = []byte(strings.ReplaceAll(string(e.Body), "obj_", name))
+		out[i] = e
+	}
+	return out
+}
+
+// applyConcurrently applies events live in random order, some of them again, with several
+// processors.
+func (b *testBundle) applyConcurrently(t *testing.T, r *rand.Rand, reads provider.Provider,
+	ids []int64) *sync.WaitGroup {
+	t.Helper()
+	work := make(chan []int64, 2*len(ids))
+	r.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	for from := 0; from < len(ids); from += 5 {
+		batch := ids[from:min(from+5, len(ids))]
+		work <- batch
+		if r.IntN(3) == 0 {
+			work <- batch
+		}
+	}
+	close(work)
+	var wg sync.WaitGroup
+	for range 3 {
+		p := b.processor(t, reads)
+		wg.Go(func() {
+			for batch := range work {
+				if _, err := p.ApplyStored(t.Context(), processor.Target{}, batch, false); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	return &wg
+}
+
+// While live events are applied, a rebuild with a changed configuration ends in the state that the
+// log gives with it. A reader sees only old or only new objects, and no revision decreases. Each
+// revision that grows leaves one change in the outbox.
+func TestRebuild_concurrentLiveEvents_endsAsTheLog(t *testing.T) {
+	t.Parallel()
+	for name, options := range providerKinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRand(t, 11)
+			b := setup(t)
+			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, options).Events))
+			b.exec(t, `UPDATE objects SET rule_version = 0 WHERE random() < 0.5`)
+			// These are not applied when the rebuild begins. Others are appended while it stages
+			// and swaps.
+			late := b.append(t, r, b.source, renameObjects(sim.Generate(r, options).Events, "late_"))
+			stopWatching := b.watchMirror(t)
+			b.start(t, "one", changedProvider{}, quickSettings())
+			b.start(t, "two", changedProvider{}, quickSettings())
+			first := b.applyConcurrently(t, r, changedProvider{}, late)
+			run := b.request(t, rebuild.Params{Source: b.source})
+			for range 4 {
+				b.applyConcurrently(t, r, changedProvider{},
+					b.append(t, r, b.source, renameObjects(sim.Generate(r, options).Events, "come_"))).Wait()
+			}
+			must(t, rebuild.Swap(t.Context(), b.operator, run))
+			for b.awaitRun(t, run, func(*runs.Run) bool { return true }).Status != runs.Done {
+				b.applyConcurrently(t, r, changedProvider{},
+					b.append(t, r, b.source, renameObjects(sim.Generate(r, options).Events, "more_"))).Wait()
+			}
+			first.Wait()
+			b.applyConcurrently(t, r, changedProvider{},
+				b.append(t, r, b.source, renameObjects(sim.Generate(r, options).Events, "more_"))).Wait()
+			stopWatching()
+			b.checkMirror(t, b.mirrorFromLog(t, changedProvider{}, 1000))
+			if grown, announced := b.number(t, `SELECT sum(revision) FROM objects`),
+				b.number(t, `SELECT sum(cardinality(ids)) FROM outbox`); grown != announced {
+				t.Errorf("revisions grew %d times, but the outbox has %d changes", grown, announced)
+			}
+			b.checkCount(t, len(b.ids), `SELECT count(*) FROM outcomes WHERE run = 0`)
+		})
+	}
+}
+
+// watchMirror reads the mirror until it is stopped. All objects obj_... with a state must be read
+// with the same configuration, and no revision may decrease.
+func (b *testBundle) watchMirror(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		highest := map[string]int64{}
+		for ctx.Err() == nil {
+			rows, err := b.operator.Query(ctx, `SELECT object_type || object_id, revision, CASE
+				WHEN state IS NULL THEN 0 WHEN state ? 'was' THEN 1 ELSE 2 END
+				FROM objects WHERE object_id !~ '[123]$' OR object_id !~ '^obj'`)
+			if err != nil {
+				break
+			}
+			seen := map[int]int{}
+			for rows.Next() {
+				var name string
+				var n int64
+				var rule int
+				if err := rows.Scan(&name, &n, &rule); err != nil {
+					break
+				}
+				if n < highest[name] {
+					t.Errorf("%s: revision %d after %d", name, n, highest[name])
+				}
+				if highest[name] = n; strings.HasPrefix(name, "thingobj_") {
+					seen[rule]++
+				}
+			}
+			rows.Close()
+			if rows.Err() == nil && seen[1] > 0 && seen[2] > 0 {
+				t.Errorf("%d objects of the new configuration together with %d of the old one", seen[1], seen[2])
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// crashSQL makes transactions fail at their commit, as a dying server does.
+const crashSQL = `
+CREATE TABLE crashing (share float);
+INSERT INTO crashing VALUES (0);
+GRANT SELECT ON crashing TO PUBLIC;
+CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF random() < (SELECT c.share FROM crashing c) THEN RAISE EXCEPTION 'the server dies' USING ERRCODE = '57P01'; END IF;
+  RETURN NULL;
+END $$`
+
+// Wherever a rebuild is interrupted (at a commit, by a stop, by another process that takes the
+// lease), it ends in the same mirror, once.
+func TestRebuild_killedAnywhere_endsInSameMirror(t *testing.T) {
+	t.Parallel()
+	r := newRand(t, 12)
+	b := setup(t)
+	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["ids reused"]).Events))
+	want := b.mirrorFromLog(t, changedProvider{}, 1000)
+	b.exec(t, `INSERT INTO staged SELECT * FROM objects`) // left by another rebuild
+	b.exec(t, `UPDATE staged SET state = '{"left": "over"}', object_id = object_id || '_left'`)
+	before := b.revisions(t)
+	b.exec(t, `TRUNCATE outbox`)
+	b.exec(t, crashSQL)
+	for _, table := range []string{"staged", "objects", "outbox", "runs", "checkpoints"} {
+		b.exec(t, `CREATE CONSTRAINT TRIGGER crash_`+table+` AFTER INSERT OR UPDATE OR DELETE ON `+table+
+			` DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION crash()`)
+	}
+	settings := quickSettings()
+	settings.Chunk = 5
+	run := b.request(t, rebuild.Params{Source: b.source, Swap: true})
+	b.exec(t, `UPDATE crashing SET share = 0.03`)
+	for i := range 12 {
+		stop := b.start(t, fmt.Sprint("p", i), changedProvider{}, settings)
+		began := time.Now()
+		testkit.Eventually(t, maxWait, func() error {
+			if time.Since(began) < time.Duration(r.IntN(300))*time.Millisecond {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		if r.IntN(2) == 0 {
+			b.exec(t, `UPDATE crashing SET share = 0`)
+			b.exec(t, `UPDATE checkpoints SET leased_by = 'a thief', leased_until = clock_now() WHERE job = 'rebuild'`)
+			b.exec(t, `UPDATE crashing SET share = 0.03`)
+		}
+		stop()
+	}
+	b.exec(t, `UPDATE crashing SET share = 0`)
+	b.start(t, "last", changedProvider{}, settings)
+	ended := b.awaitRun(t, run, done)
+	b.checkMirror(t, want)
+	b.checkRevisions(t, before, ended)
+	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`,
+		run); int64(n) != ended.Counts[rebuild.Processed] || n != len(b.ids) {
+		t.Errorf("%d outcomes of %d events: %v", n, len(b.ids), ended.Counts)
+	}
+}
+
+// A process that has lost the lease of its run writes neither rows nor outcomes, and its event does
+// not count as failed.
+func TestRebuild_leaseLost_writesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRand(t, 14)
+	b := setup(t)
+	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
+	run := b.request(t, rebuild.Params{Source: b.source})
+	h := takeRun(t, b.pool, "slow", time.Minute, rebuild.Job)
+	to := processor.Target{Run: run, Into: versioning.Staged, Guard: h.Guard}
+	must(t, errOf(b.processor(t, nil).ApplyStored(t.Context(), to, ids[:5], false)))
+	must(t, rebuild.Discard(t.Context(), b.operator, run))
+	before := b.tableRows(t, allColumns, "staged")
+	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, false); !errors.Is(err, runs.ErrLeaseLost) {
+		t.Errorf("%v", err)
+	}
+	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, true); !errors.Is(err, runs.ErrLeaseLost) {
+		t.Errorf("as single events: %v", err)
+	}
+	if diff := cmp.Diff(before, b.tableRows(t, allColumns, "staged")); diff != "" || len(before) == 0 {
+		t.Errorf("%d rows: %s", len(before), diff)
+	}
+	b.checkCount(t, 5, `SELECT count(*) FROM outcomes WHERE run = $1`, run)
+}
+
+// A swap waits for open batches and blocks new ones only for a short time: then it lets them
+// continue and tries again.
+func TestSwap_lockNotAvailable_liveEventsContinue(t *testing.T) {
+	t.Parallel()
+	r := newRand(t, 15)
+	b := setup(t)
+	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
+	tx := openTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.source)
+	settings := quickSettings()
+	settings.LockTimeout = 50 * time.Millisecond
+	b.start(t, "one", nil, settings)
+	run := b.request(t, rebuild.Params{Source: b.source, Swap: true})
+	b.awaitRun(t, run, func(r *runs.Run) bool { return rebuild.Stage(r) == "caught up" })
+	b.applyLiveShuffled(t, r, ids) // applied while the swap waits, or after it has given up
+	b.checkCount(t, 1, `SELECT count(*) FROM runs WHERE status = 'running'`)
+	must(t, tx.Rollback(t.Context()))
+	b.awaitRun(t, run, done)
+
+	settings.CatchUpTimeout = time.Nanosecond // too short for any catch-up
+	other := setup(t)
+	other.applyLiveShuffled(t, r, other.append(t, r, other.source, sim.Generate(r, providerKinds["steps"]).Events))
+	other.start(t, "one", nil, settings)
+	run = other.request(t, rebuild.Params{Source: other.source, Swap: true})
+	other.awaitRun(t, run, func(r *runs.Run) bool { return rebuild.Stage(r) == "caught up" })
+	other.applyLiveShuffled(t, r,
+		other.append(t, r, other.source, renameObjects(sim.Generate(r, providerKinds["steps"]).Events, "more_")))
+	must(t, runs.ChangeStatus(t.Context(), other.operator, run, runs.Paused))
+	other.awaitRun(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.LeaseOwner == "" })
+}
+
+// Events that were stored just before the lock are part of the swapped objects, whether they were
+// applied live or not. Otherwise the swap would remove their changes permanently.
+func TestSwap_eventsBeforeLock_areContained(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		applied bool
+		keys    int
+	}{{true, 0}, {true, 1000}, {false, 0}, {false, 1000}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			t.Parallel()
+			r := newRand(t, 16)
+			b := setup(t)
+			h := sim.Generate(r, providerKinds["own version"])
+			b.applyLiveShuffled(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
+			settings := quickSettings()
+			settings.MaxKeys = c.keys
+			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: settings}
+			var once sync.Once
+			rebuild.BeforeLock(rebuilds, func() {
+				once.Do(func() {
+					if ids := b.append(t, r, b.source, h.Events[len(h.Events)/2:]); c.applied {
+						b.applyLiveShuffled(t, r, ids)
+					}
+				})
+			})
+			b.startRunner(t, "one", rebuilds)
+			if ended := b.rebuildAndSwap(t, b.source); c.applied != (ended.Counts[rebuild.Swapped] == 0) ||
+				int(ended.Counts[rebuild.Processed]) != len(b.ids) {
+				t.Errorf("%d events: %v", len(b.ids), ended.Counts)
+			}
+			b.checkMirror(t, b.mirrorFromLog(t, nil, 1000))
+		})
+	}
+}
+
+// gatedProvider reads no event until the gate is open.
+type gatedProvider struct {
+	sim.Provider
+	started, gate chan struct{}
+	once          *sync.Once
+}
+
+func (g gatedProvider) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
+	g.once.Do(func() { close(g.started) })
+	<-g.gate
+	return g.Provider.Observe(src, e)
+}
+
+// If a process hangs while its rebuild is discarded and cleared, it leaves nothing when it
+// continues.
+func TestDiscard_processHangs_staysCleared(t *testing.T) {
+	t.Parallel()
+	r := newRand(t, 17)
+	b := setup(t)
+	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
+	g := gatedProvider{started: make(chan struct{}), gate: make(chan struct{}), once: new(sync.Once)}
+	b.start(t, "one", g, quickSettings())
+	run := b.request(t, rebuild.Params{Source: b.source, Swap: true})
+	<-g.started
+	must(t, rebuild.Discard(t.Context(), b.operator, run))
+	must(t, rebuild.ClearAbandonedOnce(t.Context(), b.pool))
+	close(g.gate)
+	// executed by the same process, which has ended the other run
+	b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source}), staged)
+	b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE run = $1`, run)
+}

@@ -1,0 +1,258 @@
+package reconcile_test
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// checkedKeyEnv is a shop with a process that has verified its key in a refetch of a missing
+// invoice. More invoices are missing.
+type checkedKeyEnv struct {
+	*stripeEnv
+	reconciler *reconcile.Runner
+	// removed are missing invoices, and existing is one that exists.
+	removed  []string
+	existing string
+	// stop ends the process.
+	stop func()
+	// handler serves the API's address.
+	handler atomic.Pointer[http.Handler]
+}
+
+// newCheckedKeyEnv makes the first refetch, which costs three calls: the object, an event, and the
+// control call.
+func newCheckedKeyEnv(t *testing.T) *checkedKeyEnv {
+	t.Helper()
+	b := &checkedKeyEnv{stripeEnv: newStripeEnv(t, "", stripefake.Options{Seed: 51})}
+	for range 5 {
+		b.removed = append(b.removed, b.fake.Create("", "invoice", nil))
+	}
+	b.existing = b.fake.Create("", "invoice", nil)
+	b.deliver(t, loseNone)
+	b.fake.Advance(2 * time.Minute)
+	for _, id := range b.removed {
+		b.fake.DeleteWithoutEvent("", id)
+	}
+	var ours http.Handler = b.fake
+	b.handler.Store(&ours)
+	b.reconciler = b.runner(t, b.apiAt(serve(t, func(w http.ResponseWriter, r *http.Request) {
+		(*b.handler.Load()).ServeHTTP(w,
+			r)
+	})), sameCaller)
+	b.stop = b.startReconciler(t, b.reconciler)
+	b.wantDeleted(t, b.removed[0], 3)
+	return b
+}
+
+// refetch refetches an invoice, and returns the run and the number of calls.
+func (b *checkedKeyEnv) refetch(t *testing.T, id string) (r *runs.Run, calls int) {
+	t.Helper()
+	before := len(b.fake.Requests())
+	r = b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "invoice", ID: id})
+	return r, len(b.fake.Requests()) - before
+}
+
+// wantDeleted refetches an invoice that must be deleted, with a number of calls.
+func (b *checkedKeyEnv) wantDeleted(t *testing.T, id string, calls int) {
+	t.Helper()
+	r, n := b.refetch(t, id)
+	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); r.Status != runs.Done ||
+		n != calls ||
+		!slices.Contains(deleted, id) {
+		t.Errorf("%s for %d calls, want %d; deleted are %q: %s", r.Status, n, calls, deleted, r.Detail)
+	}
+}
+
+// wantKeyRejected refetches the existing invoice, which a key of another account must not delete.
+func (b *checkedKeyEnv) wantKeyRejected(t *testing.T, why string) {
+	t.Helper()
+	r, _ := b.refetch(t, b.existing)
+	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted AND object_id = $1`,
+		b.existing); r.Status != runs.Failed || !strings.Contains(r.Detail, why) || len(deleted) > 0 {
+		t.Errorf("%s, deleted are %q: %s", r.Status, deleted, r.Detail)
+	}
+}
+
+const otherAccountKey = "its key is of another account"
+
+// A verified key is not checked again for a while, except for the newest event of the account,
+// which is checked each time.
+func TestAccountCheck_verifiedKey_isRemembered(t *testing.T) {
+	t.Parallel()
+	b := newCheckedKeyEnv(t)
+	b.wantDeleted(t, b.removed[1], 2)
+	b.stop()
+	b.reconciler.Settings.AccountCheckTTL = 0 // for later checks
+	b.startReconciler(t, b.reconciler)
+	b.wantDeleted(t, b.removed[2], 2)
+	b.reconciler.Sources.ResetAccountChecks()
+	b.wantDeleted(t, b.removed[3], 3)
+	b.wantDeleted(t, b.removed[4], 3)
+}
+
+// callHook is a Caller that calls a function before each call.
+type callHook struct {
+	reconcile.Caller
+	before func(provider.Call)
+}
+
+func (c callHook) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+	c.before(call)
+	return c.Caller.Do(ctx, call)
+}
+
+// A reset during a check makes the next refetch check again, because the order of both is unknown.
+func TestAccountCheck_resetDuringCheck_checksAgain(t *testing.T) {
+	t.Parallel()
+	b := newCheckedKeyEnv(t)
+	doubted := false
+	for _, s := range b.runner(t, b.apiAt(b.fake.URL), func(c reconcile.Caller) reconcile.Caller {
+		return callHook{c, func(call provider.Call) {
+			if strings.HasPrefix(call.Path, "/v1/events/") && !doubted {
+				doubted = true
+				b.reconciler.Sources.ResetAccountChecks()
+			}
+		}}
+	}).Sources.All() {
+		b.reconciler.Sources.Replace(s)
+	}
+	b.wantDeleted(t, b.removed[1], 3)
+	b.wantDeleted(t, b.removed[2], 3)
+	b.wantDeleted(t, b.removed[3], 2)
+}
+
+// A rejected key, a key of another configuration and a key whose account lists no event any more
+// are checked again.
+func TestAccountCheck_changedKeyOrAccount_checksAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		doubt, right func(t *testing.T, b *checkedKeyEnv)
+		why          string
+	}{
+		"refused": {
+			func(_ *testing.T, b *checkedKeyEnv) { b.fake.SetFaults(stripefake.Faults{Revoked: true}) },
+			func(t *testing.T, b *checkedKeyEnv) {
+				b.fake.SetFaults(stripefake.Faults{})
+				b.DB.Exec(t, `UPDATE budgets SET blocked_until = now()`) // otherwise calls are blocked for a while
+			}, "api.key",
+		},
+		"of another configuration": {
+			func(t *testing.T, b *checkedKeyEnv) {
+				b.useAPI(t, serve(t, b.otherAccountAPI(t, "invoice", 10).ServeHTTP))
+			},
+			func(t *testing.T, b *checkedKeyEnv) { b.useAPI(t, b.fake.URL) }, otherAccountKey,
+		},
+		"of an account that became empty": {
+			func(_ *testing.T, b *checkedKeyEnv) { b.fake.SetFaults(stripefake.Faults{SeesNothing: true}) },
+			func(_ *testing.T, b *checkedKeyEnv) { b.fake.SetFaults(stripefake.Faults{}) }, otherAccountKey,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newCheckedKeyEnv(t)
+			c.doubt(t, b)
+			b.wantKeyRejected(t, c.why)
+			c.right(t, b)
+			b.wantDeleted(t, b.removed[1], 3)
+			b.wantDeleted(t, b.removed[2], 2)
+		})
+	}
+}
+
+// useAPI replaces the configuration with one for another API.
+func (b *checkedKeyEnv) useAPI(t *testing.T, url string) {
+	for _, s := range b.runner(t, b.apiAt(url), sameCaller).Sources.All() {
+		b.reconciler.Sources.Replace(s)
+	}
+}
+
+// If the newest event is not in the log, the account may be another one, and the key is checked
+// again.
+func TestAccountCheck_newestEventNotInLog_checksAgain(t *testing.T) {
+	t.Parallel()
+	b := newCheckedKeyEnv(t)
+	b.addUndeliveredEvent(t)
+	b.wantDeleted(t, b.removed[1], 3) // the object, the control call, and an event that the API knows
+	b.reconciler.Sources.ResetAccountChecks()
+	b.wantDeleted(t, b.removed[2], 3)
+	b.fake.Create("", "invoice", nil)
+	b.deliver(t, loseNone)
+	b.fake.Advance(time.Minute)
+	b.wantDeleted(t, b.removed[3], 2)
+	theirs := b.otherAccountAPI(t, "invoice", 10)
+	b.handler.Store(&theirs)
+	b.wantKeyRejected(t, otherAccountKey)
+}
+
+// A sample object that is missing itself is not used again.
+func TestAccountCheck_sampleObjectMissing_usesAnother(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 234, livingOptions(4))
+	gone := map[string]bool{}
+	var shows []string // the objects that were found
+	r := b.runnerWithoutEvents(t, 0, func(id string) bool { return !gone[id] })
+	answers := b.api.intercept
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+		if id, ok := strings.CutPrefix(c.Path, "/things/"); ok && !gone[id] {
+			shows = append(shows, id)
+		}
+		return answers(c)
+	}
+	b.startReconciler(t, r)
+	look := func(id string) (found []string) {
+		t.Helper()
+		b.api.mu.Lock()
+		gone[id], shows = true, nil
+		b.api.mu.Unlock()
+		wantRunDone(t, b.waitForEnd(t, b.startRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: id})))
+		b.api.mu.Lock()
+		defer b.api.mu.Unlock()
+		return shows
+	}
+	first := look("obj_4")
+	if len(first) != 1 {
+		t.Fatalf("%q were used to verify the key", first)
+	}
+	second := look(first[0])
+	if len(second) != 1 || second[0] == first[0] {
+		t.Fatalf("%q were used to verify the key; %s was used before and is missing", second, first)
+	}
+	rest := slices.DeleteFunc([]string{"obj_1", "obj_2", "obj_3"}, func(id string) bool {
+		return id == first[0] ||
+			id == second[0]
+	})
+	if found := look(rest[0]); len(found) != 0 {
+		t.Errorf("%q were used to verify a verified key", found)
+	}
+}
+
+// In an account that lists no event, the same sample object verifies the key for the next refetch.
+func TestAccountCheck_withoutEvents_remembersTheObject(t *testing.T) {
+	t.Parallel()
+	b, first := newQuietStripeEnv(t, 5)
+	k := &checkedKeyEnv{stripeEnv: b}
+	b.startReconciler(t, b.runner(t, b.apiAt(b.fake.URL), sameCaller))
+	k.wantDeleted(t, first, 3) // the object, the list of events, an object that exists
+	requested := map[string]bool{}
+	for _, r := range b.fake.Requests() {
+		requested[r.Path] = true
+	}
+	for _, o := range b.fake.CurrentObjects() {
+		if o.Type == "invoice" && o.Body != nil && !requested["/v1/invoices/"+o.ID] {
+			b.fake.DeleteWithoutEvent("", o.ID)
+			k.wantDeleted(t, o.ID, 2)
+			return
+		}
+	}
+	t.Error("all invoices were requested")
+}

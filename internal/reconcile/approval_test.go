@@ -1,0 +1,318 @@
+package reconcile_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// newEnvWithManyOrphans makes 90 orphans of type "aaa", and each kind of difference among the
+// things.
+func newEnvWithManyOrphans(t *testing.T) *testEnv {
+	t.Helper()
+	b := newMirroredEnv(t, 220, livingObjects)
+	b.addUnknownObjects(t, "aaa", "gone_", 90)
+	b.addEachDrift(t)
+	b.api.respondTo(b.foundResponse(`{"things":[]}`), "/aaas")
+	b.api.respondTo(b.missingResponse(), "/aaa/*")
+	return b
+}
+
+// waitForProposal waits until a run awaits approval with the given words, and checks that no object
+// of type "aaa" is deleted.
+func (b *testEnv) waitForProposal(t *testing.T, run int64, words ...string) {
+	t.Helper()
+	r := b.WaitForRun(t, run, endedOrAwaitsApproval)
+	for _, w := range words {
+		if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, w) {
+			t.Errorf("%s: %s; want %q", r.Status, r.Detail, w)
+		}
+	}
+	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`)
+}
+
+// A type with many orphans does not stop the following types. They are scanned, repaired and
+// completed. Then the run asks for approval, and executes what is approved.
+func TestObjectScan_typeAwaitingApproval_blocksNoOtherType(t *testing.T) {
+	t.Parallel()
+	b := newEnvWithManyOrphans(t)
+	b.startAAAAndThing(t)
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.waitForProposal(t, run, "90 of 90 living objects of type aaa are in the mirror")
+	if wrong := b.differences(t); len(wrong) > 1 || b.typeCompleteUntil(t).IsZero() { // one is newer than the list
+		t.Errorf("things are complete until %s, and %q", b.typeCompleteUntil(t), wrong)
+	}
+	b.approve(t, run, "they are gone")
+	r, want := b.waitForEnd(t, run), driftCounts(95)
+	want[reconcile.Processed], want[reconcile.Orphans] = 111, 91
+	wantExactCounts(t, r, want)
+	if n := queryOne[int64](t, b,
+		`SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`); r.Status !=
+		runs.Done || r.Detail != "" || n != 90 {
+		t.Errorf("%s, %d deleted: %s", r.Status, n, r.Detail)
+	}
+}
+
+// The run asks once for all types. Each type may delete as many objects as were reported.
+func TestObjectScan_severalTypesNeedApproval_askOnce(t *testing.T) {
+	t.Parallel()
+	b := newEnvWithManyOrphans(t)
+	b.addUnknownObjects(t, "thing", "gone_", 40)
+	b.startAAAAndThing(t)
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.waitForProposal(t, run, "90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the "+
+		"mirror")
+	b.addUnknownObjects(t, "thing", "more_", 50) // fewer than were approved of aaa
+	b.approve(t, run, "they are gone")
+	r := b.WaitForRun(t, run, endedOrAwaitsApproval)
+	if a, n := queryOne[int64](t, b, `SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`),
+		queryOne[int64](t, b, `SELECT count(*) FROM objects WHERE object_type = 'thing' AND deleted`); r.Status !=
+		runs.AwaitingApproval ||
+		!strings.HasPrefix(r.Detail, "91 of 111 living objects of type thing are in the mirror") || a != 90 || n != 0 {
+		t.Errorf("%s, %d and %d deleted: %s", r.Status, a, n, r.Detail)
+	}
+}
+
+// A process that ends before the approval has deleted nothing. The next attempt asks for all types.
+func TestObjectScan_killedBeforeApproval_asksAgain(t *testing.T) {
+	t.Parallel()
+	b := newEnvWithManyOrphans(t)
+	b.addUnknownObjects(t, "thing", "gone_", 40)
+	r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = aaaAndThing{}, aaaAndThing{} })
+	b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: killRepeatedly(t, r)})
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.waitForProposal(t, run, "90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the "+
+		"mirror")
+	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id LIKE 'gone%'`)
+	b.approve(t, run, "they are gone")
+	wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Orphans: 131})
+}
+
+// A failing type does not stop the request for approval of another type. It is scanned after the
+// approval.
+func TestObjectScan_otherTypeFails_stillAsksForApproval(t *testing.T) {
+	t.Parallel()
+	b := newEnvWithManyOrphans(t)
+	b.api.respondTo(errorResponse(http.StatusBadGateway), "/list")
+	b.startAAAAndThing(t)
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.waitForProposal(t, run, "90 of 90 living objects of type aaa are in the mirror", "type thing was skipped", "502")
+	b.api.respondTo(nil, "/list")
+	b.approve(t, run, "they are gone")
+	if r := b.waitForEnd(t, run); r.Status != runs.Done || r.Counts[reconcile.Orphans] != 91 ||
+		b.typeCompleteUntil(t).IsZero() {
+		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
+	}
+}
+
+// A few tombstones of each of many types add up. Beyond twenty, if they are more than one percent
+// of the objects in the run, the rest needs approval.
+func TestObjectScan_tombstonesOfManyTypes_areAddedUp(t *testing.T) {
+	t.Parallel()
+	b := newStripeEnv(t, "", stripefake.Options{Seed: 29})
+	b.fake.Create("", "customer", nil)
+	var all []string
+	for range 15 {
+		for _, objectType := range []string{"application_fee", "charge", "invoice", "subscription"} {
+			all = append(all, b.fake.Create("", objectType, nil))
+		}
+	}
+	b.deliver(t, loseNone)
+	b.fake.Advance(2 * time.Minute)
+	for _, id := range all {
+		b.fake.DeleteWithoutEvent("", id)
+	}
+	b.fake.Advance(2 * time.Minute)
+	r := b.runOnce(t, b.apiAt(b.fake.URL), reconcile.Params{Scope: reconcile.Objects})
+	const deleted = `SELECT object_type || ' ' || count(*) FROM objects WHERE deleted GROUP BY object_type ORDER BY 1`
+	if got := b.DB.QueryStrings(t, deleted); r.Status != runs.AwaitingApproval ||
+		strings.Count(r.Detail, "15 of 15 living objects of type") != 3 ||
+		!slices.Equal(got, []string{"application_fee 15"}) {
+		t.Errorf("%s, deleted are %q: %s", r.Status, got, r.Detail)
+	}
+	b.approve(t, r.ID, "they are gone")
+	stop := b.StartRunner(t, "two", 1,
+		map[string]runs.Executor{reconcile.Job: b.runner(t, b.apiAt(b.fake.URL), sameCaller).Execute})
+	defer stop()
+	r = b.WaitForRun(t, r.ID, endedOrAwaitsApproval)
+	if got := b.DB.QueryStrings(t, deleted); r.Status != runs.Done || len(got) != 4 {
+		t.Errorf("approved, %s, deleted are %q: %s", r.Status, got, r.Detail)
+	}
+}
+
+// wantProposal waits until a run with a number of approvals awaits another one with the given
+// words.
+func (b *testEnv) wantProposal(t *testing.T, run int64, approvals int, words string) {
+	t.Helper()
+	r := b.WaitForRun(t, run, func(r *runs.Run) bool {
+		return r.Status.Ended() || r.Status == runs.AwaitingApproval && len(r.Approvals) == approvals
+	})
+	if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, words) {
+		t.Fatalf("%s, want %q: %s", r.Status, words, r.Detail)
+	}
+}
+
+// An approval of deletes is no approval of the key. If the key can no longer be verified, the run
+// asks for that first, and again for each other key. Each approval is stored separately.
+func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 230, livingOptions(40))
+	var shown atomic.Bool
+	shown.Store(true)
+	r := b.runnerWithoutEvents(t, 0, func(id string) bool { return shown.Load() && id >= "obj_30" && id <= "obj_39" })
+	keyed := func(key string) {
+		r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) {
+			s.Reader, s.API = withoutEvents{sim.Provider{}},
+				&provider.API{Concurrency: 2, Key: provider.Secret{Name: "api.key", Value: []byte(key)}}
+		}))
+	}
+	keyed("key_of_ours")
+	b.startReconciler(t, r)
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.wantProposal(t, run, 0, "of 40 living objects of type thing are in the mirror and missing")
+	shown.Store(false)
+	refetches := b.refetchCount(t)
+	b.approve(t, run, "they are gone")
+	b.wantProposal(t, run, 1, "nothing shows that the key")
+	keyed("key_of_others")
+	b.approve(t, run, "the key is right")
+	b.wantProposal(t, run, 2, "nothing shows that the key")
+	if deleted, made := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`),
+		b.refetchCount(t)-refetches; len(deleted) > 0 ||
+		made != 0 {
+		t.Errorf("with a key that was not approved %q are deleted, %d refetches made", deleted, made)
+	}
+	b.approve(t, run, "this one too")
+	got := b.waitForEnd(t, run)
+	if got.Status != runs.Done || got.Counts[reconcile.Orphans] != 30 || len(got.Approvals) != 3 {
+		t.Fatalf("%s %v, %+v: %s", got.Status, got.Counts, got.Approvals, got.Detail)
+	}
+	for i, want := range []struct{ what, said, why string }{
+		{"tombstones", "30 of 40 living objects of type thing", "they are gone"}, {"key ", "nothing shows that the key",
+			"the key is right"},
+		{"key ", "nothing shows that the key", "this one too"},
+	} {
+		a := got.Approvals[i]
+		if !strings.HasPrefix(a.Subject, want.what) || !strings.Contains(a.Message, want.said) ||
+			a.Reason != want.why ||
+			a.Actor != "me" || a.At.IsZero() || strings.Contains(a.Subject, "key_of") {
+			t.Errorf("approval %d is %+v, want %+v", i, a, want)
+		}
+	}
+	if got.Approvals[1].Subject == got.Approvals[2].Subject {
+		t.Errorf("two keys have one approval: %s", got.Approvals[1].Subject)
+	}
+}
+
+// A configured type whose list is not in the schema is skipped like a rejected one. A run for this
+// type alone reports the remedy.
+func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
+	t.Parallel()
+	for _, bulk := range [][]string{nil, {"gift_card"}} {
+		b := newShopifyEnv(t, shopifyfake.Options{Seed: 3}, objectSet{name: "product", n: 10})
+		b.api.Bulk = bulk
+		b.api.Types = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCardz"}}
+		b.startReconciler(t, b.runner(t))
+		r := b.WaitForRun(t, b.startScan(t, ""), func(r *runs.Run) bool {
+			return r.Status.Ended() ||
+				r.ConsecutiveFailures > 5
+		})
+		if r.Status != runs.Done || r.Counts[reconcile.NotListable] != 1 || r.Counts[reconcile.Missing] == 0 ||
+			r.Counts[reconcile.Unrepaired] != 0 {
+			t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
+		}
+		r = b.WaitForRun(t, b.startScan(t, "gift_card"), func(r *runs.Run) bool {
+			return r.Status.Ended() ||
+				r.ConsecutiveFailures > 5
+		})
+		if r.Status != runs.Failed || !strings.Contains(r.Detail, "api.types.TYPE.list") {
+			t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
+		}
+	}
+}
+
+// A run ends with a remedy if the control call of a configured API does not exist.
+func TestReconcile_controlCallMissing_failsTheRun(t *testing.T) {
+	t.Parallel()
+	b := newRESTEnv(t, "control: /me", "control: /things/nobody")
+	b.fake.Set("a", "one", time.Second)
+	b.deliver(t, b.fake.Events())
+	b.fake.Set("a", "", time.Second) // it is deleted
+	b.fake.Advance(time.Minute)
+	b.runner.Settings.MaxDeferrals = 4
+	b.startReconciler(t, b.runner)
+	for _, o := range []reconcile.Params{{Scope: reconcile.Objects}, {Scope: reconcile.Object, Type: "thing",
+		ID: "a"}} {
+		o.Source = b.Source
+		id := b.startRun(t, o)
+		r := b.WaitForRun(t, id, func(r *runs.Run) bool { return r.Status.Ended() || r.ConsecutiveFailures > 6 })
+		if r.Status != runs.Failed || !strings.Contains(r.Detail, "tried 5 times") ||
+			!strings.Contains(r.Detail, "does not find what must exist") {
+			t.Errorf("%s: %s after %d: %s", o.Scope, r.Status, r.ConsecutiveFailures, r.Detail)
+		}
+	}
+	wantNone(t, b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`))
+}
+
+// A list that keeps failing fails the run at last. The other types are complete, this one is not.
+// During an outage of the whole API the run continues.
+func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
+	t.Parallel()
+	for name, order := range map[string]reconcile.Params{"all": {Scope: reconcile.Objects},
+		"one": {Scope: reconcile.Objects, Type: "deployment"}} {
+		for _, down := range []bool{false, true} {
+			t.Run(name+map[bool]string{true: ", down"}[down], func(t *testing.T) {
+				t.Parallel()
+				f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour)}, nil)
+				f.fake.OpenIssue(0)
+				f.fake.Advance(time.Minute)
+				source := *f.source
+				met := false
+				source.Caller = interceptingCaller{f.source.Caller, func(c provider.Call) *reconcile.Response {
+					if met = met || strings.HasSuffix(c.Path, "/deployments"); strings.HasSuffix(c.Path,
+						"/deployments") || down && met {
+						return errorResponse(http.StatusInternalServerError)
+					}
+					return nil
+				}}
+				r := f.runner()
+				r.Settings.MaxDeferrals = 4
+				r.Sources.Replace(&source)
+				f.startReconciler(t, r)
+				order := order
+				order.Source = f.Source
+				id := f.startRun(t, order)
+				got := f.WaitForRun(t, id, func(r *runs.Run) bool {
+					return r.Status.Ended() ||
+						r.ConsecutiveFailures > 6
+				})
+				complete := queryOne[string](t, f.testEnv, completeSQL)
+				if down {
+					if got.Status.Ended() {
+						t.Errorf("%s: %s", got.Status, got.Detail)
+					}
+					return
+				}
+				if got.Status != runs.Failed || !strings.Contains(got.Detail, "deployment") ||
+					!strings.Contains(got.Detail, "tried 5 times") || !strings.Contains(got.Detail, "500") {
+					t.Errorf("%s: %s", got.Status, got.Detail)
+				}
+				if strings.Contains(complete, "deployment") ||
+					strings.Contains(complete, "type issue") != (order.Type == "") {
+					t.Errorf("complete are %s", complete)
+				}
+			})
+		}
+	}
+}

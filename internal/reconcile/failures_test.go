@@ -1,0 +1,466 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// sourceWith returns the environment's source, changed by edit.
+func (b *testEnv) sourceWith(edit func(*reconcile.Source)) *reconcile.Source {
+	s := &reconcile.Source{Name: applied.SourceName, Number: b.Source,
+		Config:   &provider.Source{Name: applied.SourceName},
+		API:      &provider.API{Concurrency: 2},
+		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api}
+	edit(s)
+	return s
+}
+
+// refetchPasses makes refetches with a runner. Each call is one pass over the refetch requests.
+func refetchPasses(b *testEnv, r *reconcile.Runner) func(context.Context) (int, error) {
+	l := &reconcile.Refetcher{Runner: r, ID: "one", Logger: slog.New(slog.DiscardHandler)}
+	return l.PassFunc(r.Sources.All()[b.Source])
+}
+
+// startRefetcher makes refetches with a runner until the test ends or stop is called.
+func startRefetcher(t *testing.T, r *reconcile.Runner, id string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	l := &reconcile.Refetcher{Runner: r, ID: id, Logger: slog.New(slog.DiscardHandler),
+		PollInterval: 20 * time.Millisecond}
+	go func() { defer close(done); _ = l.Run(ctx) }()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return stop
+}
+
+const countRefetchesSQL = `SELECT count(*) FROM events WHERE event_type = 'postern.look'`
+
+// objectWithPendingRefetch delivers all events, and returns an object with a pending refetch.
+func (b *testEnv) objectWithPendingRefetch(t *testing.T) (id string) {
+	t.Helper()
+	b.deliver(t, b.api.history.Events)
+	id = queryOne[string](t, b, `SELECT object_id FROM objects WHERE look_after <> 0 ORDER BY object_id LIMIT 1`)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id <> $1`, id) // the others need no refetch here
+	return id
+}
+
+// waitForRequestError waits until the only refetch request has an error with this text.
+func (b *testEnv) waitForRequestError(t *testing.T, text string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		var said string
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT error FROM hints WHERE taken_by = ''`).Scan(&said)
+		if err == nil && !strings.Contains(said, text) {
+			err = fmt.Errorf("the request's error is %q", said)
+		}
+		return err
+	})
+}
+
+// errorResponse is the response of a failing API.
+func errorResponse(status int) *reconcile.Response {
+	return &reconcile.Response{Verdict: provider.ClassifyStatus(status, http.Header{}, nil)}
+}
+
+// A failure in the middle of a period costs one page, not the pages before it.
+func TestReconcile_pageFails_isRequestedAgain(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 90, eventTimeOptions)
+	r := b.runner()
+	r.Settings.InitialInterval, r.Settings.MaxInterval = 24*time.Hour, 24*time.Hour // one period
+	r.Settings.RetryDelay = time.Millisecond
+	all := len(b.api.history.Events)
+	pages, calls := (all+pageSize-1)/pageSize, 0
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/events" {
+			return nil, nil
+		}
+		if calls++; calls >= 2 && calls < 2+3 { // the second page, three times
+			return errorResponse(http.StatusBadGateway), nil
+		}
+		return nil, nil
+	}
+	b.startReconciler(t, r)
+	wantCounts(t, b.wantDone(t, reconcile.Params{Scope: reconcile.Events}), counts{reconcile.Missing: int64(all)})
+	if calls != pages+3 || pages < 3 {
+		t.Errorf("%d calls for %d pages of which one failed three times", calls, pages)
+	}
+}
+
+// A paused run stops calling the API, also while the API fails.
+func TestReconcile_pausedDuringFailure_makesNoCalls(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 91, eventTimeOptions)
+	r := b.runner()
+	r.Settings.RetryDelay = time.Millisecond
+	var run atomic.Int64
+	var well atomic.Bool
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/events" || well.Load() {
+			return nil, nil
+		}
+		if err := runs.ChangeStatus(t.Context(), b.OperatorPool, run.Load(), runs.Paused); err != nil {
+			t.Error(err)
+		}
+		return errorResponse(http.StatusBadGateway), nil
+	}
+	run.Store(b.startRun(t, reconcile.Params{Scope: reconcile.Events}))
+	b.startReconciler(t, r)
+	b.WaitForRun(t, run.Load(), func(r *runs.Run) bool { return r.Status == runs.Paused })
+	waitForValue(t, b, "", `SELECT leased_by FROM checkpoints WHERE run = $1`, run.Load())
+	b.api.wantCalls(t, "/events", 1)
+	well.Store(true)
+	b.setStatus(t, run.Load(), runs.Queued)
+	wantCounts(t, b.waitForEnd(t, run.Load()), counts{reconcile.Missing: int64(len(b.api.history.Events))})
+}
+
+// While one process waits for the call budget, no other process refetches the object. The request
+// becomes due again in time, and another attempt completes it.
+func TestRefetch_waitingForBudget_isNotDuplicated(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 92, eventTimeOptions)
+	id := b.objectWithPendingRefetch(t)
+	w := &blockedCaller{simAPI: b.api}
+	for i := range 2 {
+		r := b.runner()
+		r.Settings.Lease = time.Second
+		r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.Caller = w }))
+		startRefetcher(t, r, fmt.Sprint("process ", i))
+	}
+	b.waitForRequestError(t, "refetch within the lease: not done within 500ms")
+	testkit.Eventually(t, time.Minute, func() error { // and again, and again
+		if n := w.tries.Load(); n < 3 {
+			return fmt.Errorf("%d attempts", n)
+		}
+		return nil
+	})
+	w.open.Store(true)
+	b.waitForRefetches(t)
+	if most := w.maxActive.Load(); most != 1 {
+		t.Errorf("%d refetches of %s at once", most, id)
+	}
+}
+
+// A refetch that is interrupted by a new configuration or by an error of our own is repeated at
+// once or soon, not when its lease expires. It counts as no attempt.
+func TestRefetch_interrupted_isRetriedSoon(t *testing.T) {
+	t.Parallel()
+	t.Run("another configuration", func(t *testing.T) {
+		t.Parallel()
+		b := newEmptyEnv(t, 93, eventTimeOptions)
+		b.objectWithPendingRefetch(t)
+		r := b.runner()
+		r.Settings.Lease = time.Hour
+		var calls atomic.Int64
+		b.api.interceptWith(func(provider.Call) (*reconcile.Response, error) {
+			if calls.Add(1) == 1 {
+				r.Sources.Replace(b.sourceWith(func(*reconcile.Source) {}))
+			}
+			return nil, nil
+		})
+		startRefetcher(t, r, "looks")
+		b.waitForRefetches(t)
+		if n := calls.Load(); n < 2 {
+			t.Errorf("%d calls: no refetch was interrupted", n)
+		}
+	})
+	t.Run("an error of our own", func(t *testing.T) {
+		t.Parallel()
+		b := newEmptyEnv(t, 94, eventTimeOptions)
+		b.objectWithPendingRefetch(t)
+		b.DB.Exec(t, `REVOKE ALL ON events FROM postern_gateway`)
+		r := b.runner()
+		r.Settings.Lease = 10 * time.Second
+		startRefetcher(t, r, "looks")
+		b.waitForRequestError(t, "permission denied") // no process has taken the request
+		if wait := queryOne[float64](t, b,
+			`SELECT extract(epoch FROM due - clock_now())::float8 FROM hints`); wait > 2.5 {
+			t.Errorf("the request is due in %g s, with a lease of 10", wait)
+		}
+		wantValue(t, b, 0, `SELECT attempts FROM hints`)
+		b.DB.Exec(t, `GRANT SELECT, INSERT ON events TO postern_gateway`)
+		b.waitForRefetches(t)
+	})
+}
+
+// blockedCaller is a Caller whose budget allows no call before it opens.
+type blockedCaller struct {
+	*simAPI
+	open                     atomic.Bool
+	tries, active, maxActive atomic.Int64
+}
+
+func (w *blockedCaller) Do(ctx context.Context, c provider.Call) (*reconcile.Response, error) {
+	if w.open.Load() {
+		return w.simAPI.Do(ctx, c)
+	}
+	w.tries.Add(1)
+	here := w.active.Add(1)
+	defer w.active.Add(-1)
+	for most := w.maxActive.Load(); here > most && !w.maxActive.CompareAndSwap(most, here); most = w.maxActive.Load() {
+	}
+	// Without its own limit a call would wait for longer than the lease.
+	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, errProviderDown)
+	defer cancel()
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// A run that is rejected because its key was replaced meanwhile continues with the new key.
+func TestReconcile_keyReplacedDuringRun_continues(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 93, eventTimeOptions)
+	r := b.runner()
+	old := &simAPI{history: b.api.history, now: b.api.now}
+	calls := 0
+	old.intercept = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/events" {
+			return nil, nil
+		}
+		if calls++; calls == 2 {
+			r.Sources.Replace(b.sourceWith(func(*reconcile.Source) {}))
+		}
+		if calls >= 2 {
+			return errorResponse(http.StatusUnauthorized), nil
+		}
+		return nil, nil
+	}
+	r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.Caller = old }))
+	b.startReconciler(t, r)
+	if got := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events}); got.Status != runs.Done ||
+		got.Counts[reconcile.Missing] != int64(len(b.api.history.Events)) || calls != 2 {
+		t.Errorf("%s with %v after %d calls with the old key: %s", got.Status, got.Counts, calls, got.Detail)
+	}
+}
+
+// panickingReader is a provider whose reader panics on some responses.
+type panickingReader struct {
+	sim.Provider
+	panics func(id string) bool
+}
+
+func (p panickingReader) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	if p.panics(s.ObjectID) {
+		panic("a shape without a reader")
+	}
+	return p.Provider.Snapshot(src, s)
+}
+
+func (p panickingReader) EventPage(account string, body []byte) ([][]byte, string, error) {
+	if p.panics("") {
+		panic("a page without a reader")
+	}
+	return p.Provider.EventPage(account, body)
+}
+
+func (p panickingReader) ObjectPage(src *provider.Source, a *provider.API, account, objectType, cursor string,
+	header http.Header,
+	body []byte) ([]provider.ListedObject, string, error) {
+	if p.panics("") {
+		panic("a list without a reader")
+	}
+	return p.Provider.ObjectPage(src, a, account, objectType, cursor, header, body)
+}
+
+// A reader that panics ends neither the process nor its other refetches. A run with such a response
+// fails with a message.
+func TestReconcile_readerPanics_failsOnlyThatWork(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 95, eventTimeOptions)
+	id := queryOne[string](t, b, `SELECT object_id FROM objects WHERE look_after <> 0 ORDER BY object_id LIMIT 1`)
+	if others := queryOne[int](t, b, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`,
+		id); others == 0 {
+		t.Fatal("no other object needs a refetch")
+	}
+	p := panickingReader{panics: func(some string) bool { return some == id || some == "" }}
+	r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = p, p })
+	startRefetcher(t, r, "looks")
+	waitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`, id)
+	waitForValue(t, b, 1, `SELECT count(*) FROM hints WHERE object_id = $1 AND error LIKE '%panicked%'
+		AND due > clock_now() + interval '50 minutes'`, id)
+	b.startReconciler(t, r)
+	for _, o := range []reconcile.Params{{Scope: reconcile.Object, Type: "thing", ID: id}, {Scope: reconcile.Events},
+		{Scope: reconcile.Objects}} {
+		b.wantFailure(t, o, "panicked", "without a reader")
+	}
+}
+
+// With a simulated clock a refetch may be due in years. It is made within an hour all the same.
+func TestRefetch_farFutureReason_isDueWithinAnHour(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 96, eventTimeOptions)
+	id := b.objectWithPendingRefetch(t)
+	b.DB.Exec(t, `UPDATE objects SET look_after = $2 WHERE object_id = $1`, id, b.api.now.AddDate(40, 0, 0).UnixMicro())
+	startRefetcher(t, b.runner(), "looks")
+	waitForValue(t, b, 1, `SELECT count(*) FROM hints WHERE taken_by = ''
+		AND due BETWEEN clock_now() + interval '50 minutes' AND clock_now() + interval '61 minutes'`)
+	b.api.wantCalls(t, "/things/", 0)
+}
+
+// A response without a date cannot be ordered.
+func TestRefetch_responseWithoutDate_isRejected(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 97, eventTimeOptions)
+	id := b.objectWithPendingRefetch(t)
+	var dated atomic.Bool
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+		if dated.Load() {
+			return nil, nil
+		}
+		body := b.api.history.StoredRefetch(id, sim.Refetch{Began: b.api.now.UnixMicro()}).Body
+		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: body}, nil
+	}
+	r := b.runner()
+	startRefetcher(t, r, "looks")
+	b.waitForRequestError(t, "have no time (header Date)")
+	b.startReconciler(t, r)
+	for _, o := range []reconcile.Params{{Scope: reconcile.Object, Type: "thing", ID: id}, {Scope: reconcile.Events},
+		{Scope: reconcile.Objects}} {
+		run := b.startRun(t, o)
+		b.WaitForRun(t, run, func(r *runs.Run) bool {
+			return strings.Contains(r.Detail,
+				"have no time (header Date)")
+		})
+	}
+	wantValue(t, b, 0, countRefetchesSQL)
+	dated.Store(true)
+	b.waitForRefetches(t)
+}
+
+// failingEventReader is a provider that fails to apply one event while it is set to.
+type failingEventReader struct {
+	sim.Provider
+	key   string
+	fails *atomic.Bool
+}
+
+func (p failingEventReader) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
+	if e.Key == p.key && p.fails.Load() {
+		return provider.Observation{}, errProviderDown
+	}
+	return p.Provider.Observe(src, e)
+}
+
+// The watermark does not move while an event is not applied. The run's detail says what it waits
+// for. The run continues when the event is applied.
+func TestReconcile_unappliedEvents_holdTheWatermark(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 99, eventTimeOptions)
+	var now atomic.Bool
+	now.Store(true)
+	e := b.api.history.Events[len(b.api.history.Events)/2]
+	b.proc = b.Processor(t, failingEventReader{key: e.Key, fails: &now})
+	r := b.runner()
+	r.Settings.WaitReportDelay = 0
+	b.startReconciler(t, r)
+	run := b.startRun(t, reconcile.Params{Scope: reconcile.Events})
+	waits := func(r *runs.Run) bool {
+		return strings.HasPrefix(r.Detail, "waits for the outcomes of 1 of its appended events, among "+
+			"them event ") && strings.HasSuffix(r.Detail, ", which has failed: "+errProviderDown.Error())
+	}
+	b.WaitForRun(t, run, waits)
+	complete := func(want bool) {
+		t.Helper()
+		if _, until := b.completeRange(t, "", reconcile.Events); until.UnixMicro() > e.OccurredAt != want {
+			t.Errorf("complete until %s, with an event of %d, which is applied: %t", until, e.OccurredAt, want)
+		}
+	}
+	complete(false)
+	for _, to := range []runs.Status{runs.Paused, runs.Queued} {
+		b.setStatus(t, run, to)
+		b.WaitForRun(t, run, func(r *runs.Run) bool {
+			return to == runs.Queued && waits(r) || to == runs.Paused &&
+				r.Detail == ""
+		})
+	}
+	now.Store(false)
+	b.DB.Exec(t, `UPDATE outcomes SET due = clock_now() WHERE status = 'failed'`)
+	applied.Apply(t, b.proc, 0, []int64{queryOne[int64](t, b, `SELECT event_id FROM outcomes
+		WHERE status = 'failed'`)})
+	if got := b.waitForEnd(t, run); got.Status != runs.Done || got.Detail != "" ||
+		got.Counts[reconcile.Missing] != int64(len(b.api.history.Events)) {
+		t.Errorf("%s with %v: %q", got.Status, got.Counts, got.Detail)
+	}
+	complete(true)
+}
+
+// panickingFetch panics for the name of any object.
+type panickingFetch struct{ sim.Provider }
+
+func (panickingFetch) Fetch(*provider.Source, *provider.API, string, string, string) (provider.Call, bool) {
+	panic("a name without a reader")
+}
+
+// A scan calls the API in other goroutines. A panic there fails the run and not the process.
+func TestObjectScan_fetchPanics_failsTheRun(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 210, livingObjects)
+	b.api.version = sim.ListsIDs // so that each object is requested by id
+	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+		s.Reader, s.API.Version = panickingFetch{},
+			sim.ListsIDs
+	}))
+	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "panicked", "without a reader")
+}
+
+// rejectingCaller rejects the list that shows whether an object is missing. From then on the
+// control call fails, until well is set.
+type rejectingCaller struct {
+	reconcile.Caller
+	rejected, well *atomic.Bool
+}
+
+func (c rejectingCaller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+	switch {
+	case c.well.Load():
+	case strings.HasSuffix(call.Path, "/milestones") && call.Query.Get("per_page") == "1":
+		c.rejected.Store(true)
+		return errorResponse(http.StatusForbidden), nil
+	case c.rejected.Load() && call.Path == "/":
+		return errorResponse(http.StatusBadGateway), nil
+	}
+	return c.Caller.Do(ctx, call)
+}
+
+// An object whose absence cannot be verified is not left while the control call fails too. The run
+// waits until the API works, and deletes the object then.
+func TestObjectScan_missingDuringOutage_waitsForTheAPI(t *testing.T) {
+	t.Parallel()
+	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-4 * time.Hour)}, nil)
+	var all []string
+	for range 4 {
+		all = append(all, f.fake.CreateOfKind(0, "milestone"))
+		f.fake.Advance(2 * time.Second)
+	}
+	f.deliver(t)
+	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+	f.fake.Delete(all[1])
+	f.fake.Advance(2 * time.Hour)
+	var requested, well atomic.Bool
+	f.startThrough(t, rejectingCaller{f.source.Caller, &requested, &well})
+	run := f.startRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "milestone"})
+	r := f.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "502") || r.Status.Ended() })
+	if n := f.count(t, `SELECT coalesce(sum(remaining), 0) FROM sweeps`); r.Status.Ended() || n != 0 ||
+		!requested.Load() {
+		t.Errorf("%s with %d left, list requested %t: %s", r.Status, n, requested.Load(), r.Detail)
+	}
+	well.Store(true)
+	wantExactCounts(t, f.waitForEnd(t, run), counts{reconcile.Processed: 4, reconcile.Equal: 3, reconcile.Orphans: 1,
+		reconcile.Repaired: 1})
+}

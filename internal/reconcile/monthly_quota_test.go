@@ -1,0 +1,396 @@
+package reconcile_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// keptCalls returns the number of stored calls of a budget and of their days.
+func (b *databaseEnv) keptCalls(t testing.TB, account string) (calls, days int) {
+	t.Helper()
+	row := b.db.Pool.QueryRow(t.Context(), `SELECT coalesce(sum(c.value::int), 0), count(*) FROM budgets b CROSS
+		JOIN LATERAL jsonb_each_text(b.calls) c WHERE b.account = $1`, account)
+	if err := row.Scan(&calls, &days); err != nil {
+		t.Fatal(err)
+	}
+	return calls, days
+}
+
+// No thirty days have more calls than the quota, with two processes and any result of the calls.
+// Each call counts once. A caller that is told to wait may call after that time and not before.
+func TestMonthlyQuota_anyThirtyDays_neverExceeded(t *testing.T) {
+	t.Parallel()
+	const monthly, byItself, day = 20, 18, 24 * time.Hour
+	b := newDatabaseEnv(t)
+	forward := b.stopClock(t)
+	first := time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC) // the time of the stopped clock
+	var clients []*reconcile.Client
+	for range 2 {
+		c, _ := b.client(t, unusedURL, func(a *provider.API) {
+			a.Rate, a.Concurrency, a.MonthlyCalls = 10000, 1000,
+				monthly
+		})
+		clients = append(clients, c)
+	}
+	accounts, now := 0, first
+	rapid.Check(t, func(r *rapid.T) {
+		accounts++
+		account := fmt.Sprint("acct_", accounts)
+		var taken []time.Time
+		move := func(d time.Duration) { forward(d); now = now.Add(d) }
+		call := func(requested bool) (ok bool, wait time.Duration) {
+			c, name := clients[len(taken)%2], fmt.Sprint(len(taken))
+			try, bound := c.TryTake, byItself
+			if requested {
+				try, bound = c.TryTakeForOperator, monthly
+			}
+			counts := 0 // by the days for which a call counts, as the budget does
+			for _, at := range taken {
+				if now.Unix()/86400-at.Unix()/86400 <= 30 {
+					counts++
+				}
+			}
+			ok, _, err := try(t.Context(), account, name)
+			wait, until, spent := reconcile.MonthlyBudgetWait(err)
+			if err != nil && !spent || ok == spent || ok != (counts < bound) {
+				r.Fatalf("%d calls count of %d: taken %t, %v", counts, bound, ok, err)
+			}
+			if spent && (wait <= 0 || !now.Add(wait).Equal(until)) {
+				r.Fatalf("told to wait %s until %s, at %s", wait, until, now)
+			}
+			if ok {
+				taken = append(taken, now)
+			}
+			return ok, wait
+		}
+		for range rapid.IntRange(4, 10).Draw(r, "steps") {
+			if d := rapid.SampledFrom([]time.Duration{0, time.Hour, 7 * time.Hour, day, 9 * day, 29*day + 23*time.Hour,
+				31 * day}).Draw(r, "forward"); d > 0 {
+				move(d)
+			}
+			requested := rapid.IntRange(0, 3).Draw(r, "asked") == 0
+			for range rapid.IntRange(1, 12).Draw(r, "calls") {
+				if ok, wait := call(requested); !ok {
+					move(wait - time.Second)
+					if ok, _ := call(requested); ok {
+						r.Fatalf("a call succeeded a second before the end of the wait")
+					}
+					move(time.Second)
+					if ok, wait := call(requested); !ok {
+						r.Fatalf("wait %s more", wait)
+					}
+					break
+				}
+			}
+		}
+		for i, at := range taken {
+			if i >= monthly && at.Sub(taken[i-monthly]) < 30*day {
+				r.Fatalf("%d calls from %s to %s", monthly+1, taken[i-monthly], at)
+			}
+		}
+		if _, days := b.keptCalls(t, account); days > 31 {
+			r.Fatalf("%d days are stored", days)
+		}
+	})
+}
+
+// A call that was counted while the clock was ahead counts from the day on which this is noticed,
+// and no longer than any other call.
+func TestMonthlyQuota_clockSetBack_countsFutureCalls(t *testing.T) {
+	t.Parallel()
+	b := newDatabaseEnv(t)
+	forward := b.stopClock(t)
+	c, _ := b.client(t, unusedURL, func(a *provider.API) { a.MonthlyCalls = 3 })
+	names := 0
+	call := func(want bool) {
+		t.Helper()
+		names++
+		if ok, _, err := c.TryTake(t.Context(), "", fmt.Sprint(names)); ok != want {
+			calls, days := b.keptCalls(t, "")
+			t.Fatalf("taken %t (%v), of %d calls on %d days", ok, err, calls, days)
+		}
+	}
+	call(true)
+	forward(20 * 24 * time.Hour)
+	call(true)
+	call(true)
+	forward(-20 * 24 * time.Hour)
+	call(false)
+	if calls, days := b.keptCalls(t, ""); calls != 3 || days != 1 {
+		t.Errorf("%d calls on %d days", calls, days)
+	}
+	forward(30 * 24 * time.Hour)
+	call(false)
+	forward(24 * time.Hour)
+	call(true)
+	if calls, days := b.keptCalls(t, ""); calls != 1 || days != 1 {
+		t.Errorf("%d calls on %d days", calls, days)
+	}
+}
+
+// Each account has its own quota. A call above it is not made, and the log reports it once for as
+// long as calls wait. Operators may use the last tenth.
+func TestMonthlyQuota_severalAccounts_areSeparate(t *testing.T) {
+	t.Parallel()
+	b := newDatabaseEnv(t)
+	forward := b.stopClock(t)
+	m := &countingAPI{}
+	c, _ := b.client(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.MonthlyCalls = 10 })
+	do := func(account string, requested, want bool) {
+		t.Helper()
+		_, err := c.Do(t.Context(), provider.Call{Account: account, Path: "/v1/customers/cus_1", Manual: requested})
+		if _, _, spent := reconcile.MonthlyBudgetWait(err); (err == nil) != want || spent == want {
+			t.Fatalf("of account %q, requested %t: %v", account, requested, err)
+		}
+	}
+	for range 9 {
+		do("", false, true)
+	}
+	for range 3 {
+		do("", false, false)
+	}
+	do("acct_1", false, true)
+	do("", true, true)
+	do("", true, false)
+	if n := b.log.count("calls to the API wait"); n != 1 || len(m.arrivals) != 11 {
+		t.Errorf("logged %d times, and %d calls were made", n, len(m.arrivals))
+	}
+	forward(31 * 24 * time.Hour)
+	for range 9 {
+		do("", false, true)
+	}
+	do("", false, false)
+	if n := b.log.count("calls to the API wait"); n != 2 {
+		t.Errorf("logged %d times", n)
+	}
+	for _, part := range []string{"source=shop", "the calls of thirty days are used: 9 of 10 (api.monthly, the rest " +
+		"is reserved for requests of an operator for one object); calls resume at 2027-01-23T00:00:00Z, or when " +
+		"api.monthly is raised"} {
+		if b.log.count(part) == 0 {
+			t.Errorf("the log does not say %q", part)
+		}
+	}
+}
+
+// quotaUsedUp is the beginning of the detail of runs and requests that wait for calls.
+const quotaUsedUp = "the calls of thirty days are used: 9 of 10 (api.monthly, the rest is reserved for requests " +
+	"of an operator for one object); calls resume at "
+
+// apiWithTenCalls returns the shop's API with ten calls a month, and the number of calls. The
+// twelfth gets its response when the channel is closed.
+func (b *stripeEnv) apiWithTenCalls(t *testing.T, twelfth <-chan struct{}) (*provider.API, *atomic.Int64) {
+	t.Helper()
+	var calls atomic.Int64
+	api := b.apiAt(serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) == 12 {
+			<-twelfth
+		}
+		b.fake.ServeHTTP(w, r)
+	}))
+	api.MonthlyCalls = 10
+	return api, &calls
+}
+
+// passDays lets days pass for the quota.
+func (b *stripeEnv) passDays(t *testing.T, days int) {
+	t.Helper()
+	b.DB.Exec(t, `UPDATE budgets SET calls = (SELECT coalesce(jsonb_object_agg(c.key::int - $1::int, c.value), '{}')
+		FROM jsonb_each(calls) c)`, days)
+}
+
+// raiseQuota replaces the configuration with one that has a sufficient quota, as a reload does.
+func (b *stripeEnv) raiseQuota(t *testing.T, r *reconcile.Runner, api *provider.API) {
+	t.Helper()
+	more := *api
+	more.MonthlyCalls = 1000
+	other := b.runner(t, &more, sameCaller)
+	for _, s := range other.Sources.All() {
+		r.Sources.Replace(s)
+	}
+}
+
+// A run without calls waits, reports that and makes no more calls. It continues where it stopped
+// when days have passed or the quota is raised, and misses nothing.
+func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]reconcile.Params{"events": {Scope: reconcile.Events},
+		"objects": {Scope: reconcile.Objects, Full: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newStripeEnv(t, "", stripefake.Options{Seed: 41, Objects: 8})
+			b.fake.RunSteps(60)
+			b.deliver(t, func(n int) bool { return n%3 == 0 })
+			b.fake.Advance(time.Minute)
+			twelfth := make(chan struct{})
+			answer := sync.OnceFunc(func() { close(twelfth) })
+			api, calls := b.apiWithTenCalls(t, twelfth)
+			t.Cleanup(answer)
+			r := b.runner(t, api, sameCaller)
+			r.Settings.MaxPollDelay = 20 * time.Millisecond
+			r.Settings.InitialInterval, r.Settings.MaxInterval, r.Settings.MinInterval, r.Settings.EventRetention = 10*
+				time.Second, 10*time.Second,
+				time.Second, 4*time.Minute
+			b.startReconciler(t, r)
+			o.Source = b.Source
+			run := b.startRun(t, o)
+			waits := func(r *runs.Run) bool { return strings.HasPrefix(r.Detail, quotaUsedUp) }
+			if w := b.WaitForRun(t, run, waits); w.Status != runs.Running || w.ConsecutiveFailures != 0 ||
+				calls.Load() != 9 {
+				t.Errorf("after %d calls the run is %+v", calls.Load(), w)
+			}
+			b.passDays(t, 30)
+			b.WaitForRun(t, run, waits)
+			if n := calls.Load(); n != 9 {
+				t.Errorf("%d calls within thirty days", n)
+			}
+			b.passDays(t, 1)
+			b.WaitForRun(t, run, func(r *runs.Run) bool { return r.Detail == "" })
+			answer()
+			testkit.Eventually(t, time.Minute, func() error {
+				if n := calls.Load(); n < 18 {
+					return fmt.Errorf("%d calls", n)
+				}
+				return nil
+			})
+			b.WaitForRun(t, run, waits)
+			if n := calls.Load(); n != 18 {
+				t.Errorf("%d calls within sixty days", n)
+			}
+			b.raiseQuota(t, r, api)
+			if w := b.waitForEnd(t, run); w.Status != runs.Done || w.Detail != "" {
+				t.Errorf("with more calls the run is %+v", w)
+			}
+			if o.Scope == reconcile.Events {
+				wantNone(t, b.missingEvents(t))
+			}
+		})
+	}
+}
+
+// A list that waits for calls is no failure of its type, even if another call is possible: the run
+// waits with it and skips nothing. The same holds for an object that is requested by id.
+func TestObjectScan_quotaUsedUp_skipsNoType(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/list", "/things/gone"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			b := newMirroredEnv(t, 220, livingObjects)
+			b.copyObjects(t, "gone")
+			var more atomic.Bool
+			b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+				switch {
+				case c.Path == path && !more.Load():
+					return nil, reconcile.MonthlyBudgetError(10 * time.Millisecond)
+				case c.Path == "/others":
+					return b.foundResponse(`{"things":[]}`), nil
+				}
+				return nil, nil
+			}
+			b.startOtherAndThing(t)
+			run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
+			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.HasPrefix(r.Detail, quotaUsedUp) })
+			times := b.api.callCount(path)
+			testkit.Eventually(t, time.Minute, func() error {
+				if n := b.api.callCount(path); n < times+2 {
+					return fmt.Errorf("requested %d times", n)
+				}
+				return nil
+			})
+			if r, err := runs.Show(t.Context(), b.OperatorPool, run); err != nil || r.Status != runs.Running ||
+				r.ConsecutiveFailures != 0 {
+				t.Errorf("the run is %+v, %v", r, err)
+			}
+			more.Store(true)
+			r := b.waitForEnd(t, run)
+			wantCounts(t, r, counts{reconcile.NotListable: 0, reconcile.Orphans: 1, reconcile.Unrepaired: 0})
+		})
+	}
+}
+
+// missingEvents returns the events of the account that are not in the log.
+func (b *stripeEnv) missingEvents(t *testing.T) (missed []string) {
+	t.Helper()
+	log := map[string]bool{}
+	for _, key := range b.DB.QueryStrings(t, `SELECT event_id FROM events`) {
+		log[key] = true
+	}
+	for _, e := range b.fake.Events() {
+		if !log[e.ID] {
+			missed = append(missed, e.ID)
+		}
+	}
+	return missed
+}
+
+// Refetches without calls wait, and their requests report that. A manual refetch uses the reserved
+// calls. When the quota is raised, all are made.
+func TestRefetch_quotaUsedUp_waits(t *testing.T) {
+	t.Parallel()
+	b := newStripeEnv(t, "", stripefake.Options{Seed: 42, Objects: 8})
+	b.fake.RunSteps(60)
+	b.deliver(t, loseNone)
+	b.fake.Advance(time.Minute)
+	wanted := b.fake.Create("", "customer", nil)
+	b.deliver(t, loseNone)
+	b.fake.Advance(time.Minute)
+	pending := len(b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE look_after <> 0`))
+	if pending == 0 {
+		t.Fatal("no object has a pending refetch")
+	}
+	api, calls := b.apiWithTenCalls(t, nil)
+	b.DB.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight, calls)
+		VALUES ($1, '', 1, now(), now(), 0, '{}', jsonb_build_object(floor(extract(epoch FROM now()) / 86400)::int,
+			9))`, b.Source)
+	r := b.runner(t, api, sameCaller)
+	startRefetcher(t, r, "one")
+	waiting := func(n int) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			if got := b.DB.QueryStrings(t, `SELECT object_id FROM hints WHERE starts_with(error, $1) AND due > now()
+				AND attempts = 0`, quotaUsedUp); len(got) != n {
+				return fmt.Errorf("%d requests wait, want %d", len(got), n)
+			}
+			return nil
+		})
+	}
+	waiting(pending)
+	if n := calls.Load(); n != 0 {
+		t.Errorf("%d calls were made", n)
+	}
+	b.requestRefetch(t, "customer", wanted, "me", "in doubt")
+	testkit.Eventually(t, time.Minute, func() error {
+		if got := b.DB.QueryStrings(t, `SELECT event_id FROM events WHERE origin = 'reconcile'`); len(got) != 1 {
+			return errors.New("no refetch was made")
+		}
+		return nil
+	})
+	waiting(pending)
+	if n := calls.Load(); n != 1 {
+		t.Errorf("%d calls were made for one refetch", n)
+	}
+	b.raiseQuota(t, r, api)
+	testkit.Eventually(t, time.Minute, func() error {
+		if left := b.DB.QueryStrings(t, `SELECT object_id FROM hints WHERE error <> ''`); len(left) > 0 {
+			return fmt.Errorf("waiting requests: %q", left)
+		}
+		if made := b.DB.QueryStrings(t, `SELECT DISTINCT object_id FROM events WHERE origin = 'reconcile'`); len(
+			made) <= pending {
+			return fmt.Errorf("refetched %d objects, of %d and the requested one", len(made), pending)
+		}
+		return nil
+	})
+}

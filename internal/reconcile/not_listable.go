@@ -1,0 +1,77 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// PhaseNotListable is the phase of a type that a scan of all types skips, because the API rejects
+// its list. Its watermarks do not advance, and the run does not try again.
+const PhaseNotListable = "unlisted"
+
+// markNotListableSQL ends the scan of a type whose list is rejected. It inserts a row if the scan
+// could not even start.
+const markNotListableSQL = `
+INSERT INTO sweeps AS s (run, source, account, object_type, phase, why, began, updated_at)
+	VALUES ($1, $3, $4, $2, 'unlisted', $5, to_timestamp(0), clock_now())
+ON CONFLICT (run, object_type) DO UPDATE SET phase = excluded.phase, why = excluded.why, cursor = '',
+	began = excluded.began, updated_at = excluded.updated_at RETURNING ` + progressColumns
+
+// markNotListable stores that the list of the type is rejected, and the reason. It deletes the
+// listed and the missing objects of the type, so no tombstones are written.
+func (s *objectScan) markNotListable(ctx context.Context, reason error) error {
+	return s.change(ctx, "skip a type", func(ctx context.Context, tx pgx.Tx) error {
+		for _, sql := range []string{deleteListedSQL, deleteOrphansSQL} {
+			if _, err := tx.Exec(ctx, sql, s.lease.Run.ID, s.objectType); err != nil {
+				return err
+			}
+		}
+		return s.scan(tx.QueryRow(ctx, markNotListableSQL, s.lease.Run.ID, s.objectType, s.params.Source,
+			s.params.Account,
+			events.SanitizeText(reason.Error())))
+	})
+}
+
+// skippedTypes are the types and parts of lists that a scan of all types has skipped.
+type skippedTypes struct {
+	// notListable are the types whose lists are rejected; lastRejection is the last of these
+	// responses.
+	notListable   int
+	lastRejection error
+	// rare are the types that the mirror has no objects of and whose lists are expensive; parts are
+	// the parts of lists that could not be read.
+	rare, parts int
+	// failure is the error of the lists of other types, nil for none. The run ends with it, once
+	// the remaining types are done.
+	failure error
+}
+
+// addType counts a type that the run has finished.
+func (o *skippedTypes) addType(s *objectScan) {
+	switch s.phase {
+	case PhaseNotListable:
+		o.notListable, o.lastRejection = o.notListable+1, runs.Permanent(&rejectedError{text: s.reason})
+	case PhaseSkipped:
+		o.rare++
+	}
+	o.parts += len(s.skipped)
+}
+
+// addFailure records the failure of a type's list.
+func (o *skippedTypes) addFailure(s *objectScan, err error) {
+	err = fmt.Errorf("type %s was skipped: %w", s.objectType, err)
+	if o.failure != nil {
+		err = fmt.Errorf("%w; %w", o.failure, err)
+	}
+	o.failure = err
+}
+
+// counts returns the counts by their names in the run ledger.
+func (o *skippedTypes) counts() map[string]int {
+	return map[string]int{NotListable: o.notListable, SkippedTypes: o.rare, SkippedParts: o.parts}
+}

@@ -1,0 +1,153 @@
+package reconcile_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"testing"
+
+	diff "github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// omitFromList makes the API's list omit some objects. The function fails may respond in place of
+// the API.
+func (b *testEnv) omitFromList(fails func(provider.Call) (*reconcile.Response, error), ids ...string) {
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+		if answer, err := fails(c); answer != nil || err != nil {
+			return answer, err
+		}
+		if c.Path != "/list" {
+			return nil, nil
+		}
+		var page struct {
+			Things []struct {
+				ID     string          `json:"id"`
+				At     int64           `json:"at"`
+				Answer json.RawMessage `json:"answer"`
+			} `json:"things"`
+			Next string `json:"next"`
+		}
+		if err := json.Unmarshal(b.api.history.ObjectsPage(b.api.now.UnixMicro(), 0, 0, c.Query.Get("cursor"),
+			pageSize),
+			&page); err != nil {
+			return nil, err
+		}
+		shown := page.Things[:0]
+		for _, one := range page.Things {
+			if !slices.Contains(ids, one.ID) {
+				shown = append(shown, one)
+			}
+		}
+		page.Things = shown
+		body, err := json.Marshal(page)
+		return b.foundResponse(string(body)), err
+	}
+}
+
+func noFault(provider.Call) (*reconcile.Response, error) { return nil, nil }
+
+// An existing object that the list omits counts as not listed, besides equal or repaired. An object
+// that is rejected or unreadable by id may not exist and is not counted. A missing object is an
+// orphan.
+func TestObjectScan_notListedObjects_areCounted(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 220, livingObjects)
+	b.addEachDrift(t)
+	b.api.respondTo(errorResponse(http.StatusForbidden), "/things/obj_7")
+	b.api.respondTo(b.foundResponse(`[]`), "/things/obj_9")
+	b.omitFromList(noFault, "obj_3", "obj_6", "obj_7", "obj_8", "obj_9")
+	b.startReconciler(t, b.runner())
+	want := driftCounts(5)
+	want[reconcile.NotListed], want[reconcile.Unrepaired] = 3, 2
+	want[reconcile.Equal] -= 2
+	want[reconcile.ContentDiffers] += 2
+	r := b.scan(t, reconcile.Params{Full: true})
+	wantExactCounts(t, r, want)
+	report := b.report(t, r.ID)
+	if len(report.Types) != 1 || report.Types[0].NotListed != 3 || report.Types[0].Checked != 20 ||
+		!b.typeCompleteUntil(t).IsZero() {
+		t.Errorf("%+v, complete until %s", report, b.typeCompleteUntil(t))
+	}
+	b.api.respondTo(nil, "/things/obj_7", "/things/obj_9")
+	b.omitFromList(noFault, "obj_6", "obj_8")
+	wantExactCounts(t, b.scan(t, reconcile.Params{DryRun: true}),
+		counts{reconcile.Processed: 20, reconcile.Equal: 19, reconcile.MirrorNewer: 1, reconcile.NotListed: 2})
+	calls := b.api.callCount("/things/")
+	wantExactCounts(t, b.scan(t, reconcile.Params{}),
+		counts{reconcile.Processed: 20, reconcile.Equal: 19, reconcile.MirrorNewer: 1, reconcile.NotListed: 2})
+	if n := b.api.callCount("/things/") - calls; n != 2 || b.typeCompleteUntil(t).IsZero() {
+		t.Errorf("%d calls for two objects that are not listed; complete until %s", n, b.typeCompleteUntil(t))
+	}
+}
+
+// Objects that lists omit count once, whenever a process ends.
+func TestObjectScan_notListedObjectsAndKills_countOnce(t *testing.T) {
+	t.Parallel()
+	counts := map[bool]counts{}
+	for _, killed := range []bool{false, true} {
+		b := newEmptyEnv(t, 221, versionedOptions)
+		b.deliver(t, lossyEvents(b.api.history, 50, 7))
+		var ids []string
+		for i := range 20 {
+			ids = append(ids, fmt.Sprint("obj_", 2*i+1))
+		}
+		chance, carry := rand.New(rand.NewPCG(5, 52)), b.runner().Execute
+		if killed {
+			carry = b.killedJob(t)
+		}
+		b.omitFromList(func(provider.Call) (*reconcile.Response, error) {
+			if killed && chance.IntN(20) == 0 {
+				return nil, errProviderDown
+			}
+			return nil, nil
+		}, ids...)
+		parallel := 1
+		if killed {
+			parallel = 0
+		}
+		b.StartRunner(t, "one", parallel, map[string]runs.Executor{reconcile.Job: carry})
+		counts[killed] = b.scan(t, reconcile.Params{}).Counts
+		if n := b.DB.QueryStrings(t, `SELECT hidden::text FROM sweeps`); n[0] != fmt.Sprint(
+			counts[killed][reconcile.NotListed]) ||
+			n[0] == "0" {
+			t.Errorf("not listed: %q, the run says %d", n, counts[killed][reconcile.NotListed])
+		}
+	}
+	if d := diff.Diff(counts[false], counts[true]); d != "" {
+		t.Errorf("counts (-undisturbed +killed): %s", d)
+	}
+}
+
+// uncallableObject has no call for one object.
+type uncallableObject struct{ sim.Provider }
+
+func (p uncallableObject) Fetch(src *provider.Source, api *provider.API, account, objectType, id string) (provider.Call,
+	bool) {
+	c, ok := p.Provider.Fetch(src, api, account, objectType, id)
+	return c, ok && id != "obj_2"
+}
+
+// If the list is read again, earlier objects that were not listed are reset. The new list contains
+// this one.
+func TestObjectScan_listReadAgain_resetsNotListed(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 220, livingObjects)
+	run := b.addStartedScan(t)
+	b.DB.Exec(t, `INSERT INTO listed (run, object_type, object) SELECT $1, 'thing', hashtextextended(id, 0)
+		FROM unnest('{obj_1,obj_2}'::text[]) id`, run)
+	b.DB.Exec(t, `UPDATE sweeps SET phase = 'ghosts', checked = 2, behind = 1, missing = 1, hidden = 1,
+		hand = '[{"id": "obj_1", "kind": "behind", "counted": true, "hidden": true},
+			{"id": "obj_2", "kind": "missing", "counted": true}]'`)
+	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+		s.Provider, s.Reader = uncallableObject{},
+			uncallableObject{}
+	}))
+	wantExactCounts(t, b.waitForEnd(t, run), counts{reconcile.Processed: 20, reconcile.Equal: 20})
+}

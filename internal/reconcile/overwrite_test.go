@@ -1,0 +1,318 @@
+package reconcile_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// dayEnv is an environment whose mirror is right on day 0.
+type dayEnv struct {
+	*testEnv
+	first time.Time
+}
+
+func newDayEnv(t *testing.T, version string) *dayEnv {
+	t.Helper()
+	b := &dayEnv{testEnv: newEmptyEnv(t, 300, livingObjects)}
+	b.api.version, b.first = version, b.api.Now()
+	b.deliver(t, b.api.history.Events)
+	if w := b.differences(t); len(w) > 0 {
+		t.Fatal(w)
+	}
+	return b
+}
+
+// day returns the start of a day on the provider's clock.
+func (b *dayEnv) day(n int) int64 { return b.first.AddDate(0, 0, n).UnixMicro() }
+
+// scanOnDay scans on a day. The scan must repair a number of objects and leave none unrepaired.
+func (b *dayEnv) scanOnDay(t *testing.T, day int, repaired int64) {
+	t.Helper()
+	b.api.setTime(time.UnixMicro(b.day(day)))
+	r := b.scan(t, reconcile.Params{})
+	if c := r.Counts; c[reconcile.Repaired] != repaired || c[reconcile.Unrepaired] != 0 ||
+		c[reconcile.MirrorNewer] != 0 {
+		t.Errorf("day %d: counts %v, want %d repaired", day, c, repaired)
+	}
+	for _, w := range b.differences(t) {
+		t.Errorf("day %d: %s", day, w)
+	}
+	if want := b.api.Now().Add(-time.Millisecond).Truncate(time.Second).Add(-time.Second); b.typeCompleteUntil(
+		t).Before(want) {
+		t.Errorf("day %d: complete until %s, want %s", day, b.typeCompleteUntil(t), want)
+	}
+}
+
+// An object that was hidden and is found again, changed or not and with a new version or not, is
+// repaired by the next scan each time. No operator is needed. A replay of all events changes
+// nothing.
+func TestObjectScan_hiddenObjects_areRestored(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"", sim.ListsIDs, sim.ListsVersions, sim.ListsObjectsAndVersions} {
+		t.Run("list "+version, func(t *testing.T) {
+			t.Parallel()
+			b := newDayEnv(t, version)
+			for i, id := range []string{"obj_1", "obj_2", "obj_3", "obj_4"} {
+				b.api.history.Hide(id, b.day(1), b.day(3))
+				if i >= 2 {
+					b.api.history.EditSilently(id, b.day(3)+1, i == 3)
+				}
+			}
+			b.startReconciler(t, b.runner())
+			b.scanOnDay(t, 2, 4)
+			b.scanOnDay(t, 4, 4)
+			b.scanOnDay(t, 5, 0)
+			b.api.history.EditSilently("obj_2", b.day(6), true)
+			b.api.history.EditSilently("obj_3", b.day(6), false)
+			b.api.history.Hide("obj_1", b.day(6), b.day(8))
+			b.scanOnDay(t, 7, 3)
+			b.scanOnDay(t, 9, 1)
+			b.scanOnDay(t, 10, 0)
+			b.replay(t)
+			for _, w := range b.differences(t) {
+				t.Errorf("after a replay: %s", w)
+			}
+		})
+	}
+}
+
+// deliverStateAt delivers the webhook of an object with its state at a time. Its version may not
+// advance.
+func (b *dayEnv) deliverStateAt(t *testing.T, id string, at int64) {
+	t.Helper()
+	var is struct {
+		Version int64
+		Object  json.RawMessage
+	}
+	if err := json.Unmarshal(b.api.history.StoredRefetch(id, sim.Refetch{Began: at}).Body, &is); err != nil {
+		t.Fatal(err)
+	}
+	b.deliver(t, []sim.Event{{Object: id, ReceivedAt: time.UnixMicro(at),
+		Body: fmt.Appendf(nil, `{"id": "told", "object_id": %q, "type": "thing.updated", "own": true, "still": true,
+		"unit": 1, "rank": 1, "time": %d, "object": %s}`, id, is.Version, is.Object)}})
+}
+
+// A manual refetch finds an object again. A webhook about a change without a new version then
+// requests a refetch.
+func TestRefetch_hiddenObject_isRestored(t *testing.T) {
+	t.Parallel()
+	b := newDayEnv(t, "")
+	b.startRefetchers(t, 2)
+	b.startReconciler(t, b.runner())
+	b.api.history.Hide("obj_1", b.day(1), b.day(3))
+	refetches := func(day int, do func()) {
+		t.Helper()
+		b.api.setTime(time.UnixMicro(b.day(day)))
+		do()
+		b.waitForRefetches(t)
+		for _, w := range b.differences(t) {
+			t.Errorf("day %d: %s", day, w)
+		}
+	}
+	wish := func() {
+		b.requestRefetch(t, "thing", "obj_1", "ada", "is it there?")
+	}
+	refetches(2, wish)
+	refetches(4, wish)
+	b.api.history.EditSilently("obj_1", b.day(5), false)
+	refetches(6, func() { b.deliverStateAt(t, "obj_1", b.day(5)+1) })
+	refetches(7, func() {
+		b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
+	})
+	b.scanOnDay(t, 8, 0)
+	said := b.DB.QueryStrings(t, `SELECT o.status || CASE WHEN convert_from(e.body, 'UTF8')::jsonb ? 'raised' THEN
+		', raised'
+		ELSE '' END FROM events e JOIN outcomes o ON o.event_id = e.id AND o.run = 0 WHERE e.event_type = $1
+			ORDER BY e.id`,
+		provider.RefetchType)
+	if want := []string{"applied", "applied, raised", "applied, raised", "unchanged"}; !slices.Equal(said, want) {
+		t.Errorf("the refetches are %q, want %q", said, want)
+	}
+}
+
+// An operator's overwrite wins over a final delete and records the operator. Older events do not
+// restore the tombstone, and later events apply.
+func TestOverwrite_finalDelete_isOverwritten(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 100, sim.Options{Objects: 2, Changes: 5, Contents: 4, Unit: 1_000_000, Gap: 3_000_000})
+	b.api.setTime(time.Now()) // events that are received from now on are newer
+	b.deliver(t, b.api.history.Events)
+	deleted := sim.Event{Object: "obj_1", ReceivedAt: time.Now(),
+		Body: fmt.Appendf(nil, `{"id": "unmeant", "object_id": "obj_1", "type": "thing.deleted", "deleted": true,
+			"final": true, "unit": 1, "rank": 1, "time": %d}`, time.Now().Add(50*time.Minute).UnixMicro())}
+	b.deliver(t, []sim.Event{deleted})
+	b.startReconciler(t, b.runner())
+	b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
+	if w := b.differences(t); len(w) != 1 || !strings.HasPrefix(w[0], "obj_1 is") {
+		t.Fatalf("%q: a refetch must not change it", w)
+	}
+	settle := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true}
+	for range 2 { // a second overwrite is another event and changes nothing
+		run, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: settle,
+			Actor:  "ada@office",
+			Reason: "nobody meant it"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRunDone(t, b.waitForEnd(t, run))
+		wantNone(t, b.differences(t))
+	}
+	said := b.DB.QueryStrings(t, `SELECT o.status || ', ' || o.reason || ', ' || convert_from(e.body, 'UTF8')
+		FROM events e
+		JOIN outcomes o ON o.event_id = e.id
+		WHERE e.event_type = 'postern.look' AND e.event_id LIKE 'settle:%' ORDER BY e.id`)
+	if len(said) != 2 || !strings.HasPrefix(said[0], "applied, an operator overwrote the object with this refetch; "+
+		"the version before was (final, at") ||
+		!strings.HasPrefix(said[1], "unchanged, an operator overwrote the object with this refetch, "+
+			"which found the same state") ||
+		!strings.Contains(said[0], `"who":"ada@office","reason":"nobody meant it"`) {
+		t.Errorf("%q", said)
+	}
+	b.replay(t) // all events again
+	wantNone(t, b.differences(t))
+	b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(),
+		Body: fmt.Appendf(nil, `{"id": "next", "object_id": "obj_1", "type": "thing.updated", "object": {"next": true},
+		"unit": 1000000, "rank": 1, "time": %d}`, time.Now().Add(time.Minute).UnixMicro())}})
+	if got := b.DB.QueryStrings(t,
+		`SELECT state::text FROM objects WHERE object_id = 'obj_1'`); got[0] != `{"next": true}` {
+		t.Errorf("%s", got)
+	}
+}
+
+// partReader is a provider whose API returns parts of objects only.
+type partReader struct{ sim.Provider }
+
+func (partReader) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	return provider.Observation{ObjectType: s.ObjectType, ObjectID: s.ObjectID, Partial: "a part of it"}, nil
+}
+
+// A partial response cannot overwrite: the run fails and appends nothing.
+func TestOverwrite_partialResponse_fails(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 101, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
+		ObjectVersions:   true,
+		VersionIsCounter: true})
+	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) { s.Reader = partReader{} }))
+	run := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
+	if run.Status != runs.Failed || !strings.Contains(run.Detail, "the API's response cannot overwrite anything") {
+		t.Errorf("%s: %s", run.Status, run.Detail)
+	}
+	b.wantRows(t, `SELECT count(*)::text FROM events WHERE event_type = 'postern.look'`, "0")
+}
+
+// An operator's overwrite deletes an object with a counter that the API does not have. A refetch
+// only reports it. Older events do not restore it, and later events request a refetch.
+func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 102, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
+		ObjectVersions:   true,
+		VersionIsCounter: true})
+	src := b.Sources[applied.SourceName]
+	src.RefetchReader = counterReader{}
+	b.proc.Replace(map[string]processor.Source{applied.SourceName: src})
+	b.api.setTime(time.Now())
+	b.deliver(t, b.api.history.Events)
+	b.api.respondTo(b.missingResponse(), "/things/*")
+	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) { s.Reader = counterReader{} }))
+	shown := func(want string) {
+		t.Helper()
+		if got := b.DB.QueryStrings(t, `SELECT deleted || ', ' || ambiguous || ', owed: ' || (look_after <> 0) || ', '
+			||
+			version_final FROM objects WHERE object_id = 'obj_1'`)[0]; got != want {
+			t.Errorf("deleted, ambiguous, pending, final: %s, want %s", got, want)
+		}
+	}
+	b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
+	shown("false, false, owed: true, false")
+	for range 2 {
+		b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
+		shown("true, false, owed: false, false")
+	}
+	b.replay(t) // all events again
+	shown("true, false, owed: false, false")
+	b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(),
+		Body: []byte(`{"id": "next", "object_id": "obj_1", "type": "thing.updated", "object": {"next": true}, ` +
+			`"unit": 1, "rank": 1, "own": true, "time": 1}`)}})
+	shown("true, false, owed: true, false") // a counter does not tell whether it is older, so that a refetch is needed
+	b.api.respondTo(nil, "/things/*")
+	b.api.setTime(time.Now().Add(time.Minute))
+	b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
+	shown("false, false, owed: false, false")
+}
+
+// A provider that was restored from a backup returns an older version than its webhooks. The object
+// scan reports that as drift, and refetches are suspended after some attempts. After an operator's
+// overwrite a late event from before the restore does not win.
+func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 140, sim.Options{Objects: 1, Changes: 6, Contents: 1_000_000, Unit: 1_000_000, Gap: 3_000_000,
+		ObjectVersions: true})
+	h := b.api.history
+	last := len(h.Events) - 1
+	if last < 2 {
+		t.Fatalf("%d events: too few to restore anything", last+1)
+	}
+	b.deliver(t, h.Events[:last])
+	h.Restore("obj_1", h.LastChangeAt("obj_1")+1_000_000, 0)
+	b.api.setTime(time.Now())
+	b.startReconciler(t, b.runner())
+	b.scan(t, reconcile.Params{})
+	if got := b.DB.QueryStrings(t, `SELECT kind || ', ' || result || ', ' || reason FROM drifts`); len(got) != 1 ||
+		!strings.HasPrefix(got[0], "different, left, ambiguous: the provider's API returned an older version "+
+			"(2023-11-14T22:13:2") {
+		t.Fatalf("drift: %q", got)
+	}
+
+	pass := refetchPasses(b, b.runner())
+	const suspended = `SELECT error FROM hints WHERE due = 'infinity'`
+	for n := 0; len(b.DB.QueryStrings(t, suspended)) == 0; n++ {
+		if n == 30 {
+			t.Fatalf("not suspended: %q", b.DB.QueryStrings(t, `SELECT attempts || ' ' || error FROM hints`))
+		}
+		b.api.setTime(time.Now().Add(time.Duration(n) * time.Minute))
+		b.DB.Exec(t, `UPDATE hints SET due = now()`)
+		if _, err := pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := b.DB.QueryStrings(t, suspended)[0]; !strings.Contains(got, "restored from a backup") ||
+		!strings.Contains(got, "postern objects settle") {
+		t.Errorf("the reason of the suspended refetch: %q", got)
+	}
+	if n := queryOne[int](t, b, countRefetchesSQL); n < 8 {
+		t.Errorf("suspended after %d refetches", n)
+	}
+
+	settle := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true}
+	requested, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: settle,
+		Actor:  "ada",
+		Reason: "the provider was restored"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := b.waitForEnd(t, requested); r.Status != runs.Done || len(b.differences(t)) != 0 {
+		t.Fatalf("overwrite: %s: %s: %q", r.Status, r.Detail, b.differences(t))
+	}
+	late := h.Events[last]
+	late.ReceivedAt = time.Now()
+	b.deliver(t, []sim.Event{late})
+	if w := b.differences(t); len(w) != 0 {
+		t.Errorf("after a late event from before the restore: %q", w)
+	}
+	if got := b.DB.QueryStrings(t, `SELECT o.status || ': ' || o.reason FROM outcomes o ORDER BY o.event_id DESC
+		LIMIT 1`); !strings.HasPrefix(got[0],
+		"stale: the provider stamped it before ") {
+		t.Errorf("the late event is %q", got)
+	}
+}

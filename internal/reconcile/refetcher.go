@@ -1,0 +1,436 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Refetcher makes the requested refetches. Any number of processes may run one; each request is
+// leased by one of them at a time.
+type Refetcher struct {
+	*Runner
+	// ID names this process as lease owner.
+	ID     string
+	Logger *slog.Logger
+	// PollInterval is how often to query for due requests.
+	PollInterval time.Duration
+
+	applySlots chan struct{}
+}
+
+// MaxConcurrentApplies is how many refetches of all sources a process applies to the mirror at
+// once. Each holds a connection, and may wait with it for the swap of a rebuild.
+const MaxConcurrentApplies = 4
+
+// Run makes refetches of the current sources until ctx ends. It logs failures and retries.
+func (l *Refetcher) Run(ctx context.Context) error {
+	l.applySlots = make(chan struct{}, MaxConcurrentApplies)
+	for ctx.Err() == nil {
+		these, cancel := context.WithCancel(ctx)
+		l.Sources.cancelRunning.Store(&cancel)
+		var wg sync.WaitGroup
+		for _, s := range l.Sources.All() {
+			wg.Go(func() { l.refetchSource(these, s) })
+		}
+		<-these.Done()
+		wg.Wait()
+		cancel()
+	}
+	return nil
+}
+
+// refetchSource makes the refetches of one source until ctx ends.
+func (l *Refetcher) refetchSource(ctx context.Context, s *Source) {
+	refetcher := &sourceRefetcher{fetcher: fetcher{Runner: l.Runner, source: s,
+		verification: []byte(`{"scheme":"api"}`)}, refetcher: l}
+	for ctx.Err() == nil {
+		n, err := refetcher.pass(ctx)
+		if err != nil && ctx.Err() == nil {
+			l.Logger.Warn("refetches failed; they are retried", "source", s.Name, "error", err)
+		}
+		if n < refetcher.concurrency() || err != nil {
+			runs.Sleep(ctx, l.PollInterval)
+		}
+	}
+}
+
+// sourceRefetcher makes the refetches of one source.
+type sourceRefetcher struct {
+	fetcher
+	refetcher *Refetcher
+	// pendingCursor is where the next pass continues to search for objects with a pending refetch.
+	// suspendedCursor is the same for suspended requests that are no longer needed.
+	pendingCursor, suspendedCursor versioning.Key
+	// resumed: suspended requests were checked once.
+	resumed bool
+}
+
+const (
+	// pendingBatch is how many objects with a pending refetch one pass reads. maxLeasedRequests is
+	// how many requests it leases at most.
+	pendingBatch, maxLeasedRequests = 1000, 20
+	// outcomePollDelay is when to check an object again whose refetch has no outcome yet, and waits
+	// for the republisher.
+	outcomePollDelay = 2 * time.Minute
+	// minRetryDelay and maxRetryDelay bound the wait after a failed attempt, which doubles each
+	// time.
+	minRetryDelay, maxRetryDelay = 2 * time.Second, time.Hour
+)
+
+// pass inserts pending requests and makes the refetches that are due. n is how many requests it
+// leased.
+func (h *sourceRefetcher) pass(ctx context.Context) (n int, err error) {
+	defer func() {
+		if p := recover(); p != nil { // resuming calls the provider's code
+			err = panicError(p)
+		}
+	}()
+	if !h.resumed {
+		if err := h.openBudget(ctx); err != nil {
+			return 0, err
+		}
+		if err := h.resumeRequests(ctx); err != nil {
+			return 0, err
+		}
+		h.resumed = true
+	}
+	if err := h.insertPending(ctx); err != nil {
+		return 0, err
+	}
+	if err := h.deleteSuspended(ctx); err != nil {
+		return 0, err
+	}
+	requests, err := h.leaseRequests(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var g errgroup.Group
+	for _, one := range requests {
+		g.Go(func() error {
+			err := h.process(ctx, one)
+			if err != nil {
+				h.returnRequest(ctx, one, err)
+			}
+			return err
+		})
+	}
+	return len(requests), g.Wait()
+}
+
+// concurrency is how many refetches are made at once: all leased ones, because the leases of others
+// would expire meanwhile.
+func (h *sourceRefetcher) concurrency() int {
+	return min(max(1, h.source.API.Concurrency), maxLeasedRequests)
+}
+
+// insertPendingSQL inserts requests for objects with a pending refetch, a batch at a time in key
+// order. A request that waits for late events becomes due, and is kept for them if the ambiguity
+// ends. A suspended request becomes due if its object has become ambiguous again. Objects that have
+// their request are excluded before the insert, which would lock each row that it meets.
+const insertPendingSQL = `
+WITH page AS MATERIALIZED (
+  SELECT o.account, o.object_type, o.object_id, o.look_after FROM objects o
+  WHERE o.source = $1 AND o.look_after <> 0 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
+  ORDER BY o.account, o.object_type, o.object_id LIMIT $5
+), fresh AS MATERIALIZED (
+  SELECT p.* FROM page p WHERE (SELECT h.gaps IS NULL AND h.due < 'infinity' OR h.after >= p.look_after FROM hints h
+    WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id
+    	LIMIT 1) IS NOT true
+), made AS (
+  INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after)
+  SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after
+  	FROM fresh p, (SELECT clock_now() AS at) n
+  ORDER BY p.account, p.object_type, p.object_id
+  ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = CASE
+  	WHEN h.wanted_by = '' THEN excluded.reason ELSE h.reason END, due = excluded.due, after = excluded.after
+  WHERE (h.gaps IS NOT NULL OR h.due = 'infinity') AND h.after < excluded.after
+)
+SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC
+	LIMIT 1`
+
+func (h *sourceRefetcher) insertPending(ctx context.Context) error {
+	err := h.Pool.QueryRow(ctx, insertPendingSQL, h.source.Number, h.pendingCursor.Account, h.pendingCursor.Type,
+		h.pendingCursor.ID,
+		pendingBatch).Scan(&h.pendingCursor.Account, &h.pendingCursor.Type, &h.pendingCursor.ID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		h.pendingCursor, err = versioning.Key{}, nil
+	}
+	if err != nil {
+		return fmt.Errorf("insert pending refetch requests: %w", err)
+	}
+	return nil
+}
+
+// refetchRequest is a leased request.
+type refetchRequest struct {
+	key versioning.Key
+	// requestedBy is the operator who requested it, "" if the mirror did. reason is the reason of
+	// the request.
+	requestedBy, reason string
+	// requestedAt advances with each new reason for a refetch.
+	requestedAt time.Time
+	attempts    int
+	// missedChange: a change-set did not fit the stored row, and the events between did not arrive
+	// in time.
+	missedChange bool
+	// refetchAfter is the provider's time after which the refetch must begin, 0 if the object has
+	// no pending refetch.
+	refetchAfter int64
+}
+
+// leaseRequestsSQL leases due requests and reads when their objects need a refetch. $3 is the lease
+// owner. A subquery reads the clock once, because a condition on a volatile function cannot use an
+// index.
+const leaseRequestsSQL = `
+WITH due AS MATERIALIZED (
+  SELECT h.account, h.object_type, h.object_id FROM hints h WHERE h.source = $1 AND h.due <= (SELECT clock_now())
+  	AND h.taken_until < (SELECT clock_now())
+  ORDER BY h.due LIMIT $2 FOR UPDATE SKIP LOCKED
+), taken AS (
+  UPDATE hints h SET taken_by = $3, taken_until = clock_now() + $4::interval FROM due d
+  WHERE h.source = $1 AND h.account = d.account AND h.object_type = d.object_type AND h.object_id = d.object_id
+  RETURNING h.account, h.object_type, h.object_id, h.wanted_by, h.reason, h.made_at, h.attempts,
+  	h.gaps IS NOT NULL AS gaps
+)
+SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.reason, t.made_at, t.attempts, t.gaps,
+	coalesce(o.look_after, 0) FROM taken t LEFT JOIN LATERAL (
+  SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type
+  	AND o.object_id = t.object_id LIMIT 1) o ON true`
+
+func (h *sourceRefetcher) leaseRequests(ctx context.Context) ([]refetchRequest, error) {
+	rows, err := h.Pool.Query(ctx, leaseRequestsSQL, h.source.Number, h.concurrency(), h.refetcher.ID, h.Settings.Lease)
+	if err != nil {
+		return nil, fmt.Errorf("lease refetch requests: %w", err)
+	}
+	var all []refetchRequest
+	one := refetchRequest{key: versioning.Key{Source: h.source.Number}}
+	_, err = pgx.ForEachRow(rows, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.requestedBy, &one.reason,
+		&one.requestedAt, &one.attempts, &one.missedChange, &one.refetchAfter}, func() error {
+		all = append(all, one)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lease refetch requests: %w", err)
+	}
+	return all, nil
+}
+
+// process makes the refetch of a request, and deletes, reschedules or suspends the request. A
+// request without a reason is deleted, and one that is too early waits.
+func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // as in Execute
+			err = h.reschedule(ctx, one, maxRetryDelay, one.attempts+1, panicError(p))
+		}
+	}()
+	if one.refetchAfter == 0 && one.requestedBy == "" && !one.missedChange {
+		return h.deleteRequest(ctx, one)
+	}
+	if wait := h.remainingWait(one); wait > 0 {
+		return h.reschedule(ctx, one, wait, one.attempts, nil)
+	}
+	// the rate budget may delay it for longer
+	within, cancel := lifecycle.WithTimeout(ctx, "refetch within the lease", h.Settings.Lease/2)
+	defer cancel()
+	d, err := h.refetchFor(within, one)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if reason := one.suspendReason(err); reason != nil {
+		return h.suspend(ctx, one, suspension{reason: reason, refetchAfter: one.refetchAfter})
+	}
+	var spent *monthlyBudgetError
+	if errors.As(err, &spent) {
+		return h.reschedule(ctx, one, spent.wait, one.attempts, spent)
+	}
+	if err != nil { // a failure of the API: it is refetched later
+		return h.reschedule(ctx, one, retryDelay(one.attempts), one.attempts+1, err)
+	}
+	if one.refetchAfter == 0 { // a manual refetch of an object without a pending one
+		unknown, err := h.isUnknownObject(ctx, d)
+		if err != nil {
+			return err
+		}
+		if unknown {
+			h.refetcher.Logger.Info("manual refetch found nothing, and the mirror never had the object; nothing is "+
+				"appended", "source",
+				h.source.Name, "account", one.key.Account, "type", one.key.Type, "object", one.key.ID,
+				"who", one.requestedBy, "reason", one.reason)
+			return h.deleteRequest(ctx, one)
+		}
+	}
+	return h.appendAndApply(ctx, within, one, d)
+}
+
+// errNoApplySlot: a refetch that waits any longer may be leased by another process by then.
+var errNoApplySlot = errors.New("earlier refetches are still being applied, for example behind the swap of a " +
+	"rebuild; it is made again later")
+
+// appendAndApply appends a refetch and applies it, if it gets a slot before its lease may expire.
+func (h *sourceRefetcher) appendAndApply(ctx, within context.Context, one refetchRequest, d *events.Delivery) error {
+	select {
+	case h.refetcher.applySlots <- struct{}{}:
+		defer func() { <-h.refetcher.applySlots }()
+	case <-within.Done():
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return h.reschedule(ctx, one, retryDelay(one.attempts), one.attempts, errNoApplySlot)
+	}
+	err := h.checkTombstoneLimit(ctx, one, d)
+	if errors.As(err, new(*tooManyTombstonesError)) {
+		return h.reschedule(ctx, one, maxRetryDelay, one.attempts+1, err)
+	}
+	if err != nil {
+		return err
+	}
+	receipts, err := events.Append(ctx, h.Log, []events.Delivery{*d})
+	if err != nil {
+		return err
+	}
+	if _, err := h.Processor.PublishAndApply(ctx, []int64{receipts[0][0].ID}); err != nil {
+		return err
+	}
+	return h.finish(ctx, one, d, receipts[0][0].ID)
+}
+
+// refetchFor makes the refetch of a request. The event records the operator who requested it.
+func (h *sourceRefetcher) refetchFor(ctx context.Context, one refetchRequest) (*events.Delivery, error) {
+	f := h.fetcher
+	if one.requestedBy != "" {
+		verification, err := manualVerification(one)
+		if err != nil {
+			return nil, err
+		}
+		f.verification, f.manual, f.byOperator = verification, true, true
+	}
+	return f.refetch(ctx, one.key)
+}
+
+// remainingWait returns how long the refetch must still wait. Its response must begin after the
+// time that the object needs, on the provider's clock, however slow the call is.
+func (h *sourceRefetcher) remainingWait(one refetchRequest) time.Duration {
+	if one.refetchAfter == 0 {
+		return 0
+	}
+	begin := time.UnixMicro(one.refetchAfter).Add(time.Second + h.source.Caller.MaxLatency() + h.source.Reader.Lag())
+	return min(max(0, begin.Sub(h.source.Caller.Now())), maxRetryDelay) // a simulated clock may be years ahead
+}
+
+// retryDelay returns how long to wait after a number of attempts.
+func retryDelay(attempts int) time.Duration {
+	return min(minRetryDelay<<min(attempts, 20), maxRetryDelay)
+}
+
+const deleteRequestSQL = `
+WITH gone AS (
+  DELETE FROM hints WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5
+  	AND made_at = $6 RETURNING source
+)
+UPDATE hints SET taken_by = '', taken_until = '-infinity'
+WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5 AND NOT EXISTS (SELECT
+	FROM gone)`
+
+// deleteRequest deletes a request that is no longer needed. If another reason was added meanwhile,
+// it ends the lease instead.
+func (h *sourceRefetcher) deleteRequest(ctx context.Context, one refetchRequest) error {
+	if _, err := h.Pool.Exec(ctx, deleteRequestSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID,
+		h.refetcher.ID,
+		one.requestedAt); err != nil {
+		return fmt.Errorf("delete refetch request: %w", err)
+	}
+	return nil
+}
+
+const rescheduleSQL = `
+UPDATE hints SET due = clock_now() + $6::interval, taken_by = '', taken_until = '-infinity', attempts = $7, error = $8
+WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5`
+
+// reschedule makes a request due later and ends its lease.
+func (h *sourceRefetcher) reschedule(ctx context.Context, one refetchRequest, wait time.Duration, attempts int,
+	cause error) error {
+	text := ""
+	if cause != nil {
+		text = events.SanitizeText(cause.Error())
+	}
+	if cause != nil && !errors.As(cause, new(*monthlyBudgetError)) { // which is logged once for all requests
+		h.refetcher.Logger.Warn("refetch failed; it is retried", "source", h.source.Name, "type", one.key.Type,
+			"object",
+			one.key.ID, "wait", wait, "error", cause)
+	}
+	if _, err := h.Pool.Exec(ctx, rescheduleSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID,
+		h.refetcher.ID, wait,
+		attempts, text); err != nil {
+		return fmt.Errorf("reschedule refetch request: %w", err)
+	}
+	return nil
+}
+
+// returnTimeout bounds returning the request of an interrupted refetch, because a stop waits for
+// it.
+const returnTimeout = time.Second
+
+// returnRequest returns the request of a refetch that did not finish. It is due at once after a
+// stop or a new configuration. After a failure of our own it is due after a quarter of the lease,
+// because the call may have been made and its event appended. It counts as no attempt. If returning
+// fails, the lease expires.
+func (h *sourceRefetcher) returnRequest(ctx context.Context, one refetchRequest, cause error) {
+	wait, text := h.Settings.Lease/4, events.SanitizeText(cause.Error())
+	if ctx.Err() != nil {
+		wait, text = 0, ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+	defer cancel()
+	_, _ = h.Pool.Exec(ctx, rescheduleSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.refetcher.ID,
+		wait,
+		one.attempts, text)
+}
+
+// refetchResultSQL returns whether a refetch has its outcome, whether it was older than the mirror,
+// and what refetch the object needs now.
+const refetchResultSQL = `
+SELECT EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND o.status <> 'failed'),
+  EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND starts_with(o.reason, $6)),
+  	coalesce((SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3
+  	AND o.object_id = $4), 0)`
+
+// finish deletes a request whose object has no pending refetch any more. Otherwise another refetch
+// follows, with a growing delay. If that cannot find more, the request is suspended.
+func (h *sourceRefetcher) finish(ctx context.Context, one refetchRequest, d *events.Delivery, event int64) error {
+	var applied, olderResponse bool
+	var refetchAfter int64
+	if err := h.Pool.QueryRow(ctx, refetchResultSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, event,
+		versioning.ReasonOlderVersion).
+		Scan(&applied, &olderResponse, &refetchAfter); err != nil {
+		return fmt.Errorf("read the result of a refetch: %w", err)
+	}
+	switch {
+	case !applied:
+		return h.reschedule(ctx, one, outcomePollDelay, one.attempts, nil)
+	case refetchAfter == 0:
+		return h.deleteRequest(ctx, one)
+	case olderResponse && one.attempts >= maxOlderResponses:
+		return h.suspend(ctx, one, suspension{reason: errOlderState, refetchAfter: refetchAfter, manualDone: true})
+	case refetchAfter == one.refetchAfter: // the refetch was late enough, and the object is unchanged
+		reason, err := h.insufficiency(d)
+		if err != nil {
+			return err
+		}
+		if reason != nil {
+			return h.suspend(ctx, one, suspension{reason: reason, refetchAfter: refetchAfter, manualDone: true})
+		}
+	}
+	return h.reschedule(ctx, one, retryDelay(one.attempts), one.attempts+1, nil)
+}

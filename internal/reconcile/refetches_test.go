@@ -1,0 +1,348 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// startRefetchers starts processes that make refetches until the test ends.
+func (b *testEnv) startRefetchers(t *testing.T, n int) {
+	t.Helper()
+	for i := range n {
+		startRefetcher(t, b.runner(), fmt.Sprint("process ", i))
+	}
+}
+
+// waitForRefetches waits until no refetch is pending and no request is left.
+func (b *testEnv) waitForRefetches(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		var owing, hints int
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM objects WHERE look_after <> 0),
+			(SELECT count(*) FROM hints)`).Scan(&owing, &hints)
+		if err == nil && owing+hints > 0 {
+			err = fmt.Errorf("%d refetches are pending, %d requests are left", owing, hints)
+		}
+		return err
+	})
+}
+
+// With several processes and failures of the API, all pending refetches are made, with few calls.
+func TestRefetch_pendingObjects_areAllRefetched(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(seedCount(3)) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			b := newMirroredEnv(t, 60+seed, eventTimeOptions)
+			var owing int
+			if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects WHERE look_after <> 0`).Scan(
+				&owing); err != nil || owing == 0 {
+				t.Fatalf("%d objects have a pending refetch (%v): the test is too easy", owing, err)
+			}
+			r := rand.New(rand.NewPCG(seed, 61))
+			failed := 0
+			b.api.intercept = func(provider.Call) (*reconcile.Response, error) {
+				if failed < 3 && r.IntN(3) == 0 {
+					failed++
+					return &reconcile.Response{Verdict: provider.ClassifyStatus(http.StatusInternalServerError,
+						http.Header{}, nil)}, nil
+				}
+				return nil, nil
+			}
+			b.startRefetchers(t, 3)
+			b.waitForRefetches(t)
+			wantNone(t, b.differences(t))
+			if made := b.api.callCount("/things/"); made > owing+failed {
+				t.Errorf("%d refetches of %d objects, of which %d failed", made, owing, failed)
+			}
+		})
+	}
+}
+
+// A refetch waits until its reason is past on the provider's clock, which tells whole seconds.
+func TestRefetch_reasonNotPast_waits(t *testing.T) {
+	t.Parallel()
+	for name, past := range map[string]time.Duration{
+		"before its reason":           -10 * time.Second,
+		"in the second of its reason": 900 * time.Millisecond,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newMirroredEnv(t, 70, eventTimeOptions)
+			last := queryOne[string](t, b, `SELECT object_id FROM objects ORDER BY look_after DESC LIMIT 1`)
+			after := queryOne[int64](t, b, `SELECT max(look_after) FROM objects`)
+			b.api.setTime(time.UnixMicro(after).Add(past))
+			b.startRefetchers(t, 1)
+			testkit.Eventually(t, time.Minute, func() error {
+				if n := b.api.callCount("/things/" + last); n > 0 {
+					t.Fatalf("%d refetches of %s, whose reason is not past", n, last)
+				}
+				const waitsSQL = `SELECT count(*) FROM hints WHERE object_id = $1 AND taken_by = ''
+					AND due > clock_now()`
+				if queryOne[int](t, b, waitsSQL, last) == 0 {
+					return fmt.Errorf("no request for %s waits", last)
+				}
+				return nil
+			})
+			b.api.setTime(time.UnixMicro(after).Add(time.Hour))
+			b.DB.Exec(t, `UPDATE hints SET due = clock_now()`) // ten seconds later
+			b.waitForRefetches(t)
+		})
+	}
+}
+
+// A missing object becomes a tombstone only if the key sees the account of the log: the newest
+// listed event, or another one, must be in the log.
+func TestRefetch_missingObject_needsAccountCheck(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 80, eventTimeOptions)
+	var right atomic.Bool
+	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+		switch {
+		case strings.HasPrefix(c.Path, "/things/"), strings.HasPrefix(c.Path, "/event/") && !right.Load():
+			return b.missingResponse(), nil
+		case c.Path == "/":
+			return b.response(provider.Found, []byte(`{"events":[{"id":"nobody has told us of"}]}`)), nil
+		}
+		return nil, nil
+	}
+	b.startReconciler(t, b.runner())
+	o := reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"}
+	if r := b.runToEnd(t, o); r.Status != runs.Failed || !strings.Contains(r.Detail, otherAccountKey) ||
+		b.refetchCount(t) != 0 {
+		t.Errorf("with a key of another account: %s, %d refetches: %s", r.Status, b.refetchCount(t), r.Detail)
+	}
+	right.Store(true)
+	if r := b.runToEnd(t, o); r.Status != runs.Done || b.refetchCount(t) != 1 ||
+		!queryOne[bool](t, b, `SELECT deleted FROM objects WHERE object_id = 'obj_1'`) {
+		t.Errorf("%s, %d refetches: %s", r.Status, b.refetchCount(t), r.Detail)
+	}
+}
+
+// A refetch of an object that neither the mirror nor the API has appends nothing, because the id
+// may be a typing error. An object of the mirror becomes a tombstone.
+func TestRefetch_unknownObject_writesNoTombstone(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 81, eventTimeOptions)
+	kept := queryOne[string](t, b, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_id LIMIT 1`)
+	b.startReconciler(t, b.runner())
+	for _, dry := range []bool{true, false} {
+		r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry})
+		wantCounts(t, r, counts{reconcile.Absent: 1, reconcile.Processed: 1, reconcile.Missing: 0})
+	}
+	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after)
+		VALUES ($1, '', 'thing', 'obj_tpyo', 'wanted', 'me', now(), now(), 0)`, b.Source)
+	b.startRefetchers(t, 1)
+	b.waitForRefetches(t)
+	wantValue(t, b, 0, countRefetchesSQL+` AND object_id = 'obj_tpyo'`)
+	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE object_id = 'obj_tpyo'`)
+	b.api.respondTo(&reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing},
+		Date: b.api.now.Truncate(time.Second)}, "/things/*")
+	if r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing",
+		ID: kept}); r.Counts[reconcile.Missing] != 1 || r.Counts[reconcile.Absent] != 0 {
+		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
+	}
+	if !queryOne[bool](t, b, `SELECT deleted FROM objects WHERE object_id = $1`, kept) {
+		t.Errorf("%s is not deleted", kept)
+	}
+}
+
+// partlyReadable is a provider whose API has no call for some objects.
+type partlyReadable struct {
+	sim.Provider
+	unreadable func(id string) bool
+}
+
+func (p partlyReadable) Fetch(src *provider.Source, api *provider.API, account, objectType, id string) (provider.Call,
+	bool) {
+	c, ok := p.Provider.Fetch(src, api, account, objectType, id)
+	return c, ok && !p.unreadable(id)
+}
+
+// An object without a call is tried and logged once and suspended. Its request is deleted when no
+// refetch is pending any more, and is retried when a new configuration can read it.
+func TestRefetch_unreadableType_isSuspended(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 82, eventTimeOptions)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id IN ('obj_1', 'obj_2')`)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id NOT IN ('obj_1', 'obj_2')`)
+	r := b.runner()
+	read := func(not ...string) {
+		p := partlyReadable{unreadable: func(id string) bool { return slices.Contains(not, id) }}
+		r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.Reader = p }))
+	}
+	read("obj_1", "obj_2")
+	var log lockedBuffer
+	suspended := func(want ...string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			got := b.DB.QueryStrings(t, `SELECT object_id FROM hints WHERE due = 'infinity' AND taken_by = ''
+				AND attempts = 1
+				AND error LIKE '%cannot read objects of that type%next event removes the ambiguity' ORDER BY 1`)
+			if all := queryOne[int](t, b, `SELECT count(*) FROM hints`); !slices.Equal(got, want) ||
+				all != len(want) {
+				return fmt.Errorf("%v of %d requests are suspended, want %v", got, all, want)
+			}
+			return nil
+		})
+	}
+	b.startRefetcherWithLog(t, r, &log)
+	suspended("obj_1", "obj_2")
+	page, err := reconcile.RefetchRequests(t.Context(), b.OperatorPool, b.Source, "", 10)
+	if err != nil || len(page.Items) != 2 || !page.Items[0].Suspended || !page.Items[0].Due.IsZero() {
+		t.Errorf("%+v, %v", page, err)
+	}
+	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id = 'obj_1'`) // as its next event does
+	suspended("obj_2")
+	read("obj_1", "obj_2") // which changes nothing
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id = 'obj_3'`)
+	// the new round has started; a refetch that failed in our own process is retried after a
+	// quarter of the lease
+	testkit.Eventually(t, reconcile.DefaultSettings.Lease, func() error {
+		if n := queryOne[int](t, b,
+			`SELECT count(*) FROM objects WHERE object_id = 'obj_3' AND look_after <> 0`); n > 0 {
+			return fmt.Errorf("a refetch of obj_3 is pending; logged: %s", log.text())
+		}
+		return nil
+	})
+	suspended("obj_2")
+	if n := log.count("refetch not possible; suspended"); n != 2 {
+		t.Errorf("logged %d times for two objects", n)
+	}
+	read()
+	b.waitForRefetches(t)
+}
+
+// startRefetcherWithLog starts refetches and stores their log.
+func (b *testEnv) startRefetcherWithLog(t *testing.T, r *reconcile.Runner, log *lockedBuffer) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	l := &reconcile.Refetcher{Runner: r, ID: "looks", Logger: slog.New(slog.NewTextHandler(log, nil)),
+		PollInterval: 20 * time.Millisecond}
+	go func() { defer close(done); _ = l.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+}
+
+// countingReader counts the refetches that are applied concurrently.
+type countingReader struct {
+	sim.Provider
+	active, maxActive *atomic.Int64
+}
+
+func (p countingReader) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	here := p.active.Add(1)
+	defer p.active.Add(-1)
+	for most := p.maxActive.Load(); here > most && !p.maxActive.CompareAndSwap(most, here); most = p.maxActive.Load() {
+	}
+	<-time.After(50 * time.Millisecond)
+	return p.Provider.Snapshot(src, s)
+}
+
+// However many refetches a source may make, the number of concurrent applies is limited by the
+// connections.
+func TestRefetch_manyConcurrent_limitsApplies(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 83, eventTimeOptions)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
+	var here, most atomic.Int64
+	b.proc = b.Processor(t, countingReader{active: &here, maxActive: &most})
+	r := b.runnerWith(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} })
+	startRefetcher(t, r, "looks")
+	b.waitForRefetches(t)
+	if n := most.Load(); n > reconcile.MaxConcurrentApplies || n < 2 {
+		t.Errorf("%d refetches were applied at once, want at most %d, and more than one", n,
+			reconcile.MaxConcurrentApplies)
+	}
+}
+
+// blockedReader blocks the processor until it is released.
+type blockedReader struct {
+	sim.Provider
+	release chan struct{}
+}
+
+func (p blockedReader) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	<-p.release
+	return p.Provider.Snapshot(src, s)
+}
+
+// A refetch that gets no slot to apply during its lease is requeued. It is not applied when another
+// process may have the lease.
+func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 83, eventTimeOptions)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
+	if n := queryOne[int](t, b, `SELECT count(*) FROM objects`); n <= reconcile.MaxConcurrentApplies {
+		t.Fatalf("only %d objects", n)
+	}
+	p := blockedReader{release: make(chan struct{})}
+	release := sync.OnceFunc(func() { close(p.release) })
+	b.proc = b.Processor(t, p)
+	r := b.runner()
+	r.Settings.Lease = 6 * time.Second
+	r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} }))
+	startRefetcher(t, r, "looks")
+	t.Cleanup(release)
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := queryOne[int](t, b, `SELECT count(*) FROM hints WHERE taken_by = '' AND attempts = 0
+			AND error LIKE '%still being applied%'`); n == 0 {
+			return errors.New("no refetch was requeued")
+		}
+		return nil
+	})
+	if n := queryOne[int](t, b, countRefetchesSQL); n > reconcile.MaxConcurrentApplies {
+		t.Errorf("%d refetches were appended", n)
+	}
+	release()
+	b.waitForRefetches(t)
+}
+
+// movedReader is a provider whose objects have moved to other ids.
+type movedReader struct{ sim.Provider }
+
+func (movedReader) Snapshot(*provider.Source, *provider.Snapshot) (provider.Observation, error) {
+	return provider.Observation{}, &provider.Dead{Reason: "another one is answered", WrongObject: true}
+}
+
+// A refetch that returns another object is not repeated.
+func TestRefetch_movedObject_isSuspended(t *testing.T) {
+	t.Parallel()
+	b := newEmptyEnv(t, 97, eventTimeOptions)
+	id := b.objectWithPendingRefetch(t)
+	r := b.runnerWith(func(s *reconcile.Source) { s.Reader = movedReader{} })
+	startRefetcher(t, r, "looks")
+	waitForValue(t, b, 1, `SELECT count(*) FROM hints WHERE object_id = $1 AND due = 'infinity'
+		AND error LIKE '%another one is answered%next event%'`, id)
+	b.api.wantCalls(t, "/things/", 1)
+}
+
+// An ignored path matches the fields of array elements.
+func TestIgnoredPaths_arrayElements_matchFields(t *testing.T) {
+	t.Parallel()
+	volatile := []string{"assets.count", "meta"}
+	for path, want := range map[string]bool{"state.assets[0].count": true, "state.assets[12].count.day": true,
+		"state.assets.count": true, `state.meta["a b"]`: true, "state.meta[3]": true, "state.meta": true,
+		"state.assets[0].counts": false, "state.assets[0].name": false, "state.assets[1]": false, "state.assets": false,
+		"state.metal": false} {
+		if got := reconcile.IsIgnored(volatile, path); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}

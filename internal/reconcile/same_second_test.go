@@ -1,0 +1,357 @@
+package reconcile_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// scanType scans the objects of a type.
+func (b *shopifyEnv) scanType(t *testing.T, o reconcile.Params) *runs.Run {
+	t.Helper()
+	o.Source, o.Scope = b.Source, reconcile.Objects
+	run := b.startRun(t, o)
+	r := b.waitForEnd(t, run)
+	if r.Status != runs.Done {
+		t.Fatalf("%s: %s", r.Status, r.Detail)
+	}
+	return r
+}
+
+// sameSecondCases are some types of a shop, and how the lists of their objects are read.
+var sameSecondCases = map[string]struct {
+	objectType, field string
+	// file: the list is a file. whole: the list contains whole objects, so that no other call is
+	// necessary.
+	file, whole bool
+	// mark is the watermark that the list moves.
+	mark string
+}{
+	"REST":                                {"product", "state.title", false, true, "type product"},
+	"GraphQL":                             {"draft_order", "state.note", false, false, "type draft_order"},
+	"GraphQL, versions may not move":      {"collection", "state.title", false, false, "versions collection"},
+	"a file":                              {"customer", "state.note", true, false, "type customer"},
+	"a file, versions that need not move": {"product", "state.title", true, false, "versions product"},
+}
+
+// newStillShopifyEnv makes a shop whose clock stands still.
+func newStillShopifyEnv(t *testing.T, file bool) *shopifyEnv {
+	t.Helper()
+	b := newShopifyEnv(t, shopifyfake.Options{Seed: 62, Start: time.Now()})
+	if !file {
+		b.api.Bulk = nil
+	}
+	return b
+}
+
+// An object changes twice in one second, and the webhook of the later change is lost: the versions
+// are equal and the states are not. A scan finds this, reports the fields that differ, and repairs
+// them. A second scan needs no further call. The scan finds a change that does not advance the
+// version if the list contains whole objects. If it does not, only the versions are complete.
+func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
+	t.Parallel()
+	for name, c := range sameSecondCases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newStillShopifyEnv(t, c.file)
+			for range 3 {
+				id := b.fake.Create(c.objectType)
+				b.deliver(t, loseNone)
+				b.fake.Change(c.objectType, id, true)
+			}
+			last := b.fake.Create(c.objectType)
+			b.deliver(t, loseNone)
+			b.fake.Advance(2 * time.Minute)
+			b.startReconciler(t, b.runner(t))
+			full := reconcile.Params{Type: c.objectType, Full: true}
+
+			dry := counts{reconcile.Processed: 4, reconcile.Equal: 4} // it requests no object
+			if c.whole {
+				dry[reconcile.Equal], dry[reconcile.ContentDiffers] = 1, 3
+			}
+			wantExactCounts(t, b.scanType(t, reconcile.Params{Type: c.objectType, Full: true, DryRun: true}), dry)
+			b.wantComplete(t, c.objectType)
+			r := b.scanType(t, full)
+			wantExactCounts(t, r, counts{reconcile.Processed: 4, reconcile.Equal: 1, reconcile.ContentDiffers: 3,
+				reconcile.Repaired: 3})
+			page, err := reconcile.Differences(t.Context(), b.OperatorPool, r.ID, "different", "mended", "", 10)
+			if err != nil || len(page.Items) != 3 || len(page.Items[0].Fields) != 1 ||
+				page.Items[0].Fields[0].Path != c.field {
+				t.Errorf("the differences are %+v, %v", page.Items, err)
+			}
+			b.wantMirrorEqual(t)
+			b.wantComplete(t, c.objectType, c.mark)
+			if c.whole {
+				b.wantOnlyLists(t)
+			}
+			b.fake.ResetRequests()
+			wantExactCounts(t, b.scanType(t, full), counts{reconcile.Processed: 4, reconcile.Equal: 4})
+			b.wantOnlyLists(t)
+			if !c.whole && c.mark == "type "+c.objectType { // its versions always advance
+				return
+			}
+			b.fake.ChangeKeepingVersion(c.objectType, last)
+			b.fake.Advance(2 * time.Minute)
+			slipped := counts{reconcile.Processed: 4, reconcile.Equal: 4}
+			if c.whole {
+				slipped = counts{reconcile.Processed: 4, reconcile.Equal: 3, reconcile.ContentDiffers: 1,
+					reconcile.Repaired: 1}
+			}
+			wantExactCounts(t, b.scanType(t, full), slipped)
+			if c.whole {
+				b.wantMirrorEqual(t)
+			}
+			b.wantComplete(t, c.objectType, c.mark)
+		})
+	}
+}
+
+// When a list contains more than versions, the new watermark replaces the old one. The report of an
+// earlier run does not change.
+func TestObjectScan_listWithMoreContent_replacesTheWatermark(t *testing.T) {
+	t.Parallel()
+	b := newStillShopifyEnv(t, true)
+	b.fake.Create("product")
+	b.deliver(t, loseNone)
+	b.fake.Advance(2 * time.Minute)
+	stop := b.startReconciler(t, b.runner(t))
+	full := reconcile.Params{Type: "product", Full: true}
+	alone := b.scanType(t, full).ID
+	b.wantComplete(t, "product", "versions product")
+	stop()
+	b.api.Bulk = nil
+	b.fake.Advance(2 * time.Minute)
+	b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.runner(t).Execute})
+	b.scanType(t, full)
+	b.wantComplete(t, "product", "type product")
+	if report, err := reconcile.ReportDrift(t.Context(), b.OperatorPool, alone); err != nil ||
+		!slices.Equal(report.VersionOnlyTypes, []string{"product"}) {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// wantComplete checks the watermarks of a type, without those of changes.
+func (b *shopifyEnv) wantComplete(t *testing.T, objectType string, want ...string) {
+	t.Helper()
+	got := b.DB.QueryStrings(t, `SELECT what FROM watermarks WHERE what IN ('type ' || $1, 'versions ' || $1)`,
+		objectType)
+	if !slices.Equal(got, want) {
+		t.Errorf("the watermarks are %q, want %q", got, want)
+	}
+	if len(want) == 0 {
+		return
+	}
+	page, err := reconcile.Watermarks(t.Context(), b.OperatorPool, b.Source, "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range page.Items {
+		if p.What != want[0] {
+			continue
+		}
+		report := b.report(t, p.Run)
+		if slices.Contains(report.VersionOnlyTypes, objectType) != strings.HasPrefix(want[0], "versions ") {
+			t.Errorf("the report has only versions of %q (%v), the watermarks are %q", report.VersionOnlyTypes, err,
+				want)
+		}
+	}
+}
+
+// wantOnlyLists checks that only lists were requested since the last reset.
+func (b *shopifyEnv) wantOnlyLists(t *testing.T) {
+	t.Helper()
+	for _, q := range b.fake.Requests() {
+		if objectPath.MatchString(q.Path) {
+			t.Errorf("%s was requested", q.Path)
+		}
+	}
+}
+
+// objectPath is the path of one object.
+var objectPath = regexp.MustCompile(`/\d+\.json$`)
+
+// wantMirrorEqual compares the states of the mirror with those of the shop.
+func (b *shopifyEnv) wantMirrorEqual(t *testing.T) {
+	t.Helper()
+	want := map[string]any{}
+	for _, o := range b.fake.CurrentObjects() {
+		if o.Body != nil {
+			want[o.Type+" "+o.ID] = parseJSON(t, o.Body)
+		}
+	}
+	got := map[string]any{}
+	for _, row := range b.DB.QueryStrings(t, `SELECT object_type || ' ' || object_id || ' ' || state::text FROM objects
+		WHERE NOT ambiguous AND look_after = 0`) {
+		parts := strings.SplitN(row, " ", 3)
+		got[parts[0]+" "+parts[1]] = parseJSON(t, []byte(parts[2]))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func parseJSON(t *testing.T, text []byte) (v any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// customerPages counts the requests for pages of customers: without expansion, with their sources,
+// and with their tax ids.
+func (b *stripeEnv) customerPages() (alone, sources, taxIDs int) {
+	for _, one := range b.fake.Requests() {
+		switch expand := one.Query.Get("expand[]"); {
+		case one.Path != "/v1/customers":
+		case expand == "":
+			alone++
+		case expand == "data.sources":
+			sources++
+		case expand == "data.tax_ids":
+			taxIDs++
+		}
+	}
+	b.fake.ResetRequests()
+	return alone, sources, taxIDs
+}
+
+// typesInPhase returns the types of a run's report that are in a phase.
+func (b *stripeEnv) typesInPhase(t *testing.T, run int64, phase string) (all []string) {
+	t.Helper()
+	report, err := reconcile.ReportDrift(t.Context(), b.OperatorPool, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range report.Types {
+		if one.Phase == phase {
+			all = append(all, one.ObjectType)
+		}
+	}
+	return all
+}
+
+// A scan of all types reads all customers once. It reads them once more for a type inside customers
+// if the mirror has an object of that type, or if the request names it. The watermark of a skipped
+// type does not move.
+func TestObjectScan_rareTypes_areScannedWhenPresent(t *testing.T) {
+	t.Parallel()
+	const pages = 3
+	b := newStripeEnv(t, "", stripefake.Options{Seed: 3})
+	b.fake.AddObjects("", "customer", 100*pages-50)
+	owner := map[string]any{"customer": b.fake.Create("", "customer", nil)}
+	b.startReconciler(t, b.runner(t, b.apiAt(b.fake.URL), sameCaller))
+	all := []string{"bank_account", "card", "fee_refund", "source", "tax_id"}
+	sweep := func(objectType string, rare, alone, sources, taxIDs int) *runs.Run {
+		t.Helper()
+		r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType})
+		wantCounts(t, r, counts{reconcile.SkippedTypes: int64(rare), reconcile.Unrepaired: 0})
+		if a, s, x := b.customerPages(); a != alone || s != sources || x != taxIDs {
+			t.Errorf("%d pages of customers alone, %d with sources and %d with tax ids, want %d, %d and %d", a, s, x,
+				alone, sources, taxIDs)
+		}
+		return r
+	}
+	complete := func(what string) bool {
+		t.Helper()
+		return len(b.DB.QueryStrings(t, `SELECT run::text FROM watermarks WHERE what = 'type `+what+`'`)) > 0
+	}
+	first := sweep("", len(all), pages, 0, 0)
+	if rare := b.typesInPhase(t, first.ID, reconcile.PhaseSkipped); !slices.Equal(rare, all) || !complete("customer") ||
+		complete("card") || complete("tax_id") {
+		t.Errorf("skipped: %q; customers are complete: %t, cards: %t", rare, complete("customer"), complete("card"))
+	}
+	b.fake.Create("", "card", owner)
+	b.fake.Create("", "tax_id", owner)
+	b.fake.Advance(time.Minute)
+	b.deliver(t, func(n int) bool { return n == 3 }) // the webhook of the tax id is lost
+	if got := b.DB.QueryStrings(t,
+		`SELECT object_type FROM objects WHERE object_type IN ('card', 'tax_id')`); !slices.Equal(
+		got, []string{"card"}) {
+		t.Fatalf("the mirror has %q", got)
+	}
+	b.fake.ResetRequests()
+	second := sweep("", len(all)-1, pages, pages, 0)
+	if done := b.typesInPhase(t, second.ID, "done"); !slices.Contains(done, "card") || !complete("card") ||
+		complete("tax_id") {
+		t.Errorf("done: %q; cards are complete: %t", done, complete("card"))
+	}
+	requested := sweep("tax_id", 0, 0, 0, pages)
+	if requested.Counts[reconcile.Repaired] != 1 || !complete("tax_id") {
+		t.Errorf("requested by type: %v, complete %t", requested.Counts, complete("tax_id"))
+	}
+	sweep("", len(all)-2, pages, pages, pages)
+}
+
+// rareAndThing lists two types, of which the first is rare.
+type rareAndThing struct{ otherAndThing }
+
+func (rareAndThing) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
+	return map[string]provider.List{"another": {OnlyIfMirrored: true}, "thing": {}}
+}
+
+// A type that a run has skipped stays skipped in all its attempts. A type that a run has started is
+// read to its end, whatever the mirror has meanwhile.
+func TestObjectScan_skippedRareType_staysSkippedForTheRun(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 220, livingObjects)
+	down := func() { b.api.respondTo(errorResponse(http.StatusBadGateway), "/others", "/list") }
+	well := func() {
+		b.api.respondTo(b.foundResponse(`{"things":[]}`), "/others")
+		b.api.respondTo(nil, "/list")
+	}
+	down()
+	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+		s.Provider, s.Reader = rareAndThing{},
+			rareAndThing{}
+	}))
+	troubled := func(o reconcile.Params) int64 {
+		t.Helper()
+		run := b.startRun(t, o)
+		b.WaitForRun(t, run, endedOrDeferred)
+		return run
+	}
+	another := `INSERT INTO objects
+		SELECT (jsonb_populate_record(o, '{"object_type": "another", "object_id": "obj_new"}')).* FROM objects o
+			WHERE object_id = 'obj_6' AND object_type = 'thing'`
+
+	passed := troubled(reconcile.Params{Scope: reconcile.Objects})
+	b.DB.Exec(t, another)
+	well()
+	if got := b.waitForEnd(t, passed); got.Status != runs.Done || got.Counts[reconcile.SkippedTypes] != 1 ||
+		b.api.callCount("/others") != 0 {
+		t.Errorf("%s with %v, after %d calls: %s", got.Status, got.Counts, b.api.callCount("/others"), got.Detail)
+	}
+	down()
+	begun := troubled(reconcile.Params{Scope: reconcile.Objects})
+	b.DB.Exec(t, `DELETE FROM objects WHERE object_type = 'another'`)
+	well()
+	if got := b.waitForEnd(t, begun); got.Status != runs.Done || got.Counts[reconcile.SkippedTypes] != 0 ||
+		b.api.callCount("/others") == 0 {
+		t.Errorf("started with: %s with %v: %s", got.Status, got.Counts, got.Detail)
+	}
+}
+
+// A key that may list no type fails the run, also when the other types are rare.
+func TestObjectScan_onlyRareTypesAllowed_failsTheRun(t *testing.T) {
+	t.Parallel()
+	b := newMirroredEnv(t, 220, livingObjects)
+	b.api.respondTo(errorResponse(http.StatusForbidden), "/list")
+	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+		s.Provider, s.Reader = rareAndThing{},
+			rareAndThing{}
+	}))
+	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "403")
+}

@@ -1,0 +1,62 @@
+package reconcile
+
+// ScanCounts counts the objects of a scan; each object counts once.
+type ScanCounts struct {
+	// Checked were listed, or refetched because they were not.
+	Checked int64 `json:"checked"`
+	// Equal are equal in the mirror and at the provider.
+	Equal int64 `json:"equal"`
+	// Missing are not in the mirror. MirrorOlder are older there. MirrorNewer are newer there than
+	// the list can show. ContentDiffers have the same version and another state.
+	Missing        int64 `json:"missing"`
+	MirrorOlder    int64 `json:"behind"`
+	MirrorNewer    int64 `json:"ahead"`
+	ContentDiffers int64 `json:"different"`
+	// NotListed, of the checked ones, are mirrored, were not listed, and were found alive by a
+	// refetch. Each costs a call in each full scan.
+	NotListed int64 `json:"hidden"`
+	// Orphans are mirrored and missing at the provider.
+	Orphans int64 `json:"ghosts"`
+	// Repaired are right now, and Unrepaired are not.
+	Repaired   int64 `json:"mended"`
+	Unrepaired int64 `json:"left"`
+}
+
+// add returns the sum of two.
+func (t ScanCounts) add(u ScanCounts) ScanCounts {
+	return ScanCounts{t.Checked + u.Checked, t.Equal + u.Equal, t.Missing + u.Missing, t.MirrorOlder + u.MirrorOlder,
+		t.MirrorNewer + u.MirrorNewer, t.ContentDiffers + u.ContentDiffers,
+		t.NotListed + u.NotListed, t.Orphans + u.Orphans, t.Repaired + u.Repaired, t.Unrepaired + u.Unrepaired}
+}
+
+// Counts of a scan besides Processed (all checked objects and orphans) and Missing.
+const (
+	Equal          = "equal"
+	MirrorOlder    = "behind"
+	MirrorNewer    = "ahead"
+	ContentDiffers = "different"
+	NotListed      = "hidden"
+	Orphans        = "ghosts"
+	Repaired       = "mended"
+	Unrepaired     = "left"
+	// NotListable are types whose lists the API rejects, so that a scan of all types skips them.
+	// Their watermarks do not advance.
+	NotListable = "unlisted"
+	// SkippedTypes are types that a scan of all types skips, because the mirror has none of them
+	// and their lists are expensive. Their watermarks do not advance.
+	SkippedTypes = "rare"
+	// SkippedParts are the parts of lists (repositories) that could not be read, or not to their
+	// end. A part of several lists counts for each. The watermarks of those types do not advance.
+	SkippedParts = "passed_over"
+	// SkewSeconds is by how much the API's clock and the database's differed, rounded up, if it
+	// exceeds the tolerated skew.
+	SkewSeconds = "skew_seconds"
+)
+
+// asCounts returns the counts by their names in the run ledger.
+func (t ScanCounts) asCounts() map[string]int64 {
+	return map[string]int64{Processed: t.Checked + t.Orphans, Equal: t.Equal, Missing: t.Missing,
+		MirrorOlder: t.MirrorOlder,
+		MirrorNewer: t.MirrorNewer, ContentDiffers: t.ContentDiffers, NotListed: t.NotListed, Orphans: t.Orphans,
+		Repaired: t.Repaired, Unrepaired: t.Unrepaired}
+}

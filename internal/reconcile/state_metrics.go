@@ -1,0 +1,223 @@
+package reconcile
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/lifecycle"
+)
+
+// StateMetrics are metrics that are read from the database, of the sources whose API can be read:
+// refetch requests, completeness, scan results, and numbers of calls.
+type StateMetrics struct {
+	sources *Sources
+
+	mu           sync.Mutex
+	refetches    []refetchStats
+	completeness []completenessStats
+	drifts       []driftStats
+	calls        []callStats
+	excluded     []excludedStats
+}
+
+// refetchStats are the numbers of a source's refetch requests.
+type refetchStats struct {
+	Source              string
+	Requests, Suspended float64
+	// OldestWait is for how many seconds the request that has been due for longest has waited.
+	OldestWait float64
+}
+
+// completenessStats is until when (Unix time) something is complete for all accounts of a source
+// with a watermark, without the excluded accounts.
+type completenessStats struct {
+	Source, What string
+	Until        float64
+}
+
+const databaseHelp = " Read from the database every 10 s, the same in every processor; NaN while the database does " +
+	"not answer."
+
+var (
+	refetchesDesc = prometheus.NewDesc("postern_hints", "Objects that wait for a refetch from the provider's API, "+
+		"including the suspended "+
+		"ones."+databaseHelp, []string{"source"}, nil)
+	suspendedDesc = prometheus.NewDesc("postern_hints_parked", "Objects whose refetch is suspended, because the API "+
+		"has no call for it, "+
+		"or does not return the whole object: postern hints list."+databaseHelp, []string{"source"}, nil)
+	oldestWaitDesc = prometheus.NewDesc("postern_hints_waiting_seconds",
+		"How long the refetch that has been due for longest has waited; 0 if none is due."+databaseHelp,
+		[]string{"source"}, nil)
+	completeUntilDesc = prometheus.NewDesc("postern_proven_until_timestamp_seconds",
+		"Until when, on the provider's clock, something (events; all objects of a type, their versions only, or their "+
+			"changes) is complete, Unix time. Of several accounts, the one that is furthest behind, without those "+
+			"that "+
+			"are excluded (postern_accounts_left_out)."+databaseHelp,
+		[]string{"source", "what"}, nil)
+)
+
+// NewStateMetrics registers the metrics.
+func NewStateMetrics(reg prometheus.Registerer, sources *Sources) (*StateMetrics, error) {
+	o := &StateMetrics{sources: sources}
+	return o, reg.Register(o)
+}
+
+const (
+	refetchStatsSQL = `
+SELECT s.name, count(h.source)::float8, (count(*) FILTER (WHERE h.due = 'infinity'))::float8,
+  coalesce(extract(epoch FROM clock_now() - min(h.due) FILTER (WHERE h.due <= clock_now())), 0)::float8
+FROM sources s LEFT JOIN hints h ON h.source = s.number WHERE s.name = ANY($1::text[]) GROUP BY s.name ORDER BY s.name`
+
+	completenessStatsSQL = `
+SELECT s.name, m.what, extract(epoch FROM min(m.until))::float8 FROM watermarks m JOIN sources s ON s.number = m.source
+WHERE s.name = ANY($1::text[]) AND m.what NOT LIKE 'run %'
+  AND NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS w(source, account) WHERE w.source = m.source
+  	AND w.account = m.account)
+GROUP BY s.name, m.what ORDER BY s.name, m.what`
+)
+
+// How often the tables are read, and the timeout for it.
+const (
+	readInterval = 10 * time.Second
+	readTimeout  = 5 * time.Second
+)
+
+// Watch reads the tables at an interval until ctx ends.
+func (o *StateMetrics) Watch(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
+	tick := time.NewTicker(readInterval)
+	defer tick.Stop()
+	for {
+		if err := o.Read(ctx, pool); err != nil {
+			log.Debug("metrics of refetches and completeness are not known", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Read reads the tables once.
+func (o *StateMetrics) Read(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := lifecycle.WithTimeout(ctx, "read the metrics of refetches and completeness", readTimeout)
+	defer cancel()
+	var names []string
+	for _, s := range o.sources.All() {
+		names = append(names, s.Name)
+	}
+	if len(names) == 0 {
+		o.clear()
+		return nil
+	}
+	excluded, excludedCounts, err := o.loadExcluded(ctx, pool)
+	if err != nil {
+		o.invalidate()
+		return err
+	}
+	refetches, err := queryStats[refetchStats](ctx, pool, refetchStatsSQL, names)
+	if err != nil {
+		o.invalidate()
+		return err
+	}
+	completeness, err := queryStats[completenessStats](ctx, pool, completenessStatsSQL, names, excluded.sources,
+		excluded.accounts)
+	if err != nil {
+		o.invalidate()
+		return err
+	}
+	drifts, err := queryStats[driftStats](ctx, pool, driftStatsSQL, names, excluded.sources, excluded.accounts)
+	if err != nil {
+		o.invalidate()
+		return err
+	}
+	calls, err := queryStats[callStats](ctx, pool, monthlyCallsSQL, names, monthlyWindowDays)
+	if err != nil {
+		o.invalidate()
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refetches, o.completeness, o.drifts, o.calls, o.excluded = refetches, completeness, drifts, calls, excludedCounts
+	return nil
+}
+
+func queryStats[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) ([]T, error) {
+	rows, err := pool.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+}
+
+// clear removes all numbers: no source has an API.
+func (o *StateMetrics) clear() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refetches, o.completeness, o.drifts, o.calls, o.excluded = nil, nil, nil, nil, nil
+}
+
+// invalidate sets the numbers to NaN, because they could not be read again.
+func (o *StateMetrics) invalidate() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range o.refetches {
+		o.refetches[i].Requests, o.refetches[i].Suspended, o.refetches[i].OldestWait = math.NaN(), math.NaN(),
+			math.NaN()
+	}
+	for i := range o.completeness {
+		o.completeness[i].Until = math.NaN()
+	}
+	for i := range o.drifts {
+		o.drifts[i].invalidate()
+	}
+	for i := range o.calls {
+		o.calls[i].Calls = math.NaN()
+	}
+	for i := range o.excluded {
+		o.excluded[i].Accounts = math.NaN()
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (o *StateMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{refetchesDesc, suspendedDesc, oldestWaitDesc, completeUntilDesc, driftDesc,
+		checkedDesc,
+		notListedDesc, repairedDesc, unrepairedDesc, monthlyCallsDesc, monthlyLimitDesc, excludedDesc} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (o *StateMetrics) Collect(out chan<- prometheus.Metric) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, h := range o.refetches {
+		out <- prometheus.MustNewConstMetric(refetchesDesc, prometheus.GaugeValue, h.Requests, h.Source)
+		out <- prometheus.MustNewConstMetric(suspendedDesc, prometheus.GaugeValue, h.Suspended, h.Source)
+		out <- prometheus.MustNewConstMetric(oldestWaitDesc, prometheus.GaugeValue, h.OldestWait, h.Source)
+	}
+	for _, p := range o.completeness {
+		out <- prometheus.MustNewConstMetric(completeUntilDesc, prometheus.GaugeValue, p.Until, p.Source, p.What)
+	}
+	for i := range o.drifts {
+		o.drifts[i].collect(out)
+	}
+	for _, c := range o.calls {
+		out <- prometheus.MustNewConstMetric(monthlyCallsDesc, prometheus.GaugeValue, c.Calls, c.Source)
+	}
+	for _, l := range o.excluded {
+		out <- prometheus.MustNewConstMetric(excludedDesc, prometheus.GaugeValue, l.Accounts, l.Source, l.Reason)
+	}
+	for _, s := range o.sources.All() {
+		out <- prometheus.MustNewConstMetric(monthlyLimitDesc, prometheus.GaugeValue, float64(s.API.MonthlyCalls),
+			s.Name)
+	}
+}

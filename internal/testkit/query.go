@@ -1,0 +1,31 @@
+package testkit
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Exec runs a statement as the superuser and returns the number of affected rows.
+func (db *DB) Exec(t testing.TB, sql string, args ...any) int64 {
+	t.Helper()
+	tag, err := db.Pool.Exec(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return tag.RowsAffected()
+}
+
+// QueryStrings runs a query of one text column as the superuser and returns its values.
+func (db *DB) QueryStrings(t testing.TB, sql string, args ...any) []string {
+	t.Helper()
+	rows, err := db.Pool.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return values
+}
