@@ -10,13 +10,14 @@ func reconcileMutants() []mutant {
 	return []mutant{
 		one("moves the watermark before it reads what it stands for", "Reconcile_eventsNotReadYet",
 			"fresh, pages, err := read(since, until)\nif err != nil { return \"\", err }",
-			"if err := w.proven(ctx, until); err != nil { return \"\", err }\nfresh, pages, err := read(since, "+
+			"if err := w.raiseWatermark(ctx, until); err != nil { return \"\", err }\nfresh, pages, err := "+
+				"read(since, "+
 				"until)\n"+
 				"if err != nil { return \"\", err }"),
 		one("moves the watermark before what it has read is applied", "Reconcile_unappliedEvents_holdTheWatermark",
 			"if status, err := w.settled(ctx, fresh); err != nil || status != runs.Running { return status, err }\n"+
-				"if err := w.proven(ctx, until); err != nil",
-			"_ = fresh\nif err := w.proven(ctx, until); err != nil"),
+				"if err := w.raiseWatermark(ctx, until); err != nil",
+			"_ = fresh\nif err := w.raiseWatermark(ctx, until); err != nil"),
 		one("begins at the watermark without an overlap", "Reconcile_eventListedLate_isFoundByNextRun",
 			"since := later(proven.Add(-w.Settings.Overlap), oldest)", "since := later(proven, oldest)"),
 		one("joins two proven times that do not touch", "Reconcile_gapBetweenRanges_isNotComplete",
@@ -39,22 +40,22 @@ func reconcileMutants() []mutant {
 			"return dead*ghostShare > living+made, err", "return dead > living+made, err"),
 		one("lets refetches delete any number of objects in an hour", "Refetch_manyMissing_deletionsAreLimited",
 			".Scan(&dead); err != nil || dead <= fewGhosts { return err }",
-			".Scan(&dead); err != nil || dead <= fewGhosts*ghostShare { return err }"),
+			".Scan(&dead); err != nil || dead <= approvalMinimum*approvalDivisor { return err }"),
 		one("deletes an object that a list lacks without reading it by its id",
 			"ObjectScan_notListedObjects_areCounted",
 			"if err := s.ask(ctx, items); err != nil { return \"\", err }\n"+
 				"items = choose(items, func(it *item) bool { return !it.out })",
 			`for _, it := range items {
-				it.fetched, it.look = true, s.lookOf(it.id, &Response{Date: s.began})
-				it.look.Missing = true
-				s.understand(it)
+				it.fetchedByID, it.refetch = true, s.newRefetch(it.id, &Response{Date: s.listedSince})
+				it.refetch.Missing = true
+				s.toInput(it)
 			}
 			items = choose(items, func(it *item) bool { return !it.out })`),
 		one("drops a refetch request though a newer one has come", "ManualRefetch_severalRequests_areOneRefetch",
 			"AND taken_by = $5 AND made_at = $6 RETURNING source", "AND taken_by = $5 AND made_at >= $6 RETURNING "+
 				"source"),
 		one("reads an object again before the reason to read it is past", "Refetch_reasonNotPast",
-			"if wait := h.early(one); wait > 0 {", "if wait := h.early(one); wait > lastWait {"),
+			"if wait := h.early(one); wait > 0 {", "if wait := h.early(one); wait > maxRetryDelay {"),
 		one("reads an object again in the very second of the reason to read it", "Refetch_reasonNotPast",
 			"begin := time.UnixMicro(one.after).Add(time.Second + h.source.Caller.Longest() + h.source.Reader.Lag())",
 			"begin := time.UnixMicro(one.after)"),

@@ -35,7 +35,7 @@ func redactionMutants() []mutant {
 			"if w.askedAt == nil || len(ids) > 0 { return ids, nil }"),
 		one("stops at a bound below what was released meanwhile", "internal/redaction "+
 			"Redact_rejectionReprocessedMeanwhile_isFound",
-			"err = w.bound(ctx, w.hold.Extend)", "err = w.bound(ctx, func(context.Context, int64) error { return nil "+
+			"err = w.bound(ctx, w.lease.Extend)", "err = w.bound(ctx, func(context.Context, int64) error { return nil "+
 				"})"),
 		one("takes a part of a longer address for a mention", "internal/redaction NewMention",
 			"|| end < len(text) && goesOn(text[end:]) {\ncontinue",

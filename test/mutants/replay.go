@@ -13,12 +13,13 @@ func replayMutants() []mutant {
 		one("moves the cursor of a replay before it applies the events",
 			"internal/replay Replay_correctMirror_changesNothing",
 			"began := time.Now()\nif len(c.IDs) > 0 {",
-			"began := time.Now()\nif status, err := w.hold.Advance(ctx, c.End); err != nil || status != runs.Running "+
+			"began := time.Now()\nif status, err := w.lease.Advance(ctx, c.End); err != nil || status != runs.Running "+
 				"{ "+
 				"return status, err }\nif len(c.IDs) > 0 {"),
 		one("forgets what a retry had in hand when its process ends",
 			"internal/replay Retry_interrupted_continuesAtCheckpoint",
-			"if err := w.hold.Keep(ctx, c.IDs); err != nil {\nreturn \"\", err\n}", "w.hold.Hand = c.IDs"),
+			"if err := w.lease.MarkInProgress(ctx, c.IDs); err != nil {\nreturn \"\", err\n}",
+			"w.lease.InProgress = c.IDs"),
 		one("keeps staged rows of an earlier rebuild", "internal/rebuild Rebuild_leaseLost_neitherClearsNorCopies",
 			"if w.lease.Cursor == 0 {\nif err := w.clear(ctx); err != nil {\nreturn \"\", err\n}",
 			"if w.lease.Cursor == 0 {"),
@@ -26,14 +27,14 @@ func replayMutants() []mutant {
 			"if err := w.catchUpHeld(ctx); err != nil {\nreturn err\n}\nreturn w.write(held, tx)",
 			"return w.write(held, tx)"),
 		one("swaps only what was written since the comparison", "internal/rebuild Rebuild_damagedMirror_isRepaired",
-			"w.differing = found\nreturn w.catchUp(ctx)", "w.differing = newKeySet(w.Settings.Keys)\nreturn "+
+			"w.differing = found\nreturn w.catchUp(ctx)", "w.differing = newKeySet(w.Settings.MaxKeys)\nreturn "+
 				"w.catchUp(ctx)"),
 		one("lets the revision of an object fall at a swap", "internal/rebuild Rebuild_damagedMirror_isRepaired",
 			"revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = s.rule_version",
 			"revision = s.revision, rule_version = s.rule_version"),
 		one("stages events for a run that another process has taken over",
 			"internal/rebuild Discard_processHangs_staysCleared",
-			"Type: w.order.Type, Guard: w.hold.Guard, Wrote: w.differing.add",
+			"Type: w.order.Type, Guard: w.lease.Guard, Wrote: w.differing.add",
 			"Type: w.order.Type, Wrote: w.differing.add"),
 		one("loses by a swap what was repaired in the mirror meanwhile",
 			"internal/rebuild Swap_failedEventAppliedLive_isNotLost",

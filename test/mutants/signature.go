@@ -20,7 +20,7 @@ func signatureMutants() []mutant {
 			"for i, secret := range secrets[:min(1, len(secrets))] {\nk := v.r.Keys.of(s, secret)"),
 		one("takes every secret of a source for the one that it read first",
 			"return newKeyed(s, secret)\n}\nk.mu.RLock()",
-			"return newKeyed(s, secret)\n}\nfor of, first := range k.known {\nif of.scheme == s {\nreturn "+
+			"return newKeyed(s, secret)\n}\nfor of, first := range k.entries {\nif of.scheme == s {\nreturn "+
 				"first\n}\n}\nk.mu.RLock()"),
 		one("accepts the beginning of the right signature", "return subtle.ConstantTimeCompare(a, b)\n}",
 			"return subtle.ConstantTimeCompare(a, b[:min(len(a), len(b))])\n}"),
@@ -35,7 +35,7 @@ func signatureMutants() []mutant {
 		one("accepts a secret that holds no key", "if k.shared, err = s.Key.of(secret); err == nil && len(k.shared) "+
 			"== 0 {", "if k.shared, err = s.Key.of(secret); err == nil && len(secret) == 0 {"),
 		one("takes a public key for a shared secret", "if isKeyPair(secret) {\nreturn nil, errors.New(",
-			"if isKeyPair(secret) && k.Prefixed {\nreturn nil, errors.New("),
+			"if isKeyPair(secret) && k.RequirePrefix {\nreturn nil, errors.New("),
 		in("internal/provider VerifySchemes_deliveries_chooseMostSpecificRejection",
 			"names another secret than the one that proved a delivery",
 			edit{"Secret: src.Secrets[m.Secret].Name", "Secret: src.Secrets[0].Name"}),

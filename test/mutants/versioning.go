@@ -24,23 +24,26 @@ func versioningMutants() []mutant {
 		one("ignores the rank of kinds of events", "cmp.Or(cmp.Compare(v.At, w.At), cmp.Compare(v.Seen, w.Seen), "+
 			"cmp.Compare(v.Rank, w.Rank))",
 			"cmp.Or(cmp.Compare(v.At, w.At), cmp.Compare(v.Seen, w.Seen))"),
-		one("keeps the states of the version before", "row.Version, row.Set, row.Overflow = in.Version, nil, false",
+		one("keeps the states of the version before", "row.Version, row.TiedStates, row.Overflow = in.Version, nil, "+
+			"false",
 			"row.Version, row.Overflow = in.Version, false"),
-		one("clears a pending refetch by what began before it", "case c >= 0 && in.Lo > row.LookAfter:",
-			"case c >= 0 && in.Hi >= row.LookAfter:"),
+		one("clears a pending refetch by what began before it", "case c >= 0 && in.TimeFrom > row.RefetchAfter:",
+			"case c >= 0 && in.TimeTo >= row.RefetchAfter:"),
 		one("asks for no refetch where states of one version differ", "case doubt || c >= 0 && row.Ambiguous:",
 			"case doubt:"),
 		one("asks for no refetch where a refetch and an event overlap",
-			"return c < 0 && in.Hi >= row.Lo || c > 0 && row.Hi >= in.Lo",
-			"return c < 0 && in.Hi > row.Hi || c > 0 && row.Lo > in.Lo && false"),
-		one("takes a partial event for a state that is settled", "row.raiseLook(in.Hi)\nreturn row.decide(Ambiguous, "+
+			"return c < 0 && in.TimeTo >= row.TimeFrom || c > 0 && row.TimeTo >= in.TimeFrom",
+			"return c < 0 && in.TimeTo > row.TimeTo || c > 0 && row.TimeFrom > in.TimeFrom && false"),
+		one("takes a partial event for a state that is settled", "row.raiseLook(in.TimeTo)\nreturn "+
+			"row.decide(Ambiguous, "+
 			"\"partial: \"", "return row.decide(Ambiguous, \"partial: \""),
 		one("brings back what was deleted for good", "return row.decide(Dead, ReasonFoundAlive)",
 			"row.Version = NoVersion"),
 		one("lets late events win after an operator's overwrite", "if c >= 0 && in.earliest() < row.OverwriteSeen {",
 			"if c >= 0 && in.earliest() < 0 {"),
-		one("does not notice a provider that goes back", "return c < 0 && in.Version.At < row.Version.At && row.Hi < "+
-			"in.Lo", "return c < 0 && in.Version.At > row.Version.At && row.Hi < in.Lo"),
+		one("does not notice a provider that goes back", "return c < 0 && in.Version.At < row.Version.At && "+
+			"row.TimeTo < "+
+			"in.TimeFrom", "return c < 0 && in.Version.At > row.Version.At && row.TimeTo < in.TimeFrom"),
 		in("internal/config", one("decides within a second that an event names whole",
 			"return upper.At > lower.At && upper.At < lower.At+second && !in.Look && !row.HasLook()",
 			"return upper.At > lower.At && upper.At < lower.At && !in.Look && !row.HasLook()")),
