@@ -10,8 +10,8 @@ import (
 	"github.com/postern-gateway/postern/bench/report"
 )
 
-// document writes the page from a run's results, or, if the folder has none, again from those that
-// the page was made of.
+// document writes docs/benchmarks.md and its pictures from the results in the folder out. Without
+// results there it uses those that the page was made of before.
 func document(out string) error {
 	page := report.DocsPage()
 	r, err := report.Read(filepath.Join(out, "results.json"))

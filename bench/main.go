@@ -1,5 +1,5 @@
-// Command bench measures Postern beside references on one machine: see docs/benchmarks.md. It runs
-// in the folder bench.
+// Command bench measures Postern and reference programs on one machine: see docs/benchmarks.md. It
+// must be started in the folder bench.
 package main
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/postern-gateway/postern/bench/plan"
 )
 
-// options are what the command line says.
+// options are the parsed command line.
 type options struct {
 	quick, list, strict, docs, gate, record bool
 	only, out, dir, profile                 string
 	rounds                                  int
-	// postgres are settings, and traces says that traces are sent, beside what is shipped.
+	// postgres has settings of PostgreSQL, and traces enables traces. Both are off as shipped.
 	postgres settings
 	traces   bool
-	// command is how the program was called.
+	// command is the command line, for the results.
 	command string
 }
 
@@ -38,29 +38,28 @@ func main() {
 	}
 }
 
-// parse reads the arguments; flags is a set with nothing in it.
+// parse reads the arguments. flags must be empty.
 func parse(flags *flag.FlagSet, args []string) (options, error) {
 	o := options{postgres: settings{}}
-	flags.BoolVar(&o.quick, "quick", false, "the main rows, short: in under three minutes")
-	flags.BoolVar(&o.list, "list", false, "list the rows and how long they take, about")
-	flags.BoolVar(&o.strict, "strict", false, "exit with status 1 if a bound does not hold or, when all rows are "+
-		"run, was not measured")
-	flags.BoolVar(&o.docs, "docs", false, "write docs/benchmarks.md and its pictures from -out's results.json, or if "+
-		"there is none from those that the page was made of")
-	flags.BoolVar(&o.gate, "gate", false, "compare a minute of measuring with gate.json: exit status 1 if something "+
-		"became much worse")
-	flags.BoolVar(&o.record, "gate-record", false, "measure what -gate compares with and write gate.json")
-	flags.StringVar(&o.only, "only", "", "only these rows, separated by commas; a * at the end stands for any end")
+	flags.BoolVar(&o.quick, "quick", false, "run only the main rows, short: under three minutes")
+	flags.BoolVar(&o.list, "list", false, "list the rows and about how long each takes")
+	flags.BoolVar(&o.strict, "strict", false, "exit with status 1 if a bound does not hold or, if all rows are run, "+
+		"was not measured")
+	flags.BoolVar(&o.docs, "docs", false, "write docs/benchmarks.md and its pictures from results.json in -out or, if "+
+		"there is none, from docs/benchmarks/results.json")
+	flags.BoolVar(&o.gate, "gate", false, "measure for a minute and compare with gate.json: exit with status 1 if a "+
+		"figure is much worse")
+	flags.BoolVar(&o.record, "gate-record", false, "measure the figures that -gate compares with and write gate.json")
+	flags.StringVar(&o.only, "only", "", "run only these rows, separated by commas; a * at the end of a name matches "+
+		"any rest")
 	flags.StringVar(&o.out, "out", "out", "folder for results.json, results.md and the pictures")
-	flags.StringVar(&o.dir, "dir", "", "folder below which PostgreSQL and NATS store; by default the system's for "+
-		"temporary files. It must lie on the disk that is to be measured")
-	flags.StringVar(&o.profile, "profile", "", "instead of measuring, put profiles of Postern and the references "+
-		"under load into this folder")
-	flags.IntVar(&o.rounds, "rounds", 0, "rounds of the main rows; by default 5, with -quick 2")
-	flags.Var(o.postgres, "postgres", "a setting of PostgreSQL, `name=value`, on top of those that it has; may come "+
-		"many times")
-	flags.BoolVar(&o.traces, "traces", false, "have gateway and processor send traces of everything, to a sink in "+
-		"this program")
+	flags.StringVar(&o.dir, "dir", "", "folder for the data of PostgreSQL and NATS, on the disk to be measured "+
+		"(default: the system's folder for temporary files)")
+	flags.StringVar(&o.profile, "profile", "", "take profiles of Postern and the references under load into this "+
+		"folder, instead of measuring")
+	flags.IntVar(&o.rounds, "rounds", 0, "rounds of the main rows (default 5, with -quick 2)")
+	flags.Var(o.postgres, "postgres", "an additional setting of PostgreSQL, `name=value`; may be repeated")
+	flags.BoolVar(&o.traces, "traces", false, "make gateway and processor send all traces to a sink in this program")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -69,7 +68,7 @@ func parse(flags *flag.FlagSet, args []string) (options, error) {
 		return o, fmt.Errorf("unexpected %q: rows are chosen with -only", flags.Args())
 	}
 	if (o.gate || o.record) && (o.traces || len(o.postgres) > 0) {
-		return o, errors.New("-gate and -gate-record are about what is shipped: leave out -postgres and -traces, or " +
+		return o, errors.New("-gate and -gate-record measure Postern as shipped: leave out -postgres and -traces, or " +
 			"measure with -only")
 	}
 	return o, nil
@@ -120,9 +119,9 @@ var (
 	errUnmeasured = errors.New("not all bounds were measured, though all rows were run")
 )
 
-// judge is what -strict makes of verdicts. Chosen rows need not measure every bound; all of them
-// must.
-func (o options) judge(verdicts []plan.Verdict) error {
+// strictError returns the error that -strict reports for some verdicts. A bound that was not
+// measured is an error only if all rows were run.
+func (o options) strictError(verdicts []plan.Verdict) error {
 	switch {
 	case !o.strict:
 		return nil

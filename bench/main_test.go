@@ -7,9 +7,9 @@ import (
 	"github.com/postern-gateway/postern/bench/plan"
 )
 
-// A strict run of all rows fails for a bound that nothing was measured for; one of chosen rows
-// cannot measure all.
-func TestStrictIsStrict(t *testing.T) {
+// A strict run of all rows fails if a bound was not measured. A run of chosen rows cannot measure
+// all bounds.
+func TestStrictError_verdicts_errorOnlyIfStrict(t *testing.T) {
 	t.Parallel()
 	verdicts := func(status ...plan.Status) (out []plan.Verdict) {
 		for _, s := range status {
@@ -28,13 +28,13 @@ func TestStrictIsStrict(t *testing.T) {
 		{"all hold", options{strict: true}, well, nil},
 		{"one fails", options{strict: true}, failed, errBounds},
 		{"one fails, of some rows", options{strict: true, only: "large"}, failed, errBounds},
-		{"one fails, nobody is strict", options{}, failed, nil},
+		{"one fails, not strict", options{}, failed, nil},
 		{"one is missing", options{strict: true, rounds: 9}, missing, errUnmeasured},
 		{"one is missing, of some rows", options{strict: true, only: "large"}, missing, nil},
 		{"one is missing, quick", options{strict: true, quick: true}, missing, nil},
-		{"one is missing, nobody is strict", options{}, missing, nil},
+		{"one is missing, not strict", options{}, missing, nil},
 	} {
-		if err := c.o.judge(c.verdicts); !errors.Is(err, c.want) {
+		if err := c.o.strictError(c.verdicts); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}

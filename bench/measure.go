@@ -16,7 +16,7 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// withMachine runs something on a machine that is stopped and removed afterwards.
+// withMachine starts a machine, calls do with it, and then stops and removes it.
 func withMachine(ctx context.Context, o options, log *slog.Logger, do func(*machine.Machine) error) (err error) {
 	m, err := machine.Start(ctx, machine.Options{Parent: o.dir, Settings: o.postgres, Traces: o.traces}, log)
 	if err != nil {
@@ -26,7 +26,7 @@ func withMachine(ctx context.Context, o options, log *slog.Logger, do func(*mach
 	return do(m)
 }
 
-// measure runs rows, writes what came of them, and prints the verdicts.
+// measure runs rows, writes the results and prints the verdicts.
 func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *slog.Logger) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
@@ -38,7 +38,7 @@ func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *
 			return err
 		}
 		run := plan.NewRun(suite.New(m, log), log)
-		return run.Do(ctx, rows, p.left, func() error {
+		return run.Do(ctx, rows, p.setRemaining, func() error {
 			r.Samples, r.Gaps, r.Took = run.Samples, run.Gaps, time.Since(r.Began).Round(time.Second).String()
 			r.Judge()
 			return r.Save(o.out)
@@ -59,10 +59,10 @@ func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *
 		return fmt.Errorf("%d rows could not be measured, the first: %s: %s", len(r.Gaps), r.Gaps[0].Row,
 			r.Gaps[0].Error)
 	}
-	return o.judge(r.Bounds)
+	return o.strictError(r.Bounds)
 }
 
-// command is how this program was called, without where things lie.
+// command returns the command line without the options that name folders.
 func command(flags *flag.FlagSet) string {
 	words := []string{"bench"}
 	flags.Visit(func(f *flag.Flag) {

@@ -10,23 +10,24 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// profileEvents are enough to keep a processor busy while it is watched.
+// profileEvents is enough to keep a processor busy while it is profiled.
 const profileEvents = 150_000
 
-// profileObjects are enough to keep a sweep busy while it is watched.
+// profileObjects is enough to keep an object scan busy while it is profiled.
 const profileObjects = 600_000
 
-// takeProfiles watches the targets of ingest at 64 connections, then who applies, and then a sweep.
+// takeProfiles profiles the targets of ingest at 64 connections, then the programs that apply
+// events, and then an object scan.
 func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 	if err := os.MkdirAll(o.profile, 0o755); err != nil {
 		return err
 	}
-	if err := os.Setenv("PPROF", "127.0.0.1:0"); err != nil { // the references serve profiles only if asked
+	if err := os.Setenv("PPROF", "127.0.0.1:0"); err != nil { // the references serve profiles only with this variable
 		return err
 	}
 	var taken []string
-	look := func(ctx context.Context, program, admin string) error {
-		log.Info("watch", "program", program)
+	take := func(ctx context.Context, program, admin string) error {
+		log.Info("take profiles", "program", program)
 		taken = append(taken, program)
 		return profile.Usual().Take(ctx, o.profile, program, admin)
 	}
@@ -34,14 +35,14 @@ func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 		s := suite.New(m, log)
 		shape := suite.Shape{Connections: 64, Body: 2400, Sources: 1, For: profile.Usual().Takes()}
 		for _, target := range []string{suite.Verify, suite.Bare, suite.Afternoon, suite.Postern} {
-			if err := s.ProfileIngest(ctx, target, shape, look); err != nil {
+			if err := s.ProfileIngest(ctx, target, shape, take); err != nil {
 				return err
 			}
 		}
-		if err := s.ProfileApply(ctx, profileEvents, look); err != nil {
+		if err := s.ProfileApply(ctx, profileEvents, take); err != nil {
 			return err
 		}
-		if err := s.ProfileSweep(ctx, profileObjects, look); err != nil {
+		if err := s.ProfileScan(ctx, profileObjects, take); err != nil {
 			return err
 		}
 		if o.traces && m.Traces.Traced().Batches == 0 {
@@ -53,7 +54,7 @@ func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	for _, program := range taken {
-		log.Info("explain", "program", program)
+		log.Info("write profiles as text", "program", program)
 		if err := profile.Explain(ctx, o.profile, program); err != nil {
 			return err
 		}

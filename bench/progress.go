@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// progress writes log lines for a person who waits: how long it has taken, how long it will still
-// take about, and what happened.
+// progress is a slog handler for a waiting reader. Each line has the elapsed time, the estimated
+// remaining time and the message.
 type progress struct {
 	mu    sync.Mutex
 	to    io.Writer
 	began time.Time
-	// ends is when all will be done, about; zero: nobody knows.
+	// ends is the estimated end. It is zero while there is no estimate.
 	ends time.Time
 }
 
 func newProgress(to io.Writer) *progress { return &progress{to: to, began: time.Now()} }
 
-// left tells how long the rest will take, about.
-func (p *progress) left(d time.Duration) {
+// setRemaining sets the estimate of the remaining time.
+func (p *progress) setRemaining(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ends = time.Now().Add(d)
 }
 
-// Enabled is true for what a person wants to see.
+// Enabled hides debug messages.
 func (p *progress) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 
 // Handle writes a line.
@@ -48,22 +48,22 @@ func (p *progress) Handle(_ context.Context, r slog.Record) error {
 	}
 	b.WriteString(r.Message)
 	r.Attrs(func(a slog.Attr) bool {
-		fmt.Fprintf(&b, "  %s %s", a.Key, said(a.Value))
+		fmt.Fprintf(&b, "  %s %s", a.Key, formatValue(a.Value))
 		return true
 	})
 	_, err := io.WriteString(p.to, b.String()+"\n")
 	return err
 }
 
-// said is a value without needless digits.
-func said(v slog.Value) string {
+// formatValue writes a value without needless digits.
+func formatValue(v slog.Value) string {
 	if v.Kind() == slog.KindFloat64 {
 		return strconv.FormatFloat(v.Float64(), 'f', 2, 64)
 	}
 	return v.String()
 }
 
-// clock is a duration as minutes and seconds.
+// clock formats a duration as minutes and seconds.
 func clock(d time.Duration) string {
 	s := int(d.Seconds())
 	return fmt.Sprintf("%2d:%02d", s/60, s%60)

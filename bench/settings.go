@@ -8,14 +8,12 @@ import (
 	"strings"
 )
 
-// settings are those that PostgreSQL is given, by name: the value of a flag that may come many
-// times.
+// settings has PostgreSQL's settings by name. It is a flag that may be repeated.
 type settings map[string]string
 
 var settingName = regexp.MustCompile(`^[a-z_][a-z0-9_.]*$`)
 
-// Set takes a setting as the command line writes it. Whether there is such a one, PostgreSQL says
-// at its start.
+// Set parses name=value. PostgreSQL reports an unknown name when it starts.
 func (s settings) Set(word string) error {
 	name, value, ok := strings.Cut(word, "=")
 	name = strings.ToLower(name)
@@ -23,16 +21,16 @@ func (s settings) Set(word string) error {
 		return fmt.Errorf("write name=value, for example shared_buffers=1GB")
 	}
 	if _, twice := s[name]; twice {
-		return fmt.Errorf("%s comes twice: give it once", name)
+		return fmt.Errorf("%s is given twice: give it once", name)
 	}
 	s[name] = value
 	return nil
 }
 
-// String is what a usage message shows.
+// String returns the settings for a usage message.
 func (s settings) String() string { return strings.Join(s.words(), " ") }
 
-// words are the settings as they were given, in the order of their names.
+// words returns the settings as name=value, sorted by name.
 func (s settings) words() []string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(s)) {

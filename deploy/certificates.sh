@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Creates a certificate authority and a certificate for each client and server of NATS, valid for
-# 825 days. NATS identifies its users by them. Existing files stay as they are: run it again with
-# more names, or remove NAME.crt and NAME.key first to renew one.
+# Creates a certificate authority, and certificates for the clients and servers of NATS, valid for
+# 825 days. NATS identifies its users by them. Existing files stay unchanged. To renew a certificate
+# or to add a HOST, remove NAME.crt and NAME.key first.
 # usage: deploy/certificates.sh DIR [HOST...]
 #   HOST    names and addresses of the NATS servers, in addition to localhost
 set -euo pipefail
@@ -23,8 +23,8 @@ if [[ ! -e ca.key ]]; then
   openssl req -x509 -new -key ca.key -sha256 -days 3650 -subj "/CN=Postern's own authority" -out ca.crt
 fi
 
-# certificate NAME USAGE [SAN] creates one that the authority signs. Servers get both usages,
-# because they are clients of each other.
+# certificate NAME USAGE [SAN] creates a certificate that the authority signs. Servers get both
+# usages, because they are clients of each other.
 certificate() {
   if [[ -e $1.crt ]]; then return; fi
   key "$1"

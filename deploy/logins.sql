@@ -1,10 +1,11 @@
--- The roles and logins of a Postern installation, and its database. An administrator runs it once, before `postern migrate up`, and
--- again after a password was changed in its file; nothing is lost by that. postgres.md says what each login may do.
+-- Creates the roles, logins and database of a Postern installation. An administrator runs it once
+-- before `postern migrate up`, and again after a password file has changed. It keeps existing data.
+-- postgres.md says what each login may do.
 --
 --   psql --dbname postgres --set secrets=/etc/postern/secrets --file logins.sql
 --
--- The passwords are read from the password files that the programs use themselves (one line each: *:*:*:LOGIN:PASSWORD; the
--- file of the processor has a second line, for its maintenance).
+-- The passwords are in the password files that the programs use: one line *:*:*:LOGIN:PASSWORD in
+-- each. The processor's file has a second line, for maintenance.
 \set ON_ERROR_STOP on
 \set migrator1  `cut -d: -f5 :'secrets'/pgpass_migrator`
 \set gateway1   `cut -d: -f5 :'secrets'/pgpass_gateway`
@@ -12,7 +13,7 @@
 \set keeper1    `tail -n 1 :'secrets'/pgpass_processor | cut -d: -f5`
 \set operator1  `cut -d: -f5 :'secrets'/pgpass_operator`
 
--- A password file that could not be read must not become an empty password.
+-- A password file that cannot be read must not result in an empty password.
 SELECT NOT ('' IN (:'migrator1', :'gateway1', :'processor1', :'keeper1', :'operator1')) AS complete \gset
 \if :complete
 \else
@@ -21,13 +22,15 @@ SELECT NOT ('' IN (:'migrator1', :'gateway1', :'processor1', :'keeper1', :'opera
 \endif
 
 SELECT format('CREATE ROLE %I NOLOGIN NOINHERIT', role)
-FROM unnest(ARRAY['postern_maintenance', 'postern_gateway', 'postern_processor', 'postern_operator', 'postern_reader']) role
+FROM unnest(ARRAY['postern_maintenance', 'postern_gateway', 'postern_processor', 'postern_operator',
+  'postern_reader']) role
 WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) \gexec
 SELECT format('CREATE ROLE %I LOGIN', login)
 FROM unnest(ARRAY['migrator1', 'gateway1', 'processor1', 'keeper1', 'operator1']) login
 WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = login) \gexec
 
--- Who migrates hands its tables to postern_maintenance, so it inherits; the others can do nothing before they take a role.
+-- migrator1 inherits its roles, because it makes postern_maintenance the owner of its tables. The
+-- other logins have no rights until they set a role.
 ALTER ROLE migrator1  INHERIT   PASSWORD :'migrator1';
 ALTER ROLE gateway1   NOINHERIT PASSWORD :'gateway1';
 ALTER ROLE processor1 NOINHERIT PASSWORD :'processor1';
@@ -44,6 +47,6 @@ GRANT postern_operator                    TO operator1;
 SELECT 'CREATE DATABASE postern OWNER migrator1'
 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'postern') \gexec
 ALTER DATABASE postern OWNER TO migrator1;
--- Roles of other applications in this server have no business here.
+-- Logins of other applications on this server must not connect.
 REVOKE CONNECT, TEMPORARY ON DATABASE postern FROM PUBLIC;
 GRANT CONNECT ON DATABASE postern TO migrator1, gateway1, processor1, keeper1, operator1, postern_reader;

@@ -1,4 +1,5 @@
--- Roles of the daemons, the operator and readers. Roles belong to the whole cluster, so several Postern databases share them.
+-- Roles of the daemons, the operator and readers. Roles belong to the whole cluster, so several
+-- Postern databases share them.
 -- Locks: none on tables.
 -- +goose Up
 -- +goose StatementBegin
@@ -6,21 +7,24 @@ DO $$
 DECLARE
   name text;
 BEGIN
-  FOREACH name IN ARRAY ARRAY['postern_maintenance', 'postern_gateway', 'postern_processor', 'postern_operator', 'postern_reader'] LOOP
+  FOREACH name IN ARRAY ARRAY['postern_maintenance', 'postern_gateway', 'postern_processor', 'postern_operator',
+    'postern_reader'] LOOP
     BEGIN
       IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) THEN
         EXECUTE format('CREATE ROLE %I NOLOGIN NOINHERIT', name);
       END IF;
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
-      NULL; -- made meanwhile by the migration of another database of this cluster
+      NULL; -- the migration of another database of this cluster created it meanwhile
     END;
-    -- Whoever migrates hands its tables to postern_maintenance and may act as each role.
-    -- (USAGE, not MEMBER: since PostgreSQL 16 the maker of a role is a member that may administer it, but not act as it.)
+    -- The migrating login assigns its tables to postern_maintenance and may act as each role. The
+    -- test is for USAGE, not MEMBER: since PostgreSQL 16 the creator of a role is a member that may
+    -- administer it, but not act as it.
     IF NOT pg_has_role(current_user, name, 'USAGE') THEN
       EXECUTE format('GRANT %I TO %I', name, current_user);
     END IF;
   END LOOP;
-  -- Each daemon's admin interface reads as the operator. The daemon's role may act as it (SET ROLE) and inherits nothing from it.
+  -- The HTTP API of each daemon reads as the operator. The daemon's role may act as it (SET ROLE)
+  -- and inherits nothing from it.
   FOREACH name IN ARRAY ARRAY['postern_gateway', 'postern_processor'] LOOP
     BEGIN
       IF NOT pg_has_role(name, 'postern_operator', 'MEMBER') THEN
@@ -32,7 +36,7 @@ BEGIN
   END LOOP;
 EXCEPTION WHEN insufficient_privilege THEN
   RAISE insufficient_privilege USING MESSAGE = format(
-    'the login %I may not make or grant the role %I; as an administrator run: ALTER ROLE %I CREATEROLE; '
+    'the login %I may not create or grant the role %I; as an administrator run: ALTER ROLE %I CREATEROLE; '
     'or let an administrator migrate and grant this login its roles (%s)', current_user, name, current_user, SQLERRM);
 END
 $$;

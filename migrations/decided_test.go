@@ -13,14 +13,12 @@ import (
 // may do nothing. A new table needs a line.
 const decided = `
 audit                 gateway (i) operator s(i)
-auditor_passes        operator si processor su
-bases                 operator s processor siu
-budgets               operator s processor siu
 checkpoints           operator s processor siu
-disconnected          operator s processor sidu
+disconnected_accounts operator s processor sidu
 drifts                operator s processor sidu
-effect_asking         operator s processor su
-effect_holds          operator s processor sidu
+dropped_partitions    operator s processor siu
+effect_baselines      operator s processor sidu
+effect_schedule_clock operator s processor su
 effect_steps          operator siu processor sidu
 effect_window_waits   operator s processor sid
 effect_windows        operator s processor siu
@@ -29,40 +27,42 @@ event_conflicts       gateway si operator s processor (s)
 event_keys            gateway si operator s processor s
 event_sequence        gateway u
 events                gateway si operator s processor s
-ghosts                processor sid
-hints                 operator sidu processor sidu
 idempotency_keys      operator sidu
-listed                processor sidu
+listed_objects        processor sidu
 log_floor             gateway su operator s processor su
 mirror.events         operator s reader s
 mirror.objects        operator s reader s
 mirror.outcomes       operator s reader s
 notifications         operator s processor siu
+object_scans          operator s processor sidu
 objects               operator s processor siu
+orphans               processor sid
 outbox                operator si processor sidu
 outcomes              operator s processor siu
-redacted              gateway s operator s processor s
+rate_budgets          operator s processor siu
+recent_missing        processor sidu
+redacted_events       gateway s operator s processor s
 redactions            operator s processor s
+refetch_requests      operator sidu processor sidu
 rejections            gateway sid operator s processor (s)
-retired               operator s processor siu
+republish_passes      operator si processor su
+retained_objects      operator s processor siu
 runs                  operator siu processor siu
 schedules             operator su processor siu
 schema_migrations     gateway s operator s processor s
 sources               gateway si operator s processor si(u)
 spools                gateway sidu operator sd processor s
-staged                operator s processor sidu
-sweeps                operator s processor sidu
+staged_objects        operator s processor sidu
 tokens                operator si(u)
-tombstones            processor sidu
 watermarks            operator s processor sidu
 `
 
 // functions are those of schema postern that do something as their owner, and who may call them.
 // All others work with the caller's rights.
 const functions = `
+delete_search_digests     trigger
 end_redaction             processor
 ensure_partitions         gateway processor
-forget_finds              trigger
 raise_floor               operator processor
 redact_conflicts          processor
 redact_copies             processor

@@ -50,9 +50,9 @@ func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
 			"UPDATE event_keys SET id = 1", "DELETE FROM event_keys",
 			"UPDATE sources SET name = 'x'", "INSERT INTO objects SELECT * FROM objects", "SELECT * FROM outbox",
 			"DROP TABLE events", "ALTER TABLE events DISABLE TRIGGER ALL", "CREATE TABLE mine (a int)",
-			"SELECT * FROM retired", "SELECT raise_floor()",
+			"SELECT * FROM dropped_partitions", "SELECT raise_floor()",
 			"SELECT * FROM tokens", "SELECT * FROM idempotency_keys", "SELECT * FROM audit", "DELETE FROM audit",
-			"UPDATE audit SET who = 'x'",
+			"UPDATE audit SET actor = 'x'",
 		},
 		"processor": {
 			"INSERT INTO events SELECT * FROM events", "UPDATE events SET body = null", "DELETE FROM events",
@@ -60,17 +60,17 @@ func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
 			"INSERT INTO event_keys SELECT * FROM event_keys", "DELETE FROM objects", "DELETE FROM outcomes",
 			"TRUNCATE outcomes",
 			"SELECT * FROM rejections", "CREATE TABLE mine (a int)", "SELECT * FROM tokens",
-			"INSERT INTO audit (who) VALUES ('x')", "DELETE FROM idempotency_keys", "DELETE FROM spools",
-			"UPDATE spools SET empty_at = now()",
+			"INSERT INTO audit (actor) VALUES ('x')", "DELETE FROM idempotency_keys", "DELETE FROM spools",
+			"UPDATE spools SET drained_at = now()",
 		},
 		"operator": {
-			"UPDATE spools SET empty_at = now()",
+			"UPDATE spools SET drained_at = now()",
 			"INSERT INTO events SELECT * FROM events", "UPDATE objects SET deleted = true", "DELETE FROM outcomes",
 			"SELECT ensure_partitions(0, 0)", "CREATE TABLE mine (a int)", "UPDATE log_floor SET ms = 1 << 42",
 			"UPDATE log_floor SET ms = ms",
-			"UPDATE audit SET reason = ''", "DELETE FROM audit", "TRUNCATE audit", "INSERT INTO audit (who, via, " +
+			"UPDATE audit SET reason = ''", "DELETE FROM audit", "TRUNCATE audit", "INSERT INTO audit (actor, via, " +
 				"address, action, target, reason, at) VALUES ('x', 'command', '', 'a', '', '', now())",
-			"INSERT INTO audit (who, via, address, action, target, reason, database_user) VALUES ('x', 'command', " +
+			"INSERT INTO audit (actor, via, address, action, target, reason, database_user) VALUES ('x', 'command', " +
 				"'', 'a', '', '', 'x')",
 			"UPDATE tokens SET role = 'operator'", "UPDATE tokens SET digest = '\\x00'",
 			"UPDATE tokens SET expires_at = NULL", "DELETE FROM tokens", "TRUNCATE tokens",
@@ -99,9 +99,9 @@ func TestRolesMayDoTheirWork(t *testing.T) {
 		},
 		"processor": {"SELECT * FROM events", "UPDATE objects SET revision = revision", "DELETE FROM outbox",
 			"SELECT * FROM schema_migrations"},
-		"operator": {"DELETE FROM spools", "INSERT INTO audit (who, via, address, action, target, reason) VALUES " +
+		"operator": {"DELETE FROM spools", "INSERT INTO audit (actor, via, address, action, target, reason) VALUES " +
 			"('x', 'command', '', 'a', '', '')", "SELECT * FROM events", "SELECT * FROM rejections",
-			"SELECT * FROM mirror.events", "SELECT raise_floor()", "SELECT * FROM retired"},
+			"SELECT * FROM mirror.events", "SELECT raise_floor()", "SELECT * FROM dropped_partitions"},
 		"reader": {"SELECT * FROM mirror.objects", "SELECT * FROM mirror.events", "SELECT * FROM mirror.outcomes"},
 	} {
 		pool := db.Role(t, role)
@@ -127,7 +127,8 @@ func TestEvenTheOwnerCannotChangeTheLog(t *testing.T) {
 	var partition string
 	must(t,
 		owner.QueryRow(t.Context(), "SELECT tableoid::regclass::text FROM events WHERE id = $1", id).Scan(&partition))
-	db.Exec(t, "INSERT INTO audit (who, via, address, action, target, reason) VALUES ('x', 'command', '', 'a', '', '')")
+	db.Exec(t, "INSERT INTO audit (actor, via, address, action, target, reason) VALUES ('x', 'command', '', 'a', '', "+
+		"'')")
 	for who, pool := range map[string]*pgxpool.Pool{"maintenance": owner, "superuser": db.Pool} {
 		refused(t, pool, who, "UPDATE audit SET reason = 'another'")
 		refused(t, pool, who, "DELETE FROM audit")

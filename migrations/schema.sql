@@ -14,7 +14,8 @@ DECLARE
   content text;
 BEGIN
   content := convert_from(body, 'UTF8');
-  -- Texts that look like such a number are common (hashes), so they are taken out before it counts.
+  -- Strings that look like such a number are common (hashes), so they are removed before the second
+  -- test.
   IF content ~ too_large AND regexp_replace(content, '"(\\.|[^"\\])*"', '""', 'g') ~ too_large THEN
     RETURN NULL;
   END IF;
@@ -38,12 +39,25 @@ CREATE FUNCTION postern.clock_now() RETURNS timestamp with time zone
 
 ALTER FUNCTION postern.clock_now() OWNER TO postern_maintenance;
 
+CREATE FUNCTION postern.delete_search_digests() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'postern', 'pg_temp'
+    AS $$
+BEGIN
+  NEW.params := NEW.params - 'finds';
+  UPDATE redactions SET params = params - 'finds', updated_at = clock_now() WHERE run = NEW.run AND params ? 'finds';
+  RETURN NEW;
+END
+$$;
+
+ALTER FUNCTION postern.delete_search_digests() OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.drop_redacted_conflict() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock_shared(NEW.event);
-  IF EXISTS (SELECT FROM postern.redacted r WHERE r.event = NEW.event) THEN
+  IF EXISTS (SELECT FROM postern.redacted_events r WHERE r.event = NEW.event) THEN
     RETURN NULL;
   END IF;
   RETURN NEW;
@@ -59,13 +73,15 @@ CREATE FUNCTION postern.end_redaction(p_run bigint) RETURNS void
 BEGIN
   PERFORM FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running' FOR UPDATE;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'end redaction: run % is no redaction that is under way', p_run USING ERRCODE = 'insufficient_privilege';
+    RAISE EXCEPTION 'end redaction: run % is not a running redaction', p_run USING ERRCODE = 'insufficient_privilege';
   END IF;
-  UPDATE redactions SET asked = asked - 'finds', ended_at = clock_now(), updated_at = clock_now() WHERE run = p_run AND ended_at IS NULL;
-  UPDATE runs SET asked = asked - 'finds' WHERE run = p_run;
-  UPDATE runs r SET detail = 'it told of an event that was redacted' WHERE r.detail <> '' AND EXISTS (
+  UPDATE redactions SET params = params - 'finds', ended_at = clock_now(), updated_at = clock_now()
+  WHERE run = p_run AND ended_at IS NULL;
+  UPDATE runs SET params = params - 'finds' WHERE run = p_run;
+  UPDATE runs r SET detail = 'it named an event that was redacted' WHERE r.detail <> '' AND EXISTS (
     SELECT FROM regexp_matches(r.detail, '\mevent ([0-9]{1,19})\M', 'g') AS m(found)
-    JOIN redacted d ON d.event = CASE WHEN m.found[1]::numeric <= 9223372036854775807 THEN m.found[1]::bigint END);
+    JOIN redacted_events d
+      ON d.event = CASE WHEN m.found[1]::numeric <= 9223372036854775807 THEN m.found[1]::bigint END);
 END
 $$;
 
@@ -79,21 +95,23 @@ DECLARE
   day_ms CONSTANT bigint := 86400000;
   lo bigint;
   part text;
-  made int := 0;
+  created int := 0;
 BEGIN
   IF to_ms - from_ms > 400 * day_ms THEN
-    RAISE EXCEPTION 'ensure_partitions: more than 400 days asked for';
+    RAISE EXCEPTION 'ensure_partitions: more than 400 days were requested';
   END IF;
   PERFORM pg_advisory_xact_lock(hashtextextended('postern.partitions', 0));
   FOR lo IN SELECT generate_series((from_ms / day_ms) * day_ms, to_ms, day_ms) LOOP
     part := 'events_' || to_char(to_timestamp(lo / 1000) AT TIME ZONE 'UTC', 'YYYYMMDD');
     CONTINUE WHEN to_regclass('postern.' || part) IS NOT NULL;
     EXECUTE format('CREATE TABLE %I (LIKE events INCLUDING ALL)', part);
-    EXECUTE format('CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON %I FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()', part);
-    EXECUTE format('ALTER TABLE events ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)', part, lo << 20, (lo + day_ms) << 20);
-    made := made + 1;
+    EXECUTE format('CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON %I '
+      'FOR EACH STATEMENT EXECUTE FUNCTION reject_change()', part);
+    EXECUTE format('ALTER TABLE events ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
+      part, lo << 20, (lo + day_ms) << 20);
+    created := created + 1;
   END LOOP;
-  RETURN made;
+  RETURN created;
 END
 $$;
 
@@ -104,19 +122,6 @@ CREATE FUNCTION postern.event_time(id bigint) RETURNS timestamp with time zone
     AS $$SELECT to_timestamp((id >> 20) / 1000.0)$$;
 
 ALTER FUNCTION postern.event_time(id bigint) OWNER TO postern_maintenance;
-
-CREATE FUNCTION postern.forget_finds() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'postern', 'pg_temp'
-    AS $$
-BEGIN
-  NEW.asked := NEW.asked - 'finds';
-  UPDATE redactions SET asked = asked - 'finds', updated_at = clock_now() WHERE run = NEW.run AND asked ? 'finds';
-  RETURN NEW;
-END
-$$;
-
-ALTER FUNCTION postern.forget_finds() OWNER TO postern_maintenance;
 
 CREATE FUNCTION postern.null_hash(deleted boolean) RETURNS bytea
     LANGUAGE sql IMMUTABLE
@@ -129,7 +134,7 @@ ALTER FUNCTION postern.null_hash(deleted boolean) OWNER TO postern_maintenance;
 CREATE FUNCTION postern.provider_time(us bigint) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE
     AS $$
-  -- Up to the year 9999: what a hostile body claims beyond must not make the view unreadable.
+  -- Up to the year 9999: a later time in a hostile body must not make the view unreadable.
   SELECT CASE WHEN us BETWEEN 1 AND 253402300799999999 THEN timestamptz 'epoch' + us * interval '1 microsecond' END
 $$;
 
@@ -139,7 +144,8 @@ CREATE FUNCTION postern.raise_floor() RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'postern', 'pg_temp'
     AS $$
-  UPDATE postern.log_floor SET ms = greatest(ms, postern.clock_ms(), (SELECT max(e.id) >> 20 FROM postern.events e)) RETURNING ms
+  UPDATE postern.log_floor SET ms = greatest(ms, postern.clock_ms(), (SELECT max(e.id) >> 20 FROM postern.events e))
+  RETURNING ms
 $$;
 
 ALTER FUNCTION postern.raise_floor() OWNER TO postern_maintenance;
@@ -153,9 +159,11 @@ DECLARE
 BEGIN
   PERFORM FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running' FOR SHARE;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'redact conflicts: run % is no redaction that is under way', p_run USING ERRCODE = 'insufficient_privilege';
+    RAISE EXCEPTION 'redact conflicts: run % is not a running redaction', p_run
+      USING ERRCODE = 'insufficient_privilege';
   END IF;
-  UPDATE event_conflicts SET body = '', headers = '{}' WHERE id = ANY(p_conflicts) AND (body <> '' OR headers <> '{}');
+  UPDATE event_conflicts SET body = '', headers = '{}'
+  WHERE id = ANY(p_conflicts) AND (body <> '' OR headers <> '{}');
   GET DIAGNOSTICS cleared = ROW_COUNT;
   UPDATE redactions SET conflicts = conflicts + cleared, updated_at = clock_now() WHERE run = p_run;
   RETURN cleared;
@@ -174,19 +182,23 @@ DECLARE
   cleared bigint;
 BEGIN
   SELECT r.bound INTO up_to FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running' FOR SHARE;
-  IF up_to IS NULL OR p_table IS NULL OR p_table NOT IN ('bases', 'staged') THEN
-    RAISE EXCEPTION 'redact copies: run % is no redaction that is under way and has its bound, or % is no table of copies', p_run, p_table USING ERRCODE = 'insufficient_privilege';
+  IF up_to IS NULL OR p_table IS NULL OR p_table NOT IN ('retained_objects', 'staged_objects') THEN
+    RAISE EXCEPTION 'redact copies: run % is not a running redaction with a bound, or % is no table of copies',
+      p_run, p_table USING ERRCODE = 'insufficient_privilege';
   END IF;
   -- The locks of applying, in the order of redact_events.
   PERFORM pg_advisory_xact_lock_shared(1886352244, s) FROM (SELECT DISTINCT s FROM unnest(p_sources) AS s ORDER BY 1) s;
-  PERFORM pg_advisory_xact_lock(l) FROM (SELECT l FROM unnest(p_locks) AS l UNION SELECT l # 6364136223846793005 FROM unnest(p_locks) AS l ORDER BY 1) l;
-  LOCK TABLE staged IN SHARE ROW EXCLUSIVE MODE;
+  PERFORM pg_advisory_xact_lock(l) FROM (
+    SELECT l FROM unnest(p_locks) AS l UNION SELECT l # 6364136223846793005 FROM unnest(p_locks) AS l ORDER BY 1) l;
+  LOCK TABLE staged_objects IN SHARE ROW EXCLUSIVE MODE;
   EXECUTE format($f$
-    UPDATE %I o SET tie_set = '[]', overflow = false, ambiguous = false, look_after = 0, state = NULL, repaired = false, state_hash = null_hash(o.deleted),
-      exact_hash = null_hash(o.deleted), revision = o.revision + 1, updated_at = greatest($1, o.updated_at + interval '1 microsecond')
+    UPDATE %I o SET tied_states = '[]', overflow = false, ambiguous = false, refetch_after = 0, state = NULL,
+      sanitized = false, state_hash = null_hash(o.deleted), exact_hash = null_hash(o.deleted),
+      revision = o.revision + 1, updated_at = greatest($1, o.updated_at + interval '1 microsecond')
     FROM unnest($2, $3, $4, $5, $6) AS t(source, account, object_type, object_id, read_at)
-    WHERE o.source = t.source AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id AND o.updated_at = t.read_at
-      AND o.last_event_id <= $7 AND o.version_at > -9223372036854775808 AND (o.state IS NOT NULL OR o.tie_set <> '[]')$f$, p_table)
+    WHERE o.source = t.source AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id
+      AND o.updated_at = t.read_at AND o.last_event_id <= $7 AND o.version_at > -9223372036854775808
+      AND (o.state IS NOT NULL OR o.tied_states <> '[]')$f$, p_table)
   USING now_at, p_sources, p_accounts, p_types, p_ids, p_read, up_to;
   GET DIAGNOSTICS cleared = ROW_COUNT;
   RETURN cleared;
@@ -204,161 +216,197 @@ DECLARE
   up_to bigint;
   part text;
   all_events bigint[];
-  fresh bigint[];
+  new_events bigint[];
   locked bigint[];
   targets jsonb;
   cleared jsonb;
-  laid jsonb;
-  gone jsonb;
+  copied jsonb;
+  cleared_rows jsonb;
 BEGIN
-  INSERT INTO redactions AS a (run, who, reason, asked, requested_by, events, objects, conflicts, rejections, began_at, updated_at)
-  SELECT r.run, r.who, r.reason, r.asked, (r.asked->>'requested_by')::bigint, 0, 0, 0, 0, now_at, now_at FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running'
+  INSERT INTO redactions AS a
+    (run, actor, reason, params, requested_by, events, objects, conflicts, rejections, began_at, updated_at)
+  SELECT r.run, r.actor, r.reason, r.params, (r.params->>'requested_by')::bigint, 0, 0, 0, 0, now_at, now_at
+  FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running'
   ON CONFLICT (run) DO NOTHING;
   SELECT r.bound INTO up_to FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running' FOR SHARE;
   IF up_to IS NULL THEN
-    RAISE EXCEPTION 'redact events: run % is no redaction that is under way and has its bound', p_run USING ERRCODE = 'insufficient_privilege';
+    RAISE EXCEPTION 'redact events: run % is not a running redaction with a bound', p_run
+      USING ERRCODE = 'insufficient_privilege';
   END IF;
-
-  -- One body is all of a delivery's. The events of one were made in one millisecond.
+  -- A body belongs to the whole delivery. All events of a delivery have the same millisecond in
+  -- their ids.
   SELECT array_agg(DISTINCT e.id) INTO all_events FROM (
     SELECT unnest(p_events) AS id
     UNION
     SELECT e.id FROM (SELECT DISTINCT d.delivery_id FROM events d WHERE d.id = ANY(p_events)) d
-    CROSS JOIN LATERAL (SELECT e.id FROM events e WHERE e.id >= (d.delivery_id >> 20) << 20 AND e.id <= d.delivery_id | 1048575 AND e.delivery_id = d.delivery_id) e
+    CROSS JOIN LATERAL (SELECT e.id FROM events e WHERE e.id >= (d.delivery_id >> 20) << 20
+      AND e.id <= d.delivery_id | 1048575 AND e.delivery_id = d.delivery_id) e
   ) e;
   all_events := coalesce(all_events, '{}');
-
-  -- The locks of applying in its order: the sources, which only a swap of a rebuild takes alone, then the objects in the mirror and among the staged. At
-  -- last who stages bases just now is waited for.
+  -- The locks of applying, in its order: the sources, which only the swap of a rebuild locks
+  -- exclusively, then the objects in the mirror and among the staged objects. The table lock then
+  -- waits for transactions that stage copies.
   PERFORM pg_advisory_xact_lock_shared(1886352244, s) FROM (
-    SELECT unnest(p_sources) AS s UNION SELECT e.source FROM events e WHERE e.id = ANY(all_events) UNION SELECT o.source FROM outcomes o WHERE o.event_id = ANY(all_events) ORDER BY 1) s;
+    SELECT unnest(p_sources) AS s
+    UNION SELECT e.source FROM events e WHERE e.id = ANY(all_events)
+    UNION SELECT o.source FROM outcomes o WHERE o.event_id = ANY(all_events) ORDER BY 1) s;
   SELECT coalesce(array_agg(l), '{}') INTO locked FROM (
-    SELECT unnest(p_locks) AS l UNION SELECT unnest(all_events) UNION SELECT o.object FROM outcomes o WHERE o.event_id = ANY(all_events) AND o.object <> 0) l;
-  PERFORM pg_advisory_xact_lock(l) FROM (SELECT l FROM unnest(locked) AS l UNION SELECT l # 6364136223846793005 FROM unnest(locked) AS l ORDER BY 1) l;
-  LOCK TABLE staged IN SHARE ROW EXCLUSIVE MODE;
-
-  WITH new AS (INSERT INTO redacted (event, run, at) SELECT e, p_run, now_at FROM unnest(all_events) AS e ORDER BY e ON CONFLICT DO NOTHING RETURNING event)
-  SELECT coalesce(array_agg(new.event), '{}'), count(*) INTO fresh, cleared_events FROM new;
-
-  -- What is on its way finds its outcome; what is being applied just now is waited for.
-  INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
-  SELECT e.id, 0, e.source, 0, '', '', '', 'ignored', 'the event was redacted', 0, now_at, 0 FROM events e WHERE e.id = ANY(all_events) ORDER BY e.id ON CONFLICT DO NOTHING;
-  UPDATE outcomes SET reason = 'the event was redacted', status = CASE WHEN status = 'failed' THEN 'ignored' ELSE status END, due = NULL
+    SELECT unnest(p_locks) AS l
+    UNION SELECT unnest(all_events)
+    UNION SELECT o.object FROM outcomes o WHERE o.event_id = ANY(all_events) AND o.object <> 0) l;
+  PERFORM pg_advisory_xact_lock(l) FROM (
+    SELECT l FROM unnest(locked) AS l UNION SELECT l # 6364136223846793005 FROM unnest(locked) AS l ORDER BY 1) l;
+  LOCK TABLE staged_objects IN SHARE ROW EXCLUSIVE MODE;
+  WITH new AS (
+    INSERT INTO redacted_events (event, run, at) SELECT e, p_run, now_at FROM unnest(all_events) AS e ORDER BY e
+    ON CONFLICT DO NOTHING RETURNING event)
+  SELECT coalesce(array_agg(new.event), '{}'), count(*) INTO new_events, cleared_events FROM new;
+  -- An event that is in the stream finds this outcome. A transaction that applies one now was
+  -- waited for by the locks.
+  INSERT INTO outcomes
+    (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+  SELECT e.id, 0, e.source, 0, '', '', '', 'ignored', 'the event was redacted', 0, now_at, 0
+  FROM events e WHERE e.id = ANY(all_events) ORDER BY e.id ON CONFLICT DO NOTHING;
+  UPDATE outcomes SET reason = 'the event was redacted',
+    status = CASE WHEN status = 'failed' THEN 'ignored' ELSE status END, due = NULL
   WHERE event_id = ANY(all_events) AND reason <> 'the event was redacted';
-  IF EXISTS (SELECT FROM outcomes o WHERE o.event_id = ANY(all_events) AND o.object <> 0 AND o.object <> ALL(locked)) THEN
+  IF EXISTS (SELECT FROM outcomes o
+    WHERE o.event_id = ANY(all_events) AND o.object <> 0 AND o.object <> ALL(locked)) THEN
     RAISE EXCEPTION 'redact events: one was applied meanwhile' USING ERRCODE = 'serialization_failure';
   END IF;
-
-  -- No temporary table: its maker could have put a trigger on it, which would act as the owner.
-  SELECT coalesce(jsonb_agg(jsonb_build_object('source', k.source, 'account', k.account, 'object_type', k.object_type, 'object_id', k.object_id, 'whole', k.whole)), '[]')
+  -- Variables instead of a temporary table: the table's creator could have put a trigger on it,
+  -- which would act as the owner of this function.
+  SELECT coalesce(jsonb_agg(jsonb_build_object('source', k.source, 'account', k.account, 'object_type', k.object_type,
+    'object_id', k.object_id, 'any_version', k.any_version)), '[]')
   INTO targets FROM (
-    SELECT k.source, k.account, k.object_type, k.object_id, bool_or(k.whole) AS whole FROM (
-      SELECT o.source, o.account, o.object_type, o.object_id, true AS whole FROM unnest(p_sources, p_accounts, p_types, p_ids) AS o(source, account, object_type, object_id)
+    SELECT k.source, k.account, k.object_type, k.object_id, bool_or(k.any_version) AS any_version FROM (
+      SELECT o.source, o.account, o.object_type, o.object_id, true AS any_version
+      FROM unnest(p_sources, p_accounts, p_types, p_ids) AS o(source, account, object_type, object_id)
       UNION ALL
-      SELECT o.source, o.account, o.object_type, o.object_id, false FROM outcomes o WHERE o.event_id = ANY(fresh) AND o.object <> 0) k
+      SELECT o.source, o.account, o.object_type, o.object_id, false
+      FROM outcomes o WHERE o.event_id = ANY(new_events) AND o.object <> 0) k
     GROUP BY 1, 2, 3, 4) k;
-
-  FOREACH part IN ARRAY ARRAY['objects', 'staged', 'bases'] LOOP
+  FOREACH part IN ARRAY ARRAY['objects', 'staged_objects', 'retained_objects'] LOOP
     EXECUTE format($f$
-      WITH gone AS (
-        UPDATE %I o SET tie_set = '[]', overflow = false, ambiguous = false, look_after = 0, state = NULL, repaired = false, state_hash = null_hash(o.deleted),
-          exact_hash = null_hash(o.deleted), revision = o.revision + 1, updated_at = greatest($2, o.updated_at + interval '1 microsecond')
-        FROM jsonb_to_recordset($3) AS t(source int, account text, object_type text, object_id text, whole boolean)
-        WHERE o.source = t.source AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id
-          AND o.version_at > -9223372036854775808 AND (o.state IS NOT NULL OR o.tie_set <> '[]')
-          AND (t.whole AND o.last_event_id <= $4 OR o.last_event_id = ANY($1)
-            OR EXISTS (SELECT FROM outcomes c WHERE c.event_id = ANY($1) AND c.source = o.source AND c.account = o.account AND c.object_type = o.object_type
-              AND c.object_id = o.object_id AND c.version = version_json(o.version_final, o.version_at, o.version_seen, o.version_rank)))
+      WITH cleared AS (
+        UPDATE %I o SET tied_states = '[]', overflow = false, ambiguous = false, refetch_after = 0, state = NULL,
+          sanitized = false, state_hash = null_hash(o.deleted), exact_hash = null_hash(o.deleted),
+          revision = o.revision + 1, updated_at = greatest($2, o.updated_at + interval '1 microsecond')
+        FROM jsonb_to_recordset($3) AS t(source int, account text, object_type text, object_id text,
+          any_version boolean)
+        WHERE o.source = t.source AND o.account = t.account AND o.object_type = t.object_type
+          AND o.object_id = t.object_id
+          AND o.version_at > -9223372036854775808 AND (o.state IS NOT NULL OR o.tied_states <> '[]')
+          AND (t.any_version AND o.last_event_id <= $4 OR o.last_event_id = ANY($1)
+            OR EXISTS (SELECT FROM outcomes c WHERE c.event_id = ANY($1) AND c.source = o.source
+              AND c.account = o.account AND c.object_type = o.object_type AND c.object_id = o.object_id
+              AND c.version = version_json(o.version_final, o.version_at, o.version_seen, o.version_rank)))
         RETURNING o.source, o.account, o.object_type, o.object_id)
-      SELECT coalesce(jsonb_agg(to_jsonb(g)), '[]') FROM gone g$f$, part)
-    INTO gone USING fresh, now_at, targets, up_to;
+      SELECT coalesce(jsonb_agg(to_jsonb(c)), '[]') FROM cleared c$f$, part)
+    INTO cleared_rows USING new_events, now_at, targets, up_to;
     IF part = 'objects' THEN
-      cleared := gone;
+      cleared := cleared_rows;
     END IF;
   END LOOP;
-
-  -- What was cleared stays the newest that a rebuild finds, though the events that made it tell nothing any more. So does from when on what was received counts:
-  -- the look that a person had settle the object may be among them, and its row may be past it.
-  SELECT coalesce(jsonb_agg(to_jsonb(k)), '[]') INTO laid FROM (
-    SELECT t.source, t.account, t.object_type, t.object_id FROM jsonb_to_recordset(cleared) AS t(source int, account text, object_type text, object_id text)
+  -- A rebuild must still find the cleared row as the newest, although the events that made it are
+  -- empty now. The same holds for overwritten_at: the refetch that an operator overwrote the object
+  -- with may be among the redacted events, and the row may be newer than that refetch.
+  SELECT coalesce(jsonb_agg(to_jsonb(k)), '[]') INTO copied FROM (
+    SELECT t.source, t.account, t.object_type, t.object_id
+    FROM jsonb_to_recordset(cleared) AS t(source int, account text, object_type text, object_id text)
     UNION
-    SELECT o.source, o.account, o.object_type, o.object_id FROM jsonb_to_recordset(targets) AS t(source int, account text, object_type text, object_id text)
-    JOIN objects o USING (source, account, object_type, object_id) WHERE o.settled <> 0) k;
-  FOREACH part IN ARRAY ARRAY['bases', 'staged'] LOOP
-    CONTINUE WHEN part = 'staged' AND NOT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.ended_at IS NULL);
+    SELECT o.source, o.account, o.object_type, o.object_id
+    FROM jsonb_to_recordset(targets) AS t(source int, account text, object_type text, object_id text)
+    JOIN objects o USING (source, account, object_type, object_id) WHERE o.overwritten_at <> 0) k;
+  FOREACH part IN ARRAY ARRAY['retained_objects', 'staged_objects'] LOOP
+    CONTINUE WHEN part = 'staged_objects'
+      AND NOT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.ended_at IS NULL);
     EXECUTE format($f$
-      INSERT INTO %I AS b (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi,
-        look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled,
+      INSERT INTO %I AS b (source, account, object_type, object_id, version_final, version_at, version_seen,
+        version_rank, tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash,
+        exact_hash, state, sanitized, last_event_id, revision, rule_version, created_at, updated_at, overwritten_at,
         overwrite_seen)
-      SELECT o.source, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo, o.window_hi,
-        o.look_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.repaired, o.last_event_id, o.revision, o.rule_version, o.created_at, o.updated_at, o.settled,
-        o.overwrite_seen
-      FROM jsonb_to_recordset($1) AS t(source int, account text, object_type text, object_id text) JOIN objects o USING (source, account, object_type, object_id)
+      SELECT o.source, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen,
+        o.version_rank, o.tied_states, o.overflow, o.time_from, o.time_to, o.refetch_after, o.ambiguous, o.deleted,
+        o.state_hash, o.exact_hash, o.state, o.sanitized, o.last_event_id, o.revision, o.rule_version, o.created_at,
+        o.updated_at, o.overwritten_at, o.overwrite_seen
+      FROM jsonb_to_recordset($1) AS t(source int, account text, object_type text, object_id text)
+      JOIN objects o USING (source, account, object_type, object_id)
       ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
-        version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen, version_rank = excluded.version_rank,
-        tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo, window_hi = excluded.window_hi, look_after = excluded.look_after,
-        ambiguous = excluded.ambiguous, deleted = excluded.deleted, state_hash = excluded.state_hash, exact_hash = excluded.exact_hash, state = excluded.state,
-        repaired = excluded.repaired, last_event_id = excluded.last_event_id, revision = b.revision + 1, rule_version = excluded.rule_version,
-        settled = excluded.settled, overwrite_seen = excluded.overwrite_seen,
+        version_final = excluded.version_final, version_at = excluded.version_at,
+        version_seen = excluded.version_seen, version_rank = excluded.version_rank,
+        tied_states = excluded.tied_states, overflow = excluded.overflow, time_from = excluded.time_from,
+        time_to = excluded.time_to, refetch_after = excluded.refetch_after, ambiguous = excluded.ambiguous,
+        deleted = excluded.deleted, state_hash = excluded.state_hash, exact_hash = excluded.exact_hash,
+        state = excluded.state, sanitized = excluded.sanitized, last_event_id = excluded.last_event_id,
+        revision = b.revision + 1, rule_version = excluded.rule_version, overwritten_at = excluded.overwritten_at,
+        overwrite_seen = excluded.overwrite_seen,
         updated_at = greatest(excluded.updated_at, b.updated_at + interval '1 microsecond')
-      WHERE (b.settled, b.version_final, b.version_at, b.version_seen, b.version_rank) <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)$f$, part)
-    USING laid;
+      WHERE (b.overwritten_at, b.version_final, b.version_at, b.version_seen, b.version_rank)
+        <= (excluded.overwritten_at, excluded.version_final, excluded.version_at, excluded.version_seen,
+          excluded.version_rank)$f$, part)
+    USING copied;
   END LOOP;
-
-  INSERT INTO outbox (sources, accounts, types, ids, made_at)
+  INSERT INTO outbox (sources, accounts, types, ids, created_at)
   SELECT array_agg(t.source), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), now_at
-  FROM jsonb_to_recordset(cleared) AS t(source int, account text, object_type text, object_id text) HAVING count(*) > 0;
+  FROM jsonb_to_recordset(cleared) AS t(source int, account text, object_type text, object_id text)
+  HAVING count(*) > 0;
   cleared_objects := jsonb_array_length(cleared);
-
-  UPDATE event_conflicts SET body = '', headers = '{}' WHERE event = ANY(all_events) AND (body <> '' OR headers <> '{}');
+  UPDATE event_conflicts SET body = '', headers = '{}'
+  WHERE event = ANY(all_events) AND (body <> '' OR headers <> '{}');
   GET DIAGNOSTICS cleared_conflicts = ROW_COUNT;
-  -- Refused deliveries of the same body, before it was sent with the right signature; and those that were looked for.
+  -- Rejected deliveries with the same body (it was sent before with an invalid signature), and
+  -- those that the caller selected.
   DELETE FROM rejections r WHERE r.id = ANY(p_rejections)
-    OR r.id IN (SELECT j.id FROM events e JOIN rejections j ON j.source = e.source AND j.body = e.body WHERE e.id = ANY(all_events));
+    OR r.id IN (SELECT j.id FROM events e JOIN rejections j ON j.source = e.source AND j.body = e.body
+      WHERE e.id = ANY(all_events));
   GET DIAGNOSTICS cleared_rejections = ROW_COUNT;
-
   UPDATE events SET body = NULL, headers = '{}' WHERE id = ANY(all_events) AND (body IS NOT NULL OR headers <> '{}');
-
-  UPDATE redactions SET events = events + cleared_events, objects = objects + cleared_objects, conflicts = conflicts + cleared_conflicts,
-    rejections = rejections + cleared_rejections, updated_at = now_at WHERE run = p_run;
+  UPDATE redactions SET events = events + cleared_events, objects = objects + cleared_objects,
+    conflicts = conflicts + cleared_conflicts, rejections = rejections + cleared_rejections, updated_at = now_at
+  WHERE run = p_run;
 END
 $_$;
 
 ALTER FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) OWNER TO postern_maintenance;
 
-CREATE FUNCTION postern.refuse_audit_change() RETURNS trigger
+CREATE FUNCTION postern.reject_audit_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-  RAISE EXCEPTION 'the audit is append-only: % is refused', lower(TG_OP) USING ERRCODE = 'insufficient_privilege';
+  RAISE EXCEPTION 'the audit trail is append-only: % is rejected', lower(TG_OP)
+    USING ERRCODE = 'insufficient_privilege';
 END
 $$;
 
-ALTER FUNCTION postern.refuse_audit_change() OWNER TO postern_maintenance;
+ALTER FUNCTION postern.reject_audit_change() OWNER TO postern_maintenance;
 
-CREATE FUNCTION postern.refuse_change() RETURNS trigger
+CREATE FUNCTION postern.reject_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
   IF TG_OP = 'UPDATE' THEN
-    -- An audited event may be cleared, by whoever may write both, and nothing else of it may change.
+    -- A role that may write both tables may clear body and headers of a redacted event. Nothing
+    -- else may change.
     OLD.body := NULL;
     OLD.headers := '{}';
-    IF OLD IS NOT DISTINCT FROM NEW AND EXISTS (SELECT FROM postern.redacted r WHERE r.event = NEW.id) THEN
+    IF OLD IS NOT DISTINCT FROM NEW AND EXISTS (SELECT FROM postern.redacted_events r WHERE r.event = NEW.id) THEN
       RETURN NEW;
     END IF;
   END IF;
-  RAISE EXCEPTION 'the event log is append-only: % on % is refused', lower(TG_OP), TG_TABLE_NAME
-    USING ERRCODE = 'insufficient_privilege', HINT = 'retention drops whole partitions, and postern redact clears events; nothing else changes a stored event';
+  RAISE EXCEPTION 'the event log is append-only: % on % is rejected', lower(TG_OP), TG_TABLE_NAME
+    USING ERRCODE = 'insufficient_privilege',
+      HINT = 'retention drops whole partitions, and postern redact clears events; nothing else changes a stored event';
 END
 $$;
 
-ALTER FUNCTION postern.refuse_change() OWNER TO postern_maintenance;
+ALTER FUNCTION postern.reject_change() OWNER TO postern_maintenance;
 
 CREATE FUNCTION postern.version_json(final boolean, at bigint, seen bigint, rank smallint) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
-  SELECT CASE WHEN at > -9223372036854775808 THEN jsonb_build_object('final', final, 'at', at, 'seen', seen, 'rank', rank) END
+  SELECT CASE WHEN at > -9223372036854775808
+    THEN jsonb_build_object('final', final, 'at', at, 'seen', seen, 'rank', rank) END
 $$;
 
 ALTER FUNCTION postern.version_json(final boolean, at bigint, seen bigint, rank smallint) OWNER TO postern_maintenance;
@@ -381,7 +429,7 @@ CREATE TABLE postern.events (
     delivery_id bigint NOT NULL,
     delivery_index integer NOT NULL,
     body bytea,
-    CONSTRAINT events_origin_check CHECK ((origin = ANY (ARRAY['webhook'::text, 'reconcile'::text, 'hint'::text, 'import'::text])))
+    CONSTRAINT events_origin_check CHECK ((origin = ANY (ARRAY['webhook'::text, 'reconcile'::text, 'import'::text])))
 )
 PARTITION BY RANGE (id);
 ALTER TABLE ONLY postern.events ALTER COLUMN event_id SET STORAGE MAIN;
@@ -399,17 +447,57 @@ ALTER TABLE ONLY postern.events ALTER COLUMN body SET COMPRESSION lz4;
 
 ALTER TABLE postern.events OWNER TO postern_maintenance;
 
-COMMENT ON COLUMN postern.events.body IS 'exact bytes of the delivery; null where another event of the same delivery (delivery_id) holds them';
+COMMENT ON TABLE postern.events IS 'The append-only log: one row per event. Triggers reject every change except redaction.';
 
-CREATE TABLE postern.redacted (
+COMMENT ON COLUMN postern.events.id IS 'Event id: Unix milliseconds of the append shifted left by 20 bits, plus a sequence number.';
+
+COMMENT ON COLUMN postern.events.source IS 'Number of the source that received the event.';
+
+COMMENT ON COLUMN postern.events.event_id IS 'The provider''s id of the event, or a content key of the delivery where it has none.';
+
+COMMENT ON COLUMN postern.events.event_type IS 'The provider''s type of the event.';
+
+COMMENT ON COLUMN postern.events.account IS 'Tenant inside the source, such as a connected account or a shop. Empty where there is none.';
+
+COMMENT ON COLUMN postern.events.object_type IS 'Type of the object that the event is about. Empty where it is about none.';
+
+COMMENT ON COLUMN postern.events.object_id IS 'The provider''s id of the object. Empty where the event is about none.';
+
+COMMENT ON COLUMN postern.events.occurred_at IS 'Time of the event according to the provider, null where the delivery does not tell it.';
+
+COMMENT ON COLUMN postern.events.received_at IS 'Time at which the gateway received the delivery.';
+
+COMMENT ON COLUMN postern.events.origin IS 'How the event got here: webhook, reconcile or import.';
+
+COMMENT ON COLUMN postern.events.api_version IS 'Version of the provider''s API that the event was made with.';
+
+COMMENT ON COLUMN postern.events.headers IS 'Headers of the delivery that the provider''s allow-list keeps.';
+
+COMMENT ON COLUMN postern.events.verification IS 'Result of verifying the delivery: scheme, matched secret and time of signature.';
+
+COMMENT ON COLUMN postern.events.fingerprint IS 'First 16 bytes of the SHA-256 of the content. Another content under the same key is a conflict.';
+
+COMMENT ON COLUMN postern.events.delivery_id IS 'Id of the first event of the same delivery. That event holds the body.';
+
+COMMENT ON COLUMN postern.events.delivery_index IS 'Position of the event inside its delivery, from 0.';
+
+COMMENT ON COLUMN postern.events.body IS 'Exact bytes of the delivery. Null where another event of the same delivery (delivery_id) holds them, or after redaction.';
+
+CREATE TABLE postern.redacted_events (
     event bigint NOT NULL,
     run bigint NOT NULL,
     at timestamp with time zone NOT NULL
 );
 
-ALTER TABLE postern.redacted OWNER TO postern_maintenance;
+ALTER TABLE postern.redacted_events OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.redacted IS 'events whose body and headers were cleared, also of those that retention has dropped since';
+COMMENT ON TABLE postern.redacted_events IS 'Events whose body and headers were cleared, also those whose partition was dropped since.';
+
+COMMENT ON COLUMN postern.redacted_events.event IS 'Id of the event.';
+
+COMMENT ON COLUMN postern.redacted_events.run IS 'Redaction run that cleared it.';
+
+COMMENT ON COLUMN postern.redacted_events.at IS 'Time of the redaction.';
 
 CREATE TABLE postern.sources (
     number integer NOT NULL,
@@ -421,7 +509,17 @@ CREATE TABLE postern.sources (
 
 ALTER TABLE postern.sources OWNER TO postern_maintenance;
 
-COMMENT ON COLUMN postern.sources.api_reads IS 'what a processor can read of the provider''s API: object, objects, events; empty without a section api; null before a processor has reported';
+COMMENT ON TABLE postern.sources IS 'Configured sources by name. A renamed source is a new source.';
+
+COMMENT ON COLUMN postern.sources.number IS 'Number that other tables store instead of the name.';
+
+COMMENT ON COLUMN postern.sources.name IS 'Name of the source in the configuration.';
+
+COMMENT ON COLUMN postern.sources.provider IS 'Provider that the source was configured with when it was registered.';
+
+COMMENT ON COLUMN postern.sources.added_at IS 'Time at which the source was registered.';
+
+COMMENT ON COLUMN postern.sources.api_reads IS 'What a processor can read from the provider''s API: object, objects, events. Empty without a section api, null before a processor has reported.';
 
 CREATE VIEW mirror.events AS
  SELECT e.id,
@@ -443,20 +541,20 @@ CREATE VIEW mirror.events AS
     postern.body_json(e.body) AS body_json,
     ((e.body IS NOT NULL) AND (postern.body_json(e.body) IS NULL)) AS body_json_omitted,
     (EXISTS ( SELECT
-           FROM postern.redacted r
+           FROM postern.redacted_events r
           WHERE (r.event = e.id))) AS redacted
    FROM (postern.events e
      JOIN postern.sources s ON ((s.number = e.source)));
 
 ALTER TABLE mirror.events OWNER TO postern_maintenance;
 
-COMMENT ON VIEW mirror.events IS 'the log: body holds the exact bytes, body_json the same as jsonb where jsonb can hold it';
+COMMENT ON VIEW mirror.events IS 'The log. Column body holds the exact bytes, body_json the same as jsonb where jsonb can hold it.';
 
-COMMENT ON COLUMN mirror.events.body_json IS 'the body as jsonb; null where jsonb cannot hold it, or only with numbers of more than 300 digits';
+COMMENT ON COLUMN mirror.events.body_json IS 'The body as jsonb. Null where jsonb cannot hold it, or only with numbers of more than 300 digits.';
 
-COMMENT ON COLUMN mirror.events.body_json_omitted IS 'the event has a body, and body_json is null: read body';
+COMMENT ON COLUMN mirror.events.body_json_omitted IS 'The event has a body and body_json is null: read body.';
 
-COMMENT ON COLUMN mirror.events.redacted IS 'body and headers were cleared for good';
+COMMENT ON COLUMN mirror.events.redacted IS 'Body and headers were cleared permanently.';
 
 CREATE TABLE postern.objects (
     source integer NOT NULL,
@@ -467,31 +565,31 @@ CREATE TABLE postern.objects (
     version_at bigint NOT NULL,
     version_seen bigint NOT NULL,
     version_rank smallint NOT NULL,
-    tie_set jsonb NOT NULL,
+    tied_states jsonb NOT NULL,
     overflow boolean NOT NULL,
-    window_lo bigint NOT NULL,
-    window_hi bigint NOT NULL,
-    look_after bigint NOT NULL,
+    time_from bigint NOT NULL,
+    time_to bigint NOT NULL,
+    refetch_after bigint NOT NULL,
     ambiguous boolean NOT NULL,
     deleted boolean NOT NULL,
     state_hash bytea NOT NULL,
     exact_hash bytea NOT NULL,
     state jsonb,
-    repaired boolean NOT NULL,
+    sanitized boolean NOT NULL,
     last_event_id bigint NOT NULL,
     revision bigint NOT NULL,
     rule_version integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
-    settled bigint DEFAULT 0 NOT NULL,
+    overwritten_at bigint DEFAULT 0 NOT NULL,
     overwrite_seen bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
 ALTER TABLE ONLY postern.objects ALTER COLUMN account SET STORAGE MAIN;
 ALTER TABLE ONLY postern.objects ALTER COLUMN object_type SET STORAGE MAIN;
 ALTER TABLE ONLY postern.objects ALTER COLUMN object_id SET STORAGE MAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN tie_set SET STORAGE MAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN tie_set SET COMPRESSION lz4;
+ALTER TABLE ONLY postern.objects ALTER COLUMN tied_states SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN tied_states SET COMPRESSION lz4;
 ALTER TABLE ONLY postern.objects ALTER COLUMN state_hash SET STORAGE PLAIN;
 ALTER TABLE ONLY postern.objects ALTER COLUMN exact_hash SET STORAGE PLAIN;
 ALTER TABLE ONLY postern.objects ALTER COLUMN state SET STORAGE MAIN;
@@ -499,11 +597,59 @@ ALTER TABLE ONLY postern.objects ALTER COLUMN state SET COMPRESSION lz4;
 
 ALTER TABLE postern.objects OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.objects IS 'one row per object; version_*, window_* and look_after are provider time in microseconds; version_at = -2^63 means no version yet';
+COMMENT ON TABLE postern.objects IS 'The mirror: one row per object of a provider. Columns version_*, time_* and refetch_after are microseconds on the provider''s clock.';
 
-COMMENT ON COLUMN postern.objects.settled IS 'what was received before does not count, in microseconds of our clock; 0 where no person has had the object settled';
+COMMENT ON COLUMN postern.objects.source IS 'Number of the source.';
 
-COMMENT ON COLUMN postern.objects.overwrite_seen IS 'when the refetch began with which an operator overwrote the object, in microseconds of the provider''s clock; 0 where none did';
+COMMENT ON COLUMN postern.objects.account IS 'Tenant inside the source. Empty where there is none.';
+
+COMMENT ON COLUMN postern.objects.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.objects.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.objects.version_final IS 'True after a permanent delete. No later version can replace it.';
+
+COMMENT ON COLUMN postern.objects.version_at IS 'Event time of the version. -2^63 means that there is no version yet.';
+
+COMMENT ON COLUMN postern.objects.version_seen IS 'Start of the refetch that read the version. 0 for a version from an event.';
+
+COMMENT ON COLUMN postern.objects.version_rank IS 'Order of versions that have the same time.';
+
+COMMENT ON COLUMN postern.objects.tied_states IS 'All different contents of exactly this version.';
+
+COMMENT ON COLUMN postern.objects.overflow IS 'There were more tied states than the set may hold.';
+
+COMMENT ON COLUMN postern.objects.time_from IS 'Start of the interval in which the state was observed.';
+
+COMMENT ON COLUMN postern.objects.time_to IS 'End of the interval in which the state was observed.';
+
+COMMENT ON COLUMN postern.objects.refetch_after IS 'A refetch that starts after this time is pending. 0 where none is.';
+
+COMMENT ON COLUMN postern.objects.ambiguous IS 'The tied states do not tell which of them is current.';
+
+COMMENT ON COLUMN postern.objects.deleted IS 'The object does not exist any more; the row is its tombstone.';
+
+COMMENT ON COLUMN postern.objects.state_hash IS 'Hash of the state without ignored paths. Equal hashes mean an unchanged object.';
+
+COMMENT ON COLUMN postern.objects.exact_hash IS 'Hash of the whole state.';
+
+COMMENT ON COLUMN postern.objects.state IS 'The object''s state. Null after redaction, or where the provider sent none.';
+
+COMMENT ON COLUMN postern.objects.sanitized IS 'The state contained text or numbers that jsonb refuses. They were replaced; the event''s body keeps the original.';
+
+COMMENT ON COLUMN postern.objects.last_event_id IS 'Event that made the current version.';
+
+COMMENT ON COLUMN postern.objects.revision IS 'Grows with each change of state, deleted or ambiguous.';
+
+COMMENT ON COLUMN postern.objects.rule_version IS 'Version of the version rule that decided the row.';
+
+COMMENT ON COLUMN postern.objects.created_at IS 'Time at which the row was inserted.';
+
+COMMENT ON COLUMN postern.objects.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.objects.overwritten_at IS 'Time at which an operator overwrote the object from the provider, in microseconds of the database clock. Events received before do not count. 0 where no operator did.';
+
+COMMENT ON COLUMN postern.objects.overwrite_seen IS 'Start of the refetch that an operator overwrote the object with, in microseconds on the provider''s clock. 0 where no operator did.';
 
 CREATE VIEW mirror.objects AS
  SELECT s.name AS source,
@@ -513,23 +659,23 @@ CREATE VIEW mirror.objects AS
     o.state,
     o.deleted,
     o.ambiguous,
-    o.repaired,
-    postern.provider_time(o.look_after) AS look_after,
+    o.sanitized,
+    postern.provider_time(o.refetch_after) AS refetch_after,
     postern.version_json(o.version_final, o.version_at, o.version_seen, o.version_rank) AS version,
     o.revision,
     o.last_event_id,
     o.rule_version,
     o.created_at,
     o.updated_at,
-    ((o.tie_set = '[]'::jsonb) AND (o.version_at > '-9223372036854775808'::bigint)) AS redacted
+    ((o.tied_states = '[]'::jsonb) AND (o.version_at > '-9223372036854775808'::bigint)) AS redacted
    FROM (postern.objects o
      JOIN postern.sources s ON ((s.number = o.source)));
 
 ALTER TABLE mirror.objects OWNER TO postern_maintenance;
 
-COMMENT ON VIEW mirror.objects IS 'the mirror: one row per object; contract kept across versions';
+COMMENT ON VIEW mirror.objects IS 'The mirror: one row per object. The columns stay the same across releases.';
 
-COMMENT ON COLUMN mirror.objects.redacted IS 'the state was cleared for good; a newer event or refetch makes it false again';
+COMMENT ON COLUMN mirror.objects.redacted IS 'The state was cleared permanently. A newer event or refetch makes this false again.';
 
 CREATE TABLE postern.outcomes (
     event_id bigint NOT NULL,
@@ -554,7 +700,37 @@ WITH (autovacuum_vacuum_insert_scale_factor='0.05');
 
 ALTER TABLE postern.outcomes OWNER TO postern_maintenance;
 
-COMMENT ON COLUMN postern.outcomes.object IS 'hash of (source, account, object_type, object_id), 0 where the event concerns no object';
+COMMENT ON TABLE postern.outcomes IS 'Ledger of applying: one outcome per event and run. Run 0 is live.';
+
+COMMENT ON COLUMN postern.outcomes.event_id IS 'Id of the event.';
+
+COMMENT ON COLUMN postern.outcomes.run IS 'Run that the outcome belongs to. 0 is live.';
+
+COMMENT ON COLUMN postern.outcomes.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.outcomes.object IS 'Hash of source, account, object_type and object_id. 0 where the event is about no object.';
+
+COMMENT ON COLUMN postern.outcomes.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.outcomes.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.outcomes.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.outcomes.status IS 'applied, unchanged, stale, ambiguous, ignored, failed (retried at due) or dead (needs an operator).';
+
+COMMENT ON COLUMN postern.outcomes.reason IS 'Reason of the status in words.';
+
+COMMENT ON COLUMN postern.outcomes.version IS 'Version that the event carried.';
+
+COMMENT ON COLUMN postern.outcomes.decided_by IS 'Version of the stored row that decided a stale or unchanged outcome.';
+
+COMMENT ON COLUMN postern.outcomes.attempts IS 'Number of attempts so far.';
+
+COMMENT ON COLUMN postern.outcomes.due IS 'Time of the next attempt of a failed outcome. Null for every other status.';
+
+COMMENT ON COLUMN postern.outcomes.at IS 'Time of the last attempt.';
+
+COMMENT ON COLUMN postern.outcomes.rule_version IS 'Version of the version rule that decided.';
 
 CREATE VIEW mirror.outcomes AS
  SELECT c.event_id,
@@ -576,13 +752,13 @@ CREATE VIEW mirror.outcomes AS
 
 ALTER TABLE mirror.outcomes OWNER TO postern_maintenance;
 
-COMMENT ON VIEW mirror.outcomes IS 'what became of each event; run 0 is live';
+COMMENT ON VIEW mirror.outcomes IS 'The outcome of each event. Run 0 is live.';
 
 CREATE TABLE postern.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
     database_user text DEFAULT SESSION_USER NOT NULL,
-    who text NOT NULL,
+    actor text NOT NULL,
     via text NOT NULL,
     address text NOT NULL,
     action text NOT NULL,
@@ -595,11 +771,27 @@ CREATE TABLE postern.audit (
 
 ALTER TABLE postern.audit OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.audit IS 'every change that a person made, by the admin interface or by a command';
+COMMENT ON TABLE postern.audit IS 'Append-only trail of every change that an operator made by the HTTP API or a command.';
 
-COMMENT ON COLUMN postern.audit.database_user IS 'the login that the change was made with, which PostgreSQL has proven; who may only insert has no say in it, nor in the time';
+COMMENT ON COLUMN postern.audit.id IS 'Number of the entry.';
 
-COMMENT ON COLUMN postern.audit.who IS 'via token: its name; via command: the account and machine that the command told; via loopback: nobody was asked';
+COMMENT ON COLUMN postern.audit.at IS 'Time of the change.';
+
+COMMENT ON COLUMN postern.audit.database_user IS 'Login that made the change, set by the database. The inserting role cannot choose it, nor the time.';
+
+COMMENT ON COLUMN postern.audit.actor IS 'With via token: name of the token. With via command: account and machine as reported by the command. With via loopback: an unauthenticated local client.';
+
+COMMENT ON COLUMN postern.audit.via IS 'token, loopback or command.';
+
+COMMENT ON COLUMN postern.audit.address IS 'Address of the client.';
+
+COMMENT ON COLUMN postern.audit.action IS 'What was done.';
+
+COMMENT ON COLUMN postern.audit.target IS 'The thing that was changed.';
+
+COMMENT ON COLUMN postern.audit.reason IS 'Reason that the operator gave.';
+
+COMMENT ON COLUMN postern.audit.run IS 'Run that the change requested.';
 
 ALTER TABLE postern.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.audit_id_seq
@@ -610,134 +802,59 @@ ALTER TABLE postern.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE postern.auditor_passes (
-    id bigint NOT NULL,
-    wanted_at timestamp with time zone,
-    wanted_by text NOT NULL,
-    reason text NOT NULL,
-    ended_at timestamp with time zone,
-    published_at timestamp with time zone,
-    missing bigint DEFAULT 0 NOT NULL,
-    due bigint DEFAULT 0 NOT NULL,
-    detail text DEFAULT ''::text NOT NULL
-)
-WITH (fillfactor='50');
-
-ALTER TABLE postern.auditor_passes OWNER TO postern_maintenance;
-
-COMMENT ON TABLE postern.auditor_passes IS 'row 0 is the auditor''s own passes; each other row is a pass that somebody asked for';
-
-COMMENT ON COLUMN postern.auditor_passes.ended_at IS 'row 0: when a pass last came to its end; else when that pass did: nothing that was missing then is left out';
-
-COMMENT ON COLUMN postern.auditor_passes.published_at IS 'when events were last published again; missing and due are how many those were, of row 0 in one pass, else in all of them together';
-
-COMMENT ON COLUMN postern.auditor_passes.detail IS 'why the last pass has not come to its end';
-
-ALTER TABLE postern.auditor_passes ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
-    SEQUENCE NAME postern.auditor_passes_id_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
-CREATE TABLE postern.bases (
-    source integer NOT NULL,
-    account text NOT NULL,
-    object_type text NOT NULL,
-    object_id text NOT NULL,
-    version_final boolean NOT NULL,
-    version_at bigint NOT NULL,
-    version_seen bigint NOT NULL,
-    version_rank smallint NOT NULL,
-    tie_set jsonb NOT NULL,
-    overflow boolean NOT NULL,
-    window_lo bigint NOT NULL,
-    window_hi bigint NOT NULL,
-    look_after bigint NOT NULL,
-    ambiguous boolean NOT NULL,
-    deleted boolean NOT NULL,
-    state_hash bytea NOT NULL,
-    exact_hash bytea NOT NULL,
-    state jsonb,
-    repaired boolean NOT NULL,
-    last_event_id bigint NOT NULL,
-    revision bigint NOT NULL,
-    rule_version integer NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    settled bigint DEFAULT 0 NOT NULL,
-    overwrite_seen bigint DEFAULT 0 NOT NULL
-)
-WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
-ALTER TABLE ONLY postern.bases ALTER COLUMN account SET STORAGE MAIN;
-ALTER TABLE ONLY postern.bases ALTER COLUMN object_type SET STORAGE MAIN;
-ALTER TABLE ONLY postern.bases ALTER COLUMN object_id SET STORAGE MAIN;
-ALTER TABLE ONLY postern.bases ALTER COLUMN tie_set SET STORAGE MAIN;
-ALTER TABLE ONLY postern.bases ALTER COLUMN tie_set SET COMPRESSION lz4;
-ALTER TABLE ONLY postern.bases ALTER COLUMN state_hash SET STORAGE PLAIN;
-ALTER TABLE ONLY postern.bases ALTER COLUMN exact_hash SET STORAGE PLAIN;
-ALTER TABLE ONLY postern.bases ALTER COLUMN state SET STORAGE MAIN;
-ALTER TABLE ONLY postern.bases ALTER COLUMN state SET COMPRESSION lz4;
-
-ALTER TABLE postern.bases OWNER TO postern_maintenance;
-
-COMMENT ON TABLE postern.bases IS 'objects as the events of dropped partitions, and they alone, make them';
-
-CREATE TABLE postern.budgets (
-    source integer NOT NULL,
-    account text NOT NULL,
-    tokens double precision NOT NULL,
-    refilled_at timestamp with time zone NOT NULL,
-    blocked_until timestamp with time zone NOT NULL,
-    throttles integer NOT NULL,
-    in_flight jsonb NOT NULL,
-    calls jsonb DEFAULT '{}'::jsonb NOT NULL
-)
-WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_analyze_threshold='1000000');
-
-ALTER TABLE postern.budgets OWNER TO postern_maintenance;
-
-COMMENT ON TABLE postern.budgets IS 'calls that may be made to a provider for an account: one bucket for all processes';
-
-COMMENT ON COLUMN postern.budgets.tokens IS 'calls that could begin at refilled_at';
-
-COMMENT ON COLUMN postern.budgets.blocked_until IS 'nobody calls before: the provider asked for it';
-
-COMMENT ON COLUMN postern.budgets.throttles IS 'how often in a row it did';
-
-COMMENT ON COLUMN postern.budgets.in_flight IS 'calls under way, each with the time at which it counts as dead, in Unix seconds';
-
-COMMENT ON COLUMN postern.budgets.calls IS 'calls by the day on which they began (UTC, counted from 1970-01-01): of the last day with a call and the thirty before it';
-
 CREATE TABLE postern.checkpoints (
     job text NOT NULL,
     run bigint NOT NULL,
     cursor bigint NOT NULL,
-    leased_by text NOT NULL,
-    leased_until timestamp with time zone NOT NULL,
+    lease_owner text NOT NULL,
+    lease_until timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
-    troubles integer DEFAULT 0 NOT NULL
+    deferrals integer DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='50');
 
 ALTER TABLE postern.checkpoints OWNER TO postern_maintenance;
 
-COMMENT ON COLUMN postern.checkpoints.troubles IS 'how often in a row a run was put off, without getting on in between';
+COMMENT ON TABLE postern.checkpoints IS 'Durable cursors and leases of jobs and of background tasks.';
 
-CREATE TABLE postern.disconnected (
+COMMENT ON COLUMN postern.checkpoints.job IS 'Name of the job or task.';
+
+COMMENT ON COLUMN postern.checkpoints.run IS 'The run, 0 for a background task.';
+
+COMMENT ON COLUMN postern.checkpoints.cursor IS 'Work up to this position is committed.';
+
+COMMENT ON COLUMN postern.checkpoints.lease_owner IS 'Process that works on it now. Empty where none does.';
+
+COMMENT ON COLUMN postern.checkpoints.lease_until IS 'End of that process''s lease.';
+
+COMMENT ON COLUMN postern.checkpoints.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.checkpoints.deferrals IS 'How often in a row the run was deferred without progress.';
+
+CREATE TABLE postern.disconnected_accounts (
     source integer NOT NULL,
     account text NOT NULL,
     since timestamp with time zone NOT NULL,
-    at timestamp with time zone NOT NULL,
+    observed_at timestamp with time zone NOT NULL,
     run bigint NOT NULL,
-    why text NOT NULL
+    reason text NOT NULL
 );
 
-ALTER TABLE postern.disconnected OWNER TO postern_maintenance;
+ALTER TABLE postern.disconnected_accounts OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.disconnected IS 'connected accounts for which the key may not act any more: since when runs have met that, which was the newest and when, and what the API answered; gone once a run finds the account again';
+COMMENT ON TABLE postern.disconnected_accounts IS 'Connected accounts that the API key may not read any more. A row is deleted when a run can read the account again.';
+
+COMMENT ON COLUMN postern.disconnected_accounts.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.disconnected_accounts.account IS 'The account.';
+
+COMMENT ON COLUMN postern.disconnected_accounts.since IS 'Time of the first run that could not read it.';
+
+COMMENT ON COLUMN postern.disconnected_accounts.observed_at IS 'Time of the last run that could not read it.';
+
+COMMENT ON COLUMN postern.disconnected_accounts.run IS 'That last run.';
+
+COMMENT ON COLUMN postern.disconnected_accounts.reason IS 'Response of the provider''s API.';
 
 CREATE TABLE postern.drifts (
     run bigint NOT NULL,
@@ -747,60 +864,140 @@ CREATE TABLE postern.drifts (
     object_id text NOT NULL,
     kind text NOT NULL,
     fields jsonb DEFAULT '[]'::jsonb NOT NULL,
-    more integer DEFAULT 0 NOT NULL,
+    more_fields integer DEFAULT 0 NOT NULL,
     event_id bigint,
     result text DEFAULT ''::text NOT NULL,
     reason text DEFAULT ''::text NOT NULL,
-    CONSTRAINT drifts_kind_check CHECK ((kind = ANY (ARRAY['missing'::text, 'behind'::text, 'different'::text, 'ghost'::text]))),
-    CONSTRAINT drifts_result_check CHECK ((result = ANY (ARRAY[''::text, 'mended'::text, 'left'::text])))
+    CONSTRAINT drifts_kind_check CHECK ((kind = ANY (ARRAY['missing'::text, 'mirror_older'::text, 'content_differs'::text, 'orphan'::text]))),
+    CONSTRAINT drifts_result_check CHECK ((result = ANY (ARRAY[''::text, 'repaired'::text, 'unrepaired'::text])))
 );
 
 ALTER TABLE postern.drifts OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.drifts IS 'objects at which the mirror differed from the provider, the first of each run, field by field';
+COMMENT ON TABLE postern.drifts IS 'Objects whose mirrored state differed from the provider, with the first differences of each run.';
 
-COMMENT ON COLUMN postern.drifts.more IS 'how many fields differ besides';
+COMMENT ON COLUMN postern.drifts.run IS 'The run.';
 
-COMMENT ON COLUMN postern.drifts.event_id IS 'the look that was to mend it';
+COMMENT ON COLUMN postern.drifts.source IS 'Number of the source.';
 
-CREATE TABLE postern.effect_asking (
-    one boolean DEFAULT true NOT NULL,
-    at timestamp with time zone NOT NULL,
-    seconds bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT effect_asking_one_check CHECK (one)
+COMMENT ON COLUMN postern.drifts.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.drifts.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.drifts.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.drifts.kind IS 'missing, mirror_older, content_differs or orphan.';
+
+COMMENT ON COLUMN postern.drifts.fields IS 'The first differing fields with both values.';
+
+COMMENT ON COLUMN postern.drifts.more_fields IS 'Number of further fields that differ.';
+
+COMMENT ON COLUMN postern.drifts.event_id IS 'Refetch event that repaired or was to repair the object.';
+
+COMMENT ON COLUMN postern.drifts.result IS 'repaired, unrepaired, or empty before it is decided.';
+
+COMMENT ON COLUMN postern.drifts.reason IS 'Reason why the drift is unrepaired.';
+
+CREATE TABLE postern.dropped_partitions (
+    name text NOT NULL,
+    id_from bigint NOT NULL,
+    id_to bigint NOT NULL,
+    retained_to bigint NOT NULL,
+    events bigint NOT NULL,
+    bytes bigint NOT NULL,
+    export jsonb,
+    run bigint NOT NULL,
+    ready_at timestamp with time zone,
+    dropped_at timestamp with time zone,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT dropped_partitions_check CHECK (((dropped_at IS NULL) OR (ready_at IS NOT NULL)))
 )
 WITH (fillfactor='50');
 
-ALTER TABLE postern.effect_asking OWNER TO postern_maintenance;
+ALTER TABLE postern.dropped_partitions OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.effect_asking IS 'for how long processors have looked for rules on a schedule that are due, whatever rules they had; it stands still while there is none';
+COMMENT ON TABLE postern.dropped_partitions IS 'Partitions of the log that retention is about to drop or has dropped. Rows are kept for ever, at most one a day.';
 
-COMMENT ON COLUMN postern.effect_asking.at IS 'when seconds was counted last';
+COMMENT ON COLUMN postern.dropped_partitions.name IS 'Name of the partition''s table.';
 
-CREATE TABLE postern.effect_holds (
+COMMENT ON COLUMN postern.dropped_partitions.id_from IS 'First event id that the partition may hold.';
+
+COMMENT ON COLUMN postern.dropped_partitions.id_to IS 'First event id behind the partition.';
+
+COMMENT ON COLUMN postern.dropped_partitions.retained_to IS 'Retained objects include the effect of all events up to this id.';
+
+COMMENT ON COLUMN postern.dropped_partitions.events IS 'Number of events that retained objects include so far.';
+
+COMMENT ON COLUMN postern.dropped_partitions.bytes IS 'Size of the partition in bytes.';
+
+COMMENT ON COLUMN postern.dropped_partitions.export IS 'The export that holds the partition''s events, null where none was required.';
+
+COMMENT ON COLUMN postern.dropped_partitions.run IS 'Retention run that handles the partition.';
+
+COMMENT ON COLUMN postern.dropped_partitions.ready_at IS 'Since this time everything that must outlive the partition is kept, so that it may be dropped.';
+
+COMMENT ON COLUMN postern.dropped_partitions.dropped_at IS 'Time of the drop, null before it.';
+
+COMMENT ON COLUMN postern.dropped_partitions.updated_at IS 'Time of the last change of this row.';
+
+CREATE TABLE postern.effect_baselines (
     source integer NOT NULL,
     account text NOT NULL,
     object_type text NOT NULL,
     object_id text NOT NULL,
     state jsonb,
     deleted boolean NOT NULL,
-    there boolean NOT NULL,
+    existed boolean NOT NULL,
     exact_hash bytea NOT NULL,
-    held_at timestamp with time zone NOT NULL
+    recorded_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
 
-ALTER TABLE postern.effect_holds OWNER TO postern_maintenance;
+ALTER TABLE postern.effect_baselines OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.effect_holds IS 'what was certain of objects before they became ambiguous: rules see the change from here to what is certain next';
+COMMENT ON TABLE postern.effect_baselines IS 'Last certain state of objects that became ambiguous. Rules compare it with the next certain state.';
 
-COMMENT ON COLUMN postern.effect_holds.there IS 'there was such an object';
+COMMENT ON COLUMN postern.effect_baselines.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.effect_baselines.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.effect_baselines.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.effect_baselines.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.effect_baselines.state IS 'The last certain state.';
+
+COMMENT ON COLUMN postern.effect_baselines.deleted IS 'The object was deleted in that state.';
+
+COMMENT ON COLUMN postern.effect_baselines.existed IS 'The mirror had the object at that time.';
+
+COMMENT ON COLUMN postern.effect_baselines.exact_hash IS 'Hash of the state.';
+
+COMMENT ON COLUMN postern.effect_baselines.recorded_at IS 'Time at which the row was inserted.';
+
+CREATE TABLE postern.effect_schedule_clock (
+    singleton boolean DEFAULT true NOT NULL,
+    counted_at timestamp with time zone NOT NULL,
+    seconds bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT effect_schedule_clock_singleton_check CHECK (singleton)
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.effect_schedule_clock OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.effect_schedule_clock IS 'One row: for how many seconds processors have evaluated scheduled rules. It stands still while no processor runs.';
+
+COMMENT ON COLUMN postern.effect_schedule_clock.singleton IS 'Always true, so that the table has one row.';
+
+COMMENT ON COLUMN postern.effect_schedule_clock.counted_at IS 'Time at which seconds was last advanced.';
+
+COMMENT ON COLUMN postern.effect_schedule_clock.seconds IS 'Seconds so far.';
 
 CREATE TABLE postern.effect_steps (
     effect bigint NOT NULL,
     step text NOT NULL,
     undo boolean DEFAULT false NOT NULL,
-    place integer NOT NULL,
+    "position" integer NOT NULL,
     state text NOT NULL,
     destination text NOT NULL,
     request jsonb,
@@ -811,37 +1008,57 @@ CREATE TABLE postern.effect_steps (
     status integer,
     captured jsonb DEFAULT '{}'::jsonb NOT NULL,
     error text DEFAULT ''::text NOT NULL,
-    doubt text DEFAULT 'key'::text NOT NULL,
+    resolved_by text DEFAULT 'key'::text NOT NULL,
     undoable boolean DEFAULT false NOT NULL,
     captures text[] DEFAULT '{}'::text[] NOT NULL,
-    known_since timestamp with time zone,
-    once boolean DEFAULT false NOT NULL,
-    CONSTRAINT effect_steps_doubt_check CHECK ((doubt = ANY (ARRAY['key'::text, 'check'::text, 'person'::text]))),
+    first_attempt_at timestamp with time zone,
+    at_most_once boolean DEFAULT false NOT NULL,
+    CONSTRAINT effect_steps_resolved_by_check CHECK ((resolved_by = ANY (ARRAY['key'::text, 'check'::text, 'operator'::text]))),
     CONSTRAINT effect_steps_state_check CHECK ((state = ANY (ARRAY['reserved'::text, 'done'::text, 'failed'::text, 'unknown'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
 
 ALTER TABLE postern.effect_steps OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.effect_steps IS 'steps of effects that were begun; a row is committed before its call is made';
+COMMENT ON TABLE postern.effect_steps IS 'Steps of effects that were started. A row is committed before its request is sent.';
 
-COMMENT ON COLUMN postern.effect_steps.state IS 'reserved: the call may be under way; unknown: nobody knows whether it did what it was to do';
+COMMENT ON COLUMN postern.effect_steps.effect IS 'The effect.';
 
-COMMENT ON COLUMN postern.effect_steps.request IS 'what is sent, the same at each attempt: method, path, headers and body, without the destination''s own headers; null once redacted or forgotten';
+COMMENT ON COLUMN postern.effect_steps.step IS 'Name of the step in the rule.';
 
-COMMENT ON COLUMN postern.effect_steps.fingerprint IS 'SHA-256 of the request';
+COMMENT ON COLUMN postern.effect_steps.undo IS 'The row is the compensation of the step.';
 
-COMMENT ON COLUMN postern.effect_steps.captured IS 'what the answer said that later steps and people need, by name';
+COMMENT ON COLUMN postern.effect_steps."position" IS 'Position of the step in the rule.';
 
-COMMENT ON COLUMN postern.effect_steps.doubt IS 'what clears up a lost answer: the step is sent again under its key, the other side is asked, or a person says what happened';
+COMMENT ON COLUMN postern.effect_steps.state IS 'reserved (the request may be in progress), done, failed or unknown (the request may have been executed).';
 
-COMMENT ON COLUMN postern.effect_steps.undoable IS 'its rule said how it is undone when it was sent';
+COMMENT ON COLUMN postern.effect_steps.destination IS 'Destination of the request.';
 
-COMMENT ON COLUMN postern.effect_steps.captures IS 'the names under which its rule captures what the answer says, as of when it was sent';
+COMMENT ON COLUMN postern.effect_steps.request IS 'Request as sent at each attempt: method, path, headers and body, without the destination''s own headers. Null after redaction or retention.';
 
-COMMENT ON COLUMN postern.effect_steps.known_since IS 'when the first attempt was reserved that may have been done; null: planned_at of its effect, or reserved_at where there was one attempt';
+COMMENT ON COLUMN postern.effect_steps.fingerprint IS 'SHA-256 of the request.';
 
-COMMENT ON COLUMN postern.effect_steps.once IS 'its rule said when it was sent that it is not sent again by itself where the other side does not know of it';
+COMMENT ON COLUMN postern.effect_steps.attempts IS 'Number of attempts.';
+
+COMMENT ON COLUMN postern.effect_steps.reserved_at IS 'Time at which the last attempt was reserved.';
+
+COMMENT ON COLUMN postern.effect_steps.ended_at IS 'Time at which the step ended. Null before.';
+
+COMMENT ON COLUMN postern.effect_steps.status IS 'HTTP status of the last response.';
+
+COMMENT ON COLUMN postern.effect_steps.captured IS 'Values of the response that later steps and operators need, by name.';
+
+COMMENT ON COLUMN postern.effect_steps.error IS 'Error of the last attempt.';
+
+COMMENT ON COLUMN postern.effect_steps.resolved_by IS 'How an unknown outcome is resolved: key (send again under the same key), check (ask the destination) or operator.';
+
+COMMENT ON COLUMN postern.effect_steps.undoable IS 'The rule had a compensation for the step when it was sent.';
+
+COMMENT ON COLUMN postern.effect_steps.captures IS 'Names that the rule captured from the response when the step was sent.';
+
+COMMENT ON COLUMN postern.effect_steps.first_attempt_at IS 'Time at which the first attempt that may have been executed was reserved. Null where it is planned_at of the effect, or reserved_at with one attempt.';
+
+COMMENT ON COLUMN postern.effect_steps.at_most_once IS 'The step is not sent again automatically where the destination does not know it.';
 
 CREATE TABLE postern.effect_window_waits (
     rule text NOT NULL,
@@ -856,7 +1073,21 @@ WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
 
 ALTER TABLE postern.effect_window_waits OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.effect_window_waits IS 'objects that were ambiguous when a window came to them: its rule is asked about them when they are certain';
+COMMENT ON TABLE postern.effect_window_waits IS 'Objects that were ambiguous when a window reached them. The rule is evaluated for them when their state is certain.';
+
+COMMENT ON COLUMN postern.effect_window_waits.rule IS 'Name of the rule.';
+
+COMMENT ON COLUMN postern.effect_window_waits.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.effect_window_waits.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.effect_window_waits.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.effect_window_waits.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.effect_window_waits.window_start IS 'Start of the window.';
+
+COMMENT ON COLUMN postern.effect_window_waits.window_end IS 'End of the window.';
 
 CREATE TABLE postern.effect_windows (
     rule text NOT NULL,
@@ -869,7 +1100,7 @@ CREATE TABLE postern.effect_windows (
     window_end timestamp with time zone,
     account text DEFAULT ''::text NOT NULL,
     object_id text DEFAULT ''::text NOT NULL,
-    asked bigint DEFAULT 0 NOT NULL,
+    clock_seconds bigint DEFAULT 0 NOT NULL,
     CONSTRAINT effect_windows_check CHECK (((window_start IS NULL) = (window_end IS NULL))),
     CONSTRAINT effect_windows_check1 CHECK ((window_start < window_end))
 )
@@ -877,15 +1108,29 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_thr
 
 ALTER TABLE postern.effect_windows OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.effect_windows IS 'how far rules on a schedule are; whoever sees to a window locks its row, and moves it in the transaction that plans effects';
+COMMENT ON TABLE postern.effect_windows IS 'Progress of scheduled rules. A process locks the row of a window and moves it in the transaction that plans effects.';
 
-COMMENT ON COLUMN postern.effect_windows.decided_at IS 'all windows that end up to then were seen to, or passed over';
+COMMENT ON COLUMN postern.effect_windows.rule IS 'Name of the rule.';
 
-COMMENT ON COLUMN postern.effect_windows.window_end IS 'the window that is being seen to; null: none is';
+COMMENT ON COLUMN postern.effect_windows.source IS 'Number of the source.';
 
-COMMENT ON COLUMN postern.effect_windows.object_id IS 'with account: objects up to this one were seen to';
+COMMENT ON COLUMN postern.effect_windows.object_type IS 'The object type of the rule.';
 
-COMMENT ON COLUMN postern.effect_windows.asked IS 'effect_asking.seconds when a processor had the rule last';
+COMMENT ON COLUMN postern.effect_windows.cron IS 'Cron expression of the rule.';
+
+COMMENT ON COLUMN postern.effect_windows.time_zone IS 'Time zone of the expression.';
+
+COMMENT ON COLUMN postern.effect_windows.decided_at IS 'Every window that ends up to this time was handled or skipped.';
+
+COMMENT ON COLUMN postern.effect_windows.window_start IS 'Start of the window in progress. Null where none is.';
+
+COMMENT ON COLUMN postern.effect_windows.window_end IS 'End of the window in progress. Null where none is.';
+
+COMMENT ON COLUMN postern.effect_windows.account IS 'With object_id: objects up to this one were handled.';
+
+COMMENT ON COLUMN postern.effect_windows.object_id IS 'With account: objects up to this one were handled.';
+
+COMMENT ON COLUMN postern.effect_windows.clock_seconds IS 'Value of effect_schedule_clock.seconds when a processor last had the rule.';
 
 CREATE TABLE postern.effects (
     effect bigint NOT NULL,
@@ -899,49 +1144,79 @@ CREATE TABLE postern.effects (
     object_id text NOT NULL,
     event_id bigint NOT NULL,
     run bigint NOT NULL,
-    facts jsonb,
+    template_data jsonb,
     state text NOT NULL,
     reason text DEFAULT ''::text NOT NULL,
-    undoing boolean DEFAULT false NOT NULL,
+    compensating boolean DEFAULT false NOT NULL,
     destination text NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
     due timestamp with time zone,
-    taken_by text DEFAULT ''::text NOT NULL,
-    taken_until timestamp with time zone,
+    lease_owner text DEFAULT ''::text NOT NULL,
+    lease_until timestamp with time zone,
     planned_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
-    claims bigint DEFAULT 0 NOT NULL,
-    tried_since timestamp with time zone,
+    lease_epoch bigint DEFAULT 0 NOT NULL,
+    first_attempt_at timestamp with time zone,
     expires_at timestamp with time zone,
     CONSTRAINT effects_check CHECK (((state = ANY (ARRAY['planned'::text, 'failed'::text])) = (due IS NOT NULL))),
-    CONSTRAINT effects_check1 CHECK (((state = 'running'::text) = (taken_until IS NOT NULL))),
-    CONSTRAINT effects_state_check CHECK ((state = ANY (ARRAY['waiting'::text, 'planned'::text, 'running'::text, 'failed'::text, 'review'::text, 'done'::text, 'rejected'::text, 'expired'::text, 'superseded'::text])))
+    CONSTRAINT effects_check1 CHECK (((state = 'running'::text) = (lease_until IS NOT NULL))),
+    CONSTRAINT effects_state_check CHECK ((state = ANY (ARRAY['awaiting_approval'::text, 'planned'::text, 'running'::text, 'failed'::text, 'needs_review'::text, 'done'::text, 'rejected'::text, 'expired'::text, 'superseded'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
 
 ALTER TABLE postern.effects OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.effects IS 'ledger of side effects: one for each key and version of its rule';
+COMMENT ON TABLE postern.effects IS 'Ledger of side effects: one row per key and version of its rule.';
 
-COMMENT ON COLUMN postern.effects.forced IS 'the run, a replay of mode force, that had it happen again on purpose; 0 for the first';
+COMMENT ON COLUMN postern.effects.effect IS 'Number of the effect.';
 
-COMMENT ON COLUMN postern.effects.event_id IS 'the event that made the change; 0 for a schedule';
+COMMENT ON COLUMN postern.effects.key IS 'Key of the planned effect: the same change gives the same key.';
 
-COMMENT ON COLUMN postern.effects.run IS 'the run that planned it; 0: as the event arrived';
+COMMENT ON COLUMN postern.effects.rule_version IS 'Version of the rule in the configuration.';
 
-COMMENT ON COLUMN postern.effects.facts IS 'what the templates of its steps see: old and new state, object and event; null once redacted, or forgotten by retention.effects';
+COMMENT ON COLUMN postern.effects.forced IS 'Replay run with mode force that repeated the effect. 0 for the first.';
 
-COMMENT ON COLUMN postern.effects.undoing IS 'steps that were done are undone, the last first';
+COMMENT ON COLUMN postern.effects.rule IS 'Name of the rule.';
 
-COMMENT ON COLUMN postern.effects.destination IS 'where its next step goes';
+COMMENT ON COLUMN postern.effects.source IS 'Number of the source.';
 
-COMMENT ON COLUMN postern.effects.attempts IS 'of its next step';
+COMMENT ON COLUMN postern.effects.account IS 'Tenant inside the source.';
 
-COMMENT ON COLUMN postern.effects.claims IS 'how often it was taken; what came of an attempt is recorded only while no later one was begun';
+COMMENT ON COLUMN postern.effects.object_type IS 'The provider''s type of the object.';
 
-COMMENT ON COLUMN postern.effects.tried_since IS 'the first attempt of its next step since the step before was done or a person had it go on, from when the age of its retries counts; null: there was none yet';
+COMMENT ON COLUMN postern.effects.object_id IS 'The provider''s id of the object.';
 
-COMMENT ON COLUMN postern.effects.expires_at IS 'until when it can be approved; null: its rule had no approval_expires when it was planned, or nothing had to be approved';
+COMMENT ON COLUMN postern.effects.event_id IS 'Event that made the change. 0 for a scheduled rule.';
+
+COMMENT ON COLUMN postern.effects.run IS 'Run that planned the effect. 0 is live.';
+
+COMMENT ON COLUMN postern.effects.template_data IS 'Data for the templates of the steps: old and new state, object and event. Null after redaction or retention.';
+
+COMMENT ON COLUMN postern.effects.state IS 'awaiting_approval, planned, running, failed (retried), needs_review, done, rejected, expired or superseded.';
+
+COMMENT ON COLUMN postern.effects.reason IS 'Reason of the state in words.';
+
+COMMENT ON COLUMN postern.effects.compensating IS 'Completed steps are being compensated, the last first.';
+
+COMMENT ON COLUMN postern.effects.destination IS 'Destination of the next step.';
+
+COMMENT ON COLUMN postern.effects.attempts IS 'Number of attempts of the next step.';
+
+COMMENT ON COLUMN postern.effects.due IS 'Time of the next attempt. Null where none is planned.';
+
+COMMENT ON COLUMN postern.effects.lease_owner IS 'Process that executes the effect now.';
+
+COMMENT ON COLUMN postern.effects.lease_until IS 'End of that process''s lease.';
+
+COMMENT ON COLUMN postern.effects.planned_at IS 'Time at which the effect was planned.';
+
+COMMENT ON COLUMN postern.effects.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.effects.lease_epoch IS 'Number of leases so far. A result is recorded only by the owner of the latest lease.';
+
+COMMENT ON COLUMN postern.effects.first_attempt_at IS 'First attempt of the next step since the previous step was done or an operator resumed the effect. The age of retries counts from here.';
+
+COMMENT ON COLUMN postern.effects.expires_at IS 'End of the time for approval. Null where the rule sets none.';
 
 ALTER TABLE postern.effects ALTER COLUMN effect ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.effects_effect_seq
@@ -969,7 +1244,29 @@ ALTER TABLE ONLY postern.event_conflicts ALTER COLUMN body SET COMPRESSION lz4;
 
 ALTER TABLE postern.event_conflicts OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.event_conflicts IS 'the same key with another fingerprint: the first delivery is the event, each differing one is kept whole here';
+COMMENT ON TABLE postern.event_conflicts IS 'Deliveries whose key belongs to an event with another fingerprint. The event keeps the first content; each other content is kept here.';
+
+COMMENT ON COLUMN postern.event_conflicts.id IS 'Number of the conflict.';
+
+COMMENT ON COLUMN postern.event_conflicts.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.event_conflicts.event IS 'Id of the stored event that has the same key.';
+
+COMMENT ON COLUMN postern.event_conflicts.event_id IS 'The provider''s id of the event.';
+
+COMMENT ON COLUMN postern.event_conflicts.event_type IS 'The provider''s type of the event.';
+
+COMMENT ON COLUMN postern.event_conflicts.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.event_conflicts.fingerprint IS 'Fingerprint of the conflicting content.';
+
+COMMENT ON COLUMN postern.event_conflicts.received_at IS 'Time at which the gateway received the delivery.';
+
+COMMENT ON COLUMN postern.event_conflicts.headers IS 'Headers of the delivery that the allow-list keeps.';
+
+COMMENT ON COLUMN postern.event_conflicts.verification IS 'Result of verifying the delivery.';
+
+COMMENT ON COLUMN postern.event_conflicts.body IS 'Exact bytes of the delivery.';
 
 ALTER TABLE postern.event_conflicts ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.event_conflicts_id_seq
@@ -990,6 +1287,16 @@ WITH (autovacuum_analyze_threshold='20000');
 
 ALTER TABLE postern.event_keys OWNER TO postern_maintenance;
 
+COMMENT ON TABLE postern.event_keys IS 'One row per stored event key. The primary key makes an event unique, also after its partition was dropped.';
+
+COMMENT ON COLUMN postern.event_keys.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.event_keys.key IS 'First 16 bytes of the SHA-256 of the event''s key.';
+
+COMMENT ON COLUMN postern.event_keys.id IS 'Id of the event that has the key.';
+
+COMMENT ON COLUMN postern.event_keys.fingerprint IS 'Fingerprint of that event''s content.';
+
 CREATE SEQUENCE postern.event_sequence
     START WITH 1
     INCREMENT BY 1
@@ -999,60 +1306,15 @@ CREATE SEQUENCE postern.event_sequence
 
 ALTER TABLE postern.event_sequence OWNER TO postern_maintenance;
 
-CREATE TABLE postern.ghosts (
-    run bigint NOT NULL,
-    object_type text NOT NULL,
-    object_id text NOT NULL,
-    date timestamp with time zone NOT NULL,
-    elapsed_us bigint NOT NULL,
-    body bytea
-);
-
-ALTER TABLE postern.ghosts OWNER TO postern_maintenance;
-
-COMMENT ON TABLE postern.ghosts IS 'objects that the provider has said to be missing, and when; they go when their tombstones are in the log, or after the run';
-
-COMMENT ON COLUMN postern.ghosts.body IS 'what it has answered in their place; null where nothing';
-
-CREATE TABLE postern.hints (
-    source integer NOT NULL,
-    account text NOT NULL,
-    object_type text NOT NULL,
-    object_id text NOT NULL,
-    reason text NOT NULL,
-    wanted_by text DEFAULT ''::text NOT NULL,
-    made_at timestamp with time zone NOT NULL,
-    due timestamp with time zone NOT NULL,
-    after bigint NOT NULL,
-    attempts integer DEFAULT 0 NOT NULL,
-    error text DEFAULT ''::text NOT NULL,
-    taken_by text DEFAULT ''::text NOT NULL,
-    taken_until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    gaps jsonb
-)
-WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
-
-ALTER TABLE postern.hints OWNER TO postern_maintenance;
-
-COMMENT ON TABLE postern.hints IS 'objects that owe a look, each once; a hint goes when its object owes nothing any more';
-
-COMMENT ON COLUMN postern.hints.wanted_by IS 'who asked for the look; empty where the mirror did';
-
-COMMENT ON COLUMN postern.hints.after IS 'the look must begin after this point of the provider''s time, in microseconds';
-
-COMMENT ON COLUMN postern.hints.error IS 'why the last attempt came to nothing';
-
-COMMENT ON COLUMN postern.hints.taken_until IS 'until then the look is taken_by''s to make';
-
-COMMENT ON COLUMN postern.hints.gaps IS 'pairs of hashes of states, from and to: the changes between them were not seen; null where the hint is for nothing of the kind';
+COMMENT ON SEQUENCE postern.event_sequence IS 'Low 20 bits of the ids of events.';
 
 CREATE TABLE postern.idempotency_keys (
     scope text NOT NULL,
     key text NOT NULL,
     fingerprint bytea NOT NULL,
-    made_at timestamp with time zone NOT NULL,
-    owner text NOT NULL,
-    leased_until timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    lease_owner text NOT NULL,
+    lease_until timestamp with time zone NOT NULL,
     status integer,
     content_type text DEFAULT ''::text NOT NULL,
     body bytea
@@ -1061,68 +1323,215 @@ ALTER TABLE ONLY postern.idempotency_keys ALTER COLUMN body SET COMPRESSION lz4;
 
 ALTER TABLE postern.idempotency_keys OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.idempotency_keys IS 'requests that were sent with a key, and what they were answered';
+COMMENT ON TABLE postern.idempotency_keys IS 'Requests of the HTTP API that were sent with an idempotency key, with their responses.';
 
-COMMENT ON COLUMN postern.idempotency_keys.scope IS 'whose the key is, and for which route';
+COMMENT ON COLUMN postern.idempotency_keys.scope IS 'Token and route that the key belongs to.';
 
-COMMENT ON COLUMN postern.idempotency_keys.owner IS 'the request that carries it out, as long as its lease holds';
+COMMENT ON COLUMN postern.idempotency_keys.key IS 'The client''s key.';
 
-COMMENT ON COLUMN postern.idempotency_keys.status IS 'of the answer; null: there is none yet, or there was nothing to keep';
+COMMENT ON COLUMN postern.idempotency_keys.fingerprint IS 'Digest of the request, to notice a different one.';
 
-CREATE TABLE postern.listed (
+COMMENT ON COLUMN postern.idempotency_keys.created_at IS 'Time of the first request.';
+
+COMMENT ON COLUMN postern.idempotency_keys.lease_owner IS 'Request that executes it now.';
+
+COMMENT ON COLUMN postern.idempotency_keys.lease_until IS 'End of that request''s lease.';
+
+COMMENT ON COLUMN postern.idempotency_keys.status IS 'HTTP status of the response. Null before there is one, or where none is kept.';
+
+COMMENT ON COLUMN postern.idempotency_keys.content_type IS 'Content type of the response.';
+
+COMMENT ON COLUMN postern.idempotency_keys.body IS 'Body of the response.';
+
+CREATE TABLE postern.listed_objects (
     run bigint NOT NULL,
     object_type text NOT NULL,
     object bigint NOT NULL,
-    remains boolean DEFAULT false NOT NULL,
-    odd boolean DEFAULT false NOT NULL
+    unrepaired boolean DEFAULT false NOT NULL,
+    drifted boolean DEFAULT false NOT NULL
 );
 
-ALTER TABLE postern.listed OWNER TO postern_maintenance;
+ALTER TABLE postern.listed_objects OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.listed IS 'digests of the objects that a run has been told of; they go when the type is done, or after the run';
+COMMENT ON TABLE postern.listed_objects IS 'Hashes of the objects that a scan has read from the provider''s list. Rows are deleted when the type is done or after the run.';
 
-COMMENT ON COLUMN postern.listed.remains IS 'the object differed, and is left';
+COMMENT ON COLUMN postern.listed_objects.run IS 'The run.';
 
-COMMENT ON COLUMN postern.listed.odd IS 'the object was missing, behind, different or a ghost when it was met first, and counts as that';
+COMMENT ON COLUMN postern.listed_objects.object_type IS 'The object type.';
+
+COMMENT ON COLUMN postern.listed_objects.object IS 'Hash of the object''s id.';
+
+COMMENT ON COLUMN postern.listed_objects.unrepaired IS 'The object differed and was not repaired.';
+
+COMMENT ON COLUMN postern.listed_objects.drifted IS 'The object had a drift when it was first read, and counts as such.';
 
 CREATE TABLE postern.log_floor (
-    one boolean DEFAULT true NOT NULL,
+    singleton boolean DEFAULT true NOT NULL,
     ms bigint NOT NULL,
-    CONSTRAINT log_floor_one_check CHECK (one)
+    CONSTRAINT log_floor_singleton_check CHECK (singleton)
 )
 WITH (fillfactor='50');
 
 ALTER TABLE postern.log_floor OWNER TO postern_maintenance;
 
+COMMENT ON TABLE postern.log_floor IS 'One row: the time below which no new event id is made. Readers of the log raise it.';
+
+COMMENT ON COLUMN postern.log_floor.singleton IS 'Always true, so that the table has one row.';
+
+COMMENT ON COLUMN postern.log_floor.ms IS 'New event ids carry a later time than this, in Unix milliseconds.';
+
 CREATE TABLE postern.notifications (
     name text NOT NULL,
-    about text NOT NULL,
-    turn bigint DEFAULT 0 NOT NULL,
+    condition text NOT NULL,
+    sequence bigint DEFAULT 0 NOT NULL,
     since timestamp with time zone,
-    told_at timestamp with time zone,
-    mark timestamp with time zone NOT NULL,
+    notified_at timestamp with time zone,
+    watermark timestamp with time zone NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
-    taken_until timestamp with time zone,
-    trouble text DEFAULT ''::text NOT NULL,
+    lease_until timestamp with time zone,
+    failure text DEFAULT ''::text NOT NULL,
     seed uuid DEFAULT gen_random_uuid() NOT NULL
 )
 WITH (fillfactor='70');
 
 ALTER TABLE postern.notifications OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.notifications IS 'what the configuration''s notify has told: a row for each name, and kind of what it tells';
+COMMENT ON TABLE postern.notifications IS 'State of the configured notifications: one row per name and condition.';
 
-COMMENT ON COLUMN postern.notifications.turn IS 'counts what was told; what is told again for want of an answer has the same';
+COMMENT ON COLUMN postern.notifications.name IS 'Name of the notification in the configuration.';
 
-COMMENT ON COLUMN postern.notifications.since IS 'when what lasts was first told; null: nothing lasts';
+COMMENT ON COLUMN postern.notifications.condition IS 'Condition that it reports.';
 
-COMMENT ON COLUMN postern.notifications.mark IS 'of runs: what ended up to then was told, or was no failure';
+COMMENT ON COLUMN postern.notifications.sequence IS 'Number of sent notifications. A repeated attempt has the same number.';
 
-COMMENT ON COLUMN postern.notifications.attempts IS 'that came to nothing since something was told';
+COMMENT ON COLUMN postern.notifications.since IS 'Time at which a lasting condition was first reported. Null where none lasts.';
 
-COMMENT ON COLUMN postern.notifications.taken_until IS 'a process tells it, or waits after it could not, until then';
+COMMENT ON COLUMN postern.notifications.notified_at IS 'Time of the last successful notification.';
 
-COMMENT ON COLUMN postern.notifications.seed IS 'made once, of the ids under which is told, so that another installation has others for the same name';
+COMMENT ON COLUMN postern.notifications.watermark IS 'Runs that ended up to this time were reported, or were no failures.';
+
+COMMENT ON COLUMN postern.notifications.attempts IS 'Number of failed attempts since the last success.';
+
+COMMENT ON COLUMN postern.notifications.lease_until IS 'Until then one process sends it, or waits after a failure.';
+
+COMMENT ON COLUMN postern.notifications.failure IS 'Error of the last attempt.';
+
+COMMENT ON COLUMN postern.notifications.seed IS 'Random part of the notification''s ids, so that two installations do not use the same ids.';
+
+CREATE TABLE postern.object_scans (
+    run bigint NOT NULL,
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    phase text DEFAULT 'list'::text NOT NULL,
+    cursor text DEFAULT ''::text NOT NULL,
+    in_progress jsonb DEFAULT '[]'::jsonb NOT NULL,
+    since timestamp with time zone,
+    until timestamp with time zone,
+    started_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    restarts integer DEFAULT 0 NOT NULL,
+    tombstones_proposed bigint DEFAULT 0 NOT NULL,
+    checked bigint DEFAULT 0 NOT NULL,
+    missing bigint DEFAULT 0 NOT NULL,
+    mirror_older bigint DEFAULT 0 NOT NULL,
+    mirror_newer bigint DEFAULT 0 NOT NULL,
+    content_differs bigint DEFAULT 0 NOT NULL,
+    orphans bigint DEFAULT 0 NOT NULL,
+    repaired bigint DEFAULT 0 NOT NULL,
+    unrepaired bigint DEFAULT 0 NOT NULL,
+    scope text DEFAULT ''::text NOT NULL,
+    skipped_parts jsonb DEFAULT '[]'::jsonb NOT NULL,
+    not_listed bigint DEFAULT 0 NOT NULL,
+    rereads integer DEFAULT 0 NOT NULL,
+    reason text DEFAULT ''::text NOT NULL,
+    versions_only boolean DEFAULT false NOT NULL,
+    CONSTRAINT object_scans_phase_check CHECK ((phase = ANY (ARRAY['list'::text, 'orphans'::text, 'tombstones'::text, 'awaiting_approval'::text, 'done'::text, 'skipped'::text, 'not_listable'::text])))
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.object_scans OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.object_scans IS 'Progress and counts of a run that walks the provider''s list of one object type.';
+
+COMMENT ON COLUMN postern.object_scans.run IS 'The run.';
+
+COMMENT ON COLUMN postern.object_scans.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.object_scans.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.object_scans.object_type IS 'The object type that is scanned.';
+
+COMMENT ON COLUMN postern.object_scans.phase IS 'list, orphans, tombstones, awaiting_approval, done, skipped or not_listable.';
+
+COMMENT ON COLUMN postern.object_scans.cursor IS 'Where the walk of the list, or of the mirror, continues.';
+
+COMMENT ON COLUMN postern.object_scans.in_progress IS 'Objects before the cursor that are not repaired yet: id, kind of drift, and whether it was counted.';
+
+COMMENT ON COLUMN postern.object_scans.since IS 'Start of the interval of changes that was requested, on the provider''s clock. Null for all objects.';
+
+COMMENT ON COLUMN postern.object_scans.until IS 'End of that interval.';
+
+COMMENT ON COLUMN postern.object_scans.started_at IS 'The list shows at least everything that happened before this time on the provider''s clock.';
+
+COMMENT ON COLUMN postern.object_scans.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.object_scans.restarts IS 'How often the scan started again from the first page.';
+
+COMMENT ON COLUMN postern.object_scans.tombstones_proposed IS 'Number of tombstones that needed approval before the first was written. 0 where none did.';
+
+COMMENT ON COLUMN postern.object_scans.checked IS 'Number of objects that were compared.';
+
+COMMENT ON COLUMN postern.object_scans.missing IS 'Number of objects that the mirror did not have.';
+
+COMMENT ON COLUMN postern.object_scans.mirror_older IS 'Number of objects whose mirrored version was older.';
+
+COMMENT ON COLUMN postern.object_scans.mirror_newer IS 'Number of objects whose mirrored version was newer.';
+
+COMMENT ON COLUMN postern.object_scans.content_differs IS 'Number of objects with the same version and other content.';
+
+COMMENT ON COLUMN postern.object_scans.orphans IS 'Number of mirrored objects that the provider does not have.';
+
+COMMENT ON COLUMN postern.object_scans.repaired IS 'Number of objects that were repaired.';
+
+COMMENT ON COLUMN postern.object_scans.unrepaired IS 'Number of objects with drift that were not repaired.';
+
+COMMENT ON COLUMN postern.object_scans.scope IS 'Digest of the list''s definition when the scan started.';
+
+COMMENT ON COLUMN postern.object_scans.skipped_parts IS 'Parts of the list that could not be read: part, reason, and whether its first page was read.';
+
+COMMENT ON COLUMN postern.object_scans.not_listed IS 'Number of checked objects that the list does not show and that exist by their ids.';
+
+COMMENT ON COLUMN postern.object_scans.rereads IS 'How often the list was read again for objects in progress.';
+
+COMMENT ON COLUMN postern.object_scans.reason IS 'Response of the API that shows why the type is not listable. Empty in other phases.';
+
+COMMENT ON COLUMN postern.object_scans.versions_only IS 'The list shows only versions that not every change moves. A change under an equal version was not noticed.';
+
+CREATE TABLE postern.orphans (
+    run bigint NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    missing_at timestamp with time zone NOT NULL,
+    elapsed_us bigint NOT NULL,
+    body bytea
+);
+
+ALTER TABLE postern.orphans OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.orphans IS 'Mirrored objects that the provider reported as missing. Rows are deleted when their tombstones are in the log, or after the run.';
+
+COMMENT ON COLUMN postern.orphans.run IS 'The run.';
+
+COMMENT ON COLUMN postern.orphans.object_type IS 'The object type.';
+
+COMMENT ON COLUMN postern.orphans.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.orphans.missing_at IS 'Time at which the provider reported it, on the provider''s clock.';
+
+COMMENT ON COLUMN postern.orphans.elapsed_us IS 'Duration of the request in microseconds.';
+
+COMMENT ON COLUMN postern.orphans.body IS 'Response of the provider in place of the object. Null where it had no body.';
 
 CREATE TABLE postern.outbox (
     batch bigint NOT NULL,
@@ -1130,7 +1539,7 @@ CREATE TABLE postern.outbox (
     accounts text[] NOT NULL,
     types text[] NOT NULL,
     ids text[] NOT NULL,
-    made_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
     sent_at timestamp with time zone,
     sequence bigint,
     CONSTRAINT outbox_check CHECK (((sent_at IS NULL) = (sequence IS NULL)))
@@ -1139,7 +1548,23 @@ WITH (fillfactor='70');
 
 ALTER TABLE postern.outbox OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.outbox IS 'changes to announce: one row per apply transaction; vacuumed by the maintenance loop, since autovacuum comes too late';
+COMMENT ON TABLE postern.outbox IS 'Changes to publish: one row per apply transaction. The maintenance loop vacuums it, because autovacuum comes too late.';
+
+COMMENT ON COLUMN postern.outbox.batch IS 'Number of the row.';
+
+COMMENT ON COLUMN postern.outbox.sources IS 'Sources of the changed objects. The four arrays are parallel.';
+
+COMMENT ON COLUMN postern.outbox.accounts IS 'Accounts of the changed objects.';
+
+COMMENT ON COLUMN postern.outbox.types IS 'Types of the changed objects.';
+
+COMMENT ON COLUMN postern.outbox.ids IS 'Ids of the changed objects.';
+
+COMMENT ON COLUMN postern.outbox.created_at IS 'Time of the transaction.';
+
+COMMENT ON COLUMN postern.outbox.sent_at IS 'Time at which the stream acknowledged the changes. Null before.';
+
+COMMENT ON COLUMN postern.outbox.sequence IS 'Sequence number of the last message in the stream. Null before it was sent.';
 
 ALTER TABLE postern.outbox ALTER COLUMN batch ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.outbox_batch_seq
@@ -1150,11 +1575,65 @@ ALTER TABLE postern.outbox ALTER COLUMN batch ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE postern.rate_budgets (
+    source integer NOT NULL,
+    account text NOT NULL,
+    tokens double precision NOT NULL,
+    refilled_at timestamp with time zone NOT NULL,
+    blocked_until timestamp with time zone NOT NULL,
+    throttles integer NOT NULL,
+    in_flight jsonb NOT NULL,
+    calls jsonb DEFAULT '{}'::jsonb NOT NULL
+)
+WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_analyze_threshold='1000000');
+
+ALTER TABLE postern.rate_budgets OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.rate_budgets IS 'Calls that may be made to a provider for an account: one token bucket that all processes share.';
+
+COMMENT ON COLUMN postern.rate_budgets.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.rate_budgets.account IS 'Account whose limit it is.';
+
+COMMENT ON COLUMN postern.rate_budgets.tokens IS 'Calls that could start at refilled_at.';
+
+COMMENT ON COLUMN postern.rate_budgets.refilled_at IS 'Time at which tokens was computed.';
+
+COMMENT ON COLUMN postern.rate_budgets.blocked_until IS 'No call starts before this time, because the provider asked for a pause.';
+
+COMMENT ON COLUMN postern.rate_budgets.throttles IS 'How often in a row the provider asked for a pause.';
+
+COMMENT ON COLUMN postern.rate_budgets.in_flight IS 'Calls in progress, each with the Unix time at which it counts as lost.';
+
+COMMENT ON COLUMN postern.rate_budgets.calls IS 'Number of calls by UTC day, counted in days since 1970-01-01, for the last day with a call and the thirty days before it.';
+
+CREATE TABLE postern.recent_missing (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE postern.recent_missing OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.recent_missing IS 'Objects that were alive in the mirror and that a refetch did not find, of the last hour.';
+
+COMMENT ON COLUMN postern.recent_missing.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.recent_missing.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.recent_missing.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.recent_missing.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.recent_missing.at IS 'Time of the refetch.';
+
 CREATE TABLE postern.redactions (
     run bigint NOT NULL,
-    who text NOT NULL,
+    actor text NOT NULL,
     reason text NOT NULL,
-    asked jsonb NOT NULL,
+    params jsonb NOT NULL,
     requested_by bigint,
     events bigint NOT NULL,
     objects bigint NOT NULL,
@@ -1168,7 +1647,81 @@ WITH (fillfactor='50');
 
 ALTER TABLE postern.redactions OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.redactions IS 'who had what redacted and why, kept for good; what was looked for is there as a salted digest at most, until the run ends';
+COMMENT ON TABLE postern.redactions IS 'Each redaction: who requested it, why, and what it cleared. Rows are kept for ever. Search values are stored only as salted digests, until the run ends.';
+
+COMMENT ON COLUMN postern.redactions.run IS 'The redaction run.';
+
+COMMENT ON COLUMN postern.redactions.actor IS 'Operator who requested it.';
+
+COMMENT ON COLUMN postern.redactions.reason IS 'Reason that the operator gave.';
+
+COMMENT ON COLUMN postern.redactions.params IS 'The request.';
+
+COMMENT ON COLUMN postern.redactions.requested_by IS 'Event that requested the redaction, such as a provider''s privacy webhook.';
+
+COMMENT ON COLUMN postern.redactions.events IS 'Number of cleared events.';
+
+COMMENT ON COLUMN postern.redactions.objects IS 'Number of cleared objects.';
+
+COMMENT ON COLUMN postern.redactions.conflicts IS 'Number of cleared conflicts.';
+
+COMMENT ON COLUMN postern.redactions.rejections IS 'Number of deleted rejections.';
+
+COMMENT ON COLUMN postern.redactions.began_at IS 'Time of the start.';
+
+COMMENT ON COLUMN postern.redactions.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.redactions.ended_at IS 'Time of the end. Null while it is open.';
+
+CREATE TABLE postern.refetch_requests (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    reason text NOT NULL,
+    requested_by text DEFAULT ''::text NOT NULL,
+    requested_at timestamp with time zone NOT NULL,
+    due timestamp with time zone NOT NULL,
+    start_after bigint NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    error text DEFAULT ''::text NOT NULL,
+    lease_owner text DEFAULT ''::text NOT NULL,
+    lease_until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    missed_changes jsonb
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+ALTER TABLE postern.refetch_requests OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.refetch_requests IS 'Queue of objects to read again from the provider''s API, one row per object. A row is deleted when its object has no refetch pending.';
+
+COMMENT ON COLUMN postern.refetch_requests.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.refetch_requests.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.refetch_requests.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.refetch_requests.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.refetch_requests.reason IS 'Reason of the refetch in words.';
+
+COMMENT ON COLUMN postern.refetch_requests.requested_by IS 'Operator who requested the refetch. Empty for an automatic request.';
+
+COMMENT ON COLUMN postern.refetch_requests.requested_at IS 'Time of the latest request.';
+
+COMMENT ON COLUMN postern.refetch_requests.due IS 'Time of the next attempt. Infinity while the request is suspended.';
+
+COMMENT ON COLUMN postern.refetch_requests.start_after IS 'The refetch must start after this time on the provider''s clock, in microseconds.';
+
+COMMENT ON COLUMN postern.refetch_requests.attempts IS 'Number of failed attempts so far.';
+
+COMMENT ON COLUMN postern.refetch_requests.error IS 'Error of the last attempt.';
+
+COMMENT ON COLUMN postern.refetch_requests.lease_owner IS 'Process that makes the refetch now. Empty where none does.';
+
+COMMENT ON COLUMN postern.refetch_requests.lease_until IS 'End of that process''s lease.';
+
+COMMENT ON COLUMN postern.refetch_requests.missed_changes IS 'Pairs of state hashes, from and to: changes between these states were not received. Null where the request has another reason.';
 
 CREATE TABLE postern.rejections (
     id bigint NOT NULL,
@@ -1185,6 +1738,26 @@ ALTER TABLE ONLY postern.rejections ALTER COLUMN body SET COMPRESSION lz4;
 
 ALTER TABLE postern.rejections OWNER TO postern_maintenance;
 
+COMMENT ON TABLE postern.rejections IS 'Deliveries that the gateway rejected, bounded in number and bytes, so that they can be verified again.';
+
+COMMENT ON COLUMN postern.rejections.id IS 'Number of the rejection.';
+
+COMMENT ON COLUMN postern.rejections.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.rejections.reason IS 'Machine-readable reason of the rejection.';
+
+COMMENT ON COLUMN postern.rejections.detail IS 'Reason in words, for the operator.';
+
+COMMENT ON COLUMN postern.rejections.remote IS 'Address that sent the delivery.';
+
+COMMENT ON COLUMN postern.rejections.received_at IS 'Time at which the gateway received the delivery.';
+
+COMMENT ON COLUMN postern.rejections.headers IS 'Headers of the delivery.';
+
+COMMENT ON COLUMN postern.rejections.body IS 'Exact bytes of the delivery.';
+
+COMMENT ON COLUMN postern.rejections.bytes IS 'Size that counts towards the limit.';
+
 ALTER TABLE postern.rejections ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.rejections_id_seq
     START WITH 1
@@ -1194,88 +1767,229 @@ ALTER TABLE postern.rejections ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY 
     CACHE 1
 );
 
-CREATE TABLE postern.retired (
-    name text NOT NULL,
-    lo bigint NOT NULL,
-    hi bigint NOT NULL,
-    folded_to bigint NOT NULL,
-    events bigint NOT NULL,
-    bytes bigint NOT NULL,
-    export jsonb,
-    run bigint NOT NULL,
-    ready_at timestamp with time zone,
-    dropped_at timestamp with time zone,
-    updated_at timestamp with time zone NOT NULL,
-    CONSTRAINT retired_check CHECK (((dropped_at IS NULL) OR (ready_at IS NOT NULL)))
+CREATE TABLE postern.republish_passes (
+    id bigint NOT NULL,
+    requested_at timestamp with time zone,
+    requested_by text NOT NULL,
+    reason text NOT NULL,
+    ended_at timestamp with time zone,
+    published_at timestamp with time zone,
+    missing bigint DEFAULT 0 NOT NULL,
+    due bigint DEFAULT 0 NOT NULL,
+    detail text DEFAULT ''::text NOT NULL
 )
 WITH (fillfactor='50');
 
-ALTER TABLE postern.retired OWNER TO postern_maintenance;
+ALTER TABLE postern.republish_passes OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.retired IS 'partitions of the log that retention is about to drop or has dropped; kept for good, a row a day at most';
+COMMENT ON TABLE postern.republish_passes IS 'Passes of the republisher. Row 0 is its automatic passes; each other row is a pass that an operator requested.';
 
-COMMENT ON COLUMN postern.retired.lo IS 'the first id that the partition may hold; hi is the first behind it';
+COMMENT ON COLUMN postern.republish_passes.id IS 'Number of the pass.';
 
-COMMENT ON COLUMN postern.retired.folded_to IS 'the bases hold what the events up to this id make; events is how many those are';
+COMMENT ON COLUMN postern.republish_passes.requested_at IS 'Time of the request.';
 
-COMMENT ON COLUMN postern.retired.ready_at IS 'since then all that must outlive the partition is kept, and it may be detached and dropped';
+COMMENT ON COLUMN postern.republish_passes.requested_by IS 'Operator who requested it.';
+
+COMMENT ON COLUMN postern.republish_passes.reason IS 'Reason that the operator gave.';
+
+COMMENT ON COLUMN postern.republish_passes.ended_at IS 'Time of the end. In row 0: end of the last complete pass.';
+
+COMMENT ON COLUMN postern.republish_passes.published_at IS 'Time at which events were last published again.';
+
+COMMENT ON COLUMN postern.republish_passes.missing IS 'Number of events without outcome that were published again. In row 0: of one pass.';
+
+COMMENT ON COLUMN postern.republish_passes.due IS 'Number of failed events that were published again. In row 0: of one pass.';
+
+COMMENT ON COLUMN postern.republish_passes.detail IS 'Reason why the last pass has not ended.';
+
+ALTER TABLE postern.republish_passes ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME postern.republish_passes_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE postern.retained_objects (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    version_final boolean NOT NULL,
+    version_at bigint NOT NULL,
+    version_seen bigint NOT NULL,
+    version_rank smallint NOT NULL,
+    tied_states jsonb NOT NULL,
+    overflow boolean NOT NULL,
+    time_from bigint NOT NULL,
+    time_to bigint NOT NULL,
+    refetch_after bigint NOT NULL,
+    ambiguous boolean NOT NULL,
+    deleted boolean NOT NULL,
+    state_hash bytea NOT NULL,
+    exact_hash bytea NOT NULL,
+    state jsonb,
+    sanitized boolean NOT NULL,
+    last_event_id bigint NOT NULL,
+    revision bigint NOT NULL,
+    rule_version integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    overwritten_at bigint DEFAULT 0 NOT NULL,
+    overwrite_seen bigint DEFAULT 0 NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN account SET STORAGE MAIN;
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN object_type SET STORAGE MAIN;
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN object_id SET STORAGE MAIN;
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN tied_states SET STORAGE MAIN;
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN tied_states SET COMPRESSION lz4;
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN state_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN exact_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN state SET STORAGE MAIN;
+ALTER TABLE ONLY postern.retained_objects ALTER COLUMN state SET COMPRESSION lz4;
+
+ALTER TABLE postern.retained_objects OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.retained_objects IS 'Each object as the events of dropped partitions, and only they, make it. Rebuild and verify start from these rows.';
+
+COMMENT ON COLUMN postern.retained_objects.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.retained_objects.account IS 'Tenant inside the source. Empty where there is none.';
+
+COMMENT ON COLUMN postern.retained_objects.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.retained_objects.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.retained_objects.version_final IS 'True after a permanent delete. No later version can replace it.';
+
+COMMENT ON COLUMN postern.retained_objects.version_at IS 'Event time of the version. -2^63 means that there is no version yet.';
+
+COMMENT ON COLUMN postern.retained_objects.version_seen IS 'Start of the refetch that read the version. 0 for a version from an event.';
+
+COMMENT ON COLUMN postern.retained_objects.version_rank IS 'Order of versions that have the same time.';
+
+COMMENT ON COLUMN postern.retained_objects.tied_states IS 'All different contents of exactly this version.';
+
+COMMENT ON COLUMN postern.retained_objects.overflow IS 'There were more tied states than the set may hold.';
+
+COMMENT ON COLUMN postern.retained_objects.time_from IS 'Start of the interval in which the state was observed.';
+
+COMMENT ON COLUMN postern.retained_objects.time_to IS 'End of the interval in which the state was observed.';
+
+COMMENT ON COLUMN postern.retained_objects.refetch_after IS 'A refetch that starts after this time is pending. 0 where none is.';
+
+COMMENT ON COLUMN postern.retained_objects.ambiguous IS 'The tied states do not tell which of them is current.';
+
+COMMENT ON COLUMN postern.retained_objects.deleted IS 'The object does not exist any more; the row is its tombstone.';
+
+COMMENT ON COLUMN postern.retained_objects.state_hash IS 'Hash of the state without ignored paths. Equal hashes mean an unchanged object.';
+
+COMMENT ON COLUMN postern.retained_objects.exact_hash IS 'Hash of the whole state.';
+
+COMMENT ON COLUMN postern.retained_objects.state IS 'The object''s state. Null after redaction, or where the provider sent none.';
+
+COMMENT ON COLUMN postern.retained_objects.sanitized IS 'The state contained text or numbers that jsonb refuses. They were replaced; the event''s body keeps the original.';
+
+COMMENT ON COLUMN postern.retained_objects.last_event_id IS 'Event that made the current version.';
+
+COMMENT ON COLUMN postern.retained_objects.revision IS 'Grows with each change of state, deleted or ambiguous.';
+
+COMMENT ON COLUMN postern.retained_objects.rule_version IS 'Version of the version rule that decided the row.';
+
+COMMENT ON COLUMN postern.retained_objects.created_at IS 'Time at which the row was inserted.';
+
+COMMENT ON COLUMN postern.retained_objects.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.retained_objects.overwritten_at IS 'Time at which an operator overwrote the object from the provider, in microseconds of the database clock. Events received before do not count. 0 where no operator did.';
+
+COMMENT ON COLUMN postern.retained_objects.overwrite_seen IS 'Start of the refetch that an operator overwrote the object with, in microseconds on the provider''s clock. 0 where no operator did.';
 
 CREATE TABLE postern.runs (
     run bigint NOT NULL,
     job text NOT NULL,
-    asked jsonb NOT NULL,
-    who text NOT NULL,
+    params jsonb NOT NULL,
+    actor text NOT NULL,
     reason text NOT NULL,
     status text NOT NULL,
     detail text NOT NULL,
     bound bigint,
     expected bigint,
     counts jsonb NOT NULL,
-    made_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
     started_at timestamp with time zone,
     ended_at timestamp with time zone,
     updated_at timestamp with time zone NOT NULL,
     approved_by text DEFAULT ''::text NOT NULL,
-    approval text DEFAULT ''::text NOT NULL,
-    hand bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    approval_reason text DEFAULT ''::text NOT NULL,
+    in_progress bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     schedule text,
     planned_at timestamp with time zone,
-    once_key text,
-    once_said text,
-    told_at timestamp with time zone,
-    tell_after timestamp with time zone,
+    idempotency_key text,
+    idempotency_request text,
+    published_at timestamp with time zone,
+    publish_after timestamp with time zone,
     proposal text DEFAULT ''::text NOT NULL,
     approvals jsonb DEFAULT '[]'::jsonb NOT NULL,
     CONSTRAINT runs_check CHECK (((ended_at IS NOT NULL) = (status = ANY (ARRAY['done'::text, 'failed'::text, 'cancelled'::text])))),
-    CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['proposed'::text, 'waiting'::text, 'running'::text, 'paused'::text, 'done'::text, 'failed'::text, 'cancelled'::text])))
+    CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['awaiting_approval'::text, 'queued'::text, 'running'::text, 'paused'::text, 'done'::text, 'failed'::text, 'cancelled'::text])))
 )
 WITH (fillfactor='50');
 
 ALTER TABLE postern.runs OWNER TO postern_maintenance;
 
-COMMENT ON COLUMN postern.runs.asked IS 'filter and options, as they were asked for';
+COMMENT ON TABLE postern.runs IS 'Ledger of jobs: one row per run, from request to end.';
 
-COMMENT ON COLUMN postern.runs.bound IS 'the run reads the log up to this id; null until it is frozen';
+COMMENT ON COLUMN postern.runs.run IS 'Number of the run. 0 is never used: it means live.';
 
-COMMENT ON COLUMN postern.runs.counts IS 'events by what became of them, as of the checkpoint';
+COMMENT ON COLUMN postern.runs.job IS 'replay, rebuild, reconcile, retention, redact, retry and so on.';
 
-COMMENT ON COLUMN postern.runs.approved_by IS 'who let a proposed run begin; empty for one that needed nobody';
+COMMENT ON COLUMN postern.runs.params IS 'Filter and options of the request.';
 
-COMMENT ON COLUMN postern.runs.approval IS 'why it was let begin';
+COMMENT ON COLUMN postern.runs.actor IS 'Operator, token or schedule that requested the run.';
 
-COMMENT ON COLUMN postern.runs.hand IS 'events that were chosen and are not counted yet, for a job that would not choose them again';
+COMMENT ON COLUMN postern.runs.reason IS 'Reason that the operator gave.';
 
-COMMENT ON COLUMN postern.runs.planned_at IS 'the planned time that the run is of; null where somebody asked';
+COMMENT ON COLUMN postern.runs.status IS 'awaiting_approval, queued, running, paused, done, failed or cancelled.';
 
-COMMENT ON COLUMN postern.runs.once_key IS 'the key of whoever asked: what asks with it again gets this run';
+COMMENT ON COLUMN postern.runs.detail IS 'Progress or result in words.';
 
-COMMENT ON COLUMN postern.runs.once_said IS 'what was asked for under the key, in the words of whoever asked';
+COMMENT ON COLUMN postern.runs.bound IS 'The run reads the log up to this event id. Null until it is frozen.';
 
-COMMENT ON COLUMN postern.runs.told_at IS 'when the end of the run was published; null until then';
+COMMENT ON COLUMN postern.runs.expected IS 'Number of events that the run expects to read.';
 
-COMMENT ON COLUMN postern.runs.proposal IS 'what is to be approved, in the job''s own terms; the detail says it in words';
+COMMENT ON COLUMN postern.runs.counts IS 'Number of events by result, as of the last checkpoint.';
 
-COMMENT ON COLUMN postern.runs.approvals IS 'what was approved, as it was shown, by whom, why and when';
+COMMENT ON COLUMN postern.runs.created_at IS 'Time of the request.';
+
+COMMENT ON COLUMN postern.runs.started_at IS 'Time at which a processor first started it.';
+
+COMMENT ON COLUMN postern.runs.ended_at IS 'Time of the end. Null while it is open.';
+
+COMMENT ON COLUMN postern.runs.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.runs.approved_by IS 'Operator who approved the run. Empty where no approval was needed.';
+
+COMMENT ON COLUMN postern.runs.approval_reason IS 'Reason that this operator gave.';
+
+COMMENT ON COLUMN postern.runs.in_progress IS 'Events that were selected and are not counted yet, for jobs that would not select them again.';
+
+COMMENT ON COLUMN postern.runs.schedule IS 'Name of the schedule that requested the run.';
+
+COMMENT ON COLUMN postern.runs.planned_at IS 'Planned time of a scheduled run. Null for a manual request.';
+
+COMMENT ON COLUMN postern.runs.idempotency_key IS 'Key of the requester. A second request with the same key returns this run.';
+
+COMMENT ON COLUMN postern.runs.idempotency_request IS 'The request under this key, to notice a different one.';
+
+COMMENT ON COLUMN postern.runs.published_at IS 'Time at which the end of the run was published. Null before.';
+
+COMMENT ON COLUMN postern.runs.publish_after IS 'The end is not published before this time.';
+
+COMMENT ON COLUMN postern.runs.proposal IS 'Machine-readable form of what needs approval. The detail says it in words.';
+
+COMMENT ON COLUMN postern.runs.approvals IS 'Each approval: what was displayed, by whom it was approved, why and when.';
 
 ALTER TABLE postern.runs ALTER COLUMN run ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.runs_run_seq
@@ -1297,11 +2011,11 @@ CREATE TABLE postern.schedules (
     planned_at timestamp with time zone NOT NULL,
     skipped bigint NOT NULL,
     skipped_at timestamp with time zone,
-    skipped_why text NOT NULL,
+    skipped_reason text NOT NULL,
     succeeded_at timestamp with time zone,
     paused_at timestamp with time zone,
     paused_by text NOT NULL,
-    seen_at timestamp with time zone NOT NULL,
+    configured_at timestamp with time zone NOT NULL,
     CONSTRAINT schedules_missed_check CHECK ((missed = ANY (ARRAY['run'::text, 'skip'::text]))),
     CONSTRAINT schedules_overlap_check CHECK ((overlap = ANY (ARRAY['skip'::text, 'queue'::text])))
 )
@@ -1309,9 +2023,37 @@ WITH (fillfactor='50');
 
 ALTER TABLE postern.schedules OWNER TO postern_maintenance;
 
-COMMENT ON COLUMN postern.schedules.planned_at IS 'everything planned up to then was decided: entered as a run, or skipped';
+COMMENT ON TABLE postern.schedules IS 'Schedules of the configuration, with what was decided for them.';
 
-COMMENT ON COLUMN postern.schedules.seen_at IS 'when a process last said that its configuration has this schedule';
+COMMENT ON COLUMN postern.schedules.name IS 'Name of the schedule.';
+
+COMMENT ON COLUMN postern.schedules.job IS 'Job that it requests.';
+
+COMMENT ON COLUMN postern.schedules.cron IS 'Cron expression.';
+
+COMMENT ON COLUMN postern.schedules.time_zone IS 'Time zone of the expression.';
+
+COMMENT ON COLUMN postern.schedules.overlap IS 'What happens while the last run is open: skip or queue.';
+
+COMMENT ON COLUMN postern.schedules.missed IS 'What happens with planned times that passed while no processor was running: run or skip.';
+
+COMMENT ON COLUMN postern.schedules.parameters IS 'Parameters of the job.';
+
+COMMENT ON COLUMN postern.schedules.planned_at IS 'Every planned time up to this one was decided: requested as a run, or skipped.';
+
+COMMENT ON COLUMN postern.schedules.skipped IS 'Number of skipped times.';
+
+COMMENT ON COLUMN postern.schedules.skipped_at IS 'The last skipped time.';
+
+COMMENT ON COLUMN postern.schedules.skipped_reason IS 'Reason of the last skip.';
+
+COMMENT ON COLUMN postern.schedules.succeeded_at IS 'Time at which a run of the schedule last succeeded.';
+
+COMMENT ON COLUMN postern.schedules.paused_at IS 'Time at which an operator paused the schedule. Null while it is active.';
+
+COMMENT ON COLUMN postern.schedules.paused_by IS 'Operator who paused it.';
+
+COMMENT ON COLUMN postern.schedules.configured_at IS 'Time at which a process last reported that its configuration has the schedule.';
 
 CREATE TABLE postern.schema_migrations (
     id integer NOT NULL,
@@ -1342,10 +2084,10 @@ ALTER TABLE postern.sources ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY
 
 CREATE TABLE postern.spools (
     spool text NOT NULL,
-    place text NOT NULL,
-    empty_at timestamp with time zone NOT NULL,
-    known_at timestamp with time zone DEFAULT postern.clock_now(),
-    told_at timestamp with time zone,
+    location text NOT NULL,
+    drained_at timestamp with time zone NOT NULL,
+    registered_at timestamp with time zone DEFAULT postern.clock_now(),
+    reported_at timestamp with time zone,
     deliveries bigint,
     bytes bigint,
     oldest_at timestamp with time zone
@@ -1354,21 +2096,25 @@ WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_thr
 
 ALTER TABLE postern.spools OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.spools IS 'spools of gateways that run, or ended without the time to say that nothing is left; postern spool forget takes away the row of one that is gone for good';
+COMMENT ON TABLE postern.spools IS 'Spools of running gateways, and of gateways that ended without reporting an empty spool.';
 
-COMMENT ON COLUMN postern.spools.place IS 'for a person: machine and folder';
+COMMENT ON COLUMN postern.spools.spool IS 'Id of the spool.';
 
-COMMENT ON COLUMN postern.spools.empty_at IS 'all that the gateway had acknowledged by then was in the log';
+COMMENT ON COLUMN postern.spools.location IS 'Machine and folder of the spool, for people.';
 
-COMMENT ON COLUMN postern.spools.known_at IS 'since when the row is there; null: since before that was kept';
+COMMENT ON COLUMN postern.spools.drained_at IS 'Every delivery that the gateway acknowledged before this time is in the log.';
 
-COMMENT ON COLUMN postern.spools.told_at IS 'when the gateway last told of it, full or empty; null: by a gateway of before that was kept';
+COMMENT ON COLUMN postern.spools.registered_at IS 'Time at which the row was inserted.';
 
-COMMENT ON COLUMN postern.spools.deliveries IS 'how many were in it at told_at, and bytes how large they were';
+COMMENT ON COLUMN postern.spools.reported_at IS 'Time of the gateway''s last report about the spool.';
 
-COMMENT ON COLUMN postern.spools.oldest_at IS 'when the oldest of what was in it at told_at was acknowledged, or before; null: nothing was in it, or nobody knows';
+COMMENT ON COLUMN postern.spools.deliveries IS 'Number of deliveries in the spool at reported_at.';
 
-CREATE TABLE postern.staged (
+COMMENT ON COLUMN postern.spools.bytes IS 'Size of the deliveries in the spool at reported_at.';
+
+COMMENT ON COLUMN postern.spools.oldest_at IS 'No delivery that was in the spool at reported_at was acknowledged before this time. Null where the spool was empty or the time is unknown.';
+
+CREATE TABLE postern.staged_objects (
     source integer NOT NULL,
     account text NOT NULL,
     object_type text NOT NULL,
@@ -1377,104 +2123,98 @@ CREATE TABLE postern.staged (
     version_at bigint NOT NULL,
     version_seen bigint NOT NULL,
     version_rank smallint NOT NULL,
-    tie_set jsonb NOT NULL,
+    tied_states jsonb NOT NULL,
     overflow boolean NOT NULL,
-    window_lo bigint NOT NULL,
-    window_hi bigint NOT NULL,
-    look_after bigint NOT NULL,
+    time_from bigint NOT NULL,
+    time_to bigint NOT NULL,
+    refetch_after bigint NOT NULL,
     ambiguous boolean NOT NULL,
     deleted boolean NOT NULL,
     state_hash bytea NOT NULL,
     exact_hash bytea NOT NULL,
     state jsonb,
-    repaired boolean NOT NULL,
+    sanitized boolean NOT NULL,
     last_event_id bigint NOT NULL,
     revision bigint NOT NULL,
     rule_version integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
-    settled bigint DEFAULT 0 NOT NULL,
+    overwritten_at bigint DEFAULT 0 NOT NULL,
     overwrite_seen bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
-ALTER TABLE ONLY postern.staged ALTER COLUMN account SET STORAGE MAIN;
-ALTER TABLE ONLY postern.staged ALTER COLUMN object_type SET STORAGE MAIN;
-ALTER TABLE ONLY postern.staged ALTER COLUMN object_id SET STORAGE MAIN;
-ALTER TABLE ONLY postern.staged ALTER COLUMN tie_set SET STORAGE MAIN;
-ALTER TABLE ONLY postern.staged ALTER COLUMN tie_set SET COMPRESSION lz4;
-ALTER TABLE ONLY postern.staged ALTER COLUMN state_hash SET STORAGE PLAIN;
-ALTER TABLE ONLY postern.staged ALTER COLUMN exact_hash SET STORAGE PLAIN;
-ALTER TABLE ONLY postern.staged ALTER COLUMN state SET STORAGE MAIN;
-ALTER TABLE ONLY postern.staged ALTER COLUMN state SET COMPRESSION lz4;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN account SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN object_type SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN object_id SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN tied_states SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN tied_states SET COMPRESSION lz4;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN state_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN exact_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN state SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged_objects ALTER COLUMN state SET COMPRESSION lz4;
 
-ALTER TABLE postern.staged OWNER TO postern_maintenance;
+ALTER TABLE postern.staged_objects OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.staged IS 'objects made anew from the log by a rebuild that is open, by source; what an ended one left is cleared';
+COMMENT ON TABLE postern.staged_objects IS 'Objects that an open rebuild made from the log. A swap makes them live.';
 
-CREATE TABLE postern.sweeps (
-    run bigint NOT NULL,
-    source integer NOT NULL,
-    account text NOT NULL,
-    object_type text NOT NULL,
-    phase text DEFAULT 'list'::text NOT NULL,
-    cursor text DEFAULT ''::text NOT NULL,
-    hand jsonb DEFAULT '[]'::jsonb NOT NULL,
-    since timestamp with time zone,
-    until timestamp with time zone,
-    began timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    restarts integer DEFAULT 0 NOT NULL,
-    asked bigint DEFAULT 0 NOT NULL,
-    checked bigint DEFAULT 0 NOT NULL,
-    missing bigint DEFAULT 0 NOT NULL,
-    behind bigint DEFAULT 0 NOT NULL,
-    ahead bigint DEFAULT 0 NOT NULL,
-    different bigint DEFAULT 0 NOT NULL,
-    ghosts bigint DEFAULT 0 NOT NULL,
-    mended bigint DEFAULT 0 NOT NULL,
-    remaining bigint DEFAULT 0 NOT NULL,
-    scope text DEFAULT ''::text NOT NULL,
-    passed_over jsonb DEFAULT '[]'::jsonb NOT NULL,
-    hidden bigint DEFAULT 0 NOT NULL,
-    rereads integer DEFAULT 0 NOT NULL,
-    why text DEFAULT ''::text NOT NULL,
-    versions_alone boolean DEFAULT false NOT NULL,
-    CONSTRAINT sweeps_phase_check CHECK ((phase = ANY (ARRAY['list'::text, 'ghosts'::text, 'graves'::text, 'proposed'::text, 'done'::text, 'rare'::text, 'unlisted'::text])))
-)
-WITH (fillfactor='50');
+COMMENT ON COLUMN postern.staged_objects.source IS 'Number of the source.';
 
-ALTER TABLE postern.sweeps OWNER TO postern_maintenance;
+COMMENT ON COLUMN postern.staged_objects.account IS 'Tenant inside the source. Empty where there is none.';
 
-COMMENT ON TABLE postern.sweeps IS 'how far a run that goes through all objects of a type is, and what it has met';
+COMMENT ON COLUMN postern.staged_objects.object_type IS 'The provider''s type of the object.';
 
-COMMENT ON COLUMN postern.sweeps.cursor IS 'where the list, or the walk through the mirror, goes on';
+COMMENT ON COLUMN postern.staged_objects.object_id IS 'The provider''s id of the object.';
 
-COMMENT ON COLUMN postern.sweeps.hand IS 'objects before the cursor that are not mended yet: id, kind, and whether it was counted';
+COMMENT ON COLUMN postern.staged_objects.version_final IS 'True after a permanent delete. No later version can replace it.';
 
-COMMENT ON COLUMN postern.sweeps.since IS 'what changed from then until until was asked for, on the provider''s clock; null: everything';
+COMMENT ON COLUMN postern.staged_objects.version_at IS 'Event time of the version. -2^63 means that there is no version yet.';
 
-COMMENT ON COLUMN postern.sweeps.began IS 'the list tells at least of what happened before, on the provider''s clock';
+COMMENT ON COLUMN postern.staged_objects.version_seen IS 'Start of the refetch that read the version. 0 for a version from an event.';
 
-COMMENT ON COLUMN postern.sweeps.asked IS 'as many tombstones as had to be approved before the first was made; 0: none had to be';
+COMMENT ON COLUMN postern.staged_objects.version_rank IS 'Order of versions that have the same time.';
 
-COMMENT ON COLUMN postern.sweeps.scope IS 'digest of the list when the sweep began';
+COMMENT ON COLUMN postern.staged_objects.tied_states IS 'All different contents of exactly this version.';
 
-COMMENT ON COLUMN postern.sweeps.passed_over IS 'parts of the list that could not be read: part, why, and whether its beginning was';
+COMMENT ON COLUMN postern.staged_objects.overflow IS 'There were more tied states than the set may hold.';
 
-COMMENT ON COLUMN postern.sweeps.hidden IS 'of those that were checked, the ones that were not listed, and were found alive by their names';
+COMMENT ON COLUMN postern.staged_objects.time_from IS 'Start of the interval in which the state was observed.';
 
-COMMENT ON COLUMN postern.sweeps.rereads IS 'how often the list was begun again for what was in hand';
+COMMENT ON COLUMN postern.staged_objects.time_to IS 'End of the interval in which the state was observed.';
 
-COMMENT ON COLUMN postern.sweeps.why IS 'why the type is unlisted: what the API answered; empty where it is not';
+COMMENT ON COLUMN postern.staged_objects.refetch_after IS 'A refetch that starts after this time is pending. 0 where none is.';
 
-COMMENT ON COLUMN postern.sweeps.versions_alone IS 'the whole list told versions that not every change is known to move: what changed under one is not known';
+COMMENT ON COLUMN postern.staged_objects.ambiguous IS 'The tied states do not tell which of them is current.';
+
+COMMENT ON COLUMN postern.staged_objects.deleted IS 'The object does not exist any more; the row is its tombstone.';
+
+COMMENT ON COLUMN postern.staged_objects.state_hash IS 'Hash of the state without ignored paths. Equal hashes mean an unchanged object.';
+
+COMMENT ON COLUMN postern.staged_objects.exact_hash IS 'Hash of the whole state.';
+
+COMMENT ON COLUMN postern.staged_objects.state IS 'The object''s state. Null after redaction, or where the provider sent none.';
+
+COMMENT ON COLUMN postern.staged_objects.sanitized IS 'The state contained text or numbers that jsonb refuses. They were replaced; the event''s body keeps the original.';
+
+COMMENT ON COLUMN postern.staged_objects.last_event_id IS 'Event that made the current version.';
+
+COMMENT ON COLUMN postern.staged_objects.revision IS 'Grows with each change of state, deleted or ambiguous.';
+
+COMMENT ON COLUMN postern.staged_objects.rule_version IS 'Version of the version rule that decided the row.';
+
+COMMENT ON COLUMN postern.staged_objects.created_at IS 'Time at which the row was inserted.';
+
+COMMENT ON COLUMN postern.staged_objects.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.staged_objects.overwritten_at IS 'Time at which an operator overwrote the object from the provider, in microseconds of the database clock. Events received before do not count. 0 where no operator did.';
+
+COMMENT ON COLUMN postern.staged_objects.overwrite_seen IS 'Start of the refetch that an operator overwrote the object with, in microseconds on the provider''s clock. 0 where no operator did.';
 
 CREATE TABLE postern.tokens (
     name text NOT NULL,
     role text NOT NULL,
     digest bytea NOT NULL,
-    made_at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
-    made_by text NOT NULL,
+    created_at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
+    created_by text NOT NULL,
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     used_on date,
@@ -1485,68 +2225,76 @@ CREATE TABLE postern.tokens (
 
 ALTER TABLE postern.tokens OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.tokens IS 'who may ask the admin interface; a name is never given again, so that the audit stays clear';
+COMMENT ON TABLE postern.tokens IS 'Access tokens of the HTTP API. A name is never used twice, so that the audit trail stays clear.';
 
-COMMENT ON COLUMN postern.tokens.digest IS 'SHA-256 of the token';
+COMMENT ON COLUMN postern.tokens.name IS 'Name of the token.';
 
-COMMENT ON COLUMN postern.tokens.used_on IS 'the last day (UTC) on which it was used';
+COMMENT ON COLUMN postern.tokens.role IS 'reader or operator.';
 
-CREATE TABLE postern.tombstones (
-    source integer NOT NULL,
-    account text NOT NULL,
-    object_type text NOT NULL,
-    object_id text NOT NULL,
-    at timestamp with time zone NOT NULL
-);
+COMMENT ON COLUMN postern.tokens.digest IS 'SHA-256 of the token.';
 
-ALTER TABLE postern.tombstones OWNER TO postern_maintenance;
+COMMENT ON COLUMN postern.tokens.created_at IS 'Time at which the token was created.';
 
-COMMENT ON TABLE postern.tombstones IS 'objects that were alive here and that a look of their hint has found to be missing, of the last hour';
+COMMENT ON COLUMN postern.tokens.created_by IS 'Operator who created it.';
+
+COMMENT ON COLUMN postern.tokens.expires_at IS 'End of its validity. Null for none.';
+
+COMMENT ON COLUMN postern.tokens.revoked_at IS 'Time at which it was revoked. Null while it is valid.';
+
+COMMENT ON COLUMN postern.tokens.used_on IS 'Last day (UTC) on which the token was used.';
 
 CREATE TABLE postern.watermarks (
     source integer NOT NULL,
     account text NOT NULL,
-    what text NOT NULL,
+    subject text NOT NULL,
     since timestamp with time zone NOT NULL,
     until timestamp with time zone NOT NULL,
     run bigint NOT NULL,
-    at timestamp with time zone NOT NULL,
+    recorded_at timestamp with time zone NOT NULL,
     scope text DEFAULT ''::text NOT NULL
 )
 WITH (fillfactor='50');
 
 ALTER TABLE postern.watermarks OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.watermarks IS 'from when until when, on the provider''s clock, something of an account is proven complete: what the provider has told lies in the log and has its outcome';
+COMMENT ON TABLE postern.watermarks IS 'Intervals on the provider''s clock for which the log is complete: everything that the provider has is in the log and has its outcome.';
 
-COMMENT ON COLUMN postern.watermarks.scope IS 'digest of the list that the type was proven by, or of the lists of events or deliveries; empty where it was proven before there was one';
+COMMENT ON COLUMN postern.watermarks.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.watermarks.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.watermarks.subject IS 'What is complete: events, deliveries or "type" and an object type.';
+
+COMMENT ON COLUMN postern.watermarks.since IS 'Start of the interval.';
+
+COMMENT ON COLUMN postern.watermarks.until IS 'End of the interval.';
+
+COMMENT ON COLUMN postern.watermarks.run IS 'Run that extended the interval last.';
+
+COMMENT ON COLUMN postern.watermarks.recorded_at IS 'Time of that extension.';
+
+COMMENT ON COLUMN postern.watermarks.scope IS 'Digest of the list''s definition that the interval was checked with.';
 
 ALTER TABLE ONLY postern.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY postern.auditor_passes
-    ADD CONSTRAINT auditor_passes_pkey PRIMARY KEY (id);
-
-ALTER TABLE ONLY postern.bases
-    ADD CONSTRAINT bases_pkey PRIMARY KEY (source, account, object_type, object_id);
-
-ALTER TABLE ONLY postern.budgets
-    ADD CONSTRAINT budgets_pkey PRIMARY KEY (source, account);
-
 ALTER TABLE ONLY postern.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (job, run);
 
-ALTER TABLE ONLY postern.disconnected
-    ADD CONSTRAINT disconnected_pkey PRIMARY KEY (source, account);
+ALTER TABLE ONLY postern.disconnected_accounts
+    ADD CONSTRAINT disconnected_accounts_pkey PRIMARY KEY (source, account);
 
 ALTER TABLE ONLY postern.drifts
     ADD CONSTRAINT drifts_pkey PRIMARY KEY (run, object_type, object_id);
 
-ALTER TABLE ONLY postern.effect_asking
-    ADD CONSTRAINT effect_asking_pkey PRIMARY KEY (one);
+ALTER TABLE ONLY postern.dropped_partitions
+    ADD CONSTRAINT dropped_partitions_pkey PRIMARY KEY (name);
 
-ALTER TABLE ONLY postern.effect_holds
-    ADD CONSTRAINT effect_holds_pkey PRIMARY KEY (source, account, object_type, object_id);
+ALTER TABLE ONLY postern.effect_baselines
+    ADD CONSTRAINT effect_baselines_pkey PRIMARY KEY (source, account, object_type, object_id);
+
+ALTER TABLE ONLY postern.effect_schedule_clock
+    ADD CONSTRAINT effect_schedule_clock_pkey PRIMARY KEY (singleton);
 
 ALTER TABLE ONLY postern.effect_steps
     ADD CONSTRAINT effect_steps_pkey PRIMARY KEY (effect, step, undo);
@@ -1572,26 +2320,26 @@ ALTER TABLE ONLY postern.event_keys
 ALTER TABLE ONLY postern.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY postern.ghosts
-    ADD CONSTRAINT ghosts_pkey PRIMARY KEY (run, object_type, object_id);
-
-ALTER TABLE ONLY postern.hints
-    ADD CONSTRAINT hints_pkey PRIMARY KEY (source, account, object_type, object_id);
-
 ALTER TABLE ONLY postern.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (scope, key);
 
-ALTER TABLE ONLY postern.listed
-    ADD CONSTRAINT listed_pkey PRIMARY KEY (run, object_type, object);
+ALTER TABLE ONLY postern.listed_objects
+    ADD CONSTRAINT listed_objects_pkey PRIMARY KEY (run, object_type, object);
 
 ALTER TABLE ONLY postern.log_floor
-    ADD CONSTRAINT log_floor_pkey PRIMARY KEY (one);
+    ADD CONSTRAINT log_floor_pkey PRIMARY KEY (singleton);
 
 ALTER TABLE ONLY postern.notifications
-    ADD CONSTRAINT notifications_pkey PRIMARY KEY (name, about);
+    ADD CONSTRAINT notifications_pkey PRIMARY KEY (name, condition);
+
+ALTER TABLE ONLY postern.object_scans
+    ADD CONSTRAINT object_scans_pkey PRIMARY KEY (run, object_type);
 
 ALTER TABLE ONLY postern.objects
     ADD CONSTRAINT objects_pkey PRIMARY KEY (source, account, object_type, object_id);
+
+ALTER TABLE ONLY postern.orphans
+    ADD CONSTRAINT orphans_pkey PRIMARY KEY (run, object_type, object_id);
 
 ALTER TABLE ONLY postern.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (batch);
@@ -1599,17 +2347,29 @@ ALTER TABLE ONLY postern.outbox
 ALTER TABLE ONLY postern.outcomes
     ADD CONSTRAINT outcomes_pkey PRIMARY KEY (event_id, run);
 
-ALTER TABLE ONLY postern.redacted
-    ADD CONSTRAINT redacted_pkey PRIMARY KEY (event);
+ALTER TABLE ONLY postern.rate_budgets
+    ADD CONSTRAINT rate_budgets_pkey PRIMARY KEY (source, account);
+
+ALTER TABLE ONLY postern.recent_missing
+    ADD CONSTRAINT recent_missing_pkey PRIMARY KEY (source, account, object_type, object_id);
+
+ALTER TABLE ONLY postern.redacted_events
+    ADD CONSTRAINT redacted_events_pkey PRIMARY KEY (event);
 
 ALTER TABLE ONLY postern.redactions
     ADD CONSTRAINT redactions_pkey PRIMARY KEY (run);
 
+ALTER TABLE ONLY postern.refetch_requests
+    ADD CONSTRAINT refetch_requests_pkey PRIMARY KEY (source, account, object_type, object_id);
+
 ALTER TABLE ONLY postern.rejections
     ADD CONSTRAINT rejections_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY postern.retired
-    ADD CONSTRAINT retired_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY postern.republish_passes
+    ADD CONSTRAINT republish_passes_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY postern.retained_objects
+    ADD CONSTRAINT retained_objects_pkey PRIMARY KEY (source, account, object_type, object_id);
 
 ALTER TABLE ONLY postern.runs
     ADD CONSTRAINT runs_pkey PRIMARY KEY (run);
@@ -1629,11 +2389,8 @@ ALTER TABLE ONLY postern.sources
 ALTER TABLE ONLY postern.spools
     ADD CONSTRAINT spools_pkey PRIMARY KEY (spool);
 
-ALTER TABLE ONLY postern.staged
-    ADD CONSTRAINT staged_pkey PRIMARY KEY (source, account, object_type, object_id);
-
-ALTER TABLE ONLY postern.sweeps
-    ADD CONSTRAINT sweeps_pkey PRIMARY KEY (run, object_type);
+ALTER TABLE ONLY postern.staged_objects
+    ADD CONSTRAINT staged_objects_pkey PRIMARY KEY (source, account, object_type, object_id);
 
 ALTER TABLE ONLY postern.tokens
     ADD CONSTRAINT tokens_digest_key UNIQUE (digest);
@@ -1641,41 +2398,38 @@ ALTER TABLE ONLY postern.tokens
 ALTER TABLE ONLY postern.tokens
     ADD CONSTRAINT tokens_pkey PRIMARY KEY (name);
 
-ALTER TABLE ONLY postern.tombstones
-    ADD CONSTRAINT tombstones_pkey PRIMARY KEY (source, account, object_type, object_id);
-
 ALTER TABLE ONLY postern.watermarks
-    ADD CONSTRAINT watermarks_pkey PRIMARY KEY (source, account, what);
-
-CREATE INDEX auditor_passes_open ON postern.auditor_passes USING btree (id) WHERE (ended_at IS NULL);
+    ADD CONSTRAINT watermarks_pkey PRIMARY KEY (source, account, subject);
 
 CREATE INDEX drifts_object ON postern.drifts USING btree (source, account, object_type, object_id);
 
-CREATE INDEX effect_steps_doubtful ON postern.effect_steps USING btree (effect) WHERE ((state = 'unknown'::text) OR ((state = 'reserved'::text) AND (known_since < reserved_at)));
+CREATE INDEX effect_steps_unknown ON postern.effect_steps USING btree (effect) WHERE ((state = 'unknown'::text) OR ((state = 'reserved'::text) AND (first_attempt_at < reserved_at)));
+
+CREATE INDEX effects_awaiting_approval ON postern.effects USING btree (rule, planned_at) WHERE ((state = 'awaiting_approval'::text) AND (expires_at IS NULL));
 
 CREATE INDEX effects_due ON postern.effects USING btree (destination, due) WHERE (state = ANY (ARRAY['planned'::text, 'failed'::text]));
 
 CREATE INDEX effects_event ON postern.effects USING btree (event_id);
 
-CREATE INDEX effects_expiring ON postern.effects USING btree (expires_at) WHERE ((state = 'waiting'::text) AND (expires_at IS NOT NULL));
+CREATE INDEX effects_expiring ON postern.effects USING btree (expires_at) WHERE ((state = 'awaiting_approval'::text) AND (expires_at IS NOT NULL));
 
 CREATE UNIQUE INDEX effects_key ON postern.effects USING btree (key, rule_version, forced);
 
+CREATE INDEX effects_leased ON postern.effects USING btree (lease_until) WHERE (state = 'running'::text);
+
 CREATE INDEX effects_object ON postern.effects USING btree (source, account, object_type, object_id);
 
-CREATE INDEX effects_taken ON postern.effects USING btree (taken_until) WHERE (state = 'running'::text);
+CREATE INDEX effects_unfinished ON postern.effects USING btree (state, effect) WHERE (state = ANY (ARRAY['awaiting_approval'::text, 'failed'::text, 'needs_review'::text]));
 
-CREATE INDEX effects_unsettled ON postern.effects USING btree (state, effect) WHERE (state = ANY (ARRAY['waiting'::text, 'failed'::text, 'review'::text]));
+CREATE INDEX idempotency_keys_created ON postern.idempotency_keys USING btree (created_at);
 
-CREATE INDEX effects_waiting ON postern.effects USING btree (rule, planned_at) WHERE ((state = 'waiting'::text) AND (expires_at IS NULL));
+CREATE INDEX object_scans_done ON postern.object_scans USING btree (source, account, object_type, run) WHERE (phase = 'done'::text);
 
-CREATE INDEX hints_due_of_source ON postern.hints USING btree (source, due);
+CREATE INDEX object_scans_not_listable ON postern.object_scans USING btree (source, account, object_type, run) WHERE (phase = 'not_listable'::text);
 
-CREATE INDEX idempotency_keys_made ON postern.idempotency_keys USING btree (made_at);
+CREATE INDEX objects_refetch_pending ON postern.objects USING btree (source, account, object_type, object_id) WHERE (refetch_after <> 0);
 
-CREATE INDEX objects_owing ON postern.objects USING btree (source, account, object_type, object_id) WHERE (look_after <> 0);
-
-CREATE INDEX outbox_unsent ON postern.outbox USING btree (made_at) WHERE (sent_at IS NULL);
+CREATE INDEX outbox_unsent ON postern.outbox USING btree (created_at) WHERE (sent_at IS NULL);
 
 CREATE INDEX outcomes_by_object ON postern.outcomes USING btree (object, event_id) WHERE (object <> 0);
 
@@ -1689,46 +2443,48 @@ CREATE INDEX outcomes_unfinished ON postern.outcomes USING btree (run, event_id)
 
 CREATE INDEX redactions_requested ON postern.redactions USING btree (requested_by) WHERE (requested_by IS NOT NULL);
 
+CREATE INDEX refetch_requests_due ON postern.refetch_requests USING btree (source, due);
+
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
+
+CREATE INDEX republish_passes_open ON postern.republish_passes USING btree (id) WHERE (ended_at IS NULL);
+
+CREATE INDEX retained_objects_source_account_object_type_object_id_idx ON postern.retained_objects USING btree (source, account, object_type, object_id) WHERE (refetch_after <> 0);
 
 CREATE INDEX runs_ended ON postern.runs USING btree (ended_at) WHERE (ended_at IS NOT NULL);
 
-CREATE UNIQUE INDEX runs_once ON postern.runs USING btree (once_key) WHERE (once_key IS NOT NULL);
+CREATE UNIQUE INDEX runs_idempotency_key ON postern.runs USING btree (idempotency_key) WHERE (idempotency_key IS NOT NULL);
 
-CREATE UNIQUE INDEX runs_one_rebuild ON postern.runs USING btree (((asked ->> 'source'::text))) WHERE ((job = 'rebuild'::text) AND (ended_at IS NULL));
+CREATE UNIQUE INDEX runs_one_rebuild ON postern.runs USING btree (((params ->> 'source'::text))) WHERE ((job = 'rebuild'::text) AND (ended_at IS NULL));
 
 CREATE UNIQUE INDEX runs_one_retention ON postern.runs USING btree (job) WHERE ((job = 'retention'::text) AND (ended_at IS NULL));
 
-CREATE INDEX runs_open ON postern.runs USING btree (run) WHERE (status = ANY (ARRAY['waiting'::text, 'running'::text]));
+CREATE INDEX runs_open ON postern.runs USING btree (run) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
+CREATE INDEX runs_open_by_job ON postern.runs USING btree (job, status) WHERE (ended_at IS NULL);
 
 CREATE UNIQUE INDEX runs_planned ON postern.runs USING btree (schedule, planned_at) WHERE (planned_at IS NOT NULL);
 
 CREATE INDEX runs_scheduled ON postern.runs USING btree (schedule, run) WHERE (schedule IS NOT NULL);
 
-CREATE INDEX runs_scheduled_open ON postern.runs USING btree (schedule) WHERE ((schedule IS NOT NULL) AND (ended_at IS NULL));
+CREATE INDEX runs_unpublished ON postern.runs USING btree (run) WHERE ((ended_at IS NOT NULL) AND (published_at IS NULL));
 
-CREATE INDEX runs_unended ON postern.runs USING btree (job, status) WHERE (ended_at IS NULL);
+CREATE INDEX staged_objects_source_account_object_type_object_id_idx ON postern.staged_objects USING btree (source, account, object_type, object_id) WHERE (refetch_after <> 0);
 
-CREATE INDEX runs_untold ON postern.runs USING btree (run) WHERE ((ended_at IS NOT NULL) AND (told_at IS NULL));
+CREATE TRIGGER audit_append_only BEFORE DELETE OR UPDATE ON postern.audit FOR EACH ROW EXECUTE FUNCTION postern.reject_audit_change();
 
-CREATE INDEX sweeps_done ON postern.sweeps USING btree (source, account, object_type, run) WHERE (phase = 'done'::text);
-
-CREATE INDEX sweeps_unlisted ON postern.sweeps USING btree (source, account, object_type, run) WHERE (phase = 'unlisted'::text);
-
-CREATE TRIGGER audit_append_only BEFORE DELETE OR UPDATE ON postern.audit FOR EACH ROW EXECUTE FUNCTION postern.refuse_audit_change();
-
-CREATE TRIGGER audit_no_truncate BEFORE TRUNCATE ON postern.audit FOR EACH STATEMENT EXECUTE FUNCTION postern.refuse_audit_change();
+CREATE TRIGGER audit_no_truncate BEFORE TRUNCATE ON postern.audit FOR EACH STATEMENT EXECUTE FUNCTION postern.reject_audit_change();
 
 CREATE TRIGGER event_conflicts_redacted BEFORE INSERT ON postern.event_conflicts FOR EACH ROW EXECUTE FUNCTION postern.drop_redacted_conflict();
 
-CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR EACH ROW EXECUTE FUNCTION postern.refuse_change();
+CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR EACH ROW EXECUTE FUNCTION postern.reject_change();
 
-CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON postern.events FOR EACH STATEMENT EXECUTE FUNCTION postern.refuse_change();
+CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON postern.events FOR EACH STATEMENT EXECUTE FUNCTION postern.reject_change();
 
-CREATE TRIGGER runs_forget_finds BEFORE UPDATE ON postern.runs FOR EACH ROW WHEN (((new.job = 'redact'::text) AND (new.ended_at IS NOT NULL))) EXECUTE FUNCTION postern.forget_finds();
+CREATE TRIGGER runs_delete_search_digests BEFORE UPDATE ON postern.runs FOR EACH ROW WHEN (((new.job = 'redact'::text) AND (new.ended_at IS NOT NULL))) EXECUTE FUNCTION postern.delete_search_digests();
 
-ALTER TABLE ONLY postern.disconnected
-    ADD CONSTRAINT disconnected_source_fkey FOREIGN KEY (source) REFERENCES postern.sources(number);
+ALTER TABLE ONLY postern.disconnected_accounts
+    ADD CONSTRAINT disconnected_accounts_source_fkey FOREIGN KEY (source) REFERENCES postern.sources(number);
 
 ALTER TABLE ONLY postern.drifts
     ADD CONSTRAINT drifts_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
@@ -1736,11 +2492,11 @@ ALTER TABLE ONLY postern.drifts
 ALTER TABLE ONLY postern.effect_steps
     ADD CONSTRAINT effect_steps_effect_fkey FOREIGN KEY (effect) REFERENCES postern.effects(effect) ON DELETE CASCADE;
 
-ALTER TABLE ONLY postern.ghosts
-    ADD CONSTRAINT ghosts_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
+ALTER TABLE ONLY postern.object_scans
+    ADD CONSTRAINT object_scans_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
 
-ALTER TABLE ONLY postern.sweeps
-    ADD CONSTRAINT sweeps_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
+ALTER TABLE ONLY postern.orphans
+    ADD CONSTRAINT orphans_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
 
 ALTER TABLE ONLY postern.watermarks
     ADD CONSTRAINT watermarks_source_fkey FOREIGN KEY (source) REFERENCES postern.sources(number);
@@ -1754,14 +2510,14 @@ GRANT USAGE ON SCHEMA postern TO postern_gateway;
 GRANT USAGE ON SCHEMA postern TO postern_processor;
 GRANT USAGE ON SCHEMA postern TO postern_operator;
 
+REVOKE ALL ON FUNCTION postern.delete_search_digests() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION postern.end_redaction(p_run bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.end_redaction(p_run bigint) TO postern_processor;
 
 REVOKE ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) TO postern_gateway;
 GRANT ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) TO postern_processor;
-
-REVOKE ALL ON FUNCTION postern.forget_finds() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION postern.raise_floor() FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.raise_floor() TO postern_processor;
@@ -1777,12 +2533,12 @@ REVOKE ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_
 GRANT ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.events TO postern_gateway;
-GRANT SELECT ON TABLE postern.events TO postern_processor;
 GRANT SELECT ON TABLE postern.events TO postern_operator;
+GRANT SELECT ON TABLE postern.events TO postern_processor;
 
-GRANT SELECT ON TABLE postern.redacted TO postern_operator;
-GRANT SELECT ON TABLE postern.redacted TO postern_processor;
-GRANT SELECT ON TABLE postern.redacted TO postern_gateway;
+GRANT SELECT ON TABLE postern.redacted_events TO postern_gateway;
+GRANT SELECT ON TABLE postern.redacted_events TO postern_operator;
+GRANT SELECT ON TABLE postern.redacted_events TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.sources TO postern_gateway;
 GRANT SELECT,INSERT ON TABLE postern.sources TO postern_processor;
@@ -1790,79 +2546,73 @@ GRANT SELECT ON TABLE postern.sources TO postern_operator;
 
 GRANT UPDATE(api_reads) ON TABLE postern.sources TO postern_processor;
 
-GRANT SELECT ON TABLE mirror.events TO postern_reader;
 GRANT SELECT ON TABLE mirror.events TO postern_operator;
+GRANT SELECT ON TABLE mirror.events TO postern_reader;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.objects TO postern_processor;
 GRANT SELECT ON TABLE postern.objects TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.objects TO postern_processor;
 
-GRANT SELECT ON TABLE mirror.objects TO postern_reader;
 GRANT SELECT ON TABLE mirror.objects TO postern_operator;
+GRANT SELECT ON TABLE mirror.objects TO postern_reader;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.outcomes TO postern_processor;
 GRANT SELECT ON TABLE postern.outcomes TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.outcomes TO postern_processor;
 
-GRANT SELECT ON TABLE mirror.outcomes TO postern_reader;
 GRANT SELECT ON TABLE mirror.outcomes TO postern_operator;
+GRANT SELECT ON TABLE mirror.outcomes TO postern_reader;
 
 GRANT SELECT ON TABLE postern.audit TO postern_operator;
 
-GRANT INSERT(who) ON TABLE postern.audit TO postern_operator;
-GRANT INSERT(who) ON TABLE postern.audit TO postern_gateway;
+GRANT INSERT(actor) ON TABLE postern.audit TO postern_gateway;
+GRANT INSERT(actor) ON TABLE postern.audit TO postern_operator;
 
-GRANT INSERT(via) ON TABLE postern.audit TO postern_operator;
 GRANT INSERT(via) ON TABLE postern.audit TO postern_gateway;
+GRANT INSERT(via) ON TABLE postern.audit TO postern_operator;
 
-GRANT INSERT(address) ON TABLE postern.audit TO postern_operator;
 GRANT INSERT(address) ON TABLE postern.audit TO postern_gateway;
+GRANT INSERT(address) ON TABLE postern.audit TO postern_operator;
 
-GRANT INSERT(action) ON TABLE postern.audit TO postern_operator;
 GRANT INSERT(action) ON TABLE postern.audit TO postern_gateway;
+GRANT INSERT(action) ON TABLE postern.audit TO postern_operator;
 
-GRANT INSERT(target) ON TABLE postern.audit TO postern_operator;
 GRANT INSERT(target) ON TABLE postern.audit TO postern_gateway;
+GRANT INSERT(target) ON TABLE postern.audit TO postern_operator;
 
-GRANT INSERT(reason) ON TABLE postern.audit TO postern_operator;
 GRANT INSERT(reason) ON TABLE postern.audit TO postern_gateway;
+GRANT INSERT(reason) ON TABLE postern.audit TO postern_operator;
 
-GRANT INSERT(run) ON TABLE postern.audit TO postern_operator;
 GRANT INSERT(run) ON TABLE postern.audit TO postern_gateway;
+GRANT INSERT(run) ON TABLE postern.audit TO postern_operator;
 
-GRANT SELECT,UPDATE ON TABLE postern.auditor_passes TO postern_processor;
-GRANT SELECT,INSERT ON TABLE postern.auditor_passes TO postern_operator;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.bases TO postern_processor;
-GRANT SELECT ON TABLE postern.bases TO postern_operator;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.budgets TO postern_processor;
-GRANT SELECT ON TABLE postern.budgets TO postern_operator;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.checkpoints TO postern_processor;
 GRANT SELECT ON TABLE postern.checkpoints TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.checkpoints TO postern_processor;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.disconnected TO postern_processor;
-GRANT SELECT ON TABLE postern.disconnected TO postern_operator;
+GRANT SELECT ON TABLE postern.disconnected_accounts TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.disconnected_accounts TO postern_processor;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.drifts TO postern_processor;
 GRANT SELECT ON TABLE postern.drifts TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.drifts TO postern_processor;
 
-GRANT SELECT,UPDATE ON TABLE postern.effect_asking TO postern_processor;
-GRANT SELECT ON TABLE postern.effect_asking TO postern_operator;
+GRANT SELECT ON TABLE postern.dropped_partitions TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.dropped_partitions TO postern_processor;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.effect_holds TO postern_processor;
-GRANT SELECT ON TABLE postern.effect_holds TO postern_operator;
+GRANT SELECT ON TABLE postern.effect_baselines TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.effect_baselines TO postern_processor;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.effect_steps TO postern_processor;
+GRANT SELECT ON TABLE postern.effect_schedule_clock TO postern_operator;
+GRANT SELECT,UPDATE ON TABLE postern.effect_schedule_clock TO postern_processor;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.effect_steps TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.effect_steps TO postern_processor;
 
-GRANT SELECT,INSERT,DELETE ON TABLE postern.effect_window_waits TO postern_processor;
 GRANT SELECT ON TABLE postern.effect_window_waits TO postern_operator;
+GRANT SELECT,INSERT,DELETE ON TABLE postern.effect_window_waits TO postern_processor;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.effect_windows TO postern_processor;
 GRANT SELECT ON TABLE postern.effect_windows TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.effect_windows TO postern_processor;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.effects TO postern_processor;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.effects TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.effects TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.event_conflicts TO postern_gateway;
 GRANT SELECT ON TABLE postern.event_conflicts TO postern_operator;
@@ -1878,32 +2628,40 @@ GRANT SELECT(headers) ON TABLE postern.event_conflicts TO postern_processor;
 GRANT SELECT(body) ON TABLE postern.event_conflicts TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.event_keys TO postern_gateway;
-GRANT SELECT ON TABLE postern.event_keys TO postern_processor;
 GRANT SELECT ON TABLE postern.event_keys TO postern_operator;
+GRANT SELECT ON TABLE postern.event_keys TO postern_processor;
 
 GRANT USAGE ON SEQUENCE postern.event_sequence TO postern_gateway;
 
-GRANT SELECT,INSERT,DELETE ON TABLE postern.ghosts TO postern_processor;
-
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.hints TO postern_processor;
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.hints TO postern_operator;
-
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.idempotency_keys TO postern_operator;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.listed TO postern_processor;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.listed_objects TO postern_processor;
 
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_gateway;
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_processor;
 GRANT SELECT ON TABLE postern.log_floor TO postern_operator;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.notifications TO postern_processor;
 GRANT SELECT ON TABLE postern.notifications TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.notifications TO postern_processor;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.outbox TO postern_processor;
+GRANT SELECT ON TABLE postern.object_scans TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.object_scans TO postern_processor;
+
+GRANT SELECT,INSERT,DELETE ON TABLE postern.orphans TO postern_processor;
+
 GRANT SELECT,INSERT ON TABLE postern.outbox TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.outbox TO postern_processor;
+
+GRANT SELECT ON TABLE postern.rate_budgets TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.rate_budgets TO postern_processor;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.recent_missing TO postern_processor;
 
 GRANT SELECT ON TABLE postern.redactions TO postern_operator;
 GRANT SELECT ON TABLE postern.redactions TO postern_processor;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.refetch_requests TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.refetch_requests TO postern_processor;
 
 GRANT SELECT,INSERT,DELETE ON TABLE postern.rejections TO postern_gateway;
 GRANT SELECT ON TABLE postern.rejections TO postern_operator;
@@ -1918,29 +2676,29 @@ GRANT SELECT(headers) ON TABLE postern.rejections TO postern_processor;
 
 GRANT SELECT(body) ON TABLE postern.rejections TO postern_processor;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.retired TO postern_processor;
-GRANT SELECT ON TABLE postern.retired TO postern_operator;
+GRANT SELECT,INSERT ON TABLE postern.republish_passes TO postern_operator;
+GRANT SELECT,UPDATE ON TABLE postern.republish_passes TO postern_processor;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_processor;
+GRANT SELECT ON TABLE postern.retained_objects TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.retained_objects TO postern_processor;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_processor;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.schedules TO postern_processor;
 GRANT SELECT,UPDATE ON TABLE postern.schedules TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.schedules TO postern_processor;
 
-GRANT SELECT ON TABLE postern.schema_migrations TO postern_operator;
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_gateway;
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_processor;
+GRANT SELECT ON TABLE postern.schema_migrations TO postern_operator;
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_maintenance;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.spools TO postern_gateway;
-GRANT SELECT ON TABLE postern.spools TO postern_processor;
 GRANT SELECT,DELETE ON TABLE postern.spools TO postern_operator;
+GRANT SELECT ON TABLE postern.spools TO postern_processor;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.staged TO postern_processor;
-GRANT SELECT ON TABLE postern.staged TO postern_operator;
-
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.sweeps TO postern_processor;
-GRANT SELECT ON TABLE postern.sweeps TO postern_operator;
+GRANT SELECT ON TABLE postern.staged_objects TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.staged_objects TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.tokens TO postern_operator;
 
@@ -1948,7 +2706,5 @@ GRANT UPDATE(revoked_at) ON TABLE postern.tokens TO postern_operator;
 
 GRANT UPDATE(used_on) ON TABLE postern.tokens TO postern_operator;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.tombstones TO postern_processor;
-
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.watermarks TO postern_processor;
 GRANT SELECT ON TABLE postern.watermarks TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.watermarks TO postern_processor;

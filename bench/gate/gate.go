@@ -1,5 +1,5 @@
-// Package gate tells a real regression from the noise of a machine: it compares ratios and counts
-// with recorded ones, loosely.
+// Package gate detects large regressions. It compares ratios and counts, which hardly depend on the
+// machine, with recorded ones and allows a wide margin for noise.
 package gate
 
 import (
@@ -12,17 +12,17 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// Figures are what is compared: none depends on how fast the machine is.
+// Figures are the compared numbers. None depends on how fast the machine is.
 type Figures struct {
-	// CPU is processor time per event of all servers, Rate events per second, each divided by that
-	// of bare in the same round.
+	// CPU is the processor time per event of all servers. Rate is events per second. Both are
+	// divided by the figure of the target bare in the same round.
 	CPU  float64 `json:"cpu_to_bare"`
 	Rate float64 `json:"rate_to_bare"`
-	// Allocations are the gateway's, per delivery.
+	// Allocations is how often the gateway allocates memory for one delivery.
 	Allocations float64 `json:"allocations_per_delivery"`
 }
 
-// Record is what was measured when all was well.
+// Record is the measurement that later ones are compared with.
 type Record struct {
 	Date    string  `json:"date"`
 	Command string  `json:"command"`
@@ -30,9 +30,9 @@ type Record struct {
 	Figures Figures `json:"figures"`
 }
 
-// How much worse a figure may become. Allocations hardly vary; ratios do where neighbours are
-// noisy. rateLeast lies above a half, so that half the throughput fails though processor time
-// stays: a program that waits twice as long costs no more.
+// These factors limit how much worse a figure may become. Allocations hardly vary, but ratios do on
+// a machine with busy neighbours. rateLeast is above a half, so that half the throughput fails even
+// if the processor time per event stays the same: a program that waits longer uses no more of it.
 const (
 	cpuMost         = 1.6
 	rateLeast       = 0.6
@@ -47,31 +47,31 @@ const (
 	connections = 64
 )
 
-// Shape is the load under which all is measured.
+// Shape returns the load under which the gate measures.
 func Shape() suite.Shape {
 	return suite.Shape{Connections: connections, Body: 2400, Sources: 1, For: runFor}
 }
 
-// Of are the figures of some samples: medians over their rounds.
+// Of returns the medians over the rounds of some samples.
 func Of(s plan.Samples) (Figures, error) {
 	cpu, rate := s.Ratio(row, suite.Postern, suite.Bare, plan.CPU), s.Ratio(row, suite.Postern, suite.Bare, plan.Rate)
 	allocations := s.Value(row, suite.Postern, plan.More("allocations"))
 	for _, f := range []plan.Figure{cpu, rate, allocations} {
 		if f.Rounds == 0 || f.Median == 0 {
-			return Figures{}, fmt.Errorf("gate: nothing to compare in %d samples", len(s))
+			return Figures{}, fmt.Errorf("gate: %d samples are too few to compare: a figure is missing or zero", len(s))
 		}
 	}
 	return Figures{CPU: cpu.Median, Rate: rate.Median, Allocations: allocations.Median}, nil
 }
 
-// Finding is a figure beside what was recorded.
+// Finding is the comparison of one figure with its recorded value.
 type Finding struct {
 	What                   string
 	Now, Recorded, Allowed float64
 	OK                     bool
 }
 
-// String is a finding in words.
+// String describes a finding in one line.
 func (f Finding) String() string {
 	word := "ok"
 	if !f.OK {
@@ -80,7 +80,8 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%-10s  %s: %.2f, recorded %.2f, allowed to %.2f", word, f.What, f.Now, f.Recorded, f.Allowed)
 }
 
-// Compare tells how figures stand to those recorded, and whether all are near enough.
+// Compare compares the figures with the recorded ones. It returns whether all are within their
+// limits.
 func Compare(recorded, now Figures) (findings []Finding, ok bool) {
 	cpu, rate, allocations := recorded.CPU*cpuMost, recorded.Rate*rateLeast, recorded.Allocations*allocationsMost
 	findings = []Finding{

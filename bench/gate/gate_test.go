@@ -8,7 +8,7 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-func TestGateFailsForWhatIsMuchWorse(t *testing.T) {
+func TestCompare_figures_failOnlyIfMuchWorse(t *testing.T) {
 	t.Parallel()
 	recorded := gate.Figures{CPU: 1.2, Rate: 0.8, Allocations: 50}
 	for name, c := range map[string]struct {
@@ -18,7 +18,7 @@ func TestGateFailsForWhatIsMuchWorse(t *testing.T) {
 		"the same": {recorded, true},
 		"better":   {gate.Figures{CPU: 0.5, Rate: 2, Allocations: 10}, true},
 		"noise":    {gate.Figures{CPU: 1.7, Rate: 0.5, Allocations: 55}, true},
-		// by waiting, which costs no processor time
+		// The program waits, so it uses no more processor time.
 		"half the throughput":   {gate.Figures{CPU: 1.2, Rate: 0.4, Allocations: 50}, false},
 		"half, and a lucky day": {gate.Figures{CPU: 1.2, Rate: 0.45, Allocations: 50}, false},
 		"more CPU":              {gate.Figures{CPU: 2, Rate: 0.8, Allocations: 50}, false},
@@ -30,7 +30,7 @@ func TestGateFailsForWhatIsMuchWorse(t *testing.T) {
 	}
 }
 
-func TestFiguresAreMediansOfRatios(t *testing.T) {
+func TestOf_threeRounds_returnsMediansOfRatios(t *testing.T) {
 	t.Parallel()
 	var samples plan.Samples
 	for round, speed := range []float64{1, 0.5, 0.1} { // the machine gets slower: the ratios stay
@@ -48,18 +48,18 @@ func TestFiguresAreMediansOfRatios(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if _, err := gate.Of(samples[:1]); err == nil {
-		t.Error("figures without anything to compare")
+		t.Error("Of accepted samples of one target, which have no ratios")
 	}
 }
 
-// The record that CI compares with can be read and has figures in it.
-func TestRecordIsThere(t *testing.T) {
+// CI compares with this record.
+func TestRead_committedRecord_hasAllFigures(t *testing.T) {
 	t.Parallel()
 	r, err := gate.Read("../gate.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Date == "" || r.Command == "" || r.Figures.CPU <= 0 || r.Figures.Rate <= 0 || r.Figures.Allocations <= 0 {
-		t.Errorf("the record is not whole: %+v", r)
+		t.Errorf("the record is incomplete: %+v", r)
 	}
 }

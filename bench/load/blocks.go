@@ -2,8 +2,8 @@ package load
 
 import "math/rand/v2"
 
-// inBlocks is the object of each delivery where both fall into blocks, which cannot be more than
-// there are objects.
+// inBlocks returns the object of each delivery for a supply in blocks. There are at most as many
+// blocks as objects.
 func inBlocks(count, objects, blocks int) []int32 {
 	blocks = min(blocks, objects)
 	rng, order := rand.New(rand.NewPCG(20261121, 7)), make([]int32, 0, count)

@@ -6,10 +6,10 @@ import (
 	"github.com/postern-gateway/postern/bench/load"
 )
 
-// Whoever reads the first tenth of a stream in blocks meets the load of the whole: as many updates
-// of each object, and no object that another tenth has too. Two updates of one object are seldom so
-// near to each other that they fall into one batch.
-func TestEachBlockIsTheWholeInSmall(t *testing.T) {
+// The first tenth of a stream in ten blocks has the same load as the whole stream: the same number
+// of updates of each object, and no object that another tenth has. Two updates of one object are
+// rarely so close that they fall into one batch.
+func TestMake_blocks_eachHasLoadOfWhole(t *testing.T) {
 	t.Parallel()
 	const count, objects, blocks, updates = 20_000, 2000, 10, 10
 	d := load.Make(load.Supply{Run: "blk", Count: count, BodySize: 500, Sources: []string{"a"}, Objects: objects,
@@ -21,7 +21,7 @@ func TestEachBlockIsTheWholeInSmall(t *testing.T) {
 		e := read(t, body).Data.Object
 		seen[e.ID]++
 		if e.Balance != seen[e.ID] {
-			t.Fatalf("delivery %d is update %d of %s, whose %d. it is", i, e.Balance, e.ID, seen[e.ID])
+			t.Fatalf("delivery %d is update %d of %s, want update %d", i, e.Balance, e.ID, seen[e.ID])
 		}
 		if before, ok := last[e.ID]; ok && i-before < objects/blocks/4 {
 			near++
@@ -47,14 +47,14 @@ func TestEachBlockIsTheWholeInSmall(t *testing.T) {
 	}
 	for id, n := range d.Objects() {
 		if n != updates {
-			t.Fatalf("%s is told to have %d updates", id, n)
+			t.Fatalf("Objects: %s has %d updates, want %d", id, n, updates)
 		}
 	}
 }
 
-// What cannot be divided evenly is divided all the same, and with more blocks than objects each
-// object is a block.
-func TestBlocksOfAnySize(t *testing.T) {
+// Counts that cannot be divided evenly are divided nevertheless. With more blocks than objects,
+// each object is a block.
+func TestMake_unevenBlocks_haveAllEvents(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ count, objects, blocks, want int }{{103, 17, 5, 17}, {100, 3, 10, 3}, {10, 40, 4, 10},
 		{5, 0, 2, 5}} {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Each request is counted once, as one thing, and each answer that counts has its latency: a server
-// that answers after minutes has no better p99 than one that answers within one.
-func TestRequestsAreCountedOnce(t *testing.T) {
+// Each request is counted once, in one category, and each answer in time has its latency. A server
+// that responds after minutes must not have a better p99 than one that responds within a minute.
+func TestResultCount_anyOutcome_countedOnce(t *testing.T) {
 	t.Parallel()
 	r := Result{Latency: newHistogram(), Status: map[int]int64{}}
 	for _, c := range []struct {
@@ -33,6 +33,6 @@ func TestRequestsAreCountedOnce(t *testing.T) {
 		t.Errorf("%d latencies of %d answers", n, r.Answered)
 	}
 	if len(r.Errors) != 5 {
-		t.Errorf("in words: %q", r.Errors)
+		t.Errorf("got errors %q, want five", r.Errors)
 	}
 }

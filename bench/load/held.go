@@ -14,11 +14,11 @@ type Held struct {
 	links []*link
 }
 
-// atOnce is how many held connections are opened, or send, at the same time.
-const atOnce = 64
+// parallelHolds is how many connections are opened, or send, at the same time.
+const parallelHolds = 64
 
-// Hold opens connections and, if deliveries are given, sends one over each as soon as it is open;
-// any answer but 2xx is an error.
+// Hold opens n connections. If d is not nil, it sends one delivery over each as soon as it is open,
+// and any response but 2xx is an error.
 func Hold(ctx context.Context, address string, n int, d *Deliveries) (*Held, error) {
 	h := &Held{links: make([]*link, n)}
 	err := h.each(func(i int) (err error) {
@@ -44,13 +44,13 @@ func Hold(ctx context.Context, address string, n int, d *Deliveries) (*Held, err
 	return h, nil
 }
 
-// each calls for every connection, some at once, and returns the first error.
+// each calls do for every connection, several in parallel, and returns one of the errors.
 func (h *Held) each(do func(i int) error) (first error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	for w := range atOnce {
+	for w := range parallelHolds {
 		wg.Go(func() {
-			for i := w; i < len(h.links); i += atOnce {
+			for i := w; i < len(h.links); i += parallelHolds {
 				if err := do(i); err != nil {
 					mu.Lock()
 					first = err
@@ -75,7 +75,7 @@ func (h *Held) Open() int {
 	return open
 }
 
-// alive looks whether there is an end to read, without waiting.
+// alive reports, without waiting, whether the peer has not closed the connection.
 func alive(c net.Conn) bool {
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// link is a connection that requests go over, one after the other. One that the server wants closed
-// is opened again.
+// link is a connection for requests, one after the other. It reconnects after the server asked to
+// close.
 type link struct {
 	address string
 	c       net.Conn
@@ -29,17 +29,17 @@ func dial(ctx context.Context, address string) (*link, error) {
 
 func (l *link) close() { _ = l.c.Close() }
 
-// answerWithin is how long an answer may take.
+// answerWithin is how long a response may take.
 const answerWithin = 30 * time.Second
 
-// post sends a request and gives the status of its answer.
+// post sends a request and returns the status of its response.
 func (l *link) post(ctx context.Context, request []byte) (status int, err error) {
 	if err := l.c.SetDeadline(time.Now().Add(answerWithin)); err != nil {
 		return 0, err
 	}
 	_, broken := l.c.Write(request)
 	status, keep, err := answer(l.in)
-	if broken != nil && err != nil { // a server may refuse without reading a body to its end: that is an answer
+	if broken != nil && err != nil { // a response counts even if the server did not read the whole body
 		return 0, broken
 	}
 	if err != nil || keep && broken == nil {
@@ -53,7 +53,8 @@ func (l *link) post(ctx context.Context, request []byte) (status int, err error)
 	return status, err
 }
 
-// answer reads an answer: the status, and past the body. keep: the connection may be used again.
+// answer reads a response to the end of its body. keep reports whether the connection may be used
+// again.
 func answer(in *bufio.Reader) (status int, keep bool, err error) {
 	line, err := in.ReadSlice('\n')
 	if err != nil {

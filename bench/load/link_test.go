@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A server that answers while a body still comes, and closes, has answered: what could not be sent
-// any more is no trouble, and the next request goes over a new connection.
-func TestAnswerBeforeTheBodysEnd(t *testing.T) {
+// A server may respond and close before it has read the whole body. The response counts, the failed
+// write is no error, and the next request uses a new connection.
+func TestLinkPost_responseBeforeBodyEnds_counts(t *testing.T) {
 	t.Parallel()
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -32,7 +32,7 @@ func TestAnswerBeforeTheBodysEnd(t *testing.T) {
 	}
 	defer func() { l.close() }()
 	for range 3 {
-		status, err := l.post(t.Context(), make([]byte, 32<<20)) // more than the kernel keeps
+		status, err := l.post(t.Context(), make([]byte, 32<<20)) // more than the kernel buffers
 		if status != 503 || err != nil {
 			t.Errorf("answered %d, %v", status, err)
 		}

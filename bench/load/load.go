@@ -16,25 +16,25 @@ import (
 type Options struct {
 	Address     string
 	Connections int
-	// Rate is the arrivals per second of an open loop, whose latency is counted from the moment a
-	// delivery was meant to be sent, so that a server which stalls cannot hide it. 0: a closed
-	// loop, each connection sends its next delivery when the last is answered.
+	// Rate is the arrivals per second of an open loop. Its latency starts at the moment at which a
+	// delivery was due, so that a server which stalls cannot hide the stall. 0 means a closed loop:
+	// each connection sends its next delivery after the last response.
 	Rate float64
-	// For ends the sending; it ends earlier when all deliveries are sent.
+	// For limits the time of sending. It ends earlier when all deliveries are sent.
 	For time.Duration
-	// Progress, if set, is told now and then how many were answered.
+	// Progress, if set, is called once a second with the number of 2xx responses so far.
 	Progress func(answered int64)
 }
 
-// Result is what was measured.
+// Result has the measurements of one run.
 type Result struct {
-	// Answered are 2xx; Refused any other answer; Broken are requests without an answer, or with
-	// one after more than a minute. Errors has a few of them in words.
+	// Answered counts 2xx responses, Refused all others. Broken counts requests without a response
+	// within a minute. Errors describes a few of both.
 	Answered, Refused, Broken int64
 	Errors                    []string
-	// Status counts all answers in time by their status.
+	// Status counts the responses in time by their status.
 	Status map[int]int64
-	// Took is from the first send to the last answer.
+	// Took is the time from the first send to the last response.
 	Took time.Duration
 	// Latency is in microseconds, of answered deliveries.
 	Latency *hdrhistogram.Histogram
@@ -42,10 +42,10 @@ type Result struct {
 	Next int
 }
 
-// Rate is answered deliveries per second.
+// Rate returns the answered deliveries per second.
 func (r *Result) Rate() float64 { return float64(r.Answered) / r.Took.Seconds() }
 
-// latest is the latency up to which an answer counts as one: no sender waits longer.
+// latest is the longest latency with which a response counts: no sender waits longer.
 const latest = time.Minute
 
 // newHistogram holds latencies from a microsecond to the latest, to three digits.
@@ -59,7 +59,7 @@ type run struct {
 	d    *Deliveries
 	from int
 	next atomic.Int64
-	// due hands out deliveries of an open loop.
+	// due receives the number of each delivery of an open loop when it is due.
 	due      chan int
 	began    time.Time
 	ends     time.Time
@@ -68,7 +68,7 @@ type run struct {
 	result   Result
 }
 
-// Run sends deliveries, from the given one on, and waits for the answers.
+// Run sends deliveries, beginning with number from, and waits for the responses.
 func Run(ctx context.Context, d *Deliveries, from int, o Options) (*Result, error) {
 	r := &run{o: o, d: d, from: from, result: Result{Latency: newHistogram(), Status: map[int]int64{}}}
 	r.next.Store(int64(from))
@@ -85,7 +85,7 @@ func Run(ctx context.Context, d *Deliveries, from int, o Options) (*Result, erro
 		}
 		links = append(links, l)
 	}
-	runtime.GC() // what was made before shall not be collected during the run
+	runtime.GC() // so that garbage from before is not collected during the run
 	r.began = time.Now()
 	r.ends = r.began.Add(o.For)
 	var wg sync.WaitGroup
@@ -113,13 +113,13 @@ func Run(ctx context.Context, d *Deliveries, from int, o Options) (*Result, erro
 	}
 }
 
-// meant is when the n-th delivery of an open loop is to be sent.
-func (r *run) meant(n int) time.Time {
+// dueAt returns when the n-th delivery of an open loop must be sent.
+func (r *run) dueAt(n int) time.Time {
 	return r.began.Add(time.Duration(float64(n) / r.o.Rate * float64(time.Second)))
 }
 
-// pace hands out deliveries when they are due. It sleeps in the kernel, on a thread of its own: the
-// runtime's timers are too coarse.
+// pace sends the number of each delivery to due at its time. It sleeps in the kernel, on a separate
+// thread, because the runtime's timers are too coarse.
 func (r *run) pace(ctx context.Context) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -129,17 +129,17 @@ func (r *run) pace(ctx context.Context) {
 		if now.After(r.ends) || ctx.Err() != nil {
 			break
 		}
-		for ; r.from+n < r.d.Len() && !r.meant(n).After(now); n++ {
+		for ; r.from+n < r.d.Len() && !r.dueAt(n).After(now); n++ {
 			r.due <- n
 		}
-		pause := unix.NsecToTimespec(max(int64(time.Until(r.meant(n))), 20_000))
-		_ = unix.Nanosleep(&pause, nil) // woken early, it looks again
+		pause := unix.NsecToTimespec(max(int64(time.Until(r.dueAt(n))), 20_000))
+		_ = unix.Nanosleep(&pause, nil) // after an early wake the loop checks again
 	}
 }
 
-// drive sends one delivery after the other over a connection.
+// drive sends deliveries over one connection, one after the other.
 func (r *run) drive(ctx context.Context, l *link) {
-	mine := Result{Latency: newHistogram(), Status: map[int]int64{}}
+	own := Result{Latency: newHistogram(), Status: map[int]int64{}}
 	buf := make([]byte, 0, 64<<10)
 	for ctx.Err() == nil {
 		i, meant, ok := r.take()
@@ -148,18 +148,18 @@ func (r *run) drive(ctx context.Context, l *link) {
 		}
 		buf = r.d.put(buf[:0], i)
 		status, err := l.post(ctx, buf)
-		before := mine.Answered
-		if mine.count(status, time.Since(meant), err); err != nil {
+		before := own.Answered
+		if own.count(status, time.Since(meant), err); err != nil {
 			break
 		}
-		r.answered.Add(mine.Answered - before)
+		r.answered.Add(own.Answered - before)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.add(&mine)
+	r.result.add(&own)
 }
 
-// count keeps what became of a request, and how long after its moment.
+// count records the outcome of a request. took is the time since it was due.
 func (r *Result) count(status int, took time.Duration, err error) {
 	switch {
 	case err != nil:
@@ -182,7 +182,7 @@ func (r *Result) count(status int, took time.Duration, err error) {
 	r.Status[status]++
 }
 
-// add takes over what another has counted.
+// add adds the counts of another result.
 func (r *Result) add(o *Result) {
 	r.Answered, r.Refused, r.Broken = r.Answered+o.Answered, r.Refused+o.Refused, r.Broken+o.Broken
 	r.Errors = append(r.Errors, o.Errors[:min(len(o.Errors), max(0, 5-len(r.Errors)))]...)
@@ -192,14 +192,14 @@ func (r *Result) add(o *Result) {
 	r.Latency.Merge(o.Latency)
 }
 
-// take is the next delivery and the moment its latency counts from.
+// take returns the next delivery and the moment at which its latency starts.
 func (r *run) take() (i int, meant time.Time, ok bool) {
 	if r.o.Rate > 0 {
 		n, ok := <-r.due
 		if ok {
 			r.next.Add(1)
 		}
-		return r.from + n, r.meant(n), ok
+		return r.from + n, r.dueAt(n), ok
 	}
 	now := time.Now()
 	if now.After(r.ends) {

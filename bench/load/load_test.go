@@ -27,7 +27,7 @@ func some(count int) *load.Deliveries {
 		Secret: []byte("whsec")})
 }
 
-// stalling answers at once but for one second, in which it answers nobody.
+// stalling responds immediately, except for one second in which it does not respond at all.
 func stalling() http.HandlerFunc {
 	var once sync.Once
 	var stalled sync.RWMutex
@@ -47,9 +47,9 @@ func stalling() http.HandlerFunc {
 	}
 }
 
-// An open loop counts from the moment a delivery was meant to be sent: a server that stands still
-// for a second shows it in many latencies, not only in those of the few requests under way.
-func TestStallShowsInOpenLoop(t *testing.T) {
+// An open loop measures from the moment at which a delivery was due. A server that stalls for a
+// second shows it in many latencies, and not only in those of the few open requests.
+func TestRun_serverStallsInOpenLoop_raisesManyLatencies(t *testing.T) {
 	t.Parallel()
 	const rate = 200
 	r, err := load.Run(t.Context(), some(3*rate), 0, load.Options{Address: serve(t, stalling()), Connections: 2,
@@ -67,12 +67,12 @@ func TestStallShowsInOpenLoop(t *testing.T) {
 		t.Errorf("p80 is %s though a third of the deliveries fell into the stall", p80)
 	}
 	if least := 2900 * time.Millisecond; r.Took < least {
-		t.Errorf("sent faster than the rate: %s", r.Took)
+		t.Errorf("the load was sent faster than the rate: %s", r.Took)
 	}
 }
 
-// Every delivery is sent once, and a second run goes on where the first ended.
-func TestRunsFollowEachOther(t *testing.T) {
+// Every delivery is sent once. A second run continues where the first ended.
+func TestRun_secondRun_continuesAfterFirst(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	seen := map[string]int{}
@@ -102,9 +102,9 @@ func TestRunsFollowEachOther(t *testing.T) {
 	}
 }
 
-// Answers are counted by their status. A server that refuses a large body without reading it, and
-// closes, has answered too.
-func TestRefusalsAreCounted(t *testing.T) {
+// Responses are counted by status. A server that rejects a large body without reading it, and
+// closes, has responded too.
+func TestRun_rejectedDeliveries_countedByStatus(t *testing.T) {
 	t.Parallel()
 	var n atomic.Int64
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -127,7 +127,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 }
 
 // Held connections stay open until the server closes them.
-func TestHeldConnections(t *testing.T) {
+func TestHold_serverCloses_opensNone(t *testing.T) {
 	t.Parallel()
 	var bodies atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -148,7 +148,7 @@ func TestHeldConnections(t *testing.T) {
 	s.CloseClientConnections()
 	for began := time.Now(); h.Open() > 0; {
 		if time.Since(began) > 30*time.Second {
-			t.Fatalf("%d still look open after the server closed them", h.Open())
+			t.Fatalf("%d still count as open after the server closed them", h.Open())
 		}
 	}
 }

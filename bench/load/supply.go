@@ -1,5 +1,4 @@
-// Package load drives a server with deliveries that were signed beforehand and measures how it
-// answers.
+// Package load sends deliveries that were signed beforehand to a server and measures the responses.
 package load
 
 import (
@@ -14,37 +13,38 @@ import (
 	"time"
 )
 
-// Supply says what deliveries to make. All are Stripe's customer.updated.
+// Supply describes the deliveries to make. All are Stripe's customer.updated.
 type Supply struct {
-	// Run makes the ids of one supply differ from all others'.
+	// Run is part of every id, so that no two supplies share an id.
 	Run string
-	// Count is how many deliveries there are; BodySize is their size in bytes, about.
+	// Count is the number of deliveries. BodySize is the approximate size of each in bytes.
 	Count, BodySize int
-	// Duplicates is the share of deliveries that are sent again later, 0 to 1; 1: all are one and
-	// the same.
+	// Duplicates is the share of deliveries, 0 to 1, that repeat an earlier one. With 1 all are the
+	// same delivery.
 	Duplicates float64
-	// Sources are the names in the path, in turn.
+	// Sources are the source names in the path. The deliveries use them in turn.
 	Sources []string
-	// Objects is how many objects the deliveries are about, chosen at random, 0: each is about one
-	// of its own. Each event of an object is a second later than the one before.
+	// Objects is the number of objects, of which each delivery gets a random one. With 0 each
+	// delivery has its own object. The events of an object are a second apart.
 	Objects int
-	// Blocks, if not 0, divides deliveries and objects into as many equal parts, each part of the
-	// deliveries about its own part of the objects, so that whoever reads one part meets the same
-	// load as whoever reads all. Each object has as many events as any other, and they lie apart: a
-	// part goes through all its objects before it comes to one again, each time in another order.
+	// Blocks, if not 0, divides deliveries and objects into that many equal parts. Each part of the
+	// deliveries is about its own part of the objects, so that a reader of one part has the same
+	// load as a reader of all. Each object has as many events as any other. A part uses all its
+	// objects, in random order, before it uses one again.
 	Blocks int
 	Secret []byte
-	// Spread is the time over which they will be sent: each is signed for its moment. 0: all for
-	// one.
+	// Spread is the time in which the deliveries will be sent. Each is signed for its moment. With
+	// 0 all are signed for the same moment.
 	Spread time.Duration
-	// Ahead is how far in the future the first is signed for. Half of the time that a long closed
-	// loop takes keeps all within the senders' tolerance, which goes both ways, at any rate.
+	// Ahead is how far in the future the first delivery is signed for. For a closed loop, half of
+	// its duration keeps all timestamps within the verifier's tolerance, which applies to past and
+	// future.
 	Ahead time.Duration
 }
 
-// Deliveries are ready to be sent. Only what differs is kept for each, in a few bytes, so that
-// millions fit and the collector has nothing to look at; what they share is put around it while
-// sending.
+// Deliveries are ready to be sent. Each stores only the few bytes in which it differs, so that
+// millions fit into memory and the garbage collector has no pointers to follow. The common parts
+// are added while sending.
 type Deliveries struct {
 	run     string
 	now     time.Time
@@ -54,24 +54,24 @@ type Deliveries struct {
 	updates []int32
 }
 
-// delivery is what tells one from another.
+// delivery has the parts in which deliveries differ.
 type delivery struct {
 	event, object, update int32
 	source                uint16
 	end                   uint16
-	// stamp is the signed time in Unix seconds, mac the signature.
+	// stamp is the signed time in Unix seconds. mac is the signature.
 	stamp int64
 	mac   [sha256.Size]byte
 }
 
-// ends is how many different ends of bodies there are.
+// ends is the number of different body ends.
 const ends = 64
 
-// Len is how many deliveries there are.
+// Len returns the number of deliveries.
 func (d *Deliveries) Len() int { return len(d.all) }
 
-// Objects tells of each object how many different events there are about it; the last one's balance
-// is that number.
+// Objects returns the number of different events of each object. The balance in the last one is
+// that number.
 func (d *Deliveries) Objects() map[string]int {
 	out := make(map[string]int, len(d.updates))
 	for i, n := range d.updates {
@@ -103,7 +103,7 @@ func Make(s Supply) *Deliveries {
 			if s.Duplicates == 1 {
 				again = 0
 			}
-			d.all[i] = d.all[again] // which may be one that is sent again itself
+			d.all[i] = d.all[again] // which may itself be a repeated one
 			continue
 		}
 		object := int32(i)
@@ -141,10 +141,10 @@ func (d *Deliveries) sign(s Supply) {
 	wg.Wait()
 }
 
-// Request is the i-th delivery as it is sent.
+// Request returns the i-th delivery as it is sent.
 func (d *Deliveries) Request(i int) []byte { return d.put(nil, i) }
 
-// front appends the beginning of a body: all that tells events apart.
+// front appends the beginning of a body, which has everything in which events differ.
 func (d *Deliveries) front(b []byte, one *delivery) []byte {
 	b = append(append(b, `{"id":"evt_`...), d.run...)
 	b = append(digits(b, one.event, 9), `","object":"event","api_version":"2026-09-30.basil","created":`...)
@@ -180,8 +180,8 @@ func (d *Deliveries) put(b []byte, i int) []byte {
 	return append(append(b, front...), end...)
 }
 
-// Ends are the ends that bodies of a size share: members as Stripe's customers have them, and
-// metadata of hardly compressible text.
+// Ends returns the body ends for bodies of a size: members as Stripe's customers have them, and
+// metadata of text that hardly compresses.
 func Ends(size int) [][]byte {
 	rng, out := rand.New(rand.NewPCG(20261121, 5)), make([][]byte, ends)
 	for i := range out {
@@ -192,10 +192,12 @@ func Ends(size int) [][]byte {
 
 func end(rng *rand.Rand, size int) []byte {
 	var b strings.Builder
-	b.WriteString(`"created":1783168215,"currency":"usd","default_source":null,"delinquent":false,"description":null,"discount":null,` +
+	b.WriteString(`"created":1783168215,"currency":"usd","default_source":null,"delinquent":false,` +
+		`"description":null,"discount":null,` +
 		`"email":"ada@example.com","invoice_prefix":"0A1B2C3D","livemode":false,"name":"Ada Example","metadata":{`)
-	const tail = `},"shipping":null,"tax_exempt":"none"}},"livemode":false,"pending_webhooks":1,"request":{"id":"req_1","idempotency_key":null}}`
-	const before = 200 // what front and the headers' part of the size take, about
+	const tail = `},"shipping":null,"tax_exempt":"none"}},"livemode":false,"pending_webhooks":1,` +
+		`"request":{"id":"req_1","idempotency_key":null}}`
+	const before = 200 // about the size of front and of the headers
 	for i := 0; b.Len()+len(tail)+before < size; i++ {
 		if i > 0 {
 			b.WriteByte(',')

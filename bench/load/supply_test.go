@@ -17,7 +17,7 @@ import (
 
 const secret = "whsec_of_the_test"
 
-// requests are all deliveries of a supply as a server reads them.
+// requests returns all deliveries of a supply as a server reads them.
 func requests(t *testing.T, d *load.Deliveries) (bodies [][]byte, headers []http.Header) {
 	t.Helper()
 	for i := range d.Len() {
@@ -34,9 +34,8 @@ func requests(t *testing.T, d *load.Deliveries) (bodies [][]byte, headers []http
 	return bodies, headers
 }
 
-// What is sent is a delivery of Stripe's: the product verifies it, tells its event and its object,
-// and the references verify it too.
-func TestDeliveriesAreStripes(t *testing.T) {
+// The product verifies and identifies each delivery as Stripe's. The references verify it too.
+func TestMake_anySupply_productAndReferencesVerify(t *testing.T) {
 	t.Parallel()
 	for _, s := range []load.Supply{{Spread: 4 * time.Minute}, {Ahead: 150 * time.Second}, {BodySize: 20_000}, {}} {
 		s.Run, s.Count, s.Objects, s.Sources, s.Secret = "00007", 50, 7, []string{"a", "b"}, []byte(secret)
@@ -64,8 +63,8 @@ func TestDeliveriesAreStripes(t *testing.T) {
 	}
 }
 
-// A delivery that is sent again has the same body; what share is, was asked for.
-func TestDuplicates(t *testing.T) {
+// A repeated delivery has the same body, and the share of repeated ones is as requested.
+func TestMake_duplicates_repeatBodies(t *testing.T) {
 	t.Parallel()
 	for share, least := range map[float64]int{0: 0, 0.05: 100, 1: 3999} {
 		d := load.Make(load.Supply{Run: "dup", Count: 4000, BodySize: 1000, Duplicates: share,
@@ -82,7 +81,7 @@ func TestDuplicates(t *testing.T) {
 			byID[id] = string(body)
 		}
 		if most := 3 * least; again < least || again > most {
-			t.Errorf("asked for a share of %g, %d of 4000 are sent again", share, again)
+			t.Errorf("share %g: %d of 4000 are repeated", share, again)
 		}
 	}
 }
@@ -106,8 +105,7 @@ func read(t *testing.T, body []byte) (e event) {
 	return e
 }
 
-// Without a number of objects each event has its own.
-func TestObjectsOfTheirOwn(t *testing.T) {
+func TestMake_noObjectCount_oneObjectPerEvent(t *testing.T) {
 	t.Parallel()
 	d := load.Make(load.Supply{Run: "own", Count: 100, BodySize: 500, Sources: []string{"a"}, Secret: []byte(secret)})
 	if n := len(d.Objects()); n != 100 {
@@ -115,9 +113,9 @@ func TestObjectsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Each event of an object is later than the one before, and the last one's balance is what Objects
-// says.
-func TestObjectsTellTheLastBalance(t *testing.T) {
+// Each event of an object is later than the one before, and Objects returns the balance of the
+// last.
+func TestDeliveriesObjects_returnsLastBalance(t *testing.T) {
 	t.Parallel()
 	d := load.Make(load.Supply{Run: "obj", Count: 3000, BodySize: 500, Duplicates: 0.1, Sources: []string{"a"},
 		Objects: 300, Secret: []byte(secret)})
@@ -134,11 +132,11 @@ func TestObjectsTellTheLastBalance(t *testing.T) {
 	}
 	want := d.Objects()
 	if len(want) != len(last) {
-		t.Fatalf("%d objects told of, %d in the deliveries", len(want), len(last))
+		t.Fatalf("Objects has %d objects, the deliveries have %d", len(want), len(last))
 	}
 	for id, balance := range want {
 		if last[id] != balance {
-			t.Fatalf("%s ends at %d, told %d", id, last[id], balance)
+			t.Fatalf("%s ends with balance %d, Objects says %d", id, last[id], balance)
 		}
 	}
 }

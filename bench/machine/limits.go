@@ -5,15 +5,14 @@ import (
 	"syscall"
 )
 
-// AllowFiles lets this process, and those that it starts, have so many files open at once, sockets
-// included.
+// AllowFiles raises the limit of open files, sockets included, for this process and its children.
 func AllowFiles(n uint64) error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("read the limit of open files: %w", err)
 	}
-	// Set even where it is high enough: the runtime gives children the limit that it found, unless
-	// the program has set one.
+	// The limit is set even if it is high enough. Otherwise the Go runtime gives child processes
+	// the limit that it found at its start.
 	limit.Cur, limit.Max = max(limit.Cur, n), max(limit.Max, n)
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("%d open files are needed, see ulimit -Hn: %w", n, err)

@@ -24,14 +24,14 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// Machine is a PostgreSQL, a NATS server and the programs, under one folder.
+// Machine has a PostgreSQL, a NATS server and the built programs in one folder.
 type Machine struct {
 	Dir string
-	// Admin is a pool of connections to PostgreSQL as its superuser, and JS one to JetStream.
+	// Admin is a pool of connections to PostgreSQL as superuser. JS is a connection to JetStream.
 	Admin *pgxpool.Pool
 	JS    jetstream.JetStream
-	// Settings are those that PostgreSQL was given beside its own, and Traces takes what is sent of
-	// traces, nil: nobody does.
+	// Settings are the settings of PostgreSQL beyond the durable ones. Traces receives traces and
+	// is nil if they are off.
 	Settings map[string]string
 	Traces   *Sink
 
@@ -45,30 +45,30 @@ type Machine struct {
 	databases int
 }
 
-// builds are what is measured, by the folder of a module: packages that the programs are named
-// after.
+// builds has the packages to build by the folder of their module. Each program has the name of its
+// package.
 var builds = map[string][]string{
 	"..": {"./cmd/gateway", "./cmd/processor", "./cmd/postern"},
 	".": {"./reference/verify", "./reference/bare", "./reference/afternoon", "./reference/onebyone",
 		"github.com/nats-io/nats-server/v2"},
 }
 
-// template is the database with Postern's schema that others are copies of.
+// template is the database with Postern's schema that others are copied from.
 const template = "postern"
 
-// Options say what a machine is like.
+// Options configure a machine.
 type Options struct {
-	// Parent is the folder below which the machine's own is made, "": the system's for temporary
-	// files.
+	// Parent is the folder in which the machine's own folder is created. Empty means the system's
+	// folder for temporary files.
 	Parent string
-	// Settings are given to PostgreSQL on top of durable ones, by name.
+	// Settings of PostgreSQL by name, on top of durable ones.
 	Settings map[string]string
-	// Traces: there is a Sink for them.
+	// Traces starts a Sink, and the programs send their traces to it.
 	Traces bool
 }
 
 // Start builds the programs and starts PostgreSQL and NATS with durable settings in a new folder.
-// The working directory is the module's.
+// The working directory must be the module's.
 func Start(ctx context.Context, o Options, log *slog.Logger) (_ *Machine, err error) {
 	m := &Machine{Settings: o.Settings}
 	if m.Dir, err = os.MkdirTemp(o.Parent, "postern-bench-"); err != nil {
@@ -154,16 +154,16 @@ func (m *Machine) startNATS(ctx context.Context) error {
 
 func (m *Machine) program(name string) string { return filepath.Join(m.Dir, "bin", name) }
 
-// DatabaseURL reaches a database as the superuser.
+// DatabaseURL returns the URL of a database for the superuser.
 func (m *Machine) DatabaseURL(name string) string {
 	return strings.Replace(m.pg.URL(), "/"+template+"?", "/"+name+"?", 1)
 }
 
-// NATS is the URL of the server.
+// NATS returns the URL of the NATS server.
 func (m *Machine) NATS() string { return m.natsURL }
 
-// NewDatabase makes a database as a copy of another, "": of the one with Postern's schema and
-// nothing in it.
+// NewDatabase creates a database as a copy of another. Without a name it copies the empty one with
+// Postern's schema.
 func (m *Machine) NewDatabase(ctx context.Context, of string) (string, error) {
 	if of == "" {
 		of = template
@@ -177,8 +177,8 @@ func (m *Machine) NewDatabase(ctx context.Context, of string) (string, error) {
 	return name, nil
 }
 
-// NewDatabaseQuietly makes an empty database with Postern's schema without the checkpoints that
-// NewDatabase takes.
+// NewDatabaseQuietly creates an empty database with Postern's schema. Unlike NewDatabase it causes
+// no checkpoint.
 func (m *Machine) NewDatabaseQuietly(ctx context.Context) (string, error) {
 	m.databases++
 	name := fmt.Sprintf("bench_%d", m.databases)
@@ -189,14 +189,13 @@ func (m *Machine) NewDatabaseQuietly(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// DropDatabase removes a database and whoever is connected to it.
+// DropDatabase removes a database and ends its connections.
 func (m *Machine) DropDatabase(ctx context.Context, name string) error {
 	_, err := m.Admin.Exec(ctx, "DROP DATABASE "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
 	return err
 }
 
-// Set changes settings of PostgreSQL for all, as ALTER SYSTEM does; a value "" is the default
-// again.
+// Set changes settings of PostgreSQL with ALTER SYSTEM. An empty value restores the default.
 func (m *Machine) Set(ctx context.Context, settings map[string]string) error {
 	for name, value := range settings {
 		sql := "ALTER SYSTEM SET " + name + " = '" + value + "'"
@@ -211,7 +210,8 @@ func (m *Machine) Set(ctx context.Context, settings map[string]string) error {
 	return err
 }
 
-// SettingsInForce are what PostgreSQL has for some settings, and for all that it was given.
+// SettingsInForce returns the current values of some settings and of all that the machine was
+// started with.
 func (m *Machine) SettingsInForce(ctx context.Context, names ...string) (map[string]string, error) {
 	found := map[string]string{}
 	for _, name := range slices.Concat(names, slices.Collect(maps.Keys(m.Settings))) {
@@ -224,8 +224,8 @@ func (m *Machine) SettingsInForce(ctx context.Context, names ...string) (map[str
 	return found, nil
 }
 
-// Settle leaves every run the same ground: no streams and written pages on disk.
-func (m *Machine) Settle(ctx context.Context) error {
+// Reset gives every run the same start: no streams, and all changed pages on disk.
+func (m *Machine) Reset(ctx context.Context) error {
 	if err := m.DropStreams(ctx); err != nil {
 		return err
 	}
@@ -243,8 +243,8 @@ func (m *Machine) DropStreams(ctx context.Context) error {
 	return nil
 }
 
-// Serve starts one of the programs and waits until it is ready; the address is where it takes
-// deliveries, admin where it tells about itself.
+// Serve starts one of the programs and waits until it is ready. It returns the addresses for
+// deliveries and for metrics and profiles.
 func (m *Machine) Serve(ctx context.Context, name string, env []string, args ...string) (p *Process, address,
 	admin string, err error) {
 	if p, err = m.start(name, env, m.program(name), args...); err != nil {
@@ -269,7 +269,7 @@ var (
 	addresses = regexp.MustCompile(`\b(ingest|admin)"?[=:]"?([0-9.]+:[0-9]+)`)
 )
 
-// Stop ends everything and removes the folder.
+// Stop ends all processes and removes the folder.
 func (m *Machine) Stop() error {
 	var errs []error
 	if m.conn != nil {

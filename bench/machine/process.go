@@ -1,5 +1,5 @@
-// Package machine starts what is measured, each program as a process of its own, and reads what
-// they cost.
+// Package machine starts the measured programs, PostgreSQL and NATS, each as its own process. It
+// reads how much processor time, memory and write-ahead log they use.
 package machine
 
 import (
@@ -25,7 +25,7 @@ type Process struct {
 	err  error
 }
 
-// readyWithin is how long a program may take to say that it is ready.
+// readyWithin is how long a program may take until it logs that it is ready.
 const readyWithin = time.Minute
 
 // start runs a program.
@@ -37,7 +37,7 @@ func (m *Machine) start(name string, env []string, program string, args ...strin
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has its own copy
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = append(plain(), env...), log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -50,7 +50,8 @@ func (m *Machine) start(name string, env []string, program string, args ...strin
 	return p, nil
 }
 
-// run keeps the thread that started the program: the signal at the parent's death is tied to it.
+// run stays on the thread that started the program, because Linux sends Pdeathsig when that thread
+// ends.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -63,7 +64,7 @@ func (p *Process) run(started chan<- error) {
 	close(p.done)
 }
 
-// plain is the environment without what would configure a program.
+// plain returns the environment without variables that configure Postern, PostgreSQL or tracing.
 func plain() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -74,7 +75,7 @@ func plain() []string {
 	return env
 }
 
-// await waits until the log has a line, and gives the line's matches.
+// await waits for a line in the log and returns its submatches.
 func (p *Process) await(ctx context.Context, line *regexp.Regexp) ([]string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyWithin, fmt.Errorf("%s not ready within %s", p.Name, readyWithin))
 	defer cancel()
@@ -103,13 +104,13 @@ func lastLines(text string) string {
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
-// Log is the file with what the program said.
+// Log returns the name of the file with the program's output.
 func (p *Process) Log() string { return p.log }
 
-// PID is the process's number.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Ended tells of a program that has ended though nobody asked it to; nil while it runs.
+// Ended returns an error if the program has ended, and nil while it runs.
 func (p *Process) Ended() error {
 	select {
 	case <-p.done:
@@ -123,9 +124,10 @@ func (p *Process) Ended() error {
 // stopWithin is how long a program may take to stop.
 const stopWithin = 20 * time.Second
 
-// Stop asks the program to stop and waits for it; one that does not is killed, which is an error.
+// Stop sends SIGTERM and waits for the end. It kills a program that does not stop in time and
+// returns an error.
 func (p *Process) Stop() error {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // the process may have ended already
 	select {
 	case <-p.done:
 	case <-time.After(stopWithin):

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// What PostgreSQL is given it has, and what is said of it names that beside what was asked for.
-func TestMachineHasAndNamesItsSettings(t *testing.T) {
+// PostgreSQL runs with the requested settings, and SettingsInForce returns them in addition to the
+// named ones.
+func TestSettingsInForce_customSettings_areReturned(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "postern-bench-")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Sink takes traces over OTLP/HTTP as a collector does, counts them, and forgets them. A nil one
-// takes none.
+// Sink accepts traces over OTLP/HTTP as a collector does, counts them and drops them. The methods
+// Env and Traced accept a nil Sink, which stands for traces being off.
 type Sink struct {
 	url            string
 	server         http.Server
@@ -19,16 +19,16 @@ type Sink struct {
 	batches, bytes atomic.Int64
 }
 
-// Traced is what a sink has taken: batches of spans, and their bytes as they were sent.
+// Traced counts batches of spans and their bytes as sent.
 type Traced struct {
 	Batches, Bytes int64
 }
 
-// NewSink starts a sink on an address of its own.
+// NewSink starts a sink on a free local port.
 func NewSink() (*Sink, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("start the sink of traces: %w", err)
+		return nil, fmt.Errorf("start the trace sink: %w", err)
 	}
 	s := &Sink{url: "http://" + l.Addr().String(), done: make(chan error, 1)}
 	mux := http.NewServeMux()
@@ -38,19 +38,19 @@ func NewSink() (*Sink, error) {
 	return s, nil
 }
 
-// take counts before it answers: once a program that waits for its last batch has ended, everything
-// is counted.
+// take counts a batch before it responds. Everything is therefore counted when a program has ended
+// that waits for its last batch.
 func (s *Sink) take(_ http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil || n == 0 {
-		return // a batch that was broken off is none
+		return // an incomplete batch does not count
 	}
 	s.batches.Add(1)
 	s.bytes.Add(n)
 }
 
-// Env is what a program of Postern needs in its environment to send its traces here, all of them;
-// of a nil sink nothing.
+// Env returns the environment variables with which a program of Postern sends all its traces here.
+// A nil sink returns none.
 func (s *Sink) Env() []string {
 	if s == nil {
 		return nil
@@ -58,7 +58,7 @@ func (s *Sink) Env() []string {
 	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + s.url}
 }
 
-// Traced is what has been taken since the start; of a nil sink nothing.
+// Traced returns the counts since the start. A nil sink returns zeros.
 func (s *Sink) Traced() Traced {
 	if s == nil {
 		return Traced{}
@@ -66,7 +66,7 @@ func (s *Sink) Traced() Traced {
 	return Traced{Batches: s.batches.Load(), Bytes: s.bytes.Load()}
 }
 
-// Close ends the sink. Whoever sends to it has ended before.
+// Close stops the sink. The programs that send to it must have ended.
 func (s *Sink) Close() error {
 	err := s.server.Close()
 	if ended := <-s.done; !errors.Is(ended, http.ErrServerClosed) {

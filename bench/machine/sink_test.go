@@ -8,8 +8,7 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// A sink counts what an exporter would send to the address that it names, and nothing else.
-func TestSinkCountsBatches(t *testing.T) {
+func TestSink_requests_countsOnlyTraceBatches(t *testing.T) {
 	t.Parallel()
 	s, err := machine.NewSink()
 	if err != nil {
@@ -40,14 +39,14 @@ func TestSinkCountsBatches(t *testing.T) {
 	}
 	if res, err := http.Get(url); err == nil {
 		_ = res.Body.Close()
-		t.Error("it answers after its end")
+		t.Error("the sink responds after Close")
 	}
 }
 
-func TestNoSinkTakesNothing(t *testing.T) {
+func TestSink_nil_countsNothing(t *testing.T) {
 	t.Parallel()
 	var s *machine.Sink
 	if s.Env() != nil || s.Traced() != (machine.Traced{}) {
-		t.Errorf("no sink, yet %q and %+v", s.Env(), s.Traced())
+		t.Errorf("a nil sink returns %q and %+v", s.Env(), s.Traced())
 	}
 }

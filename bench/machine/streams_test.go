@@ -26,7 +26,7 @@ func startJetStream(t *testing.T) jetstream.JetStream {
 	ns.Start()
 	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
 	if !ns.ReadyForConnections(30 * time.Second) {
-		t.Fatal("nats does not start")
+		t.Fatal("the NATS server does not start")
 	}
 	nc, err := nats.Connect(ns.ClientURL())
 	if err != nil {
@@ -52,9 +52,8 @@ func ensure(t *testing.T, js jetstream.JetStream) {
 	}
 }
 
-// What is left counts messages that nobody took and those in somebody's hand; a consumer that was
-// forgotten begins again.
-func TestLag(t *testing.T) {
+// Pending counts undelivered messages and unacknowledged ones. A deleted consumer begins again.
+func TestLag_consumerStates_countsUnacknowledged(t *testing.T) {
 	t.Parallel()
 	m := &Machine{JS: startJetStream(t)}
 	ensure(t, m.JS)
@@ -63,23 +62,23 @@ func TestLag(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := func(name string, done, left int64) {
+	want := func(name string, done, pending int64) {
 		t.Helper()
 		for began := time.Now(); ; {
 			lag, err := m.Lag(t.Context(), events, name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if lag.Done() == done && lag.Left == left && lag.Last == 10 && lag.Messages == 10 {
+			if lag.Done() == done && lag.Pending == pending && lag.Last == 10 && lag.Messages == 10 {
 				return
 			}
 			if time.Since(began) > 30*time.Second {
-				t.Fatalf("%d done, %d left of %d (%d kept); want %d and %d", lag.Done(), lag.Left, lag.Last,
-					lag.Messages, done, left)
+				t.Fatalf("%d done, %d pending of %d (%d stored); want %d and %d", lag.Done(), lag.Pending, lag.Last,
+					lag.Messages, done, pending)
 			}
 		}
 	}
-	want("nobody", 0, 10)
+	want("missing", 0, 10)
 	c, err := m.JS.Consumer(t.Context(), events, consumer)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +99,7 @@ func TestLag(t *testing.T) {
 		t.Fatalf("fetched %d: %v", n, err)
 	}
 	want(consumer, 3, 7)
-	if err := m.Forget(t.Context(), events, consumer, "nobody"); err != nil {
+	if err := m.DeleteConsumers(t.Context(), events, consumer, "missing"); err != nil {
 		t.Fatal(err)
 	}
 	ensure(t, m.JS)

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Ran is what a program took that ran to its end.
+// Ran has what a finished program used.
 type Ran struct {
 	Took, CPU time.Duration
-	// Peak is the most memory that it had at once, in bytes.
+	// Peak is the largest resident memory in bytes.
 	Peak int64
 }
 
-// Tool runs a program to its end: one of ours, by its name, or one that comes with the machine, by
-// its path. What it prints goes to out.
+// Tool runs a program to its end and copies its output to out. The program is the name of one of
+// ours or the path of another.
 func (m *Machine) Tool(ctx context.Context, out io.Writer, program string, args ...string) (ran Ran, err error) {
 	path := program
 	for _, packages := range builds {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestToolTellsWhatItTook(t *testing.T) {
+func TestTool_programEnds_returnsUsageOrStderr(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	ran, err := (&Machine{}).Tool(t.Context(), &out, "/bin/sh", "-c",

@@ -13,7 +13,8 @@ import (
 // tick is the unit of processor time in /proc.
 const tick = 10 * time.Millisecond
 
-// stat reads fields of /proc/PID/stat after the program's name, which may hold anything.
+// stat returns the fields of /proc/PID/stat after the program's name. The name may contain spaces
+// and parentheses.
 func stat(pid int) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -23,7 +24,7 @@ func stat(pid int) ([]string, error) {
 	return strings.Fields(text[strings.LastIndexByte(text, ')')+1:]), nil
 }
 
-// ticks adds fields of a stat, numbered as after the name.
+// ticks adds fields of a stat. Their numbers count from the first one after the name.
 func ticks(fields []string, which ...int) time.Duration {
 	var sum time.Duration
 	for _, i := range which {
@@ -35,32 +36,32 @@ func ticks(fields []string, which ...int) time.Duration {
 	return sum
 }
 
-// The places of user and system time, of the process and of its children that ended, and of the
-// parent.
+// The fields with the parent, and with user and system time of the process and of its ended
+// children.
 const (
-	parent = 1
-	user   = 11
-	system = 12
-	kidsU  = 13
-	kidsS  = 14
+	parent      = 1
+	user        = 11
+	system      = 12
+	childUser   = 13
+	childSystem = 14
 )
 
-// CPU is the processor time that a process has used.
+// CPU returns the processor time that the process has used.
 func (p *Process) CPU() (time.Duration, error) {
 	f, err := stat(p.PID())
 	if err != nil {
-		return 0, fmt.Errorf("read what %s used: %w", p.Name, err)
+		return 0, fmt.Errorf("read the processor time of %s: %w", p.Name, err)
 	}
 	return ticks(f, user, system), nil
 }
 
-// familyCPU is what a process and its children have used, those that ended included.
+// familyCPU returns the processor time of a process and its children, ended ones included.
 func familyCPU(pid int) (time.Duration, error) {
 	f, err := stat(pid)
 	if err != nil {
 		return 0, err
 	}
-	sum := ticks(f, user, system, kidsU, kidsS)
+	sum := ticks(f, user, system, childUser, childSystem)
 	kids, err := children(pid)
 	if err != nil {
 		return 0, err
@@ -91,22 +92,23 @@ func children(pid int) ([]int, error) {
 	return kids, nil
 }
 
-// ResetPeak forgets the most memory that a process has had so far.
+// ResetPeak resets the peak of the process's memory.
 func (p *Process) ResetPeak() error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.PID()), []byte("5"), 0)
 }
 
-// Peak is the most memory that a process has had resident since ResetPeak, in bytes.
+// Peak returns the largest resident memory in bytes since ResetPeak.
 func (p *Process) Peak() (int64, error) {
 	return field(fmt.Sprintf("/proc/%d/status", p.PID()), "VmHWM:")
 }
 
-// Resident is the memory that a process has resident now, in bytes.
+// Resident returns the current resident memory in bytes.
 func (p *Process) Resident() (int64, error) {
 	return field(fmt.Sprintf("/proc/%d/status", p.PID()), "VmRSS:")
 }
 
-// familyMemory is the memory of a process and its children, what they share counted once, in bytes.
+// familyMemory returns the memory of a process and its children in bytes. Shared memory counts
+// once.
 func familyMemory(pid int) (int64, error) {
 	kids, err := children(pid)
 	if err != nil {
@@ -114,7 +116,7 @@ func familyMemory(pid int) (int64, error) {
 	}
 	var sum int64
 	for _, one := range append(kids, pid) {
-		// it may have ended just now
+		// A child may have ended since it was listed.
 		if n, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", one), "Pss:"); err == nil {
 			sum += n
 		}
@@ -122,7 +124,7 @@ func familyMemory(pid int) (int64, error) {
 	return sum, nil
 }
 
-// field is a number of kilobytes in a file of /proc, in bytes.
+// field returns a number of kilobytes in a file of /proc, as bytes.
 func field(file, name string) (int64, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -137,17 +139,17 @@ func field(file, name string) (int64, error) {
 	return 0, fmt.Errorf("%s has no %s", file, name)
 }
 
-// Usage is what everything has cost at a moment.
+// Usage is the resource usage of all servers up to a moment.
 type Usage struct {
 	At         time.Time
 	PostgreSQL time.Duration
 	NATS       time.Duration
 	Processes  []time.Duration
-	// WAL is how many bytes PostgreSQL has logged.
+	// WAL is the position of PostgreSQL's write-ahead log in bytes.
 	WAL int64
 }
 
-// Usage reads what PostgreSQL, NATS and some processes have used.
+// Usage reads what PostgreSQL, NATS and some processes have used so far.
 func (m *Machine) Usage(ctx context.Context, ps ...*Process) (u Usage, err error) {
 	u.At = time.Now()
 	if err := m.Admin.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").Scan(&u.WAL); err != nil {
@@ -169,8 +171,8 @@ func (m *Machine) Usage(ctx context.Context, ps ...*Process) (u Usage, err error
 	return u, nil
 }
 
-// Memory is what PostgreSQL has resident now and the most that NATS had since the last ResetMemory,
-// in bytes.
+// Memory returns PostgreSQL's current resident memory and the peak of NATS since ResetMemory, in
+// bytes.
 func (m *Machine) Memory() (postgreSQL, nats int64, err error) {
 	if postgreSQL, err = familyMemory(m.pgPID); err != nil {
 		return 0, 0, err
@@ -179,5 +181,5 @@ func (m *Machine) Memory() (postgreSQL, nats int64, err error) {
 	return postgreSQL, nats, err
 }
 
-// ResetMemory forgets the most memory that NATS has had.
+// ResetMemory resets the peak of NATS's memory.
 func (m *Machine) ResetMemory() error { return m.nats.ResetPeak() }

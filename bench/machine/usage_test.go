@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What the test's own program does in place of tests, by the variable role.
+// role is the variable that makes this test binary run as a child process instead of running tests.
 const role = "BENCH_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// parentOfBurner uses next to nothing itself. Its child lives until the first byte comes, it until
-// the second.
+// parentOfBurner uses hardly any processor time itself. Its child ends after the first byte on
+// standard input, the parent after the second.
 func parentOfBurner() {
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), role+"=burner")
@@ -38,7 +38,7 @@ func parentOfBurner() {
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// burn uses processor time until it has used so much, however busy the machine is.
+// burn uses the given processor time, however busy the machine is.
 func burn(d time.Duration) {
 	for {
 		for began := time.Now(); time.Since(began) < 10*time.Millisecond; {
@@ -49,9 +49,8 @@ func burn(d time.Duration) {
 	}
 }
 
-// A family's use counts what children do, while they run and after they ended; a process's own does
-// not.
-func TestFamilyCPUCountsChildren(t *testing.T) {
+// familyCPU counts children, both running and ended. CPU counts only the process itself.
+func TestFamilyCPU_children_countRunningAndEnded(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), role+"=parent")
@@ -69,7 +68,7 @@ func TestFamilyCPUCountsChildren(t *testing.T) {
 	lines := bufio.NewScanner(out)
 	for _, state := range []string{"burnt", "ended"} {
 		if !lines.Scan() || lines.Text() != state {
-			t.Fatalf("the child said %q, not %q", lines.Text(), state)
+			t.Fatalf("the child printed %q, want %q", lines.Text(), state)
 		}
 		family, err := familyCPU(cmd.Process.Pid)
 		if err != nil {

@@ -4,19 +4,19 @@ import "github.com/postern-gateway/postern/bench/suite"
 
 // Bound is a figure that must hold.
 type Bound struct {
-	// What is measured, and Formula how the figure is made of it.
+	// What names the measured thing. Formula describes how the figure is computed.
 	What, Formula string
-	// Least: the figure must be at least Limit; otherwise at most. Aim is where it should be, 0:
-	// nothing beyond the limit.
+	// Least means that the figure must be at least Limit, and otherwise at most. Aim is the
+	// intended value, 0 if there is none beyond the limit.
 	Least      bool
 	Limit, Aim float64
-	// Unit of the figure, "x" for a ratio.
+	// Unit is the unit of the figure, "x" for a ratio.
 	Unit string
-	// Rows are those that the figure is made of.
+	// Rows are the rows whose samples the figure uses.
 	Rows []string
-	// Figure is made of the samples; without rounds: not measured.
+	// Figure computes the figure. One without rounds was not measured.
 	Figure func(Samples) Figure
-	// Applies tells whether the bound asks anything; nil: always.
+	// Applies reports whether the bound applies to this machine. nil means always.
 	Applies func(Samples) bool
 }
 
@@ -27,7 +27,7 @@ func ratio(what, row, target, reference, name string, m Metric) Bound {
 		Figure: func(s Samples) Figure { return s.Ratio(row, target, reference, m) }}
 }
 
-// value bounds a target's metric; the formula says it in words.
+// value bounds a target's metric, which formula describes.
 func value(what, row, target, formula, unit string, m Metric) Bound {
 	return Bound{What: what, Unit: unit, Rows: []string{row}, Formula: formula,
 		Figure: func(s Samples) Figure { return s.Value(row, target, m) }}
@@ -37,10 +37,10 @@ func (b Bound) atLeast(limit float64) Bound { b.Least, b.Limit = true, limit; re
 func (b Bound) atMost(limit float64) Bound  { b.Least, b.Limit = false, limit; return b }
 func (b Bound) aim(aim float64) Bound       { b.Aim = aim; return b }
 
-// where makes a bound hold only under a condition.
+// where makes a bound apply only under a condition.
 func (b Bound) where(applies func(Samples) bool) Bound { b.Applies = applies; return b }
 
-// share bounds a rate divided by the median of another row's.
+// share bounds a target's rate divided by the median rate of another target in another row.
 func share(what, row, target, other, of string) Bound {
 	return Bound{What: what, Unit: "x", Rows: []string{row, other}, Formula: "events/s of " + target +
 		" / events/s of " + of + " in " + other,
@@ -54,7 +54,8 @@ func share(what, row, target, other, of string) Bound {
 		}}
 }
 
-// reaches tells whether a target's median rate reaches a number in any of some rows.
+// reaches returns a function that reports whether a target's median rate reaches a number in any of
+// the rows.
 func reaches(target string, rate float64, rows ...string) func(Samples) bool {
 	return func(s Samples) bool {
 		for _, row := range rows {
@@ -66,7 +67,7 @@ func reaches(target string, rate float64, rows ...string) func(Samples) bool {
 	}
 }
 
-// worst is a metric's largest figure over all rows of a target that have it.
+// worst bounds the largest figure of a metric over all rows of one target.
 func worst(what, name, unit, target string, m Metric, rows ...string) Bound {
 	return Bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds",
 		Figure: func(s Samples) Figure {
@@ -74,13 +75,14 @@ func worst(what, name, unit, target string, m Metric, rows ...string) Bound {
 		}}
 }
 
-// anyone is a metric's largest figure over all targets of all rows that have it.
-func anyone(what, name, unit string, m Metric, rows ...string) Bound {
+// worstOfAll bounds the largest figure of a metric over all targets of all rows.
+func worstOfAll(what, name, unit string, m Metric, rows ...string) Bound {
 	return Bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds and targets",
 		Figure: func(s Samples) Figure { return s.largest(m, rows, s.Targets) }}
 }
 
-// largest stands for the median too: of what must never happen, once counts.
+// largest returns a figure whose median is the maximum, for failures that must not happen even
+// once.
 func (s Samples) largest(m Metric, rows []string, targets func(row string) []string) Figure {
 	var values []float64
 	for _, row := range rows {
@@ -95,8 +97,8 @@ func (s Samples) largest(m Metric, rows []string, targets func(row string) []str
 	return f
 }
 
-// publishedWithin is how long after a load's end its last event was published; what was not is a
-// minute late.
+// publishedWithin is the time from a load's end to its last published event. An unpublished event
+// counts as a minute.
 func publishedWithin(s suite.Sample) (float64, bool) {
 	v, ok := s.More["published_within_s"]
 	if ok && v < 0 {

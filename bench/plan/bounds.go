@@ -2,11 +2,12 @@ package plan
 
 import "github.com/postern-gateway/postern/bench/suite"
 
-// Bounds are what must hold, on two cores with everything on one machine and bodies of 2.4 KB.
+// Bounds returns the bounds that must hold on two cores, with everything on one machine and bodies
+// of 2.4 KB.
 func Bounds() []Bound {
 	var all []Bound
 	for _, part := range [][]Bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(),
-		sweepBounds(), effectsBounds(), sizeBounds()} {
+		scanBounds(), effectsBounds(), sizeBounds()} {
 		all = append(all, part...)
 	}
 	return all
@@ -21,8 +22,8 @@ func ingestBounds() []Bound {
 		ratio(at256, main256, suite.Postern, suite.Bare, "events/s", Rate).atLeast(0.75).aim(0.85),
 		worst("everything published", "seconds from the load's end to the last event in the stream", "s", suite.Postern,
 			publishedWithin, main64, main256).atMost(5),
-		worst("nothing left to the auditor", "events that were not published", "", suite.Postern,
-			More("left_to_auditor"), main64, main256).atMost(0),
+		worst("nothing left to the republisher", "events that were not published", "", suite.Postern,
+			More("left_to_republisher"), main64, main256).atMost(0),
 		ratio("CPU per event, all servers, 64 connections", main64, suite.Postern, suite.Bare, "CPU", CPU).atMost(1.4),
 		value("allocations on the ingest path", main64, suite.Postern, "allocations of the gateway per delivery", "",
 			More("allocations")).atMost(60),
@@ -39,17 +40,17 @@ func answerBounds() []Bound {
 	}
 }
 
-// takenBounds keep the others honest: only what was taken has a latency, so a target that refuses
-// under load would answer the rest sooner.
+// takenBounds protects the other bounds. Rejected deliveries have no latency, so a target that
+// rejects under load would look faster.
 func takenBounds() []Bound {
 	return []Bound{
-		anyone("everything taken", "deliveries not taken", "", Errors, main64, main256, halfAfternoon, halfPostern,
+		worstOfAll("everything taken", "deliveries not taken", "", Errors, main64, main256, halfAfternoon, halfPostern,
 			floodRow, sustainedRow, growthRow, besideRow).atMost(0),
 	}
 }
 
-// The bounds of applying. "Where bare reaches it" is what makes the rate a question of the program
-// and not of the machine.
+// The bounds of applying. appliedRate applies only on a machine on which bare reaches it, so that
+// the bound tests the program and not the machine.
 const (
 	appliedRate    = 15_000
 	sustainedShare = 0.4
@@ -69,7 +70,8 @@ func applyBounds() []Bound {
 			perRate("backlog_growth_per_s")).atMost(0.01),
 		value(both, sustainedRow, suite.Postern, "largest backlog, in seconds of the rate", "s",
 			perRate("backlog_max")).atMost(10),
-		worst(both, "events that the auditor published", "", suite.Postern, More("audited"), sustainedRow).atMost(0),
+		worst(both, "events that the republisher published", "", suite.Postern, More("republished"),
+			sustainedRow).atMost(0),
 	}
 }
 
@@ -99,13 +101,13 @@ func perRate(name string) Metric {
 	}
 }
 
-// takenShare is what was taken of all that was sent.
+// takenShare is the share of the sent deliveries that were accepted.
 func takenShare(s suite.Sample) (float64, bool) {
 	sent := float64(s.Events + s.Errors)
 	return float64(s.Events) / sent, sent > 0
 }
 
-// perQueue is the gateway's memory as a multiple of what it may keep of bodies.
+// perQueue is the gateway's memory as a multiple of ingest.queue_bytes.
 func perQueue(s suite.Sample) (float64, bool) {
 	queue := s.More["queue_mib"]
 	return s.Memory["gateway"] / queue, queue > 0

@@ -32,39 +32,40 @@ const (
 	chapterEffects   = "Effects"
 )
 
-// Length is how often and how long a row is run.
+// Length says how many rounds a row has and how long each lasts.
 type Length struct {
 	Rounds int
 	For    time.Duration
 }
 
-// around is what a run of a target costs beside its load: a database, a start, a warm-up,
-// signatures made ahead.
-const around = 3 * time.Second
+// overhead is what a run of a target takes in addition to its load: creating a database, starting,
+// warming up, signing.
+const overhead = 3 * time.Second
 
 func (l Length) takes(targets int) time.Duration {
-	return time.Duration(l.Rounds*targets) * (l.For + around)
+	return time.Duration(l.Rounds*targets) * (l.For + overhead)
 }
 
-// everyone is all targets of ingest; stores are those that keep what they are sent.
+// allTargets are the targets of ingest. storingTargets are those that store events.
 var (
-	everyone = []string{suite.Verify, suite.Bare, suite.Afternoon, suite.Postern}
-	stores   = []string{suite.Bare, suite.Afternoon, suite.Postern}
+	allTargets     = []string{suite.Verify, suite.Bare, suite.Afternoon, suite.Postern}
+	storingTargets = []string{suite.Bare, suite.Afternoon, suite.Postern}
 )
 
 const body = 2400
 
-// closed is a closed loop of the usual deliveries.
+// closed returns the shape of a closed loop with default deliveries.
 func closed(connections int) suite.Shape {
 	return suite.Shape{Connections: connections, Body: body, Sources: 1}
 }
 
-// open is an open loop of the usual deliveries, over more connections than can be busy at once.
+// open returns the shape of an open loop with default deliveries. It has more connections than can
+// be busy at once.
 func open(rate float64) suite.Shape {
 	return suite.Shape{Connections: 256, Rate: rate, Body: body, Sources: 1}
 }
 
-// compare is a row in which all targets meet one load.
+// compare returns a row in which all targets get the same load.
 func compare(name, chapter string, shape suite.Shape, l Length, targets []string) Row {
 	shape.For = l.For
 	return Row{Name: name, Chapter: chapter, About: "closed loop, " + shape.String(), Takes: l.takes(len(targets)),
@@ -73,7 +74,7 @@ func compare(name, chapter string, shape suite.Shape, l Length, targets []string
 		}}
 }
 
-// connections are the rows of the closed loop.
+// connections returns a row of the closed loop for each number of connections.
 func connections(l Length, targets []string, counts ...int) []Row {
 	var rows []Row
 	for _, n := range counts {
@@ -82,35 +83,34 @@ func connections(l Length, targets []string, counts ...int) []Row {
 	return rows
 }
 
-// shapes are the rows of other bodies, duplicates and sources.
+// shapes returns the rows with other body sizes, duplicates and sources.
 func shapes(l Length) []Row {
 	small, large, twice, many := closed(64), closed(64), closed(64), closed(64)
 	small.Body, large.Body, twice.Duplicates, many.Sources = 500, 20_000, 0.05, 10
 	return []Row{
-		compare("body-0.5k", chapterShapes, small, l, everyone),
-		compare("body-20k", chapterShapes, large, l, everyone),
-		compare("duplicates-5", chapterShapes, twice, l, stores),
-		compare("sources-10", chapterShapes, many, l, stores),
+		compare("body-0.5k", chapterShapes, small, l, allTargets),
+		compare("body-20k", chapterShapes, large, l, allTargets),
+		compare("duplicates-5", chapterShapes, twice, l, storingTargets),
+		compare("sources-10", chapterShapes, many, l, storingTargets),
 	}
 }
 
-// OfferedShares are the shares of a target's own capacity, in percent, that the rows of offered
-// load ask for.
+// OfferedShares are the loads of the offered rows, in percent of each target's own capacity.
 var OfferedShares = []int{10, 25, 50, 75, 90}
 
-// Offered is the name of the row at a share of capacity.
+// Offered returns the name of the row at a share of capacity.
 func Offered(percent int) string { return fmt.Sprintf("offered-%d", percent) }
 
-// offered are the rows of the open loop at shares of each target's own capacity.
+// offered returns the rows of the open loop, at shares of each target's own capacity.
 func offered(l Length, percents []int) []Row {
 	var rows []Row
 	for _, percent := range percents {
 		name := Offered(percent)
-		rows = append(rows, Row{Name: name, Chapter: chapterOpen, Takes: l.takes(len(stores)),
+		rows = append(rows, Row{Name: name, Chapter: chapterOpen, Takes: l.takes(len(storingTargets)),
 			About: fmt.Sprintf("open loop at %d %% of each target's own capacity", percent),
 			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 				rates := map[string]float64{}
-				for _, target := range stores {
+				for _, target := range storingTargets {
 					capacity, err := r.capacity(ctx, target)
 					if err != nil {
 						return nil, err
@@ -121,13 +121,14 @@ func offered(l Length, percents []int) []Row {
 					shape := open(rates[target])
 					shape.For = l.For
 					return shape
-				}, stores...)
+				}, storingTargets...)
 			}})
 	}
 	return rows
 }
 
-// half is the row at half of a target's capacity, for it and another.
+// half returns the row at half of the capacity of one target, which it measures for several
+// targets.
 func half(name, of string, l Length, targets ...string) Row {
 	return Row{Name: name, Chapter: chapterOpen, About: "open loop at half of the capacity of " + of,
 		Takes: l.takes(len(targets)),
@@ -142,7 +143,7 @@ func half(name, of string, l Length, targets ...string) Row {
 		}}
 }
 
-// halves are the rows that the bounds of acknowledgement are about.
+// halves returns the rows that the bounds of acknowledgement use.
 func halves(l Length) []Row {
 	return []Row{
 		half(halfAfternoon, suite.Afternoon, l, suite.Afternoon, suite.Postern),

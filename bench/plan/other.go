@@ -8,7 +8,7 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// The rows beyond plain ingest that bounds are about.
+// The rows with bounds that measure more than plain ingest.
 const (
 	floodRow     = "flood"
 	applyRow     = "apply"
@@ -23,7 +23,7 @@ const (
 	againRow     = "again"
 	besideRow    = "beside-replay"
 	storedRow    = "stored"
-	sweepRow     = "sweep"
+	scanRow      = "object-scan"
 )
 
 func flood(rounds int) Row {
@@ -32,9 +32,9 @@ func flood(rounds int) Row {
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) { return r.suite.Flood(ctx, floodRow, rounds) }}
 }
 
-// apply is a row of applying so many events about so many objects.
+// apply returns a row that applies a number of events about a number of objects.
 func apply(name, about string, rounds, events, objects int) Row {
-	const each = 5 * time.Second // what each target costs beside applying: a copy of the database, a start
+	const each = 5 * time.Second // in addition to applying: copying the database, starting
 	perRound := time.Duration(suite.Part(events))*time.Second/1000 + time.Duration(events)*time.Second/15_000 + 2*each
 	return Row{Name: name, Chapter: chapterApply, About: fmt.Sprintf("%d events about %d objects, %s", events, objects,
 		about),
@@ -52,12 +52,13 @@ func applies(rounds, events, fewer, few int) []Row {
 	}
 }
 
-// together are ingest and applying at once: first as fast as it goes, to see how fast that is, then
-// for longer at a rate that must hold.
+// together returns the rows that run ingest and applying together. The first runs at full speed to
+// find the highest rate, the second longer at a rate that must be sustained.
 func together(short, long time.Duration) []Row {
 	return []Row{
 		{Name: togetherRow, Chapter: chapterSustain,
-			About: fmt.Sprintf("closed loop, 64 connections, the processor beside, %s", short), Takes: 2*short + around,
+			About: fmt.Sprintf("closed loop, 64 connections, the processor beside, %s", short),
+			Takes: 2*short + overhead,
 			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 				return r.suite.SustainedClosed(ctx, togetherRow, short)
 			}},
@@ -73,10 +74,10 @@ func together(short, long time.Duration) []Row {
 	}
 }
 
-// sustainable is the rate to try: a little above the least that must hold, or what applying kept up
-// with under a closed loop, if more.
+// sustainable returns the rate to try: a little above the bound or, if higher, a safe part of the
+// rate at which applying kept up in the closed loop.
 func (r *Run) sustainable(ctx context.Context) (float64, error) {
-	const least, safely = 1.01 * sustainedShare, 0.8 // for minutes, checkpoints and all
+	const least, safely = 1.01 * sustainedShare, 0.8 // leaves room for the checkpoints of several minutes
 	alone := r.Samples.Value(main64, suite.Postern, Rate).Median
 	if alone == 0 {
 		var err error
@@ -118,16 +119,16 @@ func starts(rounds int) Row {
 		}}
 }
 
-// slowDisks are main rows again with 2 ms more for each commit.
+// slowDisks returns main rows with 2 ms more for each commit.
 func slowDisks(l Length) []Row {
 	var rows []Row
 	for _, n := range []int{64, 256} {
 		name, shape := fmt.Sprintf("slow-disk-%d", n), closed(n)
 		shape.For = l.For
 		rows = append(rows, Row{Name: name, Chapter: chapterDisk, About: "closed loop, " + shape.String() +
-			", each commit 2 ms later", Takes: l.takes(len(stores)),
+			", each commit 2 ms later", Takes: l.takes(len(storingTargets)),
 			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
-				return r.suite.SlowDisk(ctx, name, l.Rounds, shape, stores...)
+				return r.suite.SlowDisk(ctx, name, l.Rounds, shape, storingTargets...)
 			}})
 	}
 	return rows

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Full is every row, in about an hour and twenty minutes. rounds replaces the five rounds of the
-// main rows.
+// Full returns every row, which take about an hour and twenty minutes. rounds, if positive,
+// replaces the five rounds of the main rows.
 func Full(rounds int) []Row {
 	most := Length{Rounds: 5, For: 5 * time.Second}
 	if rounds > 0 {
@@ -15,7 +15,7 @@ func Full(rounds int) []Row {
 	fewer := min(3, most.Rounds)
 	matrix := Length{Rounds: fewer, For: 3 * time.Second}
 	return slices.Concat(
-		connections(most, everyone, 1, 16, 64, 256),
+		connections(most, allTargets, 1, 16, 64, 256),
 		shapes(matrix),
 		offered(matrix, OfferedShares),
 		halves(most),
@@ -24,15 +24,16 @@ func Full(rounds int) []Row {
 		together(30*time.Second, 5*time.Minute),
 		sizes(most.Rounds),
 		slowDisks(Length{Rounds: fewer, For: most.For}),
-		[]Row{again(most.Rounds, 200_000), beside(fewer, 400_000)},
+		[]Row{reapply(most.Rounds, 200_000), duringReplay(fewer, 400_000)},
 		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 8*time.Minute),
-			stored(fewer, 10_000_000, 500_000, 15*time.Minute), sweep(fewer, sweptObjects)},
-		carriedOut(fewer, 15_000, manyEffects, 100_000),
+			largeLog(fewer, 10_000_000, 500_000, 15*time.Minute), objectScan(fewer, scannedObjects)},
+		effectRows(fewer, 15_000, manyEffects, 100_000),
 	)
 }
 
-// Quick fits into three minutes, builds included: enough to see a large change, not to publish.
-// rounds replaces the two of the main rows.
+// Quick returns the rows of a run that takes under three minutes, including the builds. It shows
+// large changes and is not for publication. rounds, if positive, replaces the two rounds of the
+// main rows.
 func Quick(rounds int) []Row {
 	short := Length{Rounds: 2, For: 2 * time.Second}
 	if rounds > 0 {
@@ -40,9 +41,9 @@ func Quick(rounds int) []Row {
 	}
 	once := Length{Rounds: 1, For: 2 * time.Second}
 	return slices.Concat(
-		connections(short, stores, 64, 256),
+		connections(short, storingTargets, 64, 256),
 		halves(once),
 		[]Row{flood(1), apply(applyRow, "each updated ten times on average", 1, 40_000, 4_000), starts(2),
-			sweep(1, 50_000)},
+			objectScan(1, 50_000)},
 	)
 }

@@ -7,37 +7,38 @@ import (
 	"github.com/postern-gateway/postern/bench/plan"
 )
 
-// Every row that a bound is made of is run by the full plan, no name comes twice, and it all takes
-// no more than was promised.
-func TestFullPlanHasWhatBoundsNeed(t *testing.T) {
+// The full plan has every row that a bound uses. No row name is duplicated, and both plans stay
+// within the promised times.
+func TestFull_hasRowsOfAllBounds(t *testing.T) {
 	t.Parallel()
 	rows := map[string]bool{}
 	full := plan.Full(0)
 	for _, row := range full {
 		if rows[row.Name] {
-			t.Errorf("row %s comes twice", row.Name)
+			t.Errorf("the plan has row %s twice", row.Name)
 		}
 		rows[row.Name] = true
 		if row.Takes <= 0 || row.About == "" || row.Chapter == "" {
-			t.Errorf("row %s says not how long it takes, what it is about or where it belongs", row.Name)
+			t.Errorf("row %s lacks its duration, description or chapter", row.Name)
 		}
 	}
 	for _, b := range plan.Bounds() {
 		for _, row := range b.Rows {
 			if !rows[row] {
-				t.Errorf("bound %q is made of row %s, which the plan does not have", b.What, row)
+				t.Errorf("bound %q uses row %s, which the plan does not have", b.What, row)
 			}
 		}
 	}
 	if d := plan.Estimate(full); d > 85*time.Minute {
 		t.Errorf("the full plan takes %s", d)
 	}
-	if d := plan.Estimate(plan.Quick(0)); d > 150*time.Second { // and the programs must be built
+	// the rest of three minutes is for building the programs
+	if d := plan.Estimate(plan.Quick(0)); d > 150*time.Second {
 		t.Errorf("the quick plan takes %s", d)
 	}
 }
 
-func TestRowsAreChosenByName(t *testing.T) {
+func TestChoose_namesAndPatterns_returnsRows(t *testing.T) {
 	t.Parallel()
 	rows := plan.Full(0)
 	chosen, err := plan.Choose(rows, []string{"starts", "offered-*"})
@@ -48,6 +49,6 @@ func TestRowsAreChosenByName(t *testing.T) {
 		t.Errorf("chose %d rows", len(chosen))
 	}
 	if _, err := plan.Choose(rows, []string{"starts", "offerd-*"}); err == nil {
-		t.Error("a name that no row has is accepted")
+		t.Error("Choose accepted a name that no row has")
 	}
 }

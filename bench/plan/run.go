@@ -12,12 +12,12 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// Row is one load, or one question, put to all its targets in turn.
+// Row is one load or one question that all its targets get in turn.
 type Row struct {
 	Name string
-	// About is the row in a few words; Chapter the part of the report that it belongs to.
+	// About describes the row. Chapter is its part of the report.
 	About, Chapter string
-	// Takes is how long it takes, about.
+	// Takes is the estimated duration.
 	Takes time.Duration
 	run   func(context.Context, *Run) ([]suite.Sample, error)
 }
@@ -28,11 +28,11 @@ type Gap struct {
 	Error string `json:"error"`
 }
 
-// Run goes through rows.
+// Run executes rows and collects their samples.
 type Run struct {
 	suite *suite.Suite
 	log   *slog.Logger
-	// Samples and Gaps are what there is so far.
+	// Samples and Gaps have the results so far.
 	Samples Samples
 	Gaps    []Gap
 }
@@ -40,11 +40,12 @@ type Run struct {
 // NewRun returns a run without samples.
 func NewRun(s *suite.Suite, log *slog.Logger) *Run { return &Run{suite: s, log: log} }
 
-// Do runs rows one after the other and tells kept after each. A row that fails leaves a gap; only
-// the end of ctx ends the run.
-func (r *Run) Do(ctx context.Context, rows []Row, left func(time.Duration), kept func() error) error {
+// Do runs rows one after the other. It calls remaining with the estimate before each row, and save
+// after it. A row that fails is recorded as a gap. Only the end of ctx or an error of save ends the
+// run.
+func (r *Run) Do(ctx context.Context, rows []Row, remaining func(time.Duration), save func() error) error {
 	for i, row := range rows {
-		left(Estimate(rows[i:]))
+		remaining(Estimate(rows[i:]))
 		r.log.Info(row.Name, "row", fmt.Sprintf("%d of %d", i+1, len(rows)), "about", row.About)
 		samples, err := row.run(ctx, r)
 		r.Samples = append(r.Samples, samples...)
@@ -55,14 +56,14 @@ func (r *Run) Do(ctx context.Context, rows []Row, left func(time.Duration), kept
 			r.log.Error(row.Name, "error", err)
 			r.Gaps = append(r.Gaps, Gap{Row: row.Name, Error: err.Error()})
 		}
-		if err := kept(); err != nil {
+		if err := save(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Estimate is how long rows take, about.
+// Estimate returns about how long rows take.
 func Estimate(rows []Row) time.Duration {
 	var sum time.Duration
 	for _, row := range rows {
@@ -71,8 +72,8 @@ func Estimate(rows []Row) time.Duration {
 	return sum
 }
 
-// Choose keeps the rows with some names, in the order of the rows; a name that ends in * stands for
-// all that begin so.
+// Choose returns the rows with the given names, in the order of rows. A name that ends in * matches
+// every row with that beginning.
 func Choose(rows []Row, names []string) ([]Row, error) {
 	var chosen []Row
 	used := map[string]bool{}
@@ -87,7 +88,7 @@ func Choose(rows []Row, names []string) ([]Row, error) {
 	}
 	for _, name := range names {
 		if !used[name] {
-			return nil, errors.New("no row " + name + "; -list tells them")
+			return nil, errors.New("no row " + name + ": list the rows with -list")
 		}
 	}
 	return chosen, nil
@@ -100,8 +101,8 @@ func matches(row, name string) bool {
 	return row == name
 }
 
-// capacity is the most events per second that a target took in a closed loop, measured now if no
-// row has done so.
+// capacity returns the most events per second that a target accepted in a closed loop. It measures
+// now if no row has done so.
 func (r *Run) capacity(ctx context.Context, target string) (float64, error) {
 	best := 0.0
 	for _, row := range []string{main64, main256, capacityRow} {
@@ -120,10 +121,10 @@ func (r *Run) capacity(ctx context.Context, target string) (float64, error) {
 	return samples[0].Rate, nil
 }
 
-// capacityRow is where capacities are kept that no row of the plan has measured.
+// capacityRow is the row of the samples that capacity measures itself.
 const capacityRow = "capacity"
 
-// alternate runs each target under a load of its own, in turn.
+// alternate runs each target in turn, each under its own load.
 func (r *Run) alternate(ctx context.Context, row string, rounds int, shape func(target string) suite.Shape,
 	targets ...string) ([]suite.Sample, error) {
 	var samples []suite.Sample

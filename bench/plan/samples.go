@@ -1,5 +1,5 @@
-// Package plan is what the benchmark does and what must come of it: the rows, their order and
-// length, and the bounds.
+// Package plan defines the rows of the benchmark, their order and length, and the bounds that the
+// results must meet.
 package plan
 
 import (
@@ -8,10 +8,10 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// Samples are the runs of all rows.
+// Samples are the results of all rows.
 type Samples []suite.Sample
 
-// Of is a target's samples in a row.
+// Of returns a target's samples in a row.
 func (s Samples) Of(row, target string) Samples {
 	var found Samples
 	for _, x := range s {
@@ -22,7 +22,7 @@ func (s Samples) Of(row, target string) Samples {
 	return found
 }
 
-// Targets are a row's targets in the order in which they first ran.
+// Targets returns a row's targets in the order in which they first ran.
 func (s Samples) Targets(row string) []string {
 	var found []string
 	for _, x := range s {
@@ -33,7 +33,7 @@ func (s Samples) Targets(row string) []string {
 	return found
 }
 
-// Metric is a number that a sample has; ok tells whether it has it.
+// Metric reads a number from a sample. ok reports whether the sample has it.
 type Metric func(suite.Sample) (value float64, ok bool)
 
 // The metrics that every row has.
@@ -45,7 +45,7 @@ var (
 	Max  = of(func(s suite.Sample) float64 { return s.Max })
 	CPU  = of(func(s suite.Sample) float64 { return s.ServerCPU() })
 	WAL  = of(func(s suite.Sample) float64 { return s.WAL })
-	// Errors are deliveries that were not taken.
+	// Errors counts the deliveries that were not accepted.
 	Errors = of(func(s suite.Sample) float64 { return float64(s.Errors) })
 )
 
@@ -53,17 +53,17 @@ func of(value func(suite.Sample) float64) Metric {
 	return func(s suite.Sample) (float64, bool) { return value(s), true }
 }
 
-// More is a number that only some rows have.
+// More returns the metric of a number that only some rows have.
 func More(name string) Metric {
 	return func(s suite.Sample) (float64, bool) { v, ok := s.More[name]; return v, ok }
 }
 
-// CPUOf is a program's processor time, in microseconds per event.
+// CPUOf returns the metric of a program's processor time in microseconds per event.
 func CPUOf(program string) Metric {
 	return func(s suite.Sample) (float64, bool) { v, ok := s.CPU[program]; return v, ok }
 }
 
-// Memory is a program's, in MiB.
+// Memory returns the metric of a program's memory in MiB.
 func Memory(program string) Metric {
 	return func(s suite.Sample) (float64, bool) { v, ok := s.Memory[program]; return v, ok }
 }
@@ -76,7 +76,7 @@ type Figure struct {
 	Rounds int     `json:"rounds"`
 }
 
-// figure sums values up; no values: no rounds.
+// figure summarizes values. Without values it has no rounds.
 func figure(values []float64) Figure {
 	if len(values) == 0 {
 		return Figure{}
@@ -84,7 +84,7 @@ func figure(values []float64) Figure {
 	return Figure{Median: median(values), Min: slices.Min(values), Max: slices.Max(values), Rounds: len(values)}
 }
 
-// median is the middle of values, of an even number the mean of both in the middle.
+// median returns the middle value, or the mean of the two middle ones.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	half := len(sorted) / 2
@@ -94,7 +94,7 @@ func median(values []float64) float64 {
 	return sorted[half]
 }
 
-// Value is a metric of a target in a row, over the rounds.
+// Value returns a metric of a target in a row over the rounds.
 func (s Samples) Value(row, target string, m Metric) Figure {
 	var values []float64
 	for _, x := range s.Of(row, target) {
@@ -105,8 +105,8 @@ func (s Samples) Value(row, target string, m Metric) Figure {
 	return figure(values)
 }
 
-// Ratio is a target's metric divided by another's in the same round: what the machine did meanwhile
-// met both.
+// Ratio returns a target's metric divided by a reference's in the same round. A disturbance of the
+// machine then affects both.
 func (s Samples) Ratio(row, target, reference string, m Metric) Figure {
 	var ratios []float64
 	below := s.Of(row, reference)

@@ -9,7 +9,7 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// rates are a target's samples in a row, a round each.
+// rates returns a target's samples in a row, one per round.
 func rates(row, target string, rates ...float64) plan.Samples {
 	var s plan.Samples
 	for round, rate := range rates {
@@ -18,7 +18,7 @@ func rates(row, target string, rates ...float64) plan.Samples {
 	return s
 }
 
-func TestValueIsTheMedianOfRounds(t *testing.T) {
+func TestValue_rounds_returnsMedian(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -27,7 +27,7 @@ func TestValueIsTheMedianOfRounds(t *testing.T) {
 	}{
 		{"none", nil, plan.Figure{}},
 		{"one", []float64{7}, plan.Figure{Median: 7, Min: 7, Max: 7, Rounds: 1}},
-		{"odd, with one far off", []float64{10, 11, 1000, 9, 12}, plan.Figure{Median: 11, Min: 9, Max: 1000,
+		{"odd, with an outlier", []float64{10, 11, 1000, 9, 12}, plan.Figure{Median: 11, Min: 9, Max: 1000,
 			Rounds: 5}},
 		{"even", []float64{4, 1, 2, 3}, plan.Figure{Median: 2.5, Min: 1, Max: 4, Rounds: 4}},
 	} {
@@ -38,9 +38,9 @@ func TestValueIsTheMedianOfRounds(t *testing.T) {
 	}
 }
 
-// A machine that is half as fast in one round halves both: the ratio of each round says nothing of
-// it, that of the medians would.
-func TestRatioIsOfTheSameRound(t *testing.T) {
+// A machine that is half as fast in one round halves both rates, so the ratio within a round is
+// unaffected. A ratio of medians would be affected.
+func TestRatio_machineSlowsDown_staysSame(t *testing.T) {
 	t.Parallel()
 	samples := append(rates("row", "postern", 80, 40, 20), rates("row", "bare", 100, 50, 25)...)
 	got := samples.Ratio("row", "postern", "bare", plan.Rate)
@@ -49,7 +49,7 @@ func TestRatioIsOfTheSameRound(t *testing.T) {
 	}
 }
 
-func TestRatioLeavesOutWhatHasNoCounterpart(t *testing.T) {
+func TestRatio_roundWithoutReference_isSkipped(t *testing.T) {
 	t.Parallel()
 	samples := append(rates("row", "postern", 10, 20, 30), rates("row", "bare", 10, 0)...)
 	samples = append(samples, rates("another", "bare", 1, 1, 1)...)
@@ -58,6 +58,6 @@ func TestRatioLeavesOutWhatHasNoCounterpart(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if f := samples.Value("row", "postern", plan.More("nothing")); f.Rounds != 0 {
-		t.Errorf("a metric that no sample has gives %+v", f)
+		t.Errorf("got %+v for a metric that no sample has", f)
 	}
 }

@@ -8,25 +8,25 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// again is how fast stored events are applied again.
-func again(rounds, events int) Row {
+// reapply measures how fast stored events are applied again.
+func reapply(rounds, events int) Row {
 	return Row{Name: againRow, Chapter: chapterStored,
 		About: fmt.Sprintf("%d events about %d objects: applied live, replayed, and the mirror rebuilt of them", events,
 			events/10),
 		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*(10*time.Second+3*time.Duration(events)*
 			time.Second/12_000),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
-			return r.suite.Again(ctx, againRow, rounds, events)
+			return r.suite.Reapply(ctx, againRow, rounds, events)
 		}}
 }
 
-// beside is what a replay costs those who deliver meanwhile.
-func beside(rounds, events int) Row {
+// duringReplay measures how a replay affects ingest.
+func duringReplay(rounds, events int) Row {
 	const each = 8 * time.Second
 	return Row{Name: besideRow, Chapter: chapterStored,
 		About: fmt.Sprintf("open loop at a quarter of the capacity, the processor beside, alone and while it replays "+
 			"%d events", events),
-		Takes: time.Duration(events)*(time.Second/6000) + time.Duration(2*rounds)*(each+4*around),
+		Takes: time.Duration(events)*(time.Second/6000) + time.Duration(2*rounds)*(each+4*overhead),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
 			capacity, err := r.capacity(ctx, suite.Postern)
 			if err != nil {
@@ -34,17 +34,17 @@ func beside(rounds, events int) Row {
 			}
 			shape := open(capacity / 4)
 			shape.For = each
-			return r.suite.Beside(ctx, besideRow, rounds, events, shape)
+			return r.suite.IngestDuringReplay(ctx, besideRow, rounds, events, shape)
 		}}
 }
 
-// stored is what a large log is asked.
-func stored(rounds, events, exported int, takes time.Duration) Row {
+// largeLog measures queries and exports of a large log.
+func largeLog(rounds, events, exported int, takes time.Duration) Row {
 	return Row{Name: storedRow, Chapter: chapterStored, Takes: takes,
 		About: fmt.Sprintf("%.1f million events stored: how many a replay would be, and an export of %.1f million, "+
 			"beside psql", float64(events)/1e6, float64(exported)/1e6),
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
-			return r.suite.Stored(ctx, storedRow, rounds, events, exported)
+			return r.suite.LargeLog(ctx, storedRow, rounds, events, exported)
 		}}
 }
 

@@ -1,10 +1,10 @@
 package plan
 
-// Status is what became of a bound.
+// Status is the result of comparing a bound.
 type Status string
 
-// What a bound may come to. Missing is a bound whose rows were not run; Idle one that asks nothing
-// on this machine.
+// The results of a bound. Missing means that its rows were not run. Idle means that the bound does
+// not apply to this machine.
 const (
 	Pass    Status = "pass"
 	Fail    Status = "FAIL"
@@ -12,7 +12,7 @@ const (
 	Idle    Status = "not asked of this machine"
 )
 
-// Verdict is a bound and what was measured.
+// Verdict is a bound with the measured figure.
 type Verdict struct {
 	What    string  `json:"what"`
 	Formula string  `json:"formula"`
@@ -22,7 +22,7 @@ type Verdict struct {
 	Aim     float64 `json:"aim,omitempty"`
 	Figure  Figure  `json:"figure"`
 	Status  Status  `json:"status"`
-	// Aimed tells whether the aim is reached too.
+	// Aimed reports whether the figure reaches the aim too.
 	Aimed bool `json:"aimed"`
 }
 
@@ -62,7 +62,7 @@ func holds(figure float64, least bool, limit float64) bool {
 // Failed counts the bounds that do not hold.
 func Failed(verdicts []Verdict) int { return count(verdicts, Fail) }
 
-// Unmeasured counts the bounds that nothing was measured for.
+// Unmeasured counts the bounds whose figures were not measured.
 func Unmeasured(verdicts []Verdict) int { return count(verdicts, Missing) }
 
 func count(verdicts []Verdict, status Status) int {

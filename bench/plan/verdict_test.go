@@ -8,7 +8,7 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// verdict is the first one of all bounds about something, by its formula.
+// verdict returns the verdict of the bound with the given name and formula.
 func verdict(t *testing.T, s plan.Samples, what, formula string) plan.Verdict {
 	t.Helper()
 	all := plan.Judge(s, plan.Bounds())
@@ -19,7 +19,7 @@ func verdict(t *testing.T, s plan.Samples, what, formula string) plan.Verdict {
 	return all[i]
 }
 
-func TestIngestIsJudged(t *testing.T) {
+func TestJudge_atLeastWithAim_status(t *testing.T) {
 	t.Parallel()
 	const row, what, formula = "closed-64", "ingest, 64 connections", "events/s of postern / events/s of bare"
 	for _, c := range []struct {
@@ -41,7 +41,7 @@ func TestIngestIsJudged(t *testing.T) {
 	}
 }
 
-func TestAtMostIsJudged(t *testing.T) {
+func TestJudge_atMost_status(t *testing.T) {
 	t.Parallel()
 	const what, formula = "CPU per event, all servers, 64 connections", "CPU of postern / CPU of bare"
 	for cpu, want := range map[float64]plan.Status{139: plan.Pass, 141: plan.Fail} {
@@ -56,7 +56,7 @@ func TestAtMostIsJudged(t *testing.T) {
 	}
 }
 
-func TestLatePublishingIsFoundInAnyRow(t *testing.T) {
+func TestJudge_latePublishingInAnyRow_fails(t *testing.T) {
 	t.Parallel()
 	const what, formula = "everything published", "seconds from the load's end to the last event in the stream, the " +
 		"largest of all rounds"
@@ -77,10 +77,10 @@ func TestLatePublishingIsFoundInAnyRow(t *testing.T) {
 	}
 }
 
-// Whoever refuses some answers the rest sooner: one delivery that any target did not take, in any
-// round of a row whose latencies or rates are compared, is too many. The row in which deliveries
-// are meant to be refused is another's business.
-func TestNobodyGetsFasterByRefusing(t *testing.T) {
+// A target that rejects some deliveries responds faster to the rest. One rejected delivery of any
+// target is too many, in any round of a row whose latencies or rates are compared. Only the row
+// large may reject.
+func TestJudge_anyDeliveryRejected_fails(t *testing.T) {
 	t.Parallel()
 	const what, formula = "everything taken", "deliveries not taken, the largest of all rounds and targets"
 	of := func(row, target string, errors ...int64) (s plan.Samples) {
@@ -102,12 +102,13 @@ func TestNobodyGetsFasterByRefusing(t *testing.T) {
 	}{
 		{"not run", nil, plan.Missing},
 		{"all taken", all(0, 0), plan.Pass},
-		{"ours refuses in one of three rounds", all(1, 0), plan.Fail},
-		{"a reference refuses", all(0, 1), plan.Fail},
+		{"postern rejects in one of three rounds", all(1, 0), plan.Fail},
+		{"a reference rejects", all(0, 1), plan.Fail},
 		{"in the open loop only", slices.Concat(all(0, 0), of("half-of-postern", suite.Postern, 7)), plan.Fail},
 		{"in a flood", of("flood", suite.OneEvent, 1), plan.Fail},
 		{"while applying", of("sustained", suite.Postern, 1), plan.Fail},
-		{"where it is meant", slices.Concat(all(0, 0), of("large", suite.Postern, 240)), plan.Pass},
+		{"in the row large, where it is expected", slices.Concat(all(0, 0), of("large", suite.Postern, 240)),
+			plan.Pass},
 	} {
 		if v := verdict(t, c.samples, what, formula); v.Status != c.want {
 			t.Errorf("%s: %s (%+v), want %s", c.name, v.Status, v.Figure, c.want)
@@ -115,8 +116,9 @@ func TestNobodyGetsFasterByRefusing(t *testing.T) {
 	}
 }
 
-// Memory is bounded while deliveries are taken: a gateway that refuses nearly all needs none.
-func TestLargeBodiesAreTakenToo(t *testing.T) {
+// The bound of memory has a second one for the share of accepted deliveries: a gateway that rejects
+// almost everything needs no memory.
+func TestJudge_largeBodies_boundsMemoryAndAcceptedShare(t *testing.T) {
 	t.Parallel()
 	const what = "memory, 256 bodies of 1 MiB at once"
 	for _, c := range []struct {
@@ -140,8 +142,8 @@ func TestLargeBodiesAreTakenToo(t *testing.T) {
 	}
 }
 
-// 15,000 events a second are asked only of a machine on which bare takes as many.
-func TestAppliedRateDependsOnTheMachine(t *testing.T) {
+// The bound of 15,000 events per second applies only to a machine on which bare reaches that rate.
+func TestJudge_slowMachine_appliedRateIsIdle(t *testing.T) {
 	t.Parallel()
 	const what, formula = "applying, objects updated ten times on average, where bare reaches 15,000",
 		"events/s applied"
@@ -153,7 +155,7 @@ func TestAppliedRateDependsOnTheMachine(t *testing.T) {
 	}
 }
 
-func TestSustainedIsAShareOfIngestAlone(t *testing.T) {
+func TestJudge_sustained_isShareOfIngestAlone(t *testing.T) {
 	t.Parallel()
 	const what, formula = "ingest and applying together", "events/s of postern / events/s of postern in closed-64"
 	alone := rates("closed-64", suite.Postern, 9000, 10_000, 11_000)

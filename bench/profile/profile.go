@@ -1,5 +1,5 @@
-// Package profile takes profiles of running programs and writes what they say most of all as text
-// beside them.
+// Package profile takes profiles of running programs and writes the largest entries of each as
+// text.
 package profile
 
 import (
@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// Watch is how long a program is watched: it works for Settle before anything is taken, then
-// processor time is sampled for CPU (whole seconds), and everything that waits is traced for Trace.
-type Watch struct{ Settle, CPU, Trace time.Duration }
+// Watch says how long a program is profiled. It works for WarmUp first. Then processor time is
+// sampled for CPU (whole seconds), and an execution trace is recorded for Trace.
+type Watch struct{ WarmUp, CPU, Trace time.Duration }
 
-// Usual is long enough for a busy program.
-func Usual() Watch { return Watch{Settle: time.Second, CPU: 8 * time.Second, Trace: time.Second} }
+// Usual returns durations that are long enough for a busy program.
+func Usual() Watch { return Watch{WarmUp: time.Second, CPU: 8 * time.Second, Trace: time.Second} }
 
-// Takes is how long a program must be kept busy, about.
-func (w Watch) Takes() time.Duration { return w.Settle + w.CPU + w.Trace + 6*time.Second }
+// Takes returns about how long the program must be kept busy.
+func (w Watch) Takes() time.Duration { return w.WarmUp + w.CPU + w.Trace + 6*time.Second }
 
-// Take writes profiles of the program behind an admin address into a folder: where processor time
-// goes, what allocates, what is kept, and a trace, which holds what was waited for.
+// Take writes profiles of the program at an admin address into a folder: processor time,
+// allocations, live memory and an execution trace.
 func (w Watch) Take(ctx context.Context, dir, program, admin string) error {
 	select {
-	case <-time.After(w.Settle):
+	case <-time.After(w.WarmUp):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -71,12 +71,12 @@ func fetch(ctx context.Context, url, file string) error {
 	return out.Close()
 }
 
-// waits are the profiles that a trace holds: waiting for locks and channels, for the network, for a
-// processor. The runtime's own profiles of blocking and of locks are empty unless a program asks
-// for them, and Postern does not: all who never look would pay.
+// waits maps the waiting profiles of a trace to file names: locks and channels, network, scheduler.
+// The runtime's own block and mutex profiles are empty unless a program enables them. Postern does
+// not enable them, because every user would pay for it.
 var waits = map[string]string{"sync": "block", "net": "network", "sched": "scheduler"}
 
-// Explain makes profiles of a trace, and writes the largest entries of each profile as text.
+// Explain extracts profiles from a trace and writes the largest entries of each profile as text.
 func Explain(ctx context.Context, dir, program string) error {
 	for kind, name := range waits {
 		text, err := exec.CommandContext(ctx, "go", "tool", "trace", "-pprof="+kind,

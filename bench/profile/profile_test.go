@@ -15,7 +15,7 @@ import (
 	"github.com/postern-gateway/postern/bench/profile"
 )
 
-// serve serves profiles of this process as a program under measurement does.
+// serve serves profiles of this process, as a measured program does.
 func serve(t *testing.T) (admin string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -27,8 +27,8 @@ func serve(t *testing.T) (admin string) {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// standInLine has goroutines wait for a lock until the test ends.
-func standInLine(t *testing.T) {
+// contendForLock starts goroutines that wait for a lock until the test ends.
+func contendForLock(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var lock sync.Mutex
@@ -45,11 +45,11 @@ func standInLine(t *testing.T) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// What was waited for is found although no program records blocking.
-func TestWaitingIsSeen(t *testing.T) {
+// Explain finds waiting in the trace although the program records no block profile.
+func TestExplain_blockedGoroutines_areListed(t *testing.T) {
 	t.Parallel()
 	dir, admin := t.TempDir(), serve(t)
-	standInLine(t)
+	contendForLock(t)
 	if err := (profile.Watch{CPU: time.Second, Trace: 200 * time.Millisecond}).Take(t.Context(), dir, "program",
 		admin); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestWaitingIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"cpu": "flat", "allocs": "flat", "heap": "flat", "network": "flat",
-		"scheduler": "flat", "block": "standInLine"} {
+		"scheduler": "flat", "block": "contendForLock"} {
 		text, err := os.ReadFile(filepath.Join(dir, "program."+name+".txt"))
 		if err != nil {
 			t.Fatal(err)
@@ -69,13 +69,13 @@ func TestWaitingIsSeen(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestTake_noProfiles_returnsError(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	err := (profile.Watch{CPU: time.Second}).Take(t.Context(), t.TempDir(), "program",
 		strings.TrimPrefix(server.URL, "http://"))
 	if err == nil || !strings.Contains(err.Error(), "404") {
-		t.Errorf("a program without profiles: %v", err)
+		t.Errorf("Take of a program without profiles returned %v, want a 404", err)
 	}
 }

@@ -16,7 +16,8 @@ var update = flag.Bool("update", false, "record the hash of the references as th
 // recorded has the hash of the references.
 const recorded = "frozen.sha256"
 
-// TestReferencesAreFrozen sees that nobody changes what Postern is compared with: figures of before and after would have nothing in common.
+// TestReferencesAreFrozen sees that nobody changes what Postern is compared with: figures of before
+// and after would have nothing in common.
 func TestReferencesAreFrozen(t *testing.T) {
 	t.Parallel()
 	hash, err := hashSources(os.DirFS("."))
@@ -34,12 +35,15 @@ func TestReferencesAreFrozen(t *testing.T) {
 	}
 	if hash != strings.TrimSpace(string(want)) {
 		t.Errorf("the references below bench/reference were changed: their hash is %s, recorded is %s.\n"+
-			"Every published figure is a ratio to them, so undo the change. If it must be, write a record in docs/decisions that says why,\n"+
-			"measure everything again, and record the new hash: cd bench && go test ./reference -update", hash, strings.TrimSpace(string(want)))
+			"Every published figure is a ratio to them, so undo the change. If it must be, write a record in "+
+			"docs/decisions that says why,\n"+
+			"measure everything again, and record the new hash: cd bench && go test ./reference -update",
+			hash, strings.TrimSpace(string(want)))
 	}
 }
 
-// hashSources is over all Go files but tests, by path, so that neither a new file nor a renamed one goes unseen.
+// hashSources is over all Go files but tests, by path, so that neither a new file nor a renamed one
+// goes unseen.
 func hashSources(dir fs.FS) (string, error) {
 	h := sha256.New()
 	err := fs.WalkDir(dir, ".", func(path string, d fs.DirEntry, err error) error {

@@ -30,7 +30,8 @@ func TestHashSeesEveryChange(t *testing.T) {
 			t.Errorf("%s: the same hash", name)
 		}
 	}
-	tests := fstest.MapFS{"a/main.go": file("package main"), "b/main.go": file("package b"), "a/main_test.go": file("x"), "README": file("x")}
+	tests := fstest.MapFS{"a/main.go": file("package main"), "b/main.go": file("package b"),
+		"a/main_test.go": file("x"), "README": file("x")}
 	if hash(tests) != base {
 		t.Error("a test or another file changes the hash")
 	}

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Page is docs/benchmarks.md, and the folder beside it with the results and pictures that it shows.
+// Page is docs/benchmarks.md and the folder next to it with its results and pictures.
 type Page struct{ File, Dir string }
 
-// DocsPage is the project's, as seen from the folder bench.
+// DocsPage returns the project's page, relative to the folder bench.
 func DocsPage() Page {
 	return Page{File: filepath.Join("..", "docs", "benchmarks.md"), Dir: filepath.Join("..", "docs", "benchmarks")}
 }
 
-// The marks between which a page has results. What else the page says is written by hand.
+// The marks that enclose the results in a page. All other text of the page is written by hand.
 const (
 	beginMark = "<!-- results -->"
 	endMark   = "<!-- end of results -->"
 )
 
-// Fill puts a text between the marks of a page.
+// Fill replaces the text between the marks of a page.
 func Fill(page, text string) (string, error) {
 	before, rest, found := strings.Cut(page, beginMark)
 	_, after, ended := strings.Cut(rest, endMark)
@@ -32,10 +32,10 @@ func Fill(page, text string) (string, error) {
 	return before + beginMark + "\n\n" + text + "\n" + endMark + after, nil
 }
 
-// Results are those that the page was made of.
+// Results returns the results that the page shows.
 func (p Page) Results() (*Results, error) { return Read(filepath.Join(p.Dir, resultsFile)) }
 
-// Text is the page as it must be for some results.
+// Text returns the page with the given results.
 func (p Page) Text(r *Results) (string, error) {
 	page, err := os.ReadFile(p.File)
 	if err != nil {
@@ -44,7 +44,7 @@ func (p Page) Text(r *Results) (string, error) {
 	return Fill(string(page), r.pictureLinks(p.Dir)+r.Markdown())
 }
 
-// Write puts results into the page and beside it.
+// Write writes results into the page, and the data and pictures into its folder.
 func (p Page) Write(r *Results) error {
 	text, err := p.Text(r)
 	if err != nil {
@@ -56,7 +56,7 @@ func (p Page) Write(r *Results) error {
 	return errors.Join(r.Save(p.Dir), r.Pictures(p.Dir), os.WriteFile(p.File, []byte(text), 0o644))
 }
 
-// pictureLinks shows the pictures that there are samples for.
+// pictureLinks links the pictures for which there are samples.
 func (r *Results) pictureLinks(dir string) string {
 	var b strings.Builder
 	for _, p := range r.pictures() {

@@ -32,7 +32,7 @@ func sans(size vg.Length) font.Font {
 	return font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
 }
 
-// canvas is a picture with nothing in it yet.
+// canvas returns an empty picture.
 func canvas(title, x, y string) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = nil
@@ -53,13 +53,13 @@ func canvas(title, x, y string) *plot.Plot {
 	return p
 }
 
-// points are a line with the spread of each of its points.
+// points is a line with an error bar at each point.
 type points struct {
 	plotter.XYs
 	plotter.YErrors
 }
 
-// add puts a figure at x, if it was measured.
+// add adds a figure at x, if it was measured.
 func (l *points) add(x float64, f plan.Figure) {
 	if f.Rounds == 0 {
 		return
@@ -68,9 +68,9 @@ func (l *points) add(x float64, f plan.Figure) {
 	l.YErrors = append(l.YErrors, struct{ Low, High float64 }{f.Median - f.Min, f.Max - f.Median})
 }
 
-// draw puts a line into a picture and, if it has a name, into the legend; without points it draws
+// draw adds a line to a picture and, if it has a name, to the legend. Without points it draws
 // nothing.
-func (l *points) draw(p *plot.Plot, as look, name string, dashes []vg.Length) error {
+func (l *points) draw(p *plot.Plot, as style, name string, dashes []vg.Length) error {
 	if len(l.XYs) == 0 {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (l *points) draw(p *plot.Plot, as look, name string, dashes []vg.Length) er
 	return nil
 }
 
-// named are ticks at some places and nowhere else.
+// named returns ticks at the given values only.
 func named(at ...float64) plot.ConstantTicks {
 	var ticks plot.ConstantTicks
 	for _, v := range at {
@@ -101,7 +101,7 @@ func named(at ...float64) plot.ConstantTicks {
 	return ticks
 }
 
-// tickLabel is a number on an axis, without needless digits.
+// tickLabel formats a number on an axis, without needless digits.
 func tickLabel(v float64) string {
 	if v == math.Trunc(v) {
 		return thousands(int64(v))
@@ -109,7 +109,7 @@ func tickLabel(v float64) string {
 	return strings.TrimRight(number(v), "0")
 }
 
-// evenly are about five ticks at round numbers.
+// evenly returns about five ticks at round numbers.
 func evenly(low, high float64) []plot.Tick {
 	step := round((high - low) / 5)
 	var ticks []plot.Tick
@@ -119,7 +119,7 @@ func evenly(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// round is the next of 1, 2, 5, 10, ... that is not less.
+// round returns the smallest of 1, 2, 5, 10, ... that is not below v.
 func round(v float64) float64 {
 	ten := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, n := range []float64{1, 2, 5} {
@@ -130,7 +130,7 @@ func round(v float64) float64 {
 	return 10 * ten
 }
 
-// oneTwoFive are the ticks of a logarithmic axis.
+// oneTwoFive returns the ticks of a logarithmic axis.
 func oneTwoFive(low, high float64) []plot.Tick {
 	var ticks []plot.Tick
 	for ten := math.Pow(10, math.Floor(math.Log10(low))); ten <= high; ten *= 10 {
@@ -143,8 +143,8 @@ func oneTwoFive(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// save writes a picture as SVG. Liberation Sans is measured like Arial and Helvetica, which readers
-// without it see instead.
+// save writes a picture as SVG. Liberation Sans has the metrics of Arial and Helvetica, which
+// replace it on systems that lack it.
 func save(p *plot.Plot, file string) error {
 	c := vgsvg.New(width, height)
 	whole, margin := draw.New(c), vg.Points(16)

@@ -15,7 +15,7 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// Machine is where and with what something was measured.
+// Machine describes the hardware and software of a measurement.
 type Machine struct {
 	CPU        string            `json:"cpu"`
 	Cores      int               `json:"cores"`
@@ -25,16 +25,16 @@ type Machine struct {
 	PostgreSQL string            `json:"postgresql"`
 	NATS       string            `json:"nats"`
 	Settings   map[string]string `json:"postgresql_settings"`
-	// Traces: gateway and processor sent them.
+	// Traces means that gateway and processor sent traces.
 	Traces bool `json:"traces,omitempty"`
 }
 
-// settings are those of PostgreSQL that a reader will ask about; those that it was given for a run
-// are told beside.
+// settings are the settings of PostgreSQL that matter to a reader. The settings given for a run are
+// added.
 var settings = []string{"fsync", "synchronous_commit", "full_page_writes", "wal_compression", "shared_buffers",
 	"max_wal_size", "wal_buffers", "checkpoint_timeout", "commit_delay"}
 
-// Describe looks at the machine.
+// Describe collects the description of a machine.
 func Describe(ctx context.Context, m *machine.Machine) (Machine, error) {
 	d := Machine{CPU: model(), Cores: runtime.NumCPU(), Go: runtime.Version(),
 		NATS: m.JS.Conn().ConnectedServerVersion(), Traces: m.Traces != nil}
@@ -57,7 +57,7 @@ func Describe(ctx context.Context, m *machine.Machine) (Machine, error) {
 	return d, nil
 }
 
-// String is the machine in a line.
+// String describes the machine in one line.
 func (m Machine) String() string {
 	var set []string
 	for _, name := range slices.Sorted(maps.Keys(m.Settings)) {
@@ -71,7 +71,7 @@ func (m Machine) String() string {
 		m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go, m.PostgreSQL, strings.Join(set, ", "), m.NATS, traces)
 }
 
-// model is the processor's name; not every kernel tells.
+// model returns the processor's name, or the architecture where the kernel does not name it.
 func model() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -85,7 +85,7 @@ func model() string {
 	return runtime.GOARCH
 }
 
-// Commit is the state of the source, with a + where it was changed since; "" if git does not tell.
+// Commit returns the current commit, with a + if the tree has changes. It returns "" without git.
 func Commit(ctx context.Context) string {
 	head, err := exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/postern-gateway/postern/bench/plan"
 )
 
-// number writes a figure with three digits that count, thousands apart.
+// number formats a figure with three significant digits and separated thousands.
 func number(v float64) string {
 	switch size := math.Abs(v); {
 	case size >= 100:
@@ -37,7 +37,7 @@ func thousands(n int64) string {
 	return sign + strings.Join(append([]string{digits}, groups...), ",")
 }
 
-// median is a figure's middle, or a dash where there is none.
+// median formats a figure's median, or a dash if it was not measured.
 func median(f plan.Figure) string {
 	if f.Rounds == 0 {
 		return "–"
@@ -45,7 +45,7 @@ func median(f plan.Figure) string {
 	return number(f.Median)
 }
 
-// cell is a figure in a table; in a column where nothing means that it was not measured, a dash.
+// cell formats a figure for a table. Unless zero is a valid value, it shows zero as a dash.
 func cell(f plan.Figure, zero bool) string {
 	if f.Max == 0 && !zero {
 		return "–"
@@ -53,7 +53,7 @@ func cell(f plan.Figure, zero bool) string {
 	return median(f)
 }
 
-// spread is a figure with the least and most of its rounds.
+// spread formats a figure with the minimum and maximum of its rounds.
 func spread(f plan.Figure, unit string) string {
 	switch {
 	case f.Rounds == 0:
@@ -64,7 +64,7 @@ func spread(f plan.Figure, unit string) string {
 	return fmt.Sprintf("%s (%s to %s)", with(f.Median, unit), number(f.Min), number(f.Max))
 }
 
-// with puts a unit behind a number; a ratio's is a cross.
+// with appends a unit to a number. The unit of a ratio is ×.
 func with(v float64, unit string) string {
 	switch unit {
 	case "x":

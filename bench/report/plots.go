@@ -23,23 +23,23 @@ const (
 	costPicture       = "cpu.svg"
 )
 
-// look is how a target is drawn in every picture.
-type look struct {
+// style is how a target is drawn in every picture.
+type style struct {
 	target string
 	color  color.Color
 	shape  draw.GlyphDrawer
 }
 
-// looks have colours that differ also for the colour-blind (Okabe and Ito's), and marks that differ
-// without any.
-var looks = []look{
+// styles have colours that colour-blind readers can distinguish (Okabe and Ito), and different
+// marks.
+var styles = []style{
 	{suite.Postern, color.RGBA{0x00, 0x72, 0xb2, 0xff}, draw.CircleGlyph{}},
 	{suite.Bare, color.RGBA{0x00, 0x9e, 0x73, 0xff}, draw.BoxGlyph{}},
 	{suite.Afternoon, color.RGBA{0xd5, 0x5e, 0x00, 0xff}, draw.PyramidGlyph{}},
 	{suite.Verify, color.RGBA{0x77, 0x77, 0x77, 0xff}, draw.CrossGlyph{}},
 }
 
-// picture is a file, what a reader who cannot see it is told, and how it is drawn: nil where there
+// picture has a file name, a text alternative, and a function that draws it or returns nil if there
 // is nothing to draw.
 type picture struct {
 	file, about string
@@ -55,7 +55,7 @@ func (r *Results) pictures() []picture {
 	}
 }
 
-// Pictures draws what there are samples for.
+// Pictures draws the pictures for which there are samples into a folder.
 func (r *Results) Pictures(dir string) error {
 	for _, p := range r.pictures() {
 		drawn, err := p.draw()
@@ -69,12 +69,12 @@ func (r *Results) Pictures(dir string) error {
 	return nil
 }
 
-// throughput is events per second against connections.
+// throughput draws events per second against connections.
 func (r *Results) throughput() (*plot.Plot, error) {
 	p := canvas("Events per second against connections", "connections (closed loop)", "events/s")
 	counts := []float64{1, 16, 64, 256}
 	top := 0.0
-	for _, l := range looks {
+	for _, l := range styles {
 		var line points
 		for _, n := range counts {
 			f := r.Samples.Value(fmt.Sprintf("closed-%.0f", n), l.target, plan.Rate)
@@ -95,12 +95,12 @@ func (r *Results) throughput() (*plot.Plot, error) {
 	return p, nil
 }
 
-// latency is the time to an answer against offered load, p50 and p99.
+// latency draws the time to a response against offered load, p50 and p99.
 func (r *Results) latency() (*plot.Plot, error) {
 	p := canvas("Time to an answer, from the intended send: p99 solid, p50 dashed",
 		"offered events/s (open loop, 10 to 90 % of each target's own capacity)", "milliseconds")
 	least, most, right := math.Inf(1), 0.0, 0.0
-	for _, l := range looks {
+	for _, l := range styles {
 		for _, q := range []struct {
 			legend string
 			metric plan.Metric
@@ -131,7 +131,7 @@ func (r *Results) latency() (*plot.Plot, error) {
 	return p, nil
 }
 
-// cost is processor time per event by program, one bar per target.
+// cost draws processor time per event by program, one bar per target.
 func (r *Results) cost() (*plot.Plot, error) {
 	p := canvas("Processor time per event, 64 connections", "", "microseconds")
 	parts := []struct {
@@ -180,7 +180,7 @@ func (r *Results) cost() (*plot.Plot, error) {
 	return p, nil
 }
 
-// program is the binary behind a target.
+// program returns the program of a target.
 func program(target string) string {
 	if target == suite.Postern {
 		return "gateway"

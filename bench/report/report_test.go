@@ -14,7 +14,7 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// results are made up: three rounds of two targets in a closed and an open loop.
+// results returns invented results: three rounds of two targets in a closed and an open loop.
 func results() *report.Results {
 	r := &report.Results{Rows: report.Rows(plan.Full(0)), Gaps: []plan.Gap{{Row: "growth", Error: "no\nspace"}}}
 	for round := range 3 {
@@ -34,7 +34,7 @@ func results() *report.Results {
 	return r
 }
 
-func TestTables(t *testing.T) {
+func TestMarkdown_results_hasTablesAndRatios(t *testing.T) {
 	t.Parallel()
 	text := results().Markdown()
 	for _, want := range []string{
@@ -54,11 +54,11 @@ func TestTables(t *testing.T) {
 		t.Error("a row without samples has a table")
 	}
 	if n := strings.Count(text, "postern / bare"); n != 1 {
-		t.Errorf("targets are compared in %d rows: those that were offered loads of their own cannot be", n)
+		t.Errorf("targets are compared in %d rows, want 1: targets with different offered loads cannot be compared", n)
 	}
 }
 
-func TestResultsSurviveTheirFile(t *testing.T) {
+func TestRead_savedResults_areEqual(t *testing.T) {
 	t.Parallel()
 	dir, r := t.TempDir(), results()
 	if err := r.Save(dir); err != nil {
@@ -73,8 +73,7 @@ func TestResultsSurviveTheirFile(t *testing.T) {
 	}
 }
 
-// A reader sees the settings that a run was given, and whether traces were on.
-func TestMachineTellsSettingsAndTraces(t *testing.T) {
+func TestMachineString_showsSettingsAndTraces(t *testing.T) {
 	t.Parallel()
 	m := report.Machine{NATS: "2", PostgreSQL: "15", Settings: map[string]string{"work_mem": "5MB", "fsync": "on"}}
 	if text := m.String(); !strings.Contains(text, "PostgreSQL 15 (fsync on, work_mem 5MB)") ||
@@ -87,7 +86,7 @@ func TestMachineTellsSettingsAndTraces(t *testing.T) {
 	}
 }
 
-func TestPictures(t *testing.T) {
+func TestWrite_results_drawsPictures(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := results().Write(dir); err != nil {
@@ -109,7 +108,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-func TestFill(t *testing.T) {
+func TestFill_textBetweenMarks_isReplaced(t *testing.T) {
 	t.Parallel()
 	const begin, end = "<!-- results -->", "<!-- end of results -->"
 	got, err := report.Fill("a\n"+begin+"\nold\n"+end+"\nz", "new")
@@ -121,15 +120,15 @@ func TestFill(t *testing.T) {
 	}
 	again, err := report.Fill(got, "new")
 	if err != nil || again != got {
-		t.Errorf("filled twice it differs: %q, %v", again, err)
+		t.Errorf("Fill applied twice returned: %q, %v", again, err)
 	}
 	if _, err := report.Fill("no marks", "new"); err == nil {
-		t.Error("a page without marks is filled")
+		t.Error("Fill accepted a page without marks")
 	}
 }
 
-// TestPageSaysWhatTheDataSay keeps docs/benchmarks.md and the results beside it together.
-func TestPageSaysWhatTheDataSay(t *testing.T) {
+// docs/benchmarks.md must show the results that are stored next to it.
+func TestText_committedResults_matchDocs(t *testing.T) {
 	t.Parallel()
 	page := report.Page{File: "../../docs/benchmarks.md", Dir: "../../docs/benchmarks"}
 	r, err := page.Results()
@@ -145,7 +144,7 @@ func TestPageSaysWhatTheDataSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, string(have)); diff != "" {
-		t.Errorf("docs/benchmarks.md is not what its results.json makes of it; cd bench && go run . -docs (-data "+
-			"+page)\n%s", diff)
+		t.Errorf("docs/benchmarks.md differs from its results.json: run cd bench && go run . -docs (-data +page)\n%s",
+			diff)
 	}
 }

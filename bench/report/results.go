@@ -1,4 +1,4 @@
-// Package report turns what was measured into tables, pictures and pages.
+// Package report writes the results of a benchmark as tables, pictures and pages.
 package report
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/postern-gateway/postern/bench/plan"
 )
 
-// Results are one run of the benchmark: enough to make every table and picture again.
+// Results has one run of the benchmark, enough to make every table and picture again.
 type Results struct {
 	Began   time.Time      `json:"began"`
 	Took    string         `json:"took"`
@@ -24,7 +24,7 @@ type Results struct {
 	Bounds  []plan.Verdict `json:"bounds"`
 }
 
-// Row says what a row of samples is about.
+// Row describes a row of samples.
 type Row struct {
 	Name    string `json:"name"`
 	Chapter string `json:"chapter"`
@@ -37,7 +37,7 @@ const (
 	tablesFile  = "results.md"
 )
 
-// Rows keeps of the plan's rows what a report says of them.
+// Rows returns the parts of the plan's rows that a report shows.
 func Rows(rows []plan.Row) []Row {
 	kept := make([]Row, len(rows))
 	for i, row := range rows {
@@ -46,7 +46,7 @@ func Rows(rows []plan.Row) []Row {
 	return kept
 }
 
-// Judge compares the samples with the bounds, as they are now.
+// Judge compares the samples with the current bounds.
 func (r *Results) Judge() { r.Bounds = plan.Judge(r.Samples, plan.Bounds()) }
 
 // Save writes the results into a folder.
@@ -68,11 +68,11 @@ func Read(file string) (*Results, error) {
 	if err := json.Unmarshal(text, r); err != nil {
 		return nil, fmt.Errorf("read results %s: %w", file, err)
 	}
-	r.Judge() // by the bounds of now
+	r.Judge() // with the current bounds
 	return r, nil
 }
 
-// Write writes tables and pictures into a folder, each picture in a file of its own.
+// Write writes tables and pictures into a folder.
 func (r *Results) Write(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, tablesFile), []byte("# Results\n\n"+r.Markdown()), 0o644); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/postern-gateway/postern/bench/plan"
 )
 
-// Summary is what a terminal shows at the end: the bounds that were measured, and each row's rates.
+// Summary returns the text for a terminal: each row's rates, and the measured bounds.
 func (r *Results) Summary() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -28,6 +28,6 @@ func (r *Results) Summary() string {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", v.What, spread(v.Figure, v.Unit), Limit(v), v.Status, v.Formula)
 		}
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // a strings.Builder returns no error
 	return b.String()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// Markdown is everything as tables.
+// Markdown returns all results as tables.
 func (r *Results) Markdown() string {
 	var b strings.Builder
 	b.WriteString(r.ground())
@@ -33,15 +33,15 @@ func (r *Results) Markdown() string {
 	return b.String()
 }
 
-// ground says where, when and with what.
+// ground describes when, how and on which machine the results were measured.
 func (r *Results) ground() string {
-	return fmt.Sprintf("Measured on %s in %s with `%s` at commit %s: %s. Everything, the sender too, on this one "+
+	return fmt.Sprintf("Measured on %s in %s with `%s` at commit %s: %s. All programs, also the sender, ran on this "+
 		"machine.\n"+
-		"Figures are medians over rounds; in brackets the least and most of them.\n", r.Began.Format(time.DateOnly),
-		r.Took, r.Command, r.Commit, r.Machine)
+		"Figures are medians over rounds; the brackets have the lowest and the highest round.\n",
+		r.Began.Format(time.DateOnly), r.Took, r.Command, r.Commit, r.Machine)
 }
 
-// Verdicts is the table of bounds.
+// Verdicts returns the table of bounds.
 func Verdicts(verdicts []plan.Verdict) string {
 	var b strings.Builder
 	b.WriteString("| what | measured | must be | | how |\n| --- | --- | --- | --- | --- |\n")
@@ -55,7 +55,7 @@ func Verdicts(verdicts []plan.Verdict) string {
 	return b.String()
 }
 
-// Limit is a bound in words.
+// Limit formats the limit of a bound and its aim.
 func Limit(v plan.Verdict) string {
 	sign := "≤ "
 	if v.Least {
@@ -68,11 +68,11 @@ func Limit(v plan.Verdict) string {
 	return words
 }
 
-// columns are those of every row's table; a program's columns come where it ran.
+// column is one column of a row's table. Columns of a program appear only where it ran.
 type column struct {
 	head   string
 	metric plan.Metric
-	// zero is a figure too.
+	// zero means that 0 is a valid value.
 	zero bool
 }
 
@@ -82,7 +82,7 @@ var common = []column{
 	{"errors", plan.Errors, true}, {"CPU µs/event", plan.CPU, false},
 }
 
-// table is a row: its targets, and how Postern stands to each of the others.
+// table returns the table of a row and the ratios of Postern to the other targets.
 func (r *Results) table(row Row) string {
 	targets := r.Samples.Targets(row.Name)
 	columns := r.columns(row.Name, targets)
@@ -102,10 +102,10 @@ func (r *Results) table(row Row) string {
 	return b.String() + r.more(row.Name, targets) + r.ratios(row.Name, targets)
 }
 
-// programs are those besides the target's own, in the order of their columns.
+// programs are the programs other than the target's own, in the order of their columns.
 var programs = []string{"postgresql", "nats", "processor"}
 
-// columns are those that have anything to say in a row.
+// columns returns the columns that have a value in a row.
 func (r *Results) columns(row string, targets []string) []column {
 	own := func(of func(suite.Sample) map[string]float64) plan.Metric {
 		return func(s suite.Sample) (float64, bool) {
@@ -137,7 +137,7 @@ func (r *Results) columns(row string, targets []string) []column {
 var names = map[string]string{"postgresql": "PostgreSQL", "nats": "NATS", "processor": "processor",
 	"gateway": "gateway"}
 
-// more is what only some rows have, a line per target.
+// more lists the numbers that only some rows have, one line per target.
 func (r *Results) more(row string, targets []string) string {
 	var b strings.Builder
 	for _, target := range targets {
@@ -147,43 +147,43 @@ func (r *Results) more(row string, targets []string) string {
 				keys[key] = true
 			}
 		}
-		var said []string
+		var parts []string
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			said = append(said, strings.ReplaceAll(key, "_", " ")+" "+
+			parts = append(parts, strings.ReplaceAll(key, "_", " ")+" "+
 				spread(r.Samples.Value(row, target, plan.More(key)), ""))
 		}
-		if len(said) > 0 {
-			fmt.Fprintf(&b, "\n%s: %s.\n", target, strings.Join(said, "; "))
+		if len(parts) > 0 {
+			fmt.Fprintf(&b, "\n%s: %s.\n", target, strings.Join(parts, "; "))
 		}
 	}
 	return b.String()
 }
 
-// compared are the figures of which a row gives ratios.
+// compared are the figures for which a row shows ratios.
 var compared = []column{{"events/s", plan.Rate, false}, {"p50", plan.P50, false}, {"p99", plan.P99, false},
 	{"CPU", plan.CPU, false}, {"WAL", plan.WAL, false}}
 
-// ratios are Postern's figures divided by the others' in the same round.
+// ratios lists Postern's figures divided by the others' in the same round.
 func (r *Results) ratios(row string, targets []string) string {
 	var b strings.Builder
 	for _, other := range targets {
 		if other == suite.Postern || r.offered(row, other) != r.offered(row, suite.Postern) {
 			continue
 		}
-		var said []string
+		var parts []string
 		for _, c := range compared {
 			if f := r.Samples.Ratio(row, suite.Postern, other, c.metric); f.Rounds > 0 && f.Max > 0 {
-				said = append(said, c.head+" "+spread(f, "x"))
+				parts = append(parts, c.head+" "+spread(f, "x"))
 			}
 		}
-		if len(said) > 0 {
-			fmt.Fprintf(&b, "\npostern / %s: %s.\n", other, strings.Join(said, "; "))
+		if len(parts) > 0 {
+			fmt.Fprintf(&b, "\npostern / %s: %s.\n", other, strings.Join(parts, "; "))
 		}
 	}
 	return b.String()
 }
 
-// offered is the arrival rate that a target was given. Targets with rates of their own are not
+// offered returns the arrival rate that a target was given. Targets with different rates are not
 // compared.
 func (r *Results) offered(row, target string) float64 {
 	return r.Samples.Value(row, target, func(s suite.Sample) (float64, bool) { return s.Offered, true }).Median

@@ -9,33 +9,34 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// OneByOne applies one message, one transaction, one acknowledgement at a time.
+// OneByOne is the reference that applies one message, one transaction and one acknowledgement at a
+// time.
 const OneByOne = "onebyone"
 
 const (
-	// The events fall into so many parts of the same load, or as many as have so many events: the
-	// reference applies the first, since all would take minutes.
+	// The events are divided into parts with the same load: at most mostParts, each of at least
+	// eventsAPart. The reference applies only the first part, since all would take minutes.
 	mostParts   = 10
 	eventsAPart = 10_000
-	// applyWithin bounds a round, and stallWithin the time in which nothing is acknowledged.
+	// applyWithin limits a round. stallWithin limits the time without an acknowledgement.
 	applyWithin = 20 * time.Minute
 	stallWithin = 30 * time.Second
 )
 
-// Apply measures how fast events about objects that are updated ten times each, on average, are
-// applied from the stream.
+// Apply measures how fast events are applied from the stream. Each object has ten events on
+// average.
 func (s *Suite) Apply(ctx context.Context, row string, rounds, events int) ([]Sample, error) {
 	return s.ApplyObjects(ctx, row, rounds, events, events/10)
 }
 
-// parts is how many parts of the same load so many events have.
+// parts returns the number of parts of so many events.
 func parts(events int) int { return max(1, min(mostParts, events/eventsAPart)) }
 
-// Part is how many of so many events the reference applies.
+// Part returns how many of so many events the reference applies.
 func Part(events int) int { return events / parts(events) }
 
-// ApplyObjects is Apply with events about as many objects as asked: with ten, these get everything;
-// with as many as there are events, each is about one of its own.
+// ApplyObjects is Apply with another number of objects. With at least as many objects as events,
+// each event has its own object.
 func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, objects int) (samples []Sample,
 	err error) {
 	if objects >= events {
@@ -62,10 +63,10 @@ func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, ob
 	return samples, nil
 }
 
-// apply runs a target on a copy of the database and over the stream from its beginning.
+// apply runs a target on a copy of the database and from the beginning of the stream.
 func (s *Suite) apply(ctx context.Context, target string, f *filled) (sample Sample, err error) {
-	if err := errors.Join(s.m.Forget(ctx, eventsStream, processorConsumer, onebyoneConsumer),
-		s.m.Empty(ctx, changesStream)); err != nil {
+	if err := errors.Join(s.m.DeleteConsumers(ctx, eventsStream, processorConsumer, onebyoneConsumer),
+		s.m.DeleteStream(ctx, changesStream)); err != nil {
 		return sample, err
 	}
 	r := &running{}
@@ -98,7 +99,7 @@ func (s *Suite) apply(ctx context.Context, target string, f *filled) (sample Sam
 	return sample, err
 }
 
-// follow measures from the first acknowledged message to the given one.
+// follow measures from the first acknowledged message until events messages are acknowledged.
 func (s *Suite) follow(ctx context.Context, r *running, consumer string, events int64) (sample Sample, err error) {
 	first, err := s.acknowledged(ctx, r.process, consumer, 1)
 	if err != nil {
@@ -125,10 +126,10 @@ func (s *Suite) follow(ctx context.Context, r *running, consumer string, events 
 	return sample, s.after(ctx, r, before, &sample)
 }
 
-// acknowledged polls until so many messages are acknowledged.
+// acknowledged polls until that many messages are acknowledged.
 func (s *Suite) acknowledged(ctx context.Context, p *machine.Process, consumer string, events int64) (lag machine.Lag,
 	err error) {
-	began, told := time.Now(), time.Now()
+	began, logged := time.Now(), time.Now()
 	moved, done := began, int64(-1)
 	for {
 		if lag, err = s.m.Lag(ctx, eventsStream, consumer); err != nil {
@@ -141,15 +142,15 @@ func (s *Suite) acknowledged(ctx context.Context, p *machine.Process, consumer s
 		if lag.Done() > done {
 			moved, done = now, lag.Done()
 		}
-		if now.Sub(told) > time.Second {
+		if now.Sub(logged) > time.Second {
 			s.log.Debug("applying", "done", done, "of", events)
-			told = now
+			logged = now
 		}
 		if err := p.Ended(); err != nil {
 			return lag, err
 		}
 		if now.Sub(moved) > stallWithin || now.Sub(began) > applyWithin {
-			return lag, fmt.Errorf("%s stands still at %d of %d events, see %s", p.Name, done, events, p.Log())
+			return lag, fmt.Errorf("%s stalled at %d of %d events, see %s", p.Name, done, events, p.Log())
 		}
 		select {
 		case <-ctx.Done():
@@ -159,13 +160,13 @@ func (s *Suite) acknowledged(ctx context.Context, p *machine.Process, consumer s
 	}
 }
 
-// announceWithin is how long the feed of changes may take after the last acknowledgement. What its
-// sender had no room for, a sweep sends half a minute later.
+// announceWithin is how long the feed of changes may take after the last acknowledgement. Changes
+// that the sender had no capacity for are sent half a minute later.
 const announceWithin = 90 * time.Second
 
 const unsentSQL = `SELECT count(*) FROM postern.outbox WHERE sent_at IS NULL`
 
-// announced waits until the feed of changes has everything: that is part of applying, and of its
+// announced waits until all changes are in the feed. Sending them is part of applying and of its
 // cost.
 func (s *Suite) announced(ctx context.Context, r *running, first time.Time, sample *Sample) error {
 	conn, err := s.m.Connect(ctx, r.database)
@@ -179,7 +180,7 @@ func (s *Suite) announced(ctx context.Context, r *running, first time.Time, samp
 			return err
 		}
 		if time.Since(began) > announceWithin {
-			return fmt.Errorf("%d transactions' changes are not in the feed after %s", unsent, announceWithin)
+			return fmt.Errorf("the changes of %d transactions are not in the feed after %s", unsent, announceWithin)
 		}
 		if unsent > 0 {
 			time.Sleep(20 * time.Millisecond)
@@ -187,7 +188,7 @@ func (s *Suite) announced(ctx context.Context, r *running, first time.Time, samp
 	}
 	sample.more("changes_after_s", time.Since(began).Seconds())
 	sample.more("rate_with_changes", float64(sample.Events)/time.Since(first).Seconds())
-	lag, err := s.m.Lag(ctx, changesStream, "nobody")
+	lag, err := s.m.Lag(ctx, changesStream, "no consumer")
 	sample.more("changes", float64(lag.Messages))
 	return err
 }

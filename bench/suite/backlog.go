@@ -7,10 +7,10 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// watchEvery spaces the looks at a backlog.
+// watchEvery is the interval between two readings of the backlog.
 const watchEvery = time.Second
 
-// watch looks at the backlog of the stream of events now and then.
+// watch reads the backlog of the event stream once per interval.
 type watch struct {
 	stop context.CancelFunc
 	done chan struct{}
@@ -18,7 +18,7 @@ type watch struct {
 	err  error
 }
 
-// watch begins to look; end ends it.
+// watch starts reading. end stops it.
 func (s *Suite) watch(ctx context.Context, row string) *watch {
 	w := &watch{done: make(chan struct{})}
 	ctx, w.stop = context.WithCancel(ctx)
@@ -26,14 +26,14 @@ func (s *Suite) watch(ctx context.Context, row string) *watch {
 		defer close(w.done)
 		tick := time.NewTicker(watchEvery)
 		defer tick.Stop()
-		for w.look(ctx, s) {
+		for w.read(ctx, s) {
 			if n := len(w.lags); n%10 == 0 {
-				s.log.Info(row, "seconds", n, "backlog", w.lags[n-1].Left, "stored", w.lags[n-1].Last)
+				s.log.Info(row, "seconds", n, "backlog", w.lags[n-1].Pending, "stored", w.lags[n-1].Last)
 			}
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				w.look(context.WithoutCancel(ctx), s)
+				w.read(context.WithoutCancel(ctx), s)
 				return
 			}
 		}
@@ -41,55 +41,55 @@ func (s *Suite) watch(ctx context.Context, row string) *watch {
 	return w
 }
 
-// look keeps one reading; false: there will be no more.
-func (w *watch) look(ctx context.Context, s *Suite) bool {
+// read records one reading. It returns false if the watch must end.
+func (w *watch) read(ctx context.Context, s *Suite) bool {
 	lag, err := s.m.Lag(ctx, eventsStream, processorConsumer)
 	if err != nil {
 		if ctx.Err() == nil {
 			w.err = err
 		}
-		return ctx.Err() != nil // stopped in the middle: the last look comes
+		return ctx.Err() != nil // stopped during the request: the caller reads once more
 	}
 	w.lags = append(w.lags, lag)
 	return true
 }
 
-// end takes a last look.
+// end takes a last reading and returns the error of the watch.
 func (w *watch) end() error {
 	w.stop()
 	<-w.done
 	return w.err
 }
 
-// tell puts the backlog into a sample: the most, that of each half, at the end, and how fast it
-// grew in the second half, in events per second; and how fast events were applied.
-func (w *watch) tell(sample *Sample) {
+// addTo adds figures to a sample: the largest backlog (also of the first half) and the last one in
+// events, its growth in the second half, and the rate of applying, both in events per second.
+func (w *watch) addTo(sample *Sample) {
 	if len(w.lags) < 2 {
 		return
 	}
 	half := len(w.lags) / 2
 	first, last := w.lags[0], w.lags[len(w.lags)-1]
-	sample.more("backlog_max_first_half", most64(w.lags[:half]))
-	sample.more("backlog_max", most64(w.lags))
-	sample.more("backlog_end", float64(last.Left))
+	sample.more("backlog_max_first_half", largest(w.lags[:half]))
+	sample.more("backlog_max", largest(w.lags))
+	sample.more("backlog_end", float64(last.Pending))
 	sample.more("backlog_growth_per_s", slope(w.lags[half:]))
 	sample.more("applied_per_s", float64(last.Done()-first.Done())/last.At.Sub(first.At).Seconds())
 }
 
-func most64(lags []machine.Lag) float64 {
+func largest(lags []machine.Lag) float64 {
 	n := int64(0)
 	for _, l := range lags {
-		n = max(n, l.Left)
+		n = max(n, l.Pending)
 	}
 	return float64(n)
 }
 
-// slope is that of the line which fits best.
+// slope returns the slope of the best-fitting line, in events per second.
 func slope(lags []machine.Lag) float64 {
 	var t, y, tt, ty float64
 	n := float64(len(lags))
 	for _, l := range lags {
-		at, left := l.At.Sub(lags[0].At).Seconds(), float64(l.Left)
+		at, left := l.At.Sub(lags[0].At).Seconds(), float64(l.Pending)
 		t, y, tt, ty = t+at, y+left, tt+at*at, ty+at*left
 	}
 	if d := n*tt - t*t; d > 0 {

@@ -14,11 +14,11 @@ SELECT count(*), count(*) FILTER (WHERE status IN ('failed', 'dead', 'ambiguous'
 const balancesSQL = `
 SELECT object_id, (state ->> 'balance')::int FROM postern.objects WHERE object_id = ANY($1)`
 
-// checkMost is how many objects are looked at.
+// checkMost is how many objects are compared.
 const checkMost = 10_000
 
-// checkApplied proves that what was measured was done: each event has an outcome, and objects are
-// as their last event left them.
+// checkApplied checks that everything was applied: each event has an outcome, and objects have the
+// state of their last event.
 func (s *Suite) checkApplied(ctx context.Context, database string, f *filled) error {
 	conn, err := s.m.Connect(ctx, database)
 	if err != nil {
@@ -30,7 +30,8 @@ func (s *Suite) checkApplied(ctx context.Context, database string, f *filled) er
 		return err
 	}
 	if outcomes != f.events || events != f.events || bad > 0 {
-		return fmt.Errorf("%d outcomes of %d stored events, %d of them not settled; want %d", outcomes, events, bad,
+		return fmt.Errorf("%d outcomes of %d stored events, %d of them failed, dead or ambiguous; want %d", outcomes,
+			events, bad,
 			f.events)
 	}
 	return checkBalances(ctx, conn, f.deliveries.Objects())

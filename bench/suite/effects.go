@@ -19,49 +19,50 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// Effects are carried out by a processor that has nothing else to do.
+// Effects is the target of ExecuteEffects: a processor that does nothing else.
 const Effects = "effects"
 
-// other is another side in this program: it answers at once, and says when what it was told came.
-type other struct {
+// testDestination is an HTTP server in this program. It responds immediately and records when each
+// path was first or last called.
+type testDestination struct {
 	server *http.Server
 	url    string
 
-	mu   sync.Mutex
-	came map[string]time.Time
+	mu         sync.Mutex
+	receivedAt map[string]time.Time
 }
 
-func newOther(ctx context.Context) (*other, error) {
+func newTestDestination(ctx context.Context) (*testDestination, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	o := &other{url: "http://" + l.Addr().String(), came: map[string]time.Time{}}
-	o.server = &http.Server{Handler: http.HandlerFunc(o.answer), ReadHeaderTimeout: time.Minute}
-	go func() { _ = o.server.Serve(l) }() // until it is closed
-	return o, nil
+	d := &testDestination{url: "http://" + l.Addr().String(), receivedAt: map[string]time.Time{}}
+	d.server = &http.Server{Handler: http.HandlerFunc(d.respond), ReadHeaderTimeout: time.Minute}
+	go func() { _ = d.server.Serve(l) }() // until it is closed
+	return d, nil
 }
 
-func (o *other) answer(w http.ResponseWriter, r *http.Request) {
+func (d *testDestination) respond(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		return
 	}
 	at := time.Now()
-	o.mu.Lock()
-	o.came[r.URL.Path] = at
-	o.mu.Unlock()
-	_, _ = io.WriteString(w, `{"id": "1"}`) // whoever has left needs none
+	d.mu.Lock()
+	d.receivedAt[r.URL.Path] = at
+	d.mu.Unlock()
+	_, _ = io.WriteString(w, `{"id": "1"}`) // fails if the caller has disconnected
 }
 
-// told is how many different things it was told.
-func (o *other) told() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.came)
+// received returns how many different paths were called.
+func (d *testDestination) received() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.receivedAt)
 }
 
-// silent is another side that takes connections and answers nothing.
-func silent(ctx context.Context) (url string, end func() error, err error) {
+// silentDestination starts a server that accepts connections and never responds.
+func silentDestination(ctx context.Context) (url string, end func() error, err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
@@ -73,7 +74,7 @@ func silent(ctx context.Context) (url string, end func() error, err error) {
 				return
 			}
 			go func() {
-				_, _ = io.Copy(io.Discard, conn) // until whoever waits gives up
+				_, _ = io.Copy(io.Discard, conn) // until the caller disconnects
 				_ = conn.Close()
 			}()
 		}
@@ -81,8 +82,8 @@ func silent(ctx context.Context) (url string, end func() error, err error) {
 	return "http://" + l.Addr().String(), l.Close, nil
 }
 
-// effectRules are two rules about customers, each of one step: one for each event, whose other side
-// is live, and one whose other side is dead.
+// effectRules returns a configuration with two rules about customers, each of one step. The steps
+// of tell go to the destination live, those of price to the destination dead.
 func effectRules(database, nats, live, dead string) string {
 	return fmt.Sprintf(`database: {url: %q}
 nats: {url: %q}
@@ -97,20 +98,29 @@ effects:
     source: shop
     type: customer
     key: "tell:{{ event.id }}"
-    steps: [{name: tell, to: live, path: "/{{ event.id }}", json: {customer: "{{ object.id }}", balance: "{{ new.balance }}"}, capture: {id: id}}]
+    steps:
+      - name: tell
+        to: live
+        path: "/{{ event.id }}"
+        json: {customer: "{{ object.id }}", balance: "{{ new.balance }}"}
+        capture: {id: id}
   price:
     source: shop
     type: customer
     key: "price:{{ object.id }}:{{ event.id }}"
     supersede: true
-    steps: [{name: tell, to: dead, path: "/{{ event.id }}", json: {customer: "{{ object.id }}", balance: "{{ new.balance }}"}}]
+    steps:
+      - name: tell
+        to: dead
+        path: "/{{ event.id }}"
+        json: {customer: "{{ object.id }}", balance: "{{ new.balance }}"}
 `, database, nats, secret, live, dead)
 }
 
-// plannedSQL plans effects as a processor does, of the numbers from $3 to $4, each about an object
-// of its own.
+// plannedSQL plans an effect for each number from $3 to $4, each about another object.
 const plannedSQL = `
-INSERT INTO postern.effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
+INSERT INTO postern.effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+	template_data,
 	state, destination, due, planned_at, updated_at)
 SELECT 'old:' || n, 1, $1, 1, '', 'customer', 'cus_old' || n, n, 0,
   jsonb_build_object('old', NULL, 'new', jsonb_build_object('id', 'cus_old' || n, 'object', 'customer', 'balance', n,
@@ -122,8 +132,8 @@ SELECT 'old:' || n, 1, $1, 1, '', 'customer', 'cus_old' || n, n, 0,
   'planned', $2, now.at, now.at, now.at
 FROM generate_series($3::int, $4::int) AS n, (SELECT clock_timestamp() AS at) now`
 
-// ledger makes a database with so many planned effects of a rule, whose next step goes to a
-// destination. It gives the name even where it fails.
+// ledger creates a database with planned effects of a rule, whose next step goes to a destination.
+// It returns the name even if it fails.
 func (s *Suite) ledger(ctx context.Context, rule, destination string, planned int) (database string, err error) {
 	if database, err = s.m.NewDatabaseQuietly(ctx); err != nil {
 		return "", err
@@ -142,13 +152,13 @@ func (s *Suite) ledger(ctx context.Context, rule, destination string, planned in
 		if _, err := conn.Exec(ctx, plannedSQL, rule, destination, at, min(at+each-1, planned)); err != nil {
 			return database, fmt.Errorf("plan effects: %w", err)
 		}
-		s.log.Info("plan effects by SQL", "done", at-1, "of", planned)
+		s.log.Info("insert planned effects", "done", at-1, "of", planned)
 	}
 	_, err = conn.Exec(ctx, "VACUUM ANALYZE")
 	return database, err
 }
 
-// rules are those of a configuration.
+// rulesOf returns the effect rules of a configuration.
 func rulesOf(text string) (*config.Config, *effects.Rules, error) {
 	cfg, err := config.Parse([]byte(text), os.Getenv)
 	if err != nil {
@@ -157,17 +167,17 @@ func rulesOf(text string) (*config.Config, *effects.Rules, error) {
 	return cfg, effects.NewRules(cfg.Rules()), nil
 }
 
-// processorPool is a pool as the processor has one for effects.
+// processorPool returns a pool with the role and size that the processor uses for effects.
 func (s *Suite) processorPool(ctx context.Context, database string) (*pgxpool.Pool, error) {
 	return postgres.Connect(ctx, postgres.Options{URL: s.m.DatabaseURL(database), Role: "postern_processor",
 		MaxConns: 4})
 }
 
-// EffectsCarriedOut measures how fast so many planned effects of one step are carried out: taken,
-// entered, sent to another side in this program, and recorded.
-func (s *Suite) EffectsCarriedOut(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
+// ExecuteEffects measures how fast planned effects of one step are executed: leased, started, sent
+// to a destination in this program, and recorded.
+func (s *Suite) ExecuteEffects(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
 	for round := range rounds {
-		sample, err := s.carriedOut(ctx, planned)
+		sample, err := s.executeEffects(ctx, planned)
 		if err != nil {
 			return samples, fmt.Errorf("%s: %w", row, err)
 		}
@@ -179,22 +189,23 @@ func (s *Suite) EffectsCarriedOut(ctx context.Context, row string, rounds, plann
 	return samples, nil
 }
 
-func (s *Suite) carriedOut(ctx context.Context, planned int) (sample Sample, err error) {
-	to, err := newOther(ctx)
+func (s *Suite) executeEffects(ctx context.Context, planned int) (sample Sample, err error) {
+	destination, err := newTestDestination(ctx)
 	if err != nil {
 		return sample, err
 	}
-	defer func() { err = errors.Join(err, to.server.Close()) }()
+	defer func() { err = errors.Join(err, destination.server.Close()) }()
 	database, err := s.ledger(ctx, "tell", "live", planned)
 	if database != "" {
 		defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), database)) }()
 	}
-	if err = errors.Join(err, s.m.Settle(ctx)); err != nil {
+	if err = errors.Join(err, s.m.Reset(ctx)); err != nil {
 		return sample, err
 	}
 	s.files++
 	file := filepath.Join(s.m.Dir, fmt.Sprintf("postern-%d.yaml", s.files))
-	if err := os.WriteFile(file, []byte(effectRules(s.m.DatabaseURL(database), s.m.NATS(), to.url, to.url)),
+	if err := os.WriteFile(file, []byte(effectRules(s.m.DatabaseURL(database), s.m.NATS(), destination.url,
+		destination.url)),
 		0o600); err != nil {
 		return sample, err
 	}
@@ -203,22 +214,23 @@ func (s *Suite) carriedOut(ctx context.Context, planned int) (sample Sample, err
 		return sample, err
 	}
 	defer func() { err = errors.Join(err, r.process.Stop()) }()
-	return s.untilDone(ctx, r, to, planned)
+	return s.untilDone(ctx, r, destination, planned)
 }
 
-// notDoneSQL is how many effects are not done.
+// notDoneSQL counts the effects that are not done.
 const notDoneSQL = `SELECT count(*) FROM postern.effects WHERE state <> 'done'`
 
-// untilDone measures from the first call on until the last effect is done.
-func (s *Suite) untilDone(ctx context.Context, r *running, to *other, planned int) (sample Sample, err error) {
+// untilDone measures from the first call until the last effect is done.
+func (s *Suite) untilDone(ctx context.Context, r *running, destination *testDestination, planned int) (sample Sample,
+	err error) {
 	conn, err := s.m.Connect(ctx, r.database)
 	if err != nil {
 		return sample, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	for started := time.Now(); to.told() == 0; {
+	for started := time.Now(); destination.received() == 0; {
 		if time.Since(started) > applyWithin {
-			return sample, fmt.Errorf("no effect was carried out within %s, see %s", applyWithin, r.process.Log())
+			return sample, fmt.Errorf("no effect was executed within %s, see %s", applyWithin, r.process.Log())
 		}
 		if err := errors.Join(r.process.Ended(), ctx.Err()); err != nil {
 			return sample, err
@@ -229,15 +241,16 @@ func (s *Suite) untilDone(ctx context.Context, r *running, to *other, planned in
 	if err != nil {
 		return sample, err
 	}
-	first, began := to.told(), time.Now()
+	first, began := destination.received(), time.Now()
 	for left := planned; left > 0; {
-		if to.told() == planned { // so that counting costs little
+		if destination.received() == planned { // count in SQL only at the end, because it costs time
 			if err := conn.QueryRow(ctx, notDoneSQL).Scan(&left); err != nil {
 				return sample, err
 			}
 		}
 		if time.Since(began) > applyWithin {
-			return sample, fmt.Errorf("%d of %d effects were carried out within %s, see %s", to.told(), planned,
+			return sample, fmt.Errorf("%d of %d effects were executed within %s, see %s", destination.received(),
+				planned,
 				applyWithin, r.process.Log())
 		}
 		if err := errors.Join(r.process.Ended(), ctx.Err()); err != nil {

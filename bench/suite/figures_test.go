@@ -9,8 +9,7 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// Metrics are read from Prometheus's text format, label by label.
-func TestMetricsAreRead(t *testing.T) {
+func TestParse_prometheusText_hasFiguresByLabel(t *testing.T) {
 	t.Parallel()
 	m, err := parse(strings.NewReader(`# HELP postern_publishes_total Events.
 # TYPE postern_publishes_total counter
@@ -28,26 +27,26 @@ go_memstats_mallocs_total 1.5e+06
 		t.Fatal(err)
 	}
 	if stored, left := m.published(); stored != 106 || left != 6 {
-		t.Errorf("stored %g, left to the auditor %g", stored, left)
+		t.Errorf("stored %g, left to the republisher %g", stored, left)
 	}
 	sample := Sample{Events: 9000, Errors: 1000}
 	allocations(&sample, metrics{"go_memstats_mallocs_total": 1e6, "go_memstats_alloc_bytes_total": 0}, m)
 	if n := sample.More["allocations"]; n != 50 {
-		t.Errorf("%g allocations per delivery", n)
+		t.Errorf("got %g allocations per delivery, want 50", n)
 	}
 }
 
-// lags are readings a second apart.
-func lags(left ...int64) []machine.Lag {
-	out := make([]machine.Lag, len(left))
-	for i, n := range left {
-		out[i] = machine.Lag{At: time.Unix(int64(i), 0), Left: n, Last: int64(1000 * i)}
+// lags returns readings a second apart.
+func lags(pending ...int64) []machine.Lag {
+	out := make([]machine.Lag, len(pending))
+	for i, n := range pending {
+		out[i] = machine.Lag{At: time.Unix(int64(i), 0), Pending: n, Last: int64(1000 * i)}
 	}
 	return out
 }
 
-// A backlog that grows all the time shows in its growth, one that comes and goes does not.
-func TestBacklogIsTold(t *testing.T) {
+// A backlog that grows all the time has growth. One that rises and falls has none.
+func TestWatch_readings_addsBacklogFigures(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name                              string
@@ -58,7 +57,7 @@ func TestBacklogIsTold(t *testing.T) {
 		{"even", lags(0, 900, 100, 300, 500, 300), 0, 900, 900, 300, 940},
 	} {
 		sample := Sample{}
-		(&watch{lags: c.lags}).tell(&sample)
+		(&watch{lags: c.lags}).addTo(&sample)
 		for name, want := range map[string]float64{"backlog_growth_per_s": c.growth, "backlog_max": c.most,
 			"backlog_max_first_half": c.first, "backlog_end": c.end, "applied_per_s": c.applied} {
 			if got := sample.More[name]; math.Abs(got-want) > 1e-9 {

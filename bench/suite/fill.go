@@ -9,7 +9,7 @@ import (
 	"github.com/postern-gateway/postern/bench/load"
 )
 
-// The names in JetStream of what is measured, and of the reference's consumer.
+// The names of Postern's streams and of the consumers of processor and reference.
 const (
 	eventsStream      = "POSTERN_EVENTS"
 	changesStream     = "POSTERN_CHANGES"
@@ -17,7 +17,7 @@ const (
 	onebyoneConsumer  = "onebyone"
 )
 
-// filled is a database and a stream of events that no processor has seen.
+// filled is a database and a stream with events that no processor has applied.
 type filled struct {
 	database   string
 	events     int
@@ -25,32 +25,32 @@ type filled struct {
 }
 
 const (
-	// fillConnections are few, so that the gateway can publish as fast as it stores: here
-	// everything must be in the stream.
+	// fillConnections are so few that the gateway can publish as fast as it stores. Every event
+	// must get into the stream.
 	fillConnections = 24
 	fillWithin      = 30 * time.Minute
 	body            = 2400
 )
 
-// hot is how many events an object has in each part, chosen at random, where nobody needs to care
-// that every part has as many.
-const hot = 100
+// manyPerPart is a number of events per object and part that is so large that random order
+// distributes them well enough.
+const manyPerPart = 100
 
-// filling is what a stream is filled with: events of which each part has as many about each of its
-// objects as the whole has. What has one event only, or more than enough, is so in any order.
+// filling returns the supply for a stream in which each part has the same load as the whole. In a
+// supply with one event per object, or with very many, random order is sufficient.
 func filling(events, objects int) load.Supply {
 	supply := load.Supply{Count: events, BodySize: body, Sources: sourceNames(1), Objects: objects,
 		Secret: []byte(secret)}
-	if objects > 0 && events < hot*objects*parts(events) {
+	if objects > 0 && events < manyPerPart*objects*parts(events) {
 		supply.Blocks = parts(events)
 	}
 	return supply
 }
 
-// fill has a gateway take events about some objects, and leaves them in a database and in the
+// fill sends events about some objects to a gateway, and leaves them in a database and in the
 // stream.
 func (s *Suite) fill(ctx context.Context, events, objects int) (f *filled, err error) {
-	if err := s.m.Settle(ctx); err != nil {
+	if err := s.m.Reset(ctx); err != nil {
 		return nil, err
 	}
 	r, err := s.start(ctx, Postern, Shape{Sources: 1})
@@ -74,7 +74,7 @@ func (s *Suite) fill(ctx context.Context, events, objects int) (f *filled, err e
 		return nil, err
 	}
 	if result.Answered != int64(events) {
-		return nil, fmt.Errorf("fill: %d of %d events taken: %q", result.Answered, events, result.Errors)
+		return nil, fmt.Errorf("fill: %d of %d events were accepted: %q", result.Answered, events, result.Errors)
 	}
 	sample := Sample{Events: result.Answered}
 	if err := s.published(ctx, r, metrics{}, &sample); err != nil {

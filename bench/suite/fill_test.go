@@ -9,20 +9,19 @@ import (
 
 var objectOf = regexp.MustCompile(`"object":\{"id":"(cus_[0-9]+)"`)
 
-// The part that the reference applies is the whole in small, in each row of applying: its objects
-// are updated as often, or those few that get everything get it there too.
-func TestReferenceMeetsTheSameLoad(t *testing.T) {
+// The part that the reference applies has the load of the whole, in each row of applying.
+func TestFilling_firstPart_hasLoadOfWhole(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name            string
 		events, objects int
 		want            int // objects in the part
-		updates         int // of each, 0: any number
+		updates         int // of each object, 0: any number
 	}{
 		{"ten times each", 200_000, 20_000, 2000, 10},
 		{"ten times each, quick", 40_000, 4000, 1000, 10},
-		{"one of its own", 100_000, 0, 10_000, 1},
-		{"ten get everything", 100_000, 10, 10, 0},
+		{"one event each", 100_000, 0, 10_000, 1},
+		{"all about ten objects", 100_000, 10, 10, 0},
 	} {
 		supply := filling(c.events, c.objects)
 		supply.Run, supply.BodySize = "00001", 500

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Targets of rows that measure Postern in two situations.
+// Targets of rows that compare Postern with itself.
 const (
 	NewEvents = "new events"
 	OneEvent  = "one event"
@@ -14,11 +14,10 @@ const (
 	Grown     = "grown"
 )
 
-// floodFor is how long each side of a flood's row takes.
+// floodFor is how long each target of the flood runs.
 const floodFor = 5 * time.Second
 
-// Flood measures a flood of one event's id over 256 connections beside as many connections with new
-// events.
+// Flood measures 256 connections that all send one event, and 256 connections with new events.
 func (s *Suite) Flood(ctx context.Context, row string, rounds int) ([]Sample, error) {
 	shape := Shape{Connections: 256, Body: body, Sources: 1, For: floodFor}
 	flood := shape
@@ -27,13 +26,13 @@ func (s *Suite) Flood(ctx context.Context, row string, rounds int) ([]Sample, er
 	return s.sides(ctx, row, rounds, sides)
 }
 
-// side is one of the situations that a row compares.
+// side is one of the loads that a row compares.
 type side struct {
 	name  string
 	shape Shape
 }
 
-// sides runs Postern in each situation, in turn.
+// sides runs Postern under each load, in turn.
 func (s *Suite) sides(ctx context.Context, row string, rounds int, sides []side) ([]Sample, error) {
 	var samples []Sample
 	for round := range rounds {

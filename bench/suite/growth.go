@@ -9,15 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// growthWarm is how many times longer than the others the first round is, which is not measured:
-// after it most pages of a large index have been changed, and logged whole, since the checkpoint at
-// its beginning.
+// growthWarm is how many times longer the first round is, which is not measured. After it most
+// pages of the large index have been written in full since the checkpoint at its beginning.
 const growthWarm = 3
 
-// Growth measures ingest over a database that has so many keys and events stored beside ingest over
-// an empty one. No checkpoint is taken between the runs but those that PostgreSQL takes by itself:
-// right after one, each page that is changed is logged whole, which a short run on a large index
-// would pay for every event and a running system hardly ever does.
+// Growth measures ingest into a database with many keys and events, and into an empty one. Between
+// the runs only PostgreSQL's own checkpoints happen. After a checkpoint PostgreSQL logs the full
+// page at its first change. A short run on a large index would pay that for every event, and a
+// running system hardly ever.
 func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int, shape Shape) (_ []Sample, err error) {
 	grown, err := s.grow(ctx, keys, events)
 	if grown != "" {
@@ -26,14 +25,15 @@ func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", row, err)
 	}
-	empty := make([]string, rounds+1) // made now and dropped at the end, since each would bring a checkpoint
+	// created before and dropped after all rounds, because dropping causes a checkpoint
+	empty := make([]string, rounds+1)
 	for i := range empty {
 		if empty[i], err = s.m.NewDatabaseQuietly(ctx); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), empty[i])) }()
 	}
-	if err := s.m.Settle(ctx); err != nil {
+	if err := s.m.Reset(ctx); err != nil {
 		return nil, err
 	}
 	var samples []Sample
@@ -63,8 +63,8 @@ func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int
 	return samples, nil
 }
 
-// ingestCounted is Ingest on a database in its place, with the pages counted that it asked for and
-// did not find in PostgreSQL's memory (new ones included), per event stored, warm-up and all.
+// ingestCounted is Ingest on a database without copying it. It adds the pages that were not in
+// PostgreSQL's memory (new ones included) per stored event, warm-up included.
 func (s *Suite) ingestCounted(ctx context.Context, shape Shape) (sample Sample, err error) {
 	before, err := s.pages(ctx, shape.Database)
 	if err != nil {
@@ -102,14 +102,15 @@ SELECT
   (SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter)::float8
 FROM pg_statio_user_tables WHERE schemaname = 'postern'`
 
-// pages reads the counters, once nobody is connected any more: a session tells its own at its end.
+// pages reads the counters after all sessions have ended, because a session reports its own at its
+// end.
 func (s *Suite) pages(ctx context.Context, database string) (map[string]float64, error) {
 	conn, err := s.m.Connect(ctx, database)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := alone(ctx, conn); err != nil {
+	if err := waitForOnlySession(ctx, conn); err != nil {
 		return nil, err
 	}
 	var keys, index, events, all, full, checkpoints float64
@@ -120,8 +121,8 @@ func (s *Suite) pages(ctx context.Context, database string) (map[string]float64,
 		"missed_all": all, "full_pages": full, "checkpoints": checkpoints}, nil
 }
 
-// alone waits until a session is its database's only one.
-func alone(ctx context.Context, conn *pgx.Conn) error {
+// waitForOnlySession waits until no other session is connected to the database.
+func waitForOnlySession(ctx context.Context, conn *pgx.Conn) error {
 	const within = 10 * time.Second
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		var others int

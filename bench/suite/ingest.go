@@ -12,25 +12,25 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// most is the most deliveries per second that are made ready for a closed loop.
-const most = 30_000
+// closedLoopRate is the rate in deliveries per second for which a closed loop is prepared.
+const closedLoopRate = 30_000
 
-// mostForLong is the same for one that takes longer than a minute.
-const mostForLong = 12_000
+// longClosedLoopRate is the same for a loop of more than a minute.
+const longClosedLoopRate = 12_000
 
-// warmUp is how long a target is driven before it is measured: plans are made and connections
-// opened.
+// warmUp is how long a target is under load before it is measured. It makes plans and opens
+// connections meanwhile.
 const warmUp = 1 * time.Second
 
-// Ingest drives a target with deliveries and measures what they cost.
+// Ingest sends deliveries to a target and measures what they cost.
 func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample Sample, err error) {
-	settle := s.m.Settle
-	// its pages are not written out each time: right after a checkpoint each page that is changed
-	// is logged whole
+	reset := s.m.Reset
+	// The next run must not pay for a checkpoint: PostgreSQL logs the full page at its first change
+	// after one.
 	if shape.InPlace {
-		settle = s.m.DropStreams
+		reset = s.m.DropStreams
 	}
-	if err := settle(ctx); err != nil {
+	if err := reset(ctx); err != nil {
 		return sample, err
 	}
 	r, err := s.start(ctx, target, shape)
@@ -62,7 +62,7 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 	}
 	replayed := func() (float64, error) { return 0, nil }
 	if shape.Replayed {
-		if replayed, err = s.beside(ctx, r.file); err != nil {
+		if replayed, err = s.startReplay(ctx, r.file); err != nil {
 			return sample, err
 		}
 	}
@@ -76,7 +76,8 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 		return sample, err
 	}
 	if len(result.Errors) > 0 {
-		s.log.Warn("not all was taken", "target", target, "refused", result.Refused, "broken", result.Broken, "errors",
+		s.log.Warn("the target did not accept all deliveries", "target", target, "refused", result.Refused, "broken",
+			result.Broken, "errors",
 			result.Errors)
 	}
 	sample = Sample{Target: target, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(),
@@ -94,14 +95,14 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 	return sample, err
 }
 
-// deliveries are ready for a warm-up and a run.
+// deliveries makes deliveries for a warm-up and a run.
 func (s *Suite) deliveries(shape Shape) *load.Deliveries {
 	rate := shape.Rate
 	all := shape.For + warmUp
 	if rate == 0 {
-		rate = most
+		rate = closedLoopRate
 		if all > time.Minute {
-			rate = mostForLong
+			rate = longClosedLoopRate
 		}
 	}
 	count := int(rate*all.Seconds()) + shape.Connections
@@ -119,7 +120,7 @@ func (s *Suite) deliveries(shape Shape) *load.Deliveries {
 
 func (s *Suite) progress(answered int64) { s.log.Debug("under load", "answered", answered) }
 
-// latency puts quantiles into a sample.
+// latency adds quantiles to a sample.
 func latency(sample *Sample, h *hdrhistogram.Histogram) {
 	ms := func(us int64) float64 { return float64(us) / 1000 }
 	sample.P50, sample.P99, sample.P999 = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)),
@@ -127,7 +128,7 @@ func latency(sample *Sample, h *hdrhistogram.Histogram) {
 	sample.Max = ms(h.Max())
 }
 
-// before reads what everything has used before a run.
+// before resets the memory peaks and reads the usage before a run.
 func (s *Suite) before(ctx context.Context, r *running) (machine.Usage, error) {
 	errs := []error{s.m.ResetMemory()}
 	for _, p := range r.processes() {
@@ -139,7 +140,7 @@ func (s *Suite) before(ctx context.Context, r *running) (machine.Usage, error) {
 	return s.m.Usage(ctx, r.processes()...)
 }
 
-// after puts what a run has used into its sample.
+// after adds the usage of a run to its sample.
 func (s *Suite) after(ctx context.Context, r *running, before machine.Usage, sample *Sample) error {
 	u, err := s.m.Usage(ctx, r.processes()...)
 	if err != nil {
@@ -168,11 +169,11 @@ func (s *Suite) after(ctx context.Context, r *running, before machine.Usage, sam
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// publishWithin is how long after a load's end everything must be published.
+// publishWithin is how long after the end of a load its events may take to reach the stream.
 const publishWithin = 5 * time.Second
 
-// published waits until the stream has all that was stored since the gateway's start, and says how
-// long it took; -1: not within 5 s. The stream was empty then.
+// published waits until the stream has all events stored since the gateway's start, when it was
+// empty. It adds the time to the sample, -1 if publishWithin was too short.
 func (s *Suite) published(ctx context.Context, r *running, before metrics, sample *Sample) error {
 	began := time.Now()
 	m, err := scrape(ctx, r.admin)
@@ -201,7 +202,7 @@ func (s *Suite) published(ctx context.Context, r *running, before metrics, sampl
 	}
 	if m, err = scrape(ctx, r.admin); err == nil {
 		_, left := m.published()
-		sample.more("left_to_auditor", left)
+		sample.more("left_to_republisher", left)
 	}
 	return err
 }

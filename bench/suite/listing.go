@@ -15,30 +15,29 @@ import (
 const (
 	// listPage is how many objects a page of Stripe's lists has at most.
 	listPage = 100
-	// listEnds are how many ends the objects of a listing share.
+	// listEnds is the number of different ends that the objects of a listing share.
 	listEnds = 64
-	// objectSize is how many bytes an object has, about.
+	// objectSize is the approximate size of an object in bytes.
 	objectSize = 1000
 )
 
-// listing is an account of a provider whose API answers as Stripe's does, with so many customers
-// that never change. A page is put together while it is asked for, by copying, so that a million
-// objects take no memory and cost little. Below another path are the first tenth of them, as an
-// account of their own.
+// listing is a fake provider's API in the format of Stripe's, with customers that never change. It
+// builds each page on request by copying, so that a million objects take no memory and little time.
+// Under tenthPath the first tenth of them forms a second account.
 type listing struct {
 	server  *http.Server
 	url     string
 	objects int
 	ends    []string
-	// pages are those that were asked for, and others are all other calls.
+	// pages counts the requested pages. others counts all other calls.
 	pages, others atomic.Int64
 	serving       sync.WaitGroup
 }
 
-// tenthPath is what the addresses of the smaller account begin with.
+// tenthPath is the path prefix of the smaller account.
 const tenthPath = "/tenth"
 
-// newListing serves an account of so many objects. close ends it.
+// newListing serves an account of that many objects until close.
 func newListing(objects int) (*listing, error) {
 	at, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -68,7 +67,7 @@ func (l *listing) close() error {
 	return err
 }
 
-// address is where the account's API is, or that of the tenth of it.
+// address returns the base URL of the account, or of its tenth.
 func (l *listing) address(tenth bool) string {
 	if tenth {
 		return l.url + tenthPath
@@ -76,13 +75,16 @@ func (l *listing) address(tenth bool) string {
 	return l.url
 }
 
-// endOfObject are the members that a customer has behind its balance.
+// endOfObject returns the members of a customer after its balance.
 func endOfObject(rng *rand.Rand) string {
 	var b strings.Builder
-	b.WriteString(`,"created":1783168215,"currency":"usd","default_source":null,"delinquent":false,"description":null,"discount":null,"email":"ada@example.com","invoice_prefix":"0A1B2C3D",` +
-		`"invoice_settings":{"custom_fields":null,"default_payment_method":null,"footer":null,"rendering_options":null},"livemode":true,"metadata":{`)
-	const tail = `},"name":"Ada Example","next_invoice_sequence":1,"phone":null,"preferred_locales":[],"shipping":null,"tax_exempt":"none","test_clock":null}`
-	const front = 90 // what object writes before, about
+	b.WriteString(`,"created":1783168215,"currency":"usd","default_source":null,"delinquent":false,` +
+		`"description":null,"discount":null,"email":"ada@example.com","invoice_prefix":"0A1B2C3D",` +
+		`"invoice_settings":{"custom_fields":null,"default_payment_method":null,"footer":null,` +
+		`"rendering_options":null},"livemode":true,"metadata":{`)
+	const tail = `},"name":"Ada Example","next_invoice_sequence":1,"phone":null,` +
+		`"preferred_locales":[],"shipping":null,"tax_exempt":"none","test_clock":null}`
+	const front = 90 // about the size of what the method object writes first
 	for i := 0; b.Len()+len(tail)+front < objectSize; i++ {
 		if i > 0 {
 			b.WriteByte(',')
@@ -93,7 +95,7 @@ func endOfObject(rng *rand.Rand) string {
 	return b.String()
 }
 
-// name is that of the n-th object, from 0 on, in the order of the list.
+// name returns the id of the n-th object, from 0 on, in the order of the list.
 func (l *listing) name(n int) string { return fmt.Sprintf("cus_%012d", n) }
 
 // object appends the n-th object.
@@ -102,7 +104,7 @@ func (l *listing) object(dst []byte, n int) []byte {
 	return append(dst, l.ends[n%listEnds]...)
 }
 
-// list answers a page of the first of the objects.
+// list responds with a page of the first of objects.
 func (l *listing) list(w http.ResponseWriter, r *http.Request, of int) {
 	l.pages.Add(1)
 	first := 0
@@ -123,10 +125,10 @@ func (l *listing) list(w http.ResponseWriter, r *http.Request, of int) {
 		}
 		page = l.object(page, n)
 	}
-	l.answer(w, append(page, "]}"...))
+	l.respond(w, append(page, "]}"...))
 }
 
-// one answers with one of the first of the objects, by which the account's key is shown.
+// one responds with one object. The account check reads objects by id.
 func (l *listing) one(w http.ResponseWriter, r *http.Request, of int) {
 	n, err := strconv.Atoi(strings.TrimPrefix(r.PathValue("id"), "cus_"))
 	if err != nil || n >= of || l.name(n) != r.PathValue("id") {
@@ -134,21 +136,21 @@ func (l *listing) one(w http.ResponseWriter, r *http.Request, of int) {
 		return
 	}
 	l.others.Add(1)
-	l.answer(w, l.object(nil, n))
+	l.respond(w, l.object(nil, n))
 }
 
-// other answers that nothing has happened and that nothing else is there.
+// other responds with an empty list of events, and with 404 to all other requests.
 func (l *listing) other(w http.ResponseWriter, r *http.Request) {
 	l.others.Add(1)
 	if strings.HasSuffix(r.URL.Path, "/v1/events") {
-		l.answer(w, []byte(`{"object":"list","url":"/v1/events","has_more":false,"data":[]}`))
+		l.respond(w, []byte(`{"object":"list","url":"/v1/events","has_more":false,"data":[]}`))
 		return
 	}
 	http.Error(w, `{"error":{"type":"invalid_request_error","code":"resource_missing"}}`, http.StatusNotFound)
 }
 
-func (l *listing) answer(w http.ResponseWriter, body []byte) {
+func (l *listing) respond(w http.ResponseWriter, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // who has gone does not want it
+	_, _ = w.Write(body) // fails if the client has disconnected
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 )
 
-// A listing tells of each of its objects once, in as few pages as may be, as Stripe does and as
-// they are written into a mirror; so does its tenth.
-func TestListingIsAnAccount(t *testing.T) {
+// A listing has each of its objects once, in as few pages as possible, in Stripe's format. So has
+// its tenth.
+func TestListing_allPages_haveEachObjectOnce(t *testing.T) {
 	t.Parallel()
 	const objects, size = 2150, 1000
-	api := &provider.API{Key: provider.Secret{Value: []byte("sk_live_listing")}} // which reads no test clocks
+	// a live key, so the provider reads no test clocks
+	api := &provider.API{Key: provider.Secret{Value: []byte("sk_live_listing")}}
 	l, err := newListing(objects)
 	if err != nil {
 		t.Fatal(err)
@@ -42,17 +43,17 @@ func TestListingIsAnAccount(t *testing.T) {
 			for _, one := range listed {
 				if one.ObjectID != l.name(n) || string(one.Body) != string(l.object(nil, n)) ||
 					len(one.Body) < size*9/10 || len(one.Body) > size*11/10 {
-					t.Fatalf("the %d. object is %s, %d bytes", n, one.ObjectID, len(one.Body))
+					t.Fatalf("object %d is %s, %d bytes", n, one.ObjectID, len(one.Body))
 				}
 				n++
 			}
 		}
 		control, err := get(t.Context(), l.address(tenth)+"/v1/customers/"+l.name(want-1))
 		if err != nil || string(control) != string(l.object(nil, want-1)) {
-			t.Errorf("by its id the last object is %s, %v", control, err)
+			t.Errorf("the last object, read by id, is %s, %v", control, err)
 		}
 		if _, err := get(t.Context(), l.address(tenth)+"/v1/customers/"+l.name(want)); err == nil {
-			t.Error("there is one more by its id")
+			t.Error("an object after the last can be read by id")
 		}
 		if made := int(l.pages.Load() - calls); n != want || made != (want+listPage-1)/listPage {
 			t.Errorf("%d objects in %d pages, want %d", n, made, want)

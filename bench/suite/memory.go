@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// idleConnections are kept alive and say nothing.
+	// idleConnections is the number of open connections without traffic.
 	idleConnections = 10_000
-	// idleFor is how long they do before their cost is read again: longer than a sender may take
-	// for the headers of its first request.
+	// idleFor is how long they stay idle until the memory is read again. It is longer than
+	// ingest.header_timeout.
 	idleFor = 7 * time.Second
-	// spareFiles are for all else that a process has open.
+	// spareFiles is the number of other files that a process has open.
 	spareFiles = 500
 )
 
@@ -26,8 +26,9 @@ const (
 	OneEach  = "one each"
 )
 
-// Idle measures the gateway's memory with 10,000 idle connections: opened and silent, which it
-// closes after ingest.header_timeout, and kept alive after a delivery each.
+// Idle measures the gateway's memory with 10,000 idle connections of two kinds. Those that send
+// nothing are closed by the gateway after ingest.header_timeout. Those that sent one delivery are
+// kept alive.
 func (s *Suite) Idle(ctx context.Context, row string) ([]Sample, error) {
 	if err := machine.AllowFiles(idleConnections + spareFiles); err != nil {
 		return nil, err
@@ -95,13 +96,13 @@ func (s *Suite) idle(ctx context.Context, send bool) (sample Sample, err error) 
 const (
 	largeConnections = 256
 	largeBody        = 1 << 20
-	// largeEach is how many bodies come over each connection.
+	// largeEach is how many bodies each connection sends.
 	largeEach   = 4
 	largeWithin = 2 * time.Minute
 )
 
-// Large measures the gateway's memory under 256 bodies of 1 MiB at once, which ingest.queue_bytes
-// bounds: what does not fit is refused with 503, and nothing else may happen.
+// Large measures the gateway's memory under 256 bodies of 1 MiB at once. ingest.queue_bytes limits
+// it: the gateway rejects with 503 what does not fit, and no other error may happen.
 func (s *Suite) Large(ctx context.Context, row string) ([]Sample, error) {
 	return one(s.large(ctx, row))
 }
@@ -135,9 +136,9 @@ func (s *Suite) large(ctx context.Context, row string) (sample Sample, err error
 	return sample, nil
 }
 
-// gateway starts a gateway on an empty database, and makes deliveries for it.
+// gateway starts a gateway with an empty database and makes deliveries for it.
 func (s *Suite) gateway(ctx context.Context, size, count int) (*running, *load.Deliveries, error) {
-	if err := s.m.Settle(ctx); err != nil {
+	if err := s.m.Reset(ctx); err != nil {
 		return nil, nil, err
 	}
 	s.runs++
@@ -147,7 +148,7 @@ func (s *Suite) gateway(ctx context.Context, size, count int) (*running, *load.D
 	return r, d, err
 }
 
-// discard finishes a target's sample and removes its database.
+// discard stops the target, completes its sample and removes its database.
 func (s *Suite) discard(ctx context.Context, r *running, sample *Sample) error {
 	return errors.Join(r.finish(sample), s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
 }

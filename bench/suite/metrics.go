@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// metrics are what a process tells of itself, by the name with labels as /metrics writes it.
+// metrics has the values of a process, by name with labels as /metrics writes it.
 type metrics map[string]float64
 
-// scrapeWithin bounds the reading of a page of metrics.
+// scrapeWithin limits the time to read the metrics.
 const scrapeWithin = 10 * time.Second
 
-// scrape reads /metrics of an admin address.
+// scrape reads /metrics at an admin address.
 func scrape(ctx context.Context, admin string) (metrics, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeWithin)
 	defer cancel()
@@ -54,7 +54,7 @@ func parse(r io.Reader) (metrics, error) {
 	return m, lines.Err()
 }
 
-// sum adds a metric over all labels that have the given one among them, "": any.
+// sum adds the values of a metric whose labels contain the given text. "" matches all.
 func (m metrics) sum(name, label string) float64 {
 	total := 0.0
 	for key, value := range m {
@@ -66,16 +66,16 @@ func (m metrics) sum(name, label string) float64 {
 	return total
 }
 
-// published is what a gateway has stored and what of that the stream has not taken, which is left
-// to the auditor.
-func (m metrics) published() (stored, left float64) {
+// published returns how many events the gateway stored, and how many of them it did not publish.
+// The republisher publishes these later.
+func (m metrics) published() (stored, unpublished float64) {
 	const publishes = "postern_publishes_total"
 	return m.sum("postern_events_total", `result="stored"`),
 		m.sum(publishes, `result="overflowed"`) + m.sum(publishes, `result="withheld"`) +
 			m.sum(publishes, `result="failed"`)
 }
 
-// allocations puts what a gateway has allocated between two readings into a sample, per delivery.
+// allocations adds the gateway's allocations per delivery between two readings to a sample.
 func allocations(sample *Sample, before, after metrics) {
 	n := float64(max(sample.Events+sample.Errors, 1))
 	sample.more("allocations", (after["go_memstats_mallocs_total"]-before["go_memstats_mallocs_total"])/n)

@@ -14,22 +14,22 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// The ledgers that effects are planned in.
+// The targets of Planning: an empty ledger, and one with many planned effects.
 const (
 	EmptyLedger = "empty"
 	FullLedger  = "planned"
 )
 
 const (
-	// planBatch is how many changes one transaction plans effects of, two of each; planBatches how
-	// many such transactions there are in a round, in each ledger; planWarm how many more come
-	// before the first round.
+	// planBatch is how many changes one transaction plans effects of, two of each. planBatches is
+	// how many such transactions a round has in each ledger. planWarm is how many more come before
+	// each round.
 	planBatch   = 100
 	planBatches = 100
 	planWarm    = 30
 )
 
-// planner plans effects in a ledger.
+// planner plans effects in one ledger.
 type planner struct {
 	database string
 	pool     *pgxpool.Pool
@@ -37,8 +37,8 @@ type planner struct {
 	events   int64
 }
 
-// Planning measures how long planning takes in a transaction, in an empty ledger and in one with so
-// many planned effects, in turn.
+// Planning measures how long planning takes within a transaction. It uses an empty ledger and one
+// with planned effects, in turn.
 func (s *Suite) Planning(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
 	_, rules, err := rulesOf(effectRules("postgres://x/y", "nats://x", "http://127.0.0.1:1", "http://127.0.0.1:1"))
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Suite) Planning(ctx context.Context, row string, rounds, planned int) (
 		}
 		ledgers[target] = &planner{database: database, rules: rules, events: 10_000_000}
 	}
-	if err := s.m.Settle(ctx); err != nil {
+	if err := s.m.Reset(ctx); err != nil {
 		return nil, err
 	}
 	for round := range rounds {
@@ -73,7 +73,7 @@ func (s *Suite) Planning(ctx context.Context, row string, rounds, planned int) (
 	return samples, nil
 }
 
-// planRound plans some transactions in each ledger, in turn.
+// planRound measures one round of planning in each ledger, in turn.
 func (s *Suite) planRound(ctx context.Context, ledgers map[string]*planner, round int) (samples []Sample, err error) {
 	targets := []string{EmptyLedger, FullLedger}
 	took, scans := map[string][]float64{}, map[string]float64{}
@@ -101,7 +101,7 @@ func (s *Suite) planRound(ctx context.Context, ledgers map[string]*planner, roun
 	}
 	for _, target := range targets {
 		p := ledgers[target]
-		p.pool.Close() // a session tells its counters at its end
+		p.pool.Close() // a session reports its counters at its end
 		after, err := s.scans(ctx, p.database)
 		if err != nil {
 			return nil, err
@@ -118,15 +118,15 @@ func (s *Suite) planRound(ctx context.Context, ledgers map[string]*planner, roun
 	return samples, nil
 }
 
-// plan plans what follows from a batch of changes, of which each tenth is about an object of
-// before, and says how many milliseconds that took within its transaction.
+// plan plans the effects of a batch of changes and returns the milliseconds that this took within
+// its transaction. One in ten changes is about an object of which the full ledger has effects.
 func (p *planner) plan(ctx context.Context) (ms float64, err error) {
 	var all []effects.PlannedEffect
 	for range planBatch {
 		p.events++
 		object := p.events
 		if p.events%10 == 0 {
-			object = p.events % 1000 // in the full ledger something is to be superseded there
+			object = p.events % 1000 // the full ledger has an effect to supersede
 		}
 		all = append(all, p.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: "customer",
 			ID:    fmt.Sprint("cus_old", object),
@@ -145,7 +145,7 @@ func (p *planner) plan(ctx context.Context) (ms float64, err error) {
 	return ms, err
 }
 
-// quantiles puts latencies in milliseconds into a sample.
+// quantiles adds latencies in milliseconds to a sample.
 func (s *Sample) quantiles(ms []float64) {
 	sorted := slices.Sorted(slices.Values(ms))
 	at := func(share float64) float64 { return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))] }
@@ -154,14 +154,14 @@ func (s *Sample) quantiles(ms []float64) {
 
 const scansSQL = `SELECT coalesce(sum(seq_scan), 0)::float8 FROM pg_stat_user_tables WHERE relname = 'effects'`
 
-// scans is how often the ledger was read from its beginning to its end.
+// scans returns how many sequential scans the ledger had.
 func (s *Suite) scans(ctx context.Context, database string) (n float64, err error) {
 	conn, err := s.m.Connect(ctx, database)
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := alone(ctx, conn); err != nil {
+	if err := waitForOnlySession(ctx, conn); err != nil {
 		return 0, err
 	}
 	return n, conn.QueryRow(ctx, scansSQL).Scan(&n)

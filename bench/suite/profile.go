@@ -8,12 +8,12 @@ import (
 	"github.com/postern-gateway/postern/bench/load"
 )
 
-// Look takes profiles of a program from where it tells about itself, while it works.
-type Look func(ctx context.Context, program, admin string) error
+// TakeProfiles takes profiles of a working program from its admin address.
+type TakeProfiles func(ctx context.Context, program, admin string) error
 
-// ProfileIngest has a look at a target under a load.
-func (s *Suite) ProfileIngest(ctx context.Context, target string, shape Shape, look Look) (err error) {
-	if err := s.m.Settle(ctx); err != nil {
+// ProfileIngest profiles a target under a load.
+func (s *Suite) ProfileIngest(ctx context.Context, target string, shape Shape, take TakeProfiles) (err error) {
+	if err := s.m.Reset(ctx); err != nil {
 		return err
 	}
 	r, err := s.start(ctx, target, shape)
@@ -31,7 +31,7 @@ func (s *Suite) ProfileIngest(ctx context.Context, target string, shape Shape, l
 			For: shape.For})
 		done <- err
 	}()
-	err = look(ctx, r.process.Name, r.admin)
+	err = take(ctx, r.process.Name, r.admin)
 	early := len(done) > 0
 	cancel()
 	if e := <-done; err == nil && e != nil && !errors.Is(e, context.Canceled) {
@@ -43,9 +43,9 @@ func (s *Suite) ProfileIngest(ctx context.Context, target string, shape Shape, l
 	return err
 }
 
-// ProfileApply has a look at who applies events from a stream that is full of them: Postern's
-// processor, or one at a time.
-func (s *Suite) ProfileApply(ctx context.Context, events int, look Look) (err error) {
+// ProfileApply profiles the reference OneByOne and then the processor while they apply a full
+// stream.
+func (s *Suite) ProfileApply(ctx context.Context, events int, take TakeProfiles) (err error) {
 	f, err := s.fill(ctx, events, events/10)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (s *Suite) ProfileApply(ctx context.Context, events int, look Look) (err er
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(look(ctx, OneByOne, admin), one.Stop()); err != nil {
+	if err := errors.Join(take(ctx, OneByOne, admin), one.Stop()); err != nil {
 		return err
 	}
 	file, err := s.configure(url, 1)
@@ -68,5 +68,5 @@ func (s *Suite) ProfileApply(ctx context.Context, events int, look Look) (err er
 	if err != nil {
 		return err
 	}
-	return errors.Join(look(ctx, "processor", admin), processor.Stop())
+	return errors.Join(take(ctx, "processor", admin), processor.Stop())
 }

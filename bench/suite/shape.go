@@ -1,5 +1,5 @@
-// Package suite runs the rows of the benchmark: each target under each load, in turn, and what they
-// cost.
+// Package suite runs the rows of the benchmark. It puts each target under each load, in turn, and
+// measures what that costs.
 package suite
 
 import (
@@ -9,27 +9,28 @@ import (
 
 // Shape is a load.
 type Shape struct {
-	// Connections are kept alive; Rate is arrivals per second of an open loop, 0: closed.
+	// Connections is the number of connections, which are kept alive. Rate is the arrivals per
+	// second of an open loop, 0 for a closed loop.
 	Connections int
 	Rate        float64
-	// Body is the size of a body in bytes; Duplicates the share sent again; Sources how many names
-	// they come to.
+	// Body is the size of a body in bytes. Duplicates is the share of repeated deliveries. Sources
+	// is the number of sources.
 	Body       int
 	Duplicates float64
 	Sources    int
-	// Objects is how many objects the events are about, chosen at random, 0: each is about one of
-	// its own.
+	// Objects is the number of objects, of which each event gets a random one. With 0 each event
+	// has its own object.
 	Objects int
 	For     time.Duration
-	// Applied: a processor runs beside. Replayed: it replays everything that is stored, as fast as
-	// it can.
+	// Applied starts a processor too. Replayed makes it replay all stored events at full speed
+	// meanwhile.
 	Applied, Replayed bool
-	// Database is the database to copy, "": an empty one. InPlace: not a copy, but itself.
+	// Database is the database to copy, "" for an empty one. InPlace uses it without copying.
 	Database string
 	InPlace  bool
 }
 
-// String is the load in words.
+// String describes the load.
 func (s Shape) String() string {
 	out := fmt.Sprintf("%d connections, %.1f KB", s.Connections, float64(s.Body)/1000)
 	if s.Rate > 0 {
@@ -49,11 +50,12 @@ type Sample struct {
 	Row    string `json:"row"`
 	Target string `json:"target"`
 	Round  int    `json:"round"`
-	// Events were answered with 2xx (or applied), in Seconds; Rate is both divided.
+	// Events counts the deliveries with a 2xx response, or the applied events, within Seconds. Rate
+	// is their quotient.
 	Events  int64   `json:"events"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"events_per_second"`
-	// Errors are deliveries not answered with 2xx.
+	// Errors counts the deliveries without a 2xx response.
 	Errors int64 `json:"errors"`
 	// Offered is the arrival rate of an open loop.
 	Offered float64 `json:"offered_per_second,omitempty"`
@@ -66,13 +68,14 @@ type Sample struct {
 	CPU map[string]float64 `json:"cpu_us_per_event"`
 	// WAL is bytes logged by PostgreSQL per event.
 	WAL float64 `json:"wal_bytes_per_event"`
-	// Memory is the most resident at once, in MiB, by program (PostgreSQL: at the end).
+	// Memory is the largest resident memory in MiB, by program. For PostgreSQL it is the value at
+	// the end.
 	Memory map[string]float64 `json:"memory_mib"`
-	// More is what only some rows have.
+	// More has numbers that only some rows have.
 	More map[string]float64 `json:"more,omitempty"`
 }
 
-// more keeps what only some rows have.
+// more adds a number that only some rows have.
 func (s *Sample) more(name string, value float64) {
 	if s.More == nil {
 		s.More = map[string]float64{}
@@ -80,8 +83,7 @@ func (s *Sample) more(name string, value float64) {
 	s.More[name] = value
 }
 
-// ServerCPU is what gateway (or reference), PostgreSQL and NATS took together, in microseconds per
-// event.
+// ServerCPU returns the processor time of all servers together, in microseconds per event.
 func (s *Sample) ServerCPU() float64 {
 	sum := 0.0
 	for _, us := range s.CPU {

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// slowDisk makes each flush of PostgreSQL's log take 2 ms longer, as on a slow disk.
+// slowDisk makes each flush of the write-ahead log take 2 ms longer, as on a slow disk.
 var slowDisk = map[string]string{"commit_delay": "2000", "commit_siblings": "0"}
 
 // SlowDisk is Compare with a delay of 2 ms for every commit.
 func (s *Suite) SlowDisk(ctx context.Context, row string, rounds int, shape Shape, targets ...string) (_ []Sample,
 	err error) {
 	defer func() {
-		stock := map[string]string{}
+		defaults := map[string]string{}
 		for name := range slowDisk {
-			stock[name] = ""
+			defaults[name] = ""
 		}
-		err = errors.Join(err, s.m.Set(context.WithoutCancel(ctx), stock))
+		err = errors.Join(err, s.m.Set(context.WithoutCancel(ctx), defaults))
 	}()
 	if err := s.m.Set(ctx, slowDisk); err != nil {
 		return nil, err
@@ -29,8 +29,8 @@ func (s *Suite) SlowDisk(ctx context.Context, row string, rounds int, shape Shap
 	return s.Compare(ctx, row, rounds, shape, targets...)
 }
 
-// inForce waits until new sessions have some settings: the server takes them over a moment after it
-// was told.
+// inForce waits until new sessions have some settings. PostgreSQL applies them a moment after the
+// reload.
 func (s *Suite) inForce(ctx context.Context, settings map[string]string) error {
 	const within = 10 * time.Second
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
@@ -39,13 +39,13 @@ func (s *Suite) inForce(ctx context.Context, settings map[string]string) error {
 			return err
 		}
 		if time.Since(began) > within {
-			return fmt.Errorf("the setting %s is not in force after %s: if -postgres gives it, leave that out", wrong,
+			return fmt.Errorf("the setting %s is not in force after %s: if -postgres sets it, leave that out", wrong,
 				within)
 		}
 	}
 }
 
-// differs names a setting that a new session does not have.
+// differs returns the name of a setting that a new session does not have.
 func (s *Suite) differs(ctx context.Context, settings map[string]string) (string, error) {
 	conn, err := s.m.Connect(ctx, "postgres")
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// startEvents are in the log, and in the stream, before a gateway starts.
+// startEvents is the number of events in the log and in the stream before the gateway starts.
 const startEvents = 50_000
 
-// Starts measures how long a gateway takes to be ready over a database with a filled log and
-// streams that exist, from the start of its process until it says so and until /readyz answers 200.
+// Starts measures how long a gateway takes from the start of its process until it logs that it is
+// ready, and until /readyz responds with 200. The log and the streams are filled before.
 func (s *Suite) Starts(ctx context.Context, row string, rounds int) (samples []Sample, err error) {
 	f, err := s.fill(ctx, startEvents, startEvents/10)
 	if err != nil {
@@ -38,19 +38,19 @@ func (s *Suite) startOnce(ctx context.Context, f *filled) (sample Sample, err er
 	if err != nil {
 		return sample, err
 	}
-	said := time.Since(began)
+	logged := time.Since(began)
 	defer func() { err = errors.Join(err, r.stop()) }()
 	if err := readyz(ctx, r.admin); err != nil {
 		return sample, err
 	}
 	took := time.Since(began)
 	sample = Sample{Target: Postern, Events: 1, Seconds: took.Seconds()}
-	sample.more("ready_line_ms", said.Seconds()*1000)
+	sample.more("ready_line_ms", logged.Seconds()*1000)
 	sample.more("readyz_ms", took.Seconds()*1000)
 	return sample, nil
 }
 
-// readyz waits until a process says that it is ready.
+// readyz waits until /readyz responds with 200.
 func readyz(ctx context.Context, admin string) error {
 	const within = 30 * time.Second
 	for began := time.Now(); time.Since(began) < within; time.Sleep(time.Millisecond) {
@@ -67,5 +67,5 @@ func readyz(ctx context.Context, admin string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("/readyz does not answer 200 within %s", within)
+	return fmt.Errorf("/readyz does not respond with 200 within %s", within)
 }

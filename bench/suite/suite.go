@@ -23,13 +23,13 @@ func New(m *machine.Machine, log *slog.Logger) *Suite {
 	return &Suite{m: m, defaults: config.Default(), log: log}
 }
 
-// Compare runs each target under a load, in turn, as many rounds as asked, so that what the machine
-// does meanwhile meets them all.
+// Compare runs each target under a load for a number of rounds. The targets take turns, so that a
+// disturbance of the machine affects them all.
 func (s *Suite) Compare(ctx context.Context, row string, rounds int, shape Shape, targets ...string) ([]Sample, error) {
 	var samples []Sample
 	for round := range rounds {
 		for i := range targets {
-			target := targets[(i+round)%len(targets)] // none is always the first
+			target := targets[(i+round)%len(targets)] // another target is the first in each round
 			sample, err := s.Ingest(ctx, target, shape)
 			if err != nil {
 				return samples, fmt.Errorf("%s, %s: %w", row, target, err)

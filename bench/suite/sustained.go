@@ -9,24 +9,24 @@ import (
 	"github.com/postern-gateway/postern/bench/load"
 )
 
-// Sustained measures gateway and processor together at an arrival rate, for a time: how far
-// applying falls behind, and how long it takes to catch up afterwards.
+// Sustained measures gateway and processor together at an arrival rate: how far applying falls
+// behind, and how long it takes to catch up afterwards.
 func (s *Suite) Sustained(ctx context.Context, row string, rate float64, d time.Duration) ([]Sample, error) {
 	return one(s.sustained(ctx, row, Shape{Connections: 256, Rate: rate, For: d,
 		Objects: int(rate * d.Seconds() / 10)}))
 }
 
-// closedGuess is about how many events per second gateway and processor take together; it only says
-// how many objects there are.
+// closedGuess is a guess at the events per second of gateway and processor together. It only
+// determines the number of objects.
 const closedGuess = 4000
 
-// SustainedClosed is the same under a closed loop of 64 connections, which shows the highest rate
-// that the two hold together: where the backlog grows, the rate that is applied is the lower one.
+// SustainedClosed is the same under a closed loop of 64 connections. It shows the highest rate that
+// both sustain: if the backlog grows, the rate of applying is the lower one.
 func (s *Suite) SustainedClosed(ctx context.Context, row string, d time.Duration) ([]Sample, error) {
 	return one(s.sustained(ctx, row, Shape{Connections: 64, For: d, Objects: int(closedGuess * d.Seconds() / 10)}))
 }
 
-// one is a row of one sample.
+// one returns the samples of a row with one sample.
 func one(sample Sample, err error) ([]Sample, error) {
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func one(sample Sample, err error) ([]Sample, error) {
 
 func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (sample Sample, err error) {
 	shape.Body, shape.Sources, shape.Applied = body, 1, true
-	if err := s.m.Settle(ctx); err != nil {
+	if err := s.m.Reset(ctx); err != nil {
 		return sample, err
 	}
 	r, err := s.start(ctx, Postern, shape)
@@ -70,7 +70,7 @@ func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (sample 
 	sample = Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(),
 		Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
 	latency(&sample, result.Latency)
-	watch.tell(&sample)
+	watch.addTo(&sample)
 	if err := s.drained(ctx, r, counted, &sample); err != nil {
 		return sample, err
 	}
@@ -82,13 +82,13 @@ func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (sample 
 	return sample, nil
 }
 
-// drainWithin bounds the time until nothing is left to apply.
+// drainWithin limits the time until all events are applied.
 const drainWithin = 10 * time.Minute
 
 const countOutcomesSQL = `SELECT count(*) FROM postern.outcomes WHERE run = 0`
 
-// drained waits until everything that was stored is published and applied, and sees that the
-// processor did it and no auditor.
+// drained waits until all stored events are published and applied. It records how many of them the
+// republisher published.
 func (s *Suite) drained(ctx context.Context, r *running, before metrics, sample *Sample) error {
 	began := time.Now()
 	if err := s.published(ctx, r, before, sample); err != nil {
@@ -99,14 +99,14 @@ func (s *Suite) drained(ctx context.Context, r *running, before metrics, sample 
 		if err != nil {
 			return err
 		}
-		if lag.Left == 0 {
+		if lag.Pending == 0 {
 			break
 		}
 		if err := r.processor.Ended(); err != nil {
 			return err
 		}
 		if time.Since(began) > drainWithin {
-			return fmt.Errorf("%d events are not applied %s after the load's end", lag.Left, drainWithin)
+			return fmt.Errorf("%d events are not applied %s after the end of the load", lag.Pending, drainWithin)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -115,7 +115,7 @@ func (s *Suite) drained(ctx context.Context, r *running, before metrics, sample 
 	if err != nil {
 		return err
 	}
-	sample.more("audited", m.sum("postern_audited_events_total", ""))
+	sample.more("republished", m.sum("postern_republisher_events_total", ""))
 	if n := m.sum("postern_apply_lag_seconds_count", ""); n > 0 {
 		sample.more("apply_lag_mean_s", m.sum("postern_apply_lag_seconds_sum", "")/n)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// The targets that take deliveries.
+// The targets that accept deliveries.
 const (
 	Verify    = "verify"
 	Bare      = "bare"
@@ -22,7 +22,7 @@ const (
 // secret signs all deliveries.
 const secret = "whsec_of_the_benchmark"
 
-// running is a target that was started.
+// running is a started target.
 type running struct {
 	process   *machine.Process
 	processor *machine.Process
@@ -31,10 +31,10 @@ type running struct {
 	database  string
 	// file is the configuration of gateway and processor.
 	file string
-	// processorAdmin is where the processor tells about itself.
+	// processorAdmin is the admin address of the processor.
 	processorAdmin string
-	// traces is where it sends its traces, nil: it sends none; traced is what had come there before
-	// its start.
+	// traces is the sink of its traces, nil if they are off. traced is what the sink had received
+	// before its start.
 	traces *machine.Sink
 	traced machine.Traced
 }
@@ -54,7 +54,7 @@ func (r *running) stop() error {
 	return errors.Join(errs...)
 }
 
-// start starts a target on a database of its own.
+// start starts a target with a database.
 func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *running, err error) {
 	r = &running{database: shape.Database}
 	if !shape.InPlace {
@@ -90,8 +90,8 @@ func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *runni
 	return r, err
 }
 
-// configure writes the configuration of gateway and processor: as shipped, but for addresses and
-// room in the stream for a run's events.
+// configure writes the configuration of gateway and processor: defaults except for addresses and
+// for limits of the stream that are large enough for a run.
 func (s *Suite) configure(database string, sources int) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "database:\n  url: %q\nnats:\n  url: %q\nstream:\n  max_bytes: 16GiB\n  max_messages: "+

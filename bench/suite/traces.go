@@ -2,24 +2,24 @@ package suite
 
 import "errors"
 
-// ErrNoTraces is that traces are on and none came: what they cost was not measured.
-var ErrNoTraces = errors.New("no traces arrived though they are on, so this is not what they cost: see whether " +
-	"gateway and processor still take OTEL_EXPORTER_OTLP_ENDPOINT")
+// ErrNoTraces means that traces are on and none arrived, so that their cost was not measured.
+var ErrNoTraces = errors.New("traces are on and none arrived, so their cost was not measured: check that " +
+	"gateway and processor still read OTEL_EXPORTER_OTLP_ENDPOINT")
 
-// trace is what a part of Postern that is about to be started needs in its environment, to send
-// traces where the machine has a sink.
+// trace returns the environment of a process that will be started: it enables traces if the machine
+// has a sink. It stores the sink's counts so far.
 func (s *Suite) trace(r *running) []string {
 	r.traces, r.traced = s.m.Traces, s.m.Traces.Traced()
 	return s.m.Traces.Env()
 }
 
-// finish stops a target and puts into its sample what came of its traces, from its start to its
-// end: the last ones come when it stops. None from a target that did something is ErrNoTraces.
+// finish stops a target and adds the counts of its traces to its sample. The last traces arrive
+// when it stops. If a target with events sent none, it returns ErrNoTraces.
 func (r *running) finish(sample *Sample) error {
-	return errors.Join(r.stop(), r.tellTraces(sample))
+	return errors.Join(r.stop(), r.addTraces(sample))
 }
 
-func (r *running) tellTraces(sample *Sample) error {
+func (r *running) addTraces(sample *Sample) error {
 	if r.traces == nil || sample.Events == 0 {
 		return nil
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/postern-gateway/postern/bench/machine"
 )
 
-// A sample tells what came since its target was started. A target that did something and sent
-// nothing has not been measured with traces.
-func TestTracesAreToldAndMissed(t *testing.T) {
+// A sample counts the traces since the start of its target. A target that did something and sent no
+// traces is an error.
+func TestAddTraces_sink_countsSinceStart(t *testing.T) {
 	t.Parallel()
 	sink, err := machine.NewSink()
 	if err != nil {
@@ -32,29 +32,29 @@ func TestTracesAreToldAndMissed(t *testing.T) {
 		_ = res.Body.Close()
 	}
 	s, r := &Suite{m: &machine.Machine{Traces: sink}}, &running{}
-	send("of another")
+	send("from another target")
 	if env := s.trace(r); len(env) != 1 {
 		t.Errorf("the environment is %q", env)
 	}
 	sample := Sample{}
-	if err := r.tellTraces(&sample); err != nil || sample.More != nil {
-		t.Errorf("nothing was done: %v, %v", sample.More, err)
+	if err := r.addTraces(&sample); err != nil || sample.More != nil {
+		t.Errorf("no events: %v, %v", sample.More, err)
 	}
 	sample.Events = 1
-	if err := r.tellTraces(&sample); !errors.Is(err, ErrNoTraces) {
-		t.Errorf("nothing came: %v", err)
+	if err := r.addTraces(&sample); !errors.Is(err, ErrNoTraces) {
+		t.Errorf("no traces: got %v, want ErrNoTraces", err)
 	}
 	send("seven b")
-	if err := r.tellTraces(&sample); err != nil || sample.More["trace_batches"] != 1 ||
+	if err := r.addTraces(&sample); err != nil || sample.More["trace_batches"] != 1 ||
 		sample.More["trace_bytes"] != 7 {
-		t.Errorf("one batch came: %v, %v", sample.More, err)
+		t.Errorf("one batch: %v, %v", sample.More, err)
 	}
 
 	r, sample = &running{}, Sample{Events: 1}
 	if env := (&Suite{m: &machine.Machine{}}).trace(r); env != nil {
 		t.Errorf("traces are off, yet the environment is %q", env)
 	}
-	if err := r.tellTraces(&sample); err != nil || sample.More != nil {
+	if err := r.addTraces(&sample); err != nil || sample.More != nil {
 		t.Errorf("traces are off: %v, %v", sample.More, err)
 	}
 }

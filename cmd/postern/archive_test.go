@@ -226,12 +226,12 @@ func TestRetention_showAndRun_printPolicyAndDrops(t *testing.T) {
 		day+" is kept for now: the republisher has not passed event "+fmt.Sprint(id), "")
 	exec(`INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
 		attempts, at, rule_version) VALUES ($1, 0, 1, 0, '', '', '', 'dead', 'because', 1, now(), 1)`, id)
-	exec(`INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at)
-		VALUES ('auditor', 0, $1, '', now(), now())`, id)
+	exec(`INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+		VALUES ('republisher', 0, $1, '', now(), now())`, id)
 	b.run(t, "retention", "run", "--bodies", "30", "--dry-run").want(t, 0, day+" has 1 dead event", "")
 	b.run(t, "retention", "run", "--bodies", "30").want(t, 2, "These days of the log are dropped",
 		"no terminal to ask for confirmation: add --yes, or --dry-run to change nothing")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--reason", "a test").want(t, 0, "waiting", "")
+	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--reason", "a test").want(t, 0, "queued", "")
 	b.run(t, "retention", "run", "--bodies", "30", "--yes").want(t, 2, "", "a run of retention is open already")
 
 	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,

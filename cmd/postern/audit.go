@@ -14,7 +14,7 @@ func newAuditCommand(c *cli) *cobra.Command {
 		Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(listCommand[audit.Entry]{
 		subject: "changes by operators, through commands and over HTTP, the newest first",
-		example: "  postern audit list --since 7d --what runs\n  postern audit list --who deploy -o json",
+		example: "  postern audit list --since 7d --action runs\n  postern audit list --actor deploy -o json",
 		params:  admin.AuditParams,
 		query:   admin.Audit,
 		columns: []column[audit.Entry]{

@@ -65,8 +65,8 @@ func TestConfigCheck_invalidSources_areReportedLikeByReload(t *testing.T) {
 		"no variable":       "a: {provider: stripe, secrets: [{name: n, env: POSTERN_TEST_NOT_SET}]}",
 		"demo secret":       "a: {provider: stripe, secrets: [{name: n, value: " + config.DemoStripeSecret + "}]}",
 		"provider's own":    "a: {provider: shopify, secrets: [{name: n, value: whsec_secret_of_a_test}]}",
-		"two that are wrong": "a: {provider: nobody, secrets: [{name: n, value: whsec_secret_of_a_test}], tolerance: " +
-			"1ms}",
+		"two that are wrong": "a: {provider: nobody, secrets: [{name: n, value: " +
+			"whsec_secret_of_a_test}], tolerance: 1ms}",
 		"syntax": "a: [",
 	} {
 		noError(t, os.WriteFile(file, []byte("database: {url: postgres://x}\nsources:\n  "+sources+"\n"), 0o600))
@@ -130,7 +130,7 @@ func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *test
 	for file, text := range map[string]string{filepath.Join(folder, "name"): "local\n", damaged: "no segment"} {
 		noError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
-	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes) VALUES
+	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes) VALUES
 		('local', $1, now(), now(), now(), 0, 0), ('renamed', $1, now(), now(), now(), 0, 0),
 			('far', 'elsewhere:' || $2, now(), now(), now(), 0, 0)`, spool.Location(folder), folder)
 	b.run(t, "verify").want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
@@ -145,7 +145,7 @@ func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *test
 	b.run(t, "--config", file, "doctor").want(t, 1, "1 file quarantined in "+folder, "")
 	noError(t, os.Remove(damaged))
 	b.run(t, "--config", file, "verify").want(t, 0, "violations  none", "")
-	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes)
+	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes)
 		VALUES ('local', $1, now(), now(), now(), 0, 0)`, spool.Location(folder))
 	b.run(t, "verify").want(t, 0, "violations  none", "")
 	if r := b.run(t, "doctor", "--all"); !strings.Contains(r.out, "0 files quarantined in "+folder) {
@@ -166,8 +166,8 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 	r.want(t, 0, "1 events of source stripe were not checked against their fingerprints", "")
 	b.run(t, "verify", "--wait", "1ns").want(t, 1, "waits_too_long: 1\n", "1 violation of 1 kind\n")
 	b.db.Exec(t, `DELETE FROM event_keys`)
-	b.run(t, "verify").want(t, 1, fmt.Sprintf("\n%d  stripe  -        -       it has no key  INSERT INTO "+
-		"postern.event_keys", id), "2 violations of 1 kind\n")
+	b.run(t, "verify").want(t, 1, fmt.Sprintf(
+		"\n%d  stripe  -        -       it has no key  INSERT INTO postern.event_keys", id), "2 violations of 1 kind\n")
 	b.run(t, "verify", "--most", "1").want(t, 1, "and 1 more\n", "2 violations")
 	var report verify.Report
 	if r := b.run(t, "verify", "-o", "json"); r.status != 1 || json.Unmarshal([]byte(r.out), &report) != nil ||
@@ -175,20 +175,19 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	folder := t.TempDir()
-	noError(t, os.WriteFile(filepath.Join(folder, "1790000000000000-00.refused"), []byte("odd"), 0o600))
+	noError(t, os.WriteFile(filepath.Join(folder, "1790000000000000-00.quarantined"), []byte("odd"), 0o600))
 	r = b.run(t, "verify", "--spool", folder)
-	r.want(t, 1, "1790000000000000-00.refused  refused  1           0       1        -       0        no    needs "+
-		"an operator\n", "3 violations of 2 kinds\n")
-	r.want(t, 1, "\nspool_refused: 1\n", "")
+	r.want(t, 1, "1790000000000000-00.quarantined  quarantined  1           0       1        -       0        no    "+
+		"needs an operator\n", "3 violations of 2 kinds\n")
+	r.want(t, 1, "\nspool_quarantined: 1\n", "")
 	r.want(t, 1, "DETAIL", "")
 	b.run(t, "verify", "--spool", "/nowhere").want(t, 1, "", "ingest.spool.dir")
-	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes) VALUES
+	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes) VALUES
 		('full', 'gw-1:/spool', now(), now() - interval '20 minutes', now(), 4711, 100), ('dark', 'gw-2:/spool', now(),
 			now() - interval '1 day', now() - interval '1 day', 0, 0)`)
 	r = b.run(t, "verify")
-	r.want(t, 1, "waiting  acknowledged deliveries in spool full (gw-1:/spool), as reported by its "+
-		"gateway: "+
-		"4711, the oldest since ", "3 violations of 2 kinds\n")
+	r.want(t, 1, "waiting  acknowledged deliveries in spool full (gw-1:/spool), as "+
+		"reported by its gateway: 4711, the oldest since ", "3 violations of 2 kinds\n")
 	r.want(t, 1, "the last report about spool dark (gw-2:/spool) was at ", "")
 	r.want(t, 1, "postern spool list shows its reports", "")
 	if r := b.run(t, "verify", "-o", "json"); json.Unmarshal([]byte(r.out), &report) != nil ||
@@ -202,11 +201,12 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 
 // The list shows the spools and the runs that wait for them, and the command prints what may be
 // lost with a removed spool.
-func TestSpool_listAndForget(t *testing.T) {
+func TestSpool_listAndRemove(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "spool", "list").want(t, 0, "No spools: no gateway with a spool is running", "")
-	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes, oldest_at) VALUES
+	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes,
+		oldest_at) VALUES
 		('full', 'there:/spool', '2026-01-01Z', '2026-01-02Z', '2026-01-03Z', 3, 100, '2026-01-02T12:00Z'),
 			('here', 'here:/spool', now(), now(), now(), 0, 0, null), ('dark', 'there:/spool', now(), '-infinity', null,
 			null, null, null)`)
@@ -216,22 +216,21 @@ func TestSpool_listAndForget(t *testing.T) {
 	r.want(t, 0, "OLDEST                       LAST EMPTY                   AWAITED BY RUNS\n", "")
 	r.want(t, 0, "full   there:/spool  2026-01-01T00:00:00.000000Z  2026-01-03T00:00:00.000000Z  3           100    "+
 		"2026-01-02T12:00:00.000000Z  2026-01-02T00:00:00.000000Z  1\n", "")
-	b.run(t, "spool", "forget", "full").want(t, 2, "", "give a reason with --reason")
-	b.run(t, "spool", "forget", "full", "--reason", "why").want(t, 2, "", "add --yes")
-	b.run(t, "spool", "forget", "nobody", "--reason", "why", "--yes").want(t, 3, "",
+	b.run(t, "spool", "remove", "full").want(t, 2, "", "give a reason with --reason")
+	b.run(t, "spool", "remove", "full", "--reason", "why").want(t, 2, "", "add --yes")
+	b.run(t, "spool", "remove", "nobody", "--reason", "why", "--yes").want(t, 3, "",
 		"the database has no spool of this name")
-	b.run(t, "spool", "forget", "here", "--reason", "why", "--yes").want(t, 2, "", "pass --force")
-	b.run(t, "spool", "forget", "full", "--reason", "why", "--yes").want(t, 0,
-		"Spool full is removed: no redaction waits for it. "+
-			"Its last report was at 2026-01-03T00:00:00.000000Z: it held 3 deliveries (100 bytes). These, and what "+
-			"the gateway acknowledged later without the database, are lost with its disk if they are not in the "+
-			"log.\n", "")
-	b.run(t, "spool", "forget", "dark", "--reason", "why", "--yes").want(t, 2, "",
+	b.run(t, "spool", "remove", "here", "--reason", "why", "--yes").want(t, 2, "", "pass --force")
+	b.run(t, "spool", "remove", "full", "--reason", "why", "--yes").want(t, 0,
+		"Spool full is removed: no redaction waits for it. Its last report was at 2026-01-03T00:00:00.000000Z: it "+
+			"held 3 deliveries (100 bytes). These, and what the gateway acknowledged later without the database, are "+
+			"lost with its disk if they are not in the log.\n", "")
+	b.run(t, "spool", "remove", "dark", "--reason", "why", "--yes").want(t, 2, "",
 		"it is unknown whether its gateway runs")
-	b.run(t, "spool", "forget", "dark", "--reason", "why", "--yes", "--force").want(t, 0, "Its content is unknown",
+	b.run(t, "spool", "remove", "dark", "--reason", "why", "--yes", "--force").want(t, 0, "Its content is unknown",
 		"")
 	var s redaction.Spool
-	if r := b.run(t, "spool", "forget", "here", "--reason", "why", "--yes", "--force", "-o",
+	if r := b.run(t, "spool", "remove", "here", "--reason", "why", "--yes", "--force", "-o",
 		"json"); json.Unmarshal([]byte(r.out), &s) != nil || s.Name != "here" || *s.Deliveries != 0 {
 		t.Errorf("%+v", r)
 	}
@@ -276,18 +275,18 @@ func TestStreamStatus_withAndWithoutNATS(t *testing.T) {
 }
 
 // The command prints what a pass has published, once it has ended.
-func TestStreamHeal_waitsForEndOfPass(t *testing.T) {
+func TestStreamRepublish_waitsForEndOfPass(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "stream", "heal", "--no-wait", "--reason", "a wiped disk").want(t, 0,
+	b.run(t, "stream", "republish", "--no-wait", "--reason", "a wiped disk").want(t, 0,
 		"Pass 1 is requested; postern stream status shows", "")
-	b.run(t, "stream", "status").want(t, 1, "requested                    1 pass requested with postern stream heal, "+
-		"not ended yet\n", "")
+	b.run(t, "stream", "status").want(t, 1,
+		"requested                    1 pass requested with postern stream republish, not ended yet\n", "")
 	ended := make(chan struct{})
 	go func() { // as the republisher does
 		defer close(ended)
 		testkit.Eventually(t, 60*time.Second, func() error {
-			tag, err := b.db.Pool.Exec(t.Context(), `UPDATE auditor_passes SET ended_at = clock_now(), missing = 7,
+			tag, err := b.db.Pool.Exec(t.Context(), `UPDATE republish_passes SET ended_at = clock_now(), missing = 7,
 				due = 1 WHERE id = 2`)
 			if err == nil && tag.RowsAffected() == 0 {
 				err = fmt.Errorf("no pass is requested yet")
@@ -295,19 +294,20 @@ func TestStreamHeal_waitsForEndOfPass(t *testing.T) {
 			return err
 		})
 	}()
-	r := b.run(t, "stream", "heal", "-o", "json")
+	r := b.run(t, "stream", "republish", "-o", "json")
 	<-ended
 	var v processor.RepublishView
 	if json.Unmarshal([]byte(r.out), &v) != nil || r.status != 0 || v.Missing != 7 || v.ID != 2 || v.EndedAt == nil ||
 		v.RequestedBy == "" {
 		t.Errorf("%+v", r)
 	}
-	if said := describeRepublish(&v); said != "Pass 2 has ended: 7 events without an outcome and 1 failed event "+
-		"republished." {
+	if said := describeRepublish(&v); said != "Pass 2 has ended: 7 events without "+
+		"an outcome and 1 failed event republished." {
 		t.Error(said)
 	}
 	var by, reason string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT wanted_by, reason FROM auditor_passes WHERE id = 1`).Scan(&by,
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT requested_by, reason FROM republish_passes WHERE id = 1`).Scan(
+		&by,
 		&reason); err != nil || by != operator().Name || reason != "a wiped disk" {
 		t.Errorf("%q, %q, %v", by, reason, err)
 	}

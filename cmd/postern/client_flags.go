@@ -20,8 +20,8 @@ const tokenVariable = "POSTERN_ADMIN_TOKEN"
 type clientFlags struct{ ca, cert, key, tokenFile string }
 
 func (a *clientFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&a.ca, "ca", "", "`file` of the certificate authorities of the process (default: "+
-		"the system's)")
+	cmd.Flags().StringVar(&a.ca, "ca", "",
+		"`file` of the certificate authorities of the process (default: the system's)")
 	cmd.Flags().StringVar(&a.cert, "cert", "", "`file` of the client certificate, if the process requires one")
 	cmd.Flags().StringVar(&a.key, "key", "", "`file` of the client certificate's key")
 }
@@ -71,8 +71,8 @@ func (a *clientFlags) token() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// authorize sends the token only over HTTPS or to a loopback address, so that nobody on the network
-// can read it.
+// authorize sends the token only over HTTPS or to a loopback address. The token never crosses the
+// network in clear text.
 func authorize(req *http.Request, token string) {
 	ip := net.ParseIP(req.URL.Hostname())
 	if token != "" && (req.URL.Scheme == "https" || req.URL.Hostname() == "localhost" || ip != nil && ip.IsLoopback()) {

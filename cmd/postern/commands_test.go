@@ -30,9 +30,12 @@ import (
 
 // reading are the commands that change no stored data: they only read, or they run, send or write a
 // file.
-const reading = `audit list|config check|conflicts list|conflicts show|dev|doctor|drift report|drift show|effects list|effects plan|effects show|events list|events show|events tail|export|health|hints list|init|migrate status|notify test|objects list|objects show
-outcomes list|providers list|providers show|providers test|rebuild compare|redact list|redact pending|rejections list|rejections show|rejections verify|retention show|runs list|runs show|runs watch
-schedules list|schedules show|send|serve|spool list|stream status|token list|top|verify|version`
+const reading = `audit list|config check|conflicts list|conflicts show|dev|doctor|drift report|drift show
+effects list|effects backtest|effects show|events list|events show|events tail|export|health|refetches list|init
+migrate status|notify test|objects list|objects show|outcomes list|providers list|providers show|providers test
+rebuild compare|redact list|redact pending|rejections list|rejections show|rejections verify|retention show
+runs list|runs show|runs watch|schedules list|schedules show|send|serve|spool list|stream status|token list|top
+verify|version`
 
 // leafCommands returns the commands without subcommands, without the program's name.
 func leafCommands(cmd *cobra.Command) (all []string) {
@@ -53,17 +56,17 @@ func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
 		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	b.outcome(t, b.append(t, "stripe", "evt_1", "{}"), "dead")
-	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+	b.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
 	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler),
 		Interval: time.Hour}
 	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
 		Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}}})
 	noError(t, p.Tick(t.Context()))
-	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at) VALUES ('gone', 'here:/spool', '-infinity')`)
+	b.db.Exec(t, `INSERT INTO spools (spool, location, drained_at) VALUES ('gone', 'here:/spool', '-infinity')`)
 	file := filepath.Join(t.TempDir(), "x.ndjson")
 	b.run(t, "export", file).want(t, 0, "events          1\n", "")
-	rejection := fmt.Sprint(b.refuse(t, 1, config.DemoStripeSecret))
+	rejection := fmt.Sprint(b.insertRejection(t, 1, config.DemoStripeSecret))
 	b.effects(t)
 	remaining := map[string]bool{}
 	for _, path := range leafCommands(newRootCommand()) {
@@ -86,18 +89,18 @@ func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 		{"rebuild swap", "RUN --no-wait --yes --reason why"},
 		{"rebuild discard", "RUN --yes --reason why"},
 		{"reconcile", "stripe --no-wait --reason why"},
-		{"hints add", "stripe customer cus_1 --reason why"},
-		{"hints drop", "stripe customer cus_1 --reason why"},
-		{"objects settle", "stripe customer cus_1 --yes --no-wait --reason why"},
+		{"refetches add", "stripe customer cus_1 --reason why"},
+		{"refetches cancel", "stripe customer cus_1 --reason why"},
+		{"objects overwrite", "stripe customer cus_1 --yes --no-wait --reason why"},
 		{"objects announce", "--yes --reason why"},
 		{"schedules pause", "nightly --reason why"},
 		{"schedules resume", "nightly --reason why"},
 		{"schedules run", "nightly --no-wait --reason why"},
 		{"retention run", "--bodies 30 --yes --no-wait --reason why"},
 		{"redact", "--event evt_1 --yes --no-wait --reason why"},
-		{"rejections release", rejection + " --yes --why why"},
-		{"stream heal", "--no-wait --reason why"},
-		{"spool forget", "gone --force --yes --reason why"},
+		{"rejections reprocess", rejection + " --yes --why why"},
+		{"stream republish", "--no-wait --reason why"},
+		{"spool remove", "gone --force --yes --reason why"},
 		{"import", file + " --reason why"},
 		{"effects approve", "1 --reason why"},
 		{"effects reject", "2 --reason why"},
@@ -114,7 +117,7 @@ func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 		if r := b.run(t, line...); r.status != 0 {
 			t.Errorf("%s: %+v", line, r)
 		}
-		rows := b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, who, via, reason, target <> '') FROM audit`)
+		rows := b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, actor, via, reason, target <> '') FROM audit`)
 		if want := strings.Join([]string{c.command, operator().Name, "command", "why", "t"}, " | "); len(rows) != 1 ||
 			rows[0] != want {
 			t.Errorf("%s: the audit says %q, want %q", line, rows, want)
@@ -137,7 +140,7 @@ func TestMigrateUp_newMigrations_areInTheAudit(t *testing.T) {
 	execute(t.Context(), "", "--config", file, "migrate", "up").want(t, 0, "0 migrations applied", "")
 	r := list()
 	if r.status != 0 || strings.Count(r.out, `"action":"migrate up"`) != 1 ||
-		!strings.Contains(r.out, `"who":"`+operator().Name+`"`) {
+		!strings.Contains(r.out, `"actor":"`+operator().Name+`"`) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -147,8 +150,9 @@ func TestAuditList_filtersEntries(t *testing.T) {
 	b := setup(t)
 	b.run(t, "audit", "list").want(t, 0, "No changes by operators.", "")
 	b.run(t, "token", "create", "--name", "one", "--role", "reader", "--reason", "for grafana").want(t, 0, "", "")
-	for args, found := range map[string]bool{"": true, "--what token": true, "--what tok": false,
-		"--what token --since 1h": true, "--until 1h": false, "--who nobody": false, "--who " + operator().Name: true} {
+	for args, found := range map[string]bool{"": true, "--action token": true, "--action tok": false,
+		"--action token --since 1h": true, "--until 1h": false, "--actor nobody": false,
+		"--actor " + operator().Name: true} {
 		r := b.run(t, append([]string{"audit", "list"}, strings.Fields(args)...)...)
 		if r.status != 0 || strings.Contains(r.out, "token create  token one, reader  -    for grafana") != found {
 			t.Errorf("%s: %+v", args, r)
@@ -323,7 +327,8 @@ func TestMakefile_programs_nameCommitWhereGitAnswers(t *testing.T) {
 	for git, commit := range map[string]string{"echo 0123456789abcdef-dirty": "0123456789abcdef-dirty",
 		"echo dubious ownership >&2; exit 128": ""} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\n"+git+"\n"), 0o755); err != nil { //nolint:gosec // a program
+		program := []byte("#!/bin/sh\n" + git + "\n")
+		if err := os.WriteFile(filepath.Join(dir, "git"), program, 0o755); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(t.Context(), "make", "--dry-run", "--no-print-directory", "-C", "../..", "build",

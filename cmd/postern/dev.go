@@ -21,11 +21,10 @@ type localFlags struct {
 
 func (f *localFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.listen, "listen", "", "ingest `address` (default 127.0.0.1:8080; port 0 picks a free one)")
-	cmd.Flags().StringVar(&f.admin, "admin", "", "admin `address`; beyond loopback callers need tokens (default "+
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin `address`; any other than loopback requires tokens (default "+
 		config.DefaultAdminListen+")")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "`address` of metrics and health for a scraper on another "+
-		"machine "+
-		"(default none; /metrics is always on the admin address too)")
+		"machine (default none; /metrics is always on the admin address too)")
 	cmd.Flags().IntVar(&f.natsPort, "nats-port", 0, "`port` of the embedded JetStream on 127.0.0.1 (0: that of the "+
 		"last start in --dir, or else a free one)")
 }
@@ -103,8 +102,8 @@ SIGHUP; other settings need a restart.`,
 		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (source == "") != (secretFile == "") {
-				return usagef("--source and --secret-file go together: the secret in the file becomes the secret of " +
-					"that source")
+				return usagef(
+					"--source and --secret-file go together: the secret in the file becomes the secret of that source")
 			}
 			edit := func(cfg *config.Config) error {
 				if len(cfg.Sources) == 0 {
@@ -165,8 +164,8 @@ at a SIGHUP; other settings need a restart.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			edit := func(cfg *config.Config) error {
 				if len(cfg.Sources) == 0 {
-					return errors.New("no sources are configured, so nothing can be received: start from `postern " +
-						"init`")
+					return errors.New(
+						"no sources are configured, so nothing can be received: start from `postern init`")
 				}
 				return nil
 			}

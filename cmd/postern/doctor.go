@@ -50,8 +50,8 @@ The exit status is 1 if there are errors, and 0 if there are only warnings. Run 
 			return x.printReport(cmd.OutOrStdout(), c, r)
 		},
 	}
-	cmd.Flags().BoolVar(&x.dev, "dev", false, "the configuration is for postern dev: demo secrets and no database "+
-		"are allowed")
+	cmd.Flags().BoolVar(&x.dev, "dev", false,
+		"the configuration is for postern dev: demo secrets and no database are allowed")
 	cmd.Flags().StringVar(&x.natsMonitor, "nats-monitor", "", "`address` of a NATS server's monitoring, e.g. "+
 		"http://127.0.0.1:8222")
 	cmd.Flags().Var((*bytesFlag)(&x.databaseDisk), "database-disk", "size of PostgreSQL's disk, e.g. 200GiB")
@@ -98,8 +98,8 @@ func (x *doctorFlags) examine(ctx context.Context, c *cli) (*doctor.Report, erro
 	} else {
 		defer o.Pool.Close()
 	}
-	conn, trouble, err := c.connectStream(ctx)
-	if o.Conn, o.ConnError = conn, errors.Join(trouble, err); conn != nil {
+	conn, failure, err := c.connectStream(ctx)
+	if o.Conn, o.ConnError = conn, errors.Join(failure, err); conn != nil {
 		defer conn.Close()
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, fmt.Errorf("not checked within %s", doctorTimeout))

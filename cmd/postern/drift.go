@@ -30,7 +30,7 @@ func newDriftCommand(c *cli) *cobra.Command {
 		columns: []column[reconcile.Completeness]{
 			{"SOURCE", func(p reconcile.Completeness) string { return p.Source }},
 			{"ACCOUNT", func(p reconcile.Completeness) string { return p.Account }},
-			{"SUBJECT", func(p reconcile.Completeness) string { return p.What }},
+			{"SUBJECT", func(p reconcile.Completeness) string { return p.Subject }},
 			{"COMPLETE FROM", func(p reconcile.Completeness) string { return p.Since.String() }},
 			{"UNTIL", func(p reconcile.Completeness) string { return p.Until.String() }},
 			{"RUN", func(p reconcile.Completeness) string { return strconv.FormatInt(p.Run, 10) }},
@@ -43,12 +43,12 @@ func newDriftCommand(c *cli) *cobra.Command {
 		"source and account; or the findings of a run over objects"
 	show.Example += "\n  postern drift show --run 7"
 	var run int64
-	show.Flags().Int64Var(&run, "run", 0, "show the findings of this run over objects, as postern drift report RUN "+
-		"does")
-	proven := show.RunE
+	show.Flags().Int64Var(&run, "run", 0,
+		"show the findings of this run over objects, as postern drift report RUN does")
+	showWatermarks := show.RunE
 	show.RunE = func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("run") {
-			return proven(cmd, args)
+			return showWatermarks(cmd, args)
 		}
 		return showRun(cmd, c, run)
 	}
@@ -56,15 +56,15 @@ func newDriftCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// watermarkNote explains why a watermark does not advance, because the account is disconnected or
-// the type is not listable, or that it only covers versions.
+// watermarkNote explains why a watermark does not advance: the account is disconnected, or the type
+// is not listable. For a watermark by versions it says what the watermark does not cover.
 func watermarkNote(p reconcile.Completeness) string {
 	switch {
 	case p.DisconnectedReason != "":
 		return fmt.Sprintf("disconnected since %s: %s", p.DisconnectedSince, p.DisconnectedReason)
 	case p.NotListableRun != 0:
 		return fmt.Sprintf("not listable in run %d: %s", p.NotListableRun, p.NotListableReason)
-	case strings.HasPrefix(p.What, "versions "):
+	case strings.HasPrefix(p.Subject, "versions "):
 		return "by versions only: a change that does not change the version may be missing"
 	}
 	return ""
@@ -93,11 +93,11 @@ and the objects and fields in which the mirror differed from the provider. The c
 objects; details are of the first thousand. Each field has its value in the mirror and at the
 provider.
 
-equal: no difference. missing: only at the provider. behind: older in the mirror. ahead: newer in
-the mirror than in the list, so there is nothing to repair. different: same version, other content.
-hidden: in the mirror and not in the list, but found by id. ghosts: only in the mirror. mended:
-repaired since. left: not repaired, with the reason.`,
-		Example: "  postern drift report 7\n  postern drift report 7 --result left -o json",
+equal: no difference. missing: only at the provider. mirror_older: older in the mirror.
+mirror_newer: newer in the mirror than in the list, so there is nothing to repair. content_differs:
+same version, other content. not_listed: in the mirror and not in the list, but found by id.
+orphans: only in the mirror. repaired: repaired since. unrepaired: not repaired, with the reason.`,
+		Example: "  postern drift report 7\n  postern drift report 7 --result unrepaired -o json",
 		Args:    wantArgs("RUN"),
 	}
 	cmd.Flags().IntVar(&limit, "limit", events.DefaultLimit, "maximum number of objects to show; 0: all")
@@ -194,32 +194,33 @@ func isSkippedUncounted(t reconcile.TypeDrift) bool {
 		t.ScanCounts == reconcile.ScanCounts{}
 }
 
-// skippedNotes says what the run has skipped, whether clocks differ, and what to do.
+// skippedNotes names the types and parts that the run did not verify, with the command that reads
+// them, and a difference between the clocks.
 func skippedNotes(report *reconcile.DriftReport) (all []string) {
-	var rare []string
-	refused := map[string][]string{}
+	var skipped []string
+	notListable := map[string][]string{}
 	for _, t := range report.Types {
 		switch t.Phase {
 		case reconcile.PhaseSkipped:
-			rare = append(rare, t.ObjectType)
+			skipped = append(skipped, t.ObjectType)
 		case reconcile.PhaseNotListable:
-			refused[t.Reason] = append(refused[t.Reason], t.ObjectType)
+			notListable[t.Reason] = append(notListable[t.Reason], t.ObjectType)
 		}
 		for _, p := range t.Skipped {
 			all = append(all, t.ObjectType+": "+p.Message())
 		}
 	}
-	for _, why := range slices.Sorted(maps.Keys(refused)) {
-		all = append(all, strings.Join(refused[why], ", ")+": not listable, so this run does not verify that they "+
-			"are complete: "+why)
+	for _, reason := range slices.Sorted(maps.Keys(notListable)) {
+		all = append(all, strings.Join(notListable[reason], ", ")+": not listable, so this run does not verify that "+
+			"they are complete: "+reason)
 	}
-	if len(rare) > 0 {
-		ask := "postern reconcile " + report.Source + " --type " + rare[0]
+	if len(skipped) > 0 {
+		command := "postern reconcile " + report.Source + " --type " + skipped[0]
 		if report.Account != "" {
-			ask += " --account " + report.Account
+			command += " --account " + report.Account
 		}
-		all = append(all, strings.Join(rare, ", ")+": skipped, because the mirror has no such object and the list is "+
-			"expensive. They are not verified. To read one: "+ask)
+		all = append(all, strings.Join(skipped, ", ")+": skipped, because the mirror has no such object and the list "+
+			"is expensive. They are not verified. To read one: "+command)
 	}
 	if types := report.VersionOnlyTypes; len(types) > 0 {
 		all = append(all, strings.Join(types, ", ")+": by versions only. The list does not show changes that do not "+

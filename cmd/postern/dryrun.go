@@ -20,9 +20,9 @@ import (
 	"github.com/postern-gateway/postern/internal/terminal"
 )
 
-// errNoSources means that the configuration here does not say how to read events.
-var errNoSources = errors.New("the configuration of the sources is not known here: name it with --config " +
-	"FILE")
+// errNoSources means that this command has no configuration of the sources, which it needs to read
+// events.
+var errNoSources = errors.New("the configuration of the sources is not known here: name it with --config FILE")
 
 // endpoints returns the sources of --config or of the environment, with or without their secrets,
 // depending on load. If neither names an instance, it returns the demo sources of the dev instance
@@ -56,21 +56,21 @@ const (
 )
 
 // dryRun shows what a replay would change, and changes nothing.
-func (r *replayFlags) dryRun(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, order *replay.Params,
+func (r *replayFlags) dryRun(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, params *replay.Params,
 	expected int64) error {
 	endpoints, err := c.endpoints(config.LoadSources)
 	if err != nil {
 		return err
 	}
-	trial, err := admin.NewDryRun(cmd.Context(), pool, endpoints, order)
+	dry, err := admin.NewDryRun(cmd.Context(), pool, endpoints, params)
 	if err != nil {
 		return err
 	}
-	counts, err := replay.DryRun(cmd.Context(), pool, trial, order, 0, dryRunProgress(cmd.ErrOrStderr(), expected))
+	counts, err := replay.DryRun(cmd.Context(), pool, dry, params, 0, dryRunProgress(cmd.ErrOrStderr(), expected))
 	if err != nil {
 		return err
 	}
-	return r.printDryRun(cmd.OutOrStdout(), c, trial, counts)
+	return r.printDryRun(cmd.OutOrStdout(), c, dry, counts)
 }
 
 // dryRunProgress shows on a terminal how many events are decided.
@@ -90,7 +90,7 @@ func dryRunProgress(errs io.Writer, expected int64) func(map[string]int64) {
 
 // printDryRun prints the changes of each object and then the counts, as text or as one JSON
 // document per line.
-func (r *replayFlags) printDryRun(out io.Writer, c *cli, trial *processor.DryRun, counts map[string]int64) error {
+func (r *replayFlags) printDryRun(out io.Writer, c *cli, dry *processor.DryRun, counts map[string]int64) error {
 	objects, created := 0, 0
 	most := maxTextPaths
 	lines := json.NewEncoder(out)
@@ -98,7 +98,7 @@ func (r *replayFlags) printDryRun(out io.Writer, c *cli, trial *processor.DryRun
 	if c.output == "json" {
 		most = maxJSONPaths
 	}
-	err := trial.Differences(most, func(d processor.Difference) error {
+	err := dry.Differences(most, func(d processor.Difference) error {
 		objects++
 		if d.New {
 			created++
@@ -134,7 +134,7 @@ func printDifference(out io.Writer, d processor.Difference) error {
 			shortValue(change.After))
 	}
 	if d.More > 0 {
-		fmt.Fprintf(w, "  and %s more\n", countOf(d.More, "place"))
+		fmt.Fprintf(w, "  and %s more\n", countOf(d.More, "path"))
 	}
 	return w.Flush()
 }

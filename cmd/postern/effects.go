@@ -20,14 +20,14 @@ func newEffectsCommand(c *cli) *cobra.Command {
 		Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(listCommand[effects.Effect]{
 		subject: "effects, the newest first",
-		example: `  postern effects list --state review
+		example: `  postern effects list --state needs_review
   postern effects list --rule receipt --since 1d -o json
   postern effects list --source stripe --type invoice --object in_1Postern0Jan0001`,
 		params:    admin.EffectParams,
 		query:     admin.Effects,
 		columns:   effectColumns,
 		emptyText: "No effects.",
-	}.newCommand(c), newEffectsShowCommand(c), newEffectsPlanCommand(c))
+	}.newCommand(c), newEffectsShowCommand(c), newEffectsBacktestCommand(c))
 	for _, change := range effectCommands {
 		cmd.AddCommand(change.newCommand(c))
 	}
@@ -94,18 +94,18 @@ func printEffect(out io.Writer, v *effects.View) error {
 	if e.Event == 0 {
 		event = ""
 	}
-	undoing := ""
-	if e.Undoing {
-		undoing = "its steps are being undone, the last first"
+	compensating := ""
+	if e.Compensating {
+		compensating = "its steps are being undone, the last first"
 	}
-	err := printFields(out, "effect", strconv.FormatInt(e.ID, 10), "key", e.Key, "rule", describeRule(e), "state",
-		string(e.State), "undoing", undoing, "reason", e.Reason, "source", e.Source, "account", e.Account,
-		"object", describeObject(e.ObjectType, e.ObjectID), "event", event, "window", describeWindow(v), "planned by",
-		describePlanner(v),
-		"planned", e.PlannedAt.String(), "approve by", e.ExpiresAt.String(), "updated", e.UpdatedAt.String(), "payload",
-		"SHA-256 "+orDash(v.PayloadSHA256),
-		"destination", e.Destination, "attempts", strconv.Itoa(e.Attempts), "due", e.Due.String(), "leased by",
-		e.LeaseOwner, "until", e.LeaseUntil.String())
+	err := printFields(out, "effect", strconv.FormatInt(e.ID, 10), "key", e.Key, "rule", describeRule(e),
+		"state", string(e.State), "compensating", compensating, "reason", e.Reason, "source", e.Source,
+		"account", e.Account, "object", describeObject(e.ObjectType, e.ObjectID), "event", event,
+		"window", describeWindow(v), "planned by", describePlanner(v), "planned", e.PlannedAt.String(),
+		"approve by", e.ExpiresAt.String(), "updated", e.UpdatedAt.String(),
+		"payload", "SHA-256 "+orDash(v.PayloadSHA256), "destination", e.Destination,
+		"attempts", strconv.Itoa(e.Attempts), "due", e.Due.String(), "leased by", e.LeaseOwner,
+		"until", e.LeaseUntil.String())
 	if err != nil {
 		return err
 	}
@@ -150,11 +150,10 @@ func printStep(out io.Writer, s *effects.Step) error {
 	if captured == "{}" {
 		captured = ""
 	}
-	return printFields(out, "state", string(s.State), "destination", s.Destination, "request", s.Request, "fingerprint",
-		"SHA-256 "+s.Fingerprint, "attempts", strconv.Itoa(s.Attempts),
+	return printFields(out, "state", string(s.State), "destination", s.Destination, "request", s.Request,
+		"fingerprint", "SHA-256 "+s.Fingerprint, "attempts", strconv.Itoa(s.Attempts),
 		"reserved", s.ReservedAt.String(), "ended", s.EndedAt.String(), "status", status, "captured", captured,
-		"error",
-		s.Error)
+		"error", s.Error)
 }
 
 // effectCommand is a command that changes effects.
@@ -189,8 +188,8 @@ done is executed again. If the response lacked a value to capture, give it with 
 			cmd.Flags().String("step", "", "name of the `step`")
 			cmd.Flags().Bool("done", false, "the step was done")
 			cmd.Flags().Bool("not-done", false, "the step was not done")
-			cmd.Flags().String("captured", "", "what the response contained, or should have contained, as a `JSON` "+
-				"object")
+			cmd.Flags().String("captured", "",
+				"what the response contained, or should have contained, as a `JSON` object")
 		},
 		readFlags: func(cmd *cobra.Command) (url.Values, error) {
 			values := url.Values{"step": {cmd.Flag("step").Value.String()}, "done": {cmd.Flag("done").Value.String()}}
@@ -200,14 +199,14 @@ done is executed again. If the response lacked a value to capture, give it with 
 			case cmd.Flag("done").Value.String() == cmd.Flag("not-done").Value.String():
 				return nil, usagef("say what happened: --done or --not-done")
 			}
-			if testDelivery := cmd.Flag("captured").Value.String(); testDelivery != "" {
-				values.Set("captured", testDelivery)
+			if captured := cmd.Flag("captured").Value.String(); captured != "" {
+				values.Set("captured", captured)
 			}
 			return values, nil
 		}},
 	{name: "compensate", short: "Undo the completed steps of effects, the last step first",
-		long: `Undo the completed steps of effects, the last step first, with the compensate of each step in
-the rule. The ledger keeps each undo like a step. If a step has no compensate, nothing is undone,
+		long: `Undo the completed steps of effects, the last step first, each with the compensate of its step
+in the rule. The ledger keeps each undo like a step. If a step has no compensate, nothing is undone,
 unless --partial is given.`,
 		example: "  postern effects compensate 7 --reason 'ordered by mistake'\n  postern effects compensate 7 " +
 			"--partial --reason 'everything except the mail'",
@@ -228,7 +227,7 @@ func (e effectCommand) newCommand(c *cli) *cobra.Command {
 	if e.takesOne {
 		args = "ID"
 	}
-	cmd := &cobra.Command{Use: e.name + " " + args + " --reason WHY", Short: e.short, Long: e.long, Example: e.example,
+	cmd := &cobra.Command{Use: e.name + " " + args + " --reason TEXT", Short: e.short, Long: e.long, Example: e.example,
 		Args: cobra.ArbitraryArgs}
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason; required, kept in the audit trail")
 	if e.addFlags != nil {

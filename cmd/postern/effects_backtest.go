@@ -13,14 +13,14 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/effects/hindsight"
+	"github.com/postern-gateway/postern/internal/effects/backtest"
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-func newEffectsPlanCommand(c *cli) *cobra.Command {
+func newEffectsBacktestCommand(c *cli) *cobra.Command {
 	var rule, since string
 	cmd := &cobra.Command{
-		Use:   "plan --rule RULE --since TIME",
+		Use:   "backtest --rule RULE --since TIME",
 		Short: "Show which past changes would have caused which effects under a rule, as a dry run",
 		Long: `Show which past changes would have caused which effects under a rule in --config FILE,
 and what the ledger has for their keys: new, known (under this version of the rule), older (under
@@ -31,8 +31,8 @@ changes would have caused under the rule in FILE. Nothing is written and nothing
 The command applies the stored events of each changed object in the order in which they were stored.
 Live, concurrent events may have been applied in another order, and rules may have changed
 meanwhile. To use it with a dev instance, name its folder: --config FILE --dir DIR.`,
-		Example: `  postern effects plan --rule receipt --since 7d --config postern.yaml
-  postern effects plan --rule receipt --since 2026-11-01 --config postern.yaml -o json ` +
+		Example: `  postern effects backtest --rule receipt --since 7d --config postern.yaml
+  postern effects backtest --rule receipt --since 2026-11-01 --config postern.yaml -o json ` +
 			`| jq -r '.[] | select(.ledger == "new") | .key'`,
 		Args: wantArgs(),
 	}
@@ -55,7 +55,7 @@ meanwhile. To use it with a dev instance, name its folder: --config FILE --dir D
 }
 
 // backtestOptions reads the rule and its source from the configuration.
-func (c *cli) backtestOptions(ctx context.Context, pool *pgxpool.Pool, name, since string) (o hindsight.Options,
+func (c *cli) backtestOptions(ctx context.Context, pool *pgxpool.Pool, name, since string) (o backtest.Options,
 	err error) {
 	var cfg *config.Config
 	endpoints, err := c.endpoints(func(path string) (_ *config.Config, err error) {
@@ -77,39 +77,38 @@ func (c *cli) backtestOptions(ctx context.Context, pool *pgxpool.Pool, name, sin
 		return o, err
 	}
 	known, err := events.RegisterSources(ctx, pool, nil)
-	return hindsight.Options{Pool: pool, RegisteredSources: known, Sources: admin.ConfiguredSources(endpoints,
+	return backtest.Options{Pool: pool, RegisteredSources: known, Sources: admin.ConfiguredSources(endpoints,
 		known), Rule: rule,
 		Since: from}, err
 }
 
-var backtestColumns = []column[hindsight.Change]{
-	{"LEDGER", func(h hindsight.Change) string { return string(h.Ledger) }},
-	{"KEY", func(h hindsight.Change) string { return h.Key }},
-	{"OBJECT", func(h hindsight.Change) string { return describeObject(h.ObjectType, h.ObjectID) }},
-	{"EVENT", func(h hindsight.Change) string { return strconv.FormatInt(h.Event, 10) }},
-	{"EVENT ID", func(h hindsight.Change) string { return h.EventKey }},
-	{"LEDGER EFFECT", func(h hindsight.Change) string {
+var backtestColumns = []column[backtest.Change]{
+	{"LEDGER", func(h backtest.Change) string { return string(h.Ledger) }},
+	{"KEY", func(h backtest.Change) string { return h.Key }},
+	{"OBJECT", func(h backtest.Change) string { return describeObject(h.ObjectType, h.ObjectID) }},
+	{"EVENT", func(h backtest.Change) string { return strconv.FormatInt(h.Event, 10) }},
+	{"EVENT ID", func(h backtest.Change) string { return h.EventKey }},
+	{"LEDGER EFFECT", func(h backtest.Change) string {
 		if h.Effect == 0 {
 			return ""
 		}
-		return fmt.Sprintf("effect %d, v%d, %s", h.Effect, h.HasVersion, h.State)
+		return fmt.Sprintf("effect %d, v%d, %s", h.Effect, h.LedgerVersion, h.State)
 	}},
-	{"ERROR", func(h hindsight.Change) string { return h.Failure }},
+	{"ERROR", func(h backtest.Change) string { return h.Failure }},
 }
 
-func runBacktest(ctx context.Context, out, errs io.Writer, c *cli, o hindsight.Options) error {
-	list := &listPrinter[hindsight.Change]{out: out, json: c.output == "json", columns: backtestColumns,
+func runBacktest(ctx context.Context, out, errs io.Writer, c *cli, o backtest.Options) error {
+	list := &listPrinter[backtest.Change]{out: out, json: c.output == "json", columns: backtestColumns,
 		emptyText: "No change since then would have caused an effect under this rule, and none did."}
-	n, err := hindsight.Run(ctx, o, list.add)
+	n, err := backtest.Run(ctx, o, list.add)
 	if err := errors.Join(err, list.end()); err != nil {
 		return err
 	}
 	fmt.Fprintf(errs, "under version %d: %d new, %d known, %d known under another version, %d with the key of an "+
-		"earlier "+
-		"change, %d gone\n", o.Rule.Version,
-		n.Changes[hindsight.New], n.Changes[hindsight.Existing], n.Changes[hindsight.OtherVersion],
-		n.Changes[hindsight.RepeatedKey],
-		n.Changes[hindsight.NotWanted])
+		"earlier change, %d gone\n", o.Rule.Version,
+		n.Changes[backtest.New], n.Changes[backtest.Existing], n.Changes[backtest.OtherVersion],
+		n.Changes[backtest.RepeatedKey],
+		n.Changes[backtest.Gone])
 	if n.Anomalies > 0 {
 		fmt.Fprintf(errs, "%s cannot be read as they were when applied, and were skipped\n",
 			countOf(int(n.Anomalies), "event"))

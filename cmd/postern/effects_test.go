@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/effects"
-	"github.com/postern-gateway/postern/internal/effects/hindsight"
+	"github.com/postern-gateway/postern/internal/effects/backtest"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -27,18 +27,21 @@ import (
 func (b *testBundle) effects(t *testing.T) {
 	t.Helper()
 	b.db.Exec(t, `
-		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+			template_data,
 			state, destination, planned_at, updated_at)
 		SELECT 'mail:' || n, 1, 'mail', $1, '', 'customer', 'cus_' || n, 7, 0,
 			'{"event": {"key": "evt_1", "type": "customer.updated", "origin": "webhook"}}', state, 'post',
 			'2026-01-02T03:04:05Z', '2026-01-02T03:04:05Z'
-		FROM unnest('{waiting,waiting,review,review,done}'::text[]) WITH ORDINALITY AS d(state, n)`,
+		FROM unnest('{awaiting_approval,awaiting_approval,needs_review,needs_review,done}'::text[]) WITH ORDINALITY AS
+			d(state, n)`,
 		b.known.Number["stripe"])
 	b.db.Exec(t, `
-		INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at,
-			ended_at, status, captured, error, doubt, undoable)
+		INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint, attempts,
+			reserved_at,
+			ended_at, status, captured, error, resolved_by, undoable)
 		SELECT n, 'mail', 0, state, 'post', '{"method": "POST", "path": "/mail"}', '\x01', 1, '2026-01-02T03:04:06Z',
-			'2026-01-02T03:04:07Z', 200, '{"id": "m_1"}', error, 'person', false
+			'2026-01-02T03:04:07Z', 200, '{"id": "m_1"}', error, 'operator', false
 		FROM (VALUES (3, 'unknown', E'no answer: \x1b[31m'), (4, 'failed', 'status 422'), (5, 'done', '')) AS d(n,
 			state, error)`)
 }
@@ -48,7 +51,7 @@ func TestEffects_listAndShow(t *testing.T) {
 	b := setup(t)
 	b.run(t, "effects", "list").want(t, 0, "No effects.", "")
 	b.effects(t)
-	for args, found := range map[string]bool{"": true, "--state review": true, "--state done": false,
+	for args, found := range map[string]bool{"": true, "--state needs_review": true, "--state done": false,
 		"--rule mail --source stripe --type customer --object cus_3": true, "--object-id cus_4": false,
 		"--key mail:3": true, "--since 2026-01-03": false} {
 		r := b.run(t, append([]string{"effects", "list"}, strings.Fields(args)...)...)
@@ -56,7 +59,7 @@ func TestEffects_listAndShow(t *testing.T) {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}
-	b.run(t, "effects", "list", "--state", "lost").want(t, 2, "", "choose one of waiting, planned")
+	b.run(t, "effects", "list", "--state", "lost").want(t, 2, "", "choose one of awaiting_approval, planned")
 	r := b.run(t, "effects", "show", "3")
 	for _, text := range []string{"mail:3", "7, evt_1, customer.updated, webhook", "POST /mail", `{"id": "m_1"}`,
 		"SHA-256 01", "no answer: ·[31m", "the event when it was applied",
@@ -73,7 +76,8 @@ func TestEffects_listAndShow(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.db.Exec(t, `UPDATE effects SET event_id = 0,
-		facts = '{"window": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}}' WHERE effect = 5`)
+		template_data = '{"window": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}}'
+			WHERE effect = 5`)
 	r = b.run(t, "effects", "show", "5")
 	for _, text := range []string{"the schedule of its rule", "from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z"} {
 		r.want(t, 0, text, "")
@@ -103,7 +107,7 @@ func TestEffects_changeCommands_changeState(t *testing.T) {
 		{"resolve 3 --done --reason why", 2, "", "--step"},
 		{"resolve 3 --step mail --reason why", 2, "", "--done or --not-done"},
 		{"resolve 3 --step mail --done --not-done --reason why", 2, "", "--done or --not-done"},
-		{"resolve 3 --step mail --done --captured [] --reason why", 2, "", "no JSON object"},
+		{"resolve 3 --step mail --done --captured [] --reason why", 2, "", "not a JSON object"},
 		{"retry 3 4 --reason why", 2, "", "resolve 3 --step mail"},
 		{`resolve 3 --step mail --done --captured {"id":"m_2"} --reason why`, 0,
 			"Effect 3 is planned: a processor executes its next step automatically.", ""},
@@ -113,7 +117,7 @@ func TestEffects_changeCommands_changeState(t *testing.T) {
 	} {
 		b.run(t, append([]string{"effects"}, strings.Fields(c.args)...)...).want(t, c.status, c.out, c.errs)
 	}
-	got := b.db.QueryStrings(t, `SELECT concat_ws(' ', effect, e.state, undoing, s.state, captured->>'id',
+	got := b.db.QueryStrings(t, `SELECT concat_ws(' ', effect, e.state, compensating, s.state, captured->>'id',
 		request IS NULL)
 		FROM effects e LEFT JOIN effect_steps s USING (effect) ORDER BY effect`)
 	want := "1 planned f t|2 rejected f t|3 planned f done m_2 f|4 planned f failed m_1 t|5 planned t done m_1 f"
@@ -127,7 +131,8 @@ func (b *testBundle) invoice(t *testing.T, n int, id, status string) {
 	t.Helper()
 	at := time.Now().Add(-time.Hour).Add(time.Duration(n) * time.Minute)
 	body := fmt.Appendf(nil,
-		`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,"data":{"object":{"id":%q,"object":"invoice","status":%q}}}`, n, at.Unix(), id, status)
+		`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,`+
+			`"data":{"object":{"id":%q,"object":"invoice","status":%q}}}`, n, at.Unix(), id, status)
 	receipts, err := events.Append(t.Context(), b.db.Pool,
 		[]events.Delivery{{Source: b.known.Number["stripe"], ReceivedAt: at, Origin: events.OriginWebhook,
 			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
@@ -145,7 +150,7 @@ func (b *testBundle) invoice(t *testing.T, n int, id, status string) {
 }
 
 // A rule is evaluated on past changes, and nothing is written.
-func TestEffectsPlan_comparesPastChangesWithLedger(t *testing.T) {
+func TestEffectsBacktest_comparesPastChangesWithLedger(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	file := filepath.Join(t.TempDir(), "postern.yaml")
@@ -166,7 +171,7 @@ effects:
 `, b.db.URL)
 	noError(t, os.WriteFile(file, []byte(text), 0o600))
 	plan := func(args ...string) result {
-		return execute(t.Context(), "", append([]string{"--config", file, "effects", "plan"}, args...)...)
+		return execute(t.Context(), "", append([]string{"--config", file, "effects", "backtest"}, args...)...)
 	}
 	plan("--rule", "receipt", "--since", "1d").want(t, 0, "No change since then",
 		"under version 2: 0 new, 0 known, 0 known under another version, 0 with the key of an earlier change, 0 gone\n")
@@ -181,13 +186,12 @@ effects:
 			FROM (VALUES ('receipt:in_2', 2), ('receipt:in_3', 1)) AS d(key, version)`,
 		b.known.Number["stripe"])
 	r := plan("--rule", "receipt", "--since", "1d")
-	r.want(t, 0, "receipt:in_2  invoice in_2", "under version 2: 1 new, 1 known, 1 known under another version, 1 "+
-		"with "+
-		"the key of an earlier change, 0 gone\n")
+	r.want(t, 0, "receipt:in_2  invoice in_2",
+		"under version 2: 1 new, 1 known, 1 known under another version, 1 with the key of an earlier change, 0 gone\n")
 	r.want(t, 0, "effect 2, v1, done", "")
-	var all []hindsight.Change
+	var all []backtest.Change
 	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil ||
-		len(all) != 4 || all[0].Ledger != hindsight.New || all[0].EventKey != "evt_1" || all[0].Key != "receipt:in_1" {
+		len(all) != 4 || all[0].Ledger != backtest.New || all[0].EventKey != "evt_1" || all[0].Key != "receipt:in_1" {
 		t.Errorf("%+v", r)
 	}
 	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
@@ -197,9 +201,9 @@ effects:
 	plan("--rule", "receipt", "--since", "1d").want(t, 0, "gone  paid:in_1",
 		"1 with the key of an earlier change, 1 gone\n")
 	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil ||
-		len(all) != 5 || all[4].Ledger != hindsight.NotWanted || all[4].EventKey != "evt_1" ||
+		len(all) != 5 || all[4].Ledger != backtest.Gone || all[4].EventKey != "evt_1" ||
 		all[4].ObjectID != "in_1" ||
-		all[4].HasVersion != 1 || all[4].State != effects.Done {
+		all[4].LedgerVersion != 1 || all[4].State != effects.Done {
 		t.Errorf("%+v", r)
 	}
 	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM effects`); n[0] != "3" {
@@ -210,11 +214,13 @@ effects:
 	beside := filepath.Join(t.TempDir(), "postern.yaml") // it leaves the database to a dev instance
 	noError(t, os.WriteFile(beside, []byte(strings.Replace(text, "database: {url: "+strconv.Quote(b.db.URL)+"}", "",
 		1)), 0o600))
-	execute(t.Context(), "", "--config", beside, "--dir", b.dir, "effects", "plan", "--rule", "receipt", "--since",
+	execute(t.Context(), "", "--config", beside, "--dir", b.dir, "effects", "backtest", "--rule", "receipt", "--since",
 		"1d").want(t, 0, "receipt:in_2", "")
-	execute(t.Context(), "", "--config", beside, "effects", "plan", "--rule", "receipt", "--since", "1d").want(t, 1, "",
+	execute(t.Context(), "", "--config", beside, "effects", "backtest", "--rule", "receipt", "--since", "1d").want(t, 1,
+		"",
 		"database.url")
-	execute(t.Context(), "", "--config", beside, "effects", "plan", "--rule", "receipt", "--since", "1d").want(t, 1, "",
+	execute(t.Context(), "", "--config", beside, "effects", "backtest", "--rule", "receipt", "--since", "1d").want(t, 1,
+		"",
 		"or name a dev instance with --dir DIR")
 	plan("--rule", "other", "--since", "1d").want(t, 2, "", `there is no rule "other"`)
 	plan("--rule", "receipt", "--since", "soon").want(t, 2, "", "an RFC 3339 time")

@@ -44,7 +44,7 @@ var eventColumns = []column[events.Item]{
 	{"EVENT ID", func(e events.Item) string { return e.EventID }},
 }
 
-// eventStatus is the status of the outcome, with a mark for redacted events.
+// eventStatus returns the status of the live outcome, with a mark for redacted events.
 func eventStatus(e events.Item) string {
 	if e.Redacted {
 		return e.Status + ", redacted"
@@ -83,92 +83,88 @@ func newEventsShowCommand(c *cli) *cobra.Command {
 }
 
 func showEvent(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, id string, values url.Values, raw bool) error {
-	life, err := admin.Event(cmd.Context(), pool, id, values)
+	event, err := admin.Event(cmd.Context(), pool, id, values)
 	if err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
 	switch {
-	case raw && life.DroppedAt != nil:
-		return fmt.Errorf("event %s: retention dropped it at %s together with its body", id, life.DroppedAt)
-	case raw && life.RedactedAt != nil:
-		return fmt.Errorf("event %s: its body was redacted at %s by run %d", id, life.RedactedAt, life.Redaction)
+	case raw && event.DroppedAt != nil:
+		return fmt.Errorf("event %s: retention dropped it at %s together with its body", id, event.DroppedAt)
+	case raw && event.RedactedAt != nil:
+		return fmt.Errorf("event %s: its body was redacted at %s by run %d", id, event.RedactedAt, event.Redaction)
 	case raw:
-		_, err = out.Write(life.Body)
+		_, err = out.Write(event.Body)
 		return err
 	case c.output == "json":
-		return printJSON(out, life)
+		return printJSON(out, event)
 	}
-	if life.DroppedAt != nil {
-		return printDropped(out, life)
+	if event.DroppedAt != nil {
+		return printDropped(out, event)
 	}
-	return printStoredEvent(out, life)
+	return printStoredEvent(out, event)
 }
 
-// describeRedaction says when an operator had the event redacted; "" if it is not.
-func describeRedaction(life *events.EventDetail) string {
-	if life.RedactedAt == nil {
+// describeRedaction says when and by which run the event was redacted; "" if it was not.
+func describeRedaction(event *events.EventDetail) string {
+	if event.RedactedAt == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s by run %d: body and headers are cleared", life.RedactedAt, life.Redaction)
+	return fmt.Sprintf("%s by run %d: body and headers are cleared", event.RedactedAt, event.Redaction)
 }
 
 // printDropped prints what remains of a dropped event.
-func printDropped(out io.Writer, life *events.EventDetail) error {
-	if err := printFields(out, "event", life.EventID, "id", strconv.FormatInt(life.ID, 10), "source", life.Source,
-		"account",
-		life.Account,
-		"object", describeObject(life.ObjectType, life.ObjectID), "stored", life.StoredAt.String(), "dropped",
-		life.DroppedAt.String()+" by retention, with headers and body",
-		"redacted", describeRedaction(life),
-		"status", life.Status); err != nil {
+func printDropped(out io.Writer, event *events.EventDetail) error {
+	if err := printFields(out, "event", event.EventID, "id", strconv.FormatInt(event.ID, 10), "source", event.Source,
+		"account", event.Account, "object", describeObject(event.ObjectType, event.ObjectID),
+		"stored", event.StoredAt.String(), "dropped", event.DroppedAt.String()+" by retention, with headers and body",
+		"redacted", describeRedaction(event), "status", event.Status); err != nil {
 		return err
 	}
-	return printOutcomes(out, life.Outcomes)
+	return printOutcomes(out, event.Outcomes)
 }
 
-func printStoredEvent(out io.Writer, life *events.EventDetail) error {
+func printStoredEvent(out io.Writer, event *events.EventDetail) error {
 	if err := printFields(out,
-		"event", life.EventID+", "+life.EventType,
-		"id", strconv.FormatInt(life.ID, 10),
-		"source", life.Source,
-		"account", life.Account,
-		"object", describeObject(life.ObjectType, life.ObjectID),
-		"occurred", life.OccurredAt.String(),
-		"received", life.ReceivedAt.String(),
-		"stored", life.StoredAt.String(),
-		"origin", life.Origin,
-		"api version", life.APIVersion,
-		"verified", string(life.Verification),
-		"delivery", fmt.Sprintf("%d, event %d in it", life.DeliveryID, life.DeliveryIndex+1),
-		"headers", string(life.Headers),
-		"redacted", describeRedaction(life),
-		"status", life.Status); err != nil {
+		"event", event.EventID+", "+event.EventType,
+		"id", strconv.FormatInt(event.ID, 10),
+		"source", event.Source,
+		"account", event.Account,
+		"object", describeObject(event.ObjectType, event.ObjectID),
+		"occurred", event.OccurredAt.String(),
+		"received", event.ReceivedAt.String(),
+		"stored", event.StoredAt.String(),
+		"origin", event.Origin,
+		"api version", event.APIVersion,
+		"verified", string(event.Verification),
+		"delivery", fmt.Sprintf("%d, event %d in it", event.DeliveryID, event.DeliveryIndex+1),
+		"headers", string(event.Headers),
+		"redacted", describeRedaction(event),
+		"status", event.Status); err != nil {
 		return err
 	}
-	if err := printOutcomes(out, life.Outcomes); err != nil {
+	if err := printOutcomes(out, event.Outcomes); err != nil {
 		return err
 	}
-	if len(life.Conflicts) > 0 {
-		fmt.Fprintln(out, "\nConflicts: deliveries with the same event id and different content (postern conflicts "+
-			"show ID)")
+	if len(event.Conflicts) > 0 {
+		fmt.Fprintln(out,
+			"\nConflicts: deliveries with the same event id and different content (postern conflicts show ID)")
 		list := &listPrinter[events.Conflict]{out: out, columns: conflictColumns}
-		if err := list.add(life.Conflicts); err != nil {
+		if err := list.add(event.Conflicts); err != nil {
 			return err
 		}
 	}
-	if life.RedactedAt != nil {
+	if event.RedactedAt != nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(out, "\nBody\n%s\n", indentJSON(life.Body))
+	_, err := fmt.Fprintf(out, "\nBody\n%s\n", indentJSON(event.Body))
 	return err
 }
 
 func printOutcomes(out io.Writer, outcomes []events.Outcome) error {
 	if len(outcomes) == 0 {
-		_, err := fmt.Fprintln(out, "\nNo outcome yet: no processor has processed it. If that lasts, check whether a "+
-			"processor "+
-			"runs.")
+		_, err := fmt.Fprintln(out,
+			"\nNo outcome yet: no processor has processed it. If that lasts, check whether a processor runs.")
 		return err
 	}
 	fmt.Fprintln(out, "\nOutcomes")
@@ -181,11 +177,9 @@ func printOutcomes(out io.Writer, outcomes []events.Outcome) error {
 			original = "the live outcome, " + o.Original.Status
 		}
 		if err := printFields(out, "  run "+strconv.FormatInt(o.Run, 10), o.Status, "  instead of", original,
-			"  reason", o.Reason,
-			"  object", describeObject(o.ObjectType, o.ObjectID),
-			"  version", describeVersion(o.Version), "  decided by", describeVersion(o.DecidedBy), "  attempts",
-			strconv.Itoa(o.Attempts),
-			"  next attempt", due, "  at", o.At.String()); err != nil {
+			"  reason", o.Reason, "  object", describeObject(o.ObjectType, o.ObjectID),
+			"  version", describeVersion(o.Version), "  decided by", describeVersion(o.DecidedBy),
+			"  attempts", strconv.Itoa(o.Attempts), "  next attempt", due, "  at", o.At.String()); err != nil {
 			return err
 		}
 	}

@@ -68,15 +68,15 @@ func report(err error, errs io.Writer) int {
 	if err == nil {
 		return statusDone
 	}
-	status, hint := classify(err)
+	status, suffix := classify(err)
 	if !errors.Is(err, errReported) {
-		fmt.Fprintf(errs, "postern: %s%s\n", escapeControl(strings.ReplaceAll(err.Error(), "\n", "; ")), hint)
+		fmt.Fprintf(errs, "postern: %s%s\n", escapeControl(strings.ReplaceAll(err.Error(), "\n", "; ")), suffix)
 	}
 	return status
 }
 
-// classify returns the exit status of an error and, where the message does not say it, what to do.
-func classify(err error) (status int, hint string) {
+// classify returns the exit status of an error, and a text to append to the error's message.
+func classify(err error) (status int, suffix string) {
 	var objects *admin.SeveralObjectsError
 	var keys *events.AmbiguousKeyError
 	switch {

@@ -43,8 +43,8 @@ the file; docs/migrating.md shows both.`,
 		Args: wantArgs("FILE"),
 	}
 	filterFlags(cmd, admin.StoredEventParams)
-	cmd.Flags().StringVar(&x.compress, "compress", "", "`compression`: none, gzip or zstd (default: by the name of "+
-		"says)")
+	cmd.Flags().StringVar(&x.compress, "compress", "",
+		"`compression`: none, gzip or zstd (default: by the name of FILE)")
 	cmd.Flags().BoolVar(&x.resume, "resume", false, "continue an interrupted export to FILE")
 	must(cmd.RegisterFlagCompletionFunc("compress", cobra.FixedCompletions([]string{"none", "gzip", "zstd"},
 		cobra.ShellCompDirectiveNoFileComp)))
@@ -91,12 +91,12 @@ func (x *exportFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, path s
 	if c.output == "json" {
 		return printJSON(cmd.OutOrStdout(), done)
 	}
-	return printFields(cmd.OutOrStdout(), "file", path, "events", strconv.FormatInt(done.Events, 10), "omitted",
-		describeOmitted(done), "bytes", strconv.FormatInt(done.Bytes, 10),
+	return printFields(cmd.OutOrStdout(), "file", path, "events", strconv.FormatInt(done.Events, 10),
+		"omitted", describeOmitted(done), "bytes", strconv.FormatInt(done.Bytes, 10),
 		"log read up to", strconv.FormatInt(done.Bound, 10))
 }
 
-// describeOmitted says which events are in the log and not in the file.
+// describeOmitted says how many events are in the log and not in the file.
 func describeOmitted(done archive.ExportResult) string {
 	if done.Skipped == 0 {
 		return ""
@@ -135,8 +135,8 @@ type progressLine struct {
 	startCount           int64
 }
 
-func newProgressLine(out io.Writer, did string, quiet bool) *progressLine {
-	t := &progressLine{out: out, verb: did, quiet: quiet, startedAt: time.Now(), printedAt: time.Now(), startCount: -1}
+func newProgressLine(out io.Writer, verb string, quiet bool) *progressLine {
+	t := &progressLine{out: out, verb: verb, quiet: quiet, startedAt: time.Now(), printedAt: time.Now(), startCount: -1}
 	t.screen, _ = out.(*terminal.Screen)
 	return t
 }

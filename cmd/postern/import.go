@@ -72,13 +72,12 @@ exit status 1 too: an earlier import used another --map.`,
 	f := cmd.Flags()
 	f.StringVar(&im.format, "format", "", "`format` of the files: postern, events, list, csv or bodies")
 	f.StringVar(&im.source, "source", "", "`source` of all events")
-	f.StringArrayVar(&im.headers, "header", nil, "`header` of every delivery, as 'Name: value'; may be "+
-		"repeated")
+	f.StringArrayVar(&im.headers, "header", nil, "`header` of every delivery, as 'Name: value'; may be repeated")
 	f.StringToStringVar(&im.columns, "map", nil, "columns of a CSV file, as `field=column,...`: event_id, "+
 		"event_type, account, object_type, object_id, occurred_at, received_at, body, header.NAME")
 	f.StringVar(&im.receivedAt, "received-at", "", "`time` of receipt of all events (RFC 3339)")
-	f.StringVar(&im.name, "name", "", "`name` of the file in generated event ids (default: the name of FILE "+
-		"without its folder)")
+	f.StringVar(&im.name, "name", "",
+		"`name` of the file in generated event ids (default: the name of FILE without its folder)")
 	f.StringVar(&im.badFile, "bad", "", "`file` for lines that are not events (default: FILE.bad)")
 	addReasonFlag(cmd, &im.reason)
 	f.BoolVar(&im.dryRun, "dry-run", false, "show the result and write nothing")
@@ -90,11 +89,11 @@ exit status 1 too: an earlier import used another --map.`,
 }
 
 func (im *importFlags) run(cmd *cobra.Command, c *cli, paths []string) error {
-	order, err := im.options(paths)
+	params, err := im.options(paths)
 	if err != nil {
 		return err
 	}
-	if order.Sources, err = c.importSources(); err != nil {
+	if params.Sources, err = c.importSources(); err != nil {
 		return err
 	}
 	role := gatewayRole
@@ -102,26 +101,26 @@ func (im *importFlags) run(cmd *cobra.Command, c *cli, paths []string) error {
 		role = operatorRole
 	}
 	errs := cmd.ErrOrStderr()
-	if order.Pool, err = c.connectAs(cmd.Context(), errs, role, 2); err != nil {
+	if params.Pool, err = c.connectAs(cmd.Context(), errs, role, 2); err != nil {
 		return err
 	}
-	defer order.Pool.Close()
+	defer params.Pool.Close()
 	if !im.dryRun { // The audit entry is written first, because the import uses many transactions.
-		said := url.Values{"file": paths}
+		target := url.Values{"file": paths}
 		if im.source != "" {
-			said.Set("source", im.source)
+			target.Set("source", im.source)
 		}
-		if err := admin.RecordAction(cmd.Context(), order.Pool, operatorWithReason(im.reason), "import",
-			said.Encode()); err != nil {
+		if err := admin.RecordAction(cmd.Context(), params.Pool, operatorWithReason(im.reason), "import",
+			target.Encode()); err != nil {
 			return err
 		}
 	}
 	progress := newProgressLine(errs, "read", c.output == "json")
-	order.Stdin, order.Progress = cmd.InOrStdin(), progress.update
-	order.Report = func(where string, why error) {
+	params.Stdin, params.Progress = cmd.InOrStdin(), progress.update
+	params.Report = func(where string, why error) {
 		progress.printAbove(escapeControl(where) + ": " + escapeControl(why.Error()))
 	}
-	done, err := archive.Import(cmd.Context(), order, paths...)
+	done, err := archive.Import(cmd.Context(), params, paths...)
 	progress.finish()
 	if err == nil || done.Read > 0 {
 		err = errors.Join(err, im.printResult(cmd.OutOrStdout(), c, done))
@@ -132,9 +131,9 @@ func (im *importFlags) run(cmd *cobra.Command, c *cli, paths []string) error {
 	switch {
 	case errors.Is(err, events.ErrUnavailable), err != nil && cmd.Context().Err() != nil:
 		return fmt.Errorf("%w; run the same command again: it skips what is imported already", err)
-	case err == nil && done.MadeConflict > 0:
+	case err == nil && done.GeneratedKeyConflict > 0:
 		return fmt.Errorf("%d of the conflicts are rows whose ids were generated from file and row: was the file "+
-			"imported before with another --map? Use --name NAME to tell two imports apart", done.MadeConflict)
+			"imported before with another --map? Use --name NAME to tell two imports apart", done.GeneratedKeyConflict)
 	case err == nil && done.Bad > 0:
 		return errReported
 	}
@@ -153,9 +152,8 @@ func requestApply(ctx context.Context, c *cli, errs io.Writer) string {
 		_, err = processor.RequestRepublish(ctx, pool, operatorWithReason("").String(), "events were imported")
 	}
 	if err != nil {
-		return "a running processor applies the new events after about a minute, because it could not be asked to " +
-			"start " +
-			"now: " + err.Error()
+		return "a running processor applies the new events after about a minute, " +
+			"because it could not be asked to start now: " + err.Error()
 	}
 	return "a running processor starts to apply the new events now"
 }
@@ -203,11 +201,11 @@ func (im *importFlags) printResult(out io.Writer, c *cli, done archive.ImportRes
 		newLabel = "would be new"
 	}
 	format := func(n int64) string { return strconv.FormatInt(n, 10) }
-	countWith := func(n int64, what string) string {
+	countWith := func(n int64, explanation string) string {
 		if n == 0 {
 			return "0"
 		}
-		return format(n) + what
+		return format(n) + explanation
 	}
 	count := format(done.Added)
 	if done.AtMost {
@@ -215,13 +213,12 @@ func (im *importFlags) printResult(out io.Writer, c *cli, done archive.ImportRes
 	}
 	if err := printFields(out, "read", format(done.Read), newLabel, count, "duplicate", format(done.Duplicate),
 		"conflict", countWith(done.Conflict, ": the same event id with different content; see postern conflicts list"),
-		"bad",
-		countWith(done.Bad, ": not an event; copied to the .bad file")); err != nil {
+		"bad", countWith(done.Bad, ": not an event; copied to the .bad file")); err != nil {
 		return err
 	}
 	if done.More {
-		fmt.Fprintln(out, "The last page says has_more: the provider has more events, which are in none of these "+
-			"files.")
+		fmt.Fprintln(out,
+			"The last page says has_more: the provider has more events, which are in none of these files.")
 	}
 	if done.Added > 0 && !im.dryRun {
 		fmt.Fprintln(out, "A running processor applies them in about a minute.")

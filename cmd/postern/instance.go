@@ -29,7 +29,7 @@ type database struct {
 	// identity is the database's identity in the instance file of --dir; "" if no such file applies
 	// or the file has none.
 	identity string
-	// namedBy says what named the URL: a flag, a variable or a folder.
+	// namedBy is the flag, the variable or the folder that names the URL.
 	namedBy string
 }
 
@@ -142,8 +142,8 @@ func (c *cli) connectAs(ctx context.Context, errs io.Writer, role string, maxCon
 	return pool, nil
 }
 
-// explainConnect adds the usual cause: the dev instance is not running, or the URL names another
-// instance.
+// explainConnect adds the usual cause to an error: the dev instance is not running, or the URL
+// names another instance.
 func (c *cli) explainConnect(d database, err error) error {
 	if errors.Is(err, postgres.ErrOtherDatabase) && d.namedBy != c.dir {
 		return fmt.Errorf("%w: %s names another database than the instance in %s has: omit one of the two", err,
@@ -169,9 +169,7 @@ func checkResponder(in *config.Instance, res *http.Response) error {
 		return nil
 	}
 	return fmt.Errorf("%s does not respond as the instance in %s: that instance has stopped, and another process "+
-		"uses its "+
-		"port: "+
-		"start it again with `postern dev --dir %s`", res.Request.URL.Redacted(), in.Dir, in.Dir)
+		"uses its port: start it again with `postern dev --dir %s`", res.Request.URL.Redacted(), in.Dir, in.Dir)
 }
 
 // withPool runs a function with a connection to the database.

@@ -34,7 +34,7 @@ func knownInstance(t *testing.T, db *testkit.DB) *config.Instance {
 	return &config.Instance{DatabaseURL: db.URL, DatabaseID: id}
 }
 
-func TestCommands_addressLeadsToOtherDatabase_refuse(t *testing.T) {
+func TestCommands_addressLeadsToOtherDatabase_fail(t *testing.T) {
 	t.Parallel()
 	b, other := setup(t), setup(t)
 	other.append(t, "stripe", "evt_of_the_other", `{"id":"evt_of_the_other"}`)
@@ -60,7 +60,7 @@ func TestCommands_addressLeadsToOtherDatabase_refuse(t *testing.T) {
 	}
 }
 
-func TestCommands_configNamesOtherDatabaseThanDir_refuse(t *testing.T) {
+func TestCommands_configNamesOtherDatabaseThanDir_fail(t *testing.T) {
 	t.Parallel()
 	b, other := setup(t), setup(t)
 	b.write(t, knownInstance(t, b.db))
@@ -73,7 +73,7 @@ func TestCommands_configNamesOtherDatabaseThanDir_refuse(t *testing.T) {
 	list(other.db.URL).want(t, 1, "", "names another database than the instance in "+b.dir)
 }
 
-func TestCommands_variableNamesOtherDatabaseThanDir_refuse(t *testing.T) {
+func TestCommands_variableNamesOtherDatabaseThanDir_fail(t *testing.T) {
 	t.Parallel()
 	b, other := setup(t), setup(t)
 	b.write(t, knownInstance(t, b.db))
@@ -90,14 +90,14 @@ func TestCommands_variableNamesOtherDatabaseThanDir_refuse(t *testing.T) {
 	}
 	variable := "POSTERN_DATABASE_URL="
 	list(b.dir, variable+b.db.URL).want(t, 0, "No events.", "")
-	list(b.dir, variable+other.db.URL).want(t, 1, "", "POSTERN_DATABASE_URL names another database than the instance "+
-		"in "+b.dir)
+	list(b.dir, variable+other.db.URL).want(t, 1, "",
+		"POSTERN_DATABASE_URL names another database than the instance in "+b.dir)
 	list(b.dir, "POSTERN_DATABSE_URL="+other.db.URL).want(t, 1, "",
 		"POSTERN_DATABSE_URL: is not a setting; did you mean POSTERN_DATABASE_URL?")
 	list(t.TempDir(), variable+other.db.URL).want(t, 1, "", "to use the database of POSTERN_DATABASE_URL omit --dir")
 }
 
-func TestCommands_copiedFolder_refuse(t *testing.T) {
+func TestCommands_copiedFolder_fail(t *testing.T) {
 	t.Parallel()
 	b, dir := setup(t), t.TempDir()
 	text, err := os.ReadFile(filepath.Join(b.dir, config.InstanceFile))
@@ -113,7 +113,7 @@ func TestCommands_copiedFolder_refuse(t *testing.T) {
 }
 
 // Another process gets the port after the instance has stopped.
-func TestCommands_portBelongsToOtherInstance_refuse(t *testing.T) {
+func TestCommands_portBelongsToOtherInstance_fail(t *testing.T) {
 	t.Parallel()
 	b, _ := sendSetup(t)
 	posted := 0
@@ -143,16 +143,17 @@ func TestCommands_portBelongsToOtherInstance_refuse(t *testing.T) {
 	b.run(t, "health").want(t, 0, "ok", "")
 }
 
-func TestHealth_withoutURL_asksInstanceOfDir(t *testing.T) {
+func TestHealth_withoutURL_requestsInstanceOfDir(t *testing.T) {
 	t.Parallel()
-	b, asked := &testBundle{dir: t.TempDir()}, make(chan string, 1)
+	b, requested := &testBundle{dir: t.TempDir()}, make(chan string, 1)
 	b.run(t, "health").want(t, 1, "", "no dev instance in "+b.dir)
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.URL.Path }))
+	server := httptest.NewServer(http.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) { requested <- r.URL.Path }))
 	t.Cleanup(server.Close)
 	b.write(t, &config.Instance{AdminURL: server.URL})
 	b.run(t, "health").want(t, 0, "ok", "")
 	select {
-	case path := <-asked:
+	case path := <-requested:
 		if path != "/readyz" {
 			t.Errorf("requested %s", path)
 		}

@@ -17,7 +17,7 @@ import (
 
 // listCommand builds a `list` command from a query.
 type listCommand[T any] struct {
-	// providerAndSource is the plural noun in the help.
+	// subject is the plural noun after "List" in the help, such as "effects, the newest first".
 	subject   string
 	example   string
 	params    []admin.Param

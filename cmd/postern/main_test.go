@@ -97,8 +97,8 @@ func (b *testBundle) insertObject(t *testing.T, source, account string, last int
 	t.Helper()
 	_, err := b.db.Pool.Exec(t.Context(), `
 		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen,
-			version_rank, tie_set, overflow, window_lo, window_hi,
-		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+			version_rank, tied_states, overflow, time_from, time_to,
+		  refetch_after, ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id, revision,
 		  	rule_version, created_at, updated_at)
 		VALUES ($1, $2, 'customer', 'cus_1', false, 1790000000000000, 0, 1, '[]', false, 0, 0, 1790000001000000, true,
 			false, '\x00', '\x00', '{"name": "Ada"}', false,
@@ -292,7 +292,7 @@ func TestObjects_listAndShow(t *testing.T) {
 	r = b.run(t, "objects", "show", "stripe", "customer", "cus_1", "-o", "json")
 	noError(t, json.Unmarshal([]byte(r.out), &object))
 	for _, name := range []string{"source", "account", "object_type", "object_id", "version", "state", "deleted",
-		"ambiguous", "look_after", "revision", "last_event_id", "updated_at"} {
+		"ambiguous", "refetch_after", "revision", "last_event_id", "updated_at"} {
 		if _, ok := object[name]; !ok {
 			t.Errorf("%s is missing in %s", name, r.out)
 		}

@@ -39,8 +39,8 @@ func (c *cli) natsConfig() (config.NATS, error) {
 		return n, err
 	}
 	if n.URL != "" && in.NATSURL != "" && !sameServers(string(n.URL), in.NATSURL) {
-		return n, usagef("nats.url names other servers than the instance in %s has: omit --dir, or the setting "+
-			"(%s or --config)",
+		return n, usagef(
+			"nats.url names other servers than the instance in %s has: omit --dir, or the setting (%s or --config)",
 			c.dir, config.EnvName("nats", "url"))
 	}
 	if n.URL == "" {
@@ -83,8 +83,8 @@ func (c *cli) connectStream(ctx context.Context) (conn *stream.Conn, failure, er
 		return nil, nil, err
 	}
 	if n.URL == "" {
-		return nil, errors.New("nats.url is not set here: name the configuration with --config FILE, or " +
-			"POSTERN_NATS_URL"), nil
+		return nil, errors.New(
+			"nats.url is not set here: name the configuration with --config FILE, or POSTERN_NATS_URL"), nil
 	}
 	conn, err = stream.Connect(stream.Options{URL: string(n.URL), Credentials: n.Credentials, CA: n.TLS.CA,
 		Cert: n.TLS.Cert, Key: n.TLS.Key, Name: "postern operator",

@@ -105,13 +105,12 @@ func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *vers
 		"ambiguous", yesOrNo(o.Ambiguous, "yes: different contents of exactly the same version; a fixed "+
 			"rule chose the one below"),
 		"refetch pending", yesOrNo(!o.RefetchAfter.IsZero(), "yes: from "+o.RefetchAfter.String()+
-			" on, in the provider's time; the state may be incomplete until then; see postern hints list"),
+			" on, in the provider's time; the state may be incomplete until then; see postern refetches list"),
 		"overwritten", yesOrNo(!o.OverwrittenAt.IsZero(), "everything received before "+o.OverwrittenAt.String()+
 			" is ignored: an operator overwrote the object from the provider"),
 		"sanitized", yesOrNo(o.Sanitized, "yes: PostgreSQL's JSON cannot hold the body unchanged; "+
 			"postern events show --raw prints the original"),
-		"redacted", yesOrNo(o.Redacted, "yes: the state was cleared for good; a newer event or refetch sets it "+
-			"again"),
+		"redacted", yesOrNo(o.Redacted, "yes: the state was cleared for good; a newer event or refetch sets it again"),
 		"last event", last,
 		"outcome", outcome)
 	if err != nil {
@@ -143,17 +142,18 @@ func yesOrNo(set bool, text string) string {
 
 // describeLastEvent describes the event of the object's version and its outcome.
 func describeLastEvent(ctx context.Context, pool *pgxpool.Pool, id int64) (event, outcome string, err error) {
-	life, err := events.Show(ctx, pool, strconv.FormatInt(id, 10), 0)
+	detail, err := events.Show(ctx, pool, strconv.FormatInt(id, 10), 0)
 	if errors.Is(err, events.ErrNotFound) {
 		return fmt.Sprintf("%d, no longer in the log", id), "", nil
 	}
 	if err != nil {
 		return "", "", err
 	}
-	if len(life.Outcomes) > 0 {
-		outcome = life.Outcomes[0].Status + ": " + life.Outcomes[0].Reason
+	if len(detail.Outcomes) > 0 {
+		outcome = detail.Outcomes[0].Status + ": " + detail.Outcomes[0].Reason
 	}
-	return fmt.Sprintf("%d, %s, %s, received %s", life.ID, life.EventID, life.EventType, life.ReceivedAt), outcome, nil
+	event = fmt.Sprintf("%d, %s, %s, received %s", detail.ID, detail.EventID, detail.EventType, detail.ReceivedAt)
+	return event, outcome, nil
 }
 
 // describeVersion formats a stored version.
@@ -183,8 +183,8 @@ processors publish within about a second. The command asks first.`,
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.Flags().StringVar(&source, "source", "", "only objects of this `source`")
 	cmd.Flags().StringVar(&objectType, "type", "", "only objects of this `type`")
-	cmd.Flags().StringVar(&objectType, "object-type", "", "the same as --type, with the name used for events and "+
-		"outcomes")
+	cmd.Flags().StringVar(&objectType, "object-type", "",
+		"the same as --type, with the name used for events and outcomes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
 			if ok, err := confirmWithUser(cmd, announceQuestion(source, objectType), yes); err != nil || !ok {

@@ -19,7 +19,7 @@ import (
 func newObjectsOverwriteCommand(c *cli) *cobra.Command {
 	var yes, noWait bool
 	cmd := &cobra.Command{
-		Use:   "settle SOURCE TYPE ID",
+		Use:   "overwrite SOURCE TYPE ID",
 		Short: "Overwrite an object with its current state at the provider",
 		Long: `Refetch an object from the provider's API and let the response overwrite everything
 that the mirror has, even a final tombstone or a version in the future. Everything received before
@@ -30,13 +30,13 @@ does the ledger of runs.
 Use it for what the mirror cannot detect: an object that was deleted for good and exists again, or a
 delete by mistake. For a normal refetch use postern reconcile SOURCE --type TYPE --object ID. A
 running processor executes the run.`,
-		Example: `  postern objects settle stripe customer cus_1 --reason ` +
+		Example: `  postern objects overwrite stripe customer cus_1 --reason ` +
 			`'deleted by mistake, and restored by the provider: ticket 12'
-  postern objects settle stripe customer cus_1 --account acct_1 --reason 'ticket 13' --yes`,
+  postern objects overwrite stripe customer cus_1 --account acct_1 --reason 'ticket 13' --yes`,
 		Args: wantArgs("SOURCE", "TYPE", "ID"),
 	}
 	params := []admin.Param{accountParam, {Name: "reason", Help: "the reason; required, kept with the object"},
-		{Name: "once_key", Help: "a name of your choice; a second request with it gets the same run"}}
+		{Name: "idempotency_key", Help: "a name of your choice; a second request with it gets the same run"}}
 	filterFlags(cmd, params)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and exit")
@@ -49,8 +49,8 @@ running processor executes the run.`,
 		values.Set("type", args[1])
 		values.Set("object_id", args[2])
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			if ok, err := confirmWithUser(cmd, fmt.Sprintf("Overwrite all local history of %s with the provider's "+
-				"current state?",
+			if ok, err := confirmWithUser(cmd, fmt.Sprintf(
+				"Overwrite all local history of %s with the provider's current state?",
 				escapeControl(describeObject(args[1], args[2]))), yes); err != nil || !ok {
 				return err
 			}
@@ -87,5 +87,5 @@ func overwrittenObject(ctx context.Context, pool *pgxpool.Pool, r *runs.Run) (*v
 	if err := json.Unmarshal(r.Params, &o); err != nil {
 		return nil, fmt.Errorf("read the parameters of run %d: %w", r.ID, err)
 	}
-	return admin.Object(ctx, pool, o.RequestText["source"], o.Type, o.ID, url.Values{"account": {o.Account}})
+	return admin.Object(ctx, pool, o.Input["source"], o.Type, o.ID, url.Values{"account": {o.Account}})
 }

@@ -89,9 +89,8 @@ func newRejectionsShowCommand(c *cli) *cobra.Command {
 					cut = ", truncated: it cannot be verified again"
 				}
 				if err := printFields(cmd.OutOrStdout(), "rejection", strconv.FormatInt(r.ID, 10), "source", r.Source,
-					"received", r.ReceivedAt.String(),
-					"reason", r.Reason, "meaning", r.Explanation, "observed", r.Detail, "remote", r.Remote, "headers",
-					string(r.Headers),
+					"received", r.ReceivedAt.String(), "reason", r.Reason, "meaning", r.Explanation,
+					"observed", r.Detail, "remote", r.Remote, "headers", string(r.Headers),
 					"body", fmt.Sprintf("%d bytes%s", r.Bytes, cut)); err != nil {
 					return err
 				}
@@ -113,8 +112,8 @@ var conflictColumns = []column[events.Conflict]{
 }
 
 func newConflictsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "conflicts", Short: "List deliveries with the event id of a stored event and " +
-		"different content", RunE: showHelpOrError,
+	cmd := &cobra.Command{Use: "conflicts", Short: "List deliveries with the event " +
+		"id of a stored event and different content", RunE: showHelpOrError,
 		Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(listCommand[events.Conflict]{
 		subject:   "conflicts, the newest first",
@@ -146,12 +145,11 @@ func newConflictsShowCommand(c *cli) *cobra.Command {
 				case c.output == "json":
 					return printJSON(cmd.OutOrStdout(), found)
 				}
-				if err := printFields(cmd.OutOrStdout(), "conflict", strconv.FormatInt(found.ID, 10), "with event",
-					strconv.FormatInt(found.Event, 10),
-					"event id", found.EventID, "type", found.EventType, "source", found.Source, "account",
-					found.Account,
-					"received", found.ReceivedAt.String(), "verified", string(found.Verification), "headers",
-					string(found.Headers)); err != nil {
+				if err := printFields(cmd.OutOrStdout(), "conflict", strconv.FormatInt(found.ID, 10),
+					"with event", strconv.FormatInt(found.Event, 10), "event id", found.EventID,
+					"type", found.EventType, "source", found.Source, "account", found.Account,
+					"received", found.ReceivedAt.String(), "verified", string(found.Verification),
+					"headers", string(found.Headers)); err != nil {
 					return err
 				}
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nBody\n%s\n", indentJSON(found.Body))

@@ -19,7 +19,7 @@ import (
 )
 
 // testDelivery holds the flags of `postern provider test`.
-type testDelivery struct {
+type providerTestFlags struct {
 	provider   string
 	source     string
 	headers    []string
@@ -33,7 +33,7 @@ type testDelivery struct {
 }
 
 func newProviderTestCommand(c *cli) *cobra.Command {
-	t := &testDelivery{}
+	t := &providerTestFlags{}
 	cmd := &cobra.Command{
 		Use:   "test FILE",
 		Short: "Explain step by step why the signature of a captured delivery is valid or not",
@@ -64,15 +64,15 @@ Name the provider with --provider and give the secret, or name a source of --con
 	f.StringVar(&t.query, "query", "", "the request's `query`, without the question mark")
 	f.StringVar(&t.method, "method", http.MethodPost, "the request's `method`")
 	f.StringVar(&t.receivedAt, "at", "", "`time` of receipt (RFC 3339, or now)")
-	f.DurationVar(&t.tolerance, "tolerance", 0, "maximum difference between the signed time and --at (default: the "+
-		"provider's)")
+	f.DurationVar(&t.tolerance, "tolerance", 0,
+		"maximum difference between the signed time and --at (default: the provider's)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return t.run(cmd, c, args[0]) }
 	return cmd
 }
 
 // testResult is the result of the test.
 type testResult struct {
-	Verified bool             `json:"proven"`
+	Verified bool             `json:"verified"`
 	Steps    []signature.Step `json:"steps"`
 	Response string           `json:"answer,omitempty"`
 	Events   []parsedEvent    `json:"events,omitempty"`
@@ -83,7 +83,7 @@ type testResult struct {
 // addRejection adds the reason why a gateway would reject the delivery.
 func (x *testResult) addRejection(r *provider.Rejection) {
 	x.Verified, x.rejectReason = false, string(r.Reason)
-	x.Steps = append(x.Steps, signature.Step{Name: "refused", Detail: string(r.Reason) + ": " + r.Reason.Explain()})
+	x.Steps = append(x.Steps, signature.Step{Name: "rejected", Detail: string(r.Reason) + ": " + r.Reason.Explain()})
 }
 
 // parsedEvent is an event that a gateway would store.
@@ -97,7 +97,7 @@ type parsedEvent struct {
 	Effect     string `json:"says"`
 }
 
-func (t *testDelivery) run(cmd *cobra.Command, c *cli, file string) error {
+func (t *providerTestFlags) run(cmd *cobra.Command, c *cli, file string) error {
 	p, src, err := t.providerAndSource(c)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (t *testDelivery) run(cmd *cobra.Command, c *cli, file string) error {
 }
 
 // providerAndSource returns the provider and the source as configured by the flags.
-func (t *testDelivery) providerAndSource(c *cli) (provider.Provider, *provider.Source, error) {
+func (t *providerTestFlags) providerAndSource(c *cli) (provider.Provider, *provider.Source, error) {
 	src := &provider.Source{Name: "test", Accounts: []string{"*"}}
 	var p provider.Provider
 	switch {
@@ -162,7 +162,7 @@ func (t *testDelivery) providerAndSource(c *cli) (provider.Provider, *provider.S
 	return p, src, nil
 }
 
-func (t *testDelivery) setSecrets(src *provider.Source) error {
+func (t *providerTestFlags) setSecrets(src *provider.Source) error {
 	values := make([][]byte, 0, len(t.secrets)+1)
 	for _, s := range t.secrets {
 		values = append(values, []byte(s))
@@ -187,7 +187,7 @@ func (t *testDelivery) setSecrets(src *provider.Source) error {
 }
 
 // findSource returns a source of --config, or a demo source of the dev instance.
-func (t *testDelivery) findSource(c *cli) (config.Endpoint, error) {
+func (t *providerTestFlags) findSource(c *cli) (config.Endpoint, error) {
 	endpoints := (&config.Config{Sources: config.DemoSources()}).Endpoints()
 	if c.config != "" {
 		cfg, err := config.LoadDev(c.config)
@@ -214,7 +214,7 @@ func findProvider(name string) (provider.Provider, error) {
 	return p, nil
 }
 
-func (t *testDelivery) newDelivery(body []byte) (*provider.Delivery, error) {
+func (t *providerTestFlags) newDelivery(body []byte) (*provider.Delivery, error) {
 	d := &provider.Delivery{Method: t.method, Query: t.query, Header: http.Header{}, Body: body, ReceivedAt: time.Now()}
 	for _, h := range t.headers {
 		name, value, ok := strings.Cut(h, ":")
@@ -239,16 +239,16 @@ func (t *testDelivery) newDelivery(body []byte) (*provider.Delivery, error) {
 func verifyStepByStep(p provider.Provider, src *provider.Source, d *provider.Delivery, anyAge bool) (*testResult,
 	error) {
 	v, err := p.Verify(src, d)
-	var refused *provider.Rejection
-	aged := errors.As(err, &refused) && (refused.Reason == provider.StaleTimestamp ||
-		refused.Reason == provider.FutureTimestamp)
+	var rejection *provider.Rejection
+	aged := errors.As(err, &rejection) && (rejection.Reason == provider.StaleTimestamp ||
+		rejection.Reason == provider.FutureTimestamp)
 	if aged && anyAge {
-		patient := *src
-		patient.Tolerance = 1 << 62
-		v, err = p.Verify(&patient, d)
+		tolerant := *src
+		tolerant.Tolerance = 1 << 62
+		v, err = p.Verify(&tolerant, d)
 		d.ReceivedAt = v.SignedAt
 	}
-	if err != nil && !errors.As(err, &refused) {
+	if err != nil && !errors.As(err, &rejection) {
 		return nil, err
 	}
 	out := &testResult{Verified: err == nil}
@@ -256,7 +256,7 @@ func verifyStepByStep(p provider.Provider, src *provider.Source, d *provider.Del
 		return nil, err
 	}
 	if !out.Verified {
-		out.addRejection(refused)
+		out.addRejection(rejection)
 		return out, nil
 	}
 	if g, ok := p.(provider.Handshaker); ok {
@@ -293,8 +293,8 @@ func verificationSteps(p provider.Provider, src *provider.Source, d *provider.De
 // addEvents adds the events that a gateway would store and their effect on the mirror.
 func (x *testResult) addEvents(p provider.Provider, src *provider.Source, d *provider.Delivery) error {
 	found, err := p.Identify(src, d)
-	if refused := new(provider.Rejection); errors.As(err, &refused) {
-		x.addRejection(refused)
+	if rejection := new(provider.Rejection); errors.As(err, &rejection) {
+		x.addRejection(rejection)
 		return nil
 	}
 	if err != nil {
@@ -313,7 +313,7 @@ func (x *testResult) addEvents(p provider.Provider, src *provider.Source, d *pro
 	return nil
 }
 
-// describeObservation describes what an event tells about its object.
+// describeObservation describes the effect of an event on its object.
 func describeObservation(o provider.Observation, err error) string {
 	switch {
 	case err != nil:
@@ -352,8 +352,7 @@ func (x *testResult) print(cmd *cobra.Command) error {
 			object = e.ObjectType + " " + e.ObjectID
 		}
 		if err := printFields(w, "event id", e.Key, "type", e.Type, "account", e.Account, "object", object,
-			"occurred",
-			e.OccurredAt, "says", e.Effect); err != nil {
+			"occurred", e.OccurredAt, "says", e.Effect); err != nil {
 			return err
 		}
 	}

@@ -55,11 +55,11 @@ automatically. After a crash the run continues. Each source can have one open re
 		})
 	}
 	cmd.AddCommand(newRebuildCompareCommand(c))
-	for _, what := range []struct{ name, short string }{
+	for _, decision := range []struct{ name, short string }{
 		{"swap", "Replace the live objects with the staged objects of a rebuild"},
 		{"discard", "Discard the staged objects of a rebuild and end it"},
 	} {
-		cmd.AddCommand(newRebuildDecisionCommand(c, what.name, what.short))
+		cmd.AddCommand(newRebuildDecisionCommand(c, decision.name, decision.short))
 	}
 	return cmd
 }
@@ -107,8 +107,8 @@ func (r *rebuildFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, value
 	return err
 }
 
-// describeDecision names the commands between which the operator of a staged rebuild decides; ""
-// for any other run.
+// describeDecision names the commands with which an operator compares, swaps or discards a staged
+// rebuild; "" for any other run.
 func describeDecision(r *runs.Run) string {
 	if rebuild.Stage(r) != "staged" {
 		return ""
@@ -126,15 +126,15 @@ func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 		return nil, err
 	}
 	for i := range page.Items {
-		var asked rebuild.Params
-		if err := json.Unmarshal(page.Items[i].Params, &asked); err != nil {
+		var params rebuild.Params
+		if err := json.Unmarshal(page.Items[i].Params, &params); err != nil {
 			return nil, fmt.Errorf("read the parameters of run %d: %w", page.Items[i].ID, err)
 		}
-		waits, source := describeDecision(&page.Items[i]), values.Get("source")
-		if waits != "" && (source == "" || source == asked.Input["source"]) {
-			lines = append(lines, fmt.Sprintf("the objects of source %s are those from before rebuild %d, which "+
-				"waits for %s",
-				asked.Input["source"], page.Items[i].ID, waits))
+		choice, source := describeDecision(&page.Items[i]), values.Get("source")
+		if choice != "" && (source == "" || source == params.Input["source"]) {
+			lines = append(lines, fmt.Sprintf(
+				"the objects of source %s are those from before rebuild %d, which waits for %s",
+				params.Input["source"], page.Items[i].ID, choice))
 		}
 	}
 	return lines, nil
@@ -239,8 +239,7 @@ type comparisonPrinter struct {
 	json         bool
 	pages, items int
 	totals       map[rebuild.Kind]int64
-	// stage is the stage of the rebuild: that of the last page if all pages were "staged", else the
-	// first other one.
+	// stage is "staged" if the rebuild was staged at each page; otherwise the first other stage.
 	stage string
 }
 
@@ -294,15 +293,15 @@ func (p *comparisonPrinter) printDifference(d *rebuild.Difference) error {
 	}
 	for _, side := range []struct {
 		name string
-		*rebuild.Side
+		*rebuild.ObjectRow
 	}{{"  live", d.Live}, {"  staged", d.Staged}} {
-		if side.Side != nil {
+		if side.ObjectRow != nil {
 			lines = append(lines, side.name, fmt.Sprintf("%s; event %d, rule %d", side.Version, side.LastEventID,
 				side.RuleVersion))
 		}
 	}
-	for _, why := range d.Reasons {
-		lines = append(lines, "  why", why)
+	for _, reason := range d.Reasons {
+		lines = append(lines, "  reason", reason)
 	}
 	if err := printFields(p.out, lines...); err != nil {
 		return err
@@ -313,7 +312,7 @@ func (p *comparisonPrinter) printDifference(d *rebuild.Difference) error {
 
 // kindLabels are the printed names of the kinds of differences.
 var kindLabels = map[rebuild.Kind]string{rebuild.Differing: "differing", rebuild.OnlyLive: "missing in the rebuild",
-	rebuild.OnlyStaged: "new in the rebuild", rebuild.LiveNewer: "ahead"}
+	rebuild.OnlyStaged: "new in the rebuild", rebuild.LiveNewer: "live is newer"}
 
 // finish prints the totals of the comparison. With check, a difference is an error.
 func (p *comparisonPrinter) finish(last *rebuild.Page, check bool) error {
@@ -348,13 +347,12 @@ func (p *comparisonPrinter) check(last *rebuild.Page) error {
 	switch {
 	case p.stage != "staged":
 		return fmt.Errorf("the comparison is incomplete: the rebuild is not staged (%s): wait until it is, then "+
-			"compare "+
-			"again (postern runs watch %d)", cmp.Or(p.stage, "waiting"), last.Run)
+			"compare again (postern runs watch %d)", cmp.Or(p.stage, "queued"), last.Run)
 	case differing > 0:
 		return fmt.Errorf("%s not equal", countOf(int(differing), "object"))
 	case ahead > 0:
-		return fmt.Errorf("%s changed since the rebuild read the log: let it catch up (postern runs resume %d), then "+
-			"compare again", countOf(int(ahead), "object"), last.Run)
+		return fmt.Errorf("%s changed since the rebuild read the log: let it catch up "+
+			"(postern runs resume %d), then compare again", countOf(int(ahead), "object"), last.Run)
 	}
 	return nil
 }
@@ -368,8 +366,8 @@ func (p *comparisonPrinter) printTotals(last *rebuild.Page) error {
 	if last.Stage != "staged" {
 		unfinished = "the rebuild is not staged (" + last.Stage + "), so the comparison is incomplete"
 	}
-	return printFields(p.out, "same", n(rebuild.Same), "equal, refetch pending", n(rebuild.RefetchOnly), "differing",
-		n(rebuild.Differing), "missing in the rebuild", n(rebuild.OnlyLive),
+	return printFields(p.out, "same", n(rebuild.Same), "equal, refetch pending", n(rebuild.RefetchOnly),
+		"differing", n(rebuild.Differing), "missing in the rebuild", n(rebuild.OnlyLive),
 		"new in the rebuild", n(rebuild.OnlyStaged), "changed since the rebuild read the log", n(rebuild.LiveNewer),
 		"events applied live that are dead in the rebuild", dead, "note", unfinished)
 }

@@ -28,7 +28,7 @@ var reconcileFlags = slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func
 
 func newReconcileCommand(c *cli) *cobra.Command {
 	var noWait bool
-	var dry, every, objects, full bool
+	var dryRun, allAccounts, objects, full bool
 	cmd := &cobra.Command{
 		Use:   "reconcile SOURCE",
 		Short: "Compare the log with the provider's API and add missing events",
@@ -50,8 +50,8 @@ run is done when everything that it appended has its outcome. Ctrl-C stops only 
 postern runs pause, resume and cancel control the run. The exit status is 1 if the run failed.
 
 The run is for one account of the source: that of the API key, or --account. With --all-accounts a
-processor creates a run for each known account, except those that the source's reconcile.own and
-reconcile.except exclude and those whose previous run is still open. The command watches them one by
+processor creates a run for each known account, except those that the source's reconcile.own_account and
+reconcile.exclude exclude and those whose previous run is still open. The command watches them one by
 one, and the exit status is 1 if any failed.
 
 With --dry-run it only counts: nothing is appended, and the log does not count as complete.`,
@@ -64,17 +64,16 @@ With --dry-run it only counts: nothing is appended, and the log does not count a
 		Args: wantArgs("SOURCE"),
 	}
 	filterFlags(cmd, reconcileFlags)
-	cmd.Flags().BoolVar(&every, "all-accounts", false, "create a run for each account in the configuration or the "+
-		"mirror "+
-		"(Stripe Connect)")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only count; append nothing")
+	cmd.Flags().BoolVar(&allAccounts, "all-accounts", false,
+		"create a run for each account in the configuration or the mirror (Stripe Connect)")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count; append nothing")
 	cmd.Flags().BoolVar(&objects, "objects", false, "compare all objects that the API lists with the mirror")
 	cmd.Flags().BoolVar(&full, "full", false, "list all objects, also where the API can list only the changed ones")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and exit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		values := filterValues(cmd, reconcileFlags)
 		values.Set("source", args[0])
-		for name, set := range map[string]bool{"all_accounts": every, "dry_run": dry, "objects": objects,
+		for name, set := range map[string]bool{"all_accounts": allAccounts, "dry_run": dryRun, "objects": objects,
 			"full": full} {
 			if set {
 				values.Set(name, "true")
@@ -105,10 +104,10 @@ func runReconcile(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Val
 }
 
 // watchAccountRuns watches the runs of all accounts, also after one fails.
-func watchAccountRuns(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, entered []int64) error {
+func watchAccountRuns(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, accountRuns []int64) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	var bad []error
-	for _, run := range entered {
+	var failures []error
+	for _, run := range accountRuns {
 		if c.output != "json" {
 			fmt.Fprintln(out)
 		}
@@ -116,12 +115,12 @@ func watchAccountRuns(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, entered []
 		if err == nil && c.output != "json" {
 			err = printReconciled(ctx, out, pool, run)
 		}
-		bad = append(bad, err)
+		failures = append(failures, err)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return errors.Join(bad...)
+	return errors.Join(failures...)
 }
 
 // printReconciled prints the result of a reconciliation that is done.
@@ -140,7 +139,7 @@ func printReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run
 	if r.Counts[reconcile.Disconnected] > 0 {
 		_, err := fmt.Fprintf(out, "\nThe account is disconnected: the API key no longer has access to it. It was "+
 			"skipped, and this run verified nothing of it: postern drift show --source %s\n",
-			escapeControl(o.RequestText["source"]))
+			escapeControl(o.Input["source"]))
 		return err
 	}
 	if o.Scope == reconcile.Objects {
@@ -163,8 +162,7 @@ func describeReconciled(o *reconcile.Params, counts map[string]int64, since, unt
 	if o.Scope == reconcile.Object {
 		switch {
 		case counts[reconcile.Absent] > 0:
-			return "Neither the mirror nor the API has such an object: is the id correct? Nothing " +
-				"was appended."
+			return "Neither the mirror nor the API has such an object: is the id correct? Nothing was appended."
 		case o.DryRun:
 			return "The API has the object. It was a dry run: nothing was appended."
 		case counts[reconcile.Missing] > 0:
@@ -197,7 +195,7 @@ func describeReconciled(o *reconcile.Params, counts map[string]int64, since, unt
 func describeReconcileCounts(counts map[string]int64) string {
 	if n, allAccounts := counts[reconcile.Accounts]; allAccounts {
 		text := "runs created for " + countOf(int(n), "account")
-		if busy := counts[reconcile.Busy]; busy > 0 {
+		if busy := counts[reconcile.BusyAccounts]; busy > 0 {
 			text += fmt.Sprintf(", and none for %d whose previous run is still open", busy)
 		}
 		return text
@@ -239,7 +237,7 @@ func formatMicros(at int64) string { return events.Instant{Time: time.UnixMicro(
 // describeDue says when the next attempt is due.
 func describeDue(h reconcile.RefetchRequest) string {
 	if h.Suspended {
-		return "parked"
+		return "suspended"
 	}
 	return h.Due.String()
 }

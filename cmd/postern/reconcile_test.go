@@ -39,13 +39,17 @@ func (a twoEvents) Do(_ context.Context, c provider.Call) (*reconcile.Response, 
 	body := fmt.Appendf(nil, `{"object_id": "obj_1", "object": {"a": 2}, "time": %d, "unit": 1, "rank": 1}`, sim.Start+
 		2)
 	if c.Path == "/list" {
-		body = []byte(`{"things": [{"id": "obj_1", "answer": {"unit": 1, "object": {"a": 2}}}, {"id": "obj_2", "answer": {"unit": 1, "object": {"a": 3}}}, {"id": "obj_9", "answer": {"unit": 1, "object": {"a": 9}}}]}`)
+		body = []byte(`{"things": [{"id": "obj_1", "answer": {"unit": 1, "object": {"a": 2}}}, ` +
+			`{"id": "obj_2", "answer": {"unit": 1, "object": {"a": 3}}}, ` +
+			`{"id": "obj_9", "answer": {"unit": 1, "object": {"a": 9}}}]}`)
 	}
 	if c.Path == "/events" {
 		body = []byte(`{"events": []}`)
 		if c.Query.Get("since") <= fmt.Sprint(sim.Start) && c.Query.Get("until") > fmt.Sprint(sim.Start) {
-			body = fmt.Appendf(nil, `{"events": [{"id": "evt_1", "type": "thing", "object_id": "obj_1", "object": {"a": 1}, "time": %d, "unit": 1, "rank": 1},
-				{"id": "evt_2", "type": "thing", "object_id": "obj_2", "object": {"a": 1}, "time": %d, "unit": 1, "rank": 1}]}`, sim.Start, sim.Start)
+			body = fmt.Appendf(nil, `{"events": [{"id": "evt_1", "type": "thing", "object_id": "obj_1", `+
+				`"object": {"a": 1}, "time": %d, "unit": 1, "rank": 1},
+				{"id": "evt_2", "type": "thing", "object_id": "obj_2", `+
+				`"object": {"a": 1}, "time": %d, "unit": 1, "rank": 1}]}`, sim.Start, sim.Start)
 		}
 	}
 	return &reconcile.Response{Verdict: sim.Provider{}.Answer(http.StatusOK, http.Header{}, body), Body: body,
@@ -84,8 +88,9 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 		"give one of them")
 	b.run(t, "reconcile", "stripe", "--object", "obj_1").want(t, 2, "", "name its type too")
 	b.run(t, "reconcile", "stripe", "--since", "1h", "--until", "2h").want(t, 2, "", "is not before until")
-	b.run(t, "reconcile", "stripe", "--no-wait", "--reason", "an outage", "--once-key", "k").want(t, 0, "an outage", "")
-	b.run(t, "reconcile", "stripe", "--no-wait", "--once-key", "k").want(t, 0,
+	b.run(t, "reconcile", "stripe", "--no-wait", "--reason", "an outage", "--idempotency-key", "k").want(t, 0,
+		"an outage", "")
+	b.run(t, "reconcile", "stripe", "--no-wait", "--idempotency-key", "k").want(t, 0,
 		"Run 1 was created with this key before", "")
 	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet.", "")
 	stop := b.reconciles(t, false)
@@ -114,17 +119,17 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	b.run(t, "reconcile", "stripe", "--since", "2020-01-01").want(t, 0,
 		"has 2 events: 2 were in the log and 0 were missing.",
 		"")
-	look := []string{"reconcile", "stripe", "--type", "thing", "--object", "obj_1"}
-	b.run(t, append(look, "--dry-run")...).want(t, 0, "The API has the object. It was a dry run", "")
-	found := b.run(t, look...)
+	command := []string{"reconcile", "stripe", "--type", "thing", "--object", "obj_1"}
+	b.run(t, append(command, "--dry-run")...).want(t, 0, "The API has the object. It was a dry run", "")
+	found := b.run(t, command...)
 	if found.want(t, 0, "The API's current state was missing in the log and is appended.",
 		""); strings.Contains(found.out,
 		"read up to") {
 		t.Errorf("a refetch shows a period:\n%s", found.out)
 	}
-	b.run(t, look...).want(t, 0, "The log already has the API's current state.", "")
-	if r := b.run(t, append(look, "-o", "json")...); r.status != 0 || strings.Contains(r.out, "The log already has") ||
-		!strings.Contains(r.out, `"present": 1`) {
+	b.run(t, command...).want(t, 0, "The log already has the API's current state.", "")
+	if r := b.run(t, append(command, "-o", "json")...); r.status != 0 ||
+		strings.Contains(r.out, "The log already has") || !strings.Contains(r.out, `"present": 1`) {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "runs", "list", "--job", "reconcile").want(t, 0, "an outage", "")
@@ -143,40 +148,41 @@ func TestDrift_showAndReport(t *testing.T) {
 		"  3        1      1        1             0             0                0           0        0         0\n",
 		"")
 	b.run(t, "drift", "show").want(t, 0, "events", "")
-	swept := b.run(t, "reconcile", "stripe", "--type", "thing")
-	swept.want(t, 0, heads+"thing  done   -              3        1      1        1             0             0      "+
-		"          "+
-		"0           0        2         0\n", "")
-	swept.want(t, 0, "postern drift report 4.", "")
-	swept.want(t, 0, "run 4 done: 3 objects", "")
-	swept.want(t, 0, "differed by up to 3 seconds", "")
-	swept.want(t, 0, "3 processed, 1 equal, 1 missing, 1 behind, 2 mended", "")
+	scanned := b.run(t, "reconcile", "stripe", "--type", "thing")
+	scanned.want(t, 0, heads+"thing  done   -              3        1      1        1             0             0"+
+		"                0           0        2         0\n", "")
+	scanned.want(t, 0, "postern drift report 4.", "")
+	scanned.want(t, 0, "run 4 done: 3 objects", "")
+	scanned.want(t, 0, "differed by up to 3 seconds", "")
+	scanned.want(t, 0, "3 processed, 1 equal, 1 missing, 1 mirror older, 2 repaired", "")
 	b.run(t, "drift", "show").want(t, 0, "type thing  1970-01-01T00:00:00.000000Z", "")
 	report := b.run(t, "drift", "report", "4")
-	report.want(t, 0, "\nthing obj_2: behind, now mended (event ", "")
+	report.want(t, 0, "\nthing obj_2: mirror_older, now repaired (event ", "")
 	report.want(t, 0, "):\n  state.a: 1 in the mirror, 2 at the provider\n", "")
-	report.want(t, 0, "\nthing obj_9: missing, now mended (event ", "")
-	if r := b.run(t, "drift", "report", "4", "--kind", "behind", "-o", "json"); r.status != 0 ||
-		!strings.Contains(r.out, `"behind": 1`) || !strings.Contains(r.out, `"path": "state.a"`) ||
+	report.want(t, 0, "\nthing obj_9: missing, now repaired (event ", "")
+	if r := b.run(t, "drift", "report", "4", "--kind", "mirror_older", "-o", "json"); r.status != 0 ||
+		!strings.Contains(r.out, `"mirror_older": 1`) || !strings.Contains(r.out, `"path": "state.a"`) ||
 		strings.Contains(r.out, "obj_9") {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "drift", "show", "--run", "4").want(t, 0, report.out, "")
-	b.db.Exec(t, `UPDATE sweeps SET passed_over =
-		'[{"part": "o/r", "why": "answered 404", "cut": false}, {"part": "o/s", "why": "answered 422", "cut": true}]'
+	b.db.Exec(t, `UPDATE object_scans SET skipped_parts =
+		'[{"part": "o/r", "reason": "answered 404", "truncated": false}, `+
+		`{"part": "o/s", "reason": "answered 422", "truncated": true}]'
 			WHERE run = 4`)
 	passed := b.run(t, "drift", "show", "--run", "4")
 	passed.want(t, 0, "\nthing: o/r was skipped: answered 404 (let the key read it, or remove it from the "+
 		"source's section api)\n", "")
 	passed.want(t, 0, "\nthing: o/s was not listed to its end: answered 422 (", "")
-	b.run(t, "drift", "show", "--run", "4", "-o", "json").want(t, 0, `"passed_over": [`, "")
-	b.db.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at) SELECT 4, number, '',
-		t, 'rare', to_timestamp(0), now() FROM sources, unnest('{card,source}'::text[]) t WHERE name = 'stripe'`)
+	b.run(t, "drift", "show", "--run", "4", "-o", "json").want(t, 0, `"skipped_parts": [`, "")
+	b.db.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, phase, started_at, updated_at)
+		SELECT 4, number, '',
+		t, 'skipped', to_timestamp(0), now() FROM sources, unnest('{card,source}'::text[]) t WHERE name = 'stripe'`)
 	b.run(t, "drift", "show", "--run", "4").want(t, 0, "\ncard, source: skipped, because the mirror has no such "+
-		"object and the "+
-		"list is expensive. They are not verified. To read one: postern reconcile stripe --type card\n", "")
-	b.db.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, why, began, updated_at)
-		SELECT 4, number, '', t, 'unlisted', 'answered 403', to_timestamp(0), now()
+		"object and the list is expensive. They are not verified. To read "+
+		"one: postern reconcile stripe --type card\n", "")
+	b.db.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, phase, reason, started_at, updated_at)
+		SELECT 4, number, '', t, 'not_listable', 'answered 403', to_timestamp(0), now()
 			FROM sources, unnest('{file,order}'::text[]) t WHERE name = 'stripe'`)
 	table := b.run(t, "drift", "report", "4")
 	if strings.Contains(table.out, "\nfile ") || strings.Contains(table.out, "\ncard ") {
@@ -184,10 +190,11 @@ func TestDrift_showAndReport(t *testing.T) {
 	}
 	table.want(t, 0, "\nfile, order: not listable, so this run does not verify that they are complete: answered 403\n",
 		"")
-	b.run(t, "drift", "report", "4", "-o", "json").want(t, 0, `"why": "answered 403"`, "")
-	b.db.Exec(t, `UPDATE sweeps SET phase = 'unlisted', why = 'answered 403' WHERE run = 4 AND object_type = 'thing'`)
+	b.run(t, "drift", "report", "4", "-o", "json").want(t, 0, `"reason": "answered 403"`, "")
+	b.db.Exec(t, `UPDATE object_scans SET phase = 'not_listable', reason = 'answered 403' WHERE run = 4
+		AND object_type = 'thing'`)
 	b.run(t, "drift", "show").want(t, 0, "not listable in run 4: answered 403\n", "")
-	b.run(t, "drift", "show", "-o", "json").want(t, 0, `"unlisted_by":4,"unlisted":"answered 403"`, "")
+	b.run(t, "drift", "show", "-o", "json").want(t, 0, `"not_listable_since_run":4,"not_listable":"answered 403"`, "")
 	b.run(t, "runs", "show", "4").want(t, 0, "parameters  objects of type thing, source stripe\n", "")
 	b.run(t, "drift", "show", "--run", "1").want(t, 3, "", "no run over objects")
 	b.run(t, "drift", "show", "--run", "4", "--source", "stripe").want(t, 2, "", "omit --source")
@@ -212,15 +219,17 @@ func TestReconcile_allAccounts_watchesEachRun(t *testing.T) {
 		FROM objects o WHERE object_id = 'obj_1'`)
 	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "acct_2", "object_id": "obj_6"}')).*
 		FROM objects o WHERE object_id = 'obj_1'`)
-	b.db.Exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
-		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_2', 'what', 'events', 'of', 1,
-			'words', '{}'::jsonb), '', '', 'paused', '', '{}', now(), now() FROM sources WHERE name = 'stripe'`)
+	b.db.Exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at)
+		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_2', 'scope', 'events', 'parent_run',
+			1,
+			'input', '{}'::jsonb), '', '', 'paused', '', '{}', now(), now() FROM sources WHERE name = 'stripe'`)
 	r := b.run(t, all...)
 	r.want(t, 0, "runs created for 2 accounts, and none for 1 whose previous run is still open", "")
 	if n := strings.Count(r.out, "The provider has 2 events"); n != 2 {
 		t.Errorf("results of %d runs:\n%s", n, r.out)
 	}
-	of := b.db.QueryStrings(t, `SELECT (asked ->> 'account') || ' ' || reason FROM runs WHERE asked ->> 'of' = '3'
+	of := b.db.QueryStrings(t, `SELECT (params ->> 'account') || ' ' || reason FROM runs
+		WHERE params ->> 'parent_run' = '3'
 		AND status = 'done' ORDER BY run`)
 	if want := []string{" an outage", "acct_1 an outage"}; !slices.Equal(of, want) {
 		t.Errorf("runs of %q, want %q", of, want)
@@ -234,8 +243,10 @@ func TestReconcile_allAccounts_watchesEachRun(t *testing.T) {
 func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at, ended_at)
-		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_1', 'what', w, 'of', 7, 'words',
+	b.db.Exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at,
+		ended_at)
+		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_1', 'scope', w, 'parent_run', 7,
+			'input',
 			'{"source": "stripe"}'::jsonb), '', '', 'done', '', '{"disconnected": 1}', now(), now(), now()
 		FROM sources, unnest('{events,objects}'::text[]) w WHERE name = 'stripe'`)
 	for run := range int64(2) {
@@ -246,9 +257,11 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 		}
 	}
 	b.run(t, "runs", "show", "1").want(t, 0, "0 processed, the account is disconnected\n", "")
-	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, a, 'events',
+	b.db.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at) SELECT number, a,
+		'events',
 		now(), now(), 1, now() FROM sources, unnest('{"",acct_1}'::text[]) a WHERE name = 'stripe'`)
-	b.db.Exec(t, `INSERT INTO disconnected (source, account, since, at, run, why) SELECT number, 'acct_1',
+	b.db.Exec(t, `INSERT INTO disconnected_accounts (source, account, since, observed_at, run, reason)
+		SELECT number, 'acct_1',
 		'2026-01-02 03:04:05Z', now(), 1, 'answered 403' FROM sources WHERE name = 'stripe'`)
 	shown := b.run(t, "drift", "show")
 	shown.want(t, 0, "disconnected since 2026-01-02T03:04:05.000000Z: answered 403\n", "")
@@ -264,22 +277,20 @@ func TestDescribeReconciled_counts(t *testing.T) {
 	t.Parallel()
 	counts := map[string]int64{reconcile.Processed: 1, reconcile.Conflicting: 1, reconcile.Rejected: 3}
 	want := "The provider has 1 event: 0 were in the log and 0 were missing, and 1 have other content in the log " +
-		"(postern " +
-		"conflicts list). 3 more are of accounts that the source does not accept and were skipped."
+		"(postern conflicts list). 3 more are of accounts that the source does not accept and were skipped."
 	if got := describeReconciled(&reconcile.Params{Scope: reconcile.Events}, counts, time.Time{},
 		time.Time{}); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	lacked := map[string]int64{reconcile.Processed: 9, reconcile.Present: 4, reconcile.Missing: 5,
 		reconcile.Undelivered: 3}
-	want = "The provider has 9 events: 4 were in the log and 5 were missing, and the provider reports 3 of them as " +
-		"not " +
-		"delivered."
+	want = "The provider has 9 events: 4 were in the log and 5 were missing, and the " +
+		"provider reports 3 of them as not delivered."
 	if got := describeReconciled(&reconcile.Params{Scope: reconcile.Events}, lacked, time.Time{},
 		time.Time{}); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if got, want := describeReconcileCounts(counts), "1 processed, 1 conflicting, 3 refused"; got != want {
+	if got, want := describeReconcileCounts(counts), "1 processed, 1 conflicting, 3 rejected"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	counts = map[string]int64{reconcile.Processed: 1, reconcile.Absent: 1}
@@ -294,29 +305,30 @@ func TestDescribeReconciled_counts(t *testing.T) {
 }
 
 // The list shows pending refetches and the errors of their attempts.
-func TestHintsList_pendingRefetch_showsReasonAndError(t *testing.T) {
+func TestRefetchesList_pendingRefetch_showsReasonAndError(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
-	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO hints (source, account, object_type, object_id, reason, made_at,
-		due, after, attempts, error)
-		VALUES ($1, 'acct_1', 'customer', 'cus_1', 'in doubt', now(), '2026-01-02T03:04:06Z', 1, 2, 'answered 500')`,
+	b.run(t, "refetches", "list").want(t, 0, "No refetch is pending.", "")
+	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO refetch_requests (source, account, object_type, object_id,
+		reason, requested_at,
+		due, start_after, attempts, error)
+		VALUES ($1, 'acct_1', 'customer', 'cus_1', 'ambiguous', now(), '2026-01-02T03:04:06Z', 1, 2, 'answered 500')`,
 		b.known.Number["stripe"])
 	noError(t, err)
-	r := b.run(t, "hints", "list", "--source", "stripe")
-	for _, text := range []string{"acct_1", "customer cus_1", "in doubt", "2026-01-02T03:04:06.000000Z",
+	r := b.run(t, "refetches", "list", "--source", "stripe")
+	for _, text := range []string{"acct_1", "customer cus_1", "ambiguous", "2026-01-02T03:04:06.000000Z",
 		"answered 500"} {
 		r.want(t, 0, text, "")
 	}
-	b.db.Exec(t, `UPDATE hints SET due = 'infinity'`)
-	b.run(t, "hints", "list").want(t, 0, "parked", "")
-	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"due":null,"parked":true`, "")
-	b.run(t, "hints", "list", "--source", "shop").want(t, 0, "No refetch is pending.", "")
-	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"attempts":2`, "")
+	b.db.Exec(t, `UPDATE refetch_requests SET due = 'infinity'`)
+	b.run(t, "refetches", "list").want(t, 0, "suspended", "")
+	b.run(t, "refetches", "list", "-o", "json").want(t, 0, `"due":null,"suspended":true`, "")
+	b.run(t, "refetches", "list", "--source", "shop").want(t, 0, "No refetch is pending.", "")
+	b.run(t, "refetches", "list", "-o", "json").want(t, 0, `"attempts":2`, "")
 }
 
 // The list of refetches has each flagged object, also if no request can be created for it.
-func TestHintsList_flaggedObjectWithoutRequest_saysWhy(t *testing.T) {
+func TestRefetchesList_flaggedObjectWithoutRequest_saysWhy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.insertObject(t, "stripe", "", 1) // flagged
@@ -324,66 +336,67 @@ func TestHintsList_flaggedObjectWithoutRequest_saysWhy(t *testing.T) {
 	for reads, want := range map[string]string{
 		"NULL":       "no processor has reported yet",
 		"'{}'":       "the source has no section api",
-		"'{object}'": "in doubt",
+		"'{object}'": "ambiguous",
 	} {
 		b.db.Exec(t, `UPDATE sources SET api_reads = `+reads+` WHERE name = 'stripe'`)
-		r := b.run(t, "hints", "list")
+		r := b.run(t, "refetches", "list")
 		r.want(t, 0, want, "")
 		r.want(t, 0, "customer cus_1", "")
-		if parked := strings.Contains(r.out, "parked"); parked != (reads == "'{}'") {
-			t.Errorf("api_reads %s: parked %t:\n%s", reads, parked, r.out)
+		if suspended := strings.Contains(r.out, "suspended"); suspended != (reads == "'{}'") {
+			t.Errorf("api_reads %s: suspended %t:\n%s", reads, suspended, r.out)
 		}
 	}
-	b.db.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after)
-		SELECT source, account, object_type, object_id, 'in doubt', now(), now(), look_after FROM objects`)
-	if r := b.run(t, "hints", "list", "-o", "json"); strings.Count(r.out, `"cus_1"`) != 1 {
+	b.db.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
+		start_after)
+		SELECT source, account, object_type, object_id, 'ambiguous', now(), now(), refetch_after FROM objects`)
+	if r := b.run(t, "refetches", "list", "-o", "json"); strings.Count(r.out, `"cus_1"`) != 1 {
 		t.Errorf("%+v", r)
 	}
 }
 
 // An operator requests the refetch of an object and cancels it.
-func TestHints_addAndDrop(t *testing.T) {
+func TestRefetches_addAndCancel(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "hints", "add", "stripe", "customer").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
-	b.run(t, "hints", "add", "nobody", "customer", "cus_1").want(t, 2, "", "has no stored events")
-	b.run(t, "hints", "add", "stripe", "customer", "cus_1").want(t, 2, "",
+	b.run(t, "refetches", "add", "stripe", "customer").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
+	b.run(t, "refetches", "add", "nobody", "customer", "cus_1").want(t, 2, "", "has no stored events")
+	b.run(t, "refetches", "add", "stripe", "customer", "cus_1").want(t, 2, "",
 		"no processor reads the API of source stripe, so it cannot refetch the object: give the source a section api")
-	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
-	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+	b.run(t, "refetches", "list").want(t, 0, "No refetch is pending.", "")
+	b.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
-	b.run(t, "hints", "add", "stripe", "customer", "cus_1", "--account", "acct_1", "--reason",
+	b.run(t, "refetches", "add", "stripe", "customer", "cus_1", "--account", "acct_1", "--reason",
 		"finance reports a wrong address").want(t, 0, "customer cus_1 of source stripe will be refetched.\n", "")
-	r := b.run(t, "hints", "list", "--source", "stripe")
+	r := b.run(t, "refetches", "list", "--source", "stripe")
 	for _, text := range []string{"acct_1", "finance reports a wrong address", operator().String()} {
 		r.want(t, 0, text, "")
 	}
-	b.run(t, "hints", "drop", "stripe", "customer", "cus_1").want(t, 3, "", "not found")
-	b.run(t, "hints", "drop", "stripe", "customer", "cus_1", "--account", "acct_1").want(t, 0,
+	b.run(t, "refetches", "cancel", "stripe", "customer", "cus_1").want(t, 3, "", "not found")
+	b.run(t, "refetches", "cancel", "stripe", "customer", "cus_1", "--account", "acct_1").want(t, 0,
 		"customer cus_1 of source stripe is not refetched for this request.\n", "")
-	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
+	b.run(t, "refetches", "list").want(t, 0, "No refetch is pending.", "")
 }
 
 // An operator overwrites an object from the provider with a reason, and sees the result.
-func TestObjectsSettle_overwritesObjectAndKeepsReason(t *testing.T) {
+func TestObjectsOverwrite_replacesObjectAndKeepsReason(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.reconciles(t, true)
-	settle := []string{"objects", "settle", "stripe", "thing", "obj_1"}
-	b.run(t, settle...).want(t, 2, "", "give a reason with --reason")
-	b.run(t, append(settle, "--reason", " ")...).want(t, 2, "", "give a reason with --reason")
-	b.run(t, append(settle, "--reason", "ticket 12")...).want(t, 2, "",
+	overwrite := []string{"objects", "overwrite", "stripe", "thing", "obj_1"}
+	b.run(t, overwrite...).want(t, 2, "", "give a reason with --reason")
+	b.run(t, append(overwrite, "--reason", " ")...).want(t, 2, "", "give a reason with --reason")
+	b.run(t, append(overwrite, "--reason", "ticket 12")...).want(t, 2, "",
 		"no terminal to ask for confirmation: add --yes")
-	b.run(t, "objects", "settle", "stripe", "thing").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
-	settle = append(settle, "--reason", "ticket 12", "--yes", "--once-key", "k")
-	r := b.run(t, settle...)
-	for _, text := range []string{"1 missing", "thing obj_1", "is ignored: an operator overwrote the object from the " +
-		"provider",
+	b.run(t, "objects", "overwrite", "stripe", "thing").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
+	overwrite = append(overwrite, "--reason", "ticket 12", "--yes", "--idempotency-key", "k")
+	r := b.run(t, overwrite...)
+	for _, text := range []string{"1 missing", "thing obj_1",
+		"is ignored: an operator overwrote the object from the provider",
 		"applied: an operator overwrote the object with this refetch", `"a": 2`} {
 		r.want(t, 0, text, "")
 	}
-	b.run(t, settle...).want(t, 0, "Run 1 was created with this key before", "")
-	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1", "--once-key", "k").want(t, 2, "",
+	b.run(t, overwrite...).want(t, 0, "Run 1 was created with this key before", "")
+	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1", "--idempotency-key", "k").want(t, 2, "",
 		"which has other parameters")
 	b.run(t, "runs", "show", "1").want(t, 0, "ticket 12", "")
 }
@@ -405,7 +418,8 @@ func (b *testBundle) rebuilds(t *testing.T) {
 func TestRebuild_compareSwapDiscard(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, body := range []string{`{"object_id": "obj_1", "object": {"a": 1}, "time": 1700000000000000, "unit": 1, "rank": 1}`,
+	for _, body := range []string{
+		`{"object_id": "obj_1", "object": {"a": 1}, "time": 1700000000000000, "unit": 1, "rank": 1}`,
 		`{"object_id": "obj_2", "object": {"a": {"b": 1}}, "time": 1700000000000000, "unit": 1, "rank": 1}`} {
 		b.append(t, "stripe", body, body)
 	}
@@ -413,13 +427,13 @@ func TestRebuild_compareSwapDiscard(t *testing.T) {
 	b.run(t, "rebuild", "--source", "nobody").want(t, 2, "", "has no stored events")
 	b.run(t, "rebuild", "--source", "stripe", "--compare", "--yes").want(t, 2, "", "give --compare or --yes")
 	b.run(t, "rebuild", "--source", "stripe", "--check").want(t, 2, "", "give --compare too")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--reason", "a test").want(t, 0, "waiting", "")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--reason", "a test").want(t, 0, "queued", "")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "run 1 is an open rebuild of this source")
 	b.run(t, "rebuild", "compare", "1", "--check").want(t, 1, "not staged",
-		"the comparison is incomplete: the rebuild is not staged (waiting)")
+		"the comparison is incomplete: the rebuild is not staged (queued)")
 	b.run(t, "rebuild", "discard", "1").want(t, 2, "", "no terminal to ask for confirmation: add --yes\n")
 	b.run(t, "rebuild", "swap", "1").want(t, 2, "", "no terminal to ask for confirmation: add --yes\n")
-	b.run(t, "runs", "show", "1").want(t, 0, "waiting", "")
+	b.run(t, "runs", "show", "1").want(t, 0, "queued", "")
 	b.run(t, "rebuild", "discard", "1", "--yes").want(t, 0, "cancelled", "")
 	b.run(t, "rebuild", "compare", "1").want(t, 2, "", "rebuild 1 is cancelled")
 	b.run(t, "rebuild", "swap", "7").want(t, 3, "", "run 7: not found")

@@ -52,7 +52,8 @@ their block. Redacted data cannot be restored.`,
 	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much is selected and exit")
 	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and exit")
-	cmd.Flags().BoolVar(&r.informed, "told", false, "with --from-event: the person has received the stored data; mark "+
+	cmd.Flags().BoolVar(&r.informed, "informed", false, "with --from-event: the person has received the stored data; "+
+		"mark "+
 		"the request as answered and clear only the request itself")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		values := filterValues(cmd, admin.RedactParams)
@@ -93,13 +94,13 @@ const maxMentionBytes = 64 << 10
 func (r *redactFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
 	ctx, out, reason := cmd.Context(), cmd.OutOrStdout(), strings.TrimSpace(values.Get("reason"))
 	if reason == "" && !r.preview {
-		return usagef("give a reason with --reason: it is all that remains")
+		return usagef("give a reason with --reason: only the reason is kept after the redaction")
 	}
-	order, request, err := admin.ParseRedaction(ctx, pool, values)
+	params, request, err := admin.ParseRedaction(ctx, pool, values)
 	if err != nil {
 		return err
 	}
-	preview, err := redaction.BuildPreview(ctx, pool, order, r.searchProgress(cmd.ErrOrStderr(), c))
+	preview, err := redaction.BuildPreview(ctx, pool, params, r.searchProgress(cmd.ErrOrStderr(), c))
 	if err != nil {
 		return err
 	}
@@ -116,16 +117,16 @@ func (r *redactFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values
 	if request != nil && request.Kind == provider.EraseReport {
 		if !r.informed {
 			return usagef("event %d requests the stored data, not its erasure: send the data to the person (see "+
-				"postern events list with the object, and postern objects show), then add --told", request.Event)
+				"postern events list with the object, and postern objects show), then add --informed", request.Event)
 		}
-		order, question = admin.MarkAnswered(request.Event), "Mark the request as answered, and clear it permanently?"
+		params, question = admin.MarkAnswered(request.Event), "Mark the request as answered, and clear it permanently?"
 	} else if r.informed {
-		return usagef("--told is only for --from-event with a request for the stored data")
+		return usagef("--informed is only for --from-event with a request for the stored data")
 	}
 	if ok, err := confirmWithUser(cmd, question, r.yes); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Redact(ctx, pool, order, operatorWithReason(reason), preview.Events)
+	run, err := admin.Redact(ctx, pool, params, operatorWithReason(reason), preview.Events)
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,7 @@ func (r *redactFlags) searchProgress(errs io.Writer, c *cli) func(redaction.Prev
 // notClearedText lists what a redaction does not clear.
 const notClearedText = `Not cleared: data of consumers of the feeds, exports, backups.
 Files of NATS keep messages that left a stream before, and those of a server that is down, until
-NATS removes their block: see "Requests to forget somebody" in docs/operations.md.`
+NATS removes their block: see "Erasing personal data" in docs/operations.md.`
 
 // describeRedactionPreview describes a preview.
 func describeRedactionPreview(p *redaction.Preview, request *redaction.Request) string {
@@ -168,8 +169,7 @@ func describeRedactionPreview(p *redaction.Preview, request *redaction.Request) 
 	}
 	if p.Unread > 0 {
 		lines = append(lines, fmt.Sprintf("%s cannot be read as JSON or a form, such as event %d: the value was "+
-			"searched "+
-			"as written, so a differently encoded value is not found.",
+			"searched as written, so a differently encoded value is not found.",
 			countOf(int(p.Unread), "event"), p.FirstUnread))
 	}
 	alsoCleared := describeAlsoCleared(p)
@@ -195,12 +195,13 @@ func describeRedactionPreview(p *redaction.Preview, request *redaction.Request) 
 	if p.AlreadyRedacted > 0 {
 		lines = append(lines, fmt.Sprintf("%d of them are already redacted.", p.AlreadyRedacted))
 	}
-	if p.Shared {
-		lines = append(lines, "Some share a delivery with other events. A delivery has one body, so all of its events "+
-			"are cleared.")
+	if p.WholeDeliveries {
+		lines = append(lines,
+			"Some share a delivery with other events. A delivery has one body, so all of its events are cleared.")
 	}
 	if p.Dropped > 0 {
-		lines = append(lines, fmt.Sprintf("%s more are dropped by retention; what objects have of them is cleared.",
+		lines = append(lines, fmt.Sprintf(
+			"%s more were dropped by retention; the state that objects have from them is cleared.",
 			strconv.FormatInt(p.Dropped, 10)))
 	}
 	return strings.Join(append(append(lines, describeNotSelected(p)...), notClearedText), "\n")
@@ -209,13 +210,13 @@ func describeRedactionPreview(p *redaction.Preview, request *redaction.Request) 
 // describeAlsoCleared counts what is cleared in addition to events and objects; "" if nothing is.
 func describeAlsoCleared(p *redaction.Preview) string {
 	var parts []string
-	for _, kept := range []struct {
+	for _, cleared := range []struct {
 		n    int64
 		what string
 	}{{p.Rejections, "rejection"}, {p.Conflicts, "conflict"}, {p.Effects, "effect"}, {p.Refetches, "refetch request"},
 		{p.Differences, "difference"}} {
-		if kept.n > 0 {
-			parts = append(parts, countOf(int(kept.n), kept.what))
+		if cleared.n > 0 {
+			parts = append(parts, countOf(int(cleared.n), cleared.what))
 		}
 	}
 	if len(parts) == 0 {

@@ -28,9 +28,9 @@ func (b *testBundle) redacts(t *testing.T) {
 	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
 		ID: "p", Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
 	noError(t, err)
-	carry := (&redaction.Runner{Pool: proc.Pool, Processor: proc}).Execute
+	execute := (&redaction.Runner{Pool: proc.Pool, Processor: proc}).Execute
 	r := runs.NewRunner(runs.Options{Pool: proc.Pool, ID: "p", Logger: testkit.Logger(t),
-		Settings: runs.DefaultSettings, Jobs: map[string]runs.Executor{redaction.Job: carry}})
+		Settings: runs.DefaultSettings, Jobs: map[string]runs.Executor{redaction.Job: execute}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -128,8 +128,9 @@ func TestRedact_requestOfSender_isListedAndAnswered(t *testing.T) {
 	b.run(t, "redact", "--source", "shop", "--path", "$.customer.id", "--value", "4", "--reason", "r", "--yes").want(t,
 		0, "0 redacted, 0 objects cleared, 1 request not cleared, still to be answered", "")
 	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "r", "--yes").want(t, 2,
-		"customers/data_request of source shop", "then add --told")
-	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "told by letter", "--told", "--yes").want(t, 0,
+		"customers/data_request of source shop", "then add --informed")
+	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "informed by letter", "--informed",
+		"--yes").want(t, 0,
 		"1 redacted", "")
 	b.run(t, "events", "show", fmt.Sprint(tell)).want(t, 0, "body and headers are cleared", "")
 	b.run(t, "redact", "--from-event", fmt.Sprint(redact), "--reason", "ticket 21", "--yes").want(t, 0, "3 redacted",
@@ -184,8 +185,8 @@ func TestRedact_mentions_erasesPersonAndPrintsNoAddress(t *testing.T) {
 		"No events are selected.\nCleared too: 1 rejection.\nNot cleared: ", "")
 	both := execute(t.Context(), "cus_1a\n"+address+"\n", "--dir", b.dir, "redact", "--mentions", "-", "--reason",
 		"ticket 19", "--yes")
-	both.want(t, 0, "2 redacted, 0 objects cleared, 1 event not cleared, because they name another person too, 4 "+
-		"searched", "")
+	both.want(t, 0,
+		"2 redacted, 0 objects cleared, 1 event not cleared, because they name another person too, 4 searched", "")
 	b.run(t, "runs", "show", "1").want(t, 0, "mentions cus_1a,"+redaction.AuditName(address), "")
 	b.run(t, "audit", "list").want(t, 0, "mentions=cus_1a%2Csha256", "")
 	var remaining int
@@ -203,8 +204,8 @@ func TestRedact_mentions_erasesPersonAndPrintsNoAddress(t *testing.T) {
 	b.run(t, "runs", "show", "2").want(t, 0, "object cus_1a", "")
 }
 
-// refuse stores a rejected delivery that is signed with a secret, and returns its number.
-func (b *testBundle) refuse(t *testing.T, n int, secret string) (id int64) {
+// insertRejection stores a rejected delivery that is signed with a secret, and returns its number.
+func (b *testBundle) insertRejection(t *testing.T, n int, secret string) (id int64) {
 	t.Helper()
 	p := stripe.Stripe{}
 	sample, err := p.MakeVariant(p.Samples()[0], n, time.Now(), true)
@@ -226,34 +227,34 @@ func (b *testBundle) refuse(t *testing.T, n int, secret string) (id int64) {
 
 // Deliveries that were rejected for a wrong secret are verified again and stored once; the others
 // stay with a reason.
-func TestRejections_verifyAndRelease_storeValidDeliveries(t *testing.T) {
+func TestRejections_verifyAndReprocess_storeValidDeliveries(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
 		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
-	good, bad, more := b.refuse(t, 1, config.DemoStripeSecret), b.refuse(t, 2, "whsec_forged"),
-		b.refuse(t, 3, config.DemoStripeSecret)
+	good, bad, more := b.insertRejection(t, 1, config.DemoStripeSecret), b.insertRejection(t, 2, "whsec_forged"),
+		b.insertRejection(t, 3, config.DemoStripeSecret)
 	b.run(t, "rejections", "verify").want(t, 0, "still rejected: wrong_signature", "")
 	b.run(t, "rejections", "verify", fmt.Sprint(good)).want(t, 0, `verified by secret "demo" (stripe-v1)`, "")
 	b.run(t, "rejections", "verify", "99").want(t, 3, "", "rejection 99: not found")
 	b.run(t, "rejections", "verify", "1", "--source", "stripe").want(t, 2, "", "either ids of rejections or flags")
 	b.run(t, "rejections", "verify", "--source", "shop", "-o", "json").want(t, 0, "[]", "")
-	b.run(t, "rejections", "release", fmt.Sprint(good)).want(t, 2, "", "give a reason with --why")
-	r := b.run(t, "rejections", "release", fmt.Sprint(good), "--why", "rotated")
+	b.run(t, "rejections", "reprocess", fmt.Sprint(good)).want(t, 2, "", "give a reason with --why")
+	r := b.run(t, "rejections", "reprocess", fmt.Sprint(good), "--why", "rotated")
 	if r.status != 2 {
 		t.Errorf("%+v", r)
 	}
-	if r := b.run(t, "rejections", "release", fmt.Sprint(bad), "--why", "rotated", "--yes"); r.status != 1 {
+	if r := b.run(t, "rejections", "reprocess", fmt.Sprint(bad), "--why", "rotated", "--yes"); r.status != 1 {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "events", "list").want(t, 0, "No events.", "")
-	b.run(t, "rejections", "release", fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0,
+	b.run(t, "rejections", "reprocess", fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0,
 		fmt.Sprintf("%d          stripe", good), "1 of 1 rejection valid now, with 1 event\n")
-	b.run(t, "rejections", "release", "--source", "stripe", "--why", "rotated", "--yes", "-o", "json").want(t, 0,
+	b.run(t, "rejections", "reprocess", "--source", "stripe", "--why", "rotated", "--yes", "-o", "json").want(t, 0,
 		fmt.Sprintf(`"id":%d,`, more), "1 of 2 rejections valid now, with 1 event\n")
 	b.run(t, "rejections", "list").want(t, 0, fmt.Sprintf("\n%d  ", bad), "")
 	var n int
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'released_because' =
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'reprocessed_reason' =
 		'rotated' AND received_at < now() - interval '47 h'`).Scan(&n); err != nil || n != 2 {
 		t.Errorf("%d events, %v", n, err)
 	}
@@ -266,16 +267,16 @@ func TestRejections_deletedMeanwhile_areSkipped(t *testing.T) {
 	b := setup(t)
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
 		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
-	gone, good := b.refuse(t, 1, config.DemoStripeSecret), b.refuse(t, 2, config.DemoStripeSecret)
+	gone, good := b.insertRejection(t, 1, config.DemoStripeSecret), b.insertRejection(t, 2, config.DemoStripeSecret)
 	if _, err := b.db.Pool.Exec(t.Context(), fmt.Sprintf(`CREATE RULE gone AS ON DELETE TO rejections
 		WHERE OLD.id = %d DO INSTEAD NOTHING`, gone)); err != nil { // finds none to delete
 		t.Fatal(err)
 	}
-	if r := b.run(t, "rejections", "release", fmt.Sprint(gone), "--why", "rotated", "--yes"); r.status != 3 ||
+	if r := b.run(t, "rejections", "reprocess", fmt.Sprint(gone), "--why", "rotated", "--yes"); r.status != 3 ||
 		!strings.Contains(r.errs, "redacted, reprocessed or deleted meanwhile") {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "rejections", "release", fmt.Sprint(gone), fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0,
+	b.run(t, "rejections", "reprocess", fmt.Sprint(gone), fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0,
 		fmt.Sprintf("%d          stripe", good), "2 of 2 rejections valid now")
 	var n int
 	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'rejection' = $1::text`,

@@ -14,12 +14,12 @@ import (
 )
 
 func newRefetchesCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "hints", Short: "List, add and cancel refetches of objects from the provider's API",
+	cmd := &cobra.Command{Use: "refetches", Short: "List, add and cancel refetches of objects from the provider's API",
 		RunE: showHelpOrError,
 		Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(listCommand[reconcile.RefetchRequest]{
 		subject: "objects whose refetch is pending: why, when it is due, and why the last attempt failed",
-		example: "  postern hints list --source stripe",
+		example: "  postern refetches list --source stripe",
 		params:  admin.RefetchParams,
 		query:   admin.Refetches,
 		columns: []column[reconcile.RefetchRequest]{
@@ -47,8 +47,8 @@ func newRefetchesAddCommand(c *cli) *cobra.Command {
 the rate budget. Several requests for one object cause one refetch. The log keeps the actor and the
 reason with it. The command does not wait: postern reconcile SOURCE --type TYPE --object ID does the
 same as a run and waits for its result.`,
-		Example: `  postern hints add stripe customer cus_1 --reason 'finance reports a wrong address'
-  postern hints add stripe customer cus_1 --account acct_1`,
+		Example: `  postern refetches add stripe customer cus_1 --reason 'finance reports a wrong address'
+  postern refetches add stripe customer cus_1 --account acct_1`,
 		Args: wantArgs("SOURCE", "TYPE", "ID"),
 	}
 	params := []admin.Param{accountParam, {Name: "reason", Help: "the reason; kept with the refetch"}}
@@ -64,10 +64,10 @@ same as a run and waits for its result.`,
 
 func newRefetchesCancelCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "drop SOURCE TYPE ID",
+		Use:   "cancel SOURCE TYPE ID",
 		Short: "Cancel the refetch of an object; it is requested again if the mirror is still ambiguous",
-		Example: `  postern hints drop stripe customer cus_1
-  postern hints drop stripe customer cus_1 --account acct_1`,
+		Example: `  postern refetches cancel stripe customer cus_1
+  postern refetches cancel stripe customer cus_1 --account acct_1`,
 		Args: wantArgs("SOURCE", "TYPE", "ID"),
 	}
 	params := []admin.Param{accountParam, {Name: "reason", Help: "the reason; kept in the audit trail"}}
@@ -83,8 +83,7 @@ func newRefetchesCancelCommand(c *cli) *cobra.Command {
 
 // accountParam is the account of the object that the arguments name.
 var accountParam = admin.Param{Name: "account", Help: "tenant inside the source (default: the account with this " +
-	"object " +
-	"in the mirror, else the account of the API key)"}
+	"object in the mirror, else the account of the API key)"}
 
 // changeRefetch changes the refetch of the object that args name and prints the result.
 func (c *cli) changeRefetch(cmd *cobra.Command, args []string, params []admin.Param,

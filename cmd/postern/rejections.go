@@ -18,8 +18,8 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 )
 
-// rejectionSelection are the rejections that `postern rejections verify` and `release` work on,
-// with the current configuration of sources.
+// rejectionSelection holds the rejections that `postern rejections verify` and `reprocess` work on,
+// and the current configuration of the sources.
 type rejectionSelection struct {
 	pool      *pgxpool.Pool
 	endpoints map[string]ingest.Endpoint
@@ -32,7 +32,7 @@ func newRejectionsVerifyCommand(c *cli) *cobra.Command {
 		Short: "Verify refused deliveries again with the current secrets",
 		Long: `Verify refused deliveries again, as of their time of receipt, with the current secrets
 and settings in --config FILE: the given ones, or those that the flags select. Nothing is written;
-postern rejections release stores what is valid now.`,
+postern rejections reprocess stores what is valid now.`,
 		Example: `  postern rejections verify 17 --config postern.yaml
   postern rejections verify --source stripe --reason wrong_signature --since 1d --config postern.yaml`,
 		Args: cobra.ArbitraryArgs,
@@ -131,7 +131,7 @@ func (a *rejectionSelection) verifyOne(ctx context.Context, id int64, use func(i
 	return use(checked)
 }
 
-// reprocessFlags are the flags of `postern rejections release`.
+// reprocessFlags are the flags of `postern rejections reprocess`.
 type reprocessFlags struct {
 	yes    bool
 	reason string
@@ -140,7 +140,7 @@ type reprocessFlags struct {
 func newRejectionsReprocessCommand(c *cli) *cobra.Command {
 	var r reprocessFlags
 	cmd := &cobra.Command{
-		Use:   "release [ID...] --why TEXT",
+		Use:   "reprocess [ID...] --why TEXT",
 		Short: "Store refused deliveries that are valid now",
 		Long: `Verify refused deliveries again, as postern rejections verify does, and store those
 that are valid now, as the gateway would have: with their time of receipt, each event once. The log
@@ -148,8 +148,8 @@ keeps the actor and the reason with the verification. The republisher has them a
 minute later. Other deliveries stay rejected. The command shows how many are valid and asks first.
 
 Storing needs the database access of a gateway: name a gateway's configuration with --config FILE.`,
-		Example: `  postern rejections release 17 --why 'the secret was rotated' --config gateway.yaml
-  postern rejections release --source stripe --reason wrong_signature --since 1d ` +
+		Example: `  postern rejections reprocess 17 --why 'the secret was rotated' --config gateway.yaml
+  postern rejections reprocess --source stripe --reason wrong_signature --since 1d ` +
 			`--why 'the secret was rotated' --yes --config gateway.yaml`,
 		Args: cobra.ArbitraryArgs,
 	}
@@ -178,7 +178,7 @@ type reprocessed struct {
 	Events []ingest.ReverifiedEvent `json:"events"`
 	// Stored are Postern's ids of the events, in the order of Events.
 	Stored []string `json:"stored"`
-	// Note says if the event was stored already, or with other content.
+	// Note says that the event was stored before, with the same or with other content.
 	Note string `json:"note"`
 }
 
@@ -189,12 +189,13 @@ var reprocessedColumns = []column[reprocessed]{
 	{"NOTE", func(r reprocessed) string { return r.Note }},
 }
 
-// run verifies, asks, and stores. If rejections were named by id, each one that stays is an error.
+// run verifies the rejections, asks for confirmation and stores the valid ones. If ids were given,
+// it returns an error unless all were stored.
 func (r *reprocessFlags) run(cmd *cobra.Command, c *cli, a *rejectionSelection, named bool) error {
-	ctx, proven, evs := cmd.Context(), 0, 0
+	ctx, valid, eventCount := cmd.Context(), 0, 0
 	err := a.verifyEach(ctx, func(c ingest.Reverification) error {
 		if c.Verified {
-			proven, evs = proven+1, evs+len(c.Events)
+			valid, eventCount = valid+1, eventCount+len(c.Events)
 		} else {
 			fmt.Fprintf(cmd.ErrOrStderr(), "rejection %d stays: %s\n", c.ID, escapeControl(c.Result))
 		}
@@ -203,10 +204,10 @@ func (r *reprocessFlags) run(cmd *cobra.Command, c *cli, a *rejectionSelection, 
 	if err != nil {
 		return err
 	}
-	remaining := len(a.ids) - proven
-	fmt.Fprintf(cmd.ErrOrStderr(), "%d of %s valid now, with %s\n", proven, countOf(len(a.ids), "rejection"),
-		countOf(evs, "event"))
-	if proven > 0 {
+	remaining := len(a.ids) - valid
+	fmt.Fprintf(cmd.ErrOrStderr(), "%d of %s valid now, with %s\n", valid, countOf(len(a.ids), "rejection"),
+		countOf(eventCount, "event"))
+	if valid > 0 {
 		if ok, err := confirmWithUser(cmd, "Store them in the log?", r.yes); err != nil || !ok {
 			return err
 		}
@@ -224,9 +225,8 @@ func (r *reprocessFlags) reprocess(cmd *cobra.Command, c *cli, a *rejectionSelec
 	ctx := cmd.Context()
 	log, err := c.connectAs(ctx, cmd.ErrOrStderr(), gatewayRole, 2)
 	if err != nil {
-		return fmt.Errorf("%w; storing deliveries needs a gateway's access: name a gateway's configuration with "+
-			"--config "+
-			"FILE", err)
+		return fmt.Errorf(
+			"%w; storing deliveries needs a gateway's access: name a gateway's configuration with --config FILE", err)
 	}
 	defer log.Close()
 	out := &listPrinter[reprocessed]{out: cmd.OutOrStdout(), json: c.output == "json", columns: reprocessedColumns,

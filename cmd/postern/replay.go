@@ -54,7 +54,8 @@ dev instance, with its demo sources), and keeps the changes in memory.`,
   postern replay --object-type order --object 820982911946154508
   postern replay --source shop --since 1d --dry-run --config postern.yaml
   postern replay --status dead --rate 50 --yes
-  postern replay --source shopify --since 25h --yes --once-key "nightly $(date +%F)"   # in a crontab: one run per day`,
+  postern replay --source shopify --since 25h --yes --idempotency-key "nightly $(date +%F)"` +
+			`   # in a crontab: one run per day`,
 		Args: wantArgs(),
 	}
 	filterFlags(cmd, admin.ReplayParams)
@@ -62,8 +63,8 @@ dev instance, with its demo sources), and keeps the changes in memory.`,
 	cmd.Flags().BoolVar(&r.exact, "exact", false, "count instead of estimating")
 	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much is selected and exit")
 	cmd.Flags().BoolVar(&r.dryRunOnly, "dry-run", false, "decide everything, write nothing, and show the changes")
-	cmd.Flags().BoolVar(&r.publish, "publish", false, "publish the events to postern.replays.RUN.> instead of "+
-		"applying them")
+	cmd.Flags().BoolVar(&r.publish, "publish", false,
+		"publish the events to postern.replays.RUN.> instead of applying them")
 	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
@@ -79,18 +80,18 @@ func (r *replayFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values
 		fmt.Fprintf(cmd.ErrOrStderr(), "postern: a replay does not change the live outcome of %s events; postern "+
 			"retry --status %s tries them again\n", status, status)
 	}
-	order, err := admin.ParseReplay(ctx, pool, values)
+	params, err := admin.ParseReplay(ctx, pool, values)
 	if err != nil {
 		return err
 	}
-	order.Publish = r.publish
-	p, err := admin.PreviewReplay(ctx, pool, order, r.exact)
+	params.Publish = r.publish
+	p, err := admin.PreviewReplay(ctx, pool, params, r.exact)
 	if err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
 	if r.dryRunOnly {
-		return r.dryRun(cmd, c, pool, order, p.Events)
+		return r.dryRun(cmd, c, pool, params, p.Events)
 	}
 	switch {
 	case c.output != "json":
@@ -102,7 +103,7 @@ func (r *replayFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values
 		return nil
 	}
 	if p.ExactCounts && p.Events == 0 {
-		run, err := admin.ExistingReplay(ctx, pool, order, values)
+		run, err := admin.ExistingReplay(ctx, pool, params, values)
 		return waitForEarlier(cmd, c, pool, run, err, r.noWait)
 	}
 	question := "Replay them?"
@@ -115,8 +116,8 @@ func (r *replayFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values
 	if ok, err := confirmWithUser(cmd, question, r.yes); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Replay(ctx, pool, order, operator(), values, p.Events)
-	return showOrWatch(cmd, c, pool, run, err, r.noWait || order.Mode == replay.Force)
+	run, err := admin.Replay(ctx, pool, params, operator(), values, p.Events)
+	return showOrWatch(cmd, c, pool, run, err, r.noWait || params.Mode == replay.Force)
 }
 
 // describeForcedEffects says how many effects would be repeated; "" if none would.

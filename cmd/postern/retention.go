@@ -89,8 +89,7 @@ func newRetentionShowCommand(c *cli) *cobra.Command {
 			}
 			if c.config == "" {
 				fmt.Fprintln(cmd.ErrOrStderr(), "postern: no configuration is given, so the maximum ages of the "+
-					"running "+
-					"processors are not known here: name their configuration with --config FILE")
+					"running processors are not known here: name their configuration with --config FILE")
 			}
 			warnRetention(cmd.ErrOrStderr(), view)
 			return printRetention(cmd.OutOrStdout(), c, view)
@@ -116,8 +115,8 @@ Events are deleted by whole days, once the newest of a day is old enough. Days w
 events, and days that a run still has to read, are kept. Their effect on objects is kept in retained
 objects, from which a rebuild starts. Keys, outcomes and the mirror stay. Dropped events cannot be
 restored. A running processor executes the run.`,
-		Example: "  postern retention run --dry-run\n  postern retention run --bodies 30 --reason 'the disk fills' " +
-			"--yes", Args: wantArgs(),
+		Example: "  postern retention run --dry-run\n  postern retention run " +
+			"--bodies 30 --reason 'the disk fills' --yes", Args: wantArgs(),
 	}
 	r.addTo(cmd)
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "show what would be deleted and exit")
@@ -141,7 +140,7 @@ restored. A running processor executes the run.`,
 
 func (r *retentionRunFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy retention.Policy) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	view, order, err := admin.Retention(ctx, pool, policy, true)
+	view, params, err := admin.Retention(ctx, pool, policy, true)
 	if err != nil {
 		return err
 	}
@@ -160,8 +159,8 @@ func (r *retentionRunFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, 
 	if ok, err := confirmWithUser(cmd, "Delete this permanently?", r.yes); err != nil || !ok {
 		return err
 	}
-	order.Export = r.export
-	run, err := admin.StartRetention(ctx, pool, order, operator(), filterValues(cmd, admin.RetentionRunParams))
+	params.Export = r.export
+	run, err := admin.StartRetention(ctx, pool, params, operator(), filterValues(cmd, admin.RetentionRunParams))
 	return showOrWatch(cmd, c, pool, run, err, r.noWait)
 }
 
@@ -185,11 +184,9 @@ func printRetention(out io.Writer, c *cli, v *retention.View) error {
 		return printJSON(out, v)
 	}
 	p := v.Policy
-	if err := printFields(out, "events", describeAge(p.Bodies), "keys", describeAge(p.Keys), "outcomes",
-		describeAge(p.Outcomes),
-		"rejections", describeAge(p.Rejections), "ended runs", describeAge(p.Runs), "contents of effects",
-		describeAge(p.Effects),
-		"keys of effects", describeAge(p.EffectKeys)); err != nil {
+	if err := printFields(out, "events", describeAge(p.Bodies), "keys", describeAge(p.Keys),
+		"outcomes", describeAge(p.Outcomes), "rejections", describeAge(p.Rejections), "ended runs", describeAge(p.Runs),
+		"contents of effects", describeAge(p.Effects), "keys of effects", describeAge(p.EffectKeys)); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
@@ -220,7 +217,7 @@ func printExpiring(out io.Writer, v *retention.View) error {
 	}
 	for _, p := range dropped {
 		if p.Dead > 0 {
-			fmt.Fprintf(out, "%s has %s, which nobody has retried: postern events list --status dead\n",
+			fmt.Fprintf(out, "%s has %s that would be deleted too: postern events list --status dead\n",
 				p.From.Format("2006-01-02"), countOf(int(p.Dead), "dead event"))
 		}
 	}

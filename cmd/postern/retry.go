@@ -56,11 +56,11 @@ and the exit status is 1 if some failed.`,
 
 func (r *retryFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, event string, values url.Values) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	order, err := admin.ParseRetry(ctx, pool, event, values)
+	params, err := admin.ParseRetry(ctx, pool, event, values)
 	if err != nil {
 		return err
 	}
-	p, err := order.Preview(ctx, pool, r.exact)
+	p, err := params.Preview(ctx, pool, r.exact)
 	if err != nil {
 		return err
 	}
@@ -74,13 +74,13 @@ func (r *retryFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, event s
 		return nil
 	}
 	if p.Complete && p.Events == 0 {
-		run, err := admin.ExistingRetry(ctx, pool, order, values)
+		run, err := admin.ExistingRetry(ctx, pool, params, values)
 		return waitForEarlier(cmd, c, pool, run, err, r.noWait)
 	}
 	if ok, err := confirmWithUser(cmd, "Retry them?", r.yes); err != nil || !ok {
 		return err
 	}
-	run, err := admin.StartRetry(ctx, pool, order, operator(), values, p.Events)
+	run, err := admin.StartRetry(ctx, pool, params, operator(), values, p.Events)
 	return showOrWatch(cmd, c, pool, run, err, r.noWait)
 }
 
@@ -88,9 +88,9 @@ func describeRetryPreview(p replay.RetryPreview) string {
 	if p.Complete && p.Events == 0 {
 		return "No failed or dead events are selected."
 	}
-	least := ""
+	atLeast := ""
 	if !p.Complete {
-		least = "at least "
+		atLeast = "at least "
 	}
-	return fmt.Sprintf("%s%s failed or dead, stored %s to %s", least, countOf(int(p.Events), "event"), p.From, p.To)
+	return fmt.Sprintf("%s%s failed or dead, stored %s to %s", atLeast, countOf(int(p.Events), "event"), p.From, p.To)
 }

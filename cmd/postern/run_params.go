@@ -19,14 +19,14 @@ func describeParams(r *runs.Run) string {
 		return o.describe()
 	}
 	var stored struct {
-		Words map[string]string `json:"words"`
+		Input map[string]string `json:"input"`
 	}
-	if json.Unmarshal(r.Params, &stored) != nil || len(stored.Words) == 0 {
+	if json.Unmarshal(r.Params, &stored) != nil || len(stored.Input) == 0 {
 		return string(r.Params)
 	}
 	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(stored.Words)) {
-		parts = append(parts, name+" "+stored.Words[name])
+	for _, name := range slices.Sorted(maps.Keys(stored.Input)) {
+		parts = append(parts, name+" "+stored.Input[name])
 	}
 	return strings.Join(parts, ", ")
 }
@@ -45,7 +45,7 @@ func (o reconcileRun) describe() string {
 	if o.Full {
 		parts = append(parts, "full list")
 	}
-	if source := o.RequestText["source"]; source != "" {
+	if source := o.Input["source"]; source != "" {
 		parts = append(parts, "source "+source)
 	}
 	switch {

@@ -115,7 +115,7 @@ is 1 if the run failed, or ended with failed or dead events.`,
 func newRunsApproveCommand(c *cli) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use:     "approve RUN --reason WHY",
+		Use:     "approve RUN --reason TEXT",
 		Short:   "Approve a run that awaits approval; actor and reason are kept",
 		Example: "  postern runs approve 7 --reason 'agreed with finance'",
 		Args:    wantArgs("RUN"),
@@ -156,8 +156,8 @@ func showOrWatch(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, run *admin.Star
 	if noWait {
 		err := printRun(cmd.OutOrStdout(), c, run.Run)
 		if err == nil && run.Run.Status == runs.AwaitingApproval && c.output != "json" {
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nIt starts after an approval: postern runs approve %d "+
-				"--reason WHY\n", run.Run.ID)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(),
+				"\nIt starts after an approval: postern runs approve %d --reason TEXT\n", run.Run.ID)
 		}
 		return err
 	}
@@ -179,21 +179,19 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 		return printJSON(out, r)
 	}
 	name, progress := describeProgress(r)
-	pairs := []string{"run", strconv.FormatInt(r.ID, 10), "job", r.Job, "schedule", r.Schedule, "planned for",
-		r.PlannedAt.String(), "idempotency key", r.IdempotencyKey,
-		"status", string(r.Status), detailLabel(r), r.Detail, "waits for", describeDecision(r), "parameters",
-		describeParams(r), "actor",
-		r.Actor, "reason", r.Reason}
+	pairs := []string{"run", strconv.FormatInt(r.ID, 10), "job", r.Job, "schedule", r.Schedule,
+		"planned for", r.PlannedAt.String(), "idempotency key", r.IdempotencyKey,
+		"status", string(r.Status), detailLabel(r), r.Detail, "waits for", describeDecision(r),
+		"parameters", describeParams(r), "actor", r.Actor, "reason", r.Reason}
 	for _, a := range r.Approvals {
 		pairs = append(pairs, "approved by", a.Actor+" at "+a.At.String(), "reason", a.Reason, "approved", a.Message)
 	}
 	if len(r.Approvals) == 0 { // of a run from before approvals were kept as a list
 		pairs = append(pairs, "approved by", r.ApprovedBy, "reason", r.ApprovalReason)
 	}
-	return printFields(out, append(pairs, "created", r.CreatedAt.String(), "started", r.StartedAt.String(), "ended",
-		r.EndedAt.String(),
-		"executed by", r.LeaseOwner, "stage", rebuild.Stage(r), name, progress, unitOf(r),
-		describeCounts(r.Job, r.Counts))...)
+	return printFields(out, append(pairs, "created", r.CreatedAt.String(), "started", r.StartedAt.String(),
+		"ended", r.EndedAt.String(), "executed by", r.LeaseOwner, "stage", rebuild.Stage(r), name, progress,
+		unitOf(r), describeCounts(r.Job, r.Counts))...)
 }
 
 // decisionClause returns describeDecision as a clause.
@@ -204,7 +202,7 @@ func decisionClause(r *runs.Run) string {
 	return ""
 }
 
-// detailLabel names what the run's detail is.
+// detailLabel returns the label of the run's detail.
 func detailLabel(r *runs.Run) string {
 	switch {
 	case r.Status == runs.Failed:
@@ -248,7 +246,7 @@ func describeCounts(job string, counts map[string]int64) string {
 	if n := counts[replay.EffectsNotReplanned]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d effects that could not be planned again", n))
 	}
-	for _, what := range []string{rebuild.Swapped, rebuild.Grown, rebuild.Emptied} {
+	for _, what := range []string{rebuild.Swapped, rebuild.RevisionsGrown, rebuild.Emptied} {
 		if n, ok := counts[what]; ok {
 			parts = append(parts, fmt.Sprintf("%d objects %s", n, what))
 		}
@@ -346,7 +344,7 @@ func (w *runWatcher) print(r *runs.Run, now time.Time) {
 		line += "; " + detailLabel(r) + ": " + escapeControl(r.Detail)
 	}
 	if r.Status == runs.AwaitingApproval {
-		line += fmt.Sprintf("; it starts after an approval: postern runs approve %d --reason WHY", r.ID)
+		line += fmt.Sprintf("; it starts after an approval: postern runs approve %d --reason TEXT", r.ID)
 	}
 	if elapsed := now.Sub(w.statusSince).Seconds(); elapsed > 0 && done > w.startCount {
 		rate := float64(done-w.startCount) / elapsed

@@ -26,7 +26,7 @@ func TestRunsShow_deferredRun_showsReason(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k", `{"a": 1}`)
-	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "waiting", "")
+	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "queued", "")
 	for _, want := range []string{"deferred once  permission denied\n", "deferred 2 times  permission denied\n"} {
 		h, err := runs.Acquire(t.Context(), b.db.Role(t, "processor"), "test", time.Minute, replay.Job)
 		if err != nil || h == nil {
@@ -38,7 +38,7 @@ func TestRunsShow_deferredRun_showsReason(t *testing.T) {
 		b.run(t, "runs", "show", "1").want(t, 0, want, "")
 	}
 	b.run(t, "runs", "list").want(t, 0, "permission denied\n", "")
-	b.run(t, "runs", "show", "1", "-o", "json").want(t, 0, `"troubles": 2`, "")
+	b.run(t, "runs", "show", "1", "-o", "json").want(t, 0, `"deferrals": 2`, "")
 	var out bytes.Buffer
 	(&runWatcher{out: &out}).print(&runs.Run{ID: 1, Job: replay.Job, Status: runs.Running, Detail: "permission\ndenied",
 		ConsecutiveFailures: 2}, time.Now())
@@ -61,14 +61,14 @@ func TestReplay_previewConfirmAndCreate(t *testing.T) {
 	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
 	b.run(t, "replay", "--key", "evt_none", "--exact", "--yes").want(t, 0, "No events are selected.", "")
 	b.run(t, "runs", "show", "1").want(t, 3, "", "run 1: not found")
-	b.run(t, "replay", "--source", "stripe", "--exact", "--yes", "--no-wait", "--reason", "mended the rule").want(t, 0,
-		"3 events of 1 object, stored ", "")
-	b.run(t, "runs", "list").want(t, 0, "mended the rule", "")
+	b.run(t, "replay", "--source", "stripe", "--exact", "--yes", "--no-wait", "--reason",
+		"corrected the rule").want(t, 0, "3 events of 1 object, stored ", "")
+	b.run(t, "runs", "list").want(t, 0, "corrected the rule", "")
 	b.run(t, "runs", "show", "1").want(t, 0, "0 processed", "")
 	b.run(t, "runs", "pause", "1").want(t, 0, "paused", "")
 	b.run(t, "runs", "watch", "1").want(t, 0, "run 1 paused: 0 of about 3 events", "")
 	b.run(t, "runs", "cancel", "1").want(t, 0, "cancelled", "")
-	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is cancelled, so it cannot become waiting")
+	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is cancelled, so it cannot become queued")
 	b.run(t, "runs", "pause", "x").want(t, 2, "", `"x" is not a valid id`)
 }
 
@@ -119,8 +119,8 @@ func TestRunWatcher_progress_printsRateAndRemainingTime(t *testing.T) {
 	r.Counts[replay.Processed] = 300
 	w.print(r, now.Add(time.Second)) // too early for another line
 	w.print(r, now.Add(20*time.Second))
-	const want = "run 3 running: 100 of about 1000 events\nrun 3 running: 300 of about 1000 events, 10/s, about " +
-		"1m10s left\n"
+	const want = "run 3 running: 100 of about 1000 events\nrun 3 running: 300 of " +
+		"about 1000 events, 10/s, about 1m10s left\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
@@ -131,16 +131,17 @@ func TestRunsWatch_interrupted_runContinues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "waiting", "")
+	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "queued", "")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if r := execute(ctx, "", "--dir", b.dir, "runs", "watch", "1"); r.status != 1 {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "runs", "show", "1").want(t, 0, "waiting", "")
+	b.run(t, "runs", "show", "1").want(t, 0, "queued", "")
 }
 
-const customer = `{"id": "evt_1", "object": "event", "type": "customer.updated", "created": 1790000000, "api_version": "2026-01-28", "data": {"object":
+const customer = `{"id": "evt_1", "object": "event", "type": "customer.updated", "created": 1790000000, ` +
+	`"api_version": "2026-01-28", "data": {"object":
   {"id": "cus_1", "object": "customer", "name": "Grace", "created": 1780000000, "metadata": {"a": "1"}}}}`
 
 // A dry run shows the changes as text and as JSON, and needs the configuration of the source.
@@ -161,7 +162,7 @@ func TestReplay_dryRun_printsChangesAndWritesNothing(t *testing.T) {
 		`{"counts":{"applied":1,"processed":1},"new":1,"objects":1}`+"\n", "")
 	b.insertObject(t, "stripe", "", 17)
 	b.db.Exec(t, `UPDATE objects SET version_at = 1780000000000000, state_hash = sha256('x'), exact_hash = sha256('x'),
-		tie_set = '[{}]'`)
+		tied_states = '[{}]'`)
 	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 0, `"Ada" -> "Grace"`, "")
 	b.run(t, "replay", "--dry-run", "--key", "none").want(t, 0, "0 processed. 0 objects would change", "")
 	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
@@ -175,10 +176,9 @@ func TestRunsApprove_forcedReplay_startsAfterApproval(t *testing.T) {
 	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "choose one of state, missing, force")
 	b.run(t, "replay", "--mode", "force", "--preview").want(t, 0, "Of their effects, at most 0 are repeated", "")
 	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "It starts after an approval: postern runs "+
-		"approve 1 --reason WHY", "")
-	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 awaits approval: approve it or cancel it (postern runs "+
-		"approve "+
-		"1 --reason WHY, postern runs cancel 1)")
+		"approve 1 --reason TEXT", "")
+	b.run(t, "runs", "resume", "1").want(t, 2, "",
+		"run 1 awaits approval: approve it or cancel it (postern runs approve 1 --reason TEXT, postern runs cancel 1)")
 	if h, err := runs.Acquire(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h != nil || err != nil {
 		t.Errorf("%+v %v", h, err)
 	}
@@ -187,12 +187,12 @@ func TestRunsApprove_forcedReplay_startsAfterApproval(t *testing.T) {
 	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 awaits approval")
 	b.run(t, "runs", "approve", "1", "--reason", "agreed with finance").want(t, 0, "agreed with finance", "")
 	b.run(t, "runs", "approve", "1", "--reason", "again").want(t, 2, "",
-		"run 1 is waiting and does not await approval")
+		"run 1 is queued and does not await approval")
 	if h, err := runs.Acquire(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h == nil || err != nil ||
 		!strings.Contains(string(h.Params), `"force"`) {
 		t.Errorf("%+v %v", h, err)
 	}
-	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "proposed", "")
+	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "awaiting_approval", "")
 	b.run(t, "runs", "cancel", "2").want(t, 0, "cancelled", "")
 }
 
@@ -209,13 +209,14 @@ func TestRetry_previewConfirmAndCreate(t *testing.T) {
 	b.run(t, "retry", "evt_2").want(t, 0, "No failed or dead events are selected.", "")
 	b.run(t, "retry", "--preview", "-o", "json").want(t, 0, `"events": 1,`, "")
 	b.run(t, "retry", "evt_1").want(t, 2, "1 event failed or dead, stored ", "no terminal to ask for confirmation")
-	b.run(t, "retry", "evt_1", "--failure", "newer than", "--reason", "mended", "--yes", "--no-wait").want(t, 0,
-		"mended", "")
+	b.run(t, "retry", "evt_1", "--failure", "newer than", "--reason", "corrected", "--yes", "--no-wait").want(t, 0,
+		"corrected", "")
 	b.run(t, "runs", "list", "--job", "retry").want(t, 0, "retry", "")
-	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "idempotency key", "")
-	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "was created with this key before",
+	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 0, "idempotency key", "")
+	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 0,
+		"was created with this key before",
 		"")
-	b.run(t, "retry", "--yes", "--no-wait", "--once-key", "k").want(t, 2, "",
+	b.run(t, "retry", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 2, "",
 		"has other parameters (retry event=evt_1)")
 	exec := func(sql string, args ...any) {
 		t.Helper()
@@ -224,15 +225,16 @@ func TestRetry_previewConfirmAndCreate(t *testing.T) {
 	// While the first run works on the last events, none are left to select. A request with its key
 	// still gets that run.
 	exec(`UPDATE outcomes SET status = 'applied' WHERE event_id = $1`, id)
-	again := b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k")
+	again := b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k")
 	again.want(t, 0, "No failed or dead events are selected.", "")
 	again.want(t, 0, "Run 2 was created with this key before", "")
 	exec(`UPDATE runs SET status = 'failed', ended_at = now(), detail = 'the first failure' WHERE run = 2`)
-	b.run(t, "retry", "evt_1", "--yes", "--once-key", "k").want(t, 1, "Run 2 was created", "the first failure")
-	b.run(t, "retry", "evt_2", "--yes", "--once-key", "k").want(t, 2, "No failed or dead",
+	b.run(t, "retry", "evt_1", "--yes", "--idempotency-key", "k").want(t, 1, "Run 2 was created", "the first failure")
+	b.run(t, "retry", "evt_2", "--yes", "--idempotency-key", "k").want(t, 2, "No failed or dead",
 		"has other parameters (retry event=evt_1)")
-	b.run(t, "retry", "evt_1", "--preview", "--once-key", "k").want(t, 0, "No failed or dead events are selected.", "")
-	if none := b.run(t, "retry", "evt_1", "--yes", "--once-key", "unused"); strings.Contains(none.out, "Run") {
+	b.run(t, "retry", "evt_1", "--preview", "--idempotency-key", "k").want(t, 0,
+		"No failed or dead events are selected.", "")
+	if none := b.run(t, "retry", "evt_1", "--yes", "--idempotency-key", "unused"); strings.Contains(none.out, "Run") {
 		t.Error(none.out)
 	}
 	exec(`UPDATE outcomes SET status = 'dead' WHERE event_id = $1`, id)
@@ -272,32 +274,34 @@ func TestSchedules_listShowRunPause(t *testing.T) {
 	b.run(t, "schedules", "show", "nightly").want(t, 0, "rate=5 source=stripe", "")
 	b.run(t, "schedules", "pause", "nightly").want(t, 0, "paused", "")
 	b.run(t, "schedules", "list").want(t, 0, "Europe/Berlin  paused", "")
-	b.run(t, "schedules", "run", "nightly", "--no-wait", "--once-key", "build 7").want(t, 0, "idempotency key  build 7",
+	b.run(t, "schedules", "run", "nightly", "--no-wait", "--idempotency-key", "build 7").want(t, 0,
+		"idempotency key  build 7",
 		"")
-	again := b.run(t, "schedules", "run", "nightly", "--no-wait", "--once-key", "build 7")
+	again := b.run(t, "schedules", "run", "nightly", "--no-wait", "--idempotency-key", "build 7")
 	again.want(t, 0, "Run 1 was created with this key before; no other run is created.", "")
-	b.run(t, "schedules", "run", "nightly", "--no-wait").want(t, 2, "", "run 1 of schedule nightly is still waiting")
+	b.run(t, "schedules", "run", "nightly", "--no-wait").want(t, 2, "", "run 1 of schedule nightly is still queued")
 	b.run(t, "schedules", "resume", "nightly").want(t, 0, "next", "")
-	b.run(t, "schedules", "list").want(t, 0, "run 1 waiting", "")
+	b.run(t, "schedules", "list").want(t, 0, "run 1 queued", "")
 	b.run(t, "runs", "list", "--schedule", "nightly").want(t, 0, "nightly", "")
 	b.run(t, "runs", "list", "--schedule", "other").want(t, 0, "No runs.", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8", "--source", "stripe").want(t, 0,
+	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--idempotency-key", "build 8", "--source", "stripe").want(t, 0,
 		"idempotency key", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8", "--source", "stripe").want(t, 0,
+	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--idempotency-key", "build 8", "--source", "stripe").want(t, 0,
 		"Run 2 was created with this key before", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8").want(t, 2, "",
+	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--idempotency-key", "build 8").want(t, 2, "",
 		"was used for run 2, which has other parameters (replay source=stripe)")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9").want(t, 0, "idempotency key", "")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9").want(t, 0,
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--idempotency-key", "build 9").want(t, 0, "idempotency key",
+		"")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--idempotency-key", "build 9").want(t, 0,
 		"was created with this key before", "")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9", "--yes").want(t, 2, "",
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--idempotency-key", "build 9", "--yes").want(t, 2, "",
 		"which has other parameters (rebuild source=stripe)")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "is an open rebuild of this source")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--once-key", "day 1", "--reason",
+	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--idempotency-key", "day 1", "--reason",
 		"the disk").want(t, 0, "idempotency key", "")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--once-key", "day 1").want(t, 0,
+	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--idempotency-key", "day 1").want(t, 0,
 		"was created with this key before", "")
-	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait", "--once-key", "day 1").want(t, 2, "",
+	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait", "--idempotency-key", "day 1").want(t, 2, "",
 		"which has other parameters (retention bodies=30")
 	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait").want(t, 2, "", "open already")
 	var s runs.ScheduleState
@@ -328,19 +332,24 @@ func TestDescribeParams_byJob(t *testing.T) {
 	t.Parallel()
 	for want, r := range map[string]runs.Run{
 		"events, source stripe, all accounts, dry run": {Job: "reconcile",
-			Params: []byte(`{"source":1,"what":"events","all_accounts":true,"dry_run":true,"words":{"source":"stripe"}}`)},
+			Params: []byte(`{"source":1,"scope":"events","all_accounts":true,"dry_run":true,` +
+				`"input":{"source":"stripe"}}`)},
 		"objects of type customer, full list, source stripe, account acct_1": {Job: "reconcile",
-			Params: []byte(`{"source":1,"account":"acct_1","what":"objects","type":"customer","full":true,"words":{"source":"stripe","full":"true"}}`)},
-		"objects of all types, source shop, since 2026-11-22T01:02:03.000000Z, until 2026-11-22T02:00:00.000000Z": {Job: "reconcile",
-			Params: []byte(`{"source":1,"what":"objects","since":"2026-11-22T01:02:03Z","until":"2026-11-22T02:00:00Z","words":{"source":"shop"}}`)},
+			Params: []byte(`{"source":1,"account":"acct_1","scope":"objects","type":"customer","full":true,` +
+				`"input":{"source":"stripe","full":"true"}}`)},
+		"objects of all types, source shop, since 2026-11-22T01:02:03.000000Z, " +
+			"until 2026-11-22T02:00:00.000000Z": {Job: "reconcile",
+			Params: []byte(`{"source":1,"scope":"objects","since":"2026-11-22T01:02:03Z",` +
+				`"until":"2026-11-22T02:00:00Z","input":{"source":"shop"}}`)},
 		"customer cus_1, source stripe": {Job: "reconcile",
-			Params: []byte(`{"source":1,"what":"object","type":"customer","id":"cus_1","words":{"source":"stripe"}}`)},
+			Params: []byte(`{"source":1,"scope":"object","type":"customer","id":"cus_1","input":{"source":"stripe"}}`)},
 		"customer cus_1, overwriting the local history, source stripe": {Job: "reconcile",
-			Params: []byte(`{"source":1,"what":"object","type":"customer","id":"cus_1","settle":true,"words":{"source":"stripe"}}`)},
+			Params: []byte(`{"source":1,"scope":"object","type":"customer","id":"cus_1","overwrite":true,` +
+				`"input":{"source":"stripe"}}`)},
 		"since 6h, source stripe": {Job: "replay",
-			Params: []byte(`{"filter":{},"words":{"source":"stripe","since":"6h"},"rate":5}`)},
+			Params: []byte(`{"filter":{},"input":{"source":"stripe","since":"6h"},"rate":5}`)},
 		`{"bodies":30}`: {Job: "retention", Params: []byte(`{"bodies":30}`)},
-		`{"what":7}`:    {Job: "reconcile", Params: []byte(`{"what":7}`)},
+		`{"scope":7}`:   {Job: "reconcile", Params: []byte(`{"scope":7}`)},
 	} {
 		if got := describeParams(&r); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -353,16 +362,16 @@ func TestRunsList_processedUnits_byJob(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "waiting", "")
+	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "queued", "")
 	parseID := b.known.Number["stripe"]
-	b.db.Exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at) VALUES
-		('reconcile', jsonb_build_object('source', $1::int, 'what', 'objects'), 'me', '', 'running', '',
+	b.db.Exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at) VALUES
+		('reconcile', jsonb_build_object('source', $1::int, 'scope', 'objects'), 'me', '', 'running', '',
 			'{"processed": 2600, "equal": 2600}', now(), now()),
-		('reconcile', jsonb_build_object('source', $1::int, 'what', 'object', 'type', 'customer', 'id', 'cus_1'), 'me',
+		('reconcile', jsonb_build_object('source', $1::int, 'scope', 'object', 'type', 'customer', 'id', 'cus_1'), 'me',
 			'', 'running', '', '{"processed": 1}', now(), now()),
-		('reconcile', jsonb_build_object('source', $1::int, 'what', 'events', 'all_accounts', true), 'me', '',
+		('reconcile', jsonb_build_object('source', $1::int, 'scope', 'events', 'all_accounts', true), 'me', '',
 			'running', '', '{"accounts": 3}', now(), now()),
-		('reconcile', jsonb_build_object('source', $1::int, 'what', 'events'), 'me', '', 'running', '',
+		('reconcile', jsonb_build_object('source', $1::int, 'scope', 'events'), 'me', '', 'running', '',
 			'{"processed": 2}', now(), now())`, parseID)
 	r := b.run(t, "runs", "list")
 	var cells []string
@@ -380,16 +389,17 @@ func TestRunsList_processedUnits_byJob(t *testing.T) {
 func TestPrintRun_approvals_showSubject(t *testing.T) {
 	t.Parallel()
 	at := events.Instant{Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)}
-	r := &runs.Run{Job: "reconcile", Params: []byte(`{"what":"events"}`), ApprovedBy: "ada",
+	r := &runs.Run{Job: "reconcile", Params: []byte(`{"scope":"events"}`), ApprovedBy: "ada",
 		ApprovalReason: "they are gone",
 		Approvals: []runs.Approval{
 			{Subject: "key 1", Message: "nothing shows that the key is right", Actor: "bob", Reason: "it is", At: at},
 			{Subject: "tombstones", Message: "90 of 90 objects", Actor: "ada", Reason: "they are gone", At: at}}}
 	var out strings.Builder
 	noError(t, printRun(&out, &cli{}, r))
-	for _, want := range []string{"approved by  bob at 2026-11-22T01:02:03.000000Z\nreason       it is\napproved     " +
-		"nothing shows that the key is right\n",
-		"approved by  ada at 2026-11-22T01:02:03.000000Z\nreason       they are gone\napproved     90 of 90 objects\n"} {
+	for _, want := range []string{"approved by  bob at 2026-11-22T01:02:03.000000Z\nreason       it is\n" +
+		"approved     nothing shows that the key is right\n",
+		"approved by  ada at 2026-11-22T01:02:03.000000Z\nreason       they are gone\n" +
+			"approved     90 of 90 objects\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, out.String())
 		}

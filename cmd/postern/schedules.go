@@ -108,7 +108,7 @@ func newScheduleRunCommand(c *cli) *cobra.Command {
 The overlap policy applies: with skip it is an error while a run of the schedule is open, with queue
 the run waits for the end of that run.`,
 		Example: `  postern schedules run nightly --reason 'after the outage'
-  postern schedules run nightly --once-key "build $CI_PIPELINE_ID" --no-wait`,
+  postern schedules run nightly --idempotency-key "build $CI_PIPELINE_ID" --no-wait`,
 		Args: wantArgs("NAME"),
 	}
 	filterFlags(cmd, admin.RunScheduleParams)
@@ -142,8 +142,7 @@ func printSchedule(out io.Writer, c *cli, s *runs.ScheduleState) error {
 		notPlanned = "no: the last processor with it in its configuration confirmed it at " + s.ConfirmedAt.String()
 	}
 	return printFields(out, "schedule", s.Name, "job", s.Job, "cron", s.Cron+" in "+s.TimeZone, "overlap", s.Overlap,
-		"missed", s.Missed, "parameters", strings.Join(parameters, " "),
-		"next", s.Next.String(), "paused", paused, "planned", notPlanned, "last run", describeLastRun(*s),
-		"last succeeded",
-		s.SucceededAt.String(), "skipped", skipped)
+		"missed", s.Missed, "parameters", strings.Join(parameters, " "), "next", s.Next.String(), "paused", paused,
+		"planned", notPlanned, "last run", describeLastRun(*s), "last succeeded", s.SucceededAt.String(),
+		"skipped", skipped)
 }

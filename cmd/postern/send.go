@@ -74,8 +74,7 @@ providers show NAME); then the delivery is accepted, the command says so, and th
 	f.IntVar(&s.duplicate, "duplicate", 0, "how many more times each delivery is sent")
 	f.BoolVar(&s.newObjects, "new-objects", false, "each event concerns a new object")
 	f.BoolVar(&s.shuffle, "shuffle", false, "send in random order")
-	f.BoolVar(&s.tamper, "tamper", false, "change the body after it was signed, in a signed place if there "+
-		"is one")
+	f.BoolVar(&s.tamper, "tamper", false, "change the body after it was signed, in a signed place if there is one")
 	cmd.MarkFlagsMutuallyExclusive("secret", "secret-file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return s.run(cmd, c, args) }
 	return cmd

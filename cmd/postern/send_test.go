@@ -77,7 +77,7 @@ func (g *gateway) answer(t *testing.T, w http.ResponseWriter, e config.Endpoint,
 		fmt.Fprint(w, `{"title":"delivery not verified","detail":"See postern rejections list."}`)
 		return
 	}
-	if greeter, ok := e.Provider.(provider.Handshaker); ok && greeter.Handshake(e.Source, d) != nil {
+	if handshaker, ok := e.Provider.(provider.Handshaker); ok && handshaker.Handshake(e.Source, d) != nil {
 		w.Header().Set("Postern-Event", "")
 		return
 	}
@@ -88,7 +88,7 @@ func (g *gateway) answer(t *testing.T, w http.ResponseWriter, e config.Endpoint,
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	twin := g.ids[found[0].Key]
+	duplicate := g.ids[found[0].Key]
 	g.ids[found[0].Key] = true
 	g.keys = append(g.keys, found[0].ObjectID)
 	g.occurred = append(g.occurred, found[0].OccurredAt)
@@ -97,7 +97,7 @@ func (g *gateway) answer(t *testing.T, w http.ResponseWriter, e config.Endpoint,
 		fmt.Fprint(w, "own words")
 		return
 	}
-	if err := json.NewEncoder(w).Encode(map[string]any{"event_id": found[0].Key, "id": "1", "duplicate": twin,
+	if err := json.NewEncoder(w).Encode(map[string]any{"event_id": found[0].Key, "id": "1", "duplicate": duplicate,
 		"received_at": "2026-01-01T00:00:00.000000Z"}); err != nil {
 		t.Error(err)
 	}
@@ -127,8 +127,8 @@ func TestSend_everySample_isStored(t *testing.T) {
 			printed := got.EventID != nil && !*got.Duplicate && !*got.Conflict && *got.ReceivedAt != "" && r.errs == ""
 			hidden := got.ID != nil && got.EventID == nil && got.Duplicate == nil &&
 				strings.Contains(r.errs, "only the ids are known")
-			greeting := got.ID == nil && got.EventID == nil && strings.Contains(r.errs, "1 greeting answered")
-			if !printed && !hidden && !greeting {
+			handshake := got.ID == nil && got.EventID == nil && strings.Contains(r.errs, "1 handshake answered")
+			if !printed && !hidden && !handshake {
 				t.Errorf("%s %s: %s%s", p.Name(), sample.Type, r.out, r.errs)
 			}
 		}
@@ -197,14 +197,14 @@ func TestSend_countDuplicateShuffle(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &receipts); err != nil || len(receipts) != 9 {
 		t.Fatalf("%v: %s%s", err, r.out, r.errs)
 	}
-	twins := 0
+	duplicates := 0
 	for _, one := range receipts {
 		if *one.Duplicate {
-			twins++
+			duplicates++
 		}
 	}
-	if len(g.ids) != 3 || twins != 6 {
-		t.Errorf("%d events, %d duplicates", len(g.ids), twins)
+	if len(g.ids) != 3 || duplicates != 6 {
+		t.Errorf("%d events, %d duplicates", len(g.ids), duplicates)
 	}
 	objects := map[string]bool{}
 	b.run(t, "send", "stripe", "customer.updated", "--count", "4", "--new-objects").want(t, 0, "false", "")
@@ -283,7 +283,13 @@ func TestSend_describedProvider_usesConfiguration(t *testing.T) {
   acme:
     provider: hmac
     secrets: [{name: n, value: acme secret}]
-    scheme: {header: X-Acme, separator: ",", assign: "=", item: v1, message: "{timestamp}.{body}", timestamp: {from: item:t}}
+    scheme:
+      header: X-Acme
+      separator: ","
+      assign: "="
+      item: v1
+      message: "{timestamp}.{body}"
+      timestamp: {from: item:t}
     events: {key: "{json:uid}", type: "{json:kind}"}
 `)
 	args := []string{"--config", path, "send", "hmac", "order.created", "--data", "-", "--url", g.URL}

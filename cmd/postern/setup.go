@@ -123,8 +123,8 @@ allowed and database.url may be missing.`,
 			return err
 		},
 	}
-	check.Flags().BoolVar(&dev, "dev", false, "check it for postern dev: demo secrets and a missing database are "+
-		"allowed")
+	check.Flags().BoolVar(&dev, "dev", false,
+		"check it for postern dev: demo secrets and a missing database are allowed")
 	cmd.AddCommand(check)
 	return cmd
 }

@@ -15,8 +15,7 @@ import (
 
 func newSpoolCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "spool", Short: "List and remove spools of gateways: acknowledged deliveries that are " +
-		"not in " +
-		"the log yet", RunE: showHelpOrError, Args: cobra.ArbitraryArgs}
+		"not in the log yet", RunE: showHelpOrError, Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(listCommand[redaction.Spool]{
 		subject: "the spools in the database: of running gateways, and of gateways that ended without " +
 			"reporting an empty spool",
@@ -25,7 +24,7 @@ func newSpoolCommand(c *cli) *cobra.Command {
 		query:   admin.Spools,
 		columns: []column[redaction.Spool]{
 			{"SPOOL", func(s redaction.Spool) string { return s.Name }},
-			{"PLACE", func(s redaction.Spool) string { return s.Place }},
+			{"PLACE", func(s redaction.Spool) string { return s.Location }},
 			{"KNOWN SINCE", func(s redaction.Spool) string { return s.RegisteredAt.String() }},
 			{"LAST REPORT", func(s redaction.Spool) string { return s.ReportedAt.String() }},
 			{"DELIVERIES", func(s redaction.Spool) string { return stringOrEmpty(s.Deliveries) }},
@@ -50,7 +49,7 @@ func describeWaitingRuns(s redaction.Spool) string {
 func newSpoolRemoveCommand(c *cli) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "forget NAME --reason WHY",
+		Use:   "remove NAME --reason TEXT",
 		Short: "Remove a spool whose disk is lost, so that no redaction waits for it",
 		Long: `Remove a spool whose disk is lost, so that no redaction waits for it. Acknowledged
 deliveries in it that are not in the log are lost with the disk: postern reconcile reads them from
@@ -63,8 +62,8 @@ A spool that was reported within the last ` + redaction.SpoolSilentAfter.String(
 not removed without --force. The same applies to a spool whose last report was from a gateway
 version that does not report the content. A gateway that still runs reports its spool again within
 two seconds.`,
-		Example: `  postern spool forget k3v5q2m4r6t7 --reason 'machine gw-2 burnt: ticket 19'
-  postern spool forget k3v5q2m4r6t7 --reason 'ticket 19' --yes`,
+		Example: `  postern spool remove k3v5q2m4r6t7 --reason 'machine gw-2 burnt: ticket 19'
+  postern spool remove k3v5q2m4r6t7 --reason 'ticket 19' --yes`,
 		Args: wantArgs("NAME"),
 	}
 	params := []admin.Param{{Name: "reason", Help: "the reason; required, kept in the audit trail"}}
@@ -75,8 +74,7 @@ two seconds.`,
 		values := filterValues(cmd, params)
 		if strings.TrimSpace(values.Get("reason")) == "" {
 			return usagef("give a reason with --reason: the deliveries in the spool are lost, and the audit trail " +
-				"keeps who removed " +
-				"so")
+				"keeps who removed it and why")
 		}
 		values.Set("force", strconv.FormatBool(*force))
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
@@ -93,7 +91,7 @@ func removeSpool(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, name string, va
 	}
 	if ok, err := confirmWithUser(cmd, fmt.Sprintf("%s\nRemove spool %s (%s)?", escapeControl(describeSpoolLoss(s)),
 		escapeControl(s.Name),
-		escapeControl(s.Place)), yes); err != nil || !ok {
+		escapeControl(s.Location)), yes); err != nil || !ok {
 		return err
 	}
 	if s, err = admin.RemoveSpool(cmd.Context(), pool, name, values, operator()); err != nil {
@@ -111,8 +109,8 @@ func removeSpool(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, name string, va
 // describeSpoolLoss says what may be lost with a spool.
 func describeSpoolLoss(s *redaction.Spool) string {
 	if s.ReportedAt.IsZero() {
-		return "Its content is unknown: it never reported to be empty. Acknowledged deliveries in it that are not " +
-			"in the log is lost with its disk."
+		return "Its content is unknown: its gateway never reported it. Acknowledged deliveries in it that are not " +
+			"in the log are lost with its disk."
 	}
 	text := "Its last report was at " + s.ReportedAt.String()
 	if s.Deliveries != nil {

@@ -63,11 +63,11 @@ The exit status is 1 if NATS does not respond; the state of the log is shown any
 }
 
 func printStreamStatus(out io.Writer, c *cli, v *admin.StreamView) error {
-	print := printStream
+	printView := printStream
 	if c.output == "json" {
-		print = func(out io.Writer, v *admin.StreamView) error { return printJSON(out, v) }
+		printView = func(out io.Writer, v *admin.StreamView) error { return printJSON(out, v) }
 	}
-	if err := print(out, v); err != nil {
+	if err := printView(out, v); err != nil {
 		return err
 	}
 	if v.Failure != "" {
@@ -155,7 +155,7 @@ func describeRequestedPasses(n int64) string {
 	if n == 0 {
 		return ""
 	}
-	return countOf(int(n), "pass") + " requested with postern stream heal, not ended yet"
+	return countOf(int(n), "pass") + " requested with postern stream republish, not ended yet"
 }
 
 var streamConsumers = []column[stream.ConsumerStatus]{
@@ -179,19 +179,19 @@ func printOneStream(out io.Writer, s *stream.Status) error {
 func newStreamRepublishCommand(c *cli) *cobra.Command {
 	var noWait bool
 	cmd := &cobra.Command{
-		Use:   "heal",
+		Use:   "republish",
 		Short: "Republish events that are lost from the stream",
 		Long: `Request a pass of the republisher now. It publishes again each event without an outcome
 that is not in the stream, and failed events that are due. It does so automatically once they are a
-minute old (processor.auditor); this pass includes events from an age of 5 s, when their first
-publication has timed out. It publishes at most processor.auditor.rate events per second, and never
+minute old (processor.republisher); this pass includes events from an age of 5 s, when their first
+publication has timed out. It publishes at most processor.republisher.rate events per second, and never
 fills the stream beyond half its limits: the rest follows as processors apply events. Events that
 are in the stream are not published again.
 
 The command waits for the end of the pass and prints what was published; Ctrl-C stops only the
 waiting. The exit status is 1 if no processor is the republisher.`,
-		Example: `  postern stream heal --reason 'NATS lost its disk'
-  postern stream heal --no-wait -o json`,
+		Example: `  postern stream republish --reason 'NATS lost its disk'
+  postern stream republish --no-wait -o json`,
 		Args: wantArgs(),
 	}
 	filterFlags(cmd, admin.RepublishParams)
@@ -236,11 +236,11 @@ const (
 )
 
 // waitForRepublish waits for the end of a pass and reports what it waits for.
-func waitForRepublish(ctx context.Context, errs io.Writer, pool *pgxpool.Pool, heal int64) (*processor.RepublishView,
+func waitForRepublish(ctx context.Context, errs io.Writer, pool *pgxpool.Pool, pass int64) (*processor.RepublishView,
 	error) {
 	startedAt := time.Now()
 	for printedAt := startedAt; ; {
-		v, err := processor.ShowRepublish(ctx, pool, heal)
+		v, err := processor.ShowRepublish(ctx, pool, pass)
 		if err != nil || v.EndedAt != nil {
 			return v, err
 		}
@@ -251,7 +251,7 @@ func waitForRepublish(ctx context.Context, errs io.Writer, pool *pgxpool.Pool, h
 				return nil, err
 			}
 			if d.Republisher.Process == "" && time.Since(startedAt) > republisherTimeout {
-				return nil, fmt.Errorf("no processor is the republisher: start a processor, and it makes pass %d", heal)
+				return nil, fmt.Errorf("no processor is the republisher: start a processor, and it makes pass %d", pass)
 			}
 			fmt.Fprintf(errs, "postern: %s republished so far; %s\n", countOf(int(v.Missing+v.Due), "event"),
 				escapeControl(describeRepublishWait(v, &d.Republisher)))

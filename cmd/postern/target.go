@@ -34,14 +34,14 @@ type target struct {
 	provider string
 	// expectRejection is true if the gateway should reject the deliveries.
 	expectRejection bool
-	// findInstance is the instance with this address; nil if the address is not from a folder.
+	// instance is the instance with this address; nil if the address is not from a folder.
 	instance *config.Instance
 }
 
 // knownSource is a source of the instance.
 type knownSource struct {
-	// findSource is the provider from the source's configuration, if that is known. isDescribed is
-	// true if the source describes its provider.
+	// configured is the provider in the source's configuration; nil if the configuration is not
+	// known. isDescribed is true if the source describes its provider.
 	configured             provider.Provider
 	isDescribed            bool
 	provider, account, url string
@@ -50,9 +50,9 @@ type knownSource struct {
 
 // findTarget combines flags, configuration and dev instance, in this order of priority.
 func (s *sendFlags) findTarget(c *cli) (*target, error) {
-	base, known, in, found := s.findInstance(c)
-	if found != nil && (s.url == "" || s.secret == "" && s.secretFile == "") {
-		return nil, found
+	base, known, in, instanceErr := s.findInstance(c)
+	if instanceErr != nil && (s.url == "" || s.secret == "" && s.secretFile == "") {
+		return nil, instanceErr
 	}
 	name, src, err := s.chooseSource(known)
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *sendFlags) chooseSource(known map[string]knownSource) (string, knownSou
 	return name, known[name], nil
 }
 
-func (s *sendFlags) findSecret(own []byte, source string) ([]byte, error) {
+func (s *sendFlags) findSecret(sourceSecret []byte, source string) ([]byte, error) {
 	switch {
 	case s.secret != "":
 		return []byte(s.secret), nil
@@ -164,8 +164,8 @@ func (s *sendFlags) findSecret(own []byte, source string) ([]byte, error) {
 			return nil, fmt.Errorf("read secret: %w", err)
 		}
 		return bytes.TrimRight(b, "\r\n"), nil
-	case len(own) > 0:
-		return own, nil
+	case len(sourceSecret) > 0:
+		return sourceSecret, nil
 	}
 	return nil, usagef("the secret of source %s is not known here (a dev instance knows only demo secrets): give it "+
 		"with --secret-file FILE, or name the configuration that has it with --config FILE", source)
@@ -271,12 +271,11 @@ func (t *target) checkInstance(ctx context.Context, client *http.Client) error {
 func (t *target) printRemarks(w io.Writer, accepted, handshakes, idOnly int) {
 	if handshakes > 0 {
 		fmt.Fprintf(w, "postern: %s completed; a handshake is not an event, and nothing is stored\n",
-			countOf(handshakes, "greeting"))
+			countOf(handshakes, "handshake"))
 	}
 	if idOnly > 0 {
-		fmt.Fprintf(w, "postern: %s requires its own response format, so only the ids are known: see postern events "+
-			"show "+
-			"ID\n", t.provider)
+		fmt.Fprintf(w, "postern: %s requires its own response format, so only the "+
+			"ids are known: see postern events show ID\n", t.provider)
 	}
 	if t.expectRejection && accepted > 0 {
 		fmt.Fprintf(w, "postern: accepted: %s does not sign the changed part (see postern providers show %s)\n",
@@ -288,8 +287,7 @@ func (t *target) printRemarks(w io.Writer, accepted, handshakes, idOnly int) {
 func (t *target) describeRejection(response *responseError) string {
 	if t.expectRejection && strings.HasPrefix(response.status, "401") {
 		return "rejected with " + response.status + ", as expected: the signature does not match the body. A moment " +
-			"later " +
-			"`postern rejections list` shows it with the reason."
+			"later `postern rejections list` shows it with the reason."
 	}
 	return response.Error()
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// minInterval prevents that a typing error makes the command poll without pause.
+// minInterval is the shortest --every. A shorter one is probably a typing error, and would make the
+// command poll without pause.
 const minInterval = 100 * time.Millisecond
 
 // topCommand holds the settings of `postern top`.

@@ -32,7 +32,7 @@ type view struct {
 	Ingest    ingestView      `json:"ingest"`
 	Stream    streamView      `json:"stream"`
 	Apply     applyView       `json:"apply"`
-	Backlog   backlogView     `json:"left"`
+	Backlog   backlogView     `json:"backlog"`
 	Database  []poolView      `json:"database"`
 	Sources   []sourceView    `json:"sources"`
 	Outcomes  []outcomeView   `json:"outcomes"`
@@ -65,10 +65,10 @@ type streamView struct {
 	LagSeconds  measurement `json:"lag_seconds"`
 	Published   measurement `json:"published_per_second"`
 	// Unpublished are events that were not published; the republisher publishes them later.
-	Unpublished     measurement `json:"left_to_auditor_per_second"`
-	Republished     measurement `json:"audited_per_second"`
+	Unpublished     measurement `json:"left_to_republisher_per_second"`
+	Republished     measurement `json:"republished_per_second"`
 	LostConnections int         `json:"connections_lost"`
-	Requeued        measurement `json:"handed_back_per_second"`
+	Requeued        measurement `json:"requeued_per_second"`
 }
 
 type applyView struct {
@@ -174,7 +174,7 @@ func (in *interval) ingest() ingestView {
 	return ingestView{Deliveries: in.rate("postern_deliveries_total"), AckP50: ack.quantile(0.5),
 		AckP99: ack.quantile(0.99),
 		Queue:  in.sum("postern_queue_deliveries"), QueueOldest: in.highest("postern_queue_oldest_seconds"),
-		HeldBytes: in.sum("postern_held_bytes"),
+		HeldBytes: in.sum("postern_body_memory_bytes"),
 		BatchMean: batch.mean(), AppendP50: took.quantile(0.5), AppendP99: took.quantile(0.99)}
 }
 
@@ -182,8 +182,8 @@ func (in *interval) stream() streamView {
 	v := streamView{LagMessages: in.highest("postern_stream_lag_messages"),
 		LagSeconds:  in.highest("postern_stream_lag_seconds"),
 		Published:   in.rate("postern_publishes_total", "result", "acknowledged"),
-		Republished: in.rate("postern_audited_events_total"),
-		Requeued:    in.rate("postern_messages_handed_back_total")}
+		Republished: in.rate("postern_republisher_events_total"),
+		Requeued:    in.rate("postern_messages_requeued_total")}
 	v.Unpublished = in.rate("postern_publishes_total") - v.Published
 	for _, p := range in.now {
 		for _, m := range p["postern_stream_connected"].GetMetric() {
@@ -234,8 +234,8 @@ func (in *interval) sources() []sourceView {
 		s.Stored, s.Duplicates, s.Conflicts = event("stored"), event("duplicate"), event("conflict")
 		s.Rejected = in.rate("postern_deliveries_total", "source", source, "result", "rejected")
 		s.Refused = s.Deliveries - s.Rejected
-		for _, welcome := range []string{"accepted", "challenge", "greeting"} {
-			s.Refused -= in.rate("postern_deliveries_total", "source", source, "result", welcome)
+		for _, accepted := range []string{"accepted", "challenge", "handshake"} {
+			s.Refused -= in.rate("postern_deliveries_total", "source", source, "result", accepted)
 		}
 		s.Refused = max(s.Refused, 0) // rounding of the subtraction
 		out = append(out, s)
@@ -349,7 +349,7 @@ func (in *interval) sum(name string, labels ...string) measurement {
 	return measurement(sum)
 }
 
-// highest returns the highest value that processes report of one thing; unknown if none does.
+// highest returns the highest value that any process reports; unknown if none reports it.
 func (in *interval) highest(name string) measurement {
 	most := unknownValue
 	for _, p := range in.now {

@@ -41,16 +41,16 @@ type scraper struct {
 	client    *http.Client
 	token     string
 	addresses []string
-	// findInstance is the one that every address must belong to; nil allows any.
+	// instance is the instance that every address must belong to; nil allows any.
 	instance *config.Instance
 }
 
-func newScraper(from []string, in *config.Instance, asks *clientFlags) (*scraper, error) {
-	transport, err := asks.transport()
+func newScraper(from []string, in *config.Instance, flags *clientFlags) (*scraper, error) {
+	transport, err := flags.transport()
 	if err != nil {
 		return nil, err
 	}
-	token, err := asks.token()
+	token, err := flags.token()
 	client := &http.Client{Transport: transport, Timeout: scrapeTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return &scraper{addresses: from, instance: in, token: token, client: client}, err

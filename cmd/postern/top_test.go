@@ -164,12 +164,12 @@ func TestView_frame(t *testing.T) {
 		`postern_events_total{source="stripe",result="duplicate"} 100`,
 		`postern_rejections_total{source="stripe",reason="wrong_signature"} 4`,
 		"postern_queue_deliveries{source=\"stripe\"} 17", "postern_queue_oldest_seconds 0.0123",
-		"postern_held_bytes 70000", "postern_stream_lag_messages 1234567", "postern_stream_lag_seconds 61.5",
+		"postern_body_memory_bytes 70000", "postern_stream_lag_messages 1234567", "postern_stream_lag_seconds 61.5",
 		`postern_publishes_total{result="acknowledged"} 2300`,
 		`postern_publishes_total{result="withheld"} 100`, `postern_stream_connected{connection="gateway"} 0`,
 		`postern_outcomes_total{status="dead"} 1`,
 		`postern_outcomes_total{status="applied"} 2000`, "postern_failed_events 2", "postern_dead_events 1",
-		"postern_messages_handed_back_total 5",
+		"postern_messages_requeued_total 5",
 		`postern_database_connections{role="gateway",state="in_use"} 3`,
 		`postern_database_connections_limit{role="gateway"} 16`,
 		`postern_database_waits_total{role="gateway"} 1`)), scraped("http://b/metrics", 2, nil)}
@@ -229,10 +229,10 @@ func busyView(t *testing.T, sources int) view {
 			name, 300*n+1))
 	}
 	gateway = append(gateway, "postern_queue_deliveries 4096", "postern_queue_oldest_seconds 0.999",
-		"postern_held_bytes 1e+09", "postern_stream_lag_messages 12345678",
+		"postern_body_memory_bytes 1e+09", "postern_stream_lag_messages 12345678",
 		"postern_stream_lag_seconds 12345", `postern_publishes_total{result="acknowledged"} 123456`,
 		`postern_publishes_total{result="withheld"} 123456`,
-		"postern_audited_events_total 123456")
+		"postern_republisher_events_total 123456")
 	processor := []string{"postern_failed_events 100000", "postern_dead_events 100000",
 		"postern_changes_unsent_batches 100000", "postern_changes_unsent_seconds 12345"}
 	for _, status := range []string{"applied", "unchanged", "stale", "ignored", "ambiguous", "failed", "dead"} {

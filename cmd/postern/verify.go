@@ -66,14 +66,14 @@ The snapshot is open until the end: meanwhile PostgreSQL cannot remove dead rows
   postern verify --spool /var/lib/postern/spool`,
 		Args: wantArgs(),
 	}
-	cmd.Flags().Int64Var(&v.sample, "sample", 0, "check about this many objects and bodies, chosen at random "+
-		"(default all)")
+	cmd.Flags().Int64Var(&v.sample, "sample", 0,
+		"check about this many objects and bodies, chosen at random (default all)")
 	cmd.Flags().IntVar(&v.maxItems, "most", verify.DefaultMaxItems,
 		"list at most this many violations of a kind; all are counted")
 	cmd.Flags().DurationVar(&v.wait, "wait", verify.DefaultMaxWait,
 		"maximum time that something may wait; 0s: no limit")
-	cmd.Flags().BoolVar(&v.signatures, "signatures", false, "verify the signatures of stored deliveries again, as of "+
-		"their receipt")
+	cmd.Flags().BoolVar(&v.signatures, "signatures", false,
+		"verify the signatures of stored deliveries again, as of their receipt")
 	cmd.Flags().StringArrayVar(&v.spools, "spool", nil, "also check this `folder` of a spool, such as that of a "+
 		"stopped gateway; may be given several times")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -96,8 +96,8 @@ func (v *verifyFlags) run(cmd *cobra.Command, c *cli) error {
 	if err != nil {
 		return err
 	}
-	tell, end := newVerifyProgress(errs)
-	o.Progress = tell
+	update, end := newVerifyProgress(errs)
+	o.Progress = update
 	r, err := verify.Verify(ctx, o)
 	if end(); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (v *verifyFlags) spoolFolders(ctx context.Context, c *cli, pool *pgxpool.Po
 	}
 	seen := map[string]bool{}
 	for _, dir := range v.spools {
-		name, _ := spool.NameOfFolder(dir) // verify reports what is wrong with the folder
+		name, _ := spool.NameOfFolder(dir) // verify reports an error of the folder
 		seen[name] = true
 	}
 	folders := v.spools
@@ -165,8 +165,8 @@ func (v *verifyFlags) spoolFolders(ctx context.Context, c *cli, pool *pgxpool.Po
 	return folders, nil
 }
 
-// newVerifyProgress shows on a terminal how much is checked, until end.
-func newVerifyProgress(errs io.Writer) (tell func(what string, done, all int64), end func()) {
+// newVerifyProgress returns functions that show on a terminal how much is checked, and end that.
+func newVerifyProgress(errs io.Writer) (update func(what string, done, all int64), end func()) {
 	screen, ok := errs.(*terminal.Screen)
 	if !ok {
 		return nil, func() {}
@@ -217,7 +217,7 @@ func printVerifyText(out io.Writer, r *verify.Report) error {
 			countOf(len(s.Files), "file"), s.Deliveries, s.InLog, s.Waiting)
 	}
 	for _, wait := range r.Waiting {
-		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", escapeControl(wait.What),
+		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", escapeControl(wait.Work),
 			wait.Count, wait.Since,
 			time.Duration(wait.Seconds*float64(time.Second)).Round(time.Second))
 	}

@@ -1,5 +1,5 @@
-// Command consume-go does something whenever a Stripe subscription changes: the smallest consumer
-// of Postern's change feed. It knows the feed's contract (docs/feeds.md) and nothing else of
+// Command consume-go prints each change of a Stripe subscription. It is a minimal consumer of
+// Postern's change feed. It uses only the contract of the feed (docs/feeds.md) and no package of
 // Postern.
 package main
 
@@ -25,9 +25,9 @@ type change struct {
 	State           struct{ Status string }
 }
 
-// consume calls act for every change of a subscription that is newer than the last one acted upon,
-// and acknowledges after act has succeeded. What act refuses comes again after 5 s. It returns when
-// ctx ends or the consumer is lost.
+// consume calls act for each change of a subscription that is newer than the last successful one,
+// and acknowledges the message after act has succeeded. After an error of act, the message is
+// delivered again in 5 s. consume returns when ctx ends or the consumer is lost.
 func consume(ctx context.Context, js jetstream.JetStream, act func(change) error) error {
 	consumer, err := js.CreateOrUpdateConsumer(ctx, "POSTERN_CHANGES", jetstream.ConsumerConfig{
 		Durable: "consume-go", FilterSubject: "postern.changes.*.subscription", AckPolicy: jetstream.AckExplicitPolicy,
@@ -40,7 +40,8 @@ func consume(ctx context.Context, js jetstream.JetStream, act func(change) error
 		return fmt.Errorf("read messages: %w", err)
 	}
 	defer messages.Stop()
-	highest := map[string]int64{} // a real consumer keeps this beside what act writes, in the same transaction
+	// A real consumer stores the revision in the transaction in which act writes its data.
+	highest := map[string]int64{}
 	for {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
@@ -51,14 +52,15 @@ func consume(ctx context.Context, js jetstream.JetStream, act func(change) error
 			return fmt.Errorf("read change: %w", err)
 		}
 		key := c.Source + "/" + c.Account + "/" + c.ObjectID
-		if c.Revision > highest[key] { // else a repeat, or older than what was acted upon: only acknowledged
+		if c.Revision > highest[key] { // a duplicate or an older change is only acknowledged
 			if act(c) != nil {
-				_ = m.NakWithDelay(5 * time.Second) // lost, it comes again after 30 s
+				// If this request is lost, the message is delivered again after 30 s.
+				_ = m.NakWithDelay(5 * time.Second)
 				continue
 			}
 			highest[key] = c.Revision
 		}
-		_ = m.Ack() // lost, the change comes again and is known
+		_ = m.Ack() // if it is lost, the change is delivered again and skipped
 	}
 }
 
@@ -91,7 +93,7 @@ func run(ctx context.Context) error {
 	})
 }
 
-// natsURL is NATS_URL, else that of the dev instance in POSTERN_DIR (default .postern).
+// natsURL returns NATS_URL, or else the URL of the dev instance in POSTERN_DIR (default .postern).
 func natsURL() (string, error) {
 	if url := os.Getenv("NATS_URL"); url != "" {
 		return url, nil

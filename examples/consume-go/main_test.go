@@ -27,7 +27,7 @@ type testBundle struct {
 	js  jetstream.JetStream
 }
 
-// setup runs a gateway and a processor on a database and a stream of their own.
+// setup runs a gateway and a processor with their own database and stream.
 func setup(t *testing.T) *testBundle {
 	t.Helper()
 	server := testkit.JetStream(t)
@@ -60,7 +60,7 @@ func setup(t *testing.T) *testBundle {
 	return b
 }
 
-// post delivers a sample as Stripe would have at a time, and expects it to be taken.
+// post delivers a sample as Stripe does at a time, and fails the test if it is not accepted.
 func (b *testBundle) post(t *testing.T, eventType string, n int, at time.Time) {
 	t.Helper()
 	stripe, _ := all.Named("stripe")
@@ -103,7 +103,7 @@ func (b *testBundle) endpoint(name string) int {
 	return -1
 }
 
-// next is the change that act was called with; wrong is what it must have said.
+// next waits for the next call of act and compares its change.
 func next(t *testing.T, acted <-chan change, revision int64, status string) {
 	t.Helper()
 	select {
@@ -111,23 +111,23 @@ func next(t *testing.T, acted <-chan change, revision int64, status string) {
 		want := change{Source: "stripe", ObjectID: "sub_1Postern0Team0001", Revision: revision}
 		want.State.Status = status
 		if diff := cmp.Diff(want, c); diff != "" {
-			t.Fatalf("acted upon (-want +got):\n%s", diff)
+			t.Fatalf("change passed to act (-want +got):\n%s", diff)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatalf("revision %d was not acted upon within 20 s", revision)
+		t.Fatalf("act was not called with revision %d within 20 s", revision)
 	}
 }
 
-func TestActsOnceOnEachNewerChange(t *testing.T) {
+func TestConsume_newerChange_actsOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx, stop := context.WithCancel(t.Context())
 	acted, ended := make(chan change, 10), make(chan error, 1)
-	refuse := true
+	failOnce := true
 	go func() {
 		ended <- consume(ctx, b.js, func(c change) error {
-			if c.Revision == 2 && refuse {
-				refuse = false
+			if c.Revision == 2 && failOnce {
+				failOnce = false
 				return errors.New("not now")
 			}
 			acted <- c
@@ -139,11 +139,11 @@ func TestActsOnceOnEachNewerChange(t *testing.T) {
 	next(t, acted, 1, "incomplete")
 	first := b.message(t, 1)
 
-	b.post(t, "invoice.paid", 1, began) // not a subscription: not for us
+	b.post(t, "invoice.paid", 1, began) // not a subscription, so the consumer ignores it
 	b.post(t, "customer.subscription.updated", 2, began.Add(-2*time.Second))
-	next(t, acted, 2, "active") // refused once, so it comes again
+	next(t, acted, 2, "active") // act failed once, so it is delivered again
 
-	// The feed is at least once: what was announced before may come again, in any order.
+	// The feed delivers at least once: an old change may be delivered again, in any order.
 	if _, err := b.js.PublishMsg(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestActsOnceOnEachNewerChange(t *testing.T) {
 	}
 }
 
-// message is a stored message of the feed, ready to be published again.
+// message returns a stored message of the feed, to publish it again.
 func (b *testBundle) message(t *testing.T, sequence uint64) *nats.Msg {
 	t.Helper()
 	s, err := b.js.Stream(t.Context(), "POSTERN_CHANGES")
@@ -171,7 +171,7 @@ func (b *testBundle) message(t *testing.T, sequence uint64) *nats.Msg {
 	return &nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}
 }
 
-// pending is an error while the consumer has not acknowledged everything.
+// pending returns an error until the consumer has acknowledged all messages.
 func (b *testBundle) pending(t *testing.T) error {
 	t.Helper()
 	c, err := b.js.Consumer(t.Context(), "POSTERN_CHANGES", "consume-go")

@@ -1,10 +1,12 @@
-// Does something whenever a Stripe subscription changes: the smallest consumer of Postern's change feed (docs/feeds.md).
+// Prints each change of a Stripe subscription. It is a minimal consumer of Postern's change feed
+// (docs/feeds.md).
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { AckPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { connect } from "@nats-io/transport-node";
 
-// NATS_URL, else that of the dev instance in POSTERN_DIR (default .postern). The client takes user and password apart from the URL.
+// NATS_URL, or else the URL of the dev instance in POSTERN_DIR (default .postern). The client needs
+// user and password as separate options.
 const instance = () => JSON.parse(readFileSync(join(process.env.POSTERN_DIR ?? ".postern", "instance.json"), "utf8")).nats_url;
 const servers = (process.env.NATS_URL ?? instance()).split(",").map((server) => new URL(server));
 const connection = await connect({
@@ -23,11 +25,13 @@ process.once("SIGINT", () => messages.close());
 const act = (change) =>
   console.log(`${change.object_id} is ${change.state?.status} (deleted ${change.deleted}, revision ${change.revision})`);
 
-const highest = new Map(); // a real consumer keeps this beside what act writes, in the same transaction
+// A real consumer stores the revision in the transaction in which act writes its data.
+const highest = new Map();
 for await (const message of messages) {
   const change = message.json();
   const key = JSON.stringify([change.source, change.account, change.object_id]);
-  if (change.revision > (highest.get(key) ?? 0)) { // else a repeat, or older than what was acted upon: only acknowledged
+  // A duplicate or an older change is only acknowledged.
+  if (change.revision > (highest.get(key) ?? 0)) {
     try {
       await act(change);
     } catch (error) {

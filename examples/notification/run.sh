@@ -26,7 +26,8 @@ clock() {
 invoice() {
   curl -fsS "$(instance ingest_url)/webhooks/invoicing" -o /dev/null -H "Authorization: Bearer $INVOICING_TOKEN" \
     -H 'Content-Type: application/cloudevents+json' \
-    -d "{\"specversion\": \"1.0\", \"id\": \"$1-made\", \"source\": \"/invoices\", \"type\": \"com.example.invoice.made\",
+    -d "{\"specversion\": \"1.0\", \"id\": \"$1-made\", \"source\": \"/invoices\",
+         \"type\": \"com.example.invoice.made\",
          \"subject\": \"$1\", \"time\": \"$(date -u +%Y-%m-%dT%H:%M:%SZ)\",
          \"data\": {\"id\": \"$1\", \"total\": \"$1.00\", \"created\": $((first + $2 * 3600 + $3 * 60))}}"
   eventually mirrored "$1" # a window sees the objects that the mirror has at that time
@@ -35,23 +36,23 @@ invoice() {
 
 mirrored() { postern objects show invoicing invoice "$1" >"$work/shown" 2>&1; }
 
-# told NUMBER waits until sales got so many notifications and no effect is open.
-told() {
+# notified NUMBER waits until sales got that many notifications and no effect is open.
+notified() {
   eventually all_done "$1"
-  curl -fsS "$SINK_URL/-/did" | sed 's/^/told /'
+  curl -fsS "$SINK_URL/-/did" | sed 's/^/notified: /'
 }
 
 say "hour 0: three invoices"
 clock 0 1800
 for n in 1 2 3; do invoice $n 0 1$n; done
 clock 1 5
-told 3
+notified 3
 
 say "hour 1: two more, and one of 0:59 is delivered late; the window has three hours, so it includes it"
 for n in 4 5; do invoice $n 1 1$n; done
 invoice 6 0 59
 clock 2 5
-told 6
+notified 6
 
 say "hour 2: one more; then Postern is down for two hours, and afterwards both windows are evaluated"
 invoice 7 2 17
@@ -59,7 +60,7 @@ clock 4 5 # before the kill, which ends its private database too
 kill_postern
 start_postern
 clock 4 65 # after the leases of the dead process
-told 7
+notified 7
 
 say "hour 4: one more, and a new rule_version: the next window notifies again on purpose"
 sed -i.before 's/rule_version: 1/rule_version: 2/' "$config"
@@ -67,7 +68,7 @@ kill -HUP "$postern_pid"
 eventually grep -q 'configuration reloaded' "$work/postern.log"
 invoice 8 4 18
 clock 5 5
-told 9
+notified 9
 
 say "the ledger"
 postern effects list

@@ -1,6 +1,6 @@
-// Command sink plays the other sides of the examples, each below a path of its own: mail,
-// accounting, a store, or whatever it is called as. It does what it is asked, counts it, and goes
-// wrong when it is told to. README.md has its commands.
+// Command sink simulates the destinations of the examples, each under its own path: mail,
+// accounting, a store, or any other name. It executes requests, counts them, and fails on request.
+// README.md describes its commands.
 package main
 
 import (
@@ -17,8 +17,8 @@ import (
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:9090", "address to listen on; port 0 picks a free one")
-	ignores := flag.String("ignores", "", "names of those that ignore Idempotency-Key, e.g. mail,store")
-	smtp := flag.String("smtp", "", "address on which it is a mail server, too; port 0 picks a free one")
+	ignores := flag.String("ignores", "", "destinations that ignore Idempotency-Key, e.g. mail,store")
+	smtp := flag.String("smtp", "", "address of a mail server that it also runs; port 0 picks a free one")
 	flag.Parse()
 	if err := run(*listen, *smtp, strings.Split(*ignores, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "sink:", err)
@@ -27,7 +27,7 @@ func main() {
 }
 
 func run(listen, smtp string, ignores []string) error {
-	desk := &sink.Server{IgnoresKeys: ignores}
+	handler := &sink.Server{IgnoresKeys: ignores}
 	ended := make(chan error, 2)
 	if smtp != "" {
 		l, err := net.Listen("tcp", smtp)
@@ -35,14 +35,14 @@ func run(listen, smtp string, ignores []string) error {
 			return err
 		}
 		fmt.Printf("takes mail on %s\n", l.Addr())
-		go func() { ended <- desk.ServeMail(l) }()
+		go func() { ended <- handler.ServeMail(l) }()
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("listening on http://%s\n", l.Addr())
-	server := &http.Server{Handler: desk, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	go func() { ended <- server.Serve(l) }()
 	return <-ended
 }

@@ -1,8 +1,9 @@
-"""A small web application that acts on each change of a subscription once. It needs Python 3.9 and nothing else.
+"""A small web application that acts once on each change of a subscription. It needs only Python 3.9.
 
-APP_SIGNING_SECRET  what the destination's signing_secret is
-APP_DATABASE        the file in which it remembers (default: app.db)
-APP_LOSES           how many answers are lost after it has acted, to see what happens then (default: 0)
+APP_SIGNING_SECRET  the signing_secret of the destination
+APP_DATABASE        file of the SQLite database (default: app.db)
+APP_PORT            port on 127.0.0.1 (default: a free one)
+APP_LOSES           number of responses to lose after acting, as a test (default: 0)
 """
 import base64
 import hashlib
@@ -15,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 KEY = base64.b64decode(os.environ["APP_SIGNING_SECRET"].removeprefix("whsec_"))
 TOLERANCE = 300  # seconds
-MOST = 1 << 20  # bytes of a body
+MAX_BODY = 1 << 20  # bytes
 
 database = sqlite3.connect(os.environ.get("APP_DATABASE", "app.db"))
 database.execute("CREATE TABLE IF NOT EXISTS seen (webhook_id text PRIMARY KEY)")
@@ -23,8 +24,11 @@ database.execute("CREATE TABLE IF NOT EXISTS actions (webhook_id text, subscript
 loses = int(os.environ.get("APP_LOSES", "0"))
 
 
-def proven(headers, body):
-    """Standard Webhooks: HMAC-SHA256 over id.timestamp.body; the header has one or several signatures."""
+def verify(headers, body):
+    """Check a signature of Standard Webhooks: HMAC-SHA256 over id.timestamp.body.
+
+    The header contains one or more signatures.
+    """
     name, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not at.isdecimal() or abs(time.time() - int(at)) > TOLERANCE:
         return False
@@ -34,7 +38,7 @@ def proven(headers, body):
 
 
 def act(webhook_id, change):
-    """What is done and that it was done are committed together, so that it is done once, wherever this program ends."""
+    """Act on a change once. The action and the id of its webhook are committed in one transaction."""
     subscription = change["data"]["new"]
     with database:
         if database.execute("INSERT INTO seen VALUES (?) ON CONFLICT DO NOTHING", (webhook_id,)).rowcount == 0:
@@ -47,17 +51,17 @@ def act(webhook_id, change):
 class App(BaseHTTPRequestHandler):
     def do_POST(self):
         global loses
-        body = self.rfile.read(min(int(self.headers.get("Content-Length", "0")), MOST))
-        if not proven(self.headers, body):
-            self.answer(401)
+        body = self.rfile.read(min(int(self.headers.get("Content-Length", "0")), MAX_BODY))
+        if not verify(self.headers, body):
+            self.respond(401)
             return
         act(self.headers["webhook-id"], json.loads(body))
         if loses > 0:
             loses -= 1
-            return  # the connection ends without an answer
-        self.answer(204)
+            return  # the connection ends without a response
+        self.respond(204)
 
-    def answer(self, status):
+    def respond(self, status):
         self.send_response(status)
         self.end_headers()
 

@@ -118,7 +118,7 @@ func TestRevoke_token_isRejected(t *testing.T) {
 		return nil
 	})
 	if _, err := access.Revoke(t.Context(), b.operator, "nobody"); err == nil {
-		t.Error("a token is revoked that there is not")
+		t.Error("Revoke accepts a token that does not exist")
 	}
 }
 
@@ -163,7 +163,8 @@ func TestCreate_wrongValues_areRejected(t *testing.T) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 	}
-	b.db.Exec(t, `INSERT INTO tokens (name, role, digest, made_by) SELECT 'n' || n, 'reader', sha256(n::text::bytea), ''
+	b.db.Exec(t, `INSERT INTO tokens (name, role, digest, created_by)
+		SELECT 'n' || n, 'reader', sha256(n::text::bytea), ''
 		FROM generate_series(1, 1000) n`)
 	if _, _, err := access.Create(t.Context(), b.operator, "more", access.Reader, "ada", time.Time{}); !errors.Is(err,
 		events.ErrInvalid) || !strings.Contains(err.Error(), "revoke some first") {
@@ -199,18 +200,18 @@ func TestTokenCache_stalledDatabase_isReadOnce(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), `LOCK TABLE tokens`); err != nil {
 		t.Fatal(err)
 	}
-	asked := &countingDB{DB: b.operator}
-	b.cache.DB = asked
+	counting := &countingDB{DB: b.operator}
+	b.cache.DB = counting
 	now := time.Now()
 	// each read takes 2 s
-	b.cache.Now = func() time.Time { return now.Add(time.Duration(asked.n.Load()) * 2 * time.Second) }
+	b.cache.Now = func() time.Time { return now.Add(time.Duration(counting.n.Load()) * 2 * time.Second) }
 	for range 10 {
 		if _, _, err := b.cache.Check(t.Context(), secret); err == nil || errors.Is(err, access.ErrUnknown) {
 			t.Errorf("%v", err)
 		}
 	}
-	if n := asked.n.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
+	if n := counting.n.Load(); n != 1 {
+		t.Errorf("%d queries, want 1", n)
 	}
 }
 

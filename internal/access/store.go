@@ -21,9 +21,9 @@ const maxInForce = 1000
 const inForceSQL = `t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_now())`
 
 const createSQL = `
-INSERT INTO tokens (name, role, digest, made_by, expires_at)
+INSERT INTO tokens (name, role, digest, created_by, expires_at)
 SELECT $1, $2, $3, $4, $5::timestamptz WHERE (SELECT count(*) FROM tokens t WHERE ` + inForceSQL + `) < $6
-ON CONFLICT (name) DO NOTHING RETURNING made_at`
+ON CONFLICT (name) DO NOTHING RETURNING created_at`
 
 const tokenExistsSQL = `SELECT EXISTS (SELECT FROM tokens WHERE name = $1)`
 
@@ -48,9 +48,9 @@ func Create(ctx context.Context, db postgres.DB, name string, role Role, by stri
 	if !expires.IsZero() {
 		at = &expires
 	}
-	t = &Token{Name: name, Role: role, MadeBy: events.SanitizeText(by), ExpiresAt: events.Instant{Time: expires},
+	t = &Token{Name: name, Role: role, CreatedBy: events.SanitizeText(by), ExpiresAt: events.Instant{Time: expires},
 		InForce: true}
-	err = db.QueryRow(ctx, createSQL, name, role, digest(secret), t.MadeBy, at, maxInForce).Scan(&t.MadeAt.Time)
+	err = db.QueryRow(ctx, createSQL, name, role, digest(secret), t.CreatedBy, at, maxInForce).Scan(&t.CreatedAt.Time)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil, createError(ctx, db, name)
 	}
@@ -91,7 +91,7 @@ func Revoke(ctx context.Context, db postgres.DB, name string) (*Token, error) {
 	return &all[0], nil
 }
 
-const tokenColumns = `t.name, t.role, t.made_at, t.made_by, t.expires_at, t.revoked_at, ` +
+const tokenColumns = `t.name, t.role, t.created_at, t.created_by, t.expires_at, t.revoked_at, ` +
 	`coalesce(t.used_on::text, ''), ` + inForceSQL
 
 const (
@@ -127,7 +127,7 @@ func query(ctx context.Context, db postgres.DB, sql string, args ...any) ([]Toke
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
 		var expires, revoked *time.Time
-		err = row.Scan(&t.Name, &t.Role, &t.MadeAt.Time, &t.MadeBy, &expires, &revoked, &t.UsedOn, &t.InForce)
+		err = row.Scan(&t.Name, &t.Role, &t.CreatedAt.Time, &t.CreatedBy, &expires, &revoked, &t.UsedOn, &t.InForce)
 		t.ExpiresAt, t.RevokedAt = events.OptionalInstant(expires), events.OptionalInstant(revoked)
 		return t, err
 	})

@@ -28,10 +28,10 @@ const (
 
 // Token is a token without its secret, which is not stored.
 type Token struct {
-	Name   string         `json:"name"`
-	Role   Role           `json:"role"`
-	MadeAt events.Instant `json:"made_at"`
-	MadeBy string         `json:"made_by"`
+	Name      string         `json:"name"`
+	Role      Role           `json:"role"`
+	CreatedAt events.Instant `json:"created_at"`
+	CreatedBy string         `json:"created_by"`
 	// ExpiresAt is zero for a token that never expires, RevokedAt for one that is not revoked.
 	ExpiresAt events.Instant `json:"expires_at"`
 	RevokedAt events.Instant `json:"revoked_at"`

@@ -99,7 +99,7 @@ func (k *TokenCache) refresh(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout) // other callers wait for the result too
 	defer cancel()
-	k.readAt = k.now() // set before the read, so that a token revoked during the read is not older than that
+	k.readAt = k.now() // before the read, because a token may be revoked while it runs
 	if k.tokens, k.readErr = readTokens(ctx, k.DB); k.readErr != nil {
 		k.readAt = k.now() // again, because the failed read may have taken the whole timeout
 	}

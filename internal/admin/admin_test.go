@@ -83,8 +83,8 @@ func (b *testBundle) object(t *testing.T, source, account, kind, id string, ambi
 	t.Helper()
 	_, err := b.db.Pool.Exec(t.Context(), `
 		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen,
-			version_rank, tie_set, overflow, window_lo, window_hi,
-		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+			version_rank, tied_states, overflow, time_from, time_to,
+		  refetch_after, ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id, revision,
 		  	rule_version, created_at, updated_at)
 		VALUES ($1, $2, $3, $4, false, CASE WHEN $5 THEN -9223372036854775808 ELSE 17 END, 0, CASE WHEN $5 THEN 0
 			ELSE 1 END, '[]', false, 0, 0, CASE WHEN $5 THEN 1790000000000001 ELSE 0 END, $5, false,
@@ -167,7 +167,7 @@ func TestLists_filters_selectRows(t *testing.T) {
 		"/api/v1/events?until=1d":                                        "event_id ",
 		"/api/v1/objects?ambiguous=true":                                 "account x.example",
 		"/api/v1/objects?account=":                                       "source stripe",
-		"/api/v1/objects?look_owed=false&type=order&id=7":                "source stripe",
+		"/api/v1/objects?refetch_pending=false&type=order&id=7":          "source stripe",
 		"/api/v1/outcomes?status=dead":                                   "account x.example",
 		"/api/v1/outcomes?event=k1":                                      "status applied",
 		"/api/v1/outcomes?object_type=order&object_id=7&run=0":           "status dead applied",
@@ -220,7 +220,7 @@ func TestShow_eachKind_returnsOne(t *testing.T) {
 		t.Errorf("event: %d %v", status, body)
 	}
 	status, body = b.get(t, "/api/v1/objects/stripe/order/a%2Fb")
-	want := map[string]any{"object_id": "a/b", "last_event_id": "1152921504606846977", "look_after": nil,
+	want := map[string]any{"object_id": "a/b", "last_event_id": "1152921504606846977", "refetch_after": nil,
 		"updated_at": "2026-01-02T03:04:05.600000Z"}
 	for member, value := range want {
 		if status != 200 || body[member] != value {
@@ -236,7 +236,7 @@ func TestShow_eachKind_returnsOne(t *testing.T) {
 		t.Errorf("several: %d %v", status, body)
 	}
 	status, body = b.get(t, "/api/v1/objects/shop/order/7?account=y")
-	if status != 200 || body["version"] != nil || body["look_after"] != "2026-09-21T14:13:20.000001Z" {
+	if status != 200 || body["version"] != nil || body["refetch_after"] != "2026-09-21T14:13:20.000001Z" {
 		t.Errorf("without a version: %d %v", status, body)
 	}
 }
@@ -358,7 +358,7 @@ func TestScrape_readiness_isCached(t *testing.T) {
 			}
 		}
 		if n := asked.Load(); n != 1 || strings.Count(log.String(), "db.internal") != 1 {
-			t.Errorf("asked %d times within a second, want once; logged %s", n, &log)
+			t.Errorf("%d checks within a second, want 1; logged %s", n, &log)
 		}
 		<-time.After(1001 * time.Millisecond) // the fake clock of the test's bubble
 		if status, body := get(); status != http.StatusOK || body != "ready\n" {
@@ -374,24 +374,25 @@ func TestStream_backlog_isReported(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "evt_1")
 	status, v := b.get(t, "/api/v1/stream")
-	if status != 200 || v["trouble"] == "" || v["unapplied"].(map[string]any)["count"] != 1.0 ||
-		v["auditor"].(map[string]any)["process"] != "" || len(v["streams"].([]any)) != 0 {
+	if status != 200 || v["failure"] == "" || v["unapplied"].(map[string]any)["count"] != 1.0 ||
+		v["republisher"].(map[string]any)["process"] != "" || len(v["streams"].([]any)) != 0 {
 		t.Errorf("%d %v", status, v)
 	}
 	const kind = "application/json"
-	status, heal := b.post(t, "/api/v1/stream/heals", kind, `{"reason": " a wiped disk "}`)
-	if status != 200 || heal["heal"] != 1.0 || heal["reason"] != "a wiped disk" || heal["ended_at"] != nil ||
-		!strings.HasPrefix(heal["wanted_by"].(string), "admin API") {
-		t.Errorf("%d %v", status, heal)
+	status, pass := b.post(t, "/api/v1/stream/republish-passes", kind, `{"reason": " a wiped disk "}`)
+	if status != 200 || pass["pass"] != 1.0 || pass["reason"] != "a wiped disk" || pass["ended_at"] != nil ||
+		!strings.HasPrefix(pass["requested_by"].(string), "admin API") {
+		t.Errorf("%d %v", status, pass)
 	}
-	if status, again := b.get(t, "/api/v1/stream/heals/1"); status != 200 || again["wanted_at"] != heal["wanted_at"] {
+	if status, again := b.get(t, "/api/v1/stream/republish-passes/1"); status != 200 ||
+		again["requested_at"] != pass["requested_at"] {
 		t.Errorf("%d %v", status, again)
 	}
-	if status, v := b.get(t, "/api/v1/stream"); status != 200 || v["auditor"].(map[string]any)["wanted"] != 1.0 {
+	if status, v := b.get(t, "/api/v1/stream"); status != 200 || v["republisher"].(map[string]any)["requested"] != 1.0 {
 		t.Errorf("%d %v", status, v)
 	}
-	for path, want := range map[string]int{"/api/v1/stream/heals/7": 404, "/api/v1/stream/heals/0": 404,
-		"/api/v1/stream/heals/x": 404} {
+	for path, want := range map[string]int{"/api/v1/stream/republish-passes/7": 404,
+		"/api/v1/stream/republish-passes/0": 404, "/api/v1/stream/republish-passes/x": 404} {
 		if status, p := b.get(t, path); status != want {
 			t.Errorf("%s: %d %v", path, status, p)
 		}
@@ -400,7 +401,7 @@ func TestStream_backlog_isReported(t *testing.T) {
 		kind, body string
 		status     int
 	}{{"text/plain", `{}`, 415}, {kind, `{"now": true}`, 400}, {kind, `[]`, 400}} {
-		if status, p := b.post(t, "/api/v1/stream/heals", c.kind, c.body); status != c.status {
+		if status, p := b.post(t, "/api/v1/stream/republish-passes", c.kind, c.body); status != c.status {
 			t.Errorf("%s: %d %v", c.body, status, p)
 		}
 	}

@@ -41,15 +41,18 @@ var changes = []changed{
 		"schedule nightly"},
 	{"/schedules/:name/run", "/schedules/nightly/run", `{"reason": "why"}`, "schedules run", "schedule nightly"},
 	{"/reconciliations", "/reconciliations", `{"source": "stripe", "reason": "why"}`, "reconcile", "source=stripe"},
-	{"/hints", "/hints", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`, "hints add",
-		"object_id=7&source=stripe&type=order"},
-	{"/hints/drop", "/hints/drop", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`,
-		"hints drop", "object_id=7&source=stripe&type=order"},
-	{"/objects/settle", "/objects/settle", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`,
-		"objects settle", "object_id=7&settle=true&source=stripe&type=order"},
-	{"/spools/:spool/forget", "/spools/gone/forget", `{"reason": "why"}`, "spool forget",
+	{"/refetches", "/refetches", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`,
+		"refetches add", "object_id=7&source=stripe&type=order"},
+	{"/refetches/cancel", "/refetches/cancel",
+		`{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`,
+		"refetches cancel", "object_id=7&source=stripe&type=order"},
+	{"/objects/overwrite", "/objects/overwrite",
+		`{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`,
+		"objects overwrite", "object_id=7&overwrite=true&source=stripe&type=order"},
+	{"/spools/:spool/remove", "/spools/gone/remove", `{"reason": "why"}`, "spool remove",
 		"spool gone, here:/spool, last reported with 3 deliveries"},
-	{"/stream/heals", "/stream/heals", `{"reason": "why"}`, "stream heal", "pass 2"}, // the first was rolled back
+	{"/stream/republish-passes", "/stream/republish-passes", `{"reason": "why"}`, "stream republish",
+		"pass 2"}, // the first was rolled back
 	{"/effects/:effect/approve", "/effects/1/approve", `{"reason": "why"}`, "effects approve", "effect 1"},
 	{"/effects/:effect/reject", "/effects/2/reject", `{"reason": "why"}`, "effects reject", "effect 2"},
 	{"/effects/:effect/resolve", "/effects/3/resolve",
@@ -67,9 +70,9 @@ func changing(t *testing.T) *testBundle {
 	b.append(t, "stripe", "k")
 	b.plan(t, runs.Schedule{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
 		Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}})
-	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes)
+	b.db.Exec(t, `INSERT INTO spools (spool, location, drained_at, reported_at, deliveries, bytes)
 		VALUES ('gone', 'here:/spool', '-infinity', now() - interval '1 h', 3, 100)`)
-	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+	b.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
 	b.effects(t)
 	return b
@@ -80,18 +83,20 @@ func changing(t *testing.T) *testBundle {
 func (b *testBundle) effects(t *testing.T) {
 	t.Helper()
 	b.db.Exec(t, `
-		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
-			state, destination, planned_at, updated_at)
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+			template_data, state, destination, planned_at, updated_at)
 		SELECT 'mail:' || n, 1, 'mail', $1, '', 'order', n::text, 7, 0,
 			'{"event": {"key": "k", "type": "order.updated", "origin": "webhook"}}', state, 'post',
 			'2026-01-02T03:04:05Z', '2026-01-02T03:04:05Z'
-		FROM unnest('{waiting,waiting,review,review,done}'::text[]) WITH ORDINALITY AS d(state, n)`,
+		FROM unnest('{awaiting_approval,awaiting_approval,needs_review,needs_review,done}'::text[])
+			WITH ORDINALITY AS d(state, n)`,
 		b.known.Number["stripe"])
 	b.db.Exec(t, `
-		INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at,
-			ended_at, captured, doubt, undoable)
+		INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint, attempts,
+			reserved_at,
+			ended_at, captured, resolved_by, undoable)
 		SELECT n, 'mail', 0, state, 'post', '{"method": "POST", "path": "/mail"}', '\x01', 1, '2026-01-02T03:04:06Z',
-			'2026-01-02T03:04:07Z', '{"id": "m_1"}', 'person', false
+			'2026-01-02T03:04:07Z', '{"id": "m_1"}', 'operator', false
 		FROM (VALUES (3, 'unknown'), (4, 'failed'), (5, 'done')) AS d(n, state)`)
 }
 
@@ -100,8 +105,9 @@ func (b *testBundle) state(t *testing.T) []string {
 	t.Helper()
 	return b.db.QueryStrings(t, `SELECT r::text FROM runs r UNION ALL SELECT s::text FROM schedules s UNION ALL
 		SELECT h::text
-		FROM hints h UNION ALL SELECT p::text FROM auditor_passes p UNION ALL SELECT e::text FROM effects e UNION ALL
-			SELECT s::text FROM effect_steps s UNION ALL SELECT p::text FROM spools p UNION ALL SELECT a::text
+		FROM refetch_requests h UNION ALL SELECT p::text FROM republish_passes p UNION ALL SELECT e::text
+			FROM effects e UNION ALL SELECT s::text FROM effect_steps s UNION ALL SELECT p::text FROM spools p UNION ALL
+				SELECT a::text
 			FROM audit a ORDER BY 1`)
 }
 
@@ -122,18 +128,18 @@ func TestChange_everyRoute_isAudited(t *testing.T) {
 		last := strings.NewReplacer("RUN", b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0])
 		c.path, c.target = last.Replace(c.path), last.Replace(c.target)
 		before := b.state(t)
-		b.db.Exec(t, `REVOKE INSERT (who, via, address, action, target, reason, run) ON audit FROM postern_operator`)
+		b.db.Exec(t, `REVOKE INSERT (actor, via, address, action, target, reason, run) ON audit FROM postern_operator`)
 		if status, body := b.post(t, "/api/v1"+c.path, "application/json", c.body); status != 500 {
 			t.Errorf("%s without an audit: %d %v", c.route, status, body)
 		}
 		if diff := cmp.Diff(before, b.state(t)); diff != "" {
 			t.Errorf("%s without an audit has changed: %s", c.route, diff)
 		}
-		b.db.Exec(t, `GRANT INSERT (who, via, address, action, target, reason, run) ON audit TO postern_operator`)
+		b.db.Exec(t, `GRANT INSERT (actor, via, address, action, target, reason, run) ON audit TO postern_operator`)
 		if status, body := b.post(t, "/api/v1"+c.path, "application/json", c.body); status != 200 {
 			t.Errorf("%s: %d %v", c.route, status, body)
 		}
-		rows := b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, target, reason, who, via,
+		rows := b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, target, reason, actor, via,
 			database_user = session_user)
 			FROM audit ORDER BY id`)
 		if text := strings.Join([]string{c.action, c.target, "why", "loopback", "loopback", "t"},
@@ -158,23 +164,23 @@ func TestAudit_filters_selectEntries(t *testing.T) {
 		{"/replays", `{"source": "nobody"}`, operator}, {"/replays", `{"source": "stripe", "preview": true}`, operator},
 		{"/runs/99/pause", `{}`, operator},
 		{"/replays", `{"source": "stripe"}`, reader}, {"/replays", `{"source": "stripe"}`, "x"},
-		{"/replays", `{"source": "stripe", "reason": "once", "once_key": "k"}`, operator},
-		{"/replays", `{"source": "stripe", "reason": "twice", "once_key": "k"}`, operator},
+		{"/replays", `{"source": "stripe", "reason": "once", "idempotency_key": "k"}`, operator},
+		{"/replays", `{"source": "stripe", "reason": "twice", "idempotency_key": "k"}`, operator},
 	} {
 		postAs(h, "/api/v1"+c.path, c.body, "", "Bearer "+c.token)
 	}
-	got := b.db.QueryStrings(t, `SELECT concat_ws(' | ', who, via, address, action, target, reason, run) FROM audit`)
+	got := b.db.QueryStrings(t, `SELECT concat_ws(' | ', actor, via, address, action, target, reason, run) FROM audit`)
 	if diff := cmp.Diff([]string{"deploy | token | 192.0.2.1:1234 | replay | source=stripe | once | 1"},
 		got); diff != "" {
 		t.Error(diff)
 	}
-	if who := b.db.QueryStrings(t, `SELECT who FROM runs`); len(who) != 1 ||
+	if who := b.db.QueryStrings(t, `SELECT actor FROM runs`); len(who) != 1 ||
 		who[0] != "token deploy, from 192.0.2.1:1234" {
 		t.Errorf("the run is %q's", who)
 	}
 	for path, items := range map[string]int{"/api/v1/audit": 1,
-		"/api/v1/audit?who=deploy&what=replay&run=1&since=1h": 1, "/api/v1/audit?what=rep": 0,
-		"/api/v1/audit?who=ada": 0, "/api/v1/audit?until=1h": 0} {
+		"/api/v1/audit?actor=deploy&action=replay&run=1&since=1h": 1, "/api/v1/audit?action=rep": 0,
+		"/api/v1/audit?actor=ada": 0, "/api/v1/audit?until=1h": 0} {
 		if status, body := b.get(t, path); status != 200 || len(body["items"].([]any)) != items {
 			t.Errorf("%s: %d %v", path, status, body)
 		}
@@ -254,7 +260,7 @@ func TestIdempotencyKey_responses_areStoredByKind(t *testing.T) {
 	}
 	if again := ask("/runs/1/pause", "{}", "a"); responseText(again) != responseText(missing) ||
 		again.Header().Get("Idempotency-Replayed") != "true" {
-		t.Errorf("refused, and then: %s", responseText(again))
+		t.Errorf("after an error response: %s", responseText(again))
 	}
 	if now := ask("/runs/1/pause", "{}", "c"); now.Code != 200 {
 		t.Errorf("under another key: %s", responseText(now))

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/postern-gateway/postern/internal/effects/hindsight"
+	"github.com/postern-gateway/postern/internal/effects/backtest"
 	"github.com/postern-gateway/postern/internal/events"
 )
 
@@ -24,12 +24,12 @@ var BacktestParams = []Param{{"rule", "name of a rule in the current configurati
 type backtestResult struct {
 	DryRun bool `json:"dry_run"`
 	// RuleVersion is the version of the rule that was compared with the ledger.
-	RuleVersion int                `json:"rule_version"`
-	Changes     []hindsight.Change `json:"changes"`
+	RuleVersion int               `json:"rule_version"`
+	Changes     []backtest.Change `json:"changes"`
 	// Counts are the numbers of changes by the state of their key in the ledger. Anomalies counts
 	// events that are now read differently than when they were applied. They are skipped.
-	Counts    map[hindsight.Ledger]int64 `json:"counts"`
-	Anomalies int64                      `json:"odd"`
+	Counts    map[backtest.Ledger]int64 `json:"counts"`
+	Anomalies int64                     `json:"anomalies"`
 }
 
 var errTooManyChanges = errors.New("too many changes for one response")
@@ -45,7 +45,7 @@ func (h *handler) backtestEffects(ctx context.Context, values url.Values) (any, 
 		return nil, q.err
 	}
 	if h.Endpoints == nil || h.Rule == nil {
-		return nil, fmt.Errorf("%w: this process has no rules; use postern effects plan --config FILE",
+		return nil, fmt.Errorf("%w: this process has no rules; use postern effects backtest --config FILE",
 			events.ErrInvalid)
 	}
 	rule, err := h.Rule(name)
@@ -63,10 +63,10 @@ func (h *handler) backtestEffects(ctx context.Context, values url.Values) (any, 
 	if err != nil {
 		return nil, err
 	}
-	out := backtestResult{DryRun: true, RuleVersion: rule.Version, Changes: []hindsight.Change{}}
-	n, err := hindsight.Run(ctx, hindsight.Options{Pool: h.Pool, RegisteredSources: known,
+	out := backtestResult{DryRun: true, RuleVersion: rule.Version, Changes: []backtest.Change{}}
+	n, err := backtest.Run(ctx, backtest.Options{Pool: h.Pool, RegisteredSources: known,
 		Sources: ConfiguredSources(h.Endpoints(), known), Rule: rule, Since: since},
-		func(some []hindsight.Change) error {
+		func(some []backtest.Change) error {
 			if out.Changes = append(out.Changes, some...); len(out.Changes) > maxBacktestChanges {
 				return fmt.Errorf("%w: at most %d", errTooManyChanges, maxBacktestChanges)
 			}
@@ -74,7 +74,8 @@ func (h *handler) backtestEffects(ctx context.Context, values url.Values) (any, 
 		})
 	if errors.Is(err, errTooManyChanges) {
 		return nil, &problem{Status: http.StatusUnprocessableEntity, Type: "urn:postern:problem:too-many",
-			Title: "too many for a dry run", Detail: err.Error() + ". Give a later since, or use postern effects plan."}
+			Title:  "too many for a dry run",
+			Detail: err.Error() + ". Give a later since, or use postern effects backtest."}
 	}
 	if err != nil {
 		return nil, err

@@ -29,8 +29,8 @@ const callerKey = "postern caller"
 
 // callerOf returns the authorized caller.
 func callerOf(c echo.Context) caller {
-	who, _ := c.Get(callerKey).(caller) // the zero caller for a path that is open to all
-	return who
+	sender, _ := c.Get(callerKey).(caller) // the zero caller for a path that is open to all
+	return sender
 }
 
 // authorize accepts callers with sufficient rights. least is the required role; "" means reader for
@@ -50,13 +50,13 @@ func (h *handler) authorize(least access.Role) echo.MiddlewareFunc {
 // authenticate identifies the caller, stores it in the context and returns an error if its role is
 // not sufficient.
 func (h *handler) authenticate(c echo.Context, least access.Role) error {
-	who, err := h.caller(c.Request())
+	sender, err := h.caller(c.Request())
 	if err != nil {
 		return err
 	}
-	c.Set(callerKey, who)
+	c.Set(callerKey, sender)
 	reads := c.Request().Method == http.MethodGet || c.Request().Method == http.MethodHead
-	if who.role != access.Operator && (least == access.Operator || !reads) {
+	if sender.role != access.Operator && (least == access.Operator || !reads) {
 		return access.ErrRole
 	}
 	return nil

@@ -76,7 +76,7 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 			":profile", "symbol").Replace(route.Path)
 		open := path == "/healthz" || path == "/readyz"
 		profile := strings.HasPrefix(path, "/debug/pprof")
-		for who, tc := range map[string]struct {
+		for sender, tc := range map[string]struct {
 			authorization []string
 			refused       int
 		}{
@@ -98,11 +98,11 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 				got = 0
 			}
 			if got != want {
-				t.Errorf("%s %s by %s: %d, want %d", route.Method, path, who, res.Code, want)
+				t.Errorf("%s %s by %s: %d, want %d", route.Method, path, sender, res.Code, want)
 			}
 			if got == http.StatusUnauthorized && !strings.HasPrefix(res.Header().Get("WWW-Authenticate"), "Bearer") ||
 				strings.Contains(res.Body.String(), "AAAA") {
-				t.Errorf("%s %s by %s: %v %s", route.Method, path, who, res.Header(), res.Body)
+				t.Errorf("%s %s by %s: %v %s", route.Method, path, sender, res.Header(), res.Body)
 			}
 		}
 	}
@@ -215,7 +215,7 @@ func TestDeniedRequests_reasons_areCounted(t *testing.T) {
 	refusals, err := admin.NewDeniedRequests(registry)
 	must(t, err)
 	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true, DeniedRequests: refusals})
-	const events, post = "/api/v1/events", "/api/v1/stream/heals"
+	const events, post = "/api/v1/events", "/api/v1/stream/republish-passes"
 	ask := func(n int, method, path string, authorization ...string) {
 		for range n {
 			request(h, method, path, "postern.internal:8081", authorization...)
@@ -236,7 +236,7 @@ func TestDeniedRequests_reasons_areCounted(t *testing.T) {
 	ask(7, http.MethodGet, events, "Bearer "+operator)
 	want := map[string]float64{"no_token": 4, "token": 2, "role": 5, "host": 6, "unread": 7}
 	if diff := cmp.Diff(want, counted(t, registry)); diff != "" {
-		t.Errorf("refusals (-want +got):\n%s", diff)
+		t.Errorf("denied requests (-want +got):\n%s", diff)
 	}
 }
 

@@ -35,11 +35,11 @@ func change[T any](ctx context.Context, pool *pgxpool.Pool, by Requester, action
 	if err := checkStorable("reason", by.Reason); err != nil {
 		return out, err
 	}
-	var refused error
+	var doErr error
 	err = postgres.InTx(ctx, pool, action, changeTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		e := audit.Entry{Action: action, Reason: by.Reason}
-		if out, refused = do(ctx, tx, &e); refused != nil {
-			return refused
+		if out, doErr = do(ctx, tx, &e); doErr != nil {
+			return doErr
 		}
 		if e.Action != "" {
 			if err := audit.Write(ctx, tx, by.Actor, e); err != nil {
@@ -48,8 +48,8 @@ func change[T any](ctx context.Context, pool *pgxpool.Pool, by Requester, action
 		}
 		return storeResponse(ctx, tx, by.claim, out)
 	})
-	if refused != nil && ctx.Err() == nil {
-		err = refused // the error already names what failed
+	if doErr != nil && ctx.Err() == nil {
+		err = doErr // the error already names what failed
 	}
 	return out, err
 }
@@ -70,10 +70,10 @@ func storeResponse(ctx context.Context, tx pgx.Tx, claim *idempotency.Claim, out
 
 // requesterOf returns the actor of a request.
 func requesterOf(c echo.Context) Requester {
-	who := callerOf(c)
-	b := Requester{claim: claimOf(c), Actor: audit.Actor{Name: who.name, Via: audit.Loopback,
+	sender := callerOf(c)
+	b := Requester{claim: claimOf(c), Actor: audit.Actor{Name: sender.name, Via: audit.Loopback,
 		Address: c.Request().RemoteAddr}}
-	if who.name != "" {
+	if sender.name != "" {
 		b.Via = audit.Token
 	}
 	return b
@@ -101,15 +101,15 @@ var reasonParam = Param{"reason", "reason; stored in the audit"}
 var AuditParams = []Param{
 	{"since", "from this time on: " + timeHelp},
 	{"until", "before this time: " + timeHelp},
-	{"who", "token, account@machine, loopback, or PostgreSQL login"},
-	{"what", "action, or its first words: runs pause, runs, token"},
+	{"actor", "token, account@machine, loopback, or PostgreSQL login"},
+	{"action", "action, or its first words: runs pause, runs, token"},
 	{"run", "number of the run"},
 	limitParam, cursorParam}
 
 // Audit lists audit entries by AuditParams. Errors: events.ErrInvalid.
 func Audit(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[audit.Entry], error) {
 	q := newQuery(ctx, pool, values, AuditParams)
-	f := audit.Filter{Since: q.time("since"), Until: q.time("until"), Actor: q.text("who"), Action: q.text("what"),
+	f := audit.Filter{Since: q.time("since"), Until: q.time("until"), Actor: q.text("actor"), Action: q.text("action"),
 		Run: q.number("run")}
 	limit := q.limit()
 	if q.err != nil {

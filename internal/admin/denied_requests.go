@@ -14,13 +14,11 @@ type DeniedRequests struct{ total *prometheus.CounterVec }
 
 // NewDeniedRequests registers the metric.
 func NewDeniedRequests(reg prometheus.Registerer) (*DeniedRequests, error) {
-	r := &DeniedRequests{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_admin_refusals_total",
-		Help: "Requests to the admin address that were denied because of their caller, by reason: no_token, token " +
-			"(it is " +
-			"invalid), role (a reader's token), " +
-			"host (not a loopback name, where no token is required) or unread (PostgreSQL did not return the valid " +
-			"tokens" +
-			")."}, []string{"reason"})}
+	r := &DeniedRequests{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_admin_rejections_total",
+		Help: "Requests to the admin address that were denied because of their caller, by reason: no_token (it sent " +
+			"none), token (its token is invalid), role (a reader's token), host (the host name is not a loopback " +
+			"name, although no token is required) or unread (PostgreSQL did not return the valid " +
+			"tokens)."}, []string{"reason"})}
 	for _, reason := range []string{"no_token", "token", "role", "host", "unread"} {
 		r.total.WithLabelValues(reason)
 	}

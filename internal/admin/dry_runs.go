@@ -34,8 +34,8 @@ func NewDryRun(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpo
 	configured := ConfiguredSources(endpoints, known)
 	if name := known.Name[o.Filter.Source]; o.Filter.Source != 0 && configured[name].Provider == nil {
 		names := slices.Sorted(maps.Keys(configured))
-		return nil, fmt.Errorf("%w: source %s is not in this configuration, so its events cannot be read; "+
-			"the sources are %s", events.ErrInvalid, name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w: source %s is not in this configuration, so its "+
+			"events cannot be read; the sources are %s", events.ErrInvalid, name, strings.Join(names, ", "))
 	}
 	return processor.NewDryRun(pool, configured, known)
 }
@@ -47,7 +47,7 @@ func ConfiguredSources(endpoints []config.Endpoint, known events.Sources) map[st
 	for _, e := range endpoints {
 		if number, ok := known.Number[e.Source.Name]; ok { // otherwise it has no stored events
 			configured[e.Source.Name] = processor.Source{Number: number, Config: e.Source, Provider: e.Provider,
-				RefetchReader: e.Looker()}
+				RefetchReader: e.RefetchReader()}
 		}
 	}
 	return configured
@@ -75,8 +75,8 @@ type dryRunResult struct {
 // only one may run.
 var errDryRunBusy = &problem{Status: http.StatusTooManyRequests, Type: "urn:postern:problem:busy",
 	Title: "another dry run is in progress",
-	Detail: "A process executes one dry run at a time. Try again when the other has finished, or use postern replay " +
-		"--dry-run."}
+	Detail: "A process executes one dry run at a time. Try again when the other has " +
+		"finished, or use postern replay --dry-run."}
 
 func (h *handler) dryRunReplay(ctx context.Context, o *replay.Params) (any, error) {
 	if h.Endpoints == nil {

@@ -38,7 +38,7 @@ var EffectParams = []Param{
 	limitParam, cursorParam}
 
 // Effects lists effects by EffectParams. Errors: events.ErrInvalid, events.ErrNotFound and
-// *events.SeveralError for the event.
+// *events.AmbiguousKeyError for the event.
 func Effects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[effects.Effect], error) {
 	q := newQuery(ctx, pool, values, EffectParams)
 	f := effects.Filter{Source: q.source(), Account: q.optional("account"), Type: q.either("type", "object_type"),
@@ -125,12 +125,12 @@ func changeEffects[T any](ctx context.Context, pool *pgxpool.Pool, name string, 
 
 // parseEffectChange reads the parameters of a change and returns a function that executes it.
 func (q *query) parseEffectChange(name, reason string) func(context.Context, pgx.Tx, []int64) ([]effects.View, error) {
-	word := effects.ResolveParams{Step: q.text("step"), Captured: json.RawMessage(q.text("captured"))}
+	resolveParams := effects.ResolveParams{Step: q.text("step"), Captured: json.RawMessage(q.text("captured"))}
 	done, partial := q.flag("done"), q.flag("partial")
 	if done != nil {
-		word.Done = *done
+		resolveParams.Done = *done
 	}
-	if name == "resolve" && (word.Step == "" || done == nil) {
+	if name == "resolve" && (resolveParams.Step == "" || done == nil) {
 		q.fail("give the step, and done: true or false")
 	}
 	return func(ctx context.Context, tx pgx.Tx, ids []int64) ([]effects.View, error) {
@@ -142,7 +142,7 @@ func (q *query) parseEffectChange(name, reason string) func(context.Context, pgx
 		case "retry":
 			return effects.Retry(ctx, tx, ids...)
 		case "resolve":
-			return effects.Resolve(ctx, tx, ids[0], word)
+			return effects.Resolve(ctx, tx, ids[0], resolveParams)
 		}
 		return effects.Compensate(ctx, tx, partial != nil && *partial, ids...)
 	}
@@ -166,7 +166,7 @@ func effectsTarget(ids []int64, values url.Values) string {
 // {"partial": true}.
 func (h *handler) effectRoutes(api *echo.Group) {
 	api.GET("/effects", list(h, Effects))
-	api.GET("/effects/plan", h.serveJSON(func(ctx context.Context, _ echo.Context, values url.Values) (any, error) {
+	api.GET("/effects/backtest", h.serveJSON(func(ctx context.Context, _ echo.Context, values url.Values) (any, error) {
 		return h.backtestEffects(ctx, values)
 	}))
 	api.GET("/effects/:effect", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {

@@ -24,8 +24,8 @@ func TestEffects_filters_selectEffects(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	for path, want := range map[string]string{
-		"/api/v1/effects":                                      "effect 5 4 3 2 1",
-		"/api/v1/effects?state=review&limit=1":                 "effect 4",
+		"/api/v1/effects": "effect 5 4 3 2 1",
+		"/api/v1/effects?state=needs_review&limit=1":           "effect 4",
 		"/api/v1/effects?rule=mail&source=stripe&type=order":   "effect 5 4 3 2 1",
 		"/api/v1/effects?object_type=order&object_id=2":        "effect 2",
 		"/api/v1/effects?event=7":                              "effect 5 4 3 2 1",
@@ -104,7 +104,8 @@ func (b *testBundle) invoices(t *testing.T, first, count int) {
 	for n := first; n < first+count; n++ {
 		at := time.Now().Add(-time.Hour)
 		body := fmt.Appendf(nil,
-			`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,"data":{"object":{"id":"in_%d","object":"invoice","status":"paid"}}}`, n, at.Unix(), n)
+			`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,`+
+				`"data":{"object":{"id":"in_%d","object":"invoice","status":"paid"}}}`, n, at.Unix(), n)
 		all = append(all, events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: at,
 			Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
 			Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice",
@@ -137,13 +138,18 @@ sources:
 destinations:
   mail: {url: "https://mail.example"}
 effects:
-  receipt: {source: stripe, type: invoice, rule_version: 2, key: "receipt:{{ object.id }}", steps: [{name: send, to: mail, path: "/mail"}]}
+  receipt:
+    source: stripe
+    type: invoice
+    rule_version: 2
+    key: "receipt:{{ object.id }}"
+    steps: [{name: send, to: mail, path: "/mail"}]
 `), func(string) string { return "" })
 	must(t, err)
 	unknowing := b.handler
 	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
 		Ready: func(context.Context) error { return nil }, Endpoints: cfg.Endpoints, Rule: cfg.Rule})
-	const path = "/api/v1/effects/plan?rule=receipt&since=2020-01-01"
+	const path = "/api/v1/effects/backtest?rule=receipt&since=2020-01-01"
 	if status, body := b.get(t, path); status != 200 || body["dry_run"] != true || body["rule_version"] != 2.0 ||
 		len(body["changes"].([]any)) != 0 {
 		t.Errorf("%d %v", status, body)
@@ -158,10 +164,10 @@ effects:
 		t.Errorf("%s effects: a dry run has written", n)
 	}
 	for path, want := range map[string]string{
-		"/api/v1/effects/plan?rule=receipt":                    "400 name the rule",
-		"/api/v1/effects/plan?since=1d":                        "400 name the rule",
-		"/api/v1/effects/plan?rule=other&since=1d":             `404 rule "other"`,
-		"/api/v1/effects/plan?rule=receipt&since=1d&bogus=yes": "400 bogus",
+		"/api/v1/effects/backtest?rule=receipt":                    "400 name the rule",
+		"/api/v1/effects/backtest?since=1d":                        "400 name the rule",
+		"/api/v1/effects/backtest?rule=other&since=1d":             `404 rule "other"`,
+		"/api/v1/effects/backtest?rule=receipt&since=1d&bogus=yes": "400 bogus",
 	} {
 		if status, body := b.get(t, path); !strings.HasPrefix(want, fmt.Sprint(status)) ||
 			!strings.Contains(fmt.Sprint(body["detail"]), want[4:]) {

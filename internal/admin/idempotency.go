@@ -25,13 +25,13 @@ const claimKey = "postern claim"
 
 // claimOf returns the claim of a request with an idempotency key; nil for one without.
 func claimOf(c echo.Context) *idempotency.Claim {
-	claim, _ := c.Get(claimKey).(*idempotency.Claim) // nil: the request has no key
+	claim, _ := c.Get(claimKey).(*idempotency.Claim)
 	return claim
 }
 
 // withIdempotencyKey executes a request with an idempotency key once. The transaction of a change
-// stores the response (change). executeOnce stores an error response. Responses with status 5xx or
-// 429 are not stored. A request that changed nothing is executed again.
+// stores the response (change). executeOnce stores an error response, except one with status 5xx or
+// 429. A request without a stored response, such as a preview, is executed again.
 func (h *handler) withIdempotencyKey(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		key, err := header.Key(c.Request().Header.Values(header.Name))
@@ -47,13 +47,13 @@ func (h *handler) withIdempotencyKey(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		ctx, cancel := context.WithTimeout(c.Request().Context(), queryTimeout)
 		defer cancel()
-		claim, answer, err := idempotency.Begin(ctx, h.Pool, r)
+		claim, stored, err := idempotency.Begin(ctx, h.Pool, r)
 		if err != nil {
 			return err
 		}
-		if answer != nil {
+		if stored != nil {
 			c.Response().Header().Set(replayedHeader, "true")
-			return c.Blob(answer.Status, answer.ContentType, answer.Body)
+			return c.Blob(stored.Status, stored.ContentType, stored.Body)
 		}
 		c.Set(claimKey, claim)
 		return h.executeOnce(c, claim, next)
@@ -69,16 +69,17 @@ func idempotencyRequest(c echo.Context, key string) (idempotency.Request, error)
 			"the connection broke while the body was read")
 	}
 	c.Request().Body = io.NopCloser(bytes.NewReader(body))
-	who := callerOf(c).name
-	if who == "" {
-		who = "(loopback)" // no token has this name
+	callerName := callerOf(c).name
+	if callerName == "" {
+		callerName = "(loopback)" // no token has this name
 	}
 	u := c.Request().URL
-	return idempotency.Request{Scope: who + " " + c.Request().Method + " " + c.Path(), Key: key,
+	return idempotency.Request{Scope: callerName + " " + c.Request().Method + " " + c.Path(), Key: key,
 		Fingerprint: idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery), body)}, nil
 }
 
-// executeOnce executes the request and stores an error response, if it is to be stored.
+// executeOnce executes the request. It stores an error response as withIdempotencyKey describes, or
+// releases the key.
 func (h *handler) executeOnce(c echo.Context, claim *idempotency.Claim, next echo.HandlerFunc) error {
 	open := true
 	defer func() { // also after a panic
@@ -102,9 +103,9 @@ func (h *handler) executeOnce(c echo.Context, claim *idempotency.Claim, next ech
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
 	defer cancel()
-	if kept := claim.StoreResponse(ctx, h.Pool, idempotency.Response{Status: p.Status, ContentType: problemType,
-		Body: p.body()}); kept != nil {
-		return kept
+	if storeErr := claim.StoreResponse(ctx, h.Pool, idempotency.Response{Status: p.Status, ContentType: problemType,
+		Body: p.body()}); storeErr != nil {
+		return storeErr
 	}
 	open = false
 	return err

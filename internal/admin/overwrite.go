@@ -19,8 +19,7 @@ import (
 var objectParams = []Param{
 	{"source", "name of the source"},
 	{"account", "tenant inside the source (Stripe account, Shopify shop); if absent, the account that has the object " +
-		"in " +
-		"the mirror, else the account of the API key"},
+		"in the mirror, else the account of the API key"},
 	{"type", "type of the object"},
 	{"object_type", "the same as type, named as in the other lists"},
 	{"object_id", "id of the object"},
@@ -63,16 +62,16 @@ func OverwriteObject(ctx context.Context, pool *pgxpool.Pool, values url.Values,
 	if err != nil {
 		return nil, err
 	}
-	paramsOf := map[string]string{"settle": "true", "source": q.text("source"), "account": k.Account, "type": k.Type,
+	input := map[string]string{"overwrite": "true", "source": q.text("source"), "account": k.Account, "type": k.Type,
 		"object_id": k.ID}
 	values = maps.Clone(values)
-	values.Set("settle", "true") // so that a plain reconciliation with the same idempotency key is a different request
+	values.Set("overwrite", "true") // so that a plain reconciliation with the same key is a different request
 	o := &reconcile.Params{Source: k.Source, Account: k.Account, Scope: reconcile.Object, Type: k.Type, ID: k.ID,
-		Overwrite: true, RequestText: paramsOf}
+		Overwrite: true, Input: input}
 	if err := reconcile.CheckReadable(ctx, pool, o); err != nil {
 		return nil, err
 	}
-	return startRun(ctx, pool, by, "objects settle", runs.Request{Job: reconcile.Job, Params: o}, values)
+	return startRun(ctx, pool, by, "objects overwrite", runs.Request{Job: reconcile.Job, Params: o}, values)
 }
 
 // overwriteObject takes {"source": "stripe", "type": "customer", "object_id": "cus_1", "reason":

@@ -29,9 +29,8 @@ const timeHelp = "an RFC 3339 time, a date, or how long ago (15m, 2h, 7d)"
 // The parameters that several lists have.
 var (
 	sourceParam  = Param{"source", "name of the source"}
-	accountParam = Param{"account", "tenant inside the source (Stripe account, Shopify shop); an empty value selects " +
-		"only " +
-		"those without one"}
+	accountParam = Param{"account",
+		"tenant inside the source (Stripe account, Shopify shop); an empty value selects only those without one"}
 	sinceParam = Param{"since", "from this time on: " + timeHelp}
 	untilParam = Param{"until", "before this time: " + timeHelp}
 	limitParam = Param{"limit", fmt.Sprintf("items per page, 1 to %d (default %d)", events.MaxLimit,
@@ -49,7 +48,8 @@ type query struct {
 	err    error
 }
 
-// newQuery rejects parameters that are unknown, repeated, or have a text that cannot be stored.
+// newQuery returns a query with these parameters. An unknown or repeated parameter, or a text that
+// PostgreSQL cannot store, is its err.
 func newQuery(ctx context.Context, pool *pgxpool.Pool, values url.Values, known []Param) *query {
 	q := &query{ctx: ctx, pool: pool, values: values, now: time.Now()}
 	for name, given := range values {
@@ -148,7 +148,7 @@ func (q *query) number(name string) int64 {
 func (q *query) limit() int {
 	n := q.number("limit")
 	if q.text("limit") != "" && (n < 1 || n > events.MaxLimit) {
-		q.fail("limit %q: 1 to %d", q.text("limit"), events.MaxLimit)
+		q.fail("limit %q: give 1 to %d", q.text("limit"), events.MaxLimit)
 	}
 	return int(n)
 }

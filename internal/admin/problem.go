@@ -29,12 +29,11 @@ type problem struct {
 
 func (p *problem) Error() string { return p.Title + ": " + p.Detail }
 
-var errPanic = errors.New("fault")
+var errPanic = errors.New("panic")
 
 var errForeignHost = &problem{Status: http.StatusMisdirectedRequest, Type: "urn:postern:problem:foreign-host",
-	Title: "host not allowed",
-	Detail: "The admin API accepts only loopback names: use http://127.0.0.1 or http://localhost with " +
-		"its port."}
+	Title:  "host not allowed",
+	Detail: "The admin API accepts only loopback names: use http://127.0.0.1 or http://localhost with its port."}
 
 // errNoToken is the response to a missing token and to an invalid one. It does not say which of the
 // two it is.
@@ -64,12 +63,12 @@ func problemOf(err error) *problem {
 			Detail: err.Error()}
 	case errors.Is(err, idempotency.ErrInProgress):
 		return &problem{Status: 409, Type: "urn:postern:problem:in-flight", Title: "request in progress",
-			Detail: "A request with this Idempotency-Key is in progress. Send it again in a moment to get its " +
-				"response."}
+			Detail: "A request with this Idempotency-Key is in progress. Send " +
+				"it again in a moment to get its response."}
 	case errors.Is(err, idempotency.ErrKeyReused):
 		return &problem{Status: 422, Type: "urn:postern:problem:key-reused", Title: "idempotency key already used",
-			Detail: "This Idempotency-Key was used for another request within a day. Send a new key with a new " +
-				"request."}
+			Detail: "This Idempotency-Key was used for another request within " +
+				"a day. Send a new key with a new request."}
 	case errors.Is(err, events.ErrInvalid):
 		return &problem{Status: 400, Type: "urn:postern:problem:invalid", Title: "invalid request", Detail: err.Error()}
 	case errors.Is(err, events.ErrNotFound):

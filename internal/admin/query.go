@@ -37,7 +37,7 @@ var (
 		{"object_id", "id of the object; together with object_type: the events that were applied to it"},
 		{"key", "the provider's id of the event"},
 		{"status", "status of the live outcome: pending, " + strings.Join(statuses, ", ")},
-		{"origin", "origin of the event: webhook, reconcile, hint, import"},
+		{"origin", "origin of the event: webhook, reconcile, import"},
 		sinceParam, untilParam,
 		{"occurred_since", "from this time of the provider on"},
 		{"occurred_until", "before this time of the provider"},
@@ -54,7 +54,7 @@ var (
 		{"object_id", "the same as id, named as in the other lists"},
 		{"deleted", "true or false"},
 		{"ambiguous", "true or false"},
-		{"look_owed", "true or false"},
+		{"refetch_pending", "true or false"},
 		{"outdated", "true or false"},
 		sinceParam, untilParam, limitParam, cursorParam}
 	// OutcomeParams select outcomes.
@@ -81,17 +81,17 @@ func Events(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.
 	q := newQuery(ctx, pool, values, EventListParams)
 	f := q.eventFilter()
 	limit := q.limit()
-	var finds []redaction.ValueMatcher
+	var matchers []redaction.ValueMatcher
 	if q.values.Has("mentions") && q.err == nil {
-		finds, q.err = q.mentionFinds()
+		matchers, q.err = q.mentionMatchers()
 	}
 	if q.err != nil {
 		return events.Page[events.Item]{}, q.err
 	}
-	if len(finds) == 0 {
+	if len(matchers) == 0 {
 		return events.List(ctx, pool, f, q.text("cursor"), limit)
 	}
-	return searchMentions(ctx, pool, f, finds, q.text("cursor"), limit, mentionTimeout)
+	return searchMentions(ctx, pool, f, matchers, q.text("cursor"), limit, mentionTimeout)
 }
 
 // Limits of one page of a search for mentions. Bodies may be long, so the search checks the time
@@ -106,7 +106,7 @@ const (
 // searchMentions returns a page of the selected events that mention a value, newest first. A page
 // may end before its limit, with SearchedTo and a cursor to continue, if the search took too long
 // or read too many events.
-func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds []redaction.ValueMatcher,
+func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, matchers []redaction.ValueMatcher,
 	cursor string,
 	limit int,
 	within time.Duration,
@@ -123,7 +123,7 @@ func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, fi
 			return page, err
 		}
 		for some := range slices.Chunk(part.Items, mentionBatchSize) {
-			found, err := filterMentioning(ctx, pool, finds, some)
+			found, err := filterMentioning(ctx, pool, matchers, some)
 			if err != nil {
 				return page, err
 			}
@@ -152,14 +152,14 @@ func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, fi
 }
 
 // filterMentioning returns the events that mention a value, in their order.
-func filterMentioning(ctx context.Context, pool *pgxpool.Pool, finds []redaction.ValueMatcher,
+func filterMentioning(ctx context.Context, pool *pgxpool.Pool, matchers []redaction.ValueMatcher,
 	some []events.Item) ([]events.Item,
 	error) {
 	ids := make([]int64, len(some))
 	for i := range some {
 		ids[i] = some[i].ID
 	}
-	found, err := redaction.Mentioning(ctx, pool, finds, ids)
+	found, err := redaction.Mentioning(ctx, pool, matchers, ids)
 	return slices.DeleteFunc(slices.Clone(some), func(e events.Item) bool { return !found[e.ID] }), err
 }
 
@@ -170,7 +170,7 @@ func (q *query) eventFilter() events.Filter {
 		Key: q.text("key"), Since: q.time("since"), Until: q.time("until"), OccurredSince: q.time("occurred_since"),
 		OccurredUntil: q.time("occurred_until"),
 		Status:        q.oneOf("status", append([]string{"pending"}, statuses...)...),
-		Origin: q.oneOf("origin", events.OriginWebhook, events.OriginReconcile, events.OriginRefetch,
+		Origin: q.oneOf("origin", events.OriginWebhook, events.OriginReconcile,
 			events.OriginImport)}
 	if f.Objects = q.objectHashes(f.Source, f.Account, f.ObjectType, f.ObjectID); f.Objects != nil {
 		// the hashes identify the object; the values that were read at ingest may differ
@@ -221,7 +221,7 @@ func Objects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events
 	f := versioning.ObjectFilter{Source: q.source(), Account: q.optional("account"),
 		Type: q.either("type", "object_type"),
 		ID:   q.either("id", "object_id"), Deleted: q.flag("deleted"),
-		Ambiguous: q.flag("ambiguous"), RefetchPending: q.flag("look_owed"), Outdated: q.flag("outdated"),
+		Ambiguous: q.flag("ambiguous"), RefetchPending: q.flag("refetch_pending"), Outdated: q.flag("outdated"),
 		Since: q.time("since"), Until: q.time("until")}
 	limit := q.limit()
 	if q.err != nil {
@@ -231,7 +231,7 @@ func Objects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events
 }
 
 // Outcomes lists outcomes by OutcomeParams. Errors: events.ErrInvalid, events.ErrNotFound and
-// *events.SeveralError for the event.
+// *events.AmbiguousKeyError for the event.
 func Outcomes(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[events.Outcome], error) {
 	q := newQuery(ctx, pool, values, OutcomeParams)
 	f := processor.OutcomeFilter{Source: q.source(), Account: q.optional("account"), ObjectType: q.text("object_type"),
@@ -277,7 +277,7 @@ func Conflicts(ctx context.Context, pool *pgxpool.Pool, values url.Values) (even
 }
 
 // Event returns one event by Postern's id or the provider's key. A source's name limits the search
-// for a key. Errors: events.ErrNotFound, *events.SeveralError, events.ErrInvalid.
+// for a key. Errors: events.ErrNotFound, *events.AmbiguousKeyError, events.ErrInvalid.
 func Event(ctx context.Context, pool *pgxpool.Pool, arg string, values url.Values) (*events.EventDetail, error) {
 	q := newQuery(ctx, pool, values, []Param{sourceParam})
 	source := q.source()

@@ -67,13 +67,13 @@ func CompareRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, values u
 
 // ChangeRebuild swaps or discards a rebuild and returns its run. Errors: events.ErrInvalid,
 // events.ErrNotFound.
-func ChangeRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, what string, by Requester) (*runs.Run, error) {
+func ChangeRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, action string, by Requester) (*runs.Run, error) {
 	do, ok := map[string]func(context.Context, postgres.DB, int64) error{"swap": rebuild.Swap,
-		"discard": rebuild.Discard}[what]
+		"discard": rebuild.Discard}[action]
 	if !ok {
-		return nil, fmt.Errorf("%w: %q is not an action for a rebuild: use swap or discard", events.ErrInvalid, what)
+		return nil, fmt.Errorf("%w: %q is not an action for a rebuild: use swap or discard", events.ErrInvalid, action)
 	}
-	return changeRun(ctx, pool, run, "rebuild "+what, by,
+	return changeRun(ctx, pool, run, "rebuild "+action, by,
 		func(ctx context.Context, tx pgx.Tx) error { return do(ctx, tx, run) })
 }
 
@@ -88,8 +88,8 @@ func (h *handler) rebuildRoutes(api *echo.Group) {
 		}
 		return CompareRebuild(ctx, h.Pool, run, values)
 	}))
-	for _, what := range []string{"swap", "discard"} {
-		api.POST("/rebuilds/:run/"+what,
+	for _, action := range []string{"swap", "discard"} {
+		api.POST("/rebuilds/:run/"+action,
 			h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 				run, err := runNumber(c)
 				if err != nil {
@@ -99,7 +99,7 @@ func (h *handler) rebuildRoutes(api *echo.Group) {
 				if err != nil {
 					return nil, err
 				}
-				return ChangeRebuild(ctx, h.Pool, run, what, by)
+				return ChangeRebuild(ctx, h.Pool, run, action, by)
 			}), requireJSON, h.withIdempotencyKey)
 	}
 }

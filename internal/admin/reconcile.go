@@ -23,20 +23,19 @@ import (
 // provider sent.
 var ReconcileParams = append([]Param{
 	{"source", "name of the source"},
-	{"account", "tenant inside the source (Stripe account, Shopify shop); if empty or absent, the account of the API " +
-		"key"},
+	{"account",
+		"tenant inside the source (Stripe account, Shopify shop); if empty or absent, the account of the API key"},
 	{"all_accounts", "true: a run for each account that the configuration or the mirror contains, started by the " +
 		"processor that executes this run"},
-	{"objects", "true: all objects that the API lists, of one type or of every type; false: the events that the " +
-		"provider sent"},
+	{"objects",
+		"true: all objects that the API lists, of one type or of every type; false: the events that the provider sent"},
 	{"type", "type of the object; without an object id, all objects of the type"},
 	{"object_type", "the same as type, named as in the other lists"},
 	{"object_id", "id of the object; requires its type"},
 	{"full", "true: list all objects, even if the API can list recent changes only, and find those that " +
 		"the provider no longer has"},
 	{"since", "events, or changes of objects, from this time of the provider on (default: from the time until which " +
-		"the log is complete, or " +
-		"as far back as the provider lists them): " + timeHelp},
+		"the log is complete, or as far back as the provider lists them): " + timeHelp},
 	{"until", "events, or changes of objects, before this time of the provider (default: now): " + timeHelp},
 	{"dry_run", "true or false"},
 }, requestParams...)
@@ -59,7 +58,7 @@ func Reconcile(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Re
 func (q *query) parseReconcile() *reconcile.Params {
 	o := &reconcile.Params{Source: q.source(), Account: q.text("account"), Scope: reconcile.Events,
 		Type: q.either("type", "object_type"), ID: q.text("object_id"),
-		Since: q.time("since"), Until: q.time("until"), RequestText: map[string]string{}}
+		Since: q.time("since"), Until: q.time("until"), Input: map[string]string{}}
 	if dry := q.flag("dry_run"); dry != nil {
 		o.DryRun = *dry
 	}
@@ -96,7 +95,7 @@ func (q *query) parseReconcile() *reconcile.Params {
 	}
 	for name := range q.values {
 		if !slices.ContainsFunc(requestParams, func(p Param) bool { return p.Name == name }) {
-			o.RequestText[name] = q.text(name)
+			o.Input[name] = q.text(name)
 		}
 	}
 	return o
@@ -127,18 +126,18 @@ func AddRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by R
 	if err != nil {
 		return nil, err
 	}
-	read, err := reconcile.ProcessorReadsAPI(ctx, pool, k.Source)
+	readsAPI, err := reconcile.ProcessorReadsAPI(ctx, pool, k.Source)
 	if err != nil {
 		return nil, err
 	}
-	if !read {
+	if !readsAPI {
 		return nil, fmt.Errorf("%w: no processor reads the API of source %s, so it cannot refetch the object: give "+
-			"the source a "+
-			"section api (docs/reconciliation.md), wait until a processor has read the configuration, and try again",
+			"the source a section api (docs/reconciliation.md), wait until a processor "+
+			"has read the configuration, and try again",
 			events.ErrInvalid, values.Get("source"))
 	}
 	by.Reason = values.Get("reason")
-	return change(ctx, pool, by, "hints add",
+	return change(ctx, pool, by, "refetches add",
 		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*reconcile.RefetchRequest,
 			error) {
 			e.Target = auditTarget(k, values)
@@ -155,7 +154,7 @@ func CancelRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, b
 		return nil, err
 	}
 	by.Reason = values.Get("reason")
-	return change(ctx, pool, by, "hints drop",
+	return change(ctx, pool, by, "refetches cancel",
 		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*reconcile.RefetchRequest, error) {
 			e.Target = auditTarget(k, values)
 			return reconcile.CancelRefetch(ctx, tx, k)
@@ -190,16 +189,16 @@ func Watermarks(ctx context.Context, pool *pgxpool.Pool, values url.Values) (eve
 }
 
 // DifferenceParams select differences of a run.
-var DifferenceParams = []Param{{"kind", "missing, behind, different, ghost"}, {"result", "mended, left"}, limitParam,
-	cursorParam}
+var DifferenceParams = []Param{{"kind", "missing, mirror_older, content_differs, orphan"},
+	{"result", "repaired, unrepaired"}, limitParam, cursorParam}
 
 // Differences lists the objects for which a run found a difference between mirror and provider, by
 // DifferenceParams. Errors: events.ErrInvalid.
 func Differences(ctx context.Context, pool *pgxpool.Pool, run int64,
 	values url.Values) (events.Page[reconcile.Difference], error) {
 	q := newQuery(ctx, pool, values, DifferenceParams)
-	kind, result, limit := q.oneOf("kind", "missing", "behind", "different", "ghost"),
-		q.oneOf("result", "mended", "left"), q.limit()
+	kind, result, limit := q.oneOf("kind", "missing", "mirror_older", "content_differs", "orphan"),
+		q.oneOf("result", "repaired", "unrepaired"), q.limit()
 	if q.err != nil {
 		return events.Page[reconcile.Difference]{}, q.err
 	}
@@ -209,10 +208,10 @@ func Differences(ctx context.Context, pool *pgxpool.Pool, run int64,
 // reconcileRoutes starts reconciliations, and serves refetch requests, watermarks and differences.
 func (h *handler) reconcileRoutes(api *echo.Group) {
 	api.POST("/reconciliations", h.serveJSON(h.reconcile), requireJSON, h.withIdempotencyKey)
-	api.GET("/hints", list(h, Refetches))
-	api.POST("/hints", h.serveJSON(h.addRefetch), requireJSON, h.withIdempotencyKey)
-	api.POST("/hints/drop", h.serveJSON(h.cancelRefetch), requireJSON, h.withIdempotencyKey)
-	api.POST("/objects/settle", h.serveJSON(h.overwriteObject), requireJSON, h.withIdempotencyKey)
+	api.GET("/refetches", list(h, Refetches))
+	api.POST("/refetches", h.serveJSON(h.addRefetch), requireJSON, h.withIdempotencyKey)
+	api.POST("/refetches/cancel", h.serveJSON(h.cancelRefetch), requireJSON, h.withIdempotencyKey)
+	api.POST("/objects/overwrite", h.serveJSON(h.overwriteObject), requireJSON, h.withIdempotencyKey)
 	api.GET("/watermarks", list(h, Watermarks))
 	api.GET("/runs/:run/drift", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		run, err := runNumber(c)

@@ -21,37 +21,39 @@ func TestReconcile_params_startRun(t *testing.T) {
 		body string
 		want map[string]any
 	}{
-		{`{"source": "stripe", "reason": "an outage", "once_key": "k"}`, map[string]any{"source": 1.0, "account": "",
-			"what": "events", "words": map[string]any{"source": "stripe"}}},
-		{`{"source": "stripe", "account": "acct_1", "since": "2026-01-02", "until": "2026-01-03T04:05:06Z", "dry_run": true}`, map[string]any{"source": 1.0, "account": "acct_1",
-			"what": "events", "since": "2026-01-02T00:00:00Z", "until": "2026-01-03T04:05:06Z", "dry_run": true,
-			"words": map[string]any{"source": "stripe", "account": "acct_1", "since": "2026-01-02",
-				"until": "2026-01-03T04:05:06Z", "dry_run": "true"}}},
+		{`{"source": "stripe", "reason": "an outage", "idempotency_key": "k"}`, map[string]any{"source": 1.0,
+			"account": "", "scope": "events", "input": map[string]any{"source": "stripe"}}},
+		{`{"source": "stripe", "account": "acct_1", "since": "2026-01-02", "until": "2026-01-03T04:05:06Z", ` +
+			`"dry_run": true}`,
+			map[string]any{"source": 1.0, "account": "acct_1", "scope": "events",
+				"since": "2026-01-02T00:00:00Z", "until": "2026-01-03T04:05:06Z", "dry_run": true,
+				"input": map[string]any{"source": "stripe", "account": "acct_1", "since": "2026-01-02",
+					"until": "2026-01-03T04:05:06Z", "dry_run": "true"}}},
 		{`{"source": "shop", "object_type": "order", "object_id": "7"}`, map[string]any{"source": 2.0, "account": "",
-			"what": "object", "type": "order", "id": "7",
-			"words": map[string]any{"source": "shop", "object_type": "order", "object_id": "7"}}},
+			"scope": "object", "type": "order", "id": "7",
+			"input": map[string]any{"source": "shop", "object_type": "order", "object_id": "7"}}},
 		{`{"source": "stripe", "since": "400d"}`, nil},
 		{`{"source": "stripe", "type": "customer", "full": true}`, map[string]any{"source": 1.0, "account": "",
-			"what": "objects", "type": "customer", "full": true,
-			"words": map[string]any{"source": "stripe", "type": "customer", "full": "true"}}},
+			"scope": "objects", "type": "customer", "full": true,
+			"input": map[string]any{"source": "stripe", "type": "customer", "full": "true"}}},
 		{`{"source": "shop", "objects": true, "since": "2026-01-02"}`, map[string]any{"source": 1.0, "account": "",
-			"what": "objects", "since": "2026-01-02T00:00:00Z",
-			"words": map[string]any{"source": "shop", "objects": "true", "since": "2026-01-02"}}},
+			"scope": "objects", "since": "2026-01-02T00:00:00Z",
+			"input": map[string]any{"source": "shop", "objects": "true", "since": "2026-01-02"}}},
 	} {
 		if c.want != nil {
-			c.want["source"] = float64(b.known.Number[c.want["words"].(map[string]any)["source"].(string)])
+			c.want["source"] = float64(b.known.Number[c.want["input"].(map[string]any)["source"].(string)])
 		}
 		status, run := b.post(t, "/api/v1/reconciliations", kind, c.body)
-		if status != 200 || run["run"] != float64(i+1) || run["job"] != "reconcile" || run["status"] != "waiting" ||
-			!strings.HasPrefix(run["who"].(string), "admin API") {
+		if status != 200 || run["run"] != float64(i+1) || run["job"] != "reconcile" || run["status"] != "queued" ||
+			!strings.HasPrefix(run["actor"].(string), "admin API") {
 			t.Errorf("%s: %d %v", c.body, status, run)
 		}
-		if diff := cmp.Diff(c.want, run["asked"]); c.want != nil && diff != "" {
+		if diff := cmp.Diff(c.want, run["params"]); c.want != nil && diff != "" {
 			t.Errorf("%s: %s", c.body, diff)
 		}
 	}
 	if status, run := b.post(t, "/api/v1/reconciliations", kind,
-		`{"source": "stripe", "once_key": "k"}`); status != 200 || run["run"] != 1.0 || run["earlier"] != true ||
+		`{"source": "stripe", "idempotency_key": "k"}`); status != 200 || run["run"] != 1.0 || run["earlier"] != true ||
 		run["reason"] != "an outage" {
 		t.Errorf("%d %v", status, run)
 	}
@@ -85,7 +87,7 @@ func TestReconcile_params_startRun(t *testing.T) {
 			"choose one of true, false"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "full": true}`, 400, "name a type, or set objects"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "whole": true}`, 400, "does not exist"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": true, "once_key": "k"}`, 400,
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": true, "idempotency_key": "k"}`, 400,
 			"which has other parameters (reconcile source=stripe)"},
 	} {
 		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
@@ -101,25 +103,26 @@ func TestRefetchesAndWatermarks_filters_selectRows(t *testing.T) {
 	b := setup(t)
 	stripe, shop := b.known.Number["stripe"], b.known.Number["shop"]
 	b.db.Exec(t, `
-		INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after, attempts,
-			error, taken_by, taken_until) VALUES
-		  ($1, '', 'customer', 'b', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1790000000000001, 2,
+		INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_by, requested_at,
+			due, start_after, attempts, error, lease_owner, lease_until) VALUES
+		  ($1, '', 'customer', 'b', 'ambiguous', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1790000000000001,
+		  	2,
 		  	'answered 500', 'p1', '2026-01-02T03:06:05Z'),
 		  ($1, '', 'customer', 'a', 'asked for', 'ada@office', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 0, 0, '',
 		  	'', '-infinity'),
-		  ($1, 'acct_1', 'customer', 'c', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '',
+		  ($1, 'acct_1', 'customer', 'c', 'ambiguous', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '',
 		  	'-infinity'),
-		  ($2, '', 'order', 'd', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '',
+		  ($2, '', 'order', 'd', 'ambiguous', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '',
 		  	'-infinity')`, stripe, shop)
 	b.db.Exec(t, `
-		INSERT INTO watermarks (source, account, what, since, until, run, at) VALUES
+		INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at) VALUES
 		  ($1, '', 'events', '2026-01-01T00:00:00Z', '2026-01-02T00:00:00Z', 7, '2026-01-02T00:00:31Z'),
 		  	($1, 'acct_1', 'events', now(), now(), 8, now()), ($2, 'x', 'events', now(), now(), 9, now())`,
 		stripe, shop)
 	for path, want := range map[string]string{
-		"/api/v1/hints?":                   "object_id " + byNumber(stripe, shop, "a b c", "d"),
-		"/api/v1/hints?source=stripe":      "object_id a b c",
-		"/api/v1/hints?source=shop":        "object_id d",
+		"/api/v1/refetches?":               "object_id " + byNumber(stripe, shop, "a b c", "d"),
+		"/api/v1/refetches?source=stripe":  "object_id a b c",
+		"/api/v1/refetches?source=shop":    "object_id d",
 		"/api/v1/watermarks?":              "run " + byNumber(stripe, shop, "7 8", "9"),
 		"/api/v1/watermarks?source=shop":   "run 9",
 		"/api/v1/watermarks?source=stripe": "run 7 8",
@@ -143,32 +146,32 @@ func TestRefetchesAndWatermarks_filters_selectRows(t *testing.T) {
 			}
 		}
 	}
-	_, page := b.get(t, "/api/v1/hints?source=stripe")
+	_, page := b.get(t, "/api/v1/refetches?source=stripe")
 	want := []any{
 		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "a",
-			"reason": "asked for", "wanted_by": "ada@office",
-			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "parked": false,
-			"after": nil, "attempts": 0.0, "error": "", "taken_by": "", "taken_until": nil},
+			"reason": "asked for", "requested_by": "ada@office",
+			"requested_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "suspended": false,
+			"after": nil, "attempts": 0.0, "error": "", "lease_owner": "", "lease_until": nil},
 		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "b",
-			"reason": "in doubt", "wanted_by": "",
-			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "parked": false,
+			"reason": "ambiguous", "requested_by": "",
+			"requested_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "suspended": false,
 			"after": "2026-09-21T14:13:20.000001Z", "attempts": 2.0, "error": "answered 500",
-			"taken_by": "p1", "taken_until": "2026-01-02T03:06:05.000000Z"},
+			"lease_owner": "p1", "lease_until": "2026-01-02T03:06:05.000000Z"},
 	}
 	if diff := cmp.Diff(want, page["items"].([]any)[:2]); diff != "" {
 		t.Error(diff)
 	}
 	_, page = b.get(t, "/api/v1/watermarks?limit=1&source=stripe")
-	proven := map[string]any{"source": "stripe", "account": "", "what": "events",
-		"since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "unlisted_by": 0.0,
-		"unlisted": "", "disconnected_since": nil, "disconnected": "", "run": 7.0,
+	watermark := map[string]any{"source": "stripe", "account": "", "subject": "events",
+		"since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "not_listable_since_run": 0.0,
+		"not_listable": "", "disconnected_since": nil, "disconnected": "", "run": 7.0,
 		"at": "2026-01-02T00:00:31.000000Z"}
-	if diff := cmp.Diff(proven, page["items"].([]any)[0]); diff != "" {
+	if diff := cmp.Diff(watermark, page["items"].([]any)[0]); diff != "" {
 		t.Error(diff)
 	}
 	next := page["next_cursor"].(string)
-	for _, path := range []string{"/api/v1/hints?cursor=" + next, "/api/v1/hints?source=nobody",
-		"/api/v1/hints?account=x", "/api/v1/watermarks?limit=0", "/api/v1/watermarks?cursor=x"} {
+	for _, path := range []string{"/api/v1/refetches?cursor=" + next, "/api/v1/refetches?source=nobody",
+		"/api/v1/refetches?account=x", "/api/v1/watermarks?limit=0", "/api/v1/watermarks?cursor=x"} {
 		if status, page := b.get(t, path); status != 400 {
 			t.Errorf("%s: %d %v", path, status, page)
 		}
@@ -181,23 +184,23 @@ func TestAddRefetch_object_isQueued(t *testing.T) {
 	b := setup(t)
 	const kind = "application/json"
 	body := `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "why not"}`
-	if status, h := b.post(t, "/api/v1/hints", kind, body); status != 400 ||
+	if status, h := b.post(t, "/api/v1/refetches", kind, body); status != 400 ||
 		!strings.Contains(fmt.Sprint(h), "no processor reads the API of source stripe") {
 		t.Errorf("of a source without an API: %d %v", status, h)
 	}
-	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+	b.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
 	for range 2 { // one refetch request
-		status, h := b.post(t, "/api/v1/hints", kind, body)
+		status, h := b.post(t, "/api/v1/refetches", kind, body)
 		if status != 200 || h["object_id"] != "cus_9" || h["reason"] != "why not" ||
-			!strings.HasPrefix(h["wanted_by"].(string), "admin API") {
+			!strings.HasPrefix(h["requested_by"].(string), "admin API") {
 			t.Errorf("%d %v", status, h)
 		}
 	}
-	if _, page := b.get(t, "/api/v1/hints"); len(page["items"].([]any)) != 1 {
+	if _, page := b.get(t, "/api/v1/refetches"); len(page["items"].([]any)) != 1 {
 		t.Errorf("%v", page)
 	}
-	if status, h := b.post(t, "/api/v1/hints/drop", kind,
+	if status, h := b.post(t, "/api/v1/refetches/cancel", kind,
 		`{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`); status != 200 ||
 		h["reason"] != "why not" {
 		t.Errorf("%d %v", status, h)
@@ -207,15 +210,15 @@ func TestAddRefetch_object_isQueued(t *testing.T) {
 		status           int
 		says             string
 	}{
-		{"/api/v1/hints/drop", kind, `{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`, 404,
+		{"/api/v1/refetches/cancel", kind, `{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`, 404,
 			"not found"},
-		{"/api/v1/hints", "text/plain", body, 415, "application/json"},
-		{"/api/v1/hints", kind, `{"source": "stripe", "type": "customer"}`, 400,
+		{"/api/v1/refetches", "text/plain", body, 415, "application/json"},
+		{"/api/v1/refetches", kind, `{"source": "stripe", "type": "customer"}`, 400,
 			"name the object: its source, type and id"},
-		{"/api/v1/hints", kind, `{"source": "nobody", "type": "customer", "object_id": "x"}`, 400,
+		{"/api/v1/refetches", kind, `{"source": "nobody", "type": "customer", "object_id": "x"}`, 400,
 			"has no stored events"},
-		{"/api/v1/hints/drop", kind, `{"source": "stripe", "type": "customer", "object_id": "x", "who": "x"}`, 400,
-			"does not exist"},
+		{"/api/v1/refetches/cancel", kind,
+			`{"source": "stripe", "type": "customer", "object_id": "x", "actor": "x"}`, 400, "does not exist"},
 	} {
 		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status ||
 			!strings.Contains(fmt.Sprint(p["detail"], p["title"]), c.says) {
@@ -229,17 +232,18 @@ func TestOverwriteObject_reason_startsRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const kind = "application/json"
-	status, run := b.post(t, "/api/v1/objects/settle", kind,
-		`{"source": "stripe", "account": "acct_1", "object_type": "customer", "object_id": "cus_9", "reason": "ticket 12", "once_key": "k"}`)
-	want := map[string]any{"source": float64(b.known.Number["stripe"]), "account": "acct_1", "what": "object",
-		"type": "customer", "id": "cus_9", "settle": true,
-		"words": map[string]any{"settle": "true", "source": "stripe", "account": "acct_1", "type": "customer",
+	status, run := b.post(t, "/api/v1/objects/overwrite", kind,
+		`{"source": "stripe", "account": "acct_1", "object_type": "customer", "object_id": "cus_9", `+
+			`"reason": "ticket 12", "idempotency_key": "k"}`)
+	want := map[string]any{"source": float64(b.known.Number["stripe"]), "account": "acct_1", "scope": "object",
+		"type": "customer", "id": "cus_9", "overwrite": true,
+		"input": map[string]any{"overwrite": "true", "source": "stripe", "account": "acct_1", "type": "customer",
 			"object_id": "cus_9"}}
 	if status != 200 || run["job"] != "reconcile" || run["reason"] != "ticket 12" ||
-		!strings.HasPrefix(run["who"].(string), "admin API") {
+		!strings.HasPrefix(run["actor"].(string), "admin API") {
 		t.Errorf("%d %v", status, run)
 	}
-	if diff := cmp.Diff(want, run["asked"]); diff != "" {
+	if diff := cmp.Diff(want, run["params"]); diff != "" {
 		t.Error(diff)
 	}
 	for _, c := range []struct {
@@ -254,7 +258,7 @@ func TestOverwriteObject_reason_startsRun(t *testing.T) {
 		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "ticket 12", "dry_run": true}`,
 			400, "does not exist"},
 	} {
-		if status, p := b.post(t, "/api/v1/objects/settle", c.kind, c.body); status != c.status ||
+		if status, p := b.post(t, "/api/v1/objects/overwrite", c.kind, c.body); status != c.status ||
 			!strings.Contains(p["detail"].(string), c.says) {
 			t.Errorf("%s: %d %v", c.body, status, p)
 		}
@@ -372,7 +376,7 @@ func parses(t *testing.T, name, source, base, line string) {
 func TestSpools_removal_isAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes, oldest_at)
+	b.db.Exec(t, `INSERT INTO spools (spool, location, drained_at, reported_at, deliveries, bytes, oldest_at)
 		VALUES ('gone', 'there:/spool', '-infinity', now() - interval '1 h', 3, 100, '2026-01-01Z'),
 			('here', 'here:/spool', now(), now(), 0, 0, null)`)
 	status, page := b.get(t, "/api/v1/spools?limit=1")
@@ -381,9 +385,9 @@ func TestSpools_removal_isAudited(t *testing.T) {
 		t.Fatalf("%d %v", status, page)
 	}
 	status, s := b.get(t, "/api/v1/spools/gone")
-	if status != 200 || s["place"] != "there:/spool" || s["deliveries"] != 3.0 || s["bytes"] != 100.0 ||
-		s["oldest_at"] != "2026-01-01T00:00:00.000000Z" || s["empty_at"] != nil || s["told_at"] == nil ||
-		s["known_since"] == nil || len(s["redactions"].([]any)) != 0 {
+	if status != 200 || s["location"] != "there:/spool" || s["deliveries"] != 3.0 || s["bytes"] != 100.0 ||
+		s["oldest_at"] != "2026-01-01T00:00:00.000000Z" || s["drained_at"] != nil || s["reported_at"] == nil ||
+		s["registered_at"] == nil || len(s["redactions"].([]any)) != 0 {
 		t.Errorf("%d %v", status, s)
 	}
 	const kind = "application/json"
@@ -402,7 +406,7 @@ func TestSpools_removal_isAudited(t *testing.T) {
 		{"gone", `{"reason": "why"}`, 404, "has no spool of this name"},
 		{"here", `{"reason": "why", "force": true}`, 200, ""},
 	} {
-		status, p := b.post(t, "/api/v1/spools/"+c.spool+"/forget", kind, c.body)
+		status, p := b.post(t, "/api/v1/spools/"+c.spool+"/remove", kind, c.body)
 		if detail, _ := p["detail"].(string); status != c.status || !strings.Contains(detail, c.detail) {
 			t.Errorf("%s %s: %d %v", c.spool, c.body, status, p)
 		}

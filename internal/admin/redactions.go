@@ -27,16 +27,13 @@ var (
 		{"object_type", "type of the object"},
 		{"object", "the provider's id of the object; all events about it are redacted too"},
 		{"mentions", "ids and e-mail addresses of a person, separated by commas: everything that mentions one of " +
-			"them is redacted, " +
-			"in all sources " +
-			"unless one is named; - reads them from standard input, so that no shell history contains them"},
+			"them is redacted, in all sources unless one is named; - reads them from standard input, so that no " +
+			"shell history contains them"},
 		{"include", "with mentions: types of objects, separated by commas, that are redacted although they name " +
-			"another person " +
-			"too"},
+			"another person too"},
 		{"path", "path of the value in bodies: $.customer.email, $.orders[*].email"},
 		{"value", "the value at the path, in upper or lower case; - reads it from standard input, so that no shell " +
-			"history " +
-			"contains it"},
+			"history contains it"},
 		{"from_event", "Postern's id of a sender's deletion request (Shopify's customers/redact, shop/redact, " +
 			"customers/data_request)"},
 		{"answers", "Postern's id of the deletion request that this redaction answers"},
@@ -58,42 +55,41 @@ var redactSelectors = map[string][]string{
 
 // redactSelector returns the given selector. It rejects parameters without an effect, because the
 // operator probably meant them as a limit.
-func (q *query) redactSelector() (way string) {
+func (q *query) redactSelector() (selector string) {
 	for name := range redactSelectors {
 		switch {
 		case !q.values.Has(name):
-		case way != "":
-			q.fail("use one selector, not both %s and %s", min(way, name), max(way, name))
+		case selector != "":
+			q.fail("use one selector, not both %s and %s", min(selector, name), max(selector, name))
 		default:
-			way = name
+			selector = name
 		}
 	}
-	if way == "" {
+	if selector == "" {
 		q.fail("select what to redact: an event, an object with its object_type and source, mentions of a person, a " +
-			"path with its " +
-			"value and source, or from_event")
+			"path with its value and source, or from_event")
 		return ""
 	}
 	for _, p := range RedactParams {
-		if q.values.Has(p.Name) && p.Name != way && p.Name != "reason" && !slices.Contains(redactSelectors[way],
-			p.Name) {
-			q.fail("%s has no effect together with %s: leave it out", p.Name, way)
+		if q.values.Has(p.Name) && p.Name != selector && p.Name != "reason" &&
+			!slices.Contains(redactSelectors[selector], p.Name) {
+			q.fail("%s has no effect together with %s: leave it out", p.Name, selector)
 		}
 	}
-	return way
+	return selector
 }
 
 // ParseRedaction reads RedactParams. It also returns the deletion request that from_event names,
-// else nil. Errors: events.ErrInvalid, events.ErrNotFound, *events.SeveralError,
+// else nil. Errors: events.ErrInvalid, events.ErrNotFound, *events.AmbiguousKeyError,
 // *SeveralObjectsError.
 func ParseRedaction(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*redaction.Params, *redaction.Request,
 	error) {
 	q := newQuery(ctx, pool, values, RedactParams)
-	way := q.redactSelector()
+	selector := q.redactSelector()
 	o := &redaction.Params{RequestedBy: q.eventID("answers"), Description: map[string]string{}}
-	for _, word := range []string{"source", "account", "event", "object_type", "include", "path", "answers"} {
-		if values.Has(word) {
-			o.Description[word] = values.Get(word)
+	for _, name := range []string{"source", "account", "event", "object_type", "include", "path", "answers"} {
+		if values.Has(name) {
+			o.Description[name] = values.Get(name)
 		}
 	}
 	source, request := q.source(), q.eventID("from_event")
@@ -101,7 +97,7 @@ func ParseRedaction(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 		return nil, nil, q.err
 	}
 	var err error
-	switch way {
+	switch selector {
 	case "from_event":
 		return redaction.ParamsOfRequest(ctx, pool, request)
 	case "event":
@@ -117,7 +113,7 @@ func ParseRedaction(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 	case "path":
 		o.Source, o.Account = source, q.optional("account")
 		o.Matchers = make([]redaction.ValueMatcher, 1)
-		o.Matchers[0], err = q.pathFind(source)
+		o.Matchers[0], err = q.pathMatcher(source)
 	}
 	return o, nil, err
 }
@@ -173,7 +169,7 @@ func split(list string) (parts []string) {
 // parameters name them by id or digest.
 func (q *query) readMentions(o *redaction.Params) error {
 	var err error
-	if o.Matchers, err = q.mentionFinds(); err != nil {
+	if o.Matchers, err = q.mentionMatchers(); err != nil {
 		return err
 	}
 	values := split(q.text("mentions"))
@@ -205,8 +201,8 @@ var errReasonNamesPerson = fmt.Errorf("%w: the reason contains the personal data
 	"permanently: name a ticket instead",
 	events.ErrInvalid)
 
-// mentionFinds returns the searches for the values of mentions.
-func (q *query) mentionFinds() (finds []redaction.ValueMatcher, err error) {
+// mentionMatchers returns a matcher for each value of mentions.
+func (q *query) mentionMatchers() (matchers []redaction.ValueMatcher, err error) {
 	values := split(q.text("mentions"))
 	if len(values) == 0 || len(values) > redaction.MaxMentions {
 		q.fail("mentions: give 1 to %d values", redaction.MaxMentions)
@@ -217,13 +213,13 @@ func (q *query) mentionFinds() (finds []redaction.ValueMatcher, err error) {
 		if err != nil {
 			return nil, err
 		}
-		finds = append(finds, f)
+		matchers = append(matchers, f)
 	}
-	return finds, nil
+	return matchers, nil
 }
 
-// pathFind returns the search for the value at a path.
-func (q *query) pathFind(source int32) (redaction.ValueMatcher, error) {
+// pathMatcher returns the matcher for the value at a path.
+func (q *query) pathMatcher(source int32) (redaction.ValueMatcher, error) {
 	if source == 0 {
 		q.fail("name the source whose log is searched")
 		return redaction.ValueMatcher{}, q.err
@@ -244,11 +240,11 @@ func Redact(ctx context.Context, pool *pgxpool.Pool, o *redaction.Params, by Req
 		return 0, fmt.Errorf("%w: give a reason: only the reason is kept after the redaction", events.ErrInvalid)
 	}
 	return change(ctx, pool, by, "redact", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (int64, error) {
-		paramsOf := url.Values{} // which name a person by an id or a digest
-		for name, word := range o.Description {
-			paramsOf.Set(name, word)
+		target := url.Values{} // it names a person by an id or a digest only
+		for name, value := range o.Description {
+			target.Set(name, value)
 		}
-		e.Target = paramsOf.Encode()
+		e.Target = target.Encode()
 		e.Run, err = runs.CreateInTx(ctx, tx, runs.Request{Job: redaction.Job, Params: o, Actor: by.String(),
 			Reason:   by.Reason,
 			Expected: expected})

@@ -32,10 +32,9 @@ var StoredEventParams = append(slices.DeleteFunc(slices.Clone(EventParams), func
 // ReplayParams select what to replay and how.
 var ReplayParams = slices.Concat(StoredEventParams, []Param{
 	{"rate", "maximum number of events per second, so that live traffic keeps its latency (default: no limit)"},
-	{"mode", "effects of the changes that the replay makes: state (the default: none, now or later), " +
-		"missing (only those without a ledger entry), force (as missing, and the effects of the events happen " +
-		"again; an operator must approve the run). Events that are already applied make no change; only force " +
-		"repeats their effects"},
+	{"mode", "effects of the changes that the replay makes: state (the default: none, now or later), missing (only " +
+		"those without a ledger entry), force (as missing, and the effects of the events happen again; an operator " +
+		"must approve the run). Events that are already applied make no change; only force repeats their effects"},
 }, requestParams)
 
 // jobs are the kinds of runs.
@@ -43,7 +42,7 @@ var jobs = []string{replay.Job, replay.RetryJob, rebuild.Job, retention.Job, red
 
 // RunParams select runs.
 var RunParams = []Param{{"job", strings.Join(jobs, ", ")},
-	{"status", "proposed, waiting, running, paused, done, failed, cancelled"},
+	{"status", "awaiting_approval, queued, running, paused, done, failed, cancelled"},
 	{"schedule", "name of the schedule that started the run"}, limitParam, cursorParam}
 
 // ParseReplay reads ReplayParams. Errors: events.ErrInvalid.
@@ -87,7 +86,7 @@ func (q *query) rate() float64 {
 	return rate
 }
 
-// ids never returns nil: an empty list selects nothing.
+// ids returns event ids. It never returns nil, because an empty list selects nothing.
 func (q *query) ids(name string) []int64 {
 	ids := []int64{}
 	for _, text := range strings.FieldsFunc(q.text(name), func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -131,12 +130,13 @@ func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Params, ex
 func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Params, by Requester, values url.Values,
 	expected int64) (*StartedRun,
 	error) {
-	byNumber := replayRequest(o)
-	byNumber.Expected = expected
-	return startRun(ctx, pool, by, "replay", byNumber, replayParams(o, values))
+	request := replayRequest(o)
+	request.Expected = expected
+	return startRun(ctx, pool, by, "replay", request, replayParams(o, values))
 }
 
-// ExistingReplay is ExistingRetry for a replay.
+// ExistingReplay returns the run that was started earlier with the same idempotency key, or nil. It
+// exists even if nothing is left to replay. Errors: events.ErrInvalid.
 func ExistingReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Params, values url.Values) (*StartedRun, error) {
 	return existingRun(ctx, pool, replay.Job, replayParams(o, values))
 }
@@ -174,13 +174,13 @@ var runChanges = map[string]runs.Status{"pause": runs.Paused, "resume": runs.Que
 
 // ChangeRun pauses, resumes or cancels a run and returns the run. Errors: events.ErrNotFound,
 // events.ErrInvalid.
-func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, what string, by Requester) (*runs.Run, error) {
-	to, ok := runChanges[what]
+func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, action string, by Requester) (*runs.Run, error) {
+	to, ok := runChanges[action]
 	if !ok {
 		return nil, fmt.Errorf("%w: %q is not an action for a run: use pause, resume or cancel", events.ErrInvalid,
-			what)
+			action)
 	}
-	return changeRun(ctx, pool, run, "runs "+what, by,
+	return changeRun(ctx, pool, run, "runs "+action, by,
 		func(ctx context.Context, tx pgx.Tx) error { return runs.ChangeStatus(ctx, tx, run, to) })
 }
 

@@ -17,7 +17,7 @@ import (
 // everything else that is too old. Errors: events.ErrInvalid.
 func Retention(ctx context.Context, pool *pgxpool.Pool, p retention.Policy, count bool) (*retention.View,
 	*retention.Params, error) {
-	byNumber, err := retention.NewParams(ctx, pool, p)
+	params, err := retention.NewParams(ctx, pool, p)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -25,8 +25,8 @@ func Retention(ctx context.Context, pool *pgxpool.Pool, p retention.Policy, coun
 	if count {
 		preview = retention.Preview
 	}
-	view, err := preview(ctx, pool, byNumber)
-	return view, byNumber, err
+	view, err := preview(ctx, pool, params)
+	return view, params, err
 }
 
 // RetentionRunParams are the parameters of a retention run, besides its policy.

@@ -31,13 +31,13 @@ var RetryParams = slices.Concat(slices.DeleteFunc(slices.Clone(EventParams), fun
 
 // ParseRetry reads RetryParams. event, if not "", is one event by Postern's id or the provider's
 // key. Errors: events.ErrInvalid, events.ErrNotFound for the event or the run,
-// *events.SeveralError.
+// *events.AmbiguousKeyError.
 func ParseRetry(ctx context.Context, pool *pgxpool.Pool, event string, values url.Values) (*replay.RetryParams, error) {
 	q := newQuery(ctx, pool, values, RetryParams)
 	f := q.eventFilter()
 	o := &replay.RetryParams{Unfinished: processor.Unfinished{Run: q.number("run"),
-		Status:  q.oneOf("status", string(versioning.Failed), string(versioning.Dead)),
-		Failure: q.text("failure"), Objects: f.Objects}, Input: map[string]string{}, Rate: q.rate()}
+		Status:         q.oneOf("status", string(versioning.Failed), string(versioning.Dead)),
+		ReasonContains: q.text("failure"), Objects: f.Objects}, Input: map[string]string{}, Rate: q.rate()}
 	for name := range maps.Keys(values) {
 		if name != "rate" && name != "run" &&
 			!slices.ContainsFunc(requestParams, func(p Param) bool { return p.Name == name }) {
@@ -120,13 +120,13 @@ func (h *handler) retry(ctx context.Context, c echo.Context, query url.Values) (
 	}
 	event := values.Get("event")
 	values.Del("event")
-	byNumber, err := ParseRetry(ctx, h.Pool, event, values)
+	params, err := ParseRetry(ctx, h.Pool, event, values)
 	if err != nil {
 		return nil, err
 	}
-	expected, err := byNumber.Preview(ctx, h.Pool, exact)
+	expected, err := params.Preview(ctx, h.Pool, exact)
 	if err != nil || preview {
 		return expected, err
 	}
-	return StartRetry(ctx, h.Pool, byNumber, requesterOf(c), values, expected.Events)
+	return StartRetry(ctx, h.Pool, params, requesterOf(c), values, expected.Events)
 }

@@ -79,8 +79,8 @@ func requireJSON(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if kind, _, err := mime.ParseMediaType(c.Request().Header.Get("Content-Type")); err != nil ||
 			kind != "application/json" {
-			return echo.NewHTTPError(http.StatusUnsupportedMediaType, "send Content-Type: application/json, also "+
-				"with an empty body")
+			return echo.NewHTTPError(http.StatusUnsupportedMediaType,
+				"send Content-Type: application/json, also with an empty body")
 		}
 		return next(c)
 	}
@@ -104,19 +104,19 @@ func (h *handler) replay(ctx context.Context, c echo.Context, query url.Values) 
 	if err := cmp.Or(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
-	byNumber, err := ParseReplay(ctx, h.Pool, values)
+	params, err := ParseReplay(ctx, h.Pool, values)
 	if err != nil {
 		return nil, err
 	}
-	byNumber.Publish = publish
+	params.Publish = publish
 	if dry {
-		return h.dryRunReplay(ctx, byNumber)
+		return h.dryRunReplay(ctx, params)
 	}
-	expected, err := PreviewReplay(ctx, h.Pool, byNumber, exact)
+	expected, err := PreviewReplay(ctx, h.Pool, params, exact)
 	if err != nil || preview {
 		return expected, err
 	}
-	return Replay(ctx, h.Pool, byNumber, requesterOf(c), values, expected.Events)
+	return Replay(ctx, h.Pool, params, requesterOf(c), values, expected.Events)
 }
 
 // flag removes a boolean member from the parameters and returns it.

@@ -47,23 +47,23 @@ func TestReplay_params_startRun(t *testing.T) {
 	}
 	status, run := b.post(t, "/api/v1/replays", kind,
 		`{"source": "stripe", "type": "order.*", "since": "1h", "rate": 12.5, "reason": "a test"}`)
-	if status != 200 || run["run"] != 1.0 || run["status"] != "waiting" || run["reason"] != "a test" ||
-		!strings.HasPrefix(run["who"].(string), "admin API") {
+	if status != 200 || run["run"] != 1.0 || run["status"] != "queued" || run["reason"] != "a test" ||
+		!strings.HasPrefix(run["actor"].(string), "admin API") {
 		t.Fatalf("%d %v", status, run)
 	}
-	asked, _ := run["asked"].(map[string]any)
-	if paramsOf, _ := asked["words"].(map[string]any); asked["rate"] != 12.5 || paramsOf["type"] != "order.*" ||
+	params, _ := run["params"].(map[string]any)
+	if paramsOf, _ := params["input"].(map[string]any); params["rate"] != 12.5 || paramsOf["type"] != "order.*" ||
 		paramsOf["since"] != "1h" || len(paramsOf) != 3 {
-		t.Errorf("asked %v", asked)
+		t.Errorf("params %v", params)
 	}
-	if status, list := b.get(t, "/api/v1/runs?status=waiting"); status != 200 || len(list["items"].([]any)) != 1 {
+	if status, list := b.get(t, "/api/v1/runs?status=queued"); status != 200 || len(list["items"].([]any)) != 1 {
 		t.Errorf("%d %v", status, list)
 	}
 	for _, c := range []struct {
 		change string
 		status int
 		now    string
-	}{{"pause", 200, "paused"}, {"resume", 200, "waiting"}, {"cancel", 200, "cancelled"}, {"resume", 400, ""}} {
+	}{{"pause", 200, "paused"}, {"resume", 200, "queued"}, {"cancel", 200, "cancelled"}, {"resume", 400, ""}} {
 		status, run := b.post(t, "/api/v1/runs/1/"+c.change, kind, "")
 		if status != c.status || c.now != "" && run["status"] != c.now {
 			t.Errorf("%s: %d %v", c.change, status, run)
@@ -76,13 +76,13 @@ func TestReplay_params_startRun(t *testing.T) {
 }
 
 // A run with force starts after its approval.
-func TestApproveRun_proposedRun_starts(t *testing.T) {
+func TestApproveRun_runAwaitingApproval_starts(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k")
 	const kind = "application/json"
 	if status, run := b.post(t, "/api/v1/replays", kind, `{"mode": "force", "publish": false}`); status != 200 ||
-		run["status"] != "proposed" {
+		run["status"] != "awaiting_approval" {
 		t.Errorf("%d %v", status, run)
 	}
 	for _, c := range []struct {
@@ -90,7 +90,7 @@ func TestApproveRun_proposedRun_starts(t *testing.T) {
 		status int
 		holds  string
 	}{{``, 400, "give a reason"}, {`{}`, 400, "give a reason"}, {`[]`, 400, "not a JSON object"},
-		{`{"reason": "yes", "who": "root"}`, 400, "parameter \"who\" does not exist"},
+		{`{"reason": "yes", "actor": "root"}`, 400, "parameter \"actor\" does not exist"},
 		{`{"reason": "agreed"}`, 200, ""},
 		{`{"reason": "agreed"}`, 400, "does not await approval"}} {
 		status, run := b.post(t, "/api/v1/runs/1/approve", kind, c.body)
@@ -98,7 +98,7 @@ func TestApproveRun_proposedRun_starts(t *testing.T) {
 			t.Errorf("%s: %d %v", c.body, status, run)
 		}
 	}
-	if _, run := b.get(t, "/api/v1/runs/1"); run["status"] != "waiting" || run["approval"] != "agreed" ||
+	if _, run := b.get(t, "/api/v1/runs/1"); run["status"] != "queued" || run["approval_reason"] != "agreed" ||
 		!strings.HasPrefix(run["approved_by"].(string), "admin API") {
 		t.Errorf("%v", run)
 	}
@@ -181,7 +181,8 @@ func TestDryRun_largeReplay_isBounded(t *testing.T) {
 	const kind, all = "application/json", `{"dry_run": true, "source": "stripe"}`
 	large := make([]events.Delivery, 34)
 	for i := range large {
-		body := fmt.Sprintf(`{"id":"evt_%d","object":"event","api_version":"2025-03-31.basil","created":1767323045,"type":"customer.updated","livemode":false,
+		body := fmt.Sprintf(`{"id":"evt_%d","object":"event","api_version":"2025-03-31.basil","created":1767323045,`+
+			`"type":"customer.updated","livemode":false,
 "data":{"object":{"id":"cus_%d","object":"customer","description":"%s"}}}`, i, i, strings.Repeat("x", 1<<20))
 		large[i] = events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: time.Now(),
 			Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(body),
@@ -236,8 +237,8 @@ func TestRetry_params_startRun(t *testing.T) {
 		p["exact"] != true {
 		t.Errorf("%d %v", status, p)
 	}
-	status, run := b.post(t, "/api/v1/retries", kind, `{"event": "k1", "failure": "no such", "reason": "mended"}`)
-	if status != 200 || run["job"] != "retry" || run["expected"] != 1.0 || run["reason"] != "mended" {
+	status, run := b.post(t, "/api/v1/retries", kind, `{"event": "k1", "failure": "no such", "reason": "repaired"}`)
+	if status != 200 || run["job"] != "retry" || run["expected"] != 1.0 || run["reason"] != "repaired" {
 		t.Errorf("%d %v", status, run)
 	}
 	for body, want := range map[string]int{`{"event": "none"}`: 404, `{"status": "applied"}`: 400, `{"run": 99}`: 404,
@@ -279,7 +280,8 @@ func TestSchedules_changes_areApplied(t *testing.T) {
 		page["next_cursor"] == nil {
 		t.Fatalf("%d %v", status, page)
 	}
-	if _, page = b.get(t, "/api/v1/schedules?cursor="+page["next_cursor"].(string)); page["items"].([]any)[0].(map[string]any)["schedule"] != "other" {
+	_, page = b.get(t, "/api/v1/schedules?cursor="+page["next_cursor"].(string))
+	if page["items"].([]any)[0].(map[string]any)["schedule"] != "other" {
 		t.Errorf("%v", page)
 	}
 	if status, s := b.get(t, "/api/v1/schedules/nightly"); status != 200 || s["next"] == nil || s["planned"] != true ||
@@ -294,22 +296,22 @@ func TestSchedules_changes_areApplied(t *testing.T) {
 		s["next"] == nil {
 		t.Errorf("%d %v", status, s)
 	}
-	status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"reason": "now", "once_key": "k"}`)
-	asked, _ := run["asked"].(map[string]any)
+	status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"reason": "now", "idempotency_key": "k"}`)
+	params, _ := run["params"].(map[string]any)
 	if status != 200 || run["run"] != 1.0 || run["schedule"] != "nightly" || run["reason"] != "now" ||
-		asked["rate"] != 5.0 || asked["publish"] != true || run["earlier"] != nil {
+		params["rate"] != 5.0 || params["publish"] != true || run["earlier"] != nil {
 		t.Errorf("%d %v", status, run)
 	}
-	if status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"once_key": "k"}`); status != 200 ||
+	if status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"idempotency_key": "k"}`); status != 200 ||
 		run["run"] != 1.0 || run["earlier"] != true {
 		t.Errorf("%d %v", status, run)
 	}
 	if status, run := b.post(t, "/api/v1/schedules/other/run", kind, `{}`); status != 200 ||
-		run["status"] != "proposed" {
+		run["status"] != "awaiting_approval" {
 		t.Errorf("%d %v", status, run)
 	}
-	first := `{"source": "stripe", "once_key": "r", "reason": "a", "since": "1h"}`
-	again := `{"once_key": "r", "since": "1h", "source": "stripe", "exact": true, "reason": "b"}`
+	first := `{"source": "stripe", "idempotency_key": "r", "reason": "a", "since": "1h"}`
+	again := `{"idempotency_key": "r", "since": "1h", "source": "stripe", "exact": true, "reason": "b"}`
 	if status, run := b.post(t, "/api/v1/replays", kind, first); status != 200 || run["run"] != 3.0 ||
 		run["earlier"] != nil {
 		t.Errorf("%d %v", status, run)
@@ -322,8 +324,9 @@ func TestSchedules_changes_areApplied(t *testing.T) {
 		t.Errorf("%d %v", status, list)
 	}
 	status, run = b.post(t, "/api/v1/schedules/zforget/run", kind, `{}`)
-	if asked, _ = run["asked"].(map[string]any); status != 200 || asked["bodies"] != 30.0 || asked["runs"] != 90.0 ||
-		asked["at"] == nil || asked["folder"] != "/srv/archive" || asked["export"] != true {
+	if params, _ = run["params"].(map[string]any); status != 200 || params["bodies"] != 30.0 ||
+		params["runs"] != 90.0 || params["at"] == nil || params["folder"] != "/srv/archive" ||
+		params["export"] != true {
 		t.Errorf("%d %v", status, run)
 	}
 	for _, c := range []struct {
@@ -333,14 +336,14 @@ func TestSchedules_changes_areApplied(t *testing.T) {
 	}{
 		{"/api/v1/schedules/none/run", `{}`, 404, "schedule none"},
 		{"/api/v1/schedules/none/pause", ``, 404, "schedule none"},
-		{"/api/v1/schedules/nightly/run", `{}`, 400, "run 1 of schedule nightly is still waiting"},
+		{"/api/v1/schedules/nightly/run", `{}`, 400, "run 1 of schedule nightly is still queued"},
 		{"/api/v1/schedules/nightly/run", `{"rate": 5}`, 400, "does not exist"},
-		{"/api/v1/schedules/nightly/run?once_key=x", `{}`, 400, "in the body"},
-		{"/api/v1/replays", `{"source": "stripe", "once_key": "r"}`, 400,
+		{"/api/v1/schedules/nightly/run?idempotency_key=x", `{}`, 400, "in the body"},
+		{"/api/v1/replays", `{"source": "stripe", "idempotency_key": "r"}`, 400,
 			"was used for run 3, which has other parameters (replay since=1h&source=stripe)"},
-		{"/api/v1/replays", `{"source": "stripe", "once_key": "r", "since": "1h", "publish": true}`, 400,
+		{"/api/v1/replays", `{"source": "stripe", "idempotency_key": "r", "since": "1h", "publish": true}`, 400,
 			"was used for run 3"},
-		{"/api/v1/replays", `{"once_key": "k"}`, 400, "was used for run 1"},
+		{"/api/v1/replays", `{"idempotency_key": "k"}`, 400, "was used for run 1"},
 	} {
 		if status, p := b.post(t, c.path, kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
 			c.says) {
@@ -359,7 +362,7 @@ func TestRebuild_params_startRun(t *testing.T) {
 	b.append(t, "stripe", "k1")
 	const kind = "application/json"
 	status, run := b.post(t, "/api/v1/rebuilds", kind, `{"source": "stripe", "type": "order", "reason": "a test"}`)
-	if status != 200 || run["run"] != 1.0 || run["job"] != "rebuild" || run["status"] != "waiting" ||
+	if status != 200 || run["run"] != 1.0 || run["job"] != "rebuild" || run["status"] != "queued" ||
 		run["expected"] != 1.0 {
 		t.Fatalf("%d %v", status, run)
 	}
@@ -372,7 +375,7 @@ func TestRebuild_params_startRun(t *testing.T) {
 		t.Errorf("%d %v", status, page)
 	}
 	if status, run := b.post(t, "/api/v1/rebuilds/1/swap", kind, ""); status != 200 ||
-		run["asked"].(map[string]any)["swap"] != true {
+		run["params"].(map[string]any)["swap"] != true {
 		t.Errorf("%d %v", status, run)
 	}
 	for _, c := range []struct {

@@ -50,7 +50,7 @@ var Jobs = map[string]runs.RequestBuilder{
 
 // rejectRequestParams rejects parameters that a schedule sets itself: the reason and the
 // idempotency key.
-func rejectRequestParams(plan runs.RequestBuilder) runs.RequestBuilder {
+func rejectRequestParams(build runs.RequestBuilder) runs.RequestBuilder {
 	return func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Request, error) {
 		for _, p := range requestParams {
 			if values.Has(p.Name) {
@@ -58,7 +58,7 @@ func rejectRequestParams(plan runs.RequestBuilder) runs.RequestBuilder {
 					p.Name)
 			}
 		}
-		return plan(ctx, pool, values)
+		return build(ctx, pool, values)
 	}
 }
 
@@ -66,22 +66,21 @@ func rejectRequestParams(plan runs.RequestBuilder) runs.RequestBuilder {
 // does.
 var requestParams = []Param{
 	{"reason", "reason; stored with the run"},
-	{"once_key", "your idempotency key (for example the planned time or the build number): a second request with the " +
-		"same key gets " +
-		"the same run"},
+	{"idempotency_key", "your idempotency key (for example the planned time or the build number): a second request " +
+		"with the same key gets the same run"},
 }
 
 // encodeParams encodes the parameters of a request, to compare two requests with the same
 // idempotency key.
 func encodeParams(values url.Values) string {
-	paramsOf := url.Values{}
+	selection := url.Values{}
 	for name := range values {
-		paramsOf.Set(name, values.Get(name))
+		selection.Set(name, values.Get(name))
 	}
 	for _, p := range requestParams {
-		paramsOf.Del(p.Name)
+		selection.Del(p.Name)
 	}
-	return paramsOf.Encode()
+	return selection.Encode()
 }
 
 // startRun queues a run with the reason and idempotency key in values. action is the command for
@@ -89,10 +88,10 @@ func encodeParams(values url.Values) string {
 func startRun(ctx context.Context, pool *pgxpool.Pool, by Requester, action string, o runs.Request,
 	values url.Values) (*StartedRun,
 	error) {
-	o.Actor, o.Reason, o.IdempotencyKey, o.ParamsText = by.String(), values.Get("reason"), values.Get("once_key"),
-		encodeParams(values)
+	o.Actor, o.Reason, o.IdempotencyKey, o.ParamsText = by.String(), values.Get("reason"),
+		values.Get("idempotency_key"), encodeParams(values)
 	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*StartedRun, error) {
-		run, isNew, err := runs.CreateOnce(ctx, tx, o)
+		run, isNew, err := runs.CreateIdempotent(ctx, tx, o)
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +114,7 @@ func auditRun(ctx context.Context, tx pgx.Tx, e *audit.Entry, run int64, isNew b
 // existingRun returns the run of a job that was started earlier with the idempotency key in values;
 // nil where there is none.
 func existingRun(ctx context.Context, pool *pgxpool.Pool, job string, values url.Values) (*StartedRun, error) {
-	run, err := runs.FindByKey(ctx, pool, runs.Request{Job: job, IdempotencyKey: values.Get("once_key"),
+	run, err := runs.FindByKey(ctx, pool, runs.Request{Job: job, IdempotencyKey: values.Get("idempotency_key"),
 		ParamsText: encodeParams(values)})
 	if err != nil || run == 0 {
 		return nil, err
@@ -148,7 +147,8 @@ func RunSchedule(ctx context.Context, pool *pgxpool.Pool, name string, by Reques
 	if q := newQuery(ctx, pool, values, RunScheduleParams); q.err != nil {
 		return nil, q.err
 	}
-	f, err := runs.PrepareScheduleRun(ctx, pool, Jobs, name, by.String(), values.Get("reason"), values.Get("once_key"))
+	f, err := runs.PrepareScheduleRun(ctx, pool, Jobs, name, by.String(), values.Get("reason"),
+		values.Get("idempotency_key"))
 	if err != nil {
 		return nil, err
 	}
@@ -177,19 +177,19 @@ func Schedules(ctx context.Context, pool *pgxpool.Pool, values url.Values) (even
 
 // ChangeSchedule pauses or resumes a schedule and returns it. Errors: events.ErrNotFound,
 // events.ErrInvalid.
-func ChangeSchedule(ctx context.Context, pool *pgxpool.Pool, name, what string, by Requester) (*runs.ScheduleState,
+func ChangeSchedule(ctx context.Context, pool *pgxpool.Pool, name, action string, by Requester) (*runs.ScheduleState,
 	error) {
-	return change(ctx, pool, by, "schedules "+what,
+	return change(ctx, pool, by, "schedules "+action,
 		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*runs.ScheduleState, error) {
 			e.Target = "schedule " + name
-			switch what {
+			switch action {
 			case "pause":
 				return runs.PauseSchedule(ctx, tx, name, by.String())
 			case "resume":
 				return runs.ResumeSchedule(ctx, tx, name)
 			}
 			return nil, fmt.Errorf("%w: %q is not an action for a schedule: use pause or resume", events.ErrInvalid,
-				what)
+				action)
 		})
 }
 
@@ -212,7 +212,7 @@ func (h *handler) scheduleRoutes(api *echo.Group) {
 	api.POST("/schedules/:name/run", h.serveJSON(func(ctx context.Context, c echo.Context, query url.Values) (any,
 		error) {
 		if len(query) > 0 {
-			return nil, fmt.Errorf("%w: send reason and once_key in the body, not in the URL",
+			return nil, fmt.Errorf("%w: send reason and idempotency_key in the body, not in the URL",
 				events.ErrInvalid)
 		}
 		values, err := parseBody(c.Request().Body)

@@ -51,13 +51,13 @@ func RemoveSpool(ctx context.Context, pool *pgxpool.Pool, name string, values ur
 	if q.err != nil {
 		return nil, q.err
 	}
-	return change(ctx, pool, by, "spool forget", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*redaction.Spool,
+	return change(ctx, pool, by, "spool remove", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*redaction.Spool,
 		error) {
 		s, err := redaction.RemoveSpool(ctx, tx, name, force != nil && *force)
 		if err != nil {
 			return nil, err
 		}
-		e.Target = "spool " + s.Name + ", " + s.Place
+		e.Target = "spool " + s.Name + ", " + s.Location
 		if s.Deliveries != nil {
 			e.Target += fmt.Sprintf(", last reported with %d deliveries", *s.Deliveries)
 		}
@@ -65,13 +65,13 @@ func RemoveSpool(ctx context.Context, pool *pgxpool.Pool, name string, values ur
 	})
 }
 
-// spoolRoutes serves the spools: POST /spools/NAME/forget takes {"reason": "...", "force": true}.
+// spoolRoutes serves the spools: POST /spools/NAME/remove takes {"reason": "...", "force": true}.
 func (h *handler) spoolRoutes(api *echo.Group) {
 	api.GET("/spools", list(h, Spools))
 	api.GET("/spools/:spool", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		return redaction.ShowSpool(ctx, h.Pool, param(c, "spool"))
 	}))
-	api.POST("/spools/:spool/forget", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+	api.POST("/spools/:spool/remove", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		values, err := parseBody(c.Request().Body)
 		if err != nil {
 			return nil, err

@@ -28,7 +28,7 @@ type StreamView struct {
 	// Streams are Postern's streams; none while NATS does not respond.
 	Streams []stream.Status `json:"streams"`
 	// Failure is the reason why NATS does not respond; "": it responds.
-	Failure string `json:"trouble,omitzero"`
+	Failure string `json:"failure,omitzero"`
 }
 
 // streamTimeout limits the requests to NATS.
@@ -41,9 +41,10 @@ func Stream(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn) (*Stream
 	v := &StreamView{Streams: []stream.Status{}, Failure: "nats.url is not configured here"}
 	if conn != nil {
 		v.Failure = ""
-		ask, cancel := context.WithTimeoutCause(ctx, streamTimeout, fmt.Errorf("no response within %s", streamTimeout))
+		natsCtx, cancel := context.WithTimeoutCause(ctx, streamTimeout,
+			fmt.Errorf("no response within %s", streamTimeout))
 		defer cancel()
-		all, err := conn.Status(ask)
+		all, err := conn.Status(natsCtx)
 		if err != nil {
 			v.Failure = err.Error()
 		} else {
@@ -83,7 +84,7 @@ func Republish(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Re
 		return nil, q.err
 	}
 	by.Reason = strings.TrimSpace(q.text("reason"))
-	return change(ctx, pool, by, "stream heal",
+	return change(ctx, pool, by, "stream republish",
 		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*processor.RepublishView, error) {
 			pass, err := processor.RequestRepublish(ctx, tx, by.String(), by.Reason)
 			if err != nil {
@@ -94,23 +95,25 @@ func Republish(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Re
 		})
 }
 
-// streamRoutes serves the streams: POST /stream/heals takes {"reason": "..."}.
+// streamRoutes serves the streams: POST /stream/republish-passes takes {"reason": "..."}.
 func (h *handler) streamRoutes(api *echo.Group) {
 	api.GET("/stream", h.serveJSON(func(ctx context.Context, _ echo.Context, _ url.Values) (any, error) {
 		return Stream(ctx, h.Pool, h.Stream)
 	}))
-	api.POST("/stream/heals", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+	api.POST("/stream/republish-passes", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any,
+		error) {
 		values, err := parseBody(c.Request().Body)
 		if err != nil {
 			return nil, err
 		}
 		return Republish(ctx, h.Pool, values, requesterOf(c))
 	}), requireJSON, h.withIdempotencyKey)
-	api.GET("/stream/heals/:heal", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
-		heal, err := strconv.ParseInt(c.Param("heal"), 10, 64)
+	api.GET("/stream/republish-passes/:pass", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any,
+		error) {
+		pass, err := strconv.ParseInt(c.Param("pass"), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("pass %q: %w", param(c, "heal"), events.ErrNotFound)
+			return nil, fmt.Errorf("pass %q: %w", param(c, "pass"), events.ErrNotFound)
 		}
-		return processor.ShowRepublish(ctx, h.Pool, heal)
+		return processor.ShowRepublish(ctx, h.Pool, pass)
 	}))
 }

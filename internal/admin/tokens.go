@@ -21,11 +21,11 @@ var (
 
 	// NewTokenParams describe a new token.
 	NewTokenParams = []Param{
-		{"name", "name of the token, which the audit records: lower case, digits, - _ and .; a name is never " +
-			"used again"},
+		{"name",
+			"name of the token, which the audit records: lower case, digits, - _ and .; a name is never used again"},
 		{"role", "reader (may read) or operator (may also make changes)"},
-		{"expires", "time of expiry: an RFC 3339 time, a date, or how long from now (12h, 90d); if absent, the token " +
-			"never expires"},
+		{"expires", "time of expiry: an RFC 3339 time, a date, or how long from now (12h, " +
+			"90d); if absent, the token never expires"},
 		reasonParam,
 	}
 )

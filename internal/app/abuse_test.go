@@ -30,8 +30,8 @@ import (
 
 var abusers = flag.Int("abuse.connections", 500, "how many connections of slow senders TestSlowCrowd opens")
 
-// abused starts a gateway with short timeouts.
-func abused(t *testing.T, edit func(*config.Config)) *testBundle {
+// startWithShortTimeouts starts a gateway with short timeouts.
+func startWithShortTimeouts(t *testing.T, edit func(*config.Config)) *testBundle {
 	t.Helper()
 	b := configured(t, func(c *config.Config) {
 		c.Ingest.HeaderTimeout, c.Ingest.ReadTimeout, c.Ingest.IdleTimeout = 5*time.Second, 8*time.Second, 5*time.Second
@@ -87,24 +87,24 @@ var slow = []string{
 // Many connections with slow headers and bodies use little memory, are closed in time, and block no
 // other sender. They would use up the quota of a source if each reserved memory for a normal body.
 // Not parallel, because it measures the process.
-func TestGateway_manySlowConnections_useLittleMemoryAndBlockNobody(t *testing.T) {
+func TestGateway_manySlowConnections_useLittleMemoryAndBlockNoSender(t *testing.T) {
 	room := max(config.Bytes(*abusers)*(16<<10), 1<<20)
-	b := abused(t, func(c *config.Config) { c.Ingest.MaxBodyBytes, c.Ingest.QueueBytes = room/4, room })
+	b := startWithShortTimeouts(t, func(c *config.Config) { c.Ingest.MaxBodyBytes, c.Ingest.QueueBytes = room/4, room })
 	for _, s := range b.cfg.Sources {
 		s.MaxBodyBytes = room / 4
 	}
 	b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
 	goroutines, memory := runtime.NumGoroutine(), inMemory()
-	var crowd []net.Conn
+	var conns []net.Conn
 	for n := range *abusers {
 		conn := b.dial(t)
 		if _, err := io.WriteString(conn, slow[n%len(slow)]); err != nil {
 			t.Fatal(err)
 		}
-		crowd = append(crowd, conn)
+		conns = append(conns, conn)
 	}
 	stop, dripping := make(chan struct{}), sync.WaitGroup{}
-	dripping.Go(func() { drip(crowd, stop) })
+	dripping.Go(func() { drip(conns, stop) })
 	began := time.Now()
 	held := func() int64 { return inMemory() - memory }
 	most, served := int64(0), 0
@@ -113,7 +113,7 @@ func TestGateway_manySlowConnections_useLittleMemoryAndBlockNobody(t *testing.T)
 		b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1+served, time.Now()))
 		most = max(most, held())
 		// one of the open connections may be a slow one
-		if c := b.connections(t); c["open"] > 2 || c["served"]+c["silent"]+c["unread"] < len(crowd) {
+		if c := b.connections(t); c["open"] > 2 || c["served"]+c["silent"]+c["unread"] < len(conns) {
 			return fmt.Errorf("%v", c)
 		}
 		return nil
@@ -122,12 +122,12 @@ func TestGateway_manySlowConnections_useLittleMemoryAndBlockNobody(t *testing.T)
 	dripping.Wait()
 	after := b.connections(t)
 	t.Logf("%d slow connections took at most %d KiB, ended after %s, and %d deliveries were taken meanwhile: %v",
-		len(crowd), most>>10, time.Since(began).Round(time.Second), served, after)
-	if each := most / int64(len(crowd)); each > 80<<10 {
+		len(conns), most>>10, time.Since(began).Round(time.Second), served, after)
+	if each := most / int64(len(conns)); each > 80<<10 {
 		t.Errorf("a slow connection takes %d KiB", each>>10)
 	}
 	// a byte may have arrived before the silent ones were closed
-	for result, want := range map[string]int{"unread": len(crowd) / 4, "served": len(crowd) / 2} {
+	for result, want := range map[string]int{"unread": len(conns) / 4, "served": len(conns) / 2} {
 		if after[result] < want {
 			t.Errorf("%d connections %s, want at least %d: %v", after[result], result, want, after)
 		}
@@ -142,7 +142,7 @@ func TestGateway_manySlowConnections_useLittleMemoryAndBlockNobody(t *testing.T)
 }
 
 // drip sends each connection a byte at an interval.
-func drip(crowd []net.Conn, stop <-chan struct{}) {
+func drip(conns []net.Conn, stop <-chan struct{}) {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -151,7 +151,7 @@ func drip(crowd []net.Conn, stop <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		for n, conn := range crowd {
+		for n, conn := range conns {
 			if n%len(slow) != 0 {
 				_, _ = io.WriteString(conn, "x") // the connection may be closed
 			}
@@ -235,7 +235,7 @@ func badRequests() []badRequest {
 // it causes no internal error.
 func TestGateway_invalidRequests_endSoonAndStoreNothing(t *testing.T) {
 	t.Parallel()
-	b := abused(t, func(c *config.Config) { c.Sources["stripe"].MaxBodyBytes = 64 << 10 })
+	b := startWithShortTimeouts(t, func(c *config.Config) { c.Sources["stripe"].MaxBodyBytes = 64 << 10 })
 	before := b.connections(t)
 	var group sync.WaitGroup
 	for _, r := range badRequests() {
@@ -250,12 +250,12 @@ func TestGateway_invalidRequests_endSoonAndStoreNothing(t *testing.T) {
 	families := scrape(t, b.app)
 	for _, m := range families["postern_deliveries_total"].GetMetric() {
 		for _, l := range m.GetLabel() {
-			if l.GetValue() == "accepted" && m.GetCounter().GetValue() != 0 || l.GetValue() == "fault" {
+			if l.GetValue() == "accepted" && m.GetCounter().GetValue() != 0 || l.GetValue() == "panic" {
 				t.Errorf("counted: %v", m)
 			}
 		}
 	}
-	if n := families["postern_faults_total"].GetMetric()[0].GetCounter().GetValue(); n != 0 {
+	if n := families["postern_panics_total"].GetMetric()[0].GetCounter().GetValue(); n != 0 {
 		t.Errorf("%v faults", n)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
@@ -315,7 +315,7 @@ type onlyWriter struct{ io.Writer }
 // accepted.
 func TestGateway_pipelinedRequests_respondsInOrder(t *testing.T) {
 	t.Parallel()
-	b := abused(t, nil)
+	b := startWithShortTimeouts(t, nil)
 	const requests = 300
 	var sent bytes.Buffer
 	for n := range requests {
@@ -378,7 +378,7 @@ func TestGateway_rapidResets_affectOnlyTheirConnection(t *testing.T) {
 	ca, trust := newAuthority(t), x509.NewCertPool()
 	ca.server(t)
 	trust.AddCert(ca.cert)
-	b := abused(t, func(c *config.Config) {
+	b := startWithShortTimeouts(t, func(c *config.Config) {
 		c.Ingest.TLS = config.ServerTLS{Cert: ca.file("server.crt"), Key: ca.file("server.key")}
 	})
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: trust}}

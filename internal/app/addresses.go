@@ -10,9 +10,9 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// checkAddresses binds the addresses of a process and releases them again. So it reports a used
-// address before anything starts, with the flag that chooses another. gateway is true if there is
-// an ingest address.
+// checkAddresses reports an address that is already in use before anything starts, with the flag
+// that chooses another. It binds each address of the process and releases it again. gateway is true
+// if there is an ingest address.
 func checkAddresses(ctx context.Context, cfg *config.Config, gateway bool, adminListen string) error {
 	listeners := [][3]string{{"admin", cfg.Admin.ListenOr(adminListen), "--admin"}}
 	if gateway {
@@ -25,10 +25,9 @@ func checkAddresses(ctx context.Context, cfg *config.Config, gateway bool, admin
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listener[1])
 		if err != nil {
 			return fmt.Errorf("listen for %s on %s: %w; choose another address with %s (port 0 picks a free one)",
-				listener[0],
-				listener[1], systemError(err), listener[2])
+				listener[0], listener[1], systemError(err), listener[2])
 		}
-		defer l.Close() // Held until the end, so that two listeners with one address are found.
+		defer l.Close() // open until all are checked, so that two listeners with the same address conflict
 	}
 	return nil
 }

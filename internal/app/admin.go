@@ -37,27 +37,26 @@ func (a *App) addAdmin(ctx context.Context) error {
 	if a.adminListener, err = a.listen(ctx, "admin", a.Config.Admin.ListenOr(a.AdminListen)); err != nil {
 		return err
 	}
-	address := a.AdminAddr() // the host name is resolved now
+	address := a.AdminAddr() // the bound address has an IP, so IsLoopback can check it
 	require := a.Config.Admin.RequireTokens || !config.IsLoopback(address)
 	if require { // before the listener accepts connections
 		if err := a.checkTokens(ctx, pool, address); err != nil {
 			return err
 		}
 	}
-	refusals, err := admin.NewDeniedRequests(a.metrics)
+	deniedRequests, err := admin.NewDeniedRequests(a.metrics)
 	if err != nil {
 		return err
 	}
 	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, ReadTimeout: adminTimeout,
 		WriteTimeout: 2 * adminTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		Handler: admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
-			Stream:    a.anyStreamConn,
-			Retention: retentionPolicy(a.Config), Logger: a.Logger,
-			DeniedRequests: refusals, Tokens: &access.TokenCache{DB: pool, Logger: a.Logger}, RequireTokens: require,
+			Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
+			DeniedRequests: deniedRequests, RequireTokens: require,
+			Tokens:      &access.TokenCache{DB: pool, Logger: a.Logger},
 			OpenMetrics: a.Config.Admin.OpenMetrics,
-			Endpoints: func() []config.Endpoint {
-				return a.currentConfig.Load().Endpoints()
-			}, Rule: func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})}
+			Endpoints:   func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
+			Rule:        func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})}
 	if a.Config.Admin.TLS.Cert != "" {
 		if server.TLSConfig, err = adminTLS(a.Config.Admin.TLS, a.Logger); err != nil {
 			return err
@@ -117,12 +116,10 @@ func (a *App) checkTokens(ctx context.Context, pool *pgxpool.Pool, address strin
 		return nil
 	case config.IsLoopback(address):
 		return fmt.Errorf("admin.require_tokens is on, and there is no valid token: create one with `postern token " +
-			"create " +
-			"--role reader --name NAME`, or remove the setting")
+			"create --role reader --name NAME`, or remove the setting")
 	}
 	return fmt.Errorf("the admin address %s can be reached from other machines, and there is no valid token: create "+
-		"one "+
-		"with `postern token create --role reader --name NAME`, or listen on loopback, e.g. %s", address,
+		"one with `postern token create --role reader --name NAME`, or listen on loopback, e.g. %s", address,
 		config.DefaultAdminListen)
 }
 

@@ -196,7 +196,7 @@ func TestAdminTLS_changedFiles_areReadAgain(t *testing.T) {
 		t.Fatalf("certificate %d, %v; want %d", got, err, first)
 	}
 	if _, err := serial(t.Context(), ca.client(t, "", tls.VersionTLS11), url); err == nil {
-		t.Error("TLS 1.1 is spoken")
+		t.Error("TLS 1.1 is accepted")
 	}
 	old := time.Now().Add(-time.Minute)
 	if err := os.WriteFile(ca.file("server.key"), []byte("half a"), 0o600); err != nil {
@@ -205,10 +205,10 @@ func TestAdminTLS_changedFiles_areReadAgain(t *testing.T) {
 	if err := os.Chtimes(ca.file("server.key"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	looks := time.NewTicker(100 * time.Millisecond) // longer than the interval between two checks of the files
-	defer looks.Stop()
+	checks := time.NewTicker(100 * time.Millisecond) // longer than the interval between two checks of the files
+	defer checks.Stop()
 	for range 15 {
-		<-looks.C
+		<-checks.C
 		if got, err := serial(t.Context(), ca.client(t, ""), url); err != nil || got != first {
 			t.Fatalf("certificate %d, %v; want the old one, %d", got, err, first)
 		}
@@ -242,12 +242,12 @@ func TestAdminTLS_clientCA_requiresClientCertificate(t *testing.T) {
 		t.Errorf("with a certificate alone: %d", got)
 	}
 	if _, err := serial(t.Context(), ca.client(t, ""), url+"/healthz"); err == nil {
-		t.Error("without a certificate")
+		t.Error("a client without a certificate is accepted")
 	}
-	stranger := ca.client(t, "")
-	stranger.Transport.(*http.Transport).TLSClientConfig.Certificates = other.client(t,
+	unauthenticated := ca.client(t, "")
+	unauthenticated.Transport.(*http.Transport).TLSClientConfig.Certificates = other.client(t,
 		"ada").Transport.(*http.Transport).TLSClientConfig.Certificates
-	if _, err := serial(t.Context(), stranger, url+"/healthz"); err == nil {
-		t.Error("with another authority's certificate")
+	if _, err := serial(t.Context(), unauthenticated, url+"/healthz"); err == nil {
+		t.Error("a certificate of another authority is accepted")
 	}
 }

@@ -40,16 +40,17 @@ type Options struct {
 	Gateway, Processor bool
 	// AdminListen is the admin address if the configuration names none.
 	AdminListen string
-	// Loader reads the files of Config again when they change, and Hangup requests that
-	// immediately. If Loader is nil, the sources never change.
+	// Loader reads the files of Config again when they change, and at once after a value on Hangup.
+	// If Loader is nil, the sources never change.
 	Loader *config.Loader
 	Hangup <-chan struct{}
-	// Migrate applies missing migrations if the database was unavailable when a gateway started;
-	// nil if another process does that. Its errors are those of postgres.Connect.
-	// OnDatabaseReturned is called once the database is available; it may be nil.
-	Migrate            func(context.Context) error
+	// A gateway that started without the database calls Migrate to apply missing migrations once
+	// the database is available. Migrate is nil if another process does that. Its errors are those
+	// of postgres.Connect.
+	Migrate func(context.Context) error
+	// OnDatabaseReturned is called after that; it may be nil.
 	OnDatabaseReturned func()
-	// OnStopping is called when the process begins to stop, for whatever reason; it may be nil.
+	// OnStopping is called when the process begins to stop, also after an error; it may be nil.
 	OnStopping func()
 	// InstanceID is sent in config.InstanceHeader; "" omits the header.
 	InstanceID string
@@ -69,8 +70,8 @@ type App struct {
 	adminListener   net.Listener
 	metricsListener net.Listener
 
-	// After a reload, gateway and processor get the new sources, once sourcesPool has registered
-	// them, and onReload is called.
+	// A reload registers the new sources through sourcesPool, passes them to these parts, and calls
+	// onReload.
 	gateway        *ingest.Server
 	processor      *processor.Processor
 	effects        *runner.Runner
@@ -82,8 +83,8 @@ type App struct {
 	apiClients     *apiClients
 	// anyStreamConn is the first connection to JetStream, for reading its state.
 	anyStreamConn *stream.Conn
-	// hasSpool is true if the process can work without PostgreSQL for a while. databaseUnavailable
-	// is true if PostgreSQL did not respond at the start.
+	// hasSpool is true if the process can work without PostgreSQL until the spool is full.
+	// databaseUnavailable is true if PostgreSQL did not respond at the start.
 	hasSpool, databaseUnavailable bool
 	onReload                      func(*config.Config)
 	// currentConfig is the configuration with the current sources.
@@ -205,8 +206,7 @@ func (a *App) connect(ctx context.Context, name string, limits stream.Limits) (*
 		return nil, errors.New("nats.url is not set: name the servers, e.g. nats://127.0.0.1:4222")
 	}
 	conn, err := stream.Connect(stream.Options{URL: string(n.URL), Credentials: n.Credentials, CA: n.TLS.CA,
-		Cert: n.TLS.Cert, Key: n.TLS.Key,
-		Name: name, Logger: a.Logger.With("component", "stream")})
+		Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, Logger: a.Logger.With("component", "stream")})
 	if err != nil {
 		return nil, err
 	}
@@ -332,17 +332,17 @@ func (a *App) AdminAddr() string { return a.adminListener.Addr().String() }
 // seconds.
 func (a *App) Stop(ctx context.Context) error {
 	ended, done := context.WithCancel(context.Background())
-	var beside sync.WaitGroup
-	beside.Go(func() { a.cutStalledConnections(ended) })
-	defer beside.Wait()
+	var cutter sync.WaitGroup
+	cutter.Go(func() { a.cutStalledConnections(ended) })
+	defer cutter.Wait()
 	defer done()
 	return a.stack.Stop(ctx)
 }
 
-// cutStalledConnections cuts connections to PostgreSQL that delay the stop, until ctx ends. A
-// commit has no timeout of its own. A caller that waits for one gets an error, and then
-// acknowledges and marks nothing. If appends stall, it cuts all connections, because each queued
-// delivery would wait separately.
+// cutStalledConnections cuts connections to PostgreSQL that delay the stop, until ctx ends. It is
+// necessary because a commit has no timeout of its own. A caller whose connection is cut gets an
+// error, so it does not acknowledge its messages. If appends stall, all connections are cut,
+// because each queued delivery would wait separately.
 func (a *App) cutStalledConnections(ctx context.Context) {
 	tick := time.NewTicker(silentTimeout / 20)
 	defer tick.Stop()
@@ -358,8 +358,7 @@ func (a *App) cutStalledConnections(ctx context.Context) {
 		}
 		if elapsed > giveUpTimeout || a.gateway != nil && a.gateway.StoreStalled() {
 			a.Logger.Warn("stopping without postgresql: closing all connections to it; acknowledged deliveries are " +
-				"in the log " +
-				"or in the spool")
+				"in the log or in the spool")
 			a.connections.CloseAll()
 			return
 		}

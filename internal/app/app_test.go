@@ -18,7 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/effects"
-	"github.com/postern-gateway/postern/internal/effects/hindsight"
+	"github.com/postern-gateway/postern/internal/effects/backtest"
 	"github.com/postern-gateway/postern/internal/effects/runner"
 	"github.com/postern-gateway/postern/internal/effects/windows"
 	"github.com/postern-gateway/postern/internal/events"
@@ -271,7 +271,7 @@ func TestStatements_migratedSchema_prepare(t *testing.T) {
 		"audit": audit.Statements(), "idempotency": idempotency.Statements(), "verify": verify.Statements(),
 		"doctor":  doctor.Statements(),
 		"effects": effects.Statements(), "notify": notify.Statements(), "effects/runner": runner.Statements(),
-		"effects/hindsight": hindsight.Statements(), "effects/windows": windows.Statements()} {
+		"effects/backtest": backtest.Statements(), "effects/windows": windows.Statements()} {
 		if len(statements) == 0 {
 			t.Errorf("%s lists none", name)
 		}
@@ -291,17 +291,17 @@ func TestAdmin_stream_showsStateAndStartsPass(t *testing.T) {
 	a := b.start(t, app.Options{Gateway: true, Processor: true})
 	base := "http://" + a.AdminAddr() + "/api/v1/stream"
 	var status struct {
-		Trouble string           `json:"trouble"`
+		Failure string           `json:"failure"`
 		Streams []map[string]any `json:"streams"`
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		read(t, base, &status)
-		if status.Trouble != "" || len(status.Streams) != 4 || status.Streams[0]["missing"] != false {
+		if status.Failure != "" || len(status.Streams) != 4 || status.Streams[0]["missing"] != false {
 			return fmt.Errorf("%+v", status)
 		}
 		return nil
 	})
-	res, err := http.Post(base+"/heals", "application/json", strings.NewReader(`{"reason": "a test"}`))
+	res, err := http.Post(base+"/republish-passes", "application/json", strings.NewReader(`{"reason": "a test"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,12 +310,12 @@ func TestAdmin_stream_showsStateAndStartsPass(t *testing.T) {
 		t.Fatalf("requested a pass: %d", res.StatusCode)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
-		var heal struct {
+		var pass struct {
 			EndedAt *time.Time `json:"ended_at"`
 			Detail  string     `json:"detail"`
 		}
-		if read(t, base+"/heals/1", &heal); heal.EndedAt == nil {
-			return fmt.Errorf("not ended: %s", heal.Detail)
+		if read(t, base+"/republish-passes/1", &pass); pass.EndedAt == nil {
+			return fmt.Errorf("not ended: %s", pass.Detail)
 		}
 		return nil
 	})

@@ -43,10 +43,8 @@ func adminTLS(files config.AdminTLS, logger *slog.Logger) (*tls.Config, error) {
 	if c.tlsConfig, err = readTLS(files); err != nil {
 		return nil, fmt.Errorf("admin.tls: %w", err)
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config,
-		error) {
-		return c.current(), nil
-	}}, nil
+	forClient := func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current(), nil }
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: forClient}, nil
 }
 
 func readFileStates(files config.AdminTLS) (states [3]fileState) {

@@ -22,10 +22,10 @@ type connections struct {
 func (a *App) countConnections(l net.Listener) (*connections, error) {
 	c := &connections{Listener: l,
 		open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_connections_open",
-			Help: "Open connections to the ingest address; ingest.max_connections limits them."}),
+			Help: "Open connections to the ingest address. Their maximum is ingest.max_connections."}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_connections_total",
-			Help: "Connections that have ended: served (with a request), unread (bytes without a complete request: " +
-				"too slow, too large, or not HTTP) or silent (no bytes)."}, []string{"result"})}
+			Help: "Connections that have ended, by result: served (with a request), unread (bytes, but no complete " +
+				"request: too slow, too large, or not HTTP) or silent (no bytes)."}, []string{"result"})}
 	for _, result := range []string{"served", "unread", "silent"} {
 		c.ended.WithLabelValues(result)
 	}

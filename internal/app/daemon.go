@@ -23,11 +23,10 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("config", "", "configuration `FILE` (YAML); POSTERN_... variables override it")
-	adminListen := flags.String("admin", "", "admin `ADDRESS`; beyond loopback callers need tokens (default "+
+	adminListen := flags.String("admin", "", "admin `ADDRESS`; any other than loopback requires tokens (default "+
 		o.AdminListen+")")
 	metrics := flags.String("metrics", "", "metrics and health `ADDRESS` for a scraper on another machine (default "+
-		"none; "+
-		"/metrics is always on the admin address too)")
+		"none; /metrics is always on the admin address too)")
 	listen := new(string)
 	if o.Gateway {
 		listen = flags.String("listen", "", "ingest `ADDRESS` (default 127.0.0.1:8080)")
@@ -54,8 +53,7 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 		use = config.ForGateway
 	}
 	o.Loader = config.NewLoader(*file, use, func(cfg *config.Config) error {
-		return Override(cfg, *listen, *adminListen,
-			*metrics)
+		return Override(cfg, *listen, *adminListen, *metrics)
 	})
 	return runDaemon(name, o, stderr)
 }

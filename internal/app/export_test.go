@@ -17,8 +17,8 @@ var (
 type IdleDetector = idleDetector
 
 // IsDue calls isDue.
-func (q *idleDetector) IsDue(asked, idle uint64, now time.Time) bool {
-	return q.isDue(asked, idle, now)
+func (q *idleDetector) IsDue(allocated, idle uint64, now time.Time) bool {
+	return q.isDue(allocated, idle, now)
 }
 
 // ExtraMemory is the part of the memory limit above ingest.queue_bytes.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// processState exists once in a process: the meaning of SIGHUP, and whether the garbage collector
-// is tuned.
+// processState exists once in a process. It holds how the process handles SIGHUP, and whether the
+// garbage collector is tuned.
 type processState struct {
 	reload          chan struct{}
 	reloadsOnHangup atomic.Bool
@@ -37,7 +37,7 @@ func OwnProcess(ctx context.Context) (_ context.Context, stop func()) {
 	}
 	signals, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(signals, syscall.SIGHUP)
-	go func() { // until stop
+	go func() { // stop ends it
 		defer close(done)
 		for range signals {
 			p.handleHangup(terminal, cancel)
@@ -54,8 +54,8 @@ func OwnProcess(ctx context.Context) (_ context.Context, stop func()) {
 	}
 }
 
-// handleHangup requests a reload if the process uses the signal for that and its terminal, if it
-// had one, still exists. Otherwise it ends the process.
+// handleHangup requests a reload if ReloadsOnHangup was called. It ends the process otherwise, and
+// also if the process had a terminal that is closed now.
 func (p *processState) handleHangup(terminal *os.File, end context.CancelCauseFunc) {
 	if !p.reloadsOnHangup.Load() || terminal != nil && isClosedTerminal(terminal) {
 		end(errors.New("hangup signal received"))

@@ -60,7 +60,8 @@ type hostileBody struct {
 
 // customer is a Stripe event about a customer with additional members.
 func customer(event, id, members string) string {
-	return fmt.Sprintf(`{"id": %q, "object": "event", "type": "customer.updated", "created": %d, "data": {"object": {"object": "customer", "id": %s%s}}}`,
+	return fmt.Sprintf(`{"id": %q, "object": "event", "type": "customer.updated", "created": %d, `+
+		`"data": {"object": {"object": "customer", "id": %s%s}}}`,
 		event, time.Now().Unix(), id, members)
 }
 
@@ -188,7 +189,7 @@ func (b *testBundle) checkHostile(t *testing.T, h hostileBody, id string) {
 	}
 	var state string
 	var repaired bool
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT coalesce(state #>> $1::text[], ''), repaired FROM mirror.objects
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT coalesce(state #>> $1::text[], ''), sanitized FROM mirror.objects
 		WHERE account = $2 AND object_type = $3 AND object_id = $4`,
 		h.path, account, objectType, objectID).Scan(&state, &repaired); err != nil {
 		if h.path == "" {
@@ -201,19 +202,19 @@ func (b *testBundle) checkHostile(t *testing.T, h hostileBody, id string) {
 	}
 }
 
-// canary is a value that no header may carry into the database or the log.
+// canary is a credential that must not be in the database or the log.
 const canary = "c4n4ry-0f-4-s3cr3t"
 
-// carriers are headers with credentials of proxies, browsers and APIs.
-var carriers = []string{"Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "X-Api-Key", "Api-Key",
+// credentialHeaders may contain credentials of proxies, browsers and APIs.
+var credentialHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "X-Api-Key", "Api-Key",
 	"X-Auth-Token", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "X-Gitlab-Token",
 	"X-Goog-Channel-Token", "X-Vault-Token", "X-Webhook-Secret", "X-Hub-Secret", "X-Session-Id",
 	"X-Forwarded-Client-Cert"}
 
-// laden returns a delivery with the canary in every header that may carry a credential and that the
-// sender does not use.
-func laden(d *provider.Delivery) *provider.Delivery {
-	for _, name := range carriers {
+// addCredentials returns a delivery with the canary in every header that may contain a credential
+// and that the sender does not use.
+func addCredentials(d *provider.Delivery) *provider.Delivery {
+	for _, name := range credentialHeaders {
 		if len(d.Header.Values(name)) == 0 {
 			d.Header.Set(name, "Bearer "+canary)
 		}
@@ -234,7 +235,7 @@ func TestApp_credentialsInDeliveries_areNotStored(t *testing.T) {
 	for name, source := range b.cfg.Sources {
 		p, _ := all.Named(source.Provider)
 		sample := p.Samples()[0].Type
-		if status, body := b.post(t, name, laden(b.sign(t, name, sample, 1, time.Now()))); status/100 != 2 {
+		if status, body := b.post(t, name, addCredentials(b.sign(t, name, sample, 1, time.Now()))); status/100 != 2 {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
 		if status, _ := b.post(t, name, forge(p, b.sign(t, name, sample, 2, time.Now()))); status/100 == 4 {
@@ -249,12 +250,12 @@ func TestApp_credentialsInDeliveries_areNotStored(t *testing.T) {
 	}
 	for where, text := range map[string]string{"database": string(dump), "log": log.String()} {
 		if at := strings.Index(text, canary); at >= 0 {
-			t.Errorf("the %s holds a credential: %s", where, text[max(0, at-200):min(len(text), at+100)])
+			t.Errorf("the %s contains a credential: %s", where, text[max(0, at-200):min(len(text), at+100)])
 		}
 		for name, source := range b.cfg.Sources {
 			for _, secret := range source.Secrets {
 				if value := string(secret.Value); strings.Contains(text, value) {
-					t.Errorf("the %s holds the secret of %s", where, name)
+					t.Errorf("the %s contains the secret of %s", where, name)
 				}
 			}
 		}
@@ -266,7 +267,7 @@ func TestApp_credentialsInDeliveries_areNotStored(t *testing.T) {
 
 // forge invalidates a delivery. It replaces all header values except those that the provider keeps.
 func forge(p provider.Provider, d *provider.Delivery) *provider.Delivery {
-	for name := range laden(d).Header {
+	for name := range addCredentials(d).Header {
 		switch {
 		case name == "Content-Type":
 		case slices.Contains(p.Headers(), name):
@@ -325,17 +326,17 @@ func TestApp_directSource_appliedVerifiedReplayedRedacted(t *testing.T) {
 	if got := object(); got != want {
 		t.Errorf("object %s, want %s", got, want)
 	}
-	b.soundly(t)
-	known := b.known(t)
+	b.checkIntegrity(t)
+	known := b.registeredSources(t)
 
-	run := b.carried(t, runs.Request{Job: replay.Job,
+	run := b.runToEnd(t, runs.Request{Job: replay.Job,
 		Params: replay.Params{Filter: events.Filter{Source: known.Number["api"]}}})
 	if diff := cmp.Diff([]string{"stale", "stale", "unchanged"}, b.db.QueryStrings(t, `SELECT status FROM outcomes
 		WHERE run = $1 ORDER BY status`, run)); diff != "" || object() != want {
 		t.Errorf("replayed to %s, outcomes (-want +got):\n%s", object(), diff)
 	}
 
-	b.carried(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Events: ids}, Actor: "me",
+	b.runToEnd(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Events: ids}, Actor: "me",
 		Reason: "she asked for it"})
 	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM events WHERE body IS NOT NULL OR headers <> '{}'`); n[0] !=
 		"0" {
@@ -344,7 +345,7 @@ func TestApp_directSource_appliedVerifiedReplayedRedacted(t *testing.T) {
 	if got := object(); strings.Contains(got, email) {
 		t.Errorf("object %s", got)
 	}
-	b.soundly(t)
+	b.checkIntegrity(t)
 	if r := b.mustPost(t, "api", binary); !r.Duplicate || r.ID != strconv.FormatInt(ids[0], 10) {
 		t.Errorf("sent again after its redaction: %+v", r)
 	}
@@ -353,12 +354,12 @@ func TestApp_directSource_appliedVerifiedReplayedRedacted(t *testing.T) {
 	}
 	for table, column := range map[string]string{"events": "body", "event_conflicts": "body", "rejections": "body"} {
 		if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM `+table+` WHERE `+column+` IS NOT NULL`); n[0] != "0" {
-			t.Errorf("%s rows of %s hold what was redacted", n[0], table)
+			t.Errorf("%s rows of %s contain redacted data", n[0], table)
 		}
 	}
 }
 
-func (b *testBundle) known(t *testing.T) events.Sources {
+func (b *testBundle) registeredSources(t *testing.T) events.Sources {
 	t.Helper()
 	known, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"api": "api"})
 	if err != nil {
@@ -367,10 +368,10 @@ func (b *testBundle) known(t *testing.T) events.Sources {
 	return known
 }
 
-// soundly fails unless all stored data of the source api is valid.
-func (b *testBundle) soundly(t *testing.T) {
+// checkIntegrity fails the test unless all stored data of the source api is valid.
+func (b *testBundle) checkIntegrity(t *testing.T) {
 	t.Helper()
-	known := b.known(t)
+	known := b.registeredSources(t)
 	sources := map[string]processor.Source{}
 	for _, e := range b.cfg.Endpoints() {
 		if e.Source.Name == "api" {
@@ -384,13 +385,13 @@ func (b *testBundle) soundly(t *testing.T) {
 	}
 }
 
-// carried creates a run and waits for its end.
-func (b *testBundle) carried(t *testing.T, o runs.Request) int64 {
+// runToEnd creates a run and waits for its end.
+func (b *testBundle) runToEnd(t *testing.T, o runs.Request) int64 {
 	t.Helper()
 	run, err := runs.Create(t.Context(), b.db.Role(t, "operator"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.soon(t, `SELECT status = 'done' FROM runs WHERE run = $1::bigint`, strconv.FormatInt(run, 10))
+	b.waitTrue(t, `SELECT status = 'done' FROM runs WHERE run = $1::bigint`, strconv.FormatInt(run, 10))
 	return run
 }

@@ -32,11 +32,11 @@ type LocalOptions struct {
 	// NATSPort is the port of the embedded JetStream on 127.0.0.1. Zero means the port of the last
 	// start in Dir, or else a free one.
 	NATSPort int
-	// Loader reads the files of Config again when they change, and Hangup requests that
-	// immediately. If Loader is nil, the sources never change.
+	// Loader reads the files of Config again when they change, and at once after a value on Hangup.
+	// If Loader is nil, the sources never change.
 	Loader *config.Loader
 	Hangup <-chan struct{}
-	// OnStopping is called when the instance begins to stop, for whatever reason; it may be nil.
+	// OnStopping is called when the instance begins to stop, also after an error; it may be nil.
 	OnStopping func()
 	// Out receives the instructions for using the instance once it is ready; it may be nil.
 	Out io.Writer
@@ -77,8 +77,8 @@ func NewLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
 	if err := l.checkPorts(ctx); err != nil {
 		return nil, err
 	}
-	// All accounts can enter the folder, so that PostgreSQL's account reaches its part. Secret
-	// files in it have restricted permissions.
+	// All accounts can enter the folder, because PostgreSQL runs as another account and its cluster
+	// is in it. Secret files in the folder have restricted permissions.
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
 	}
@@ -112,8 +112,8 @@ func (l *Local) build(ctx context.Context) error {
 		}
 	}
 	parts := Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: !l.databaseUnavailable,
-		AdminListen: config.DefaultAdminListen,
-		Loader:      o.Loader, Hangup: o.Hangup, OnStopping: o.OnStopping, InstanceID: l.id, Tune: o.Tune}
+		AdminListen: config.DefaultAdminListen, Loader: o.Loader,
+		Hangup: o.Hangup, OnStopping: o.OnStopping, InstanceID: l.id, Tune: o.Tune}
 	if l.databaseUnavailable {
 		parts.Migrate, parts.OnDatabaseReturned = l.migrate, func() { l.databaseReturned <- struct{}{} }
 	}
@@ -131,9 +131,9 @@ func (l *Local) build(ctx context.Context) error {
 	return nil
 }
 
-// chooseSpoolDir uses a spool in the state folder if the configuration names none. If the folder
-// would be lost with the machine, there is no spool: the gateway then acknowledges only what
-// PostgreSQL has committed.
+// chooseSpoolDir sets a spool in the state folder if the configuration names none. If that folder
+// does not survive a restart of the machine, there is no spool. The gateway then acknowledges a
+// delivery only after PostgreSQL has committed it.
 func (l *Local) chooseSpoolDir() error {
 	spool := &l.opts.Config.Ingest.Spool
 	if spool.Dir != "" {
@@ -233,10 +233,10 @@ func (l *Local) startStream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Both streams may grow to their limits.
+	// Three streams may have stream.max_bytes each: events, changes and replays. The rest is for
+	// the stream of runs.
 	server, err := stream.StartEmbedded(ctx, stream.EmbeddedOptions{Dir: filepath.Join(l.opts.Dir, "jetstream"),
-		Port:     l.streamPort(ctx),
-		Password: password, MaxBytes: 3*int64(cfg.Stream.MaxBytes) + 128<<20})
+		Port: l.streamPort(ctx), Password: password, MaxBytes: 3*int64(cfg.Stream.MaxBytes) + 128<<20})
 	if err != nil {
 		return err
 	}
@@ -284,14 +284,13 @@ func (l *Local) stopWithTimeout(ctx context.Context) error {
 }
 
 // startProcessorLater replaces the gateway with gateway and processor once PostgreSQL is available.
-// Meanwhile nothing listens, and senders retry. It leaves it to waitForEnd to report a part that
-// ends.
+// During the replacement no part listens, and senders retry. If a part ends, it returns nil, and
+// waitForEnd reports the error.
 func (l *Local) startProcessorLater(ctx context.Context) error {
 	for l.databaseUnavailable && l.waitForDatabase(ctx) {
 		cfg := l.opts.Config
 		cfg.Ingest.Listen, cfg.Admin.Listen = l.Addr(), l.AdminAddr()
-		stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop the gateway",
-			StopTimeout)
+		stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop the gateway", StopTimeout)
 		err := l.App.Stop(stop)
 		cancel()
 		if err != nil {
@@ -342,9 +341,8 @@ func (l *Local) Stop(ctx context.Context) error {
 func (l *Local) writeInstance() error {
 	cfg := l.opts.Config
 	return config.WriteInstance(l.opts.Dir, &config.Instance{ID: l.id, DatabaseURL: string(cfg.Database.URL),
-		DatabaseID: l.databaseID,
-		NATSURL:    string(cfg.NATS.URL), IngestURL: l.ingestURL(), AdminURL: l.adminURL(), PID: os.Getpid(),
-		Sources: l.sources.InstanceSources()})
+		DatabaseID: l.databaseID, NATSURL: string(cfg.NATS.URL), IngestURL: l.ingestURL(),
+		AdminURL: l.adminURL(), PID: os.Getpid(), Sources: l.sources.InstanceSources()})
 }
 
 // adminURL returns the base URL of the admin interface.

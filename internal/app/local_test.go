@@ -117,7 +117,7 @@ func TestLocal_restart_keepsStreamPort(t *testing.T) {
 	}
 	defer l.Close()
 	if third, _ := run(t, o); third.NATSURL == first.NATSURL {
-		t.Error("the stream listens where another does")
+		t.Error("the stream uses a port that is in use")
 	}
 }
 

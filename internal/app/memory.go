@@ -17,15 +17,15 @@ const (
 	garbageBytes = 40 << 20
 	// The limits of GOGC, which expresses the same as a percentage of the memory in use.
 	minGCPercent, maxGCPercent = 25, 400
-	// extraMemory is the memory that a process may need in addition to the verified bodies it
-	// holds, for publications and prefetched events. Above the sum of both, Go collects as often as
-	// necessary.
+	// extraMemory is the part of the memory limit above ingest.queue_bytes. Publications and
+	// prefetched events use it. Near the limit, Go collects as often as necessary.
 	extraMemory = 384 << 20
 )
 
-// tuneMemory sets how often Go collects garbage, unless GOGC or GOMEMLIMIT are set. It does so once
-// in a process, and only in a process from OwnProcess. mayReturn reports whether an app of such a
-// process may return memory to the system. Each app may, because one app may replace another.
+// tuneMemory sets the memory limit unless GOMEMLIMIT is set, and how often Go collects garbage
+// unless GOGC is set. It does so once in a process, and only if OwnProcess created the context.
+// mayReturn reports whether this app may return memory to the system. Each app of the process may,
+// because one app can replace another.
 func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string) (mayReturn bool) {
 	p, ok := ctx.Value(processKey{}).(*processState)
 	if !ok {
@@ -57,9 +57,8 @@ const (
 	returnInterval = time.Minute
 )
 
-// returnMemory returns memory to the system when the process is idle, until ctx ends. Go itself
-// keeps the memory of the last burst, and collects its garbage only after as much is allocated
-// again.
+// returnMemory returns memory to the system when the process is idle, until ctx ends. Go alone does
+// not: it collects the garbage of the last burst only after as many new bytes are allocated.
 func returnMemory(ctx context.Context) error {
 	tick := time.NewTicker(idleCheckInterval)
 	defer tick.Stop()
@@ -123,7 +122,7 @@ func (t *gcTuner) adjust() {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}}
 	metrics.Read(samples)
 	percent := gcPercentFor(samples[0].Value.Uint64() + samples[1].Value.Uint64())
-	// Setting it stops the world for a moment, so small changes are ignored.
+	// SetGCPercent stops all goroutines for a moment, so small changes are ignored.
 	if math.Abs(float64(percent-t.percent)) > 0.1*float64(t.percent) {
 		t.percent = percent
 		debug.SetGCPercent(percent)

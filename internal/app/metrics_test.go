@@ -62,8 +62,8 @@ func get(t *testing.T, url, host string) *http.Response {
 	return res
 }
 
-// apart starts a gateway and a processor as separate processes; b.app is the gateway.
-func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
+// startSeparately starts a gateway and a processor as separate processes; b.app is the gateway.
+func startSeparately(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 	t.Helper()
 	b = configured(t, nil)
 	b.cfg.Ingest.Spool.Dir = t.TempDir() // a gateway without a spool does not have these metrics
@@ -72,12 +72,14 @@ func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 	// no refetch is pending, so there are no calls
 	stripe.API = config.API{BaseURL: "http://127.0.0.1:1", Key: config.APIKey{Value: "sk_test_metrics"}}
 	b.cfg.Sources["stripe"] = stripe
-	b.db.Exec(t, `WITH r AS (INSERT INTO runs (job, asked, who, reason, detail, counts, status, made_at, updated_at,
-		ended_at, told_at)
+	b.db.Exec(t, `WITH r AS (INSERT INTO runs (job, params, actor, reason, detail, counts, status, created_at,
+		updated_at,
+		ended_at, published_at)
 		VALUES ('reconcile', '{}', 'test', '', '', '{}', 'done', now(), now(), now(), now()) RETURNING run)
-		INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at)
+		INSERT INTO object_scans (run, source, account, object_type, phase, started_at, updated_at)
 		SELECT r.run, s.number, '', 'customer', 'done', now(), now() FROM r, sources s WHERE s.name = 'stripe'`)
-	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, '', 'events',
+	b.db.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at) SELECT number, '',
+		'events',
 		now(), now(), 1, now() FROM sources WHERE name = 'stripe'`)
 	b.cfg.Schedules = map[string]*config.Schedule{"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
 		Overlap: "skip", Missed: "run"}}
@@ -97,7 +99,7 @@ func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 // in the documents.
 func TestMetrics_page_matchesGoldenFile(t *testing.T) {
 	t.Parallel()
-	b, gateway, processor := apart(t)
+	b, gateway, processor := startSeparately(t)
 	now := time.Now()
 	d := b.sign(t, "stripe", "invoice.paid", 1, now)
 	b.outcome(t, b.mustPost(t, "stripe", d).ID)
@@ -110,7 +112,7 @@ func TestMetrics_page_matchesGoldenFile(t *testing.T) {
 		t.Errorf("an unknown source: %d", status)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
-		for _, name := range []string{"schedule_skipped_total", "proven_until_timestamp_seconds",
+		for _, name := range []string{"schedule_skipped_total", "complete_until_timestamp_seconds",
 			"effects_due_seconds"} {
 			if scrape(t, processor)["postern_"+name] == nil {
 				return fmt.Errorf("%s is not measured", name)
@@ -136,24 +138,26 @@ func TestMetrics_page_matchesGoldenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("docs/metrics.md is not current: go test ./internal/app -run TestMetricsPage -update\n%s", diff)
+		t.Errorf("docs/metrics.md is not current: go test ./internal/app -run TestMetrics_page -update\n%s", diff)
 	}
 }
 
 const metricsHead = `# Metrics
 
-Every process serves its metrics to Prometheus: at ` + "`/metrics`" + ` of the admin address, and of ` +
-	"`--metrics ADDRESS`" + `
-(` + "`admin.metrics_listen`" + `) for a scraper elsewhere. ` + "`postern top`" + ` shows them without a Prometheus. ` +
-	"`postern serve`" + ` and
-` + "`postern dev`" + ` have those of both processes. Beside these there are ` + "`go_...`" + `, ` + "`process_...`" +
-	` and ` + "`promhttp_...`" + ` of the
-client library.
+This page is for everyone who monitors Postern: it lists all metrics of its processes.
 
-Labels come from closed sets: the configuration's sources, schedules and destinations, and words of Postern. Nothing that a sender writes makes a
-series. This page is written by a test: ` + "`go test ./internal/app -run TestMetricsPage -update`" + `.
+Every process serves its metrics in Prometheus format at ` + "`/metrics`" + ` of the admin address. Use
+` + "`--metrics ADDRESS`" + ` (` + "`admin.metrics_listen`" + `) to serve them at a second address, for a scraper on
+another machine. ` + "`postern top`" + ` shows them without Prometheus. ` + "`postern serve`" + ` and ` +
+	"`postern dev`" + `
+have the metrics of both processes. The client library adds the metrics ` + "`go_...`, `process_...`" + ` and
+` + "`promhttp_...`" + `.
 
-| metric | type | labels | process | what it is |
+The values of labels come from closed sets: the names of configured sources, schedules and
+destinations, and constants of Postern. Content from senders never creates a series. A test
+writes this page: ` + "`go test ./internal/app -run TestMetrics_page -update`" + `.
+
+| metric | type | labels | process | meaning |
 | --- | --- | --- | --- | --- |
 `
 
@@ -208,7 +212,8 @@ func TestMetrics_hostileInput_addsNoSeries(t *testing.T) {
 	send := func(n int) int {
 		for range n {
 			sent++
-			body := fmt.Sprintf(`{"id":"evt_%[1]d","type":"type_%[1]d","object":"event","data":{"object":{"id":"x_%[1]d","object":"o_%[1]d"}}}`, sent)
+			body := fmt.Sprintf(`{"id":"evt_%[1]d","type":"type_%[1]d","object":"event",`+
+				`"data":{"object":{"id":"x_%[1]d","object":"o_%[1]d"}}}`, sent)
 			b.mustPost(t, "stripe", b.signBody(t, "stripe", "", body))
 		}
 		b.waitRows(t, 0, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
@@ -288,7 +293,7 @@ func TestTuneMemory_severalApps_tunesOncePerProcess(t *testing.T) {
 	env := func(string) string { asked++; return "set" } // so nothing is set
 	app.TuneMemory(t.Context(), config.Default(), env)
 	if asked != 0 {
-		t.Error("the collector of somebody else's process would be set")
+		t.Error("tuneMemory would tune a process that Postern does not own")
 	}
 	owned, release := app.OwnProcess(t.Context())
 	defer release()
@@ -298,11 +303,11 @@ func TestTuneMemory_severalApps_tunesOncePerProcess(t *testing.T) {
 		cancel()
 	}
 	if asked != 3 {
-		t.Errorf("%d questions to the environment, want one for GOGC of each and one for GOMEMLIMIT", asked)
+		t.Errorf("%d variables were read, want GOGC for each app and GOMEMLIMIT once", asked)
 	}
 	for gogc, want := range map[string]bool{"100": false, "": true} {
 		if got := app.TuneMemory(owned, config.Default(), func(string) string { return gogc }); got != want {
-			t.Errorf("with GOGC=%q memory is given back: %v, also of the second app of a process", gogc, got)
+			t.Errorf("with GOGC=%q: memory is returned, also by the second app of a process: %v", gogc, got)
 		}
 	}
 
@@ -353,7 +358,7 @@ func TestReadMemory_garbage_countsAsUnused(t *testing.T) { // not parallel, beca
 	}
 	debug.FreeOSMemory()
 	if _, after := app.ReadMemory(); after >= idle {
-		t.Errorf("%d bytes idle after giving back, %d before", after, idle)
+		t.Errorf("%d bytes unused after the return, %d before", after, idle)
 	}
 }
 

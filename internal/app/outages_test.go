@@ -82,8 +82,8 @@ func (l *load) count() int {
 	return len(l.ids)
 }
 
-// A stop under load ends in time and loses no acknowledged delivery. The next process applies what
-// is left.
+// A stop under load ends in time and loses no acknowledged delivery. The next process applies the
+// remaining events.
 func TestStop_underLoad_losesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -70,8 +70,8 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	a.sourcesPool = pool
 	a.loop("processor", p.Run)
-	// Live batches may use all their connections while they wait for a swap. The swap needs
-	// connections of its own to finish.
+	// Runs have their own connections. Live batches may use all of the processor's connections
+	// while they wait for a swap, and the swap needs one to finish.
 	runsPool, err := a.namedPool(ctx, string(cfg.Database.URL), "postern_processor", "postern_processor_runs",
 		runsConnections(t))
 	if err != nil {
@@ -87,8 +87,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 		return err
 	}
 	a.loop("tidy", func(ctx context.Context) error {
-		return rebuild.ClearAbandoned(ctx, runsPool, tidyInterval,
-			a.Logger)
+		return rebuild.ClearAbandoned(ctx, runsPool, tidyInterval, a.Logger)
 	})
 	a.loop("retention", func(ctx context.Context) error {
 		return retention.RequestDaily(ctx, runsPool, retention.Params{Policy: retentionPolicy(a.Config),
@@ -96,7 +95,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	a.senderRequests = &redaction.AutoRedactor{Pool: runsPool, Logger: a.Logger, Every: t.SenderRequestsInterval}
 	a.senderRequests.Replace(sourcesRedactedOnRequest(cfg))
-	a.loop("senders' requests", a.senderRequests.Run)
+	a.loop("sender requests", a.senderRequests.Run)
 	a.readyChecks = append(a.readyChecks, pool.Ping, p.Ready, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")
@@ -106,10 +105,10 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	return nil
 }
 
-// runsConnections is the maximum number of connections for runs. Each run has its workers, a reader
-// ahead of them and one connection of its own. There is one run of each job and the shared slots.
-// Planning, publishing and metrics share two, and refetches that append have their own. With fewer,
-// the workers of runs that wait for a swap could block it.
+// runsConnections returns the maximum number of connections for runs. A run uses one for each
+// worker, one for the reader ahead of them, and one for itself. One run of each job and those in
+// the shared slots may be active. Planning, publishing and metrics share two connections. Refetches
+// that append have their own. With fewer connections, workers that wait for a swap could block it.
 func runsConnections(t Tuning) int32 {
 	const jobs = 6
 	return int32((jobs+t.Runs.SharedSlots)*(t.Processor.Workers+2) + 2 + reconcile.MaxConcurrentApplies)

@@ -20,8 +20,7 @@ const appendConns = reconcile.MaxConcurrentApplies
 // apiClients holds the clients of the providers' APIs.
 type apiClients struct {
 	pool *pgxpool.Pool
-	// appendPool appends what was fetched. It opens no connection before a source has a section
-	// api.
+	// appendPool appends fetched events. It opens no connection before a source has a section api.
 	appendPool *pgxpool.Pool
 	metrics    *reconcile.CallMetrics
 	sources    reconcile.Sources
@@ -29,8 +28,8 @@ type apiClients struct {
 	clients []*reconcile.Client
 }
 
-// addReconcile adds refetches and reconciliations. They wait until a source has a readable API,
-// also after a reload. Appending uses the gateway role, because only that role may append.
+// addReconcile adds refetches and reconciliations. They do nothing until a source has a readable
+// API, which a reload may add. They append as the gateway role, because only that role may append.
 func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor.Processor, known events.Sources,
 	t Tuning) (*reconcile.Runner, error) {
 	metrics, err := reconcile.NewCallMetrics(a.metrics, sourcesWithAPI(a.Config))
@@ -38,10 +37,9 @@ func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor
 		return nil, err
 	}
 	a.apiClients = &apiClients{pool: pool, metrics: metrics}
-	a.apiClients.appendPool,
-		err = a.openPool(ctx, postgres.Options{URL: string(a.Config.Database.URL), Role: "postern_gateway",
-		AppName:  "postern_reconcile",
-		MaxConns: appendConns, Lazy: len(sourcesWithAPI(a.Config)) == 0})
+	a.apiClients.appendPool, err = a.openPool(ctx, postgres.Options{URL: string(a.Config.Database.URL),
+		Role: "postern_gateway", AppName: "postern_reconcile", MaxConns: appendConns,
+		Lazy: len(sourcesWithAPI(a.Config)) == 0})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", appendErrorContext, err)
 	}
@@ -61,10 +59,10 @@ func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor
 	return r, nil
 }
 
-// appendErrorContext introduces the error of a pool that may not append.
+// appendErrorContext is the start of the error message if the login may not append.
 const appendErrorContext = "a source has a section api, which requires that this process can append to the log"
 
-// checkAppendAccess checks that this process may append, when a reload adds the first section api.
+// checkAppendAccess checks that this process may append if a reload adds the first section api.
 func (a *App) checkAppendAccess(ctx context.Context, before, after *config.Config) error {
 	if len(sourcesWithAPI(before)) > 0 || len(sourcesWithAPI(after)) == 0 {
 		return nil
@@ -116,7 +114,8 @@ func (a *App) replaceAPIClients(ctx context.Context, cfg *config.Config, known e
 	return nil
 }
 
-// reconcileSubjects returns by source number what a reconciliation can read from the source's API.
+// reconcileSubjects returns, by source number, the subjects that a reconciliation can read from the
+// source's API: single objects, lists of objects, and events.
 func reconcileSubjects(cfg *config.Config, known events.Sources) map[int32][]string {
 	out := map[int32][]string{}
 	for _, e := range cfg.Endpoints() {

@@ -37,34 +37,34 @@ func TestReconcile_gitHubWithLostWebhooks_restoresMirror(t *testing.T) {
 		Faults: githubfake.Faults{SecondaryLimited: 1, ServerError: 3, Dropped: 2}})
 	r := startGitHub(t, fake, githubfake.Key, "")
 	fake.RunSteps(150)
-	fake.Deliver(r.taking(t, "code"))
+	fake.Deliver(r.postTo(t, "code"))
 	fake.Advance(time.Hour) // later than the time that a run leaves to the next
-	fake.Deliver(r.taking(t, "code"))
+	fake.Deliver(r.postTo(t, "code"))
 	fake.Advance(time.Minute)
-	if wrong := r.againstGitHub(t, fake); len(wrong) == 0 {
+	if wrong := r.differingFromGitHub(t, fake); len(wrong) == 0 {
 		t.Fatal("the mirror is complete already, so the test shows nothing")
 	}
-	run := r.reconciled(t, reconcile.Params{Scope: reconcile.Events})
+	run := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Events})
 	c := run.Counts
 	if run.Status != runs.Done || c[reconcile.Missing] == 0 || c[reconcile.Undelivered] == 0 ||
 		c[reconcile.Undelivered] >= c[reconcile.Missing] ||
 		c[reconcile.Processed] != c[reconcile.Missing]+c[reconcile.Present] || c[reconcile.Conflicting] != 0 {
 		t.Errorf("%s with %v: %s", run.Status, c, run.Detail)
 	}
-	r.alike(t, func() []theirs { return r.againstGitHub(t, fake) })
-	if again := r.reconciled(t, reconcile.Params{Scope: reconcile.Events}); again.Status != runs.Done ||
+	r.waitUntilNoneDiffer(t, func() []providerObject { return r.differingFromGitHub(t, fake) })
+	if again := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Events}); again.Status != runs.Done ||
 		again.Counts[reconcile.Missing] != 0 || again.Counts[reconcile.Processed] == 0 {
 		t.Errorf("again: %s with %v: %s", again.Status, again.Counts, again.Detail)
 	}
 }
 
-// againstGitHub returns the objects whose mirrored state differs, except for changes without a
-// version and for what only webhooks or only the API have.
-func (r *reloading) againstGitHub(t *testing.T, fake *githubfake.Fake) []theirs {
+// differingFromGitHub returns the objects whose mirrored state differs. It ignores changes without
+// a version, and fields that only webhooks or only the API have.
+func (r *reloading) differingFromGitHub(t *testing.T, fake *githubfake.Fake) []providerObject {
 	t.Helper()
-	var all []theirs
+	var all []providerObject
 	for _, o := range fake.CurrentObjects() {
-		all = append(all, theirs{kind: o.Type, id: o.ID, body: o.Body})
+		all = append(all, providerObject{kind: o.Type, id: o.ID, body: o.Body})
 	}
 	return r.differing(t, all,
 		canonical.Options{DropNull: true, Without: []string{"closed_by", "delete_branch_on_merge", "mergeable",
@@ -72,35 +72,37 @@ func (r *reloading) againstGitHub(t *testing.T, fake *githubfake.Fake) []theirs 
 		false)
 }
 
-// GitHub's objects are not read by id. A late event requests a refetch of them all the same, but
-// not of types that the API cannot read.
+// GitHub's objects are not read by id. A late event nevertheless requests a refetch, except for
+// types that the API cannot read.
 func TestProcessor_lateGitHubEvent_requestsRefetch(t *testing.T) {
 	t.Parallel()
 	fake := githubfake.New(t, githubfake.Options{Seed: 5, Running: true, Start: time.Now(), Objects: 12})
 	r := startGitHub(t, fake, githubfake.Key, "")
-	lived := func(n int) {
+	runSteps := func(n int) {
 		t.Helper()
 		fake.RunSteps(n)
-		fake.Deliver(r.taking(t, "code"))
+		fake.Deliver(r.postTo(t, "code"))
 		r.applied(t)
 	}
-	lived(40)
-	r.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT DISTINCT source, account,
+	runSteps(40)
+	r.db.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at)
+		SELECT DISTINCT source, account,
 		'type ' || object_type, to_timestamp(0), now() + interval '1 day', 1, now() FROM objects`)
-	if hints := r.db.QueryStrings(t, `SELECT object_id FROM hints WHERE reason = 'an event came late'`); len(
-		hints) > 0 {
-		t.Fatalf("refetch requests before the reconciliation: %q", hints)
+	requests := func() []string {
+		return r.db.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE reason = 'an event came late'`)
 	}
-	lived(40)
-	if hints := r.db.QueryStrings(t, `SELECT object_id FROM hints WHERE reason = 'an event came late'`); len(
-		hints) == 0 {
+	if ids := requests(); len(ids) > 0 {
+		t.Fatalf("refetch requests before the reconciliation: %q", ids)
+	}
+	runSteps(40)
+	if len(requests()) == 0 {
 		t.Error("no late event requests a refetch")
 	}
-	if odd := r.db.QueryStrings(t, `SELECT object_type FROM hints WHERE reason = 'an event came late'
+	if unreadable := r.db.QueryStrings(t, `SELECT object_type FROM refetch_requests WHERE reason = 'an event came late'
 		AND object_type NOT IN ('repository', 'label', 'issue', 'pull_request', 'milestone', 'issue_comment',
 		'pull_request_review_comment', 'commit_comment', 'release', 'deployment', 'deployment_status', 'workflow_run',
-			'workflow_job', 'check_suite', 'check_run')`); len(odd) > 0 {
-		t.Errorf("refetches are pending for %q, which the GitHub API does not read", odd)
+			'workflow_job', 'check_suite', 'check_run')`); len(unreadable) > 0 {
+		t.Errorf("refetches are pending for %q, which the GitHub API does not read", unreadable)
 	}
 }
 
@@ -126,35 +128,35 @@ func TestRefetch_shopWithLostWebhooks_restoresObjects(t *testing.T) {
 		fake.Create("refund")
 	}
 	r.deliver(t, fake)
-	wrong := r.againstShop(t, fake)
-	if len(wrong) < 5 || !slices.ContainsFunc(wrong, func(o theirs) bool { return o.kind == "refund" }) {
+	wrong := r.differingFromShop(t, fake)
+	if len(wrong) < 5 || !slices.ContainsFunc(wrong, func(o providerObject) bool { return o.kind == "refund" }) {
 		t.Fatalf("%d objects differ: too few for this test", len(wrong))
 	}
 	for _, o := range wrong {
-		r.done(t, reconcile.Params{Scope: reconcile.Object, Type: o.kind, ID: o.id})
+		r.mustReconcile(t, reconcile.Params{Scope: reconcile.Object, Type: o.kind, ID: o.id})
 	}
-	r.untilLikeShop(t, fake)
+	r.waitUntilEqualShop(t, fake)
 }
 
 // deliver sends due webhooks to the source and waits until they are applied.
 func (r *reloading) deliver(t *testing.T, fake *shopifyfake.Fake) {
 	t.Helper()
-	fake.Deliver(r.taking(t, "shop"))
+	fake.Deliver(r.postTo(t, "shop"))
 	r.applied(t)
 }
 
-func (r *reloading) untilLikeShop(t *testing.T, fake *shopifyfake.Fake) {
+func (r *reloading) waitUntilEqualShop(t *testing.T, fake *shopifyfake.Fake) {
 	t.Helper()
-	r.alike(t, func() []theirs { return r.againstShop(t, fake) })
+	r.waitUntilNoneDiffer(t, func() []providerObject { return r.differingFromShop(t, fake) })
 }
 
-// againstShop returns the objects whose mirrored state differs, except for fields that only REST
-// has. Objects without any webhook that are deleted may be unknown.
-func (r *reloading) againstShop(t *testing.T, fake *shopifyfake.Fake) []theirs {
+// differingFromShop returns the objects whose mirrored state differs. It ignores fields that only
+// REST has. The mirror need not have deleted objects that had no webhook.
+func (r *reloading) differingFromShop(t *testing.T, fake *shopifyfake.Fake) []providerObject {
 	t.Helper()
-	var all []theirs
+	var all []providerObject
 	for _, o := range fake.CurrentObjects() {
-		all = append(all, theirs{kind: o.Type, id: o.ID, body: o.Body})
+		all = append(all, providerObject{kind: o.Type, id: o.ID, body: o.Body})
 	}
 	return r.differing(t, all, canonical.Options{Without: []string{"rest_only"}}, true)
 }
@@ -182,14 +184,14 @@ func TestObjectScan_shopWithLostWebhooks_restoresMirror(t *testing.T) {
 	}
 	fake.Delete("inventory_level", level, true)
 	fake.Advance(2 * time.Minute) // later than the delay of the lists
-	if wrong := r.againstShop(t, fake); len(wrong) < 10 {
+	if wrong := r.differingFromShop(t, fake); len(wrong) < 10 {
 		t.Fatalf("%d objects differ: too few for this test", len(wrong))
 	}
-	counts := r.done(t, reconcile.Params{Scope: reconcile.Objects}).Counts
+	counts := r.mustReconcile(t, reconcile.Params{Scope: reconcile.Objects}).Counts
 	if counts[reconcile.Missing] == 0 || counts[reconcile.MirrorOlder] == 0 || counts[reconcile.Orphans] < 2 {
 		t.Errorf("the scan counted %v", counts)
 	}
-	r.untilLikeShop(t, fake)
+	r.waitUntilEqualShop(t, fake)
 }
 
 // A key without read_all_orders cannot see orders older than 60 days: the object scan reports that,
@@ -201,14 +203,14 @@ func TestObjectScan_ordersHiddenFromKey_writesNoTombstones(t *testing.T) {
 	r := startShop(t, fake)
 	fake.Create("order")
 	r.deliver(t, fake)
-	r.untilLikeShop(t, fake)
+	r.waitUntilEqualShop(t, fake)
 	fake.Advance(61 * 24 * time.Hour)
-	if run := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects, Type: "order",
+	if run := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects, Type: "order",
 		Full: true}); run.Status != runs.Failed ||
 		!strings.Contains(run.Detail, "read_all_orders") {
 		t.Errorf("the run is %s: %s", run.Status, run.Detail)
 	}
-	for _, o := range r.againstShop(t, fake) {
+	for _, o := range r.differingFromShop(t, fake) {
 		if o.kind == "order" {
 			t.Errorf("differs from the shop: %s", o)
 		}
@@ -228,12 +230,12 @@ func TestObjectScan_mirroredShop_needsNoExtraCalls(t *testing.T) {
 	}
 	r := startShop(t, fake)
 	r.deliver(t, fake)
-	r.untilLikeShop(t, fake)
+	r.waitUntilEqualShop(t, fake)
 	fake.Advance(2 * time.Minute) // later than the delay of the lists
 	for i, kind := range []string{reconcile.ContentDiffers, reconcile.Equal} {
 		fake.ResetRequests()
 		for _, name := range types {
-			counts := r.done(t, reconcile.Params{Scope: reconcile.Objects, Type: name, Full: true}).Counts
+			counts := r.mustReconcile(t, reconcile.Params{Scope: reconcile.Objects, Type: name, Full: true}).Counts
 			if counts[kind] != counts[reconcile.Processed] || counts[reconcile.Processed] < 8 || i == 0 &&
 				counts[reconcile.Repaired] != counts[reconcile.Processed] {
 				t.Errorf("%s: scan %d counted %v", name, i, counts)
@@ -253,22 +255,23 @@ type story struct {
 	// posts are the webhooks in the order of arrival.
 	posts []*provider.Delivery
 	lost  int
-	// doubtful are those whose order cannot be known from their events.
-	doubtful []string
+	// ambiguous are the customers whose events do not tell the order of their changes.
+	ambiguous []string
 }
 
-// told are the webhooks in the order of the changes.
-func (s *story) told(happens ...func()) (ds []*provider.Delivery) {
-	for _, one := range happens {
-		one()
+// webhooksOf makes changes and returns their webhooks in the same order.
+func (s *story) webhooksOf(changes ...func()) (ds []*provider.Delivery) {
+	for _, change := range changes {
+		change()
 		s.fake.Deliver(func(d *provider.Delivery) bool { ds = append(ds, d); return true })
 	}
 	return ds
 }
 
-// customer creates a customer some time before its changes.
-func (s *story) customer() (id string, named func(string) func()) {
-	s.posts = append(s.posts, s.told(func() { id = s.fake.Create("", "customer", map[string]any{"name": "Ada"}) })...)
+// customer creates a customer some time before its changes. rename returns a change of its name.
+func (s *story) customer() (id string, rename func(string) func()) {
+	create := func() { id = s.fake.Create("", "customer", map[string]any{"name": "Ada"}) }
+	s.posts = append(s.posts, s.webhooksOf(create)...)
 	s.fake.Advance(2 * time.Second)
 	return id, func(name string) func() { return func() { s.fake.Set("", id, map[string]any{"name": name}) } }
 }
@@ -281,39 +284,39 @@ func defects(t *testing.T) *story {
 	s := &story{fake: stripefake.New(t,
 		stripefake.Options{Start: time.Now().Add(-2 * time.Minute).Truncate(time.Second)})}
 	for _, backward := range []bool{false, true} {
-		// with a usable change-set, and without: the value returned to the earlier one
+		// With Charles, the change-set tells the order. With Ada, the value returns to the first.
 		for _, last := range []string{"Charles", "Ada"} {
-			id, named := s.customer()
-			ds := s.told(named("Byron"), named(last))
+			id, rename := s.customer()
+			ds := s.webhooksOf(rename("Byron"), rename(last))
 			if backward {
 				slices.Reverse(ds)
 			}
 			s.posts = append(s.posts, ds...)
 			if last == "Ada" {
-				s.doubtful = append(s.doubtful, id)
+				s.ambiguous = append(s.ambiguous, id)
 			}
 		}
 	}
-	_, named := s.customer()
-	ds := s.told(named("Byron"), named("Charles"))
+	_, rename := s.customer()
+	ds := s.webhooksOf(rename("Byron"), rename("Charles"))
 	s.posts = append(s.posts, ds[0], ds[1], ds[0])
 	for _, between := range []time.Duration{0, time.Second} {
-		id, named := s.customer()
-		late := s.told(named("Byron"))
+		id, rename := s.customer()
+		late := s.webhooksOf(rename("Byron"))
 		s.fake.Advance(between)
-		s.posts = append(s.posts, s.told(func() { s.fake.ApplyEvent("", id, "customer.deleted") })...)
+		s.posts = append(s.posts, s.webhooksOf(func() { s.fake.ApplyEvent("", id, "customer.deleted") })...)
 		s.posts = append(s.posts, late...)
 	}
-	_, named = s.customer()
-	s.lost = len(s.told(named("Byron")))
+	_, rename = s.customer()
+	s.lost = len(s.webhooksOf(rename("Byron")))
 	s.fake.Advance(time.Second)
-	s.posts = append(s.posts, s.told(named("Charles"))...)
+	s.posts = append(s.posts, s.webhooksOf(rename("Charles"))...)
 	s.fake.Advance(time.Minute) // later than the time that a run leaves to the next
 	return s
 }
 
-// come posts the webhooks and waits until each has its outcome.
-func (r *reloading) come(t *testing.T, s *story) {
+// postAll posts the webhooks and waits until each has its outcome.
+func (r *reloading) postAll(t *testing.T, s *story) {
 	t.Helper()
 	duplicates := 0
 	for _, d := range s.posts {
@@ -335,16 +338,16 @@ func TestProcessor_providerDefectsWithoutAPI_areMarkedAmbiguous(t *testing.T) {
 	s := defects(t)
 	r := startReloading(t, fmt.Sprintf("  shop: {provider: stripe, secrets: [{name: s, value: %s}]}\n",
 		stripefake.Secret), time.Hour)
-	r.come(t, s)
-	slices.Sort(s.doubtful)
+	r.postAll(t, s)
+	slices.Sort(s.ambiguous)
 	if flagged := r.db.QueryStrings(t,
-		`SELECT object_id FROM objects WHERE ambiguous AND look_after <> 0 ORDER BY 1`); !slices.Equal(flagged,
-		s.doubtful) {
-		t.Errorf("ambiguous are %v, want %v", flagged, s.doubtful)
+		`SELECT object_id FROM objects WHERE ambiguous AND refetch_after <> 0 ORDER BY 1`); !slices.Equal(flagged,
+		s.ambiguous) {
+		t.Errorf("ambiguous are %v, want %v", flagged, s.ambiguous)
 	}
-	wrong := r.against(t, s.fake)
-	if len(wrong) != len(s.doubtful) {
-		t.Errorf("%d objects differ or are ambiguous, want %d: %v", len(wrong), len(s.doubtful), wrong)
+	wrong := r.differingFromStripe(t, s.fake)
+	if len(wrong) != len(s.ambiguous) {
+		t.Errorf("%d objects differ or are ambiguous, want %d: %v", len(wrong), len(s.ambiguous), wrong)
 	}
 }
 
@@ -356,21 +359,21 @@ func TestProcessor_providerDefectsWithAPI_areResolved(t *testing.T) {
 	r := startReloading(t, fmt.Sprintf("  shop:\n    provider: stripe\n    secrets: [{name: s, value: %s}]\n    api: "+
 		"{base_url: %s, key: {value: %s}, version: %s, rate: 500}\n",
 		stripefake.Secret, s.fake.URL, stripefake.Key, stripefake.Version), time.Hour)
-	r.come(t, s)
-	r.become(t, s.fake)
-	if looks := s.fake.RequestsByRoute()["GET /v1/customers/{id}"]; looks != len(s.doubtful) {
-		t.Errorf("%d refetches, want one of each of %v", looks, s.doubtful)
+	r.postAll(t, s)
+	r.waitUntilEqual(t, s.fake)
+	if refetches := s.fake.RequestsByRoute()["GET /v1/customers/{id}"]; refetches != len(s.ambiguous) {
+		t.Errorf("%d refetches, want one of each of %v", refetches, s.ambiguous)
 	}
-	now := r.done(t, reconcile.Params{Scope: reconcile.Events})
+	now := r.mustReconcile(t, reconcile.Params{Scope: reconcile.Events})
 	if now.Counts[reconcile.Missing] != int64(s.lost) ||
 		now.Counts[reconcile.Present] != int64(len(s.fake.Events())-s.lost) {
 		t.Errorf("%v, want %d missing of %d", now.Counts, s.lost, len(s.fake.Events()))
 	}
 	if got := r.db.QueryStrings(t, `SELECT o.status FROM outcomes o JOIN events e ON e.id = o.event_id
-		WHERE e.origin = 'reconcile' AND e.event_type <> 'postern.look'`); !slices.Equal(got, []string{"stale"}) {
-		t.Errorf("what was missing is %v", got)
+		WHERE e.origin = 'reconcile' AND e.event_type <> 'postern.refetch'`); !slices.Equal(got, []string{"stale"}) {
+		t.Errorf("outcomes of the missing events: %v, want stale", got)
 	}
-	if wrong := r.against(t, s.fake); len(wrong) > 0 {
+	if wrong := r.differingFromStripe(t, s.fake); len(wrong) > 0 {
 		t.Errorf("%d objects differ from Stripe, the first: %s", len(wrong), wrong[0])
 	}
 }

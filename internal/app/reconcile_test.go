@@ -31,13 +31,13 @@ func TestReconcile_stripeWithLostWebhooks_restoresMirror(t *testing.T) {
 	r := startReconciling(t, fake)
 	fake.RunSteps(150)
 	fake.Advance(time.Since(fake.Now())) // so that the test does not wait for a clock
-	fake.Deliver(r.taking(t, "shop"))
+	fake.Deliver(r.postTo(t, "shop"))
 	fake.Advance(time.Minute) // later than the time that a run leaves to the next
-	if wrong := r.against(t, fake); len(wrong) == 0 {
+	if wrong := r.differingFromStripe(t, fake); len(wrong) == 0 {
 		t.Fatal("the mirror is complete already, so the test shows nothing")
 	}
-	r.done(t, reconcile.Params{Scope: reconcile.Events})
-	r.become(t, fake)
+	r.mustReconcile(t, reconcile.Params{Scope: reconcile.Events})
+	r.waitUntilEqual(t, fake)
 }
 
 // An endpoint with another API version than the account gets other bodies than the list, with the
@@ -66,7 +66,7 @@ func TestReconcile_otherAPIVersion_isDuplicate(t *testing.T) {
 		}
 	}
 	for _, dry := range []bool{true, false} {
-		run := r.done(t, reconcile.Params{Scope: reconcile.Events, DryRun: dry})
+		run := r.mustReconcile(t, reconcile.Params{Scope: reconcile.Events, DryRun: dry})
 		want := map[string]int64{reconcile.Processed: events, reconcile.Present: posted,
 			reconcile.Missing:     events - posted,
 			reconcile.Undelivered: refused, reconcile.Conflicting: 0}
@@ -91,9 +91,9 @@ func TestReconcile_otherAPIVersion_isDuplicate(t *testing.T) {
 	}
 }
 
-// rare is the number of Stripe's types that are part of other objects. A scan over all types skips
-// them if the mirror has none: card, bank_account, source, tax_id, fee_refund.
-const rare = 5
+// typesWithoutList is the number of Stripe's types that are part of other objects: card,
+// bank_account, source, tax_id, fee_refund. A scan of all types skips them if the mirror has none.
+const typesWithoutList = 5
 
 // With a key that may read only some types, those are scanned, and the others are counted and not
 // verified. A canceled subscription is among the results. A key that may list nothing ends the run.
@@ -108,10 +108,10 @@ func TestObjectScan_restrictedKey_scansAllowedTypes(t *testing.T) {
 	fake.ApplyEvent("", canceled, "customer.subscription.deleted")
 	r := startReconcilingAs(t, fake, "rk_test_some")
 	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and no webhook arrives
-	run := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects})
+	run := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects})
 	all := len(stripe.Stripe{}.Lists(nil, &provider.API{Key: provider.Secret{Value: []byte("rk_test_some")}}, ""))
 	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 2 || c[reconcile.Repaired] != 2 ||
-		c[reconcile.SkippedTypes] != rare || c[reconcile.NotListable] != int64(all-rare-3) {
+		c[reconcile.SkippedTypes] != typesWithoutList || c[reconcile.NotListable] != int64(all-typesWithoutList-3) {
 		t.Errorf("%s: %v, of %d types: %s", run.Status, run.Counts, all, run.Detail)
 	}
 	if found := r.db.QueryStrings(t,
@@ -119,13 +119,14 @@ func TestObjectScan_restrictedKey_scansAllowedTypes(t *testing.T) {
 		found, []string{customer, canceled}) {
 		t.Errorf("the mirror has %v", found)
 	}
-	if one := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"}); one.Status != runs.Failed {
+	one := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
+	if one.Status != runs.Failed {
 		t.Errorf("one forbidden type: %s: %v", one.Status, one.Counts)
 	}
 	none := startReconcilingAs(t, fake, "rk_test_none")
-	if run := none.reconciled(t, reconcile.Params{Scope: reconcile.Objects}); run.Status != runs.Failed ||
+	if run := none.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects}); run.Status != runs.Failed ||
 		!strings.Contains(run.Detail, "403") {
-		t.Errorf("with nothing to list: %s: %v: %s", run.Status, run.Counts, run.Detail)
+		t.Errorf("a key that may list nothing: %s: %v: %s", run.Status, run.Counts, run.Detail)
 	}
 }
 
@@ -157,20 +158,20 @@ const shop = "  shop:\n    provider: stripe\n    secrets: [{name: s, value: " + 
 
 // shopAPI is the section api that follows shop.
 func shopAPI(fake *stripefake.Fake, key string) string {
-	return fmt.Sprintf("    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500, thin_events: true}\n",
+	return fmt.Sprintf("    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500, id_only_events: true}\n",
 		fake.URL, key, stripefake.Version)
 }
 
-// taking posts a webhook to a source, and reports whether it was accepted.
-func (r *reloading) taking(t *testing.T, source string) func(*provider.Delivery) bool {
+// postTo posts a webhook to a source, and reports whether it was accepted.
+func (r *reloading) postTo(t *testing.T, source string) func(*provider.Delivery) bool {
 	return func(d *provider.Delivery) bool {
 		status, _ := r.post(t, source, d)
 		return status == http.StatusOK
 	}
 }
 
-// reconciled creates a reconciliation and returns it when it has ended.
-func (r *reloading) reconciled(t *testing.T, o reconcile.Params) (run *runs.Run) {
+// runReconciliation creates a reconciliation and returns it when it has ended.
+func (r *reloading) runReconciliation(t *testing.T, o reconcile.Params) (run *runs.Run) {
 	t.Helper()
 	operator := r.db.Role(t, "operator")
 	o.Source = 1
@@ -188,24 +189,24 @@ func (r *reloading) reconciled(t *testing.T, o reconcile.Params) (run *runs.Run)
 	return run
 }
 
-// done is reconciled for a run that must succeed.
-func (r *reloading) done(t *testing.T, o reconcile.Params) *runs.Run {
+// mustReconcile is runReconciliation for a run that must succeed.
+func (r *reloading) mustReconcile(t *testing.T, o reconcile.Params) *runs.Run {
 	t.Helper()
-	run := r.reconciled(t, o)
+	run := r.runReconciliation(t, o)
 	if run.Status != runs.Done {
 		t.Fatalf("the run is %s: %s", run.Status, run.Detail)
 	}
 	return run
 }
 
-// become waits until the mirror equals the account.
-func (r *reloading) become(t *testing.T, fake *stripefake.Fake) {
+// waitUntilEqual waits until the mirror equals the account.
+func (r *reloading) waitUntilEqual(t *testing.T, fake *stripefake.Fake) {
 	t.Helper()
-	r.alike(t, func() []theirs { return r.against(t, fake) })
+	r.waitUntilNoneDiffer(t, func() []providerObject { return r.differingFromStripe(t, fake) })
 }
 
-// alike waits until no object differs.
-func (r *reloading) alike(t *testing.T, differing func() []theirs) {
+// waitUntilNoneDiffer waits until no object differs.
+func (r *reloading) waitUntilNoneDiffer(t *testing.T, differing func() []providerObject) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		if wrong := differing(); len(wrong) > 0 {
@@ -242,7 +243,7 @@ func TestRefetch_describedAPI_fetchesIDOnlyEvents(t *testing.T) {
 		}
 	}
 	fake.Advance(2 * time.Hour) // it was an hour late, and the refetch is pending from the time of receipt on
-	r.waitRows(t, 5, `objects WHERE look_after = 0 AND NOT ambiguous AND
+	r.waitRows(t, 5, `objects WHERE refetch_after = 0 AND NOT ambiguous AND
 		(deleted AND state IS NULL AND object_id = 't0' OR state ->> 'name' = 'name ' || substr(object_id, 2))`)
 }
 
@@ -254,32 +255,32 @@ func TestObjectScan_missingProducts_areSkipped(t *testing.T) {
 	customer := fake.Create("", "customer", nil)
 	r := startReconciling(t, fake)
 	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and no webhook arrives
-	run := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects})
+	run := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects})
 	all := len(stripe.Stripe{}.Lists(nil, &provider.API{Key: provider.Secret{Value: []byte(stripefake.Key)}}, ""))
 	// customer, subscription, invoice, charge, application_fee, test clocks, eight of treasury,
 	// v2.core.account
 	const there = 15
 	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 1 || c[reconcile.Repaired] != 1 ||
-		c[reconcile.SkippedTypes] != rare || c[reconcile.NotListable] != int64(all-rare-there) {
+		c[reconcile.SkippedTypes] != typesWithoutList || c[reconcile.NotListable] != int64(all-typesWithoutList-there) {
 		t.Errorf("%s: %v, of %d types: %s", run.Status, c, all, run.Detail)
 	}
 	if found := r.db.QueryStrings(t, `SELECT object_id FROM objects WHERE NOT deleted`); !slices.Equal(found,
 		[]string{customer}) {
 		t.Errorf("the mirror has %v", found)
 	}
-	if one := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects,
+	if one := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects,
 		Type: "issuing.card"}); one.Status != runs.Failed ||
 		!strings.Contains(one.Detail, "is the product that it belongs to set up") {
-		t.Errorf("one type that the account has not: %s: %s", one.Status, one.Detail)
+		t.Errorf("one type without an address: %s: %s", one.Status, one.Detail)
 	}
 }
 
-// against returns the objects whose mirrored state differs from the account.
-func (r *reloading) against(t *testing.T, fake *stripefake.Fake) []theirs {
+// differingFromStripe returns the objects whose mirrored state differs from the account.
+func (r *reloading) differingFromStripe(t *testing.T, fake *stripefake.Fake) []providerObject {
 	t.Helper()
-	var all []theirs
+	var all []providerObject
 	for _, o := range fake.CurrentObjects() {
-		one := theirs{kind: o.Type, id: o.ID, body: o.Body}
+		one := providerObject{kind: o.Type, id: o.ID, body: o.Body}
 		if o.Deleted() {
 			one.body = nil
 		}
@@ -290,35 +291,37 @@ func (r *reloading) against(t *testing.T, fake *stripefake.Fake) []theirs {
 	return r.differing(t, all, canonical.Options{DropNull: true, Without: changes}, false)
 }
 
-// theirs is an object at its provider; without a body it is deleted. found is the object in the
-// mirror.
-type theirs struct {
+// providerObject is an object at its provider; without a body it is deleted. found describes the
+// object in the mirror.
+type providerObject struct {
 	kind, id string
 	body     []byte
 	found    string
 }
 
-func (o theirs) String() string {
+func (o providerObject) String() string {
 	return fmt.Sprintf("%s %s: %s\nwant:\n%s", o.kind, o.id, o.found, o.body)
 }
 
 // differing returns the objects that are ambiguous in the mirror or differ from their provider.
-// mayLack says whether a deleted object may be unknown.
-func (r *reloading) differing(t *testing.T, all []theirs, o canonical.Options, mayLack bool) (wrong []theirs) {
+// If deletedMayBeUnknown is true, the mirror need not have deleted objects.
+func (r *reloading) differing(t *testing.T, all []providerObject, o canonical.Options,
+	deletedMayBeUnknown bool) (wrong []providerObject) {
 	t.Helper()
 	for _, one := range all {
 		var state []byte
-		var deleted, doubt bool
+		var deleted, uncertain bool
 		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT state, deleted, ambiguous
-			OR look_after <> 0
-			FROM objects WHERE object_type = $1 AND object_id = $2`, one.kind, one.id).Scan(&state, &deleted, &doubt)
+			OR refetch_after <> 0
+			FROM objects WHERE object_type = $1 AND object_id = $2`, one.kind, one.id).
+			Scan(&state, &deleted, &uncertain)
 		switch {
-		case err != nil && mayLack && one.body == nil:
+		case err != nil && deletedMayBeUnknown && one.body == nil:
 		case err != nil:
 			one.found = err.Error()
 			wrong = append(wrong, one)
-		case doubt || deleted != (one.body == nil) || !deleted && sum(t, state, o) != sum(t, one.body, o):
-			one.found = fmt.Sprintf("(deleted %t, ambiguous %t)\n%s", deleted, doubt, state)
+		case uncertain || deleted != (one.body == nil) || !deleted && sum(t, state, o) != sum(t, one.body, o):
+			one.found = fmt.Sprintf("(deleted %t, ambiguous or pending %t)\n%s", deleted, uncertain, state)
 			wrong = append(wrong, one)
 		}
 	}
@@ -338,7 +341,7 @@ func sum(t *testing.T, text []byte, o canonical.Options) [32]byte {
 // account check, and one before any object counts as missing.
 func TestObjectScan_calls_oneForEachPageAndDifference(t *testing.T) {
 	t.Parallel()
-	// account check, clock, and the list of test clocks
+	// few is the maximum of other calls: account check, clock, and the list of test clocks.
 	const objects, perPage, few = 730, 100, 4
 	fake := stripefake.New(t, stripefake.Options{Seed: 11, Running: true, Start: time.Now().Add(-time.Hour)})
 	ids := make([]string, objects)
@@ -347,24 +350,24 @@ func TestObjectScan_calls_oneForEachPageAndDifference(t *testing.T) {
 	}
 	fake.Advance(time.Minute)
 	r := startReconciling(t, fake)
-	sweep := func(what string, there, changed int64, want map[string]int64) {
+	scan := func(name string, listed, changed int64, want map[string]int64) {
 		t.Helper()
 		fake.ResetRequests()
-		counts := r.done(t, reconcile.Params{Scope: reconcile.Objects, Type: "customer"}).Counts
-		for name, n := range want {
-			if counts[name] != n {
-				t.Errorf("%s: %d are %s, want %d: %v", what, counts[name], name, n, counts)
+		counts := r.mustReconcile(t, reconcile.Params{Scope: reconcile.Objects, Type: "customer"}).Counts
+		for kind, n := range want {
+			if counts[kind] != n {
+				t.Errorf("%s: %d are %s, want %d: %v", name, counts[kind], kind, n, counts)
 			}
 		}
-		pages := (there + perPage - 1) / perPage
+		pages := (listed + perPage - 1) / perPage
 		if made := int64(len(fake.Requests())); made < pages+changed || made > pages+changed+few {
-			t.Errorf("%s: %d calls for %d pages and %d objects that differ: %v", what, made, pages, changed,
+			t.Errorf("%s: %d calls for %d pages and %d objects that differ: %v", name, made, pages, changed,
 				fake.RequestsByRoute())
 		}
 	}
-	sweep("an empty mirror, filled by the pages", objects, 0, map[string]int64{reconcile.Missing: objects,
+	scan("an empty mirror, filled by the pages", objects, 0, map[string]int64{reconcile.Missing: objects,
 		reconcile.Repaired: objects})
-	sweep("nothing has changed", objects, 0, map[string]int64{reconcile.Equal: objects})
+	scan("nothing has changed", objects, 0, map[string]int64{reconcile.Equal: objects})
 	for i := range 7 {
 		fake.Set("", ids[100*i], map[string]any{"name": fmt.Sprint("Ada ", i)})
 	}
@@ -373,12 +376,12 @@ func TestObjectScan_calls_oneForEachPageAndDifference(t *testing.T) {
 	fake.Advance(time.Minute)
 	changed := map[string]int64{reconcile.Equal: objects - 8, reconcile.Missing: 1, reconcile.Orphans: 1,
 		reconcile.Repaired: 9}
-	sweep("a few have changed", objects, 8, changed) // the new one is complete in its page
+	scan("a few have changed", objects, 8, changed) // the new one is complete in its page
 	if n := r.db.QueryStrings(t, `SELECT count(*)::text FROM objects WHERE object_type = 'customer'
 		AND state ->> 'name' LIKE 'Ada _'`)[0]; n != "7" {
-		t.Errorf("%s of 7 changed objects are in the mirror as they are", n)
+		t.Errorf("the mirror has the new state of %s of 7 changed objects", n)
 	}
-	r.become(t, fake)
+	r.waitUntilEqual(t, fake)
 }
 
 // Links contain the current time and differ in each response. An object that differs only in them
@@ -398,11 +401,11 @@ func TestObjectScan_changingLinks_areEqual(t *testing.T) {
 			WHERE object_type IN ('charge', 'invoice')`)[0]
 	}
 	var first string
-	for i, kept := range []string{reconcile.Missing, reconcile.Equal, reconcile.Equal} {
+	for i, kind := range []string{reconcile.Missing, reconcile.Equal, reconcile.Equal} {
 		for _, objectType := range []string{"charge", "invoice"} {
-			run := r.reconciled(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType})
-			if c := run.Counts; c[kept] != objects {
-				t.Errorf("sweep %d of unchanged %ss: %v, want %d %s", i, objectType, c, objects, kept)
+			run := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType})
+			if c := run.Counts; c[kind] != objects {
+				t.Errorf("scan %d of unchanged %ss: %v, want %d %s", i, objectType, c, objects, kind)
 			}
 		}
 		if now := revisions(); i == 0 {

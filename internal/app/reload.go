@@ -36,8 +36,8 @@ type reloader struct {
 	current *config.Config
 	results *prometheus.CounterVec
 	last    prometheus.Gauge
-	// retryLater is true if the last reload failed with an error that may pass; the next check
-	// tries again.
+	// retryLater is true if the last reload failed because PostgreSQL was unavailable. The next
+	// check tries again.
 	retryLater bool
 }
 
@@ -46,9 +46,10 @@ type reloader struct {
 func (a *App) addReload(interval time.Duration) error {
 	r := &reloader{App: a, loader: a.Loader, current: a.Config,
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_config_reloads_total",
-			Help: "Reloads of the sources: ok, or failed (the old sources stay in use)."}, []string{"result"}),
+			Help: "Reloads of the configuration by result: ok, or failed (the process keeps the old " +
+				"sources)."}, []string{"result"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_config_reload_last_success_timestamp_seconds",
-			Help: "When the current sources were loaded, Unix time."})}
+			Help: "Unix time when the current sources were loaded."})}
 	for _, result := range []string{"ok", "failed"} {
 		r.results.WithLabelValues(result)
 	}
@@ -98,7 +99,7 @@ func (r *reloader) reload(ctx context.Context) {
 	}
 	r.Logger.Error("cannot reload the configuration, the old sources stay in use; correct it, and it is read again",
 		"error", err)
-	// after the log line, so that the reason is available when the counter changes
+	// Count after the log line, so that the log has the reason when the counter changes.
 	r.results.WithLabelValues("failed").Inc()
 }
 
@@ -153,11 +154,11 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) error {
 	if names := r.loader.NeedRestart(cfg); len(names) > 0 {
 		r.Logger.Warn("changed settings that need a restart: " + strings.Join(names, ", "))
 	}
-	told := append([]any{"sources", len(cfg.Sources)}, changedSources(r.current, cfg)...)
+	attrs := append([]any{"sources", len(cfg.Sources)}, changedSources(r.current, cfg)...)
 	if n := len(cfg.AllSchedules()); n > 0 {
-		told = append(told, "schedules", n)
+		attrs = append(attrs, "schedules", n)
 	}
-	r.Logger.Info("configuration reloaded", told...)
+	r.Logger.Info("configuration reloaded", attrs...)
 	r.current = cfg
 	r.currentConfig.Store(cfg)
 	if r.onReload != nil {
@@ -183,13 +184,13 @@ func changedSources(before, after *config.Config) []any {
 		}
 	}
 	var out []any
-	for _, one := range []struct {
-		word  string
+	for _, change := range []struct {
+		key   string
 		names []string
 	}{{"added", added}, {"removed", removed}, {"changed", changed}} {
-		if len(one.names) > 0 {
-			slices.Sort(one.names)
-			out = append(out, one.word, strings.Join(one.names, ","))
+		if len(change.names) > 0 {
+			slices.Sort(change.names)
+			out = append(out, change.key, strings.Join(change.names, ","))
 		}
 	}
 	return out
@@ -228,7 +229,7 @@ func processorSources(cfg *config.Config, known events.Sources) map[string]proce
 	out := map[string]processor.Source{}
 	for name, e := range endpointsByName(cfg) {
 		s := processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider,
-			RefetchReader: e.Looker()}
+			RefetchReader: e.RefetchReader()}
 		if e.API != nil && e.Reader != nil {
 			read := &reconcile.Source{Config: e.Source, API: e.API, Reader: e.Reader}
 			s.LateEventGrace, s.ReadsByID, s.Locates = e.API.LateEventGrace, read.Reads, read.Locates

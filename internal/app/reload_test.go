@@ -166,7 +166,8 @@ var numbered atomic.Int64
 // delivery returns a new delivery, signed with a secret.
 func delivery(t *testing.T, secret string) *provider.Delivery {
 	t.Helper()
-	body := fmt.Sprintf(`{"id":"evt_reload_%d","object":"event","type":"customer.updated","created":%d,"data":{"object":{"id":"cus_1","object":"customer"}}}`,
+	body := fmt.Sprintf(`{"id":"evt_reload_%d","object":"event","type":"customer.updated","created":%d,`+
+		`"data":{"object":{"id":"cus_1","object":"customer"}}}`,
 		numbered.Add(1), time.Now().Unix())
 	d, err := stripe.Stripe{}.Sign(&provider.Source{Secrets: []provider.Secret{{Name: secret,
 		Value: []byte(secretOf(secret))}}}, provider.Sample{Body: []byte(body)}, time.Now())
@@ -430,14 +431,15 @@ func TestReload_firstSourceWithAPI_isReconciledWithoutARestart(t *testing.T) {
 	fake.RunSteps(20)
 	fake.Deliver(func(*provider.Delivery) bool { return true }) // and no webhook arrives
 	fake.Advance(time.Since(fake.Now()) + time.Minute)
-	if run := r.done(t, reconcile.Params{Scope: reconcile.Events}); run.Counts[reconcile.Missing] == 0 {
+	if run := r.mustReconcile(t, reconcile.Params{Scope: reconcile.Events}); run.Counts[reconcile.Missing] == 0 {
 		t.Errorf("nothing was missing: %v", run.Counts)
 	}
-	r.become(t, fake)
+	r.waitUntilEqual(t, fake)
 	id := fake.Create("", "customer", nil)
-	r.db.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after)
+	r.db.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_by,
+		requested_at, due, start_after)
 		VALUES (1, '', 'customer', $1, 'a test', 'test', now(), now(), 0)`, id)
-	r.waitRows(t, 0, `hints`)
+	r.waitRows(t, 0, `refetch_requests`)
 }
 
 // A processor whose login may not append works while no source has a section api. A reload that

@@ -19,18 +19,19 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
-// ahead sets the database's clock forward.
-func (b *testBundle) ahead(t *testing.T, by string) {
+// setClockAhead sets the database's clock forward.
+func (b *testBundle) setClockAhead(t *testing.T, by string) {
 	t.Helper()
 	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
 		'SELECT clock_timestamp() + interval ''`+by+`'''`)
 }
 
-// scheduled waits until a schedule has a state.
-func (b *testBundle) scheduled(t *testing.T, name string, so func(*runs.ScheduleState) bool) (s *runs.ScheduleState) {
+// waitSchedule waits until a schedule has a state.
+func (b *testBundle) waitSchedule(t *testing.T, name string,
+	ready func(*runs.ScheduleState) bool) (s *runs.ScheduleState) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() (err error) {
-		if s, err = runs.ShowSchedule(t.Context(), b.db.Pool, name); err == nil && !so(s) {
+		if s, err = runs.ShowSchedule(t.Context(), b.db.Pool, name); err == nil && !ready(s) {
 			err = fmt.Errorf("%+v", s)
 		}
 		return err
@@ -38,8 +39,8 @@ func (b *testBundle) scheduled(t *testing.T, name string, so func(*runs.Schedule
 	return s
 }
 
-// ends returns the messages in the feed of runs, by subject and run.
-func (b *testBundle) ends(t *testing.T, want int) (ends map[string]map[string]any) {
+// runEnds returns the messages in the feed of runs, by subject and run.
+func (b *testBundle) runEnds(t *testing.T, want int) (ends map[string]map[string]any) {
 	t.Helper()
 	nc, err := nats.Connect(b.nats.URL)
 	if err != nil {
@@ -75,7 +76,7 @@ func (b *testBundle) ends(t *testing.T, want int) (ends map[string]map[string]an
 	return ends
 }
 
-const oftenAndBad = `schedules:
+const oftenSchedule = `schedules:
   often: {job: replay, cron: '0 * * * *', time_zone: Europe/Berlin, parameters: {source: a, rate: 50}}
 `
 
@@ -84,12 +85,12 @@ const oftenAndBad = `schedules:
 func TestSchedules_configured_runAndPublishEnds(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, nil)
-	r.head += oftenAndBad
+	r.head += oftenSchedule
 	r.begin(t, source("a", "s"), app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
 		tuning.Runs.PollInterval, tuning.Runs.PublishRetryInterval = 20*time.Millisecond, 100*time.Millisecond
 	}})
 	r.mustPost(t, "a", delivery(t, "s"))
-	s := r.scheduled(t, "often", func(s *runs.ScheduleState) bool { return s.Planned })
+	s := r.waitSchedule(t, "often", func(s *runs.ScheduleState) bool { return s.Planned })
 	if s.LastRun != 0 || s.Next.IsZero() || s.TimeZone != "Europe/Berlin" || s.Parameters["rate"] != "50" {
 		t.Errorf("%+v", s)
 	}
@@ -98,38 +99,42 @@ func TestSchedules_configured_runAndPublishEnds(t *testing.T) {
 			return s.LastRun == run && s.LastStatus == runs.Done && !s.SucceededAt.IsZero()
 		}
 	}
-	r.ahead(t, "1 h")
-	r.scheduled(t, "often", done(1))
-	end := r.ends(t, 1)["postern.runs.replay.done 1"]
+	r.setClockAhead(t, "1 h")
+	r.waitSchedule(t, "often", done(1))
+	end := r.runEnds(t, 1)["postern.runs.replay.done 1"]
 	counts, _ := end["counts"].(map[string]any)
-	if end["schema"] != 1.0 || end["schedule"] != "often" || end["planned_at"] == nil || end["held_by"] != nil ||
+	if end["schema"] != 1.0 || end["schedule"] != "often" || end["planned_at"] == nil || end["lease_owner"] != nil ||
 		counts["processed"] != 1.0 {
-		t.Errorf("told %v", end)
+		t.Errorf("published %v", end)
 	}
 	r.nats.Stop(t)
-	r.ahead(t, "2 h")
-	r.scheduled(t, "often", done(2))
+	r.setClockAhead(t, "2 h")
+	r.waitSchedule(t, "often", done(2))
 	r.nats.Restart(t)
-	if end := r.ends(t, 2); end["postern.runs.replay.done 2"] == nil {
-		t.Errorf("told %v", end)
+	if end := r.runEnds(t, 2); end["postern.runs.replay.done 2"] == nil {
+		t.Errorf("published %v", end)
 	}
 	for line := range strings.Lines(r.log.String()) {
 		if strings.Contains(line, "run=2") && !strings.Contains(line, "job=replay") {
-			t.Errorf("a line of a run without its job: %s", line)
+			t.Errorf("a log line of run 2 has no job: %s", line)
 		}
 	}
 	if !strings.Contains(r.log.String(), `msg="applied batch" run=2 job=replay schedule=often`) {
-		t.Errorf("no batch names its run:\n%s", r.log)
+		t.Errorf("no log line of a batch has its run:\n%s", r.log)
 	}
 	r.head = strings.Replace(r.head, "'0 * * * *'", "'0 4 1 1 *'", 1)
 	r.write(t, source("a", "s"))
 	r.reload(t, "ok")
-	r.scheduled(t, "often", func(s *runs.ScheduleState) bool { return s.Cron == "0 4 1 1 *" && s.Next.YearDay() == 1 })
+	r.waitSchedule(t, "often", func(s *runs.ScheduleState) bool {
+		return s.Cron == "0 4 1 1 *" && s.Next.YearDay() == 1
+	})
 	r.head = strings.Replace(r.head, "job: replay", "job: repaly", 1)
 	r.write(t, source("a", "s"))
 	r.reload(t, "failed")
+	const want = `postern.yaml:6: schedules.often.job: job \"repaly\" cannot be scheduled: ` +
+		`use one of reconcile, replay, retention, retry`
 	testkit.Eventually(t, time.Minute, func() error { // the counter changes before the log line
-		if want := `postern.yaml:6: schedules.often.job: job \"repaly\" cannot be scheduled: use one of reconcile, replay, retention, retry`; !strings.Contains(r.log.String(), want) {
+		if !strings.Contains(r.log.String(), want) {
 			return fmt.Errorf("want %s in\n%s", want, r.log)
 		}
 		return nil
@@ -139,31 +144,39 @@ func TestSchedules_configured_runAndPublishEnds(t *testing.T) {
 // Invalid schedules are reported with their line before anything runs.
 func TestCheckSchedules_invalidSchedules_areReported(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		"{job: sweep, cron: '@daily'}":                                                                 `line 3: schedules.x.job: job "sweep" cannot be scheduled: use one of reconcile, replay, retention, retry`,
-		"{job: replay, cron: '@daily', parameters: {sorce: a}}":                                        `line 3: schedules.x.parameters: invalid: parameter "sorce" does not exist`,
-		"{job: replay, cron: '@daily', parameters: {rate: fast}}":                                      `schedules.x.parameters: invalid: rate "fast"`,
-		"{job: replay, cron: '@daily', parameters: {since: soon}}":                                     `schedules.x.parameters: invalid: since "soon"`,
-		"{job: replay, cron: '@daily', parameters: {once_key: k}}":                                     `once_key has no effect in a schedule`,
-		"{job: replay, cron: '@daily', parameters: {source: nobody}}":                                  `line 3: schedules.x.parameters.source: source "nobody" is not configured`,
-		"{job: replay, cron: '@daily', parameters: {publish: perhaps}}":                                `publish: give true or false`,
-		"{job: retention, cron: '@daily'}":                                                             `no age is set`,
-		"{job: retention, cron: '@daily', parameters: {keys: 5}}":                                      `keep keys at least as long as events`,
-		"{job: retention, cron: '@daily', parameters: {bodies: soon}}":                                 `bodies "soon" is not a number`,
-		"{job: retention, cron: '@daily', parameters: {bodies: 99999}}":                                `the maximum is 36500 days`,
-		"{job: retry, cron: '@daily', parameters: {status: dead, since: 2d}}":                          "",
-		"{job: retry, cron: '@daily', parameters: {status: applied}}":                                  `status "applied" does not exist`,
-		"{job: retention, cron: '@daily', parameters: {bodies: 30, export: archive}}":                  `export "archive": give an absolute path`,
-		"{job: retention, cron: '@daily', parameters: {runs: 30, export: /archive}}":                   `no day of the log is dropped: give bodies`,
-		"{job: retention, cron: '@daily', parameters: {bodies: 30, export: /archive}}":                 "",
-		"{job: reconcile, cron: '*/15 * * * *', parameters: {account: acct_1}}":                        `name the source to reconcile`,
-		"{job: reconcile, cron: '*/15 * * * *', parameters: {source: nobody}}":                         `source "nobody" is not configured`,
-		"{job: reconcile, cron: '@daily', parameters: {source: x, object_id: cus_1}}":                  `name its type too`,
-		"{job: reconcile, cron: '@daily', parameters: {source: x, account: a, all_accounts: true}}":    `give one of them`,
-		"{job: retention, cron: '@daily', parameters: {bodies: 30}}":                                   "",
-		"{job: replay, cron: '@daily', parameters: {object_type: a, object_id: b}}":                    "",
-		"{job: replay, cron: '@daily', parameters: {mode: force, publish: true, rate: 5, since: 25h}}": "",
+	for _, c := range [][2]string{
+		{"{job: sweep, cron: '@daily'}",
+			`line 3: schedules.x.job: job "sweep" cannot be scheduled: use one of reconcile, replay, retention, retry`},
+		{"{job: replay, cron: '@daily', parameters: {sorce: a}}",
+			`line 3: schedules.x.parameters: invalid: parameter "sorce" does not exist`},
+		{"{job: replay, cron: '@daily', parameters: {rate: fast}}", `schedules.x.parameters: invalid: rate "fast"`},
+		{"{job: replay, cron: '@daily', parameters: {since: soon}}", `schedules.x.parameters: invalid: since "soon"`},
+		{"{job: replay, cron: '@daily', parameters: {idempotency_key: k}}",
+			`idempotency_key has no effect in a schedule`},
+		{"{job: replay, cron: '@daily', parameters: {source: nobody}}",
+			`line 3: schedules.x.parameters.source: source "nobody" is not configured`},
+		{"{job: replay, cron: '@daily', parameters: {publish: perhaps}}", `publish: give true or false`},
+		{"{job: retention, cron: '@daily'}", `no age is set`},
+		{"{job: retention, cron: '@daily', parameters: {keys: 5}}", `keep keys at least as long as events`},
+		{"{job: retention, cron: '@daily', parameters: {bodies: soon}}", `bodies "soon" is not a number`},
+		{"{job: retention, cron: '@daily', parameters: {bodies: 99999}}", `the maximum is 36500 days`},
+		{"{job: retry, cron: '@daily', parameters: {status: dead, since: 2d}}", ""},
+		{"{job: retry, cron: '@daily', parameters: {status: applied}}", `status "applied" does not exist`},
+		{"{job: retention, cron: '@daily', parameters: {bodies: 30, export: archive}}",
+			`export "archive": give an absolute path`},
+		{"{job: retention, cron: '@daily', parameters: {runs: 30, export: /archive}}",
+			`no day of the log is dropped: give bodies`},
+		{"{job: retention, cron: '@daily', parameters: {bodies: 30, export: /archive}}", ""},
+		{"{job: reconcile, cron: '*/15 * * * *', parameters: {account: acct_1}}", `name the source to reconcile`},
+		{"{job: reconcile, cron: '*/15 * * * *', parameters: {source: nobody}}", `source "nobody" is not configured`},
+		{"{job: reconcile, cron: '@daily', parameters: {source: x, object_id: cus_1}}", `name its type too`},
+		{"{job: reconcile, cron: '@daily', parameters: {source: x, account: a, all_accounts: true}}",
+			`give one of them`},
+		{"{job: retention, cron: '@daily', parameters: {bodies: 30}}", ""},
+		{"{job: replay, cron: '@daily', parameters: {object_type: a, object_id: b}}", ""},
+		{"{job: replay, cron: '@daily', parameters: {mode: force, publish: true, rate: 5, since: 25h}}", ""},
 	} {
+		text, want := c[0], c[1]
 		cfg, err := config.Parse([]byte("database: {url: postgres://x}\nschedules:\n  x: "+text+"\n"),
 			func(string) string { return "" })
 		if err != nil {
@@ -196,19 +209,20 @@ func TestRedactOnRequest_configuredSource_redactsAutomatically(t *testing.T) {
 	}})
 	request := r.mustPost(t, "shop", r.sign(t, "shop", "customers/redact", 1, time.Now()))
 	r.outcome(t, request.ID)
-	r.soon(t, `SELECT EXISTS (SELECT FROM checkpoints WHERE job = 'auditor' AND cursor >= $1::bigint)`, request.ID)
-	r.soon(t, `SELECT NOT EXISTS (SELECT FROM runs) AND EXISTS (SELECT FROM events WHERE id = $1::bigint
+	r.waitTrue(t, `SELECT EXISTS (SELECT FROM checkpoints WHERE job = 'republisher' AND cursor >= $1::bigint)`,
+		request.ID)
+	r.waitTrue(t, `SELECT NOT EXISTS (SELECT FROM runs) AND EXISTS (SELECT FROM events WHERE id = $1::bigint
 		AND body IS NOT NULL)`, request.ID)
 	r.write(t, shop+"    redact_on_request: true\n")
 	r.hangup <- struct{}{}
-	r.soon(t, `SELECT body IS NULL FROM events WHERE id = $1::bigint`, request.ID)
+	r.waitTrue(t, `SELECT body IS NULL FROM events WHERE id = $1::bigint`, request.ID)
 	// Its message, and copies if the republisher was faster than the outcome.
-	r.soon(t, `SELECT EXISTS (SELECT FROM runs WHERE status = 'done' AND asked->>'requested_by' = $1
+	r.waitTrue(t, `SELECT EXISTS (SELECT FROM runs WHERE status = 'done' AND params->>'requested_by' = $1
 		AND (counts->>'messages')::int >= 1)`, request.ID)
 }
 
-// soon waits until a query returns true.
-func (b *testBundle) soon(t *testing.T, sql string, args ...any) {
+// waitTrue waits until a query returns true.
+func (b *testBundle) waitTrue(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		var yes bool
@@ -247,12 +261,12 @@ func TestEffects_ruleOnSchedule_plansEffect(t *testing.T) {
 	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+rule)
 	r.reload(t, "ok")
 	r.waitRows(t, 1, `effect_windows`)
-	r.ahead(t, "24 hours")
-	r.followed(t, 1)
+	r.setClockAhead(t, "24 hours")
+	r.waitEffects(t, 1)
 }
 
-// followed waits until the given number of effects is done, and no others exist.
-func (r *reloading) followed(t *testing.T, want int) {
+// waitEffects waits until the given number of effects is done, and no others exist.
+func (r *reloading) waitEffects(t *testing.T, want int) {
 	t.Helper()
 	r.waitRows(t, want, `effects WHERE state = 'done'`)
 	r.wantRows(t, want, `effects`)
@@ -272,13 +286,13 @@ func TestEffects_change_executesEffectOnce(t *testing.T) {
 	if r.outcome(t, paid(1).ID) != "applied" {
 		t.Fatal("not applied")
 	}
-	r.followed(t, 0) // there is no rule yet
+	r.waitEffects(t, 0) // no rule is loaded
 	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+paidRule(other.URL, 1))
 	r.reload(t, "ok")
 	for range 2 {
 		r.outcome(t, paid(2).ID)
 	}
-	r.followed(t, 1)
+	r.waitEffects(t, 1)
 	calls := other.Calls()
 	if len(calls) != 1 || calls[0].Header.Get("Authorization") != "Bearer key-of-mail" ||
 		!strings.HasPrefix(calls[0].Key, "postern-") || !strings.HasPrefix(fmt.Sprint(calls[0].JSON(t)["invoice"]),
@@ -287,14 +301,14 @@ func TestEffects_change_executesEffectOnce(t *testing.T) {
 	}
 	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+paidRule(other.URL, 2))
 	r.reload(t, "ok")
-	for n := range 2 { // the second change is one that has its receipt
+	for n := range 2 { // version 2 of the rule has an effect of the first change, but not of the second
 		r.outcome(t, paid(3+n).ID)
 	}
-	r.followed(t, 2)
+	r.waitEffects(t, 2)
 	testkit.Eventually(t, time.Minute, func() error {
-		if said := r.log.String(); !strings.Contains(said, " effects=1\n") ||
-			!strings.Contains(said, " effects_known=1\n") {
-			return fmt.Errorf("no word of an effect that was planned, or of one that was known:\n%s", said)
+		if log := r.log.String(); !strings.Contains(log, " effects=1\n") ||
+			!strings.Contains(log, " effects_known=1\n") {
+			return fmt.Errorf("the log has no planned effect, or no effect that was known:\n%s", log)
 		}
 		return nil
 	})
@@ -316,8 +330,8 @@ func TestNotify_effectInReview_sendsAlert(t *testing.T) {
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		if calls := other.Calls(); len(calls) != 1 || calls[0].Path != "/alerts" ||
-			!strings.Contains(calls[0].Body, `"about":"waiting_effects","state":"began","count":1`) {
-			return fmt.Errorf("told: %+v", calls)
+			!strings.Contains(calls[0].Body, `"condition":"effects_awaiting_approval","state":"began","count":1`) {
+			return fmt.Errorf("calls: %+v", calls)
 		}
 		return nil
 	})

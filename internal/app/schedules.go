@@ -21,8 +21,8 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-// CheckSchedules returns the schedules with unknown jobs or invalid parameters. Each problem names
-// its line.
+// CheckSchedules returns an error for each schedule with an unknown job or invalid parameters. Each
+// error names the line of the configuration.
 func CheckSchedules(cfg *config.Config) error {
 	var errs []error
 	for _, s := range cfg.AllSchedules() {
@@ -52,8 +52,7 @@ func CheckSchedules(cfg *config.Config) error {
 func configuredSchedules(cfg *config.Config) (all []runs.Schedule) {
 	for _, s := range cfg.AllSchedules() {
 		all = append(all, runs.Schedule{Name: s.Name, Job: s.Job, Cron: s.Cron, TimeZone: s.TimeZone,
-			Overlap: s.Overlap, Missed: s.Missed,
-			Parameters: maps.Clone(s.Parameters)})
+			Overlap: s.Overlap, Missed: s.Missed, Parameters: maps.Clone(s.Parameters)})
 	}
 	return all
 }
@@ -76,20 +75,17 @@ func (a *App) addRuns(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn
 	a.planner = &runs.Planner{Pool: pool, Jobs: admin.Jobs, Logger: a.Logger, Interval: t.Runs.PollInterval}
 	a.planner.Replace(configuredSchedules(a.Config))
 	publisher := runs.NewEndPublisher(runs.EndPublisher{Pool: pool, Metrics: metrics, Logger: a.Logger,
-		Interval:      t.Runs.PollInterval,
-		RetryInterval: t.Runs.PublishRetryInterval,
+		Interval: t.Runs.PollInterval, RetryInterval: t.Runs.PublishRetryInterval,
 		Publish: func(ctx context.Context, ended []runs.Run) []error {
 			return publishRuns(ctx, conn, t.Limits, ended)
 		}})
 	a.loop("run metrics", func(ctx context.Context) error {
-		return metrics.Watch(ctx, pool, t.Runs.MetricsInterval,
-			a.Logger)
+		return metrics.Watch(ctx, pool, t.Runs.MetricsInterval, a.Logger)
 	})
 	a.loop("run ends", publisher.Run)
 	a.loop("schedules", a.planner.Run)
 	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger,
-		Jobs: jobs, OnEnd: publisher.Wake,
-		Metrics: metrics}).Run)
+		Jobs: jobs, OnEnd: publisher.Wake, Metrics: metrics}).Run)
 	return nil
 }
 
@@ -97,9 +93,9 @@ func (a *App) addRuns(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn
 type endedRun struct {
 	Schema int `json:"schema"`
 	*runs.Run
-	// The fields below hide fields that an ended run does not have.
-	HeldBy    struct{}        `json:"held_by,omitzero"`
-	UpdatedAt *events.Instant `json:"updated_at,omitzero"`
+	// The fields below replace those of Run, so that JSON omits them: an ended run has no lease.
+	LeaseOwner struct{}        `json:"lease_owner,omitzero"`
+	UpdatedAt  *events.Instant `json:"updated_at,omitzero"`
 }
 
 // publishRuns publishes ended runs, and creates the stream if it does not exist.

@@ -58,30 +58,30 @@ func TestGateway_startsWithoutPostgreSQL_usesSpool(t *testing.T) {
 	})
 }
 
-// PostgreSQL may also become unavailable while such a gateway starts.
+// A gateway with a spool also starts if PostgreSQL becomes unavailable during the start.
 func TestGateway_postgreSQLFailsDuringStart_usesSpool(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	proxy := testkit.Proxy(t, b.db.URL)
-	knocked, err := net.Listen("tcp", "127.0.0.1:0")
+	natsPort, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cut := make(chan struct{})
 	var once sync.Once
-	go func() { // the connection to JetStream is opened after the one to PostgreSQL
+	go func() { // the gateway connects to JetStream after PostgreSQL, which then fails
 		for {
-			conn, err := knocked.Accept()
+			conn, err := natsPort.Accept()
 			if err != nil {
 				return
 			}
 			once.Do(func() { proxy.Cut(); close(cut) })
-			_ = conn.Close() // this port does not respond
+			_ = conn.Close() // no NATS server responds
 		}
 	}()
-	defer knocked.Close()
+	defer natsPort.Close()
 	b.cfg.Database.URL, b.cfg.NATS.URL, b.cfg.Ingest.Spool.Dir = config.URL(proxy.URL),
-		config.URL("nats://"+knocked.Addr().String()), t.TempDir()
+		config.URL("nats://"+natsPort.Addr().String()), t.TempDir()
 	b.app = b.start(t, app.Options{Gateway: true})
 	<-cut
 	testkit.Eventually(t, time.Minute, func() error {
@@ -170,9 +170,9 @@ func TestMetrics_quarantinedSpoolFiles_areCountedUntilRemoved(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	b.cfg.Ingest.Spool.Dir = t.TempDir()
-	want := map[string]float64{"postern_spool_damaged_files": 1, "postern_spool_refused_files": 2}
+	want := map[string]float64{"postern_spool_damaged_files": 1, "postern_spool_quarantined_files": 2}
 	var files []string
-	for _, name := range []string{"00000000000000000001.spool.damaged", "1-aa.refused", "2-bb.refused"} {
+	for _, name := range []string{"00000000000000000001.spool.damaged", "1-aa.quarantined", "2-bb.quarantined"} {
 		file := filepath.Join(b.cfg.Ingest.Spool.Dir, name)
 		files = append(files, file)
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -284,41 +284,41 @@ func TestGateway_start_opensSessionsInAdvance(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	b.app = b.start(t, app.Options{Gateway: true})
-	b.soon(t, `SELECT count(*) >= $1::int FROM pg_stat_activity
+	b.waitTrue(t, `SELECT count(*) >= $1::int FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name = 'postern_gateway'`, b.cfg.Ingest.Writers+2)
 }
 
-// mute is a PostgreSQL that stalls: it accepts connections, performs the handshake, and sends
-// nothing more.
-type mute struct {
-	greets bool
-	// isGone is true if the server is not available any more.
-	isGone atomic.Bool
-	talks  sync.WaitGroup
-	mu     sync.Mutex
-	// ends are the server's ends of the connections.
-	ends []net.Conn
+// stalledPostgres simulates a PostgreSQL that stalls. It accepts connections, and completes logins
+// if acceptsLogins is true. It sends nothing more.
+type stalledPostgres struct {
+	acceptsLogins bool
+	// isClosed is true if the server accepts no more connections.
+	isClosed atomic.Bool
+	handlers sync.WaitGroup
+	mu       sync.Mutex
+	// serverEnds are the server's ends of the connections.
+	serverEnds []net.Conn
 }
 
-func (m *mute) dial(context.Context, string, string) (net.Conn, error) {
-	if m.isGone.Load() {
-		return nil, errors.New("gone")
+func (m *stalledPostgres) dial(context.Context, string, string) (net.Conn, error) {
+	if m.isClosed.Load() {
+		return nil, errors.New("the server is closed")
 	}
-	ours, theirs := net.Pipe()
+	serverEnd, clientEnd := net.Pipe()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ends = append(m.ends, ours)
-	m.talks.Go(func() { m.talk(ours) })
-	return theirs, nil
+	m.serverEnds = append(m.serverEnds, serverEnd)
+	m.handlers.Go(func() { m.handle(serverEnd) })
+	return clientEnd, nil
 }
 
-// talk ends with the connection.
-func (m *mute) talk(conn net.Conn) {
+// handle serves a connection until its end.
+func (m *stalledPostgres) handle(conn net.Conn) {
 	b := pgproto3.NewBackend(conn, conn)
 	if _, err := b.ReceiveStartupMessage(); err != nil {
 		return
 	}
-	if m.greets {
+	if m.acceptsLogins {
 		b.Send(&pgproto3.AuthenticationOk{})
 		b.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
 		if err := b.Flush(); err != nil {
@@ -332,19 +332,19 @@ func (m *mute) talk(conn net.Conn) {
 	}
 }
 
-// end closes all connections.
-func (m *mute) end() {
-	m.isGone.Store(true)
+// close closes all connections.
+func (m *stalledPostgres) close() {
+	m.isClosed.Store(true)
 	m.mu.Lock()
-	for _, conn := range m.ends {
+	for _, conn := range m.serverEnds {
 		_ = conn.Close()
 	}
 	m.mu.Unlock()
-	m.talks.Wait()
+	m.handlers.Wait()
 }
 
-// pool is connected to it like a gateway's.
-func (m *mute) pool(t *testing.T) *pgxpool.Pool {
+// pool returns a pool like a gateway's that connects to m.
+func (m *stalledPostgres) pool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig("postgres://postern@mute/postern?sslmode=disable")
 	if err != nil {
@@ -364,16 +364,20 @@ func (m *mute) pool(t *testing.T) *pgxpool.Pool {
 // that a busy machine does not matter.
 func TestGateway_postgreSQLStalls_spoolsWithinOneSecond(t *testing.T) {
 	t.Parallel()
-	for name, greets := range map[string]bool{"sessions hang": true, "logins hang": false} {
+	for name, acceptsLogins := range map[string]bool{"sessions stall": true, "logins stall": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			synctest.Test(t, func(t *testing.T) { switches(t, dir, &mute{greets: greets}) })
+			synctest.Test(t, func(t *testing.T) {
+				checkSpooling(t, dir, &stalledPostgres{acceptsLogins: acceptsLogins})
+			})
 		})
 	}
 }
 
-func switches(t *testing.T, dir string, store *mute) {
+// checkSpooling sends deliveries to a gateway. It fails the test unless each is in the spool within
+// a second.
+func checkSpooling(t *testing.T, dir string, store *stalledPostgres) {
 	t.Helper()
 	b := &testBundle{cfg: config.Default()}
 	b.cfg.Sources, b.cfg.Ingest.Spool.Dir = config.DemoSources(), dir
@@ -383,7 +387,7 @@ func switches(t *testing.T, dir string, store *mute) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	keep, err := spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 1 << 20, Logger: log})
+	deliverySpool, err := spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 1 << 20, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +396,8 @@ func switches(t *testing.T, dir string, store *mute) {
 	server, err := ingest.New(ingest.Options{Pool: pool,
 		Endpoints: app.GatewaySources(b.cfg, events.Sources{Number: map[string]int32{"stripe": 1}}),
 		Publish:   func(...stream.Event) {},
-		Spool:     keep, SpoolName: "name", SpoolLocation: dir, Settings: app.NewTuning(b.cfg).Ingest, Logger: log,
+		Spool:     deliverySpool, SpoolName: "name", SpoolLocation: dir,
+		Settings: app.NewTuning(b.cfg).Ingest, Logger: log,
 		Metrics: prometheus.NewRegistry(), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
@@ -425,9 +430,9 @@ func switches(t *testing.T, dir string, store *mute) {
 	senders.Wait()
 	t.Logf("the longest took %s", time.Duration(longest.Load()))
 	if longest.Load() == 0 {
-		t.Error("nobody waited: PostgreSQL did not hang")
+		t.Error("no delivery waited, so PostgreSQL did not stall")
 	}
-	store.end()
+	store.close()
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

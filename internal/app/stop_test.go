@@ -22,9 +22,9 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// halfSent has sent the header of a delivery and the beginning of its body, and the server waits
-// for the rest.
-func (b *testBundle) halfSent(t *testing.T) {
+// sendHalf sends the header of a delivery and the beginning of its body. The server then waits for
+// the rest.
+func (b *testBundle) sendHalf(t *testing.T) {
 	t.Helper()
 	conn := b.dial(t)
 	// The server sends 100 Continue when it begins to read.
@@ -48,13 +48,13 @@ func TestStop_incompleteBodies_areCut(t *testing.T) {
 	gateway := b.launch(t, app.Options{Gateway: true})
 	b.app = gateway
 	for range 3 {
-		b.halfSent(t)
+		b.sendHalf(t)
 	}
 	var ids []string
 	for n := range 20 {
 		ids = append(ids, b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 1+n, time.Now())).ID)
 	}
-	stop(t, gateway) // it logs what it left behind, and incomplete bodies would be logged
+	stop(t, gateway)
 	// A processor without republishing can apply only what was published.
 	b.app = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) {
 		tuning.Processor.RepublishInterval, tuning.Processor.RepublishMinAge = time.Hour, time.Hour
@@ -95,7 +95,7 @@ func TestGateway_maxConnections_nextOneWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status, err := health(waiting, answers); !os.IsTimeout(err) {
-		t.Errorf("one connection too many is served: %d, %v", status, err)
+		t.Errorf("a connection beyond the limit is served: %d, %v", status, err)
 	}
 	if err := waiting.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestGateway_maxConnections_nextOneWaits(t *testing.T) {
 	}
 	res, err := http.ReadResponse(answers, nil)
 	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("the one that waited is not served: %v", err)
+		t.Fatalf("the connection that waited is not served: %v", err)
 	}
 	_ = res.Body.Close()
 }
@@ -135,7 +135,7 @@ func TestStop_gateway_drainsFirst(t *testing.T) {
 	stop()
 	testkit.Eventually(t, 30*time.Second, func() error { return b.readyz(http.StatusServiceUnavailable) })
 	if b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 1, time.Now())).ID == "" {
-		t.Error("no delivery is taken while the gateway drains")
+		t.Error("a delivery is rejected while the gateway drains")
 	}
 	if _, err := io.WriteString(idle, "GET /healthz HTTP/1.1\r\nHost: postern\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -196,9 +196,9 @@ func TestDaemon_stoppedBeforeReady_exitsWithoutError(t *testing.T) {
 	}
 }
 
-// hanging starts a process whose connections to PostgreSQL and JetStream can be stalled. The caller
-// stops it.
-func (b *testBundle) hanging(t *testing.T, o app.Options) (postgres, nats *testkit.FaultProxy) {
+// startWithProxies starts a process that uses proxies to PostgreSQL and JetStream, which the test
+// can stall. The caller stops the process.
+func (b *testBundle) startWithProxies(t *testing.T, o app.Options) (postgres, nats *testkit.FaultProxy) {
 	t.Helper()
 	postgres, nats = testkit.Proxy(t, b.db.URL), testkit.Proxy(t, b.nats.URL)
 	cfg := *b.cfg
@@ -219,23 +219,23 @@ func TestStop_gatewayWithStalledPostgreSQL_endsInOrder(t *testing.T) {
 			if spooled {
 				b.cfg.Ingest.Spool.Dir = t.TempDir()
 			}
-			postgres, _ := b.hanging(t, app.Options{Gateway: true})
+			postgres, _ := b.startWithProxies(t, app.Options{Gateway: true})
 			b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
 			postgres.Stall()
-			hangs := b.sign(t, "stripe", "invoice.paid", 2, time.Now())
-			type told struct {
+			waiting := b.sign(t, "stripe", "invoice.paid", 2, time.Now())
+			type result struct {
 				answer
 				err error
 			}
-			answers := make(chan told, 1)
+			answers := make(chan result, 1)
 			go func() {
-				a, err := b.try(t, http.DefaultClient, "stripe", hangs)
-				answers <- told{a, err}
+				a, err := b.try(t, http.DefaultClient, "stripe", waiting)
+				answers <- result{a, err}
 			}()
 			testkit.Eventually(t, time.Minute, func() error {
-				if scrape(t, b.app)["postern_held_bytes"].GetMetric()[0].GetGauge().GetValue() == 0 &&
+				if scrape(t, b.app)["postern_body_memory_bytes"].GetMetric()[0].GetGauge().GetValue() == 0 &&
 					len(answers) == 0 {
-					return errors.New("the delivery is not stored")
+					return errors.New("the gateway has not read the delivery")
 				}
 				return nil
 			})
@@ -251,7 +251,7 @@ func TestStop_gatewayWithStalledPostgreSQL_endsInOrder(t *testing.T) {
 			postgres.Restore()
 			b.app = b.start(t, app.Options{Gateway: true})
 			if !spooled {
-				b.mustPost(t, "stripe", hangs)
+				b.mustPost(t, "stripe", waiting)
 			}
 			b.waitRows(t, 2, `events`)
 		})
@@ -262,18 +262,18 @@ func TestStop_gatewayWithStalledPostgreSQL_endsInOrder(t *testing.T) {
 // processor applies what was in progress.
 func TestStop_processorWithStalledPostgreSQL_endsInOrder(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"stands still", "commit waits"} {
+	for _, how := range []string{"PostgreSQL stalls", "commit waits"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			b := configured(t, nil)
 			gateway := b.start(t, app.Options{Gateway: true})
-			postgres, _ := b.hanging(t, app.Options{Processor: true})
+			postgres, _ := b.startWithProxies(t, app.Options{Processor: true})
 			processor := b.app
 			b.app = gateway
 			ids := []string{b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now())).ID}
 			b.allApplied(t, ids)
 			release := func() {}
-			if how == "stands still" {
+			if how == "PostgreSQL stalls" {
 				postgres.Stall()
 			} else {
 				release = b.holdCommits(t)
@@ -293,19 +293,18 @@ func TestStop_processorWithStalledPostgreSQL_endsInOrder(t *testing.T) {
 	}
 }
 
-// The same holds if PostgreSQL stalls or fails while a destination responds to an effect's request:
-// the outcome of the step is unknown then.
+// A processor stops in time if PostgreSQL stalls or fails while a destination responds to an
+// effect's request. The outcome of the step is then unknown.
 func TestStop_effectOutcomeNotRecorded_isUnknown(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"stands still", "has gone"} {
+	for _, how := range []string{"PostgreSQL stalls", "PostgreSQL fails"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			b := configured(t, nil)
-			came, answer := make(chan struct{}, 1), make(chan struct{})
-			other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter,
-				*http.Request) {
-				came <- struct{}{}
-				<-answer
+			requested, respond := make(chan struct{}, 1), make(chan struct{})
+			other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				requested <- struct{}{}
+				<-respond
 			}))
 			t.Cleanup(other.Close)
 			with, err := config.Parse(fmt.Appendf(nil, `
@@ -322,17 +321,17 @@ effects:
 			}
 			b.cfg.Destinations, b.cfg.Effects = with.Destinations, with.Effects
 			gateway := b.start(t, app.Options{Gateway: true})
-			postgres, _ := b.hanging(t, app.Options{Processor: true})
+			postgres, _ := b.startWithProxies(t, app.Options{Processor: true})
 			processor := b.app
 			b.app = gateway
 			b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
-			<-came
-			if how == "stands still" {
+			<-requested
+			if how == "PostgreSQL stalls" {
 				postgres.Stall()
 			} else {
 				postgres.Cut()
 			}
-			close(answer)
+			close(respond)
 			t.Logf("stopped after %s", stop(t, processor))
 			postgres.Restore()
 			if got := b.db.QueryStrings(t, `SELECT e.state || ' ' || s.state FROM effects e
@@ -354,26 +353,28 @@ func (b *testBundle) holdCommits(t *testing.T) (release func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	let := func(statement string) {
+	exec := func(statement string) {
 		if _, err := conn.Exec(context.Background(), statement); err != nil {
 			t.Error(err)
 		}
 	}
-	let(`SELECT pg_advisory_lock(8)`)
-	return func() { let(`SELECT pg_advisory_unlock(8)`); conn.Release() }
+	exec(`SELECT pg_advisory_lock(8)`)
+	return func() { exec(`SELECT pg_advisory_unlock(8)`); conn.Release() }
 }
 
+// commitWaits waits until a commit is blocked by holdCommits.
 func (b *testBundle) commitWaits(t *testing.T) {
 	t.Helper()
-	b.soon(t, `SELECT count(*) > 0 FROM pg_stat_activity
+	b.waitTrue(t, `SELECT count(*) > 0 FROM pg_stat_activity
 		WHERE datname = current_database() AND wait_event = 'advisory' AND query ILIKE 'commit%'`)
 }
 
-// A stalled JetStream delays neither: the republisher publishes later what is not published.
+// A stalled JetStream does not delay the stop of gateway and processor. The republisher later
+// publishes the events that were not published.
 func TestStop_stalledJetStream_republishesLater(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
-	_, nats := b.hanging(t, app.Options{Gateway: true, Processor: true})
+	_, nats := b.startWithProxies(t, app.Options{Gateway: true, Processor: true})
 	ids := []string{b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now())).ID}
 	b.allApplied(t, ids)
 	nats.Stall()

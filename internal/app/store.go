@@ -33,14 +33,14 @@ func (a *App) openSpool(cfg *config.Config) (_ *spool.Spool, name string, err er
 	if err != nil {
 		return nil, "", fmt.Errorf("ingest.spool.dir: %w", err)
 	}
-	if left := s.Stats(); left.Records > 0 {
+	if stats := s.Stats(); stats.Records > 0 {
 		a.Logger.Info("the spool has deliveries of an earlier process; appending them now", "deliveries",
-			left.Records, "bytes", left.Bytes, "oldest", left.Oldest)
+			stats.Records, "bytes", stats.Bytes, "oldest", stats.Oldest)
 	}
-	if left := s.Stats(); left.Damaged > 0 || left.Quarantined > 0 {
-		a.Logger.Error("the spool has quarantined files: acknowledged deliveries may be missing; "+
-			"postern verify --spool describes each, and they are reported until they are removed",
-			"damaged", left.Damaged, "refused", left.Quarantined, "dir", cfg.Ingest.Spool.Dir)
+	if stats := s.Stats(); stats.Damaged > 0 || stats.Quarantined > 0 {
+		a.Logger.Error("the spool has quarantined files: acknowledged deliveries may be missing; postern verify "+
+			"--spool describes each, and they are reported until they are removed",
+			"damaged", stats.Damaged, "quarantined", stats.Quarantined, "dir", cfg.Ingest.Spool.Dir)
 	}
 	return s, name, nil
 }
@@ -102,8 +102,8 @@ func (a *App) migrateAndCheckStore(ctx context.Context, pool *pgxpool.Pool, cfg 
 	return checkStore(ctx, pool, cfg, storeCheckTimeout)
 }
 
-// waitForStore lets the gateway write to the database once it responds. A wrong database ends the
-// process, and the spool keeps its deliveries for the right one.
+// waitForStore lets the gateway write to the database once it responds. It returns an error if the
+// database is the wrong one. The process then ends, and its deliveries remain in the spool.
 func (a *App) waitForStore(ctx context.Context, pool *pgxpool.Pool, server *ingest.Server) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

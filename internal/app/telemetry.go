@@ -16,8 +16,8 @@ import (
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
-// addTraces exports traces if the environment names a collector. It stops last, so that it also
-// exports the traces of the stop.
+// addTraces exports traces if the environment names a collector. The export stops last, so that it
+// includes the traces of the stop.
 func (a *App) addTraces(ctx context.Context) {
 	service := "postern"
 	switch {
@@ -41,15 +41,15 @@ func (a *App) registerWarnings() error {
 		}
 	}
 	return a.metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_unsafe_settings",
-		Help: "Settings that reduce guarantees: those named unsafe, and in a gateway those of the " +
-			"PostgreSQL server that are off and needed for durable commits. A gateway's log names them at " +
-			"the start."},
+		Help: "Settings that weaken a guarantee: enabled settings whose name contains unsafe and, in a gateway, " +
+			"settings of the PostgreSQL server that durable commits need and that are off. A gateway logs their " +
+			"names when it starts."},
 		func() float64 { return float64(len(a.Config.UnsafeSettings()) + len(*a.unsafeServerSettings.Load())) }))
 }
 
 // warnUnsafeServer logs the settings of the database that make acknowledged deliveries less
-// durable, once until they change. It is called at the start of each connection, so that it notices
-// another server too.
+// durable. It logs them again only when they have changed. Each new connection calls it, so that it
+// also checks a server that replaces the first one.
 func (a *App) warnUnsafeServer(off []string) {
 	if !a.Gateway { // a processor acknowledges nothing
 		return
@@ -59,8 +59,7 @@ func (a *App) warnUnsafeServer(off []string) {
 	}
 	for _, name := range off {
 		a.Logger.Warn("postgresql runs with " + name + " off: acknowledged deliveries may be lost if its machine " +
-			"fails. " +
-			"Run on that server: ALTER SYSTEM RESET " + name + "; SELECT pg_reload_conf()")
+			"fails. Run on that server: ALTER SYSTEM RESET " + name + "; SELECT pg_reload_conf()")
 	}
 }
 
@@ -81,8 +80,8 @@ func (a *App) registerStreamMetrics(name string, conn *stream.Conn) error {
 	})
 	reconnects := prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "postern_stream_reconnects_total",
 		ConstLabels: labels,
-		Help:        "Times that the connection to JetStream was lost and opened again."}, func() float64 {
-		return float64(conn.Connects())
+		Help:        "How often the connection to JetStream was lost and opened again."}, func() float64 {
+		return float64(conn.Reconnects())
 	})
 	if err := a.metrics.Register(connected); err != nil {
 		return err
@@ -104,8 +103,7 @@ func (a *App) addMetricsListener(ctx context.Context) (err error) {
 	handler := admin.NewScrape(admin.Options{Ready: a.Ready, Metrics: a.metrics.Handler(), Logger: a.Logger})
 	a.serve("metrics", netutil.LimitListener(a.metricsListener, maxMetricsConns),
 		&http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: adminTimeout,
-			WriteTimeout: adminTimeout,
-			IdleTimeout:  idleTimeout, MaxHeaderBytes: maxHeaderBytes}, "", "")
+			WriteTimeout: adminTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes}, "", "")
 	return nil
 }
 
@@ -119,9 +117,9 @@ func (a *App) MetricsAddr() string {
 
 // addresses returns the addresses of the process for the log.
 func (a *App) addresses(ingest, admin string) []any {
-	at := []any{"ingest", ingest, "admin", admin}
+	attrs := []any{"ingest", ingest, "admin", admin}
 	if a.metricsListener != nil {
-		at = append(at, "metrics", a.MetricsAddr())
+		attrs = append(attrs, "metrics", a.MetricsAddr())
 	}
-	return at
+	return attrs
 }

@@ -33,8 +33,8 @@ type Tuning struct {
 	RefetchInterval time.Duration
 }
 
-// spoolStallAfter is how long all appends may take before deliveries go to the spool. It is short,
-// so that this happens within a second.
+// spoolStallAfter is how long an append may take, if there is a spool, before deliveries go to the
+// spool. With it, a sender gets its response within a second.
 const spoolStallAfter = 750 * time.Millisecond
 
 func newTuning(c *config.Config) Tuning {
@@ -58,10 +58,8 @@ func newTuning(c *config.Config) Tuning {
 	p := &t.Processor
 	p.Batch, p.Workers = c.Processor.Batch, c.Processor.Workers
 	p.BackOff = p.BackOff[:min(c.Processor.MaxAttempts-1, len(p.BackOff))]
-	p.RepublishInterval, p.RepublishMinAge, p.RepublishLease = c.Processor.Republisher.Every,
-		c.Processor.Republisher.MinAge,
-		c.Processor.Republisher.Lease
-	p.RepublishRate = c.Processor.Republisher.Rate
+	p.RepublishInterval, p.RepublishMinAge = c.Processor.Republisher.Every, c.Processor.Republisher.MinAge
+	p.RepublishLease, p.RepublishRate = c.Processor.Republisher.Lease, c.Processor.Republisher.Rate
 	p.ResendAfter, p.ChangeRetention = c.Processor.Changes.PublishAfter, c.Processor.Changes.Retention
 	return t
 }

@@ -40,18 +40,18 @@ func (l *Local) printUsage() {
 	fmt.Fprintf(w, "  go run ./cmd/postern objects list%s\n\nCtrl-C stops it; the state is kept.\n\n", at)
 }
 
-// sourceRows lists the sources with their addresses, and with their providers if a name does not
-// show it.
+// sourceRows lists the sources with their addresses. If any source has another name than its
+// provider, it adds the providers.
 func (l *Local) sourceRows() [][]string {
 	sources := l.opts.Config.Sources
-	named := true
+	allNamedByProvider := true
 	for name, src := range sources {
-		named = named && name == src.Provider
+		allNamedByProvider = allNamedByProvider && name == src.Provider
 	}
 	var rows [][]string
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		row := []string{name, l.ingestURL() + "/webhooks/" + name}
-		if !named {
+		if !allNamedByProvider {
 			row[1] += "  (" + sources[name].Provider + ")"
 		}
 		rows = append(rows, row)
@@ -70,9 +70,9 @@ func printRows(w io.Writer, rows [][]string) {
 	}
 }
 
-// printSendExample prints an example delivery, if possible to a source whose secret `send` finds.
-// With a configuration file, `send` reads secrets and provider from it, and the address from the
-// instance file.
+// printSendExample prints an example of the command `send`, if possible for a source whose secret
+// the command can read. `send` reads addresses from the instance file, and secrets and providers
+// from the configuration file if there is one.
 func printSendExample(w io.Writer, cfg *config.Config, file, dir string) {
 	known := cfg.InstanceSources()
 	names := slices.SortedFunc(maps.Keys(known), func(a, b string) int {
@@ -109,8 +109,7 @@ func printSendExample(w io.Writer, cfg *config.Config, file, dir string) {
 // describesProvider reports whether the source describes its own provider.
 func describesProvider(cfg *config.Config, source string) bool {
 	return slices.ContainsFunc(cfg.Endpoints(), func(e config.Endpoint) bool {
-		return e.Source.Name == source &&
-			e.IsCustomized
+		return e.Source.Name == source && e.IsCustomized
 	})
 }
 

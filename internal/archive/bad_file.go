@@ -13,7 +13,7 @@ import (
 // an earlier run of the same import wrote; otherwise they are an error.
 type badFile struct {
 	path string
-	// header is what the file begins with.
+	// header is the beginning of the file: the names of the columns of a CSV file.
 	header []byte
 	dryRun bool
 	file   *os.File

@@ -37,7 +37,7 @@ func (r *importer) appendDeliveries(ctx context.Context, batch []pending) error 
 	}
 	appendFunc := events.Append
 	if r.DryRun {
-		appendFunc = r.foresight.Run
+		appendFunc = r.appendDryRun.Run
 	}
 	receipts, err := appendFunc(ctx, r.Pool, deliveries)
 	switch {
@@ -67,7 +67,7 @@ func (r *importer) countReceipts(batch []pending, receipts [][]events.Receipt) {
 			case one.Conflict:
 				r.counts.Conflict++
 				if batch[i].entries[0].madeKey { // a row, which is never joined with other entries
-					r.counts.MadeConflict++
+					r.counts.GeneratedKeyConflict++
 				}
 			case one.Duplicate:
 				r.counts.Duplicate++

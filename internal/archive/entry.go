@@ -37,7 +37,7 @@ type entry struct {
 	line int
 	// raw is the entry's text in the file, with its line end; nil if it is a file of its own.
 	raw []byte
-	// file is the name of its own file, "" in a file of many.
+	// file is the name of its own file; "" if the file has several entries.
 	file string
 	// source is the name of the source in the entry, "" for none.
 	source, provider string
@@ -46,7 +46,7 @@ type entry struct {
 	delivery   events.Delivery
 	// deliveryID is the same for the events of one delivery; 0 if it is not known.
 	deliveryID int64
-	// madeKey: its key was derived from the file and the row.
+	// madeKey reports that its key was derived from the file and the row.
 	madeKey bool
 	// err is why the entry is not an event.
 	err error

@@ -46,7 +46,7 @@ type ExportResult struct {
 	// Events are in the file.
 	Events int64 `json:"events"`
 	// Skipped events have no body any more: it was redacted, or was in a dropped partition.
-	Skipped int64 `json:"left_out"`
+	Skipped int64 `json:"excluded"`
 	// Bytes are the written bytes, compressed.
 	Bytes int64 `json:"bytes"`
 	// Bound is the id up to which the log was read.
@@ -73,7 +73,7 @@ func ExportToWriter(ctx context.Context, e ExportParams, w io.Writer) (ExportRes
 	return x.stored.ExportResult, err
 }
 
-// exportPosition is how far an export is.
+// exportPosition is the progress of an export.
 type exportPosition struct {
 	ExportResult
 	// Cursor is the id of the last event that is written or skipped.
@@ -99,7 +99,7 @@ type export struct {
 	// progress is the position after the chunk that is being filled. stored is the position after
 	// the stored chunks; it belongs to the writer while that runs.
 	progress, stored exportPosition
-	// checkedCursor is where the cursor was at the last check of the partitions, at checkedAt.
+	// checkedCursor is the cursor at the last check of the partitions, which was at checkedAt.
 	checkedCursor int64
 	checkedAt     time.Time
 	chunk         []byte
@@ -176,9 +176,9 @@ func (x *export) read(ctx context.Context) error {
 	return x.flush(ctx)
 }
 
-// checkPartitions checks that all partitions existed that were to be read, and updates the
-// remaining ones. It runs after the reading. A partition that is dropped between the two was read,
-// but counts as missing, which is the safe side.
+// checkPartitions returns ErrIncomplete if a partition that was to be read does not exist any more,
+// and updates the remaining ones. It runs after the reading. It also returns the error for a
+// partition that was dropped after it was read: no event is lost, but the check cannot know that.
 func (x *export) checkPartitions(ctx context.Context) error {
 	days, err := events.ListPartitions(ctx, x.Pool, &x.Filter, x.checkedCursor, x.progress.Bound)
 	if err != nil {
@@ -196,8 +196,7 @@ func (x *export) checkPartitions(ctx context.Context) error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: %s were dropped from the log before all of their events were read, by retention or by "+
-			"an operator; start "+
-			"again to export what the log has now", ErrIncomplete, strings.Join(missing, ", "))
+			"an operator; start again to export what the log has now", ErrIncomplete, strings.Join(missing, ", "))
 	}
 	x.progress.Days = slices.DeleteFunc(days, func(d events.Partition) bool { return d.End <= x.progress.Cursor+1 })
 	x.checkedCursor, x.checkedAt = x.progress.Cursor, time.Now()

@@ -34,9 +34,9 @@ var (
 // state is the state of an unfinished export, stored next to the file.
 type state struct {
 	Version int `json:"postern_export"`
-	// RequestText is the filter as the operator wrote it. Filter is its meaning when the export
+	// Input is the filter as the operator wrote it. Filter is its meaning when the export
 	// started.
-	RequestText map[string]string `json:"words"`
+	Input       map[string]string `json:"input"`
 	Filter      events.Filter     `json:"filter"`
 	Compression Compression       `json:"compression"`
 	exportPosition
@@ -58,7 +58,7 @@ func ExportToFile(ctx context.Context, e ExportParams, path string, requestText 
 	switch s := &f.state; {
 	case found && f.complete:
 		return s.ExportResult, f.cleanUp()
-	case found && (!maps.Equal(s.RequestText, requestText) || s.Compression != e.Compression):
+	case found && (!maps.Equal(s.Input, requestText) || s.Compression != e.Compression):
 		return ExportResult{}, fmt.Errorf("the export to %s %w (%s): repeat those, or delete %s and %s", path,
 			ErrOtherParams,
 			s.describeRequest(), path+partSuffix, path+stateSuffix)
@@ -67,7 +67,7 @@ func ExportToFile(ctx context.Context, e ExportParams, path string, requestText 
 		if err != nil {
 			return ExportResult{}, err
 		}
-		*s = state{Version: Version, RequestText: requestText, Filter: e.Filter, Compression: e.Compression,
+		*s = state{Version: Version, Input: requestText, Filter: e.Filter, Compression: e.Compression,
 			exportPosition: at}
 	}
 	e.Filter = f.state.Filter
@@ -88,8 +88,8 @@ func ExportToFile(ctx context.Context, e ExportParams, path string, requestText 
 
 // describeRequest describes the parameters with which an export was started.
 func (s *state) describeRequest() string {
-	text, err := json.Marshal(s.RequestText)
-	if err != nil || len(s.RequestText) == 0 {
+	text, err := json.Marshal(s.Input)
+	if err != nil || len(s.Input) == 0 {
 		return "no filter, compression " + string(s.Compression)
 	}
 	return fmt.Sprintf("%s, compression %s", text, s.Compression)
@@ -171,8 +171,8 @@ func (f *file) readState() error {
 	read.DisallowUnknownFields() // an unknown field of a later release may change the meaning of the others
 	f.state = state{}
 	if err := read.Decode(&f.state); err != nil || f.state.Version != Version {
-		return fmt.Errorf("%s cannot be read: it is of another release or was changed; delete it and %s, and start "+
-			"again (%v)", f.path+stateSuffix, f.path+partSuffix, err)
+		return fmt.Errorf("%s cannot be read: it is of another release or was "+
+			"changed; delete it and %s, and start again (%v)", f.path+stateSuffix, f.path+partSuffix, err)
 	}
 	return nil
 }

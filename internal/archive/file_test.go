@@ -128,7 +128,8 @@ func TestExportToFile_endsBeforeCleanup_finishesOnResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := readDecompressed(t, path)
-	state := fmt.Sprintf(`{"postern_export":1,"words":null,"filter":{},"compression":"none","events":4,"left_out":0,"bytes":%d,"bound":"1","cursor":"1"}`, len(text))
+	state := fmt.Sprintf(`{"postern_export":1,"input":null,"filter":{},`+
+		`"compression":"none","events":4,"excluded":0,"bytes":%d,"bound":"1","cursor":"1"}`, len(text))
 	for _, both := range []bool{false, true} { // the file has its temporary name too
 		if err := os.WriteFile(path+".state", []byte(state), 0o600); err != nil {
 			t.Fatal(err)

@@ -159,7 +159,7 @@ func (in *instance) apply(t *testing.T) {
 func (in *instance) objects(t *testing.T) []string {
 	t.Helper()
 	return in.db.QueryStrings(t, `SELECT s.name || (to_jsonb(o) -
-		'{source,revision,last_event_id,look_after,created_at,updated_at}'::text[])::text
+		'{source,revision,last_event_id,refetch_after,created_at,updated_at}'::text[])::text
 		FROM objects o JOIN sources s ON s.number = o.source ORDER BY s.name, account, object_type, object_id`)
 }
 
@@ -324,15 +324,14 @@ func TestImport_refetches_keepOrigin(t *testing.T) {
 	t.Parallel()
 	from, to := setup(t), setup(t)
 	from.register(t)
-	for _, origin := range []string{events.OriginWebhook, events.OriginReconcile, events.OriginRefetch,
-		events.OriginImport} {
+	for _, origin := range []string{events.OriginWebhook, events.OriginReconcile, events.OriginImport} {
 		d := from.simple(origin, origin)
 		d.Origin = origin
 		from.append(t, d)
 	}
 	to.wantImport(t, to.importParams(), "all.ndjson", from.export(t, events.Filter{}),
-		archive.ImportResult{Read: 4, Added: 4})
-	want := []string{"hint hint hint", "import import import", "reconcile reconcile reconcile",
+		archive.ImportResult{Read: 3, Added: 3})
+	want := []string{"import import import", "reconcile reconcile reconcile",
 		"webhook import webhook"}
 	if diff := cmp.Diff(want, to.db.QueryStrings(t, `SELECT event_id || ' ' || origin || ' ' ||
 		(verification->'imported'->>'origin') FROM events ORDER BY 1`)); diff != "" {

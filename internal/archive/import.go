@@ -56,10 +56,10 @@ type ImportParams struct {
 	Now time.Time
 	// DryRun: nothing is written. With more than a million new events the counts are upper bounds.
 	DryRun bool
-	// maxRemembered is how many new events a dry run remembers, 0: as many as events.Foresight.
-	// Tests set it.
+	// maxRemembered is how many new events a dry run remembers; 0: the default of
+	// events.AppendDryRun. Tests set it.
 	maxRemembered int
-	// Stdin is what the path - reads.
+	// Stdin is read for the path -.
 	Stdin io.Reader
 	// BadPath is the file for bad entries; "": the file's own name with .bad, and none for standard
 	// input.
@@ -83,10 +83,10 @@ type ImportResult struct {
 	Duplicate int64 `json:"duplicate"`
 	// Conflict events have the key of another stored event; they were stored as conflicts.
 	Conflict int64 `json:"conflict"`
-	// MadeConflict is how many of those have a key that was derived from file and row.
-	MadeConflict int64 `json:"made_conflict,omitempty"`
+	// GeneratedKeyConflict is how many of those have a key that was derived from file and row.
+	GeneratedKeyConflict int64 `json:"made_conflict,omitempty"`
 	// Bad entries are not events; they were set aside.
-	Bad int64 `json:"bad"`
+	Bad int64 `json:"unreadable"`
 	// More: the last page of an API announces further pages.
 	More bool `json:"more,omitempty"`
 }
@@ -96,7 +96,7 @@ func (i *ImportResult) add(o ImportResult) {
 	i.Added += o.Added
 	i.Duplicate += o.Duplicate
 	i.Conflict += o.Conflict
-	i.MadeConflict += o.MadeConflict
+	i.GeneratedKeyConflict += o.GeneratedKeyConflict
 	i.Bad += o.Bad
 }
 
@@ -109,16 +109,16 @@ func Import(ctx context.Context, im ImportParams, paths ...string) (all ImportRe
 	if err != nil {
 		return all, err
 	}
-	foresight := &events.AppendDryRun{Limit: im.maxRemembered}
+	appendDryRun := &events.AppendDryRun{Limit: im.maxRemembered}
 	placeholders := map[string]int32{}
 	for _, path := range paths {
-		r := &importer{ImportParams: &im, sources: sources, foresight: foresight, placeholders: placeholders,
+		r := &importer{ImportParams: &im, sources: sources, appendDryRun: appendDryRun, placeholders: placeholders,
 			earlierEntries: all.Read,
 			groups:         map[groupKey]int{}}
 		err := r.importFile(ctx, path)
 		all.add(r.counts)
 		all.More = r.hasMorePages(all.More)
-		if all.AtMost = foresight.LimitExceeded; err != nil {
+		if all.AtMost = appendDryRun.LimitExceeded; err != nil {
 			return all, err
 		}
 	}
@@ -129,9 +129,9 @@ func Import(ctx context.Context, im ImportParams, paths ...string) (all ImportRe
 type importer struct {
 	*ImportParams
 	sources events.Sources
-	// foresight remembers the new events of a dry run. placeholders are numbers for sources that
+	// appendDryRun remembers the new events of a dry run. placeholders are numbers for sources that
 	// have none yet.
-	foresight    *events.AppendDryRun
+	appendDryRun *events.AppendDryRun
 	placeholders map[string]int32
 	input        *input
 	builder      *deliveryBuilder
@@ -209,8 +209,7 @@ func (r *importer) checkParams() error {
 	if r.input.format == Postern {
 		if len(r.Header) > 0 || !r.ReceivedAt.IsZero() {
 			return fmt.Errorf("%s is an export, which contains headers and times of receipt itself: leave out "+
-				"--header "+
-				"and --received-at", r.input.path)
+				"--header and --received-at", r.input.path)
 		}
 		return nil
 	}
@@ -258,8 +257,7 @@ func (r *importer) importEntry(ctx context.Context, e entry, m *rowFields) error
 	}
 	if e.madeKey && r.input.stdin && r.Name == "" {
 		return fmt.Errorf("%s: no column has the id of this event, and standard input has no name to derive one "+
-			"from: map "+
-			"event_id to a column that has it, or give the input a name with --name", r.location(&e))
+			"from: map event_id to a column that has it, or give the input a name with --name", r.location(&e))
 	}
 	if e.err == nil && e.delivery.ReceivedAt.After(r.Now.Add(maxClockAhead)) {
 		e.err = futureTimeError(e.delivery.ReceivedAt)

@@ -122,16 +122,16 @@ func TestImport_badLines_areSetAside(t *testing.T) {
 	lines[7] = strings.TrimSuffix(strings.Replace(lines[7], `"body":`, `"b":`, 1), "\n") // the last one has no line end
 	path := write(t, "x.ndjson", strings.Join(lines, ""))
 	im := to.importParams()
-	told := map[string]string{}
-	im.Report = func(where string, why error) { told[strings.TrimPrefix(where, path)] = why.Error() }
+	reported := map[string]string{}
+	im.Report = func(where string, why error) { reported[strings.TrimPrefix(where, path)] = why.Error() }
 	done, err := archive.Import(t.Context(), im, path)
 	if want := (archive.ImportResult{Read: 7, Added: 2, Bad: 5}); err != nil || done != want {
 		t.Errorf("%+v, %v", done, err)
 	}
 	for where, why := range map[string]string{":2": "Unicode", ":4": "in the future", ":5": "provider x",
 		":6": "invalid JSON", ":7": "missing"} {
-		if !strings.Contains(told[where], why) {
-			t.Errorf("line %s: %q, want %q", where, told[where], why)
+		if !strings.Contains(reported[where], why) {
+			t.Errorf("line %s: %q, want %q", where, reported[where], why)
 		}
 	}
 	bad, err := os.ReadFile(path + ".bad")
@@ -143,10 +143,10 @@ func TestImport_badLines_areSetAside(t *testing.T) {
 			t.Errorf("not set aside: %s", line)
 		}
 	}
-	mended := strings.NewReplacer(`\u0000`, "b", "2126-", "2026-", `"provider":"x"`, `"provider":"sim"`, `"b":`,
+	corrected := strings.NewReplacer(`\u0000`, "b", "2126-", "2026-", `"provider":"x"`, `"provider":"sim"`, `"b":`,
 		`"body":`).Replace(string(bad))
 	im.Report = func(string, error) {}
-	to.wantImport(t, im, "x.ndjson.bad", []byte(mended), archive.ImportResult{Read: 5, Added: 4, Bad: 1})
+	to.wantImport(t, im, "x.ndjson.bad", []byte(corrected), archive.ImportResult{Read: 5, Added: 4, Bad: 1})
 	im.BadPath = path
 	if _, err := archive.Import(t.Context(), im, path); err == nil ||
 		!strings.Contains(err.Error(), "name another file") {

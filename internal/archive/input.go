@@ -27,7 +27,7 @@ type input struct {
 	next       func() (entry, *rowFields, error)
 	// pages is the reader of a file of lists, nil for others.
 	pages *listReader
-	// head is what a file of bad entries begins with.
+	// head is the beginning of the file of bad entries: the names of the columns of a CSV file.
 	head  []byte
 	close func()
 }

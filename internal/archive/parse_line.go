@@ -91,7 +91,7 @@ func (f *fields) readNames(l *line) {
 		f.fail("source is empty")
 	}
 	switch l.origin {
-	case events.OriginWebhook, events.OriginReconcile, events.OriginRefetch, events.OriginImport:
+	case events.OriginWebhook, events.OriginReconcile, events.OriginImport:
 	default:
 		f.fail("origin %.40q is not known", l.origin)
 	}

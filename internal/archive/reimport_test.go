@@ -138,7 +138,7 @@ func TestImport_filesOfOneName_keepRowsApart(t *testing.T) {
 
 	im.Map = map[string]string{"event_type": "what", "body": "json"}
 	wantResult(t, "another map", im, write(t, "orders.csv", january), archive.ImportResult{Read: 2, Conflict: 2,
-		MadeConflict: 2})
+		GeneratedKeyConflict: 2})
 }
 
 // The file of bad entries never overwrites existing contents. A repeated or interrupted import
@@ -250,13 +250,14 @@ func TestImport_otherContent_isBad(t *testing.T) {
 	typeless := in.declared(t, "{key: '{json:id}'}")
 	forms := in.declared(t, "{body: [json, form], key: '{json:id}', type: '{json:t}'}")
 	for what, c := range map[string]struct {
-		im   archive.ImportParams
-		path string
-		want archive.ImportResult
-		told []string
+		im       archive.ImportParams
+		path     string
+		want     archive.ImportResult
+		reported []string
 	}{
 		"objects that are no events": {in.importInto("stripe"),
-			write(t, "x.json", `[{"id":"cus_1","object":"customer","created":1780000000}, {"id":"pm_1","object":"payment_method","type":"card"}, {"id":"evt_1","object":"event"},
+			write(t, "x.json", `[{"id":"cus_1","object":"customer","created":1780000000}, `+
+				`{"id":"pm_1","object":"payment_method","type":"card"}, {"id":"evt_1","object":"event"},
 			{"id":"evt_2","type":"t"}, {"id":"evt_3","object":"v2.core.event","type":"t"}, 17]`),
 			archive.ImportResult{Read: 6, Added: 2, Bad: 4},
 			[]string{`a "customer", not an event`, `a "payment_method", not an event`,
@@ -282,16 +283,19 @@ func TestImport_otherContent_isBad(t *testing.T) {
 			makeFolder(t, map[string]string{"1": "id=f1&t=x", "2": "neither", "3": `{"id":"f2","t":"x"}`}),
 			archive.ImportResult{Read: 3, Added: 2, Bad: 1}, []string{"the body is not JSON"}},
 		"a delivery of many": {in.importInto("hubspot"),
-			makeFolder(t, map[string]string{"1": `[{"eventId":1,"subscriptionType":"contact.creation","objectId":1},{"eventId":2}]`}), archive.ImportResult{Read: 1, Added: 2}, nil},
+			makeFolder(t, map[string]string{
+				"1": `[{"eventId":1,"subscriptionType":"contact.creation","objectId":1},{"eventId":2}]`}),
+			archive.ImportResult{Read: 1, Added: 2}, nil},
 		"a delivery of something": {in.importInto("hubspot"), makeFolder(t, map[string]string{"1": `{"results":[]}`}),
 			archive.ImportResult{Read: 1, Bad: 1}, []string{"no list of events"}},
 	} {
-		var told []string
-		c.im.Report = func(_ string, why error) { told = append(told, why.Error()) }
+		var reported []string
+		c.im.Report = func(_ string, why error) { reported = append(reported, why.Error()) }
 		wantResult(t, what, c.im, c.path, c.want)
-		for i, text := range c.told {
-			if len(told) != len(c.told) || !strings.Contains(told[i], text) || strings.Contains(told[i], "signature") {
-				t.Errorf("%s: reported %q, want %q", what, told, c.told)
+		for i, text := range c.reported {
+			if len(reported) != len(c.reported) || !strings.Contains(reported[i], text) ||
+				strings.Contains(reported[i], "signature") {
+				t.Errorf("%s: reported %q, want %q", what, reported, c.reported)
 				break
 			}
 		}
@@ -427,23 +431,25 @@ func TestListReader_otherObjects_areBad(t *testing.T) {
 			`{"error":{"message":"Invalid API Key"}}` + "\n"},
 		"no data": {`{"object":"list","data":{"data":[1]}}`, archive.ImportResult{Read: 1, Bad: 1},
 			`{"object":"list","data":{"data":[1]}}` + "\n"},
-		"nothing":      {`{}`, archive.ImportResult{Read: 1, Bad: 1}, "{}\n"},
-		"beside pages": {`{"data":[]} {"x":1} {"a":"}","data":[{"id":"evt_2","object":"event","type":"t"}]}{"y":{"data":[]}} []`, archive.ImportResult{Read: 3, Added: 1, Bad: 2}, "{\"x\":1}\n{\"y\":{\"data\":[]}}\n"},
+		"nothing": {`{}`, archive.ImportResult{Read: 1, Bad: 1}, "{}\n"},
+		"beside pages": {`{"data":[]} {"x":1} {"a":"}","data":[{"id":"evt_2","object":"event","type":"t"}]}` +
+			`{"y":{"data":[]}} []`,
+			archive.ImportResult{Read: 3, Added: 1, Bad: 2}, "{\"x\":1}\n{\"y\":{\"data\":[]}}\n"},
 		"cut": {`{"object":"list","url":`, archive.ImportResult{Read: 1, Bad: 1}, `{"object":"list","url":` +
 			"\n"},
 		"empty ones": {`{"object":"list","data":[]} {"data":null} []`, archive.ImportResult{}, ""},
 	} {
 		im := in.importParams()
-		var told []string
+		var reported []string
 		im.Target, im.Format, im.BadPath = "stripe", archive.List, filepath.Join(t.TempDir(), "bad")
-		im.Report = func(where string, why error) { told = append(told, where+" "+why.Error()) }
+		im.Report = func(where string, why error) { reported = append(reported, where+" "+why.Error()) }
 		in.wantImport(t, im, "x.json", []byte(c.text), c.want)
-		if bad, err := os.ReadFile(im.BadPath); string(bad) != c.bad || len(told) != int(c.want.Bad) || err != nil &&
-			c.bad != "" {
-			t.Errorf("%s: set aside %q, reported %q, %v", name, bad, told, err)
+		if bad, err := os.ReadFile(im.BadPath); string(bad) != c.bad ||
+			len(reported) != int(c.want.Bad) || err != nil && c.bad != "" {
+			t.Errorf("%s: set aside %q, reported %q, %v", name, bad, reported, err)
 		}
-		if name == "one event" && !strings.Contains(told[0], `x.json:2 an object without a list under "data"`) {
-			t.Errorf("reported %q", told)
+		if name == "one event" && !strings.Contains(reported[0], `x.json:2 an object without a list under "data"`) {
+			t.Errorf("reported %q", reported)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package archtest holds the rules of who may import whom and the test that keeps them. A new
+// Package archtest holds the import rules of the project and the tests that enforce them. A new
 // package needs a line here.
 package archtest
 
@@ -6,125 +6,126 @@ import "strings"
 
 const module = "github.com/postern-gateway/postern"
 
-// rule is what a package, or every package of a pattern that ends in /*, may do.
+// rule describes a package, or every package of a pattern that ends in /*.
 type rule struct {
 	path string
 	// layer: a package imports only packages of lower layers.
 	layer int
-	// why the package exists, or why it lies where it does.
+	// why says what the package does, or gives the reason for its layer.
 	why string
 }
 
-// testOnly packages may be imported by tests and by each other, never by product code.
+// testOnly is the first layer of the packages that only tests, and each other, may import.
 const testOnly = 200
 
-// rules are the packages of the project from the top down; the first that fits counts.
+// rules lists the packages of the project, roughly from the top down. The first rule that fits a
+// package applies.
 var rules = []rule{
-	{"internal/archtest", testOnly, "these rules"},
-	{"internal/testkit", testOnly, "databases, servers and faults for tests"},
-	{"internal/testkit/applied", testOnly + 2, "logs whose events were applied, for tests"},
-	{"internal/testkit/fakeapi", testOnly, "server, clock and faults of the fakes of providers' APIs"},
-	{"internal/testkit/*", testOnly + 1, "simulations for tests"},
-	{"internal/provider/providertest", testOnly, "what every provider must pass"},
-	{"test/*", testOnly + 2, "end-to-end, chaos and browser tests"},
-	{"bench/reference/refer", testOnly + 3, "what the references share"},
-	{"bench/reference/*", testOnly + 4, "what Postern is measured beside: frozen programs that know nothing of ours"},
-	{"bench/load", testOnly + 4, "signed deliveries, and how fast they are answered"},
-	{"bench/machine", testOnly + 4, "starts what is measured and reads what it costs"},
-	{"bench/suite", testOnly + 5, "the rows of the benchmark"},
-	{"bench/profile", testOnly + 6, "profiles of what is measured"},
-	{"bench/plan", testOnly + 6, "which rows there are, and what must hold"},
-	{"bench/report", testOnly + 7, "tables and pictures"},
-	{"bench/gate", testOnly + 7, "what became much worse"},
-	{"bench/*", testOnly + 8, "programs of the benchmark"},
-	{"bench", testOnly + 8, "the benchmark: a module of its own, so that no user has its libraries"},
+	{"internal/archtest", testOnly, "tests the rules of the code base: imports, names, layout"},
+	{"internal/testkit", testOnly, "provides databases, servers and faults for tests"},
+	{"internal/testkit/applied", testOnly + 2, "creates logs whose events are applied, for tests"},
+	{"internal/testkit/fakeapi", testOnly, "provides the server, clock and faults that all fake provider APIs share"},
+	{"internal/testkit/*", testOnly + 1, "simulates providers, destinations and installations for tests"},
+	{"internal/provider/providertest", testOnly, "contains the tests that every provider must pass"},
+	{"test/*", testOnly + 2, "tests real processes: end-to-end, chaos and browser tests"},
+	{"bench/reference/refer", testOnly + 3, "contains the code that the reference programs share"},
+	{"bench/reference/*", testOnly + 4, "frozen programs to compare Postern with; they import no code of it"},
+	{"bench/load", testOnly + 4, "sends signed deliveries and measures the response times"},
+	{"bench/machine", testOnly + 4, "starts the measured programs and reads their resource usage"},
+	{"bench/suite", testOnly + 5, "runs the rows of the benchmark"},
+	{"bench/profile", testOnly + 6, "takes profiles of the measured programs"},
+	{"bench/plan", testOnly + 6, "defines the rows of the benchmark and the conditions that must hold"},
+	{"bench/report", testOnly + 7, "writes tables and charts of the results"},
+	{"bench/gate", testOnly + 7, "rejects results that are much worse than the recorded ones"},
+	{"bench/*", testOnly + 8, "contains the programs of the benchmark"},
+	{"bench", testOnly + 8, "the benchmark, a separate module, so that Postern does not depend on its libraries"},
 
-	{"cmd/*", 100, "the programs: flags in, app or a command out"},
-	{"internal/app", 90, "wiring only"},
-	{"internal/admin", 80, "JSON API for operators"},
-	{"internal/console", 80, "web console for operators"},
-	{"internal/verify", 75, "compares all that is stored with what must hold of it"},
-	{"internal/doctor", 75, "looks at what Postern stands on"},
-	{"internal/retention", 75, "forgets what has become old, and keeps what must outlive it, in bases and archives"},
-	{"internal/notify", 75, "tells people what needs one"},
-	{"internal/ingest", 70, "a POST becomes durable events"},
-	{"internal/replay", 70, "stored events again"},
-	{"internal/rebuild", 70, "the mirror made anew from the log, beside the live one"},
-	{"internal/archive", 70, "events as files: out of one log and into another"},
-	{"internal/redaction", 70, "clears events for good, and what was made of them"},
-	{"internal/reconcile", 70, "the provider's API as the source of truth"},
-	{"internal/effects/runner", 70, "carries out planned effects"},
-	{"internal/effects/windows", 70, "asks rules that are on a schedule"},
-	{"internal/effects/hindsight", 70, "what rules would have wanted of stored events"},
-	{"internal/processor", 60, "decide, apply, record, acknowledge; the auditor"},
-	{"internal/effects/rules", 34, "what is written in rules of effects, compiled"},
-	{"internal/effects", 50, "the ledger of effects and the planning of effects, used by the processor"},
-	{"internal/stream", 50, "JetStream"},
-	{"internal/versioning", 50, "which state is newer, and the objects that obey it"},
-	{"internal/runs", 50, "ledger of runs, checkpoints, schedules"},
-	{"internal/access", 50, "tokens: who may ask the admin interface"},
-	{"internal/audit", 50, "who changed what, and why"},
-	{"internal/idempotency", 50, "a request that is sent again is carried out once"},
-	{"internal/spool", 50, "deliveries on disk while PostgreSQL is away"},
-	{"internal/events", 40, "the append-only log"},
-	{"internal/provider/declared", 31, "the provider that is data; folders of providers are made of it"},
-	{"internal/config/gendoc", 36, "writes the reference page from config's fields"},
-	{"internal/config", 35, "above providers, whose own checks it runs on a configured source"},
-	{"internal/provider/all", 33, "the one list of providers"},
-	{"internal/provider/rest", 32, "the API that is data; config makes it of what a source says"},
-	{"internal/provider/*", 32, "one folder per provider"},
-	{"internal/provider", 30, "what a provider means"},
-	{"internal/idempotency/header", 20, "what the header Idempotency-Key says; a provider reads it too"},
-	{"internal/signature", 20, "signature schemes as data"},
-	{"internal/mail", 20, "messages, and the way to a mail server"},
-	{"internal/canonical", 20, "JSON as exact values"},
-	{"internal/timetable", 5, "when something is due: cron expressions in time zones"},
-	{"internal/postgres", 5, "the way to PostgreSQL"},
-	{"internal/telemetry", 5, "log, metrics and traces"},
-	{"internal/terminal", 1, "output that a terminal shows and does not obey"},
-	{"internal/lifecycle", 1, "start, stop, time out in order"},
-	{"migrations", 1, "the schema as embedded SQL"},
-	{"examples/sink", testOnly + 2, "the sinks of tests as a program, for the examples and whoever tries a rule"},
-	{"examples/*", 0, "programs of users: they know the feeds and nothing of ours"},
+	{"cmd/*", 100, "the programs: they parse flags and call app or a command"},
+	{"internal/app", 90, "wires the parts into processes and contains no logic of them"},
+	{"internal/admin", 80, "serves the JSON API for operators"},
+	{"internal/console", 80, "serves the web console for operators"},
+	{"internal/verify", 75, "checks the integrity of stored data"},
+	{"internal/doctor", 75, "checks the configuration, the machine, PostgreSQL and NATS"},
+	{"internal/retention", 75, "drops old partitions, after it has stored retained objects and archives"},
+	{"internal/notify", 75, "sends alerts to operators"},
+	{"internal/ingest", 70, "accepts webhook deliveries and appends their events to the log"},
+	{"internal/replay", 70, "applies stored events again"},
+	{"internal/rebuild", 70, "rebuilds the objects of a source from the log, alongside the live ones"},
+	{"internal/archive", 70, "exports events to files and imports them into another log"},
+	{"internal/redaction", 70, "redacts events and the data derived from them"},
+	{"internal/reconcile", 70, "reads the provider's API and adds to the log what webhooks did not bring"},
+	{"internal/effects/runner", 70, "executes planned effects"},
+	{"internal/effects/windows", 70, "plans the effects of rules that are on a schedule"},
+	{"internal/effects/backtest", 70, "evaluates rules against past changes, without effects"},
+	{"internal/processor", 60, "applies events to the mirror, records outcomes, and runs the republisher"},
+	{"internal/effects/rules", 34, "compiles the conditions and templates of effect rules"},
+	{"internal/effects", 50, "plans effects and writes the ledger; the processor uses it"},
+	{"internal/stream", 50, "publishes to and reads from JetStream"},
+	{"internal/versioning", 50, "compares versions and applies states to objects"},
+	{"internal/runs", 50, "stores and executes runs, with their cursors and schedules"},
+	{"internal/access", 50, "creates and checks the tokens of the admin interface"},
+	{"internal/audit", 50, "writes the audit trail: actor, action and reason"},
+	{"internal/idempotency", 50, "executes a request once, although it is sent again with the same key"},
+	{"internal/spool", 50, "stores deliveries on disk while PostgreSQL is unavailable"},
+	{"internal/events", 40, "stores and reads the append-only log of events"},
+	{"internal/provider/declared", 31, "implements a provider from a declaration; providers are built from it"},
+	{"internal/config/gendoc", 36, "writes the configuration reference from the fields of config"},
+	{"internal/config", 35, "reads the configuration; it is above the providers, because it calls their checks"},
+	{"internal/provider/all", 33, "lists all providers"},
+	{"internal/provider/rest", 32, "reads an API that the configuration of a source describes"},
+	{"internal/provider/*", 32, "one package for each provider"},
+	{"internal/provider", 30, "defines the interface of a provider"},
+	{"internal/idempotency/header", 20, "parses the header Idempotency-Key; a provider needs it too"},
+	{"internal/signature", 20, "signs and verifies with declared signature schemes"},
+	{"internal/mail", 20, "builds messages and sends them to a mail server"},
+	{"internal/canonical", 20, "reads and compares JSON without loss of precision"},
+	{"internal/timetable", 5, "computes when something is due, from cron expressions and time zones"},
+	{"internal/postgres", 5, "connects to PostgreSQL, checks it and migrates it"},
+	{"internal/telemetry", 5, "provides log, metrics and traces"},
+	{"internal/terminal", 1, "escapes control characters in output for a terminal"},
+	{"internal/lifecycle", 1, "starts and stops the parts of a process in order, with timeouts"},
+	{"migrations", 1, "embeds the SQL of the schema"},
+	{"examples/sink", testOnly + 2, "the test sink as a program, to try examples and rules; it imports testkit"},
+	{"examples/*", 0, "programs of users, which import no package of Postern"},
 }
 
-// confined modules may be imported by the named packages alone (tests aside), so that replacing one
-// is a change of few files.
+// confined lists the modules that only the named packages may import, except in tests. A module can
+// then be replaced with a change of few files.
 var confined = []struct {
 	module   string
 	packages []string
 	why      string
 }{
 	{"github.com/labstack/echo", []string{"internal/ingest", "internal/admin", "internal/console", "internal/app",
-		"bench/*"}, "its support ends soon: only where HTTP is served"},
+		"bench/*"}, "its support ends soon, so only packages that serve HTTP import it"},
 	{"github.com/nats-io/nats-server", []string{"internal/stream", "internal/testkit", "internal/testkit/*"},
-		"the embedded server is a part of the stream"},
+		"the embedded server belongs to the package stream"},
 	{"github.com/nats-io/nats.go", []string{"internal/stream", "internal/testkit", "examples/*", "bench/*"},
-		"everyone else speaks of streams and messages"},
+		"other packages use the types of the package stream"},
 	{"go.opentelemetry.io/otel/sdk", []string{"internal/telemetry"},
-		"everyone else knows the interface alone, which costs nothing where no traces are sent"},
-	{"go.opentelemetry.io/otel/exporters", []string{"internal/telemetry"}, "where traces go is nobody else's matter"},
+		"other packages use the OpenTelemetry API only, which costs nothing if no traces are sent"},
+	{"go.opentelemetry.io/otel/exporters", []string{"internal/telemetry"}, "only telemetry exports traces"},
 	{"github.com/expr-lang/expr", []string{"internal/effects/rules"},
-		"conditions and templates are all that is written in it"},
+		"only conditions and templates of rules are expressions"},
 	{"github.com/hashicorp/cronexpr", []string{"internal/timetable"},
-		"it knows nothing of changes of the clocks, and its Next is for one goroutine"},
-	{"github.com/pressly/goose", []string{"internal/postgres"}, "how migrations are applied is nobody else's matter"},
+		"it ignores clock changes, and its Next is not safe for concurrent use; timetable corrects both"},
+	{"github.com/pressly/goose", []string{"internal/postgres"}, "only postgres applies migrations"},
 }
 
-// testModules must not reach a program: their code, flags and globals are made for tests.
+// testModules must not be part of a program: their code, flags and globals are made for tests.
 var testModules = []string{
 	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/google/go-cmp", "github.com/stripe/stripe-go",
 	module + "/internal/testkit", module + "/internal/provider/providertest",
 }
 
-// fits tells whether a package path relative to the module is the pattern's.
+// fits returns true if a pattern matches a package path that is relative to the module.
 func fits(pattern, path string) bool {
-	parent, deep := strings.CutSuffix(pattern, "/*")
-	return path == pattern || deep && strings.HasPrefix(path, parent+"/")
+	parent, wildcard := strings.CutSuffix(pattern, "/*")
+	return path == pattern || wildcard && strings.HasPrefix(path, parent+"/")
 }
 
-// within tells whether an import path is a module's; major versions (/v4) and sub-packages
-// included.
+// within returns true if an import path belongs to a module. This includes major versions (/v4) and
+// sub-packages.
 func within(path, module string) bool {
 	return path == module || strings.HasPrefix(path, module+"/")
 }
@@ -138,8 +139,8 @@ func ruleOf(path string) (rule, bool) {
 	return rule{}, false
 }
 
-// violation explains why a file of package from must not import an import path, "" where it may.
-// test: it is a test file.
+// violation returns the reason why a file of package from must not import a path; "" if it may.
+// test is true for a test file, which may import everything.
 func violation(from, imported string, test bool) string {
 	if test {
 		return ""
@@ -149,17 +150,17 @@ func violation(from, imported string, test bool) string {
 			return "only " + strings.Join(c.packages, ", ") + " may: " + c.why
 		}
 	}
-	to, ours := strings.CutPrefix(imported, module+"/")
-	if !ours {
+	to, isOwn := strings.CutPrefix(imported, module+"/")
+	if !isOwn {
 		return ""
 	}
-	low, _ := ruleOf(to) // a package without a rule is reported for itself
-	high, _ := ruleOf(from)
+	importedRule, _ := ruleOf(to) // another test reports a package without a rule
+	fromRule, _ := ruleOf(from)
 	switch {
-	case low.layer >= testOnly && high.layer < testOnly:
-		return "only tests may: " + low.why
-	case low.layer >= high.layer && !(high.layer >= testOnly && low.layer < testOnly):
-		return "imports point down: " + low.path + " is not below " + high.path
+	case importedRule.layer >= testOnly && fromRule.layer < testOnly:
+		return "only tests may; the package " + importedRule.why
+	case importedRule.layer >= fromRule.layer:
+		return "a package imports only lower layers, and " + importedRule.path + " is not below " + fromRule.path
 	}
 	return ""
 }

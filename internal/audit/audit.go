@@ -50,7 +50,7 @@ type Entry struct {
 	At events.Instant `json:"at"`
 	// Actor is the token's name, or the account and machine that the command reported; see Via.
 	// DatabaseUser is the PostgreSQL login.
-	Actor        string `json:"who"`
+	Actor        string `json:"actor"`
 	Via          Via    `json:"via"`
 	Address      string `json:"address"`
 	DatabaseUser string `json:"database_user"`
@@ -63,7 +63,7 @@ type Entry struct {
 	Run int64 `json:"run,omitzero"`
 }
 
-const writeSQL = `INSERT INTO audit (who, via, address, action, target, reason, run)
+const writeSQL = `INSERT INTO audit (actor, via, address, action, target, reason, run)
 	VALUES ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0))`
 
 // maxText limits the stored bytes of a target or reason.
@@ -93,10 +93,10 @@ func truncate(text string) string {
 }
 
 const listSQL = `
-SELECT a.id, a.at, a.who, a.via, a.address, a.database_user, a.action, a.target, a.reason, coalesce(a.run, 0)
+SELECT a.id, a.at, a.actor, a.via, a.address, a.database_user, a.action, a.target, a.reason, coalesce(a.run, 0)
 	FROM audit a
 WHERE a.id < $1 AND ($2::timestamptz IS NULL OR a.at >= $2) AND ($3::timestamptz IS NULL OR a.at < $3)
-	AND ($4::text IS NULL OR a.who = $4 OR a.database_user = $4)
+	AND ($4::text IS NULL OR a.actor = $4 OR a.database_user = $4)
   AND ($5::text IS NULL OR a.action = $5 OR starts_with(a.action, $5 || ' ')) AND ($6::bigint IS NULL OR a.run = $6)
 ORDER BY a.id DESC LIMIT $7`
 

@@ -49,7 +49,8 @@ func TestAppendCanonical_values_haveCanonicalText(t *testing.T) {
 
 func TestAppendCanonical_options_leaveOutMembers(t *testing.T) {
 	t.Parallel()
-	const in = `{"a":null,"b":{"c":null,"d":[null,{"e":null}]},"f":1,"f":null,"g.h":{"i":1},"g":{"h":2,"j":3},"":{"k":1}}`
+	const in = `{"a":null,"b":{"c":null,"d":[null,{"e":null}]},"f":1,"f":null,` +
+		`"g.h":{"i":1},"g":{"h":2,"j":3},"":{"k":1}}`
 	for _, c := range []struct {
 		o    canonical.Options
 		want string
@@ -172,7 +173,8 @@ func keysAscend(t *rapid.T, v *canonical.Value) {
 
 func TestValue_accessors_returnContents(t *testing.T) {
 	t.Parallel()
-	v := parse(t, ` {"s":"a\u00e9\ud800","n":12,"b":true,"f":false,"z":null,"o":{"p":{"q":1},"p":{"q":2}},"l":[1,[2],{"x":3}],"\u0061":"escaped"} `)
+	v := parse(t, ` {"s":"a\u00e9\ud800","n":12,"b":true,"f":false,"z":null,"o":{"p":{"q":1},"p":{"q":2}},`+
+		`"l":[1,[2],{"x":3}],"\u0061":"escaped"} `)
 	got := map[string]string{}
 	for key, m := range v.Members() {
 		got[key] = m.Kind().String() + " " + string(m.Raw())
@@ -234,14 +236,16 @@ func TestValue_missing_returnsZeroValues(t *testing.T) {
 // A body with the size and shape of a common event.
 func stripeLike() []byte {
 	var b strings.Builder
-	b.WriteString(`{"id":"evt_1","object":"event","api_version":"2025-01-01","created":1700000000,"data":{"object":{"id":"sub_1"`)
+	b.WriteString(`{"id":"evt_1","object":"event","api_version":"2025-01-01","created":1700000000,` +
+		`"data":{"object":{"id":"sub_1"`)
 	for i := range 60 {
 		fmt.Fprintf(&b, `,"field_%02d":{"amount":%d,"live":true,"note":null}`, i*7%60, i*100)
 		if i >= 38 {
 			break
 		}
 	}
-	b.WriteString(`}},"livemode":false,"pending_webhooks":1,"request":{"id":"req_1","idempotency_key":null},"type":"customer.subscription.updated"}`)
+	b.WriteString(`}},"livemode":false,"pending_webhooks":1,"request":{"id":"req_1","idempotency_key":null},` +
+		`"type":"customer.subscription.updated"}`)
 	body := b.String()
 	if !json.Valid([]byte(body)) {
 		panic("the sample is not JSON")

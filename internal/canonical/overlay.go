@@ -31,15 +31,15 @@ func (w *writer) overlay(state, changes *Value, without []string) {
 	below, end := j, len(w.members)
 	w.dst = append(w.dst, '{')
 	for i < below || j < end {
-		compareNext := compareNext(w.members[i:below], w.members[j:end])
+		order := compareNext(w.members[i:below], w.members[j:end])
 		var m member
 		var under, above, key *Value
-		if compareNext <= 0 {
+		if order <= 0 {
 			m = w.members[i]
 			key, under = &state.doc.nodes[m.value-1], &state.doc.nodes[m.value]
 			i++
 		}
-		if compareNext >= 0 {
+		if order >= 0 {
 			m = w.members[j]
 			key, above = &changes.doc.nodes[m.value-1], &changes.doc.nodes[m.value]
 			j++

@@ -43,11 +43,11 @@ func Parse(b []byte) (*Value, error) {
 // nodeCapacity returns for how many nodes memory is allocated: an estimate from the text, limited
 // to what usual texts need.
 func nodeCapacity(b []byte) int {
-	seem := 1
+	estimate := 1
 	for _, c := range []byte(",:{[") {
-		seem += bytes.Count(b, []byte{c})
+		estimate += bytes.Count(b, []byte{c})
 	}
-	return min(seem, len(b)/8+4)
+	return min(estimate, len(b)/8+4)
 }
 
 func invalidUTF8(b []byte) int {

@@ -48,8 +48,8 @@ const (
 	plain                       // the number is a short integer in canonical form
 )
 
-// document is one parsed text: nodes in source order, a container before its contents, a key before
-// its value.
+// document is one parsed text. Its nodes are in source order: a container before its contents, a
+// key before its value.
 type document struct {
 	src   []byte
 	nodes []Value

@@ -20,60 +20,60 @@ import (
 // that webhooks did not deliver. Leave the section out to read nothing.
 type API struct {
 	// BaseURL is the API's address without the paths of calls, for example that of a proxy. Leave
-	// it unset for the provider's own address. Plain http is allowed for this machine only, because
-	// each call carries the key.
+	// it unset for the provider's own address. Each call carries the key, so plain http is allowed
+	// only for this machine.
 	BaseURL URL `yaml:"base_url,omitempty" unset:"the provider's" validate:"omitempty,api_url"`
 	// Key is the credential. Use a key with read permission only.
 	Key APIKey `yaml:"key,omitempty"`
-	// Version is the API version that calls request. Use the version of the events, as the
-	// webhook's settings at the provider show it. Leave it unset for the account's own version
+	// Version is the API version that calls request. Use the version that the webhook's settings at
+	// the provider show, because events have it too. Leave it unset for the account's own version
 	// (Shopify: 2026-07).
 	Version string `yaml:"version,omitempty"`
 	// Rate is the maximum number of calls per second for one account, over all processes. The
 	// default leaves most of the provider's limit to your own programs. Stripe: 10 in live mode, 5
-	// in test mode. Shopify: 1. GitHub: 5, and none for the rest of the hour once half of the key's
-	// hourly calls are used. Two sources with the same key have separate rate budgets: divide the
-	// rate among them.
+	// in test mode. Shopify: 1. GitHub: 5; after half of the key's hourly calls are used, Postern
+	// makes no more calls in that hour. Two sources with the same key have separate rate budgets:
+	// divide the rate among them.
 	Rate int `yaml:"rate,omitempty" unset:"the provider's" validate:"omitempty,gte=1,lte=10000"`
 	// MonthlyCalls is the maximum number of calls within thirty days for one account, over all
-	// processes. Leave it unset for no limit. Set it where the provider limits reads, to the part
-	// that your own programs do not need. Stripe allows 500 reads for each transaction, at least
-	// 10,000 a month, and counts those of your programs too. The last tenth is reserved for calls
-	// that an operator requests for a named object. Calls above the limit wait. They continue
-	// automatically when older calls leave the thirty days, or when the limit is raised.
+	// processes. Leave it unset for no limit. Set it if the provider limits reads, to the number of
+	// reads that your own programs do not need. Stripe allows 500 reads for each transaction, at
+	// least 10,000 a month, and counts the reads of your programs too. The last tenth is reserved
+	// for calls that an operator requests for a named object. Calls above the limit wait. They
+	// continue when older calls are more than thirty days ago, or when you raise the limit.
 	MonthlyCalls int `yaml:"monthly,omitempty" unset:"no limit" validate:"omitempty,gte=1,lte=1000000000"`
 	// Concurrency is the maximum number of simultaneous calls for one account, over all processes.
 	Concurrency int `yaml:"concurrency,omitempty" unset:"the provider's" validate:"omitempty,gte=1,lte=100"`
-	// IDOnlyEvents: true reads id-only events too, which the provider lists separately (Stripe:
-	// events of API v2, called thin events). Set it where an event destination sends thin events to
-	// this source. The key must be allowed to read them.
-	IDOnlyEvents bool `yaml:"thin_events,omitempty"`
+	// IDOnlyEvents: true also reads id-only events, which the provider lists separately (Stripe:
+	// events of API v2). Set it if an event destination at Stripe sends such events to this source.
+	// The key must be allowed to read them.
+	IDOnlyEvents bool `yaml:"id_only_events,omitempty"`
 	// Timeout limits one call, including reading its response.
 	Timeout time.Duration `yaml:"timeout,omitempty" unset:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
-	// MaxResponseBytes is the largest response that a call accepts. A larger one is a failure, and
-	// the call is retried later.
-	MaxResponseBytes Bytes `yaml:"max_answer_bytes,omitempty" unset:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
+	// MaxResponseBytes is the size of the largest response that a call accepts. A call with a
+	// larger response fails and is retried later.
+	MaxResponseBytes Bytes `yaml:"max_response_bytes,omitempty" unset:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
 	// LateEventGrace is how long Postern waits for a late event before it refetches the object. It
 	// waits in two cases: an event's previous values do not match the mirror, or a late event
-	// changed a state that was certain. Use a long time for a provider whose events often leave out
+	// changed a state that was certain. Use a long time if the provider's events often do not say
 	// what changed.
-	LateEventGrace time.Duration `yaml:"stragglers,omitempty" unset:"2m" validate:"omitempty,gte=1000000000,lte=2592000000000000"`
-	// Hooks are the webhooks whose deliveries Postern reads to find events that the log lacks,
-	// where the API lists deliveries (GitHub). Write repos/OWNER/NAME/hooks/ID or
-	// orgs/NAME/hooks/ID. ID is the number at the end of the address of the webhook's settings
-	// page.
+	LateEventGrace time.Duration `yaml:"late_event_grace,omitempty" unset:"2m" validate:"omitempty,gte=1000000000,lte=2592000000000000"`
+	// Hooks are the webhooks whose deliveries Postern reads, to find events that are missing in the
+	// log. The API must list deliveries (GitHub). Write repos/OWNER/NAME/hooks/ID or
+	// orgs/NAME/hooks/ID. ID is the number at the end of the URL of the webhook's settings page.
 	Hooks []string `yaml:"hooks,omitempty"`
-	// Redeliver: true asks the provider to send a missed delivery again where its API does not
-	// return the content. The key must be allowed to write webhooks.
+	// Redeliver: true asks the provider to send a missed delivery again, if its API does not return
+	// the content. The key must be allowed to write webhooks.
 	Redeliver bool `yaml:"redeliver,omitempty"`
 	// Repositories are the repositories whose objects Postern lists (GitHub): OWNER/NAME.
 	Repositories []string `yaml:"repositories,omitempty"`
 	// BulkTypes are the object types that a full scan lists with one bulk operation (Shopify). The
-	// provider writes ids and versions into a file, which costs only a few calls. Name large types
-	// that the mirror has almost completely: each object that the mirror lacks costs one more call.
+	// provider writes ids and versions into a file, which takes only a few calls. Each object that
+	// the mirror does not have takes one more call. Name large types of which the mirror has almost
+	// all objects.
 	BulkTypes []string `yaml:"bulk,omitempty"`
-	// Types adds object types to those that the provider reads already (Shopify). Each says how to
-	// read one object and how to list all.
+	// Types adds object types to those that Postern can already read from the provider (Shopify).
+	// Each says how to read one object and how to list all.
 	Types map[string]APIType `yaml:"types,omitempty"`
 	// Header is the header that carries the key, for an API that objects describes. Write name and
 	// value, with {key} in the value. Use {key_base64} for 'Authorization: Basic {key_base64}' and
@@ -85,22 +85,22 @@ type API struct {
 	// KeyCheckPath is the path of a call that succeeds with every valid key, e.g. /v1/me. It may
 	// contain {account}. Postern treats an object as missing only after this call succeeded.
 	KeyCheckPath string `yaml:"control,omitempty"`
-	// NotFound describes the response for an object that does not exist. Leave it unset for status
-	// 404 or 410.
+	// NotFound describes the response for an object that does not exist. Leave it unset if the
+	// response has status 404 or 410.
 	NotFound APIResponse `yaml:"missing,omitempty"`
-	// CursorExpired describes the response for a {cursor} that is no longer valid. The list then
-	// starts again from its first page. Leave it unset where cursors do not expire.
+	// CursorExpired describes the response for a {cursor} that is no longer valid. Postern then
+	// starts again from the first page. Leave it unset if cursors do not expire.
 	CursorExpired APIResponse `yaml:"expired,omitempty"`
 	// Lag is the maximum age of a state that the API returns, for example from a replica. If the
 	// value is too small, an old state can overwrite a newer one.
 	Lag time.Duration `yaml:"lag,omitempty" unset:"1s" validate:"omitempty,gte=1000,lte=3600000000000"`
-	// Events describes how the API lists its events. They must have the shape that the source's
-	// webhooks deliver. Leave it out where the API lists no events: reconciliation then compares
+	// Events describes how the API lists its events. They must have the same form as in the
+	// source's webhooks. Leave it out if the API lists no events: reconciliation then compares
 	// objects only.
 	Events APIEvents `yaml:"events,omitempty"`
-	// Objects describes an API that Postern does not know. It says how to read and list objects, by
-	// their type as the source's events name it. The API must respond with JSON and send the header
-	// Date. Paths are dotted, as in events and objects of the source.
+	// Objects describes an API that Postern does not know: how to read and list objects, by type. A
+	// type has the name that the source's events use. The API must respond with JSON and send the
+	// header Date. Paths are dotted, as in events and objects of the source.
 	Objects map[string]*APIObject `yaml:"objects,omitempty" validate:"dive,required"`
 }
 
@@ -109,12 +109,12 @@ type API struct {
 type APIType struct {
 	// Get is the path of one object, after the version, with {id}, e.g. gift_cards/{id}.json.
 	Get string `yaml:"get,omitempty"`
-	// List is the GraphQL connection that lists all objects, e.g. giftCards. Add arguments that
-	// include objects which the connection leaves out by default, e.g.
+	// List is the GraphQL connection that lists all objects, e.g. giftCards. If the connection
+	// leaves out some objects by default, add arguments that include them, e.g.
 	// fulfillmentOrders(includeClosed: true). Leave it unset to list none.
 	List string `yaml:"list,omitempty"`
 	// Changed: true says that the connection's search supports updated_at, so that Postern can list
-	// recent changes only.
+	// only recent changes.
 	Changed bool `yaml:"changed,omitempty"`
 }
 
@@ -124,8 +124,8 @@ type APIKey struct {
 	Value MaskedString `yaml:"value,omitempty"`
 	// Env names the variable that holds the key.
 	Env string `yaml:"env,omitempty"`
-	// File names the file that holds the key. One line break at its end is removed. Postern reads
-	// the file at the start and again after it changed.
+	// File names the file that holds the key. Postern removes one line break at its end. It reads
+	// the file at the start, and again when the file changes.
 	File string `yaml:"file,omitempty"`
 
 	key []byte
@@ -203,7 +203,7 @@ func (a *API) providerAPI(p provider.Provider, reader provider.Reader, src *prov
 		return nil, fmt.Errorf("bulk: the API of %s has no bulk operations: leave it out", p.Name())
 	}
 	if _, ok := p.(provider.IDOnlyEventLister); a.IDOnlyEvents && !ok {
-		return nil, fmt.Errorf("thin_events: %s has no id-only events: leave it out", p.Name())
+		return nil, fmt.Errorf("id_only_events: %s has no id-only events: leave it out", p.Name())
 	}
 	out := &provider.API{
 		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key},

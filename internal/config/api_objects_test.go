@@ -42,7 +42,7 @@ func TestDescribedAPI_yaml_becomesReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := c.String(); strings.Contains(text, "s3cret") || !strings.Contains(text, "cursor_expired") {
-		t.Errorf("printed with the key, or without what the section says:\n%s", text)
+		t.Errorf("the text contains the key, or lacks settings of the section:\n%s", text)
 	}
 	e := c.Endpoints()[0]
 	if e.API.BaseURL != "https://api.example/base" || e.API.Rate != 5 || e.API.Concurrency != 5 ||
@@ -81,7 +81,7 @@ func TestDescribedAPI_variables_becomeReader(t *testing.T) {
 		t.Errorf("lists %v", got)
 	}
 	if v := e.Reader.Answer(http.StatusNotFound, http.Header{}, nil); v.Kind == provider.Missing {
-		t.Errorf("404 is %+v, and only 410 should be missing", v)
+		t.Errorf("404 is %+v, but only 410 means missing", v)
 	}
 	for variable, want := range map[string]string{a + "MISSING_STATUSES=gone": "is not a whole number",
 		a + "OBJECTS_ORDER_LIST_QUERY=since": "is not name=value"} {
@@ -101,7 +101,7 @@ func TestEndpoints_reader_matchesProvider(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e := c.Endpoints()[0]; (e.Reader != nil) != reads || (e.Looker() != nil) != reads {
+		if e := c.Endpoints()[0]; (e.Reader != nil) != reads || (e.RefetchReader() != nil) != reads {
 			t.Errorf("%s: reader %v", text, e.Reader)
 		}
 	}
@@ -196,7 +196,7 @@ func TestDescribedAPI_wrongSettings_areReported(t *testing.T) {
 		"objects of all accounts": {edits{`type: "{json:type}"`, `type: "{json:type}"` +
 			"\n      account: '{json:shop}'"}, "objects.thing.list: does not contain an account, although the " +
 			"source's events do"},
-		"events without a path": {edits{"path: /events/field", "kept: 24h", "        kept: 720h\n", ""},
+		"events without a path": {edits{"path: /events/field", "retention: 24h", "        retention: 720h\n", ""},
 			path + "events.path: is not set"},
 		"events of any time": {edits{`{since: "{since}", until: "{until}", limit`, `{since: "{since}", limit`},
 			path + "events.query: does not contain both {since} and {until}"},
@@ -206,7 +206,7 @@ func TestDescribedAPI_wrongSettings_areReported(t *testing.T) {
 			path + "events.at.path: is not set"},
 		"events by a counter": {edits{"at: {path: thing.changed, unit: rfc3339}", "at: {path: n, unit: integer}"},
 			path + `events.at.unit: "integer" is not a known value`},
-		"events kept for ever": {edits{"kept: 720h", "kept: 9000h"}, path + "events.kept"},
+		"events kept for ever": {edits{"retention: 720h", "retention: 9000h"}, path + "events.retention"},
 		"an event's cursor": {edits{`limit: "{limit}", after: "{cursor}"}`, `limit: "{limit}"}`},
 			path + "events.query: does not use the next page's {cursor}"},
 		"events without names": {edits{`key: "{json:id}"`, "every_delivery: true"},

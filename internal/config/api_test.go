@@ -74,14 +74,14 @@ func TestAPI_stripe_isConfigured(t *testing.T) {
 		"{key: {value: rk_test_1}}":    with(func(a *provider.API) { a.Key = key("rk_test_1") }),
 		"{key: {env: STRIPE_API_KEY}}": with(func(a *provider.API) { a.Key = key("sk_test_env") }),
 		"{key: {file: " + file + "}}":  with(func(a *provider.API) { a.Key, a.Rate = key("sk_live_file"), 10 }),
-		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_answer_bytes: 1MiB, version: 2026-08-26.dahlia, stragglers: 1h, base_url: 'http://[::1]:12111/'}": {
+		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_response_bytes: 1MiB, version: 2026-08-26.dahlia, late_event_grace: 1h, base_url: 'http://[::1]:12111/'}": {
 			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2,
 			Timeout: 5 * time.Second, MaxBytes: 1 << 20, LateEventGrace: time.Hour},
 		"{key: {value: k}, monthly: 5000}": with(func(a *provider.API) {
 			a.Key,
 				a.MonthlyCalls = key("k"), 5000
 		}),
-		"{key: {value: k}, thin_events: true}": with(func(a *provider.API) {
+		"{key: {value: k}, id_only_events: true}": with(func(a *provider.API) {
 			a.Key,
 				a.IDOnlyEvents = key("k"), true
 		}),
@@ -106,24 +106,23 @@ func TestAPI_wrongSettings_areReported(t *testing.T) {
 	const shop = "database: {url: postgres://x}\nsources:\n  a: {provider: shopify, account: a.myshopify.com, " +
 		"secrets: [{name: n, value: whsec_secret_of_a_test}], api: "
 	for text, want := range map[string][]string{
-		stripeAPI + "{rate: 5}": {"line 6: sources.a.api.key: is " +
-			"not set: give exactly one of value, env and file, with a key that may only read"},
-		stripeAPI + "{key: {value: s3cret, env: X}}": {"line 6: sources.a.api.key: " +
-			"give exactly one of value, env and file"},
-		stripeAPI + "{key: {env: NOWHERE}}":      {"the variable NOWHERE is not set"},
-		stripeAPI + "{key: {file: /nowhere}}":    {"/nowhere"},
-		stripeAPI + "{key: {value: 's3cret x'}}": {"sources.a.api.key: contains a space"},
-		stripeAPI + "{key: {value: pk_live_s3cret}}": {"line 6: sources.a.api: key: is " +
-			"a publishable key"},
-		stripeAPI + "{key: {value: k}, version: latest}": {"sources.a.api: version: " +
-			"\"latest\" is not a version of Stripe's API"},
+		stripeAPI + "{rate: 5}": {"line 6: sources.a.api.key: is not set: give exactly one of value, env and file, " +
+			"with a key that may only read"},
+		stripeAPI + "{key: {value: s3cret, env: X}}": {"line 6: sources.a.api.key: give exactly one of value, env " +
+			"and file"},
+		stripeAPI + "{key: {env: NOWHERE}}":          {"the variable NOWHERE is not set"},
+		stripeAPI + "{key: {file: /nowhere}}":        {"/nowhere"},
+		stripeAPI + "{key: {value: 's3cret x'}}":     {"sources.a.api.key: contains a space"},
+		stripeAPI + "{key: {value: pk_live_s3cret}}": {"line 6: sources.a.api: key: is a publishable key"},
+		stripeAPI + "{key: {value: k}, version: latest}": {"sources.a.api: version: \"latest\" is not a version of " +
+			"Stripe's API"},
 		stripeAPI + "{key: {value: k}, rate: -1}":    {"sources.a.api.rate: -1 is too small: the minimum is 1"},
 		stripeAPI + "{key: {value: k}, monthly: -1}": {"sources.a.api.monthly: -1 is too small: the minimum is 1"},
-		stripeAPI + "{key: {value: k}, concurrency: 101}": {"sources.a.api.concurrency: 101 " +
-			"is too large: the maximum is 100"},
-		stripeAPI + "{key: {value: k}, timeout: 1ms}": {"sources.a.api.timeout: 1ms is too small: the minimum " +
-			"is 10ms"},
-		stripeAPI + "{key: {value: k}, max_answer_bytes: 1}": {"sources.a.api.max_answer_bytes: 1 is too small: the " +
+		stripeAPI + "{key: {value: k}, concurrency: 101}": {"sources.a.api.concurrency: 101 is too large: the " +
+			"maximum is 100"},
+		stripeAPI + "{key: {value: k}, timeout: 1ms}": {"sources.a.api.timeout: 1ms is too small: the minimum is 10ms"},
+		stripeAPI + "{key: {value: k}, max_response_bytes: 1}": {"sources.a.api.max_response_bytes: 1 is too small: " +
+			"the " +
 			"minimum is 1KiB"},
 		stripeAPI + "{key: {value: k}, base_url: 'ftp://h'}": {`sources.a.api.base_url: "ftp://h" is not the address of an`},
 		stripeAPI + "{key: {value: k}, base_url: 'h:80'}":    {"is not the address of an API"},
@@ -137,40 +136,38 @@ func TestAPI_wrongSettings_areReported(t *testing.T) {
 			"did you mean key?"},
 		strings.Replace(shop, "shopify", "slack", 1) +
 			"{key: {value: s3cret}}}": {"line 3: sources.a.api: reading the API of slack is not supported, only that " +
-			"of " +
-			"github, shopify, stripe: leave this section out"},
+			"of github, shopify, stripe: leave this section out"},
 		strings.Replace(shop, "account: a.myshopify.com", "accounts: ['*']", 1) +
 			"{key: {value: s3cret}}}": {"line 3: sources.a.api: an access token belongs to one shop: name the shop " +
-			"under " +
-			"the source's account"},
-		shop + "{key: {value: s3cret}, version: 2026-08}}": {"sources.a.api: version: " +
-			"\"2026-08\" is not a version of Shopify's API"},
+			"under the source's account"},
+		shop + "{key: {value: s3cret}, version: 2026-08}}": {"sources.a.api: version: \"2026-08\" is not a version " +
+			"of Shopify's API"},
 		shop + "{key: {value: s3cret_for_postern_dev}}}": {"is a public demo secret"},
 		stripeAPI + "{key: {value: k}, hooks: [repos/o/r/hooks/1]}": {"sources.a.api: the API of " +
 			"stripe does not support hooks, repositories and redeliver: leave these out"},
-		githubAPI + "{key: {value: ghr_s3cret}}": {"line 6: sources.a.api: key: is " +
-			"a refresh token"},
-		githubAPI + "{key: {value: k}, version: v3}": {"sources.a.api: version: \"v3\" " +
-			"is not a version of GitHub's API: write a date like 2022-11-28"},
+		githubAPI + "{key: {value: ghr_s3cret}}": {"line 6: sources.a.api: key: is a refresh token"},
+		githubAPI + "{key: {value: k}, version: v3}": {"sources.a.api: version: \"v3\" is not a version of GitHub's " +
+			"API: write a date like 2022-11-28"},
 		githubAPI + "{key: {value: k}, types: {issue: {get: x}}}": {"sources.a.api: types: the types of github are " +
 			"built in: leave this out"},
-		shopifyAPI + "{key: {value: k}, bulk: [fulfillment]}": {"sources.a.api: bulk: objects " +
-			"of type \"fulfillment\" cannot be listed by a bulk operation"},
+		shopifyAPI + "{key: {value: k}, bulk: [fulfillment]}": {"sources.a.api: bulk: objects of type " +
+			"\"fulfillment\" cannot be listed by a bulk operation"},
 		shopifyAPI + "{key: {value: k}, types: {page: {get: '/pages/{id}.json'}}}": {"sources.a.api: types.page: " +
 			"get: \"/pages/{id}.json\" is not a path of one object"},
 		shopifyAPI + "{key: {value: k}, types: {page: {got: 'pages/{id}.json'}}}": {"unknown field"},
-		githubAPI + "{key: {value: k}, bulk: [issue]}": {"sources.a.api: bulk: the API " +
-			"of github has no bulk operations: leave it out"},
-		githubAPI + "{key: {value: k}, thin_events: true}": {"sources.a.api: thin_events: github has no id-only " +
+		githubAPI + "{key: {value: k}, bulk: [issue]}": {"sources.a.api: bulk: the API of github has no bulk " +
+			"operations: leave it out"},
+		githubAPI + "{key: {value: k}, id_only_events: true}": {"sources.a.api: id_only_events: github has no " +
+			"id-only " +
 			"events: leave it out"},
-		githubAPI + "{key: {value: k}, hooks: [app/hook]}": {"sources.a.api: hooks: " +
-			"\"app/hook\" is not a webhook: write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
+		githubAPI + "{key: {value: k}, hooks: [app/hook]}": {"sources.a.api: hooks: \"app/hook\" is not a webhook: " +
+			"write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
 		githubAPI + "{key: {value: k}, hooks: [repos/o/../hooks/1]}": {"hooks: \"repos/o/../hooks/1\" is not a " +
 			"webhook"},
 		githubAPI + "{key: {value: k}, repositories: [o/Kettle, o/x, o/kettle]}": {"sources.a.api: repositories: " +
 			"\"o/kettle\" is named twice: name it once"},
-		githubAPI + "{key: {value: k}, repositories: [kettle]}": {"sources.a.api: repositories: " +
-			"\"kettle\" is not a repository: write OWNER/NAME"},
+		githubAPI + "{key: {value: k}, repositories: [kettle]}": {"sources.a.api: repositories: \"kettle\" is not a " +
+			"repository: write OWNER/NAME"},
 	} {
 		checkRejected(t, text, want...)
 	}
@@ -236,15 +233,19 @@ func TestReconcile_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
 	const shop = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: " +
 		"x.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: {key: {value: k}}\n"
-	for text, want := range map[string]string{
-		stripeAPI + "{key: {value: k}}\n    reconcile: {events: x}":                                     "line 7: sources.a.reconcile.events: ",
-		stripeAPI + "{key: {value: k}}\n    reconcile:\n      objects: '@daily'\n      time_zone: Moon": "line 9: sources.a.reconcile.time_zone: ",
-		stripeAPI + "{}\n    reconcile: {full: '@daily'}":                                               "line 7: sources.a.reconcile: needs a section api",
-		shop + "    reconcile: {events: '@hourly'}":                                                     "line 8: sources.a.reconcile.events: the API of shopify lists no events",
-		githubAPI + "{key: {value: k}}\n    reconcile: {events: '@hourly'}":                             "line 7: sources.a.reconcile.events: the API of github lists no events",
-		githubAPI + "{key: {value: k}}\n    reconcile: {objects: '@daily'}":                             "line 7: sources.a.reconcile.objects: the API of github lists no objects",
+	for _, c := range [][2]string{
+		{stripeAPI + "{key: {value: k}}\n    reconcile: {events: x}", "line 7: sources.a.reconcile.events: "},
+		{stripeAPI + "{key: {value: k}}\n    reconcile:\n      objects: '@daily'\n      time_zone: Moon",
+			"line 9: sources.a.reconcile.time_zone: "},
+		{stripeAPI + "{}\n    reconcile: {full: '@daily'}", "line 7: sources.a.reconcile: needs a section api"},
+		{shop + "    reconcile: {events: '@hourly'}",
+			"line 8: sources.a.reconcile.events: the API of shopify lists no events"},
+		{githubAPI + "{key: {value: k}}\n    reconcile: {events: '@hourly'}",
+			"line 7: sources.a.reconcile.events: the API of github lists no events"},
+		{githubAPI + "{key: {value: k}}\n    reconcile: {objects: '@daily'}",
+			"line 7: sources.a.reconcile.objects: the API of github lists no objects"},
 	} {
-		checkRejected(t, text, want)
+		checkRejected(t, c[0], c[1])
 	}
 }
 
@@ -252,13 +253,21 @@ func TestReconcile_wrongSettings_areReported(t *testing.T) {
 // are reported with their line.
 func TestReconcile_excludedAccounts_areChecked(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string][]string{
-		"{key: {value: k}}\n    reconcile: {events: '@hourly'}":                                                       nil,
-		"{key: {value: k}}\n    reconcile: {events: '@hourly', own: true, except: [acct_1]}":                          {"acct_1"},
-		"{key: {value: k}}\n    reconcile: {own: false}":                                                              {""},
-		"{key: {value: k}}\n    accounts: [acct_1, acct_2]\n    reconcile: {own: false, except: [acct_1, acct_gone]}": {"", "acct_1", "acct_gone"},
-		"{key: {value: k}}\n    accounts: [acct_1, '*']\n    reconcile: {own: false, except: [acct_1]}":               {"", "acct_1"},
+	for _, test := range []struct {
+		text string
+		want []string
+	}{
+		{"{key: {value: k}}\n    reconcile: {events: '@hourly'}", nil},
+		{"{key: {value: k}}\n    reconcile: {events: '@hourly', own_account: true, exclude: [acct_1]}",
+			[]string{"acct_1"}},
+		{"{key: {value: k}}\n    reconcile: {own_account: false}", []string{""}},
+		{"{key: {value: k}}\n    accounts: [acct_1, acct_2]\n" +
+			"    reconcile: {own_account: false, exclude: [acct_1, acct_gone]}",
+			[]string{"", "acct_1", "acct_gone"}},
+		{"{key: {value: k}}\n    accounts: [acct_1, '*']\n    reconcile: {own_account: false, exclude: [acct_1]}",
+			[]string{"", "acct_1"}},
 	} {
+		text, want := test.text, test.want
 		c, err := config.Parse([]byte(stripeAPI+text), environment())
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -268,19 +277,30 @@ func TestReconcile_excludedAccounts_areChecked(t *testing.T) {
 			t.Errorf("%s: %s", text, diff)
 		}
 	}
-	for text, want := range map[string]string{
-		stripeAPI + "{}\n    reconcile: {own: false}":                                                               "line 7: sources.a.reconcile: needs a section api",
-		stripeAPI + "{key: {value: k}}\n    reconcile: {except: ['']}":                                              "line 7: sources.a.reconcile.except.0: ",
-		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [acct_1, acct_1]}":                                  "line 7: sources.a.reconcile.except: ",
-		stripeAPI + "{key: {value: k}}\n    reconcile: {except: ['*']}":                                             "line 7: sources.a.reconcile.except.0: '*' is not an",
-		stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {except: [acct_1]}":                     "line 8: sources.a.reconcile.except.0: acct_1 is the source's own account: write own: false",
-		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [test]}":                                            "line 7: sources.a.reconcile.except.0: test is a part of the key's own account: write own: false, which",
-		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [acct_2, acct_1/test]}":                             "line 7: sources.a.reconcile.except.1: acct_1/test is a part of account acct_1: name that account, which",
-		stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {own: false}":                           "line 8: sources.a.reconcile.own: excludes every account, because",
-		stripeAPI + "{key: {value: k}}\n    accounts: [acct_1]\n    reconcile: {own: false, except: [acct_1]}":      "line 8: sources.a.reconcile.own: excludes every account, because",
-		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {own: false}":                           "line 7: sources.a.reconcile.own: a key of github belongs to one account",
-		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {objects: '@daily', except: [someone]}": "line 7: sources.a.reconcile.except.0: a key of github belongs to one account",
+	for _, c := range [][2]string{
+		{stripeAPI + "{}\n    reconcile: {own_account: false}", "line 7: sources.a.reconcile: needs a section api"},
+		{stripeAPI + "{key: {value: k}}\n    reconcile: {exclude: ['']}", "line 7: sources.a.reconcile.exclude.0: "},
+		{stripeAPI + "{key: {value: k}}\n    reconcile: {exclude: [acct_1, acct_1]}",
+			"line 7: sources.a.reconcile.exclude: "},
+		{stripeAPI + "{key: {value: k}}\n    reconcile: {exclude: ['*']}",
+			"line 7: sources.a.reconcile.exclude.0: '*' is not an"},
+		{stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {exclude: [acct_1]}",
+			"line 8: sources.a.reconcile.exclude.0: acct_1 is the source's own account: write own_account: false"},
+		{stripeAPI + "{key: {value: k}}\n    reconcile: {exclude: [test]}",
+			"line 7: sources.a.reconcile.exclude.0: test is a part of the key's own account: " +
+				"write own_account: false, which"},
+		{stripeAPI + "{key: {value: k}}\n    reconcile: {exclude: [acct_2, acct_1/test]}",
+			"line 7: sources.a.reconcile.exclude.1: acct_1/test is a part of account acct_1: name that account, which"},
+		{stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {own_account: false}",
+			"line 8: sources.a.reconcile.own_account: excludes every account, because"},
+		{stripeAPI + "{key: {value: k}}\n    accounts: [acct_1]\n" +
+			"    reconcile: {own_account: false, exclude: [acct_1]}",
+			"line 8: sources.a.reconcile.own_account: excludes every account, because"},
+		{githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {own_account: false}",
+			"line 7: sources.a.reconcile.own_account: a key of github belongs to one account"},
+		{githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {objects: '@daily', exclude: [someone]}",
+			"line 7: sources.a.reconcile.exclude.0: a key of github belongs to one account"},
 	} {
-		checkRejected(t, text, want)
+		checkRejected(t, c[0], c[1])
 	}
 }

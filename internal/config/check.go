@@ -26,11 +26,11 @@ var sourceName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 func checkConfig(c *Config, p loadOptions) error {
 	var bad []error
 	if p.database && c.Database.URL == "" {
-		hint := ""
+		detail := ""
 		if variable := EnvName("database", "url"); p.missingReason(variable) != "not set" {
-			hint = " (" + variable + " is " + p.missingReason(variable) + ")"
+			detail = " (" + variable + " is " + p.missingReason(variable) + ")"
 		}
-		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set" + hint + ": name a PostgreSQL 15 or " +
+		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set" + detail + ": name a PostgreSQL 15 or " +
 			"newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern (postern dev needs " +
 			"none: " +
 			"check with postern config check --dev)"})

@@ -11,14 +11,14 @@ type Config struct {
 	Database Database `yaml:"database"`
 	// NATS is the connection to JetStream.
 	NATS NATS `yaml:"nats"`
-	// Stream limits what JetStream keeps. The log in PostgreSQL is the authoritative store, and
-	// these limits do not apply to it.
+	// Stream limits what JetStream stores. These limits do not apply to the log in PostgreSQL,
+	// which is the authoritative store.
 	Stream Stream `yaml:"stream"`
 	// Ingest is the HTTP endpoint to which providers send deliveries.
 	Ingest Ingest `yaml:"ingest"`
-	// Rejections limits how much Postern stores of rejected deliveries.
+	// Rejections limits how many rejected deliveries Postern stores, and how much of each.
 	Rejections Rejections `yaml:"rejections"`
-	// Retention says after how many days Postern deletes data. Unset, it keeps everything.
+	// Retention sets after how many days Postern deletes data. By default, Postern keeps all data.
 	Retention Retention `yaml:"retention"`
 	// Processor configures how events are applied to the mirror.
 	Processor Processor `yaml:"processor"`
@@ -26,24 +26,25 @@ type Config struct {
 	Admin Admin `yaml:"admin"`
 	// Log configures the log that the process writes to standard error.
 	Log Log `yaml:"log"`
-	// Sources are the endpoints to which providers send, by name. The name is the last part of the
-	// ingest path /webhooks/NAME. It has lower-case letters, digits, - and _, at most 63
-	// characters. The name identifies the source permanently: a renamed source is a new one.
+	// Sources are the endpoints to which providers send deliveries, by name. The name is the last
+	// part of the endpoint's path: /webhooks/NAME. It consists of lower-case letters, digits, - and
+	// _, and has at most 63 characters. The name identifies the source permanently: a renamed
+	// source is a new one.
 	Sources map[string]*Source `yaml:"sources" validate:"dive,keys,source_name,endkeys,required"`
 
-	// Schedules are jobs that processors start on schedule, by name. A name has lower-case letters,
-	// digits, - and _, at most 63 characters. Each planned time starts one run, however many
-	// processes there are.
+	// Schedules are jobs that processors start at planned times, by name. A name consists of
+	// lower-case letters, digits, - and _, and has at most 63 characters. Each planned time starts
+	// one run, whatever the number of processors.
 	Schedules map[string]*Schedule `yaml:"schedules" validate:"dive,keys,schedule_name,endkeys,required"`
 
 	// Destinations are the external services that effects call, by name.
 	Destinations map[string]*Destination `yaml:"destinations" validate:"dive,keys,schedule_name,endkeys,required"`
-	// Effects are rules, by name. A rule says what Postern does, once, when an object changes. An
-	// effect is inserted into a ledger in the transaction that makes the change, and then executed
-	// step by step. Quote texts that contain {{.
+	// Effects are rules, by name. A rule says what Postern does, once, when an object changes.
+	// Postern inserts an effect into a ledger in the transaction that changes the object. It then
+	// executes the effect's steps in order. Put texts that contain {{ into quotes.
 	Effects map[string]*Effect `yaml:"effects" validate:"dive,keys,schedule_name,endkeys,required"`
-	// Notify are alerts, by name: who is notified of work that needs an operator. Processors check
-	// every 30 seconds. Each alert is sent at least once.
+	// Notify are alerts, by name. An alert tells a recipient about work that needs an operator.
+	// Processors check every 30 seconds. Postern sends each alert at least once.
 	Notify map[string]*Notification `yaml:"notify" validate:"dive,keys,schedule_name,endkeys,required"`
 
 	fileTracker *fileTracker
@@ -56,52 +57,54 @@ type Config struct {
 // Database is the PostgreSQL database that stores events and the mirror. It requires PostgreSQL 15
 // or newer.
 type Database struct {
-	// URL of PostgreSQL, e.g. postgres://user:password@host/postern. With several hosts, separated
-	// by commas, Postern connects to the primary. Required, except for `postern dev`, which starts
-	// its own cluster where no URL is set.
+	// URL of PostgreSQL, e.g. postgres://user:password@host/postern. Separate several hosts by
+	// commas: Postern then connects to the primary. The URL is required, except for `postern dev`,
+	// which starts its own PostgreSQL cluster if no URL is set.
 	URL URL `yaml:"url"`
-	// MaintenanceURL is the URL for migrations. Its login must be allowed to own tables. Leave it
+	// MaintenanceURL is the URL for migrations. Its role must be allowed to own tables. Leave it
 	// empty to use url.
 	MaintenanceURL URL `yaml:"maintenance_url"`
 	// MaxConnections is the maximum number of connections that one process opens for deliveries and
-	// live events. Raise it only if metrics show that requests wait for the pool: all processes
-	// share the server's max_connections. The admin API, maintenance and runs use a few additional
-	// connections.
+	// live events. All processes share the server's max_connections, so raise this value only if
+	// metrics show that requests wait for a connection. The admin API, maintenance and runs use a
+	// few additional connections.
 	MaxConnections int `yaml:"max_connections" default:"16" validate:"gte=2,lte=1000"`
 }
 
 // NATS is the connection to JetStream. docs/operations.md lists the supported NATS releases.
 type NATS struct {
-	// URL of the servers, separated by commas, e.g. nats://a:4222,nats://b:4222. Where it is empty,
+	// URL of the servers, separated by commas, e.g. nats://a:4222,nats://b:4222. If it is empty,
 	// `postern dev` and `postern serve` run JetStream inside the process. The gateway and processor
 	// commands require it.
 	URL URL `yaml:"url"`
 	// Credentials is the credentials file (.creds) of the account.
 	Credentials string `yaml:"credentials"`
-	// TLS is needed where the servers' certificate has no public authority, or where the servers
-	// require a client certificate.
+	// TLS is required in two cases: a public authority did not sign the servers' certificate, or
+	// the servers require a client certificate.
 	TLS ClientTLS `yaml:"tls"`
-	// Replicas is the number of servers that keep each message: 3 in a cluster, 1 on a single
+	// Replicas is the number of servers that store each message: 3 in a cluster, 1 on a single
 	// server.
 	Replicas int `yaml:"replicas" default:"1" validate:"gte=1,lte=5"`
 }
 
 // ClientTLS are the PEM files for TLS connections to a server.
 type ClientTLS struct {
-	// CA is the file of the trusted authorities. Leave it empty for those of the system.
+	// CA is the file with the certificates of the trusted authorities. Leave it empty to trust
+	// those of the system.
 	CA string `yaml:"ca"`
-	// Cert is the file of Postern's client certificate, where the server requires one.
+	// Cert is the file with Postern's client certificate. Leave it empty if the server requires
+	// none.
 	Cert string `yaml:"cert" validate:"required_with=Key"`
-	// Key is the file of the client certificate's private key.
+	// Key is the file with the private key of the client certificate.
 	Key string `yaml:"key" validate:"required_with=Cert"`
 }
 
 // ServerTLS are the PEM files for serving TLS.
 type ServerTLS struct {
-	// Cert is the certificate's file. Leave it empty to serve plain HTTP behind a proxy that
+	// Cert is the file with the certificate. Leave it empty to serve plain HTTP behind a proxy that
 	// terminates TLS.
 	Cert string `yaml:"cert" validate:"required_with=Key"`
-	// Key is the file of the certificate's private key.
+	// Key is the file with the private key of the certificate.
 	Key string `yaml:"key" validate:"required_with=Cert"`
 }
 
@@ -110,7 +113,7 @@ type ServerTLS struct {
 type Stream struct {
 	// MaxMessages is the maximum number of messages in a stream.
 	MaxMessages int64 `yaml:"max_messages" default:"1000000" validate:"gte=1000"`
-	// MaxBytes is the maximum size of a stream. The server must have that much disk reserved for
+	// MaxBytes is the maximum size of a stream. The server must reserve that much disk space for
 	// streams.
 	MaxBytes Bytes `yaml:"max_bytes" default:"2GiB" validate:"gte=1048576"`
 	// MaxAge is how long a stream keeps a message.
@@ -123,49 +126,52 @@ type Ingest struct {
 	Listen string `yaml:"listen" default:"127.0.0.1:8080" validate:"hostport"`
 	// TLS makes the gateway serve HTTPS itself.
 	TLS ServerTLS `yaml:"tls"`
-	// MaxBodyBytes is the largest accepted body. A larger one gets status 413. Bodies of Stripe and
-	// Shopify are far smaller than the default.
+	// MaxBodyBytes is the size of the largest accepted body. A larger body gets status 413. Bodies
+	// from Stripe and Shopify are far smaller than the default.
 	MaxBodyBytes Bytes `yaml:"max_body_bytes" default:"4MiB" validate:"gte=1024,lte=268435456"`
-	// Deadline is how long a delivery may wait for its commit. After that the response is 503 and
-	// the provider sends the delivery again. Keep it below the sender's own timeout (Shopify: 5 s).
+	// Deadline is how long a delivery may wait for its commit. After that, the gateway responds
+	// with 503, and the provider sends the delivery again. Keep it below the provider's own timeout
+	// (Shopify: 5 s).
 	Deadline time.Duration `yaml:"deadline" default:"4s" validate:"gte=50000000"`
-	// DrainDelay is how long a gateway still accepts deliveries after a stop signal. In that time
-	// /readyz reports not ready and each response closes its connection, so that load balancers
-	// switch to other gateways. Make it longer than they need for that (Kubernetes: some seconds;
-	// its probes: period × threshold). 1ms is practically no delay.
+	// DrainDelay is how long a gateway still accepts deliveries after a stop signal. During that
+	// time, /readyz reports not ready and each response closes its connection, so that load
+	// balancers switch to other gateways. Make it longer than a load balancer needs to switch.
+	// Kubernetes needs some seconds; health probes need their period times their threshold. 1ms is
+	// practically no delay.
 	DrainDelay time.Duration `yaml:"drain_delay" default:"5s" validate:"gte=1000000,lte=300000000000"`
-	// Queue is the maximum number of verified deliveries that wait for a commit. Further ones get
-	// status 503 immediately. With several sources, one source may use half of the queue, so that
-	// the others always have capacity.
+	// Queue is the maximum number of verified deliveries that wait for a commit. Additional
+	// deliveries get status 503 immediately. If there are several sources, each may use at most
+	// half of the queue, so that the others always have capacity.
 	Queue int `yaml:"queue" default:"4096" validate:"gte=1"`
-	// QueueBytes is the maximum size of verified bodies in memory. With several sources, one source
-	// may use half of it. Bodies that are still arriving and not verified yet may use a quarter as
-	// much, plus one body of the largest size. Beyond that, the gateway ends the request that has
-	// taken longest, if it has taken more than a second, with status 503.
+	// QueueBytes is the maximum size of verified bodies in memory. If there are several sources,
+	// each may use at most half of it. Bodies that are still arriving or not yet verified may use
+	// additional memory: a quarter of this size, plus one body of the largest size. Above that, the
+	// gateway ends the request that has taken longest with status 503, if it has taken more than a
+	// second.
 	QueueBytes Bytes `yaml:"queue_bytes" default:"256MiB" validate:"gte=1048576"`
-	// BatchMax is the maximum number of deliveries in one commit. A batch does not wait until it is
-	// full.
+	// BatchMax is the maximum number of deliveries in one commit. The gateway does not wait until a
+	// batch is full.
 	BatchMax int `yaml:"batch_max" default:"256" validate:"gte=1,lte=10000"`
-	// BatchBytes is the maximum size of the bodies in one commit. A single larger delivery is
-	// committed alone.
+	// BatchBytes is the maximum size of the bodies in one commit. A single delivery that is larger
+	// gets its own commit.
 	BatchBytes Bytes `yaml:"batch_bytes" default:"8MiB" validate:"gte=1024"`
-	// Writers is the number of commits that run at the same time. A higher number helps only where
-	// a commit is slow (synchronous standby).
+	// Writers is the number of commits that run at the same time. A higher number helps only if
+	// commits are slow, for example with a synchronous standby.
 	Writers int `yaml:"writers" default:"2" validate:"gte=1,lte=64"`
-	// MaxConnections is the maximum number of open connections. Further ones wait in the kernel's
-	// queue. Raise it together with the process's limit for open files.
+	// MaxConnections is the maximum number of open connections. Additional connections wait in the
+	// kernel's queue. If you raise it, also raise the process's limit for open files.
 	MaxConnections int `yaml:"max_connections" default:"20000" validate:"gte=1"`
 	// TrustedProxies are the addresses or networks of the proxies in front of the gateway, e.g.
-	// 127.0.0.1 or 10.0.0.0/8. For a request from one of them, the gateway reads the sender from
-	// X-Forwarded-For, from its end to the first address that is not a trusted proxy. Leave it
-	// empty for none: the sender is then the connecting address, whatever a header says. Each proxy
-	// named here must append to that header or replace it. A proxy that passes on a sender's value
-	// allows everyone to claim any address.
+	// 127.0.0.1 or 10.0.0.0/8. For a request from one of them, the gateway takes the sender's
+	// address from X-Forwarded-For: the last address in it that is not a trusted proxy. Leave it
+	// empty if there is no proxy: the sender is then the connecting address, and headers are
+	// ignored. Each proxy named here must append to that header or replace it. If a proxy passes on
+	// the header unchanged, senders can claim any address.
 	TrustedProxies []string `yaml:"trusted_proxies" validate:"dive,network"`
 	// Spool stores deliveries on the gateway's own disk while PostgreSQL is unavailable.
 	Spool Spool `yaml:"spool"`
-	// MaxHeaderBytes is the maximum size of a request's line and headers. Larger ones get status
-	// 431. Up to 4 KiB more may be accepted.
+	// MaxHeaderBytes is the maximum size of a request's first line and headers. Larger ones get
+	// status 431. The gateway may accept up to 4 KiB more.
 	MaxHeaderBytes Bytes `yaml:"max_header_bytes" default:"32KiB" validate:"gte=4096,lte=1048576"`
 	// HeaderTimeout is how long a sender may take for the request's headers.
 	HeaderTimeout time.Duration `yaml:"header_timeout" default:"5s" validate:"gte=10000000"`
@@ -179,18 +185,18 @@ type Ingest struct {
 // appends them to the log afterwards. The gateway acknowledges a delivery once it is synced to that
 // disk. Data in the spool is as safe as that one disk.
 type Spool struct {
-	// Dir is a folder on a persistent disk, a separate one for each gateway. Leave it empty for no
-	// spool: while PostgreSQL is unavailable, deliveries then get status 503 and senders retry.
-	// Where no folder is set, `postern dev` and `postern serve` use one in their state folder,
-	// unless that folder is emptied when the machine starts. Write an absolute path that is neither
-	// in memory (tmpfs) nor in /tmp.
+	// Dir is a folder on a persistent disk. Each gateway needs its own folder. Leave it empty to
+	// use no spool: while PostgreSQL is unavailable, deliveries then get status 503 and senders
+	// retry. If no folder is set, `postern dev` and `postern serve` use one in their state folder,
+	// unless the machine empties that folder when it starts. Write an absolute path. The folder
+	// must be neither in memory (tmpfs) nor in /tmp.
 	Dir string `yaml:"dir"`
-	// MaxBytes is the maximum size of the spool. Beyond it, deliveries get status 503. The disk
-	// must have that much free space.
+	// MaxBytes is the maximum size of the spool. When the spool is full, deliveries get status 503.
+	// The disk must have that much free space.
 	MaxBytes Bytes `yaml:"max_bytes" default:"1GiB" validate:"gte=67108864"`
-	// UnsafeDir: true accepts a folder in memory or in /tmp, where acknowledged deliveries are lost
-	// when the machine restarts. Use it only for trying Postern. Each start logs a warning, and
-	// postern_unsafe_settings counts it.
+	// UnsafeDir: true accepts a folder in memory or in /tmp. Acknowledged deliveries in such a
+	// folder are lost when the machine restarts, so use it only to try Postern. Each start logs a
+	// warning, and postern_unsafe_settings counts the setting.
 	UnsafeDir bool `yaml:"unsafe_dir"`
 }
 
@@ -202,60 +208,61 @@ type Rejections struct {
 	MaxCount int `yaml:"max_count" default:"1000" validate:"gte=1"`
 	// MaxBytes is the maximum size of the rejected bodies that Postern stores per source.
 	MaxBytes Bytes `yaml:"max_bytes" default:"16MiB" validate:"gte=1024"`
-	// MaxBody is the maximum number of bytes that Postern stores of one rejected body. A longer one
-	// is truncated and marked, and cannot be verified again. Leave it unset for the value of
-	// ingest.max_body_bytes.
+	// MaxBody is the maximum number of bytes that Postern stores of one rejected body. A longer
+	// body is truncated and marked as truncated. It cannot be verified again. Leave it unset for
+	// the value of ingest.max_body_bytes.
 	MaxBody Bytes `yaml:"max_body" unset:"ingest.max_body_bytes" validate:"omitempty,gte=1024"`
 }
 
 // Retention says after how many days a processor deletes data, once a day. 0 keeps it without
 // limit. Deleted data cannot be restored: run `postern retention run --dry-run` first.
 type Retention struct {
-	// Bodies is the maximum age of events, of all sources. The log has one partition per day, with
-	// bodies and headers. A partition is dropped when its newest event has reached this age.
-	// Partitions with unfinished events are kept, and the mirror does not change.
+	// Bodies is the maximum age of events in days, for all sources. The log has one partition per
+	// day, with bodies and headers. Postern drops a partition when its newest event has reached
+	// this age. It keeps partitions with unfinished events. The mirror does not change.
 	Bodies int `yaml:"bodies" default:"0" validate:"gte=0,lte=36500"`
-	// Keys is the maximum age of the keys that detect duplicates. It must not be less than bodies.
-	// A duplicate that arrives after its key was deleted is a new event, so leave it 0 unless the
-	// table's size matters. The keys of redacted events stay.
+	// Keys is the maximum age, in days, of the keys that detect duplicates. It must not be less
+	// than bodies. A duplicate that arrives after its key was deleted is a new event, so leave it 0
+	// unless the table's size matters. Postern keeps the keys of redacted events.
 	Keys int `yaml:"keys" default:"0" validate:"gte=0,lte=36500"`
-	// Outcomes is the maximum age of the outcomes of events. It must not be less than bodies.
+	// Outcomes is the maximum age of the outcomes of events, in days. It must not be less than
+	// bodies.
 	Outcomes int `yaml:"outcomes" default:"0" validate:"gte=0,lte=36500"`
-	// Rejections is the maximum age of rejected deliveries. The section rejections limits them in
-	// any case.
+	// Rejections is the maximum age of rejected deliveries, in days. The limits in the section
+	// rejections apply in addition.
 	Rejections int `yaml:"rejections" default:"0" validate:"gte=0,lte=36500"`
-	// Runs is the maximum age of the history of finished runs.
+	// Runs is the maximum age of the history of finished runs, in days.
 	Runs int `yaml:"runs" default:"0" validate:"gte=0,lte=36500"`
-	// Effects is how long after its end an effect keeps its input, its requests and their
+	// Effects is how many days after its end an effect keeps its input, its requests and their
 	// responses. These contain states of objects, which are personal data. The effect's key and
-	// status stay, so that nothing happens twice. After that, the effect cannot be compensated, and
-	// a replay with --mode force skips it. Where events are kept longer, `postern config check` and
-	// each start warn about this.
+	// status are kept, so that nothing is executed twice. After that time, the effect cannot be
+	// compensated, and a replay with --mode force skips it. If events are kept longer, `postern
+	// config check` and each start warn about this.
 	Effects int `yaml:"effects" default:"0" validate:"gte=0,lte=36500"`
-	// EffectKeys is how long after its end an effect itself is kept. It must not be less than
-	// bodies. After that, an effect with the same key can happen again, so leave it 0 unless the
-	// table's size matters. Effects whose event is still in the log stay.
+	// EffectKeys is how many days after its end the effect itself is kept. It must not be less than
+	// bodies. After that time, an effect with the same key can be executed again, so leave it 0
+	// unless the table's size matters. Effects whose event is still in the log are kept.
 	EffectKeys int `yaml:"effect_keys" default:"0" validate:"gte=0,lte=36500"`
-	// Export is a folder, the same for every processor. Each day of the log is written there and
-	// read back before it is dropped. `postern import` reads these files. Leave it empty to drop
-	// without an export.
+	// Export is a folder that is the same for every processor. Postern writes each day of the log
+	// there, and reads it back, before it drops the day. `postern import` reads these files. Leave
+	// it empty to drop days without an export.
 	Export string `yaml:"export"`
 }
 
 // Processor configures how events are applied to the mirror.
 type Processor struct {
-	// Batch is the maximum number of events that one transaction applies. Each may take an advisory
-	// lock, and all workers share the server's lock table (max_locks_per_transaction). A larger
-	// batch needs a larger table.
+	// Batch is the maximum number of events that one transaction applies. Each event may take an
+	// advisory lock. All workers share the server's lock table (max_locks_per_transaction), so a
+	// larger batch needs a larger table.
 	Batch int `yaml:"batch" default:"500" validate:"gte=1,lte=2000"`
 	// Workers is the number of transactions that apply events at the same time. The hash of the
 	// object decides which worker applies an event.
-	Workers int `yaml:"lanes" default:"2" validate:"gte=1,lte=64"`
-	// MaxAttempts is how often a failing event is tried before it is dead and needs an operator. 9
-	// attempts, the maximum, take about 33 hours.
+	Workers int `yaml:"workers" default:"2" validate:"gte=1,lte=64"`
+	// MaxAttempts is how often Postern tries an event that fails. After that, the event is dead and
+	// needs an operator. 9 attempts, the maximum, take about 33 hours.
 	MaxAttempts int `yaml:"max_attempts" default:"9" validate:"gte=1,lte=9"`
-	// Republisher publishes again the events that the stream lost.
-	Republisher Republisher `yaml:"auditor"`
+	// Republisher publishes events again that the stream lost.
+	Republisher Republisher `yaml:"republisher"`
 	// Changes configures the feed of object changes.
 	Changes Changes `yaml:"changes"`
 }
@@ -269,19 +276,20 @@ type Republisher struct {
 	MinAge time.Duration `yaml:"min_age" default:"1m" validate:"gte=1000000"`
 	// Lease is how long one processor owns the republisher's work before another may take over.
 	Lease time.Duration `yaml:"lease" default:"30s" validate:"gte=1000000"`
-	// Rate is the maximum number of events per second that are published again. Lower it to restore
-	// a lost stream more slowly. The time for that is the number of events without an outcome
-	// divided by this rate.
+	// Rate is the maximum number of events per second that are published again. To restore a lost
+	// stream takes the number of events without an outcome, divided by this rate. Lower the rate to
+	// restore the stream more slowly.
 	Rate int `yaml:"rate" default:"10000" validate:"gte=100,lte=1000000"`
 }
 
 // Changes configures the feed of object changes.
 type Changes struct {
-	// PublishAfter is the age at which any processor may publish an unpublished change.
-	PublishAfter time.Duration `yaml:"sweep_after" default:"30s" validate:"gte=1000000"`
-	// Retention is how long a published change is kept, so that it can be published again if the
-	// stream lost it.
-	Retention time.Duration `yaml:"keep" default:"10m" validate:"gte=1000000"`
+	// PublishAfter is the age at which any processor may publish a change that is not published
+	// yet.
+	PublishAfter time.Duration `yaml:"publish_after" default:"30s" validate:"gte=1000000"`
+	// Retention is how long a published change is kept, so that Postern can publish it again if the
+	// stream loses it.
+	Retention time.Duration `yaml:"retention" default:"10m" validate:"gte=1000000"`
 }
 
 // Default addresses of the admin API.
@@ -292,33 +300,33 @@ const (
 
 // Admin is the JSON API for operators.
 type Admin struct {
-	// Listen is the address of the admin API. On other than loopback addresses, every caller must
-	// send a token, and the process starts only if a valid token exists (postern token create).
-	// Without a certificate, put the address behind a proxy that terminates TLS, because anyone who
-	// reads a token can use it.
+	// Listen is the address of the admin API. If it is not a loopback address, every caller must
+	// send a token. The process then starts only if a valid token exists (postern token create).
+	// Anyone who reads a token can use it: without a certificate, put the address behind a proxy
+	// that terminates TLS.
 	Listen string `yaml:"listen" unset:"127.0.0.1:8081, processor: 127.0.0.1:8082" validate:"omitempty,hostport"`
-	// RequireTokens: true requires a token from callers on loopback too. Set it where other people
+	// RequireTokens: true requires a token from callers on loopback too. Set it if other people
 	// have accounts on the machine.
 	RequireTokens bool `yaml:"require_tokens"`
 	// OpenMetrics: true serves /metrics without a token. /healthz and /readyz never require one.
 	OpenMetrics bool `yaml:"open_metrics"`
-	// TLS serves HTTPS on the admin address. Its files are read again after they changed.
+	// TLS serves HTTPS on the admin address. Postern reads its files again when they change.
 	TLS AdminTLS `yaml:"tls"`
 	// MetricsListen is a second address that serves only /metrics, /healthz and /readyz. It is for
 	// a scraper or load balancer on another machine, so it may be any address. Leave it empty for
-	// none; the admin address serves /metrics too.
+	// no second address. The admin address serves /metrics too.
 	MetricsListen string `yaml:"metrics_listen" validate:"omitempty,hostport"`
 }
 
 // AdminTLS are the PEM files of the admin address. The oldest supported version is TLS 1.2.
 type AdminTLS struct {
-	// Cert is the certificate's file. Leave it empty to serve plain HTTP.
+	// Cert is the file with the certificate. Leave it empty to serve plain HTTP.
 	Cert string `yaml:"cert" validate:"required_with=Key ClientCA"`
-	// Key is the file of the certificate's private key.
+	// Key is the file with the private key of the certificate.
 	Key string `yaml:"key" validate:"required_with=Cert"`
-	// ClientCA is the file of the authorities whose client certificates are accepted. Callers then
-	// need a certificate in addition to their token. Probes need one too: use metrics_listen for
-	// them. Leave it empty to require none.
+	// ClientCA is the file with the certificates of the authorities whose client certificates are
+	// accepted. Callers then need a client certificate in addition to their token. Probes need one
+	// too: use metrics_listen for them. Leave it empty to require no client certificate.
 	ClientCA string `yaml:"client_ca"`
 }
 
@@ -341,73 +349,77 @@ type Log struct {
 
 // Source is one endpoint of one provider.
 type Source struct {
-	// Provider is the sender: a name from providers.md, or `hmac` for any other sender.
+	// Provider is the name of the sender: one from providers.md, or `hmac` for any other sender.
 	Provider string `yaml:"provider" validate:"required,provider"`
-	// Secrets verify deliveries. A delivery is valid if any of them matches, so that a secret can
-	// be rotated without losing deliveries.
+	// Secrets verify deliveries. A delivery is valid if any of them matches, so you can rotate a
+	// secret without losing deliveries.
 	Secrets []Secret `yaml:"secrets" validate:"required,min=1,unique=Name,dive"`
-	// Account is the one tenant (Shopify shop, Stripe account) of this source. Leave it empty where
-	// there is none.
+	// Account is the tenant of this source, if it has exactly one (a Shopify shop, a Stripe
+	// account). Leave it empty if the sender has no tenants.
 	Account string `yaml:"account"`
-	// Accounts are the allowed tenants, '*' for any. A Shopify source requires account or accounts,
-	// because the shop is in a header that is not signed.
+	// Accounts are the tenants whose deliveries are accepted; '*' accepts any. A Shopify source
+	// requires account or accounts, because the header that names the shop is not signed.
 	Accounts []string `yaml:"accounts" validate:"dive,required"`
-	// Key selects the value that identifies an event, where the provider offers a choice (Shopify:
+	// Key selects the value that identifies an event, if the provider offers a choice (Shopify:
 	// webhook-id or event-id). Leave it empty for the provider's default. If you change it later,
-	// old events look new.
+	// Postern does not recognize duplicates of earlier events.
 	Key string `yaml:"key"`
-	// URL is the address that the provider was given, for providers that sign it (Twilio, Square,
-	// HubSpot, ...), e.g. https://hooks.example/webhooks/twilio. Postern never takes it from the
-	// request.
+	// URL is the address that you entered at the provider, e.g.
+	// https://hooks.example/webhooks/twilio. Set it for providers that sign it (Twilio, Square,
+	// HubSpot, ...). Postern never takes it from the request.
 	URL string `yaml:"url" validate:"omitempty,public_url"`
 	// Tolerance is how far a signed time may differ from the time of receipt, in both directions.
-	// Leave it unset for the provider's default, mostly 300s. The maximum is 24h.
+	// Leave it unset for the provider's default, which is 300s for most. The maximum is 24h.
 	Tolerance time.Duration `yaml:"tolerance" unset:"the provider's" validate:"omitempty,gte=1000000000,lte=86400000000000"`
 	// Scheme says how the sender signs, for provider: hmac.
 	Scheme Scheme `yaml:"scheme,omitempty"`
 	// Schemes replaces scheme for a sender that signs in several ways. Each element has the
-	// settings of scheme. A delivery is valid if any scheme verifies it, so that together they are
-	// as strong as the weakest.
+	// settings of scheme. A delivery is valid if any scheme verifies it, so the weakest scheme
+	// determines the security of the source.
 	Schemes []Scheme `yaml:"schemes,omitempty" like:"scheme"`
 	// StoreToken: true allows a scheme to read a token from the body (json:PATH or form:FIELD).
 	// Postern stores bodies byte for byte, so the database, views, exports and feeds contain the
-	// token. Each of their readers can send any delivery.
+	// token. Anyone who can read one of these can send any delivery.
 	StoreToken bool `yaml:"store_token,omitempty" unset:"false"`
-	// Events says where a delivery's events are and how they are named, for provider: hmac and
-	// standardwebhooks. For provider: api, only type, account, occurred, omit and headers apply.
+	// Events says where a delivery contains its events, and which values are their key, type,
+	// account and time. It is for provider: hmac and standardwebhooks. For provider: api, only
+	// type, account, occurred, omit and headers apply.
 	Events Events `yaml:"events,omitempty"`
-	// Objects says what events tell about objects, for provider: hmac, standardwebhooks and api.
-	// Without it, Postern stores and publishes events and mirrors nothing.
+	// Objects says which objects the events describe, for provider: hmac, standardwebhooks and api.
+	// Without it, Postern stores and publishes events and mirrors no objects.
 	Objects []Object `yaml:"objects,omitempty"`
-	// Handshake says how the sender checks that the address is yours, for provider: hmac.
+	// Handshake says how Postern responds when the sender checks that the address is yours, for
+	// provider: hmac.
 	Handshake Handshake `yaml:"handshake,omitempty"`
 	// Reply replaces the response to a stored delivery, for provider: hmac.
 	Reply Reply `yaml:"reply,omitempty"`
-	// RequireCommit: true responds only after the commit. While PostgreSQL is unavailable,
-	// deliveries get status 503 and do not go to the spool (ingest.spool). Use it for a sender that
-	// needs the event's id in the response. With false for provider: api, a repeated key with
-	// different content is acknowledged during an outage, and stored as a conflict.
-	RequireCommit *bool `yaml:"final_receipt,omitempty" unset:"false; provider api: true"`
+	// RequireCommit: true makes the gateway respond only after the commit. While PostgreSQL is
+	// unavailable, deliveries get status 503 and do not go to the spool (ingest.spool). Use it for
+	// a sender that needs the event's id in the response. If it is false for provider: api, a
+	// repeated key with different content is acknowledged during an outage, and later stored as a
+	// conflict.
+	RequireCommit *bool `yaml:"require_commit,omitempty" unset:"false; provider api: true"`
 	// RedactOnRequest: true makes processors execute the sender's deletion requests (Shopify's
 	// customers/redact and shop/redact) within two minutes, without an operator. Redacted data
-	// cannot be restored. Leave it false to decide yourself: see `postern redact pending`.
+	// cannot be restored. Leave it false if an operator must decide: see `postern redact pending`.
 	RedactOnRequest bool `yaml:"redact_on_request" default:"false"`
 	// API says how Postern reads the provider's API, to find data that webhooks did not deliver.
-	// Leave it out to read nothing.
+	// Without it, Postern does not read the API.
 	API API `yaml:"api,omitempty"`
 	// AllowFrom are the addresses or networks that may send deliveries, e.g. 192.0.2.7 or
-	// 2001:db8::/32. Others get status 403 and their body is not read. Leave it empty for all: the
-	// signature identifies the sender. Behind a proxy, ingest.trusted_proxies must name that proxy.
+	// 2001:db8::/32. Other addresses get status 403, and their bodies are not read. Leave it empty
+	// to allow all: the signature identifies the sender. Behind a proxy, ingest.trusted_proxies
+	// must name that proxy.
 	AllowFrom []string `yaml:"allow_from" validate:"dive,network"`
-	// RateLimit limits how many deliveries a gateway accepts from this source. Further ones get
-	// status 429 and their body is not read. Leave it out for no limit: one source never uses all
-	// capacity.
+	// RateLimit limits how many deliveries a gateway accepts from this source. Additional ones get
+	// status 429, and their bodies are not read. Leave it out for no limit. Even without a limit,
+	// one source cannot use all capacity.
 	RateLimit RateLimit `yaml:"rate_limit,omitempty"`
-	// Reconcile says when Postern compares the source with the provider's API. Leave it out to
+	// Reconcile sets when Postern compares the source with the provider's API. Leave it out to
 	// reconcile only on request.
 	Reconcile Reconcile `yaml:"reconcile,omitempty"`
-	// MaxBodyBytes is the largest body that this source accepts. Leave it unset for the value of
-	// ingest.max_body_bytes.
+	// MaxBodyBytes is the size of the largest body that this source accepts. Leave it unset for the
+	// value of ingest.max_body_bytes.
 	MaxBodyBytes Bytes `yaml:"max_body_bytes" unset:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
 }
 
@@ -417,7 +429,7 @@ type RateLimit struct {
 	// PerSecond is the average number of accepted deliveries per second. Leave it unset for no
 	// limit.
 	PerSecond int `yaml:"per_second" validate:"omitempty,gte=1,lte=1000000"`
-	// Burst is how many deliveries may arrive at once. Leave it unset for the number of one second.
+	// Burst is how many deliveries may arrive at once. Leave it unset for the value of per_second.
 	Burst int `yaml:"burst" unset:"per_second" validate:"omitempty,gte=1,lte=10000000"`
 }
 
@@ -425,13 +437,13 @@ type RateLimit struct {
 type Secret struct {
 	// Name is stored with each event that the secret verified. Give a new secret a new name.
 	Name string `yaml:"name" validate:"required,max=63"`
-	// Value is the secret itself. Prefer env or file, because often more people than necessary can
-	// read this file.
+	// Value is the secret itself. Prefer env or file, because more people than necessary can often
+	// read the configuration file.
 	Value MaskedString `yaml:"value"`
 	// Env names the variable that holds the secret.
 	Env string `yaml:"env"`
-	// File names the file that holds the secret. One line break at its end is removed. Postern
-	// reads the file at the start and again after it changed.
+	// File names the file that holds the secret. Postern removes one line break at its end. It
+	// reads the file at the start, and again when the file changes.
 	File string `yaml:"file"`
 
 	secret []byte

@@ -27,7 +27,7 @@ func (b *providerBuilder) responses(s *Source) hmac.Responses {
 		out.Challenge = b.under("handshake.challenge").challenge(c)
 	}
 	if g := &s.Handshake.Signed; !isZero(*g) {
-		under := b.under("handshake.greeting")
+		under := b.under("handshake.signed")
 		out.Handshake = &hmac.Handshake{When: under.condition("when", g.When, handshakeKinds),
 			Echo: hmac.Echo{Member: g.Member}}
 		if g.Echo != "" {

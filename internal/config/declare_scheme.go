@@ -76,7 +76,7 @@ func (b *providerBuilder) key(k *SchemeKey, method signature.Method) signature.K
 		b.fail("", "only hmac derives a key from the secret: leave this out")
 	}
 	if k.PlainElse && len(k.Strip) == 0 {
-		b.fail("plain_else", "has an effect only where strip lists prefixes")
+		b.fail("plain_fallback", "has an effect only where strip lists prefixes")
 	}
 	return signature.Key{
 		Form: choose(b, "form", k.Form, choice[signature.KeyForm]{"text", signature.KeyText},

@@ -49,14 +49,15 @@ func TestDeclaredSource_wrongSettings_areReported(t *testing.T) {
 			"scheme.key.form: \"rot13\" is not a known value: write one of text, base64, hex"},
 		"key of a key pair": {"hmac", "scheme: {header: X-S, method: ed25519, key: {form: hex}}",
 			"scheme.key: only hmac derives a key from"},
-		"plain_else alone": {"hmac", "scheme: {header: X-S, key: {plain_else: true}}",
-			"scheme.key.plain_else: has an effect only"},
+		"plain_fallback alone": {"hmac", "scheme: {header: X-S, key: {plain_fallback: true}}",
+			"scheme.key.plain_fallback: has an effect only"},
 		"secret of another form": {"hmac", "scheme: {header: X-S, key: {form: hex, strip: [7]}}",
 			"line 3: sources.a: secrets: n cannot be used: it is not hexadecimal"},
 		"secret that is no key": {"hmac", "scheme: {header: X-S, method: ed25519}",
 			"secrets: n cannot be used: it is not an Ed25519 public key"},
 		"unknown place": {"hmac", "scheme: {in: cookie:x}",
-			`scheme.in: "cookie:x" is not a reference that this setting accepts: write header:NAME, json:PATH, form:FIELD`},
+			`scheme.in: "cookie:x" is not a reference that this setting accepts: ` +
+				`write header:NAME, json:PATH, form:FIELD`},
 		"items without separator": {"hmac", "scheme: {header: X-S, assign: '='}", "scheme.separator: is not set"},
 		"item without assign": {"hmac", "scheme: {header: X-S, separator: ',', item: v1}",
 			"scheme.assign: is not set"},
@@ -158,8 +159,7 @@ func TestDeclaredSource_wrongSettings_areReported(t *testing.T) {
 		"list of the list": {"hmac", header + "events: {split: '..*.x'}", "is not the path of a list"},
 		"time of a header": {"hmac", header + "events: {occurred: {from: header:X-T}}",
 			"events.occurred.from: \"header:X-T\" is not a reference that this setting accepts: write json:PATH, " +
-				"root:PATH or " +
-				"form:FIELD"},
+				"root:PATH or form:FIELD"},
 		"integer time": {"hmac", header + "events: {occurred: {from: json:t, unit: integer}}",
 			"events.occurred.unit: \"integer\" is not a"},
 		"kept credential": {"hmac", header + "events: {headers: [Authorization]}",
@@ -176,8 +176,7 @@ func TestDeclaredSource_wrongSettings_areReported(t *testing.T) {
 		"no object id": {"hmac", header + "objects: [{type: x}]", "objects.0.id: is not set"},
 		"header of an event": {"hmac", header + "objects: [{type: x, id: '{header:X-I}'}]",
 			"objects.0.id: \"{header:X-I}\": {header:X-I} is not allowed here: use json:PATH, root:PATH, form:FIELD " +
-				"or " +
-				"type in braces"},
+				"or type in braces"},
 		"no order": {"hmac", header + "objects: [{type: x, id: '{json:id}', state: data}]",
 			"objects.0.version: is not set, and neither is events.occurred"},
 		"before nothing": {"hmac", header + "objects: [{type: x, id: '{json:id}', before: old}]",
@@ -212,8 +211,8 @@ func TestDeclaredSource_wrongSettings_areReported(t *testing.T) {
 			"query:t, env: NOWHERE}", "line 10: sources.a.handshake.challenge.token: the variable NOWHERE is not set"},
 		"token nowhere": {"hmac", header + "handshake: {challenge: {echo: query:c, token: {value: v}}}",
 			"handshake.challenge.token: from is not set"},
-		"greeting without when": {"hmac", header + "handshake: {greeting: {echo: json:challenge}}",
-			"handshake.greeting.when.is: is not set"},
+		"signed without when": {"hmac", header + "handshake: {signed: {echo: json:challenge}}",
+			"handshake.signed.when.is: is not set"},
 		"reply that fails":   {"hmac", header + "reply: {status: 410}", "reply.status: 410 would make the sender"},
 		"reply without type": {"hmac", header + "reply: {body: ok}", "reply.content_type: is not set"},
 		"empty reply with body": {"hmac", header + "reply: {status: 204, body: ok, content_type: x}",
@@ -330,7 +329,7 @@ schemes:
     spaces: true
     assign: "="
     item: v1
-    key: {form: hex, strip: [a_, b_], plain_else: true}
+    key: {form: hex, strip: [a_, b_], plain_fallback: true}
     message: "[id:{query:id|lower};]{method}{url}{path}{item:n}{timestamp}{sorted_form}"
     timestamp: {from: item:t, unit: auto, unchecked: true}
     when: {from: header:X-V, is: "2"}
@@ -470,17 +469,17 @@ func direct(t *testing.T, settings string, env map[string]string) config.Endpoin
 // may be.
 func TestRequireCommit_default_dependsOnProvider(t *testing.T) {
 	t.Parallel()
-	const variable = "POSTERN_SOURCES_SHOP_FINAL_RECEIPT"
+	const variable = "POSTERN_SOURCES_SHOP_REQUIRE_COMMIT"
 	for name, c := range map[string]struct {
 		settings string
 		env      map[string]string
 		want     bool
 	}{
 		"nothing":  {"", nil, true},
-		"true":     {"    final_receipt: true\n", nil, true},
-		"false":    {"    final_receipt: false\n", nil, false},
+		"true":     {"    require_commit: true\n", nil, true},
+		"false":    {"    require_commit: false\n", nil, false},
 		"variable": {"", map[string]string{variable: "false"}, false},
-		"over it":  {"    final_receipt: false\n", map[string]string{variable: "true"}, true},
+		"over it":  {"    require_commit: false\n", map[string]string{variable: "true"}, true},
 	} {
 		if got := direct(t, c.settings, c.env).RequireCommit; got != c.want {
 			t.Errorf("%s: %t", name, got)
@@ -491,7 +490,7 @@ func TestRequireCommit_default_dependsOnProvider(t *testing.T) {
 			t.Errorf("%s: %t", e.Provider.Name(), e.RequireCommit)
 		}
 	}
-	checkRejected(t, directSource+"    final_receipt: maybe\n", "final_receipt")
+	checkRejected(t, directSource+"    require_commit: maybe\n", "require_commit")
 }
 
 // A source defines what its events describe and, for JSON under a key, where type and time are. A

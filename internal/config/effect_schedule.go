@@ -9,9 +9,9 @@ import (
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
-// EffectSchedule evaluates a rule for each existing object of its type at planned times, with the
-// time window that ends then: window.start and window.end. Expressions may use new, object and
-// window. They may not use old, event or changed(), because the object does not change at that
+// EffectSchedule evaluates a rule for each existing object of its type at planned times. Each
+// planned time ends a time window, from window.start to window.end. Expressions may use new, object
+// and window. They may not use old, event or changed(), because the object does not change at that
 // time.
 type EffectSchedule struct {
 	// Cron is the planned times, as in schedules, e.g. "0 * * * *". Leave the section out for a
@@ -21,11 +21,11 @@ type EffectSchedule struct {
 	TimeZone string `yaml:"time_zone,omitempty" default:"UTC"`
 	// Window is the length of the time window, e.g. 3h. Leave it unset for the time since the
 	// previous planned time. A longer window overlaps the previous one, so that late changes are
-	// part of the next window. The key should then name the object only.
+	// part of the next window. The key should then contain the object and not the window.
 	Window time.Duration `yaml:"window,omitempty" unset:"previous interval" validate:"omitempty,gte=60000000000"`
-	// CatchUp is the maximum number of missed windows that are evaluated later, the newest first.
-	// It applies to windows during which no processor ran, and to those of an object that was
-	// ambiguous. Earlier windows are skipped and logged.
+	// CatchUp is the maximum number of missed windows that Postern evaluates later, the newest
+	// first. A window is missed if no processor ran, or for an object that was ambiguous. Postern
+	// skips and logs earlier windows.
 	CatchUp int `yaml:"catch_up,omitempty" default:"100" validate:"gte=1,lte=1000"`
 }
 

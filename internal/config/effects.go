@@ -15,45 +15,46 @@ import (
 
 // Destination is an external service that effects call: an HTTP API or a mail server.
 type Destination struct {
-	// URL to which the paths of steps are joined, e.g. https://api.example.com/v1. Plain http is
+	// URL to which Postern joins the paths of steps, e.g. https://api.example.com/v1. Plain http is
 	// allowed for a destination without a key, or on this machine.
 	URL URL `yaml:"url,omitempty"`
-	// SMTP replaces url for a mail server.
+	// SMTP describes a mail server. It replaces url.
 	SMTP SMTP `yaml:"smtp,omitempty"`
-	// Key is the credential. Leave the section out where none is needed.
+	// Key is the credential. Leave the section out if the destination needs none.
 	Key APIKey `yaml:"key,omitempty"`
 	// Header is the header that carries the key. Write name and value, with {key} in the value. Use
 	// {key_base64} for 'Authorization: Basic {key_base64}' and a key of the form user:password.
 	Header string `yaml:"header,omitempty" unset:"Authorization: Bearer {key}"`
 	// SigningSecret signs each call as Standard Webhooks defines it (webhook-id, webhook-timestamp,
-	// webhook-signature), so that the receiver can verify the sender. It is whsec_ and 24 to 64
-	// random bytes as base64, e.g. the output of `echo whsec_$(openssl rand -base64 32)`. The id is
-	// the step's key, the same at each attempt.
+	// webhook-signature), so that the receiver can verify the sender. It consists of whsec_ and 24
+	// to 64 random bytes as base64, e.g. the output of `echo whsec_$(openssl rand -base64 32)`. The
+	// id is the step's key, which is the same in each attempt.
 	SigningSecret APIKey `yaml:"signing_secret,omitempty"`
 	// Headers are additional headers of each call. Commands print them, so put no secret here.
 	Headers map[string]string `yaml:"headers,omitempty"`
 	// IdempotencyHeader is the header that carries the step's key, so that the destination executes
-	// the step once. Write none where the destination supports no such header.
+	// the step once. Write none if the destination supports no such header.
 	IdempotencyHeader string `yaml:"idempotency_header,omitempty" default:"Idempotency-Key"`
 	// KeyRetention is how long the destination remembers a step's key, for example one day at
-	// Stripe. Postern does not send a step with an unknown outcome again after this time, counted
-	// from its first attempt. An operator must then resolve it. Keep the default unless the
-	// destination documents another time. Where it remembers keys without limit, write 87600h.
-	KeyRetention time.Duration `yaml:"keys_kept,omitempty" default:"24h" validate:"gte=60000000000"`
-	// Allow are addresses or networks that may be called although they are private, loopback or
-	// link-local, e.g. 127.0.0.1 or 10.0.0.0/8. All other such addresses are blocked, whatever host
-	// name resolves to them.
+	// Stripe. The time counts from the step's first attempt. After it, Postern does not send a step
+	// with an unknown outcome again: an operator must resolve it. Keep the default unless the
+	// destination documents another time. If the destination remembers keys without limit, write
+	// 87600h.
+	KeyRetention time.Duration `yaml:"key_retention,omitempty" default:"24h" validate:"gte=60000000000"`
+	// Allow are private, loopback or link-local addresses or networks that may be called, e.g.
+	// 127.0.0.1 or 10.0.0.0/8. All other such addresses are blocked, whatever host name resolves to
+	// them.
 	Allow []string `yaml:"allow,omitempty" validate:"dive,network"`
 	// Concurrency is the maximum number of simultaneous calls of one process.
 	Concurrency int `yaml:"concurrency,omitempty" default:"8" validate:"gte=1,lte=1000"`
 	// Rate is the maximum number of calls per second of one process. Leave it unset for no limit.
 	Rate int `yaml:"rate,omitempty" unset:"no limit" validate:"omitempty,gte=1,lte=100000"`
-	// Timeout limits one call, including its response. A mail server may scan a message before it
-	// responds: after the timeout the outcome is unknown.
+	// Timeout limits one call, including its response. After the timeout, the outcome is unknown. A
+	// mail server may scan a message before it responds, so it gets more time.
 	Timeout time.Duration `yaml:"timeout,omitempty" unset:"30s; 2m for a mail server" validate:"gte=10000000,lte=600000000000"`
-	// MaxResponseBytes is how much of a response is read. If a longer one contains a value to
+	// MaxResponseBytes is how much of a response is read. If a longer response contains a value to
 	// capture, the step's outcome is unknown.
-	MaxResponseBytes Bytes `yaml:"max_answer_bytes,omitempty" default:"1MiB" validate:"gte=1024,lte=67108864"`
+	MaxResponseBytes Bytes `yaml:"max_response_bytes,omitempty" default:"1MiB" validate:"gte=1024,lte=67108864"`
 }
 
 // Effect is a rule. It says what Postern does, once, when an object changes or at a planned time.
@@ -65,34 +66,34 @@ type Effect struct {
 	// When is the condition, an expression. It may use old and new (the object's state before and
 	// after; old is null for a new object), object (source, account, type, id, deleted), event (id,
 	// key, type, origin, occurred_at, received_at) and changed("path"). Example: new.status ==
-	// "paid" && changed("status"). Leave it unset for every change.
+	// "paid" && changed("status"). Leave it unset to apply the rule to every change.
 	When string `yaml:"when,omitempty"`
-	// Trigger says when the rule is evaluated: for each change or for each event. A change leads
-	// from one certain state of an object to the next. event evaluates the rule for each applied
-	// event about an object, also for stale ones and those without a change. The rule may then use
-	// new, as the event contains it, object and event. Its key must contain {{ event.id }} or {{
-	// event.key }}.
+	// Trigger says when Postern evaluates the rule. change evaluates it for each change from one
+	// certain state of an object to the next. event evaluates it for each applied event about an
+	// object, including stale events and events without a change. With event, the rule may use new
+	// (as the event contains it), object and event. Its key must contain {{ event.id }} or
+	// {{ event.key }}.
 	Trigger string `yaml:"each,omitempty" default:"change" validate:"oneof=change event"`
-	// Schedule evaluates the rule for each object of the type at planned times, instead of at
-	// changes.
+	// Schedule makes Postern evaluate the rule at planned times, for each object of the type,
+	// instead of at changes.
 	Schedule EffectSchedule `yaml:"schedule,omitempty"`
-	// Key identifies the planned effect, e.g. "email:receipt:{{ new.id }}". An effect with the same
-	// key happens once, whatever is retried, replayed or delivered again. For one effect per event,
-	// include {{ event.id }}. For one per window, include {{ window.end }}.
+	// Key identifies the planned effect, e.g. "email:receipt:{{ new.id }}". Postern executes an
+	// effect with the same key once, whatever is retried, replayed or delivered again. For one
+	// effect per event, include {{ event.id }}. For one per window, include {{ window.end }}.
 	Key string `yaml:"key" validate:"required"`
-	// RuleVersion is part of an effect's identity. Raise it to let effects that already happened
-	// happen again.
+	// RuleVersion is part of an effect's identity. Raise it to allow effects that were already
+	// executed to be executed again.
 	RuleVersion int `yaml:"rule_version,omitempty" default:"1" validate:"gte=1"`
-	// Approval says when an operator must approve first: none, required, or required_on_replay (for
-	// effects that a replay planned).
+	// Approval says whether an operator must approve effects first: none, required, or
+	// required_on_replay (only for effects that a replay planned).
 	Approval string `yaml:"approval,omitempty" default:"none" validate:"oneof=none required required_on_replay"`
-	// ApprovalExpires is how long an effect waits for approval. After that it expires, and no step
+	// ApprovalExpires is how long an effect waits for approval. After that, it expires and no step
 	// is executed. Leave it unset to wait without limit.
 	ApprovalExpires time.Duration `yaml:"approval_expires,omitempty" unset:"never" validate:"omitempty,gte=60000000000"`
-	// Supersede: true lets a newer effect of the rule about the same object replace an older one
-	// that has not started.
+	// Supersede: true lets a newer effect replace an older one that has not started. Both must be
+	// of this rule and about the same object.
 	Supersede bool `yaml:"supersede,omitempty"`
-	// Steps are the calls, executed one after the other.
+	// Steps are the calls. Postern executes them in order.
 	Steps []EffectStep `yaml:"steps" validate:"min=1,max=20,dive"`
 }
 
@@ -105,21 +106,22 @@ type EffectStep struct {
 	// Method is the HTTP method.
 	Method string `yaml:"method,omitempty" default:"POST" validate:"oneof=GET POST PUT PATCH DELETE"`
 	// Path is joined to the destination's URL. A step with forward may leave it out, and a step
-	// with mail has none. Path, headers and body are templates. {{ expression }} is replaced by a
-	// value: of old, new, object, event, of steps.NAME.CAPTURE (captured by an earlier step), or of
-	// step_key (the step's idempotency key).
+	// with mail has none. Path, headers and body are templates. Postern replaces {{ expression }}
+	// by a value. It may be a value of old, new, object or event, a value that an earlier step
+	// captured (steps.NAME.CAPTURE), or the step's idempotency key (step_key).
 	Path string `yaml:"path,omitempty"`
-	// Mail is the mail to send, for a mail server. If the response is lost, the server may have
-	// accepted the mail, and it cannot be queried. The step therefore behaves as with once.
+	// Mail is the mail to send, if the destination is a mail server. If the response is lost, the
+	// server may have accepted the mail, and Postern cannot ask the server. The step therefore
+	// behaves as with at_most_once.
 	Mail EffectMail `yaml:"mail,omitempty"`
-	// Headers of the call.
+	// Headers are the headers of the call.
 	Headers map[string]string `yaml:"headers,omitempty"`
-	// Forward: true sends the change as the body, so that a service in any language can process it:
-	// {"type": "TYPE.changed", "timestamp", "data": {"old", "new", "object", "event"}}. Give the
+	// Forward: true sends the change as the body: {"type": "TYPE.changed", "timestamp", "data":
+	// {"old", "new", "object", "event"}}. A service in any language can process it. Give the
 	// destination a signing_secret.
 	Forward bool `yaml:"forward,omitempty"`
-	// JSON is the body as a structure with templates. A text that is exactly one expression keeps
-	// the value's type: amount: "{{ new.total }}".
+	// JSON is the body as a structure with templates. If a text is exactly one expression, the
+	// value keeps its type: amount: "{{ new.total }}".
 	JSON any `yaml:"json,omitempty"`
 	// Form is the body as form fields.
 	Form map[string]string `yaml:"form,omitempty"`
@@ -130,20 +132,20 @@ type EffectStep struct {
 	// Capture maps names to dotted paths in the response's JSON, e.g. id: data.id. Later steps and
 	// the ledger use these names.
 	Capture map[string]string `yaml:"capture,omitempty"`
-	// Check asks the destination whether it executed the step, after a response was lost. A step
-	// that was not executed is sent again, unless it has once: then an operator decides.
+	// Check asks the destination whether it executed the step, if a response was lost. Postern
+	// sends a step that was not executed again. If the step has at_most_once, an operator decides.
 	Check EffectCheck `yaml:"check,omitempty"`
-	// Compensate undoes the step, when an operator requests it.
+	// Compensate undoes the step if an operator requests it.
 	Compensate EffectCall `yaml:"compensate,omitempty"`
-	// AtMostOnce: true says that the destination would execute the step twice if it got it twice.
-	// Postern never sends such a step again automatically where it may have been executed. After a
-	// lost response, a check may confirm that the step was executed. Otherwise an operator must
-	// resolve it. Without a check, the rule needs approval: required, or the step needs
-	// person_resolves. Put such a step last.
-	AtMostOnce bool `yaml:"once,omitempty"`
-	// OperatorResolves: true accepts that a step with once has no check: an operator resolves each
-	// lost response.
-	OperatorResolves bool `yaml:"person_resolves,omitempty"`
+	// AtMostOnce: true says that the destination would execute the step twice if it received the
+	// step twice. Postern never sends such a step again automatically if the destination may have
+	// executed it. After a lost response, a check may confirm that the step was executed. Otherwise
+	// an operator must resolve it. Without a check, the rule needs approval: required, or the step
+	// needs operator_resolves. Make such a step the last one.
+	AtMostOnce bool `yaml:"at_most_once,omitempty"`
+	// OperatorResolves: true allows a step with at_most_once and without a check. An operator then
+	// resolves each lost response.
+	OperatorResolves bool `yaml:"operator_resolves,omitempty"`
 	// Timeout limits one call. Leave it unset for the destination's timeout.
 	Timeout time.Duration `yaml:"timeout,omitempty" unset:"the destination's" validate:"omitempty,gte=10000000,lte=600000000000"`
 	// Retry says when a failed step is retried.
@@ -154,7 +156,7 @@ type EffectStep struct {
 type EffectCall struct {
 	// Method is the HTTP method.
 	Method string `yaml:"method,omitempty" unset:"POST" validate:"omitempty,oneof=GET POST PUT PATCH DELETE"`
-	// Path is joined to the destination's URL; a template.
+	// Path is a template. It is joined to the destination's URL.
 	Path string `yaml:"path,omitempty"`
 	// JSON is the body as a structure with templates.
 	JSON any `yaml:"json,omitempty"`
@@ -165,46 +167,47 @@ type EffectCall struct {
 // EffectCheck asks whether a step was executed.
 type EffectCheck struct {
 	// To is the destination to ask. Leave it unset for the step's destination. For a mail, name
-	// another service that knows about it, e.g. the API of the mail provider, and use
+	// another service that knows about the mail, e.g. the API of the mail provider, and use
 	// steps.NAME.message_id.
 	To string `yaml:"to,omitempty" unset:"the step's"`
-	// Path is joined to the destination's URL and requested with GET; a template.
+	// Path is a template. Postern joins it to the destination's URL and requests it with GET.
 	Path string `yaml:"path,omitempty"`
-	// Done is an expression over answer.status and answer.body. It is true where the step was
-	// executed, e.g. answer.status == 200 && len(answer.body.data) > 0. Postern accepts true only
-	// from a complete 2xx response. It accepts false also from 404 and 410. After any other
-	// response it asks again.
+	// Done is an expression over answer.status and answer.body. It is true if the step was
+	// executed, e.g. answer.status == 200 && len(answer.body.data) > 0. Postern accepts the result
+	// true only from a complete 2xx response. It accepts the result false also from status 404 and
+	// 410. After any other response, it asks again.
 	Done string `yaml:"done,omitempty"`
-	// CapturePath is the path in the response below which the step's captures are read, e.g.
-	// data.0. Leave it unset for the response itself.
+	// CapturePath is the path in the response below which Postern reads the step's captures, e.g.
+	// data.0. Leave it unset to read them from the response itself.
 	CapturePath string `yaml:"found,omitempty"`
-	// Delay is how long Postern waits after the end of an attempt before it asks. Make it longer
-	// than the destination may need to execute the step and to show the result, after the
-	// connection ended: a step that it does not know by then is sent again. The default is twice
-	// the step's timeout, at least one minute. Each lost response is checked at least once, even if
-	// retry.age or retry.attempts is small.
-	Delay time.Duration `yaml:"settles,omitempty" unset:"twice the timeout, at least 1m" validate:"omitempty,gte=1000000,lte=86400000000000"`
+	// Delay is how long Postern waits after the end of an attempt before it asks. The connection
+	// may end before the destination executes the step and shows the result. Make the delay longer
+	// than that can take, because Postern sends a step again that the destination does not know by
+	// then. The default is twice the step's timeout, at least one minute. Postern checks each lost
+	// response at least once, even if retry.age or retry.attempts is small.
+	Delay time.Duration `yaml:"delay,omitempty" unset:"twice the timeout, at least 1m" validate:"omitempty,gte=1000000,lte=86400000000000"`
 }
 
-// EffectRetry says when a failed step is retried. The first wait is first. Each further wait is
-// factor times as long, up to longest, and varies by a fifth. If the response has Retry-After,
+// EffectRetry says when a failed step is retried. The first wait is first_wait. Each further wait
+// is factor times as long, up to max_wait, and varies by a fifth. If the response has Retry-After,
 // Postern waits at least that long. The defaults are waits of 2 s, 4 s, 8 s, 16 s, 32 s, 64 s, 128
 // s, 256 s, 512 s and ten of 10 min: 20 attempts within 1 h 57 min.
 type EffectRetry struct {
 	// FirstWait is the wait before the second attempt.
-	FirstWait time.Duration `yaml:"first,omitempty" default:"2s" validate:"gte=1000000"`
-	// Factor multiplies each wait for the next one.
+	FirstWait time.Duration `yaml:"first_wait,omitempty" default:"2s" validate:"gte=1000000"`
+	// Factor multiplies each wait to get the next one.
 	Factor float64 `yaml:"factor,omitempty" unset:"2" validate:"omitempty,gte=1,lte=100"`
 	// MaxWait is the longest wait.
-	MaxWait time.Duration `yaml:"longest,omitempty" default:"10m" validate:"gte=1000000"`
-	// MaxAttempts is the maximum number of attempts. After that an operator must review the step.
+	MaxWait time.Duration `yaml:"max_wait,omitempty" default:"10m" validate:"gte=1000000"`
+	// MaxAttempts is the maximum number of attempts. After that, an operator must review the step.
 	MaxAttempts int `yaml:"attempts,omitempty" default:"20" validate:"gte=1,lte=1000"`
-	// MaxAge is how long the step is retried before an operator must review it. It counts from the
-	// first attempt, or from the first one after an operator retried the step.
+	// MaxAge is how long Postern retries the step before an operator must review it. It counts from
+	// the first attempt, or from the first one after an operator retried the step.
 	MaxAge time.Duration `yaml:"age,omitempty" default:"24h" validate:"gte=1000000000"`
-	// Statuses are 4xx statuses that are temporary, after which the step is retried, e.g. [404,
-	// 423]. Other 4xx statuses mean that the step was not executed and never will be, so an
-	// operator must review it. 408, 409, 425, 429 and 5xx are always retried.
+	// Statuses are 4xx statuses that are temporary, e.g. [404, 423]. Postern retries the step after
+	// them. It also retries after 408, 409, 425, 429 and 5xx, without this setting. Any other 4xx
+	// status means that the destination did not execute the step and never will, so an operator
+	// must review it.
 	Statuses []int `yaml:"on,omitempty" validate:"omitempty,dive,gte=400,lte=499"`
 }
 
@@ -359,7 +362,7 @@ func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 			e.Approval != string(rules.ApproveRequired) {
 			b.fail(at+s.atMostOnceSetting(), "this step must not be sent twice and has no check, so an operator must "+
 				"resolve "+
-				"each lost response: add a check, set approval: required in the rule, or set person_resolves: true")
+				"each lost response: add a check, set approval: required in the rule, or set operator_resolves: true")
 		}
 		scope.Steps[s.Name] = s.captureNames()
 	}

@@ -26,13 +26,14 @@ func (b *ruleBuilder) checkStepKey(at string, s *EffectStep, scope rules.Scope) 
 	if found == "" {
 		b.fail(at+".to", "destination %s gets no key (idempotency_header: none), so after a lost response the step "+
 			"would be "+
-			"executed twice: add a check, or once: true, or put {{ step_key }} where the destination uses it as "+
+			"executed twice: add a check, or at_most_once: true, or put {{ step_key }} where the destination uses it "+
+			"as "+
 			"its key", s.To)
 		return
 	}
 	b.fail(at+"."+found, "changes the step's key, but only the unchanged key can resolve a lost response "+
 		"where destination %s gets no key (idempotency_header: none): write the bare {{ step_key }}, as in "+
-		"\"ref-{{ step_key }}\", or add a check, or once: true", s.To)
+		"\"ref-{{ step_key }}\", or add a check, or at_most_once: true", s.To)
 }
 
 // templates returns the texts of a call by their place in the step.

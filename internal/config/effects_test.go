@@ -125,8 +125,9 @@ func TestEffects_wrongSettings_areReported(t *testing.T) {
 		"a step that is not before": {`"{{ new.total }}"`, `"{{ steps.send.message }}"`,
 			"effects.receipt.steps.0.json.lines.0: "},
 		"no path": {`path: "/messages"`, `path: messages`, `begin with /`},
-		"once and nobody can say": {"        check: {path: \"/messages?key={{ step_key }}\", done: answer.status " +
-			"== 200}", "        once: true", "effects.receipt.steps.0.once: "},
+		"at_most_once and nobody can say": {"        check: {path: \"/messages?key={{ step_key }}\", done: " +
+			"answer.status " +
+			"== 200}", "        at_most_once: true", "effects.receipt.steps.0.at_most_once: "},
 		"a credential in a header": {"capture: {message: id}", "headers: {Authorization: x}",
 			"the destination holds the credential"},
 		"plain http with a key": {"https://mail", "http://mail", "destinations.mail.url: "},
@@ -155,9 +156,9 @@ func TestEffects_destinationWithoutKeyHeader_needsStepKey(t *testing.T) {
 	for text, ok := range map[string]bool{
 		none:                                true,
 		strings.Replace(none, check, "", 1): false,
-		strings.Replace(none, check, "        method: PUT\n", 1):                               true,
-		strings.Replace(none, check, "        headers: {X-Ref: \"{{ step_key }}\"}\n", 1):      true,
-		strings.Replace(none, check, "        once: true\n        person_resolves: true\n", 1): true,
+		strings.Replace(none, check, "        method: PUT\n", 1):                                         true,
+		strings.Replace(none, check, "        headers: {X-Ref: \"{{ step_key }}\"}\n", 1):                true,
+		strings.Replace(none, check, "        at_most_once: true\n        operator_resolves: true\n", 1): true,
 	} {
 		if _, err := parseEffects(text); (err == nil) != ok || err != nil &&
 			!strings.Contains(err.Error(), "gets no key") {
@@ -175,26 +176,31 @@ func TestEffects_stepKey_mustBeSentUnchanged(t *testing.T) {
 	bare := strings.Replace(none, check, "", 1)
 	in := func(old, with string) string { return strings.Replace(bare, old, with, 1) }
 	const ref = `"invoice {{ new.id }}"`
-	for text, want := range map[string]string{
-		in(`"/messages"`, `"/messages?key={{ step_key }}"`):                                          "",
-		in(ref, `"{{ new.id }}-{{ step_key }}"`):                                                     "",
-		in(ref, `"{{ \"ref-\" + step_key }}"`):                                                       "",
-		in(ref, `"{{ new.id + step_key }}"`):                                                         "",
-		in(ref, `{a: ["{{ {\"k\": step_key} }}"]}`):                                                  "",
-		in(ref, `"{{ step_key[8:] }}"`):                                                              "line 19: effects.receipt.steps.0.json.ref: changes the step's key, but only the unchanged key can resolve",
-		in(ref, `"{{ lower(step_key) }}"`):                                                           "write the bare {{ step_key }}",
-		in(ref, `{a: ["{{ step_key[:4] }}"]}`):                                                       "effects.receipt.steps.0.json.ref.a.0: changes the step's key",
-		in(ref, `"{{ step_key[8:] }}", other: "{{ step_key }}"`):                                     "",
-		in(`"/messages"`, `"/messages/{{ upper(step_key) }}"`):                                       "line 18: effects.receipt.steps.0.path: changes the step's key",
-		in("        capture:", "        headers: {x-Ref: \"{{ step_key[:8] }}\"}\n        capture:"): "line 20: effects.receipt.steps.0.headers.x-Ref: changes the step's key",
-		in(ref, `"step_key"`):                                                                        "effects.receipt.steps.0.to: destination mail gets no key (idempotency_header",
+	for _, c := range [][2]string{
+		{in(`"/messages"`, `"/messages?key={{ step_key }}"`), ""},
+		{in(ref, `"{{ new.id }}-{{ step_key }}"`), ""},
+		{in(ref, `"{{ \"ref-\" + step_key }}"`), ""},
+		{in(ref, `"{{ new.id + step_key }}"`), ""},
+		{in(ref, `{a: ["{{ {\"k\": step_key} }}"]}`), ""},
+		{in(ref, `"{{ step_key[8:] }}"`),
+			"line 19: effects.receipt.steps.0.json.ref: changes the step's key, " +
+				"but only the unchanged key can resolve"},
+		{in(ref, `"{{ lower(step_key) }}"`), "write the bare {{ step_key }}"},
+		{in(ref, `{a: ["{{ step_key[:4] }}"]}`), "effects.receipt.steps.0.json.ref.a.0: changes the step's key"},
+		{in(ref, `"{{ step_key[8:] }}", other: "{{ step_key }}"`), ""},
+		{in(`"/messages"`, `"/messages/{{ upper(step_key) }}"`),
+			"line 18: effects.receipt.steps.0.path: changes the step's key"},
+		{in("        capture:", "        headers: {x-Ref: \"{{ step_key[:8] }}\"}\n        capture:"),
+			"line 20: effects.receipt.steps.0.headers.x-Ref: changes the step's key"},
+		{in(ref, `"step_key"`), "effects.receipt.steps.0.to: destination mail gets no key (idempotency_header"},
 		// the step has a check
-		strings.Replace(none, ref, `"{{ step_key[8:] }}"`, 1): "",
+		{strings.Replace(none, ref, `"{{ step_key[8:] }}"`, 1), ""},
 		// the header contains the key
-		strings.Replace(anEffect, ref, `"{{ step_key[8:] }}"`, 1):                               "",
-		in(ref, `"{{ step_key[8:] }}"`) + "        once: true\n        person_resolves: true\n": "",
-		in(ref, `"{{ step_key[8:] }}"`) + "        method: PUT\n":                               "",
+		{strings.Replace(anEffect, ref, `"{{ step_key[8:] }}"`, 1), ""},
+		{in(ref, `"{{ step_key[8:] }}"`) + "        at_most_once: true\n        operator_resolves: true\n", ""},
+		{in(ref, `"{{ step_key[8:] }}"`) + "        method: PUT\n", ""},
 	} {
+		text, want := c[0], c[1]
 		_, err := parseEffects(text)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%v, want %q of%s", err, want, text[strings.Index(text, "    steps:"):])
@@ -207,7 +213,8 @@ func TestEffects_stepKey_mustBeSentUnchanged(t *testing.T) {
 func TestEffectWarnings_riskyRules_areReported(t *testing.T) {
 	t.Parallel()
 	c, err := parseEffects(strings.Replace(anEffect, "      - name: send",
-		"      - {name: first, to: mail, path: /x, once: true, person_resolves: true}\n      - name: send", 1))
+		"      - {name: first, to: mail, path: /x, at_most_once: true, operator_resolves: true}\n      - name: send",
+		1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +327,8 @@ func TestEffectWarnings_unknownType_isReported(t *testing.T) {
 	for name, c := range map[string]struct{ source, about, want string }{
 		"known": {stripe, "invoice", ""},
 		"misspelt": {stripe, "invoise",
-			`line 12: effects.receipt.type: source shop has no known object type "invoise", so the rule may never be triggered; did you mean invoice?`},
+			`line 12: effects.receipt.type: source shop has no known object type "invoise", ` +
+				`so the rule may never be triggered; did you mean invoice?`},
 		"unlike any":     {stripe, "spaceship", "postern objects list --source shop"},
 		"another's":      {shopify, "Order", "did you mean order?"},
 		"described":      {strings.Replace(described, "%", "label", 1), "parcell", "did you mean parcel?"},
@@ -339,28 +347,35 @@ func TestEffectWarnings_unknownType_isReported(t *testing.T) {
 // the section and in schedules.
 func TestEffectWarnings_contentsClearedBeforeEvents_areReported(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		"retention: {effects: 3}":                                                             "line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events are kept without limit: a replay with --mode force",
-		"retention: {bodies: 400, effects: 3}":                                                "line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events are kept for 400 days: ",
-		"retention: {bodies: 3, effects: 3}":                                                  "",
-		"retention: {bodies: 3, effects: 4}":                                                  "",
-		"retention: {bodies: 3}":                                                              "",
-		"retention: {bodies: 3, effect_keys: 4}":                                              "",
-		schedule("retention", "{bodies: '400', effects: '3'}"):                                "line 2: schedules.forget.parameters.effects: the contents of effects are deleted 3 days after their end, and events are kept for 400 days: ",
-		schedule("retention", "{bodies: '400', effects: '400'}"):                              "",
-		schedule("retention", "{bodies: '400', effects: 'soon'}"):                             "",
-		schedule("retry", "{bodies: '400', effects: '3'}"):                                    "",
-		"retention: {bodies: 30}\n" + schedule("retention", "{effects: '30'}"):                "",
-		"retention: {effects: 30}\n" + schedule("retention", "{bodies: '30'}"):                "",
-		"retention: {bodies: 400}\n" + schedule("retention", "{bodies: '30', effects: '30'}"): "",
-		"retention: {bodies: 30}\n" + schedule("retention", "{bodies: '400', effects: '30'}"): "",
-		"retention: {bodies: 30}\n" +
-			schedule("retention", "{effects: '3'}"): "line 3: schedules.forget.parameters.effects: the contents of " +
-			"effects are deleted 3 days after their end, and events are kept for 30 days: ",
-		"retention: {effects: 3}\n" +
-			schedule("retention", "{bodies: '30'}"): "line 2: retention.effects: the contents of effects are deleted " +
-			"3 days after their end, and events are kept for 30 days: ",
+	for _, c := range [][2]string{
+		{"retention: {effects: 3}",
+			"line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events " +
+				"are kept without limit: a replay with --mode force"},
+		{"retention: {bodies: 400, effects: 3}",
+			"line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events " +
+				"are kept for 400 days: "},
+		{"retention: {bodies: 3, effects: 3}", ""},
+		{"retention: {bodies: 3, effects: 4}", ""},
+		{"retention: {bodies: 3}", ""},
+		{"retention: {bodies: 3, effect_keys: 4}", ""},
+		{schedule("retention", "{bodies: '400', effects: '3'}"),
+			"line 2: schedules.forget.parameters.effects: the contents of effects are deleted 3 days after " +
+				"their end, and events are kept for 400 days: "},
+		{schedule("retention", "{bodies: '400', effects: '400'}"), ""},
+		{schedule("retention", "{bodies: '400', effects: 'soon'}"), ""},
+		{schedule("retry", "{bodies: '400', effects: '3'}"), ""},
+		{"retention: {bodies: 30}\n" + schedule("retention", "{effects: '30'}"), ""},
+		{"retention: {effects: 30}\n" + schedule("retention", "{bodies: '30'}"), ""},
+		{"retention: {bodies: 400}\n" + schedule("retention", "{bodies: '30', effects: '30'}"), ""},
+		{"retention: {bodies: 30}\n" + schedule("retention", "{bodies: '400', effects: '30'}"), ""},
+		{"retention: {bodies: 30}\n" + schedule("retention", "{effects: '3'}"),
+			"line 3: schedules.forget.parameters.effects: the contents of effects are deleted 3 days after " +
+				"their end, and events are kept for 30 days: "},
+		{"retention: {effects: 3}\n" + schedule("retention", "{bodies: '30'}"),
+			"line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events " +
+				"are kept for 30 days: "},
 	} {
+		text, want := c[0], c[1]
 		if got := effectWarnings(t, "\n"+text+anEffect, "are deleted"); want == "" && got != "" ||
 			!strings.HasPrefix(got, want) {
 			t.Errorf("%s: %q, want %q", text, got, want)
@@ -379,10 +394,10 @@ func TestEffectWarnings_untrustedCheck_isReported(t *testing.T) {
 	t.Parallel()
 	for done, want := range map[string]string{
 		"answer.status == 200": "",
-		"answer.status == 404": "line 21: effects.receipt.steps.0.check.done: is true for a " +
-			"response with status 404, but Postern accepts true only from 2xx",
-		"answer.status == 410": "line 21: effects.receipt.steps.0.check.done: is true for a " +
-			"response with status 410",
+		"answer.status == 404": "line 21: effects.receipt.steps.0.check.done: is true for a response with status " +
+			"404, but Postern accepts true only from 2xx",
+		"answer.status == 410": "line 21: effects.receipt.steps.0.check.done: " +
+			"is true for a response with status 410",
 		"answer.status < 500":                                        "is true for a response with status 404",
 		"answer.body == nil":                                         "is true for a response with status 404",
 		"len(answer.body.a) > 0":                                     "",

@@ -21,16 +21,23 @@ func FuzzParse(f *testing.F) {
 		"sources: {\"a.b\": {provider: stripe}}",
 		"ingest: {deadline: 1h, max_body_bytes: \"1 KiB\"}", "a: &a [*a]", "? [x]\n: y", "<<: {database: {url: x}}",
 		"!!binary x", "\xff",
-		declaredSource("hmac", `scheme: {header: [X-S, X-T-#], separator: ",", assign: "=", item: v1, message: "{timestamp}.[{query:q}]{body}", timestamp: {from: item:t}}
-events: {body: [form, json], split: a.*.b, item: c, key: "{root:a.*.n}-{index}{content}", type: ["{json:t}[.{header:X-A|lower}]"], omit: [n]}
-objects: [{events: "x.*", ignored: no}, {type: "{type}", id: "{json:id}", state: ., version: {from: json:v, unit: integer}, deletes: x, final: true}]`),
-		declaredSource("hmac", `schemes: [{in: json:sig, method: token, body_unsigned: true}, {header: X-S, method: hash, message: "{secret}{body}", when: {from: json:a, is: b}}]
-handshake: {challenge: {echo: query:c, as: x, token: {from: header:X, value: v}}, greeting: {when: {from: json:t, is: g}, echo: json:c}}
+		declaredSource("hmac", `scheme: {header: [X-S, X-T-#], separator: ",", assign: "=", item: v1, `+
+			`message: "{timestamp}.[{query:q}]{body}", timestamp: {from: item:t}}
+events: {body: [form, json], split: a.*.b, item: c, key: "{root:a.*.n}-{index}{content}", `+
+			`type: ["{json:t}[.{header:X-A|lower}]"], omit: [n]}
+objects: [{events: "x.*", ignored: no}, {type: "{type}", id: "{json:id}", state: ., `+
+			`version: {from: json:v, unit: integer}, deletes: x, final: true}]`),
+		declaredSource("hmac", `schemes: [{in: json:sig, method: token, body_unsigned: true}, `+
+			`{header: X-S, method: hash, message: "{secret}{body}", when: {from: json:a, is: b}}]
+handshake: {challenge: {echo: query:c, as: x, token: {from: header:X, value: v}}, `+
+			`signed: {when: {from: json:t, is: g}, echo: json:c}}
 reply: {status: 204}`),
 		declaredSource("hmac", `scheme: {header: X-S}
 api: {base_url: "https://h/b", key: {value: k}, header: "X-K: {key_base64}", headers: {A: "{version}"}, version: 1, control: "/{account}/me?a=b", missing: {statuses: [404, 422], path: e.c, equals: x},
-  expired: {statuses: [400], path: e}, objects: {t: {get: "/t/{id}?x={{}}", item: data.0, id: a.b, version: {path: v, unit: ms, still: true}, deleted: {path: d}, volatile: [w],
-  list: {path: /l, query: {a: "{cursor}", s: "{since}..{until}", n: "{limit}"}, items: i, item: j, partial: true, time: s, limit: 2, lag: 1s, next: {last: a.b, more: m}}}}}`),
+  expired: {statuses: [400], path: e}, objects: {t: {get: "/t/{id}?x={{}}", item: data.0, id: a.b, `+
+			`version: {path: v, unit: ms, may_not_advance: true}, deleted: {path: d}, ignored_paths: [w],
+  list: {path: /l, query: {a: "{cursor}", s: "{since}..{until}", n: "{limit}"}, items: i, item: j, `+
+			`partial: true, time: s, limit: 2, lag: 1s, next: {last: a.b, more: m}}}}}`),
 	} {
 		f.Add(seed)
 	}
@@ -56,7 +63,9 @@ api: {base_url: "https://h/b", key: {value: k}, header: "X-K: {key_base64}", hea
 					}
 				}
 			}
-			for _, body := range []string{`{"a":[{"n":1,"b":[{"c":{"id":"i","t":"x","v":1}},{}]}],"id":"i","type":"x","sig":"v"}`, "a=1&type=x", ""} {
+			for _, body := range []string{
+				`{"a":[{"n":1,"b":[{"c":{"id":"i","t":"x","v":1}},{}]}],"id":"i","type":"x","sig":"v"}`,
+				"a=1&type=x", ""} {
 				d := &provider.Delivery{Header: http.Header{"X-S": {"t=1,v1=ab"}, "X-Signature": {"ab"}},
 					Query: "q=1&c=2", Body: []byte(body)}
 				_, _ = e.Provider.Verify(e.Source, d)

@@ -265,8 +265,7 @@ func TestParse_databaseURL_needsScheme(t *testing.T) {
 			_, err := config.Parse([]byte(text), environment())
 			if ok != (err == nil) || err != nil &&
 				(!strings.Contains(err.Error(), "database."+setting+": is not an address of PostgreSQL: it begins "+
-					"with "+
-					"postgres://") ||
+					"with postgres://") ||
 					strings.Contains(err.Error(), "s3cret")) {
 				t.Errorf("%s %s: %v", setting, url, err)
 			}

@@ -17,16 +17,17 @@ import (
 
 // SMTP is a mail server.
 type SMTP struct {
-	// Host is the server's name. Its certificate must be valid for this name.
+	// Host is the server's host name. The server's certificate must be valid for this name.
 	Host string `yaml:"host,omitempty"`
 	// Port is the port for mail submission.
 	Port int `yaml:"port,omitempty" unset:"587; 465 with tls: implicit" validate:"omitempty,gte=1,lte=65535"`
-	// TLS says how the connection is encrypted: required (STARTTLS; without it nothing is sent),
-	// implicit (from the first byte) or none, which is allowed only for addresses in allow.
+	// TLS says how the connection is encrypted. required uses STARTTLS, and sends nothing without
+	// it. implicit encrypts from the first byte. none is allowed only for addresses in allow.
 	TLS string `yaml:"tls,omitempty" unset:"required" validate:"omitempty,oneof=required implicit none"`
-	// Username is the name of the credential. Leave it unset where the server requires none.
+	// Username is the name of the account at the server. Leave it unset if the server requires
+	// none.
 	Username string `yaml:"username,omitempty"`
-	// Password is the credential.
+	// Password is the password of that account.
 	Password APIKey `yaml:"password,omitempty"`
 	// From is the sender of the mail, e.g. Shop <shop@example.com>. Its domain is part of each
 	// Message-ID.
@@ -36,19 +37,18 @@ type SMTP struct {
 // EffectMail is a mail that a step sends. Each text is a template. A value cannot add another
 // address, header or line.
 type EffectMail struct {
-	// To is the recipient: an address or NAME <ADDRESS>, or a list of them. Each entry is one
-	// address.
+	// To is the recipient, or a list of recipients. Each entry is one address, or NAME <ADDRESS>.
 	To StringList `yaml:"to,omitempty"`
-	// Cc are further recipients. An entry whose template yields an empty text is left out.
+	// Cc are further recipients. Postern leaves out an entry whose template yields an empty text.
 	Cc StringList `yaml:"cc,omitempty"`
-	// ReplyTo are the addresses for replies. An entry whose template yields an empty text is left
-	// out.
+	// ReplyTo are the addresses for replies. Postern leaves out an entry whose template yields an
+	// empty text.
 	ReplyTo StringList `yaml:"reply_to,omitempty"`
-	// Subject is one line.
+	// Subject is the subject of the mail, in one line.
 	Subject string `yaml:"subject,omitempty"`
 	// Text is the mail as plain text.
 	Text string `yaml:"text,omitempty"`
-	// HTML is the same as HTML. Values are escaped.
+	// HTML is the mail as HTML. Postern escapes values.
 	HTML string `yaml:"html,omitempty"`
 	// Headers are additional headers.
 	Headers map[string]string `yaml:"headers,omitempty"`
@@ -127,7 +127,7 @@ func (s *EffectStep) isRepeatable() bool { return !s.AtMostOnce && isZero(s.Mail
 // atMostOnceSetting returns the setting that makes a step not repeatable.
 func (s *EffectStep) atMostOnceSetting() string {
 	if s.AtMostOnce {
-		return ".once"
+		return ".at_most_once"
 	}
 	return ".mail"
 }

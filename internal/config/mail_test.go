@@ -28,7 +28,7 @@ effects:
     steps:
       - name: send
         to: post
-        person_resolves: true
+        operator_resolves: true
         mail: {to: "{{ new.email }}", subject: "Receipt {{ new.id }}", text: "Thank you."}
       - {name: note, to: api, path: "/notes", json: {mail: "{{ steps.send.message_id }}"}}
 `
@@ -102,19 +102,19 @@ func TestEffectMail_wrongSettings_areReported(t *testing.T) {
 			"destinations.post.smtp.tls: none is allowed only for addresses in"},
 		"a password in the clear": {"    smtp: {", "    allow: [10.0.0.1]\n    smtp: {tls: none, ",
 			"destinations.post.smtp.tls: without TLS everyone"},
-		"a lost answer": {"        person_resolves: true\n", "",
+		"a lost answer": {"        operator_resolves: true\n", "",
 			"effects.receipt.steps.0.mail: this step must not be sent"},
-		"a path": {"        person_resolves: true",
-			"        person_resolves: true\n        path: /x", "effects.receipt.steps.0.mail: a step with mail"},
-		"statuses of HTTP": {"        person_resolves: true",
-			"        person_resolves: true\n        retry: {on: [450]}",
+		"a path": {"        operator_resolves: true",
+			"        operator_resolves: true\n        path: /x", "effects.receipt.steps.0.mail: a step with mail"},
+		"statuses of HTTP": {"        operator_resolves: true",
+			"        operator_resolves: true\n        retry: {on: [450]}",
 			"effects.receipt.steps.0.mail: a step with mail"},
 		"a mail to an API": {"to: post", "to: api", "effects.receipt.steps.0.to: destination api is not a mail server"},
 		"a call to a mail server": {"to: api", "to: post", "effects.receipt.steps.1.to: destination post is a " +
 			"mail server"},
-		"a server that is asked": {"person_resolves: true", `check: {path: "/x", done: answer.status == 200}`,
+		"a server that is asked": {"operator_resolves: true", `check: {path: "/x", done: answer.status == 200}`,
 			"effects.receipt.steps.0.check.to: a mail server cannot be queried"},
-		"nobody is asked": {"person_resolves: true",
+		"nobody is asked": {"operator_resolves: true",
 			`check: {to: nobody, path: "/x", done: answer.status == 200}`,
 			`effects.receipt.steps.0.check.to: destination "nobody" is not configured`},
 		"nobody to send to": {`to: "{{ new.email }}", `, "", "effects.receipt.steps.0.mail.to: is not set"},
@@ -151,13 +151,13 @@ func TestEffectMail_example_isAccepted(t *testing.T) {
 // accepted.
 func TestDestination_timeout_dependsOnKind(t *testing.T) {
 	t.Parallel()
-	asked := strings.Replace(aMail, "person_resolves: true",
+	asked := strings.Replace(aMail, "operator_resolves: true",
 		`check: {to: api, path: "/sent?id={{ steps.send.message_id }}", done: answer.status == 200}`, 1)
 	for name, tc := range map[string]struct {
 		text string
 		want time.Duration
 	}{
-		"nobody is asked": {strings.Replace(aMail, "person_resolves", "timeout: 5m\n        person_resolves", 1),
+		"nobody is asked": {strings.Replace(aMail, "operator_resolves", "timeout: 5m\n        operator_resolves", 1),
 			30 * time.Second},
 		"the step's":        {strings.Replace(asked, "check:", "timeout: 5m\n        check:", 1), 5 * time.Minute},
 		"the mail server's": {strings.Replace(asked, "  post:\n", "  post:\n    timeout: 4m\n", 1), 4 * time.Minute},
@@ -184,7 +184,7 @@ destinations:
     url: https://app.example.com
 notify:
   oncall: {to: app, path: /alerts}
-  ops: {to: post, mail: ops@example.com, about: [failed_runs]}
+  ops: {to: post, mail: ops@example.com, conditions: [failed_runs]}
 `
 
 // Errors in alerts are reported with their line.
@@ -212,8 +212,8 @@ func TestNotify_wrongSettings_areReported(t *testing.T) {
 			"notify.ops.path: destination post is a mail server"},
 		"a path without /":       {"/alerts", "alerts", `notify.oncall.path: "alerts": begin with /`},
 		"no address":             {"ops@example.com", "ops", "notify.ops.mail.0: "},
-		"what is never told":     {"failed_runs", "failed", "notify.ops.about.0: "},
-		"a word twice":           {"failed_runs", "failed_runs, failed_runs", "notify.ops.about: "},
+		"what is never told":     {"failed_runs", "failed", "notify.ops.conditions.0: "},
+		"a word twice":           {"failed_runs", "failed_runs, failed_runs", "notify.ops.conditions: "},
 		"a flood":                {"path: /alerts", "every: 1s", "notify.oncall.every: "},
 		"a setting there is not": {"path: /alerts", "often: 1s", "often"},
 	})

@@ -9,23 +9,25 @@ import (
 	"github.com/postern-gateway/postern/internal/mail"
 )
 
-// Notification is an alert: who is notified of work that needs an operator.
+// Notification is an alert: it tells a recipient about work that needs an operator.
 type Notification struct {
-	// To is the name of the destination: HTTP (signed if it has a signing_secret) or mail.
+	// To is the name of the destination: an HTTP service or a mail server. Calls of an HTTP service
+	// are signed if the destination has a signing_secret.
 	To string `yaml:"to" validate:"required"`
-	// Path is joined to the URL of an HTTP destination. Leave it unset for the URL itself.
+	// Path is joined to the URL of an HTTP destination. Leave it unset to use the URL itself.
 	Path string `yaml:"path,omitempty"`
-	// Mail is the recipient, for a mail server: an address or a list of them.
+	// Mail is the recipient, if the destination is a mail server: an address or a list of
+	// addresses.
 	Mail StringList `yaml:"mail,omitempty"`
-	// Conditions selects the alerts: failed_runs, dead_outcomes, unknown_effects (steps with an
-	// unknown outcome), review_effects (effects that an operator must review) and waiting_effects
-	// (effects that await approval). Leave it unset for all.
-	Conditions []string `yaml:"about,omitempty" unset:"all" validate:"unique,dive,oneof=failed_runs dead_outcomes unknown_effects review_effects waiting_effects"`
-	// Interval is the minimum time between two notifications of one alert. The first is sent
-	// immediately, further ones while the condition lasts, and one when it ends.
+	// Conditions selects the alerts: failed_runs, dead_outcomes, effects_with_unknown_outcome
+	// (steps with an unknown outcome), effects_needing_review (effects that an operator must
+	// review) and effects_awaiting_approval (effects that await approval). Leave it unset for all.
+	Conditions []string `yaml:"conditions,omitempty" unset:"all" validate:"unique,dive,oneof=failed_runs dead_outcomes effects_with_unknown_outcome effects_needing_review effects_awaiting_approval"`
+	// Interval is the minimum time between two notifications of one alert. Postern sends the first
+	// notification immediately, further ones while the condition lasts, and one when it ends.
 	Interval time.Duration `yaml:"every,omitempty" default:"1h" validate:"gte=60000000000,lte=2592000000000000"`
-	// Delay is how long an effect must have an unknown outcome, or wait for an operator, before an
-	// alert is sent.
+	// Delay is how long an effect must have an unknown outcome, or wait for an operator, before
+	// Postern sends an alert.
 	Delay time.Duration `yaml:"after,omitempty" default:"15m" validate:"gte=1000000000,lte=2592000000000000"`
 }
 

@@ -31,8 +31,8 @@ func TestParse_problem_namesItsLine(t *testing.T) {
 		"not a size": {db + "ingest:\n\n  max_body_bytes: 4XB\n", nil, []string{"4XB", "write e.g. 65536"}},
 		"too small": {db + "ingest:\n  max_body_bytes: 5\n", nil,
 			[]string{"line 3: ingest.max_body_bytes: 5 is too small: the minimum is 1KiB"}},
-		"too large by env": {db, []string{"POSTERN_PROCESSOR_LANES=65"},
-			[]string{"POSTERN_PROCESSOR_LANES: 65 is too large: the maximum is 64"}},
+		"too large by env": {db, []string{"POSTERN_PROCESSOR_WORKERS=65"},
+			[]string{"POSTERN_PROCESSOR_WORKERS: 65 is too large: the maximum is 64"}},
 		"unreadable env": {db, []string{"POSTERN_INGEST_DEADLINE=5"},
 			[]string{`POSTERN_INGEST_DEADLINE: "5" is not a duration`}},
 		"two at once": {db + "log: {level: loud}\ningest: {listen: x}\n", nil,
@@ -83,8 +83,7 @@ func TestParse_problem_namesItsLine(t *testing.T) {
 		"unknown provider": {db + "sources:\n  a:\n    provider: paypal\n    secrets: [{name: n, value: " +
 			"whsec_secret_of_a_test}]\n", nil, []string{"line 4: sources.a.provider", "name one of", " hmac,",
 			" stripe"}},
-		"no secret": {source(""), nil, []string{"sources.a.secrets: is not set: a source needs at least " +
-			"one"}},
+		"no secret":    {source(""), nil, []string{"sources.a.secrets: is not set: a source needs at least one"}},
 		"empty source": {db + "sources:\n  a:\n", nil, []string{"line 3: sources.a.provider"}},
 		"two ways": {source("    secrets:\n      - {name: n, value: v, env: V}\n"), nil,
 			[]string{"line 6: sources.a.secrets.0", "exactly one"}},
@@ -201,11 +200,12 @@ sources:
     secrets: {}
   d:
 `
-	_, err := config.Parse([]byte(file), environment("POSTERN_PROCESSOR_LANES=x"))
+	_, err := config.Parse([]byte(file), environment("POSTERN_PROCESSOR_WORKERS=x"))
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	want := []string{"database.url: is not set", "POSTERN_PROCESSOR_LANES", `line 1: log.formt: unknown field "formt"`,
+	want := []string{"database.url: is not set", "POSTERN_PROCESSOR_WORKERS",
+		`line 1: log.formt: unknown field "formt"`,
 		"line 3: ", `line 4: ingest.lissen: unknown field "lissen"`,
 		"line 5: ${NOWHERE}", "line 6: ingest.tls.cert", "line 6: ingest.tls.key",
 		`line 10: sources.a.secrets.0: secret "n"`, "line 11: sources.b", "line 14: sources.c.provider",

@@ -10,32 +10,33 @@ import (
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
-// Reconcile says when Postern compares a source with the provider's API. Each expression has five
-// fields, as in schedules, and becomes a schedule of its own, e.g. stripe.events. It reconciles all
-// known accounts of the source, except those that own and except exclude.
+// Reconcile sets when Postern compares a source with the provider's API. Each expression has five
+// fields, as in schedules, and becomes a separate schedule, e.g. stripe.events. It reconciles all
+// known accounts of the source, except those that own_account and exclude leave out.
 type Reconcile struct {
-	// Events is when the log is compared with the events that the provider sent, e.g. "*/15 * * *
-	// *", where the API lists them (Stripe; GitHub with api.hooks). Missing events are appended.
+	// Events are the planned times of comparing the log with the events that the provider sent,
+	// e.g. "*/15 * * * *". The API must list events (Stripe; GitHub with api.hooks). Postern
+	// appends missing events.
 	Events string `yaml:"events,omitempty"`
-	// Objects is when the mirror is compared with the objects that the API lists, e.g. "0 3 * * *".
-	// Where the API can list recent changes, only those are compared, which does not reveal
-	// deletions. Differences are repaired.
+	// Objects are the planned times of comparing the mirror with the objects that the API lists,
+	// e.g. "0 3 * * *". If the API can list recent changes, Postern compares only those, and does
+	// not find deletions. It repairs differences.
 	Objects string `yaml:"objects,omitempty"`
-	// FullScan is when the mirror is compared with all objects that the API lists, e.g. "0 4 * *
-	// 0". Where the API cannot list recent changes, objects does the same.
+	// FullScan are the planned times of comparing the mirror with all objects that the API lists,
+	// e.g. "0 4 * * 0". If the API cannot list recent changes, objects does the same.
 	FullScan string `yaml:"full,omitempty"`
 	// TimeZone is the time zone of these expressions, by its name in the IANA database, e.g.
 	// Europe/Berlin.
 	TimeZone string `yaml:"time_zone,omitempty" unset:"UTC"`
-	// OwnAccount says whether the key's own account is reconciled on schedule and with
-	// --all-accounts. Set it to false where the endpoint delivers only events of connected accounts
-	// (Stripe Connect). Otherwise the platform's own objects would be mirrored here too, in
-	// addition to the source of its own endpoint.
-	OwnAccount *bool `yaml:"own,omitempty" unset:"true"`
-	// Exclude are other accounts that are not reconciled, by the provider's names, e.g. an account
-	// that was disconnected permanently. Metrics ignore until when they were complete. `postern
-	// reconcile SOURCE --account` still reads them.
-	Exclude []string `yaml:"except,omitempty" validate:"unique,dive,required"`
+	// OwnAccount says whether Postern reconciles the key's own account on schedule and with
+	// --all-accounts. Set it to false if the endpoint delivers only events of connected accounts
+	// (Stripe Connect). Otherwise this source would also mirror the platform's own objects, which
+	// the source of the platform's own endpoint mirrors too.
+	OwnAccount *bool `yaml:"own_account,omitempty" unset:"true"`
+	// Exclude are other accounts that Postern does not reconcile, by the provider's names, e.g. an
+	// account that was disconnected permanently. Metrics of completeness ignore these accounts.
+	// `postern reconcile SOURCE --account` still reads them.
+	Exclude []string `yaml:"exclude,omitempty" validate:"unique,dive,required"`
 }
 
 // excludedAccounts returns the excluded accounts, "" for the key's own.
@@ -164,11 +165,11 @@ func (s *Source) checkExclude(path string, e *Endpoint) (bad []error) {
 	_, sited := e.Reader.(provider.BaseURLReader)
 	one := sited || e.Reader.CredentialCheck(e.API, "another").Account != "another"
 	if one && s.Reconcile.OwnAccount != nil {
-		problem("own", "a key of %s belongs to one account, and only that one is reconciled: leave this out",
+		problem("own_account", "a key of %s belongs to one account, and only that one is reconciled: leave this out",
 			e.Provider.Name())
 	}
 	for i, account := range s.Reconcile.Exclude {
-		setting := fmt.Sprintf("except.%d", i)
+		setting := fmt.Sprintf("exclude.%d", i)
 		switch of := e.Reader.CredentialCheck(e.API, account).Account; {
 		case one:
 			problem(setting, "a key of %s belongs to one account, and only that one is reconciled: leave this out",
@@ -176,9 +177,9 @@ func (s *Source) checkExclude(path string, e *Endpoint) (bad []error) {
 		case account == "*":
 			problem(setting, "'*' is not an account: name each account; to reconcile none, leave the section out")
 		case account == s.Account:
-			problem(setting, "%s is the source's own account: write own: false", account)
+			problem(setting, "%s is the source's own account: write own_account: false", account)
 		case of == "":
-			problem(setting, "%s is a part of the key's own account: write own: false, which "+
+			problem(setting, "%s is a part of the key's own account: write own_account: false, which "+
 				"excludes all of it", account)
 		case of != account:
 			problem(setting, "%s is a part of account %s: name that account, which excludes all of it",
@@ -189,7 +190,7 @@ func (s *Source) checkExclude(path string, e *Endpoint) (bad []error) {
 	if len(bad) == 0 && s.Reconcile.OwnAccount != nil && !*s.Reconcile.OwnAccount && s.Account+
 		strings.Join(s.Accounts, "") != "" &&
 		!slices.ContainsFunc(s.Accounts, left) {
-		problem("own", "excludes every account, because the source accepts no other: name the "+
+		problem("own_account", "excludes every account, because the source accepts no other: name the "+
 			"connected ones under accounts, or '*' for any; or remove the section")
 	}
 	return bad

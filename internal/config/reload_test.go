@@ -214,8 +214,8 @@ func TestLoader_needRestart_namesChangedSettings(t *testing.T) {
 		"database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}": "",
 		"database: {url: postgres://y}\ningest: {listen: 'h:1', max_body_bytes: 1MiB, tls: {cert: '" + file +
 			"', key: '" + file + "'}}": "database.url ingest.listen ingest.tls.cert ingest.tls.key rejections.max_body",
-		"database: {url: postgres://x}\nprocessor: {auditor: {every: 5s}}": "processor.auditor.every",
-		"database: {url: postgres://x}\n":                                  "",
+		"database: {url: postgres://x}\nprocessor: {republisher: {every: 5s}}": "processor.republisher.every",
+		"database: {url: postgres://x}\n":                                      "",
 	} {
 		put(t, file, text)
 		names := l.NeedRestart(load(t, l))

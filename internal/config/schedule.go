@@ -9,24 +9,24 @@ type Schedule struct {
 	// Job is the job to start: replay, retry, retention or reconcile.
 	Job string `yaml:"job" validate:"required"`
 	// Cron is the planned times, in five fields: minute, hour, day of month, month, day of week,
-	// e.g. "30 3 * * *"; or @hourly, @daily, @weekly, @monthly, @yearly. Quote it if it begins with
-	// * or @. When clocks are put forward, a time in the gap is due right after the gap. When they
-	// are put back, a repeated time is due once. An expression with * for the hour follows elapsed
-	// time.
+	// e.g. "30 3 * * *"; or @hourly, @daily, @weekly, @monthly, @yearly. Put it into quotes if it
+	// begins with * or @. When clocks are put forward, a time that does not exist is due right
+	// after the change. When clocks are put back, a time that exists twice is due once. If the hour
+	// is *, the times follow elapsed time.
 	Cron string `yaml:"cron" validate:"required"`
 	// TimeZone is the time zone of cron, by its name in the IANA database, e.g. Europe/Berlin.
 	TimeZone string `yaml:"time_zone" default:"UTC"`
-	// Overlap says what happens at a planned time while a run of the schedule is still open: skip
-	// (no run starts, and the skip is counted) or queue (at most one run waits for the other to
-	// end).
+	// Overlap says what happens at a planned time while a run of the schedule is still open. With
+	// skip, no run starts, and Postern counts the skipped time. With queue, at most one run waits
+	// until the other ends.
 	Overlap string `yaml:"overlap" default:"skip" validate:"oneof=skip queue"`
 	// Missed says what happens to planned times that were missed for more than a minute because no
-	// processor ran: run (one run for all of them) or skip.
+	// processor ran. run starts one run for all of them; skip starts none.
 	Missed string `yaml:"missed" default:"run" validate:"oneof=run skip"`
-	// Parameters are the job's parameters: the flags of its command with _ for -, e.g. {source:
-	// stripe, since: 2h}, or {bodies: 30}. Relative times count from when the run is queued. The
-	// ages in the section retention do not apply to a schedule. Its export folder applies, unless
-	// the schedule sets one ({bodies: 30, export: /srv/archive}).
+	// Parameters are the job's parameters: the flags of its command with _ instead of -, e.g.
+	// {source: stripe, since: 2h}, or {bodies: 30}. Relative times count from when the run is
+	// queued. The ages in the section retention do not apply to a schedule. Its export folder
+	// applies, unless the schedule sets one ({bodies: 30, export: /srv/archive}).
 	Parameters map[string]string `yaml:"parameters"`
 }
 

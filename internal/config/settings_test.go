@@ -34,14 +34,14 @@ func TestCheckSpool_folder_survivesRestart(t *testing.T) {
 	}{
 		"none":                 {dir: ""},
 		"on a disk":            {dir: "/nonexistent/spool"},
-		"not from the top":     {dir: "spool", want: "line 3: ingest.spool.dir: spool depends on the folder"},
-		"not from the top, on": {dir: "./spool", unsafe: true, want: "write an absolute path"},
+		"relative":             {dir: "spool", want: "line 3: ingest.spool.dir: spool depends on the folder"},
+		"relative, unsafe_dir": {dir: "./spool", unsafe: true, want: "write an absolute path"},
 		"temporary": {dir: "/tmp/postern/spool", want: "/tmp/postern/spool is in /tmp, which is emptied " +
 			"at a start"},
-		"itself":        {dir: "/tmp", want: "unsafe_dir: true"},
-		"by a detour":   {dir: "/nonexistent/../tmp/spool", want: "is in /tmp"},
-		"temporary, on": {dir: "/tmp/postern/spool", unsafe: true},
-		"begins alike":  {dir: "/tmpfiles/spool"},
+		"the temporary folder":  {dir: "/tmp", want: "unsafe_dir: true"},
+		"with dots in the path": {dir: "/nonexistent/../tmp/spool", want: "is in /tmp"},
+		"temporary, unsafe_dir": {dir: "/tmp/postern/spool", unsafe: true},
+		"same prefix":           {dir: "/tmpfiles/spool"},
 	} {
 		_, err := config.Parse(fmt.Appendf(nil, spoolExample, c.dir, c.unsafe), environment())
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -58,7 +58,7 @@ func TestWarnings_fullDisk_isReported(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "spool")
 	c := config.Default()
 	if got := c.Warnings(); got != nil {
-		t.Errorf("of nothing: %q", got)
+		t.Errorf("warnings without a spool: %q", got)
 	}
 	c.Ingest.Spool = config.Spool{Dir: dir, MaxBytes: tooLarge, UnsafeDir: true}
 	got := strings.Join(c.Warnings(), "\n")
@@ -79,7 +79,7 @@ func TestWarnings_fullDisk_isReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, "free") {
-		t.Errorf("warns %q of a spool that is full already", got)
+		t.Errorf("warns %q, although the spool is full already", got)
 	}
 }
 
@@ -109,7 +109,8 @@ database: {url: postgres://x}
 ingest:
   trusted_proxies: [127.0.0.1, '::1', fd00::/8]
 sources:
-  a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}], allow_from: [192.0.2.0/24], rate_limit: {per_second: 7}}
+  a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}], `+
+		`allow_from: [192.0.2.0/24], rate_limit: {per_second: 7}}
   b: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}], rate_limit: {per_second: 7, burst: 2}}
   c: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}
 `), environment("POSTERN_SOURCES_B_ALLOW_FROM=192.0.2.7, 2001:db8::/32", "POSTERN_SOURCES_C_RATE_LIMIT_PER_SECOND=9"))
@@ -152,7 +153,9 @@ schedules:
 	if diff := cmp.Diff(want, c.Schedules); diff != "" {
 		t.Error(diff)
 	}
-	for path, place := range map[string]string{"schedules.nightly.parameters.rate": "line 6: schedules.nightly.parameters.rate: x", "schedules.weekly.job": "POSTERN_SCHEDULES_WEEKLY_JOB: x"} {
+	for path, place := range map[string]string{
+		"schedules.nightly.parameters.rate": "line 6: schedules.nightly.parameters.rate: x",
+		"schedules.weekly.job":              "POSTERN_SCHEDULES_WEEKLY_JOB: x"} {
 		if err := c.Locate(errors.Join(&config.Problem{Path: path, Msg: "x"})); err.Error() != place {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -183,7 +186,7 @@ func TestMaskURL_passwords_areMasked(t *testing.T) {
 		"": "",
 	} {
 		if got := config.MaskURL(in); got != want {
-			t.Errorf("RedactURL(%q) = %q, want %q", in, got, want)
+			t.Errorf("MaskURL(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
@@ -282,8 +285,7 @@ func TestDemoSources_everyProvider_isRejectedElsewhere(t *testing.T) {
 		}
 		value := string(e.Source.Secrets[0].Value)
 		checkRejected(t, "database: {url: postgres://x}\nsources: {a: {provider: "+e.Provider.Name()+
-			", accounts: ['*'], "+
-			"secrets: [{name: n, value: "+value+"}]}}", "demo secret")
+			", accounts: ['*'], secrets: [{name: n, value: "+value+"}]}}", "demo secret")
 	}
 	want := map[string]string{}
 	for _, p := range all.All() {

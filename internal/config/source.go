@@ -47,8 +47,8 @@ type Endpoint struct {
 	RateLimit RateLimit
 }
 
-// Looker returns the reader of stored API responses; nil where there is none.
-func (e *Endpoint) Looker() provider.Refetcher {
+// RefetchReader returns the reader of stored API responses; nil where there is none.
+func (e *Endpoint) RefetchReader() provider.Refetcher {
 	if e.Reader == nil {
 		return nil // a nil interface, not an interface around a nil pointer
 	}

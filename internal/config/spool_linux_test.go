@@ -21,12 +21,11 @@ func TestCheckSpool_memory_isRejected(t *testing.T) {
 	for _, dir := range []string{"/dev/shm", "/dev/shm/postern/spool", link + "/spool"} {
 		_, err := config.Parse(fmt.Appendf(nil, spoolExample, dir, false), environment())
 		if err == nil || !strings.Contains(err.Error(), dir+" is in memory (tmpfs), so acknowledged deliveries are "+
-			"lost "+
-			"when the machine stops") {
+			"lost when the machine stops") {
 			t.Errorf("%s: %v", dir, err)
 		}
 		if _, err := config.Parse(fmt.Appendf(nil, spoolExample, dir, true), environment()); err != nil {
-			t.Errorf("%s, which is meant: %v", dir, err)
+			t.Errorf("%s with unsafe_dir: %v", dir, err)
 		}
 	}
 }

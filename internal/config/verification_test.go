@@ -118,8 +118,7 @@ func TestWarnings_weakVerification_nameItsReason(t *testing.T) {
 		short = "line 5: sources.a.secrets.0: secret \"n\" has fewer than 14 bytes (112 bits, the minimum of " +
 			"NIST SP 800-131A for an HMAC)"
 		extension = "line 7: sources.a.scheme.message: this hash can be extended: with one signed delivery an " +
-			"attacker can " +
-			"sign it with additional bytes at its end"
+			"attacker can sign it with additional bytes at its end"
 		collision = "line 7: sources.a.scheme.digest: SHA-1 has collisions"
 		hash      = "    scheme: {header: X-S, method: hash, message: '%s'}\n"
 	)

@@ -20,7 +20,7 @@ type Verdict string
 const (
 	// OK: no action is needed.
 	OK Verdict = "ok"
-	// Warn: it works, but it has a cost or a risk that is probably not intended.
+	// Warn: the item works, but it has a cost or a risk that is probably not intended.
 	Warn Verdict = "warn"
 	// Error: a guarantee does not hold, or something does not work.
 	Error Verdict = "error"
@@ -28,7 +28,7 @@ const (
 
 // Check is one checked item.
 type Check struct {
-	// Name is the area and the item: postgres.fsync.
+	// Name is the area and the item, e.g. postgres.fsync.
 	Name    string  `json:"name"`
 	Verdict Verdict `json:"verdict"`
 	// Found is the current state. Advice is what to do about it; "" where nothing is needed.
@@ -71,7 +71,8 @@ type examination struct {
 	// true.
 	databaseAhead time.Duration
 	databaseKnown bool
-	// sessions and syncNames are results of one check that others need.
+	// sessions is the number of connections to PostgreSQL, and syncNames the setting
+	// synchronous_standby_names. One check reads them, and others use them.
 	sessions  int64
 	syncNames string
 }

@@ -17,8 +17,7 @@ import (
 func (e *examination) checkConfig() {
 	problems := config.FlattenProblems(e.ConfigError)
 	for _, p := range problems {
-		e.add(Error, "config.valid", p.Error(), "correct the line, then check it with postern config check "+
-			"FILE")
+		e.add(Error, "config.valid", p.Error(), "correct the line, then check it with postern config check FILE")
 	}
 	c := e.Config
 	if c == nil {
@@ -35,25 +34,26 @@ func (e *examination) checkConfig() {
 	e.checkSpool(c.Ingest.Spool)
 }
 
-// checkSecrets requires that not every account can read the files with secrets.
+// checkSecrets reports secret files that are missing, or that every account of this machine can
+// read.
 func (e *examination) checkSecrets(c *config.Config) {
-	files, open := c.SecretFiles(), 0
+	files, reported := c.SecretFiles(), 0
 	for _, f := range files {
 		info, err := os.Stat(f.Path)
 		if err != nil {
-			open++
+			reported++
 			e.add(Error, "config.secrets", f.Setting+": "+err.Error(), "create the file, and allow the daemon's "+
 				"account to read it")
 			continue
 		}
 		if info.Mode().Perm()&0o007 != 0 && info.Mode().IsRegular() {
-			open++
+			reported++
 			e.add(Warn, "config.secrets", fmt.Sprintf("%s: every account of this machine can read %s (mode "+
 				"%04o)", f.Setting, f.Path, info.Mode().Perm()),
 				"chmod o-rwx "+f.Path+", and give it to the daemon's account or group")
 		}
 	}
-	if open == 0 {
+	if reported == 0 {
 		e.add(OK, "config.secrets", countOf(len(files), "file")+" with secrets, none readable by every account",
 			"")
 	}
@@ -68,16 +68,15 @@ func (e *examination) checkListeners(c *config.Config) {
 	case c.Admin.TLS.Cert != "":
 		e.add(OK, "config.admin", admin+", with TLS and tokens", "")
 	default:
-		e.add(Warn, "config.admin", admin+" requires a token, but has no certificate: whoever reads a token on the "+
-			"network "+
-			"can use it", "set admin.tls, or use a proxy that terminates TLS")
+		e.add(Warn, "config.admin", admin+" requires a token, but has no certificate: anyone who reads a token on the "+
+			"network can use it", "set admin.tls, or use a proxy that terminates TLS")
 	}
 	if m := c.Admin.MetricsListen; m != "" {
 		host, _, _ := net.SplitHostPort(m)
 		ip := net.ParseIP(host)
 		everywhere := host == "" || ip != nil && ip.IsUnspecified()
 		e.add(okIf(!everywhere, Warn), "config.metrics", "metrics and health are served on "+m,
-			"set admin.metrics_listen to an address of the internal network, or block others with a firewall: it "+
+			"set admin.metrics_listen to an address of the internal network, or use a firewall: this address "+
 				"requires no authentication")
 	}
 }
@@ -86,8 +85,7 @@ func (e *examination) checkListeners(c *config.Config) {
 func (e *examination) checkSpool(s config.Spool) {
 	if s.Dir == "" {
 		e.add(Warn, "spool.folder", "no folder is set (ingest.spool.dir): while PostgreSQL is unavailable, "+
-			"deliveries get "+
-			"status 503 and senders retry", "for a gateway, set a folder on its own disk")
+			"deliveries get status 503 and senders retry", "for a gateway, set a folder on its own disk")
 		return
 	}
 	if err := config.CheckSpool(s); err != nil {
@@ -114,15 +112,14 @@ func (e *examination) checkSpoolFiles(dir string) {
 	}
 	quarantined := 0
 	for _, entry := range entries {
-		if ext := filepath.Ext(entry.Name()); ext == ".damaged" || ext == ".refused" {
+		if ext := filepath.Ext(entry.Name()); ext == ".damaged" || ext == ".quarantined" {
 			quarantined++
 		}
 	}
 	e.add(okIf(quarantined == 0, Error), "spool.files", fmt.Sprintf("%s quarantined in %s",
 		countOf(quarantined, "file"), dir),
-		"postern verify --spool "+dir+" shows which deliveries are lost or wait, and how to repair it; a file is "+
-			"reported "+
-			"until it is removed")
+		"postern verify --spool "+dir+" lists the lost and the pending deliveries of each file, and what to do; each "+
+			"file is reported until it is removed")
 }
 
 // checkWritable tries to create a file in a folder or, where it does not exist, in its nearest
@@ -139,7 +136,7 @@ func checkWritable(dir string) error {
 	if !info.IsDir() {
 		return fmt.Errorf("%s is not a folder", dir)
 	}
-	f, err := os.CreateTemp(dir, "doctor-*.tmp") // not the name of a spool file
+	f, err := os.CreateTemp(dir, "doctor-*.tmp") // a gateway does not read a file of this name
 	if err != nil {
 		return err
 	}
@@ -154,14 +151,14 @@ func (e *examination) checkOpenFiles() {
 	if e.Config == nil {
 		return
 	}
-	most, ok := openFileLimit()
+	limit, ok := openFileLimit()
 	if !ok {
 		return
 	}
 	need := uint64(e.Config.Ingest.MaxConnections) + otherFiles //nolint:gosec // at least 1
-	e.add(okIf(most >= need, Warn), "machine.files",
+	e.add(okIf(limit >= need, Warn), "machine.files",
 		fmt.Sprintf("a session like this one may open %d files; %d connections are allowed "+
-			"(ingest.max_connections)", most, e.Config.Ingest.MaxConnections),
+			"(ingest.max_connections)", limit, e.Config.Ingest.MaxConnections),
 		fmt.Sprintf("raise the limit of the gateway to %d (LimitNOFILE= of its unit, ulimit -n), or lower "+
 			"ingest.max_connections; a connection above the limit of files is not accepted", need))
 }

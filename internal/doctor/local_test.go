@@ -30,47 +30,36 @@ func TestExamine_localChecks_areReported(t *testing.T) {
 		verdict doctor.Verdict
 		found   string
 	}{
-		"a secret for nobody else": {func(t *testing.T, c *config.Config) { c.Sources = secret(write(t, 0o640)) },
+		"a secret for its group only": {func(t *testing.T, c *config.Config) { c.Sources = secret(write(t, 0o640)) },
 			"config.secrets", doctor.OK, "1 file with secrets"},
-		"a secret for everybody": {func(t *testing.T, c *config.Config) { c.Sources = secret(write(t, 0o644)) },
+		"a world-readable secret": {func(t *testing.T, c *config.Config) { c.Sources = secret(write(t, 0o644)) },
 			"config.secrets", doctor.Warn, "sources.shop.secrets.main: "},
-		"a secret that is gone": {func(_ *testing.T,
-			c *config.Config) {
-			c.Sources = secret("/nowhere/secret")
-		}, "config.secrets", doctor.Error, "no such file"},
-		"credentials": {func(t *testing.T, c *config.Config) {
-			c.NATS.Credentials = write(t,
-				0o604)
-		}, "config.secrets", doctor.Warn, "nats.credentials: "},
-		"the admin interface for others": {func(_ *testing.T, c *config.Config) { c.Admin.Listen = "10.0.0.1:8081" },
+		"a missing secret": {func(_ *testing.T, c *config.Config) { c.Sources = secret("/nowhere/secret") },
+			"config.secrets", doctor.Error, "no such file"},
+		"credentials": {func(t *testing.T, c *config.Config) { c.NATS.Credentials = write(t, 0o604) },
+			"config.secrets", doctor.Warn, "nats.credentials: "},
+		"an admin address on a network": {func(_ *testing.T, c *config.Config) { c.Admin.Listen = "10.0.0.1:8081" },
 			"config.admin", doctor.Warn, "has no certificate"},
 		"the same with a certificate": {func(_ *testing.T, c *config.Config) {
-			c.Admin.Listen,
-				c.Admin.TLS.Cert = "10.0.0.1:8081", "/c"
+			c.Admin.Listen, c.Admin.TLS.Cert = "10.0.0.1:8081", "/c"
 		}, "config.admin", doctor.OK, "with TLS and tokens"},
-		"metrics for everybody": {func(_ *testing.T,
-			c *config.Config) {
-			c.Admin.MetricsListen = "0.0.0.0:9100"
-		}, "config.metrics", doctor.Warn, "0.0.0.0:9100"},
-		"metrics for some": {func(_ *testing.T,
-			c *config.Config) {
-			c.Admin.MetricsListen = "10.0.0.1:9100"
-		}, "config.metrics", doctor.OK, "10.0.0.1:9100"},
+		"metrics on all addresses": {func(_ *testing.T, c *config.Config) { c.Admin.MetricsListen = "0.0.0.0:9100" },
+			"config.metrics", doctor.Warn, "0.0.0.0:9100"},
+		"metrics on one address": {func(_ *testing.T, c *config.Config) { c.Admin.MetricsListen = "10.0.0.1:9100" },
+			"config.metrics", doctor.OK, "10.0.0.1:9100"},
 		"an unsafe setting": {func(*testing.T, *config.Config) {}, "config.doubtful", doctor.Warn,
 			"ingest.spool.unsafe_dir is on"},
-		"contents of effects that go": {func(_ *testing.T, c *config.Config) { c.Retention.Effects = 3 },
+		"early deletion of effects": {func(_ *testing.T, c *config.Config) { c.Retention.Effects = 3 },
 			"config.doubtful", doctor.Warn, "the contents of effects are deleted 3 days"},
-		"a spool that finds no room": {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.MaxBytes = 1 << 60 },
+		"a spool larger than its disk": {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.MaxBytes = 1 << 60 },
 			"config.doubtful", doctor.Warn, "MiB are free for"},
 		"no spool": {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.Dir = "" },
 			"spool.folder", doctor.Warn, "no folder is set"},
 		"a spool in memory": {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.UnsafeDir = false },
 			"spool.folder", doctor.Error, "/tmp"},
-		"a spool in a file": {func(t *testing.T, c *config.Config) {
-			c.Ingest.Spool.Dir = write(t,
-				0o600)
-		}, "spool.folder", doctor.Error, "is not a folder"},
-		"a spool with a file set apart": {func(t *testing.T, c *config.Config) {
+		"a spool in a file": {func(t *testing.T, c *config.Config) { c.Ingest.Spool.Dir = write(t, 0o600) },
+			"spool.folder", doctor.Error, "is not a folder"},
+		"a spool with a quarantined file": {func(t *testing.T, c *config.Config) {
 			if err := errors.Join(os.Mkdir(c.Ingest.Spool.Dir, 0o700),
 				os.WriteFile(filepath.Join(c.Ingest.Spool.Dir, "1.spool.damaged"), nil, 0o600)); err != nil {
 				t.Fatal(err)
@@ -88,14 +77,15 @@ func TestExamine_localChecks_areReported(t *testing.T) {
 			c.Effects = map[string]*config.Effect{"receipt": {Source: "shop", Type: "invoise",
 				Steps: []config.EffectStep{{}}}}
 		}, "config.doubtful", doctor.Warn, "did you mean invoice?"},
-		"schedules without a bound": {func(_ *testing.T, c *config.Config) {
-			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe", Reconcile: config.Reconcile{Events: "@hourly"}}}
+		"schedules without a monthly limit": {func(_ *testing.T, c *config.Config) {
+			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe",
+				Reconcile: config.Reconcile{Events: "@hourly"}}}
 		}, "config.doubtful", doctor.Warn, "sources.shop.api.monthly: is not set"},
-		"a token that is stored": {func(_ *testing.T, c *config.Config) {
+		"a stored token": {func(_ *testing.T, c *config.Config) {
 			scheme := config.Scheme{In: config.StringList{"json:auth.token"}, Method: "token", BodyUnsigned: true}
 			c.Sources = map[string]*config.Source{"shop": {Provider: "hmac", Scheme: scheme, StoreToken: true}}
 		}, "config.doubtful", doctor.Warn, "sources.shop.store_token: is on"},
-		"few files": {func(_ *testing.T, c *config.Config) { c.Ingest.MaxConnections = 1 << 40 }, "machine.files",
+		"few open files": {func(_ *testing.T, c *config.Config) { c.Ingest.MaxConnections = 1 << 40 }, "machine.files",
 			doctor.Warn, "1099511627776 connections are allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {

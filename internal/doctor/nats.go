@@ -17,34 +17,31 @@ func (e *examination) checkNATS(ctx context.Context) {
 	e.checkMonitor(ctx)
 	if e.ConnError != nil {
 		e.add(Error, "nats.reached", e.ConnError.Error(), "start NATS, or correct nats.url and its credentials; "+
-			"nothing "+
-			"else of NATS was checked. Meanwhile deliveries are stored, and applied later")
+			"nothing else of NATS was checked. Meanwhile deliveries are stored, and applied later")
 		return
 	}
 	if e.Conn == nil {
 		return
 	}
 	if err := e.Conn.CheckServer(); err != nil {
-		e.add(Error, "nats.version", err.Error(), "do this on each server of the cluster: only this one was checked")
+		e.add(Error, "nats.version", err.Error(), "upgrade each server of the cluster: only this one was checked")
 	}
-	asked := e.Now()
+	requestedAt := e.Now()
 	server, err := e.Conn.Server(ctx)
 	if err != nil {
 		e.add(Error, "nats.reached", err.Error(), "check that JetStream is enabled for this account (jetstream {} in "+
-			"the server's "+
-			"configuration)")
+			"the server's configuration)")
 		return
 	}
-	duration := e.Now().Sub(asked)
+	duration := e.Now().Sub(requestedAt)
 	e.add(OK, "nats.reached", fmt.Sprintf("version %s, %s known", server.Version, countOf(server.Servers, "server")),
 		"")
 	if !server.Now.IsZero() {
-		e.checkClock("nats.clock", "NATS' clock", server.Now.Sub(asked.Add(duration/2)), duration)
+		e.checkClock("nats.clock", "NATS' clock", server.Now.Sub(requestedAt.Add(duration/2)), duration)
 	}
-	for _, copied := range server.Lagging {
-		e.add(Warn, "nats.copies", copied, "start that server, and wait until its copy is current before you stop "+
-			"the next "+
-			"one")
+	for _, lag := range server.Lagging {
+		e.add(Warn, "nats.copies", lag, "start that server, and wait until its copy is current before you stop "+
+			"the next one")
 	}
 	e.checkStorage(server)
 	e.checkPayload()
@@ -112,7 +109,7 @@ func (e *examination) checkStream(s *stream.Status) {
 		}
 		if d.NeedsRecreation {
 			do = fmt.Sprintf("nats stream rm %s, or its consumer, and start a daemon, which creates it again; then "+
-				"postern stream heal", s.Name)
+				"postern stream republish", s.Name)
 		}
 		e.add(verdict, "nats.streams", fmt.Sprintf("%s: %s is %s, but %s is configured", s.Name, d.Setting, d.Have,
 			d.Want), do)
@@ -148,7 +145,8 @@ const (
 	maxMonitorBytes = 1 << 20
 )
 
-// checkMonitor reads from a server's monitoring address what a client cannot read.
+// checkMonitor checks settings that a client cannot read. It reads them from the monitoring address
+// of a server.
 func (e *examination) checkMonitor(ctx context.Context) {
 	if e.Monitor == "" {
 		return
@@ -170,21 +168,17 @@ func (e *examination) checkMonitor(ctx context.Context) {
 	switch {
 	case c == nil:
 		e.add(Error, "nats.sync", "JetStream is not enabled on the server",
-			"set jetstream { store_dir: ... } in the server's "+
-				"configuration")
+			"set jetstream { store_dir: ... } in the server's configuration")
 	case strings.HasPrefix(c.StoreDir, "/tmp/"):
 		e.add(Warn, "nats.sync", "streams are stored in "+c.StoreDir+", which is emptied when the machine starts",
 			"set jetstream { store_dir } to a folder on a disk")
 	case c.SyncAlways:
 		e.add(Warn, "nats.sync", "each message is synced to the disk (sync_interval: always), which reduces the rate "+
-			"to a twentieth "+
-			"rate", "use the default: the log in PostgreSQL is authoritative, and the republisher publishes again "+
-			"what a "+
-			"power failure destroys")
+			"to a twentieth", "use the default: the log in PostgreSQL is authoritative, and after a power failure "+
+			"the republisher publishes lost messages again")
 	default:
 		e.add(OK, "nats.sync", fmt.Sprintf("synced every %s: after a power failure, the republisher publishes the "+
-			"lost "+
-			"messages again", c.SyncInterval), "")
+			"lost messages again", c.SyncInterval), "")
 	}
 }
 

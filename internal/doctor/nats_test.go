@@ -29,14 +29,14 @@ func TestExamine_streams_areCompared(t *testing.T) {
 		verdict doctor.Verdict
 		found   string
 	}{
-		"as they are": {nil, "nats.streams", doctor.OK, "POSTERN_EVENTS is as configured, with 0 messages"},
-		"a stream that is not there": {func(t *testing.T, js jetstream.JetStream) error {
+		"unchanged": {nil, "nats.streams", doctor.OK, "POSTERN_EVENTS is as configured, with 0 messages"},
+		"a missing stream": {func(t *testing.T, js jetstream.JetStream) error {
 			return js.DeleteStream(t.Context(), stream.EventsStream)
 		}, "nats.streams", doctor.Warn, "POSTERN_EVENTS does not exist"},
-		"a consumer that is not there": {func(t *testing.T, js jetstream.JetStream) error {
+		"a missing consumer": {func(t *testing.T, js jetstream.JetStream) error {
 			return js.DeleteConsumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer)
 		}, "nats.streams", doctor.Error, "consumer processor is missing"},
-		"nobody asks for messages": {nil, "nats.consumer", doctor.Warn, "0 messages wait"},
+		"no processor fetches messages": {nil, "nats.consumer", doctor.Warn, "0 messages wait"},
 		"in memory": {func(t *testing.T, js jetstream.JetStream) error {
 			if err := js.DeleteStream(t.Context(), stream.EventsStream); err != nil {
 				return err
@@ -50,7 +50,7 @@ func TestExamine_streams_areCompared(t *testing.T) {
 			"max messages is 77"},
 		"other subjects": {changed(func(c *jetstream.StreamConfig) { c.Subjects = []string{"mine.>"} }), "nats.streams",
 			doctor.Error, "subjects is [mine.>]"},
-		"a window": {changed(func(c *jetstream.StreamConfig) { c.Duplicates = time.Minute }), "nats.streams",
+		"a duplicate window": {changed(func(c *jetstream.StreamConfig) { c.Duplicates = time.Minute }), "nats.streams",
 			doctor.Error, "duplicate window is 1m0s"},
 		"discard new": {changed(func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew }),
 			"nats.streams", doctor.Error, "discard is DiscardNew"},
@@ -79,7 +79,7 @@ func TestExamine_streams_areCompared(t *testing.T) {
 			r := doctor.Examine(t.Context(), doctor.Options{Conn: conn})
 			want(t, r, c.check, c.verdict, c.found)
 			want(t, r, "nats.reached", doctor.OK, "version 2.")
-			if name == "as they are" && (r.Errors > 0 || r.Warnings != 1) {
+			if name == "unchanged" && (r.Errors > 0 || r.Warnings != 1) {
 				t.Errorf("%+v", r)
 			}
 		})
@@ -120,18 +120,21 @@ func TestExamine_natsServer_isChecked(t *testing.T) {
 	want(t, doctor.Examine(t.Context(), doctor.Options{Conn: conn}), "nats.reached", doctor.Error, "read the account")
 }
 
-// The checks that need the server's monitoring address: how it syncs, and where.
+// Some checks need the server's monitoring address: those of the folder, its size, and the sync
+// interval.
 func TestExamine_natsMonitor_isChecked(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		answer  string
+		body    string
 		check   string
 		verdict doctor.Verdict
 		found   string
 	}{
 		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "sync_interval": 120000000000}}}`, "nats.sync",
 			doctor.OK, "synced every 2m0s"},
-		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "sync_interval": 120000000000, "sync_always": true}}}`, "nats.sync", doctor.Warn, "always"},
+		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "sync_interval": 120000000000, ` +
+			`"sync_always": true}}}`,
+			"nats.sync", doctor.Warn, "always"},
 		{`{"jetstream": {"config": {"store_dir": "/tmp/nats/jetstream"}}}`, "nats.sync", doctor.Warn,
 			"emptied when the machine starts"},
 		{`{"jetstream": {"config": {"store_dir": "/var/lib/nats", "max_storage": 1048576}}}`, "nats.room", doctor.Warn,
@@ -141,10 +144,8 @@ func TestExamine_natsMonitor_isChecked(t *testing.T) {
 		{`{"jetstream": {}}`, "nats.sync", doctor.Error, "JetStream is not enabled"},
 		{`nothing`, "nats.monitor", doctor.Error, "did not return /varz"},
 	} {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
-			_ *http.Request) {
-			fmt.Fprint(w, c.answer)
-		}))
+		respond := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, c.body) }
+		s := httptest.NewServer(http.HandlerFunc(respond))
 		want(t, doctor.Examine(t.Context(), doctor.Options{Monitor: s.URL + "/"}), c.check, c.verdict, c.found)
 		s.Close()
 		want(t, doctor.Examine(t.Context(), doctor.Options{Monitor: s.URL}), "nats.monitor", doctor.Error,

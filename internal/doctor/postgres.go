@@ -70,8 +70,7 @@ func Statements() []string {
 func (e *examination) checkPostgres(ctx context.Context) {
 	if e.PoolError != nil {
 		e.add(Error, "postgres.reached", e.PoolError.Error(), "start PostgreSQL, or correct database.url; nothing "+
-			"else "+
-			"of PostgreSQL was checked")
+			"else of PostgreSQL was checked")
 		return
 	}
 	if e.Pool == nil {
@@ -79,7 +78,7 @@ func (e *examination) checkPostgres(ctx context.Context) {
 	}
 	for _, check := range []struct {
 		name string
-		at   func(context.Context) error
+		run  func(context.Context) error
 	}{
 		{"postgres.reached", e.checkState}, {"postgres.settings", e.checkSettings}, {"postgres.schema", e.checkSchema},
 		{"postgres.slots", e.checkSlots}, {"postgres.standby", e.checkStandbys},
@@ -87,15 +86,15 @@ func (e *examination) checkPostgres(ctx context.Context) {
 		{"postgres.event_delay", e.checkEventDelays}, {"postgres.spools", e.checkSpools},
 		{"spool.files", e.checkLocalSpools},
 	} {
-		if err := check.at(ctx); err != nil {
+		if err := check.run(ctx); err != nil {
 			e.add(Error, check.name, "check failed: "+err.Error(),
 				"correct the error; if the schema is the reason, run: postern migrate up")
 		}
 	}
 }
 
-// clockWarn and clockError limit the difference between clocks. Providers' signed times are valid
-// within some minutes.
+// clockWarn and clockError limit the difference between clocks. A gateway accepts a provider's
+// signed time only if it differs from its own clock by a few minutes at most.
 const (
 	clockWarn  = 2 * time.Second
 	clockError = 60 * time.Second
@@ -105,11 +104,11 @@ func (e *examination) checkState(ctx context.Context) error {
 	var standby, readOnly, super bool
 	var clock time.Time
 	var size, sessions int64
-	asked := e.Now()
+	requestedAt := e.Now()
 	if err := e.Pool.QueryRow(ctx, stateSQL).Scan(&standby, &readOnly, &clock, &size, &sessions, &super); err != nil {
 		return err
 	}
-	duration := e.Now().Sub(asked)
+	duration := e.Now().Sub(requestedAt)
 	switch {
 	case standby:
 		e.add(Error, "postgres.reached", "it is a standby, which cannot store deliveries",
@@ -120,7 +119,7 @@ func (e *examination) checkState(ctx context.Context) error {
 	default:
 		e.add(OK, "postgres.reached", "it is reachable and writable", "")
 	}
-	e.databaseAhead, e.databaseKnown = clock.Sub(asked.Add(duration/2)), true
+	e.databaseAhead, e.databaseKnown = clock.Sub(requestedAt.Add(duration/2)), true
 	e.checkClock("postgres.clock", "PostgreSQL's clock", e.databaseAhead, duration)
 	e.checkSize(size)
 	e.sessions = sessions
@@ -131,9 +130,9 @@ func (e *examination) checkState(ctx context.Context) error {
 	return nil
 }
 
-// checkClock compares a clock with this machine's. took, the duration of the request, is the
-// uncertainty.
-func (e *examination) checkClock(name, whose string, ahead, duration time.Duration) {
+// checkClock compares a clock with this machine's. duration is the time that the request took; it
+// limits the precision.
+func (e *examination) checkClock(name, clock string, ahead, duration time.Duration) {
 	off := max(ahead.Abs()-duration/2, 0)
 	verdict := OK
 	switch {
@@ -142,11 +141,10 @@ func (e *examination) checkClock(name, whose string, ahead, duration time.Durati
 	case off > clockWarn:
 		verdict = Warn
 	}
-	e.add(verdict, name, fmt.Sprintf("%s and this machine's are at most %s apart", whose,
+	e.add(verdict, name, fmt.Sprintf("%s and this machine's are at most %s apart", clock,
 		(ahead.Abs()+duration/2).Round(time.Millisecond)),
 		"synchronize the clocks of all machines with NTP (timedatectl, chronyc tracking): deliveries whose signed "+
-			"time is too far off are "+
-			"rejected")
+			"time is too far off are rejected")
 }
 
 // diskWarn and diskError are fractions of PostgreSQL's disk.
@@ -174,10 +172,9 @@ func (e *examination) checkSize(size int64) {
 		"free space, or drop old days (retention.bodies): a full disk makes PostgreSQL unavailable")
 }
 
-// setting is one setting of the server, and the values that are not safe.
+// setting is a setting of the server, with its unsafe values and the consequence of these.
 type setting struct {
-	name string
-	// unsafe are the values that are not safe.
+	name        string
 	unsafe      []string
 	verdict     Verdict
 	consequence string
@@ -252,11 +249,11 @@ func (e *examination) readSettings(ctx context.Context) (map[string]string, erro
 func (e *examination) checkConnections(have map[string]string) {
 	most, _ := strconv.ParseInt(have["max_connections"], 10, 64)
 	reserved, _ := strconv.ParseInt(have["superuser_reserved_connections"], 10, 64)
-	room, need := most-reserved-e.sessions, int64(processorConnections)
+	free, need := most-reserved-e.sessions, int64(processorConnections)
 	if e.Config != nil {
 		need = int64(e.Config.Database.MaxConnections) + 6 + 7*int64(e.Config.Processor.Workers+2) + 6
 	}
-	e.add(okIf(room >= need, Warn), "postgres.connections", fmt.Sprintf("%d of %d are in use", e.sessions,
+	e.add(okIf(free >= need, Warn), "postgres.connections", fmt.Sprintf("%d of %d are in use", e.sessions,
 		most-reserved),
 		fmt.Sprintf("a processor opens up to %d: raise max_connections (requires a restart of the server), or lower "+
 			"database.max_connections of the daemons", need))
@@ -276,8 +273,7 @@ func (e *examination) checkLocks(have map[string]string) {
 	e.add(okIf(perTransaction*most >= 2*held+others, Warn), "postgres.locks",
 		fmt.Sprintf("capacity for %d locks; a processor holds up to %d at once", perTransaction*most, held),
 		"raise max_locks_per_transaction (256), which requires a restart of the server; otherwise batches fail with: "+
-			"out of shared "+
-			"memory")
+			"out of shared memory")
 }
 
 func (e *examination) checkSchema(ctx context.Context) error {
@@ -332,8 +328,8 @@ func (e *examination) checkSlots(ctx context.Context) error {
 }
 
 func (e *examination) checkStandbys(ctx context.Context) error {
-	var all, seen, waited int64
-	if err := e.Pool.QueryRow(ctx, standbysSQL).Scan(&all, &seen, &waited); err != nil {
+	var all, visible, synchronous int64
+	if err := e.Pool.QueryRow(ctx, standbysSQL).Scan(&all, &visible, &synchronous); err != nil {
 		return err
 	}
 	const do = "start the standbys in synchronous_standby_names, or remove them there and SELECT pg_reload_conf()"
@@ -341,15 +337,15 @@ func (e *examination) checkStandbys(ctx context.Context) error {
 	case e.syncNames != "" && all == 0:
 		e.add(Error, "postgres.standby", "commits wait for "+e.syncNames+
 			", and no standby is connected: nothing can be stored", do)
-	case e.syncNames != "" && seen > 0 && waited == 0:
+	case e.syncNames != "" && visible > 0 && synchronous == 0:
 		e.add(Error, "postgres.standby", fmt.Sprintf("commits wait for %s, but none of %s is one of them", e.syncNames,
 			countOf(int(all), "standby")), do)
-	case e.syncNames != "" && seen == 0:
-		e.add(OK, "postgres.standby", fmt.Sprintf("commits wait for %s; %d are connected, but this login may not see "+
-			"which of them commits wait for (GRANT pg_monitor)", e.syncNames, all), "")
+	case e.syncNames != "" && visible == 0:
+		e.add(OK, "postgres.standby", fmt.Sprintf("commits wait for %s; %d are connected, but this login may not read "+
+			"which of them are synchronous (GRANT pg_monitor)", e.syncNames, all), "")
 	case e.syncNames != "":
 		e.add(OK, "postgres.standby", fmt.Sprintf("commits wait for %d of %d connected standbys: acknowledged "+
-			"deliveries survive the loss of the primary", waited, all), "")
+			"deliveries survive the loss of the primary", synchronous, all), "")
 	default:
 		e.add(OK, "postgres.standby", fmt.Sprintf("commits wait for none of %d connected standbys: acknowledged "+
 			"deliveries are as safe as the disk of this server", all), "")
@@ -427,11 +423,11 @@ func (e *examination) checkLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	open := 0
+	unguarded := 0
 	var name, owner string
 	var triggers int64
 	if _, err := pgx.ForEachRow(rows, []any{&name, &triggers, &owner}, func() error {
-		open++
+		unguarded++
 		e.add(Error, "postgres.append_only", fmt.Sprintf("table %s, owned by %s, has %d of the 2 triggers that "+
 			"prevent changes", name, owner, triggers),
 			fmt.Sprintf("ALTER TABLE postern.%s ENABLE TRIGGER ALL; ALTER TABLE postern.%s OWNER TO "+
@@ -440,7 +436,7 @@ func (e *examination) checkLog(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if open == 0 {
+	if unguarded == 0 {
 		e.add(OK, "postgres.append_only", "no partition of the log can be changed", "")
 	}
 	if err := e.checkPartitions(ctx); err != nil {
@@ -474,8 +470,8 @@ func (e *examination) checkPartitions(ctx context.Context) error {
 	return nil
 }
 
-// retentionGrace is how long a day of the log may exist beyond its age, because retention runs once
-// a day.
+// retentionGrace is how long a day of the log may exist longer than retention.bodies. It is more
+// than a day, because retention runs once a day.
 const retentionGrace = 3 * 24 * time.Hour
 
 func (e *examination) checkRetention(ctx context.Context) error {
@@ -486,8 +482,8 @@ func (e *examination) checkRetention(ctx context.Context) error {
 	if err := e.Pool.QueryRow(ctx, oldestDaySQL).Scan(&end); err != nil || end == 0 {
 		return err
 	}
-	age, allowed := e.Now().Add(e.databaseAhead).Sub(events.Time(end)), time.Duration(e.Config.Retention.Bodies)*24*
-		time.Hour
+	age := e.Now().Add(e.databaseAhead).Sub(events.Time(end))
+	allowed := time.Duration(e.Config.Retention.Bodies) * 24 * time.Hour
 	e.add(okIf(age < allowed+retentionGrace, Warn), "postgres.retention",
 		fmt.Sprintf("the oldest day of the log ended %.0f days ago; retention.bodies is %d days",
 			max(0, age.Hours()/24), e.Config.Retention.Bodies),
@@ -497,7 +493,7 @@ func (e *examination) checkRetention(ctx context.Context) error {
 }
 
 // apiSourcesSQL returns the sources whose API a process reads.
-const apiSourcesSQL = `SELECT DISTINCT s.name, s.number FROM budgets b JOIN sources s ON s.number = b.source
+const apiSourcesSQL = `SELECT DISTINCT s.name, s.number FROM rate_budgets b JOIN sources s ON s.number = b.source
 	ORDER BY s.name`
 
 // checkEventDelays compares the clock of a source's events with PostgreSQL's, for each source with
@@ -533,25 +529,25 @@ func (e *examination) checkEventDelays(ctx context.Context) error {
 		e.add(okIf(least.Abs() <= allowed, Warn), "postgres.event_delay", fmt.Sprintf("%s; refetches allow for %s",
 			found, allowed),
 			"check PostgreSQL's clock. If it is right, the provider delivers late or its clock is wrong: an object "+
-				"that "+
-				"changes while it is refetched may keep the older state until it changes again. "+
-				"postern reconcile "+s.Name+" --objects finds such objects: run it on a schedule")
+				"that changes while it is refetched may keep the older state until it changes again. postern "+
+				"reconcile "+s.Name+" --objects finds such objects: run it on a schedule")
 	}
 	return nil
 }
 
 // checkProcessor checks whether a processor is running.
 func (e *examination) checkProcessor(ctx context.Context) error {
-	due, err := processor.ReadPendingWork(ctx, e.Pool)
+	pending, err := processor.ReadPendingWork(ctx, e.Pool)
 	if err != nil {
 		return err
 	}
-	a := due.Republisher
-	if a.Process == "" {
+	republisher := pending.Republisher
+	if republisher.Process == "" {
 		e.add(Warn, "postgres.processor", fmt.Sprintf("no processor is running, and %s have no outcome",
-			countOf(int(due.Unapplied.Count), "event")), "start a processor")
+			countOf(int(pending.Unapplied.Count), "event")), "start a processor")
 		return nil
 	}
-	e.add(OK, "postgres.processor", a.Process+" runs the republisher; postern stream status shows its progress", "")
+	e.add(OK, "postgres.processor", republisher.Process+" runs the republisher; postern stream status shows its "+
+		"progress", "")
 	return nil
 }

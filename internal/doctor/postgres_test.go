@@ -21,9 +21,9 @@ func TestExamine_unsafeSettings_areReported(t *testing.T) {
 	exec(t, owner, `CREATE ROLE plain LOGIN`)
 	exec(t, owner, `GRANT postern_operator TO plain`)
 	operator := open(t, url+"&user=plain", "postern_operator")
-	look := func() *doctor.Report { return doctor.Examine(t.Context(), doctor.Options{Pool: operator}) }
-	if r := look(); r.Errors+r.Warnings > 0 || len(r.Checks) < 15 {
-		t.Errorf("at first: %+v", r)
+	examine := func() *doctor.Report { return doctor.Examine(t.Context(), doctor.Options{Pool: operator}) }
+	if r := examine(); r.Errors+r.Warnings > 0 || len(r.Checks) < 15 {
+		t.Errorf("before any change: %+v", r)
 	}
 	for _, c := range []struct {
 		name, value string
@@ -44,18 +44,18 @@ func TestExamine_unsafeSettings_areReported(t *testing.T) {
 			exec(t, owner, `SELECT pg_reload_conf()`)
 			// a session sees the change at its next statement, or shortly after
 			testkit.Eventually(t, time.Minute, func() error {
-				if r := look(); len(of(r, c.check)) != bad {
+				if r := examine(); len(findings(r, c.check)) != bad {
 					return fmt.Errorf("%s: %+v", sql, r)
 				}
 				return nil
 			})
 		}
 		set(fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", c.name, c.value), 1)
-		want(t, look(), c.check, c.verdict, "")
+		want(t, examine(), c.check, c.verdict, "")
 		set("ALTER SYSTEM RESET "+c.name, 0)
 	}
 	exec(t, owner, `SELECT pg_create_physical_replication_slot('gone', true)`)
-	want(t, look(), "postgres.slots", doctor.Warn, "slot gone, unused, retains")
+	want(t, examine(), "postgres.slots", doctor.Warn, "slot gone, unused, retains")
 	weak, err := pgxpool.New(t.Context(), url+"&search_path=postern&synchronous_commit=off")
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestExamine_smallServer_isReported(t *testing.T) {
 	want(t, r, "postgres.login", doctor.Warn, "superuser")
 }
 
-// Differences from a database as daemons leave it are reported, with the remedy.
+// Differences from a database with running daemons are reported, with the remedy.
 func TestExamine_database_isChecked(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -87,13 +87,13 @@ func TestExamine_database_isChecked(t *testing.T) {
 		verdict doctor.Verdict
 		found   string
 	}{
-		"a right too many": {`GRANT UPDATE ON events TO postern_gateway`, nil, "postgres.rights",
+		"an additional right": {`GRANT UPDATE ON events TO postern_gateway`, nil, "postgres.rights",
 			doctor.Error, "postern_gateway may UPDATE events"},
-		"a right too few": {`REVOKE INSERT ON outcomes FROM postern_processor`, nil,
+		"a missing right": {`REVOKE INSERT ON outcomes FROM postern_processor`, nil,
 			"postgres.rights", doctor.Error, "postern_processor may not INSERT outcomes"},
-		"a trigger that is off": {`ALTER TABLE events DISABLE TRIGGER events_no_truncate`, nil,
+		"a disabled trigger": {`ALTER TABLE events DISABLE TRIGGER events_no_truncate`, nil,
 			"postgres.append_only", doctor.Error, "table events, owned by postern_maintenance, has 1 of the 2"},
-		"an owner": {`ALTER TABLE events OWNER TO postern_gateway`, nil,
+		"another owner": {`ALTER TABLE events OWNER TO postern_gateway`, nil,
 			"postgres.append_only", doctor.Error, "owned by postern_gateway"},
 		"an older schema": {`DELETE FROM schema_migrations WHERE version_id = (SELECT max(version_id)
 			FROM schema_migrations)`, nil, "postgres.schema", doctor.Error, "older"},
@@ -102,34 +102,36 @@ func TestExamine_database_isChecked(t *testing.T) {
 		"no partitions ahead": {`DO $$ DECLARE p text; BEGIN FOR p IN SELECT inhrelid::regclass
 			FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`,
 			nil, "postgres.partitions", doctor.Error, "the log has partitions until"},
-		"few partitions ahead": {`DO $$ BEGIN EXECUTE 'DROP TABLE events_' || to_char((now() + interval '3 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`, nil, "postgres.partitions", doctor.Warn, "the log has partitions until"},
+		"few partitions ahead": {`DO $$ BEGIN EXECUTE 'DROP TABLE events_' || to_char((now() + interval '3 days') ` +
+			`AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`,
+			nil, "postgres.partitions", doctor.Warn, "the log has partitions until"},
 		"no processor": {`DELETE FROM checkpoints`, nil, "postgres.processor", doctor.Warn,
 			"no processor is running"},
-		"a spool not emptied": {`INSERT INTO spools (spool, place, empty_at)
+		"a spool not emptied": {`INSERT INTO spools (spool, location, drained_at)
 			VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', now() - interval '10 min')`, nil,
-			"postgres.spools", doctor.Warn, "redactions wait for the spool there:/spool (old), which was last empty: " +
+			"postgres.spools", doctor.Warn, "redactions wait for the spool there:/spool (old), which was last empty " +
 				"10m0s ago"},
-		"a spool that never reported": {`INSERT INTO spools (spool, place, empty_at)
+		"a spool that never reported": {`INSERT INTO spools (spool, location, drained_at)
 			VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', '-infinity')`, nil, "postgres.spools",
-			doctor.Warn, "redactions wait for the spool there:/spool (old), which was last empty: never"},
-		"a spool with a new name": {`INSERT INTO spools (spool, place, empty_at)
+			doctor.Warn, "redactions wait for the spool there:/spool (old), which was never reported empty"},
+		"a spool with a new name": {`INSERT INTO spools (spool, location, drained_at)
 			VALUES ('new', 'here:/spool', now()), ('old', 'here:/spool', now() - interval '10 min')`, nil,
 			"postgres.spools", doctor.Warn, "the folder now has another spool name"},
-		"events long after their stamps": {arrives(12 * time.Second), nil, "postgres.event_delay", doctor.Warn,
+		"events long after their time": {arrives(12 * time.Second), nil, "postgres.event_delay", doctor.Warn,
 			"events of source shop arrive at least 12"},
-		"events stamped ahead of the clock": {arrives(-12 * time.Second), nil, "postgres.event_delay", doctor.Warn,
+		"events with a time in the future": {arrives(-12 * time.Second), nil, "postgres.event_delay", doctor.Warn,
 			"events of source shop have times up to 1"},
-		"a clock": {`SELECT 1`,
+		"a wrong clock": {`SELECT 1`,
 			func(o *doctor.Options) {
 				o.Now = func() time.Time { return time.Now().Add(-10 * time.Second) }
 			}, "postgres.clock", doctor.Warn, "apart"},
-		"a clock far off": {`SELECT 1`,
+		"a very wrong clock": {`SELECT 1`,
 			func(o *doctor.Options) {
 				o.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
 			}, "postgres.clock", doctor.Error, "apart"},
-		"a disk that is full soon": {`SELECT 1`, func(o *doctor.Options) { o.DatabaseDisk = 1 << 20 },
+		"a nearly full disk": {`SELECT 1`, func(o *doctor.Options) { o.DatabaseDisk = 1 << 20 },
 			"postgres.disk", doctor.Error, "of the given disk size"},
-		"a day that stays": {`SELECT ensure_partitions((extract(epoch FROM now())::bigint - 9 * 86400)
+		"a day older than retention.bodies": {`SELECT ensure_partitions((extract(epoch FROM now())::bigint - 9 * 86400)
 			* 1000, (extract(epoch FROM now())::bigint - 9 * 86400) * 1000)`, func(o *doctor.Options) {
 			o.Config.Retention.Bodies = 2
 		}, "postgres.retention", doctor.Warn, "retention.bodies is 2 days"},
@@ -137,11 +139,11 @@ func TestExamine_database_isChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testkit.Database(t)
-			prepared(t, db.Pool)
+			prepare(t, db.Pool)
 			o := doctor.Options{Pool: db.Role(t, "operator"), Config: configured(t)}
 			if c.tune != nil {
 				c.tune(&o)
-			} else if bad := of(doctor.Examine(t.Context(), o), c.check); len(bad) > 0 {
+			} else if bad := findings(doctor.Examine(t.Context(), o), c.check); len(bad) > 0 {
 				t.Fatalf("before: %+v", bad)
 			}
 			exec(t, db.Pool, c.damage)
@@ -155,7 +157,7 @@ func TestExamine_database_isChecked(t *testing.T) {
 func arrives(after time.Duration) string {
 	return fmt.Sprintf(`
 		INSERT INTO sources (number, name, provider) OVERRIDING SYSTEM VALUE VALUES (7, 'shop', 'stripe');
-		INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+		INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 			VALUES (7, '', 1, now(), now(), 0, '{}');
 		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version,
 			attempts, at, rule_version)
@@ -168,7 +170,7 @@ func arrives(after time.Duration) string {
 func TestExamine_databaseUnavailable_isReported(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	prepared(t, db.Pool)
+	prepare(t, db.Pool)
 	exec(t, db.Pool, `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() ||
 		' SET default_transaction_read_only = on'; END $$`)
 	want(t, doctor.Examine(t.Context(), doctor.Options{Pool: db.Role(t, "operator")}), "postgres.reached", doctor.Error,
@@ -182,25 +184,25 @@ func TestExamine_databaseUnavailable_isReported(t *testing.T) {
 	pool := open(t, proxy.URL, "postern_operator")
 	proxy.Cut()
 	r = doctor.Examine(t.Context(), doctor.Options{Pool: pool})
-	if n := len(of(r, "postgres.reached")); n != 1 || r.Errors < 2 {
+	if n := len(findings(r, "postgres.reached")); n != 1 || r.Errors < 2 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// To simulate states that a test cannot create, a schema of the test hides the catalogue from the
-// session.
+// A test cannot create some states of a server. It simulates them with views and functions in a
+// schema that precedes pg_catalog in the search path.
 func TestExamine_simulatedStates_areReported(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		hide    string
+		fake    string
 		check   string
 		verdict doctor.Verdict
 		found   string
 	}{
-		"checksums": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'data_checksums' THEN 'off'
+		"no checksums": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'data_checksums' THEN 'off'
 			ELSE s.setting END AS setting FROM pg_catalog.pg_settings s`,
 			"postgres.data_checksums", doctor.Warn, "not detected"},
-		"a role": {`CREATE FUNCTION fake.to_regrole(name text) RETURNS regrole LANGUAGE sql AS $$
+		"a missing role": {`CREATE FUNCTION fake.to_regrole(name text) RETURNS regrole LANGUAGE sql AS $$
 			SELECT pg_catalog.to_regrole(nullif(name, 'postern_reader')) $$`,
 			"postgres.roles", doctor.Error, "missing roles: postern_reader"},
 		"a slot that lost its log": {`CREATE VIEW fake.pg_replication_slots AS SELECT 'late'::text AS slot_name,
@@ -218,9 +220,9 @@ func TestExamine_simulatedStates_areReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testkit.Database(t)
-			prepared(t, db.Pool)
+			prepare(t, db.Pool)
 			exec(t, db.Pool, `CREATE SCHEMA fake`)
-			for _, sql := range strings.Split(c.hide, ";\n") {
+			for _, sql := range strings.Split(c.fake, ";\n") {
 				exec(t, db.Pool, sql)
 			}
 			cfg, err := pgxpool.ParseConfig(db.URL)

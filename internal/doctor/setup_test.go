@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// configured is a configuration without problems, except that its spool is in a test's folder.
+// configured returns a configuration without problems, except that its spool is in a test's folder.
 func configured(t *testing.T) *config.Config {
 	t.Helper()
 	c := &config.Config{}
@@ -31,14 +31,15 @@ func configured(t *testing.T) *config.Config {
 	return c
 }
 
-// prepared is a database as daemons leave it: with partitions ahead, and a republisher.
-func prepared(t *testing.T, pool *pgxpool.Pool) {
+// prepare makes a database look like one with running daemons: it has partitions for the next days,
+// and a republisher.
+func prepare(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	if err := events.EnsurePartitions(t.Context(), pool, 8*24*time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, pool, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at)
-		VALUES ('auditor', 0, 0, 'some/1', now() + interval '1 h', now())`)
+	exec(t, pool, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+		VALUES ('republisher', 0, 0, 'some/1', now() + interval '1 h', now())`)
 }
 
 func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
@@ -73,7 +74,7 @@ func cluster(t *testing.T, settings map[string]string) (owner *pgxpool.Pool, url
 		t.Fatal(err)
 	}
 	owner = open(t, pg.URL(), "")
-	prepared(t, owner)
+	prepare(t, owner)
 	return owner, pg.URL()
 }
 
@@ -97,8 +98,8 @@ func connect(t *testing.T, url string) *stream.Conn {
 	return conn
 }
 
-// of returns the checks with a name that are not OK.
-func of(r *doctor.Report, name string) (bad []doctor.Check) {
+// findings returns the checks with a name that are not OK.
+func findings(r *doctor.Report, name string) (bad []doctor.Check) {
 	for _, k := range r.Checks {
 		if k.Name == name && k.Verdict != doctor.OK {
 			bad = append(bad, k)

@@ -12,12 +12,13 @@ import (
 )
 
 // spoolsSQL finds registered spools that were not empty recently, and how long ago they were empty
-// (null: never reported). The last column is true if the same place has another spool name that was
-// empty more recently.
+// (null: never reported). The last column is true if the same location has another spool name that
+// was empty more recently.
 const spoolsSQL = `
-SELECT s.spool, s.place, CASE WHEN isfinite(s.empty_at) THEN extract(epoch FROM clock_now() - s.empty_at)::bigint END,
-  EXISTS (SELECT FROM spools o WHERE o.place = s.place AND o.spool <> s.spool AND o.empty_at > s.empty_at)
-FROM spools s WHERE s.empty_at < clock_now() - make_interval(secs => $1) ORDER BY s.place, s.spool`
+SELECT s.spool, s.location, CASE WHEN isfinite(s.drained_at) THEN extract(epoch FROM clock_now() - s.drained_at)::bigint
+	END,
+  EXISTS (SELECT FROM spools o WHERE o.location = s.location AND o.spool <> s.spool AND o.drained_at > s.drained_at)
+FROM spools s WHERE s.drained_at < clock_now() - make_interval(secs => $1) ORDER BY s.location, s.spool`
 
 // checkLocalSpools checks the registered spool folders on this machine, except the configured one.
 func (e *examination) checkLocalSpools(ctx context.Context) error {
@@ -42,35 +43,35 @@ func (e *examination) checkLocalSpools(ctx context.Context) error {
 	return nil
 }
 
-// checkSpools finds spools for which redactions wait.
+// checkSpools reports spools that were not empty for so long that redactions wait for them.
 func (e *examination) checkSpools(ctx context.Context) error {
 	rows, err := e.Pool.Query(ctx, spoolsSQL, redaction.SpoolSilentAfter.Seconds())
 	if err != nil {
 		return err
 	}
-	late := 0
-	var name, place string
+	reported := 0
+	var name, location string
 	var ago *int64
 	var renamed bool
-	if _, err := pgx.ForEachRow(rows, []any{&name, &place, &ago, &renamed}, func() error {
-		late++
-		since := "never, as far as known"
+	if _, err := pgx.ForEachRow(rows, []any{&name, &location, &ago, &renamed}, func() error {
+		reported++
+		lastEmpty := "was never reported empty"
 		if ago != nil {
-			since = (time.Duration(*ago) * time.Second).String() + " ago"
+			lastEmpty = "was last empty " + (time.Duration(*ago) * time.Second).String() + " ago"
 		}
-		found, do := fmt.Sprintf("redactions wait for the spool %s (%s), which was last empty: %s", place, name, since),
+		found, do := fmt.Sprintf("redactions wait for the spool %s (%s), which %s", location, name, lastEmpty),
 			"start that gateway if it is not running, and check its log if it is"
 		if renamed {
 			found += "; the folder now has another spool name"
 			do = "if its disk is not mounted there, stop that gateway, mount it and start it again"
 		}
-		e.add(Warn, "postgres.spools", found, fmt.Sprintf("%s; if its disk is lost, postern spool forget %s", do, name))
+		e.add(Warn, "postgres.spools", found, fmt.Sprintf("%s; if its disk is lost, postern spool remove %s", do, name))
 		return nil
 	}); err != nil {
 		return err
 	}
-	if late == 0 {
-		e.add(OK, "postgres.spools", fmt.Sprintf("no spool was non-empty for longer than %s",
+	if reported == 0 {
+		e.add(OK, "postgres.spools", fmt.Sprintf("each spool was empty within the last %s",
 			redaction.SpoolSilentAfter), "")
 	}
 	return nil

@@ -40,14 +40,12 @@ func (v *View) describeInProgress() string {
 	text := "a processor executes its next step automatically"
 	switch {
 	case v.isDetached():
-		return fmt.Sprintf("%s, and it continues automatically within a minute after that is configured; or postern "+
-			"effects "+
-			"reject %d ends it%s", v.Reason, v.Effect.ID,
-			v.describeRest("after that, once its rule is configured, "))
+		return fmt.Sprintf("%s. It continues automatically within a minute after the missing part is configured; "+
+			"postern effects reject %d ends it%s", v.Reason, v.Effect.ID,
+			v.describeRest("after that, when its rule is configured, "))
 	case v.State == Running:
-		return fmt.Sprintf("a processor is executing its next step; without a result by %s, another processor "+
-			"continues",
-			v.LeaseUntil)
+		return fmt.Sprintf("a processor is executing its next step; without a result by %s, "+
+			"another processor continues", v.LeaseUntil)
 	case v.State == Failed:
 		text = fmt.Sprintf("a processor retries automatically at %s; postern effects retry %d retries now", v.Due,
 			v.Effect.ID)
@@ -68,7 +66,7 @@ func (d Recovery) describe() string {
 	case RecoverByKey:
 	}
 	return "the same request is sent again under its key, which the destination recognizes, unless the destination " +
-		"may have dropped the key by then (keys_kept)"
+		"may have dropped the key by then (key_retention)"
 }
 
 // describeReview describes an effect that needs an operator.
@@ -83,20 +81,16 @@ func (v *View) describeReview() string {
 		return v.describeRuleFailure()
 	case s != nil && s.Recovery == RecoverByOperator:
 		return fmt.Sprintf("it is unknown whether %s was executed; check at the destination, then run postern "+
-			"effects resolve %d --step %s "+
-			"%s, or --not-done", s.describe(), id, s.Step, s.resolveFlags())
+			"effects resolve %d --step %s %s, or --not-done", s.describe(), id, s.Step, s.resolveFlags())
 	case s != nil:
 		return fmt.Sprintf("it is unknown whether %s was executed; postern effects retry %d is safe: %s", s.describe(),
-			id,
-			s.Recovery.describe())
+			id, s.Recovery.describe())
 	case last != nil && last.State == StepFailed:
 		return fmt.Sprintf("%s was not executed; fix the cause of its error, then postern effects retry %d is safe: "+
-			"its request "+
-			"is rendered again from the rule as it is then, under the same key", last.describe(), id)
+			"its request is rendered again from the rule as it is then, under the same key", last.describe(), id)
 	case last != nil && last.lacksCaptures():
 		return fmt.Sprintf("%s is done and its response lacked a value to capture; postern effects resolve %d --step "+
-			"%s %s "+
-			"adds it, and the next step is executed", last.describe(), id, last.Step, last.resolveFlags())
+			"%s %s adds it, and the next step is executed", last.describe(), id, last.Step, last.resolveFlags())
 	}
 	return fmt.Sprintf("its next step was not sent; fix the cause in the reason, then postern effects retry %d is safe",
 		id)
@@ -124,7 +118,7 @@ func (v *View) describeManualWork() string {
 }
 
 func (v *View) describeDone() string {
-	if v.Undoing {
+	if v.Compensating {
 		return "nothing to do: it was compensated" + v.describeRemaining()
 	}
 	if len(v.undoableSteps()) == 0 || v.isRedacted() {
@@ -143,10 +137,10 @@ func (v *View) undoableSteps() (steps []string) {
 	return steps
 }
 
-// describeRest says which steps of an unfinished effect remain done, and which command compensates
-// them.
+// describeRest says which steps of an effect that ended early remain done, and which command
+// compensates them.
 func (v *View) describeRest(when string) string {
-	if v.Undoing || v.isRedacted() || v.unknownStep() != nil || len(v.undoableSteps()) == 0 {
+	if v.Compensating || v.isRedacted() || v.unknownStep() != nil || len(v.undoableSteps()) == 0 {
 		return v.describeRemaining()
 	}
 	return v.describeRemaining() + "; " + when + v.describeCompensation()
@@ -224,7 +218,7 @@ func (v *View) unknownStep() *Step {
 func (v *View) lastStarted() *Step {
 	var last *Step
 	for i := range v.Steps {
-		if s := &v.Steps[i]; s.Undo == v.Undoing && (last == nil || !v.Undoing) {
+		if s := &v.Steps[i]; s.Undo == v.Compensating && (last == nil || !v.Compensating) {
 			last = s
 		}
 	}

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// candidate is what the planned effects of one transaction want for one key, version and object.
-// For a rule that supersedes, the result is the same as if each effect had been planned separately.
+// candidate merges the planned effects of one transaction that have the same key, version and
+// object. For a rule that supersedes, the result is the same as if each were planned separately.
 type candidate struct {
 	*PlannedEffect
-	// isLast reports that its rule supersedes, and that no later effect is about the object.
+	// isLast reports that its rule supersedes, and that no later effect of the rule is about the
+	// object.
 	isLast bool
 	// interrupted reports that an effect of another key came in between, which would have
 	// superseded an existing effect of this key.
@@ -25,8 +26,8 @@ func (e *PlannedEffect) subject() subject {
 
 func (e *PlannedEffect) ledgerKey() ledgerKey { return ledgerKey{e.Key, e.Rule.Version} }
 
-// mergeCandidates merges effects into candidates, ordered by key. Of one key, the candidate that
-// wanted it first comes first.
+// mergeCandidates merges effects into candidates, ordered by key. Candidates of the same key are in
+// the order of their first effects.
 func mergeCandidates(effects []PlannedEffect) []*candidate {
 	type candidateKey struct {
 		subject
@@ -68,17 +69,17 @@ func firstPerKey(candidates []*candidate) []*candidate {
 
 // asCollision returns the candidate for a key that belongs to an effect of another account. An
 // operator has to see it. Its generated key names the event or object, and the existing effect.
-func (w *candidate) asCollision(entry ledgerEntry) *candidate {
-	planned, own := *w.PlannedEffect, w.subject()
+func (c *candidate) asCollision(entry ledgerEntry) *candidate {
+	planned, own := *c.PlannedEffect, c.subject()
 	var other []string
-	for _, of := range []struct {
+	for _, part := range []struct {
 		differs bool
-		what    string
+		name    string
 	}{
 		{own.source != entry.subject.source, "source"}, {own.account != entry.subject.account, "account"},
 	} {
-		if of.differs {
-			other = append(other, "another "+of.what)
+		if part.differs {
+			other = append(other, "another "+part.name)
 		}
 	}
 	planned.Failure = fmt.Sprintf("key: %s belongs to effect %d, of %s", planned.Key, entry.effect,

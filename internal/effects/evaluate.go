@@ -1,4 +1,4 @@
-// Package effects is the ledger of side effects. It plans the effects that rules want of a change,
+// Package effects is the ledger of side effects. It plans the effects that rules want for a change,
 // in the transaction that applies the change, and it changes effects on behalf of operators. The
 // processor, the schedule windows and the operations package call it. It never sends a request;
 // package runner does that.
@@ -55,15 +55,15 @@ type State string
 
 // The states of effects.
 const (
-	AwaitingApproval State = "waiting"    // waits for an operator to approve it
-	Planned          State = "planned"    // its next step is due
-	Running          State = "running"    // a processor executes its next step
-	Failed           State = "failed"     // its next step failed and is retried
-	Review           State = "review"     // an operator has to decide
-	Done             State = "done"       // all its steps are done or compensated
-	Rejected         State = "rejected"   // an operator rejected it
-	Expired          State = "expired"    // it was not approved in time
-	Superseded       State = "superseded" // a newer effect replaced it
+	AwaitingApproval State = "awaiting_approval" // waits for an operator to approve it
+	Planned          State = "planned"           // its next step is due
+	Running          State = "running"           // a processor executes its next step
+	Failed           State = "failed"            // its next step failed and is retried
+	Review           State = "needs_review"      // an operator has to decide
+	Done             State = "done"              // all its steps are done or compensated
+	Rejected         State = "rejected"          // an operator rejected it
+	Expired          State = "expired"           // it was not approved in time
+	Superseded       State = "superseded"        // a newer effect replaced it
 )
 
 // NotConfigured is part of the reason of an effect that waits for a rule or a destination. The
@@ -86,9 +86,9 @@ type Recovery string
 
 // The ways to clear up an unknown outcome.
 const (
-	RecoverByKey      Recovery = "key"    // send the step again; the destination recognizes its key
-	RecoverByCheck    Recovery = "check"  // ask the destination whether the step was executed
-	RecoverByOperator Recovery = "person" // an operator says what happened
+	RecoverByKey      Recovery = "key"      // send the step again; the destination recognizes its key
+	RecoverByCheck    Recovery = "check"    // ask the destination whether the step was executed
+	RecoverByOperator Recovery = "operator" // an operator says what happened
 )
 
 // maxKeyBytes bounds a key, because it has to fit its index.
@@ -143,8 +143,8 @@ func (r *Rules) Scheduled() []*rules.Rule {
 	return r.scheduled
 }
 
-// ApprovalExpirations returns, by rule name, how long an effect may wait for approval. Rules
-// without a limit are left out.
+// ApprovalExpirations returns, by rule name, how long an effect may wait for approval. It
+// excludes rules without a limit.
 func (r *Rules) ApprovalExpirations() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	if r == nil {
@@ -181,8 +181,8 @@ type PlannedEffect struct {
 // Transition returns the transition that the effect follows from.
 func (e *PlannedEffect) Transition() *Transition { return e.transition }
 
-// Evaluate returns the effects that the rules want for a transition. The result depends on nothing
-// else, such as the time or other effects.
+// Evaluate returns the effects that the rules want for a transition. The result depends only on the
+// rules and the transition, and not on the time or on other effects.
 func (r *Rules) Evaluate(t *Transition) (all []PlannedEffect) {
 	if r == nil {
 		return nil
@@ -233,7 +233,8 @@ func (t *Transition) failureKey(rule string) string {
 }
 
 // collisionKey returns the generated key of an effect whose own key belongs to an effect of another
-// account. It names the event, or the object, so that all windows that want the same share it.
+// account. It names the event. Under a schedule it names the object instead, so that all windows
+// in which the rule wants that key share one generated key.
 func (t *Transition) collisionKey(rule string, with int64) string {
 	if t.On == rules.OnSchedule {
 		return fmt.Sprintf("%s:%s:%d", failureKey(rule, 0), t.objectHash(), with)
@@ -315,8 +316,7 @@ type storedEvent struct {
 	ReceivedAt string `json:"received_at"`
 }
 
-// templateData returns the data that rules and templates see of a transition, also in its stored
-// form.
+// templateData returns the data of a transition for rules and templates, and its stored form.
 func (t *Transition) templateData() (json.RawMessage, *rules.TemplateData, error) {
 	s := storedTemplateData{New: nullIfNil(t.New), Object: storedObject{t.Source, t.Account, t.Type, t.ID, t.Deleted}}
 	if t.On == rules.OnSchedule {

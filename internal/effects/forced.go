@@ -12,16 +12,18 @@ import (
 
 // repeatable selects effects that a forced replay may plan again. They are done or expired, are not
 // compensated, and still have their template data.
-const repeatable = `e.forced = 0 AND e.state IN ('done', 'expired') AND NOT e.undoing AND e.facts IS NOT NULL`
+const repeatable = `e.forced = 0 AND e.state IN ('done', 'expired') AND NOT e.compensating
+	AND e.template_data IS NOT NULL`
 
 const (
 	// planForcedSQL plans effects of events again, under the number of a run. It uses the stored
 	// template data and the current rules. A rule that supersedes repeats only the effect of the
-	// object's last change. Effects that the run already has stay, whatever their rule version. The
-	// run may have been killed, and the version raised, before it went on.
+	// object's last change. The run's own effects stay, whatever their rule version, because the
+	// run may continue after a crash and after the version was raised.
 	planForcedSQL = `
 WITH chosen AS (
-  SELECT e.key, e.rule_version, r.rule, r.version, e.source, e.account, e.object_type, e.object_id, e.event_id, e.facts,
+  SELECT e.key, e.rule_version, r.rule, r.version, e.source, e.account, e.object_type, e.object_id, e.event_id,
+  	e.template_data,
   	r.state, r.destination, r.expires
   FROM effects e JOIN unnest($4::text[], $5::int[], $6::bool[], $7::text[], $8::text[], $9::bigint[]) AS r(rule,
   	version, supersedes, state, destination, expires) ON r.rule = e.rule
@@ -30,11 +32,13 @@ WITH chosen AS (
     SELECT FROM effects l WHERE l.source = e.source AND l.account = e.account AND l.object_type = e.object_type
     	AND l.object_id = e.object_id AND l.rule = e.rule AND l.forced = 0 AND l.event_id > e.event_id))
 ), entered AS (
-  INSERT INTO effects (key, rule_version, forced, rule, source, account, object_type, object_id, event_id, run, facts,
+  INSERT INTO effects (key, rule_version, forced, rule, source, account, object_type, object_id, event_id, run,
+  	template_data,
   	state, destination, due, expires_at, planned_at, updated_at)
   SELECT c.key, c.version, $2::bigint::int, c.rule, c.source, c.account, c.object_type, c.object_id, c.event_id, $2,
-  	c.facts, c.state, c.destination, CASE WHEN c.state = 'planned' THEN now.at END,
-    CASE WHEN c.state = 'waiting' AND c.expires > 0 THEN now.at + c.expires * interval '1 microsecond' END, now.at,
+  	c.template_data, c.state, c.destination, CASE WHEN c.state = 'planned' THEN now.at END,
+    CASE WHEN c.state = 'awaiting_approval' AND c.expires > 0 THEN now.at + c.expires * interval '1 microsecond' END,
+    	now.at,
     	now.at
   FROM chosen c, (SELECT clock_now() AS at) now
   WHERE NOT EXISTS (SELECT FROM effects x WHERE x.key = c.key AND x.rule = c.rule AND x.forced = $2::bigint::int)

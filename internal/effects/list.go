@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// ID is an entry of the ledger, as lists show it.
+// Effect is an entry of the ledger, as lists show it.
 type Effect struct {
 	ID int64 `json:"effect"`
 	// Key identifies what the rule wants. Key, RuleVersion and Forced together are unique.
@@ -32,8 +32,8 @@ type Effect struct {
 	State State `json:"state"`
 	// Reason explains the state; empty if the state needs no explanation.
 	Reason string `json:"reason"`
-	// Undoing reports that the effect is being compensated, or was.
-	Undoing bool `json:"undoing"`
+	// Compensating reports that the effect is being compensated, or was.
+	Compensating bool `json:"compensating"`
 	// Destination is where the next step goes. Attempts counts its attempts. Due is when it is
 	// tried next, zero if it is not.
 	Destination string         `json:"destination"`
@@ -41,10 +41,10 @@ type Effect struct {
 	Due         events.Instant `json:"due"`
 	// LeaseOwner is the process that executes the next step, until LeaseUntil; empty if there is no
 	// lease.
-	LeaseOwner string         `json:"taken_by"`
-	LeaseUntil events.Instant `json:"taken_until"`
-	// ExpiresAt is until when it can be approved; zero if there is no limit or no approval is
-	// needed.
+	LeaseOwner string         `json:"lease_owner"`
+	LeaseUntil events.Instant `json:"lease_until"`
+	// ExpiresAt is the end of the time for its approval; zero if there is no limit or no approval
+	// is needed.
 	ExpiresAt events.Instant `json:"expires_at"`
 	PlannedAt events.Instant `json:"planned_at"`
 	UpdatedAt events.Instant `json:"updated_at"`
@@ -90,7 +90,7 @@ type Step struct {
 	Attempts    int            `json:"attempts"`
 	ReservedAt  events.Instant `json:"reserved_at"`
 	EndedAt     events.Instant `json:"ended_at"`
-	// Status is that of the last response; 0 if there was none.
+	// Status is the status of the last response; 0 if there was none.
 	Status int `json:"status"`
 	// Captured are the values of the response that later steps and operators need, such as external
 	// ids, by name.
@@ -100,7 +100,7 @@ type Step struct {
 	Error    string   `json:"error"`
 	// Recovery is the way to clear up a lost response. Undoable reports that its rule has a
 	// compensation for it.
-	Recovery Recovery `json:"doubt"`
+	Recovery Recovery `json:"resolved_by"`
 	Undoable bool     `json:"undoable"`
 }
 
@@ -116,8 +116,8 @@ type Filter struct {
 
 const effectColumns = `
 SELECT e.effect, e.key, e.rule_version, e.forced, e.rule, s.name, e.account, e.object_type, e.object_id, e.event_id,
-	e.run, e.state, e.reason, e.undoing, e.destination, e.attempts,
-  e.due, e.taken_by, e.taken_until, e.expires_at, e.planned_at, e.updated_at`
+	e.run, e.state, e.reason, e.compensating, e.destination, e.attempts,
+  e.due, e.lease_owner, e.lease_until, e.expires_at, e.planned_at, e.updated_at`
 
 const listSQL = effectColumns + `
 FROM effects e JOIN sources s ON s.number = e.source
@@ -142,9 +142,8 @@ func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit in
 	// PostgreSQL plans each combination of filters separately. One generic plan would scan the
 	// whole ledger for a key.
 	rows, err := db.Query(ctx, listSQL, pgx.QueryExecModeCacheDescribe, below, events.NilIfZero(f.Source), f.Account,
-		events.NilIfZero(f.Type), events.NilIfZero(f.ID), events.NilIfZero(f.Rule),
-		events.NilIfZero(f.State), events.NilIfZero(f.Key), events.NilIfZero(f.Event), events.NilIfZero(f.Since),
-		events.NilIfZero(f.Until), limit)
+		events.NilIfZero(f.Type), events.NilIfZero(f.ID), events.NilIfZero(f.Rule), events.NilIfZero(f.State),
+		events.NilIfZero(f.Key), events.NilIfZero(f.Event), events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
 	if err != nil {
 		return page, fmt.Errorf("list effects: %w", err)
 	}
@@ -164,27 +163,29 @@ func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit in
 func scan(row pgx.CollectableRow, e *Effect, extra ...any) error {
 	var due, leaseUntil, expires *time.Time
 	err := row.Scan(append([]any{&e.ID, &e.Key, &e.RuleVersion, &e.Forced, &e.Rule, &e.Source, &e.Account,
-		&e.ObjectType, &e.ObjectID, &e.Event, &e.Run, &e.State, &e.Reason, &e.Undoing,
-		&e.Destination, &e.Attempts, &due, &e.LeaseOwner, &leaseUntil, &expires, &e.PlannedAt.Time, &e.UpdatedAt.Time},
-		extra...)...)
+		&e.ObjectType, &e.ObjectID, &e.Event, &e.Run, &e.State, &e.Reason, &e.Compensating, &e.Destination, &e.Attempts,
+		&due, &e.LeaseOwner, &leaseUntil, &expires, &e.PlannedAt.Time, &e.UpdatedAt.Time}, extra...)...)
 	e.Due, e.LeaseUntil, e.ExpiresAt = events.OptionalInstant(due), events.OptionalInstant(leaseUntil),
 		events.OptionalInstant(expires)
 	return err
 }
 
 const showSQL = effectColumns + `,
-  coalesce(e.facts #>> '{event,key}', ''), coalesce(e.facts #>> '{event,type}', ''),
-  	coalesce(e.facts #>> '{event,origin}', ''), coalesce(encode(sha256(convert_to(e.facts::text, 'UTF8')), 'hex'),
+  coalesce(e.template_data #>> '{event,key}', ''), coalesce(e.template_data #>> '{event,type}', ''),
+  	coalesce(e.template_data #>> '{event,origin}', ''),
+  		coalesce(encode(sha256(convert_to(e.template_data::text, 'UTF8')), 'hex'),
   	''),
-  coalesce(e.facts #>> '{window,start}', ''), coalesce(e.facts #>> '{window,end}', ''), coalesce(e.state = 'waiting'
-  	AND e.expires_at <= clock_now(), false), coalesce(e.facts ? 'event' AND NOT e.facts ? 'old', false)
+  coalesce(e.template_data #>> '{window,start}', ''), coalesce(e.template_data #>> '{window,end}', ''),
+  	coalesce(e.state = 'awaiting_approval'
+  	AND e.expires_at <= clock_now(), false), coalesce(e.template_data ? 'event' AND NOT e.template_data ? 'old',
+  		false)
 FROM effects e JOIN sources s ON s.number = e.source WHERE e.effect = ANY($1::bigint[]) ORDER BY e.effect`
 
 const stepsSQL = `
 SELECT effect, step, undo, state, destination, coalesce(request->>'method' || ' ' || (request->>'path'), ''),
 	encode(fingerprint, 'hex'), attempts, reserved_at, ended_at, coalesce(status, 0), captured, captures,
-  error, doubt, undoable
-FROM effect_steps WHERE effect = ANY($1::bigint[]) ORDER BY effect, place, undo`
+  error, resolved_by, undoable
+FROM effect_steps WHERE effect = ANY($1::bigint[]) ORDER BY effect, position, undo`
 
 // Show returns effects with their steps, in the order of their ids. Errors: events.ErrNotFound if
 // one of them does not exist.

@@ -27,7 +27,7 @@ const rejectSQL = `UPDATE effects SET state = 'rejected', due = NULL, reason = $
 // rule. A step that may have been executed keeps its request.
 const retrySQL = `
 WITH anew AS (UPDATE effect_steps SET request = NULL WHERE effect = ANY($1::bigint[]) AND state = 'failed')
-UPDATE effects SET state = 'planned', due = clock_now(), tried_since = NULL, attempts = 0, reason = '',
+UPDATE effects SET state = 'planned', due = clock_now(), first_attempt_at = NULL, attempts = 0, reason = '',
 	updated_at = clock_now() WHERE effect = ANY($1::bigint[])`
 
 // resolveSQL records an operator's decision on a step and makes the effect continue. Other steps
@@ -39,11 +39,11 @@ WITH said AS (
 ), anew AS (
   UPDATE effect_steps SET request = NULL WHERE effect = $1 AND state = 'failed' AND (step, undo) <> ($2, $3)
 )
-UPDATE effects SET state = 'planned', due = clock_now(), tried_since = NULL, attempts = 0, reason = '',
+UPDATE effects SET state = 'planned', due = clock_now(), first_attempt_at = NULL, attempts = 0, reason = '',
 	updated_at = clock_now() WHERE effect = $1`
 
 const compensateSQL = `
-UPDATE effects e SET undoing = true, state = 'planned', due = clock_now(), tried_since = NULL, attempts = 0,
+UPDATE effects e SET compensating = true, state = 'planned', due = clock_now(), first_attempt_at = NULL, attempts = 0,
 	reason = '', updated_at = clock_now(), destination = d.destination
 FROM unnest($1::bigint[], $2::text[]) AS d(effect, destination) WHERE e.effect = d.effect`
 
@@ -100,8 +100,7 @@ func Retry(ctx context.Context, tx pgx.Tx, ids ...int64) ([]View, error) {
 		if s := v.unknownStep(); s != nil && s.Recovery == RecoverByOperator {
 			return v.invalid("it is unknown whether %s was executed, and it must not be executed twice: check at the "+
 				"destination, then run postern effects resolve %d --step %s %s, or --not-done", s.describe(),
-				v.Effect.ID,
-				s.Step, s.resolveFlags())
+				v.Effect.ID, s.Step, s.resolveFlags())
 		}
 		return nil
 	}, func([]View) error { return exec(ctx, tx, "retry", retrySQL, ids) })
@@ -121,7 +120,7 @@ func Resolve(ctx context.Context, tx pgx.Tx, id int64, params ResolveParams) ([]
 		if err := v.requireState("there is nothing to resolve", Planned, Failed, Review); err != nil {
 			return err
 		}
-		s := v.findStep(params.Step, v.Undoing)
+		s := v.findStep(params.Step, v.Compensating)
 		switch {
 		case s == nil:
 			return v.invalid("step %q has not started%s", params.Step, v.describeStartedSteps())
@@ -133,8 +132,7 @@ func Resolve(ctx context.Context, tx pgx.Tx, id int64, params ResolveParams) ([]
 			return v.invalid("%s is done, so there is nothing to resolve", s.describe())
 		case params.Done && len(s.missingCaptures(captured)) > 0 && !v.isRedacted():
 			return v.invalid("%s has to capture %s, which later steps may need: pass the values that the destination "+
-				"has with "+
-				"--captured, or null for a value that it does not have", s.describe(),
+				"has with --captured, or null for a value that it does not have", s.describe(),
 				strings.Join(s.missingCaptures(captured), ", "))
 		}
 		return nil
@@ -143,7 +141,7 @@ func Resolve(ctx context.Context, tx pgx.Tx, id int64, params ResolveParams) ([]
 		if !params.Done {
 			state, message = StepFailed, "an operator said that it was not executed"
 		}
-		return exec(ctx, tx, "resolve", resolveSQL, id, params.Step, all[0].Undoing, state, captured, message)
+		return exec(ctx, tx, "resolve", resolveSQL, id, params.Step, all[0].Compensating, state, captured, message)
 	})
 }
 
@@ -156,7 +154,8 @@ func (params *ResolveParams) validCaptured() (json.RawMessage, error) {
 	}
 	var fields map[string]any
 	if err := json.Unmarshal(params.Captured, &fields); err != nil || fields == nil {
-		return nil, fmt.Errorf(`%w: what was captured is no JSON object: write e.g. {"id": "in_1"}`, events.ErrInvalid)
+		return nil, fmt.Errorf(`%w: the captured values are not a JSON object: write them like {"id": "in_1"}`,
+			events.ErrInvalid)
 	}
 	if bytes.Contains(params.Captured, []byte(`\u0000`)) {
 		return nil, fmt.Errorf("%w: the captured values contain NUL, which PostgreSQL cannot store", events.ErrInvalid)
@@ -190,9 +189,8 @@ func (v *View) checkCompensable(partial bool) error {
 	if err := v.requireState("there is nothing to compensate", Done, Review, Failed, Rejected); err != nil {
 		return err
 	}
-	if v.Undoing {
-		return v.invalid("it is already being compensated, or was; see postern effects show %d",
-			v.Effect.ID)
+	if v.Compensating {
+		return v.invalid("it is already being compensated, or was; see postern effects show %d", v.Effect.ID)
 	}
 	if v.isRedacted() {
 		return v.invalid("its template data was redacted or has expired (retention.effects), so Postern cannot " +
@@ -200,13 +198,11 @@ func (v *View) checkCompensable(partial bool) error {
 	}
 	if s := v.unknownStep(); s != nil && v.State == Rejected {
 		return v.invalid("it is unknown whether %s was executed, and the effect was rejected: check at the "+
-			"destination, and undo "+
-			"by hand if it was", s.describe())
+			"destination, and undo by hand if it was", s.describe())
 	}
 	if s := v.unknownStep(); s != nil {
 		return v.invalid("it is unknown whether %s was executed: first say what happened, with postern effects "+
-			"resolve %d "+
-			"--step %s %s, or --not-done", s.describe(), v.Effect.ID, s.Step, s.resolveFlags())
+			"resolve %d --step %s %s, or --not-done", s.describe(), v.Effect.ID, s.Step, s.resolveFlags())
 	}
 	lasting := v.notUndoableSteps()
 	anyDone := len(lasting)+len(v.undoableSteps()) > 0
@@ -216,9 +212,8 @@ func (v *View) checkCompensable(partial bool) error {
 	case !anyDone:
 		return v.invalid("none of its steps is done; postern effects reject %d ends it", v.Effect.ID)
 	case len(lasting) > 0 && !partial:
-		return v.invalid("its rule had no compensate for %s when that was done: --partial compensates the other "+
-			"steps, and "+
-			"these too if the rule has a compensate for them by now", strings.Join(lasting, ", "))
+		return v.invalid("its rule had no compensate for %s when they were executed: --partial compensates the other "+
+			"steps, and these too if the rule has a compensate for them by now", strings.Join(lasting, ", "))
 	}
 	return nil
 }
@@ -246,11 +241,11 @@ func actOnEffects(ctx context.Context, tx pgx.Tx, ids []int64, check func(*View)
 	if err != nil {
 		return nil, err
 	}
-	var rejections []error
+	var errs []error
 	for i := range all {
-		rejections = append(rejections, check(&all[i]))
+		errs = append(errs, check(&all[i]))
 	}
-	if err := errors.Join(rejections...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	if err := update(all); err != nil {
@@ -289,7 +284,7 @@ func (v *View) invalid(format string, args ...any) error {
 func (v *View) describeStartedSteps() string {
 	var names []string
 	for _, s := range v.Steps {
-		if s.Undo == v.Undoing {
+		if s.Undo == v.Compensating {
 			names = append(names, s.Step)
 		}
 	}

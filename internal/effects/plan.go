@@ -13,14 +13,17 @@ import (
 // planSQL inserts effects that do not exist yet. They come ordered by key, so that concurrent
 // transactions lock the same keys in one order.
 const planSQL = `
-INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state,
+INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, template_data,
+	state,
 	reason, destination, due, expires_at, planned_at, updated_at)
-SELECT d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13, d.facts, d.state, d.reason,
+SELECT d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13, d.template_data, d.state, d.reason,
 	d.destination, CASE WHEN d.state = 'planned' THEN now.at END,
-  CASE WHEN d.state = 'waiting' AND d.expires > 0 THEN now.at + d.expires * interval '1 microsecond' END, now.at, now.at
+  CASE WHEN d.state = 'awaiting_approval' AND d.expires > 0 THEN now.at + d.expires * interval '1 microsecond' END,
+  	now.at, now.at
 FROM unnest($1::text[], $2::int[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::jsonb[],
 	$10::text[], $11::text[], $12::text[], $14::bigint[])
-  WITH ORDINALITY AS d(key, version, rule, source, account, type, id, event, facts, state, reason, destination, expires,
+  WITH ORDINALITY AS d(key, version, rule, source, account, type, id, event, template_data, state, reason, destination,
+  	expires,
   	n), (SELECT clock_now() AS at) now
 ORDER BY d.n
 ON CONFLICT (key, rule_version, forced) DO NOTHING
@@ -41,18 +44,20 @@ FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::tex
 	type, id)
 WHERE e.source = d.source AND e.account = d.account AND e.object_type = d.type AND e.object_id = d.id
 	AND e.rule = d.rule AND e.effect <> d.effect
-  AND e.state IN ('waiting', 'planned') AND NOT EXISTS (SELECT FROM effect_steps s WHERE s.effect = e.effect)`
+  AND e.state IN ('awaiting_approval', 'planned') AND NOT EXISTS (SELECT FROM effect_steps s WHERE s.effect = e.effect)`
 
 // reviveSQL plans existing effects again that have no started step. They were superseded, have
 // expired, or were interrupted by another key in this transaction ($6).
 const reviveSQL = `
-UPDATE effects e SET event_id = d.event, run = $7, facts = d.facts, state = d.state, reason = '',
+UPDATE effects e SET event_id = d.event, run = $7, template_data = d.template_data, state = d.state, reason = '',
 	destination = d.destination, due = CASE WHEN d.state = 'planned' THEN now.at END,
-  expires_at = CASE WHEN d.state = 'waiting' AND d.expires > 0 THEN now.at + d.expires * interval '1 microsecond' END,
-  	planned_at = now.at, tried_since = NULL, updated_at = now.at
+  expires_at = CASE WHEN d.state = 'awaiting_approval' AND d.expires > 0 THEN now.at + d.expires * interval
+  	'1 microsecond' END,
+  	planned_at = now.at, first_attempt_at = NULL, updated_at = now.at
 FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[], $6::bool[], $8::bigint[]) AS d(effect,
-	event, facts, state, destination, between, expires), (SELECT clock_now() AS at) now
-WHERE e.effect = d.effect AND (e.state IN ('superseded', 'expired') OR d.between AND e.state IN ('waiting', 'planned'))
+	event, template_data, state, destination, between, expires), (SELECT clock_now() AS at) now
+WHERE e.effect = d.effect AND (e.state IN ('superseded', 'expired') OR d.between AND e.state IN ('awaiting_approval',
+	'planned'))
 	AND NOT EXISTS (SELECT FROM effect_steps s WHERE s.effect = e.effect)
 RETURNING e.state, e.destination`
 
@@ -213,7 +218,7 @@ func planArgs(run int64, candidates []*candidate) []any {
 	for i := range texts {
 		texts[i] = make([]string, n)
 	}
-	versions, sources, events, facts, expires := make([]int32, n), make([]int32, n), make([]int64, n),
+	versions, sources, events, templateData, expires := make([]int32, n), make([]int32, n), make([]int64, n),
 		make([][]byte, n), make([]int64, n)
 	for i, c := range candidates {
 		state := initialState(c.Rule, run)
@@ -221,16 +226,14 @@ func planArgs(run int64, candidates []*candidate) []any {
 			state = Review
 		}
 		for j, text := range []string{c.Key, c.Rule.Name, c.transition.Account, c.transition.Type, c.transition.ID,
-			string(state), c.Failure,
-			c.Rule.Steps[0].Destination} {
+			string(state), c.Failure, c.Rule.Steps[0].Destination} {
 			texts[j][i] = text
 		}
-		versions[i], sources[i], events[i], facts[i], expires[i] = int32(c.Rule.Version), c.transition.Number,
-			c.transition.Event.ID,
-			c.templateData, c.Rule.ApprovalExpires.Microseconds()
+		versions[i], sources[i], events[i], templateData[i], expires[i] = int32(c.Rule.Version), c.transition.Number,
+			c.transition.Event.ID, c.templateData, c.Rule.ApprovalExpires.Microseconds()
 	}
-	return []any{texts[0], versions, texts[1], sources, texts[2], texts[3], texts[4], events, facts, texts[5], texts[6],
-		texts[7], run, expires}
+	return []any{texts[0], versions, texts[1], sources, texts[2], texts[3], texts[4], events, templateData, texts[5],
+		texts[6], texts[7], run, expires}
 }
 
 // initialState returns the first state of an effect.
@@ -241,7 +244,7 @@ func initialState(rule *rules.Rule, run int64) State {
 	return Planned
 }
 
-// isLast is the effect of a candidate that is the last one about its object.
+// newestEffect is the effect of a candidate that is the last one about its object.
 type newestEffect struct {
 	effect int64
 	*candidate
@@ -259,7 +262,7 @@ func supersede(ctx context.Context, tx pgx.Tx, newest []newestEffect) error {
 			c.transition.Account, c.transition.Type, c.transition.ID
 	}
 	if _, err := tx.Exec(ctx, supersedeSQL, effects, names, sources, accounts, types, ids); err != nil {
-		return fmt.Errorf("supersede the effects before %d: %w", n, err)
+		return fmt.Errorf("supersede older effects of %d objects: %w", n, err)
 	}
 	return nil
 }
@@ -269,15 +272,17 @@ func revive(ctx context.Context, tx pgx.Tx, run int64, newest []newestEffect, n 
 		return nil
 	}
 	count := len(newest)
-	effects, events, facts, between := make([]int64, count), make([]int64, count), make([][]byte, count),
+	effects, events, templateData, interrupted := make([]int64, count), make([]int64, count), make([][]byte, count),
 		make([]bool, count)
 	states, destinations, expires := make([]string, count), make([]string, count), make([]int64, count)
 	for i, c := range newest {
-		effects[i], events[i], facts[i], between[i] = c.effect, c.transition.Event.ID, c.templateData, c.interrupted
+		effects[i], events[i], templateData[i], interrupted[i] = c.effect, c.transition.Event.ID, c.templateData,
+			c.interrupted
 		states[i], destinations[i], expires[i] = string(initialState(c.Rule, run)), c.Rule.Steps[0].Destination,
 			c.Rule.ApprovalExpires.Microseconds()
 	}
-	rows, err := tx.Query(ctx, reviveSQL, effects, events, facts, states, destinations, between, run, expires)
+	rows, err := tx.Query(ctx, reviveSQL, effects, events, templateData, states, destinations, interrupted, run,
+		expires)
 	if err != nil {
 		return fmt.Errorf("plan %d effects again: %w", count, err)
 	}
@@ -293,6 +298,5 @@ func revive(ctx context.Context, tx pgx.Tx, run int64, newest []newestEffect, n 
 // Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
 	return []string{planForcedSQL, supersedingObjectsSQL, countForcedSQL, planSQL, existingSQL, supersedeSQL, reviveSQL,
-		listSQL, showSQL,
-		stepsSQL, lockSQL, approveSQL, rejectSQL, retrySQL, resolveSQL, compensateSQL}
+		listSQL, showSQL, stepsSQL, lockSQL, approveSQL, rejectSQL, retrySQL, resolveSQL, compensateSQL}
 }

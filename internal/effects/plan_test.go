@@ -71,7 +71,8 @@ func (b *fixture) plan(t *testing.T, changes ...*effects.Transition) (n effects.
 
 const (
 	priceKey  = "price:{{ object.id }}:{{ new.price }}"
-	activeSQL = `SELECT concat_ws(' ', key, state, event_id, facts->'new'->>'price', facts->'event'->>'id') FROM effects
+	activeSQL = `SELECT concat_ws(' ', key, state, event_id, template_data->'new'->>'price',
+		template_data->'event'->>'id') FROM effects
 		WHERE state <> 'superseded' ORDER BY key`
 )
 
@@ -122,7 +123,8 @@ func TestPlan_startedEffect_isNeitherSupersededNorRevived(t *testing.T) {
 	b := setup(t, rule(t, "price", priceKey, true))
 	b.plan(t, change(1, "", "x", `{"price": 20}`))
 	b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL`)
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
+		reserved_at)
 		VALUES (1, 'tell', 0, 'done', 'there', '', 1, clock_now())`)
 	b.plan(t, change(2, "", "x", `{"price": 100}`))
 	if got := b.db.QueryStrings(t, `SELECT state FROM effects ORDER BY key DESC`); !cmp.Equal(got,
@@ -175,9 +177,9 @@ func TestPlan_keySharedAcrossAccounts_needsReview(t *testing.T) {
 				t.Errorf("repeated: %+v", again)
 			}
 			got := b.db.QueryStrings(t, `SELECT concat_ws(' | ', key, state, reason) FROM effects ORDER BY effect`)
-			const says = "| review | key: receipt:7 belongs to effect 1, of another account"
+			const want = "| needs_review | key: receipt:7 belongs to effect 1, of another account"
 			if len(got) != 2 || got[0] != "receipt:7 | planned | " || !strings.Contains(got[1], ":trouble:") ||
-				!strings.Contains(got[1], says) {
+				!strings.Contains(got[1], want) {
 				t.Error(got)
 			}
 			if _, err := events.RegisterSources(t.Context(), b.db.Pool,
@@ -261,7 +263,8 @@ func (b *fixture) planForced(t *testing.T, run int64, r *effects.Rules, ids ...i
 // ended after the run was requested, or that were superseded.
 func TestPlanForced_selectsEndedEffects(t *testing.T) {
 	t.Parallel()
-	const forced = `SELECT concat_ws(' ', key, rule_version, state, event_id, facts->'new'->>'price') FROM effects
+	const forced = `SELECT concat_ws(' ', key, rule_version, state, event_id, template_data->'new'->>'price')
+		FROM effects
 		WHERE forced = 7 ORDER BY key`
 	for name, c := range map[string]struct {
 		sql     string
@@ -274,21 +277,20 @@ func TestPlanForced_selectsEndedEffects(t *testing.T) {
 			0},
 		"rejected":                {`UPDATE effects SET state = 'rejected'`, nil, nil, 0},
 		"in progress":             {`UPDATE effects SET state = 'failed', due = clock_now()`, nil, nil, 0},
-		"cleared":                 {`UPDATE effects SET facts = NULL`, nil, nil, 1},
-		"compensated":             {`UPDATE effects SET undoing = true`, nil, nil, 1},
+		"cleared":                 {`UPDATE effects SET template_data = NULL`, nil, nil, 1},
+		"compensated":             {`UPDATE effects SET compensating = true`, nil, nil, 1},
 		"ended after the request": {`UPDATE effects SET updated_at = clock_now()`, nil, nil, 0},
 		"rule removed":            {`UPDATE effects SET rule = 'another'`, nil, nil, 1},
 		"a newer version": {"", func(r *rules.Rule) { r.Version = 3 }, []string{"price:x:20 3 planned 1 20"},
 			0},
 		"with approval": {"", func(r *rules.Rule) { r.Approval = rules.ApproveOnReplay },
-			[]string{"price:x:20 1 waiting 1 20"}, 0},
+			[]string{"price:x:20 1 awaiting_approval 1 20"}, 0},
 		"last change, superseding rule": {"", func(r *rules.Rule) { r.Supersede = true },
-			[]string{"price:x:20 1 planned 1 20"},
-			0},
+			[]string{"price:x:20 1 planned 1 20"}, 0},
 		"earlier change, superseding rule": {`INSERT INTO effects (key, rule_version, rule, source, account,
 			object_type, object_id,
 			event_id, run, state, destination, planned_at, updated_at)
-			SELECT 'price:x:30', 1, rule, source, account, object_type, object_id, 2, 0, 'review', destination,
+			SELECT 'price:x:30', 1, rule, source, account, object_type, object_id, 2, 0, 'needs_review', destination,
 				planned_at, updated_at FROM effects`, func(r *rules.Rule) { r.Supersede = true }, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,15 +29,17 @@ func clearReceiptsOnConflict(receipts []Receipt) {
 	}
 }
 
-// needsTransaction returns true if all events of a delivery must be stored or none, and a conflict
-// is known only after the statement. A single event needs no transaction.
+// needsTransaction returns true if a delivery with several events must be stored completely or not
+// at all. The statement reports a conflict only after it has stored the other events, so only a
+// rollback can remove them.
 func needsTransaction(d Delivery) bool { return d.RejectConflicts && len(d.Events) > 1 }
 
 // needsSeparateAppend returns true if a delivery cannot go unchanged into the common statement of
 // the batch.
 func needsSeparateAppend(d Delivery) bool { return needsTransaction(d) || d.Bodies != nil }
 
-// split returns the deliveries as which a delivery is stored.
+// split returns the deliveries that the log stores for this one: one per event if the events have
+// their own bodies.
 func (d *Delivery) split() []Delivery {
 	if d.Bodies == nil {
 		return []Delivery{*d}
@@ -179,14 +181,15 @@ func (g *group) deliveries() []int {
 
 // rejected returns the deliveries of the group that conflict with the log, or with an earlier
 // delivery of the group that is not rejected itself. If there are none, the group was committed. In
-// rows it keeps only the conflicts with those. Fingerprints decide: these events have no signed
-// versions.
+// rows it clears a conflict with a rejected delivery. It compares fingerprints only, because these
+// events have no signed versions.
 func (g *group) rejected(rows []batchRow) map[int]bool {
 	rejected := map[int]bool{}
 	if !slices.ContainsFunc(rows, func(r batchRow) bool { return r.receipt.Conflict }) {
 		return rejected
 	}
-	// firstRow is the first row with a row's key; rowsOf are the rows of a delivery
+	// firstRow has, for each row, the first row with the same key. rowsOf has the rows of each
+	// delivery.
 	firstRow, rowsOf := make([]int, len(rows)), map[int][]int{}
 	fingerprints := map[int][]byte{} // the fingerprint of a key, by the first row with that key
 	for i := range rows {
@@ -239,11 +242,10 @@ func appendInTx(ctx context.Context, conn *pgx.Conn, pieces []Delivery, rows []b
 }
 
 // commitUnlessConflict sets the receipts in rows, and commits only if none of them is a conflict. A
-// concurrent append with the same key waits until then.
+// concurrent append with the same key waits until the transaction ends.
 func commitUnlessConflict(ctx context.Context, conn *pgx.Conn, params *postgres.Params, pieces []Delivery,
-	rows []batchRow,
-	first []*batchRow) error {
-	if err := params.Prepare(ctx); err != nil { // outside the transaction, because its settings must outlast it
+	rows []batchRow, first []*batchRow) error {
+	if err := params.Prepare(ctx); err != nil { // before the transaction, because a rollback would undo its settings
 		return err
 	}
 	tx, err := conn.Begin(ctx)

@@ -53,8 +53,7 @@ func TestAppend_mixedBatch_eachAsIfAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	batch := []events.Delivery{b.rejectingDelivery("one", "a", "b", "a"), b.delivery("two", "c"),
-		b.rejectingDelivery("three", "d"),
-		b.rejectingDelivery("four", "c", "e"), b.delivery("five", "a")}
+		b.rejectingDelivery("three", "d"), b.rejectingDelivery("four", "c", "e"), b.delivery("five", "a")}
 	got := b.append(t, batch...)
 	// the last one was appended first: deliveries without RejectConflicts go together
 	for i, rejected := range []bool{true, false, false, true, false} {

@@ -103,13 +103,13 @@ type batchRow struct {
 // Append makes a batch of deliveries durable, each key once. It returns the receipts of each
 // delivery's events in their order. It returns after the commit, with synchronous_commit on.
 //
-// After an error nothing may be acknowledged; appending again is safe. A cancelled wait for the
-// standby is such an error. A statement in progress is never cancelled, because its commit may be
-// waiting for a standby: ctx bounds only the wait for a connection. Only a lost connection ends a
-// statement. Errors: ErrUnavailable.
+// After an error the events may be stored or not. The caller must not acknowledge them; appending
+// again is safe. A cancelled wait for the standby is such an error. A statement in progress is
+// never cancelled, because its commit may be waiting for a standby: ctx bounds only the wait for a
+// connection. Only a lost connection ends a statement. Errors: ErrUnavailable.
 func Append(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Receipt, error) {
 	conn, err := pool.Acquire(ctx)
-	if err != nil { // whatever the cause is, the deliveries are not
+	if err != nil { // the deliveries are never the cause
 		return nil, fmt.Errorf("append %d deliveries: %w: %w", len(batch), ErrUnavailable, err)
 	}
 	defer conn.Release()
@@ -236,8 +236,8 @@ const awaitStandbySQL = `SELECT pg_logical_emit_message(true, 'postern', '')
 // confirmed: after a restart of the primary, and after a session that waited was ended. A batch
 // that contains only duplicates of such a commit would acknowledge them without a standby.
 //
-// If no standby is configured, the append statement has already told so, and this costs nothing.
-// Only conflicts, which are looked up later, need the extra statement.
+// If no standby is configured, the append statement has already reported that, and this costs
+// nothing. Only conflicts, which are looked up later, need the extra statement.
 func awaitStandby(ctx context.Context, conn *pgx.Conn, rows []batchRow) error {
 	hasNew := slices.ContainsFunc(rows, func(r batchRow) bool { return !r.receipt.Duplicate })
 	mayLackStandby := slices.ContainsFunc(rows, func(r batchRow) bool { return r.mayLackStandby })
@@ -347,7 +347,7 @@ func findConcurrentDuplicates(ctx context.Context, conn *pgx.Conn, batch []Deliv
 }
 
 // insertConflicts stores deliveries that came with a stored key and another fingerprint, before
-// they are acknowledged. For an event that was redacted nothing is stored.
+// they are acknowledged. A trigger drops the conflicts of an event that was redacted.
 func insertConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []batchRow) error {
 	var sources []int32
 	var ids []int64

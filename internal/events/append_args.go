@@ -58,34 +58,34 @@ func addEventTime(p *postgres.Params, t time.Time) {
 
 func addDeliveries(p *postgres.Params, batch []Delivery) {
 	n := len(batch)
-	of, each := distinctProvenances(batch)
+	indexes, distinct := distinctProvenances(batch)
 	p.Array(pgtype.TimestamptzOID, n, func(i int) { p.Time(batch[i].ReceivedAt) })
-	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(of[i] + 1) })
-	p.Array(pgtype.TextOID, len(each), func(i int) { p.Text(SanitizeText(each[i].Origin)) })
-	p.Array(pgtype.JSONBOID, len(each), func(i int) { p.JSON(each[i].Verification) })
+	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(indexes[i] + 1) })
+	p.Array(pgtype.TextOID, len(distinct), func(i int) { p.Text(SanitizeText(distinct[i].Origin)) })
+	p.Array(pgtype.JSONBOID, len(distinct), func(i int) { p.JSON(distinct[i].Verification) })
 	p.Array(pgtype.JSONBOID, n, func(i int) { p.JSON(batch[i].Headers) })
 }
 
-// distinctProvenances returns the deliveries of a batch that differ in origin or verification, and
-// for each delivery of the batch the index of its equal. Deliveries of the same second and secret
-// are equal; PostgreSQL then parses their JSON once. Only the last few are compared, so a batch of
-// different ones costs little more.
-func distinctProvenances(batch []Delivery) (of []int32, each []*Delivery) {
+// distinctProvenances returns the deliveries of a batch that differ in origin or verification
+// (distinct). indexes has, for each delivery, the index of the one that it equals. Deliveries with
+// the same secret and second are equal; PostgreSQL then parses their JSON once. It compares only
+// with the last few, so a batch of different deliveries costs little more.
+func distinctProvenances(batch []Delivery) (indexes []int32, distinct []*Delivery) {
 	const compared = 4
-	of = make([]int32, len(batch))
+	indexes = make([]int32, len(batch))
 	for i := range batch {
-		d, n := &batch[i], len(each)
+		d, n := &batch[i], len(distinct)
 		match := n - 1
 		for match >= max(0, n-compared) &&
-			(each[match].Origin != d.Origin || !bytes.Equal(each[match].Verification, d.Verification)) {
+			(distinct[match].Origin != d.Origin || !bytes.Equal(distinct[match].Verification, d.Verification)) {
 			match--
 		}
 		if match < max(0, n-compared) {
-			match, each = n, append(each, d)
+			match, distinct = n, append(distinct, d)
 		}
-		of[i] = int32(match)
+		indexes[i] = int32(match)
 	}
-	return of, each
+	return indexes, distinct
 }
 
 func addBodies(p *postgres.Params, batch []Delivery, rows []*batchRow) {

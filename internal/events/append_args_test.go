@@ -51,7 +51,7 @@ func TestAppend_allColumns_areReadBack(t *testing.T) {
 		"all": {"all", "order/é", "ac ct", "or\"der", `\1,{}`, "v1", "import", `{"a": "\"b\\"}`, `{"c": 1}`,
 			"\x00{\"x\":1}\\", at("2026-11-21T10:00:00.123456Z"), received, 0},
 		"none": {Key: "none", Origin: "webhook", Headers: "{}", Verification: "{}", ReceivedAt: received},
-		"early": {Key: "early", Origin: "hint", Headers: "{}", Verification: "{}",
+		"early": {Key: "early", Origin: "reconcile", Headers: "{}", Verification: "{}",
 			OccurredAt: at("0001-02-03T04:05:06Z"), ReceivedAt: received},
 		"late": {Key: "late", Origin: "reconcile", Headers: "{}", Verification: "{}",
 			OccurredAt: at("9999-12-31T23:59:59.999999Z"), ReceivedAt: received},
@@ -210,8 +210,11 @@ func TestAppend_provenances_areStoredPerDelivery(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	var key, proof string
-	if _, err := pgx.ForEachRow(rows, []any{&key, &proof}, func() error { got[key] = proof; return nil }); err != nil {
+	var key, provenance string
+	if _, err := pgx.ForEachRow(rows, []any{&key, &provenance}, func() error {
+		got[key] = provenance
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -44,8 +44,9 @@ type rememberedKey struct {
 	digest [16]byte
 }
 
-// Run returns the receipts of each delivery's events in their order. A new event has no id. If this
-// batch and earlier ones have a key several times, all but the first are duplicates or conflicts.
+// Run returns the receipts of each delivery's events in their order. A new event has no id. If a
+// key occurs several times in this batch and the earlier ones, each event after the first is a
+// duplicate or a conflict.
 func (f *AppendDryRun) Run(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Receipt, error) {
 	rows := sortRowsByKey(batch)
 	first := firstOfEachKey(rows)

@@ -44,8 +44,7 @@ func (b *testBundle) delivery(body string, keys ...string) events.Delivery {
 		Body: []byte(body)}
 	for _, k := range keys {
 		d.Events = append(d.Events, provider.Event{Key: k, Type: "orders/create", Account: "a", ObjectType: "order",
-			ObjectID:    "1",
-			Fingerprint: provider.BodyFingerprint([]byte(body))})
+			ObjectID: "1", Fingerprint: provider.BodyFingerprint([]byte(body))})
 	}
 	return d
 }

@@ -81,8 +81,7 @@ func ListConflicts(ctx context.Context, pool *pgxpool.Pool, f ConflictFilter, cu
 		return page, fmt.Errorf("list conflicts: %w", err)
 	}
 	rows, err := pool.Query(ctx, conflictsSQL, below, first, NilIfZero(f.Source), f.Account, like(f.Type),
-		NilIfZero(f.Key),
-		NilIfZero(f.Since), NilIfZero(f.Until), limit)
+		NilIfZero(f.Key), NilIfZero(f.Since), NilIfZero(f.Until), limit)
 	if err == nil {
 		page.Items, err = pgx.CollectRows(rows, scanConflict)
 	}

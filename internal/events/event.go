@@ -30,7 +30,6 @@ var (
 const (
 	OriginWebhook   = "webhook"
 	OriginReconcile = "reconcile"
-	OriginRefetch   = "hint"
 	OriginImport    = "import"
 )
 

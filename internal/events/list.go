@@ -87,7 +87,8 @@ const (
 const itemColumns = `
 SELECT e.id, s.name, e.event_id, e.event_type, e.account, e.object_type, e.object_id, e.occurred_at, e.received_at,
 	e.origin, e.api_version,
-  e.delivery_id, e.delivery_index, coalesce(o.status, 'pending'), EXISTS (SELECT FROM redacted d WHERE d.event = e.id)
+  e.delivery_id, e.delivery_index, coalesce(o.status, 'pending'), EXISTS (SELECT FROM redacted_events d
+  	WHERE d.event = e.id)
 FROM events e JOIN sources s ON s.number = e.source
 LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 LIMIT 1) o ON true
 WHERE `
@@ -103,13 +104,10 @@ const (
 
 func listStatements() []string {
 	return []string{listWindowSQL, listObjectsWindowSQL, listDeadWindowSQL, listRangeSQL, listIDsSQL, eventSQL,
-		contentSQL,
-		idsByKeySQL, outcomesOfEventSQL,
-		conflictPageStartSQL, conflictsSQL, conflictByIDSQL, conflictContentSQL, conflictsOfEventSQL,
-		walkWindowSQL, walkObjectsWindowSQL, walkDeadWindowSQL, matchRangeSQL, matchIDsSQL, countRangeSQL,
-		countIDsSQL, countObjectsSQL, countDeadSQL, estimateByObjectsSQL, estimateDeadSQL, countSomeByObjectsSQL,
-		countSomeDeadSQL,
-		firstAndLastSQL, rangeSQL, estimateObjectsSQL}
+		contentSQL, idsByKeySQL, outcomesOfEventSQL, conflictPageStartSQL, conflictsSQL, conflictByIDSQL,
+		conflictContentSQL, conflictsOfEventSQL, walkWindowSQL, walkObjectsWindowSQL, walkDeadWindowSQL, matchRangeSQL,
+		matchIDsSQL, countRangeSQL, countIDsSQL, countObjectsSQL, countDeadSQL, estimateByObjectsSQL, estimateDeadSQL,
+		countSomeByObjectsSQL, countSomeDeadSQL, firstAndLastSQL, rangeSQL, estimateObjectsSQL}
 }
 
 // List returns a page of events, the newest first. Errors: ErrInvalid.
@@ -200,8 +198,8 @@ func scanItem(row pgx.CollectableRow) (Item, error) {
 	var it Item
 	var occurred *time.Time
 	err := row.Scan(&it.ID, &it.Source, &it.EventID, &it.EventType, &it.Account, &it.ObjectType, &it.ObjectID,
-		&occurred, &it.ReceivedAt.Time,
-		&it.Origin, &it.APIVersion, &it.DeliveryID, &it.DeliveryIndex, &it.Status, &it.Redacted)
+		&occurred, &it.ReceivedAt.Time, &it.Origin, &it.APIVersion, &it.DeliveryID, &it.DeliveryIndex,
+		&it.Status, &it.Redacted)
 	if occurred != nil {
 		it.OccurredAt.Time = *occurred
 	}
@@ -250,8 +248,7 @@ func ScanOutcome(row pgx.CollectableRow) (Outcome, error) {
 	var due *time.Time
 	var live *string
 	err := row.Scan(&o.EventID, &o.Run, &o.Source, &o.Account, &o.ObjectType, &o.ObjectID, &o.Status, &o.Reason,
-		&o.Version, &o.DecidedBy,
-		&o.Attempts, &due, &o.At.Time, &o.RuleVersion, &live)
+		&o.Version, &o.DecidedBy, &o.Attempts, &due, &o.At.Time, &o.RuleVersion, &live)
 	if live != nil {
 		o.Original = &Original{Run: LiveRun, Status: *live}
 	}

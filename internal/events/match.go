@@ -91,11 +91,11 @@ func (f *Filter) matchWindow(ctx context.Context, pool *pgxpool.Pool, after, bou
 	return f.queryMatches(ctx, pool, matchIDsSQL, ids, end, end, after)
 }
 
-// conditions returns the parameters of the conditions, from the third on.
+// conditions returns the parameters of the SQL conditions, from $3 on.
 func (f *Filter) conditions() []any {
 	return []any{NilIfZero(f.Source), f.Account, like(f.Type), NilIfZero(f.ObjectType), NilIfZero(f.ObjectID),
-		NilIfZero(f.Key),
-		NilIfZero(f.OccurredSince), NilIfZero(f.OccurredUntil), NilIfZero(f.Status), NilIfZero(f.Origin)}
+		NilIfZero(f.Key), NilIfZero(f.OccurredSince), NilIfZero(f.OccurredUntil), NilIfZero(f.Status),
+		NilIfZero(f.Origin)}
 }
 
 // queryMatches returns the ids above after that the filter selects.
@@ -105,7 +105,7 @@ func (f *Filter) queryMatches(ctx context.Context, pool *pgxpool.Pool, sql strin
 	if err != nil {
 		return nil, 0, err
 	}
-	for len(ids) > 0 && ids[0] <= after { // selected by id, and processed before
+	for len(ids) > 0 && ids[0] <= after { // the filter selects it by id, and an earlier call has read it
 		ids = ids[1:]
 	}
 	return ids, end, nil

@@ -98,8 +98,7 @@ func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[stri
 	for name, prov := range providers {
 		if stored := registered.Provider[name]; stored != prov {
 			return registered, fmt.Errorf("source %s is stored as provider %s, the configuration says %s: %w", name,
-				stored,
-				prov, ErrOtherProvider)
+				stored, prov, ErrOtherProvider)
 		}
 	}
 	return registered, nil

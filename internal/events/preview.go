@@ -31,7 +31,7 @@ WHERE `
 	countRangeSQL = countColumns + `e.id > $1 AND e.id <= $2` + conditions
 	countIDsSQL   = countColumns + `e.id = ANY($1::bigint[]) AND e.id <= $2` + conditions
 
-	// byObjects and byDead select by outcomes.
+	// byObjects and byDead select events by their outcomes.
 	byObjects = ` AND e.id IN (SELECT c.event_id FROM outcomes c WHERE c.object = ANY($13::bigint[]) AND c.object <> 0
 		AND c.event_id > $1 AND c.event_id <= $2)`
 	byDead = ` AND e.id IN (SELECT c.event_id FROM outcomes c WHERE c.status = 'dead' AND c.run = 0
@@ -128,8 +128,8 @@ func Estimate(ctx context.Context, pool *pgxpool.Pool, f *Filter) (p Preview, er
 	return p, err
 }
 
-// isBelowThreshold returns true if a statement that counts up to its third argument returns less
-// than countThreshold.
+// isBelowThreshold runs a statement that counts rows and stops at its third argument. It returns
+// true if the count is less than countThreshold.
 func isBelowThreshold(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) (bool, error) {
 	var n int
 	err := pool.QueryRow(ctx, sql, args...).Scan(&n)

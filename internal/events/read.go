@@ -58,8 +58,8 @@ func Read(ctx context.Context, db Reader, ids []int64, maxBody int) ([]Record, e
 		var occurred *time.Time
 		var shared bool
 		if err := rows.Scan(&r.ID, &r.Source, &r.Key, &r.Type, &r.Account, &r.ObjectType, &r.ObjectID, &r.APIVersion,
-			&r.Origin,
-			&r.ReceivedAt, &occurred, &r.Index, &r.DeliveryID, &r.Body, &shared, &r.BodyOmitted); err != nil {
+			&r.Origin, &r.ReceivedAt, &occurred, &r.Index, &r.DeliveryID, &r.Body, &shared,
+			&r.BodyOmitted); err != nil {
 			return nil, fmt.Errorf("read events: %w", err)
 		}
 		if occurred != nil {

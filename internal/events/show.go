@@ -126,43 +126,45 @@ func Show(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (*E
 	return detail, detail.loadContent(ctx, pool)
 }
 
-func (l *EventDetail) loadContent(ctx context.Context, pool *pgxpool.Pool) error {
+func (d *EventDetail) loadContent(ctx context.Context, pool *pgxpool.Pool) error {
 	var body []byte
-	if err := pool.QueryRow(ctx, contentSQL, l.ID).Scan(&l.Headers, &l.Verification, &body); err != nil {
-		return fmt.Errorf("show event %d: %w", l.ID, err)
+	if err := pool.QueryRow(ctx, contentSQL, d.ID).Scan(&d.Headers, &d.Verification, &body); err != nil {
+		return fmt.Errorf("show event %d: %w", d.ID, err)
 	}
-	l.Content = MakeContent(body)
-	return l.loadRelated(ctx, pool)
+	d.Content = MakeContent(body)
+	return d.loadRelated(ctx, pool)
 }
 
-// loadRelated reads what is stored separately from the event and may outlive it.
-func (l *EventDetail) loadRelated(ctx context.Context, pool *pgxpool.Pool) error {
-	rows, err := pool.Query(ctx, outcomesOfEventSQL, l.ID)
+// loadRelated reads outcomes, conflicts and redaction. They are stored separately from the event
+// and may outlive it.
+func (d *EventDetail) loadRelated(ctx context.Context, pool *pgxpool.Pool) error {
+	rows, err := pool.Query(ctx, outcomesOfEventSQL, d.ID)
 	if err == nil {
-		l.Outcomes, err = pgx.CollectRows(rows, ScanOutcome)
+		d.Outcomes, err = pgx.CollectRows(rows, ScanOutcome)
 	}
 	if err != nil {
-		return fmt.Errorf("show outcomes of event %d: %w", l.ID, err)
+		return fmt.Errorf("show outcomes of event %d: %w", d.ID, err)
 	}
-	if l.Conflicts, err = listConflictsOf(ctx, pool, l.ID); err != nil {
+	if d.Conflicts, err = listConflictsOf(ctx, pool, d.ID); err != nil {
 		return err
 	}
 	var at Instant
-	switch err := pool.QueryRow(ctx, redactedSQL, l.ID).Scan(&at.Time, &l.Redaction); {
+	switch err := pool.QueryRow(ctx, redactedSQL, d.ID).Scan(&at.Time, &d.Redaction); {
 	case err == nil:
-		l.Redacted, l.RedactedAt = true, &at
+		d.Redacted, d.RedactedAt = true, &at
 	case !errors.Is(err, pgx.ErrNoRows):
-		return fmt.Errorf("show event %d: %w", l.ID, err)
+		return fmt.Errorf("show event %d: %w", d.ID, err)
 	}
 	return nil
 }
 
-const redactedSQL = `SELECT at, run FROM redacted WHERE event = $1`
+const redactedSQL = `SELECT at, run FROM redacted_events WHERE event = $1`
 
-const droppedSQL = `SELECT r.dropped_at FROM retired r WHERE r.lo <= $1 AND r.hi > $1 AND r.dropped_at IS NOT NULL`
+const droppedSQL = `SELECT r.dropped_at FROM dropped_partitions r WHERE r.id_from <= $1 AND r.id_to > $1
+	AND r.dropped_at IS NOT NULL`
 
-// showDropped returns what remains of an event whose partition retention has dropped. If nothing
-// remains, the event cannot be distinguished from one that never existed.
+// showDropped returns the remains of an event whose partition retention has dropped: its conflicts
+// and outcomes. An id without outcomes is not found, because it may never have been used.
 func showDropped(ctx context.Context, pool *pgxpool.Pool, arg string, id int64) (*EventDetail, error) {
 	detail := &EventDetail{Item: Item{ID: id, StoredAt: Instant{Time(id)}}, DroppedAt: &Instant{},
 		Headers: json.RawMessage("null"), Verification: json.RawMessage("null")}

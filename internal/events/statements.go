@@ -4,10 +4,7 @@ package events
 // prepares each.
 func Statements() []string {
 	return append(listStatements(), appendSQL, awaitStandbySQL, concurrentDuplicatesSQL, renderingsSQL,
-		insertConflictsSQL, raiseFloorSQL,
-		readSQL, bodiesSQL, idsAfterSQL, newestIDSQL, raiseFloorToNowSQL, openAppendsSQL, partitionsUntilSQL,
-		droppedSQL,
-		redactedSQL,
-		ensurePartitionsSQL, oldestIDSQL, addSourceSQL, sourcesSQL,
-		walkRangeSQL, walkIDsSQL, walkBodySQL, partitionsSQL, keysSQL)
+		insertConflictsSQL, raiseFloorSQL, readSQL, bodiesSQL, idsAfterSQL, newestIDSQL, raiseFloorToNowSQL,
+		openAppendsSQL, partitionsUntilSQL, droppedSQL, redactedSQL, ensurePartitionsSQL, oldestIDSQL, addSourceSQL,
+		sourcesSQL, walkRangeSQL, walkIDsSQL, walkBodySQL, partitionsSQL, keysSQL)
 }

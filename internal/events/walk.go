@@ -29,7 +29,7 @@ const (
 
 // partitionsSQL lists the partitions that a reader of the log sees now and that have ids in a
 // range. A partition whose detaching has begun is not visible. The CASE is needed because a plan
-// may evaluate it for tables that are no partitions.
+// may evaluate to_date for tables that are no partitions.
 const partitionsSQL = `
 SELECT name, hi FROM (SELECT name, (extract(epoch FROM day) * 1000)::bigint << 20 AS lo,
 	(extract(epoch FROM day + 1) * 1000)::bigint << 20 AS hi
@@ -62,8 +62,8 @@ func ListPartitions(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, b
 	return partitions, nil
 }
 
-// walkSessionSQL disables the timeout of 10 s for a client that reads nothing, because a pipe may
-// stall for longer.
+// walkSessionSQL disables the timeout of 10 s after which the server drops a client that reads
+// nothing. A walk writes to a pipe, which may stall for longer.
 const walkSessionSQL = `SET tcp_user_timeout = 0`
 
 // maxWalkRows is how many events Walk reads with one statement, so that no statement holds a
@@ -99,14 +99,13 @@ type FullRecord struct {
 // is ever skipped. It uses two connections of the pool, and memory for some megabytes of bodies or
 // one larger body. An error of handle ends the walk and is returned.
 func Walk(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64,
-	handle func(*FullRecord) error) (end int64,
-	err error) {
+	handle func(*FullRecord) error) (end int64, err error) {
 	w := walk{pool: pool, handle: handle}
 	if !f.isIDRange() {
 		ids, end, err := Match(ctx, pool, f, after, bound)
 		for err == nil && len(ids) > 0 {
 			n := min(len(ids), maxWalkRows)
-			err = w.run(ctx, postgres.Statement{Name: "postern_whole_ids", SQL: walkIDsSQL, SetupSQL: walkSessionSQL},
+			err = w.run(ctx, postgres.Statement{Name: "postern_walk_ids", SQL: walkIDsSQL, SetupSQL: walkSessionSQL},
 				func(p *postgres.Params) {
 					p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(ids[i]) })
 				})
@@ -119,7 +118,7 @@ func Walk(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64
 	if after >= last {
 		return bound, nil
 	}
-	err = w.run(ctx, postgres.Statement{Name: "postern_whole_range", SQL: walkRangeSQL, SetupSQL: walkSessionSQL},
+	err = w.run(ctx, postgres.Statement{Name: "postern_walk_range", SQL: walkRangeSQL, SetupSQL: walkSessionSQL},
 		func(p *postgres.Params) {
 			p.Int64(after)
 			p.Int64(last)
@@ -175,13 +174,9 @@ func (w *walk) run(ctx context.Context, s postgres.Statement, add func(*postgres
 func (w *walk) handleRow(ctx context.Context, r postgres.Row) error {
 	w.rows, w.lastID = w.rows+1, r.Int64(0)
 	w.record = FullRecord{ID: w.lastID, Source: int32(r.Int64(1)), Key: r.Bytes(2), Type: r.Bytes(3),
-		Account:    r.Bytes(4),
-		ObjectType: r.Bytes(5),
-		ObjectID:   r.Bytes(6), APIVersion: r.Bytes(7), Origin: r.Bytes(8), OccurredAt: r.Time(9),
-		ReceivedAt:   r.Time(10),
-		Headers:      r.JSON(11),
-		Verification: r.JSON(12), Fingerprint: r.Bytes(13), DeliveryID: r.Int64(14), Index: int(r.Int64(15)),
-		Body: r.Bytes(16)}
+		Account: r.Bytes(4), ObjectType: r.Bytes(5), ObjectID: r.Bytes(6), APIVersion: r.Bytes(7), Origin: r.Bytes(8),
+		OccurredAt: r.Time(9), ReceivedAt: r.Time(10), Headers: r.JSON(11), Verification: r.JSON(12),
+		Fingerprint: r.Bytes(13), DeliveryID: r.Int64(14), Index: int(r.Int64(15)), Body: r.Bytes(16)}
 	e := &w.record
 	switch {
 	case e.Body != nil:
@@ -194,7 +189,7 @@ func (w *walk) handleRow(ctx context.Context, r postgres.Row) error {
 	return w.handle(e)
 }
 
-// cacheBody remembers the body of an event.
+// cacheBody adds the body of an event to the cache; a nil body means that the log has none.
 func (w *walk) cacheBody(id int64, body []byte) {
 	if w.cached == nil || len(w.bodies)+len(body) > bodyCacheSize {
 		w.cached, w.bodies = map[int64]span{}, append(w.bodies[:0], 0)
@@ -210,24 +205,24 @@ func (w *walk) cacheBody(id int64, body []byte) {
 // loadSharedBody sets the body of an event whose delivery stores it with another event; nil if the
 // log no longer has it.
 func (w *walk) loadSharedBody(ctx context.Context, e *FullRecord) error {
-	place, ok := w.cached[e.DeliveryID]
+	position, ok := w.cached[e.DeliveryID]
 	if !ok {
 		body, err := w.fetchBody(ctx, e.DeliveryID)
 		if err != nil {
 			return err
 		}
 		w.cacheBody(e.DeliveryID, body)
-		place = w.cached[e.DeliveryID]
+		position = w.cached[e.DeliveryID]
 	}
-	if place.to >= place.from {
-		e.Body = w.bodies[place.from:place.to:place.to]
+	if position.to >= position.from {
+		e.Body = w.bodies[position.from:position.to:position.to]
 	}
 	return nil
 }
 
 // fetchBody reads the body of an event that is not in the cache.
-func (w *walk) fetchBody(ctx context.Context, holder int64) (body []byte, err error) {
-	err = w.pool.QueryRow(ctx, walkBodySQL, holder).Scan(&body)
+func (w *walk) fetchBody(ctx context.Context, id int64) (body []byte, err error) {
+	err = w.pool.QueryRow(ctx, walkBodySQL, id).Scan(&body)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

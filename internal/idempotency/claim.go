@@ -46,12 +46,12 @@ type Claim struct {
 
 // claimSQL claims a key that is new, expired, or whose request ended without a response.
 const claimSQL = `
-INSERT INTO idempotency_keys AS k (scope, key, fingerprint, made_at, owner, leased_until)
+INSERT INTO idempotency_keys AS k (scope, key, fingerprint, created_at, lease_owner, lease_until)
 	VALUES ($1, $2, $3, clock_now(), $4, clock_now() + $5::interval)
-ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint, made_at = excluded.made_at,
-	owner = excluded.owner, leased_until = excluded.leased_until,
+ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint, created_at = excluded.created_at,
+	lease_owner = excluded.lease_owner, lease_until = excluded.lease_until,
   status = NULL, content_type = '', body = NULL
-WHERE k.made_at <= clock_now() - $6::interval OR k.status IS NULL AND k.leased_until <= clock_now()
+WHERE k.created_at <= clock_now() - $6::interval OR k.status IS NULL AND k.lease_until <= clock_now()
 	AND k.fingerprint = excluded.fingerprint
 RETURNING true`
 
@@ -94,7 +94,7 @@ func find(ctx context.Context, db postgres.DB, r Request) (*Response, error) {
 }
 
 const storeResponseSQL = `
-UPDATE idempotency_keys SET status = $4, content_type = $5, body = $6 WHERE scope = $1 AND key = $2 AND owner = $3
+UPDATE idempotency_keys SET status = $4, content_type = $5, body = $6 WHERE scope = $1 AND key = $2 AND lease_owner = $3
 	AND status IS NULL RETURNING true`
 
 // StoreResponse stores the response. Pass the transaction of the change, so that both are committed
@@ -119,8 +119,8 @@ func (c *Claim) StoreResponse(ctx context.Context, db postgres.DB, a Response) e
 // HasResponse reports whether StoreResponse was successful. Its transaction may still fail.
 func (c *Claim) HasResponse() bool { return c != nil && c.stored }
 
-const releaseSQL = `UPDATE idempotency_keys SET leased_until = clock_now() WHERE scope = $1 AND key = $2 AND owner = $3
-	AND status IS NULL`
+const releaseSQL = `UPDATE idempotency_keys SET lease_until = clock_now() WHERE scope = $1 AND key = $2
+	AND lease_owner = $3 AND status IS NULL`
 
 // Release releases a key without a response. The same request may be sent again; a different one is
 // still rejected. A stored response stays.
@@ -134,7 +134,7 @@ func (c *Claim) Release(ctx context.Context, db postgres.DB) error {
 	return nil
 }
 
-const deleteExpiredSQL = `DELETE FROM idempotency_keys WHERE made_at <= clock_now() - $1::interval`
+const deleteExpiredSQL = `DELETE FROM idempotency_keys WHERE created_at <= clock_now() - $1::interval`
 
 // DeleteExpired deletes expired keys and returns their number.
 func DeleteExpired(ctx context.Context, db postgres.DB) (int64, error) {

@@ -89,16 +89,16 @@ func TestBegin_sameKey_executesOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, got := b.begin(t, request("a"), nil); cmp.Diff(&response, got) != "" {
-		t.Errorf("answered %+v", got)
+		t.Errorf("response %+v", got)
 	}
 	b.begin(t, request("b"), idempotency.ErrKeyReused)
 	other := request("a")
 	other.Scope = "bob POST /x"
 	if c, got := b.begin(t, other, nil); c == nil || got != nil {
-		t.Errorf("another's key: %+v", got)
+		t.Errorf("the key of another caller: %+v", got)
 	}
 	if b.executions(t) != "1" {
-		t.Errorf("done %s times", b.executions(t))
+		t.Errorf("executed %s times", b.executions(t))
 	}
 }
 
@@ -114,17 +114,17 @@ func TestBegin_expiredLease_isTakenOver(t *testing.T) {
 	b.begin(t, request("b"), idempotency.ErrKeyReused)
 	next, _ := b.begin(t, request("a"), nil)
 	if err := b.execute(t.Context(), dead); !errors.Is(err, idempotency.ErrInProgress) || b.executions(t) != "0" {
-		t.Errorf("who had lost the key: %v, done %s times", err, b.executions(t))
+		t.Errorf("a request that lost its key: %v, executed %s times", err, b.executions(t))
 	}
 	if err := dead.Release(t.Context(), b.operator); err != nil { // and does not release the key of the next request
 		t.Fatal(err)
 	}
 	b.begin(t, request("a"), idempotency.ErrInProgress)
 	if err := b.execute(t.Context(), next); err != nil || b.executions(t) != "1" {
-		t.Errorf("%v, done %s times", err, b.executions(t))
+		t.Errorf("%v, executed %s times", err, b.executions(t))
 	}
 	if err := b.execute(t.Context(), dead); !errors.Is(err, idempotency.ErrInProgress) || b.executions(t) != "1" {
-		t.Errorf("after the next: %v, done %s times", err, b.executions(t))
+		t.Errorf("after the next: %v, executed %s times", err, b.executions(t))
 	}
 }
 
@@ -179,17 +179,17 @@ func TestDeleteExpired_keys_afterOneDay(t *testing.T) {
 	must(t, b.execute(t.Context(), c))
 	b.advanceClock(t, "23 hours 59 minutes")
 	if n, err := idempotency.DeleteExpired(t.Context(), b.operator); n != 0 || err != nil {
-		t.Errorf("swept %d, %v", n, err)
+		t.Errorf("deleted %d, %v", n, err)
 	}
 	b.begin(t, request("b"), idempotency.ErrKeyReused)
 	b.advanceClock(t, "24 hours")
 	c, a := b.begin(t, request("b"), nil) // also before it is deleted
 	if c == nil || a != nil {
-		t.Errorf("an old answer: %+v", a)
+		t.Errorf("an expired response: %+v", a)
 	}
 	b.advanceClock(t, "48 hours 1 minute")
 	if n, err := idempotency.DeleteExpired(t.Context(), b.operator); n != 1 || err != nil {
-		t.Errorf("swept %d, %v", n, err)
+		t.Errorf("deleted %d, %v", n, err)
 	}
 }
 

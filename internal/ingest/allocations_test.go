@@ -30,12 +30,12 @@ func TestHandler_oneDelivery_allocationsAreBounded(t *testing.T) {
 		req.Header = d.Header
 		waiting = append(waiting, req)
 	}
-	handler, answers := b.server.Handler(), discardResponse{header: http.Header{}}
+	handler, res := b.server.Handler(), discardResponse{header: http.Header{}}
 	got := testing.AllocsPerRun(deliveries, func() {
-		answers.status = 0
-		handler.ServeHTTP(&answers, waiting[0])
-		if waiting = waiting[1:]; answers.status != http.StatusOK {
-			t.Fatalf("status %d", answers.status)
+		res.status = 0
+		handler.ServeHTTP(&res, waiting[0])
+		if waiting = waiting[1:]; res.status != http.StatusOK {
+			t.Fatalf("status %d", res.status)
 		}
 	})
 	if t.Logf("%v allocations", got); got > maxAllocations {

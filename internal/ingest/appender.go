@@ -59,8 +59,8 @@ type queuedDelivery struct {
 }
 
 // finish sends the result and releases the memory. The waiting request may reuse w at once, so
-// finish does not read w after the send. The sender may send the same keys again at once, so the
-// keys are released first.
+// finish does not read w after the send. It releases the keys before the send, because the sender
+// may then send the same keys again at once.
 func (w *queuedDelivery) finish(r result) {
 	memory := w.memory
 	if w.releaseKeys != nil {
@@ -85,8 +85,7 @@ func newAppender(s *Server) *appender {
 // it goes to the spool under the source's name.
 func (a *appender) enqueue(w *queuedDelivery) error {
 	if a.allWritersStalled() || time.Now().UnixNano() < a.retryStoreAt.Load() || a.mustSpool() ||
-		a.s.databaseUnchecked.Load() ||
-		w.ep.Number == 0 {
+		a.s.databaseUnchecked.Load() || w.ep.Number == 0 {
 		return errUnavailable
 	}
 	w.queuedAt = time.Now()
@@ -97,8 +96,8 @@ func (a *appender) enqueue(w *queuedDelivery) error {
 	return nil
 }
 
-// mustSpool returns true during an outage if the spool is not empty: then draining it shows when
-// PostgreSQL is available again.
+// mustSpool returns true during an outage if the spool is not empty. Draining the spool then shows
+// when PostgreSQL is available again, so no delivery needs to try.
 func (a *appender) mustSpool() bool {
 	return a.outage.active.Load() && a.s.Spool != nil && a.s.Spool.Stats().Records > 0
 }
@@ -121,7 +120,7 @@ func (a *appender) wait(w *queuedDelivery) (r result, done bool) {
 		select {
 		case r := <-w.result:
 			w.timer.Stop()
-			// its memory is released, so nothing may refer to the body
+			// the memory of the body is released, so w must not refer to it
 			*w = queuedDelivery{result: w.result, timer: w.timer}
 			a.pool.Put(w)
 			return r, true
@@ -131,7 +130,7 @@ func (a *appender) wait(w *queuedDelivery) (r result, done bool) {
 			timeout = 0
 		}
 	}
-	return result{}, false // its writer still uses it
+	return result{}, false // the queue or a writer still has w, so w does not go back to the pool
 }
 
 // untilStalled returns how long the delivery's append may still take before it counts as stalled.
@@ -194,7 +193,8 @@ func (a *appender) stalledOrUnavailable() bool {
 }
 
 // commitProgress returns the age of the oldest commit in progress, 0 if there is none, and the
-// number of active writers. Stalled commits are ignored, because they say nothing about the others.
+// number of writers that have not stalled. It ignores stalled commits, because they say nothing
+// about the others.
 func (a *appender) commitProgress(now time.Time) (longest time.Duration, activeWriters int) {
 	for i := range a.appendStarted {
 		began := a.appendStarted[i].Load()
@@ -261,7 +261,7 @@ func (a *appender) nextBatch(ctx context.Context, writer int) []*queuedDelivery 
 			return batch
 		}
 	}
-	return a.takeBatch(writer) // deliveries that arrived just before the end
+	return a.takeBatch(writer) // deliveries that were queued just before ctx ended
 }
 
 // collect takes a batch once it is large enough for a commit concurrent with those in progress.
@@ -363,7 +363,8 @@ func (a *appender) commit(ctx context.Context, batch []*queuedDelivery) {
 			a.retryStoreAt.Store(time.Now().Add(storeRetryDelay).UnixNano())
 			a.beginOutage(err)
 		}
-		a.s.Logger.Error("append failed; none of it is in the log", "deliveries", len(batch), "error", err)
+		a.s.Logger.Error("append failed; none of these deliveries is acknowledged", "deliveries", len(batch), "error",
+			err)
 		for _, w := range batch {
 			w.finish(result{err: err})
 		}
@@ -415,9 +416,7 @@ func appendStreamEvents(evs []stream.Event, w *queuedDelivery, receipts []events
 		evs = append(evs, stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID,
 			OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: w.trace,
 			StoredEvent: provider.StoredEvent{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account,
-				APIVersion: e.APIVersion,
-				Origin:     d.Origin,
-				ReceivedAt: d.ReceivedAt, Index: index, Body: body}})
+				APIVersion: e.APIVersion, Origin: d.Origin, ReceivedAt: d.ReceivedAt, Index: index, Body: body}})
 	}
 	return evs
 }

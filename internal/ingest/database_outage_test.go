@@ -60,15 +60,15 @@ func (b *testBundle) waitBlocked(t *testing.T, n int) {
 
 // send posts from its own goroutine; the channel receives the response.
 func (b *testBundle) send(t *testing.T, ctx context.Context, source string, d *provider.Delivery) <-chan response {
-	answers := make(chan response, 1)
+	received := make(chan response, 1)
 	go func() {
 		a, err := b.try(ctx, source, d)
 		if err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
-		answers <- a
+		received <- a
 	}()
-	return answers
+	return received
 }
 
 // If the database takes longer than the timeout for a body, that is no fault of the sender.
@@ -173,7 +173,7 @@ func TestHandler_panickingProvider_failsOneRequest(t *testing.T) {
 	b := setup(t, nil)
 	for n := range 3 {
 		b.post(t, "panic", b.invoice(t, 1)).wantProblem(t, 500, "internal")
-		if got := b.counter(t, "postern_faults_total"); got != float64(n+1) {
+		if got := b.counter(t, "postern_panics_total"); got != float64(n+1) {
 			t.Errorf("%v panics counted after %d", got, n+1)
 		}
 	}
@@ -199,22 +199,22 @@ func TestReady_draining_isNotReady(t *testing.T) {
 // countingPool returns the gateway's pool, and how often a connection of it was acquired.
 func countingPool(t *testing.T, db *testkit.DB) (*pgxpool.Pool, *atomic.Int64) {
 	t.Helper()
-	var asked atomic.Int64
+	var acquired atomic.Int64
 	cfg := db.Role(t, "gateway").Config()
-	cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { asked.Add(1); return true, nil }
+	cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { acquired.Add(1); return true, nil }
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return pool, &asked
+	return pool, &acquired
 }
 
 // Every client may request /readyz, so a flood of it costs the database one query a second.
 func TestReady_flood_isCached(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	pool, asked := countingPool(t, db)
+	pool, acquired := countingPool(t, db)
 	b := setupOn(t, db, func(o *ingest.Options) { o.Pool = pool })
 	handler := b.server.Handler()
 	var requests atomic.Int64
@@ -235,7 +235,7 @@ func TestReady_flood_isCached(t *testing.T) {
 	}
 	group.Wait()
 	maxQueries := int64(time.Since(began)/time.Second) + 1
-	if n := asked.Load(); n < 1 || n > maxQueries || requests.Load() < 10*maxQueries {
+	if n := acquired.Load(); n < 1 || n > maxQueries || requests.Load() < 10*maxQueries {
 		t.Errorf("%d queries for %d requests, want at most %d", n, requests.Load(), maxQueries)
 	}
 	b.waitReady(t)
@@ -401,7 +401,7 @@ func TestQueue_abandonedBodies_areFreed(t *testing.T) {
 		b.waitBlocked(t, n+1)
 	}
 	group.Wait()
-	held := func() float64 { return b.gauge(t, "postern_held_bytes", "") }
+	held := func() float64 { return b.gauge(t, "postern_body_memory_bytes", "") }
 	inProgress, before := held(), heap()
 	for round := range rounds {
 		for n := range concurrent {
@@ -417,7 +417,7 @@ func TestQueue_abandonedBodies_areFreed(t *testing.T) {
 	}
 	b.wantCounter(t, writers+rounds*concurrent, "postern_deliveries_total", "result=unavailable")
 	release()
-	b.waitGauge(t, "postern_held_bytes", "", 0)
+	b.waitGauge(t, "postern_body_memory_bytes", "", 0)
 	b.wantRows(t, writers, `events`)
 }
 

@@ -16,8 +16,8 @@ func isDirect(ep Endpoint) bool {
 	return ok
 }
 
-// accept converts a verified delivery to the form in which its provider stores it. If that has
-// another body, its memory is counted as well.
+// accept converts a verified delivery to the form in which its provider stores it. If that form has
+// a body of another size, accept counts its memory as well.
 func (v *webhookRequest) accept(d *provider.Delivery) error {
 	a, err := provider.Accept(v.ep.Provider, v.ep.Config, d)
 	if err != nil {

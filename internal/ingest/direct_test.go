@@ -188,8 +188,7 @@ func TestAPISource_batchWithConflict_storesNothing(t *testing.T) {
 		t.Errorf("receipts %+v", again)
 	}
 	if r := b.post(t, "api", apiDelivery("["+two+"]", cloudEventBatchType)).receipts(t); len(r) != 1 ||
-		!r[0].Duplicate ||
-		r[0].ID != first[1].ID {
+		!r[0].Duplicate || r[0].ID != first[1].ID {
 		t.Errorf("receipts of a batch of one: %+v", r)
 	}
 	b.wantEvents(t, 3)
@@ -348,7 +347,7 @@ func TestAPISource_batch_headersAreTruncated(t *testing.T) {
 // 409.
 func TestAPISource_appendStalls_retriesAre503OrSpooled(t *testing.T) {
 	t.Parallel()
-	for name, requireCommit := range map[string]bool{"final": true, "spooled": false} {
+	for name, requireCommit := range map[string]bool{"commit required": true, "spool allowed": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setupSpool(t, func(o *ingest.Options) {

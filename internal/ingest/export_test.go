@@ -102,6 +102,6 @@ func LogRejections(ctx context.Context, log *slog.Logger) (reject func(source, r
 	}()
 	return func(source, result string) {
 		level, more := s.suppressibleLevel(logKey{source: source, result: result})
-		log.Log(ctx, level, "refused", "source", source, "result", result, "more_since", more)
+		log.Log(ctx, level, "rejected", "source", source, "result", result, "more_since", more)
 	}, ended
 }

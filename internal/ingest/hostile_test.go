@@ -69,9 +69,8 @@ func setupHostileClient(t *testing.T) (*hostileClient, *logBuffer) {
 	}
 	for _, p := range all.All() {
 		endpoints[p.Name()] = ingest.Endpoint{Number: registered.Number[p.Name()], Provider: p, MaxBody: maxBody,
-			Config: &provider.Source{Name: p.Name(), Accounts: []string{"*"}, URL: "https://hooks.example/webhooks/" +
-				p.Name(),
-				Keys: new(signature.Keys), Tolerance: time.Hour,
+			Config: &provider.Source{Name: p.Name(), Accounts: []string{"*"},
+				URL: "https://hooks.example/webhooks/" + p.Name(), Keys: new(signature.Keys), Tolerance: time.Hour,
 				Secrets: []provider.Secret{{Name: "main", Value: []byte("the_secret" + signature.DemoSuffix)}}}}
 	}
 	s.testBundle = setupIdle(t, db, func(o *ingest.Options) {
@@ -207,8 +206,8 @@ func (s *hostileClient) request(t *testing.T, method, target string, header http
 func FuzzHandler(f *testing.F) {
 	endpoints := map[string]ingest.Endpoint{}
 	for _, p := range all.All() {
-		src := &provider.Source{Name: p.Name(), Accounts: []string{"*"}, URL: "https://hooks.example/webhooks/" +
-			p.Name(),
+		src := &provider.Source{Name: p.Name(), Accounts: []string{"*"},
+			URL:     "https://hooks.example/webhooks/" + p.Name(),
 			Secrets: []provider.Secret{{Name: "unknown", Value: []byte("nobody_knows_it_for_postern_dev")}}}
 		endpoints[p.Name()] = ingest.Endpoint{Number: 1, Provider: p, Config: src, MaxBody: 1 << 20}
 		for _, s := range p.Samples()[:1] {
@@ -232,8 +231,7 @@ func FuzzHandler(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	server, err := ingest.New(ingest.Options{Endpoints: endpoints, Logger: slog.New(slog.DiscardHandler),
-		Metrics: prometheus.NewRegistry(),
-		Now:     func() time.Time { return time.Unix(1_800_000_000, 0) },
+		Metrics: prometheus.NewRegistry(), Now: func() time.Time { return time.Unix(1_800_000_000, 0) },
 		Settings: ingest.Settings{Deadline: time.Second, StallAfter: time.Second, Queue: 16, QueueBytes: 64 << 20,
 			BatchMax: 16, BatchBytes: 1 << 20, Writers: 1,
 			RejectionsMaxCount: 10, RejectionsMaxBytes: 1 << 20, RejectionsMaxBody: 1 << 20}})

@@ -93,7 +93,7 @@ func (s *Server) logLevel(v *webhookRequest, status int) (level slog.Level, more
 	switch {
 	case status == http.StatusInternalServerError:
 		return slog.LevelError, 0
-	case v.result == "accepted" || v.result == "spooled" || v.result == "greeting" || v.rejectedForContent():
+	case v.result == "accepted" || v.result == "spooled" || v.result == "handshake" || v.rejectedForContent():
 		return slog.LevelInfo, 0
 	}
 	return s.suppressibleLevel(logKey{v.source(), v.result, v.reason})

@@ -101,7 +101,7 @@ func heap() uint64 {
 
 // Two clients send a part of a body and stop, so that all memory is used. A delivery evicts the
 // first of them as soon as it has lasted a second, over HTTP/1.1 and over one connection of HTTP/2.
-func TestUpload_evicted_isAnswered503(t *testing.T) {
+func TestUpload_evicted_gets503(t *testing.T) {
 	t.Parallel()
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprint("HTTP/", version), func(t *testing.T) {
@@ -161,7 +161,7 @@ func (b *testBundle) stall(t *testing.T, announced int64, sent, held int) <-chan
 	if _, err := io.WriteString(write, strings.Repeat("x", sent)); err != nil {
 		t.Fatal(err)
 	}
-	b.waitGauge(t, "postern_held_bytes", "", held)
+	b.waitGauge(t, "postern_body_memory_bytes", "", held)
 	return response
 }
 
@@ -356,9 +356,9 @@ func TestSemaphore_largeBodies_areLimitedToCPUs(t *testing.T) {
 	for range 2 * runtime.GOMAXPROCS(0) {
 		post("panic", large, 'x').wantProblem(t, http.StatusInternalServerError, "internal")
 	}
-	answers := make(chan response, runtime.GOMAXPROCS(0))
+	received := make(chan response, runtime.GOMAXPROCS(0))
 	for i := range runtime.GOMAXPROCS(0) {
-		go func() { answers <- post("gated", large, byte('a'+i)) }()
+		go func() { received <- post("gated", large, byte('a'+i)) }()
 	}
 	for range runtime.GOMAXPROCS(0) {
 		select {
@@ -374,7 +374,7 @@ func TestSemaphore_largeBodies_areLimitedToCPUs(t *testing.T) {
 	}
 	close(g.open)
 	for range runtime.GOMAXPROCS(0) {
-		(<-answers).receipt(t)
+		(<-received).receipt(t)
 	}
 	post("gated", large, 'z').receipt(t)
 }

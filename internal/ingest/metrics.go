@@ -23,20 +23,21 @@ func (m *metrics) create() {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	m.deliveries = counter("postern_deliveries_total", "Requests to sources by source and result; an unknown source "+
-		"has the label \"\".", "source", "result")
-	m.events = counter("postern_events_total", "Events of accepted deliveries: stored, duplicate or conflict.",
+	m.deliveries = counter("postern_deliveries_total", "Requests to sources by source and result. The label source is "+
+		"empty for an unknown source.", "source", "result")
+	m.events = counter("postern_events_total", "Events of accepted deliveries by result: stored, duplicate or "+
+		"conflict.",
 		"source", "result")
 	m.rejections = counter("postern_rejections_total", "Rejected deliveries by reason.", "source", "reason")
 	m.dropped = counter("postern_rejections_dropped_total", "Rejected deliveries that were not stored, because too "+
-		"many came at once.", "source")
-	m.contentKeys = counter("postern_content_keys_total", "Events whose delivery named no key; they are deduplicated "+
-		"by content.", "source")
-	m.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_faults_total",
+		"many arrived at once.", "source")
+	m.contentKeys = counter("postern_content_keys_total", "Events whose delivery has no event key. Their content is "+
+		"used to detect duplicates.", "source")
+	m.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_panics_total",
 		Help: "Panics while handling a request."})
-	m.quarantined = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_spool_set_apart_total",
+	m.quarantined = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_spool_quarantined_total",
 		Help: "Acknowledged deliveries of the spool that cannot be appended. They are in quarantine files in the " +
-			"spool's folder and need review."})
+			"spool's folder. An operator must review them."})
 	m.ack = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_ack_seconds",
 		Help:    "Time from the start of the request to the receipt.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)})
@@ -64,8 +65,8 @@ func (m *metrics) createSeries(endpoints map[string]Endpoint) {
 }
 
 func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
-	heldBytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_held_bytes",
-		Help: "Bytes of bodies in memory: arriving, or verified and waiting."},
+	heldBytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_body_memory_bytes",
+		Help: "Bytes of request bodies in memory: arriving, or verified and waiting for a commit."},
 		func() float64 { return float64(s.uploads.inUse() + s.memory.inUse()) })
 	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.panics,
 		m.quarantined, m.ack, m.batches, m.append, heldBytes, queueCollector{s}, spoolCollector{s}} {
@@ -84,7 +85,7 @@ var (
 	queueLength = prometheus.NewDesc("postern_queue_deliveries", "Verified deliveries that wait for a commit.",
 		[]string{"source"}, nil)
 	queueOldest = prometheus.NewDesc("postern_queue_oldest_seconds",
-		"How long the oldest of them has waited; 0 for an empty queue.", nil, nil)
+		"How long the oldest delivery that waits for a commit has waited; 0 if the queue is empty.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -115,14 +116,15 @@ type spoolCollector struct{ s *Server }
 var (
 	spoolRecords = prometheus.NewDesc("postern_spool_deliveries",
 		"Acknowledged deliveries on the gateway's disk that are not in the log yet.", nil, nil)
-	spoolBytes = prometheus.NewDesc("postern_spool_bytes", "Bytes that these deliveries take on the gateway's "+
+	spoolBytes = prometheus.NewDesc("postern_spool_bytes", "Bytes of the spool's deliveries on the gateway's "+
 		"disk.", nil, nil)
 	spoolOldest = prometheus.NewDesc("postern_spool_oldest_seconds",
-		"How long the oldest of these deliveries has waited; 0 for an empty spool.", nil, nil)
+		"How long the oldest delivery in the spool has waited; 0 if the spool is empty.", nil, nil)
 	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files",
-		"Files of the spool that could not be read completely and were not removed yet.", nil, nil)
-	spoolQuarantined = prometheus.NewDesc("postern_spool_refused_files",
-		"Files with an acknowledged delivery that the log rejected and that were not removed yet.", nil, nil)
+		"Files of the spool that could not be read completely and that were not removed yet.", nil, nil)
+	spoolQuarantined = prometheus.NewDesc("postern_spool_quarantined_files",
+		"Files of the spool with an acknowledged delivery that the log rejected, and that were not removed "+
+			"yet.", nil, nil)
 	spoolUsable = prometheus.NewDesc("postern_spool_usable", "1 if the spool accepts deliveries, else 0.", nil,
 		nil)
 )
@@ -148,8 +150,8 @@ func (c spoolCollector) Collect(ch chan<- prometheus.Metric) {
 		age = time.Since(stats.Oldest).Seconds()
 	}
 	for desc, value := range map[*prometheus.Desc]float64{spoolRecords: float64(stats.Records),
-		spoolBytes: float64(stats.Bytes), spoolOldest: age,
-		spoolDamaged: float64(stats.Damaged), spoolQuarantined: float64(stats.Quarantined), spoolUsable: usable} {
+		spoolBytes: float64(stats.Bytes), spoolOldest: age, spoolDamaged: float64(stats.Damaged),
+		spoolQuarantined: float64(stats.Quarantined), spoolUsable: usable} {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 }

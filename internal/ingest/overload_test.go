@@ -116,7 +116,7 @@ type overloadCase struct {
 // capacity returns how many deliveries can be committed per second.
 func (o overloadCase) capacity() int { return 2 * o.batch * int(time.Second/o.commitTime) }
 
-// commits returns how many commits and deliveries there were.
+// commits returns the number of commits so far.
 func (b *testBundle) commits(t *testing.T) int {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -159,21 +159,20 @@ func (o overloadCase) run(t *testing.T, withSpool bool) {
 	if *overloadLong { // the defaults
 		deadline, stallAfter, acquireTimeout = 4*time.Second, 750*time.Millisecond, time.Second
 	}
-	var keep *spool.Spool
+	var deliverySpool *spool.Spool
 	b := setupOn(t, db, func(opts *ingest.Options) {
 		s := &opts.Settings
 		s.BatchMax, s.Deadline, s.StallAfter, s.AcquireTimeout = o.batch, deadline, stallAfter, acquireTimeout
 		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, Role: "postern_gateway",
-			MaxConns: 8,
-			MinConns: int32(s.Sessions())}) // as many open sessions as the gateway has
+			MaxConns: 8, MinConns: int32(s.Sessions())}) // as many open sessions as the gateway has
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
 		opts.Pool, opts.Publish = pool, func(...stream.Event) {}
 		if withSpool {
-			keep = openSpool(t, t.TempDir(), 1<<30)
-			opts.Spool = keep
+			deliverySpool = openSpool(t, t.TempDir(), 1<<30)
+			opts.Spool = deliverySpool
 		}
 	})
 	handler := b.server.Handler()
@@ -219,9 +218,9 @@ func (o overloadCase) run(t *testing.T, withSpool bool) {
 
 	accepted, rejected := flood.withStatus(200), flood.withStatus(503)
 	t.Logf("%d sent, %d accepted in %d commits (p50 %s, p99 %s), %d rejected (p90 %s, p99 %s); recovered after %s, "+
-		"%d KiB more memory",
-		len(flood.all), len(accepted), commits, percentile(accepted, 50), percentile(accepted, 99),
-		len(rejected), percentile(rejected, 90), percentile(rejected, 99), recovered, grown>>10)
+		"%d KiB more memory", len(flood.all), len(accepted), commits, percentile(accepted, 50),
+		percentile(accepted, 99), len(rejected), percentile(rejected, 90), percentile(rejected, 99), recovered,
+		grown>>10)
 	t.Logf("the quiet source: %d of %d accepted (p50 %s, p99 %s)",
 		len(quiet.withStatus(200)), len(quiet.all), percentile(quiet.withStatus(200), 50),
 		percentile(quiet.withStatus(200), 99))
@@ -254,8 +253,8 @@ func (o overloadCase) run(t *testing.T, withSpool bool) {
 			percentile(quiet.all, 50))
 	}
 	b.wantCounter(t, 0, "postern_deliveries_total", "result=spooled")
-	if withSpool && keep.Stats().Records > 0 {
-		t.Errorf("the spool has %+v", keep.Stats())
+	if withSpool && deliverySpool.Stats().Records > 0 {
+		t.Errorf("the spool has %+v", deliverySpool.Stats())
 	}
 	if *overloadLong {
 		o.wantLimits(t, alone, quiet, accepted, rejected, recovered, grown)
@@ -272,8 +271,7 @@ func inUse() int64 {
 
 // wantLimits checks the documented limits, as measured on an idle machine.
 func (o overloadCase) wantLimits(t *testing.T, quietBefore, quiet *responses, accepted, rejected []response,
-	recovered time.Duration,
-	memory int64) {
+	recovered time.Duration, memory int64) {
 	t.Helper()
 	// At the start the queue fills up; its deliveries have a response by the end.
 	if rate := float64(len(accepted)) / (o.duration + recovered).Seconds(); rate < 0.8*float64(o.capacity()) {

@@ -44,16 +44,13 @@ var (
 		outcome: "encoding", closeConnection: true,
 		Detail: "Signatures cover the bytes as they were sent. Send the body without a Content-Encoding."}
 	errBodyIncomplete = &problem{Status: 408, Type: "urn:postern:problem:body", Title: "body did not arrive",
-		outcome:         "body",
-		closeConnection: true,
-		Detail:          "The body did not arrive completely within the allowed time."}
+		outcome: "body", closeConnection: true,
+		Detail: "The body did not arrive completely within the allowed time."}
 	errOverloaded = &problem{Status: 503, Type: "urn:postern:problem:overloaded", Title: "overloaded",
-		outcome:    "overloaded",
-		retryAfter: "5",
-		Detail:     "Too many deliveries are waiting. Nothing was stored; send it again."}
+		outcome: "overloaded", retryAfter: "5",
+		Detail: "Too many deliveries are waiting. Nothing was stored; send it again."}
 	errSlow = &problem{Status: 503, Type: "urn:postern:problem:too-slow", Title: "body arrived too slowly",
-		outcome:    "too_slow",
-		retryAfter: "5", closeConnection: true,
+		outcome: "too_slow", retryAfter: "5", closeConnection: true,
 		Detail: "The memory for incoming bodies is full, and this body took longest. Nothing was stored; send it " +
 			"again."}
 	errUnavailable = &problem{Status: 503, Type: "urn:postern:problem:unavailable", Title: "store unavailable",
@@ -64,19 +61,17 @@ var (
 		Detail: "This source sends more deliveries than it may. Nothing was stored; send it again. The operator can " +
 			"raise rate_limit of the source."}
 	errInFlight = &problem{Status: 409, Type: "urn:postern:problem:in-flight", Title: "in progress",
-		outcome:    "in_flight",
-		retryAfter: "1",
-		Detail:     "A delivery with this key is being stored. Send it again in a moment to get its receipt."}
+		outcome: "in_flight", retryAfter: "1",
+		Detail: "A delivery with this key is being stored. Send it again in a moment to get its receipt."}
 	errForbiddenAddress = &problem{Status: 403, Type: "urn:postern:problem:forbidden", Title: "not from this address",
 		outcome: "forbidden",
 		Detail: "This source accepts no deliveries from this address. The operator can change allow_from of the " +
 			"source."}
 	errNotAllowed = &problem{Status: 405, Type: "urn:postern:problem:method", Title: "method not allowed",
-		outcome: "method",
-		Detail:  "Send deliveries with POST."}
+		outcome: "method", Detail: "Send deliveries with POST."}
 	errNoRoute = &problem{Status: 404, Type: "urn:postern:problem:not-found", Title: "not found", outcome: "not_found",
 		Detail: "Send deliveries to /webhooks/{source}."}
-	errInternal = &problem{Status: 500, Type: "urn:postern:problem:internal", Title: "internal error", outcome: "fault",
+	errInternal = &problem{Status: 500, Type: "urn:postern:problem:internal", Title: "internal error", outcome: "panic",
 		Detail: "An internal error occurred and was logged. Nothing was acknowledged; send it again."}
 )
 
@@ -109,8 +104,8 @@ func hasLargeBody(req *http.Request) bool {
 	return req.ContentLength < 0 || req.ContentLength > maxDiscardedBody
 }
 
-// reply returns the problem as a response. closeConnection closes the connection afterwards; if the
-// body is unread, the response need not wait for it then.
+// reply returns the problem as a response. closeConnection closes the connection afterwards, so
+// that the response need not wait for an unread body.
 func (p *problem) reply(closeConnection bool) *provider.Reply {
 	h := http.Header{}
 	if p.retryAfter != "" {
@@ -133,13 +128,12 @@ func (p *problem) reply(closeConnection bool) *provider.Reply {
 // sender has read it. It does nothing for any other request.
 func lingerAfter(w http.ResponseWriter, req *http.Request) {
 	if req.Close && req.ContentLength != 0 {
-		// A reader that exceeds its limit is the only way to ask net/http for this. Its error is
-		// expected.
+		// Only a reader that exceeds its limit makes net/http do this. Its error is expected.
 		_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 	}
 }
 
-// handleError is echo's error handler, for requests that match no source. They are counted nowhere.
+// handleError is echo's error handler, for requests that match no route. No metric counts them.
 func (s *Server) handleError(err error, c echo.Context) {
 	p := problemOf(err)
 	req := c.Request()
@@ -149,8 +143,7 @@ func (s *Server) handleError(err error, c echo.Context) {
 		level, more := s.suppressibleLevel(logKey{result: p.outcome})
 		s.Logger.Log(req.Context(), level, "request rejected", "method", shortText(req.Method), "path",
 			shortText(req.URL.Path), "result", p.outcome, "status", p.Status, "remote",
-			s.remoteName(req, s.senderAddress(req)),
-			"more_since", more)
+			s.remoteName(req, s.senderAddress(req)), "more_since", more)
 	}
 	if !c.Response().Committed {
 		lingerAfter(c.Response().Writer, req)

@@ -52,27 +52,27 @@ func newQueue(s Settings) *queue {
 
 // push adds a delivery. It returns false if the source has used its quota of the queue, or if the
 // delivery would wait too long. commitAge is the age of the oldest commit in progress,
-// activeWriters how many writers commit.
+// activeWriters the number of writers that have not stalled.
 func (q *queue) push(w *queuedDelivery, commitAge time.Duration, activeWriters int) bool {
 	source := w.ep.Config.Name
 	if !q.quotas.reserve(source, 1) {
 		return false
 	}
 	q.mu.Lock()
-	l := q.bySource[source]
-	if l != nil && q.wouldBeLate(l, commitAge, activeWriters) {
+	sq := q.bySource[source]
+	if sq != nil && q.wouldBeLate(sq, commitAge, activeWriters) {
 		q.mu.Unlock()
 		q.quotas.release(source, 1)
 		return false
 	}
-	if l == nil {
-		l = &sourceQueue{source: source}
-		q.bySource[source] = l
-		q.rotation = append(q.rotation, l)
+	if sq == nil {
+		sq = &sourceQueue{source: source}
+		q.bySource[source] = sq
+		q.rotation = append(q.rotation, sq)
 	}
-	l.deliveries = append(l.deliveries, w)
+	sq.deliveries = append(sq.deliveries, w)
 	size := int64(len(w.delivery.Body))
-	l.bytes, q.bytes, q.count = l.bytes+size, q.bytes+size, q.count+1
+	sq.bytes, q.bytes, q.count = sq.bytes+size, q.bytes+size, q.count+1
 	enough := q.count >= q.wanted
 	q.mu.Unlock()
 	if enough {
@@ -84,15 +84,17 @@ func (q *queue) push(w *queuedDelivery, commitAge time.Duration, activeWriters i
 	return true
 }
 
-// wouldBeLate returns true if a delivery that joins a source queue now would wait too long. Of each
-// other source, at most as much is ahead of it as of its own source, plus one turn.
-func (q *queue) wouldBeLate(l *sourceQueue, commitAge time.Duration, activeWriters int) bool {
+// wouldBeLate returns true if a delivery that joins a source queue now would wait too long. Because
+// the sources take turns, each other source puts at most as much ahead of it as its own source
+// does, plus one turn.
+func (q *queue) wouldBeLate(sq *sourceQueue, commitAge time.Duration, activeWriters int) bool {
 	turns := len(q.rotation)
-	return q.estimator.tooLong(min(q.count, turns*(len(l.deliveries)+turnCredit/deliveryCost)),
-		min(q.bytes, int64(turns)*(l.bytes+turnCredit)), commitAge, activeWriters)
+	return q.estimator.tooLong(min(q.count, turns*(len(sq.deliveries)+turnCredit/deliveryCost)),
+		min(q.bytes, int64(turns)*(sq.bytes+turnCredit)), commitAge, activeWriters)
 }
 
-// has returns true if at least n deliveries are queued; otherwise ready gets a token when they are.
+// has returns true if at least n deliveries are queued; otherwise ready gets a token as soon as n
+// are queued.
 func (q *queue) has(n int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -118,18 +120,19 @@ func (q *queue) takeBatch(deliveries int, bytes int64) []*queuedDelivery {
 	return batch
 }
 
-// takeNext takes a delivery of the source whose turn it is; nil if that turn is over.
+// takeNext takes a delivery of the source whose turn it is. It returns nil if that source has no
+// credit; then it is the next source's turn.
 func (q *queue) takeNext() *queuedDelivery {
-	l := q.rotation[0]
-	if l.credit <= 0 { // A turn begins here. A turn that a full batch interrupted continues.
-		if l.credit += turnCredit; l.credit <= 0 {
+	sq := q.rotation[0]
+	if sq.credit <= 0 { // A turn begins here. A turn that a full batch interrupted continues.
+		if sq.credit += turnCredit; sq.credit <= 0 {
 			q.rotate()
 			return nil
 		}
 	}
-	w := l.deliveries[0]
-	l.credit -= deliveryCost + int64(len(w.delivery.Body))
-	if q.remove(l, 0); len(l.deliveries) > 0 && l.credit <= 0 {
+	w := sq.deliveries[0]
+	sq.credit -= deliveryCost + int64(len(w.delivery.Body))
+	if q.remove(sq, 0); len(sq.deliveries) > 0 && sq.credit <= 0 {
 		q.rotate()
 	}
 	return w
@@ -137,34 +140,34 @@ func (q *queue) takeNext() *queuedDelivery {
 
 // remove removes a delivery from its source queue, and the source queue from the rotation if it is
 // empty then.
-func (q *queue) remove(l *sourceQueue, at int) {
-	size := int64(len(l.deliveries[at].delivery.Body))
-	l.bytes, q.bytes, q.count = l.bytes-size, q.bytes-size, q.count-1
+func (q *queue) remove(sq *sourceQueue, at int) {
+	size := int64(len(sq.deliveries[at].delivery.Body))
+	sq.bytes, q.bytes, q.count = sq.bytes-size, q.bytes-size, q.count-1
 	if at > 0 {
-		l.deliveries = slices.Delete(l.deliveries, at, at+1)
+		sq.deliveries = slices.Delete(sq.deliveries, at, at+1)
 	} else { // the usual case, also for abandoned deliveries
-		l.deliveries[0] = nil
-		l.deliveries = l.deliveries[1:]
+		sq.deliveries[0] = nil
+		sq.deliveries = sq.deliveries[1:]
 	}
-	if len(l.deliveries) == 0 {
-		delete(q.bySource, l.source)
-		turn := slices.Index(q.rotation, l)
+	if len(sq.deliveries) == 0 {
+		delete(q.bySource, sq.source)
+		turn := slices.Index(q.rotation, sq)
 		q.rotation = slices.Delete(q.rotation, turn, turn+1)
 	}
-	q.quotas.release(l.source, 1)
+	q.quotas.release(sq.source, 1)
 }
 
-// abandon drops a delivery with its body if its sender no longer waits, however long the writers
-// stall. A delivery that a writer has taken stays with the writer.
+// abandon removes a delivery whose sender no longer waits. This frees its body even while the
+// writers stall. A delivery that a writer has taken stays with the writer.
 func (q *queue) abandon(w *queuedDelivery) {
 	q.mu.Lock()
-	l := q.bySource[w.ep.Config.Name]
+	sq := q.bySource[w.ep.Config.Name]
 	at := -1
-	if l != nil {
-		at = slices.Index(l.deliveries, w)
+	if sq != nil {
+		at = slices.Index(sq.deliveries, w)
 	}
 	if at >= 0 {
-		q.remove(l, at)
+		q.remove(sq, at)
 	}
 	q.mu.Unlock()
 	if at >= 0 {
@@ -191,9 +194,9 @@ func (q *queue) lengths() (waiting map[string]int, oldest time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	waiting = make(map[string]int, len(q.bySource))
-	for source, l := range q.bySource {
-		waiting[source] = len(l.deliveries)
-		if since := l.deliveries[0].queuedAt; oldest.IsZero() || since.Before(oldest) {
+	for source, sq := range q.bySource {
+		waiting[source] = len(sq.deliveries)
+		if since := sq.deliveries[0].queuedAt; oldest.IsZero() || since.Before(oldest) {
 			oldest = since
 		}
 	}

@@ -2,10 +2,10 @@ package ingest
 
 import "sync"
 
-// quotas divides a limit among sources. A source may use at most as much as is free. One source
-// alone can use half, two a third each, so there is always capacity for another. The only
-// reservation of a source may use all that is free, because the largest body must fit. If there is
-// only one source, it may use everything.
+// quotas divides a limit among sources. A source may use at most as much as is free. A single busy
+// source can therefore use half, two can use a third each, and there is always capacity for
+// another. A source without another reservation may use all that is free, because the largest body
+// must fit. If there is only one source, it may use everything.
 type quotas struct {
 	mu           sync.Mutex
 	limit        int64
@@ -46,15 +46,15 @@ func (s *quotas) add(source string, reservations, amount int64) bool {
 	if !s.allows(source, reservations, amount) {
 		return false
 	}
-	h := s.usage[source]
+	u := s.usage[source]
 	s.used += amount
-	s.usage[source] = sourceUsage{h.reservations + reservations, h.amount + amount}
+	s.usage[source] = sourceUsage{u.reservations + reservations, u.amount + amount}
 	return true
 }
 
 func (s *quotas) allows(source string, reservations, amount int64) bool {
-	h, free := s.usage[source], s.limit-s.used
-	return amount <= free && (s.singleSource || h.reservations+reservations <= 1 || h.amount+amount <= free)
+	u, free := s.usage[source], s.limit-s.used
+	return amount <= free && (s.singleSource || u.reservations+reservations <= 1 || u.amount+amount <= free)
 }
 
 // release ends a reservation with the given total amount.
@@ -62,13 +62,13 @@ func (s *quotas) release(source string, amount int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used -= amount
-	h := s.usage[source]
-	if h.reservations--; h.reservations == 0 {
+	u := s.usage[source]
+	if u.reservations--; u.reservations == 0 {
 		delete(s.usage, source) // a source that is no longer configured leaves no entry
 		return
 	}
-	h.amount -= amount
-	s.usage[source] = h
+	u.amount -= amount
+	s.usage[source] = u
 }
 
 // reservation is a part of a source's usage that can grow. The zero reservation holds nothing.
@@ -80,8 +80,8 @@ type reservation struct {
 
 // grow sets the reservation to the amount; false if it exceeds the source's quota.
 func (p *reservation) grow(amount int64) bool {
-	if p.amount == 0 && !p.quotas.reserve(p.source, amount) || p.amount > 0 &&
-		!p.quotas.grow(p.source, amount-p.amount) {
+	if p.amount == 0 && !p.quotas.reserve(p.source, amount) ||
+		p.amount > 0 && !p.quotas.grow(p.source, amount-p.amount) {
 		return false
 	}
 	p.amount = amount

@@ -13,8 +13,8 @@ const timeFormat = "2006-01-02T15:04:05.000000Z07:00"
 // receiptSize is the approximate size of a receipt in bytes.
 const receiptSize = 160
 
-// receiptsBody returns the receipt, or a list of receipts if the delivery had many events or was a
-// list.
+// receiptsBody returns the receipt, or a list of receipts if the delivery had several events or was
+// a list.
 func receiptsBody(receipts []events.Receipt, list bool) []byte {
 	body := make([]byte, 0, receiptSize*len(receipts)+3)
 	if len(receipts) == 1 && !list {

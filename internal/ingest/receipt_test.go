@@ -94,14 +94,14 @@ func TestReceipt_conflict_isReportedAndStored(t *testing.T) {
 		r.Conflict {
 		t.Errorf("receipt %+v", r)
 	}
-	var kept, stored []byte
+	var conflicting, stored []byte
 	if err := b.db.Pool.QueryRow(t.Context(), `SELECT c.body, e.body FROM event_conflicts c
-		JOIN events e ON e.id = c.event`).Scan(&kept, &stored); err != nil {
+		JOIN events e ON e.id = c.event`).Scan(&conflicting, &stored); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(kept, other.Body) || !bytes.Equal(stored, s.Body) || b.count(t, `SELECT count(*) FROM
+	if !bytes.Equal(conflicting, other.Body) || !bytes.Equal(stored, s.Body) || b.count(t, `SELECT count(*) FROM
 		event_conflicts`) != 1 {
-		t.Errorf("stored %q and %q", kept, stored)
+		t.Errorf("stored %q and %q", conflicting, stored)
 	}
 }
 
@@ -290,8 +290,7 @@ func TestAppendReceipt_unusualTexts_isValidJSON(t *testing.T) {
 		r := events.Receipt{ID: rapid.Int64Range(0, 1<<62).Draw(t, "id"), Key: unusualTexts().Draw(t, "key"),
 			Duplicate: rapid.Bool().Draw(t, "duplicate"), Conflict: rapid.Bool().Draw(t, "conflict")}
 		want := map[string]any{"event_id": strings.ToValidUTF8(r.Key, "\ufffd"), "id": strconv.FormatInt(r.ID, 10),
-			"duplicate":   r.Duplicate,
-			"received_at": events.Time(r.ID).Format("2006-01-02T15:04:05.000000Z07:00")}
+			"duplicate": r.Duplicate, "received_at": events.Time(r.ID).Format("2006-01-02T15:04:05.000000Z07:00")}
 		if r.Conflict {
 			want["conflict"] = true
 		}

@@ -65,7 +65,7 @@ const slowRead = time.Second
 // to notice a lost connection.
 func (s *Server) liftReadDeadline(c echo.Context, v *webhookRequest) {
 	if s.Now().Sub(v.startedAt) > slowRead {
-		// a writer without deadlines has none to lift
+		// ignore a writer that has no deadlines: there is none to lift
 		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
 	}
 }
@@ -83,7 +83,7 @@ func (s *Server) verify(v *webhookRequest, d *provider.Delivery) (provider.Verif
 	verification, err := v.ep.Provider.Verify(v.ep.Config, d)
 	if g, ok := v.ep.Provider.(provider.Handshaker); ok && err == nil {
 		if v.handshake = g.Handshake(v.ep.Config, d); v.handshake != nil {
-			v.result = "greeting"
+			v.result = "handshake"
 			return verification, nil
 		}
 	}
@@ -134,7 +134,7 @@ func (s *Server) storeDelivery(v *webhookRequest, d *provider.Delivery, verifica
 }
 
 // appendDelivery queues a delivery and waits for its receipts. Once the delivery is queued, the
-// queue releases its memory. unfinished is the delivery if it is still in the queue.
+// queue releases its memory. unfinished is the delivery if there is no result yet.
 func (s *Server) appendDelivery(v *webhookRequest, d events.Delivery) (unfinished *queuedDelivery, err error) {
 	defer s.startSpan(v, "append").End()
 	var releaseKeys func()
@@ -142,7 +142,7 @@ func (s *Server) appendDelivery(v *webhookRequest, d events.Delivery) (unfinishe
 		var ok bool
 		if releaseKeys, ok = s.inFlight.reserve(v.ep.Config.Name, d.Events); !ok {
 			if s.appender.stalledOrUnavailable() {
-				// a 409 would make the sender retry at once, in vain, for as long as the stall
+				// after a 409 the sender would retry at once and in vain, for as long as the stall
 				// lasts
 				return nil, errUnavailable
 			}
@@ -185,8 +185,8 @@ func (s *Server) readRequestBody(v *webhookRequest, req *http.Request) ([]byte, 
 }
 
 // The memory of a body, in bytes. The first bytes need no memory of their own, so a client that
-// announces much and sends nothing holds nothing. After that the memory is a multiple of the
-// received bytes: four times, or twice for large bodies.
+// announces much and sends nothing holds nothing. After that the memory is at most four times the
+// received bytes, or twice for large bodies.
 const (
 	firstBytes = 512
 	firstStep  = 4 * firstBytes

@@ -230,12 +230,12 @@ func TestHandler_anyResponse_containsNoSecret(t *testing.T) {
 	b := setup(t, nil)
 	modified := b.invoice(t, 1)
 	modified.Body = append(modified.Body, ' ')
-	var answers []response
+	var all []response
 	for source, d := range map[string]*provider.Delivery{"stripe": modified, "nobody": modified, "panic": modified,
 		"shop": modified} {
-		answers = append(answers, b.post(t, source, d))
+		all = append(all, b.post(t, source, d))
 	}
-	for _, a := range answers {
+	for _, a := range all {
 		for _, secret := range []string{stripeSecret, shopifySecret, "whsec", "goroutine", "SELECT", ".go:",
 			"postern_gateway"} {
 			if bytes.Contains(a.body, []byte(secret)) {
@@ -311,7 +311,7 @@ func TestHandler_abortedByProvider_dropsConnection(t *testing.T) {
 	if a, err := b.try(t.Context(), "aborts", b.invoice(t, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("got %d %s, %v; want the connection dropped", a.status, a.body, err)
 	}
-	b.wantCounter(t, 0, "postern_faults_total")
+	b.wantCounter(t, 0, "postern_panics_total")
 	b.post(t, "stripe", b.invoice(t, 1)).receipt(t)
 }
 

@@ -28,7 +28,7 @@ type Rejection struct {
 	// Bytes is the size of the received body. Truncated is true if only a part of it was stored; it
 	// cannot be verified again then.
 	Bytes     int64 `json:"bytes"`
-	Truncated bool  `json:"cut"`
+	Truncated bool  `json:"truncated"`
 }
 
 // RejectionDetail is a rejected delivery with its stored headers and body.

@@ -52,14 +52,12 @@ func (r *rejectionStore) add(ep Endpoint, d *provider.Delivery, rejection *provi
 		body = bytes.Clone(body[:limit]) // a subslice would keep the whole body in memory
 	}
 	pending := pendingRejection{source: ep.Config.Name, reason: string(rejection.Reason),
-		detail: events.SanitizeText(rejection.Detail), remote: remote,
-		at:      d.ReceivedAt,
+		detail: events.SanitizeText(rejection.Detail), remote: remote, at: d.ReceivedAt,
 		headers: encodeHeaders(ep.headers, d), body: body, bytes: int64(len(d.Body))}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.pending[pending.source]) >= maxPendingRejections || r.bytes[pending.source]+
-		int64(len(body)) > max(maxPendingRejectionBytes,
-		r.s.Settings.RejectionsMaxBody) {
+	if len(r.pending[pending.source]) >= maxPendingRejections ||
+		r.bytes[pending.source]+int64(len(body)) > max(maxPendingRejectionBytes, r.s.Settings.RejectionsMaxBody) {
 		r.s.metrics.dropped.WithLabelValues(ep.Config.Name).Inc()
 		return
 	}
@@ -102,7 +100,8 @@ DELETE FROM rejections WHERE id IN (
     FROM rejections WHERE source = $1) r
   WHERE place > $2 OR total > $3)`
 
-// flush stores the pending rejections, unless the database may be another one.
+// flush stores the pending rejections, unless the database is unchecked
+// (Options.DatabaseUnchecked).
 func (r *rejectionStore) flush(ctx context.Context) {
 	if r.s.databaseUnchecked.Load() {
 		return
@@ -145,8 +144,7 @@ func (r *rejectionStore) insert(ctx context.Context, name string, batch []pendin
 		times[i], headers[i], bodies[i], sizes[i] = b.at, b.headers, b.body, b.bytes
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second,
-		fmt.Errorf("store %d rejections: no response within 5 s",
-			n))
+		fmt.Errorf("store %d rejections: no response within 5 s", n))
 	defer cancel()
 	if _, err := r.s.Pool.Exec(ctx, insertRejectionsSQL, sources, reasons, details, remotes, times, headers, bodies,
 		sizes); err != nil {

@@ -177,7 +177,7 @@ func TestRejectionStore_floodOfForgedDeliveries_isBounded(t *testing.T) {
 // actor is the operator who reprocesses.
 var actor = audit.Actor{Name: "me", Via: audit.Command}
 
-// onlyRejection returns the id of the only stored rejection, and its time of receipt.
+// onlyRejection waits for the only stored rejection and returns it.
 func (b *testBundle) onlyRejection(t *testing.T) (r *ingest.RejectionDetail) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() (err error) {
@@ -265,7 +265,7 @@ func TestReprocess_newSecret_storesLikeHandler(t *testing.T) {
 		t.Fatal(receipts, err)
 	}
 	b.wantRows(t, 0, `rejections`)
-	released := b.stored(t, receipts[0].ID)
+	reprocessed := b.stored(t, receipts[0].ID)
 	// The same delivery to a server that has the secret.
 	reference := setup(t, func(o *ingest.Options) {
 		o.Endpoints["stripe"].Config.Secrets[0].Value = []byte(secret)
@@ -273,17 +273,17 @@ func TestReprocess_newSecret_storesLikeHandler(t *testing.T) {
 	})
 	receipt := reference.post(t, "stripe", signed).receipt(t)
 	id, _ := events.ParseID(receipt.ID)
-	if diff := cmp.Diff(reference.stored(t, id), released); diff != "" {
+	if diff := cmp.Diff(reference.stored(t, id), reprocessed); diff != "" {
 		t.Errorf("the ingest endpoint stores it differently: %s", diff)
 	}
-	var proof map[string]string
+	var verification map[string]string
 	var raw json.RawMessage
 	if err := b.db.Pool.QueryRow(t.Context(), `SELECT verification FROM events`).Scan(&raw); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(raw, &proof); err != nil || proof["secret"] != "new" ||
-		proof["released_by"] != "ada@office" || proof["released_because"] != "the secret was new" ||
-		proof["rejection"] != fmt.Sprint(r.ID) || proof["signed_at"] == "" {
+	if err := json.Unmarshal(raw, &verification); err != nil || verification["secret"] != "new" ||
+		verification["reprocessed_by"] != "ada@office" || verification["reprocessed_reason"] != "the secret was new" ||
+		verification["rejection"] != fmt.Sprint(r.ID) || verification["signed_at"] == "" {
 		t.Errorf("%s %v", raw, err)
 	}
 }
@@ -345,10 +345,10 @@ func TestReprocess_concurrentRedaction_storesNothing(t *testing.T) {
 	b.wantRows(t, 0, `events`)
 	c := b.verifiedLater(t, 2)
 	release := b.lockLog(t)
-	released := make(chan error, 1)
+	reprocessed := make(chan error, 1)
 	go func() {
 		_, err := ingest.Reprocess(t.Context(), gateway, c, actor, "x")
-		released <- err
+		reprocessed <- err
 	}()
 	b.waitBlocked(t, 1)
 	redactionDone := make(chan error, 1)
@@ -365,20 +365,21 @@ func TestReprocess_concurrentRedaction_storesNothing(t *testing.T) {
 	}()
 	b.waitBlocked(t, 2)
 	release()
-	if err := errors.Join(<-released, <-redactionDone); err != nil {
+	if err := errors.Join(<-reprocessed, <-redactionDone); err != nil {
 		t.Error(err)
 	}
 }
 
-// A delivery whose provider panics, and a handshake, are not verified, and the message says why.
+// A delivery whose provider panics, or that is a handshake, is not verified. Result names the
+// reason.
 func TestReverify_panicOrHandshake_isNotVerified(t *testing.T) {
 	t.Parallel()
 	r := &ingest.RejectionDetail{Rejection: ingest.Rejection{Bytes: 2}, Headers: []byte(`{}`),
 		Content: events.MakeContent([]byte(`{}`))}
-	for source, says := range map[string]string{"panic": "internal error",
+	for source, want := range map[string]string{"panic": "internal error",
 		"stripe": "still rejected: missing_signature"} {
 		ep := sources()[source]
-		if c := ingest.Reverify(ep, r); c.Verified || !strings.Contains(c.Result, says) {
+		if c := ingest.Reverify(ep, r); c.Verified || !strings.Contains(c.Result, want) {
 			t.Errorf("%s: %+v", source, c)
 		}
 	}

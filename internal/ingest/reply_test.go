@@ -37,17 +37,17 @@ func (respondingProvider) Challenge(src *provider.Source, d *provider.Delivery) 
 	case query.Get("challenge") == "wrong":
 		return &provider.Reply{Status: http.StatusForbidden}
 	}
-	return &provider.Reply{ContentType: "text/plain", Header: http.Header{"X-Method": {d.Method},
-		"X-Content-Type-Options": {"sniff"}},
-		Body: []byte(src.Name + " " + query.Get("challenge"))}
+	return &provider.Reply{ContentType: "text/plain",
+		Header: http.Header{"X-Method": {d.Method}, "X-Content-Type-Options": {"sniff"}},
+		Body:   []byte(src.Name + " " + query.Get("challenge"))}
 }
 
 func (respondingProvider) Handshake(_ *provider.Source, d *provider.Delivery) *provider.Reply {
 	switch string(d.Body) {
 	case "ping":
 		return &provider.Reply{Status: http.StatusAccepted, ContentType: "text/plain", Body: []byte("pong")}
-	case "greeting panics":
-		panic("a fault in a greeting")
+	case "handshake panics":
+		panic("a fault in a handshake")
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (b *testBundle) requestWithoutBody(t *testing.T, method, path string) respo
 func TestChallenge_eachMethod_getsProviderResponse(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	pool, asked := countingPool(t, db)
+	pool, acquired := countingPool(t, db)
 	b := setupOn(t, db, func(o *ingest.Options) { o.Pool = pool })
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		a := b.requestWithoutBody(t, method, "/webhooks/polite?challenge=a%20b")
@@ -117,8 +117,8 @@ func TestChallenge_eachMethod_getsProviderResponse(t *testing.T) {
 	if a := b.requestWithoutBody(t, http.MethodHead, "/webhooks/nobody"); a.status != 404 {
 		t.Errorf("HEAD of an unknown source: %d", a.status)
 	}
-	b.wantCounter(t, 1, "postern_faults_total")
-	if n := asked.Load(); n != 0 {
+	b.wantCounter(t, 1, "postern_panics_total")
+	if n := acquired.Load(); n != 0 {
 		t.Errorf("%d database queries", n)
 	}
 }
@@ -135,8 +135,8 @@ func TestHandshake_signed_isNotStored(t *testing.T) {
 	forged := ping("ping")
 	forged.Header.Del("Sim-Signature")
 	b.post(t, "polite", forged).wantProblem(t, 401, "unauthenticated")
-	b.post(t, "polite", ping("greeting panics")).wantProblem(t, 500, "internal")
-	b.wantCounter(t, 1, "postern_deliveries_total", "source=polite", "result=greeting")
+	b.post(t, "polite", ping("handshake panics")).wantProblem(t, 500, "internal")
+	b.wantCounter(t, 1, "postern_deliveries_total", "source=polite", "result=handshake")
 	b.wantRows(t, 0, `events`)
 }
 

@@ -21,10 +21,10 @@ import (
 type Reverification struct {
 	Rejection
 	// Verified is true if the ingest endpoint would accept the delivery now.
-	Verified bool `json:"proven"`
+	Verified bool `json:"verified"`
 	// Result is a message: it names the secret that verified the delivery, or the reason why none
 	// did.
-	Result string `json:"now"`
+	Result string `json:"result"`
 	// Events are the delivery's events; empty if it is not verified.
 	Events []ReverifiedEvent `json:"events"`
 
@@ -41,20 +41,19 @@ type ReverifiedEvent struct {
 	ObjectID   string `json:"object_id"`
 }
 
-// Reverify verifies a stored rejection as the ingest endpoint does, and reads its events. It knows
-// only the stored part of the request: the headers that the provider asked for at that time, and
-// the query string where it is signed. It writes nothing.
+// Reverify verifies a stored rejection as the ingest endpoint does, and reads its events. It has
+// only the stored part of the request: the headers that were allow-listed at that time, and the
+// query string where it is signed. It writes nothing.
 func Reverify(ep Endpoint, r *RejectionDetail) (c Reverification) {
 	c = Reverification{Rejection: r.Rejection, Events: []ReverifiedEvent{}}
 	defer func() {
 		if fault := recover(); fault != nil {
-			c.Verified, c.Result = false, fmt.Sprintf("internal error while reading it: %v", fault)
+			c.Verified, c.Result = false, fmt.Sprintf("internal error while verifying the delivery: %v", fault)
 		}
 	}()
 	if r.Truncated {
 		c.Result = fmt.Sprintf("only %d of %d bytes of the body were stored (rejections.max_body), so it cannot be "+
-			"verified",
-			len(r.Body), r.Bytes)
+			"verified", len(r.Body), r.Bytes)
 		return c
 	}
 	d, err := events.DecodeDelivery(r.Headers, r.Body, r.ReceivedAt.Time)
@@ -125,9 +124,9 @@ func Reprocess(ctx context.Context, pool *pgxpool.Pool, c *Reverification, actor
 	d := c.delivery
 	d.RejectConflicts = false // the sender has its response already, so a conflicting event is stored as a conflict
 	verification := appendVerification(nil, c.verification)
-	verification = appendMember(append(verification[:len(verification)-1], ','), "released_by",
+	verification = appendMember(append(verification[:len(verification)-1], ','), "reprocessed_by",
 		events.SanitizeText(actor.String()))
-	verification = appendMember(append(verification, ','), "released_because", events.SanitizeText(reason))
+	verification = appendMember(append(verification, ','), "reprocessed_reason", events.SanitizeText(reason))
 	verification = appendMember(append(verification, ','), "rejection", strconv.FormatInt(c.ID, 10))
 	d.Verification = append(verification, '}')
 	err = postgres.InTx(ctx, pool, fmt.Sprintf("reprocess rejection %d", c.ID), reprocessTimeout,
@@ -139,13 +138,12 @@ func Reprocess(ctx context.Context, pool *pgxpool.Pool, c *Reverification, actor
 			if err != nil {
 				return err
 			}
-			e := audit.Entry{Action: "rejections release", Target: fmt.Sprintf("rejection %d of source %s", c.ID,
-				c.Source),
-				Reason: reason}
+			e := audit.Entry{Action: "rejections reprocess", Reason: reason,
+				Target: fmt.Sprintf("rejection %d of source %s", c.ID, c.Source)}
 			if err := audit.Write(ctx, tx, actor, e); err != nil {
 				return err
 			}
-			// disk another connection, with its own commit: a retry finds its events
+			// Append uses another connection with its own commit; a retry finds its events.
 			stored, err := events.Append(ctx, pool, []events.Delivery{d})
 			if err == nil {
 				receipts = stored[0]

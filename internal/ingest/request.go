@@ -33,7 +33,7 @@ type webhookRequest struct {
 	bodySize   int
 	// bodyRead is true once the body was read to its end.
 	bodyRead bool
-	// result is one of a fixed set: accepted, spooled, greeting, challenge, method, or a problem's
+	// result is one of a fixed set: accepted, spooled, handshake, challenge, method, or a problem's
 	// outcome. reason is why the delivery was rejected.
 	result string
 	reason provider.Reason
@@ -200,7 +200,7 @@ func (v *webhookRequest) eventIDs() string {
 func (v *webhookRequest) setEventHeaders(h http.Header, ids string) {
 	// A handshake gets an empty header, which shows a manual sender that the request was accepted
 	// and stored nothing.
-	if ids != "" || v.result == "greeting" {
+	if ids != "" || v.result == "handshake" {
 		v.setHeader(h, "Postern-Event", ids)
 	}
 	if sc := v.span.SpanContext(); sc.IsSampled() {
@@ -239,8 +239,8 @@ func (s *Server) logRequest(v *webhookRequest, reply *provider.Reply, err error,
 	switch {
 	case len(v.receipts) > 0:
 		attrs = append(attrs, slog.String("event", ids), slog.String("event_id", v.receipts[0].Key),
-			slog.String("type", v.events[0].Type),
-			slog.Int("events", len(v.receipts)), slog.Int("duplicates", duplicates))
+			slog.String("type", v.events[0].Type), slog.Int("events", len(v.receipts)),
+			slog.Int("duplicates", duplicates))
 	case len(v.events) > 0 && (v.result == "spooled" || v.rejectedForContent()):
 		attrs = append(attrs, slog.String("event_id", v.events[0].Key), slog.String("type", v.events[0].Type),
 			slog.Int("events", len(v.events)))
@@ -309,9 +309,8 @@ func (v *webhookRequest) describeSpan(reply *provider.Reply, ids string) {
 	if !v.span.IsRecording() {
 		return
 	}
-	v.span.SetAttributes(attribute.String("postern.result", v.result), attribute.Int("http.response.status_code",
-		reply.Status),
-		attribute.Int("http.request.body.size", v.bodySize))
+	v.span.SetAttributes(attribute.String("postern.result", v.result),
+		attribute.Int("http.response.status_code", reply.Status), attribute.Int("http.request.body.size", v.bodySize))
 	if v.ep.Config != nil {
 		v.span.SetAttributes(attribute.String("postern.source", v.ep.Config.Name))
 	}

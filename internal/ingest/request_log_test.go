@@ -98,8 +98,8 @@ func TestHandler_eachRequest_isOneLogLine(t *testing.T) {
 		{"POST", "nobody", line("a"), "source=nobody result=unknown_source status=404"},
 		{"POST", strings.Repeat("n", 1000), line("a"), "source=" + strings.Repeat("n", 64) +
 			" result=unknown_source status=404"},
-		{"POST", "polite", line("ping"), "source=polite result=greeting status=202 bytes=4"},
-		{"POST", "panic", line("a"), "source=panic result=fault status=500 level=ERROR"},
+		{"POST", "polite", line("ping"), "source=polite result=handshake status=202 bytes=4"},
+		{"POST", "panic", line("a"), "source=panic result=panic status=500 level=ERROR"},
 		{"GET", "polite?challenge=a", line(""), "source=polite result=challenge status=200"},
 		{"GET", "stripe", line(""), "source=stripe result=method status=405"},
 		{"DELETE", "stripe", line(""), "source=stripe result=method status=405"},
@@ -280,8 +280,8 @@ func TestLogSuppressor_floods_areFewLines(t *testing.T) {
 	old := b.signAt(t, "stripe", b.sample(t, "stripe", "invoice.paid", 2), time.Now().Add(-time.Hour))
 	unsigned := &provider.Delivery{Header: http.Header{}, Body: []byte("{}")}
 	gzipped := &provider.Delivery{Header: http.Header{"Content-Encoding": {"gzip"}}}
-	greeting := b.sign(t, "polite", lineSample("ping"))
-	ask := func(method, path string) {
+	handshake := b.sign(t, "polite", lineSample("ping"))
+	request := func(method, path string) {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, path, http.NoBody))
 	}
 	b.server.Drain()
@@ -291,12 +291,12 @@ func TestLogSuppressor_floods_areFewLines(t *testing.T) {
 		serve(handler, "shop", unsigned)
 		serve(handler, "shop", gzipped)
 		serve(handler, fmt.Sprint("nobody", n), unsigned)
-		ask(http.MethodPut, "/webhooks/stripe")
-		ask(http.MethodOptions, "/webhooks/shop")
-		ask(http.MethodGet, "/webhooks/polite?challenge=a")
-		ask(http.MethodGet, fmt.Sprint("/", n))
-		ask(http.MethodGet, "/readyz")
-		serve(handler, "polite", greeting)
+		request(http.MethodPut, "/webhooks/stripe")
+		request(http.MethodOptions, "/webhooks/shop")
+		request(http.MethodGet, "/webhooks/polite?challenge=a")
+		request(http.MethodGet, fmt.Sprint("/", n))
+		request(http.MethodGet, "/readyz")
+		serve(handler, "polite", handshake)
 	}
 	lines := map[string]int{}
 	for _, l := range log.all(t) {
@@ -316,7 +316,7 @@ func TestLogSuppressor_floods_areFewLines(t *testing.T) {
 		{"delivery polite challenge <nil>", 1},
 		{"request rejected <nil> not_found <nil>", 1},
 		{"not ready <nil> <nil> <nil>", 1},
-		{"delivery polite greeting <nil>", flood},
+		{"delivery polite handshake <nil>", flood},
 	} {
 		if lines[c.line] != c.want {
 			t.Errorf("%s: %d lines, want %d", c.line, lines[c.line], c.want)
@@ -355,8 +355,7 @@ func TestLogSuppressor_shouldLog_returnsSuppressedCount(t *testing.T) {
 		{time.Hour, "shop", provider.WrongSignature, 1, true},
 	} {
 		if since, due := c.ShouldLog(step.source, "rejected", step.reason,
-			began.Add(step.after)); since != step.since ||
-			due != step.due {
+			began.Add(step.after)); since != step.since || due != step.due {
 			t.Errorf("%+v: logged %v, %d suppressed", step, due, since)
 		}
 	}

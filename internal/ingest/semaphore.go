@@ -15,17 +15,17 @@ type semaphore chan struct{}
 
 func newSemaphore() semaphore { return make(semaphore, runtime.GOMAXPROCS(0)) }
 
-// acquire waits until the body may be processed, and returns the function that ends this. It
-// returns errOverloaded after the timeout. A small body passes at once.
-func (t semaphore) acquire(size int, timeout time.Duration) (release func(), err error) {
+// acquire waits until the body may be processed, and returns a function that the caller must call
+// afterwards. It returns errOverloaded after the timeout. A small body passes at once.
+func (s semaphore) acquire(size int, timeout time.Duration) (release func(), err error) {
 	if size < largeBodySize {
 		return func() {}, nil
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case t <- struct{}{}:
-		return func() { <-t }, nil
+	case s <- struct{}{}:
+		return func() { <-s }, nil
 	case <-timer.C:
 		return nil, errOverloaded
 	}

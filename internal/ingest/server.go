@@ -53,13 +53,14 @@ type Settings struct {
 	// Deadline is how long a delivery may wait for its commit; after that the response is 503.
 	Deadline time.Duration
 	// StallAfter is when an append counts as stalled. While the appends of all writers are stalled,
-	// new deliveries are rejected at once instead of queued.
+	// new deliveries are not queued: they go to the spool or are rejected at once.
 	StallAfter time.Duration
 	// AcquireTimeout bounds the wait of an append or a readiness check for a database connection.
 	// After that PostgreSQL counts as unavailable. Zero means one second.
 	AcquireTimeout time.Duration
 	// Queue and QueueBytes bound the queued verified deliveries and the memory of their bodies.
-	// Bodies that still arrive may use another quarter of QueueBytes.
+	// Bodies that still arrive may use another quarter of QueueBytes, plus the size of the largest
+	// body.
 	Queue      int
 	QueueBytes int64
 	// BatchMax and BatchBytes bound one commit, Writers how many run at once.
@@ -101,9 +102,9 @@ type Options struct {
 	TrustedProxies []netip.Prefix
 	// Now is the gateway's clock.
 	Now func() time.Time
-	// DatabaseUnchecked is true if nobody could check yet that the database belongs to this
-	// installation, because it is unavailable. Until ConfirmDatabase is called, deliveries go to
-	// the spool and nothing is written to the database.
+	// DatabaseUnchecked is true while the gateway does not know yet whether the database belongs to
+	// this installation, because it is unavailable. Until ConfirmDatabase is called, deliveries go
+	// to the spool and nothing is written to the database.
 	DatabaseUnchecked bool
 }
 

@@ -166,11 +166,11 @@ func (a *slowClients) deliverDuringAttack(t *testing.B, b *testBundle, perSecond
 		}
 		return nil
 	})
-	taken, sent := b.deliverDuring(t, 3*time.Second, 20*time.Millisecond)
+	delivered, sent := b.deliverDuring(t, 3*time.Second, 20*time.Millisecond)
 	close(stop)
 	running.Wait()
 	t.ReportMetric(b.counter(t, "postern_deliveries_total", "result=too_slow"), "evicted")
-	deliveriesTaken(t, taken, sent, a.clients)
+	wantDelivered(t, delivered, sent, a.clients)
 }
 
 // deliverDuringEndedBodies has clients that start a chunked body, wait for as long as none is
@@ -192,23 +192,23 @@ func deliverDuringEndedBodies(t *testing.B, first, scale int) {
 	for range clients {
 		running.Go(func() { holdBodies(strings.TrimPrefix(b.url, "http://"), begin, hold, stop, &requests) })
 	}
-	taken, sent := b.deliverDuring(t, 4*time.Second, 20*time.Millisecond)
+	delivered, sent := b.deliverDuring(t, 4*time.Second, 20*time.Millisecond)
 	close(stop)
 	running.Wait()
 	if requests.Load() < int64(2*clients) {
 		t.Errorf("only %d requests of %d clients", requests.Load(), clients)
 	}
-	deliveriesTaken(t, taken, sent, clients)
+	wantDelivered(t, delivered, sent, clients)
 }
 
-// deliveriesTaken fails if too few deliveries were accepted.
-func deliveriesTaken(b *testing.B, taken, sent, clients int) {
+// wantDelivered reports the counts, and fails if too few deliveries were accepted.
+func wantDelivered(b *testing.B, delivered, sent, clients int) {
 	b.Helper()
-	b.ReportMetric(float64(taken), "taken")
+	b.ReportMetric(float64(delivered), "taken")
 	b.ReportMetric(float64(sent), "sent")
 	b.ReportMetric(float64(clients), "clients")
-	if taken*100 < sent*98 {
-		b.Errorf("%d of %d deliveries accepted during an attack of %d clients, want at least 98 %%", taken, sent,
+	if delivered*100 < sent*98 {
+		b.Errorf("%d of %d deliveries accepted during an attack of %d clients, want at least 98 %%", delivered, sent,
 			clients)
 	}
 }
@@ -223,7 +223,7 @@ func holdBodies(address, begin string, hold time.Duration, stop <-chan struct{},
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	answers, tick := bufio.NewReader(conn), time.NewTicker(hold)
+	responses, tick := bufio.NewReader(conn), time.NewTicker(hold)
 	defer tick.Stop()
 	for {
 		if _, err := io.WriteString(conn, begin); err != nil {
@@ -237,19 +237,19 @@ func holdBodies(address, begin string, hold time.Duration, stop <-chan struct{},
 		if _, err := io.WriteString(conn, lastChunk); err != nil {
 			return
 		}
-		answer, err := http.ReadResponse(answers, nil)
+		res, err := http.ReadResponse(responses, nil)
 		if err != nil {
 			return
 		}
-		_, _ = io.Copy(io.Discard, answer.Body)
-		_ = answer.Body.Close()
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
 		requests.Add(1)
 	}
 }
 
 // deliverDuring sends signed deliveries at an interval, and returns how many were accepted and how
 // many sent.
-func (b *testBundle) deliverDuring(t testing.TB, during, every time.Duration) (taken, sent int) {
+func (b *testBundle) deliverDuring(t testing.TB, during, every time.Duration) (delivered, sent int) {
 	t.Helper()
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -20,19 +20,20 @@ const (
 
 	// upsertSpoolStatusSQL sets the content of a spool as of $3; $7 is true if it was empty then.
 	upsertSpoolStatusSQL = `
-INSERT INTO spools AS s (spool, place, empty_at, told_at, deliveries, bytes, oldest_at) VALUES ($1, $2, CASE
+INSERT INTO spools AS s (spool, location, drained_at, reported_at, deliveries, bytes, oldest_at) VALUES ($1, $2, CASE
 	WHEN $7 THEN $3::timestamptz ELSE '-infinity' END, $3, $4, $5, $6)
-ON CONFLICT (spool) DO UPDATE SET place = excluded.place, empty_at = greatest(s.empty_at, excluded.empty_at),
-	told_at = excluded.told_at, deliveries = excluded.deliveries, bytes = excluded.bytes,
+ON CONFLICT (spool) DO UPDATE SET location = excluded.location, drained_at = greatest(s.drained_at,
+	excluded.drained_at),
+	reported_at = excluded.reported_at, deliveries = excluded.deliveries, bytes = excluded.bytes,
   oldest_at = excluded.oldest_at`
 
 	deleteSpoolStatusSQL = `DELETE FROM spools WHERE spool = $1`
 )
 
 // reportSpoolStatus writes the status of the spool to the database. It reads the database's clock
-// before the spool, so records that arrive between the two are later than the status. While the
-// spool is drained it is never reported empty, because records behind a damaged file header are
-// drained but not counted. Errors: events.ErrUnavailable.
+// before the spool, so a record that arrives in between is later than the status. While the spool
+// is drained it is never reported empty, because records behind a damaged file header are drained
+// but not counted. Errors: events.ErrUnavailable.
 func (s *Server) reportSpoolStatus(ctx context.Context, draining bool) error {
 	ctx, cancel := context.WithTimeout(ctx, s.acquireTimeout())
 	defer cancel()
@@ -86,6 +87,6 @@ func (s *Server) deleteSpoolStatus(ctx context.Context) {
 	defer cancel()
 	if _, err := s.Pool.Exec(ctx, deleteSpoolStatusSQL, s.SpoolName); err != nil {
 		s.Logger.Warn("the spool is empty, but its status could not be deleted: redactions wait until the gateway "+
-			"runs again, or until postern spool forget is run with its name", "spool", s.SpoolName, "error", err)
+			"runs again, or until postern spool remove is run with its name", "spool", s.SpoolName, "error", err)
 	}
 }

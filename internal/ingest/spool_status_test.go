@@ -87,18 +87,18 @@ func (d *drainingGateway) drainNext(t *testing.T) {
 
 // waitReported waits until the gateway has reported that number of records recently (by the
 // database's clock), with the age of the oldest.
-func (d *drainingGateway) waitReported(t *testing.T, left int, within time.Duration) {
+func (d *drainingGateway) waitReported(t *testing.T, remaining int, within time.Duration) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() error {
 		if n := d.count(t, `SELECT count(*) FROM spools WHERE spool = 'mine' AND deliveries = $1
-			AND empty_at = '-infinity' AND told_at > clock_now() - interval '1 minute'
-			AND told_at - oldest_at BETWEEN '1 microsecond' AND $2`, left, within); n != 1 {
+			AND drained_at = '-infinity' AND reported_at > clock_now() - interval '1 minute'
+			AND reported_at - oldest_at BETWEEN '1 microsecond' AND $2`, remaining, within); n != 1 {
 			var row string
 			if err := d.db.Pool.QueryRow(t.Context(),
 				`SELECT coalesce(string_agg(s::text, ' '), '') FROM spools s`).Scan(&row); err != nil {
 				return err
 			}
-			return fmt.Errorf("%d records are not reported, but %s", left, row)
+			return fmt.Errorf("%d records are not reported, but %s", remaining, row)
 		}
 		return nil
 	})
@@ -128,7 +128,7 @@ func TestSpoolStatus_draining_isReported(t *testing.T) {
 	b.drainNext(t)
 	b.waitReported(t, 2, time.Since(began)+time.Minute/2)
 	b.continueAll()
-	b.waitRows(t, 1, `spools WHERE deliveries = 0 AND bytes = 0 AND empty_at = told_at AND oldest_at IS NULL`)
+	b.waitRows(t, 1, `spools WHERE deliveries = 0 AND bytes = 0 AND drained_at = reported_at AND oldest_at IS NULL`)
 	b.wantRows(t, 4, `events`)
 }
 
@@ -195,14 +195,14 @@ func TestSpoolStatus_damagedHeader_isNotEmptyUntilDrained(t *testing.T) {
 	b.waitReported(t, 1, time.Minute)
 	b.drainNext(t)
 	b.waitRows(t, 1, `spools WHERE deliveries = 0`)
-	b.wantRows(t, 1, `spools WHERE empty_at = '-infinity'`)
+	b.wantRows(t, 1, `spools WHERE drained_at = '-infinity'`)
 	b.continueAll()
-	b.waitRows(t, 2, `spools, events WHERE empty_at > '-infinity'`)
+	b.waitRows(t, 2, `spools, events WHERE drained_at > '-infinity'`)
 }
 
-// setupUncheckedDatabase returns a gateway that started without its database: it knows no source
-// numbers, and runs when the test says so. prove confirms the database.
-func setupUncheckedDatabase(t *testing.T) (b *testBundle, prove func()) {
+// setupUncheckedDatabase returns a gateway that started without its database: it has no source
+// numbers, and does not run yet. confirm confirms the database.
+func setupUncheckedDatabase(t *testing.T) (b *testBundle, confirm func()) {
 	t.Helper()
 	numbered := map[string]ingest.Endpoint{}
 	b = setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
@@ -226,7 +226,7 @@ func setupUncheckedDatabase(t *testing.T) (b *testBundle, prove func()) {
 // source's number.
 func TestConfirmDatabase_requestInProgress_isStored(t *testing.T) {
 	t.Parallel()
-	b, prove := setupUncheckedDatabase(t)
+	b, confirm := setupUncheckedDatabase(t)
 	b.run(t)
 	d := b.sign(t, "many", lineSample("between"))
 	body, sender := io.Pipe()
@@ -240,7 +240,7 @@ func TestConfirmDatabase_requestInProgress_isStored(t *testing.T) {
 	if _, err := sender.Write(d.Body[:1]); err != nil { // it is read now, so the request is in progress
 		t.Fatal(err)
 	}
-	prove()
+	confirm()
 	if _, err := sender.Write(d.Body[1:]); err != nil {
 		t.Fatal(err)
 	}
@@ -269,10 +269,10 @@ func TestConfirmDatabase_rejections_areStoredLater(t *testing.T) {
 	t.Run("ends before", func(t *testing.T) { b.run(t) })
 	b.wantRows(t, 0, `rejections`)
 	b.wantCounter(t, 1, "postern_rejections_dropped_total", "source=stripe")
-	var prove func()
-	b, prove = setupUncheckedDatabase(t)
+	var confirm func()
+	b, confirm = setupUncheckedDatabase(t)
 	forged(b)
-	prove()
+	confirm()
 	b.run(t)
 	b.waitRows(t, 1, `rejections`)
 	b.wantRows(t, 1, `rejections r JOIN sources s ON s.number = r.source WHERE s.name = 'stripe'`)
@@ -282,7 +282,7 @@ func TestConfirmDatabase_rejections_areStoredLater(t *testing.T) {
 func TestConfirmDatabase_neverCalled_keepsSpoolStatus(t *testing.T) {
 	t.Parallel()
 	b, _ := setupUncheckedDatabase(t)
-	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at) VALUES ('mine', 'here', '-infinity')`)
+	b.db.Exec(t, `INSERT INTO spools (spool, location, drained_at) VALUES ('mine', 'here', '-infinity')`)
 	t.Run("ends before", func(t *testing.T) { b.run(t) })
 	b.wantRows(t, 1, `spools`)
 }

@@ -54,8 +54,9 @@ func (k SpooledDelivery) Encode() ([]byte, error) {
 // maySpool returns true if deliveries of the source may be written to the spool.
 func (s *Server) maySpool(ep Endpoint) bool { return s.Spool != nil && !ep.RequireCommit }
 
-// spoolDelivery writes a delivery to the spool, which acknowledges it. The body stays in memory
-// meanwhile, so its size is counted again.
+// spoolDelivery writes a delivery to the spool; after that it may be acknowledged. The body stays
+// in memory meanwhile. If the queue has taken over the reservation of that memory, spoolDelivery
+// makes a new one.
 func (s *Server) spoolDelivery(v *webhookRequest, d events.Delivery) error {
 	remaining := s.Settings.Deadline - s.Now().Sub(v.startedAt)
 	if !s.maySpool(v.ep) || remaining <= 0 {
@@ -73,7 +74,8 @@ func (s *Server) spoolDelivery(v *webhookRequest, d events.Delivery) error {
 	if d.Bodies != nil {
 		d.Body = nil // Bodies contain all of it
 	}
-	// the spooled delivery is acknowledged, so a later conflict is stored as for any other sender
+	// A spooled delivery is acknowledged before its append, so a conflict must be stored and not
+	// rejected.
 	d.RejectConflicts = false
 	record, err := SpooledDelivery{Source: v.ep.Config.Name, Provider: v.ep.Provider.Name(), Trace: v.traceparent(),
 		Delivery: d}.Encode()
@@ -105,18 +107,18 @@ func (a *appender) watchStalls(ctx context.Context) {
 	}
 }
 
-// beginOutage logs the start of an outage once.
+// beginOutage starts an outage, unless there is one already, and logs it.
 func (a *appender) beginOutage(cause any) {
 	if a.outage.begin() && a.s.Spool != nil {
 		a.s.Logger.Warn("PostgreSQL is unavailable: deliveries go to the spool", "error", cause)
 	}
 }
 
-// endOutage logs the end of an outage once.
+// endOutage ends an outage, if there is one, and logs it.
 func (a *appender) endOutage() {
 	if duration := a.outage.end(); duration > 0 && a.s.Spool != nil {
-		a.s.Logger.Info("PostgreSQL is available again", "away", duration.Round(time.Millisecond).String(), "spooled",
-			a.s.Spool.Stats().Records)
+		a.s.Logger.Info("PostgreSQL is available again", "unavailable_for",
+			duration.Round(time.Millisecond).String(), "spooled", a.s.Spool.Stats().Records)
 	}
 }
 
@@ -143,8 +145,8 @@ func (s *Server) drainSpool(ctx context.Context) {
 				err = s.drainOnce(ctx, numbers)
 				if postgres.Code(err) != "" && !errors.Is(err, events.ErrUnavailable) &&
 					!s.appender.allWritersStalled() {
-					// PostgreSQL responds. An error about the spooled data says nothing about new
-					// deliveries.
+					// PostgreSQL responds. An error that is caused by the spooled data says nothing
+					// about new deliveries.
 					s.appender.endOutage()
 				}
 			}
@@ -176,7 +178,7 @@ func (s *Server) logDrainFailure(ctx context.Context, lastLogged string, err err
 	if err == nil || ctx.Err() != nil {
 		return ""
 	}
-	reason := cmp.Or(postgres.Code(err), "away")
+	reason := cmp.Or(postgres.Code(err), "unavailable")
 	switch {
 	case reason == lastLogged:
 	case errors.Is(err, events.ErrUnavailable) && !postgres.NeedsOperator(err):
@@ -211,8 +213,7 @@ func (s *Server) appendSpooledBatch(ctx context.Context, numbers map[string]int3
 		}
 		k.Delivery.Source = number
 		deliveries = append(deliveries, &queuedDelivery{ep: Endpoint{Config: &provider.Source{Name: k.Source}},
-			delivery: k.Delivery,
-			trace:    k.Trace})
+			delivery: k.Delivery, trace: k.Trace})
 		records = append(records, rec)
 	}
 	return s.appendSpooled(ctx, records, deliveries)
@@ -295,7 +296,6 @@ func (s *Server) quarantine(rec spool.Record, cause error) error {
 	}
 	s.metrics.quarantined.Inc()
 	s.Logger.Error("an acknowledged delivery cannot be appended: it is quarantined in a file of the spool's folder",
-		"file", name, "error",
-		cause)
+		"file", name, "error", cause)
 	return nil
 }

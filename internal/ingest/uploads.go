@@ -123,7 +123,7 @@ func (p *uploads) evict(bytes int64, keep *upload) {
 			p.used -= u.size
 			u.size, u.evicted = 0, true
 			p.unlist(u)
-			// a writer without deadlines has no slow client
+			// ignore a writer that has no deadlines: it is not a network connection
 			_ = http.NewResponseController(u.writer).SetReadDeadline(time.Unix(1, 0))
 		}
 		u = next

@@ -191,7 +191,7 @@ func TestReadBody_concurrentSlowBodies_isNotRejected(t *testing.T) {
 					ctx, stop := context.WithCancel(t.Context())
 					var running sync.WaitGroup
 					running.Go(func() { a.run(ctx, pool, maxBody, announced, perSecond) })
-					var refused, sent int
+					var rejected, sent int
 					var most int64
 					for began := time.Now(); time.Since(began) < during; time.Sleep(20 * time.Millisecond) {
 						most = max(most, pool.inUse())
@@ -200,17 +200,17 @@ func TestReadBody_concurrentSlowBodies_isNotRejected(t *testing.T) {
 						body := io.NopCloser(bytes.NewReader(make([]byte, size)))
 						if read, err := readBody(&http.Request{Body: body, ContentLength: int64(size)}, maxBody,
 							u); err != nil || len(read) != size {
-							refused++
+							rejected++
 						}
 						u.release()
 						sent++
 					}
 					stop()
 					running.Wait()
-					t.Logf("%d of %d deliveries rejected; at most %d of %d KiB were held", refused, sent, most>>10,
+					t.Logf("%d of %d deliveries rejected; at most %d of %d KiB were held", rejected, sent, most>>10,
 						pool.capacity>>10)
-					if refused > 0 {
-						t.Errorf("%d of %d deliveries rejected", refused, sent)
+					if rejected > 0 {
+						t.Errorf("%d of %d deliveries rejected", rejected, sent)
 					}
 					if pool.used != 0 {
 						t.Errorf("%d bytes are held after all ended", pool.used)

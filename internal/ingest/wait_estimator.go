@@ -25,9 +25,9 @@ func (p *waitEstimator) observe(d time.Duration) {
 }
 
 // tooLong returns true if a delivery would wait longer than maxWait behind the given number and
-// size of deliveries. commitAge is the age of the commit in progress, writers how many writers
-// commit. A delivery that fits into the next commit of each writer never waits too long, so there
-// are always commits to observe.
+// size of deliveries. commitAge is the age of the oldest commit in progress, writers the number of
+// writers that have not stalled. A delivery that fits into the next commit of each writer never
+// waits too long, so there are always commits to observe.
 func (p *waitEstimator) tooLong(deliveries int, bytes int64, commitAge time.Duration, writers int) bool {
 	batches := max(int64(deliveries/p.batchCount), bytes/p.batchBytes)
 	rounds := batches / int64(max(writers, 1))

@@ -52,7 +52,7 @@ func TestStack_stalledUndo_isAbandoned(t *testing.T) {
 		release := make(chan struct{})
 		stopped := false
 		s.Defer("pool", func(context.Context) error { stopped = true; return nil })
-		s.Defer("hanger", func(context.Context) error { <-release; return nil })
+		s.Defer("stalled", func(context.Context) error { <-release; return nil })
 		ctx, cancel := lifecycle.WithTimeout(t.Context(), "stop gateway", time.Second)
 		defer cancel()
 		began := time.Now()
@@ -63,7 +63,7 @@ func TestStack_stalledUndo_isAbandoned(t *testing.T) {
 		if !stopped {
 			t.Error("the undo function after the stalled one was not run")
 		}
-		if err == nil || !strings.Contains(err.Error(), "hanger") || !strings.Contains(err.Error(), "stop gateway") {
+		if err == nil || !strings.Contains(err.Error(), "stalled") || !strings.Contains(err.Error(), "stop gateway") {
 			t.Errorf("got %v, want the names of the stalled undo function and of the timeout", err)
 		}
 		close(release)
@@ -118,7 +118,7 @@ func TestGroup_stop_isBoundedByContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		g := lifecycle.NewGroup(t.Context())
-		g.Loop("deaf", func(context.Context) error { <-release; return nil })
+		g.Loop("stalled", func(context.Context) error { <-release; return nil })
 		ctx, cancel := lifecycle.WithTimeout(t.Context(), "stop", time.Second)
 		defer cancel()
 		if err := g.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {

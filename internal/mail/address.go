@@ -32,8 +32,8 @@ func ParseAddress(text string) (Address, error) {
 	return NewAddress(a.Name, a.Address)
 }
 
-// NewAddress returns an address with a name. The address must be exactly one; the name may be any
-// text without control characters.
+// NewAddress returns an address with a name. The address must be a single one. The name may be
+// any text without control characters.
 func NewAddress(name, address string) (Address, error) {
 	if !utf8.ValidString(name) { // an encoded word may hold anything
 		return Address{}, fmt.Errorf("%q: the name is not valid UTF-8", name)

@@ -147,7 +147,7 @@ func (s *Server) openSession(conn net.Conn) (*smtp.Client, error) {
 	}
 	c, err := smtp.NewClient(conn, s.Host)
 	if err != nil {
-		return nil, fmt.Errorf("greeting: %w", err)
+		return nil, fmt.Errorf("server banner: %w", err)
 	}
 	if err := c.Hello(s.Hello); err != nil {
 		return nil, fmt.Errorf("EHLO: %w", err)

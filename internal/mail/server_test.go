@@ -101,7 +101,7 @@ func TestServerSend_responseLost_isErrNoResponse(t *testing.T) {
 		noResponse bool
 	}{
 		sink.MailTemporaryFailure: {451, false}, sink.MailboxFull: {452, false}, sink.MailRejectedAsSpam: {554, false},
-		sink.MailDropsBeforeMessage: {0, false}, sink.MailDropsBeforeGreeting: {0, false},
+		sink.MailDropsBeforeMessage: {0, false}, sink.MailDropsBeforeBanner: {0, false},
 		sink.MailAcceptsThenDrops: {0, true}, sink.MailDropsAfterMessage: {0, true},
 	} {
 		s := sink.NewMailServer(t)

@@ -15,7 +15,7 @@ import (
 
 // topic is a subject of notifications.
 type topic struct {
-	about, sql string
+	name, sql string
 	// isCondition reports that it lasts until an operator acts; otherwise it is a single event.
 	// isDelayed reports that it is reported only after it has lasted for a while.
 	isCondition, isDelayed bool
@@ -27,30 +27,32 @@ type topic struct {
 
 // topics are all subjects of notifications.
 var topics = []topic{
-	{about: "failed_runs", sql: runsSQL, singular: "a run has failed", plural: "%s runs have failed",
+	{name: "failed_runs", sql: runsSQL, singular: "a run has failed", plural: "%s runs have failed",
 		command: "postern runs list --status failed, and postern runs show %d"},
-	{about: "dead_outcomes", sql: deadSQL, isCondition: true,
+	{name: "dead_outcomes", sql: deadSQL, isCondition: true,
 		singular: "an event is dead: it was not applied, and will not be retried " +
 			"automatically", plural: "%s events are dead: they were not applied, and will not be retried automatically",
 		ended: "no event is dead any more", command: "postern outcomes list --status dead, and postern events show %d"},
-	{about: "unknown_effects", sql: unknownSQL, isCondition: true, isDelayed: true,
+	{name: "effects_with_unknown_outcome", sql: unknownSQL, isCondition: true, isDelayed: true,
 		singular: "an effect has an unknown outcome: a step of it may or may not have been executed",
 		plural:   "%s effects have an unknown outcome: a step of them may or may not have been executed",
 		ended:    "no effect has an unknown outcome any more",
 		command:  "postern effects show %d, which lists the allowed actions"},
-	{about: "review_effects", sql: reviewSQL, isCondition: true, isDelayed: true, singular: "an effect needs review",
-		plural: "%s effects need review",
-		ended:  "no effect needs review any more", command: "postern effects list --state review, or --state planned " +
+	{name: "effects_needing_review", sql: reviewSQL, isCondition: true, isDelayed: true,
+		singular: "an effect needs review",
+		plural:   "%s effects need review",
+		ended:    "no effect needs review any more", command: "postern effects list --state needs_review, or --state " +
+			"planned " +
 			"if a rule or destination is not configured, and postern effects show %d"},
-	{about: "waiting_effects", sql: approvalSQL, isCondition: true, isDelayed: true,
+	{name: "effects_awaiting_approval", sql: approvalSQL, isCondition: true, isDelayed: true,
 		singular: "an effect awaits approval",
 		plural:   "%s effects await approval",
-		ended:    "no effect awaits approval any more", command: "postern effects list --state waiting, and postern " +
-			"effects show %d"},
+		ended:    "no effect awaits approval any more", command: "postern effects list --state awaiting_approval, " +
+			"and postern effects show %d"},
 }
 
-func topicOf(about string) topic {
-	return topics[slices.IndexFunc(topics, func(k topic) bool { return k.about == about })]
+func topicOf(name string) topic {
+	return topics[slices.IndexFunc(topics, func(k topic) bool { return k.name == name })]
 }
 
 // phase says why a notification is sent.
@@ -107,9 +109,9 @@ type alert struct {
 }
 
 type alertData struct {
-	// Notify is the name of the recipient in the configuration, About the subject.
-	Notify string `json:"notify"`
-	About  string `json:"about"`
+	// Notify is the name of the recipient in the configuration, Condition one of its conditions.
+	Notify    string `json:"notify"`
+	Condition string `json:"condition"`
 	// State is happened, began, lasts, over or test.
 	State string `json:"state"`
 	// Count is the number of items, AtLeast reports that there may be more, IDs are the first.
@@ -125,7 +127,7 @@ type alertData struct {
 
 // notice returns the notice to send.
 func (t *notification) notice(r *Recipient) runner.Notice {
-	d := alertData{Notify: r.Name, About: t.about, State: string(t.phase), Count: t.count, AtLeast: t.atLeast,
+	d := alertData{Notify: r.Name, Condition: t.name, State: string(t.phase), Count: t.count, AtLeast: t.atLeast,
 		IDs: append([]int64{}, t.ids...), Summary: t.summary(), Command: t.nextCommand()}
 	if t.active {
 		d.Since = t.since.UTC().Format(time.RFC3339)

@@ -20,7 +20,7 @@ import (
 type Recipient struct {
 	Name        string
 	Destination config.ResolvedDestination
-	// Notification says what to report and how often. About is not empty.
+	// Notification says what to report and how often. Conditions is not empty.
 	config.Notification
 }
 
@@ -30,7 +30,7 @@ func Recipients(cfg *config.Config) (all []Recipient) {
 		r := Recipient{Name: name, Destination: *cfg.ResolveDestination(n.To), Notification: *n}
 		if len(r.Conditions) == 0 {
 			for _, k := range topics {
-				r.Conditions = append(r.Conditions, k.about)
+				r.Conditions = append(r.Conditions, k.name)
 			}
 		}
 		all = append(all, r)
@@ -82,11 +82,11 @@ const (
 func New(pool *pgxpool.Pool, s Settings, logger *slog.Logger, reg prometheus.Registerer) (*Watcher, error) {
 	w := &Watcher{Pool: pool, Settings: s, Logger: logger, notifying: map[string]bool{},
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_notifications_total",
-			Help: "Notifications of the configuration's notify section by subject and result: sent, or failed " +
-				"(retriedagain)."}, []string{"about", "result"})}
+			Help: "Notifications of the configuration's section notify by condition and result: sent, or " +
+				"failed (Postern tries again)."}, []string{"condition", "result"})}
 	for _, k := range topics {
 		for _, result := range []string{resultSent, resultFailed} {
-			w.sent.WithLabelValues(k.about, result)
+			w.sent.WithLabelValues(k.name, result)
 		}
 	}
 	return w, reg.Register(w.sent)
@@ -123,7 +123,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// lockIdle locks and returns the recipients that are not being notified.
+// lockIdle returns the recipients that are not being notified, and marks them as being notified.
 func (w *Watcher) lockIdle() (all []Recipient) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,10 +156,10 @@ func (w *Watcher) notify(ctx context.Context, r *Recipient) error {
 		result := resultSent
 		if err != nil {
 			result = resultFailed
-			w.Logger.Warn("a notification was not sent; retrying", "name", r.Name, "about", due[i].about, "error",
+			w.Logger.Warn("a notification was not sent; retrying", "name", r.Name, "condition", due[i].name, "error",
 				err)
 		}
-		w.sent.WithLabelValues(due[i].about, result).Inc()
+		w.sent.WithLabelValues(due[i].name, result).Inc()
 		if err := w.recordResult(ctx, r, &due[i], err); err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func (w *Watcher) notify(ctx context.Context, r *Recipient) error {
 
 // Test sends a recipient a test notice.
 func Test(ctx context.Context, r *Recipient, at time.Time) error {
-	t := notification{topic: topic{about: "test"}, phase: phaseTest, at: at, id: "postern-test-" +
+	t := notification{topic: topic{name: "test"}, phase: phaseTest, at: at, id: "postern-test-" +
 		at.UTC().Format("20060102T150405.000000000")}
 	return runner.SendNotice(ctx, r.Destination, t.notice(r))
 }

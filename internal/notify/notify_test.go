@@ -35,15 +35,15 @@ type postedAlert struct {
 	id, auth, signature string
 	Type                string
 	Data                struct {
-		Notify, About, State, Summary, Command, Since string
-		Count                                         int
-		AtLeast                                       bool `json:"at_least"`
-		IDs                                           []int64
+		Notify, Condition, State, Summary, Command, Since string
+		Count                                             int
+		AtLeast                                           bool `json:"at_least"`
+		IDs                                               []int64
 	}
 }
 
 func (p postedAlert) String() string {
-	return fmt.Sprint(p.Data.About, " ", p.Data.State, " ", p.Data.Count)
+	return fmt.Sprint(p.Data.Condition, " ", p.Data.State, " ", p.Data.Count)
 }
 
 // fixture is a receiver of notifications, with the alerts that it received.
@@ -54,8 +54,8 @@ type fixture struct {
 
 	mu       sync.Mutex
 	received []postedAlert
-	// answer is the status of the next response; nil means 200.
-	answer func() int
+	// status returns the status of the next response; nil means 200.
+	status func() int
 	// hours is how far the database's clock has been moved.
 	hours int
 }
@@ -101,8 +101,8 @@ func (b *fixture) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.received = append(b.received, p)
-	if b.answer != nil {
-		w.WriteHeader(b.answer())
+	if b.status != nil {
+		w.WriteHeader(b.status())
 	}
 }
 
@@ -138,7 +138,8 @@ func (b *fixture) watch(t *testing.T) (stop func()) {
 func (b *fixture) waitNotified(t *testing.T, notified int) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
-		return differ([]string{fmt.Sprint(notified)}, b.db.QueryStrings(t, `SELECT sum(turn)::text FROM notifications`))
+		return differ([]string{fmt.Sprint(notified)}, b.db.QueryStrings(t, `SELECT sum(sequence)::text
+			FROM notifications`))
 	})
 }
 
@@ -195,7 +196,7 @@ func (b *fixture) insertEffect(t *testing.T, id int, state string, steps ...stri
 OVERRIDING SYSTEM VALUE VALUES (%d, 'k%d', 1, 'r', 1, '', 't', 'o', 1, 0, '%s', 'd', clock_now() - interval '2 hours',
 	clock_now() - interval '2 hours')`, id, id, state))
 	for _, s := range steps {
-		b.db.Exec(t, fmt.Sprintf(`INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint,
+		b.db.Exec(t, fmt.Sprintf(`INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint,
 			attempts, reserved_at) VALUES (%d, 's', 0, '%s', 'd', '', 1, clock_now() - interval '2 hours')`, id, s))
 	}
 }
@@ -205,35 +206,37 @@ OVERRIDING SYSTEM VALUE VALUES (%d, 'k%d', 1, 'r', 1, '', 't', 'o', 1, 0, '%s', 
 func TestWatcher_condition_isReportedAtStartRepeatAndEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `{oncall: {to: app, path: /alerts}}`)
-	b.insertEffect(t, 1, "review")
-	b.insertEffect(t, 2, "review", "unknown")
-	b.insertEffect(t, 3, "waiting")
+	b.insertEffect(t, 1, "needs_review")
+	b.insertEffect(t, 2, "needs_review", "unknown")
+	b.insertEffect(t, 3, "awaiting_approval")
 	b.insertEffect(t, 4, "done")
 	stop := b.watch(t)
 	b.watch(t)
-	b.wantReceived(t, 0, "review_effects began 2", "unknown_effects began 1", "waiting_effects began 1")
+	b.wantReceived(t, 0, "effects_needing_review began 2", "effects_with_unknown_outcome began 1",
+		"effects_awaiting_approval began 1")
 	for _, p := range b.all(0) {
-		if p.Data.About != "review_effects" {
+		if p.Data.Condition != "effects_needing_review" {
 			continue
 		}
 		if diff := cmp.Diff([]int64{1, 2}, p.Data.IDs); diff != "" || p.Type != "postern.alert" ||
 			p.Data.Notify != "oncall" || p.Data.Summary != "2 effects need review" ||
-			p.Data.Command != "postern effects list --state review, or --state planned if a rule or destination "+
+			p.Data.Command != "postern effects list --state needs_review, or --state planned if a rule or destination "+
 				"is not configured, and postern effects show 1" || p.auth != "Bearer key-of-app" ||
 			!strings.HasPrefix(p.signature, "v1,") {
 			t.Errorf("%+v %s", p, diff)
 		}
 	}
 	stop()
-	b.insertEffect(t, 5, "waiting")
+	b.insertEffect(t, 5, "awaiting_approval")
 	b.advanceClock(t, 3)
-	b.wantReceived(t, 3, "review_effects lasts 2", "unknown_effects lasts 1", "waiting_effects lasts 2")
+	b.wantReceived(t, 3, "effects_needing_review lasts 2", "effects_with_unknown_outcome lasts 1",
+		"effects_awaiting_approval lasts 2")
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected' WHERE effect IN (1, 2)`)
-	b.wantReceived(t, 6, "review_effects over 0", "unknown_effects over 0")
+	b.wantReceived(t, 6, "effects_needing_review over 0", "effects_with_unknown_outcome over 0")
 	b.advanceClock(t, 8)
-	b.wantReceived(t, 8, "waiting_effects lasts 2")
-	b.insertEffect(t, 6, "review")
-	b.wantReceived(t, 9, "review_effects began 1")
+	b.wantReceived(t, 8, "effects_awaiting_approval lasts 2")
+	b.insertEffect(t, 6, "needs_review")
+	b.wantReceived(t, 9, "effects_needing_review began 1")
 	ids := map[string]bool{}
 	for _, p := range b.all(0) {
 		if ids[p.id] || p.id == "" {
@@ -246,7 +249,7 @@ func TestWatcher_condition_isReportedAtStartRepeatAndEnd(t *testing.T) {
 // A failed run is reported once. Runs that failed before the recipient was configured are not.
 func TestWatcher_failedRun_isReportedOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t, `{oncall: {to: app, path: /alerts, about: [failed_runs, dead_outcomes]}}`)
+	b := setup(t, `{oncall: {to: app, path: /alerts, conditions: [failed_runs, dead_outcomes]}}`)
 	b.insertEndedRun(t, 1, "failed")
 	b.watch(t)
 	b.waitRows(t, 2)
@@ -271,26 +274,28 @@ func TestWatcher_failedRun_isReportedOnce(t *testing.T) {
 // other.
 func TestWatcher_failedNotification_isRetriedWithSameID(t *testing.T) {
 	t.Parallel()
-	b := setup(t, `{oncall: {to: app, path: /alerts, about: [review_effects]}, nobody: {to: dead}, mute: {to: app}}`)
+	b := setup(t, `{oncall: {to: app, path: /alerts, conditions: [effects_needing_review]}, `+
+		`nobody: {to: dead}, mute: {to: app}}`)
 	n := 0
-	b.answer = func() int {
+	b.status = func() int {
 		if n++; n < 4 {
 			return http.StatusInternalServerError
 		}
 		return http.StatusOK
 	}
-	b.insertEffect(t, 1, "review")
+	b.insertEffect(t, 1, "needs_review")
 	b.watch(t)
-	b.wantReceived(t, 0, "review_effects began 1", "review_effects began 1", "review_effects began 1",
-		"review_effects began 1")
+	b.wantReceived(t, 0, "effects_needing_review began 1", "effects_needing_review began 1",
+		"effects_needing_review began 1",
+		"effects_needing_review began 1")
 	for _, p := range b.all(0) {
 		if p.id != b.all(0)[0].id {
 			t.Errorf("%s has the id %s", p, p.id)
 		}
 	}
 	testkit.Eventually(t, patience, func() error {
-		got := b.db.QueryStrings(t, `SELECT concat_ws(' ', name, turn, attempts > 0, trouble LIKE '%refused%',
-			trouble LIKE '%status 418%') FROM notifications WHERE about = 'review_effects' ORDER BY name`)
+		got := b.db.QueryStrings(t, `SELECT concat_ws(' ', name, sequence, attempts > 0, failure LIKE '%refused%',
+			failure LIKE '%status 418%') FROM notifications WHERE condition = 'effects_needing_review' ORDER BY name`)
 		if diff := cmp.Diff([]string{"mute 0 t f t", "nobody 0 t t f", "oncall 1 f f f"}, got); diff != "" {
 			return fmt.Errorf("%s", diff)
 		}
@@ -302,9 +307,10 @@ func TestWatcher_failedNotification_isRetriedWithSameID(t *testing.T) {
 // is a test.
 func TestWatcher_mailRecipient_getsSummaryAndCommand(t *testing.T) {
 	t.Parallel()
-	b := setup(t, `{oncall: {to: post, mail: [ops@example.com, Jo <jo@example.com>], about: [waiting_effects]}}`)
+	b := setup(t, `{oncall: {to: post, mail: [ops@example.com, Jo <jo@example.com>], `+
+		`conditions: [effects_awaiting_approval]}}`)
 	for id := range 7 {
-		b.insertEffect(t, id+1, "waiting")
+		b.insertEffect(t, id+1, "awaiting_approval")
 	}
 	b.watch(t)
 	testkit.Eventually(t, patience, func() error {
@@ -315,7 +321,8 @@ func TestWatcher_mailRecipient_getsSummaryAndCommand(t *testing.T) {
 	})
 	m := b.mails.Accepted()[0]
 	for _, text := range []string{"\r\nSubject: Postern: 7 effects await approval\r\n",
-		"\r\n1, 2, 3, 4, 5, and more\r\n", "\r\npostern effects list --state waiting, and postern effects show 1\r\n",
+		"\r\n1, 2, 3, 4, 5, and more\r\n", "\r\npostern effects list --state awaiting_approval, and postern effects " +
+			"show 1\r\n",
 		"\r\nAuto-Submitted: auto-generated\r\n", "@shop.example>\r\n"} {
 		if !strings.Contains(m.Message, text) {
 			t.Errorf("%q is not in %s", text, m.Message)
@@ -335,10 +342,10 @@ func TestWatcher_mailRecipient_getsSummaryAndCommand(t *testing.T) {
 // the result, another sends it with the same id.
 func TestWatcher_twoProcesses_oneNotifies(t *testing.T) {
 	t.Parallel()
-	b := setup(t, `{oncall: {to: app, path: /alerts, about: [review_effects, waiting_effects]}}`)
+	b := setup(t, `{oncall: {to: app, path: /alerts, conditions: [effects_needing_review, effects_awaiting_approval]}}`)
 	held, hang := make(chan struct{}), make(chan struct{})
 	first := true
-	b.answer = func() int {
+	b.status = func() int {
 		if first {
 			first = false
 			b.mu.Unlock()
@@ -350,18 +357,19 @@ func TestWatcher_twoProcesses_oneNotifies(t *testing.T) {
 	}
 	release := sync.OnceFunc(func() { close(hang) })
 	t.Cleanup(release)
-	b.insertEffect(t, 1, "review")
+	b.insertEffect(t, 1, "needs_review")
 	stop := b.watch(t)
 	<-held
-	b.insertEffect(t, 2, "waiting")
+	b.insertEffect(t, 2, "awaiting_approval")
 	b.watch(t)
-	b.wantReceived(t, 0, "review_effects began 1", "waiting_effects began 1") // one check reports the reviews first
+	// one check reports the reviews first
+	b.wantReceived(t, 0, "effects_needing_review began 1", "effects_awaiting_approval began 1")
 	stop()
 	release()
 	b.advanceClock(t, 1)
-	b.wantReceived(t, 2, "review_effects began 1", "waiting_effects lasts 1")
+	b.wantReceived(t, 2, "effects_needing_review began 1", "effects_awaiting_approval lasts 1")
 	for _, p := range b.all(2) {
-		if p.Data.About == "review_effects" && p.id != b.all(0)[0].id {
+		if p.Data.Condition == "effects_needing_review" && p.id != b.all(0)[0].id {
 			t.Errorf("the repetition has another id: %s", p.id)
 		}
 	}

@@ -22,42 +22,45 @@ const (
 )
 
 const (
-	// insertSQL inserts the rows of a recipient. Events before that are not reported, but
-	// conditions that exist are.
-	insertSQL = `INSERT INTO notifications (name, about, mark) SELECT $1, a, clock_now() FROM unnest($2::text[]) a
+	// insertSQL inserts the rows of a recipient. It reports conditions that already exist, but no
+	// run that failed earlier.
+	insertSQL = `INSERT INTO notifications (name, condition, watermark) SELECT $1, a, clock_now()
+		FROM unnest($2::text[]) a
 		ON CONFLICT DO NOTHING`
 
 	// dueSQL locks the rows that may be reported now. It skips rows that another process has
 	// locked. A time outside of the possible range comes from a clock that was ahead, and delays
 	// nothing.
 	dueSQL = `
-SELECT about, turn, coalesce(since, clock_now()), since IS NOT NULL, told_at IS NULL
-	OR told_at NOT BETWEEN clock_now() - $3::interval AND clock_now(), mark, clock_now(), seed FROM notifications
-WHERE name = $1 AND about = ANY($2::text[]) AND (taken_until IS NULL OR taken_until NOT BETWEEN clock_now()
-	AND clock_now() + $4::interval) ORDER BY about FOR UPDATE SKIP LOCKED`
+SELECT condition, sequence, coalesce(since, clock_now()), since IS NOT NULL, notified_at IS NULL
+	OR notified_at NOT BETWEEN clock_now() - $3::interval AND clock_now(), watermark, clock_now(), seed
+		FROM notifications
+WHERE name = $1 AND condition = ANY($2::text[]) AND (lease_until IS NULL OR lease_until NOT BETWEEN clock_now()
+	AND clock_now() + $4::interval) ORDER BY condition FOR UPDATE SKIP LOCKED`
 
 	// leaseSQL leases notifications.
-	leaseSQL = `UPDATE notifications SET taken_until = clock_now() + $3::interval WHERE name = $1
-		AND about = ANY($2::text[])`
+	leaseSQL = `UPDATE notifications SET lease_until = clock_now() + $3::interval WHERE name = $1
+		AND condition = ANY($2::text[])`
 
 	// advanceSQL advances the watermark after a check that began at $4 found no failed run, so that
 	// the next check reads few rows. It writes seldom. After the clock was ahead, it moves the
 	// watermark back, and runs in between are reported again.
 	advanceSQL = `
-UPDATE notifications SET mark = $4::timestamptz - $3::interval WHERE name = $1 AND about = $2
-	AND (mark < $4::timestamptz - interval '10 minutes' - $3::interval OR mark > $4::timestamptz)`
+UPDATE notifications SET watermark = $4::timestamptz - $3::interval WHERE name = $1 AND condition = $2
+	AND (watermark < $4::timestamptz - interval '10 minutes' - $3::interval OR watermark > $4::timestamptz)`
 
 	// sentSQL records a sent notification.
 	sentSQL = `
-UPDATE notifications SET turn = turn + 1, told_at = clock_now(), since = CASE WHEN $4 THEN coalesce(since, $5) END,
-	mark = greatest(mark, $6), attempts = 0, taken_until = NULL, trouble = ''
-WHERE name = $1 AND about = $2 AND turn = $3`
+UPDATE notifications SET sequence = sequence + 1, notified_at = clock_now(), since = CASE
+	WHEN $4 THEN coalesce(since, $5) END,
+	watermark = greatest(watermark, $6), attempts = 0, lease_until = NULL, failure = ''
+WHERE name = $1 AND condition = $2 AND sequence = $3`
 
 	// failedSQL records a failed notification and the time of the next try.
 	failedSQL = `
-UPDATE notifications SET attempts = attempts + 1, trouble = $4, taken_until = clock_now() + least($5::interval *
+UPDATE notifications SET attempts = attempts + 1, failure = $4, lease_until = clock_now() + least($5::interval *
 	power(2, least(attempts, 20)), $6::interval)
-WHERE name = $1 AND about = $2 AND turn = $3`
+WHERE name = $1 AND condition = $2 AND sequence = $3`
 )
 
 // The queries for conditions and events. Each reads a bounded number of rows through small partial
@@ -66,14 +69,14 @@ WHERE name = $1 AND about = $2 AND turn = $3`
 const (
 	unknownSQL = `
 SELECT count(*), coalesce((array_agg(u.effect ORDER BY u.effect))[1:$2], '{}'), count(*) >= $1
-FROM (SELECT s.effect FROM ` + runner.UnknownStepsSQL + ` AND coalesce(s.known_since, s.reserved_at) NOT BETWEEN
+FROM (SELECT s.effect FROM ` + runner.UnknownStepsSQL + ` AND coalesce(s.first_attempt_at, s.reserved_at) NOT BETWEEN
 	clock_now() -
 	$3::interval AND clock_now() GROUP BY s.effect ORDER BY s.effect LIMIT $1) u`
 
 	reviewSQL = `
 SELECT count(*), coalesce((array_agg(n.effect ORDER BY n.effect))[1:$2], '{}'), coalesce(bool_or(n.more), false) FROM (
   SELECT e.effect, e.seen >= $1 AS more FROM (SELECT r.*, count(*) OVER () AS seen FROM (SELECT effect, updated_at
-  	FROM effects WHERE state = 'review' ORDER BY effect LIMIT $1) r) e
+  	FROM effects WHERE state = 'needs_review' ORDER BY effect LIMIT $1) r) e
   WHERE e.updated_at NOT BETWEEN clock_now() - $3::interval AND clock_now()
   UNION ALL SELECT s.effect, s.more FROM ` + runner.DetachedSQL + ` s WHERE s.since NOT BETWEEN clock_now() -
 	$3::interval
@@ -82,7 +85,8 @@ SELECT count(*), coalesce((array_agg(n.effect ORDER BY n.effect))[1:$2], '{}'), 
 
 	approvalSQL = `
 SELECT count(*), coalesce((array_agg(e.effect ORDER BY e.effect))[1:$2], '{}'), coalesce(bool_or(e.seen >= $1), false)
-FROM (SELECT w.*, count(*) OVER () AS seen FROM (SELECT effect, planned_at FROM effects WHERE state = 'waiting'
+FROM (SELECT w.*, count(*) OVER () AS seen FROM (SELECT effect, planned_at FROM effects
+	WHERE state = 'awaiting_approval'
 	ORDER BY effect LIMIT $1) w) e WHERE e.planned_at NOT BETWEEN clock_now() - $3::interval AND clock_now()`
 
 	deadSQL = `
@@ -116,9 +120,9 @@ func (w *Watcher) leaseDue(ctx context.Context, r *Recipient) (due []notificatio
 				return fmt.Errorf("read notifications: %w", err)
 			}
 			candidates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t notification, err error) {
-				var about string
-				err = row.Scan(&about, &t.sequence, &t.since, &t.active, &t.mayRepeat, &t.watermark, &t.at, &t.seed)
-				t.topic = topicOf(about)
+				var name string
+				err = row.Scan(&name, &t.sequence, &t.since, &t.active, &t.mayRepeat, &t.watermark, &t.at, &t.seed)
+				t.topic = topicOf(name)
 				return t, err
 			})
 			if err != nil {
@@ -131,7 +135,7 @@ func (w *Watcher) leaseDue(ctx context.Context, r *Recipient) (due []notificatio
 				}
 				if candidates[i].phase != phaseNone {
 					candidates[i].id = noticeID(&candidates[i])
-					leased, due = append(leased, candidates[i].about), append(due, candidates[i])
+					leased, due = append(leased, candidates[i].name), append(due, candidates[i])
 				}
 			}
 			if len(leased) == 0 {
@@ -156,15 +160,15 @@ func (w *Watcher) evaluate(ctx context.Context, tx pgx.Tx, r *Recipient, t *noti
 	if !t.isCondition {
 		if err := tx.QueryRow(ctx, t.sql, maxCounted, maxIDs, w.Settings.RunDelay, t.watermark).Scan(&t.count, &t.ids,
 			&t.newWatermark); err != nil {
-			return fmt.Errorf("check %s: %w", t.about, err)
+			return fmt.Errorf("check %s: %w", t.name, err)
 		}
 		t.atLeast = t.count >= maxCounted
 		switch {
 		case t.count > 0 && t.mayRepeat:
 			t.phase = phaseHappened
 		case t.count == 0:
-			if _, err := tx.Exec(ctx, advanceSQL, r.Name, t.about, w.Settings.RunDelay, t.at); err != nil {
-				return fmt.Errorf("check %s: %w", t.about, err)
+			if _, err := tx.Exec(ctx, advanceSQL, r.Name, t.name, w.Settings.RunDelay, t.at); err != nil {
+				return fmt.Errorf("check %s: %w", t.name, err)
 			}
 		}
 		return nil
@@ -175,7 +179,7 @@ func (w *Watcher) evaluate(ctx context.Context, tx pgx.Tx, r *Recipient, t *noti
 		bounds = append(bounds, r.Delay)
 	}
 	if err := tx.QueryRow(ctx, t.sql, bounds...).Scan(&t.count, &t.ids, &t.atLeast); err != nil {
-		return fmt.Errorf("check %s: %w", t.about, err)
+		return fmt.Errorf("check %s: %w", t.name, err)
 	}
 	switch {
 	case t.count == 0 && t.active:
@@ -194,15 +198,15 @@ func (w *Watcher) recordResult(ctx context.Context, r *Recipient, t *notificatio
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.Settings.Timeout)
 	defer cancel()
 	if failure != nil {
-		if _, err := w.Pool.Exec(ctx, failedSQL, r.Name, t.about, t.sequence, failure.Error(), w.Settings.FirstWait,
+		if _, err := w.Pool.Exec(ctx, failedSQL, r.Name, t.name, t.sequence, failure.Error(), w.Settings.FirstWait,
 			w.Settings.MaxWait); err != nil {
-			return fmt.Errorf("record that the notification about %s failed: %w", t.about, err)
+			return fmt.Errorf("record that the notification about %s failed: %w", t.name, err)
 		}
 		return nil
 	}
-	if _, err := w.Pool.Exec(ctx, sentSQL, r.Name, t.about, t.sequence, t.phase == phaseBegan || t.phase == phaseLasts,
+	if _, err := w.Pool.Exec(ctx, sentSQL, r.Name, t.name, t.sequence, t.phase == phaseBegan || t.phase == phaseLasts,
 		t.since, t.newWatermark); err != nil {
-		return fmt.Errorf("record that the notification about %s was sent: %w", t.about, err)
+		return fmt.Errorf("record that the notification about %s was sent: %w", t.name, err)
 	}
 	return nil
 }

@@ -39,8 +39,8 @@ func startServer(dir, socket string, inst installation, acc *account, fast bool)
 	return c, <-started
 }
 
-// run keeps the thread that started the child while the child lives. The kernel ties the signal at
-// the parent's death to that thread, and Go may end an idle one.
+// run keeps the thread that started the child until the child ends. The kernel sends the signal of
+// childAttributes when that thread ends, and Go may end an idle thread.
 func (c *child) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -167,9 +167,9 @@ func (c *Cluster) ensureDatabase(ctx context.Context) error {
 	return nil
 }
 
-// Stop stops the server: it closes sessions and leaves the data clean (fast shutdown). After 10 s,
-// or when ctx is done, it stops the server immediately; the next start then recovers. A second call
-// returns the result of the first.
+// Stop requests a fast shutdown, which closes sessions and leaves the data clean. After 10 s, or
+// when ctx is done, it stops the server immediately; the next start then recovers the data. A
+// second call returns the result of the first.
 func (c *Cluster) Stop(ctx context.Context) error {
 	c.stopOnce.Do(func() { c.stopErr = c.shutdown(ctx) })
 	return c.stopErr

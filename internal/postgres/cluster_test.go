@@ -162,7 +162,7 @@ func TestClusterDir_root_serverCanEnter(t *testing.T) {
 		t.Errorf("got %s, moved %t; want a place that the server's account can enter", dir, moved)
 	}
 	if again, _, err := postgres.ClusterDir(want); err != nil || again != dir {
-		t.Errorf("the second answer is %s, %v; want the first, %s", again, err, dir)
+		t.Errorf("the second result is %s, %v; want the first, %s", again, err, dir)
 	}
 	must(t, os.Mkdir(filepath.Join(closed, "state"), 0o755))
 	link := filepath.Join(t.TempDir(), "link")

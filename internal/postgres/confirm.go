@@ -10,8 +10,8 @@ import (
 // ErrUnconfirmed is the error of a commit whose wait for the synchronous standby was cancelled
 // (pg_cancel_backend). The primary has the commit; whether the standby has it is unknown.
 // PostgreSQL itself reports success, with a warning.
-var ErrUnconfirmed = errors.New("the wait for the synchronous standby was cancelled: the standby may not have the " +
-	"commit")
+var ErrUnconfirmed = errors.New("the wait for the synchronous standby was cancelled: the standby may not " +
+	"have the commit")
 
 // standbyWait is the PostgreSQL function that waits for a standby. Its only warning to a live
 // session says that the wait was cancelled. The warning's text is translated; the function's name

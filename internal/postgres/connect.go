@@ -145,11 +145,11 @@ func configureSession(cfg *pgx.ConnConfig, o Options) {
 		cfg.ConnectTimeout = connectTimeout
 	}
 	cfg.DialFunc = o.Connections.dial
-	closes := cfg.OnPgError
+	keepsOpen := cfg.OnPgError
 	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
-		// After a failover or a change of settings, an existing session stays read-only; a new one
-		// does not.
-		return err.Code != readOnly && closes(conn, err)
+		// False closes the session. After a failover or a change of settings, an existing session
+		// stays read-only; a new one does not.
+		return err.Code != readOnly && keepsOpen(conn, err)
 	}
 	if hasSeveralHosts(&cfg.Config) && !isConfigured(o.URL, "target_session_attrs", "PGTARGETSESSIONATTRS") {
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
@@ -227,8 +227,8 @@ func checkDurability(ctx context.Context, conn *pgx.Conn, onUnsafe func(off []st
 		{"default_transaction_isolation", level, isolationLevel}} {
 		if s.got != s.want {
 			return fmt.Errorf("%s is %s in a session that requested %s: a pooler in between drops session "+
-				"parameters; "+
-				"connect to PostgreSQL directly, or configure the pooler to pass them on", s.name, s.got, s.want)
+				"parameters; connect to PostgreSQL directly, or configure the pooler to pass them on", s.name, s.got,
+				s.want)
 		}
 	}
 	if onUnsafe != nil {

@@ -49,8 +49,8 @@ func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	login := "lax_" + strings.ToLower(rand.Text())
-	for _, statement := range []string{"CREATE ROLE " + login + " LOGIN", "ALTER ROLE " + login +
-		" SET synchronous_commit = off",
+	for _, statement := range []string{"CREATE ROLE " + login + " LOGIN",
+		"ALTER ROLE " + login + " SET synchronous_commit = off",
 		"ALTER ROLE " + login + " SET default_transaction_isolation = serializable",
 		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
 		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', " +
@@ -137,8 +137,8 @@ func TestSessionConfig_otherDefaults_commitsAsWritten(t *testing.T) {
 	must(t, err)
 	defer conn.Close(context.Background())
 	var commit, level string
-	const ask = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')`
-	if err := conn.QueryRow(t.Context(), ask).Scan(&commit, &level); err != nil || commit != "on" ||
+	const settingsSQL = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')`
+	if err := conn.QueryRow(t.Context(), settingsSQL).Scan(&commit, &level); err != nil || commit != "on" ||
 		level != "read committed" {
 		t.Errorf("%s, %s, %v", commit, level, err)
 	}
@@ -147,7 +147,7 @@ func TestSessionConfig_otherDefaults_commitsAsWritten(t *testing.T) {
 // Unsafe settings of the server are reported at each session's start.
 func TestConnect_unsafeServerSettings_areReported(t *testing.T) {
 	t.Parallel()
-	ask := func(address string) (reported [][]string) {
+	reportedBy := func(address string) (reported [][]string) {
 		t.Helper()
 		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, MaxConns: 1,
 			OnUnsafeSettings: func(off []string) { reported = append(reported, off) }})
@@ -155,11 +155,11 @@ func TestConnect_unsafeServerSettings_areReported(t *testing.T) {
 		pool.Close()
 		return reported
 	}
-	equal(t, "of a fast one", [][]string{{"fsync", "full_page_writes"}}, ask(testkit.Database(t).URL))
+	equal(t, "of a fast one", [][]string{{"fsync", "full_page_writes"}}, reportedBy(testkit.Database(t).URL))
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t)})
 	must(t, err)
 	t.Cleanup(func() { stop(t, c) })
-	equal(t, "of a durable one", [][]string{{}}, ask(c.URL()))
+	equal(t, "of a durable one", [][]string{{}}, reportedBy(c.URL()))
 }
 
 func TestConnect_errors_sayWhatToDo(t *testing.T) {
@@ -184,7 +184,7 @@ func TestConnect_errors_sayWhatToDo(t *testing.T) {
 		"no database":  {with(func(u *url.URL, _ url.Values) { u.Path = "/missing" }), "", "CREATE DATABASE", false},
 		"no socket": {with(func(_ *url.URL, q url.Values) { q.Set("host", "/nonexistent") }), "",
 			"start PostgreSQL", true},
-		"nobody there":  {"postgres://u:hunter2@127.0.0.1:1/d", "", "check that the server is running", true},
+		"no server":     {"postgres://u:hunter2@127.0.0.1:1/d", "", "check that the server is running", true},
 		"no URL at all": {"postgres://u:hunter2@127.0.0.1:notaport/d", "", "read database URL", false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -88,8 +88,8 @@ func removeStaleLock(ctx context.Context, file, data string) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("another PostgreSQL server (pid %d), or one of its sessions, uses %s; "+
-				"stop it first: kill -INT %d, and each process that has this folder open", owner.pid, data, owner.pid)
+			return fmt.Errorf("another PostgreSQL server (pid %d), or one of its sessions, uses %s; stop it "+
+				"first: kill -INT %d, and each process that has this folder open", owner.pid, data, owner.pid)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func TestIsUnavailable_codes_areClassified(t *testing.T) {
 func TestNeedsOperator_codes_areClassified(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	for statement, startRejected := range map[string]bool{
+	for statement, needsOperator := range map[string]bool{
 		"SELECT 1":                 false,
 		"SELECT 1/0":               false,
 		"SELECT 'not json'::jsonb": false,
@@ -84,16 +84,16 @@ func TestNeedsOperator_codes_areClassified(t *testing.T) {
 		conn, err := db.Pool.Acquire(t.Context())
 		must(t, err)
 		_, err = conn.Conn().PgConn().Exec(t.Context(), statement).ReadAll()
-		if postgres.NeedsOperator(err) != startRejected {
-			t.Errorf("%s: %v, want refused %t", statement, err, startRejected)
+		if postgres.NeedsOperator(err) != needsOperator {
+			t.Errorf("%s: %v, want NeedsOperator %t", statement, err, needsOperator)
 		}
 		_ = conn.Conn().Close(t.Context()) // these include the settings and transactions of the statement
 		conn.Release()
 	}
-	for code, startRejected := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "3F000": true,
+	for code, needsOperator := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "3F000": true,
 		"55P03": true, "53100": false, "23505": false, "XX001": false, "P0001": false, "": false} {
-		if got := postgres.NeedsOperator(fmt.Errorf("append: %w", &pgconn.PgError{Code: code})); got != startRejected {
-			t.Errorf("refused is %t of %s", got, code)
+		if got := postgres.NeedsOperator(fmt.Errorf("append: %w", &pgconn.PgError{Code: code})); got != needsOperator {
+			t.Errorf("NeedsOperator is %t of %s", got, code)
 		}
 	}
 }

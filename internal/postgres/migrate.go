@@ -79,7 +79,8 @@ func withMigrationLock(ctx context.Context, db *sql.DB, fn func() error) error {
 }
 
 const missingCreateRightSQL = `
-SELECT format('; as an administrator run: GRANT CREATE ON DATABASE %1$I TO %2$I; or make it the owner: ALTER DATABASE %1$I OWNER TO %2$I',
+SELECT format('; as an administrator run: GRANT CREATE ON DATABASE %1$I TO %2$I; ' ||
+  'or make it the owner: ALTER DATABASE %1$I OWNER TO %2$I',
   current_database(), session_user)
 WHERE NOT has_database_privilege(current_database(), 'CREATE')`
 

@@ -22,11 +22,11 @@ const (
 // for a standby. Until its end a transaction holds the lock of its virtual transaction id.
 const sessionActiveSQL = `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'virtualxid')`
 
-// monitoredConn is the connection of a session. If a call waits for a response, but its server
-// executes nothing for it, then the request or the response was lost while something in between
-// keeps the connection open. The monitor closes such a connection, so that no call waits without
-// limit, even without a deadline. It does not close connections of sessions that work, wait for a
-// lock or for a standby, or whose server cannot be checked.
+// monitoredConn is the connection of a session. If a call waits and the server executes nothing for
+// it, the request or the response was lost. Something in between then keeps the connection open.
+// The monitor closes such a connection, so that no call waits without limit, even without a
+// deadline. It does not close connections of sessions that work, wait for a lock or for a standby,
+// or whose server cannot be checked.
 type monitoredConn struct {
 	net.Conn
 	// group is the group of the connection; nil: none.

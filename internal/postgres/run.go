@@ -46,10 +46,10 @@ func (p *Params) Run(ctx context.Context, each func(Row) error) (affected int64,
 // sendAndReceive writes a message and reads the response.
 func sendAndReceive(ctx context.Context, c *pgconn.PgConn, message []byte, each func(Row) error) (affected int64,
 	err error) {
-	var a response
+	var r response
 	stop := context.AfterFunc(ctx, func() { _ = c.Conn().Close() })
 	defer func() {
-		if stop() && a.complete {
+		if stop() && r.complete {
 			return
 		}
 		closeConn(c)
@@ -63,20 +63,20 @@ func sendAndReceive(ctx context.Context, c *pgconn.PgConn, message []byte, each 
 	if _, err := c.Conn().Write(message); err != nil {
 		return 0, err
 	}
-	for !a.complete {
+	for !r.complete {
 		m, err := c.ReceiveMessage(context.Background())
 		if err != nil {
 			return 0, err
 		}
-		a.handle(m, each)
+		r.handle(m, each)
 	}
 	switch {
-	case a.serverErr != nil:
-		return 0, a.serverErr
-	case a.err != nil:
-		return 0, a.err
+	case r.serverErr != nil:
+		return 0, r.serverErr
+	case r.err != nil:
+		return 0, r.err
 	}
-	return a.affected, nil
+	return r.affected, nil
 }
 
 // response is the response to a statement so far.
@@ -87,44 +87,45 @@ type response struct {
 	complete       bool
 }
 
-func (a *response) handle(m pgproto3.BackendMessage, each func(Row) error) {
+func (r *response) handle(m pgproto3.BackendMessage, each func(Row) error) {
 	switch m := m.(type) {
 	case *pgproto3.DataRow:
-		if each != nil && a.err == nil {
-			a.err = each(m.Values)
+		if each != nil && r.err == nil {
+			r.err = each(m.Values)
 		}
 	case *pgproto3.CommandComplete:
-		a.affected = pgconn.NewCommandTag(string(m.CommandTag)).RowsAffected()
+		r.affected = pgconn.NewCommandTag(string(m.CommandTag)).RowsAffected()
 	case *pgproto3.ErrorResponse:
-		a.serverErr = pgconn.ErrorResponseToPgError(m)
+		r.serverErr = pgconn.ErrorResponseToPgError(m)
 	case *pgproto3.ReadyForQuery:
-		a.complete = true
+		r.complete = true
 	}
 }
 
 // closeConn closes a connection in the middle of a response.
 func closeConn(c *pgconn.PgConn) {
 	_ = c.Conn().Close()
-	for !c.IsClosed() { // messages that are already buffered come first
-		// pgx notices that it is closed, and asks the server to cancel the statement
+	for !c.IsClosed() { // ReceiveMessage first returns the messages that are already buffered
+		// pgx notices that the connection is closed, and requests that the server cancels the
+		// statement
 		_, _ = c.ReceiveMessage(context.Background())
 	}
 }
 
-// preparesKey stores in a connection whether it prepares statements.
+// preparesKey is the key in a connection's custom data of whether it prepares statements.
 const preparesKey = "postern prepares"
 
 // canPrepare reports whether the connection prepares statements. The database's URL may disable it,
 // for a pooler.
 func canPrepare(conn *pgx.Conn) bool {
-	known := conn.PgConn().CustomData()
-	yes, ok := known[preparesKey].(bool)
+	data := conn.PgConn().CustomData()
+	prepares, ok := data[preparesKey].(bool)
 	if !ok {
 		// Config copies the complete configuration, so the result is stored
-		yes = conn.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
-		known[preparesKey] = yes
+		prepares = conn.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+		data[preparesKey] = prepares
 	}
-	return yes
+	return prepares
 }
 
 // Prepare prepares the statement, once per connection. Run does it too. Call Prepare before a
@@ -133,8 +134,8 @@ func (p *Params) Prepare(ctx context.Context) error {
 	if !canPrepare(p.conn) {
 		return nil
 	}
-	known := p.conn.PgConn().CustomData()
-	if _, ok := known[p.statement.Name]; ok {
+	data := p.conn.PgConn().CustomData()
+	if _, ok := data[p.statement.Name]; ok {
 		return nil
 	}
 	if p.statement.SetupSQL != "" {
@@ -145,7 +146,7 @@ func (p *Params) Prepare(ctx context.Context) error {
 	if _, err := p.conn.Prepare(ctx, p.statement.Name, p.statement.SQL); err != nil {
 		return err
 	}
-	known[p.statement.Name] = struct{}{}
+	data[p.statement.Name] = struct{}{}
 	return nil
 }
 

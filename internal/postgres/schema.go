@@ -43,7 +43,7 @@ func MigrationStatus(ctx context.Context, url string) ([]Migration, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	err = readApplied(ctx, conn, list)
 	if Code(err) == insufficientPrivilege {
-		// A login of daemons or operators has no rights of its own, so it needs a role.
+		// A login of daemons or operators has only the rights of its roles, so a role must be set.
 		if roleErr := setRole(ctx, conn, "postern_operator"); roleErr != nil {
 			return nil, fmt.Errorf("read migration status: %w; or use the login for migrations", roleErr)
 		}
@@ -82,8 +82,8 @@ var (
 	// ErrSchemaBehind: the database lacks migrations of this binary.
 	ErrSchemaBehind = errors.New("the schema is older than this binary; run: postern migrate up")
 	// ErrSchemaNewer: the database has migrations that this binary does not have.
-	ErrSchemaNewer = errors.New("the schema is newer than this binary; install the release that made it, or a later " +
-		"one")
+	ErrSchemaNewer = errors.New("the schema is newer than this binary; install the release that made it, " +
+		"or a later one")
 )
 
 const schemaVersionSQL = `SELECT coalesce(max(version_id), 0) FROM postern.schema_migrations WHERE is_applied`

@@ -75,7 +75,7 @@ func TestCheckSchema_roleWithoutRights_isBehind(t *testing.T) {
 	}
 }
 
-// A login of operators has no rights of its own but may use the operator's role.
+// A login of operators has only the rights of the operator's role.
 func TestMigrationStatus_operatorLogin_isAllowed(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)

@@ -18,7 +18,7 @@ import (
 const liveOutcomesSQL = `SELECT event_id, status, at FROM outcomes WHERE run = 0 AND event_id = ANY($1::bigint[])
 	AND status IN ('applied', 'unchanged', 'stale', 'ambiguous', 'dead')`
 
-// loadLiveOutcomes sets for items of a run whether they were applied live, where this can matter.
+// loadLiveOutcomes sets appliedLiveAt of the items of a run that may change only RefetchAfter.
 func (to Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, items []*item,
 	objs map[versioning.Key]*versioning.Object) error {
 	if to.Run == events.LiveRun || to.Into != versioning.Mirror {
@@ -53,8 +53,8 @@ func mayChangeRefetchOnly(it *item, o *versioning.Object) bool {
 	return o.Exists && (it.input.Partial != "" || o.RefetchAfter != 0 || o.HasRefetch())
 }
 
-// setLiveOutcome records a live outcome if the item's kind of input can get it. An event that was
-// read as a full state then, and is partial now, was not applied as a partial one.
+// setLiveOutcome sets appliedLiveAt if the live outcome fits the item as it is read now. An event
+// that was read as a whole state then, and is partial now, was not applied as a partial one.
 func (it *item) setLiveOutcome(status versioning.Status, at time.Time) {
 	partial, dead := it.input.Partial != "", status == versioning.Dead
 	if dead != it.refetchPending || partial && !dead && status != versioning.Ambiguous && status != versioning.Stale {

@@ -10,7 +10,7 @@ import (
 )
 
 // announceSQL takes one page of objects after the given key, in key order, and inserts them as one
-// row of the outbox. The row gets an old made_at, so that the next resend publishes it at once.
+// row of the outbox. The row gets an old created_at, so that the next resend publishes it at once.
 const announceSQL = `
 WITH page AS MATERIALIZED (
   SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
@@ -18,7 +18,7 @@ WITH page AS MATERIALIZED (
     AND ($5::int = 0 OR o.source = $5) AND ($6::text = '' OR o.object_type = $6)
   ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7
 ), put AS (
-  INSERT INTO outbox (sources, accounts, types, ids, made_at)
+  INSERT INTO outbox (sources, accounts, types, ids, created_at)
   SELECT array_agg(p.source), array_agg(p.account), array_agg(p.object_type), array_agg(p.object_id),
   	clock_now() - interval '1 day'
   FROM page p HAVING count(*) > 0
@@ -41,8 +41,7 @@ func Announce(ctx context.Context, pool *pgxpool.Pool, source int32, objectType 
 	for {
 		var n int
 		err := pool.QueryRow(ctx, announceSQL, last.source, last.account, last.typ, last.objID, source, objectType,
-			announcePageSize).
-			Scan(&last.source, &last.account, &last.typ, &last.objID, &n)
+			announcePageSize).Scan(&last.source, &last.account, &last.typ, &last.objID, &n)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return objects, nil
 		}

@@ -71,7 +71,7 @@ type Target struct {
 	// Effects says that changes of Run plan effects. Changes of the live run always do.
 	Effects bool
 	// Into is the table of the objects. Only changes of the mirror are announced.
-	Into versioning.Table
+	Into versioning.ObjectTable
 	// Type limits the target to one object type: events of objects of other types are skipped and
 	// get no outcome. "" is no limit.
 	Type string
@@ -168,8 +168,8 @@ func (p *Processor) readItems(ctx context.Context, log *slog.Logger, batch []str
 	return items, nil
 }
 
-// outOfMemory is also the code for a batch that takes more locks than the server has space for. A
-// smaller batch may succeed.
+// outOfMemory is the SQLSTATE for a lack of memory, and for a batch that takes more locks than the
+// server has space for. A smaller batch may succeed.
 const outOfMemory = "53200"
 
 // refreshUnknownSources reads the sources again if this process does not know one of the batch.
@@ -191,8 +191,7 @@ func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) er
 	case errors.As(err, &swap):
 		return p.applyOthers(ctx, to, items, swap)
 	case ctx.Err() != nil || errors.Is(err, errGuardFailed) || postgres.NeedsOperator(err) ||
-		postgres.IsUnavailable(err) &&
-			(postgres.Code(err) != outOfMemory || len(items) == 1):
+		postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
 		return fmt.Errorf("apply %d events: %w: %w", len(items), events.ErrUnavailable, err)
 	case len(items) == 1:
 		it := *items[0]
@@ -348,8 +347,8 @@ type rowState struct {
 func rowStates(objs map[versioning.Key]*versioning.Object) map[versioning.Key]rowState {
 	rows := make(map[versioning.Key]rowState, len(objs))
 	for k, o := range objs {
-		rows[k] = rowState{o.Ambiguous, o.RefetchAfter, o.State.Hash, o.State.Deleted ||
-			o.Version == versioning.NoVersion}
+		rows[k] = rowState{o.Ambiguous, o.RefetchAfter, o.State.Hash,
+			o.State.Deleted || o.Version == versioning.NoVersion}
 	}
 	return rows
 }
@@ -363,10 +362,10 @@ func countAmbiguityChanges(before map[versioning.Key]rowState, dirty []*versioni
 			n["ambiguous"]++
 		}
 		if !o.Ambiguous && was.ambiguous {
-			n["settled"]++
+			n["resolved"]++
 		}
 		if o.RefetchAfter != 0 && was.refetchAfter == 0 {
-			n["look_owed"]++
+			n["refetch_pending"]++
 		}
 	}
 	return n
@@ -389,14 +388,14 @@ func (to *Target) lock(ctx context.Context, tx pgx.Tx, items []*item) error {
 	if !to.failsDuringSwap || to.Into != versioning.Mirror {
 		return lock(ctx, tx, to.Into, items, to.live())
 	}
-	var swapped int64
+	var swappedSource int64
 	err := lockWith(ctx, tx, postgres.Statement{Name: "postern_try_lock", SQL: tryLockSQL}, to.Into, items, to.live(),
 		func(r postgres.Row) error {
-			swapped = r.Int64(0)
+			swappedSource = r.Int64(0)
 			return nil
 		})
-	if err == nil && swapped != 0 {
-		return &SwapError{Sources: []int32{int32(swapped)}}
+	if err == nil && swappedSource != 0 {
+		return &SwapError{Sources: []int32{int32(swappedSource)}}
 	}
 	return err
 }
@@ -406,11 +405,11 @@ func (to *Target) lock(ctx context.Context, tx pgx.Tx, items []*item) error {
 // of its sources. A run also takes the locks of the event ids, because a redaction with another
 // configuration may read the events as other objects. A live event does not need this: its outcome
 // shows that it was redacted.
-func lock(ctx context.Context, tx pgx.Tx, into versioning.Table, items []*item, live bool) error {
+func lock(ctx context.Context, tx pgx.Tx, into versioning.ObjectTable, items []*item, live bool) error {
 	return lockWith(ctx, tx, postgres.Statement{Name: "postern_lock", SQL: lockSQL}, into, items, live, nil)
 }
 
-func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into versioning.Table, items []*item,
+func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into versioning.ObjectTable, items []*item,
 	live bool, onRow func(postgres.Row) error) error {
 	const tableSeed = 0x5851f42d4c957f2d
 	var sources []int32
@@ -438,9 +437,9 @@ func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into
 	return nil
 }
 
-// loadObjects reads the items' objects. needsStates selects items whose objects are read with all
-// tied states.
-func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.Table, items []*item,
+// loadObjects reads the items' objects. It always reads the state of an object for an item that
+// needsStates selects.
+func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.ObjectTable, items []*item,
 	needsStates func(*item) bool) (map[versioning.Key]*versioning.Object, error) {
 	var requests []versioning.LoadRequest
 	position := map[versioning.Key]int{}

@@ -25,16 +25,14 @@ var providerKinds = map[string]sim.Options{
 	"event time": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
 		DuplicateEvents: 20, MaxDelay: 5_000_000},
 	"own version": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, ObjectVersions: true,
-		Deletes:      15,
-		FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000, Noise: true},
+		Deletes: 15, FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000,
+		Noise: true},
 	"integers": {Objects: 6, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, ObjectVersions: true,
-		VersionIsCounter: true,
-		DuplicateEvents:  10},
+		VersionIsCounter: true, DuplicateEvents: 10},
 	"ids reused": {Objects: 6, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40,
 		DuplicateEvents: 20},
 	"steps": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
-		StatusSteps: true,
-		ChangeSets:  50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
+		StatusSteps: true, ChangeSets: 50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
 }
 
 // For any order, repetition and batching, and several processors at once, the mirror equals the
@@ -113,18 +111,18 @@ func (b *testBundle) checkObjects(t *testing.T, h *sim.History, label string) {
 		}
 		if !want.Ambiguous && want.RefetchAfter == 0 && want.State.Hash != h.FinalState(id).Hash &&
 			!lastChangeIsPartial(h, id) {
-			t.Errorf("%s: object %s is wrong, and neither ambiguous nor pending a refetch", label, id)
+			t.Errorf("%s: object %s is wrong, is not ambiguous, and has no pending refetch", label, id)
 		}
 	}
-	var without, objects, changes int
-	b.scan(t, `SELECT count(*) FROM outcomes`, &without)
-	if without != len(h.Events) {
-		t.Errorf("%s: %d outcomes of %d events", label, without, len(h.Events))
+	var outcomes, revisions, changes int
+	b.scan(t, `SELECT count(*) FROM outcomes`, &outcomes)
+	if outcomes != len(h.Events) {
+		t.Errorf("%s: %d outcomes of %d events", label, outcomes, len(h.Events))
 	}
-	b.scan(t, `SELECT coalesce(sum(revision), 0) FROM objects`, &objects)
+	b.scan(t, `SELECT coalesce(sum(revision), 0) FROM objects`, &revisions)
 	b.scan(t, `SELECT coalesce(sum(cardinality(ids)), 0) FROM outbox`, &changes)
-	if objects != changes {
-		t.Errorf("%s: revisions grew %d times, but the outbox has %d changes", label, objects, changes)
+	if revisions != changes {
+		t.Errorf("%s: revisions grew %d times, but the outbox has %d changes", label, revisions, changes)
 	}
 }
 
@@ -295,7 +293,7 @@ func (fixedVersionProvider) Observe(_ *provider.Source, e *provider.StoredEvent)
 
 // An event that extends the time range of one content, within the range of all contents, is stored.
 // The tied states grow in place, so the previous row must be a copy for the difference to be seen.
-func TestApply_windowInsideExistingRange_isStored(t *testing.T) {
+func TestApply_timeRangeInsideExistingOne_isStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	p := b.processor(t, fixedVersionProvider{}, nil)
@@ -305,8 +303,7 @@ func TestApply_windowInsideExistingRange_isStored(t *testing.T) {
 	}{{`{"a":1}`, 10 * time.Second}, {`{"a":2}`, time.Minute}, {`{"a":1}`, 30 * time.Second}} {
 		at := time.UnixMicro(1_700_000_000_000_000).Add(e.received)
 		ev := stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(10 - i), Key: e.body,
-			Type:       "thing",
-			ReceivedAt: at, Body: []byte(e.body)}}
+			Type: "thing", ReceivedAt: at, Body: []byte(e.body)}}
 		must(t, p.Apply(t.Context(), 0, []stream.Event{ev}))
 	}
 	widths := map[string]time.Duration{}
@@ -316,7 +313,7 @@ func TestApply_windowInsideExistingRange_isStored(t *testing.T) {
 	}
 	if len(o.TiedStates) != 2 || widths[`{"a": 1}`]+widths[`{"a":1}`] != 30*time.Second ||
 		o.TimeTo-o.TimeFrom != time.Minute.Microseconds() {
-		t.Errorf("windows %v of %+v", widths, o)
+		t.Errorf("time ranges %v of %+v", widths, o)
 	}
 }
 
@@ -328,8 +325,7 @@ func TestApply_outcomeRecordedByOther_appliesNothing(t *testing.T) {
 	p := b.processor(t, sim.Provider{}, nil)
 	event := func(id int64, body string) stream.Event {
 		return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: id,
-			ReceivedAt: time.UnixMicro(sim.Start),
-			Body:       []byte(body)}}
+			ReceivedAt: time.UnixMicro(sim.Start), Body: []byte(body)}}
 	}
 	must(t,
 		p.Apply(t.Context(), 0, []stream.Event{event(1,

@@ -20,12 +20,13 @@ type backlogMetrics struct {
 func (m *backlogMetrics) build() []prometheus.Collector {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help +
-			" Read from the database every 10 s, the same in every processor; NaN while the database does not answer."})
+			" Every processor reads this value from the database every 10 s and reports the same; NaN while the " +
+			"database does not respond."})
 	}
 	m.failed = gauge("postern_failed_events", fmt.Sprintf("Events that failed and wait for their next attempt, "+
 		"counted up to %d.", maxCount))
-	m.dead = gauge("postern_dead_events", fmt.Sprintf("Events that need an operator: they are dead, and no run "+
-		"has applied them, counted up to %d.", maxCount))
+	m.dead = gauge("postern_dead_events", fmt.Sprintf("Dead events that no run has applied. They need an operator. "+
+		"Counted up to %d.", maxCount))
 	m.unsent = gauge("postern_changes_unsent_batches",
 		fmt.Sprintf("Apply transactions whose changes are not in the feed yet, counted up to %d.", maxCount))
 	m.oldest = gauge("postern_changes_unsent_seconds", "Age of the oldest change that is not in the feed yet; 0 "+
@@ -56,7 +57,7 @@ const backlogSQL = `
 SELECT (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'failed' AND run = 0 LIMIT $1) f),
   (SELECT count(*) FROM (SELECT FROM ` + DeadEvents + ` LIMIT $1) d),
   (SELECT count(*) FROM (SELECT FROM outbox WHERE sent_at IS NULL LIMIT $1) u),
-  coalesce((SELECT extract(epoch FROM clock_now() - min(made_at)) FROM outbox WHERE sent_at IS NULL), 0)::float8`
+  coalesce((SELECT extract(epoch FROM clock_now() - min(created_at)) FROM outbox WHERE sent_at IS NULL), 0)::float8`
 
 // watchBacklog updates the gauges of pending work until ctx ends.
 func (p *Processor) watchBacklog(ctx context.Context) error {

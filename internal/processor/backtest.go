@@ -42,7 +42,7 @@ func (h *Backtest) Evaluate(ctx context.Context, db events.Reader, applied map[A
 					h.w.planForEvent(it)
 				}
 				// an overwriting refetch: only its final state is a change
-				if f := h.w.of(it.key); f != nil && f.reapplied {
+				if f := h.w.tracked(it.key); f != nil && f.reapplied {
 					h.w.emit(f, true)
 					f.reapplied = false
 				}

@@ -34,7 +34,7 @@ func (p *Processor) logBatch(b *appliedBatch, counts map[versioning.Status]int, 
 		}
 	}
 	if finishedBefore > 0 {
-		attrs = append(attrs, slog.Int("settled_before", finishedBefore))
+		attrs = append(attrs, slog.Int("finished_before", finishedBefore))
 	}
 	if n := b.planned.New; n > 0 {
 		attrs = append(attrs, slog.Int("effects", n))
@@ -55,8 +55,8 @@ const (
 	maxReasonBytes = 200
 )
 
-// logNeedsReview logs what needs an operator in a committed batch: dead events, and effects that
-// need review from the start.
+// logNeedsReview logs the dead events of a committed batch, and its planned effects that need
+// review from the start.
 func (p *Processor) logNeedsReview(b *appliedBatch, dead int) {
 	if dead == 0 && b.planned.Review == 0 {
 		return
@@ -70,12 +70,12 @@ func (p *Processor) logNeedsReview(b *appliedBatch, dead int) {
 			"outcomes list --status dead --run %d)", b.Run), "events", dead, "first", firstDead(b.items))
 	}
 	if n := b.planned.Collided; n > 0 {
-		log.Warn("effects have keys that belong to other rules or objects: an operator must review what should "+
-			"have followed (postern effects list --state review)", "effects", n)
+		log.Warn("effects have keys that belong to other rules or objects: an operator must review them (postern "+
+			"effects list --state needs_review)", "effects", n)
 	}
 	if n := b.planned.Review - b.planned.Collided; n > 0 {
 		log.Warn("rules could not plan their effects: an operator must review them (postern effects list --state "+
-			"review)", "effects", n)
+			"needs_review)", "effects", n)
 	}
 }
 

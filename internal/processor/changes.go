@@ -15,7 +15,7 @@ import (
 )
 
 const insertChangesSQL = `
-INSERT INTO outbox (sources, accounts, types, ids, made_at) VALUES ($1, $2, $3, $4, clock_now()) RETURNING batch`
+INSERT INTO outbox (sources, accounts, types, ids, created_at) VALUES ($1, $2, $3, $4, clock_now()) RETURNING batch`
 
 // insertChanges inserts one row into the outbox for all changes of the transaction.
 func insertChanges(ctx context.Context, tx pgx.Tx, objs []*versioning.Object) (batch int64, err error) {
@@ -72,9 +72,8 @@ type objectChange struct {
 
 func (p *Processor) encodeChange(batch int64, c objectChange) (stream.Change, error) {
 	e := envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: p.sources.name(c.key.Source),
-		Account: c.key.Account, ObjectType: c.key.Type,
-		ObjectID: c.key.ID, Version: c.version, Revision: c.revision, Deleted: c.deleted, Ambiguous: c.ambiguous,
-		State: c.state, StateOmitted: c.omitted,
+		Account: c.key.Account, ObjectType: c.key.Type, ObjectID: c.key.ID, Version: c.version, Revision: c.revision,
+		Deleted: c.deleted, Ambiguous: c.ambiguous, State: c.state, StateOmitted: c.omitted,
 		Redacted: c.redacted && c.state == nil}
 	body, err := e.encode()
 	if err == nil && len(body) > min(maxEnvelope, p.Conn.MaxMessageBody()) {
@@ -97,7 +96,7 @@ func (e *envelope) encode() ([]byte, error) {
 	if err := enc.Encode(head); err != nil || e.State == nil {
 		return bytes.TrimRight(b.Bytes(), "\n"), err
 	}
-	const noState = "null}\n" // with a state nothing follows it
+	const noState = "null}\n" // the end of head: StateOmitted and Redacted are not set with a state
 	return append(canonical.AppendCompact(b.Bytes()[:b.Len()-len(noState)], e.State), '}'), nil
 }
 

@@ -171,7 +171,7 @@ func TestApplySingle_failsAgain_waitsNextInterval(t *testing.T) {
 func TestMaintain_oldChanges_keepsUnsent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, made_at, sent_at, sequence) VALUES
+	b.db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at, sent_at, sequence) VALUES
 		('{1}', '{a}', '{thing}', '{unsent}', now() - interval '1 year', NULL, NULL),
 		('{1}', '{a}', '{thing}', '{sent}', now() - interval '1 year', now() - interval '1 year', 1),
 		('{1}', '{a}', '{thing}', '{sent late}', now() - interval '1 year', now(), 2)`)
@@ -198,12 +198,13 @@ func TestMissedChanges_closedDuringManualRefetch_keepsRequest(t *testing.T) {
 	for _, ev := range []stream.Event{stateEvent(1, "obj_1", "A", 5), change(3, "B", "C", 30)} {
 		apply(t, p, []stream.Event{ev})
 	}
-	if requests := b.db.QueryStrings(t, `SELECT object_id FROM hints WHERE gaps IS NOT NULL`); len(requests) != 1 {
+	if requests := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE missed_changes IS NOT NULL`); len(
+		requests) != 1 {
 		t.Fatalf("a missed change leaves %q", requests)
 	}
-	b.db.Exec(t, `UPDATE hints SET wanted_by = 'ada', reason = 'a customer complains'`)
+	b.db.Exec(t, `UPDATE refetch_requests SET requested_by = 'ada', reason = 'a customer complains'`)
 	apply(t, p, []stream.Event{change(2, "A", "B", 20)})
-	left := b.db.QueryStrings(t, `SELECT wanted_by || ' ' || (gaps IS NULL) FROM hints`)
+	left := b.db.QueryStrings(t, `SELECT requested_by || ' ' || (missed_changes IS NULL) FROM refetch_requests`)
 	if !slices.Equal(left, []string{"ada true"}) {
 		t.Errorf("the requests are %q", left)
 	}
@@ -218,13 +219,11 @@ func TestApply_overwriteWithLaterEvent_keepsEvent(t *testing.T) {
 	began := time.UnixMicro(sim.Start + 110_000_000).UTC()
 	response := []byte(`{"unit":1000000,"object":{"id":"obj_1","state":"B"}}`)
 	refetch := provider.Refetch{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj_1", Body: response},
-		Date:      began,
-		Overwrite: &provider.Overwrite{Before: began, Actor: "ada", Reason: "the webhooks were wrong"}}
+		Date: began, Overwrite: &provider.Overwrite{Before: began, Actor: "ada", Reason: "the webhooks were wrong"}}
 	body, err := refetch.Encode()
 	must(t, err)
 	overwrite := stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: 2, Key: "overwrite",
-		Type:   provider.RefetchType,
-		Origin: events.OriginReconcile, ReceivedAt: began.Add(time.Second), Body: body}}
+		Type: provider.RefetchType, Origin: events.OriginReconcile, ReceivedAt: began.Add(time.Second), Body: body}}
 	apply(t, p, []stream.Event{stateEvent(3, "obj_1", "C", 300), overwrite})
 	if got := b.db.QueryStrings(t, `SELECT state ->> 'state' FROM objects`); !slices.Equal(got, []string{"C"}) {
 		t.Errorf("the object is %q, want the state of the later event", got)
@@ -244,8 +243,7 @@ func TestSender_changeRejected_sendsItAgain(t *testing.T) {
 	must(t, errOf(js.UpdateStream(t.Context(), rejecting)))
 	p := w.start(t, processorOptions{tune: func(s *processor.Settings) {
 		noBackgroundWork(s)
-		s.ResendAfter = 200 *
-			time.Millisecond
+		s.ResendAfter = 200 * time.Millisecond
 	}})
 	w.publish(t, w.append(t, w.newObjects(5)...)...)
 	w.awaitOutcomes(t, 5)

@@ -12,17 +12,19 @@ import (
 const probeSQL = `
 WITH objects_ AS (INSERT INTO objects SELECT * FROM objects WHERE false), outcomes_ AS (INSERT INTO outcomes SELECT *
 	FROM outcomes WHERE false), outbox_ AS (INSERT INTO outbox OVERRIDING USER VALUE SELECT * FROM outbox WHERE false),
-  hints_ AS (INSERT INTO hints SELECT * FROM hints WHERE false), moved AS (UPDATE objects SET revision = revision
-  	WHERE false), settled AS (UPDATE outcomes SET status = status WHERE false),
-  wanted AS (UPDATE hints SET attempts = attempts WHERE false), closed AS (DELETE FROM hints WHERE false),
+  requests_ AS (INSERT INTO refetch_requests SELECT * FROM refetch_requests WHERE false),
+  moved AS (UPDATE objects SET revision = revision WHERE false),
+  finished AS (UPDATE outcomes SET status = status WHERE false),
+  changed_ AS (UPDATE refetch_requests SET attempts = attempts WHERE false),
+  closed AS (DELETE FROM refetch_requests WHERE false),
   	effects_ AS (INSERT INTO effects OVERRIDING USER VALUE SELECT * FROM effects WHERE false),
   	superseded AS (UPDATE effects SET reason = reason WHERE false),
-  held AS (INSERT INTO effect_holds SELECT * FROM effect_holds WHERE false), kept_ AS (UPDATE effect_holds
-  	SET held_at = held_at WHERE false), released AS (DELETE FROM effect_holds WHERE false)
-INSERT INTO checkpoints AS c (job, run, cursor, leased_by, leased_until, updated_at)
-SELECT 'probe', 0, 0, $1, clock_now(), clock_now() WHERE NOT EXISTS (SELECT FROM events, redacted, sources, runs,
-	sweeps, watermarks, effect_steps WHERE false)
-ON CONFLICT (job, run) DO UPDATE SET leased_by = excluded.leased_by, updated_at = excluded.updated_at`
+  held AS (INSERT INTO effect_baselines SELECT * FROM effect_baselines WHERE false), kept_ AS (UPDATE effect_baselines
+  	SET recorded_at = recorded_at WHERE false), released AS (DELETE FROM effect_baselines WHERE false)
+INSERT INTO checkpoints AS c (job, run, cursor, lease_owner, lease_until, updated_at)
+SELECT 'probe', 0, 0, $1, clock_now(), clock_now() WHERE NOT EXISTS (SELECT FROM events, redacted_events, sources, runs,
+	object_scans, watermarks, effect_steps WHERE false)
+ON CONFLICT (job, run) DO UPDATE SET lease_owner = excluded.lease_owner, updated_at = excluded.updated_at`
 
 const (
 	// probeTimeout bounds one probe of the database.
@@ -36,8 +38,8 @@ const (
 
 // awaitDatabase returns when the database accepts a write again, or when ctx ends. It returns at
 // once if the database was not found to be down. A read-only or full database, or one that lacks a
-// privilege, still answers queries, so the probe writes. Each outage that follows another waits
-// longer, until a batch is committed in between. After a permission error only a batch that commits
+// privilege, still responds to queries, so the probe writes. The wait grows with each outage, until
+// a batch is committed between two of them. After a permission error only a batch that commits
 // after the recovery time counts, because other batches may not need the missing privilege.
 func (p *Processor) awaitDatabase(ctx context.Context, l *workers) {
 	if !l.databaseDown.Load() {

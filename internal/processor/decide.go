@@ -20,7 +20,8 @@ type item struct {
 	key versioning.Key
 	// lockKey is the hash of the object's key, or the event id if the event concerns no object.
 	lockKey int64
-	// input is what the versioning rule gets. It is set only if outcome is not.
+	// input is the event as the version rule needs it. read sets it if it sets no outcome, or if
+	// refetchPending is set.
 	input   versioning.Input
 	outcome *outcome
 	// attempts is the count in the stored outcome. reserved is the number of the attempt that was
@@ -43,7 +44,7 @@ type item struct {
 	finished bool
 	// hasFinalOutcome says that the event is finished by a final outcome.
 	hasFinalOutcome bool
-	// fit says how the change-set of the event fitted its row. It is valid if reportsFit.
+	// fit says how the input relates to the row that it was applied to. It is valid if reportsFit.
 	fit        versioning.ChangeFit
 	reportsFit bool
 }
@@ -112,12 +113,13 @@ func (it *item) observe(src Source) (ignored string, err error) {
 		return "", err
 	}
 	it.input, err = versioning.InputFromObservation(obs, it.ev.ReceivedAt)
-	obs.State.Release() // only the hashes and bytes of it are needed
+	obs.State.Release() // the input holds the hashes and the bytes of the state
 	return "", err
 }
 
-// isRefetch reports whether an event is a refetch by the gateway. An import keeps this property. An
-// event that a sender delivers is never one, whatever its type is.
+// isRefetch reports whether an event is a refetch of this project. An import keeps the origin, so
+// an imported refetch is one too. An event that a sender delivers is never one, whatever its type
+// is.
 func isRefetch(ev *stream.Event) bool {
 	return ev.Type == provider.RefetchType && ev.Origin == events.OriginReconcile
 }
@@ -131,8 +133,8 @@ func (it *item) readRefetch(src Source) (ignored string, err error) {
 	reader := src.refetchReader()
 	if reader == nil {
 		it.configFailure = true
-		return "", fmt.Errorf("refetches of source %q cannot be read: add the section api, with objects, that "+
-			"they were made with; they are retried", it.ev.Source)
+		return "", fmt.Errorf("refetches of source %q cannot be read: configure the section api, with objects, "+
+			"with which they were made; then they are retried", it.ev.Source)
 	}
 	if err := it.setKey(src, refetch.Account, refetch.ObjectType, refetch.ObjectID); err != nil {
 		return "", err
@@ -189,9 +191,9 @@ func checkKey(k versioning.Key) error {
 // reduce applies the open items to their objects one after the other. It returns the objects to
 // write: those that changed, and those that an older version of the rule produced. It is a pure
 // function: any order of items ends in the same objects. Overwriting refetches come first, because
-// they discard the history of their object. If see is not nil, it is called with the object before
-// and after each item.
-func reduce(items []*item, objs map[versioning.Key]*versioning.Object, see func(it *item, before *versioning.Row,
+// they discard the history of their object. If observe is not nil, it is called with the object
+// before and after each item.
+func reduce(items []*item, objs map[versioning.Key]*versioning.Object, observe func(it *item, before *versioning.Row,
 	o *versioning.Object)) []*versioning.Object {
 	var dirty []*versioning.Object
 	seen := map[versioning.Key]bool{}
@@ -215,11 +217,11 @@ func reduce(items []*item, objs map[versioning.Key]*versioning.Object, see func(
 			if o.Version != before.Version || o.OverwrittenAt != before.OverwrittenAt {
 				o.LastEventID = 0
 			}
-			// count several events with this version the greatest id, in whatever order they arrive
+			// of several events with this version the greatest id counts, whatever their order
 			o.LastEventID = max(o.LastEventID, it.ev.ID)
 		}
-		if see != nil {
-			see(it, &before, o)
+		if observe != nil {
+			observe(it, &before, o)
 		}
 		if !seen[it.key] && (o.LastEventID != last || hasState && o.Outdated() || !o.Equal(&before)) {
 			seen[it.key] = true

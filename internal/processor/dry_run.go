@@ -19,7 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// EndRecovery decides stored events as a run that applies them would, and writes nothing. It holds in
+// DryRun decides stored events as a run that applies them would, and writes nothing. It holds in
 // memory each object that would change. Objects that would not change are read again when a later
 // event needs them.
 type DryRun struct {
@@ -158,8 +158,7 @@ func (t *DryRun) project(stored versioning.Object, now *versioning.Object) error
 	t.bytes += p.bytes
 	if len(t.projected) > t.Objects || t.bytes > t.Bytes {
 		return fmt.Errorf("%w: more than %d, or more than %d MiB of states; narrow the filter", ErrTooManyChanges,
-			t.Objects,
-			t.Bytes>>20)
+			t.Objects, t.Bytes>>20)
 	}
 	return nil
 }

@@ -54,8 +54,9 @@ func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, items []*ite
 	return nil
 }
 
-// isRuleEvent reports whether rules are evaluated for an event: a sender delivered it, and it was
-// applied to its object now. A refetch is no event of a sender.
+// isRuleEvent reports whether rules are evaluated for an event. This is true if a sender delivered
+// it, so that it is no refetch, and if this transaction applies it to its object, whatever the
+// result.
 func (w *transitions) isRuleEvent(it *item) bool {
 	if it.finished || it.outcome == nil || isRefetch(it.ev) || !w.rules.HasEventRules(it.ev.Source, it.key.Type) {
 		return false

@@ -205,7 +205,7 @@ func TestFeed_laterChangesAfterLoss_lossIsFound(t *testing.T) {
 	if acks[0].Err != nil {
 		t.Fatal(acks[0].Err)
 	}
-	w.db.Exec(t, `INSERT INTO outbox (batch, sources, accounts, types, ids, made_at, sent_at, sequence)
+	w.db.Exec(t, `INSERT INTO outbox (batch, sources, accounts, types, ids, created_at, sent_at, sequence)
 		OVERRIDING SYSTEM VALUE VALUES ($1, '{}', '{}', '{}', '{}', now(), now() + interval '1 s', $2)`, int64(1<<40),
 		int64(acks[0].Sequence))
 	w.start(t, processorOptions{id: "/second", tune: func(s *processor.Settings) { s.RepublishInterval = time.Hour }})
@@ -243,7 +243,7 @@ func TestFeed_databaseClockWentBack_sendsChanges(t *testing.T) {
 	w.awaitOutcomes(t, 5)
 	w.awaitAllSent(t)
 	first.stop(t)
-	w.db.Exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL, made_at = now() + interval '1 day'`)
+	w.db.Exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL, created_at = now() + interval '1 day'`)
 	w.start(t, processorOptions{id: "/second"})
 	w.awaitAllSent(t)
 }
@@ -307,7 +307,8 @@ Postern-Schema: 1
 Postern-Source: sim
 
 {"schema":1,"event_id":"%[1]d","source":"sim","account":"","object_type":"thing","object_id":"obj_1",`+
-		`"version":{"final":false,"at":1700000000000000,"seen":0,"rank":1},"revision":1,"deleted":false,"ambiguous":false,`+
+		`"version":{"final":false,"at":1700000000000000,"seen":0,"rank":1},`+
+		`"revision":1,"deleted":false,"ambiguous":false,`+
 		`"state":{"id":"obj_1","ünïcode":1.50}}`, ev.ID)
 	equal(t, "message of the feed of changes", change, w.firstMessage(t, stream.ChangesStream))
 }

@@ -36,8 +36,8 @@ const maxClockSkew = time.Hour
 
 // reloadHistorySQL finds the events that are part of the rows of some objects, in one run or in the
 // mirror. All runs except rebuilds that were not swapped write to the mirror. Each object has a
-// first and a last id. A dead event may be part of its row too, if the versioning rule made it dead
-// or if it requested a refetch. OFFSET 0 forces one lookup for each object: a plan that was made
+// first and a last id. A dead event may be part of its row too, if the version rule made it dead or
+// if it requested a refetch. OFFSET 0 forces one lookup for each object: a plan that was made
 // while the tables were empty would read all of the index.
 const reloadHistorySQL = `
 SELECT o.event_id, bool_or(o.status <> 'dead' OR o.version IS NOT NULL) FROM unnest($1::bigint[], $2::bigint[],
@@ -107,9 +107,9 @@ func appliedEvents(ctx context.Context, tx pgx.Tx, objects, firsts, lasts []int6
 		return nil, err
 	}
 	var id int64
-	var entered bool
+	var ownState bool
 	ownStateApplied := map[int64]bool{}
-	_, err = pgx.ForEachRow(rows, []any{&id, &entered}, func() error { ownStateApplied[id] = entered; return nil })
+	_, err = pgx.ForEachRow(rows, []any{&id, &ownState}, func() error { ownStateApplied[id] = ownState; return nil })
 	return ownStateApplied, err
 }
 

@@ -73,20 +73,20 @@ func (it *item) happenedUntil() int64 {
 	return it.input.Received
 }
 
-// completeTypesSQL returns until when object types were checked, or will be when an object scan
-// that has begun ends.
+// completeTypesSQL returns for object types the time until which their objects were checked. An
+// object scan that is still running counts with the time of its start.
 const completeTypesSQL = `
 SELECT d.n, p.until FROM unnest($1::int[], $2::text[], $3::text[]) WITH ORDINALITY AS d(source, account, object_type, n)
 	CROSS JOIN LATERAL (SELECT greatest(
   (SELECT max(m.until) FROM watermarks m WHERE m.source = d.source AND m.account = d.account
-  	AND m.what IN ('type ' || d.object_type, 'versions ' || d.object_type, 'changes ' || d.object_type)),
-  (SELECT max(s.began) FROM runs r JOIN sweeps s ON s.run = r.run AND s.object_type = d.object_type
+  	AND m.subject IN ('type ' || d.object_type, 'versions ' || d.object_type, 'changes ' || d.object_type)),
+  (SELECT max(s.started_at) FROM runs r JOIN object_scans s ON s.run = r.run AND s.object_type = d.object_type
    WHERE r.job = 'reconcile' AND r.ended_at IS NULL AND s.source = d.source AND s.account = d.account
    	AND s.phase <> 'done')) AS until) p
 WHERE p.until IS NOT NULL`
 
 // eventTimeResolution is the resolution of most providers' event times. The complete-until time may
-// be inside of such a second.
+// be inside such a second.
 const eventTimeResolution = time.Second
 
 // lateChanges returns the changes that occurred before the complete-until time of their type, if
@@ -95,7 +95,7 @@ func (p *Processor) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChan
 	err error) {
 	var sources []int32
 	var accounts, types []string
-	position := map[versioning.Key]int{} // counts from 1; 0: the source has no API
+	position := map[versioning.Key]int{} // counts from 1; 0 means that the source has no API
 	for _, s := range all {
 		k := s.typeKey()
 		if _, ok := position[k]; ok {
@@ -119,7 +119,7 @@ func (p *Processor) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChan
 			func() error { completeUntil[n] = until.Add(eventTimeResolution).UnixMicro(); return nil })
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read until when %d types are complete: %w", len(sources), err)
+		return nil, fmt.Errorf("read the complete-until times of %d types: %w", len(sources), err)
 	}
 	if len(completeUntil) == 0 {
 		return nil, nil

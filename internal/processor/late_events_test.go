@@ -27,20 +27,20 @@ func stateEvent(n int, object, state string, second int64) stream.Event {
 	body := fmt.Appendf(nil, `{"id":"k%d","object_id":%q,"type":"thing.updated","unit":1000000,"rank":1,"time":%d,%s}`,
 		n, object, at, content)
 	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n), Key: fmt.Sprint("k", n),
-		Type:   "thing",
-		Origin: events.OriginWebhook, ReceivedAt: time.UnixMicro(at).Add(time.Hour).UTC(), Body: body}}
+		Type: "thing", Origin: events.OriginWebhook, ReceivedAt: time.UnixMicro(at).Add(time.Hour).UTC(), Body: body}}
 }
 
 const (
 	// completeUntilSQL inserts a watermark of a type, as an object scan does.
-	completeUntilSQL = `INSERT INTO watermarks (source, account, what, since, until, run, at)
+	completeUntilSQL = `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at)
 		VALUES ($1, '', $2, to_timestamp(0), provider_time($3), 1, now())`
 	// openScanSQL inserts an object scan that is still running, or whose run has failed.
-	openScanSQL = `WITH r AS (INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at,
-		ended_at)
+	openScanSQL = `WITH r AS (INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at,
+		updated_at, ended_at)
 		VALUES ('reconcile', '{}', 'test', '', CASE WHEN $3 THEN 'failed' ELSE 'running' END, '', '{}', now(), now(),
 			CASE WHEN $3 THEN now() END) RETURNING run)
-		INSERT INTO sweeps (run, source, account, object_type, began, updated_at) SELECT r.run, $1, '', 'thing',
+		INSERT INTO object_scans (run, source, account, object_type, started_at, updated_at) SELECT r.run, $1, '',
+			'thing',
 			provider_time($2), now() FROM r`
 )
 
@@ -50,11 +50,11 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 	t.Parallel()
 	at := func(second int64) int64 { return sim.Start + second*1_000_000 }
 	for name, c := range map[string]struct {
-		watermark  string // the watermark at 100; "sweep": a scan that began then, "ended": a scan whose run has failed
+		watermark  string // the watermark at 100; "scan": a scan that began then, "ended": a scan whose run has failed
 		events     []stream.Event
 		separately bool // each event in its own batch
 		noAPI      bool
-		// located: the API finds objects of the type by their state
+		// located says that the API finds objects of the type by their state.
 		located bool
 		want    int
 	}{
@@ -62,7 +62,7 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 			want: 1},
 		"late after changes": {watermark: "changes thing", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)},
 			want: 1},
-		"late during a scan": {watermark: "sweep", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)},
+		"late during a scan": {watermark: "scan", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)},
 			want: 1},
 		"late after a failed run":  {watermark: "ended", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)}},
 		"of another type":          {watermark: "type other", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)}},
@@ -121,7 +121,7 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 			}
 			apply(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
 			switch c.watermark {
-			case "sweep", "ended":
+			case "scan", "ended":
 				b.db.Exec(t, openScanSQL, b.source, at(100), c.watermark == "ended")
 			default:
 				b.db.Exec(t, completeUntilSQL, b.source, c.watermark, at(100)+500_000)
@@ -129,7 +129,8 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 			for some := range slices.Chunk(c.events, map[bool]int{false: 9, true: 1}[c.separately]) {
 				apply(t, p, some)
 			}
-			got := b.db.QueryStrings(t, `SELECT object_id || ' ' || reason || ' ' || (due - made_at)::text FROM hints`)
+			got := b.db.QueryStrings(t, `SELECT object_id || ' ' || reason || ' ' || (due - requested_at)::text
+				FROM refetch_requests`)
 			if len(got) != c.want || c.want == 1 && got[0][5:] != " an event came late 00:01:00" {
 				t.Errorf("requests %q, want %d", got, c.want)
 			}
@@ -141,7 +142,7 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 				apply(t, p, []stream.Event{refetchEvent(t, 50+i, o, "A", 110)})
 				apply(t, p, []stream.Event{stateEvent(60+i, o, "Z", 30)})
 			}
-			if left := b.db.QueryStrings(t, `SELECT object_id FROM hints`); len(left) > 0 {
+			if left := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests`); len(left) > 0 {
 				t.Errorf("after a refetch %q remain", left)
 			}
 		})
@@ -157,7 +158,7 @@ func refetchEvent(t *testing.T, n int, object, state string, second int64) strea
 		Date: time.UnixMicro(sim.Start + second*1_000_000).UTC()}
 	body, err := refetch.Encode()
 	must(t, err)
-	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n), Key: fmt.Sprint("look", n),
+	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n), Key: fmt.Sprint("refetch", n),
 		Type: provider.RefetchType, Origin: events.OriginReconcile, ReceivedAt: refetch.Date, Body: body}}
 }
 
@@ -242,7 +243,8 @@ func TestApply_objectVersion_isLateByItsTime(t *testing.T) {
 				[]string{"B"}) {
 				t.Errorf("the object is %q", got)
 			}
-			if got := b.db.QueryStrings(t, `SELECT object_id || ' ' || reason FROM hints`); len(got) != c.want {
+			if got := b.db.QueryStrings(t, `SELECT object_id || ' ' || reason FROM refetch_requests`); len(
+				got) != c.want {
 				t.Errorf("requests %q, want %d", got, c.want)
 			}
 		})
@@ -266,15 +268,16 @@ func TestApply_ambiguityEnds_keepsLateEventRequest(t *testing.T) {
 	b := setup(t)
 	p := b.processorOfCompleteType(t)
 	apply(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10), stateEvent(3, "obj_1", "C", 10)})
-	shown := b.db.QueryStrings(t, `SELECT state ->> 'state' FROM objects WHERE look_after <> 0`)
+	shown := b.db.QueryStrings(t, `SELECT state ->> 'state' FROM objects WHERE refetch_after <> 0`)
 	if len(shown) != 1 {
 		t.Fatal("no refetch is pending")
 	}
 	apply(t, p, []stream.Event{stateEvent(4, "obj_1", shown[0], 12)})
-	if pending := b.db.QueryStrings(t, `SELECT object_id FROM objects WHERE look_after <> 0`); len(pending) > 0 {
+	if pending := b.db.QueryStrings(t, `SELECT object_id FROM objects WHERE refetch_after <> 0`); len(pending) > 0 {
 		t.Fatalf("%q are ambiguous", pending)
 	}
-	if requests := b.db.QueryStrings(t, `SELECT reason FROM hints WHERE gaps IS NOT NULL`); !slices.Equal(requests,
+	if requests := b.db.QueryStrings(t,
+		`SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL`); !slices.Equal(requests,
 		[]string{"an event came late"}) {
 		t.Errorf("requests %q", requests)
 	}
@@ -285,12 +288,13 @@ func TestApply_lateEvent_resumesSuspendedRequest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	p := b.processorOfCompleteType(t)
-	b.db.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after, error)
+	b.db.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
+		start_after, error)
 		SELECT source, account, object_type, object_id, 'a change does not fit', now(), 'infinity', 0, 'not whole'
 			FROM objects`)
 	apply(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10)})
 	if requests := b.db.QueryStrings(t,
-		`SELECT reason FROM hints WHERE gaps IS NOT NULL AND due < 'infinity'`); !slices.Equal(
+		`SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL AND due < 'infinity'`); !slices.Equal(
 		requests, []string{"an event came late"}) {
 		t.Errorf("requests %q", requests)
 	}
@@ -330,7 +334,7 @@ func TestApply_reorderedEvents_requestFewRefetches(t *testing.T) {
 	apply(t, b.refetchingAllButOne(t), all)
 	var late, requests int
 	b.scan(t, `SELECT count(*) FROM outcomes WHERE status = 'stale'`, &late)
-	b.scan(t, `SELECT count(*) FROM hints`, &requests)
+	b.scan(t, `SELECT count(*) FROM refetch_requests`, &requests)
 	if t.Logf("%d events of 1000 objects, %d of them after a newer one: %d requests remain", len(all), late,
 		requests); late < 500 || requests > 10 {
 		t.Errorf("%d late, %d requests", late, requests)
@@ -352,9 +356,9 @@ func TestApply_lostEvent_requestsRefetch(t *testing.T) {
 	}
 	p := b.refetchingAllButOne(t)
 	apply(t, p, slices.DeleteFunc(inOrderOfReceipt(h), func(e stream.Event) bool { return gone[e.ID] }))
-	waiting := b.db.QueryStrings(t, `SELECT object_id FROM hints WHERE gaps IS NOT NULL
+	waiting := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE missed_changes IS NOT NULL
 		AND reason = 'a change does not fit'
-		AND due > made_at + interval '30 seconds' AND after = 0`)
+		AND due > requested_at + interval '30 seconds' AND start_after = 0`)
 	found := 0
 	for _, id := range waiting {
 		if lost[id] {
@@ -368,7 +372,7 @@ func TestApply_lostEvent_requestsRefetch(t *testing.T) {
 	for i, id := range waiting {
 		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{refetchAt(t, h, id, time.Minute, 10_000+i)}))
 	}
-	if left := b.db.QueryStrings(t, `SELECT object_id FROM hints`); len(left) > 0 {
+	if left := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests`); len(left) > 0 {
 		t.Errorf("after refetches %d requests remain", len(left))
 	}
 }

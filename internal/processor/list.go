@@ -38,17 +38,17 @@ type OutcomeFilter struct {
 // the next one.
 const outcomeScan = 10_000
 
-// These three statements find where a page's range ends. Each walks the outcomes backwards by
-// (event, run), with another index.
+// These three statements find the end of the range that a page reads. Each walks the outcomes
+// backwards by (event, run), with another index.
 const (
-	ledgerWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE (c.event_id, c.run) < ($1, $2)
+	outcomeRangeSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE (c.event_id, c.run) < ($1, $2)
 		AND c.event_id >= $3
 ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
 
-	objectWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.object = ANY($5::bigint[]) AND c.object <> 0
+	objectRangeSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.object = ANY($5::bigint[]) AND c.object <> 0
   AND (c.event_id, c.run) < ($1, $2) AND c.event_id >= $3 ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
 
-	deadWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.status = 'dead' AND (c.event_id, c.run) < ($1, $2)
+	deadRangeSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.status = 'dead' AND (c.event_id, c.run) < ($1, $2)
 		AND c.event_id >= $3
 ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
 )
@@ -64,18 +64,18 @@ WHERE (c.event_id, c.run) < ($1, $2) AND (c.event_id, c.run) >= ($3, $4)
 const outcomeOrder = ` ORDER BY c.event_id DESC, c.run DESC LIMIT $12`
 
 const (
-	ledgerSQL       = outcomeList + outcomeOrder
-	ledgerObjectSQL = outcomeList + `AND c.object = ANY($13::bigint[]) AND c.object <> 0` + outcomeOrder
-	ledgerDeadSQL   = outcomeList + `AND c.status = 'dead'` + outcomeOrder
+	outcomePageSQL = outcomeList + outcomeOrder
+	objectPageSQL  = outcomeList + `AND c.object = ANY($13::bigint[]) AND c.object <> 0` + outcomeOrder
+	deadPageSQL    = outcomeList + `AND c.status = 'dead'` + outcomeOrder
 )
 
 func listStatements() []string {
-	return []string{ledgerWindowSQL, objectWindowSQL, deadWindowSQL, ledgerSQL, ledgerObjectSQL, ledgerDeadSQL,
+	return []string{outcomeRangeSQL, objectRangeSQL, deadRangeSQL, outcomePageSQL, objectPageSQL, deadPageSQL,
 		unfinishedSQL, unfinishedIDsSQL, liveOutcomesSQL}
 }
 
-// ledgerPosition is the position of an outcome in the ledger.
-type ledgerPosition struct{ event, run int64 }
+// outcomePosition is the position of an outcome in the list.
+type outcomePosition struct{ event, run int64 }
 
 // ListOutcomes returns a page of outcomes, newest events first. Errors: events.ErrInvalid.
 func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, cursor string,
@@ -89,7 +89,7 @@ func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, curs
 	if err := events.ReadCursor(cursor, &below.event, &below.run); err != nil {
 		return page, err
 	}
-	end, more, err := f.window(ctx, pool, below, from)
+	end, more, err := f.pageEnd(ctx, pool, below, from)
 	if err != nil {
 		return page, fmt.Errorf("list outcomes: %w", err)
 	}
@@ -105,11 +105,11 @@ func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, curs
 	return page, nil
 }
 
-func (f *OutcomeFilter) bounds() (below ledgerPosition, from int64) {
-	below = ledgerPosition{math.MaxInt64, 0}
+func (f *OutcomeFilter) bounds() (below outcomePosition, from int64) {
+	below = outcomePosition{math.MaxInt64, 0}
 	switch {
 	case f.Event != 0:
-		return ledgerPosition{f.Event + 1, 0}, f.Event
+		return outcomePosition{f.Event + 1, 0}, f.Event
 	case !f.Until.IsZero():
 		below.event = events.FirstID(f.Until.Add(time.Millisecond - 1)) // ids have a resolution of milliseconds
 	}
@@ -119,36 +119,35 @@ func (f *OutcomeFilter) bounds() (below ledgerPosition, from int64) {
 	return below, from
 }
 
-// window returns the lowest position that this page reads. more says that there may be outcomes
+// pageEnd returns the lowest position that this page reads. more says that there may be outcomes
 // below it.
-func (f *OutcomeFilter) window(ctx context.Context, pool *pgxpool.Pool, below ledgerPosition,
-	from int64) (end ledgerPosition, more bool,
-	err error) {
-	sql, args := ledgerWindowSQL, []any{below.event, below.run, from, outcomeScan - 1}
+func (f *OutcomeFilter) pageEnd(ctx context.Context, pool *pgxpool.Pool, below outcomePosition,
+	from int64) (end outcomePosition, more bool, err error) {
+	sql, args := outcomeRangeSQL, []any{below.event, below.run, from, outcomeScan - 1}
 	switch {
 	case f.Objects != nil:
-		sql, args = objectWindowSQL, append(args, f.Objects)
+		sql, args = objectRangeSQL, append(args, f.Objects)
 	case f.Status == "dead":
-		sql = deadWindowSQL
+		sql = deadRangeSQL
 	}
 	err = pool.QueryRow(ctx, sql, args...).Scan(&end.event, &end.run)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return ledgerPosition{from, 0}, false, nil
+		return outcomePosition{from, 0}, false, nil
 	}
 	return end, err == nil, err
 }
 
-func (f *OutcomeFilter) outcomes(ctx context.Context, pool *pgxpool.Pool, below, end ledgerPosition,
+func (f *OutcomeFilter) outcomes(ctx context.Context, pool *pgxpool.Pool, below, end outcomePosition,
 	limit int) ([]events.Outcome, error) {
-	sql := ledgerSQL
+	sql := outcomePageSQL
 	args := []any{below.event, below.run, end.event, end.run, events.NilIfZero(f.Source), f.Account,
-		events.NilIfZero(f.ObjectType), events.NilIfZero(f.ObjectID),
-		events.NilIfZero(f.Event), events.NilIfZero(f.Status), f.Run, limit}
+		events.NilIfZero(f.ObjectType), events.NilIfZero(f.ObjectID), events.NilIfZero(f.Event),
+		events.NilIfZero(f.Status), f.Run, limit}
 	switch {
 	case f.Objects != nil:
-		sql, args = ledgerObjectSQL, append(args, f.Objects)
+		sql, args = objectPageSQL, append(args, f.Objects)
 	case f.Status == "dead":
-		sql = ledgerDeadSQL
+		sql = deadPageSQL
 	}
 	rows, err := pool.Query(ctx, sql, args...)
 	if err != nil {

@@ -100,7 +100,7 @@ func TestListOutcomes_pages_coverEverythingOnce(t *testing.T) {
 	b := setup(t)
 	insertOutcomes(t, b.db, 0, 30)
 	insertOutcomes(t, b.db, 1, 20)
-	for name, f := range map[string]processor.OutcomeFilter{"ledger": {}, "object": {Objects: []int64{1, 2}},
+	for name, f := range map[string]processor.OutcomeFilter{"all": {}, "object": {Objects: []int64{1, 2}},
 		"dead": {Status: "dead"}} {
 		all, _ := allPages(t, b.db, f, 1000)
 		for _, limit := range []int{1, 3, 7} {
@@ -117,9 +117,9 @@ func TestListOutcomes_sparseFilter_returnsShortPages(t *testing.T) {
 	b := setup(t)
 	insertOutcomes(t, b.db, 0, 25_000)
 	for name, f := range map[string]processor.OutcomeFilter{
-		"ledger": {ObjectType: "none"}, "object": {Objects: []int64{1, 2}, Status: "stale"},
+		"all": {ObjectType: "none"}, "object": {Objects: []int64{1, 2}, Status: "stale"},
 	} {
-		want := map[string]int{"ledger": 3, "object": 2}[name]
+		want := map[string]int{"all": 3, "object": 2}[name]
 		if found, pages := allPages(t, b.db, f, 0); len(found) != 0 || pages != want {
 			t.Errorf("%s: %d outcomes on %d pages, want none on %d", name, len(found), pages, want)
 		}
@@ -132,10 +132,10 @@ func TestListOutcomes_sparseFilter_returnsShortPages(t *testing.T) {
 
 // testWalk selects the even ids, ten ids at a time and none between 21 and 40, and fails above a
 // limit. It reports each query.
-func testWalk(limit int64, asked chan<- int64) processor.Walk {
+func testWalk(limit int64, queries chan<- int64) processor.Walk {
 	return processor.Walk{After: 0, Bound: 64, Chunk: 3, IDsOnly: true,
 		Match: func(_ context.Context, _ *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error) {
-			if asked <- after; after >= limit {
+			if queries <- after; after >= limit {
 				return nil, after, errors.New("no more")
 			}
 			for id := after + 1; id <= min(after+10, bound); id++ {

@@ -60,7 +60,7 @@ func LockObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
 	return lock(ctx, tx, versioning.Mirror, items, true)
 }
 
-const redactedSQL = `SELECT r.event FROM redacted r WHERE r.event = ANY($1::bigint[])`
+const redactedSQL = `SELECT r.event FROM redacted_events r WHERE r.event = ANY($1::bigint[])`
 
 // ignoreRedacted makes events ignored that were redacted after they were read. The caller holds the
 // locks that a redaction takes. Live events do not need this: a redaction gives each an outcome.

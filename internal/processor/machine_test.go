@@ -131,7 +131,7 @@ func (m *machine) deliver() {
 	}
 }
 
-// loseStream appends an event whose publish fails.
+// lose appends an event whose publish fails.
 func (m *machine) lose() { m.append() }
 
 func (m *machine) append() (stream.Event, bool) {
@@ -156,7 +156,7 @@ func (m *machine) streamEvent(i int) stream.Event {
 	return ev
 }
 
-// consumeWithoutAck delivers some waiting messages, in any order, to processors.
+// take delivers some waiting messages, in any order, to processors.
 func (m *machine) take() {
 	for range rapid.IntRange(1, 6).Draw(m.r, "batch") {
 		if len(m.queue) == 0 {
@@ -310,7 +310,6 @@ func (m *machine) check() {
 			WHERE source = $1)`, m.source).Scan(&revisions, &changes, &objects))
 	if revisions != changes || objects != len(want) {
 		m.r.Fatalf("revisions grew %d times, but the outbox has %d changes; %d objects, want %d", revisions, changes,
-			objects,
-			len(want))
+			objects, len(want))
 	}
 }

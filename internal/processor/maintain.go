@@ -46,7 +46,8 @@ func (p *Processor) maintain(ctx context.Context, maintenancePool *pgxpool.Pool)
 		p.Settings.ChangeRetention))
 }
 
-// watchPartitions reports until when there are partitions, and logs an error if that is too soon.
+// watchPartitions sets the metric of the time until which partitions exist, and logs an error if
+// they end too soon.
 func (p *Processor) watchPartitions(ctx context.Context) error {
 	until, left, err := events.PartitionsUntil(ctx, p.Pool)
 	if err != nil {
@@ -54,14 +55,14 @@ func (p *Processor) watchPartitions(ctx context.Context) error {
 	}
 	p.metrics.partitions.Set(float64(until.Unix()))
 	if left < minPartitionsAhead {
-		p.Logger.Error("the log's partitions end too soon: appends create the one they need, but find out why "+
-			"maintenance created none ahead", "until", until, "left", left.Round(time.Minute))
+		p.Logger.Error("the log's partitions end too soon: appends create a missing one, but find out why "+
+			"maintenance creates none ahead", "until", until, "left", left.Round(time.Minute))
 	}
 	return nil
 }
 
-func deleteSentChanges(ctx context.Context, maintenancePool *pgxpool.Pool, keep time.Duration) error {
-	tag, err := maintenancePool.Exec(ctx, deleteSentChangesSQL, keep)
+func deleteSentChanges(ctx context.Context, maintenancePool *pgxpool.Pool, retention time.Duration) error {
+	tag, err := maintenancePool.Exec(ctx, deleteSentChangesSQL, retention)
 	if err != nil {
 		return fmt.Errorf("delete sent changes: %w", err)
 	}
@@ -78,14 +79,10 @@ func deleteSentChanges(ctx context.Context, maintenancePool *pgxpool.Pool, keep 
 // prepares each of them.
 func Statements() []string {
 	return append(listStatements(), openSQL, hadOutcomeSQL, baselinesSQL, saveBaselinesSQL, deleteBaselinesSQL, lockSQL,
-		tryLockSQL,
-		outcomesSQL, recordSQL, returnAttemptSQL, probeSQL, insertChangesSQL, sentSQL, unsentSQL, nowSQL, currentSQL,
-		lastSentSQL,
-		unsendSQL, acquireLeaseSQL, releaseLeaseSQL, advanceCursorSQL, withOutcomeSQL, importedSQL, dueSQL,
-		deleteSentChangesSQL, announceSQL,
-		backlogSQL, statusesSQL, inMirrorSQL, objectsOfSQL, copyRetainedSQL, redactedSQL, countPendingSQL,
-		oldestPendingSQL,
-		reloadHistorySQL, overwrittenAheadSQL, readMissedChangesSQL, insertRefetchesSQL, deleteClosedSQL,
-		completeTypesSQL, requestedPassesSQL, requestPassSQL, recordPassSQL,
-		renewLeaseSQL, republishRequestSQL, republisherSQL, unappliedSQL, pendingCountsSQL)
+		tryLockSQL, outcomesSQL, recordSQL, returnAttemptSQL, probeSQL, insertChangesSQL, sentSQL, unsentSQL, nowSQL,
+		currentSQL, lastSentSQL, unsendSQL, acquireLeaseSQL, releaseLeaseSQL, advanceCursorSQL, withOutcomeSQL,
+		importedSQL, dueSQL, deleteSentChangesSQL, announceSQL, backlogSQL, statusesSQL, inMirrorSQL, objectsOfSQL,
+		copyRetainedSQL, redactedSQL, countPendingSQL, oldestPendingSQL, reloadHistorySQL, overwrittenAheadSQL,
+		readMissedChangesSQL, insertRefetchesSQL, deleteClosedSQL, completeTypesSQL, requestedPassesSQL, requestPassSQL,
+		recordPassSQL, renewLeaseSQL, republishRequestSQL, republisherSQL, unappliedSQL, pendingCountsSQL)
 }

@@ -21,27 +21,25 @@ type metrics struct {
 	changes         *prometheus.CounterVec
 	requeued        prometheus.Counter
 	foreignMessages prometheus.Counter
-	// partitions is until when the log has partitions.
+	// partitions is the time until which the log has partitions without interruption.
 	partitions prometheus.Gauge
 	backlog    backlogMetrics
 }
 
 // statuses are all outcomes that exist.
 var statuses = []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous,
-	versioning.Ignored, versioning.Failed,
-	versioning.Dead}
+	versioning.Ignored, versioning.Failed, versioning.Dead}
 
 func (m *metrics) register(reg prometheus.Registerer) error {
 	m.build()
 	for _, s := range statuses {
 		m.outcomes.WithLabelValues(string(s))
 	}
-	preset(m.ambiguities, "ambiguous", "settled", "look_owed")
+	preset(m.ambiguities, "ambiguous", "resolved", "refetch_pending")
 	preset(m.republished, causeMissing, causeDue)
 	preset(m.changes, "acknowledged", "failed")
 	for _, c := range append(m.backlog.build(), m.outcomes, m.ambiguities, m.batches, m.apply, m.lag, m.republished,
-		m.republishBehind,
-		m.lastPass, m.changes, m.requeued, m.foreignMessages, m.partitions) {
+		m.republishBehind, m.lastPass, m.changes, m.requeued, m.foreignMessages, m.partitions) {
 		if err := reg.Register(c); err != nil {
 			return err
 		}
@@ -63,28 +61,30 @@ func (m *metrics) build() {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	m.outcomes = vector("postern_outcomes_total", "status", "Outcomes committed, by status; a failed event is "+
-		"retried and counts again each time.")
-	m.ambiguities = vector("postern_object_doubts_total", "doubt",
-		"Objects that became ambiguous, stopped being ambiguous, or came to need a refetch from the provider.")
+	m.outcomes = vector("postern_outcomes_total", "status", "Committed outcomes by status. A failed event is retried, "+
+		"and counts again each time.")
+	m.ambiguities = vector("postern_object_ambiguities_total", "change",
+		"Objects that became ambiguous, stopped being ambiguous, or began to need a refetch from the provider.")
 	m.batches = histogram("postern_apply_batch_events", "Events per apply transaction.", 1, 11)
 	m.apply = histogram("postern_apply_seconds", "Time of an apply transaction.", 0.0005, 16)
-	m.lag = histogram("postern_apply_lag_seconds", "Time from an event's receipt to its first committed outcome, "+
-		"by the clocks of gateway and processor.", 0.001, 24)
-	m.republished = vector("postern_audited_events_total", "cause",
-		"Events published again by the republisher: without an outcome, or failed and due.")
-	m.republishBehind = gauge("postern_auditor_behind_seconds", "Age of the oldest event that the republisher's "+
-		"last pass found without an outcome; 0 if there was none, and in a process that is not the republisher.")
-	m.lastPass = gauge("postern_auditor_last_pass_timestamp_seconds",
-		"When this process last ended a pass of the republisher, Unix time; 0 if never.")
-	m.changes = vector("postern_changes_total", "result", "Changes published to the feed: acknowledged or failed "+
-		"(sent again later).")
-	m.requeued = counter("postern_messages_handed_back_total", "Messages requeued to the stream because of an "+
+	m.lag = histogram("postern_apply_lag_seconds", "Time from the receipt of an event to its first committed outcome. "+
+		"The gateway's clock measures the receipt, the processor's clock the outcome.", 0.001, 24)
+	m.republished = vector("postern_republisher_events_total", "cause",
+		"Events that the republisher published again, by cause: missing (no outcome) or due (failed, and due for the "+
+			"next attempt).")
+	m.republishBehind = gauge("postern_republisher_behind_seconds", "Age of the oldest event without an outcome that "+
+		"the republisher's last pass found; 0 if there was none. It is 0 in a process that is not the republisher.")
+	m.lastPass = gauge("postern_republisher_last_pass_timestamp_seconds",
+		"Unix time when this process last ended a pass of the republisher; 0 if never.")
+	m.changes = vector("postern_changes_total", "result", "Changes published to the feed by result: acknowledged, or "+
+		"failed (Postern sends them again later).")
+	m.requeued = counter("postern_messages_requeued_total", "Messages requeued to the stream because of an "+
 		"infrastructure failure or a swap.")
-	m.partitions = gauge("postern_partitions_until_timestamp_seconds", "Until when the log has partitions without "+
-		"interruption, Unix time, checked every minute; 0 before the first check. They are created 8 days ahead.")
-	m.foreignMessages = counter("postern_messages_foreign_total",
-		"Messages in the stream of events that postern did not publish and that were dropped.")
+	m.partitions = gauge("postern_partitions_until_timestamp_seconds", "Unix time until which the log has partitions "+
+		"without a gap. It is checked every minute, and 0 before the first check. Partitions are created 8 days "+
+		"ahead.")
+	m.foreignMessages = counter("postern_messages_unknown_source_total",
+		"Messages in the stream of events that Postern did not publish. The processor drops them.")
 }
 
 // preset creates the series of a closed set of labels, so that a rate includes the first count.

@@ -18,37 +18,42 @@ import (
 // arrives.
 
 const readMissedChangesSQL = `
-SELECT d.n, h.gaps FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS d(source, account,
+SELECT d.n, h.missed_changes FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS d(source,
+	account,
 	object_type, object_id, n)
-JOIN hints h ON h.source = d.source AND h.account = d.account AND h.object_type = d.object_type
-	AND h.object_id = d.object_id AND h.gaps IS NOT NULL`
+JOIN refetch_requests h ON h.source = d.source AND h.account = d.account AND h.object_type = d.object_type
+	AND h.object_id = d.object_id AND h.missed_changes IS NOT NULL`
 
 // insertRefetchesSQL inserts in key order, as every other writer of this table does, so that two
 // transactions cannot deadlock. A request that is in progress or suspended becomes due again after
 // the wait.
 const insertRefetchesSQL = `
-INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after, gaps)
-SELECT d.source, d.account, d.object_type, d.object_id, d.reason, n.at, n.at + d.wait, 0, d.gaps
+INSERT INTO refetch_requests AS h (source, account, object_type, object_id, reason, requested_at, due, start_after,
+	missed_changes)
+SELECT d.source, d.account, d.object_type, d.object_id, d.reason, n.at, n.at + d.wait, 0, d.missed_changes
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::jsonb[], $6::interval[], $7::text[]) AS d(source,
-	account, object_type, object_id, gaps, wait, reason),
+	account, object_type, object_id, missed_changes, wait, reason),
   (SELECT clock_now() AS at) n
 ORDER BY d.source, d.account, d.object_type, d.object_id
-ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET gaps = excluded.gaps,
-  reason = CASE WHEN excluded.gaps IS NOT NULL AND h.wanted_by = '' AND h.after = 0 THEN excluded.reason
+ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET missed_changes = excluded.missed_changes,
+  reason = CASE WHEN excluded.missed_changes IS NOT NULL AND h.requested_by = ''
+  	AND h.start_after = 0 THEN excluded.reason
   	ELSE h.reason END,
-  made_at = CASE WHEN excluded.gaps IS NULL THEN h.made_at
-  	ELSE greatest(excluded.made_at, h.made_at + interval '1 microsecond') END,
-  due = CASE WHEN h.taken_by <> '' OR h.due = 'infinity' AND excluded.gaps IS NOT NULL THEN excluded.due ELSE h.due END`
+  requested_at = CASE WHEN excluded.missed_changes IS NULL THEN h.requested_at
+  	ELSE greatest(excluded.requested_at, h.requested_at + interval '1 microsecond') END,
+  due = CASE WHEN h.lease_owner <> '' OR h.due = 'infinity' AND excluded.missed_changes IS NOT NULL THEN excluded.due
+  	ELSE h.due END`
 
-// deleteClosedSQL deletes those of these requests that have no purpose any more; insertRefetchesSQL
-// has locked them. A request that is in progress is deleted by the job that executes it.
+// deleteClosedSQL deletes requests without a reason to refetch. insertRefetchesSQL has locked them
+// before. The job that executes a request deletes it itself.
 const deleteClosedSQL = `
-DELETE FROM hints h USING unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS d(source, account, object_type,
+DELETE FROM refetch_requests h USING unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS d(source, account,
+	object_type,
 	object_id)
 WHERE h.source = d.source AND h.account = d.account AND h.object_type = d.object_type AND h.object_id = d.object_id
-  AND h.gaps IS NULL AND h.wanted_by = '' AND h.after = 0 AND h.taken_by = ''`
+  AND h.missed_changes IS NULL AND h.requested_by = '' AND h.start_after = 0 AND h.lease_owner = ''`
 
-// missedChanges are the missed changes of an object, with what a batch reports about them.
+// missedChanges are the missed changes of an object, with the reports of a batch about them.
 type missedChanges struct {
 	key  versioning.Key
 	fits []versioning.ChangeFit
@@ -81,7 +86,7 @@ func (p *Processor) recordMissedChanges(ctx context.Context, tx pgx.Tx, reportin
 	return nil
 }
 
-// updateMissedChanges updates refetch requests by what a batch reports about their objects.
+// updateMissedChanges updates refetch requests by the reports of a batch about their objects.
 func updateMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) error {
 	if err := readMissedChanges(ctx, tx, all); err != nil {
 		return fmt.Errorf("read missed changes of %d objects: %w", len(all), err)
@@ -114,8 +119,8 @@ func (to *Target) reportingItems(items []*item) []*item {
 }
 
 // collectMissedChanges returns, in key order, the objects for which items report something relevant
-// or which a late event has changed. It skips objects that the source's API cannot read. Nearly all
-// change-sets fit and are newer: these need no read of a refetch request.
+// or that a late event has changed. It skips objects that the source's API cannot read. Nearly all
+// change-sets fit and are newer, so no refetch request is read for them.
 func (p *Processor) collectMissedChanges(items []*item, late []*stateChange) []*missedChanges {
 	byKey := map[versioning.Key]*missedChanges{}
 	entry := func(k versioning.Key) *missedChanges {
@@ -149,7 +154,7 @@ func (p *Processor) collectMissedChanges(items []*item, late []*stateChange) []*
 }
 
 // isRelevant reports whether a batch's report about an object is recorded. An object that the API
-// cannot read by its id gets requests only for late events, so only a refetch is relevant for it.
+// can only locate gets requests only for late events, and only a refetch closes those.
 func (p *Processor) isRelevant(g *missedChanges) bool {
 	return p.canReadByID(g.key) || p.canLocate(g.key) &&
 		slices.ContainsFunc(g.fits, func(f versioning.ChangeFit) bool { return f.IsRefetch() })

@@ -45,8 +45,8 @@ func (p *Processor) markFinished(ctx context.Context, tx pgx.Tx, to Target, item
 	return nil
 }
 
-// maxSingleAttempts is how often a run tries a single event that may have ended the process.
-// Another event may also have been the cause.
+// maxSingleAttempts is how often a run tries a single event that may have ended the process. It is
+// more than 1, because another event may have been the cause.
 const maxSingleAttempts = 3
 
 // unfinished reports whether an outcome with this status may be replaced.
@@ -54,8 +54,8 @@ func (to Target) unfinished(status versioning.Status) bool {
 	return status == versioning.Failed || status == versioning.Dead && to.RetryRun != 0
 }
 
-// isFinished reports whether nothing remains to do for an item with this stored status. later says
-// that the outcome is not due yet.
+// isFinished reports whether an item with this stored status is only acknowledged. later says that
+// the outcome is not due yet.
 func (to Target) isFinished(it *item, status versioning.Status, later bool) bool {
 	switch {
 	case !to.unfinished(status):
@@ -121,7 +121,7 @@ func (p *Processor) record(ctx context.Context, tx pgx.Tx, to Target, items []*i
 	return nil
 }
 
-// before is an item with the number of its attempt and, after a failure, the wait before
+// numberedAttempt is an item with the number of its attempt and, after a failure, the wait before
 // the next one.
 type numberedAttempt struct {
 	*item
@@ -176,7 +176,7 @@ const configRetryDelay = time.Minute
 
 // attempt returns the number of this attempt and, after a failure, the wait before the next one.
 // After the last attempt it turns the failed outcome into a dead one. A reservation is an attempt
-// that has not been made yet: it becomes dead only when no attempt remains.
+// that is not made yet, so it becomes dead only when no attempt remains.
 func (p *Processor) attempt(it *item) (n int, wait *time.Duration) {
 	n = it.attempts + 1
 	if it.reserved > 0 {

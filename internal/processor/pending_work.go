@@ -10,17 +10,18 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// Due is the work that is pending in the log and the mirror, with the status of the
+// PendingWork is the work that is pending in the log and the mirror, with the status of the
 // republisher.
 type PendingWork struct {
 	// Unapplied are events without an outcome: they wait in the stream, or are missing there.
 	Unapplied PendingCount `json:"unapplied"`
-	// Failed are events that wait for their next attempt. Retries are those of them that are due.
+	// Failed are events that failed and are not dead. Retries are those of them whose next attempt
+	// is due.
 	Failed  PendingCount `json:"failed"`
 	Retries PendingCount `json:"retries"`
 	// Unsent are batches of changes that are not in the feed yet.
 	Unsent      PendingCount      `json:"unsent"`
-	Republisher RepublisherStatus `json:"auditor"`
+	Republisher RepublisherStatus `json:"republisher"`
 }
 
 // PendingCount is the amount of pending work of one kind.
@@ -41,7 +42,7 @@ type RepublisherStatus struct {
 	// Process is the process that has the lease now, "" if none.
 	Process string `json:"process"`
 	// AppliedUntil is the time of receipt up to which all events have an outcome.
-	AppliedUntil *events.Instant `json:"passed"`
+	AppliedUntil *events.Instant `json:"applied_until"`
 	// EndedAt is when a pass last reached its end, nil if none did. Detail says why the last pass
 	// did not.
 	EndedAt *events.Instant `json:"ended_at"`
@@ -49,7 +50,7 @@ type RepublisherStatus struct {
 	RepublishCounts
 	Detail string `json:"detail,omitzero"`
 	// Requested are passes that operators have requested and that have not ended.
-	Requested int64 `json:"wanted"`
+	Requested int64 `json:"requested"`
 }
 
 const (
@@ -67,16 +68,18 @@ FROM (SELECT count(*) AS n, min(at) AS since FROM (SELECT o.at FROM outcomes o W
 	ORDER BY o.due LIMIT $1) f) f,
   (SELECT count(*) AS n, min(due) AS since FROM (SELECT o.due FROM outcomes o WHERE o.status = 'failed' AND o.run = 0
   	AND o.due <= clock_now() ORDER BY o.due LIMIT $1) d) d,
-  (SELECT count(*) AS n, min(made_at) AS since FROM (SELECT b.made_at FROM outbox b WHERE b.sent_at IS NULL LIMIT $1) u)
+  (SELECT count(*) AS n, min(created_at) AS since FROM (SELECT b.created_at FROM outbox b WHERE b.sent_at IS NULL
+  	LIMIT $1) u)
   	u`
 
 	republisherSQL = `
-SELECT coalesce((SELECT c.leased_by FROM checkpoints c WHERE c.job = $1 AND c.run = 0 AND c.leased_until > clock_now()),
+SELECT coalesce((SELECT c.lease_owner FROM checkpoints c WHERE c.job = $1 AND c.run = 0
+	AND c.lease_until > clock_now()),
 	''),
   coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = $1 AND c.run = 0), 0), a.ended_at, a.published_at,
   	a.missing, a.due, a.detail,
-  (SELECT count(*) FROM auditor_passes w WHERE w.id > 0 AND w.ended_at IS NULL)
-FROM auditor_passes a WHERE a.id = 0`
+  (SELECT count(*) FROM republish_passes w WHERE w.id > 0 AND w.ended_at IS NULL)
+FROM republish_passes a WHERE a.id = 0`
 )
 
 // ReadPendingWork reads the pending work. It runs as postern_operator.
@@ -93,8 +96,7 @@ func ReadPendingWork(ctx context.Context, pool *pgxpool.Pool) (*PendingWork, err
 	}
 	var failed, retries, unsent *time.Time
 	if err := pool.QueryRow(ctx, pendingCountsSQL, MaxPendingCount).Scan(&d.Failed.Count, &failed, &d.Retries.Count,
-		&retries,
-		&d.Unsent.Count, &unsent); err != nil {
+		&retries, &d.Unsent.Count, &unsent); err != nil {
 		return nil, fmt.Errorf("count pending work: %w", err)
 	}
 	d.Failed.setSince(now, failed)
@@ -103,8 +105,7 @@ func ReadPendingWork(ctx context.Context, pool *pgxpool.Pool) (*PendingWork, err
 	a := &d.Republisher
 	var ended, published *time.Time
 	if err := pool.QueryRow(ctx, republisherSQL, republisherJob).Scan(&a.Process, &cursor, &ended, &published,
-		&a.Missing, &a.Due,
-		&a.Detail, &a.Requested); err != nil {
+		&a.Missing, &a.Due, &a.Detail, &a.Requested); err != nil {
 		return nil, fmt.Errorf("read the republisher's status: %w", err)
 	}
 	a.EndedAt, a.PublishedAt = optionalInstant(ended), optionalInstant(published)

@@ -25,8 +25,8 @@ import (
 // events.
 const fillSQL = `
 INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
-	tie_set, overflow, window_lo,
-  window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+	tied_states, overflow, time_from,
+  time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id, revision,
   	rule_version, created_at, updated_at)
 SELECT %[1]d, '', 'thing', 'filler_' || g, false, g, 0, 1, '[]', false, g, g, 0, false, false, sha256(g::text::bytea),
 	sha256(g::text::bytea), '{}', false,
@@ -133,7 +133,7 @@ func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 	must(t, err)
 	mark := processor.MarkSent(p)
 	round := func(rows int) {
-		w.db.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, made_at) SELECT '{1}', '{a}',
+		w.db.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, created_at) SELECT '{1}', '{a}',
 			'{t}', ARRAY[repeat('i', 200)], now() FROM generate_series(1, %d)`, rows))
 		for range 10 {
 			var last int64

@@ -133,8 +133,10 @@ func TestApply_privilegeForRulesOrRefetchesRevoked_countsNoAttempt(t *testing.T)
 	if b.scan(t, `SELECT max(attempts) FROM outcomes`, &attempts); attempts != 1 {
 		t.Errorf("an event has %d attempts", attempts)
 	}
-	for _, privilege := range []string{"INSERT ON hints", "UPDATE ON hints", "DELETE ON hints", "INSERT ON effects",
-		"UPDATE ON effects", "SELECT ON effect_steps", "INSERT ON effect_holds", "DELETE ON effect_holds"} {
+	for _, privilege := range []string{"INSERT ON refetch_requests",
+		"UPDATE ON refetch_requests", "DELETE ON refetch_requests",
+		"INSERT ON effects", "UPDATE ON effects", "SELECT ON effect_steps", "INSERT ON effect_baselines",
+		"DELETE ON effect_baselines"} {
 		if !needed[privilege] {
 			t.Errorf("applying does not need %s, so the test revokes nothing useful; it needs %v", privilege, needed)
 		}
@@ -235,7 +237,7 @@ func TestProcessor_databaseRejectsWrites_losesNoAttempt(t *testing.T) {
 				}
 				return nil
 			})
-			requeued := p.metric(t, "postern_messages_handed_back_total", "")
+			requeued := p.metric(t, "postern_messages_requeued_total", "")
 			if delivered > 2*total || requeued == 0 || requeued > 2*total {
 				t.Errorf("%d messages were delivered %d times and %v were requeued", total, delivered, requeued)
 			}

@@ -67,29 +67,27 @@ type Settings struct {
 var DefaultSettings = Settings{
 	Batch: 500, Workers: 2, ApplyTimeout: 30 * time.Second,
 	BackOff: []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour,
-		6 * time.Hour,
-		8 * time.Hour, 16 * time.Hour},
+		6 * time.Hour, 8 * time.Hour, 16 * time.Hour},
 	RepublishInterval: 10 * time.Second, RepublishMinAge: time.Minute, RepublishLease: 30 * time.Second,
-	RepublishMaxFill: 0.5,
-	RepublishRate:    10_000,
-	ResendAfter:      30 * time.Second, ChangeRetention: 10 * time.Minute, StopTimeout: 5 * time.Second,
+	RepublishMaxFill: 0.5, RepublishRate: 10_000,
+	ResendAfter: 30 * time.Second, ChangeRetention: 10 * time.Minute, StopTimeout: 5 * time.Second,
 }
 
-// Source is a source with what the processor needs of it.
+// Source is a configured source as the processor uses it.
 type Source struct {
 	Number   int32
 	Config   *provider.Source
 	Provider provider.Provider
-	// RefetchReader reads refetches. If nil, the provider does, if it can.
+	// RefetchReader reads refetches. If it is nil, the provider reads them if it can.
 	RefetchReader provider.Refetcher
 	// LateEventGrace is how long the processor waits for a late event before it requests a refetch
 	// of an object whose stored state does not match an event's previous attributes. Zero disables
 	// these refetches.
 	LateEventGrace time.Duration
-	// ReadsByID reports whether the API can read such an object by its id. Nil: it reads none.
+	// ReadsByID reports whether the API can read an object by its id. Nil means that it reads none.
 	ReadsByID func(account, objectType, id string) bool
-	// Locates reports whether the API can find objects of a type by their stored state. Nil: it
-	// finds none.
+	// Locates reports whether the API can find objects of a type by their stored state. Nil means
+	// that it finds none.
 	Locates func(account, objectType string) bool
 }
 
@@ -121,7 +119,7 @@ type Options struct {
 	Settings Settings
 	Logger   *slog.Logger
 	Metrics  prometheus.Registerer
-	// Tracer creates the spans. If nil, the process's tracer does.
+	// Tracer creates the spans. Nil means the tracer of the process.
 	Tracer trace.Tracer
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// PublishAndApply publishes events that a job, not a gateway, has just appended. It applies those
-// that the stream has acknowledged at once, without waiting for their delivery. The republisher
+// PublishAndApply publishes events that a job, not a gateway, has just appended. It applies at once
+// those that the stream has acknowledged, without waiting for their delivery. The republisher later
 // publishes the others, because they have no outcome. It returns the counts of the applied events
 // by outcome. An error is an infrastructure failure; the events are in the log.
 func (p *Processor) PublishAndApply(ctx context.Context, ids []int64) (map[versioning.Status]int64, error) {
@@ -55,7 +55,7 @@ func (p *Processor) publishAppended(ctx context.Context, ids []int64) ([]int64, 
 			published = append(published, evs[i].ID)
 			continue
 		}
-		p.Logger.Debug("event not published; the republisher does", "event", evs[i].ID, "error", ack.Err)
+		p.Logger.Debug("event not published; the republisher publishes it later", "event", evs[i].ID, "error", ack.Err)
 	}
 	return published, nil
 }

@@ -36,8 +36,8 @@ func (p *Processor) ReadChunk(ctx context.Context, ids []int64) (*Chunk, error) 
 	return &Chunk{IDs: ids, recs: recs}, err
 }
 
-// ApplyChunk applies events of the log to a target, with as many workers as Apply has for the
-// stream. It returns the counts of their outcomes in this run. single tries each event by itself,
+// ApplyChunk applies events of the log to a target, with as many workers as Run has for the stream.
+// It returns the counts of their outcomes in this run. single tries each event by itself,
 // one after the other, and commits its attempt first: an event that ends the process again and
 // again stays failed, and the others are applied. Events that are no longer in the log are skipped.
 // An error is an infrastructure failure, and applying again is safe.
@@ -91,8 +91,8 @@ func (p *Processor) spreadByObject(recs []events.Record) [][]stream.Event {
 	return shares
 }
 
-// applyEachSingle never has two attempts reserved at once: only the event that ends the process
-// keeps a reservation.
+// applyEachSingle applies events one after the other, each with a reserved attempt. Only an event
+// that ends the process keeps its reservation.
 func (p *Processor) applyEachSingle(ctx context.Context, to Target, recs []events.Record) error {
 	for i := range recs {
 		if err := p.applySingle(ctx, to, p.sourceEvent(&recs[i])); err != nil {

@@ -45,12 +45,11 @@ type Anomaly struct {
 
 // Reduce applies events to objects, given by the hashes of their keys. A value of applied says
 // whether the event's own state is part of the object, and not only its request of a refetch.
-// Overwriting refetches count wherever they come: with overwritesOnly only these are applied, and
-// this call comes before the one for all other events of such objects. Events that are redacted or
-// no longer in the log are skipped.
+// With overwritesOnly it applies only overwriting refetches. A caller does this first, because such
+// a refetch discards the events of its object that were received before it, even those with a
+// greater id. Events that are redacted or no longer in the log are skipped.
 func (r *Reducer) Reduce(ctx context.Context, db events.Reader, objs map[int64]*versioning.Object,
-	applied map[AppliedEvent]bool,
-	ids []int64, overwritesOnly bool) (anomalies []Anomaly, err error) {
+	applied map[AppliedEvent]bool, ids []int64, overwritesOnly bool) (anomalies []Anomaly, err error) {
 	return r.forEachBatch(ctx, db, objs, applied, ids, overwritesOnly,
 		func(items []*item, byKey map[versioning.Key]*versioning.Object) error {
 			reduce(items, byKey, nil)
@@ -59,10 +58,9 @@ func (r *Reducer) Reduce(ctx context.Context, db events.Reader, objs map[int64]*
 }
 
 // forEachBatch reads events that are part of objects and calls do with the items to apply, some at
-// a time. Within one call of it, they come in the order of ids.
+// a time. In each call of do, the items are in the order of their ids.
 func (r *Reducer) forEachBatch(ctx context.Context, db events.Reader, objs map[int64]*versioning.Object,
-	applied map[AppliedEvent]bool,
-	ids []int64, overwritesOnly bool,
+	applied map[AppliedEvent]bool, ids []int64, overwritesOnly bool,
 	do func([]*item, map[versioning.Key]*versioning.Object) error) (anomalies []Anomaly, err error) {
 	objectsOf := map[int64][]int64{}
 	for m := range applied {
@@ -83,11 +81,11 @@ func (r *Reducer) forEachBatch(ctx context.Context, db events.Reader, objs map[i
 			if err := r.p.fetchBodies(ctx, db, evs[:n]); err != nil {
 				return nil, err
 			}
-			some, items, byKey := r.selectItems(objs, applied, objectsOf, evs[:n], overwritesOnly)
+			found, items, byKey := r.selectItems(objs, applied, objectsOf, evs[:n], overwritesOnly)
 			if err := do(items, byKey); err != nil {
 				return nil, err
 			}
-			anomalies = append(anomalies, some...)
+			anomalies = append(anomalies, found...)
 			evs = evs[n:]
 		}
 	}
@@ -101,8 +99,8 @@ func (r *Reducer) selectItems(objs map[int64]*versioning.Object, applied map[App
 	byKey = map[versioning.Key]*versioning.Object{}
 	for i := range evs {
 		it := r.p.read(r.p.Logger, &evs[i])
-		entered, selected := applied[AppliedEvent{it.ev.ID, it.lockKey}]
-		selected = selected && it.isOpen() && (entered || it.refetchPending) && objs[it.lockKey].Key == it.key
+		ownState, selected := applied[AppliedEvent{it.ev.ID, it.lockKey}]
+		selected = selected && it.isOpen() && (ownState || it.refetchPending) && objs[it.lockKey].Key == it.key
 		for _, object := range objectsOf[it.ev.ID] {
 			if (!selected || object != it.lockKey) && !it.ev.Redacted && applied[AppliedEvent{it.ev.ID, object}] {
 				anomalies = append(anomalies, it.anomaly(object))
@@ -118,18 +116,17 @@ func (r *Reducer) selectItems(objs map[int64]*versioning.Object, applied map[App
 
 // anomaly says why an item of an object's history is not applied to it.
 func (it *item) anomaly(object int64) Anomaly {
-	o := Anomaly{AppliedEvent: AppliedEvent{it.ev.ID, object}, Reason: "is read as one of another object now: " +
-		it.key.Type + " " +
-		it.key.ID}
+	o := Anomaly{AppliedEvent: AppliedEvent{it.ev.ID, object},
+		Reason: "is read as one of another object now: " + it.key.Type + " " + it.key.ID}
 	if it.outcome != nil {
-		o.Unreadable, o.Reason = it.outcome.status == versioning.Failed, "is "+string(it.outcome.status)+
-			" as it is read now: "+it.outcome.reason
+		o.Unreadable = it.outcome.status == versioning.Failed
+		o.Reason = "is " + string(it.outcome.status) + " as it is read now: " + it.outcome.reason
 	}
 	return o
 }
 
-// RefetchFingerprint returns the fingerprint of a stored refetch. ok is false if the event is none,
-// or cannot be read here.
+// RefetchFingerprint returns the fingerprint of a stored refetch. ok is false if the event is no
+// refetch, or cannot be read here.
 func (r *Reducer) RefetchFingerprint(rec *events.Record) (sum [16]byte, ok bool) {
 	ev := r.p.sourceEvent(rec)
 	if !isRefetch(&ev) {

@@ -20,9 +20,8 @@ func refetchAt(t *testing.T, h *sim.History, id string, after time.Duration, n i
 	body, err := h.StoredRefetch(id, sim.Refetch{Began: h.LastChangeAt(id) + after.Microseconds(),
 		Elapsed: 200_000}).Encode()
 	must(t, err)
-	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n), Key: "look",
-		Type:       provider.RefetchType,
-		Origin:     events.OriginReconcile,
+	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n), Key: "refetch",
+		Type: provider.RefetchType, Origin: events.OriginReconcile,
 		ReceivedAt: time.UnixMicro(h.LastChangeAt(id)).Add(time.Hour), Body: body}}
 }
 
@@ -33,9 +32,8 @@ func overwriteAt(t *testing.T, h *sim.History, id string, n int) stream.Event {
 		Overwrites: true})
 	body, err := refetch.Encode()
 	must(t, err)
-	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n), Key: "settle",
-		Type:       provider.RefetchType,
-		Origin:     events.OriginReconcile,
+	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n), Key: "overwrite",
+		Type: provider.RefetchType, Origin: events.OriginReconcile,
 		ReceivedAt: refetch.Overwrite.Before.Add(refetch.Elapsed), Body: body}}
 }
 
@@ -126,10 +124,10 @@ func TestApply_sourceUnknownHere_waitsWithoutAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for name, try := range map[string]func(t *testing.T, p *processor.Processor, e stream.Event) error{
-		"together": func(t *testing.T, p *processor.Processor, e stream.Event) error {
+		"in a batch": func(t *testing.T, p *processor.Processor, e stream.Event) error {
 			return p.Apply(t.Context(), events.LiveRun, []stream.Event{e})
 		},
-		"alone": func(t *testing.T, p *processor.Processor, e stream.Event) error {
+		"as a single event": func(t *testing.T, p *processor.Processor, e stream.Event) error {
 			return p.ApplySingle(t.Context(), events.LiveRun, e)
 		},
 	} {
@@ -168,7 +166,7 @@ func TestReplace_sourceAddedLater_appliesWaitingEvents(t *testing.T) {
 		without func(s processor.Source) map[string]processor.Source
 	}{
 		"event": {thingEvent(1, "coming"), func(processor.Source) map[string]processor.Source { return nil }},
-		"look": {refetch, func(s processor.Source) map[string]processor.Source {
+		"refetch": {refetch, func(s processor.Source) map[string]processor.Source {
 			s.RefetchReader = nil
 			return map[string]processor.Source{"coming": s}
 		}},

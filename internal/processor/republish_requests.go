@@ -16,28 +16,28 @@ import (
 const requestPollInterval = time.Second
 
 const (
-	requestedPassesSQL = `SELECT id FROM auditor_passes WHERE id > 0 AND ended_at IS NULL ORDER BY id`
+	requestedPassesSQL = `SELECT id FROM republish_passes WHERE id > 0 AND ended_at IS NULL ORDER BY id`
 
-	requestPassSQL = `INSERT INTO auditor_passes (wanted_at, wanted_by, reason) VALUES (clock_now(), $1, $2)
+	requestPassSQL = `INSERT INTO republish_passes (requested_at, requested_by, reason) VALUES (clock_now(), $1, $2)
 		RETURNING id`
 
 	// recordPassSQL updates row 0, which describes the republisher's own passes, and the requested
 	// passes. A process without the lease records nothing.
 	recordPassSQL = `
-UPDATE auditor_passes a SET detail = $4::text,
+UPDATE republish_passes a SET detail = $4::text,
   ended_at = CASE WHEN $4::text = '' THEN clock_now() ELSE a.ended_at END,
   published_at = CASE WHEN $2::bigint + $3::bigint > 0 THEN clock_now() ELSE a.published_at END,
   missing = CASE WHEN a.id > 0 THEN a.missing + $2::bigint WHEN $2::bigint + $3::bigint > 0 THEN $2::bigint
   	ELSE a.missing END,
   due = CASE WHEN a.id > 0 THEN a.due + $3::bigint WHEN $2::bigint + $3::bigint > 0 THEN $3::bigint ELSE a.due END
 WHERE (a.id = 0 OR a.id = ANY($1::bigint[]))
-  AND EXISTS (SELECT FROM checkpoints c WHERE c.job = $5 AND c.run = 0 AND c.leased_by = $6)`
+  AND EXISTS (SELECT FROM checkpoints c WHERE c.job = $5 AND c.run = 0 AND c.lease_owner = $6)`
 
-	renewLeaseSQL = `UPDATE checkpoints SET leased_until = clock_now() + $3::interval, updated_at = clock_now()
-		WHERE job = $1 AND run = 0 AND leased_by = $2`
+	renewLeaseSQL = `UPDATE checkpoints SET lease_until = clock_now() + $3::interval, updated_at = clock_now()
+		WHERE job = $1 AND run = 0 AND lease_owner = $2`
 
-	republishRequestSQL = `SELECT id, wanted_at, wanted_by, reason, ended_at, published_at, missing, due, detail
-		FROM auditor_passes
+	republishRequestSQL = `SELECT id, requested_at, requested_by, reason, ended_at, published_at, missing, due, detail
+		FROM republish_passes
 		WHERE id = $1 AND id > 0`
 )
 
@@ -54,11 +54,11 @@ func RequestRepublish(ctx context.Context, db postgres.DB, actor, reason string)
 
 // RepublishView is a requested pass.
 type RepublishView struct {
-	ID          int64          `json:"heal"`
-	RequestedAt events.Instant `json:"wanted_at"`
-	RequestedBy string         `json:"wanted_by"`
+	ID          int64          `json:"pass"`
+	RequestedAt events.Instant `json:"requested_at"`
+	RequestedBy string         `json:"requested_by"`
 	Reason      string         `json:"reason"`
-	// EndedAt is when the pass ended, nil if it has not. Detail then says why.
+	// EndedAt is when the pass ended, nil if it has not. Detail says why the last try did not end.
 	EndedAt *events.Instant `json:"ended_at"`
 	RepublishCounts
 	Detail string `json:"detail,omitzero"`
@@ -78,8 +78,7 @@ func ShowRepublish(ctx context.Context, db postgres.DB, id int64) (*RepublishVie
 	v := &RepublishView{}
 	var ended, published *time.Time
 	err := db.QueryRow(ctx, republishRequestSQL, id).Scan(&v.ID, &v.RequestedAt.Time, &v.RequestedBy, &v.Reason, &ended,
-		&published,
-		&v.Missing, &v.Due, &v.Detail)
+		&published, &v.Missing, &v.Due, &v.Detail)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("republish request %d: %w", id, events.ErrNotFound)
 	}
@@ -126,15 +125,14 @@ func (a *republisher) requestedPasses(ctx context.Context) ([]int64, error) {
 	return ids, nil
 }
 
-// recordPass records the result of a pass. If the process ends before, its messages are not counted
-// and the pass runs again.
+// recordPass records the result of a pass. If the process ends before this, the messages of the
+// pass are not counted and the pass runs again.
 func (a *republisher) recordPass(ctx context.Context, requested []int64, stopReason string, failed error) error {
 	if failed != nil {
 		stopReason = failed.Error()
 	}
 	if _, err := a.p.Pool.Exec(ctx, recordPassSQL, requested, a.publishedByCause[causeMissing],
-		a.publishedByCause[causeDue], stopReason, republisherJob,
-		a.p.ID); err != nil {
+		a.publishedByCause[causeDue], stopReason, republisherJob, a.p.ID); err != nil {
 		return fmt.Errorf("record the result of the republisher's pass: %w", err)
 	}
 	return nil

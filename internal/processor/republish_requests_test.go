@@ -60,8 +60,7 @@ func TestRequestRepublish_streamLost_publishesMissing(t *testing.T) {
 			w := newWorld(t, nil)
 			r := newReadCounter()
 			p := w.start(t, processorOptions{provider: r, tune: func(s *processor.Settings) {
-				s.RepublishInterval,
-					s.RepublishMinAge = time.Hour, time.Hour
+				s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 			}})
 			w.publish(t, w.append(t, w.newObjects(100)...)...)
 			w.awaitOutcomes(t, 100)
@@ -71,8 +70,7 @@ func TestRequestRepublish_streamLost_publishesMissing(t *testing.T) {
 			w.setClock(t, "10 s") // so that a gateway would have given up their publish
 			v := w.awaitRepublish(t, w.requestRepublish(t))
 			if v.Missing != 150 || v.Due != 0 || v.PublishedAt == nil || v.Detail != "" ||
-				v.RequestedBy != "somebody" ||
-				v.Reason == "" {
+				v.RequestedBy != "somebody" || v.Reason == "" {
 				t.Errorf("%+v", v)
 			}
 			w.awaitOutcomes(t, 250)
@@ -85,8 +83,8 @@ func TestRequestRepublish_streamLost_publishesMissing(t *testing.T) {
 			}
 			d, err := processor.ReadPendingWork(t.Context(), w.db.Role(t, "operator"))
 			if err != nil || d.Republisher.Missing != 150 || d.Republisher.PublishedAt == nil ||
-				d.Republisher.EndedAt == nil ||
-				d.Republisher.Requested != 0 || d.Republisher.Process == "" || d.Unapplied.Count != 0 {
+				d.Republisher.EndedAt == nil || d.Republisher.Requested != 0 ||
+				d.Republisher.Process == "" || d.Unapplied.Count != 0 {
 				t.Errorf("%+v, %v", d, err)
 			}
 		})
@@ -103,8 +101,7 @@ func TestRequestRepublish_importedEvents_publishesAtOnce(t *testing.T) {
 		'SELECT timestamptz ''2026-11-20'' + (clock_timestamp() - timestamptz ''2026-11-20'') / 1000000'`)
 	r := newReadCounter()
 	w.start(t, processorOptions{provider: r, tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour,
-			time.Hour
+		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 	}})
 	w.append(t, w.newObjects(20)...)
 	w.origin = events.OriginImport
@@ -146,8 +143,7 @@ func TestRequestRepublish_streamDoesNotRespond_doesNotEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.start(t, processorOptions{tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour,
-			time.Hour
+		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 	}})
 	js := w.jetStream(t)
 	eventsStream, err := js.Stream(t.Context(), stream.EventsStream)
@@ -188,8 +184,7 @@ func TestRequestRepublish_previousMessagesPending_waits(t *testing.T) {
 	w.append(t, w.newObjects(700)...)
 	r := newGatedCounter()
 	w.start(t, processorOptions{provider: r, tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour,
-			time.Hour
+		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 	}})
 	w.setClock(t, "10 s")
 	id := w.requestRepublish(t)
@@ -226,8 +221,7 @@ func TestRequestRepublish_processEnds_nextOneFinishes(t *testing.T) {
 	w.append(t, w.newObjects(20)...)
 	w.nats.Stop(t)
 	first := w.start(t, processorOptions{id: "first", tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour,
-			time.Hour
+		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 	}})
 	id, operator := w.requestRepublish(t), w.db.Role(t, "operator")
 	testkit.Eventually(t, maxWait, func() error {
@@ -241,8 +235,7 @@ func TestRequestRepublish_processEnds_nextOneFinishes(t *testing.T) {
 	w.nats.Restart(t)
 	w.setClock(t, "10 s")
 	w.start(t, processorOptions{id: "second", tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour,
-			time.Hour
+		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 	}})
 	if v := w.awaitRepublish(t, id); v.Missing != 20 {
 		t.Errorf("%+v", v)
@@ -285,7 +278,7 @@ func TestReadPendingWork_eventsAndChanges_countsWithAge(t *testing.T) {
 			clock_now(), 1
 		FROM events ORDER BY id LIMIT 2`)
 	w.db.Exec(t,
-		`INSERT INTO outbox (sources, accounts, types, ids, made_at) VALUES ('{1}', '{a}', '{t}', '{i}',
+		`INSERT INTO outbox (sources, accounts, types, ids, created_at) VALUES ('{1}', '{a}', '{t}', '{i}',
 			clock_now() - interval '1 min')`)
 	d, err := processor.ReadPendingWork(t.Context(), w.db.Role(t, "operator"))
 	must(t, err)

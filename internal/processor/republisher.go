@@ -14,21 +14,22 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-const republisherJob = "auditor"
+const republisherJob = "republisher"
 
 const acquireLeaseSQL = `
-INSERT INTO checkpoints AS c (job, run, cursor, leased_by, leased_until, updated_at)
+INSERT INTO checkpoints AS c (job, run, cursor, lease_owner, lease_until, updated_at)
 VALUES ($1, 0, 0, $2, clock_now() + $3::interval, clock_now())
-ON CONFLICT (job, run) DO UPDATE SET leased_by = $2, leased_until = clock_now() + $3::interval, updated_at = clock_now()
-WHERE c.leased_by = $2 OR c.leased_until < clock_now()
+ON CONFLICT (job, run) DO UPDATE SET lease_owner = $2, lease_until = clock_now() + $3::interval,
+	updated_at = clock_now()
+WHERE c.lease_owner = $2 OR c.lease_until < clock_now()
 RETURNING cursor`
 
-const releaseLeaseSQL = `UPDATE checkpoints SET leased_until = clock_now() WHERE job = $1 AND run = 0
-	AND leased_by = $2`
+const releaseLeaseSQL = `UPDATE checkpoints SET lease_until = clock_now() WHERE job = $1 AND run = 0
+	AND lease_owner = $2`
 
 const advanceCursorSQL = `
-UPDATE checkpoints SET cursor = $3, leased_until = clock_now() + $4::interval, updated_at = clock_now()
-WHERE job = $1 AND run = 0 AND leased_by = $2`
+UPDATE checkpoints SET cursor = $3, lease_until = clock_now() + $4::interval, updated_at = clock_now()
+WHERE job = $1 AND run = 0 AND lease_owner = $2`
 
 // republisher publishes again the events that the stream lost: those without an outcome, and
 // failures that are due.
@@ -37,9 +38,8 @@ type republisher struct {
 	// published is the last sequence of the previous pass. The next pass starts when the consumer
 	// has acknowledged all up to it.
 	published uint64
-	// capacity is how many messages may be published before the stream is full enough, as of the
-	// last read of its lag. If the republisher pushed messages out of the stream, these would be
-	// lost again.
+	// capacity is how many messages may be published before the stream reaches RepublishMaxFill, as
+	// of the last read of its lag. A full stream would drop messages, which would be lost again.
 	capacity int
 	// streamCreated identifies the stream that published belongs to.
 	streamCreated time.Time
@@ -106,7 +106,7 @@ func (a *republisher) pass(ctx context.Context) error {
 	}
 	a.publishedByCause, a.unacknowledged = map[string]int64{}, 0
 	stopReason, err := a.republish(ctx, cursor, len(requested) > 0)
-	// the stream was being created again, or the connection was lost for a moment
+	// messages without a response: the stream was created again, or the connection was lost
 	if stopReason == "" && a.unacknowledged > 0 {
 		stopReason = fmt.Sprintf("the stream did not respond to %d messages: the next pass publishes those "+
 			"without an outcome. %s", a.unacknowledged, noAckAdvice)
@@ -130,8 +130,7 @@ func (a *republisher) republish(ctx context.Context, cursor int64, requested boo
 	}
 	if lag.Messages > 0 && lag.AckFloor < a.published {
 		return fmt.Sprintf("messages of the republisher's previous pass are still pending: %d messages wait for "+
-			"processors",
-			lag.Messages), nil
+			"processors", lag.Messages), nil
 	}
 	if a.capacity = lag.Capacity(a.p.Settings.RepublishMaxFill); a.capacity == 0 {
 		return streamFullReason(lag), nil
@@ -154,14 +153,13 @@ func (a *republisher) republish(ctx context.Context, cursor int64, requested boo
 	return a.publishDue(ctx)
 }
 
-// streamFullReason is the reason for ending a pass early: a message that the republisher pushed out
-// of the stream would be lost again.
+// streamFullReason returns the reason for ending a pass when the stream has no capacity.
 func streamFullReason(lag stream.Lag) string {
 	return fmt.Sprintf("the stream is as full as the republisher may make it: %d messages wait for processors",
 		lag.Messages)
 }
 
-// leaseLostReason is the reason for ending a pass early.
+// leaseLostReason is the reason for ending a pass when this process has lost the lease.
 const leaseLostReason = "another process has become the republisher"
 
 // republishBound returns the greatest id that may be published again. The event must be older than
@@ -354,8 +352,8 @@ func (a *republisher) publish(ctx context.Context, ids []int64, retry bool) (sto
 	return "", nil
 }
 
-// dropUnnamed drops events whose source number has no name, because these cannot be published.
-// Every source of an event is normally in the table.
+// dropUnnamed drops events whose source number has no name, because these cannot be published. It
+// reads the table of sources again before. Normally the table has every source of an event.
 func (a *republisher) dropUnnamed(ctx context.Context, evs []stream.Event, recs []events.Record) ([]stream.Event,
 	error) {
 	for i := range evs {

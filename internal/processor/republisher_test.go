@@ -19,8 +19,8 @@ func TestRepublisher_streamLosesEvents_publishesEachOnce(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		limits func(*stream.Limits)
-		// loseStream leaves some events without an outcome and outside of the stream. It returns their
-		// number and the number of all events.
+		// lose leaves some events without an outcome and outside of the stream. It returns
+		// their number and the number of all events.
 		lose func(t *testing.T, w *world) (lost, total int)
 	}{
 		"wiped":       {nil, wipeStream},
@@ -51,8 +51,7 @@ func (w *world) processEvents(t *testing.T, n, total int) {
 	t.Helper()
 	w.publish(t, w.append(t, w.newObjects(n)...)...)
 	p := w.start(t, processorOptions{tune: func(s *processor.Settings) {
-		s.RepublishInterval,
-			s.RepublishMinAge = time.Hour, time.Hour
+		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 	}})
 	w.awaitOutcomes(t, total)
 	w.awaitDrained(t)
@@ -108,7 +107,7 @@ func TestRepublisher_streamHalfFull_stops(t *testing.T) {
 	r := newGatedCounter()
 	p := w.start(t, processorOptions{provider: r})
 	w.awaitPasses(t, 20)
-	if n := p.metric(t, "postern_audited_events_total", "due"); n != 0 {
+	if n := p.metric(t, "postern_republisher_events_total", "due"); n != 0 {
 		t.Errorf("%v due failures were published beyond the limit", n)
 	}
 	if n := p.republished(t); n != 500 {
@@ -147,7 +146,7 @@ func TestRepublisher_cursor_passesOnlyEventsWithOutcome(t *testing.T) {
 	evs := w.append(t, w.newObjects(50)...)
 	p := w.start(t, processorOptions{provider: r,
 		tune: func(s *processor.Settings) { s.StopTimeout = 10 * time.Millisecond }})
-	p.awaitMetric(t, "postern_audited_events_total", "missing", float64(len(evs)))
+	p.awaitMetric(t, "postern_republisher_events_total", "missing", float64(len(evs)))
 	w.awaitPasses(t, 3)
 	tx := openTx(t, w.db.Pool, `LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE`)
 	p.cancel() // nothing that is in progress is committed any more
@@ -157,7 +156,7 @@ func TestRepublisher_cursor_passesOnlyEventsWithOutcome(t *testing.T) {
 	var without, cursor int64
 	w.scan(t, `SELECT coalesce(min(id), 0) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o
 		WHERE o.event_id = e.id)`, &without)
-	w.scan(t, `SELECT cursor FROM checkpoints WHERE job = 'auditor'`, &cursor)
+	w.scan(t, `SELECT cursor FROM checkpoints WHERE job = 'republisher'`, &cursor)
 	if without == 0 || cursor >= without {
 		t.Fatalf("cursor %d, first event without outcome %d", cursor, without)
 	}
@@ -193,7 +192,7 @@ func TestRepublisher_leaseOwnerDies_leaseMoves(t *testing.T) {
 	w := newWorld(t, nil)
 	proxy := testkit.Proxy(t, w.db.URL)
 	leaseOwner := func() (name string) {
-		w.scan(t, `SELECT coalesce((SELECT leased_by FROM checkpoints WHERE job = 'auditor'), '')`, &name)
+		w.scan(t, `SELECT coalesce((SELECT lease_owner FROM checkpoints WHERE job = 'republisher'), '')`, &name)
 		return name
 	}
 	w.start(t, processorOptions{id: "/first", database: proxy.URL})
@@ -245,7 +244,7 @@ func TestRepublisher_messageRejected_publishesOthers(t *testing.T) {
 		[]int64{evs[3].ID, evs[7].ID, evs[19].ID}, w.source)
 	p := w.start(t, processorOptions{})
 	w.awaitAtLeast(t, len(evs), `SELECT count(*) FROM outcomes WHERE status = 'applied'`)
-	if n := p.metric(t, "postern_audited_events_total", "due"); n < 3 {
+	if n := p.metric(t, "postern_republisher_events_total", "due"); n < 3 {
 		t.Errorf("%v due failures were published", n)
 	}
 	var outcomes int

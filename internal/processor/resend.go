@@ -28,8 +28,7 @@ type unsentRow struct {
 
 // resend publishes changes that stayed unsent for a while, whichever process committed them. It
 // reads the objects again and sends each once per round, even if several rows name it. After a
-// failure the next resend waits, so that a message that the stream rejects is not sent
-// continuously.
+// failure the next resend waits, because the stream may reject a message each time.
 func (s *sender) resend(ctx context.Context) error {
 	if time.Now().Before(s.resendAfter) || !s.p.Conn.Connected() {
 		return nil
@@ -57,8 +56,8 @@ const nowSQL = `SELECT clock_now()`
 const clockStepTolerance = time.Minute
 
 const unsentSQL = `
-SELECT batch, sources, accounts, types, ids FROM outbox WHERE sent_at IS NULL AND (made_at < $1 OR made_at > $3)
-	ORDER BY made_at, batch LIMIT $2`
+SELECT batch, sources, accounts, types, ids FROM outbox WHERE sent_at IS NULL AND (created_at < $1 OR created_at > $3)
+	ORDER BY created_at, batch LIMIT $2`
 
 func (s *sender) unsent(ctx context.Context) ([]unsentRow, error) {
 	var now time.Time
@@ -90,8 +89,8 @@ func (s *sender) unsent(ctx context.Context) ([]unsentRow, error) {
 }
 
 // sendRows sends the objects that rows name and marks the rows whose objects were all acknowledged.
-// All messages of a round carry the greatest row's number, and all rows the round's last sequence,
-// so that checkForLoss finds one by the other.
+// All messages of a round carry the id of its greatest row. All rows of the round get the sequence
+// of its last message. checkForLoss looks for the id in the message with this sequence.
 func (s *sender) sendRows(ctx context.Context, rows []unsentRow) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -158,7 +157,7 @@ const currentSQL = `
 SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.revision, o.last_event_id, o.deleted,
 	o.ambiguous,
   CASE WHEN fits.state THEN o.state END, o.state IS NOT NULL AND NOT fits.state,
-  o.tie_set = '[]' AND o.version_at > -9223372036854775808
+  o.tied_states = '[]' AND o.version_at > -9223372036854775808
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS d(source, account, object_type, object_id,
 	n)
 CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account
@@ -168,8 +167,7 @@ CROSS JOIN LATERAL (SELECT CASE WHEN pg_column_size(o.state || '{}') <= 8 * $5::
 	$5 ELSE false END AS state
   OFFSET 0) fits`
 
-// current reads the current rows of objects. A state is never older than the revision it is sent
-// with.
+// current reads the current rows of objects. State and revision of an object come from one row.
 func (s *sender) current(ctx context.Context, keys []versioning.Key) ([]objectChange, error) {
 	n := len(keys)
 	sources, accounts, types, ids := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
@@ -185,8 +183,7 @@ func (s *sender) current(ctx context.Context, keys []versioning.Key) ([]objectCh
 		var position int64
 		var c objectChange
 		if err := rows.Scan(&position, &c.version.Final, &c.version.At, &c.version.Seen, &c.version.Rank, &c.revision,
-			&c.event, &c.deleted,
-			&c.ambiguous, &c.state, &c.omitted, &c.redacted); err != nil {
+			&c.event, &c.deleted, &c.ambiguous, &c.state, &c.omitted, &c.redacted); err != nil {
 			return nil, fmt.Errorf("read changed objects: %w", err)
 		}
 		c.key = keys[position-1]

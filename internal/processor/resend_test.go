@@ -59,7 +59,7 @@ func (s *queryTracer) count(text string) (runs int, rows []int64) {
 // Texts that identify statements which the tests count.
 const (
 	readsObjects = "octet_length(o.state::text)"
-	findsUnsent  = "WHERE sent_at IS NULL AND (made_at"
+	findsUnsent  = "WHERE sent_at IS NULL AND (created_at"
 	findsLast    = "ORDER BY sequence DESC"
 	probes       = "'probe'"
 )
@@ -132,7 +132,8 @@ func TestSender_largeStates_areSentCompletely(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	signs, letters := strings.Repeat("<", 250<<10), strings.Repeat("€", 250<<10/3)
-	w.applyWithoutSending(t, []sim.Event{eventWithText("swept_signs", signs), eventWithText("swept_letters", letters)})
+	w.applyWithoutSending(t, []sim.Event{eventWithText("resent_signs", signs),
+		eventWithText("resent_letters", letters)})
 	f := w.newFollower(t)
 	w.start(t, processorOptions{})
 	w.publish(t, w.append(t, eventWithText("sent_signs", signs), eventWithText("sent_letters", letters))...)
@@ -227,8 +228,8 @@ func TestResend_severalRowsNameObject_sendsItOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	s := w.traceQueries(t)
 	w.applyWithoutSending(t, []sim.Event{eventWithText("busy", "x")})
-	w.db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, made_at)
-		SELECT sources, accounts, types, ids, made_at FROM outbox, generate_series(1, 63)`)
+	w.db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at)
+		SELECT sources, accounts, types, ids, created_at FROM outbox, generate_series(1, 63)`)
 	w.start(t, processorOptions{})
 	w.awaitAllSent(t)
 	if _, rows := s.count(readsObjects); len(rows) != 1 || rows[0] != 1 {

@@ -15,9 +15,9 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// NotReducedError says which event of the log cannot be reduced into the retained objects, and why.
-// Its partition must stay. It is also returned for an event that cannot be applied again to an
-// object that an operator overwrites.
+// NotReducedError reports an event of the log that cannot be reduced into the retained objects, and
+// the reason. The event's partition must stay. The error is also returned for an event that cannot
+// be applied again to an object that an operator overwrites.
 type NotReducedError struct {
 	Event  int64
 	Source string
@@ -80,7 +80,7 @@ func unreadableError(it *item) error {
 // ReduceInto applies events of the log that were applied before to another table of objects, as
 // Reduce does to the retained objects. It records no outcome. It skips events that are dead,
 // redacted or cannot be read now. Any error is an infrastructure failure.
-func (p *Processor) ReduceInto(ctx context.Context, into versioning.Table, ids []int64) error {
+func (p *Processor) ReduceInto(ctx context.Context, into versioning.ObjectTable, ids []int64) error {
 	recs, err := p.records(ctx, ids, maxInlineBody)
 	if err != nil {
 		return err
@@ -106,13 +106,13 @@ func (p *Processor) eventsInMirror(ctx context.Context, ids []int64) ([]int64, e
 		return nil, unavailable(fmt.Errorf("read outcomes of %d events: %w", len(ids), err))
 	}
 	var id, open int64
-	var final, entered bool
+	var final, applied bool
 	var in []int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &final, &entered}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &final, &applied}, func() error {
 		if !final {
 			open = id
 		}
-		if entered {
+		if applied {
 			in = append(in, id)
 		}
 		return nil
@@ -126,7 +126,7 @@ func (p *Processor) eventsInMirror(ctx context.Context, ids []int64) ([]int64, e
 	return in, nil
 }
 
-func (p *Processor) reduceEvents(ctx context.Context, into versioning.Table, evs []stream.Event,
+func (p *Processor) reduceEvents(ctx context.Context, into versioning.ObjectTable, evs []stream.Event,
 	onUnreadable func(*item) error) error {
 	for len(evs) > 0 {
 		n, bytes := 0, 0
@@ -158,7 +158,7 @@ func (p *Processor) reduceEvents(ctx context.Context, into versioning.Table, evs
 
 // reduceBatch runs one transaction. Retained objects share the locks of the mirror, because a
 // redaction of an object takes only those.
-func (p *Processor) reduceBatch(ctx context.Context, into versioning.Table, items []*item) error {
+func (p *Processor) reduceBatch(ctx context.Context, into versioning.ObjectTable, items []*item) error {
 	locks := into
 	if into == versioning.RetainedObjects {
 		locks = versioning.Mirror
@@ -195,32 +195,34 @@ SELECT array(SELECT DISTINCT object FROM outcomes WHERE event_id = ANY($1::bigin
 // copyRetainedSQL copies rows of the mirror to the retained objects, unless the retained row is
 // newer.
 const copyRetainedSQL = `
-INSERT INTO bases AS b (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
-	tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id,
-  	revision, rule_version, created_at, updated_at, settled, overwrite_seen)
+INSERT INTO retained_objects AS b (source, account, object_type, object_id, version_final, version_at, version_seen,
+	version_rank,
+	tied_states, overflow,
+  time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id,
+  	revision, rule_version, created_at, updated_at, overwritten_at, overwrite_seen)
 SELECT o.source, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank,
-	o.tie_set, o.overflow,
-  o.window_lo, o.window_hi, o.look_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.repaired,
+	o.tied_states, o.overflow,
+  o.time_from, o.time_to, o.refetch_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.sanitized,
   	o.last_event_id, o.revision, o.rule_version,
-  o.created_at, o.updated_at, o.settled, o.overwrite_seen
+  o.created_at, o.updated_at, o.overwritten_at, o.overwrite_seen
 FROM (SELECT DISTINCT c.source, c.account, c.object_type, c.object_id FROM outcomes c
 	WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0) k
 JOIN objects o USING (source, account, object_type, object_id)
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
   version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen,
   	version_rank = excluded.version_rank,
-  tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo,
-  	window_hi = excluded.window_hi,
-  look_after = excluded.look_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted,
+  tied_states = excluded.tied_states, overflow = excluded.overflow, time_from = excluded.time_from,
+  	time_to = excluded.time_to,
+  refetch_after = excluded.refetch_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted,
   	state_hash = excluded.state_hash,
-  exact_hash = excluded.exact_hash, state = excluded.state, repaired = excluded.repaired,
+  exact_hash = excluded.exact_hash, state = excluded.state, sanitized = excluded.sanitized,
   	last_event_id = excluded.last_event_id,
   revision = excluded.revision, rule_version = excluded.rule_version, updated_at = excluded.updated_at,
-  	settled = excluded.settled,
+  	overwritten_at = excluded.overwritten_at,
   overwrite_seen = excluded.overwrite_seen
-WHERE (b.settled, b.version_final, b.version_at, b.version_seen, b.version_rank)
-   <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)`
+WHERE (b.overwritten_at, b.version_final, b.version_at, b.version_seen, b.version_rank)
+   <= (excluded.overwritten_at, excluded.version_final, excluded.version_at, excluded.version_seen,
+   	excluded.version_rank)`
 
 // copyRetained copies the mirror's rows of the objects that some events were applied to. These rows
 // also contain newer events. This is harmless: a rebuild applies those events again.
@@ -247,13 +249,13 @@ func (p *Processor) copyRetained(ctx context.Context, ids []int64) error {
 // refetch that is not in the retained objects yet.
 const overwrittenAheadSQL = `
 SELECT DISTINCT c.event_id FROM outcomes c JOIN objects o USING (source, account, object_type, object_id) LEFT
-	JOIN bases b USING (source, account, object_type, object_id)
-WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0 AND o.settled > coalesce(b.settled, 0)
-	AND c.event_id >= greatest(o.settled / 1000 - $2, 0) << 20`
+	JOIN retained_objects b USING (source, account, object_type, object_id)
+WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0 AND o.overwritten_at > coalesce(b.overwritten_at, 0)
+	AND c.event_id >= greatest(o.overwritten_at / 1000 - $2, 0) << 20`
 
 // copyOverwritten copies the mirror's rows of objects that operators have overwritten, if the
-// retained objects do not contain the refetch yet. The refetch may be in a later partition. These
-// events would then be dropped before it could reload them, but the copied row contains them.
+// retained objects do not contain the refetch yet. The refetch may be in a later partition, and it
+// could not reload events that were dropped before. The copied row contains these events.
 func (p *Processor) copyOverwritten(ctx context.Context, ids []int64) error {
 	rows, err := p.Pool.Query(ctx, overwrittenAheadSQL, ids, maxClockSkew.Milliseconds())
 	if err != nil {

@@ -50,9 +50,8 @@ func (s *sender) offer(id int64, objs []*versioning.Object) {
 	b := batch{id: id, changes: make([]objectChange, len(objs))}
 	for i, o := range objs {
 		b.changes[i] = objectChange{key: o.Key, version: o.Version, revision: o.Revision, event: o.LastEventID,
-			deleted:   o.State.Deleted,
-			ambiguous: o.Ambiguous, state: o.State.JSON, redacted: len(o.TiedStates) == 0 &&
-				o.Version != versioning.NoVersion}
+			deleted: o.State.Deleted, ambiguous: o.Ambiguous, state: o.State.JSON,
+			redacted: len(o.TiedStates) == 0 && o.Version != versioning.NoVersion}
 		b.bytes += int64(len(o.State.JSON))
 	}
 	s.queuedBytes.Add(b.bytes)
@@ -98,7 +97,7 @@ func (s *sender) run(ctx context.Context) error {
 		}
 		err := withSendTimeout(ctx, "send changes", do)
 		if err != nil && !failing && ctx.Err() == nil {
-			s.p.Logger.Warn("changes not sent; they are sent again later", "error", err)
+			s.p.Logger.Warn("changes not sent; retrying later", "error", err)
 		}
 		failing = err != nil
 	}
@@ -148,9 +147,9 @@ func (s *sender) send(ctx context.Context, bs []batch) error {
 	return errors.Join(s.markSent(ctx, done), s.p.restoreStreams(ctx, failed))
 }
 
-// restoreStreams configures the streams again after an error that says that one is missing, or that
-// it rejects messages because it is full. A stream that rejects would accept nothing until its
-// messages expire. It returns the error.
+// restoreStreams configures the streams again if err says that one is missing, or that it is full
+// and rejects messages. Such a stream would accept no message until old ones expire. It returns
+// err.
 func (p *Processor) restoreStreams(ctx context.Context, err error) error {
 	switch {
 	case stream.IsStreamFull(err):
@@ -216,8 +215,8 @@ func (s *sender) markSent(ctx context.Context, done map[int64]uint64) error {
 	return nil
 }
 
-// ready returns an error if changes cannot be sent now. It first checks what the stream may have
-// lost.
+// ready returns an error if changes cannot be sent now. It also checks whether the stream has lost
+// changes.
 func (s *sender) ready(ctx context.Context) error {
 	if !s.p.Conn.Connected() {
 		return errors.New("no connection to the stream")
@@ -228,7 +227,7 @@ func (s *sender) ready(ctx context.Context) error {
 // check looks for a loss once after each connect and before anything is sent, because later
 // messages would hide the loss.
 func (s *sender) check(ctx context.Context) error {
-	connect := s.p.Conn.Connects() + 1
+	connect := s.p.Conn.Reconnects() + 1
 	if s.checked == connect {
 		return nil
 	}

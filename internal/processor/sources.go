@@ -12,8 +12,8 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// directory maps source names to numbers and back, and holds the configured sources. A gateway may
-// have added a source since this process started.
+// directory maps source names to numbers and back, and holds the configured sources. It reads the
+// table of sources again on demand, because a gateway may have added a source.
 type directory struct {
 	mu         sync.Mutex
 	known      events.Sources

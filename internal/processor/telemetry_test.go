@@ -194,15 +194,14 @@ func TestMetrics_ambiguities_equalTheMirror(t *testing.T) {
 		}
 	}
 	var ambiguous, pending int
-	b.scan(t, `SELECT count(*) FILTER (WHERE ambiguous), count(*) FILTER (WHERE look_after <> 0) FROM objects`,
+	b.scan(t, `SELECT count(*) FILTER (WHERE ambiguous), count(*) FILTER (WHERE refetch_after <> 0) FROM objects`,
 		&ambiguous, &pending)
-	const name = "postern_object_doubts_total"
-	became, resolved, requested := w.count(t, name, "ambiguous"), w.count(t, name, "settled"),
-		w.count(t, name, "look_owed")
+	const name = "postern_object_ambiguities_total"
+	became, resolved, requested := w.count(t, name, "ambiguous"), w.count(t, name, "resolved"),
+		w.count(t, name, "refetch_pending")
 	if became == 0 || resolved == 0 || became-resolved != ambiguous || requested < pending || pending == 0 {
 		t.Errorf("%d became ambiguous, %d stopped, %d are; %d refetches were requested, %d are pending", became,
-			resolved,
-			ambiguous, requested, pending)
+			resolved, ambiguous, requested, pending)
 	}
 	if n := int(w.family(t, "postern_apply_lag_seconds").GetMetric()[0].GetHistogram().GetSampleCount()); n != len(
 		h.Events) {
@@ -225,7 +224,7 @@ func TestLogBatch_eachBatch_writesOneLine(t *testing.T) {
 		Level, Msg       string
 		Events           int
 		Applied, Ignored int
-		FinishedBefore   int     `json:"settled_before"`
+		FinishedBefore   int     `json:"finished_before"`
 		Lag              float64 `json:"lag_ms"`
 		Duration         float64 `json:"duration_ms"`
 	}
@@ -254,8 +253,7 @@ func TestReadBacklog_pendingWork_setsGauges(t *testing.T) {
 	w := b.observed(t, faultyProvider{}, slog.LevelError)
 	must(t,
 		w.Apply(t.Context(), events.LiveRun, []stream.Event{thingEvent(1, "good"), thingEvent(2, "dead"),
-			thingEvent(3, "fails"),
-			thingEvent(4, "panics")}))
+			thingEvent(3, "fails"), thingEvent(4, "panics")}))
 	gauge := func(name string) float64 { return w.family(t, name).GetMetric()[0].GetGauge().GetValue() }
 	processor.ReadBacklog(t.Context(), w.Processor)
 	for name, want := range map[string]float64{"postern_dead_events": 1, "postern_failed_events": 2,
@@ -270,7 +268,7 @@ func TestReadBacklog_pendingWork_setsGauges(t *testing.T) {
 	// Dead events that a run has put into the mirror need no operator any more. Those of a rebuild
 	// are in the mirror after its swap.
 	for _, job := range []string{"rebuild", "replay"} {
-		run := b.db.QueryStrings(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at,
+		run := b.db.QueryStrings(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at,
 			updated_at)
 			VALUES ($1, '{}', '', '', 'running', '', '{}', now(), now()) RETURNING run::text`, job)[0]
 		b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status,
@@ -355,10 +353,10 @@ func TestLog_effectsNeedReview_warns(t *testing.T) {
 	w.ReplaceRules(effects.NewRules([]*rules.Rule{rule, healthy}))
 	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{thingEvent(1, "good"), thingEvent(2, "better")}))
 	states := b.db.QueryStrings(t, `SELECT state FROM effects ORDER BY state`)
-	if !slices.Equal(states, []string{"planned", "planned", "review", "review"}) {
+	if !slices.Equal(states, []string{"needs_review", "needs_review", "planned", "planned"}) {
 		t.Fatal(states)
 	}
 	want := []string{"rules could not plan their effects: an operator must review them (postern effects list " +
-		"--state review): run 0, 2, []"}
+		"--state needs_review): run 0, 2, []"}
 	equal(t, "", want, w.warnings(t))
 }

@@ -30,9 +30,8 @@ func (p *Processor) traceBatch(b *appliedBatch, err error) {
 		return
 	}
 	_, batch := p.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(b.startedAt),
-		trace.WithLinks(links...),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attribute.Int64("postern.run", b.Run),
-			attribute.Int("postern.events", len(b.items))))
+		trace.WithLinks(links...), trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithAttributes(attribute.Int64("postern.run", b.Run), attribute.Int("postern.events", len(b.items))))
 	if err != nil {
 		batch.SetStatus(codes.Error, "rolled back") // the error's text may contain a value
 	}
@@ -61,7 +60,7 @@ func (p *Processor) traceEvent(b *appliedBatch, it *item, parent, batch trace.Sp
 		attribute.String("postern.event", strconv.FormatInt(it.ev.ID, 10)),
 		attribute.String("postern.type", it.ev.Type))
 	if it.finished {
-		span.SetAttributes(attribute.String("postern.outcome", "settled before"))
+		span.SetAttributes(attribute.String("postern.outcome", "finished before"))
 		return
 	}
 	span.SetAttributes(attribute.String("postern.outcome", string(it.outcome.status)))

@@ -36,7 +36,7 @@ type trackedObject struct {
 	key     versioning.Key
 	source  string
 	certain versioning.State
-	// existed says that the object existed.
+	// existed says that the object had a version when certain was its state.
 	existed bool
 	// hasBaseline says that certain is stored in the table, where it stays while the object is
 	// ambiguous.
@@ -47,8 +47,9 @@ type trackedObject struct {
 	// reapplied says that the object's history is reduced again, so that only the final state is a
 	// change.
 	reapplied bool
-	last      *item
-	state     versioning.State
+	// last is the last item that was applied, state the object's state after it.
+	last  *item
+	state versioning.State
 }
 
 // rulesFor returns the rules that see changes of a target, or nil. A transaction calls it once,
@@ -60,7 +61,8 @@ func (p *Processor) rulesFor(to Target) *effects.Rules {
 	return p.rules.Load()
 }
 
-// processorWithRules returns which items need the object's state for the rules.
+// stateNeededBy returns a function that reports whether an item needs the object's state for the
+// rules. It returns nil without rules.
 func stateNeededBy(rules *effects.Rules) func(*item) bool {
 	if rules == nil {
 		return nil
@@ -68,16 +70,15 @@ func stateNeededBy(rules *effects.Rules) func(*item) bool {
 	return func(it *item) bool { return rules.HasChangeRules(it.ev.Source, it.key.Type) }
 }
 
-// track begins to track the objects that rules concern, as they were read. reloaded are the items
-// that are reduced again.
+// track starts the transitions of the objects that rules concern, as they were read. reloaded are
+// the items that are reduced again.
 func (p *Processor) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, to Target,
 	objs map[versioning.Key]*versioning.Object, reloaded []*item) (*transitions, error) {
 	if rules == nil {
 		return nil, nil
 	}
 	w := &transitions{rules: rules, run: to.Run, plansEffects: to.Run == events.LiveRun || to.Effects,
-		reloaded: reloaded,
-		objects:  map[versioning.Key]*trackedObject{}}
+		reloaded: reloaded, objects: map[versioning.Key]*trackedObject{}}
 	var ambiguous []*trackedObject
 	for key, o := range objs {
 		source := p.sources.name(key.Source)
@@ -94,9 +95,9 @@ func (p *Processor) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, 
 	return w, loadBaselines(ctx, tx, ambiguous)
 }
 
-// observe records the effect of an item on its object.
+// observe records how an item changed its object.
 func (w *transitions) observe(it *item, before *versioning.Row, o *versioning.Object) {
-	f := w.of(it.key)
+	f := w.tracked(it.key)
 	if f == nil {
 		return
 	}
@@ -110,14 +111,16 @@ func (w *transitions) observe(it *item, before *versioning.Row, o *versioning.Ob
 	}
 }
 
-func (w *transitions) of(key versioning.Key) *trackedObject {
+// tracked returns the object with a key, nil if no rule concerns it.
+func (w *transitions) tracked(key versioning.Key) *trackedObject {
 	if w == nil {
 		return nil
 	}
 	return w.objects[key]
 }
 
-// emit makes a transition of the current certain state if it differs from the previous one.
+// emit evaluates the rules for the transition from the previous certain state to the current state.
+// It does nothing if the two are equal, if the current state is ambiguous, or if there is none.
 func (w *transitions) emit(f *trackedObject, exists bool) {
 	if f.ambiguous || !exists || f.existed && f.certain.ExactHash == f.state.ExactHash {
 		return
@@ -161,22 +164,22 @@ func (w *transitions) plan(ctx context.Context, tx pgx.Tx) (n effects.PlanResult
 }
 
 const baselinesSQL = `
-SELECT d.n, h.state, h.deleted, h.there, h.exact_hash FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH
+SELECT d.n, h.state, h.deleted, h.existed, h.exact_hash FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH
 	ORDINALITY AS d(source, account, object_type, object_id, n)
-JOIN effect_holds h USING (source, account, object_type, object_id)`
+JOIN effect_baselines h USING (source, account, object_type, object_id)`
 
 // saveBaselinesSQL saves the last certain state of objects that become ambiguous. An existing row
 // belongs to an earlier ambiguity that ended while no rule concerned the object.
 const saveBaselinesSQL = `
-INSERT INTO effect_holds (source, account, object_type, object_id, state, deleted, there, exact_hash, held_at)
+INSERT INTO effect_baselines (source, account, object_type, object_id, state, deleted, existed, exact_hash, recorded_at)
 SELECT d.*, clock_now() FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::jsonb[], $6::bool[], $7::bool[],
 	$8::bytea[]) AS d
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE
-SET state = excluded.state, deleted = excluded.deleted, there = excluded.there, exact_hash = excluded.exact_hash,
-	held_at = excluded.held_at`
+SET state = excluded.state, deleted = excluded.deleted, existed = excluded.existed, exact_hash = excluded.exact_hash,
+	recorded_at = excluded.recorded_at`
 
 const deleteBaselinesSQL = `
-DELETE FROM effect_holds h USING unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS d(source, account,
+DELETE FROM effect_baselines h USING unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS d(source, account,
 	object_type, object_id)
 WHERE h.source = d.source AND h.account = d.account AND h.object_type = d.object_type AND h.object_id = d.object_id`
 

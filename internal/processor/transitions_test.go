@@ -36,11 +36,12 @@ func (b *testBundle) processorWithRules(t *testing.T, all ...*rules.Rule) *proce
 // seenChange is a change that a rule saw: the states before and after.
 type seenChange struct{ Old, New, Deleted string }
 
-// changeCount returns the changes in the ledger of effects, by key.
+// changes returns the changes in the ledger of effects, by key.
 func (b *testBundle) changes(t *testing.T) map[string]seenChange {
 	t.Helper()
-	rows, err := b.db.Pool.Query(t.Context(), `SELECT key, coalesce((facts->'old')::text, ''),
-		coalesce((facts->'new')::text, ''), facts->'object'->>'deleted' FROM effects WHERE state = 'planned'`)
+	rows, err := b.db.Pool.Query(t.Context(), `SELECT key, coalesce((template_data->'old')::text, ''),
+		coalesce((template_data->'new')::text, ''), template_data->'object'->>'deleted' FROM effects
+			WHERE state = 'planned'`)
 	must(t, err)
 	defer rows.Close()
 	all := map[string]seenChange{}
@@ -71,8 +72,8 @@ func expectedChanges(t *testing.T, order []stream.Event) (keys map[string]bool, 
 		must(t, err)
 		row := rows[obs.ObjectID]
 		if row == nil {
-			fresh := versioning.NewRow()
-			row = &fresh
+			newRow := versioning.NewRow()
+			row = &newRow
 			rows[obs.ObjectID] = row
 		}
 		versioning.Apply(row, in)
@@ -121,7 +122,7 @@ func TestRules_anyBatching_seeEachCertainChange(t *testing.T) {
 					t.Errorf("seed %d (-wanted +seen):\n%s", seed, diff)
 				}
 				var baselines, ambiguous int
-				batched.scan(t, `SELECT (SELECT count(*) FROM effect_holds), (SELECT count(*) FROM objects
+				batched.scan(t, `SELECT (SELECT count(*) FROM effect_baselines), (SELECT count(*) FROM objects
 					WHERE ambiguous)`, &baselines, &ambiguous)
 				if baselines != ambiguous {
 					t.Errorf("seed %d: %d ambiguous objects, %d baselines", seed, ambiguous, baselines)
@@ -139,7 +140,7 @@ func TestRules_anyBatching_seeEachCertainChange(t *testing.T) {
 func TestRules_outdatedBaseline_isReplaced(t *testing.T) {
 	t.Parallel()
 	const certainState, ambiguous, baseline = `SELECT coalesce(min(state::text), '') FROM objects WHERE NOT ambiguous`,
-		`SELECT count(*) FROM objects WHERE ambiguous`, `SELECT coalesce(min(state::text), '') FROM effect_holds`
+		`SELECT count(*) FROM objects WHERE ambiguous`, `SELECT coalesce(min(state::text), '') FROM effect_baselines`
 	for seed := range uint64(40) {
 		options := providerKinds["event time"]
 		options.Objects = 1
@@ -208,10 +209,11 @@ func TestRules_onEvent_planForEachEvent(t *testing.T) {
 				}
 			}
 			got := map[string]string{}
-			for _, row := range b.db.QueryStrings(t, `SELECT key || ' ' || CASE WHEN facts->'new' = 'null' THEN 'null'
+			for _, row := range b.db.QueryStrings(t, `SELECT key || ' ' || CASE
+				WHEN template_data->'new' = 'null' THEN 'null'
 				ELSE 'a state' END
-				FROM effects WHERE rule = 'told' AND state = 'planned' AND NOT facts ? 'old'
-					AND facts->'event'->>'id' = event_id::text`) {
+				FROM effects WHERE rule = 'told' AND state = 'planned' AND NOT template_data ? 'old'
+					AND template_data->'event'->>'id' = event_id::text`) {
 				key, state, _ := strings.Cut(row, " ")
 				got[key] = state
 			}
@@ -254,7 +256,7 @@ func TestRules_ruleFails_eventIsApplied(t *testing.T) {
 			m := message(0, sim.Generate(rand.New(rand.NewPCG(1, 3)), providerKinds["own version"]).Events[0])
 			apply(t, p, []stream.Event{m})
 			got := b.db.QueryStrings(t, `SELECT concat_ws(' ', rule, state) FROM effects ORDER BY rule`)
-			equal(t, "effects", []string{"every review", "healthy planned"}, got)
+			equal(t, "effects", []string{"every needs_review", "healthy planned"}, got)
 			reasons := b.db.QueryStrings(t, `SELECT reason FROM effects WHERE rule = 'every'`)
 			if len(reasons) != 1 || !strings.Contains(reasons[0], broken.failure) || len(reasons[0]) > 600 {
 				t.Errorf("%q, want one about %s", reasons, broken.failure)

@@ -16,17 +16,17 @@ type Unfinished struct {
 	Run int64 `json:"run"`
 	// Status is "failed" or "dead", "" for both.
 	Status string `json:"status,omitzero"`
-	// Failure is a text that the outcome's reason contains.
-	Failure string `json:"failure,omitzero"`
-	// Objects are hashes of object keys. An outcome that failed before its object was known is
-	// selected by the object fields of Filter.
+	// ReasonContains is a text that the outcome's reason contains.
+	ReasonContains string `json:"failure,omitzero"`
+	// Objects are hashes of object keys. The object fields of Filter select outcomes that failed
+	// before their object was known.
 	Objects []int64 `json:"objects,omitzero"`
 	// Filter selects the events. Its Status and Objects are ignored.
 	Filter events.Filter `json:"filter"`
 }
 
-// unfinishedSQL reads a range of the unfinished outcomes of a run. For each it tells whether it is
-// selected, and whether its object is.
+// unfinishedSQL reads a range of the unfinished outcomes of a run. For each outcome it tells
+// whether Status and Failure select it, and whether Objects contains its object.
 const unfinishedSQL = `
 SELECT o.event_id, ($5::text IS NULL OR o.status = $5) AND ($6::text IS NULL OR position($6 IN o.reason) > 0),
 	coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false)
@@ -42,13 +42,13 @@ FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND o.event_
 // unfinishedScan is how many outcomes one range has.
 const unfinishedScan = 10_000
 
-// Match walks the unfinished outcomes of the run in id order. It reads a range of events above
-// after and up to the bound. It returns the selected ids, ascending, and the end of the range. end
-// is the bound when no more follow.
+// Match reads one range of the unfinished outcomes of the run, in id order, above after and up to
+// the bound. It returns the selected ids, ascending, and the end of the range. end is the bound
+// when no more outcomes follow.
 func (u *Unfinished) Match(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64,
 	err error) {
 	sql, args := unfinishedSQL, []any{u.Run, after, bound, unfinishedScan, events.NilIfZero(u.Status),
-		events.NilIfZero(u.Failure), u.Objects}
+		events.NilIfZero(u.ReasonContains), u.Objects}
 	if u.Filter.IDs != nil {
 		sql, args = unfinishedIDsSQL, append(args, u.Filter.IDs)
 	}
@@ -57,13 +57,13 @@ func (u *Unfinished) Match(ctx context.Context, pool *pgxpool.Pool, after, bound
 		return nil, after, fmt.Errorf("walk unfinished outcomes of run %d: %w", u.Run, err)
 	}
 	var id int64
-	var chosen, object bool
+	var selected, object bool
 	byObject, others, n := []int64{}, []int64{}, 0
-	if _, err := pgx.ForEachRow(rows, []any{&id, &chosen, &object}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&id, &selected, &object}, func() error {
 		switch n++; {
-		case chosen && object:
+		case selected && object:
 			byObject = append(byObject, id)
-		case chosen:
+		case selected:
 			others = append(others, id)
 		}
 		return nil

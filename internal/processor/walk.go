@@ -24,7 +24,8 @@ type Walk struct {
 
 // Chunk is a part of a walk.
 type Chunk struct {
-	// From is an id such that all chunks with the same From were selected by one query above it.
+	// From is the id above which a query selected this chunk. All chunks of one query have the same
+	// From.
 	From int64
 	// IDs are the selected events, ascending. It is empty if there are none up to End.
 	IDs []int64

@@ -45,8 +45,8 @@ type workers struct {
 	// databaseDown says that the database does not accept writes: the workers requeue their
 	// messages, and nothing is pulled.
 	databaseDown atomic.Bool
-	// outages counts consecutive outages of the database. Until recoverUntil a committed batch does
-	// not reset the count; nil is no limit.
+	// outages counts consecutive outages of the database. A committed batch resets the count only
+	// after recoverUntil; nil means at any time.
 	outages      atomic.Int64
 	recoverUntil atomic.Pointer[time.Time]
 	// stopPull ends the current pull.
@@ -228,8 +228,8 @@ func (p *Processor) collectBatch(first stream.Message, ch <-chan stream.Message)
 // event: it may be the one that ends the process.
 const suspiciousDeliveries = 3
 
-// applyMessages applies messages together, but suspicious and retried ones as single events. It
-// acknowledges committed messages.
+// applyMessages applies suspicious and retried messages as single events, and the others together.
+// It acknowledges committed messages.
 func (p *Processor) applyMessages(work context.Context, l *workers, msgs []stream.Message) {
 	var together []stream.Message
 	for i := range msgs {
@@ -280,8 +280,8 @@ func (p *Processor) finishMessages(l *workers, msgs []stream.Message, err error)
 
 const (
 	// swapMemory is how long after a swap of a source its messages are not suspicious, however
-	// often they were delivered, because they were requeued for the swap. A process that was ended
-	// by one of them does not know of the swap when it starts again.
+	// often they were delivered, because they were requeued for the swap. If one of them ends the
+	// process, the next process does not know of the swap, and the message is suspicious there.
 	swapMemory = 5 * time.Minute
 	// swapDelay is how long a message waits for a swap that was not observed before. Most swaps
 	// take less.

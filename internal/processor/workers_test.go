@@ -111,13 +111,13 @@ func TestProcessor_databaseUnavailable_requeuesAndAppliesLater(t *testing.T) {
 			w.awaitOutcomes(t, 100)
 			fault(proxy)
 			w.publish(t, w.append(t, w.newObjects(300)...)...)
-			p.awaitMetric(t, "postern_messages_handed_back_total", "", 1)
+			p.awaitMetric(t, "postern_messages_requeued_total", "", 1)
 			proxy.Restore()
 			w.awaitOutcomes(t, 400)
 			w.awaitDrained(t)
-			var burned int
-			if w.scan(t, `SELECT count(*) FROM outcomes WHERE attempts <> 1`, &burned); burned > 0 {
-				t.Errorf("%d events lost attempts", burned)
+			var lostAttempts int
+			if w.scan(t, `SELECT count(*) FROM outcomes WHERE attempts <> 1`, &lostAttempts); lostAttempts > 0 {
+				t.Errorf("%d events lost attempts", lostAttempts)
 			}
 		})
 	}
@@ -154,15 +154,14 @@ func TestProcessor_stop_requeuesTheRest(t *testing.T) {
 	}
 	p := w.start(t, processorOptions{id: "/stops", tune: func(s *processor.Settings) {
 		noBackgroundWork(s)
-		s.Batch, s.StopTimeout = 20,
-			200*time.Millisecond
+		s.Batch, s.StopTimeout = 20, 200*time.Millisecond
 	}})
 	w.awaitAtLeast(t, 2,
 		`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid
 			FROM pg_database WHERE datname = current_database())`)
 	p.stop(t)
 	must(t, locks.Rollback(t.Context()))
-	if n := p.metric(t, "postern_messages_handed_back_total", ""); n == 0 {
+	if n := p.metric(t, "postern_messages_requeued_total", ""); n == 0 {
 		t.Error("nothing was requeued")
 	}
 	w.start(t, processorOptions{id: "/goes on", tune: noBackgroundWork})
@@ -181,9 +180,9 @@ func objectID(t *testing.T, e stream.Event) string {
 // accept them or not; the stream redelivers these messages.
 func TestWorkers_messageAfterEnd_isNotProcessed(t *testing.T) {
 	t.Parallel()
-	taken, worked := processor.DeliverAfterEnd(t.Context(), 100)
-	if taken != 101 || worked != 1 {
-		t.Errorf("%d delivered, %d processed", taken, worked)
+	delivered, processed := processor.DeliverAfterEnd(t.Context(), 100)
+	if delivered != 101 || processed != 1 {
+		t.Errorf("%d delivered, %d processed", delivered, processed)
 	}
 }
 
@@ -256,13 +255,12 @@ func TestProcessor_swapOfOneSource_appliesOthers(t *testing.T) {
 	mixed.Replace(sources)
 	var swapErr *processor.SwapError
 	if err := mixed.Apply(t.Context(), events.LiveRun, append(eventsOf("other", 3), waiting[10:]...)); !errors.As(err,
-		&swapErr) ||
-		len(swapErr.Sources) != 2 {
+		&swapErr) || len(swapErr.Sources) != 2 {
 		t.Errorf("a mixed batch: %v", err)
 	}
 	w.publish(t, append(all, waiting[12:]...)...)
 	w.awaitCount(t, `SELECT count(*) FROM outcomes`, 23)
-	l.awaitMetric(t, "postern_messages_handed_back_total", "", 4*25+1)
+	l.awaitMetric(t, "postern_messages_requeued_total", "", 4*25+1)
 	w.publish(t, eventsOf("other", 20)...)
 	w.awaitCount(t, `SELECT count(*) FROM outcomes`, 43)
 	must(t, tx.Rollback(t.Context()))
@@ -283,8 +281,8 @@ func (w *world) awaitCount(t *testing.T, sql string, want int) {
 	})
 }
 
-// The server ends a session that stopped inside of a transaction with an object's lock, and the
-// object's events continue.
+// The server ends a session that hangs in a transaction with an object's lock. The events of the
+// object are then applied.
 func TestApply_frozenSession_losesItsLocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -152,7 +152,7 @@ func (l *live) metric(t *testing.T, name, label string) float64 {
 // outcome.
 func (l *live) republished(t *testing.T) int {
 	t.Helper()
-	return int(l.metric(t, "postern_audited_events_total", "missing"))
+	return int(l.metric(t, "postern_republisher_events_total", "missing"))
 }
 
 // newObjects returns n events, each of a new object.
@@ -282,7 +282,7 @@ func (w *world) awaitPasses(t *testing.T, n int) {
 	var last time.Time
 	testkit.Eventually(t, maxWait, func() error {
 		var at *time.Time
-		w.scan(t, `SELECT max(updated_at) FROM checkpoints WHERE job = 'auditor'`, &at)
+		w.scan(t, `SELECT max(updated_at) FROM checkpoints WHERE job = 'republisher'`, &at)
 		if at == nil {
 			return errors.New("no republisher yet")
 		}

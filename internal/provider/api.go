@@ -40,7 +40,8 @@ type API struct {
 	// Types are object types that the source describes, beyond those that the provider supports.
 	// Only a TypeChecker uses them.
 	Types map[string]APIType
-	// Redeliver means that the provider is asked to send a delivery again that cannot be read.
+	// Redeliver means that the gateway may ask the provider to send a missed delivery again, if the
+	// API does not return its content.
 	Redeliver bool
 }
 
@@ -49,7 +50,7 @@ type API struct {
 type APIType struct {
 	// Get reads one object, and List names the list of all. Either may be empty.
 	Get, List string
-	// Changed means that the list can be limited to what changed in a time.
+	// Changed means that the list can be limited to the objects that changed in a time range.
 	Changed bool
 }
 
@@ -84,11 +85,11 @@ const (
 	Throttled VerdictKind = "throttled"
 	// Rejected: these credentials may not make this call. A retry is useless before an operator
 	// changes something.
-	Rejected VerdictKind = "refused"
+	Rejected VerdictKind = "rejected"
 	// Expired: the call's cursor is no longer known. The list must be read again from the start.
 	Expired VerdictKind = "expired"
 	// Failure: anything else. A later retry may succeed.
-	Failure VerdictKind = "trouble"
+	Failure VerdictKind = "failure"
 )
 
 // VerdictKinds returns all kinds.
@@ -130,7 +131,7 @@ type Reader interface {
 }
 
 // ModeReader is a Reader whose key reads only one mode of an account (test or live). The mirror
-// keeps objects of both modes under one account, and the name of an object does not tell its mode.
+// keeps objects of both modes under one account, and an object's name does not contain its mode.
 type ModeReader interface {
 	// OtherMode reports, from an object's state in the mirror or an event's body, whether it is in
 	// the mode that the key does not read.
@@ -164,8 +165,8 @@ type EventFetcher interface {
 	FetchEvent(api *API, account string, e *StoredEvent) (Call, bool)
 }
 
-// TimedLister is a Reader whose API lists its events by time, in pages that can be split only with
-// the parameters of their call. No page is its CredentialCheck.
+// TimedLister is a Reader whose API lists its events by time. A page can be split only with the
+// parameters of its call. CredentialCheck never returns the call for a page.
 type TimedLister interface {
 	Reader
 	// EventRetention is how long the API lists an event.
@@ -178,7 +179,7 @@ type TimedLister interface {
 	TimedPage(src *Source, api *API, since, until time.Time, cursor string, header http.Header,
 		body []byte) (page []TimedEvent, next string, err error)
 	// ListedAt returns the time under which the API lists an event that a webhook delivered. It
-	// returns false if the event does not contain it.
+	// returns false if the event does not contain that time.
 	ListedAt(e *StoredEvent) (time.Time, bool)
 }
 

@@ -5,7 +5,7 @@ import "time"
 // Erasure is a legal request that a sender makes with an event: to erase the data of a person or an
 // account, or to disclose it.
 type Erasure struct {
-	// Kind is "redact", or "tell" if the person wants to know what is stored.
+	// Kind is "redact", or "report" if the person wants to know what is stored.
 	Kind string
 	// Within is the time limit for the request, counted from the receipt.
 	Within time.Duration
@@ -26,7 +26,7 @@ type Erasure struct {
 // The kinds of an Erasure.
 const (
 	EraseRedact = "redact"
-	EraseReport = "tell"
+	EraseReport = "report"
 )
 
 // PathValue is a value at a path of a body.

@@ -7,22 +7,22 @@ import (
 
 // List says how the objects of a type are listed.
 type List struct {
-	// ByChange means that the list can be limited to what changed in a time. Otherwise it can only
-	// be read completely, and each mirrored object that it does not show is refetched separately.
+	// ByChange means that the list can be limited to the objects that changed in a time range.
+	// Otherwise it can only be read completely, and each mirrored object that it does not show is
+	// refetched separately.
 	ByChange bool
 	// Lag is how old a list may be. A change within this time before the response may be missing
 	// from it.
 	Lag time.Duration
-	// Sparse means that the objects are found through other objects, which may have none. So many
-	// pages in a row may be empty.
+	// Sparse means that the list also walks objects of other types, so many pages in a row may be
+	// empty.
 	Sparse bool
-	// OnlyIfMirrored means that most of what is read for the list, such as all customers, has no
-	// objects of the type. A scan of all types reads such a list only if the mirror has an object
-	// of the type.
+	// OnlyIfMirrored means that the list walks many other objects, most of which have no object of
+	// the type. A scan of all types reads such a list only if the mirror has an object of the type.
 	OnlyIfMirrored bool
 	// CountsChanges means that versions are numbers that grow with each change, so that no two
-	// states share a version. A list with versions only then needs no refetch to find the last
-	// state of a version.
+	// states share a version. If such a list contains versions only, an equal version proves an
+	// equal state, and the object needs no refetch.
 	CountsChanges bool
 	// VersionsOnly means that the complete list contains versions only, and that they may not
 	// advance with every change. A change without a new version is not detected.

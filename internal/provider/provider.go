@@ -66,16 +66,15 @@ type Source struct {
 	// directions; 0 means the provider's default.
 	Tolerance time.Duration
 	// URL is the address that was entered at the provider, for schemes that sign it
-	// ("https://hooks.example/webhooks/twilio"). The address that a proxy shows is never used. If
-	// URL has no query, the delivery's query is added.
+	// ("https://hooks.example/webhooks/twilio"). The address of the received request is never used,
+	// because a proxy may change it. If URL has no query, the delivery's query is added.
 	URL string
 	// Keys caches the decoded secrets. If it is nil, they are decoded for every delivery.
 	Keys *signature.Keys
-	// WholeSeconds are the object types whose versions are times from more than one field, of
-	// several kinds of events or of events and the API. One field may have milliseconds and another
-	// whole seconds, so all are cut to whole seconds. Changes within one second are then ambiguous;
-	// otherwise the finer clock would decide them wrongly. "*" stands for types that are read from
-	// the body.
+	// WholeSeconds are the object types whose versions are times from several fields, for example
+	// one in events and one in the API. One field may have milliseconds and another whole seconds,
+	// so all are cut to whole seconds. Changes within one second are then ambiguous; otherwise the
+	// finer clock would decide them wrongly. "*" stands for types that are read from the body.
 	WholeSeconds map[string]bool
 }
 
@@ -138,10 +137,10 @@ func Challenges(p Provider) bool {
 	return ok
 }
 
-// Handshaker is a provider that sends signed requests which are no events, such as the verification
-// of an address or a ping with a response of its own. Handshake is called after Verify, so only the
-// provider can make it compute anything. It returns nil for an ordinary delivery. Otherwise nothing
-// is stored.
+// Handshaker is a provider that sends handshakes: signed requests that are no events, such as the
+// verification of an address, or a ping with a response of its own. Handshake is called after
+// Verify, so only the provider can make it compute anything. It returns nil for an ordinary
+// delivery. If it returns a response, nothing is stored.
 type Handshaker interface {
 	Handshake(src *Source, d *Delivery) *Reply
 }
@@ -222,9 +221,9 @@ type Observation struct {
 	// Partial says why the event has no whole state.
 	Partial string
 
-	// Deleted means that the object does not exist at the provider any more. A partial refetch sets
-	// it when only an integer version orders the object's states: an operator's overwrite turns
-	// that into a tombstone.
+	// Deleted means that the object does not exist at the provider any more. A refetch that finds
+	// nothing sets it together with Partial if an integer version orders the object's states. An
+	// operator's overwrite makes a tombstone from such a refetch.
 	Deleted bool
 	// Final means that the delete is permanent, for a type whose ids are never reused.
 	Final bool
@@ -300,24 +299,20 @@ const (
 func (r Reason) Explain() string {
 	switch r {
 	case MissingSignature:
-		return "the delivery has no signature; usually the provider did not send it, or a proxy dropped the " +
-			"header"
+		return "the delivery has no signature; usually the provider did not send it, or a proxy dropped the header"
 	case MalformedSignature:
 		return "the signature header cannot be read; usually a proxy changed it, or the request was made by hand"
 	case WrongSignature:
-		return "the signature does not match any configured secret; usually the secret is wrong (another endpoint's, " +
-			"test against " +
-			"live), or a proxy that changed the body"
+		return "the signature does not match any configured secret; usually the secret is wrong (of another " +
+			"endpoint, or of test instead of live), or a proxy changed the body"
 	case StaleTimestamp:
 		return "the signed time is too old; usually a captured delivery was sent again, a queue before the gateway " +
-			"is long, " +
-			"or this machine's clock is ahead"
+			"is long, or this machine's clock is ahead"
 	case FutureTimestamp:
 		return "the signed time is in the future; usually this machine's clock is behind"
 	case MissingHeader:
 		return "a header that the provider always sends is missing; usually a proxy dropped it or the source names " +
-			"the " +
-			"wrong provider"
+			"the wrong provider"
 	case ForbiddenAccount:
 		return "the delivery is from an account this source does not allow; add it to the source's accounts if it is " +
 			"yours"
@@ -349,6 +344,6 @@ func ContentKey(topic, account string, body []byte) string {
 
 // BodyFingerprint is the default fingerprint: SHA-256 of the body, cut to 16 bytes.
 func BodyFingerprint(body []byte) [16]byte {
-	mark := sha256.Sum256(body)
-	return [16]byte(mark[:16])
+	sum := sha256.Sum256(body)
+	return [16]byte(sum[:16])
 }

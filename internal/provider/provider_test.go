@@ -116,10 +116,10 @@ func TestMask_keyForms_areReplaced(t *testing.T) {
 		for _, form := range []string{key, coded, url.QueryEscape(key), url.PathEscape(key), url.QueryEscape(coded),
 			url.PathEscape(coded)} {
 			text := "Basic " + form + ", twice: " + form
-			hidden := api.Mask(text)
-			if !api.ContainsKey(text) || api.ContainsKey(hidden) ||
-				len(hidden) > len("Basic [hidden]%3D%3D, twice: [hidden]%3D%3D") {
-				t.Errorf("of %q remains %q", text, hidden)
+			masked := api.Mask(text)
+			if !api.ContainsKey(text) || api.ContainsKey(masked) ||
+				len(masked) > len("Basic [hidden]%3D%3D, twice: [hidden]%3D%3D") {
+				t.Errorf("%q was masked as %q", text, masked)
 			}
 		}
 		if text := "nothing of it"; api.ContainsKey(text) || api.Mask(text) != text {
@@ -135,18 +135,18 @@ func TestMask_keyForms_areReplaced(t *testing.T) {
 // Each schema has its own fields, so no release reads a refetch as another kind.
 func TestDecodeRefetch_bodies_areReadOrDead(t *testing.T) {
 	t.Parallel()
-	const settles = `"settles":{"before":"2026-01-01T00:00:00Z","who":"me","reason":"why"},`
+	const overwrite = `"overwrite":{"before":"2026-01-01T00:00:00Z","actor":"me","reason":"why"},`
 	for more, wrong := range map[string]string{
-		`"schema":1,`:                         "",
-		`"schema":2,` + settles:               "",
-		`"schema":3,"raised":true,`:           "",
-		`"schema":4,`:                         "has schema 4",
-		`"schema":0,`:                         "has schema 0",
-		`"schema":2,`:                         "must say what it overwrites",
-		`"schema":1,` + settles:               "must say what it overwrites",
-		`"schema":3,`:                         "must say that it was re-versioned",
-		`"schema":1,"raised":true,`:           "must say that it was re-versioned",
-		`"schema":2,"raised":true,` + settles: "must say that it was re-versioned",
+		`"schema":1,`:                                "",
+		`"schema":2,` + overwrite:                    "",
+		`"schema":3,"reversioned":true,`:             "",
+		`"schema":4,`:                                "has schema 4",
+		`"schema":0,`:                                "has schema 0",
+		`"schema":2,`:                                "must say what it overwrites",
+		`"schema":1,` + overwrite:                    "must say what it overwrites",
+		`"schema":3,`:                                "must say that it was re-versioned",
+		`"schema":1,"reversioned":true,`:             "must say that it was re-versioned",
+		`"schema":2,"reversioned":true,` + overwrite: "must say that it was re-versioned",
 	} {
 		l, err := provider.DecodeRefetch(fmt.Appendf(nil, `{%s"found":true,"date":"2026-01-01T00:00:01Z","object":{}}`,
 			more))
@@ -154,8 +154,8 @@ func TestDecodeRefetch_bodies_areReadOrDead(t *testing.T) {
 		switch {
 		case wrong != "" && (!errors.As(err, &dead) || !strings.Contains(dead.Reason, wrong)):
 			t.Errorf("%s: %v, want ...%s...", more, err, wrong)
-		case wrong == "" && (err != nil || l.Reversioned != strings.Contains(more, "raised") ||
-			(l.Overwrite != nil) != strings.Contains(more, "settles")):
+		case wrong == "" && (err != nil || l.Reversioned != strings.Contains(more, "reversioned") ||
+			(l.Overwrite != nil) != strings.Contains(more, "overwrite")):
 			t.Errorf("%s: %+v, %v", more, l, err)
 		}
 	}

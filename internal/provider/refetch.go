@@ -9,7 +9,7 @@ import (
 // RefetchType is the event type of a refetch. An object that the provider's API returned enters the
 // log as an event of this type. The gateway makes these events; it never accepts them from a
 // delivery.
-const RefetchType = "postern.look"
+const RefetchType = "postern.refetch"
 
 // Snapshot is an object as the provider's API returned it.
 type Snapshot struct {
@@ -38,7 +38,7 @@ type Refetch struct {
 	// an ordinary refetch.
 	Overwrite *Overwrite
 	// Reversioned means that the refetch is ordered by its start, not by the object's own version,
-	// because its own version would make it lose to an earlier refetch.
+	// with which it would lose to an earlier refetch.
 	Reversioned bool
 }
 
@@ -48,15 +48,15 @@ type Overwrite struct {
 	// not count any more.
 	Before time.Time `json:"before"`
 	// Actor made the decision, and Reason says why.
-	Actor  string `json:"who"`
+	Actor  string `json:"actor"`
 	Reason string `json:"reason"`
 }
 
 // Refetcher is a provider whose objects can be fetched from its API. It is pure, as Provider is.
 type Refetcher interface {
-	// Snapshot reads an object of the API. Only an own version (At with OwnVersion) is used;
-	// otherwise the refetch is ordered by its start. Unit is the resolution of both the version and
-	// the clock of the events. A *Dead error needs an operator.
+	// Snapshot reads an object that the API returned. The refetch is ordered by the object's own
+	// version (At with OwnVersion), or else by its start. Unit is the resolution of both the
+	// version and the clock of the events. A *Dead error needs an operator.
 	Snapshot(src *Source, s *Snapshot) (Observation, error)
 	// Lag returns how old a state in a response of the API may be.
 	Lag() time.Duration
@@ -76,36 +76,35 @@ type refetchBody struct {
 	LagUS     int64     `json:"lag_us"`
 	// Overwrite is present only in schema 2. A release that does not know it must not read the
 	// refetch as an ordinary one.
-	Overwrite *Overwrite `json:"settles,omitempty"`
+	Overwrite *Overwrite `json:"overwrite,omitempty"`
 	// Reversioned is present only in schema 3, for the same reason.
-	Reversioned bool `json:"raised,omitempty"`
+	Reversioned bool `json:"reversioned,omitempty"`
 	// Object is the object as the API returned it.
 	Object json.RawMessage `json:"object,omitempty"`
 }
 
 // Encode returns the refetch as the body of its event. The object must be JSON.
-func (l *Refetch) Encode() ([]byte, error) {
-	if !l.Missing && !json.Valid(l.Body) {
-		return nil, fmt.Errorf("%s %s: the API returned no JSON: %s", l.ObjectType, l.ObjectID,
-			l.API.Quote(string(l.Body), 60))
+func (r *Refetch) Encode() ([]byte, error) {
+	if !r.Missing && !json.Valid(r.Body) {
+		return nil, fmt.Errorf("%s %s: the API returned no JSON: %s", r.ObjectType, r.ObjectID,
+			r.API.Quote(string(r.Body), 60))
 	}
-	head, err := json.Marshal(refetchBody{Schema: l.schema(), Overwrite: l.Overwrite, Reversioned: l.Reversioned,
-		Account:    l.Account,
-		ObjectType: l.ObjectType, ObjectID: l.ObjectID, Found: !l.Missing, APIVersion: l.APIVersion,
-		Date: l.Date.UTC(), ElapsedUS: l.Elapsed.Microseconds(), LagUS: l.Lag.Microseconds()})
-	if err != nil || l.Missing {
+	head, err := json.Marshal(refetchBody{Schema: r.schema(), Overwrite: r.Overwrite, Reversioned: r.Reversioned,
+		Account: r.Account, ObjectType: r.ObjectType, ObjectID: r.ObjectID, Found: !r.Missing, APIVersion: r.APIVersion,
+		Date: r.Date.UTC(), ElapsedUS: r.Elapsed.Microseconds(), LagUS: r.Lag.Microseconds()})
+	if err != nil || r.Missing {
 		return head, err
 	}
 	// Marshal would compact and escape the object, so its bytes are appended unchanged.
 	out := append(head[:len(head)-1], `,"object":`...)
-	return append(append(out, l.Body...), '}'), nil
+	return append(append(out, r.Body...), '}'), nil
 }
 
-func (l *Refetch) schema() int {
+func (r *Refetch) schema() int {
 	switch {
-	case l.Overwrite != nil:
+	case r.Overwrite != nil:
 		return 2
-	case l.Reversioned:
+	case r.Reversioned:
 		return 3
 	}
 	return 1
@@ -131,7 +130,6 @@ func DecodeRefetch(body []byte) (*Refetch, error) {
 	}
 	return &Refetch{Snapshot: Snapshot{Account: in.Account, ObjectType: in.ObjectType, ObjectID: in.ObjectID,
 		Missing: !in.Found, Body: in.Object, APIVersion: in.APIVersion},
-		Overwrite: in.Overwrite, Reversioned: in.Reversioned, Date: in.Date, Elapsed: time.Duration(in.ElapsedUS) *
-			time.Microsecond,
-		Lag: time.Duration(in.LagUS) * time.Microsecond}, nil
+		Overwrite: in.Overwrite, Reversioned: in.Reversioned, Date: in.Date,
+		Elapsed: time.Duration(in.ElapsedUS) * time.Microsecond, Lag: time.Duration(in.LagUS) * time.Microsecond}, nil
 }

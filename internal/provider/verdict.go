@@ -23,8 +23,7 @@ func ClassifyStatus(status int, header http.Header, body []byte) Verdict {
 	switch {
 	case status >= 200 && status <= 299 && !isJSONObject(body):
 		return Verdict{Kind: Failure, Detail: fmt.Sprintf("answered %d with a body that is no JSON object; is "+
-			"base_url the "+
-			"API's address, and is there no proxy in between?", status)}
+			"base_url the API's address, and is there no proxy in between?", status)}
 	case status >= 200 && status <= 299:
 		return Verdict{Kind: Found}
 	case status == http.StatusUnauthorized:
@@ -32,8 +31,7 @@ func ClassifyStatus(status int, header http.Header, body []byte) Verdict {
 			"set the source's api.key to a valid one"}
 	case status == http.StatusForbidden:
 		return Verdict{Kind: Rejected, Wait: wait, Detail: "answered 403: the key may not do this: give it " +
-			"permission " +
-			"to read what the source mirrors"}
+			"permission to read what the source mirrors"}
 	case status == http.StatusTooManyRequests:
 		return Verdict{Kind: Throttled, Wait: max(wait, throttledWait),
 			Detail: "answered 429: too many calls for the account"}

@@ -24,10 +24,10 @@ const (
 	Differing  Kind = "differing"
 	OnlyLive   Kind = "only_live"
 	OnlyStaged Kind = "only_staged"
-	LiveNewer  Kind = "ahead"
-	// RefetchOnly counts objects that are the same except for their pending refetch, which may
-	// depend on the order of arrival.
-	RefetchOnly Kind = "look_only"
+	LiveNewer  Kind = "live_newer"
+	// RefetchOnly counts objects that are the same except for their pending refetch. The pending
+	// refetch may depend on the order of arrival.
+	RefetchOnly Kind = "refetch_only"
 )
 
 // Page is a part of a comparison.
@@ -36,7 +36,7 @@ type Page struct {
 	// Stage is the rebuild's current step. The comparison covers the log up to Cursor.
 	Stage  string `json:"stage"`
 	Cursor int64  `json:"cursor,string"`
-	// Counts are the objects of this part by kind. The look_only ones are also counted as same.
+	// Counts are the objects of this part by kind. The refetch_only ones are also counted as same.
 	Counts map[Kind]int64 `json:"counts"`
 	// Items are the objects that are not the same.
 	Items []Difference `json:"items"`
@@ -54,25 +54,25 @@ type Difference struct {
 	ObjectType string `json:"object_type"`
 	ObjectID   string `json:"object_id"`
 	Kind       Kind   `json:"kind"`
-	// Parts names the parts that differ: version, state, deleted, ambiguous, tie_set, window,
-	// settled, rule_version. It may add look_after, which alone is no difference.
-	Parts []string `json:"what"`
+	// Parts names the parts that differ: version, state, deleted, ambiguous, tied_states,
+	// overwritten_at, rule_version. It may add refetch_after, which alone is no difference.
+	Parts []string `json:"parts"`
 	// Paths are the paths at which the states differ, at most 20.
 	Paths []string `json:"paths"`
 	// Reasons lists the known reasons.
-	Reasons []string `json:"why"`
+	Reasons []string `json:"reasons"`
 	// Live and Staged are the two rows, null if there is none.
-	Live   *Side `json:"live"`
-	Staged *Side `json:"staged"`
+	Live   *ObjectRow `json:"live"`
+	Staged *ObjectRow `json:"staged"`
 }
 
-// Side is an object as it is in one of the two tables.
-type Side struct {
+// ObjectRow is an object as it is in one of the two tables.
+type ObjectRow struct {
 	Version       versioning.Version `json:"version"`
 	Deleted       bool               `json:"deleted"`
 	Ambiguous     bool               `json:"ambiguous"`
-	RefetchAfter  int64              `json:"look_after"`
-	OverwrittenAt int64              `json:"settled"`
+	RefetchAfter  int64              `json:"refetch_after"`
+	OverwrittenAt int64              `json:"overwritten_at"`
 	RuleVersion   int                `json:"rule_version"`
 	Revision      int64              `json:"revision"`
 	// LastEventID is the event that decided the state.
@@ -90,15 +90,15 @@ const (
 	detailRows = 50
 )
 
-// pageEndSQL finds the last key of a part, so that neither table has more than a given number of
-// rows up to it.
+// pageEndSQL finds the last key of a part. Neither table has more than a given number of rows in
+// the part.
 const pageEndSQL = `
 SELECT k.account, k.object_type, k.object_id FROM (
   (SELECT o.account, o.object_type, o.object_id FROM objects o WHERE o.source = $1
   	AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
    ORDER BY o.account, o.object_type, o.object_id OFFSET $5 LIMIT 1)
   UNION ALL
-  (SELECT s.account, s.object_type, s.object_id FROM staged s WHERE s.source = $1
+  (SELECT s.account, s.object_type, s.object_id FROM staged_objects s WHERE s.source = $1
   	AND (s.account, s.object_type, s.object_id) > ($2, $3, $4)
    ORDER BY s.account, s.object_type, s.object_id OFFSET $5 LIMIT 1)) k
 ORDER BY k.account, k.object_type, k.object_id LIMIT 1`
@@ -112,7 +112,7 @@ WITH live AS (
   	AND ($9 = '' OR o.object_type = $9)
     AND ($5::text IS NULL OR (o.account, o.object_type, o.object_id) <= ($5, $6, $7))
 ), made AS (
-  SELECT * FROM staged s WHERE s.source = $1 AND (s.account, s.object_type, s.object_id) > ($2, $3, $4)
+  SELECT * FROM staged_objects s WHERE s.source = $1 AND (s.account, s.object_type, s.object_id) > ($2, $3, $4)
   	AND ($9 = '' OR s.object_type = $9)
     AND ($5::text IS NULL OR (s.account, s.object_type, s.object_id) <= ($5, $6, $7))
 ), compared AS MATERIALIZED (
@@ -120,15 +120,15 @@ WITH live AS (
   	coalesce(o.object_id, s.object_id) AS object_id,
     CASE WHEN s.source IS NULL AND ` + unknownObject + ` THEN 'same'
       WHEN s.source IS NOT NULL AND o.source IS NOT NULL AND NOT ` + differs + ` THEN 'same'
-      WHEN o.last_event_id > $10 THEN 'ahead'
+      WHEN o.last_event_id > $10 THEN 'live_newer'
       WHEN o.source IS NULL THEN 'only_staged' WHEN s.source IS NULL THEN 'only_live' ELSE 'differing' END AS kind,
-    o.look_after <> s.look_after AS look
+    o.refetch_after <> s.refetch_after AS look
   FROM live o FULL JOIN made s ON s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id
 )
 (SELECT c.kind, c.account, c.object_type, c.object_id, 1::bigint FROM compared c WHERE c.kind <> 'same'
  ORDER BY c.account, c.object_type, c.object_id LIMIT $8)
 UNION ALL SELECT 'same', '', '', '', count(*) FROM compared c WHERE c.kind = 'same'
-UNION ALL SELECT 'look_only', '', '', '', count(*) FROM compared c WHERE c.kind = 'same' AND c.look`
+UNION ALL SELECT 'refetch_only', '', '', '', count(*) FROM compared c WHERE c.kind = 'same' AND c.look`
 
 // Compare returns a part of the comparison of live and staged objects of a rebuild's source and
 // type, in key order. cursor is where the part begins, "" for the first. A part may be empty and
@@ -216,9 +216,8 @@ func (c *comparison) pageEnd(ctx context.Context) (*versioning.Key, error) {
 // compare fills the page with the objects after the start and up to the end. A nil end means the
 // last object.
 func (c *comparison) compare(ctx context.Context, page *Page, end *versioning.Key) error {
-	page.Counts, page.Items = map[Kind]int64{Same: 0, Differing: 0, OnlyLive: 0, OnlyStaged: 0, LiveNewer: 0,
-		RefetchOnly: 0},
-		[]Difference{}
+	page.Counts = map[Kind]int64{Same: 0, Differing: 0, OnlyLive: 0, OnlyStaged: 0, LiveNewer: 0, RefetchOnly: 0}
+	page.Items = []Difference{}
 	var account, objectType, id *string
 	if end != nil {
 		account, objectType, id = &end.Account, &end.Type, &end.ID

@@ -163,12 +163,12 @@ func TestRebuild_killedAnywhere_endsInSameMirror(t *testing.T) {
 	b := setup(t)
 	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["ids reused"]).Events))
 	want := b.mirrorFromLog(t, changedProvider{}, 1000)
-	b.exec(t, `INSERT INTO staged SELECT * FROM objects`) // left by another rebuild
-	b.exec(t, `UPDATE staged SET state = '{"left": "over"}', object_id = object_id || '_left'`)
+	b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`) // left by another rebuild
+	b.exec(t, `UPDATE staged_objects SET state = '{"left": "over"}', object_id = object_id || '_left'`)
 	before := b.revisions(t)
 	b.exec(t, `TRUNCATE outbox`)
 	b.exec(t, crashSQL)
-	for _, table := range []string{"staged", "objects", "outbox", "runs", "checkpoints"} {
+	for _, table := range []string{"staged_objects", "objects", "outbox", "runs", "checkpoints"} {
 		b.exec(t, `CREATE CONSTRAINT TRIGGER crash_`+table+` AFTER INSERT OR UPDATE OR DELETE ON `+table+
 			` DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION crash()`)
 	}
@@ -187,7 +187,7 @@ func TestRebuild_killedAnywhere_endsInSameMirror(t *testing.T) {
 		})
 		if r.IntN(2) == 0 {
 			b.exec(t, `UPDATE crashing SET share = 0`)
-			b.exec(t, `UPDATE checkpoints SET leased_by = 'a thief', leased_until = clock_now() WHERE job = 'rebuild'`)
+			b.exec(t, `UPDATE checkpoints SET lease_owner = 'a thief', lease_until = clock_now() WHERE job = 'rebuild'`)
 			b.exec(t, `UPDATE crashing SET share = 0.03`)
 		}
 		stop()
@@ -215,14 +215,14 @@ func TestRebuild_leaseLost_writesNothing(t *testing.T) {
 	to := processor.Target{Run: run, Into: versioning.Staged, Guard: h.Guard}
 	must(t, errOf(b.processor(t, nil).ApplyStored(t.Context(), to, ids[:5], false)))
 	must(t, rebuild.Discard(t.Context(), b.operator, run))
-	before := b.tableRows(t, allColumns, "staged")
+	before := b.tableRows(t, allColumns, "staged_objects")
 	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, false); !errors.Is(err, runs.ErrLeaseLost) {
 		t.Errorf("%v", err)
 	}
 	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, true); !errors.Is(err, runs.ErrLeaseLost) {
 		t.Errorf("as single events: %v", err)
 	}
-	if diff := cmp.Diff(before, b.tableRows(t, allColumns, "staged")); diff != "" || len(before) == 0 {
+	if diff := cmp.Diff(before, b.tableRows(t, allColumns, "staged_objects")); diff != "" || len(before) == 0 {
 		t.Errorf("%d rows: %s", len(before), diff)
 	}
 	b.checkCount(t, 5, `SELECT count(*) FROM outcomes WHERE run = $1`, run)

@@ -54,8 +54,7 @@ const (
 	failedInMirrorSQL = `
 SELECT o.event_id, o.reason, o.status = 'dead' OR o.attempts >= $3 FROM outcomes o
 WHERE o.run = $1 AND o.event_id = ANY($2::bigint[]) AND o.status IN ('failed', 'dead') AND NOT ` + rejectedByProvider +
-		` AND ` +
-		inMirror + `
+		` AND ` + inMirror + `
 ORDER BY 3 DESC, 1 LIMIT 1`
 )
 
@@ -71,8 +70,8 @@ const maxTries = 3
 // the number of the attempt that has just ended.
 func (w *work) retryFailed(ctx context.Context, ids []int64, try int) (bool, error) {
 	event, reason, final := int64(0), "", false
-	switch err := w.Pool.QueryRow(ctx, failedInMirrorSQL, w.lease.Run.ID, ids, maxTries).Scan(&event, &reason,
-		&final); {
+	err := w.Pool.QueryRow(ctx, failedInMirrorSQL, w.lease.Run.ID, ids, maxTries).Scan(&event, &reason, &final)
+	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
 	case err != nil:
@@ -81,7 +80,7 @@ func (w *work) retryFailed(ctx context.Context, ids []int64, try int) (bool, err
 		return false, runs.Permanent(fmt.Errorf("event %d was applied live and fails now, so the rebuild would "+
 			"lose its object: %s", event, reason))
 	}
-	_, err := w.Pool.Exec(ctx, makeDueSQL, w.lease.Run.ID, ids, maxTries)
+	_, err = w.Pool.Exec(ctx, makeDueSQL, w.lease.Run.ID, ids, maxTries)
 	return true, err
 }
 
@@ -92,8 +91,8 @@ const (
 	fromSome = `unnest($2::bigint[]) AS k(id), LATERAL (SELECT x.* FROM outcomes x WHERE x.event_id = k.id
 		AND x.run = $1 OFFSET 0) o WHERE o.status IN ('failed', 'dead')`
 
-	// missedSQL finds events that failed in a run and have entered the mirror since, through a
-	// retry or a replay.
+	// missedSQL finds events that failed in a run and were applied to the mirror since, by a retry
+	// or a replay.
 	missedSQL      = selectMissed + fromAll + whereMissed + ` AND o.event_id > $2 ORDER BY o.event_id LIMIT $3`
 	missedAmongSQL = selectMissed + fromSome + whereMissed + ` AND o.event_id > $3 ORDER BY o.event_id LIMIT $4`
 	selectMissed   = `
@@ -107,17 +106,17 @@ SELECT count(*), coalesce(min(o.event_id), 0), coalesce((array_agg(o.reason ORDE
 	whereDead = ` AND o.status = 'dead' AND ` + rejectedByProvider + ` AND NOT ` + overriddenByDelete + ` AND ` +
 		inMirror
 
-	// overriddenByDelete tells that an event is dead here because a permanent delete comes before
-	// it, and that this delete was applied in the mirror after the event.
+	// overriddenByDelete tells that an event is dead in the rebuild because a permanent delete
+	// comes before it, and that the mirror applied this delete after the event.
 	overriddenByDelete = `(o.reason = '` + versioning.ReasonFoundAlive + `' AND EXISTS (SELECT FROM objects m
     WHERE m.source = o.source AND m.account = o.account AND m.object_type = o.object_type AND m.object_id = o.object_id
     	AND m.version_final OFFSET 0))`
 )
 
-// stageMissed stages events that failed here and have entered the mirror since: without them the
-// swap would remove their changes from the mirror permanently. Events that are in the mirror and
-// dead here stop the swap, unless an operator has accepted them. It checks some events, or all if
-// some is nil.
+// stageMissed stages events that failed in the rebuild and were applied to the mirror since.
+// Without them the swap would remove their changes from the mirror permanently. Events that are in
+// the mirror and dead in the rebuild stop the swap, unless an operator has accepted them. It checks
+// some events, or all if some is nil.
 func (w *work) stageMissed(ctx context.Context, some []int64) (runs.Status, error) {
 	findMissed, findDead, args := missedSQL, deadSQL, []any{w.lease.Run.ID}
 	if some != nil {

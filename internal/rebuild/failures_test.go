@@ -26,13 +26,13 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// failingUntilMended fails for every event until it is set to work.
-type failingUntilMended struct {
+// failingUntilRepaired fails for every event as long as works is false.
+type failingUntilRepaired struct {
 	sim.Provider
 	works *atomic.Bool
 }
 
-func (m failingUntilMended) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
+func (m failingUntilRepaired) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	if !m.works.Load() {
 		return provider.Observation{}, errUnreadable
 	}
@@ -64,8 +64,8 @@ func TestSwap_reservedBeforeLiveOutcome_isNotLost(t *testing.T) {
 			must(t, rebuild.Swap(t.Context(), b.operator, run))
 			ended := b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() })
 			if _, fails := reads.(failingProvider); fails != (ended.Status == runs.Failed &&
-				strings.Contains(ended.Detail,
-					"was applied live and fails now") && strings.Contains(ended.Detail, errUnreadable.Error())) {
+				strings.Contains(ended.Detail, "was applied live and fails now") &&
+				strings.Contains(ended.Detail, errUnreadable.Error())) {
 				t.Errorf("%s: %s", ended.Status, ended.Detail)
 			}
 			if diff := cmp.Diff(before, b.tableRows(t, objectColumns, "objects")); diff != "" {
@@ -113,15 +113,15 @@ func TestRebuild_sourceRemoved_fails(t *testing.T) {
 		b := setup(t)
 		b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["event time"]).Events))
 		p := b.processor(t, nil)
-		leave := func(name string) error {
+		removeSource := func(name string) error {
 			if name == step {
 				p.Replace(map[string]processor.Source{})
 			}
 			return nil
 		}
-		must(t, leave(""))
+		must(t, removeSource(""))
 		rebuilds := &rebuild.Runner{Pool: b.pool, Processor: p, Settings: quickSettings()}
-		rebuild.OnStep(rebuilds, leave)
+		rebuild.OnStep(rebuilds, removeSource)
 		b.startRunner(t, "one", rebuilds)
 		ended := b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source}),
 			func(r *runs.Run) bool { return r.Status.Ended() })
@@ -167,26 +167,28 @@ func TestRebuild_pausedBetweenRetries_stops(t *testing.T) {
 	}
 }
 
-// Events that failed in the rebuild and enter the mirror before the swap, even just before the
-// lock, are part of the swapped objects. It does not matter how they enter or how many failed.
+// Events that failed in the rebuild and are applied to the mirror before the swap, even just before
+// the lock, are part of the swapped objects. It does not matter how they are applied or how many
+// failed.
 func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		// keys is the limit of objects that a swap examines by key.
 		keys int
-		// early: they enter before the swap is requested. dead: their live outcome is final, and an
-		// operator's run applies them. later: they are stored and fail only after the first check.
+		// early: they are applied to the mirror before the swap is requested. dead: their live
+		// outcome is final, and an operator's run applies them. later: they are stored and fail
+		// only after the first check.
 		early, dead, later bool
 	}{
-		"failed live": {keys: 1000}, "failed live, of many": {keys: 1}, "failed live, and applied early": {keys: 1000,
-			early: true},
-		"dead live": {keys: 1000, dead: true}, "stored later": {keys: 1000, later: true},
+		"failed live": {keys: 1000}, "failed live, of many": {keys: 1},
+		"failed live, and applied early": {keys: 1000, early: true},
+		"dead live":                      {keys: 1000, dead: true}, "stored later": {keys: 1000, later: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRand(t, 81)
 			b := setup(t)
-			m := failingUntilMended{works: new(atomic.Bool)}
+			m := failingUntilRepaired{works: new(atomic.Bool)}
 			p := b.processor(t, m)
 			evs := sim.Generate(r, providerKinds["event time"]).Events
 			if m.works.Store(c.later); c.later {
@@ -205,8 +207,7 @@ func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 			})
 			late := sync.OnceFunc(func() {
 				m.works.Store(false)
-				b.append(t, r, b.source,
-					renameObjects(evs, "late_"))
+				b.append(t, r, b.source, renameObjects(evs, "late_"))
 			})
 			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, m), Settings: quickSettings()}
 			rebuilds.Settings.MaxKeys = c.keys

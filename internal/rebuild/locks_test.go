@@ -35,16 +35,16 @@ func TestRebuild_leaseLost_neitherClearsNorCopies(t *testing.T) {
 			r := newRand(t, 71)
 			b := setup(t)
 			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
-			b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
-			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
+			b.exec(t, `INSERT INTO retained_objects SELECT * FROM objects`)
+			b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`)
 			run := b.request(t, rebuild.Params{Source: b.source})
 			h := takeRun(t, b.pool, "slow", time.Minute, rebuild.Job)
 			var before []string
 			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quickSettings()}
 			rebuild.OnStep(rebuilds, func(name string) error {
 				if name == lost {
-					b.exec(t, `UPDATE checkpoints SET leased_by = 'next' WHERE run = $1`, run)
-					before = b.tableRows(t, allColumns, "staged")
+					b.exec(t, `UPDATE checkpoints SET lease_owner = 'next' WHERE run = $1`, run)
+					before = b.tableRows(t, allColumns, "staged_objects")
 				}
 				return nil
 			})
@@ -52,7 +52,7 @@ func TestRebuild_leaseLost_neitherClearsNorCopies(t *testing.T) {
 				runs.ErrLeaseLost) {
 				t.Errorf("%v", err)
 			}
-			if diff := cmp.Diff(before, b.tableRows(t, allColumns, "staged")); diff != "" ||
+			if diff := cmp.Diff(before, b.tableRows(t, allColumns, "staged_objects")); diff != "" ||
 				(len(before) == 0) != (lost == "copy") {
 				t.Errorf("%d rows before: %s", len(before), diff)
 			}
@@ -78,37 +78,37 @@ func (b *testBundle) awaitBlocked(t *testing.T, tx pgx.Tx) {
 // the clearing waits for the lock, its rows are not cleared.
 func TestClearStaged_lockTaken_waits(t *testing.T) {
 	t.Parallel()
-	for _, clearer := range []string{"tidy", "rebuild"} {
+	for _, clearer := range []string{"ClearAbandoned", "rebuild"} {
 		t.Run(clearer, func(t *testing.T) {
 			t.Parallel()
 			r := newRand(t, 72)
 			b := setup(t)
 			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
-			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
-			all := len(b.tableRows(t, allColumns, "staged"))
+			b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`)
+			all := len(b.tableRows(t, allColumns, "staged_objects"))
 			tx := openTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, rebuild.StagedLock, b.source)
 			var end func() error
-			if clearer == "tidy" {
-				tidied := make(chan error, 1)
-				go func() { tidied <- rebuild.ClearAbandonedOnce(t.Context(), b.pool) }()
-				end = func() error { return <-tidied }
+			if clearer == "ClearAbandoned" {
+				cleared := make(chan error, 1)
+				go func() { cleared <- rebuild.ClearAbandonedOnce(t.Context(), b.pool) }()
+				end = func() error { return <-cleared }
 			} else {
 				b.start(t, "one", nil, quickSettings())
 				run := b.request(t, rebuild.Params{Source: b.source})
 				end = func() error { b.awaitRun(t, run, staged); return nil }
 			}
 			b.awaitBlocked(t, tx)
-			if n := len(b.tableRows(t, allColumns, "staged")); n != all {
+			if n := len(b.tableRows(t, allColumns, "staged_objects")); n != all {
 				t.Errorf("%d rows of %d remain", n, all)
 			}
-			if clearer == "tidy" { // the answer that it got before it waited is outdated
+			if clearer == "ClearAbandoned" { // the rebuild that it found to be missing before its wait
 				b.request(t, rebuild.Params{Source: b.source})
 			}
 			must(t, tx.Rollback(t.Context()))
 			if err := end(); err != nil {
 				t.Error(err)
 			}
-			if n := len(b.tableRows(t, allColumns, "staged")); clearer == "tidy" && n != all {
+			if n := len(b.tableRows(t, allColumns, "staged_objects")); clearer == "ClearAbandoned" && n != all {
 				t.Errorf("%d rows of %d remain for an open rebuild", n, all)
 			}
 		})
@@ -225,8 +225,7 @@ func TestSwap_workersHoldAllConnections_catchesUp(t *testing.T) {
 			attempts.Add(1)
 			for i := range s.Workers { // they wait for the lock that the swap holds now
 				workers.Go(func() {
-					_, _ = p.ApplyStored(ctx, processor.Target{Run: 1000 + int64(i)}, ids[:20],
-						false)
+					_, _ = p.ApplyStored(ctx, processor.Target{Run: 1000 + int64(i)}, ids[:20], false)
 				})
 			}
 			testkit.Eventually(t, maxWait, func() error {
@@ -296,7 +295,8 @@ func TestSwap_longerThanLease_keepsRun(t *testing.T) {
 func (b *testBundle) leaseOf(t *testing.T, run int64) (by string, until time.Time) {
 	t.Helper()
 	must(t,
-		b.db.Pool.QueryRow(t.Context(), `SELECT leased_by, leased_until FROM checkpoints WHERE run = $1`, run).Scan(&by,
+		b.db.Pool.QueryRow(t.Context(), `SELECT lease_owner, lease_until FROM checkpoints WHERE run = $1`,
+			run).Scan(&by,
 			&until))
 	return by, until
 }

@@ -39,7 +39,7 @@ func newOverwrittenObject(t *testing.T) *overwrittenObject {
 	w := &overwrittenObject{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
 	w.before = w.appendEvent(t, "before", -10, `"deleted": true, "final": true, "object": null`)
 	w.since = w.appendEvent(t, "since", 3, `"object": {"n": "since"}`)
-	w.overwrite = w.appendRefetch(t, "look", 4, &provider.Overwrite{Before: w.began, Actor: "me",
+	w.overwrite = w.appendRefetch(t, "refetch", 4, &provider.Overwrite{Before: w.began, Actor: "me",
 		Reason: "an unintended delete"})
 	return w
 }
@@ -71,8 +71,7 @@ func (w *overwrittenObject) appendRefetch(t *testing.T, key string, at int, over
 		[]events.Delivery{{Source: w.source, ReceivedAt: w.at(at), Origin: events.OriginReconcile,
 			Headers: []byte(`{}`), Verification: []byte(`{}`),
 			Body: body, Events: []provider.Event{{Key: key, Type: provider.RefetchType, ObjectType: "thing",
-				ObjectID:    "obj",
-				Fingerprint: provider.BodyFingerprint(body)}}}})
+				ObjectID: "obj", Fingerprint: provider.BodyFingerprint(body)}}}})
 	must(t, err)
 	w.ids = append(w.ids, receipts[0][0].ID)
 	return receipts[0][0].ID
@@ -82,7 +81,7 @@ func (w *overwrittenObject) appendRefetch(t *testing.T, key string, at int, over
 func (w *overwrittenObject) checkObject(t *testing.T, table, want string) {
 	t.Helper()
 	got := w.rows(t, `SELECT coalesce(state->>'n', 'null') || CASE WHEN deleted THEN ' deleted' ELSE '' END || CASE
-		WHEN settled <> 0 THEN ' settled' ELSE '' END FROM `+table)
+		WHEN overwritten_at <> 0 THEN ' overwritten' ELSE '' END FROM `+table)
 	if !slices.Equal(got, []string{want}) {
 		t.Errorf("%s: %v, want %s", table, got, want)
 	}
@@ -91,12 +90,12 @@ func (w *overwrittenObject) checkObject(t *testing.T, table, want string) {
 // checkRebuilt checks that the retained objects and these events of the log give the live object.
 func (w *overwrittenObject) checkRebuilt(t *testing.T, ids ...int64) {
 	t.Helper()
-	w.exec(t, `TRUNCATE staged`)
-	w.exec(t, `INSERT INTO staged SELECT * FROM bases`)
+	w.exec(t, `TRUNCATE staged_objects`)
+	w.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 	must(t,
 		errOf(w.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.Staged}, ids,
 			false)))
-	w.checkSame(t, "staged")
+	w.checkSame(t, "staged_objects")
 }
 
 // reduce reduces events of the log into the retained objects.
@@ -157,10 +156,10 @@ func TestOverwrite_historyUnreadable_isRetried(t *testing.T) {
 	reads.on.Store(false)
 	w.exec(t, `UPDATE outcomes SET due = clock_now() WHERE status = 'failed'`)
 	applied.Apply(t, p, events.LiveRun, []int64{w.overwrite})
-	w.checkObject(t, "objects", "since settled")
+	w.checkObject(t, "objects", "since overwritten")
 	w.checkRebuilt(t, w.ids...)
 	w.reduce(t, w.ids...)
-	w.checkSame(t, "bases")
+	w.checkSame(t, "retained_objects")
 }
 
 // The rule rejected a refetch because it found an object after a final delete. The refetch counts
@@ -169,7 +168,7 @@ func TestOverwrite_historyUnreadable_isRetried(t *testing.T) {
 func TestOverwrite_rejectedRefetchSince_counts(t *testing.T) {
 	t.Parallel()
 	w := newOverwrittenObject(t)
-	rejected := w.appendRefetch(t, "refused", 20, nil)
+	rejected := w.appendRefetch(t, "rejected", 20, nil)
 	p := w.processor(t, nil)
 	applied.Apply(t, p, events.LiveRun, []int64{w.before, w.since})
 	applied.Apply(t, p, events.LiveRun, []int64{rejected})
@@ -178,10 +177,10 @@ func TestOverwrite_rejectedRefetchSince_counts(t *testing.T) {
 		t.Fatalf("the refetch is %v", got)
 	}
 	applied.Apply(t, p, events.LiveRun, []int64{w.overwrite})
-	w.checkObject(t, "objects", "refused settled")
+	w.checkObject(t, "objects", "rejected overwritten")
 	w.reduce(t, w.ids...)
-	w.checkSame(t, "bases")
-	w.exec(t, `TRUNCATE bases`)
+	w.checkSame(t, "retained_objects")
+	w.exec(t, `TRUNCATE retained_objects`)
 	w.checkRebuilt(t, w.ids...)
 }
 
@@ -191,16 +190,16 @@ func TestReduce_overwriteInLaterPartition_keepsHistory(t *testing.T) {
 	t.Parallel()
 	w := newOverwrittenObject(t)
 	applied.Apply(t, w.processor(t, nil), events.LiveRun, w.ids)
-	w.checkObject(t, "objects", "since settled")
+	w.checkObject(t, "objects", "since overwritten")
 	w.reduce(t, w.before, w.since)
-	w.checkSame(t, "bases")
+	w.checkSame(t, "retained_objects")
 	w.checkRebuilt(t, w.overwrite) // all events that are still in the log
 	later := w.appendEvent(t, "later", 30, `"object": {"n": "later"}`)
 	applied.Apply(t, w.processor(t, nil), events.LiveRun, []int64{later})
 	w.reduce(t, w.overwrite)
-	w.checkObject(t, "bases", "since settled") // no copy once the retained objects contain the refetch
+	w.checkObject(t, "retained_objects", "since overwritten") // no copy once the retained objects contain the refetch
 	w.reduce(t, later)
-	w.checkSame(t, "bases")
+	w.checkSame(t, "retained_objects")
 }
 
 // An event that was dead live and was applied by a replay is part of the history too. An event that
@@ -219,10 +218,10 @@ func TestOverwrite_replayedEventsSince_count(t *testing.T) {
 	reads.on.Store(false)
 	applied.Apply(t, p, 77, []int64{w.before, w.since})
 	applied.Apply(t, p, 77, []int64{w.overwrite})
-	w.checkObject(t, "objects", "since settled")
+	w.checkObject(t, "objects", "since overwritten")
 	w.reduce(t, w.before, w.since, w.overwrite, never)
-	w.checkSame(t, "bases")
-	w.exec(t, `TRUNCATE bases`)
+	w.checkSame(t, "retained_objects")
+	w.exec(t, `TRUNCATE retained_objects`)
 	w.checkRebuilt(t, w.before, w.since, w.overwrite)
 }
 
@@ -236,7 +235,7 @@ func TestSwap_refetchOverriddenByDelete_swaps(t *testing.T) {
 			t.Parallel()
 			w := &overwrittenObject{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
 			deletion := w.appendEvent(t, "gone", 0, `"deleted": true, "final": true, "object": null`)
-			refetch := w.appendRefetch(t, "look", 20, nil)
+			refetch := w.appendRefetch(t, "refetch", 20, nil)
 			p := w.processor(t, nil)
 			applied.Apply(t, p, events.LiveRun, []int64{refetch})
 			if overridden {
@@ -272,7 +271,7 @@ func (b *testBundle) appendRefetches(t *testing.T, r *rand.Rand, h *sim.History)
 			if !spec.Overwrites {
 				spec.Began += r.Int64N(4_000_000_000) // after the unintended delete too, so that it is rejected
 			}
-			ids = append(ids, b.appendRefetch(t, h, id, fmt.Sprint("settle:", i, n), spec))
+			ids = append(ids, b.appendRefetch(t, h, id, fmt.Sprint("overwrite:", i, n), spec))
 		}
 	}
 	return ids
@@ -305,17 +304,17 @@ func (b *testBundle) checkReducedInParts(t *testing.T, r *rand.Rand, ids []int64
 		n := min(len(ids), 1+r.IntN(100))
 		must(t, errOf(p.Reduce(t.Context(), ids[:n])))
 		ids = ids[n:]
-		b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at,
+		b.exec(t, `INSERT INTO runs (run, job, params, actor, reason, status, detail, counts, created_at, ended_at,
 			updated_at) OVERRIDING SYSTEM VALUE
 			VALUES ($1, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`, run)
-		b.exec(t, `TRUNCATE staged`)
-		b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
+		b.exec(t, `TRUNCATE staged_objects`)
+		b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 		must(t, errOf(p.ApplyStored(t.Context(), processor.Target{Run: run, Into: versioning.Staged}, ids, false)))
-		if diff := cmp.Diff(live, b.tableRows(t, objectColumns, "staged")); diff != "" {
+		if diff := cmp.Diff(live, b.tableRows(t, objectColumns, "staged_objects")); diff != "" {
 			t.Fatalf("live, and from retained objects and the last %d events: %s", len(ids), diff)
 		}
 	}
-	equal(t, "live and retained objects", live, b.tableRows(t, objectColumns, "bases"))
+	equal(t, "live and retained objects", live, b.tableRows(t, objectColumns, "retained_objects"))
 }
 
 // A rebuild and the retained objects give the same overwritten objects, whatever the order of their
@@ -340,22 +339,22 @@ func TestRebuild_overwrittenObjects_areTheSame(t *testing.T) {
 			ids = append(ids, b.append(t, r, b.source, evs[len(evs)/2:])...)
 			b.applyLiveShuffled(t, r, ids)
 			live := b.tableRows(t, objectColumns, "objects")
-			if n := b.number(t, `SELECT count(*) FROM objects WHERE settled <> 0`); n == 0 {
+			if n := b.number(t, `SELECT count(*) FROM objects WHERE overwritten_at <> 0`); n == 0 {
 				t.Fatal("no object was overwritten")
 			}
 			equal(t, "live and in the order of the log", live, b.mirrorFromLog(t, nil, 500))
 			b.checkReducedInParts(t, r, ids, live)
-			b.exec(t, `TRUNCATE bases, staged`)
+			b.exec(t, `TRUNCATE retained_objects, staged_objects`)
 			b.start(t, "one", nil, quickSettings())
 			run := b.request(t, rebuild.Params{Source: b.source})
 			b.awaitRun(t, run, staged)
-			equal(t, "live and staged", live, b.tableRows(t, objectColumns, "staged"))
+			equal(t, "live and staged", live, b.tableRows(t, objectColumns, "staged_objects"))
 			must(t, rebuild.Swap(t.Context(), b.operator, run))
 			if ended := b.awaitRun(t, run, done); ended.Counts[rebuild.Swapped] != 0 {
 				t.Errorf("%v", ended.Counts)
 			}
-			// alias if they had been missed
-			b.exec(t, `UPDATE objects SET settled = 0, rule_version = 0 WHERE settled <> 0`)
+			// as if the overwrites had been missed
+			b.exec(t, `UPDATE objects SET overwritten_at = 0, rule_version = 0 WHERE overwritten_at <> 0`)
 			// AcceptDead: a refetch that came before a final delete live may come after it here,
 			// and is rejected.
 			b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source, Swap: true, AcceptDead: true}), done)
@@ -366,7 +365,7 @@ func TestRebuild_overwrittenObjects_areTheSame(t *testing.T) {
 
 // Objects that were not found for a while, and that re-versioned refetches have found again, are
 // the same in every way: live in any order, from the log, from retained objects and the rest, and
-// from a rebuild. The events alone tell which refetches were re-versioned.
+// from a rebuild. A stored refetch itself says whether it was re-versioned.
 func TestRebuild_reversionedRefetches_giveTheSame(t *testing.T) {
 	t.Parallel()
 	r := newRand(t, 32)
@@ -378,12 +377,10 @@ func TestRebuild_reversionedRefetches_giveTheSame(t *testing.T) {
 	for _, id := range h.ObjectIDs() {
 		for _, at := range h.ChangeTimes(id) {
 			ids = append(ids, b.appendRefetch(t, h, id, fmt.Sprint(id, at),
-				sim.Refetch{Began: at + 1_500_000, Elapsed: 200_000,
-					Reversioned: r.IntN(2) == 0}))
+				sim.Refetch{Began: at + 1_500_000, Elapsed: 200_000, Reversioned: r.IntN(2) == 0}))
 		}
 		ids = append(ids, b.appendRefetch(t, h, id, id, sim.Refetch{Began: h.LastChangeAt(id) + 20_000_000,
-			Elapsed:     200_000,
-			Reversioned: true}))
+			Elapsed: 200_000, Reversioned: true}))
 	}
 	b.applyLiveShuffled(t, r, ids)
 	live := b.tableRows(t, objectColumns, "objects")
@@ -394,21 +391,21 @@ func TestRebuild_reversionedRefetches_giveTheSame(t *testing.T) {
 	}
 	slices.Sort(truth)
 	equal(t, "the true and the live states", truth, shown)
-	if n := b.number(t, `SELECT count(*) FROM objects WHERE NOT deleted AND version_at = version_seen - 1000000`); n ==
-		0 {
+	const reversionedSQL = `SELECT count(*) FROM objects WHERE NOT deleted AND version_at = version_seen - 1000000`
+	if n := b.number(t, reversionedSQL); n == 0 {
 		t.Fatal("no object has the version of a re-versioned refetch")
 	}
 	equal(t, "live and in the order of the log", live, b.mirrorFromLog(t, nil, 500))
 	b.checkReducedInParts(t, r, ids, live)
-	b.exec(t, `TRUNCATE bases, staged`)
+	b.exec(t, `TRUNCATE retained_objects, staged_objects`)
 	b.start(t, "one", nil, quickSettings())
 	b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source, Swap: true, AcceptDead: true}), done)
 	equal(t, "swapped", live, b.tableRows(t, objectColumns, "objects"))
 }
 
-// If only the number of the rule has changed with a new release, the rows get the number before
-// live events are blocked, and the swap writes only real differences.
-func TestSwap_onlyRuleNumberDiffers_writesRealDifferences(t *testing.T) {
+// If a new release has changed only the rule version, the rows get the new one before live events
+// are blocked, and the swap writes only real differences.
+func TestSwap_onlyRuleVersionDiffers_writesRealDifferences(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []int{0, 1000} {
 		r := newRand(t, 61)
@@ -423,13 +420,12 @@ func TestSwap_onlyRuleNumberDiffers_writesRealDifferences(t *testing.T) {
 		rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: settings}
 		var outdated []string
 		rebuild.BeforeLock(rebuilds, func() {
-			outdated = b.rows(t, `SELECT object_id FROM objects
-			WHERE rule_version = 0`)
+			outdated = b.rows(t, `SELECT object_id FROM objects WHERE rule_version = 0`)
 		})
 		b.startRunner(t, "one", rebuilds)
 		ended := b.rebuildAndSwap(t, b.source)
 		if diff := cmp.Diff([]string{"obj_1"}, outdated); diff != "" || ended.Counts[rebuild.Swapped] != 1 ||
-			ended.Counts[rebuild.Grown] != 1 {
+			ended.Counts[rebuild.RevisionsGrown] != 1 {
 			t.Errorf("%v, before the lock: %s", ended.Counts, diff)
 		}
 		equal(t, "", want, b.tableRows(t, objectColumns, "objects"))

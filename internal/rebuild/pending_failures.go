@@ -9,14 +9,14 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// pendingFailures are events that failed in the run and may still enter the mirror automatically,
-// because they have no live outcome or a failed one. An event with a final live outcome enters the
-// mirror only by a run that an operator requests.
+// pendingFailures are events that failed in the run and may still be applied to the mirror
+// automatically, because they have no live outcome or a failed one. An event with a final live
+// outcome is applied to the mirror only by a run that an operator requests.
 type pendingFailures struct {
 	// since is when they were read, cursor the rebuild's position at that time.
 	since  time.Time
 	cursor int64
-	// tooMany says that there are more than the limit, so that events is not set.
+	// tooMany says that there are more events than the limit, so that events is not set.
 	tooMany bool
 	events  []int64
 }
@@ -43,7 +43,7 @@ func (w *work) findPendingFailures(ctx context.Context) error {
 	d := pendingFailures{cursor: w.lease.Cursor}
 	if err := w.Pool.QueryRow(ctx, pendingFailuresSQL, w.lease.Run.ID, d.cursor, w.Settings.MaxKeys+1).Scan(&d.since,
 		&d.events); err != nil {
-		return fmt.Errorf("find failed events of run %d that may enter the mirror: %w", w.lease.Run.ID, err)
+		return fmt.Errorf("find failed events of run %d that may still be applied live: %w", w.lease.Run.ID, err)
 	}
 	if d.tooMany = len(d.events) > w.Settings.MaxKeys; d.tooMany {
 		d.events = nil
@@ -62,8 +62,7 @@ func (w *work) stageMissedSince(ctx context.Context) (runs.Status, error) {
 	var otherRuns bool
 	var more []int64
 	if err := w.Pool.QueryRow(ctx, changesSinceSQL, w.lease.Run.ID, w.pendingFailures.since,
-		w.pendingFailures.cursor).Scan(&otherRuns,
-		&more); err != nil {
+		w.pendingFailures.cursor).Scan(&otherRuns, &more); err != nil {
 		return "", fmt.Errorf("find newer failures of run %d: %w", w.lease.Run.ID, err)
 	}
 	if otherRuns {

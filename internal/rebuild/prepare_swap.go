@@ -15,8 +15,8 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// keySet is a set of objects that may differ between live and staged. Above its limit it is unknown
-// which ones do.
+// keySet is a set of objects that may differ between live and staged. Above its limit it holds no
+// keys, and any object may differ.
 type keySet struct {
 	mu       sync.Mutex
 	limit    int
@@ -47,7 +47,8 @@ func (s *keySet) insert(k versioning.Key) {
 // keyColumns are keys as the parameters of a statement.
 type keyColumns struct{ accounts, types, ids []string }
 
-// list returns the keys in the order of the rows. complete is false if there were more than the limit.
+// list returns the keys in the order of the rows. complete is false if there were more than the
+// limit.
 func (s *keySet) list() (c keyColumns, complete bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,8 +61,8 @@ func (s *keySet) list() (c keyColumns, complete bool) {
 	return c, !s.overflow
 }
 
-// prepareSwap does the work that is possible before the lock: it catches up, compares all objects,
-// and catches up again while it collects the objects that this writes.
+// prepareSwap does the work that is possible before the lock. It catches up and compares all
+// objects. Then it catches up again and adds the objects that this writes to the differing ones.
 //
 // An object that was the same at the comparison and was not staged since is still the same under
 // the lock. An event that the rebuild has read is part of the staged row, so it does not change an
@@ -104,12 +105,12 @@ func (w *work) prepareSwap(ctx context.Context) (runs.Status, error) {
 	return w.catchUp(ctx)
 }
 
-// updateChunk is how many objects are locked at once to update their rule number. Live events of
+// updateChunk is how many objects are locked at once to update their rule version. Live events of
 // other objects continue meanwhile.
 const updateChunk = 500
 
-// collectDifferences takes some differing objects. It updates those that differ only in the number
-// of the rule, and collects the others.
+// collectDifferences updates those of the items that differ only in the rule version, and adds the
+// others to found.
 func (w *work) collectDifferences(ctx context.Context, found *keySet, items []Difference) (runs.Status, error) {
 	keys := make([]versioning.Key, len(items))
 	for i := range items {
@@ -136,22 +137,22 @@ func (w *work) collectDifferences(ctx context.Context, found *keySet, items []Di
 const updateRuleVersionSQL = `
 UPDATE objects o SET rule_version = s.rule_version, updated_at = clock_now()
 FROM unnest($2::text[], $3::text[], $4::text[]) AS k(account, object_type, object_id)
-	JOIN staged s USING (account, object_type, object_id)
+	JOIN staged_objects s USING (account, object_type, object_id)
 WHERE s.source = $1 AND o.source = $1 AND o.account = k.account AND o.object_type = k.object_type
 	AND o.object_id = k.object_id
   AND o.rule_version <> s.rule_version AND NOT ` + differsExceptRule + `
 RETURNING o.account, o.object_type, o.object_id`
 
-// updateRuleVersion writes the staged rule number to live rows that differ in nothing else, under
-// the locks that applying takes. It returns these rows. The swap, which blocks live events, then
-// has to write only real differences.
+// updateRuleVersion writes the staged rule version to live rows that differ in nothing else, under
+// the locks that applying takes. It returns the keys of these rows. The swap, which blocks live
+// events, then writes only real differences.
 func (w *work) updateRuleVersion(ctx context.Context, keys []versioning.Key) (map[versioning.Key]bool, error) {
 	same := map[versioning.Key]bool{}
 	var c keyColumns
 	for _, k := range keys {
 		c.accounts, c.types, c.ids = append(c.accounts, k.Account), append(c.types, k.Type), append(c.ids, k.ID)
 	}
-	err := postgres.InTx(ctx, w.Pool, "update rule numbers", stageTimeout,
+	err := postgres.InTx(ctx, w.Pool, "update rule versions", stageTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
 			clear(same)
 			if err := w.lease.Guard(ctx, tx); err != nil {

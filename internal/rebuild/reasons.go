@@ -9,8 +9,8 @@ import (
 	"github.com/postern-gateway/postern/internal/canonical"
 )
 
-const side = `o.version_final, o.version_at, o.version_seen, o.version_rank, o.deleted, o.ambiguous, o.look_after,
-  o.rule_version, o.revision, o.last_event_id, o.settled,
+const side = `o.version_final, o.version_at, o.version_seen, o.version_rank, o.deleted, o.ambiguous, o.refetch_after,
+  o.rule_version, o.revision, o.last_event_id, o.overwritten_at,
   CASE WHEN pg_column_size(o.state) <= $5 THEN o.state END, coalesce(pg_column_size(o.state) > $5, false)`
 
 // detailSQL reads some objects from both tables, each with its position in the list.
@@ -22,7 +22,7 @@ JOIN objects o ON o.source = $1 AND o.account = d.account AND o.object_type = d.
 UNION ALL
 SELECT d.n, true, ` + side + ` FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS d(account,
 	object_type, object_id, n)
-JOIN staged o ON o.source = $1 AND o.account = d.account AND o.object_type = d.object_type
+JOIN staged_objects o ON o.source = $1 AND o.account = d.account AND o.object_type = d.object_type
 	AND o.object_id = d.object_id`
 
 // outcomesSQL reads the outcomes of some events in the live run and in the rebuild.
@@ -39,8 +39,8 @@ type decidedOutcome struct {
 // outcomeKey identifies an outcome.
 type outcomeKey struct{ event, run int64 }
 
-// explain reads both rows of a page's items, some at a time, and adds the differences and the
-// reasons.
+// explain reads the live and the staged row of each item of a page, some at a time. It adds the
+// differences and their reasons to the items.
 func (c *comparison) explain(ctx context.Context, page *Page) error {
 	var source string
 	if len(page.Items) > 0 {
@@ -80,10 +80,10 @@ func (c *comparison) read(ctx context.Context, items []Difference) error {
 	for rows.Next() {
 		var position int64
 		var staged bool
-		var s Side
+		var s ObjectRow
 		if err := rows.Scan(&position, &staged, &s.Version.Final, &s.Version.At, &s.Version.Seen, &s.Version.Rank,
-			&s.Deleted, &s.Ambiguous, &s.RefetchAfter,
-			&s.RuleVersion, &s.Revision, &s.LastEventID, &s.OverwrittenAt, &s.state, &s.tooLarge); err != nil {
+			&s.Deleted, &s.Ambiguous, &s.RefetchAfter, &s.RuleVersion, &s.Revision, &s.LastEventID,
+			&s.OverwrittenAt, &s.state, &s.tooLarge); err != nil {
 			return err
 		}
 		if staged {
@@ -99,7 +99,7 @@ func (c *comparison) read(ctx context.Context, items []Difference) error {
 func (c *comparison) outcomes(ctx context.Context, items []Difference) (map[outcomeKey]decidedOutcome, error) {
 	var ids []int64
 	for i := range items {
-		for _, s := range []*Side{items[i].Live, items[i].Staged} {
+		for _, s := range []*ObjectRow{items[i].Live, items[i].Staged} {
 			if s != nil {
 				ids = append(ids, s.LastEventID)
 			}
@@ -117,7 +117,7 @@ func (c *comparison) outcomes(ctx context.Context, items []Difference) (map[outc
 	return found, err
 }
 
-// describe names the differences and the reasons that the outcomes tell. It releases the states.
+// describe sets the differing parts, the paths and the reasons. It releases the states.
 func (d *Difference) describe(run int64, outcomes map[outcomeKey]decidedOutcome) {
 	d.Parts, d.Paths, d.Reasons = []string{}, []string{}, []string{}
 	live, staged := d.Live, d.Staged
@@ -137,14 +137,14 @@ func (d *Difference) describe(run int64, outcomes map[outcomeKey]decidedOutcome)
 	default:
 		d.addReasons(live, staged, run, outcomes)
 	}
-	for _, s := range []*Side{live, staged} {
+	for _, s := range []*ObjectRow{live, staged} {
 		if s != nil {
 			s.state = nil
 		}
 	}
 }
 
-func (d *Difference) compare(live, staged *Side) {
+func (d *Difference) compare(live, staged *ObjectRow) {
 	for _, part := range []struct {
 		name    string
 		differs bool
@@ -152,8 +152,8 @@ func (d *Difference) compare(live, staged *Side) {
 		{"version", live.Version != staged.Version}, {"deleted", live.Deleted != staged.Deleted},
 		{"ambiguous", live.Ambiguous != staged.Ambiguous},
 		{"rule_version", live.RuleVersion != staged.RuleVersion},
-		{"look_after", live.RefetchAfter != staged.RefetchAfter},
-		{"settled", live.OverwrittenAt != staged.OverwrittenAt},
+		{"refetch_after", live.RefetchAfter != staged.RefetchAfter},
+		{"overwritten_at", live.OverwrittenAt != staged.OverwrittenAt},
 	} {
 		if part.differs {
 			d.Parts = append(d.Parts, part.name)
@@ -164,12 +164,12 @@ func (d *Difference) compare(live, staged *Side) {
 	} else if differingPaths := differingPaths(live.state, staged.state); len(differingPaths) > 0 {
 		d.Parts, d.Paths = append(d.Parts, "state"), differingPaths
 	}
-	if len(d.Parts) == 0 || len(d.Parts) == 1 && d.Parts[0] == "look_after" {
-		d.Parts = append(d.Parts, "tie_set")
+	if len(d.Parts) == 0 || len(d.Parts) == 1 && d.Parts[0] == "refetch_after" {
+		d.Parts = append(d.Parts, "tied_states")
 	}
 }
 
-func (d *Difference) addReasons(live, staged *Side, run int64, outcomes map[outcomeKey]decidedOutcome) {
+func (d *Difference) addReasons(live, staged *ObjectRow, run int64, outcomes map[outcomeKey]decidedOutcome) {
 	if live.RuleVersion != staged.RuleVersion {
 		d.addReason("the live object was made by rule %d, the staged one by rule %d", live.RuleVersion,
 			staged.RuleVersion)

@@ -1,7 +1,7 @@
 // Package rebuild computes the mirror of a source again from the log: it stages objects in a shadow
 // table, compares them with the live ones, and swaps them in one transaction or discards them.
 // Operators request rebuilds, and processors execute them. It never changes live objects before the
-// swap, except for the number of the rule that made them.
+// swap, except for their rule version.
 package rebuild
 
 import (
@@ -30,14 +30,14 @@ type Params struct {
 	Source int32 `json:"source"`
 	// Type is the type of the objects, "" for all.
 	Type string `json:"type"`
-	// SwapTimeout replaces the live objects as soon as the new ones are staged. It may be set later: until
-	// then the run is paused and awaits the operator's decision.
+	// Swap replaces the live objects as soon as the new ones are staged. It may be set later: until
+	// then the run awaits the operator's decision.
 	Swap bool `json:"swap"`
 	// AcceptDead says that an operator wants the swap although events that were applied live are
 	// dead in the rebuild.
 	AcceptDead bool `json:"seen,omitzero"`
 	// Input is the operator's input as written, by parameter.
-	Input map[string]string `json:"words"`
+	Input map[string]string `json:"input"`
 }
 
 // Settings are the limits and intervals of a rebuild. Tests shorten them.
@@ -62,8 +62,7 @@ type Settings struct {
 
 // DefaultSettings are the shipped settings.
 var DefaultSettings = Settings{Chunk: 2000, Rows: 5000, MaxKeys: 50_000, MaxPending: 1000,
-	CatchUpTimeout: 10 * time.Second,
-	LockTimeout:    10 * time.Second, SwapTimeout: 30 * time.Minute,
+	CatchUpTimeout: 10 * time.Second, LockTimeout: 10 * time.Second, SwapTimeout: 30 * time.Minute,
 	RetryPause: time.Second}
 
 // Runner executes rebuilds.
@@ -91,8 +90,8 @@ type work struct {
 	lease  *runs.Lease
 	params Params
 	log    *slog.Logger
-	// single says that the first events are tried one by one, because the previous lease owner may
-	// have ended by one of them.
+	// single says that the first events are tried one by one, because one of them may have ended
+	// the process of the previous lease owner.
 	single bool
 	// differing are the objects that a swap must examine, nil before the first comparison.
 	differing *keySet
@@ -126,8 +125,7 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 func (w *work) readParams() error {
 	w.params = Params{}
 	decoder := json.NewDecoder(bytes.NewReader(w.lease.Params))
-	// the parameters of a later release may have another meaning because of a field that is unknown
-	// here
+	// a field of a later release may change the meaning of the others
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&w.params); err != nil {
 		return runs.Permanent(fmt.Errorf("read the parameters: %w", err))
@@ -232,8 +230,8 @@ var errLogDropped = errors.New("partitions of the log were dropped before the re
 // droppedSQL finds a partition between two ids that left the log and was not part of the retained
 // objects when the run began.
 const droppedSQL = `
-SELECT EXISTS (SELECT FROM retired d JOIN runs r ON r.run = $1 WHERE d.ready_at >= r.started_at
-	AND d.hi > $2::bigint + 1 AND d.lo <= $3 AND (d.dropped_at IS NOT NULL
+SELECT EXISTS (SELECT FROM dropped_partitions d JOIN runs r ON r.run = $1 WHERE d.ready_at >= r.started_at
+	AND d.id_to > $2::bigint + 1 AND d.id_from <= $3 AND (d.dropped_at IS NOT NULL
   OR NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass
   	AND NOT i.inhdetachpending AND p.relname = d.name)))`
 
@@ -267,9 +265,7 @@ const Processed = "processed"
 // Statements returns all SQL statements of this package, for the test that prepares each of them.
 func Statements() []string {
 	return append(swapStatements(), failedInMirrorSQL, droppedSQL, makeDueSQL, missedSQL, missedAmongSQL, deadSQL,
-		deadAmongSQL,
-		pendingFailuresSQL, changesSinceSQL, updateRuleVersionSQL, sourceLockSQL, clearSQL, copyRetainedSQL,
-		lockTimeoutSQL, requestSwapSQL, abandonedSQL, nextSourceSQL,
-		compareSQL, pageEndSQL,
-		detailSQL, outcomesSQL, sourceSQL, openSQL)
+		deadAmongSQL, pendingFailuresSQL, changesSinceSQL, updateRuleVersionSQL, sourceLockSQL, clearSQL,
+		copyRetainedSQL, lockTimeoutSQL, requestSwapSQL, abandonedSQL, nextSourceSQL, compareSQL, pageEndSQL, detailSQL,
+		outcomesSQL, sourceSQL, openSQL)
 }

@@ -40,7 +40,7 @@ func TestRebuild_untouchedMirror_changesNothing(t *testing.T) {
 				run := b.request(t, rebuild.Params{Source: b.source})
 				b.awaitRun(t, run, staged)
 				equal(t, "live and staged", b.tableRows(t, objectColumns, "objects"),
-					b.tableRows(t, objectColumns, "staged"))
+					b.tableRows(t, objectColumns, "staged_objects"))
 				if counts, items := b.allDifferences(t, run); len(items) > 0 ||
 					int(counts[rebuild.Same]) != len(before) {
 					t.Errorf("%v, %+v", counts, items)
@@ -77,8 +77,8 @@ func (changedProvider) Observe(src *provider.Source, e *provider.StoredEvent) (p
 	return o, err
 }
 
-// After a change of the configuration, a rebuild ends as if it had always been so. Revisions never
-// decrease, and each one that grew leaves one change.
+// After a change of the configuration, a rebuild ends as if the configuration had always been the
+// new one. Revisions never decrease, and each one that grew leaves one change.
 func TestRebuild_changedConfiguration_endsAsTheLog(t *testing.T) {
 	t.Parallel()
 	for name, options := range providerKinds {
@@ -117,7 +117,7 @@ func TestRebuild_changedConfiguration_endsAsTheLog(t *testing.T) {
 func (b *testBundle) checkMirror(t *testing.T, want []string) {
 	t.Helper()
 	got := b.rows(t, `SELECT `+objectColumns+` FROM objects o WHERE NOT (version_at = -9223372036854775808
-		AND look_after = 0)
+		AND refetch_after = 0)
 		ORDER BY source, account, object_type, object_id`)
 	equal(t, "objects", want, got)
 }
@@ -173,7 +173,7 @@ func (b *testBundle) checkRevisions(t *testing.T, before map[string]revision, en
 	if len(before) > 0 {
 		t.Errorf("objects were removed: %v", before)
 	}
-	if ended.Counts[rebuild.Grown] != grown {
+	if ended.Counts[rebuild.RevisionsGrown] != grown {
 		t.Errorf("%d revisions grew: %v", grown, ended.Counts)
 	}
 }
@@ -220,8 +220,8 @@ func TestRebuild_damagedMirror_isRepaired(t *testing.T) {
 	b.exec(t, `UPDATE objects SET version_at = version_at + 1 WHERE object_id = 'obj_4'`)
 	b.exec(t, `UPDATE objects SET ambiguous = NOT ambiguous WHERE object_id = 'obj_6'`)
 	b.exec(t, `INSERT INTO objects SELECT source, account, object_type, 'obj_0', version_final, version_at,
-		version_seen, version_rank, tie_set, overflow, window_lo, window_hi, look_after,
-		ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, 7, rule_version, created_at,
+		version_seen, version_rank, tied_states, overflow, time_from, time_to, refetch_after,
+		ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id, 7, rule_version, created_at,
 			updated_at FROM objects WHERE object_id = 'obj_5'`)
 	before := b.revisions(t)
 	b.exec(t, `TRUNCATE outbox`)
@@ -237,12 +237,13 @@ func TestRebuild_damagedMirror_isRepaired(t *testing.T) {
 	ended := b.awaitRun(t, run, done)
 	b.checkMirror(t, want)
 	b.checkRevisions(t, before, ended)
-	if all, due := b.number(t, `SELECT count(*) FROM outbox`), b.number(t, `SELECT count(*) FROM outbox
-		WHERE made_at BETWEEN clock_now() - interval '10 minutes' AND clock_now() - interval '30 seconds'`); all == 0 ||
-		due != all {
+	all := b.number(t, `SELECT count(*) FROM outbox`)
+	due := b.number(t, `SELECT count(*) FROM outbox
+		WHERE created_at BETWEEN clock_now() - interval '10 minutes' AND clock_now() - interval '30 seconds'`)
+	if all == 0 || due != all {
 		t.Errorf("%d of %d changes are due and not older than necessary", due, all)
 	}
-	if ended.Counts[rebuild.Swapped] != 5 || ended.Counts[rebuild.Emptied] != 1 { // obj_3 got its rule number before
+	if ended.Counts[rebuild.Swapped] != 5 || ended.Counts[rebuild.Emptied] != 1 { // obj_3 got its rule version before
 		t.Errorf("%v", ended.Counts)
 	}
 }
@@ -315,8 +316,8 @@ func TestClearAbandoned_endedRebuilds_areCleared(t *testing.T) {
 	b.awaitRun(t, open, staged)
 	b.rebuildAndSwap(t, b.source)
 	must(t, rebuild.ClearAbandonedOnce(t.Context(), b.pool))
-	if n, kept := b.number(t, `SELECT count(*) FROM staged WHERE source = $1`, b.source),
-		b.number(t, `SELECT count(*) FROM staged WHERE source = $1`, other); n != 0 || kept == 0 {
+	if n, kept := b.number(t, `SELECT count(*) FROM staged_objects WHERE source = $1`, b.source),
+		b.number(t, `SELECT count(*) FROM staged_objects WHERE source = $1`, other); n != 0 || kept == 0 {
 		t.Errorf("%d rows remain, %d of the open rebuild", n, kept)
 	}
 }

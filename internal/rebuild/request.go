@@ -16,7 +16,7 @@ import (
 // uniqueViolation is the SQLSTATE of a second open rebuild of a source.
 const uniqueViolation = "23505"
 
-const openSQL = `SELECT r.run FROM runs r WHERE r.job = 'rebuild' AND r.asked ->> 'source' = $1::int::text
+const openSQL = `SELECT r.run FROM runs r WHERE r.job = 'rebuild' AND r.params ->> 'source' = $1::int::text
 	AND r.ended_at IS NULL`
 
 // Request inserts a rebuild into the table of runs; a running processor executes it. It returns the
@@ -42,16 +42,15 @@ func ExplainConflict(ctx context.Context, pool *pgxpool.Pool, o *Params, err err
 		return fmt.Errorf("find the open rebuild: %w", err)
 	}
 	return fmt.Errorf("%w: run %d is an open rebuild of this source: swap it or discard it first (postern rebuild "+
-		"swap %d, postern rebuild discard %d)",
-		events.ErrInvalid, open, open, open)
+		"swap %d, postern rebuild discard %d)", events.ErrInvalid, open, open, open)
 }
 
 const requestSwapSQL = `
-UPDATE runs SET asked = asked || '{"swap": true, "seen": true}', status = CASE WHEN status = 'paused' THEN 'waiting'
+UPDATE runs SET params = params || '{"swap": true, "seen": true}', status = CASE WHEN status = 'paused' THEN 'queued'
 	ELSE status END, updated_at = clock_now()
 WHERE run = $1 AND job = 'rebuild' AND ended_at IS NULL`
 
-// SwapTimeout makes an open rebuild replace the live objects with the staged ones, as soon as it has
+// Swap makes an open rebuild replace the live objects with the staged ones, as soon as it has
 // caught up. Errors: events.ErrNotFound, events.ErrInvalid.
 func Swap(ctx context.Context, db postgres.DB, run int64) error {
 	done, err := db.Exec(ctx, requestSwapSQL, run)

@@ -43,8 +43,7 @@ func (b *testBundle) retainAndDrop(t *testing.T, old []int64) {
 	t.Helper()
 	must(t,
 		errOf(b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.RetainedObjects},
-			old,
-			false)))
+			old, false)))
 	b.dropOldestPartition(t)
 }
 
@@ -126,12 +125,12 @@ func TestSwap_partitionDroppedAboveCursor_fails(t *testing.T) {
 	before := b.tableRows(t, allColumns, "objects")
 	must(t,
 		errOf(b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.RetainedObjects},
-			middle,
-			false)))
+			middle, false)))
 	name := b.rows(t, `SELECT 'events_' || to_char(clock_now() - interval '3 days', 'YYYYMMDD')`)[0]
-	b.exec(t, `INSERT INTO retired (name, lo, hi, folded_to, events, bytes, run, ready_at, dropped_at, updated_at)
-		SELECT $1, lo, lo + (86400000::bigint << 20), $2, $3, 0, 0, clock_now(), clock_now(), clock_now()
-		FROM (SELECT (extract(epoch FROM to_date(substr($1, 8), 'YYYYMMDD')) * 1000)::bigint << 20 AS lo) l`, name,
+	b.exec(t, `INSERT INTO dropped_partitions (name, id_from, id_to, retained_to, events, bytes, run, ready_at,
+		dropped_at, updated_at)
+		SELECT $1, id_from, id_from + (86400000::bigint << 20), $2, $3, 0, 0, clock_now(), clock_now(), clock_now()
+		FROM (SELECT (extract(epoch FROM to_date(substr($1, 8), 'YYYYMMDD')) * 1000)::bigint << 20 AS id_from) l`, name,
 		middle[len(middle)-1], len(middle))
 	b.exec(t, `ALTER TABLE events DETACH PARTITION `+name)
 	b.exec(t, `DROP TABLE `+name)
@@ -166,7 +165,7 @@ func TestReduce_stagedEvents_retainedOnlyAfterSwap(t *testing.T) {
 	b.awaitRun(t, run, staged)
 	retained := func() int {
 		must(t, errOf(b.processor(t, nil).Reduce(t.Context(), ids)))
-		return b.number(t, `SELECT count(*) FROM bases`)
+		return b.number(t, `SELECT count(*) FROM retained_objects`)
 	}
 	if n := retained(); n != 0 {
 		t.Errorf("%d retained objects from events that are only staged", n)

@@ -31,16 +31,14 @@ var providerKinds = map[string]sim.Options{
 	"event time": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
 		DuplicateEvents: 20, MaxDelay: 5_000_000},
 	"own version": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, ObjectVersions: true,
-		Deletes:      15,
-		FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000, Noise: true},
+		Deletes: 15, FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000,
+		Noise: true},
 	"integers": {Objects: 12, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, ObjectVersions: true,
-		VersionIsCounter: true,
-		DuplicateEvents:  10},
+		VersionIsCounter: true, DuplicateEvents: 10},
 	"ids reused": {Objects: 12, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40,
 		DuplicateEvents: 20},
 	"steps": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
-		StatusSteps: true,
-		ChangeSets:  50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
+		StatusSteps: true, ChangeSets: 50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
 	"partial events": {Objects: 12, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
 }
 
@@ -146,7 +144,7 @@ func (b *testBundle) rebuildAndSwap(t *testing.T, source int32) *runs.Run {
 // objectColumns are the columns that make an object. allColumns also contain those that may depend
 // on the order of arrival.
 const (
-	objectColumns = `(to_jsonb(o) - '{revision,created_at,updated_at,look_after,last_event_id,state}'::text[])::text
+	objectColumns = `(to_jsonb(o) - '{revision,created_at,updated_at,refetch_after,last_event_id,state}'::text[])::text
 		|| ' ' || coalesce(o.state::text, 'null')`
 	allColumns = `to_jsonb(o)::text`
 )
@@ -196,13 +194,13 @@ func (b *testBundle) allDifferences(t *testing.T, run int64) (counts map[rebuild
 // It uses the table of retained objects, which is otherwise unused here.
 func (b *testBundle) mirrorFromLog(t *testing.T, reads provider.Provider, run int64) []string {
 	t.Helper()
-	b.exec(t, `TRUNCATE bases`)
+	b.exec(t, `TRUNCATE retained_objects`)
 	into := processor.Target{Run: run, Into: 2}
 	ids := slices.Clone(b.ids)
 	slices.Sort(ids)
 	must(t, errOf(b.processor(t, reads).ApplyStored(t.Context(), into, ids, false)))
-	made := b.tableRows(t, objectColumns, "bases")
-	b.exec(t, `TRUNCATE bases`)
+	made := b.tableRows(t, objectColumns, "retained_objects")
+	b.exec(t, `TRUNCATE retained_objects`)
 	return made
 }
 

@@ -19,8 +19,8 @@ const stageTimeout = 30 * time.Second
 
 // columns are the columns of a table of objects.
 const columns = `source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
-  tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired,
-  last_event_id, revision, rule_version, created_at, updated_at, settled, overwrite_seen`
+  tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state,
+  sanitized, last_event_id, revision, rule_version, created_at, updated_at, overwritten_at, overwrite_seen`
 
 // stagedLock is the class of the advisory locks of sources' staged rows. Clearing rows takes it.
 const stagedLock = 0x706f7375
@@ -28,12 +28,13 @@ const stagedLock = 0x706f7375
 const sourceLockSQL = `SELECT pg_advisory_xact_lock($1, $2)`
 
 const clearSQL = `
-DELETE FROM staged WHERE source = $1 AND ctid = ANY(ARRAY(SELECT s.ctid FROM staged s WHERE s.source = $1 LIMIT $2))`
+DELETE FROM staged_objects WHERE source = $1 AND ctid = ANY(ARRAY(SELECT s.ctid FROM staged_objects s
+	WHERE s.source = $1 LIMIT $2))`
 
 // clear removes the staged rows that another rebuild of the source left.
 func (w *work) clear(ctx context.Context) error {
-	return clearStaged(ctx, w.Pool, w.params.Source, w.Settings.Rows, func(ctx context.Context, tx pgx.Tx) (bool,
-		error) {
+	return clearStaged(ctx, w.Pool, w.params.Source, w.Settings.Rows, func(ctx context.Context,
+		tx pgx.Tx) (bool, error) {
 		if err := w.beforeStep("clear"); err != nil {
 			return false, err
 		}
@@ -67,11 +68,12 @@ func clearStaged(ctx context.Context, pool *pgxpool.Pool, source int32, rows int
 
 const copyRetainedSQL = `
 WITH page AS MATERIALIZED (
-  SELECT ` + columns + ` FROM bases b WHERE b.source = $1 AND (b.account, b.object_type, b.object_id) > ($2, $3, $4)
+  SELECT ` + columns + ` FROM retained_objects b WHERE b.source = $1 AND (b.account, b.object_type, b.object_id) > ($2,
+	$3, $4)
 	AND ($5 = '' OR b.object_type = $5)
   ORDER BY b.account, b.object_type, b.object_id LIMIT $6
 ), put AS (
-  INSERT INTO staged (` + columns + `) SELECT ` + columns + ` FROM page ON CONFLICT DO NOTHING
+  INSERT INTO staged_objects (` + columns + `) SELECT ` + columns + ` FROM page ON CONFLICT DO NOTHING
 )
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC
 	LIMIT 1`
@@ -108,20 +110,20 @@ func (w *work) copyRetained(ctx context.Context) error {
 func ClearAbandoned(ctx context.Context, pool *pgxpool.Pool, every time.Duration, log *slog.Logger) error {
 	for ctx.Err() == nil {
 		if err := clearAbandoned(ctx, pool); err != nil && ctx.Err() == nil {
-			log.Warn("staged objects not cleared; tried again later", "error", err)
+			log.Warn("staged objects not cleared; retrying later", "error", err)
 		}
 		runs.Sleep(ctx, every)
 	}
 	return nil
 }
 
-const nextSourceSQL = `SELECT source FROM staged WHERE source > $1 ORDER BY source LIMIT 1`
+const nextSourceSQL = `SELECT source FROM staged_objects WHERE source > $1 ORDER BY source LIMIT 1`
 
 const abandonedSQL = `SELECT NOT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild'
-	AND r.asked ->> 'source' = $1::int::text
+	AND r.params ->> 'source' = $1::int::text
 	AND r.ended_at IS NULL)`
 
-// clearAbandoned visits one source after the other.
+// clearAbandoned clears one source after the other.
 func clearAbandoned(ctx context.Context, pool *pgxpool.Pool) error {
 	for source := int32(-1); ; {
 		err := pool.QueryRow(ctx, nextSourceSQL, source).Scan(&source)
@@ -131,8 +133,8 @@ func clearAbandoned(ctx context.Context, pool *pgxpool.Pool) error {
 		if err != nil {
 			return fmt.Errorf("find staged objects: %w", err)
 		}
-		err = clearStaged(ctx, pool, source, DefaultSettings.Rows, func(ctx context.Context, tx pgx.Tx) (abandoned bool,
-			err error) {
+		err = clearStaged(ctx, pool, source, DefaultSettings.Rows, func(ctx context.Context,
+			tx pgx.Tx) (abandoned bool, err error) {
 			err = tx.QueryRow(ctx, abandonedSQL, source).Scan(&abandoned)
 			return abandoned, err
 		})

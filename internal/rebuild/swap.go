@@ -16,35 +16,35 @@ import (
 )
 
 // The counts of a swap: objects that were written, objects whose revision grew, and objects that
-// the log does not produce any more.
+// were emptied because the log does not produce them any more.
 const (
-	Swapped = "swapped"
-	Grown   = "grown"
-	Emptied = "emptied"
+	Swapped        = "swapped"
+	RevisionsGrown = "grown"
+	Emptied        = "emptied"
 )
 
-// noVersion is the version of a row that only refetch requests produced.
+// noVersion is the version_at of versioning.NoVersion.
 const noVersion = `-9223372036854775808`
 
-// differsExceptRule tells that a live and a staged row are not the same object, whatever rule made
-// them. See VERSIONS in docs/architecture.md. It ignores the revision, the last event, the times
-// and the pending refetch, which may depend on the order of arrival.
-const differsExceptRule = `(o.exact_hash, o.version_at, o.version_final, o.version_seen, o.version_rank, o.window_lo,
-	o.window_hi, o.ambiguous, o.deleted, o.overflow,
-  o.state_hash, o.repaired, o.tie_set, o.state, o.settled, o.overwrite_seen) IS DISTINCT FROM
-  (s.exact_hash, s.version_at, s.version_final, s.version_seen, s.version_rank, s.window_lo, s.window_hi, s.ambiguous,
+// differsExceptRule tells that a live and a staged row differ in more than the rule version. It
+// ignores the revision, the last event, the times of the row and the pending refetch, which may
+// depend on the order of arrival. See the section Versions in docs/architecture.md.
+const differsExceptRule = `(o.exact_hash, o.version_at, o.version_final, o.version_seen, o.version_rank, o.time_from,
+	o.time_to, o.ambiguous, o.deleted, o.overflow,
+  o.state_hash, o.sanitized, o.tied_states, o.state, o.overwritten_at, o.overwrite_seen) IS DISTINCT FROM
+  (s.exact_hash, s.version_at, s.version_final, s.version_seen, s.version_rank, s.time_from, s.time_to, s.ambiguous,
   	s.deleted, s.overflow,
-  s.state_hash, s.repaired, s.tie_set, s.state, s.settled, s.overwrite_seen)`
+  s.state_hash, s.sanitized, s.tied_states, s.state, s.overwritten_at, s.overwrite_seen)`
 
 const differs = `(o.rule_version <> s.rule_version OR ` + differsExceptRule + `)`
 
 // unknownObject tells that a row has no version and no pending refetch.
-const unknownObject = `o.version_at = ` + noVersion + ` AND o.look_after = 0`
+const unknownObject = `o.version_at = ` + noVersion + ` AND o.refetch_after = 0`
 
 // announceWritten inserts the changes of the written rows into the outbox and counts them. The rows
-// get an old made_at ($3 ago), so that the next resend publishes them at once.
-const announceWritten = `, told AS (
-  INSERT INTO outbox (sources, accounts, types, ids, made_at)
+// get an old created_at ($3 ago), so that the next resend publishes them at once.
+const announceWritten = `, announced AS (
+  INSERT INTO outbox (sources, accounts, types, ids, created_at)
   SELECT array_agg($1::int), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id),
   	clock_now() - $3::interval
   FROM (SELECT w.account, w.object_type, w.object_id, (row_number() OVER () - 1) / 200 AS part FROM written w
@@ -67,14 +67,14 @@ const (
 	changeSQL = `), written AS (
   UPDATE objects o SET version_final = s.version_final, version_at = s.version_at, version_seen = s.version_seen,
   	version_rank = s.version_rank,
-    tie_set = s.tie_set, overflow = s.overflow, window_lo = s.window_lo, window_hi = s.window_hi,
-    	look_after = s.look_after, ambiguous = s.ambiguous,
-    deleted = s.deleted, state_hash = s.state_hash, exact_hash = s.exact_hash, state = s.state, repaired = s.repaired,
+    tied_states = s.tied_states, overflow = s.overflow, time_from = s.time_from, time_to = s.time_to,
+    	refetch_after = s.refetch_after, ambiguous = s.ambiguous,
+    deleted = s.deleted, state_hash = s.state_hash, exact_hash = s.exact_hash, state = s.state, sanitized = s.sanitized,
     	last_event_id = s.last_event_id,
     revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = s.rule_version,
-    	updated_at = (SELECT clock_now()), settled = s.settled,
+    	updated_at = (SELECT clock_now()), overwritten_at = s.overwritten_at,
     overwrite_seen = s.overwrite_seen
-  FROM found f, staged s WHERE o.ctid = f.live AND s.ctid = f.staged
+  FROM found f, staged_objects s WHERE o.ctid = f.live AND s.ctid = f.staged
   RETURNING o.account, o.object_type, o.object_id, f.grew
 )` + announceWritten
 
@@ -84,11 +84,12 @@ const (
 	addSQL = `), written AS (
   INSERT INTO objects AS o (` + columns + `)
   SELECT s.source, s.account, s.object_type, s.object_id, s.version_final, s.version_at, s.version_seen, s.version_rank,
-  	s.tie_set, s.overflow, s.window_lo,
-    s.window_hi, s.look_after, s.ambiguous, s.deleted, s.state_hash, s.exact_hash, s.state, s.repaired, s.last_event_id,
-    CASE WHEN s.version_at > ` + noVersion + ` THEN 1 ELSE 0 END, s.rule_version, now.at, now.at, s.settled,
+  	s.tied_states, s.overflow, s.time_from,
+    s.time_to, s.refetch_after, s.ambiguous, s.deleted, s.state_hash, s.exact_hash, s.state, s.sanitized,
+    	s.last_event_id,
+    CASE WHEN s.version_at > ` + noVersion + ` THEN 1 ELSE 0 END, s.rule_version, now.at, now.at, s.overwritten_at,
 	s.overwrite_seen
-  FROM found f JOIN staged s ON s.ctid = f.staged, (SELECT clock_now() AS at) now
+  FROM found f JOIN staged_objects s ON s.ctid = f.staged, (SELECT clock_now() AS at) now
   RETURNING o.account, o.object_type, o.object_id, o.revision > 0 AS grew
 )` + announceWritten
 
@@ -101,31 +102,31 @@ const (
 	// revision would be lower.
 	emptySQL = `), written AS (
   UPDATE objects o SET version_final = false, version_at = ` +
-		noVersion + `, version_seen = 0, version_rank = 0, tie_set = '[]', overflow = false,
-    window_lo = ` + noVersion + `, window_hi = ` + noVersion + `, look_after = 0, ambiguous = false, deleted = false,
+		noVersion + `, version_seen = 0, version_rank = 0, tied_states = '[]', overflow = false,
+    time_from = ` + noVersion + `, time_to = ` + noVersion + `, refetch_after = 0, ambiguous = false, deleted = false,
 	state_hash = $4, exact_hash = $5, state = NULL,
-    repaired = false, last_event_id = 0, revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = $6,
-    	updated_at = (SELECT clock_now()), settled = 0,
+    sanitized = false, last_event_id = 0, revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = $6,
+    	updated_at = (SELECT clock_now()), overwritten_at = 0,
     overwrite_seen = 0
   FROM found f WHERE o.ctid = f.live
   RETURNING o.account, o.object_type, o.object_id, f.grew
 )` + announceWritten
 )
 
-// part is one of these parts as two statements: for all of the source, and for the keys in the last
-// three parameters.
+// part is one part of a swap as two statements. allRows writes all objects of the source, byKeys
+// those whose keys are in the last three parameters.
 type part struct {
 	count           string
 	allRows, byKeys string
 	args            []any
 }
 
-// tableRows is one of the two tables with its alias in the statements.
+// table is one of the two tables with its alias in the statements.
 type table struct{ name, alias string }
 
 var (
 	liveTable   = table{"objects", "o"}
-	stagedTable = table{"staged", "s"}
+	stagedTable = table{"staged_objects", "s"}
 )
 
 // rowOf finds the table's row of a key by its index, whatever the planner estimates for a table
@@ -190,9 +191,9 @@ func (w *work) swap(ctx context.Context) (runs.Status, error) {
 		err = w.swapInTx(ctx)
 		switch {
 		case err == nil:
-			w.log.Info("swapped", "objects", w.lease.Counts[Swapped], "grown", w.lease.Counts[Grown], "emptied",
-				w.lease.Counts[Emptied],
-				"duration_ms", time.Since(began).Milliseconds())
+			w.log.Info("swapped", "objects", w.lease.Counts[Swapped], "grown", w.lease.Counts[RevisionsGrown],
+				"emptied",
+				w.lease.Counts[Emptied], "duration_ms", time.Since(began).Milliseconds())
 			return runs.Done, nil
 		case ctx.Err() != nil || !errors.Is(err, errNotCaughtUp) && !errors.Is(err, runs.ErrLeaseLost) &&
 			postgres.Code(err) != lockNotAvailable:
@@ -202,7 +203,7 @@ func (w *work) swap(ctx context.Context) (runs.Status, error) {
 		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
 			return status, err
 		}
-		w.log.Warn("not swapped; tried again later", "error", err)
+		w.log.Warn("not swapped; retrying", "error", err)
 		runs.Sleep(ctx, w.Settings.RetryPause)
 	}
 }
@@ -211,8 +212,8 @@ func (w *work) swap(ctx context.Context) (runs.Status, error) {
 const lockNotAvailable = "55P03"
 
 // swapInTx runs the transaction of a swap. From its lock to its end no live event of the source is
-// applied, so the staged objects then contain all that the mirror contains. The catch-up uses other
-// connections. Its transactions remain if this one fails.
+// applied. After the catch-up the staged objects therefore contain every event that the mirror
+// contains. The catch-up uses other connections, and its transactions remain if this one fails.
 func (w *work) swapInTx(ctx context.Context) error {
 	return postgres.InTx(ctx, w.Pool, "swap", w.Settings.SwapTimeout, func(txCtx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(txCtx, lockTimeoutSQL,
@@ -259,7 +260,7 @@ func (w *work) catchUpLocked(ctx context.Context) error {
 // writeSwap writes the objects and ends the run, in one transaction.
 func (w *work) writeSwap(ctx context.Context, tx pgx.Tx) error {
 	counts := maps.Clone(w.lease.Counts)
-	counts[Swapped], counts[Grown], counts[Emptied] = 0, 0, 0 // a previous attempt may have failed at its end
+	counts[Swapped], counts[RevisionsGrown], counts[Emptied] = 0, 0, 0 // a previous attempt may have failed at its end
 	keys, complete := w.differing.list()
 	for _, p := range parts() {
 		sql, args := p.allRows, append([]any{w.params.Source, w.params.Type, w.Processor.Settings.ResendAfter},
@@ -276,7 +277,7 @@ func (w *work) writeSwap(ctx context.Context, tx pgx.Tx) error {
 				"client writes to the mirror without taking the locks", written, found)
 		}
 		counts[Swapped] += written
-		counts[Grown] += grown
+		counts[RevisionsGrown] += grown
 		if p.count != "" {
 			counts[p.count] += written
 		}

@@ -55,8 +55,7 @@ func (f *fetcher) checkAccount(ctx context.Context, account string, exclude vers
 	by, verified, err := f.findAccountSample(ctx, account, exclude)
 	if verified {
 		f.Sources.accountChecks.store(sourceKey{f.source, account},
-			accountCheck{time.Now().Add(f.Settings.AccountCheckTTL), by},
-			generation)
+			accountCheck{time.Now().Add(f.Settings.AccountCheckTTL), by}, generation)
 	}
 	return verified, err
 }
@@ -80,9 +79,9 @@ func (f *fetcher) findAccountSample(ctx context.Context, account string,
 	if !otherMode || sample != nil || err != nil && !errors.As(err, new(*accountUnverifiedError)) {
 		return sample, sample != nil, err
 	}
-	return nil, false, &otherAccountError{fmt.Sprintf("recent webhooks of source %s have brought events of one mode "+
-		"of the account only (test or live), the key reads the other, and the API finds no object of the mirror: "+
-		"give the source a key of the mode of its webhooks (api.key), and ask again", f.source.Name)}
+	return nil, false, &otherAccountError{fmt.Sprintf("recent webhooks of source %s brought only events of one mode "+
+		"(test or live), the key reads the other mode, and the API finds no object of the mirror: give the source a "+
+		"key of the mode of its webhooks (api.key), and ask again", f.source.Name)}
 }
 
 // hasFixedAccount reports whether the API can only belong to this account, with any key.
@@ -146,8 +145,8 @@ func (t *sampleResult) describeOthers() string {
 }
 
 // checkEvents reports whether the API knows an event that a webhook brought. It looks up older
-// events first. A recent event may not be listed yet: found, it verifies the key, and not found it
-// shows nothing. otherMode: there were events of the mode that the key does not read. Errors:
+// events first. A recent event may not be listed yet, so the check does not fail if the API does
+// not know it. otherMode: there were events of the mode that the key does not read. Errors:
 // *otherAccountError.
 func (f *fetcher) checkEvents(ctx context.Context, account string, tenants []string) (verified, otherMode bool,
 	err error) {
@@ -161,10 +160,9 @@ func (f *fetcher) checkEvents(ctx context.Context, account string, tenants []str
 		}
 		if otherMode = otherMode || result.otherMode > 0; result.firstUnknown != nil && age > 0 {
 			return false, otherMode, &otherAccountError{fmt.Sprintf("the API of source %s does not know event %s, "+
-				"which a "+
-				"webhook of the account brought at %s%s: its key is of another account, or of another mode (test or "+
-				"live)%s. "+
-				"Give the source the key of the account whose webhooks it gets (api.key), and ask again", f.source.Name,
+				"which a webhook of the account brought at %s%s: its key is of another account, or of another mode "+
+				"(test or live)%s. Give the source the key of the account whose webhooks it gets (api.key), and ask "+
+				"again", f.source.Name,
 				result.firstUnknown.Key, result.firstUnknown.ReceivedAt.UTC().Format(time.RFC3339),
 				result.describeOthers(), f.otherListAdvice())}
 		}
@@ -220,8 +218,7 @@ func (f *fetcher) requestSampleEvents(ctx context.Context, account string, tenan
 // requestSampleEvent looks up an event that a webhook brought, by its id or in the list at its
 // time. conclusive: the response shows whether the API knows it.
 func (f *fetcher) requestSampleEvent(ctx context.Context, account string, e *provider.StoredEvent, since,
-	until time.Time) (found,
-	conclusive bool, err error) {
+	until time.Time) (found, conclusive bool, err error) {
 	switch r := f.source.Reader.(type) {
 	case provider.EventFetcher:
 		if call, ok := r.FetchEvent(f.source.API, account, e); ok {
@@ -264,7 +261,7 @@ func classifyLookup(a *Response, err error) (found, conclusive bool, _ error) {
 	return a.Verdict.Kind == provider.Found, true, nil
 }
 
-// sampleObjectsSQL returns some living objects of some accounts, a few of each type among a
+// sampleObjectsSQL returns up to three living objects of each type in each account, out of a
 // thousand. Objects whose newest event is not a refetch come first, the most recent of them first.
 // It excludes one object, and the types $6.
 const sampleObjectsSQL = `
@@ -301,10 +298,10 @@ func (f *fetcher) locateSample(ctx context.Context, k versioning.Key) (at locati
 	return f.locate(ctx, k, nil)
 }
 
-// checkObjects looks up mirrored objects until the API knows one. It prefers objects that webhooks
-// have brought; only if it can read none of them, it uses objects that were only refetched. A
-// rejected lookup shows nothing about the type. sample and err are nil if the mirror has no living
-// object. Errors: *accountUnverifiedError.
+// checkObjects looks up mirrored objects until the API knows one. It looks up objects that were
+// only refetched if it could look up none that webhooks have brought. After a rejected lookup it
+// skips the type. sample and err are nil if the mirror has no living object. Errors:
+// *accountUnverifiedError.
 func (f *fetcher) checkObjects(ctx context.Context, tenants []string, exclude versioning.Key) (sample *versioning.Key,
 	err error) {
 	all, err := f.loadSampleObjects(ctx, tenants, exclude)
@@ -312,10 +309,10 @@ func (f *fetcher) checkObjects(ctx context.Context, tenants []string, exclude ve
 		return nil, err
 	}
 	var requested []versioning.Key
-	rejected, webhookObjectsAsked := map[versioning.Key]bool{}, false
+	rejected, webhookObjectsRequested := map[versioning.Key]bool{}, false
 	for _, one := range all {
 		typeKey := versioning.Key{Account: one.Account, Type: one.Type}
-		if webhookObjectsAsked && !one.fromWebhook || len(requested)-len(rejected) == sampleObjectLimit ||
+		if webhookObjectsRequested && !one.fromWebhook || len(requested)-len(rejected) == sampleObjectLimit ||
 			len(rejected) == sampleObjectLimit {
 			break
 		}
@@ -340,7 +337,7 @@ func (f *fetcher) checkObjects(ctx context.Context, tenants []string, exclude ve
 		if !conclusive {
 			rejected[typeKey] = true
 		}
-		webhookObjectsAsked = webhookObjectsAsked || one.fromWebhook
+		webhookObjectsRequested = webhookObjectsRequested || one.fromWebhook
 		requested = append(requested, one.Key)
 	}
 	return nil, f.unverifiedError(requested, len(rejected))
@@ -352,15 +349,13 @@ func (f *fetcher) unverifiedError(requested []versioning.Key, rejected int) erro
 		f.source.Name)
 	switch {
 	case len(requested) == 0:
-		return &accountUnverifiedError{text + "with it the API reads none of the types of objects that the mirror has"}
+		return &accountUnverifiedError{text + "the API reads none of the mirror's object types with this key"}
 	case rejected == 0:
-		return &accountUnverifiedError{fmt.Sprintf("%sthe API knows none of the %d objects that were looked up, %s "+
-			"%s the "+
-			"first of them", text, len(requested), requested[0].Type, requested[0].ID)}
+		return &accountUnverifiedError{fmt.Sprintf("%sthe API knows none of the %d objects that were looked up (the "+
+			"first is %s %s)", text, len(requested), requested[0].Type, requested[0].ID)}
 	}
-	return &accountUnverifiedError{fmt.Sprintf("%sthe API knows none of the %d objects that were looked up, %s %s "+
-		"the first "+
-		"of them, and rejects %d of them", text, len(requested), requested[0].Type, requested[0].ID, rejected)}
+	return &accountUnverifiedError{fmt.Sprintf("%sthe API knows none of the %d objects that were looked up (the first "+
+		"is %s %s), and rejects %d of them", text, len(requested), requested[0].Type, requested[0].ID, rejected)}
 }
 
 // sampleObject is a living object of the mirror.
@@ -374,8 +369,7 @@ type sampleObject struct {
 func (f *fetcher) loadSampleObjects(ctx context.Context, tenants []string, exclude versioning.Key) ([]sampleObject,
 	error) {
 	rows, err := f.Pool.Query(ctx, sampleObjectsSQL, f.source.Number, tenants, exclude.Account, exclude.Type,
-		exclude.ID,
-		f.sharedTypes())
+		exclude.ID, f.sharedTypes())
 	var all []sampleObject
 	if err == nil {
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w sampleObject, err error) {
@@ -399,15 +393,15 @@ func (f *fetcher) checkAccountFor(ctx context.Context, k versioning.Key) (verifi
 	case f.byOperator:
 		return false, nil
 	}
-	return false, fmt.Errorf("%w; so %s %s, which the API reports as missing too, does not count as deleted: if the "+
-		"key is right, postern hints add "+
-		"refetches it and accepts the result", err, k.Type, k.ID)
+	return false, fmt.Errorf("%w. The API reports %s %s as missing too; without that proof it does not count as "+
+		"deleted. If the key is right, run postern refetches add, which accepts the result", err, k.Type, k.ID)
 }
 
-// checkRunAccount starts an attempt. It ends the run if the account is disconnected, or if the key
-// belongs to another account. If the check has no result, an operator must approve the run.
+// checkRunAccount checks the account at the start of an attempt. It ends the run if the account is
+// disconnected, or if the key belongs to another account. If the check has no result, an operator
+// must approve the run.
 func (w *execution) checkRunAccount(ctx context.Context) (runs.Status, error) {
-	if w.params.Scope == Objects && w.hasFixedAccount() { // each type requests the time when it starts
+	if w.params.Scope == Objects && w.hasFixedAccount() { // each scan of a type requests the provider's time
 		return runs.Running, nil
 	}
 	if _, err := w.checkKey(ctx, w.params.Account); err != nil { // the response also has the provider's time
@@ -424,7 +418,7 @@ func (w *execution) checkRunAccount(ctx context.Context) (runs.Status, error) {
 		return "", runs.Permanent(err)
 	case !errors.As(err, &unverified):
 		return runs.Running, err
-	case w.params.DryRun: // which appends nothing
+	case w.params.DryRun: // it appends nothing
 		w.unverified = unverified
 		return runs.Running, nil
 	case w.lease.IsApproved(w.keyApproval()):
@@ -432,9 +426,8 @@ func (w *execution) checkRunAccount(ctx context.Context) (runs.Status, error) {
 	}
 	err = postgres.InTx(ctx, w.Pool, "request approval", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		return w.lease.RequestApproval(ctx, tx, w.keyApproval(),
-			fmt.Sprintf("%s. If the key is right all the same (the objects "+
-				"may be deleted), an operator must approve this before the run continues: postern runs approve %d "+
-				"--reason WHY", unverified, w.lease.Run.ID))
+			fmt.Sprintf("%s. If the key is right all the same (the objects may be deleted), an operator must approve "+
+				"this before the run continues: postern runs approve %d --reason TEXT", unverified, w.lease.Run.ID))
 	})
 	if err != nil {
 		return "", err

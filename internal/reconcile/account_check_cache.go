@@ -10,8 +10,8 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// accountCheckCache caches successful account checks, so that not each refetch of a missing object
-// repeats them. Each configuration has new sources, so another key is checked again. A key never
+// accountCheckCache caches successful account checks, so that refetches of missing objects do not
+// repeat them. Each configuration has new sources, so another key is checked again. A key never
 // changes its account.
 type accountCheckCache struct {
 	mu      sync.Mutex
@@ -40,7 +40,7 @@ func (s *accountCheckCache) currentGeneration() (generation int) {
 	return s.generation
 }
 
-// store caches a check, unless the cache was reset since.
+// store caches a check, unless the cache was reset since the generation was read.
 func (s *accountCheckCache) store(key sourceKey, check accountCheck, generation int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *accountCheckCache) store(key sourceKey, check accountCheck, generation 
 	s.entries[key] = check
 }
 
-// lookup returns a cached check. A check by the object that is missing now does not count.
+// lookup returns a cached check. A check whose sample is the missing object does not count.
 func (s *accountCheckCache) lookup(key sourceKey, missing versioning.Key) (check accountCheck, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -46,8 +46,7 @@ func newCheckedKeyEnv(t *testing.T) *checkedKeyEnv {
 	var ours http.Handler = b.fake
 	b.handler.Store(&ours)
 	b.reconciler = b.runner(t, b.apiAt(serve(t, func(w http.ResponseWriter, r *http.Request) {
-		(*b.handler.Load()).ServeHTTP(w,
-			r)
+		(*b.handler.Load()).ServeHTTP(w, r)
 	})), sameCaller)
 	b.stop = b.startReconciler(t, b.reconciler)
 	b.wantDeleted(t, b.removed[0], 3)
@@ -136,14 +135,16 @@ func TestAccountCheck_resetDuringCheck_checksAgain(t *testing.T) {
 func TestAccountCheck_changedKeyOrAccount_checksAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		doubt, right func(t *testing.T, b *checkedKeyEnv)
-		why          string
+		// spoil makes the key unusable, and restore makes it usable again. reason is part of the
+		// error.
+		spoil, restore func(t *testing.T, b *checkedKeyEnv)
+		reason         string
 	}{
-		"refused": {
+		"rejected": {
 			func(_ *testing.T, b *checkedKeyEnv) { b.fake.SetFaults(stripefake.Faults{Revoked: true}) },
 			func(t *testing.T, b *checkedKeyEnv) {
 				b.fake.SetFaults(stripefake.Faults{})
-				b.DB.Exec(t, `UPDATE budgets SET blocked_until = now()`) // otherwise calls are blocked for a while
+				b.DB.Exec(t, `UPDATE rate_budgets SET blocked_until = now()`) // otherwise calls are blocked for a while
 			}, "api.key",
 		},
 		"of another configuration": {
@@ -160,9 +161,9 @@ func TestAccountCheck_changedKeyOrAccount_checksAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newCheckedKeyEnv(t)
-			c.doubt(t, b)
-			b.wantKeyRejected(t, c.why)
-			c.right(t, b)
+			c.spoil(t, b)
+			b.wantKeyRejected(t, c.reason)
+			c.restore(t, b)
 			b.wantDeleted(t, b.removed[1], 3)
 			b.wantDeleted(t, b.removed[2], 2)
 		})
@@ -209,7 +210,7 @@ func TestAccountCheck_sampleObjectMissing_usesAnother(t *testing.T) {
 		return answers(c)
 	}
 	b.startReconciler(t, r)
-	look := func(id string) (found []string) {
+	refetchMissing := func(id string) (found []string) {
 		t.Helper()
 		b.api.mu.Lock()
 		gone[id], shows = true, nil
@@ -219,19 +220,18 @@ func TestAccountCheck_sampleObjectMissing_usesAnother(t *testing.T) {
 		defer b.api.mu.Unlock()
 		return shows
 	}
-	first := look("obj_4")
+	first := refetchMissing("obj_4")
 	if len(first) != 1 {
 		t.Fatalf("%q were used to verify the key", first)
 	}
-	second := look(first[0])
+	second := refetchMissing(first[0])
 	if len(second) != 1 || second[0] == first[0] {
 		t.Fatalf("%q were used to verify the key; %s was used before and is missing", second, first)
 	}
 	rest := slices.DeleteFunc([]string{"obj_1", "obj_2", "obj_3"}, func(id string) bool {
-		return id == first[0] ||
-			id == second[0]
+		return id == first[0] || id == second[0]
 	})
-	if found := look(rest[0]); len(found) != 0 {
+	if found := refetchMissing(rest[0]); len(found) != 0 {
 		t.Errorf("%q were used to verify a verified key", found)
 	}
 }

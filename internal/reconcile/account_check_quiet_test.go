@@ -36,16 +36,17 @@ func newQuietStripeEnv(t *testing.T, invoices int) (b *stripeEnv, gone string) {
 func TestAccountCheck_nothingToCheck_reportsTheRemedy(t *testing.T) {
 	t.Parallel()
 	b, gone := newQuietStripeEnv(t, 1)
-	const advice = "change anything in the account that makes an event"
+	const advice = "change anything in the account that sends a webhook"
 	wantRunFailed(t, b.runOnce(t, b.apiAt(b.fake.URL), reconcile.Params{Scope: reconcile.Object, Type: "invoice",
 		ID: gone}), advice)
 	b.requestRefetch(t, "invoice", gone, "me", "it is gone")
 	startRefetcher(t, b.runner(t, b.apiAt(b.fake.URL), sameCaller), "one")
 	testkit.Eventually(t, time.Minute, func() error {
-		if got := b.DB.QueryStrings(t, `SELECT object_id FROM hints WHERE due = 'infinity'
+		if got := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE due = 'infinity'
 			AND error LIKE '%' || $1 || '%'`,
 			advice); len(got) != 1 {
-			return fmt.Errorf("suspended are %q of %q", got, b.DB.QueryStrings(t, `SELECT due || error FROM hints`))
+			return fmt.Errorf("suspended are %q of %q", got, b.DB.QueryStrings(t, `SELECT due || error
+				FROM refetch_requests`))
 		}
 		return nil
 	})
@@ -62,8 +63,8 @@ func TestAccountCheck_nothingToCheck_reportsTheRemedy(t *testing.T) {
 func TestObjectScan_dryRunWithOtherAccountKey_fails(t *testing.T) {
 	t.Parallel()
 	b, _ := newQuietStripeEnv(t, 5)
-	foreign := b.apiAt(serve(t, b.otherAccountAPI(t, "invoice", 3).ServeHTTP))
-	r := b.runOnce(t, foreign, reconcile.Params{Scope: reconcile.Objects, Type: "invoice", DryRun: true})
+	otherKeyAPI := b.apiAt(serve(t, b.otherAccountAPI(t, "invoice", 3).ServeHTTP))
+	r := b.runOnce(t, otherKeyAPI, reconcile.Params{Scope: reconcile.Objects, Type: "invoice", DryRun: true})
 	wantRunFailed(t, r, "nothing shows that the key", "the newest event that it lists is not in the log")
 }
 
@@ -108,10 +109,9 @@ func TestAccountCheck_newestEventNotInLog_usesAnotherEvent(t *testing.T) {
 		if r.Status != runs.Done || r.Counts[reconcile.Orphans] != 3 || r.Counts[reconcile.Repaired] != 3 ||
 			len(b.deletedObjects(t)) != 3 {
 			t.Errorf("webhook received %t: %s %v, deleted are %q: %s", received, r.Status, r.Counts,
-				b.deletedObjects(t),
-				r.Detail)
+				b.deletedObjects(t), r.Detail)
 		}
-		if complete := b.DB.QueryStrings(t, `SELECT what FROM watermarks`); len(complete) != 1 {
+		if complete := b.DB.QueryStrings(t, `SELECT subject FROM watermarks`); len(complete) != 1 {
 			t.Errorf("webhook received %t: complete are %q", received, complete)
 		}
 		calls[received] = len(b.fake.Requests())
@@ -138,7 +138,7 @@ func TestAccountCheck_oldWebhooksOnly_usesAnObject(t *testing.T) {
 // succeed.
 func TestObjectScan_accountCheckImpossible_leavesMissingUnrepaired(t *testing.T) {
 	t.Parallel()
-	const advice = "change anything in the account that makes an event whose webhook comes here"
+	const advice = "change anything in the account that sends a webhook to this source"
 	const objects = 5
 	b, gone := newQuietStripeEnv(t, objects)
 	for _, o := range b.fake.CurrentObjects() {
@@ -166,11 +166,11 @@ func TestObjectScan_accountCheckImpossible_leavesMissingUnrepaired(t *testing.T)
 	if n := len(b.fake.Requests()) - before; n != 1+3+1+1+objects+1+3 {
 		t.Errorf("%d calls", n)
 	}
-	if why := b.DB.QueryStrings(t, `SELECT DISTINCT reason FROM drifts WHERE result = 'left'`); len(why) != 1 ||
+	if why := b.DB.QueryStrings(t, `SELECT DISTINCT reason FROM drifts WHERE result = 'unrepaired'`); len(why) != 1 ||
 		!strings.Contains(why[0], advice) {
 		t.Errorf("unrepaired: %q", why)
 	}
-	if complete := b.DB.QueryStrings(t, `SELECT what FROM watermarks`); len(complete) > 0 ||
+	if complete := b.DB.QueryStrings(t, `SELECT subject FROM watermarks`); len(complete) > 0 ||
 		len(b.deletedObjects(t)) > 0 {
 		t.Errorf("complete are %q, deleted %q", complete, b.deletedObjects(t))
 	}
@@ -236,10 +236,9 @@ func (b *testEnv) wantAwaitsApproval(t *testing.T, words string) {
 	if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, words) {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
-	if odd := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted OR object_id LIKE 'theirs%'`); len(
-		odd) > 0 ||
-		!b.typeCompleteUntil(t).IsZero() {
-		t.Errorf("complete until %s, deleted or foreign are %q", b.typeCompleteUntil(t), odd)
+	wrong := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted OR object_id LIKE 'theirs%'`)
+	if len(wrong) > 0 || !b.typeCompleteUntil(t).IsZero() {
+		t.Errorf("complete until %s, deleted or of another account are %q", b.typeCompleteUntil(t), wrong)
 	}
 }
 
@@ -247,15 +246,15 @@ func (b *testEnv) wantAwaitsApproval(t *testing.T, words string) {
 // Without other objects nothing verifies the key.
 func TestAccountCheck_unreadableTypes_areIgnored(t *testing.T) {
 	t.Parallel()
-	for _, alone := range []bool{false, true} {
-		t.Run(fmt.Sprintf("alone %t", alone), func(t *testing.T) {
+	for _, onlyUnreadable := range []bool{false, true} {
+		t.Run(fmt.Sprintf("only unreadable types %t", onlyUnreadable), func(t *testing.T) {
 			t.Parallel()
 			b := newMirroredEnv(t, 230, livingOptions(5))
 			b.copyAsTypes(t, "wa", "wb", "wc", "wd")
 			words := "the API knows none of the 3 objects"
-			if alone {
+			if onlyUnreadable {
 				b.DB.Exec(t, `DELETE FROM objects WHERE object_type = 'thing'`)
-				words = "reads none of the types of objects that the mirror has"
+				words = "reads none of the mirror's object types"
 			}
 			b.startReconciler(t, b.runnerWithoutEvents(t, 3, noObject))
 			b.wantAwaitsApproval(t, words)
@@ -269,7 +268,7 @@ func TestAccountCheck_refetchedObject_isEnough(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 230, livingOptions(5))
 	r := b.runnerWithoutEvents(t, 0, noObject)
-	b.api.interceptWith(nil) // it is the right key
+	b.api.interceptWith(nil) // the key of this account
 	b.startReconciler(t, r)
 	b.scan(t, reconcile.Params{})
 	if n := b.refetchCount(t); n != 5 {
@@ -312,8 +311,8 @@ func TestAccountCheck_rejectedObjects_areIgnored(t *testing.T) {
 func TestAccountCheck_onlyOtherModeEvents_usesAnObject(t *testing.T) {
 	t.Parallel()
 	const connected, key = "acct_1", "rk_live_all"
-	for _, right := range []bool{true, false} {
-		t.Run(fmt.Sprintf("right %t", right), func(t *testing.T) {
+	for _, ownKey := range []bool{true, false} {
+		t.Run(fmt.Sprintf("own key %t", ownKey), func(t *testing.T) {
 			t.Parallel()
 			b := newStripeEnv(t, "", stripefake.Options{Seed: 13, LiveMode: true, Accounts: []string{connected},
 				Restricted: map[string][]string{key: {"charges", "events"}}})
@@ -325,7 +324,7 @@ func TestAccountCheck_onlyOtherModeEvents_usesAnObject(t *testing.T) {
 					`"livemode":false,"data":{"object":{"id":"ch_t","object":"charge","livemode":false}}}`,
 				connected, b.fake.Now().Add(-2*time.Hour).Unix()))
 			api := b.apiAt(b.fake.URL)
-			if !right {
+			if !ownKey {
 				other := stripefake.New(t, stripefake.Options{Seed: 22, LiveMode: true, Start: b.fake.Now(),
 					Accounts: []string{connected}, Restricted: map[string][]string{key: {"charges", "events"}}})
 				api = b.apiAt(serve(t, otherIDs(other).ServeHTTP))
@@ -335,7 +334,7 @@ func TestAccountCheck_onlyOtherModeEvents_usesAnObject(t *testing.T) {
 				{Scope: reconcile.Objects, Type: "charge"}} {
 				o.Account = connected
 				r := b.runOnce(t, api, o)
-				if right && r.Status != runs.Done || !right &&
+				if ownKey && r.Status != runs.Done || !ownKey &&
 					(r.Status != runs.Failed || !strings.Contains(r.Detail, "the key reads the other")) {
 					t.Errorf("%s is %s: %s", o.Scope, r.Status, r.Detail)
 				}

@@ -76,9 +76,9 @@ func TestAccountCheck_otherAccountKey_failsTheRun(t *testing.T) {
 			b.deliver(t, loseNone)
 			b.fake.Create("", "customer", nil) // without a webhook
 			b.fake.Advance(2 * time.Minute)
-			foreign := b.apiAt(serve(t, b.otherAccountAPI(t, "customer", c.fill).ServeHTTP))
+			otherKeyAPI := b.apiAt(serve(t, b.otherAccountAPI(t, "customer", c.fill).ServeHTTP))
 			if c.live { // the same account, whose test mode looks empty
-				foreign = b.apiAt(b.fake.URL)
+				otherKeyAPI = b.apiAt(b.fake.URL)
 			}
 			for _, o := range []reconcile.Params{{Scope: reconcile.Events}, {Scope: reconcile.Events, DryRun: true},
 				{Scope: reconcile.Objects}, {Scope: reconcile.Objects, Type: "customer", DryRun: true},
@@ -86,7 +86,7 @@ func TestAccountCheck_otherAccountKey_failsTheRun(t *testing.T) {
 				if c.live && o.Scope == reconcile.Object {
 					continue // the key's mode is used for a single object
 				}
-				wantRunFailed(t, b.runOnce(t, foreign, o), c.want)
+				wantRunFailed(t, b.runOnce(t, otherKeyAPI, o), c.want)
 			}
 			b.wantNothingChanged(t)
 			if c.live {
@@ -189,8 +189,8 @@ func TestAccountCheck_emptyMirror_isFilled(t *testing.T) {
 type withoutEvents struct{ provider.ObjectLister }
 
 // runnerWithoutEvents makes a runner whose API lists no events. The API is of another account: its
-// list has a number of other objects, and it knows only those objects of ours that there accepts.
-func (b *testEnv) runnerWithoutEvents(t *testing.T, others int, there func(id string) bool) *reconcile.Runner {
+// list has a number of other objects. Of the mirror's objects it knows those that exists accepts.
+func (b *testEnv) runnerWithoutEvents(t *testing.T, others int, exists func(id string) bool) *reconcile.Runner {
 	t.Helper()
 	r := b.runnerWith(func(s *reconcile.Source) { s.Reader = withoutEvents{sim.Provider{}} })
 	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
@@ -203,7 +203,7 @@ func (b *testEnv) runnerWithoutEvents(t *testing.T, others int, there func(id st
 					b.api.history.StoredRefetch("obj_1", sim.Refetch{Began: b.api.now.UnixMicro()}).Body)
 			}
 			return b.response(provider.Found, fmt.Appendf(nil, `{"things":[%s]}`, strings.Join(list, ","))), nil
-		case named && !there(id):
+		case named && !exists(id):
 			return b.missingResponse(), nil
 		case strings.HasPrefix(id, "theirs"):
 			return b.response(provider.Found,
@@ -254,8 +254,7 @@ func TestObjectScan_otherAccountKey_asksForApproval(t *testing.T) {
 			}
 			wantExactCounts(t, b.waitForEnd(t, run),
 				nonzero(counts{reconcile.Processed: int64(c.objects + c.others), reconcile.Missing: int64(c.others),
-					reconcile.Orphans:  int64(c.objects),
-					reconcile.Repaired: int64(c.objects + c.others)}))
+					reconcile.Orphans: int64(c.objects), reconcile.Repaired: int64(c.objects + c.others)}))
 		})
 	}
 }
@@ -312,7 +311,8 @@ func TestRefetch_otherAccountKey_writesNoTombstone(t *testing.T) {
 	id := b.objectWithPendingRefetch(t)
 	r := b.runnerWithoutEvents(t, 0, noObject)
 	startRefetcher(t, r, "one")
-	b.waitForRequestError(t, "so thing "+id+", which the API reports as missing too, does not count as deleted")
+	b.waitForRequestError(t,
+		"The API reports thing "+id+" as missing too; without that proof it does not count as deleted")
 	wantValue(t, b, 0, countRefetchesSQL)
 	b.requestRefetch(t, "thing", id, "me", "it is gone")
 	testkit.Eventually(t, time.Minute, func() error {
@@ -329,12 +329,12 @@ func TestRefetch_otherAccountKey_writesNoTombstone(t *testing.T) {
 func TestAccountCheck_onlyObjectMissing_isBelieved(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 236, livingOptions(1))
-	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	startRefetcher(t, b.runnerWithoutEvents(t, 0, noObject), "one")
 	testkit.Eventually(t, time.Minute, func() error {
 		if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 1 {
 			return fmt.Errorf("deleted are %q; errors of the requests: %q", deleted,
-				b.DB.QueryStrings(t, `SELECT error FROM hints`))
+				b.DB.QueryStrings(t, `SELECT error FROM refetch_requests`))
 		}
 		return nil
 	})
@@ -354,9 +354,9 @@ func TestAccountCheck_objectsOfEveryAccount_areIgnored(t *testing.T) {
 		"data":{"object":{"object":"balance","livemode":false,"available":[]}}}`, b.fake.Now().Unix()))
 	applied.Apply(t, b.Processor(t, nil), 0, []int64{id})
 	b.fake.Advance(40 * 24 * time.Hour) // no event is listed any more
-	foreign := b.apiAt(serve(t, b.otherAccountAPI(t, "customer", 3).ServeHTTP))
+	otherKeyAPI := b.apiAt(serve(t, b.otherAccountAPI(t, "customer", 3).ServeHTTP))
 	for _, what := range []string{reconcile.Events, reconcile.Objects} {
-		if r := b.runOnce(t, foreign, reconcile.Params{Scope: what}); r.Status != runs.AwaitingApproval ||
+		if r := b.runOnce(t, otherKeyAPI, reconcile.Params{Scope: what}); r.Status != runs.AwaitingApproval ||
 			!strings.Contains(r.Detail, "the API knows none of the 3 objects") {
 			t.Errorf("%s with another account's key: %s %v: %s", what, r.Status, r.Counts, r.Detail)
 		}

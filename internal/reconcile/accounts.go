@@ -18,8 +18,8 @@ import (
 const (
 	// Accounts are the accounts for which a run was started.
 	Accounts = "accounts"
-	// Busy are the accounts without a new run, because their previous run is still open.
-	Busy = "busy"
+	// BusyAccounts are the accounts without a new run, because their previous run is still open.
+	BusyAccounts = "busy"
 )
 
 // startTimeout bounds the transaction that starts a run for each account.
@@ -39,8 +39,8 @@ SELECT account FROM a WHERE account IS NOT NULL`
 // openAccountsSQL returns the accounts for which the same reconciliation is running or queued. Such
 // runs differ from each other in their account, parent run and request text only.
 const openAccountsSQL = `
-SELECT asked ->> 'account' FROM runs WHERE job = $1 AND ended_at IS NULL AND run <> $2 AND asked ? 'of'
-	AND asked - 'account' - 'of' - 'words' = $3::jsonb - 'account' - 'of' - 'words'`
+SELECT params ->> 'account' FROM runs WHERE job = $1 AND ended_at IS NULL AND run <> $2 AND params ? 'parent_run'
+	AND params - 'account' - 'parent_run' - 'input' = $3::jsonb - 'account' - 'parent_run' - 'input'`
 
 // startRunPerAccount starts a run for each account and ends this run, in one transaction. It
 // returns false if the only account is the one that this run already has; this run then goes on
@@ -62,10 +62,10 @@ func (w *execution) startRunPerAccount(ctx context.Context) (started bool, err e
 			if err != nil {
 				return err
 			}
-			w.lease.Counts[Accounts], w.lease.Counts[Busy] = 0, 0
+			w.lease.Counts[Accounts], w.lease.Counts[BusyAccounts] = 0, 0
 			for _, account := range accounts {
 				if slices.Contains(busy, account) {
-					w.lease.Counts[Busy]++
+					w.lease.Counts[BusyAccounts]++
 					continue
 				}
 				params := w.params
@@ -82,8 +82,8 @@ func (w *execution) startRunPerAccount(ctx context.Context) (started bool, err e
 }
 
 // listAccounts returns the registered accounts by the names that the provider's API uses: the key's
-// own account, the configured accounts and the mirrored ones. Accounts that the configuration
-// excludes are left away.
+// own account, the configured accounts and the mirrored ones. It leaves out the accounts that the
+// configuration excludes.
 func (w *execution) listAccounts(ctx context.Context) ([]string, error) {
 	if _, ok := w.source.Reader.(provider.BaseURLReader); ok {
 		return []string{w.params.Account}, nil // the key belongs to this account only
@@ -106,8 +106,8 @@ func (w *execution) listAccounts(ctx context.Context) ([]string, error) {
 		}
 	}
 	all = slices.DeleteFunc(all, w.source.excludes)
-	if some := slices.DeleteFunc(slices.Clone(all), func(account string) bool { return !w.hasLists(account) }); len(
-		some) > 0 {
+	some := slices.DeleteFunc(slices.Clone(all), func(account string) bool { return !w.hasLists(account) })
+	if len(some) > 0 {
 		return some, nil
 	}
 	return all, nil // their runs report why they cannot read anything
@@ -119,8 +119,8 @@ func (s *Source) excludes(account string) bool {
 	return slices.Contains(s.ExcludedAccounts, s.providerAccount(account))
 }
 
-// providerAccount returns the provider's name of the account that an account of the mirror is, or
-// is a part of. It returns "" for the account that the key belongs to.
+// providerAccount returns the provider's name for an account of the mirror. For a part of an
+// account it returns the name of the account, and "" for the account that the key belongs to.
 func (s *Source) providerAccount(account string) string {
 	name := s.Reader.CredentialCheck(s.API, account).Account
 	if name == s.Config.Account {
@@ -159,7 +159,8 @@ func queryAccounts(ctx context.Context, db querier, sql string, args ...any) ([]
 }
 
 // startedRunsSQL returns the runs that a run has started. They are newer than it.
-const startedRunsSQL = `SELECT run FROM runs WHERE run > $1 AND job = $2 AND (asked ->> 'of')::bigint = $1 ORDER BY run`
+const startedRunsSQL = `SELECT run FROM runs WHERE run > $1 AND job = $2 AND (params ->> 'parent_run')::bigint = $1
+	ORDER BY run`
 
 // StartedRuns returns the runs that a run has started, one for each account. It returns none if the
 // run itself handled the only account.

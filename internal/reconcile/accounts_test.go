@@ -45,7 +45,7 @@ func (b *stripeEnv) reconcileAll(t *testing.T, api *provider.API, except []strin
 // accountOf returns the account of a run.
 func (b *stripeEnv) accountOf(t *testing.T, run int64) string {
 	t.Helper()
-	return queryOne[string](t, b.testEnv, `SELECT asked ->> 'account' FROM runs WHERE run = $1`, run)
+	return queryOne[string](t, b.testEnv, `SELECT params ->> 'account' FROM runs WHERE run = $1`, run)
 }
 
 // accountsOf returns the accounts of some runs, sorted.
@@ -99,8 +99,7 @@ func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 			}
 			slices.Sort(one.products)
 			if got := accountsOf(b.reconcileAll(t, api, one.except, reconcile.Params{Scope: reconcile.Objects,
-				Type:   "product",
-				DryRun: true})); !slices.Equal(got, one.products) {
+				Type: "product", DryRun: true})); !slices.Equal(got, one.products) {
 				t.Errorf("pinned to %q, without %q: products of %q, want %q", pinned, one.except, got, one.products)
 			}
 		}
@@ -124,17 +123,20 @@ func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 func TestMetrics_excludedAccounts_areNotMeasured(t *testing.T) {
 	t.Parallel()
 	b := newStripeEnv(t, "", stripefake.Options{Seed: 3})
-	b.DB.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT $1, m.account, m.what,
+	b.DB.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at)
+		SELECT $1, m.account, m.subject,
 		to_timestamp(0), to_timestamp(m.until), 1, now()
 		FROM (VALUES ('', 'events', 3000), ('acct_gone', 'events', 1000), ('acct_1', 'events', 2000),
 			('acct_1', 'type product', 2000), ('acct_gone/test', 'type product', 1000), ('acct_gone', 'type person', 1))
-			m(account, what, until)`, b.Source)
-	b.DB.Exec(t, `INSERT INTO runs (run, job, asked, who, reason, detail, counts, status, made_at, updated_at, ended_at)
+			m(account, subject, until)`, b.Source)
+	b.DB.Exec(t, `INSERT INTO runs (run, job, params, actor, reason, detail, counts, status, created_at, updated_at,
+		ended_at)
 		OVERRIDING SYSTEM VALUE
 		SELECT n, 'reconcile', '{}', 'test', '', '', '{}', 'done', now(), now(), now() FROM generate_series(1, 3) n`)
-	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at, remaining)
-		SELECT s.run, $1, s.account, 'product', 'done', now(), now(), s.remaining
-		FROM (VALUES (1, 'acct_1', 5), (2, 'acct_left', 70), (3, 'acct_gone/test', 600)) s(run, account, remaining)`,
+	b.DB.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, phase, started_at, updated_at,
+		unrepaired)
+		SELECT s.run, $1, s.account, 'product', 'done', now(), now(), s.unrepaired
+		FROM (VALUES (1, 'acct_1', 5), (2, 'acct_left', 70), (3, 'acct_gone/test', 600)) s(run, account, unrepaired)`,
 		b.Source)
 	sources := b.runner(t, b.apiAt(b.fake.URL), sameCaller).Sources
 	reg := prometheus.NewRegistry()
@@ -142,19 +144,19 @@ func TestMetrics_excludedAccounts_areNotMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const until, left = "postern_proven_until_timestamp_seconds sim ", "postern_drift_left_objects sim product"
+	const until, left = "postern_complete_until_timestamp_seconds sim ", "postern_drift_unrepaired_objects sim product"
 	for _, one := range []struct {
 		except []string
 		want   map[string]float64
 	}{
 		{nil, map[string]float64{until + "events": 1000, until + "type product": 1000, until + "type person": 1,
-			left: 675, "postern_accounts_left_out sim excepted": 0}},
+			left: 675, "postern_accounts_excluded excluded sim": 0}},
 		{[]string{"acct_gone"}, map[string]float64{until + "events": 2000, until + "type product": 2000,
-			until + "type person": 0, left: 75, "postern_accounts_left_out sim excepted": 1}},
+			until + "type person": 0, left: 75, "postern_accounts_excluded excluded sim": 1}},
 		{[]string{"acct_gone", "acct_1", "acct_left"}, map[string]float64{until + "events": 3000,
-			until + "type product": 0, left: 0, "postern_accounts_left_out sim excepted": 3}},
+			until + "type product": 0, left: 0, "postern_accounts_excluded excluded sim": 3}},
 		{[]string{"", "acct_gone"}, map[string]float64{until + "events": 2000,
-			"postern_accounts_left_out sim excepted": 2}},
+			"postern_accounts_excluded excluded sim": 2}},
 	} {
 		sources.All()[b.Source].ExcludedAccounts = one.except
 		if err := o.Read(t.Context(), b.Pool); err != nil {
@@ -163,14 +165,15 @@ func TestMetrics_excludedAccounts_areNotMeasured(t *testing.T) {
 		got := gaugeValues(t, reg)
 		for name, want := range one.want {
 			if n, there := got[name]; n != want ||
-				there != (want != 0 || name == "postern_accounts_left_out sim excepted") {
+				there != (want != 0 || name == "postern_accounts_excluded excluded sim") {
 				t.Errorf("without %q: %s is %v (%t), want %v", one.except, name, n, there, want)
 			}
 		}
 	}
 }
 
-const disconnectedSQL = `SELECT account || ' ' || (why LIKE '%may not act for the account%') FROM disconnected
+const disconnectedSQL = `SELECT account || ' ' || (reason LIKE '%may not act for the account%')
+	FROM disconnected_accounts
 	ORDER BY 1`
 
 // newCompletePlatform makes a platform with connected accounts. Each has a complete log with one
@@ -231,8 +234,9 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := gaugeValues(t, reg)
-		if n, at := got["postern_accounts_left_out sim disconnected"],
-			got["postern_proven_until_timestamp_seconds sim events"]; n != disconnected || at != float64(until.Unix()) {
+		if n, at := got["postern_accounts_excluded disconnected sim"],
+			got["postern_complete_until_timestamp_seconds sim events"]; n != disconnected ||
+			at != float64(until.Unix()) {
 			t.Errorf("%v accounts are excluded, and the others complete until %v, want %v and %v", n, at, disconnected,
 				until.Unix())
 		}
@@ -268,7 +272,8 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 		b.fake.Advance(time.Minute)
 	}
 	others := []string{"acct_1/test", "acct_10", "acct_1_/test"}
-	b.DB.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT $1, a, 'type product',
+	b.DB.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at)
+		SELECT $1, a, 'type product',
 		to_timestamp(0), now(), 1, now() FROM unnest($2::text[]) AS a`, b.Source, others)
 	page, err := reconcile.Watermarks(t.Context(), b.OperatorPool, b.Source, "", 0)
 	if err != nil || len(page.Items) != 6 {
@@ -329,7 +334,7 @@ func TestReconcile_onlyConnectedAccountDisconnected_isSkipped(t *testing.T) {
 				t.Errorf("dry %t, without %q, disconnected: %q", dry, except, got)
 			}
 		}
-		b.DB.Exec(t, `DELETE FROM disconnected`)
+		b.DB.Exec(t, `DELETE FROM disconnected_accounts`)
 	}
 }
 
@@ -357,8 +362,7 @@ func TestReconcile_oneAccountNotExcluded_isReconciled(t *testing.T) {
 	}
 	if !b.completeUntil(t, "acct_1").After(before) || !b.completeUntil(t, "").Equal(own) {
 		t.Errorf("complete until %s, before %s, and the account of the source %s, before %s",
-			b.completeUntil(t, "acct_1"),
-			before, b.completeUntil(t, ""), own)
+			b.completeUntil(t, "acct_1"), before, b.completeUntil(t, ""), own)
 	}
 }
 
@@ -374,8 +378,7 @@ func TestReconcile_badKey_marksNoAccountDisconnected(t *testing.T) {
 		detail  string
 		fine    []string
 	}{
-		"revoked": {two, nil, stripefake.Faults{Revoked: true}, nil,
-			"the key is wrong or revoked", nil},
+		"revoked": {two, nil, stripefake.Faults{Revoked: true}, nil, "the key is wrong or revoked", nil},
 		"no rights to any account": {two, nil, stripefake.Faults{Disconnected: two}, nil,
 			"nothing shows that only this account is disconnected", []string{""}},
 		"of another platform": {one, nil, stripefake.Faults{}, otherPlatformAPI, "does not know event", nil},
@@ -425,8 +428,7 @@ func TestAccountCheck_noPlatformEvents_usesAnotherAccount(t *testing.T) {
 		b.deliver(t, loseNone)
 		b.fake.Advance(2 * time.Hour)
 		b.wantAll(t, b.reconcileAll(t, b.apiAt(b.fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events}),
-			"",
-			runs.Done)
+			"", runs.Done)
 		if !complete {
 			b.DB.Exec(t, `DELETE FROM watermarks WHERE account = 'acct_2'`)
 		}

@@ -29,9 +29,9 @@ func newEnvWithManyOrphans(t *testing.T) *testEnv {
 	return b
 }
 
-// waitForProposal waits until a run awaits approval with the given words, and checks that no object
-// of type "aaa" is deleted.
-func (b *testEnv) waitForProposal(t *testing.T, run int64, words ...string) {
+// waitForApprovalRequest waits until a run awaits approval with the given words, and checks that no
+// object of type "aaa" is deleted.
+func (b *testEnv) waitForApprovalRequest(t *testing.T, run int64, words ...string) {
 	t.Helper()
 	r := b.WaitForRun(t, run, endedOrAwaitsApproval)
 	for _, w := range words {
@@ -49,7 +49,7 @@ func TestObjectScan_typeAwaitingApproval_blocksNoOtherType(t *testing.T) {
 	b := newEnvWithManyOrphans(t)
 	b.startAAAAndThing(t)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForProposal(t, run, "90 of 90 living objects of type aaa are in the mirror")
+	b.waitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
 	if wrong := b.differences(t); len(wrong) > 1 || b.typeCompleteUntil(t).IsZero() { // one is newer than the list
 		t.Errorf("things are complete until %s, and %q", b.typeCompleteUntil(t), wrong)
 	}
@@ -71,8 +71,8 @@ func TestObjectScan_severalTypesNeedApproval_askOnce(t *testing.T) {
 	b.addUnknownObjects(t, "thing", "gone_", 40)
 	b.startAAAAndThing(t)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForProposal(t, run, "90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the "+
-		"mirror")
+	b.waitForApprovalRequest(t, run,
+		"90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the mirror")
 	b.addUnknownObjects(t, "thing", "more_", 50) // fewer than were approved of aaa
 	b.approve(t, run, "they are gone")
 	r := b.WaitForRun(t, run, endedOrAwaitsApproval)
@@ -92,8 +92,8 @@ func TestObjectScan_killedBeforeApproval_asksAgain(t *testing.T) {
 	r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = aaaAndThing{}, aaaAndThing{} })
 	b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: killRepeatedly(t, r)})
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForProposal(t, run, "90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the "+
-		"mirror")
+	b.waitForApprovalRequest(t, run,
+		"90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the mirror")
 	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id LIKE 'gone%'`)
 	b.approve(t, run, "they are gone")
 	wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Orphans: 131})
@@ -107,7 +107,8 @@ func TestObjectScan_otherTypeFails_stillAsksForApproval(t *testing.T) {
 	b.api.respondTo(errorResponse(http.StatusBadGateway), "/list")
 	b.startAAAAndThing(t)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForProposal(t, run, "90 of 90 living objects of type aaa are in the mirror", "type thing was skipped", "502")
+	b.waitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror", "type thing was skipped",
+		"502")
 	b.api.respondTo(nil, "/list")
 	b.approve(t, run, "they are gone")
 	if r := b.waitForEnd(t, run); r.Status != runs.Done || r.Counts[reconcile.Orphans] != 91 ||
@@ -151,9 +152,9 @@ func TestObjectScan_tombstonesOfManyTypes_areAddedUp(t *testing.T) {
 	}
 }
 
-// wantProposal waits until a run with a number of approvals awaits another one with the given
-// words.
-func (b *testEnv) wantProposal(t *testing.T, run int64, approvals int, words string) {
+// wantApprovalRequest waits until a run with a number of approvals awaits another one with the
+// given words.
+func (b *testEnv) wantApprovalRequest(t *testing.T, run int64, approvals int, words string) {
 	t.Helper()
 	r := b.WaitForRun(t, run, func(r *runs.Run) bool {
 		return r.Status.Ended() || r.Status == runs.AwaitingApproval && len(r.Approvals) == approvals
@@ -180,14 +181,14 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 	keyed("key_of_ours")
 	b.startReconciler(t, r)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.wantProposal(t, run, 0, "of 40 living objects of type thing are in the mirror and missing")
+	b.wantApprovalRequest(t, run, 0, "of 40 living objects of type thing are in the mirror and missing")
 	shown.Store(false)
 	refetches := b.refetchCount(t)
 	b.approve(t, run, "they are gone")
-	b.wantProposal(t, run, 1, "nothing shows that the key")
+	b.wantApprovalRequest(t, run, 1, "nothing shows that the key")
 	keyed("key_of_others")
 	b.approve(t, run, "the key is right")
-	b.wantProposal(t, run, 2, "nothing shows that the key")
+	b.wantApprovalRequest(t, run, 2, "nothing shows that the key")
 	if deleted, made := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`),
 		b.refetchCount(t)-refetches; len(deleted) > 0 ||
 		made != 0 {
@@ -198,15 +199,14 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 	if got.Status != runs.Done || got.Counts[reconcile.Orphans] != 30 || len(got.Approvals) != 3 {
 		t.Fatalf("%s %v, %+v: %s", got.Status, got.Counts, got.Approvals, got.Detail)
 	}
-	for i, want := range []struct{ what, said, why string }{
+	for i, want := range []struct{ subject, message, reason string }{
 		{"tombstones", "30 of 40 living objects of type thing", "they are gone"}, {"key ", "nothing shows that the key",
 			"the key is right"},
 		{"key ", "nothing shows that the key", "this one too"},
 	} {
 		a := got.Approvals[i]
-		if !strings.HasPrefix(a.Subject, want.what) || !strings.Contains(a.Message, want.said) ||
-			a.Reason != want.why ||
-			a.Actor != "me" || a.At.IsZero() || strings.Contains(a.Subject, "key_of") {
+		if !strings.HasPrefix(a.Subject, want.subject) || !strings.Contains(a.Message, want.message) ||
+			a.Reason != want.reason || a.Actor != "me" || a.At.IsZero() || strings.Contains(a.Subject, "key_of") {
 			t.Errorf("approval %d is %+v, want %+v", i, a, want)
 		}
 	}
@@ -258,7 +258,7 @@ func TestReconcile_controlCallMissing_failsTheRun(t *testing.T) {
 		id := b.startRun(t, o)
 		r := b.WaitForRun(t, id, func(r *runs.Run) bool { return r.Status.Ended() || r.ConsecutiveFailures > 6 })
 		if r.Status != runs.Failed || !strings.Contains(r.Detail, "tried 5 times") ||
-			!strings.Contains(r.Detail, "does not find what must exist") {
+			!strings.Contains(r.Detail, "does not find the resource that checks the key") {
 			t.Errorf("%s: %s after %d: %s", o.Scope, r.Status, r.ConsecutiveFailures, r.Detail)
 		}
 	}
@@ -269,7 +269,7 @@ func TestReconcile_controlCallMissing_failsTheRun(t *testing.T) {
 // During an outage of the whole API the run continues.
 func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
 	t.Parallel()
-	for name, order := range map[string]reconcile.Params{"all": {Scope: reconcile.Objects},
+	for name, params := range map[string]reconcile.Params{"all": {Scope: reconcile.Objects},
 		"one": {Scope: reconcile.Objects, Type: "deployment"}} {
 		for _, down := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: ", down"}[down], func(t *testing.T) {
@@ -278,10 +278,10 @@ func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
 				f.fake.OpenIssue(0)
 				f.fake.Advance(time.Minute)
 				source := *f.source
-				met := false
+				requested := false
 				source.Caller = interceptingCaller{f.source.Caller, func(c provider.Call) *reconcile.Response {
-					if met = met || strings.HasSuffix(c.Path, "/deployments"); strings.HasSuffix(c.Path,
-						"/deployments") || down && met {
+					isList := strings.HasSuffix(c.Path, "/deployments")
+					if requested = requested || isList; isList || down && requested {
 						return errorResponse(http.StatusInternalServerError)
 					}
 					return nil
@@ -290,12 +290,11 @@ func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
 				r.Settings.MaxDeferrals = 4
 				r.Sources.Replace(&source)
 				f.startReconciler(t, r)
-				order := order
-				order.Source = f.Source
-				id := f.startRun(t, order)
+				params := params
+				params.Source = f.Source
+				id := f.startRun(t, params)
 				got := f.WaitForRun(t, id, func(r *runs.Run) bool {
-					return r.Status.Ended() ||
-						r.ConsecutiveFailures > 6
+					return r.Status.Ended() || r.ConsecutiveFailures > 6
 				})
 				complete := queryOne[string](t, f.testEnv, completeSQL)
 				if down {
@@ -309,7 +308,7 @@ func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
 					t.Errorf("%s: %s", got.Status, got.Detail)
 				}
 				if strings.Contains(complete, "deployment") ||
-					strings.Contains(complete, "type issue") != (order.Type == "") {
+					strings.Contains(complete, "type issue") != (params.Type == "") {
 					t.Errorf("complete are %s", complete)
 				}
 			})

@@ -24,8 +24,8 @@ const (
 	slotPollInterval = 50 * time.Millisecond
 	// maxSleep bounds a sleep, so that a manual change of the row takes effect.
 	maxSleep = 30 * time.Second
-	// monthlyWindowDays is for how many days after its own day a call counts. No thirty days, from
-	// any hour on, therefore have more calls than configured.
+	// A call counts on its own day and for monthlyWindowDays after it. Any thirty days, from any
+	// hour on, therefore have at most as many calls as configured.
 	monthlyWindowDays = 30
 )
 
@@ -47,21 +47,20 @@ type budget struct {
 	// takeTurn lets one goroutine of this process query the database at a time. slotFreed wakes it
 	// when this process has released a slot.
 	takeTurn, slotFreed chan struct{}
-	// spentLogged is set once log has reported that all calls are used, until a call is made again.
-	log         *slog.Logger
+	log                 *slog.Logger
+	// spentLogged: the log has a message that all calls are used, and no call was made since.
 	spentLogged atomic.Bool
 }
 
 // burstOf returns how many calls may begin at once.
 func burstOf(api *provider.API) float64 { return max(1, float64(api.Rate)/10) }
 
-// newBudget makes a bucket that lets at most rate calls begin in any second. It subtracts the burst
-// from the refill.
+// newBudget makes a bucket that lets at most rate calls begin in any second. The refill is lower
+// than the rate, because a burst can begin in the same second.
 func newBudget(pool *pgxpool.Pool, source int32, account string, api *provider.API, log *slog.Logger) *budget {
 	burst := burstOf(api)
 	return &budget{pool: pool, source: source, account: account, refillPerSecond: float64(api.Rate) - (burst - 1),
-		burst: burst,
-		slots: api.Concurrency, monthly: api.MonthlyCalls,
+		burst: burst, slots: api.Concurrency, monthly: api.MonthlyCalls,
 		lease: api.Timeout + budgetTimeout, takeTurn: make(chan struct{}, 1), slotFreed: make(chan struct{}, 1),
 		log: log}
 }
@@ -80,7 +79,7 @@ func (b *budget) monthlyLimit(byOperator bool) int {
 // outside the window. A day in the future, after a clock was set back, counts as today. A server
 // crash may undo the last of these commits without harm, so the commit does not wait for the disk.
 const takeTokenSQL = `
-UPDATE budgets b SET (tokens, refilled_at, in_flight, calls) = (
+UPDATE rate_budgets b SET (tokens, refilled_at, in_flight, calls) = (
   SELECT d.tokens - CASE WHEN d.taken THEN 1 ELSE 0 END, d.now,
     d.live || CASE WHEN d.taken THEN jsonb_build_object($3::text, extract(epoch FROM d.now) + $7::float8) ELSE '{}' END,
     d.calls || CASE WHEN d.taken THEN jsonb_build_object(d.today::text, coalesce((d.calls ->> d.today::text)::bigint,
@@ -107,7 +106,7 @@ RETURNING b.in_flight ? $3, b.tokens, extract(epoch FROM b.blocked_until - b.ref
 
 // openBudgetSQL inserts a full budget.
 const openBudgetSQL = `
-INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 	VALUES ($1, $2, $3, clock_now(), clock_now(), 0, '{}')
 ON CONFLICT (source, account) DO NOTHING`
 
@@ -160,8 +159,7 @@ func (b *budget) tryTake(ctx context.Context, call string, limit int) (taken boo
 	for {
 		at.before = time.Now()
 		err = b.pool.QueryRow(ctx, takeTokenSQL, b.source, b.account, call, b.refillPerSecond, b.burst, b.slots,
-			b.lease.Seconds(),
-			limit, monthlyWindowDays).Scan(&taken, &tokens, &blocked, &at.database, &calls, &off)
+			b.lease.Seconds(), limit, monthlyWindowDays).Scan(&taken, &tokens, &blocked, &at.database, &calls, &off)
 		at.after = time.Now()
 		if !errors.Is(err, pgx.ErrNoRows) {
 			break
@@ -203,7 +201,7 @@ func (b *budget) sleep(ctx context.Context, wait time.Duration) error {
 // five minutes or the requested pause. Calls that were in flight when the first was throttled count
 // once.
 const releaseSlotSQL = `
-UPDATE budgets b SET in_flight = b.in_flight - $3::text,
+UPDATE rate_budgets b SET in_flight = b.in_flight - $3::text,
   blocked_until = CASE WHEN $4::float8 > 0 THEN greatest(b.blocked_until, n.now + make_interval(secs =>
     CASE WHEN $5::boolean AND b.blocked_until <= n.now THEN least($4 * (1 << least(b.throttles, 10)), greatest($4, 300))
     	ELSE $4 END)) ELSE b.blocked_until END,

@@ -140,7 +140,8 @@ func TestRateBudget_oneProcessThrottled_allWait(t *testing.T) {
 }
 
 // In no second of the database's clock do more calls start than the rate allows. A tenth of the
-// rate may start at once, at least one call. A caller may call after the wait that it was told.
+// rate may start at once, at least one call. A caller may call after the wait that TryTake
+// returned.
 func TestRateBudget_anySecond_neverExceedsTheRate(t *testing.T) {
 	t.Parallel()
 	b := newDatabaseEnv(t)
@@ -167,7 +168,7 @@ func TestRateBudget_anySecond_neverExceedsTheRate(t *testing.T) {
 				r.Fatal(err)
 			}
 			if !ok && (wait <= 0 || wait > time.Second) {
-				r.Fatalf("told to wait %s", wait)
+				r.Fatalf("the returned wait is %s", wait)
 			}
 			if ok {
 				taken = append(taken, now)

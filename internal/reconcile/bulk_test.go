@@ -44,8 +44,7 @@ func newShopifyEnv(t *testing.T, o shopifyfake.Options, objects ...objectSet) *s
 		o.Running, o.Start = true, time.Now()
 	}
 	b := &shopifyEnv{testEnv: newEnvWithoutAPI(t), fake: shopifyfake.New(t, o),
-		config: &provider.Source{Name: applied.SourceName,
-			Account: shopifyfake.Shop}}
+		config: &provider.Source{Name: applied.SourceName, Account: shopifyfake.Shop}}
 	b.api = &provider.API{BaseURL: b.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(shopifyfake.Key)},
 		Rate: 1000, Concurrency: 4, Timeout: 30 * time.Second, MaxBytes: 8 << 20}
 	b.api.Bulk = shopify.Shopify{}.FileTypes(b.api)
@@ -156,8 +155,7 @@ func TestObjectScan_bulkFile_listsEachType(t *testing.T) {
 	t.Parallel()
 	b := newShopifyEnv(t, shopifyfake.Options{Seed: 3, BulkPlan: shopifyfake.BulkPlan{PollsUntilDone: 2}},
 		objectSet{name: "inventory_item", n: 12}, objectSet{name: "location", n: 3},
-		objectSet{name: "inventory_level", n: 30},
-		objectSet{name: "product", n: 60}, objectSet{name: "order", n: 40})
+		objectSet{name: "inventory_level", n: 30}, objectSet{name: "product", n: 60}, objectSet{name: "order", n: 40})
 	b.startReconciler(t, b.runner(t))
 	for _, name := range []string{"product", "order", "inventory_level", "inventory_item", "location"} {
 		first := b.waitForScan(t, b.startScan(t, name))
@@ -371,18 +369,17 @@ func TestObjectScan_typeWaitingForBulk_blocksNoOtherType(t *testing.T) {
 	b.startReconciler(t, b.runner(t))
 	run := b.startScan(t, "")
 	r := b.WaitForRun(t, run, func(r *runs.Run) bool {
-		return waitsForBulk(r) && slices.Contains(b.DB.QueryStrings(t, `SELECT object_type FROM sweeps
+		return waitsForBulk(r) && slices.Contains(b.DB.QueryStrings(t, `SELECT object_type FROM object_scans
 			WHERE phase = 'done'`),
 			"product")
 	})
 	if r.ConsecutiveFailures != 0 || r.Status != runs.Running {
 		t.Errorf("%s, deferred %d times: %s", r.Status, r.ConsecutiveFailures, r.Detail)
 	}
-	b.wantRows(t, `SELECT object_type FROM sweeps WHERE phase <> 'done'`, "inventory_item")
+	b.wantRows(t, `SELECT object_type FROM object_scans WHERE phase <> 'done'`, "inventory_item")
 	b.fake.SetBulk(shopifyfake.BulkPlan{PollsUntilDone: 1 << 20})
 	b.WaitForRun(t, run, func(r *runs.Run) bool {
-		return strings.Contains(r.Detail,
-			"not there yet: bulk operation 4000000001")
+		return strings.Contains(r.Detail, "not there yet: bulk operation 4000000001")
 	})
 	b.wantRows(t, `SELECT event_id FROM events WHERE origin = 'reconcile' AND object_type = 'inventory_item'`)
 	b.setStatus(t, run, runs.Cancelled)

@@ -10,25 +10,25 @@ type kind string
 
 // The kinds. Their values are stored.
 const (
-	// equal: the same state, of no older version.
+	// equal: the mirror has the same state, of the same or a newer version.
 	equal kind = "equal"
 	// missing: not mirrored, or deleted in the mirror before the list was read, and alive at the
 	// provider.
 	missing kind = "missing"
-	// countDiffering: the mirror has an older version.
-	mirrorOlder kind = "behind"
+	// mirrorOlder: the mirror has an older version.
+	mirrorOlder kind = "mirror_older"
 	// mirrorNewer: the mirror has a state that the list could not contain: the list lags, or the
-	// object changed after it was read. No repair is needed. A row that was observed only before
-	// that does not count as newer, however great its version is.
-	mirrorNewer kind = "ahead"
+	// object changed after it was read. No repair is needed. A row that was last observed before
+	// the list was read is never mirrorNewer, whatever its version is.
+	mirrorNewer kind = "mirror_newer"
 	// unconfirmed: the same version, but the list has no state, and no refetch has confirmed that
 	// the mirrored state is the last one of its version. A later change within the resolution of
 	// the version's clock may be missing.
 	unconfirmed kind = "open"
 	// contentDiffers: another state at the same version, or an ambiguous row.
-	contentDiffers kind = "different"
+	contentDiffers kind = "content_differs"
 	// orphan: alive in the mirror, not listed, and missing when refetched.
-	orphan kind = "ghost"
+	orphan kind = "orphan"
 )
 
 // needsRepair reports whether an object of this kind is to be repaired.
@@ -81,8 +81,8 @@ func (it *item) isAlive() bool {
 	return it.fetchedByID && it.problem == "" && it.refetch != nil && !it.input.State.Deleted
 }
 
-// isDecisive reports whether the refetched version equals the row's own, was complete by then, and
-// is later than everything that the mirror has. Applying it removes any ambiguity.
+// isDecisive reports whether the refetch has the row's event time and a newer version, and began
+// after the mirror's last observation of the object. Applying it removes any ambiguity.
 func (it *item) isDecisive() bool {
 	return it.row != nil && it.input.OwnVersion && it.input.Version.At == it.row.version.At &&
 		it.input.Version.Compare(it.row.version) > 0 && it.row.hi < it.input.TimeFrom
@@ -134,8 +134,8 @@ func classify(row *mirrorRow, it *item) kind {
 	return mirrorNewer
 }
 
-// classifyByVersion compares object versions alone. An event has one state of its version. A state
-// that a refetch has confirmed (seen) is the last one of its version.
+// classifyByVersion compares object versions alone. An event shows one state of its version, not
+// necessarily the last. A state that a refetch has confirmed (seen) is the last one.
 func classifyByVersion(row *mirrorRow, it *item) kind {
 	switch {
 	case row.deleted:

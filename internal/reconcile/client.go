@@ -60,7 +60,7 @@ type Client struct {
 
 // Response is the response to a call, or the failure in its place.
 type Response struct {
-	// Verdict classifies the response. Trouble also stands for a missing response: a timeout, a
+	// Verdict classifies the response. Failure also stands for a missing response: a timeout, a
 	// failed connection, or a body that is too large.
 	Verdict provider.Verdict
 	// Status is the HTTP status; 0 without a response.
@@ -72,7 +72,7 @@ type Response struct {
 	// Elapsed is the time from the call to the first byte of the response. Date less Elapsed is
 	// therefore not after the start of the call.
 	Elapsed time.Duration
-	// Skew is by how much Date was ahead of the database's clock, at least. Widened is by how much
+	// Skew is the least possible lead of Date over the database's clock. Widened is by how much
 	// Date and Elapsed were changed, so that they hold by either clock.
 	Skew, Widened time.Duration
 	// Unmeasured is how far the clock that stamps events may be off, in either direction, if no
@@ -166,8 +166,8 @@ func (c *Client) callWithinBudget(ctx context.Context, call provider.Call, to *u
 	r.Verdict.Detail = c.options.API.Mask(r.Verdict.Detail) // the response may quote the key
 	c.options.Metrics.countCall(c.options.Source, r)
 	if err := b.release(ctx, slot, r.Verdict); err != nil {
-		c.options.Logger.Warn("a call was not released to its budget; its slot is free again after the lease", "source",
-			c.options.Source, "error", err)
+		c.options.Logger.Warn("the budget's slot of a call was not released; it is free again after the lease",
+			"source", c.options.Source, "error", err)
 	}
 	if ctx.Err() != nil && r.Status == 0 {
 		return nil, fmt.Errorf("call %s of source %s: %w", call.Path, c.options.Source, context.Cause(ctx))
@@ -193,9 +193,8 @@ func (c *Client) budgetOf(account string) *budget {
 // request makes one request. The Response is never nil; with an error it has what came before the
 // failure.
 func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, at clockReading,
-	delay eventDelay) (*Response,
-	error) {
-	ctx, cancel := lifecycle.WithTimeout(ctx, "answer", c.options.API.Timeout)
+	delay eventDelay) (*Response, error) {
+	ctx, cancel := lifecycle.WithTimeout(ctx, "read the response", c.options.API.Timeout)
 	defer cancel()
 	r := &Response{}
 	req, err := http.NewRequestWithContext(ctx, call.Method, to.String(), bytes.NewReader(call.Body))
@@ -222,9 +221,8 @@ func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, a
 	}
 	if int64(len(r.Body)) > c.options.API.MaxBytes {
 		r.Body = nil
-		return r, fmt.Errorf("the response has more than %d bytes: raise the source's api.max_answer_bytes, or ask "+
-			"for "+
-			"less", c.options.API.MaxBytes)
+		return r, fmt.Errorf("the response has more than %d bytes: raise the source's api.max_response_bytes, or ask "+
+			"for less", c.options.API.MaxBytes)
 	}
 	r.Status = resp.StatusCode
 	r.Verdict = c.options.Reader.Answer(r.Status, r.Header, r.Body)

@@ -58,15 +58,14 @@ func TestClient_do_sendsAuthenticatedRequest(t *testing.T) {
 		t.Errorf("%s %s", got.Method, got.RequestURI)
 	}
 	for name, want := range map[string]string{"Authorization": "Bearer " + apiKey,
-		"Stripe-Version": "2026-08-26.dahlia",
-		"Stripe-Account": "acct_1", "Cache-Control": "no-cache"} {
+		"Stripe-Version": "2026-08-26.dahlia", "Stripe-Account": "acct_1", "Cache-Control": "no-cache"} {
 		if got.Header.Get(name) != want {
 			t.Errorf("%s: %q", name, got.Header.Get(name))
 		}
 	}
 	// The provider's clock is an hour ahead. The known time is never ahead of it, and at most a
 	// second and the duration of the call behind.
-	if now, ours := c.Now(), time.Now(); now.After(date.Add(ours.Sub(began))) || now.Before(date) {
+	if now, local := c.Now(), time.Now(); now.After(date.Add(local.Sub(began))) || now.Before(date) {
 		t.Errorf("the provider's time is %s, with the Date %s", now, date)
 	}
 	if c.MaxLatency() != r.Elapsed {
@@ -98,18 +97,17 @@ func TestClient_faultyResponses_returnFailureVerdict(t *testing.T) {
 			_ = z.Close()
 		}, "more than 1024 bytes", provider.Failure},
 		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-			"answer: not done within 200ms", provider.Failure},
+			"read the response: not done within 200ms", provider.Failure},
 		"hangs within": {func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, "{")
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
-		}, "answer: not done within 200ms", provider.Failure},
+		}, "read the response: not done within 200ms", provider.Failure},
 		"cut": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			fmt.Fprint(w, "{}")
 		}, "EOF", provider.Failure},
-		"hangs up": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF",
-			provider.Failure},
+		"hangs up": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF", provider.Failure},
 		"wrong key": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "api.key",
 			provider.Rejected},
 	} {
@@ -121,7 +119,7 @@ func TestClient_faultyResponses_returnFailureVerdict(t *testing.T) {
 					a.Timeout = 200 * time.Millisecond
 				}
 			})
-			// startRunPerAccount has its own budget, because some faults block it
+			// each case has the budget of its own account, because some faults block the budget
 			r := mustCall(t, c, provider.Call{Account: name, Path: "/v1/customers",
 				Query: url.Values{"email": {"jo@example.com"}}})
 			if r.Verdict.Kind != tc.kind || !strings.Contains(r.Verdict.Detail, tc.detail) ||
@@ -290,8 +288,8 @@ func TestMetrics_calls_countedByVerdict(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]float64{"found": 2, "missing": 1, "expired": 0, "refused": 1, "throttled": 0,
-		"trouble": 1}, got); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"found": 2, "missing": 1, "expired": 0, "rejected": 1, "throttled": 0,
+		"failure": 1}, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -335,8 +333,7 @@ func (d downloadCaller) Download(ctx context.Context, _, address string, offset 
 
 // startWithDownload starts a runner with a download function.
 func (b *shopifyEnv) startWithDownload(t *testing.T, download func(ctx context.Context, c reconcile.Caller,
-	address string,
-	offset int64) (io.ReadCloser, error)) {
+	address string, offset int64) (io.ReadCloser, error)) {
 	t.Helper()
 	r := b.runner(t)
 	source := *r.Sources.All()[b.Source]
@@ -358,8 +355,7 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 			})
 			b.startWithDownload(t, func(ctx context.Context, c reconcile.Caller, address string,
-				offset int64) (io.ReadCloser,
-				error) {
+				offset int64) (io.ReadCloser, error) {
 				if offset > 0 && !longer {
 					return c.Download(ctx, "", over, offset)
 				}
@@ -400,8 +396,7 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 			left := rejected
 			proxy := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 			b.startWithDownload(t, func(ctx context.Context, c reconcile.Caller, address string,
-				offset int64) (io.ReadCloser,
-				error) {
+				offset int64) (io.ReadCloser, error) {
 				if left > 0 {
 					left--
 					return c.Download(ctx, "", proxy, offset)
@@ -409,7 +404,7 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 				return c.Download(ctx, "", address, offset)
 			})
 			r := b.waitForEnd(t, b.startScan(t, "product"))
-			restarts := b.DB.QueryStrings(t, `SELECT restarts::text FROM sweeps`)[0]
+			restarts := b.DB.QueryStrings(t, `SELECT restarts::text FROM object_scans`)[0]
 			if rejected == 1 && (r.Status != runs.Done || restarts != "0") {
 				t.Errorf("%s after %s restarts: %s", r.Status, restarts, r.Detail)
 			}

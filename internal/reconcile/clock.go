@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// clockPeriod is for how long the longest latency is remembered, at least; at most twice that.
+// A Clock remembers the longest latency and the largest skew for one clockPeriod at least, and for
+// two at most.
 const clockPeriod = 5 * time.Minute
 
 // Clock is a provider's clock as its responses show it. The zero Clock is this machine's clock.
 type Clock struct {
 	mu sync.Mutex
-	// ahead is how far the provider's clock is ahead of ours, at least. A response's Date is cut to
-	// the second and was on its way.
+	// ahead is the least possible lead of the provider's clock over this machine's: a response's
+	// Date is cut to the second, and the response took time to arrive.
 	ahead time.Duration
 	// latency is the longest of the period that began at since; previousLatency is that of the
 	// period before.
@@ -49,12 +50,11 @@ func (c *Clock) Skew() time.Duration {
 	return largerMagnitude(c.skew, c.previousSkew)
 }
 
-// observe records a response that arrived now, after elapsed. date is zero if it had none, and skew
-// is its own. It returns the recent skew of the largest magnitude, and whether the period exceeds
-// the tolerated skew for the first time.
+// observe records a response that arrived now, after elapsed. date and skew are the response's;
+// date is zero if it had none. It returns the recent skew of the largest magnitude, and whether the
+// period exceeds the tolerated skew for the first time.
 func (c *Clock) observe(now time.Time, elapsed time.Duration, date time.Time,
-	skew time.Duration) (largest time.Duration,
-	first bool) {
+	skew time.Duration) (largest time.Duration, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !date.IsZero() {

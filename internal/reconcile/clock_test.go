@@ -17,10 +17,10 @@ func TestClock_responses_setOffsetAndLongest(t *testing.T) {
 		if now := time.Now(); !c.Now().Equal(now) || c.MaxLatency() != 0 {
 			t.Errorf("before any response: %s, %s", c.Now(), c.MaxLatency())
 		}
-		tell := func(elapsed, ahead time.Duration) {
+		observe := func(elapsed, ahead time.Duration) {
 			c.Observe(time.Now(), elapsed, time.Now().Add(ahead), 0)
 		}
-		tell(3*time.Second, -time.Minute)
+		observe(3*time.Second, -time.Minute)
 		if got := time.Until(c.Now()); got != -time.Minute {
 			t.Errorf("ahead by %s", got)
 		}
@@ -30,7 +30,7 @@ func TestClock_responses_setOffsetAndLongest(t *testing.T) {
 		}
 		// The longest duration is remembered for five to ten minutes.
 		<-time.After(5 * time.Minute)
-		tell(time.Second, 0)
+		observe(time.Second, 0)
 		if c.MaxLatency() != 3*time.Second {
 			t.Errorf("longest %s", c.MaxLatency())
 		}
@@ -170,20 +170,20 @@ func TestClock_largestSkew_isRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c reconcile.Clock
-		tell := func(skew, of time.Duration, first bool) {
+		observe := func(skew, of time.Duration, first bool) {
 			t.Helper()
 			if gotOf, got := c.Observe(time.Now(), 0, time.Now(), skew); gotOf != of || got != first || c.Skew() != of {
 				t.Errorf("after the skew %s: %s, first %t, skew %s", skew, gotOf, got, c.Skew())
 			}
 		}
-		tell(time.Second, time.Second, false) // which is tolerated
-		tell(-2*time.Second, -2*time.Second, true)
-		tell(1500*time.Millisecond, -2*time.Second, false)
+		observe(time.Second, time.Second, false) // it is tolerated
+		observe(-2*time.Second, -2*time.Second, true)
+		observe(1500*time.Millisecond, -2*time.Second, false)
 		<-time.After(6 * time.Minute)
-		tell(3*time.Second, 3*time.Second, false)
+		observe(3*time.Second, 3*time.Second, false)
 		<-time.After(20 * time.Minute)
-		tell(0, 0, false)
-		tell(4*time.Second, 4*time.Second, true)
+		observe(0, 0, false)
+		observe(4*time.Second, 4*time.Second, true)
 	})
 }
 

@@ -15,10 +15,10 @@ import (
 // versions; an object has both, one, or none. $7: no two states share a version, so that no refetch
 // is needed to confirm a state.
 const compareSQL = `
-SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous,
+SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.time_from, o.time_to, o.ambiguous,
 	o.deleted, o.state_hash
 FROM unnest($4::text[], $5::bytea[], $6::bigint[]) WITH ORDINALITY AS d(id, hash, at, n)
-LEFT JOIN LATERAL (SELECT o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi,
+LEFT JOIN LATERAL (SELECT o.version_final, o.version_at, o.version_seen, o.version_rank, o.time_from, o.time_to,
 	o.ambiguous, o.deleted, o.state_hash FROM objects o
   WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = d.id LIMIT 1) o ON true
 WHERE (NOT o.ambiguous AND o.version_at > -9223372036854775808 AND (o.state_hash = d.hash
@@ -82,8 +82,7 @@ func scanMirrorRow(row postgres.Row) *mirrorRow {
 		return nil
 	}
 	k := &mirrorRow{version: versioning.Version{Final: row.Bool(1), At: row.Int64(2), Seen: row.Int64(3),
-		Rank: int16(row.Int64(4))},
-		lo: row.Int64(5), hi: row.Int64(6), ambiguous: row.Bool(7), deleted: row.Bool(8)}
+		Rank: int16(row.Int64(4))}, lo: row.Int64(5), hi: row.Int64(6), ambiguous: row.Bool(7), deleted: row.Bool(8)}
 	copy(k.hash[:], row.Bytes(9))
 	return k
 }

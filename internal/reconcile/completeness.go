@@ -14,12 +14,12 @@ import (
 // epoch is the start of the interval that a full list makes complete.
 var epoch = time.Unix(0, 0).UTC()
 
-// typeWatermark returns the name of a type's watermark. All objects were listed then, so deletions
-// are included.
+// typeWatermark returns the name of the watermark of all objects of a type. A full list raises it,
+// so it covers deletions.
 func typeWatermark(objectType string) string { return "type " + objectType }
 
-// versionsWatermark returns its name if the list has versions only. Such versions may not advance
-// with every change, so a change without a new version may be missing.
+// versionsWatermark returns the name of the watermark of all objects of a type whose list has
+// versions only. A version may not advance with every change, so some changes may be missing.
 func versionsWatermark(objectType string) string { return "versions " + objectType }
 
 // changesWatermark returns the name of the watermark of a type's changes, without deletions.
@@ -30,7 +30,7 @@ func changesWatermark(objectType string) string { return "changes " + objectType
 // cursors are not valid.
 func (s *objectScan) listScope() string {
 	paged := *s.source.API
-	paged.Bulk = nil // a file has the same contents
+	paged.Bulk = nil // a file lists the same objects
 	c := s.lister.ListObjects(s.source.Config, &paged, s.params.Account, s.objectType, time.Time{}, time.Time{}, "")
 	return digest(append(callParts(c), s.source.API.Repositories...))
 }
@@ -46,7 +46,7 @@ func digest(texts []string) string {
 
 // completeRangeSQL returns the watermark of a list with the same scope.
 const completeRangeSQL = `SELECT m.since, m.until FROM watermarks m WHERE m.source = $1 AND m.account = $2
-	AND m.what = $3
+	AND m.subject = $3
 	AND m.scope = $4`
 
 // completeChanges returns the interval in which the type's changes are complete for the current
@@ -56,32 +56,34 @@ func (s *objectScan) completeChanges(ctx context.Context) (since, until time.Tim
 }
 
 // completeRange returns the interval in which something is complete for a scope; zero for none.
-func (w *execution) completeRange(ctx context.Context, what, scope string) (since, until time.Time, err error) {
-	err = w.Pool.QueryRow(ctx, completeRangeSQL, w.params.Source, w.params.Account, what, scope).Scan(&since, &until)
+func (w *execution) completeRange(ctx context.Context, subject, scope string) (since, until time.Time, err error) {
+	err = w.Pool.QueryRow(ctx, completeRangeSQL, w.params.Source, w.params.Account, subject, scope).Scan(&since, &until)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, time.Time{}, fmt.Errorf("read the watermark of %s: %w", what, err)
+		return time.Time{}, time.Time{}, fmt.Errorf("read the watermark of %s: %w", subject, err)
 	}
 	return since.UTC(), until.UTC(), nil
 }
 
 // raiseTypeWatermarksSQL joins the new interval with the stored one of the same scope. If the two
-// do not touch, the stored one stays, because the time between is not complete. An interval of
-// another scope is replaced by one that goes back as far.
+// do not touch, the stored one stays, because the time between is not complete. A new interval
+// replaces one of another scope if it goes back as far.
 const raiseTypeWatermarksSQL = `
-INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope)
-SELECT $1, $2, w.what, $5, $6, $7, clock_now(), s.scope FROM unnest($3::text[]) AS w(what), sweeps s WHERE s.run = $7
+INSERT INTO watermarks AS m (source, account, subject, since, until, run, recorded_at, scope)
+SELECT $1, $2, w.subject, $5, $6, $7, clock_now(), s.scope FROM unnest($3::text[]) AS w(subject), object_scans s
+	WHERE s.run = $7
 	AND s.object_type = $4
-ON CONFLICT (source, account, what) DO UPDATE SET run = excluded.run, at = excluded.at, scope = excluded.scope,
+ON CONFLICT (source, account, subject) DO UPDATE SET run = excluded.run, recorded_at = excluded.recorded_at,
+	scope = excluded.scope,
   since = CASE WHEN m.scope = excluded.scope THEN least(m.since, excluded.since) ELSE excluded.since END,
   until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END
 WHERE m.scope = excluded.scope AND excluded.since <= m.until AND excluded.until >= m.since OR m.scope <> excluded.scope
 	AND excluded.since <= m.since`
 
 // deleteWatermarkSQL deletes a watermark that another one now includes.
-const deleteWatermarkSQL = `DELETE FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.what = $3`
+const deleteWatermarkSQL = `DELETE FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.subject = $3`
 
 // listMargin is how long before the list a row may have been observed and still count as newer than
 // it. A Date has seconds only, the list may lag, and its response may be slow.
@@ -90,8 +92,9 @@ func (s *objectScan) listMargin() time.Duration {
 }
 
 // raiseWatermarks raises the watermarks of the type, unless an object is unrepaired or a part of
-// the list was skipped. A full list raises that of all objects. Both kinds of list raise that of
-// the changes, if the API lists changes. The watermark of all objects replaces that of versions.
+// the list was skipped. A full list raises the watermark of all objects. If the API lists changes,
+// a full list and a list of changes raise the watermark of the changes. The watermark of all
+// objects replaces that of versions.
 func (s *objectScan) raiseWatermarks(ctx context.Context, tx pgx.Tx) error {
 	since, until, watermarks := epoch, s.listedSince.Add(-s.listMargin()), []string{typeWatermark(s.objectType)}
 	if s.list.VersionsOnly {
@@ -110,8 +113,7 @@ func (s *objectScan) raiseWatermarks(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, raiseTypeWatermarksSQL, s.params.Source, s.params.Account, watermarks, s.objectType,
-		since, until,
-		s.lease.Run.ID); err != nil {
+		since, until, s.lease.Run.ID); err != nil {
 		return fmt.Errorf("raise the watermarks of type %s: %w", s.objectType, err)
 	}
 	if watermarks[0] != typeWatermark(s.objectType) {

@@ -63,7 +63,7 @@ func measureCosts(t *testing.T, p *costAccount) map[string]string {
 	object := func(id string) reconcile.Params {
 		return reconcile.Params{Scope: reconcile.Object, Type: p.objectType, ID: id}
 	}
-	sweep := reconcile.Params{Scope: reconcile.Objects, Type: p.objectType, Full: true}
+	fullScan := reconcile.Params{Scope: reconcile.Objects, Type: p.objectType, Full: true}
 	var ids []string
 	for range 20 {
 		ids = append(ids, p.create())
@@ -76,17 +76,17 @@ func measureCosts(t *testing.T, p *costAccount) map[string]string {
 	p.advance(2 * time.Minute)
 	cost("a refetch that finds nothing", object(ids[0]))
 	cost("another one within five minutes", object(ids[1]))
-	cost("an object scan of a type with one page, all objects equal", sweep)
+	cost("an object scan of a type with one page, all objects equal", fullScan)
 	for _, id := range ids[2:5] {
 		p.change(id)
 	}
 	p.advance(2 * time.Minute)
-	cost("the same, with 3 objects that differ", sweep)
+	cost("the same, with 3 objects that differ", fullScan)
 	for _, id := range ids[5:8] {
 		p.remove(id)
 	}
 	p.advance(2 * time.Minute)
-	cost("the same, with 3 removed objects", sweep)
+	cost("the same, with 3 removed objects", fullScan)
 	const quiet, missing = "a run over events a quarter of an hour after the last one, nothing missing",
 		"the same, with 3 missing events"
 	if got[quiet], got[missing] = "-", "-"; !p.events {

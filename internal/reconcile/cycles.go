@@ -6,8 +6,8 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// maxRepeatedPages is how many pages in a row may list nothing new. Empty pages of a sparse list do
-// not count.
+// maxRepeatedPages is how many pages in a row may list nothing new. Empty pages do not count if the
+// list is sparse (provider.List.Sparse).
 const maxRepeatedPages = 100
 
 // checkCycle ends a list that shows nothing new page after page. A list that was started again may
@@ -44,8 +44,7 @@ func (s *objectScan) checkCycle(pages []*listPage, foundNew bool) error {
 // cycleError is the error of a list whose cursors form a cycle.
 func (s *objectScan) cycleError(pages int) error {
 	return runs.Permanent(fmt.Errorf("the API of source %s listed nothing new on the last %d pages of type %s, and "+
-		"each page "+
-		"announces another one: its cursors form a cycle", s.source.Name, pages, s.objectType))
+		"each page announces another one: its cursors form a cycle", s.source.Name, pages, s.objectType))
 }
 
 // cycleDetector detects a cycle in a sequence of cursors with constant memory. It remembers one

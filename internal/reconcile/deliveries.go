@@ -19,8 +19,8 @@ const (
 	// Undelivered are events whose last delivery attempt failed according to the provider. If the
 	// provider reports all its endpoints together (EventLister), only missing events count.
 	Undelivered = "undelivered"
-	// Unread are events that the log lacks and whose body the API did not return.
-	Unread = "unread"
+	// UnreadEvents are events that the log lacks and whose body the API did not return.
+	UnreadEvents = "unread"
 	// Redelivered are those of them for which a redelivery was requested.
 	Redelivered = "redelivered"
 )
@@ -55,8 +55,7 @@ func (w *execution) reconcileDeliveries(ctx context.Context, lister provider.Del
 	}
 	if w.params.Account != "" {
 		return "", runs.Permanent(fmt.Errorf("the deliveries of the webhooks of source %s are read for all accounts "+
-			"at "+
-			"once: ask without an account", w.source.Name))
+			"at once: ask without an account", w.source.Name))
 	}
 	if _, err := w.checkKey(ctx, w.params.Account); err != nil { // the response also has the provider's time
 		return "", err
@@ -74,13 +73,12 @@ func (w *execution) reconcileDeliveries(ctx context.Context, lister provider.Del
 			return status, err
 		}
 	}
-	if n := w.pendingCounts[Unread]; n > 0 { // the counts stay with the run, and the watermark does not move
+	if n := w.pendingCounts[UnreadEvents]; n > 0 { // the counts stay with the run, and the watermark does not move
 		if status, err := w.advanceCheckpoint(ctx, w.lease.Cursor); err != nil || status != runs.Running {
 			return status, err
 		}
 		return "", runs.Permanent(fmt.Errorf("the log lacks %d events that the provider of source %s has sent, and "+
-			"the API did not return their "+
-			"bodies; the first because: %w", n, w.source.Name, s.firstUnread))
+			"the API did not return their bodies; the first because: %w", n, w.source.Name, s.firstUnread))
 	}
 	if err := w.raiseWatermark(ctx, s.until); err != nil {
 		return "", err
@@ -239,7 +237,7 @@ func (s *deliveryRun) fetchDeliveries(ctx context.Context, hook string, lacking 
 		var unread *unreadError
 		if errors.As(err, &unread) {
 			s.pendingCounts[Processed]++
-			s.pendingCounts[Unread]++
+			s.pendingCounts[UnreadEvents]++
 			if s.firstUnread == nil {
 				s.firstUnread = err
 			}

@@ -117,7 +117,7 @@ func (f *githubEnv) count(t *testing.T, sql string, args ...any) (n int64) {
 	return n
 }
 
-const appendedSQL = `SELECT count(*) FROM events WHERE origin = 'reconcile' AND event_type <> 'postern.look'`
+const appendedSQL = `SELECT count(*) FROM events WHERE origin = 'reconcile' AND event_type <> 'postern.refetch'`
 
 // Missing deliveries are read from the API, whenever a process ends. Each is counted once and has
 // the headers of the webhook.
@@ -134,7 +134,7 @@ func TestReconcile_missedGitHubDeliveries_areAppendedOnce(t *testing.T) {
 			f.startThrough(t, &failingCaller{Caller: f.source.Caller, failAt: at})
 			r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
 			want := counts{reconcile.Processed: int64(f.fake.SentCount()), reconcile.Present: int64(received),
-				reconcile.Conflicting: 0, reconcile.Unread: 0}
+				reconcile.Conflicting: 0, reconcile.UnreadEvents: 0}
 			for name, n := range want {
 				if r.Counts[name] != n {
 					t.Errorf("%s: %d, want %d", name, r.Counts[name], n)
@@ -213,13 +213,13 @@ func TestReconcile_unreadableDeliveryBodies_failTheRun(t *testing.T) {
 			f.fake.Advance(time.Hour)
 			f.startThrough(t, f.source.Caller)
 			r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
-			unread := r.Counts[reconcile.Unread]
+			unread := r.Counts[reconcile.UnreadEvents]
 			if r.Status != runs.Failed || unread < 5 || r.Counts[reconcile.Missing] < 5 ||
 				r.Counts[reconcile.Processed] != unread+r.Counts[reconcile.Missing] ||
 				!strings.Contains(r.Detail, "answered 404") {
 				t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
-			f.wantRows(t, `SELECT what FROM watermarks`)
+			f.wantRows(t, `SELECT subject FROM watermarks`)
 			sent := int64(f.deliver(t))
 			f.fake.Advance(time.Minute)
 			if !redeliver {
@@ -264,18 +264,19 @@ func TestReconcile_deliveryBodiesDuringOutage_waitForTheAPI(t *testing.T) {
 			run := f.startRun(t, reconcile.Params{Scope: reconcile.Events})
 			r := f.WaitForRun(t, run, endedOrDeferred)
 			if !all {
-				if r.Status != runs.Failed || r.Counts[reconcile.Unread] < 5 || r.Counts[reconcile.Missing] != 0 ||
+				if r.Status != runs.Failed || r.Counts[reconcile.UnreadEvents] < 5 ||
+					r.Counts[reconcile.Missing] != 0 ||
 					!strings.Contains(r.Detail, "502") {
 					t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 				}
 				return
 			}
-			if r.Status.Ended() || r.Counts[reconcile.Unread] != 0 {
+			if r.Status.Ended() || r.Counts[reconcile.UnreadEvents] != 0 {
 				t.Fatalf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
 			well.Store(true)
 			r = f.waitForEnd(t, run)
-			if r.Status != runs.Done || r.Counts[reconcile.Unread] != 0 || r.Counts[reconcile.Missing] < 5 {
+			if r.Status != runs.Done || r.Counts[reconcile.UnreadEvents] != 0 || r.Counts[reconcile.Missing] < 5 {
 				t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
 		})
@@ -301,7 +302,7 @@ func TestReconcile_dryRunOverDeliveries_appendsNothing(t *testing.T) {
 			t.Errorf("requested %s", call)
 		}
 	}
-	f.wantRows(t, `SELECT what FROM watermarks`)
+	f.wantRows(t, `SELECT subject FROM watermarks`)
 }
 
 // A run that cannot start reports the remedy.

@@ -29,7 +29,7 @@ const (
 	countDriftsSQL = `SELECT count(*) FROM drifts WHERE run = $1`
 
 	driftSQL = `
-INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, more)
+INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, more_fields)
 SELECT $1, $2, $3, $4, d.* FROM unnest($5::text[], $6::text[], $7::jsonb[], $8::int[]) AS d ON CONFLICT DO NOTHING`
 )
 
@@ -88,8 +88,7 @@ func (s *objectScan) storeDrifts(ctx context.Context, tx pgx.Tx, all []*drift) e
 			append(more, int32(d.moreFields))
 	}
 	_, err := tx.Exec(ctx, driftSQL, s.lease.Run.ID, s.params.Source, s.params.Account, s.objectType, ids, kinds,
-		fields,
-		more)
+		fields, more)
 	return err
 }
 

@@ -24,18 +24,20 @@ const Disconnected = "disconnected"
 const maxOtherAccounts = 3
 
 const (
-	disconnectedAccountsSQL = `SELECT d.account FROM disconnected d WHERE d.source = $1`
+	disconnectedAccountsSQL = `SELECT d.account FROM disconnected_accounts d WHERE d.source = $1`
 
 	upsertDisconnectedSQL = `
-INSERT INTO disconnected AS d (source, account, since, at, run, why) VALUES ($1, $2, clock_now(), clock_now(), $3, $4)
-ON CONFLICT (source, account) DO UPDATE SET at = excluded.at, run = excluded.run, why = excluded.why`
+INSERT INTO disconnected_accounts AS d (source, account, since, observed_at, run, reason)
+	VALUES ($1, $2, clock_now(), clock_now(), $3, $4)
+ON CONFLICT (source, account) DO UPDATE SET observed_at = excluded.observed_at, run = excluded.run,
+	reason = excluded.reason`
 
-	deleteDisconnectedSQL = `DELETE FROM disconnected d WHERE d.source = $1 AND d.account = $2`
+	deleteDisconnectedSQL = `DELETE FROM disconnected_accounts d WHERE d.source = $1 AND d.account = $2`
 
 	// recentAccountsSQL returns the accounts with a watermark, those with the most recent ones
 	// first.
 	recentAccountsSQL = `SELECT m.account FROM watermarks m WHERE m.source = $1 GROUP BY m.account
-		ORDER BY max(m.at) DESC`
+		ORDER BY max(m.recorded_at) DESC`
 )
 
 // handleDisconnected skips an account if the API's error says that it is disconnected. Otherwise
@@ -94,8 +96,8 @@ func (w *execution) checkOnlyAccountRejected(ctx context.Context, disconnected [
 	if len(others) == 0 {
 		verified, err = w.checkAccount(ctx, w.ownAccount(), versioning.Key{})
 	}
-	const advice = "nothing shows that only this account is disconnected and that the key still works. If so, list " +
-		"the removed accounts under reconcile.except"
+	const advice = "nothing shows that only this account is disconnected and that the key still works. If you know " +
+		"that, list the removed accounts under reconcile.exclude"
 	switch {
 	case verified:
 		return nil

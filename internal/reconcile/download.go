@@ -40,9 +40,8 @@ func (c *Client) Download(ctx context.Context, account, address string, offset i
 	}
 	c.options.Metrics.countCall(c.options.Source, r)
 	if err := b.release(ctx, slot, provider.Verdict{Kind: provider.Found}); err != nil {
-		c.options.Logger.Warn("a download was not released to its budget; its slot is free again after the lease",
-			"source",
-			c.options.Source, "error", err)
+		c.options.Logger.Warn("the budget's slot of a download was not released; it is free again after the lease",
+			"source", c.options.Source, "error", err)
 	}
 	if err != nil {
 		return nil, err

@@ -22,42 +22,42 @@ type DriftReport struct {
 	// SkewSeconds is by how much the API's clock and the database's differed. It is 0 within the
 	// tolerated skew, and until the run has ended.
 	SkewSeconds int64 `json:"skew_seconds"`
-	// VersionOnlyTypes are the types that were listed completely by versions alone. Not every
-	// change is known to advance such a version, and such a change is neither found nor covered by
-	// the watermark.
-	VersionOnlyTypes []string `json:"versions_alone"`
+	// VersionOnlyTypes are the types that were listed completely by versions alone. The run does
+	// not find a change that did not advance a version, and the watermark does not cover it.
+	VersionOnlyTypes []string `json:"versions_only"`
 }
 
 // TypeDrift is the result of a run for the objects of one type.
 type TypeDrift struct {
 	ObjectType string `json:"object_type"`
-	// Phase is what the run does: list, ghosts (it refetches what was not listed), graves (it
-	// writes tombstones for orphans), proposed (it waits until approval can be requested for all
-	// types), done, rare (skipped: the mirror has no objects of the type, and the list is
-	// expensive), unlisted (skipped: the API rejects its list).
+	// Phase is what the run does: list, orphans (it refetches what was not listed), tombstones (it
+	// writes tombstones for orphans), awaiting_approval (it waits until approval can be requested
+	// for all types), done, skipped (the mirror has no objects of the type, and the list is
+	// expensive), not_listable (the API rejects its list).
 	Phase string `json:"phase"`
 	// Since and Until bound the requested changes, on the provider's clock; zero if everything was
 	// requested.
 	Since events.Instant `json:"since"`
 	Until events.Instant `json:"until"`
 	// ListedSince is the provider's time up to which the list contains every change.
-	ListedSince events.Instant `json:"began"`
+	ListedSince events.Instant `json:"started_at"`
 	// Restarts is how often the list was started again because its cursor had expired.
 	Restarts int `json:"restarts"`
 	// Skipped are the parts of the list (repositories) that could not be read, or not to their end.
-	Skipped []SkippedPart `json:"passed_over"`
+	Skipped []SkippedPart `json:"skipped_parts"`
 	// Reason is the API's response if the type is not listable; otherwise "".
-	Reason string `json:"why"`
+	Reason string `json:"reason"`
 	ScanCounts
 }
 
 const (
 	reportSQL = `SELECT s.name, w.account, coalesce((SELECT r.counts ->> 'skew_seconds' FROM runs r
 		WHERE r.run = w.run)::bigint, 0),
-  ARRAY(SELECT t.object_type FROM sweeps t WHERE t.run = w.run AND t.versions_alone ORDER BY t.object_type)
-FROM sweeps w JOIN sources s ON s.number = w.source WHERE w.run = $1 LIMIT 1`
+  ARRAY(SELECT t.object_type FROM object_scans t WHERE t.run = w.run AND t.versions_only ORDER BY t.object_type)
+FROM object_scans w JOIN sources s ON s.number = w.source WHERE w.run = $1 LIMIT 1`
 
-	typesSQL = `SELECT s.object_type, ` + progressColumns + ` FROM sweeps s WHERE s.run = $1 ORDER BY s.object_type`
+	typesSQL = `SELECT s.object_type, ` + progressColumns + ` FROM object_scans s WHERE s.run = $1
+		ORDER BY s.object_type`
 )
 
 // ReportDrift returns the result of a run over objects so far. Errors: events.ErrNotFound.
@@ -102,13 +102,14 @@ type Difference struct {
 	Account    string `json:"account"`
 	ObjectType string `json:"object_type"`
 	ObjectID   string `json:"object_id"`
-	// Kind is missing, behind, different or ghost.
+	// Kind is missing, mirror_older, content_differs or orphan.
 	Kind string `json:"kind"`
 	// Fields are the fields that differed: before is the mirror's value, after the provider's. More
 	// is the number of further fields.
 	Fields []versioning.Difference `json:"fields"`
 	More   int                     `json:"more"`
-	// Result is mended or left, "" before the repair. Reason is why the object is unrepaired.
+	// Result is repaired or unrepaired, "" before the repair. Reason is why the object is
+	// unrepaired.
 	Result string `json:"result"`
 	Reason string `json:"reason"`
 	// EventID is the refetch that was appended; null if none was.
@@ -116,13 +117,14 @@ type Difference struct {
 }
 
 const differencesSQL = `
-SELECT d.account, d.object_type, d.object_id, d.kind, d.fields, d.more, d.result, d.reason, d.event_id FROM drifts d
+SELECT d.account, d.object_type, d.object_id, d.kind, d.fields, d.more_fields, d.result, d.reason, d.event_id
+	FROM drifts d
 WHERE d.run = $1 AND (d.object_type, d.object_id) > ($2, $3) AND ($4::text IS NULL OR d.kind = $4) AND ($5::text IS NULL
 	OR d.result = $5)
 ORDER BY d.object_type, d.object_id LIMIT $6`
 
-// Differences returns a page of the objects that differed in a run, of the first thousand. kind and
-// result select, "" selects all. Errors: events.ErrInvalid.
+// Differences returns a page of the objects that differed in a run. The run stores the first
+// thousand of them. An empty kind or result selects all. Errors: events.ErrInvalid.
 func Differences(ctx context.Context, pool *pgxpool.Pool, run int64, kind, result, cursor string,
 	limit int) (events.Page[Difference], error) {
 	var page events.Page[Difference]

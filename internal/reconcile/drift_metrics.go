@@ -14,24 +14,24 @@ type driftStats struct {
 	Checked, NotListed, Repaired, Unrepaired                   float64
 }
 
-const newestScanHelp = " Of the newest finished scan of the type in each account, without dry runs, summed over all " +
-	"accounts but " +
-	"the excluded ones (postern_accounts_left_out)." + databaseHelp
+const newestScanHelp = " The value covers the newest finished scan of the type in each account, without dry runs. It " +
+	"is the sum over all accounts except the excluded ones (postern_accounts_excluded)." + databaseHelp
 
 var (
-	driftDesc = prometheus.NewDesc("postern_drift_objects", "Objects at which the mirror differed from the provider, "+
-		"by kind: missing, behind, ahead (no repair needed), different or ghost."+newestScanHelp,
+	driftDesc = prometheus.NewDesc("postern_drift_objects", "Objects that differ between the mirror and the provider, "+
+		"by kind: missing, mirror_older, mirror_newer (needs no repair), content_differs or orphan."+newestScanHelp,
 		[]string{"source", "type", "kind"}, nil)
 	checkedDesc = prometheus.NewDesc("postern_drift_checked_objects", "Objects that were compared with the provider. "+
-		"Those that are not among missing, behind, ahead and different were equal."+newestScanHelp,
+		"An object was equal if it does not count as missing, mirror_older, mirror_newer or "+
+		"content_differs."+newestScanHelp,
 		[]string{"source", "type"}, nil)
-	notListedDesc = prometheus.NewDesc("postern_drift_hidden_objects",
-		"Mirrored objects that the provider's lists do not "+
-			"show and that a refetch found alive, with one call each."+newestScanHelp, []string{"source", "type"}, nil)
-	repairedDesc = prometheus.NewDesc("postern_drift_mended_objects", "Objects that differed and were repaired."+
+	notListedDesc = prometheus.NewDesc("postern_drift_not_listed_objects",
+		"Mirrored objects that the provider's lists do not show although they exist. A refetch of each object, "+
+			"with one call, found that it exists."+newestScanHelp, []string{"source", "type"}, nil)
+	repairedDesc = prometheus.NewDesc("postern_drift_repaired_objects", "Objects that differed and were repaired."+
 		newestScanHelp, []string{"source", "type"}, nil)
-	unrepairedDesc = prometheus.NewDesc("postern_drift_left_objects",
-		"Objects that differed and could not be repaired: postern drift report RUN."+newestScanHelp,
+	unrepairedDesc = prometheus.NewDesc("postern_drift_unrepaired_objects",
+		"Objects that differed and could not be repaired. postern drift report RUN lists them."+newestScanHelp,
 		[]string{"source", "type"},
 		nil)
 )
@@ -42,21 +42,22 @@ WITH RECURSIVE named AS MATERIALIZED (
   SELECT n.number, n.name FROM sources n WHERE n.name = ANY($1::text[])
 ), hop AS (
   SELECT f.* FROM named n CROSS JOIN LATERAL (
-    SELECT s.source, s.account, s.object_type FROM sweeps s WHERE s.phase = 'done' AND s.source = n.number
+    SELECT s.source, s.account, s.object_type FROM object_scans s WHERE s.phase = 'done' AND s.source = n.number
     	ORDER BY s.account, s.object_type LIMIT 1) f
   UNION ALL
   SELECT f.* FROM hop h CROSS JOIN LATERAL (
-    SELECT s.source, s.account, s.object_type FROM sweeps s WHERE s.phase = 'done' AND s.source = h.source
+    SELECT s.source, s.account, s.object_type FROM object_scans s WHERE s.phase = 'done' AND s.source = h.source
     	AND (s.account, s.object_type) > (h.account, h.object_type)
     ORDER BY s.account, s.object_type LIMIT 1) f
 )
-SELECT n.name, h.object_type, sum(w.missing)::float8, sum(w.behind)::float8, sum(w.ahead)::float8,
-	sum(w.different)::float8, sum(w.ghosts)::float8, sum(w.checked)::float8, sum(w.hidden)::float8,
-	sum(w.mended)::float8,
-  sum(w.remaining)::float8
+SELECT n.name, h.object_type, sum(w.missing)::float8, sum(w.mirror_older)::float8, sum(w.mirror_newer)::float8,
+	sum(w.content_differs)::float8, sum(w.orphans)::float8, sum(w.checked)::float8, sum(w.not_listed)::float8,
+	sum(w.repaired)::float8,
+  sum(w.unrepaired)::float8
 FROM hop h JOIN named n ON n.number = h.source CROSS JOIN LATERAL (
-  SELECT s.checked, s.missing, s.behind, s.ahead, s.different, s.ghosts, s.hidden, s.mended, s.remaining FROM sweeps s
-  	JOIN runs r ON r.run = s.run AND r.asked -> 'dry_run' IS DISTINCT FROM 'true'
+  SELECT s.checked, s.missing, s.mirror_older, s.mirror_newer, s.content_differs, s.orphans, s.not_listed, s.repaired,
+  	s.unrepaired FROM object_scans s
+  	JOIN runs r ON r.run = s.run AND r.params -> 'dry_run' IS DISTINCT FROM 'true'
   WHERE s.phase = 'done' AND s.source = h.source AND s.account = h.account AND s.object_type = h.object_type
   	ORDER BY s.run DESC LIMIT 1) w
 WHERE NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS l(source, account) WHERE l.source = h.source
@@ -82,8 +83,7 @@ func (d *driftStats) collect(out chan<- prometheus.Metric) {
 // invalidate sets the numbers to NaN, because they could not be read again.
 func (d *driftStats) invalidate() {
 	for _, n := range []*float64{&d.Missing, &d.MirrorOlder, &d.MirrorNewer, &d.ContentDiffers, &d.Orphans, &d.Checked,
-		&d.NotListed,
-		&d.Repaired, &d.Unrepaired} {
+		&d.NotListed, &d.Repaired, &d.Unrepaired} {
 		*n = math.NaN()
 	}
 }

@@ -395,7 +395,7 @@ func (b *testEnv) report(t *testing.T, run int64) *reconcile.DriftReport {
 // unrepaired returns the differences that an object scan has not repaired.
 func (b *testEnv) unrepaired(t *testing.T, run int64) []reconcile.Difference {
 	t.Helper()
-	page, err := reconcile.Differences(t.Context(), b.OperatorPool, run, "", "left", "", 10)
+	page, err := reconcile.Differences(t.Context(), b.OperatorPool, run, "", "unrepaired", "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -453,7 +453,7 @@ func (b *testEnv) wantRows(t *testing.T, sql string, want ...string) {
 func (b *testEnv) wantNothingChanged(t *testing.T) {
 	t.Helper()
 	b.wantRows(t, `SELECT event_id FROM events WHERE origin <> 'webhook' UNION ALL
-		SELECT object_id FROM objects WHERE deleted UNION ALL SELECT what FROM watermarks`)
+		SELECT object_id FROM objects WHERE deleted UNION ALL SELECT subject FROM watermarks`)
 }
 
 // wantNone checks that a list of findings is empty.

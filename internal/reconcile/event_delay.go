@@ -28,7 +28,7 @@ const (
 
 // delaySQL returns the shortest time, in microseconds, from the stamp of a source's event to its
 // append, by the database's clock. A stamp further ahead than $4 is a simulated clock or a number,
-// and does not count. Neither does a refetch that is ordered by the API's clock: it has seen.
+// and does not count. A refetch, whose version has seen, does not count: the API's clock orders it.
 const delaySQL = `
 SELECT (SELECT clock_now()), min(d.delay)::bigint FROM (
   SELECT (o.event_id >> 20) * 1000 - (o.version ->> 'at')::numeric AS delay

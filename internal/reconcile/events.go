@@ -72,7 +72,7 @@ func (w *execution) freezeBounds(ctx context.Context) error {
 	if w.lease.Cursor != 0 {
 		return nil
 	}
-	if _, err := w.Pool.Exec(ctx, deleteEndedMarksSQL, w.params.Source, w.params.Account); err != nil {
+	if _, err := w.Pool.Exec(ctx, deleteEndedWatermarksSQL, w.params.Source, w.params.Account); err != nil {
 		return fmt.Errorf("delete the watermarks of ended runs: %w", err)
 	}
 	now := w.source.Caller.Now()
@@ -81,7 +81,7 @@ func (w *execution) freezeBounds(ctx context.Context) error {
 		if !w.params.Until.IsZero() && w.params.Until.Before(until) {
 			until = w.params.Until
 		}
-		if err := w.lease.FreezeBound(ctx, until.Truncate(time.Second).UnixMicro()); err != nil {
+		if err := w.lease.SetBound(ctx, until.Truncate(time.Second).UnixMicro()); err != nil {
 			return err
 		}
 	}
@@ -93,13 +93,13 @@ func (w *execution) freezeBounds(ctx context.Context) error {
 	return err
 }
 
-const watermarkSQL = `SELECT since, until FROM watermarks WHERE source = $1 AND account = $2 AND what = $3`
+const watermarkSQL = `SELECT since, until FROM watermarks WHERE source = $1 AND account = $2 AND subject = $3`
 
-// startTime returns where to start: at the requested time, else a little before the watermark, else
-// as far back as the provider keeps events.
+// startTime returns where to start: at the requested time; without one a little before the
+// watermark; without a watermark as far back as the provider keeps events.
 func (w *execution) startTime(ctx context.Context, now time.Time) (time.Time, error) {
 	oldest := now.Add(-w.eventRetention())
-	if !w.params.Since.IsZero() { // further back the provider has no events, so nothing can be complete
+	if !w.params.Since.IsZero() { // the provider has no older events, so no older interval can become complete
 		return later(w.params.Since, oldest), nil
 	}
 	from, completeUntil, err := w.completeRange(ctx, Events, w.eventScope())
@@ -125,13 +125,12 @@ func later(a, b time.Time) time.Time {
 // appendInterval reads all pages of an interval, without its end, and appends the events that the
 // log lacks.
 func (w *execution) appendInterval(ctx context.Context, lister provider.EventLister, since,
-	until time.Time) (stored []int64,
-	pages int, err error) {
+	until time.Time) (stored []int64, pages int, err error) {
 	w.missingKeys = nil
 	until = until.Add(-time.Microsecond)
 	lists := []eventList{lister.ListEvents}
-	if thin, ok := lister.(provider.IDOnlyEventLister); ok && w.source.API.IDOnlyEvents {
-		lists = append(lists, thin.ListIDOnlyEvents)
+	if idOnly, ok := lister.(provider.IDOnlyEventLister); ok && w.source.API.IDOnlyEvents {
+		lists = append(lists, idOnly.ListIDOnlyEvents)
 	}
 	for _, list := range lists {
 		n, err := w.readEventList(ctx, lister, list, since, until, func(bodies [][]byte) error {
@@ -150,7 +149,7 @@ func (w *execution) appendInterval(ctx context.Context, lister provider.EventLis
 // countUndelivered counts which of the missing events the provider reports as undelivered. Without
 // missing events it makes no call.
 func (w *execution) countUndelivered(ctx context.Context, lister provider.EventLister, since, until time.Time) error {
-	teller, ok := lister.(provider.UndeliveredLister)
+	undelivered, ok := lister.(provider.UndeliveredLister)
 	if !ok || len(w.missingKeys) == 0 {
 		return nil
 	}
@@ -158,7 +157,7 @@ func (w *execution) countUndelivered(ctx context.Context, lister provider.EventL
 	for _, key := range w.missingKeys {
 		isMissing[key] = true
 	}
-	_, err := w.readEventList(ctx, lister, teller.ListUndelivered, since, until, func(bodies [][]byte) error {
+	_, err := w.readEventList(ctx, lister, undelivered.ListUndelivered, since, until, func(bodies [][]byte) error {
 		for _, d := range w.toDeliveries(bodies) {
 			for _, e := range d.Events {
 				if isMissing[e.Key] {
@@ -184,8 +183,7 @@ func (w *execution) readEventList(ctx context.Context, lister provider.EventList
 			return 0, err
 		}
 		if a.Verdict.Kind == provider.Missing {
-			return 0, fmt.Errorf("the API of source %s finds no list of events: %s", w.source.Name,
-				a.Verdict.Detail)
+			return 0, fmt.Errorf("the API of source %s finds no list of events: %s", w.source.Name, a.Verdict.Detail)
 		}
 		bodies, next, err := lister.EventPage(w.webhookAccount(w.params.Account), a.Body)
 		if err != nil {
@@ -226,20 +224,19 @@ func (w *execution) toDeliveries(bodies [][]byte) []events.Delivery {
 			continue
 		}
 		ds = append(ds, events.Delivery{Source: w.params.Source, ReceivedAt: received, Origin: events.OriginReconcile,
-			Headers: []byte(`{}`), Verification: w.verification,
-			Body: body, Events: identified})
+			Headers: []byte(`{}`), Verification: w.verification, Body: body, Events: identified})
 	}
 	return ds
 }
 
 // Rejected counts events that the source does not accept, because their account is not allowed.
-const Rejected = "refused"
+const Rejected = "rejected"
 
 const countStoredKeysSQL = `
 SELECT count(*) FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = $1
 	AND k.key = d.key LIMIT 1) k`
 
-// countMissing counts which events of some deliveries are in the log.
+// countMissing counts the events of some deliveries that are in the log, and those that are not.
 func (w *execution) countMissing(ctx context.Context, ds []events.Delivery) error {
 	var names []string
 	var keys [][]byte
@@ -266,8 +263,8 @@ func (w *execution) countMissing(ctx context.Context, ds []events.Delivery) erro
 	return nil
 }
 
-// maxCallAttempts is how often a call is made before its temporary failure is returned. The caller
-// keeps within the budget, and observes the provider's requested pauses.
+// maxCallAttempts is how often a call is made before its temporary failure is returned. The Caller
+// keeps within the budget, and waits for the pauses that the provider requests.
 const maxCallAttempts = 6
 
 // callWithRetry repeats a call after a temporary failure. Otherwise all pages of the interval would

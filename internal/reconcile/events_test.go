@@ -89,7 +89,7 @@ func TestReconcile_eventsAndRefetches_makeMirrorEqual(t *testing.T) {
 			refetches := 0
 			for _, id := range b.api.history.ObjectIDs() {
 				var pending bool
-				err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(bool_or(look_after <> 0), false) FROM objects
+				err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(bool_or(refetch_after <> 0), false) FROM objects
 					WHERE object_id = $1`, id).Scan(&pending)
 				if err != nil {
 					t.Fatal(err)
@@ -166,7 +166,7 @@ func TestReconcile_unreadRanges_areNotComplete(t *testing.T) {
 		t.Errorf("a run up to a time before the watermark has read nothing: %v", r.Counts)
 	}
 	var rows int
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM watermarks WHERE what = 'events'`).Scan(
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM watermarks WHERE subject = 'events'`).Scan(
 		&rows); err != nil || rows != 1 {
 		t.Errorf("%d watermarks (%v)", rows, err)
 	}
@@ -237,8 +237,7 @@ func TestReconcile_expiredEventCursor_readsTheListAgain(t *testing.T) {
 	r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
 	if n := int64(len(b.api.history.Events)); r.Status != runs.Done || r.Counts[reconcile.Missing] != n ||
 		forgot.Load() < 3 {
-		t.Errorf("%s with %v of %d events after %d expired cursors: %s", r.Status, r.Counts, n, forgot.Load(),
-			r.Detail)
+		t.Errorf("%s with %v of %d events after %d expired cursors: %s", r.Status, r.Counts, n, forgot.Load(), r.Detail)
 	}
 }
 
@@ -253,10 +252,10 @@ func TestOverwrite_apiLag_waitsForTheLag(t *testing.T) {
 	b := newEmptyEnv(t, 7, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 3_000_000})
 	b.api.setTime(time.Now())
 	b.deliver(t, b.api.history.Events)
-	var looked atomic.Pointer[time.Time]
+	var refetchedAt atomic.Pointer[time.Time]
 	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 		if now := time.Now(); strings.HasPrefix(c.Path, "/things/") {
-			looked.CompareAndSwap(nil, &now)
+			refetchedAt.CompareAndSwap(nil, &now)
 		}
 		return nil, nil
 	}
@@ -267,16 +266,15 @@ func TestOverwrite_apiLag_waitsForTheLag(t *testing.T) {
 	b.startReconciler(t, r)
 	run, err := runs.Create(t.Context(), b.OperatorPool,
 		runs.Request{Job: reconcile.Job, Params: reconcile.Params{Source: b.Source, Scope: reconcile.Object,
-			Type: "thing",
-			ID:   "obj_1", Overwrite: true}, Actor: "ada", Reason: "it is wrong"})
+			Type: "thing", ID: "obj_1", Overwrite: true}, Actor: "ada", Reason: "it is wrong"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantRunDone(t, b.waitForEnd(t, run))
 	before := queryOne[time.Time](t, b, `SELECT (convert_from(body, 'UTF8')::jsonb #>>
-		'{settles,before}')::timestamptz
-		FROM events WHERE event_id LIKE 'settle:%'`)
-	if at := looked.Load(); at == nil || at.Sub(before) < late.Reader.Lag() {
+		'{overwrite,before}')::timestamptz
+		FROM events WHERE event_id LIKE 'overwrite:%'`)
+	if at := refetchedAt.Load(); at == nil || at.Sub(before) < late.Reader.Lag() {
 		t.Errorf("refetched at %v, and overwrites everything before %s", at, before)
 	}
 }
@@ -295,10 +293,10 @@ func TestReconcile_webhookConfiguredLater_isReadFromTheStart(t *testing.T) {
 	f.deliver(t)
 	f.fake.Advance(24 * time.Hour)
 	f.startThrough(t, f.source.Caller)
-	counted := func(order reconcile.Params, missing int64) (since, until time.Time) {
+	counted := func(params reconcile.Params, missing int64) (since, until time.Time) {
 		t.Helper()
-		order.Scope = reconcile.Events
-		r := f.runToEnd(t, order)
+		params.Scope = reconcile.Events
+		r := f.runToEnd(t, params)
 		if r.Status != runs.Done || r.Counts[reconcile.Missing] != missing {
 			t.Fatalf("%s: %s, %v, want %d missing", r.Status, r.Detail, r.Counts, missing)
 		}

@@ -9,32 +9,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// excludedStats is how many accounts of a source do not count for completeness and for scan
-// results, by reason.
+// excludedStats is the number of accounts of a source that do not count for completeness and for
+// scan results, by reason.
 type excludedStats struct {
 	Source, Reason string
 	Accounts       float64
 }
 
 // excludedByConfig marks the accounts that the configuration excludes.
-const excludedByConfig = "excepted"
+const excludedByConfig = "excluded"
 
-var excludedDesc = prometheus.NewDesc("postern_accounts_left_out",
-	"Accounts that do not count in postern_proven_until_timestamp_seconds and in the results of scans, by why: "+
-		"excepted (the source's reconcile.own and reconcile.except), or disconnected (the API rejects them with a key "+
-		"that works for others)."+databaseHelp,
-	[]string{"source", "why"}, nil)
+var excludedDesc = prometheus.NewDesc("postern_accounts_excluded",
+	"Accounts that do not count in postern_complete_until_timestamp_seconds and in the results of scans, by "+
+		"reason: excluded (reconcile.own_account or reconcile.exclude of the source excludes them) or disconnected "+
+		"(the API rejects them with a key that works for other accounts)."+databaseHelp,
+	[]string{"source", "reason"}, nil)
 
 // knownAccountsSQL returns the accounts, as the mirror names them, that have a watermark or a
 // finished scan. It steps over those of scans by their index.
 const knownAccountsSQL = `
 WITH RECURSIVE hop AS (
   SELECT f.source, f.account FROM unnest($1::int[]) AS n(number) CROSS JOIN LATERAL (
-    SELECT s.source, s.account FROM sweeps s WHERE s.phase = 'done' AND s.source = n.number ORDER BY s.account
+    SELECT s.source, s.account FROM object_scans s WHERE s.phase = 'done' AND s.source = n.number ORDER BY s.account
     	LIMIT 1) f
   UNION ALL
   SELECT f.source, f.account FROM hop h CROSS JOIN LATERAL (
-    SELECT s.source, s.account FROM sweeps s WHERE s.phase = 'done' AND s.source = h.source AND s.account > h.account
+    SELECT s.source, s.account FROM object_scans s WHERE s.phase = 'done' AND s.source = h.source
+    	AND s.account > h.account
     	ORDER BY s.account LIMIT 1) f
 )
 SELECT h.source, h.account FROM hop h UNION SELECT m.source, m.account FROM watermarks m
@@ -46,7 +47,7 @@ type excludedAccounts struct {
 	accounts []string
 }
 
-const disconnectedAllSQL = `SELECT d.source, d.account FROM disconnected d WHERE d.source = ANY($1::int[])`
+const disconnectedAllSQL = `SELECT d.source, d.account FROM disconnected_accounts d WHERE d.source = ANY($1::int[])`
 
 // sourceAccount is an account of a source.
 type sourceAccount struct {
@@ -56,15 +57,14 @@ type sourceAccount struct {
 
 // loadExcluded finds the accounts that do not count, and their numbers by reason.
 func (o *StateMetrics) loadExcluded(ctx context.Context, pool *pgxpool.Pool) (w excludedAccounts,
-	counts []excludedStats,
-	err error) {
+	counts []excludedStats, err error) {
 	all := o.sources.All()
-	which := slices.Sorted(maps.Keys(all))
-	disconnected, err := queryStats[sourceAccount](ctx, pool, disconnectedAllSQL, which)
+	numbers := slices.Sorted(maps.Keys(all))
+	disconnected, err := queryStats[sourceAccount](ctx, pool, disconnectedAllSQL, numbers)
 	if err != nil {
 		return w, nil, err
 	}
-	for _, number := range which {
+	for _, number := range numbers {
 		s := all[number]
 		n := 0
 		for _, one := range disconnected {
@@ -75,7 +75,7 @@ func (o *StateMetrics) loadExcluded(ctx context.Context, pool *pgxpool.Pool) (w 
 		counts = append(counts, excludedStats{s.Name, excludedByConfig, float64(len(s.ExcludedAccounts))},
 			excludedStats{s.Name, Disconnected, float64(n)})
 	}
-	known, err := queryStats[sourceAccount](ctx, pool, knownAccountsSQL, which)
+	known, err := queryStats[sourceAccount](ctx, pool, knownAccountsSQL, numbers)
 	for _, one := range known {
 		if s := all[one.Source]; s.excludes(one.Account) ||
 			slices.Contains(disconnected, sourceAccount{one.Source, s.providerAccount(one.Account)}) {

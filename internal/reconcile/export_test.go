@@ -32,7 +32,8 @@ func MonthlyBudgetError(wait time.Duration) error {
 	return fmt.Errorf("call it: %w", &monthlyBudgetError{limit: 9, monthly: 10, wait: wait})
 }
 
-// MonthlyBudgetWait returns how long, and until when, calls must wait by an error of MonthlyBudgetError.
+// MonthlyBudgetWait returns how long, and until when, calls must wait by an error of
+// MonthlyBudgetError.
 func MonthlyBudgetWait(err error) (wait time.Duration, until time.Time, ok bool) {
 	var spent *monthlyBudgetError
 	if ok = errors.As(err, &spent); ok {
@@ -46,24 +47,23 @@ func (c *Client) Release(ctx context.Context, account, call string, v provider.V
 	return c.budgetOf(account).release(ctx, call, v)
 }
 
-// Observe lets the clock learn from a response.
-func (c *Clock) Observe(now time.Time, elapsed time.Duration, date time.Time, skew time.Duration) (of time.Duration,
-	first bool) {
+// Observe records a response in the clock.
+func (c *Clock) Observe(now time.Time, elapsed time.Duration, date time.Time,
+	skew time.Duration) (largest time.Duration, first bool) {
 	return c.observe(now, elapsed, date, skew)
 }
 
 // Widen compares a response with the database's clock. The database read its clock at some time
-// from asked to told. The call lasted from began to now.
+// from before to after. The call lasted from began to now.
 func (r *Response) Widen(database, before, after, began, now time.Time) {
 	r.widen(clockReading{database: database, before: before, after: after}, began, now)
 }
 
-// WidenForEvents widens the time range of a response for the clock that stamps events. Events arrive
-// at least this long after their stamps.
+// WidenForEvents widens the time range of a response for the clock that stamps events. Events
+// arrive at least this long after their stamps.
 func (r *Response) WidenForEvents(database, before, after, began, now time.Time, least time.Duration) {
 	r.widenForEvents(clockReading{database: database, before: before, after: after},
-		eventDelay{least: least, known: true}, began,
-		now)
+		eventDelay{least: least, known: true}, began, now)
 }
 
 // ClosePool closes the database pool of a client.
@@ -86,7 +86,8 @@ func IsIgnored(ignoredPaths []string, path string) bool {
 	return (&item{ignoredPaths: ignoredPaths}).isIgnored(path)
 }
 
-// InsertPendingSQL inserts requests for pending refetches. LeaseRequestsSQL leases the requests that are due.
+// InsertPendingSQL inserts requests for pending refetches. DeleteSuspendedSQL deletes suspended
+// requests. LeaseRequestsSQL leases the requests that are due.
 const (
 	InsertPendingSQL   = insertPendingSQL
 	DeleteSuspendedSQL = deleteSuspendedSQL

@@ -23,8 +23,7 @@ import (
 // sourceWith returns the environment's source, changed by edit.
 func (b *testEnv) sourceWith(edit func(*reconcile.Source)) *reconcile.Source {
 	s := &reconcile.Source{Name: applied.SourceName, Number: b.Source,
-		Config:   &provider.Source{Name: applied.SourceName},
-		API:      &provider.API{Concurrency: 2},
+		Config: &provider.Source{Name: applied.SourceName}, API: &provider.API{Concurrency: 2},
 		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api}
 	edit(s)
 	return s
@@ -49,14 +48,14 @@ func startRefetcher(t *testing.T, r *reconcile.Runner, id string) (stop func()) 
 	return stop
 }
 
-const countRefetchesSQL = `SELECT count(*) FROM events WHERE event_type = 'postern.look'`
+const countRefetchesSQL = `SELECT count(*) FROM events WHERE event_type = 'postern.refetch'`
 
 // objectWithPendingRefetch delivers all events, and returns an object with a pending refetch.
 func (b *testEnv) objectWithPendingRefetch(t *testing.T) (id string) {
 	t.Helper()
 	b.deliver(t, b.api.history.Events)
-	id = queryOne[string](t, b, `SELECT object_id FROM objects WHERE look_after <> 0 ORDER BY object_id LIMIT 1`)
-	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id <> $1`, id) // the others need no refetch here
+	id = queryOne[string](t, b, `SELECT object_id FROM objects WHERE refetch_after <> 0 ORDER BY object_id LIMIT 1`)
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 0 WHERE object_id <> $1`, id) // the others need no refetch here
 	return id
 }
 
@@ -64,10 +63,10 @@ func (b *testEnv) objectWithPendingRefetch(t *testing.T) (id string) {
 func (b *testEnv) waitForRequestError(t *testing.T, text string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		var said string
-		err := b.DB.Pool.QueryRow(t.Context(), `SELECT error FROM hints WHERE taken_by = ''`).Scan(&said)
-		if err == nil && !strings.Contains(said, text) {
-			err = fmt.Errorf("the request's error is %q", said)
+		var got string
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT error FROM refetch_requests WHERE lease_owner = ''`).Scan(&got)
+		if err == nil && !strings.Contains(got, text) {
+			err = fmt.Errorf("the request's error is %q", got)
 		}
 		return err
 	})
@@ -123,7 +122,7 @@ func TestReconcile_pausedDuringFailure_makesNoCalls(t *testing.T) {
 	run.Store(b.startRun(t, reconcile.Params{Scope: reconcile.Events}))
 	b.startReconciler(t, r)
 	b.WaitForRun(t, run.Load(), func(r *runs.Run) bool { return r.Status == runs.Paused })
-	waitForValue(t, b, "", `SELECT leased_by FROM checkpoints WHERE run = $1`, run.Load())
+	waitForValue(t, b, "", `SELECT lease_owner FROM checkpoints WHERE run = $1`, run.Load())
 	b.api.wantCalls(t, "/events", 1)
 	well.Store(true)
 	b.setStatus(t, run.Load(), runs.Queued)
@@ -157,8 +156,8 @@ func TestRefetch_waitingForBudget_isNotDuplicated(t *testing.T) {
 	}
 }
 
-// A refetch that is interrupted by a new configuration or by an error of our own is repeated at
-// once or soon, not when its lease expires. It counts as no attempt.
+// A refetch that is interrupted by a new configuration or by a failure on this side is repeated at
+// once or soon, not when its lease expires. It does not count as an attempt.
 func TestRefetch_interrupted_isRetriedSoon(t *testing.T) {
 	t.Parallel()
 	t.Run("another configuration", func(t *testing.T) {
@@ -174,26 +173,26 @@ func TestRefetch_interrupted_isRetriedSoon(t *testing.T) {
 			}
 			return nil, nil
 		})
-		startRefetcher(t, r, "looks")
+		startRefetcher(t, r, "refetcher")
 		b.waitForRefetches(t)
 		if n := calls.Load(); n < 2 {
 			t.Errorf("%d calls: no refetch was interrupted", n)
 		}
 	})
-	t.Run("an error of our own", func(t *testing.T) {
+	t.Run("a failure on this side", func(t *testing.T) {
 		t.Parallel()
 		b := newEmptyEnv(t, 94, eventTimeOptions)
 		b.objectWithPendingRefetch(t)
 		b.DB.Exec(t, `REVOKE ALL ON events FROM postern_gateway`)
 		r := b.runner()
 		r.Settings.Lease = 10 * time.Second
-		startRefetcher(t, r, "looks")
+		startRefetcher(t, r, "refetcher")
 		b.waitForRequestError(t, "permission denied") // no process has taken the request
 		if wait := queryOne[float64](t, b,
-			`SELECT extract(epoch FROM due - clock_now())::float8 FROM hints`); wait > 2.5 {
+			`SELECT extract(epoch FROM due - clock_now())::float8 FROM refetch_requests`); wait > 2.5 {
 			t.Errorf("the request is due in %g s, with a lease of 10", wait)
 		}
-		wantValue(t, b, 0, `SELECT attempts FROM hints`)
+		wantValue(t, b, 0, `SELECT attempts FROM refetch_requests`)
 		b.DB.Exec(t, `GRANT SELECT, INSERT ON events TO postern_gateway`)
 		b.waitForRefetches(t)
 	})
@@ -270,8 +269,7 @@ func (p panickingReader) EventPage(account string, body []byte) ([][]byte, strin
 }
 
 func (p panickingReader) ObjectPage(src *provider.Source, a *provider.API, account, objectType, cursor string,
-	header http.Header,
-	body []byte) ([]provider.ListedObject, string, error) {
+	header http.Header, body []byte) ([]provider.ListedObject, string, error) {
 	if p.panics("") {
 		panic("a list without a reader")
 	}
@@ -283,16 +281,16 @@ func (p panickingReader) ObjectPage(src *provider.Source, a *provider.API, accou
 func TestReconcile_readerPanics_failsOnlyThatWork(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 95, eventTimeOptions)
-	id := queryOne[string](t, b, `SELECT object_id FROM objects WHERE look_after <> 0 ORDER BY object_id LIMIT 1`)
-	if others := queryOne[int](t, b, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`,
+	id := queryOne[string](t, b, `SELECT object_id FROM objects WHERE refetch_after <> 0 ORDER BY object_id LIMIT 1`)
+	if others := queryOne[int](t, b, `SELECT count(*) FROM objects WHERE refetch_after <> 0 AND object_id <> $1`,
 		id); others == 0 {
 		t.Fatal("no other object needs a refetch")
 	}
 	p := panickingReader{panics: func(some string) bool { return some == id || some == "" }}
 	r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = p, p })
-	startRefetcher(t, r, "looks")
-	waitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`, id)
-	waitForValue(t, b, 1, `SELECT count(*) FROM hints WHERE object_id = $1 AND error LIKE '%panicked%'
+	startRefetcher(t, r, "refetcher")
+	waitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE refetch_after <> 0 AND object_id <> $1`, id)
+	waitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND error LIKE '%panicked%'
 		AND due > clock_now() + interval '50 minutes'`, id)
 	b.startReconciler(t, r)
 	for _, o := range []reconcile.Params{{Scope: reconcile.Object, Type: "thing", ID: id}, {Scope: reconcile.Events},
@@ -306,9 +304,10 @@ func TestRefetch_farFutureReason_isDueWithinAnHour(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 96, eventTimeOptions)
 	id := b.objectWithPendingRefetch(t)
-	b.DB.Exec(t, `UPDATE objects SET look_after = $2 WHERE object_id = $1`, id, b.api.now.AddDate(40, 0, 0).UnixMicro())
-	startRefetcher(t, b.runner(), "looks")
-	waitForValue(t, b, 1, `SELECT count(*) FROM hints WHERE taken_by = ''
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = $2 WHERE object_id = $1`, id,
+		b.api.now.AddDate(40, 0, 0).UnixMicro())
+	startRefetcher(t, b.runner(), "refetcher")
+	waitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
 		AND due BETWEEN clock_now() + interval '50 minutes' AND clock_now() + interval '61 minutes'`)
 	b.api.wantCalls(t, "/things/", 0)
 }
@@ -327,15 +326,14 @@ func TestRefetch_responseWithoutDate_isRejected(t *testing.T) {
 		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: body}, nil
 	}
 	r := b.runner()
-	startRefetcher(t, r, "looks")
+	startRefetcher(t, r, "refetcher")
 	b.waitForRequestError(t, "have no time (header Date)")
 	b.startReconciler(t, r)
 	for _, o := range []reconcile.Params{{Scope: reconcile.Object, Type: "thing", ID: id}, {Scope: reconcile.Events},
 		{Scope: reconcile.Objects}} {
 		run := b.startRun(t, o)
 		b.WaitForRun(t, run, func(r *runs.Run) bool {
-			return strings.Contains(r.Detail,
-				"have no time (header Date)")
+			return strings.Contains(r.Detail, "have no time (header Date)")
 		})
 	}
 	wantValue(t, b, 0, countRefetchesSQL)
@@ -438,8 +436,8 @@ func (c rejectingCaller) Do(ctx context.Context, call provider.Call) (*reconcile
 	return c.Caller.Do(ctx, call)
 }
 
-// An object whose absence cannot be verified is not left while the control call fails too. The run
-// waits until the API works, and deletes the object then.
+// An object whose absence cannot be verified does not become unrepaired while the control call
+// fails too. The run waits until the API works, and deletes the object then.
 func TestObjectScan_missingDuringOutage_waitsForTheAPI(t *testing.T) {
 	t.Parallel()
 	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-4 * time.Hour)}, nil)
@@ -456,9 +454,9 @@ func TestObjectScan_missingDuringOutage_waitsForTheAPI(t *testing.T) {
 	f.startThrough(t, rejectingCaller{f.source.Caller, &requested, &well})
 	run := f.startRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "milestone"})
 	r := f.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "502") || r.Status.Ended() })
-	if n := f.count(t, `SELECT coalesce(sum(remaining), 0) FROM sweeps`); r.Status.Ended() || n != 0 ||
+	if n := f.count(t, `SELECT coalesce(sum(unrepaired), 0) FROM object_scans`); r.Status.Ended() || n != 0 ||
 		!requested.Load() {
-		t.Errorf("%s with %d left, list requested %t: %s", r.Status, n, requested.Load(), r.Detail)
+		t.Errorf("%s with %d unrepaired, list requested %t: %s", r.Status, n, requested.Load(), r.Detail)
 	}
 	well.Store(true)
 	wantExactCounts(t, f.waitForEnd(t, run), counts{reconcile.Processed: 4, reconcile.Equal: 3, reconcile.Orphans: 1,

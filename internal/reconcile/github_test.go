@@ -22,7 +22,7 @@ type mirrorRow struct {
 func (f *githubEnv) mirrorRow(t *testing.T, objectType, id string) (r mirrorRow) {
 	t.Helper()
 	err := f.DB.Pool.QueryRow(t.Context(), `SELECT encode(state_hash, 'hex'), version_at, version_seen, deleted,
-		version_final, ambiguous OR look_after <> 0, coalesce(state ->> 'title', '') FROM objects
+		version_final, ambiguous OR refetch_after <> 0, coalesce(state ->> 'title', '') FROM objects
 		WHERE source = $1 AND object_type = $2 AND object_id = $3`, f.Source, objectType, id).Scan(&r.hash, &r.at,
 		&r.seen, &r.deleted, &r.final, &r.pending, &r.title)
 	if err != nil {
@@ -55,12 +55,12 @@ func TestRefetch_githubUnchanged_leavesMirrorUnchanged(t *testing.T) {
 	f.deliver(t)
 	f.fake.Advance(time.Minute) // after the time range of the last event
 	f.startThrough(t, f.source.Caller)
-	looked := map[string]int{}
+	refetched := map[string]int{}
 	for _, o := range f.fake.CurrentObjects() {
-		if o.Body == nil || looked[o.Type] == 2 {
+		if o.Body == nil || refetched[o.Type] == 2 {
 			continue
 		}
-		looked[o.Type]++
+		refetched[o.Type]++
 		before := f.mirrorRow(t, o.Type, o.ID)
 		if r := f.refetch(t, o.Type, o.ID); r.Status != runs.Done {
 			t.Errorf("%s %s: %s: %s", o.Type, o.ID, r.Status, r.Detail)
@@ -74,7 +74,7 @@ func TestRefetch_githubUnchanged_leavesMirrorUnchanged(t *testing.T) {
 		}
 	}
 	for _, objectType := range []string{"issue", "pull_request", "release", "repository", "issue_comment"} {
-		if looked[objectType] == 0 {
+		if refetched[objectType] == 0 {
 			t.Errorf("no %s was refetched", objectType)
 		}
 	}
@@ -152,16 +152,16 @@ func (f *githubEnv) objectDifferences(t *testing.T) (wrong []string) {
 	t.Helper()
 	for _, o := range f.fake.CurrentObjects() {
 		var title, updated string
-		var deleted, doubt bool
+		var deleted, pending bool
 		err := f.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(state ->> 'title', state ->> 'name', state ->> 'body',
-			''), coalesce(state ->> 'updated_at', ''), deleted, ambiguous OR look_after <> 0
+			''), coalesce(state ->> 'updated_at', ''), deleted, ambiguous OR refetch_after <> 0
 			FROM objects WHERE source = $1 AND object_type = $2 AND object_id = $3`, f.Source, o.Type,
-			o.ID).Scan(&title, &updated, &deleted, &doubt)
-		if err != nil && o.Body != nil || err == nil && (doubt || deleted != (o.Body == nil) || !deleted &&
+			o.ID).Scan(&title, &updated, &deleted, &pending)
+		if err != nil && o.Body != nil || err == nil && (pending || deleted != (o.Body == nil) || !deleted &&
 			(!strings.Contains(string(o.Body), fmt.Sprintf("%q", title)) ||
 				!strings.Contains(string(o.Body), fmt.Sprintf("%q", updated)))) {
 			wrong = append(wrong, fmt.Sprintf("%s %s: %v: %q of %s, deleted %t, pending %t; it is %s", o.Type, o.ID,
-				err, title, updated, deleted, doubt, o.Body))
+				err, title, updated, deleted, pending, o.Body))
 		}
 	}
 	return wrong
@@ -212,9 +212,9 @@ func TestObjectScan_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 	f.fake.Delete(seen)
 	f.fake.Advance(time.Minute)
 	f.startThrough(t, f.source.Caller)
-	for objectType, ghosts := range map[string]int64{"issue": 1, "repository": 0} {
+	for objectType, orphans := range map[string]int64{"issue": 1, "repository": 0} {
 		r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
-		wantCounts(t, r, counts{reconcile.Unrepaired: 1, reconcile.Orphans: ghosts})
+		wantCounts(t, r, counts{reconcile.Unrepaired: 1, reconcile.Orphans: orphans})
 	}
 	if !f.mirrorRow(t, "issue", seen).deleted {
 		t.Error("a missing object in a readable repository is not deleted")
@@ -301,10 +301,9 @@ func TestObjectScan_githubOtherTypes_makesMirrorEqual(t *testing.T) {
 				t.Errorf("%s: %s", r.Status, r.Detail)
 			}
 			wantExactCounts(t, r, counts{reconcile.Processed: 11, reconcile.Equal: 7, reconcile.MirrorOlder: 2,
-				reconcile.Missing: 1,
-				reconcile.Orphans: 1, reconcile.Repaired: 4})
+				reconcile.Missing: 1, reconcile.Orphans: 1, reconcile.Repaired: 4})
 			wantNone(t, f.objectDifferences(t))
-			wantValue(t, f.testEnv, 1, `SELECT count(*) FROM watermarks WHERE what = $1`, "type "+kind)
+			wantValue(t, f.testEnv, 1, `SELECT count(*) FROM watermarks WHERE subject = $1`, "type "+kind)
 			f.fake.Advance(2 * time.Hour)
 			made, again := len(f.fake.Requests()), counts{reconcile.Processed: 10, reconcile.Equal: 10}
 			if kind == "pull_request_review_comment" {

@@ -24,8 +24,7 @@ func (w *execution) giveUpOnList(ctx context.Context, err error) error {
 		rest = "type " + w.params.Type
 	}
 	return runs.Permanent(fmt.Errorf("the run was tried %d times in a row and is given up, so that later runs can "+
-		"start; "+
-		"%s: %w", w.lease.ConsecutiveFailures+1, rest, err))
+		"start; %s: %w", w.lease.ConsecutiveFailures+1, rest, err))
 }
 
 // absentError: the call that checks the key finds nothing.
@@ -40,6 +39,5 @@ func (w *execution) giveUpOnAbsent(err error) error {
 		return err
 	}
 	return runs.Permanent(fmt.Errorf("the run was tried %d times in a row and is given up, so that later runs can "+
-		"start: %w",
-		w.lease.ConsecutiveFailures+1, err))
+		"start: %w", w.lease.ConsecutiveFailures+1, err))
 }

@@ -87,14 +87,14 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 			if got := queryOne[string](t, b, stateSQL); got != "B" {
 				t.Fatalf("the late event had no effect: the state is %s", got)
 			}
-			if hints := b.DB.QueryStrings(t, `SELECT object_id || ' ' || reason FROM hints`); strings.Join(hints,
-				"") != "late_1 an event came late" {
-				t.Errorf("requests %q", hints)
+			requests := b.DB.QueryStrings(t, `SELECT object_id || ' ' || reason FROM refetch_requests`)
+			if strings.Join(requests, "") != "late_1 an event came late" {
+				t.Errorf("requests %q", requests)
 			}
 			startRefetcher(t, r, "one")
 			testkit.Eventually(t, time.Minute, func() error {
 				if got, left := queryOne[string](t, b, stateSQL),
-					b.DB.QueryStrings(t, `SELECT object_id FROM hints`); got != "A" ||
+					b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests`); got != "A" ||
 					len(left) > 0 {
 					return fmt.Errorf("the state is %s, requests for %q", got, left)
 				}
@@ -108,7 +108,7 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 func (b *testEnv) waitUntilListed(t *testing.T, id string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		if n := queryOne[int](t, b, `SELECT count(*) FROM listed WHERE object = hashtextextended($1, 0)`,
+		if n := queryOne[int](t, b, `SELECT count(*) FROM listed_objects WHERE object = hashtextextended($1, 0)`,
 			id); n == 0 {
 			return fmt.Errorf("%s is not listed yet", id)
 		}
@@ -140,7 +140,7 @@ func TestObjectScan_openBatches_areWaitedFor(t *testing.T) {
 	b.startReconciler(t, b.runner())
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	testkit.Eventually(t, time.Minute, func() error {
-		if queryOne[int](t, b, `SELECT count(*) FROM sweeps`) == 0 {
+		if queryOne[int](t, b, `SELECT count(*) FROM object_scans`) == 0 {
 			return errors.New("no scan has started")
 		}
 		return nil
@@ -176,17 +176,17 @@ func TestRefetch_lostEvent_isRequestedAfterGrace(t *testing.T) {
 	if len(of) < 5 {
 		t.Fatalf("%d events", len(of))
 	}
-	hints := func() string { return b.DB.QueryStrings(t, `SELECT count(*)::text FROM hints`)[0] }
+	requests := func() string { return b.DB.QueryStrings(t, `SELECT count(*)::text FROM refetch_requests`)[0] }
 	patient(time.Hour)
 	b.deliver(t, of[:1])
 	b.deliver(t, of[2:3])
-	if n := hints(); n != "1" {
+	if n := requests(); n != "1" {
 		t.Fatalf("%s requests for a lost event", n)
 	}
 	b.startRefetchers(t, 2)
 	b.deliver(t, of[3:4])
 	b.deliver(t, of[1:2])
-	if n := hints(); n != "0" {
+	if n := requests(); n != "0" {
 		t.Errorf("%s requests for a late event", n)
 	}
 	b.deliver(t, b.api.history.EventsOf("obj_2"))
@@ -268,7 +268,7 @@ func TestObjectScan_deletedAfterLateList_isRefetched(t *testing.T) {
 			b.startReconciler(t, b.runner())
 			r := b.scan(t, reconcile.Params{})
 			const leftSQL = `SELECT o.object_id || ': ' || d.reason FROM drifts d JOIN objects o USING (object_type,
-				object_id) WHERE d.result = 'left' AND o.deleted AND NOT o.ambiguous`
+				object_id) WHERE d.result = 'unrepaired' AND o.deleted AND NOT o.ambiguous`
 			if left := b.DB.QueryStrings(t, leftSQL); len(left) > 0 ||
 				!queryOne[bool](t, b, `SELECT deleted FROM objects
 				WHERE object_id = $1`, last) {
@@ -293,7 +293,7 @@ func TestObjectScan_timeRangeUnsupported_isRejected(t *testing.T) {
 		o.Scope = reconcile.Objects
 		wantRunFailed(t, b.runOnce(t, b.apiAt(b.fake.URL), o), "Leave since and until out")
 	}
-	wantNone(t, b.DB.QueryStrings(t, `SELECT what FROM watermarks`))
+	wantNone(t, b.DB.QueryStrings(t, `SELECT subject FROM watermarks`))
 }
 
 // A scan of changes whose time range does not touch the watermark does not move it.

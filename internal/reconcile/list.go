@@ -19,67 +19,67 @@ type RefetchRequest struct {
 	ObjectID   string `json:"object_id"`
 	Reason     string `json:"reason"`
 	// RequestedBy is the operator who requested the refetch; "" if the mirror did.
-	RequestedBy string         `json:"wanted_by"`
-	RequestedAt events.Instant `json:"made_at"`
+	RequestedBy string         `json:"requested_by"`
+	RequestedAt events.Instant `json:"requested_at"`
 	// Due is the earliest time of the next attempt. It is zero if the request is Suspended: no
 	// attempt is made, and Error has the reason.
 	Due       events.Instant `json:"due"`
-	Suspended bool           `json:"parked"`
+	Suspended bool           `json:"suspended"`
 	// After is the provider's time after which the refetch must begin; zero for any time.
 	After events.Instant `json:"after"`
 	// Attempts is the number of failed attempts. Error is the reason of the last failure.
 	Attempts int    `json:"attempts"`
 	Error    string `json:"error"`
 	// LeaseOwner is the process that makes the refetch, until LeaseUntil; "" for none.
-	LeaseOwner string         `json:"taken_by"`
-	LeaseUntil events.Instant `json:"taken_until"`
+	LeaseOwner string         `json:"lease_owner"`
+	LeaseUntil events.Instant `json:"lease_until"`
 
 	sourceNumber int32
 }
 
 // refetchRequestColumns are the columns that scanRefetchRequest reads.
-const refetchRequestColumns = `h.source, s.name, h.account, h.object_type, h.object_id, h.reason, h.wanted_by, h.made_at, nullif(h.due, 'infinity'), h.due = 'infinity', provider_time(h.after), h.attempts, h.error,
-  h.taken_by, nullif(h.taken_until, '-infinity')`
+const refetchRequestColumns = `h.source, s.name, h.account, h.object_type, h.object_id, h.reason, h.requested_by,
+  h.requested_at, nullif(h.due, 'infinity'), h.due = 'infinity', provider_time(h.start_after), h.attempts, h.error,
+  h.lease_owner, nullif(h.lease_until, '-infinity')`
 
-// listRefetchRequestsSQL steps over the primary keys of requests and of flagged objects. The
-// requests of one source are an interval of these keys. A flagged object has no request yet, or its
-// source cannot be read; due and error show which.
+// listRefetchRequestsSQL steps over the primary keys of requests, and of objects with a pending
+// refetch. The requests of one source are an interval of these keys. Such an object has no request
+// yet, or its source cannot be read; due and error show which.
 const listRefetchRequestsSQL = `
 SELECT * FROM (
   (SELECT ` + refetchRequestColumns + `
-  FROM hints h JOIN sources s ON s.number = h.source
+  FROM refetch_requests h JOIN sources s ON s.number = h.source
   WHERE (h.source, h.account, h.object_type, h.object_id) > ($1, $2, $3, $4) AND h.source BETWEEN $5 AND $6
   ORDER BY h.source, h.account, h.object_type, h.object_id LIMIT $7)
   UNION ALL
-  (SELECT o.source, s.name, o.account, o.object_type, o.object_id, 'in doubt', '', o.updated_at,
+  (SELECT o.source, s.name, o.account, o.object_type, o.object_id, 'ambiguous', '', o.updated_at,
     CASE WHEN 'object' = ANY(s.api_reads) THEN clock_now() END, NOT 'object' = ANY(coalesce(s.api_reads, '{object}')),
-    provider_time(o.look_after), 0, CASE WHEN s.api_reads IS NULL THEN $8
+    provider_time(o.refetch_after), 0, CASE WHEN s.api_reads IS NULL THEN $8
       WHEN NOT 'object' = ANY(s.api_reads) THEN $9 ELSE '' END, '', NULL
   FROM objects o JOIN sources s ON s.number = o.source
-  WHERE o.look_after <> 0 AND (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
+  WHERE o.refetch_after <> 0 AND (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
   	AND o.source BETWEEN $5 AND $6
-    AND NOT EXISTS (SELECT FROM hints h WHERE h.source = o.source AND h.account = o.account
+    AND NOT EXISTS (SELECT FROM refetch_requests h WHERE h.source = o.source AND h.account = o.account
     	AND h.object_type = o.object_type
       AND h.object_id = o.object_id)
   ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7)
-) r (source, name, account, object_type, object_id, reason, wanted_by, made_at, due, parked, after, attempts, error,
-	taken_by, taken_until)
+) r (source, name, account, object_type, object_id, reason, requested_by, requested_at, due, suspended, start_after,
+	attempts, error,
+	lease_owner, lease_until)
 ORDER BY source, account, object_type, object_id LIMIT $7`
 
-// Reasons why a flagged object has no request.
+// Reasons why an object with a pending refetch has no request.
 const (
 	noProcessorReport = "no processor has reported yet whether it can read the source's API"
 	noReadableAPI     = "the source has no section api that reads objects; until it has one, only the object's next " +
-		"event " +
-		"updates it"
+		"event updates it"
 )
 
 // RefetchRequests returns a page of the objects that wait for a refetch, in the order of their
-// keys: the flagged objects of the mirror, and those that operators requested. Source 0 means all
-// sources. Errors: events.ErrInvalid.
+// keys: the mirror's objects with a pending refetch, and those that operators requested. Source 0
+// means all sources. Errors: events.ErrInvalid.
 func RefetchRequests(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string,
-	limit int) (events.Page[RefetchRequest],
-	error) {
+	limit int) (events.Page[RefetchRequest], error) {
 	var page events.Page[RefetchRequest]
 	limit, err := events.PageSize(limit)
 	if err != nil {
@@ -109,9 +109,7 @@ func RefetchRequests(ctx context.Context, pool *pgxpool.Pool, source int32, curs
 func scanRefetchRequest(row pgx.CollectableRow) (h RefetchRequest, err error) {
 	var due, after, leaseUntil *time.Time
 	err = row.Scan(&h.sourceNumber, &h.Source, &h.Account, &h.ObjectType, &h.ObjectID, &h.Reason, &h.RequestedBy,
-		&h.RequestedAt.Time,
-		&due, &h.Suspended, &after, &h.Attempts, &h.Error,
-		&h.LeaseOwner, &leaseUntil)
+		&h.RequestedAt.Time, &due, &h.Suspended, &after, &h.Attempts, &h.Error, &h.LeaseOwner, &leaseUntil)
 	h.Due, h.After, h.LeaseUntil = instantOf(due), instantOf(after), instantOf(leaseUntil)
 	return h, err
 }
@@ -136,10 +134,10 @@ func sourceInterval(source int32) (first, last int32) {
 type Completeness struct {
 	Source  string `json:"source"`
 	Account string `json:"account"`
-	// Scope is Events; "type T": all objects of type T and their deletions; "versions T": the same
-	// if the list has versions only, so that an object can change without a new version; or
+	// Subject is Events; "type T": all objects of type T and their deletions; "versions T": the
+	// same if the list has versions only, so that an object can change without a new version; or
 	// "changes T": the objects that the API lists as changed, without deletions.
-	What string `json:"what"`
+	Subject string `json:"subject"`
 	// Since and Until are times on the provider's clock.
 	Since events.Instant `json:"since"`
 	Until events.Instant `json:"until"`
@@ -148,8 +146,8 @@ type Completeness struct {
 	At  events.Instant `json:"at"`
 	// NotListableRun is the newest run in which the API rejected the type's list, and
 	// NotListableReason the reason; 0 and "" for none. The watermark does not advance meanwhile.
-	NotListableRun    int64  `json:"unlisted_by"`
-	NotListableReason string `json:"unlisted"`
+	NotListableRun    int64  `json:"not_listable_since_run"`
+	NotListableReason string `json:"not_listable"`
 	// DisconnectedSince is when a run first found that the key no longer works for the account, and
 	// DisconnectedReason the API's response; null and "" if it works. The watermark does not
 	// advance meanwhile.
@@ -162,42 +160,42 @@ type Completeness struct {
 // watermarksSQL returns the watermarks. The name of a part of an account begins with the account's
 // name and a slash.
 const watermarksSQL = `
-SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at, coalesce(u.run, 0), coalesce(u.why, ''),
-	g.since, coalesce(g.why, '')
-FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %' LEFT
-	JOIN disconnected g ON g.source = m.source AND (g.account = m.account OR starts_with(m.account, g.account || '/'))
+SELECT m.source, s.name, m.account, m.subject, m.since, m.until, m.run, m.recorded_at, coalesce(u.run, 0),
+	coalesce(u.reason, ''),
+	g.since, coalesce(g.reason, '')
+FROM watermarks m JOIN sources s ON s.number = m.source AND m.subject NOT LIKE 'run %' LEFT
+	JOIN disconnected_accounts g ON g.source = m.source AND (g.account = m.account
+		OR starts_with(m.account, g.account || '/'))
 	LEFT JOIN LATERAL (
-  SELECT u.run, u.why, u.object_type FROM sweeps u WHERE u.phase = 'unlisted' AND u.source = m.source
-  	AND u.account = m.account AND u.object_type = substring(m.what FROM '^(?:type|versions|changes) (.*)$')
+  SELECT u.run, u.reason, u.object_type FROM object_scans u WHERE u.phase = 'not_listable' AND u.source = m.source
+  	AND u.account = m.account AND u.object_type = substring(m.subject FROM '^(?:type|versions|changes) (.*)$')
   	ORDER BY u.run DESC LIMIT 1
-) u ON NOT EXISTS (SELECT FROM sweeps d WHERE d.phase = 'done' AND d.source = m.source AND d.account = m.account
+) u ON NOT EXISTS (SELECT FROM object_scans d WHERE d.phase = 'done' AND d.source = m.source AND d.account = m.account
 	AND d.object_type = u.object_type AND d.run > u.run)
-WHERE (m.source, m.account, m.what) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5
-ORDER BY m.source, m.account, m.what LIMIT $6`
+WHERE (m.source, m.account, m.subject) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5
+ORDER BY m.source, m.account, m.subject LIMIT $6`
 
-// Watermarks returns a page of the watermarks, by source, account and what. Source 0 means all
+// Watermarks returns a page of the watermarks, by source, account and subject. Source 0 means all
 // sources. Errors: events.ErrInvalid.
 func Watermarks(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string,
-	limit int) (events.Page[Completeness],
-	error) {
+	limit int) (events.Page[Completeness], error) {
 	var page events.Page[Completeness]
 	limit, err := events.PageSize(limit)
 	if err != nil {
 		return page, err
 	}
 	var after int32
-	var account, what string
-	if err := events.ReadCursor(cursor, &after, &account, &what); err != nil {
+	var account, subject string
+	if err := events.ReadCursor(cursor, &after, &account, &subject); err != nil {
 		return page, err
 	}
 	first, last := sourceInterval(source)
-	rows, err := pool.Query(ctx, watermarksSQL, after, account, what, first, last, limit)
+	rows, err := pool.Query(ctx, watermarksSQL, after, account, subject, first, last, limit)
 	if err == nil {
 		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Completeness, err error) {
 			var disconnectedSince *time.Time
-			err = row.Scan(&p.sourceNumber, &p.Source, &p.Account, &p.What, &p.Since.Time, &p.Until.Time, &p.Run,
-				&p.At.Time,
-				&p.NotListableRun, &p.NotListableReason, &disconnectedSince, &p.DisconnectedReason)
+			err = row.Scan(&p.sourceNumber, &p.Source, &p.Account, &p.Subject, &p.Since.Time, &p.Until.Time, &p.Run,
+				&p.At.Time, &p.NotListableRun, &p.NotListableReason, &disconnectedSince, &p.DisconnectedReason)
 			p.DisconnectedSince = instantOf(disconnectedSince)
 			return p, err
 		})
@@ -207,7 +205,7 @@ func Watermarks(ctx context.Context, pool *pgxpool.Pool, source int32, cursor st
 	}
 	if len(page.Items) == limit {
 		p := page.Items[limit-1]
-		page.Next = events.MakeCursor(p.sourceNumber, p.Account, p.What)
+		page.Next = events.MakeCursor(p.sourceNumber, p.Account, p.Subject)
 	}
 	return page, nil
 }

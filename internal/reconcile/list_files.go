@@ -43,7 +43,7 @@ func (s *objectScan) recordWaiting(ctx context.Context, w *notReadyError) error 
 	return s.recordDetail(ctx, listNotReady+w.reason)
 }
 
-// sooner returns the one of two that is to be requested first.
+// sooner returns the one of two whose next request is first. w may be nil.
 func (w *notReadyError) sooner(other *notReadyError) *notReadyError {
 	if w == nil || other.wait < w.wait {
 		return other
@@ -51,7 +51,7 @@ func (w *notReadyError) sooner(other *notReadyError) *notReadyError {
 	return w
 }
 
-// clearWaiting removes that record.
+// clearWaiting removes the record of recordWaiting.
 func (s *objectScan) clearWaiting(ctx context.Context) error {
 	if !s.waitRecorded {
 		return nil
@@ -119,7 +119,7 @@ func (l *fileList) next(ctx context.Context, f *provider.File, position *listPos
 	case offset > from:
 		l.failures, l.expirations = 0, 0
 	}
-	// only the URL may have expired: the API then returns a new one
+	// perhaps only the URL has expired: the API then returns a new one
 	if errors.Is(err, errExpired) && l.expirations == 0 {
 		l.expirations++
 		return nil
@@ -192,8 +192,7 @@ func (l *fileList) lines(ctx context.Context, f *provider.File, offset *int64, p
 // which part is the list.
 func (l *fileList) sizeMismatch(f *provider.File, has string) error {
 	return runs.Permanent(&rejectedError{text: fmt.Sprintf("the API of source %s, file of type %s: %s, and the API "+
-		"announced "+
-		"%d: remove the type from api.bulk", l.source.Name, l.objectType, has, f.Size)})
+		"announced %d: remove the type from api.bulk", l.source.Name, l.objectType, has, f.Size)})
 }
 
 // addLine adds the object of a line.

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// pagesAhead is how many pages are read while others are compared. Together, pages of 100
-	// objects then make about one step, because a step has a high fixed cost.
+	// pagesAhead is how many pages are read while others are compared. With 100 objects in a page,
+	// they make about one step. Few large steps are cheaper, because a step has a high fixed cost.
 	pagesAhead = 8
-	// compareBatch is how many objects end a step while more pages are ready.
+	// compareBatch ends a step: it compares no more pages once it has this many objects.
 	compareBatch = 1000
 )
 
@@ -32,7 +32,7 @@ type listPage struct {
 	skipped []SkippedPart
 	// notReady is why the list has no next page yet; such a value is not a page.
 	notReady *notReadyError
-	// file is the file that contains the list, or will; such a value is not a page.
+	// file is the file that contains the list, or will contain it; such a value is not a page.
 	file *provider.File
 	// err ended the list.
 	err error
@@ -103,8 +103,7 @@ type listPosition struct {
 // fetchPage requests a page and splits it.
 func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *listPage {
 	call := s.lister.ListObjects(s.source.Config, s.source.API, s.params.Account, s.objectType, position.changedFrom,
-		position.changedUntil,
-		position.cursor)
+		position.changedUntil, position.cursor)
 	a, err := s.fetchWithRetry(ctx, func() (*Response, error) { return s.call(ctx, call) })
 	switch {
 	case errors.As(err, new(*rejectedError)) && s.list.SeveralLists:
@@ -123,8 +122,7 @@ func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *list
 		return &listPage{file: f, err: err}
 	}
 	listed, next, err := s.lister.ObjectPage(s.source.Config, s.source.API, s.params.Account, s.objectType,
-		position.cursor,
-		a.Header, a.Body)
+		position.cursor, a.Header, a.Body)
 	if err != nil {
 		return &listPage{err: fmt.Errorf("source %s, list of type %s: %w", s.source.Name, s.objectType,
 			s.maskError(err))}
@@ -157,7 +155,7 @@ func (s *objectScan) newRefetch(id string, a *Response) *provider.Refetch {
 // the object, not of the run.
 func (s *objectScan) toInput(it *item) {
 	defer func() {
-		if r := recover(); r != nil { // an object that makes its reader panic must not end one process after the other
+		if r := recover(); r != nil { // otherwise each processor that retries the run would crash in turn
 			it.problem = s.source.API.Mask(fmt.Sprintf("reading the API's response panicked: %v", r))
 		}
 	}()

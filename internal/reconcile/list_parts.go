@@ -16,10 +16,10 @@ type SkippedPart struct {
 	// Part is the provider's name of the part.
 	Part string `json:"part"`
 	// Reason is the API's response.
-	Reason string `json:"why"`
-	// Truncated: its beginning was read, and mirrored objects of it that were not listed are
-	// refetched. Otherwise none of it is.
-	Truncated bool `json:"cut"`
+	Reason string `json:"reason"`
+	// Truncated: its beginning was read, and its mirrored objects that were not listed are
+	// refetched. Of a part that is not truncated, nothing was read and no object is refetched.
+	Truncated bool `json:"truncated"`
 }
 
 // Message describes the skipped part, the reason and the remedy.
@@ -58,14 +58,15 @@ func (s *objectScan) hasParts() bool {
 	return ok
 }
 
+// count adds a skipped part to skippedWhole, unless its beginning was read.
 func (p *partReader) count(skipped SkippedPart) {
 	if !skipped.Truncated {
 		p.skippedWhole++
 	}
 }
 
-// readPage requests a page. If a part cannot be read while the key works, its rest is skipped,
-// unless no part could be read at all.
+// readPage requests a page. If a part cannot be read while the key works, its rest is skipped. The
+// error is returned if no part could be read at all.
 func (p *partReader) readPage(ctx context.Context, s *objectScan, position listPosition) (page *listPage) {
 	defer func() {
 		if r := recover(); r != nil { // Execute recovers its own goroutine only

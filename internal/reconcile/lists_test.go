@@ -193,8 +193,7 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 					next = ""
 				}
 				return b.foundResponse(fmt.Sprintf(`{"things":[{"id":"new_%d","answer":%s}],"next":%q}`, n+1,
-					b.objectBody(),
-					next)), nil
+					b.objectBody(), next)), nil
 			}
 			// only the list contains it
 			p := partlyReadable{unreadable: func(id string) bool { return id == fmt.Sprint("new_", pages) }}
@@ -212,7 +211,7 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 			}})
 			wantCounts(t, b.wantDone(t, reconcile.Params{Scope: reconcile.Objects}),
 				counts{reconcile.Missing: 1, reconcile.Repaired: 1})
-			b.wantRows(t, `SELECT 'rereads ' || rereads || ', restarts ' || restarts FROM sweeps`, again)
+			b.wantRows(t, `SELECT 'rereads ' || rereads || ', restarts ' || restarts FROM object_scans`, again)
 		})
 	}
 }
@@ -244,8 +243,8 @@ func TestLists_ofObjectsBelowOthers_areSparse(t *testing.T) {
 	}
 }
 
-// An unrepaired object counts once, however often its list is restarted. It does not count once it
-// is right.
+// An unrepaired object counts once, however often its list is restarted. After its repair it does
+// not count.
 func TestObjectScan_unrepairedAndRestarts_countOnce(t *testing.T) {
 	t.Parallel()
 	for _, lasting := range []bool{true, false} {
@@ -288,55 +287,55 @@ func (b *testEnv) addStartedScan(t *testing.T) (run int64) {
 	t.Helper()
 	run = b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	scope := reconcile.ListScope(b.sources().All()[b.Source], "thing")
-	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, began, scope, updated_at)
+	b.DB.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, started_at, scope, updated_at)
 		VALUES ($1, $2, '', 'thing', $3, $4, now())`, run, b.Source, b.api.now.Truncate(time.Second), scope)
 	return run
 }
 
-// If a list is restarted, an object keeps its earlier count: as repaired if it was wrong and is
-// right now, and as unrepaired if it is wrong now.
+// If a list is restarted, an object keeps its earlier count: as repaired if it differed and is now
+// equal, and as unrepaired if it still differs.
 func TestObjectScan_objectListedAgain_keepsItsCount(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		// remains and odd are the stored marks of the object, and progress is its count. unread: it
+		// unrepaired and drifted are stored of the object, and progress is its count. unread: it
 		// cannot be read now. same: it does not differ now.
-		remains, odd bool
-		progress     string
-		unread, same bool
-		want         map[string]int64
+		unrepaired, drifted bool
+		progress            string
+		unread, same        bool
+		want                map[string]int64
 	}{
-		"right, then unrepaired, then equal": {true, false, "remaining = 1", false, true,
-			counts{reconcile.Equal: 20}},
-		"wrong and unrepaired, then equal": {true, true, "behind = 1, remaining = 1", false, true,
+		"equal, then unrepaired, then equal": {true, false, "unrepaired = 1", false, true, counts{reconcile.Equal: 20}},
+		"differing and unrepaired, then equal": {true, true, "mirror_older = 1, unrepaired = 1", false, true,
 			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Repaired: 1}},
-		"right, then unrepaired, then right": {true, false, "remaining = 1", false, false,
+		"equal, then unrepaired, then repaired": {true, false, "unrepaired = 1", false, false,
 			counts{reconcile.Equal: 20}},
-		"wrong and unrepaired, then right": {true, true, "behind = 1, remaining = 1", false, false,
+		"differing and unrepaired, then repaired": {true, true, "mirror_older = 1, unrepaired = 1", false, false,
 			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Repaired: 1}},
-		"wrong and repaired, then unrepaired": {false, true, "behind = 1, mended = 1", true, false,
+		"differing and repaired, then unrepaired": {false, true, "mirror_older = 1, repaired = 1", true, false,
 			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Unrepaired: 1}},
-		"wrong and unrepaired, and again unrepaired": {true, true, "behind = 1, remaining = 1", true, false,
+		"differing and unrepaired, and again unrepaired": {true, true, "mirror_older = 1, unrepaired = 1", true, false,
 			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Unrepaired: 1}},
-		"right, then unrepaired": {false, false, "mended = 0", true, false,
+		"equal, then unrepaired": {false, false, "repaired = 0", true, false,
 			counts{reconcile.Equal: 20, reconcile.Unrepaired: 1}},
-		"wrong and repaired, and again": {false, true, "behind = 1, mended = 1", false, false,
+		"differing and repaired, and again repaired": {false, true, "mirror_older = 1, repaired = 1", false, false,
 			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Repaired: 1}},
-		"right, and then wrong and repaired": {false, false, "mended = 0", false, false, counts{reconcile.Equal: 20}},
+		"equal, then differing and repaired": {false, false, "repaired = 0", false, false, counts{reconcile.Equal: 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newMirroredEnv(t, 200, livingObjects)
 			if !c.same {
 				b.DB.Exec(t, `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'),
-					exact_hash = sha256('old'), tie_set = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`)
+					exact_hash = sha256('old'), tied_states = '[]', version_at = version_at - 10
+						WHERE object_id = 'obj_3'`)
 			}
 			if c.unread {
 				b.api.respondTo(errorResponse(http.StatusForbidden), "/things/obj_3")
 			}
 			run := b.addStartedScan(t)
-			b.DB.Exec(t, `INSERT INTO listed (run, object_type, object, remains, odd)
-				VALUES ($1, 'thing', hashtextextended('obj_3', 0), $2, $3)`, run, c.remains, c.odd)
-			b.DB.Exec(t, `UPDATE sweeps SET checked = 1, `+c.progress)
+			b.DB.Exec(t, `INSERT INTO listed_objects (run, object_type, object, unrepaired, drifted)
+				VALUES ($1, 'thing', hashtextextended('obj_3', 0), $2, $3)`, run, c.unrepaired, c.drifted)
+			b.DB.Exec(t, `UPDATE object_scans SET checked = 1, `+c.progress)
 			b.startReconciler(t, b.runner())
 			c.want[reconcile.Processed] = 20
 			wantExactCounts(t, b.waitForEnd(t, run), c.want)

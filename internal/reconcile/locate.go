@@ -15,10 +15,10 @@ import (
 const mirrorStateSQL = `SELECT o.state FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3
 	AND o.object_id = $4`
 
-// newestEventSQL returns the newest event of an object that is not a refetch. Few objects share a
-// hash; usually it is one.
+// newestEventSQL returns the newest event of an object that is not a refetch. Usually only one
+// object has the hash.
 const newestEventSQL = `
-SELECT o.event_id FROM outcomes o JOIN events e ON e.id = o.event_id AND e.event_type <> 'postern.look'
+SELECT o.event_id FROM outcomes o JOIN events e ON e.id = o.event_id AND e.event_type <> 'postern.refetch'
 WHERE o.object = $1 AND o.object <> 0 AND o.run = 0 AND o.source = $2 AND o.account = $3 AND o.object_type = $4
 	AND o.object_id = $5 ORDER BY o.event_id DESC LIMIT 1`
 
@@ -48,8 +48,9 @@ func (s *Source) Locates(account, objectType string) bool {
 	return ok
 }
 
-// locate returns how an object is read: by its id, or with known data, to which listed adds. It
-// returns false if the provider's API has no call for it, or none for this key.
+// locate returns how an object is read: by its id, or with known data. The known data is the
+// mirrored state or, without one, listed; and the newest event. ok is false if the provider's API
+// has no call for it, or none for this key.
 func (f *fetcher) locate(ctx context.Context, k versioning.Key, listed []byte) (location location, ok bool, err error) {
 	k.Source = f.source.Number
 	if location.call, ok = f.source.Reader.Fetch(f.source.Config, f.source.API, k.Account, k.Type, k.ID); ok {
@@ -131,9 +132,8 @@ func (e *missingUnconfirmedError) Error() string { return e.text }
 // a *missingUnconfirmedError.
 func (f *fetcher) checkListVisible(ctx context.Context, k versioning.Key, visibilityCheck provider.Call) error {
 	if visibilityCheck.Path == "" {
-		return &missingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, but the key "+
-			"may only not see it: "+
-			"nothing shows which, so it does not count as deleted", f.source.Name)}
+		return &missingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, or the key "+
+			"has no access to it: nothing shows which, so it does not count as deleted", f.source.Name)}
 	}
 	a, err := f.call(ctx, visibilityCheck)
 	var rejected *rejectedError
@@ -142,13 +142,11 @@ func (f *fetcher) checkListVisible(ctx context.Context, k versioning.Key, visibi
 			return err
 		}
 		return &missingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, and rejects "+
-			"the list "+
-			"that it would be in, so it does not count as deleted: %s", f.source.Name, rejected.text)}
+			"the list that it would be in, so it does not count as deleted: %s", f.source.Name, rejected.text)}
 	}
 	if err == nil && a.Verdict.Kind != provider.Found {
 		err = &missingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, and the list "+
-			"that it "+
-			"would be in too, so it does not count as deleted; may the key read that list?", f.source.Name)}
+			"that it would be in too, so it does not count as deleted; may the key read that list?", f.source.Name)}
 	}
 	return err
 }

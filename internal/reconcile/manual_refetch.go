@@ -15,15 +15,17 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// requestRefetchSQL requests a refetch of an object that is due at once. Several manual requests
-// for it are one; the last reason stays.
+// requestRefetchSQL requests a refetch of an object, due at once. An object has one request; a new
+// one replaces the reason of an earlier one.
 const requestRefetchSQL = `
 WITH h AS (
-  INSERT INTO hints AS h (source, account, object_type, object_id, reason, wanted_by, made_at, due, after)
+  INSERT INTO refetch_requests AS h (source, account, object_type, object_id, reason, requested_by, requested_at, due,
+  	start_after)
   SELECT $1, $2, $3, $4, $5, $6, n.at, n.at, 0 FROM (SELECT clock_now() AS at) n
   ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = excluded.reason,
-  	wanted_by = excluded.wanted_by,
-    made_at = greatest(excluded.made_at, h.made_at + interval '1 microsecond'), due = excluded.due, attempts = 0,
+  	requested_by = excluded.requested_by,
+    requested_at = greatest(excluded.requested_at, h.requested_at + interval '1 microsecond'), due = excluded.due,
+    	attempts = 0,
     	error = ''
   RETURNING *
 )
@@ -39,7 +41,7 @@ func RequestRefetch(ctx context.Context, db postgres.DB, k versioning.Key, actor
 
 // hasBudgetSQL returns whether a processor reads the source's API. Each opens the budget of the
 // key's account when it starts.
-const hasBudgetSQL = `SELECT EXISTS (SELECT FROM budgets WHERE source = $1)`
+const hasBudgetSQL = `SELECT EXISTS (SELECT FROM rate_budgets WHERE source = $1)`
 
 // ProcessorReadsAPI reports whether a processor has read the source's API. Only such a processor
 // makes its refetches.
@@ -50,23 +52,23 @@ func ProcessorReadsAPI(ctx context.Context, pool *pgxpool.Pool, source int32) (r
 	return read, nil
 }
 
-// deleteAnyRequestSQL deletes a request. The mirror inserts it again if the object still has a
-// pending refetch.
+// deleteAnyRequestSQL deletes a request. insertPendingSQL inserts it again if the object still has
+// a pending refetch.
 const deleteAnyRequestSQL = `
 WITH h AS (
-  DELETE FROM hints h WHERE h.source = $1 AND h.account = $2 AND h.object_type = $3 AND h.object_id = $4 RETURNING *
+  DELETE FROM refetch_requests h WHERE h.source = $1 AND h.account = $2 AND h.object_type = $3 AND h.object_id = $4
+  	RETURNING *
 )
 SELECT ` + refetchRequestColumns + ` FROM h JOIN sources s ON s.number = h.source`
 
-// CancelRefetch deletes a manual or suspended request. A refetch in progress is made all the same.
+// CancelRefetch deletes a manual or suspended request. It does not stop a refetch in progress.
 // Errors: events.ErrNotFound.
 func CancelRefetch(ctx context.Context, db postgres.DB, k versioning.Key) (*RefetchRequest, error) {
 	return changeRequest(ctx, db, k, "delete", deleteAnyRequestSQL, k.Source, k.Account, k.Type, k.ID)
 }
 
 func changeRequest(ctx context.Context, db postgres.DB, k versioning.Key, verb, sql string,
-	args ...any) (*RefetchRequest,
-	error) {
+	args ...any) (*RefetchRequest, error) {
 	rows, err := db.Query(ctx, sql, args...)
 	var h RefetchRequest
 	if err == nil {
@@ -85,15 +87,15 @@ func changeRequest(ctx context.Context, db postgres.DB, k versioning.Key, verb, 
 // verification result. The time makes each manual refetch a different event.
 func manualVerification(one refetchRequest) ([]byte, error) {
 	return json.Marshal(struct {
-		Scheme   string    `json:"scheme"`
-		WantedBy string    `json:"wanted_by"`
-		Reason   string    `json:"reason"`
-		WantedAt time.Time `json:"wanted_at"`
+		Scheme      string    `json:"scheme"`
+		RequestedBy string    `json:"requested_by"`
+		Reason      string    `json:"reason"`
+		RequestedAt time.Time `json:"requested_at"`
 	}{"api", one.requestedBy, one.reason, one.requestedAt.UTC()})
 }
 
 // manualKey returns the key of a manual refetch. It is a separate event, so that the log records
 // the operator and the reason even if another refetch has found the same state.
 func manualKey(refetch string, verification []byte) string {
-	return operatorKey("wish:", refetch, verification)
+	return operatorKey("manual:", refetch, verification)
 }

@@ -21,8 +21,8 @@ import (
 )
 
 // manualRefetchesSQL lists the actors of manual refetches, with their reasons.
-const manualRefetchesSQL = `SELECT verification->>'wanted_by' || ': ' || (verification->>'reason') FROM events
-	WHERE event_type = 'postern.look' AND verification ? 'wanted_by' ORDER BY id`
+const manualRefetchesSQL = `SELECT verification->>'requested_by' || ': ' || (verification->>'reason') FROM events
+	WHERE event_type = 'postern.refetch' AND verification ? 'requested_by' ORDER BY id`
 
 // Many manual requests for an object make one refetch, and the log names its actor. A request that
 // arrives during a refetch is served by another one.
@@ -31,7 +31,7 @@ func TestManualRefetch_severalRequests_areOneRefetch(t *testing.T) {
 	b := newEmptyEnv(t, 90, eventTimeOptions)
 	operator := b.OperatorPool
 	key := versioning.Key{Source: b.Source, Type: "thing", ID: "obj_1"}
-	wish := func(reason string) {
+	request := func(reason string) {
 		t.Helper()
 		if h, err := reconcile.RequestRefetch(t.Context(), operator, key, "ada@office", reason); err != nil ||
 			h.ObjectID != "obj_1" || h.RequestedBy != "ada@office" || h.Reason != reason {
@@ -42,7 +42,7 @@ func TestManualRefetch_severalRequests_areOneRefetch(t *testing.T) {
 	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 		if strings.HasPrefix(c.Path, "/things/") {
 			if calls++; calls == 1 {
-				wish("a new question")
+				request("a new question")
 			} else {
 				b.api.now = b.api.now.Add(time.Minute) // the next response is another refetch
 			}
@@ -50,7 +50,7 @@ func TestManualRefetch_severalRequests_areOneRefetch(t *testing.T) {
 		return nil, nil
 	}
 	for range 3 {
-		wish("a question")
+		request("a question")
 	}
 	b.startRefetchers(t, 2)
 	b.waitForRefetches(t)
@@ -69,7 +69,7 @@ func TestManualRefetch_eachRequest_isInTheLog(t *testing.T) {
 	run.Sources.All()[b.Source].API.Rate = 20
 	pass := (&reconcile.Refetcher{Runner: run, ID: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))}).PassFunc(
 		run.Sources.All()[b.Source])
-	wish := func(id, who, why string) { b.requestRefetch(t, "thing", id, who, why) }
+	request := func(id, who, why string) { b.requestRefetch(t, "thing", id, who, why) }
 	read := func(want bool) {
 		t.Helper()
 		if got, err := reconcile.ProcessorReadsAPI(t.Context(), operator, b.Source); err != nil || got != want {
@@ -81,15 +81,15 @@ func TestManualRefetch_eachRequest_isInTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	read(true) // before the first call of the API
-	b.wantRows(t, `SELECT tokens::text FROM budgets`, "2")
+	b.wantRows(t, `SELECT tokens::text FROM rate_budgets`, "2")
 	passes := func() {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
-			b.DB.Exec(t, `UPDATE hints SET due = now()`)
+			b.DB.Exec(t, `UPDATE refetch_requests SET due = now()`)
 			if _, err := pass(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if n := b.DB.QueryStrings(t, `SELECT count(*)::text FROM hints`); n[0] != "0" {
+			if n := b.DB.QueryStrings(t, `SELECT count(*)::text FROM refetch_requests`); n[0] != "0" {
 				return fmt.Errorf("%s requests are left", n[0])
 			}
 			return nil
@@ -98,21 +98,21 @@ func TestManualRefetch_eachRequest_isInTheLog(t *testing.T) {
 	passes()
 	var want []string
 	for _, who := range []string{"ada", "bob", "bob"} { // the provider's clock stands still: all refetches see the same
-		wish("obj_1", who, "a question of "+who+"'s")
+		request("obj_1", who, "a question of "+who+"'s")
 		passes()
 		want = append(want, who+": a question of "+who+"'s")
 	}
-	wish("obj_2", "eve", "a question of eve's")
-	b.DB.Exec(t, `UPDATE hints SET gaps = '[]'`)
-	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id = 'obj_2'`)
+	request("obj_2", "eve", "a question of eve's")
+	b.DB.Exec(t, `UPDATE refetch_requests SET missed_changes = '[]'`)
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1 WHERE object_id = 'obj_2'`)
 	passes()
 	want = append(want, "eve: a question of eve's")
 	b.wantRows(t, manualRefetchesSQL, want...)
 	b.api.respondTo(b.missingResponse(), "/things/obj_x")
-	wish("obj_x", "ivy", "a name on a note")
+	request("obj_x", "ivy", "a name on a note")
 	passes()
 	if got := b.DB.QueryStrings(t, manualRefetchesSQL); len(got) != len(want) ||
-		log.count(`who=ivy reason="a name on a note"`) != 1 {
+		log.count(`actor=ivy reason="a name on a note"`) != 1 {
 		t.Errorf("%q, and the log says %s", got, log.String())
 	}
 }
@@ -149,7 +149,7 @@ func TestInsertRefetches_existingRequests_areNotWritten(t *testing.T) {
 	if _, err := b.db.Pool.Exec(t.Context(), manyObjectsSQL, objects); err != nil {
 		t.Fatal(err)
 	}
-	b.db.Exec(t, `UPDATE objects SET look_after = 7`)
+	b.db.Exec(t, `UPDATE objects SET refetch_after = 7`)
 	gather := func() {
 		t.Helper()
 		tx, err := b.db.Pool.Begin(t.Context())
@@ -167,10 +167,11 @@ func TestInsertRefetches_existingRequests_areNotWritten(t *testing.T) {
 		}
 	}
 	gather()
-	b.db.Exec(t, `DELETE FROM hints WHERE object_id = 'obj_000003'`)
-	b.db.Exec(t, `UPDATE hints SET gaps = '[]', after = 0, due = now() + interval '1 day'
+	b.db.Exec(t, `DELETE FROM refetch_requests WHERE object_id = 'obj_000003'`)
+	b.db.Exec(t, `UPDATE refetch_requests SET missed_changes = '[]', start_after = 0, due = now() + interval '1 day'
 		WHERE object_id = 'obj_000005'`)
-	const writtenSQL = `SELECT object_id || ' ' || (due <= now()) || ' ' || coalesce(gaps::text, 'none') FROM hints
+	const writtenSQL = `SELECT object_id || ' ' || (due <= now()) || ' ' || coalesce(missed_changes::text, 'none')
+		FROM refetch_requests
 		WHERE xmax <> 0 OR object_id IN ('obj_000003', 'obj_000005') ORDER BY object_id`
 	gather()
 	if got := b.db.QueryStrings(t, writtenSQL); len(got) != 2 || got[0] != "obj_000003 true none" ||
@@ -178,7 +179,8 @@ func TestInsertRefetches_existingRequests_areNotWritten(t *testing.T) {
 		t.Errorf("written or locked: %d, %.200q", len(got), got)
 	}
 	// a request that is due keeps its reason
-	const placesSQL = `SELECT ctid::text || xmin::text || xmax::text FROM hints WHERE object_id = 'obj_000005'`
+	const placesSQL = `SELECT ctid::text || xmin::text || xmax::text FROM refetch_requests
+		WHERE object_id = 'obj_000005'`
 	was := b.db.QueryStrings(t, placesSQL)
 	gather()
 	if now := b.db.QueryStrings(t, placesSQL); !slices.Equal(now, was) {
@@ -186,17 +188,19 @@ func TestInsertRefetches_existingRequests_areNotWritten(t *testing.T) {
 	}
 }
 
-// A parked request of an object that needs no refetch is removed. It stays while changes of the
+// A suspended request of an object that needs no refetch is removed. It stays while changes of the
 // object were not seen.
 func TestDeleteSuspended_missedChanges_areKept(t *testing.T) {
 	t.Parallel()
 	b := newDatabaseEnv(t)
 	b.db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
-	b.db.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after, gaps)
-		SELECT 1, '', 'thing', id, 'in doubt', now(), 'infinity', 0, gaps FROM (VALUES ('a', NULL), ('b', '[]'::jsonb))
-			AS v(id, gaps)`)
+	b.db.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
+		start_after, missed_changes)
+		SELECT 1, '', 'thing', id, 'ambiguous', now(), 'infinity', 0, missed_changes
+			FROM (VALUES ('a', NULL), ('b', '[]'::jsonb))
+			AS v(id, missed_changes)`)
 	b.db.Exec(t, reconcile.DeleteSuspendedSQL, 1, "", "", "", 10)
-	if left := b.db.QueryStrings(t, `SELECT object_id FROM hints`); !slices.Equal(left, []string{"b"}) {
+	if left := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests`); !slices.Equal(left, []string{"b"}) {
 		t.Errorf("%q are left", left)
 	}
 }
@@ -204,8 +208,8 @@ func TestDeleteSuspended_missedChanges_areKept(t *testing.T) {
 // manyRequestsSQL makes requests of source 1 that are due tomorrow, a few of them now, and requests
 // of source 2 that are due.
 const manyRequestsSQL = `
-INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after)
-SELECT s, '', 'thing', 'obj_' || lpad(n::text, 6, '0'), 'in doubt', now(), CASE WHEN s = 1
+INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due, start_after)
+SELECT s, '', 'thing', 'obj_' || lpad(n::text, 6, '0'), 'ambiguous', now(), CASE WHEN s = 1
 	AND n % 1000 <> 0 THEN now() + interval '1 day' ELSE now() - interval '1 minute' END, 0
 FROM generate_series(1, $1::int) n, generate_series(1, 2) s`
 
@@ -238,9 +242,9 @@ func (b *databaseEnv) withEachPlan(t *testing.T, what func(name string, tx pgx.T
 // to another source, and with any statistics of the table.
 func TestLeaseRefetches_manyNotDue_readsOnlyDue(t *testing.T) {
 	t.Parallel()
-	const hints, due, most = 30_000, 30, 20
+	const requests, due, most = 30_000, 30, 20
 	b := newDatabaseEnv(t)
-	if _, err := b.db.Pool.Exec(t.Context(), manyRequestsSQL, hints); err != nil {
+	if _, err := b.db.Pool.Exec(t.Context(), manyRequestsSQL, requests); err != nil {
 		t.Fatal(err)
 	}
 	b.withEachPlan(t, func(name string, tx pgx.Tx) {
@@ -260,11 +264,11 @@ func TestLeaseRefetches_manyNotDue_readsOnlyDue(t *testing.T) {
 			taken += n
 		}
 		if err := tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch)::int FROM pg_stat_xact_user_tables
-			WHERE relname = 'hints'`).Scan(&read); err != nil {
+			WHERE relname = 'refetch_requests'`).Scan(&read); err != nil {
 			t.Fatal(err)
 		}
-		if read < taken || read > hints/20 {
-			t.Errorf("%s: %d of %d requests are due, and %d rows were read", name, taken, hints, read)
+		if read < taken || read > requests/20 {
+			t.Errorf("%s: %d of %d requests are due, and %d rows were read", name, taken, requests, read)
 		}
 	})
 }
@@ -272,17 +276,18 @@ func TestLeaseRefetches_manyNotDue_readsOnlyDue(t *testing.T) {
 const (
 	manyObjectsSQL = `
 INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
-	tie_set, overflow, window_lo, window_hi, look_after, ambiguous,
-  deleted, state_hash, exact_hash, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+	tied_states, overflow, time_from, time_to, refetch_after, ambiguous,
+  deleted, state_hash, exact_hash, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
 SELECT 1, '', 'thing', 'obj_' || lpad(n::text, 6, '0'), false, 1, 0, 1, '[]', false, 1, 1, 0, false, false, sha256('a'),
 	sha256('a'), false, 1, 1, 1, now() - interval '1 day', now() - interval '1 day'
 FROM generate_series(1, $1::int) n`
 
-	startedScanSQL = `INSERT INTO sweeps (run, source, account, object_type, began, updated_at)
+	startedScanSQL = `INSERT INTO object_scans (run, source, account, object_type, started_at, updated_at)
 		VALUES ($1, 1, '', 'thing', now(), now())`
 
 	// allButOneSQL lists all objects but the third.
-	allButOneSQL = `INSERT INTO listed (run, object_type, object) SELECT $1, 'thing', hashtextextended(o.object_id, 0)
+	allButOneSQL = `INSERT INTO listed_objects (run, object_type, object) SELECT $1, 'thing',
+		hashtextextended(o.object_id, 0)
 		FROM objects o WHERE o.object_id <> 'obj_000003'`
 )
 
@@ -309,7 +314,7 @@ func TestMirrorWalk_manyObjects_readsItsOwnPart(t *testing.T) {
 		row := tx.QueryRow(t.Context(), reconcile.WalkSQL, 1, "", "thing", "", 1000, run, stretch)
 		if err := row.Scan(&last, &found); err != nil || last != "obj_000500" ||
 			!slices.Equal(found, []string{"obj_000003"}) {
-			t.Errorf("up to %s the unlisted objects are: %v (%v)", last, found, err)
+			t.Errorf("up to %s the objects missing in the list are: %v (%v)", last, found, err)
 		}
 		if read := rowsRead(t, tx) - before; read < stretch || read > 3*stretch {
 			t.Errorf("%s: a batch of %d objects reads %d rows", name, stretch, read)
@@ -322,7 +327,7 @@ func TestMirrorWalk_manyObjects_readsItsOwnPart(t *testing.T) {
 func rowsRead(t *testing.T, tx pgx.Tx) (n int) {
 	t.Helper()
 	err := tx.QueryRow(t.Context(), `SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::int
-		FROM pg_stat_xact_user_tables WHERE relname IN ('objects', 'listed')`).Scan(&n)
+		FROM pg_stat_xact_user_tables WHERE relname IN ('objects', 'listed_objects')`).Scan(&n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,18 +20,18 @@ type CallMetrics struct {
 func NewCallMetrics(reg prometheus.Registerer, sources []string) (*CallMetrics, error) {
 	m := &CallMetrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_api_calls_total",
-			Help: "Calls to providers' APIs by their result: found, missing, throttled, refused or trouble."},
+			Help: "Calls to providers' APIs by result (verdict): found, missing, throttled, rejected or failure."},
 			[]string{"source", "verdict"}),
 		waiting: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "postern_api_waiting_seconds",
-			Help:    "Time that a call waited for the budget of its account, which all processes share.",
+			Help:    "Time that a call waited for the rate budget of its account, which all processes share.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"source"}),
 		elapsed: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "postern_api_seconds",
 			Help:    "Time from the start of a call to the first byte of its response.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 2, 13)}, []string{"source"}),
 		skew: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_api_clock_skew_seconds",
-			Help: "How far the clock of the API, as its responses show it, was ahead of the database's, at least, " +
-				"where the two differed most in the last five to ten minutes; negative: behind. " +
-				"Above 1 or below -1 one of the clocks is wrong."}, []string{"source"}),
+			Help: "Minimum by which the clock of the API, as its responses show it, is ahead of the clock of the " +
+				"database; negative if it is behind. The value is the largest difference in the last five to ten " +
+				"minutes. If it is above 1 or below -1, one of the clocks is wrong."}, []string{"source"}),
 	}
 	for _, source := range sources {
 		for _, kind := range provider.VerdictKinds() {

@@ -9,11 +9,11 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// inconclusiveListError: no event that the API lists shows which account the key belongs to.
+// inconclusiveListError: no event in the API's list shows which account the key belongs to.
 type inconclusiveListError struct {
 	text string
-	// listEmpty: it lists no more events. Otherwise the newest is not in the log: its type is not
-	// subscribed, it is on its way, or it belongs to another account.
+	// listEmpty: the list has no events. Otherwise the log lacks the newest listed event: its type
+	// is not subscribed, it is on its way, or it belongs to another account.
 	listEmpty bool
 }
 
@@ -21,13 +21,12 @@ func (e *inconclusiveListError) Error() string { return e.text }
 
 // withAdvice adds what the operator can do.
 func (e *inconclusiveListError) withAdvice() error {
-	return fmt.Errorf("%w; nothing else shows it either, so the object does not count as deleted: change anything in "+
-		"the account "+
-		"that makes an event whose webhook comes here, and try again", e)
+	return fmt.Errorf("%w. Nothing else shows it either, so the object does not count as deleted: change anything in "+
+		"the account that sends a webhook to this source, and try again", e)
 }
 
 // checkMissingAt checks that an object is missing, as a fetcher does. If the API lists no events,
-// an equal object that this attempt has found with the same key is sufficient. Without one, the
+// the check succeeds if this attempt has found an equal object with the same key. Without one, the
 // error is a *missingUnconfirmedError, because a later attempt would not find more.
 func (s *objectScan) checkMissingAt(ctx context.Context, k versioning.Key, at location) error {
 	err := s.fetcher.checkMissingAt(ctx, k, at)
@@ -44,10 +43,10 @@ func (s *objectScan) checkMissingAt(ctx context.Context, k versioning.Key, at lo
 		"count as deleted"}
 }
 
-// checkMissingByAccount accepts a missing object if the newest listed event is not in the log, but
-// a new account check succeeds. The check at the start of the attempt was earlier. Without a result
-// the error is a *missingUnconfirmedError, so that the scan continues. A dry run without an account
-// check fails.
+// checkMissingByAccount accepts a missing object, although the newest listed event is not in the
+// log, if a new account check succeeds. The check at the start of the attempt is too old. Without a
+// result the error is a *missingUnconfirmedError, so that the scan continues. A dry run without an
+// account check fails.
 func (s *objectScan) checkMissingByAccount(ctx context.Context, k versioning.Key,
 	inconclusive *inconclusiveListError) error {
 	if s.unverified != nil {

@@ -25,7 +25,7 @@ type monthlyBudgetError struct {
 }
 
 // monthlyBudgetMessage begins the messages of runs and refetch requests that wait for calls.
-// Requests are found by it.
+// resumeBudgetWaitsSQL finds the requests by it.
 const monthlyBudgetMessage = "the calls of thirty days are used"
 
 func (e *monthlyBudgetError) Error() string {
@@ -37,12 +37,11 @@ func (e *monthlyBudgetError) Error() string {
 		reserved = ", the rest is reserved for requests of an operator for one object"
 	}
 	return fmt.Sprintf("%s: %d of %d%s (api.monthly%s); calls resume at %s, or when api.monthly is raised",
-		monthlyBudgetMessage,
-		e.limit, e.monthly, forAccount, reserved, e.until.UTC().Format(time.RFC3339))
+		monthlyBudgetMessage, e.limit, e.monthly, forAccount, reserved, e.until.UTC().Format(time.RFC3339))
 }
 
 // budgetResumesAt returns when enough of the oldest days stop counting. spent is false if there are
-// fewer calls than the limit, or no limit is set. Days are counted from 1970.
+// fewer calls than the limit, or no limit is set. The keys of calls are days since 1970.
 func budgetResumesAt(calls map[int64]int64, limit int64) (at time.Time, spent bool) {
 	var all int64
 	for _, n := range calls {
@@ -83,16 +82,18 @@ type callStats struct {
 }
 
 var (
-	monthlyCallsDesc = prometheus.NewDesc("postern_api_monthly_calls", "Calls to a provider's API of the last thirty "+
-		"days. Of several accounts, the one with the most."+databaseHelp, []string{"source"}, nil)
-	monthlyLimitDesc = prometheus.NewDesc("postern_api_monthly_limit_calls", "Calls that may be made for an account "+
-		"within thirty days (api.monthly). The last tenth is reserved for requests of an operator. 0: no limit.",
+	monthlyCallsDesc = prometheus.NewDesc("postern_api_monthly_calls", "Calls to a provider's API in the last thirty "+
+		"days. If the source has several accounts, the value is that of the account with the most "+
+		"calls."+databaseHelp, []string{"source"}, nil)
+	monthlyLimitDesc = prometheus.NewDesc("postern_api_monthly_limit_calls", "Maximum number of calls for one account "+
+		"within thirty days (api.monthly). The last tenth is reserved for calls that an operator requests. 0 means no "+
+		"limit.",
 		[]string{"source"},
 		nil)
 )
 
 const monthlyCallsSQL = `
-SELECT s.name, coalesce(max(m.calls), 0)::float8 FROM sources s LEFT JOIN budgets b ON b.source = s.number
+SELECT s.name, coalesce(max(m.calls), 0)::float8 FROM sources s LEFT JOIN rate_budgets b ON b.source = s.number
 LEFT JOIN LATERAL (SELECT sum(c.value::bigint) AS calls FROM jsonb_each_text(b.calls) c
   WHERE c.key::int >= (SELECT floor(extract(epoch FROM clock_now()) / 86400)::int) - $2::int) m ON true
 WHERE s.name = ANY($1::text[]) GROUP BY s.name ORDER BY s.name`

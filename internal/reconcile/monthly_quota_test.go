@@ -19,10 +19,10 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// keptCalls returns the number of stored calls of a budget and of their days.
-func (b *databaseEnv) keptCalls(t testing.TB, account string) (calls, days int) {
+// storedCalls returns the number of stored calls of a budget and of their days.
+func (b *databaseEnv) storedCalls(t testing.TB, account string) (calls, days int) {
 	t.Helper()
-	row := b.db.Pool.QueryRow(t.Context(), `SELECT coalesce(sum(c.value::int), 0), count(*) FROM budgets b CROSS
+	row := b.db.Pool.QueryRow(t.Context(), `SELECT coalesce(sum(c.value::int), 0), count(*) FROM rate_budgets b CROSS
 		JOIN LATERAL jsonb_each_text(b.calls) c WHERE b.account = $1`, account)
 	if err := row.Scan(&calls, &days); err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func (b *databaseEnv) keptCalls(t testing.TB, account string) (calls, days int) 
 }
 
 // No thirty days have more calls than the quota, with two processes and any result of the calls.
-// Each call counts once. A caller that is told to wait may call after that time and not before.
+// Each call counts once. A caller may call after the returned wait and not before.
 func TestMonthlyQuota_anyThirtyDays_neverExceeded(t *testing.T) {
 	t.Parallel()
 	const monthly, byItself, day = 20, 18, 24 * time.Hour
@@ -70,7 +70,7 @@ func TestMonthlyQuota_anyThirtyDays_neverExceeded(t *testing.T) {
 				r.Fatalf("%d calls count of %d: taken %t, %v", counts, bound, ok, err)
 			}
 			if spent && (wait <= 0 || !now.Add(wait).Equal(until)) {
-				r.Fatalf("told to wait %s until %s, at %s", wait, until, now)
+				r.Fatalf("the returned wait is %s until %s, at %s", wait, until, now)
 			}
 			if ok {
 				taken = append(taken, now)
@@ -82,7 +82,7 @@ func TestMonthlyQuota_anyThirtyDays_neverExceeded(t *testing.T) {
 				31 * day}).Draw(r, "forward"); d > 0 {
 				move(d)
 			}
-			requested := rapid.IntRange(0, 3).Draw(r, "asked") == 0
+			requested := rapid.IntRange(0, 3).Draw(r, "requested") == 0
 			for range rapid.IntRange(1, 12).Draw(r, "calls") {
 				if ok, wait := call(requested); !ok {
 					move(wait - time.Second)
@@ -102,7 +102,7 @@ func TestMonthlyQuota_anyThirtyDays_neverExceeded(t *testing.T) {
 				r.Fatalf("%d calls from %s to %s", monthly+1, taken[i-monthly], at)
 			}
 		}
-		if _, days := b.keptCalls(t, account); days > 31 {
+		if _, days := b.storedCalls(t, account); days > 31 {
 			r.Fatalf("%d days are stored", days)
 		}
 	})
@@ -120,7 +120,7 @@ func TestMonthlyQuota_clockSetBack_countsFutureCalls(t *testing.T) {
 		t.Helper()
 		names++
 		if ok, _, err := c.TryTake(t.Context(), "", fmt.Sprint(names)); ok != want {
-			calls, days := b.keptCalls(t, "")
+			calls, days := b.storedCalls(t, "")
 			t.Fatalf("taken %t (%v), of %d calls on %d days", ok, err, calls, days)
 		}
 	}
@@ -130,14 +130,14 @@ func TestMonthlyQuota_clockSetBack_countsFutureCalls(t *testing.T) {
 	call(true)
 	forward(-20 * 24 * time.Hour)
 	call(false)
-	if calls, days := b.keptCalls(t, ""); calls != 3 || days != 1 {
+	if calls, days := b.storedCalls(t, ""); calls != 3 || days != 1 {
 		t.Errorf("%d calls on %d days", calls, days)
 	}
 	forward(30 * 24 * time.Hour)
 	call(false)
 	forward(24 * time.Hour)
 	call(true)
-	if calls, days := b.keptCalls(t, ""); calls != 1 || days != 1 {
+	if calls, days := b.storedCalls(t, ""); calls != 1 || days != 1 {
 		t.Errorf("%d calls on %d days", calls, days)
 	}
 }
@@ -208,7 +208,8 @@ func (b *stripeEnv) apiWithTenCalls(t *testing.T, twelfth <-chan struct{}) (*pro
 // passDays lets days pass for the quota.
 func (b *stripeEnv) passDays(t *testing.T, days int) {
 	t.Helper()
-	b.DB.Exec(t, `UPDATE budgets SET calls = (SELECT coalesce(jsonb_object_agg(c.key::int - $1::int, c.value), '{}')
+	b.DB.Exec(t, `UPDATE rate_budgets SET calls = (SELECT coalesce(jsonb_object_agg(c.key::int - $1::int, c.value),
+		'{}')
 		FROM jsonb_each(calls) c)`, days)
 }
 
@@ -347,12 +348,13 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	wanted := b.fake.Create("", "customer", nil)
 	b.deliver(t, loseNone)
 	b.fake.Advance(time.Minute)
-	pending := len(b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE look_after <> 0`))
+	pending := len(b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE refetch_after <> 0`))
 	if pending == 0 {
 		t.Fatal("no object has a pending refetch")
 	}
 	api, calls := b.apiWithTenCalls(t, nil)
-	b.DB.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight, calls)
+	b.DB.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight,
+		calls)
 		VALUES ($1, '', 1, now(), now(), 0, '{}', jsonb_build_object(floor(extract(epoch FROM now()) / 86400)::int,
 			9))`, b.Source)
 	r := b.runner(t, api, sameCaller)
@@ -360,7 +362,8 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	waiting := func(n int) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
-			if got := b.DB.QueryStrings(t, `SELECT object_id FROM hints WHERE starts_with(error, $1) AND due > now()
+			if got := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE starts_with(error, $1)
+				AND due > now()
 				AND attempts = 0`, quotaUsedUp); len(got) != n {
 				return fmt.Errorf("%d requests wait, want %d", len(got), n)
 			}
@@ -371,7 +374,7 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	if n := calls.Load(); n != 0 {
 		t.Errorf("%d calls were made", n)
 	}
-	b.requestRefetch(t, "customer", wanted, "me", "in doubt")
+	b.requestRefetch(t, "customer", wanted, "me", "ambiguous")
 	testkit.Eventually(t, time.Minute, func() error {
 		if got := b.DB.QueryStrings(t, `SELECT event_id FROM events WHERE origin = 'reconcile'`); len(got) != 1 {
 			return errors.New("no refetch was made")
@@ -384,7 +387,7 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	}
 	b.raiseQuota(t, r, api)
 	testkit.Eventually(t, time.Minute, func() error {
-		if left := b.DB.QueryStrings(t, `SELECT object_id FROM hints WHERE error <> ''`); len(left) > 0 {
+		if left := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE error <> ''`); len(left) > 0 {
 			return fmt.Errorf("waiting requests: %q", left)
 		}
 		if made := b.DB.QueryStrings(t, `SELECT DISTINCT object_id FROM events WHERE origin = 'reconcile'`); len(

@@ -12,15 +12,15 @@ import (
 
 // PhaseNotListable is the phase of a type that a scan of all types skips, because the API rejects
 // its list. Its watermarks do not advance, and the run does not try again.
-const PhaseNotListable = "unlisted"
+const PhaseNotListable = "not_listable"
 
 // markNotListableSQL ends the scan of a type whose list is rejected. It inserts a row if the scan
 // could not even start.
 const markNotListableSQL = `
-INSERT INTO sweeps AS s (run, source, account, object_type, phase, why, began, updated_at)
-	VALUES ($1, $3, $4, $2, 'unlisted', $5, to_timestamp(0), clock_now())
-ON CONFLICT (run, object_type) DO UPDATE SET phase = excluded.phase, why = excluded.why, cursor = '',
-	began = excluded.began, updated_at = excluded.updated_at RETURNING ` + progressColumns
+INSERT INTO object_scans AS s (run, source, account, object_type, phase, reason, started_at, updated_at)
+	VALUES ($1, $3, $4, $2, 'not_listable', $5, to_timestamp(0), clock_now())
+ON CONFLICT (run, object_type) DO UPDATE SET phase = excluded.phase, reason = excluded.reason, cursor = '',
+	started_at = excluded.started_at, updated_at = excluded.updated_at RETURNING ` + progressColumns
 
 // markNotListable stores that the list of the type is rejected, and the reason. It deletes the
 // listed and the missing objects of the type, so no tombstones are written.
@@ -32,8 +32,7 @@ func (s *objectScan) markNotListable(ctx context.Context, reason error) error {
 			}
 		}
 		return s.scan(tx.QueryRow(ctx, markNotListableSQL, s.lease.Run.ID, s.objectType, s.params.Source,
-			s.params.Account,
-			events.SanitizeText(reason.Error())))
+			s.params.Account, events.SanitizeText(reason.Error())))
 	})
 }
 
@@ -43,9 +42,9 @@ type skippedTypes struct {
 	// responses.
 	notListable   int
 	lastRejection error
-	// rare are the types that the mirror has no objects of and whose lists are expensive; parts are
-	// the parts of lists that could not be read.
-	rare, parts int
+	// unmirrored are the types that the mirror has no objects of and whose lists are expensive.
+	// parts are the parts of lists that could not be read.
+	unmirrored, parts int
 	// failure is the error of the lists of other types, nil for none. The run ends with it, once
 	// the remaining types are done.
 	failure error
@@ -57,7 +56,7 @@ func (o *skippedTypes) addType(s *objectScan) {
 	case PhaseNotListable:
 		o.notListable, o.lastRejection = o.notListable+1, runs.Permanent(&rejectedError{text: s.reason})
 	case PhaseSkipped:
-		o.rare++
+		o.unmirrored++
 	}
 	o.parts += len(s.skipped)
 }
@@ -73,5 +72,5 @@ func (o *skippedTypes) addFailure(s *objectScan, err error) {
 
 // counts returns the counts by their names in the run ledger.
 func (o *skippedTypes) counts() map[string]int {
-	return map[string]int{NotListable: o.notListable, SkippedTypes: o.rare, SkippedParts: o.parts}
+	return map[string]int{NotListable: o.notListable, SkippedTypes: o.unmirrored, SkippedParts: o.parts}
 }

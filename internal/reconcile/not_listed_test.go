@@ -35,8 +35,7 @@ func (b *testEnv) omitFromList(fails func(provider.Call) (*reconcile.Response, e
 			Next string `json:"next"`
 		}
 		if err := json.Unmarshal(b.api.history.ObjectsPage(b.api.now.UnixMicro(), 0, 0, c.Query.Get("cursor"),
-			pageSize),
-			&page); err != nil {
+			pageSize), &page); err != nil {
 			return nil, err
 		}
 		shown := page.Things[:0]
@@ -98,9 +97,9 @@ func TestObjectScan_notListedObjectsAndKills_countOnce(t *testing.T) {
 		for i := range 20 {
 			ids = append(ids, fmt.Sprint("obj_", 2*i+1))
 		}
-		chance, carry := rand.New(rand.NewPCG(5, 52)), b.runner().Execute
+		chance, execute := rand.New(rand.NewPCG(5, 52)), b.runner().Execute
 		if killed {
-			carry = b.killedJob(t)
+			execute = b.killedJob(t)
 		}
 		b.omitFromList(func(provider.Call) (*reconcile.Response, error) {
 			if killed && chance.IntN(20) == 0 {
@@ -112,9 +111,9 @@ func TestObjectScan_notListedObjectsAndKills_countOnce(t *testing.T) {
 		if killed {
 			parallel = 0
 		}
-		b.StartRunner(t, "one", parallel, map[string]runs.Executor{reconcile.Job: carry})
+		b.StartRunner(t, "one", parallel, map[string]runs.Executor{reconcile.Job: execute})
 		counts[killed] = b.scan(t, reconcile.Params{}).Counts
-		if n := b.DB.QueryStrings(t, `SELECT hidden::text FROM sweeps`); n[0] != fmt.Sprint(
+		if n := b.DB.QueryStrings(t, `SELECT not_listed::text FROM object_scans`); n[0] != fmt.Sprint(
 			counts[killed][reconcile.NotListed]) ||
 			n[0] == "0" {
 			t.Errorf("not listed: %q, the run says %d", n, counts[killed][reconcile.NotListed])
@@ -140,10 +139,10 @@ func TestObjectScan_listReadAgain_resetsNotListed(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	run := b.addStartedScan(t)
-	b.DB.Exec(t, `INSERT INTO listed (run, object_type, object) SELECT $1, 'thing', hashtextextended(id, 0)
+	b.DB.Exec(t, `INSERT INTO listed_objects (run, object_type, object) SELECT $1, 'thing', hashtextextended(id, 0)
 		FROM unnest('{obj_1,obj_2}'::text[]) id`, run)
-	b.DB.Exec(t, `UPDATE sweeps SET phase = 'ghosts', checked = 2, behind = 1, missing = 1, hidden = 1,
-		hand = '[{"id": "obj_1", "kind": "behind", "counted": true, "hidden": true},
+	b.DB.Exec(t, `UPDATE object_scans SET phase = 'orphans', checked = 2, mirror_older = 1, missing = 1, not_listed = 1,
+		in_progress = '[{"id": "obj_1", "kind": "mirror_older", "counted": true, "not_listed": true},
 			{"id": "obj_2", "kind": "missing", "counted": true}]'`)
 	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
 		s.Provider, s.Reader = uncallableObject{},

@@ -19,13 +19,13 @@ const (
 	// phaseList: the provider's list is read.
 	phaseList = "list"
 	// phaseOrphans: mirrored objects that were not listed are refetched, each with its own call.
-	phaseOrphans = "ghosts"
+	phaseOrphans = "orphans"
 	// phaseTombstones: tombstones are written for the missing objects.
-	phaseTombstones = "graves"
-	// phaseProposed: the tombstones need an approval, which is requested once the other types are
-	// done.
-	phaseProposed = "proposed"
-	phaseDone     = "done"
+	phaseTombstones = "tombstones"
+	// phaseAwaitingApproval: the tombstones need an approval, which is requested once the other
+	// types are done.
+	phaseAwaitingApproval = "awaiting_approval"
+	phaseDone             = "done"
 )
 
 // maxRestarts is how often a list is started again because its cursor has expired.
@@ -99,11 +99,8 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 	types := slices.Sorted(maps.Keys(lists))
 	if len(types) == 0 {
 		return "", runs.Permanent(fmt.Errorf("with this configuration the API of source %s lists no objects of "+
-			"account "+
-			"%q: name what is to be listed in its section api (for GitHub repositories); or the account does not "+
-			"belong to "+
-			"the key, or is of another mode than the key (test or live)",
-			w.source.Name, w.params.Account))
+			"account %q: name the lists in its section api (for GitHub: repositories), or use a key that belongs to "+
+			"the account and its mode (test or live)", w.source.Name, w.params.Account))
 	}
 	if _, isListed := lists[w.params.Type]; w.params.Type != "" && !isListed {
 		return "", runs.Permanent(fmt.Errorf("the API of source %s does not list objects of type %q; it lists %s",
@@ -124,7 +121,7 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 	if err := w.deleteEndedState(ctx); err != nil {
 		return "", err
 	}
-	if err := w.skipRareTypes(ctx, types, lists); err != nil {
+	if err := w.skipUnmirroredTypes(ctx, types, lists); err != nil {
 		return "", err
 	}
 	details, err := w.remainingDetails(ctx)
@@ -158,7 +155,7 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 	switch {
 	case skipped.failure != nil:
 		return "", w.giveUpOnList(ctx, skipped.failure)
-	case skipped.notListable > 0 && skipped.notListable == len(types)-skipped.rare: // the key can read nothing
+	case skipped.notListable > 0 && skipped.notListable == len(types)-skipped.unmirrored: // the key can read nothing
 		return "", skipped.lastRejection
 	}
 	return w.reportScanned(ctx, total, skipped.counts())
@@ -183,7 +180,7 @@ func (s *objectScan) skipType(ctx context.Context, err error, skipped *skippedTy
 		return keyErr
 	}
 	s.log.Warn("type skipped, because its list cannot be read", "source", s.source.Name, "type", s.objectType,
-		"refused", rejected, "error", err)
+		"rejected", rejected, "error", err)
 	if rejected {
 		return s.markNotListable(ctx, err)
 	}
@@ -191,12 +188,12 @@ func (s *objectScan) skipType(ctx context.Context, err error, skipped *skippedTy
 	return nil
 }
 
-// reportScanned stores the counts of all types, and of the skipped types and parts.
-func (w *execution) reportScanned(ctx context.Context, done ScanCounts, over map[string]int) (runs.Status, error) {
+// reportScanned stores the counts of all types, and the numbers of skipped types and parts.
+func (w *execution) reportScanned(ctx context.Context, done ScanCounts, skipped map[string]int) (runs.Status, error) {
 	w.lease.Counts = done.asCounts()
-	for what, n := range over {
+	for name, n := range skipped {
 		if n > 0 {
-			w.lease.Counts[what] = int64(n)
+			w.lease.Counts[name] = int64(n)
 		}
 	}
 	w.recordSkew()
@@ -213,10 +210,10 @@ func (s *objectScan) scanObjects(ctx context.Context) (status runs.Status, err e
 	}
 	// An earlier attempt finished it. Reporting it again would count as progress, and so reset the
 	// failures of later types.
-	if s.isStable() {
+	if s.isFinished() {
 		return runs.Running, nil
 	}
-	for !s.isStable() {
+	for !s.isFinished() {
 		switch s.phase {
 		case phaseList:
 			status, err = s.scanList(ctx)
@@ -232,9 +229,10 @@ func (s *objectScan) scanObjects(ctx context.Context) (status runs.Status, err e
 	return s.report(ctx, true)
 }
 
-// isStable reports whether the type needs no more work in this attempt.
-func (s *objectScan) isStable() bool {
-	return s.phase == phaseDone || s.phase == phaseProposed || s.phase == PhaseSkipped || s.phase == PhaseNotListable
+// isFinished reports whether the type needs no more work in this attempt.
+func (s *objectScan) isFinished() bool {
+	return s.phase == phaseDone || s.phase == phaseAwaitingApproval || s.phase == PhaseSkipped ||
+		s.phase == PhaseNotListable
 }
 
 // scanList reads the list from the cursor on and repairs what differs.
@@ -367,10 +365,9 @@ func filter(items []*item, want func(*item) bool) (some []*item) {
 	return some
 }
 
-// needsRefetch reports whether an object is to be refetched by its id. This applies to all that
-// differ or are unconfirmed. It does not apply if the list has the whole object and the object is
-// missing in the mirror, or the listed state is decisive. A dry run refetches only if the list has
-// no version.
+// needsRefetch reports whether an object that differs or is unconfirmed must be refetched by its id
+// to repair it. A whole listed object that is missing in the mirror, or decisive, needs no refetch.
+// A dry run refetches only if the list has neither a state nor a version.
 func (s *objectScan) needsRefetch(it *item) bool {
 	switch {
 	case it.problem != "" || it.fetchedByID:
@@ -381,14 +378,12 @@ func (s *objectScan) needsRefetch(it *item) bool {
 	return !s.params.DryRun && (it.refetch == nil || it.kind != missing && !it.isDecisive())
 }
 
-// restartExpiredList starts a list again whose cursor has expired, as cause says.
+// restartExpiredList starts a list again whose cursor has expired. cause is the error that says so.
 func (s *objectScan) restartExpiredList(ctx context.Context, cause error) (runs.Status, error) {
 	if s.restarts == maxRestarts {
 		return "", &listError{runs.Permanent(fmt.Errorf("the cursor of the API of source %s for type %s has expired "+
-			"%d times; the API "+
-			"keeps a cursor for a shorter time than its list takes: raise the source's api.rate, or start the run "+
-			"when there "+
-			"is less to do; the last error: %w",
+			"%d times; the API keeps a cursor for a shorter time than its list takes: raise the source's api.rate, "+
+			"or start the run when there is less to do; the last error: %w",
 			s.source.Name, s.objectType, maxRestarts+1, cause))}
 	}
 	if err := s.restartList(ctx); err != nil {

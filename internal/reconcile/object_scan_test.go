@@ -96,8 +96,9 @@ func TestObjectScan_lossyWebhooks_makesMirrorEqual(t *testing.T) {
 					first := b.scan(t, reconcile.Params{})
 					wantNone(t, b.differences(t))
 					c := first.Counts
-					if odd := c[reconcile.Missing] + c[reconcile.MirrorOlder] + c[reconcile.ContentDiffers] +
-						c[reconcile.Orphans]; odd == 0 || c[reconcile.Repaired] != odd || c[reconcile.Unrepaired] != 0 {
+					if differing := c[reconcile.Missing] + c[reconcile.MirrorOlder] + c[reconcile.ContentDiffers] +
+						c[reconcile.Orphans]; differing == 0 || c[reconcile.Repaired] != differing ||
+						c[reconcile.Unrepaired] != 0 {
 						t.Errorf("counts %v", c)
 					}
 					if c[reconcile.Equal]+c[reconcile.Missing]+c[reconcile.MirrorOlder]+c[reconcile.MirrorNewer]+
@@ -123,8 +124,8 @@ type slowAPI struct{ *simAPI }
 
 func (slowAPI) MaxLatency() time.Duration { return 3 * time.Second }
 
-// An object that counts as ahead of a list may have been seen one response time before it, within
-// the second of the Date header. The type is complete until before that.
+// An object that counts as newer than a list may have been observed one response time before it,
+// within the second of the Date header. The type is complete until before that.
 func TestObjectScan_slowResponses_lowerTheWatermark(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 87, eventTimeOptions)
@@ -144,14 +145,14 @@ func (b *testEnv) addEachDrift(t *testing.T) {
 	t.Helper()
 	b.DB.Exec(t, `DELETE FROM objects WHERE object_id = 'obj_1'`)
 	b.DB.Exec(t, `UPDATE objects SET deleted = true, state = NULL, state_hash = sha256('-null'),
-		exact_hash = sha256('-null'), version_at = version_at - 10, window_lo = 1, window_hi = 1
+		exact_hash = sha256('-null'), version_at = version_at - 10, time_from = 1, time_to = 1
 			WHERE object_id = 'obj_2'`)
 	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'), exact_hash = sha256('old'),
-		tie_set = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`)
+		tied_states = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`)
 	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "odd"}', state_hash = sha256('odd'), exact_hash = sha256('odd'),
-		tie_set = '[]' WHERE object_id = 'obj_4'`)
+		tied_states = '[]' WHERE object_id = 'obj_4'`)
 	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "new"}', state_hash = sha256('new'), exact_hash = sha256('new'),
-		tie_set = '[]', version_at = version_at + 10, window_hi = 9000000000000000 WHERE object_id = 'obj_5'`)
+		tied_states = '[]', version_at = version_at + 10, time_to = 9000000000000000 WHERE object_id = 'obj_5'`)
 	b.DB.Exec(t, `INSERT INTO objects SELECT (o).* FROM (SELECT jsonb_populate_record(o, '{"object_id": "gone"}') AS o
 		FROM objects o WHERE object_id = 'obj_6') o`)
 }
@@ -199,9 +200,9 @@ func TestObjectScan_eachKindOfDrift_isReportedAndRepaired(t *testing.T) {
 		reported = append(reported, strings.TrimSpace(fmt.Sprintf("%s %s %s %t %s", d.ObjectID, d.Kind, d.Result,
 			d.EventID != nil, strings.Join(paths, " "))))
 	}
-	want := []string{"gone ghost mended true", "obj_1 missing mended true",
-		"obj_2 missing mended true version deleted state",
-		"obj_3 behind mended true version state.deep", "obj_4 different mended true state.deep"}
+	want := []string{"gone orphan repaired true", "obj_1 missing repaired true",
+		"obj_2 missing repaired true version deleted state",
+		"obj_3 mirror_older repaired true version state.deep", "obj_4 content_differs repaired true state.deep"}
 	for i := range reported {
 		if i >= len(want) || !strings.HasPrefix(reported[i], want[i]) {
 			t.Errorf("reported %q, want %q", reported, want)
@@ -209,7 +210,7 @@ func TestObjectScan_eachKindOfDrift_isReportedAndRepaired(t *testing.T) {
 		}
 	}
 	for _, w := range b.differences(t) {
-		if !strings.HasPrefix(w, "obj_5 ") { // ahead: nothing to repair
+		if !strings.HasPrefix(w, "obj_5 ") { // mirror_newer: nothing to repair
 			t.Error(w)
 		}
 	}
@@ -219,7 +220,7 @@ func TestObjectScan_eachKindOfDrift_isReportedAndRepaired(t *testing.T) {
 		report.Types[0].Repaired != 5 || report.Source != "sim" {
 		t.Errorf("%+v, %v", report, err)
 	}
-	b.wantRows(t, `SELECT (SELECT count(*) FROM listed) || ' ' || (SELECT count(*) FROM ghosts)`, "0 0")
+	b.wantRows(t, `SELECT (SELECT count(*) FROM listed_objects) || ' ' || (SELECT count(*) FROM orphans)`, "0 0")
 }
 
 // cancelAfterStatements cancels an attempt after a number of its statements.
@@ -396,7 +397,7 @@ func TestObjectScan_expiredCursor_restartsTheList(t *testing.T) {
 	}
 	b.api.interceptWith(nil)
 	b.scan(t, reconcile.Params{})
-	b.wantRows(t, `SELECT count(*)::text FROM listed`, "0")
+	b.wantRows(t, `SELECT count(*)::text FROM listed_objects`, "0")
 }
 
 // If the API lists changes, a scan after the first lists only the changes, from a little before the
@@ -473,8 +474,7 @@ func TestObjectScan_brokenLists_reportTheCause(t *testing.T) {
 	b.WaitForRun(t, run, func(r *runs.Run) bool {
 		return strings.Contains(r.Detail, "the same page of type thing again and again")
 	})
-	// an object that is listed and then missing is left for another run, and an empty id is
-	// reported
+	// an object that is listed and then missing stays unrepaired, and an empty id is reported
 	b.api.interceptWith(func(c provider.Call) (*reconcile.Response, error) {
 		switch {
 		case c.Path == "/list":
@@ -496,6 +496,6 @@ func TestObjectScan_brokenLists_reportTheCause(t *testing.T) {
 	if len(left) != 2 || left[1].ObjectID != "obj_1" ||
 		!strings.Contains(left[1].Reason, "reports it as missing when it is refetched") ||
 		!b.typeCompleteUntil(t).IsZero() {
-		t.Errorf("left %+v, complete until %s", left, b.typeCompleteUntil(t))
+		t.Errorf("unrepaired %+v, complete until %s", left, b.typeCompleteUntil(t))
 	}
 }

@@ -18,29 +18,29 @@ const (
 	// objects are refetched between two checkpoints.
 	walkBatch, confirmBatch = 5000, 100
 	// An operator must approve tombstones that are more than approvalMinimum and more than one in
-	// approvalDivisor of the living objects. This applies to each type, to all types of the run,
-	// and to as many more than were approved.
+	// approvalDivisor of the living objects. This applies to each type, and to all types of the run
+	// together. Tombstones that are already approved do not count.
 	approvalMinimum, approvalDivisor = 20, 100
 )
 
-// walkSQL returns a batch of mirrored objects: the last of them, and the living ones that were not
-// listed and were, or may have been, observed before the list began. A late event can be of any
-// time before it arrived. The listed objects are looked up one by one, because a NOT EXISTS may
-// become a join that reads all of them for each batch. Rows are read only for objects that were not
-// listed; the index has everything else.
+// walkSQL reads a batch of mirrored objects. It returns the last id of the batch, and the living
+// objects that were not listed and may have been observed before the list began. A late event can
+// be of any time before it arrived. Listed objects are looked up one by one, because a NOT EXISTS
+// may become a join that reads all of them for each batch. Rows are read only for objects that were
+// not listed; the index has everything else.
 const walkSQL = `
 WITH page AS MATERIALIZED (
   SELECT o.object_id FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id > $4
   	ORDER BY o.object_id LIMIT $7
-), unlisted AS MATERIALIZED (
-  SELECT p.object_id FROM page p WHERE (SELECT true FROM listed l WHERE l.run = $6 AND l.object_type = $3
+), not_listed AS MATERIALIZED (
+  SELECT p.object_id FROM page p WHERE (SELECT true FROM listed_objects l WHERE l.run = $6 AND l.object_type = $3
   	AND l.object = hashtextextended(p.object_id, 0)) IS NULL
 )
 SELECT coalesce((SELECT p.object_id FROM page p ORDER BY p.object_id DESC LIMIT 1), ''), coalesce(array_agg(u.object_id
 	ORDER BY u.object_id), '{}')
-FROM unlisted u CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3
-	AND o.object_id = u.object_id AND NOT o.deleted
-  AND o.version_at > -9223372036854775808 AND o.window_lo < $5 LIMIT 1) o`
+FROM not_listed u CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2
+  AND o.object_type = $3 AND o.object_id = u.object_id AND NOT o.deleted
+  AND o.version_at > -9223372036854775808 AND o.time_from < $5 LIMIT 1) o`
 
 // findOrphans goes through the mirror for objects that were not listed, and refetches each. It
 // stores those that are missing until the whole mirror is read.
@@ -102,8 +102,8 @@ func (s *objectScan) confirmOrphans(ctx context.Context, ids []string, to *scanP
 }
 
 // checkAllMissing checks that missing objects are really missing, and not only invisible to the
-// key. One check covers all of them, unless the answer can differ by object. An object whose check
-// fails becomes unrepaired, and the run goes on.
+// key. One check covers all of them, unless the response can differ by object. An object whose
+// check fails becomes unrepaired, and the run goes on.
 func (s *objectScan) checkAllMissing(ctx context.Context, missing []*item) error {
 	reader, perObject := s.source.Reader.(provider.ObjectCredentialChecker)
 	problems := map[string]string{} // by the check: why the object does not count as missing, "" if it does
@@ -134,11 +134,11 @@ func (s *objectScan) checkAllMissing(ctx context.Context, missing []*item) error
 }
 
 const insertOrphansSQL = `
-INSERT INTO ghosts (run, object_type, object_id, date, elapsed_us, body) SELECT $1, $2, d.*
+INSERT INTO orphans (run, object_type, object_id, missing_at, elapsed_us, body) SELECT $1, $2, d.*
 	FROM unnest($3::text[], $4::timestamptz[], $5::bigint[], $6::bytea[]) AS d
 ON CONFLICT (run, object_type, object_id) DO NOTHING`
 
-// insertOrphans stores missing objects with the responses that said so.
+// insertOrphans stores missing objects with the responses that reported them as missing.
 func (s *objectScan) insertOrphans(ctx context.Context, tx pgx.Tx, missing []*item) error {
 	if len(missing) == 0 {
 		return nil
@@ -156,33 +156,35 @@ func (s *objectScan) insertOrphans(ctx context.Context, tx pgx.Tx, missing []*it
 }
 
 const (
-	nextOrphansSQL = `SELECT object_id, date, elapsed_us, body FROM ghosts WHERE run = $1 AND object_type = $2
+	nextOrphansSQL = `SELECT object_id, missing_at, elapsed_us, body FROM orphans WHERE run = $1 AND object_type = $2
 		ORDER BY object_id LIMIT $3`
 
-	// unambiguousDeletedSQL counts orphans whose tombstones are in the log; $4 and $5 are how many of
+	// finishOrphansSQL counts orphans whose tombstones are in the log; $4 and $5 are how many of
 	// them are repaired and unrepaired. All of them are then recorded as compared, so that no other
 	// pass of the run counts one again. An object that is newer than its tombstone was no orphan,
 	// and counts like a listed one.
 	finishOrphansSQL = `
-WITH buried AS (
-  DELETE FROM ghosts g WHERE g.run = $1 AND g.object_type = $2 AND g.object_id = ANY($3::text[]) RETURNING g.object_id
+WITH deleted AS (
+  DELETE FROM orphans g WHERE g.run = $1 AND g.object_type = $2 AND g.object_id = ANY($3::text[]) RETURNING g.object_id
 ), met AS (
-  INSERT INTO listed (run, object_type, object, remains, odd) SELECT $1, $2, hashtextextended(d.id, 0),
-  	d.result = 'left', d.result <> 'ahead' FROM unnest($3::text[], $6::text[]) AS d(id, result) ON CONFLICT DO NOTHING
+  INSERT INTO listed_objects (run, object_type, object, unrepaired, drifted) SELECT $1, $2, hashtextextended(d.id, 0),
+  	d.result = 'unrepaired', d.result <> 'mirror_newer' FROM unnest($3::text[], $6::text[]) AS d(id, result)
+  		ON CONFLICT DO NOTHING
   	RETURNING object
 ), n AS (
-  SELECT count(*) FILTER (WHERE b.object_id IS NOT NULL AND d.result <> 'ahead') AS ghosts,
-  	count(*) FILTER (WHERE m.object IS NOT NULL AND d.result = 'ahead') AS ahead
-  FROM unnest($3::text[], $6::text[]) AS d(id, result) LEFT JOIN buried b ON b.object_id = d.id LEFT
+  SELECT count(*) FILTER (WHERE b.object_id IS NOT NULL AND d.result <> 'mirror_newer') AS orphans,
+  	count(*) FILTER (WHERE m.object IS NOT NULL AND d.result = 'mirror_newer') AS mirror_newer
+  FROM unnest($3::text[], $6::text[]) AS d(id, result) LEFT JOIN deleted b ON b.object_id = d.id LEFT
   	JOIN met m ON m.object = hashtextextended(d.id, 0)
 )
-UPDATE sweeps s SET ghosts = s.ghosts + n.ghosts, checked = s.checked + n.ahead, ahead = s.ahead + n.ahead,
-	mended = s.mended + $4, remaining = s.remaining + $5, updated_at = clock_now()
+UPDATE object_scans s SET orphans = s.orphans + n.orphans, checked = s.checked + n.mirror_newer,
+	mirror_newer = s.mirror_newer + n.mirror_newer,
+	repaired = s.repaired + $4, unrepaired = s.unrepaired + $5, updated_at = clock_now()
 FROM n WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
 	insertOrphanDriftSQL = `
 INSERT INTO drifts (run, source, account, object_type, object_id, kind, event_id, result, reason)
-SELECT $1, $2, $3, $4, d.id, 'ghost', nullif(d.event, 0), d.result, d.reason FROM unnest($5::text[], $6::bigint[],
+SELECT $1, $2, $3, $4, d.id, 'orphan', nullif(d.event, 0), d.result, d.reason FROM unnest($5::text[], $6::bigint[],
 	$7::text[], $8::text[]) AS d(id, event, result, reason)
 ON CONFLICT (run, object_type, object_id) DO UPDATE SET kind = excluded.kind, event_id = excluded.event_id,
 	result = excluded.result, reason = excluded.reason`

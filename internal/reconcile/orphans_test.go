@@ -30,8 +30,7 @@ func (aaaAndThing) Lists(*provider.Source, *provider.API, string) map[string]pro
 }
 
 func (p aaaAndThing) ListObjects(src *provider.Source, api *provider.API, account, objectType string, since,
-	until time.Time,
-	cursor string) provider.Call {
+	until time.Time, cursor string) provider.Call {
 	c := p.Provider.ListObjects(src, api, account, objectType, since, until, cursor)
 	if objectType == "aaa" {
 		c.Path = "/aaas"
@@ -101,7 +100,7 @@ func TestObjectScan_sameIDOfOtherType_writesNoTombstones(t *testing.T) {
 			return b.missingResponse(), nil
 		case c.Path == "/aaa/"+last: // from the next attempt on, the source lists things only
 			r.Sources.Replace(b.sourceWith(func(*reconcile.Source) {}))
-			// excludedAccounts a Date, so that the scan stops
+			// without a Date, so that the scan stops
 			return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: b.objectBody()}, nil
 		case strings.HasPrefix(c.Path, "/aaa/"):
 			return b.response(provider.Found, b.objectBody()), nil
@@ -156,12 +155,13 @@ func TestObjectScan_listedObjects_countForTheirRunOnly(t *testing.T) {
 	b.addUnknownObjects(t, "thing", "gone_", 1)
 	before := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.setStatus(t, before, runs.Paused)
-	b.DB.Exec(t, `INSERT INTO listed (run, object_type, object) VALUES ($1, 'thing', hashtextextended('gone_1', 0))`,
+	b.DB.Exec(t, `INSERT INTO listed_objects (run, object_type, object)
+		VALUES ($1, 'thing', hashtextextended('gone_1', 0))`,
 		before)
 	b.startReconciler(t, b.runner())
 	wantExactCounts(t, b.scan(t, reconcile.Params{}),
 		counts{reconcile.Processed: 21, reconcile.Equal: 20, reconcile.Orphans: 1, reconcile.Repaired: 1})
-	wantValue(t, b, 1, `SELECT count(*) FROM listed`)
+	wantValue(t, b, 1, `SELECT count(*) FROM listed_objects`)
 }
 
 // A run that ends or is paused during the check of orphans has not asked for approval. The next
@@ -217,8 +217,7 @@ func TestObjectScan_approval_coversOnlyReportedOrphans(t *testing.T) {
 	all.Store(true) // as if the key had lost access to its account
 	b.approve(t, run, "they are gone")
 	wantExactCounts(t, b.waitForEnd(t, run), counts{reconcile.Processed: 500, reconcile.Equal: 452,
-		reconcile.NotListed: 432,
-		reconcile.Orphans:   48, reconcile.Repaired: 48})
+		reconcile.NotListed: 432, reconcile.Orphans: 48, reconcile.Repaired: 48})
 }
 
 // A few more missing objects after the approval need no new one. Many more need another approval.
@@ -245,25 +244,24 @@ func TestObjectScan_manyMoreOrphansThanApproved_asksAgain(t *testing.T) {
 		counts{reconcile.Processed: 91, reconcile.Equal: 20, reconcile.Orphans: 71, reconcile.Repaired: 71})
 }
 
-// A scan counts and repairs single unusual objects, and moves the watermark if all are right.
+// A scan counts and repairs single unusual objects, and moves the watermark if none is unrepaired.
 func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 	t.Parallel()
 	const oldSQL = `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'),
 		exact_hash = sha256('old'),
-		tie_set = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`
+		tied_states = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`
 	for name, c := range map[string]struct {
 		// spoil changes the mirror, or the responses of the API, at a time of the API's clock.
 		spoil    func(t *testing.T, b *testEnv, now time.Time)
 		want     map[string]int64
 		complete bool
-		// deleted are the deleted objects after the scan, and left is part of the reason of an
-		// unrepaired object.
+		// deleted are the deleted objects after the scan, and reason is part of the reason of an
+		// unrepaired object, "" for none.
 		deleted []string
-		left    string
+		reason  string
 	}{
 		"equal": {func(*testing.T, *testEnv, time.Time) {}, counts{reconcile.Processed: 20, reconcile.Equal: 20}, true,
-			nil,
-			""},
+			nil, ""},
 		"missing, with a late event while the list is read": {func(t *testing.T, b *testEnv, _ time.Time) {
 			b.addUnknownObjects(t, "thing", "gone_", 1)
 			const lateSQL = `UPDATE objects SET updated_at = clock_now(), revision = revision + 1
@@ -280,19 +278,18 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 		// If the version may not advance, a row is assumed valid until its event was received.
 		"missing, with an event that was received late": {func(t *testing.T, b *testEnv, now time.Time) {
 			b.addUnknownObjects(t, "thing", "gone_", 1)
-			b.DB.Exec(t, `UPDATE objects SET window_hi = $1 WHERE object_id = 'gone_1'`,
-				now.Add(time.Minute).UnixMicro())
+			b.DB.Exec(t, `UPDATE objects SET time_to = $1 WHERE object_id = 'gone_1'`, now.Add(time.Minute).UnixMicro())
 		}, counts{reconcile.Processed: 21, reconcile.Equal: 20, reconcile.Orphans: 1, reconcile.Repaired: 1}, true,
 			[]string{"gone_1"}, ""},
 		"deleted late and created again": {func(t *testing.T, b *testEnv, now time.Time) {
 			b.DB.Exec(t, `UPDATE objects SET deleted = true, state = NULL, state_hash = sha256('-null'),
-				exact_hash = sha256('-null'), tie_set = '[]', version_at = version_at - 10, window_hi = $1
+				exact_hash = sha256('-null'), tied_states = '[]', version_at = version_at - 10, time_to = $1
 				WHERE object_id = 'obj_2'`, now.Add(time.Minute).UnixMicro())
 		}, counts{reconcile.Processed: 20, reconcile.Equal: 19, reconcile.Missing: 1, reconcile.Repaired: 1}, true, nil,
 			""},
 		"created after the start of the list": {func(t *testing.T, b *testEnv, now time.Time) {
 			b.addUnknownObjects(t, "thing", "new_", 1)
-			b.DB.Exec(t, `UPDATE objects SET version_at = $1, window_lo = $1, window_hi = $1 WHERE object_id = 'new_1'`,
+			b.DB.Exec(t, `UPDATE objects SET version_at = $1, time_from = $1, time_to = $1 WHERE object_id = 'new_1'`,
 				now.UnixMicro())
 			b.api.respondTo(errorResponse(http.StatusForbidden), "/things/new_1") // a refetch would leave it unrepaired
 		}, counts{reconcile.Processed: 20, reconcile.Equal: 20}, true, nil, ""},
@@ -300,19 +297,17 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 			b.addUnknownObjects(t, "thing", "gone_", 20)
 		}, counts{reconcile.Processed: 40, reconcile.Equal: 20, reconcile.Orphans: 20, reconcile.Repaired: 20}, true,
 			nil, ""},
-		// noObject shows whether the key may read it
+		// nothing shows whether the key may read it
 		"listed, and missing by id": {func(t *testing.T, b *testEnv, _ time.Time) {
 			b.DB.Exec(t, oldSQL)
 			b.api.respondTo(b.missingResponse(), "/things/obj_3")
 		}, counts{reconcile.Processed: 20, reconcile.Equal: 19, reconcile.ContentDiffers: 1, reconcile.Unrepaired: 1},
-			false, nil,
-			"missing"},
+			false, nil, "missing"},
 		"one missing, and one that fails": {func(t *testing.T, b *testEnv, _ time.Time) {
 			b.copyObjects(t, "gone", "too_large")
 			b.api.respondTo(errorResponse(http.StatusBadGateway), "/things/too_large")
 		}, counts{reconcile.Processed: 22, reconcile.Equal: 20, reconcile.ContentDiffers: 1, reconcile.Unrepaired: 1,
-			reconcile.Orphans:  1,
-			reconcile.Repaired: 1}, false, []string{"gone"}, "502"},
+			reconcile.Orphans: 1, reconcile.Repaired: 1}, false, []string{"gone"}, "502"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -328,11 +323,11 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 			if c.deleted != nil {
 				b.wantRows(t, `SELECT object_id FROM objects WHERE deleted`, c.deleted...)
 			}
-			if left := b.unrepaired(t, r.ID); (len(left) == 1) != (c.left != "") ||
-				len(left) > 0 && !strings.Contains(left[0].Reason, c.left) {
+			if left := b.unrepaired(t, r.ID); (len(left) == 1) != (c.reason != "") ||
+				len(left) > 0 && !strings.Contains(left[0].Reason, c.reason) {
 				t.Errorf("unrepaired: %+v", left)
 			}
-			if c.left == "" && name != "created after the start of the list" {
+			if c.reason == "" && name != "created after the start of the list" {
 				wantNone(t, b.differences(t))
 			}
 		})
@@ -414,7 +409,8 @@ func newInterruptedRepair(t *testing.T, then func(b *testEnv)) (*testEnv, int64)
 func (b *testEnv) addOrphans(t *testing.T, from, to int) {
 	t.Helper()
 	b.DB.Exec(t, addLivingSQL, "thing", "gone_", from, to)
-	b.DB.Exec(t, `INSERT INTO ghosts (run, object_type, object_id, date, elapsed_us) SELECT run, 'thing', 'gone_' || n,
+	b.DB.Exec(t, `INSERT INTO orphans (run, object_type, object_id, missing_at, elapsed_us) SELECT run, 'thing',
+		'gone_' || n,
 		$1, 0 FROM runs, generate_series($2::int, $3::int) n`, b.api.now, from, to)
 }
 
@@ -428,8 +424,7 @@ func TestObjectScan_ownTombstones_needNoApproval(t *testing.T) {
 		t.Fatalf("%s: %s", r.Status, r.Detail)
 	}
 	wantExactCounts(t, r, counts{reconcile.Processed: 2600, reconcile.Equal: 2574, reconcile.Orphans: 26,
-		reconcile.Repaired:   25,
-		reconcile.Unrepaired: 1})
+		reconcile.Repaired: 25, reconcile.Unrepaired: 1})
 }
 
 // An unrepaired orphan counts once, however often the mirror is read. Most objects are deleted
@@ -440,12 +435,11 @@ func TestObjectScan_unrepairedOrphan_countsOnce(t *testing.T) {
 		b.addOrphans(t, 26, 55)
 		b.DB.Exec(t, `DELETE FROM objects WHERE object_id LIKE 'here_%'`)
 	})
-	b.wantProposal(t, run, 0, "30 of 51 living objects of type thing")
+	b.wantApprovalRequest(t, run, 0, "30 of 51 living objects of type thing")
 	b.approve(t, run, "they are gone")
 	r := b.waitForEnd(t, run)
 	wantExactCounts(t, r, counts{reconcile.Processed: 2629, reconcile.Equal: 2574, reconcile.Orphans: 55,
-		reconcile.Repaired:   54,
-		reconcile.Unrepaired: 1})
+		reconcile.Repaired: 54, reconcile.Unrepaired: 1})
 	if alive := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE object_id LIKE 'gone%' AND NOT deleted`); len(
 		alive) != 1 || alive[0] != "gone_7" || r.Status != runs.Done || !b.typeCompleteUntil(t).IsZero() {
 		t.Errorf("%s, existing are %q, complete until %s", r.Status, alive, b.typeCompleteUntil(t))
@@ -461,7 +455,7 @@ func TestObjectScan_orphanUpdatedMeanwhile_isMirrorNewer(t *testing.T) {
 	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 		if strings.HasPrefix(c.Path, "/things/gone_") {
 			if c.Path == "/things/gone_2" { // a webhook restores it, later than this response
-				b.DB.Exec(t, `UPDATE objects SET version_at = $1, window_lo = $1, window_hi = $1
+				b.DB.Exec(t, `UPDATE objects SET version_at = $1, time_from = $1, time_to = $1
 					WHERE object_id = 'gone_2'`, b.api.now.Add(time.Minute).UnixMicro())
 			}
 			return b.missingResponse(), nil
@@ -472,11 +466,10 @@ func TestObjectScan_orphanUpdatedMeanwhile_isMirrorNewer(t *testing.T) {
 	r := b.waitForEnd(t, b.startRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing"}))
 	equal := queryOne[int64](t, b, `SELECT count(*) FROM objects WHERE object_id LIKE 'obj%' AND NOT deleted`)
 	wantExactCounts(t, r, counts{reconcile.Processed: equal + 2, reconcile.Equal: equal, reconcile.Orphans: 1,
-		reconcile.MirrorNewer: 1,
-		reconcile.Repaired:    1})
+		reconcile.MirrorNewer: 1, reconcile.Repaired: 1})
 	if alive := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE object_id LIKE 'gone%' AND NOT deleted`); len(
 		alive) != 1 || alive[0] != "gone_2" || r.Status != runs.Done {
 		t.Errorf("%s, existing are %q", r.Status, alive)
 	}
-	b.wantRows(t, `SELECT object_id || ' ' || kind || ' ' || result FROM drifts`, "gone_1 ghost mended")
+	b.wantRows(t, `SELECT object_id || ' ' || kind || ' ' || result FROM drifts`, "gone_1 orphan repaired")
 }

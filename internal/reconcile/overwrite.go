@@ -21,7 +21,7 @@ func (w *execution) newOverwrite(ctx context.Context) *provider.Overwrite {
 // overwriteKey returns the key of a refetch that overwrites its object. It differs from the key of
 // the same refetch without overwriting. Within one run it is the same.
 func overwriteKey(refetch string, verification []byte) string {
-	return operatorKey("settle:", refetch, verification)
+	return operatorKey("overwrite:", refetch, verification)
 }
 
 // operatorKey returns the key of a refetch that an operator requested, as the verification records.

@@ -16,7 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// dayEnv is an environment whose mirror is right on day 0.
+// dayEnv is an environment whose mirror equals the provider on day 0.
 type dayEnv struct {
 	*testEnv
 	first time.Time
@@ -120,24 +120,25 @@ func TestRefetch_hiddenObject_isRestored(t *testing.T) {
 			t.Errorf("day %d: %s", day, w)
 		}
 	}
-	wish := func() {
+	request := func() {
 		b.requestRefetch(t, "thing", "obj_1", "ada", "is it there?")
 	}
-	refetches(2, wish)
-	refetches(4, wish)
+	refetches(2, request)
+	refetches(4, request)
 	b.api.history.EditSilently("obj_1", b.day(5), false)
 	refetches(6, func() { b.deliverStateAt(t, "obj_1", b.day(5)+1) })
 	refetches(7, func() {
 		b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
 	})
 	b.scanOnDay(t, 8, 0)
-	said := b.DB.QueryStrings(t, `SELECT o.status || CASE WHEN convert_from(e.body, 'UTF8')::jsonb ? 'raised' THEN
-		', raised'
+	got := b.DB.QueryStrings(t, `SELECT o.status || CASE WHEN convert_from(e.body, 'UTF8')::jsonb ? 'reversioned' THEN
+		', reversioned'
 		ELSE '' END FROM events e JOIN outcomes o ON o.event_id = e.id AND o.run = 0 WHERE e.event_type = $1
 			ORDER BY e.id`,
 		provider.RefetchType)
-	if want := []string{"applied", "applied, raised", "applied, raised", "unchanged"}; !slices.Equal(said, want) {
-		t.Errorf("the refetches are %q, want %q", said, want)
+	if want := []string{"applied", "applied, reversioned", "applied, reversioned", "unchanged"}; !slices.Equal(got,
+		want) {
+		t.Errorf("the refetches are %q, want %q", got, want)
 	}
 }
 
@@ -157,27 +158,27 @@ func TestOverwrite_finalDelete_isOverwritten(t *testing.T) {
 	if w := b.differences(t); len(w) != 1 || !strings.HasPrefix(w[0], "obj_1 is") {
 		t.Fatalf("%q: a refetch must not change it", w)
 	}
-	settle := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true}
+	overwrite := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1",
+		Overwrite: true}
 	for range 2 { // a second overwrite is another event and changes nothing
-		run, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: settle,
-			Actor:  "ada@office",
-			Reason: "nobody meant it"})
+		run, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: overwrite,
+			Actor: "ada@office", Reason: "nobody meant it"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		wantRunDone(t, b.waitForEnd(t, run))
 		wantNone(t, b.differences(t))
 	}
-	said := b.DB.QueryStrings(t, `SELECT o.status || ', ' || o.reason || ', ' || convert_from(e.body, 'UTF8')
+	got := b.DB.QueryStrings(t, `SELECT o.status || ', ' || o.reason || ', ' || convert_from(e.body, 'UTF8')
 		FROM events e
 		JOIN outcomes o ON o.event_id = e.id
-		WHERE e.event_type = 'postern.look' AND e.event_id LIKE 'settle:%' ORDER BY e.id`)
-	if len(said) != 2 || !strings.HasPrefix(said[0], "applied, an operator overwrote the object with this refetch; "+
+		WHERE e.event_type = 'postern.refetch' AND e.event_id LIKE 'overwrite:%' ORDER BY e.id`)
+	if len(got) != 2 || !strings.HasPrefix(got[0], "applied, an operator overwrote the object with this refetch; "+
 		"the version before was (final, at") ||
-		!strings.HasPrefix(said[1], "unchanged, an operator overwrote the object with this refetch, "+
+		!strings.HasPrefix(got[1], "unchanged, an operator overwrote the object with this refetch, "+
 			"which found the same state") ||
-		!strings.Contains(said[0], `"who":"ada@office","reason":"nobody meant it"`) {
-		t.Errorf("%q", said)
+		!strings.Contains(got[0], `"actor":"ada@office","reason":"nobody meant it"`) {
+		t.Errorf("%q", got)
 	}
 	b.replay(t) // all events again
 	wantNone(t, b.differences(t))
@@ -201,14 +202,13 @@ func (partReader) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.O
 func TestOverwrite_partialResponse_fails(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 101, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
-		ObjectVersions:   true,
-		VersionIsCounter: true})
+		ObjectVersions: true, VersionIsCounter: true})
 	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) { s.Reader = partReader{} }))
 	run := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
 	if run.Status != runs.Failed || !strings.Contains(run.Detail, "the API's response cannot overwrite anything") {
 		t.Errorf("%s: %s", run.Status, run.Detail)
 	}
-	b.wantRows(t, `SELECT count(*)::text FROM events WHERE event_type = 'postern.look'`, "0")
+	b.wantRows(t, `SELECT count(*)::text FROM events WHERE event_type = 'postern.refetch'`, "0")
 }
 
 // An operator's overwrite deletes an object with a counter that the API does not have. A refetch
@@ -216,8 +216,7 @@ func TestOverwrite_partialResponse_fails(t *testing.T) {
 func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 102, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
-		ObjectVersions:   true,
-		VersionIsCounter: true})
+		ObjectVersions: true, VersionIsCounter: true})
 	src := b.Sources[applied.SourceName]
 	src.RefetchReader = counterReader{}
 	b.proc.Replace(map[string]processor.Source{applied.SourceName: src})
@@ -227,28 +226,29 @@ func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
 	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) { s.Reader = counterReader{} }))
 	shown := func(want string) {
 		t.Helper()
-		if got := b.DB.QueryStrings(t, `SELECT deleted || ', ' || ambiguous || ', owed: ' || (look_after <> 0) || ', '
-			||
-			version_final FROM objects WHERE object_id = 'obj_1'`)[0]; got != want {
+		got := b.DB.QueryStrings(t, `SELECT deleted || ', ' || ambiguous || ', refetch pending: ' ||
+			(refetch_after <> 0) || ', ' || version_final FROM objects WHERE object_id = 'obj_1'`)[0]
+		if got != want {
 			t.Errorf("deleted, ambiguous, pending, final: %s, want %s", got, want)
 		}
 	}
 	b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
-	shown("false, false, owed: true, false")
+	shown("false, false, refetch pending: true, false")
 	for range 2 {
 		b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
-		shown("true, false, owed: false, false")
+		shown("true, false, refetch pending: false, false")
 	}
 	b.replay(t) // all events again
-	shown("true, false, owed: false, false")
+	shown("true, false, refetch pending: false, false")
 	b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(),
 		Body: []byte(`{"id": "next", "object_id": "obj_1", "type": "thing.updated", "object": {"next": true}, ` +
 			`"unit": 1, "rank": 1, "own": true, "time": 1}`)}})
-	shown("true, false, owed: true, false") // a counter does not tell whether it is older, so that a refetch is needed
+	// A counter does not tell whether it is older, so that a refetch is needed.
+	shown("true, false, refetch pending: true, false")
 	b.api.respondTo(nil, "/things/*")
 	b.api.setTime(time.Now().Add(time.Minute))
 	b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
-	shown("false, false, owed: false, false")
+	shown("false, false, refetch pending: false, false")
 }
 
 // A provider that was restored from a backup returns an older version than its webhooks. The object
@@ -269,35 +269,36 @@ func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testi
 	b.startReconciler(t, b.runner())
 	b.scan(t, reconcile.Params{})
 	if got := b.DB.QueryStrings(t, `SELECT kind || ', ' || result || ', ' || reason FROM drifts`); len(got) != 1 ||
-		!strings.HasPrefix(got[0], "different, left, ambiguous: the provider's API returned an older version "+
+		!strings.HasPrefix(got[0], "content_differs, unrepaired, ambiguous: the provider's API returned an older "+
+			"version "+
 			"(2023-11-14T22:13:2") {
 		t.Fatalf("drift: %q", got)
 	}
 
 	pass := refetchPasses(b, b.runner())
-	const suspended = `SELECT error FROM hints WHERE due = 'infinity'`
+	const suspended = `SELECT error FROM refetch_requests WHERE due = 'infinity'`
 	for n := 0; len(b.DB.QueryStrings(t, suspended)) == 0; n++ {
 		if n == 30 {
-			t.Fatalf("not suspended: %q", b.DB.QueryStrings(t, `SELECT attempts || ' ' || error FROM hints`))
+			t.Fatalf("not suspended: %q", b.DB.QueryStrings(t, `SELECT attempts || ' ' || error FROM refetch_requests`))
 		}
 		b.api.setTime(time.Now().Add(time.Duration(n) * time.Minute))
-		b.DB.Exec(t, `UPDATE hints SET due = now()`)
+		b.DB.Exec(t, `UPDATE refetch_requests SET due = now()`)
 		if _, err := pass(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := b.DB.QueryStrings(t, suspended)[0]; !strings.Contains(got, "restored from a backup") ||
-		!strings.Contains(got, "postern objects settle") {
+		!strings.Contains(got, "postern objects overwrite") {
 		t.Errorf("the reason of the suspended refetch: %q", got)
 	}
 	if n := queryOne[int](t, b, countRefetchesSQL); n < 8 {
 		t.Errorf("suspended after %d refetches", n)
 	}
 
-	settle := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true}
-	requested, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: settle,
-		Actor:  "ada",
-		Reason: "the provider was restored"})
+	overwrite := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1",
+		Overwrite: true}
+	requested, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: overwrite,
+		Actor: "ada", Reason: "the provider was restored"})
 	if err != nil {
 		t.Fatal(err)
 	}

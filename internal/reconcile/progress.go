@@ -16,23 +16,26 @@ import (
 const stateTimeout = 5 * time.Minute
 
 // progressColumns are the columns that progress.scan reads.
-const progressColumns = `s.phase, s.cursor, s.hand, s.since, s.until, s.began, s.restarts, s.asked, s.checked, s.missing, s.behind, s.ahead, s.different, s.hidden, s.ghosts, s.mended, s.remaining, s.passed_over, s.scope, s.rereads, s.why`
+const progressColumns = `s.phase, s.cursor, s.in_progress, s.since, s.until, s.started_at, s.restarts,
+  s.tombstones_proposed, s.checked, s.missing, s.mirror_older, s.mirror_newer, s.content_differs, s.not_listed,
+  s.orphans, s.repaired, s.unrepaired, s.skipped_parts, s.scope, s.rereads, s.reason`
 
 const (
-	loadScanSQL = `SELECT ` + progressColumns + ` FROM sweeps s WHERE s.run = $1 AND s.object_type = $2`
+	loadScanSQL = `SELECT ` + progressColumns + ` FROM object_scans s WHERE s.run = $1 AND s.object_type = $2`
 
 	// deleteEndedListedSQL steps over the runs with listed objects, and deletes those of ended
 	// runs.
 	deleteEndedListedSQL = `
 WITH RECURSIVE hop(run) AS (
-  SELECT min(l.run) FROM listed l
+  SELECT min(l.run) FROM listed_objects l
   UNION ALL
-  SELECT (SELECT min(l.run) FROM listed l WHERE l.run > hop.run) FROM hop WHERE hop.run IS NOT NULL
+  SELECT (SELECT min(l.run) FROM listed_objects l WHERE l.run > hop.run) FROM hop WHERE hop.run IS NOT NULL
 )
-DELETE FROM listed l WHERE l.run IN (SELECT h.run FROM hop h WHERE NOT EXISTS (SELECT FROM runs r WHERE r.run = h.run
+DELETE FROM listed_objects l WHERE l.run IN (SELECT h.run FROM hop h WHERE NOT EXISTS (SELECT FROM runs r
+	WHERE r.run = h.run
 	AND r.ended_at IS NULL))`
 
-	deleteEndedOrphansSQL = `DELETE FROM ghosts g USING runs r WHERE r.run = g.run AND r.ended_at IS NOT NULL`
+	deleteEndedOrphansSQL = `DELETE FROM orphans g USING runs r WHERE r.run = g.run AND r.ended_at IS NOT NULL`
 )
 
 // deleteEndedState deletes the intermediate data of ended runs.
@@ -126,34 +129,39 @@ type scanPosition struct {
 // advanceScanSQL advances the scan. $5 are the compared objects, $6 and $7 those that are not equal
 // and their kinds, of which those with $8 become pending repairs. $9 are the skipped parts, $10
 // those of $5 that were not listed (none was compared before), and $11 those that need a repair. An
-// object counts when it is compared first. An object that was unrepaired then and is right by now
-// no longer counts as unrepaired.
+// object counts when it is compared first. If it was unrepaired then and needs no repair now, it no
+// longer counts as unrepaired.
 const advanceScanSQL = `
 WITH fresh AS (
-  INSERT INTO listed (run, object_type, object, odd) SELECT $1, $2, hashtextextended(d.id, 0), d.id = ANY($11::text[])
+  INSERT INTO listed_objects (run, object_type, object, drifted) SELECT $1, $2, hashtextextended(d.id, 0),
+  	d.id = ANY($11::text[])
   	FROM unnest($5::text[]) AS d(id) ON CONFLICT DO NOTHING RETURNING object
 ), odd AS (
-  SELECT d.id, d.kind, d.hand, f.object IS NOT NULL AS counted, d.id = ANY($10::text[]) AS hidden
-  	FROM unnest($6::text[], $7::text[], $8::bool[]) AS d(id, kind, hand) LEFT
+  SELECT d.id, d.kind, d.in_progress, f.object IS NOT NULL AS counted, d.id = ANY($10::text[]) AS not_listed
+  	FROM unnest($6::text[], $7::text[], $8::bool[]) AS d(id, kind, in_progress) LEFT
   	JOIN fresh f ON f.object = hashtextextended(d.id, 0)
 ), righted AS (
-  UPDATE listed l SET remains = false WHERE l.run = $1 AND l.object_type = $2 AND l.remains AND (SELECT s.remaining > 0
-  	FROM sweeps s WHERE s.run = $1 AND s.object_type = $2)
+  UPDATE listed_objects l SET unrepaired = false WHERE l.run = $1 AND l.object_type = $2 AND l.unrepaired
+  	AND (SELECT s.unrepaired > 0
+  	FROM object_scans s WHERE s.run = $1 AND s.object_type = $2)
     AND l.object = ANY(ARRAY(SELECT hashtextextended(d.id, 0) FROM unnest($5::text[]) AS d(id)
-    	WHERE d.id <> ALL($11::text[]))) RETURNING l.odd
+    	WHERE d.id <> ALL($11::text[]))) RETURNING l.drifted
 ), n AS (
-  SELECT count(*) FILTER (WHERE kind = 'missing') AS missing, count(*) FILTER (WHERE kind = 'behind') AS behind,
-  	count(*) FILTER (WHERE kind = 'ahead') AS ahead,
-    count(*) FILTER (WHERE kind = 'different') AS different FROM odd WHERE counted
+  SELECT count(*) FILTER (WHERE kind = 'missing') AS missing, count(*) FILTER (WHERE kind = 'mirror_older') AS
+  	mirror_older,
+  	count(*) FILTER (WHERE kind = 'mirror_newer') AS mirror_newer,
+    count(*) FILTER (WHERE kind = 'content_differs') AS content_differs FROM odd WHERE counted
 )
-UPDATE sweeps s SET phase = $3, cursor = $4, passed_over = s.passed_over || $9, updated_at = clock_now(),
+UPDATE object_scans s SET phase = $3, cursor = $4, skipped_parts = s.skipped_parts || $9, updated_at = clock_now(),
 	checked = s.checked + (SELECT count(*) FROM fresh),
-  missing = s.missing + n.missing, behind = s.behind + n.behind, ahead = s.ahead + n.ahead, different = s.different +
-  	n.different,
-  hidden = s.hidden + cardinality($10::text[]), remaining = s.remaining - (SELECT count(*) FROM righted),
-  	mended = s.mended + (SELECT count(*) FILTER (WHERE odd) FROM righted),
-  hand = (SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'counted', o.counted, 'hidden',
-  	o.hidden)), '[]') FROM odd o WHERE o.hand)
+  missing = s.missing + n.missing, mirror_older = s.mirror_older + n.mirror_older, mirror_newer = s.mirror_newer +
+  	n.mirror_newer, content_differs = s.content_differs +
+  	n.content_differs,
+  not_listed = s.not_listed + cardinality($10::text[]), unrepaired = s.unrepaired - (SELECT count(*) FROM righted),
+  	repaired = s.repaired + (SELECT count(*) FILTER (WHERE drifted) FROM righted),
+  in_progress = (SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'counted', o.counted,
+  	'not_listed',
+  	o.not_listed)), '[]') FROM odd o WHERE o.in_progress)
 FROM n WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
 // storeProgress advances the scan to a position with the objects that were compared.
@@ -170,8 +178,7 @@ func (s *objectScan) storeProgress(ctx context.Context, to *scanPosition, items 
 	needRepair := filter(items, func(it *item) bool { return it.kind.needsRepair() })
 	return s.changeWithDetails(ctx, needRepair, func(ctx context.Context, tx pgx.Tx) error {
 		if err := s.scan(tx.QueryRow(ctx, advanceScanSQL, s.lease.Run.ID, s.objectType, to.phase, to.cursor, compared,
-			ids, kinds,
-			pending, append([]SkippedPart{}, to.skipped...), notListed, itemIDs(needRepair))); err != nil {
+			ids, kinds, pending, append([]SkippedPart{}, to.skipped...), notListed, itemIDs(needRepair))); err != nil {
 			return err
 		}
 		counted := map[string]bool{}
@@ -193,29 +200,30 @@ func itemIDs(items []*item) []string {
 	return ids
 }
 
-// recordRepairsSQL deletes the pending repairs. $4 are the unrepaired objects. $5 are the right
+// recordRepairsSQL deletes the pending repairs. $4 are the unrepaired objects. $5 are the repaired
 // ones that did not count this time: they counted before, and may have been unrepaired then. $10
 // are those of $4 that did not count either; if they had a difference before, they had been
 // repaired. $6 to $9 are the results of objects whose difference is stored.
 const recordRepairsSQL = `
 WITH stays AS (
-  UPDATE listed l SET remains = true WHERE l.run = $1 AND l.object_type = $2
-  	AND l.object = ANY(ARRAY(SELECT hashtextextended(d.id, 0) FROM unnest($4::text[]) AS d(id))) AND NOT l.remains
-  RETURNING l.odd AND l.object = ANY(ARRAY(SELECT hashtextextended(d.id, 0) FROM unnest($10::text[]) AS d(id))) AS
-  	mended
+  UPDATE listed_objects l SET unrepaired = true WHERE l.run = $1 AND l.object_type = $2
+  	AND l.object = ANY(ARRAY(SELECT hashtextextended(d.id, 0) FROM unnest($4::text[]) AS d(id))) AND NOT l.unrepaired
+  RETURNING l.drifted AND l.object = ANY(ARRAY(SELECT hashtextextended(d.id, 0) FROM unnest($10::text[]) AS d(id))) AS
+  	repaired
 ), righted AS (
-  UPDATE listed l SET remains = false WHERE l.run = $1 AND l.object_type = $2
-  	AND l.object = ANY(ARRAY(SELECT hashtextextended(d.id, 0) FROM unnest($5::text[]) AS d(id))) AND l.remains
-  	RETURNING l.odd
+  UPDATE listed_objects l SET unrepaired = false WHERE l.run = $1 AND l.object_type = $2
+  	AND l.object = ANY(ARRAY(SELECT hashtextextended(d.id, 0) FROM unnest($5::text[]) AS d(id))) AND l.unrepaired
+  	RETURNING l.drifted
 ), told AS (
   UPDATE drifts d SET event_id = nullif(u.event, 0), result = u.result, reason = u.reason
   	FROM unnest($6::text[], $7::bigint[], $8::text[], $9::text[]) AS u(id, event, result, reason)
   WHERE d.run = $1 AND d.object_type = $2 AND d.object_id = u.id
 )
-UPDATE sweeps s SET hand = '[]', mended = s.mended + $3 + n.mended - n.worse, remaining = s.remaining + n.stay -
+UPDATE object_scans s SET in_progress = '[]', repaired = s.repaired + $3 + n.repaired - n.worse,
+	unrepaired = s.unrepaired + n.stay -
 	n.righted, updated_at = clock_now()
-FROM (SELECT st.stay, st.worse, r.righted, r.mended FROM (SELECT count(*) AS stay, count(*) FILTER (WHERE mended) AS
-	worse FROM stays) st, (SELECT count(*) AS righted, count(*) FILTER (WHERE odd) AS mended FROM righted) r) n
+FROM (SELECT st.stay, st.worse, r.righted, r.repaired FROM (SELECT count(*) AS stay, count(*) FILTER (WHERE repaired) AS
+	worse FROM stays) st, (SELECT count(*) AS righted, count(*) FILTER (WHERE drifted) AS repaired FROM righted) r) n
 WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
 // outcome is the result of an object that was to be repaired.
@@ -233,8 +241,8 @@ type outcome struct {
 
 // recordRepairs stores the results of the pending repairs. An unrepaired object that did not count
 // this time was compared before. It counts as unrepaired once, because the watermark must not
-// advance, and no longer once it is right. An object counts as repaired if it differed when it was
-// first compared and is right now.
+// advance, until it is repaired. An object counts as repaired if it differed when it was first
+// compared and does not differ any more.
 func (s *objectScan) recordRepairs(ctx context.Context, all []outcome) error {
 	t := toColumns(all)
 	var unrepaired, unrepairedAgain, repaired []string
@@ -251,8 +259,7 @@ func (s *objectScan) recordRepairs(ctx context.Context, all []outcome) error {
 	}
 	return s.change(ctx, "store the results of repairs", func(ctx context.Context, tx pgx.Tx) error {
 		return s.scan(tx.QueryRow(ctx, recordRepairsSQL, s.lease.Run.ID, s.objectType, t.repaired, unrepaired, repaired,
-			t.ids, t.events,
-			t.results, t.reasons, unrepairedAgain))
+			t.ids, t.events, t.results, t.reasons, unrepairedAgain))
 	})
 }
 
@@ -266,13 +273,13 @@ type outcomeColumns struct {
 
 func toColumns(all []outcome) (t outcomeColumns) {
 	for _, o := range all {
-		result := "mended"
+		result := "repaired"
 		switch {
 		case o.reason != "":
 			t.unrepaired++
-			result = "left"
+			result = "unrepaired"
 		case o.mirrorNewer:
-			result = "ahead"
+			result = "mirror_newer"
 		case o.counted:
 			t.repaired++
 		}
@@ -282,7 +289,7 @@ func toColumns(all []outcome) (t outcomeColumns) {
 	return t
 }
 
-const restartListSQL = `UPDATE sweeps s SET cursor = '', restarts = s.restarts + 1, passed_over = '[]',
+const restartListSQL = `UPDATE object_scans s SET cursor = '', restarts = s.restarts + 1, skipped_parts = '[]',
 	updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
 // restartList makes the list start again.
@@ -293,10 +300,10 @@ func (s *objectScan) restartList(ctx context.Context) error {
 }
 
 const (
-	finishScanSQL = `UPDATE sweeps s SET phase = 'done', cursor = '', versions_alone = $3, updated_at = clock_now()
+	finishScanSQL = `UPDATE object_scans s SET phase = 'done', cursor = '', versions_only = $3, updated_at = clock_now()
 		WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
-	deleteListedSQL = `DELETE FROM listed WHERE run = $1 AND object_type = $2`
+	deleteListedSQL = `DELETE FROM listed_objects WHERE run = $1 AND object_type = $2`
 )
 
 // finish ends the scan of the type and raises its watermarks, unless an object is unrepaired.

@@ -18,8 +18,8 @@ const reportReadableSQL = `
 UPDATE sources s SET api_reads = string_to_array(r.reads, ',') FROM unnest($1::int[], $2::text[]) AS r(number, reads)
 WHERE s.number = r.number AND s.api_reads IS DISTINCT FROM string_to_array(r.reads, ',')`
 
-// ReportReadable records what this process can read of each source's API: of Object, Objects and
-// Events those that its configuration allows, none without a section api. CheckReadable reads it.
+// ReportReadable records which scopes (Object, Objects, Events) the configuration of this process
+// lets a run read, by source; none without a section api. CheckReadable reads them.
 func ReportReadable(ctx context.Context, pool *pgxpool.Pool, reads map[int32][]string) error {
 	var numbers []int32
 	var lists []string
@@ -35,8 +35,8 @@ func ReportReadable(ctx context.Context, pool *pgxpool.Pool, reads map[int32][]s
 const readableSQL = `SELECT name, provider, api_reads FROM sources WHERE number = $1`
 
 // CheckReadable returns an error that wraps events.ErrInvalid if the processors' configuration does
-// not let a run read what its parameters name. The error ends with the line to add. If no processor
-// has reported yet, the run waits for one.
+// not let a run read the scope of its parameters. The error says how to change the configuration or
+// the parameters. If no processor has reported yet, it returns nil, and the run waits for one.
 func CheckReadable(ctx context.Context, pool *pgxpool.Pool, o *Params) error {
 	var name, providerName string
 	var reads []string

@@ -1,7 +1,7 @@
 // Package reconcile compares the log and the mirror with the provider's API. It appends missing
-// events, and refetches objects that are missing, different or ambiguous, so that they are applied
-// like all events. The processor runs its jobs and its refetcher; operators start runs through
-// package operations. It never changes the mirror directly.
+// events, and refetches of objects that are missing, different or ambiguous, to the log. It never
+// changes the mirror directly: these events are applied like all others. The processor runs its
+// jobs and its refetcher; operators start runs through package operations.
 package reconcile
 
 import (
@@ -47,10 +47,10 @@ type Params struct {
 	// AllAccounts: this run starts a run for each registered account.
 	AllAccounts bool `json:"all_accounts,omitzero"`
 	// ParentRun is the run that started this one for an account; 0 for none.
-	ParentRun int64 `json:"of,omitzero"`
+	ParentRun int64 `json:"parent_run,omitzero"`
 	// Scope is Events, Object or Objects. Type and ID are the object's. For Objects an empty Type
 	// means every type that the API lists.
-	Scope string `json:"what"`
+	Scope string `json:"scope"`
 	Type  string `json:"type,omitzero"`
 	ID    string `json:"id,omitzero"`
 	// Full: all objects are listed, even if the API can list only those that changed.
@@ -63,9 +63,9 @@ type Params struct {
 	DryRun bool `json:"dry_run,omitzero"`
 	// Overwrite: an operator lets the API's current response win over all local history, including
 	// a final tombstone.
-	Overwrite bool `json:"settle,omitzero"`
-	// RequestText are the parameters as the operator wrote them, by name.
-	RequestText map[string]string `json:"words"`
+	Overwrite bool `json:"overwrite,omitzero"`
+	// Input are the parameters as the operator wrote them, by name.
+	Input map[string]string `json:"input"`
 }
 
 // Counts of a run.
@@ -108,8 +108,8 @@ type Caller interface {
 	Now() time.Time
 	// MaxLatency returns the longest recent time until the first byte of a response.
 	MaxLatency() time.Duration
-	// Skew returns by how much the provider's clock was ahead of the database's, at least, in the
-	// recent response with the largest difference; negative: behind.
+	// Skew returns the least possible lead of the provider's clock over the database's; negative:
+	// it is behind. Of the recent responses, the one with the largest difference counts.
 	Skew() time.Duration
 }
 
@@ -121,7 +121,7 @@ type Settings struct {
 	// Overlap is how far before the watermark a run starts. ListDelay is how far before the
 	// provider's now it ends, because later events may not be listed yet.
 	Overlap, ListDelay time.Duration
-	// EventRetention is for how long the provider keeps its events.
+	// EventRetention is how long the provider keeps its events.
 	EventRetention time.Duration
 	// RetryDelay is the pause before a failed step is retried.
 	RetryDelay time.Duration
@@ -135,14 +135,13 @@ type Settings struct {
 	WaitReportDelay time.Duration
 	// Lease is the lease time of a refetch request.
 	Lease time.Duration
-	// AccountCheckTTL is for how long a successful account check is cached.
+	// AccountCheckTTL is how long a successful account check is cached.
 	AccountCheckTTL time.Duration
 }
 
 // DefaultSettings are the shipped settings.
 var DefaultSettings = Settings{InitialInterval: time.Hour, MinInterval: time.Minute, MaxInterval: 24 * time.Hour,
-	Overlap:   time.Hour,
-	ListDelay: 30 * time.Second, EventRetention: 30 * 24 * time.Hour, RetryDelay: time.Second,
+	Overlap: time.Hour, ListDelay: 30 * time.Second, EventRetention: 30 * 24 * time.Hour, RetryDelay: time.Second,
 	MaxPollDelay: time.Minute, MaxDeferrals: 180,
 	WaitReportDelay: 10 * time.Second, Lease: 2 * time.Minute, AccountCheckTTL: 5 * time.Minute}
 
@@ -220,7 +219,7 @@ type execution struct {
 // runs.
 func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logger) (status runs.Status, err error) {
 	defer func() {
-		if p := recover(); p != nil { // a response that makes its reader panic must not end one process after the other
+		if p := recover(); p != nil { // otherwise each processor that retries the run would crash in turn
 			err = runs.Permanent(panicError(p))
 		}
 	}()
@@ -235,8 +234,7 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 		verification: fmt.Appendf(nil, `{"scheme":"api","run":%d}`, lease.Run.ID)}
 	if w.source == nil {
 		return "", runs.Permanent(errors.New("the configuration of the processor that executes the run has no " +
-			"section api for the " +
-			"source: add it there, and start the run again"))
+			"section api for the source: add it there, and start the run again"))
 	}
 	if w.params.Account == "" {
 		w.params.Account = w.ownAccount()
@@ -397,7 +395,7 @@ func (w *execution) recordAwaitedOutcomes(ctx context.Context, n int64, ids []in
 	return w.recordDetail(ctx, detail)
 }
 
-// recordDetail records what the run waits for, "" for nothing, unless that is recorded already.
+// recordDetail sets the run's detail, "" for none, unless it is the same already.
 func (w *execution) recordDetail(ctx context.Context, detail string) error {
 	if detail = events.SanitizeText(detail); detail == w.lease.Detail {
 		return nil

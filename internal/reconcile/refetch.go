@@ -21,7 +21,7 @@ var errNoFetch = errors.New("the API cannot read objects of that type by id or w
 // refetchObject refetches one object.
 func (w *execution) refetchObject(ctx context.Context) (runs.Status, error) {
 	if w.lease.Bound == 0 {
-		if err := w.lease.FreezeBound(ctx, 1); err != nil {
+		if err := w.lease.SetBound(ctx, 1); err != nil {
 			return "", err
 		}
 	}
@@ -69,8 +69,8 @@ const Absent = "absent"
 const mirroredSQL = `SELECT EXISTS (SELECT FROM objects WHERE source = $1 AND account = $2 AND object_type = $3
 	AND object_id = $4)`
 
-// isUnknownObject reports whether a refetch found nothing and the mirror never had the object. Its
-// id may be a typing error, and it must not appear as deleted.
+// isUnknownObject reports whether a refetch found nothing and the mirror never had the object. The
+// id may be mistyped, so the object must not appear as deleted.
 func (f *fetcher) isUnknownObject(ctx context.Context, d *events.Delivery) (bool, error) {
 	l, err := provider.DecodeRefetch(d.Body)
 	if err != nil || !l.Missing {
@@ -116,8 +116,7 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 			return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
 		}
 		return nil, runs.Permanent(&rejectedError{fmt.Sprintf("the API of source %s: %s", f.source.Name,
-			a.Verdict.Detail),
-			a.Verdict.Disconnected})
+			a.Verdict.Detail), a.Verdict.Disconnected})
 	case provider.Expired:
 		return nil, fmt.Errorf("the API of source %s: %w: %s", f.source.Name, errExpired, a.Verdict.Detail)
 	}
@@ -154,7 +153,7 @@ func (e *rejectedError) Error() string { return e.text }
 // temporaryError is a failure of the API that may be over at the next call.
 type temporaryError struct {
 	text string
-	// throttled: the failure says nothing about the requested object.
+	// throttled: there were too many calls, so the failure says nothing about the requested object.
 	throttled bool
 }
 
@@ -236,8 +235,8 @@ func (f *fetcher) checkFound(ctx context.Context, call provider.Call) (*Response
 	case err != nil:
 		return nil, err
 	case a.Verdict.Kind != provider.Found:
-		return nil, &absentError{fmt.Sprintf("the API of source %s does not find what must exist: %s; "+
-			"check base_url and, for a described API, control, and check that the account still belongs to the key",
+		return nil, &absentError{fmt.Sprintf("the API of source %s does not find the resource that checks the key: "+
+			"%s; check base_url and, for a described API, control, and check that the account still belongs to the key",
 			f.source.Name, a.Verdict.Detail)}
 	case a.Date.IsZero():
 		return nil, f.noDateError()
@@ -247,12 +246,12 @@ func (f *fetcher) checkFound(ctx context.Context, call provider.Call) (*Response
 
 func (f *fetcher) noDateError() error {
 	return fmt.Errorf("the responses of the API of source %s have no time (header Date), so the objects in them "+
-		"cannot be "+
-		"ordered; is there a proxy in between?", f.source.Name)
+		"cannot be ordered; is there a proxy in between?", f.source.Name)
 }
 
-// checkAccountVisible checks that the key sees the account that the log belongs to, if events can
-// be listed. With a key of another account every object would be missing.
+// checkAccountVisible checks that the key belongs to the account of the log. If the API lists
+// events, one of the newest must be in the log; else the error is an *inconclusiveListError. With a
+// key of another account every object would be missing.
 func (f *fetcher) checkAccountVisible(ctx context.Context, k versioning.Key) error {
 	call := f.source.Reader.CredentialCheck(f.source.API, k.Account)
 	if perObject, ok := f.source.Reader.(provider.ObjectCredentialChecker); ok {
@@ -269,8 +268,7 @@ func (f *fetcher) checkAccountVisible(ctx context.Context, k versioning.Key) err
 	}
 	if len(bodies) == 0 {
 		return &inconclusiveListError{fmt.Sprintf("the API of source %s reports an object as missing, and lists no "+
-			"more events "+
-			"that would show that the key belongs to the account and mode of the log", f.source.Name), true}
+			"more events that would show that the key belongs to the account and mode of the log", f.source.Name), true}
 	}
 	var keys [][]byte
 	for _, body := range bodies {
@@ -289,9 +287,8 @@ func (f *fetcher) checkAccountVisible(ctx context.Context, k versioning.Key) err
 	}
 	if stored == 0 {
 		return &inconclusiveListError{fmt.Sprintf("the API of source %s reports an object as missing, and the newest "+
-			"event "+
-			"that it lists is not in the log; it would show that the key belongs to the account and mode "+
-			"of the log", f.source.Name), false}
+			"event that it lists is not in the log; it would show that the key belongs to the account and mode of "+
+			"the log", f.source.Name), false}
 	}
 	return nil
 }
@@ -306,7 +303,7 @@ func (f *fetcher) webhookAccount(account string) string {
 }
 
 // refetchDelivery returns the delivery that appends a refetch. Its key is a digest of the version
-// and the state, so that a state which returns later is a new refetch.
+// and the state, so that an object that returns to an earlier state is a new refetch.
 func (f *fetcher) refetchDelivery(k versioning.Key, l *provider.Refetch) (*events.Delivery, error) {
 	now := f.receiptTime()
 	in, err := f.toInput(k, l, now)
@@ -343,5 +340,5 @@ func refetchKey(k versioning.Key, in versioning.Input) string {
 	}
 	fmt.Fprintf(h, "%v %d %d %d %s", in.Version.Final, in.Version.At, in.Version.Seen, in.Version.Rank, in.Partial)
 	h.Write(in.State.ExactHash[:])
-	return "look:" + hex.EncodeToString(h.Sum(nil)[:16])
+	return "refetch:" + hex.EncodeToString(h.Sum(nil)[:16])
 }

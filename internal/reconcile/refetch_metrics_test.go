@@ -23,31 +23,37 @@ import (
 func TestMetrics_pendingAndComplete_areMeasured(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 84, eventTimeOptions)
-	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after)
-		SELECT $1, '', 'thing', d.id, 'in doubt', now(), now() + d.due, 1 FROM (VALUES ('a', interval '-1 hour'),
+	b.DB.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
+		start_after)
+		SELECT $1, '', 'thing', d.id, 'ambiguous', now(), now() + d.due, 1 FROM (VALUES ('a', interval '-1 hour'),
 			('b', interval '-1 minute'), ('c', interval '1 hour')) d(id, due)`, b.Source)
-	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after)
-		VALUES ($1, '', 'thing', 'd', 'in doubt', now(), 'infinity', 1)`, b.Source)
-	b.DB.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) VALUES
+	b.DB.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
+		start_after)
+		VALUES ($1, '', 'thing', 'd', 'ambiguous', now(), 'infinity', 1)`, b.Source)
+	b.DB.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at) VALUES
 		($1, '', 'events', to_timestamp(0), to_timestamp(2000), 1, now()), ($1, 'other', 'events', to_timestamp(0),
 			to_timestamp(1000), 1, now()), ($1, '', 'run 7', to_timestamp(0), to_timestamp(7), 7, now())`, b.Source)
-	b.DB.Exec(t, `INSERT INTO runs (run, job, asked, who, reason, detail, counts, status, made_at, updated_at, ended_at)
+	b.DB.Exec(t, `INSERT INTO runs (run, job, params, actor, reason, detail, counts, status, created_at, updated_at,
+		ended_at)
 		OVERRIDING SYSTEM VALUE
 		SELECT n, 'reconcile', jsonb_build_object('dry_run', n = 4), 'test', '', '', '{}', 'done', now(), now(), now()
 			FROM generate_series(1, 6) n`)
 	// The newest finished scan of the first account is the third: the fourth is a dry run, the
 	// fifth is in progress, and the sixth is of another account.
-	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at, missing, behind,
-		ahead, different, ghosts, mended, remaining, hidden, checked)
+	b.DB.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, phase, started_at, updated_at, missing,
+		mirror_older,
+		mirror_newer, content_differs, orphans, repaired, unrepaired, not_listed, checked)
 		SELECT n, $1, CASE n WHEN 6 THEN 'other' ELSE '' END, 'thing', CASE n WHEN 5 THEN 'list' ELSE 'done' END, now(),
 			now(), n, 10 * n, 100 * n, 1000 * n, 10000 * n, 100000 * n, 1000000 * n, 10000000 * n, 5 * n
 		FROM generate_series(1, 6) n`, b.Source)
-	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at, remaining)
+	b.DB.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, phase, started_at, updated_at,
+		unrepaired)
 		VALUES (2, $1, '', 'widget', 'done', now(), now(), 7), (3, 99, '', 'gadget', 'done', now(), now(), 8)`,
 		b.Source)
 	// A day outside the thirty days does not count. The metric shows the account with the most
 	// calls.
-	b.DB.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight, calls)
+	b.DB.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight,
+		calls)
 		SELECT $1, a.account, 1, now(), now(), 0, '{}', jsonb_build_object(n.today - 31, 100 * a.calls, n.today - 30,
 			a.calls, n.today, 7)
 		FROM (VALUES ('', 5), ('other', 4)) a(account, calls), (SELECT floor(extract(epoch FROM now()) / 86400)::int AS
@@ -62,24 +68,25 @@ func TestMetrics_pendingAndComplete_areMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := read()
-	if waits := got["postern_hints_waiting_seconds sim"]; waits < 3600 || waits > 3600+600 {
+	if waits := got["postern_refetches_oldest_seconds sim"]; waits < 3600 || waits > 3600+600 {
 		t.Errorf("the oldest request is due for %v s", waits)
 	}
-	delete(got, "postern_hints_waiting_seconds sim")
+	delete(got, "postern_refetches_oldest_seconds sim")
 	if diff := cmp.Diff(map[string]float64{"postern_api_monthly_calls sim": 12,
-		"postern_api_monthly_limit_calls sim": 0, "postern_accounts_left_out sim excepted": 0,
-		"postern_accounts_left_out sim disconnected": 0, "postern_hints sim": 4, "postern_hints_parked sim": 1,
-		"postern_proven_until_timestamp_seconds sim events": 1000,
-		"postern_drift_objects missing sim thing":           9, "postern_drift_objects behind sim thing": 90,
-		"postern_drift_objects ahead sim thing": 900, "postern_drift_objects different sim thing": 9000,
-		"postern_drift_objects ghost sim thing": 90000, "postern_drift_hidden_objects sim thing": 90000000,
-		"postern_drift_checked_objects sim thing": 45, "postern_drift_mended_objects sim thing": 900000,
-		"postern_drift_left_objects sim thing":     9000000,
-		"postern_drift_objects missing sim widget": 0, "postern_drift_objects behind sim widget": 0,
-		"postern_drift_objects ahead sim widget": 0, "postern_drift_objects different sim widget": 0,
-		"postern_drift_objects ghost sim widget": 0, "postern_drift_hidden_objects sim widget": 0,
-		"postern_drift_checked_objects sim widget": 0, "postern_drift_mended_objects sim widget": 0,
-		"postern_drift_left_objects sim widget": 7}, got); diff != "" {
+		"postern_api_monthly_limit_calls sim": 0, "postern_accounts_excluded excluded sim": 0,
+		"postern_accounts_excluded disconnected sim": 0, "postern_refetches_pending sim": 4,
+		"postern_refetches_suspended sim":                     1,
+		"postern_complete_until_timestamp_seconds sim events": 1000,
+		"postern_drift_objects missing sim thing":             9, "postern_drift_objects mirror_older sim thing": 90,
+		"postern_drift_objects mirror_newer sim thing": 900, "postern_drift_objects content_differs sim thing": 9000,
+		"postern_drift_objects orphan sim thing": 90000, "postern_drift_not_listed_objects sim thing": 90000000,
+		"postern_drift_checked_objects sim thing": 45, "postern_drift_repaired_objects sim thing": 900000,
+		"postern_drift_unrepaired_objects sim thing": 9000000,
+		"postern_drift_objects missing sim widget":   0, "postern_drift_objects mirror_older sim widget": 0,
+		"postern_drift_objects mirror_newer sim widget": 0, "postern_drift_objects content_differs sim widget": 0,
+		"postern_drift_objects orphan sim widget": 0, "postern_drift_not_listed_objects sim widget": 0,
+		"postern_drift_checked_objects sim widget": 0, "postern_drift_repaired_objects sim widget": 0,
+		"postern_drift_unrepaired_objects sim widget": 7}, got); diff != "" {
 		t.Error(diff)
 	}
 	pool := b.DB.Role(t, "processor")
@@ -119,7 +126,7 @@ func newUnseenEnv(t *testing.T, seed uint64) *testEnv {
 	t.Helper()
 	b := newMirroredEnv(t, seed, sim.Options{Objects: 30, Changes: 1, Contents: 4, Unit: 1, Gap: 2_000_000,
 		ObjectVersions: true})
-	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	b.api.respondTo(b.missingResponse(), "/things/*")
 	return b
 }
@@ -134,17 +141,18 @@ func TestRefetch_manyMissing_deletionsAreLimited(t *testing.T) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
 			deleted := queryOne[int](t, b, `SELECT count(*) FROM objects WHERE deleted`)
-			said := queryOne[int](t, b, `SELECT count(*) FROM hints WHERE taken_by = ''
+			got := queryOne[int](t, b, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
 				AND due > clock_now() + interval '50 minutes'
 					AND error LIKE '%more than 1 \%%--type thing --full requests approval%'`)
-			if said != n || deleted+said != 30 {
-				return fmt.Errorf("%d are deleted, %d wait", deleted, said)
+			if got != n || deleted+got != 30 {
+				return fmt.Errorf("%d are deleted, %d wait", deleted, got)
 			}
 			return nil
 		})
 	}
-	waitForValue(t, b, 0, `SELECT (SELECT count(*) FROM hints WHERE due < clock_now() + interval '50 minutes') +
-		(SELECT count(*) FROM objects o WHERE look_after <> 0 AND NOT EXISTS (SELECT FROM hints h
+	waitForValue(t, b, 0, `SELECT (SELECT count(*) FROM refetch_requests
+		WHERE due < clock_now() + interval '50 minutes') +
+		(SELECT count(*) FROM objects o WHERE refetch_after <> 0 AND NOT EXISTS (SELECT FROM refetch_requests h
 			WHERE h.object_id = o.object_id))`)
 	deleted := queryOne[int](t, b, `SELECT count(*) FROM objects WHERE deleted`)
 	if deleted != 20 {
@@ -152,13 +160,13 @@ func TestRefetch_manyMissing_deletionsAreLimited(t *testing.T) {
 	}
 	left(30 - deleted)
 	wantValue[int](t, b, deleted, countRefetchesSQL)
-	id := queryOne[string](t, b, `SELECT object_id FROM hints ORDER BY object_id LIMIT 1`)
+	id := queryOne[string](t, b, `SELECT object_id FROM refetch_requests ORDER BY object_id LIMIT 1`)
 	b.requestRefetch(t, "thing", id, "me", "it is gone indeed")
 	left(30 - deleted - 1)
-	b.DB.Exec(t, `UPDATE tombstones SET at = at - interval '61 minutes'`)
-	b.DB.Exec(t, `UPDATE hints SET due = clock_now()`) // an hour later
+	b.DB.Exec(t, `UPDATE recent_missing SET at = at - interval '61 minutes'`)
+	b.DB.Exec(t, `UPDATE refetch_requests SET due = clock_now()`) // an hour later
 	waitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE NOT deleted`)
-	wantValue(t, b, 0, `SELECT count(*) FROM tombstones WHERE at < clock_now() - interval '1 hour'`)
+	wantValue(t, b, 0, `SELECT count(*) FROM recent_missing WHERE at < clock_now() - interval '1 hour'`)
 }
 
 // If at most one percent of the objects is missing, no approval is needed.
@@ -166,7 +174,7 @@ func TestRefetch_missingBelowOnePercent_areDeleted(t *testing.T) {
 	t.Parallel()
 	b := newUnseenEnv(t, 212)
 	b.DB.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, jsonb_build_object('object_id', 'more_' || n,
-		'look_after', 0))).* FROM objects o, generate_series(1, 3000) n WHERE o.object_id = 'obj_6'`)
+		'refetch_after', 0))).* FROM objects o, generate_series(1, 3000) n WHERE o.object_id = 'obj_6'`)
 	b.startRefetchers(t, 2)
 	waitForValue(t, b, 30, `SELECT count(*) FROM objects WHERE deleted`)
 }
@@ -188,8 +196,7 @@ func (counterReader) Snapshot(src *provider.Source, s *provider.Snapshot) (provi
 func TestRefetch_partialResponses_areSuspended(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 130, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
-		ObjectVersions:   true,
-		VersionIsCounter: true})
+		ObjectVersions: true, VersionIsCounter: true})
 	src := b.Sources[applied.SourceName]
 	src.RefetchReader = counterReader{}
 	b.proc.Replace(map[string]processor.Source{applied.SourceName: src})
@@ -199,48 +206,49 @@ func TestRefetch_partialResponses_areSuspended(t *testing.T) {
 	b.requestRefetch(t, "thing", "obj_1", "ada", "is it there")
 	pass := refetchPasses(b, b.runnerWith(func(s *reconcile.Source) { s.Reader = counterReader{} }))
 	ahead := time.Duration(0)
-	hour := func() { // of passes
+	passesOfAnHour := func() {
 		t.Helper()
 		for range 30 {
 			ahead += 2 * time.Minute
 			b.api.setTime(time.Now().Add(ahead))
-			b.DB.Exec(t, `UPDATE hints SET due = now() WHERE due < 'infinity'`)
+			b.DB.Exec(t, `UPDATE refetch_requests SET due = now() WHERE due < 'infinity'`)
 			if _, err := pass(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	const hintSQL = `SELECT (due = 'infinity') || '; ' || reason || '; ' || wanted_by || '; ' || error FROM hints`
+	const errorSQL = `SELECT (due = 'infinity') || '; ' || reason || '; ' || requested_by || '; ' || error
+		FROM refetch_requests`
 	suspended := func(when string, refetches, calls int) {
 		t.Helper()
-		hour()
-		got := b.DB.QueryStrings(t, hintSQL)
-		if len(got) != 1 || !strings.HasPrefix(got[0], "true; in doubt; ; the API does not return the object's whole "+
+		passesOfAnHour()
+		got := b.DB.QueryStrings(t, errorSQL)
+		if len(got) != 1 || !strings.HasPrefix(got[0], "true; ambiguous; ; the API does not return the object's whole "+
 			"state: not found; ") {
 			t.Errorf("%s: %q", when, got)
 		}
 		if n := b.DB.QueryStrings(t,
-			`SELECT count(*)::text FROM events WHERE event_type = 'postern.look'`); n[0] != fmt.Sprint(
+			`SELECT count(*)::text FROM events WHERE event_type = 'postern.refetch'`); n[0] != fmt.Sprint(
 			refetches) || b.api.callCount("/things/obj_1") != calls {
 			t.Errorf("%s: %d calls made %s refetches", when, b.api.callCount("/things/obj_1"), n[0])
 		}
 	}
-	doubt := func(id string) {
+	makeAmbiguous := func(id string) {
 		t.Helper()
 		at := time.Now().Add(ahead)
 		e := sim.Event{Key: id, Object: "obj_1", OccurredAt: at.UnixMicro(), ReceivedAt: at,
 			Body: fmt.Appendf(nil, `{"id":%q,"object_id":"obj_1","type":"thing.updated","unit":1,"partial":"a part",`+
 				`"time":%d}`, id, at.UnixMicro())}
-		b.api.history.Events = append(b.api.history.Events, e) // which the API knows
+		b.api.history.Events = append(b.api.history.Events, e) // the API knows it
 		b.deliver(t, []sim.Event{e})
 	}
 	suspended("after a manual request", 1, 2)
-	doubt("one")
+	makeAmbiguous("one")
 	suspended("ambiguous again", 2, 4) // the first was made for the manual request
 	b.api.respondTo(nil, "/things/*")
-	doubt("two")
-	hour()
-	if left := b.DB.QueryStrings(t, hintSQL); len(left) != 0 || b.api.callCount("/things/obj_1") != 5 ||
+	makeAmbiguous("two")
+	passesOfAnHour()
+	if left := b.DB.QueryStrings(t, errorSQL); len(left) != 0 || b.api.callCount("/things/obj_1") != 5 ||
 		len(b.differences(t)) != 0 {
 		t.Errorf("with a complete response: %q, %d calls, %q", left, b.api.callCount("/things/obj_1"), b.differences(t))
 	}
@@ -252,14 +260,15 @@ func TestRefetch_manualRequestDuringSuspension_staysDue(t *testing.T) {
 	b := newEmptyEnv(t, 131, eventTimeOptions)
 	b.deliver(t, b.api.history.Events[:1])
 	b.api.setTime(time.Now())
-	wish := func(who string) { b.requestRefetch(t, "unread", "obj_1", who, "is it there") }
+	request := func(who string) { b.requestRefetch(t, "unread", "obj_1", who, "is it there") }
 	pass := refetchPasses(b,
-		b.runnerWith(func(s *reconcile.Source) { s.Reader = uncallable{onFetch: func() { wish("bob") }} }))
-	wish("ada")
+		b.runnerWith(func(s *reconcile.Source) { s.Reader = uncallable{onFetch: func() { request("bob") }} }))
+	request("ada")
 	if _, err := pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.wantRows(t, `SELECT (due <= now()) || ' ' || taken_by || ' ' || wanted_by FROM hints`, "true  bob")
+	b.wantRows(t, `SELECT (due <= now()) || ' ' || lease_owner || ' ' || requested_by FROM refetch_requests`,
+		"true  bob")
 }
 
 // uncallable is a provider without any call.

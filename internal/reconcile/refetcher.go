@@ -38,20 +38,21 @@ const MaxConcurrentApplies = 4
 func (l *Refetcher) Run(ctx context.Context) error {
 	l.applySlots = make(chan struct{}, MaxConcurrentApplies)
 	for ctx.Err() == nil {
-		these, cancel := context.WithCancel(ctx)
+		passes, cancel := context.WithCancel(ctx)
 		l.Sources.cancelRunning.Store(&cancel)
 		var wg sync.WaitGroup
 		for _, s := range l.Sources.All() {
-			wg.Go(func() { l.refetchSource(these, s) })
+			wg.Go(func() { l.refetchSource(passes, s) })
 		}
-		<-these.Done()
+		<-passes.Done()
 		wg.Wait()
 		cancel()
 	}
 	return nil
 }
 
-// refetchSource makes the refetches of one source until ctx ends.
+// refetchSource makes the refetches of one source until ctx ends. It passes again at once while
+// passes use the whole concurrency.
 func (l *Refetcher) refetchSource(ctx context.Context, s *Source) {
 	refetcher := &sourceRefetcher{fetcher: fetcher{Runner: l.Runner, source: s,
 		verification: []byte(`{"scheme":"api"}`)}, refetcher: l}
@@ -81,7 +82,7 @@ const (
 	// pendingBatch is how many objects with a pending refetch one pass reads. maxLeasedRequests is
 	// how many requests it leases at most.
 	pendingBatch, maxLeasedRequests = 1000, 20
-	// outcomePollDelay is when to check an object again whose refetch has no outcome yet, and waits
+	// outcomePollDelay is when to check an object again whose refetch has no outcome yet and waits
 	// for the republisher.
 	outcomePollDelay = 2 * time.Minute
 	// minRetryDelay and maxRetryDelay bound the wait after a failed attempt, which doubles each
@@ -141,29 +142,30 @@ func (h *sourceRefetcher) concurrency() int {
 // their request are excluded before the insert, which would lock each row that it meets.
 const insertPendingSQL = `
 WITH page AS MATERIALIZED (
-  SELECT o.account, o.object_type, o.object_id, o.look_after FROM objects o
-  WHERE o.source = $1 AND o.look_after <> 0 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
+  SELECT o.account, o.object_type, o.object_id, o.refetch_after FROM objects o
+  WHERE o.source = $1 AND o.refetch_after <> 0 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
   ORDER BY o.account, o.object_type, o.object_id LIMIT $5
 ), fresh AS MATERIALIZED (
-  SELECT p.* FROM page p WHERE (SELECT h.gaps IS NULL AND h.due < 'infinity' OR h.after >= p.look_after FROM hints h
+  SELECT p.* FROM page p WHERE (SELECT h.missed_changes IS NULL AND h.due < 'infinity'
+  	OR h.start_after >= p.refetch_after FROM refetch_requests h
     WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id
     	LIMIT 1) IS NOT true
 ), made AS (
-  INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after)
-  SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after
+  INSERT INTO refetch_requests AS h (source, account, object_type, object_id, reason, requested_at, due, start_after)
+  SELECT $1, p.account, p.object_type, p.object_id, 'ambiguous', n.at, n.at, p.refetch_after
   	FROM fresh p, (SELECT clock_now() AS at) n
   ORDER BY p.account, p.object_type, p.object_id
   ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = CASE
-  	WHEN h.wanted_by = '' THEN excluded.reason ELSE h.reason END, due = excluded.due, after = excluded.after
-  WHERE (h.gaps IS NOT NULL OR h.due = 'infinity') AND h.after < excluded.after
+  	WHEN h.requested_by = '' THEN excluded.reason ELSE h.reason END, due = excluded.due,
+  		start_after = excluded.start_after
+  WHERE (h.missed_changes IS NOT NULL OR h.due = 'infinity') AND h.start_after < excluded.start_after
 )
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC
 	LIMIT 1`
 
 func (h *sourceRefetcher) insertPending(ctx context.Context) error {
 	err := h.Pool.QueryRow(ctx, insertPendingSQL, h.source.Number, h.pendingCursor.Account, h.pendingCursor.Type,
-		h.pendingCursor.ID,
-		pendingBatch).Scan(&h.pendingCursor.Account, &h.pendingCursor.Type, &h.pendingCursor.ID)
+		h.pendingCursor.ID, pendingBatch).Scan(&h.pendingCursor.Account, &h.pendingCursor.Type, &h.pendingCursor.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		h.pendingCursor, err = versioning.Key{}, nil
 	}
@@ -195,18 +197,19 @@ type refetchRequest struct {
 // index.
 const leaseRequestsSQL = `
 WITH due AS MATERIALIZED (
-  SELECT h.account, h.object_type, h.object_id FROM hints h WHERE h.source = $1 AND h.due <= (SELECT clock_now())
-  	AND h.taken_until < (SELECT clock_now())
+  SELECT h.account, h.object_type, h.object_id FROM refetch_requests h WHERE h.source = $1
+  	AND h.due <= (SELECT clock_now())
+  	AND h.lease_until < (SELECT clock_now())
   ORDER BY h.due LIMIT $2 FOR UPDATE SKIP LOCKED
 ), taken AS (
-  UPDATE hints h SET taken_by = $3, taken_until = clock_now() + $4::interval FROM due d
+  UPDATE refetch_requests h SET lease_owner = $3, lease_until = clock_now() + $4::interval FROM due d
   WHERE h.source = $1 AND h.account = d.account AND h.object_type = d.object_type AND h.object_id = d.object_id
-  RETURNING h.account, h.object_type, h.object_id, h.wanted_by, h.reason, h.made_at, h.attempts,
-  	h.gaps IS NOT NULL AS gaps
+  RETURNING h.account, h.object_type, h.object_id, h.requested_by, h.reason, h.requested_at, h.attempts,
+  	h.missed_changes IS NOT NULL AS missed_changes
 )
-SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.reason, t.made_at, t.attempts, t.gaps,
-	coalesce(o.look_after, 0) FROM taken t LEFT JOIN LATERAL (
-  SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type
+SELECT t.account, t.object_type, t.object_id, t.requested_by, t.reason, t.requested_at, t.attempts, t.missed_changes,
+	coalesce(o.refetch_after, 0) FROM taken t LEFT JOIN LATERAL (
+  SELECT o.refetch_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type
   	AND o.object_id = t.object_id LIMIT 1) o ON true`
 
 func (h *sourceRefetcher) leaseRequests(ctx context.Context) ([]refetchRequest, error) {
@@ -231,7 +234,7 @@ func (h *sourceRefetcher) leaseRequests(ctx context.Context) ([]refetchRequest, 
 // request without a reason is deleted, and one that is too early waits.
 func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err error) {
 	defer func() {
-		if p := recover(); p != nil { // as in Execute
+		if p := recover(); p != nil { // otherwise each processor that leases the request would crash in turn
 			err = h.reschedule(ctx, one, maxRetryDelay, one.attempts+1, panicError(p))
 		}
 	}()
@@ -241,7 +244,7 @@ func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err 
 	if wait := h.remainingWait(one); wait > 0 {
 		return h.reschedule(ctx, one, wait, one.attempts, nil)
 	}
-	// the rate budget may delay it for longer
+	// the rate budget may delay the refetch for longer than the lease
 	within, cancel := lifecycle.WithTimeout(ctx, "refetch within the lease", h.Settings.Lease/2)
 	defer cancel()
 	d, err := h.refetchFor(within, one)
@@ -255,7 +258,7 @@ func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err 
 	if errors.As(err, &spent) {
 		return h.reschedule(ctx, one, spent.wait, one.attempts, spent)
 	}
-	if err != nil { // a failure of the API: it is refetched later
+	if err != nil { // a failure of the API
 		return h.reschedule(ctx, one, retryDelay(one.attempts), one.attempts+1, err)
 	}
 	if one.refetchAfter == 0 { // a manual refetch of an object without a pending one
@@ -267,16 +270,17 @@ func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err 
 			h.refetcher.Logger.Info("manual refetch found nothing, and the mirror never had the object; nothing is "+
 				"appended", "source",
 				h.source.Name, "account", one.key.Account, "type", one.key.Type, "object", one.key.ID,
-				"who", one.requestedBy, "reason", one.reason)
+				"actor", one.requestedBy, "reason", one.reason)
 			return h.deleteRequest(ctx, one)
 		}
 	}
 	return h.appendAndApply(ctx, within, one, d)
 }
 
-// errNoApplySlot: a refetch that waits any longer may be leased by another process by then.
+// errNoApplySlot: the refetch must not wait any longer, because its lease may expire and another
+// process may lease it.
 var errNoApplySlot = errors.New("earlier refetches are still being applied, for example behind the swap of a " +
-	"rebuild; it is made again later")
+	"rebuild; this one is made again later")
 
 // appendAndApply appends a refetch and applies it, if it gets a slot before its lease may expire.
 func (h *sourceRefetcher) appendAndApply(ctx, within context.Context, one refetchRequest, d *events.Delivery) error {
@@ -336,27 +340,28 @@ func retryDelay(attempts int) time.Duration {
 
 const deleteRequestSQL = `
 WITH gone AS (
-  DELETE FROM hints WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5
-  	AND made_at = $6 RETURNING source
+  DELETE FROM refetch_requests WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4
+  	AND lease_owner = $5
+  	AND requested_at = $6 RETURNING source
 )
-UPDATE hints SET taken_by = '', taken_until = '-infinity'
-WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5 AND NOT EXISTS (SELECT
+UPDATE refetch_requests SET lease_owner = '', lease_until = '-infinity'
+WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5 AND NOT EXISTS (SELECT
 	FROM gone)`
 
 // deleteRequest deletes a request that is no longer needed. If another reason was added meanwhile,
 // it ends the lease instead.
 func (h *sourceRefetcher) deleteRequest(ctx context.Context, one refetchRequest) error {
 	if _, err := h.Pool.Exec(ctx, deleteRequestSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID,
-		h.refetcher.ID,
-		one.requestedAt); err != nil {
+		h.refetcher.ID, one.requestedAt); err != nil {
 		return fmt.Errorf("delete refetch request: %w", err)
 	}
 	return nil
 }
 
 const rescheduleSQL = `
-UPDATE hints SET due = clock_now() + $6::interval, taken_by = '', taken_until = '-infinity', attempts = $7, error = $8
-WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5`
+UPDATE refetch_requests SET due = clock_now() + $6::interval, lease_owner = '', lease_until = '-infinity',
+	attempts = $7, error = $8
+WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5`
 
 // reschedule makes a request due later and ends its lease.
 func (h *sourceRefetcher) reschedule(ctx context.Context, one refetchRequest, wait time.Duration, attempts int,
@@ -367,12 +372,10 @@ func (h *sourceRefetcher) reschedule(ctx context.Context, one refetchRequest, wa
 	}
 	if cause != nil && !errors.As(cause, new(*monthlyBudgetError)) { // which is logged once for all requests
 		h.refetcher.Logger.Warn("refetch failed; it is retried", "source", h.source.Name, "type", one.key.Type,
-			"object",
-			one.key.ID, "wait", wait, "error", cause)
+			"object", one.key.ID, "wait", wait, "error", cause)
 	}
 	if _, err := h.Pool.Exec(ctx, rescheduleSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID,
-		h.refetcher.ID, wait,
-		attempts, text); err != nil {
+		h.refetcher.ID, wait, attempts, text); err != nil {
 		return fmt.Errorf("reschedule refetch request: %w", err)
 	}
 	return nil
@@ -383,9 +386,9 @@ func (h *sourceRefetcher) reschedule(ctx context.Context, one refetchRequest, wa
 const returnTimeout = time.Second
 
 // returnRequest returns the request of a refetch that did not finish. It is due at once after a
-// stop or a new configuration. After a failure of our own it is due after a quarter of the lease,
-// because the call may have been made and its event appended. It counts as no attempt. If returning
-// fails, the lease expires.
+// stop or a new configuration. After a failure on this side it is due after a quarter of the lease,
+// because the call may have been made and its event appended. It does not count as an attempt. If
+// returning fails, the lease expires.
 func (h *sourceRefetcher) returnRequest(ctx context.Context, one refetchRequest, cause error) {
 	wait, text := h.Settings.Lease/4, events.SanitizeText(cause.Error())
 	if ctx.Err() != nil {
@@ -394,16 +397,15 @@ func (h *sourceRefetcher) returnRequest(ctx context.Context, one refetchRequest,
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
 	defer cancel()
 	_, _ = h.Pool.Exec(ctx, rescheduleSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.refetcher.ID,
-		wait,
-		one.attempts, text)
+		wait, one.attempts, text)
 }
 
 // refetchResultSQL returns whether a refetch has its outcome, whether it was older than the mirror,
-// and what refetch the object needs now.
+// and the time after which the object needs another refetch, 0 if it needs none.
 const refetchResultSQL = `
 SELECT EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND o.status <> 'failed'),
   EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND starts_with(o.reason, $6)),
-  	coalesce((SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3
+  	coalesce((SELECT o.refetch_after FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3
   	AND o.object_id = $4), 0)`
 
 // finish deletes a request whose object has no pending refetch any more. Otherwise another refetch

@@ -33,11 +33,11 @@ func (b *testEnv) startRefetchers(t *testing.T, n int) {
 func (b *testEnv) waitForRefetches(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		var owing, hints int
-		err := b.DB.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM objects WHERE look_after <> 0),
-			(SELECT count(*) FROM hints)`).Scan(&owing, &hints)
-		if err == nil && owing+hints > 0 {
-			err = fmt.Errorf("%d refetches are pending, %d requests are left", owing, hints)
+		var pending, requests int
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM objects WHERE refetch_after <> 0),
+			(SELECT count(*) FROM refetch_requests)`).Scan(&pending, &requests)
+		if err == nil && pending+requests > 0 {
+			err = fmt.Errorf("%d refetches are pending, %d requests are left", pending, requests)
 		}
 		return err
 	})
@@ -50,10 +50,10 @@ func TestRefetch_pendingObjects_areAllRefetched(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			b := newMirroredEnv(t, 60+seed, eventTimeOptions)
-			var owing int
-			if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects WHERE look_after <> 0`).Scan(
-				&owing); err != nil || owing == 0 {
-				t.Fatalf("%d objects have a pending refetch (%v): the test is too easy", owing, err)
+			var pending int
+			if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects WHERE refetch_after <> 0`).Scan(
+				&pending); err != nil || pending == 0 {
+				t.Fatalf("%d objects have a pending refetch (%v): the test is too easy", pending, err)
 			}
 			r := rand.New(rand.NewPCG(seed, 61))
 			failed := 0
@@ -68,8 +68,8 @@ func TestRefetch_pendingObjects_areAllRefetched(t *testing.T) {
 			b.startRefetchers(t, 3)
 			b.waitForRefetches(t)
 			wantNone(t, b.differences(t))
-			if made := b.api.callCount("/things/"); made > owing+failed {
-				t.Errorf("%d refetches of %d objects, of which %d failed", made, owing, failed)
+			if made := b.api.callCount("/things/"); made > pending+failed {
+				t.Errorf("%d refetches of %d objects, of which %d failed", made, pending, failed)
 			}
 		})
 	}
@@ -85,15 +85,15 @@ func TestRefetch_reasonNotPast_waits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newMirroredEnv(t, 70, eventTimeOptions)
-			last := queryOne[string](t, b, `SELECT object_id FROM objects ORDER BY look_after DESC LIMIT 1`)
-			after := queryOne[int64](t, b, `SELECT max(look_after) FROM objects`)
+			last := queryOne[string](t, b, `SELECT object_id FROM objects ORDER BY refetch_after DESC LIMIT 1`)
+			after := queryOne[int64](t, b, `SELECT max(refetch_after) FROM objects`)
 			b.api.setTime(time.UnixMicro(after).Add(past))
 			b.startRefetchers(t, 1)
 			testkit.Eventually(t, time.Minute, func() error {
 				if n := b.api.callCount("/things/" + last); n > 0 {
 					t.Fatalf("%d refetches of %s, whose reason is not past", n, last)
 				}
-				const waitsSQL = `SELECT count(*) FROM hints WHERE object_id = $1 AND taken_by = ''
+				const waitsSQL = `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND lease_owner = ''
 					AND due > clock_now()`
 				if queryOne[int](t, b, waitsSQL, last) == 0 {
 					return fmt.Errorf("no request for %s waits", last)
@@ -101,7 +101,7 @@ func TestRefetch_reasonNotPast_waits(t *testing.T) {
 				return nil
 			})
 			b.api.setTime(time.UnixMicro(after).Add(time.Hour))
-			b.DB.Exec(t, `UPDATE hints SET due = clock_now()`) // ten seconds later
+			b.DB.Exec(t, `UPDATE refetch_requests SET due = clock_now()`) // ten seconds later
 			b.waitForRefetches(t)
 		})
 	}
@@ -112,13 +112,13 @@ func TestRefetch_reasonNotPast_waits(t *testing.T) {
 func TestRefetch_missingObject_needsAccountCheck(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 80, eventTimeOptions)
-	var right atomic.Bool
+	var ownKey atomic.Bool
 	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
 		switch {
-		case strings.HasPrefix(c.Path, "/things/"), strings.HasPrefix(c.Path, "/event/") && !right.Load():
+		case strings.HasPrefix(c.Path, "/things/"), strings.HasPrefix(c.Path, "/event/") && !ownKey.Load():
 			return b.missingResponse(), nil
 		case c.Path == "/":
-			return b.response(provider.Found, []byte(`{"events":[{"id":"nobody has told us of"}]}`)), nil
+			return b.response(provider.Found, []byte(`{"events":[{"id":"not_in_the_log"}]}`)), nil
 		}
 		return nil, nil
 	}
@@ -128,7 +128,7 @@ func TestRefetch_missingObject_needsAccountCheck(t *testing.T) {
 		b.refetchCount(t) != 0 {
 		t.Errorf("with a key of another account: %s, %d refetches: %s", r.Status, b.refetchCount(t), r.Detail)
 	}
-	right.Store(true)
+	ownKey.Store(true)
 	if r := b.runToEnd(t, o); r.Status != runs.Done || b.refetchCount(t) != 1 ||
 		!queryOne[bool](t, b, `SELECT deleted FROM objects WHERE object_id = 'obj_1'`) {
 		t.Errorf("%s, %d refetches: %s", r.Status, b.refetchCount(t), r.Detail)
@@ -146,7 +146,8 @@ func TestRefetch_unknownObject_writesNoTombstone(t *testing.T) {
 		r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry})
 		wantCounts(t, r, counts{reconcile.Absent: 1, reconcile.Processed: 1, reconcile.Missing: 0})
 	}
-	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after)
+	b.DB.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_by,
+		requested_at, due, start_after)
 		VALUES ($1, '', 'thing', 'obj_tpyo', 'wanted', 'me', now(), now(), 0)`, b.Source)
 	b.startRefetchers(t, 1)
 	b.waitForRefetches(t)
@@ -180,8 +181,8 @@ func (p partlyReadable) Fetch(src *provider.Source, api *provider.API, account, 
 func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 82, eventTimeOptions)
-	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id IN ('obj_1', 'obj_2')`)
-	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id NOT IN ('obj_1', 'obj_2')`)
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1 WHERE object_id IN ('obj_1', 'obj_2')`)
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 0 WHERE object_id NOT IN ('obj_1', 'obj_2')`)
 	r := b.runner()
 	read := func(not ...string) {
 		p := partlyReadable{unreadable: func(id string) bool { return slices.Contains(not, id) }}
@@ -192,10 +193,11 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	suspended := func(want ...string) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
-			got := b.DB.QueryStrings(t, `SELECT object_id FROM hints WHERE due = 'infinity' AND taken_by = ''
+			got := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE due = 'infinity'
+				AND lease_owner = ''
 				AND attempts = 1
 				AND error LIKE '%cannot read objects of that type%next event removes the ambiguity' ORDER BY 1`)
-			if all := queryOne[int](t, b, `SELECT count(*) FROM hints`); !slices.Equal(got, want) ||
+			if all := queryOne[int](t, b, `SELECT count(*) FROM refetch_requests`); !slices.Equal(got, want) ||
 				all != len(want) {
 				return fmt.Errorf("%v of %d requests are suspended, want %v", got, all, want)
 			}
@@ -208,15 +210,14 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	if err != nil || len(page.Items) != 2 || !page.Items[0].Suspended || !page.Items[0].Due.IsZero() {
 		t.Errorf("%+v, %v", page, err)
 	}
-	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id = 'obj_1'`) // as its next event does
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 0 WHERE object_id = 'obj_1'`) // as its next event does
 	suspended("obj_2")
-	read("obj_1", "obj_2") // which changes nothing
-	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id = 'obj_3'`)
-	// the new round has started; a refetch that failed in our own process is retried after a
-	// quarter of the lease
+	read("obj_1", "obj_2") // this changes nothing
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1 WHERE object_id = 'obj_3'`)
+	// after a failure on this side, a refetch is retried after a quarter of the lease
 	testkit.Eventually(t, reconcile.DefaultSettings.Lease, func() error {
 		if n := queryOne[int](t, b,
-			`SELECT count(*) FROM objects WHERE object_id = 'obj_3' AND look_after <> 0`); n > 0 {
+			`SELECT count(*) FROM objects WHERE object_id = 'obj_3' AND refetch_after <> 0`); n > 0 {
 			return fmt.Errorf("a refetch of obj_3 is pending; logged: %s", log.text())
 		}
 		return nil
@@ -234,7 +235,7 @@ func (b *testEnv) startRefetcherWithLog(t *testing.T, r *reconcile.Runner, log *
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	l := &reconcile.Refetcher{Runner: r, ID: "looks", Logger: slog.New(slog.NewTextHandler(log, nil)),
+	l := &reconcile.Refetcher{Runner: r, ID: "refetcher", Logger: slog.New(slog.NewTextHandler(log, nil)),
 		PollInterval: 20 * time.Millisecond}
 	go func() { defer close(done); _ = l.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
@@ -260,11 +261,11 @@ func (p countingReader) Snapshot(src *provider.Source, s *provider.Snapshot) (pr
 func TestRefetch_manyConcurrent_limitsApplies(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 83, eventTimeOptions)
-	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	var here, most atomic.Int64
 	b.proc = b.Processor(t, countingReader{active: &here, maxActive: &most})
 	r := b.runnerWith(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} })
-	startRefetcher(t, r, "looks")
+	startRefetcher(t, r, "refetcher")
 	b.waitForRefetches(t)
 	if n := most.Load(); n > reconcile.MaxConcurrentApplies || n < 2 {
 		t.Errorf("%d refetches were applied at once, want at most %d, and more than one", n,
@@ -288,7 +289,7 @@ func (p blockedReader) Snapshot(src *provider.Source, s *provider.Snapshot) (pro
 func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 83, eventTimeOptions)
-	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
+	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	if n := queryOne[int](t, b, `SELECT count(*) FROM objects`); n <= reconcile.MaxConcurrentApplies {
 		t.Fatalf("only %d objects", n)
 	}
@@ -298,10 +299,10 @@ func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	r := b.runner()
 	r.Settings.Lease = 6 * time.Second
 	r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} }))
-	startRefetcher(t, r, "looks")
+	startRefetcher(t, r, "refetcher")
 	t.Cleanup(release)
 	testkit.Eventually(t, time.Minute, func() error {
-		if n := queryOne[int](t, b, `SELECT count(*) FROM hints WHERE taken_by = '' AND attempts = 0
+		if n := queryOne[int](t, b, `SELECT count(*) FROM refetch_requests WHERE lease_owner = '' AND attempts = 0
 			AND error LIKE '%still being applied%'`); n == 0 {
 			return errors.New("no refetch was requeued")
 		}
@@ -327,8 +328,8 @@ func TestRefetch_movedObject_isSuspended(t *testing.T) {
 	b := newEmptyEnv(t, 97, eventTimeOptions)
 	id := b.objectWithPendingRefetch(t)
 	r := b.runnerWith(func(s *reconcile.Source) { s.Reader = movedReader{} })
-	startRefetcher(t, r, "looks")
-	waitForValue(t, b, 1, `SELECT count(*) FROM hints WHERE object_id = $1 AND due = 'infinity'
+	startRefetcher(t, r, "refetcher")
+	waitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND due = 'infinity'
 		AND error LIKE '%another one is answered%next event%'`, id)
 	b.api.wantCalls(t, "/things/", 1)
 }

@@ -21,8 +21,8 @@ const (
 	maxConcurrentRefetches = 20
 )
 
-// errListedAndMissing: the object may have been deleted in between, or cannot be read by that id. A
-// later run finds out.
+// errListedAndMissing: the object was deleted in between, or the API cannot read it by that id. A
+// later run shows which.
 var errListedAndMissing = errors.New("the API lists it, and reports it as missing when it is refetched")
 
 // refetchAndClassify refetches objects and classifies them by the responses.
@@ -70,7 +70,7 @@ func (s *objectScan) refetchItem(ctx context.Context, it *item) (err error) {
 		return nil
 	}
 	if it.location = location; !ok {
-		if it.refetch == nil { // otherwise the list has all the data that there is
+		if it.refetch == nil { // otherwise the list has the whole object
 			it.problem = errNoFetch.Error()
 		}
 		return nil
@@ -198,7 +198,8 @@ func (s *objectScan) apply(ctx context.Context, ids []int64) error {
 const outcomesSQL = `SELECT o.event_id, o.status, o.reason FROM outcomes o WHERE o.event_id = ANY($1::bigint[])
 	AND o.run = 0`
 
-// loadOutcomes compares objects again after their refetches were applied.
+// loadOutcomes compares objects again after their refetches were applied, and returns the result
+// of each.
 func (s *objectScan) loadOutcomes(ctx context.Context, items []*item) ([]outcome, error) {
 	usable := filter(items, func(it *item) bool { return it.problem == "" })
 	if err := s.compare(ctx, usable); err != nil {
@@ -260,28 +261,32 @@ func (s *objectScan) resume(ctx context.Context) (runs.Status, error) {
 	return s.repair(ctx, items)
 }
 
-// rereadListSQL deletes the record that the pending objects were compared, and starts the list
-// again. This does not count as a restart.
+// rereadListSQL deletes the record that the pending objects were compared, undoes their counts, and
+// starts the list again. This does not count as a restart.
 const rereadListSQL = `
 WITH hand AS (
-  SELECT h ->> 'id' AS id, h ->> 'kind' AS kind, (h ->> 'hidden')::bool AS hidden
-  	FROM sweeps s, jsonb_array_elements(s.hand) AS h WHERE s.run = $1 AND s.object_type = $2
+  SELECT h ->> 'id' AS id, h ->> 'kind' AS kind, (h ->> 'not_listed')::bool AS not_listed
+  	FROM object_scans s, jsonb_array_elements(s.in_progress) AS h WHERE s.run = $1 AND s.object_type = $2
   	AND (h ->> 'counted')::bool
 ), unmet AS (
-  DELETE FROM listed l USING hand h WHERE l.run = $1 AND l.object_type = $2 AND l.object = hashtextextended(h.id, 0)
+  DELETE FROM listed_objects l USING hand h WHERE l.run = $1 AND l.object_type = $2
+  	AND l.object = hashtextextended(h.id, 0)
 ), n AS (
-  SELECT count(*) AS met, count(*) FILTER (WHERE kind = 'missing') AS missing, count(*) FILTER (WHERE kind = 'behind')
-  	AS behind, count(*) FILTER (WHERE kind = 'different') AS different,
-    count(*) FILTER (WHERE hidden) AS hidden FROM hand
+  SELECT count(*) AS met, count(*) FILTER (WHERE kind = 'missing') AS missing,
+  	count(*) FILTER (WHERE kind = 'mirror_older')
+  	AS mirror_older, count(*) FILTER (WHERE kind = 'content_differs') AS content_differs,
+    count(*) FILTER (WHERE not_listed) AS not_listed FROM hand
 )
-UPDATE sweeps s SET phase = 'list', cursor = '', hand = '[]', passed_over = '[]', rereads = s.rereads + 1,
+UPDATE object_scans s SET phase = 'list', cursor = '', in_progress = '[]', skipped_parts = '[]',
+	rereads = s.rereads + 1,
 	updated_at = clock_now(), checked = s.checked - n.met,
-  missing = s.missing - n.missing, behind = s.behind - n.behind, different = s.different - n.different,
-  	hidden = s.hidden - n.hidden
+  missing = s.missing - n.missing, mirror_older = s.mirror_older - n.mirror_older, content_differs = s.content_differs -
+  	n.content_differs,
+  	not_listed = s.not_listed - n.not_listed
 FROM n WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
-// rereadList starts the list again to repair the pending objects. Missing objects are refetched
-// again after it.
+// rereadList starts the list again to repair the pending objects. It deletes the stored missing
+// objects, which are refetched again after the list.
 func (s *objectScan) rereadList(ctx context.Context) error {
 	return s.change(ctx, "start a list again for its pending repairs", func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, deleteOrphansSQL, s.lease.Run.ID, s.objectType); err != nil {

@@ -67,21 +67,21 @@ func (f *githubEnv) listedTypes() int64 {
 
 // differencesByRepository returns the objects that differ in the mirror: those of the second
 // repository and the others.
-func (f *githubEnv) differencesByRepository(t *testing.T) (shut, others []string) {
+func (f *githubEnv) differencesByRepository(t *testing.T) (unreadable, others []string) {
 	t.Helper()
 	of := f.idsOf(1)
 	for _, w := range f.objectDifferences(t) {
 		name, _, _ := strings.Cut(w, ":")
 		if _, id, _ := strings.Cut(name, " "); slices.Contains(of, id) {
-			shut = append(shut, w)
+			unreadable = append(unreadable, w)
 		} else {
 			others = append(others, w)
 		}
 	}
-	return shut, others
+	return unreadable, others
 }
 
-const completeSQL = `SELECT coalesce(string_agg(what, ' ' ORDER BY what), '') FROM watermarks`
+const completeSQL = `SELECT coalesce(string_agg(subject, ' ' ORDER BY subject), '') FROM watermarks`
 
 // An unreadable repository does not stop the scan of the others. Its objects are not deleted,
 // refetched, unrepaired or complete, and the run names it. Once it is readable, everything is
@@ -92,8 +92,8 @@ func TestObjectScan_unreadableRepository_isSkipped(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			f := newPartlyReadableEnv(t, status, githubfake.Options{})
-			if shut, others := f.differencesByRepository(t); len(shut) == 0 || len(others) == 0 {
-				t.Fatalf("%d and %d differ: the test is too easy", len(shut), len(others))
+			if unreadable, others := f.differencesByRepository(t); len(unreadable) == 0 || len(others) == 0 {
+				t.Fatalf("%d and %d differ: the test is too easy", len(unreadable), len(others))
 			}
 			made := len(f.fake.Requests())
 			f.startReconciler(t, f.runner())
@@ -125,11 +125,9 @@ func TestObjectScan_unreadableRepository_isSkipped(t *testing.T) {
 			}
 			f.fake.SetRepositoryStatus(1, 0)
 			r = f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true})
-			if shut, others := f.differencesByRepository(t); r.Status != runs.Done ||
-				r.Counts[reconcile.SkippedParts] != 0 ||
-				len(shut)+
-					len(others) > 0 {
-				t.Errorf("%s %v: %s; %d and %d are wrong", r.Status, r.Counts, r.Detail, len(shut), len(others))
+			if unreadable, others := f.differencesByRepository(t); r.Status != runs.Done ||
+				r.Counts[reconcile.SkippedParts] != 0 || len(unreadable)+len(others) > 0 {
+				t.Errorf("%s %v: %s; %d and %d differ", r.Status, r.Counts, r.Detail, len(unreadable), len(others))
 			}
 			if got := queryOne[string](t, f.testEnv, completeSQL); !strings.Contains(got, "type release") ||
 				!strings.Contains(got, "changes issue") {
@@ -203,7 +201,7 @@ func TestObjectScan_revokedKey_skipsNoRepository(t *testing.T) {
 		return nil
 	}})
 	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "issue", Full: true})
-	if n := f.count(t, `SELECT count(*) FROM sweeps WHERE passed_over <> '[]'`); !revoked.Load() ||
+	if n := f.count(t, `SELECT count(*) FROM object_scans WHERE skipped_parts <> '[]'`); !revoked.Load() ||
 		r.Status != runs.Failed || !strings.Contains(r.Detail, "401") || n != 0 {
 		t.Errorf("%s, %d skipped: %s", r.Status, n, r.Detail)
 	}
@@ -298,14 +296,15 @@ func TestObjectScan_missingObjectListRejected_isUnrepaired(t *testing.T) {
 		}
 		return nil
 	}})
-	order := reconcile.Params{Scope: reconcile.Objects, Type: "release", Full: true}
-	wantCounts(t, f.wantDone(t, order), counts{reconcile.Unrepaired: 1, reconcile.Orphans: 2})
-	if why := queryOne[string](t, f.testEnv, `SELECT reason FROM drifts WHERE result = 'left'`); !strings.Contains(
+	params := reconcile.Params{Scope: reconcile.Objects, Type: "release", Full: true}
+	wantCounts(t, f.wantDone(t, params), counts{reconcile.Unrepaired: 1, reconcile.Orphans: 2})
+	if why := queryOne[string](t, f.testEnv,
+		`SELECT reason FROM drifts WHERE result = 'unrepaired'`); !strings.Contains(
 		why, "403") || !strings.Contains(why, "does not count as deleted") {
 		t.Errorf("unrepaired with the reason %s", why)
 	}
 	revoked.Store(true)
-	if r := f.runToEnd(t, order); r.Status != runs.Failed || !strings.Contains(r.Detail, "401") ||
+	if r := f.runToEnd(t, params); r.Status != runs.Failed || !strings.Contains(r.Detail, "401") ||
 		r.Counts[reconcile.Unrepaired] != 0 {
 		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 	}
@@ -374,7 +373,7 @@ func TestObjectScan_repositoriesChangeDuringRun_restartsTheList(t *testing.T) {
 			wantValue(t, f.testEnv, "changes issue type issue", completeSQL)
 			if got := queryOne[int64](t, f.testEnv, `SELECT checked - (SELECT count(*) FROM objects
 				WHERE object_type = 'issue'
-				AND NOT deleted) FROM sweeps`); got != 0 && len(change[1]) == 3 {
+				AND NOT deleted) FROM object_scans`); got != 0 && len(change[1]) == 3 {
 				t.Errorf("%d more objects were counted than exist", got)
 			}
 			calls := len(f.fake.Requests())

@@ -41,7 +41,7 @@ func (b *restEnv) countLog(t *testing.T) (stored, keys int) {
 
 // withRepublisher applies the events without an outcome before each attempt, as the republisher
 // does.
-func (b *restEnv) withRepublisher(carry runs.Executor) runs.Executor {
+func (b *restEnv) withRepublisher(execute runs.Executor) runs.Executor {
 	return func(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
 		rows, err := b.DB.Pool.Query(ctx, `SELECT id FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o
 			WHERE o.event_id = e.id)`)
@@ -55,7 +55,7 @@ func (b *restEnv) withRepublisher(carry runs.Executor) runs.Executor {
 		if _, err := b.proc.PublishAndApply(ctx, left); err != nil {
 			return "", err
 		}
-		return carry(ctx, h, log)
+		return execute(ctx, h, log)
 	}
 }
 
@@ -85,11 +85,11 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 			for _, b := range []*restEnv{calm, wild} {
 				b.runner.Settings.InitialInterval, b.runner.Settings.MaxInterval = 10*time.Second, 20*time.Minute
 				b.changeAndDeliverHalf(t, 7, 150)
-				carry := b.runner.Execute
+				execute := b.runner.Execute
 				if b == wild && kind == "field" {
-					carry = b.withRepublisher(killRepeatedly(t, b.runner))
+					execute = b.withRepublisher(killRepeatedly(t, b.runner))
 				}
-				b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: carry})
+				b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: execute})
 				r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events,
 					Since: b.fake.Now().Add(-20 * time.Minute)})
 				if r.Status != runs.Done || r.Counts[reconcile.Processed] != 150 || r.Counts[reconcile.Missing] == 0 ||
@@ -113,12 +113,12 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 // A second run starts a little before the watermark. A dry run appends nothing.
 func TestReconcile_configuredAPIEvents_moveTheWatermark(t *testing.T) {
 	t.Parallel()
-	b := newRESTEnv(t, "kept: 720h", "kept: 2h")
+	b := newRESTEnv(t, "retention: 720h", "retention: 2h")
 	b.changeAndDeliverHalf(t, 8, 60)
 	b.startReconciler(t, b.runner)
 	before, _ := b.countLog(t)
 	dry := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events, DryRun: true})
-	b.wantRows(t, `SELECT what FROM watermarks`)
+	b.wantRows(t, `SELECT subject FROM watermarks`)
 	if now, _ := b.countLog(t); dry.Counts[reconcile.Missing] != int64(60-before) || now != before {
 		t.Errorf("a dry run counted %v; %d of 60 events existed, now %d", dry.Counts, before, now)
 	}
@@ -144,16 +144,15 @@ func TestReconcile_configuredAPIEvents_moveTheWatermark(t *testing.T) {
 func TestReconcile_unreadableConfiguredEvents_appendNothing(t *testing.T) {
 	t.Parallel()
 	for want, of := range map[string]struct {
-		edits []string
-		order reconcile.Params
+		edits  []string
+		params reconcile.Params
 	}{
-		"it contains no key": {edits: []string{`key: "{json:id}"`, `key: "{json:name}"`}},
-		"event 0 has no time at": {edits: []string{"at: {path: thing.changed",
-			"at: {path: thing.moment"}},
-		"element 0 is no event": {edits: []string{"item: event", "item: events"}},
+		"it contains no key":     {edits: []string{`key: "{json:id}"`, `key: "{json:name}"`}},
+		"event 0 has no time at": {edits: []string{"at: {path: thing.changed", "at: {path: thing.moment"}},
+		"element 0 is no event":  {edits: []string{"item: event", "item: events"}},
 		"finds no list of events": {edits: []string{"/events/field", "/events/none",
 			", path: error.code, equals: no_such_thing", ""}},
-		"lists the events of all its accounts together:": {order: reconcile.Params{Account: "shop_2"}},
+		"lists the events of all its accounts together:": {params: reconcile.Params{Account: "shop_2"}},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
@@ -161,8 +160,8 @@ func TestReconcile_unreadableConfiguredEvents_appendNothing(t *testing.T) {
 			b.fake.Set("a", "one", time.Second)
 			b.fake.Advance(time.Minute)
 			b.startReconciler(t, b.runner)
-			of.order.Scope = reconcile.Events
-			run := b.startOwnRun(t, of.order)
+			of.params.Scope = reconcile.Events
+			run := b.startOwnRun(t, of.params)
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, want) })
 			if stored, _ := b.countLog(t); stored != 0 {
 				t.Errorf("%d events were appended", stored)

@@ -58,8 +58,7 @@ func newRESTEnv(t *testing.T, edits ...string) *restEnv {
 	}
 	b.Source = known.Number[thingsSource]
 	b.Sources[thingsSource] = processor.Source{Number: b.Source, Config: b.endpoint.Source,
-		Provider:      b.endpoint.Provider,
-		RefetchReader: b.endpoint.Looker()}
+		Provider: b.endpoint.Provider, RefetchReader: b.endpoint.RefetchReader()}
 	b.proc = b.Processor(t, nil, thingsSource)
 	b.runner = b.sourceRunner(t)
 	return b
@@ -83,8 +82,7 @@ func (b *restEnv) sourceRunner(t *testing.T) *reconcile.Runner {
 	t.Helper()
 	s, e := &reconcile.Sources{}, b.endpoint
 	source := &reconcile.Source{Name: thingsSource, Number: b.Source, Config: e.Source, API: e.API,
-		Provider: e.Provider,
-		Reader:   e.Reader}
+		Provider: e.Provider, Reader: e.Reader}
 	source.Caller = changingCaller{newClient(t, b.Pool, source), b}
 	s.Replace(source)
 	settings := reconcile.DefaultSettings
@@ -107,15 +105,15 @@ func (b *restEnv) thingDifferences(t *testing.T) (wrong []string) {
 	t.Helper()
 	here := map[string]string{}
 	rows, err := b.DB.Pool.Query(t.Context(), `SELECT object_id, deleted, coalesce(state::text, 'null'), ambiguous
-		OR look_after <> 0 FROM objects WHERE source = $1 AND object_type = 'thing'`, b.Source)
+		OR refetch_after <> 0 FROM objects WHERE source = $1 AND object_type = 'thing'`, b.Source)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var id, state string
-		var deleted, doubt bool
-		if err := rows.Scan(&id, &deleted, &state, &doubt); err != nil {
+		var deleted, pending bool
+		if err := rows.Scan(&id, &deleted, &state, &pending); err != nil {
 			t.Fatal(err)
 		}
 		var thing struct{ Name string }
@@ -126,7 +124,7 @@ func (b *restEnv) thingDifferences(t *testing.T) (wrong []string) {
 		if deleted {
 			here[id] = ""
 		}
-		if doubt {
+		if pending {
 			wrong = append(wrong, id+" has a pending refetch")
 		}
 	}
@@ -168,7 +166,7 @@ func TestRefetch_configuredAPI_updatesTheMirror(t *testing.T) {
 	b.deliver(t, b.fake.Events()) // the lost webhooks arrive late
 	wantNone(t, b.thingDifferences(t))
 	var body []byte
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT body FROM events WHERE event_type = 'postern.look'
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT body FROM events WHERE event_type = 'postern.refetch'
 		AND object_id = 'a/1'`).Scan(&body); err != nil ||
 		!bytes.Contains(body, []byte(`"object":{"data":{"thing":{"changed":`)) {
 		t.Errorf("the log has %s (%v), and not the response byte for byte", body, err)
@@ -238,7 +236,7 @@ var pagings = map[string][]string{
 	"last": {"/lists/field", "/lists/last", "next: {field: meta.next}", "next: {last: key, more: more}"},
 	"window": {"/lists/field", "/lists/window", `after: "{cursor}", `, "", "next: {field: meta.next}",
 		"next: {window: true}"},
-	"page": {"/lists/field", "/lists/page", `after: "{cursor}"`, `page: "{cursor}"`},
+	"page": {"/lists/field", "/lists/page", `after: "{cursor}", `, `page: "{cursor}", `},
 	"whole": {"/lists/field", "/lists/whole",
 		`query: {limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}`, "",
 		"            items: items", "", "next: {field: meta.next}", "partial: true"},

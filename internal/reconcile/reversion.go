@@ -17,10 +17,10 @@ CROSS JOIN LATERAL (SELECT o.version_final, o.version_at, o.version_seen, o.vers
   WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = d.id LIMIT 1) o
 WHERE o.version_seen > 0 AND NOT o.version_final`
 
-// reversionRefetches marks the refetches that are to be ordered by their start, as the rows are
-// now. If another process changes a row before the refetch is applied, the version rule decides as
-// always. No newer state is lost, and a refetch that becomes stale leaves another one pending.
-func (f *fetcher) reversionRefetches(ctx context.Context, objectType versioning.Key, items []*item) error {
+// reversionRefetches marks the refetches that must be re-versioned, by the rows as they are now. If
+// another process changes a row before the refetch is applied, the version rule decides as always.
+// No newer state is lost, and a refetch that becomes stale leaves another one pending.
+func (f *fetcher) reversionRefetches(ctx context.Context, typeKey versioning.Key, items []*item) error {
 	versioned := filter(items, func(it *item) bool { return it.problem == "" && it.input.OwnVersion })
 	if len(versioned) == 0 {
 		return nil
@@ -29,7 +29,7 @@ func (f *fetcher) reversionRefetches(ctx context.Context, objectType versioning.
 	for i, it := range versioned {
 		ids[i] = it.id
 	}
-	rows, err := f.Pool.Query(ctx, seenVersionsSQL, f.source.Number, objectType.Account, objectType.Type, ids)
+	rows, err := f.Pool.Query(ctx, seenVersionsSQL, f.source.Number, typeKey.Account, typeKey.Type, ids)
 	if err == nil {
 		var n int
 		var row versioning.Row
@@ -40,7 +40,7 @@ func (f *fetcher) reversionRefetches(ctx context.Context, objectType versioning.
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("read the versions of %d objects of type %s: %w", len(versioned), objectType.Type, err)
+		return fmt.Errorf("read the versions of %d objects of type %s: %w", len(versioned), typeKey.Type, err)
 	}
 	return nil
 }

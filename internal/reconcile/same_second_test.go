@@ -86,7 +86,7 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 			r := b.scanType(t, full)
 			wantExactCounts(t, r, counts{reconcile.Processed: 4, reconcile.Equal: 1, reconcile.ContentDiffers: 3,
 				reconcile.Repaired: 3})
-			page, err := reconcile.Differences(t.Context(), b.OperatorPool, r.ID, "different", "mended", "", 10)
+			page, err := reconcile.Differences(t.Context(), b.OperatorPool, r.ID, "content_differs", "repaired", "", 10)
 			if err != nil || len(page.Items) != 3 || len(page.Items[0].Fields) != 1 ||
 				page.Items[0].Fields[0].Path != c.field {
 				t.Errorf("the differences are %+v, %v", page.Items, err)
@@ -145,7 +145,7 @@ func TestObjectScan_listWithMoreContent_replacesTheWatermark(t *testing.T) {
 // wantComplete checks the watermarks of a type, without those of changes.
 func (b *shopifyEnv) wantComplete(t *testing.T, objectType string, want ...string) {
 	t.Helper()
-	got := b.DB.QueryStrings(t, `SELECT what FROM watermarks WHERE what IN ('type ' || $1, 'versions ' || $1)`,
+	got := b.DB.QueryStrings(t, `SELECT subject FROM watermarks WHERE subject IN ('type ' || $1, 'versions ' || $1)`,
 		objectType)
 	if !slices.Equal(got, want) {
 		t.Errorf("the watermarks are %q, want %q", got, want)
@@ -158,7 +158,7 @@ func (b *shopifyEnv) wantComplete(t *testing.T, objectType string, want ...strin
 		t.Fatal(err)
 	}
 	for _, p := range page.Items {
-		if p.What != want[0] {
+		if p.Subject != want[0] {
 			continue
 		}
 		report := b.report(t, p.Run)
@@ -193,7 +193,7 @@ func (b *shopifyEnv) wantMirrorEqual(t *testing.T) {
 	}
 	got := map[string]any{}
 	for _, row := range b.DB.QueryStrings(t, `SELECT object_type || ' ' || object_id || ' ' || state::text FROM objects
-		WHERE NOT ambiguous AND look_after = 0`) {
+		WHERE NOT ambiguous AND refetch_after = 0`) {
 		parts := strings.SplitN(row, " ", 3)
 		got[parts[0]+" "+parts[1]] = parseJSON(t, []byte(parts[2]))
 	}
@@ -246,7 +246,7 @@ func (b *stripeEnv) typesInPhase(t *testing.T, run int64, phase string) (all []s
 // A scan of all types reads all customers once. It reads them once more for a type inside customers
 // if the mirror has an object of that type, or if the request names it. The watermark of a skipped
 // type does not move.
-func TestObjectScan_rareTypes_areScannedWhenPresent(t *testing.T) {
+func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 	t.Parallel()
 	const pages = 3
 	b := newStripeEnv(t, "", stripefake.Options{Seed: 3})
@@ -254,24 +254,24 @@ func TestObjectScan_rareTypes_areScannedWhenPresent(t *testing.T) {
 	owner := map[string]any{"customer": b.fake.Create("", "customer", nil)}
 	b.startReconciler(t, b.runner(t, b.apiAt(b.fake.URL), sameCaller))
 	all := []string{"bank_account", "card", "fee_refund", "source", "tax_id"}
-	sweep := func(objectType string, rare, alone, sources, taxIDs int) *runs.Run {
+	scan := func(objectType string, skipped, alone, sources, taxIDs int) *runs.Run {
 		t.Helper()
 		r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType})
-		wantCounts(t, r, counts{reconcile.SkippedTypes: int64(rare), reconcile.Unrepaired: 0})
+		wantCounts(t, r, counts{reconcile.SkippedTypes: int64(skipped), reconcile.Unrepaired: 0})
 		if a, s, x := b.customerPages(); a != alone || s != sources || x != taxIDs {
 			t.Errorf("%d pages of customers alone, %d with sources and %d with tax ids, want %d, %d and %d", a, s, x,
 				alone, sources, taxIDs)
 		}
 		return r
 	}
-	complete := func(what string) bool {
+	complete := func(objectType string) bool {
 		t.Helper()
-		return len(b.DB.QueryStrings(t, `SELECT run::text FROM watermarks WHERE what = 'type `+what+`'`)) > 0
+		return len(b.DB.QueryStrings(t, `SELECT run::text FROM watermarks WHERE subject = 'type `+objectType+`'`)) > 0
 	}
-	first := sweep("", len(all), pages, 0, 0)
-	if rare := b.typesInPhase(t, first.ID, reconcile.PhaseSkipped); !slices.Equal(rare, all) || !complete("customer") ||
-		complete("card") || complete("tax_id") {
-		t.Errorf("skipped: %q; customers are complete: %t, cards: %t", rare, complete("customer"), complete("card"))
+	first := scan("", len(all), pages, 0, 0)
+	if skipped := b.typesInPhase(t, first.ID, reconcile.PhaseSkipped); !slices.Equal(skipped, all) ||
+		!complete("customer") || complete("card") || complete("tax_id") {
+		t.Errorf("skipped: %q; customers are complete: %t, cards: %t", skipped, complete("customer"), complete("card"))
 	}
 	b.fake.Create("", "card", owner)
 	b.fake.Create("", "tax_id", owner)
@@ -283,28 +283,28 @@ func TestObjectScan_rareTypes_areScannedWhenPresent(t *testing.T) {
 		t.Fatalf("the mirror has %q", got)
 	}
 	b.fake.ResetRequests()
-	second := sweep("", len(all)-1, pages, pages, 0)
+	second := scan("", len(all)-1, pages, pages, 0)
 	if done := b.typesInPhase(t, second.ID, "done"); !slices.Contains(done, "card") || !complete("card") ||
 		complete("tax_id") {
 		t.Errorf("done: %q; cards are complete: %t", done, complete("card"))
 	}
-	requested := sweep("tax_id", 0, 0, 0, pages)
+	requested := scan("tax_id", 0, 0, 0, pages)
 	if requested.Counts[reconcile.Repaired] != 1 || !complete("tax_id") {
 		t.Errorf("requested by type: %v, complete %t", requested.Counts, complete("tax_id"))
 	}
-	sweep("", len(all)-2, pages, pages, pages)
+	scan("", len(all)-2, pages, pages, pages)
 }
 
-// rareAndThing lists two types, of which the first is rare.
-type rareAndThing struct{ otherAndThing }
+// onlyIfMirroredAndThing lists two types, the first of them only if it is mirrored.
+type onlyIfMirroredAndThing struct{ otherAndThing }
 
-func (rareAndThing) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
+func (onlyIfMirroredAndThing) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
 	return map[string]provider.List{"another": {OnlyIfMirrored: true}, "thing": {}}
 }
 
 // A type that a run has skipped stays skipped in all its attempts. A type that a run has started is
 // read to its end, whatever the mirror has meanwhile.
-func TestObjectScan_skippedRareType_staysSkippedForTheRun(t *testing.T) {
+func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	down := func() { b.api.respondTo(errorResponse(http.StatusBadGateway), "/others", "/list") }
@@ -314,10 +314,9 @@ func TestObjectScan_skippedRareType_staysSkippedForTheRun(t *testing.T) {
 	}
 	down()
 	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
-		s.Provider, s.Reader = rareAndThing{},
-			rareAndThing{}
+		s.Provider, s.Reader = onlyIfMirroredAndThing{}, onlyIfMirroredAndThing{}
 	}))
-	troubled := func(o reconcile.Params) int64 {
+	startFailing := func(o reconcile.Params) int64 {
 		t.Helper()
 		run := b.startRun(t, o)
 		b.WaitForRun(t, run, endedOrDeferred)
@@ -327,7 +326,7 @@ func TestObjectScan_skippedRareType_staysSkippedForTheRun(t *testing.T) {
 		SELECT (jsonb_populate_record(o, '{"object_type": "another", "object_id": "obj_new"}')).* FROM objects o
 			WHERE object_id = 'obj_6' AND object_type = 'thing'`
 
-	passed := troubled(reconcile.Params{Scope: reconcile.Objects})
+	passed := startFailing(reconcile.Params{Scope: reconcile.Objects})
 	b.DB.Exec(t, another)
 	well()
 	if got := b.waitForEnd(t, passed); got.Status != runs.Done || got.Counts[reconcile.SkippedTypes] != 1 ||
@@ -335,7 +334,7 @@ func TestObjectScan_skippedRareType_staysSkippedForTheRun(t *testing.T) {
 		t.Errorf("%s with %v, after %d calls: %s", got.Status, got.Counts, b.api.callCount("/others"), got.Detail)
 	}
 	down()
-	begun := troubled(reconcile.Params{Scope: reconcile.Objects})
+	begun := startFailing(reconcile.Params{Scope: reconcile.Objects})
 	b.DB.Exec(t, `DELETE FROM objects WHERE object_type = 'another'`)
 	well()
 	if got := b.waitForEnd(t, begun); got.Status != runs.Done || got.Counts[reconcile.SkippedTypes] != 0 ||
@@ -344,14 +343,13 @@ func TestObjectScan_skippedRareType_staysSkippedForTheRun(t *testing.T) {
 	}
 }
 
-// A key that may list no type fails the run, also when the other types are rare.
-func TestObjectScan_onlyRareTypesAllowed_failsTheRun(t *testing.T) {
+// A key that may list no type fails the run, also when the run skips the other types.
+func TestObjectScan_onlySkippedTypesAllowed_failsTheRun(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	b.api.respondTo(errorResponse(http.StatusForbidden), "/list")
 	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
-		s.Provider, s.Reader = rareAndThing{},
-			rareAndThing{}
+		s.Provider, s.Reader = onlyIfMirroredAndThing{}, onlyIfMirroredAndThing{}
 	}))
 	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "403")
 }

@@ -2,24 +2,24 @@ package reconcile
 
 // ScanCounts counts the objects of a scan; each object counts once.
 type ScanCounts struct {
-	// Checked were listed, or refetched because they were not.
+	// Checked were listed, or refetched because they were not listed.
 	Checked int64 `json:"checked"`
 	// Equal are equal in the mirror and at the provider.
 	Equal int64 `json:"equal"`
 	// Missing are not in the mirror. MirrorOlder are older there. MirrorNewer are newer there than
 	// the list can show. ContentDiffers have the same version and another state.
 	Missing        int64 `json:"missing"`
-	MirrorOlder    int64 `json:"behind"`
-	MirrorNewer    int64 `json:"ahead"`
-	ContentDiffers int64 `json:"different"`
-	// NotListed, of the checked ones, are mirrored, were not listed, and were found alive by a
-	// refetch. Each costs a call in each full scan.
-	NotListed int64 `json:"hidden"`
+	MirrorOlder    int64 `json:"mirror_older"`
+	MirrorNewer    int64 `json:"mirror_newer"`
+	ContentDiffers int64 `json:"content_differs"`
+	// NotListed are those checked objects that the list does not show, and a refetch found alive.
+	// Each of them costs a call in each full scan.
+	NotListed int64 `json:"not_listed"`
 	// Orphans are mirrored and missing at the provider.
-	Orphans int64 `json:"ghosts"`
-	// Repaired are right now, and Unrepaired are not.
-	Repaired   int64 `json:"mended"`
-	Unrepaired int64 `json:"left"`
+	Orphans int64 `json:"orphans"`
+	// Repaired differed and do not differ any more. Unrepaired still differ.
+	Repaired   int64 `json:"repaired"`
+	Unrepaired int64 `json:"unrepaired"`
 }
 
 // add returns the sum of two.
@@ -32,22 +32,22 @@ func (t ScanCounts) add(u ScanCounts) ScanCounts {
 // Counts of a scan besides Processed (all checked objects and orphans) and Missing.
 const (
 	Equal          = "equal"
-	MirrorOlder    = "behind"
-	MirrorNewer    = "ahead"
-	ContentDiffers = "different"
-	NotListed      = "hidden"
-	Orphans        = "ghosts"
-	Repaired       = "mended"
-	Unrepaired     = "left"
+	MirrorOlder    = "mirror_older"
+	MirrorNewer    = "mirror_newer"
+	ContentDiffers = "content_differs"
+	NotListed      = "not_listed"
+	Orphans        = "orphans"
+	Repaired       = "repaired"
+	Unrepaired     = "unrepaired"
 	// NotListable are types whose lists the API rejects, so that a scan of all types skips them.
 	// Their watermarks do not advance.
-	NotListable = "unlisted"
+	NotListable = "not_listable"
 	// SkippedTypes are types that a scan of all types skips, because the mirror has none of them
 	// and their lists are expensive. Their watermarks do not advance.
-	SkippedTypes = "rare"
+	SkippedTypes = "skipped"
 	// SkippedParts are the parts of lists (repositories) that could not be read, or not to their
 	// end. A part of several lists counts for each. The watermarks of those types do not advance.
-	SkippedParts = "passed_over"
+	SkippedParts = "skipped_parts"
 	// SkewSeconds is by how much the API's clock and the database's differed, rounded up, if it
 	// exceeds the tolerated skew.
 	SkewSeconds = "skew_seconds"

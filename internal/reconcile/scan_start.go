@@ -12,8 +12,8 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// openBatchesSQL returns the transactions that hold a source's lock. $3 limits it to transactions
-// of that list; null means all.
+// openBatchesSQL returns the transactions that hold a source's lock, of those in $3; null means
+// all.
 const openBatchesSQL = `
 SELECT l.virtualtransaction FROM pg_locks l WHERE l.locktype = 'advisory' AND l.database = (SELECT d.oid
 	FROM pg_database d WHERE d.datname = current_database())
@@ -112,8 +112,7 @@ func (s *objectScan) checkBounds(since, until time.Time) error {
 		return nil
 	}
 	return runs.Permanent(fmt.Errorf("type %s: the run asks for changes since %s and until %s, which is an empty "+
-		"interval: "+
-		"leave since out to start a little before the watermark", s.objectType,
+		"interval: leave since out to start a little before the watermark", s.objectType,
 		since.Format(time.RFC3339), until.Format(time.RFC3339)))
 }
 
@@ -121,10 +120,10 @@ func (s *objectScan) checkBounds(since, until time.Time) error {
 func (s *objectScan) listsEverything() bool { return s.changedFrom.IsZero() }
 
 const (
-	deleteScanSQL = `DELETE FROM sweeps s WHERE s.run = $1 AND s.object_type = $2`
+	deleteScanSQL = `DELETE FROM object_scans s WHERE s.run = $1 AND s.object_type = $2`
 
 	insertScanSQL = `
-INSERT INTO sweeps (run, source, account, object_type, since, until, began, scope, updated_at)
+INSERT INTO object_scans (run, source, account, object_type, since, until, started_at, scope, updated_at)
 VALUES ($1, $3, $4, $2, $5, $6, $7, $8, clock_now())`
 )
 

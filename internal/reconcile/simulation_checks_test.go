@@ -32,7 +32,7 @@ func (l *simulation) checkEventsComplete() {
 		if until.IsZero() || len(reported) == 0 {
 			continue
 		}
-		l.counts["proven"]++
+		l.counts["events complete"]++
 		done := l.appliedKeys()
 		for key, at := range reported {
 			if digest := events.KeyDigest(key); !at.Before(since) && at.Before(until) && !done[[16]byte(digest[:])] {
@@ -70,11 +70,10 @@ func (l *simulation) checkTypeComplete(args []any) {
 		return
 	}
 	account, objectType, since, until := args[1].(string), args[3].(string), args[4].(time.Time), args[5].(time.Time)
-	l.counts["type proven"]++
+	l.counts["type complete"]++
 	if since.After(time.Unix(0, 0)) {
 		l.fail("type %s of account %q is complete from %s on, though its list contains all objects", objectType,
-			account,
-			since)
+			account, since)
 	}
 	for _, o := range l.fake.CurrentObjects() {
 		k := l.keyOf(stripeObject(o))
@@ -83,15 +82,15 @@ func (l *simulation) checkTypeComplete(args []any) {
 		}
 		may, gone := l.statesSince(o, until)
 		var hash []byte
-		var deleted, doubt bool
-		err := l.db.Pool.QueryRow(context.Background(), `SELECT o.state_hash, o.deleted, o.look_after <> 0
-			OR EXISTS (SELECT FROM hints h
+		var deleted, pending bool
+		err := l.db.Pool.QueryRow(context.Background(), `SELECT o.state_hash, o.deleted, o.refetch_after <> 0
+			OR EXISTS (SELECT FROM refetch_requests h
 			WHERE h.source = o.source AND h.account = o.account AND h.object_type = o.object_type
 				AND h.object_id = o.object_id)
 			FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4`,
-			l.reconcileSource.Number, k.Account, k.Type, k.ID).Scan(&hash, &deleted, &doubt)
+			l.reconcileSource.Number, k.Account, k.Type, k.ID).Scan(&hash, &deleted, &pending)
 		switch {
-		case errors.Is(err, pgx.ErrNoRows) && gone, doubt: // no webhook has reported the object
+		case errors.Is(err, pgx.ErrNoRows) && gone, pending: // no webhook has reported the object
 		case errors.Is(err, pgx.ErrNoRows):
 			l.fail("type %s of account %q becomes complete until %s, and %s is not in the mirror", objectType,
 				account, until, o.ID)
@@ -124,7 +123,7 @@ func (l *simulation) statesSince(o stripefake.Object, at time.Time) (states map[
 
 // newRefetchesSQL selects the refetches in the log after an event.
 const newRefetchesSQL = `SELECT e.id, e.body, coalesce(e.verification ->> 'reason', '') FROM events e
-	WHERE e.event_type = 'postern.look' AND e.id > $1 ORDER BY e.id`
+	WHERE e.event_type = 'postern.refetch' AND e.id > $1 ORDER BY e.id`
 
 // checkRefetches checks that each refetch in the log has a state of the object that is no older
 // than its lag, and of the right account.
@@ -137,13 +136,13 @@ func (l *simulation) checkRefetches() {
 	var body []byte
 	var reason string
 	_, err = pgx.ForEachRow(rows, []any{&l.lastChecked, &body, &reason}, func() error {
-		l.counts["looks checked"]++
+		l.counts["refetches checked"]++
 		l.loggedReasons[reason] = true
-		look, err := provider.DecodeRefetch(body)
-		if err == nil && !l.wasInState(look) {
+		refetch, err := provider.DecodeRefetch(body)
+		if err == nil && !l.wasInState(refetch) {
 			l.fail("refetch %d says that %s %s of account %q had this state at %s, which it did not have within %s "+
 				"before\n%s", l.lastChecked,
-				look.ObjectType, look.ObjectID, look.Account, look.Date, look.Lag, look.Body)
+				refetch.ObjectType, refetch.ObjectID, refetch.Account, refetch.Date, refetch.Lag, refetch.Body)
 		}
 		return err
 	})
@@ -152,26 +151,26 @@ func (l *simulation) checkRefetches() {
 }
 
 // wasInState reports whether an object had the state of a refetch within its time range.
-func (l *simulation) wasInState(look *provider.Refetch) bool {
+func (l *simulation) wasInState(refetch *provider.Refetch) bool {
 	all := l.fake.CurrentObjects()
 	i := slices.IndexFunc(all, func(o stripefake.Object) bool {
 		k := l.keyOf(stripeObject(o))
-		return k.Account == look.Account && k.Type == look.ObjectType && k.ID == look.ObjectID
+		return k.Account == refetch.Account && k.Type == refetch.ObjectType && k.ID == refetch.ObjectID
 	})
 	if i < 0 {
-		return look.Missing
+		return refetch.Missing
 	}
-	from, until := look.Date.Add(-look.Elapsed-look.Lag).Truncate(time.Second), look.Date.Add(time.Second)
+	from, until := refetch.Date.Add(-refetch.Elapsed-refetch.Lag).Truncate(time.Second), refetch.Date.Add(time.Second)
 	if l.learnsClocks {
 		// The offset of the clock that stamps events is known only after an event arrived without
 		// delay. Before that a time range may end too early, which matters only if the webhook of
 		// an object's last change is lost.
 		until = until.Add(max(0, -l.clockAhead))
 	}
-	if look.Missing && l.hiddenWithin(l.keyOf(stripeObject(all[i])), from, until) {
+	if refetch.Missing && l.hiddenWithin(l.keyOf(stripeObject(all[i])), from, until) {
 		return true
 	}
-	missing := look.Missing || strings.Contains(string(look.Body), `"deleted":true`)
+	missing := refetch.Missing || strings.Contains(string(refetch.Body), `"deleted":true`)
 	var states []stripefake.Object
 	born := false
 	for _, one := range l.fake.History(all[i].Account, all[i].ID) {
@@ -185,7 +184,7 @@ func (l *simulation) wasInState(look *provider.Refetch) bool {
 	}
 	return missing && !born || slices.ContainsFunc(states, func(one stripefake.Object) bool {
 		return one.Deleted() == missing &&
-			(missing || l.stateHash(one.Type, one.Body) == l.stateHash(one.Type, look.Body))
+			(missing || l.stateHash(one.Type, one.Body) == l.stateHash(one.Type, refetch.Body))
 	})
 }
 
@@ -194,33 +193,34 @@ func (l *simulation) wasInState(look *provider.Refetch) bool {
 // request ($5) has no refetch in the log.
 const stillNeededSQL = `
 SELECT EXISTS (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4
-	AND o.look_after <> 0),
-  EXISTS (SELECT FROM (SELECT max(e.id) AS id FROM events e WHERE e.event_type = 'postern.look' AND e.account = $2
+	AND o.refetch_after <> 0),
+  EXISTS (SELECT FROM (SELECT max(e.id) AS id FROM events e WHERE e.event_type = 'postern.refetch' AND e.account = $2
   	AND e.object_type = $3 AND e.object_id = $4 AND NOT e.verification ? 'run') e
     WHERE e.id > $6 AND NOT EXISTS (SELECT FROM outcomes u WHERE u.event_id = e.id AND u.run = 0
     	AND u.status <> 'failed')),
-  EXISTS (SELECT FROM hints h WHERE h.source = $1 AND h.account = $2 AND h.object_type = $3 AND h.object_id = $4
-  	AND h.made_at = $5 AND h.wanted_by <> ''
-    AND NOT EXISTS (SELECT FROM events e WHERE e.event_type = 'postern.look'
+  EXISTS (SELECT FROM refetch_requests h WHERE h.source = $1 AND h.account = $2 AND h.object_type = $3
+  	AND h.object_id = $4
+  	AND h.requested_at = $5 AND h.requested_by <> ''
+    AND NOT EXISTS (SELECT FROM events e WHERE e.event_type = 'postern.refetch'
     	AND e.verification ->> 'reason' = h.reason)),
   EXISTS (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4)`
 
 // checkRequestDone checks that a request which is deleted is done. The arguments are those of the
 // statement.
 func (l *simulation) checkRequestDone(args []any) {
-	var owes, pending, wished, known bool
+	var refetchPending, pending, manual, known bool
 	l.must(l.db.Pool.QueryRow(context.Background(), stillNeededSQL, args[0], args[1], args[2], args[3], args[5],
-		l.newestAtKill).Scan(&owes, &pending, &wished, &known))
-	l.counts["dropped"]++
-	if wished && !known { // a refetch of an unknown object appends nothing
+		l.newestAtKill).Scan(&refetchPending, &pending, &manual, &known))
+	l.counts["requests done"]++
+	if manual && !known { // a refetch of an unknown object appends nothing
 		delete(l.manualRefetches, versioning.Key{Source: args[0].(int32), Account: args[1].(string),
-			Type: args[2].(string),
-			ID:   args[3].(string)})
-		wished = false
+			Type: args[2].(string), ID: args[3].(string)})
+		manual = false
 	}
-	if owes || pending || wished {
+	if refetchPending || pending || manual {
 		l.fail("the refetch request of %s %s of account %q is deleted: refetch pending %t, its refetch has no "+
-			"outcome %t, its manual request has no refetch %t", args[2], args[3], args[1], owes, pending, wished)
+			"outcome %t, its manual request has no refetch %t", args[2], args[3], args[1], refetchPending, pending,
+			manual)
 	}
 }
 
@@ -228,8 +228,7 @@ func (l *simulation) checkRequestDone(args []any) {
 func (l *simulation) checkManualRefetches() {
 	for k, reason := range l.manualRefetches {
 		if !l.loggedReasons[reason] {
-			l.fail("the manual refetch of %s %s of account %q (%s) is not in the log", k.Type, k.ID,
-				k.Account, reason)
+			l.fail("the manual refetch of %s %s of account %q (%s) is not in the log", k.Type, k.ID, k.Account, reason)
 		}
 	}
 	clear(l.manualRefetches)
@@ -243,20 +242,20 @@ func (l *simulation) checkCounts(run int64, o *reconcile.Params, n map[string]in
 			l.fail("run %d over events counts %v", run, n)
 		}
 	case reconcile.Objects:
-		l.counts["swept"]++
+		l.counts["scanned"]++
 		if l.fake == nil {
 			return
 		}
-		odd := n[reconcile.Missing] + n[reconcile.MirrorOlder] + n[reconcile.ContentDiffers] + n[reconcile.Orphans]
+		differing := n[reconcile.Missing] + n[reconcile.MirrorOlder] + n[reconcile.ContentDiffers] +
+			n[reconcile.Orphans]
 		ended := n[reconcile.Repaired] + n[reconcile.Unrepaired]
 		reported := l.caller.takeSeenCount(run)
 		switch {
-		case n[reconcile.Processed] != n[reconcile.Equal]+n[reconcile.MirrorNewer]+odd || n[reconcile.Equal] < 0:
+		case n[reconcile.Processed] != n[reconcile.Equal]+n[reconcile.MirrorNewer]+differing || n[reconcile.Equal] < 0:
 			l.fail("object scan %d counts %v: the seen objects are not the sum of equal, newer and different ones", run,
 				n)
-		case o.DryRun && ended != 0, !o.DryRun && (ended < odd || n[reconcile.Repaired] > odd ||
-			n[reconcile.Unrepaired] == 0 &&
-				ended != odd):
+		case o.DryRun && ended != 0, !o.DryRun && (ended < differing || n[reconcile.Repaired] > differing ||
+			n[reconcile.Unrepaired] == 0 && ended != differing):
 			l.fail("object scan %d counts %v: the different objects are not the sum of repaired and unrepaired ones",
 				run, n)
 		case n[reconcile.Processed] > int64(reported):
@@ -267,7 +266,7 @@ func (l *simulation) checkCounts(run int64, o *reconcile.Params, n map[string]in
 
 const objectHistorySQL = `
 	SELECT format('here   at %s, seen %s, window %s to %s, deleted %s: %s', provider_time(version_at), version_seen,
-		provider_time(window_lo), provider_time(window_hi), deleted, state)
+		provider_time(time_from), provider_time(time_to), deleted, state)
 	FROM objects WHERE account = $1 AND object_type = $2 AND object_id = $3
 	UNION ALL SELECT * FROM (SELECT format('log    %s %s of %s, received %s, run %s: %s %s', e.origin, e.event_type,
 		e.occurred_at, e.received_at, e.verification ->> 'run', u.status, u.reason)
@@ -275,9 +274,10 @@ const objectHistorySQL = `
 	WHERE e.account = $1 AND e.object_type = $2 AND e.object_id = $3 ORDER BY e.id) e
 	UNION ALL SELECT format('drift  run %s %s %s %s', run, kind, result, reason) FROM drifts
 	WHERE account = $1 AND object_type = $2 AND object_id = $3
-	UNION ALL SELECT format('sweep  run %s from %s, began %s, restarts %s, left %s', run, since, began, restarts,
-		remaining)
-	FROM sweeps WHERE account = $1 AND object_type = $2`
+	UNION ALL SELECT format('scan   run %s from %s, started %s, restarts %s, unrepaired %s', run, since, started_at,
+		restarts,
+		unrepaired)
+	FROM object_scans WHERE account = $1 AND object_type = $2`
 
 // objectHistory describes the states of an object at the provider, and its rows in the mirror and
 // the log.
@@ -306,8 +306,8 @@ type mirrorObject struct {
 	deleted, pending bool
 }
 
-const mirrorObjectSQL = `SELECT state_hash, coalesce(state::text, ''), deleted, look_after <> 0
-	OR EXISTS (SELECT FROM hints h
+const mirrorObjectSQL = `SELECT state_hash, coalesce(state::text, ''), deleted, refetch_after <> 0
+	OR EXISTS (SELECT FROM refetch_requests h
 	WHERE h.source = o.source AND h.account = o.account AND h.object_type = o.object_type AND h.object_id = o.object_id)
 	FROM objects o WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4`
 
@@ -325,7 +325,7 @@ func (l *simulation) mirrored(k versioning.Key) (o mirrorObject, ok bool) {
 }
 
 const unambiguousDeletedSQL = `SELECT account, object_type, object_id FROM objects
-	WHERE source = $1 AND deleted AND NOT ambiguous AND look_after = 0`
+	WHERE source = $1 AND deleted AND NOT ambiguous AND refetch_after = 0`
 
 // checkDeleted checks that no object that always existed is deleted in the mirror.
 func (l *simulation) checkDeleted() {
@@ -345,8 +345,8 @@ func (l *simulation) checkDeleted() {
 	}
 }
 
-// hiddenRecently reports whether the API did not find an object at some time since the last complete
-// reconciliation.
+// hiddenRecently reports whether the API did not find an object at some time since the last
+// complete reconciliation.
 func (l *simulation) hiddenRecently(k versioning.Key) bool {
 	return l.hiddenWithin(k, l.eraEndedAt, l.Now().Add(time.Microsecond))
 }

@@ -73,16 +73,16 @@ func (l *simulation) webhookReceived(account string) (received bool) {
 
 // withRandomKey may set a faulty key for an action. The returned function restores the key. A
 // process that starts in between has its own key.
-func (l *simulation) withRandomKey(doing int, run int64) (over func()) {
+func (l *simulation) withRandomKey(action int, run int64) (restore func()) {
 	before, of, now := l.key, l.keyRun, keyGood
 	if l.chance.IntN(100) < l.wrongKeyPercent {
-		all := possibleKeys[doing]
+		all := possibleKeys[action]
 		if l.fake == nil {
 			all = possibleKeys[actionUncheckedRun]
 		}
 		now = all[l.chance.IntN(len(all))]
 		l.counts["wrong key"]++
-		if now != keyRevoked && doing == actionCheckedRun {
+		if now != keyRevoked && action == actionCheckedRun {
 			l.counts["another account"]++
 		}
 	}
@@ -112,7 +112,7 @@ func (l *simulation) setKey(to keyState, run int64) {
 }
 
 // otherAccountFake is the fake of another account. It has no objects with ids that users choose:
-// the check could find such an object instead of ours (decision 36).
+// the check could find such an object instead of one of the mirror (decision 36).
 func (l *simulation) otherAccountFake() *stripefake.Fake {
 	if l.otherAccount == nil {
 		o := l.stripe
@@ -137,7 +137,7 @@ func (l *simulation) unreadableResponse(key string) *reconcile.Response {
 	if n >= 2*l.unreadablePercent {
 		return nil
 	}
-	l.counts["sick"]++
+	l.counts["object unreadable"]++
 	kind := provider.Rejected
 	if n%2 == 0 {
 		kind = provider.Failure

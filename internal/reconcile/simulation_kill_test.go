@@ -90,10 +90,10 @@ func tracedPool(t *testing.T, db *testkit.DB, role string, by pgx.QueryTracer) *
 	return pool
 }
 
-// findStatement returns the statement that contains a text.
+// findStatement returns the statement that contains a text, with any white space.
 func findStatement(of []string, has string) string {
 	for _, sql := range of {
-		if strings.Contains(sql, has) {
+		if strings.Contains(strings.Join(strings.Fields(sql), " "), has) {
 			return sql
 		}
 	}
@@ -103,9 +103,10 @@ func findStatement(of []string, has string) string {
 var (
 	pendingOutcomesSQL   = findStatement(processor.Statements(), "o.status IS NULL OR o.status = 'failed'")
 	raiseWatermarkSQL    = findStatement(reconcile.Statements(), "'run ' || $6")
-	moveTypeWatermarkSQL = findStatement(reconcile.Statements(), "AS w(what), sweeps s")
-	deleteRequestSQL     = findStatement(reconcile.Statements(), "DELETE FROM hints WHERE source = $1 AND account = "+
-		"$2 AND object_type = $3 AND object_id = $4 AND taken_by = $5")
+	moveTypeWatermarkSQL = findStatement(reconcile.Statements(), "AS w(subject), object_scans s")
+	deleteRequestSQL     = findStatement(reconcile.Statements(),
+		"DELETE FROM refetch_requests WHERE source = $1 AND account = "+
+			"$2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
 )
 
 type tracedKey struct{}
@@ -254,7 +255,7 @@ func (c *simulationCaller) recordResponse(object string, a *reconcile.Response) 
 	}
 	if a.Verdict.Wait > 0 {
 		var until time.Time
-		l.must(l.db.Pool.QueryRow(context.Background(), `SELECT max(blocked_until) FROM budgets`).Scan(&until))
+		l.must(l.db.Pool.QueryRow(context.Background(), `SELECT max(blocked_until) FROM rate_budgets`).Scan(&until))
 		l.wait(until.Sub(l.now()))
 	}
 	if a.Verdict.Kind != provider.Found && a.Verdict.Kind != provider.Missing {

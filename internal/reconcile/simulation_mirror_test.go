@@ -32,9 +32,7 @@ func (l *simulation) applyToWebhooksOnly(d *events.Delivery) {
 	in, err := versioning.InputFromObservation(obs, d.ReceivedAt)
 	l.must(err)
 	k := versioning.Key{Source: l.reconcileSource.Number,
-		Account: cmp.Or(obs.Account, l.reconcileSource.Config.Account),
-		Type:    obs.ObjectType,
-		ID:      obs.ObjectID}
+		Account: cmp.Or(obs.Account, l.reconcileSource.Config.Account), Type: obs.ObjectType, ID: obs.ObjectID}
 	if l.webhooksOnly[k] == nil {
 		row := versioning.NewRow()
 		l.webhooksOnly[k] = &row
@@ -87,11 +85,11 @@ func (l *simulation) sameState(b liveObject, deleted bool, hash versioning.Hash,
 	return len(state) > 0 && gocmp.Equal(l.comparableState(state), l.comparableState(b.Body))
 }
 
-// The counted things: objects that differ with webhooks alone, refetched objects, and refetches.
+// Names of counts: objects that differ with webhooks alone, refetched objects, and refetches.
 const (
-	countDiffering        = "behind"
-	countRefetchedObjects = "looked at"
-	countRefetches        = "looks"
+	countDiffering        = "objects differing"
+	countRefetchedObjects = "objects refetched"
+	countRefetches        = "refetches"
 )
 
 // webhooksOnlyDifferences returns how many objects differ with webhooks alone.
@@ -107,7 +105,7 @@ func (l *simulation) webhooksOnlyDifferences() (n int) {
 	return n
 }
 
-const mirrorRowsSQL = `SELECT account, object_type, object_id, state_hash, deleted, ambiguous, look_after,
+const mirrorRowsSQL = `SELECT account, object_type, object_id, state_hash, deleted, ambiguous, refetch_after,
 	coalesce(state::text, '')
 	FROM objects WHERE source = $1 ORDER BY 1, 2, 3`
 
@@ -135,9 +133,7 @@ func (l *simulation) compareMirror(when string) {
 				of := k
 				differ = append(differ, func() {
 					l.fail("%s: %s %s of account %q %s\nand must be, since %s,\n%s\n%s", when, of.Type, of.ID,
-						of.Account,
-						is,
-						b.Changed, b.Body, l.objectHistory(of))
+						of.Account, is, b.Changed, b.Body, l.objectHistory(of))
 				})
 			}
 			return nil
@@ -248,10 +244,10 @@ func (l *simulation) reconcileUntilDone(steps ...[]reconcile.Params) {
 // pendingWork describes the work that is left.
 func (l *simulation) pendingWork() []string {
 	rows, err := l.db.Pool.Query(context.Background(), `SELECT format('hint of %s %s, tried %s times, due in %s: %s',
-		object_type, object_id, attempts, due - clock_now(), error) FROM hints
-		UNION ALL SELECT format('run %s is %s, put off: %s', run, status, detail) FROM runs WHERE ended_at IS NULL
-		UNION ALL SELECT format('%s %s owes a look after %s', object_type, object_id, look_after) FROM objects
-			WHERE look_after <> 0`)
+		object_type, object_id, attempts, due - clock_now(), error) FROM refetch_requests
+		UNION ALL SELECT format('run %s is %s, deferred: %s', run, status, detail) FROM runs WHERE ended_at IS NULL
+		UNION ALL SELECT format('%s %s has a refetch pending after %s', object_type, object_id, refetch_after)
+			FROM objects WHERE refetch_after <> 0`)
 	l.must(err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	l.must(err)
@@ -271,8 +267,8 @@ func (l *simulation) addRefetchCounts() {
 }
 
 // pendingCountSQL counts the pending work. A manual request that can never be made stays.
-const pendingCountSQL = `SELECT (SELECT count(*) FROM objects WHERE look_after <> 0) +
-	(SELECT count(*) FROM hints WHERE $2 OR due < 'infinity' OR wanted_by = '') +
+const pendingCountSQL = `SELECT (SELECT count(*) FROM objects WHERE refetch_after <> 0) +
+	(SELECT count(*) FROM refetch_requests WHERE $2 OR due < 'infinity' OR requested_by = '') +
 	(SELECT count(*) FROM runs WHERE ended_at IS NULL) + (SELECT count(*) FROM runs WHERE run = ANY($1)
 		AND status <> 'done')`
 
@@ -285,7 +281,7 @@ func (l *simulation) nothingPending(last []int64) bool {
 
 // recordFailedRuns records the failed runs among the last ones, and returns whether there are any.
 func (l *simulation) recordFailedRuns(last []int64) bool {
-	rows, err := l.db.Pool.Query(context.Background(), `SELECT format('run %s over %s has failed: %s', run, asked,
+	rows, err := l.db.Pool.Query(context.Background(), `SELECT format('run %s over %s has failed: %s', run, params,
 		detail) FROM runs WHERE run = ANY($1) AND status = 'failed'`, last)
 	l.must(err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -321,27 +317,27 @@ func (l *simulation) checkAfterLateWebhooks() {
 			l.fail("the log has %d events, and the account has %d", got, want)
 		}
 	}
-	if before.conflicts+before.deleted+before.miscounted > 0 {
+	if before.conflicts+before.dead+before.miscounted > 0 {
 		l.fail("%s: %v", before, l.deadReasons())
 	}
 }
 
 // logCounts are counts of the log.
-type logCounts struct{ events, refetches, conflicts, deleted, miscounted int }
+type logCounts struct{ events, refetches, conflicts, dead, miscounted int }
 
 func (n logCounts) String() string {
 	return fmt.Sprintf("%d events and %d refetches, %d conflicts, %d dead, %d runs miscounted", n.events, n.refetches,
-		n.conflicts, n.deleted, n.miscounted)
+		n.conflicts, n.dead, n.miscounted)
 }
 
 func (l *simulation) countLog() (n logCounts) {
 	err := l.db.Pool.QueryRow(context.Background(), `SELECT (SELECT count(*) FROM events
-		WHERE event_type <> 'postern.look'), (SELECT count(*) FROM events WHERE event_type = 'postern.look'),
+		WHERE event_type <> 'postern.refetch'), (SELECT count(*) FROM events WHERE event_type = 'postern.refetch'),
 		(SELECT count(*) FROM event_conflicts), (SELECT count(*) FROM outcomes WHERE status = 'dead'),
-		(SELECT count(*) FROM runs r WHERE r.status = 'done' AND r.asked ->> 'what' = 'events'
-			AND r.asked ->> 'dry_run' IS NULL AND (r.counts ->> 'missing')::bigint <> (SELECT count(*) FROM events e
+		(SELECT count(*) FROM runs r WHERE r.status = 'done' AND r.params ->> 'scope' = 'events'
+			AND r.params ->> 'dry_run' IS NULL AND (r.counts ->> 'missing')::bigint <> (SELECT count(*) FROM events e
 			WHERE e.verification ->> 'run' = r.run::text))`).
-		Scan(&n.events, &n.refetches, &n.conflicts, &n.deleted, &n.miscounted)
+		Scan(&n.events, &n.refetches, &n.conflicts, &n.dead, &n.miscounted)
 	l.must(err)
 	return n
 }

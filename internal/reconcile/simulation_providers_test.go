@@ -93,8 +93,7 @@ func (w *stripeProvider) source(t *testing.T) *reconcile.Source {
 		Version: stripefake.Version, IDOnlyEvents: w.scenario.stripe.IDOnlyEvents}
 	secrets := []provider.Secret{{Name: "one", Value: []byte(stripefake.Secret)}}
 	return &reconcile.Source{Config: &provider.Source{Name: "shop", Secrets: secrets}, API: api,
-		Provider: stripe.Stripe{},
-		Reader:   stripe.Stripe{}}
+		Provider: stripe.Stripe{}, Reader: stripe.Stripe{}}
 }
 
 func (w *stripeProvider) objects() (all []liveObject) {
@@ -153,9 +152,9 @@ type githubProvider struct {
 	withoutHooks bool
 }
 
-func newGitHubProvider(t *testing.T, o githubfake.Options, deaf bool) liveProvider {
+func newGitHubProvider(t *testing.T, o githubfake.Options, withoutHooks bool) liveProvider {
 	t.Helper()
-	return &githubProvider{githubfake.New(t, o), o.Faults, deaf}
+	return &githubProvider{githubfake.New(t, o), o.Faults, withoutHooks}
 }
 
 func (w *githubProvider) source(t *testing.T) *reconcile.Source {
@@ -243,8 +242,7 @@ func (w *shopifyProvider) objects() (all []liveObject) {
 	for _, o := range w.CurrentObjects() {
 		read := o.Type + " " + o.ID
 		all = append(all, liveObject{shopifyfake.Shop, o.Type, o.ID, o.Body, o.Changed, o.Body != nil &&
-			o.Type != "inventory_level",
-			read})
+			o.Type != "inventory_level", read})
 	}
 	return all
 }

@@ -29,11 +29,9 @@ var (
 
 var (
 	lossyWebhooks = stripefake.Webhooks{LostUnacknowledged: 25, LostAcknowledged: 10, Repeated: 15, Delayed: 20,
-		Delay:    40 * time.Second,
-		Shuffled: 30}
+		Delay: 40 * time.Second, Shuffled: 30}
 	faultyAPI = stripefake.Faults{RateLimited: 4, Locked: 3, ServerError: 4, Garbled: 2, Dropped: 3, Truncated: 3,
-		Slow:         1,
-		SlowDuration: 2 * time.Millisecond}
+		Slow: 1, SlowDuration: 2 * time.Millisecond}
 )
 
 // laggingAPI also responds with old states and has an inexact clock.
@@ -58,12 +56,11 @@ func stripeScenarios() map[string]scenario {
 			4*time.Second, 40
 		o.Faults = stripefake.Faults{Lag: time.Second, ListLag: 29 * time.Second, CursorExpired: 12}
 	})
-	sweptApart := scanned
-	sweptApart.Faults.DateSkew = 3 * time.Second
+	scannedApart := scanned
+	scannedApart.Faults.DateSkew = 3 * time.Second
 	// Most changes do not advance the version.
 	products := with(func(o *stripefake.Options) {
-		o.ObjectTypes, o.VersionUnmoved, o.Burst, o.Objects = []string{"product"}, 80, 70,
-			8
+		o.ObjectTypes, o.VersionUnmoved, o.Burst, o.Objects = []string{"product"}, 80, 70, 8
 	})
 	return map[string]scenario{
 		"reconciled at the end": {stripe: account, actionPercent: 10, onlyAtEnd: true},
@@ -77,41 +74,32 @@ func stripeScenarios() map[string]scenario {
 		"late API": {stripe: with(func(o *stripefake.Options) { o.Faults = laggingAPI() }), actionPercent: 20,
 			duringCallPercent: 20, killPercent: 20, applyFailurePercent: 20},
 		"late lists": {stripe: with(func(o *stripefake.Options) {
-			o.Faults.MaxListDelay,
-				o.Webhooks.LostUnacknowledged = 30*time.Second, 60
+			o.Faults.MaxListDelay, o.Webhooks.LostUnacknowledged = 30*time.Second, 60
 		}), actionPercent: 40, duringCallPercent: 10, killPercent: 10},
 		"connected accounts": {stripe: with(func(o *stripefake.Options) {
-			o.Accounts, o.Faults = []string{"acct_1"},
-				faultyAPI
+			o.Accounts, o.Faults = []string{"acct_1"}, faultyAPI
 		}), actionPercent: 20, duringCallPercent: 10, killPercent: 20},
 		"down for hours": {stripe: with(func(o *stripefake.Options) {
 			o.Gap, o.Webhooks = 10*time.Second, stripefake.Webhooks{Repeated: 10, Shuffled: 30}
-		}),
-			actionPercent: 10, duringCallPercent: 10, killPercent: 10, gatewayDownPercent: 90,
+		}), actionPercent: 10, duringCallPercent: 10, killPercent: 10, gatewayDownPercent: 90,
 			maxWait: 10 * time.Minute},
 		"products that change without events": {stripe: products, actionPercent: 30, duringCallPercent: 10,
 			killPercent: 10},
 		"id-only events": {stripe: with(func(o *stripefake.Options) {
-			o.IDOnlyEvents, o.Accounts, o.Faults = true,
-				[]string{"acct_1"}, laggingAPI()
+			o.IDOnlyEvents, o.Accounts, o.Faults = true, []string{"acct_1"}, laggingAPI()
 		}), actionPercent: 20, duringCallPercent: 20, killPercent: 20},
-		"swept": {stripe: scanned, actionPercent: 60, duringCallPercent: 25, killPercent: 30, scanPercent: 70,
-			unreadablePercent:   10,
-			applyFailurePercent: 10, maxWait: 90 * time.Second},
+		"scanned": {stripe: scanned, actionPercent: 60, duringCallPercent: 25, killPercent: 30, scanPercent: 70,
+			unreadablePercent: 10, applyFailurePercent: 10, maxWait: 90 * time.Second},
 		"scanned through a bad API": {stripe: with(func(o *stripefake.Options) {
-			o.Accounts,
-				o.Faults = []string{"acct_1"}, laggingAPI()
+			o.Accounts, o.Faults = []string{"acct_1"}, laggingAPI()
 		}), actionPercent: 40, duringCallPercent: 20, killPercent: 20, wrongKeyPercent: 30, scanPercent: 70},
 		"outage longer than the event retention": {stripe: with(func(o *stripefake.Options) {
-			o.Gap,
-				o.Webhooks.LostUnacknowledged = 10*time.Second, 60
-		}), actionPercent: 10, duringCallPercent: 10, killPercent: 10,
-			maxWait: 5 * time.Hour, scanPercent: 33},
+			o.Gap, o.Webhooks.LostUnacknowledged = 10*time.Second, 60
+		}), actionPercent: 10, duringCallPercent: 10, killPercent: 10, maxWait: 5 * time.Hour, scanPercent: 33},
 		"hidden and shown": {stripe: with(func(o *stripefake.Options) {
 			o.ObjectTypes, o.VersionUnmoved, o.Objects = []string{"product", "product", "customer"}, 80, 8
-		}), actionPercent: 40, duringCallPercent: 10, killPercent: 10,
-			scanPercent: 40, hidePercent: 20},
-		"scanned while the API's clocks differ": {stripe: sweptApart, learnsClocks: true, actionPercent: 60,
+		}), actionPercent: 40, duringCallPercent: 10, killPercent: 10, scanPercent: 40, hidePercent: 20},
+		"scanned while the API's clocks differ": {stripe: scannedApart, learnsClocks: true, actionPercent: 60,
 			duringCallPercent: 25,
 			killPercent:       30, scanPercent: 70, unreadablePercent: 10, applyFailurePercent: 10,
 			maxWait: 90 * time.Second},
@@ -124,18 +112,18 @@ func stripeScenarios() map[string]scenario {
 		"events are stamped by a clock that is ahead":  differingClocks(account, -4*time.Second, -4*time.Second),
 		"the API's clock is ahead":                     differingClocks(account, 4*time.Second, 0),
 		"the API's clock is behind":                    differingClocks(account, -4*time.Second, 0),
-		"our clock is behind": {stripe: products, actionPercent: 40, duringCallPercent: 10, killPercent: 10,
+		"this machine's clock is behind": {stripe: products, actionPercent: 40, duringCallPercent: 10, killPercent: 10,
 			clockAhead: -8 * time.Second},
-		"our clock is ahead": {stripe: products, actionPercent: 20, duringCallPercent: 10, killPercent: 10,
+		"this machine's clock is ahead": {stripe: products, actionPercent: 20, duringCallPercent: 10, killPercent: 10,
 			clockAhead: 20 * time.Second},
 	}
 }
 
 // differingClocks is a scenario in which the API's clock and this machine's are ahead of the clock
 // that stamps events.
-func differingClocks(o stripefake.Options, api, ours time.Duration) scenario {
+func differingClocks(o stripefake.Options, api, local time.Duration) scenario {
 	o.Faults.DateAhead = api
-	return scenario{stripe: o, actionPercent: 40, duringCallPercent: 20, killPercent: 20, clockAhead: ours,
+	return scenario{stripe: o, actionPercent: 40, duringCallPercent: 20, killPercent: 20, clockAhead: local,
 		learnsClocks: true}
 }
 
@@ -144,13 +132,12 @@ func differingClocks(o stripefake.Options, api, ours time.Duration) scenario {
 // does not.
 func TestSimulation_stripe_mirrorEqualsProvider(t *testing.T) {
 	t.Parallel()
-	runScenarios(t, []string{"proven", "type proven", "looks checked", "dropped", "swept", "sick", "wrong key",
-		"another account",
-		"hidden", "wishes"}, stripeScenarios())
+	runScenarios(t, []string{"events complete", "type complete", "refetches checked", "requests done", "scanned",
+		"object unreadable", "wrong key", "another account", "not_listed", "manual refetches"}, stripeScenarios())
 }
 
 // expectedElsewhere are the situations that must occur in the simulations of other providers.
-var expectedElsewhere = []string{"swept", "wrong key", "hidden", "wishes"}
+var expectedElsewhere = []string{"scanned", "wrong key", "not_listed", "manual refetches"}
 
 // GitHub's webhooks are lost, repeated and reordered, the API fails, and processes are killed.
 // After the last reconciliation the mirror equals GitHub, with few refetches. Without
@@ -170,34 +157,30 @@ func TestSimulation_github_mirrorEqualsProvider(t *testing.T) {
 	}
 	// No webhook is configured, so that only lists show the lost changes. The lists are late, and
 	// omit changes at the time from which they are requested.
-	deaf := func(t *testing.T, seed uint64, start time.Time) liveProvider {
+	withoutHooks := func(t *testing.T, seed uint64, start time.Time) liveProvider {
 		return newGitHubProvider(t, githubfake.Options{Seed: seed, Start: start, Objects: 16, Comments: 30,
 			Gap: 250 * time.Millisecond, WithoutTransfers: true, SinceIsExclusive: seed%2 == 0,
 			Webhooks: githubfake.Webhooks{LostUnacknowledged: 50, Shuffled: 30},
 			Faults:   githubfake.Faults{CallsPerHour: 1e6, Lag: time.Second, ListLag: 9 * time.Second}}, true)
 	}
-	troubles := githubfake.Faults{HourlyLimited: 3, SecondaryLimited: 2, ServerError: 4, Garbled: 2, Dropped: 3,
-		Truncated: 3, CursorExpired: 3,
-		CallsPerHour: 1e6}
+	faults := githubfake.Faults{HourlyLimited: 3, SecondaryLimited: 2, ServerError: 4, Garbled: 2, Dropped: 3,
+		Truncated: 3, CursorExpired: 3, CallsPerHour: 1e6}
 	runScenarios(t, expectedElsewhere, map[string]scenario{
 		"killed": {scanPercent: 33, newProvider: with(func(*githubfake.Options) {}), actionPercent: 20,
-			duringCallPercent: 15, killPercent: 30,
-			hidePercent: 20},
-		"bad API": {scanPercent: 33, newProvider: with(func(o *githubfake.Options) { o.Faults = troubles }),
-			actionPercent:     15,
-			duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20, hidePercent: 20},
+			duringCallPercent: 15, killPercent: 30, hidePercent: 20},
+		"bad API": {scanPercent: 33, newProvider: with(func(o *githubfake.Options) { o.Faults = faults }),
+			actionPercent: 15, duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20, hidePercent: 20},
 		"late API": {scanPercent: 33, newProvider: with(func(o *githubfake.Options) {
 			o.Faults.Lag, o.Faults.ListLag, o.Faults.MaxListDelay = time.Second, 9*time.Second, 8*time.Second
 		}), actionPercent: 15, duringCallPercent: 15, killPercent: 15},
 		"few calls an hour": {scanPercent: 33,
 			newProvider: with(func(o *githubfake.Options) { o.Faults.CallsPerHour = 80 }), actionPercent: 10,
 			duringCallPercent: 10, killPercent: 10},
-		"no webhook is configured": {scanPercent: 100, newProvider: deaf, actionPercent: 30, duringCallPercent: 10,
-			killPercent: 10},
+		"no webhook is configured": {scanPercent: 100, newProvider: withoutHooks, actionPercent: 30,
+			duringCallPercent: 10, killPercent: 10},
 		"outage longer than the delivery retention": {scanPercent: 33,
 			newProvider: with(func(o *githubfake.Options) { o.WithoutTransfers = true }), actionPercent: 15,
-			duringCallPercent: 10, killPercent: 10,
-			outage: 4 * 24 * time.Hour},
+			duringCallPercent: 10, killPercent: 10, outage: 4 * 24 * time.Hour},
 	})
 }
 
@@ -215,14 +198,12 @@ func TestSimulation_shopify_mirrorEqualsProvider(t *testing.T) {
 			return newShopifyProvider(t, o)
 		}
 	}
-	troubles := shopifyfake.Faults{Throttled: 5, ServerError: 5, Dropped: 3, Truncated: 3, CursorExpired: 3}
+	faults := shopifyfake.Faults{Throttled: 5, ServerError: 5, Dropped: 3, Truncated: 3, CursorExpired: 3}
 	runScenarios(t, expectedElsewhere, map[string]scenario{
 		"killed": {scanPercent: 100, newProvider: with(func(*shopifyfake.Options) {}), actionPercent: 20,
-			duringCallPercent: 15, killPercent: 30,
-			hidePercent: 20},
-		"bad API": {scanPercent: 100, newProvider: with(func(o *shopifyfake.Options) { o.Faults = troubles }),
-			actionPercent:     15,
-			duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20},
+			duringCallPercent: 15, killPercent: 30, hidePercent: 20},
+		"bad API": {scanPercent: 100, newProvider: with(func(o *shopifyfake.Options) { o.Faults = faults }),
+			actionPercent: 15, duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20},
 		"late API": {scanPercent: 100, newProvider: with(func(o *shopifyfake.Options) {
 			o.Faults.Lag, o.Faults.MaxListDelay = time.Second,
 				55*time.Second
@@ -247,7 +228,7 @@ func TestSimulation_configuredAPI_mirrorEqualsProvider(t *testing.T) {
 	}
 	same := func(*restfake.Options) {}
 	seconds := func(o *restfake.Options) { o.WholeSeconds = true }
-	troubles := func(o *restfake.Options) {
+	faults := func(o *restfake.Options) {
 		o.Faults = restfake.Faults{Throttled: 4, ServerError: 5, ConnectionDropped: 5, CursorExpired: 5}
 	}
 	late := func(o *restfake.Options) {
@@ -258,35 +239,31 @@ func TestSimulation_configuredAPI_mirrorEqualsProvider(t *testing.T) {
 		"path: /lists/field\n            lag: 22s"}
 	runScenarios(t, expectedElsewhere, map[string]scenario{
 		"killed": {scanPercent: 100, newProvider: with("field", seconds), actionPercent: 20, duringCallPercent: 15,
-			killPercent: 30,
-			hidePercent: 20},
-		"by addresses, bad API": {scanPercent: 100, newProvider: with("address", troubles), actionPercent: 15,
-			duringCallPercent: 15, killPercent: 15,
-			wrongKeyPercent: 20, hidePercent: 20},
+			killPercent: 30, hidePercent: 20},
+		"by addresses, bad API": {scanPercent: 100, newProvider: with("address", faults), actionPercent: 15,
+			duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20, hidePercent: 20},
 		"by links": {scanPercent: 100, newProvider: with("link", seconds), actionPercent: 15,
 			duringCallPercent: 15, killPercent: 15},
 		"by numbers": {scanPercent: 100, newProvider: with("page", seconds), actionPercent: 15,
 			duringCallPercent: 15, killPercent: 15},
-		"by the last one": {scanPercent: 100, newProvider: with("last", troubles), actionPercent: 15,
+		"by the last one": {scanPercent: 100, newProvider: with("last", faults), actionPercent: 15,
 			duringCallPercent: 15, killPercent: 15},
 		"by the time of the change": {scanPercent: 100, newProvider: with("window", same), actionPercent: 15,
 			duringCallPercent: 15, killPercent: 15},
 		"whole": {scanPercent: 100, newProvider: with("whole", same), actionPercent: 15, duringCallPercent: 15,
-			killPercent: 15,
-			hidePercent: 20},
+			killPercent: 15, hidePercent: 20},
 		"late API": {scanPercent: 100, newProvider: with("field", late, lags...), actionPercent: 20,
-			duringCallPercent: 15,
-			killPercent:       15, maxWait: 20 * time.Second},
+			duringCallPercent: 15, killPercent: 15, maxWait: 20 * time.Second},
 	})
 }
 
 // runScenarios runs the simulations of all scenarios. It also checks that they are difficult
 // enough: each of the named situations must occur.
-func runScenarios(t *testing.T, things []string, kinds map[string]scenario) {
+func runScenarios(t *testing.T, situations []string, kinds map[string]scenario) {
 	t.Helper()
 	var all totals
 	count, steps := simulationSize()
-	t.Cleanup(func() { all.check(t, steps, len(kinds), things) })
+	t.Cleanup(func() { all.check(t, steps, len(kinds), situations) })
 	for name, c := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -331,15 +308,14 @@ func (s *totals) add(l *simulation) {
 
 func (s *totals) String() string {
 	return fmt.Sprintf("%d simulations of %d objects, in %d of which webhooks alone leave differences; %.2f "+
-		"refetches of each object; "+
-		"%v", s.simulations,
+		"refetches of each object; %v", s.simulations,
 		s.objects, s.differing, float64(s.counts[countRefetches])/float64(max(1, s.counts[countRefetchedObjects])),
 		s.counts)
 }
 
 // check fails when the simulations are too easy or need too many refetches. It is skipped when only
 // some of the scenarios run.
-func (s *totals) check(t *testing.T, steps, kinds int, things []string) {
+func (s *totals) check(t *testing.T, steps, kinds int, situations []string) {
 	t.Helper()
 	t.Log(s)
 	if s.simulations < kinds {
@@ -351,10 +327,10 @@ func (s *totals) check(t *testing.T, steps, kinds int, things []string) {
 	if steps < fullSteps { // too short for every situation
 		return
 	}
-	if s.differing*10 < s.simulations*9 || s.counts["died"] == 0 || s.counts["died looking"] == 0 {
+	if s.differing*10 < s.simulations*9 || s.counts["runs killed"] == 0 || s.counts["passes killed"] == 0 {
 		t.Errorf("these simulations need no reconciliation, or no process is killed: %s", s)
 	}
-	for _, name := range things {
+	for _, name := range situations {
 		if s.counts[name] == 0 {
 			t.Errorf("these simulations have no %q: %s", name, s)
 		}

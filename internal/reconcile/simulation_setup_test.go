@@ -31,8 +31,7 @@ func newSimulation(t *testing.T, c *scenario, seed uint64) *simulation {
 	l := &simulation{scenario: c, t: t, db: testkit.Database(t), seed: seed, chance: rand.New(rand.NewPCG(seed, 71)),
 		counts: map[string]int{}, webhooksOnly: map[versioning.Key]*versioning.Row{}, extraReads: map[string]bool{},
 		manualRefetches: map[versioning.Key]string{}, visibilities: map[versioning.Key]*visibility{},
-		loggedReasons: map[string]bool{},
-		hashes:        map[string]versioning.Hash{}}
+		loggedReasons: map[string]bool{}, hashes: map[string]versioning.Hash{}}
 	if c.learnsClocks && c.stripe.Faults.RateLimited > 0 {
 		t.Fatal("a call that waits for the rate budget holds the clock by which it waits")
 	}
@@ -68,9 +67,7 @@ func (l *simulation) registerSource(t *testing.T) {
 	r.Number = known.Number[r.Name]
 	l.reconcileSource = r
 	l.processorSource = processor.Source{Number: r.Number, Config: r.Config, Provider: r.Provider,
-		RefetchReader: r.Reader,
-		ReadsByID:     r.Reads,
-		Locates:       r.Locates}
+		RefetchReader: r.Reader, ReadsByID: r.Reads, Locates: r.Locates}
 	switch {
 	case l.fake == nil:
 		l.types = slices.Sorted(maps.Keys(r.Reader.(provider.ObjectLister).Lists(r.Config, r.API, r.Config.Account)))
@@ -129,8 +126,8 @@ func (l *simulation) moveProviderClock(do func()) {
 	do()
 }
 
-const renewLeasesSQL = `UPDATE checkpoints SET leased_until = greatest(leased_until, clock_now() + $2::interval)
-	WHERE run = ANY($1) AND leased_until > '-infinity'`
+const renewLeasesSQL = `UPDATE checkpoints SET lease_until = greatest(lease_until, clock_now() + $2::interval)
+	WHERE run = ANY($1) AND lease_until > '-infinity'`
 
 // wait lets time pass. Mostly the leases of the executed runs are renewed.
 func (l *simulation) wait(d time.Duration) {
@@ -160,8 +157,7 @@ func (l *simulation) newAPIClient(api *provider.API) *reconcile.Client {
 	l.must(err)
 	c, err := reconcile.NewClient(reconcile.Options{Pool: l.db.Role(l.t, "processor"), Number: l.reconcileSource.Number,
 		Source: l.reconcileSource.Name, Account: l.reconcileSource.Config.Account, Reader: l.reconcileSource.Reader,
-		API: api, Metrics: metrics,
-		Logger: slog.New(slog.DiscardHandler)})
+		API: api, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
 	l.must(err)
 	l.t.Cleanup(c.Close)
 	return c
@@ -171,8 +167,7 @@ func (l *simulation) newAPIClient(api *provider.API) *reconcile.Client {
 func (l *simulation) newRunner(t *testing.T) {
 	pool := l.killablePool(t, "processor")
 	l.caller = &simulationCaller{Client: l.newAPIClient(l.reconcileSource.API), sim: l, refetched: map[string]int{},
-		seenByRun: map[int64]map[string]bool{},
-		random:    rand.New(rand.NewPCG(l.seed, 72))}
+		seenByRun: map[int64]map[string]bool{}, random: rand.New(rand.NewPCG(l.seed, 72))}
 	l.reconcileSource.Caller = l.caller
 	sources := &reconcile.Sources{}
 	sources.Replace(l.reconcileSource)

@@ -31,8 +31,8 @@ type scenario struct {
 	// the options in stripe.
 	newProvider func(t *testing.T, seed uint64, start time.Time) liveProvider
 	stripe      stripefake.Options
-	// actionPercent is the percentage of steps before which a random action of ours happens: time
-	// passes, the republisher runs, or a reconciliation runs.
+	// actionPercent is the percentage of steps before which a random action happens: time passes,
+	// the republisher runs, or a reconciliation runs.
 	actionPercent int
 	// duringCallPercent is the percentage of calls to the API during which the same happens.
 	duringCallPercent int
@@ -46,7 +46,7 @@ type scenario struct {
 	// learnsClocks: the offsets of the API's clock and of the clock that stamps events are learned
 	// from responses. Otherwise they are exact.
 	learnsClocks bool
-	// wrongKeyPercent is the percentage of reconciliations and refetch rounds with a wrong key.
+	// wrongKeyPercent is the percentage of reconciliations and refetch passes with a wrong key.
 	wrongKeyPercent int
 	// unreadablePercent is the percentage of objects that cannot be fetched by id for some minutes.
 	unreadablePercent int
@@ -104,7 +104,7 @@ type simulation struct {
 	keyLock      sync.Mutex
 	key          keyState
 	keyRun       int64             // the run that uses the key; 0: refetches
-	otherAccount *stripefake.Fake  // the account of a foreign key
+	otherAccount *stripefake.Fake  // the other account, for its key
 	lastScan     *reconcile.Params // the last requested object scan
 	visibilities map[versioning.Key]*visibility
 	eraEndedAt   time.Time // the end of the last era
@@ -154,7 +154,7 @@ func (l *simulation) runSteps(steps int) {
 	}
 }
 
-// act executes a random action of ours.
+// act executes a random action on this side of the API.
 func (l *simulation) act() {
 	l.depth++
 	defer func() { l.depth-- }()
@@ -196,8 +196,8 @@ func (l *simulation) act() {
 // requestManualRefetch requests a manual refetch of a random object.
 func (l *simulation) requestManualRefetch() {
 	if k, ok := l.randomObject(); ok {
-		l.counts["wishes"]++
-		l.manualRefetches[k] = fmt.Sprint("to see, ", l.counts["wishes"])
+		l.counts["manual refetches"]++
+		l.manualRefetches[k] = fmt.Sprint("to see, ", l.counts["manual refetches"])
 		_, err := reconcile.RequestRefetch(context.Background(), l.operator, k, "test", l.manualRefetches[k])
 		l.must(err)
 	}
@@ -251,7 +251,7 @@ func (l *simulation) randomRun() reconcile.Params {
 	o := reconcile.Params{Scope: reconcile.Events, Account: l.randomAccount()}
 	some := func() time.Duration { return time.Duration(l.chance.IntN(120)) * time.Second }
 	n := l.chance.IntN(9)
-	if sweep := l.chance.IntN(100) < l.scanPercent; sweep && (l.fake != nil || n > 1) {
+	if scan := l.chance.IntN(100) < l.scanPercent; scan && (l.fake != nil || n > 1) {
 		return l.randomScan()
 	}
 	switch n {
@@ -347,8 +347,7 @@ func (l *simulation) deliver() {
 		ds = append(ds, events.Delivery{Source: l.reconcileSource.Number, ReceivedAt: l.now(),
 			Origin:  events.OriginWebhook,
 			Headers: events.AppendHeaders(nil, reads.Headers(), d), Verification: []byte(`{}`),
-			Body:   slices.Clone(d.Body),
-			Events: named})
+			Body: slices.Clone(d.Body), Events: named})
 		return true
 	})
 	if len(ds) == 0 {
@@ -409,7 +408,7 @@ func (l *simulation) executeRun() bool {
 	if h == nil {
 		return false
 	}
-	l.counts["taken"]++
+	l.counts["runs leased"]++
 	var o reconcile.Params
 	l.must(json.Unmarshal(h.Params, &o))
 	defer l.withRandomKey(l.actionOf(&o), h.Run.ID)()
@@ -422,15 +421,15 @@ func (l *simulation) executeRun() bool {
 	l.leasedRuns = l.leasedRuns[:len(l.leasedRuns)-1]
 	switch {
 	case died:
-		l.counts["died"]++
+		l.counts["runs killed"]++
 	case errors.Is(err, runs.ErrLeaseLost):
-		l.counts["lost"]++
+		l.counts["leases lost"]++
 		l.must(h.Release(context.Background()))
 	case isPermanent(err):
 		l.counts["failed"]++
 		l.must(h.End(context.Background(), runs.Failed, err.Error()))
 	case err != nil:
-		l.counts["put off"]++
+		l.counts["deferred"]++
 		_, err = h.Defer(context.Background(), err, time.Second, time.Minute)
 		l.must(err)
 	case status == runs.Running:
@@ -439,7 +438,7 @@ func (l *simulation) executeRun() bool {
 		l.checkCounts(h.Run.ID, &o, h.Counts)
 		l.checkScan(h.Run.ID, &o)
 	case status == runs.AwaitingApproval:
-		l.counts["proposed"]++
+		l.counts["approvals requested"]++
 		l.must(runs.Approve(context.Background(), l.operator, h.Run.ID, "test", "they are gone"))
 	default:
 		l.fail("run %d has the status %s after it was executed", h.Run.ID, status)
@@ -447,7 +446,7 @@ func (l *simulation) executeRun() bool {
 	return true
 }
 
-// isPermanent reports whether runs.Refuse made an error.
+// isPermanent reports whether runs.Permanent made an error.
 func isPermanent(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if fmt.Sprintf("%T", err) == fmt.Sprintf("%T", runs.Permanent(nil)) {
@@ -462,7 +461,7 @@ func isPermanent(err error) bool {
 func (l *simulation) runRefetchPass() (n int) {
 	var err error
 	if l.mayBeKilled(func(ctx context.Context) { n, err = l.refetchPass(ctx) }) {
-		l.counts["died looking"]++
+		l.counts["passes killed"]++
 		l.must(l.db.Pool.QueryRow(context.Background(), `SELECT coalesce(max(id), 0) FROM events`).Scan(
 			&l.newestAtKill))
 		return 0

@@ -59,7 +59,7 @@ func (l *simulation) toggleHidden(b liveObject) {
 	h.changes = append(h.changes, l.Now())
 	l.hide(b, len(h.changes)%2 == 1)
 	l.extraReads[b.readKey] = true // it needs more refetches
-	l.counts["hidden"]++
+	l.counts["not_listed"]++
 }
 
 // showAll shows all hidden objects again.
@@ -81,7 +81,8 @@ func (l *simulation) visibleSince(k versioning.Key, since time.Time) bool {
 	return !hidden && until.IsZero()
 }
 
-// hiddenWithin reports whether the API did not find an object at some time from one time to another.
+// hiddenWithin reports whether the API did not find an object at some time from one time to
+// another.
 func (l *simulation) hiddenWithin(k versioning.Key, from, until time.Time) bool {
 	h := l.visibilities[k]
 	if h == nil {

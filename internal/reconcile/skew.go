@@ -3,11 +3,11 @@ package reconcile
 import "time"
 
 const (
-	// toleratedSkew is by how much the API's clock and the database's may differ before it is
+	// toleratedSkew is the greatest difference of the API's clock and the database's that is not
 	// logged.
 	toleratedSkew = time.Second
-	// maxSkew is by how much they may differ so that refetches are ordered by either clock. Beyond
-	// it one of the two is wrong, and the API's clock is used.
+	// maxSkew is the greatest difference at which refetches are ordered correctly by either clock.
+	// Beyond it one of the clocks is wrong, and the API's clock is used.
 	maxSkew = 5 * time.Second
 )
 
@@ -18,8 +18,8 @@ type clockReading struct {
 	before, after time.Time
 }
 
-// skew returns by how much a response's Date, which is cut to the second, is ahead of the
-// database's clock, at least; negative: behind. The call was made from began to now.
+// skew returns the least possible lead of a response's Date, which is cut to the second, over the
+// database's clock; negative: it is behind. The call lasted from began to now.
 func (at clockReading) skew(date, began, now time.Time) time.Duration {
 	if ahead := date.Sub(at.database) - now.Sub(at.before); ahead > 0 {
 		return ahead
@@ -27,12 +27,13 @@ func (at clockReading) skew(date, began, now time.Time) time.Duration {
 	return min(0, date.Add(time.Second).Sub(at.database)-began.Sub(at.after))
 }
 
-// widen measures a response's skew and widens its interval. Date less Elapsed is then no later than
-// the start of the call by either clock, and the end of Date's second no earlier than its end. A
+// widen measures a response's skew and widens its interval. By either clock, Date less Elapsed is
+// then no later than the start of the call, and the end of Date's second no earlier than its end. A
 // refetch is therefore ordered correctly if one of the clocks is right; the servers of an API need
 // not agree on the time. The database may have read its clock at any moment between before and
-// after. Skew is therefore the smallest possible difference, and the widening covers the largest
-// possible one, up to maxSkew in each direction. A long wait may widen both.
+// after. Skew is therefore the smallest possible difference. The widening covers the largest
+// possible one, up to maxSkew in each direction; a long wait between before and after makes it
+// larger.
 func (r *Response) widen(at clockReading, began, now time.Time) {
 	if r.Date.IsZero() {
 		return
@@ -56,9 +57,8 @@ func (c *Client) reportSkew(r *Response, skew time.Duration, first bool) {
 	c.options.Metrics.skew.WithLabelValues(c.options.Source).Set(skew.Seconds())
 	if first {
 		c.options.Logger.Warn("the API's clock and the database's differ: check that the database's machine "+
-			"synchronizes its time "+
-			"(NTP); the order of refetches is uncertain if the difference exceeds the allowed one",
-			"source", c.options.Source, "skew", r.Skew, "allowed", maxSkew)
+			"synchronizes its time (NTP); the order of refetches is uncertain if the difference exceeds the allowed "+
+			"one", "source", c.options.Source, "skew", r.Skew, "allowed", maxSkew)
 	}
 }
 

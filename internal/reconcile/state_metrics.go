@@ -38,29 +38,28 @@ type refetchStats struct {
 // completenessStats is until when (Unix time) something is complete for all accounts of a source
 // with a watermark, without the excluded accounts.
 type completenessStats struct {
-	Source, What string
-	Until        float64
+	Source, Subject string
+	Until           float64
 }
 
-const databaseHelp = " Read from the database every 10 s, the same in every processor; NaN while the database does " +
-	"not answer."
+const databaseHelp = " Every processor reads this value from the database every 10 s and reports the same; NaN while " +
+	"the database does not respond."
 
 var (
-	refetchesDesc = prometheus.NewDesc("postern_hints", "Objects that wait for a refetch from the provider's API, "+
-		"including the suspended "+
-		"ones."+databaseHelp, []string{"source"}, nil)
-	suspendedDesc = prometheus.NewDesc("postern_hints_parked", "Objects whose refetch is suspended, because the API "+
-		"has no call for it, "+
-		"or does not return the whole object: postern hints list."+databaseHelp, []string{"source"}, nil)
-	oldestWaitDesc = prometheus.NewDesc("postern_hints_waiting_seconds",
-		"How long the refetch that has been due for longest has waited; 0 if none is due."+databaseHelp,
+	refetchesDesc = prometheus.NewDesc("postern_refetches_pending", "Objects that wait for a refetch from the "+
+		"provider's API, including the suspended ones."+databaseHelp, []string{"source"}, nil)
+	suspendedDesc = prometheus.NewDesc("postern_refetches_suspended", "Objects whose refetch is suspended, because "+
+		"the API has no call for the object or does not return the whole object. postern refetches list shows "+
+		"them."+databaseHelp, []string{"source"}, nil)
+	oldestWaitDesc = prometheus.NewDesc("postern_refetches_oldest_seconds",
+		"How long the oldest due refetch has been due; 0 if none is due."+databaseHelp,
 		[]string{"source"}, nil)
-	completeUntilDesc = prometheus.NewDesc("postern_proven_until_timestamp_seconds",
-		"Until when, on the provider's clock, something (events; all objects of a type, their versions only, or their "+
-			"changes) is complete, Unix time. Of several accounts, the one that is furthest behind, without those "+
-			"that "+
-			"are excluded (postern_accounts_left_out)."+databaseHelp,
-		[]string{"source", "what"}, nil)
+	completeUntilDesc = prometheus.NewDesc("postern_complete_until_timestamp_seconds",
+		"Unix time, on the provider's clock, until which data is complete. The label subject names the data: events, "+
+			"or for an object type all objects, only their versions, or only their changes. If the source has "+
+			"several accounts, the value is that of the account that is furthest behind. It does not cover "+
+			"excluded accounts (postern_accounts_excluded)."+databaseHelp,
+		[]string{"source", "subject"}, nil)
 )
 
 // NewStateMetrics registers the metrics.
@@ -73,14 +72,16 @@ const (
 	refetchStatsSQL = `
 SELECT s.name, count(h.source)::float8, (count(*) FILTER (WHERE h.due = 'infinity'))::float8,
   coalesce(extract(epoch FROM clock_now() - min(h.due) FILTER (WHERE h.due <= clock_now())), 0)::float8
-FROM sources s LEFT JOIN hints h ON h.source = s.number WHERE s.name = ANY($1::text[]) GROUP BY s.name ORDER BY s.name`
+FROM sources s LEFT JOIN refetch_requests h ON h.source = s.number WHERE s.name = ANY($1::text[]) GROUP BY s.name
+	ORDER BY s.name`
 
 	completenessStatsSQL = `
-SELECT s.name, m.what, extract(epoch FROM min(m.until))::float8 FROM watermarks m JOIN sources s ON s.number = m.source
-WHERE s.name = ANY($1::text[]) AND m.what NOT LIKE 'run %'
+SELECT s.name, m.subject, extract(epoch FROM min(m.until))::float8 FROM watermarks m
+	JOIN sources s ON s.number = m.source
+WHERE s.name = ANY($1::text[]) AND m.subject NOT LIKE 'run %'
   AND NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS w(source, account) WHERE w.source = m.source
   	AND w.account = m.account)
-GROUP BY s.name, m.what ORDER BY s.name, m.what`
+GROUP BY s.name, m.subject ORDER BY s.name, m.subject`
 )
 
 // How often the tables are read, and the timeout for it.
@@ -95,7 +96,7 @@ func (o *StateMetrics) Watch(ctx context.Context, pool *pgxpool.Pool, log *slog.
 	defer tick.Stop()
 	for {
 		if err := o.Read(ctx, pool); err != nil {
-			log.Debug("metrics of refetches and completeness are not known", "error", err)
+			log.Debug("metrics of refetches and completeness cannot be read", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -189,8 +190,7 @@ func (o *StateMetrics) invalidate() {
 // Describe implements prometheus.Collector.
 func (o *StateMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{refetchesDesc, suspendedDesc, oldestWaitDesc, completeUntilDesc, driftDesc,
-		checkedDesc,
-		notListedDesc, repairedDesc, unrepairedDesc, monthlyCallsDesc, monthlyLimitDesc, excludedDesc} {
+		checkedDesc, notListedDesc, repairedDesc, unrepairedDesc, monthlyCallsDesc, monthlyLimitDesc, excludedDesc} {
 		out <- d
 	}
 }
@@ -205,7 +205,7 @@ func (o *StateMetrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(oldestWaitDesc, prometheus.GaugeValue, h.OldestWait, h.Source)
 	}
 	for _, p := range o.completeness {
-		out <- prometheus.MustNewConstMetric(completeUntilDesc, prometheus.GaugeValue, p.Until, p.Source, p.What)
+		out <- prometheus.MustNewConstMetric(completeUntilDesc, prometheus.GaugeValue, p.Until, p.Source, p.Subject)
 	}
 	for i := range o.drifts {
 		o.drifts[i].collect(out)

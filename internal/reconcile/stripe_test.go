@@ -30,8 +30,7 @@ type stripeEnv struct {
 func newStripeEnv(t *testing.T, pinned string, o stripefake.Options) *stripeEnv {
 	t.Helper()
 	b := &stripeEnv{testEnv: newEnvWithoutAPI(t), fake: stripefake.New(t, o),
-		config: &provider.Source{Name: applied.SourceName,
-			Account: pinned}}
+		config: &provider.Source{Name: applied.SourceName, Account: pinned}}
 	s := b.Sources[applied.SourceName]
 	s.Config, s.Provider = b.config, stripe.Stripe{}
 	b.Sources[applied.SourceName] = s
@@ -97,7 +96,7 @@ func TestReconcile_pinnedAccount_eventsMatchWebhooks(t *testing.T) {
 	}
 	b.wantRows(t, `SELECT DISTINCT account FROM events ORDER BY 1`, stripefake.OwnAccount, stripefake.OwnAccount+
 		"/test")
-	b.wantRows(t, `SELECT account FROM budgets`, "")
+	b.wantRows(t, `SELECT account FROM rate_budgets`, "")
 }
 
 const connectedAccount = "acct_1"
@@ -105,8 +104,7 @@ const connectedAccount = "acct_1"
 // childTypes are the types of child objects, with the account of their scans.
 var childTypes = map[string]string{"card": connectedAccount, "tax_id": connectedAccount, "person": connectedAccount,
 	"bank_account": connectedAccount, "account": connectedAccount + "/test",
-	"treasury.received_credit": connectedAccount,
-	"fee_refund":               connectedAccount}
+	"treasury.received_credit": connectedAccount, "fee_refund": connectedAccount}
 
 // newChildEnv makes an account with a connected account that has objects of each child type. All
 // webhooks arrived.
@@ -229,10 +227,10 @@ func TestRefetch_childObjects_needTheirParent(t *testing.T) {
 	// as if its event had been dropped
 	b.DB.Exec(t, `DELETE FROM outcomes WHERE event_id IN (SELECT id FROM events WHERE object_id = $1)`, unheard)
 	b.fake.Advance(time.Minute)
-	look := func(objectType, id string) reconcile.Params {
+	refetchParams := func(objectType, id string) reconcile.Params {
 		return reconcile.Params{Scope: reconcile.Object, Type: objectType, ID: id, Account: connectedAccount}
 	}
-	if r := b.runToEnd(t, look("card", card)); r.Status != runs.Done ||
+	if r := b.runToEnd(t, refetchParams("card", card)); r.Status != runs.Done ||
 		b.DB.QueryStrings(t, `SELECT state ->> 'exp_year'
 		FROM objects WHERE object_id = '`+card+`'`)[0] != "2044" {
 		t.Errorf("%s: %s", r.Status, r.Detail)
@@ -242,7 +240,7 @@ func TestRefetch_childObjects_needTheirParent(t *testing.T) {
 	}
 	b.fake.SetFaults(stripefake.Faults{SeesNothing: true})
 	for objectType, id := range map[string]string{"card": card, "person": person} {
-		o := look(objectType, id)
+		o := refetchParams(objectType, id)
 		o.Source = b.Source
 		run := b.startRun(t, o)
 		r := b.WaitForRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() || r.Detail != "" })
@@ -263,8 +261,8 @@ func TestRefetch_childObjects_needTheirParent(t *testing.T) {
 	b.fake.ApplyEvent(connectedAccount, person, "person.deleted")
 	b.fake.ApplyEvent(connectedAccount, unheard, "person.deleted")
 	b.fake.Advance(time.Minute)
-	b.runToEnd(t, look("card", card))
-	b.runToEnd(t, look("person", person))
+	b.runToEnd(t, refetchParams("card", card))
+	b.runToEnd(t, refetchParams("person", person))
 	if now := gone(); now != card+" "+person {
 		t.Errorf("deleted in the mirror: %q", now)
 	}
@@ -294,19 +292,19 @@ func TestObjectScan_rejectedChildList_isNotListable(t *testing.T) {
 	if r.Status != runs.Done {
 		t.Fatalf("%s: %s", r.Status, r.Detail)
 	}
-	var unlisted []string
+	var notListable []string
 	for _, of := range report.Types {
 		if strings.Contains(of.Reason, "external_accounts") {
-			unlisted = append(unlisted, of.ObjectType+" "+of.Phase)
+			notListable = append(notListable, of.ObjectType+" "+of.Phase)
 			if !strings.HasPrefix(of.Reason, rejected) {
 				t.Errorf("%s: %s", of.ObjectType, of.Reason)
 			}
 		}
 	}
-	if want := []string{"bank_account unlisted", "card unlisted"}; !slices.Equal(unlisted, want) ||
-		b.DB.QueryStrings(t, `SELECT count(*)::text FROM watermarks WHERE what IN ('type tax_id', 'type person')`)[0] !=
-			"2" {
-		t.Errorf("%q, want %q; %s %v: %s", unlisted, want, r.Status, r.Counts, r.Detail)
+	if want := []string{"bank_account not_listable", "card not_listable"}; !slices.Equal(notListable, want) ||
+		b.DB.QueryStrings(t, `SELECT count(*)::text FROM watermarks
+			WHERE subject IN ('type tax_id', 'type person')`)[0] != "2" {
+		t.Errorf("%q, want %q; %s %v: %s", notListable, want, r.Status, r.Counts, r.Detail)
 	}
 	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects, Account: connectedAccount, Type: "card"}, rejected)
 }
@@ -341,9 +339,9 @@ func TestObjectScan_otherModeObjects_areUnrepaired(t *testing.T) {
 		c[reconcile.Unrepaired] != 1 {
 		t.Errorf("%s with %v: %s", scanned.Status, c, scanned.Detail)
 	}
-	if looked := run(reconcile.Params{Scope: reconcile.Object, ID: "ch_test"}); looked.Status != runs.Failed ||
-		!strings.Contains(looked.Detail, "test or live") {
-		t.Errorf("a refetch with the key of the other mode: %s: %s", looked.Status, looked.Detail)
+	if refetched := run(reconcile.Params{Scope: reconcile.Object, ID: "ch_test"}); refetched.Status != runs.Failed ||
+		!strings.Contains(refetched.Detail, "test or live") {
+		t.Errorf("a refetch with the key of the other mode: %s: %s", refetched.Status, refetched.Detail)
 	}
 	b.wantRows(t, `SELECT object_id || ' ' || deleted FROM objects ORDER BY object_id`, kept+" false", "ch_gone true",
 		"ch_test false")

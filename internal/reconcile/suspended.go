@@ -12,20 +12,19 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// errNoFetchUntilChange is the error of a suspended request.
+// errNoFetchUntilChange is the reason of a request that is suspended because the API has no call.
 var errNoFetchUntilChange = fmt.Errorf("%w: no refetch is possible, so none is tried until the configuration or the "+
-	"release changes; the "+
-	"object's next event removes the ambiguity", errNoFetch)
+	"release changes; the object's next event removes the ambiguity", errNoFetch)
 
 // maxOlderResponses is after how many attempts a refetch is suspended because the API still returns
 // an older version than the mirror has. The waits between them add up to some eight minutes. A
 // replica of the provider lags less than that.
 const maxOlderResponses = 8
 
-// errOlderState is the reason of such a suspended refetch.
+// errOlderState is the reason of a request that is suspended after maxOlderResponses.
 var errOlderState = fmt.Errorf("%s than the mirror has, again and again: the provider may have been restored from a "+
-	"backup. Compare both, "+
-	"and run postern objects settle to overwrite the object from the API", versioning.ReasonOlderVersion)
+	"backup. Compare both, and run postern objects overwrite to overwrite the object from the API",
+	versioning.ReasonOlderVersion)
 
 // suspendReason returns why no refetch is possible until something changes, nil if another attempt
 // may succeed. A request for a missed change is retried instead: its object is not ambiguous, so a
@@ -40,8 +39,7 @@ func (one *refetchRequest) suspendReason(err error) error {
 		return errNoFetchUntilChange
 	case isOtherObject(err):
 		return fmt.Errorf("%w; no refetch is tried until a processor starts, or an operator requests one; the "+
-			"object's "+
-			"next event removes the ambiguity", err)
+			"object's next event removes the ambiguity", err)
 	}
 	return nil
 }
@@ -54,7 +52,7 @@ func isOtherObject(err error) bool {
 
 // insufficiency returns why a refetch has too little data to remove an ambiguity, nil if it has
 // enough. A version number says nothing about a deleted object, and a response may be truncated.
-// Another refetch would be the same.
+// Another refetch would return the same.
 func (f *fetcher) insufficiency(d *events.Delivery) (reason, err error) {
 	refetched, err := provider.DecodeRefetch(d.Body)
 	if err != nil {
@@ -65,8 +63,7 @@ func (f *fetcher) insufficiency(d *events.Delivery) (reason, err error) {
 		return nil, f.maskError(err)
 	}
 	return fmt.Errorf("the API does not return the object's whole state: %s; no refetch is tried until the object is "+
-		"ambiguous again, a processor starts, or an operator requests one",
-		f.source.API.Mask(obs.Partial)), nil
+		"ambiguous again, a processor starts, or an operator requests one", f.source.API.Mask(obs.Partial)), nil
 }
 
 // suspension is why a request is suspended, and what its object needs so far. A later refetchAfter
@@ -80,18 +77,18 @@ type suspension struct {
 // suspendSQL suspends a request. If another reason was added meanwhile, which $8 shows, it stays
 // due.
 const suspendSQL = `
-UPDATE hints SET due = CASE WHEN made_at = $8 THEN 'infinity' ELSE due END, taken_by = '', taken_until = '-infinity',
-	attempts = attempts + 1, error = $6, after = $7,
-  wanted_by = CASE WHEN made_at = $8 AND $9 THEN '' ELSE wanted_by END, reason = CASE WHEN made_at = $8
-  	AND $9 THEN 'in doubt' ELSE reason END
-WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5`
+UPDATE refetch_requests SET due = CASE WHEN requested_at = $8 THEN 'infinity' ELSE due END, lease_owner = '',
+	lease_until = '-infinity',
+	attempts = attempts + 1, error = $6, start_after = $7,
+  requested_by = CASE WHEN requested_at = $8 AND $9 THEN '' ELSE requested_by END, reason = CASE WHEN requested_at = $8
+  	AND $9 THEN 'ambiguous' ELSE reason END
+WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5`
 
 // suspend suspends a request for as long as the source's configuration is the same. The API has no
 // call that resolves it, or returns another object, or too little of it.
 func (h *sourceRefetcher) suspend(ctx context.Context, one refetchRequest, p suspension) error {
 	h.refetcher.Logger.Warn("refetch not possible; suspended", "source", h.source.Name, "type", one.key.Type, "object",
-		one.key.ID,
-		"error", p.reason)
+		one.key.ID, "error", p.reason)
 	if _, err := h.Pool.Exec(ctx, suspendSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID,
 		h.refetcher.ID,
 		events.SanitizeText(p.reason.Error()), p.refetchAfter, one.requestedAt, p.manualDone); err != nil {
@@ -101,12 +98,13 @@ func (h *sourceRefetcher) suspend(ctx context.Context, one refetchRequest, p sus
 }
 
 const listSuspendedSQL = `
-SELECT h.account, h.object_type, h.object_id FROM hints h
+SELECT h.account, h.object_type, h.object_id FROM refetch_requests h
 WHERE h.source = $1 AND h.due = 'infinity' AND (h.account, h.object_type, h.object_id) > ($2, $3, $4)
 ORDER BY h.account, h.object_type, h.object_id LIMIT $5`
 
 const resumeSQL = `
-UPDATE hints h SET due = clock_now() FROM unnest($2::text[], $3::text[], $4::text[]) AS w(account, object_type,
+UPDATE refetch_requests h SET due = clock_now() FROM unnest($2::text[], $3::text[], $4::text[]) AS w(account,
+	object_type,
 	object_id)
 WHERE h.source = $1 AND h.account = w.account AND h.object_type = w.object_type AND h.object_id = w.object_id
 	AND h.due = 'infinity'`
@@ -121,7 +119,8 @@ func (h *sourceRefetcher) openBudget(ctx context.Context) error {
 
 // resumeBudgetWaitsSQL makes requests due that wait for calls, because more calls may be allowed by
 // now.
-const resumeBudgetWaitsSQL = `UPDATE hints h SET due = clock_now() WHERE h.source = $1 AND h.due > (SELECT clock_now())
+const resumeBudgetWaitsSQL = `UPDATE refetch_requests h SET due = clock_now() WHERE h.source = $1
+	AND h.due > (SELECT clock_now())
 	AND h.due < 'infinity' AND starts_with(h.error, $2)`
 
 // resumeRequests makes those requests due that wait for calls, and those suspended ones for which
@@ -163,18 +162,18 @@ func (h *sourceRefetcher) resumeRequests(ctx context.Context) error {
 // deleteSuspendedSQL deletes suspended requests, a batch at a time in key order, whose objects have
 // no pending refetch any more or are not in the mirror. It keeps requests for missed changes and
 // late events, which only a refetch or the events resolve. It also keeps manual refetches that were
-// not made yet. suspendSQL marks the others as done.
+// not made yet; suspendSQL removes the requester of those that were made.
 const deleteSuspendedSQL = `
 WITH page AS MATERIALIZED (
-  SELECT h.account, h.object_type, h.object_id FROM hints h
+  SELECT h.account, h.object_type, h.object_id FROM refetch_requests h
   WHERE h.source = $1 AND h.due = 'infinity' AND (h.account, h.object_type, h.object_id) > ($2, $3, $4)
   ORDER BY h.account, h.object_type, h.object_id LIMIT $5
 ), gone AS (
-  DELETE FROM hints h USING page p
+  DELETE FROM refetch_requests h USING page p
   WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id
-  	AND h.due = 'infinity' AND h.wanted_by = '' AND h.gaps IS NULL
+  	AND h.due = 'infinity' AND h.requested_by = '' AND h.missed_changes IS NULL
     AND NOT EXISTS (SELECT FROM objects o WHERE o.source = $1 AND o.account = p.account
-    	AND o.object_type = p.object_type AND o.object_id = p.object_id AND o.look_after <> 0)
+    	AND o.object_type = p.object_type AND o.object_id = p.object_id AND o.refetch_after <> 0)
 )
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC
 	LIMIT 1`

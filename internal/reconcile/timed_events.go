@@ -13,8 +13,7 @@ import (
 // appendTimedInterval reads all pages of an interval, without its end, of a list that covers all
 // accounts of the key. It appends the events that the log lacks.
 func (w *execution) appendTimedInterval(ctx context.Context, lister provider.TimedLister, since,
-	until time.Time) (stored []int64,
-	pages int, err error) {
+	until time.Time) (stored []int64, pages int, err error) {
 	if w.webhookAccount(w.params.Account) != "" {
 		return nil, 0, runs.Permanent(fmt.Errorf("the API of source %s lists the events of all its accounts together: "+
 			"ask without an account", w.source.Name))
@@ -62,8 +61,7 @@ const maxSamplePages = 10
 // findInTimedList reports whether the list of events has an event at a time. conclusive: the list
 // was read up to its end there, or up to the event.
 func (f *fetcher) findInTimedList(ctx context.Context, lister provider.TimedLister, at time.Time, key string) (found,
-	conclusive bool,
-	err error) {
+	conclusive bool, err error) {
 	cursor := ""
 	for range maxSamplePages {
 		a, err := f.call(ctx, lister.ListTimed(f.source.API, at, at, cursor))

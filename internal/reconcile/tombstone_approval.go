@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	countOrphansSQL = `SELECT count(*) FROM ghosts WHERE run = $1 AND object_type = $2`
+	countOrphansSQL = `SELECT count(*) FROM orphans WHERE run = $1 AND object_type = $2`
 
-	// countUnapprovedSQL returns the number of tombstones beyond the approved ones, written or
-	// still to write, and the number of written ones.
+	// countUnapprovedSQL returns the number of tombstones of the run beyond the approved ones, and
+	// the number of written ones. The first includes tombstones that are still to be written.
 	countUnapprovedSQL = `
-SELECT coalesce(sum(greatest(0, s.ghosts + (SELECT count(*) FROM ghosts g WHERE g.run = s.run
-	AND g.object_type = s.object_type) - s.asked)), 0)::bigint, coalesce(sum(s.ghosts), 0)::bigint
-FROM sweeps s WHERE s.run = $1`
+SELECT coalesce(sum(greatest(0, s.orphans + (SELECT count(*) FROM orphans g WHERE g.run = s.run
+	AND g.object_type = s.object_type) - s.tombstones_proposed)), 0)::bigint, coalesce(sum(s.orphans), 0)::bigint
+FROM object_scans s WHERE s.run = $1`
 
 	countLivingSQL = `SELECT count(*) FROM objects o WHERE o.source = $1 AND o.account = $2
 		AND o.object_type = ANY($3::text[]) AND NOT o.deleted AND o.version_at > -9223372036854775808`
 
-	requestApprovalSQL = `UPDATE sweeps s SET phase = 'proposed', cursor = '', asked = $3, updated_at = clock_now()
+	requestApprovalSQL = `UPDATE object_scans s SET phase = 'awaiting_approval', cursor = '', tombstones_proposed = $3,
+		updated_at = clock_now()
 		WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
-	deleteOrphansSQL = `DELETE FROM ghosts WHERE run = $1 AND object_type = $2`
+	deleteOrphansSQL = `DELETE FROM orphans WHERE run = $1 AND object_type = $2`
 )
 
 // stopForApproval makes the type wait for an operator if the run would write too many tombstones:
@@ -82,12 +83,12 @@ func (w *execution) countLiving(ctx context.Context, types ...string) (n int64, 
 }
 
 const (
-	awaitingApprovalSQL = `SELECT s.object_type, s.asked - s.ghosts FROM sweeps s WHERE s.run = $1
-		AND s.phase = 'proposed'
+	awaitingApprovalSQL = `SELECT s.object_type, s.tombstones_proposed - s.orphans FROM object_scans s WHERE s.run = $1
+		AND s.phase = 'awaiting_approval'
 		ORDER BY s.object_type`
 
-	resumeProposedSQL = `UPDATE sweeps s SET phase = 'ghosts', updated_at = clock_now() WHERE s.run = $1
-		AND s.phase = 'proposed'`
+	resumeApprovedSQL = `UPDATE object_scans s SET phase = 'orphans', updated_at = clock_now() WHERE s.run = $1
+		AND s.phase = 'awaiting_approval'`
 )
 
 // requestApproval requests approval for the tombstones of all waiting types, once no other type can
@@ -117,9 +118,8 @@ func (w *execution) requestApproval(ctx context.Context, failure error) (runs.St
 		}
 		types[i] = fmt.Sprintf("%d of %d living objects of type %s", counts[t], living, t)
 	}
-	detail := fmt.Sprintf("%s are in the mirror and missing in the API of source %s: an operator must approve so "+
-		"many deletions "+
-		"(postern runs approve %d --reason WHY); does the key belong to the account of the mirror?",
+	detail := fmt.Sprintf("%s are in the mirror and missing in the API of source %s: an operator must approve so many "+
+		"deletions (postern runs approve %d --reason TEXT); does the key belong to the account of the mirror?",
 		strings.Join(types, ", "), w.source.Name, w.lease.Run.ID)
 	if failure != nil {
 		detail += " Other types failed and are retried then: " + failure.Error()
@@ -128,7 +128,7 @@ func (w *execution) requestApproval(ctx context.Context, failure error) (runs.St
 		if err := w.lease.RequestApproval(ctx, tx, tombstoneApproval, detail); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, resumeProposedSQL, w.lease.Run.ID)
+		_, err := tx.Exec(ctx, resumeApprovedSQL, w.lease.Run.ID)
 		return err
 	})
 	if err != nil {

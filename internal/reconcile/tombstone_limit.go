@@ -17,24 +17,24 @@ type tooManyTombstonesError struct{ text string }
 
 func (e *tooManyTombstonesError) Error() string { return e.text }
 
-// lockTombstonesSQL serializes the transactions that count, so that of many concurrent tombstones
-// the first are written.
+// lockTombstonesSQL serializes the transactions that count tombstones of a type. Of many concurrent
+// tombstones, the first are therefore written.
 const lockTombstonesSQL = `SELECT pg_advisory_xact_lock(hashtextextended('postern tombstones ' || $1::int || ' ' ||
 	$2::text || ' ' || $3::text, 0))`
 
-// recordTombstoneSQL records that an object which is alive in the mirror was reported as missing,
-// or updates the time.
+// recordTombstoneSQL records that the API reported an object as missing, or updates the time. It
+// records nothing if the object is deleted in the mirror or not in it.
 const recordTombstoneSQL = `
-INSERT INTO tombstones (source, account, object_type, object_id, at)
+INSERT INTO recent_missing (source, account, object_type, object_id, at)
 SELECT o.source, o.account, o.object_type, o.object_id, clock_now() FROM objects o WHERE o.source = $1
 	AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4 AND NOT o.deleted
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET at = excluded.at`
 
-// countTombstonesSQL counts those of the last hour and deletes the others.
+// countTombstonesSQL counts the recorded objects of the last hour and deletes the older records.
 const countTombstonesSQL = `
-WITH old AS (DELETE FROM tombstones t WHERE t.source = $1 AND t.account = $2 AND t.object_type = $3
+WITH old AS (DELETE FROM recent_missing t WHERE t.source = $1 AND t.account = $2 AND t.object_type = $3
 	AND t.at < clock_now() - interval '1 hour')
-SELECT count(*) FROM tombstones t WHERE t.source = $1 AND t.account = $2 AND t.object_type = $3
+SELECT count(*) FROM recent_missing t WHERE t.source = $1 AND t.account = $2 AND t.object_type = $3
 	AND t.at >= clock_now() - interval '1 hour'`
 
 // hasManyLivingSQL returns whether at least a number of objects of a type are alive; it reads no
@@ -84,7 +84,8 @@ func (h *sourceRefetcher) countTombstone(ctx context.Context, tx pgx.Tx, one ref
 	}
 	return &tooManyTombstonesError{fmt.Sprintf("the API reports it as missing, like %d others of type %s within an "+
 		"hour, which is more than 1 %% of the living ones in the mirror: may the key still read them? "+
-		"postern reconcile %s --type %s --full requests approval before it deletes so many; postern hints add deletes "+
+		"postern reconcile %s --type %s --full requests approval before it deletes so many; postern refetches add "+
+		"deletes "+
 		"this one; otherwise refetches delete at most %d in an hour", recent-1, k.Type, h.source.Name, k.Type,
 		approvalMinimum)}
 }

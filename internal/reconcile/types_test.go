@@ -25,8 +25,7 @@ func (otherAndThing) Lists(*provider.Source, *provider.API, string) map[string]p
 }
 
 func (p otherAndThing) ListObjects(src *provider.Source, api *provider.API, account, objectType string, since,
-	until time.Time,
-	cursor string) provider.Call {
+	until time.Time, cursor string) provider.Call {
 	c := p.Provider.ListObjects(src, api, account, objectType, since, until, cursor)
 	if objectType == "another" {
 		c.Path = "/others"
@@ -85,8 +84,8 @@ func TestObjectScan_keyRevokedBetweenTypes_failsTheRun(t *testing.T) {
 	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "401")
 }
 
-// An object whose retrieval is rejected is left, and the others of its type are processed. If the
-// key can read nothing any more, the run fails.
+// An object whose retrieval is rejected stays unrepaired, and the others of its type are processed.
+// If the key can read nothing any more, the run fails.
 func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
@@ -105,8 +104,7 @@ func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 	b.startReconciler(t, b.runner())
 	r := b.scan(t, reconcile.Params{Type: "thing"})
 	wantExactCounts(t, r, counts{reconcile.Processed: 22, reconcile.Equal: 20, reconcile.ContentDiffers: 1,
-		reconcile.Unrepaired: 1,
-		reconcile.Orphans:    1, reconcile.Repaired: 1})
+		reconcile.Unrepaired: 1, reconcile.Orphans: 1, reconcile.Repaired: 1})
 	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 1 ||
 		deleted[0] != "gone" ||
 		!b.typeCompleteUntil(t).IsZero() {
@@ -114,14 +112,14 @@ func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 	}
 	left := b.unrepaired(t, r.ID)
 	if len(left) != 1 || left[0].ObjectID != "other_mode" || !strings.Contains(left[0].Reason, "403") {
-		t.Errorf("left %+v", left)
+		t.Errorf("unrepaired %+v", left)
 	}
 	revoked.Store(true)
 	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing"}, "401")
 }
 
-// An object whose retrieval fails is not left while the whole API fails. The run waits until the
-// API works, and repairs the object then.
+// An object whose retrieval fails does not become unrepaired while the whole API fails. The run
+// waits until the API works, and repairs the object then.
 func TestObjectScan_objectFailsDuringOutage_waitsForTheAPI(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
@@ -139,8 +137,8 @@ func TestObjectScan_objectFailsDuringOutage_waitsForTheAPI(t *testing.T) {
 	b.startReconciler(t, b.runner())
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing"})
 	r := b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "502") || r.Status.Ended() })
-	if n := queryOne[int64](t, b, `SELECT coalesce(sum(remaining), 0) FROM sweeps`); r.Status.Ended() || n != 0 {
-		t.Errorf("%s with %d left: %s", r.Status, n, r.Detail)
+	if n := queryOne[int64](t, b, `SELECT coalesce(sum(unrepaired), 0) FROM object_scans`); r.Status.Ended() || n != 0 {
+		t.Errorf("%s with %d unrepaired: %s", r.Status, n, r.Detail)
 	}
 	well.Store(true)
 	wantExactCounts(t, b.waitForEnd(t, run), driftCounts(5))
@@ -182,7 +180,7 @@ func (b *testEnv) listNoEvents(list string) {
 }
 
 // If no listed event can verify the key's account, an object that is listed and equal in the mirror
-// can. Without one, missing objects are left, and the run ends.
+// can. Without one, missing objects stay unrepaired, and the run ends.
 func TestAccountCheck_scanWithoutEvents_usesListedObjects(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
@@ -198,12 +196,12 @@ func TestAccountCheck_scanWithoutEvents_usesListedObjects(t *testing.T) {
 	wantExactCounts(t, r, counts{reconcile.Processed: 1, reconcile.ContentDiffers: 1, reconcile.Unrepaired: 1})
 	left := b.unrepaired(t, r.ID)
 	if len(left) != 1 || !strings.Contains(left[0].Reason, "lists no more events") {
-		t.Errorf("left %+v", left)
+		t.Errorf("unrepaired %+v", left)
 	}
 }
 
-// A version above the listed one is ahead only if the list cannot contain it yet. A version that
-// was seen long before is refetched, and left.
+// A version above the listed one is newer only if the list cannot contain it yet. An object whose
+// version was observed long before is refetched, and stays unrepaired.
 func TestObjectScan_newerThanCurrentList_isRefetched(t *testing.T) {
 	t.Parallel()
 	// a list of versions needs a refetch of each object that has had none
@@ -213,15 +211,14 @@ func TestObjectScan_newerThanCurrentList_isRefetched(t *testing.T) {
 			b := newEmptyEnv(t, 200, livingObjects)
 			b.api.version = version
 			b.deliver(t, b.api.history.Events)
-			b.DB.Exec(t, `UPDATE objects SET state_hash = sha256('new'), exact_hash = sha256('new'), tie_set = '[]',
+			b.DB.Exec(t, `UPDATE objects SET state_hash = sha256('new'), exact_hash = sha256('new'), tied_states = '[]',
 				version_at = version_at + 10 WHERE object_id IN ('obj_5', 'obj_6')`)
-			b.DB.Exec(t, `UPDATE objects SET window_hi = $1 WHERE object_id = 'obj_6'`,
+			b.DB.Exec(t, `UPDATE objects SET time_to = $1 WHERE object_id = 'obj_6'`,
 				b.api.now.Add(time.Minute).UnixMicro())
 			b.startReconciler(t, b.runner())
 			r := b.scan(t, reconcile.Params{})
 			wantExactCounts(t, r, counts{reconcile.Processed: 20, reconcile.Equal: 18, reconcile.MirrorNewer: 1,
-				reconcile.ContentDiffers: 1,
-				reconcile.Unrepaired:     1})
+				reconcile.ContentDiffers: 1, reconcile.Unrepaired: 1})
 			if made := b.api.callCount("/things/"); made != requested || !b.typeCompleteUntil(t).IsZero() {
 				t.Errorf("%d objects were requested by id; complete until %s", made, b.typeCompleteUntil(t))
 			}
@@ -271,11 +268,11 @@ func TestObjectScan_killedBeforeRepair_readsTheListAgain(t *testing.T) {
 	attempts := 0
 	f.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: func(ctx context.Context, h *runs.Lease,
 		log *slog.Logger) (runs.Status, error) {
-		mine := *r
+		attempt := *r
 		if attempts++; attempts <= 2 {
-			mine.Log = f.DB.Role(t, "operator") // which may not append
+			attempt.Log = f.DB.Role(t, "operator") // this role may not append
 		}
-		return mine.Execute(ctx, h, log)
+		return attempt.Execute(ctx, h, log)
 	}})
 	got := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "pull_request"})
 	n := f.count(t, `SELECT count(*) FROM objects WHERE object_type = 'pull_request' AND NOT deleted`)
@@ -328,7 +325,7 @@ func (b *testEnv) watermarksOf(t *testing.T, what string) (all []reconcile.Compl
 		t.Fatal(err)
 	}
 	for _, p := range page.Items {
-		if p.What == what {
+		if p.Subject == what {
 			all = append(all, p)
 		}
 	}

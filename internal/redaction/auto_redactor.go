@@ -17,8 +17,8 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// AutoRedactor executes senders' redaction requests automatically, for the sources that are
-// configured so. Each request becomes one run. Several processes may do so.
+// AutoRedactor creates a run for each new redaction request of a sender, for the sources that are
+// configured so. Several processes may run one at the same time.
 type AutoRedactor struct {
 	// Pool is connected as postern_processor.
 	Pool   *pgxpool.Pool
@@ -37,7 +37,7 @@ func (a *AutoRedactor) Replace(sources []string) {
 	a.sources = sources
 }
 
-// Run checks for requests until ctx ends. Consecutive errors are logged once.
+// Run checks for requests until ctx ends. It logs only the first of consecutive errors.
 func (a *AutoRedactor) Run(ctx context.Context) error {
 	failing := false
 	for ctx.Err() == nil {
@@ -76,25 +76,28 @@ func (a *AutoRedactor) Tick(ctx context.Context) error {
 func autoRedactJob(source int32) string { return fmt.Sprint("redact_on_request/", source) }
 
 const (
-	// progressSQL: the log is complete below the auditor's checkpoint.
+	// progressSQL reads the checkpoint of a source, and that of the republisher, below which the
+	// log is complete.
 	progressSQL = `
 SELECT coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = $1 AND c.run = 0), 0), coalesce((SELECT c.cursor
-	FROM checkpoints c WHERE c.job = 'auditor' AND c.run = 0), 0), clock_now()`
+	FROM checkpoints c WHERE c.job = 'republisher' AND c.run = 0), 0), clock_now()`
 
 	saveProgressSQL = `
-INSERT INTO checkpoints AS c (job, run, cursor, leased_by, leased_until, updated_at) VALUES ($1, 0, $2, '', clock_now(),
+INSERT INTO checkpoints AS c (job, run, cursor, lease_owner, lease_until, updated_at)
+	VALUES ($1, 0, $2, '', clock_now(),
 	clock_now())
 ON CONFLICT (job, run) DO UPDATE SET cursor = greatest(c.cursor, excluded.cursor), updated_at = excluded.updated_at`
 
 	// newRequestsSQL excludes imported events, which are not verified, and requests for which an
 	// operator has started a redaction.
-	newRequestsSQL = `SELECT e.id` + openRequestSQL + ` AND e.origin = 'webhook' AND NOT EXISTS (SELECT FROM redacted d
+	newRequestsSQL = `SELECT e.id` + openRequestSQL + ` AND e.origin = 'webhook' AND NOT EXISTS (SELECT
+		FROM redacted_events d
 		WHERE d.event = e.id)
   AND NOT EXISTS (SELECT FROM runs r WHERE r.job = 'redact' AND r.ended_at IS NULL
-  	AND r.asked->>'requested_by' = e.id::text) ORDER BY e.id`
+  	AND r.params->>'requested_by' = e.id::text) ORDER BY e.id`
 )
 
-// dayOfIDs is the ids of one day, usually a partition.
+// dayOfIDs is the number of ids in one day, usually a partition.
 const dayOfIDs = (24 * int64(time.Hour/time.Millisecond)) << 20
 
 // processSource processes the new requests of a source. The checkpoint advances after their runs
@@ -126,7 +129,7 @@ func (a *AutoRedactor) processSource(ctx context.Context, s *requestSource) erro
 }
 
 // startRun starts the run of a request, or logs why it waits for an operator. Events received after
-// the request stay, because the shop may have come back.
+// the request stay, because the shop may have installed the app again.
 func (a *AutoRedactor) startRun(ctx context.Context, id int64) error {
 	r, erasure, err := readRequest(ctx, a.Pool, id)
 	if errors.Is(err, events.ErrNotFound) { // its partition is dropped
@@ -153,7 +156,7 @@ func (a *AutoRedactor) startRun(ctx context.Context, id int64) error {
 		return err
 	}
 	o.Until = id
-	run, created, err := runs.CreateOnce(ctx, a.Pool, runs.Request{Job: Job, Params: o, Actor: "postern",
+	run, created, err := runs.CreateIdempotent(ctx, a.Pool, runs.Request{Job: Job, Params: o, Actor: "postern",
 		IdempotencyKey: "redact_on_request " + strconv.FormatInt(id, 10), ParamsText: r.Type,
 		Reason: fmt.Sprintf("redact_on_request of source %s: requested by event %d (%s)", r.Source, id, r.Type)})
 	if created {

@@ -47,14 +47,15 @@ func (s *shopFixture) deliver(t *testing.T, origin, topic, body string) int64 {
 			Body:         []byte(body), Events: []provider.Event{{Key: fmt.Sprint("shop", s.n), Type: topic,
 				Account: "x.myshopify.com", Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
 	must(t, err)
-	s.audit(t, receipts[0][0].ID)
+	s.moveRepublisher(t, receipts[0][0].ID)
 	return receipts[0][0].ID
 }
 
-func (s *shopFixture) audit(t *testing.T, to int64) {
+// moveRepublisher sets the republisher's cursor.
+func (s *shopFixture) moveRepublisher(t *testing.T, to int64) {
 	t.Helper()
-	s.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at)
-		VALUES ('auditor', 0, $1, '', now(), now())
+	s.exec(t, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+		VALUES ('republisher', 0, $1, '', now(), now())
 		ON CONFLICT (job, run) DO UPDATE SET cursor = excluded.cursor`, to)
 }
 
@@ -85,7 +86,7 @@ func (s *shopFixture) tick(t *testing.T) {
 // requestedRuns returns the requests for which runs exist.
 func (s *shopFixture) requestedRuns(t *testing.T) []string {
 	t.Helper()
-	return s.rows(t, `SELECT asked->>'requested_by' FROM runs WHERE job = 'redact' ORDER BY run`)
+	return s.rows(t, `SELECT params->>'requested_by' FROM runs WHERE job = 'redact' ORDER BY run`)
 }
 
 // A request becomes one run, however many processes check, and whichever of them ends in between.
@@ -110,7 +111,7 @@ func TestAutoRedactor_request_becomesOneRun(t *testing.T) {
 		left[0] != fmt.Sprint(later) {
 		t.Errorf("bodies remain of %v, want %d", left, later)
 	}
-	audit := s.rows(t, `SELECT who || ': ' || reason || ', ' || events FROM redactions`)
+	audit := s.rows(t, `SELECT actor || ': ' || reason || ', ' || events FROM redactions`)
 	equal(t, "",
 		[]string{fmt.Sprintf("postern: redact_on_request of source shop: requested by event %d (customers/redact), 2",
 			id)},
@@ -118,7 +119,7 @@ func TestAutoRedactor_request_becomesOneRun(t *testing.T) {
 }
 
 // These wait for an operator: requests for a report, requests without verified content, unreadable
-// requests, requests that an operator has started to answer, and requests beyond the auditor's
+// requests, requests that an operator has started to execute, and requests beyond the republisher's
 // checkpoint.
 func TestAutoRedactor_unclearRequests_waitForOperator(t *testing.T) {
 	t.Parallel()
@@ -131,13 +132,13 @@ func TestAutoRedactor_unclearRequests_waitForOperator(t *testing.T) {
 	started := s.deliver(t, events.OriginWebhook, "customers/redact", redactRequest)
 	s.request(t, redaction.Params{RequestedBy: started})
 	redacted := s.deliver(t, events.OriginWebhook, "customers/redact", strings.Replace(redactRequest, "7", "6", 1))
-	s.exec(t, `INSERT INTO redacted (event, run, at) VALUES ($1, 99, now())`, redacted)
+	s.exec(t, `INSERT INTO redacted_events (event, run, at) VALUES ($1, 99, now())`, redacted)
 	before := s.deliver(t, events.OriginWebhook, "orders/create", `{"id": 1}`)
 	recent := s.deliver(t, events.OriginWebhook, "customers/redact", strings.Replace(redactRequest, "7", "5", 1))
-	s.audit(t, before)
+	s.moveRepublisher(t, before)
 	s.tick(t)
 	equal(t, "", []string{fmt.Sprint(started)}, s.requestedRuns(t))
-	s.audit(t, recent)
+	s.moveRepublisher(t, recent)
 	a := s.newAutoRedactor(t)
 	a.Replace([]string{"other"})
 	if err := a.Tick(t.Context()); err != nil || len(s.requestedRuns(t)) != 1 {
@@ -192,7 +193,7 @@ func TestRedact_otherRequests_stayUntilAnswered(t *testing.T) {
 		tell := s.deliver(t, events.OriginWebhook, "customers/data_request",
 			`{"shop_domain": "x.myshopify.com", "customer": {"id": 7, "email": "`+email+`"}, "orders_requested": []}`)
 		old := s.deliver(t, events.OriginWebhook, "customers/redact", strings.Replace(redactRequest, "[8]", "[10]", 1))
-		s.exec(t, `INSERT INTO redactions (run, who, reason, asked, requested_by, events, objects, conflicts,
+		s.exec(t, `INSERT INTO redactions (run, actor, reason, params, requested_by, events, objects, conflicts,
 			rejections, began_at, updated_at, ended_at) VALUES (99, '', '', '{}', $1, 0, 0, 0, 0, now(), now(), now())`,
 			old)
 		params, _, err := redaction.ParamsOfRequest(t.Context(), s.operator, first)
@@ -201,8 +202,7 @@ func TestRedact_otherRequests_stayUntilAnswered(t *testing.T) {
 			params.Matchers, params.Objects, params.All = nil, nil, true
 		}
 		if preview, err := redaction.BuildPreview(t.Context(), s.operator, params, nil); err != nil ||
-			preview.Events != 3 ||
-			preview.Requests != 2 {
+			preview.Events != 3 || preview.Requests != 2 {
 			t.Errorf("%+v, %v", preview, err)
 		}
 		if h := s.run(t, *params); h.Counts[redaction.CountEvents] != 3 || h.Counts[redaction.CountRequests] != 2 {
@@ -239,7 +239,7 @@ func TestRedact_namedRequest_isCleared(t *testing.T) {
 // transaction that ends the audit.
 func TestFinish_cancelledAtTheEnd_keepsTheRequest(t *testing.T) {
 	t.Parallel()
-	s, f := setupShops(t), newFeeds(t)
+	s, f := setupShops(t), newStreamFixture(t)
 	must(t, f.conn.EnsureReplays(t.Context(), stream.DefaultLimits))
 	s.deliver(t, events.OriginWebhook, "orders/create", `{"id": 8, "email": "`+email+`"}`)
 	id := s.deliver(t, events.OriginWebhook, "customers/redact", redactRequest)
@@ -290,8 +290,7 @@ func TestFinish_requestMatchesItself_isClearedLast(t *testing.T) {
 	again := b.store(t, "tied", body("tied", 5, email), "three", "four")
 	b.apply(t, 0, again...)
 	if h := b.run(t, func() redaction.Params {
-		o := b.byEmail(t,
-			email)
+		o := b.byEmail(t, email)
 		o.RequestedBy = again[0]
 		return o
 	}()); h.Counts[redaction.CountEvents] != 2 || b.state(t, "tied") != "tied@else.org" {
@@ -370,28 +369,29 @@ func TestRedact_nonEmptySpool_waits(t *testing.T) {
 		execSQL(t, gateway, sql)
 	}
 	b.event(t, "a", 1_000_000, email)
-	say(`INSERT INTO spools (spool, place, empty_at) VALUES ('one', 'here:/spool', clock_now()), ('two', 'there:/spool',
+	say(`INSERT INTO spools (spool, location, drained_at) VALUES ('one', 'here:/spool', clock_now()),
+		('two', 'there:/spool',
 		'-infinity')`)
 	b.request(t, b.byEmail(t, email))
-	say(`UPDATE spools SET empty_at = clock_now() WHERE spool = 'one'`)
+	say(`UPDATE spools SET drained_at = clock_now() WHERE spool = 'one'`)
 	if _, err := carry(); err == nil || !strings.Contains(err.Error(), "the spool there:/spool reports") ||
-		!strings.Contains(err.Error(), "postern spool forget two") {
+		!strings.Contains(err.Error(), "postern spool remove two") {
 		t.Fatalf("it does not wait: %v", err)
 	}
-	if left := b.rows(t, `SELECT count(*)::text FROM redacted`); left[0] != "0" {
+	if left := b.rows(t, `SELECT count(*)::text FROM redacted_events`); left[0] != "0" {
 		t.Errorf("%s events are redacted already", left[0])
 	}
 	b.event(t, "a", 2_000_000, email) // out of the spool
-	say(`UPDATE spools SET empty_at = clock_now() WHERE spool = 'two'`)
+	say(`UPDATE spools SET drained_at = clock_now() WHERE spool = 'two'`)
 	must(t, errOf(carry()))
 	if found := b.tablesWith(t, email); len(found) != 0 {
 		t.Errorf("it is still in %v", found)
 	}
 	// An operator removes the spool of a lost gateway, so that the run does not wait forever.
-	say(`UPDATE spools SET empty_at = '-infinity' WHERE spool = 'two'`)
+	say(`UPDATE spools SET drained_at = '-infinity' WHERE spool = 'two'`)
 	b.event(t, "b", 1_000_000, email)
 	b.request(t, b.byEmail(t, email))
-	say(`UPDATE spools SET empty_at = clock_now() WHERE spool = 'one'`)
+	say(`UPDATE spools SET drained_at = clock_now() WHERE spool = 'one'`)
 	must(t, errOf(redaction.RemoveSpool(t.Context(), b.operator, "two", true)))
 	must(t, errOf(carry()))
 }
@@ -401,22 +401,21 @@ func TestRedact_nonEmptySpool_waits(t *testing.T) {
 func TestRemoveSpool_reportedRecently_needsForce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes) VALUES
+	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes) VALUES
 		('earlier', 'here:/spool', null, '-infinity', null, null, null),
 		('back', 'there:/spool', '2026-01-01Z', now() - interval '1 h', now() - interval '2 h', 3, 100),
 		('earlier full', 'here:/spool', '2026-01-01Z', now() - interval '1 h', null, null, null),
 		('gone', 'there:/spool', '2026-01-01Z', '2026-01-02Z', now() - interval '6 min', 3, 100),
 		('here', 'here:/spool', '2026-01-01Z', '-infinity', now(), 3, 100),
-		('untold', 'there:/spool', '2026-01-01Z', now() + interval '1 h', null, null, null)`)
+		('unreported', 'there:/spool', '2026-01-01Z', now() + interval '1 h', null, null, null)`)
 	before := b.request(t, b.byEmail(t, email))
 	said := func(s *redaction.Spool) string {
 		content := "nothing"
 		if s.Deliveries != nil && s.Bytes != nil {
 			content = fmt.Sprint(*s.Deliveries, " ", *s.Bytes)
 		}
-		return fmt.Sprint(s.Name, " ", s.Place, " ", s.RegisteredAt, " ", !s.ReportedAt.IsZero(), " ",
-			!s.EmptyAt.IsZero(),
-			" ", content, " ", s.Redactions)
+		return fmt.Sprint(s.Name, " ", s.Location, " ", s.RegisteredAt, " ", !s.ReportedAt.IsZero(), " ",
+			!s.EmptyAt.IsZero(), " ", content, " ", s.Redactions)
 	}
 	var listed []string
 	for cursor := ""; ; {
@@ -436,7 +435,7 @@ func TestRemoveSpool_reportedRecently_needsForce(t *testing.T) {
 		fmt.Sprintf("earlier full here:/spool %s true true nothing [%d]", since, before),
 		fmt.Sprintf("gone there:/spool %s true true 3 100 [%d]", since, before),
 		fmt.Sprintf("here here:/spool %s true false 3 100 [%d]", since, before),
-		fmt.Sprintf("untold there:/spool %s true true nothing []", since),
+		fmt.Sprintf("unreported there:/spool %s true true nothing []", since),
 	}, listed); diff != "" {
 		t.Error(diff)
 	}
@@ -444,7 +443,7 @@ func TestRemoveSpool_reportedRecently_needsForce(t *testing.T) {
 		name  string
 		force bool
 		err   error
-	}{{"none", true, events.ErrNotFound}, {"here", false, events.ErrInvalid}, {"untold", false, events.ErrInvalid},
+	}{{"none", true, events.ErrNotFound}, {"here", false, events.ErrInvalid}, {"unreported", false, events.ErrInvalid},
 		{"here", true, nil}, {"here", true, events.ErrNotFound}, {"gone", false, nil},
 		{"earlier", false, events.ErrInvalid}, {"earlier full", false, events.ErrInvalid},
 		{"back", false, events.ErrInvalid}, {"earlier", true, nil}, {"earlier full", true, nil}, {"back", true, nil}} {
@@ -453,7 +452,7 @@ func TestRemoveSpool_reportedRecently_needsForce(t *testing.T) {
 			t.Errorf("%s, force %t: %+v, %v", c.name, c.force, s, err)
 		}
 	}
-	if left := b.rows(t, `SELECT spool FROM spools`); len(left) != 1 || left[0] != "untold" {
+	if left := b.rows(t, `SELECT spool FROM spools`); len(left) != 1 || left[0] != "unreported" {
 		t.Errorf("remaining are %v", left)
 	}
 }

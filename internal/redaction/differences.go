@@ -20,7 +20,8 @@ DELETE FROM drifts d USING (
 ) k WHERE d.source = k.source AND d.account = k.account AND d.object_type = k.object_type AND d.object_id = k.object_id`
 
 	// clearDifferencesSQL clears the fields and keeps their number.
-	clearDifferencesSQL = `UPDATE drifts SET fields = '[]', more = more + jsonb_array_length(fields), reason = ''
+	clearDifferencesSQL = `UPDATE drifts SET fields = '[]', more_fields = more_fields + jsonb_array_length(fields),
+		reason = ''
 		WHERE source = $1 AND (fields <> '[]' OR reason <> '')`
 )
 

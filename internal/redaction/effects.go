@@ -25,17 +25,19 @@ ORDER BY e.effect FOR UPDATE OF e`
 	// clearEffectsSQL also clears effects that were cleared before, because a process that held a
 	// lease then may have written since.
 	clearEffectsSQL = `
-UPDATE effects e SET facts = NULL, updated_at = clock_now(),
-  state = CASE WHEN e.state IN ('waiting', 'planned', 'failed', 'review') THEN 'rejected' ELSE e.state END, due = NULL,
-  reason = CASE WHEN e.state IN ('waiting', 'planned', 'failed', 'review') THEN 'redacted before it was done'
-  	WHEN e.facts IS NULL AND e.state = 'rejected' THEN e.reason ELSE '' END
+UPDATE effects e SET template_data = NULL, updated_at = clock_now(),
+  state = CASE WHEN e.state IN ('awaiting_approval', 'planned', 'failed', 'needs_review') THEN 'rejected'
+  	ELSE e.state END, due = NULL,
+  reason = CASE WHEN e.state IN ('awaiting_approval', 'planned', 'failed', 'needs_review') THEN
+  	'redacted before it was done'
+  	WHEN e.template_data IS NULL AND e.state = 'rejected' THEN e.reason ELSE '' END
 WHERE e.effect = ANY($1::bigint[])`
 
 	clearStepsSQL = `UPDATE effect_steps SET request = NULL, captured = '{}', error = ''
 		WHERE effect = ANY($1::bigint[])`
 
 	deleteBaselinesSQL = `
-DELETE FROM effect_holds h USING (
+DELETE FROM effect_baselines h USING (
   SELECT o.source, o.account, o.object_type, o.object_id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS
   	o(source, account, object_type, object_id)
   UNION

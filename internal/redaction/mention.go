@@ -33,14 +33,11 @@ func NewMentionMatcher(value string) (ValueMatcher, error) {
 	switch {
 	case len(value) < minMentionLength:
 		return ValueMatcher{}, fmt.Errorf("%w: a mention of %d characters is too short to be distinguished from "+
-			"other data: give at "+
-			"least %d, "+
-			"or name the object, or the path of the value", events.ErrInvalid, len(value), minMentionLength)
+			"other data: give at least %d, or name the object, or the path of the value", events.ErrInvalid, len(value),
+			minMentionLength)
 	case isNumber(value) && len(value) < minNumberLength:
 		return ValueMatcher{}, fmt.Errorf("%w: a number of %d digits may also be an amount: give one of at least %d, "+
-			"or name "+
-			"the object, "+
-			"or the path of the value", events.ErrInvalid, len(value), minNumberLength)
+			"or name the object, or the path of the value", events.ErrInvalid, len(value), minNumberLength)
 	}
 	f, err := NewValueMatcher(mentionPath, value)
 	f.Length = len(value)

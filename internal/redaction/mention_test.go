@@ -18,7 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
-func TestNewMention_values_areWholeTokensInAnyEscaping(t *testing.T) {
+func TestNewMentionMatcher_values_areWholeTokensInAnyEscaping(t *testing.T) {
 	t.Parallel()
 	const id, number = "cus_1", "7890123456"
 	for text, want := range map[string]map[string]bool{
@@ -105,8 +105,7 @@ func TestAuditName_values_idsStayAndPersonalOnesAreDigests(t *testing.T) {
 	}
 }
 
-// TestPersonIdentifiersAuditName_numberOfNoObject_isDigest: it may be a telephone number, and the
-// audit is permanent.
+// A number that is no object's id may be a telephone number, and the audit is permanent.
 func TestPersonIdentifiersAuditName_numberOfNoObject_isDigest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -146,8 +145,7 @@ func (b *fixture) put(t *testing.T, objectType, object, headers, body string) in
 	d := events.Delivery{Source: b.source, ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook,
 		Headers: []byte(headers), Verification: []byte(`{}`),
 		Body: []byte(body), Events: []provider.Event{{Key: fmt.Sprint("put", b.n), Type: objectType + ".updated",
-			ObjectType: objectType, ObjectID: object,
-			Fingerprint: provider.BodyFingerprint([]byte(body))}}}
+			ObjectType: objectType, ObjectID: object, Fingerprint: provider.BodyFingerprint([]byte(body))}}}
 	receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"), []events.Delivery{d})
 	must(t, err)
 	return receipts[0][0].ID
@@ -189,31 +187,34 @@ func (b *fixture) putMentions(t *testing.T) {
 	// One effect of another object mentions the person, one was planned for the person's object,
 	// and one does neither.
 	b.exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
-		facts, state, reason, destination, due, planned_at, updated_at)
+		template_data, state, reason, destination, due, planned_at, updated_at)
 		VALUES ('facts', 1, 'r', $1, '', 'thing', 'other', 0, 0, '{"new": {"mail": "`+
 		email+`"}}', 'done', '', 'd', NULL, now(), now()),
 		('step', 1, 'r', $1, '', 'thing', 'other', 0, 0, '{}', 'failed', '', 'd', now(), now(), now()),
 		('not', 1, 'r', $1, '', 'thing', 'other', 0, 0, '{"new": {"mail": "somebody@else.org"}}', 'done', '', `+
 		`'d', NULL, now(), now())`, b.source)
-	b.exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts,
+	b.exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint, attempts,
 		reserved_at)
 		SELECT effect, 's', 0, 'done', 'd', '{"body": "to=ada.lovelace%40example.org"}', '', 1, now() FROM effects
 			WHERE key = 'step'`)
-	b.exec(t, `INSERT INTO effect_holds (source, account, object_type, object_id, state, deleted, there, exact_hash,
-		held_at)
+	b.exec(t, `INSERT INTO effect_baselines (source, account, object_type, object_id, state, deleted, existed,
+		exact_hash,
+		recorded_at)
 		VALUES ($1, '', 'thing', 'held', '{"mail": "`+email+`"}', false, true, '', now())`, b.source)
-	b.exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after, error) VALUES
+	b.exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
+		start_after, error) VALUES
 		($1, '', 'thing', 'cus_1a', 'doubt', now(), now(), 0, ''), ($1, '', 'thing', 'other', 'doubt', now(), now(), 0,
 			'no such mail: `+email+`')`, b.source)
-	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at)
+	b.exec(t, `INSERT INTO runs (run, job, params, actor, reason, status, detail, counts, created_at, ended_at,
+		updated_at)
 		OVERRIDING SYSTEM VALUE
 		VALUES (9000, 'reconcile', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
 	b.exec(t, `INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, reason)
-		VALUES (9000, $1, '', 'thing', 'other', 'behind', '[{"after": "`+email+`"}]', ''),
-		(9000, $1, '', 'thing', 'others', 'behind', '[{"after": 1}]', 'kept')`, b.source)
-	b.exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at)
-		VALUES (9000, $1, '', 'thing', 'proposed', now(), now())`, b.source)
-	b.exec(t, `INSERT INTO ghosts (run, object_type, object_id, date, elapsed_us, body) VALUES
+		VALUES (9000, $1, '', 'thing', 'other', 'mirror_older', '[{"after": "`+email+`"}]', ''),
+		(9000, $1, '', 'thing', 'others', 'mirror_older', '[{"after": 1}]', 'kept')`, b.source)
+	b.exec(t, `INSERT INTO object_scans (run, source, account, object_type, phase, started_at, updated_at)
+		VALUES (9000, $1, '', 'thing', 'awaiting_approval', now(), now())`, b.source)
+	b.exec(t, `INSERT INTO orphans (run, object_type, object_id, missing_at, elapsed_us, body) VALUES
 		(9000, 'thing', 'gone', now(), 1, '{"mail": "`+email+
 		`", "deleted": true}'), (9000, 'thing', 'others', now(), 1, '{"deleted": true}'), (9000, 'thing', `+
 		`'cus_1a', now(), 1, NULL)`)
@@ -223,8 +224,8 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.putMentions(t)
-	for _, table := range []string{"drifts", "effect_holds", "effect_steps", "effects", "event_conflicts", "events_",
-		"ghosts", "hints", "objects", "rejections"} {
+	for _, table := range []string{"drifts", "effect_baselines", "effect_steps", "effects", "event_conflicts",
+		"events_", "orphans", "refetch_requests", "objects", "rejections"} {
 		if !strings.Contains(strings.Join(b.tablesWith(t, "lovelace"), " "), table) {
 			t.Fatalf("%s has no mention: %v", table, b.tablesWith(t, "lovelace"))
 		}
@@ -252,9 +253,9 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 	for sql, want := range map[string][]string{
 		`SELECT key || ' ' || state FROM effects ORDER BY key`: {"facts done",
 			"not done", "step rejected"},
-		`SELECT key FROM effects WHERE facts IS NOT NULL`: {"not"},
-		`SELECT object_id || ' ' || error FROM hints`:     {"other "},
-		`SELECT object_id FROM ghosts ORDER BY 1`: {"cus_1a",
+		`SELECT key FROM effects WHERE template_data IS NOT NULL`: {"not"},
+		`SELECT object_id || ' ' || error FROM refetch_requests`:  {"other "},
+		`SELECT object_id FROM orphans ORDER BY 1`: {"cus_1a",
 			"others"},
 		`SELECT object_id || ' ' || reason FROM drifts WHERE fields <> '[]'`:               {"others kept"},
 		`SELECT event_id FROM mirror.events WHERE NOT redacted AND object_type = 'charge'`: {"put7"},
@@ -262,8 +263,8 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 			"sub_1"},
 		`SELECT object_id FROM mirror.objects WHERE NOT redacted AND state IS NOT NULL ORDER BY 1`: {"in_1",
 			"other"},
-		`SELECT count(*)::text FROM event_conflicts WHERE body <> '' OR headers <> '{}'`:                {"0"},
-		`SELECT (asked ? 'finds')::text FROM redactions UNION SELECT (asked ? 'finds')::text FROM runs`: {"false"},
+		`SELECT count(*)::text FROM event_conflicts WHERE body <> '' OR headers <> '{}'`:                  {"0"},
+		`SELECT (params ? 'finds')::text FROM redactions UNION SELECT (params ? 'finds')::text FROM runs`: {"false"},
 	} {
 		equal(t, sql, want, b.rows(t, sql))
 	}
@@ -280,8 +281,7 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 	}
 }
 
-// TestRedact_mentionInHeadersOfABodilessConflict_isCleared: a body may be empty while a header
-// identifies the sender.
+// A conflict may have an empty body, and a header that identifies the person.
 func TestRedact_mentionInHeadersOfABodilessConflict_isCleared(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -310,9 +310,8 @@ func (d *killer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQu
 
 func (d *killer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestRedact_mentions_killedAtManyStatements_goOn lets the first process die at its 4th statement,
-// the next at its 6th, and so on until one finishes.
-func TestRedact_mentions_killedAtManyStatements_goOn(t *testing.T) {
+// The first process dies at its 4th statement, the next at its 6th, and so on until one finishes.
+func TestRedact_mentions_killedAtManyStatements_continue(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.putMentions(t)
@@ -335,7 +334,7 @@ func TestRedact_mentions_killedAtManyStatements_goOn(t *testing.T) {
 			break
 		}
 		died++
-		b.exec(t, `UPDATE checkpoints SET leased_until = now() - interval '1 s' WHERE job = 'redact'`)
+		b.exec(t, `UPDATE checkpoints SET lease_until = now() - interval '1 s' WHERE job = 'redact'`)
 	}
 	b.wantGone(t, "lovelace")
 	if died < 10 {
@@ -404,8 +403,7 @@ func TestRedact_mentionsOfSharedObjects_stayUnlessIncluded(t *testing.T) {
 	}
 }
 
-// TestBuildPreview_object_countsOtherMentions: an operator who redacts one object sees what else
-// mentions it.
+// The preview of a redaction of one object shows the other data that mentions it.
 func TestBuildPreview_object_countsOtherMentions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -420,16 +418,16 @@ func TestBuildPreview_object_countsOtherMentions(t *testing.T) {
 	}
 }
 
-// TestRedact_object_dropsItsRefetchRequest: its response would restore the cleared data.
+// The response to a refetch request would restore the cleared data.
 func TestRedact_object_dropsItsRefetchRequest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.putMentions(t)
 	b.run(t, redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "cus_1a"}}})
-	equal(t, "", []string{"other"}, b.rows(t, `SELECT object_id FROM hints`))
+	equal(t, "", []string{"other"}, b.rows(t, `SELECT object_id FROM refetch_requests`))
 }
 
-// TestRedact_mentionsOfThePersonsOwnObject_clearIt although it names another person.
+// The person's own object is cleared although it names another person.
 func TestRedact_mentionsOfThePersonsOwnObject_clearIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -441,7 +439,7 @@ func TestRedact_mentionsOfThePersonsOwnObject_clearIt(t *testing.T) {
 	}
 }
 
-// TestBuildPreview_mentionsInLongDelivery_searchBodyOnce, and not once for each of its events.
+// The body of a delivery is searched once, and not once for each of its events.
 func TestBuildPreview_mentionsInLongDelivery_searchBodyOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

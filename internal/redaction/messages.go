@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	redactedSQL = `SELECT r.event FROM redacted r WHERE r.event = ANY($1::bigint[])`
+	redactedSQL = `SELECT r.event FROM redacted_events r WHERE r.event = ANY($1::bigint[])`
 
-	// newerSQL reports whether a newer change exists. A removed object has announced its removal.
+	// newerSQL reports whether a newer change exists. It counts a removed object as newer, because
+	// its removal was a change.
 	newerSQL = `
 SELECT NOT EXISTS (SELECT FROM objects o JOIN sources s ON s.number = o.source WHERE s.name = $1 AND o.account = $2
 	AND o.object_type = $3 AND o.object_id = $4 AND o.revision <= $5)`
@@ -26,7 +27,8 @@ SELECT NOT EXISTS (SELECT FROM objects o JOIN sources s ON s.number = o.source W
 	clearedSinceSQL = `
 SELECT EXISTS (SELECT FROM objects o JOIN sources s ON s.number = o.source WHERE s.name = $1 AND o.account = $2
 	AND o.object_type = $3 AND o.object_id = $4 AND o.revision > $5
-  AND o.state IS NULL AND o.tie_set = '[]' AND o.updated_at >= (SELECT r.began_at FROM redactions r WHERE r.run = $6))`
+  AND o.state IS NULL AND o.tied_states = '[]' AND o.updated_at >= (SELECT r.began_at FROM redactions r
+  	WHERE r.run = $6))`
 )
 
 // deleteMessages deletes the messages of redacted events, of any run, from the streams. A process
@@ -64,8 +66,7 @@ func (w *execution) deleteMessages(ctx context.Context) (runs.Status, error) {
 	}
 	for name, what := range map[string]stream.EraseFilter{
 		stream.EventsStream: {Events: events}, stream.ReplaysStream: {Events: events},
-		stream.ChangesStream: {Events: made, Change: func(ctx context.Context, envelope []byte) (bool,
-			error) {
+		stream.ChangesStream: {Events: made, Change: func(ctx context.Context, envelope []byte) (bool, error) {
 			return w.outdated(ctx, envelope, dropped)
 		}},
 	} {
@@ -73,8 +74,7 @@ func (w *execution) deleteMessages(ctx context.Context) (runs.Status, error) {
 		w.lease.Counts[CountMessages] += n
 		if err != nil {
 			return "", fmt.Errorf("everything is redacted except in stream %s (if the error persists, check that the "+
-				"NATS user "+
-				"has the rights that deploy/nats-accounts.conf gives processors): %w", name, err)
+				"NATS user has the rights that deploy/nats-accounts.conf gives processors): %w", name, err)
 		}
 	}
 	return runs.Running, nil

@@ -29,7 +29,7 @@ type streamFixture struct {
 	js   jetstream.JetStream
 }
 
-func newFeeds(t *testing.T) *streamFixture {
+func newStreamFixture(t *testing.T) *streamFixture {
 	t.Helper()
 	f := &streamFixture{nats: testkit.JetStream(t)}
 	var err error
@@ -52,8 +52,7 @@ func newFeeds(t *testing.T) *streamFixture {
 func (f *streamFixture) event(t *testing.T, id int64, text string) {
 	t.Helper()
 	evs := []stream.Event{{Source: "sim", StoredEvent: provider.StoredEvent{ID: id, Type: "thing",
-		ReceivedAt: time.Now(),
-		Body:       []byte(text)}}}
+		ReceivedAt: time.Now(), Body: []byte(text)}}}
 	if acks := f.conn.PublishEvents(t.Context(), evs); acks[0].Err != nil {
 		t.Fatal(acks[0].Err)
 	}
@@ -86,11 +85,10 @@ func (f *streamFixture) remaining(t *testing.T, name string) (texts []string) {
 	return texts
 }
 
-// TestRedact_objectOfADroppedEvent_erasesItsChanges: changes may be published long after the
-// partition of their event was dropped.
+// Changes may be published long after the partition of their event was dropped.
 func TestRedact_objectOfADroppedEvent_erasesItsChanges(t *testing.T) {
 	t.Parallel()
-	b, f := setup(t), newFeeds(t)
+	b, f := setup(t), newStreamFixture(t)
 	b.putObject(t, "thing", "hers", `{"mail": "`+email+`"}`)
 	b.putObject(t, "thing", "others", `{"mail": "somebody@else.org"}`)
 	const before = 12 << 20 // the id of a day that is not in the log
@@ -116,15 +114,15 @@ func TestRedact_objectOfADroppedEvent_erasesItsChanges(t *testing.T) {
 // ends only after that.
 func TestDeleteMessages_keepsNewestChange(t *testing.T) {
 	t.Parallel()
-	b, f := setup(t), newFeeds(t)
+	b, f := setup(t), newStreamFixture(t)
 	must(t, f.conn.EnsureReplays(t.Context(), stream.DefaultLimits))
 	redacted, other := b.event(t, "hers", 1, email), b.event(t, "other", 1, "somebody@else.org")
 	f.event(t, redacted, email)
 	f.event(t, other, "other")
-	f.event(t, redacted, email) // the auditor's
+	f.event(t, redacted, email) // by the republisher
 	f.change(t, redacted, "hers", 1, `{"email": "`+email+`"}`)
 	f.change(t, other, "other", 1, `{}`)
-	f.change(t, redacted, "hers", 2, `null`) // of the redaction, if it was fast
+	f.change(t, redacted, "hers", 2, `null`) // by the redaction, if its change was published first
 	b.request(t, b.byEmail(t, email))
 	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
 	r := &redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}

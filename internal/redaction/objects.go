@@ -18,17 +18,17 @@ import (
 // staged objects of a rebuild.
 const (
 	mirrorTable   = "objects"
-	retainedTable = "bases"
-	stagedTable   = "staged"
+	retainedTable = "retained_objects"
+	stagedTable   = "staged_objects"
 )
 
 func tables() []string { return []string{mirrorTable, retainedTable, stagedTable} }
 
 // objectsSQL is a page of the objects of a source, or of one of its accounts, that have a state.
 const objectsSQL = `
-SELECT o.account, o.object_type, o.object_id, o.updated_at, o.state, o.tie_set FROM objects o
+SELECT o.account, o.object_type, o.object_id, o.updated_at, o.state, o.tied_states FROM objects o
 WHERE o.source = $1 AND ($2::text IS NULL OR o.account = $2) AND (o.account, o.object_type, o.object_id) > ($3, $4, $5)
-	AND (o.state IS NOT NULL OR o.tie_set <> '[]')
+	AND (o.state IS NOT NULL OR o.tied_states <> '[]')
   AND o.last_event_id <= $6 AND o.version_at > -9223372036854775808
   AND ($7::timestamptz IS NULL OR coalesce((SELECT e.received_at FROM events e WHERE e.id = o.last_event_id) <= $7,
   	true))
@@ -45,11 +45,10 @@ type objectRow struct {
 	namesOthers bool
 }
 
-// eachMatchingObject passes the objects of a table that match to do in batches, up to a bound and,
+// eachMatchingObject calls do with batches of the matching objects of a table, up to a bound and,
 // unless nil, a time of receipt. The events of these objects may be in dropped partitions.
 func (o *Params) eachMatchingObject(ctx context.Context, pool *pgxpool.Pool, table string, bound int64,
-	received *time.Time,
-	do func([]objectRow) (runs.Status, error)) (runs.Status, error) {
+	received *time.Time, do func([]objectRow) (runs.Status, error)) (runs.Status, error) {
 	sources, err := o.sources(ctx, pool)
 	if err != nil {
 		return "", err
@@ -65,14 +64,12 @@ func (o *Params) eachMatchingObject(ctx context.Context, pool *pgxpool.Pool, tab
 
 // eachMatchingObjectOf is eachMatchingObject for one source.
 func (o *Params) eachMatchingObjectOf(ctx context.Context, pool *pgxpool.Pool, table string, source int32, bound int64,
-	received *time.Time,
-	do func([]objectRow) (runs.Status, error),
+	received *time.Time, do func([]objectRow) (runs.Status, error),
 ) (runs.Status, error) {
 	last := objectRow{Object: Object{Source: source}}
 	for {
 		rows, err := pool.Query(ctx, forTable(table, objectsSQL), source, o.Account, last.Account, last.Type, last.ID,
-			bound,
-			received)
+			bound, received)
 		if err != nil {
 			return "", fmt.Errorf("search %s: %w", table, err)
 		}

@@ -76,23 +76,22 @@ func TestRedactConflicts_wholeAccount_clearsAll(t *testing.T) {
 func TestRedactObjects_retainedAndStaged_areCleared(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
+	b.exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at)
 		VALUES ('rebuild', jsonb_build_object('source', $1::int), 'me', '', 'paused', '', '{}', now(), now())`,
 		b.source)
 	old := b.event(t, "hers", 1, email)
 	b.event(t, "other", 1, "somebody@else.org")
-	b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
-	b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
+	b.exec(t, `INSERT INTO retained_objects SELECT * FROM objects`)
+	b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`)
 	b.event(t, "hers", 2, "new@else.org")
 	b.dropEvents(t, old)
 	b.exec(t, `CREATE SEQUENCE tries; GRANT USAGE ON tries TO PUBLIC`)
 	b.exec(t, `CREATE FUNCTION meanwhile() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('postern.tries') = 1
 		THEN RETURN NULL; END IF; RETURN NEW; END $$`)
-	b.exec(t, `CREATE TRIGGER meanwhile BEFORE UPDATE ON bases FOR EACH ROW EXECUTE FUNCTION meanwhile()`)
+	b.exec(t, `CREATE TRIGGER meanwhile BEFORE UPDATE ON retained_objects FOR EACH ROW EXECUTE FUNCTION meanwhile()`)
 	params := b.byState(t, email)
 	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Objects != 1 ||
-		preview.Events != 0 {
+		preview.Objects != 1 || preview.Events != 0 {
 		t.Errorf("%+v, %v", preview, err)
 	}
 	b.run(t, params)
@@ -100,7 +99,7 @@ func TestRedactObjects_retainedAndStaged_areCleared(t *testing.T) {
 	if b.rows(t, `SELECT last_value::text FROM tries`)[0] != "2" {
 		t.Error("the row was not written meanwhile")
 	}
-	for _, table := range []string{"bases", "staged"} {
+	for _, table := range []string{"retained_objects", "staged_objects"} {
 		got := b.rows(t, `SELECT object_id || ' ' || coalesce(state->'customer'->>'email', 'nothing') FROM `+table+
 			` ORDER BY 1`)
 		equal(t, table, []string{"hers nothing", "other somebody@else.org"}, got)
@@ -119,28 +118,30 @@ func TestRedactRows_rowsWrittenMeanwhile_areKept(t *testing.T) {
 	b := setup(t)
 	first := b.event(t, "hers", 1, email)
 	b.event(t, "later", 1, email)
-	b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
+	b.exec(t, `INSERT INTO retained_objects SELECT * FROM objects`)
 	b.request(t, redaction.Params{})
 	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
 	const call = `SELECT redact_copies($1, $2, '{}', array_agg(o.source), array_agg(o.account),
-		array_agg(o.object_type), array_agg(o.object_id), array_agg(o.updated_at - $3::interval)) FROM bases o`
+		array_agg(o.object_type), array_agg(o.object_id), array_agg(o.updated_at - $3::interval))
+			FROM retained_objects o`
 	copies := func(run int64, table string, ago time.Duration) (n int, err error) {
 		err = b.pool.QueryRow(t.Context(), call, run, table, ago).Scan(&n)
 		return n, err
 	}
-	if _, err := copies(h.Run.ID, "bases", 0); err == nil {
+	if _, err := copies(h.Run.ID, "retained_objects", 0); err == nil {
 		t.Error("without a bound")
 	}
-	must(t, h.FreezeBound(t.Context(), first))
-	for run, table := range map[int64]string{h.Run.ID: "objects", h.Run.ID + 1: "bases"} {
+	must(t, h.SetBound(t.Context(), first))
+	for run, table := range map[int64]string{h.Run.ID: "objects", h.Run.ID + 1: "retained_objects"} {
 		if _, err := copies(run, table, 0); err == nil {
 			t.Errorf("run %d, table %s", run, table)
 		}
 	}
-	if n, err := copies(h.Run.ID, "bases", time.Microsecond); err != nil || n != 0 {
+	if n, err := copies(h.Run.ID, "retained_objects", time.Microsecond); err != nil || n != 0 {
 		t.Errorf("of changed rows it clears %d, %v", n, err)
 	}
-	if n, err := copies(h.Run.ID, "bases", 0); err != nil || n != 1 || b.rows(t, `SELECT object_id FROM bases
+	if n, err := copies(h.Run.ID, "retained_objects", 0); err != nil || n != 1 ||
+		b.rows(t, `SELECT object_id FROM retained_objects
 		WHERE state IS NULL`)[0] != "hers" {
 		t.Errorf("it clears %d, %v", n, err)
 	}
@@ -153,7 +154,7 @@ func TestReapplyCleared_keepsOtherEventsOfTheVersion(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		b := setup(t)
 		old := b.event(t, "tied", 1, email)
-		b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
+		b.exec(t, `INSERT INTO retained_objects SELECT * FROM objects`)
 		b.event(t, "tied", 1, "zz@else.org")
 		b.dropEvents(t, old)
 		params := b.byState(t, email)
@@ -168,7 +169,7 @@ func TestReapplyCleared_keepsOtherEventsOfTheVersion(t *testing.T) {
 				t.Fatal(err, b.state(t, "tied"))
 			}
 			b.exec(t, `DROP TRIGGER crash ON outcomes`)
-			b.exec(t, `UPDATE checkpoints SET leased_until = now() - interval '1 s' WHERE job = 'redact'`)
+			b.exec(t, `UPDATE checkpoints SET lease_until = now() - interval '1 s' WHERE job = 'redact'`)
 		}
 		h := b.execute(t)
 		if left := b.tablesWith(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountEvents] != 0 {
@@ -206,16 +207,16 @@ func (b *fixture) applyWithoutSource(t *testing.T, ids ...int64) {
 	applied.Apply(t, b.log.Processor(t, nil, "no source"), 0, ids)
 }
 
-// setComplete sets the auditor's checkpoint behind all stored events.
+// setComplete sets the republisher's checkpoint behind all stored events.
 func (b *fixture) setComplete(t *testing.T) {
 	t.Helper()
-	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at) SELECT 'auditor', 0,
+	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at) SELECT 'republisher', 0,
 		max(id), '', now(), now() FROM events
 		ON CONFLICT (job, run) DO UPDATE SET cursor = excluded.cursor`)
 }
 
 // An object is cleared with all events that named it at ingest, also those that were never applied
-// to it, whatever the auditor's checkpoint.
+// to it, whatever the republisher's checkpoint.
 func TestRedact_object_clearsEventsThatNamedIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -235,8 +236,7 @@ func TestRedact_object_clearsEventsThatNamedIt(t *testing.T) {
 	b.setComplete(t)
 	params := redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}
 	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 4 ||
-		preview.Objects != 1 || preview.Examined != 5 || preview.Shared {
+		preview.Events != 4 || preview.Objects != 1 || preview.Examined != 5 || preview.WholeDeliveries {
 		t.Errorf("%+v, %v", preview, err)
 	}
 	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 4 || h.Counts[redaction.CountExamined] != 5 {
@@ -277,9 +277,8 @@ func (b *fixture) overwriteFromProvider(t *testing.T, object, address string) in
 	receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"),
 		[]events.Delivery{{Source: b.source, ReceivedAt: now, Origin: events.OriginReconcile, Headers: []byte(`{}`),
 			Verification: []byte(`{}`),
-			Body:         body, Events: []provider.Event{{Key: "settle " + object, Type: provider.RefetchType,
-				ObjectType: "thing",
-				ObjectID:   object}}}})
+			Body:         body, Events: []provider.Event{{Key: "overwrite " + object, Type: provider.RefetchType,
+				ObjectType: "thing", ObjectID: object}}}})
 	must(t, err)
 	b.apply(t, 0, receipts[0][0].ID)
 	return receipts[0][0].ID
@@ -303,24 +302,24 @@ func TestRedact_overwritingRefetch_keepsTheOverwriteInRebuild(t *testing.T) {
 					`"object": {"customer": {"email": "new@else.org"}}}`, time.Now().Add(2*time.Second).UnixMicro()),
 				"later")...)
 			if asked == "while" {
-				b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
+				b.exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at)
 					VALUES ('rebuild', '{}', '', '', 'running', '', '{}', now(), now())`)
 			}
 			b.run(t, redaction.Params{Events: []int64{refetch}})
 			const rows = `SELECT (to_jsonb(o) -
-				'{revision,created_at,updated_at,look_after,last_event_id}'::text[])::text FROM `
-			live := b.rows(t, rows+`objects o WHERE settled <> 0 AND state->'customer'->>'email' = 'new@else.org'`)
+				'{revision,created_at,updated_at,refetch_after,last_event_id}'::text[])::text FROM `
+			live := b.rows(t, rows+`objects o WHERE overwritten_at <> 0
+				AND state->'customer'->>'email' = 'new@else.org'`)
 			if len(live) != 1 {
 				t.Fatalf("live: %v", b.rows(t, rows+`objects o`))
 			}
 			if asked == "before" {
-				b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
+				b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 			}
 			must(t,
 				errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged},
-					b.storedRow(t),
-					false)))
-			equal(t, "live, and rebuilt", live, b.rows(t, rows+`staged o`))
+					b.storedRow(t), false)))
+			equal(t, "live, and rebuilt", live, b.rows(t, rows+`staged_objects o`))
 			b.wantGone(t, email)
 		})
 	}

@@ -42,7 +42,7 @@ const unansweredSQL = `
 SELECT e.id FROM events e JOIN unnest($2::int[], $3::text[]) AS t(source, event_type) USING (source, event_type)
 WHERE e.id = ANY($1::bigint[]) AND e.id >= $4 AND NOT EXISTS (SELECT FROM redactions r WHERE r.requested_by = e.id
 	AND r.ended_at IS NOT NULL)
-  AND NOT EXISTS (SELECT FROM redacted d WHERE d.event = e.id)`
+  AND NOT EXISTS (SELECT FROM redacted_events d WHERE d.event = e.id)`
 
 // exclude removes unanswered requests, except one, from ids. It returns the rest and the number of
 // requests that it excluded for the first time.

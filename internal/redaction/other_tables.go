@@ -17,7 +17,8 @@ import (
 // contain any more.
 const (
 	effectTextsSQL = `
-SELECT e.effect, e.source, e.account, e.object_type, e.object_id, e.facts IS NULL, concat_ws(' ', e.facts::text,
+SELECT e.effect, e.source, e.account, e.object_type, e.object_id, e.template_data IS NULL,
+	concat_ws(' ', e.template_data::text,
 	e.reason,
   (SELECT string_agg(concat_ws(' ', s.request::text, s.captured::text, s.error), ' ') FROM effect_steps s
   	WHERE s.effect = e.effect))
@@ -28,19 +29,20 @@ ORDER BY e.effect LIMIT 200`
 		ORDER BY e.effect FOR UPDATE`
 
 	baselineTextsSQL = `
-SELECT h.source, h.account, h.object_type, h.object_id, coalesce(h.state::text, '') FROM effect_holds h
+SELECT h.source, h.account, h.object_type, h.object_id, coalesce(h.state::text, '') FROM effect_baselines h
 WHERE ($1::int IS NULL OR h.source = $1) AND ($2::text IS NULL OR h.account = $2)`
 
-	deleteBaselineSQL = `DELETE FROM effect_holds WHERE source = $1 AND account = $2 AND object_type = $3
+	deleteBaselineSQL = `DELETE FROM effect_baselines WHERE source = $1 AND account = $2 AND object_type = $3
 		AND object_id = $4`
 
 	refetchTextsSQL = `
-SELECT h.source, h.account, h.object_type, h.object_id, h.error FROM hints h
+SELECT h.source, h.account, h.object_type, h.object_id, h.error FROM refetch_requests h
 WHERE ($1::int IS NULL OR h.source = $1) AND ($2::text IS NULL OR h.account = $2)`
 
-	deleteRefetchSQL = `DELETE FROM hints WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4`
+	deleteRefetchSQL = `DELETE FROM refetch_requests WHERE source = $1 AND account = $2 AND object_type = $3
+		AND object_id = $4`
 
-	clearRefetchSQL = `UPDATE hints SET error = '' WHERE source = $1 AND account = $2 AND object_type = $3
+	clearRefetchSQL = `UPDATE refetch_requests SET error = '' WHERE source = $1 AND account = $2 AND object_type = $3
 		AND object_id = $4`
 
 	differenceTextsSQL = `
@@ -48,20 +50,20 @@ SELECT d.source, d.account, d.object_type, d.object_id, concat_ws(' ', d.fields:
 WHERE ($1::int IS NULL OR d.source = $1) AND ($2::text IS NULL OR d.account = $2) AND (d.fields <> '[]'
 	OR d.reason <> '')`
 
-	// A response for a missing object waits in its reconciliation for an operator's approval,
-	// possibly for long. The next reconciliation fetches it again.
+	// missingTextsSQL reads the provider's responses for missing objects. They may wait long in
+	// their reconciliation for an operator's approval. The next reconciliation fetches them again.
 	missingTextsSQL = `
-SELECT w.source, w.account, g.object_type, g.object_id, coalesce(body_json(g.body)::text, '') FROM ghosts g
-JOIN sweeps w ON w.run = g.run AND w.object_type = g.object_type
+SELECT w.source, w.account, g.object_type, g.object_id, coalesce(body_json(g.body)::text, '') FROM orphans g
+JOIN object_scans w ON w.run = g.run AND w.object_type = g.object_type
 WHERE ($1::int IS NULL OR w.source = $1) AND ($2::text IS NULL OR w.account = $2) AND g.body IS NOT NULL`
 
 	deleteMissingSQL = `
-DELETE FROM ghosts g USING sweeps w WHERE w.run = g.run AND w.object_type = g.object_type AND w.source = $1
+DELETE FROM orphans g USING object_scans w WHERE w.run = g.run AND w.object_type = g.object_type AND w.source = $1
 	AND w.account = $2
   AND g.object_type = $3 AND g.object_id = $4`
 
 	clearDifferenceSQL = `
-UPDATE drifts SET fields = '[]', more = more + jsonb_array_length(fields), reason = ''
+UPDATE drifts SET fields = '[]', more_fields = more_fields + jsonb_array_length(fields), reason = ''
 WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4`
 )
 
@@ -87,8 +89,8 @@ func (w *execution) redactOtherTables(ctx context.Context) (runs.Status, error) 
 	return w.lease.Advance(ctx, w.lease.Cursor)
 }
 
-// eachMatchingEffect passes effects to do in batches. They are about the person, or their template
-// data, requests or responses mention a value. full are those that still hold data.
+// eachMatchingEffect calls do with batches of effects that are about the person, or whose template
+// data, requests or responses mention a value. full are those of them that still hold data.
 func (o *Params) eachMatchingEffect(ctx context.Context, pool *pgxpool.Pool, do func(found, full []int64) error) error {
 	for after := int64(0); ; {
 		rows, err := pool.Query(ctx, effectTextsSQL, after, events.NilIfZero(o.Source), o.Account)
@@ -131,7 +133,7 @@ func (o *Params) eachMatchingEffect(ctx context.Context, pool *pgxpool.Pool, do 
 	}
 }
 
-// clearEffectsByID clears effects, after processes that hold a lease have recorded their results.
+// clearEffectsByID clears effects. It first waits for processes that are recording results.
 func (w *execution) clearEffectsByID(ctx context.Context, found []int64) error {
 	if len(found) == 0 {
 		return nil
@@ -154,8 +156,8 @@ type mention struct {
 	hasData bool
 }
 
-// clearTexts clears the rows of a small table whose text mentions the value. The statement own is
-// for rows of the searched object itself.
+// clearTexts clears the rows of a small table that are about the person, or whose text mentions a
+// value. It runs the statement own for rows of the searched object itself, and clear for others.
 func (w *execution) clearTexts(ctx context.Context, read, own, clear string) error {
 	found, err := w.params.matchingTexts(ctx, w.Pool, read)
 	if err != nil {

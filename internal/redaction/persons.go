@@ -92,8 +92,7 @@ type subject struct {
 // isSearched reports whether the object's id is one of the searched values.
 func (o *Params) isSearched(object string) bool {
 	return object != "" && slices.ContainsFunc(o.Matchers, func(f ValueMatcher) bool {
-		return f.isMention() &&
-			f.equals(object)
+		return f.isMention() && f.equals(object)
 	})
 }
 

@@ -48,8 +48,8 @@ func siblings(ctx context.Context, pool *pgxpool.Pool, ids []int64) ([]int64, er
 	return slices.Compact(all), nil
 }
 
-// eachEventOf passes the events that were applied to an object, up to a bound, to a function in
-// batches. It includes events of dropped partitions.
+// eachEventOf calls do with batches of the events that were applied to an object, up to a bound. It
+// includes events of dropped partitions.
 func eachEventOf(ctx context.Context, pool *pgxpool.Pool, o Object, bound int64, do func(ids []int64) error) error {
 	for after := int64(0); ; {
 		ids, err := collect(ctx, pool, ofObjectSQL, o.hash(), after, bound, redactBatch)
@@ -87,17 +87,18 @@ func (k *keys) add(o Object) {
 		append(k.types, o.Type), append(k.ids, o.ID)
 }
 
-// Preview is what a redaction would clear now.
+// Preview counts the data that a redaction would clear now.
 type Preview struct {
-	// Events counts the events of whole deliveries. Already counts those that are redacted already.
+	// Events counts the events of whole deliveries. AlreadyRedacted
+	// counts those that are redacted already.
 	Events          int64 `json:"events"`
 	AlreadyRedacted int64 `json:"already"`
 	Objects         int64 `json:"objects"`
 	// Dropped counts events of dropped partitions, of which only outcomes remain.
 	Dropped int64 `json:"dropped"`
-	// Shared reports that some deliveries have more events than were selected. A delivery is
-	// cleared as a whole.
-	Shared bool `json:"shared"`
+	// WholeDeliveries reports that some deliveries have more events than were selected. A delivery
+	// is cleared as a whole.
+	WholeDeliveries bool `json:"shared"`
 	// Requests counts senders' requests that were found and are not answered yet. They stay until
 	// then, and are cleared by their own redaction.
 	Requests int64 `json:"requests"`
@@ -109,10 +110,11 @@ type Preview struct {
 	From events.Instant `json:"from"`
 	To   events.Instant `json:"to"`
 	// Examined is the number of examined events.
-	Examined int64 `json:"looked_at"`
-	// Types counts what is selected by object type, or by event type for events without an object.
+	Examined int64 `json:"searched"`
+	// Types counts the selected data by object type, or by event type for events without an object.
 	Types []TypeCount `json:"types"`
-	// SharedTypes counts what names another person too. It stays unless its type is included.
+	// SharedTypes counts the data that names another person too. It stays unless its type is
+	// included.
 	SharedTypes []TypeCount `json:"shared_types,omitempty"`
 	// Rejections, Conflicts, Effects (with baselines), Refetches and Differences count matches
 	// outside of the log and the objects. They are cleared too. Conflicts of selected events are
@@ -122,7 +124,7 @@ type Preview struct {
 	Effects     int64 `json:"effects,omitempty"`
 	Refetches   int64 `json:"refetch_requests,omitempty"`
 	Differences int64 `json:"differences,omitempty"`
-	// Others counts what mentions the id of an object to redact, and stays.
+	// Others counts the data that mentions the id of an object to redact, and stays.
 	Others []TypeCount `json:"others,omitempty"`
 }
 
@@ -136,7 +138,7 @@ type TypeCount struct {
 }
 
 const previewSQL = `
-SELECT (SELECT count(*) FROM redacted r WHERE r.event = ANY($1::bigint[])), (SELECT count(*) FROM events e
+SELECT (SELECT count(*) FROM redacted_events r WHERE r.event = ANY($1::bigint[])), (SELECT count(*) FROM events e
 	WHERE e.id = ANY($1::bigint[])),
   ARRAY(SELECT coalesce(nullif(e.object_type, ''), e.event_type) FROM events e WHERE e.id = ANY($1::bigint[]))`
 
@@ -184,16 +186,16 @@ type previewer struct {
 	Preview
 	pool    *pgxpool.Pool
 	counted map[int64]bool
-	// types counts what is selected, shared what stays because it names others, mentions what
-	// mentions the id of a selected object.
+	// types counts selected data, shared counts data that stays because it names others, and
+	// mentions counts data that mentions the id of a selected object.
 	types, shared, mentions typeCounts
 	report                  func(Preview)
 	openRequests            *openRequests
 	requestedBy             int64
 }
 
-// BuildPreview returns what a redaction would clear. It changes nothing. report, if not nil, is
-// called with the progress from time to time.
+// BuildPreview returns the preview of a redaction. It changes nothing. It calls report, if not nil,
+// with the progress from time to time.
 func BuildPreview(ctx context.Context, pool *pgxpool.Pool, o *Params, report func(Preview)) (*Preview, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -203,8 +205,7 @@ func BuildPreview(ctx context.Context, pool *pgxpool.Pool, o *Params, report fun
 		return nil, err
 	}
 	l := &previewer{pool: pool, counted: map[int64]bool{}, types: typeCounts{}, shared: typeCounts{},
-		mentions: typeCounts{}, report: report,
-		requestedBy: o.RequestedBy}
+		mentions: typeCounts{}, report: report, requestedBy: o.RequestedBy}
 	if l.openRequests, err = loadOpenRequests(ctx, pool); err != nil {
 		return nil, err
 	}
@@ -396,7 +397,7 @@ func (l *previewer) addEvents(ctx context.Context, ids []int64) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	l.Shared = l.Shared || len(all) > len(ids)
+	l.WholeDeliveries = l.WholeDeliveries || len(all) > len(ids)
 	all = slices.DeleteFunc(all, func(id int64) bool { return l.counted[id] })
 	var already, stored int64
 	var types []string

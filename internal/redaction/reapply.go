@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	redactedEventsSQL = `SELECT event FROM redacted WHERE run = $1 AND event > $2 ORDER BY event LIMIT $3`
+	redactedEventsSQL = `SELECT event FROM redacted_events WHERE run = $1 AND event > $2 ORDER BY event LIMIT $3`
 
-	// sameVersionSQL finds the events that have the same version as a cleared row. They hold what
-	// may still be shown.
+	// sameVersionSQL finds the events that have the same version as a cleared row. Their states may
+	// still be shown.
 	sameVersionSQL = `
 SELECT DISTINCT c.event_id FROM (SELECT DISTINCT o.source, o.account, o.object_type, o.object_id, o.object
 	FROM outcomes o WHERE o.event_id = ANY($1::bigint[]) AND o.object <> 0) k
 JOIN objects b USING (source, account, object_type, object_id)
 JOIN outcomes c ON c.object = k.object AND c.object <> 0 AND c.status IN ('applied', 'unchanged', 'ambiguous')
   AND c.version = version_json(b.version_final, b.version_at, b.version_seen, b.version_rank)
-WHERE b.tie_set = '[]' AND b.version_at > -9223372036854775808 AND NOT EXISTS (SELECT FROM redacted r
+WHERE b.tied_states = '[]' AND b.version_at > -9223372036854775808 AND NOT EXISTS (SELECT FROM redacted_events r
 	WHERE r.event = c.event_id)`
 
 	// clearedRowsSQL is a page of the rows that a run has cleared, with or without an event.
 	clearedRowsSQL = `
 SELECT o.account, o.object_type, o.object_id FROM objects o
 WHERE o.source = $1 AND ($2::text IS NULL OR o.account = $2) AND (o.account, o.object_type, o.object_id) > ($3, $4, $5)
-	AND o.state IS NULL AND o.tie_set = '[]'
+	AND o.state IS NULL AND o.tied_states = '[]'
   AND o.version_at > -9223372036854775808 AND o.updated_at >= (SELECT r.began_at FROM redactions r WHERE r.run = $6)
 ORDER BY o.account, o.object_type, o.object_id LIMIT 200`
 
@@ -42,7 +42,7 @@ SELECT DISTINCT c.event_id FROM unnest($1::int[], $2::text[], $3::text[], $4::te
 JOIN objects o USING (source, account, object_type, object_id)
 JOIN outcomes c ON c.object = k.object AND c.object <> 0 AND c.status IN ('applied', 'unchanged', 'ambiguous')
   AND c.version = version_json(o.version_final, o.version_at, o.version_seen, o.version_rank)
-WHERE o.tie_set = '[]' AND o.version_at > -9223372036854775808 AND NOT EXISTS (SELECT FROM redacted r
+WHERE o.tied_states = '[]' AND o.version_at > -9223372036854775808 AND NOT EXISTS (SELECT FROM redacted_events r
 	WHERE r.event = c.event_id)`
 
 	openRebuildSQL = `SELECT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.ended_at IS NULL)`
@@ -69,7 +69,8 @@ func (w *execution) reapplySameVersion(ctx context.Context) (runs.Status, error)
 }
 
 // reapply applies events to a table again. Events of the mirror also go into the retained objects
-// and into the staged objects of an open rebuild. Both may already be past them in the log.
+// and into the staged objects of an open rebuild. Both may already have read the log past these
+// events.
 func (w *execution) reapply(ctx context.Context, table string, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
@@ -139,8 +140,7 @@ func (w *execution) reapplyClearedOf(ctx context.Context, table string, source i
 
 func (w *execution) clearedRows(ctx context.Context, table string, last Object) (some []Object, err error) {
 	rows, err := w.Pool.Query(ctx, forTable(table, clearedRowsSQL), last.Source, events.NilIfZero(w.params.Account),
-		last.Account,
-		last.Type, last.ID, w.lease.Run.ID)
+		last.Account, last.Type, last.ID, w.lease.Run.ID)
 	if err == nil {
 		some, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (Object, error) {
 			o := Object{Source: last.Source}

@@ -92,8 +92,7 @@ func TestApply_eventRedactedAfterItWasRead_writesNothing(t *testing.T) {
 							1, now(), 1)`, id, b.source)
 				}
 				p := b.log.Processor(t, slowProvider{meanwhile: sync.OnceFunc(func() {
-					b.run(t,
-						redaction.Params{Events: []int64{id}})
+					b.run(t, redaction.Params{Events: []int64{id}})
 				})})
 				if name == "reduce" && before == "dead" {
 					b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id,
@@ -101,7 +100,7 @@ func TestApply_eventRedactedAfterItWasRead_writesNothing(t *testing.T) {
 							now(), 1)`, id, b.source)
 				}
 				must(t, write(b, p, id, text))
-				b.wantText(t, "1", `SELECT count(*)::text FROM redacted`)
+				b.wantText(t, "1", `SELECT count(*)::text FROM redacted_events`)
 				b.wantGone(t, "lovelace")
 				for _, status := range b.rows(t, `SELECT status FROM outcomes WHERE event_id = $1 AND run IN (70, 72)`,
 					id) {
@@ -117,8 +116,8 @@ func TestApply_eventRedactedAfterItWasRead_writesNothing(t *testing.T) {
 // rebuild does what a new rebuild with a swap does: retained objects, then the log.
 func (b *fixture) rebuild(t *testing.T, run int64) {
 	t.Helper()
-	b.exec(t, `TRUNCATE staged`)
-	b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
+	b.exec(t, `TRUNCATE staged_objects`)
+	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 	must(t,
 		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: versioning.Staged}, b.storedRow(t),
 			false)))
@@ -142,9 +141,9 @@ func (b *fixture) wantSameStaged(t *testing.T) {
 	t.Helper()
 	same := func(table string) []string {
 		return b.rows(t, `SELECT (to_jsonb(o) - 'revision' - 'last_event_id' - 'created_at' - 'updated_at' -
-			'look_after')::text FROM `+table+` o ORDER BY object_id`)
+			'refetch_after')::text FROM `+table+` o ORDER BY object_id`)
 	}
-	equal(t, "a rebuild differs", same("objects"), same("staged"))
+	equal(t, "a rebuild differs", same("objects"), same("staged_objects"))
 }
 
 // If a redacted deletion had no state, its effect remains in a rebuild: the object stays deleted.
@@ -162,12 +161,12 @@ func TestRedact_deletionWithoutState_staysDeletedInRebuild(t *testing.T) {
 		id := b.store(t, "hers", fmt.Appendf(nil, text, sim.Start+9), "d")[0]
 		b.apply(t, 0, id)
 		if got := b.rows(t, `SELECT deleted || ' ' || coalesce(state::text, `+
-			`'null') || ' ' || tie_set FROM objects`); len(got) != 1 || got[0][:4] != "true" {
+			`'null') || ' ' || tied_states FROM objects`); len(got) != 1 || got[0][:4] != "true" {
 			t.Fatalf("not deleted: %v %v", got, b.rows(t, `SELECT status || reason FROM outcomes`))
 		}
 		b.run(t, redaction.Params{Events: []int64{id}})
 		b.rebuild(t, 900)
-		if got := b.rows(t, `SELECT (deleted)::text FROM staged`); !slices.Equal(got, []string{"true"}) {
+		if got := b.rows(t, `SELECT (deleted)::text FROM staged_objects`); !slices.Equal(got, []string{"true"}) {
 			t.Errorf("after a rebuild: deleted %v", got)
 		}
 	}
@@ -179,7 +178,7 @@ func TestReapplySameVersion_keepsOtherEventsOfTheVersion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	other := b.event(t, "tied", 5, "tied@else.org")
-	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
+	b.exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at)
 		VALUES ('rebuild', jsonb_build_object('source', $1::int), 'me', '', 'paused', '', '{}', now(), now())`,
 		b.source)
 	redacted := b.event(t, "tied", 5, email)
@@ -193,8 +192,8 @@ func TestReapplySameVersion_keepsOtherEventsOfTheVersion(t *testing.T) {
 	}
 	b.wantSameStaged(t)
 	b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = now() WHERE job = 'rebuild'`)
-	b.exec(t, `TRUNCATE staged`) // the log is dropped up to here
-	b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
+	b.exec(t, `TRUNCATE staged_objects`) // the log is dropped up to here
+	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 	b.wantSameStaged(t)
 }
 
@@ -220,10 +219,11 @@ func TestRedact_openRebuildTransaction_isSeenOrWaitedFor(t *testing.T) {
 // A processor that reads an event in another way than the redacting one takes the same lock.
 func TestRedact_providerNotConfigured_takesTheSameLock(t *testing.T) {
 	t.Parallel()
-	for into, table := range map[versioning.Table]string{versioning.Mirror: "objects", versioning.Staged: "staged"} {
+	for into, table := range map[versioning.ObjectTable]string{versioning.Mirror: "objects",
+		versioning.Staged: "staged_objects"} {
 		b := setup(t)
 		b.event(t, "hers", 1, "somebody@else.org")
-		b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
+		b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`)
 		id := b.store(t, "hers", body("hers", 5, email), "k")[0]
 		row := holdTx(t, b.db.Pool, `SELECT FROM `+table+` FOR UPDATE`) // the replay holds its locks and waits here
 		applied := make(chan error, 1)
@@ -269,25 +269,28 @@ func TestClearEffects_keepsTheRecordOfDoneEffects(t *testing.T) {
 	b.event(t, "hers", 1, email)
 	b.event(t, "other", 1, "somebody@else.org")
 	b.exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
-		facts, state, reason, destination, due, planned_at, updated_at)
+		template_data, state, reason, destination, due, planned_at, updated_at)
 SELECT s.state || o.object_id, 1, 'mail', o.source, o.account, o.object_type, o.object_id, o.last_event_id, 0,
 	jsonb_build_object('new', o.state), s.state, 'told', 'mail',
-  CASE WHEN s.state = 'failed' THEN now() END, now(), now() FROM objects o, unnest('{done,failed,review}'::text[]) AS
+  CASE WHEN s.state = 'failed' THEN now() END, now(), now() FROM objects o, unnest('{done,failed,needs_review}'::text[])
+  	AS
   	s(state)`)
-	b.exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts,
+	b.exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint, attempts,
 		reserved_at, captured, error)
-SELECT effect, 'send', 0, 'done', 'mail', facts, '', 1, now(), facts, facts::text FROM effects`)
-	b.exec(t, `INSERT INTO effect_holds (source, account, object_type, object_id, state, deleted, there, exact_hash,
-		held_at)
+SELECT effect, 'send', 0, 'done', 'mail', template_data, '', 1, now(), template_data, template_data::text FROM effects`)
+	b.exec(t, `INSERT INTO effect_baselines (source, account, object_type, object_id, state, deleted, existed,
+		exact_hash,
+		recorded_at)
 SELECT source, account, object_type, object_id, state, false, true, exact_hash, now() FROM objects`)
 	b.run(t, b.byEmail(t, email))
 	b.wantGone(t, "lovelace")
 	want := []string{"donehers done", "doneother done told", "failedhers rejected redacted before it was done",
-		"failedother failed told", "reviewhers rejected redacted before it was done", "reviewother review told"}
+		"failedother failed told", "needs_reviewhers rejected redacted before it was done",
+		"needs_reviewother needs_review told"}
 	equal(t, "", want, b.rows(t, `SELECT rtrim(key || ' ' || state || ' ' || reason) FROM effects ORDER BY key`))
 	b.wantText(t, "3",
 		`SELECT count(*)::text FROM effect_steps WHERE request IS NOT NULL AND captured <> '{}' AND error <> ''`)
-	if held := b.rows(t, `SELECT object_id FROM effect_holds`); len(held) != 1 || held[0] != "other" {
+	if held := b.rows(t, `SELECT object_id FROM effect_baselines`); len(held) != 1 || held[0] != "other" {
 		t.Errorf("baselines %q", held)
 	}
 }
@@ -299,22 +302,22 @@ func TestClearEffects_effectInProgress_isCleared(t *testing.T) {
 	b := setup(t)
 	b.event(t, "hers", 1, email)
 	b.exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
-		facts, state, destination, due, planned_at, updated_at)
+		template_data, state, destination, due, planned_at, updated_at)
 SELECT 'k', 1, 'mail', source, account, object_type, object_id, last_event_id, 0, jsonb_build_object('new', state),
 	'planned', 'mail', now(), now(), now() FROM objects`)
 	takes := holdTx(t, b.db.Pool,
-		`UPDATE effects SET state = 'running', due = NULL, taken_by = 'a', taken_until = now() + interval '1 hour'`)
-	execSQL(t, takes, `INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint,
+		`UPDATE effects SET state = 'running', due = NULL, lease_owner = 'a', lease_until = now() + interval '1 hour'`)
+	execSQL(t, takes, `INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint,
 		attempts, reserved_at)
-		SELECT effect, 'send', 0, 'reserved', 'mail', facts, '', 1, now() FROM effects`)
+		SELECT effect, 'send', 0, 'reserved', 'mail', template_data, '', 1, now() FROM effects`)
 	b.request(t, b.byEmail(t, email))
 	h, redacted := b.executeInBackground(t, b.proc)
 	b.waitForLock(t, "")
 	must(t, errors.Join(takes.Commit(t.Context()), <-redacted, h.End(t.Context(), runs.Done, "")))
 	b.wantGone(t, "lovelace")
 	b.exec(t, `UPDATE effect_steps SET captured = '{"to": "lovelace"}'`)
-	b.exec(t, `UPDATE effects SET state = 'rejected', reason = 'requested by an operator', taken_by = '',
-		taken_until = NULL`)
+	b.exec(t, `UPDATE effects SET state = 'rejected', reason = 'requested by an operator', lease_owner = '',
+		lease_until = NULL`)
 	b.event(t, "hers", 2, email)
 	b.run(t, b.byEmail(t, email))
 	b.wantGone(t, "lovelace")

@@ -29,7 +29,7 @@ import (
 // Job is the name of redactions in the ledger of runs.
 const Job = "redact"
 
-// Params says what a redaction clears.
+// Params selects the data that a redaction clears.
 type Params struct {
 	// Events are ids of Postern; each is cleared with its whole delivery.
 	Events []int64 `json:"events,omitempty"`
@@ -43,7 +43,7 @@ type Params struct {
 	Matchers []ValueMatcher `json:"finds,omitempty"`
 	// Persons, if not nil, identifies other persons. Data that names another person too stays,
 	// unless its type is in Include.
-	Persons *PersonIdentifiers `json:"people,omitempty"`
+	Persons *PersonIdentifiers `json:"persons,omitempty"`
 	Include []string           `json:"include,omitempty"`
 	// All selects all events of the account.
 	All bool `json:"all,omitempty"`
@@ -53,7 +53,7 @@ type Params struct {
 	// 0 clears all that exists when the run begins.
 	Until int64 `json:"until,string,omitempty"`
 	// Description describes the request without any value.
-	Description map[string]string `json:"words,omitempty"`
+	Description map[string]string `json:"input,omitempty"`
 }
 
 // Object identifies an object.
@@ -134,7 +134,7 @@ const (
 	CountObjects    = "objects"
 	CountConflicts  = "conflicts"
 	CountRejections = "rejections"
-	CountExamined   = "looked_at"
+	CountExamined   = "searched"
 	CountMessages   = "messages"
 	CountRequests   = "requests_left"
 	CountShared     = "shared_left"
@@ -150,8 +150,8 @@ const (
 // namedDone is the cursor after which only the search of the log remains.
 const namedDone = 1
 
-// Execute implements the runs job. All of it may be repeated. Cleared data stays cleared, and data
-// newer than the run's bound stays.
+// Execute executes a redaction run. It is a runs.Executor. All of it may be repeated. Cleared data
+// stays cleared, and data newer than the run's bound stays.
 func (r *Runner) Execute(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
 	var params Params
 	decoder := json.NewDecoder(bytes.NewReader(h.Params))
@@ -167,7 +167,7 @@ func (r *Runner) Execute(ctx context.Context, h *runs.Lease, log *slog.Logger) (
 		if err := w.waitForSpools(ctx); err != nil {
 			return "", err
 		}
-		if err := w.saveBound(ctx, h.FreezeBound); err != nil {
+		if err := w.saveBound(ctx, h.SetBound); err != nil {
 			return "", err
 		}
 	}
@@ -175,8 +175,7 @@ func (r *Runner) Execute(ctx context.Context, h *runs.Lease, log *slog.Logger) (
 		return "", err
 	}
 	for _, part := range []func(context.Context) (runs.Status, error){w.redactNamed, w.redactLog, w.redactConflicts,
-		w.redactObjects,
-		w.redactOtherTables, w.reapplyCleared, w.reapplySameVersion, w.deleteMessages, w.finish} {
+		w.redactObjects, w.redactOtherTables, w.reapplyCleared, w.reapplySameVersion, w.deleteMessages, w.finish} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}
@@ -190,7 +189,7 @@ type execution struct {
 	*Runner
 	params *Params
 	lease  *runs.Lease
-	// ownDelivery are the events of the delivery that requested it; the requests of others stay.
+	// ownDelivery are the events of the delivery that requested the redaction.
 	ownDelivery  []int64
 	openRequests *openRequests
 	// firstExecution reports that no process has executed the run before.
@@ -450,14 +449,15 @@ const (
 // redactTimeout bounds one transaction.
 const redactTimeout = 30 * time.Second
 
-// redact clears everything except the delivery that requested it, which is cleared last.
+// redact clears events, objects and rejections. It leaves out the delivery that requested the
+// redaction, which finish clears last.
 func (w *execution) redact(ctx context.Context, ids []int64, objects []Object, rejections []int64) error {
 	return w.clear(ctx, without(ids, w.ownDelivery), objects, rejections,
 		func(_ context.Context, _ pgx.Tx, redact func() error) error { return redact() })
 }
 
 // clear clears events, objects and rejections in one transaction, under the locks that applying
-// takes. with may add statements to the transaction.
+// takes. with runs in the transaction. It calls redact and may add statements before and after it.
 func (w *execution) clear(ctx context.Context, ids []int64, objects []Object, rejections []int64,
 	with func(ctx context.Context, tx pgx.Tx, redact func() error) error) error {
 	ids, err := siblings(ctx, w.Pool, ids)

@@ -35,17 +35,19 @@ func storeMentions(t *testing.T, b *fixture) (ids []int64) {
 	b.exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 		VALUES ($1, 'wrong_signature', '', '', now(), '{}', $2, 1), ($1, 'r', '', '', now(), '{}', $3, 1),
 		($1, 'r', '', '', now(), '{}', 'nothing of hers', 1)`, b.source, body("hers", 0, email), body("new", 77, email))
-	b.exec(t, `INSERT INTO bases SELECT * FROM objects WHERE object_id <> 'hers'`) // it gets a retained object
-	b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
+	// it gets a retained object
+	b.exec(t, `INSERT INTO retained_objects SELECT * FROM objects WHERE object_id <> 'hers'`)
+	b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`)
 	failed := b.event(t, "unread", 1, email)
 	b.exec(t, `UPDATE outcomes SET status = 'failed', due = now(), reason = $2 WHERE event_id = $1`, failed,
 		"cannot read "+email)
 	b.exec(t, `DELETE FROM objects WHERE object_id = 'unread'`)
-	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at)
+	b.exec(t, `INSERT INTO runs (run, job, params, actor, reason, status, detail, counts, created_at, ended_at,
+		updated_at)
 		OVERRIDING SYSTEM VALUE
 		VALUES (9000, 'reconcile', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
 	b.exec(t, `INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, reason) SELECT 9000, $1,
-		'', 'thing', o, 'behind',
+		'', 'thing', o, 'mirror_older',
 		jsonb_build_array(jsonb_build_object('path', 'state.customer.email', 'before', NULL, 'after', $2::text)), $2
 			FROM unnest(ARRAY['hers', 'only in the API']) AS o`, b.source, email)
 	return slices.Concat(ids, whole, waits, []int64{tie, failed})
@@ -56,13 +58,13 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ids := storeMentions(t, b)
-	for _, table := range []string{"bases", "drifts", "event_conflicts", "objects", "outcomes", "rejections",
-		"staged"} {
+	for _, table := range []string{"drifts", "event_conflicts", "objects", "outcomes", "rejections", "retained_objects",
+		"staged_objects"} {
 		if !slices.Contains(b.tablesWith(t, email), table) {
 			t.Fatalf("%s has no mention before the test: %v", table, b.tablesWith(t, email))
 		}
 	}
-	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at)
+	b.exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, ended_at, updated_at)
 		SELECT j, '{}', '', '', 'failed', d, '{}', now(), now(), now() FROM unnest(ARRAY['rebuild', 'retention',
 			'replay'], ARRAY[
 		  'event ' || $1::text || ' was applied live and fails now: no number ' || $2::text,
@@ -72,7 +74,7 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 	const others = `SELECT to_jsonb(o)::text FROM objects o WHERE object_id IN ('other', 'older') ORDER BY object_id`
 	before := b.rows(t, others)
 	preview, err := redaction.BuildPreview(t.Context(), b.operator, ptr(b.byEmail(t, " Ada.Lovelace@EXAMPLE.org")), nil)
-	if err != nil || preview.Events != int64(len(ids)) || preview.Shared {
+	if err != nil || preview.Events != int64(len(ids)) || preview.WholeDeliveries {
 		t.Errorf("%+v, %v; want %d events", preview, err, len(ids))
 	}
 	h := b.run(t, b.byEmail(t, " Ada.Lovelace@EXAMPLE.org"))
@@ -80,7 +82,7 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 	b.wantGone(t, "lovelace")
 	equal(t, "of others", before, b.rows(t, others))
 	equal(t, "differences", []string{"only in the API, 1 more"},
-		b.rows(t, `SELECT object_id || ', ' || more || ' more' FROM drifts`))
+		b.rows(t, `SELECT object_id || ', ' || more_fields || ' more' FROM drifts`))
 	if b.state(t, "hers") != "nothing" || b.state(t, "tied") != "tied@else.org" ||
 		b.state(t, "other") != "somebody@else.org" {
 		t.Errorf("hers %s, tied %s", b.state(t, "hers"), b.state(t, "tied"))
@@ -89,8 +91,8 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 		h.Counts[redaction.CountRejections] != 2 {
 		t.Errorf("%v, want %d events", h.Counts, len(ids))
 	}
-	audit := b.rows(t, `SELECT who || ', ' || reason || ', ' || events || ', ' || (ended_at IS NOT NULL) || ', ' ||
-		(asked ? 'finds') FROM redactions`)
+	audit := b.rows(t, `SELECT actor || ', ' || reason || ', ' || events || ', ' || (ended_at IS NOT NULL) || ', ' ||
+		(params ? 'finds') FROM redactions`)
 	equal(t, "", []string{fmt.Sprintf("me, she asked for it, %d, true, false", len(ids))}, audit)
 	b.wantText(t, "0", `SELECT count(*)::text FROM outcomes WHERE event_id = ANY($1) AND run = 0
 		AND status IN ('failed')`,
@@ -99,8 +101,7 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 		`SELECT count(*)::text FROM outbox o WHERE 'hers' = ANY(o.ids) AND o.batch = (SELECT max(batch) FROM outbox
 			WHERE 'hers' = ANY(ids))`)
 	equal(t, "",
-		[]string{"event 1 is another", "it told of an event that was redacted",
-			"it told of an event that was redacted"},
+		[]string{"event 1 is another", "it named an event that was redacted", "it named an event that was redacted"},
 		b.rows(t, `SELECT detail FROM runs WHERE detail <> '' ORDER BY 1`))
 	if null := versioning.NullState(false); b.rows(t, `SELECT encode(exact_hash, 'hex') FROM objects
 		WHERE object_id = 'hers'`)[0] != fmt.Sprintf("%x", null.ExactHash) {
@@ -147,8 +148,7 @@ func TestRedact_eventsAndObjects_clearWholeDeliveries(t *testing.T) {
 	must(t, err)
 	params := redaction.Params{Events: []int64{id}}
 	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 3 ||
-		!preview.Shared || preview.Objects != 1 {
+		preview.Events != 3 || !preview.WholeDeliveries || preview.Objects != 1 {
 		t.Errorf("%+v, %v", preview, err)
 	}
 	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 3 || b.state(t, "hers") != "nothing" {
@@ -181,8 +181,8 @@ func TestRedact_repeatedExecution_keepsNewerEvents(t *testing.T) {
 	first := b.execute(t)
 	later := b.event(t, "hers", 40, "new@else.org")
 	// The process dies before it can record the end.
-	b.exec(t, `UPDATE runs SET asked = (SELECT to_jsonb($1::jsonb)) WHERE run = $2`, ptr(mustJSON(t, params)), run)
-	b.exec(t, `UPDATE checkpoints SET cursor = 0, leased_until = now() - interval '1 s' WHERE job = 'redact'`)
+	b.exec(t, `UPDATE runs SET params = (SELECT to_jsonb($1::jsonb)) WHERE run = $2`, ptr(mustJSON(t, params)), run)
+	b.exec(t, `UPDATE checkpoints SET cursor = 0, lease_until = now() - interval '1 s' WHERE job = 'redact'`)
 	second := b.execute(t)
 	if b.state(t, "hers") != "new@else.org" {
 		t.Errorf("event %d is newer than the run, and was removed", later)
@@ -229,18 +229,20 @@ func TestRedactEvents_otherRolesAndStatements_areRejected(t *testing.T) {
 	b := setup(t)
 	ids := storeMentions(t, b)
 	owner := b.db.Role(t, "maintenance")
-	b.exec(t, `INSERT INTO redacted (event, run, at) VALUES ($1, 1, now())`, ids[0])
+	b.exec(t, `INSERT INTO redacted_events (event, run, at) VALUES ($1, 1, now())`, ids[0])
 	for role, statements := range map[string][]string{
-		"operator": {"UPDATE events SET body = NULL, headers = '{}'", "INSERT INTO redacted VALUES (1, 1, now())",
+		"operator": {"UPDATE events SET body = NULL, headers = '{}'",
+			"INSERT INTO redacted_events VALUES (1, 1, now())",
 			"SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "DELETE FROM redactions",
 			"SELECT end_redaction(1)", "SET session_replication_role = replica",
 			"ALTER TABLE events DISABLE TRIGGER ALL", "SELECT redact_conflicts(1, '{1}')",
-			"SELECT redact_copies(1, 'bases', '{}', '{}', '{}', '{}', '{}', '{}')"},
-		"processor": {"UPDATE events SET body = NULL, headers = '{}'", "INSERT INTO redacted VALUES (1, 1, now())",
-			"SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "UPDATE redactions SET who = 'x'",
+			"SELECT redact_copies(1, 'retained_objects', '{}', '{}', '{}', '{}', '{}', '{}')"},
+		"processor": {"UPDATE events SET body = NULL, headers = '{}'",
+			"INSERT INTO redacted_events VALUES (1, 1, now())",
+			"SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "UPDATE redactions SET actor = 'x'",
 			"SELECT * FROM rejections", "SELECT * FROM event_conflicts", "UPDATE event_conflicts SET body = ''",
 			"SELECT end_redaction(1)", "SELECT redact_conflicts(1, '{1}')",
-			"SELECT redact_copies(1, 'bases', '{}', '{}', '{}', '{}', '{}', '{}')",
+			"SELECT redact_copies(1, 'retained_objects', '{}', '{}', '{}', '{}', '{}', '{}')",
 			"SET session_replication_role = replica", "ALTER TABLE events DISABLE TRIGGER ALL"},
 		"gateway": {"UPDATE events SET body = NULL", "SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', " +
 			"'{}')", "SELECT * FROM redactions"},
@@ -306,7 +308,7 @@ func TestExecute_unreadableParams_fail(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	if h := b.run(t, b.byEmail(t, "nobody@else.org")); h.Counts[redaction.CountEvents] != 0 ||
-		len(b.rows(t, `SELECT who FROM redactions`)) != 1 {
+		len(b.rows(t, `SELECT actor FROM redactions`)) != 1 {
 		t.Errorf("%v", h.Counts)
 	}
 	must(t,
@@ -342,7 +344,7 @@ func TestRedactEvents_oddNamesAndArguments_clearNothingElse(t *testing.T) {
 		running.Run.ID); postgres.Code(err) != denied {
 		t.Errorf("without a bound: %v", err)
 	}
-	must(t, running.FreezeBound(t.Context(), kept))
+	must(t, running.SetBound(t.Context(), kept))
 	for _, args := range []string{"NULL, NULL, NULL, NULL, NULL, NULL, NULL",
 		"'{}', '{NULL}', '{1, NULL}', '{NULL}', '{NULL, x}', '{}', '{NULL}'",
 		"'{0, -1}', '{-9223372036854775808}', '{-1}', '{x}', '{thing}', '{kept}', '{0}'"} {
@@ -370,8 +372,8 @@ func TestRedact_afterAnyEnd_digestsAreDeleted(t *testing.T) {
 		}
 		must(t, err)
 		// It ended before it finished: the digests still exist.
-		b.exec(t, `UPDATE runs SET asked = $1::text::jsonb WHERE run = $2`, mustJSON(t, b.byEmail(t, email)), run)
-		b.exec(t, `UPDATE redactions SET asked = $1::text::jsonb, ended_at = NULL`, mustJSON(t, b.byEmail(t, email)))
+		b.exec(t, `UPDATE runs SET params = $1::text::jsonb WHERE run = $2`, mustJSON(t, b.byEmail(t, email)), run)
+		b.exec(t, `UPDATE redactions SET params = $1::text::jsonb, ended_at = NULL`, mustJSON(t, b.byEmail(t, email)))
 		if end == runs.Cancelled {
 			err = runs.ChangeStatus(t.Context(), b.operator, run, end)
 		} else {
@@ -397,7 +399,7 @@ func TestRedact_objectsOfDroppedEvents_areFoundByState(t *testing.T) {
 		if all {
 			b.exec(t, `UPDATE objects SET account = 'another' WHERE object_id = 'other'`)
 		}
-		b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
+		b.exec(t, `INSERT INTO retained_objects SELECT * FROM objects`)
 		b.exec(t, `DELETE FROM outcomes`)
 		b.exec(t, `DO $$ DECLARE p regclass; BEGIN FOR p IN SELECT inhrelid FROM pg_inherits
 			WHERE inhparent = 'events'::regclass LOOP EXECUTE format('ALTER TABLE events DETACH PARTITION %s',
@@ -409,8 +411,7 @@ func TestRedact_objectsOfDroppedEvents_areFoundByState(t *testing.T) {
 			params = redaction.Params{Source: b.source, Matchers: []redaction.ValueMatcher{f}}
 		}
 		if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-			preview.Objects != 2 ||
-			preview.Events != 0 {
+			preview.Objects != 2 || preview.Events != 0 {
 			t.Errorf("%+v, %v", preview, err)
 		}
 		if h := b.run(t, params); h.Counts[redaction.CountObjects] != 2 {

@@ -45,8 +45,8 @@ func (w *execution) redactConflicts(ctx context.Context) (runs.Status, error) {
 	})
 }
 
-// eachMatchingRejection passes the rejected deliveries that contain a searched value to do in
-// batches, with the number of unreadable ones.
+// eachMatchingRejection calls do with batches of the rejected deliveries that contain a searched
+// value, and with the number of unreadable ones.
 func (o *Params) eachMatchingRejection(ctx context.Context, pool *pgxpool.Pool,
 	do func(found []int64, unread int64) error) error {
 	if len(o.Matchers) == 0 {
@@ -55,7 +55,7 @@ func (o *Params) eachMatchingRejection(ctx context.Context, pool *pgxpool.Pool,
 	return o.eachStored(ctx, pool, CountRejections, rejectionsSQL, []any{events.NilIfZero(o.Source)}, do)
 }
 
-// eachMatchingConflict passes the matching conflicts to do in batches, with the number of
+// eachMatchingConflict calls do with batches of the matching conflicts, and with the number of
 // unreadable ones.
 func (o *Params) eachMatchingConflict(ctx context.Context, pool *pgxpool.Pool,
 	do func(found []int64, unread int64) error) error {
@@ -66,12 +66,12 @@ func (o *Params) eachMatchingConflict(ctx context.Context, pool *pgxpool.Pool,
 }
 
 // eachStored searches deliveries that are stored outside of the log, a page at a time.
-func (o *Params) eachStored(ctx context.Context, pool *pgxpool.Pool, what, sql string, of []any,
+func (o *Params) eachStored(ctx context.Context, pool *pgxpool.Pool, kind, sql string, args []any,
 	do func(found []int64, unread int64) error) error {
 	for after := int64(0); ; {
-		rows, err := pool.Query(ctx, sql, append([]any{after}, of...)...)
+		rows, err := pool.Query(ctx, sql, append([]any{after}, args...)...)
 		if err != nil {
-			return fmt.Errorf("search %s: %w", what, err)
+			return fmt.Errorf("search %s: %w", kind, err)
 		}
 		found := []int64{}
 		var id, unread int64
@@ -88,7 +88,7 @@ func (o *Params) eachStored(ctx context.Context, pool *pgxpool.Pool, what, sql s
 			}
 			return nil
 		}); err != nil {
-			return fmt.Errorf("search %s: %w", what, err)
+			return fmt.Errorf("search %s: %w", kind, err)
 		}
 		if n == 0 {
 			return nil

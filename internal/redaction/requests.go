@@ -27,7 +27,7 @@ type Request struct {
 	ReceivedAt events.Instant `json:"received_at"`
 	// Due is the deadline.
 	Due events.Instant `json:"due"`
-	// Problem says why the event cannot be read; an operator has to find out what it requests.
+	// Problem says why the event cannot be read. An operator then has to find out the request.
 	Problem string `json:"problem,omitempty"`
 
 	number int32 // of the source
@@ -48,7 +48,8 @@ const (
 	pendingSQL = `SELECT e.id` + openRequestSQL + ` ORDER BY e.id`
 
 	// countOpenSQL leaves out redacted requests, which cannot be read any more.
-	countOpenSQL = `SELECT count(*), coalesce(min(e.id), 0)` + openRequestSQL + ` AND NOT EXISTS (SELECT FROM redacted d
+	countOpenSQL = `SELECT count(*), coalesce(min(e.id), 0)` + openRequestSQL + ` AND NOT EXISTS (SELECT
+		FROM redacted_events d
 		WHERE d.event = e.id)`
 
 	providerOfSQL = `SELECT name, provider FROM sources WHERE number = $1`
@@ -206,7 +207,7 @@ func (r *Request) params(erasure *provider.Erasure) (*Params, error) {
 // AuditEntry is a redaction in the audit.
 type AuditEntry struct {
 	Run         int64          `json:"run"`
-	Actor       string         `json:"who"`
+	Actor       string         `json:"actor"`
 	Reason      string         `json:"reason"`
 	RequestedBy int64          `json:"requested_by,string,omitempty"`
 	Events      int64          `json:"events"`
@@ -218,7 +219,7 @@ type AuditEntry struct {
 }
 
 const auditSQL = `
-SELECT run, who, reason, coalesce(requested_by, 0), events, objects, conflicts, rejections, began_at, ended_at
+SELECT run, actor, reason, coalesce(requested_by, 0), events, objects, conflicts, rejections, began_at, ended_at
 	FROM redactions WHERE run < $1 ORDER BY run DESC LIMIT $2`
 
 // List returns a page of the audit, the newest first. Errors: events.ErrInvalid.

@@ -50,11 +50,10 @@ func search(finds []ValueMatcher, body []byte) (found, unread bool) {
 // isForm distinguishes a form from other texts, which could be parsed as one field with an odd
 // name.
 func isForm(body []byte) bool {
-	return bytes.IndexByte(body, '=') > 0 &&
-		!bytes.ContainsFunc(body, func(r rune) bool {
-			return r <= ' ' || r >= 0x7f ||
-				strings.ContainsRune("\"<>\\`{}", r)
-		})
+	return bytes.IndexByte(body, '=') > 0 && !bytes.ContainsFunc(body, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f ||
+			strings.ContainsRune("\"<>\\`{}", r)
+	})
 }
 
 // normalizeText returns a text without the escapes of JSON and the entities of XML, in lower case.

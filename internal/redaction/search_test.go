@@ -68,8 +68,7 @@ func TestBuildPreview_unreadableBodies_areCounted(t *testing.T) {
 		b.source, []byte(`{"object": {"customer": {"email": "`+email+`"}, "rest": "cut`))
 	params := b.byEmail(t, email)
 	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 1 ||
-		preview.Unread != 1 || preview.FirstUnread != first {
+		preview.Events != 1 || preview.Unread != 1 || preview.FirstUnread != first {
 		t.Errorf("%+v, %v", preview, err)
 	}
 	h := b.run(t, params)
@@ -80,7 +79,7 @@ func TestBuildPreview_unreadableBodies_areCounted(t *testing.T) {
 	b.wantGone(t, "lovelace")
 }
 
-// Bodies may come from anybody.
+// Search handles any bytes and finds a literal value in any text.
 func FuzzSearch(f *testing.F) {
 	for _, s := range []string{`{"a": "` + email + `"`, `<a>` + email + `</a>`, `a=%zz&b=\u00`, "\\", `\u`,
 		"\xff" + email, `{"a": "{\"b\": 1}"}`} {
@@ -119,15 +118,13 @@ func TestBuildPreview_missingObjects_areNotCounted(t *testing.T) {
 		{b.byEmail(t, email), 1, 1},
 	} {
 		if p, err := redaction.BuildPreview(t.Context(), b.operator, &c.params, nil); err != nil ||
-			p.Events != c.events ||
-			p.Objects != c.objects {
+			p.Events != c.events || p.Objects != c.objects {
 			t.Errorf("%+v: %+v, %v", c.params, p, err)
 		}
 	}
 	b.exec(t, `DELETE FROM objects`)
 	if p, err := redaction.BuildPreview(t.Context(), b.operator, &redaction.Params{Events: []int64{id}},
-		nil); err != nil ||
-		p.Events != 1 || p.Objects != 0 {
+		nil); err != nil || p.Events != 1 || p.Objects != 0 {
 		t.Errorf("an object that only an outcome mentions: %+v, %v", p, err)
 	}
 }
@@ -191,8 +188,7 @@ func TestRedact_refetchedObject_isCleared(t *testing.T) {
 	}
 	params := redaction.Params{Source: b.source, Matchers: []redaction.ValueMatcher{find}}
 	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 1 ||
-		preview.Objects != 1 {
+		preview.Events != 1 || preview.Objects != 1 {
 		t.Errorf("%+v, %v", preview, err)
 	}
 	b.run(t, params)

@@ -63,7 +63,7 @@ func (b *fixture) store(t *testing.T, object string, text []byte, keys ...string
 	return b.storeAt(t, time.Now().UTC(), object, text, keys...)
 }
 
-// storeAt does so with an earlier time of receipt, as for a delivery from a spool.
+// storeAt is store with an earlier time of receipt, as for a delivery from a spool.
 func (b *fixture) storeAt(t *testing.T, received time.Time, object string, text []byte, keys ...string) []int64 {
 	t.Helper()
 	d := events.Delivery{Source: b.source, ReceivedAt: received, Origin: events.OriginWebhook, Headers: []byte(`{}`),
@@ -178,7 +178,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// errOf is the error of a call whose other result is not of interest.
+// errOf returns the error of a call whose other result is not needed.
 func errOf[T any](_ T, err error) error { return err }
 
 // equal reports how a value differs from the expected one.

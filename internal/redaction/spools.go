@@ -14,7 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/spool"
 )
 
-const nonEmptySpoolSQL = `SELECT spool, place FROM spools WHERE empty_at <= $1 ORDER BY empty_at, spool LIMIT 1`
+const nonEmptySpoolSQL = `SELECT spool, location FROM spools WHERE drained_at <= $1 ORDER BY drained_at, spool LIMIT 1`
 
 // spoolPollEvery is how long a run waits before it checks the spools again.
 const spoolPollEvery = time.Second
@@ -32,26 +32,26 @@ func (w *execution) waitForSpools(ctx context.Context) error {
 		return fmt.Errorf("check whether spools are empty: %w", err)
 	}
 	return runs.Requeue(spoolPollEvery, fmt.Sprintf("waits until the gateway with the spool %s reports that nothing "+
-		"older is "+
-		"in it: start that gateway if it does not run; if its disk is lost, run postern spool forget %s", place, spool))
+		"older is in it: start that gateway if it does not run; if its disk is lost, run postern spool remove %s",
+		place, spool))
 }
 
-// SpoolSilentAfter is how long a gateway may fail to report its spool. A running gateway with a
-// database connection reports every two seconds, also while it drains the spool.
+// SpoolSilentAfter is the time without a report after which a gateway may not be running. A running
+// gateway with a database connection reports every two seconds, also while it drains the spool.
 const SpoolSilentAfter = 5 * time.Minute
 
 // Spool is a spool that is registered in the database. Its gateway runs, or ended before it could
 // report an empty spool.
 type Spool struct {
 	Name string `json:"spool"`
-	// Place is the machine and the folder.
-	Place string `json:"place"`
+	// Location is the machine and the folder.
+	Location string `json:"location"`
 	// RegisteredAt is zero for rows that are older than the column.
-	RegisteredAt events.Instant `json:"known_since"`
+	RegisteredAt events.Instant `json:"registered_at"`
 	// ReportedAt is the gateway's last report, EmptyAt its last report of an empty spool; zero if
 	// there is none.
-	ReportedAt events.Instant `json:"told_at"`
-	EmptyAt    events.Instant `json:"empty_at"`
+	ReportedAt events.Instant `json:"reported_at"`
+	EmptyAt    events.Instant `json:"drained_at"`
 	// Deliveries and Bytes are the content at ReportedAt; nil if an earlier version of the gateway
 	// reported.
 	Deliveries *int64 `json:"deliveries"`
@@ -64,13 +64,15 @@ type Spool struct {
 }
 
 // reportedSQL is the time of the last report of spool s; null if there is none.
-const reportedSQL = `greatest(s.told_at, CASE WHEN isfinite(s.empty_at) THEN s.empty_at END)`
+const reportedSQL = `greatest(s.reported_at, CASE WHEN isfinite(s.drained_at) THEN s.drained_at END)`
 
 // spoolColumns are the columns of a Spool; $1 is the name of the job.
-const spoolColumns = `s.spool, s.place, s.known_at, ` + reportedSQL + `, CASE WHEN isfinite(s.empty_at) THEN s.empty_at
+const spoolColumns = `s.spool, s.location, s.registered_at, ` + reportedSQL + `, CASE WHEN isfinite(s.drained_at) THEN
+	s.drained_at
 	END,
 	s.deliveries, s.bytes, s.oldest_at,
-  ARRAY(SELECT r.run FROM runs r WHERE r.job = $1 AND r.ended_at IS NULL AND r.bound IS NULL AND r.made_at >= s.empty_at
+  ARRAY(SELECT r.run FROM runs r WHERE r.job = $1 AND r.ended_at IS NULL AND r.bound IS NULL
+  	AND r.created_at >= s.drained_at
   	ORDER BY r.run)`
 
 const (
@@ -79,11 +81,11 @@ const (
 	showSpoolSQL = `SELECT ` + spoolColumns + ` FROM spools s WHERE s.spool = $2`
 
 	// removeSpoolSQL checks the row again, because the gateway may have reported meanwhile. A
-	// gateway of a version without told_at reports only an empty spool. After such a report it is
-	// unknown whether the gateway runs.
+	// gateway of a version without reported_at reports only an empty spool. After such a report
+	// it is unknown whether the gateway runs.
 	removeSpoolSQL = `
-DELETE FROM spools s WHERE s.spool = $2 AND ($3 OR s.told_at >= s.empty_at
-	AND s.told_at < clock_now() - make_interval(secs => $4)) RETURNING ` + spoolColumns
+DELETE FROM spools s WHERE s.spool = $2 AND ($3 OR s.reported_at >= s.drained_at
+	AND s.reported_at < clock_now() - make_interval(secs => $4)) RETURNING ` + spoolColumns
 )
 
 // Spools returns a page of the spools, by name. Errors: events.ErrInvalid.
@@ -136,14 +138,12 @@ func RemoveSpool(ctx context.Context, db postgres.DB, name string, force bool) (
 	}
 	if s.Deliveries == nil || time.Since(s.ReportedAt.Time) > SpoolSilentAfter {
 		return nil, fmt.Errorf("%w: spool %s (%s): it is unknown whether its gateway runs: an earlier version does "+
-			"not "+
-			"report a spool that is not empty. Check that it does not run and that its disk is lost, then pass "+
-			"--force (\"force\": true)", events.ErrInvalid, name, s.Place)
+			"not report a spool that is not empty. Check that it does not run and that its disk is lost, then pass "+
+			"--force (\"force\": true)", events.ErrInvalid, name, s.Location)
 	}
 	return nil, fmt.Errorf("%w: spool %s (%s) was reported at %s: a running gateway reports every two seconds, and "+
-		"has its content. Stop that gateway. If its disk is lost, wait until there is no report for %s, or "+
-		"pass --force (\"force\": true)",
-		events.ErrInvalid, name, s.Place, s.ReportedAt, SpoolSilentAfter)
+		"has its content. Stop that gateway. If its disk is lost, wait until there is no report for %s, or pass "+
+		"--force (\"force\": true)", events.ErrInvalid, name, s.Location, s.ReportedAt, SpoolSilentAfter)
 }
 
 // LocalSpool is a registered spool whose folder is on this machine.
@@ -162,7 +162,7 @@ func LocalSpools(ctx context.Context, db postgres.DB) ([]LocalSpool, error) {
 			return nil, fmt.Errorf("list the spools: %w", err)
 		}
 		for _, s := range page.Items {
-			if dir, err := spool.LocalFolder(s.Place, s.Name); dir != "" || err != nil {
+			if dir, err := spool.LocalFolder(s.Location, s.Name); dir != "" || err != nil {
 				local = append(local, LocalSpool{Name: s.Name, Dir: dir, Err: err})
 			}
 		}
@@ -179,11 +179,10 @@ func readSpools(ctx context.Context, db postgres.DB, sql string, args ...any) ([
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Spool, err error) {
 		var registered, reported, empty, oldest *time.Time
-		err = row.Scan(&s.Name, &s.Place, &registered, &reported, &empty, &s.Deliveries, &s.Bytes, &oldest,
+		err = row.Scan(&s.Name, &s.Location, &registered, &reported, &empty, &s.Deliveries, &s.Bytes, &oldest,
 			&s.Redactions)
 		s.RegisteredAt, s.ReportedAt, s.EmptyAt, s.OldestAt = events.OptionalInstant(registered),
-			events.OptionalInstant(reported),
-			events.OptionalInstant(empty), events.OptionalInstant(oldest)
+			events.OptionalInstant(reported), events.OptionalInstant(empty), events.OptionalInstant(oldest)
 		return s, err
 	})
 }

@@ -5,16 +5,12 @@ package redaction
 func Statements() []string {
 	all := []string{rejectionsSQL, conflictsSQL, redactConflictsSQL, lockEffectsSQL, clearEffectsSQL, clearStepsSQL,
 		deleteBaselinesSQL, deleteDifferencesSQL, clearDifferencesSQL, redactCopiesSQL, redactSQL, endSQL,
-		redactedEventsSQL, sameVersionSQL, openRebuildSQL, redactedSQL,
-		newerSQL, droppedSQL, clearedSinceSQL, siblingsSQL, unansweredSQL, lockRunSQL, ofObjectSQL, namedAtIngestSQL,
-		previewSQL, previewObjectsSQL, sourcesSQL, headersSQL, objectTypesSQL, sharedSQL, effectTextsSQL,
-		lockEffectsByIDSQL,
-		baselineTextsSQL, deleteBaselineSQL, refetchTextsSQL, deleteRefetchSQL, clearRefetchSQL, differenceTextsSQL,
-		clearDifferenceSQL,
-		missingTextsSQL, deleteMissingSQL,
-		nonEmptySpoolSQL, spoolsSQL, showSpoolSQL, removeSpoolSQL, receivedSQL, laterSQL, pendingSQL, countOpenSQL,
-		providerOfSQL,
-		newRequestsSQL, progressSQL, saveProgressSQL, auditSQL}
+		redactedEventsSQL, sameVersionSQL, openRebuildSQL, redactedSQL, newerSQL, droppedSQL, clearedSinceSQL,
+		siblingsSQL, unansweredSQL, lockRunSQL, ofObjectSQL, namedAtIngestSQL, previewSQL, previewObjectsSQL,
+		sourcesSQL, headersSQL, objectTypesSQL, sharedSQL, effectTextsSQL, lockEffectsByIDSQL, baselineTextsSQL,
+		deleteBaselineSQL, refetchTextsSQL, deleteRefetchSQL, clearRefetchSQL, differenceTextsSQL, clearDifferenceSQL,
+		missingTextsSQL, deleteMissingSQL, nonEmptySpoolSQL, spoolsSQL, showSpoolSQL, removeSpoolSQL, receivedSQL,
+		laterSQL, pendingSQL, countOpenSQL, providerOfSQL, newRequestsSQL, progressSQL, saveProgressSQL, auditSQL}
 	for _, table := range tables() {
 		all = append(all, forTable(table, objectsSQL), forTable(table, clearedRowsSQL),
 			forTable(table, sameVersionOfClearedSQL))

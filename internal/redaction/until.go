@@ -34,8 +34,8 @@ func receivedAt(ctx context.Context, db querier, id int64) (*time.Time, error) {
 	return &at, nil
 }
 
-// withoutLater removes events that were received after the request, because the shop may have come
-// back. Events of dropped partitions are old and stay in the list.
+// withoutLater removes events that were received after the request, because the shop may have
+// installed the app again. Events of dropped partitions are old and stay in the list.
 func (w *execution) withoutLater(ctx context.Context, ids []int64) ([]int64, error) {
 	if w.requestedAt == nil || len(ids) == 0 {
 		return ids, nil

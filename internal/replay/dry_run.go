@@ -16,9 +16,9 @@ var ErrTooMany = errors.New("too many events for a dry run")
 
 // DryRun decides the selected events, up to the newest one that is stored now, and writes nothing.
 // It calls onProgress now and then with the counts so far, by outcome and as Processed. It does not
-// freeze the log, so events that are being appended may be missing. If most is above 0, it returns
-// ErrTooMany for more events.
-func DryRun(ctx context.Context, pool *pgxpool.Pool, t *processor.DryRun, o *Params, most int64,
+// freeze the log, so events that are being appended may be missing. If maxEvents is above 0, it
+// returns ErrTooMany for more events.
+func DryRun(ctx context.Context, pool *pgxpool.Pool, t *processor.DryRun, o *Params, maxEvents int64,
 	onProgress func(map[string]int64)) (map[string]int64, error) {
 	bound, err := events.NewestID(ctx, pool)
 	if err != nil {
@@ -32,8 +32,8 @@ func DryRun(ctx context.Context, pool *pgxpool.Pool, t *processor.DryRun, o *Par
 		}
 		for cursor = end; len(ids) > 0; {
 			n := min(len(ids), DefaultChunk)
-			if most > 0 && counts[Processed]+int64(n) > most {
-				return nil, fmt.Errorf("%w: at most %d", ErrTooMany, most)
+			if maxEvents > 0 && counts[Processed]+int64(n) > maxEvents {
+				return nil, fmt.Errorf("%w: at most %d", ErrTooMany, maxEvents)
 			}
 			decided, err := t.Decide(ctx, ids[:n])
 			if err != nil {

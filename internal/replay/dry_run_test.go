@@ -69,9 +69,9 @@ func TestDryRun_anyMirror_predictsTheRun(t *testing.T) {
 	b := setup(t, seed, 120)
 	b.db.Exec(t, `DELETE FROM objects WHERE hashtext(object_id) % 3 = 0`)
 	// Others get an older version with another content.
-	b.db.Exec(t, `UPDATE objects SET version_final = false, version_at = 1, tie_set = '[{}]', ambiguous = false,
+	b.db.Exec(t, `UPDATE objects SET version_final = false, version_at = 1, tied_states = '[{}]', ambiguous = false,
 		deleted = false, state_hash = sha256('x'),
-  exact_hash = sha256('x'), state = '{"old": true}', window_lo = 1, window_hi = 1, look_after = 0
+  exact_hash = sha256('x'), state = '{"old": true}', time_from = 1, time_to = 1, refetch_after = 0
   	WHERE hashtext(object_id) % 3 = 1`)
 	before, rows := b.objects(t), b.allRows(t)
 	dryRun := b.newDryRun(t, sim.Provider{})

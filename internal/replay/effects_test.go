@@ -51,8 +51,8 @@ func (b *testBundle) processorWithKey(t *testing.T, p provider.Provider, templat
 	must(t, err)
 	proc := b.processor(t, p)
 	proc.ReplaceRules(effects.NewRules([]*rules.Rule{{Name: "every", Source: applied.SourceName, Type: "thing",
-		Key:     key,
-		Version: 1, Approval: rules.ApproveOnReplay, Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}}))
+		Key: key, Version: 1, Approval: rules.ApproveOnReplay,
+		Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}}))
 	return proc
 }
 
@@ -98,7 +98,7 @@ func TestReplay_newChanges_planEffectsByMode(t *testing.T) {
 			}
 			equal(t, "-want +got", want, b.effectKeys(t))
 			got := b.rows(t, `SELECT DISTINCT run || ' ' || state FROM effects ORDER BY 1`)
-			if planned != (len(got) == 2) || planned && got[1] != fmt.Sprintf("%d waiting", run) {
+			if planned != (len(got) == 2) || planned && got[1] != fmt.Sprintf("%d awaiting_approval", run) {
 				t.Error(got)
 			}
 			applied.Apply(t, live, events.LiveRun, b.ids)
@@ -127,7 +127,7 @@ func TestRetry_ofReplay_hasItsMode(t *testing.T) {
 			t.Errorf("mode %s (-want +got):\n%s", mode, diff)
 		}
 		if got := b.rows(t, `SELECT DISTINCT run || ' ' || state FROM effects`); len(want) > 0 &&
-			!cmp.Equal(got, []string{fmt.Sprintf("%d waiting", run)}) {
+			!cmp.Equal(got, []string{fmt.Sprintf("%d awaiting_approval", run)}) {
 			t.Errorf("mode %s: %v", mode, got)
 		}
 	}
@@ -141,7 +141,7 @@ func TestReplay_ruleFailedBefore_plansNothingNew(t *testing.T) {
 	half := len(b.ids) / 2
 	applied.Apply(t, b.processorWithKey(t, nil, "{{ object.id }}:{{ new.misspelt }}"), events.LiveRun, b.ids[:half])
 	const states = `SELECT DISTINCT state FROM effects ORDER BY 1`
-	if got := b.rows(t, states); !cmp.Equal(got, []string{"review"}) {
+	if got := b.rows(t, states); !cmp.Equal(got, []string{"needs_review"}) {
 		t.Fatal(got)
 	}
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected'`)
@@ -166,7 +166,7 @@ func TestReplay_rulesOnEvents_planByMode(t *testing.T) {
 	for mode, want := range map[replay.Mode]func(live, rest int) []string{
 		replay.State: func(live, _ int) []string { return []string{fmt.Sprintf("live planned %d", live)} },
 		replay.Missing: func(live, rest int) []string {
-			return []string{fmt.Sprintf("live planned %d", live), fmt.Sprintf("run waiting %d", rest)}
+			return []string{fmt.Sprintf("live planned %d", live), fmt.Sprintf("run awaiting_approval %d", rest)}
 		},
 	} {
 		t.Run("mode "+string(mode), func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestReplay_modeForce_plansEffectsAgain(t *testing.T) {
 	t.Parallel()
 	b := logWithDoneEffects(t)
 	half := events.Filter{IDs: b.ids[:len(b.ids)/2]}
-	want := b.rows(t, `SELECT concat_ws(' ', key, rule_version, event_id, facts, destination) FROM effects
+	want := b.rows(t, `SELECT concat_ws(' ', key, rule_version, event_id, template_data, destination) FROM effects
 		WHERE event_id = ANY($1) ORDER BY key`, half.IDs)
 	all := len(b.effectKeys(t))
 	if len(want) == 0 || len(want) == all {
@@ -264,8 +264,8 @@ func TestReplay_modeForce_plansEffectsAgain(t *testing.T) {
 	for range 2 {
 		run := b.awaitRun(t, b.request(t, *params), done)
 		equal(t, "-want +got", want,
-			b.rows(t, `SELECT concat_ws(' ', key, rule_version, event_id, facts, destination) FROM effects
-				WHERE forced = $1 AND run = $1 AND state = 'waiting' ORDER BY key`, run.ID))
+			b.rows(t, `SELECT concat_ws(' ', key, rule_version, event_id, template_data, destination) FROM effects
+				WHERE forced = $1 AND run = $1 AND state = 'awaiting_approval' ORDER BY key`, run.ID))
 		if run.Counts[replay.EffectsReplanned] != int64(len(want)) || run.Counts[replay.EffectsNotReplanned] != 0 {
 			t.Errorf("%v", run.Counts)
 		}
@@ -293,7 +293,7 @@ func TestReplay_modeForceKilled_plansEffectsOnce(t *testing.T) {
 		if err != nil || r.Counts[replay.EffectsReplanned] != int64(all) {
 			t.Errorf("%d: %v, %v; want %d", killed, r.Counts, err, all)
 		}
-		b.db.Exec(t, `UPDATE checkpoints SET cursor = 0, leased_until = clock_now() - interval '1 s' WHERE run = $1`,
+		b.db.Exec(t, `UPDATE checkpoints SET cursor = 0, lease_until = clock_now() - interval '1 s' WHERE run = $1`,
 			run)
 		b.db.Exec(t, `UPDATE runs SET counts = '{}', bound = NULL WHERE run = $1`, run)
 		b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL WHERE forced = $1 AND event_id % 2 = 0`, run)

@@ -16,7 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// Counts of a run with Force: effects of its events that it has planned again, and those that it
+// Counts of a run with Force: effects of its events that it planned again, and effects that it
 // could not plan again.
 const (
 	EffectsReplanned    = "effects_again"
@@ -98,7 +98,7 @@ func PreviewForce(ctx context.Context, pool *pgxpool.Pool, o *Params, complete b
 	}
 	var ids []int64
 	for cursor, n := int64(0), 0; cursor < bound; n++ {
-		if n == previewWindows && !complete {
+		if n == previewRanges && !complete {
 			return p, nil
 		}
 		if ids, cursor, err = events.Match(ctx, pool, &o.Filter, cursor, bound); err != nil {

@@ -28,7 +28,7 @@ type Params struct {
 	// Filter selects the events.
 	Filter events.Filter `json:"filter"`
 	// Input is the filter as the operator wrote it, by parameter.
-	Input map[string]string `json:"words"`
+	Input map[string]string `json:"input"`
 	// Rate bounds the events per second, so that live traffic keeps its latency. 0 is no limit.
 	Rate float64 `json:"rate"`
 	// Publish says that the events are published to postern.replays for the user's own consumers.
@@ -53,7 +53,7 @@ const (
 	Force Mode = "force"
 )
 
-// effects reports whether changes of a run with this mode plan effects.
+// effects reports whether the changes of a run with this mode plan effects.
 func (m Mode) effects() bool { return m == Missing || m == Force }
 
 // DefaultChunk is the maximum of events between two checkpoints.
@@ -131,7 +131,7 @@ func (r *Runner) freeze(ctx context.Context, lease *runs.Lease) error {
 	if err != nil {
 		return err
 	}
-	return lease.FreezeBound(ctx, bound)
+	return lease.SetBound(ctx, bound)
 }
 
 // execution is one run that this process executes.
@@ -150,8 +150,8 @@ type execution struct {
 	rate float64
 	// single says that the next events are tried one by one.
 	single bool
-	// recordsChunk says that match may not select events again after do has processed them, so that
-	// the chunk is recorded first.
+	// recordsChunk says that each chunk is recorded before do processes it, because match may not
+	// select these events again afterwards.
 	recordsChunk bool
 }
 
@@ -168,8 +168,7 @@ func (w *execution) run(ctx context.Context) (runs.Status, error) {
 		}
 	}
 	for c, err := range w.Processor.ReadAhead(ctx, processor.Walk{Match: w.match, After: lease.Cursor,
-		Bound: lease.Bound,
-		Chunk: w.chunk(w.rate), IDsOnly: w.idsOnly}) {
+		Bound: lease.Bound, Chunk: w.chunk(w.rate), IDsOnly: w.idsOnly}) {
 		if err != nil {
 			return "", err
 		}
@@ -236,8 +235,8 @@ func (w *execution) count(as string, n int64) {
 	w.lease.Counts[Processed] += n
 }
 
-// publish waits while the stream is unavailable, as long as the run is not paused or cancelled.
-// Events that were published before are then published again.
+// publish retries while the stream is unavailable, until the run is paused or cancelled. A retry
+// publishes all events of the chunk again.
 func (w *execution) publish(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
 	for logged := false; ; logged = true {
 		n, err := w.Processor.PublishStored(ctx, w.lease.Run.ID, c.IDs)
@@ -246,7 +245,7 @@ func (w *execution) publish(ctx context.Context, c *processor.Chunk) (runs.Statu
 			return runs.Running, nil
 		}
 		if !logged && ctx.Err() == nil {
-			w.log.Warn("events not published; tried again later", "error", err)
+			w.log.Warn("events not published; retrying", "error", err)
 		}
 		runs.Sleep(ctx, w.retryPause())
 		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
@@ -258,8 +257,8 @@ func (w *execution) publish(ctx context.Context, c *processor.Chunk) (runs.Statu
 // retryPause returns the wait after a failure of the stream.
 func (w *execution) retryPause() time.Duration { return cmp.Or(w.RetryPause, time.Second) }
 
-// Counts of a run in addition to the counts of outcomes. Processed counts all its events, Published
-// the events that it published.
+// Counts of a run in addition to the counts of outcomes. Processed counts all events of the run,
+// Published the events that it published.
 const (
 	Processed = "processed"
 	Published = "published"

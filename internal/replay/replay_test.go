@@ -47,8 +47,7 @@ func setupOf(t *testing.T, seed uint64, like sim.Options) *testBundle {
 	b := &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source}
 	h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), like)
 	rand.New(rand.NewPCG(seed, 3)).Shuffle(len(h.Events), func(i, j int) {
-		h.Events[i], h.Events[j] = h.Events[j],
-			h.Events[i]
+		h.Events[i], h.Events[j] = h.Events[j], h.Events[i]
 	})
 	b.ids = l.Append(t, l.Source, h.Events)
 	applied.Apply(t, l.Processor(t, nil), events.LiveRun, b.ids)
@@ -219,9 +218,9 @@ func TestReplay_unreadableParams_fails(t *testing.T) {
 	}
 }
 
-// An object that an older rule made gets the current rule's number when an event of its version is
+// An object that an older rule made gets the current rule version when an event of its version is
 // decided again. Nothing else changes.
-func TestReplay_olderRule_updatesRuleNumber(t *testing.T) {
+func TestReplay_olderRule_updatesRuleVersion(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 13, 10)
 	const shown = `SELECT (to_jsonb(o) - 'updated_at')::text FROM objects o ORDER BY object_id`
@@ -298,8 +297,7 @@ func TestReplay_correctMirror_changesNothing(t *testing.T) {
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 5))
 	b := setupOf(t, seed, sim.Options{Objects: 20, Changes: 10, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 60,
-		DuplicateEvents: 20,
-		Deletes:         10, Partial: 20})
+		DuplicateEvents: 20, Deletes: 10, Partial: 20})
 	const outcomes = `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`
 	before, live := b.mirror(t), b.rows(t, outcomes)
 	b.failRandomly(t, "checkpoints", "UPDATE")

@@ -23,7 +23,7 @@ const RetryJob = "retry"
 type RetryParams struct {
 	processor.Unfinished
 	// Input is the filter as the operator wrote it, by parameter.
-	Input map[string]string `json:"words"`
+	Input map[string]string `json:"input"`
 	// Rate bounds the events per second. 0 is no limit.
 	Rate float64 `json:"rate"`
 }
@@ -31,7 +31,7 @@ type RetryParams struct {
 // RetryPreview is the number of events that a retry would apply.
 type RetryPreview struct {
 	Events int64 `json:"events"`
-	// Complete says that all were counted. Otherwise there are at least as many.
+	// Complete says that all events were counted. Otherwise there are at least as many.
 	Complete bool `json:"exact"`
 	// From and To are when the first and the last of the counted events were stored, zero if there
 	// is none.
@@ -39,15 +39,15 @@ type RetryPreview struct {
 	To   events.Instant `json:"to"`
 }
 
-// previewWindows is how many ranges of outcomes a preview reads.
-const previewWindows = 20
+// previewRanges is how many ranges of outcomes a preview reads.
+const previewRanges = 20
 
 // Preview counts the events that would be retried. It stops after some hundred thousand outcomes,
 // unless complete is set.
 func (o *RetryParams) Preview(ctx context.Context, pool *pgxpool.Pool, complete bool) (p RetryPreview, err error) {
 	first, last := int64(0), int64(0)
 	for cursor, n := int64(0), 0; cursor < math.MaxInt64; n++ {
-		if n == previewWindows && !complete {
+		if n == previewRanges && !complete {
 			return p, nil
 		}
 		var ids []int64
@@ -69,8 +69,8 @@ func (o *RetryParams) Preview(ctx context.Context, pool *pgxpool.Pool, complete 
 }
 
 // ExecuteRetry applies the unfinished outcomes of a run again, from the checkpoint on. It is a
-// runs.Executor. It records each chunk of events before applying it: events that succeed would not be
-// selected again by a process that continues in the middle of the chunk.
+// runs.Executor. It records each chunk of events before it applies the chunk. A process that
+// continues in the middle of the chunk would not select the events that have succeeded.
 func (r *Runner) ExecuteRetry(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
 	var params RetryParams
 	if err := decodeParams(lease.Params, &params); err != nil {

@@ -103,7 +103,7 @@ func TestRetry_filters_selectOutcomes(t *testing.T) {
 		want int64
 	}{
 		{processor.Unfinished{}, 10}, {processor.Unfinished{Status: "dead"}, 5},
-		{processor.Unfinished{Status: "failed", Failure: "cause 1"}, 2}, {processor.Unfinished{Run: 1}, 0},
+		{processor.Unfinished{Status: "failed", ReasonContains: "cause 1"}, 2}, {processor.Unfinished{Run: 1}, 0},
 		{processor.Unfinished{Filter: events.Filter{Type: "other"}}, 0},
 		{processor.Unfinished{Filter: events.Filter{IDs: b.ids[9:20]}}, 1},
 		{processor.Unfinished{Filter: events.Filter{Until: time.Now().Add(-time.Hour)}}, 0},
@@ -115,7 +115,7 @@ func TestRetry_filters_selectOutcomes(t *testing.T) {
 		}
 	}
 	r := b.awaitRun(t, b.requestRetry(t,
-		replay.RetryParams{Unfinished: processor.Unfinished{Status: "failed", Failure: "cause 1"}}),
+		replay.RetryParams{Unfinished: processor.Unfinished{Status: "failed", ReasonContains: "cause 1"}}),
 		done)
 	if r.Counts[replay.Processed] != 2 || r.Counts["failed"] != 1 {
 		t.Errorf("%+v", r)
@@ -147,15 +147,14 @@ func TestRetry_interrupted_continuesAtCheckpoint(t *testing.T) {
 			b.recordChunk(t, h, ids)
 			must(t,
 				errOf(b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: 0, RetryRun: run},
-					ids,
-					false)))
+					ids, false)))
 		},
 	} {
 		h := b.takeBriefly(t, replay.RetryJob)
 		if h.Bound == 0 {
 			bound, err := events.FreezeBound(t.Context(), b.pool)
 			must(t, err)
-			must(t, h.FreezeBound(t.Context(), bound))
+			must(t, h.SetBound(t.Context(), bound))
 		}
 		ids := h.InProgress
 		if ids == nil {
@@ -283,7 +282,7 @@ func TestReplay_eventsDecidedBefore_areCountedOnce(t *testing.T) {
 		if h.Bound == 0 {
 			bound, err := events.FreezeBound(t.Context(), b.pool)
 			if err == nil {
-				err = h.FreezeBound(t.Context(), bound)
+				err = h.SetBound(t.Context(), bound)
 			}
 			must(t, err)
 		}

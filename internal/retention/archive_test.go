@@ -87,7 +87,7 @@ func TestExport_daysDropped_failsIfUnread(t *testing.T) {
 // dropOldDays makes retention drop all but the last days.
 func dropOldDays(t *testing.T, b *testBundle) {
 	b.runPolicy(t, retention.Policy{Bodies: 1})
-	if n := len(b.rows(t, `SELECT name FROM retired WHERE dropped_at IS NOT NULL`)); n != len(b.days)-2 {
+	if n := len(b.rows(t, `SELECT name FROM dropped_partitions WHERE dropped_at IS NOT NULL`)); n != len(b.days)-2 {
 		t.Errorf("%d days were dropped", n)
 	}
 }
@@ -138,9 +138,8 @@ func TestRetention_folderInParams_receivesExports(t *testing.T) {
 		must(t, errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: retention.Job, Params: o})))
 	}
 	requestWith(filepath.Join(t.TempDir(), "none"))
-	if _, err := b.executeOpenRun(t, b.runner()); err == nil ||
-		!strings.Contains(err.Error(), "it cannot be exported") ||
-		len(b.stored(t)) != before {
+	if _, err := b.executeOpenRun(t, b.runner()); err == nil || !strings.Contains(err.Error(),
+		"it cannot be exported") || len(b.stored(t)) != before {
 		t.Fatalf("%v, %d of %d events remain", err, len(b.stored(t)), before)
 	}
 	b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now()`)

@@ -13,10 +13,10 @@ import (
 // dailySQL inserts a run if there was none within a day. If several processes run it, the unique
 // index on open runs lets one succeed.
 const dailySQL = `
-INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
-SELECT 'retention', $1::jsonb, 'postern', 'once a day', 'waiting', '', '{}', clock_now(), clock_now()
-WHERE NOT EXISTS (SELECT FROM runs r WHERE r.job = 'retention' AND r.who = 'postern'
-	AND r.made_at > clock_now() - interval '1 day')
+INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at)
+SELECT 'retention', $1::jsonb, 'postern', 'once a day', 'queued', '', '{}', clock_now(), clock_now()
+WHERE NOT EXISTS (SELECT FROM runs r WHERE r.job = 'retention' AND r.actor = 'postern'
+	AND r.created_at > clock_now() - interval '1 day')
 ON CONFLICT DO NOTHING`
 
 // RequestDaily requests retention once a day until ctx ends; any processor executes it. every is
@@ -30,7 +30,7 @@ func RequestDaily(ctx context.Context, pool *pgxpool.Pool, o Params, every time.
 	defer tick.Stop()
 	for {
 		if err := requestRun(ctx, pool, o); err != nil && ctx.Err() == nil {
-			log.Warn("retention not requested; tried again later", "error", err)
+			log.Warn("retention not requested; retrying later", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -39,23 +39,24 @@ func (w *work) dropPartition(ctx context.Context, p *Partition) (reason string, 
 
 const (
 	beginDropSQL = `
-INSERT INTO retired AS r (name, lo, hi, folded_to, events, bytes, run, updated_at)
+INSERT INTO dropped_partitions AS r (name, id_from, id_to, retained_to, events, bytes, run, updated_at)
 	VALUES ($1, $2::bigint, $3, $2::bigint - 1, 0, $4, $5, clock_now())
 ON CONFLICT (name) DO UPDATE SET run = excluded.run, bytes = excluded.bytes, updated_at = excluded.updated_at
 WHERE r.dropped_at IS NULL`
 
-	progressSQL = `SELECT folded_to, events FROM retired WHERE name = $1 AND dropped_at IS NULL`
+	progressSQL = `SELECT retained_to, events FROM dropped_partitions WHERE name = $1 AND dropped_at IS NULL`
 
-	advanceProgressSQL = `UPDATE retired SET folded_to = $3, events = events + $4, updated_at = clock_now()
+	advanceProgressSQL = `UPDATE dropped_partitions SET retained_to = $3, events = events + $4, updated_at = clock_now()
 		WHERE name = $1
-		AND folded_to = $2`
+		AND retained_to = $2`
 
-	restartSQL = `UPDATE retired SET folded_to = lo - 1, events = 0, ready_at = NULL, updated_at = clock_now()
+	restartSQL = `UPDATE dropped_partitions SET retained_to = id_from - 1, events = 0, ready_at = NULL,
+		updated_at = clock_now()
 		WHERE name = $1 AND dropped_at IS NULL`
 
-	markPreparedSQL = `UPDATE retired SET ready_at = clock_now(), updated_at = clock_now() WHERE name = $1`
+	markPreparedSQL = `UPDATE dropped_partitions SET ready_at = clock_now(), updated_at = clock_now() WHERE name = $1`
 
-	droppedAtSQL = `UPDATE retired SET dropped_at = clock_now(), updated_at = clock_now() WHERE name = $1
+	droppedAtSQL = `UPDATE dropped_partitions SET dropped_at = clock_now(), updated_at = clock_now() WHERE name = $1
 		AND dropped_at IS NULL AND ready_at IS NOT NULL`
 )
 
@@ -66,7 +67,7 @@ func (w *work) prepare(ctx context.Context, p *Partition) (reason string, err er
 	if err := w.begin(ctx, p); err != nil {
 		return "", err
 	}
-	if p.prepared { // and stayed nevertheless: a run may have applied more of its events since
+	if p.prepared { // but not dropped then: a run may have applied more of its events since
 		if err := w.restart(ctx, p); err != nil {
 			return "", err
 		}
@@ -270,7 +271,7 @@ func (w *work) dropEmpty(ctx context.Context, p *Partition) (reason string, err 
 // vanishedSQL marks partitions whose tables are dropped. A process may end after the drop and
 // before it records the drop.
 const vanishedSQL = `
-UPDATE retired r SET dropped_at = clock_now(), updated_at = clock_now()
+UPDATE dropped_partitions r SET dropped_at = clock_now(), updated_at = clock_now()
 WHERE r.ready_at IS NOT NULL AND r.dropped_at IS NULL AND NOT EXISTS (SELECT FROM pg_class c
 	WHERE c.relnamespace = 'postern'::regnamespace AND c.relname = r.name)`
 

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// endedEffect tells that an effect has ended: only an operator could still act on it, by
-// compensating it.
+// endedEffect selects effects that have ended. Only an operator can still act on them, by
+// compensating them.
 const endedEffect = `e.state IN ('done', 'rejected', 'expired', 'superseded')`
 
-// objectRemoved tells of a schedule's effect, which has no event, that its rule will not be
-// evaluated for the object again, because the object is removed.
+// objectRemoved selects effects of schedules whose object is deleted or missing. Their rule is not
+// evaluated for the object again. Such effects have no event.
 const objectRemoved = `e.event_id = 0 AND NOT EXISTS (SELECT FROM objects o
   WHERE o.source = e.source AND o.account = e.account AND o.object_type = e.object_type AND o.object_id = e.object_id
   	AND NOT o.deleted)`
@@ -19,12 +19,12 @@ const objectRemoved = `e.event_id = 0 AND NOT EXISTS (SELECT FROM objects o
 const (
 	effectsEndSQL = `SELECT effect FROM effects WHERE effect > $1 ORDER BY effect OFFSET $2 LIMIT 1`
 
-	// clearEffectsSQL clears the data with which the effects of a range were planned, sent and
-	// answered. Their keys and states stay, so that no effect happens twice.
+	// clearEffectsSQL clears the template data, requests and responses of the effects of a range.
+	// Their keys and states stay, so that no effect happens twice.
 	clearEffectsSQL = `
 WITH cleared AS (
-  UPDATE effects e SET facts = NULL, reason = '' WHERE e.effect > $1 AND e.effect <= $2 AND ` +
-		endedEffect + ` AND e.updated_at < $3 AND e.facts IS NOT NULL RETURNING e.effect
+  UPDATE effects e SET template_data = NULL, reason = '' WHERE e.effect > $1 AND e.effect <= $2 AND ` +
+		endedEffect + ` AND e.updated_at < $3 AND e.template_data IS NOT NULL RETURNING e.effect
 ), steps AS (
   UPDATE effect_steps s SET request = NULL, captured = '{}', error = '' FROM cleared WHERE s.effect = cleared.effect
 )
@@ -39,15 +39,15 @@ WITH dropped AS (DELETE FROM effects e WHERE e.effect > $1 AND e.effect <= $2 AN
 SELECT count(*) FROM dropped`
 
 	countEffectsSQL = `SELECT count(*) FROM effects e WHERE ` + endedEffect + ` AND e.updated_at < $1
-		AND e.facts IS NOT NULL`
+		AND e.template_data IS NOT NULL`
 	countEffectKeysSQL = `SELECT count(*) FROM effects e WHERE ` + endedEffect + ` AND e.updated_at < $1
 		AND (e.event_id <> 0
 		AND e.event_id < $2 OR ` + objectRemoved + `)`
 )
 
 // expireEffects deletes effects that ended before one age, and clears the data of those that ended
-// before another. There is no index on the age, because each step of each effect would pay for it:
-// instead the table is read once a day.
+// before another. There is no index on the age, because each step of each effect would pay for it.
+// Instead, the whole table is read once a day.
 func (w *work) expireEffects(ctx context.Context, oldest int64) error {
 	if err := w.walkEffects(ctx, CountEffectKeys, dropEffectsSQL, w.params.cutoff(w.params.EffectKeys),
 		oldest); err != nil {

@@ -16,21 +16,25 @@ func (b *testBundle) insertEffects(t *testing.T) {
 	t.Helper()
 	last := b.days[len(b.days)-1]
 	b.exec(t, `
-		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
-			state, reason, destination, due, taken_until, planned_at, updated_at)
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+			template_data,
+			state, reason, destination, due, lease_until, planned_at, updated_at)
 		SELECT state || ' ' || age || ' ' || day, 1, 'mail', $1, '', 'thing', '1', CASE day WHEN 'gone' THEN $2::bigint
 			ELSE $3::bigint END, 0, '{"new": {"email": "ada@example.org"}}', state, 'ada', 'post',
 		  CASE WHEN state IN ('planned', 'failed') THEN clock_now() END, CASE state WHEN 'running' THEN clock_now() END,
 		  	clock_now() - age::interval, clock_now() - age::interval
-		FROM unnest('{waiting,planned,running,failed,review,done,rejected,expired,superseded}'::text[]) AS state,
+		FROM unnest('{awaiting_approval,planned,running,failed,needs_review,done,rejected,expired,superseded}'::text[])
+			AS state,
 			unnest('{9 d,1 d}'::text[]) AS age, unnest('{gone,there}'::text[]) AS day`, b.source, b.days[0][0], last[0])
 	b.exec(t, `
-		INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at,
+		INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint, attempts,
+			reserved_at,
 			captured, error)
 		SELECT effect, 'send', 0, 'done', 'post', '{"body": "ada"}', '', 1, clock_now(), '{"id": "ada"}', 'ada'
-			FROM effects WHERE state IN ('done', 'rejected', 'review')`)
+			FROM effects WHERE state IN ('done', 'rejected', 'needs_review')`)
 	b.exec(t, `
-		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+			template_data,
 			state, destination, planned_at, updated_at)
 		SELECT 'more ' || n, 1, 'mail', $1, '', 'thing', '1', $2, 0, '{}', 'done', 'post', clock_now(),
 			clock_now() - interval '9 d' FROM generate_series(1, 10050) n`, b.source, b.days[0][0])
@@ -45,7 +49,7 @@ func TestRetention_endedEffects_expire(t *testing.T) {
 	contents := retention.Policy{Effects: 3}
 	b.checkPreview(t, contents, map[string]int64{retention.CountEffects: 10058})
 	b.runPolicy(t, contents)
-	cleared := b.rows(t, `SELECT key FROM effects WHERE facts IS NULL AND reason = '' AND key NOT LIKE 'more %'
+	cleared := b.rows(t, `SELECT key FROM effects WHERE template_data IS NULL AND reason = '' AND key NOT LIKE 'more %'
 		ORDER BY key`)
 	equal(t, "",
 		[]string{"done 9 d gone", "done 9 d there", "expired 9 d gone", "expired 9 d there", "rejected 9 d gone",
@@ -54,17 +58,19 @@ func TestRetention_endedEffects_expire(t *testing.T) {
 	left := b.rows(t, `SELECT DISTINCT e.key FROM effects e JOIN effect_steps s USING (effect)
 		WHERE concat(s.request, s.captured, s.error) LIKE '%ada%' ORDER BY 1`)
 	equal(t, "",
-		[]string{"done 1 d gone", "done 1 d there", "rejected 1 d gone", "rejected 1 d there", "review 1 d gone",
-			"review 1 d there", "review 9 d gone", "review 9 d there"},
+		[]string{"done 1 d gone", "done 1 d there", "needs_review 1 d gone", "needs_review 1 d there",
+			"needs_review 9 d gone", "needs_review 9 d there", "rejected 1 d gone", "rejected 1 d there"},
 		left)
-	b.checkText(t, "10086 10058", `SELECT count(*) || ' ' || count(*) FILTER (WHERE facts IS NULL) FROM effects`)
+	b.checkText(t, "10086 10058",
+		`SELECT count(*) || ' ' || count(*) FILTER (WHERE template_data IS NULL) FROM effects`)
 
 	keys := retention.Policy{Bodies: 1, EffectKeys: 3}
 	b.runPolicy(t, retention.Policy{Bodies: 1})
 	b.checkPreview(t, keys, map[string]int64{retention.CountEffectKeys: 10054})
 	b.runPolicy(t, keys)
 	gone := b.rows(t, `SELECT state || ' ' || age || ' gone' AS key
-		FROM unnest('{waiting,planned,running,failed,review,done,rejected,expired,superseded}'::text[]) AS state,
+		FROM unnest('{awaiting_approval,planned,running,failed,needs_review,done,rejected,expired,superseded}'::text[])
+			AS state,
 			unnest('{9 d,1 d}'::text[]) AS age
 		EXCEPT SELECT key FROM effects ORDER BY key`)
 	equal(t, "", []string{"done 9 d gone", "expired 9 d gone", "rejected 9 d gone", "superseded 9 d gone"}, gone)
@@ -78,7 +84,8 @@ func TestRetention_scheduleEffects_expireAfterTheirObject(t *testing.T) {
 	b := setup(t, 9, 3, 3)
 	object := b.rows(t, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY 1 LIMIT 1`)[0]
 	b.exec(t, `
-		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts,
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+			template_data,
 			state, destination, planned_at, updated_at)
 		SELECT d.id || ' ' || state || ' ' || age, 1, 'weekly', $1, '', 'thing', d.id, 0, 0, '{"window": {}}', state,
 			'post', clock_now(), clock_now() - age::interval

@@ -76,7 +76,7 @@ const (
 	expireKeysSQL = `
 DELETE FROM event_keys k WHERE k.ctid >= format('(%s,0)', $1::bigint)::tid
 	AND k.ctid < format('(%s,0)', $2::bigint)::tid AND k.id < $3
-  AND NOT EXISTS (SELECT FROM redacted r WHERE r.event = k.id)`
+  AND NOT EXISTS (SELECT FROM redacted_events r WHERE r.event = k.id)`
 )
 
 func (w *work) expireKeys(ctx context.Context, below int64) error {

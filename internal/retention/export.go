@@ -11,7 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-const exportedSQL = `UPDATE retired SET export = $2, updated_at = clock_now() WHERE name = $1`
+const exportedSQL = `UPDATE dropped_partitions SET export = $2, updated_at = clock_now() WHERE name = $1`
 
 // export writes the partition into a file, if a folder is set, and reads it back. The partition may
 // be dropped only if both are equal, byte for byte. An existing file is compared and never
@@ -25,9 +25,9 @@ func (w *work) export(ctx context.Context, p *Partition) (reason string, err err
 	}
 	path := filepath.Join(w.folder, p.Name+".ndjson.zst")
 	filter := events.Filter{Since: p.From.Time, Until: p.To.Time}
-	words := map[string]string{"partition": p.Name}
+	requestText := map[string]string{"partition": p.Name}
 	_, err = archive.ExportToFile(ctx, archive.ExportParams{Pool: w.Pool, Filter: filter,
-		Compression: archive.CompressionByName(path)}, path, words, true)
+		Compression: archive.CompressionByName(path)}, path, requestText, true)
 	if err != nil && !errors.Is(err, archive.ErrExists) {
 		if ctx.Err() != nil {
 			return "", err
@@ -42,7 +42,8 @@ func (w *work) export(ctx context.Context, p *Partition) (reason string, err err
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil:
-		return fmt.Sprintf("its export cannot be trusted: %v; delete the file, it is written again", err), nil
+		return fmt.Sprintf("its export cannot be trusted: %v; delete the file, and the next run writes it again", err),
+			nil
 	}
 	exportNote, err := json.Marshal(map[string]any{"file": path, "events": n})
 	if err == nil {

@@ -50,18 +50,18 @@ type querier interface {
 // detached it, because a table that an operator detached belongs to the operator. A dropped
 // partition may exist again.
 const partitionsSQL = `
-SELECT p.relname, p.lo, p.hi, p.events, coalesce(pg_total_relation_size(p.oid), 0), i.inhrelid IS NOT NULL,
+SELECT p.relname, p.id_from, p.id_to, p.events, coalesce(pg_total_relation_size(p.oid), 0), i.inhrelid IS NOT NULL,
 	coalesce(i.inhdetachpending, false),
   r.ready_at IS NOT NULL AND r.dropped_at IS NULL, r.dropped_at IS NOT NULL
 FROM (SELECT c.oid, c.relname::text, (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD')) * 1000)::bigint <<
-	20 AS lo,
-    (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD') + 1) * 1000)::bigint << 20 AS hi,
+	20 AS id_from,
+    (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD') + 1) * 1000)::bigint << 20 AS id_to,
     	greatest(c.reltuples, 0)::bigint AS events
   FROM pg_class c WHERE c.relnamespace = 'postern'::regnamespace AND c.relkind = 'r'
   	AND c.relname ~ '^events_[0-9]{8}$') p
 LEFT JOIN pg_inherits i ON i.inhrelid = p.oid AND i.inhparent = 'events'::regclass
-LEFT JOIN retired r ON r.name = p.relname
-WHERE i.inhrelid IS NOT NULL OR r.ready_at IS NOT NULL ORDER BY p.lo`
+LEFT JOIN dropped_partitions r ON r.name = p.relname
+WHERE i.inhrelid IS NOT NULL OR r.ready_at IS NOT NULL ORDER BY p.id_from`
 
 // partitions returns the partitions of the log, oldest first.
 func partitions(ctx context.Context, db querier) ([]Partition, error) {
@@ -81,7 +81,7 @@ func partitions(ctx context.Context, db querier) ([]Partition, error) {
 	return parts, nil
 }
 
-// markDue marks the partitions that are past their age.
+// markDue marks the partitions that are past their age, and those whose drop has begun.
 func (o *Params) markDue(parts []Partition) {
 	before := o.cutoff(o.Bodies)
 	for i := range parts {
@@ -97,7 +97,7 @@ const (
 	// unprocessedSQL finds events of a partition above the republisher's cursor. Every event below
 	// the cursor has an outcome.
 	unprocessedSQL = `SELECT id FROM events WHERE id >= greatest($1, 1 + coalesce((SELECT c.cursor FROM checkpoints c
-		WHERE c.job = 'auditor' AND c.run = 0), 0)) AND id < $2
+		WHERE c.job = 'republisher' AND c.run = 0), 0)) AND id < $2
 ORDER BY id LIMIT 1`
 
 	failedSQL = `SELECT count(*), coalesce(min(event_id), 0) FROM outcomes WHERE status = 'failed' AND run = 0
@@ -118,8 +118,8 @@ ORDER BY r.run LIMIT 1`
 // contains unfinished events, if a run must still read it, or if a sender's redaction request in it
 // is unanswered.
 func keptReason(ctx context.Context, db querier, p *Partition) (string, error) {
-	// readers do not find it any more, and no other partition can be detached before its detaching
-	// is finished
+	// readers do not find it any more, and no other partition can be detached before this
+	// detaching is finished
 	if !p.attached || p.pending {
 		return "", nil
 	}
@@ -143,9 +143,8 @@ func keptReason(ctx context.Context, db querier, p *Partition) (string, error) {
 	}
 	switch err := db.QueryRow(ctx, readingRunSQL, p.lo, p.hi).Scan(&run, &job, &status); {
 	case err == nil:
-		return fmt.Sprintf("run %d (%s, %s) must still read it: let the run end, or cancel it with postern runs "+
-			"cancel %d",
-			run, job, status, run), nil
+		return fmt.Sprintf("run %d (%s, %s) must still read it: let the run end, or cancel it with "+
+			"postern runs cancel %d", run, job, status, run), nil
 	case !noRows(err):
 		return "", fmt.Errorf("find runs over %s: %w", p.Name, err)
 	}
@@ -160,8 +159,8 @@ func keptReason(ctx context.Context, db querier, p *Partition) (string, error) {
 }
 
 // recreatedReason returns why a partition that was created again after its drop must stay: it
-// contains events. It is empty if ids have stayed above the floor. Its former content is in the
-// retained objects.
+// contains events. If ids have stayed above the floor, the partition contains none. Its former
+// content is in the retained objects.
 func recreatedReason(ctx context.Context, db querier, p *Partition) (string, error) {
 	if !p.recreated {
 		return "", nil
@@ -178,10 +177,10 @@ func recreatedReason(ctx context.Context, db querier, p *Partition) (string, err
 	case n == 0:
 		return "", nil
 	case p.attached:
-		return fmt.Sprintf("retention dropped this day before, and %d events were added since, when a clock had "+
-			"gone back: they stay until the owner of postern.retired releases the day with DELETE FROM "+
-			"postern.retired WHERE name = '%s'; before that, move away the export file that the row names", n,
-			p.Name), nil
+		return fmt.Sprintf("retention dropped this day before, and %d events were added since, when a clock had gone "+
+			"back: they stay until the owner of postern.dropped_partitions releases the day with DELETE FROM "+
+			"postern.dropped_partitions WHERE name = '%s'; before that, move away the export file that the row names",
+			n, p.Name), nil
 	}
 	return fmt.Sprintf("retention dropped this day before, and this table is not part of the log and contains %d "+
 		"events: attach it again, or rename it", n), nil

@@ -42,10 +42,10 @@ func (p Policy) Check() error {
 			return fmt.Errorf("%w: a retention of %d days", events.ErrInvalid, days)
 		}
 	}
-	for what, days := range map[string]int{"keys": p.Keys, "outcomes": p.Outcomes, "effect_keys": p.EffectKeys} {
+	for kind, days := range map[string]int{"keys": p.Keys, "outcomes": p.Outcomes, "effect_keys": p.EffectKeys} {
 		if days > 0 && (p.Bodies == 0 || days < p.Bodies) {
 			return fmt.Errorf("%w: retention of %s for %d days, and of events for %d (0: forever): keep %s at "+
-				"least as long as events", events.ErrInvalid, what, days, p.Bodies, what)
+				"least as long as events", events.ErrInvalid, kind, days, p.Bodies, kind)
 		}
 	}
 	return nil
@@ -60,8 +60,9 @@ func (p Policy) Warnings() []string {
 	if p.Bodies == 0 {
 		kept = "forever"
 	}
-	return []string{fmt.Sprintf("the data of effects is cleared %d days after they ended, and events are kept %s: "+
-		"a replay with --mode force of older events skips their effects, and counts them as left", p.Effects, kept)}
+	return []string{fmt.Sprintf("the data of effects is cleared %d days after they ended, and events are kept %s: a "+
+		"replay with --mode force of older events skips their effects, and counts them in effects_left", p.Effects,
+		kept)}
 }
 
 // Params are the parameters of a retention run.

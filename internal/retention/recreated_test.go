@@ -27,22 +27,22 @@ func TestRetention_emptyDayRecreated_isDroppedAgain(t *testing.T) {
 	b.folder = t.TempDir()
 	policy := retention.Policy{Bodies: 2}
 	dropRecords := func() []string {
-		return b.rows(t, `SELECT to_jsonb(r)::text FROM retired r ORDER BY name`)
+		return b.rows(t, `SELECT to_jsonb(r)::text FROM dropped_partitions r ORDER BY name`)
 	}
 	b.runPolicy(t, policy)
 	if _, err := events.FreezeBound(t.Context(), b.pool); err != nil { // as each pass of the republisher does
 		t.Fatal(err)
 	}
-	dropped, retained := dropRecords(), b.rows(t, sharedColumnsSQL("bases"))
+	dropped, retained := dropRecords(), b.rows(t, sharedColumnsSQL("retained_objects"))
 	if len(dropped) != 2 {
 		t.Fatalf("%d days are dropped", len(dropped))
 	}
 	b.setClock(t, 5)
 	recreate := func() {
 		t.Helper()
-		b.exec(t, `SELECT ensure_partitions(min(lo) >> 20, (max(hi) >> 20) - 1) FROM retired`)
+		b.exec(t, `SELECT ensure_partitions(min(id_from) >> 20, (max(id_to) >> 20) - 1) FROM dropped_partitions`)
 		b.checkText(t, "2",
-			`SELECT count(*)::text FROM pg_class c JOIN retired r ON r.name = c.relname
+			`SELECT count(*)::text FROM pg_class c JOIN dropped_partitions r ON r.name = c.relname
 				JOIN pg_inherits i ON i.inhrelid = c.oid`)
 	}
 	recreate()
@@ -70,15 +70,17 @@ func TestRetention_emptyDayRecreated_isDroppedAgain(t *testing.T) {
 		if err != nil || status != runs.Done {
 			t.Fatalf("ended before step %d: %s, %v", crash, status, err)
 		}
-		if left := b.rows(t, `SELECT relname::text FROM pg_class c JOIN retired r ON r.name = c.relname`); len(
-			left) != 0 {
+		left := b.rows(t, `SELECT relname::text FROM pg_class c
+			JOIN dropped_partitions r ON r.name = c.relname`)
+		if len(left) != 0 {
 			t.Errorf("ended before step %d: %v remain", crash, left)
 		}
 		if finished {
 			break
 		}
 	}
-	equal(t, "", [][]string{dropped, retained}, [][]string{dropRecords(), b.rows(t, sharedColumnsSQL("bases"))})
+	equal(t, "", [][]string{dropped, retained},
+		[][]string{dropRecords(), b.rows(t, sharedColumnsSQL("retained_objects"))})
 }
 
 // If a recreated day contains events nevertheless, it is not dropped, and the reason and the remedy
@@ -108,10 +110,10 @@ func TestRetention_recreatedDayHasEvents_stays(t *testing.T) {
 	preview, err := retention.NewParams(t.Context(), b.operator, policy)
 	must(t, err)
 	view, err := retention.Show(t.Context(), b.operator, preview)
-	if err != nil || !strings.Contains(view.Partitions[0].KeptReason, "postern.retired WHERE name = ") {
+	if err != nil || !strings.Contains(view.Partitions[0].KeptReason, "postern.dropped_partitions WHERE name = ") {
 		t.Errorf("it shows %+v, %v", view.Partitions, err)
 	}
-	b.exec(t, `DELETE FROM retired WHERE name = $1`, view.Partitions[0].Name)
+	b.exec(t, `DELETE FROM dropped_partitions WHERE name = $1`, view.Partitions[0].Name)
 	b.runPolicy(t, policy)
 	if left := b.stored(t); left[0] == late[0] {
 		t.Error("the day is not dropped")
@@ -126,7 +128,7 @@ func TestRetention_droppedDayBeingRestored_stays(t *testing.T) {
 	b := setup(t, 13, 5, 3)
 	policy := retention.Policy{Bodies: 2}
 	b.runPolicy(t, policy)
-	name := b.rows(t, `SELECT name FROM retired ORDER BY name`)[0]
+	name := b.rows(t, `SELECT name FROM dropped_partitions ORDER BY name`)[0]
 	b.exec(t, `CREATE TABLE `+name+` (LIKE events)`)
 	b.exec(t, `ALTER TABLE `+name+` OWNER TO `+b.rows(t, `SELECT relowner::regrole::text FROM pg_class
 		WHERE oid = 'events'::regclass`)[0])

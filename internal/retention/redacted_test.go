@@ -22,9 +22,8 @@ func (b *testBundle) redact(t *testing.T, ids ...int64) {
 	t.Helper()
 	must(t,
 		errOf(runs.Create(t.Context(), b.operator,
-			runs.Request{Job: redaction.Job, Params: redaction.Params{Events: ids},
-				Actor: "me", Reason: "asked for"})))
-	h := takeRun(t, b.pool, "redacts", time.Minute, redaction.Job)
+			runs.Request{Job: redaction.Job, Params: redaction.Params{Events: ids}, Actor: "me", Reason: "asked for"})))
+	h := leaseRun(t, b.pool, "redacts", time.Minute, redaction.Job)
 	if status, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Execute(t.Context(), h,
 		slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
 		t.Fatal(status, err)
@@ -58,7 +57,7 @@ func TestRetention_redactedMeanwhile_staysRedacted(t *testing.T) {
 			b.executeToEnd(t, r)
 			b.checkRebuild(t, 1000)
 			for _, object := range b.rows(t, `SELECT object_id FROM objects WHERE last_event_id = ANY($1)
-				AND (state IS NOT NULL OR tie_set <> '[]')`, newest) {
+				AND (state IS NOT NULL OR tied_states <> '[]')`, newest) {
 				t.Errorf("%s shows redacted data", object)
 			}
 			if step == "" {
@@ -125,7 +124,7 @@ func TestRetention_exportBeforeRedaction_keepsTheDay(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.redact(t, newest...)
-	b.executeAndFail(t, b.runner(), "delete the file, it is written again")
+	b.executeAndFail(t, b.runner(), "delete the file, and the next run writes it again")
 	files, err := filepath.Glob(filepath.Join(b.folder, "*"))
 	if err != nil || len(files) != 1 {
 		t.Fatal(files, err)
@@ -196,7 +195,7 @@ func TestRetention_unansweredRequest_keepsTheDay(t *testing.T) {
 				t.Fatal("the request is removed")
 			}
 			if answered {
-				b.exec(t, `INSERT INTO redactions (run, who, reason, asked, requested_by, events, objects, conflicts,
+				b.exec(t, `INSERT INTO redactions (run, actor, reason, params, requested_by, events, objects, conflicts,
 					rejections, began_at, updated_at, ended_at)
 					VALUES (77, '', '', '{}', $1, 0, 0, 0, 0, now(), now(), now())`, request)
 			} else {

@@ -124,7 +124,7 @@ func (w *work) lock(ctx context.Context) error {
 		return fmt.Errorf("take the lock of retention: %w", err)
 	}
 	if !got {
-		return errors.New("another process still executes retention; tried again later")
+		return errors.New("another process still executes retention; retrying later")
 	}
 	return nil
 }

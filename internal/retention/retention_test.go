@@ -47,10 +47,11 @@ func TestRetention_anyDrops_mirrorCanBeRebuilt(t *testing.T) {
 // checkRebuild does the work of a rebuild and compares.
 func (b *testBundle) checkRebuild(t *testing.T, run int64) {
 	t.Helper()
-	b.exec(t, `TRUNCATE staged`)
-	b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
+	b.exec(t, `TRUNCATE staged_objects`)
+	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: 1}, b.stored(t), false)))
-	if diff := cmp.Diff(b.rows(t, sharedColumnsSQL("objects")), b.rows(t, sharedColumnsSQL("staged"))); diff != "" {
+	if diff := cmp.Diff(b.rows(t, sharedColumnsSQL("objects")),
+		b.rows(t, sharedColumnsSQL("staged_objects"))); diff != "" {
 		t.Errorf("retained objects and %d events: %s", len(b.stored(t)), diff)
 	}
 }
@@ -86,18 +87,19 @@ func TestRetention_crashAtEachStep_endsInSameState(t *testing.T) {
 			t.Fatalf("ended before step %d %v: %s, %v", crash, steps, status, err)
 		}
 		b.checkRebuild(t, 1000)
-		return map[string][]string{"bases": b.rows(t, sharedColumnsSQL("bases")),
+		return map[string][]string{"retained_objects": b.rows(t, sharedColumnsSQL("retained_objects")),
 			"objects": b.rows(t, sharedColumnsSQL("objects")),
-			"tables":  b.rows(t, `SELECT relname FROM pg_class WHERE relname ~ '^events_' AND relkind = 'r' ORDER BY 1`),
-			"retired": b.rows(t, `SELECT name || ' ' || events || ' ' || (dropped_at IS NOT NULL) FROM retired
-				ORDER BY name`),
+			"tables": b.rows(t, `SELECT relname FROM pg_class
+				WHERE relname ~ '^events_' AND relkind = 'r' ORDER BY 1`),
+			"dropped_partitions": b.rows(t, `SELECT name || ' ' || events || ' ' || (dropped_at IS NOT NULL)
+				FROM dropped_partitions ORDER BY name`),
 			"kept": b.rows(t, `SELECT 'events ' || count(*) FROM events UNION ALL SELECT 'keys ' || count(*)
 				FROM event_keys
 				UNION ALL SELECT 'outcomes ' || count(*) FROM outcomes WHERE run = 0 UNION ALL
 					SELECT 'rejections ' || count(*) FROM rejections`)}, steps
 	}
 	want, steps := end(0)
-	if len(want["retired"]) != 2 || len(steps) < 15 {
+	if len(want["dropped_partitions"]) != 2 || len(steps) < 15 {
 		t.Fatalf("%v %v", want, steps)
 	}
 	for crash := range steps {
@@ -123,7 +125,7 @@ func TestRetention_unfinishedEvents_keepTheirPartition(t *testing.T) {
 			b.exec(t, `DELETE FROM outcomes WHERE event_id = $1`,
 				b.days[1][0])
 		}, 2},
-		{"run 1 (replay, waiting) must still read it", func(t *testing.T, b *testBundle) {
+		{"run 1 (replay, queued) must still read it", func(t *testing.T, b *testBundle) {
 			must(t, errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: "replay", Params: struct{}{}})))
 		}, 0},
 	} {
@@ -174,7 +176,7 @@ func TestRetention_ages_expireRowsNotBeforeEvents(t *testing.T) {
 	}
 	old, err := runs.Create(t.Context(), b.operator, runs.Request{Job: "replay", Params: struct{}{}})
 	must(t, err)
-	b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = now() - interval '5 days', told_at = now()
+	b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = now() - interval '5 days', published_at = now()
 		WHERE run = `+fmt.Sprint(old))
 	b.runPolicy(t, retention.Policy{Runs: 6})
 	if count("runs WHERE job = 'replay'") != "1" {
@@ -234,7 +236,7 @@ func TestRetention_detachWaits_appendsContinue(t *testing.T) {
 	b := setup(t, 11, 4, 20)
 	reader := openTx(t, b.db.Pool, `SELECT count(*) FROM events`)
 	b.requestRun(t, retention.Policy{Bodies: 1})
-	h := takeRun(t, b.pool, "first", time.Millisecond, retention.Job)
+	h := leaseRun(t, b.pool, "first", time.Millisecond, retention.Job)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -272,7 +274,7 @@ func TestRetention_detachWaits_appendsContinue(t *testing.T) {
 		}
 		return err
 	})
-	b.checkText(t, "2", `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)
+	b.checkText(t, "2", `SELECT count(*)::text FROM dropped_partitions WHERE dropped_at IS NOT NULL`)
 }
 
 // For a source that is not in the configuration, retention keeps the mirror's current rows, because
@@ -285,7 +287,7 @@ func TestRetention_sourceRemoved_copiesMirrorRows(t *testing.T) {
 	b.log.AddSource(t, "other")
 	b.proc = b.processor(t, "other")
 	b.runPolicy(t, retention.Policy{Bodies: 1})
-	equal(t, "bases", touched, b.rows(t, `SELECT object_id FROM bases ORDER BY 1`))
+	equal(t, "retained_objects", touched, b.rows(t, `SELECT object_id FROM retained_objects ORDER BY 1`))
 	b.proc = b.processor(t, "sim")
 	b.checkRebuild(t, 1000)
 }
@@ -323,8 +325,9 @@ func TestRetention_timeInParams_agesCountFromIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 18, 1, 2)
 	for _, ended := range []string{"9 days", "11 days"} {
-		b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at,
-			told_at)
+		b.exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, ended_at,
+			updated_at,
+			published_at)
 			SELECT 'replay', '{}', '', $1::text, 'done', '', '{}', t, t, t, t
 				FROM (SELECT clock_now() - $1::text::interval AS t) s`, ended)
 	}
@@ -378,7 +381,7 @@ func TestRetention_folder_exportsBeforeDrop(t *testing.T) {
 	without.Folder = ""
 	if _, err := b.executeOpenRun(t, without); err == nil ||
 		!strings.Contains(err.Error(), "has no retention.export") ||
-		len(b.rows(t, `SELECT name FROM retired`)) > 0 {
+		len(b.rows(t, `SELECT name FROM dropped_partitions`)) > 0 {
 		t.Errorf("without a folder: %v", err)
 	}
 	b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE run = $1`, exportRun)
@@ -400,7 +403,7 @@ func TestRetention_folder_exportsBeforeDrop(t *testing.T) {
 	must(t, os.Remove(otherFile))
 	must(t, errOf(b.executeOpenRun(t, b.runner())))
 	recorded := b.rows(t, `SELECT name || ' ' || (export->>'events') || ' ' || (events = (export->>'events')::bigint)
-		FROM retired ORDER BY name`)
+		FROM dropped_partitions ORDER BY name`)
 	if len(recorded) != 3 || !strings.HasSuffix(recorded[1], "true") {
 		t.Errorf("recorded %v", recorded)
 	}

@@ -103,8 +103,8 @@ func (b *testBundle) apply(t *testing.T, ids []int64) {
 // moveRepublisher sets the republisher's cursor.
 func (b *testBundle) moveRepublisher(t *testing.T, to int64) {
 	t.Helper()
-	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at)
-		VALUES ('auditor', 0, $1, '', now(), now())
+	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+		VALUES ('republisher', 0, $1, '', now(), now())
 		ON CONFLICT (job, run) DO UPDATE SET cursor = excluded.cursor`, to)
 }
 
@@ -164,7 +164,7 @@ func (b *testBundle) stored(t *testing.T) (ids []int64) {
 // sharedColumnsSQL selects the part of a table of objects that does not depend on the order of
 // events.
 func sharedColumnsSQL(table string) string {
-	return `SELECT (to_jsonb(o) - 'revision' - 'last_event_id' - 'created_at' - 'updated_at' - 'look_after')::text
+	return `SELECT (to_jsonb(o) - 'revision' - 'last_event_id' - 'created_at' - 'updated_at' - 'refetch_after')::text
 		FROM ` + table + ` o ORDER BY object_id`
 }
 
@@ -208,8 +208,8 @@ func openTx(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 	return tx
 }
 
-// takeRun takes the lease of a job's next run for a process.
-func takeRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
+// leaseRun returns the next run of a job, leased by a process.
+func leaseRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
 	t.Helper()
 	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
 	if err != nil || h == nil {

@@ -4,9 +4,8 @@ package retention
 // prepares each of them.
 func Statements() []string {
 	return []string{partitionsSQL, countEventsSQL, unprocessedSQL, failedSQL, deadSQL, readingRunSQL, beginDropSQL,
-		progressSQL,
-		exportedSQL, advanceProgressSQL, restartSQL, markPreparedSQL, droppedAtSQL, vanishedSQL, oldestSQL, blockersSQL,
-		blocksSQL, expireKeysSQL, outcomesEndSQL, expireOutcomesSQL, expireConflictsSQL, expireRejectionsSQL, dailySQL,
-		effectsEndSQL, clearEffectsSQL, dropEffectsSQL, countEffectsSQL, countEffectKeysSQL, countKeysSQL,
-		countOutcomesSQL, countConflictsSQL, countRejectionsSQL, oldestFromSQL}
+		progressSQL, exportedSQL, advanceProgressSQL, restartSQL, markPreparedSQL, droppedAtSQL, vanishedSQL, oldestSQL,
+		blockersSQL, blocksSQL, expireKeysSQL, outcomesEndSQL, expireOutcomesSQL, expireConflictsSQL,
+		expireRejectionsSQL, dailySQL, effectsEndSQL, clearEffectsSQL, dropEffectsSQL, countEffectsSQL,
+		countEffectKeysSQL, countKeysSQL, countOutcomesSQL, countConflictsSQL, countRejectionsSQL, oldestFromSQL}
 }

@@ -28,16 +28,16 @@ type View struct {
 }
 
 // PlannedDrops returns the partitions that are dropped next, and those that are due but must stay.
-func (v *View) PlannedDrops() (goes, stay []Partition) {
+func (v *View) PlannedDrops() (drops, stay []Partition) {
 	for _, p := range v.Partitions {
 		switch {
 		case p.Due && p.KeptReason == "":
-			goes = append(goes, p)
+			drops = append(drops, p)
 		case p.Due:
 			stay = append(stay, p)
 		}
 	}
-	return goes, stay
+	return drops, stay
 }
 
 const nowSQL = `SELECT clock_now()`
@@ -109,7 +109,7 @@ func (o *Params) describeDrop(p *Partition) string {
 }
 
 const (
-	countKeysSQL = `SELECT count(*) FROM event_keys k WHERE k.id < $1 AND NOT EXISTS (SELECT FROM redacted r
+	countKeysSQL = `SELECT count(*) FROM event_keys k WHERE k.id < $1 AND NOT EXISTS (SELECT FROM redacted_events r
 		WHERE r.event = k.id)`
 	countOutcomesSQL   = `SELECT count(*) FROM outcomes WHERE event_id < $1`
 	countConflictsSQL  = `SELECT count(*) FROM event_conflicts WHERE received_at < $1 AND event < $2`
@@ -117,8 +117,8 @@ const (
 	oldestFromSQL      = `SELECT coalesce(min(id), 9223372036854775807) FROM events WHERE id >= $1`
 )
 
-// Preview does what Show does and also counts other rows that would expire, as if all due
-// partitions except those that must stay were dropped.
+// Preview is Show, and also counts the other rows that would expire. It assumes that all due
+// partitions are dropped, except those that must stay.
 func Preview(ctx context.Context, pool *pgxpool.Pool, o *Params) (*View, error) {
 	v, err := Show(ctx, pool, o)
 	if err != nil {
@@ -137,14 +137,14 @@ func Preview(ctx context.Context, pool *pgxpool.Pool, o *Params) (*View, error) 
 		return nil, fmt.Errorf("find the oldest event that stays: %w", err)
 	}
 	v.Expired = map[string]int64{}
-	count := func(what string, days int, sql string, args func(before time.Time) []any) {
+	count := func(kind string, days int, sql string, args func(before time.Time) []any) {
 		before := o.cutoff(days)
 		if err != nil || before.IsZero() {
 			return
 		}
 		var n int64
 		if err = pool.QueryRow(ctx, sql, args(before)...).Scan(&n); err == nil && n > 0 {
-			v.Expired[what] = n
+			v.Expired[kind] = n
 		}
 	}
 	below := func(before time.Time) []any { return []any{min(oldest, events.FirstID(before))} }

@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// waitPoll is the interval at which a waiting statement checks whether the run still runs.
+// waitPoll is the interval of checks whether an operator has stopped the run meanwhile.
 // cancelWait bounds the time that a cancelled statement may take to end.
 const (
 	waitPoll   = time.Second
@@ -20,8 +20,8 @@ const (
 )
 
 // execWaiting runs a statement on a partition that may wait long for other sessions. Meanwhile the
-// run's detail names their processes. If the run is stopped, the wait ends; the next run finds any
-// part of the statement that took effect.
+// run's detail names their processes. If the run is stopped, the wait ends. The next run finishes
+// a statement that took effect in part.
 func (w *work) execWaiting(ctx context.Context, p *Partition, sql string) error {
 	sql = fmt.Sprintf(sql, pgx.Identifier{p.Name}.Sanitize())
 	waiting, stop := context.WithCancel(ctx)
@@ -57,8 +57,8 @@ func (w *work) execWaiting(ctx context.Context, p *Partition, sql string) error 
 	}
 }
 
-// isStop reports whether the run must end here. A failure to check is no reason: the lease decides
-// which process may continue.
+// isStop reports whether the run must end here. A failed check does not end it, because the lease
+// decides which process may continue.
 func isStop(err error) bool {
 	var stop *stoppedError
 	return errors.As(err, &stop) || errors.Is(err, runs.ErrLeaseLost)

@@ -26,7 +26,7 @@ func (b *testBundle) readingTx(t *testing.T) pgx.Tx {
 // startExecution makes a runner execute the open run until ctx ends. The channel gets the result.
 func (b *testBundle) startExecution(ctx context.Context, t *testing.T) (h *runs.Lease, ended <-chan error) {
 	t.Helper()
-	h = takeRun(t, b.pool, "first", time.Minute, retention.Job)
+	h = leaseRun(t, b.pool, "first", time.Minute, retention.Job)
 	done := make(chan error, 1)
 	go func() {
 		status, err := b.runner().Execute(ctx, h, slog.New(slog.DiscardHandler))
@@ -79,10 +79,10 @@ func TestRetention_interruptedDetach_isFinishedFirst(t *testing.T) {
 	b.requestRun(t, retention.Policy{Bodies: 1})
 	b.interruptDetach(t)
 	// A paused replay whose bound is in that partition.
-	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at, bound)
+	b.exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at, bound)
 		VALUES ('replay', '{}', 'me', '', 'paused', '', '{}', now(), now(), $1)`, b.days[0][len(b.days[0])-1])
 	b.executeToEnd(t, b.runner())
-	if n := b.rows(t, `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)[0]; n != "3" ||
+	if n := b.rows(t, `SELECT count(*)::text FROM dropped_partitions WHERE dropped_at IS NOT NULL`)[0]; n != "3" ||
 		b.pendingDetaches(t) != "0" {
 		t.Errorf("%s are dropped, %s pending", n, b.pendingDetaches(t))
 	}
@@ -96,8 +96,8 @@ func TestRetention_detachOfOther_isFinished(t *testing.T) {
 	b := setup(t, 15, 5, 20)
 	b.requestRun(t, retention.Policy{Bodies: 1})
 	b.interruptDetach(t)
-	name := b.rows(t, `SELECT name FROM retired`)[0]
-	b.exec(t, `DELETE FROM retired`)
+	name := b.rows(t, `SELECT name FROM dropped_partitions`)[0]
+	b.exec(t, `DELETE FROM dropped_partitions`)
 	params, err := retention.NewParams(t.Context(), b.operator, retention.Policy{Bodies: 1})
 	must(t, err)
 	if view, err := retention.Show(t.Context(), b.operator, params); err != nil || view.Partitions[0].Due ||
@@ -108,7 +108,7 @@ func TestRetention_detachOfOther_isFinished(t *testing.T) {
 	if got := b.rows(t, `SELECT count(*)::text FROM `+name); got[0] != fmt.Sprint(len(b.days[0])) {
 		t.Errorf("%s events remain of %d", got[0], len(b.days[0]))
 	}
-	b.checkText(t, "2", `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)
+	b.checkText(t, "2", `SELECT count(*)::text FROM dropped_partitions WHERE dropped_at IS NOT NULL`)
 }
 
 // If another client begins to detach another partition meanwhile, the partition stays with this
@@ -206,7 +206,7 @@ func TestRetention_lockTaken_fails(t *testing.T) {
 	execSQL(t, session, `SELECT pg_advisory_lock(hashtextextended('postern.retention', 0))`)
 	if _, err := b.executeOpenRun(t, b.runner()); err == nil ||
 		!strings.Contains(err.Error(), "another process still executes retention") ||
-		len(b.rows(t, `SELECT name FROM retired`)) > 0 {
+		len(b.rows(t, `SELECT name FROM dropped_partitions`)) > 0 {
 		t.Errorf("while another process has the lock: %v", err)
 	}
 	execSQL(t, session, `SELECT pg_advisory_unlock_all()`)
@@ -232,7 +232,7 @@ func TestRetention_runBeginsMeanwhile_keepsPartition(t *testing.T) {
 		}
 		return err
 	})
-	b.executeAndFail(t, r, "run 2 (replay, waiting) must still read it")
+	b.executeAndFail(t, r, "run 2 (replay, queued) must still read it")
 	if got, want := len(b.stored(t)), len(b.days[0])+len(b.days[1])+len(b.days[2]); got != want {
 		t.Fatalf("%d events remain of %d", got, want)
 	}
@@ -276,7 +276,7 @@ func TestRetention_eventsAddedMeanwhile_areReducedOrKept(t *testing.T) {
 			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 				t.Fatalf("%v, want %q", err, want)
 			}
-			dropped := b.rows(t, `SELECT events || ' ' || (dropped_at IS NOT NULL) FROM retired`)
+			dropped := b.rows(t, `SELECT events || ' ' || (dropped_at IS NOT NULL) FROM dropped_partitions`)
 			if got := fmt.Sprintf("%d %t", before+writes, want == ""); want == "" && dropped[0] != got || want != "" &&
 				!strings.HasSuffix(dropped[0], "false") {
 				t.Errorf("%v, want %s", dropped, got)

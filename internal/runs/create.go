@@ -13,7 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// newRun is a request on its way into the ledger.
+// newRun is a run that is not in the ledger yet.
 type newRun struct {
 	Request
 	// schedule and plannedAt name the schedule and its planned time; "" and nil for a run that an
@@ -28,15 +28,17 @@ type newRun struct {
 // insertPlannedSQL inserts nothing if a run for the same planned time exists. A violation of a
 // job's own unique index is an error.
 const (
-	insertRequestedSQL = insertSQL + ` ON CONFLICT (once_key) WHERE once_key IS NOT NULL DO NOTHING RETURNING run`
-	insertPlannedSQL   = insertSQL + ` ON CONFLICT (schedule, planned_at) WHERE planned_at IS NOT NULL DO NOTHING
+	insertRequestedSQL = insertSQL + ` ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+		RETURNING run`
+	insertPlannedSQL = insertSQL + ` ON CONFLICT (schedule, planned_at) WHERE planned_at IS NOT NULL DO NOTHING
 		RETURNING run`
 )
 
 const insertSQL = `
-INSERT INTO runs (job, asked, who, reason, status, detail, expected, counts, made_at, ended_at, updated_at, schedule,
-	planned_at, once_key, once_said)
-VALUES ($1, $2, $3, $4, CASE WHEN $6::text <> '' THEN 'failed' WHEN $11 THEN 'proposed' ELSE 'waiting' END, $6,
+INSERT INTO runs (job, params, actor, reason, status, detail, expected, counts, created_at, ended_at, updated_at,
+	schedule,
+	planned_at, idempotency_key, idempotency_request)
+VALUES ($1, $2, $3, $4, CASE WHEN $6::text <> '' THEN 'failed' WHEN $11 THEN 'awaiting_approval' ELSE 'queued' END, $6,
 	nullif($5::bigint, 0), '{}', clock_now(),
   CASE WHEN $6 <> '' THEN clock_now() END, clock_now(), nullif($7::text, ''), $8::timestamptz, nullif($9::text, ''),
   	CASE WHEN $9 <> '' THEN $10::text END)`
@@ -67,9 +69,9 @@ func (e *newRun) insert(ctx context.Context, db querier) (run int64, err error) 
 
 // Create adds a run to the ledger and returns its number. A process executes it as soon as it has
 // capacity and the run is approved, if it needs approval. With a key that was used before, Create
-// returns the earlier run. Errors: as CreateOnce.
+// returns the earlier run. Errors: as CreateIdempotent.
 func Create(ctx context.Context, db postgres.DB, o Request) (run int64, err error) {
-	run, _, err = CreateOnce(ctx, db, o)
+	run, _, err = CreateIdempotent(ctx, db, o)
 	return run, err
 }
 
@@ -78,10 +80,10 @@ func CreateInTx(ctx context.Context, tx pgx.Tx, o Request) (run int64, err error
 	return (&newRun{Request: o}).insert(ctx, tx)
 }
 
-// CreateOnce is Create, and reports whether the run is new. With a key that was used before it
-// returns the earlier run, whatever its status. Errors: events.ErrInvalid if the key is invalid or
-// was used for another request.
-func CreateOnce(ctx context.Context, db postgres.DB, o Request) (run int64, created bool, err error) {
+// CreateIdempotent is Create, and reports whether the run is new. With a key that was used before
+// it returns the earlier run, whatever its status. Errors: events.ErrInvalid if the key is invalid
+// or was used for another request.
+func CreateIdempotent(ctx context.Context, db postgres.DB, o Request) (run int64, created bool, err error) {
 	if err := checkKey(o.IdempotencyKey); err != nil {
 		return 0, false, err
 	}
@@ -95,12 +97,13 @@ func CreateOnce(ctx context.Context, db postgres.DB, o Request) (run int64, crea
 		}
 		if insertErr != nil {
 			return 0, false, insertErr
-		} // else the run expired in between
+		}
+		// the other run expired in between: insert again
 	}
 }
 
-// insert uses a transaction of its own, or a savepoint in the given one. So a violation of a job's
-// index does not abort the caller's transaction.
+// insert inserts the run in a separate transaction, or in a savepoint of the given one. So a
+// violation of a job's index does not abort the caller's transaction.
 func (o *Request) insert(ctx context.Context, db postgres.DB) (run int64, err error) {
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {
 		run, err = (&newRun{Request: *o}).insert(ctx, tx)
@@ -131,13 +134,13 @@ const maxKeyBytes = 200
 
 func checkKey(key string) error {
 	if len(key) > maxKeyBytes || events.SanitizeText(key) != key {
-		return fmt.Errorf("%w: the once key is longer than %d bytes or is not valid text", events.ErrInvalid,
+		return fmt.Errorf("%w: the idempotency key is longer than %d bytes or is not valid text", events.ErrInvalid,
 			maxKeyBytes)
 	}
 	return nil
 }
 
-const findByKeySQL = `SELECT run, job, once_said FROM runs WHERE once_key = $1`
+const findByKeySQL = `SELECT run, job, idempotency_request FROM runs WHERE idempotency_key = $1`
 
 // findByKey returns the run that was created with the request's key, or 0.
 func (o *Request) findByKey(ctx context.Context, db querier) (run int64, err error) {
@@ -149,7 +152,7 @@ func (o *Request) findByKey(ctx context.Context, db querier) (run int64, err err
 	case err != nil:
 		return 0, fmt.Errorf("find a run by its key: %w", err)
 	case job != o.Job || paramsText != events.SanitizeText(o.ParamsText):
-		return 0, fmt.Errorf("%w: the once key %q was used for run %d, which has other parameters (%s %s): use "+
+		return 0, fmt.Errorf("%w: the idempotency key %q was used for run %d, which has other parameters (%s %s): use "+
 			"another key", events.ErrInvalid, o.IdempotencyKey, run, job, paramsText)
 	}
 	return run, nil

@@ -68,18 +68,18 @@ func (t *EndPublisher) Run(ctx context.Context) error {
 // claimEndedSQL claims ended runs that no process has claimed, or whose claim is older than the
 // retry interval. It ignores claims in the future, which a clock leaves behind that was set back.
 const claimEndedSQL = `
-WITH untold AS (
-  SELECT u.run, u.tell_after IS NULL AS fresh FROM runs u
-  WHERE u.ended_at IS NOT NULL AND u.told_at IS NULL
-    AND (u.tell_after IS NULL OR u.tell_after NOT BETWEEN clock_now() AND clock_now() + $1::interval)
+WITH unpublished AS (
+  SELECT u.run, u.publish_after IS NULL AS fresh FROM runs u
+  WHERE u.ended_at IS NOT NULL AND u.published_at IS NULL
+    AND (u.publish_after IS NULL OR u.publish_after NOT BETWEEN clock_now() AND clock_now() + $1::interval)
   ORDER BY u.run LIMIT $2 FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE runs d SET tell_after = clock_now() + $1::interval FROM untold u WHERE d.run = u.run RETURNING d.run
+  UPDATE runs d SET publish_after = clock_now() + $1::interval FROM unpublished u WHERE d.run = u.run RETURNING d.run
 )
-SELECT ` + runColumns + `, u.fresh FROM runs r JOIN untold u ON u.run = r.run JOIN claimed d ON d.run = r.run
+SELECT ` + runColumns + `, u.fresh FROM runs r JOIN unpublished u ON u.run = r.run JOIN claimed d ON d.run = r.run
 LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run ORDER BY r.run`
 
-const markPublishedSQL = `UPDATE runs SET told_at = clock_now() WHERE run = ANY($1::bigint[])`
+const markPublishedSQL = `UPDATE runs SET published_at = clock_now() WHERE run = ANY($1::bigint[])`
 
 // publishBatch is the maximum number of runs in one batch, and publishTimeout limits its time.
 const (

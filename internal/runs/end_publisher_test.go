@@ -178,7 +178,7 @@ func TestMetrics_runsAndSchedules_matchTables(t *testing.T) {
 		labels []string
 		value  float64
 	}{
-		{"postern_runs_open", []string{job, "waiting"}, 3}, {"postern_runs_open", []string{job, "running"}, 1},
+		{"postern_runs_open", []string{job, "queued"}, 3}, {"postern_runs_open", []string{job, "running"}, 1},
 		{"postern_runs_open", []string{job, "paused"}, 0},
 		{"postern_runs_waiting_seconds", nil, 7230}, {"postern_schedule_skipped_total", []string{"s"}, 1},
 		{"postern_schedule_skipped_total", []string{"never"}, 0},
@@ -194,13 +194,12 @@ func TestMetrics_runsAndSchedules_matchTables(t *testing.T) {
 		instant(t, "2026-05-01T14:00:30Z").Unix(); got != float64(want) {
 		t.Errorf("succeeded at %g, want %d", got, want)
 	}
-	if got := sample(t, reg, "postern_runs_open", job, "waiting"); got != 0 {
+	if got := sample(t, reg, "postern_runs_open", job, "queued"); got != 0 {
 		t.Errorf("%g runs are queued", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := m.Read(ctx, c.processor); err == nil ||
-		!math.IsNaN(sample(t, reg, "postern_runs_open", job, "waiting")) ||
+	if err := m.Read(ctx, c.processor); err == nil || !math.IsNaN(sample(t, reg, "postern_runs_open", job, "queued")) ||
 		!math.IsNaN(sample(t, reg, "postern_runs_waiting_seconds")) {
 		t.Errorf("without a database: %v", err)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // expiredSQL excludes runs that still have outcomes and runs whose end is not published.
-const expiredSQL = `FROM runs r WHERE r.ended_at < $1 AND r.told_at IS NOT NULL
+const expiredSQL = `FROM runs r WHERE r.ended_at < $1 AND r.published_at IS NOT NULL
   AND NOT EXISTS (SELECT FROM outcomes o WHERE o.run = r.run AND o.run > 0)`
 
 const (

@@ -12,16 +12,17 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// A statement that waits for a row lock then reads the locked row as it is now, but all other rows
-// as they were when the statement began. Therefore one statement locks the run's row, and the next
-// one reads the lease. A process that acquires a run writes both rows in one transaction.
+// A statement that has waited for a row lock reads the locked row in its current state, but all
+// other rows in their state at the start of the statement. Therefore one statement locks the run's
+// row, and the next one reads the lease. A process that acquires a run writes both rows in one
+// transaction.
 const (
 	lockRunSQL = `SELECT true FROM runs WHERE run = $1 AND ended_at IS NULL FOR SHARE`
 
 	// lockRunExclusiveSQL is for transactions that change the run.
 	lockRunExclusiveSQL = `SELECT true FROM runs WHERE run = $1 AND ended_at IS NULL FOR NO KEY UPDATE`
 
-	checkLeaseSQL = `SELECT true FROM checkpoints WHERE job = $1 AND run = $2 AND leased_by = $3`
+	checkLeaseSQL = `SELECT true FROM checkpoints WHERE job = $1 AND run = $2 AND lease_owner = $3`
 )
 
 // Guard locks the run for the rest of a transaction and checks that this process has the lease.
@@ -50,7 +51,7 @@ func (h *Lease) lockAndCheck(ctx context.Context, tx pgx.Tx, lock string) error 
 
 const replaceBoundSQL = `
 UPDATE runs r SET bound = $4, updated_at = clock_now() FROM checkpoints c
-WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.bound`
+WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3 RETURNING r.bound`
 
 // ReplaceBound sets the run's bound, also where it has one. Errors: ErrLeaseLost.
 func (h *Lease) ReplaceBound(ctx context.Context, bound int64) error {
@@ -59,16 +60,16 @@ func (h *Lease) ReplaceBound(ctx context.Context, bound int64) error {
 		return ErrLeaseLost
 	}
 	if err != nil {
-		return fmt.Errorf("extend run %d: %w", h.Run.ID, err)
+		return fmt.Errorf("replace the bound of run %d: %w", h.Run.ID, err)
 	}
 	return nil
 }
 
 const awaitDecisionSQL = `
-UPDATE runs r SET status = CASE WHEN r.asked = $4::jsonb THEN 'paused' ELSE r.status END, detail = '',
+UPDATE runs r SET status = CASE WHEN r.params = $4::jsonb THEN 'paused' ELSE r.status END, detail = '',
 	updated_at = clock_now() FROM checkpoints c
-WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status,
-	r.asked`
+WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3 RETURNING r.status,
+	r.params`
 
 // AwaitDecision pauses the run until an operator decides, unless its parameters have changed
 // meanwhile. In that case the run stays Running, and Params are the new parameters. Errors:
@@ -92,9 +93,9 @@ func (h *Lease) AwaitDecision(ctx context.Context) (Status, error) {
 }
 
 const requestApprovalSQL = `
-UPDATE runs r SET status = 'proposed', detail = $4, proposal = $5, approved_by = '', approval = '',
+UPDATE runs r SET status = 'awaiting_approval', detail = $4, proposal = $5, approved_by = '', approval_reason = '',
 	updated_at = clock_now() FROM checkpoints c
-WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status`
+WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3 RETURNING r.status`
 
 // RequestApproval makes the run wait for an operator's approval of subject, in the caller's
 // transaction. The detail is the text for the operator. The next owner of the run continues without
@@ -124,7 +125,7 @@ const completeSQL = `
 WITH ended AS (
   UPDATE runs r SET status = 'done', detail = '', counts = $4, ended_at = clock_now(), updated_at = clock_now()
   	FROM checkpoints c
-  WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.schedule
+  WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3 RETURNING r.schedule
 ), seen AS (
   UPDATE schedules s SET succeeded_at = clock_now() FROM ended e WHERE s.name = e.schedule
 )

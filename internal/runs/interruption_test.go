@@ -33,8 +33,7 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 			return "", ctx.Err()
 		}},
 		"after the last step": {time.Hour, func(ctx context.Context, b *testBundle, h *runs.Lease,
-			stop func()) (runs.Status,
-			error) {
+			stop func()) (runs.Status, error) {
 			stop()
 			return runs.Done, pgx.BeginFunc(ctx, b.processor, func(tx pgx.Tx) error { return h.CompleteInTx(ctx, tx) })
 		}},
@@ -51,8 +50,7 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 				run := b.create(t, "")
 				ended := make(chan struct{})
 				jobs := map[string]runs.Executor{job: func(ctx context.Context, h *runs.Lease,
-					_ *slog.Logger) (runs.Status,
-					error) {
+					_ *slog.Logger) (runs.Status, error) {
 					defer close(ended)
 					return c.carry(ctx, b, h, func() {
 						if err := runs.ChangeStatus(ctx, b.operator, run, to); err != nil {
@@ -73,11 +71,11 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 				if got := b.show(t, run); got.Status != to || got.ConsecutiveFailures != 0 || got.Detail != "" {
 					t.Errorf("%+v", got)
 				}
-				if n := sample(t, r.metrics, "postern_runs_put_off_total", job); n != 0 {
+				if n := sample(t, r.metrics, "postern_runs_deferred_total", job); n != 0 {
 					t.Errorf("deferred %g times", n)
 				}
 				var free bool
-				const sql = `SELECT leased_by = '' AND leased_until < clock_now() FROM checkpoints WHERE run = $1`
+				const sql = `SELECT lease_owner = '' AND lease_until < clock_now() FROM checkpoints WHERE run = $1`
 				if err := b.operator.QueryRow(t.Context(), sql, run).Scan(&free); err != nil || !free {
 					t.Errorf("not released, %v", err)
 				}
@@ -92,7 +90,7 @@ func (b *testBundle) waitForRelease(t *testing.T, run int64) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		var by string
-		err := b.operator.QueryRow(t.Context(), `SELECT leased_by FROM checkpoints WHERE run = $1`, run).Scan(&by)
+		err := b.operator.QueryRow(t.Context(), `SELECT lease_owner FROM checkpoints WHERE run = $1`, run).Scan(&by)
 		if err == nil && by != "" {
 			err = errors.New("leased by " + by)
 		}
@@ -130,7 +128,7 @@ func TestLease_otherOwnerCommits_returnsErrLeaseLost(t *testing.T) {
 			next, err := b.processor.Begin(t.Context())
 			must(t, err)
 			defer func() { _ = next.Rollback(context.Background()) }()
-			for _, sql := range []string{`UPDATE checkpoints SET leased_by = 'next' WHERE run = $1`,
+			for _, sql := range []string{`UPDATE checkpoints SET lease_owner = 'next' WHERE run = $1`,
 				`UPDATE runs SET status = 'running', updated_at = clock_now() WHERE run = $1`} {
 				execSQL(t, next, sql, run)
 			}

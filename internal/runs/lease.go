@@ -21,8 +21,8 @@ var ErrLeaseLost = errors.New("another process has the lease on the run now")
 // Lease is the right to execute a run while the lease is renewed.
 type Lease struct {
 	Run
-	// Abandoned is true where the previous owner did not release the run. It may have crashed
-	// because of the work itself.
+	// Abandoned is true if the previous owner did not release the run. The work itself may have
+	// crashed it.
 	Abandoned bool
 	pool      *pgxpool.Pool
 	owner     string
@@ -34,20 +34,21 @@ type Lease struct {
 // or one of them gets none.
 const acquireSQL = `
 WITH free AS (
-  SELECT r.run, r.job, coalesce(c.leased_by, '') <> '' AS abandoned FROM runs r LEFT JOIN checkpoints c ON c.job = r.job
+  SELECT r.run, r.job, coalesce(c.lease_owner, '') <> '' AS abandoned FROM runs r LEFT
+  	JOIN checkpoints c ON c.job = r.job
   	AND c.run = r.run
-  WHERE r.status IN ('waiting', 'running') AND r.job = ANY($1::text[]) AND (c.run IS NULL
-  	OR c.leased_until < clock_now())
+  WHERE r.status IN ('queued', 'running') AND r.job = ANY($1::text[]) AND (c.run IS NULL
+  	OR c.lease_until < clock_now())
     AND (r.schedule IS NULL OR NOT EXISTS (SELECT FROM runs e WHERE e.schedule = r.schedule AND e.run < r.run
     	AND e.ended_at IS NULL))
-  ORDER BY coalesce(c.updated_at, r.made_at), r.run LIMIT 1 FOR UPDATE OF r SKIP LOCKED
+  ORDER BY coalesce(c.updated_at, r.created_at), r.run LIMIT 1 FOR UPDATE OF r SKIP LOCKED
 ), c AS (
-  INSERT INTO checkpoints AS h (job, run, cursor, leased_by, leased_until, updated_at)
+  INSERT INTO checkpoints AS h (job, run, cursor, lease_owner, lease_until, updated_at)
   SELECT f.job, f.run, 0, $2, clock_now() + $3::interval, clock_now() FROM free f
-  ON CONFLICT (job, run) DO UPDATE SET leased_by = excluded.leased_by, leased_until = excluded.leased_until,
+  ON CONFLICT (job, run) DO UPDATE SET lease_owner = excluded.lease_owner, lease_until = excluded.lease_until,
   	updated_at = excluded.updated_at
-  WHERE h.leased_until < clock_now()
-  RETURNING job, run, cursor, leased_by, leased_until, troubles
+  WHERE h.lease_until < clock_now()
+  RETURNING job, run, cursor, lease_owner, lease_until, deferrals
 )
 UPDATE runs r SET status = 'running', started_at = coalesce(r.started_at, clock_now()), updated_at = clock_now()
 FROM c JOIN free f ON f.run = c.run WHERE r.run = c.run
@@ -55,7 +56,7 @@ RETURNING ` + runColumns + `, f.abandoned`
 
 // Acquire leases an open run of the given jobs that no process executes, or returns nil if there is
 // none. It chooses the run that was created or tried the longest ago. process names this process;
-// each lease adds a suffix of its own.
+// each lease adds a random suffix.
 func Acquire(ctx context.Context, pool *pgxpool.Pool, process string, lease time.Duration, jobs ...string) (*Lease,
 	error) {
 	// One process may execute several runs, and may acquire a run again that it has lost.
@@ -81,8 +82,8 @@ func Acquire(ctx context.Context, pool *pgxpool.Pool, process string, lease time
 const freezeBoundSQL = `UPDATE runs SET bound = $2, updated_at = clock_now() WHERE run = $1 AND bound IS NULL
 	RETURNING bound`
 
-// FreezeBound sets the bound of a run that has none.
-func (h *Lease) FreezeBound(ctx context.Context, bound int64) error {
+// SetBound sets the bound of a run that has none.
+func (h *Lease) SetBound(ctx context.Context, bound int64) error {
 	err := h.pool.QueryRow(ctx, freezeBoundSQL, h.Run.ID, bound).Scan(&h.Bound)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrLeaseLost // another process has set it
@@ -95,13 +96,13 @@ func (h *Lease) FreezeBound(ctx context.Context, bound int64) error {
 
 const advanceSQL = `
 WITH held AS (
-  UPDATE checkpoints c SET cursor = $4, leased_until = clock_now() + $5::interval, updated_at = clock_now(),
-    troubles = CASE WHEN c.cursor = $4 AND o.counts = $6::jsonb THEN c.troubles ELSE 0 END
-  FROM runs o WHERE c.job = $1 AND c.run = $2 AND c.leased_by = $3 AND o.run = c.run RETURNING c.run, c.troubles
+  UPDATE checkpoints c SET cursor = $4, lease_until = clock_now() + $5::interval, updated_at = clock_now(),
+    deferrals = CASE WHEN c.cursor = $4 AND o.counts = $6::jsonb THEN c.deferrals ELSE 0 END
+  FROM runs o WHERE c.job = $1 AND c.run = $2 AND c.lease_owner = $3 AND o.run = c.run RETURNING c.run, c.deferrals
 )
-UPDATE runs r SET counts = $6, hand = '{}', detail = CASE WHEN $7 AND h.troubles = 0 THEN '' ELSE r.detail END,
+UPDATE runs r SET counts = $6, in_progress = '{}', detail = CASE WHEN $7 AND h.deferrals = 0 THEN '' ELSE r.detail END,
 	updated_at = clock_now()
-FROM held h WHERE r.run = h.run RETURNING r.status, h.troubles`
+FROM held h WHERE r.run = h.run RETURNING r.status, h.deferrals`
 
 // Advance saves the cursor and the counts in one statement and renews the lease. Every event up to
 // the cursor must have its outcome. Progress resets ConsecutiveFailures. Advance returns the run's
@@ -124,8 +125,8 @@ func (h *Lease) Advance(ctx context.Context, cursor int64) (Status, error) {
 }
 
 const markInProgressSQL = `
-UPDATE runs r SET hand = $4, updated_at = clock_now() FROM checkpoints c
-WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.leased_by = $3`
+UPDATE runs r SET in_progress = $4, updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3`
 
 // MarkInProgress records events before a job works on them. A job needs this if its work removes
 // the events from its own selection. The next owner finds them in InProgress until Advance. Errors:
@@ -144,7 +145,7 @@ func (h *Lease) MarkInProgress(ctx context.Context, ids []int64) error {
 
 const setDetailSQL = `
 UPDATE runs r SET detail = $4, updated_at = clock_now() FROM checkpoints c
-WHERE r.run = $2 AND (r.ended_at IS NULL OR $4 = '') AND c.job = $1 AND c.run = r.run AND c.leased_by = $3`
+WHERE r.run = $2 AND (r.ended_at IS NULL OR $4 = '') AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3`
 
 // SetDetail records what the run waits for; "" means nothing. It changes nothing if another process
 // owns the lease.
@@ -158,8 +159,9 @@ func (h *Lease) SetDetail(ctx context.Context, detail string) error {
 
 const endSQL = `
 WITH held AS (
-  UPDATE checkpoints SET leased_by = '', leased_until = clock_now() - interval '1 millisecond', updated_at = clock_now()
-  WHERE job = $1 AND run = $2 AND leased_by = $3 RETURNING run
+  UPDATE checkpoints SET lease_owner = '', lease_until = clock_now() - interval '1 millisecond',
+  	updated_at = clock_now()
+  WHERE job = $1 AND run = $2 AND lease_owner = $3 RETURNING run
 ), ended AS (
   UPDATE runs r SET status = $4, detail = $5, ended_at = clock_now(), updated_at = clock_now() FROM held h
   	WHERE r.run = h.run AND r.status = 'running'
@@ -176,8 +178,8 @@ func (h *Lease) End(ctx context.Context, status Status, detail string) error {
 	return nil
 }
 
-const releaseSQL = `UPDATE checkpoints SET leased_by = '', leased_until = clock_now() - interval '1 millisecond'
-	WHERE job = $1 AND run = $2 AND leased_by = $3`
+const releaseSQL = `UPDATE checkpoints SET lease_owner = '', lease_until = clock_now() - interval '1 millisecond'
+	WHERE job = $1 AND run = $2 AND lease_owner = $3`
 
 // Release lets another process continue the run immediately.
 func (h *Lease) Release(ctx context.Context) error {
@@ -187,8 +189,8 @@ func (h *Lease) Release(ctx context.Context) error {
 
 const requeueSQL = `
 WITH held AS (
-  UPDATE checkpoints SET leased_by = '', leased_until = clock_now() + $4::interval, updated_at = clock_now()
-  	WHERE job = $1 AND run = $2 AND leased_by = $3 RETURNING run
+  UPDATE checkpoints SET lease_owner = '', lease_until = clock_now() + $4::interval, updated_at = clock_now()
+  	WHERE job = $1 AND run = $2 AND lease_owner = $3 RETURNING run
 )
 UPDATE runs r SET detail = $5, updated_at = clock_now() FROM held h WHERE r.run = h.run AND r.status = 'running'
 	AND r.detail <> $5`
@@ -204,18 +206,18 @@ func (h *Lease) requeue(ctx context.Context, r *requeueError) error {
 
 const deferSQL = `
 WITH held AS (
-  UPDATE checkpoints SET leased_by = '', leased_until = clock_now() + least($5::interval * (1 << least(troubles, 20)),
-  	$6::interval), troubles = troubles + 1,
+  UPDATE checkpoints SET lease_owner = '', lease_until = clock_now() + least($5::interval * (1 << least(deferrals, 20)),
+  	$6::interval), deferrals = deferrals + 1,
     updated_at = clock_now()
-  WHERE job = $1 AND run = $2 AND leased_by = $3 RETURNING run, troubles
-), told AS (
+  WHERE job = $1 AND run = $2 AND lease_owner = $3 RETURNING run, deferrals
+), detailed AS (
   UPDATE runs r SET detail = $4, updated_at = clock_now() FROM held h WHERE r.run = h.run AND r.status = 'running'
 )
-SELECT troubles FROM held`
+SELECT deferrals FROM held`
 
-// Defer lets another process continue the run after a wait. The wait is first, doubles with each
-// consecutive failure, and is at most longest. The cause becomes the run's Detail. Defer returns
-// the number of consecutive failures, or 0 if another process owns the lease.
+// Defer lets another process continue the run after a wait. The wait after the first failure is
+// first. It doubles with each consecutive failure, up to longest. The cause becomes the run's
+// Detail. Defer returns the number of consecutive failures, or 0 if another process owns the lease.
 func (h *Lease) Defer(ctx context.Context, cause error, first, longest time.Duration) (failures int, err error) {
 	err = h.pool.QueryRow(ctx, deferSQL, h.Job, h.Run.ID, h.owner, events.SanitizeText(cause.Error()), first,
 		longest).Scan(&failures)

@@ -25,8 +25,8 @@ type Status string
 // The statuses of a run. Done, Failed and Cancelled end it.
 const (
 	// AwaitingApproval waits for an operator's approval.
-	AwaitingApproval Status = "proposed"
-	Queued           Status = "waiting"
+	AwaitingApproval Status = "awaiting_approval"
+	Queued           Status = "queued"
 	Running          Status = "running"
 	Paused           Status = "paused"
 	Done             Status = "done"
@@ -42,13 +42,13 @@ type Run struct {
 	ID  int64  `json:"run"`
 	Job string `json:"job"`
 	// Params are the parameters of the job, in a format that the job defines.
-	Params json.RawMessage `json:"asked"`
-	Actor  string          `json:"who"`
+	Params json.RawMessage `json:"params"`
+	Actor  string          `json:"actor"`
 	Reason string          `json:"reason"`
 	// ApprovedBy is the operator who approved the run, and ApprovalReason the reason. Both are
 	// empty where the run needed no approval.
 	ApprovedBy     string `json:"approved_by"`
-	ApprovalReason string `json:"approval"`
+	ApprovalReason string `json:"approval_reason"`
 	// Approvals lists all approvals, the oldest first, each with its subject.
 	Approvals []Approval `json:"approvals,omitzero"`
 	Status    Status     `json:"status"`
@@ -56,8 +56,8 @@ type Run struct {
 	// error of the last attempt (ConsecutiveFailures).
 	Detail string `json:"detail"`
 	// ConsecutiveFailures counts how often an open run was deferred since it last made progress.
-	ConsecutiveFailures int `json:"troubles,omitzero"`
-	// Bound is the event id up to which the run reads the log; 0 until FreezeBound sets it. Every
+	ConsecutiveFailures int `json:"deferrals,omitzero"`
+	// Bound is the event id up to which the run reads the log; 0 until SetBound sets it. Every
 	// event up to Cursor has its outcome.
 	Bound  int64 `json:"bound,string"`
 	Cursor int64 `json:"cursor,string"`
@@ -66,7 +66,7 @@ type Run struct {
 	// Counts are the numbers of events by outcome. "processed" is their sum. "deduplicated" counts
 	// events that the run had decided before.
 	Counts    map[string]int64 `json:"counts"`
-	CreatedAt events.Instant   `json:"made_at"`
+	CreatedAt events.Instant   `json:"created_at"`
 	StartedAt events.Instant   `json:"started_at"`
 	EndedAt   events.Instant   `json:"ended_at"`
 	UpdatedAt events.Instant   `json:"updated_at"`
@@ -75,9 +75,9 @@ type Run struct {
 	Schedule  string         `json:"schedule,omitzero"`
 	PlannedAt events.Instant `json:"planned_at,omitzero"`
 	// IdempotencyKey identifies the request. A second request with the same key gets this run.
-	IdempotencyKey string `json:"once_key,omitzero"`
+	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// LeaseOwner is the process that executes the run now; "" if none does.
-	LeaseOwner string `json:"held_by"`
+	LeaseOwner string `json:"lease_owner"`
 	// InProgress are events that MarkInProgress recorded and that the checkpoint has not passed
 	// yet.
 	InProgress []int64 `json:"-"`
@@ -87,10 +87,10 @@ type Run struct {
 type Approval struct {
 	// Subject says what was approved, in the job's own format; "" means the run as a whole. Message
 	// is the text that the operator saw.
-	Subject string         `json:"what"`
-	Message string         `json:"said"`
-	Actor   string         `json:"who"`
-	Reason  string         `json:"why"`
+	Subject string         `json:"subject"`
+	Message string         `json:"message"`
+	Actor   string         `json:"actor"`
+	Reason  string         `json:"reason"`
 	At      events.Instant `json:"at"`
 }
 
@@ -109,12 +109,14 @@ type Request struct {
 	IdempotencyKey, ParamsText string
 }
 
-const runColumns = `r.run, r.job, r.asked, r.who, r.reason, r.status, r.detail, coalesce(r.bound, 0), coalesce(c.cursor,
+const runColumns = `r.run, r.job, r.params, r.actor, r.reason, r.status, r.detail, coalesce(r.bound, 0),
+	coalesce(c.cursor,
 	0), coalesce(r.expected, 0), r.counts,
-  r.made_at, r.started_at, r.ended_at, r.updated_at, coalesce(r.schedule, ''), r.planned_at, coalesce(r.once_key, ''),
-  CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END, r.approved_by,
-  	r.approval, r.approvals, r.hand,
-  CASE WHEN r.ended_at IS NULL THEN coalesce(c.troubles, 0) ELSE 0 END`
+  r.created_at, r.started_at, r.ended_at, r.updated_at, coalesce(r.schedule, ''), r.planned_at,
+  	coalesce(r.idempotency_key, ''),
+  CASE WHEN c.lease_until > clock_now() AND r.status = 'running' THEN c.lease_owner ELSE '' END, r.approved_by,
+  	r.approval_reason, r.approvals, r.in_progress,
+  CASE WHEN r.ended_at IS NULL THEN coalesce(c.deferrals, 0) ELSE 0 END`
 
 const (
 	listSQL = `SELECT ` + runColumns + ` FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
@@ -181,11 +183,9 @@ func scanRunAnd(row pgx.CollectableRow, extra ...any) (Run, error) {
 	var r Run
 	var started, ended, planned *time.Time
 	err := row.Scan(append([]any{&r.ID, &r.Job, &r.Params, &r.Actor, &r.Reason, &r.Status, &r.Detail, &r.Bound,
-		&r.Cursor,
-		&r.Expected, &r.Counts,
-		&r.CreatedAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule, &planned, &r.IdempotencyKey,
-		&r.LeaseOwner,
-		&r.ApprovedBy, &r.ApprovalReason, &r.Approvals, &r.InProgress, &r.ConsecutiveFailures}, extra...)...)
+		&r.Cursor, &r.Expected, &r.Counts, &r.CreatedAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule,
+		&planned, &r.IdempotencyKey, &r.LeaseOwner, &r.ApprovedBy, &r.ApprovalReason, &r.Approvals, &r.InProgress,
+		&r.ConsecutiveFailures}, extra...)...)
 	if len(r.InProgress) == 0 {
 		r.InProgress = nil
 	}
@@ -234,17 +234,17 @@ func ChangeStatus(ctx context.Context, db postgres.DB, run int64, to Status) err
 		return nil
 	}
 	if r.Status == AwaitingApproval {
-		return fmt.Errorf("%w: run %d awaits approval: approve it or cancel it (postern runs approve %d --reason WHY, "+
-			"postern runs cancel %d)", events.ErrInvalid, run, run, run)
+		return fmt.Errorf("%w: run %d awaits approval: approve it or cancel it (postern runs approve %d --reason "+
+			"TEXT, postern runs cancel %d)", events.ErrInvalid, run, run, run)
 	}
 	return fmt.Errorf("%w: run %d is %s, so it cannot become %s", events.ErrInvalid, run, r.Status, to)
 }
 
 const approveSQL = `
-UPDATE runs SET status = 'waiting', approved_by = $2, approval = $3, updated_at = clock_now(), proposal = '',
-  approvals = approvals || jsonb_build_object('what', proposal, 'said', detail, 'who', $2::text, 'why', $3::text, 'at',
-  	clock_now())
-WHERE run = $1 AND status = 'proposed'`
+UPDATE runs SET status = 'queued', approved_by = $2, approval_reason = $3, updated_at = clock_now(), proposal = '',
+  approvals = approvals || jsonb_build_object('subject', proposal, 'message', detail, 'actor', $2::text,
+    'reason', $3::text, 'at', clock_now())
+WHERE run = $1 AND status = 'awaiting_approval'`
 
 // Approve lets a run start that awaits approval. Errors: events.ErrNotFound, and events.ErrInvalid
 // where the run does not await approval or the reason is empty.

@@ -35,8 +35,7 @@ func setup(t *testing.T) *testBundle {
 func (b *testBundle) create(t *testing.T, reason string) int64 {
 	t.Helper()
 	run, err := runs.Create(t.Context(), b.operator, runs.Request{Job: job, Params: map[string]string{"type": "x"},
-		Actor:  "me",
-		Reason: reason, Expected: 7})
+		Actor: "me", Reason: reason, Expected: 7})
 	must(t, err)
 	return run
 }
@@ -65,8 +64,8 @@ func TestLease_expiresOrIsReleased_nextOwnerContinues(t *testing.T) {
 	if first == nil || first.Run.ID != run || first.Cursor != 0 || first.Abandoned || first.Status != runs.Running {
 		t.Fatalf("leased %+v", first)
 	}
-	must(t, first.FreezeBound(t.Context(), 100))
-	if err := first.FreezeBound(t.Context(), 200); !errors.Is(err, runs.ErrLeaseLost) {
+	must(t, first.SetBound(t.Context(), 100))
+	if err := first.SetBound(t.Context(), 200); !errors.Is(err, runs.ErrLeaseLost) {
 		t.Errorf("the bound was set twice: %v", err)
 	}
 	first.Counts["applied"] = 3
@@ -279,7 +278,7 @@ func TestCreateOnce_sameIdempotencyKey_oneRun(t *testing.T) {
 	var created, first atomic.Int64
 	for range 16 {
 		all.Go(func() {
-			run, isNew, err := runs.CreateOnce(t.Context(), b.operator, request)
+			run, isNew, err := runs.CreateIdempotent(t.Context(), b.operator, request)
 			if other := first.Swap(run); err != nil || other != 0 && other != run {
 				t.Errorf("runs %d and %d, %v", run, other, err)
 			}
@@ -293,26 +292,26 @@ func TestCreateOnce_sameIdempotencyKey_oneRun(t *testing.T) {
 		t.Errorf("%d requests got a new run", created.Load())
 	}
 	must(t, runs.ChangeStatus(t.Context(), b.operator, first.Load(), runs.Cancelled))
-	if run, isNew, err := runs.CreateOnce(t.Context(), b.operator, request); run != first.Load() || isNew ||
+	if run, isNew, err := runs.CreateIdempotent(t.Context(), b.operator, request); run != first.Load() || isNew ||
 		err != nil {
 		t.Errorf("%d, %t, %v", run, isNew, err)
 	}
 	other := request
 	other.ParamsText = "source=other"
-	if _, _, err := runs.CreateOnce(t.Context(), b.operator, other); !errors.Is(err, events.ErrInvalid) ||
+	if _, _, err := runs.CreateIdempotent(t.Context(), b.operator, other); !errors.Is(err, events.ErrInvalid) ||
 		!strings.Contains(err.Error(), fmt.Sprintf("was used for run %d, which has other parameters (replay "+
 			"source=shop)", first.Load())) {
 		t.Error(err)
 	}
 	for _, key := range []string{strings.Repeat("k", 201), "a\x00b", "\xff"} {
 		other.IdempotencyKey = key
-		if _, _, err := runs.CreateOnce(t.Context(), b.operator, other); !errors.Is(err, events.ErrInvalid) {
+		if _, _, err := runs.CreateIdempotent(t.Context(), b.operator, other); !errors.Is(err, events.ErrInvalid) {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
 	for _, key := range []string{"nightly 2026-05-02", "", ""} {
 		other.IdempotencyKey = key
-		if _, isNew, err := runs.CreateOnce(t.Context(), b.operator, other); err != nil || !isNew {
+		if _, isNew, err := runs.CreateIdempotent(t.Context(), b.operator, other); err != nil || !isNew {
 			t.Errorf("%q: %t, %v", key, isNew, err)
 		}
 	}
@@ -351,12 +350,11 @@ func TestRunSchedule_openRunKeyAndPause_createsAtMostOneRun(t *testing.T) {
 		t.Errorf("%d new runs", created.Load())
 	}
 	if r := b.show(t, first.Load()); r.Schedule != "s" || !r.PlannedAt.IsZero() || r.Actor != "me" ||
-		r.IdempotencyKey != "k" ||
-		r.Status != runs.Queued {
+		r.IdempotencyKey != "k" || r.Status != runs.Queued {
 		t.Errorf("%+v", r)
 	}
 	if _, _, err := runSchedule(t.Context(), "s", ""); !errors.Is(err, events.ErrInvalid) ||
-		!strings.Contains(err.Error(), "of schedule s is still waiting") {
+		!strings.Contains(err.Error(), "of schedule s is still queued") {
 		t.Error(err)
 	}
 	if _, _, err := runSchedule(t.Context(), "none", ""); !errors.Is(err, events.ErrNotFound) {
@@ -369,9 +367,8 @@ func TestRunSchedule_openRunKeyAndPause_createsAtMostOneRun(t *testing.T) {
 	if run, isNew, err := runSchedule(t.Context(), "s", ""); run <= first.Load() || !isNew || err != nil {
 		t.Errorf("%d, %t, %v", run, isNew, err)
 	}
-	if _, _, err := runs.CreateOnce(t.Context(), b.operator, runs.Request{Job: job, IdempotencyKey: "k"}); !errors.Is(
-		err,
-		events.ErrInvalid) {
+	if _, _, err := runs.CreateIdempotent(t.Context(), b.operator, runs.Request{Job: job,
+		IdempotencyKey: "k"}); !errors.Is(err, events.ErrInvalid) {
 		t.Error(err)
 	}
 }

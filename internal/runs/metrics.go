@@ -25,23 +25,22 @@ type Metrics struct {
 	openLabels map[[2]string]bool
 }
 
-const helpSource = " Read from the database every 10 s, so every processor reports the same"
+const helpSource = " Every processor reads this value from the database every 10 s and reports the same"
 
 // NewMetrics registers the metrics of the runs of some jobs.
 func NewMetrics(reg prometheus.Registerer, jobs []string) (*Metrics, error) {
 	m := &Metrics{openLabels: map[[2]string]bool{},
 		endedRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_runs_total",
-			Help: "Runs that have ended as done, failed or cancelled. The processor that publishes the end counts it " +
-				"it."}, []string{"job", "status"}),
-		deferredRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_runs_put_off_total",
-			Help: "Times that a run was deferred after an error that may pass. postern runs show prints the " +
+			Help: "Ended runs by status: done, failed or cancelled. The processor that publishes the end of a run " +
+				"counts it."}, []string{"job", "status"}),
+		deferredRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_runs_deferred_total",
+			Help: "How often a run was deferred after a temporary error. postern runs show prints the " +
 				"error."}, []string{"job"}),
 		openRuns: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_runs_open",
-			Help: "Runs that have not ended." +
-				helpSource + "; NaN while the database does not respond."},
+			Help: "Runs that have not ended." + helpSource + "; NaN while the database does not respond."},
 			[]string{"job", "status"}),
 		queueAge: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_runs_waiting_seconds",
-			Help: "Age of the oldest queued run; 0 where none is queued." + helpSource +
+			Help: "Age of the oldest queued run; 0 if none is queued." + helpSource +
 				"; NaN while the database does not respond."}),
 	}
 	for _, job := range jobs {
@@ -66,12 +65,13 @@ func (m *Metrics) countEnded(r *Run) { m.endedRuns.WithLabelValues(r.Job, string
 func (m *Metrics) countDeferred(job string) { m.deferredRuns.WithLabelValues(job).Inc() }
 
 const (
-	openCountsSQL = `SELECT job, status, count(*), coalesce(extract(epoch FROM clock_now() - min(made_at)), 0)::float8
+	openCountsSQL = `SELECT job, status, count(*), coalesce(extract(epoch FROM clock_now() - min(created_at)),
+		0)::float8
 		FROM runs WHERE ended_at IS NULL GROUP BY job, status`
 
 	scheduleSamplesSQL = `
 SELECT name, skipped, coalesce(extract(epoch FROM succeeded_at), 0)::float8 FROM schedules
-	WHERE seen_at > clock_now() - $1::interval ORDER BY name`
+	WHERE configured_at > clock_now() - $1::interval ORDER BY name`
 )
 
 // metricsTimeout limits one read.
@@ -172,10 +172,11 @@ type scheduleCollector struct {
 
 var (
 	skippedDesc = prometheus.NewDesc("postern_schedule_skipped_total",
-		"Planned times without a run, because one was still open or no processor was running in time."+helpSource+".",
+		"Planned times at which no run started, because one was still open or no processor was running in "+
+			"time."+helpSource+".",
 		[]string{"schedule"}, nil)
 	succeededDesc = prometheus.NewDesc("postern_schedule_last_success_timestamp_seconds",
-		"When the schedule's last successful run ended, Unix time; 0 if never."+helpSource+
+		"Unix time when the last successful run of the schedule ended; 0 if never."+helpSource+
 			"; NaN while the database does not respond.", []string{"schedule"}, nil)
 )
 

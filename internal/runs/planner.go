@@ -95,15 +95,16 @@ func scheduleNames(schedules []Schedule) (names []string) {
 // registerSQL keeps planned_at unless the timetable has changed. A changed timetable is planned
 // from now on.
 const registerSQL = `
-INSERT INTO schedules AS s (name, job, cron, time_zone, overlap, missed, parameters, planned_at, skipped, skipped_why,
-	paused_by, seen_at)
+INSERT INTO schedules AS s (name, job, cron, time_zone, overlap, missed, parameters, planned_at, skipped,
+	skipped_reason,
+	paused_by, configured_at)
 SELECT c.name, c.job, c.cron, c.time_zone, c.overlap, c.missed, c.parameters, clock_now(), 0, '', '', clock_now()
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[]) AS c(name, job, cron,
 	time_zone, overlap, missed, parameters)
 ORDER BY c.name
 ON CONFLICT (name) DO UPDATE SET job = excluded.job, cron = excluded.cron, time_zone = excluded.time_zone,
 	overlap = excluded.overlap, missed = excluded.missed,
-  parameters = excluded.parameters, seen_at = excluded.seen_at,
+  parameters = excluded.parameters, configured_at = excluded.configured_at,
   planned_at = CASE WHEN (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) THEN s.planned_at
   	ELSE excluded.planned_at END`
 
@@ -146,8 +147,8 @@ func (p *Planner) writeSchedules(ctx context.Context, schedules []Schedule) (err
 
 // compareConfig confirms rows that match this process's configuration. A row that differs was
 // registered later by a process with another configuration. All processes follow that row as long
-// as any process confirms it. Afterwards this process writes its own configuration. Otherwise a
-// last restart of an old process during a rollout would leave its timetable in force.
+// as any process confirms it. Afterwards this process writes its own configuration. Otherwise
+// an old process that restarts during a rollout would leave its timetable in force.
 func (p *Planner) compareConfig(ctx context.Context, schedules []Schedule, rows []scheduleRow) error {
 	var unconfirmed []string
 	var abandoned []Schedule
@@ -166,8 +167,7 @@ func (p *Planner) compareConfig(ctx context.Context, schedules []Schedule, rows 
 		case !unchanged && s.abandoned:
 			abandoned = append(abandoned, *configured)
 			p.Logger.Info("schedule follows this process's configuration again: no process has another one", "schedule",
-				s.Name,
-				"cron", configured.Cron)
+				s.Name, "cron", configured.Cron)
 		}
 	}
 	var failed error
@@ -204,19 +204,19 @@ type scheduleRow struct {
 // matches reports whether the row equals a configured schedule.
 func (s *scheduleRow) matches(configured *Schedule) bool {
 	return s.Job == configured.Job && s.Cron == configured.Cron && s.TimeZone == configured.TimeZone &&
-		s.Overlap == configured.Overlap &&
-		s.Missed == configured.Missed && maps.Equal(s.Parameters, configured.Parameters)
+		s.Overlap == configured.Overlap && s.Missed == configured.Missed &&
+		maps.Equal(s.Parameters, configured.Parameters)
 }
 
 const (
 	scheduleRowsSQL = `
 SELECT name, job, cron, time_zone, overlap, missed, parameters, planned_at, paused_at IS NOT NULL, clock_now(),
-	seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now(),
-  seen_at < clock_now() - $3::interval
+	configured_at NOT BETWEEN clock_now() - $2::interval AND clock_now(),
+  configured_at < clock_now() - $3::interval
 FROM schedules WHERE name = ANY($1::text[]) ORDER BY name`
 
-	confirmSchedulesSQL = `UPDATE schedules SET seen_at = clock_now() WHERE name = ANY($1::text[])
-		AND seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now()`
+	confirmSchedulesSQL = `UPDATE schedules SET configured_at = clock_now() WHERE name = ANY($1::text[])
+		AND configured_at NOT BETWEEN clock_now() - $2::interval AND clock_now()`
 )
 
 // confirmInterval is the minimum time between two confirmations of a row.
@@ -258,8 +258,7 @@ func (p *Planner) decide(ctx context.Context, s *scheduleRow) error {
 // insertOrSkip decides a planned time: it inserts a run or skips the time. A reason in skipReason
 // always skips it. Both results are empty if the time was decided meanwhile.
 func (p *Planner) insertOrSkip(ctx context.Context, s *scheduleRow, e *newRun, due time.Time,
-	skipReason string) (run int64,
-	skipped string, err error) {
+	skipReason string) (run int64, skipped string, err error) {
 	err = postgres.InTx(ctx, p.Pool, "decide schedule "+s.Name, decideTimeout,
 		func(ctx context.Context, tx pgx.Tx) (err error) {
 			run, skipped = 0, skipReason
@@ -290,12 +289,12 @@ func (p *Planner) insertOrSkip(ctx context.Context, s *scheduleRow, e *newRun, d
 }
 
 const recordDecisionSQL = `
-UPDATE schedules SET planned_at = $2, skipped = skipped + CASE WHEN $3 = '' THEN 0 ELSE 1 END, skipped_why = CASE
-	WHEN $3 = '' THEN skipped_why ELSE $3 END,
+UPDATE schedules SET planned_at = $2, skipped = skipped + CASE WHEN $3 = '' THEN 0 ELSE 1 END, skipped_reason = CASE
+	WHEN $3 = '' THEN skipped_reason ELSE $3 END,
   skipped_at = CASE WHEN $3::text = '' THEN skipped_at ELSE clock_now() END WHERE name = $1`
 
-// buildRun returns the run for a planned time. If the job rejects the parameters, the run has
-// failed already. Any other error may pass, and the time is decided later.
+// buildRun returns the run for a planned time. If the job rejects the parameters, the run is
+// created as failed. Any other error may pass, and the time is decided later.
 func (p *Planner) buildRun(ctx context.Context, s *scheduleRow, due time.Time) (*newRun, error) {
 	build, ok := p.Jobs[s.Job]
 	if !ok {

@@ -54,8 +54,7 @@ func instant(t *testing.T, text string) time.Time {
 
 // jobs has a job with the parameter at; it rejects "bad".
 var jobs = map[string]runs.RequestBuilder{job: func(_ context.Context, _ *pgxpool.Pool,
-	values url.Values) (o runs.Request,
-	err error) {
+	values url.Values) (o runs.Request, err error) {
 	switch values.Get("at") {
 	case "bad":
 		return o, fmt.Errorf("%w: at", events.ErrInvalid)
@@ -204,11 +203,10 @@ func TestPlanner_missedTimes_oneRunOrSkip(t *testing.T) {
 	c.at(t, p, "2026-05-04T09:59:59Z")
 	c.finish(t)
 	c.at(t, p, "2026-05-04T10:00:00Z")
-	equal(t, "", []string{"01 13:00 done", "04 09:00 done", "04 10:00 waiting"}, c.runsOf(t, "run"))
-	equal(t, "", []string{"01 13:00 done", "04 10:00 waiting"}, c.runsOf(t, "none"))
-	if s := c.scheduleState(t, "none"); s.Skipped != 1 ||
-		!strings.Contains(s.SkippedReason, "no processor was running") ||
-		s.SkippedAt.IsZero() {
+	equal(t, "", []string{"01 13:00 done", "04 09:00 done", "04 10:00 queued"}, c.runsOf(t, "run"))
+	equal(t, "", []string{"01 13:00 done", "04 10:00 queued"}, c.runsOf(t, "none"))
+	if s := c.scheduleState(t, "none"); s.Skipped != 1 || !strings.Contains(s.SkippedReason,
+		"no processor was running") || s.SkippedAt.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	if s := c.scheduleState(t, "run"); s.Skipped != 0 || s.LastRun == 0 || s.LastStatus != runs.Queued ||
@@ -235,7 +233,7 @@ func TestPlanner_runStillOpen_skipsOrQueues(t *testing.T) {
 	}
 	c.at(t, p, "2026-05-01T15:00:00Z")
 	equal(t, "", []string{"01 13:00 running"}, c.runsOf(t, "skip"))
-	equal(t, "", []string{"01 13:00 running", "01 14:00 waiting"}, c.runsOf(t, "queue"))
+	equal(t, "", []string{"01 13:00 running", "01 14:00 queued"}, c.runsOf(t, "queue"))
 	for _, h := range []*runs.Lease{first, second} {
 		must(t, h.End(t.Context(), runs.Failed, "for a test"))
 	}
@@ -243,12 +241,12 @@ func TestPlanner_runStillOpen_skipsOrQueues(t *testing.T) {
 		t.Errorf("%d runs were queued", n)
 	}
 	c.at(t, p, "2026-05-01T16:00:00Z")
-	equal(t, "", []string{"01 13:00 failed", "01 16:00 waiting"}, c.runsOf(t, "skip"))
+	equal(t, "", []string{"01 13:00 failed", "01 16:00 queued"}, c.runsOf(t, "skip"))
 	if s := c.scheduleState(t, "skip"); s.Skipped != 2 || !strings.Contains(s.SkippedReason, "is still running") ||
 		!s.SucceededAt.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	if s := c.scheduleState(t, "queue"); s.Skipped != 1 || !strings.Contains(s.SkippedReason, "is still waiting") {
+	if s := c.scheduleState(t, "queue"); s.Skipped != 1 || !strings.Contains(s.SkippedReason, "is still queued") {
 		t.Errorf("%+v", s)
 	}
 }
@@ -273,7 +271,7 @@ func TestPauseSchedule_plannedTimesDuringPause_createNoRuns(t *testing.T) {
 	}
 	c.at(t, p, "2026-05-01T14:40:00Z")
 	c.at(t, p, "2026-05-01T15:00:01Z")
-	equal(t, "", []string{"01 15:00 waiting"}, c.runsOf(t, "s"))
+	equal(t, "", []string{"01 15:00 queued"}, c.runsOf(t, "s"))
 	if _, err := runs.PauseSchedule(t.Context(), c.operator, "none", "me"); !errors.Is(err, events.ErrNotFound) {
 		t.Error(err)
 	}
@@ -294,7 +292,7 @@ func TestPlanner_timetableChanges_planningStartsAgain(t *testing.T) {
 		t.Errorf("%v %v", c.runsOf(t, "a"), c.runsOf(t, "b"))
 	}
 	c.at(t, p, "2026-05-02T16:00:00Z")
-	equal(t, "", []string{"02 16:00 waiting"}, c.runsOf(t, "a"))
+	equal(t, "", []string{"02 16:00 queued"}, c.runsOf(t, "a"))
 	if s := c.scheduleState(t, "b"); s.Planned || !s.Next.IsZero() {
 		t.Errorf("%+v", s)
 	}
@@ -346,7 +344,7 @@ func TestPlanner_differentConfigurations_latestRegisteredWins(t *testing.T) {
 		t.Errorf("not replaced: %+v", got)
 	}
 	c.at(t, newer, "2026-05-01T16:00:00Z")
-	equal(t, "", []string{"01 16:00 waiting"}, c.runsOf(t, "a"))
+	equal(t, "", []string{"01 16:00 queued"}, c.runsOf(t, "a"))
 	const warns = `level=WARN msg="schedule follows another process's configuration`
 	for _, logged := range []*bytes.Buffer{&oldLog, &newerLog} {
 		if strings.Count(logged.String(), warns) != 1 || !strings.Contains(logged.String(), `schedule=a`) {
@@ -377,7 +375,7 @@ func TestPlanner_invalidParameters_createsFailedRun(t *testing.T) {
 		t.Error(err)
 	}
 	for name, want := range map[string][]string{"bad": {"01 13:00 failed"}, "away": nil, "other": nil,
-		"good": {"01 13:00 waiting"}} {
+		"good": {"01 13:00 queued"}} {
 		equal(t, name, want, c.runsOf(t, name))
 	}
 	if r := c.show(t, c.scheduleState(t, "bad").LastRun); !strings.Contains(r.Detail, "at") || r.EndedAt.IsZero() {
@@ -408,21 +406,20 @@ func TestPlanner_jobAllowsOneOpenRun_skipsAndReports(t *testing.T) {
 		t.Errorf("%v %v %+v", c.runsOf(t, "a"), c.runsOf(t, "b"), s)
 	}
 	if _, _, err := runs.RunSchedule(t.Context(), c.operator, jobs, "c", "me", "", ""); !errors.Is(err,
-		events.ErrInvalid) ||
-		!strings.Contains(err.Error(), "the job allows only one") {
+		events.ErrInvalid) || !strings.Contains(err.Error(), "the job allows only one") {
 		t.Error(err)
 	}
 	c.finish(t)
 	c.at(t, p, "2026-05-01T14:00:00Z")
 	request := runs.Request{Job: job, IdempotencyKey: "k"}
-	if _, _, err := runs.CreateOnce(t.Context(), c.operator, request); err == nil {
+	if _, _, err := runs.CreateIdempotent(t.Context(), c.operator, request); err == nil {
 		t.Error("a second open run")
 	}
 	c.finish(t)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if _, _, err := runs.CreateOnce(t.Context(), c.operator, request); err != nil {
+			if _, _, err := runs.CreateIdempotent(t.Context(), c.operator, request); err != nil {
 				t.Errorf("a request with the same key failed: %v", err)
 			}
 		})
@@ -440,7 +437,7 @@ func TestPlanner_jobNeedsApproval_runIsOpenFromStart(t *testing.T) {
 	tick(t, p)
 	c.at(t, p, "2026-05-01T13:00:00Z")
 	c.at(t, p, "2026-05-01T14:00:00Z")
-	if diff := cmp.Diff([]string{"01 13:00 proposed"}, c.runsOf(t, "s")); diff != "" ||
+	if diff := cmp.Diff([]string{"01 13:00 awaiting_approval"}, c.runsOf(t, "s")); diff != "" ||
 		c.scheduleState(t, "s").Skipped != 1 {
 		t.Error(diff)
 	}

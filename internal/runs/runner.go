@@ -60,9 +60,8 @@ type Settings struct {
 
 // DefaultSettings are the settings in production.
 var DefaultSettings = Settings{PollInterval: time.Second, LeaseDuration: 30 * time.Second, SharedSlots: 1,
-	DeferMin:             time.Second,
-	DeferMax:             time.Minute,
-	PublishRetryInterval: 10 * time.Second, MetricsInterval: 10 * time.Second}
+	DeferMin: time.Second, DeferMax: time.Minute, PublishRetryInterval: 10 * time.Second,
+	MetricsInterval: 10 * time.Second}
 
 // Options are the dependencies of a runner.
 type Options struct {
@@ -77,7 +76,7 @@ type Options struct {
 	// OnEnd is called after the end of a run, so that its publication starts immediately. It may be
 	// nil.
 	OnEnd func()
-	// Metrics count deferred runs. It may be nil.
+	// Metrics counts deferred runs. It may be nil.
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
@@ -159,7 +158,7 @@ func (r *Runner) executeNext(ctx context.Context, jobs []string) (busy bool, err
 		if lease.Detail != "" && !lease.Abandoned { // The run only checks again what it waits for.
 			level = slog.LevelDebug
 		}
-		log.Log(ctx, level, "run leased", "who", lease.Actor, "reason", lease.Reason, "cursor", lease.Cursor)
+		log.Log(ctx, level, "run leased", "actor", lease.Actor, "reason", lease.Reason, "cursor", lease.Cursor)
 	}
 	status, err := r.execute(ctx, lease, log)
 	stopping := ctx.Err() != nil
@@ -248,7 +247,7 @@ func (r *Runner) endRun(ctx context.Context, h *Lease, status Status, detail str
 	return err
 }
 
-// execute executes a run and renews its lease meanwhile. It stops if the lease is lost.
+// execute executes a run and renews its lease at the same time. It stops if the lease is lost.
 func (r *Runner) execute(ctx context.Context, h *Lease, log *slog.Logger) (Status, error) {
 	workCtx, stop := context.WithCancelCause(ctx)
 	renewed := make(chan struct{})
@@ -286,5 +285,5 @@ func (h *Lease) keepAlive(ctx context.Context, stop context.CancelCauseFunc) {
 }
 
 const renewSQL = `
-UPDATE checkpoints c SET leased_until = clock_now() + $4::interval FROM runs r
-WHERE c.job = $1 AND c.run = $2 AND c.leased_by = $3 AND r.run = c.run AND r.status NOT IN ('paused', 'cancelled')`
+UPDATE checkpoints c SET lease_until = clock_now() + $4::interval FROM runs r
+WHERE c.job = $1 AND c.run = $2 AND c.lease_owner = $3 AND r.run = c.run AND r.status NOT IN ('paused', 'cancelled')`

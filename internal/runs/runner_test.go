@@ -29,7 +29,8 @@ type runnerBundle struct {
 }
 
 // startRunner starts a runner without shared slots.
-func (b *testBundle) startRunner(t *testing.T, pool *pgxpool.Pool, lease time.Duration, jobs map[string]runs.Executor) *runnerBundle {
+func (b *testBundle) startRunner(t *testing.T, pool *pgxpool.Pool, lease time.Duration,
+	jobs map[string]runs.Executor) *runnerBundle {
 	t.Helper()
 	var names []string
 	for name := range jobs {
@@ -108,8 +109,7 @@ func TestRunner_failingRuns_doNotBlockOthers(t *testing.T) {
 	repaired.Store(true)
 	for _, run := range failing {
 		b.waitFor(t, run, "done without a detail", func(r *runs.Run) bool {
-			return r.Status == runs.Done &&
-				r.Detail == ""
+			return r.Status == runs.Done && r.Detail == ""
 		})
 	}
 	r.stop()
@@ -118,7 +118,7 @@ func TestRunner_failingRuns_doNotBlockOthers(t *testing.T) {
 			t.Errorf("run %d: logged %d times:\n%s", run, n, r.log)
 		}
 	}
-	if n, want := sample(t, r.metrics, "postern_runs_put_off_total", job), tries[0].Load()+
+	if n, want := sample(t, r.metrics, "postern_runs_deferred_total", job), tries[0].Load()+
 		tries[1].Load(); n != float64(want) {
 		t.Errorf("counted %g of %d", n, want)
 	}
@@ -278,7 +278,7 @@ func TestRunner_longStep_renewsLease(t *testing.T) {
 		c.set(t, now)
 		testkit.Eventually(t, time.Minute, func() error {
 			var until time.Time
-			err := c.db.Pool.QueryRow(t.Context(), `SELECT leased_until FROM checkpoints WHERE run = $1`,
+			err := c.db.Pool.QueryRow(t.Context(), `SELECT lease_until FROM checkpoints WHERE run = $1`,
 				run).Scan(&until)
 			if err != nil || !until.Equal(now.Add(lease)) {
 				return fmt.Errorf("leased until %s at %s, %w", until, now, err)
@@ -309,7 +309,7 @@ func TestRunner_leaseLost_stopsStep(t *testing.T) {
 		}})
 	<-started
 	c.db.Exec(t,
-		`UPDATE checkpoints SET leased_by = 'other', leased_until = clock_now() + interval '1 hour' WHERE run = $1`,
+		`UPDATE checkpoints SET lease_owner = 'other', lease_until = clock_now() + interval '1 hour' WHERE run = $1`,
 		run)
 	if err := <-causes; !errors.Is(err, runs.ErrLeaseLost) {
 		t.Errorf("context ended with %v", err)
@@ -376,7 +376,7 @@ func TestAwaitDecision_paramsChangedOrLeaseLost_doesNotPause(t *testing.T) {
 	}
 	change(runs.Queued)
 	h = c.acquire(t, "me", time.Minute)
-	execSQL(t, c.operator, `UPDATE runs SET asked = '{"type": "y"}' WHERE run = $1`, run)
+	execSQL(t, c.operator, `UPDATE runs SET params = '{"type": "y"}' WHERE run = $1`, run)
 	awaitDecision(h, runs.Running)
 	if string(h.Params) != `{"type": "y"}` {
 		t.Errorf("params are %s", h.Params)

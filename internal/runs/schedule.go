@@ -54,14 +54,14 @@ type ScheduleState struct {
 	// one.
 	Skipped       int64          `json:"skipped"`
 	SkippedAt     events.Instant `json:"skipped_at"`
-	SkippedReason string         `json:"skipped_why"`
+	SkippedReason string         `json:"skipped_reason"`
 	// SucceededAt is when the last successful run ended.
 	SucceededAt events.Instant `json:"succeeded_at"`
 	PausedAt    events.Instant `json:"paused_at"`
 	PausedBy    string         `json:"paused_by"`
 	// ConfirmedAt is when a processor last confirmed that its configuration has the schedule.
 	// Planned is true if that was less than a minute ago.
-	ConfirmedAt events.Instant `json:"seen_at"`
+	ConfirmedAt events.Instant `json:"configured_at"`
 	Planned     bool           `json:"planned"`
 	// LastRun is the number of the newest run; 0 for none. LastStatus is its status.
 	LastRun     int64          `json:"last_run"`
@@ -81,13 +81,13 @@ func (s *Schedule) values() url.Values {
 }
 
 const scheduleColumns = `s.name, s.job, s.cron, s.time_zone, s.overlap, s.missed, s.parameters, s.planned_at, s.skipped,
-	s.skipped_at, s.skipped_why, s.succeeded_at,
-  s.paused_at, s.paused_by, s.seen_at, clock_now(), coalesce(l.run, 0), coalesce(l.status, ''), l.ended_at
+	s.skipped_at, s.skipped_reason, s.succeeded_at,
+  s.paused_at, s.paused_by, s.configured_at, clock_now(), coalesce(l.run, 0), coalesce(l.status, ''), l.ended_at
 FROM schedules s LEFT JOIN LATERAL (SELECT r.run, r.status, r.ended_at FROM runs r WHERE r.schedule = s.name
 	ORDER BY r.run DESC LIMIT 1) l ON true`
 
 const (
-	schedulesSQL = `SELECT ` + scheduleColumns + ` WHERE s.seen_at > clock_now() - $1::interval AND s.name > $2
+	schedulesSQL = `SELECT ` + scheduleColumns + ` WHERE s.configured_at > clock_now() - $1::interval AND s.name > $2
 		ORDER BY s.name LIMIT $3`
 	showScheduleSQL = `SELECT ` + scheduleColumns + ` WHERE s.name = $1`
 )
@@ -145,8 +145,8 @@ func scanSchedule(row pgx.CollectableRow) (ScheduleState, error) {
 	var s ScheduleState
 	var skipped, succeeded, paused, ended *time.Time
 	err := row.Scan(&s.Name, &s.Job, &s.Cron, &s.TimeZone, &s.Overlap, &s.Missed, &s.Parameters, &s.DecidedAt.Time,
-		&s.Skipped, &skipped, &s.SkippedReason,
-		&succeeded, &paused, &s.PausedBy, &s.ConfirmedAt.Time, &s.now, &s.LastRun, &s.LastStatus, &ended)
+		&s.Skipped, &skipped, &s.SkippedReason, &succeeded, &paused, &s.PausedBy, &s.ConfirmedAt.Time, &s.now,
+		&s.LastRun, &s.LastStatus, &ended)
 	if err != nil {
 		return s, err
 	}
@@ -192,9 +192,8 @@ type RequestBuilder func(ctx context.Context, pool *pgxpool.Pool, parameters url
 // returns the run and whether it is new: with an idempotency key that was used before it returns
 // the earlier run. Errors: events.ErrNotFound, events.ErrInvalid.
 func RunSchedule(ctx context.Context, pool *pgxpool.Pool, jobs map[string]RequestBuilder, name, actor, reason,
-	onceKey string) (run int64,
-	created bool, err error) {
-	f, err := PrepareScheduleRun(ctx, pool, jobs, name, actor, reason, onceKey)
+	idempotencyKey string) (run int64, created bool, err error) {
+	f, err := PrepareScheduleRun(ctx, pool, jobs, name, actor, reason, idempotencyKey)
 	if err != nil {
 		return 0, false, err
 	}
@@ -214,8 +213,8 @@ type ScheduleRun struct {
 
 // PrepareScheduleRun reads what RunSchedule inserts. Errors: events.ErrNotFound, events.ErrInvalid.
 func PrepareScheduleRun(ctx context.Context, pool *pgxpool.Pool, jobs map[string]RequestBuilder, name, actor, reason,
-	onceKey string) (*ScheduleRun, error) {
-	if err := checkKey(onceKey); err != nil {
+	idempotencyKey string) (*ScheduleRun, error) {
+	if err := checkKey(idempotencyKey); err != nil {
 		return nil, err
 	}
 	s, err := ShowSchedule(ctx, pool, name)
@@ -232,7 +231,7 @@ func PrepareScheduleRun(ctx context.Context, pool *pgxpool.Pool, jobs map[string
 		return nil, fmt.Errorf("plan schedule %s: %w", name, err)
 	}
 	request.Job, request.Actor, request.Reason, request.IdempotencyKey, request.ParamsText = s.Job, actor, reason,
-		onceKey, "schedule="+name
+		idempotencyKey, "schedule="+name
 	return &ScheduleRun{newRun{Request: request, schedule: name}, s}, nil
 }
 

@@ -55,7 +55,8 @@ const (
 	hexKey     = "00112233445566778899aabbccddeeff"
 	demoSecret = "any" + signature.DemoSuffix
 	// sendgridKey is the public key of SendGrid's own tests.
-	sendgridKey = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEEDr2LjtURuePQzplybdC+u4CwrqDqBaWjcMMsTbhdbcwHBcepxo7yAQGhHPTnlvFYPAZFceEu/1FwCM/QmGUhA=="
+	sendgridKey = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEEDr2LjtURuePQzplybdC+u4C" +
+		"wrqDqBaWjcMMsTbhdbcwHBcepxo7yAQGhHPTnlvFYPAZFceEu/1FwCM/QmGUhA=="
 )
 
 // rsaKey is a private key, which is made once.
@@ -137,9 +138,8 @@ func catalogue() map[string]row {
 			Message:   text("[id:{query:data.id|lower};][request-id:{header:X-Request-Id};]ts:{timestamp};")},
 			bodyUnsigned: true},
 		"Slack": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-Slack-Signature"),
-			Prefix: "v0="},
-			Timestamp: at("header:X-Slack-Request-Timestamp", signature.Seconds),
-			Message:   text("v0:{timestamp}:{body}")}},
+			Prefix: "v0="}, Timestamp: at("header:X-Slack-Request-Timestamp", signature.Seconds),
+			Message: text("v0:{timestamp}:{body}")}},
 		"Box": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:BOX-SIGNATURE-PRIMARY",
 			"header:BOX-SIGNATURE-SECONDARY")}, Encoding: signature.Base64,
 			Timestamp: &signature.Clock{From: signature.MustRef("header:BOX-DELIVERY-TIMESTAMP"),
@@ -180,9 +180,8 @@ func catalogue() map[string]row {
 		"Square": {Scheme: signature.Scheme{Signature: signature.Layout{In: in(
 			"header:X-Square-Hmacsha256-Signature")}, Encoding: signature.Base64, Message: text("{url}{body}")}},
 		"HubSpot v3": {Scheme: signature.Scheme{Signature: signature.Layout{In: in("header:X-HubSpot-Signature-v3")},
-			Encoding:  signature.Base64,
-			Timestamp: at("header:X-HubSpot-Request-Timestamp", signature.Milliseconds),
-			Message:   text("{method}{url|unescaped}{body}{timestamp}")}},
+			Encoding: signature.Base64, Timestamp: at("header:X-HubSpot-Request-Timestamp", signature.Milliseconds),
+			Message: text("{method}{url|unescaped}{body}{timestamp}")}},
 		"HubSpot v2": {Scheme: hubspot("v2", "{secret}{method}{url}{body}")},
 		"HubSpot v1": {Scheme: hubspot("v1", "{secret}{body}")},
 		"Trello": {Scheme: signature.Scheme{Digest: signature.SHA1,

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Check returns what is wrong with a scheme itself, independent of secrets; nil if the scheme can
-// verify what it describes. In particular, a time or a digest of the body must be covered by the
-// signature, because otherwise anyone could change it.
+// Check returns an error if the scheme itself is invalid, whatever the secrets are. In particular,
+// a time or a digest of the body must be covered by the signature, because otherwise anyone could
+// change it.
 func (s *Scheme) Check() error {
 	for _, check := range []func() error{s.checkNumbers, s.checkLayout, s.checkMessages, s.checkTime, s.checkDigest} {
 		if err := check(); err != nil {
@@ -20,9 +20,8 @@ func (s *Scheme) Check() error {
 }
 
 func (s *Scheme) checkNumbers() error {
-	ok := s.Method >= HMAC && s.Method <= Token && s.Digest >= SHA256 && s.Digest <= SHA512 && s.Encoding >= Hex &&
-		s.Encoding <= Plain &&
-		s.Key.Form >= KeyText && s.Key.Form <= KeyNFKD
+	ok := s.Method >= HMAC && s.Method <= Token && s.Digest >= SHA256 && s.Digest <= SHA512 &&
+		s.Encoding >= Hex && s.Encoding <= Plain && s.Key.Form >= KeyText && s.Key.Form <= KeyNFKD
 	if ok && s.Timestamp != nil {
 		ok = s.Timestamp.Unit >= Seconds && s.Timestamp.Unit <= Magnitude
 	}
@@ -34,7 +33,7 @@ func (s *Scheme) checkNumbers() error {
 	case s.Name == "":
 		return errors.New("it has no name")
 	case !ok:
-		return errors.New("a method, digest, encoding, key form or unit is none of those there are")
+		return errors.New("a method, digest, encoding, key form or unit does not exist")
 	case s.Encoding == Plain && s.Method != Token:
 		return errors.New("only a token is plain text")
 	case s.Key.RequirePrefix && len(s.Key.Strip) == 0 && !s.IsAsymmetric():
@@ -43,8 +42,8 @@ func (s *Scheme) checkNumbers() error {
 	return nil
 }
 
-// IsConstant reports whether every delivery has the same signature, because the message has nothing
-// that differs between deliveries. Such a signature is a token.
+// IsConstant reports whether every delivery has the same signature, because its message does not
+// depend on the delivery. Such a signature is a token.
 func (s *Scheme) IsConstant() bool { return s.Method != Token && s.isConstantMessage(&s.Message) }
 
 func (s *Scheme) isConstantMessage(t *Template) bool {
@@ -156,8 +155,7 @@ func (s *Scheme) checkCovered(subject string, from Ref, standsFor Kind) error {
 	for n := range 1 + len(s.Or) {
 		t := s.messageAt(n)
 		same := slices.ContainsFunc(t.Refs(), func(r Ref) bool {
-			return r.Kind == from.Kind &&
-				strings.EqualFold(r.Name, from.Name)
+			return r.Kind == from.Kind && strings.EqualFold(r.Name, from.Name)
 		})
 		if !same && !t.contains(from) && (standsFor == None || !t.usesKind(standsFor)) {
 			return fmt.Errorf("%s in %s is not signed: %s does not contain it", subject, from, t)

@@ -25,7 +25,7 @@ const (
 type claim struct {
 	signatures [][]byte
 	items      []item
-	// timestamp is the signed text of the time; signedAt is its value.
+	// timestamp is the text of the signed time; signedAt is its value.
 	timestamp string
 	signedAt  time.Time
 }
@@ -56,7 +56,7 @@ func (s *Scheme) readClaims(v *values) ([]claim, error) {
 	if len(texts) == 0 {
 		return nil, newError(Missing, "no %s", s.DescribePlace())
 	}
-	var shared claim // the time, if all signatures share one
+	var shared claim // has the signed time if all signatures share it
 	if s.Timestamp != nil && s.Timestamp.From.Kind != Item {
 		if shared.timestamp, shared.signedAt, err = s.readTime(v); err != nil {
 			return nil, err
@@ -90,8 +90,8 @@ func (s *Scheme) readClaims(v *values) ([]claim, error) {
 	return out, nil
 }
 
-// mergeClaims merges the last claim into the first if all sign the same bytes, so that these are
-// read once.
+// mergeClaims merges the last claim into the first if both sign the same bytes, so that the bytes
+// are hashed once.
 func (s *Scheme) mergeClaims(claims []claim) []claim {
 	last := len(claims) - 1
 	if last == 0 || s.dependsOnItems() {
@@ -124,8 +124,8 @@ func (s *Scheme) checkSignatureCount(claims []claim) error {
 	return nil
 }
 
-// readClaim reads one group of items. It ignores signatures that cannot be decoded if there may be
-// several, because the sender may have added one of another kind.
+// readClaim reads one group of items. It ignores a signature that cannot be decoded if another one
+// can, because the sender may have added one of another kind.
 func (s *Scheme) readClaim(v *values, text string, c *claim) error {
 	var lastErr error
 	c.items = v.itemsBuffer[:0:0]

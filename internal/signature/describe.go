@@ -70,7 +70,7 @@ func (s *Scheme) describeKey() string {
 	case KeySHA1:
 		return " The key is the SHA-1 of the secret."
 	case KeyNFKD:
-		return " The key is the secret, normalised to NFKD."
+		return " The key is the secret, normalized to NFKD."
 	}
 	return ""
 }

@@ -135,8 +135,7 @@ func (x *explainer) explainItem(p itemText) {
 		x.add("item", true, "item %d is not a signature; it has %d bytes", p.index+1, len(it.value))
 	default:
 		x.add("item", true, "the item under %s is not a signature of this scheme; it has %d bytes",
-			quoteItemKey(it.key),
-			len(it.value))
+			quoteItemKey(it.key), len(it.value))
 	}
 }
 
@@ -196,8 +195,7 @@ func (s *Scheme) describeFound(text string) string {
 
 // knownPrefixes are the prefixes of signatures of known senders.
 var knownPrefixes = []string{"sha1=", "sha256=", "sha512=", "hmac-sha256=", "hmac-sha256-hex=", "v0=", "v1=", "v1,",
-	"HMAC ",
-	"Bearer ", "Basic "}
+	"HMAC ", "Bearer ", "Basic "}
 
 func otherPrefix(text string) string {
 	for _, prefix := range knownPrefixes {
@@ -228,8 +226,8 @@ func describeAlphabet(text string) string {
 	return fmt.Sprintf("%d %s", len(text), characters)
 }
 
-// explainTime adds a step about the signed time if all signatures share one. Otherwise the time is
-// explained with its group.
+// explainTime adds a step about the signed time if all signatures share one. Otherwise explainMatch
+// explains the time of each group.
 func (x *explainer) explainTime() {
 	if x.scheme.Timestamp == nil || x.scheme.Timestamp.From.Kind == Item {
 		return
@@ -333,8 +331,7 @@ func (x *explainer) explainMistakes(secrets [][]byte, err error) {
 	}
 	if slices.ContainsFunc(x.steps, func(s Step) bool { return s.Name == "body" && !s.OK }) {
 		x.add("hint", false, "the body was changed after it was signed, perhaps only by a newline: use its raw bytes "+
-			"(curl "+
-			"--data-binary)")
+			"(curl --data-binary)")
 		return
 	}
 	r := *x.values.request

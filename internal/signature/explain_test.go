@@ -60,8 +60,10 @@ func TestExplain_steps_areDescribed(t *testing.T) {
 			`ok verdict: secret 3 matches the signature`)},
 		{"a newline too many", got(spoiled, datedKey), append(slices.Clone(wrong),
 			`FAIL secret: secret 1 does not match any signature`,
-			`FAIL hint: it matches without the newline at the body's end: an editor or a shell added it (printf '%s' and editors in binary mode do not)`,
-			`FAIL verdict: X-Dated header: none of 1 secrets matches any of 1 signatures over {timestamp}.{body}, 15 bytes of body`)},
+			`FAIL hint: it matches without the newline at the body's end: an editor or a shell added it `+
+				`(printf '%s' and editors in binary mode do not)`,
+			`FAIL verdict: X-Dated header: none of 1 secrets matches any of 1 signatures over `+
+				`{timestamp}.{body}, 15 bytes of body`)},
 		{"nothing there", got(with(r, "X-Dated"), datedKey), []string{
 			`FAIL place: expected the X-Dated header: it is missing. Present are: "X-Other"`,
 			`FAIL verdict: no X-Dated header`}},
@@ -69,7 +71,8 @@ func TestExplain_steps_areDescribed(t *testing.T) {
 			datedKey), []string{
 			`ok place: expected the X-Dated header: it has 60 bytes`,
 			`ok item: item:t is the signed time; it has 10 bytes`,
-			`FAIL signature: expected 64 hexadecimal digits, HMAC-SHA-256, found 44 characters of base64: it is not hexadecimal`,
+			`FAIL signature: expected 64 hexadecimal digits, HMAC-SHA-256, found 44 characters of base64: ` +
+				`it is not hexadecimal`,
 			`FAIL verdict: X-Dated header cannot be read: it is not hexadecimal`}},
 	}
 	for _, test := range tests {
@@ -177,15 +180,15 @@ func TestExplain_commonMistakes_areNamed(t *testing.T) {
 			if _, err := verify(t, &test.got.scheme, secrets, got, 0); err == nil {
 				t.Fatal("accepted as it is")
 			}
-			var hints []string
+			var explanations []string
 			for _, step := range test.got.scheme.Explain(secrets, got, 0) {
 				if step.Name == "hint" {
-					hints = append(hints, step.Detail)
+					explanations = append(explanations, step.Detail)
 				}
 			}
-			if len(hints) != 1 || !strings.HasPrefix(hints[0], "it matches "+test.want) &&
-				!strings.Contains(hints[0], test.want) {
-				t.Errorf("hints %q; want %q", hints, test.want)
+			if len(explanations) != 1 || !strings.HasPrefix(explanations[0], "it matches "+test.want) &&
+				!strings.Contains(explanations[0], test.want) {
+				t.Errorf("explanations %q; want %q", explanations, test.want)
 			}
 			if string(got.Body) != test.got.body {
 				t.Error("the body was changed by looking for mistakes")
@@ -245,7 +248,7 @@ func TestExplain_shortSignature_isNotOK(t *testing.T) {
 }
 
 // A forged or missing signature gives no hint.
-func TestExplain_forged_hasNoHint(t *testing.T) {
+func TestExplain_forged_hasNoExplanation(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, row row) {
 		r := row.delivery(row.body)
@@ -288,8 +291,8 @@ func TestExplain_secretInMessage_isMasked(t *testing.T) {
 	r, _ := signedRow(t, "HubSpot v1")
 	row := catalogue()["HubSpot v1"]
 	for _, step := range row.Explain([][]byte{[]byte(row.key())}, r, 0) {
-		if step.Name == "message" &&
-			step.Detail != `{secret}{body} is signed, here 44 bytes: "[secret]{\"id\":\"evt_1\",\"data\":{\"id\":\"obj_1\"}}"` {
+		if step.Name == "message" && step.Detail != `{secret}{body} is signed, here 44 bytes: `+
+			`"[secret]{\"id\":\"evt_1\",\"data\":{\"id\":\"obj_1\"}}"` {
 			t.Error(step.Detail)
 		}
 	}

@@ -11,7 +11,7 @@ func FindJSON(body []byte, path string) (string, bool) {
 	return string(text), ok
 }
 
-// FindMember returns the member or element with a name of the object or array that a JSON text is.
+// FindMember is findMember for a valid JSON text, which may begin with white space.
 func FindMember(body []byte, name string) (text []byte, ok bool) {
 	at := findMember(body[skipSpace(body, 0):], name)
 	return at, at != nil

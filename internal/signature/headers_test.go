@@ -66,8 +66,8 @@ func TestVerify_headerWithTime(t *testing.T) {
 		"time last":                  {right + ",t=1700000000", 0},
 		"upper case":                 {"t=1700000000,v1=" + strings.ToUpper(datedSum), 0},
 		"right among wrong":          {"t=1700000000,v1=00,v1=" + strings.Repeat("ab", 32) + "," + right, 0},
-		"other schemes passed over":  {"t=1700000000,v0=junk==,x=," + right, 0},
-		"unreadable one passed over": {"t=1700000000,v1=nothex," + right, 0},
+		"other schemes are ignored":  {"t=1700000000,v0=junk==,x=," + right, 0},
+		"unreadable one is ignored":  {"t=1700000000,v1=nothex," + right, 0},
 		"only another scheme":        {"t=1700000000,v0=" + datedSum, signature.Malformed},
 		"only unreadable ones":       {"t=1700000000,v1=nothex", signature.Malformed},
 		"no time":                    {right, signature.Malformed},
@@ -293,18 +293,18 @@ func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 		"prefixed without a prefix": {func(s *signature.Scheme) { s.Key.RequirePrefix = true },
 			"no prefix is set"},
 		"another method": {func(s *signature.Scheme) { s.Method = 99 },
-			"none of those there are"},
+			"does not exist"},
 		"another digest": {func(s *signature.Scheme) { s.Digest = -1 },
-			"none of those there are"},
+			"does not exist"},
 		"another encoding": {func(s *signature.Scheme) { s.Encoding = 9 },
-			"none of those there are"},
+			"does not exist"},
 		"another key form": {func(s *signature.Scheme) { s.Key.Form = 9 },
-			"none of those there are"},
+			"does not exist"},
 		"another unit": {func(s *signature.Scheme) { s.Timestamp = at("json:t", 9) },
-			"none of those there are"},
+			"does not exist"},
 		"another body digest": {func(s *signature.Scheme) {
 			s.Body = &signature.BodyDigest{From: signature.MustRef("query:d"), Digest: 9}
-		}, "none of those there are"},
+		}, "does not exist"},
 	}
 	for name, test := range tests {
 		s := signature.Scheme{Name: "test", Signature: signature.Layout{In: in("header:X-A")}, Message: bodyOnly}
@@ -357,23 +357,23 @@ func TestIsExtendable_extendedBody_verifies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		taken := false
+		accepted := false
 		// the attacker does not know the secret's length
 		for size := len(body); size < len(body)+2*len(secret)+8; size++ {
 			padding, longer := extend(t, digest, size, more)
 			forged := signature.Request{Header: http.Header{"X-S": {hex.EncodeToString(longer)}},
 				Body: append([]byte(body+string(padding)), more...)}
 			if _, err := s.Verify([][]byte{[]byte(secret)}, forged, 0); err == nil {
-				taken = true
+				accepted = true
 			}
 		}
-		if taken != extendable {
-			t.Errorf("%s: an extended body is taken: %t, want %t", message, taken, extendable)
+		if accepted != extendable {
+			t.Errorf("%s: an extended body is accepted: %t, want %t", message, accepted, extendable)
 		}
 	}
 	or := &signature.Scheme{Method: signature.Hash, Message: text("{body}{secret}"),
 		Or: []signature.Template{text("{secret}{body}")}}
 	if !or.IsExtendable() {
-		t.Error("another spelling of the message is passed over")
+		t.Error("another spelling of the message is skipped")
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // findJSON returns a string, number or boolean at a dotted path; numbers and booleans as they are
 // written. The body must be valid JSON. It stores nothing of other values, because the body is not
-// verified yet. If a name occurs twice, the last member counts, as in encoding/json.
+// verified yet. If a name occurs twice, it uses the last member, as encoding/json does.
 func findJSON(body []byte, path string) ([]byte, bool) {
 	at := locateJSON(body[skipSpace(body, 0):], path)
 	if at == nil {
@@ -63,8 +63,8 @@ func Elements(body []byte, list, item string) (elements iter.Seq[[]byte], ok boo
 	}, true
 }
 
-// readScalar reads the value at the beginning of text. It returns a part of text if no escape is in
-// it.
+// readScalar reads the value at the beginning of text. It copies the value only if that contains an
+// escape or invalid UTF-8.
 func readScalar(text []byte) ([]byte, bool) {
 	switch end := valueEnd(text, 0); text[0] {
 	case '"':

@@ -2,7 +2,7 @@ package signature
 
 import (
 	"bytes"
-	"crypto/sha1" //nolint:gosec // Braintree's keys are made so
+	"crypto/sha1" //nolint:gosec // Braintree derives its keys with it
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"

@@ -114,8 +114,8 @@ func TestVerify_publicKeyForms(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	bad := map[string]string{"empty": "", "short": hex.EncodeToString(public[1:]), "long": hex.EncodeToString(public) +
-		"00", "RSA": rsaKey(), "no key": "hello",
+	bad := map[string]string{"empty": "", "short": hex.EncodeToString(public[1:]),
+		"long": hex.EncodeToString(public) + "00", "RSA": rsaKey(), "no key": "hello",
 		"shared secret": "whsec_" + b64(make([]byte, 27)),
 		"empty PEM":     "-----BEGIN PUBLIC KEY-----\n-----END PUBLIC KEY-----\n", "whsk_": "whsk_AAAA"}
 	for name, secret := range bad {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// maxHeaderGuesses is the most headers that are tried as an id, and as a time.
+// maxHeaderGuesses is the maximum number of headers that are tried as an id, and as a time.
 const maxHeaderGuesses = 4
 
 // findMessageMistake tries common messages of senders, and describes the one that matches a
-// signature. It is used if no smaller mistake matches.
+// signature. Explain uses it if findMistakes finds nothing.
 func (s *Scheme) findMessageMistake(secrets [][]byte, r Request) []string {
 	if s.Method == Token {
 		return nil
@@ -55,7 +55,7 @@ func (s *Scheme) commonTimes(r *Request) []string {
 	} else if s.Signature.KeySeparator != "" {
 		out = append(out, "{item:t}", "{item:ts}", "{item:timestamp}")
 	}
-	return append(out, headerRefs(r, func(_, value string) bool { return looksLikeTime(value) })...)
+	return append(out, headerRefs(r, func(_, value string) bool { return mayBeTime(value) })...)
 }
 
 // headerRefs returns references to the first headers that match, in the order of their names.
@@ -69,8 +69,8 @@ func headerRefs(r *Request, matches func(name, value string) bool) []string {
 	return out
 }
 
-// looksLikeTime reports whether a text may be seconds or milliseconds since 1970, or RFC 3339.
-func looksLikeTime(text string) bool {
+// mayBeTime reports whether a text may be seconds or milliseconds since 1970, or RFC 3339.
+func mayBeTime(text string) bool {
 	if _, err := strconv.ParseUint(text, 10, 64); err == nil {
 		return len(text) == 10 || len(text) == 13
 	}

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// findMistakes tries common mistakes, one at a time, and describes those that would match: the
-// first of each kind.
+// findMistakes undoes common mistakes, one at a time, and describes the first of each kind that
+// makes the signature match.
 func (s *Scheme) findMistakes(secrets [][]byte, r Request) []string {
 	var out []string
 	for _, kind := range []func([][]byte, Request) string{s.findBodyMistake, s.findSecretMistake, s.findKeyMistake,
-		s.findURLMistake,
-		s.findFormMistake} {
-		if words := kind(secrets, r); words != "" {
-			out = append(out, words)
+		s.findURLMistake, s.findFormMistake} {
+		if description := kind(secrets, r); description != "" {
+			out = append(out, description)
 		}
 	}
 	return out
@@ -25,9 +24,9 @@ func (s *Scheme) findMistakes(secrets [][]byte, r Request) []string {
 func (s *Scheme) findBodyMistake(secrets [][]byte, r Request) string {
 	body := r.Body
 	for _, m := range bodyMistakes {
-		r.Body = m.mend(body)
+		r.Body = m.change(body)
 		if r.Body != nil && !bytes.Equal(body, r.Body) && s.verifies(secrets, &r) {
-			return m.words
+			return m.description
 		}
 	}
 	return ""
@@ -35,8 +34,8 @@ func (s *Scheme) findBodyMistake(secrets [][]byte, r Request) string {
 
 func (s *Scheme) findSecretMistake(secrets [][]byte, r Request) string {
 	for _, m := range secretMistakes {
-		if s.verifies(changeAll(secrets, m.mend), &r) {
-			return m.words
+		if s.verifies(changeAll(secrets, m.change), &r) {
+			return m.description
 		}
 	}
 	return ""
@@ -50,7 +49,7 @@ func (s *Scheme) findKeyMistake(secrets [][]byte, r Request) string {
 		other := *s
 		other.Key = m.key
 		if other.verifies(secrets, &r) {
-			return m.words
+			return m.description
 		}
 	}
 	return ""
@@ -59,9 +58,9 @@ func (s *Scheme) findKeyMistake(secrets [][]byte, r Request) string {
 func (s *Scheme) findURLMistake(secrets [][]byte, r Request) string {
 	address := r.URL
 	for _, m := range urlMistakes {
-		r.URL = m.mend(address)
+		r.URL = m.change(address)
 		if r.URL != address && s.verifies(secrets, &r) {
-			return m.words
+			return m.description
 		}
 	}
 	return ""
@@ -118,9 +117,10 @@ func changeAll(secrets [][]byte, change func(string) string) [][]byte {
 	return out
 }
 
+// bodyMistakes are mistakes with the body. change undoes the mistake; it returns nil if it cannot.
 var bodyMistakes = []struct {
-	words string
-	mend  func([]byte) []byte
+	description string
+	change      func([]byte) []byte
 }{
 	{"with a newline after the body: something removed it (curl -d @file does; use --data-binary @file)",
 		func(b []byte) []byte { return append(bytes.Clone(b), '\n') }},
@@ -194,8 +194,8 @@ func addSpaces(b []byte) []byte {
 }
 
 var secretMistakes = []struct {
-	words string
-	mend  func(string) string
+	description string
+	change      func(string) string
 }{
 	{"without the white space around the secret: a file ends with a newline, or the secret was copied with one",
 		strings.TrimSpace},
@@ -211,8 +211,8 @@ var secretMistakes = []struct {
 }
 
 var keyMistakes = []struct {
-	words string
-	key   Key
+	description string
+	key         Key
 }{
 	{"with the secret used verbatim", Key{}},
 	{"with the secret decoded from base64", Key{Form: KeyBase64}},
@@ -222,8 +222,8 @@ var keyMistakes = []struct {
 }
 
 var urlMistakes = []struct {
-	words string
-	mend  func(string) string
+	description string
+	change      func(string) string
 }{
 	{"with https instead of http in the url", func(u string) string { return replacePrefix(u, "http://", "https://") }},
 	{"with http instead of https in the url", func(u string) string { return replacePrefix(u, "https://", "http://") }},

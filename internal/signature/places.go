@@ -52,14 +52,14 @@ func (s *Scheme) hasSignatureIn(text string) bool {
 
 // DescribePlace describes where the signature is, for messages.
 func (s *Scheme) DescribePlace() string {
-	words := make([]string, len(s.Signature.In))
+	places := make([]string, len(s.Signature.In))
 	for i, ref := range s.Signature.In {
-		words[i] = ref.String()
+		places[i] = ref.String()
 		if ref.Kind == Header {
-			words[i] = ref.Name + " header"
+			places[i] = ref.Name + " header"
 		}
 	}
-	return strings.Join(words, " or ")
+	return strings.Join(places, " or ")
 }
 
 // signatureTexts returns the texts at the places of the signatures.
@@ -97,8 +97,8 @@ func (s *Scheme) signatureTexts(v *values) ([]string, error) {
 	return out, nil
 }
 
-// headerNumbers returns the numbers after a stem in the names of headers, in order. A deleted key
-// of a sender leaves a gap.
+// headerNumbers returns the numbers after a stem in the names of headers, in order. They may have
+// gaps, because a sender may delete one of its keys.
 func (v *values) headerNumbers(stem string) []int {
 	var out []int
 	for name := range v.request.Header {

@@ -31,8 +31,7 @@ func (s *Scheme) publicKey(secret []byte) (crypto.PublicKey, error) {
 	if s.Key.RequirePrefix && !bytes.HasPrefix(secret, []byte("whpk_")) &&
 		!bytes.Contains(secret, []byte("-----BEGIN ")) {
 		return nil, errors.New("it is neither PEM nor begins with whpk_; write whpk_ before the public key, so that " +
-			"it " +
-			"is not used as a shared secret")
+			"it is not used as a shared secret")
 	}
 	der, err := s.keyBytes(secret, "whpk_")
 	if err != nil {
@@ -63,10 +62,10 @@ func (s *Scheme) publicKey(secret []byte) (crypto.PublicKey, error) {
 }
 
 func (s *Scheme) badKeyError() error {
-	what := map[Method]string{Ed25519: "an Ed25519 public key (PEM, hexadecimal, base64 or whpk_...)",
+	expected := map[Method]string{Ed25519: "an Ed25519 public key (PEM, hexadecimal, base64 or whpk_...)",
 		ECDSA: "an ECDSA public key (PEM, or base64 as the provider shows it)",
 		RSA:   "an RSA public key (PEM, or base64)"}
-	return fmt.Errorf("it is not %s", what[s.Method])
+	return fmt.Errorf("it is not %s", expected[s.Method])
 }
 
 // keyBytes decodes a key from PEM, hexadecimal or base64.

@@ -49,9 +49,8 @@ const (
 )
 
 var kinds = map[string]Kind{"body": Body, "header": Header, "json": JSON, "form": Form, "query": Query,
-	"method": HTTPMethod, "url": URL,
-	"path": Path, "timestamp": Timestamp, "item": Item, "sorted_form": SortedForm, "secret": Secret,
-	"root": Root, "index": Index, "content": Content, "type": EventType}
+	"method": HTTPMethod, "url": URL, "path": Path, "timestamp": Timestamp, "item": Item, "sorted_form": SortedForm,
+	"secret": Secret, "root": Root, "index": Index, "content": Content, "type": EventType}
 
 // kindsWithName are the kinds that need a name; the others have none.
 var kindsWithName = []Kind{Header, JSON, Form, Query, Item, Root}
@@ -73,8 +72,7 @@ func ParseRef(text string) (Ref, error) {
 	switch {
 	case !ok:
 		return Ref{}, fmt.Errorf("%q is not a reference to a value of a request: write body, header:NAME, json:PATH, "+
-			"form:FIELD, "+
-			"query:NAME, item:KEY, method, url, path, timestamp, sorted_form or secret", original)
+			"form:FIELD, query:NAME, item:KEY, method, url, path, timestamp, sorted_form or secret", original)
 	case slices.Contains(kindsWithName, kind) && name == "":
 		return Ref{}, fmt.Errorf("%q needs a name: write %s:NAME", original, word)
 	case !slices.Contains(kindsWithName, kind) && hasName:

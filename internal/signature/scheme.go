@@ -118,8 +118,9 @@ func (d Digest) crypto() crypto.Hash {
 
 // Layout describes where signatures are and how they are written there.
 type Layout struct {
-	// In are the places, usually one header. At least one must be present, and all that are count.
-	// A header name that ends in # stands for the headers that end in a number from 1 to 100.
+	// In are the places, usually one header. At least one must be present. The signatures of all
+	// present places are tried. A header name that ends in # stands for the headers that end in a
+	// number from 1 to 100.
 	In []Ref
 	// Prefix is the required prefix of each signature ("sha256=").
 	Prefix string

@@ -77,7 +77,8 @@ func (s *Scheme) sign(secret []byte, v *values) ([]byte, error) {
 	return private.Sign(rand.Reader, s.Digest.sum(message), s.Digest.crypto())
 }
 
-// formatSignature formats a signature, with the time if it is next to it, for the scheme's place.
+// formatSignature formats a signature for its place, together with the time if the scheme writes
+// both there.
 func (s *Scheme) formatSignature(signature, timestamp string) string {
 	l := s.Signature
 	if l.Separator == "" {

@@ -70,8 +70,7 @@ func ParseTemplate(text string) (Template, error) {
 			endGroup()
 		case c == '[' || c == ']' || c == '}':
 			return Template{}, fmt.Errorf("%q: %q at byte %d is unexpected; double it to write the character itself",
-				text,
-				c, i)
+				text, c, i)
 		default:
 			literal = append(literal, c)
 		}

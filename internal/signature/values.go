@@ -37,7 +37,7 @@ type values struct {
 	sortedFields []byte
 }
 
-// parseState is whether something was parsed, and with which result.
+// parseState is whether the JSON or the form of the body was parsed, and with which result.
 type parseState int
 
 const (
@@ -76,7 +76,7 @@ func (v *values) findRaw(ref Ref) ([]byte, bool) {
 		return v.findJSON(ref)
 	}
 	s, ok := v.text(ref)
-	if ref.Kind == Timestamp { // there is one at a time
+	if ref.Kind == Timestamp { // the buffer suffices, because one time is used at once
 		return append(v.timestampBuffer[:0], s...), ok
 	}
 	return []byte(s), ok
@@ -91,7 +91,7 @@ func (v *values) text(ref Ref) (string, bool) {
 		return v.request.Method, true
 	case Header:
 		values := v.request.Header[ref.Name]
-		if len(values) != 1 { // with two, a proxy and this gateway could use different ones
+		if len(values) != 1 { // of two values, a proxy and this gateway could use different ones
 			return "", false
 		}
 		return values[0], values[0] != ""
@@ -131,9 +131,8 @@ func (v *values) findJSON(ref Ref) ([]byte, bool) {
 // hubspotEscapes are the escapes that HubSpot decodes
 // (https://developers.hubspot.com/docs/guides/apps/authentication/validating-requests).
 var hubspotEscapes = strings.NewReplacer("%3A", ":", "%3a", ":", "%2F", "/", "%2f", "/", "%3F", "?", "%3f", "?", "%40",
-	"@",
-	"%21", "!", "%24", "$",
-	"%27", "'", "%28", "(", "%29", ")", "%2A", "*", "%2a", "*", "%2C", ",", "%2c", ",", "%3B", ";", "%3b", ";")
+	"@", "%21", "!", "%24", "$", "%27", "'", "%28", "(", "%29", ")", "%2A", "*", "%2a", "*", "%2C", ",", "%2c", ",",
+	"%3B", ";", "%3b", ";")
 
 func (v *values) urlValue(ref Ref) (string, bool) {
 	address := v.request.URL

@@ -174,8 +174,8 @@ func (s *Scheme) verifyKey(k *parsedKey, v *values, message *Template) (bool, er
 	return found == 1, nil
 }
 
-// equalSignatures compares in constant time. Tokens can have any length. It compares their digests,
-// so that timing does not show the length either.
+// equalSignatures returns 1 if two signatures are equal, else 0, in constant time. Tokens can have
+// any length, so it compares their digests: timing then does not show the length either.
 func (s *Scheme) equalSignatures(a, b []byte) int {
 	if s.Method == Token {
 		return subtle.ConstantTimeCompare(s.Digest.sum(a), s.Digest.sum(b))
@@ -201,8 +201,8 @@ func (s *Scheme) expectedSignature(k *parsedKey, v *values, message *Template) (
 	return h.Sum(v.digestBuffer[:0]), nil
 }
 
-// incompleteError is the error of a signed message with missing parts. It is not a missing
-// signature: there is one, but it cannot be verified.
+// incompleteError is the error of a signed message with missing parts. The problem is not Missing,
+// because there is a signature; it cannot be verified.
 func (s *Scheme) incompleteError(err error) error {
 	return newError(Malformed, "the signed message cannot be built: %w or not unique", err)
 }
@@ -228,7 +228,7 @@ func (s *Scheme) verifyPublicKey(public crypto.PublicKey, v *values, template *T
 	}), nil
 }
 
-// signedBytes returns the signed message. Key pairs need all of it, or its digest.
+// signedBytes returns the signed message in one piece, which public-key methods need.
 func (s *Scheme) signedBytes(v *values, message *Template) ([]byte, error) {
 	out := bytes.NewBuffer(make([]byte, 0, len(v.request.Body)+256))
 	if err := message.expandTo(out, v.find); err != nil {

@@ -74,23 +74,23 @@ func TestVerify_anyChange_isRejected(t *testing.T) {
 		if err := row.Sign([]byte(row.key()), &r, r.ReceivedAt); err != nil {
 			t.Fatal(err)
 		}
-		refused := func(what string, r signature.Request, secret string) {
+		wantRejected := func(what string, r signature.Request, secret string) {
 			t.Helper()
 			if _, err := verify(t, &row.Scheme, [][]byte{[]byte(secret)}, r, 0); err == nil {
 				t.Errorf("accepted: %s", what)
 			}
 		}
-		refused("another secret", r, "another"+signature.DemoSuffix)
+		wantRejected("another secret", r, "another"+signature.DemoSuffix)
 		if !row.bodyUnsigned {
 			for i := range r.Body {
 				changed := r
 				changed.Body = bytes.Clone(r.Body)
 				changed.Body[i] ^= 1
-				refused(fmt.Sprintf("body with another byte %d", i), changed, row.key())
+				wantRejected(fmt.Sprintf("body with another byte %d", i), changed, row.key())
 			}
 			changed := r
 			changed.Body = append(bytes.Clone(r.Body), 'x')
-			refused("a longer body", changed, row.key())
+			wantRejected("a longer body", changed, row.key())
 		}
 		if place := row.Signature.In[0]; place.Kind == signature.Header {
 			name := http.CanonicalHeaderKey(strings.Replace(place.Name, "#", "1", 1))
@@ -99,12 +99,12 @@ func TestVerify_anyChange_isRejected(t *testing.T) {
 				changed := r
 				changed.Header = r.Header.Clone()
 				changed.Header.Set(name, value[:i]+"!"+value[i+1:])
-				refused(fmt.Sprintf("%s with another byte %d", name, i), changed, row.key())
+				wantRejected(fmt.Sprintf("%s with another byte %d", name, i), changed, row.key())
 			}
 			changed := r
 			changed.Header = r.Header.Clone()
 			changed.Header[name] = []string{value, value}
-			refused("two headers", changed, row.key())
+			wantRejected("two headers", changed, row.key())
 		}
 	})
 }
@@ -306,9 +306,11 @@ func TestVerify_publishedVectors(t *testing.T) {
 		digest     = "0a1ff7634d9ab3b95db5c9a2dfe9416e41502b283a80c7cf19632632f96e6620"
 		twilioJSON = `{"property": "value", "boolean": true}`
 		hubspotKey = "yyyyyyyy-yyyy-yyyy-yyyy-yyyyyyyyyyyy"
-		slackBody  = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar" +
-			"&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands" +
-			"%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+		slackBody  = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow" +
+			"&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner" +
+			"&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands" +
+			"%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN" +
+			"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
 		standardBody = `{"test": 2432232314}`
 		standardID   = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 	)
@@ -331,7 +333,8 @@ func TestVerify_publishedVectors(t *testing.T) {
 	}{
 		// https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
 		"GitHub": {rows["GitHub"].Scheme, "It's a Secret to Everybody",
-			map[string]string{"X-Hub-Signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}, "", "", "Hello, World!", 0},
+			map[string]string{"X-Hub-Signature-256": "sha256=" +
+				"757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}, "", "", "Hello, World!", 0},
 		// https://circleci.com/docs/guides/integration/outbound-webhooks/
 		"CircleCI 1": {rows["CircleCI"].Scheme, "secret",
 			circle("734cc62f32841568f45715aeb9f4d7891324e6d948e4c6c60c0621cdac48623a"), "", "", "hello world", 0},
@@ -352,7 +355,9 @@ func TestVerify_publishedVectors(t *testing.T) {
 			standard("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="), "", "", standardBody, 1614265330},
 		"Standard Webhooks v1a": {rows["Standard Webhooks v1a"].Scheme,
 			"whsk_VEVTVFNJR05JTkdLRVlET05PVFVTRVRISVNGT1JBTlk=",
-			standard("v1,AAAA v1a,tQ9V2XOqn7jL/DQenEFpqIugdBVtiMmER5mhSkXBNwM0mkATuDe6KYYUuxqtaiHeYGb7KaaBRdM5WqyeFiL8Ag=="), "", "", standardBody, 1614265330},
+			standard("v1,AAAA v1a," +
+				"tQ9V2XOqn7jL/DQenEFpqIugdBVtiMmER5mhSkXBNwM0mkATuDe6KYYUuxqtaiHeYGb7KaaBRdM5WqyeFiL8Ag=="),
+			"", "", standardBody, 1614265330},
 		// https://github.com/twilio/twilio-go/blob/main/client/request_validator_test.go
 		"Twilio": {twilioForm, "12345", twilio("RSOYDt4T1cUTdK1PDd93/VVr8B8="), "",
 			twilioURL("https://mycompany.com", ""), twilioBody, 0},
@@ -367,7 +372,8 @@ func TestVerify_publishedVectors(t *testing.T) {
 		// https://github.com/sendgrid/sendgrid-go/blob/main/helpers/eventwebhook/eventwebhook_test.go
 		"SendGrid": {sendgrid, sendgridKey,
 			map[string]string{"X-Twilio-Email-Event-Webhook-Timestamp": "1588788367",
-				"X-Twilio-Email-Event-Webhook-Signature": "MEUCIQCtIHJeH93Y+qpYeWrySphQgpNGNr/U+UyUlBkU6n7RAwIgJTz2C+8a8xonZGi6BpSzoQsbVRamr2nlxFDWYNH2j/0="},
+				"X-Twilio-Email-Event-Webhook-Signature": "MEUCIQCtIHJeH93Y+qpYeWrySphQgpNGNr/U+UyUlBkU6n7RAwIg" +
+					"JTz2C+8a8xonZGi6BpSzoQsbVRamr2nlxFDWYNH2j/0="},
 			"", "", `{"category":"example_payload","event":"test_event","message_id":"message_id"}`, 1588788367},
 		// https://developers.hubspot.com/docs/guides/apps/authentication/validating-requests
 		"HubSpot v2": {rows["HubSpot v2"].Scheme, hubspotKey, map[string]string{"X-HubSpot-Signature-Version": "v2",

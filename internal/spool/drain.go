@@ -15,9 +15,9 @@ import (
 // has at most maxRecords records and maxBytes bytes, but always one record. Append may run
 // concurrently.
 //
-// This process passes a batch for which handle returned nil only once. The records are deleted with
-// their whole file; a process that ends before that passes them again after a restart. If handle
-// returns an error, the same batch comes first in the next call. Files that cannot be read
+// After handle returned nil, this process does not pass the batch again. The records are deleted
+// with their whole file. If the process ends before that, the next process passes them again. If
+// handle returns an error, the same batch comes first in the next call. Files that cannot be read
 // completely are kept for an operator (Stats.Damaged). Errors: those of handle, of ctx and of the
 // disk.
 func (s *Spool) Drain(ctx context.Context, maxRecords int, maxBytes int64, handle func([]Record) error) error {
@@ -152,7 +152,7 @@ func (s *Spool) tryDropSegment(g *segment, end int64) (dropped, busy bool) {
 	case g.end != end:
 		return false, false
 	case s.active != g:
-		s.sealed = s.sealed[1:] // it was the active segment or the oldest sealed one, so it is the oldest now
+		s.sealed = s.sealed[1:] // g was the oldest sealed segment, or it was the active one and no other was sealed
 	case !s.writeStarted.IsZero():
 		return false, true
 	default:
@@ -181,7 +181,7 @@ func (s *Spool) countRemovedFiles() {
 	maps.DeleteFunc(s.setAside, func(name string, _ bool) bool { return !slices.Contains(names, name) })
 }
 
-// reportDamaged logs that a damaged file is kept, and what that means.
+// reportDamaged counts a damaged file that is kept, and logs which deliveries may be missing.
 func (s *Spool) reportDamaged(g *segment, name string, readErr error) {
 	s.mu.Lock()
 	s.setAside[name] = true
@@ -201,7 +201,7 @@ func (s *Spool) reportDamaged(g *segment, name string, readErr error) {
 }
 
 // quarantineSuffix is the suffix of a file with a record that could not be appended.
-const quarantineSuffix = ".refused"
+const quarantineSuffix = ".quarantined"
 
 // Quarantine moves a record to a file of its own and returns the file's name. The caller of Drain
 // uses it for records that can never be appended.

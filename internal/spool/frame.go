@@ -47,7 +47,8 @@ func newHead() []byte {
 	return append(head, sum[:sumSize]...)
 }
 
-// frameCodec has what all frames of a segment share: the magic bytes and the salt of the checksums.
+// frameCodec encodes and decodes the frames of a segment, which share magic bytes and the salt of
+// the checksums.
 type frameCodec struct{ magic, salt []byte }
 
 // parseHead checks a header.

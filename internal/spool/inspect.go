@@ -18,11 +18,11 @@ type State string
 // The states of files.
 const (
 	// StatePending is a segment that will be drained, or an empty one that was created in advance.
-	StatePending State = "kept"
+	StatePending State = "pending"
 	// StateDamaged is a segment that was drained but could not be read completely.
-	StateDamaged State = "set apart"
+	StateDamaged State = "damaged"
 	// StateQuarantined is a record that could not be appended.
-	StateQuarantined State = "refused"
+	StateQuarantined State = "quarantined"
 )
 
 // FileReport is what Inspect found in a file of a spool.
@@ -32,8 +32,7 @@ type FileReport struct {
 	// Records are the complete records; Bytes is the size of their frames.
 	Records int64
 	Bytes   int64
-	// LostPlaces is the number of places at which an acknowledged record should be but cannot be
-	// read.
+	// LostPlaces is the number of places with an acknowledged record that cannot be read.
 	LostPlaces int
 	// TornTail is true if there is other data after the last complete record. It was not
 	// acknowledged, unless the disk has lost synced data. A running process may be writing it.
@@ -63,8 +62,8 @@ func Inspect(path string, handle func(*FileReport, Record) error) ([]*FileReport
 	return all, nil
 }
 
-// inspectFile reads a file, also if it was renamed meanwhile. It returns none for other files and
-// deleted ones.
+// inspectFile reads a file, also if it was renamed meanwhile. It returns no report for a deleted
+// file, or for a file that is not of a spool.
 func inspectFile(path, name string, handle func(*FileReport, Record) error) ([]*FileReport, error) {
 	f := &FileReport{Name: name, State: stateOf(name)}
 	if f.State == "" {

@@ -27,9 +27,9 @@ func TestAppend_noNextFile_fillsActiveFile(t *testing.T) {
 		synctest.Wait()
 		disk.setFailure("create", errInodes)
 		stored := map[string]bool{"first": true}
-		var refused error
+		var rejection error
 		// records of 1,000 bytes and a frame header each: two files of 8 KiB have space for 14
-		for n := 0; refused == nil && n < 100; n++ {
+		for n := 0; rejection == nil && n < 100; n++ {
 			rec := fmt.Sprintf("%d:%s", n, strings.Repeat("x", 1000))
 			if n == 10 {
 				if err := r.Append(t.Context(), make([]byte, 7<<10)); !errors.Is(err, spool.ErrBroken) ||
@@ -37,14 +37,14 @@ func TestAppend_noNextFile_fillsActiveFile(t *testing.T) {
 					t.Errorf("more than the file has space for: %v", err)
 				}
 			}
-			if refused = r.Append(t.Context(), []byte(rec)); refused == nil {
+			if rejection = r.Append(t.Context(), []byte(rec)); rejection == nil {
 				stored[rec] = true
 			}
 			synctest.Wait()
 		}
-		if !errors.Is(refused, spool.ErrBroken) || !errors.Is(refused, errInodes) || len(stored) < 14 ||
+		if !errors.Is(rejection, spool.ErrBroken) || !errors.Is(rejection, errInodes) || len(stored) < 14 ||
 			len(stored) > 16 {
-			t.Errorf("%d stored, then: %v", len(stored), refused)
+			t.Errorf("%d stored, then: %v", len(stored), rejection)
 		}
 		if err := r.Ready(); err != nil {
 			t.Errorf("a small record still fits: %v", err)

@@ -29,8 +29,8 @@ type reader struct {
 	file   readable
 	codec  frameCodec
 	offset int64
-	// lostPlaces is the number of places without the frame that should be there, but with complete
-	// frames after them. Acknowledged records may be lost there.
+	// lostPlaces is the number of places where a frame cannot be read, although complete frames
+	// follow. Acknowledged records may be lost there.
 	lostPlaces int
 	// tornTail is true if the segment ends in data that is neither a frame nor zeros: the process
 	// ended during a write, or the last frame is damaged.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// segment is one file. It is written from the start, or only read.
+// segment is one file. This process either created it and writes to it, or only reads it.
 type segment struct {
 	name  string
 	file  File
@@ -70,8 +70,8 @@ func writeHead(f File, head []byte, size int64) error {
 
 func (g *segment) free() int64 { return g.size - g.end }
 
-// write writes a batch after the last one and syncs it. After an error the segment must not be
-// written to again: a second sync may succeed without having written anything.
+// write writes a batch after the last one and syncs it. After an error the caller must not write to
+// the segment again: a second sync may return nil although the data was not written.
 func (g *segment) write(batch []*pendingRecord, size int64) error {
 	buf := make([]byte, 0, size)
 	for _, e := range batch {

@@ -69,7 +69,8 @@ type Spool struct {
 	// first.
 	active *segment
 	sealed []*segment
-	// setAside are the names of the files that Stats.Damaged and Stats.Quarantined count.
+	// setAside has the names of the damaged and quarantined files that still exist (Stats.Damaged,
+	// Stats.Quarantined).
 	setAside map[string]bool
 	// writeStarted is the start of the write in progress, createStarted the start of the creation
 	// of a file; zero if there is none. createErr is why no file could be created in advance.
@@ -222,7 +223,7 @@ func (s *Spool) rejectReason(record int) error {
 }
 
 // fitsActive returns true if the active segment has space for a record of the given size after all
-// pending records. It does not depend on free space on the disk. The caller has the lock.
+// pending records. Such a record needs no free space on the disk. The caller has the lock.
 func (s *Spool) fitsActive(record int) bool {
 	return s.active != nil && s.pendingBytes+frameSize(record) <= s.active.free()
 }

@@ -116,8 +116,9 @@ func TestSpool_powerFailure_losesNoAcknowledgedRecord(t *testing.T) {
 	}
 }
 
-// appendAndDrain appends from several goroutines and drains concurrently, until the power fails.
-// taken are the drained records.
+// appendAndDrain appends from several goroutines and drains concurrently, until the power fails. It
+// adds the acknowledged records to want, all appended ones to given, and the drained ones to
+// drained.
 func appendAndDrain(t *testing.T, r *runningSpool, rnd *rand.Rand, n *int, want, given, drained map[string]bool) {
 	t.Helper()
 	var mu sync.Mutex

@@ -46,7 +46,7 @@ func (s *Spool) prepareSpare() {
 			free = s.active.free()
 		}
 		s.o.Logger.Error("the spool cannot create another file: if PostgreSQL is unavailable, deliveries are "+
-			"rejected once the current file is full", "room", free, "error", err)
+			"rejected once the current file is full", "free_bytes", free, "error", err)
 	}
 	if err == nil {
 		if s.createErr != nil {
@@ -101,7 +101,7 @@ func (s *Spool) finishWrite(g *segment, batch []*pendingRecord, size int64, err 
 	}
 	select {
 	case s.writeEnded <- struct{}{}:
-	default: // nobody waits, or a token is there already
+	default: // a token is there already
 	}
 }
 
@@ -129,8 +129,8 @@ func (s *Spool) takeBatch() []*pendingRecord {
 	return batch
 }
 
-// write makes a batch durable in one file. Nothing is written after a failed write: the next batch
-// starts a new file.
+// write makes a batch durable in one file. After a failed write the next batch goes to another
+// file.
 func (s *Spool) write(batch []*pendingRecord) (g *segment, size int64, err error) {
 	for _, e := range batch {
 		size += frameSize(len(e.bytes))
@@ -140,15 +140,15 @@ func (s *Spool) write(batch []*pendingRecord) (g *segment, size int64, err error
 	}
 	if err != nil {
 		s.o.Logger.Error("the spool could not be written; none of these deliveries is acknowledged", "deliveries",
-			len(batch),
-			"error", err)
+			len(batch), "error", err)
 		return g, size, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	return g, size, nil
 }
 
 // segmentFor returns a segment with enough free space: the active one, the spare one, or a new one
-// for a larger size. If none can be created, the active segment stays for what fits into it.
+// for a larger size. If none can be created, the active segment stays active, and smaller batches
+// may still fit into it.
 func (s *Spool) segmentFor(size int64) (*segment, error) {
 	if g := s.activeSegment(); g != nil && g.free() >= size {
 		return g, nil

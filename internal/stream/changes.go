@@ -15,7 +15,7 @@ import (
 type Change struct {
 	// Source and ObjectType form the subject.
 	Source, ObjectType string
-	// Batch is the message's outbox row, which HasChange compares.
+	// Batch is the id of the message's outbox row; HasChange compares it.
 	Batch int64
 	// Event is the id of the last event that is part of the object's state.
 	Event int64

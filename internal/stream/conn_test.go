@@ -28,7 +28,7 @@ type testBundle struct {
 	limits   stream.Limits
 	registry *prometheus.Registry
 	*stream.Publisher
-	// heard receives the messages without a response.
+	// unanswered receives the messages that get no response.
 	unanswered chan *nats.Msg
 }
 

@@ -34,13 +34,13 @@ type Options struct {
 type Conn struct {
 	nc *nats.Conn
 	js jetstream.JetStream
-	// reconnected gets a token at each reconnect, without blocking.
+	// reconnected gets a token at each connect, unless it has one already.
 	reconnected chan struct{}
 	// stop ends leaveSilentServers, which then closes leaveEnded.
 	stop       context.CancelFunc
 	leaveEnded chan struct{}
 	logger     *slog.Logger
-	// streams are the names of the streams that existed.
+	// streams has the names of the streams that this process has found or created.
 	streams sync.Map
 }
 
@@ -56,9 +56,9 @@ const maxGroupMessages, maxGroupBytes = 64, 512 << 10
 // such events again; this package does not retry.
 const PublishTimeout = 5 * time.Second
 
-// Connect returns at once, even if no server responds yet; later calls return errors then. The
-// settings detect a stalled server within a second. Nothing is buffered while the connection is
-// lost: such a publish fails.
+// Connect returns at once, even if no server responds yet; until one does, other calls return
+// errors. The settings detect a stalled server within a second. Nothing is buffered while the
+// connection is lost: such a publish fails.
 func Connect(o Options) (*Conn, error) {
 	c := &Conn{reconnected: make(chan struct{}, 1), logger: o.Logger}
 	opts := []nats.Option{
@@ -70,13 +70,12 @@ func Connect(o Options) (*Conn, error) {
 		nats.ConnectHandler(func(nc *nats.Conn) { c.onConnect(nc, "stream connected") }),
 		nats.ReconnectHandler(func(nc *nats.Conn) { c.onConnect(nc, "stream reconnected") }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil { // nil if closed by this process
+			if err != nil { // it is nil if this process closed the connection
 				o.Logger.Warn("stream connection lost", "error", err)
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			o.Logger.Warn("stream", "error",
-				err)
+			o.Logger.Warn("the stream's client reported an error", "error", err)
 		}),
 	}
 	if o.Credentials != "" {
@@ -134,14 +133,14 @@ func (c *Conn) MaxMessageBody() int {
 // merged into one value.
 func (c *Conn) Reconnected() <-chan struct{} { return c.reconnected }
 
-// Connects counts the connects after the first. Two equal results mean that the connection was not
-// lost in between.
-func (c *Conn) Connects() uint64 { return c.nc.Stats().Reconnects }
+// Reconnects counts the connects after the first. Two equal results mean that the connection was
+// not lost in between.
+func (c *Conn) Reconnects() uint64 { return c.nc.Stats().Reconnects }
 
-// onConnect logs a connect, and warns about a server that CheckServer rejects. At start a daemon
-// checks only the server that it is connected to then.
-func (c *Conn) onConnect(nc *nats.Conn, what string) {
-	c.logger.Info(what, "server", nc.ConnectedAddr())
+// onConnect logs a connect, and warns about a server that CheckServer rejects. At its start a
+// daemon has checked only the server to which it was connected then.
+func (c *Conn) onConnect(nc *nats.Conn, message string) {
+	c.logger.Info(message, "server", nc.ConnectedAddr())
 	if err := checkServer(nc.ConnectedServerVersion()); err != nil {
 		c.logger.Warn("a stream server is not safe to use", "server", nc.ConnectedAddr(), "error", err)
 	}

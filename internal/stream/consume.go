@@ -15,7 +15,7 @@ import (
 const maxPrefetchBytes = 24 << 20
 
 // drainTimeout is how long a stopping process waits for the server to confirm that it has sent
-// everything. A stalled server never does.
+// everything. A stalled server never confirms it.
 const drainTimeout = 2 * time.Second
 
 // Message is a received event. It is acknowledged after its outcome is committed, or requeued.
@@ -73,11 +73,11 @@ func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) e
 	if !awaitClosed(ctx, consuming) {
 		return nil // the server notices the missing acknowledgements and delivers the messages again
 	}
-	// Not earlier: while pull requests are open, a requeued message is delivered again at once, and
-	// after four deliveries it looks suspicious.
+	// Only now, because while pull requests are open a requeued message is delivered again at once.
+	// The processor suspects a message with more than three deliveries to end the process.
 	for _, msg := range prefetched {
-		// other processors need not wait for AckWait; if this fails, the message is delivered again
-		// after it
+		// so that other processors need not wait for AckWait; if this fails, the server delivers
+		// the message again after AckWait
 		_ = msg.Nak()
 	}
 	if ctx.Err() != nil {
@@ -86,8 +86,9 @@ func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) e
 	return context.Cause(active)
 }
 
-// awaitClosed waits until a draining consumer has ended. The library bounds that. It returns false
-// if ctx has ended and drainTimeout is over.
+// awaitClosed waits until a draining consumer has ended. After the end of ctx it waits for
+// drainTimeout at most; it returns false if the consumer has not ended by then. Before that, only
+// the client library limits the wait.
 func awaitClosed(ctx context.Context, consuming jetstream.ConsumeContext) bool {
 	closed := consuming.Closed()
 	select {

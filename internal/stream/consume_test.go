@@ -229,8 +229,7 @@ func TestEraseMessages_pendingMessage_leavesNoLag(t *testing.T) {
 	b.publish(t, numberedEvents(10)...)
 	all := func(_ context.Context, ids []int64) ([]int64, error) { return ids, nil }
 	if deleted, err := b.conn.EraseMessages(t.Context(), stream.EventsStream,
-		stream.EraseFilter{Events: all}); err != nil ||
-		deleted != 10 {
+		stream.EraseFilter{Events: all}); err != nil || deleted != 10 {
 		t.Fatal(deleted, err)
 	}
 	stop := b.consume(t)

@@ -43,18 +43,17 @@ func StartEmbedded(ctx context.Context, o EmbeddedOptions) (*Embedded, error) {
 		return nil, fmt.Errorf("lock %s: %w", o.Dir, err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s is in use by another postern: stop that one or choose another folder: "+
-			"%w", o.Dir, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("%s is in use by another postern: stop that one or choose another "+
+			"folder: %w", o.Dir, err), lock.Close())
 	}
 	port := o.Port
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
 	ns, err := server.NewServer(&server.Options{
-		ServerName: "postern", Host: "127.0.0.1", Port: port, Username: "postern", Password: o.Password, NoSigs: true,
-		NoLog:     true,
-		JetStream: true, StoreDir: o.Dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: o.MaxBytes,
-		MaxPayload: 1 << 20,
+		ServerName: "postern", Host: "127.0.0.1", Port: port, Username: "postern", Password: o.Password,
+		NoSigs: true, NoLog: true, JetStream: true, StoreDir: o.Dir, JetStreamMaxMemory: 64 << 20,
+		JetStreamMaxStore: o.MaxBytes, MaxPayload: 1 << 20,
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create embedded nats: %w", err), lock.Close())

@@ -25,12 +25,13 @@ const (
 //
 // A server reports a stream as missing before it has removed its files (2.15.2). A stream that is
 // created meanwhile loses its files: it starts with the old messages, and accepts no publish for as
-// long as the server runs, although it can be read. Therefore a stream that existed a moment ago is
-// not created at once.
+// long as the server runs, although it can be read. Therefore ensureStream waits recreateDelay
+// before it creates a stream that existed before.
 //
-// If a new events stream has old messages, it is deleted and created again, because the log has its
-// content. Other streams have content that is stored nowhere else, and the server may have lost
-// only the stream's metadata. Such a stream stays, and the log message tells what to do.
+// If a new events stream has old messages, ensureStream deletes it and creates it again, because
+// the log has its content. The content of the other streams may be stored nowhere else, and the
+// server may have lost only the stream's metadata. Such a stream stays, and a log message names the
+// remedy.
 func (c *Conn) ensureStream(ctx context.Context, name, subject, description string, l Limits) error {
 	cfg := streamConfig(name, subject, description, l)
 	for range maxCreateAttempts {
@@ -47,8 +48,8 @@ func (c *Conn) ensureStream(ctx context.Context, name, subject, description stri
 		if name != EventsStream {
 			c.logger.Warn("a new stream has messages from before it was created: the server found them again, or had "+
 				"not removed them yet. If nothing can be published to it, delete it (nats stream rm "+name+
-				"), or restart NATS",
-				"stream", name, "messages", info.State.Msgs, "from", info.State.FirstTime, "to", info.State.LastTime)
+				"), or restart NATS", "stream", name, "messages", info.State.Msgs,
+				"from", info.State.FirstTime, "to", info.State.LastTime)
 			return nil
 		}
 		if err := c.deleteStream(ctx, name); err != nil {
@@ -60,8 +61,7 @@ func (c *Conn) ensureStream(ctx context.Context, name, subject, description stri
 			"events without an outcome are published again", "stream", name, "messages", info.State.Msgs)
 	}
 	return fmt.Errorf("create stream %s: it was created %d times while the server removed files of the previous one",
-		name,
-		maxCreateAttempts)
+		name, maxCreateAttempts)
 }
 
 // updateOrCreate sets the configuration of a stream, or creates it.

@@ -15,8 +15,8 @@ import (
 // eraseBatchSize is how many messages are read before EraseFilter.Events is called for them.
 const eraseBatchSize = 1000
 
-// eraseConsumerIdle is when the server deletes the temporary consumer. No process therefore needs
-// the permission to delete consumers.
+// eraseConsumerIdle is how long the temporary consumer may be idle before the server deletes it. No
+// process therefore needs the permission to delete consumers.
 const eraseConsumerIdle = 30 * time.Second
 
 // fetchTimeout bounds the wait for messages that exist.
@@ -35,7 +35,7 @@ type EraseFilter struct {
 // at the start. A missing stream counts as empty. EraseMessages may be repeated.
 //
 // Each server that has a replica overwrites an erased message in its files. Servers do not
-// overwrite messages that left the stream before, the Raft log of a cluster, and encrypted files. A
+// overwrite messages that left the stream before, a cluster's Raft log, or encrypted files. A
 // server that is down deletes later, without overwriting. docs/decisions/0028 has the measurements.
 func (c *Conn) EraseMessages(ctx context.Context, name string, filter EraseFilter) (n int64, err error) {
 	s, err := c.js.Stream(ctx, name)
@@ -51,9 +51,8 @@ func (c *Conn) EraseMessages(ctx context.Context, name string, filter EraseFilte
 	}
 	cons, err := s.CreateConsumer(ctx,
 		jetstream.ConsumerConfig{Description: "Postern: finds messages of redacted events",
-			AckPolicy:     jetstream.AckNonePolicy,
-			DeliverPolicy: jetstream.DeliverAllPolicy, HeadersOnly: true, Replicas: 1,
-			InactiveThreshold: eraseConsumerIdle})
+			AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverAllPolicy, HeadersOnly: true,
+			Replicas: 1, InactiveThreshold: eraseConsumerIdle})
 	if err != nil {
 		return 0, fmt.Errorf("read the messages of stream %s: %w", name, err)
 	}

@@ -103,10 +103,10 @@ func NewSilenceDetector(now time.Time) *SilenceDetector {
 
 // Reset is called after a lost connection, Responded after a response, TimedOut after a missing
 // one, and Switched after a switch to another server.
-func (j *silenceDetector) Reset(now time.Time)         { j.reset(now) }
-func (j *silenceDetector) Responded(now time.Time)     { j.responded(now) }
-func (j *silenceDetector) TimedOut(now time.Time) bool { return j.timedOut(now) }
-func (j *silenceDetector) Switched(now time.Time)      { j.switched(now) }
+func (d *silenceDetector) Reset(now time.Time)         { d.reset(now) }
+func (d *silenceDetector) Responded(now time.Time)     { d.responded(now) }
+func (d *silenceDetector) TimedOut(now time.Time) bool { return d.timedOut(now) }
+func (d *silenceDetector) Switched(now time.Time)      { d.switched(now) }
 
 // Unanswered returns how many messages wait for a response.
 func (w *window) Unanswered() int { return w.unanswered() }

@@ -32,7 +32,7 @@ type Event struct {
 	// Redacted is true if the event's body was cleared permanently. It is set only for events that
 	// were read from the log.
 	Redacted bool
-	// Retry is true if the event failed before and is applied alone.
+	// Retry is true if the event failed before; it is then applied as a single event.
 	Retry bool
 	// Trace is the W3C traceparent of the delivery's append if its trace is sampled, otherwise "".
 	// It is sent in the header traceparent and is not stored in the log.
@@ -88,8 +88,8 @@ func tokenByte(c byte) bool {
 // traceHeader is the header of W3C Trace Context, so that tracing in other consumers finds it.
 const traceHeader = "traceparent"
 
-// maxHeaderBytes bounds the names in a message's headers. With longer names, the consumer reads
-// them from the log as well.
+// maxHeaderBytes bounds the names in a message's headers. A message with longer names has none of
+// them; the consumer reads the whole event from the log.
 const maxHeaderBytes = 8 << 10
 
 // maxHeaders bounds the number of headers in a message.
@@ -174,8 +174,8 @@ func (m *pooledMessage) encode(e *Event, prefix string, maxBody int) {
 	}
 }
 
-// parseEvent parses a message that toMessage made. An error means that Postern did not publish the
-// message.
+// parseEvent parses a message that toMessage made. It returns an error for a message that Postern
+// did not publish.
 func parseEvent(h nats.Header, body []byte) (Event, error) {
 	get := func(name string) string { return unescape(h.Get(name)) }
 	var e Event

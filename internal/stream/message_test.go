@@ -88,8 +88,7 @@ func fullEvent() stream.Event {
 		OccurredAt: time.Unix(1, 5).UTC(), Retry: true,
 		Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 		StoredEvent: provider.StoredEvent{ID: 1<<62 + 1, Key: "k%20\x00", Type: "t.*.>", Account: "acct 1",
-			APIVersion: "v",
-			Origin:     "webhook", Index: 3,
+			APIVersion: "v", Origin: "webhook", Index: 3,
 			ReceivedAt: time.Unix(1_700_000_000, 123_456_000).UTC(), Body: []byte("\x00\xff raw")}}
 }
 
@@ -124,8 +123,7 @@ func FuzzParseEvent(f *testing.F) {
 	f.Add("x", "", "yesterday", "-1", "%zz", "log")
 	f.Fuzz(func(t *testing.T, id, received, occurred, index, key, body string) {
 		h := nats.Header{"Postern-Id": {id}, "Postern-Received-At": {received}, "Postern-Occurred-At": {occurred},
-			"Postern-Index":    {index},
-			"Postern-Event-Id": {key}, "Postern-Body": {body}}
+			"Postern-Index": {index}, "Postern-Event-Id": {key}, "Postern-Body": {body}}
 		e, err := stream.ParseEvent(h, []byte(body))
 		if err == nil && e.ReceivedAt.IsZero() && received != "0001-01-01T00:00:00Z" &&
 			!strings.HasPrefix(received, "000") {
@@ -141,9 +139,7 @@ func FuzzParseEvent(f *testing.F) {
 // body of the given size.
 func eventOfSize(n, body int) stream.Event {
 	return stream.Event{Source: "s", StoredEvent: provider.StoredEvent{ID: int64(n), Key: strings.Repeat("é", 4000),
-		Type:       "t",
-		ReceivedAt: time.Unix(1, 0),
-		Body:       bytes.Repeat([]byte("x"), body)}}
+		Type: "t", ReceivedAt: time.Unix(1, 0), Body: bytes.Repeat([]byte("x"), body)}}
 }
 
 // consumeAndAck receives n messages and acknowledges them.

@@ -39,12 +39,12 @@ func (p *Publisher) register(reg prometheus.Registerer) error {
 		"while the stream does not respond.")
 	m.age = gauge("postern_stream_lag_seconds", "Age of the oldest event in the stream that no processor has "+
 		"acknowledged; NaN while the stream does not respond.")
-	m.ratio = gauge("postern_stream_lag_ratio", "Ratio of the lag to the stream's limits, 0 to 1; above 0.25 "+
-		"gateways publish nothing and leave it to the republisher.")
+	m.ratio = gauge("postern_stream_lag_ratio", "The lag divided by the stream's limits, from 0 to 1. Above 0.25, "+
+		"gateways publish nothing, and the republisher publishes their events later.")
 	m.results = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_publishes_total",
-		Help: "Events to publish by result: acknowledged (for the group of up to 64 that each was sent in), " +
-			"failed, withheld (lag, no connection, or a stop), overflowed. The republisher publishes all but the " +
-			"acknowledged ones."},
+		Help: "Events to publish by result: acknowledged (JetStream acknowledged the group of up to 64 events that " +
+			"contains the event), failed, withheld (lag, no connection, or a stop) or overflowed. The republisher " +
+			"publishes all events that were not acknowledged."},
 		[]string{"result"})
 	for _, r := range []string{"acknowledged", "failed", "withheld", "overflowed"} {
 		m.results.WithLabelValues(r)

@@ -19,13 +19,13 @@ type Publisher struct {
 	conn           *Conn
 	limits         Limits
 	queue          chan []*pooledMessage
-	queuedMessages atomic.Int64 // messages in queue
+	queuedMessages atomic.Int64 // number of messages in queue
 	queuedBytes    atomic.Int64 // bytes of bodies in queue
 	log            *slog.Logger
 	pool           sync.Pool   // of published messages
 	group          []*nats.Msg // owned by Run
 	gateOpen       bool        // owned by Run
-	withheldAtStop int         // withheld since the time for a stop has run out; owned by Run
+	withheldAtStop int         // events withheld because the time for a stop ran out; owned by Run
 	stopped        atomic.Bool // Run has ended
 	metrics        publisherMetrics
 }
@@ -66,7 +66,7 @@ func (p *Publisher) Offer(evs ...Event) {
 	if len(msgs) == 0 {
 		return
 	}
-	p.queue <- msgs // never blocks: each slice has at least one message, and the channel has a place for each message
+	p.queue <- msgs // never blocks: the channel holds a slice for each message, and no slice is empty
 	if p.stopped.Load() {
 		p.withholdQueued() // Run may have emptied the queue for the last time before this
 	}
@@ -123,9 +123,9 @@ func extendContext(ctx context.Context, d time.Duration) (context.Context, conte
 	return work, func() { unhook(); cancel() }
 }
 
-// publishInterval is the pause after each publish, in which new events collect. A single event goes
-// at once; many go together. A server that is woken for each batch would take CPU time from the
-// next commit.
+// publishInterval is the pause after each publish. Events that are offered during the pause are
+// published together; a single event is published at once. A server that is woken for each batch
+// would take CPU time from the next commit.
 const publishInterval = 10 * time.Millisecond
 
 func (p *Publisher) pause(ctx context.Context) {
@@ -154,7 +154,7 @@ func (p *Publisher) countResults(acknowledged, failed int) {
 	p.metrics.failed.Add(float64(failed))
 }
 
-// everySecond runs once a second.
+// everySecond expires publishes without a response, and reads the lag.
 func (p *Publisher) everySecond(ctx context.Context, w *window, now time.Time) {
 	w.expire(now)
 	p.updateGate(ctx)
@@ -186,7 +186,7 @@ func (p *Publisher) publishGroup(ctx context.Context, w *window, group []*pooled
 	defer p.recycle(group)
 	for ctx.Err() == nil {
 		select {
-		case now := <-tick: // even if the window always has capacity
+		case now := <-tick: // here too, because the window may always have capacity
 			p.everySecond(ctx, w, now)
 		default:
 		}
@@ -263,8 +263,7 @@ func (p *Publisher) updateGate(ctx context.Context) {
 	if err != nil {
 		if p.gateOpen {
 			p.log.Warn("publishing is paused until the stream responds; the republisher publishes the missing events",
-				"error",
-				err)
+				"error", err)
 		}
 		p.gateOpen = false
 		p.metrics.setUnknown()

@@ -85,7 +85,7 @@ const maxOpenPublishes = 256
 func (c *Conn) publishAndAwait(ctx context.Context, msgs []*nats.Msg, acks []Ack) error {
 	inbox := c.nc.NewInbox() + "."
 	responses := make(chan *nats.Msg, maxOpenPublishes)
-	connects, started := c.Connects(), time.Now()
+	connects, started := c.Reconnects(), time.Now()
 	timeout := PublishTimeout * time.Duration(1+len(msgs)/(maxOpenPublishes+1))
 	sub, err := c.nc.ChanSubscribe(inbox+"*", responses)
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *Conn) publishAndAwait(ctx context.Context, msgs []*nats.Msg, acks []Ack
 				open--
 			}
 		case now := <-tick.C:
-			if c.Connects() != connects {
+			if c.Reconnects() != connects {
 				return errLost
 			}
 			if now.Sub(started) >= timeout {

@@ -60,8 +60,8 @@ func TestPublishEvents_rejectedMessage_hasError(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, ack := range b.conn.PublishEvents(t.Context(), numberedEvents(4)) {
-		var refused *jetstream.APIError
-		if ok := i < 2; ok != (ack.Err == nil) || ok != (ack.Sequence > 0) || !ok && !errors.As(ack.Err, &refused) {
+		var apiErr *jetstream.APIError
+		if ok := i < 2; ok != (ack.Err == nil) || ok != (ack.Sequence > 0) || !ok && !errors.As(ack.Err, &apiErr) {
 			t.Errorf("message %d: sequence %d, %v", i, ack.Sequence, ack.Err)
 		}
 	}
@@ -144,7 +144,7 @@ func TestPublishEvents_noResponse_fails(t *testing.T) {
 // The fast path of readAck reads what the JSON decoder reads.
 func TestReadAck_fastPath_equalsDecoder(t *testing.T) {
 	t.Parallel()
-	for answer, ok := range map[string]bool{
+	for response, ok := range map[string]bool{
 		`{"stream":"POSTERN_EVENTS","seq":7}`:     true,
 		`{"stream":"S","seq":7,"duplicate":true}`: true,
 		`{"stream":"S","domain":"d","seq":7}`:     true,
@@ -160,9 +160,9 @@ func TestReadAck_fastPath_equalsDecoder(t *testing.T) {
 		`+OK`: false,
 		``:    false,
 	} {
-		ack := stream.ReadAck(&nats.Msg{Data: []byte(answer)})
+		ack := stream.ReadAck(&nats.Msg{Data: []byte(response)})
 		if ok != (ack.Err == nil) || ok && ack.Sequence != 7 || !ok && ack.Sequence != 0 {
-			t.Errorf("%s: %+v", answer, ack)
+			t.Errorf("%s: %+v", response, ack)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -202,20 +202,20 @@ func subscribeEvents(t *testing.T, b *testBundle) <-chan *nats.Msg {
 }
 
 // nextPublished receives n messages, and returns how many of them request a response.
-func nextPublished(t *testing.T, received <-chan *nats.Msg, n int) (msgs []*nats.Msg, asking int) {
+func nextPublished(t *testing.T, received <-chan *nats.Msg, n int) (msgs []*nats.Msg, requesting int) {
 	t.Helper()
 	for range n {
 		select {
 		case m := <-received:
 			msgs = append(msgs, m)
 			if m.Reply != "" {
-				asking++
+				requesting++
 			}
 		case <-time.After(waitTime):
 			t.Fatalf("%d messages received, want %d", len(msgs), n)
 		}
 	}
-	return msgs, asking
+	return msgs, requesting
 }
 
 // Events that are offered together are published in groups, in order. Each message describes its
@@ -239,9 +239,9 @@ func TestPublisher_offeredTogether_goInGroups(t *testing.T) {
 			}
 		}
 		b.Offer(evs...)
-		msgs, asking := nextPublished(t, received, n)
-		if asking != 3 {
-			t.Errorf("%d responses requested, want 3", asking)
+		msgs, requesting := nextPublished(t, received, n)
+		if requesting != 3 {
+			t.Errorf("%d responses requested, want 3", requesting)
 		}
 		for i, m := range msgs {
 			want, _, err := stream.RoundTrip(evs[i])
@@ -270,8 +270,8 @@ func TestPublisher_largeBodies_goInSmallGroups(t *testing.T) {
 		evs[i].Body = bytes.Repeat([]byte{'x'}, each)
 	}
 	b.Offer(evs...)
-	if _, asking := nextPublished(t, received, n); asking != n/2 {
-		t.Errorf("%d responses requested, want %d", asking, n/2)
+	if _, requesting := nextPublished(t, received, n); requesting != n/2 {
+		t.Errorf("%d responses requested, want %d", requesting, n/2)
 	}
 	b.waitPublishCount(t, "acknowledged", n)
 }
@@ -286,8 +286,8 @@ func TestPublisher_singleEvents_respectInterval(t *testing.T) {
 	const n = 50
 	for i := range n {
 		b.Offer(event(i))
-		_, asking := nextPublished(t, received, 1)
-		requested += asking
+		_, requesting := nextPublished(t, received, 1)
+		requested += requesting
 	}
 	if most := int(time.Since(began)/stream.PublishInterval) + 1; requested > most {
 		t.Errorf("%d responses requested within %s, want at most %d", requested, time.Since(began), most)

@@ -40,12 +40,10 @@ func checkServer(version string) error {
 	switch {
 	case i >= 0 && v[2] < cleanReleases[i][2]:
 		return fmt.Errorf("nats-server %s has published vulnerabilities (%s): install %s or a newer release of the "+
-			"%d.%d line",
-			version, advisories, cleanReleases[i], v[0], v[1])
+			"%d.%d line", version, advisories, cleanReleases[i], v[0], v[1])
 	case i < 0 && slices.Compare(v[:], newest[:]) < 0:
 		return fmt.Errorf("nats-server %s has published vulnerabilities (%s), and no release of its line fixes them "+
-			"all: install one of %v, or a newer release of these lines",
-			version, advisories, cleanReleases)
+			"all: install one of %v, or a newer release of these lines", version, advisories, cleanReleases)
 	}
 	return nil
 }

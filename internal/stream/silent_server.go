@@ -32,14 +32,14 @@ func (c *Conn) leaveSilentServers(ctx context.Context, log *slog.Logger) {
 		case <-ctx.Done():
 			return
 		}
-		connects := c.Connects()
+		connects := c.Reconnects()
 		noAlternative := !c.Connected() || len(c.nc.Servers()) < 2
-		answered := !noAlternative && c.jetStreamResponds(ctx)
+		responded := !noAlternative && c.jetStreamResponds(ctx)
 		switch now := time.Now(); {
 		case ctx.Err() != nil:
-		case answered:
+		case responded:
 			silence.responded(now)
-		case noAlternative || !c.Connected() || c.Connects() != connects: // no server was checked
+		case noAlternative || !c.Connected() || c.Reconnects() != connects: // no server was checked
 			silence.reset(now)
 		case silence.timedOut(now):
 			log.Warn("switching to another NATS server, because JetStream does not respond", "server",
@@ -60,30 +60,31 @@ type silenceDetector struct {
 
 // reset restarts the time without a response. A lost connection says nothing about JetStream, so
 // patience stays.
-func (j *silenceDetector) reset(now time.Time) { j.lastResponse, j.respondingSince = now, time.Time{} }
+func (d *silenceDetector) reset(now time.Time) { d.lastResponse, d.respondingSince = now, time.Time{} }
 
-// responded records a response. Only a series of responses longer than patience resets patience, so
-// the connection does not switch often in a cluster that responds only sometimes.
-func (j *silenceDetector) responded(now time.Time) {
-	j.lastResponse = now
-	if j.respondingSince.IsZero() {
-		j.respondingSince = now
+// responded records a response. It resets patience only after a series of responses that is longer
+// than patience. In a cluster that responds only sometimes, the connection therefore does not
+// switch often.
+func (d *silenceDetector) responded(now time.Time) {
+	d.lastResponse = now
+	if d.respondingSince.IsZero() {
+		d.respondingSince = now
 	}
-	if now.Sub(j.respondingSince) > j.patience {
-		j.patience = initialPatience
+	if now.Sub(d.respondingSince) > d.patience {
+		d.patience = initialPatience
 	}
 }
 
 // timedOut records a missing response, and returns true if there was none for as long as patience.
-func (j *silenceDetector) timedOut(now time.Time) bool {
-	j.respondingSince = time.Time{}
-	return now.Sub(j.lastResponse) >= j.patience
+func (d *silenceDetector) timedOut(now time.Time) bool {
+	d.respondingSince = time.Time{}
+	return now.Sub(d.lastResponse) >= d.patience
 }
 
 // switched doubles patience for the next server.
-func (j *silenceDetector) switched(now time.Time) {
-	j.reset(now)
-	j.patience = min(2*j.patience, maxPatience)
+func (d *silenceDetector) switched(now time.Time) {
+	d.reset(now)
+	d.patience = min(2*d.patience, maxPatience)
 }
 
 // jetStreamResponds returns true if JetStream responds in any way, except that the stream has no

@@ -14,7 +14,8 @@ import (
 type Status struct {
 	Name string `json:"name"`
 	// Missing is true if the stream does not exist. A daemon creates the streams of events and
-	// changes when it starts or notices; the others are created at first use.
+	// changes when it starts, or when it notices that one is missing. The other streams are created
+	// at first use.
 	Missing bool `json:"missing"`
 	// Messages and Bytes are its content, of at most MaxMessages and MaxBytes. First and Last are
 	// the sequences of the oldest and the newest message.
@@ -88,7 +89,8 @@ func (c *Conn) status(ctx context.Context, name string) (Status, error) {
 	return out, consumers.Err()
 }
 
-// AwaitConnection waits until a server responds. Its error contains the timeout.
+// AwaitConnection waits until a server responds. The error after the timeout names servers, timeout
+// and remedy.
 func (c *Conn) AwaitConnection(ctx context.Context, timeout time.Duration) error {
 	if c.Connected() {
 		return nil

@@ -63,9 +63,9 @@ func (c *Conn) Ensure(ctx context.Context, l Limits) error {
 	if err != nil {
 		return err
 	}
-	if err := c.ensureStream(ctx, ChangesStream, ChangesSubject,
-		"Postern: objects as they are now, at least once; keep the "+
-			"highest revision", l); err != nil {
+	err = c.ensureStream(ctx, ChangesStream, ChangesSubject, "Postern: objects as they are now, at least once; keep "+
+		"the highest revision", l)
+	if err != nil {
 		return err
 	}
 	_, err = c.js.CreateOrUpdateConsumer(ctx, EventsStream, consumerConfig(l))
@@ -97,11 +97,10 @@ func (l Limits) forRuns() Limits {
 func streamConfig(name, subject, description string, l Limits) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: name, Description: description, Subjects: []string{subject + ".>"}, Retention: jetstream.LimitsPolicy,
-		Discard: jetstream.DiscardOld,
-		MaxMsgs: l.MaxMessages, MaxBytes: l.MaxBytes, MaxAge: l.MaxAge, Storage: jetstream.FileStorage,
-		Replicas: l.Replicas,
-		// Postern uses no message ids. A longer window would only cost memory and drop what is
-		// published again after a stream was deleted.
+		Discard: jetstream.DiscardOld, MaxMsgs: l.MaxMessages, MaxBytes: l.MaxBytes, MaxAge: l.MaxAge,
+		Storage: jetstream.FileStorage, Replicas: l.Replicas,
+		// Postern uses no message ids. A longer window would only cost memory, and drop messages
+		// that are published again after a stream was deleted.
 		Duplicates: duplicates,
 	}
 }
@@ -111,8 +110,7 @@ const duplicates = 100 * time.Millisecond
 func consumerConfig(l Limits) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: ProcessorConsumer, Description: "Postern's processors", AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait:    l.AckWait,
-		MaxDeliver: -1, MaxAckPending: l.MaxAckPending, DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckWait: l.AckWait, MaxDeliver: -1, MaxAckPending: l.MaxAckPending, DeliverPolicy: jetstream.DeliverAllPolicy,
 	}
 }
 
@@ -221,6 +219,6 @@ const codeStoreFailed = 10077
 // instead. Ensure restores it.
 func IsStreamFull(err error) bool {
 	var apiErr *jetstream.APIError
-	return errors.As(err, &apiErr) && apiErr.ErrorCode == codeStoreFailed && strings.HasPrefix(apiErr.Description,
-		"maximum ")
+	return errors.As(err, &apiErr) && apiErr.ErrorCode == codeStoreFailed &&
+		strings.HasPrefix(apiErr.Description, "maximum ")
 }

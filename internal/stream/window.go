@@ -24,9 +24,9 @@ type window struct {
 	report func(acknowledged, failed int)
 
 	mu sync.Mutex
-	// slots has a slot for each group without a response, because each group may have only one
-	// message. free is a stack of unused slots, so a group that never gets a response does not
-	// block others. openMessages is the number of messages without a response.
+	// slots has one slot for each group without a response. There are maxInFlight, because each
+	// group may have only one message. free is a stack of unused slots, so a group that never gets
+	// a response does not block others. openMessages is the number of messages without a response.
 	slots        [maxInFlight]publishSlot
 	free         []int
 	openMessages int
@@ -60,7 +60,7 @@ func newWindow(nc *nats.Conn, report func(acknowledged, failed int)) (*window, e
 	return w, w.sub.SetPendingLimits(-1, -1)
 }
 
-// close reads no more responses. Messages without a response have failed.
+// close stops reading responses. It counts the messages without a response as failed.
 func (w *window) close() {
 	_ = w.sub.Unsubscribe() // fails if the connection is closed
 	w.expire(time.Now().Add(PublishTimeout))
@@ -71,9 +71,9 @@ var errWindowFull = errors.New("too many messages without a response")
 
 // publish sends a group of at most maxGroupMessages messages, if the window has capacity for it. A
 // message that cannot be sent has failed; the others are still sent. If the last one cannot be
-// sent, all have failed, because nothing is known about the others. A sent message that is missing
-// alone (rejected, or lost with the connection) is counted like its group; the republisher finds
-// it.
+// sent, all have failed, because no response tells the result of the others. A single sent message
+// may be missing in the stream: rejected, or lost with the connection. It is counted like its
+// group, and the republisher finds it.
 func (w *window) publish(group ...*nats.Msg) error {
 	n, ok := w.reserveSlot(len(group))
 	if !ok {
@@ -111,7 +111,7 @@ func (w *window) reserveSlot(messages int) (n uint64, ok bool) {
 }
 
 // startTimeout starts the timeout of a group, and subtracts the messages that could not be sent. It
-// starts here because writing the other messages may have taken long.
+// starts after the writes of the other messages, which may have taken long.
 func (w *window) startTimeout(n uint64, lost int) {
 	w.mu.Lock()
 	slot := &w.slots[n%maxInFlight]

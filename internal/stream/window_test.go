@@ -145,7 +145,7 @@ func TestWindow_anyResponses_countsEachMessageOnce(t *testing.T) {
 		m := windowModel{Window: w, open: map[string]int{}}
 		r.Repeat(map[string]func(*rapid.T){
 			"publish": m.publish,
-			"answer":  m.answer,
+			"respond": m.respond,
 			"expire":  func(*rapid.T) { w.Expire(time.Now().Add(time.Minute)); m.expired() },
 			"young":   func(*rapid.T) { w.Expire(time.Now()) },
 			"": func(r *rapid.T) {
@@ -205,8 +205,8 @@ func (m *windowModel) publish(r *rapid.T) {
 	}
 }
 
-func (m *windowModel) answer(r *rapid.T) {
-	for range rapid.IntRange(1, 20).Draw(r, "answers") {
+func (m *windowModel) respond(r *rapid.T) {
+	for range rapid.IntRange(1, 20).Draw(r, "responses") {
 		if len(m.replies) == 0 {
 			return
 		}

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// AsyncWriter writes the lines of many goroutines in batches, from one goroutine, so that no line
-// waits for a write call of its own. If the reader of the output is too slow, writers block, as
-// they would without it. During a stop they do not block.
+// AsyncWriter writes the lines of many goroutines in batches, from one goroutine, so that callers
+// do not wait for the output. If the reader of the output is too slow, callers block, as they would
+// without an AsyncWriter. During a stop they do not block.
 type AsyncWriter struct {
 	w io.Writer
 

@@ -68,7 +68,7 @@ func TestAsyncWriter_concurrentWrites_keepLines(t *testing.T) {
 		t.Errorf("%d writes for %d lines", g.writes, writers*lines)
 	}
 	if _, err := fmt.Fprint(l, "late\n"); err != nil || !strings.HasSuffix(g.out.String(), "late\n") {
-		t.Error("what comes after the end is not written")
+		t.Error("a line after Close is not written")
 	}
 }
 
@@ -92,7 +92,7 @@ func TestAsyncWriter_slowReader_blocksWriters(t *testing.T) {
 	}
 	select {
 	case <-done:
-		t.Error("nobody waits")
+		t.Error("the writers do not block")
 	default:
 	}
 	close(g.open)

@@ -27,7 +27,7 @@ func TestNewLogger_formatAndLevel_areChecked(t *testing.T) {
 	log.Warn("seen", "source", "stripe")
 	var line struct{ Msg, Source string }
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line.Msg != "seen" || line.Source != "stripe" {
-		t.Errorf("got %q, %v; want the warning alone", out.String(), err)
+		t.Errorf("got %q, %v; want only the warning", out.String(), err)
 	}
 	for _, wrong := range [][2]string{{"xml", "info"}, {"text", "loud"}} {
 		if _, err := telemetry.NewLogger(&out, wrong[0], wrong[1]); err == nil ||

@@ -44,10 +44,10 @@ func TestStartTraces_noEndpoint_startsNothing(t *testing.T) {
 
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")
 	if stop := telemetry.StartTraces(t.Context(), o); otel.GetTracerProvider() != before || stop(t.Context()) != nil {
-		t.Error("something was started with an endpoint that is none")
+		t.Error("something was started with an invalid endpoint")
 	}
 	if !strings.Contains(out.String(), "no traces are sent") {
-		t.Errorf("nobody was told: %s", &out)
+		t.Errorf("the log does not report it: %s", &out)
 	}
 }
 
@@ -93,12 +93,12 @@ func TestStartTraces_wrongSettings_areReported(t *testing.T) {
 	}
 }
 
-// stalledExporter is an exporter whose collector never responds. Before it is loose, it does not
-// even end with its context.
+// stalledExporter is an exporter whose collector never responds. Until release is closed, it also
+// ignores the end of its context.
 type stalledExporter struct {
-	called chan struct{}
-	loose  chan struct{}
-	ended  chan error
+	called  chan struct{}
+	release chan struct{}
+	ended   chan error
 }
 
 func (h *stalledExporter) ExportSpans(ctx context.Context, _ []sdktrace.ReadOnlySpan) error {
@@ -106,7 +106,7 @@ func (h *stalledExporter) ExportSpans(ctx context.Context, _ []sdktrace.ReadOnly
 	case h.called <- struct{}{}:
 	default:
 	}
-	<-h.loose
+	<-h.release
 	<-ctx.Done()
 	h.ended <- context.Cause(ctx)
 	return ctx.Err()
@@ -116,9 +116,9 @@ func (h *stalledExporter) Shutdown(context.Context) error { return nil }
 
 // A stalled collector delays no span, and delays a stop only for the flush timeout. Nothing
 // outlives the stop.
-func TestStartTraces_stalledCollector_blocksNobody(t *testing.T) {
+func TestStartTraces_stalledCollector_blocksNoCaller(t *testing.T) {
 	t.Parallel()
-	h := &stalledExporter{called: make(chan struct{}, 1), loose: make(chan struct{}), ended: make(chan error, 1000)}
+	h := &stalledExporter{called: make(chan struct{}, 1), release: make(chan struct{}), ended: make(chan error, 1000)}
 	provider, stop := telemetry.NewProvider(t.Context(), options(), h)
 	tracer := provider.Tracer("test")
 	spans := func(n int) {
@@ -144,7 +144,7 @@ func TestStartTraces_stalledCollector_blocksNobody(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("spans wait for the collector")
 	}
-	close(h.loose)
+	close(h.release)
 	began := time.Now()
 	if err := stop(t.Context()); err != nil {
 		t.Error(err)

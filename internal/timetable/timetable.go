@@ -44,8 +44,8 @@ func Parse(expression, zone string) (*Timetable, error) {
 		return nil, fmt.Errorf("%q is not a cron expression (%w): %s", expression, err,
 			usage+strings.Join(macros, ", "))
 	}
-	t := &Timetable{expression: *e, zone: loc, everyHour: expression == "@hourly" || len(fields) == 5 &&
-		fields[1] == "*"}
+	t := &Timetable{expression: *e, zone: loc,
+		everyHour: expression == "@hourly" || len(fields) == 5 && fields[1] == "*"}
 	if t.nextWallTime(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
 		return nil, fmt.Errorf("%q is never due: no date matches its fields", expression)
 	}
@@ -83,8 +83,8 @@ func (t *Timetable) Next(after time.Time) time.Time {
 	return time.Time{}
 }
 
-// Latest returns the last planned time at or before now that is after another time; zero if there
-// is none. Planned times in between are skipped.
+// Latest returns the last planned time that is later than after and not later than now; zero if
+// there is none.
 func (t *Timetable) Latest(after, now time.Time) time.Time {
 	var last time.Time
 	for back := time.Minute; last.IsZero(); back *= 2 {

@@ -25,7 +25,7 @@ const (
 SELECT e.id, e.source, e.event_id, e.event_type, e.account, e.object_type, e.object_id, e.api_version, e.origin,
 	e.received_at, e.delivery_index, e.headers, e.verification,
   e.fingerprint, e.delivery_id, CASE WHEN octet_length(e.body) <= $2 THEN e.body END, octet_length(e.body),
-  	EXISTS (SELECT FROM redacted r WHERE r.event = e.id)
+  	EXISTS (SELECT FROM redacted_events r WHERE r.event = e.id)
 FROM events e WHERE e.id = ANY($1::bigint[])`
 
 	bodySQL = `SELECT body FROM events WHERE id = $1`
@@ -69,7 +69,8 @@ func (w *verification) checkBodies(ctx context.Context, tx pgx.Tx, ids []int64) 
 	return nil
 }
 
-// isRedacted reports whether an event was redacted. Remaining content is a violation.
+// isRedacted reports whether an event was redacted. If the event still has content, it also adds a
+// violation.
 func (w *verification) isRedacted(e *storedEvent) bool {
 	if e.redacted && (e.bodyLength != nil || !bytes.Equal(e.headers, []byte("{}"))) {
 		item := w.eventItem(e, "its body or its headers still exist")
@@ -106,8 +107,7 @@ func (w *verification) checkDelivery(group []*storedEvent, body []byte) {
 	src, ok := w.Sources[w.sourceName(first.Source)]
 	if !ok {
 		w.results.note("%d events of source "+w.sourceName(first.Source)+
-			" were not checked against their fingerprints: the source "+
-			"is not in this configuration", int64(len(group)))
+			" were not checked against their fingerprints: the source is not in this configuration", int64(len(group)))
 		return
 	}
 	d, err := events.DecodeDelivery(first.headers, body, first.ReceivedAt)
@@ -148,16 +148,15 @@ func (w *verification) checkFingerprint(e *storedEvent, body []byte, identified 
 		e.Body = body
 		sum, ok := w.reducer.RefetchFingerprint(&e.Record)
 		if !ok {
-			w.results.note("%d refetches were not checked against their fingerprints: this configuration cannot "+
-				"read them", 1)
+			w.results.note(
+				"%d refetches were not checked against their fingerprints: this configuration cannot read them", 1)
 			return
 		}
 		if bytes.Equal(e.fingerprint, sum[:]) {
 			return
 		}
 	} else if identifyErr != nil {
-		w.results.note("%d events were not checked against their fingerprints: this configuration rejects "+
-			"them", 1)
+		w.results.note("%d events were not checked against their fingerprints: this configuration rejects them", 1)
 		return
 	}
 	w.results.add(FingerprintDiffers,

@@ -16,15 +16,15 @@ const (
 	wrongEffectsSQL = `
 SELECT e.effect, e.event_id, e.source, e.account, e.object_type, e.object_id, w.wrong FROM (
   SELECT e.effect, 'it is running, and nobody has taken it' AS wrong FROM effects e WHERE e.state = 'running'
-  	AND (e.taken_by = '' OR e.taken_until IS NULL)
+  	AND (e.lease_owner = '' OR e.lease_until IS NULL)
   UNION ALL SELECT e.effect, 'it is ' || e.state || ', and never due' FROM effects e
   	WHERE e.state IN ('planned', 'failed') AND e.due IS NULL
   UNION ALL SELECT s.effect, 'step ' || s.step || ' is ' || s.state || ', and the effect is ' || e.state
   	FROM effect_steps s JOIN effects e USING (effect)
     WHERE s.state = 'reserved' AND e.state <> 'running' OR s.state = 'unknown' AND e.state = 'done'
-    	OR e.state IN ('waiting', 'superseded', 'expired')
+    	OR e.state IN ('awaiting_approval', 'superseded', 'expired')
   UNION ALL SELECT e.effect, 'it is of no event, and of no window of a schedule' FROM effects e WHERE e.event_id = 0
-  	AND NOT e.facts ? 'window'
+  	AND NOT e.template_data ? 'window'
   UNION ALL SELECT s.effect, 'step ' || s.step || ' is undone, and was not done' FROM effect_steps s
     WHERE s.undo AND NOT EXISTS (SELECT FROM effect_steps f WHERE f.effect = s.effect AND f.step = s.step AND NOT f.undo
     	AND f.state = 'done')
@@ -38,18 +38,19 @@ SELECT min(effect), max(effect), key, rule_version, min(source), min(account), m
 	// doneWithFailedStepSQL counts effects that are done although a step failed, for example
 	// because their rule lost the step.
 	doneWithFailedStepSQL = `SELECT count(DISTINCT effect) FROM effect_steps s JOIN effects e USING (effect)
-		WHERE e.state = 'done' AND NOT e.undoing AND s.state = 'failed'`
+		WHERE e.state = 'done' AND NOT e.compensating AND s.state = 'failed'`
 
 	// waitingEffectsSQL counts effects that wait for a processor, for a response and for an
 	// operator.
 	waitingEffectsSQL = `
 SELECT count(*) FILTER (WHERE state IN ('planned', 'failed') AND due <= $1),
 	coalesce(min(due) FILTER (WHERE state IN ('planned', 'failed')), $1),
-  count(*) FILTER (WHERE state = 'running' AND taken_until <= $1),
-  	coalesce(min(taken_until) FILTER (WHERE state = 'running'), $1),
-  count(*) FILTER (WHERE state = 'waiting'), coalesce(min(planned_at) FILTER (WHERE state = 'waiting'), $1),
-  count(*) FILTER (WHERE state = 'review'), coalesce(min(updated_at) FILTER (WHERE state = 'review'), $1)
-FROM effects WHERE state IN ('planned', 'failed', 'running', 'waiting', 'review')`
+  count(*) FILTER (WHERE state = 'running' AND lease_until <= $1),
+  	coalesce(min(lease_until) FILTER (WHERE state = 'running'), $1),
+  count(*) FILTER (WHERE state = 'awaiting_approval'),
+  	coalesce(min(planned_at) FILTER (WHERE state = 'awaiting_approval'), $1),
+  count(*) FILTER (WHERE state = 'needs_review'), coalesce(min(updated_at) FILTER (WHERE state = 'needs_review'), $1)
+FROM effects WHERE state IN ('planned', 'failed', 'running', 'awaiting_approval', 'needs_review')`
 
 	// windowWaitsSQL counts the objects that windows of schedules wait for, because their state is
 	// ambiguous.
@@ -57,12 +58,12 @@ FROM effects WHERE state IN ('planned', 'failed', 'running', 'waiting', 'review'
 
 	// unconfiguredEffectsSQL counts effects whose rule or destination is not configured.
 	unconfiguredEffectsSQL = `
-SELECT count(*), coalesce(min(coalesce(tried_since, planned_at)), $1) FROM effects WHERE state = 'planned'
+SELECT count(*), coalesce(min(coalesce(first_attempt_at, planned_at)), $1) FROM effects WHERE state = 'planned'
 	AND strpos(reason, $2) > 0`
 
 	unknownOutcomesSQL = `
 SELECT count(*), coalesce(min(coalesce(s.ended_at, s.reserved_at)), $1) FROM effect_steps s
-	JOIN effects e USING (effect) WHERE s.state = 'unknown' AND e.state IN ('planned', 'failed', 'review')`
+	JOIN effects e USING (effect) WHERE s.state = 'unknown' AND e.state IN ('planned', 'failed', 'needs_review')`
 )
 
 // checkEffects checks the ledger of effects.
@@ -73,8 +74,8 @@ func (w *verification) checkEffects(ctx context.Context) error {
 	if err := tx.QueryRow(ctx, windowWaitsSQL, w.snapshot.at).Scan(&windows.count, &windows.since); err != nil {
 		return fmt.Errorf("read waiting windows: %w", err)
 	}
-	w.reportWaiting("ambiguous objects that rules on a schedule wait for (a refetch, a newer event or an operator "+
-		"decides)", windows, "")
+	w.reportWaiting("ambiguous objects that rules on a schedule wait for (a "+
+		"refetch, a newer event or an operator decides)", windows, "")
 	if err := tx.QueryRow(ctx, countEffectsSQL).Scan(&n); err != nil {
 		return fmt.Errorf("count effects: %w", err)
 	}
@@ -158,15 +159,14 @@ func (w *verification) reportWaitingEffects(ctx context.Context, tx pgx.Tx) erro
 		return fmt.Errorf("read waiting effects: %w", err)
 	}
 	w.reportWaiting("effects that are due", due, "start a processor; if one runs, see postern effects list --state "+
-		"failed, "+
-		"and check whether the destination responds")
+		"failed, and check whether the destination responds")
 	w.reportWaiting("effects whose process has ended", expired, "start a processor, which continues them")
 	w.reportWaiting("effects whose rule or destination is not configured", unconfigured,
 		"postern effects list --state planned -o "+
 			"json shows what each waits for: configure that, or end them with postern effects reject")
 	w.reportWaiting("steps with unknown outcome (postern effects show says how to resolve them)",
 		unknown, "")
-	w.reportWaiting("effects that need review (postern effects list --state review)", review, "")
-	w.reportWaiting("effects that await approval (postern effects list --state waiting)", approvals, "")
+	w.reportWaiting("effects that need review (postern effects list --state needs_review)", review, "")
+	w.reportWaiting("effects that await approval (postern effects list --state awaiting_approval)", approvals, "")
 	return nil
 }

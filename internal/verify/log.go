@@ -28,7 +28,7 @@ type (
 		source              int32
 		digest, fingerprint []byte
 	}
-	// applyLive is a live outcome.
+	// outcomeRow is a live outcome.
 	outcomeRow struct {
 		id     int64
 		source int32
@@ -47,7 +47,8 @@ const (
 	outcomesSQL = `SELECT event_id, source, status, due FROM outcomes WHERE run = 0 AND event_id > $1 ORDER BY event_id
 		LIMIT $2`
 
-	republishedUpToSQL = `SELECT coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = 'auditor' AND c.run = 0),
+	republishedUpToSQL = `SELECT coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = 'republisher'
+		AND c.run = 0),
 		0)`
 )
 
@@ -228,8 +229,8 @@ func (l *logWalk) checkKeys(ctx context.Context, id int64, e *eventRow) error {
 		if k == nil && n == 0 && e != nil {
 			item := l.item(e, "it has no key")
 			item.Repair = fmt.Sprintf("INSERT INTO postern.event_keys (source, key, id, fingerprint) SELECT source, "+
-				"substr(sha256(convert_to(event_id, 'UTF8')), 1, 16), id, fingerprint FROM postern.events WHERE id = "+
-				"%d", id)
+				"substr(sha256(convert_to(event_id, 'UTF8')), 1, 16), id, "+
+				"fingerprint FROM postern.events WHERE id = %d", id)
 			l.results.add(EventWithoutKey, item)
 		}
 		if k == nil {
@@ -257,7 +258,7 @@ func reconcileCommand(source string) string {
 	return "postern reconcile " + source + " --objects --full"
 }
 
-// keyDifference says in what an event and its key differ.
+// keyDifference describes the first difference between an event and its key; "" if there is none.
 func keyDifference(e *eventRow, k *keyRow) string {
 	digest := events.KeyDigest(e.key)
 	switch {
@@ -283,9 +284,8 @@ func (l *logWalk) checkOutcome(id int64, e *eventRow, o *outcomeRow) {
 	case e == nil:
 	case o == nil && id <= l.republishedUpTo:
 		item := l.item(e, fmt.Sprintf("the republisher's checkpoint is %d", l.republishedUpTo))
-		item.Repair = fmt.Sprintf("UPDATE postern.checkpoints SET cursor = least(cursor, %d) WHERE job = 'auditor' "+
-			"AND "+
-			"run = 0", id-1)
+		item.Repair = fmt.Sprintf(
+			"UPDATE postern.checkpoints SET cursor = least(cursor, %d) WHERE job = 'republisher' AND run = 0", id-1)
 		l.results.add(EventWithoutOutcome, item)
 	case o == nil:
 		l.unapplied.add(events.Time(id))

@@ -70,7 +70,7 @@ func TestVerify_damagedLog_namesEvent(t *testing.T) {
 				t.Errorf("event %d: %+v", id, item)
 			}
 			// if two differ, the wrong one is unknown
-			if mended := item.Repair != ""; mended == (c.kind == verify.KeyDiffers) {
+			if hasRepair := item.Repair != ""; hasRepair == (c.kind == verify.KeyDiffers) {
 				t.Errorf("repair: %+v", item)
 			}
 		})
@@ -84,7 +84,8 @@ func TestVerify_droppedPartitionCreatedAgain_isNoViolation(t *testing.T) {
 	for _, dropped := range []bool{false, true} {
 		b := setup(t)
 		id := b.ids[len(b.ids)/2]
-		b.damage(t, `WITH e AS (DELETE FROM events WHERE id = $1) INSERT INTO retired (name, lo, hi, folded_to, events,
+		b.damage(t, `WITH e AS (DELETE FROM events WHERE id = $1) INSERT INTO dropped_partitions (name, id_from, id_to,
+			retained_to, events,
 			bytes, run, ready_at, dropped_at, updated_at)
 			SELECT 'events_' || to_char(event_time($1) AT TIME ZONE 'UTC', 'YYYYMMDD'), $1, $1 + 1, $1, 1, 1, 1, now(),
 				CASE WHEN $2 THEN now() END, now()`, id, dropped)
@@ -170,9 +171,9 @@ func TestVerify_concurrentWriters_noViolations(t *testing.T) {
 			applied.Apply(t, b.proc, events.LiveRun, b.log.Append(t, b.log.Source, []sim.Event{e}))
 		}
 	}()
-	for looked := 0; ; looked++ {
+	for checks := 0; ; checks++ {
 		b.clean(t)
-		if looked == 0 {
+		if checks == 0 {
 			close(first)
 		}
 		select {
@@ -199,7 +200,7 @@ func TestVerify_damagedBodies_namesEvent(t *testing.T) {
 			SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1) UPDATE events
 				SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1`},
 		"no body":  {verify.BodyMissing, `UPDATE events SET body = NULL WHERE id = $1`},
-		"redacted": {verify.RedactionUndone, `INSERT INTO redacted (event, run, at) VALUES ($1, 1, now())`},
+		"redacted": {verify.RedactionUndone, `INSERT INTO redacted_events (event, run, at) VALUES ($1, 1, now())`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -294,7 +295,7 @@ func TestVerify_signatures_asOfReceipt(t *testing.T) {
 		t.Errorf("%+v", item)
 	}
 	if r := b.clean(t); r.Checked["signatures"] != 0 {
-		t.Errorf("nobody asked: %+v", r.Checked)
+		t.Errorf("signatures were checked without a request: %+v", r.Checked)
 	}
 	src.Secrets[0].Value = bytes.ToUpper(src.Secrets[0].Value)
 	src.Keys = nil
@@ -312,17 +313,18 @@ func ledger(t *testing.T) *testBundle {
 	b := setup(t)
 	b.exec(t, `
 		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state,
-			undoing, destination, due, taken_by, taken_until, planned_at, updated_at)
-		SELECT 'mail:' || n, 1, 'mail', $1, '', 'thing', n::text, 7, 0, state, undoing, 'post', CASE
+			compensating, destination, due, lease_owner, lease_until, planned_at, updated_at)
+		SELECT 'mail:' || n, 1, 'mail', $1, '', 'thing', n::text, 7, 0, state, compensating, 'post', CASE
 			WHEN state IN ('planned', 'failed') THEN now() END,
 		  CASE WHEN state = 'running' THEN 'a' ELSE '' END, CASE WHEN state = 'running' THEN now() + interval '1 min'
 		  	END, now() - interval '3 days', now() - interval '2 days'
-		FROM (VALUES (1, 'waiting', false), (2, 'planned', false), (3, 'running', false), (4, 'failed', false),
-			(5, 'review', false), (6, 'done', false), (7, 'done', true), (8, 'rejected', false),
+		FROM (VALUES (1, 'awaiting_approval', false), (2, 'planned', false), (3, 'running', false),
+			(4, 'failed', false),
+			(5, 'needs_review', false), (6, 'done', false), (7, 'done', true), (8, 'rejected', false),
 			(9, 'superseded', false),
-		  (10, 'expired', false)) AS d(n, state, undoing)`, b.log.Source)
+		  (10, 'expired', false)) AS d(n, state, compensating)`, b.log.Source)
 	b.exec(t, `
-		INSERT INTO effect_steps (effect, step, undo, place, state, destination, fingerprint, attempts, reserved_at,
+		INSERT INTO effect_steps (effect, step, undo, position, state, destination, fingerprint, attempts, reserved_at,
 			ended_at)
 		SELECT e.effect, step, undo, 0, d.state, 'post', '', 1, now() - interval '1 day', now() - interval '1 day'
 		FROM effects e JOIN (VALUES (2, 'a', false, 'done'), (3, 'a', false, 'done'), (3, 'b', false, 'reserved'),
@@ -339,20 +341,20 @@ func TestVerify_effects_reportsWaiting(t *testing.T) {
 	if r.Checked["effects"] != 10 {
 		t.Errorf("%v", r.Checked)
 	}
-	var told []string
+	var reported []string
 	for _, w := range r.Waiting {
-		if what, _, _ := strings.Cut(w.What, " ("); w.Count > 0 {
-			told = append(told, what)
+		if what, _, _ := strings.Cut(w.Work, " ("); w.Count > 0 {
+			reported = append(reported, what)
 		}
 	}
 	for _, want := range []string{"effects that are due", "steps with unknown outcome",
 		"effects that need review", "effects that await approval"} {
-		if !strings.Contains(strings.Join(told, "|"), want) {
-			t.Errorf("%q is not reported: %q", want, told)
+		if !strings.Contains(strings.Join(reported, "|"), want) {
+			t.Errorf("%q is not reported: %q", want, reported)
 		}
 	}
 	for _, w := range r.Waiting {
-		if strings.HasPrefix(w.What, "steps with unknown") && (w.Count != 1 || w.Seconds < 80_000) {
+		if strings.HasPrefix(w.Work, "steps with unknown") && (w.Count != 1 || w.Seconds < 80_000) {
 			t.Errorf("%+v", w)
 		}
 	}
@@ -361,7 +363,7 @@ func TestVerify_effects_reportsWaiting(t *testing.T) {
 		now() - interval '2 h' FROM generate_series(1, 3) n`, b.log.Source)
 	r = b.clean(t)
 	if !slices.ContainsFunc(r.Waiting, func(w verify.Wait) bool {
-		return w.Count == 3 && w.Seconds > 7_000 && strings.HasPrefix(w.What, "ambiguous objects")
+		return w.Count == 3 && w.Seconds > 7_000 && strings.HasPrefix(w.Work, "ambiguous objects")
 	}) {
 		t.Errorf("%+v", r.Waiting)
 	}
@@ -384,10 +386,11 @@ func TestVerify_damagedEffects_namesEffect(t *testing.T) {
 		"reserved for ever": {verify.EffectWrong, `UPDATE effect_steps SET state = 'reserved' WHERE state = 'failed'
 			AND effect = (SELECT effect FROM effects WHERE key = 'mail:4')`,
 			"step a is reserved, and the effect is failed"},
-		"without owner": {verify.EffectWrong, `UPDATE effects SET taken_by = '' WHERE state = 'running'`,
+		"without owner": {verify.EffectWrong, `UPDATE effects SET lease_owner = '' WHERE state = 'running'`,
 			"nobody has taken it"},
-		"started without approval": {verify.EffectWrong, `UPDATE effects SET state = 'waiting' WHERE key = 'mail:6'`,
-			"step a is done, and the effect is waiting"},
+		"started without approval": {verify.EffectWrong, `UPDATE effects SET state = 'awaiting_approval'
+			WHERE key = 'mail:6'`,
+			"step a is done, and the effect is awaiting_approval"},
 		"started and expired": {verify.EffectWrong, `UPDATE effects SET state = 'expired' WHERE key = 'mail:6'`,
 			"step a is done, and the effect is expired"},
 		"never due": {verify.EffectWrong, `ALTER TABLE effects DROP CONSTRAINT effects_check; UPDATE effects
@@ -397,14 +400,14 @@ func TestVerify_damagedEffects_namesEffect(t *testing.T) {
 			"step a is undone, and was not done"},
 		"twice": {verify.EffectTwice, `DROP INDEX effects_key; UPDATE effects SET key = 'mail:6'
 			WHERE key = 'mail:8'`, "both have key mail:6, version 1"},
-		"without event": {verify.EffectWrong, `UPDATE effects SET event_id = 0, facts = '{"new": {}}'
+		"without event": {verify.EffectWrong, `UPDATE effects SET event_id = 0, template_data = '{"new": {}}'
 			WHERE key = 'mail:6'`, "it is of no event, and of no window of a schedule"},
 		"too late": {verify.WaitsTooLong, `UPDATE effects SET due = now() - interval '2 hours'
 			WHERE state = 'planned'`, "effects that are due: 2, the oldest for 2h0m0s; the limit is 1h0m0s"},
 		"rule not configured": {verify.WaitsTooLong, `UPDATE effects SET due = clock_timestamp(),
 			reason = 'its rule is not configured, so it waits' WHERE key = 'mail:2'`,
 			"effects whose rule or destination is not configured: 1, the oldest for 72h0m0s; the limit is 1h0m0s"},
-		"lease expired": {verify.WaitsTooLong, `UPDATE effects SET taken_until = now() - interval '2 hours'
+		"lease expired": {verify.WaitsTooLong, `UPDATE effects SET lease_until = now() - interval '2 hours'
 			WHERE state = 'running'`, "effects whose process has ended: 1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -50,7 +50,7 @@ GROUP BY 1, 2 ORDER BY 2`
 SELECT k.source, k.account, k.object_type, k.object_id, min(k.event) FROM (
   SELECT o.source, o.account, o.object_type, o.object_id, o.event_id AS event FROM outcomes o WHERE o.status <> 'dead'
   	AND ` + appliedCondition + `
-  UNION ALL SELECT b.source, b.account, b.object_type, b.object_id, b.last_event_id FROM bases b) k
+  UNION ALL SELECT b.source, b.account, b.object_type, b.object_id, b.last_event_id FROM retained_objects b) k
 WHERE NOT EXISTS (SELECT FROM objects m WHERE m.source = k.source AND m.account = k.account
 	AND m.object_type = k.object_type AND m.object_id = k.object_id)
 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4`
@@ -110,11 +110,11 @@ type objectPair struct {
 	stored, computed *versioning.Object
 	// outdated is true if an older rule may have decided a part of it.
 	outdated bool
-	// currentRuleOnly is what the current rule alone makes of the events, if the object differs and
-	// an older rule may be the reason; nil if unknown. The stored object must not be older than
-	// that.
+	// currentRuleOnly is the result of those events that the current rule decided. It is computed
+	// only if the object differs and an older rule may be the reason; otherwise it is nil. The
+	// stored object must not be older than it.
 	currentRuleOnly *versioning.Object
-	// anomaly is the first event that was applied and says nothing about the object now.
+	// anomaly is the first event that was applied and now has no state of the object.
 	anomaly processor.Anomaly
 }
 
@@ -125,8 +125,7 @@ func (w *verification) checkObjects(ctx context.Context, tx pgx.Tx, keys []versi
 			return false
 		}
 		w.results.note("%d objects of source "+w.sourceName(k.Source)+
-			" were not compared with their events: the source is not in "+
-			"this configuration", 1)
+			" were not compared with their events: the source is not in this configuration", 1)
 		return true
 	})
 	pairs, err := loadPairs(ctx, tx, keys)
@@ -301,16 +300,15 @@ func (w *verification) compareObject(p *objectPair) {
 		w.results.note("%d objects were not compared, because some of their events cannot be read here: "+
 			p.anomaly.Reason, 1)
 	case p.currentRuleOnly != nil && !w.redacting && isOlder(&p.stored.Row, &p.currentRuleOnly.Row):
-		least := *p
-		least.computed = p.currentRuleOnly
-		w.results.add(violationKind(&least), w.objectItem(p.stored.Key, describeObject(&least, what)))
+		current := *p
+		current.computed = p.currentRuleOnly
+		w.results.add(violationKind(&current), w.objectItem(p.stored.Key, describeObject(&current, what)))
 	case p.outdated && p.anomaly.Reason == "":
 		w.results.note("%d objects differ from the result of the current rule, but an older rule decided some of "+
-			"their events: "+
-			"postern rebuild decides them again", 1)
+			"their events: postern rebuild decides them again", 1)
 	case w.redacting:
-		w.results.note("%d objects differ from the result of their events during a redaction: verify again "+
-			"when it has ended", 1)
+		w.results.note(
+			"%d objects differ from the result of their events during a redaction: verify again when it has ended", 1)
 	default:
 		w.results.add(violationKind(p), w.objectItem(p.stored.Key, describeObject(p, what)))
 	}

@@ -39,11 +39,12 @@ func TestVerify_damagedObjects_namesObject(t *testing.T) {
 			state = '{"id": "obj"}'`, `deleted AND version_final`, "final"},
 		"ambiguity removed": {verify.ObjectDiffers, `UPDATE objects SET ambiguous = NOT ambiguous`, `version_at > 0`,
 			"ambiguous"},
-		"overwritten": {verify.ObjectDiffers, `UPDATE objects SET settled = 17`, `version_at > 0`,
+		"overwritten": {verify.ObjectDiffers, `UPDATE objects SET overwritten_at = 17`, `version_at > 0`,
 			"time of the overwrite"},
-		"observed times": {verify.ObjectDiffers, `UPDATE objects SET window_hi = window_hi + 1`, `version_at > 0`,
+		"observed times": {verify.ObjectDiffers, `UPDATE objects SET time_to = time_to + 1`, `version_at > 0`,
 			"observed times"},
-		"tied states": {verify.ObjectDiffers, `UPDATE objects SET tie_set = '[{"look": true}]'`, `version_at > 0`,
+		"tied states": {verify.ObjectDiffers, `UPDATE objects SET tied_states = '[{"from_refetch": true}]'`,
+			`version_at > 0`,
 			"tied states"},
 		"missing": {verify.ObjectMissing, `DELETE FROM objects`, `true`, "was applied to it"},
 		"without event": {verify.ObjectDiffers, `INSERT INTO objects
@@ -105,7 +106,8 @@ func TestVerify_currentRuleDecisionMissing_isViolation(t *testing.T) {
 	if r := b.clean(t); len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], "1 objects differ") {
 		t.Errorf("%v", r.Notes)
 	}
-	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at)
+	b.exec(t, `INSERT INTO runs (run, job, params, actor, reason, status, detail, counts, created_at, ended_at,
+		updated_at)
 		OVERRIDING SYSTEM VALUE
 		VALUES (600, 'rebuild', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
 	b.exec(t, `INSERT INTO outcomes SELECT (jsonb_populate_record(o, jsonb_build_object('run', 600, 'rule_version',
@@ -162,7 +164,7 @@ func TestVerify_objectWithManyEvents_readsSeveralPages(t *testing.T) {
 	ids := b.log.Append(t, b.log.Source, evs)
 	slices.Sort(ids)
 	applied.Apply(t, b.proc, events.LiveRun, ids)
-	b.audited(t, ids[len(ids)-1])
+	b.setCheckpoint(t, ids[len(ids)-1])
 	if r := b.clean(t); r.Checked["objects"] != 41 || r.Checked["bodies"] != 5000 {
 		t.Errorf("%+v", r.Checked)
 	}
@@ -181,7 +183,8 @@ func TestVerify_eventsNotApplied_doNotCount(t *testing.T) {
 	b.exec(t, `INSERT INTO outcomes SELECT (jsonb_populate_record(o, jsonb_build_object('event_id', $2::bigint,
 		'status', 'dead', 'version', NULL))).* FROM outcomes o WHERE event_id = $1`, first[0], dead[0])
 	b.clean(t)
-	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at)
+	b.exec(t, `INSERT INTO runs (run, job, params, actor, reason, status, detail, counts, created_at, ended_at,
+		updated_at)
 		OVERRIDING SYSTEM VALUE
 		VALUES (600, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`)
 	must(t,
@@ -189,7 +192,7 @@ func TestVerify_eventsNotApplied_doNotCount(t *testing.T) {
 			dead), false)))
 	b.clean(t)
 	applied.Apply(t, b.proc, 601, dead)
-	b.says(t, "2", `SELECT state->>'n' FROM objects`)
+	b.wantValue(t, "2", `SELECT state->>'n' FROM objects`)
 	b.clean(t)
 	b.damage(t, `DELETE FROM outcomes WHERE run = 601`)
 	b.finds(t, verify.ObjectDiffers, 1)
@@ -213,11 +216,12 @@ func TestVerify_overwrittenObjectWithManyEvents_matches(t *testing.T) {
 		ids := b.log.Append(t, b.log.Source, some)
 		applied.Apply(t, b.proc, events.LiveRun, ids)
 	}
-	b.says(t, "true", `SELECT deleted::text FROM objects`)
+	b.wantValue(t, "true", `SELECT deleted::text FROM objects`)
 	b.clean(t)
-	look := b.look(t, h, "obj_1", 1, sim.Refetch{Began: sim.Start + 5_000_000, Elapsed: 300_000, Overwrites: true})
-	applied.Apply(t, b.proc, events.LiveRun, []int64{look})
-	b.says(t, "100000000", `SELECT state->>'n' FROM objects WHERE settled <> 0`)
+	overwrite := b.appendRefetch(t, h, "obj_1", 1,
+		sim.Refetch{Began: sim.Start + 5_000_000, Elapsed: 300_000, Overwrites: true})
+	applied.Apply(t, b.proc, events.LiveRun, []int64{overwrite})
+	b.wantValue(t, "100000000", `SELECT state->>'n' FROM objects WHERE overwritten_at <> 0`)
 	b.clean(t)
 }
 

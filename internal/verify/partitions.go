@@ -27,15 +27,15 @@ CROSS JOIN LATERAL (SELECT regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FRO
 	AS b) m
 WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending ORDER BY 2`
 
-	droppedSQL = `SELECT name, lo, hi, dropped_at IS NOT NULL FROM retired WHERE ready_at IS NOT NULL ORDER BY lo`
+	droppedSQL = `SELECT name, id_from, id_to, dropped_at IS NOT NULL FROM dropped_partitions WHERE ready_at IS NOT NULL
+		ORDER BY id_from`
 )
 
 func readPartitions(ctx context.Context, tx pgx.Tx) (*partitions, error) {
 	d := &partitions{}
 	for sql, to := range map[string]*[]partition{attachedSQL: &d.attached, droppedSQL: &d.dropped} {
 		found, err := readPage(ctx, tx, func(row pgx.CollectableRow) (p partition, err error) {
-			return p,
-				row.Scan(&p.name, &p.idFrom, &p.idTo, &p.dropped)
+			return p, row.Scan(&p.name, &p.idFrom, &p.idTo, &p.dropped)
 		}, "partitions of the log", sql)
 		if err != nil {
 			return nil, err
@@ -45,8 +45,8 @@ func readPartitions(ctx context.Context, tx pgx.Tx) (*partitions, error) {
 	return d, nil
 }
 
-// whyMissing says why an event that is not in the log should be there; "" if retention dropped its
-// partition.
+// whyMissing explains why it is a violation that the log does not have an event; "" if retention
+// dropped its partition.
 func (d *partitions) whyMissing(id int64) string {
 	dropped := partitionOf(d.dropped, id)
 	if p := partitionOf(d.attached, id); p != nil && (dropped == nil || !dropped.dropped) {

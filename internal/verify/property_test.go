@@ -35,7 +35,7 @@ var habits = map[string]sim.Options{
 	"steps": {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
 		StatusSteps: true,
 		ChangeSets:  50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
-	"hints": {Objects: 8, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
+	"partial changes": {Objects: 8, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
 }
 
 // Correct operations in any order on any events cause no violation.
@@ -54,13 +54,13 @@ func TestVerify_randomOperations_noViolations(t *testing.T) {
 			for day := range partitions {
 				b.clock(t, partitions-1-day)
 				some := evs[day*len(evs)/partitions : (day+1)*len(evs)/partitions]
-				ids := slices.Concat(b.log.Append(t, b.log.Source, some), b.looks(t, r, h, day))
+				ids := slices.Concat(b.log.Append(t, b.log.Source, some), b.appendRefetches(t, r, h, day))
 				b.ids = append(b.ids, ids...)
 				b.applyLive(t, r, ids)
 				b.clock(t, 0)
-				b.audited(t, slices.Max(b.ids))
+				b.setCheckpoint(t, slices.Max(b.ids))
 				for range 3 {
-					did := b.something(t, r, partitions-day)
+					did := b.operate(t, r, partitions-day)
 					b.exec(t, `DELETE FROM outbox`) // no process publishes changes in this test
 					if b.clean(t); t.Failed() {
 						t.Fatalf("seed %d, day %d, after %s", seed, day, did)
@@ -90,12 +90,12 @@ func (b *testBundle) applyLive(t *testing.T, r *rand.Rand, ids []int64) {
 	}
 }
 
-// looks appends refetches of some objects; some of them overwrite their object.
-func (b *testBundle) looks(t *testing.T, r *rand.Rand, h *sim.History, day int) (ids []int64) {
+// appendRefetches appends refetches of some objects; some of them overwrite their object.
+func (b *testBundle) appendRefetches(t *testing.T, r *rand.Rand, h *sim.History, day int) (ids []int64) {
 	t.Helper()
 	for _, id := range h.ObjectIDs() {
 		if r.IntN(3) == 0 {
-			ids = append(ids, b.look(t, h, id, day, sim.Refetch{Began: sim.Start + r.Int64N(8_000_000),
+			ids = append(ids, b.appendRefetch(t, h, id, day, sim.Refetch{Began: sim.Start + r.Int64N(8_000_000),
 				Elapsed:    300_000,
 				Overwrites: r.IntN(2) == 0}))
 		}
@@ -103,17 +103,17 @@ func (b *testBundle) looks(t *testing.T, r *rand.Rand, h *sim.History, day int) 
 	return ids
 }
 
-func (b *testBundle) look(t *testing.T, h *sim.History, id string, day int, asked sim.Refetch) int64 {
+func (b *testBundle) appendRefetch(t *testing.T, h *sim.History, id string, day int, refetch sim.Refetch) int64 {
 	t.Helper()
-	l := h.StoredRefetch(id, asked)
+	l := h.StoredRefetch(id, refetch)
 	body, err := l.Encode()
 	must(t, err)
-	in := h.Refetch(id, asked)
+	in := h.Refetch(id, refetch)
 	if in.Partial != "" {
 		in.State = versioning.NullState(false)
 	}
 	receipts, err := events.Append(t.Context(), b.db.Pool,
-		[]events.Delivery{{Source: b.log.Source, ReceivedAt: time.UnixMicro(asked.Began).UTC().Add(l.Elapsed),
+		[]events.Delivery{{Source: b.log.Source, ReceivedAt: time.UnixMicro(refetch.Began).UTC().Add(l.Elapsed),
 			Origin:  events.OriginReconcile,
 			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
 			Events: []provider.Event{{Key: fmt.Sprint("look", day, id), Type: provider.RefetchType,
@@ -124,9 +124,9 @@ func (b *testBundle) look(t *testing.T, h *sim.History, id string, day int, aske
 	return receipts[0][0].ID
 }
 
-// something performs a random operation of an operator. It keeps the last days, because more events
-// of them follow.
-func (b *testBundle) something(t *testing.T, r *rand.Rand, keep int) string {
+// operate performs a random operation of an operator and names it. It keeps the last days, because
+// more events of them follow.
+func (b *testBundle) operate(t *testing.T, r *rand.Rand, keep int) string {
 	t.Helper()
 	some := func() []int64 {
 		from := r.IntN(len(b.ids))
@@ -137,21 +137,21 @@ func (b *testBundle) something(t *testing.T, r *rand.Rand, keep int) string {
 		applied.Apply(t, b.proc, 1000+r.Int64N(1_000_000), some())
 		return "a replay"
 	case 1:
-		b.carry(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Events: some()[:1]}, Actor: "me",
-			Reason: "a test"}, (&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Execute)
+		b.createAndExecute(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Events: some()[:1]},
+			Actor: "me", Reason: "a test"}, (&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Execute)
 		return "a redaction of an event"
 	case 2:
 		object := redaction.Object{Source: b.log.Source, Type: "thing", ID: fmt.Sprint("obj_", 1+r.IntN(8))}
-		b.carry(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Source: b.log.Source,
+		b.createAndExecute(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Source: b.log.Source,
 			Objects: []redaction.Object{object}}, Actor: "me", Reason: "a test"},
 			(&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Execute)
 		return "a redaction of an object"
 	case 3:
-		order, err := retention.NewParams(t.Context(), b.operator, retention.Policy{Bodies: keep + r.IntN(2)})
+		params, err := retention.NewParams(t.Context(), b.operator, retention.Policy{Bodies: keep + r.IntN(2)})
 		must(t, err)
 		runner := &retention.Runner{Pool: b.log.Pool, MaintenancePool: b.db.Role(t, "maintenance"), Processor: b.proc,
 			Chunk: 7}
-		b.carry(t, runs.Request{Job: retention.Job, Params: order}, runner.Execute)
+		b.createAndExecute(t, runs.Request{Job: retention.Job, Params: params}, runner.Execute)
 		return "retention"
 	}
 	// A refetch from before a final delete may arrive after it here, and is rejected.
@@ -164,17 +164,17 @@ func (b *testBundle) something(t *testing.T, r *rand.Rand, keep int) string {
 	return "a rebuild"
 }
 
-// carry creates a run and executes it.
-func (b *testBundle) carry(t *testing.T, o runs.Request, carry runs.Executor) {
+// createAndExecute creates a run and executes it.
+func (b *testBundle) createAndExecute(t *testing.T, o runs.Request, execute runs.Executor) {
 	t.Helper()
 	must(t, errOf(runs.Create(t.Context(), b.operator, o)))
-	b.take(t, o.Job, carry)
+	b.take(t, o.Job, execute)
 }
 
-func (b *testBundle) take(t *testing.T, job string, carry runs.Executor) {
+func (b *testBundle) take(t *testing.T, job string, execute runs.Executor) {
 	t.Helper()
-	hold := taken(t, b.log.Pool, "test", time.Minute, job)
-	status, err := carry(t.Context(), hold, slog.New(slog.DiscardHandler))
+	hold := acquireRun(t, b.log.Pool, "test", time.Minute, job)
+	status, err := execute(t.Context(), hold, slog.New(slog.DiscardHandler))
 	if err == nil && status == runs.Running {
 		err = hold.End(t.Context(), runs.Done, "")
 	}

@@ -17,26 +17,26 @@ type Kind string
 
 // The kinds of violations.
 const (
-	KeyWithoutEvent         Kind = "key_without_event"
-	EventWithoutKey         Kind = "event_without_key"
-	KeyDiffers              Kind = "key_differs"
-	EventWithoutOutcome     Kind = "event_without_outcome"
-	OutcomeWithoutEvent     Kind = "outcome_without_event"
-	WaitsTooLong            Kind = "waits_too_long"
-	BodyMissing             Kind = "body_missing"
-	FingerprintDiffers      Kind = "fingerprint_differs"
-	RedactionUndone         Kind = "redaction_undone"
-	SignatureWrong          Kind = "signature_wrong"
-	ObjectMissing           Kind = "object_missing"
-	ObjectOlder             Kind = "object_behind"
-	ObjectDiffers           Kind = "object_differs"
-	TombstoneRevived        Kind = "tombstone_revived"
-	SpoolDamaged            Kind = "spool_damaged"
-	SpoolTorn               Kind = "spool_torn"
-	SpoolQuarantinedMissing Kind = "spool_not_taken"
-	SpoolRefused            Kind = "spool_refused"
-	EffectTwice             Kind = "effect_twice"
-	EffectWrong             Kind = "effect_wrong"
+	KeyWithoutEvent     Kind = "key_without_event"
+	EventWithoutKey     Kind = "event_without_key"
+	KeyDiffers          Kind = "key_differs"
+	EventWithoutOutcome Kind = "event_without_outcome"
+	OutcomeWithoutEvent Kind = "outcome_without_event"
+	WaitsTooLong        Kind = "waits_too_long"
+	BodyMissing         Kind = "body_missing"
+	FingerprintDiffers  Kind = "fingerprint_differs"
+	RedactionUndone     Kind = "redaction_undone"
+	SignatureWrong      Kind = "signature_wrong"
+	ObjectMissing       Kind = "object_missing"
+	ObjectOlder         Kind = "object_older"
+	ObjectDiffers       Kind = "object_differs"
+	TombstoneRevived    Kind = "tombstone_revived"
+	SpoolDamaged        Kind = "spool_damaged"
+	SpoolTorn           Kind = "spool_torn"
+	SpoolMissingInLog   Kind = "spool_missing_in_log"
+	SpoolQuarantined    Kind = "spool_quarantined"
+	EffectTwice         Kind = "effect_twice"
+	EffectWrong         Kind = "effect_wrong"
 )
 
 // kindText describes a kind and its repair.
@@ -58,7 +58,7 @@ var kinds = []kindText{
 	{EventWithoutOutcome, "the republisher has passed an event without an outcome, so no process applies it any more",
 		"run the statement as the owner of the tables: the republisher goes back and publishes the event again"},
 	{OutcomeWithoutEvent, "an event was applied, but its partition of the log does not have it",
-		"only a backup restores it; postern export creates one"},
+		"only a backup restores it; postern export makes such a backup"},
 	{WaitsTooLong, "something waits longer than allowed",
 		"check whether a processor runs and reaches NATS: see postern top"},
 	{BodyMissing, "an event without a redaction has no body",
@@ -68,35 +68,31 @@ var kinds = []kindText{
 	{RedactionUndone, "a redacted event has a body or headers again",
 		"a backup may have restored it: redact it again, with another reason"},
 	{SignatureWrong, "the secret that verified a stored delivery does not verify it any more",
-		"if the secret was replaced under its name, give the new one another name; else compare the event with a " +
-			"backup"},
+		"if the secret was replaced under its name, give the new one another " +
+			"name; else compare the event with a backup"},
 	{ObjectMissing, "events were applied to an object that is not in the mirror", rebuildRepair},
 	{ObjectOlder, "an object is older than the result of its events", rebuildRepair},
 	{ObjectDiffers, "an object differs from the result of its events", rebuildRepair},
 	{TombstoneRevived, "an object that was deleted for good exists again", rebuildRepair},
 	{SpoolDamaged, "a file of a spool is damaged, so acknowledged deliveries in it may be lost",
-		"postern reconcile reads the events of that time from the provider; then move the file away, and check the " +
-			"disk"},
+		"postern reconcile reads the events of that time from the provider; " +
+			"then move the file away, and check the disk"},
 	{SpoolTorn, "the last record of a file of a spool is incomplete: an interrupted write, which was not " +
 		"acknowledged, or a damaged delivery, which was",
 		"check whether the gateway or its machine crashed when the file was last written. If not, postern " +
 			"reconcile reads the events of that time from the provider. Then remove the file"},
-	{SpoolQuarantinedMissing, "a file of a spool is quarantined because it could not be read completely, and this " +
-		"delivery in it can " +
-		"be read and is not in the log",
+	{SpoolMissingInLog, "a file of a spool is quarantined because it could not be read completely, and this delivery " +
+		"in it can be read and is not in the log",
 		"run the command and restart the gateway of that folder: it appends what is not in the log yet"},
-	{SpoolRefused, "an acknowledged delivery cannot be appended, and is kept next to the spool",
+	{SpoolQuarantined, "an acknowledged delivery cannot be appended, and is kept next to the spool",
 		"the gateway's log has the reason, at the time of the file. Correct the cause and let the provider send it " +
-			"again, " +
-			"or run postern reconcile; then remove the file"},
+			"again, or run postern reconcile; then remove the file"},
 	{EffectTwice, "two effects have the same key and rule version, so an action may be executed twice",
 		"the index effects_key is damaged, for example by another version of the system's collation: reject one " +
-			"effect, " +
-			"check at the destination what was done, and rebuild the index (REINDEX)"},
+			"effect, check at the destination what was done, and rebuild the index (REINDEX)"},
 	{EffectWrong, "an effect, or a step of one, is in a state that no process can leave",
 		"the ledger may have been restored or changed manually: check the destination, then record the outcome with " +
-			"postern " +
-			"effects resolve, or reject it"},
+			"postern effects resolve, or reject it"},
 }
 
 // Item is one violation; fields that do not apply are empty.
@@ -112,7 +108,7 @@ type Item struct {
 	// Detail says what is wrong. Repair is the command or SQL statement that repairs it, if there
 	// is one.
 	Detail string `json:"detail"`
-	Repair string `json:"mend,omitzero"`
+	Repair string `json:"remedy,omitzero"`
 }
 
 // Finding is a kind of violation with its items.
@@ -121,13 +117,13 @@ type Finding struct {
 	// Count is the number of violations; Items are the first of them.
 	Count   int64  `json:"count"`
 	Meaning string `json:"means"`
-	Repair  string `json:"mend"`
+	Repair  string `json:"remedy"`
 	Items   []Item `json:"items"`
 }
 
 // Wait is unfinished work. It is a violation only when it is too old.
 type Wait struct {
-	What string `json:"what"`
+	Work string `json:"work"`
 	// Count is how many items wait, Since the time of the oldest, and Seconds its age.
 	Count   int64          `json:"count"`
 	Since   events.Instant `json:"since"`
@@ -174,12 +170,12 @@ type Report struct {
 	At events.Instant `json:"at"`
 	// Checked counts what was checked: keys, events, outcomes, bodies, signatures, objects, spooled
 	// (deliveries).
-	Checked map[string]int64 `json:"looked"`
+	Checked map[string]int64 `json:"checked"`
 	// Spools are the spools whose folders were checked.
 	Spools []Spool `json:"spools,omitzero"`
 	// Waiting is unfinished work.
 	Waiting []Wait `json:"waiting"`
-	// Notes says what was not checked and why, and other hints.
+	// Notes says what was not checked and why, and other advice.
 	Notes []string `json:"notes"`
 	// Findings are the violations by kind; empty if there are none.
 	Findings []Finding `json:"findings"`

@@ -23,8 +23,8 @@ import (
 )
 
 var (
-	objects = flag.Int("verify.objects", 1000, "how many objects the benchmark verifies, each of ten events on ten "+
-		"days")
+	objects = flag.Int("verify.objects", 1000,
+		"how many objects the benchmark verifies, each of ten events on ten days")
 	text   = flag.Int("verify.text", 400, "how many bytes of text each of the events has, beside 120 others")
 	sample = flag.Int64("verify.sample", 0, "about how many of them, and of the bodies; 0: all")
 )

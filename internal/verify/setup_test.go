@@ -22,9 +22,9 @@ var receipt = time.UnixMicro(sim.Start).Add(24 * time.Hour).UTC()
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// life configures the simulated provider for most tests.
-var life = sim.Options{Objects: 8, Changes: 6, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
-	DuplicateEvents: 20, MaxDelay: 5_000_000, Deletes: 10, FinalDeletes: true}
+// simOptions configures the simulated provider for most tests.
+var simOptions = sim.Options{Objects: 8, Changes: 6, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60,
+	Partial: 5, DuplicateEvents: 20, MaxDelay: 5_000_000, Deletes: 10, FinalDeletes: true}
 
 // testBundle is a log with applied events up to the republisher's checkpoint.
 type testBundle struct {
@@ -40,9 +40,9 @@ func setup(t *testing.T) *testBundle {
 	t.Helper()
 	b := empty(t)
 	b.ids = slices.Sorted(slices.Values(b.log.Append(t, b.log.Source, sim.Generate(rand.New(rand.NewPCG(1, 2)),
-		life).Events)))
+		simOptions).Events)))
 	applied.Apply(t, b.proc, events.LiveRun, b.ids)
-	b.audited(t, b.ids[len(b.ids)-1])
+	b.setCheckpoint(t, b.ids[len(b.ids)-1])
 	return b
 }
 
@@ -52,11 +52,11 @@ func empty(t *testing.T) *testBundle {
 	return &testBundle{log: l, db: l.DB, operator: l.OperatorPool, proc: l.Processor(t, nil)}
 }
 
-// audited sets the republisher's checkpoint.
-func (b *testBundle) audited(t *testing.T, to int64) {
+// setCheckpoint sets the republisher's checkpoint.
+func (b *testBundle) setCheckpoint(t *testing.T, to int64) {
 	t.Helper()
-	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at)
-		VALUES ('auditor', 0, $1, '', now(), now())
+	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+		VALUES ('republisher', 0, $1, '', now(), now())
 		ON CONFLICT (job, run) DO UPDATE SET cursor = excluded.cursor`, to)
 }
 
@@ -134,8 +134,8 @@ func must(t testing.TB, err error) {
 // errOf returns the error of a call and drops the other result.
 func errOf[T any](_ T, err error) error { return err }
 
-// taken leases the next run of a job.
-func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
+// acquireRun leases the next run of a job.
+func acquireRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
 	t.Helper()
 	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
 	if err != nil || h == nil {
@@ -144,8 +144,8 @@ func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job
 	return h
 }
 
-// says fails unless a query returns the given text.
-func (b *testBundle) says(t *testing.T, want, sql string) {
+// wantValue fails unless a query returns the given text.
+func (b *testBundle) wantValue(t *testing.T, want, sql string) {
 	t.Helper()
 	if got := b.db.QueryStrings(t, sql)[0]; got != want {
 		t.Fatalf("%s: %s, want %s", sql, got, want)

@@ -34,15 +34,15 @@ func (w *verification) reportSpools(ctx context.Context) error {
 
 // reportSpool reports one spool.
 func (w *verification) reportSpool(s *redaction.Spool) {
-	name := fmt.Sprintf("spool %s (%s)", s.Name, s.Place)
+	name := fmt.Sprintf("spool %s (%s)", s.Name, s.Location)
 	if s.Deliveries != nil && *s.Deliveries > 0 {
 		w.reportWaiting("acknowledged deliveries in "+name+", as reported by its gateway",
 			waitCount{count: *s.Deliveries, since: waitingSince(s).Time},
 			"start that gateway; if it runs, its log says why it does not append. postern spool list shows "+
-				"its reports; if its disk is lost: postern spool forget "+s.Name)
+				"its reports; if its disk is lost: postern spool remove "+s.Name)
 	}
-	const inside = "it may hold acknowledged deliveries that are not in the log; postern verify --spool DIR on its " +
-		"machine checks it"
+	const inside = "it may hold acknowledged deliveries that are not in the log; postern " +
+		"verify --spool DIR on its machine checks it"
 	switch silent := w.snapshot.at.Sub(s.ReportedAt.Time); {
 	case s.ReportedAt.IsZero():
 		w.results.note("the gateway has never reported the content of "+name+": "+inside, 1)

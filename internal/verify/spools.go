@@ -18,7 +18,7 @@ const (
 )
 
 // keysDroppedToSQL returns the id below which retention may have deleted keys.
-const keysDroppedToSQL = `SELECT coalesce(max(hi), 0) FROM retired WHERE ready_at IS NOT NULL`
+const keysDroppedToSQL = `SELECT coalesce(max(id_to), 0) FROM dropped_partitions WHERE ready_at IS NOT NULL`
 
 // spooledDelivery is a delivery of a spool before it is looked up in the log.
 type spooledDelivery struct {
@@ -51,8 +51,7 @@ func (w *verification) checkSpools(ctx context.Context) error {
 		s := &spoolCheck{verification: w, Spool: Spool{Dir: dir, Files: []SpoolFile{}}, keysDroppedTo: keysDroppedTo,
 			files: map[string]*SpoolFile{}}
 		found, err := spool.Inspect(dir, func(f *spool.FileReport, rec spool.Record) error {
-			return s.addRecord(ctx, f,
-				rec)
+			return s.addRecord(ctx, f, rec)
 		})
 		if err == nil {
 			s.Name, err = spool.NameOfFolder(dir)
@@ -88,7 +87,7 @@ func (s *spoolCheck) addRecord(ctx context.Context, f *spool.FileReport, rec spo
 	k, err := ingest.DecodeSpooled(rec.Bytes)
 	if err != nil {
 		file.Waiting++
-		s.results.add(SpoolRefused,
+		s.results.add(SpoolQuarantined,
 			Item{File: s.path(file), Detail: fmt.Sprintf("spooled at %s: %v", events.Instant{Time: rec.At}, err)})
 		return nil
 	}
@@ -110,8 +109,8 @@ func (s *spoolCheck) lookUpBatch(ctx context.Context) error {
 			known = append(known, s.batch[i].Delivery)
 		}
 	}
-	var foresight events.AppendDryRun
-	receipts, err := foresight.Run(ctx, s.Pool, known)
+	var appendDryRun events.AppendDryRun
+	receipts, err := appendDryRun.Run(ctx, s.Pool, known)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Dir, err)
 	}
@@ -159,9 +158,9 @@ func (s *spoolCheck) countDelivery(d *spooledDelivery, logged bool) {
 	item := Item{Source: d.Source, File: s.path(d.file),
 		Detail: fmt.Sprintf("event %q, acknowledged at %s, is not in the log", d.Delivery.Events[0].Key,
 			events.Instant{Time: d.at})}
-	kind := SpoolRefused
+	kind := SpoolQuarantined
 	if d.file.State == spool.StateDamaged {
-		kind = SpoolQuarantinedMissing
+		kind = SpoolMissingInLog
 		item.Repair = fmt.Sprintf("cp -p %s %s", item.File, spool.RestoredName(item.File))
 	}
 	s.results.add(kind, item)

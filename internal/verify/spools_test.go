@@ -108,7 +108,7 @@ func TestVerify_spooledDeliveries_violationOnlyWhenOld(t *testing.T) {
 	}
 	var waits []string
 	for _, w := range r.Waiting {
-		waits = append(waits, fmt.Sprint(w.What, ": ", w.Count))
+		waits = append(waits, fmt.Sprint(w.Work, ": ", w.Count))
 	}
 	if want := "deliveries in spool " + one + " that are not in the log yet: 2"; !strings.Contains(strings.Join(waits,
 		"\n"), want) {
@@ -168,7 +168,7 @@ func TestVerify_lostSpoolDeliveries_areViolations(t *testing.T) {
 		kind   verify.Kind
 		n      int64
 		detail string
-		mend   string
+		repair string
 	}{
 		"a record that is damaged": {func(t *testing.T, _, file string) { flip(t, file, 100) }, verify.SpoolDamaged, 1,
 			"at 1 places", ""},
@@ -177,16 +177,16 @@ func TestVerify_lostSpoolDeliveries_areViolations(t *testing.T) {
 		"a quarantined file with a missing delivery": {func(t *testing.T, _,
 			file string) {
 			rename(t, file, file+".damaged")
-		}, verify.SpoolQuarantinedMissing, 2, `event "b"`,
+		}, verify.SpoolMissingInLog, 2, `event "b"`,
 			".spool.damaged "},
 		"a rejected delivery": {func(t *testing.T, dir, file string) {
 			must(t,
-				os.WriteFile(filepath.Join(dir, "1790000000000000-00.refused"), record(t,
+				os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), record(t,
 					(&testBundle{}).delivered("sim", "d")), 0o600))
-		}, verify.SpoolRefused, 1, `event "d", acknowledged at 2026-09-21T14:13:20`, ""},
+		}, verify.SpoolQuarantined, 1, `event "d", acknowledged at 2026-09-21T14:13:20`, ""},
 		"an unreadable delivery": {func(t *testing.T, dir, file string) {
-			must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.refused"), []byte("odd"), 0o600))
-		}, verify.SpoolRefused, 1, "decode a spooled delivery", ""},
+			must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), []byte("odd"), 0o600))
+		}, verify.SpoolQuarantined, 1, "decode a spooled delivery", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -195,8 +195,8 @@ func TestVerify_lostSpoolDeliveries_areViolations(t *testing.T) {
 			dir, file := spooled(t, b.records(t, b.sourceName(t), "a", "b", "c")...)
 			c.change(t, dir, file)
 			item := found(t, b.withSpools(t, time.Hour, dir), c.kind, c.n)
-			if !strings.Contains(item.Detail, c.detail) || !strings.Contains(item.Repair, c.mend) ||
-				!strings.HasPrefix(item.File, dir) || (c.mend == "") != (item.Repair == "") {
+			if !strings.Contains(item.Detail, c.detail) || !strings.Contains(item.Repair, c.repair) ||
+				!strings.HasPrefix(item.File, dir) || (c.repair == "") != (item.Repair == "") {
 				t.Errorf("%+v", item)
 			}
 		})
@@ -217,8 +217,9 @@ func TestVerify_quarantinedFilesInLog_areNotes(t *testing.T) {
 	}
 	lost, file := spooled(t, b.records(t, b.sourceName(t), "never seen")...)
 	rename(t, file, file+".damaged")
-	found(t, b.withSpools(t, time.Hour, lost), verify.SpoolQuarantinedMissing, 1)
-	b.exec(t, `INSERT INTO retired (name, lo, hi, folded_to, events, bytes, run, ready_at, updated_at)
+	found(t, b.withSpools(t, time.Hour, lost), verify.SpoolMissingInLog, 1)
+	b.exec(t, `INSERT INTO dropped_partitions (name, id_from, id_to, retained_to, events, bytes, run, ready_at,
+		updated_at)
 		VALUES ('events_x', 0, $1, 0, 0, 0, 1, now(), now())`, events.FirstID(time.Now().Add(24*time.Hour)))
 	if r := b.withSpools(t, time.Hour, lost); len(r.Findings) != 0 || len(r.Notes) != 2 ||
 		!strings.HasPrefix(r.Notes[0], "1 deliveries of spool") {
@@ -226,15 +227,15 @@ func TestVerify_quarantinedFilesInLog_areNotes(t *testing.T) {
 	}
 }
 
-// tells records a gateway's report about its spool: number of deliveries, age of the report, and
-// when it was last empty before that. nil means that the gateway does not report the number, or
+// reportSpool records a gateway's report about its spool: number of deliveries, age of the report,
+// and when it was last empty before that. nil means that the gateway does not report the number, or
 // that the spool was never empty.
-func (b *testBundle) tells(t *testing.T, name string, deliveries any, told, empty any) {
+func (b *testBundle) reportSpool(t *testing.T, name string, deliveries any, reported, empty any) {
 	t.Helper()
-	b.exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes)
+	b.exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes)
 		VALUES ($1, 'gw-1:/spool', clock_now() - interval '3 hours',
-		coalesce(clock_now() - $4::interval, '-infinity'), clock_now() - $3::interval, $2, $2)`, name, deliveries, told,
-		empty)
+		coalesce(clock_now() - $4::interval, '-infinity'), clock_now() - $3::interval, $2, $2)`,
+		name, deliveries, reported, empty)
 }
 
 // oldest sets when the oldest delivery in a spool was acknowledged, as reported by its gateway.
@@ -243,10 +244,10 @@ func (b *testBundle) oldest(t *testing.T, name, ago string) {
 	b.exec(t, `UPDATE spools SET oldest_at = clock_now() - $2::interval WHERE spool = $1`, name, ago)
 }
 
-// toldWaits returns the deliveries that wait in spools according to the report.
-func toldWaits(r *verify.Report) (waits []verify.Wait) {
+// reportedWaits returns the deliveries that wait in spools according to the report.
+func reportedWaits(r *verify.Report) (waits []verify.Wait) {
 	for _, w := range r.Waiting {
-		if strings.Contains(w.What, "as reported by its gateway") {
+		if strings.Contains(w.Work, "as reported by its gateway") {
 			waits = append(waits, w)
 		}
 	}
@@ -258,16 +259,16 @@ func toldWaits(r *verify.Report) (waits []verify.Wait) {
 func TestVerify_reportedSpool_waitsSinceLastEmpty(t *testing.T) {
 	t.Parallel()
 	b := empty(t)
-	b.tells(t, "drained", 0, "1 second", "1 second")
-	if r := b.clean(t); len(toldWaits(r)) != 0 || len(r.Notes) != 0 {
+	b.reportSpool(t, "drained", 0, "1 second", "1 second")
+	if r := b.clean(t); len(reportedWaits(r)) != 0 || len(r.Notes) != 0 {
 		t.Fatalf("%+v", r)
 	}
-	b.tells(t, "full", 4711, "1 second", "20 minutes")
-	b.tells(t, "new", 2, "1 second", nil)
+	b.reportSpool(t, "full", 4711, "1 second", "20 minutes")
+	b.reportSpool(t, "new", 2, "1 second", nil)
 	o := b.options(t)
 	o.MaxWait = 4 * time.Hour
 	r := run(t, o)
-	waits := toldWaits(r)
+	waits := reportedWaits(r)
 	if len(r.Findings) != 0 || len(r.Notes) != 0 || len(waits) != 2 {
 		t.Fatalf("%+v", r)
 	}
@@ -277,7 +278,7 @@ func TestVerify_reportedSpool_waitsSinceLastEmpty(t *testing.T) {
 		age   time.Duration
 	}{{"full", 4711, 20 * time.Minute}, {"new", 2, 3 * time.Hour}} {
 		w := waits[i]
-		if age := r.At.Sub(w.Since.Time); !strings.Contains(w.What, "spool "+want.name+" (gw-1:/spool)") ||
+		if age := r.At.Sub(w.Since.Time); !strings.Contains(w.Work, "spool "+want.name+" (gw-1:/spool)") ||
 			w.Count != want.count || age < want.age || age > want.age+30*time.Minute || w.Seconds != age.Seconds() {
 			t.Errorf("%+v, want %+v", w, want)
 		}
@@ -308,19 +309,19 @@ func TestVerify_reportedSpoolWithOldest_waitsSinceOldest(t *testing.T) {
 		"before it was known": {nil, "5 hours", 5 * time.Hour},
 		"older than empty":    {"10 minutes", "30 minutes", 10 * time.Minute},
 	} {
-		b.tells(t, name, 7, "1 second", c.empty)
+		b.reportSpool(t, name, 7, "1 second", c.empty)
 		b.oldest(t, name, c.oldest)
 		ages[name] = c.age
 	}
 	o := b.options(t)
 	o.MaxWait = 15 * time.Minute
 	r := run(t, o)
-	waits := toldWaits(r)
+	waits := reportedWaits(r)
 	if len(waits) != len(ages) || len(r.Notes) != 0 {
 		t.Fatalf("%+v", r)
 	}
 	for _, w := range waits {
-		name, _, _ := strings.Cut(strings.TrimPrefix(w.What, "acknowledged deliveries in spool "), " (")
+		name, _, _ := strings.Cut(strings.TrimPrefix(w.Work, "acknowledged deliveries in spool "), " (")
 		if age := r.At.Sub(w.Since.Time); age < ages[name] || age > ages[name]+time.Minute || w.Count != 7 {
 			t.Errorf("%+v, want %s", w, ages[name])
 		}
@@ -334,13 +335,13 @@ func TestVerify_reportedSpoolWithOldest_waitsSinceOldest(t *testing.T) {
 func TestVerify_spoolWithoutReports_isNote(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		deliveries, told, empty any
-		note                    string
-		waits                   int
+		deliveries, reported, empty any
+		note                        string
+		waits                       int
 	}{
 		"told a moment ago": {0, "1 minute", "1 minute", "", 0},
-		"empty at the last report": {0, "10 minutes", "10 minutes", "the last report about spool gw (gw-1:/spool) " +
-			"was at ",
+		"empty at the last report": {0, "10 minutes", "10 minutes",
+			"the last report about spool gw (gw-1:/spool) was at ",
 			0},
 		"full at the last report": {3, "10 minutes", "11 minutes", "(10m", 1},
 		"of an earlier version": {nil, nil, "10 minutes", "it may hold acknowledged deliveries that are not in " +
@@ -350,13 +351,13 @@ func TestVerify_spoolWithoutReports_isNote(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := empty(t)
-			b.tells(t, "gw", c.deliveries, c.told, c.empty)
+			b.reportSpool(t, "gw", c.deliveries, c.reported, c.empty)
 			r := b.clean(t)
 			if notes := strings.Join(r.Notes, "\n"); (notes == "") != (c.note == "") ||
 				!strings.Contains(notes, c.note) {
 				t.Errorf("%q, want %q", notes, c.note)
 			}
-			if waits := toldWaits(r); len(waits) != c.waits {
+			if waits := reportedWaits(r); len(waits) != c.waits {
 				t.Errorf("%+v", waits)
 			}
 		})
@@ -373,10 +374,10 @@ func TestVerify_checkedFolder_replacesReport(t *testing.T) {
 	name, err := spool.Name(disk)
 	must(t, err)
 	must(t, disk.Close())
-	b.tells(t, name, 5, "2 hours", "2 hours")
-	b.tells(t, "another", 7, "1 second", "1 minute")
+	b.reportSpool(t, name, 5, "2 hours", "2 hours")
+	b.reportSpool(t, "another", 7, "1 second", "1 minute")
 	r := b.withSpools(t, time.Hour, dir)
-	if waits := toldWaits(r); len(r.Findings) != 0 || len(r.Notes) != 0 || len(waits) != 1 || waits[0].Count != 7 {
+	if waits := reportedWaits(r); len(r.Findings) != 0 || len(r.Notes) != 0 || len(waits) != 1 || waits[0].Count != 7 {
 		t.Errorf("%+v", r)
 	}
 	if len(r.Spools) != 1 || r.Spools[0].Name != name || r.Spools[0].Waiting != 2 {

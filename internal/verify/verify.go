@@ -67,7 +67,7 @@ type verification struct {
 	reducer  *processor.Reducer
 	// spools are the checked spools.
 	spools []Spool
-	// waitCount is unfinished work.
+	// waiting is unfinished work.
 	waiting []Wait
 	// estimates are the approximate numbers of items by kind.
 	estimates map[string]int64
@@ -114,7 +114,7 @@ func Verify(ctx context.Context, o Options) (*Report, error) {
 
 // checkLogAndBodies compares the log with keys and outcomes, and checks bodies at the same time.
 func (w *verification) checkLogAndBodies(ctx context.Context) error {
-	return runParallel(ctx, w, w.checkBodies, func(ctx context.Context, give func([]int64) error) error {
+	return runParallel(ctx, w, w.checkBodies, func(ctx context.Context, send func([]int64) error) error {
 		ids, factor := make([]int64, 0, bodyRows), uint64(w.sampleFactor("events"))
 		err := w.checkLog(ctx, func(_ context.Context, id int64) error {
 			if factor > 1 && uint64(id^w.seed)*0x9e3779b97f4a7c15>>32%factor != 0 {
@@ -125,12 +125,12 @@ func (w *verification) checkLogAndBodies(ctx context.Context) error {
 			}
 			full := ids
 			ids = make([]int64, 0, bodyRows)
-			return give(full)
+			return send(full)
 		})
 		if err != nil {
 			return err
 		}
-		return give(ids)
+		return send(ids)
 	})
 }
 
@@ -195,17 +195,17 @@ func (w *verification) estimate(ctx context.Context) error {
 	w.estimates = map[string]int64{}
 	for i, kind := range []struct{ what, sql string }{{"events", sampleEventsSQL},
 		{"objects", sampleObjectsSQL}} {
-		share, n := min(1, estimatePages/float64(max(pages[i], 1))), int64(0)
-		if err := tx.QueryRow(ctx, kind.sql, 100*share).Scan(&n); err != nil {
+		fraction, n := min(1, estimatePages/float64(max(pages[i], 1))), int64(0)
+		if err := tx.QueryRow(ctx, kind.sql, 100*fraction).Scan(&n); err != nil {
 			return fmt.Errorf("estimate the number of %s: %w", kind.what, err)
 		}
-		w.estimates[kind.what] = int64(float64(n) / share)
+		w.estimates[kind.what] = int64(float64(n) / fraction)
 	}
 	w.estimates["bodies"] = w.estimates["events"] / w.sampleFactor("events")
 	return nil
 }
 
-const changesSQL = `SELECT count(*), coalesce(min(made_at), clock_now()) FROM outbox WHERE sent_at IS NULL`
+const changesSQL = `SELECT count(*), coalesce(min(created_at), clock_now()) FROM outbox WHERE sent_at IS NULL`
 
 // reportUnsentChanges reports changes that are not published yet.
 func (w *verification) reportUnsentChanges(ctx context.Context) error {
@@ -224,7 +224,7 @@ func (w *verification) reportWaiting(what string, count waitCount, repair string
 		return
 	}
 	age := w.snapshot.at.Sub(count.since)
-	w.waiting = append(w.waiting, Wait{What: what, Count: count.count, Since: events.Instant{Time: count.since},
+	w.waiting = append(w.waiting, Wait{Work: what, Count: count.count, Since: events.Instant{Time: count.since},
 		Seconds: max(0, age.Seconds())})
 	if repair != "" && w.MaxWait > 0 && age > w.MaxWait {
 		w.results.add(WaitsTooLong,

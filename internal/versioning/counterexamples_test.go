@@ -78,8 +78,7 @@ func wantCertain(t *testing.T, row versioning.Row, state string) {
 	t.Helper()
 	if stateLetter(row.State) != state || row.Ambiguous || row.RefetchAfter != 0 {
 		t.Errorf("the row shows %s (ambiguous %v, refetch after %d), want %s, unambiguous", stateLetter(row.State),
-			row.Ambiguous,
-			row.RefetchAfter, state)
+			row.Ambiguous, row.RefetchAfter, state)
 	}
 }
 
@@ -87,8 +86,7 @@ func wantAmbiguous(t *testing.T, row versioning.Row) {
 	t.Helper()
 	if !row.Ambiguous || row.RefetchAfter == 0 {
 		t.Errorf("the row shows %s (ambiguous %v, refetch after %d), want an ambiguous row and a pending refetch",
-			stateLetter(row.State),
-			row.Ambiguous, row.RefetchAfter)
+			stateLetter(row.State), row.Ambiguous, row.RefetchAfter)
 	}
 }
 
@@ -103,11 +101,11 @@ func refetchAt(began int64, state string) sim.APIResponse {
 	return a
 }
 
-// Each trace is one that a simpler rule decides wrongly without showing any ambiguity. The row
-// names say the wrong assumption.
+// A simpler rule would decide each of these traces wrongly, without showing an ambiguity. A row's
+// name is the wrong assumption of that simpler rule.
 func TestApply_tracesOfSimplerRules_endRight(t *testing.T) {
 	t.Parallel()
-	shop := func(state string) versioning.Input {
+	unadvanced := func(state string) versioning.Input {
 		o := stateEvent(10, state)
 		o.OwnVersion, o.MayNotAdvance = true, true
 		return toInput(t, o)
@@ -124,17 +122,15 @@ func TestApply_tracesOfSimplerRules_endRight(t *testing.T) {
 		"a delete is final although ids are reused, later event": {returns, "C"},
 		"an equal state keeps the older version": {inputs(t, stateEvent(10, "A"), stateEvent(12, "A"),
 			stateEvent(11, "B")), "A"},
-		"a later event of one version wins": {[]versioning.Input{shop("A"), shop("B")}, "?!"},
-		"a refetch is no newer than the event of its version": {[]versioning.Input{shop("A"), shop("B"),
-			ownVersionRefetch(20, 10, "B")},
-			"B"},
+		"a later event of one version wins": {[]versioning.Input{unadvanced("A"), unadvanced("B")}, "?!"},
+		"a refetch is no newer than the event of its version": {[]versioning.Input{unadvanced("A"), unadvanced("B"),
+			ownVersionRefetch(20, 10, "B")}, "B"},
 		"a missing object is deleted for good": {append([]versioning.Input{missing}, inputs(t, stateEvent(10, "A"))...),
 			"A"},
 		"a missing object is deleted for good, refetch last": {append(inputs(t, stateEvent(10, "A")), missing), "A"},
 		"the API has no lag": {append(inputs(t, stateEvent(10, "B")), lagging.Input()), "B!"},
 		"changed fields are merged into the state": {append(inputs(t, stateEvent(10, "A")), partialInput(t, 12),
-			partialInput(t, 11)),
-			"A!"},
+			partialInput(t, 11)), "A!"},
 		"a tombstone keeps the last state": {inputs(t, stateEvent(10, "A"), deleteEvent(11, true)),
 			"gone"},
 		"a tombstone keeps the last state, delete first": {inputs(t, deleteEvent(11, true), stateEvent(10, "A")),

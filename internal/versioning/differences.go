@@ -9,7 +9,7 @@ import (
 
 // Difference is one value in which two rows of an object differ.
 type Difference struct {
-	// Path is "version", "deleted", "ambiguous", "look_after", "settled", "tie_set",
+	// Path is "version", "deleted", "ambiguous", "refetch_after", "overwritten_at", "tied_states",
 	// "last_event_id", "rule_version", or a path in the state, such as state.lines[0].amount.
 	Path string `json:"path"`
 	// Before and After are JSON. A side without a value is null.
@@ -35,9 +35,8 @@ func (o *Object) ListDifferences(before *Object, limit int) (changes []Differenc
 		if was == is {
 			is += ", other time ranges"
 		}
-		add("tie_set", !equalTied(before.TiedStates, o.TiedStates) || before.Overflow != o.Overflow,
-			[]byte(strconv.Quote(was)),
-			[]byte(strconv.Quote(is)))
+		add("tied_states", !equalTied(before.TiedStates, o.TiedStates) || before.Overflow != o.Overflow,
+			[]byte(strconv.Quote(was)), []byte(strconv.Quote(is)))
 	}
 	add("rule_version", before.Exists && o.Outdated(), strconv.AppendInt(nil, int64(o.ruleVersion), 10),
 		strconv.AppendInt(nil, RuleVersion, 10))
@@ -68,8 +67,8 @@ func (o *Object) fields() []rowField {
 	version, _ := o.Version.MarshalJSON() // a Version always marshals
 	all := []rowField{{"version", string(version)}, {"deleted", strconv.FormatBool(o.State.Deleted)},
 		{"ambiguous", strconv.FormatBool(o.Ambiguous)},
-		{"look_after", strconv.FormatInt(o.RefetchAfter, 10)},
-		{"settled", strconv.FormatInt(o.OverwrittenAt, 10)},
+		{"refetch_after", strconv.FormatInt(o.RefetchAfter, 10)},
+		{"overwritten_at", strconv.FormatInt(o.OverwrittenAt, 10)},
 		{"last_event_id", strconv.Quote(strconv.FormatInt(o.LastEventID, 10))}}
 	if o.RefetchAfter == 0 {
 		all[3].text = ""

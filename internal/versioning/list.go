@@ -26,15 +26,15 @@ type View struct {
 	Ambiguous bool            `json:"ambiguous"`
 	// RefetchAfter is the provider's time after which the pending refetch must begin. It is null
 	// when no refetch is pending.
-	RefetchAfter events.Instant `json:"look_after"`
+	RefetchAfter events.Instant `json:"refetch_after"`
 	// OverwrittenAt is when an operator overwrote the object from the provider, on our clock.
 	// Inputs received before it do not count. It is null when no operator did.
-	OverwrittenAt events.Instant `json:"settled"`
+	OverwrittenAt events.Instant `json:"overwritten_at"`
 	Revision      int64          `json:"revision"`
 	LastEventID   int64          `json:"last_event_id,string"`
 	// Sanitized means that the state differs from the body, because jsonb cannot hold the body's
 	// text. The event keeps the original body.
-	Sanitized bool `json:"repaired"`
+	Sanitized bool `json:"sanitized"`
 	// Redacted means that the state was erased. A newer event or refetch sets it to false again.
 	Redacted    bool           `json:"redacted"`
 	RuleVersion int            `json:"rule_version"`
@@ -74,9 +74,9 @@ const (
 const viewColumns = `
 SELECT o.source, s.name, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen,
 	o.version_rank, o.state,
-  o.deleted, o.ambiguous, provider_time(o.look_after), provider_time(o.settled), o.revision, o.last_event_id,
-  	o.repaired, o.rule_version, o.created_at, o.updated_at,
-  o.tie_set = '[]' AND o.version_at > -9223372036854775808
+  o.deleted, o.ambiguous, provider_time(o.refetch_after), provider_time(o.overwritten_at), o.revision, o.last_event_id,
+  	o.sanitized, o.rule_version, o.created_at, o.updated_at,
+  o.tied_states = '[]' AND o.version_at > -9223372036854775808
 FROM objects o JOIN sources s ON s.number = o.source
 `
 
@@ -92,7 +92,7 @@ WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
   	OR o.object_type = $11)
   AND ($12::text IS NULL OR o.object_id = $12) AND ($13::bool IS NULL OR o.deleted = $13) AND ($14::bool IS NULL
   	OR o.ambiguous = $14)
-  AND ($15::bool IS NULL OR (o.look_after <> 0) = $15) AND ($16::timestamptz IS NULL OR o.updated_at >= $16)
+  AND ($15::bool IS NULL OR (o.refetch_after <> 0) = $15) AND ($16::timestamptz IS NULL OR o.updated_at >= $16)
   AND ($17::timestamptz IS NULL OR o.updated_at < $17) AND ($19::bool IS NULL OR (o.rule_version < $20) = $19)
 ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $18`
 
@@ -175,7 +175,7 @@ func (f *ObjectFilter) pageEnd(ctx context.Context, pool *pgxpool.Pool, after Ke
 		Scan(&end.Source, &end.Account, &end.Type, &end.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if last == 1<<31-1 {
-			last-- // no source has this number
+			last-- // so that last + 1 does not overflow; no source has the greatest number
 		}
 		return Key{Source: last + 1}, false, nil
 	}
@@ -184,10 +184,9 @@ func (f *ObjectFilter) pageEnd(ctx context.Context, pool *pgxpool.Pool, after Ke
 
 func (f *ObjectFilter) loadViews(ctx context.Context, pool *pgxpool.Pool, after, end Key, limit int) ([]View, error) {
 	rows, err := pool.Query(ctx, objectsSQL, after.Source, after.Account, after.Type, after.ID, end.Source, end.Account,
-		end.Type, end.ID,
-		events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type), events.NilIfZero(f.ID), f.Deleted, f.Ambiguous,
-		f.RefetchPending, events.NilIfZero(f.Since),
-		events.NilIfZero(f.Until), limit, f.Outdated, RuleVersion)
+		end.Type, end.ID, events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type), events.NilIfZero(f.ID),
+		f.Deleted, f.Ambiguous, f.RefetchPending, events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit,
+		f.Outdated, RuleVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -213,11 +212,8 @@ func scanView(row pgx.CollectableRow) (View, error) {
 	var v View
 	var refetchAfter, overwrittenAt *time.Time
 	err := row.Scan(&v.key.Source, &v.Source, &v.Account, &v.ObjectType, &v.ObjectID, &v.Version.Final, &v.Version.At,
-		&v.Version.Seen,
-		&v.Version.Rank, &v.State, &v.Deleted, &v.Ambiguous, &refetchAfter, &overwrittenAt, &v.Revision, &v.LastEventID,
-		&v.Sanitized,
-		&v.RuleVersion,
-		&v.CreatedAt.Time, &v.UpdatedAt.Time, &v.Redacted)
+		&v.Version.Seen, &v.Version.Rank, &v.State, &v.Deleted, &v.Ambiguous, &refetchAfter, &overwrittenAt,
+		&v.Revision, &v.LastEventID, &v.Sanitized, &v.RuleVersion, &v.CreatedAt.Time, &v.UpdatedAt.Time, &v.Redacted)
 	if refetchAfter != nil {
 		v.RefetchAfter.Time = *refetchAfter
 	}

@@ -30,8 +30,8 @@ func insertObjects(t *testing.T, n, pad int) *testkit.DB {
 	}
 	_, err := db.Pool.Exec(t.Context(), `
 		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen,
-			version_rank, tie_set, overflow, window_lo, window_hi,
-		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+			version_rank, tied_states, overflow, time_from, time_to,
+		  refetch_after, ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id, revision,
 		  	rule_version, created_at, updated_at)
 		SELECT 1 + g % 2, CASE g % 4 WHEN 0 THEN '' ELSE 'a' END, CASE g % 7 WHEN 0 THEN 'price' ELSE 'plan' END,
 			lpad(g::text, 6, '0'), false, g, 0, 1, '[]', false, 0, 0,

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// MissedChange is a step between two states of an object for which no event has arrived, although a
-// change-set begins where the step ends. An event is late or lost, or clocks differ.
+// MissedChange is a change of an object from one state to another that no received event describes,
+// although a later change-set begins at the second state. An event is late or lost, or clocks
+// differ.
 type MissedChange struct{ From, To Hash }
 
 // MissedChanges are the missed changes of one object. They only decide whether to refetch the
@@ -27,8 +28,8 @@ type ChangeFit struct {
 }
 
 // FitChange compares an input with the row before it was applied; status is the result of applying
-// it. ok is false when the input says nothing about missed changes. Only a change-set, or a refetch
-// that was applied, says something.
+// it. ok is false for an input that gives no information about missed changes. Only a change-set,
+// or a refetch that was applied, gives some.
 func FitChange(before *Row, in *Input, status Status) (f ChangeFit, ok bool) {
 	if in.IsRefetch {
 		return ChangeFit{isRefetch: true}, status == Applied || status == Unchanged
@@ -61,24 +62,26 @@ func (f *ChangeFit) MayChangeMissed() bool {
 	return f.isRefetch || f.order <= 0 || f.RevealsMissedChange()
 }
 
-// Update returns the missed changes after an input. A newer change-set that does not begin at the
-// state of the row adds one. A change-set between the two ends of a missed change shortens it. An
-// older change-set that shortens none, but begins at the state of the row, adds one too: the row
-// has not received the change before it.
+// Update returns the missed changes after an input:
+//
+//   - A change-set that is newer than the row, and does not begin at the row's state, adds one.
+//   - A change-set that is not newer, and begins or ends where a missed change does, shortens it.
+//   - An older change-set that shortens none, but begins at the row's state, adds one: no event has
+//     described the change back to that state.
 func (g MissedChanges) Update(f *ChangeFit) MissedChanges {
 	if f.isRefetch {
 		return nil
 	}
-	i := slices.IndexFunc(g, func(gap MissedChange) bool {
-		return !gap.endUnknown() && (gap.To == f.state || gap.From == f.beforeState)
+	i := slices.IndexFunc(g, func(c MissedChange) bool {
+		return !c.endUnknown() && (c.To == f.state || c.From == f.beforeState)
 	})
 	if i >= 0 && f.order <= 0 { // a change newer than the row comes after all missed changes
 		g = slices.Clone(g)
-		switch gap := &g[i]; {
-		case gap.To == f.state:
-			gap.To = f.beforeState
+		switch missed := &g[i]; {
+		case missed.To == f.state:
+			missed.To = f.beforeState
 		default:
-			gap.From = f.state
+			missed.From = f.state
 		}
 		if g[i].From == g[i].To {
 			g = slices.Delete(g, i, i+1)
@@ -86,20 +89,21 @@ func (g MissedChanges) Update(f *ChangeFit) MissedChanges {
 		return g.nilIfEmpty()
 	}
 	if f.RevealsMissedChange() && len(g) < maxMissedChanges {
-		gap := MissedChange{From: f.rowState, To: f.beforeState}
+		missed := MissedChange{From: f.rowState, To: f.beforeState}
 		if f.order < 0 {
-			gap = MissedChange{From: f.state, To: f.rowState}
+			missed = MissedChange{From: f.state, To: f.rowState}
 		}
-		if !slices.Contains(g, gap) {
-			g = append(slices.Clip(g), gap)
+		if !slices.Contains(g, missed) {
+			g = append(slices.Clip(g), missed)
 		}
 	}
 	return g.nilIfEmpty()
 }
 
-// WithLateEvent adds the change that follows a late event, which moved the object from this state.
-// Its end is unknown, so only a refetch closes it. A return to the same state does not, because
-// another state may have been confirmed meanwhile.
+// WithLateEvent adds the missed change that follows a late event. from is the object's state before
+// the late event. The end of the missed change is unknown, so only a refetch closes it. An event
+// that returns to the state from does not close it, because another state may have been confirmed
+// since.
 func (g MissedChanges) WithLateEvent(from Hash) MissedChanges {
 	if g.HasLateEvent() {
 		return g
@@ -107,7 +111,7 @@ func (g MissedChanges) WithLateEvent(from Hash) MissedChanges {
 	return append(slices.Clip(g), MissedChange{From: from})
 }
 
-// HasLateEvent reports whether one of them follows a late event.
+// HasLateEvent reports whether one of the missed changes follows a late event.
 func (g MissedChanges) HasLateEvent() bool { return slices.ContainsFunc(g, MissedChange.endUnknown) }
 
 func (g MissedChange) endUnknown() bool { return g.To == Hash{} }

@@ -107,12 +107,13 @@ func TestMissedChanges_lateEvent_closesOnlyByRefetch(t *testing.T) {
 	a, b, c := stateEvent(1, "A"), stateEvent(2, "B"), stateEvent(10, "C")
 	hash := func(o provider.Observation) versioning.Hash { return toInput(t, o).State.Hash }
 	late := versioning.MissedChanges{{From: hash(a)}}
-	for what, g := range map[string]versioning.MissedChanges{"another late event": versioning.MissedChanges(
-		nil).WithLateEvent(hash(a)).WithLateEvent(hash(b)),
-		"the state returned": versioning.MissedChanges(nil).WithLateEvent(hash(a)).WithLateEvent(hash(c)).WithLateEvent(
-			hash(a))} {
+	var none versioning.MissedChanges
+	for name, g := range map[string]versioning.MissedChanges{
+		"another late event": none.WithLateEvent(hash(a)).WithLateEvent(hash(b)),
+		"the state returned": none.WithLateEvent(hash(a)).WithLateEvent(hash(c)).WithLateEvent(hash(a)),
+	} {
 		if !slices.Equal(g, late) {
-			t.Errorf("%s: the missed changes are %v", what, g)
+			t.Errorf("%s: the missed changes are %v", name, g)
 		}
 	}
 	row := play(t, []versioning.Input{toInput(t, c)})
@@ -121,8 +122,8 @@ func TestMissedChanges_lateEvent_closesOnlyByRefetch(t *testing.T) {
 	if g := late.Update(&older); !ok || !slices.Equal(g, late) {
 		t.Errorf("after an older change-set the missed changes are %v", g)
 	}
-	looked, _ := versioning.FitChange(&row, &versioning.Input{IsRefetch: true}, versioning.Applied)
-	if g := late.Update(&looked); g != nil {
+	refetched, _ := versioning.FitChange(&row, &versioning.Input{IsRefetch: true}, versioning.Applied)
+	if g := late.Update(&refetched); g != nil {
 		t.Errorf("after a refetch the missed changes are %v", g)
 	}
 }

@@ -31,15 +31,12 @@ func InputFromObservation(o provider.Observation, receivedAt time.Time) (Input, 
 	if reason := partialReason(o); reason != "" {
 		lo, hi := partialTimeRange(o, received)
 		return Input{Version: NoVersion, State: NullState(false), Partial: reason, TimeFrom: lo, TimeTo: hi,
-			OwnVersion: o.OwnVersion,
-			Received:   received}, nil
+			OwnVersion: o.OwnVersion, Received: received}, nil
 	}
 	state, before := hashStates(o)
 	lo, hi := timeRange(o, received)
 	return Input{Version: observedVersion(o), State: state, Before: before, OwnVersion: o.OwnVersion, TimeFrom: lo,
-		TimeTo:       hi,
-		Received:     received,
-		StampedUntil: stampEnd(o)}, nil
+		TimeTo: hi, Received: received, StampedUntil: stampEnd(o)}, nil
 }
 
 // stampEnd returns the end of the unit of time that the version names. It returns 0 for a version
@@ -58,16 +55,14 @@ func checkPlausible(o provider.Observation, received int64) error {
 		return nil
 	case o.At == math.MinInt64:
 		return &provider.Dead{Reason: "the version of the event is the smallest 64-bit number, which is reserved for " +
-			"no " +
-			"version"}
+			"no version"}
 	case o.AllowFuture || o.At <= received+maxAhead:
 		return nil
 	}
 	return &provider.Dead{NeedsRefetch: true,
-		Reason: fmt.Sprintf("the version (%s) is more than an hour after the receipt "+
-			"(%s) and would block later changes of the object; "+
-			"a refetch is pending; usually this machine's clock is behind or the sender's is ahead",
-			describeAt(o.At), describeAt(received))}
+		Reason: fmt.Sprintf("the version (%s) is more than an hour after the receipt (%s) and would block later "+
+			"changes of the object; a refetch is pending; usually this machine's clock is behind or the sender's is "+
+			"ahead", describeAt(o.At), describeAt(received))}
 }
 
 // partialReason returns why the observation has no whole state for the mirror, or "" when it has
@@ -140,18 +135,18 @@ func hashStates(o provider.Observation) (state State, before *Hash) {
 }
 
 // NewState builds a state from its value. A nil value and a JSON null both mean that nothing is
-// known of the object. volatile lists dotted paths that the comparison of states leaves out.
-func NewState(v *canonical.Value, deleted bool, volatile []string) State {
-	s, _ := newState(v, deleted, volatile)
+// known of the object. ignoredPaths lists dotted paths that the comparison of states leaves out.
+func NewState(v *canonical.Value, deleted bool, ignoredPaths []string) State {
+	s, _ := newState(v, deleted, ignoredPaths)
 	return s
 }
 
 // newState is NewState, and also returns its text buffer for the next hash. A text is as long as
 // the state and is needed only until it is hashed.
-func newState(v *canonical.Value, deleted bool, volatile []string) (s State, buffer []byte) {
+func newState(v *canonical.Value, deleted bool, ignoredPaths []string) (s State, buffer []byte) {
 	text := stateText(make([]byte, 0, len(v.Raw())+32), deleted, v, canonical.Options{})
 	s = State{ExactHash: sha256.Sum256(text), Deleted: deleted}
-	text = stateText(text[:0], deleted, v, canonical.Options{DropNull: true, Without: volatile})
+	text = stateText(text[:0], deleted, v, canonical.Options{DropNull: true, Without: ignoredPaths})
 	s.Hash = sha256.Sum256(text)
 	if k := v.Kind(); k != canonical.Missing && k != canonical.Null {
 		s.JSON, s.Sanitized = v.Storable()

@@ -12,14 +12,14 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// hidingOptions returns any kind of provider, with objects that its API does not return for a
-// while.
-func hidingOptions(c sim.Chooser) sim.Options {
+// temporarilyMissingOptions returns any kind of provider, with objects that its API does not return
+// for a while.
+func temporarilyMissingOptions(c sim.Chooser) sim.Options {
 	o := anyOptions(c)
 	o.TemporarilyMissing, o.Gap = 50, pick[int64](c, 700_000, 3_000_000, 9_000_000)
 	if c.IntN(4) > 0 {
-		o.ObjectVersions, o.VersionMayNotAdvance, o.VersionIsCounter, o.EventsHoldOwnState = true, c.IntN(4) > 0, false,
-			false
+		o.ObjectVersions, o.VersionMayNotAdvance = true, c.IntN(4) > 0
+		o.VersionIsCounter, o.EventsHoldOwnState = false, false
 	}
 	return o
 }
@@ -66,12 +66,12 @@ func reversionedRefetch(h *sim.History, l sim.Refetch, row *versioning.Row) vers
 }
 
 // An object returns after the API did not find it, with or without changes, and its own version may
-// not have advanced. The next refetch shows its state, in any order of arrival, and no late input
-// undoes that.
-func TestApply_hiddenObjectReturns_refetchShowsTruth(t *testing.T) {
+// not have advanced. After the next refetch the row shows its state, in any order of arrival, and
+// no late input changes that.
+func TestApply_missingObjectReturns_refetchShowsTruth(t *testing.T) {
 	t.Parallel()
 	forManySeeds(t, 5000, func(t failer, c sim.Chooser) {
-		h := sim.Generate(c, hidingOptions(c))
+		h := sim.Generate(c, temporarilyMissingOptions(c))
 		truth := h.FinalState("obj_1")
 		if h.VersionIsCounter && truth.Deleted {
 			return // a 404 says nothing about an integer version
@@ -84,8 +84,7 @@ func TestApply_hiddenObjectReturns_refetchShowsTruth(t *testing.T) {
 			d := versioning.Apply(&row, inputs[len(inputs)-1])
 			if row.State.Hash != truth.Hash || row.Ambiguous || row.RefetchAfter != 0 {
 				t.Fatalf("after a late refetch (%+v) the row shows %s (ambiguous %v, refetch after %d); the provider "+
-					"has %s", d,
-					row.State.JSON, row.Ambiguous, row.RefetchAfter, truth.JSON)
+					"has %s", d, row.State.JSON, row.Ambiguous, row.RefetchAfter, truth.JSON)
 			}
 		}
 		if diff := diffRows(withoutOrder(row), withoutOrder(play(t, shuffle(c, inputs)))); diff != "" {
@@ -98,14 +97,14 @@ func TestApply_hiddenObjectReturns_refetchShowsTruth(t *testing.T) {
 // at whatever moments the refetches ran. An own version that may not advance cannot be compared
 // with the time of a refetch. No state occurs twice, because an event with the stored state reveals
 // nothing about the changes between.
-func TestApply_hiddenObjectReturns_neverSilentlyWrong(t *testing.T) {
+func TestApply_missingObjectReturns_neverSilentlyWrong(t *testing.T) {
 	t.Parallel()
 	forManySeeds(t, 20000, func(t failer, c sim.Chooser) {
-		o := hidingOptions(c)
+		o := temporarilyMissingOptions(c)
 		o.Contents = 1_000_000
 		h := sim.Generate(c, o)
 		if h.Events[len(h.Events)-1].OccurredAt != h.LastChangeAt("obj_1") {
-			return // the object is hidden or returned without an event
+			return // the object was missing or returned without an event
 		}
 		_, row := simulateArrivals(t, c, h)
 		if truth := h.FinalState("obj_1"); row.State.Hash != truth.Hash && !row.Ambiguous && row.RefetchAfter == 0 {
@@ -122,8 +121,8 @@ func TestRow_NeedsReversion_objectAlwaysFound_isFalse(t *testing.T) {
 	t.Parallel()
 	forManySeeds(t, 3000, func(t failer, c sim.Chooser) {
 		o := anyOptions(c)
-		o.ObjectVersions, o.VersionIsCounter, o.Deletes, o.TemporarilyMissing, o.EventsHoldOwnState = true, false, 0, 0,
-			false
+		o.ObjectVersions, o.VersionIsCounter, o.EventsHoldOwnState = true, false, false
+		o.Deletes, o.TemporarilyMissing = 0, 0
 		h := sim.Generate(c, o)
 		row, born := versioning.NewRow(), h.ChangeTimes("obj_1")[0]
 		for range 6 {
@@ -154,17 +153,17 @@ func TestApply_afterMissingOrReversionedRefetch_statuses(t *testing.T) {
 	deleted.OwnVersion, deleted.MayNotAdvance = true, true
 	late := inputReceivedAt(t, deleted, 25*second)
 	missing, found := refetchAt(20, "404").Input(), ownVersionRefetch(30, 10, "A")
-	up := refetchAt(30, "A").Input() // as a re-versioned refetch
+	reversioned := refetchAt(30, "A").Input() // its version is like that of a re-versioned refetch
 	for name, c := range map[string]struct {
-		row    []versioning.Input
-		in     versioning.Input
-		raises bool
-		status versioning.Status
+		row            []versioning.Input
+		in             versioning.Input
+		needsReversion bool
+		status         versioning.Status
 	}{
 		"a found object that is not re-versioned stays ambiguous": {[]versioning.Input{missing}, found, true,
 			versioning.Ambiguous},
-		"raised": {[]versioning.Input{missing}, up, false, versioning.Applied},
-		"re-versioned again": {[]versioning.Input{missing, up}, ownVersionRefetch(40, 10, "B"), true,
+		"re-versioned": {[]versioning.Input{missing}, reversioned, false, versioning.Applied},
+		"re-versioned again": {[]versioning.Input{missing, reversioned}, ownVersionRefetch(40, 10, "B"), true,
 			versioning.Ambiguous},
 		"changed after it was missing": {[]versioning.Input{missing}, ownVersionRefetch(30, 25, "A"), false,
 			versioning.Applied},
@@ -176,44 +175,39 @@ func TestApply_afterMissingOrReversionedRefetch_statuses(t *testing.T) {
 		"refetched within its second": {[]versioning.Input{ownVersionRefetch(16, 15, "A")}, found, false,
 			versioning.Stale},
 		"changed within the second of a refetch": {[]versioning.Input{ownVersionRefetch(16, 15, "A")},
-			toInput(t, ownVersionEvent(16, "B")),
-			false, versioning.Applied},
+			toInput(t, ownVersionEvent(16, "B")), false, versioning.Applied},
 		"missing, then found by a refetch of the same moment": {[]versioning.Input{refetchAt(16, "404").Input()},
-			ownVersionRefetch(16, 15, "A"),
-			false, versioning.Ambiguous},
+			ownVersionRefetch(16, 15, "A"), false, versioning.Ambiguous},
 		"found, then missing by a refetch of the same moment": {[]versioning.Input{ownVersionRefetch(16, 15, "A")},
-			refetchAt(16, "404").Input(),
-			false, versioning.Ambiguous},
+			refetchAt(16, "404").Input(), false, versioning.Ambiguous},
 		"deleted by an event": {inputs(t, deleteEvent(20, false)), found, false, versioning.Ambiguous},
 		"permanently deleted": {inputs(t, deleteEvent(20, true)), found, false, versioning.Stale},
-		"missing again": {[]versioning.Input{missing, up}, refetchAt(40, "404").Input(), false,
+		"missing again": {[]versioning.Input{missing, reversioned}, refetchAt(40, "404").Input(), false,
 			versioning.Applied},
-		"older refetch": {[]versioning.Input{missing, up}, ownVersionRefetch(15, 10, "B"), true,
+		"older refetch": {[]versioning.Input{missing, reversioned}, ownVersionRefetch(15, 10, "B"), true,
 			versioning.Stale},
-		"changed after it was found": {[]versioning.Input{missing, up}, toInput(t, ownVersionEvent(31, "B")), false,
-			versioning.Applied},
-		"changed before it was found": {[]versioning.Input{missing, up}, toInput(t, ownVersionEvent(25, "B")), false,
-			versioning.Stale},
+		"changed after it was found": {[]versioning.Input{missing, reversioned}, toInput(t, ownVersionEvent(31, "B")),
+			false, versioning.Applied},
+		"changed before it was found": {[]versioning.Input{missing, reversioned}, toInput(t, ownVersionEvent(25, "B")),
+			false, versioning.Stale},
 		"late event that may be newer than the refetch": {[]versioning.Input{missing}, lateOwnVersionEvent(t, 10, "B"),
-			false,
-			versioning.Ambiguous},
+			false, versioning.Ambiguous},
 		"late delete that may be newer than the refetch": {[]versioning.Input{missing}, late, false,
 			versioning.Ambiguous},
-		"older event after a re-versioned refetch": {[]versioning.Input{missing, up}, lateOwnVersionEvent(t, 10, "B"),
-			false,
-			versioning.Stale},
+		"older event after a re-versioned refetch": {[]versioning.Input{missing, reversioned},
+			lateOwnVersionEvent(t, 10, "B"), false, versioning.Stale},
 	} {
 		row := play(t, c.row)
-		if raises := row.NeedsReversion(&c.in); raises != c.raises {
-			t.Errorf("%s: needs re-versioning: %v", name, raises)
+		if needs := row.NeedsReversion(&c.in); needs != c.needsReversion {
+			t.Errorf("%s: needs re-versioning: %v", name, needs)
 		}
 		if d := versioning.Apply(&row, c.in); d.Status != c.status {
 			t.Errorf("%s: %s: %s; want %s", name, d.Status, d.Reason, c.status)
 		}
 	}
-	settles := found
-	settles.OverwriteAt = 1
-	if row := play(t, []versioning.Input{missing}); row.NeedsReversion(&settles) {
+	overwriting := found
+	overwriting.OverwriteAt = 1
+	if row := play(t, []versioning.Input{missing}); row.NeedsReversion(&overwriting) {
 		t.Error("an overwriting refetch is re-versioned too")
 	}
 }
@@ -282,7 +276,7 @@ func TestApply_overwrite_keepsOnlyLaterInputs(t *testing.T) {
 				overwrite = in
 			}
 		}
-		settled := overwrite.OverwriteAt
+		overwrittenAt := overwrite.OverwriteAt
 		got := playOverwritten(t, shuffle(c, inputs))
 		since := slices.DeleteFunc(inputs, func(in versioning.Input) bool {
 			stamped := in.StampedUntil
@@ -290,18 +284,18 @@ func TestApply_overwrite_keepsOnlyLaterInputs(t *testing.T) {
 				stamped = in.TimeFrom
 			}
 			newer := in.Partial == "" && in.Version.Compare(overwrite.Version) >= 0
-			return in.Received < settled || settled > 0 && newer && stamped < overwrite.TimeFrom
+			return in.Received < overwrittenAt || overwrittenAt > 0 && newer && stamped < overwrite.TimeFrom
 		})
 		for i := range since {
 			since[i].OverwriteAt = 0
 		}
 		want := play(t, since)
-		want.OverwrittenAt = settled
-		if settled > 0 {
+		want.OverwrittenAt = overwrittenAt
+		if overwrittenAt > 0 {
 			want.OverwriteBegan = overwrite.TimeFrom
 		}
 		if diff := diffRows(withoutOrder(want), withoutOrder(got)); diff != "" {
-			t.Fatalf("overwritten at %d (-want +got):\n%s", settled, diff)
+			t.Fatalf("overwritten at %d (-want +got):\n%s", overwrittenAt, diff)
 		}
 	})
 }
@@ -325,8 +319,8 @@ func TestApply_overwrite_winsOverFinalDelete(t *testing.T) {
 		const slowest = 4_500_000
 		l := anyRefetch(c, end+slowest+h.Unit)
 		l.Overwrites = true
-		settling := h.Refetch("obj_1", l)
-		d := versioning.Apply(&row, settling)
+		overwriting := h.Refetch("obj_1", l)
+		d := versioning.Apply(&row, overwriting)
 		if row.State.Hash != truth.Hash || row.Ambiguous || row.RefetchAfter != 0 || d.Status != versioning.Applied &&
 			d.Status != versioning.Unchanged {
 			t.Fatalf("%s: %s; ambiguous %v, refetch after %d, shows %s, the provider has %s", d.Status, d.Reason,
@@ -341,9 +335,9 @@ func TestApply_overwrite_winsOverFinalDelete(t *testing.T) {
 			return
 		}
 		next := stateEvent(0, "next")
-		next.At, next.Unit, next.OwnVersion = max(row.Version.At, settling.TimeTo)+1, h.Unit, h.ObjectVersions
+		next.At, next.Unit, next.OwnVersion = max(row.Version.At, overwriting.TimeTo)+1, h.Unit, h.ObjectVersions
 		if d := versioning.Apply(&row,
-			inputReceivedAt(t, next, settling.Received+10_000_000)); d.Status != versioning.Applied ||
+			inputReceivedAt(t, next, overwriting.Received+10_000_000)); d.Status != versioning.Applied ||
 			stateLetter(row.State) != "next" {
 			t.Fatalf("a later change is %s: %s", d.Status, d.Reason)
 		}
@@ -353,7 +347,7 @@ func TestApply_overwrite_winsOverFinalDelete(t *testing.T) {
 // The statuses and reasons of overwrites, and of inputs after them.
 func TestApply_overwrite_statusesAndReasons(t *testing.T) {
 	t.Parallel()
-	settles := func(began int64, state string) versioning.Input {
+	overwrites := func(began int64, state string) versioning.Input {
 		in := refetchAt(began, state).Input()
 		in.Received, in.OverwriteAt = began*second, began*second
 		return in
@@ -364,30 +358,30 @@ func TestApply_overwrite_statusesAndReasons(t *testing.T) {
 		status versioning.Status
 		reason string
 	}{
-		"over a tombstone": {inputs(t, deleteEvent(10, true)), settles(50, "A"), versioning.Applied,
+		"over a tombstone": {inputs(t, deleteEvent(10, true)), overwrites(50, "A"), versioning.Applied,
 			"overwrote the object with this refetch; the version before was (final, at 10000000"},
-		"nothing":    {nil, settles(50, "A"), versioning.Applied, "no version"},
-		"same state": {inputs(t, stateEvent(10, "A")), settles(50, "A"), versioning.Unchanged, "found the same state"},
-		"received before": {[]versioning.Input{settles(50, "A")}, toInput(t, deleteEvent(49, true)), versioning.Stale,
-			"received before the refetch (of 50000000 on our clock) with which an operator overwrote"},
-		"older overwrite": {[]versioning.Input{settles(50, "A")}, settles(49, "B"), versioning.Stale,
+		"nothing": {nil, overwrites(50, "A"), versioning.Applied, "no version"},
+		"same state": {inputs(t, stateEvent(10, "A")), overwrites(50, "A"), versioning.Unchanged,
+			"found the same state"},
+		"received before": {[]versioning.Input{overwrites(50, "A")}, toInput(t, deleteEvent(49, true)),
+			versioning.Stale, "received before the refetch (of 50000000 on our clock) with which an operator " +
+				"overwrote"},
+		"older overwrite": {[]versioning.Input{overwrites(50, "A")}, overwrites(49, "B"), versioning.Stale,
 			"received before"},
-		"same overwrite again": {[]versioning.Input{settles(50, "A")}, settles(50, "A"), versioning.Unchanged,
+		"same overwrite again": {[]versioning.Input{overwrites(50, "A")}, overwrites(50, "A"), versioning.Unchanged,
 			"of the stored version"},
-		"deleted after the overwrite": {[]versioning.Input{settles(50, "A")},
-			withStamp(toInput(t, deleteEvent(51, true))),
-			versioning.Applied, "newer"},
-		"late, with a version from before": {[]versioning.Input{settles(50, "A")},
-			receivedLate(withStamp(toInput(t, deleteEvent(49, true)))),
-			versioning.Stale, "stamped it before 50000000"},
-		"late, without a time": {[]versioning.Input{settles(50, "A")}, receivedLate(toInput(t, deleteEvent(49, true))),
-			versioning.Ambiguous,
+		"deleted after the overwrite": {[]versioning.Input{overwrites(50, "A")},
+			withStamp(toInput(t, deleteEvent(51, true))), versioning.Applied, "newer"},
+		"late, with a version from before": {[]versioning.Input{overwrites(50, "A")},
+			receivedLate(withStamp(toInput(t, deleteEvent(49, true)))), versioning.Stale, "stamped it before 50000000"},
+		"late, without a time": {[]versioning.Input{overwrites(50, "A")},
+			receivedLate(toInput(t, deleteEvent(49, true))), versioning.Ambiguous,
 			"it is unknown whether this event is newer"},
-		"partial, received before": {[]versioning.Input{settles(50, "A")}, partialInput(t, 49), versioning.Stale,
+		"partial, received before": {[]versioning.Input{overwrites(50, "A")}, partialInput(t, 49), versioning.Stale,
 			"received before"},
-		"without a whole state": {inputs(t, deleteEvent(10, true)), withoutState(settles(50, "A")), versioning.Stale,
+		"without a whole state": {inputs(t, deleteEvent(10, true)), withoutState(overwrites(50, "A")), versioning.Stale,
 			"partial"},
-		"over an ambiguous row": {inputs(t, stateEvent(10, "A"), stateEvent(10, "B")), settles(50, "B"),
+		"over an ambiguous row": {inputs(t, stateEvent(10, "A"), stateEvent(10, "B")), overwrites(50, "B"),
 			versioning.Applied, "overwrote"},
 	} {
 		row := play(t, c.row)

@@ -121,8 +121,7 @@ func TestApply_lateRefetch_endsAmbiguity(t *testing.T) {
 		d := versioning.Apply(&row, h.Refetch("obj_1", anyRefetch(c, began)))
 		if row.Ambiguous || row.RefetchAfter != 0 {
 			t.Fatalf("after a late refetch (%+v) the row is ambiguous (%v) or has a pending refetch (%d)", d,
-				row.Ambiguous,
-				row.RefetchAfter)
+				row.Ambiguous, row.RefetchAfter)
 		}
 		if row.State.Hash != truth.Hash {
 			t.Fatalf("after a late refetch (%+v) the row shows %s, the provider has %s", d, row.State.JSON, truth.JSON)
@@ -142,8 +141,7 @@ func TestApply_idsNeverReused_refetchIsNeverDead(t *testing.T) {
 		for _, in := range shuffle(c, append(observeAll(t, h.Events), anyRefetches(c, h)...)) {
 			if d := versioning.Apply(&row, in); d.Status == versioning.Dead {
 				t.Fatalf("%+v is dead at version %v, time range %d to %d: %s", in, row.Version, row.TimeFrom,
-					row.TimeTo,
-					d.Reason)
+					row.TimeTo, d.Reason)
 			}
 		}
 	})
@@ -159,14 +157,13 @@ func TestApply_distinctVersions_needNoRefetch(t *testing.T) {
 		row := play(t, shuffle(c, observeAll(t, h.Events)))
 		if row.Ambiguous || row.RefetchAfter != 0 || row.State.Hash != h.FinalState("obj_1").Hash {
 			t.Fatalf("the row is ambiguous (%v), has a pending refetch (%d), or shows %s", row.Ambiguous,
-				row.RefetchAfter,
-				row.State.JSON)
+				row.RefetchAfter, row.State.JSON)
 		}
 	})
 }
 
 // Change-sets resolve ties: changes of one second that never return to a state have a known order.
-func TestApply_changeSetsWithoutReturn_resolveTies(t *testing.T) {
+func TestApply_changeSetsWithoutReturn_resolveTiedStates(t *testing.T) {
 	t.Parallel()
 	forManySeeds(t, 1000, func(t failer, c sim.Chooser) {
 		o := sim.Options{Objects: 1, Changes: 4, Contents: 1000, Unit: 1_000_000, Gap: 10_000, ChangeSets: 100,
@@ -230,9 +227,9 @@ func TestApply_restoredProviderAfterOverwrite_isNeverSilentlyWrong(t *testing.T)
 	forManySeeds(t, 20_000, func(t failer, c sim.Chooser) {
 		h := restoredHistory(c)
 		const slowest = 4_500_000
-		decided := anyRefetch(c, h.LastChangeAt("obj_1")+slowest+h.Unit)
-		decided.Overwrites = true
-		overwrite := h.Refetch("obj_1", decided)
+		spec := anyRefetch(c, h.LastChangeAt("obj_1")+slowest+h.Unit)
+		spec.Overwrites = true
+		overwrite := h.Refetch("obj_1", spec)
 		inputs := append(anyRefetches(c, h), overwrite)
 		for _, e := range h.Events {
 			if c.IntN(2) == 0 { // first delivered after the overwrite
@@ -258,7 +255,7 @@ func TestApply_restoredProviderAfterOverwrite_isNeverSilentlyWrong(t *testing.T)
 
 // A refetch that returns an older version than the row has, although it began later, does not
 // change the row. Another refetch stays pending until an operator decides.
-func TestApply_refetchAnswersAnOlderVersion_staysPending(t *testing.T) {
+func TestApply_refetchReturnsOlderVersion_staysPending(t *testing.T) {
 	t.Parallel()
 	forManySeeds(t, 5_000, func(t failer, c sim.Chooser) {
 		h := restoredHistory(c)

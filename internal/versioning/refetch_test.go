@@ -74,17 +74,15 @@ func TestInputFromRefetch_observations_getVersion(t *testing.T) {
 		"alive and marked final": {provider.Observation{State: state, Final: true, Unit: at(1)},
 			versioning.Version{At: seen - at(1), Seen: seen}},
 		"own version whose second is over": {provider.Observation{State: state, OwnVersion: true, HasAt: true,
-			At:   seen - at(1),
-			Unit: at(1), Rank: 3}, versioning.Version{At: seen - at(1), Seen: seen, Rank: 1}},
+			At: seen - at(1), Unit: at(1), Rank: 3}, versioning.Version{At: seen - at(1), Seen: seen, Rank: 1}},
 		"own version whose second is not over": {provider.Observation{State: state, OwnVersion: true, HasAt: true,
-			At:   seen,
-			Unit: at(1), Rank: 3}, versioning.Version{At: seen, Rank: 3}},
+			At: seen, Unit: at(1), Rank: 3}, versioning.Version{At: seen, Rank: 3}},
 		"a time that is no own version": {provider.Observation{State: state, HasAt: true, At: 7, Unit: at(1)},
 			versioning.Version{At: seen - at(1), Seen: seen}},
 	} {
 		in, err := versioning.InputFromRefetch(c.o, l, date)
-		if err != nil || in.Version != c.want || !in.IsRefetch || in.TimeFrom != seen || in.TimeTo != at(1_800_000_011)-
-			1 {
+		if err != nil || in.Version != c.want || !in.IsRefetch || in.TimeFrom != seen ||
+			in.TimeTo != at(1_800_000_011)-1 {
 			t.Errorf("%s: %+v, %v; want version %+v from %d", name, in, err, c.want, seen)
 		}
 	}
@@ -128,8 +126,7 @@ func TestInputFromObservation_observations_getTimeRangeAndVersion(t *testing.T) 
 			OwnVersion: true, MayNotAdvance: true, EventTimeEnd: 20*second - 1, State: state},
 			want{versioning.Version{At: 10 * second}, 10 * second, 30 * second, ""}},
 		"own version in the second of the receipt": {provider.Observation{At: 30 * second, HasAt: true, Unit: second,
-			OwnVersion:    true,
-			MayNotAdvance: true, State: state},
+			OwnVersion: true, MayNotAdvance: true, State: state},
 			want{versioning.Version{At: 30 * second}, 30 * second, 31*second - 1, ""}},
 		"event time that may not advance": {provider.Observation{At: 10 * second, HasAt: true, Unit: second,
 			MayNotAdvance: true, State: state},
@@ -200,8 +197,7 @@ func TestInputFromObservation_implausibleVersion_isDead(t *testing.T) {
 		}
 	}
 	_, err := versioning.InputFromObservation(provider.Observation{At: 2e15, HasAt: true, Unit: 1,
-		State: letterState("A")},
-		time.UnixMicro(1.7e15))
+		State: letterState("A")}, time.UnixMicro(1.7e15))
 	for _, word := range []string{"2033-05-18T03:33:20Z", "2023-11-14T22:13:20Z", "refetch", "clock"} {
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%v does not say %q", err, word)
@@ -215,9 +211,9 @@ func TestInputFromObservation_implausibleVersion_isDead(t *testing.T) {
 
 func TestInputFromObservation_hashes_coverComparedState(t *testing.T) {
 	t.Parallel()
-	at := func(state, before string, deleted bool, volatile ...string) versioning.Input {
+	at := func(state, before string, deleted bool, ignoredPaths ...string) versioning.Input {
 		o := provider.Observation{At: 1, HasAt: true, Unit: 1, State: parse(t, state), Deleted: deleted,
-			IgnoredPaths: volatile}
+			IgnoredPaths: ignoredPaths}
 		if before != "" {
 			o.Before = parse(t, before)
 		}
@@ -254,7 +250,7 @@ func TestInputFromObservation_hashes_coverComparedState(t *testing.T) {
 	}
 }
 
-func TestNewState_storableJSON_isSanitized(t *testing.T) {
+func TestNewState_unstorableText_isSanitized(t *testing.T) {
 	t.Parallel()
 	if s := versioning.NewState(parse(t, `{"a":"\u0000"}`), false, nil); !s.Sanitized ||
 		string(s.JSON) != "{\"a\":\"\uFFFD\"}" {

@@ -20,9 +20,9 @@ func NewRow() Row {
 }
 
 // Apply decides one input against a row and updates the row. It is pure: no clock, no store. The
-// order, copies and batching of the inputs do not matter for the row's version, tied states, time
-// range, state, deleted flag and ambiguity. RefetchAfter may depend on the order, because the row
-// does not remember which input cleared it. When an input raises OverwrittenAt, the caller must
+// order, repetition and batching of the inputs do not matter for the row's version, tied states,
+// time range, state, deleted flag and ambiguity. RefetchAfter may depend on the order, because the
+// row does not remember which input cleared it. When an input raises OverwrittenAt, the caller must
 // apply again the inputs that were received since and already applied; only then the order does not
 // matter.
 //
@@ -53,7 +53,7 @@ func Apply(row *Row, in Input) Decision {
 	if c >= 0 {
 		row.addInput(in, c)
 	}
-	if row.answersOlderVersion(in, c) {
+	if row.isOlderResponse(in, c) {
 		row.requestRefetchAfter(in.TimeTo)
 		return row.decide(Ambiguous, ReasonOlderVersion+" ("+describeAt(in.Version.At)+") than the stored one ("+
 			row.Version.String()+"); a refetch is pending")
@@ -84,13 +84,11 @@ func (row *Row) overwriteBy(in Input) Decision {
 func (row *Row) decideBeforeOverwrite(in Input) Decision {
 	if in.StampedUntil != 0 || in.IsRefetch && in.TimeTo < row.OverwriteBegan {
 		return row.decide(Stale, "the provider stamped it before "+describeAt(row.OverwriteBegan)+
-			", when the refetch began with which an operator overwrote the object")
+			", the start of the refetch with which an operator overwrote the object")
 	}
 	row.requestRefetchAfter(max(in.Received, in.TimeTo))
 	return row.decide(Ambiguous, "an operator overwrote the object from the provider, and it is unknown whether this "+
-		"event "+
-		"is newer; "+
-		"a refetch is pending")
+		"event is newer; a refetch is pending")
 }
 
 // overwriteBound returns the provider time that must not be before the start of the overwriting
@@ -102,10 +100,10 @@ func (in *Input) overwriteBound() int64 {
 	return in.StampedUntil
 }
 
-// answersOlderVersion reports whether a refetch returned an older own version than the row has,
+// isOlderResponse reports whether a refetch returned an older own version than the row has,
 // although it began after everything that the row contains. The API lags behind its webhooks, or
 // the provider was restored from a backup.
-func (row *Row) answersOlderVersion(in Input, c int) bool {
+func (row *Row) isOlderResponse(in Input, c int) bool {
 	if row.Version.Final || row.hasRefetchVersion() || !in.IsRefetch || !in.OwnVersion ||
 		in.State.Hash == row.State.Hash {
 		return false
@@ -113,9 +111,9 @@ func (row *Row) answersOlderVersion(in Input, c int) bool {
 	return c < 0 && in.Version.At < row.Version.At && row.TimeTo < in.TimeFrom
 }
 
-// foundAliveAfterDelete reports whether a refetch found alive an object after its final delete. It
-// must have begun after the delete, and its own version, if any, must not be older. Any other
-// refetch may have missed the delete.
+// foundAliveAfterDelete reports whether a refetch found an object alive after its final delete. The
+// refetch must have begun after the delete, and its own version, if any, must not be older. Any
+// other refetch may have missed the delete.
 func (row *Row) foundAliveAfterDelete(in Input) bool {
 	return row.Version.Final && in.IsRefetch && !in.State.Deleted && in.TimeFrom > row.TimeTo &&
 		!(in.OwnVersion && in.Version.At < row.Version.At)
@@ -204,13 +202,13 @@ func (row *Row) addInput(in Input, c int) {
 	}
 	row.join(TiedState{Before: in.Before, State: in.State, TimeFrom: in.TimeFrom, TimeTo: in.TimeTo,
 		FromRefetch: in.IsRefetch})
-	row.State, row.Ambiguous = resolveTies(row.TiedStates)
+	row.State, row.Ambiguous = resolveTiedStates(row.TiedStates)
 	row.Ambiguous = row.Ambiguous || row.Overflow
 	row.TimeFrom, row.TimeTo = hull(row.TiedStates)
 }
 
 // updateRefetchAfter raises RefetchAfter to end when the order is unknown. It clears RefetchAfter
-// for an unambiguous input that begins after it.
+// for an unambiguous input that begins after it, and for a final version.
 func (row *Row) updateRefetchAfter(in Input, c int, orderUnknown bool, end int64) {
 	switch {
 	case row.Version.Final:
@@ -235,12 +233,11 @@ func (row *Row) decideStatus(in Input, c int, orderUnknown bool, old priorRow) D
 		return row.decide(Ambiguous, row.tiedReason())
 	case old.sharesSecond:
 		return row.decide(Ambiguous, "one event has whole seconds and another a moment within the same second, so "+
-			"it is unknown "+
-			"which is newer; the greater version is shown ("+row.Version.String()+") and a refetch is pending")
+			"it is unknown which is newer; the greater version is shown ("+row.Version.String()+") and a refetch is "+
+			"pending")
 	case orderUnknown:
 		return row.decide(Ambiguous, "it is unknown whether a refetch or an event is newer; the greater version is "+
-			"shown ("+
-			row.Version.String()+") and a refetch is pending")
+			"shown ("+row.Version.String()+") and a refetch is pending")
 	case c < 0:
 		return row.decide(Stale, "older than the stored version ("+row.Version.String()+")")
 	case old.state.ExactHash == row.State.ExactHash && (c > 0 || !old.ambiguous):

@@ -16,7 +16,7 @@ import (
 
 func TestApply_inputs_statusesAndReasons(t *testing.T) {
 	t.Parallel()
-	answer := refetchAt(20, "B").Input()
+	refetch := refetchAt(20, "B").Input()
 	tombstone := deleteEvent(10, true)
 	tombstone.State = letterState("A")
 	for name, c := range map[string]struct {
@@ -29,8 +29,7 @@ func TestApply_inputs_statusesAndReasons(t *testing.T) {
 		"newer": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(11, "B")), versioning.Applied,
 			"newer than the stored version (at 10000000, rank 1)"},
 		"newer with an equal state": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(11, "A")),
-			versioning.Unchanged,
-			"newer than"},
+			versioning.Unchanged, "newer than"},
 		"again": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(10, "A")), versioning.Unchanged,
 			"of the stored version"},
 		"older": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(9, "B")), versioning.Stale,
@@ -40,11 +39,9 @@ func TestApply_inputs_statusesAndReasons(t *testing.T) {
 		"tie": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(10, "B")), versioning.Ambiguous,
 			"order of 2 different states"},
 		"a tie that change-sets resolve": {inputs(t, changeEvent(10, "X", "A")), toInput(t, changeEvent(10, "A", "B")),
-			versioning.Applied,
-			"change-sets"},
+			versioning.Applied, "change-sets"},
 		"a tie that change-sets already resolved": {inputs(t, changeEvent(10, "A", "B")),
-			toInput(t, changeEvent(10, "X", "A")),
-			versioning.Unchanged, "does not change"},
+			toInput(t, changeEvent(10, "X", "A")), versioning.Unchanged, "does not change"},
 		"a tie that the missing change-set resolves": {inputs(t, changeEvent(10, "A", "B"), changeEvent(10, "C", "D")),
 			toInput(t, changeEvent(10, "B", "C")), versioning.Applied, "completes the order"},
 		"partial": {inputs(t, stateEvent(10, "A")), partialInput(t, 11), versioning.Ambiguous,
@@ -52,32 +49,28 @@ func TestApply_inputs_statusesAndReasons(t *testing.T) {
 		"partial without a row": {nil, partialInput(t, 11), versioning.Ambiguous, "partial: ids only"},
 		"partial after a final delete": {inputs(t, deleteEvent(10, true)), partialInput(t, 11), versioning.Stale,
 			"final delete"},
-		"partial, before a refetch": {[]versioning.Input{answer}, partialInput(t, 19), versioning.Stale,
+		"partial, before a refetch": {[]versioning.Input{refetch}, partialInput(t, 19), versioning.Stale,
 			"refetch that began later"},
-		"partial, at the start of a refetch": {[]versioning.Input{answer}, partialInput(t, 20), versioning.Ambiguous,
+		"partial, at the start of a refetch": {[]versioning.Input{refetch}, partialInput(t, 20), versioning.Ambiguous,
 			"refetch"},
-		"refetch": {inputs(t, stateEvent(10, "A")), answer, versioning.Applied,
+		"refetch": {inputs(t, stateEvent(10, "A")), refetch, versioning.Applied,
 			"a refetch, newer"},
 		"refetch close to an event": {inputs(t, stateEvent(20, "A")), refetchAt(20, "B").Input(), versioning.Ambiguous,
 			"it is unknown whether a refetch or an event is newer"},
-		"event close to a refetch": {[]versioning.Input{answer}, toInput(t, stateEvent(20, "A")), versioning.Ambiguous,
+		"event close to a refetch": {[]versioning.Input{refetch}, toInput(t, stateEvent(20, "A")), versioning.Ambiguous,
 			"it is unknown"},
 		"found alive after a final delete": {inputs(t, deleteEvent(10, true)), refetchAt(50, "A").Input(),
 			versioning.Dead, "alive"},
 		"found alive at the time of a final delete": {inputs(t, deleteEvent(10, true)), refetchAt(10, "A").Input(),
-			versioning.Stale,
-			"final, at 10000000"},
+			versioning.Stale, "final, at 10000000"},
 		"missing after a final delete": {inputs(t, deleteEvent(10, true)), refetchAt(50, "404").Input(),
 			versioning.Stale, "final"},
 		"missing after a delete that carried a state": {inputs(t, tombstone), refetchAt(10, "404").Input(),
-			versioning.Stale,
-			"final"},
+			versioning.Stale, "final"},
 		"different own versions, overlapping time ranges": {[]versioning.Input{ownVersionRefetch(20, 10, "A")},
-			lateOwnVersionEvent(t, 20, "B"),
-			versioning.Applied, "newer"},
+			lateOwnVersionEvent(t, 20, "B"), versioning.Applied, "newer"},
 		"equal own versions, overlapping time ranges": {[]versioning.Input{ownVersionRefetch(20, 10, "A")},
-			lateOwnVersionEvent(t, 10, "B"),
-			versioning.Ambiguous, "it is unknown"},
+			lateOwnVersionEvent(t, 10, "B"), versioning.Ambiguous, "it is unknown"},
 	} {
 		row := play(t, c.row)
 		d := versioning.Apply(&row, c.in)
@@ -142,12 +135,12 @@ func TestApply_ignoredPathsDiffer_greatestExactStateIsShown(t *testing.T) {
 	a, b := playEvents(t, stateWithIgnoredPath(t, 10, "1"), stateWithIgnoredPath(t, 10, "2")),
 		playEvents(t, stateWithIgnoredPath(t, 10, "2"), stateWithIgnoredPath(t, 10, "1"))
 	if diff := cmp.Diff(a, b); diff != "" || a.Ambiguous || len(a.TiedStates) != 1 {
-		t.Errorf("ambiguous %v, set %v, and by order:\n%s", a.Ambiguous, a.TiedStates, diff)
+		t.Errorf("ambiguous %v, tied states %v, difference by order:\n%s", a.Ambiguous, a.TiedStates, diff)
 	}
 	// A difference only in ignored paths makes no ambiguity between a refetch and an event either.
 	row = playEvents(t, stateWithIgnoredPath(t, 20, "1"))
-	answer := refetchAt(20, "A").Input()
-	if d := versioning.Apply(&row, answer); d.Status != versioning.Stale || row.RefetchAfter != 0 {
+	refetch := refetchAt(20, "A").Input()
+	if d := versioning.Apply(&row, refetch); d.Status != versioning.Stale || row.RefetchAfter != 0 {
 		t.Errorf("a refetch of the same state is %s and leaves a refetch pending after %d", d.Status, row.RefetchAfter)
 	}
 }
@@ -200,8 +193,7 @@ func TestApply_over64TiedStates_keepsGreatest(t *testing.T) {
 	}
 	want := play(t, all)
 	if len(want.TiedStates) != 1 || !want.Overflow || !want.Ambiguous ||
-		want.TiedStates[0].State.Hash != want.State.Hash ||
-		!want.TiedStates[0].FromRefetch {
+		want.TiedStates[0].State.Hash != want.State.Hash || !want.TiedStates[0].FromRefetch {
 		t.Errorf("%d tied states (overflow %v, ambiguous %v)", len(want.TiedStates), want.Overflow, want.Ambiguous)
 	}
 	if want.TimeFrom != 10*second-69 || want.TimeTo != 11*second-1+69 {
@@ -258,9 +250,9 @@ func TestApply_refetchAfter_isRaisedAndCleared(t *testing.T) {
 	}
 	row = playEvents(t, counter(0, "A"), counter(0, "B"))
 	wantAmbiguous(t, row)
-	answer := refetchAt(20, "B")
-	answer.HasVersion, answer.VersionUnit = true, 1
-	versioning.Apply(&row, answer.Input())
+	refetch := refetchAt(20, "B")
+	refetch.HasVersion, refetch.VersionUnit = true, 1
+	versioning.Apply(&row, refetch.Input())
 	wantCertain(t, row, "B")
 }
 
@@ -269,8 +261,8 @@ func TestApply_refetchAfter_isRaisedAndCleared(t *testing.T) {
 // unnecessary refetch.
 func TestApply_refetchAfter_dependsOnOrder(t *testing.T) {
 	t.Parallel()
-	hint, event := partialInput(t, 10), toInput(t, stateEvent(20, "A"))
-	late, early := play(t, []versioning.Input{event, hint}), play(t, []versioning.Input{hint, event})
+	partial, event := partialInput(t, 10), toInput(t, stateEvent(20, "A"))
+	late, early := play(t, []versioning.Input{event, partial}), play(t, []versioning.Input{partial, event})
 	if diff := cmp.Diff(withoutOrder(late), withoutOrder(early)); diff != "" {
 		t.Errorf("the order changes more than RefetchAfter:\n%s", diff)
 	}

@@ -90,25 +90,27 @@ func (o *Object) NeedsRevision() bool {
 	return o.State.ExactHash != o.loaded.exactHash || o.Ambiguous != o.loaded.ambiguous
 }
 
-// Table names a table of objects. All these tables have the same columns and keys.
-type Table int
+// ObjectTable names a table of objects. All these tables have the same columns and keys.
+type ObjectTable int
 
 // The tables of objects: the mirror, the staged objects of a rebuild, and the retained objects of
 // dropped partitions.
 const (
-	Mirror Table = iota
+	Mirror ObjectTable = iota
 	Staged
 	RetainedObjects
 )
 
 // String returns the table's name in the database.
-func (t Table) String() string { return [...]string{"objects", "staged", "bases"}[t] }
+func (t ObjectTable) String() string {
+	return [...]string{"objects", "staged_objects", "retained_objects"}[t]
+}
 
 // statements returns the statement for each table. The text of the statement names the table
 // objects.
 func statements(name, sql string) (all [RetainedObjects + 1]postgres.Statement) {
 	for t := range all {
-		table := Table(t).String()
+		table := ObjectTable(t).String()
 		all[t] = postgres.Statement{Name: name + "_" + table, SQL: strings.NewReplacer(" objects o", " "+table+" o",
 			" objects AS o", " "+table+" AS o").Replace(sql)}
 	}
@@ -118,10 +120,11 @@ func statements(name, sql string) (all [RetainedObjects + 1]postgres.Statement) 
 // loadSQL reads rows by key. It reads the state only when an input of exactly the row's version may
 // join the tied states.
 const loadSQL = `
-SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo,
-	o.window_hi, o.look_after,
+SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tied_states, o.overflow, o.time_from,
+	o.time_to, o.refetch_after,
   o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END,
-  	o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at, o.settled, o.overwrite_seen
+  	o.sanitized, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at, o.overwritten_at,
+  		o.overwrite_seen
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS d(source,
 	account, object_type, object_id, lo, hi, n)
 CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account
@@ -139,21 +142,20 @@ type LoadRequest struct {
 
 // Load reads objects in the order of the requests. An object that is not stored is returned as a
 // new row. The caller holds the objects' locks until Save, so that no other writer changes them.
-func Load(ctx context.Context, tx pgx.Tx, from Table, wanted []LoadRequest) ([]*Object, error) {
+func Load(ctx context.Context, tx pgx.Tx, from ObjectTable, wanted []LoadRequest) ([]*Object, error) {
 	objs := make([]*Object, len(wanted))
 	for i, w := range wanted {
 		objs[i] = &Object{Key: w.Key, Row: NewRow()}
 	}
 	p := loadParams(tx.Conn(), from, wanted)
 	defer p.Release()
-	if _, err := p.Run(ctx, func(stored postgres.Row) error { return readObject(stored, objs) }); err !=
-		nil {
+	if _, err := p.Run(ctx, func(stored postgres.Row) error { return readObject(stored, objs) }); err != nil {
 		return nil, fmt.Errorf("load %d objects: %w", len(wanted), err)
 	}
 	return objs, nil
 }
 
-func loadParams(conn *pgx.Conn, from Table, wanted []LoadRequest) *postgres.Params {
+func loadParams(conn *pgx.Conn, from ObjectTable, wanted []LoadRequest) *postgres.Params {
 	p, n := postgres.NewParams(conn, loads[from]), len(wanted)
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(wanted[i].Source) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].Account) })
@@ -168,19 +170,15 @@ func loadParams(conn *pgx.Conn, from Table, wanted []LoadRequest) *postgres.Para
 func readObject(stored postgres.Row, objs []*Object) (err error) {
 	o := objs[stored.Int64(0)-1]
 	o.Exists = true
-	o.Version = Version{Final: stored.Bool(1), At: stored.Int64(2), Seen: stored.Int64(3),
-		Rank: int16(stored.Int64(4))}
-	o.Overflow, o.TimeFrom, o.TimeTo, o.RefetchAfter, o.Ambiguous = stored.Bool(6), stored.Int64(7),
-		stored.Int64(8),
-		stored.Int64(9), stored.Bool(10)
-	o.State = State{Deleted: stored.Bool(11), JSON: bytes.Clone(stored.JSON(14)),
-		Sanitized: stored.Bool(15)}
+	o.Version = Version{Final: stored.Bool(1), At: stored.Int64(2), Seen: stored.Int64(3), Rank: int16(stored.Int64(4))}
+	o.Overflow, o.TimeFrom, o.TimeTo = stored.Bool(6), stored.Int64(7), stored.Int64(8)
+	o.RefetchAfter, o.Ambiguous = stored.Int64(9), stored.Bool(10)
+	o.State = State{Deleted: stored.Bool(11), JSON: bytes.Clone(stored.JSON(14)), Sanitized: stored.Bool(15)}
 	copy(o.State.Hash[:], stored.Bytes(12))
 	copy(o.State.ExactHash[:], stored.Bytes(13))
 	o.LastEventID, o.Revision, o.readAt = stored.Int64(16), stored.Int64(17), stored.Time(18)
-	o.ruleVersion, o.CreatedAt, o.OverwrittenAt = int32(stored.Int64(19)), stored.Time(20),
-		stored.Int64(21)
-	o.OverwriteBegan = stored.Int64(22)
+	o.ruleVersion, o.CreatedAt = int32(stored.Int64(19)), stored.Time(20)
+	o.OverwrittenAt, o.OverwriteBegan = stored.Int64(21), stored.Int64(22)
 	o.loaded.exactHash, o.loaded.ambiguous, o.loaded.hasVersion = o.State.ExactHash, o.Ambiguous, o.Version != NoVersion
 	if err = DecodeTiedStates(stored.JSON(5), &o.Row); err != nil {
 		return fmt.Errorf("object %s %s: %w", o.Type, o.ID, err)
@@ -188,45 +186,50 @@ func readObject(stored postgres.Row, objs []*Object) (err error) {
 	return nil
 }
 
-// saveSQL writes one row per object and enforces the rule again. The version never goes down,
-// unless an operator overwrites the object. The revision is the one that was read plus what this
-// write adds. The row is unchanged since it was read. A row that another writer changed meanwhile
-// is not written, and the caller sees that in the count. For an existing row, excluded.created_at
-// carries the updated_at that was read. The states are one text with their positions in it, because
+// saveSQL writes one row per object and enforces the rule again. It writes a row only if:
+//
+//   - the version does not go down, unless an operator overwrites the object,
+//   - the revision grows by one exactly when readers see a difference,
+//   - no other writer has changed the row since it was read.
+//
+// The caller compares the count of written rows. For an existing row, excluded.created_at carries
+// the updated_at that was read. The states are one text with their positions in it, because
 // PostgreSQL would copy an array of them several times.
 const saveSQL = `
 INSERT INTO objects AS o (source, account, object_type, object_id, version_final, version_at, version_seen,
-	version_rank, tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id,
-  	revision, rule_version, created_at, updated_at, settled,
+	version_rank, tied_states, overflow,
+  time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id,
+  	revision, rule_version, created_at, updated_at, overwritten_at,
   overwrite_seen)
-SELECT d.source, d.account, d.object_type, d.object_id, d.final, d.at, d.seen, d.rank, d.tie_set, d.overflow, d.lo,
-	d.hi, d.look_after,
+SELECT d.source, d.account, d.object_type, d.object_id, d.final, d.at, d.seen, d.rank, d.tied_states, d.overflow, d.lo,
+	d.hi, d.refetch_after,
   d.ambiguous, d.deleted, d.state_hash, d.exact_hash, CASE WHEN d.state_len > 0 THEN convert_from(substr($26::bytea,
   	d.state_at, d.state_len), 'UTF8')::jsonb END,
-  d.repaired, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at, d.settled, d.overwrite_seen
+  d.sanitized, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at, d.overwritten_at, d.overwrite_seen
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[], $8::smallint[],
 	$9::jsonb[], $10::bool[],
   $11::bigint[], $12::bigint[], $13::bigint[], $14::bool[], $15::bool[], $16::bytea[], $17::bytea[], $18::int[],
   	$24::int[], $19::bool[], $20::bigint[],
   $21::bigint[], $23::timestamptz[], $25::bigint[], $27::bigint[]) AS d(source, account, object_type, object_id, final,
-  	at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
-    state_hash, exact_hash, state_at, state_len, repaired, last_event_id, revision, read_at, settled, overwrite_seen),
+  	at, seen, rank, tied_states, overflow, lo, hi, refetch_after, ambiguous, deleted,
+    state_hash, exact_hash, state_at, state_len, sanitized, last_event_id, revision, read_at, overwritten_at,
+    	overwrite_seen),
   (SELECT clock_now() AS at) now
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
   version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen,
   	version_rank = excluded.version_rank,
-  tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo,
-  	window_hi = excluded.window_hi,
-  look_after = excluded.look_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted,
+  tied_states = excluded.tied_states, overflow = excluded.overflow, time_from = excluded.time_from,
+  	time_to = excluded.time_to,
+  refetch_after = excluded.refetch_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted,
   	state_hash = excluded.state_hash,
   state = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.state ELSE excluded.state END,
-  repaired = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.repaired ELSE excluded.repaired END,
+  sanitized = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.sanitized ELSE excluded.sanitized END,
   exact_hash = excluded.exact_hash, last_event_id = excluded.last_event_id, revision = excluded.revision,
   	rule_version = excluded.rule_version,
-  updated_at = excluded.updated_at, settled = excluded.settled, overwrite_seen = excluded.overwrite_seen
-WHERE (o.settled, o.version_final, o.version_at, o.version_seen, o.version_rank)
-   <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)
+  updated_at = excluded.updated_at, overwritten_at = excluded.overwritten_at, overwrite_seen = excluded.overwrite_seen
+WHERE (o.overwritten_at, o.version_final, o.version_at, o.version_seen, o.version_rank)
+   <= (excluded.overwritten_at, excluded.version_final, excluded.version_at, excluded.version_seen,
+   	excluded.version_rank)
   AND excluded.created_at = o.updated_at
   AND excluded.revision = o.revision + CASE WHEN o.exact_hash <> excluded.exact_hash
   	OR o.ambiguous <> excluded.ambiguous
@@ -236,7 +239,7 @@ var saves = statements("postern_save", saveSQL)
 
 // Save writes objects, each at most once, and sets their revisions. After an error the caller must
 // roll the transaction back.
-func Save(ctx context.Context, tx pgx.Tx, into Table, objs []*Object) error {
+func Save(ctx context.Context, tx pgx.Tx, into ObjectTable, objs []*Object) error {
 	p, err := saveParams(tx.Conn(), into, objs)
 	if err != nil {
 		return err
@@ -253,29 +256,29 @@ func Save(ctx context.Context, tx pgx.Tx, into Table, objs []*Object) error {
 }
 
 // saveParams builds the parameters of saveSQL. It copies each state once.
-func saveParams(conn *pgx.Conn, into Table, objs []*Object) (*postgres.Params, error) {
-	sets, states := make([][]byte, len(objs)), 0
+func saveParams(conn *pgx.Conn, into ObjectTable, objs []*Object) (*postgres.Params, error) {
+	tiedStates, stateBytes := make([][]byte, len(objs)), 0
 	for i, o := range objs {
 		if o.NeedsRevision() {
 			o.Revision++
 		}
-		set, err := EncodeTiedStates(&o.Row)
+		tied, err := EncodeTiedStates(&o.Row)
 		if err != nil {
 			return nil, fmt.Errorf("encode tied states of %s %s: %w", o.Type, o.ID, err)
 		}
-		sets[i] = set
-		states += len(o.State.JSON)
+		tiedStates[i] = tied
+		stateBytes += len(o.State.JSON)
 	}
 	p := postgres.NewParams(conn, saves[into])
-	addVersions(p, objs, sets)
+	addVersions(p, objs, tiedStates)
 	addStates(p, objs)
-	p.Grow(states)
+	p.Grow(stateBytes)
 	p.Join(len(objs), func(i int) []byte { return objs[i].State.JSON })
 	p.Array(pgtype.Int8OID, len(objs), func(i int) { p.Int64(objs[i].OverwriteBegan) })
 	return p, nil
 }
 
-func addVersions(p *postgres.Params, objs []*Object, sets [][]byte) {
+func addVersions(p *postgres.Params, objs []*Object, tiedStates [][]byte) {
 	n := len(objs)
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(objs[i].Source) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(objs[i].Account) })
@@ -285,7 +288,7 @@ func addVersions(p *postgres.Params, objs []*Object, sets [][]byte) {
 	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Version.At) })
 	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Version.Seen) })
 	p.Array(pgtype.Int2OID, n, func(i int) { p.Int16(objs[i].Version.Rank) })
-	p.Array(pgtype.JSONBOID, n, func(i int) { p.JSON(sets[i]) })
+	p.Array(pgtype.JSONBOID, n, func(i int) { p.JSON(tiedStates[i]) })
 	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].Overflow) })
 	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].TimeFrom) })
 	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].TimeTo) })

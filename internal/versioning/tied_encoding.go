@@ -7,25 +7,25 @@ import (
 	"slices"
 )
 
-// storedTiedState is a TiedState as the tie_set column stores it. Nearly all rows have a single
-// tied state. It leaves out the values that the row's own columns have: hash, exact, deleted,
-// repaired, lo, hi and state.
+// storedTiedState is a TiedState as the tied_states column stores it. Nearly all rows have a single
+// tied state. A single tied state leaves out the values that the row's columns have: hash, exact,
+// deleted, sanitized, time_from, time_to and state.
 type storedTiedState struct {
 	Before      *[]byte         `json:"before,omitempty"`
 	Hash        []byte          `json:"hash,omitempty"`
 	ExactHash   []byte          `json:"exact,omitempty"` // left out when it equals hash
 	Deleted     bool            `json:"deleted,omitempty"`
-	Sanitized   bool            `json:"repaired,omitempty"`
-	FromRefetch bool            `json:"look,omitempty"`
-	TimeFrom    int64           `json:"lo,omitempty"`
-	TimeTo      int64           `json:"hi,omitempty"`
+	Sanitized   bool            `json:"sanitized,omitempty"`
+	FromRefetch bool            `json:"from_refetch,omitempty"`
+	TimeFrom    int64           `json:"time_from,omitempty"`
+	TimeTo      int64           `json:"time_to,omitempty"`
 	State       json.RawMessage `json:"state,omitempty"`
 }
 
-// EncodeTiedStates returns a row's tied states as compact JSON for the tie_set column. They carry
-// the JSON of their states only while one of them differs from the shown state; otherwise the row's
-// state column has it. It fails when it must write a state that was not read (the row was read
-// without its state), because that state would be lost.
+// EncodeTiedStates returns a row's tied states as compact JSON for the tied_states column. They
+// carry the JSON of their states only while one of them differs from the shown state; otherwise the
+// row's state column has it. It fails when it must write a state that was not read (the row was
+// read without its state), because that state would be lost.
 func EncodeTiedStates(row *Row) ([]byte, error) {
 	if hasImpliedState(row) {
 		return appendImplied(make([]byte, 0, 80), row.TiedStates[0]), nil
@@ -58,8 +58,7 @@ func hasImpliedState(row *Row) bool {
 	}
 	m, s := &row.TiedStates[0], &row.State
 	return m.TimeFrom == row.TimeFrom && m.TimeTo == row.TimeTo && m.State.ExactHash == s.ExactHash &&
-		m.State.Hash == s.Hash &&
-		m.State.Deleted == s.Deleted && m.State.Sanitized == s.Sanitized
+		m.State.Hash == s.Hash && m.State.Deleted == s.Deleted && m.State.Sanitized == s.Sanitized
 }
 
 // appendImplied writes the same text as encoding/json. It is written by hand because nearly every
@@ -73,7 +72,7 @@ func appendImplied(dst []byte, m TiedState) []byte {
 		if m.Before != nil {
 			dst = append(dst, ',')
 		}
-		dst = append(dst, `"look":true`...)
+		dst = append(dst, `"from_refetch":true`...)
 	}
 	return append(dst, '}', ']')
 }
@@ -94,9 +93,9 @@ func toStored(m TiedState) storedTiedState {
 }
 
 // DecodeTiedStates reads the output of EncodeTiedStates into Row.TiedStates. The row's other
-// columns must be set. If all tied states equal the shown state, their JSON stays nil: the caller
-// sets Row.State, and Apply copies its JSON, so that it is kept when a different state joins. A row
-// that no input will join may stay without it.
+// columns must be set. If all tied states equal the shown state, their JSON stays nil. The caller
+// sets Row.State, and Apply copies its JSON to them before a different state can join. A row that
+// no input of the same version will join may stay without JSON.
 func DecodeTiedStates(text []byte, row *Row) error {
 	var stored []storedTiedState
 	if err := json.Unmarshal(text, &stored); err != nil {
@@ -104,9 +103,8 @@ func DecodeTiedStates(text []byte, row *Row) error {
 	}
 	if len(stored) == 1 && stored[0].Hash == nil {
 		stored[0].Hash, stored[0].ExactHash = row.State.Hash[:], row.State.ExactHash[:]
-		stored[0].Deleted, stored[0].Sanitized, stored[0].TimeFrom,
-			stored[0].TimeTo = row.State.Deleted, row.State.Sanitized,
-			row.TimeFrom, row.TimeTo
+		stored[0].Deleted, stored[0].Sanitized = row.State.Deleted, row.State.Sanitized
+		stored[0].TimeFrom, stored[0].TimeTo = row.TimeFrom, row.TimeTo
 	}
 	set := make([]TiedState, len(stored))
 	for i, s := range stored {

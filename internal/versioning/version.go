@@ -154,8 +154,8 @@ type Row struct {
 	// operator overwrote the object from the provider then. It is 0 when no operator did.
 	OverwrittenAt int64
 	// OverwriteBegan is when that refetch began on the provider's clock, in microseconds; 0 without
-	// an overwrite. The refetch contains every change that the provider stamped before it, so such
-	// an input no longer wins.
+	// an overwrite. The refetch contains every change that the provider stamped before this time,
+	// so an input with such a change no longer wins.
 	OverwriteBegan int64
 }
 
@@ -201,7 +201,7 @@ const (
 // Decision is the outcome of one input against one row.
 type Decision struct {
 	Status Status
-	// Reason explains the status to people. DecidedBy has the version that decided.
+	// Reason explains the status to an operator.
 	Reason string
 	// DecidedBy is the row's version after the decision. For a stale input it is the version that
 	// won.

@@ -14,47 +14,47 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// The ways in which a promise can be broken.
+// The kinds of broken promises, as the report shows them.
 const (
 	lost           = "lost"
-	doubled        = "doubled"
+	doubled        = "duplicated"
 	regressed      = "regressed"
 	wentBack       = "objects seen going back"
 	forgedAccepted = "forged accepted"
-	wrongReceipt   = "receipts that are not true"
-	wrongObject    = "objects that are not what the rule makes of the log"
+	wrongReceipt   = "wrong receipts"
+	wrongObject    = "objects that differ from the log"
 	wrongOutcome   = "outcomes that are missing or wrong"
-	unsent         = "changes that were not sent"
+	unsent         = "unsent changes"
 	verified       = "violations that postern verify found"
-	badAnswer      = "answers that nobody should get"
+	badAnswer      = "wrong responses"
 )
 
-// promises are these ways, in the order of a report.
+// promises are these kinds, in the order of the report.
 var promises = []string{lost, doubled, regressed, wentBack, forgedAccepted, wrongReceipt, wrongObject, wrongOutcome,
 	unsent, verified, badAnswer}
 
-// checker compares what was promised with what there is.
+// checker compares what the senders were promised with what is stored.
 type checker struct {
-	pool    *pgxpool.Pool
-	doors   map[string]config.Endpoint
-	numbers map[string]int32
-	names   map[int32]string
-	journal string
+	pool      *pgxpool.Pool
+	endpoints map[string]config.Endpoint
+	numbers   map[string]int32
+	names     map[int32]string
+	journal   string
 
-	// believable are the bodies that were sent under a key by who could prove it. Keys are kept as
-	// digests: a run may have a million.
-	believable map[claim]struct{}
-	log        map[digest]stored
-	model      *model
-	// counts and items are what was broken.
+	// authentic has the validly signed bodies by key. It stores digests, because a run may have a
+	// million keys.
+	authentic map[claim]struct{}
+	log       map[digest]stored
+	model     *model
+	// counts and items have the broken promises by kind.
 	counts map[string]int
 	items  map[string][]string
 }
 
-// claim is a body under a key.
+// claim is a body that was sent with a key.
 type claim struct{ key, body digest }
 
-// keyOf is a source's key.
+// keyOf returns the digest of a key in a source.
 func keyOf(source, key string) digest { return digestOf([]byte(source + " " + key)) }
 
 // stored is an event of the log.
@@ -63,18 +63,19 @@ type stored struct {
 	digest digest
 }
 
-func newChecker(ctx context.Context, pool *pgxpool.Pool, doors map[string]config.Endpoint, journal string) (*checker,
+func newChecker(ctx context.Context, pool *pgxpool.Pool, endpoints map[string]config.Endpoint,
+	journal string) (*checker,
 	error) {
 	known, err := events.RegisterSources(ctx, pool, nil)
 	if err != nil {
 		return nil, err
 	}
-	return &checker{pool: pool, doors: doors, numbers: known.Number, names: known.Name, journal: journal,
-		believable: map[claim]struct{}{}, log: map[digest]stored{}, model: newModel(),
+	return &checker{pool: pool, endpoints: endpoints, numbers: known.Number, names: known.Name, journal: journal,
+		authentic: map[claim]struct{}{}, log: map[digest]stored{}, model: newModel(),
 		counts: map[string]int{}, items: map[string][]string{}}, nil
 }
 
-// mostItems is how many of each kind are named.
+// mostItems is how many broken promises of each kind the report names.
 const mostItems = 5
 
 func (c *checker) broken(what, format string, args ...any) {
@@ -83,7 +84,7 @@ func (c *checker) broken(what, format string, args ...any) {
 	}
 }
 
-// check does all of it. Everything is healed, and nothing goes on any more.
+// check runs all checks. All servers must be up again, and all work must be finished.
 func (c *checker) check(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{c.readSent, c.walkLog, c.readPromises, c.outcomes, c.objects,
 		c.changes} {
@@ -97,17 +98,17 @@ func (c *checker) check(ctx context.Context) error {
 func (c *checker) readSent(context.Context) error {
 	return readJournal(c.journal, func(e entry) error {
 		if !e.Acknowledged && !e.Forged {
-			c.believable[claim{keyOf(e.Source, e.Key), e.Digest}] = struct{}{}
+			c.authentic[claim{keyOf(e.Source, e.Key), e.Digest}] = struct{}{}
 		}
 		return nil
 	})
 }
 
-// page is how many events are read at once.
+// page is how many events are read together.
 const page = 2000
 
-// walkLog looks whether each event was sent by who could prove it, and is there once, and has the
-// model apply it.
+// walkLog checks that each event of the log has an authentic sender and is stored once. It applies
+// each to the model.
 func (c *checker) walkLog(ctx context.Context) error {
 	for after := int64(0); ; {
 		ids, err := events.IDsAfter(ctx, c.pool, after, math.MaxInt64, page)
@@ -121,7 +122,7 @@ func (c *checker) walkLog(ctx context.Context) error {
 		}
 		for i := range recs {
 			c.take(&recs[i])
-			if err := c.model.apply(c.doors[c.names[recs[i].Source]], &recs[i]); err != nil {
+			if err := c.model.apply(c.endpoints[c.names[recs[i].Source]], &recs[i]); err != nil {
 				return err
 			}
 		}
@@ -135,8 +136,8 @@ func (c *checker) take(r *events.Record) {
 		c.broken(doubled, "%s %s is stored as %d and as %d", source, r.Key, first.id, r.ID)
 	}
 	c.log[at] = stored{r.ID, digest}
-	if _, ok := c.believable[claim{at, digest}]; !ok {
-		c.broken(forgedAccepted, "%s %s is stored (%d) with a body that nobody could prove", source, r.Key, r.ID)
+	if _, ok := c.authentic[claim{at, digest}]; !ok {
+		c.broken(forgedAccepted, "%s %s is stored (%d) with a body that no sender has signed", source, r.Key, r.ID)
 	}
 }
 
@@ -167,11 +168,11 @@ func (c *checker) promise(e entry, kept map[stored]bool) {
 	case s.digest != e.Digest && !kept[stored{s.id, e.Digest}]:
 		c.broken(lost, "%s was acknowledged with a body that is neither in the log nor among the conflicts", at)
 	case !e.Spooled && e.Conflict != (s.digest != e.Digest):
-		c.broken(wrongReceipt, "%s was acknowledged with conflict %t, which is not so", at, e.Conflict)
+		c.broken(wrongReceipt, "%s was acknowledged with conflict %t, which is wrong", at, e.Conflict)
 	}
 }
 
-// conflicts are the bodies that are kept beside events.
+// conflicts returns the bodies that were stored as conflicts.
 func (c *checker) conflicts(ctx context.Context) (map[stored]bool, error) {
 	kept := map[stored]bool{}
 	rows, err := c.pool.Query(ctx, `SELECT event, body FROM event_conflicts`)
@@ -187,8 +188,8 @@ func (c *checker) conflicts(ctx context.Context) (map[stored]bool, error) {
 	return kept, err
 }
 
-// outcomes looks whether each event has one, and whether it is what the model says where that does
-// not depend on the order.
+// outcomes checks that each event has an outcome. If the outcome does not depend on the order of
+// events, it must be the model's.
 func (c *checker) outcomes(ctx context.Context) error {
 	rows, err := c.pool.Query(ctx, `SELECT event_id, status, reason FROM outcomes WHERE run = 0`)
 	if err != nil {
@@ -201,7 +202,7 @@ func (c *checker) outcomes(ctx context.Context) error {
 		have[id] = struct{}{}
 		final := map[string]string{"dead": "dead", "ignored": "ignored", "failed": "failed"}[status]
 		if final != c.model.final[id] || reason == "" {
-			c.broken(wrongOutcome, "event %d is %s (%s), and the rule says %q", id, status, reason, c.model.final[id])
+			c.broken(wrongOutcome, "event %d is %s (%s), want %q", id, status, reason, c.model.final[id])
 		}
 		return nil
 	})
@@ -243,13 +244,14 @@ func (c *checker) compare(o object) {
 	want, ok := c.model.rows[o.key]
 	switch {
 	case !ok:
-		c.broken(wrongObject, "%v is there, and no event of the log says so", o.key)
+		c.broken(wrongObject, "%v is mirrored, and the log has no event of it", o.key)
 	case o.version.Compare(want.Version) < 0:
-		c.broken(regressed, "%v is at %v, and its newest event is of %v", o.key, o.version, want.Version)
+		c.broken(regressed, "%v has version %v, and its newest event has %v", o.key, o.version, want.Version)
 	case o.version != want.Version || o.hash != want.State.Hash || o.deleted != want.State.Deleted ||
 		o.ambiguous != want.Ambiguous:
-		c.broken(wrongObject, "%v is %v (deleted %t, ambiguous %t), and should be %v (deleted %t, ambiguous %t), or "+
-			"in another state", o.key, o.version, o.deleted, o.ambiguous,
+		c.broken(wrongObject, "%v has version %v (deleted %t, ambiguous %t), want %v (deleted %t, ambiguous %t), or "+
+			"the states differ",
+			o.key, o.version, o.deleted, o.ambiguous,
 			want.Version, want.State.Deleted, want.Ambiguous)
 	}
 }
@@ -260,12 +262,12 @@ func (c *checker) changes(ctx context.Context) error {
 		return err
 	}
 	if n > 0 {
-		c.broken(unsent, "%d batches", n)
+		c.broken(unsent, "%d batches are not sent", n)
 	}
 	return nil
 }
 
-// found is an error that names what was broken, nil where nothing was.
+// found returns an error that lists the broken promises, or nil.
 func (c *checker) found() error {
 	var errs []error
 	for _, what := range promises {

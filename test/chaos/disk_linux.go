@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// diskBytes is the size of the small disk: room for some files of a spool.
+// diskBytes is the size of the small disk. It has space for some spool files.
 const diskBytes = 96 << 20
 
-// smallDisk is a disk of its own for a spool, so that it can be filled; only root can have one.
+// smallDisk is a separate disk for a spool, which can be filled. Only root can mount one.
 type smallDisk struct {
 	mounted string
-	// spool is a folder on it; "" where there is no such disk.
+	// spool is a folder on the disk, "" if there is no disk.
 	spool string
 }
 
@@ -27,7 +27,7 @@ func mountSmallDisk(below string) (*smallDisk, error) {
 		return nil, err
 	}
 	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", diskBytes))
-	if errors.Is(err, syscall.EPERM) { // root of a container
+	if errors.Is(err, syscall.EPERM) { // root in a container may not mount
 		return &smallDisk{}, nil
 	}
 	if err != nil {
@@ -38,6 +38,6 @@ func mountSmallDisk(below string) (*smallDisk, error) {
 
 func (d *smallDisk) remove() {
 	if d.mounted != "" {
-		_ = syscall.Unmount(d.mounted, syscall.MNT_DETACH) // in memory, and of nobody else's
+		_ = syscall.Unmount(d.mounted, syscall.MNT_DETACH) // a failure leaves only memory of this container in use
 	}
 }

@@ -4,7 +4,7 @@ package main
 
 const diskBytes = 96 << 20
 
-// smallDisk there is only on Linux.
+// smallDisk exists only on Linux.
 type smallDisk struct{ spool string }
 
 func mountSmallDisk(string) (*smallDisk, error) { return &smallDisk{}, nil }

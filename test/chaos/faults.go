@@ -14,27 +14,28 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
-// kind is a way in which something fails.
+// kind is a kind of fault.
 type kind struct {
 	name string
-	// least and most are how long it lasts; weight is how often it comes, beside others of its
-	// lane.
+	// least and most limit the duration. weight is the frequency relative to the other kinds of its
+	// group.
 	least, most time.Duration
 	weight      int
-	// begin makes it fail and end mends it. what is a random number of the fault's own.
-	begin, end func(ctx context.Context, s *site.Site, what int) error
+	// begin injects the fault and end repairs it. pick is a random number that chooses, for
+	// example, the server.
+	begin, end func(ctx context.Context, s *site.Site, pick int) error
 }
 
-// fault is one failure of a schedule.
+// fault is one fault of a schedule.
 type fault struct {
 	at, lasts time.Duration
 	kind      *kind
-	what      int
+	pick      int
 }
 
 func (f fault) String() string {
 	return fmt.Sprintf("%8s  %-28s %8s  #%d", f.at.Round(time.Millisecond), f.kind.name,
-		f.lasts.Round(time.Millisecond), f.what)
+		f.lasts.Round(time.Millisecond), f.pick)
 }
 
 const (
@@ -44,14 +45,14 @@ const (
 
 func nothing(context.Context, *site.Site, int) error { return nil }
 
-// lanes are what fails at the same time: our own processes, PostgreSQL, JetStream. Inside a lane
-// one thing fails after the other.
-func lanes() [][]*kind { return [][]*kind{ours(), postgresql(), jetstream()} }
+// faultGroups returns the kinds of faults by what fails: our own processes, PostgreSQL, JetStream.
+// Faults of different groups overlap. Faults of one group follow each other.
+func faultGroups() [][]*kind { return [][]*kind{ownFaults(), postgresqlFaults(), jetstreamFaults()} }
 
-// ours are the faults of gateways, processors and their disks.
-func ours() []*kind {
-	gateway := func(s *site.Site, what int) *site.Daemon { return s.Gateways[what%2] }
-	processor := func(s *site.Site, what int) *site.Daemon { return s.Processors[what%2] }
+// ownFaults returns the faults of gateways, processors and their disks.
+func ownFaults() []*kind {
+	gateway := func(s *site.Site, pick int) *site.Daemon { return s.Gateways[pick%2] }
+	processor := func(s *site.Site, pick int) *site.Daemon { return s.Processors[pick%2] }
 	start := func(ds ...*site.Daemon) error {
 		var errs []error
 		for _, d := range ds {
@@ -63,13 +64,13 @@ func ours() []*kind {
 	}
 	return []*kind{
 		{"gateway killed", 0, 2 * sec, 4,
-			func(_ context.Context, s *site.Site, what int) error { gateway(s, what).Kill(); return nil },
-			func(_ context.Context, s *site.Site, what int) error { return start(gateway(s, what)) }},
+			func(_ context.Context, s *site.Site, pick int) error { gateway(s, pick).Kill(); return nil },
+			func(_ context.Context, s *site.Site, pick int) error { return start(gateway(s, pick)) }},
 		{"gateway paused", 200 * ms, 3 * sec, 3,
-			func(_ context.Context, s *site.Site, what int) error { gateway(s, what).Pause(); return nil },
-			func(_ context.Context, s *site.Site, what int) error { gateway(s, what).Resume(); return nil }},
+			func(_ context.Context, s *site.Site, pick int) error { gateway(s, pick).Pause(); return nil },
+			func(_ context.Context, s *site.Site, pick int) error { gateway(s, pick).Resume(); return nil }},
 		{"gateway restarted", 0, 0, 2,
-			func(_ context.Context, s *site.Site, what int) error { return restarted(gateway(s, what)) }, nothing},
+			func(_ context.Context, s *site.Site, pick int) error { return restarted(gateway(s, pick)) }, nothing},
 		{"both gateways killed", 0, 500 * ms, 1,
 			func(_ context.Context, s *site.Site, _ int) error {
 				s.Gateways[0].Kill()
@@ -79,11 +80,11 @@ func ours() []*kind {
 			func(_ context.Context, s *site.Site, _ int) error { return start(s.Gateways[:]...) }},
 		{diskFull, 2 * sec, 6 * sec, 1, fillDisk, emptyDisk},
 		{"processor killed", 0, 3 * sec, 4,
-			func(_ context.Context, s *site.Site, what int) error { processor(s, what).Kill(); return nil },
-			func(_ context.Context, s *site.Site, what int) error { return start(processor(s, what)) }},
+			func(_ context.Context, s *site.Site, pick int) error { processor(s, pick).Kill(); return nil },
+			func(_ context.Context, s *site.Site, pick int) error { return start(processor(s, pick)) }},
 		{"processor paused", 200 * ms, 5 * sec, 3,
-			func(_ context.Context, s *site.Site, what int) error { processor(s, what).Pause(); return nil },
-			func(_ context.Context, s *site.Site, what int) error { processor(s, what).Resume(); return nil }},
+			func(_ context.Context, s *site.Site, pick int) error { processor(s, pick).Pause(); return nil },
+			func(_ context.Context, s *site.Site, pick int) error { processor(s, pick).Resume(); return nil }},
 		{"processor restarted", 0, 0, 2, restartProcessor, nothing},
 		{"both processors killed", sec, 5 * sec, 1,
 			func(_ context.Context, s *site.Site, _ int) error {
@@ -95,19 +96,17 @@ func ours() []*kind {
 	}
 }
 
-// restartProcessor takes one that has ended for one that is to be started: it does not start
-// without PostgreSQL.
-func restartProcessor(_ context.Context, s *site.Site, what int) error {
-	p := s.Processors[what%2]
+// restartProcessor starts a processor that has ended, because it does not start without PostgreSQL.
+func restartProcessor(_ context.Context, s *site.Site, pick int) error {
+	p := s.Processors[pick%2]
 	if !p.Running() {
 		return p.Start()
 	}
 	return restarted(p)
 }
 
-// restarted starts a daemon again that was asked to stop. What hangs at that moment it gives up,
-// and ends in order; on a machine that is too busy for that in its time it ends with a status that
-// is not 0: a supervisor starts it all the same.
+// restarted stops a daemon and starts it again. On a very busy machine a daemon cannot finish its
+// requests in time and exits with a status other than 0. A supervisor restarts it nevertheless.
 func restarted(d *site.Daemon) error {
 	err := d.Restart()
 	if err == nil || d.Running() || !strings.Contains(err.Error(), "not done within") {
@@ -117,14 +116,13 @@ func restarted(d *site.Daemon) error {
 	return d.Start()
 }
 
-// diskFull needs a disk that may be filled.
+// diskFull needs a small disk.
 const diskFull = "gateway's disk full"
 
-// ballast fills the small disk of the first gateway's spool.
+// ballast is the file that fills the small disk of the first gateway.
 const ballast = "ballast"
 
-// fillDisk leaves no byte free on the disk of the first gateway's spool, which is a small one of
-// its own.
+// fillDisk fills the small disk of the first gateway's spool.
 func fillDisk(_ context.Context, s *site.Site, _ int) error {
 	f, err := os.Create(filepath.Join(filepath.Dir(s.Gateways[0].Spool), ballast))
 	if err != nil {
@@ -134,18 +132,18 @@ func fillDisk(_ context.Context, s *site.Site, _ int) error {
 	piece := make([]byte, 1<<16)
 	for range 2 * diskBytes / len(piece) {
 		if _, err := f.Write(piece); err != nil {
-			return nil //nolint:nilerr // no space is left, as wanted
+			return nil //nolint:nilerr // the disk is full, as intended
 		}
 	}
-	return errors.New("the gateway's disk has no end")
+	return errors.New("the gateway's disk does not become full")
 }
 
 func emptyDisk(_ context.Context, s *site.Site, _ int) error {
 	return os.Remove(filepath.Join(filepath.Dir(s.Gateways[0].Spool), ballast))
 }
 
-// postgresql are the faults of the primary, its standby, and the ways to them.
-func postgresql() []*kind {
+// postgresqlFaults returns the faults of the primary, its standby, and the connections to them.
+func postgresqlFaults() []*kind {
 	links := func(do func(s *site.Site, i int)) func(context.Context, *site.Site, int) error {
 		return func(_ context.Context, s *site.Site, _ int) error {
 			for i := range s.Postgres.Links {
@@ -173,33 +171,33 @@ func postgresql() []*kind {
 			restore},
 		{"PostgreSQL slow", sec, 5 * sec, 2, links(func(s *site.Site, i int) { s.Postgres.Links[i].Delay(20 * ms) }),
 			restore},
-		{"PostgreSQL's line trickles", 500 * ms, 3 * sec, 2,
+		{"PostgreSQL's connection trickles", 500 * ms, 3 * sec, 2,
 			links(func(s *site.Site, i int) { s.Postgres.Links[i].Trickle(1500, 5*ms) }), restore},
 		{"PostgreSQL read-only", 500 * ms, 4 * sec, 2,
 			func(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.ReadOnly(ctx, true) },
 			func(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.ReadOnly(ctx, false) }},
 		{"database's clock jumps", sec, 4 * sec, 1,
-			func(ctx context.Context, s *site.Site, what int) error {
-				return s.Postgres.SetClockSkew(ctx, time.Duration(what%41-20)*sec)
+			func(ctx context.Context, s *site.Site, pick int) error {
+				return s.Postgres.SetClockSkew(ctx, time.Duration(pick%41-20)*sec)
 			},
 			func(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.SetClockSkew(ctx, 0) }},
 	}
 }
 
-// promote waits for a standby that has all, as whoever promotes one must.
+// promote fails if the standby lacks commits. A standby may only be promoted if it has all.
 func promote(ctx context.Context, s *site.Site, _ int) error {
 	if !s.Postgres.StandbyInSync() {
-		return errors.New("the standby does not follow")
+		return errors.New("the standby is not in sync")
 	}
 	return s.Postgres.Promote(ctx)
 }
 
 func attach(ctx context.Context, s *site.Site, _ int) error { return s.Postgres.AttachStandby(ctx) }
 
-// jetstream are the faults of the three servers and the ways to them.
-func jetstream() []*kind {
+// jetstreamFaults returns the faults of the three servers and the connections to them.
+func jetstreamFaults() []*kind {
 	one := func(do func(p *site.Process)) func(context.Context, *site.Site, int) error {
-		return func(_ context.Context, s *site.Site, what int) error { do(s.NATS.Servers[what%3]); return nil }
+		return func(_ context.Context, s *site.Site, pick int) error { do(s.NATS.Servers[pick%3]); return nil }
 	}
 	links := func(do func(s *site.Site, i int)) func(context.Context, *site.Site, int) error {
 		return func(_ context.Context, s *site.Site, _ int) error {
@@ -212,11 +210,11 @@ func jetstream() []*kind {
 	restore := links(func(s *site.Site, i int) { s.NATS.ClientLinks[i].Restore() })
 	return []*kind{
 		{"NATS server killed", 0, 4 * sec, 4, one((*site.Process).Kill),
-			func(_ context.Context, s *site.Site, what int) error { return s.NATS.Servers[what%3].Start() }},
+			func(_ context.Context, s *site.Site, pick int) error { return s.NATS.Servers[pick%3].Start() }},
 		{"NATS server paused", 500 * ms, 5 * sec, 4, one((*site.Process).Pause), one((*site.Process).Resume)},
 		{"NATS partitioned", sec, 8 * sec, 3,
-			func(_ context.Context, s *site.Site, what int) error {
-				s.NATS.Partition(what%3, what/3%2 == 0)
+			func(_ context.Context, s *site.Site, pick int) error {
+				s.NATS.Partition(pick%3, pick/3%2 == 0)
 				return nil
 			},
 			func(_ context.Context, s *site.Site, _ int) error { s.NATS.Rejoin(); return nil }},
@@ -240,18 +238,18 @@ func rollNATS(_ context.Context, s *site.Site, _ int) error {
 	return nil
 }
 
-// schedule is what fails when, of each lane, made of nothing but the seed and the time. Between two
-// faults of a lane are up to calm.
+// schedule returns the faults of each group. They depend only on the arguments. calm is the longest
+// pause between two faults of a group.
 func schedule(seed uint64, lasts, calm time.Duration) [][]fault {
 	var all [][]fault
-	for i, kinds := range lanes() {
+	for i, kinds := range faultGroups() {
 		random := rand.New(rand.NewPCG(seed, uint64(i)+100))
-		all = append(all, laneOf(random, kinds, lasts, calm))
+		all = append(all, scheduleGroup(random, kinds, lasts, calm))
 	}
 	return all
 }
 
-func laneOf(random *rand.Rand, kinds []*kind, lasts, calm time.Duration) (faults []fault) {
+func scheduleGroup(random *rand.Rand, kinds []*kind, lasts, calm time.Duration) (faults []fault) {
 	var bag []*kind
 	for _, k := range kinds {
 		for range k.weight {
@@ -261,19 +259,19 @@ func laneOf(random *rand.Rand, kinds []*kind, lasts, calm time.Duration) (faults
 	random.Shuffle(len(bag), func(i, j int) { bag[i], bag[j] = bag[j], bag[i] })
 	for at, n := sec+upTo(random, calm), 0; at < lasts; n++ {
 		k := bag[n%len(bag)]
-		f := fault{at: at, lasts: k.least + upTo(random, k.most-k.least), kind: k, what: random.IntN(1000)}
+		f := fault{at: at, lasts: k.least + upTo(random, k.most-k.least), kind: k, pick: random.IntN(1000)}
 		faults = append(faults, f)
 		at += f.lasts + calm/8 + upTo(random, calm)
 	}
 	return faults
 }
 
-// upTo is a random time of at most most.
+// upTo returns a random duration of at most most.
 func upTo(random *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(random.Int64N(int64(most) + 1))
 }
 
-// without leaves out what needs the small disk where there is none.
+// without removes the faults that need the small disk if there is none.
 func (d *smallDisk) without(faults [][]fault) [][]fault {
 	if d.spool != "" {
 		return faults

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// journal is the senders' own record, on disk: what they tried, and what they were promised.
+// journal records on disk what the senders sent and what they were promised.
 type journal struct {
 	mu   sync.Mutex
 	file *os.File
@@ -23,11 +23,13 @@ type entry struct {
 	Source string `json:"s"`
 	Key    string `json:"k"`
 	Digest digest `json:"d"`
-	// Forged: nobody who could prove it has sent it. It is told once, before the delivery is tried.
+	// Forged means that the delivery has no valid signature. Such an entry is written once, before
+	// the delivery is sent.
 	Forged bool `json:"f,omitzero"`
-	// Acknowledged: it was answered 2xx; else it is about to be tried.
+	// Acknowledged means that the response was 2xx. Without it the entry was written before the
+	// delivery was sent.
 	Acknowledged bool `json:"a,omitzero"`
-	// ID is the log's id, "" where it was Spooled.
+	// ID is the event's id in the log, "" if it was Spooled.
 	ID       string `json:"id,omitzero"`
 	Spooled  bool   `json:"sp,omitzero"`
 	Conflict bool   `json:"c,omitzero"`
@@ -51,14 +53,14 @@ func (j *journal) write(e entry) {
 	j.err = errors.Join(j.err, err)
 }
 
-// close makes the journal whole; errors of writing come now.
+// close writes the rest and returns the first error of any write.
 func (j *journal) close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return errors.Join(j.err, j.out.Flush(), j.file.Close())
 }
 
-// readJournal gives each entry to a function, in the order in which they were written.
+// readJournal calls each with every entry in the order in which they were written.
 func readJournal(path string, each func(entry) error) error {
 	f, err := os.Open(path)
 	if err != nil {

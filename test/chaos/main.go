@@ -1,5 +1,5 @@
-// Command chaos lets things fail in a small production of real processes while deliveries come in,
-// and then compares what was promised with what there is. See docs/reliability.md.
+// Command chaos starts a small production of real processes, sends deliveries and injects faults.
+// Then it compares what the senders were promised with what is stored. See docs/reliability.md.
 package main
 
 import (
@@ -29,8 +29,8 @@ func main() {
 	}
 }
 
-// asked is what the command line says.
-type asked struct {
+// options are the parsed command line.
+type options struct {
 	seed    uint64
 	lasts   time.Duration
 	calm    time.Duration
@@ -41,8 +41,8 @@ type asked struct {
 	mutants bool
 }
 
-// String is what makes the same run again.
-func (a asked) String() string {
+// String returns the arguments that repeat the run.
+func (a options) String() string {
 	text := fmt.Sprintf("-seed %d -for %s -calm %s -clients %d", a.seed, a.lasts, a.calm, a.clients)
 	if a.fsync {
 		text += " -fsync"
@@ -51,19 +51,20 @@ func (a asked) String() string {
 }
 
 func command(ctx context.Context, args []string, out io.Writer) error {
-	var a asked
+	var a options
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
-	flags.Uint64Var(&a.seed, "seed", 0, "makes the schedule of faults and the deliveries; 0: another one each time")
-	flags.DurationVar(&a.lasts, "for", 10*time.Minute, "how long deliveries come in while things fail")
-	flags.DurationVar(&a.calm, "calm", 6*time.Second, "the longest calm between two faults of a lane; less of it is "+
-		"more faults")
-	flags.IntVar(&a.clients, "clients", 24, "how many senders there are at once")
-	flags.BoolVar(&a.fsync, "fsync", false, "have PostgreSQL write as carefully as it does by default, which killed "+
-		"processes do not need")
-	flags.StringVar(&a.keep, "keep", "", "where a failed run leaves its journal and logs, a `folder`; empty: nowhere")
+	flags.Uint64Var(&a.seed, "seed", 0, "determines the schedule of faults and the deliveries (0: random)")
+	flags.DurationVar(&a.lasts, "for", 10*time.Minute, "how long deliveries are sent and faults are injected")
+	flags.DurationVar(&a.calm, "calm", 6*time.Second, "the longest pause between two faults of a group; a shorter one "+
+		"means more faults")
+	flags.IntVar(&a.clients, "clients", 24, "the number of concurrent senders")
+	flags.BoolVar(&a.fsync, "fsync", false, "make PostgreSQL flush to disk as it does by default; killed processes do "+
+		"not need that")
+	flags.StringVar(&a.keep, "keep", "",
+		"the `folder` for the journal and logs of a failed run (default: they are deleted)")
 	flags.BoolVar(&a.dry, "dry", false, "print the schedule and do nothing")
-	flags.BoolVar(&a.mutants, "mutants", false, "instead, break the product on purpose, in one way after the other, "+
-		"and fail unless each is noticed")
+	flags.BoolVar(&a.mutants, "mutants", false, "instead of a run, test the checks: build the product with one "+
+		"deliberate fault after the other, and fail unless the checks notice each")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -80,8 +81,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	return chaos(ctx, out, a)
 }
 
-// chaos is one run from nothing to its report.
-func chaos(ctx context.Context, out io.Writer, a asked) (err error) {
+// chaos executes one run, from the build to the report.
+func chaos(ctx context.Context, out io.Writer, a options) (err error) {
 	fmt.Fprintf(out, "seed %d\n", a.seed)
 	bin, err := os.MkdirTemp("", "postern-chaos-")
 	if err != nil {
@@ -107,10 +108,10 @@ func chaos(ctx context.Context, out io.Writer, a asked) (err error) {
 		return err
 	}
 	faults := disk.without(schedule(a.seed, a.lasts, a.calm))
-	failed := r.carry(ctx, a.lasts, a.clients, faults)
+	failed := r.execute(ctx, a.lasts, a.clients, faults)
 	var c *checker
 	if failed == nil {
-		c, failed = r.examine(ctx, settleWithin+a.lasts/2)
+		c, failed = r.checkPromises(ctx, finishWithin+a.lasts/2)
 	}
 	if c != nil {
 		r.report(c)
@@ -118,21 +119,22 @@ func chaos(ctx context.Context, out io.Writer, a asked) (err error) {
 	}
 	if failed != nil {
 		printSchedule(out, faults)
-		failed = errors.Join(fmt.Errorf("the run failed; again: make chaos ARGS=%q", a), failed, keep(s, a.keep))
+		failed = errors.Join(fmt.Errorf("the run failed; repeat it with: make chaos ARGS=%q", a), failed,
+			keep(s, a.keep))
 	}
 	return failed
 }
 
 func printSchedule(out io.Writer, faults [][]fault) {
-	for i, lane := range faults {
-		fmt.Fprintf(out, "lane %d\n", i+1)
-		for _, f := range lane {
+	for i, group := range faults {
+		fmt.Fprintf(out, "group %d\n", i+1)
+		for _, f := range group {
 			fmt.Fprintln(out, "  ", f)
 		}
 	}
 }
 
-// keep copies what a person needs to find out what went wrong.
+// keep copies the files that help to find the cause of a failure.
 func keep(s *site.Site, folder string) error {
 	if folder == "" {
 		return nil

@@ -23,10 +23,10 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m, programs.Remove) }
 
-// programs are those under test and their tools.
+// programs are the programs under test and their tools.
 var programs site.Programs
 
-// setup starts a site with sources of these settings, and prepares a run in it.
+// setup starts a site with these settings and prepares a run in it.
 func setup(t *testing.T, settings string) *run {
 	t.Helper()
 	bin, err := programs.Dir()
@@ -36,7 +36,7 @@ func setup(t *testing.T, settings string) *run {
 		if t.Failed() {
 			for _, d := range s.Daemons() {
 				if d != nil {
-					t.Logf("%s said:\n%s", d.Name, d.LogTail())
+					t.Logf("log of %s:\n%s", d.Name, d.LogTail())
 				}
 			}
 		}
@@ -50,7 +50,8 @@ func setup(t *testing.T, settings string) *run {
 	return r
 }
 
-// sending has clients send new deliveries until stop is called, which waits until all are answered.
+// sending makes clients send new deliveries until stop is called. stop waits until all are
+// answered.
 func (r *run) sending(t *testing.T, clients int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
@@ -71,10 +72,10 @@ func (r *run) sending(t *testing.T, clients int) (stop func()) {
 	}
 }
 
-// holds fails unless every promise was kept.
-func (r *run) holds(t *testing.T) {
+// requirePromises fails the test if a promise was broken.
+func (r *run) requirePromises(t *testing.T) {
 	t.Helper()
-	c, err := r.examine(t.Context(), settleWithin)
+	c, err := r.checkPromises(t.Context(), finishWithin)
 	must(t, err)
 	r.report(c)
 	if err := c.found(); err != nil {
@@ -82,7 +83,7 @@ func (r *run) holds(t *testing.T) {
 	}
 }
 
-// must ends the test where there is an error.
+// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -90,14 +91,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Under load the primary is lost and its standby promoted, then refuses every write, then hangs;
-// meanwhile one NATS server of three is killed, one hangs, one is cut off from the two others, and
-// all are restarted in turn. Gateways and processors follow by themselves, and nothing that was
-// acknowledged is missing.
-func TestFailover(t *testing.T) {
+// Under load, PostgreSQL's primary is lost and its standby promoted. The new primary then rejects
+// writes, and then stalls. Meanwhile one of three NATS servers is killed, one stalls, one is
+// partitioned, and all are restarted in turn. Gateways and processors recover automatically, and no
+// acknowledged event is missing.
+func TestSite_databaseAndNATSFail_keepsPromises(t *testing.T) {
 	t.Parallel()
 	r := setup(t, sources)
-	r.whole = true
+	r.allFaults = true
 	faults := [][]fault{
 		{},
 		{named("primary lost, standby promoted", 2*sec, sec), named("PostgreSQL read-only", 7*sec, 2*sec),
@@ -106,7 +107,7 @@ func TestFailover(t *testing.T) {
 			named("NATS partitioned", 7*sec, 5*sec),
 			named("NATS servers restarted in turn", 12*sec, 0)},
 	}
-	must(t, r.carry(t.Context(), 15*time.Second, 8, faults))
+	must(t, r.execute(t.Context(), 15*time.Second, 8, faults))
 	if len(r.happened) != 7 {
 		t.Errorf("%d faults, want 7", len(r.happened))
 	}
@@ -114,14 +115,15 @@ func TestFailover(t *testing.T) {
 		t.Errorf("daemons ended by themselves: %v", ended)
 	}
 	if r.senders.spooled.Load() == 0 {
-		t.Error("nothing went to a spool while PostgreSQL took no writes")
+		t.Error("no delivery was spooled while PostgreSQL rejected writes")
 	}
-	r.holds(t)
+	r.requirePromises(t)
 }
 
-// All our processes are connected to one NATS server when it is cut off from the two others. They
-// still reach it, and go elsewhere all the same: what comes in is applied while it is cut off.
-func TestMinorityIsLeft(t *testing.T) {
+// All our processes are connected to one NATS server when it is partitioned from the two others.
+// They can still reach it, but connect to another one. Events that arrive during the partition are
+// applied.
+func TestSite_natsServerPartitioned_processesReconnect(t *testing.T) {
 	t.Parallel()
 	r := setup(t, sources)
 	stop := r.sending(t, 4)
@@ -131,7 +133,7 @@ func TestMinorityIsLeft(t *testing.T) {
 	nats := r.site.NATS
 	nats.ClientLinks[1].Cut()
 	nats.ClientLinks[2].Cut()
-	applied(t, pool) // by way of the one that is left
+	applied(t, pool) // through the only server that can be reached
 	nats.Partition(0, true)
 	nats.ClientLinks[1].Restore()
 	nats.ClientLinks[2].Restore()
@@ -139,10 +141,10 @@ func TestMinorityIsLeft(t *testing.T) {
 
 	nats.Rejoin()
 	stop()
-	r.holds(t)
+	r.requirePromises(t)
 }
 
-// applied waits until some events that come in from now on have an outcome.
+// applied waits until 100 events that arrive after the call have an outcome.
 func applied(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	var newest int64
@@ -159,16 +161,16 @@ func applied(t *testing.T, pool *pgxpool.Pool) {
 	t.Logf("100 events are applied after %s", time.Since(began).Round(100*time.Millisecond))
 }
 
-// Both gateways and both processors are restarted one after the other under load, behind one
-// address that follows readiness, and not one delivery fails.
-func TestRollingRestart(t *testing.T) {
+// Both gateways and both processors are restarted in turn, under load and behind a load balancer
+// that follows readiness. No delivery fails.
+func TestSite_rollingRestart_failsNoDelivery(t *testing.T) {
 	t.Parallel()
 	r := setup(t, strings.Replace(sources, "drain_delay: 1s", "drain_delay: 8s", 1))
 	b := balance(t, r.site.Gateways)
 	r.senders.urls = []string{"http://" + b.listener.Addr().String()}
 	stop := r.sending(t, 8)
-	// the next goes once the address sends to the one before, as it must for anybody who restarts
-	// two by turns
+	// The next daemon is stopped only after the balancer uses the previous one again, as in any
+	// rolling restart.
 	for _, d := range r.site.Daemons() {
 		before := r.senders.acknowledged.Load()
 		testkit.Eventually(t, time.Minute, func() error {
@@ -181,17 +183,17 @@ func TestRollingRestart(t *testing.T) {
 			t.Error(err)
 		}
 		must(t, d.Ready(t.Context()))
-		b.sees(t, d)
+		b.waitForUse(t, d)
 	}
 	stop()
 	if n := r.senders.retries.Load(); n > 0 {
 		t.Errorf("%d of %d tries failed: %s", n, r.senders.deliveries.Load(), *r.senders.failure.Load())
 	}
-	r.holds(t)
+	r.requirePromises(t)
 }
 
-// balancer is one address before two gateways. It asks each whether it is ready, and gives new
-// connections to those that are, in turn.
+// balancer is one address in front of two gateways. It polls their readiness and gives new
+// connections to the ready ones, in turn.
 type balancer struct {
 	listener net.Listener
 	gateways [2]*site.Daemon
@@ -200,7 +202,7 @@ type balancer struct {
 	group    sync.WaitGroup
 }
 
-// probeEvery is how often a gateway is asked.
+// probeEvery is the interval between two readiness requests.
 const probeEvery = time.Second
 
 func balance(t *testing.T, gateways [2]*site.Daemon) *balancer {
@@ -233,8 +235,8 @@ func (b *balancer) probe(ctx context.Context, i int) {
 	}
 }
 
-// sees waits until new connections go to d, too. A d that is no gateway has none.
-func (b *balancer) sees(t *testing.T, d *site.Daemon) {
+// waitForUse waits until new connections go to d too. If d is no gateway, it returns immediately.
+func (b *balancer) waitForUse(t *testing.T, d *site.Daemon) {
 	t.Helper()
 	i := slices.Index(b.gateways[:], d)
 	if i < 0 {
@@ -242,7 +244,7 @@ func (b *balancer) sees(t *testing.T, d *site.Daemon) {
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		if !b.ready[i].Load() {
-			return fmt.Errorf("the address does not send to %s yet", d.Name)
+			return fmt.Errorf("the balancer does not use %s yet", d.Name)
 		}
 		return nil
 	})
@@ -258,7 +260,7 @@ func (b *balancer) accept() {
 	}
 }
 
-// serve connects one client with a gateway that is ready; where none is, the client finds out.
+// serve connects one client with a ready gateway, or closes the connection if none is ready.
 func (b *balancer) serve(client net.Conn) {
 	defer client.Close()
 	for range b.gateways {

@@ -10,14 +10,15 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// model is what the pure rule makes of the log, whatever the order in which events were applied.
+// model is the result of the version rule for the log. It does not depend on the order in which
+// events are applied.
 type model struct {
 	rows map[versioning.Key]*versioning.Row
-	// final are the outcomes that do not depend on the order.
+	// final has the outcomes that do not depend on the order.
 	final map[int64]string
 }
 
-// object is what is compared of a row of the mirror.
+// object has the compared columns of a row of the mirror.
 type object struct {
 	key                versioning.Key
 	version            versioning.Version
@@ -30,11 +31,11 @@ func newModel() *model {
 	return &model{rows: map[versioning.Key]*versioning.Row{}, final: map[int64]string{}}
 }
 
-func (m *model) apply(door config.Endpoint, r *events.Record) error {
-	if door.Provider == nil {
-		return fmt.Errorf("event %d is of source number %d, which nobody has", r.ID, r.Source)
+func (m *model) apply(endpoint config.Endpoint, r *events.Record) error {
+	if endpoint.Provider == nil {
+		return fmt.Errorf("event %d has source number %d, which is not configured", r.ID, r.Source)
 	}
-	o, err := door.Provider.Observe(door.Source, &r.StoredEvent)
+	o, err := endpoint.Provider.Observe(endpoint.Source, &r.StoredEvent)
 	if err == nil && o.Ignored != "" {
 		m.final[r.ID] = "ignored"
 		return nil
@@ -58,7 +59,7 @@ func (m *model) apply(door config.Endpoint, r *events.Record) error {
 		m.rows[key] = row
 	}
 	versioning.Apply(row, in)
-	row.State.JSON = nil // hashes tell states apart; a million of them need not be in memory
+	row.State.JSON = nil // the hashes are sufficient, and a million states would need too much memory
 	for i := range row.TiedStates {
 		row.TiedStates[i].State.JSON = nil
 	}

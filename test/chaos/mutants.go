@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -17,41 +18,49 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
-// edit replaces a text of a source file, which must be in it once.
+// edit replaces a text that a source file must contain exactly once, with any white space.
 type edit struct{ file, old, new string }
 
-// mutant is the product, broken on purpose.
+// pattern matches the text, with any white space between its words.
+func (e edit) pattern() *regexp.Regexp {
+	words := strings.Fields(e.old)
+	for i, word := range words {
+		words[i] = regexp.QuoteMeta(word)
+	}
+	return regexp.MustCompile(strings.Join(words, `\s+`))
+}
+
+// mutant is the product with a deliberate fault.
 type mutant struct {
 	name  string
 	edits []edit
-	// faults are what must fail for it to show.
+	// faults are the faults that reveal it.
 	faults []fault
-	// breaks are promises of which at least one must be found broken.
+	// breaks are the promises of which the checker must find at least one broken.
 	breaks []string
 }
 
-// mutants are broken programs.
+// mutants returns all mutants.
 func mutants() []mutant {
 	outage := []fault{named("PostgreSQL cut off", 2*sec, 2*sec)}
 	return []mutant{
 		{"acknowledges before the commit",
 			[]edit{{"internal/ingest/receive.go", "	w, err := s.appendDelivery(v, delivery)\n",
 				"	var w *queuedDelivery\n	var err error\n	ep := v.ep\n	v.result = \"spooled\"\n	go " +
-					"func() { " +
-					"_ = " +
-					"s.appender.enqueue(s.appender.newQueued(queuedDelivery{ep: ep, delivery: delivery})) }()\n"}},
+					"func() { _ = s.appender.enqueue(s.appender.newQueued(queuedDelivery{ep: ep, delivery: " +
+					"delivery})) }()\n"}},
 			outage, []string{lost}},
-		{"acknowledges what the spool does not have",
+		{"acknowledges deliveries that are not spooled",
 			[]edit{{"internal/ingest/spooling.go", "	if err := s.Spool.Append(ctx, record); err != nil {\n",
 				"	_ = record\n	if err := ctx.Err(); err != nil {\n"}},
 			outage, []string{lost}},
-		{"believes what is forged",
+		{"accepts forged deliveries",
 			[]edit{{"internal/ingest/receive.go", "	verification, err := v.ep.Provider.Verify(v.ep.Config, d)\n",
 				"	verification, err := v.ep.Provider.Verify(v.ep.Config, d)\n	err = nil\n"}}, nil,
 			[]string{forgedAccepted}},
 		{"skips the version rule", []edit{{"internal/versioning/rule.go", "	c := in.Version.Compare(row.Version)\n",
 			"	c := 1\n"},
-			{"internal/versioning/store.go", "\n   <= (excluded.settled, excluded.version_final, " +
+			{"internal/versioning/store.go", "\n   <= (excluded.overwritten_at, excluded.version_final, " +
 				"excluded.version_at, excluded.version_seen, excluded.version_rank)\n", " IS NOT NULL\n"}},
 			nil, []string{regressed}},
 		{"has no republisher", []edit{{"internal/processor/republisher.go", "		err := a.passWithTimeout(ctx)\n",
@@ -60,19 +69,19 @@ func mutants() []mutant {
 	}
 }
 
-// named is a fault of a kind.
+// named returns a fault of the kind with this name.
 func named(name string, at, lasts time.Duration) fault {
-	for _, kinds := range lanes() {
+	for _, kinds := range faultGroups() {
 		for _, k := range kinds {
 			if k.name == name {
 				return fault{at: at, lasts: lasts, kind: k}
 			}
 		}
 	}
-	panic("no fault is called " + name)
+	panic("no fault has the name " + name)
 }
 
-// sabotage is a hand that changes what is stored.
+// sabotage is a manual change of stored data.
 type sabotage struct {
 	name, sql string
 	breaks    []string
@@ -82,9 +91,9 @@ func sabotages() []sabotage {
 	return []sabotage{
 		{"a key is deleted", `DELETE FROM postern.event_keys WHERE id = (SELECT min(id) FROM postern.event_keys)`,
 			[]string{verified}},
-		{"an outcome is deleted that the auditor has passed", `DELETE FROM postern.outcomes
+		{"an outcome before the republisher's cursor is deleted", `DELETE FROM postern.outcomes
 			WHERE event_id = (SELECT min(event_id) FROM postern.outcomes)`, []string{wrongOutcome}},
-		{"an object is set back", `UPDATE postern.objects SET version_at = version_at - 1
+		{"an object gets an older version", `UPDATE postern.objects SET version_at = version_at - 1
 			WHERE (source, account, object_type, object_id) =
 			(SELECT source, account, object_type, object_id FROM postern.objects WHERE version_at > 1 LIMIT 1)`,
 			[]string{regressed}},
@@ -93,13 +102,13 @@ func sabotages() []sabotage {
 	}
 }
 
-// mutantLasts is how long deliveries come in, and mutantSettles how long the broken product is
-// given to make it right all the same.
-const mutantLasts, mutantSettles = 6 * time.Second, 15 * time.Second
+// mutantLasts is how long deliveries are sent. mutantFinishes is how long the faulty product may
+// take to correct itself.
+const mutantLasts, mutantFinishes = 6 * time.Second, 15 * time.Second
 
-// everyMutant fails unless the product as it is breaks nothing, and each mutant and each hand is
-// noticed.
-func everyMutant(ctx context.Context, out io.Writer, a asked) error {
+// everyMutant fails unless the checks find nothing in the unchanged product, and notice each mutant
+// and each sabotage.
+func everyMutant(ctx context.Context, out io.Writer, a options) error {
 	bin, err := os.MkdirTemp("", "postern-chaos-")
 	if err != nil {
 		return err
@@ -111,7 +120,7 @@ func everyMutant(ctx context.Context, out io.Writer, a asked) error {
 	if err := everySabotage(ctx, out, a, bin); err != nil {
 		return err
 	}
-	if err := passingSabotage(ctx, out, a, bin); err != nil {
+	if err := transientSabotage(ctx, out, a, bin); err != nil {
 		return err
 	}
 	for i, m := range mutants() {
@@ -130,18 +139,19 @@ func everyMutant(ctx context.Context, out io.Writer, a asked) error {
 	return nil
 }
 
-// everySabotage changes what the product has stored, after it was found to be right.
-func everySabotage(ctx context.Context, out io.Writer, a asked, bin string) error {
+// everySabotage checks that a run of the unchanged product has no findings. Then it applies each
+// sabotage.
+func everySabotage(ctx context.Context, out io.Writer, a options, bin string) error {
 	_, err := mutantRun(ctx, a, bin, func(*run) []fault { return nil }, func(r *run, c *checker) error {
 		if err := c.found(); err != nil {
-			return fmt.Errorf("the product as it is: %w", err)
+			return fmt.Errorf("the unchanged product: %w", err)
 		}
-		fmt.Fprintln(out, "the product as it is: nothing found")
+		fmt.Fprintln(out, "the unchanged product: no findings")
 		for _, hand := range sabotages() {
 			if err := hand.do(ctx, r.site); err != nil {
 				return err
 			}
-			c, err := r.examine(ctx, 0) // it was settled, and nobody makes this right
+			c, err := r.checkPromises(ctx, 0) // all work is finished, and no process corrects the sabotage
 			if err != nil {
 				return err
 			}
@@ -154,7 +164,7 @@ func everySabotage(ctx context.Context, out io.Writer, a asked, bin string) erro
 	return err
 }
 
-// do changes a row past all that the database has against it.
+// do changes one row without the constraints and triggers of the database.
 func (s sabotage) do(ctx context.Context, on *site.Site) error {
 	conn, err := pgx.Connect(ctx, on.Postgres.PrimaryURL())
 	if err != nil {
@@ -171,23 +181,23 @@ func (s sabotage) do(ctx context.Context, on *site.Site) error {
 	return nil
 }
 
-// noticed prints what was found, and fails unless one of the promises is broken.
+// noticed prints the findings, and fails unless one of the promises was broken.
 func noticed(out io.Writer, what string, c *checker, breaks []string) error {
 	n := 0
 	for _, promise := range breaks {
 		n += c.counts[promise]
 	}
 	if n == 0 {
-		return fmt.Errorf("%s, and nobody noticed; found was: %v", what, c.found())
+		return fmt.Errorf("%s: the checks did not notice it; they found: %v", what, c.found())
 	}
 	fmt.Fprintf(out, "%s: noticed, %s: %d\n", what, strings.Join(breaks, ", "), n)
 	return nil
 }
 
-// passing are hands that set an object back and forward again, so that nothing of it is left in the
-// end. It is one of which no event comes that would change it.
-var passing = [2]sabotage{
-	{name: "an object is set back for a moment", sql: `UPDATE postern.objects SET version_at = version_at - 1
+// transient are two sabotages that give an object an older version and then the current one again,
+// so that the final state is correct. No event changes that object meanwhile.
+var transient = [2]sabotage{
+	{name: "an object gets an older version for a moment", sql: `UPDATE postern.objects SET version_at = version_at - 1
 		WHERE object_id =
 		(SELECT min(object_id) FROM postern.objects WHERE object_type = 'widget' AND version_final)
 			AND object_type = 'widget'`},
@@ -195,36 +205,35 @@ var passing = [2]sabotage{
 		WHERE object_type = 'widget' AND version_final AND version_at = 4`},
 }
 
-// passingSabotage sets an object back and forward again while deliveries come in: only who looked
-// meanwhile can notice.
-func passingSabotage(ctx context.Context, out io.Writer, a asked, bin string) error {
+// transientSabotage applies them while deliveries arrive. Only the watcher can notice.
+func transientSabotage(ctx context.Context, out io.Writer, a options, bin string) error {
 	c, err := mutantRun(ctx, a, bin, func(r *run) []fault {
-		hands := &kind{name: passing[0].name, begin: func(ctx context.Context, s *site.Site, _ int) error {
+		hands := &kind{name: transient[0].name, begin: func(ctx context.Context, s *site.Site, _ int) error {
 			ctx, cancel := context.WithTimeout(ctx, site.OperationTimeout)
 			defer cancel()
-			err := passing[0].do(ctx, s)
-			for err != nil && sleep(ctx, lookEvery) { // no such object yet
-				err = passing[0].do(ctx, s)
+			err := transient[0].do(ctx, s)
+			for err != nil && sleep(ctx, readEvery) { // there is no such object yet
+				err = transient[0].do(ctx, s)
 			}
-			return errors.Join(err, r.watcher.rounds(ctx, 2))
-		}, end: func(ctx context.Context, s *site.Site, _ int) error { return passing[1].do(ctx, s) }}
+			return errors.Join(err, r.watcher.waitForPasses(ctx, 2))
+		}, end: func(ctx context.Context, s *site.Site, _ int) error { return transient[1].do(ctx, s) }}
 		return []fault{{at: 4 * sec, kind: hands}}
 	}, nil)
 	if err != nil {
 		return err
 	}
-	if err := noticed(out, passing[0].name, c, []string{wentBack}); err != nil {
+	if err := noticed(out, transient[0].name, c, []string{wentBack}); err != nil {
 		return err
 	}
 	if len(c.counts) > 1 {
-		return fmt.Errorf("%s and forward again, and more was found than by who looked on: %w", passing[0].name,
-			c.found())
+		return fmt.Errorf("%s: other checks than the watcher's have findings too: %w", transient[0].name, c.found())
 	}
 	return nil
 }
 
-// mutantRun is a short run with some faults; then is called before it ends, where there is one.
-func mutantRun(ctx context.Context, a asked, bin string, faults func(*run) []fault,
+// mutantRun executes a short run with some faults. It calls then, if not nil, before the site is
+// closed.
+func mutantRun(ctx context.Context, a options, bin string, faults func(*run) []fault,
 	then func(*run, *checker) error) (c *checker, err error) {
 	s, err := site.Start(ctx, site.Options{Bin: bin, Settings: sources})
 	defer func() { err = errors.Join(err, s.Close()) }()
@@ -235,17 +244,17 @@ func mutantRun(ctx context.Context, a asked, bin string, faults func(*run) []fau
 	if err != nil {
 		return nil, err
 	}
-	r.whole = true
-	if err := r.carry(ctx, mutantLasts, a.clients, [][]fault{faults(r)}); err != nil {
+	r.allFaults = true
+	if err := r.execute(ctx, mutantLasts, a.clients, [][]fault{faults(r)}); err != nil {
 		return nil, err
 	}
-	if c, err = r.examine(ctx, mutantSettles); err != nil || then == nil {
+	if c, err = r.checkPromises(ctx, mutantFinishes); err != nil || then == nil {
 		return c, err
 	}
 	return c, then(r, c)
 }
 
-// build makes the broken daemons in dir, beside the tools, which are not broken.
+// build builds the faulty daemons in dir and links the unchanged tools there.
 func (m mutant) build(ctx context.Context, bin, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -262,7 +271,7 @@ func (m mutant) build(ctx context.Context, bin, dir string) error {
 	return site.Build(ctx, dir, site.Daemons(), "-overlay", overlay)
 }
 
-// overlay writes the changed files and what go build must know of them.
+// overlay writes the changed files, and the overlay file that makes go build use them.
 func (m mutant) overlay(ctx context.Context, dir string) (file string, err error) {
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -275,12 +284,14 @@ func (m mutant) overlay(ctx context.Context, dir string) (file string, err error
 		if err != nil {
 			return "", err
 		}
-		if strings.Count(string(text), e.old) != 1 {
-			return "", fmt.Errorf("%s does not have this once, write the mutant anew: %s", e.file, e.old)
+		found := e.pattern().FindAllStringIndex(string(text), -1)
+		if len(found) != 1 {
+			return "", fmt.Errorf("%s does not contain this text exactly once: write the mutant again: %s", e.file,
+				e.old)
 		}
 		replace[path] = filepath.Join(dir, fmt.Sprintf("edit%d.go", i))
-		if err := os.WriteFile(replace[path], []byte(strings.Replace(string(text), e.old, e.new, 1)),
-			0o600); err != nil {
+		changed := string(text[:found[0][0]]) + strings.TrimSpace(e.new) + string(text[found[0][1]:])
+		if err := os.WriteFile(replace[path], []byte(changed), 0o600); err != nil {
 			return "", err
 		}
 	}

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// report prints what happened and what was broken.
+// report prints figures of the run and the broken promises.
 func (r *run) report(c *checker) {
 	w := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
 	defer w.Flush()
 	s := r.senders
 	fmt.Fprintf(w, "deliveries\t%d\n", s.deliveries.Load())
-	fmt.Fprintf(w, "acknowledged\t%d\tof them from a spool\t%d\n", s.acknowledged.Load(), s.spooled.Load())
-	fmt.Fprintf(w, "refused for good\t%d\n", s.refused.Load())
-	fmt.Fprintf(w, "tried again\t%d\n", s.retries.Load())
+	fmt.Fprintf(w, "acknowledged\t%d\tof them spooled\t%d\n", s.acknowledged.Load(), s.spooled.Load())
+	fmt.Fprintf(w, "rejected permanently\t%d\n", s.refused.Load())
+	fmt.Fprintf(w, "retried\t%d\n", s.retries.Load())
 	fmt.Fprintf(w, "events, objects\t%d\t\t%d\n", len(c.log), len(c.model.rows))
-	fmt.Fprintf(w, "looks at the mirror\t%d\tat all objects\t%d\tthat found no database\t%d\n", r.watcher.looks.Load(),
-		r.watcher.circles.Load(), r.watcher.missed.Load())
+	fmt.Fprintf(w, "reads of the mirror\t%d\tof all objects\t%d\tfailed\t%d\n", r.watcher.reads.Load(),
+		r.watcher.passes.Load(), r.watcher.missed.Load())
 	for _, s := range r.steps {
 		fmt.Fprintf(w, "to %s\t%s\n", s.what, s.took.Round(100*time.Millisecond))
 	}
@@ -30,11 +30,11 @@ func (r *run) report(c *checker) {
 	runtime.ReadMemStats(&own)
 	fmt.Fprintf(w, "memory of this program\t%d MiB\n", own.Sys>>20)
 	for name, n := range r.ended() {
-		fmt.Fprintf(w, "%s had ended by itself\t%d\n", name, n)
+		fmt.Fprintf(w, "unexpected ends of %s\t%d\n", name, n)
 	}
 	for _, d := range r.site.Daemons() {
 		if n := d.LateStops.Load(); n > 0 {
-			fmt.Fprintf(w, "%s had given up a stop after its time\t%d\n", d.Name, n)
+			fmt.Fprintf(w, "stops of %s that took too long\t%d\n", d.Name, n)
 		}
 	}
 	fmt.Fprintf(w, "faults\t%d\tlongest time without a 2xx\n", len(r.happened))
@@ -51,10 +51,10 @@ func (r *run) report(c *checker) {
 	}
 }
 
-// logs are the files of a site that tell what happened; the rest is data.
+// logs is the file system of a site with its logs and its journal only.
 type logs struct{ fs.FS }
 
-// ReadDir leaves out data and sockets.
+// ReadDir omits data and sockets.
 func (l logs) ReadDir(name string) ([]fs.DirEntry, error) {
 	all, err := fs.ReadDir(l.FS, name)
 	return slices.DeleteFunc(all, func(e fs.DirEntry) bool {

@@ -13,7 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
-// run is one chaos run: its surroundings, who sends, and what fails.
+// run is one chaos run: its site, its senders, its watcher and its faults.
 type run struct {
 	site    *site.Site
 	senders *senders
@@ -21,18 +21,18 @@ type run struct {
 	traffic *traffic
 	journal string
 	out     io.Writer
-	// whole: every fault happens, however long that takes; else what is late on a slow machine is
-	// left out.
-	whole bool
+	// allFaults injects every fault, however long that takes. Otherwise faults that are late on a
+	// slow machine are omitted.
+	allFaults bool
 
 	mu sync.Mutex
-	// happened are the faults that there were, with their time.
+	// happened are the injected faults with their times.
 	happened []happening
-	// byItself counts how often a daemon had ended without being asked, and was started again as
-	// its supervisor would.
-	byItself map[string]int
-	errs     []error
-	// steps are what there was to do after the last fault, with how long it took.
+	// unexpectedEnds counts, by daemon, how often it ended without being stopped. It is restarted
+	// as by a supervisor.
+	unexpectedEnds map[string]int
+	errs           []error
+	// steps are the steps after the last fault, with their durations.
 	steps []step
 }
 
@@ -46,14 +46,14 @@ type happening struct {
 	when span
 }
 
-// newRun prepares a run in a site that is up.
+// newRun prepares a run in a started site.
 func newRun(s *site.Site, seed uint64, out io.Writer) (*run, error) {
-	endpoints, err := doors(s.Config)
+	endpoints, err := endpoints(s.Config)
 	if err != nil {
 		return nil, err
 	}
 	r := &run{site: s, traffic: newTraffic(endpoints, seed), journal: filepath.Join(s.Dir, "journal"), out: out,
-		byItself: map[string]int{}}
+		unexpectedEnds: map[string]int{}}
 	j, err := openJournal(r.journal)
 	if err != nil {
 		return nil, err
@@ -62,18 +62,18 @@ func newRun(s *site.Site, seed uint64, out io.Writer) (*run, error) {
 	return r, nil
 }
 
-// answerWithin is how long after the last fault a delivery may still be tried.
+// answerWithin is how long after the last fault deliveries may be retried.
 const answerWithin = 2 * time.Minute
 
-// watch begins to look at the mirror, until the run is examined.
+// watch starts the watcher, which runs until the run is checked.
 func (r *run) watch(ctx context.Context) (err error) {
 	r.watcher, err = watch(ctx, r.site.Postgres.URL)
 	return err
 }
 
-// carry sends for so long while things fail and somebody looks on, heals everything, and waits
-// until all is answered.
-func (r *run) carry(ctx context.Context, lasts time.Duration, clients int, faults [][]fault) error {
+// execute sends deliveries, injects faults and watches the mirror. Then it repairs everything and
+// waits until all deliveries are answered.
+func (r *run) execute(ctx context.Context, lasts time.Duration, clients int, faults [][]fault) error {
 	if err := r.watch(ctx); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (r *run) carry(ctx context.Context, lasts time.Duration, clients int, fault
 	defer stop()
 	failing, calm := context.WithTimeout(ctx, lasts)
 	defer calm()
-	if r.whole {
+	if r.allFaults {
 		failing = ctx
 	}
 	trying, giveUp := context.WithCancel(ctx)
@@ -90,33 +90,33 @@ func (r *run) carry(ctx context.Context, lasts time.Duration, clients int, fault
 	group.Go(func() { r.fail(r.traffic.run(sending)) })
 	group.Go(func() { r.senders.run(trying, clients, r.traffic.out) })
 	began := time.Now()
-	var lanes sync.WaitGroup
+	var faultGroups sync.WaitGroup
 	for i := range faults {
-		lanes.Go(func() { r.lane(failing, began, faults[i], i == 0) })
+		faultGroups.Go(func() { r.injectFaults(failing, began, faults[i], i == 0) })
 	}
-	lanes.Wait()
+	faultGroups.Wait()
 	sleep(ctx, time.Until(began.Add(lasts)))
 	stop()
 	r.fail(r.supervise())
-	healed := r.begin("heal all")
+	recovered := r.begin("recover")
 	if err := r.site.Recover(ctx); err != nil {
 		return errors.Join(err, r.errors())
 	}
-	healed()
-	answered := r.begin("answer what was under way")
+	recovered()
+	handleResponse := r.begin("answer the open deliveries")
 	late := time.AfterFunc(answerWithin, giveUp)
 	defer late.Stop()
 	group.Wait()
-	answered()
+	handleResponse()
 	if trying.Err() != nil {
-		r.fail(fmt.Errorf("deliveries are not answered %s after everything was healed", answerWithin))
+		r.fail(fmt.Errorf("some deliveries are not answered %s after the site recovered", answerWithin))
 	}
 	return errors.Join(r.errors(), r.senders.journal.close())
 }
 
-// lane lets things fail one after the other, until ctx ends. supervised: the daemons are this
-// lane's.
-func (r *run) lane(ctx context.Context, began time.Time, faults []fault, supervised bool) {
+// injectFaults injects the faults of one group, one after the other, until ctx ends. supervised
+// means that the group has the faults of the daemons.
+func (r *run) injectFaults(ctx context.Context, began time.Time, faults []fault, supervised bool) {
 	for _, f := range faults {
 		if !sleep(ctx, time.Until(began.Add(f.at))) {
 			return
@@ -125,10 +125,10 @@ func (r *run) lane(ctx context.Context, began time.Time, faults []fault, supervi
 			r.fail(r.supervise())
 		}
 		from := time.Now()
-		// A fault that has begun is ended, whatever else ends.
-		begun := f.kind.begin(context.WithoutCancel(ctx), r.site, f.what)
+		// A fault is always ended, even after ctx has ended.
+		begun := f.kind.begin(context.WithoutCancel(ctx), r.site, f.pick)
 		sleep(ctx, f.lasts)
-		ended := f.kind.end(context.WithoutCancel(ctx), r.site, f.what)
+		ended := f.kind.end(context.WithoutCancel(ctx), r.site, f.pick)
 		if err := errors.Join(begun, ended); err != nil {
 			r.fail(fmt.Errorf("%s: %w", f.kind.name, err))
 		}
@@ -136,8 +136,8 @@ func (r *run) lane(ctx context.Context, began time.Time, faults []fault, supervi
 	}
 }
 
-// supervise starts daemons again that have ended by themselves, as systemd and Kubernetes do: a
-// processor does not start without PostgreSQL. A gateway does, and never ends by itself.
+// supervise restarts daemons that have ended, as systemd and Kubernetes do. A processor does not
+// start without PostgreSQL. A gateway does, so its end is an error.
 func (r *run) supervise() error {
 	var errs []error
 	for i, d := range r.site.Daemons() {
@@ -146,7 +146,7 @@ func (r *run) supervise() error {
 				errs = append(errs, d.ExitReport())
 			}
 			r.mu.Lock()
-			r.byItself[d.Name]++
+			r.unexpectedEnds[d.Name]++
 			r.mu.Unlock()
 			errs = append(errs, d.Start())
 		}
@@ -154,7 +154,7 @@ func (r *run) supervise() error {
 	return errors.Join(errs...)
 }
 
-// begin begins a step, which ends when what it returns is called.
+// begin starts a step and returns the function that ends it.
 func (r *run) begin(what string) (end func()) {
 	began := time.Now()
 	return func() { r.steps = append(r.steps, step{what, time.Since(began)}) }
@@ -180,14 +180,14 @@ func (r *run) errors() error {
 	return errors.Join(r.errs...)
 }
 
-// ended is a copy of byItself.
+// ended returns a copy of unexpectedEnds.
 func (r *run) ended() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.byItself)
+	return maps.Clone(r.unexpectedEnds)
 }
 
-// sleep waits; false: ctx has ended.
+// sleep waits for d. It returns false if ctx has ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

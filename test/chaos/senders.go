@@ -12,33 +12,33 @@ import (
 	"time"
 )
 
-// receipt is what a sender was promised.
+// receipt is the body of a response to a delivery.
 type receipt struct {
 	ID       string `json:"id"`
 	Conflict bool   `json:"conflict"`
 	Spooled  bool   `json:"spooled"`
 }
 
-// senders send like providers do: several at once, to whatever gateway answers, and again what was
-// not acknowledged.
+// senders send as providers do: several at once, to either gateway, with retries until a delivery
+// is acknowledged.
 type senders struct {
 	urls []string
-	// http are who keeps connections open and who opens one for each delivery: senders are one or
-	// the other in turn.
+	// http has a client that keeps connections open and one that opens a connection per delivery.
+	// Senders use one or the other.
 	http    [2]*http.Client
 	journal *journal
 	silence *silence
 
 	deliveries, acknowledged, spooled, retries, refused atomic.Int64
 
-	// failure is the first try that failed.
+	// failure describes the first failed attempt.
 	failure atomic.Pointer[string]
 
 	mu    sync.Mutex
 	wrong []string
 }
 
-// retryAfter spaces the tries of one delivery; a provider waits longer.
+// retryAfter is the pause between two attempts of one delivery. Providers wait longer.
 const retryAfter = 50 * time.Millisecond
 
 func newSenders(urls []string, j *journal) *senders {
@@ -49,8 +49,7 @@ func newSenders(urls []string, j *journal) *senders {
 	return &senders{urls: urls, journal: j, silence: newSilence(), http: [2]*http.Client{client(false), client(true)}}
 }
 
-// run works deliveries off with n senders until there are no more, or, where ctx ends, no longer
-// tries what is not answered.
+// run sends all deliveries with n senders. After the end of ctx it does not retry any more.
 func (c *senders) run(ctx context.Context, n int, all <-chan sent) {
 	var group sync.WaitGroup
 	for i := range n {
@@ -64,20 +63,20 @@ func (c *senders) run(ctx context.Context, n int, all <-chan sent) {
 	c.http[0].CloseIdleConnections()
 }
 
-// deliver tries until the delivery is acknowledged or refused for good: first at the sender's own
-// gateway, then at the others in turn, as a balancer would have it.
+// deliver retries until the delivery is acknowledged or permanently rejected. It begins with the
+// sender's gateway and then uses the gateways in turn, as a load balancer does.
 func (c *senders) deliver(ctx context.Context, sender int, s sent) {
 	c.deliveries.Add(1)
-	e := entry{Source: s.source, Key: s.key, Digest: s.digest, Forged: s.must != taken}
+	e := entry{Source: s.source, Key: s.key, Digest: s.digest, Forged: s.want != accepted}
 	c.journal.write(e)
 	for try := sender; ctx.Err() == nil; try++ {
 		status, body, err := c.post(ctx, c.http[sender/len(c.urls)%2], c.urls[try%len(c.urls)], s)
-		if err == nil && c.answered(s, e, status, body) {
+		if err == nil && c.handleResponse(s, e, status, body) {
 			return
 		}
 		// A server may close a connection while a body that it rejected is still being sent (RFC
 		// 9112, 9.6).
-		if err == nil || s.must != tooLarge {
+		if err == nil || s.want != tooLarge {
 			c.retries.Add(1)
 			c.failed(fmt.Sprintf("%s %s of %d bytes: status %d: %s (%v)",
 				s.source, s.key, len(s.delivery.Body), status, body, err))
@@ -89,11 +88,11 @@ func (c *senders) deliver(ctx context.Context, sender int, s sent) {
 	}
 }
 
-// answered takes an answer; false: try again.
-func (c *senders) answered(s sent, e entry, status int, body []byte) bool {
+// handleResponse records a response. It returns false if the delivery must be retried.
+func (c *senders) handleResponse(s sent, e entry, status int, body []byte) bool {
 	switch {
 	case status/100 == 2:
-		c.silence.heard()
+		c.silence.acknowledged()
 		var r receipt
 		if err := json.Unmarshal(body, &r); err != nil {
 			c.note("%s %s: no receipt: %s (%v)", s.source, s.key, body, err)
@@ -104,7 +103,7 @@ func (c *senders) answered(s sent, e entry, status int, body []byte) bool {
 		if r.Spooled {
 			c.spooled.Add(1)
 		}
-	case s.must == forged && status == http.StatusUnauthorized, s.must == tooLarge &&
+	case s.want == forged && status == http.StatusUnauthorized, s.want == tooLarge &&
 		status == http.StatusRequestEntityTooLarge:
 		c.refused.Add(1)
 	case status >= 500, status == http.StatusTooManyRequests:
@@ -124,8 +123,8 @@ func (c *senders) post(ctx context.Context, client *http.Client, url string, s s
 		return 0, nil, err
 	}
 	req.Header = s.delivery.Header.Clone()
-	// net/http sends a request again only where it wrote nothing of it: its idle connection was
-	// closed at that moment. All other failures are seen.
+	// net/http retries a request only if it has written nothing of it, because an idle connection
+	// was closed. All other failures are visible here.
 	res, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err
@@ -141,22 +140,22 @@ func (c *senders) note(format string, args ...any) {
 	c.wrong = append(c.wrong, fmt.Sprintf(format, args...))
 }
 
-// silence remembers when nobody was acknowledged.
+// silence records the periods without a 2xx response.
 type silence struct {
 	mu   sync.Mutex
 	last time.Time
 	gaps []span
 }
 
-// span is a stretch of time.
+// span is a period of time.
 type span struct{ from, to time.Time }
 
-// shortest is the silence that is worth remembering.
+// shortest is the shortest recorded silence.
 const shortest = 20 * time.Millisecond
 
 func newSilence() *silence { return &silence{last: time.Now()} }
 
-func (s *silence) heard() {
+func (s *silence) acknowledged() {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +165,7 @@ func (s *silence) heard() {
 	s.last = now
 }
 
-// longest is the longest silence that some of a span falls into.
+// longest returns the longest silence that overlaps a span.
 func (s *silence) longest(during span) (most time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

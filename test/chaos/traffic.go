@@ -16,20 +16,26 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// sources are the site's senders. Secrets are of nobody else's use.
+// sources is the configuration of the site. Its secrets are used nowhere else.
 const sources = `ingest: {max_body_bytes: 262144, drain_delay: 1s}
 rejections: {max_count: 50}
 stream: {max_messages: 200000, max_bytes: 512MiB}
 processor:
-  auditor: {every: 500ms, min_age: 2s, lease: 3s}
-  changes: {sweep_after: 2s}
+  republisher: {every: 500ms, min_age: 2s, lease: 3s}
+  changes: {publish_after: 2s}
 sources:
   acme:
     provider: hmac
     secrets: [{name: main, value: secret-of-acme-in-the-chaos-run}]
     scheme: {header: X-Acme-Signature, prefix: "sha256="}
     events: {key: "{json:id}", type: "{json:type}", occurred: {from: json:at}}
-    objects: [{type: widget, id: "{json:widget.id}", state: widget, version: {from: json:widget.version, unit: integer}, deletes: [widget.deleted], final: true}]
+    objects:
+      - type: widget
+        id: "{json:widget.id}"
+        state: widget
+        version: {from: json:widget.version, unit: integer}
+        deletes: [widget.deleted]
+        final: true
   github:
     provider: github
     secrets: [{name: main, value: secret-of-github-in-the-chaos-run}]
@@ -45,8 +51,8 @@ sources:
 
 const shop = "chaos.myshopify.com"
 
-// stories are event types of one object each, in the order in which they happen.
-var stories = map[string][][]string{
+// lifecycles are the event types of one object in the order in which they happen.
+var lifecycles = map[string][][]string{
 	"acme": {{"widget.created", "widget.updated", "widget.updated", "widget.updated", "widget.deleted"}},
 	"github": {
 		{"issues.opened", "issues.edited", "issues.closed", "issues.deleted"},
@@ -67,11 +73,11 @@ var stories = map[string][][]string{
 	},
 }
 
-// verdict is what must become of a delivery.
+// verdict is the required result of a delivery.
 type verdict int
 
 const (
-	taken verdict = iota
+	accepted verdict = iota
 	forged
 	tooLarge
 )
@@ -80,13 +86,13 @@ const (
 type sent struct {
 	source   string
 	delivery *provider.Delivery
-	must     verdict
-	// key names its event, or would; digest is of the body.
+	want     verdict
+	// key is the key of its event. digest is that of the body.
 	key    string
 	digest digest
 }
 
-// digest is the beginning of a body's SHA-256.
+// digest is a prefix of a body's SHA-256.
 type digest [12]byte
 
 func digestOf(body []byte) (d digest) {
@@ -95,7 +101,7 @@ func digestOf(body []byte) (d digest) {
 	return d
 }
 
-// MarshalText is how the journal has it.
+// MarshalText returns the form that the journal has.
 func (d digest) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, d[:]), nil }
 
 // UnmarshalText reads what MarshalText has written.
@@ -107,8 +113,8 @@ func (d *digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// doors are the sources as the gateways have them, by name.
-func doors(file string) (map[string]config.Endpoint, error) {
+// endpoints returns the configured sources by name.
+func endpoints(file string) (map[string]config.Endpoint, error) {
 	cfg, err := config.LoadDev(file)
 	if err != nil {
 		return nil, err
@@ -120,37 +126,38 @@ func doors(file string) (map[string]config.Endpoint, error) {
 	return out, nil
 }
 
-// traffic makes deliveries: lives of ever new objects of all sources, of a few waves at once and in
-// no order, a quarter of them twice or late, and among them what is tampered with, in conflict with
-// what came before, no JSON, of another shop, or too large.
+// traffic makes deliveries in waves: the lifecycles of new objects of all sources, in random order.
+// A quarter of them is duplicated or late. Some deliveries are tampered with, conflict with an
+// earlier one, contain no JSON, name another shop, or are too large.
 type traffic struct {
-	doors map[string]config.Endpoint
-	rand  *rand.Rand
-	out   chan sent
-	// objects is how many there are, late what waits for a later wave.
+	endpoints map[string]config.Endpoint
+	rand      *rand.Rand
+	out       chan sent
+	// objects is the number of objects so far. late has the deliveries of later waves.
 	objects int
 	late    map[int][]sent
-	// samples are the providers' own, by source and type: making them anew for each delivery is
-	// what takes longest.
+	// samples are the providers' samples by source and type. They are cached, because making them
+	// takes the most time.
 	samples map[[2]string]provider.Sample
 }
 
-func newTraffic(doors map[string]config.Endpoint, seed uint64) *traffic {
-	t := &traffic{doors: doors, rand: rand.New(rand.NewPCG(seed, 1)), out: make(chan sent, 64), late: map[int][]sent{},
+func newTraffic(endpoints map[string]config.Endpoint, seed uint64) *traffic {
+	t := &traffic{endpoints: endpoints, rand: rand.New(rand.NewPCG(seed, 1)), out: make(chan sent, 64),
+		late:    map[int][]sent{},
 		samples: map[[2]string]provider.Sample{}}
-	for name, door := range doors {
-		for _, s := range door.Provider.Samples() {
+	for name, endpoint := range endpoints {
+		for _, s := range endpoint.Provider.Samples() {
 			t.samples[[2]string{name, s.Type}] = s
 		}
 	}
 	return t
 }
 
-// lives is how many objects of each kind a wave has; mostLate is how many waves a delivery may be
-// late by.
-const lives, mostLate = 6, 20
+// objectsPerWave is how many objects of each kind a wave has. mostLate is how many waves a delivery
+// may be late.
+const objectsPerWave, mostLate = 6, 20
 
-// run makes waves until ctx ends, and then what is still owed.
+// run sends waves until ctx ends, and then the late deliveries.
 func (t *traffic) run(ctx context.Context) error {
 	defer close(t.out)
 	for wave := 1; ctx.Err() == nil; wave++ {
@@ -162,8 +169,8 @@ func (t *traffic) run(ctx context.Context) error {
 			t.out <- s
 		}
 	}
-	for _, owed := range t.late {
-		for _, s := range owed {
+	for _, late := range t.late {
+		for _, s := range late {
 			t.out <- s
 		}
 	}
@@ -174,10 +181,10 @@ func (t *traffic) wave(number int) ([]sent, error) {
 	all := t.late[number]
 	delete(t.late, number)
 	for _, source := range []string{"acme", "github", "shop", "stripe"} {
-		for range lives {
-			for _, life := range stories[source] {
+		for range objectsPerWave {
+			for _, life := range lifecycles[source] {
 				t.objects++
-				some, err := t.live(source, life, t.objects)
+				some, err := t.lifecycle(source, life, t.objects)
 				if err != nil {
 					return nil, fmt.Errorf("make deliveries of %s: %w", source, err)
 				}
@@ -208,9 +215,9 @@ func (t *traffic) later(wave int, s sent) {
 	t.late[due] = append(t.late[due], s)
 }
 
-// live is a life of object n. Some changes fall into one second, so that providers' clocks cannot
-// tell them apart.
-func (t *traffic) live(source string, life []string, n int) (all []sent, err error) {
+// lifecycle returns the deliveries of object n. Some changes happen in the same second, so that the
+// provider's clock cannot order them.
+func (t *traffic) lifecycle(source string, life []string, n int) (all []sent, err error) {
 	at := time.Now().Add(-10 * time.Minute).Truncate(time.Second)
 	for step, eventType := range life {
 		at = at.Add(time.Duration(t.rand.IntN(3)) * time.Second)
@@ -227,7 +234,7 @@ func (t *traffic) live(source string, life []string, n int) (all []sent, err err
 	return all, nil
 }
 
-// sample is the event of a step.
+// sample returns the event of a step.
 func (t *traffic) sample(source, eventType string, n, step int, at time.Time) (provider.Sample, error) {
 	if source == "acme" {
 		body, err := json.Marshal(map[string]any{"id": fmt.Sprintf("evt_%d_%d", n, step), "type": eventType,
@@ -240,11 +247,11 @@ func (t *traffic) sample(source, eventType string, n, step int, at time.Time) (p
 	if !ok {
 		return provider.Sample{}, fmt.Errorf("no sample %s", eventType)
 	}
-	return t.doors[source].Provider.MakeVariant(s, n, at, true)
+	return t.endpoints[source].Provider.MakeVariant(s, n, at, true)
 }
 
-// deliveries are what comes of a step: mostly the event, sometimes something else in its place or
-// beside it.
+// deliveries returns the deliveries of a step: usually the event, sometimes another delivery
+// instead of it or in addition.
 func (t *traffic) deliveries(source string, s provider.Sample, n, step int) ([]sent, error) {
 	right, err := t.sign(source, s)
 	if err != nil {
@@ -265,31 +272,31 @@ func (t *traffic) deliveries(source string, s provider.Sample, n, step int) ([]s
 	case 3:
 		large, err := t.sign(source, provider.Sample{Type: s.Type, ID: s.ID,
 			Body: slices.Concat(s.Body, bytes.Repeat([]byte(" "), 300<<10))})
-		large.must = tooLarge
+		large.want = tooLarge
 		return []sent{right, large}, err
 	case 4:
 		if source == "shop" {
 			right.delivery.Header.Set("X-Shopify-Shop-Domain", "another.myshopify.com")
-			right.must = forged
+			right.want = forged
 		}
 	}
 	return []sent{right}, nil
 }
 
-// tampered has a body that is not the one that was signed.
+// tampered changes the body after it was signed.
 func (t *traffic) tampered(s sent) sent {
 	s.delivery.Body = append(bytes.Clone(s.delivery.Body), ' ')
-	s.digest, s.must = digestOf(s.delivery.Body), forged
+	s.digest, s.want = digestOf(s.delivery.Body), forged
 	return s
 }
 
 func (t *traffic) sign(source string, sample provider.Sample) (sent, error) {
-	door := t.doors[source]
-	d, err := door.Provider.Sign(door.Source, sample, time.Now())
+	endpoint := t.endpoints[source]
+	d, err := endpoint.Provider.Sign(endpoint.Source, sample, time.Now())
 	if err != nil {
 		return sent{}, err
 	}
-	evs, err := door.Provider.Identify(door.Source, &provider.Delivery{Header: d.Header, Body: d.Body,
+	evs, err := endpoint.Provider.Identify(endpoint.Source, &provider.Delivery{Header: d.Header, Body: d.Body,
 		ReceivedAt: time.Now()})
 	if err != nil {
 		return sent{}, err

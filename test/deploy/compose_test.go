@@ -16,8 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// composeFile is the part of compose.yaml that can be wrong in a way that only shows when it is
-// used.
+// composeFile has the parts of compose.yaml whose errors would only show in use.
 type composeFile struct {
 	Services map[string]*composeService
 	Networks map[string]any
@@ -40,7 +39,7 @@ type composeService struct {
 	StopGrace   string   `yaml:"stop_grace_period"`
 }
 
-// composeSecret is written as a name, or as a source and a target.
+// composeSecret is a name, or a source and a target.
 type composeSecret struct{ Source, Target string }
 
 func (s *composeSecret) UnmarshalYAML(unmarshal func(any) error) error {
@@ -59,16 +58,16 @@ func readCompose(t *testing.T) *composeFile {
 	return &documents[composeFile](t, deployed("compose", "compose.yaml"), false)[0]
 }
 
-// ours tells whether a service runs one of our programs.
-func (s *composeService) ours() bool { return strings.Contains(s.Image, "POSTERN_IMAGE") }
+// isPostern reports whether a service runs one of our programs.
+func (s *composeService) isPostern() bool { return strings.Contains(s.Image, "POSTERN_IMAGE") }
 
-func TestComposeNamesWhatIsThere(t *testing.T) {
+func TestCompose_references_exist(t *testing.T) {
 	t.Parallel()
 	file, secrets := readCompose(t), allSecrets(t)
 	for name, s := range file.Services {
 		for other := range s.DependsOn {
 			if file.Services[other] == nil {
-				t.Errorf("%s depends on %s, which there is not", name, other)
+				t.Errorf("%s depends on %s, which does not exist", name, other)
 			}
 		}
 		for _, network := range s.Networks {
@@ -91,21 +90,22 @@ func TestComposeNamesWhatIsThere(t *testing.T) {
 				read(t, filepath.Join(secrets, path))
 			}
 		}
-		if s.ours() && (!s.ReadOnly || !cmp.Equal(s.CapDrop, []string{"ALL"}) || s.StopGrace != "20s" || s.User != "") {
+		if s.isPostern() && (!s.ReadOnly || !cmp.Equal(s.CapDrop,
+			[]string{"ALL"}) || s.StopGrace != "20s" || s.User != "") {
 			t.Errorf("%s: read-only %t, dropped %v, stop within %s, user %q", name, s.ReadOnly, s.CapDrop, s.StopGrace,
 				s.User)
 		}
 	}
 }
 
-// Each daemon can use its configuration with what is mounted for it and nothing else; the
-// databases' command has no secret of theirs.
-func TestComposeConfigurations(t *testing.T) {
+// Each daemon's configuration is valid with the files that are mounted for it. The commands for the
+// database have no secrets of the daemons.
+func TestCompose_configurations_areValid(t *testing.T) {
 	t.Parallel()
 	file, secrets := readCompose(t), allSecrets(t)
 	seen := 0
 	for name, s := range file.Services {
-		if !s.ours() {
+		if !s.isPostern() {
 			continue
 		}
 		seen++
@@ -129,8 +129,8 @@ func TestComposeConfigurations(t *testing.T) {
 	}
 }
 
-// The health checks and Caddy ask where the programs listen.
-func TestComposeAsksTheRightAddresses(t *testing.T) {
+// The health checks and Caddy use the addresses on which the programs listen.
+func TestCompose_addresses_matchListeners(t *testing.T) {
 	t.Parallel()
 	file := readCompose(t)
 	for name, address := range map[string]string{"gateway-1": config.DefaultAdminListen,
@@ -152,13 +152,13 @@ func TestComposeAsksTheRightAddresses(t *testing.T) {
 	}
 }
 
-// Each gateway has a volume of its own for its spool, at the folder of the image that belongs to
-// its account: an empty volume is made with what is there.
-func TestComposeKeepsSpools(t *testing.T) {
+// Each gateway has its own volume for its spool. It is mounted at a folder that belongs to the
+// image's account, because a new volume gets the owner of that folder.
+func TestCompose_spools_outliveContainers(t *testing.T) {
 	t.Parallel()
 	var spools []spoolPlace
 	for name, s := range readCompose(t).Services {
-		if !s.ours() || s.Command[0] != "gateway" {
+		if !s.isPostern() || s.Command[0] != "gateway" {
 			continue
 		}
 		one := spoolPlace{gateway: name, dir: s.Environment[spoolVariable]}
@@ -189,7 +189,7 @@ func readUnit(t *testing.T, name string) unit {
 		case found:
 			u[section+"."+key] = append(u[section+"."+key], value)
 		default:
-			t.Errorf("%s: %q is no setting", name, line)
+			t.Errorf("%s: %q is not a setting", name, line)
 		}
 	}
 	return u
@@ -203,16 +203,15 @@ func (u unit) one(t *testing.T, key string) string {
 	return u[key][0]
 }
 
-// specifiers are what systemd puts into a unit of an instance.
+// specifiers returns the replacements of systemd's specifiers in an instance of a unit.
 func specifiers(instance string) *strings.Replacer {
 	return strings.NewReplacer("%d", "/run/credentials", "%i", instance, "%S", "/var/lib")
 }
 
 var units = []string{"postern-gateway@.service", "postern-processor@.service", "postern.service"}
 
-// A unit stops its program no sooner than that needs, and gives it the files that its connections
-// take.
-func TestUnits(t *testing.T) {
+// A unit gives its program enough time to stop, and enough files for its connections.
+func TestUnits_settings_fitDefaults(t *testing.T) {
 	t.Parallel()
 	var defaults config.Config
 	defaults.Complete()
@@ -233,7 +232,7 @@ func TestUnits(t *testing.T) {
 				app.StopTimeout)
 		}
 		if name == "postern-processor@.service" {
-			continue // it takes no deliveries
+			continue // the processor accepts no deliveries
 		}
 		if files, err := strconv.Atoi(u.one(t, "Service.LimitNOFILE")); err != nil ||
 			files < 2*defaults.Ingest.MaxConnections {
@@ -242,8 +241,8 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// Each unit's program can use the configuration with what the unit hands it.
-func TestUnitConfigurations(t *testing.T) {
+// Each unit's configuration is valid with the credentials that the unit provides.
+func TestUnits_configurations_areValid(t *testing.T) {
 	t.Parallel()
 	secrets := allSecrets(t)
 	for _, name := range units {
@@ -254,7 +253,7 @@ func TestUnitConfigurations(t *testing.T) {
 			id, path, _ := strings.Cut(given, ":")
 			file, ours := strings.CutPrefix(path, "/etc/postern/secrets/")
 			if !ours {
-				t.Errorf("%s: credential %s is of %s", name, id, path)
+				t.Errorf("%s: credential %s is read from %s", name, id, path)
 			}
 			c.mounts["/run/credentials/"+id] = filepath.Join(secrets, file)
 		}
@@ -272,9 +271,9 @@ func TestUnitConfigurations(t *testing.T) {
 	}
 }
 
-// Each instance of the gateway has a folder of its own, which systemd makes for its account, opens
-// to it alone, and keeps.
-func TestUnitsKeepSpools(t *testing.T) {
+// Each instance of the gateway has its own folder. systemd creates it for the instance's account
+// only, and keeps it.
+func TestUnits_spools_outliveProcesses(t *testing.T) {
 	t.Parallel()
 	u := readUnit(t, "postern-gateway@.service")
 	if mode := u.one(t, "Service.StateDirectoryMode"); mode != "0700" {
@@ -297,15 +296,15 @@ func TestUnitsKeepSpools(t *testing.T) {
 	}
 }
 
-// spoolVariable names a gateway's spool.
+// spoolVariable is the variable with the folder of a gateway's spool.
 const spoolVariable = "POSTERN_INGEST_SPOOL_DIR"
 
-// spoolPlace is where a gateway has its spool: dir, below the folder at which it finds storage that
-// outlives its process.
+// spoolPlace is the folder of a gateway's spool, and the folder of persistent storage that must
+// contain it.
 type spoolPlace struct{ gateway, storage, folder, dir string }
 
-// checkSpools wants that every gateway keeps its spool in storage that outlives it and that no
-// other gateway has.
+// checkSpools returns an error unless each gateway keeps its spool in persistent storage that no
+// other gateway uses.
 func checkSpools(places []spoolPlace) error {
 	var bad []error
 	owner := map[string]string{}
@@ -315,7 +314,7 @@ func checkSpools(places []spoolPlace) error {
 				p.gateway, p.dir, p.folder, p.storage))
 		}
 		if other, taken := owner[p.storage]; taken {
-			bad = append(bad, fmt.Errorf("gateways %s and %s share %s: whoever starts second finds its spool in use",
+			bad = append(bad, fmt.Errorf("gateways %s and %s share %s: the second one to start finds its spool in use",
 				other, p.gateway, p.storage))
 		}
 		owner[p.storage] = p.gateway

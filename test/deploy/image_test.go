@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// account is whom the image's programs run as.
+	// account is the user id of the image's programs.
 	account = 65532
-	// stateFolder is the one folder of the image that is its account's.
+	// stateFolder is the only folder that belongs to the account.
 	stateFolder = "/var/lib/postern"
-	// largest is the most bytes the image may have: the three programs are about 30 MB each.
+	// largest is the maximum size of the image. The three programs have about 30 MB each.
 	largest = 128 << 20
 )
 
-// buildImage makes the image as `make image` does, in a store of its own.
+// buildImage builds the image as `make image` does, in a separate store.
 func buildImage(t *testing.T) *image {
 	t.Helper()
 	if _, err := exec.LookPath("buildah"); err != nil {
@@ -48,9 +48,9 @@ func buildImage(t *testing.T) *image {
 
 func (img *image) path(name string) string { return filepath.Join(img.rootfs, name) }
 
-// The image is what its Containerfile promises, and it works: a signed delivery to its gateway is
-// applied by its processor.
-func TestImage(t *testing.T) {
+// The image is as its Containerfile describes, and works: its processor applies a signed delivery
+// to its gateway.
+func TestImage_builtImage_works(t *testing.T) {
 	t.Parallel()
 	img := buildImage(t)
 	t.Run("config", img.checkConfig)
@@ -58,7 +58,7 @@ func TestImage(t *testing.T) {
 	t.Run("programs", img.checkPrograms)
 	t.Run("authorities", func(t *testing.T) {
 		if !x509.NewCertPool().AppendCertsFromPEM([]byte(read(t, img.path("etc/ssl/certs/ca-certificates.crt")))) {
-			t.Error("no certificate authority in it")
+			t.Error("the image has no certificate authorities")
 		}
 	})
 	t.Run("commands", img.checkCommands)
@@ -75,7 +75,7 @@ func (img *image) checkConfig(t *testing.T) {
 		t.Errorf("the image does not have its own command %q", c.Cmd)
 	}
 	if img.config.Architecture != runtime.GOARCH {
-		t.Errorf("made for %s on %s", img.config.Architecture, runtime.GOARCH)
+		t.Errorf("the image is built for %s on %s", img.config.Architecture, runtime.GOARCH)
 	}
 	revision := "unknown"
 	git := exec.CommandContext(t.Context(), "git", "rev-parse", "--verify", "HEAD")
@@ -97,27 +97,27 @@ func (img *image) checkConfig(t *testing.T) {
 		}
 	}
 	if stamped != revision {
-		t.Errorf("the gateway says it is of revision %s, want %s", stamped, revision)
+		t.Errorf("the gateway reports revision %s, want %s", stamped, revision)
 	}
 }
 
-// Nothing is in the image but the programs and what they read, and nothing of it can be changed by
-// whom they run as.
+// The image has only the programs and the files that they read. Its account cannot change any of
+// them.
 func (img *image) checkFiles(t *testing.T) {
 	want := []string{"bin/gateway", "bin/postern", "bin/processor", "etc/group", "etc/passwd",
 		"etc/ssl/certs/ca-certificates.crt"}
 	if img.files[strings.TrimPrefix(stateFolder, "/")] == nil {
-		t.Errorf("no folder %s, whose owner an empty volume would take", stateFolder)
+		t.Errorf("no folder %s, from which a new volume would get its owner", stateFolder)
 	}
 	var files []string
 	for name, h := range img.files {
 		switch {
 		case "/"+name == stateFolder:
 			if h.Uid != account || h.Mode&0o777 != 0o700 {
-				t.Errorf("%s: of %d, mode %o", name, h.Uid, h.Mode)
+				t.Errorf("%s: owner %d, mode %o", name, h.Uid, h.Mode)
 			}
 		case h.Uid != 0 || h.Mode&0o022 != 0:
-			t.Errorf("%s: of %d, mode %o", name, h.Uid, h.Mode)
+			t.Errorf("%s: owner %d, mode %o", name, h.Uid, h.Mode)
 		}
 		if info, err := os.Stat(img.path(name)); err == nil && !info.IsDir() {
 			files = append(files, name)
@@ -131,7 +131,7 @@ func (img *image) checkFiles(t *testing.T) {
 	}
 }
 
-// A program that asked for a loader would not start where there is none.
+// The image has no loader, so its programs must be linked statically.
 func (img *image) checkPrograms(t *testing.T) {
 	for _, program := range []string{"gateway", "processor", "postern"} {
 		f, err := elf.Open(img.path("bin/" + program))
@@ -147,15 +147,15 @@ func (img *image) checkPrograms(t *testing.T) {
 	}
 }
 
-// commands are what every file of deploy/ starts of ours, by where it says so.
+// commands returns the commands that the files of deploy/ start, by their place.
 func commands(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
 	for name, s := range readCompose(t).Services {
-		if s.ours() && name != "postern" {
+		if s.isPostern() && name != "postern" {
 			out["compose.yaml: "+name] = s.Command
 		}
-		if test := s.Healthcheck.Test; s.ours() && len(test) > 1 {
+		if test := s.Healthcheck.Test; s.isPostern() && len(test) > 1 {
 			out["compose.yaml: health of "+name] = test[1:]
 		}
 	}
@@ -169,7 +169,7 @@ func commands(t *testing.T) map[string][]string {
 	return out
 }
 
-// checkCommands has the programs read their flags, which they do before they print help.
+// checkCommands runs each command with --help, which checks its other flags first.
 func (img *image) checkCommands(t *testing.T) {
 	all := commands(t)
 	all["Containerfile"] = img.config.Config.Cmd
@@ -187,7 +187,7 @@ func (img *image) checkCommands(t *testing.T) {
 	}
 }
 
-// image is an image as a container engine would see it.
+// image is an image as a container engine sees it.
 type image struct {
 	config struct {
 		Architecture string
@@ -200,13 +200,13 @@ type image struct {
 	}
 	// bytes is the size of all layers, not compressed.
 	bytes int64
-	// files are the paths of the image, with what owns them.
+	// files has the paths of the image and their owners.
 	files map[string]*tar.Header
-	// rootfs is where they are unpacked.
+	// rootfs is the folder with the unpacked files.
 	rootfs string
 }
 
-// descriptor names a part of an image.
+// descriptor identifies a part of an image.
 type descriptor struct{ Digest string }
 
 // unpack reads an OCI archive and unpacks its layers.
@@ -246,7 +246,7 @@ func decode(t *testing.T, path string, v any) {
 	}
 }
 
-// each reads a tar file, compressed or not.
+// each calls visit for each entry of a tar file, compressed or not.
 func each(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -271,8 +271,7 @@ func each(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
 	}
 }
 
-// add unpacks one entry of a layer. The image has files and folders only; anything else is a
-// surprise.
+// add unpacks one entry of a layer. The image may only have files and folders.
 func (img *image) add(t *testing.T, h *tar.Header, content io.Reader) {
 	t.Helper()
 	name := strings.Trim(filepath.Clean("/"+h.Name), "/")
@@ -286,7 +285,7 @@ func (img *image) add(t *testing.T, h *tar.Header, content io.Reader) {
 		t.Errorf("%s: neither file nor folder (type %q)", h.Name, h.Typeflag)
 	}
 	if os.Geteuid() != 0 {
-		return // whoever unpacks owns all of it
+		return // the unpacked files belong to the account of the test
 	}
 	must(t, os.Lchown(filepath.Join(img.rootfs, name), h.Uid, h.Gid))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
-// kustomization is the part of kustomization.yaml that we use.
+// kustomization has the fields of kustomization.yaml that we use.
 type kustomization struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string
@@ -39,7 +39,7 @@ type generator struct {
 	Files, Literals []string
 }
 
-// manifest is the part of an object that others refer to.
+// manifest has the fields of an object that others refer to.
 type manifest struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string
@@ -56,7 +56,7 @@ type manifest struct {
 			MatchLabels map[string]string `yaml:"matchLabels"`
 		} `yaml:"podSelector"`
 		Template *podTemplate
-		// What follows is a StatefulSet's, and a headless service's address.
+		// The fields below belong to StatefulSets and headless services.
 		ServiceName          string                `yaml:"serviceName"`
 		PodManagementPolicy  string                `yaml:"podManagementPolicy"`
 		MinReadySeconds      int                   `yaml:"minReadySeconds"`
@@ -110,7 +110,7 @@ type podContainer struct {
 	Ports       []struct{ Name string }
 	Env         []struct {
 		Name, Value string
-		// Patch is "delete" in a patch that takes it away.
+		// Patch is "delete" in a patch that removes the object.
 		Patch     string `yaml:"$patch"`
 		ValueFrom struct {
 			ConfigMapKeyRef struct{ Name, Key string } `yaml:"configMapKeyRef"`
@@ -134,7 +134,7 @@ type probe struct {
 	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
 }
 
-// cluster is what the example makes.
+// cluster has the objects of the example.
 type cluster struct {
 	kustomization
 	objects map[string]manifest
@@ -149,7 +149,7 @@ func readCluster(t *testing.T) *cluster {
 	return c
 }
 
-// readDir reads a folder's kustomization and every object that it and those below it name.
+// readDir reads the kustomization of a folder and all objects that it refers to.
 func (c *cluster) readDir(t *testing.T, dir string) kustomization {
 	t.Helper()
 	k := documents[kustomization](t, filepath.Join(dir, "kustomization.yaml"), true)[0]
@@ -162,7 +162,7 @@ func (c *cluster) readDir(t *testing.T, dir string) kustomization {
 		for _, m := range documents[manifest](t, path, false) {
 			key := m.Kind + "/" + m.Metadata.Name
 			if _, twice := c.objects[key]; twice || m.APIVersion == "" || m.Metadata.Name == "" {
-				t.Errorf("%s: %s is there twice, or without a version or name", path, key)
+				t.Errorf("%s: %s is duplicated, or lacks a version or name", path, key)
 			}
 			c.objects[key] = m
 		}
@@ -180,10 +180,10 @@ func (c *cluster) pods() map[string]*podTemplate {
 	return out
 }
 
-// runsDaemon tells whether an object keeps one of the daemons running.
+// runsDaemon reports whether an object runs one of the daemons.
 func runsDaemon(m manifest) bool { return m.Kind == "Deployment" || m.Kind == "StatefulSet" }
 
-// daemons are the pods of the daemons by component.
+// daemons returns the pods of the daemons by component.
 func (c *cluster) daemons() map[string]*podTemplate {
 	out := map[string]*podTemplate{}
 	for _, m := range c.objects {
@@ -194,7 +194,7 @@ func (c *cluster) daemons() map[string]*podTemplate {
 	return out
 }
 
-func TestKubernetesObjectsFitTogether(t *testing.T) {
+func TestKubernetes_objects_referToEachOther(t *testing.T) {
 	t.Parallel()
 	c := readCluster(t)
 	var keys []string
@@ -211,7 +211,7 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 		t.Error(diff)
 	}
 	if !c.GeneratorOptions.DisableNameSuffixHash {
-		t.Error("a changed configuration would get another name, and running pods would never see it")
+		t.Error("a changed configuration would get another name, so running pods would not reload it")
 	}
 	for key, m := range c.objects {
 		component := strings.TrimSuffix(strings.TrimPrefix(m.Metadata.Name, "postern-"), "-pods")
@@ -224,13 +224,13 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 			t.Errorf("%s selects component %q, want %q", key, selected, component)
 		}
 		if p := m.Spec.Template; p != nil && p.Metadata.Labels[label] != component {
-			t.Errorf("%s: its pods are of component %q", key, p.Metadata.Labels[label])
+			t.Errorf("%s: its pods have component %q", key, p.Metadata.Labels[label])
 		}
 		if _, ok := c.objects["Service/"+backend(m)]; backend(m) != "" && !ok {
-			t.Errorf("%s leads to a service %s, which there is not", key, backend(m))
+			t.Errorf("%s refers to service %s, which does not exist", key, backend(m))
 		}
 		ports := portNames(c.daemons()[component])
-		for _, port := range asked(m) {
+		for _, port := range referencedPorts(m) {
 			if !slices.Contains(ports, port) {
 				t.Errorf("%s names port %s; its pods have %v", key, port, ports)
 			}
@@ -256,8 +256,8 @@ func portNames(p *podTemplate) (names []string) {
 	return names
 }
 
-// asked are the named ports of pods that an object speaks of.
-func asked(m manifest) (ports []string) {
+// referencedPorts returns the named ports that an object refers to.
+func referencedPorts(m manifest) (ports []string) {
 	for _, p := range m.Spec.Ports {
 		ports = append(ports, p.TargetPort)
 	}
@@ -273,8 +273,8 @@ func asked(m manifest) (ports []string) {
 	return ports
 }
 
-// Every pod passes the standard "restricted", which the example's namespace enforces.
-func TestKubernetesPodsAreRestricted(t *testing.T) {
+// Every pod satisfies the standard "restricted", which the example's namespace enforces.
+func TestKubernetes_pods_areRestricted(t *testing.T) {
 	t.Parallel()
 	cluster := readCluster(t)
 	for key, p := range cluster.pods() {
@@ -297,8 +297,8 @@ func TestKubernetesPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// Each pod can use its configuration with what the example's generators make and nothing else.
-func TestKubernetesConfigurations(t *testing.T) {
+// Each pod's configuration is valid with the objects of the example's generators.
+func TestKubernetes_configurations_areValid(t *testing.T) {
 	t.Parallel()
 	c := readCluster(t)
 	for key, p := range c.pods() {
@@ -330,7 +330,7 @@ func TestKubernetesConfigurations(t *testing.T) {
 	}
 }
 
-// mount puts the files of a config map or secret below a path of the container.
+// mount mounts the files of a config map or secret below a path of the container.
 func (c *cluster) mount(t *testing.T, to *container, path, configMap, secretName string) {
 	t.Helper()
 	before := len(to.mounts) + len(to.config)
@@ -351,11 +351,11 @@ func (c *cluster) mount(t *testing.T, to *container, path, configMap, secretName
 		}
 	}
 	if len(to.mounts)+len(to.config) == before {
-		t.Errorf("%s: nothing makes what is mounted at %s", to.name, path)
+		t.Errorf("%s: no generator makes the files mounted at %s", to.name, path)
 	}
 }
 
-// claim is what a StatefulSet asks for of each pod of its own.
+// claim is the volume claim of a StatefulSet's pods.
 type claim struct {
 	Metadata struct{ Name string }
 	Spec     struct {
@@ -364,9 +364,8 @@ type claim struct {
 	}
 }
 
-// Each gateway has a volume that outlives its pod, for its account to write to, and its spool in a
-// folder of it.
-func TestKubernetesKeepsSpools(t *testing.T) {
+// Each gateway has its spool on a volume that outlives its pod, and that its account can write.
+func TestKubernetes_spools_outlivePods(t *testing.T) {
 	t.Parallel()
 	c := readCluster(t)
 	set := c.objects["StatefulSet/postern-gateway"].Spec
@@ -382,11 +381,11 @@ func TestKubernetesKeepsSpools(t *testing.T) {
 		for _, asked := range set.VolumeClaimTemplates {
 			for _, mount := range pod.Containers[0].VolumeMounts {
 				if mount.Name == asked.Metadata.Name {
-					// The claim of a pod has the pod's name in its own.
+					// The name of a pod's claim contains the pod's name.
 					one.storage, one.folder = asked.Metadata.Name+"-postern-gateway-"+number, mount.MountPath
 				}
 			}
-			var size config.Bytes // Kubernetes writes GiB as Gi
+			var size config.Bytes // GiB is Gi in Kubernetes
 			if err := size.UnmarshalText([]byte(asked.Spec.Resources.Requests.Storage + "B")); err != nil ||
 				size <= config.Default().Ingest.Spool.MaxBytes {
 				t.Errorf("claim %s of %s (%v), and the spool may take %s", asked.Metadata.Name, size, err,
@@ -402,11 +401,11 @@ func TestKubernetesKeepsSpools(t *testing.T) {
 		t.Error(err)
 	}
 	if pod.SecurityContext.FSGroup != account {
-		t.Errorf("a volume would belong to group %d, want %d", pod.SecurityContext.FSGroup, account)
+		t.Errorf("the volume belongs to group %d, want %d", pod.SecurityContext.FSGroup, account)
 	}
 	if diff := cmp.Diff(map[string]string{"whenDeleted": "Retain", "whenScaled": "Retain"},
 		set.ClaimRetention); diff != "" {
-		t.Errorf("a spool could be removed with what it holds: %s", diff)
+		t.Errorf("a spool could be removed with its deliveries: %s", diff)
 	}
 	if set.PodManagementPolicy != "Parallel" || set.UpdateStrategy.Type != "RollingUpdate" || set.MinReadySeconds == 0 {
 		t.Errorf("started %s, updated by %s, ready for %d s", set.PodManagementPolicy, set.UpdateStrategy.Type,
@@ -417,8 +416,9 @@ func TestKubernetesKeepsSpools(t *testing.T) {
 	}
 }
 
-// The component takes away the setting, the mount and the claim, by the names that the base has.
-func TestKubernetesWithoutSpool(t *testing.T) {
+// The component removes the setting, the mount and the claim. It refers to them by their names in
+// the base.
+func TestKubernetes_withoutSpool_removesVolume(t *testing.T) {
 	t.Parallel()
 	dir := deployed("kubernetes", "components", "without-spool")
 	component := documents[struct {
@@ -444,7 +444,9 @@ func TestKubernetesWithoutSpool(t *testing.T) {
 		t.Fatalf("removed mounts: %+v", removed.VolumeMounts)
 	}
 	for _, mount := range base.Spec.Template.Spec.Containers[0].VolumeMounts {
-		if spool := mount.Name == base.Spec.VolumeClaimTemplates[0].Metadata.Name; spool != (mount.MountPath == removed.VolumeMounts[0].MountPath) {
+		isSpool := mount.Name == base.Spec.VolumeClaimTemplates[0].Metadata.Name
+		isRemoved := mount.MountPath == removed.VolumeMounts[0].MountPath
+		if isSpool != isRemoved {
 			t.Errorf("%s of volume %s: removed %s", mount.MountPath, mount.Name, removed.VolumeMounts[0].MountPath)
 		}
 	}

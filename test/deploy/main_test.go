@@ -1,5 +1,6 @@
-// Package deploy proves what deploy/ holds: the image is built, unpacked and run; files are read by
-// the programs they are for, or checked against the flags, settings and names that those know.
+// Package deploy_test tests the files of deploy/. The image is built, unpacked and run. Other files
+// are read by the programs that use them, or compared with the flags, settings and names of our
+// programs.
 package deploy_test
 
 import (
@@ -24,10 +25,10 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// top is the checkout's folder.
+// top is the root folder of the checkout.
 const top = "../.."
 
-// deployed is the path of a file below deploy/.
+// deployed returns the path of a file below deploy/.
 func deployed(parts ...string) string {
 	return filepath.Join(append([]string{top, "deploy"}, parts...)...)
 }
@@ -44,7 +45,7 @@ func write(t *testing.T, path, text string) {
 	must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// runs runs a program and returns what it said; the test fails if it fails.
+// runs runs a program and returns its output. The test fails if the program fails.
 func runs(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.CombinedOutput()
@@ -54,7 +55,7 @@ func runs(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// must ends the test where there is an error.
+// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -62,7 +63,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// documents are those of a YAML file, each decoded into a T.
+// documents decodes the documents of a YAML file, each into a T.
 func documents[T any](t *testing.T, path string, strict bool) []T {
 	t.Helper()
 	var options []yaml.DecodeOption
@@ -83,18 +84,18 @@ func documents[T any](t *testing.T, path string, strict bool) []T {
 	}
 }
 
-// container is what one of our programs finds where it runs.
+// container is the environment of one of our programs.
 type container struct {
 	name string
 	// config is the configuration's text, "" where it has none.
 	config string
 	env    map[string]string
-	// mounts are files of this machine by their path in the container.
+	// mounts has files of this machine by their path in the container.
 	mounts map[string]string
 }
 
-// check loads the configuration as the program would: every variable means something, every file is
-// mounted, and every login has its password.
+// check loads the configuration as the program does. Every variable must belong to a setting, every
+// file must be mounted, and every login must have a password.
 func (c *container) check(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -104,7 +105,7 @@ func (c *container) check(t *testing.T) {
 		write(t, place[inside], read(t, file))
 	}
 	paths := slices.Sorted(maps.Keys(place))
-	slices.Reverse(paths) // the longer of two that begin alike first
+	slices.Reverse(paths) // of two paths with the same beginning, the longer comes first
 	var pairs []string
 	for _, inside := range paths {
 		pairs = append(pairs, inside, place[inside])
@@ -132,7 +133,7 @@ func (c *container) check(t *testing.T) {
 	}
 }
 
-// hasPassword wants the URL's login in the password file that it names.
+// hasPassword returns an error unless the password file of a URL has a line for its login.
 func hasPassword(database string) error {
 	if database == "" {
 		return nil
@@ -151,7 +152,7 @@ func hasPassword(database string) error {
 	return nil
 }
 
-// allSecrets are those of secrets.sh, and the one that is the provider's to show.
+// allSecrets returns a folder with the secrets of secrets.sh, and the one that the provider issues.
 func allSecrets(t *testing.T) string {
 	t.Helper()
 	dir := madeSecrets(t)

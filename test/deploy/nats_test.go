@@ -24,10 +24,10 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// natsWithin is how long a server may take, or three of them until they have agreed on a leader.
+// natsWithin is how long a server may take to start, and three servers to elect a leader.
 const natsWithin = 60 * time.Second
 
-// certificates makes those of deploy/certificates.sh.
+// certificates creates certificates with deploy/certificates.sh.
 func certificates(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,8 +35,8 @@ func certificates(t *testing.T) string {
 	return dir
 }
 
-// natsOptions reads a configuration of ours as the server does, with the certificates in certs for
-// those of its folder.
+// natsOptions reads one of our configurations as the server does. The certificates in certs replace
+// those in its folder.
 func natsOptions(t *testing.T, file, folder, certs string) *server.Options {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,7 +64,7 @@ func startNATS(t *testing.T, o *server.Options) *server.Server {
 	return s
 }
 
-// composeNATS is the server of deploy/compose, at a free port.
+// composeNATS starts the server of deploy/compose on a free port and returns its URL.
 func composeNATS(t *testing.T, certs string) string {
 	t.Helper()
 	prepared := filepath.Join(t.TempDir(), "secrets")
@@ -78,13 +78,14 @@ func tlsURL(s *server.Server) string {
 	return "tls://127.0.0.1:" + strconv.Itoa(s.Addr().(*net.TCPAddr).Port)
 }
 
-// as connects with the certificate of a user.
+// as connects with a user's certificate.
 func as(t *testing.T, certs, user, urls string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	file := func(name string) string { return filepath.Join(certs, name) }
 	nc, err := nats.Connect(urls, nats.RootCAs(file("ca.crt")), nats.ClientCert(file(user+".crt"), file(user+".key")),
 		nats.Timeout(natsWithin),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // a refusal is looked at where it is caused
+		// errors are checked by the tests that cause them
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatalf("connect as %s: %v", user, err)
 	}
@@ -111,9 +112,9 @@ func daemon(t *testing.T, certs, user, urls string) *stream.Conn {
 	return conn
 }
 
-// Three servers with deploy/nats.conf are a cluster that keeps each message three times; with one
-// of them away it goes on.
-func TestNATSCluster(t *testing.T) {
+// Three servers with deploy/nats.conf form a cluster with three copies of each message. It works
+// without one of them.
+func TestNATS_cluster_worksWithoutOneServer(t *testing.T) {
 	t.Parallel()
 	certs := certificates(t)
 	servers := make([]*server.Server, 3)
@@ -128,7 +129,8 @@ func TestNATSCluster(t *testing.T) {
 		if i > 0 {
 			o.Routes = []*url.URL{{Scheme: "nats", Host: "localhost:" + strconv.Itoa(servers[0].ClusterAddr().Port)}}
 		} else {
-			o.Routes = []*url.URL{{Scheme: "nats", Host: "localhost:1"}} // nobody; it says whose certificates may join
+			// an unreachable server; the host name is the one that the certificates must have
+			o.Routes = []*url.URL{{Scheme: "nats", Host: "localhost:1"}}
 		}
 		servers[i] = startNATS(t, o)
 	}
@@ -142,7 +144,7 @@ func TestNATSCluster(t *testing.T) {
 	if info.Config.Replicas != 3 || info.Cluster == nil || len(info.Cluster.Replicas) != 2 {
 		t.Errorf("replicas %d, cluster %+v", info.Config.Replicas, info.Cluster)
 	}
-	testkit.Eventually(t, natsWithin, func() error { // who is lost before all have joined leaves a majority of nobody
+	testkit.Eventually(t, natsWithin, func() error { // a server lost before all have joined leaves no majority
 		c := streamInfo(t, js, stream.EventsStream).Cluster
 		if c == nil || c.Leader == "" ||
 			slices.ContainsFunc(c.Replicas, func(p *jetstream.PeerInfo) bool { return !p.Current }) {
@@ -152,7 +154,7 @@ func TestNATSCluster(t *testing.T) {
 	})
 	servers[2].Shutdown()
 	servers[2].WaitForShutdown()
-	testkit.Eventually(t, natsWithin, func() error { // an answer that the lost server owed never comes
+	testkit.Eventually(t, natsWithin, func() error { // a response of the lost server never arrives
 		ctx, cancel := context.WithTimeout(t.Context(), natsWithin/10)
 		defer cancel()
 		_, err := js.Publish(ctx, stream.EventsSubject+".stripe.x", nil)
@@ -169,8 +171,8 @@ func streamInfo(t *testing.T, js jetstream.JetStream, name string) *jetstream.St
 	return s.CachedInfo()
 }
 
-// Each user can do its part and nothing of another's; who shows no certificate is nobody.
-func TestNATSUsers(t *testing.T) {
+// Each user has only the permissions that it needs. A client without a certificate cannot connect.
+func TestNATS_users_haveOnlyTheirPermissions(t *testing.T) {
 	t.Parallel()
 	certs := certificates(t)
 	url := composeNATS(t, certs)
@@ -202,7 +204,7 @@ func TestNATSUsers(t *testing.T) {
 	}
 	all := stream.EraseFilter{Events: func(_ context.Context, ids []int64) ([]int64, error) { return ids, nil }}
 	if n, err := processor.EraseMessages(t.Context(), stream.ChangesStream, all); err != nil || n != 1 {
-		t.Errorf("processor forgets %d messages, want 1: %v", n, err)
+		t.Errorf("processor purges %d messages, want 1: %v", n, err)
 	}
 	for user, subjects := range map[string][]string{
 		"gateway": {stream.ChangesSubject + ".stripe.customer", "$JS.API.CONSUMER.MSG.NEXT.POSTERN_EVENTS.processor",
@@ -220,18 +222,18 @@ func TestNATSUsers(t *testing.T) {
 	if nc, err := nats.Connect(url, nats.RootCAs(filepath.Join(certs, "ca.crt")),
 		nats.Timeout(natsWithin)); err == nil {
 		nc.Close()
-		t.Error("a client without a certificate was let in")
+		t.Error("a client without a certificate could connect")
 	}
 }
 
-// refused wants that the server forbids a user to publish on a subject.
+// refused fails the test unless the server rejects a publish of a user on a subject.
 func refused(t *testing.T, certs, user, url, subject string) {
 	t.Helper()
 	nc, _ := as(t, certs, user, url)
 	ctx, cancel := context.WithTimeout(t.Context(), natsWithin)
 	defer cancel()
 	must(t, errors.Join(nc.Publish(subject, []byte("{}")), nc.FlushWithContext(ctx)))
-	testkit.Eventually(t, natsWithin, func() error { // the server's word may come after its pong
+	testkit.Eventually(t, natsWithin, func() error { // the server's error may arrive after its pong
 		if err := nc.LastError(); !errors.Is(err, nats.ErrPermissionViolation) {
 			return fmt.Errorf("%s publishes on %s: %v, want a permissions violation", user, subject, err)
 		}
@@ -239,8 +241,8 @@ func refused(t *testing.T, certs, user, url, subject string) {
 	})
 }
 
-// The files leave room for what the default configuration asks of JetStream.
-func TestNATSHasRoomForTheStreams(t *testing.T) {
+// The limits of the files are large enough for the default configuration of the streams.
+func TestNATS_limits_fitStreams(t *testing.T) {
 	t.Parallel()
 	certs := certificates(t)
 	write(t, filepath.Join(certs, "nats_ca.crt"), read(t, filepath.Join(certs, "ca.crt")))

@@ -23,7 +23,7 @@ import (
 
 const postgresWithin = 60 * time.Second
 
-// hba lets the administrator in through the socket, and everybody else by password alone.
+// hba admits the administrator through the socket, and all others only with a password.
 const hba = "local all postgres trust\nlocal all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 // pgServer is a PostgreSQL with deploy/postgresql.conf.
@@ -32,8 +32,7 @@ type pgServer struct {
 	port   int
 }
 
-// startPostgres starts a fresh server with our configuration file and no other, as compose.yaml
-// does.
+// startPostgres starts a new server with only our configuration file, as compose.yaml does.
 func startPostgres(t *testing.T) *pgServer {
 	t.Helper()
 	root, err := os.MkdirTemp("", "postern-deploy-") // t.TempDir's parents are closed to the server's account
@@ -78,8 +77,8 @@ func (s *pgServer) run(t *testing.T, cmd *exec.Cmd, data string) {
 	cmd.Stdout, cmd.Stderr = log, log
 	must(t, cmd.Start())
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended
-		_ = cmd.Wait()                         // what it said is told below
+		_ = cmd.Process.Signal(syscall.SIGINT) // the server may have ended already
+		_ = cmd.Wait()                         // its output is logged below
 		_ = log.Close()
 		if t.Failed() {
 			t.Log(read(t, log.Name()))
@@ -94,7 +93,7 @@ func (s *pgServer) run(t *testing.T, cmd *exec.Cmd, data string) {
 	})
 }
 
-// admin is the administrator's way to a database.
+// admin returns the administrator's URL of a database.
 func (s *pgServer) admin(database string) string {
 	return fmt.Sprintf("postgres:///%s?host=%s&port=%d&user=postgres", database, s.socket, s.port)
 }
@@ -109,12 +108,12 @@ func (s *pgServer) exec(t *testing.T, sql string) {
 	}
 }
 
-// login is a daemon's way to the database: by TCP, with the password in a file.
+// login returns a daemon's URL of the database: TCP, with the password in a file.
 func (s *pgServer) login(name, passfile string) string {
 	return fmt.Sprintf("postgres://%s@127.0.0.1:%d/postern?passfile=%s", name, s.port, passfile)
 }
 
-// serverProgram is the server of the version that made the data.
+// serverProgram returns the server program of the version that created the data.
 func serverProgram(t *testing.T, data string) string {
 	t.Helper()
 	program := filepath.Join("/usr/lib/postgresql", strings.TrimSpace(read(t, filepath.Join(data, "PG_VERSION"))),
@@ -129,8 +128,8 @@ func serverProgram(t *testing.T, data string) string {
 	return program
 }
 
-// freePort is below those that systems give to connections and to listeners on port 0, and above
-// those of testkit's servers, so that nobody takes it before the server does.
+// freePort returns a free port that is neither in the range of ephemeral ports nor in that of
+// testkit's servers, so that no other program takes it meanwhile.
 func freePort(t *testing.T) (port int) {
 	t.Helper()
 	const first, ports = 30_000, 2_700
@@ -145,7 +144,7 @@ func freePort(t *testing.T) (port int) {
 	return port
 }
 
-// madeSecrets makes what deploy/secrets.sh makes.
+// madeSecrets creates secrets with deploy/secrets.sh.
 func madeSecrets(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -153,14 +152,14 @@ func madeSecrets(t *testing.T) string {
 	return dir
 }
 
-// PostgreSQL starts with deploy/postgresql.conf alone; deploy/logins.sql makes logins with which
-// the schema is migrated and each part runs, by the passwords in their files and with no right too
-// many.
-func TestPostgres(t *testing.T) {
+// PostgreSQL starts with only deploy/postgresql.conf. With the logins of deploy/logins.sql and
+// their passwords, the schema is migrated and each part runs. No login has more privileges than it
+// needs.
+func TestPostgres_logins_haveOnlyTheirPrivileges(t *testing.T) {
 	t.Parallel()
 	secrets, s := madeSecrets(t), startPostgres(t)
 	t.Run("settings", s.checkSettings)
-	s.exec(t, "DROP DATABASE postern") // it came with the cluster; ours is made by an administrator
+	s.exec(t, "DROP DATABASE postern") // an administrator creates this database in production
 	logins := func() {
 		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname", s.admin("postgres"),
 			"--set", "secrets="+secrets,
@@ -169,7 +168,7 @@ func TestPostgres(t *testing.T) {
 	}
 	logins()
 	file := func(name string) string { return filepath.Join(secrets, "pgpass_"+name) }
-	for range 2 { // the second time, as after an upgrade, nothing is left to do
+	for range 2 { // the second run, as after an upgrade, changes nothing
 		if _, err := postgres.Migrate(t.Context(), s.login("migrator1", file("migrator"))); err != nil {
 			t.Fatal(err)
 		}
@@ -188,11 +187,11 @@ func TestPostgres(t *testing.T) {
 			t.Errorf("%s: %v", l.login, err)
 		}
 		if err := connects(t.Context(), url, l.mustNot); postgres.Code(err) != "42501" {
-			t.Errorf("%s as %s: %v, want that it is refused", l.login, l.mustNot, err)
+			t.Errorf("%s as %s: %v, want a rejection", l.login, l.mustNot, err)
 		}
 	}
 	if err := connects(t.Context(), s.login("gateway1", file("operator")), ""); postgres.Code(err) != "28P01" {
-		t.Errorf("with another's password file: %v, want that it is refused", err)
+		t.Errorf("with the password file of another login: %v, want a rejection", err)
 	}
 }
 
@@ -204,7 +203,8 @@ func connects(ctx context.Context, url, role string) error {
 	return err
 }
 
-// checkSettings wants every setting of the file in force, and enough of what our defaults need.
+// checkSettings checks that every setting of the file is in force, and that the limits are
+// sufficient for our defaults.
 func (s *pgServer) checkSettings(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), s.admin("postgres"))
 	must(t, err)
@@ -219,7 +219,7 @@ func (s *pgServer) checkSettings(t *testing.T) {
 		name, want = strings.TrimSpace(name), strings.TrimSpace(want)
 		var same bool
 		var number string
-		// The server itself says whether what is in force is what the file says, in whatever unit.
+		// The server itself compares the values, because units differ.
 		err := conn.QueryRow(t.Context(), `SELECT s.setting = f.setting OR current_setting(s.name) = $2, s.setting
 			FROM pg_settings s JOIN pg_file_settings f USING (name) WHERE s.name = $1 AND f.applied
 				AND f.error IS NULL`, name, want).Scan(&same, &number)

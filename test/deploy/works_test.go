@@ -32,7 +32,7 @@ const (
 	secret = "whsec_of_the_tests_of_deploy"
 )
 
-// settings are those of both daemons in the image: every address free.
+// settings is the configuration of both daemons in the image, with free ports.
 const settings = `
 database: {url: %q}
 nats: {url: %q, tls: {ca: %[3]s/ca.crt, cert: %[3]s/%[4]s.crt, key: %[3]s/%[4]s.key}}
@@ -43,11 +43,11 @@ sources:
   stripe: {provider: stripe, secrets: [{name: main, file: %[3]s/stripe.secret}]}
 `
 
-// checkWorks runs the daemons out of the unpacked image. Where the test is root, they see nothing
-// else and run as the image's account; elsewhere they are started where they lie.
+// checkWorks runs the daemons of the unpacked image. If the test runs as root, they run in a chroot
+// as the image's account. Otherwise they run directly from the unpacked folder.
 func (img *image) checkWorks(t *testing.T) {
 	db, certs := testkit.Database(t), certificates(t)
-	// The test's PostgreSQL has a socket only, out of reach from inside.
+	// The test's PostgreSQL has only a socket, which the chroot does not contain.
 	proxy := testkit.Proxy(t, db.URL)
 	database, nats := proxy.URL, composeNATS(t, certs)
 	folder := "/etc/postern"
@@ -56,7 +56,7 @@ func (img *image) checkWorks(t *testing.T) {
 	}
 	write(t, img.path("etc/postern/stripe.secret"), secret+"\n")
 	write(t, img.path("etc/postern/ca.crt"), read(t, filepath.Join(certs, "ca.crt")))
-	// As compose.yaml says it.
+	// The same limit as in compose.yaml.
 	spool := readCompose(t).Services["gateway-1"].Environment[spoolVariable]
 	env := []string{spoolVariable + "=" + spool}
 	if os.Geteuid() != 0 { // below the folder of the tests, which is /tmp for most
@@ -74,23 +74,23 @@ func (img *image) checkWorks(t *testing.T) {
 	gateway, processor := daemon("gateway"), daemon("processor")
 	img.ready(t, gateway)
 	img.ready(t, processor)
-	samples := []int{0, 1, 4, 7, 8, 11, 15, 17} // each of an object of its own
+	samples := []int{0, 1, 4, 7, 8, 11, 15, 17} // each about another object
 	sent := 1
-	// as what a busy machine takes 0.75 s to append
+	// A busy machine may take longer than 0.75 s to append and spool this one.
 	for answer := deliver(t, gateway, samples[0]); strings.Contains(answer, `"spooled"`); answer = deliver(t, gateway,
 		samples[sent-1]) {
 		if sent++; sent == len(samples) {
-			t.Fatalf("%d deliveries were answered so: %s while PostgreSQL was there", sent-1, answer)
+			t.Fatalf("%d deliveries were answered so: %s while PostgreSQL was available", sent-1, answer)
 		}
 	}
 	applied(t, db.Pool, sent)
 
 	proxy.Cut()
 	if answer := deliver(t, gateway, samples[sent]); !strings.Contains(answer, `"spooled":true`) {
-		t.Errorf("answered %s while PostgreSQL was away", answer)
+		t.Errorf("answered %s while PostgreSQL was unavailable", answer)
 	}
 	gateway.end(t)
-	gateway = daemon("gateway") // without PostgreSQL, with the spool of the one before
+	gateway = daemon("gateway") // without PostgreSQL, with the spool of the previous one
 	img.ready(t, gateway)
 	proxy.Restore()
 	applied(t, db.Pool, sent+1)
@@ -98,7 +98,7 @@ func (img *image) checkWorks(t *testing.T) {
 	processor.end(t)
 }
 
-// ready waits until a daemon says by the command of the health checks that it is ready.
+// ready waits until the command of the health checks reports that a daemon is ready.
 func (img *image) ready(t *testing.T, p *process) {
 	t.Helper()
 	testkit.Eventually(t, readyWithin, func() error {
@@ -111,7 +111,7 @@ func (img *image) ready(t *testing.T, p *process) {
 	})
 }
 
-// command is a program of the image.
+// command returns a command that runs a program of the image.
 func (img *image) command(program string, args ...string) *exec.Cmd {
 	if os.Geteuid() != 0 {
 		return exec.Command(img.path("bin/"+program), args...)
@@ -127,7 +127,7 @@ func (img *image) command(program string, args ...string) *exec.Cmd {
 type process struct {
 	cmd *exec.Cmd
 	at  addresses
-	// ended is closed when the process has; err is set by then.
+	// ended is closed after the process has ended. err is set before.
 	ended chan struct{}
 	err   error
 
@@ -137,8 +137,8 @@ type process struct {
 
 type addresses struct{ Ingest, Admin string }
 
-// start starts a daemon and waits until it says that it is ready; at the latest it is killed with
-// the test.
+// start starts a daemon and waits until it is ready. The daemon is killed at the end of the test at
+// the latest.
 func start(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, ended: make(chan struct{})}
@@ -146,7 +146,7 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 	must(t, err)
 	cmd.Stderr, cmd.Stdout = in, in
 	err = cmd.Start()
-	_ = in.Close() // the process has its own
+	_ = in.Close() // the process has its own copy
 	if err != nil {
 		_ = out.Close()
 		t.Fatalf("start %s: %v", cmd.Path, err)
@@ -159,10 +159,10 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 		_ = out.Close()
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // the process may have ended already
 		<-p.ended
 		if t.Failed() {
-			t.Logf("%s said:\n%s", cmd.Path, p.said())
+			t.Logf("%s log:\n%s", cmd.Path, p.said())
 		}
 	})
 	select {
@@ -196,7 +196,7 @@ func (p *process) said() string {
 	return p.log.String()
 }
 
-// end asks the process to stop, as an engine does, and fails unless it does so well.
+// end stops the process as a container engine does. The process must end with status 0.
 func (p *process) end(t *testing.T) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -212,8 +212,7 @@ func (p *process) end(t *testing.T) {
 	}
 }
 
-// deliver sends a signed event of Stripe's, by its place among the samples, to the source "stripe",
-// and wants a receipt.
+// deliver sends one of Stripe's samples, signed, to the source "stripe", and returns the receipt.
 func deliver(t *testing.T, gateway *process, sample int) (answer string) {
 	t.Helper()
 	stripe, _ := all.Named("stripe")
@@ -234,7 +233,7 @@ func deliver(t *testing.T, gateway *process, sample int) (answer string) {
 	return string(said)
 }
 
-// applied waits until so many events are in the log, and each has made an object of the mirror.
+// applied waits until that many events are in the log and their objects are in the mirror.
 func applied(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
 	testkit.Eventually(t, appliedWithin, func() error {

@@ -9,25 +9,25 @@ import (
 	"testing"
 )
 
-// told is what an event says: that an object is so, or not there, as of a time.
-type told struct {
+// eventBody is an event: the state of an object at a time, or its absence.
+type eventBody struct {
 	Object string          `json:"object_id"`
 	Time   int64           `json:"time"`
 	Gone   bool            `json:"deleted"`
 	State  json.RawMessage `json:"object"`
 }
 
-// thing is what a careful reader knows of an object: the newest time that it was told of, and all
-// that it was told of that time. Of two things at once it is certain of neither.
-type thing struct {
-	at    int64
-	told  []string
-	knows bool
-	// certain is what it was certain of last; "" is an object that is gone.
+// observed is the knowledge of one object: the newest time of its events, and all states of that
+// time. Two different states of one time are ambiguous.
+type observed struct {
+	at        int64
+	eventBody []string
+	knows     bool
+	// certain is the last unambiguous state, "" if the object was deleted.
 	certain string
 }
 
-// change is one from what was certain to what is certain now.
+// change is a change from one unambiguous state to the next.
 type change struct {
 	object   string
 	event    int64
@@ -35,44 +35,44 @@ type change struct {
 	gone     bool
 }
 
-// reader reads events one after the other and tells of changes.
-type reader map[string]*thing
+// reader reads events one after the other and returns the changes.
+type reader map[string]*observed
 
 func (r reader) read(t testing.TB, event int64, body []byte) *change {
 	t.Helper()
-	var e told
+	var e eventBody
 	must(t, json.Unmarshal(body, &e))
 	state := ""
 	if !e.Gone {
-		state = plain(t, e.State)
+		state = normalize(t, e.State)
 	}
 	of := r[e.Object]
 	if of == nil {
-		of = &thing{at: e.Time}
+		of = &observed{at: e.Time}
 		r[e.Object] = of
 	}
 	switch {
 	case e.Time < of.at:
 		return nil
 	case e.Time > of.at:
-		of.at, of.told = e.Time, nil
+		of.at, of.eventBody = e.Time, nil
 	}
-	if !slices.Contains(of.told, state) {
-		of.told = append(of.told, state)
+	if !slices.Contains(of.eventBody, state) {
+		of.eventBody = append(of.eventBody, state)
 	}
-	if len(of.told) > 1 || of.knows && of.certain == state {
+	if len(of.eventBody) > 1 || of.knows && of.certain == state {
 		return nil
 	}
 	c := &change{object: e.Object, event: event, old: of.certain, now: state, gone: state == ""}
 	if c.gone {
-		c.now = c.old // rules see the last state of what is gone
+		c.now = c.old // rules see the last state of a deleted object
 	}
 	of.knows, of.certain = true, state
 	return c
 }
 
-// plain is JSON in one form.
-func plain(t testing.TB, text []byte) string {
+// normalize returns JSON in a normal form.
+func normalize(t testing.TB, text []byte) string {
 	t.Helper()
 	var v any
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -86,7 +86,7 @@ func plain(t testing.TB, text []byte) string {
 	return string(b)
 }
 
-// field is a field of a state as text; "" where there is none.
+// field returns a field of a state as text, "" if there is none.
 func field(state, name string) string {
 	var v map[string]any
 	if state == "" || json.Unmarshal([]byte(state), &v) != nil || v[name] == nil {
@@ -95,30 +95,30 @@ func field(state, name string) string {
 	return fmt.Sprint(v[name])
 }
 
-// name is what only one effect has.
+// name identifies an effect.
 type name struct {
 	rule, key string
 	version   int
 }
 
-// wanted is an effect that must be.
+// wanted is an effect that the ledger must have.
 type wanted struct {
 	change
-	// run is that of the replay that planned it; 0: it was planned as the event arrived.
+	// run is the replay that planned the effect, 0 if it was planned live.
 	run int64
-	// trouble: the rule cannot say what is to follow.
-	trouble bool
+	// keyFails means that the rule's key cannot be computed.
+	keyFails bool
 }
 
-// model is what must be in the ledger.
+// model has the effects that the ledger must have.
 type model struct {
 	rules   []*rule
 	version int
 	reader  reader
 	effects map[name]wanted
-	// last is the key of the last change that each superseding rule saw of an object.
+	// last has the effect of the last change of an object, for each superseding rule.
 	last map[string]name
-	// shared are keys that several objects have, of which any may have been first.
+	// changes counts the changes.
 	changes int
 }
 
@@ -126,7 +126,7 @@ func newModel(rules []*rule) *model {
 	return &model{rules: rules, version: 1, reader: reader{}, effects: map[name]wanted{}, last: map[string]name{}}
 }
 
-// read has the model know that an event was applied. planned: what changes has effects.
+// read adds an applied event to the model. planned means that its change has effects.
 func (m *model) read(t testing.TB, run int64, planned bool, event int64, body []byte) {
 	t.Helper()
 	c := m.reader.read(t, event, body)
@@ -152,7 +152,7 @@ func (m *model) read(t testing.TB, run int64, planned bool, event int64, body []
 	}
 }
 
-// condition is one of a rule, as it is written and as the model understands it.
+// condition is a condition of a rule, as text and as the model computes it.
 type condition struct {
 	text  string
 	holds func(*change) bool
@@ -166,13 +166,13 @@ var conditions = []condition{
 	{`new != nil and (new.even ?? false)`, func(c *change) bool { return field(c.now, "even") == "true" }},
 }
 
-// key is a template of a key; of says what it is, and whether that can be said.
+// key is the template of a key. of computes it and reports whether that is possible.
 type key struct {
 	text string
 	of   func(rule string, c *change) (string, bool)
-	// shared: it is that of several objects.
+	// shared means that several objects have the same key.
 	shared bool
-	// state: it names the object's state.
+	// state means that the key contains a part of the object's state.
 	state bool
 }
 
@@ -194,23 +194,23 @@ var keys = []key{
 	}},
 }
 
-// kind is how a lost answer of a step is cleared up.
+// kind is how a step with an unknown outcome is resolved.
 type kind string
 
 const (
-	keyed   kind = "keyed"   // it is sent again under its key
-	checked kind = "checked" // the other side is asked
-	asked   kind = "asked"   // the other side is asked, and what it does not know a person says
-	once    kind = "once"    // a person says
+	keyed       kind = "keyed"        // by sending it again with its key
+	checked     kind = "checked"      // by a check of the destination
+	checkedOnce kind = "checked once" // by a check, or by an operator if the destination does not know the step
+	once        kind = "once"         // by an operator
 )
 
-// step is one of a rule.
+// step is a step of a rule.
 type step struct {
 	name, to string
 	kind     kind
 }
 
-// rule is one of a world.
+// rule is a rule of a world.
 type rule struct {
 	name      string
 	when      condition
@@ -220,7 +220,7 @@ type rule struct {
 	steps     []step
 }
 
-// someRules are rules made of chance.
+// someRules returns random rules.
 func someRules(r *rand.Rand) (all []*rule) {
 	for n := range 2 + r.IntN(2) {
 		u := &rule{name: fmt.Sprint("rule_", n), when: conditions[r.IntN(len(conditions))],
@@ -231,14 +231,14 @@ func someRules(r *rand.Rand) (all []*rule) {
 		u.supersede = u.key.state && r.IntN(2) == 0
 		for i := range 1 + r.IntN(3) {
 			u.steps = append(u.steps, step{fmt.Sprint("step_", i), []string{"here", "there"}[r.IntN(2)],
-				[]kind{keyed, checked, asked, once}[r.IntN(4)]})
+				[]kind{keyed, checked, checkedOnce, once}[r.IntN(4)]})
 		}
 		all = append(all, u)
 	}
 	return all
 }
 
-// text is a rule as it is written.
+// text returns the rule as configuration.
 func (u *rule) text(version int) string {
 	var b strings.Builder
 	key := strings.Replace(u.key.text, "RULE", u.name, 1)
@@ -254,15 +254,16 @@ func (u *rule) text(version int) string {
 			before = fmt.Sprintf(`, before: "{{ steps.%s.id }}"`, u.steps[i-1].name)
 		}
 		fmt.Fprintf(&b, "      - {name: %s, to: %s, path: /%s/%s, json: {key: %q%s}, capture: {id: id}, retry: "+
-			"{first: 5ms, longest: 40ms}", s.name, s.to, u.name, s.name, key, before)
+			"{first_wait: 5ms, max_wait: 40ms}", s.name, s.to, u.name, s.name, key, before)
 		switch s.kind {
 		case checked:
-			// longer than the other side is late
-			b.WriteString(`, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, settles: 2s}`)
-		case asked:
-			b.WriteString(`, once: true, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, settles: 1ms}`)
+			// The delay is longer than a late request takes.
+			b.WriteString(`, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, delay: 2s}`)
+		case checkedOnce:
+			b.WriteString(`, at_most_once: true, check: {path: "/did?key={{ step_key }}", ` +
+				`done: answer.status != 404, delay: 1ms}`)
 		case once:
-			b.WriteString(", once: true, person_resolves: true")
+			b.WriteString(", at_most_once: true, operator_resolves: true")
 		case keyed:
 		}
 		b.WriteString("}\n")
@@ -270,7 +271,7 @@ func (u *rule) text(version int) string {
 	return b.String()
 }
 
-// configuration is one with rules, whose destinations are both at an address.
+// configuration returns a configuration with these rules. All destinations are at one address.
 func configuration(rules []*rule, destinations []string, timeout string, version int, url string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, value: "+

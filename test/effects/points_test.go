@@ -23,13 +23,14 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
-// atATime is how many processes die at the same time.
-const atATime = 6
+// parallelCrashes is how many processes run and crash in parallel.
+const parallelCrashes = 6
 
-// Wherever between taking an effect and its end a process dies, the one that follows brings it to
-// its end: each step once, or in doubt where only a person can say. What dies before it sends
-// something has sent all before that: so this is every point between two messages.
-func TestEveryPointOfDeath(t *testing.T) {
+// A process crashes at every point between leasing an effect and finishing it. The next process
+// finishes the effect. Each step is done once, or is unknown if only an operator can resolve it. A
+// message that was not sent at a crash has no predecessor that was not sent, so these points are
+// all there are.
+func TestRunner_crashAtEveryPoint_stepsDoneOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		honours bool
@@ -38,8 +39,8 @@ func TestEveryPointOfDeath(t *testing.T) {
 	}{{true, []kind{keyed}, 30}, {false, []kind{checked, once}, 54}} {
 		t.Run(fmt.Sprint(c.steps), func(t *testing.T) {
 			t.Parallel()
-			w := &world{t: t, log: applied.New(t), other: newOther(t), timeout: "2s", margin: time.Second}
-			w.other.HonoursKeys = c.honours
+			w := &world{t: t, log: applied.New(t), dest: newTestDestination(t), timeout: "2s", margin: time.Second}
+			w.dest.HonoursKeys = c.honours
 			for n := range c.points {
 				u := &rule{name: fmt.Sprint("rule_", n), when: conditions[0], key: keys[0], approval: "none"}
 				for i, k := range c.steps {
@@ -49,35 +50,36 @@ func TestEveryPointOfDeath(t *testing.T) {
 				w.destinations = append(w.destinations, fmt.Sprint("to_", n))
 			}
 			w.model = newModel(w.rules)
-			w.enter()
-			w.die()
+			w.planEffects()
+			w.crashEach()
 			early := len(w.log.DB.QueryStrings(t, `SELECT effect::text FROM effects WHERE state = 'done'`))
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
-			go func() { defer close(done); w.run(ctx, "heir", immortal()) }()
-			w.settled()
-			w.sound()
-			doubts := len(w.log.DB.QueryStrings(t, `SELECT effect::text FROM effects WHERE state = 'review'`))
-			if (doubts > 0) == c.honours {
-				t.Errorf("%d effects wait for a person: %v", doubts,
-					w.log.DB.QueryStrings(t, `SELECT reason FROM effects WHERE state = 'review'`))
+			go func() { defer close(done); w.run(ctx, "heir", neverCrashes()) }()
+			w.waitUntilIdle()
+			w.checkLedger()
+			unknown := len(w.log.DB.QueryStrings(t, `SELECT effect::text FROM effects WHERE state = 'needs_review'`))
+			if (unknown > 0) == c.honours {
+				t.Errorf("%d effects need review: %v", unknown,
+					w.log.DB.QueryStrings(t, `SELECT reason FROM effects WHERE state = 'needs_review'`))
 			}
-			w.attended()
-			w.followed()
+			w.review()
+			w.checkCalls()
 			cancel()
 			<-done
-			t.Logf("%d processes died, %d after all was done, and %d left an effect in doubt", c.points, early, doubts)
+			t.Logf("%d processes crashed, %d of them after all was done, and %d left an unknown outcome", c.points,
+				early, unknown)
 			if early == 0 {
-				t.Error("no process has come to the end: there are further points")
+				t.Error("no process finished its effect: there are more points")
 			}
 		})
 	}
 }
 
-// enter plans one effect of each rule.
-func (w *world) enter() {
+// planEffects plans one effect of each rule.
+func (w *world) planEffects() {
 	w.t.Helper()
-	known, _ := w.configured(1, w.other.url)
+	known, _ := w.configured(1, w.dest.url)
 	body := []byte(`{"object_id": "obj", "time": 1, "object": {"id": "obj"}}`)
 	w.model.read(w.t, 0, true, 1, body)
 	err := postgres.InTx(w.t.Context(), w.log.Pool, "plan", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
@@ -89,42 +91,44 @@ func (w *world) enter() {
 	must(w.t, err)
 }
 
-// die lets each process carry out the effect of its own destination until it dies, one point later
-// than the one before it. One that comes to the end dies as it looks for more.
-func (w *world) die() {
+// crashEach starts a process for each rule. It executes the effect of its destination until it
+// crashes, each process one point later than the one before. A process that finishes crashes when
+// it polls for more.
+func (w *world) crashEach() {
 	w.t.Helper()
-	slots := make(chan struct{}, atATime)
+	slots := make(chan struct{}, parallelCrashes)
 	var dying sync.WaitGroup
 	for n, u := range w.rules {
 		slots <- struct{}{}
-		m := newMortal(n+1, false)
+		m := newCrasher(n+1, false)
 		m.ready = true
 		dying.Go(func() {
 			defer func() { <-slots }()
-			(&world{t: w.t, log: w.log, other: w.other, rules: []*rule{u}, destinations: w.destinations[n : n+1],
-				lonely: true, timeout: w.timeout, margin: w.margin}).run(w.t.Context(), fmt.Sprint("mortal", n), m)
+			(&world{t: w.t, log: w.log, dest: w.dest, rules: []*rule{u}, destinations: w.destinations[n : n+1],
+				ownEffectsOnly: true, timeout: w.timeout, margin: w.margin}).run(w.t.Context(), fmt.Sprint("mortal", n),
+				m)
 		})
 	}
 	dying.Wait()
 }
 
-// duel is a world of one effect of one step, and two processes that carry it out until the test
-// ends.
-func duel(t *testing.T, kind kind) (w *world, both []*mortal, said *lines) {
+// duel returns a world with one effect of one step, two processes to execute it, and their logs.
+func duel(t *testing.T, kind kind) (w *world, both []*crasher, said *lines) {
 	t.Helper()
 	said = &lines{}
-	w = &world{t: t, log: applied.New(t), other: newOther(t), timeout: "60s", margin: time.Minute, lonely: true,
-		logger: slog.New(slog.NewTextHandler(said, nil)), destinations: []string{"here"}}
+	w = &world{t: t, log: applied.New(t), dest: newTestDestination(t), timeout: "60s", margin: time.Minute,
+		ownEffectsOnly: true,
+		logger:         slog.New(slog.NewTextHandler(said, nil)), destinations: []string{"here"}}
 	w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
 		steps: []step{{"step", "here", kind}}}}
 	w.model = newModel(w.rules)
-	w.other.HonoursKeys = false
-	w.enter()
-	return w, []*mortal{immortal(), immortal()}, said
+	w.dest.HonoursKeys = false
+	w.planEffects()
+	return w, []*crasher{neverCrashes(), neverCrashes()}, said
 }
 
-// fight has both processes begin.
-func (w *world) fight(both []*mortal) {
+// startAll starts the processes until the test ends.
+func (w *world) startAll(both []*crasher) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	var running sync.WaitGroup
 	for n, m := range both {
@@ -133,7 +137,7 @@ func (w *world) fight(both []*mortal) {
 	w.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// lines are what was logged.
+// lines collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -151,18 +155,19 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
-// Two processes that would take one effect at the same moment: one gets it, in the database, and
-// the other gets nothing and waits for nobody.
-func TestOneRunnerWins(t *testing.T) {
+// Two processes lease the same effect at the same moment. The database gives it to one. The other
+// gets nothing and does not wait.
+func TestRunner_concurrentLeases_oneWins(t *testing.T) {
 	t.Parallel()
 	w, both, _ := duel(t, once)
 	hold, err := w.log.DB.Pool.Begin(t.Context())
 	must(t, err)
-	if _, err := hold.Exec(t.Context(), `SELECT FROM effects FOR UPDATE`); err != nil { // as one who takes it has it
+	// This is the lock of a process that leases an effect.
+	if _, err := hold.Exec(t.Context(), `SELECT FROM effects FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	w.fight(both)
-	testkit.Eventually(t, *patience, func() error { // both have looked for effects, or wait to take it
+	w.startAll(both)
+	testkit.Eventually(t, *patience, func() error { // both have polled for effects, or wait for the lock
 		if w.log.DB.QueryStrings(t, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock'`)[0] == "2" {
 			return nil
@@ -175,24 +180,24 @@ func TestOneRunnerWins(t *testing.T) {
 		return nil
 	})
 	must(t, hold.Commit(t.Context()))
-	w.settled()
+	w.waitUntilIdle()
 	if diff := cmp.Diff([]string{"done 1"},
-		w.log.DB.QueryStrings(t, `SELECT state || ' ' || claims FROM effects`)); diff != "" ||
-		len(w.other.Calls()) != 1 {
-		t.Errorf("%d calls, %s", len(w.other.Calls()), diff)
+		w.log.DB.QueryStrings(t, `SELECT state || ' ' || lease_epoch FROM effects`)); diff != "" ||
+		len(w.dest.Calls()) != 1 {
+		t.Errorf("%d calls, %s", len(w.dest.Calls()), diff)
 	}
 }
 
-// An answer that comes to a process whose lease has run out ends nothing: the attempt of who has
-// taken the effect since then does.
-func TestWhoComesLateLoses(t *testing.T) {
+// A response that arrives after its lease has expired does not end the effect. The attempt of the
+// process that leased it since does.
+func TestRunner_responseAfterLeaseExpired_isIgnored(t *testing.T) {
 	t.Parallel()
 	w, both, said := duel(t, keyed)
-	w.lonely = false
+	w.ownEffectsOnly = false
 	arrived, first, second := make(chan struct{}, 10), make(chan struct{}), make(chan struct{})
 	n := 0
 	var mu sync.Mutex
-	w.other.NextFault = func(r *http.Request) sink.Fault {
+	w.dest.NextFault = func(r *http.Request) sink.Fault {
 		mu.Lock()
 		n++
 		wait := map[int]chan struct{}{1: first, 2: second}[n]
@@ -204,42 +209,42 @@ func TestWhoComesLateLoses(t *testing.T) {
 		}
 		return sink.NoFault
 	}
-	w.fight(both)
+	w.startAll(both)
 	<-arrived
-	w.log.DB.Exec(t, `UPDATE effects SET taken_until = clock_now() - interval '1 s'`)
+	w.log.DB.Exec(t, `UPDATE effects SET lease_until = clock_now() - interval '1 s'`)
 	<-arrived
 	close(first)
 	testkit.Eventually(t, *patience, func() error {
 		if e := w.ledger()[0]; e.is == "done" {
-			t.Fatalf("the first answer has ended the second attempt: %+v", e)
+			t.Fatalf("the first response ended the second attempt: %+v", e)
 		}
 		if !said.has("other processes leased effects before their responses came") {
-			return errors.New("the first answer was not recorded")
+			return errors.New("the first response was not recorded")
 		}
 		return nil
 	})
 	close(second)
-	w.settled()
+	w.waitUntilIdle()
 	if e := w.ledger()[0]; e.state != "done" || e.captured != "rule/step_2" {
 		t.Errorf("%+v", e)
 	}
 }
 
-// What the other side does only a while after the caller has left, and can be asked for, is done
-// once: where it is asked when that is over it is known, and where it is asked before it is not
-// sent again. A failure says neither.
-func TestALateActIsNotRepeated(t *testing.T) {
+// The destination executes a request only after the caller has disconnected. The step must still be
+// done once: a check after that finds it, and a check before that must not lead to a repetition. A
+// failed check proves neither.
+func TestRunner_destinationExecutesLate_isNotRepeated(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []kind{checked, asked} {
+	for _, kind := range []kind{checked, checkedOnce} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			w := &world{t: t, log: applied.New(t), other: newOther(t), destinations: []string{"here"}}
+			w := &world{t: t, log: applied.New(t), dest: newTestDestination(t), destinations: []string{"here"}}
 			w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
 				steps: []step{{"step", "here", kind}}}}
 			w.model = newModel(w.rules)
-			w.other.HonoursKeys = false
+			w.dest.HonoursKeys = false
 			var asks atomic.Int64
-			w.other.NextFault = func(r *http.Request) sink.Fault {
+			w.dest.NextFault = func(r *http.Request) sink.Fault {
 				if r.Method == http.MethodPost {
 					return sink.HangsThenActs
 				}
@@ -248,10 +253,10 @@ func TestALateActIsNotRepeated(t *testing.T) {
 				}
 				return sink.NoFault
 			}
-			w.enter()
-			w.fight([]*mortal{immortal()})
-			w.attended()
-			w.followed()
+			w.planEffects()
+			w.startAll([]*crasher{neverCrashes()})
+			w.review()
+			w.checkCalls()
 		})
 	}
 }

@@ -23,14 +23,15 @@ import (
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
-// Whatever dies, lies, comes again or is replayed, what the rules want follows once, in its order,
-// with what was captured, where the other side honours keys; where it does not, what is once is
-// never done twice. At every moment of rest the ledger says of no step that it was done that was
-// not, nor the other way round: what nobody knows is unknown, and waits for a person.
-func TestWorlds(t *testing.T) {
+// Processes crash, destinations fail, and events are repeated and replayed. Each effect of a rule
+// still happens once, in order and with the captured values, if the destination honours keys.
+// Otherwise an at-most-once step is never done twice. At rest, the ledger never calls a step done
+// that was not done, or the other way round. Unknown outcomes are unknown in the ledger and wait
+// for an operator.
+func TestEffects_randomWorlds_happenOnce(t *testing.T) {
 	t.Parallel()
-	// an object in doubt was certain between, and in doubt again, within one batch: what was held
-	// was of before
+	// In this world an ambiguous object becomes unambiguous and ambiguous again within one batch.
+	// The effect baseline was older than that.
 	seeds := []uint64{3012}
 	for n := range *count {
 		seeds = append(seeds, *seed+uint64(n))
@@ -40,19 +41,19 @@ func TestWorlds(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, of, of%2 == 0)
 			for _, name := range []string{"a", "b"} {
-				w.line(name, rand.New(rand.NewPCG(of, uint64(name[0]))))
+				w.startProcesses(name, rand.New(rand.NewPCG(of, uint64(name[0]))))
 			}
-			w.happens()
-			w.attended()
-			w.planned()
-			w.followed()
-			w.nothingMore()
+			w.playHistory()
+			w.review()
+			w.checkEffects()
+			w.checkCalls()
+			w.checkNothingFollows()
 		})
 	}
 }
 
-// sound compares the ledger with the other side, at rest.
-func (w *world) sound() {
+// checkLedger compares the ledger with the destination, at rest.
+func (w *world) checkLedger() {
 	w.t.Helper()
 	done, known := w.acts(), map[string]bool{}
 	for _, e := range w.ledger() {
@@ -64,27 +65,27 @@ func (w *world) sound() {
 		switch {
 		case e.is == "done" && (len(acts) == 0 ||
 			!slices.ContainsFunc(acts, func(a act) bool { return a.id == e.captured })):
-			w.violated("%s %s of effect %d is done with %q, and the other side did %v", e.rule, e.step, e.effect,
+			w.violated("%s %s of effect %d is done with %q, and the destination did %v", e.rule, e.step, e.effect,
 				e.captured, acts)
 		case e.is == "failed" && len(acts) > 0:
-			w.violated("%s %s of effect %d was not done, and the other side did %v", e.rule, e.step, e.effect, acts)
+			w.violated("%s %s of effect %d failed, and the destination did %v", e.rule, e.step, e.effect, acts)
 		case e.is == "reserved":
-			w.violated("%s %s of effect %d is reserved, and nobody has it", e.rule, e.step, e.effect)
-		case e.is == "unknown" && (e.state != "review" || e.reason == ""):
+			w.violated("%s %s of effect %d is reserved without a lease", e.rule, e.step, e.effect)
+		case e.is == "unknown" && (e.state != "needs_review" || e.reason == ""):
 			w.violated("%s %s of effect %d is unknown, and the effect is %s: %q", e.rule, e.step, e.effect, e.state,
 				e.reason)
 		}
 	}
 	for key, acts := range done {
 		if !known[key] {
-			w.violated("the other side did %v under key %s, of which the ledger knows nothing", acts, key)
+			w.violated("the destination did %v with key %s, which the ledger does not have", acts, key)
 		}
 	}
 }
 
-// reported wants a report of postern verify that finds nothing wrong and tells of all doubts, and
-// of all that waits for a person.
-func (w *world) reported() {
+// checkVerifyReport checks that postern verify finds no violation, and counts all unknown outcomes
+// and all effects that need review.
+func (w *world) checkVerifyReport() {
 	w.t.Helper()
 	known, err := events.RegisterSources(w.t.Context(), w.log.OperatorPool, nil)
 	must(w.t, err)
@@ -97,32 +98,32 @@ func (w *world) reported() {
 			w.violated("%s: %+v", f.Kind, f.Items)
 		}
 	}
-	doubts, persons := int64(0), int64(0)
+	unknown, persons := int64(0), int64(0)
 	seen := map[int64]bool{}
 	for _, e := range w.ledger() {
 		if e.is == "unknown" {
-			doubts++
+			unknown++
 		}
-		if e.state == "review" && !seen[e.effect] {
+		if e.state == "needs_review" && !seen[e.effect] {
 			persons, seen[e.effect] = persons+1, true
 		}
 	}
 	for _, wait := range r.Waiting {
 		switch {
-		case strings.HasPrefix(wait.What, "steps with unknown outcome"):
-			doubts -= wait.Count
-		case strings.HasPrefix(wait.What, "effects that need review"):
+		case strings.HasPrefix(wait.Work, "steps with unknown outcome"):
+			unknown -= wait.Count
+		case strings.HasPrefix(wait.Work, "effects that need review"):
 			persons -= wait.Count
 		}
 	}
-	if doubts != 0 || persons != 0 {
-		w.violated("the report is %d doubts short, and %d effects that wait for a person: %+v", doubts, persons,
+	if unknown != 0 || persons != 0 {
+		w.violated("the report lacks %d unknown outcomes and %d effects that need review: %+v", unknown, persons,
 			r.Waiting)
 	}
 }
 
-// planned compares the effects that there are with those that must be.
-func (w *world) planned() {
+// checkEffects compares the effects of the ledger with those of the model.
+func (w *world) checkEffects() {
 	w.t.Helper()
 	got := map[name]entry{}
 	for _, e := range w.ledger() {
@@ -133,17 +134,17 @@ func (w *world) planned() {
 	}
 	for as, want := range w.model.effects {
 		u, e := w.rule(as.rule), got[as]
-		if e.effect == 0 || u.supersede || u.key.shared { // planned of the last change, or of any object's
+		if e.effect == 0 || u.supersede || u.key.shared { // planned for the last change, or for any of several objects
 			continue
 		}
-		if e.event != want.event || e.run != want.run || plain(w.t, []byte(e.old)) != want.old ||
-			plain(w.t, []byte(e.now)) != want.now {
+		if e.event != want.event || e.run != want.run || normalize(w.t, []byte(e.old)) != want.old ||
+			normalize(w.t, []byte(e.now)) != want.now {
 			w.violated("%v is of event %d of run %d, from %s to %s; want event %d of run %d, from %s to %s", as,
 				e.event, e.run, e.old, e.now, want.event, want.run, want.old, want.now)
 		}
 	}
-	w.t.Logf("%d changes, %d effects wanted, %d calls, %d lies, %d deaths of runners", w.model.changes,
-		len(w.model.effects), len(w.other.Calls()), w.lies.Load(), w.deaths.Load())
+	w.t.Logf("%d changes, %d effects wanted, %d calls, %d faults, %d crashes of runners", w.model.changes,
+		len(w.model.effects), len(w.dest.Calls()), w.faults.Load(), w.crashes.Load())
 }
 
 func sorted[V any](all map[name]V) (keys []string) {
@@ -158,8 +159,8 @@ func (w *world) rule(name string) *rule {
 	return w.rules[slices.IndexFunc(w.rules, func(u *rule) bool { return u.name == name })]
 }
 
-// followed compares what the other side did with what must have followed.
-func (w *world) followed() {
+// checkCalls compares the calls of the destination with the model.
+func (w *world) checkCalls() {
 	w.t.Helper()
 	ends := map[name]string{}
 	steps := map[name][]entry{}
@@ -183,7 +184,7 @@ func (w *world) followed() {
 		for _, e := range steps[as] {
 			did[e.stepKey]++
 			if ends[as] != "done" && len(acts[e.stepKey]) > 0 {
-				w.violated("%v is %s, and the other side did %v", as, ends[as], acts[e.stepKey])
+				w.violated("%v is %s, and the destination did %v", as, ends[as], acts[e.stepKey])
 			}
 		}
 	}
@@ -194,15 +195,15 @@ func (w *world) followed() {
 	}
 }
 
-// end is how an effect may have ended.
+// end returns the allowed final states of an effect.
 func (w *world) end(u *rule, as name, want wanted) []string {
 	waits := u.approval == "required" || u.approval == "required_on_replay" && want.run != 0
 	switch {
-	case want.trouble:
+	case want.keyFails:
 		return []string{"rejected"}
 	case u.supersede && w.model.last[as.rule+" "+want.object] != as:
 		return []string{"done", "superseded", "rejected"}
-	case u.supersede && u.approval != "none": // which of its changes planned it decides
+	case u.supersede && u.approval != "none": // depends on the change that planned it
 		return []string{"done", "rejected"}
 	case waits && !agrees(as.key):
 		return []string{"rejected"}
@@ -210,8 +211,8 @@ func (w *world) end(u *rule, as name, want wanted) []string {
 	return []string{"done"}
 }
 
-// steps compares the steps of an effect that is done with what the other side did: each, in its
-// order, with what the one before has captured, and once.
+// steps compares the steps of a done effect with the calls: each happened once, in order, and with
+// the value captured from the step before.
 func (w *world) steps(u *rule, as name, got []entry, acts map[string][]act) {
 	w.t.Helper()
 	if len(got) != len(u.steps) {
@@ -221,15 +222,15 @@ func (w *world) steps(u *rule, as name, got []entry, acts map[string][]act) {
 	before, last := "", 0
 	for i, s := range u.steps {
 		did := acts[got[i].stepKey]
-		if len(did) == 0 || len(did) > 1 && (w.other.HonoursKeys || s.kind != keyed) {
-			w.violated("%v, %s (%s): the other side did %v", as, s.name, s.kind, did)
+		if len(did) == 0 || len(did) > 1 && (w.dest.HonoursKeys || s.kind != keyed) {
+			w.violated("%v, %s (%s): the destination did %v", as, s.name, s.kind, did)
 			return
 		}
 		for _, a := range did {
 			var body struct{ Key, Before string }
 			must(w.t, json.Unmarshal([]byte(a.body), &body))
 			if a.path != "/"+u.name+"/"+s.name || body.Key != as.key || body.Before != before {
-				w.violated("%v, %s: %s got %s, want what was captured before, %s", as, s.name, a.path, a.body, before)
+				w.violated("%v, %s: %s got %s, want the captured value %s", as, s.name, a.path, a.body, before)
 			}
 			n := 0
 			if _, err := fmt.Sscan(a.id[strings.LastIndexByte(a.id, '_')+1:], &n); err != nil || n < last {
@@ -243,22 +244,22 @@ func (w *world) steps(u *rule, as name, got []entry, acts map[string][]act) {
 	}
 }
 
-// nothingMore has all events delivered and replayed once more: nothing follows.
-func (w *world) nothingMore() {
+// checkNothingFollows delivers and replays all events once more. No effect may follow.
+func (w *world) checkNothingFollows() {
 	w.t.Helper()
-	ledger, calls := w.ledger(), len(w.other.Calls())
+	ledger, calls := w.ledger(), len(w.dest.Calls())
 	changes := w.model.changes
 	w.deliver(w.ids)
 	w.replay(w.ids, replay.Missing)
-	w.attended()
+	w.review()
 	if diff := cmp.Diff(ledger, w.ledger(), cmp.AllowUnexported(entry{})); diff != "" ||
-		len(w.other.Calls()) != calls || w.model.changes != changes {
-		w.violated("delivered and replayed once more, %d calls followed, and %d changes: %s",
-			len(w.other.Calls())-calls, w.model.changes-changes, diff)
+		len(w.dest.Calls()) != calls || w.model.changes != changes {
+		w.violated("after another delivery and replay %d calls followed, and %d changes: %s",
+			len(w.dest.Calls())-calls, w.model.changes-changes, diff)
 	}
 }
 
-// entry is a line of the ledger: an effect, and one of its steps, if one was begun.
+// entry is a row of the ledger: an effect and one of its started steps, if any.
 type entry struct {
 	effect            int64
 	rule, key         string
@@ -273,11 +274,11 @@ type entry struct {
 func (w *world) ledger() (all []entry) {
 	w.t.Helper()
 	rows, err := w.log.DB.Pool.Query(w.t.Context(), `
-SELECT e.effect, e.rule, e.key, e.rule_version, e.state, e.reason, e.event_id, e.run, (e.facts->'old')::text,
-	(e.facts->'new')::text,
+SELECT e.effect, e.rule, e.key, e.rule_version, e.state, e.reason, e.event_id, e.run, (e.template_data->'old')::text,
+	(e.template_data->'new')::text,
   coalesce(s.step, ''), coalesce(s.state, ''), coalesce(s.request->'headers'->>'Idempotency-Key', ''),
   	coalesce(s.captured->>'id', '')
-FROM effects e LEFT JOIN effect_steps s USING (effect) ORDER BY e.effect, s.place`)
+FROM effects e LEFT JOIN effect_steps s USING (effect) ORDER BY e.effect, s.position`)
 	must(w.t, err)
 	all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e entry, err error) {
 		return e, row.Scan(&e.effect, &e.rule, &e.key, &e.version, &e.state, &e.reason, &e.event, &e.run, &e.old,
@@ -287,9 +288,8 @@ FROM effects e LEFT JOIN effect_steps s USING (effect) ORDER BY e.effect, s.plac
 	return all
 }
 
-// settled waits until nothing is to be done any more without a person, and the other side does
-// nothing.
-func (w *world) settled() {
+// waitUntilIdle waits until only an operator can continue, and the destination has no open request.
+func (w *world) waitUntilIdle() {
 	w.t.Helper()
 	testkit.Eventually(w.t, *patience, func() error {
 		if n := w.log.DB.QueryStrings(w.t, `SELECT state || ' ' || count(*) FROM effects
@@ -299,53 +299,55 @@ func (w *world) settled() {
 		}
 		return nil
 	})
-	w.other.idle(w.t)
+	w.dest.waitUntilIdle(w.t)
 }
 
-// act is what the other side has done of a step: what it answered, or would have.
+// act is an executed request: id is the id in its response, even if that was lost.
 type act struct{ path, body, id string }
 
-// acts are what the other side has done, by the step's key.
+// acts returns the executed requests by the step's key.
 func (w *world) acts() map[string][]act {
 	all := map[string][]act{}
-	for n, c := range w.other.Calls() {
+	for n, c := range w.dest.Calls() {
 		all[c.Key] = append(all[c.Key], act{c.Path, c.Body, fmt.Sprintf("%s_%d", c.Path[1:], n+1)})
 	}
 	return all
 }
 
-// agrees says whether a person lets something happen that waits.
+// agrees reports whether the operator approves an effect with this key.
 func agrees(key string) bool { return crc32.ChecksumIEEE([]byte(key))%4 != 0 }
 
-// attended has a person see to all that waits for one, until nothing does.
-func (w *world) attended() {
+// review makes an operator decide all waiting effects, until none waits.
+func (w *world) review() {
 	w.t.Helper()
 	for round := 0; ; round++ {
-		w.settled()
-		w.sound()
-		w.reported()
-		waits := w.log.DB.QueryStrings(w.t, `SELECT effect::text FROM effects WHERE state IN ('waiting', 'review')
+		w.waitUntilIdle()
+		w.checkLedger()
+		w.checkVerifyReport()
+		waits := w.log.DB.QueryStrings(w.t, `SELECT effect::text FROM effects WHERE state IN ('awaiting_approval',
+			'needs_review')
 			ORDER BY effect`)
 		if len(waits) == 0 {
 			return
 		}
 		if round == 20 {
-			w.t.Fatalf("these wait for a person again and again: %v",
+			w.t.Fatalf("these effects wait for an operator again and again: %v",
 				w.log.DB.QueryStrings(w.t, `SELECT to_jsonb(e)::text FROM effects e
-					WHERE state IN ('waiting', 'review')`))
+					WHERE state IN ('awaiting_approval', 'needs_review')`))
 		}
 		for _, text := range waits {
 			var id int64
 			if _, err := fmt.Sscan(text, &id); err != nil {
 				w.t.Fatal(err)
 			}
-			w.see(id)
+			w.decide(id)
 		}
 	}
 }
 
-// see has a person see to an effect, who looks at the other side where it is in doubt.
-func (w *world) see(id int64) {
+// decide makes an operator decide one effect. For an unknown outcome the operator looks at the
+// destination.
+func (w *world) decide(id int64) {
 	w.t.Helper()
 	all, err := effects.Show(w.t.Context(), w.log.OperatorPool, id)
 	must(w.t, err)
@@ -359,20 +361,20 @@ func (w *world) see(id int64) {
 	}
 	for _, s := range v.Steps {
 		if s.State == effects.Unknown && s.Recovery == effects.RecoverByOperator {
-			do = w.word(id, s.Step, done)
+			do = w.resolve(id, s.Step, done)
 		}
 	}
-	w.person(do)
+	w.operate(do)
 }
 
-// word is what a person says of a step who has looked.
-func (w *world) word(id int64, step string, done map[string][]act) func(context.Context, pgx.Tx) ([]effects.View,
+// resolve returns the decision of an operator who has looked at the destination.
+func (w *world) resolve(id int64, step string, done map[string][]act) func(context.Context, pgx.Tx) ([]effects.View,
 	error) {
 	said := effects.ResolveParams{Step: step}
 	for _, e := range w.ledger() {
 		if e.effect == id && e.step == step && len(done[e.stepKey]) > 0 {
 			said.Done = true
-			// a text can always be written
+			// Encoding text never fails.
 			said.Captured, _ = json.Marshal(map[string]string{"id": done[e.stepKey][0].id})
 		}
 	}
@@ -381,7 +383,7 @@ func (w *world) word(id int64, step string, done map[string][]act) func(context.
 	}
 }
 
-func (w *world) person(do func(context.Context, pgx.Tx) ([]effects.View, error)) {
+func (w *world) operate(do func(context.Context, pgx.Tx) ([]effects.View, error)) {
 	w.t.Helper()
 	err := postgres.InTx(w.t.Context(), w.log.OperatorPool, "test", time.Minute,
 		func(ctx context.Context, tx pgx.Tx) error {
@@ -391,7 +393,7 @@ func (w *world) person(do func(context.Context, pgx.Tx) ([]effects.View, error))
 	must(w.t, err)
 }
 
-// violated fails a world once for each thing that is wrong, with its seed.
+// violated reports an error with the seed of the world.
 func (w *world) violated(format string, args ...any) {
 	w.t.Helper()
 	w.t.Errorf("seed %d: %s", w.seed, fmt.Sprintf(format, args...))

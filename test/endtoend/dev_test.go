@@ -21,14 +21,14 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// instance is a dev instance of a test.
+// instance is a dev instance.
 type instance struct {
 	program, dir string
 	*process
 }
 
-// newInstance prepares an instance in a folder; what PostgreSQL's account could not enter is
-// cleared away elsewhere too.
+// newInstance prepares an instance in a folder. If PostgreSQL's account cannot enter that folder,
+// the database is in another one, which is removed too.
 func newInstance(t *testing.T, bin, dir string) *instance {
 	t.Helper()
 	cluster, moved, err := postgres.ClusterDir(filepath.Join(dir, "postgres"))
@@ -45,7 +45,7 @@ func (i *instance) start(t *testing.T) {
 	i.process, _ = start(t, i.program, "dev", "--dir", i.dir, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 }
 
-// run runs one of the operator's commands and returns what it printed and its exit status.
+// run runs a command of the command line and returns its output and exit status.
 func (i *instance) run(ctx context.Context, args ...string) (out string, status int, err error) {
 	cmd := exec.CommandContext(ctx, i.program, append([]string{"--dir", i.dir}, args...)...)
 	cmd.Env = environment()
@@ -61,7 +61,7 @@ func (i *instance) run(ctx context.Context, args ...string) (out string, status 
 	return stdout.String(), cmd.ProcessState.ExitCode(), err
 }
 
-// object is what `objects show` says of the sample subscription.
+// object is the output of `objects show` for the sample subscription.
 type object struct {
 	ObjectID string `json:"object_id"`
 	Revision int
@@ -76,7 +76,7 @@ func (i *instance) subscription(ctx context.Context) (o object, status int, err 
 	return o, status, err
 }
 
-// send sends the sample event and waits for the object it tells of.
+// send sends the sample event and waits for its object.
 func (i *instance) send(t *testing.T) object {
 	t.Helper()
 	if out, _, err := i.run(t.Context(), "send", "stripe", "customer.subscription.updated"); err != nil {
@@ -90,12 +90,12 @@ func (i *instance) send(t *testing.T) object {
 	return o
 }
 
-// Two instances side by side: each has its own state, keeps it over a restart, and stops when
-// asked.
-func TestDevInstances(t *testing.T) {
+// Two instances run next to each other. Each has its own state, keeps it over a restart and a
+// crash, and stops on a signal.
+func TestDev_twoInstances_keepSeparateState(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
-	closed := t.TempDir() // its owner's alone: where that is root, PostgreSQL's account cannot enter
+	closed := t.TempDir() // only its owner can enter; if that is root, PostgreSQL's account cannot
 	open, err := os.MkdirTemp("", "postern-dev-")
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(open) })
@@ -112,17 +112,17 @@ func TestDevInstances(t *testing.T) {
 		t.Errorf("the other instance has the object too: status %d, %v", status, err)
 	}
 	if out, status, err := second.run(t.Context(), "send", "stripe", "invoice.paid", "--tamper"); status != 1 {
-		t.Errorf("a forgery: status %d, %v\n%s", status, err, out)
+		t.Errorf("a tampered delivery: status %d, %v\n%s", status, err, out)
 	}
 	first.interrupt(t)
-	second.send(t)                // which does not mind
+	second.send(t)                // is not affected
 	second.end(t, syscall.SIGHUP) // as when its terminal closes
 
 	first.start(t)
 	if kept, _, err := first.subscription(t.Context()); err != nil || kept != sent {
 		t.Errorf("after a restart %+v, was %+v, %v", kept, sent, err)
 	}
-	first.kill() // and it comes back after a crash
+	first.kill() // a crash
 	first.start(t)
 	if kept, _, err := first.subscription(t.Context()); err != nil || kept != sent {
 		t.Errorf("after a crash %+v, was %+v, %v", kept, sent, err)
@@ -131,7 +131,7 @@ func TestDevInstances(t *testing.T) {
 	first.interrupt(t)
 }
 
-// reloads is how often a process says it has reloaded its sources.
+// reloads returns the metric of successful reloads.
 func reloads(t *testing.T, admin string) string {
 	t.Helper()
 	res, err := http.Get("http://" + strings.TrimPrefix(admin, "http://") + "/metrics")
@@ -147,9 +147,9 @@ func (p *process) hangup(t *testing.T) {
 	must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 }
 
-// Every program that takes deliveries or applies them reloads its sources at a SIGHUP, and by
-// itself when its file has changed, and stops in order afterwards.
-func TestHangupReloads(t *testing.T) {
+// Every program that accepts or applies deliveries reloads its sources at SIGHUP, and automatically
+// when its file has changed. It still stops in order after that.
+func TestReload_sighupOrChangedFile_reloads(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
 	for name, c := range map[string]struct {
@@ -197,7 +197,7 @@ func TestHangupReloads(t *testing.T) {
 			testkit.Eventually(t, time.Minute, func() error { return counted(t, at.Admin, want) })
 			if in, err := config.ReadInstance(dir); c.program == "postern" &&
 				(err != nil || in.Sources["shop2"].Provider != "shopify") {
-				t.Errorf("the instance file has not the new source: %+v, %v", in, err)
+				t.Errorf("the instance file lacks the new source: %+v, %v", in, err)
 			}
 			p.interrupt(t)
 		})
@@ -212,7 +212,7 @@ func counted(t *testing.T, admin string, want int) error {
 	return nil
 }
 
-// put writes a file in one step.
+// put replaces a file atomically.
 func put(t *testing.T, path, text string) {
 	t.Helper()
 	must(t, os.WriteFile(path+".next", []byte(text), 0o600))

@@ -22,10 +22,10 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m, programs.Remove) }
 
-// programs are those of cmd/, built when the first test asks for them.
+// programs are the programs of cmd/. The first test builds them.
 var programs site.Programs
 
-// build returns the folder that the programs are in.
+// build returns the folder of the programs.
 func build(t *testing.T) string {
 	t.Helper()
 	dir, err := programs.Dir()
@@ -33,8 +33,8 @@ func build(t *testing.T) string {
 	return dir
 }
 
-// settings is a configuration of both daemons with a database and a JetStream of its own. Every
-// port is free.
+// settings returns a configuration of both daemons with a separate database and JetStream, and free
+// ports.
 func settings(t *testing.T) string {
 	t.Helper()
 	return fmt.Sprintf(`
@@ -49,7 +49,7 @@ sources:
 `, testkit.Database(t).URL, testkit.JetStream(t).URL)
 }
 
-// must ends the test where there is an error.
+// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -66,9 +66,9 @@ const (
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	// ready receives the addresses that the program says it listens on.
+	// ready receives the addresses on which the program listens.
 	ready chan addresses
-	// ended is closed when the process has; err is set by then.
+	// ended is closed after the process has ended. err is set before.
 	ended chan struct{}
 	err   error
 
@@ -78,8 +78,8 @@ type process struct {
 
 type addresses struct{ Ingest, Admin string }
 
-// start runs a program and waits until it says that it is ready. At the latest it is killed with
-// the test.
+// start runs a program and waits until it is ready. The program is killed at the end of the test at
+// the latest.
 func start(t *testing.T, program string, args ...string) (*process, addresses) {
 	t.Helper()
 	p := &process{name: filepath.Base(program), cmd: exec.Command(program, args...), ready: make(chan addresses, 1),
@@ -101,21 +101,22 @@ func start(t *testing.T, program string, args ...string) (*process, addresses) {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", p.name, p.said())
+			t.Logf("%s log:\n%s", p.name, p.output())
 		}
 	})
 	select {
 	case at := <-p.ready:
 		return p, at
 	case <-p.ended:
-		t.Fatalf("%s ended before it was ready: %v\n%s", p.name, p.err, p.said())
+		t.Fatalf("%s ended before it was ready: %v\n%s", p.name, p.err, p.output())
 	case <-time.After(readyWithin):
-		t.Fatalf("%s not ready within %s\n%s", p.name, readyWithin, p.said())
+		t.Fatalf("%s not ready within %s\n%s", p.name, readyWithin, p.output())
 	}
 	return nil, addresses{}
 }
 
-// environment is ours without what would configure the program.
+// environment returns the environment without variables that configure Postern, PostgreSQL or
+// tracing.
 func environment() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -126,7 +127,7 @@ func environment() []string {
 	return env
 }
 
-// read keeps what the program says and looks for the line in which it says that it is ready.
+// read stores the output and waits for the line that says that the program is ready.
 func (p *process) read(r io.Reader) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
@@ -137,19 +138,19 @@ func (p *process) read(r io.Reader) {
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "ready" {
 			p.ready <- line.addresses
 		}
-		if line.Level != "INFO" { // a line per request and batch would hide the others
+		if line.Level != "INFO" { // lines per request and batch would hide the others
 			p.mu.Lock()
 			fmt.Fprintln(&p.log, lines.Text())
 			p.mu.Unlock()
 		}
-		if lines.Text() == "Postern is ready." { // what dev says; the addresses are in its instance file
+		if lines.Text() == "Postern is ready." { // the output of dev; the addresses are in its instance file
 			p.ready <- addresses{}
 		}
 	}
 }
 
-// said is the end of what the program said.
-func (p *process) said() string {
+// output returns the end of the program's output.
+func (p *process) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	const most = 4000
@@ -157,21 +158,21 @@ func (p *process) said() string {
 	return text[max(0, len(text)-most):]
 }
 
-// kill ends the process without a chance to do anything more, and waits until it is gone.
+// kill kills the process and waits for its end.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // the process may have ended already
 	<-p.ended
 }
 
-// interrupt asks the process to stop, as Ctrl-C does, and fails unless it ends well.
+// interrupt stops the process as Ctrl-C does. The process must end with status 0.
 func (p *process) interrupt(t *testing.T) {
 	t.Helper()
 	p.end(t, syscall.SIGINT)
 }
 
-// end sends a signal that asks the process to stop, and fails unless it ends well. How long a stop
-// may take the process knows best: one that takes longer ends with another status and names what
-// was left behind, and other tests may hold up both.
+// end sends a signal that stops the process, which must end with status 0. The process itself
+// limits the time: if its stop takes too long, it ends with another status. endWithin is longer,
+// because other tests may slow down both.
 func (p *process) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(signal); err != nil {
@@ -180,9 +181,9 @@ func (p *process) end(t *testing.T, signal syscall.Signal) {
 	select {
 	case <-p.ended:
 	case <-time.After(endWithin):
-		t.Fatalf("%s did not end within %s\n%s", p.name, endWithin, p.said())
+		t.Fatalf("%s did not end within %s\n%s", p.name, endWithin, p.output())
 	}
 	if p.err != nil {
-		t.Errorf("%s ended with %v, want status 0\n%s", p.name, p.err, p.said())
+		t.Errorf("%s ended with %v, want status 0\n%s", p.name, p.err, p.output())
 	}
 }

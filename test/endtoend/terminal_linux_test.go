@@ -22,9 +22,9 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// A SIGHUP reloads what runs in a terminal, too; but when the terminal closes, the instance stops
-// in order and leaves nothing behind.
-func TestClosedTerminalStopsDev(t *testing.T) {
+// SIGHUP reloads an instance in a terminal too. But when the terminal closes, the instance stops in
+// order.
+func TestDev_terminalCloses_stops(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(build(t), "postern")
 	file, dir := filepath.Join(t.TempDir(), "postern.yaml"), t.TempDir()
@@ -37,7 +37,7 @@ func TestClosedTerminalStopsDev(t *testing.T) {
 	must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it may have ended
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // the process may have ended already
 	var in *config.Instance
 	testkit.Eventually(t, readyWithin, func() (err error) {
 		in, err = config.ReadInstance(dir)
@@ -45,19 +45,19 @@ func TestClosedTerminalStopsDev(t *testing.T) {
 	})
 	must(t, cmd.Process.Signal(syscall.SIGHUP))
 	testkit.Eventually(t, time.Minute, func() error { return counted(t, in.AdminURL, 1) })
-	_ = window.master.Close() // as when a window is closed
+	_ = window.master.Close() // closes the window
 	select {
 	case err := <-ended:
 		if err != nil {
 			t.Errorf("ended with %v\n%s", err, &said)
 		}
 	case <-time.After(endWithin):
-		t.Errorf("still runs %s after its terminal closed", endWithin)
+		t.Errorf("dev still runs %s after its terminal closed", endWithin)
 	}
 }
 
-// Each program must write to a terminal through the package terminal.
-// TestTopOnATerminal does the same for standard output.
+// Each program must write to a terminal through the package terminal. The test of top does the
+// same for standard output.
 func TestTerminal_standardErrorOfEachProgram_isEscaped(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
@@ -95,8 +95,7 @@ func TestTerminal_standardErrorOfEachProgram_isEscaped(t *testing.T) {
 	}
 }
 
-// terminal is a terminal of a test: what is typed goes in at one end, what is shown comes out
-// there.
+// terminal is a pseudo terminal. The test types at master and reads there what a program shows.
 type terminal struct {
 	master, slave *os.File
 	mu            sync.Mutex
@@ -119,7 +118,7 @@ func newTerminal(t *testing.T, width, height uint16) *terminal {
 	return &terminal{master: master, slave: slave}
 }
 
-// watch keeps what is shown until the terminal is closed on all sides.
+// watch stores what is shown until the terminal is closed on both sides.
 func (c *terminal) watch() {
 	b := make([]byte, 4096)
 	for {
@@ -146,8 +145,8 @@ func (c *terminal) settings(t *testing.T) *unix.Termios {
 	return s
 }
 
-// On a terminal top takes the screen, fits it, and gives it back as it was, however it ends.
-func TestTopOnATerminal(t *testing.T) {
+// On a terminal, top uses the whole screen and restores it, however it ends.
+func TestTop_terminal_restoresScreen(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(build(t), "postern")
 	for name, end := range map[string]func(*terminal, *os.Process) error{
@@ -158,8 +157,9 @@ func TestTopOnATerminal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				fmt.Fprintf(w, "postern_build_info "+
-					"1\npostern_deliveries_total{source=\"stripe-with-a-name-as-long-as-it-may-be\",result=\"accepted\"} 7\n")
+				fmt.Fprintf(w, "postern_build_info 1\n"+
+					"postern_deliveries_total{source=\"stripe-with-a-name-as-long-as-it-may-be\","+
+					"result=\"accepted\"} 7\n")
 			}))
 			t.Cleanup(at.Close)
 			c := newTerminal(t, 60, 20)
@@ -178,7 +178,7 @@ func TestTopOnATerminal(t *testing.T) {
 				return nil
 			})
 			if cmp.Equal(before, c.settings(t)) {
-				t.Error("the terminal still waits for whole lines")
+				t.Error("the terminal still buffers lines")
 			}
 			must(t, end(c, cmd.Process))
 			select {
@@ -188,15 +188,15 @@ func TestTopOnATerminal(t *testing.T) {
 				}
 			case <-time.After(time.Minute):
 				_ = cmd.Process.Kill()
-				t.Fatalf("it did not end: %v", <-ended)
+				t.Fatalf("top did not end: %v", <-ended)
 			}
 			if diff := cmp.Diff(before, c.settings(t)); diff != "" {
-				t.Errorf("the terminal is not what it was: %s", diff)
+				t.Errorf("the terminal's settings are not restored: %s", diff)
 			}
 			testkit.Eventually(t, time.Minute, func() error {
 				if text := c.text(); !strings.HasPrefix(text, "\x1b[?1049h\x1b[?25l") ||
 					!strings.HasSuffix(text, "\x1b[?25h\x1b[?1049l") {
-					return fmt.Errorf("the screen is not given back: %q", text)
+					return fmt.Errorf("the screen is not restored: %q", text)
 				}
 				return nil
 			})

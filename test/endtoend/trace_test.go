@@ -21,7 +21,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// traces is a collector of traces that keeps what it is sent.
+// traces is a trace collector that stores everything it receives.
 type traces struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -66,7 +66,7 @@ func (c *traces) take(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-protobuf")
 }
 
-// named are the spans of a name that were sent so far.
+// named returns the received spans with a name.
 func (c *traces) named(name string) (found []*tracepb.Span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +78,7 @@ func (c *traces) named(name string) (found []*tracepb.Span) {
 	return found
 }
 
-// attribute is a span's attribute as text, "" where it has none.
+// attribute returns an attribute of a span as text, "" if there is none.
 func attribute(s *tracepb.Span, name string) string {
 	for _, a := range s.GetAttributes() {
 		if a.GetKey() == name {
@@ -88,14 +88,14 @@ func attribute(s *tracepb.Span, name string) string {
 	return ""
 }
 
-// One event can be followed from the POST to its outcome under one trace, and what was not sent yet
-// is at the stop.
-func TestTraceFollowsAnEvent(t *testing.T) {
+// One trace has all spans of an event, from the POST to its outcome. The program sends the
+// remaining spans when it stops.
+func TestTraces_event_oneTraceFromPostToOutcome(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
 	c := newTraces(t)
 	i := newInstance(t, bin, filepath.Join(t.TempDir(), "state"))
-	// The collector is told nothing before the stop.
+	// With this delay the program sends nothing before it stops.
 	i.process, _ = start(t, "env", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY=3600000",
 		"OTEL_SERVICE_NAME=under test",
 		i.program, "dev", "--dir", i.dir, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
@@ -112,7 +112,7 @@ func TestTraceFollowsAnEvent(t *testing.T) {
 		return err
 	})
 	if n := len(c.named("apply")); n > 0 {
-		t.Errorf("%d spans came before they were due: what follows proves no flush", n)
+		t.Errorf("%d spans arrived before the stop, so this test cannot prove that the stop sends them", n)
 	}
 	i.interrupt(t)
 	if c.bad != nil {
@@ -120,10 +120,10 @@ func TestTraceFollowsAnEvent(t *testing.T) {
 	}
 
 	posts, applied, batches := c.named("POST /webhooks/{source}"), c.named("apply"), c.named("apply batch")
-	// A message that a slow machine acknowledges too late comes again, and then says that it was
-	// settled.
+	// On a slow machine a message may be acknowledged too late. It is delivered again and gets a
+	// span without a new outcome.
 	applied = slices.DeleteFunc(applied,
-		func(s *tracepb.Span) bool { return attribute(s, "postern.outcome") == "settled before" })
+		func(s *tracepb.Span) bool { return attribute(s, "postern.outcome") == "finished before" })
 	if len(posts) != 1 || len(applied) != 1 || len(batches) < 1 {
 		t.Fatalf("%d posts, %d applied, %d batches in %v", len(posts), len(applied), len(batches), c.all())
 	}
@@ -154,12 +154,12 @@ func TestTraceFollowsAnEvent(t *testing.T) {
 	}
 	for _, secret := range []string{"whsec", "sub_1Postern0Team0001", "v1=", "postgres://"} {
 		if strings.Contains(string(c.bodies), secret) {
-			t.Errorf("the traces tell %q", secret)
+			t.Errorf("the traces contain %q", secret)
 		}
 	}
 }
 
-// all are the names of all spans, for a failure's message.
+// all returns the names of all spans.
 func (c *traces) all() (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

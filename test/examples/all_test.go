@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Each example with a script is run by a test here, and is on the pages that list them.
-func TestEveryScriptIsRun(t *testing.T) {
+// A test runs each example with a script, and the pages list it.
+func TestExamples_everyScript_isTestedAndListed(t *testing.T) {
 	t.Parallel()
 	scripts, err := filepath.Glob("../../examples/*/run.sh")
 	if err != nil || len(scripts) < 4 {
@@ -33,7 +33,7 @@ func TestEveryScriptIsRun(t *testing.T) {
 			}
 		}
 		if !strings.Contains(read(t, filepath.Join(filepath.Dir(script), "README.md")), "examples/"+name+"/run.sh") {
-			t.Errorf("the page of %s does not say how it is run", name)
+			t.Errorf("the README of %s does not say how to run it", name)
 		}
 	}
 }

@@ -1,5 +1,4 @@
-// Package examples runs the examples as a person would: their scripts, and the programs that these
-// start.
+// Package examples_test runs the scripts of the examples, as a user would.
 package examples_test
 
 import (
@@ -21,7 +20,7 @@ func TestMain(m *testing.M) { testkit.Main(m, func() error { return os.RemoveAll
 
 const module = "github.com/postern-gateway/postern/"
 
-// built are the programs that the scripts start, made once for all of them.
+// built has the programs that the scripts start. They are built once.
 var built struct {
 	once sync.Once
 	dir  string
@@ -29,7 +28,7 @@ var built struct {
 	err  error
 }
 
-// programs is the folder with them.
+// programs returns the folder of the programs.
 func programs(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
@@ -45,16 +44,16 @@ func programs(t *testing.T) string {
 	return built.dir
 }
 
-// run runs an example's script against a database of the test's, and returns what it said. heard is
-// told each line; nil: nobody is.
-func run(t *testing.T, db *testkit.DB, example string, heard func(line string)) string {
+// run runs an example's script with a database of the test and returns its output. onLine, if not
+// nil, is called for each line.
+func run(t *testing.T, db *testkit.DB, example string, onLine func(line string)) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "examples", example, "run.sh"))
 	cmd.Env = append(environment(), "EXAMPLE_BIN="+programs(t), "EXAMPLE_DATABASE="+db.URL, "TMPDIR="+t.TempDir())
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // upon which it ends what it started
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // the script then stops its programs
 	cmd.WaitDelay = 30 * time.Second
-	var complaints strings.Builder
-	cmd.Stderr = &complaints
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -62,20 +61,21 @@ func run(t *testing.T, db *testkit.DB, example string, heard func(line string)) 
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var said strings.Builder
+	var stdout strings.Builder
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		said.WriteString(lines.Text() + "\n")
-		if heard != nil {
-			heard(lines.Text())
+		stdout.WriteString(lines.Text() + "\n")
+		if onLine != nil {
+			onLine(lines.Text())
 		}
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%s: %v\n%s\n%s", example, err, &said, &complaints)
+		t.Fatalf("%s: %v\n%s\n%s", example, err, &stdout, &stderr)
 	}
-	return said.String()
+	return stdout.String()
 }
 
-// environment is ours without what would configure the programs.
+// environment returns the environment without variables that configure Postern, PostgreSQL or
+// tracing.
 func environment() (env []string) {
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "POSTERN_") && !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OTEL_") {
@@ -85,9 +85,9 @@ func environment() (env []string) {
 	return env
 }
 
-// agedByKills hears of each kill, and lets the database's clock go ahead, so that what a dead
-// process had taken is given back at once and not after most of a minute.
-func agedByKills(t *testing.T, db *testkit.DB) func(line string) {
+// advanceClockAtKills returns a function for run that advances the database's clock at each kill.
+// Leases of the killed process then expire at once.
+func advanceClockAtKills(t *testing.T, db *testkit.DB) func(line string) {
 	t.Helper()
 	kills := 0
 	return func(line string) {

@@ -8,8 +8,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// The script counts what sales was told. The ledger has each invoice once, and the one that two
-// versions of the rule saw once for each.
+// The script checks the notifications. The ledger has each invoice once, except one that two
+// versions of the rule have seen.
 func TestNotification(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)

@@ -8,20 +8,20 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// The script counts what the other sides did. The ledger tells how it came to that: the process was
-// killed in the middle of one step of each order, which was in doubt, and was repeated or asked
-// for.
+// The script checks the requests. The ledger shows that the kill interrupted one step of each
+// order, and that this step was repeated or checked.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	run(t, db, "orders", agedByKills(t, db))
+	run(t, db, "orders", advanceClockAtKills(t, db))
 	got := db.QueryStrings(t, `SELECT e.object_id || ' ' || s.step || ' ' || s.attempts FROM effects e
-		JOIN effect_steps s USING (effect) WHERE e.state = 'done' AND s.state = 'done' ORDER BY e.object_id, s.place`)
+		JOIN effect_steps s USING (effect) WHERE e.state = 'done' AND s.state = 'done' ORDER BY e.object_id,
+			s.position`)
 	var want []string
 	for n, order := range []string{"1001", "1002", "1003", "1004", "1005", "1006", "1007", "1008"} {
 		for i, step := range []string{"customer", "invoice", "synced", "confirmation"} {
 			attempts := "1"
-			// whose mail was sent before the kill, as the mail service says when it is asked
+			// The check finds the mail of 1008, which was sent before the kill.
 			if n/2 == i && order != "1008" {
 				attempts = "2"
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// The script itself compares what the application did with what was sent. The ledger agrees: each
-// update once, of which one call was made twice.
+// The script compares the application's actions with the events. The ledger must have each update
+// once, and one of them with two calls.
 func TestStripeReaction(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)

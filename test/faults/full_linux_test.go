@@ -12,10 +12,10 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// A NATS server whose disk was full takes nothing more until it is started again, even where there
-// is room: deliveries are stored and acknowledged meanwhile, the log says what to do, and what was
-// stored is applied once that is done.
-func TestJetStreamsDiskFull(t *testing.T) {
+// A NATS server whose disk was full accepts nothing until it is restarted, even when there is space
+// again. Deliveries are stored and acknowledged meanwhile, and the log names the remedy. After the
+// restart all events are applied.
+func TestGateway_natsDiskFull_storesAndAppliesAfterRestart(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
 	if err := syscall.Mount("none", disk, "tmpfs", 0, "size=24m"); err != nil {
@@ -27,7 +27,7 @@ func TestJetStreamsDiskFull(t *testing.T) {
 		}
 	})
 	s := buildWith(t, testkit.JetStreamIn(t, disk))
-	s.start(t, calm)
+	s.start(t, patientTuning)
 	l := s.send(t)
 	l.await(t, 20, "stored", stored)
 	rest := filepath.Join(disk, "rest")
@@ -37,7 +37,7 @@ func TestJetStreamsDiskFull(t *testing.T) {
 	l.await(t, 60, "stored", stored)
 	testkit.Eventually(t, patience, func() error {
 		if !strings.Contains(s.log.String(), "free space and restart that server") {
-			return fmt.Errorf("no message says what to do: %s", s.log)
+			return fmt.Errorf("no log message names the remedy: %s", s.log)
 		}
 		return nil
 	})
@@ -45,7 +45,7 @@ func TestJetStreamsDiskFull(t *testing.T) {
 	s.nats.Restart(t)
 	l.await(t, 20, "stored", stored)
 	l.stop()
-	s.settled(t)
+	s.waitUntilApplied(t)
 	l.check(t, s, false)
 }
 

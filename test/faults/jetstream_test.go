@@ -17,7 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// jetStream is a way to the server that no fault is in.
+// jetStream connects to the server directly, without the fault proxy.
 func (s *site) jetStream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(s.nats.URL)
@@ -28,7 +28,8 @@ func (s *site) jetStream(t *testing.T) jetstream.JetStream {
 	return js
 }
 
-// streamFaults are what can become of JetStream, each until its end; the last of them nobody ends.
+// streamFaults are the faults of JetStream. Each returns the function that ends it. For some of the
+// last ones, nothing has to end them.
 var streamFaults = map[string]func(*testing.T, *site) (end func()){
 	"stopped": func(t *testing.T, s *site) func() { s.nats.Stop(t); return func() { s.nats.Restart(t) } },
 	"refused": func(_ *testing.T, s *site) func() { s.stream.Cut(); return s.stream.Restore },
@@ -60,7 +61,7 @@ var streamFaults = map[string]func(*testing.T, *site) (end func()){
 		}
 		return func() {}
 	},
-	"full, and refuses": func(t *testing.T, s *site) func() {
+	"full and rejecting": func(t *testing.T, s *site) func() {
 		js := s.jetStream(t)
 		for _, name := range []string{stream.EventsStream, stream.ChangesStream} {
 			at, err := js.Stream(t.Context(), name)
@@ -75,15 +76,15 @@ var streamFaults = map[string]func(*testing.T, *site) (end func()){
 	},
 }
 
-// Whatever becomes of JetStream, deliveries are stored and acknowledged as ever, and when it is
-// back all are applied, each once: what it missed the auditor publishes.
-func TestJetStream(t *testing.T) {
+// During any fault of JetStream, deliveries are stored and acknowledged. After it, every event is
+// applied once. The republisher publishes the events that the stream lacks.
+func TestGateway_natsFails_storesAndAppliesLater(t *testing.T) {
 	t.Parallel()
 	for name, fault := range streamFaults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := build(t)
-			s.start(t, calm)
+			s.start(t, patientTuning)
 			l := s.send(t)
 			l.await(t, 20, "stored", stored)
 			end := fault(t, s)
@@ -91,16 +92,16 @@ func TestJetStream(t *testing.T) {
 			end()
 			l.await(t, 20, "stored", stored)
 			l.stop()
-			s.settled(t)
+			s.waitUntilApplied(t)
 			l.check(t, s, false)
 			s.appliedOnce(t)
 		})
 	}
 }
 
-// Streams that somebody has made in memory are no streams of ours: that is said, deliveries are
-// stored as ever, and applied when the streams are gone.
-func TestStreamInMemory(t *testing.T) {
+// Postern rejects a stream with memory storage and reports it. Deliveries are stored, and applied
+// after the stream was deleted.
+func TestGateway_streamInMemory_isReported(t *testing.T) {
 	t.Parallel()
 	s := build(t)
 	js := s.jetStream(t)
@@ -108,24 +109,24 @@ func TestStreamInMemory(t *testing.T) {
 		Subjects: []string{stream.EventsSubject + ".>"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
-	s.start(t, calm)
+	s.start(t, patientTuning)
 	l := s.send(t)
 	l.await(t, 20, "stored", stored)
 	testkit.Eventually(t, patience, func() error {
 		if !strings.Contains(s.log.String(), "storage type") {
-			return fmt.Errorf("nobody says what is wrong: %s", s.log)
+			return fmt.Errorf("no log message names the storage type: %s", s.log)
 		}
 		return nil
 	})
 	must(t, js.DeleteStream(t.Context(), stream.EventsStream))
 	l.await(t, 20, "stored", stored)
 	l.stop()
-	s.settled(t)
+	s.waitUntilApplied(t)
 	l.check(t, s, false)
 	s.appliedOnce(t)
 }
 
-// appliedOnce waits until all changes are sent too, and sees that none was made twice.
+// appliedOnce waits until all changes are sent, and checks that each event was applied once.
 func (s *site) appliedOnce(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
@@ -142,27 +143,27 @@ func (s *site) appliedOnce(t *testing.T) {
 	}
 }
 
-// clock sets PostgreSQL's clock, as the schema reads it, off by an interval.
+// clock shifts the database's clock, as the schema reads it, by an interval.
 func (s *site) clock(t *testing.T, off string) {
 	t.Helper()
 	s.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
 		'SELECT clock_timestamp() + interval ''`+off+`'''`)
 }
 
-// Wherever PostgreSQL's clock jumps to, deliveries are stored above what a reader has read, in days
-// that are made for them, and all are applied.
-func TestPostgreSQLsClock(t *testing.T) {
+// After any jump of PostgreSQL's clock, new events get ids above a reader's bound, their partitions
+// exist, and all are applied.
+func TestGateway_databaseClockJumps_idsStayAboveBound(t *testing.T) {
 	t.Parallel()
 	for name, jumps := range map[string][]string{
 		"an hour ahead and back": {"1 hour", "0"},
 		"an hour back":           {"-1 hour"},
-		"days ahead and back":    {"40 days", "0"}, // no day is made so far ahead
+		"days ahead and back":    {"40 days", "0"}, // no partition is created so far ahead
 		"to and fro":             {"2 seconds", "-3 seconds", "1 day", "-1 day", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := build(t)
-			s.start(t, calm)
+			s.start(t, patientTuning)
 			l := s.send(t)
 			l.await(t, 10, "stored", stored)
 			operator := s.db.Role(t, "operator")
@@ -178,22 +179,22 @@ func TestPostgreSQLsClock(t *testing.T) {
 				}
 			}
 			l.stop()
-			s.settled(t)
+			s.waitUntilApplied(t)
 			l.check(t, s, false)
 			s.appliedOnce(t)
 		})
 	}
 }
 
-// below is how many events lie up to an id.
+// below counts the events up to an id.
 func (s *site) below(t *testing.T, id int64) string {
 	t.Helper()
 	return s.db.QueryStrings(t, `SELECT count(*)::text FROM events WHERE id <= $1`, id)[0]
 }
 
-// A gateway whose clock is wrong refuses what is signed with a time, says that its clock may be
-// why, and takes everything again when the clock is right.
-func TestGatewaysClock(t *testing.T) {
+// A gateway whose clock is wrong rejects deliveries with a signed time and says that its clock may
+// be the reason. It accepts them again when the clock is right.
+func TestGateway_clockWrong_rejectsSignedTimes(t *testing.T) {
 	t.Parallel()
 	for off, reason := range map[time.Duration]string{time.Hour: "stale_timestamp", -time.Hour: "future_timestamp"} {
 		t.Run(off.String(), func(t *testing.T) {
@@ -201,23 +202,23 @@ func TestGatewaysClock(t *testing.T) {
 			s := build(t)
 			var wrong atomic.Int64
 			s.start(t, func(tune *app.Tuning) {
-				calm(tune)
+				patientTuning(tune)
 				tune.Now = func() time.Time { return time.Now().Add(time.Duration(wrong.Load())) }
 			})
-			l := s.alone(t)
+			l := s.newLoad(t)
 			l.one(t, "kept", 1, "stored", stored)
 			wrong.Store(int64(off))
 			l.one(t, "kept", 2, "refused", func(a *answer) bool { return a.status == 401 })
-			l.one(t, "hub", 3, "stored", stored) // is signed without one
+			l.one(t, "hub", 3, "stored", stored) // its signature has no time
 			if n := s.metric(t, "postern_rejections_total", reason); n != 1 {
-				t.Errorf("%v refused for %s", n, reason)
+				t.Errorf("%v rejections for %s, want 1", n, reason)
 			}
 			s.store.Cut()
-			l.one(t, "hub", 4, "spooled", spooled) // no wait of ours is measured by a clock that jumps
+			l.one(t, "hub", 4, "spooled", spooled) // waits do not depend on the clock that jumps
 			s.store.Restore()
 			wrong.Store(0)
 			l.one(t, "kept", 2, "stored or spooled", func(a *answer) bool { return a.status == 200 })
-			s.settled(t)
+			s.waitUntilApplied(t)
 			l.answers = slices.DeleteFunc(l.answers, func(a answer) bool { return a.status == 401 })
 			l.check(t, s, false)
 		})

@@ -15,7 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// answer is what a sender got.
+// answer is the response that a sender got.
 type answer struct {
 	source, key    string
 	status         int
@@ -24,7 +24,7 @@ type answer struct {
 	took           time.Duration
 }
 
-// load are senders that send until they are told to end, each a delivery every pace at most.
+// load has the senders and their responses. Each sender sends a delivery every pace at most.
 type load struct {
 	url     string
 	client  *http.Client
@@ -38,8 +38,8 @@ type load struct {
 
 const pace = 100 * time.Millisecond
 
-// alone is a load that sends when it is told to.
-func (s *site) alone(t *testing.T) *load {
+// newLoad returns a load that sends only on request.
+func (s *site) newLoad(t *testing.T) *load {
 	t.Helper()
 	l := &load{url: "http://" + s.app.Addr() + "/webhooks/", end: make(chan struct{}),
 		sources: map[string]config.Endpoint{},
@@ -51,7 +51,7 @@ func (s *site) alone(t *testing.T) *load {
 	return l
 }
 
-// one sends the n-th delivery to a source, and says where the answer is not what is wanted.
+// one sends the n-th delivery to a source and checks its response.
 func (l *load) one(t *testing.T, source string, n int, what string, holds func(*answer) bool) {
 	t.Helper()
 	a, err := l.deliver(l.sources[source], n)
@@ -61,18 +61,18 @@ func (l *load) one(t *testing.T, source string, n int, what string, holds func(*
 	}
 }
 
-// send begins a load: three senders to the source whose deliveries may be spooled, and one to the
-// other.
+// send starts three senders to the source whose deliveries may be spooled, and one to the source
+// that requires a commit.
 func (s *site) send(t *testing.T) *load {
 	t.Helper()
-	l := s.alone(t)
+	l := s.newLoad(t)
 	for n, name := range []string{"kept", "kept", "kept", "final"} {
 		l.group.Go(func() { l.sender(t, n, l.sources[name]) })
 	}
 	return l
 }
 
-// stop ends the load, and waits for all answers.
+// stop stops the senders and waits for all responses.
 func (l *load) stop() {
 	l.mu.Lock()
 	select {
@@ -105,10 +105,10 @@ func (l *load) sender(t *testing.T, number int, to config.Endpoint) {
 	}
 }
 
-// types are what is sent to a provider's sources.
+// types are the event types by provider.
 var types = map[string]string{"stripe": "product.updated", "github": "issues.opened"}
 
-// deliver sends the n-th delivery to a source, which is of an object of its own.
+// deliver sends the n-th delivery to a source. Each is about another object.
 func (l *load) deliver(to config.Endpoint, n int) (a answer, err error) {
 	for _, sample := range to.Provider.Samples() {
 		if sample.Type != types[to.Provider.Name()] {
@@ -158,7 +158,7 @@ func (l *load) post(source string, d *provider.Delivery) (a answer) {
 	return a
 }
 
-// count is how many answers there are that something holds of, from the n-th on.
+// count counts the responses that fulfil a condition, beginning with number from.
 func (l *load) count(from int, holds func(*answer) bool) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +176,7 @@ func stored(a *answer) bool      { return a.status == http.StatusOK && !a.spoole
 func storedKept(a *answer) bool  { return stored(a) && a.source == "kept" }
 func storedFinal(a *answer) bool { return stored(a) && a.source == "final" }
 
-// await waits until so many more answers came that something holds of.
+// await waits for n more responses that fulfil a condition.
 func (l *load) await(t *testing.T, n int, what string, holds func(*answer) bool) {
 	t.Helper()
 	from := l.count(0, every)
@@ -188,10 +188,9 @@ func (l *load) await(t *testing.T, n int, what string, holds func(*answer) bool)
 	})
 }
 
-// check looks at all answers: what was acknowledged is stored, once, and no answer but the receipt
-// and a 503 that says when to come again was given, and that only to whom may get it. refused: also
-// deliveries that might be spooled may be refused.
-func (l *load) check(t *testing.T, s *site, refused bool) {
+// check checks all responses. Each acknowledged event is stored once. The only other allowed
+// response is 503 with Retry-After. Deliveries that may be spooled get it only if rejected is true.
+func (l *load) check(t *testing.T, s *site, rejected bool) {
 	t.Helper()
 	var keys []string
 	var longest time.Duration
@@ -212,12 +211,12 @@ func (l *load) check(t *testing.T, s *site, refused bool) {
 				counts["spooled"]++
 			}
 			if a.spooled && a.source == "final" {
-				wrong("a receipt without an id for a source that wants one")
+				wrong("a receipt without an id for a source that requires a commit")
 			}
-		case a.status == http.StatusServiceUnavailable && a.retry && (a.source == "final" || refused):
+		case a.status == http.StatusServiceUnavailable && a.retry && (a.source == "final" || rejected):
 			counts["refused"]++
 		default:
-			wrong("%s was answered %d after %s, Retry-After %t", a.source, a.status, a.took, a.retry)
+			wrong("%s got status %d after %s, Retry-After %t", a.source, a.status, a.took, a.retry)
 		}
 		if a.source == "kept" {
 			longest = max(longest, a.took)
@@ -234,6 +233,6 @@ func (l *load) check(t *testing.T, s *site, refused bool) {
 		t.Fatal(err)
 	}
 	if kept != len(keys) || twice != 0 {
-		t.Errorf("of %d events that were acknowledged %d are stored, %d twice", len(keys), kept, twice)
+		t.Errorf("of %d acknowledged events %d are stored, %d of them twice", len(keys), kept, twice)
 	}
 }

@@ -1,5 +1,5 @@
-// Package faults breaks what Postern stands on, one thing at a time, while deliveries come in.
-// docs/faults.md is the table of it.
+// Package faults_test injects faults of PostgreSQL, JetStream, disks and clocks, one at a time,
+// while deliveries arrive. docs/faults.md lists them.
 package faults_test
 
 import (
@@ -28,18 +28,18 @@ import (
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
-// atOnce is how many sites are broken at the same time: they wait most of theirs.
-const atOnce = "8"
+// parallelSites is how many sites are tested in parallel. They spend most of their time waiting.
+const parallelSites = "8"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", atOnce); err != nil {
-		panic(err) // the flag is the testing package's
+	if err := flag.Set("test.parallel", parallelSites); err != nil {
+		panic(err) // the testing package defines this flag
 	}
 	testkit.Main(m)
 }
 
-// must ends the test where there is an error.
+// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -47,18 +47,19 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// patience is how long a test waits for what must come; it is never a measure of speed.
+// patience is how long a test waits for an expected condition. It never measures speed.
 const patience = 3 * time.Minute
 
-// deadline is ingest.deadline: so long that nobody takes a delivery that was answered by it for one
-// that was switched over.
+// deadline is ingest.deadline. It is so long that a response at the deadline differs from a
+// delivery that was spooled early.
 const deadline = 30 * time.Second
 
-// site is a gateway and a processor whose ways to PostgreSQL and JetStream can fail, and a spool.
+// site is a gateway and a processor with a spool, whose connections to PostgreSQL and JetStream can
+// fail.
 type site struct {
 	db    *testkit.DB
 	login string
-	// store and stream are the ways to PostgreSQL and to JetStream.
+	// store and stream are the proxies to PostgreSQL and JetStream.
 	store, stream *testkit.FaultProxy
 	nats          *testkit.Server
 	spool         string
@@ -73,22 +74,22 @@ nats: {url: %q}
 ingest: {listen: "127.0.0.1:0", deadline: %s, spool: {dir: %q, unsafe_dir: true}}
 admin: {listen: "127.0.0.1:0"}
 processor:
-  auditor: {every: 100ms, min_age: 500ms, lease: 2s}
-  changes: {sweep_after: 1s}
+  republisher: {every: 100ms, min_age: 500ms, lease: 2s}
+  changes: {publish_after: 1s}
 sources:
   kept: {provider: stripe, secrets: [{name: main, value: whsec_secret_of_the_faults}]}
   hub: {provider: github, secrets: [{name: main, value: secret_of_the_faults}]}
-  final: {provider: stripe, final_receipt: true, secrets: [{name: main, value: whsec_secret_of_the_faults}]}
+  final: {provider: stripe, require_commit: true, secrets: [{name: main, value: whsec_secret_of_the_faults}]}
 `
 
 // build prepares a site on the shared cluster. The daemons' login is no superuser, so that the
-// server may refuse it.
+// server can reject it.
 func build(t *testing.T) *site {
 	t.Helper()
 	return buildWith(t, testkit.JetStream(t))
 }
 
-// buildWith is build with a JetStream that is there.
+// buildWith is build with an existing JetStream.
 func buildWith(t *testing.T, js *testkit.Server) *site {
 	t.Helper()
 	db := testkit.Database(t)
@@ -114,11 +115,11 @@ func buildWith(t *testing.T, js *testkit.Server) *site {
 	return s
 }
 
-// calm keeps a busy machine from being taken for a PostgreSQL that is away, in tests of other
-// faults.
-func calm(tune *app.Tuning) {
+// patientTuning prevents that a slow PostgreSQL on a busy machine counts as unavailable, in tests
+// of other faults.
+func patientTuning(tune *app.Tuning) {
 	tune.Ingest.StallAfter, tune.Ingest.AcquireTimeout = deadline, deadline
-	tune.Limits.AckWait = 5 * time.Second // what was in hand comes again after it
+	tune.Limits.AckWait = 5 * time.Second // messages in progress are delivered again after it
 }
 
 // start runs gateway and processor until the test ends.
@@ -135,7 +136,7 @@ func (s *site) run(t *testing.T, o app.Options) *app.App {
 	a.Start()
 	t.Cleanup(func() {
 		for _, way := range []*testkit.FaultProxy{s.store, s.stream} {
-			way.Cut() // what hangs for good would hold up the stop
+			way.Cut() // a stalled connection would delay the stop
 			way.Restore()
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -144,13 +145,13 @@ func (s *site) run(t *testing.T, o app.Options) *app.App {
 			t.Errorf("stop: %v", err)
 		}
 		if t.Failed() {
-			t.Logf("it said:\n%s", s.log)
+			t.Logf("log:\n%s", s.log)
 		}
 	})
 	return a
 }
 
-// journal is a log that is kept, its end at least.
+// journal keeps the end of the log.
 type journal struct {
 	mu   sync.Mutex
 	text []byte
@@ -171,7 +172,7 @@ func (j *journal) String() string {
 	return string(j.text)
 }
 
-// metric is the sum of a metric's series whose labels have a text in them.
+// metric sums a metric over the series whose labels contain a text.
 func (s *site) metric(t *testing.T, name, labels string) (sum float64) {
 	t.Helper()
 	res, err := http.Get("http://" + s.app.AdminAddr() + "/metrics")
@@ -193,13 +194,13 @@ func (s *site) metric(t *testing.T, name, labels string) (sum float64) {
 	return sum
 }
 
-// settled waits until the spool is empty and every event has its outcome, and verifies all that is
-// stored.
-func (s *site) settled(t *testing.T) {
+// waitUntilApplied waits until the spool is empty and every event has its outcome. Then it verifies
+// all stored data.
+func (s *site) waitUntilApplied(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
 		if n := s.metric(t, "postern_spool_deliveries", ""); n > 0 {
-			return fmt.Errorf("%v deliveries are in the spool still", n)
+			return fmt.Errorf("%v deliveries are still in the spool", n)
 		}
 		var open int
 		if err := s.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events e WHERE NOT EXISTS (SELECT
@@ -209,8 +210,8 @@ func (s *site) settled(t *testing.T) {
 		}
 		return nil
 	})
-	if n := s.metric(t, "postern_spool_set_apart_total", "") + s.metric(t, "postern_spool_damaged_files", ""); n > 0 {
-		t.Errorf("%v files of the spool were set apart", n)
+	if n := s.metric(t, "postern_spool_quarantined_total", "") + s.metric(t, "postern_spool_damaged_files", ""); n > 0 {
+		t.Errorf("%v spool files were quarantined", n)
 	}
 	operator := s.db.Role(t, "operator")
 	known, err := events.RegisterSources(t.Context(), operator, nil)

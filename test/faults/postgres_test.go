@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// during does something again and again until end is called.
+// during calls do repeatedly until end is called.
 func during(every time.Duration, do func()) (end func()) {
 	stop := make(chan struct{})
 	var group sync.WaitGroup
@@ -31,7 +31,7 @@ func during(every time.Duration, do func()) (end func()) {
 	return func() { close(stop); group.Wait() }
 }
 
-// database is a statement about the site's database, whose name stands for %s.
+// database executes a statement about the site's database. %s stands for the database's name.
 func (s *site) database(t *testing.T, statement string) {
 	t.Helper()
 	var name string
@@ -45,7 +45,7 @@ func (s *site) terminate(t *testing.T) {
 	s.db.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1`, s.login)
 }
 
-// failing makes each event's insert, or with deferred its commit, do something.
+// failing executes a statement at each insert of an event or, if deferred, at its commit.
 func (s *site) failing(t *testing.T, deferred bool, do string) (end func()) {
 	t.Helper()
 	kind := `TRIGGER fault BEFORE INSERT ON event_keys FOR EACH ROW`
@@ -57,12 +57,12 @@ func (s *site) failing(t *testing.T, deferred bool, do string) (end func()) {
 	return func() { s.db.Exec(t, `DROP TRIGGER fault ON event_keys`) }
 }
 
-// storeFaults are what can become of PostgreSQL, each until its end.
+// storeFaults are the faults of PostgreSQL. Each returns the function that ends it.
 var storeFaults = map[string]func(*testing.T, *site) (end func()){
-	"refused": func(_ *testing.T, s *site) func() { s.store.Cut(); return s.store.Restore },
-	"hanging": func(_ *testing.T, s *site) func() { s.store.Stall(); return s.store.Restore },
-	"silent":  func(_ *testing.T, s *site) func() { s.store.StallResponses(); return s.store.Restore },
-	itself:    func(_ *testing.T, s *site) func() { s.store.StallOpenConnections(); return func() {} },
+	"refused":  func(_ *testing.T, s *site) func() { s.store.Cut(); return s.store.Restore },
+	"hanging":  func(_ *testing.T, s *site) func() { s.store.Stall(); return s.store.Restore },
+	"silent":   func(_ *testing.T, s *site) func() { s.store.StallResponses(); return s.store.Restore },
+	selfEnding: func(_ *testing.T, s *site) func() { s.store.StallOpenConnections(); return func() {} },
 	"flapping": func(_ *testing.T, s *site) func() {
 		n := 0
 		end := during(150*time.Millisecond, func() {
@@ -90,14 +90,15 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 	"read-only": func(t *testing.T, s *site) func() {
 		s.database(t, "ALTER DATABASE %s SET default_transaction_read_only = on")
 		s.terminate(t)
-		// the sessions of meanwhile stay
+		// sessions that were opened meanwhile stay read-only
 		return func() { s.database(t, "ALTER DATABASE %s RESET default_transaction_read_only") }
 	},
 	"disk full": func(t *testing.T, s *site) func() {
 		return s.failing(t, false, `RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'`)
 	},
 	"slow commits": func(t *testing.T, s *site) func() {
-		return s.failing(t, true, `IF set_config('fault.of', pg_current_xact_id()::text, true) <> coalesce(nullif(current_setting('fault.slept', true), ''), '0') THEN
+		return s.failing(t, true, `IF set_config('fault.of', pg_current_xact_id()::text, true) <>
+			coalesce(nullif(current_setting('fault.slept', true), ''), '0') THEN
 			PERFORM set_config('fault.slept', pg_current_xact_id()::text, true), pg_sleep(2); END IF`)
 	},
 	"locked": func(t *testing.T, s *site) func() {
@@ -106,13 +107,13 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 			_, err = tx.Exec(t.Context(), `LOCK TABLE event_keys IN ACCESS EXCLUSIVE MODE`)
 		}
 		must(t, err)
-		return func() { _ = tx.Rollback(context.Background()) } // which is what unlocks
+		return func() { _ = tx.Rollback(context.Background()) } // the rollback releases the lock
 	},
-	"right taken": func(t *testing.T, s *site) func() {
+	"privilege revoked": func(t *testing.T, s *site) func() {
 		s.db.Exec(t, `REVOKE INSERT ON events FROM postern_gateway`)
 		return func() { s.db.Exec(t, `GRANT INSERT ON events TO postern_gateway`) }
 	},
-	"no day can be made": func(t *testing.T, s *site) func() {
+	"no partition can be created": func(t *testing.T, s *site) func() {
 		s.db.Exec(t, `REVOKE EXECUTE ON FUNCTION ensure_partitions FROM postern_gateway, postern_processor,
 			postern_maintenance`)
 		s.clock(t, "40 days")
@@ -127,63 +128,66 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 	},
 }
 
-// Whatever becomes of PostgreSQL, deliveries are acknowledged, or, where the sender wants our id,
-// refused and told when to come again; nobody waits for it; and when it is back, all that was
-// acknowledged is in the log, once, and applied.
-func TestPostgreSQL(t *testing.T) {
+// During any fault of PostgreSQL, deliveries are spooled and acknowledged. Those to a source that
+// requires a commit get 503 with Retry-After. No sender waits for PostgreSQL. After the fault every
+// acknowledged event is in the log once, and applied.
+func TestGateway_databaseFails_spoolsAndAppliesLater(t *testing.T) {
 	t.Parallel()
 	for name, fault := range storeFaults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := build(t)
-			// what was in hand comes again after it
+			// Messages in progress are delivered again after AckWait.
 			s.start(t, func(tune *app.Tuning) { tune.Limits.AckWait = 5 * time.Second })
 			l := s.send(t)
 			l.await(t, 20, "stored", stored)
 			end := fault(t, s)
 			least := 30
-			if name == itself {
+			if name == selfEnding {
 				least = 3
 			}
 			l.await(t, least, "spooled", spooled)
 			end()
 			l.await(t, 10, "stored again", storedKept)
-			l.await(t, 1, "stored again, with the id that is wanted", storedFinal)
+			l.await(t, 1, "stored again, with an id", storedFinal)
 			l.stop()
-			s.settled(t)
+			s.waitUntilApplied(t)
 			l.check(t, s, false)
 			if said := strings.Count(s.log.String(),
 				"PostgreSQL is unavailable: deliveries go to the spool"); said > 20 {
-				t.Errorf("said %d times that PostgreSQL is unavailable", said)
+				t.Errorf("logged %d times that PostgreSQL is unavailable", said)
 			}
-			if said := strings.Count(s.log.String(), "the spool cannot be drained: fix the cause"); (said > 0) != needPerson[name] || said > 3 {
-				t.Errorf("said %d times that an operator must fix the cause", said)
+			if said := strings.Count(s.log.String(), "the spool cannot be drained: fix the "+
+				"cause"); (said > 0) != needsOperator[name] || said > 3 {
+				t.Errorf("logged %d times that an operator must fix the cause", said)
 			}
 		})
 	}
 }
 
-// itself is the fault that ends by itself.
-const itself = "old connections hang for good"
+// selfEnding is a fault that needs no end.
+const selfEnding = "open connections stall for ever"
 
-// needPerson are the faults that go on until a person has mended something: that is said, once in a
-// row.
-var needPerson = map[string]bool{"login refused": true, "right taken": true, "no day can be made": true,
-	"another schema": true}
+// needsOperator are the faults that last until an operator corrects the cause. The log says so once
+// in a row.
+var needsOperator = map[string]bool{"login refused": true, "privilege revoked": true,
+	"no partition can be created": true,
+	"another schema":              true}
 
-// The first delivery that meets the fault, with nothing beside it, is acknowledged as well.
-func TestPostgreSQLWhileIdle(t *testing.T) {
+// The first delivery during a fault is acknowledged too, even if no other delivery is open.
+func TestGateway_databaseFailsWhileIdle_spools(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"refused", "hanging", "silent", "login refused", "locked", "right taken"} {
+	for _, name := range []string{"refused", "hanging", "silent", "login refused", "locked", "privilege revoked"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := build(t)
 			s.start(t, nil)
-			l := s.alone(t)
-			l.one(t, "kept", 1, "taken", func(a *answer) bool { return a.status == 200 }) // a busy machine may spool it
+			l := s.newLoad(t)
+			// a busy machine may spool it
+			l.one(t, "kept", 1, "accepted", func(a *answer) bool { return a.status == 200 })
 			testkit.Eventually(t, patience, func() error {
 				if n := s.metric(t, "postern_spool_deliveries", ""); n > 0 {
-					return fmt.Errorf("%v deliveries are in the spool still", n)
+					return fmt.Errorf("%v deliveries are still in the spool", n)
 				}
 				return nil
 			})
@@ -192,7 +196,7 @@ func TestPostgreSQLWhileIdle(t *testing.T) {
 				l.one(t, "kept", 2+n, "spooled", spooled)
 			}
 			end()
-			s.settled(t)
+			s.waitUntilApplied(t)
 			l.check(t, s, false)
 		})
 	}

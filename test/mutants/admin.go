@@ -1,6 +1,6 @@
 package main
 
-// adminMutants break the admin interface: who may change what, and what is kept of it.
+// adminMutants break the admin interface: who may make changes, and what is recorded about them.
 func adminMutants() []mutant {
 	const group = "admin"
 	one := func(name, tests, old, replacement string) mutant {
@@ -11,19 +11,19 @@ func adminMutants() []mutant {
 			"Authorize_roles_limitRoutes|Authorize_malformedHeaders_areDenied",
 			"if who.role != access.Operator && (least == access.Operator || !reads) {",
 			"if who.role != access.Operator && least == access.Operator && !reads {"),
-		one("lets a revoked token in", "internal/access",
+		one("accepts a revoked token", "internal/access",
 			"`t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_now())`",
 			"`(t.expires_at IS NULL OR t.expires_at > clock_now())`"),
-		one("changes something without a row in the audit", "internal/admin Audit",
+		one("makes a change without a row in the audit trail", "internal/admin Audit",
 			"if e.Action != \"\" {\nif err := audit.Write(ctx, tx, by.Person, e); err != nil {\nreturn err\n}\n}\n",
 			""),
-		one("answers one token with what another token got under the same idempotency key", "internal/admin Key",
+		one("returns another token's response for the same idempotency key", "internal/admin Key",
 			"Scope: who + \" \" + c.Request().Method + \" \" + c.Path()",
 			"Scope: c.Request().Method + \" \" + c.Path()"),
-		one("answers another request under a used idempotency key with the first answer", "internal/admin Key",
+		one("returns the first response to a different request with the same idempotency key", "internal/admin Key",
 			"idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery), body)",
 			"idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery))"),
-		one("gives up a spool and its deliveries without a reason", "internal/admin Spools",
+		one("removes a spool and its deliveries without a reason", "internal/admin Spools",
 			"if by.Reason == \"\" {\nq.fail(\"give a reason: the deliveries in the spool are lost with it, and the "+
 				"audit records who removed it\")\n}\n", ""),
 	}

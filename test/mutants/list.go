@@ -2,7 +2,7 @@ package main
 
 import "slices"
 
-// mutants are the ways to break the product, by part.
+// mutants returns all mutants, part by part.
 func mutants() []mutant {
 	return slices.Concat(
 		versioningMutants(),

@@ -1,6 +1,7 @@
-// Mutants breaks the product on purpose, in one way after the other, and runs the tests that must
-// notice: make mutants. It writes which test noticed each, as the table of docs/mutants.md. Each
-// break is built beside the product, from an overlay of the files that it changes.
+// Command mutants tests the tests. It builds the product once per mutant, with one deliberate
+// fault, and runs the tests that must notice it: make mutants. It writes the table of
+// docs/mutants.md, which names the tests that noticed each mutant. Each mutant is built from an
+// overlay of the files that it changes.
 package main
 
 import (
@@ -20,21 +21,21 @@ import (
 	"time"
 )
 
-// edit replaces code of the shape of old, which must be once in the product.
+// edit replaces code that has the shape of old. The product must have exactly one such place.
 type edit struct{ old, new string }
 
-// mutant is the product, broken on purpose.
+// mutant is the product with one deliberate fault.
 type mutant struct {
-	// group is what part of the product it breaks, name what the broken product does.
+	// group is the part of the product with the fault. name says what the faulty product does.
 	group, name string
 	edits       []edit
-	// tests are packages below the root of the module, each with the pattern of its tests after a
-	// space where not all are needed: "internal/events Append".
+	// tests are packages below the root of the module, such as "internal/events Append". The text
+	// after the space is the pattern of the tests to run. Without it all tests of the package run.
 	tests []string
 }
 
 func main() {
-	only := flag.String("only", "", "run the mutants with this in their group or name")
+	only := flag.String("only", "", "run only the mutants whose group and name contain this text")
 	out := flag.String("o", "", "write the table to this file")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -52,7 +53,7 @@ func run(ctx context.Context, only, out string) error {
 	}
 	var survived []string
 	var table strings.Builder
-	table.WriteString("| part | the broken product | seconds | noticed by |\n| --- | --- | --- | --- |\n")
+	table.WriteString("| part | the mutant | seconds | noticed by |\n| --- | --- | --- | --- |\n")
 	for _, m := range mutants() {
 		if !strings.Contains(m.group+" "+m.name, only) {
 			continue
@@ -63,7 +64,7 @@ func run(ctx context.Context, only, out string) error {
 			return fmt.Errorf("%s: %s: %w", m.group, m.name, err)
 		}
 		if by == "" {
-			survived, by = append(survived, m.group+": "+m.name), "**nobody**"
+			survived, by = append(survived, m.group+": "+m.name), "**no test**"
 		}
 		fmt.Fprintf(&table, "| %s | %s | %.0f | %s |\n", m.group, m.name, time.Since(began).Seconds(), by)
 		fmt.Printf("%s: %s: %s (%.0f s)\n", m.group, m.name, by, time.Since(began).Seconds())
@@ -74,12 +75,12 @@ func run(ctx context.Context, only, out string) error {
 		}
 	}
 	if len(survived) > 0 {
-		return fmt.Errorf("%d were not noticed: %s", len(survived), strings.Join(survived, "; "))
+		return fmt.Errorf("no test noticed %d mutants: %s", len(survived), strings.Join(survived, "; "))
 	}
 	return nil
 }
 
-// testWithin bounds the tests of one package.
+// testWithin limits the tests of one package.
 const testWithin = 10 * time.Minute
 
 var (
@@ -87,8 +88,8 @@ var (
 	panicked = regexp.MustCompile(`(?m)^panic: (.*)|^fatal error: (.*)`)
 )
 
-// noticed returns the tests that fail on the broken product, "" where none does. Errors: it does
-// not build.
+// noticed returns the tests that fail with the mutant, "" if none does. It returns an error if the
+// mutant does not build.
 func (m mutant) noticed(ctx context.Context, in []*source) (by string, err error) {
 	changed, err := m.apply(in)
 	if err != nil {
@@ -129,7 +130,7 @@ func (m mutant) noticed(ctx context.Context, in []*source) (by string, err error
 			names = append(names, "all: "+found[0])
 		}
 		if len(names) == 0 {
-			return "", fmt.Errorf("tests of %s end for another reason: %w\n%s", pkg, err, text)
+			return "", fmt.Errorf("tests of %s fail without a failed test: %w\n%s", pkg, err, text)
 		}
 		slices.Sort(names)
 		return pkg + ": " + strings.Join(slices.Compact(names), ", "), nil
@@ -137,7 +138,8 @@ func (m mutant) noticed(ctx context.Context, in []*source) (by string, err error
 	return "", nil
 }
 
-// writeOverlay writes changed files into a folder, and what go must know of them.
+// writeOverlay writes changed files into a folder, and the overlay file that makes go build use
+// them.
 func writeOverlay(dir string, changed map[string]string) (file string, err error) {
 	replace := map[string]string{}
 	for path, text := range changed {

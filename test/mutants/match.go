@@ -12,12 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-// A mutant names the code that it breaks by its shape, so that a renamed identifier, column or
-// package does not lose it: two texts have the same shape if one becomes the other by renaming
-// words. Keywords, numbers and punctuation must be the same.
+// A mutant identifies the code that it changes by its shape, so that it still matches after an
+// identifier, a column or a package was renamed. Two texts have the same shape if renaming words
+// turns one into the other. Keywords, numbers and punctuation must be the same.
 
-// lexeme is a word, a number or a punctuation mark of a text, at an offset. A word that is not of
-// the languages may be renamed.
+// lexeme is a word, a number or a punctuation mark of a text, at an offset. A word that is no
+// keyword of Go or SQL is renamable.
 type lexeme struct {
 	text      string
 	at        int
@@ -52,7 +52,7 @@ func lex(text string) (all []lexeme) {
 
 func isWordRune(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// fixed are the words that no renaming changes: those of the languages.
+// fixed are the words that are not renamable: those of Go and SQL.
 var fixed = func() map[string]bool {
 	words := map[string]bool{}
 	for t := token.BREAK; t <= token.VAR; t++ {
@@ -74,8 +74,7 @@ func renamable(word string) bool {
 	return (r == '_' || unicode.IsLetter(r)) && !fixed[word]
 }
 
-// source is a file as it can be searched: its text without comments, which stay as spaces, and its
-// lexemes.
+// source is a file to search. lexemes leaves out comments.
 type source struct {
 	path    string
 	text    string
@@ -113,8 +112,7 @@ func newSource(path string, raw []byte) *source {
 	return &source{path, string(raw), lex(string(blank))}
 }
 
-// sources are the product's files: all of internal and cmd but for tests and what only tests
-// import.
+// sources returns the product's files: all of internal and cmd except tests and packages for tests.
 func sources(root string) ([]*source, error) {
 	var all []*source
 	for _, dir := range []string{"internal", "cmd"} {
@@ -141,11 +139,11 @@ func sources(root string) ([]*source, error) {
 	return all, nil
 }
 
-// place is code of the shape of a pattern.
+// place is code that has the shape of a pattern.
 type place struct {
 	in         *source
 	start, end int
-	// names are the words of the code by those of the pattern.
+	// names maps the words of the pattern to those of the code.
 	names map[string]string
 }
 
@@ -162,9 +160,9 @@ func find(pattern string, in []*source) (found []place) {
 	return found
 }
 
-// same tells whether one text becomes the other by renaming, and by which.
+// same reports whether renaming turns want into got, and returns the renamed words.
 func same(want, got []lexeme) (map[string]string, bool) {
-	for i, w := range want { // nearly all differ here
+	for i, w := range want { // almost every candidate fails here
 		if g := got[i]; w.renamable != g.renamable || !w.renamable && w.text != g.text {
 			return nil, false
 		}
@@ -187,7 +185,8 @@ func same(want, got []lexeme) (map[string]string, bool) {
 	return names, true
 }
 
-// rewrite returns a replacement with the words of the code.
+// rewrite returns a replacement in which the words of the pattern are replaced by those of the
+// code.
 func rewrite(replacement string, names map[string]string) string {
 	var out strings.Builder
 	last := 0
@@ -202,8 +201,8 @@ func rewrite(replacement string, names map[string]string) string {
 	return out.String()
 }
 
-// apply returns the files that the mutant changes, by their paths. Errors say which of its edits
-// has no place, or several.
+// apply returns the changed files by path. It returns an error if an edit matches no place or
+// several.
 func (m mutant) apply(in []*source) (map[string]string, error) {
 	changed := map[string]string{}
 	for _, e := range m.edits {
@@ -217,9 +216,9 @@ func (m mutant) apply(in []*source) (map[string]string, error) {
 			for _, p := range found {
 				where = append(where, fmt.Sprintf("%s:%d", p.in.path, 1+strings.Count(p.in.text[:p.start], "\n")))
 			}
-			return nil, fmt.Errorf("%d places have the shape of %q (%s): the code has changed, so write this mutant "+
-				"again", len(found), e.old,
-				strings.Join(where, ", "))
+			return nil, fmt.Errorf("%d places have the shape of %q, want 1 (%s): write this mutant again for the "+
+				"changed code",
+				len(found), e.old, strings.Join(where, ", "))
 		}
 		p := found[0]
 		text := p.in.text[:p.start] + rewrite(e.new, p.names) + p.in.text[p.end:]
@@ -232,7 +231,7 @@ func (m mutant) apply(in []*source) (map[string]string, error) {
 	return changed, nil
 }
 
-// unrenamed tells whether the code has the words of the pattern.
+// unrenamed reports whether the code has the words of the pattern.
 func (p place) unrenamed() bool {
 	for from, to := range p.names {
 		if from != to {

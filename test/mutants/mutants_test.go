@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// TestMutants_each_appliesToTheProduct: a mutant whose code has changed is written again, not left
-// out.
+// Each mutant must match the product. When the code has changed, the mutant must be written again.
 func TestMutants_each_appliesToTheProduct(t *testing.T) {
 	t.Parallel()
 	in, err := sources(filepath.Join("..", ".."))
@@ -22,7 +21,7 @@ func TestMutants_each_appliesToTheProduct(t *testing.T) {
 	for _, m := range mutants() {
 		name := m.group + ": " + m.name
 		if seen[name] {
-			t.Errorf("two mutants are called %s", name)
+			t.Errorf("two mutants have the name %s", name)
 		}
 		seen[name] = true
 		changed, err := m.apply(in)
@@ -56,7 +55,7 @@ func TestFind_renamedCode_hasTheSameShape(t *testing.T) {
 		places   int
 		want     string
 	}{
-		"as it is": {"if in.At < row.Seen {", "if in.At <= row.Seen {", 1, "if in.At <= row.Seen {"},
+		"unchanged": {"if in.At < row.Seen {", "if in.At <= row.Seen {", 1, "if in.At <= row.Seen {"},
 		"renamed": {"if event.Time < object.Last {", "if event.Time <= object.Last {", 1,
 			"if in.At <= row.Seen {"},
 		"over a comment": {"Input) bool { if a.B < c.D {", "Input) bool { if true {", 1,
@@ -91,8 +90,7 @@ func TestFind_renamedCode_hasTheSameShape(t *testing.T) {
 	}
 }
 
-// TestPage_everyMutant_hasItsRow: docs/mutants.md has a row for each mutant, which names what
-// noticed it, and no others.
+// docs/mutants.md has a row for each mutant with the test that noticed it, and no other rows.
 func TestPage_everyMutant_hasItsRow(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "mutants.md"))
@@ -121,10 +119,11 @@ func TestPage_everyMutant_hasItsRow(t *testing.T) {
 	}
 }
 
-// Code that only a replacement names is not found by its shape, so a rename can break it.
+// A replacement may name code that its pattern does not match. A rename of that code breaks the
+// mutant.
 func TestMutants_each_builds(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds a hundred broken programs")
+		t.Skip("builds more than a hundred programs")
 	}
 	t.Parallel()
 	in, err := sources("../..")

@@ -64,8 +64,8 @@ var (
 	padding = respell(true, "base64 for addresses may be padded",
 		func(before, after string) bool { return strings.TrimRight(after, "=") == before },
 		func(v string) string { return v + "=" })
-	passedOver = func(separator, more string) difference {
-		return respell(true, "items beside the right ones are passed over: a sender may add some, and signs with "+
+	skippedItem = func(separator, more string) difference {
+		return respell(true, "items beside the right ones are skipped: a sender may add some, and signs with "+
 			"each of its secrets while they change",
 			func(before, after string) bool {
 				items := strings.Split(after, separator)

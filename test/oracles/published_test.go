@@ -27,9 +27,11 @@ type published struct {
 }
 
 const (
-	slackBody = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar" +
-		"&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands" +
-		"%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+	slackBody = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow" +
+		"&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner" +
+		"&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands" +
+		"%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN" +
+		"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
 	stripeBody = `{
   "id": "evt_123",
   "object": "event",
@@ -68,10 +70,13 @@ func vectors() []published {
 	return []published{
 		{"https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries", "github",
 			"It's a Secret to Everybody", "", "",
-			map[string]string{"X-Hub-Signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}, "Hello, World!", 0, "@octokit/webhooks-methods"},
+			map[string]string{"X-Hub-Signature-256": "sha256=" +
+				"757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"},
+			"Hello, World!", 0, "@octokit/webhooks-methods"},
 		{"the tests of stripe-dotnet", "stripe", "webhook_secret", "", "",
 			map[string]string{"Stripe-Signature": "t=1533204620," +
-				"v1=2220f87ef101a04665f11cdf770523143f875572008577fa0f20882ddb9cc3c7,v0=63f3a72374a733066c4be69ed7f8e5ac85c22c9f0a6a612ab9a025a9e4ee7eef"}, stripeBody, 1533204620, ""},
+				"v1=2220f87ef101a04665f11cdf770523143f875572008577fa0f20882ddb9cc3c7," +
+				"v0=63f3a72374a733066c4be69ed7f8e5ac85c22c9f0a6a612ab9a025a9e4ee7eef"}, stripeBody, 1533204620, ""},
 		{"https://docs.slack.dev/authentication/verifying-requests-from-slack", "slack",
 			"8f742231b10e8888abcd99yyyzzz85a5", "", "",
 			map[string]string{"X-Slack-Request-Timestamp": "1531420618",

@@ -76,7 +76,9 @@ func TestStripesClientAsksTheSecondAPIAsWeDo(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent = secondCall{r.URL.Path, r.Header.Get("Stripe-Context"), r.URL.Query()}
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"id": "x_1", "object": "v2.core.event", "type": "v2.core.account.created", "related_object": {"id": "acct_2", "type": "v2.core.account", "url": "/v2/core/accounts/acct_2"}, "data": []}`)
+		fmt.Fprint(w, `{"id": "x_1", "object": "v2.core.event", "type": "v2.core.account.created",
+			"related_object": {"id": "acct_2", "type": "v2.core.account", "url": "/v2/core/accounts/acct_2"},
+			"data": []}`)
 	}))
 	t.Cleanup(server.Close)
 	client := sdk.NewClient("sk_test_1",

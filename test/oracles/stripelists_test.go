@@ -30,8 +30,8 @@ const (
 		"doubt"
 )
 
-// unlisted are the lists of Stripe's that we do not read, with the reason.
-var unlisted = map[string]string{
+// unreadLists are the lists of Stripe's that we do not read, with the reason.
+var unreadLists = map[string]string{
 	"/v1/accounts": "each account is kept under itself, and the list is " +
 		"the platform's: a sweep of the account reads it",
 	"/v1/accounts/{account}/people":                      again,
@@ -257,11 +257,11 @@ func TestEveryListOfStripesIsReadOrLeftOut(t *testing.T) {
 		}
 		// What is read below customers and fees lies in the pages of their lists; what is cut off
 		// there is read by this path.
-		if why := unlisted[string(path)]; read == (why != "") {
+		if why := unreadLists[string(path)]; read == (why != "") {
 			t.Errorf("%s: read %t, and the reason why not is %q", path, read, why)
 		}
 	}
-	for path := range unlisted {
+	for path := range unreadLists {
 		if m.spec.Paths[spec.Path(path)] == nil {
 			t.Errorf("%s is no list any more", path)
 		}

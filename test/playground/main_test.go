@@ -139,7 +139,7 @@ func (u *user) drift(t *testing.T, run string) (ids map[string][]string, repaire
 	ids, repaired = map[string][]string{}, true
 	for _, d := range report.Differences {
 		ids[d.Kind] = append(ids[d.Kind], d.ID)
-		repaired = repaired && d.Result == "mended"
+		repaired = repaired && d.Result == "repaired"
 	}
 	return ids, repaired
 }
@@ -191,7 +191,7 @@ func TestPlayground_commandsOfThePage_reportExactlyWhatWasDone(t *testing.T) {
 		repaired bool
 	}{"1": {"stripe", false}, "2": {"stripe", true}, "4": {"shop", true}} {
 		ids, repaired := u.drift(t, run)
-		for kind, did := range map[string]string{"behind": "change-silently", "ghost": "delete-silently",
+		for kind, did := range map[string]string{"mirror_older": "change-silently", "orphan": "delete-silently",
 			"missing": "lost"} {
 			if !slices.Equal(ids[kind], done[want.source+" "+did]) {
 				t.Errorf("run %s reports %v as %s, want %v", run, ids[kind], kind, done[want.source+" "+did])

@@ -1,5 +1,5 @@
-// Command billing is the API of a billing service with 250 invoices, every fifth of them overdue.
-// It lists them in pages of 50, in their order.
+// Command billing serves the API of a billing service with 250 invoices. Every fifth invoice is
+// overdue. The list has pages of 50, in the order of the numbers.
 package main
 
 import (
@@ -21,10 +21,10 @@ const (
 	key      = "key-of-the-billing-api"
 )
 
-// billing is the API.
+// billing is the handler of the API.
 type billing struct {
-	// hold is the page that the first who asks for it gets no answer to, for as long as it waits;
-	// 0: none.
+	// hold is the page whose first request gets no response; 0: none. held is true after that
+	// request, and holding counts the requests that wait.
 	hold    int
 	held    atomic.Bool
 	holding atomic.Int64
@@ -33,7 +33,7 @@ type billing struct {
 func main() {
 	listen := flag.String("listen", "127.0.0.1:9091", "address to listen on; port 0 picks a free one")
 	b := &billing{}
-	flag.IntVar(&b.hold, "hold", 0, "page that the first who asks for it gets no answer to")
+	flag.IntVar(&b.hold, "hold", 0, "page whose first request gets no response")
 	flag.Parse()
 	l, err := net.Listen("tcp", *listen)
 	if err == nil {
@@ -63,7 +63,7 @@ func (b *billing) routes() http.Handler {
 	return all
 }
 
-// list answers the page after an invoice: GET /invoices?after=in_0100.
+// list responds with the page after an invoice: GET /invoices?after=in_0100.
 func (b *billing) list(w http.ResponseWriter, r *http.Request) {
 	after := number(r.URL.Query().Get("after"))
 	if after/page+1 == b.hold && b.held.CompareAndSwap(false, true) {
@@ -104,7 +104,7 @@ func invoice(n int) map[string]any {
 
 func name(n int) string { return fmt.Sprintf("in_%04d", n) }
 
-// number is 0 for what is no invoice's name.
+// number returns the number in the id of an invoice; 0 if it is not an id.
 func number(name string) int {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, "in_"))
 	if err != nil {
@@ -116,5 +116,5 @@ func number(name string) int {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // a caller that is gone needs none
+	_ = json.NewEncoder(w).Encode(v) // a client that has disconnected needs no response
 }

@@ -34,9 +34,9 @@ func TestRender_everySetting_isDescribed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"`ingest.tls.cert`<br>`POSTERN_INGEST_TLS_CERT`", "`processor.auditor.min_age`",
+	for _, want := range []string{"`ingest.tls.cert`<br>`POSTERN_INGEST_TLS_CERT`", "`processor.republisher.min_age`",
 		"POSTERN_SOURCES_NAME_SECRETS_N_FILE`", "| `4MiB` |",
-		"POSTERN_SOURCES_NAME_SCHEME_KEY_FORM`", "`sources.NAME.objects[].version.still`",
+		"POSTERN_SOURCES_NAME_SCHEME_KEY_FORM`", "`sources.NAME.objects[].version.may_not_advance`",
 		"`sources.NAME.api.objects.TYPE.list.next.field`<br>`POSTERN_SOURCES_NAME_API_OBJECTS_TYPE_LIST_NEXT_FIELD`",
 		"`sources.NAME.handshake.challenge.token.env`"} {
 		if !strings.Contains(string(text), want) {

@@ -67,8 +67,9 @@ func Compile(text string, scope Scope, condition bool) (*Expression, error) {
 	if condition {
 		options = append(options, expr.AsBool())
 	}
+	// check the text as it is written, because instrumentation changes types
 	if _, err := expr.Compile(text, options...); err != nil {
-		return nil, withoutExcerpt(err) // check the text as it is written, with its types
+		return nil, withoutExcerpt(err)
 	}
 	m := &instrumenter{usedNames: map[string]bool{}}
 	program, err := expr.Compile(text, append(options, expr.Patch(m))...)
@@ -78,15 +79,14 @@ func Compile(text string, scope Scope, condition bool) (*Expression, error) {
 	return &Expression{text: text, program: program, usesSteps: m.usesSteps, usedNames: m.usedNames}, nil
 }
 
-// variables returns the types of the names that may be used. States are open, all else is closed,
-// so that a misspelled name is found when the rule is read.
+// variables returns the types of the names that may be used. States may have any member. All other
+// values have only the listed ones, so that compiling finds a misspelled name.
 func (s Scope) variables() types.Map {
 	object := types.Map{"source": types.String, "account": types.String, "type": types.String, "id": types.String,
 		"deleted": types.Bool}
 	all := types.Map{"new": types.TypeOf(map[string]any{}), "object": object,
-		countIterationFunc: types.TypeOf((&workMeter{}).countIteration),
-		weighFunc:          types.TypeOf((&workMeter{}).weigh),
-		equalFunc:          types.TypeOf((&workMeter{}).equal), inFunc: types.TypeOf((&workMeter{}).in),
+		countIterationFunc: types.TypeOf((&workMeter{}).countIteration), weighFunc: types.TypeOf((&workMeter{}).weigh),
+		equalFunc: types.TypeOf((&workMeter{}).equal), inFunc: types.TypeOf((&workMeter{}).in),
 		builtinFunc: types.TypeOf((&workMeter{}).callBuiltin)}
 	if s.Change {
 		all["old"] = types.TypeOf(map[string]any{})
@@ -153,7 +153,7 @@ func (e *Expression) run(f *TemplateData) (got any, err error) {
 	w := &workMeter{}
 	machine := vm.VM{MemoryBudget: maxElements}
 	if got, err = machine.Run(e.program, f.environment(w)); err == nil {
-		w.spendDeep(got, 1, 0) // the result is written somewhere
+		w.spendDeep(got, 1, 0) // the caller writes the result
 	}
 	return got, err
 }

@@ -17,7 +17,7 @@ const (
 	builtinFunc        = "\x00call"
 )
 
-// sortComparisons is how often a sort compares one key, roughly.
+// sortComparisons is an estimate of how often a sort compares one key.
 const sortComparisons = 16
 
 var errDynamicPattern = errors.New("the pattern of matches has to be a literal in quotes")
@@ -26,9 +26,9 @@ var errDynamicPattern = errors.New("the pattern of matches has to be a literal i
 // operation whose cost grows with a value.
 type instrumenter struct {
 	err error
-	// usesSteps reports that it uses values that earlier steps captured.
+	// usesSteps reports that the expression uses values that earlier steps captured.
 	usesSteps bool
-	// usedNames are the names that it uses, such as new and event.id.
+	// usedNames are the names that the expression uses, such as new and event.id.
 	usedNames map[string]bool
 }
 
@@ -40,10 +40,9 @@ func (m *instrumenter) Visit(node *ast.Node) {
 		m.usedNames[n.Value] = true
 	case *ast.PredicateNode:
 		n.Node = &ast.ConditionalNode{Cond: newCall(countIterationFunc, &ast.IntegerNode{Value: countNodes(n.Node)}),
-			Exp1: n.Node,
-			Exp2: &ast.NilNode{}}
+			Exp1: n.Node, Exp2: &ast.NilNode{}}
 	case *ast.BinaryNode:
-		m.binary(node, n)
+		m.instrumentBinary(node, n)
 	case *ast.BuiltinNode:
 		instrumentFunction(node, n)
 	case *ast.CallNode:
@@ -62,7 +61,8 @@ func (m *instrumenter) Visit(node *ast.Node) {
 	}
 }
 
-func (m *instrumenter) binary(node *ast.Node, n *ast.BinaryNode) {
+// instrumentBinary counts the work of a binary operator.
+func (m *instrumenter) instrumentBinary(node *ast.Node, n *ast.BinaryNode) {
 	switch n.Operator {
 	case "==", "!=":
 		if isLiteral(n.Left) || isLiteral(n.Right) {
@@ -78,15 +78,15 @@ func (m *instrumenter) binary(node *ast.Node, n *ast.BinaryNode) {
 			replaceNode(node, newCall(inFunc, n.Left, n.Right))
 		}
 	case "matches":
-		m.pattern(n)
+		m.weighPattern(n)
 	case "+", "<", "<=", ">", ">=", "contains", "startsWith", "endsWith":
 		addWeight(&n.Left, 1)
 		addWeight(&n.Right, 1)
 	}
 }
 
-// pattern weighs a text by the work that a pattern does for each of its characters.
-func (m *instrumenter) pattern(n *ast.BinaryNode) {
+// weighPattern weighs a text by the work that a pattern does for each of its characters.
+func (m *instrumenter) weighPattern(n *ast.BinaryNode) {
 	text, ok := n.Right.(*ast.StringNode)
 	if !ok {
 		m.err = errDynamicPattern

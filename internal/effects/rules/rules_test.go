@@ -13,7 +13,7 @@ import (
 
 var change = rules.Scope{Change: true, Steps: map[string][]string{"customer": {"id"}}}
 
-func facts(t *testing.T, old, now string) *rules.TemplateData {
+func templateData(t *testing.T, old, now string) *rules.TemplateData {
 	t.Helper()
 	f := &rules.TemplateData{Object: rules.Object{Source: "stripe", Type: "invoice", ID: "in_1"},
 		Event: rules.Event{ID: "7", Key: "evt_1", Type: "invoice.paid"},
@@ -31,7 +31,7 @@ func facts(t *testing.T, old, now string) *rules.TemplateData {
 // Conditions see the change. An optional access to a missing value is not an error.
 func TestExpressionEvalBool_conditions_seeTheChange(t *testing.T) {
 	t.Parallel()
-	f := facts(t, `{"status":"open","lines":[{"amount":5}],"n":1.50}`,
+	f := templateData(t, `{"status":"open","lines":[{"amount":5}],"n":1.50}`,
 		`{"status":"paid","lines":[{"amount":5},{"amount":7}],"n":1.5,"customer":null,"big":9007199254740993}`)
 	for text, want := range map[string]bool{
 		`new.status == "paid" && changed("status")`:   true,
@@ -60,7 +60,7 @@ func TestExpressionEvalBool_conditions_seeTheChange(t *testing.T) {
 	}
 	created, err := rules.Compile(`old == nil`, change, true)
 	must(t, err)
-	if got, err := created.EvalBool(facts(t, ``, `{}`)); err != nil || !got {
+	if got, err := created.EvalBool(templateData(t, ``, `{}`)); err != nil || !got {
 		t.Errorf("for a created object: %t, %v", got, err)
 	}
 }
@@ -93,7 +93,7 @@ func TestCompile_invalidExpressions_areRejectedWithPosition(t *testing.T) {
 // An expression that would run without end, or use all memory, fails.
 func TestExpressionEvalBool_endlessExpressions_fail(t *testing.T) {
 	t.Parallel()
-	f := facts(t, `{}`, `{"a":[`+strings.Repeat("1,", 1999)+`1]}`)
+	f := templateData(t, `{}`, `{"a":[`+strings.Repeat("1,", 1999)+`1]}`)
 	for _, text := range []string{`all(new.a, all(new.a, all(new.a, true)))`,
 		`count(1..90000, count(1..90000, true) > 0) > 0`, `len(map(1..50000, 1..50000)) > 0`,
 		`repeat("x", 1000000000) == ""`} {
@@ -111,7 +111,7 @@ func TestExpressionEvalBool_endlessExpressions_fail(t *testing.T) {
 // A template renders its values, and no value becomes a part of the surrounding text.
 func TestTextRender_valuesStayWithinTheirPlace(t *testing.T) {
 	t.Parallel()
-	f := facts(t, ``, `{"id":"in_1","total":12.30,"name":"\"}, {\"evil\": 1","lines":[1,2],"none":null,`+
+	f := templateData(t, ``, `{"id":"in_1","total":12.30,"name":"\"}, {\"evil\": 1","lines":[1,2],"none":null,`+
 		`"big":12345678901234567890.5,"free":0}`)
 	for text, want := range map[string]string{
 		`plain`: "plain", ``: "", `email:receipt:{{ new.id }}`: "email:receipt:in_1", `{{new.total}} EUR`: "12.3 EUR",
@@ -176,7 +176,7 @@ func TestTextRenderURL_traversalInValues_isRejected(t *testing.T) {
 // A tree keeps its structure, whatever the values contain.
 func TestTreeRender_keepsItsStructure(t *testing.T) {
 	t.Parallel()
-	f := facts(t, ``, `{"id":"in_1","total":12.5,"name":"\"}, {\"evil\": 1","none":null}`)
+	f := templateData(t, ``, `{"id":"in_1","total":12.5,"name":"\"}, {\"evil\": 1","none":null}`)
 	tree, err := rules.CompileTree(map[string]any{"to": "{{ new.name }}",
 		"lines": []any{map[string]any{"amount": "{{ new.total }}", "fixed": 3, "n": "{{ new.none }}",
 			"t": "a {{ new.id }}"}}}, change)
@@ -198,7 +198,7 @@ func TestTreeRender_keepsItsStructure(t *testing.T) {
 // the value.
 func TestRequestRender_nullOfCapturedValue_fails(t *testing.T) {
 	t.Parallel()
-	f := facts(t, ``, `{"none":null}`)
+	f := templateData(t, ``, `{"none":null}`)
 	f.Steps["customer"]["id"] = nil
 	for of, want := range map[string]string{`{{ new.none }}`: `{"a":null}`,
 		`{{ steps.customer.id ?? "-" }}`: `{"a":"-"}`, `{{ steps.customer.id == nil }}`: `{"a":true}`,

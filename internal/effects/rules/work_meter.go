@@ -181,7 +181,8 @@ func (w *workMeter) spendIfText(v any, times int) {
 	w.spendText(s, times)
 }
 
-// costOf returns the cost of a builtin function. An unlisted function visits everything.
+// costOf returns the cost of a builtin function. A function that is not in the table visits
+// everything.
 func costOf(name string) cost {
 	switch name {
 	case "type", "abs", "ceil", "floor", "round", "int", "float", "len", "trim", "trimPrefix", "trimSuffix", "upper",

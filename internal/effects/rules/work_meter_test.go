@@ -22,7 +22,7 @@ func large(t *testing.T) *rules.TemplateData {
 		return `{"items":[` + strings.Join(items, ",") + `],"text":"` + strings.Repeat("a", 400_000) + `","deep":` +
 			strings.Repeat("[", 5000) + strings.Repeat("1,", 9999) + "1" + strings.Repeat("]", 5000) + `}`
 	}
-	return facts(t, state(0), state(1))
+	return templateData(t, state(0), state(1))
 }
 
 // The work of a loop's body is bounded. Without the bound, these expressions succeed after seconds
@@ -90,7 +90,7 @@ func TestExpressionEvalBool_largeObjects_areWithinBounds(t *testing.T) {
 // Counting the work does not change the result of an expression.
 func TestCompile_instrumentation_keepsResults(t *testing.T) {
 	t.Parallel()
-	f := facts(t, `{"status":"open","tags":["a","b"],"n":1,"f":1.0,"m":{"a":1}}`,
+	f := templateData(t, `{"status":"open","tags":["a","b"],"n":1,"f":1.0,"m":{"a":1}}`,
 		`{"status":"paid","tags":["b","a","b"],"n":1.0,"f":1,"m":{"a":1},"i":1,"name":"Zoë","at":"2026-01-02"}`)
 	for _, text := range []string{
 		`new.n == old.n`, `new.m == old.m`, `new.tags != old.tags`, `new.tags[1:] == old.tags`,
@@ -145,7 +145,7 @@ func text(t *testing.T, s string) *rules.Text {
 // A request that the ledger cannot store unchanged is not sent, because a repetition would differ.
 func TestRequestRender_unstorableText_fails(t *testing.T) {
 	t.Parallel()
-	f := facts(t, ``, `{"nul":"YQBi","name":"Zoë"}`)
+	f := templateData(t, ``, `{"nul":"YQBi","name":"Zoë"}`)
 	request := func() rules.Request { return rules.Request{Method: "POST", Path: text(t, "/x")} }
 	for what, broken := range map[string]string{"NUL": `{{ fromBase64(new.nul) }}`, "UTF-8": `{{ new.name[:3] }}`} {
 		tree, err := rules.CompileTree(map[string]any{"a": broken, "b": "x " + broken}, change)
@@ -189,7 +189,7 @@ func TestRequestRender_unstorableText_fails(t *testing.T) {
 // An error with a value in it is short and can be stored.
 func TestTextRender_errors_areShortAndStorable(t *testing.T) {
 	t.Parallel()
-	f := facts(t, ``, `{"nul":"YQBi","text":"`+strings.Repeat("é", 9000)+`"}`)
+	f := templateData(t, ``, `{"nul":"YQBi","text":"`+strings.Repeat("é", 9000)+`"}`)
 	for _, of := range []string{`{{ date(fromBase64(new.nul)) }}`, `{{ date(new.text) }}`, `{{ date(new.text[:3]) }}`} {
 		_, err := text(t, of).Render(f)
 		if err == nil || strings.ContainsRune(err.Error(), 0) || !utf8.ValidString(err.Error()) ||

@@ -52,16 +52,16 @@ func TestBreaker_requestedPause_isBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
-		for _, asked := range []time.Duration{time.Minute, 24 * time.Hour} {
-			b.pauseFor(asked)
+		for _, requested := range []time.Duration{time.Minute, 24 * time.Hour} {
+			b.pauseFor(requested)
 			b.pauseFor(time.Second) // of another call: the longer pause counts
-			pause := min(asked, 10*time.Minute)
-			if room, wait := b.capacity(8, 0); room != 0 || wait != pause {
-				t.Fatalf("capacity %d after %s, want none for %s", room, wait, pause)
+			pause := min(requested, 10*time.Minute)
+			if capacity, wait := b.capacity(8, 0); capacity != 0 || wait != pause {
+				t.Fatalf("capacity %d after %s, want none for %s", capacity, wait, pause)
 			}
 			<-time.After(pause)
-			if room, wait := b.capacity(8, 0); room != 8 || wait != 0 {
-				t.Fatalf("capacity %d after %s", room, wait)
+			if capacity, wait := b.capacity(8, 0); capacity != 8 || wait != 0 {
+				t.Fatalf("capacity %d after %s", capacity, wait)
 			}
 		}
 	})
@@ -82,8 +82,8 @@ func TestReplace_sameDestination_keepsItsPause(t *testing.T) {
 	wants := func(free int, names ...string) {
 		t.Helper()
 		for _, name := range names {
-			if room, _ := r.destinations[name].breaker.capacity(8, 0); room != free {
-				t.Errorf("%s: capacity %d, want %d", name, room, free)
+			if capacity, _ := r.destinations[name].breaker.capacity(8, 0); capacity != free {
+				t.Errorf("%s: capacity %d, want %d", name, capacity, free)
 			}
 		}
 	}

@@ -33,8 +33,8 @@ type response struct {
 	notSent bool
 }
 
-// errLeaseTooShort: the process was stalled for so long that another one may have leased the
-// effect.
+// errLeaseTooShort means that the process was stalled, and the call could outlast its lease.
+// Another process may then have leased the effect.
 var errLeaseTooShort = errors.New("the process was stalled")
 
 // perform executes a call and returns its result.
@@ -122,16 +122,15 @@ func (d *destination) readCheck(c *call, a response) *result {
 		return c.review(d.maskSecrets(fmt.Sprintf("step %s, check: %v, response %d: %s", c.step.Name, err, a.status,
 			excerpt(a.body))))
 	case done && !a.is2xx(): // only a 2xx may confirm it
-		return c.retry(effects.Unknown, a.status, message+"; the response says that it was executed, but only a 2xx "+
-			"counts", 0,
-			rand.Float64())
+		return c.retry(effects.Unknown, a.status, message+"; the response says that it was executed, but "+
+			"only a 2xx counts", 0, rand.Float64())
 	case done:
 		captured, missing := c.capture(a, c.step.Check.CapturePath)
 		return c.done(a.status, captured, missing)
 	case c.neverRepeat:
-		return c.needsDecision(c.step, c.undo, fmt.Sprintf("checked at %s, the destination did not know it (status "+
-			"%d). It "+
-			"may be executed later, and it must not be repeated", c.databaseTime.UTC().Format(time.RFC3339), a.status))
+		return c.needsDecision(c.step, c.undo, fmt.Sprintf("at %s, the destination did not know the step (status "+
+			"%d). It may be executed later, and it must not be repeated", c.databaseTime.UTC().Format(time.RFC3339),
+			a.status))
 	}
 	end := c.retry(effects.StepFailed, a.status, "the destination says that it was not executed", 0, 0)
 	if end.state == effects.Failed {

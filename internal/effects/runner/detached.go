@@ -11,8 +11,8 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// destinationsSQL lists the destinations of planned and failed effects, and null. It skips from one
-// to the next in the index, however many effects each has.
+// destinationsSQL lists the destinations of planned and failed effects, and then null. It skips in
+// the index from one destination to the next, however many effects each has.
 const destinationsSQL = `
 WITH RECURSIVE names AS (
   (SELECT e.destination FROM effects e WHERE e.state IN ('planned', 'failed') ORDER BY e.destination LIMIT 1)
@@ -30,9 +30,9 @@ SELECT destination FROM names WHERE destination <> ALL($1::text[])`
 // detached effects are due then. more reports that the limit was reached, so that there may be
 // more. A running effect has what it waited for, whatever its reason says.
 const DetachedSQL = `(` + destinationsSQL + `
-  SELECT l.effect, l.destination, coalesce(l.tried_since, l.planned_at) AS since, l.seen = 2000 AS more
+  SELECT l.effect, l.destination, coalesce(l.first_attempt_at, l.planned_at) AS since, l.seen = 2000 AS more
   FROM names n CROSS JOIN LATERAL (SELECT d.*, count(*) OVER () AS seen FROM (SELECT e.effect, e.destination, e.state,
-  	e.reason, e.tried_since, e.planned_at FROM effects e
+  	e.reason, e.first_attempt_at, e.planned_at FROM effects e
     WHERE e.destination = n.destination AND e.state IN ('planned', 'failed')
     	AND e.due <= (SELECT clock_now() + interval '1 minute') ORDER BY e.due DESC LIMIT 2000) d) l
   WHERE l.state = 'planned' AND strpos(l.reason, '` + effects.NotConfigured + `') > 0
@@ -64,8 +64,8 @@ func (r *Runner) redirectDetached(ctx context.Context) error {
 	return nil
 }
 
-// redirectFrom moves effects of an unconfigured destination to the destination that their rule has
-// now. Effects without one wait.
+// redirectFrom moves effects of an unconfigured destination to the destination that their rule
+// names now. Effects whose rule names no configured one wait.
 func (r *Runner) redirectFrom(ctx context.Context, rules *effects.Rules, destinations destinationSet,
 	configured []string, name string) error {
 	var results []result
@@ -85,9 +85,9 @@ func (r *Runner) redirectFrom(ctx context.Context, rules *effects.Rules, destina
 				if end == nil || (end.state == effects.Planned || end.state == effects.Failed) &&
 					!slices.Contains(configured, end.destination) {
 					unconfigured = true
-					end = t.giveBack(effects.Planned, missingRuleWait, t.attempts-1,
-						fmt.Sprintf("destination %s %s, and no rule has another for it; it waits for one of both", name,
-							effects.NotConfigured))
+					end = t.endWithoutCall(effects.Planned, missingRuleWait, t.attempts-1,
+						fmt.Sprintf("destination %s %s, and its rule names no configured one; it waits until either "+
+							"changes", name, effects.NotConfigured))
 				}
 				end.leaseEpoch, end.rule, end.ruleMissing = t.leaseEpoch, t.rule, ruleMissing
 				if results = append(results, *end); unconfigured {

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// errAddressNotAllowed: a destination may not call an address.
+// errAddressNotAllowed means that the destination's rules forbid a call to an address. It completes
+// sentences that name the address.
 var errAddressNotAllowed = errors.New("may not be called")
 
 // privateNetworks lead to this machine or to others of its owner, in addition to those that netip

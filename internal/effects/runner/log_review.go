@@ -18,8 +18,8 @@ func (r *Runner) logNeedsReview(destination string, recorded []result) {
 			unknown = append(unknown, e)
 		}
 	}
-	r.logEffects(logTopic{text: "effects need review (postern effects list --state review; postern effects show " +
-		"lists the allowed actions)", label: "destination", name: destination}, review)
+	r.logEffects(logTopic{text: "effects need review (postern effects list --state needs_review; postern effects " +
+		"show lists the allowed actions)", label: "destination", name: destination}, review)
 	r.logEffects(logTopic{text: "it is unknown whether steps of effects were executed; Postern clears this up " +
 		"automatically as far as possible (postern effects show says " +
 		"how)", label: "destination", name: destination}, unknown)
@@ -35,9 +35,8 @@ func (r *Runner) logMissingRules(results []result) {
 	}
 	for rule, all := range waiting {
 		r.logEffects(logTopic{text: fmt.Sprintf("effects wait for a rule that is not configured: restore the name of "+
-			"the rule, or end "+
-			"them with postern effects reject (postern effects list --rule %s --state planned)", rule), label: "rule",
-			name: rule, repeats: true}, all)
+			"the rule, or end them with postern effects reject (postern effects list --rule %s --state planned)", rule),
+			label: "rule", name: rule, repeats: true}, all)
 	}
 }
 
@@ -69,7 +68,7 @@ func (r *Runner) logSuppressed(end bool) {
 func (r *Runner) writeLog(t logTopic, l *suppressedCount) {
 	counted := "effects"
 	if t.repeats {
-		counted = "looked_at"
+		counted = "checked"
 	}
 	args := []any{t.label, t.name, counted, l.effects, "first", l.first}
 	if t.label != "rule" {

@@ -41,11 +41,11 @@ func (b *fixture) collectWarnings(t *testing.T, settings runner.Settings, right 
 func TestLogNeedsReview_namesEffects(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		steps  string
-		answer scriptedResponse
+		steps    string
+		response scriptedResponse
 	}{
 		"rejected": {neverRepeatedStep, scriptedResponse{status: http.StatusUnprocessableEntity,
-			body: "the secret of an answer"}},
+			body: "the secret of a response"}},
 		"no response": {neverRepeatedStep, scriptedResponse{hangs: true}},
 		"never sent": {`[{name: mail, to: sink, path: "/mail", json: {to: "{{ new.none.at }}"}}]`,
 			scriptedResponse{status: http.StatusOK}},
@@ -53,14 +53,13 @@ func TestLogNeedsReview_namesEffects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, c.steps)
-			b.useDestination(t, c.answer)
+			b.useDestination(t, c.response)
 			b.plan(t, 1, 8)
 			n := 0
 			for _, w := range b.collectWarnings(t, patientSettings, func(w []string) bool {
-				return len(w) > 0 &&
-					len(w) <= 8
+				return len(w) > 0 && len(w) <= 8
 			}) {
-				for _, want := range []string{"effects need review", "postern effects list --state review",
+				for _, want := range []string{"effects need review", "postern effects list --state needs_review",
 					"destination=sink", "rules=[follow]", "first="} {
 					if !strings.Contains(w, want) {
 						t.Errorf("%q is not logged: %s", want, w)
@@ -81,14 +80,14 @@ func TestLogNeedsReview_namesEffects(t *testing.T) {
 // A step is logged when its outcome becomes unknown, and not after each retry.
 func TestLogNeedsReview_unknownStep_isLoggedOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t, `[{name: mail, to: sink, path: "/mail", retry: {first: 10ms, longest: 20ms, attempts: 9}}]`)
+	b := setup(t, `[{name: mail, to: sink, path: "/mail", retry: {first_wait: 10ms, max_wait: 20ms, attempts: 9}}]`)
 	other := b.useDestination(t, statuses([]int{500, 500, 500, 200})...)
 	b.plan(t, 1, 1)
 	b.collectWarnings(t, patientSettings, func(w []string) bool {
 		return len(w) == 1 && strings.Contains(w[0], "it is unknown whether steps of effects were executed") &&
 			strings.Contains(w[0], "effects=1 first=[1] rules=[follow]")
 	})
-	if calls := other.asked(); len(calls) != 4 {
+	if calls := other.received(); len(calls) != 4 {
 		t.Error(calls)
 	}
 }
@@ -109,13 +108,15 @@ func TestReclaim_logsNewlyUnknownSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `[{name: mail, to: sink, path: "/mail"}]`)
 	b.plan(t, 1, 4)
-	b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, taken_by = 'z', taken_until = clock_now() - interval
-		'1 second', claims = 1, attempts = 1, tried_since = clock_now()`)
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at,
-		known_since)
+	b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, lease_owner = 'z', lease_until = clock_now() -
+		interval
+		'1 second', lease_epoch = 1, attempts = 1, first_attempt_at = clock_now()`)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
+		reserved_at,
+		first_attempt_at)
 		SELECT n, 'mail', 0, 'reserved', 'sink', '', 2, clock_now() - interval '2 min', clock_now() - CASE
 			WHEN n = 2 THEN interval '1 h' ELSE interval '2 min' END FROM generate_series(1, 3) n`)
-	b.db.Exec(t, `UPDATE effect_steps SET known_since = reserved_at WHERE effect <> 2`)
+	b.db.Exec(t, `UPDATE effect_steps SET first_attempt_at = reserved_at WHERE effect <> 2`)
 	b.collectWarnings(t, patientSettings, func(w []string) bool {
 		return len(w) == 2 && strings.Contains(w[0], "the process that executed effects ended") &&
 			strings.Contains(w[0], `effects=4 first="[1 2 3 4]"`) &&
@@ -133,9 +134,9 @@ func TestLogNeedsReview_lostLease_isNotLogged(t *testing.T) {
 	b.plan(t, 1, 2)
 	_, stop, log := b.logged(t, runner.Options{Settings: patientSettings})
 	calls := []heldRequest{<-requests, <-requests}
-	b.db.Exec(t, `UPDATE effects SET claims = claims + 1 WHERE effect = 2`)
+	b.db.Exec(t, `UPDATE effects SET lease_epoch = lease_epoch + 1 WHERE effect = 2`)
 	for _, c := range calls {
-		c.answer <- `{}`
+		c.response <- `{}`
 	}
 	testkit.Eventually(t, patience, func() error {
 		if text := log.String(); !strings.Contains(text,
@@ -165,7 +166,7 @@ func TestRedirectDetached_renamedDestination_movesEffects(t *testing.T) {
 	b.run(t, "a", b.pool)
 	testkit.Eventually(t, patience, func() error {
 		want := []string{"1 done sink", "2 done sink", "3 planned before destination before is not configured, and " +
-			"no rule has another for it; it waits for one of both"}
+			"its rule names no configured one; it waits until either changes"}
 		if diff := cmp.Diff(want, b.db.QueryStrings(t, `SELECT concat_ws(' ', effect, state, destination,
 			nullif(reason, ''))
 			FROM effects ORDER BY effect`)); diff != "" {
@@ -209,7 +210,8 @@ func TestRedirectDetached_missingRule_isLogged(t *testing.T) {
 	}
 	claimed := func(times int) {
 		t.Helper()
-		b.waitForRow(t, fmt.Sprintf(`SELECT bool_and(claims >= %d AND state = 'planned' AND due > clock_now())::text
+		b.waitForRow(t, fmt.Sprintf(`SELECT bool_and(lease_epoch >= %d AND state = 'planned'
+			AND due > clock_now())::text
 			FROM effects`, times), "true")
 	}
 	warnings := func() int { return strings.Count(log.String(), "rule=gone") }
@@ -265,12 +267,13 @@ func TestRedirectDetached_missingDestination_isLoggedOnceAMinute(t *testing.T) {
 	const line = "effects wait for a destination that is not configured: configure it, or name another in their rule"
 	warnings := func() int { return strings.Count(log.String(), line) }
 	for times := 1; times <= 5; times++ {
-		b.waitForRow(t, fmt.Sprintf(`SELECT bool_and(claims >= %d AND state = 'planned' AND due > clock_now())::text
+		b.waitForRow(t, fmt.Sprintf(`SELECT bool_and(lease_epoch >= %d AND state = 'planned'
+			AND due > clock_now())::text
 			FROM effects`, times), "true")
 		b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
 	}
 	if n := warnings(); n < 1 || n > 1+int(time.Since(began)/time.Minute) ||
-		!strings.Contains(log.String(), `destination=before looked_at=3 first="[1 2 3]" rules=[gone]`) {
+		!strings.Contains(log.String(), `destination=before checked=3 first="[1 2 3]" rules=[gone]`) {
 		t.Errorf("%d warnings: %s", n, log)
 	}
 	b.reloadAndWaitForWarning(t, r, log, warnings)
@@ -303,11 +306,13 @@ func metricValue(t *testing.T, reg *prometheus.Registry, name string, labels ...
 func TestMetrics_countEffects(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `
-      - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, once: true, person_resolves: true, `+
-		`timeout: 60s, retry: {first: 10ms, longest: 50ms}}`) // a slow call on a busy machine has no unknown outcome
+      - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, at_most_once: true, `+
+		`operator_resolves: true, `+
+		// a slow call on a busy machine has no unknown outcome
+		`timeout: 60s, retry: {first_wait: 10ms, max_wait: 50ms}}`)
 	b.failRequests("/mail", sink.RateLimits, sink.ActsThenDrops)
 	b.plan(t, 1, 3)
-	b.db.Exec(t, `UPDATE effects SET state = 'waiting', due = NULL, planned_at = now() - interval '1 hour'
+	b.db.Exec(t, `UPDATE effects SET state = 'awaiting_approval', due = NULL, planned_at = now() - interval '1 hour'
 		WHERE effect = 3`)
 	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
 		state, destination, due, planned_at, updated_at)
@@ -318,7 +323,7 @@ func TestMetrics_countEffects(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	metrics, err := runner.NewMetrics(reg)
 	must(t, err)
-	if n := metricValue(t, reg, "postern_effects", "review"); !math.IsNaN(n) {
+	if n := metricValue(t, reg, "postern_effects", "needs_review"); !math.IsNaN(n) {
 		t.Errorf("before the first reading there are %v", n)
 	}
 	proxy := testkit.Proxy(t, b.db.URL)
@@ -335,16 +340,16 @@ func TestMetrics_countEffects(t *testing.T) {
 			return nil
 		})
 	}
-	eventually(1, "postern_effects", "review")
-	eventually(1, "postern_effects", "waiting")
+	eventually(1, "postern_effects", "needs_review")
+	eventually(1, "postern_effects", "awaiting_approval")
 	eventually(0, "postern_effects", "failed")
 	eventually(1, "postern_effects", "planned") // the effect of a missing rule waits for it
 	eventually(1, "postern_effect_steps_unknown")
 	eventually(0, "postern_effects_due_seconds", "sink")
-	if age := metricValue(t, reg, "postern_effects_oldest_seconds", "waiting"); age < 3600 || age > 7200 {
+	if age := metricValue(t, reg, "postern_effects_oldest_seconds", "awaiting_approval"); age < 3600 || age > 7200 {
 		t.Errorf("the oldest effect that awaits approval was planned %v s ago", age)
 	}
-	for result, want := range map[string]float64{"done": 1, "failed": 1, "review": 1, "unknown": 0} {
+	for result, want := range map[string]float64{"done": 1, "failed": 1, "needs_review": 1, "unknown": 0} {
 		eventually(want, "postern_effect_attempts_total", "sink", result)
 	}
 	if n := metricValue(t, reg, "postern_effects_due_seconds", "away"); !math.IsInf(n, -1) {
@@ -360,9 +365,9 @@ func TestMetrics_countEffects(t *testing.T) {
 	})
 	// A step that is retried, and a step without a configured rule, have an unknown outcome since
 	// their first attempt.
-	b.db.Exec(t, `UPDATE effect_steps SET known_since = now() - interval '2 hours' WHERE state = 'unknown'`)
+	b.db.Exec(t, `UPDATE effect_steps SET first_attempt_at = now() - interval '2 hours' WHERE state = 'unknown'`)
 	b.db.Exec(t, `UPDATE effects SET state = 'planned', due = now() + interval '1 hour', reason = ''
-		WHERE state = 'review'`)
+		WHERE state = 'needs_review'`)
 	eventually(2, "postern_effects", "planned")
 	testkit.Eventually(t, patience, func() error {
 		if n, age := metricValue(t, reg, "postern_effect_steps_unknown"),
@@ -372,9 +377,9 @@ func TestMetrics_countEffects(t *testing.T) {
 		return nil
 	})
 	proxy.Cut()
-	eventually(math.NaN(), "postern_effects", "waiting")
+	eventually(math.NaN(), "postern_effects", "awaiting_approval")
 	eventually(math.NaN(), "postern_effects_due_seconds", "sink")
 	eventually(math.NaN(), "postern_effect_steps_unknown_seconds")
 	proxy.Restore()
-	eventually(1, "postern_effects", "waiting")
+	eventually(1, "postern_effects", "awaiting_approval")
 }

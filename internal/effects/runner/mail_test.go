@@ -52,7 +52,7 @@ effects:
     type: invoice
     key: "follow:{{ object.id }}"
     steps:
-      - {name: mail, to: post, person_resolves: true, retry: {first: 10ms, longest: 50ms}, `+
+      - {name: mail, to: post, operator_resolves: true, retry: {first_wait: 10ms, max_wait: 50ms}, `+
 		`mail: {to: "{{ new.name ?? \"\" }} <{{ new.to ?? \"jo@example.com\" }}>", cc: ["{{ new.cc ?? \"\" }}"], `+
 		`subject: "Rechnung {{ object.id }} für {{ new.name ?? \"\" }}", `+
 		`text: "Grüße.\n.\nNr. {{ object.id }}", html: "<p>{{ new.name ?? \"\" }}</p>"}%s}
@@ -89,7 +89,7 @@ func faultsInOrder(all ...sink.MailFault) func() sink.MailFault {
 func TestSendMail_retries_sendOneMail(t *testing.T) {
 	t.Parallel()
 	b, mails := post(t, "")
-	faults := faultsInOrder(sink.MailDropsBeforeGreeting, sink.MailTemporaryFailure, sink.MailDropsBeforeMessage,
+	faults := faultsInOrder(sink.MailDropsBeforeBanner, sink.MailTemporaryFailure, sink.MailDropsBeforeMessage,
 		sink.MailboxFull)
 	mails.SetFaults(func() sink.MailFault { // each attempt is an hour after the previous one
 		b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
@@ -103,11 +103,11 @@ func TestSendMail_retries_sendOneMail(t *testing.T) {
 	if got := b.waitIdle(t); got["done"] != 1 {
 		t.Fatal(got, b.show(t).Reason)
 	}
-	taken := mails.Accepted()
-	if len(taken) != 1 || mails.Connections() != 5 {
-		t.Fatalf("%d mails of %d tries", len(taken), mails.Connections())
+	accepted := mails.Accepted()
+	if len(accepted) != 1 || mails.Connections() != 5 {
+		t.Fatalf("%d mails of %d tries", len(accepted), mails.Connections())
 	}
-	if m := taken[0]; m.From != "shop@shop.example" ||
+	if m := accepted[0]; m.From != "shop@shop.example" ||
 		strings.Join(m.To, " ") != "jo@example.com boss@xn--bcher-kva.example" {
 		t.Errorf("%+v", m)
 	}
@@ -120,8 +120,8 @@ func TestSendMail_retries_sendOneMail(t *testing.T) {
 		to_char(reserved_at AT
 		TIME ZONE 'UTC', 'YYYY') FROM effect_steps`)[0]
 	body, more, _ := strings.Cut(stored, "|")
-	if heard := mails.Received(); len(heard) != 2 || heard[0] != heard[1] || heard[1] != body {
-		t.Errorf("sent %q, stored %q", heard, body)
+	if received := mails.Received(); len(received) != 2 || received[0] != received[1] || received[1] != body {
+		t.Errorf("sent %q, stored %q", received, body)
 	}
 	m, err := netmail.ReadMessage(strings.NewReader(body))
 	must(t, err)
@@ -150,14 +150,14 @@ func TestSendMail_retries_sendOneMail(t *testing.T) {
 func TestSendMail_unknownOutcome_isNotRepeated(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]sink.MailFault{"the connection ended": sink.MailAcceptsThenDrops,
-		"no answer came": sink.MailAcceptsThenHangs, "it was not taken": sink.MailDropsAfterMessage} {
+		"no response": sink.MailAcceptsThenHangs, "not accepted": sink.MailDropsAfterMessage} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, mails := post(t, "")
 			mails.SetFaults(faultsInOrder(fault))
 			b.about(t, 1, `{}`)
 			b.run(t, "a", b.pool)
-			if got := b.waitIdle(t); got["review"] != 1 {
+			if got := b.waitIdle(t); got["needs_review"] != 1 {
 				t.Fatal(got)
 			}
 			v := b.show(t)
@@ -183,7 +183,7 @@ func TestSendMail_laterSteps_seeTheMessageID(t *testing.T) {
 	mails.SetFaults(faultsInOrder(sink.MailAcceptsThenDrops))
 	b.about(t, 1, `{}`)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["review"] != 1 {
+	if got := b.waitIdle(t); got["needs_review"] != 1 {
 		t.Fatal(got)
 	}
 	must(t, b.resolve(t, effects.ResolveParams{Step: "mail", Done: true}))
@@ -192,12 +192,13 @@ func TestSendMail_laterSteps_seeTheMessageID(t *testing.T) {
 		t.Fatal(got)
 	}
 	for _, m := range mails.Accepted() {
-		noted := false
+		recorded := false
 		for _, c := range b.sink.Calls() {
-			noted = noted || strings.Contains(m.Message, fmt.Sprintf("Message-ID: <%s>\r\n", c.JSON(t)["mail"])) ||
-				strings.Contains(m.Message, fmt.Sprintf("Message-ID:\r\n <%s>\r\n", c.JSON(t)["mail"]))
+			id := c.JSON(t)["mail"]
+			recorded = recorded || strings.Contains(m.Message, fmt.Sprintf("Message-ID: <%s>\r\n", id)) ||
+				strings.Contains(m.Message, fmt.Sprintf("Message-ID:\r\n <%s>\r\n", id))
 		}
-		if !noted {
+		if !recorded {
 			t.Errorf("no step captured %s", m.Message)
 		}
 	}
@@ -232,7 +233,7 @@ func TestSendMail_permanentRejection_needsReview(t *testing.T) {
 			mails.SetFaults(faultsInOrder(tc.fault))
 			b.about(t, 1, tc.state)
 			b.run(t, "a", b.pool)
-			if got := b.waitIdle(t); got["review"] != 1 {
+			if got := b.waitIdle(t); got["needs_review"] != 1 {
 				t.Fatal(got)
 			}
 			v := b.show(t)
@@ -255,7 +256,7 @@ func TestMailDialer_addresses_areRestricted(t *testing.T) {
 		error    string
 	}{
 		"private address": {mail.Required, "10.0.0.0/8", "is an address of a private network"},
-		"unlisted address without TLS": {mail.None, "10.0.0.0/8",
+		"address outside the allowed ones without TLS": {mail.None, "10.0.0.0/8",
 			"is not in the list that the destination allows: without TLS it may not be called"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +269,7 @@ func TestMailDialer_addresses_areRestricted(t *testing.T) {
 			}
 			b.about(t, 1, `{}`)
 			b.run(t, "a", b.pool)
-			if got := b.waitIdle(t); got["review"] != 1 || !strings.Contains(b.show(t).Reason, tc.error) ||
+			if got := b.waitIdle(t); got["needs_review"] != 1 || !strings.Contains(b.show(t).Reason, tc.error) ||
 				mails.Connections() != 0 {
 				t.Errorf("%v, %s, %d tries", got, b.show(t).Reason, mails.Connections())
 			}
@@ -279,7 +280,7 @@ func TestMailDialer_addresses_areRestricted(t *testing.T) {
 const (
 	movedFrom   = "Shop <shop@new.example>"
 	askedByMail = `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", ` +
-		`done: answer.status == 200, settles: 300ms}}
+		`done: answer.status == 200, delay: 300ms}}
       - {name: note, to: sink, path: "/notes", json: {mail: "{{ steps.mail.message_id }}"}`
 )
 
@@ -343,16 +344,16 @@ func TestMessageID_senderChanged_staysTheSame(t *testing.T) {
 			b.checkByAPI(url)
 			fixed.Store(true)
 			up.Store(true)
-			b.db.Exec(t, `UPDATE effects SET state = 'failed', due = clock_now(), attempts = 1, taken_until = NULL`)
+			b.db.Exec(t, `UPDATE effects SET state = 'failed', due = clock_now(), attempts = 1, lease_until = NULL`)
 			b.run(t, "b", b.pool)
 			if got := b.waitIdle(t); got["done"] != 1 || len(mails.Accepted()) != 1 {
 				t.Fatal(got, b.show(t).Reason, mails.Accepted())
 			}
 			id := b.db.QueryStrings(t, `SELECT captured->>'message_id' FROM effect_steps WHERE step = 'mail'`)[0]
-			noted := b.db.QueryStrings(t, `SELECT request->>'body' FROM effect_steps WHERE step = 'note'`)[0]
+			recorded := b.db.QueryStrings(t, `SELECT request->>'body' FROM effect_steps WHERE step = 'note'`)[0]
 			if !strings.HasSuffix(id, "@shop.example") || !strings.Contains(mails.Accepted()[0].Message, "<"+id+">") ||
-				!strings.Contains(noted, id) {
-				t.Errorf("%s is captured, checked for %s; sent %s", id, noted, mails.Accepted()[0].Message)
+				!strings.Contains(recorded, id) {
+				t.Errorf("%s is captured, checked for %s; sent %s", id, recorded, mails.Accepted()[0].Message)
 			}
 		})
 	}
@@ -360,11 +361,11 @@ func TestMessageID_senderChanged_staysTheSame(t *testing.T) {
 
 // insertUnknownMails inserts mails, of which the first ones have an unknown outcome, as after an
 // outage of the mail server. Another destination checks them.
-func insertUnknownMails(t *testing.T, unknown, all int, answer http.HandlerFunc) (*fixture, *sink.MailServer) {
+func insertUnknownMails(t *testing.T, unknown, all int, check http.HandlerFunc) (*fixture, *sink.MailServer) {
 	t.Helper()
 	b, mails := post(t, `, timeout: 10m, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", `+
 		`done: answer.status == 200}`)
-	api := httptest.NewServer(answer)
+	api := httptest.NewServer(check)
 	t.Cleanup(api.Close)
 	b.checkByAPI(api.URL)
 	for i := range b.destinations {
@@ -373,8 +374,9 @@ func insertUnknownMails(t *testing.T, unknown, all int, answer http.HandlerFunc)
 	for id := 1; id <= all; id++ {
 		b.about(t, id, `{}`)
 	}
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, doubt, attempts,
-		reserved_at, ended_at, known_since)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, resolved_by,
+		attempts,
+		reserved_at, ended_at, first_attempt_at)
 		SELECT effect, 'mail', 0, 'unknown', 'post', '', 'check', 1, clock_now() - interval '1 h',
 			clock_now() - interval '1 h', clock_now() - interval '1 h' FROM effects WHERE effect <= $1`, unknown)
 	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 1, due = due - interval '1 s' WHERE effect <= $1`,
@@ -409,9 +411,9 @@ func TestNextDestination_checkDestinationDown_mailContinues(t *testing.T) {
 // sent is sent.
 func TestNextDestination_checkDestinationRequestsPause_isPaused(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int64
+	var checks atomic.Int64
 	b, mails := insertUnknownMails(t, 3, 5, func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1) > 1 {
+		if checks.Add(1) > 1 {
 			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(http.StatusTooManyRequests)
 			return
@@ -424,7 +426,7 @@ func TestNextDestination_checkDestinationRequestsPause_isPaused(t *testing.T) {
 		AND due > clock_now() + interval '30 min'`, "1")
 	b.about(t, 6, `{}`)
 	waitForMails(t, mails, 4)
-	if n := asked.Load(); n != 2 {
+	if n := checks.Load(); n != 2 {
 		t.Errorf("%d checks", n)
 	}
 }

@@ -33,11 +33,12 @@ const (
 	maxCounted = 100_000
 	maxUnknown = 10_000
 
-	sourceNote = " Read from the database every 10 s, the same in every processor; NaN while it does not respond."
+	sourceNote = " Every processor reads this value from the database every 10 s and reports the same; NaN while the " +
+		"database does not respond."
 )
 
 // The results of attempts.
-const resultReview = "review"
+const resultReview = "needs_review"
 
 var results = []string{string(effects.StepDone), string(effects.StepFailed), string(effects.Unknown), resultReview}
 
@@ -55,23 +56,20 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	}
 	m := &Metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_effect_attempts_total",
-			Help: "Attempts and checks of effect steps by result: done, failed or unknown (both are retried), or " +
-				"review (an operator has to act)."},
+			Help: "Attempts and checks of effect steps by result: done, failed or unknown (Postern retries both), or " +
+				"needs_review (an operator must act)."},
 			[]string{"destination", "result"}),
-		states: gauges("postern_effects", "state", fmt.Sprintf("Effects that have not ended, by state, each counted "+
-			"up to %d.", maxCounted)),
-		oldest: gauges("postern_effects_oldest_seconds", "state", "Age of the oldest effect "+
-			"that awaits approval (waiting), or needs an operator (review); 0 if there is none."),
-		due: gauges("postern_effects_due_seconds", "destination", "For how long the oldest step to a destination has "+
-			"been "+
-			"due. If an effect waits for its rule, which is not configured, its age counts. "+
-			"0 if there is none."),
+		states: gauges("postern_effects", "state", fmt.Sprintf("Effects that have not ended, by state. Each state is "+
+			"counted up to %d.", maxCounted)),
+		oldest: gauges("postern_effects_oldest_seconds", "state", "Age of the oldest effect that awaits approval "+
+			"(awaiting_approval) or needs an operator (needs_review); 0 if there is none."),
+		due: gauges("postern_effects_due_seconds", "destination", "How long the oldest step to a destination has been "+
+			"due; 0 if there is none. For an effect whose rule is not configured, the age of the effect counts."),
 		unknown: gauge("postern_effect_steps_unknown",
-			fmt.Sprintf("Effect steps with an unknown outcome, also while one is repeated, counted "+
-				"up to %d.", maxUnknown)),
-		unknownFrom: gauge("postern_effect_steps_unknown_seconds", "For how long the oldest of these steps has had "+
-			"an unknown outcome, "+
-			"since the first attempt that may have executed it; 0 if there is none."),
+			fmt.Sprintf("Effect steps with an unknown outcome, including steps that are being retried, counted up to "+
+				"%d.", maxUnknown)),
+		unknownFrom: gauge("postern_effect_steps_unknown_seconds", "Age of the oldest unknown outcome of an "+
+			"effect step; 0 if there is none. It counts from the first attempt that may have executed the step."),
 	}
 	for _, c := range []prometheus.Collector{m.attempts, m.states, m.oldest, m.due, m.unknown, m.unknownFrom} {
 		if err := reg.Register(c); err != nil {
@@ -140,24 +138,28 @@ func (m *Metrics) setUnknown(destinations []string) {
 const UnknownStepsSQL = `effect_steps s
 CROSS JOIN LATERAL (SELECT FROM effects e WHERE e.effect = s.effect AND e.state NOT IN ('done', 'rejected', 'expired',
 	'superseded') OFFSET 0) e
-WHERE (s.state = 'unknown' OR s.state = 'reserved' AND s.known_since < s.reserved_at)`
+WHERE (s.state = 'unknown' OR s.state = 'reserved' AND s.first_attempt_at < s.reserved_at)`
 
 const (
 	// statesSQL reads only small partial indexes, each up to a bound.
 	statesSQL = `
-SELECT (SELECT count(*) FROM (SELECT FROM effects WHERE state = 'waiting' LIMIT $1) w), (SELECT count(*)
+SELECT (SELECT count(*) FROM (SELECT FROM effects WHERE state = 'awaiting_approval' LIMIT $1) w), (SELECT count(*)
 	FROM (SELECT FROM effects WHERE state = 'planned' AND state IN ('planned', 'failed') LIMIT $1) p),
   (SELECT count(*) FROM (SELECT FROM effects WHERE state = 'running' LIMIT $1) r), (SELECT count(*)
-  	FROM (SELECT FROM effects WHERE state = 'failed' AND state IN ('waiting', 'failed', 'review') LIMIT $1) f),
-  (SELECT count(*) FROM (SELECT FROM effects WHERE state = 'review' LIMIT $1) v),
-  coalesce((SELECT extract(epoch FROM clock_now() - planned_at) FROM effects WHERE state = 'waiting' ORDER BY effect
+  	FROM (SELECT FROM effects WHERE state = 'failed' AND state IN ('awaiting_approval', 'failed', 'needs_review')
+  		LIMIT $1) f),
+  (SELECT count(*) FROM (SELECT FROM effects WHERE state = 'needs_review' LIMIT $1) v),
+  coalesce((SELECT extract(epoch FROM clock_now() - planned_at) FROM effects WHERE state = 'awaiting_approval'
+  	ORDER BY effect
   	LIMIT 1), 0)::float8,
-  coalesce((SELECT extract(epoch FROM clock_now() - planned_at) FROM effects WHERE state = 'review' ORDER BY effect
+  coalesce((SELECT extract(epoch FROM clock_now() - planned_at) FROM effects WHERE state = 'needs_review'
+  	ORDER BY effect
   	LIMIT 1), 0)::float8`
 
 	unknownSQL = `
 SELECT count(*), coalesce(extract(epoch FROM clock_now() - min(u.at)), 0)::float8
-FROM (SELECT coalesce(s.known_since, s.reserved_at) AS at FROM ` + UnknownStepsSQL + ` ORDER BY s.effect LIMIT $1) u`
+FROM (SELECT coalesce(s.first_attempt_at, s.reserved_at) AS at FROM ` + UnknownStepsSQL +
+		` ORDER BY s.effect LIMIT $1) u`
 
 	dueSQL = `
 SELECT d.name, coalesce((SELECT extract(epoch FROM clock_now() - e.due) FROM effects e WHERE e.destination = d.name

@@ -17,11 +17,11 @@ import (
 // missingRuleWait is how long an effect waits whose rule is not configured in this process.
 const missingRuleWait = time.Minute
 
-// nextCall decides what to do with a leased effect: a call, or a result without a call. It depends
-// on the stored effect, on the rule, and on which destinations are the same system.
+// nextCall returns the next call of a leased effect, or its result if it has no call. It depends
+// only on the stored effect, the rule, and which destinations are the same system.
 func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end *result) {
 	if r == nil {
-		end = t.giveBack(effects.Planned, missingRuleWait, t.attempts-1, "its rule "+effects.NotConfigured+
+		end = t.endWithoutCall(effects.Planned, missingRuleWait, t.attempts-1, "its rule "+effects.NotConfigured+
 			"; it waits for the rule")
 		end.ruleMissing = true
 		return nil, end
@@ -29,11 +29,10 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 	for i := range t.steps {
 		if b := &t.steps[i]; b.state == effects.Unknown && r.Step(b.step) == nil {
 			return nil, t.review(fmt.Sprintf("step %s: it is unknown whether it was executed, and its rule has no "+
-				"such step "+
-				"any more; say what happened with `postern effects resolve`", b.step))
+				"such step any more; say what happened with `postern effects resolve`", b.step))
 		}
 	}
-	step, undo, place := t.nextStep(r)
+	step, undo, position := t.nextStep(r)
 	if step == nil {
 		return nil, t.finished()
 	}
@@ -44,7 +43,7 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 				step.Name))
 		}
 	}
-	c = &call{leasedEffect: t, rule: r, step: step, undo: undo, position: place}
+	c = &call{leasedEffect: t, rule: r, step: step, undo: undo, position: position}
 	b := t.findStep(step.Name, undo)
 	c.outcomeUnknown = b != nil && b.state != effects.StepFailed
 	c.recovery, c.neverRepeat = c.chooseRecovery(b)
@@ -52,23 +51,20 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 	case !c.outcomeUnknown:
 	case c.recovery == effects.RecoverByOperator:
 		return nil, t.needsDecision(step, undo, "it is unknown whether it was executed. Its rule, or the rule that "+
-			"rendered the "+
-			"request, forbids to repeat it, and has no check")
+			"rendered the request, forbids to repeat it, and has no check")
 	case !all.sameTarget(b.destination, step.Destination):
 		return nil, t.needsDecision(step, undo, fmt.Sprintf("it is unknown whether it was executed: it was sent to "+
-			"destination "+
-			"%s, and %s, where its rule sends it now, cannot know", b.destination, step.Destination))
+			"destination %s, and %s, where its rule sends it now, cannot know", b.destination, step.Destination))
 	}
 	if executed := t.findStep(step.Name, false); undo && !all.sameTarget(executed.destination, step.Destination) {
 		return nil, t.review(fmt.Sprintf("step %s was executed by destination %s, and %s, where its rule sends it "+
-			"now, "+
-			"cannot compensate it: restore the destination of the step and retry, or undo it by hand and reject the "+
-			"effect", step.Name, executed.destination, step.Destination))
+			"now, cannot compensate it: restore the destination of the step and retry, or undo it by hand and reject "+
+			"the effect", step.Name, executed.destination, step.Destination))
 	}
-	// the rule changed since the effect was planned, a process ended before it knew, or an operator
-	// continued the effect
+	// the rule changed since the effect was planned, a process ended before it recorded a result,
+	// or an operator continued the effect
 	if c.nextDestination(c.outcomeUnknown) != t.destination {
-		return nil, c.handOver()
+		return nil, c.moveToNextDestination()
 	}
 	// a process ended during each attempt, or the rule now allows fewer attempts
 	if t.attempts > step.Retry.MaxAttempts+1 {
@@ -82,8 +78,8 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 	return c, nil
 }
 
-// nextDestination returns the destination that the next call goes to: the step's, or that of its
-// check if the outcome is unknown. The call uses capacity of that destination only.
+// nextDestination returns the destination of the next call: the step's, or that of its check if the
+// outcome is unknown and a check clears it up. The call uses capacity of that destination only.
 func (c *call) nextDestination(unknown bool) string {
 	if unknown && c.recovery == effects.RecoverByCheck {
 		return c.step.Check.Destination
@@ -91,9 +87,9 @@ func (c *call) nextDestination(unknown bool) string {
 	return c.step.Destination
 }
 
-// handOver returns an effect to the queue of the destination of its next call.
-func (c *call) handOver() *result {
-	end := c.giveBack(effects.Planned, 0, c.attempts-1, "")
+// moveToNextDestination makes an effect due at the destination of its next call.
+func (c *call) moveToNextDestination() *result {
+	end := c.endWithoutCall(effects.Planned, 0, c.attempts-1, "")
 	end.destination = c.nextDestination(c.outcomeUnknown)
 	if c.outcomeUnknown {
 		end.state, end.reason = effects.Failed, fmt.Sprintf("step %s: it is unknown whether it was executed",
@@ -104,7 +100,7 @@ func (c *call) handOver() *result {
 
 // nextStep returns the first step that is not done. During compensation it returns the last step
 // that is done and not compensated. Nil means that there is none.
-func (t *leasedEffect) nextStep(r *rules.Rule) (step *rules.Step, undo bool, place int) {
+func (t *leasedEffect) nextStep(r *rules.Rule) (step *rules.Step, undo bool, position int) {
 	if !t.undoing {
 		for i := range r.Steps {
 			if b := t.findStep(r.Steps[i].Name, false); b == nil || b.state != effects.StepDone {
@@ -193,9 +189,10 @@ func fingerprint(r rules.RenderedRequest) (stored, print []byte, err error) {
 	return stored, sum[:], nil
 }
 
-// giveBack returns an effect to the queue, to be leased again after a wait. If that does not count
-// as an attempt, the round does not start earlier.
-func (t *leasedEffect) giveBack(state effects.State, wait time.Duration, attempts int, reason string) *result {
+// endWithoutCall returns the result of a leased effect that has no call. In a state with a due
+// time, the effect is due again after the wait. If this lease was the first of its round and does
+// not count as an attempt, the round starts with the next one.
+func (t *leasedEffect) endWithoutCall(state effects.State, wait time.Duration, attempts int, reason string) *result {
 	return &result{effect: t.effect, state: state, delay: wait, attempts: attempts, reason: reason,
 		destination: t.destination, newRound: t.firstOfRound && attempts < t.attempts}
 }
@@ -205,10 +202,10 @@ func (t *leasedEffect) finished() *result {
 	if t.undoing {
 		reason = "its steps were compensated" + t.describeNotUndone()
 	}
-	return t.giveBack(effects.Done, 0, 0, reason)
+	return t.endWithoutCall(effects.Done, 0, 0, reason)
 }
 
-// describeNotUndone lists the steps that are done and stay done.
+// describeNotUndone lists the steps that are done and not compensated.
 func (t *leasedEffect) describeNotUndone() string {
 	var names []string
 	for i := range t.steps {
@@ -225,7 +222,7 @@ func (t *leasedEffect) describeNotUndone() string {
 }
 
 func (t *leasedEffect) review(reason string) *result {
-	return t.giveBack(effects.Review, 0, t.attempts, reason)
+	return t.endWithoutCall(effects.Review, 0, t.attempts, reason)
 }
 
 // needsDecision makes an operator decide whether a step was executed.
@@ -265,9 +262,8 @@ func (c *call) stepResult(state effects.StepState, status int, message string) *
 		state = effects.Unknown
 	}
 	return &result{effect: c.effect, step: c.step.Name, undo: c.undo, stepState: state, status: status,
-		message: message,
-		state:   effects.Failed, reason: message, destination: c.nextDestination(state == effects.Unknown),
-		attempts: c.attempts}
+		message: message, state: effects.Failed, reason: message,
+		destination: c.nextDestination(state == effects.Unknown), attempts: c.attempts}
 }
 
 // notSent returns the result of a call that was not sent. It does not count as an attempt.

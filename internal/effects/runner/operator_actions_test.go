@@ -52,18 +52,17 @@ func (b *fixture) show(t *testing.T) effects.View {
 }
 
 // wantError checks that an error contains a text.
-func wantError(t *testing.T, err error, says string) {
+func wantError(t *testing.T, err error, want string) {
 	t.Helper()
-	if !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), says) {
-		t.Errorf("%v, want %q", err, says)
+	if !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 
 func (b *fixture) approve(t *testing.T, ids ...int64) error {
 	t.Helper()
 	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
-		return effects.Approve(ctx, tx,
-			ids...)
+		return effects.Approve(ctx, tx, ids...)
 	})
 	return err
 }
@@ -79,8 +78,7 @@ func (b *fixture) reject(t *testing.T, ids ...int64) error {
 func (b *fixture) retry(t *testing.T) error {
 	t.Helper()
 	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
-		return effects.Retry(ctx, tx,
-			1)
+		return effects.Retry(ctx, tx, 1)
 	})
 	return err
 }
@@ -88,8 +86,7 @@ func (b *fixture) retry(t *testing.T) error {
 func (b *fixture) resolve(t *testing.T, w effects.ResolveParams) error {
 	t.Helper()
 	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
-		return effects.Resolve(ctx, tx,
-			1, w)
+		return effects.Resolve(ctx, tx, 1, w)
 	})
 	return err
 }
@@ -123,16 +120,16 @@ func (b *fixture) failRequests(path string, faults ...sink.Fault) {
 
 // An effect that awaits approval is executed after it is approved, and never after it is rejected.
 // If one of several named effects is in a wrong state, none is changed.
-func TestApproveAndReject_waitingEffects(t *testing.T) {
+func TestApproveAndReject_effectsAwaitingApproval(t *testing.T) {
 	t.Parallel()
 	b := setupWithSource(t, twoSteps)
 	b.plan(t, 1, 4)
-	b.db.Exec(t, `UPDATE effects SET state = 'waiting', due = NULL`)
+	b.db.Exec(t, `UPDATE effects SET state = 'awaiting_approval', due = NULL`)
 	b.run(t, "a", b.pool)
 	if next := b.show(t).AllowedActions; !strings.Contains(next, "postern effects approve 1") {
 		t.Error(next)
 	}
-	wantError(t, b.retry(t), "effect 1: it is waiting, so there is nothing to retry")
+	wantError(t, b.retry(t), "effect 1: it is awaiting_approval, so there is nothing to retry")
 	if err := b.approve(t, 1, 99); !errors.Is(err, events.ErrNotFound) || !strings.Contains(err.Error(), "effect 99") {
 		t.Error(err)
 	}
@@ -143,7 +140,7 @@ func TestApproveAndReject_waitingEffects(t *testing.T) {
 	}
 	wantError(t, b.approve(t, 4, 3), "effect 3: it is rejected, so there is nothing to approve")
 	got := b.waitIdle(t)
-	if diff := cmp.Diff(map[string]int{"done": 2, "rejected": 1, "waiting": 1}, got); diff != "" {
+	if diff := cmp.Diff(map[string]int{"done": 2, "rejected": 1, "awaiting_approval": 1}, got); diff != "" {
 		t.Error(diff)
 	}
 	wantError(t, b.reject(t, 1), "effect 1: it is done")
@@ -166,7 +163,7 @@ func TestRetry_failedEffect_rendersNewRequest(t *testing.T) {
 	was := b.destinations[0].URL
 	b.destinations[0].URL = strict.URL
 	stop := b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["review"] != 1 {
+	if got := b.waitIdle(t); got["needs_review"] != 1 {
 		t.Fatal(got)
 	}
 	stop()
@@ -174,21 +171,20 @@ func TestRetry_failedEffect_rendersNewRequest(t *testing.T) {
 	if s := v.Steps[0]; s.State != effects.StepFailed || s.Status != 422 || s.Request != "POST /customers" ||
 		len(s.Fingerprint) != 64 || !strings.Contains(s.Error, "no total") ||
 		!strings.Contains(v.AllowedActions, "step customer was not executed; fix the cause of its error, then "+
-			"postern effects retry "+
-			"1 is safe") {
+			"postern effects retry 1 is safe") {
 		t.Errorf("%+v", v)
 	}
 	key := b.db.QueryStrings(t, `SELECT request->'headers'->>'Idempotency-Key' FROM effect_steps`)[0]
 	must(t, b.retry(t))
 	wantError(t, b.retry(t), "it is planned")
-	fixed := setup(t, strings.Replace(twoSteps, `{ref: "{{ object.id }}"}`, `{ref: "{{ object.id }}", mended: true}`,
+	fixed := setup(t, strings.Replace(twoSteps, `{ref: "{{ object.id }}"}`, `{ref: "{{ object.id }}", corrected: true}`,
 		1))
 	b.rules, b.destinations[0].URL = fixed.rules, was
 	b.run(t, "b", b.pool)
 	if got := b.waitIdle(t); got["done"] != 1 {
 		t.Fatal(got)
 	}
-	if c := b.sink.Calls()[0]; c.Key != key || c.JSON(t)["mended"] != true {
+	if c := b.sink.Calls()[0]; c.Key != key || c.JSON(t)["corrected"] != true {
 		t.Errorf("key %s, want %s; %s", c.Key, key, c.Body)
 	}
 }
@@ -197,7 +193,7 @@ const neverRepeatedLast = `
       - {name: customer, to: sink, path: "/customers", json: {ref: "{{ object.id }}"}, capture: {id: id}, ` +
 	`compensate: {path: "/undo/{{ steps.customer.id }}"}}
       - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}", ` +
-	`customer: "{{ steps.customer.id }}"}, once: true, person_resolves: true, capture: {id: id}, ` +
+	`customer: "{{ steps.customer.id }}"}, at_most_once: true, operator_resolves: true, capture: {id: id}, ` +
 	`compensate: {path: "/unmail/{{ steps.mail.id }}"}}`
 
 // An operator reports that a step with an unknown outcome was executed. It is not repeated, and its
@@ -209,7 +205,7 @@ func TestResolve_doneStep_isCompensatedInReverse(t *testing.T) {
 	b.failRequests("/mail", sink.ActsThenDrops)
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["review"] != 1 {
+	if got := b.waitIdle(t); got["needs_review"] != 1 {
 		t.Fatal(got)
 	}
 	if next := b.show(t).AllowedActions; !strings.Contains(next,
@@ -224,7 +220,7 @@ func TestResolve_doneStep_isCompensatedInReverse(t *testing.T) {
 	wantError(t, b.resolve(t, effects.ResolveParams{Step: "customer", Done: true}),
 		"step customer is done, so there is nothing to resolve")
 	wantError(t, b.resolve(t, effects.ResolveParams{Step: "mail", Done: true, Captured: json.RawMessage(`["id"]`)}),
-		"no JSON object")
+		"not a JSON object")
 	wantError(t, b.resolve(t, effects.ResolveParams{Step: "mail", Done: true}), "step mail has to capture id")
 	wantError(t, b.resolve(t, effects.ResolveParams{Step: "mail", Captured: json.RawMessage(`{"id": 1}`)}),
 		"has no captured values")
@@ -234,8 +230,7 @@ func TestResolve_doneStep_isCompensatedInReverse(t *testing.T) {
 		t.Fatal(got)
 	}
 	if next := b.show(t).AllowedActions; next != "nothing to do: all its steps are done; postern effects compensate "+
-		"1 would undo "+
-		"customer, mail" {
+		"1 would undo customer, mail" {
 		t.Error(next)
 	}
 	must(t, b.compensate(t, false))
@@ -244,9 +239,8 @@ func TestResolve_doneStep_isCompensatedInReverse(t *testing.T) {
 	}
 	wantError(t, b.compensate(t, false), "it is already being compensated")
 	v := b.show(t)
-	if !v.Undoing || v.Reason != "its steps were compensated" ||
-		v.AllowedActions != "nothing to do: it was compensated" ||
-		len(v.Steps) != 4 {
+	if !v.Compensating || v.Reason != "its steps were compensated" ||
+		v.AllowedActions != "nothing to do: it was compensated" || len(v.Steps) != 4 {
 		t.Errorf("%+v", v)
 	}
 	var paths []string
@@ -287,7 +281,7 @@ func TestResolve_capturedValues_canBeReplaced(t *testing.T) {
 		"effect 1: step customer has to capture id")
 	must(t, b.resolve(t, effects.ResolveParams{Step: "customer", Done: true,
 		Captured: json.RawMessage(`{"id": "c_6"}`)}))
-	if got := b.waitIdle(t); got["review"] != 1 || len(b.show(t).Steps) != 2 {
+	if got := b.waitIdle(t); got["needs_review"] != 1 || len(b.show(t).Steps) != 2 {
 		t.Fatal(got)
 	}
 	stop()
@@ -313,7 +307,7 @@ func TestCompensate_partial_keepsOtherSteps(t *testing.T) {
 	b := setupWithSource(t, strings.Replace(neverRepeatedLast, `, compensate: {path: "/unmail/{{ steps.mail.id }}"}`,
 		"", 1))
 	b.plan(t, 1, 2)
-	b.db.Exec(t, `UPDATE effects SET state = 'waiting', due = NULL WHERE effect = 2`)
+	b.db.Exec(t, `UPDATE effects SET state = 'awaiting_approval', due = NULL WHERE effect = 2`)
 	b.run(t, "a", b.pool)
 	if got := b.waitIdle(t); got["done"] != 1 {
 		t.Fatal(got)
@@ -326,7 +320,7 @@ func TestCompensate_partial_keepsOtherSteps(t *testing.T) {
 	}
 	if _, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
 		return effects.Compensate(ctx, tx, true, 2)
-	}); err == nil || !strings.Contains(err.Error(), "it is waiting") {
+	}); err == nil || !strings.Contains(err.Error(), "it is awaiting_approval") {
 		t.Error(err)
 	}
 	if n := fmt.Sprint(b.sink.ActionCounts()["/undo/customers_1 "]); n != "1" {
@@ -343,9 +337,9 @@ func TestRetryAndCompensate_redactedEffect_isRejected(t *testing.T) {
 	if got := b.waitIdle(t); got["done"] != 1 {
 		t.Fatal(got)
 	}
-	b.db.Exec(t, `UPDATE effects SET facts = NULL`)
+	b.db.Exec(t, `UPDATE effects SET template_data = NULL`)
 	wantError(t, b.compensate(t, true), "was redacted")
-	b.db.Exec(t, `UPDATE effects SET state = 'review'`)
+	b.db.Exec(t, `UPDATE effects SET state = 'needs_review'`)
 	wantError(t, b.retry(t), "was redacted")
 	if next := b.show(t).AllowedActions; !strings.Contains(next,
 		"postern effects reject 1; done and not compensated: customer") {
@@ -371,35 +365,34 @@ func TestCompensate_rejectedEffect_undoesItsSteps(t *testing.T) {
 		t.Error(next)
 	}
 	b.db.Exec(t, `UPDATE effects SET state = 'planned', due = clock_now() + interval '1 day'`)
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, doubt,
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint,
+		resolved_by,
 		undoable, attempts, reserved_at, ended_at, captured)
 		VALUES (1, 'customer', 0, 'done', 'sink', '{"method": "POST", "path": "/customers", "headers": {}}', '', 'key',
 			true, 1, clock_now(), clock_now(), '{"id": "c_1"}')`)
-	const undo = "done and not compensated: customer; after that, once its rule is configured, postern effects " +
+	const undo = "done and not compensated: customer; after that, when its rule is configured, postern effects " +
 		"compensate 1 would undo customer"
 	if next := b.show(t).AllowedActions; !strings.Contains(next, "postern effects reject 1 ends it; "+undo) {
 		t.Error(next)
 	}
 	must(t, b.reject(t, 1))
 	if next := b.show(t).AllowedActions; next != "an operator rejected it; done and not compensated: customer; "+
-		"postern effects "+
-		"compensate 1 would undo customer" {
+		"postern effects compensate 1 would undo customer" {
 		t.Error(next)
 	}
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, doubt, undoable,
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, resolved_by,
+		undoable,
 		attempts, reserved_at, ended_at) VALUES (1, 'label', 1, 'done', 'sink', '', 'key', false, 1, clock_now(),
 			clock_now())`)
-	wantError(t, b.compensate(t, false), "no compensate for label when that was done: --partial compensates the "+
+	wantError(t, b.compensate(t, false), "no compensate for label when they were executed: --partial compensates the "+
 		"other steps")
 	if next := b.show(t).AllowedActions; next != "an operator rejected it; done and not compensated: customer, "+
-		"label; postern effects "+
-		"compensate 1 --partial would undo customer" {
+		"label; postern effects compensate 1 --partial would undo customer" {
 		t.Error(next)
 	}
 	b.db.Exec(t, `UPDATE effects SET state = 'done'`)
 	if next := b.show(t).AllowedActions; next != "nothing to do: all its steps are done; postern effects compensate "+
-		"1 --partial "+
-		"would undo customer" {
+		"1 --partial would undo customer" {
 		t.Error(next)
 	}
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected'`)
@@ -435,10 +428,10 @@ func TestExpire_withoutApproval_endsTheEffect(t *testing.T) {
 	b.db.Exec(t, `UPDATE effects SET planned_at = planned_at - CASE effect WHEN 1 THEN interval '73 h'
 		WHEN 2 THEN interval '71 h' ELSE interval '80 h' END`)
 	b.db.Exec(t, `UPDATE effects SET rule = 'another' WHERE effect = 4`)
-	b.db.Exec(t, `UPDATE effects SET state = 'waiting', due = NULL WHERE effect <> 3`)
+	b.db.Exec(t, `UPDATE effects SET state = 'awaiting_approval', due = NULL WHERE effect <> 3`)
 	b.run(t, "a", b.pool)
 	b.waitForRow(t, `SELECT string_agg(concat_ws(' ', effect, state), ', ' ORDER BY effect) FROM effects
-		WHERE state <> 'running'`, "1 expired, 2 waiting, 3 done, 4 waiting")
+		WHERE state <> 'running'`, "1 expired, 2 awaiting_approval, 3 done, 4 awaiting_approval")
 	if v := b.show(t); !strings.HasPrefix(v.Reason, "nobody approved it until 2") ||
 		!strings.Contains(v.AllowedActions, "none of its steps has started") {
 		t.Errorf("%s; %s", v.Reason, v.AllowedActions)
@@ -459,13 +452,13 @@ func TestApprove_afterExpiry_isRejected(t *testing.T) {
 	r := b.rules.ByName("follow")
 	r.Approval, r.ApprovalExpires = rules.ApproveRequired, time.Hour
 	b.plan(t, 1, 2)
-	if diff := cmp.Diff([]string{"waiting 01:00:00", "waiting 01:00:00"},
+	if diff := cmp.Diff([]string{"awaiting_approval 01:00:00", "awaiting_approval 01:00:00"},
 		b.db.QueryStrings(t, `SELECT state || ' ' || (expires_at - planned_at) FROM effects`)); diff != "" {
 		t.Fatal(diff)
 	}
 	b.db.Exec(t, `UPDATE effects SET expires_at = clock_now() - interval '1 s' WHERE effect = 1`)
 	wantError(t, b.approve(t, 1), "effect 1: it could be approved until 2")
-	if v := b.show(t); v.State != "waiting" ||
+	if v := b.show(t); v.State != "awaiting_approval" ||
 		!strings.Contains(v.AllowedActions, "none of its steps has started, and none will") {
 		t.Errorf("%s; %s", v.State, v.AllowedActions)
 	}

@@ -31,8 +31,8 @@ func (d *destination) execute(ctx context.Context, c *call) (end result) {
 
 // describePanic logs a panic and returns the reason for the ledger. Only the log has the stack.
 func (r *Runner) describePanic(t *leasedEffect, cause any) string {
-	r.Logger.Error("an effect caused a panic in Postern, and needs review (postern effects list --state review): "+
-		"please report it", "effect", t.effect, "rule", t.rule, "panic", fmt.Sprint(cause), "stack",
+	r.Logger.Error("an effect caused a panic in Postern, and needs review (postern effects list --state "+
+		"needs_review): please report it", "effect", t.effect, "rule", t.rule, "panic", fmt.Sprint(cause), "stack",
 		string(debug.Stack()))
 	return "it caused a panic in Postern, see the log: report it as a bug"
 }

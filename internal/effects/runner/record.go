@@ -67,13 +67,11 @@ func (d *destination) record(ctx context.Context, batch []result) (recorded []re
 		case err == nil && len(saved) < len(batch) && unconfirmed:
 			d.r.Logger.Warn("results of effects were recorded by an earlier try, whose commit was not confirmed, or "+
 				"other processes leased them meanwhile, so that the outcome of their steps is unknown", "destination",
-				d.config.Name,
-				"effects", len(batch)-len(saved))
+				d.config.Name, "effects", len(batch)-len(saved))
 			return batch // an earlier try has recorded some of them
 		case err == nil && len(saved) < len(batch):
 			d.r.Logger.Warn("other processes leased effects before their responses came; the outcome of their steps "+
-				"is unknown",
-				"destination", d.config.Name, "effects", len(batch)-len(saved))
+				"is unknown", "destination", d.config.Name, "effects", len(batch)-len(saved))
 			return saved
 		case err == nil:
 			return saved

@@ -24,8 +24,7 @@ import (
 
 // patientSettings never give up within a test.
 var patientSettings = runner.Settings{PollEvery: 50 * time.Millisecond, LeaseMargin: patience,
-	ReclaimEvery: 50 * time.Millisecond,
-	TxTimeout:    patience, StopTimeout: time.Second}
+	ReclaimEvery: 50 * time.Millisecond, TxTimeout: patience, StopTimeout: time.Second}
 
 // A result that the database rejects needs review at once. The results of the same batch are
 // recorded.
@@ -45,15 +44,15 @@ func TestRecord_unstorableResult_needsReview(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, c := range calls {
-		c.answer <- fmt.Sprintf(`{"id": "%d"}`, n)
+		c.response <- fmt.Sprintf(`{"id": "%d"}`, n)
 	}
 	b.waitForLock(t)
 	must(t, hold.Commit(t.Context()))
-	if got := b.waitIdle(t); got["done"] != 3 || got["review"] != 1 {
+	if got := b.waitIdle(t); got["done"] != 3 || got["needs_review"] != 1 {
 		t.Fatal(got)
 	}
 	got := b.db.QueryStrings(t, `SELECT concat_ws(' ', s.state, s.captured, e.reason) FROM effects e
-		JOIN effect_steps s USING (effect) WHERE e.state = 'review'`)[0]
+		JOIN effect_steps s USING (effect) WHERE e.state = 'needs_review'`)[0]
 	if !strings.HasPrefix(got, "unknown {} step mail: the result cannot be recorded: ") ||
 		!strings.HasSuffix(got, "say what happened with `postern effects resolve`") {
 		t.Error(got)
@@ -101,7 +100,7 @@ func TestRecord_unconfirmedCommit_isKept(t *testing.T) {
 	if _, err := hold.Exec(t.Context(), `SELECT pg_advisory_xact_lock(8)`); err != nil {
 		t.Fatal(err)
 	}
-	call.answer <- `{}`
+	call.response <- `{}`
 	b.waitForLock(t)
 	proxy.StallResponses()
 	must(t, hold.Commit(t.Context()))
@@ -110,8 +109,7 @@ func TestRecord_unconfirmedCommit_isKept(t *testing.T) {
 	proxy.Restore()
 	testkit.Eventually(t, patience, func() error {
 		if text := log.String(); !strings.Contains(text, "recorded by an earlier try, whose commit was not "+
-			"confirmed, "+
-			"or other processes leased them") {
+			"confirmed, or other processes leased them") {
 			return errors.New(text)
 		}
 		return nil
@@ -125,7 +123,7 @@ func TestNextCall_ruleAllowsFewerAttempts_needsReview(t *testing.T) {
 	b.plan(t, 1, 1)
 	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 10`)
 	b.run(t, "a", b.pool)
-	if got, v := b.waitIdle(t), b.show(t); got["review"] != 1 ||
+	if got, v := b.waitIdle(t), b.show(t); got["needs_review"] != 1 ||
 		v.Reason != "step mail: after 10 attempts; its rule allows 3 (retry.attempts)" {
 		t.Errorf("%v: %s", got, v.Reason)
 	}
@@ -179,7 +177,8 @@ func TestRun_slowRecording_boundsEffectsInProgress(t *testing.T) {
 func TestReplace_callInProgress_finishes(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `
-      - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, once: true, person_resolves: true, `+
+      - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, at_most_once: true, `+
+		`operator_resolves: true, `+
 		`timeout: 60s}`)
 	var requests chan heldRequest
 	b.destinations[0].URL, requests = holdRequests(t)
@@ -191,9 +190,9 @@ func TestReplace_callInProgress_finishes(t *testing.T) {
 	r.Replace(b.rules, b.destinations)
 	b.plan(t, 2, 1)
 	second := <-requests // by the new destinations, after the old ones have stopped leasing
-	second.answer <- `{}`
+	second.response <- `{}`
 	select {
-	case first.answer <- `{}`:
+	case first.response <- `{}`:
 	case <-time.After(patience):
 		t.Fatal("the call was cut")
 	}
@@ -211,7 +210,7 @@ func TestLeaseDue_effectsWithoutCall_doNotWait(t *testing.T) {
 	s := patientSettings
 	s.PollEvery = time.Hour
 	b.launch(t, runner.Options{Settings: s})
-	if diff := cmp.Diff(map[string]int{"review": 100}, b.waitIdle(t)); diff != "" {
+	if diff := cmp.Diff(map[string]int{"needs_review": 100}, b.waitIdle(t)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -276,7 +275,7 @@ func TestNextCall_unusableName_needsReview(t *testing.T) {
 	b.about(t, 2, `{"to": "=?utf-8?b?QYCA`+strings.Repeat("gICA", 20)+`?= <jo@example.com>"}`)
 	b.about(t, 3, `{"to": "jo@example.com"}`)
 	b.run(t, "a", b.pool)
-	if diff := cmp.Diff(map[string]int{"review": 2, "done": 1}, b.waitIdle(t)); diff != "" ||
+	if diff := cmp.Diff(map[string]int{"needs_review": 2, "done": 1}, b.waitIdle(t)); diff != "" ||
 		len(mails.Accepted()) != 1 {
 		t.Errorf("%d accepted; %s", len(mails.Accepted()), diff)
 	}
@@ -301,8 +300,8 @@ func TestRun_panic_affectsOneEffect(t *testing.T) {
 	})
 	t.Run("with a call", func(t *testing.T) {
 		t.Parallel()
-		b := setupWithSource(t, `[{name: send, to: sink, path: "/mail", once: true, timeout: 10ms, `+
-			`check: {path: "/did", done: answer.status == 200, settles: 10ms}}]`)
+		b := setupWithSource(t, `[{name: send, to: sink, path: "/mail", at_most_once: true, timeout: 10ms, `+
+			`check: {path: "/did", done: answer.status == 200, delay: 10ms}}]`)
 		b.plan(t, 1, panicking)
 		b.failRequests("/mail", slices.Repeat([]sink.Fault{sink.FailsBeforeActing}, panicking)...)
 		b.rules.ByName("follow").Steps[0].Check.Done = nil
@@ -323,7 +322,7 @@ func (b *fixture) insertPanicking(t *testing.T) {
 		b.destinations[i].Concurrency = 1
 	}
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["review"] != panicking || !strings.Contains(b.show(t).Reason, "panic") {
+	if got := b.waitIdle(t); got["needs_review"] != panicking || !strings.Contains(b.show(t).Reason, "panic") {
 		t.Fatal(got, b.show(t).Reason)
 	}
 }
@@ -336,21 +335,21 @@ func TestRetry_ageLimit_startsWithFirstAttempt(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusInternalServerError} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
-			b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", retry: {first: 50ms, longest: 50ms, `+
+			b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", retry: {first_wait: 50ms, max_wait: 50ms, `+
 				`attempts: 1000}}]`)
 			b.useDestination(t, scriptedResponse{status: status})
 			b.plan(t, 1, 1)
 			b.db.Exec(t, `UPDATE effects SET planned_at = clock_now() - interval '25 h'`)
 			stop := b.run(t, "a", b.pool)
 			testkit.Eventually(t, patience, func() error {
-				if v := b.show(t); v.State == "review" || len(v.Steps) == 0 || v.Steps[0].Attempts < 3 {
+				if v := b.show(t); v.State == "needs_review" || len(v.Steps) == 0 || v.Steps[0].Attempts < 3 {
 					return fmt.Errorf("%+v", v)
 				}
 				return nil
 			})
-			b.db.Exec(t, `UPDATE effects SET tried_since = tried_since - interval '25 h'`)
+			b.db.Exec(t, `UPDATE effects SET first_attempt_at = first_attempt_at - interval '25 h'`)
 			b.waitForRow(t, `SELECT state || ' ' || (reason LIKE 'step mail: after 25h0m%: status %') FROM effects`,
-				"review true")
+				"needs_review true")
 			stop()
 
 			b.useDestination(t, scriptedResponse{status: status}, scriptedResponse{status: http.StatusOK})
@@ -375,7 +374,7 @@ func TestRetry_ageLimit_isPerStep(t *testing.T) {
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
 	b.waitForRow(t, `SELECT state FROM effects`, "failed")
-	b.db.Exec(t, `UPDATE effects SET due = clock_now(), tried_since = tried_since - interval '25 h'`)
+	b.db.Exec(t, `UPDATE effects SET due = clock_now(), first_attempt_at = first_attempt_at - interval '25 h'`)
 	if got := b.waitIdle(t); got["done"] != 1 {
 		t.Errorf("%v: %s", got, b.show(t).Reason)
 	}
@@ -392,7 +391,7 @@ func TestRun_stop_isNotAnAttempt(t *testing.T) {
 	b.destinations[0].URL, b.destinations[0].Rate, b.destinations[0].Concurrency,
 		b.destinations[0].MaxTimeout = other.URL, 1, 5, 30*time.Second
 	b.plan(t, 1, 20)
-	b.db.Exec(t, `UPDATE effects SET planned_at = clock_now() - interval '25 h', tried_since = CASE
+	b.db.Exec(t, `UPDATE effects SET planned_at = clock_now() - interval '25 h', first_attempt_at = CASE
 		WHEN effect <= 2 THEN clock_now() - interval '25 h' END`)
 	s := patientSettings
 	s.StopTimeout = 10 * time.Millisecond
@@ -405,7 +404,8 @@ func TestRun_stop_isNotAnAttempt(t *testing.T) {
 	})
 	stop()
 	unsent := b.db.QueryStrings(t, `SELECT DISTINCT concat_ws(' ', e.state, e.attempts, s.state, CASE
-		WHEN effect <= 2 THEN tried_since < planned_at + interval '1 h' ELSE tried_since IS NULL END, left(e.reason, 9))
+		WHEN effect <= 2 THEN e.first_attempt_at < planned_at + interval '1 h'
+			ELSE e.first_attempt_at IS NULL END, left(e.reason, 9))
 		FROM effects e JOIN effect_steps s USING (effect) WHERE e.state <> 'done'`)
 	if diff := cmp.Diff([]string{"failed 0 failed t not sent:"}, unsent); diff != "" {
 		t.Error(diff, strings.Join(b.db.QueryStrings(t, `SELECT concat_ws(' ', effect, state, reason) FROM effects`),

@@ -12,9 +12,9 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
-// nextPause decides what to do with a leased effect. It does not check a step with an unknown
-// outcome while the call may still be in progress. It does not repeat a step under a key that the
-// destination may have dropped.
+// nextCall returns the next call of a leased effect, or its result if it has no call now. It does
+// not check a step with an unknown outcome while the earlier call may still be in progress. It does
+// not repeat a step under a key that the destination may have dropped.
 func (d *destination) nextCall(t *leasedEffect) (*call, *result) {
 	t.destination = d.config.Name
 	c, end := nextCall(t, d.rules.ByName(t.rule), d.configured)
@@ -30,24 +30,21 @@ func (d *destination) nextCall(t *leasedEffect) (*call, *result) {
 	}
 	if !c.isIdempotent() && !c.containsKey() {
 		return nil, t.needsDecision(c.step, c.undo, "it is unknown whether it was executed, and the request does not "+
-			"contain a key by "+
-			"which the destination could recognize it")
+			"contain a key by which the destination could recognize it")
 	}
 	if c.reliesOnKey() && b.mayBeDoneFor+d.lease > d.config.KeyRetention { // it may be sent as late as the lease ends
 		return nil, t.needsDecision(c.step, c.undo, fmt.Sprintf("it is unknown whether it was executed, and it was "+
-			"sent %s ago "+
-			"under a key that destination %s keeps for %s (keys_kept)", b.mayBeDoneFor.Round(time.Second),
-			t.destination,
-			d.config.KeyRetention))
+			"sent %s ago under a key that destination %s keeps for %s (key_retention)",
+			b.mayBeDoneFor.Round(time.Second), t.destination, d.config.KeyRetention))
 	}
 	return c, nil
 }
 
-// waitForCheck defers the check of a step. With unknown set, the end of the attempt is not known;
-// the attempt ended now at the latest.
+// waitForCheck defers the check of a step. unknown says that the end of the attempt is not known.
+// The attempt has ended by now at the latest.
 func (c *call) waitForCheck(wait time.Duration, unknown bool) *result {
-	end := c.giveBack(effects.Failed, wait, c.attempts-1,
-		fmt.Sprintf("step %s: the destination is asked whether it was executed, %s after the attempt (check.settles)",
+	end := c.endWithoutCall(effects.Failed, wait, c.attempts-1,
+		fmt.Sprintf("step %s: the destination is asked whether it was executed, %s after the attempt (check.delay)",
 			c.step.Name, c.step.Check.Delay))
 	if unknown {
 		end.step, end.undo, end.stepState, end.wasUnknown = c.step.Name, c.undo, effects.Unknown, true
@@ -72,24 +69,24 @@ func (s destinationSet) sameTarget(a, b string) bool {
 // chooseRecovery returns how a lost response of the call is cleared up, and whether the step must
 // not be repeated if a check says no. Both the rule that rendered the stored request and the
 // current rule have to allow it.
-func (c *call) chooseRecovery(b *stepRow) (by effects.Recovery, once bool) {
-	by, once = ruleRecovery(c.step, c.undo)
+func (c *call) chooseRecovery(b *stepRow) (by effects.Recovery, neverRepeat bool) {
+	by, neverRepeat = ruleRecovery(c.step, c.undo)
 	switch {
 	case b == nil || !c.outcomeUnknown && string(b.request) == "null": // the current rule renders it
-		return by, once
+		return by, neverRepeat
 	case c.outcomeUnknown && (b.recovery == effects.RecoverByOperator || b.recovery == effects.RecoverByCheck &&
 		by != effects.RecoverByCheck):
-		return effects.RecoverByOperator, once
+		return effects.RecoverByOperator, neverRepeat
 	// a check for another request may say no although the stored request was executed
-	case by == effects.RecoverByCheck && !once && b.recovery != effects.RecoverByCheck:
-		return b.recovery, once
+	case by == effects.RecoverByCheck && !neverRepeat && b.recovery != effects.RecoverByCheck:
+		return b.recovery, neverRepeat
 	}
-	return by, once || c.outcomeUnknown && b.neverRepeat
+	return by, neverRepeat || c.outcomeUnknown && b.neverRepeat
 }
 
 // ruleRecovery returns the recovery that a rule provides, and whether the step must not be
 // repeated.
-func ruleRecovery(step *rules.Step, undo bool) (by effects.Recovery, once bool) {
+func ruleRecovery(step *rules.Step, undo bool) (by effects.Recovery, neverRepeat bool) {
 	switch {
 	case step.Check != nil && !undo:
 		return effects.RecoverByCheck, !step.Check.RepeatIfNotDone

@@ -18,9 +18,9 @@ import (
 )
 
 // useDestination sends the steps of the rule to another destination that responds as it is told.
-func (b *fixture) useDestination(t *testing.T, answers ...scriptedResponse) *scripted {
+func (b *fixture) useDestination(t *testing.T, responses ...scriptedResponse) *scripted {
 	t.Helper()
-	other := &scripted{answers: answers}
+	other := &scripted{responses: responses}
 	server := httptest.NewServer(other)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	b.destinations[0].URL = server.URL
@@ -31,8 +31,9 @@ func (b *fixture) useDestination(t *testing.T, answers ...scriptedResponse) *scr
 func (b *fixture) makeUnknown(t *testing.T, ago string) {
 	t.Helper()
 	b.plan(t, 1, 1)
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at,
-		ended_at, known_since)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
+		reserved_at,
+		ended_at, first_attempt_at)
 		VALUES (1, 'mail', 0, 'unknown', 'sink', '', 2, clock_now() - interval '1 h', clock_now(),
 			clock_now() - $1::interval)`, ago)
 	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 2`)
@@ -48,13 +49,12 @@ func TestNextCall_keyDroppedByDestination_needsReview(t *testing.T) {
 		set   func(*fixture)
 		state string
 	}{
-		"key still kept": {"23 h", func(*fixture) {}, again},
-		"key dropped":    {"24 h", func(*fixture) {}, "review unknown person"},
-		"kept for longer": {"30 h", func(b *fixture) { b.destinations[0].KeyRetention = 48 * time.Hour },
-			again},
+		"key still kept":    {"23 h", func(*fixture) {}, again},
+		"key dropped":       {"24 h", func(*fixture) {}, "needs_review unknown operator"},
+		"kept for longer":   {"30 h", func(b *fixture) { b.destinations[0].KeyRetention = 48 * time.Hour }, again},
 		"idempotent method": {"30 h", func(b *fixture) { asPut(b, "") }, again},
 		"idempotent method with a key": {"30 h", func(b *fixture) { asPut(b, "Idempotency-Key") },
-			"review unknown person"},
+			"needs_review unknown operator"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -65,23 +65,23 @@ func TestNextCall_keyDroppedByDestination_needsReview(t *testing.T) {
 			b.run(t, "a", b.pool)
 			b.waitIdle(t)
 			if c.state == again {
-				if calls := len(other.asked()); calls != 1 || b.show(t).State != effects.Done {
+				if calls := len(other.received()); calls != 1 || b.show(t).State != effects.Done {
 					t.Errorf("%d calls: %+v", calls, b.show(t))
 				}
 				return
 			}
-			if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e
-				JOIN effect_steps s USING (effect)`)[0]; got != c.state || len(other.asked()) != 0 {
-				t.Fatalf("%s, %d calls", got, len(other.asked()))
+			if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.resolved_by) FROM effects e
+				JOIN effect_steps s USING (effect)`)[0]; got != c.state || len(other.received()) != 0 {
+				t.Fatalf("%s, %d calls", got, len(other.received()))
 			}
-			if v := b.show(t); !strings.Contains(v.Reason, "keys_kept") ||
+			if v := b.show(t); !strings.Contains(v.Reason, "key_retention") ||
 				!strings.Contains(v.AllowedActions, "postern effects resolve 1 --step mail") {
 				t.Errorf("%s; %s", v.Reason, v.AllowedActions)
 			}
 			wantError(t, b.retry(t), "then run postern effects resolve")
 			must(t, b.resolve(t, effects.ResolveParams{Step: "mail"}))
-			if b.waitIdle(t); len(other.asked()) != 1 || b.show(t).State != effects.Done {
-				t.Errorf("%d calls after an operator said that it was not executed", len(other.asked()))
+			if b.waitIdle(t); len(other.received()) != 1 || b.show(t).State != effects.Done {
+				t.Errorf("%d calls after an operator said that it was not executed", len(other.received()))
 			}
 		})
 	}
@@ -97,47 +97,49 @@ func asPut(b *fixture, header string) {
 // often it is repeated. After a failed attempt it starts again.
 func TestReserve_repeatedUnknownStep_keepsFirstTime(t *testing.T) {
 	t.Parallel()
-	b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", retry: {first: 10ms, longest: 20ms, `+
+	b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", retry: {first_wait: 10ms, max_wait: 20ms, `+
 		`attempts: 1000}}]`)
 	b.useDestination(t, scriptedResponse{status: 500})
 	b.plan(t, 1, 1)
 	stop := b.run(t, "a", b.pool)
-	const knownBefore = `SELECT concat_ws(' ', state, known_since < reserved_at) FROM effect_steps WHERE attempts > 1
+	const knownBefore = `SELECT concat_ws(' ', state, first_attempt_at < reserved_at) FROM effect_steps
+		WHERE attempts > 1
 		AND state <> 'reserved'`
 	b.waitForRow(t, knownBefore, "unknown t")
-	b.db.Exec(t, `UPDATE effect_steps SET known_since = known_since - interval '25 h'`)
-	if got := b.waitIdle(t); got["review"] != 1 {
+	b.db.Exec(t, `UPDATE effect_steps SET first_attempt_at = first_attempt_at - interval '25 h'`)
+	if got := b.waitIdle(t); got["needs_review"] != 1 {
 		t.Error(got)
 	}
 	stop()
 
-	b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', attempts = 1, known_since = clock_now() - interval '25 h'`)
+	b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', attempts = 1, first_attempt_at = clock_now() - interval
+		'25 h'`)
 	b.db.Exec(t, `UPDATE effects SET state = 'planned', due = clock_now(), attempts = 0`)
 	b.run(t, "b", b.pool)
-	b.waitForRow(t, `SELECT concat_ws(' ', state, known_since > clock_now() - interval '1 h') FROM effect_steps
+	b.waitForRow(t, `SELECT concat_ws(' ', state, first_attempt_at > clock_now() - interval '1 h') FROM effect_steps
 		WHERE attempts > 1 AND state <> 'reserved'`, "unknown t")
 }
 
-// A step older than the column known_since counts from the planning of its effect, unless it had
-// only one attempt.
-func TestNextCall_stepOlderThanKnownSince_isAsOldAsItsEffect(t *testing.T) {
+// A step older than the column first_attempt_at counts from the planning of its effect, unless it
+// had only one attempt.
+func TestNextCall_stepOlderThanFirstAttemptColumn_isAsOldAsItsEffect(t *testing.T) {
 	t.Parallel()
-	for attempts, want := range map[int]string{1: "done", 15: "review"} {
+	for attempts, want := range map[int]string{1: "done", 15: "needs_review"} {
 		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
 			t.Parallel()
-			b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", retry: {first: 10ms, longest: 20ms, `+
+			b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", retry: {first_wait: 10ms, max_wait: 20ms, `+
 				`age: 200h}}]`)
 			other := b.useDestination(t, scriptedResponse{status: 500}, scriptedResponse{status: 200})
 			b.plan(t, 1, 1)
 			b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = $1, `+
 				`planned_at = clock_now() - interval '5 d'`, attempts)
-			b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts,
+			b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
 				reserved_at, ended_at)
 				VALUES (1, 'mail', 0, 'unknown', 'sink', '', $1, clock_now() - interval '10 min', clock_now())`,
 				attempts)
 			b.run(t, "a", b.pool)
-			if got := b.waitIdle(t); got[want] != 1 || want == "review" && len(other.asked()) != 0 {
-				t.Errorf("%v after %d calls: %s", got, len(other.asked()), b.show(t).Reason)
+			if got := b.waitIdle(t); got[want] != 1 || want == "needs_review" && len(other.received()) != 0 {
+				t.Errorf("%v after %d calls: %s", got, len(other.received()), b.show(t).Reason)
 			}
 		})
 	}
@@ -161,13 +163,13 @@ func TestRetry_operatorAction_restartsTheAgeLimit(t *testing.T) {
 		path, is string
 		say      func(*testing.T, *fixture) error
 	}{
-		"approve": {"/customers", `UPDATE effects SET state = 'waiting', due = NULL`,
+		"approve": {"/customers", `UPDATE effects SET state = 'awaiting_approval', due = NULL`,
 			func(t *testing.T, b *fixture) error { return b.approve(t, 1) }},
-		"retry": {"/customers", `UPDATE effects SET state = 'review', due = NULL`,
+		"retry": {"/customers", `UPDATE effects SET state = 'needs_review', due = NULL`,
 			func(t *testing.T, b *fixture) error { return b.retry(t) }},
-		"resolve": {"/invoices", `WITH s AS (INSERT INTO effect_steps (effect, step, place, state, destination,
+		"resolve": {"/invoices", `WITH s AS (INSERT INTO effect_steps (effect, step, position, state, destination,
 			fingerprint, attempts, reserved_at) VALUES (1, 'customer', 0, 'unknown', 'sink', '', 1, clock_now()))
-			UPDATE effects SET state = 'review', due = NULL`, func(t *testing.T, b *fixture) error {
+			UPDATE effects SET state = 'needs_review', due = NULL`, func(t *testing.T, b *fixture) error {
 			return b.resolve(t, effects.ResolveParams{Step: "customer", Done: true, Captured: []byte(`{"id": 1}`)})
 		}},
 	} {
@@ -191,8 +193,8 @@ func TestRetry_operatorAction_restartsTheAgeLimit(t *testing.T) {
 // effect.
 func TestNextCall_operatorRetry_keepsTheCheckDelay(t *testing.T) {
 	t.Parallel()
-	b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", once: true, check: {path: "/did", `+
-		`done: answer.status == 200, settles: 2s}, retry: {first: 10ms, longest: 20ms}}]`)
+	b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", at_most_once: true, check: {path: "/did", `+
+		`done: answer.status == 200, delay: 2s}, retry: {first_wait: 10ms, max_wait: 20ms}}]`)
 	asked := make(chan time.Time, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -228,80 +230,74 @@ func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
 	named := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {"Idempotency-Key": %q}}`, key)
 	ok, lost := []int{200}, []int{500, 200}
 	within := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {}, "body": "{\"ref\": %s}"}`, `\"`+key+`\"`)
-	const person = "review unknown person"
+	const toOperator = "needs_review unknown operator"
 	for name, c := range map[string]struct {
 		recovery, request, rule string
 		want                    string
 		calls                   string
-		answers                 []int
+		responses               []int
 		// is is the state of the step, unknown if empty. ago is the age of the unknown outcome, an
 		// hour if empty.
 		is, ago string
 	}{
-		"operator only, rule now has keys":    {"person", keyless, keyedStep, person, "", ok, "", ""},
-		"operator only, with a key":           {"person", named, keyedStep, person, "", ok, "", ""},
-		"operator only, rule now has a check": {"person", keyless, checkedStep, person, "", ok, "", ""},
-		"check, rule now has none":            {"check", named, keyedStep, person, "", ok, "", ""},
-		"check: done": {"check", keyless, checkedStep, "done done check",
-			"GET /did", ok, "", ""},
-		"key, none in the request": {"key", keyless, keyedStep, person, "", ok, "", ""},
-		"key of another step": {"key", strings.ReplaceAll(named, key, "postern-0"),
-			keyedStep, person, "", ok, "", ""},
-		"key in a header": {"key", named, keyedStep, "done done key", "POST /mail",
+		"operator only, rule now has keys":    {"operator", keyless, keyedStep, toOperator, "", ok, "", ""},
+		"operator only, with a key":           {"operator", named, keyedStep, toOperator, "", ok, "", ""},
+		"operator only, rule now has a check": {"operator", keyless, checkedStep, toOperator, "", ok, "", ""},
+		"check, rule now has none":            {"check", named, keyedStep, toOperator, "", ok, "", ""},
+		"check: done": {"check", keyless, checkedStep, "done done check", "GET /did", ok,
+			"", ""},
+		"key, none in the request": {"key", keyless, keyedStep, toOperator, "", ok, "", ""},
+		"key of another step": {"key", strings.ReplaceAll(named, key, "postern-0"), keyedStep, toOperator, "",
 			ok, "", ""},
-		"key in the body": {"key", within, keyedStep, "done done key", "POST /mail",
-			ok, "", ""},
+		"key in a header": {"key", named, keyedStep, "done done key", "POST /mail", ok, "", ""},
+		"key in the body": {"key", within, keyedStep, "done done key", "POST /mail", ok, "", ""},
 		"idempotent method": {"key", strings.Replace(keyless, "POST", "PUT", 1),
 			keyedStep, "done done key", "PUT /mail", ok, "", ""},
 		"check: not done": {"check", keyless, checkedStep, "done done check",
 			"GET /did, POST /mail", []int{404, 200}, "", ""},
-		"check, rule now forbids repetition": {"check", keyless, checkOnlyStep, person, "GET /did",
+		"check, rule now forbids repetition": {"check", keyless, checkOnlyStep, toOperator, "GET /did",
 			[]int{404}, "", ""},
-		"key, and a check for another request": {"key", named, checkedStep, "done done key",
-			"POST /mail", ok, "", ""},
+		"key, and a check for another request": {"key", named, checkedStep, "done done key", "POST /mail", ok, "", ""},
 		"key, repeated once, and a check for another request": {"key", named, checkedStep, "done done key",
 			"POST /mail, POST /mail", []int{500, 200}, "", ""},
-		"no key, and a check for another request": {"key", keyless, checkedStep, person, "", ok, "", ""},
+		"no key, and a check for another request": {"key", keyless, checkedStep, toOperator, "", ok, "", ""},
 		"key, rule now has a check and forbids repetition: done": {"key", named, checkOnlyStep, "done done key",
-			"GET /did",
-			ok, "", ""},
-		"key, rule now has a check and forbids repetition: not done": {"key", named, checkOnlyStep, person, "GET /did",
-			[]int{404},
-			"", ""},
-		"key, rule is now operator only": {"key", named, neverRepeatedStep, person, "", ok, "", ""},
-		"key that may be dropped, and a check for another request": {"key", named, checkedStep, person, "",
-			[]int{404, 200},
-			"", "30 h"},
+			"GET /did", ok, "", ""},
+		"key, rule now has a check and forbids repetition: not done": {"key", named, checkOnlyStep, toOperator,
+			"GET /did", []int{404}, "", ""},
+		"key, rule is now operator only": {"key", named, neverRepeatedStep, toOperator, "", ok, "", ""},
+		"key that may be dropped, and a check for another request": {"key", named, checkedStep, toOperator, "",
+			[]int{404, 200}, "", "30 h"},
 		"failed, key, and a check for another request": {"key", named, checkedStep, "done done key",
 			"POST /mail, POST /mail", lost, "failed", ""},
-		"failed, operator only, rule now has a check": {"person", named, checkedStep, person, "POST /mail",
+		"failed, operator only, rule now has a check": {"operator", named, checkedStep, toOperator, "POST /mail",
 			lost, "failed", ""},
 		"failed, check: done": {"check", named, checkedStep, "done done check",
 			"POST /mail, GET /did", lost, "failed", ""},
 		"failed, request is rendered again": {"key", "null", checkedStep, "done done check",
 			"POST /mail, GET /did", lost, "failed", ""},
-		"in progress during a crash, operator only, rule now has a key": {"person", keyless, keyedStep, person, "", ok,
-			"reserved", ""},
+		"in progress during a crash, operator only, rule now has a key": {"operator", keyless, keyedStep, toOperator,
+			"", ok, "reserved", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setupWithSource(t, c.rule)
-			other := b.useDestination(t, statuses(c.answers)...)
+			other := b.useDestination(t, statuses(c.responses)...)
 			b.makeUnknown(t, cmp.Or(c.ago, "1 h"))
-			b.db.Exec(t, `UPDATE effect_steps SET state = $1, doubt = $2, request = $3, ended_at = reserved_at`,
+			b.db.Exec(t, `UPDATE effect_steps SET state = $1, resolved_by = $2, request = $3, ended_at = reserved_at`,
 				cmp.Or(c.is, "unknown"), c.recovery, c.request)
 			if c.is == "reserved" {
 				b.db.Exec(t, `UPDATE effect_steps SET ended_at = NULL`)
-				b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, claims = 1, taken_by = 'dead',
-					taken_until = clock_now()`)
+				b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, lease_epoch = 1, lease_owner = 'dead',
+					lease_until = clock_now()`)
 			}
 			b.run(t, "a", b.pool)
 			b.waitIdle(t)
 			b.checkOutcome(t, c.want, other, c.calls)
-			if reason := b.show(t).Reason; c.ago != "" && !strings.Contains(reason, "keys_kept") {
+			if reason := b.show(t).Reason; c.ago != "" && !strings.Contains(reason, "key_retention") {
 				t.Error(reason)
 			}
-			if c.want == person {
+			if c.want == toOperator {
 				wantError(t, b.retry(t), "then run postern effects resolve")
 			}
 		})
@@ -311,32 +307,32 @@ func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
 // checkOutcome compares the state of effect 1 and its step, and the calls.
 func (b *fixture) checkOutcome(t *testing.T, want string, other *scripted, calls string) {
 	t.Helper()
-	if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e
+	if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.resolved_by) FROM effects e
 		JOIN effect_steps s USING (effect)`)[0]; got != want {
 		t.Errorf("is %s, want %s: %s", got, want, b.show(t).Reason)
 	}
-	if got := strings.Join(other.asked(), ", "); got != calls {
+	if got := strings.Join(other.received(), ", "); got != calls {
 		t.Errorf("calls %q, want %q", got, calls)
 	}
 }
 
 // statuses returns responses with these statuses, which contain the values to capture.
-func statuses(all []int) (answers []scriptedResponse) {
+func statuses(all []int) (responses []scriptedResponse) {
 	for _, status := range all {
-		answers = append(answers, scriptedResponse{status: status, body: `{"id": 1}`})
+		responses = append(responses, scriptedResponse{status: status, body: `{"id": 1}`})
 	}
-	return answers
+	return responses
 }
 
-// A step that was sent by a rule with once is not repeated after a check says no, even if the
-// current rule has no once.
+// A step that was sent by a rule with at_most_once is not repeated after a check says no, even if
+// the current rule has no at_most_once.
 func TestChooseRecovery_neverRepeatRemoved_stillApplies(t *testing.T) {
 	t.Parallel()
 	b := setupWithSource(t, strings.Replace(checkOnlyStep, "300ms", "1h", 1))
 	other := b.useDestination(t, statuses([]int{500, 404, 200})...)
 	b.plan(t, 1, 1)
 	stop := b.run(t, "a", b.pool)
-	b.waitForRow(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt, s.once) FROM effects e
+	b.waitForRow(t, `SELECT concat_ws(' ', e.state, s.state, s.resolved_by, s.at_most_once) FROM effects e
 		JOIN effect_steps s USING (effect) WHERE s.state <> 'reserved'`, "failed unknown check t")
 	stop()
 	s := &b.rules.ByName("follow").Steps[0]
@@ -346,8 +342,8 @@ func TestChooseRecovery_neverRepeatRemoved_stillApplies(t *testing.T) {
 	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
 	b.run(t, "b", b.pool)
 	b.waitIdle(t)
-	if got, v := strings.Join(other.asked(), ", "), b.show(t); got != "POST /mail, GET /did" || v.State != "review" ||
-		v.Steps[0].Recovery != "person" {
+	if got, v := strings.Join(other.received(), ", "), b.show(t); got != "POST /mail, GET /did" ||
+		v.State != "needs_review" || v.Steps[0].Recovery != "operator" {
 		t.Errorf("%s: %s, %+v", got, v.Reason, v.Steps)
 	}
 }
@@ -358,14 +354,14 @@ func moveDestination(t *testing.T, steps, request, recovery string) (b *fixture,
 	t.Helper()
 	b = setupWithSource(t, steps)
 	here, there = b.useDestination(t, scriptedResponse{status: 404}),
-		&scripted{answers: []scriptedResponse{{status: 200, body: `{"id": 1}`}}}
+		&scripted{responses: []scriptedResponse{{status: 200, body: `{"id": 1}`}}}
 	server := httptest.NewServer(there)
 	t.Cleanup(server.Close)
 	elsewhere := b.destinations[0]
 	elsewhere.Name, elsewhere.URL = "there", server.URL
 	b.destinations = append(slices.Clone(b.destinations), elsewhere)
 	b.makeUnknown(t, "1 h")
-	b.db.Exec(t, `UPDATE effect_steps SET doubt = $1, request = $2, ended_at = reserved_at`, recovery, request)
+	b.db.Exec(t, `UPDATE effect_steps SET resolved_by = $1, request = $2, ended_at = reserved_at`, recovery, request)
 	s := &b.rules.ByName("follow").Steps[0]
 	s.Destination = "there"
 	if s.Check != nil {
@@ -381,24 +377,24 @@ func TestNextCall_unknownStepWithOtherDestination_needsReview(t *testing.T) {
 	t.Parallel()
 	named := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {"Idempotency-Key": %q}}`,
 		rules.StepKey("follow:1", 1, 0, "mail", false))
-	const person = "review unknown person, none here, none there"
+	const toOperator = "needs_review unknown operator, none here, none there"
 	for name, c := range map[string]struct {
 		steps, request, recovery string
 		set                      func(*fixture)
 		want                     string
 	}{
-		"key": {keyedStep, named, "key", nil, person},
+		"key": {keyedStep, named, "key", nil, toOperator},
 		"put": {keyedStep, strings.Replace(named, "POST", "PUT", 1), "key",
-			func(b *fixture) { asPut(b, "") }, person},
-		"check": {checkedStep, named, "check", nil, person},
+			func(b *fixture) { asPut(b, "") }, toOperator},
+		"check": {checkedStep, named, "check", nil, toOperator},
 		"check at one destination": {checkedStep, named, "check",
-			func(b *fixture) { b.rules.ByName("follow").Steps[0].Check.Destination = "sink" }, person},
+			func(b *fixture) { b.rules.ByName("follow").Steps[0].Check.Destination = "sink" }, toOperator},
 		"first destination removed": {keyedStep, named, "key", func(b *fixture) { b.destinations = b.destinations[1:] },
-			person},
+			toOperator},
 		"another account": {keyedStep, named, "key", func(b *fixture) {
 			b.destinations[0].URL = b.destinations[1].URL
 			b.destinations[1].Headers = http.Header{"Authorization": {"Bearer another"}}
-		}, person},
+		}, toOperator},
 		"another name of the same destination": {keyedStep, named, "key",
 			func(b *fixture) { b.destinations[0].URL = b.destinations[1].URL },
 			"done done key, none here, POST /mail there"},
@@ -411,10 +407,10 @@ func TestNextCall_unknownStepWithOtherDestination_needsReview(t *testing.T) {
 			}
 			b.run(t, "a", b.pool)
 			b.waitIdle(t)
-			got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e
+			got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.resolved_by) FROM effects e
 				JOIN effect_steps s USING (effect)`)[0]
 			for where, other := range map[string]*scripted{"here": here, "there": there} {
-				calls := strings.Join(other.asked(), " ")
+				calls := strings.Join(other.received(), " ")
 				if calls == "" {
 					calls = "none"
 				}
@@ -425,7 +421,7 @@ func TestNextCall_unknownStepWithOtherDestination_needsReview(t *testing.T) {
 			if !strings.HasPrefix(c.want, got+",") {
 				t.Errorf("is %s, want %s: %s", got, c.want, b.show(t).Reason)
 			}
-			if c.want == person && !strings.Contains(b.show(t).Reason, "it was sent to destination sink, and "+
+			if c.want == toOperator && !strings.Contains(b.show(t).Reason, "it was sent to destination sink, and "+
 				"there, where its rule sends it now, cannot know") {
 				t.Error(b.show(t).Reason)
 			}
@@ -439,8 +435,8 @@ func TestNextCall_failedStepWithOtherDestination_isSentThere(t *testing.T) {
 	b, here, there := moveDestination(t, keyedStep, "null", "key")
 	b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', request = NULL`)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 || len(here.asked()) != 0 || len(there.asked()) != 1 {
-		t.Errorf("%v, %v, %v", got, here.asked(), there.asked())
+	if got := b.waitIdle(t); got["done"] != 1 || len(here.received()) != 0 || len(there.received()) != 1 {
+		t.Errorf("%v, %v, %v", got, here.received(), there.received())
 	}
 }
 
@@ -454,19 +450,19 @@ func TestNextCall_compensationWithOtherDestination_needsReview(t *testing.T) {
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected', due = NULL`)
 	must(t, b.compensate(t, false))
 	stop := b.run(t, "a", b.pool)
-	if got, v := b.waitIdle(t), b.show(t); got["review"] != 1 ||
+	if got, v := b.waitIdle(t), b.show(t); got["needs_review"] != 1 ||
 		!strings.Contains(v.Reason, "was executed by destination sink, and there, where its rule sends it now, cannot "+
 			"compensate it") || !strings.Contains(v.AllowedActions, "postern effects retry 1 is safe") {
 		t.Errorf("%v: %s; %s", got, v.Reason, v.AllowedActions)
 	}
 	stop()
-	if len(here.asked()) != 0 || len(there.asked()) != 0 {
-		t.Errorf("%v here, %v there", here.asked(), there.asked())
+	if len(here.received()) != 0 || len(there.received()) != 0 {
+		t.Errorf("%v here, %v there", here.received(), there.received())
 	}
 	b.rules.ByName("follow").Steps[0].Destination = "sink"
 	must(t, b.retry(t))
 	b.run(t, "b", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 || len(here.asked()) != 1 || len(there.asked()) != 0 {
-		t.Errorf("%v: %v here, %v there", got, here.asked(), there.asked())
+	if got := b.waitIdle(t); got["done"] != 1 || len(here.received()) != 1 || len(there.received()) != 0 {
+		t.Errorf("%v: %v here, %v there", got, here.received(), there.received())
 	}
 }

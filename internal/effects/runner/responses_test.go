@@ -18,9 +18,9 @@ import (
 // scripted responds to calls in order, and repeats its last response. It counts a call other than
 // GET as executed if the response says so.
 type scripted struct {
-	mu      sync.Mutex
-	answers []scriptedResponse
-	calls   []string
+	mu        sync.Mutex
+	responses []scriptedResponse
+	calls     []string
 }
 
 type scriptedResponse struct {
@@ -36,7 +36,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mu.Lock()
-	a := s.answers[min(len(s.calls), len(s.answers)-1)]
+	a := s.responses[min(len(s.calls), len(s.responses)-1)]
 	s.calls = append(s.calls, r.Method+" "+r.URL.Path)
 	s.mu.Unlock()
 	if a.hangs {
@@ -50,7 +50,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, a.body)
 }
 
-func (s *scripted) asked() []string {
+func (s *scripted) received() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.calls...)
@@ -58,19 +58,19 @@ func (s *scripted) asked() []string {
 
 // Steps for the tests of responses.
 const (
-	neverRepeatedStep = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, ` +
-		`retry: {first: 10ms, longest: 20ms}}]`
+	neverRepeatedStep = `[{name: mail, to: sink, path: "/mail", at_most_once: true, operator_resolves: true, ` +
+		`retry: {first_wait: 10ms, max_wait: 20ms}}]`
 	checkedStep = `[{name: mail, to: sink, path: "/mail", check: {path: "/did", done: answer.status == 200, ` +
-		`settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
-	checkOnlyStep = `[{name: mail, to: sink, path: "/mail", once: true, check: {path: "/did", ` +
-		`done: answer.status == 200, settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
+		`delay: 300ms}, retry: {first_wait: 10ms, max_wait: 20ms, attempts: 4}}]`
+	checkOnlyStep = `[{name: mail, to: sink, path: "/mail", at_most_once: true, check: {path: "/did", ` +
+		`done: answer.status == 200, delay: 300ms}, retry: {first_wait: 10ms, max_wait: 20ms, attempts: 4}}]`
 	easyStep = `[{name: mail, to: sink, path: "/mail", check: {path: "/did", done: answer.status != 404, ` +
-		`settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
-	keyedStep = `[{name: mail, to: sink, path: "/mail", capture: {id: id}, retry: {first: 10ms, ` +
-		`longest: 20ms, attempts: 3}}]`
-	laterStep = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, ` +
-		`retry: {first: 10ms, longest: 20ms, attempts: 3, on: [404, 423]}}]`
-	createdOnly = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, success: [201]}]`
+		`delay: 300ms}, retry: {first_wait: 10ms, max_wait: 20ms, attempts: 4}}]`
+	keyedStep = `[{name: mail, to: sink, path: "/mail", capture: {id: id}, retry: {first_wait: 10ms, ` +
+		`max_wait: 20ms, attempts: 3}}]`
+	laterStep = `[{name: mail, to: sink, path: "/mail", at_most_once: true, operator_resolves: true, ` +
+		`retry: {first_wait: 10ms, max_wait: 20ms, attempts: 3, on: [404, 423]}}]`
+	createdOnly = `[{name: mail, to: sink, path: "/mail", at_most_once: true, operator_resolves: true, success: [201]}]`
 )
 
 // A response decides the state of the step and of its effect, and how often requests are sent.
@@ -79,43 +79,42 @@ func TestPerform_responses_setStepAndEffectState(t *testing.T) {
 	ok, hangs := scriptedResponse{status: 200, body: `{"id": "a\u0000b"}`}, scriptedResponse{hangs: true}
 	of := func(status int) scriptedResponse { return scriptedResponse{status: status} }
 	for name, c := range map[string]struct {
-		step    string
-		answers []scriptedResponse
-		state   string
-		posts   int
+		step      string
+		responses []scriptedResponse
+		state     string
+		posts     int
 	}{
-		"done":              {neverRepeatedStep, []scriptedResponse{ok}, "done done", 1},
-		"4xx: not executed": {neverRepeatedStep, []scriptedResponse{of(422)}, "review failed", 1},
-		"4xx to retry: not executed, then done": {laterStep, []scriptedResponse{of(423), of(404), ok}, "done done",
-			3},
-		"4xx to retry: attempts used up": {laterStep, []scriptedResponse{of(404)}, "review failed", 3},
-		"4xx, not one to retry":          {laterStep, []scriptedResponse{of(422)}, "review failed", 1},
-		"redirect: unknown outcome": {neverRepeatedStep,
-			[]scriptedResponse{{status: 303, header: map[string]string{"Location": "/done"}}}, "review unknown", 1},
-		"another 2xx than expected: unknown outcome": {createdOnly, []scriptedResponse{of(200)}, "review unknown", 1},
-		"503, step that is not repeated: unknown outcome": {neverRepeatedStep,
-			[]scriptedResponse{{status: 503, header: map[string]string{"Retry-After": "0"}}}, "review unknown", 1},
+		"done": {neverRepeatedStep, []scriptedResponse{ok}, "done done", 1},
+		"4xx: not executed": {neverRepeatedStep, []scriptedResponse{of(422)}, "needs_review failed",
+			1},
+		"4xx to retry: not executed, then done": {laterStep, []scriptedResponse{of(423), of(404), ok}, "done done", 3},
+		"4xx to retry: attempts used up":        {laterStep, []scriptedResponse{of(404)}, "needs_review failed", 3},
+		"4xx, not one to retry":                 {laterStep, []scriptedResponse{of(422)}, "needs_review failed", 1},
+		"redirect: unknown outcome": {neverRepeatedStep, []scriptedResponse{{status: 303,
+			header: map[string]string{"Location": "/done"}}}, "needs_review unknown", 1},
+		"another 2xx than expected: unknown outcome": {createdOnly, []scriptedResponse{of(200)}, "needs_review unknown",
+			1},
+		"503, step that is not repeated: unknown outcome": {neverRepeatedStep, []scriptedResponse{{status: 503,
+			header: map[string]string{"Retry-After": "0"}}}, "needs_review unknown", 1},
 		"429: not executed, costs no attempt": {keyedStep, []scriptedResponse{of(429), of(429), of(429), of(429),
 			of(429), ok}, "done done", 6},
-		"unknown outcome stays after a 4xx": {keyedStep, []scriptedResponse{hangs, of(400)}, "review unknown",
-			2},
-		"check: done": {checkedStep, []scriptedResponse{hangs, of(200)}, "done done", 1},
-		"check: not done": {checkedStep, []scriptedResponse{hangs, of(404), ok}, "done done",
-			2},
-		"check: not conclusive": {checkedStep, []scriptedResponse{hangs, of(401)}, "review unknown",
+		"unknown outcome stays after a 4xx": {keyedStep, []scriptedResponse{hangs, of(400)}, "needs_review unknown", 2},
+		"check: done":                       {checkedStep, []scriptedResponse{hangs, of(200)}, "done done", 1},
+		"check: not done":                   {checkedStep, []scriptedResponse{hangs, of(404), ok}, "done done", 2},
+		"check: not conclusive": {checkedStep, []scriptedResponse{hangs, of(401)}, "needs_review unknown",
 			1},
-		"check: another destination": {checkedStep, []scriptedResponse{hangs, of(302)}, "review unknown",
+		"check: another destination": {checkedStep, []scriptedResponse{hangs, of(302)}, "needs_review unknown",
 			1},
 		"check of a step that is not repeated: done": {checkOnlyStep, []scriptedResponse{hangs, of(200)}, "done done",
 			1},
 		"check of a step that is not repeated: not done": {checkOnlyStep, []scriptedResponse{hangs, of(404), ok},
-			"review unknown", 1},
-		"check: done, with status 5xx": {easyStep, []scriptedResponse{hangs, of(503)}, "review unknown", 1},
-		"check: done, with status 401": {easyStep, []scriptedResponse{hangs, of(401)}, "review unknown", 1},
-		"check: done, with status 404": {easyStep, []scriptedResponse{hangs, of(410)}, "review unknown", 1},
+			"needs_review unknown", 1},
+		"check: done, with status 5xx": {easyStep, []scriptedResponse{hangs, of(503)}, "needs_review unknown", 1},
+		"check: done, with status 401": {easyStep, []scriptedResponse{hangs, of(401)}, "needs_review unknown", 1},
+		"check: done, with status 404": {easyStep, []scriptedResponse{hangs, of(410)}, "needs_review unknown", 1},
 		"check: done, with half a response": {easyStep,
 			[]scriptedResponse{hangs, {status: 200, body: `{}`, header: map[string]string{"Content-Length": "10"}}},
-			"review unknown", 1},
+			"needs_review unknown", 1},
 		"check: done, with the second response": {easyStep, []scriptedResponse{hangs, of(503), of(302), of(200)},
 			"done done", 1},
 		"no response, repeated under its key": {keyedStep, []scriptedResponse{hangs, of(500), ok}, "done done", 3},
@@ -123,7 +122,7 @@ func TestPerform_responses_setStepAndEffectState(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, c.step)
-			other := b.useDestination(t, c.answers...)
+			other := b.useDestination(t, c.responses...)
 			b.plan(t, 1, 1)
 			b.run(t, "a", b.pool)
 			b.waitIdle(t)
@@ -133,13 +132,13 @@ func TestPerform_responses_setStepAndEffectState(t *testing.T) {
 				t.Errorf("is %s, want %s, %v", state, c.state, err)
 			}
 			posts := 0
-			for _, call := range other.asked() {
+			for _, call := range other.received() {
 				if strings.HasPrefix(call, "POST") {
 					posts++
 				}
 			}
 			if posts != c.posts {
-				t.Errorf("sent %d times, want %d: %v", posts, c.posts, other.asked())
+				t.Errorf("sent %d times, want %d: %v", posts, c.posts, other.received())
 			}
 		})
 	}
@@ -152,7 +151,7 @@ func TestReadCheck_reasonQuotesTheResponse(t *testing.T) {
 	for name, c := range map[string]struct{ steps, reason string }{
 		"a yes with 404": {strings.Replace(checkedStep, "== 200", "== 404", 1),
 			"the response says that it was executed, but only a 2xx counts"},
-		"no, not repeatable": {checkOnlyStep, "the destination did not know it"},
+		"no, not repeatable": {checkOnlyStep, "the destination did not know the step"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -180,7 +179,7 @@ func TestPerform_noConnection_stepFailed(t *testing.T) {
 	testkit.Eventually(t, patience, func() error {
 		var state string
 		if err := b.db.Pool.QueryRow(t.Context(), `SELECT s.state || ' ' || e.attempts FROM effects e
-			JOIN effect_steps s USING (effect) WHERE e.state IN ('failed', 'review') AND e.attempts > 1`).Scan(
+			JOIN effect_steps s USING (effect) WHERE e.state IN ('failed', 'needs_review') AND e.attempts > 1`).Scan(
 			&state); err != nil {
 			return err
 		} else if !strings.HasPrefix(state, "failed") {
@@ -228,15 +227,15 @@ func TestNextCall_checkDelay_isKept(t *testing.T) {
 			b := setup(t, strings.Replace(checkedStep, "300ms", "1h", 1))
 			other := b.useDestination(t, scriptedResponse{status: 200})
 			b.makeUnknown(t, "2 h")
-			b.db.Exec(t, `UPDATE effect_steps SET doubt = 'check', status = 503, error = 'busy',
+			b.db.Exec(t, `UPDATE effect_steps SET resolved_by = 'check', status = 503, error = 'busy',
 				reserved_at = clock_now() - interval '2 h', ended_at = `+c.ended)
 			b.run(t, "a", b.pool)
 			const is = `SELECT concat_ws(' ', e.state, s.state, s.status, nullif(s.error, ''),
 				s.ended_at <= clock_now()) FROM effects e JOIN effect_steps s USING (effect)
 				WHERE e.state = 'done' OR e.due BETWEEN clock_now() + interval '45 min'
-					AND clock_now() + interval '61 min' AND e.reason LIKE '%check.settles%'`
+					AND clock_now() + interval '61 min' AND e.reason LIKE '%check.delay%'`
 			b.waitForRow(t, is, c.state)
-			if n := len(other.asked()); (n == 1) != (c.state != waits) {
+			if n := len(other.received()); (n == 1) != (c.state != waits) {
 				t.Errorf("%d checks", n)
 			}
 			if c.state == waits {
@@ -258,9 +257,10 @@ func TestReclaim_attemptEndsWithItsLease(t *testing.T) {
 			b := setup(t, strings.Replace(checkedStep, "300ms", "20m", 1))
 			other := b.useDestination(t, scriptedResponse{status: 200})
 			b.makeUnknown(t, "30 min")
-			b.db.Exec(t, `UPDATE effect_steps SET state = 'reserved', doubt = 'check', reserved_at = clock_now() -
+			b.db.Exec(t, `UPDATE effect_steps SET state = 'reserved', resolved_by = 'check', reserved_at = clock_now() -
 				interval '30 min', ended_at = NULL`)
-			b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, taken_by = 'dead', taken_until = clock_now()
+			b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, lease_owner = 'dead',
+				lease_until = clock_now()
 				- $1::interval`, until)
 			b.run(t, "a", b.pool)
 			b.waitForRow(t, `SELECT concat_ws(' ', e.state, s.state, s.ended_at IS NOT NULL) FROM effects e
@@ -268,7 +268,7 @@ func TestReclaim_attemptEndsWithItsLease(t *testing.T) {
 				WHERE e.state = 'done' OR e.due > clock_now() + interval '15 min'
 					AND s.ended_at BETWEEN s.reserved_at + interval '29 min' AND s.reserved_at + interval '30 min'`,
 				state)
-			if n := len(other.asked()); (n == 1) != (state == "done done t") {
+			if n := len(other.received()); (n == 1) != (state == "done done t") {
 				t.Errorf("%d checks", n)
 			}
 		})
@@ -281,31 +281,28 @@ func TestRetry_lostResponse_isCheckedAfterTheLimits(t *testing.T) {
 	t.Parallel()
 	lost := scriptedResponse{status: 500}
 	for name, c := range map[string]struct {
-		retry   string
-		answers []scriptedResponse
-		want    string
-		calls   string
+		retry     string
+		responses []scriptedResponse
+		want      string
+		calls     string
 	}{
-		"check later, done": {"age: 1s", []scriptedResponse{lost, {status: 200}}, "done done",
-			"POST /mail, GET /did"},
+		"check later, done": {"age: 1s", []scriptedResponse{lost, {status: 200}}, "done done", "POST /mail, GET /did"},
 		"check after the last attempt, done": {"attempts: 1", []scriptedResponse{lost, {status: 200}}, "done done",
 			"POST /mail, GET /did"},
-		"check later, not done": {"age: 1s", []scriptedResponse{lost, {status: 404}}, "review failed",
+		"check later, not done": {"age: 1s", []scriptedResponse{lost, {status: 404}}, "needs_review failed",
 			"POST /mail, GET /did"},
 		"check after the last attempt, not done": {"attempts: 1", []scriptedResponse{lost, {status: 404}},
-			"review failed",
-			"POST /mail, GET /did"},
-		"check later, no response": {"age: 1s", []scriptedResponse{lost, {status: 503}}, "review unknown",
+			"needs_review failed", "POST /mail, GET /did"},
+		"check later, no response": {"age: 1s", []scriptedResponse{lost, {status: 503}}, "needs_review unknown",
 			"POST /mail, GET /did"},
 		"check after the last attempt, no response": {"attempts: 1", []scriptedResponse{lost, {status: 503}},
-			"review unknown",
-			"POST /mail, GET /did"},
+			"needs_review unknown", "POST /mail, GET /did"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, `[{name: mail, to: sink, path: "/mail", check: {path: "/did", `+
-				`done: answer.status == 200, settles: 1500ms}, retry: {first: 10ms, longest: 20ms, `+c.retry+`}}]`)
-			other := b.useDestination(t, c.answers...)
+				`done: answer.status == 200, delay: 1500ms}, retry: {first_wait: 10ms, max_wait: 20ms, `+c.retry+`}}]`)
+			other := b.useDestination(t, c.responses...)
 			b.plan(t, 1, 1)
 			b.run(t, "a", b.pool)
 			b.waitIdle(t)
@@ -313,7 +310,7 @@ func TestRetry_lostResponse_isCheckedAfterTheLimits(t *testing.T) {
 				JOIN effect_steps s USING (effect)`)[0]; got != c.want {
 				t.Errorf("is %s, want %s", got, c.want)
 			}
-			if got := strings.Join(other.asked(), ", "); got != c.calls {
+			if got := strings.Join(other.received(), ", "); got != c.calls {
 				t.Errorf("calls %q, want %q", got, c.calls)
 			}
 		})
@@ -323,7 +320,7 @@ func TestRetry_lostResponse_isCheckedAfterTheLimits(t *testing.T) {
 // heldRequest is a request that waits for its response.
 type heldRequest struct {
 	path, body string
-	answer     chan string
+	response   chan string
 }
 
 // holdRequests returns a destination that passes on each request and responds as it is told.
@@ -338,7 +335,7 @@ func holdRequests(t *testing.T) (url string, requests chan heldRequest) {
 		a := heldRequest{r.URL.Path, string(body), make(chan string)}
 		requests <- a
 		select {
-		case text := <-a.answer:
+		case text := <-a.response:
 			if text == "" {
 				w.Header().Set("Retry-After", "0")
 				w.WriteHeader(http.StatusTooManyRequests)
@@ -368,9 +365,9 @@ func (b *fixture) waitForLock(t *testing.T) {
 
 const slowSteps = `
       - {name: customer, to: sink, path: "/customers", json: {ref: "{{ object.id }}"}, capture: {id: id}, ` +
-	`timeout: 60s, retry: {first: 10ms, longest: 50ms}}
+	`timeout: 60s, retry: {first_wait: 10ms, max_wait: 50ms}}
       - {name: invoice, to: sink, path: "/invoices", json: {customer: "{{ steps.customer.id }}"}, timeout: 60s, ` +
-	`retry: {first: 10ms, longest: 50ms}}`
+	`retry: {first_wait: 10ms, max_wait: 50ms}}`
 
 // A response that arrives after the same process has started another attempt does not end that
 // attempt.
@@ -382,30 +379,30 @@ func TestRecord_lateResponse_leavesNewerAttempt(t *testing.T) {
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
 	first := <-requests
-	b.db.Exec(t, `UPDATE effects SET taken_until = clock_now() - interval '1 s'`)
+	b.db.Exec(t, `UPDATE effects SET lease_until = clock_now() - interval '1 s'`)
 	second := <-requests
 	hold, err := b.db.Pool.Begin(t.Context())
 	must(t, err)
 	if _, err := hold.Exec(t.Context(), `SELECT FROM effects FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	first.answer <- `{"id": "first"}`
+	first.response <- `{"id": "first"}`
 	b.waitForLock(t) // the first response is recorded as early as possible
-	second.answer <- ""
+	second.response <- ""
 	must(t, hold.Commit(t.Context()))
 	third := <-requests
 	if third.path != "/customers" {
 		t.Fatalf("%s %s", third.path, third.body)
 	}
-	third.answer <- `{"id": "third"}`
+	third.response <- `{"id": "third"}`
 	last := <-requests
-	last.answer <- `{}`
+	last.response <- `{}`
 	if got := b.waitIdle(t); got["done"] != 1 || last.body != `{"customer":"third"}` {
 		t.Errorf("%v %s", got, last.body)
 	}
 	if diff := cmp.Diff([]string{"customer done third", "invoice done"},
 		b.db.QueryStrings(t, `SELECT concat_ws(' ', step, state, `+
-			`captured->>'id') FROM effect_steps ORDER BY place`)); diff !=
+			`captured->>'id') FROM effect_steps ORDER BY position`)); diff !=
 		"" {
 		t.Error(diff)
 	}
@@ -423,18 +420,18 @@ func TestRecord_redactedMeanwhile_storesNoResponse(t *testing.T) {
 	first := <-requests
 	redacts, err := b.db.Pool.Begin(t.Context())
 	must(t, err)
-	for _, sql := range []string{`UPDATE effects SET facts = NULL, reason = ''`, `UPDATE effect_steps
+	for _, sql := range []string{`UPDATE effects SET template_data = NULL, reason = ''`, `UPDATE effect_steps
 		SET request = NULL, captured = '{}', error = ''`} {
 		if _, err := redacts.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	first.answer <- `{"id": "ada@example.org"}`
+	first.response <- `{"id": "ada@example.org"}`
 	b.waitForLock(t)
 	must(t, redacts.Commit(t.Context()))
 	b.waitIdle(t)
 	if diff := cmp.Diff([]string{"customer done {}"}, b.db.QueryStrings(t, `SELECT concat_ws(' ', step, state, captured,
-		nullif(error, '')) FROM effect_steps ORDER BY place`)); diff != "" {
+		nullif(error, '')) FROM effect_steps ORDER BY position`)); diff != "" {
 		t.Error(diff)
 	}
 }

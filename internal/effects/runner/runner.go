@@ -62,8 +62,8 @@ type Runner struct {
 	mu           sync.Mutex
 	rules        *effects.Rules
 	destinations map[string]*destination
-	// slots are the call slots of each destination name that was ever configured here. Calls to a
-	// removed destination count again when its name comes back.
+	// slots are the call slots of each destination name that was ever configured here. If a removed
+	// name is configured again, the calls that are still in progress count.
 	slots map[string]*callSlots
 	// replaced tells Run that the destinations have changed.
 	replaced chan struct{}
@@ -102,26 +102,26 @@ type destination struct {
 
 // Replace sets the rules and destinations. Calls in progress continue, and count for the
 // destination that has their name now.
-func (r *Runner) Replace(rules *effects.Rules, reaches []config.ResolvedDestination) {
+func (r *Runner) Replace(rules *effects.Rules, targets []config.ResolvedDestination) {
 	next := map[string]*destination{}
 	r.mu.Lock()
 	before := r.destinations
 	r.mu.Unlock()
-	for _, reach := range reaches {
-		if reach.Rate > 0 { // no call waits for the rate limit as long as its lease lasts
-			reach.Concurrency = min(reach.Concurrency, maxQueuedSeconds*reach.Rate)
+	for _, target := range targets {
+		if target.Rate > 0 { // no call waits for the rate limit as long as its lease lasts
+			target.Concurrency = min(target.Concurrency, maxQueuedSeconds*target.Rate)
 		}
-		d := &destination{r: r, config: reach, client: newClient(reach.Allow, reach.Concurrency),
+		d := &destination{r: r, config: target, client: newClient(target.Allow, target.Concurrency),
 			limit: rate.NewLimiter(rate.Inf, 1), wake: make(chan struct{}, 1), rules: rules, configured: next,
-			slots: r.slotsOf(reach.Name), breaker: &breaker{}}
-		if old := before[reach.Name]; old != nil && old.config.Address() == reach.Address() {
+			slots: r.slotsOf(target.Name), breaker: &breaker{}}
+		if old := before[target.Name]; old != nil && old.config.Address() == target.Address() {
 			d.breaker = old.breaker
 		}
-		d.lease = reach.MaxTimeout + r.Settings.LeaseMargin
-		if reach.Rate > 0 {
-			d.limit = rate.NewLimiter(rate.Limit(reach.Rate), max(1, reach.Rate/10))
+		d.lease = target.MaxTimeout + r.Settings.LeaseMargin
+		if target.Rate > 0 {
+			d.limit = rate.NewLimiter(rate.Limit(target.Rate), max(1, target.Rate/10))
 		}
-		next[reach.Name] = d
+		next[target.Name] = d
 	}
 	r.mu.Lock()
 	r.rules, r.destinations = rules, next
@@ -242,7 +242,7 @@ func (r *Runner) reclaim(ctx context.Context) error {
 }
 
 // run leases effects of one destination and executes their calls until ctx ends. Calls in progress
-// then finish, unless the process stops as well.
+// then finish. If process ends, they may take at most StopTimeout.
 func (d *destination) run(ctx, process context.Context) {
 	defer d.client.CloseIdleConnections()
 	callContext, stop := withGrace(process, d.r.Settings.StopTimeout)

@@ -68,10 +68,10 @@ effects:
 }
 
 // plan plans effects of a number of objects.
-func (b *fixture) plan(t *testing.T, first, loggedCount int) {
+func (b *fixture) plan(t *testing.T, first, count int) {
 	t.Helper()
 	var all []effects.PlannedEffect
-	for n := first; n < first+loggedCount; n++ {
+	for n := first; n < first+count; n++ {
 		all = append(all, b.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: "invoice",
 			ID: fmt.Sprint(n), New: fmt.Appendf(nil, `{"total": %d}`, n), Event: effects.Event{ID: int64(n)}})...)
 	}
@@ -154,12 +154,12 @@ func (b *fixture) waitIdle(t *testing.T) map[string]int {
 
 const twoSteps = `
       - {name: customer, to: sink, path: "/customers", json: {ref: "{{ object.id }}"}, capture: {id: id}, ` +
-	`retry: {first: 10ms, longest: 50ms}}
+	`retry: {first_wait: 10ms, max_wait: 50ms}}
       - {name: invoice, to: sink, path: "/invoices", json: {ref: "{{ object.id }}", ` +
-	`customer: "{{ steps.customer.id }}", total: "{{ new.total }}"}, retry: {first: 10ms, longest: 50ms}}`
+	`customer: "{{ steps.customer.id }}", total: "{{ new.total }}"}, retry: {first_wait: 10ms, max_wait: 50ms}}`
 
-// Steps are executed in order, see the values that earlier steps captured, and are stored with
-// their own.
+// Steps are executed in order, see the values that earlier steps captured, and are stored with the
+// values that they capture.
 func TestRun_steps_seeEarlierCaptures(t *testing.T) {
 	t.Parallel()
 	b := setup(t, twoSteps)
@@ -220,15 +220,17 @@ func TestReserve_storesRecovery(t *testing.T) {
       - {name: keyed, to: sink, path: "/keyed", json: {ref: "{{ object.id }}"}, compensate: {path: "/keyed/undo"}}
       - {name: checked, to: sink, path: "/checked", json: {ref: "{{ object.id }}"}, `+
 		`check: {path: "/did?key={{ step_key }}", done: "answer.status == 200"}}
-      - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, once: true, person_resolves: true}`)
+      - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, at_most_once: true, `+
+		`operator_resolves: true}`)
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
 	if got := b.waitIdle(t); got["done"] != 1 {
 		t.Fatal(got)
 	}
-	want := []string{"keyed key true", "checked check false", "mail person false"}
+	want := []string{"keyed key true", "checked check false", "mail operator false"}
 	if got := b.db.QueryStrings(t,
-		`SELECT concat_ws(' ', step, doubt, undoable::text) FROM effect_steps ORDER BY place`); !slices.Equal(want,
+		`SELECT concat_ws(' ', step, resolved_by, undoable::text) FROM effect_steps ORDER BY position`); !slices.Equal(
+		want,
 		got) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -240,10 +242,11 @@ func TestNextCall_unknownStepRenamed_needsReview(t *testing.T) {
 	t.Parallel()
 	b := setupWithSource(t, twoSteps)
 	b.plan(t, 1, 1)
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
+		reserved_at)
 		VALUES (1, 'client', 0, 'unknown', 'sink', '', 1, now())`)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["review"] != 1 || len(b.sink.Calls()) != 0 {
+	if got := b.waitIdle(t); got["needs_review"] != 1 || len(b.sink.Calls()) != 0 {
 		t.Fatal(got)
 	}
 	must(t, b.resolve(t, effects.ResolveParams{Step: "client"}))
@@ -285,7 +288,7 @@ func TestRun_forcedEffect_isSentWithNewKey(t *testing.T) {
 func TestRun_forwardedChange_isSigned(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `
-      - {name: tell, to: sink, forward: true, retry: {first: 10ms}}`)
+      - {name: tell, to: sink, forward: true, retry: {first_wait: 10ms}}`)
 	const secret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 	b.destinations[0].SigningKey = []byte("01234567890123456789012345678901")
 	b.sink.HonoursKeys = false
@@ -333,7 +336,7 @@ func TestStatements_largeLedger_useIndexes(t *testing.T) {
 		 SELECT n::text, 1, 'r', 1, '', 't', n::text, n, 0, CASE WHEN n % 4 > 0 THEN 'planned' ELSE 'done' END,
 		 	'd' || n % 2, CASE WHEN n % 4 > 0 THEN clock_now() END, clock_now(), clock_now()
 		 	FROM generate_series(1, 40000) n`,
-		`INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at)
+		`INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts, reserved_at)
 			SELECT effect, 's', 0, 'done', 'd', '', 1, planned_at FROM effects WHERE state = 'done'`,
 		`ANALYZE effects, effect_steps`,
 	} {

@@ -21,8 +21,8 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
-// heldWrites is a connection whose writes, once on is set, send their bytes and return only when it
-// is closed or the test has ended. left is called after the bytes have left.
+// heldWrites is a connection whose writes send their bytes. While on is set, they return only when
+// the connection is closed or the test has ended. left is called after the bytes have left.
 type heldWrites struct {
 	net.Conn
 	on     *atomic.Bool
@@ -49,8 +49,8 @@ func (c heldWrites) Close() error {
 	return c.Conn.Close()
 }
 
-// Where HTTP/2 calls WroteHeaders, and HTTP/1 WroteHeaderField after a long request line, bytes
-// have left.
+// A call that ends while its first bytes leave may have been sent. HTTP/2 calls WroteHeaders, and
+// HTTP/1 calls WroteHeaderField after a long request line, only when bytes have left.
 func TestSend_endsBeforeItsWriteReturns_mayHaveBeenSent(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -133,8 +133,8 @@ func TestSend_endsWithoutConnection_wasNotSent(t *testing.T) {
 	}
 }
 
-// destinationNames resolves names to addresses, in their order.
-func names(t *testing.T, all map[string][][4]byte) *net.Resolver {
+// newResolver returns a resolver that resolves names to addresses, in the given order.
+func newResolver(t *testing.T, all map[string][][4]byte) *net.Resolver {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -187,12 +187,11 @@ func TestDialFunc_nameWithSeveralAddresses(t *testing.T) {
 	}
 	open, away, closed, other := [4]byte{127, 0, 0, 1}, [4]byte{127, 0, 0, 3}, [4]byte{127, 0, 0, 2},
 		[4]byte{127, 0, 0, 4}
-	resolver := names(t, map[string][][4]byte{"up.example.": {closed, open}, "down.example.": {closed, away},
+	resolver := newResolver(t, map[string][][4]byte{"up.example.": {closed, open}, "down.example.": {closed, away},
 		"gone.example.": {away, closed}, "closed.example.": {closed, other}})
 	dial := dialFunc(net.Dialer{Resolver: resolver},
 		requirePublic([]netip.Prefix{netip.PrefixFrom(netip.AddrFrom4(open), 32),
-			netip.PrefixFrom(netip.AddrFrom4(away),
-				32)}))
+			netip.PrefixFrom(netip.AddrFrom4(away), 32)}))
 	for name, want := range map[string]struct{ connects, guarded bool }{"up.example": {true, false},
 		"down.example": {false, false}, "gone.example": {false, false}, "closed.example": {false, true}} {
 		conn, err := dial(t.Context(), "tcp", net.JoinHostPort(name, port))

@@ -16,45 +16,48 @@ import (
 )
 
 // leaseSQL leases effects whose next step goes to a destination and is due. It skips effects that
-// another process is leasing. tried_since starts the age limit of the retries of a round. The time
-// is read once, and the selected effects are also passed as an array, so that both use an index
-// whatever PostgreSQL estimates.
+// another process is leasing. first_attempt_at starts the age limit of the retries of a round. The
+// statement reads the time once and passes the selected effects also as an array. PostgreSQL then
+// uses an index for both, whatever it estimates.
 const leaseSQL = `
 WITH due AS MATERIALIZED (
-  SELECT effect, tried_since FROM effects WHERE destination = $1 AND state IN ('planned', 'failed')
+  SELECT effect, first_attempt_at FROM effects WHERE destination = $1 AND state IN ('planned', 'failed')
   	AND due <= (SELECT clock_now()) ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
 )
-UPDATE effects e SET state = 'running', due = NULL, taken_by = $3, taken_until = clock_now() + $4::interval,
-	claims = e.claims + 1, attempts = e.attempts + 1, updated_at = clock_now(),
-  tried_since = coalesce(e.tried_since, CASE WHEN e.attempts > 0 THEN e.planned_at ELSE clock_now() END)
+UPDATE effects e SET state = 'running', due = NULL, lease_owner = $3, lease_until = clock_now() + $4::interval,
+	lease_epoch = e.lease_epoch + 1, attempts = e.attempts + 1, updated_at = clock_now(),
+  first_attempt_at = coalesce(e.first_attempt_at, CASE WHEN e.attempts > 0 THEN e.planned_at ELSE clock_now() END)
 FROM due WHERE e.effect = due.effect AND e.effect = ANY(ARRAY(SELECT effect FROM due))
-RETURNING e.effect, e.claims, e.key, e.rule_version, e.forced, e.rule, e.undoing, e.attempts, e.facts,
-	clock_now() - e.tried_since, due.tried_since IS NULL, clock_now()`
+RETURNING e.effect, e.lease_epoch, e.key, e.rule_version, e.forced, e.rule, e.compensating, e.attempts, e.template_data,
+	clock_now() - e.first_attempt_at, due.first_attempt_at IS NULL, clock_now()`
 
-// stepsSQL reads the steps that have started. For a step older than the column known_since, the
-// time of planning is the earliest possible one.
+// stepsSQL reads the steps that have started. For a step older than the column first_attempt_at,
+// the time of planning is the earliest possible one.
 const stepsSQL = `
 SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, s.destination,
-	coalesce(clock_now() - s.ended_at, interval '-1 s'), clock_now() - coalesce(s.known_since, CASE
-	WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.doubt, s.once
+	coalesce(clock_now() - s.ended_at, interval '-1 s'), clock_now() - coalesce(s.first_attempt_at, CASE
+	WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.resolved_by, s.at_most_once
 FROM effect_steps s JOIN effects e USING (effect) WHERE effect = ANY($1::bigint[])`
 
-// reserveSQL inserts steps before their calls. known_since restarts after an attempt that was not
-// executed. After any other attempt the destination may know the step.
+// reserveSQL inserts steps before their calls. first_attempt_at restarts after an attempt that was
+// not executed. After any other attempt the destination may know the step.
 const reserveSQL = `
-INSERT INTO effect_steps AS s (effect, step, undo, place, state, destination, request, fingerprint, doubt, once,
-	undoable, captures, attempts, reserved_at, known_since)
-SELECT d.effect, d.step, d.undo, d.place, 'reserved', d.destination, d.request, d.fingerprint, d.doubt, d.once,
+INSERT INTO effect_steps AS s (effect, step, undo, position, state, destination, request, fingerprint, resolved_by,
+	at_most_once,
+	undoable, captures, attempts, reserved_at, first_attempt_at)
+SELECT d.effect, d.step, d.undo, d.position, 'reserved', d.destination, d.request, d.fingerprint, d.resolved_by,
+	d.at_most_once,
 	d.undoable, string_to_array(d.captures, ','), 1, now.at, now.at
 FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::int[], $5::text[], $6::jsonb[], $7::bytea[], $8::text[],
 	$9::bool[], $10::bool[], $11::text[])
-  AS d(effect, step, undo, place, destination, request, fingerprint, doubt, once, undoable, captures),
+  AS d(effect, step, undo, position, destination, request, fingerprint, resolved_by, at_most_once, undoable, captures),
   	(SELECT clock_now() AS at) now
 ON CONFLICT (effect, step, undo) DO UPDATE SET state = 'reserved', destination = excluded.destination,
 	request = excluded.request, fingerprint = excluded.fingerprint,
-  doubt = excluded.doubt, once = excluded.once, undoable = excluded.undoable, captures = excluded.captures,
+  resolved_by = excluded.resolved_by, at_most_once = excluded.at_most_once, undoable = excluded.undoable,
+  	captures = excluded.captures,
   	attempts = s.attempts + 1, reserved_at = excluded.reserved_at,
-  known_since = CASE WHEN s.state = 'failed' THEN excluded.known_since ELSE coalesce(s.known_since, CASE
+  first_attempt_at = CASE WHEN s.state = 'failed' THEN excluded.first_attempt_at ELSE coalesce(s.first_attempt_at, CASE
   	WHEN s.attempts > 1 THEN (SELECT planned_at FROM effects WHERE effect = s.effect) ELSE s.reserved_at END) END,
   	ended_at = NULL, status = NULL, error = ''`
 
@@ -68,50 +71,51 @@ const lockSQL = `SELECT FROM effects WHERE effect = ANY($1::bigint[]) ORDER BY e
 const finishStepsSQL = `
 UPDATE effect_steps s SET state = d.state, ended_at = CASE WHEN s.state = 'unknown'
 	AND d.state = 'unknown' THEN least(s.ended_at, clock_now()) ELSE clock_now() END, status = CASE
-	WHEN d.state = 'unknown' AND d.error = '' THEN s.status ELSE nullif(d.status, 0) END, doubt = CASE
-	WHEN d.person THEN 'person' ELSE s.doubt END,
-  captured = CASE WHEN e.facts IS NULL THEN '{}' ELSE d.captured END, error = CASE WHEN e.facts IS NULL THEN ''
+	WHEN d.state = 'unknown' AND d.error = '' THEN s.status ELSE nullif(d.status, 0) END, resolved_by = CASE
+	WHEN d.person THEN 'operator' ELSE s.resolved_by END,
+  captured = CASE WHEN e.template_data IS NULL THEN '{}' ELSE d.captured END, error = CASE
+  	WHEN e.template_data IS NULL THEN ''
   	WHEN d.state = 'unknown' AND d.error = '' THEN s.error ELSE d.error END
 FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::text[], $5::int[], $6::jsonb[], $7::text[], $8::bigint[],
-	$9::bool[]) AS d(effect, step, undo, state, status, captured, error, claims, person)
-JOIN effects e ON e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims
+	$9::bool[]) AS d(effect, step, undo, state, status, captured, error, lease_epoch, person)
+JOIN effects e ON e.effect = d.effect AND e.state = 'running' AND e.lease_epoch = d.lease_epoch
 WHERE s.effect = d.effect AND s.step = d.step AND s.undo = d.undo`
 
 const finishSQL = `
-UPDATE effects e SET state = d.state, reason = CASE WHEN e.facts IS NULL THEN '' ELSE d.reason END, due = CASE
+UPDATE effects e SET state = d.state, reason = CASE WHEN e.template_data IS NULL THEN '' ELSE d.reason END, due = CASE
 	WHEN d.state IN ('planned', 'failed') THEN clock_now() + d.wait * interval '1 microsecond' END,
 	destination = d.destination,
-  attempts = d.attempts, tried_since = CASE WHEN NOT d.afresh THEN e.tried_since END, taken_by = '', taken_until = NULL,
+  attempts = d.attempts, first_attempt_at = CASE WHEN NOT d.afresh THEN e.first_attempt_at END, lease_owner = '',
+  	lease_until = NULL,
   	updated_at = clock_now()
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bool[]) AS
-	d(effect, state, reason, wait, destination, attempts, claims, afresh)
-WHERE e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims
-RETURNING e.effect, e.claims`
+	d(effect, state, reason, wait, destination, attempts, lease_epoch, afresh)
+WHERE e.effect = d.effect AND e.state = 'running' AND e.lease_epoch = d.lease_epoch
+RETURNING e.effect, e.lease_epoch`
 
 // reclaimSQL ends expired leases. The outcome of a reserved step is then unknown, and its attempt
 // ended with the lease. It returns which effects have a newly unknown outcome.
 const reclaimSQL = `
 WITH ended AS MATERIALIZED (
-  SELECT effect, taken_until FROM effects WHERE state = 'running' AND taken_until <= clock_now() ORDER BY effect
+  SELECT effect, lease_until FROM effects WHERE state = 'running' AND lease_until <= clock_now() ORDER BY effect
   	LIMIT 1000 FOR UPDATE SKIP LOCKED
 ), lapsed AS (
-  UPDATE effects e SET state = 'failed', due = clock_now(), taken_by = '', taken_until = NULL,
+  UPDATE effects e SET state = 'failed', due = clock_now(), lease_owner = '', lease_until = NULL,
   	reason = 'the process that had taken it ended', updated_at = clock_now()
   FROM ended WHERE e.effect = ended.effect AND e.effect = ANY(ARRAY(SELECT effect FROM ended))
-  RETURNING e.effect, e.rule, e.destination, ended.taken_until
+  RETURNING e.effect, e.rule, e.destination, ended.lease_until
 ), doubted AS (
-  UPDATE effect_steps s SET state = 'unknown', ended_at = lapsed.taken_until,
+  UPDATE effect_steps s SET state = 'unknown', ended_at = lapsed.lease_until,
   	error = 'the process ended before there was an answer' FROM lapsed WHERE s.effect = lapsed.effect
   	AND s.state = 'reserved'
-  RETURNING s.effect, coalesce(s.known_since < s.reserved_at, false) AS before
+  RETURNING s.effect, coalesce(s.first_attempt_at < s.reserved_at, false) AS before
 )
 SELECT effect, rule, destination, effect IN (SELECT effect FROM doubted WHERE NOT before) FROM lapsed ORDER BY effect`
 
 // Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
 	return []string{leaseSQL, stepsSQL, reserveSQL, lockSQL, finishStepsSQL, finishSQL, reclaimSQL, unconfiguredSQL,
-		detachedAgeSQL,
-		setExpirySQL, expireSQL, statesSQL, unknownSQL, dueSQL}
+		detachedAgeSQL, setExpirySQL, expireSQL, statesSQL, unknownSQL, dueSQL}
 }
 
 // stepRow is the row of a step.
@@ -130,8 +134,9 @@ type stepRow struct {
 	// neverRepeat says that this rule forbids a repetition even if the destination does not know
 	// the step.
 	neverRepeat bool
-	// endedAgo is how long ago its last attempt ended; negative if unknown or in the future.
-	// mayBeDoneFor is how long ago the first attempt was reserved that may have been executed.
+	// endedAgo is the time since the end of its last attempt; negative if unknown or in the future.
+	// mayBeDoneFor is the time since the reservation of the first attempt that may have been
+	// executed.
 	endedAgo, mayBeDoneFor time.Duration
 }
 
@@ -147,8 +152,8 @@ type leasedEffect struct {
 	undoing         bool
 	attempts        int
 	templateData    []byte
-	// roundAge is for how long its step has been tried in this round. A round starts with a step or
-	// an operator's action. firstOfRound reports that this attempt is the first of the round.
+	// roundAge is the time since the first attempt of this round. A round starts with a step or an
+	// operator's action. firstOfRound reports that this attempt is the first of the round.
 	roundAge     time.Duration
 	firstOfRound bool
 	// databaseTime is when the database leased it. leasedAt is a moment before that, by the clock
@@ -236,7 +241,7 @@ func reserve(ctx context.Context, tx pgx.Tx, calls []*call) error {
 	var ids []int64
 	var steps, destinations, recoveries, captures []string
 	var undos, neverRepeat, undoable []bool
-	var places []int32
+	var positions []int32
 	var requests, fingerprints [][]byte
 	for _, c := range calls {
 		if c.check {
@@ -246,8 +251,8 @@ func reserve(ctx context.Context, tx pgx.Tx, calls []*call) error {
 		if err != nil {
 			return err
 		}
-		ids, steps, undos, places = append(ids, c.effect), append(steps, c.step.Name), append(undos, c.undo),
-			append(places, int32(c.position))
+		ids, steps, undos, positions = append(ids, c.effect), append(steps, c.step.Name), append(undos, c.undo),
+			append(positions, int32(c.position))
 		destinations, requests, fingerprints = append(destinations, c.step.Destination), append(requests, stored),
 			append(fingerprints, print)
 		recoveries, neverRepeat, undoable = append(recoveries, string(c.recovery)), append(neverRepeat, c.neverRepeat),
@@ -257,9 +262,8 @@ func reserve(ctx context.Context, tx pgx.Tx, calls []*call) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, reserveSQL, ids, steps, undos, places, destinations, requests, fingerprints, recoveries,
-		neverRepeat,
-		undoable, captures); err != nil {
+	if _, err := tx.Exec(ctx, reserveSQL, ids, steps, undos, positions, destinations, requests, fingerprints,
+		recoveries, neverRepeat, undoable, captures); err != nil {
 		return fmt.Errorf("reserve %d steps: %w", len(ids), err)
 	}
 	return nil
@@ -297,10 +301,10 @@ type result struct {
 // record records the results of leased effects, and returns those whose lease was still valid.
 func record(ctx context.Context, tx pgx.Tx, all []result) (recorded []result, err error) {
 	n := len(all)
-	ids, claims, states, reasons, waits, destinations, attempts, newRound := make([]int64, n), make([]int64, n),
+	ids, leaseEpochs, states, reasons, waits, destinations, attempts, newRound := make([]int64, n), make([]int64, n),
 		make([]string, n), make([]string, n), make([]int64, n), make([]string, n), make([]int32, n), make([]bool, n)
 	for i, e := range all {
-		ids[i], claims[i], states[i], reasons[i], waits[i], destinations[i], attempts[i], newRound[i] = e.effect,
+		ids[i], leaseEpochs[i], states[i], reasons[i], waits[i], destinations[i], attempts[i], newRound[i] = e.effect,
 			e.leaseEpoch, string(e.state), e.reason, e.delay.Microseconds(), e.destination, int32(e.attempts),
 			e.newRound
 	}
@@ -314,7 +318,7 @@ func record(ctx context.Context, tx pgx.Tx, all []result) (recorded []result, er
 		b.Queue(finishStepsSQL, steps...)
 	}
 	finished := map[[2]int64]bool{} // by effect and lease epoch, since two attempts of one effect may end together
-	b.Queue(finishSQL, ids, states, reasons, waits, destinations, attempts, claims,
+	b.Queue(finishSQL, ids, states, reasons, waits, destinations, attempts, leaseEpochs,
 		newRound).Query(func(rows pgx.Rows) error {
 		var of [2]int64
 		_, err := pgx.ForEachRow(rows, []any{&of[0], &of[1]}, func() error { finished[of] = true; return nil })
@@ -330,7 +334,7 @@ func record(ctx context.Context, tx pgx.Tx, all []result) (recorded []result, er
 
 // stepArgs returns the arguments of finishStepsSQL; nil if no step has changed.
 func stepArgs(all []result) ([]any, error) {
-	var ids, claims []int64
+	var ids, leaseEpochs []int64
 	var steps, states, messages []string
 	var undos, operatorOnly []bool
 	var statuses []int32
@@ -346,8 +350,8 @@ func stepArgs(all []result) ([]any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("write captured values: %w", err)
 		}
-		ids, claims, steps, undos, states = append(ids, e.effect), append(claims, e.leaseEpoch), append(steps, e.step),
-			append(undos, e.undo), append(states, string(e.stepState))
+		ids, leaseEpochs, steps = append(ids, e.effect), append(leaseEpochs, e.leaseEpoch), append(steps, e.step)
+		undos, states = append(undos, e.undo), append(states, string(e.stepState))
 		statuses, captured, messages = append(statuses, int32(e.status)), append(captured, b),
 			append(messages, e.message)
 		operatorOnly = append(operatorOnly, e.operatorOnly)
@@ -355,5 +359,5 @@ func stepArgs(all []result) ([]any, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	return []any{ids, steps, undos, states, statuses, captured, messages, claims, operatorOnly}, nil
+	return []any{ids, steps, undos, states, statuses, captured, messages, leaseEpochs, operatorOnly}, nil
 }

@@ -38,19 +38,20 @@ WITH ranked AS (
 	// stands still while no process runs. A jump of the database's clock advances it by a minute at
 	// most.
 	advanceClockSQL = `
-UPDATE effect_asking SET seconds = seconds + least(greatest(extract(epoch FROM clock_now() - at), 0), 60)::bigint,
-	at = clock_now() WHERE NOT clock_now() BETWEEN at AND at + interval '30 s'`
+UPDATE effect_schedule_clock SET seconds = seconds + least(greatest(extract(epoch FROM clock_now() - counted_at), 0),
+	60)::bigint,
+	counted_at = clock_now() WHERE NOT clock_now() BETWEEN counted_at AND counted_at + interval '30 s'`
 
 	// markEvaluatedSQL records that rules are evaluated. It skips a rule that another process has
-	// locked, until the next tick.
+	// locked; the next tick records it.
 	markEvaluatedSQL = `
-UPDATE effect_windows w SET asked = d.seconds FROM (
+UPDATE effect_windows w SET clock_seconds = d.seconds FROM (
   SELECT w.rule, w.source, w.object_type, w.cron, w.time_zone, k.seconds
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS c(rule, source, type, cron, zone)
   	JOIN sources s ON s.name = c.source
   JOIN effect_windows w ON w.rule = c.rule AND w.source = s.number AND w.object_type = c.type AND w.cron = c.cron
-  	AND w.time_zone = c.zone, effect_asking k
-  WHERE w.asked <> k.seconds AND k.seconds - w.asked <= $6 FOR UPDATE OF w SKIP LOCKED) d
+  	AND w.time_zone = c.zone, effect_schedule_clock k
+  WHERE w.clock_seconds <> k.seconds AND k.seconds - w.clock_seconds <= $6 FOR UPDATE OF w SKIP LOCKED) d
 WHERE w.rule = d.rule AND w.source = d.source AND w.object_type = d.object_type AND w.cron = d.cron
 	AND w.time_zone = d.time_zone`
 
@@ -59,12 +60,12 @@ WHERE w.rule = d.rule AND w.source = d.source AND w.object_type = d.object_type 
 	restartSQL = `
 WITH was AS (
   SELECT w.rule, w.source, w.object_type, w.cron, w.time_zone, w.decided_at, w.window_end, k.seconds
-  	FROM effect_windows w JOIN sources s ON s.number = w.source, effect_asking k
+  	FROM effect_windows w JOIN sources s ON s.number = w.source, effect_schedule_clock k
   WHERE w.rule = $1 AND s.name = $2 AND w.object_type = $3 AND w.cron = $4 AND w.time_zone = $5
-  	AND k.seconds - w.asked > $6 FOR UPDATE OF w
+  	AND k.seconds - w.clock_seconds > $6 FOR UPDATE OF w
 ), moved AS (
   UPDATE effect_windows w SET decided_at = clock_now(), window_start = NULL, window_end = NULL, account = '',
-  	object_id = '', asked = was.seconds FROM was
+  	object_id = '', clock_seconds = was.seconds FROM was
   WHERE w.rule = was.rule AND w.source = was.source AND w.object_type = was.object_type AND w.cron = was.cron
   	AND w.time_zone = was.time_zone
 ) SELECT decided_at, window_end FROM was`
@@ -75,7 +76,8 @@ WITH was AS (
 WITH dropped AS (
   DELETE FROM effect_window_waits v
   WHERE NOT EXISTS (SELECT FROM effect_windows w WHERE w.rule = v.rule AND w.source = v.source
-  	AND w.object_type = v.object_type AND coalesce((SELECT seconds FROM effect_asking), 0) - w.asked <= $1)
+  	AND w.object_type = v.object_type AND coalesce((SELECT seconds FROM effect_schedule_clock), 0) - w.clock_seconds
+  		<= $1)
   RETURNING v.rule, v.window_end
 ) SELECT rule, count(*), min(window_end) FROM dropped GROUP BY rule`
 
@@ -150,9 +152,9 @@ func (a *Scheduler) restart(ctx context.Context, absent []*rules.Rule) error {
 		if err != nil {
 			return fmt.Errorf("restart rule %s: %w", rule.Name, err)
 		}
-		log := a.Logger.With("rule", rule.Name, "seen_to_until", doneUntil)
+		log := a.Logger.With("rule", rule.Name, "decided_until", doneUntil)
 		if openWindowEnd != nil {
-			log = log.With("given_up_in_window", *openWindowEnd)
+			log = log.With("abandoned_window_end", *openWindowEnd)
 		}
 		log.Warn("the rule is back in the configuration and starts with its next window; the windows in between are " +
 			"skipped")

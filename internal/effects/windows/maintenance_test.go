@@ -75,8 +75,8 @@ func TestRestart_ruleBackInConfiguration(t *testing.T) {
 			b.tickEachMinute(t, []*rules.Rule{each}, "14:00:00", 1)
 			wantPlanned(t, b.planned(t), c.planned...)
 			wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*)::text FROM effect_window_waits`), c.waits)
-			logged := strings.Contains(b.log.String(), `rule=hourly seen_to_until=2026-11-02T10:`) &&
-				strings.Contains(b.log.String(), "given_up_in_window=2026-11-02T11:00:00.000Z")
+			logged := strings.Contains(b.log.String(), `rule=hourly decided_until=2026-11-02T10:`) &&
+				strings.Contains(b.log.String(), "abandoned_window_end=2026-11-02T11:00:00.000Z")
 			if logged != (len(c.planned) == 3) {
 				t.Errorf("logged %s", b.log)
 			}
@@ -129,11 +129,11 @@ func TestTick_clockWasAhead_isLoggedAndMeasured(t *testing.T) {
 	tick(t, a)
 	tick(t, a)
 	if strings.Count(b.log.String(), "rule not evaluated: the database's clock was set back") != 1 ||
-		!strings.Contains(b.log.String(), "rule=hourly seen_to_until=2026-11-02T20:00:00.000Z "+
+		!strings.Contains(b.log.String(), "rule=hourly decided_until=2026-11-02T20:00:00.000Z "+
 			"clock=2026-11-02T11:00:00.000Z") {
 		t.Errorf("logged %s", b.log)
 	}
-	if got := metricValues(t, reg)[0]; got != "postern_effect_window_behind_seconds 32400" {
+	if got := metricValues(t, reg)[0]; got != "postern_effect_window_lag_seconds 32400" {
 		t.Error(got)
 	}
 	b.db.Exec(t, clockRepairSQL)
@@ -235,7 +235,7 @@ func TestProcessPage_largeObjects_areBoundedInBytes(t *testing.T) {
 	}
 	for _, id := range []string{"in_1", "in_2", "in_3"} {
 		b.putObject(t, id, large(), "certain")
-		b.putObject(t, id+"_doubt", large(), "ambiguous")
+		b.putObject(t, id+"_ambiguous", large(), "ambiguous")
 	}
 	var pages []string
 	a.NotifyDestinations = func([]string) {
@@ -266,10 +266,11 @@ func TestEvaluate_redactedObject_isSkipped(t *testing.T) {
 	b.setClock(t, "11:00")
 	tick(t, a)
 	// as a redaction does
-	b.db.Exec(t, `UPDATE objects SET state = NULL, tie_set = '[]', ambiguous = false WHERE object_id <> 'in_2'`)
+	b.db.Exec(t, `UPDATE objects SET state = NULL, tied_states = '[]', ambiguous = false WHERE object_id <> 'in_2'`)
 	b.setClock(t, "12:00")
 	tick(t, a)
-	wantPlanned(t, b.db.QueryStrings(t, `SELECT state || ' ' || object_id || ' ' || (facts->'new'->>'n') FROM effects
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT state || ' ' || object_id || ' ' || (template_data->'new'->>'n')
+		FROM effects
 		ORDER BY effect`), "planned in_1 1", "planned in_2 1", "planned in_2 1")
 }
 
@@ -319,7 +320,7 @@ func TestMetrics_deferredObjects(t *testing.T) {
 	a.Metrics = metrics
 	a.Replace(effects.NewRules([]*rules.Rule{each}))
 	tick(t, a)
-	wantPlanned(t, metricValues(t, reg), "postern_effect_window_behind_seconds 0", "postern_effect_window_waits 6",
+	wantPlanned(t, metricValues(t, reg), "postern_effect_window_lag_seconds 0", "postern_effect_window_waits 6",
 		"postern_effect_window_waits_seconds 5400")
 }
 
@@ -352,7 +353,7 @@ func TestLogCommitted_collision_isLoggedOnce(t *testing.T) {
 	}
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT account || ' ' || state || ' ' || regexp_replace(key, '[0-9a-f]{32}',
 		'HASH')
-		FROM effects ORDER BY effect`), " planned welcome:in_1", "acct_2 review hourly:trouble:0:HASH:1")
+		FROM effects ORDER BY effect`), " planned welcome:in_1", "acct_2 needs_review hourly:trouble:0:HASH:1")
 	if n := strings.Count(b.log.String(), "keys of effects belong to effects of other accounts"); n != 1 {
 		t.Errorf("logged %d times", n)
 	}
@@ -366,8 +367,8 @@ func BenchmarkWindow(t *testing.B) {
 	b.setClock(t, "10:30")
 	b.db.Exec(t, `
 INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
-	tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash,
-  state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+	tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash,
+  state, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
 SELECT $1, '', 'invoice', 'in_' || n, false, 1, 0, 0, '[]', false, 0, 0, 0, false, false, '', '',
 	jsonb_build_object('id', 'in_' || n, 'n', n, 'text', repeat(md5(n::text), 30)), false, 1, 1, 1, now(), now()
 	FROM generate_series(1, $2::int) n`,

@@ -21,18 +21,20 @@ type Metrics struct {
 
 // NewMetrics registers the metrics of rules on a schedule.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_behind_seconds",
-		Help: "For how long the oldest window of a rule on a schedule has been over without being evaluated; 0 if " +
-			"there is none. If the database's clock was set back, for how long the rule will not be evaluated. Read " +
-			"from the database every second, the same in every processor, so take the max; NaN while it does not " +
-			"respond."}, []string{"rule"})}
+	m := &Metrics{behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_lag_seconds",
+		Help: "Time since the end of the oldest window that a rule on a schedule has not evaluated yet; 0 if " +
+			"there is none. If the database's clock was set back, the value is how long the rule will not be " +
+			"evaluated. Every processor reads this value from the database every second and reports the same, so " +
+			"aggregate with max; NaN while the database does not respond."}, []string{"rule"})}
 	m.deferred = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_waits",
-		Help: "Deferred objects of a rule on a schedule, counted once for each window: their state is ambiguous or " +
-			"unknown. Read from the database every minute, the same in every processor, so take the max."},
+		Help: "Objects that a rule on a schedule has deferred, because their state is ambiguous or unknown. An " +
+			"object counts once for each window. Every processor reads this value from the database every minute " +
+			"and reports the same, so aggregate with max."},
 		[]string{"rule"})
 	m.deferredAge = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_effect_window_waits_seconds",
-		Help: "How long ago the oldest window ended in which a rule on a schedule has a deferred object; 0 if there " +
-			"is none. Read from the database every minute, so take the max."}, []string{"rule"})
+		Help: "Time since the end of the oldest window in which a rule on a schedule has a deferred object; 0 if " +
+			"there is none. Every processor reads this value from the database every minute and reports the same, " +
+			"so aggregate with max."}, []string{"rule"})
 	return m, errors.Join(reg.Register(m.behind), reg.Register(m.deferred), reg.Register(m.deferredAge))
 }
 
@@ -96,7 +98,7 @@ func (m *Metrics) setBehind(all map[string]time.Duration) {
 	m.rules = all
 }
 
-// setUnknown sets the gauges to NaN.
+// setUnknown sets the lag of each rule to NaN. The other gauges keep their last values.
 func (m *Metrics) setUnknown() {
 	if m == nil {
 		return

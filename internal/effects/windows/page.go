@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// certainSQL: an object is certain, or does not exist any more.
+	// certainSQL selects objects that are certain, or do not exist any more.
 	certainSQL = `(o.object_id IS NULL OR NOT o.ambiguous AND o.version_at > -9223372036854775808)`
 
 	// lockRuleSQL locks a rule's row for one transaction. If another process has locked it, that
@@ -39,7 +39,7 @@ WHERE up_to - size < $6 ORDER BY account, object_id`
 
 	advanceSQL = `
 UPDATE effect_windows SET decided_at = $6, window_start = $7, window_end = $8, account = $9, object_id = $10,
-	asked = coalesce((SELECT seconds FROM effect_asking), 0)
+	clock_seconds = coalesce((SELECT seconds FROM effect_schedule_clock), 0)
 WHERE rule = $1 AND source = $2 AND object_type = $3 AND cron = $4 AND time_zone = $5`
 
 	deferSQL = `
@@ -94,8 +94,8 @@ func (a *Scheduler) processPage(ctx context.Context, rule *rules.Rule) (more boo
 	err = postgres.InTx(ctx, a.Pool, "evaluate a rule on a schedule", a.Settings.TxTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
 			t = &pageTx{Scheduler: a, rule: rule}
-			taken, err := t.lockRule(ctx, tx)
-			if err != nil || !taken {
+			locked, err := t.lockRule(ctx, tx)
+			if err != nil || !locked {
 				return err
 			}
 			if t.end == nil {
@@ -296,16 +296,15 @@ func (t *pageTx) logCommitted() {
 	}
 	if t.dropped > 0 {
 		log.Warn("windows of uncertain objects skipped: more were missed than catch_up allows, while the state "+
-			"of the objects was ambiguous (postern verify counts them)", "windows", t.dropped, "first_end",
+			"of the objects was ambiguous or unknown (postern verify counts them)", "windows", t.dropped, "first_end",
 			*t.oldestDropped)
 	}
 	if n := t.planned.Collided; n > 0 {
 		log.Warn("keys of effects belong to effects of other accounts: an operator has to act (postern "+
-			"effects list --state review)", "effects", n)
+			"effects list --state needs_review)", "effects", n)
 	}
 	if n := t.planned.Review - t.planned.Collided; n > 0 {
-		log.Warn("the rule failed: an operator has to act (postern effects list --state "+
-			"review)", "effects", n)
+		log.Warn("the rule failed: an operator has to act (postern effects list --state needs_review)", "effects", n)
 	}
 	if len(t.planned.DueDestinations) > 0 && t.NotifyDestinations != nil {
 		t.NotifyDestinations(t.planned.DueDestinations)

@@ -24,11 +24,11 @@ import (
 type Settings struct {
 	// Every is the interval of ticks, and the time that a tick spends before it reports errors.
 	Every time.Duration
-	// PageObjects is the most objects of a transaction. PageTime is how long it evaluates a rule
-	// for them. It evaluates at least one.
+	// PageObjects bounds the objects of a transaction. PageTime bounds the time of their
+	// evaluation, after the first object.
 	PageObjects int
 	PageTime    time.Duration
-	// PageBytes is the most bytes of stored objects that a transaction reads.
+	// PageBytes bounds the bytes of stored objects that a transaction reads.
 	PageBytes int64
 	// AbsentAfter is for how long other rules may be evaluated without a rule before it counts as
 	// removed. If it comes back later, it starts at that time.
@@ -39,8 +39,7 @@ type Settings struct {
 
 // DefaultSettings are the settings of production.
 var DefaultSettings = Settings{Every: time.Second, PageObjects: 200, PageTime: time.Second, PageBytes: 4 << 20,
-	AbsentAfter: time.Hour,
-	TxTimeout:   10 * time.Second}
+	AbsentAfter: time.Hour, TxTimeout: 10 * time.Second}
 
 // Options configure a Scheduler.
 type Options struct {
@@ -111,8 +110,8 @@ func (a *Scheduler) Run(ctx context.Context) error {
 
 // Tick evaluates what is due, and continues for at most Every while there is more. It evaluates one
 // page of each rule in turn, so that no rule waits for all objects of another. Each round reads the
-// rules and their due windows again, so that a reload and a new window do not wait either. An error
-// of one rule does not stop the others.
+// rules and their due windows again, so that a reload and a new window take effect at once. An
+// error of one rule does not stop the others.
 func (a *Scheduler) Tick(ctx context.Context) error {
 	began := time.Now()
 	if err := errors.Join(a.advanceClock(ctx), a.maintain(ctx)); err != nil {
@@ -168,8 +167,8 @@ func (a *Scheduler) round(ctx context.Context, idle map[string]bool) (more bool,
 const (
 	// registerSQL makes new rules start with their first time from now on.
 	registerSQL = `
-INSERT INTO effect_windows (rule, source, object_type, cron, time_zone, decided_at, asked)
-SELECT c.rule, s.number, c.type, c.cron, c.zone, clock_now(), coalesce((SELECT seconds FROM effect_asking), 0)
+INSERT INTO effect_windows (rule, source, object_type, cron, time_zone, decided_at, clock_seconds)
+SELECT c.rule, s.number, c.type, c.cron, c.zone, clock_now(), coalesce((SELECT seconds FROM effect_schedule_clock), 0)
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS c(rule, source, type, cron, zone)
 	JOIN sources s ON s.name = c.source
 ORDER BY c.rule
@@ -178,7 +177,8 @@ ON CONFLICT DO NOTHING`
 	// progressSQL reads the progress of rules, for how long others were evaluated without them, and
 	// whether they have deferred objects that are certain now.
 	progressSQL = `
-SELECT c.n, w.decided_at, w.window_end, clock_now(), coalesce((SELECT seconds FROM effect_asking), 0) - w.asked,
+SELECT c.n, w.decided_at, w.window_end, clock_now(), coalesce((SELECT seconds FROM effect_schedule_clock),
+	0) - w.clock_seconds,
   EXISTS (SELECT FROM effect_window_waits v LEFT JOIN objects o USING (source, account, object_type, object_id)
     WHERE v.rule = w.rule AND v.source = w.source AND v.object_type = w.object_type AND ` + certainSQL + `)
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY AS c(rule, source, type, cron,
@@ -223,10 +223,10 @@ type progress struct {
 }
 
 // readProgress returns the progress of registered rules.
-func (a *Scheduler) readProgress(ctx context.Context, all []*rules.Rule) (known []progress, err error) {
+func (a *Scheduler) readProgress(ctx context.Context, all []*rules.Rule) (registered []progress, err error) {
 	rows, err := a.Pool.Query(ctx, progressSQL, ruleColumns(all)...)
 	if err == nil {
-		known, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s progress, err error) {
+		registered, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s progress, err error) {
 			var n int64
 			if err = row.Scan(&n, &s.doneUntil, &s.openWindowEnd, &s.now, &s.absentSeconds,
 				&s.hasDeferred); err == nil {
@@ -238,7 +238,7 @@ func (a *Scheduler) readProgress(ctx context.Context, all []*rules.Rule) (known 
 	if err != nil {
 		return nil, fmt.Errorf("read the progress of rules: %w", err)
 	}
-	return known, nil
+	return registered, nil
 }
 
 // dueRules returns the rules that have work, and the last id of the windows that are over. It
@@ -306,8 +306,7 @@ func (a *Scheduler) logClockBehind(s *progress) {
 	}
 	a.clockLoggedAt[s.rule.Name] = time.Now()
 	a.Logger.Warn("rule not evaluated: the database's clock was set back behind the rule's progress "+
-		"(docs/operations.md "+
-		"says what to do)", "rule", s.rule.Name, "seen_to_until", s.doneUntil, "clock", s.now)
+		"(docs/operations.md says what to do)", "rule", s.rule.Name, "decided_until", s.doneUntil, "clock", s.now)
 }
 
 // Statements returns all SQL statements of this package, for the test that prepares each.

@@ -58,8 +58,8 @@ func (b *fixture) putObject(t *testing.T, id, state, is string) {
 	t.Helper()
 	b.db.Exec(t, `
 INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
-	tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash,
-  state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+	tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash,
+  state, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
 VALUES ($1, '', 'invoice', $2, false, CASE WHEN $4 = 'bare' THEN -9223372036854775808 ELSE 1 END, 0, 0, '[]', false, 0,
 	0, 0, $4 = 'ambiguous', $4 = 'deleted', sha256($3::text::bytea), sha256($3::text::bytea), CASE
 	WHEN $4 IN ('certain', 'ambiguous') THEN $3::jsonb END,
@@ -165,7 +165,8 @@ func TestTick_overlappingWindows_planEachKeyOnce(t *testing.T) {
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT key FROM effects WHERE rule_version = 2 ORDER BY 1`), "new:in_0_late",
 		"new:in_1",
 		"new:in_2", "new:in_3")
-	wantPlanned(t, b.db.QueryStrings(t, `SELECT facts::text FROM effects WHERE key = 'new:in_1' AND rule_version = 1`),
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data::text FROM effects WHERE key = 'new:in_1'
+		AND rule_version = 1`),
 		`{"new": {"id": "in_1", "created": 1793614200}, "object": {"id": "in_1", "type": "invoice", `+
 			`"source": "shop", "account": "", "deleted": false}, "window": {"end": "2026-11-02T11:00:00Z", `+
 			`"start": "2026-11-02T08:00:00Z"}}`)
@@ -263,7 +264,7 @@ func TestTick_severalProcesses_planEachWindowOnce(t *testing.T) {
 	}
 	processes.Wait()
 	// An effect that is planned twice leaves a gap in the ids.
-	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*) || ' of ' || count(DISTINCT facts->'window') || ', ' ||
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*) || ' of ' || count(DISTINCT template_data->'window') || ', ' ||
 		max(effect)
 		FROM effects`), fmt.Sprintf("%d of 5, %d", 5*objects, 5*objects))
 }
@@ -296,7 +297,7 @@ func TestTick_objectLockedByChange_waits(t *testing.T) {
 	}
 	must(t, tx.Commit(t.Context()))
 	must(t, <-done)
-	wantPlanned(t, b.db.QueryStrings(t, `SELECT facts->'new'->>'n' FROM effects`), "redacted")
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data->'new'->>'n' FROM effects`), "redacted")
 }
 
 // A clock that is set back repeats no window. After an outage, missed windows are evaluated as far
@@ -433,11 +434,12 @@ func TestTick_otherSourcesAndTypes_areSkipped(t *testing.T) {
 	a := b.newScheduler(2, rule(t, "{{ object.account }}/{{ object.id }}", "", 0))
 	tick(t, a)
 	const copied = `INSERT INTO objects (source, account, object_type, object_id, version_final, version_at,
-		version_seen, version_rank, tie_set, overflow, window_lo, window_hi, look_after, ambiguous, deleted, state_hash,
+		version_seen, version_rank, tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted,
+			state_hash,
 			exact_hash,
-  state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
-SELECT $1, $2, $3, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo,
-	window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision,
+  state, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
+SELECT $1, $2, $3, object_id, version_final, version_at, version_seen, version_rank, tied_states, overflow, time_from,
+	time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id, revision,
 	rule_version, created_at, updated_at
 FROM objects WHERE source = $4 AND account = '' AND object_type = 'invoice'`
 	b.putInvoices(t, 3)
@@ -490,7 +492,7 @@ func TestTick_ruleFails_needsReviewOnly(t *testing.T) {
 	tick(t, a)
 	wantPlanned(t, b.planned(t), "in_2 10 11", "in_2 11 12")
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*) || ' ' || min(left(key, 17)) FROM effects
-		WHERE state = 'review'
+		WHERE state = 'needs_review'
 		AND object_id = 'in_1' AND reason LIKE 'when: %'`), "2 hourly:trouble:0:")
 	if n := strings.Count(b.log.String(), "level=WARN msg=\"the rule failed"); n != 2 {
 		t.Errorf("logged %d times: %s", n, b.log)
@@ -502,8 +504,7 @@ func TestTick_ruleFails_needsReviewOnly(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	err = postgres.InTx(t.Context(), b.db.Pool, "retry", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
-		_,
-			err := effects.Retry(ctx, tx, 1)
+		_, err := effects.Retry(ctx, tx, 1)
 		return err
 	})
 	if err == nil || !strings.Contains(err.Error(), byHand) {

@@ -23,7 +23,8 @@ var spec = declared.Spec{
 		Name: "adyen-item", Encoding: signature.Base64, Key: signature.Key{Form: signature.KeyHex},
 		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("json:additionalData.hmacSignature")}},
 		Message: signature.MustTemplate(
-			"[{json:pspReference}]:[{json:originalReference}]:[{json:merchantAccountCode}]:[{json:merchantReference}]:" +
+			"[{json:pspReference}]:[{json:originalReference}]:[{json:merchantAccountCode}]:" +
+				"[{json:merchantReference}]:" +
 				"[{json:amount.value}]:[{json:amount.currency}]:[{json:eventCode}]:[{json:success}]"),
 	}},
 	SignedItems: true,
@@ -57,23 +58,20 @@ var spec = declared.Spec{
 		Counter: path("0.amount.value"),
 	},
 	Docs: provider.Docs{
-		Setup: "In the Customer Area under Developers, Webhooks, add a *Standard webhook* with the ingest URL, " +
-			"method JSON; under *Security* generate the HMAC key (hexadecimal) and give it as the secret. " +
-			"List your merchant accounts under `accounts`, or leave it out for all. The response to a stored " +
-			"delivery " +
-			"is `[accepted]`.",
-		Key: "`pspReference`, `eventCode` and `success` of each notification; Adyen sends no event id. A delivery " +
-			"may contain many events.",
+		Setup: "In the Customer Area, under Developers, Webhooks, add a *Standard webhook* with the ingest URL and " +
+			"method JSON. Under *Security*, generate the HMAC key (hexadecimal) and use it as the secret. List the " +
+			"merchant accounts that you accept under `accounts`, or leave `accounts` out to accept all. The " +
+			"response to a stored delivery is `[accepted]`. Adyen signs only reference, amount, merchant, event " +
+			"code and success. Anyone who captured a delivery can change the rest (date, reason, " +
+			"`additionalData`). Postern then stores it as a conflict with the first delivery. Adyen joins the " +
+			"signed fields by colons, so a value with a colon can be read as two values: do not use colons in your " +
+			"merchant references.",
+		Key: "`pspReference`, `eventCode` and `success` of each notification, because Adyen sends no event id. A " +
+			"delivery may contain many events.",
 		Links: []string{"https://docs.adyen.com/development-resources/webhooks/",
 			"https://docs.adyen.com/development-resources/webhooks/verify-hmac-signatures/"},
 		Unconfirmed: []string{
-			"Only reference, amount, merchant, event code and success are signed. Anything else (date, reason, " +
-				"`additionalData`) can be changed by anyone who captured a delivery; it then is stored as a conflict " +
-				"of " +
-				"the first.",
-			"The signed fields are joined by colons, so a value with a colon can be read as two; do not put " +
-				"colons into your merchant references.",
-			"That Adyen still requires the body `[accepted]`; any 2xx may be enough.",
+			"Adyen still requires the body `[accepted]`. Any 2xx response may be enough.",
 		},
 	},
 }

@@ -28,10 +28,9 @@ func suite() providertest.Suite {
 		Source: providertest.Source("adyen", newKey,
 			"009E9E92268087AAD241638D3325201AFA8AAE6E3DCD369B6D32E87129FFAB10"),
 		InBody:         item + "additionalData.hmacSignature",
-		BodyNotCovered: "Only reference, amount, merchant, event code and success are signed",
+		BodyNotCovered: "Adyen signs only reference, amount, merchant, event code and success",
 		Covered: []string{item + "pspReference", item + "merchantAccountCode", item + "merchantReference",
-			item + "amount.value", item + "amount.currency",
-			item + "eventCode", item + "success"},
+			item + "amount.value", item + "amount.currency", item + "eventCode", item + "success"},
 		Types:          map[string][]string{"REFUND": {"REFUND", "REFUND", "CANCELLATION"}},
 		ObjectPerEvent: true,
 		BadSecrets:     []string{"no hexadecimal"},
@@ -74,7 +73,8 @@ func TestVerify_oneForgedNotification_rejectsDelivery(t *testing.T) {
 // hostile are unsigned bodies of nearly the maximum size.
 func hostile() map[string]string {
 	const size = 250 << 10
-	signed := `{"NotificationRequestItem":{"additionalData":{"hmacSignature":"coqCmt/IZ4E3CzPvMY8zTjQVL5hYJUiBRg8UU+iCWo0="},"pspReference":"`
+	signed := `{"NotificationRequestItem":{"additionalData":{` +
+		`"hmacSignature":"coqCmt/IZ4E3CzPvMY8zTjQVL5hYJUiBRg8UU+iCWo0="},"pspReference":"`
 	list := func(items string) string { return `{"notificationItems":[` + items + `]}` }
 	fill := func(unit, last string) string { return strings.Repeat(unit, size/len(unit)) + last }
 	return map[string]string{
@@ -88,8 +88,8 @@ func hostile() map[string]string {
 	}
 }
 
-// Verifying an unsigned body uses at most a few times its size.
-// allocations are counted for the whole process, so no other test may run
+// Verifying an unsigned body uses at most a few times its size. The test is not parallel, because
+// it counts the allocations of the whole process.
 func TestVerify_hostileBody_usesLittleMemory(t *testing.T) {
 	s := suite()
 	p := adyen.New()
@@ -100,12 +100,12 @@ func TestVerify_hostileBody_usesLittleMemory(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		for range times {
 			if _, err := p.Verify(s.Source, d); err == nil {
-				t.Errorf("%s: it is taken", name)
+				t.Errorf("%s: the delivery is accepted", name)
 			}
 		}
 		runtime.ReadMemStats(&after)
 		if cost := (after.TotalAlloc - before.TotalAlloc) / times; cost > 2_000_000 {
-			t.Errorf("%s: %d bytes of body cost %d", name, len(body), cost)
+			t.Errorf("%s: to verify a body of %d bytes, %d bytes were allocated", name, len(body), cost)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestVerify_firstWrongSignature_stops(t *testing.T) {
 		return &out
 	}
 	if _, err := s.Provider.Verify(s.Source, with(2, string(one))); err != nil {
-		t.Errorf("three that are signed: %v", err)
+		t.Errorf("three signed notifications: %v", err)
 	}
 	s.CheckRejected(t, s.Source, with(2, `{}`), provider.MissingSignature)
 	s.CheckRejected(t, s.Source, with(0, ``), provider.MissingSignature)

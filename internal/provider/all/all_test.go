@@ -48,7 +48,7 @@ func TestProviders_each_isDocumentedRecordedAndSound(t *testing.T) {
 		}
 		signed, ok := p.(provider.Signed)
 		if !ok || len(signed.Schemes()) == 0 {
-			t.Errorf("%s does not tell how it signs", p.Name())
+			t.Errorf("%s exposes no signature schemes", p.Name())
 			continue
 		}
 		for _, s := range signed.Schemes() {
@@ -72,14 +72,14 @@ func TestPage_file_isCurrent(t *testing.T) {
 func TestSnapshot_missingWithinLag_doesNotHideCreation(t *testing.T) {
 	t.Parallel()
 	second := time.Date(2026, time.November, 22, 12, 0, 10, 0, time.UTC)
-	lookers := 0
+	refetchers := 0
 	for _, p := range all.All() {
-		looker, ok := p.(provider.Refetcher)
+		refetcher, ok := p.(provider.Refetcher)
 		if !ok {
 			continue
 		}
-		lookers++
-		gone, err := looker.Snapshot(&provider.Source{}, &provider.Snapshot{ObjectType: "product", ObjectID: "1",
+		refetchers++
+		missing, err := refetcher.Snapshot(&provider.Source{}, &provider.Snapshot{ObjectType: "product", ObjectID: "1",
 			Missing: true})
 		if err != nil {
 			t.Fatalf("%s: %v", p.Name(), err)
@@ -89,31 +89,30 @@ func TestSnapshot_missingWithinLag_doesNotHideCreation(t *testing.T) {
 			t.Fatal(err)
 		}
 		// created at 10.5 s, refetched from 11.2 s on, with a state of 10.2 s
-		looked, err := versioning.InputFromRefetch(gone, &provider.Refetch{Date: second.Add(time.Second),
-			Lag: looker.Lag()},
-			second.Add(2*time.Second))
+		refetched, err := versioning.InputFromRefetch(missing,
+			&provider.Refetch{Date: second.Add(time.Second), Lag: refetcher.Lag()}, second.Add(2*time.Second))
 		if err != nil {
 			t.Fatalf("%s: %v", p.Name(), err)
 		}
-		made, err := versioning.InputFromObservation(provider.Observation{ObjectType: "product", ObjectID: "1",
-			HasAt:      true,
-			OwnVersion: true, At: second.UnixMicro(), Unit: gone.Unit, Rank: 1, State: state}, second.Add(time.Second))
+		created, err := versioning.InputFromObservation(provider.Observation{ObjectType: "product", ObjectID: "1",
+			HasAt: true, OwnVersion: true, At: second.UnixMicro(), Unit: missing.Unit, Rank: 1, State: state},
+			second.Add(time.Second))
 		if err != nil {
 			t.Fatalf("%s: %v", p.Name(), err)
 		}
-		for _, order := range [][]versioning.Input{{looked, made}, {made, looked}} {
+		for _, order := range [][]versioning.Input{{refetched, created}, {created, refetched}} {
 			row := versioning.NewRow()
 			for _, in := range order {
 				versioning.Apply(&row, in)
 			}
 			if row.State.Deleted && !row.Ambiguous && row.RefetchAfter == 0 {
-				t.Errorf("%s: a look that was a second behind has deleted what was made in that second, and no other "+
-					"is owed", p.Name())
+				t.Errorf("%s: a refetch with a state of a second ago deletes an object that was created in that "+
+					"second, and no refetch is pending", p.Name())
 			}
 		}
 	}
-	if lookers < 3 {
-		t.Errorf("%d providers are looked at", lookers)
+	if refetchers < 3 {
+		t.Errorf("%d providers can be refetched from", refetchers)
 	}
 }
 

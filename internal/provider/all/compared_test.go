@@ -20,12 +20,12 @@ import (
 func ignoredPathsByType(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	note := func(e config.Endpoint, how string, o *provider.Observation) {
+	record := func(e config.Endpoint, how string, o *provider.Observation) {
 		name := fmt.Sprintf("%s %s %s", e.Provider.Name(), o.ObjectType, how)
 		fields := strings.Join(slices.Sorted(slices.Values(o.IgnoredPaths)), " ")
 		if before, known := out[name]; known && before != fields {
-			t.Errorf("%s: now without %q, now without %q: states of one object are compared by what they come in", name,
-				before, fields)
+			t.Errorf("%s: the comparison ignores %q in one place and %q in another, but must ignore the same paths",
+				name, before, fields)
 		}
 		out[name] = fields
 	}
@@ -42,22 +42,21 @@ func ignoredPathsByType(t *testing.T) map[string]string {
 			}
 			for i, ev := range events {
 				o, err := e.Provider.Observe(e.Source, &provider.StoredEvent{Key: ev.Key, Type: ev.Type,
-					Account:    ev.Account,
-					APIVersion: ev.APIVersion, ReceivedAt: at, Index: i, Body: d.Body})
+					Account: ev.Account, APIVersion: ev.APIVersion, ReceivedAt: at, Index: i, Body: d.Body})
 				if err != nil || o.State == nil || o.Partial != "" {
 					continue
 				}
-				note(e, "event", &o)
-				if look, ok := observeSnapshot(e, provider.Snapshot{Account: o.Account, ObjectType: o.ObjectType,
+				record(e, "event", &o)
+				if refetched, ok := observeSnapshot(e, provider.Snapshot{Account: o.Account, ObjectType: o.ObjectType,
 					ObjectID: o.ObjectID, APIVersion: ev.APIVersion, Body: o.State.Raw()}); ok {
-					note(e, "look", &look)
+					record(e, "refetch", &refetched)
 				}
 			}
 		}
-		// types without a sample and a list are in it too
+		// the table also has types without a sample or a list
 		if table, ok := e.Provider.(interface{ IgnoredPaths() map[string][]string }); ok {
 			for objectType, fields := range table.IgnoredPaths() {
-				note(e, "table", &provider.Observation{ObjectType: objectType, IgnoredPaths: fields})
+				record(e, "table", &provider.Observation{ObjectType: objectType, IgnoredPaths: fields})
 			}
 		}
 		lister, ok := e.Provider.(provider.ObjectLister)
@@ -70,9 +69,9 @@ func ignoredPathsByType(t *testing.T) map[string]string {
 			if e.Provider.Name() == "stripe" {
 				body = fmt.Appendf(nil, `{"id": "1", "object": %q}`, objectType)
 			}
-			if look, ok := observeSnapshot(e, provider.Snapshot{ObjectType: objectType, ObjectID: "1",
+			if refetched, ok := observeSnapshot(e, provider.Snapshot{ObjectType: objectType, ObjectID: "1",
 				Body: body}); ok {
-				note(e, "look", &look)
+				record(e, "refetch", &refetched)
 			}
 		}
 	}
@@ -111,8 +110,8 @@ func TestIgnoredPaths_change_needsNewRuleVersion(t *testing.T) {
 		for line := range strings.Lines(rest) {
 			name, fields, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 			if is, known := now[name]; !known || is != fields {
-				t.Errorf("%s is compared without %q, and was without %q: raise versioning.RuleVersion, say there and "+
-					"in CHANGELOG.md why, and run go test ./internal/provider/all -update", name, is, fields)
+				t.Errorf("%s is compared without %q, and was compared without %q: raise versioning.RuleVersion, say "+
+					"there and in CHANGELOG.md why, and run go test ./internal/provider/all -update", name, is, fields)
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func Describe(p provider.Provider) string {
 		section("Objects", d.Objects)
 	}
 	if len(d.Unconfirmed) > 0 {
-		fmt.Fprintf(&b, "**Not confirmed** by a document of the sender that we have read:\n\n")
+		fmt.Fprintf(&b, "**Not confirmed.** We have read no document of the sender that confirms the following:\n\n")
 		for _, u := range d.Unconfirmed {
 			fmt.Fprintf(&b, "- %s\n", u)
 		}
@@ -48,7 +48,8 @@ func Describe(p provider.Provider) string {
 		section("Headers stored with an event", "`"+strings.Join(headers, "`, `")+"`")
 	}
 	if types := sampleTypes(p); len(types) > 0 {
-		section("Samples", "`postern send "+p.Name()+" TYPE` with "+"`"+strings.Join(types, "`, `")+"`")
+		section("Samples", "`postern send "+p.Name()+" TYPE` with one of these types: `"+
+			strings.Join(types, "`, `")+"`")
 	}
 	for _, link := range d.Links {
 		fmt.Fprintf(&b, "<%s>\n", link)
@@ -67,15 +68,17 @@ func sampleTypes(p provider.Provider) []string {
 // Page returns the text of docs/providers.md.
 func Page() string {
 	var b strings.Builder
-	b.WriteString(`<!-- Generated from the providers themselves: go test ./internal/provider/all -update. Do not edit. -->
+	b.WriteString(`<!-- Generated from the providers themselves: ` +
+		`go test ./internal/provider/all -update. Do not edit. -->
 
 # Providers
 
-How each ` + "`provider:`" + ` of a source is set up, how its deliveries are verified, which value is an
-event's key, and which objects are mirrored. Use [` +
-		"`provider: hmac`" + `](configuration.md) for any other sender that signs
-with an HMAC, a public key or a token. [adding-a-provider.md](adding-a-provider.md) explains how to
-add a provider. ` + "`postern providers show NAME`" + ` prints one of these sections.
+This page is for everyone who connects a sender to Postern. For each ` + "`provider:`" + ` of a source, it says
+how to set it up, how deliveries are verified, which value is an event's key, and which objects are
+mirrored. ` + "`postern providers show NAME`" + ` prints one of these sections.
+
+Use [` + "`provider: hmac`" + `](configuration.md) for any other sender that signs with an HMAC, a public
+key or a token. [adding-a-provider.md](adding-a-provider.md) explains how to add a provider.
 
 | provider | sender |
 |---|---|

@@ -85,18 +85,23 @@ func TestAccept_modes_giveEvents(t *testing.T) {
 		"data of any kind": {request(`{`+minimalEvent+`,"data":"just a text"}`, "Content-Type: "+structured), "", false,
 			[]string{"/s 1 t"}},
 		"with a key header": {request(`{`+minimalEvent+`}`, "Content-Type: "+structured, `Idempotency-Key: "k"`), "",
-			false,
-			[]string{"/s 1 t"}},
+			false, []string{"/s 1 t"}},
 		"batch": {request(`[{`+minimalEvent+
 			`},{"specversion":"1.0","id":"2","source":"https://x.example/y?z#u","type":"t2"}]`, "Content-Type: "+batch),
 			"", true, []string{"/s 1 t", "https://x.example/y?z#u 2 t2"}},
 		"batch of one": {request(`[{`+minimalEvent+`}]`, "Content-Type: "+batch), "", true, []string{"/s 1 t"}},
 		"binary": {binary(`{"a": 1}`, "Content-Type: application/json"),
-			`{"id":"1","source":"/s","specversion":"1.0","type":"t","datacontenttype":"application/json","data":{"a": 1}}`, false, []string{"/s 1 t"}},
+			`{"id":"1","source":"/s","specversion":"1.0","type":"t",` +
+				`"datacontenttype":"application/json","data":{"a": 1}}`,
+			false, []string{"/s 1 t"}},
 		"binary, other JSON": {binary(` [1.0]`+"\n", "Content-Type: application/vnd.x+json; charset=utf-8"),
-			`{"id":"1","source":"/s","specversion":"1.0","type":"t","datacontenttype":"application/vnd.x+json; charset=utf-8","data": [1.0]` + "\n}", false, []string{"/s 1 t"}},
+			`{"id":"1","source":"/s","specversion":"1.0","type":"t",` +
+				`"datacontenttype":"application/vnd.x+json; charset=utf-8","data": [1.0]` + "\n}",
+			false, []string{"/s 1 t"}},
 		"binary, not JSON": {binary("<x/>", "Content-Type: application/xml"),
-			`{"id":"1","source":"/s","specversion":"1.0","type":"t","datacontenttype":"application/xml","data_base64":"PHgvPg=="}`, false, []string{"/s 1 t"}},
+			`{"id":"1","source":"/s","specversion":"1.0","type":"t",` +
+				`"datacontenttype":"application/xml","data_base64":"PHgvPg=="}`,
+			false, []string{"/s 1 t"}},
 		"binary, no data": {binary("", "Content-Type: application/json"),
 			`{"id":"1","source":"/s","specversion":"1.0","type":"t","datacontenttype":"application/json"}`, false,
 			[]string{"/s 1 t"}},
@@ -117,8 +122,7 @@ func TestAccept_modes_giveEvents(t *testing.T) {
 			false, []string{"8e03978e-40d5 unknown"}},
 		"JSON, type is a number": {request(`{"type":7}`, `Idempotency-Key: k`), "", false, []string{"k 7"}},
 		"JSON with the members of a CloudEvent": {request(`{`+minimalEvent+`}`, "Content-Type: application/json",
-			`Idempotency-Key: k`), "",
-			false, []string{"k t"}},
+			`Idempotency-Key: k`), "", false, []string{"k t"}},
 		"JSON, longest key": {request(`{}`, `Idempotency-Key: `+strings.Repeat("k", 255)), "", false,
 			[]string{strings.Repeat("k", 255) + " unknown"}},
 		"JSON with a source": {request(`{"source":"/s","id":"1","type":"t"}`, `Idempotency-Key: k`), "", false,
@@ -168,8 +172,8 @@ func checkSingleEvents(t *testing.T, a provider.AcceptedDelivery, events []provi
 	for i, body := range a.Bodies {
 		one := *a.Delivery
 		one.Body = body
-		kept, identified, why := acceptAndIdentify(t, &one)
-		if why != nil || kept.Bodies != nil || cmp.Diff(events[i:i+1], identified) != "" {
+		stored, identified, why := acceptAndIdentify(t, &one)
+		if why != nil || stored.Bodies != nil || cmp.Diff(events[i:i+1], identified) != "" {
 			t.Errorf("stored event %d: %+v, %+v, want %+v", i, why, identified, events[i])
 		}
 	}
@@ -183,7 +187,7 @@ func TestAccept_malformedDeliveries_areRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		d      *provider.Delivery
 		status int
-		words  string
+		detail string
 	}{
 		"no key":                  {request(`{}`, "Content-Type: application/json"), 400, "Idempotency-Key is missing"},
 		"no key, no content type": {request(`{}`), 400, "Idempotency-Key is missing"},
@@ -270,8 +274,8 @@ func TestAccept_malformedDeliveries_areRejected(t *testing.T) {
 			if why == nil {
 				t.Fatalf("accepted as %+v", events)
 			}
-			if why.Status != c.status || !strings.Contains(why.Detail, c.words) {
-				t.Errorf("%d %s, want %d and %q", why.Status, why.Detail, c.status, c.words)
+			if why.Status != c.status || !strings.Contains(why.Detail, c.detail) {
+				t.Errorf("%d %s, want %d and %q", why.Status, why.Detail, c.status, c.detail)
 			}
 		})
 	}
@@ -312,8 +316,7 @@ func TestIdentify_modes_giveSameEvent(t *testing.T) {
 			"data")
 		event := map[string]any{"specversion": "1.0", "id": text.Draw(t, "id"), "source": "/s/" +
 			rapid.StringMatching(`[a-z%2/#?]{0,1}[a-z/]{0,9}`).Filter(func(s string) bool {
-				return !strings.Contains(s,
-					"%")
+				return !strings.Contains(s, "%")
 			}).Draw(t, "source"),
 			"type": "com.example.order." + text.Draw(t, "type"), "datacontenttype": "application/json",
 			"data": json.RawMessage(data)}

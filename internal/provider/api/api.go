@@ -104,17 +104,17 @@ func (p Provider) Explain(src *provider.Source, d *provider.Delivery) []signatur
 	return p.Provider.Explain(src, normalizeScheme(d))
 }
 
-// normalizeScheme writes the word before the token as bearer does.
+// normalizeScheme spells the word before the token as the constant bearer does.
 func normalizeScheme(d *provider.Delivery) *provider.Delivery {
 	values := d.Header["Authorization"]
 	if len(values) != 1 || len(values[0]) < len(bearer) || values[0][:len(bearer)] == bearer ||
 		!strings.EqualFold(values[0][:len(bearer)], bearer) {
 		return d
 	}
-	spelled := *d
-	spelled.Header = d.Header.Clone()
-	spelled.Header["Authorization"] = []string{bearer + values[0][len(bearer):]}
-	return &spelled
+	normalized := *d
+	normalized.Header = d.Header.Clone()
+	normalized.Header["Authorization"] = []string{bearer + values[0][len(bearer):]}
+	return &normalized
 }
 
 // setHeaders sets the Content-Type for the body. A CloudEvent needs no Idempotency-Key.

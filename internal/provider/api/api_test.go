@@ -25,7 +25,7 @@ func suite() providertest.Suite {
 		Provider:       api.New(),
 		Source:         source(),
 		Signature:      "Authorization",
-		BodyNotCovered: "The token covers no byte of the body",
+		BodyNotCovered: "The token does not protect the body",
 		Readable:       []string{"an array"},
 		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
 			t.Helper()

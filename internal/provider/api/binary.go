@@ -39,7 +39,7 @@ func acceptBinary(d *provider.Delivery, media string) (provider.AcceptedDelivery
 		event = append(canonical.AppendText(event, name), ':')
 	}
 	for _, a := range attributes {
-		member(a.checkName)
+		member(a.name)
 		event = canonical.AppendText(event, a.value)
 	}
 	if media != "" {
@@ -72,7 +72,7 @@ func acceptBinary(d *provider.Delivery, media string) (provider.AcceptedDelivery
 	})}, nil
 }
 
-type attributeValue struct{ checkName, value string }
+type attributeValue struct{ name, value string }
 
 // attributesOf returns the attributes in headers, sorted by name.
 func attributesOf(h http.Header) ([]attributeValue, error) {
@@ -91,8 +91,7 @@ func attributesOf(h http.Header) ([]attributeValue, error) {
 				contentType)
 		case name == "data" || !isAttributeName(name):
 			return nil, invalid(http.StatusBadRequest, "the header ce-%.40s is not an attribute: names of attributes "+
-				"consist of "+
-				"letters and digits", name)
+				"consist of letters and digits", name)
 		}
 		value, why := decodeHeader(values[0])
 		if why != "" {
@@ -100,12 +99,12 @@ func attributesOf(h http.Header) ([]attributeValue, error) {
 		}
 		out = append(out, attributeValue{name, value})
 	}
-	slices.SortFunc(out, func(a, b attributeValue) int { return strings.Compare(a.checkName, b.checkName) })
+	slices.SortFunc(out, func(a, b attributeValue) int { return strings.Compare(a.name, b.name) })
 	return out, nil
 }
 
-// decodeHeader decodes a header's value: first the quoted string, if it is one, then one round of
-// percent-decoding. why says what is wrong with it.
+// decodeHeader decodes a header's value. It removes the quotes of a quoted string, and then decodes
+// percent-encodings once. why says what is wrong with the value.
 func decodeHeader(value string) (text, why string) {
 	if strings.HasPrefix(value, `"`) {
 		var ok bool

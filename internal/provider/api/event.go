@@ -41,8 +41,7 @@ func checkEvent(v *canonical.Value, where string) error {
 	id, _ := v.Get("id").Text()
 	if !provider.ValidName(source + " " + id) {
 		return invalid(http.StatusBadRequest, "%ssource and id together are the event's key, which has at most %d "+
-			"bytes", where,
-			provider.MaxNameBytes-1)
+			"bytes", where, provider.MaxNameBytes-1)
 	}
 	return nil
 }
@@ -85,8 +84,7 @@ func checkAttribute(name string, v *canonical.Value) string {
 			return ""
 		}
 	}
-	return "is not the value of an attribute: use a text, a whole number, true or false; put anything else " +
-		"into data"
+	return "is not the value of an attribute: use a text, a whole number, true or false; put anything else into data"
 }
 
 // attributeRules check the attributes that CloudEvents define, if they are present.

@@ -55,16 +55,16 @@ var spec = declared.Spec{
 		Counter: "payload.name",
 	},
 	Docs: provider.Docs{
-		Setup: "Webhook subscriptions are made through Calendly's API (`POST /webhook_subscriptions`) with the " +
-			"ingest URL and a `signing_key` of your own choice: that is the secret.",
+		Setup: "Create a webhook subscription through Calendly's API (`POST /webhook_subscriptions`), with the " +
+			"ingest URL and a `signing_key` of your choice. That key is the secret.",
 		Links: []string{"https://developer.calendly.com/api-docs/overview-of-webhooks",
 			"https://developer.calendly.com/api-docs/webhook-signatures"},
 		Unconfirmed: []string{
-			"That a retry sends the same bytes. Events are identified by their content, so a retry with other bytes " +
-				"would " +
-				"be a second event; the order of versions makes it harmless.",
-			"That `updated_at` of an invitee advances with every change; the receipt limits what it may have missed.",
-			"The tolerance of 180 s that some examples use; 300 s are allowed here.",
+			"A retry sends the same bytes. Events are identified by their content, so a retry with other bytes " +
+				"would be a second event. The order of versions makes it harmless.",
+			"`updated_at` of an invitee advances with every change. Postern does not rely on this: it assumes that " +
+				"a state can be from any time between `updated_at` and the receipt.",
+			"The tolerance may be 300 s. Some examples use 180 s.",
 		},
 	},
 }

@@ -63,26 +63,27 @@ func (e *Events) parse(body []byte) (parsedBody, error) {
 // position of the event in one of them.
 const listSeparator = ".*."
 
-// split adds the events of a list; paths are the paths of this list and of its inner lists. An
-// element without an inner list becomes an event of its own, so that nothing of a delivery is lost.
-func (e *Events) split(p *parsedBody, in *canonical.Value, trail []*canonical.Value, paths []string) error {
+// split adds the events of a list in a value. paths are the paths of this list and of its inner
+// lists; parents are the list elements that contain the value. An element without an inner list
+// becomes an event of its own, so that nothing of a delivery is lost.
+func (e *Events) split(p *parsedBody, in *canonical.Value, parents []*canonical.Value, paths []string) error {
 	list := Lookup(in, paths[0])
 	if list.Kind() != canonical.Array {
-		if len(trail) == 0 && e.AllowSingle && in.Kind() == canonical.Object {
+		if len(parents) == 0 && e.AllowSingle && in.Kind() == canonical.Object {
 			return p.add(position{event: in})
 		}
-		if len(trail) == 0 {
+		if len(parents) == 0 {
 			return &provider.Dead{Reason: fmt.Sprintf("the body has no list of events at %q", e.Split)}
 		}
-		return p.add(position{parents: trail})
+		return p.add(position{parents: parents})
 	}
 	for _, element := range list.Elements() {
-		to := append(slices.Clone(trail), element)
+		inside := append(slices.Clone(parents), element)
 		var err error
 		if len(paths) > 1 {
-			err = e.split(p, element, to, paths[1:])
+			err = e.split(p, element, inside, paths[1:])
 		} else {
-			err = p.add(position{parents: to, event: Lookup(element, e.Item)})
+			err = p.add(position{parents: inside, event: Lookup(element, e.Item)})
 		}
 		if err != nil {
 			return err

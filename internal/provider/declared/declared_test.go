@@ -37,8 +37,9 @@ func testSpec(change func(*declared.Spec)) declared.Spec {
 	return spec
 }
 
-// givenAccount is an event, and what it says, in words.
-func givenAccount(t *testing.T, p *declared.Provider, d *provider.Delivery) []string {
+// summaries returns each event of a delivery: its key, type and account, and the summary of its
+// observation.
+func summaries(t *testing.T, p *declared.Provider, d *provider.Delivery) []string {
 	t.Helper()
 	src := &provider.Source{Name: "s", Accounts: []string{"*"}}
 	providertest.CheckSound(t, p, src, d)
@@ -48,13 +49,13 @@ func givenAccount(t *testing.T, p *declared.Provider, d *provider.Delivery) []st
 	}
 	var out []string
 	for i, e := range events {
-		says := providertest.Summary(p.Observe(src, &provider.StoredEvent{Key: e.Key, Type: e.Type, Account: e.Account,
-			Index: i, Body: d.Body}))
+		summary := providertest.Summary(p.Observe(src, &provider.StoredEvent{Key: e.Key, Type: e.Type,
+			Account: e.Account, Index: i, Body: d.Body}))
 		key := e.Key
 		if e.ContentKey {
 			key = "content"
 		}
-		out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s %s", key, e.Type, e.Account))+": "+says)
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s %s", key, e.Type, e.Account))+": "+summary)
 	}
 	return out
 }
@@ -147,7 +148,7 @@ func TestUnit_Read_texts_giveTimeAndResolution(t *testing.T) {
 		if tc.want == none {
 			want = "k t: thing 1, partial: " + none
 		}
-		got := givenAccount(t, p, delivery(`{"id":"k","type":"t","at":1783168215,"v":`+tc.text+`,"data":{"id":"1"}}`))
+		got := summaries(t, p, delivery(`{"id":"k","type":"t","at":1783168215,"v":`+tc.text+`,"data":{"id":"1"}}`))
 		if diff := cmp.Diff([]string{want}, got); diff != "" {
 			t.Errorf("unit %d, %s: %s", tc.unit, tc.text, diff)
 		}
@@ -175,10 +176,11 @@ func TestIdentify_batches_areSplit(t *testing.T) {
 		"no list": {"l", "", `{"m":[]}`, []string{`content unknown: dead: the body has no list of events at "l"`}},
 		"list of text": {"l", "", `{"l":"abc"}`,
 			[]string{`content unknown: dead: the body has no list of events at "l"`}},
-		"twins": {"l", "", `{"l":[{"type":"t"},{"type":"t"}]}`,
+		"two equal events": {"l", "", `{"l":[{"type":"t"},{"type":"t"}]}`,
 			slicesOf(2, "content t: ignored: the event has no object type or id, although events of its type should")},
 		"lists in lists": {"e.*.c", "",
-			`{"e":[{"c":[{"id":"a","type":"t"},{"id":"b","type":"t"}]},{"c":[]},{"other":1},{"c":[{"id":"d","type":"t"}]}]}`,
+			`{"e":[{"c":[{"id":"a","type":"t"},{"id":"b","type":"t"}]},{"c":[]},{"other":1},` +
+				`{"c":[{"id":"d","type":"t"}]}]}`,
 			[]string{"a t: ignored: the event has no object type or id, although events of its type should",
 				"b t: ignored: the event has no object type or id, although events of its type should",
 				"content unknown: ignored: the event has no object type or id, although events of its type should",
@@ -189,7 +191,7 @@ func TestIdentify_batches_areSplit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := declared.New(testSpec(func(s *declared.Spec) { s.Events.Split, s.Events.Item = tc.split, tc.item }))
-			if diff := cmp.Diff(tc.want, givenAccount(t, p, delivery(tc.body))); diff != "" {
+			if diff := cmp.Diff(tc.want, summaries(t, p, delivery(tc.body))); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -215,10 +217,12 @@ func TestIdentify_nestedLists_areSplit(t *testing.T) {
 		s.Objects = []declared.Object{{Type: declared.Templates("{type}"),
 			ID: declared.Templates("{root:e.*.id}-{json:n}")}}
 	}))
-	got := givenAccount(t, p, delivery(
-		`{"all":"x","e":[{"id":1,"in":{"who":"ann","c":[{"n":1},{"n":2}]}},{"id":2,"in":{"who":"bob","c":[{"n":1}]}}]}`))
-	const thin = ", partial: the event has no state of its object"
-	want := []string{"1/1/0 x ann: ann x 1-1" + thin, "1/2/1 x ann: ann x 1-2" + thin, "2/1/2 x bob: bob x 2-1" + thin}
+	got := summaries(t, p, delivery(
+		`{"all":"x","e":[{"id":1,"in":{"who":"ann","c":[{"n":1},{"n":2}]}},`+
+			`{"id":2,"in":{"who":"bob","c":[{"n":1}]}}]}`))
+	const partial = ", partial: the event has no state of its object"
+	want := []string{"1/1/0 x ann: ann x 1-1" + partial, "1/2/1 x ann: ann x 1-2" + partial,
+		"2/1/2 x bob: bob x 2-1" + partial}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -226,7 +230,7 @@ func TestIdentify_nestedLists_areSplit(t *testing.T) {
 		s.Events.Split, s.Events.Key = ".",
 			declared.Templates("{root:*.n}")
 	}))
-	if got := givenAccount(t, p, delivery(`[{"n":"a"},{"n":"b"}]`)); len(got) != 2 ||
+	if got := summaries(t, p, delivery(`[{"n":"a"},{"n":"b"}]`)); len(got) != 2 ||
 		!strings.HasPrefix(got[0], "a ") ||
 		!strings.HasPrefix(got[1], "b ") {
 		t.Error(got)
@@ -283,12 +287,11 @@ func TestIdentify_forms_areRead(t *testing.T) {
 		s.Events.Key = declared.Templates("{json:id}", "{form:the.id}")
 		s.Events.OccurredAt = nil
 	}))
-	const thin = "thing 1, partial: the event has no version and no time, so its order is unknown"
+	const partial = "thing 1, partial: the event has no version and no time, so its order is unknown"
 	for body, want := range map[string]string{
-		`{"id":"a","type":"t","data":{"id":"1"}}`: "a t: " + thin,
+		`{"id":"a","type":"t","data":{"id":"1"}}`: "a t: " + partial,
 		"payload=%7B%22id%22%3A%22a%22%2C%22type%22%3A%22t%22%7D": "a t: ignored: the event has no object type or " +
-			"id, " +
-			"although events of its type should",
+			"id, although events of its type should",
 		"the.id=f&type=t&x=1&x=2": "f t: ignored: the event has no object type or id, " +
 			"although events of its type should",
 		"payload=nonsense&type=t": "content t: ignored: the event has no object " +
@@ -297,7 +300,7 @@ func TestIdentify_forms_areRead(t *testing.T) {
 		"a=%zz":                        "content unknown: dead: *",
 		strings.Repeat("a=1&", 10_001): "content unknown: dead: *",
 	} {
-		got := givenAccount(t, p, delivery(body))
+		got := summaries(t, p, delivery(body))
 		stem, open := strings.CutSuffix(want, "*")
 		if len(got) != 1 || !open && got[0] != want || !strings.HasPrefix(got[0], stem) {
 			t.Errorf("%.60s: %v, want %s", body, got, want)
@@ -315,9 +318,10 @@ func TestHeaders_credentials_areLeftOut(t *testing.T) {
 			s.Events.Type, s.Headers = declared.Templates("{header:X-Type}", "{query:type}"),
 				[]string{"x-token", "X-More"}
 		})
-		kept := strings.Join(declared.New(spec).Headers(), " ")
-		if strings.Contains(kept, header) || !strings.Contains(kept, "X-Type") || !strings.Contains(kept, "X-More") {
-			t.Errorf("%s: stored %s", position, kept)
+		stored := strings.Join(declared.New(spec).Headers(), " ")
+		if strings.Contains(stored, header) || !strings.Contains(stored, "X-Type") ||
+			!strings.Contains(stored, "X-More") {
+			t.Errorf("%s: stored %s", position, stored)
 		}
 	}
 }
@@ -333,9 +337,9 @@ func TestHeaders_schemeHeaders_areIncluded(t *testing.T) {
 		s.Schemes[0].Body = &signature.BodyDigest{From: signature.MustRef("query:sum")}
 		s.Headers = []string{"x-e"}
 	})
-	kept := declared.New(spec).Headers()
+	stored := declared.New(spec).Headers()
 	want := []string{declared.QueryHeader, "Content-Type", "User-Agent", "X-A", "X-B", "X-C", "X-D", "X-E", "X-S"}
-	if diff := cmp.Diff(want, kept); diff != "" {
+	if diff := cmp.Diff(want, stored); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -424,7 +428,8 @@ func TestVerify_signedItems_areVerifiedEach(t *testing.T) {
 // An event is not read as another event after the configuration of the list, keys or types changed.
 func TestObserve_changedConfiguration_isDead(t *testing.T) {
 	t.Parallel()
-	const body = `{"id":"whole","type":"batch","l":[{"id":"a","type":"t","at":5,"data":{"id":"1"}}],"m":[{"id":"b","type":"t","at":5,"data":{"id":"2"}},` +
+	const body = `{"id":"whole","type":"batch","l":[{"id":"a","type":"t","at":5,"data":{"id":"1"}}],` +
+		`"m":[{"id":"b","type":"t","at":5,"data":{"id":"2"}},` +
 		`{"id":"a","type":"u","at":5,"data":{"id":"3"}},{"type":"t","at":5,"data":{"id":"4"}}]}`
 	split := func(list string) *declared.Provider {
 		return declared.New(testSpec(func(s *declared.Spec) { s.Events.Split = list }))
@@ -456,8 +461,8 @@ func TestObserve_changedConfiguration_isDead(t *testing.T) {
 			if err != nil && !errors.As(err, &d) {
 				t.Fatal(err)
 			}
-			if says := providertest.Summary(o, err); !strings.HasPrefix(says, strings.TrimSuffix(tc.want, "*")) {
-				t.Errorf("%s, want %s", says, tc.want)
+			if summary := providertest.Summary(o, err); !strings.HasPrefix(summary, strings.TrimSuffix(tc.want, "*")) {
+				t.Errorf("%s, want %s", summary, tc.want)
 			}
 		})
 	}
@@ -484,8 +489,8 @@ func TestHeaders_numberedNames_areExpanded(t *testing.T) {
 		t.Errorf("no X-Token-More in %v", tokens)
 	}
 	for _, name := range []string{"X-Token-1", "X-Token-20", "X-Token-50"} {
-		if kept := numbered(signature.HMAC); !slices.Contains(kept, name) {
-			t.Errorf("no %s in %v", name, kept)
+		if stored := numbered(signature.HMAC); !slices.Contains(stored, name) {
+			t.Errorf("no %s in %v", name, stored)
 		}
 	}
 }
@@ -513,7 +518,7 @@ func TestObserve_repeatedFormField_isIgnored(t *testing.T) {
 			s.Events.Bodies = []declared.BodyForm{declared.Form}
 			s.Objects[0].ID, s.Objects[0].State = declared.Templates("{form:n}"), ""
 		}))
-		got := givenAccount(t, p, &provider.Delivery{Header: http.Header{},
+		got := summaries(t, p, &provider.Delivery{Header: http.Header{},
 			Body: []byte("id=k&type=t&n=1&other=a&other=b")})
 		if len(got) != 1 || !strings.HasPrefix(got[0], strings.TrimSuffix(want, "*")) {
 			t.Errorf("%s: %v, want %s", message, got, want)

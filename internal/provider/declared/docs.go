@@ -14,17 +14,17 @@ func (p *Provider) signatureText() string {
 	for _, s := range p.spec.Schemes {
 		out = append(out, s.Describe())
 	}
-	text := strings.Join(out, " Or: ")
+	text := strings.Join(out, " Alternative: ")
 	if p.spec.SignedItems {
-		text += " Each event of a delivery is signed separately, and all signatures must be right."
+		text += " Each event of a delivery is signed separately, and all signatures must be valid."
 	}
 	return text
 }
 
 func keyText(e *Events) string {
-	text := "A digest of the content: the sender sends no event id."
+	text := "A digest of the content, because the sender sends no event id."
 	if len(e.Key) > 0 {
-		text = join(e.Key, ", else ") + ", else a digest of the content."
+		text = join(e.Key, ", or else ") + ", or else a digest of the content."
 	}
 	if e.Split != "" {
 		text += " A delivery may contain many events."
@@ -50,14 +50,14 @@ func (p *Provider) objectsText() string {
 			about = "`" + strings.Join(o.Events, "`, `") + "`"
 		}
 		if o.Ignored != "" {
-			fmt.Fprintf(&out, "- %s: none; %s\n", about, o.Ignored)
+			fmt.Fprintf(&out, "- %s: ignored: %s\n", about, o.Ignored)
 			continue
 		}
-		fmt.Fprintf(&out, "- %s: %s, named by %s; %s\n", about, join(o.Type, " or "), join(o.ID, " or "),
+		fmt.Fprintf(&out, "- %s: type %s, id %s; %s\n", about, join(o.Type, " or "), join(o.ID, " or "),
 			p.orderText(o))
 	}
 	if out.Len() == 0 {
-		return "None: events are stored and published, and no object is mirrored."
+		return "None: Postern stores and publishes the events, and mirrors no objects."
 	}
 	return strings.TrimSpace(out.String())
 }
@@ -66,21 +66,21 @@ func (p *Provider) orderText(o *Object) string {
 	var words []string
 	switch {
 	case o.Partial != "":
-		words = append(words, "only a part ("+o.Partial+"), so the object needs a refetch")
+		words = append(words, "refetched, because "+o.Partial)
 	case o.State == "":
-		words = append(words, "without its state, so the object needs a refetch")
+		words = append(words, "refetched, because the event has no state of the object")
 	case o.Version != nil:
 		words = append(words, "ordered by `"+o.Version.From.String()+"`")
 	case p.spec.Events.OccurredAt != nil:
 		words = append(words, "ordered by the event's time, `"+p.spec.Events.OccurredAt.From.String()+"`")
 	default:
-		words = append(words, "without any order, so the object needs a refetch")
+		words = append(words, "refetched, because no value orders its states")
 	}
 	if len(o.Deletes) > 0 {
-		after := "deleted by `" + strings.Join(o.Deletes, "`, `") + "`"
+		after := "deleted by the events `" + strings.Join(o.Deletes, "`, `") + "`"
 		switch {
 		case o.Final && o.FinalWithoutVersion:
-			after += ", permanently if the delete has no version"
+			after += ", permanently if the event has no version"
 		case o.Final:
 			after += ", permanently"
 		}

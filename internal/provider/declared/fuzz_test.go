@@ -48,7 +48,8 @@ func fuzzed() []*declared.Provider {
 func FuzzDeclared(f *testing.F) {
 	for _, body := range []string{
 		`{"id":"a","type":"t","at":1783168215,"data":{"id":"1"}}`,
-		`{"l":[{"id":"a","x":{"id":"B","type":"d","at":"2026-07-04T12:30:15.25Z","data":{"id":1}}},{"x":[{"id":"c"}]},null],"was":{}}`,
+		`{"l":[{"id":"a","x":{"id":"B","type":"d","at":"2026-07-04T12:30:15.25Z","data":{"id":1}}},` +
+			`{"x":[{"id":"c"}]},null],"was":{}}`,
 		`[{"id":"a","type":"t","at":7,"data":{"id":true},"changes":{"at":{"previous":6,"current":7}}},3]`,
 		"id=a&type=t&at=1783168215&payload=1", "payload=%7B%22id%22%3A1%7D", "\xff", `{"id":"\ud800","type":"\u0000"}`,
 		"[[[[", "",

@@ -88,9 +88,9 @@ func (p *Provider) identifyEvent(r *eventReader) (provider.Event, error) {
 	return e, nil
 }
 
-// content returns what distinguishes an event without a key: its bytes, or the canonical JSON
-// without the paths that may differ between deliveries. Events of one body with equal bytes are one
-// event.
+// content returns the text from which the key of an event without a key is made. That is its bytes,
+// or its canonical JSON without the paths that may differ between deliveries. Events of one body
+// with equal bytes are one event.
 func (e *Events) content(r *eventReader) []byte {
 	switch {
 	case len(e.Omit) > 0:
@@ -116,8 +116,7 @@ func (p *Provider) account(r *eventReader) (string, error) {
 	case account == "":
 		return r.src.Account, nil
 	case r.src.Account == "" && len(r.src.Accounts) == 0, account == r.src.Account,
-		slices.Contains(r.src.Accounts, account),
-		slices.Contains(r.src.Accounts, "*"):
+		slices.Contains(r.src.Accounts, account), slices.Contains(r.src.Accounts, "*"):
 		return account, nil
 	}
 	return "", &provider.Rejection{Reason: provider.ForbiddenAccount,

@@ -26,12 +26,10 @@ func (p *Provider) Observe(_ *provider.Source, e *provider.StoredEvent) (provide
 			e.Index)}
 	}
 	r := &eventReader{spec: &p.spec, root: body.root, position: body.positions[e.Index], index: e.Index,
-		repeated:  body.repeated,
-		eventType: e.Type}
+		repeated: body.repeated, eventType: e.Type}
 	if p.nameChanged(r, e) {
 		return provider.Observation{}, &provider.Dead{Reason: "the configuration of the source changed since the " +
-			"event was received: the " +
-			"body now has another event at this position"}
+			"event was received: the body now has another event at this position"}
 	}
 	o, rule := p.object(r)
 	if rule == nil {
@@ -161,7 +159,7 @@ func (p *Provider) version(r *eventReader, rule *Object, o *provider.Observation
 		if at, unit, ok := r.time(v.From, v.Unit); ok {
 			o.At, o.Unit, o.HasAt, o.OwnVersion, o.MayNotAdvance = at, unit, true, true, v.MayNotAdvance
 		}
-		return // without its own version the object has no version: the event's time is another clock
+		return // the event's time is another clock, so it cannot replace the object's own version
 	}
 	if t := p.spec.Events.OccurredAt; t != nil {
 		if at, unit, ok := r.time(t.From, t.Unit); ok {

@@ -45,8 +45,7 @@ func (p *Provider) Check(src *provider.Source) error {
 	}
 	if src.URL == "" && p.signsURL() {
 		return errors.New("url: the sender signs the address that was entered there; set it " +
-			"(https://hooks.example/webhooks/" +
-			src.Name + ")")
+			"(https://hooks.example/webhooks/" + src.Name + ")")
 	}
 	if p.spec.Check != nil {
 		return p.spec.Check(src)
@@ -109,7 +108,7 @@ func (p *Provider) Headers() []string {
 		out = append(out, http.CanonicalHeaderKey(name))
 	}
 	slices.Sort(out)
-	return slices.DeleteFunc(slices.Compact(out), p.credential)
+	return slices.DeleteFunc(slices.Compact(out), p.isCredential)
 }
 
 // expandNumbered returns the headers that a name with # stands for.
@@ -128,8 +127,8 @@ func expandNumbered(name string) []string {
 // maxNumbered is how many numbered headers are stored.
 const maxNumbered = 20
 
-// credential reports whether a header contains a secret itself.
-func (p *Provider) credential(header string) bool {
+// isCredential reports whether a header contains a secret itself.
+func (p *Provider) isCredential(header string) bool {
 	return slices.ContainsFunc(p.spec.Schemes, func(s *signature.Scheme) bool {
 		return s.Method == signature.Token && slices.ContainsFunc(s.Signature.In, func(r signature.Ref) bool {
 			return r.Kind == signature.Header && matchesHeader(r.Name, header) || r.Kind == signature.Query &&

@@ -88,31 +88,32 @@ func (p *Provider) signItems(src *provider.Source, d *provider.Delivery, at time
 func (p *Provider) MakeVariant(s provider.Sample, n int, at time.Time, newObject bool) (provider.Sample, error) {
 	token := provider.SampleToken(s.Type, n, at)
 	s.ID = hex.EncodeToString(token[:16])
-	edit := func(has func(path string) any, put func(path string, v any)) {
+	edit := func(valueAt func(path string) any, set func(path string, v any)) {
 		for i, path := range p.spec.Variants.IDs {
-			if old, ok := has(path).(string); ok {
-				put(path, newID(old, s.ID, i))
-			} else if _, ok := has(path).(json.Number); ok {
-				put(path, json.Number(strconv.FormatUint(uint64(token[0])<<32|uint64(token[1])<<24|uint64(
-					token[2])<<16|uint64(token[3])<<8|uint64(token[4]), 10)))
+			if old, ok := valueAt(path).(string); ok {
+				set(path, newID(old, s.ID, i))
+			} else if _, ok := valueAt(path).(json.Number); ok {
+				number := uint64(token[0])<<32 | uint64(token[1])<<24 | uint64(token[2])<<16 |
+					uint64(token[3])<<8 | uint64(token[4])
+				set(path, json.Number(strconv.FormatUint(number, 10)))
 			}
 		}
 		for _, t := range p.spec.Variants.Times {
-			if old := has(t.From.Name); old != nil {
-				put(t.From.Name, formatTime(old, t.Unit, at))
+			if old := valueAt(t.From.Name); old != nil {
+				set(t.From.Name, formatTime(old, t.Unit, at))
 			}
 		}
 		for _, path := range p.spec.Variants.Versions {
-			if old := has(path); old != nil {
-				put(path, appendNumber(old, n))
+			if old := valueAt(path); old != nil {
+				set(path, appendNumber(old, n))
 			}
 		}
-		if path := p.spec.Variants.Counter; path != "" && has(path) != nil {
-			put(path, appendNumber(has(path), n))
+		if path := p.spec.Variants.Counter; path != "" && valueAt(path) != nil {
+			set(path, appendNumber(valueAt(path), n))
 		}
 		for _, path := range p.spec.Variants.Objects {
-			if old := has(path); newObject && old != nil {
-				put(path, appendNumber(old, n))
+			if old := valueAt(path); newObject && old != nil {
+				set(path, appendNumber(old, n))
 			}
 		}
 	}
@@ -122,7 +123,7 @@ func (p *Provider) MakeVariant(s provider.Sample, n int, at time.Time, newObject
 }
 
 // editBody rewrites a JSON body or a form.
-func editBody(body []byte, edit func(has func(string) any, put func(string, any))) ([]byte, error) {
+func editBody(body []byte, edit func(valueAt func(string) any, set func(string, any))) ([]byte, error) {
 	if contentType(body) != "application/json" {
 		fields, err := url.ParseQuery(string(body))
 		if err != nil {
@@ -150,7 +151,7 @@ func editBody(body []byte, edit func(has func(string) any, put func(string, any)
 }
 
 // newID keeps the prefix of an id ("evt_") and replaces the rest, in the same length up to the
-// token's length.
+// token's length. It rotates the token by position, so that the ids of one event differ.
 func newID(old, token string, position int) string {
 	if position > 0 {
 		token = token[position%8:] + token[:position%8]

@@ -125,8 +125,8 @@ type Object struct {
 	// Before is the path of the old values of the changed fields; empty if there are none.
 	Before string
 	// Changes is the path of the changes if each field has its old and its new value ({"previous":
-	// 1, "current": 2}). The old values are used only if all new values equal those of the state.
-	// Otherwise the sender describes other fields, or describes them differently.
+	// 1, "current": 2}). The old values are used only if all new values equal those of the state:
+	// otherwise the changes are about other fields, or in another format than the state.
 	Changes string
 	// Version is the object's own version, in the state; nil means that the event's time is the
 	// version.
@@ -162,9 +162,9 @@ type Variants struct {
 	Times []Time
 	// Objects are the ids of the object, for --new-objects.
 	Objects []string
-	// Versions are integer versions of the object. Each grows with the number of the event.
+	// Versions are integer versions of the object. Each gets the number of the event appended.
 	Versions []string
-	// Counter is set to the number of the event, so that each event changes something visible.
+	// Counter gets the number of the event appended, so that each event changes something visible.
 	Counter string
 }
 

@@ -59,22 +59,19 @@ var spec = declared.Spec{
 		Objects: []string{"event.data.id"},
 	},
 	Docs: provider.Docs{
-		Setup: "In the developer portal copy the app's *Public Key* (*General Information*): that is the secret, in " +
-			"hexadecimal. Enter the ingest URL under *Webhooks > Endpoint*; Discord pings it at " +
-			"once and sends wrongly signed requests, so the source must be configured before. Every delivery gets " +
-			"an empty 204. Interactions (*Interactions Endpoint URL*) " +
-			"need a response that only your own code can give, within 3 s: their ping gets a response and they are " +
-			"stored, " +
-			"but do not point them here.",
+		Setup: "In the developer portal, copy the app's *Public Key* (*General Information*). It is the secret, in " +
+			"hexadecimal. Configure the source before you enter the ingest URL under *Webhooks > Endpoint*, " +
+			"because Discord immediately sends a ping and wrongly signed requests. Every delivery gets an empty " +
+			"204. Do not enter the ingest URL as *Interactions Endpoint URL*. Postern responds to the ping of " +
+			"interactions and stores them, but they need a response within 3 s that only your own code can give.",
 		Unconfirmed: []string{
-			"Whether a delivery that is retried is signed again; the signed time may differ by 15 minutes from the " +
+			"A delivery that is retried is signed again. The signed time may differ by 15 minutes from the " +
 				"receipt.",
-			"That a retry sends the same bytes. Webhook events are identified by their content, so a retry with " +
-				"other " +
+			"A retry sends the same bytes. Webhook events are identified by their content, so a retry with other " +
 				"bytes would be a second event.",
-			"That `ENTITLEMENT_UPDATE` and `ENTITLEMENT_DELETE` contain the whole entitlement, and that its id is " +
-				"never reused; no delete is final.",
-			"The zone of an event's `timestamp`, which has none; it is read as UTC.",
+			"`ENTITLEMENT_UPDATE` and `ENTITLEMENT_DELETE` contain the whole entitlement, and its id is never " +
+				"reused. Postern does not rely on the latter: no delete is final.",
+			"An event's `timestamp` is in UTC. It names no time zone.",
 		},
 		Links: []string{"https://docs.discord.com/developers/events/webhook-events",
 			"https://docs.discord.com/developers/interactions/receiving-and-responding"},

@@ -13,7 +13,8 @@ import (
 
 const (
 	ping            = `{"version":1,"application_id":"1234560123453231555","type":0}`
-	interactionPing = `{"id":"1249210000000000001","application_id":"1234560123453231555","type":1,"token":"a-token","version":1}`
+	interactionPing = `{"id":"1249210000000000001","application_id":"1234560123453231555","type":1,` +
+		`"token":"a-token","version":1}`
 )
 
 func suite() providertest.Suite {
@@ -44,7 +45,8 @@ func TestProvider_conforms(t *testing.T) {
 // A ping signed with openssl: genpkey -algorithm ed25519, pkeyutl -sign -rawin.
 const (
 	publicKey = "2317e551c20e18f693277e7da193bd630392dc1c606a5173bd5e8ba506b56187"
-	signed    = "4c0be29d78f92987d719509c52b8957ef558e5fc522a95fa7b18f4d41945ce03aaab4443f5b2dd9717a3a3e94c1f2d2f8d9b931a788139f00b620f326d7ef40d"
+	signed    = "4c0be29d78f92987d719509c52b8957ef558e5fc522a95fa7b18f4d41945ce03a" +
+		"aab4443f5b2dd9717a3a3e94c1f2d2f8d9b931a788139f00b620f326d7ef40d"
 )
 
 // Discord tests an address with wrongly signed requests. Each must be rejected; the gateway
@@ -71,7 +73,7 @@ func TestVerify_wrongSignatures_areRejected(t *testing.T) {
 		"a digit shifted": delivery(signed, "173992352", "8"+ping),
 	} {
 		if _, err := discord.New().Verify(src, d); err == nil {
-			t.Errorf("%s: proven", name)
+			t.Errorf("%s: accepted", name)
 		}
 	}
 }
@@ -83,7 +85,7 @@ func TestIdentify_interaction_isStoredUnderItsID(t *testing.T) {
 	d := s.Deliver(t, s.Source,
 		provider.Sample{Body: []byte(strings.Replace(interactionPing, `"type":1`, `"type":2`, 1))})
 	if got := discord.New().Handshake(s.Source, d); got != nil {
-		t.Errorf("a command is answered as a ping: %+v", got)
+		t.Errorf("a command gets the response to a ping: %+v", got)
 	}
 	e, o, err := s.Observed(t, d)
 	if err != nil || e.Key != "1249210000000000001" || e.ContentKey || e.Type != "interaction.2" || o.Ignored == "" {

@@ -52,8 +52,7 @@ func (GitHub) CompleteAPI(api *provider.API) error {
 	}
 	if !apiVersion.MatchString(api.Version) {
 		return fmt.Errorf("version: %.40q is not a version of GitHub's API: write a date like %s, or leave it out",
-			api.Version,
-			version)
+			api.Version, version)
 	}
 	for i, name := range api.Repositories {
 		if !isRepository(name) {
@@ -68,9 +67,8 @@ func (GitHub) CompleteAPI(api *provider.API) error {
 	for _, name := range api.Webhooks {
 		if !hook.MatchString(name) || strings.Contains(name, "/./") || strings.Contains(name, "/../") {
 			return fmt.Errorf("hooks: %.100q is not a webhook: write repos/OWNER/NAME/hooks/ID or "+
-				"orgs/NAME/hooks/ID, where ID "+
-				"is the number at the end of the address of the webhook's settings; "+
-				"the webhooks of an app need a key that expires after ten minutes, so they cannot be read", name)
+				"orgs/NAME/hooks/ID, where ID is the number at the end of the address of the webhook's settings; the "+
+				"webhooks of an app need a key that expires after ten minutes, so they cannot be read", name)
 		}
 	}
 	if api.BaseURL == "" {

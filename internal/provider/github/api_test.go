@@ -23,14 +23,14 @@ import (
 func TestAnswer_responses_giveVerdict(t *testing.T) {
 	t.Parallel()
 	const date = "Thu, 01 Jan 2026 00:00:00 GMT" // 1767225600
-	said := func(message string) string { return `{"message": "` + message + `"}` }
+	errorBody := func(message string) string { return `{"message": "` + message + `"}` }
 	for name, c := range map[string]struct {
 		status  int
 		headers []string
 		body    string
 		kind    provider.VerdictKind
 		wait    time.Duration
-		says    string
+		detail  string
 	}{
 		"an object":         {200, nil, `{"id": 1}`, provider.Found, 0, ""},
 		"a list":            {200, nil, ` [] `, provider.Found, 0, ""},
@@ -41,46 +41,46 @@ func TestAnswer_responses_giveVerdict(t *testing.T) {
 		"more than half of them used": {200, []string{"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "2499",
 			"X-RateLimit-Reset", "1767226200"}, `{}`, provider.Found, 601 * time.Second, ""},
 		"all of them used": {403, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1767225610"},
-			said("API rate limit exceeded"), provider.Throttled, 11 * time.Second, "used up"},
+			errorBody("API rate limit exceeded"), provider.Throttled, 11 * time.Second, "used up"},
 		"all of them used, as 429": {429, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "99999999999"},
-			said("x"), provider.Throttled, time.Hour, "used up"},
-		"secondary limit": {403, []string{"Retry-After", "7", "X-RateLimit-Remaining", "4000"}, said("x"),
+			errorBody("x"), provider.Throttled, time.Hour, "used up"},
+		"secondary limit": {403, []string{"Retry-After", "7", "X-RateLimit-Remaining", "4000"}, errorBody("x"),
 			provider.Throttled, 7 * time.Second, "short time"},
-		"secondary limit without a time": {403, nil, said("You have exceeded a secondary rate limit."),
+		"secondary limit without a time": {403, nil, errorBody("You have exceeded a secondary rate limit."),
 			provider.Throttled,
 			time.Minute, "short time"},
-		"another 429": {429, nil, said("x"), provider.Throttled, time.Second, ""},
+		"another 429": {429, nil, errorBody("x"), provider.Throttled, time.Second, ""},
 		"no permission": {403, []string{"X-Accepted-GitHub-Permissions", "issues=read; pull_requests=read"},
-			said("Resource not accessible"), provider.Rejected, 0, "issues=read; pull_requests=read"},
-		"malformed permission": {403, []string{"X-Accepted-GitHub-Permissions", "<script>"}, said("x"),
+			errorBody("Resource not accessible"), provider.Rejected, 0, "issues=read; pull_requests=read"},
+		"malformed permission": {403, []string{"X-Accepted-GitHub-Permissions", "<script>"}, errorBody("x"),
 			provider.Rejected, 0, "may not do this"},
-		"single sign-on": {403, []string{"X-GitHub-SSO", "required; url=https://x"}, said("x"),
+		"single sign-on": {403, []string{"X-GitHub-SSO", "required; url=https://x"}, errorBody("x"),
 			provider.Rejected, 0, "single sign-on"},
-		"a wrong key":     {401, nil, said("Bad credentials"), provider.Rejected, time.Minute, "401"},
-		"none":            {404, nil, said("Not Found"), provider.Missing, 0, "404"},
+		"a wrong key":     {401, nil, errorBody("Bad credentials"), provider.Rejected, time.Minute, "401"},
+		"none":            {404, nil, errorBody("Not Found"), provider.Missing, 0, "404"},
 		"unknown address": {404, nil, `<html>`, provider.Failure, 0, "is base_url right?"},
-		"deleted":         {410, nil, said("This issue was deleted"), provider.Missing, 0, "410"},
-		"has disabled this": {410, nil, said("Issues has been disabled in this repository."), provider.Rejected, 0,
+		"deleted":         {410, nil, errorBody("This issue was deleted"), provider.Missing, 0, "410"},
+		"has disabled this": {410, nil, errorBody("Issues has been disabled in this repository."), provider.Rejected, 0,
 			"has disabled this"},
-		"withheld":   {451, nil, said("Repository access blocked"), provider.Rejected, 0, "legal"},
-		"old cursor": {422, nil, said("Invalid cursor"), provider.Expired, 0, "cursor"},
-		"the end of a list": {422, nil, said("Only the first 1000 results are available."), provider.Rejected, 0,
+		"withheld":   {451, nil, errorBody("Repository access blocked"), provider.Rejected, 0, "legal"},
+		"old cursor": {422, nil, errorBody("Invalid cursor"), provider.Expired, 0, "cursor"},
+		"the end of a list": {422, nil, errorBody("Only the first 1000 results are available."), provider.Rejected, 0,
 			"no more of them than those already"},
-		"the end of pages": {422, nil, said("Pagination with the page parameter is not supported for large " +
+		"the end of pages": {422, nil, errorBody("Pagination with the page parameter is not supported for large " +
 			"datasets, please use cursor based pagination (after/before)"), provider.Rejected, 0,
 			"no more of them than those already"},
-		"unprocessable": {422, nil, said("Validation Failed"), provider.Failure, 0, "422"},
-		"a redirect":    {301, nil, said("Moved Permanently"), provider.Failure, 0, "redirect"},
-		"broken":        {500, nil, said("Server Error"), provider.Failure, 0, "500"},
+		"unprocessable": {422, nil, errorBody("Validation Failed"), provider.Failure, 0, "422"},
+		"a redirect":    {301, nil, errorBody("Moved Permanently"), provider.Failure, 0, "redirect"},
+		"broken":        {500, nil, errorBody("Server Error"), provider.Failure, 0, "500"},
 	} {
 		h := http.Header{"Date": {date}}
 		for pair := range slices.Chunk(c.headers, 2) {
 			h.Set(pair[0], pair[1])
 		}
 		v := github.GitHub{}.Answer(c.status, h, []byte(c.body))
-		if v.Kind != c.kind || v.Wait != c.wait || !strings.Contains(v.Detail, c.says) ||
+		if v.Kind != c.kind || v.Wait != c.wait || !strings.Contains(v.Detail, c.detail) ||
 			(v.Detail == "") != (c.kind == provider.Found) {
-			t.Errorf("%s: %+v, want %s, wait %s, saying %q", name, v, c.kind, c.wait, c.says)
+			t.Errorf("%s: %+v, want %s, wait %s, with %q", name, v, c.kind, c.wait, c.detail)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestLocate_types_findCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		objectType, id, state string
 		newest                *provider.StoredEvent
-		path, proof           string
+		path, check           string
 	}{
 		"an issue": {"issue", "7", state(api + "/issues/3"), nil,
 			"/repos/octo-org/kettle/issues/3", "/repos/octo-org/kettle/issues"},
@@ -149,13 +149,13 @@ func TestLocate_types_findCall(t *testing.T) {
 		"no state and no event":   {"issue", "7", "", nil, "", ""},
 		"a type that is not read": {"star", "5:6", state(api), nil, "", ""},
 	} {
-		var kept []byte
+		var stored []byte
 		if c.state != "" {
-			kept = []byte(c.state)
+			stored = []byte(c.state)
 		}
-		call, proof, ok := github.GitHub{}.Locate(&provider.API{}, "", c.objectType, c.id, kept, c.newest)
-		if call.Path != c.path || proof.Path != c.proof || ok != (c.path != "") {
-			t.Errorf("%s: %q, check %q, %t; want %q, %q", name, call.Path, proof.Path, ok, c.path, c.proof)
+		call, check, ok := github.GitHub{}.Locate(&provider.API{}, "", c.objectType, c.id, stored, c.newest)
+		if call.Path != c.path || check.Path != c.check || ok != (c.path != "") {
+			t.Errorf("%s: %q, check %q, %t; want %q, %q", name, call.Path, check.Path, ok, c.path, c.check)
 		}
 	}
 }
@@ -167,9 +167,11 @@ func TestReadDelivery_delivery_equalsWebhook(t *testing.T) {
 	hooked := newDelivery(payload, "X-GitHub-Event", "label", "X-GitHub-Delivery", "d-1")
 	form := newDelivery("payload="+url.QueryEscape(payload), "X-GitHub-Event", "label", "X-GitHub-Delivery", "d-1")
 	d, err := github.GitHub{}.ReadDelivery(
-		[]byte(`{"id": 12, "guid": "d-1", "event": "label", "action": "deleted", "request": {"headers": {"X-GitHub-Delivery": "d-1", "X-GitHub-Hook-ID": "3",
+		[]byte(`{"id": 12, "guid": "d-1", "event": "label", "action": "deleted",
+		"request": {"headers": {"X-GitHub-Delivery": "d-1", "X-GitHub-Hook-ID": "3",
 		"X-Hub-Signature-256": "sha256=00", "content-type": "application/x-www-form-urlencoded", "odd": 1},
-		"payload": {"repository": {"score": 1.00, "id": 5}, "action": "deleted", "label": {"id": 7, "color": "d73a4\u0061"}}}}`))
+		"payload": {"repository": {"score": 1.00, "id": 5}, "action": "deleted",
+		"label": {"id": 7, "color": "d73a4\u0061"}}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,8 +197,10 @@ func TestDeliveryPage_pages_giveDeliveries(t *testing.T) {
 	t.Parallel()
 	header := http.Header{"Link": {`<https://api.github.com/repos/o/r/hooks/1/deliveries?per_page=100&cursor=v1_11>; rel="next"`}}
 	page, next, err := github.GitHub{}.DeliveryPage(header, []byte(`[
-		{"id": 9007199254740993, "guid": "a", "delivered_at": "2026-01-01T00:00:00.5+01:00", "status": "OK", "status_code": 200},
-		{"id": 11, "guid": "b", "delivered_at": "2026-01-01T00:00:00Z", "status": "failed to connect to host", "status_code": 0}]`))
+		{"id": 9007199254740993, "guid": "a", "delivered_at": "2026-01-01T00:00:00.5+01:00",
+		"status": "OK", "status_code": 200},
+		{"id": 11, "guid": "b", "delivered_at": "2026-01-01T00:00:00Z",
+		"status": "failed to connect to host", "status_code": 0}]`))
 	want := []provider.SentDelivery{{ID: "9007199254740993", Key: "a", SentAt: time.Date(2025, 12, 31, 23, 0, 0, 5e8,
 		time.UTC)},
 		{ID: "11", Key: "b", SentAt: time.Unix(1767225600, 0).UTC(), Failed: true}}
@@ -259,12 +263,12 @@ func TestListObjects_allPages_showEveryObject(t *testing.T) {
 			for _, o := range l.fake.CurrentObjects() {
 				after[o.Type+o.ID] = o.Body
 			}
-			there := 0
+			existing := 0
 			for _, o := range before {
 				if o.Type != objectType || o.Body == nil || after[o.Type+o.ID] == nil {
 					continue
 				}
-				there++
+				existing++
 				if one, ok := got[o.ID]; !ok || (one.Body == nil) == (objectType != "pull_request") ||
 					one.HasAt != (one.Body == nil) {
 					t.Errorf("%s is listed: %t, %+v", o.ID, ok, one)
@@ -275,8 +279,8 @@ func TestListObjects_allPages_showEveryObject(t *testing.T) {
 					t.Errorf("%s is not a %s", id, objectType)
 				}
 			}
-			if there < 2 || objectType != "repository" && there < 100 {
-				t.Errorf("%d objects in %d pages, so this test proves nothing", there, l.pages)
+			if existing < 2 || objectType != "repository" && existing < 100 {
+				t.Errorf("%d objects in %d pages, so this test proves nothing", existing, l.pages)
 			}
 		})
 	}
@@ -418,8 +422,7 @@ func TestPartAt_cursors_nameRepository(t *testing.T) {
 		page := []byte(`[{"id": 1, "updated_at": "2026-01-01T00:00:00Z"}]`)
 		_, within, err := github.GitHub{}.ObjectPage(nil, api, "", "issue", cursor,
 			http.Header{"Link": {`<https://x/y?page=2>; rel="next"`}}, page)
-		if at, begins, after := (github.GitHub{}).PartAt(api, "issue", within); err != nil || at != part ||
-			begins ||
+		if at, begins, after := (github.GitHub{}).PartAt(api, "issue", within); err != nil || at != part || begins ||
 			after != next {
 			t.Errorf("%q within %s: %s, %t, %q (%v)", within, part, at, begins, after, err)
 		}

@@ -57,8 +57,7 @@ func (GitHub) Answer(status int, header http.Header, body []byte) provider.Verdi
 		v.Detail = describeForbidden(header)
 	case status == http.StatusNotFound && errorBody.Message == "Not Found":
 		return provider.Verdict{Kind: provider.Missing, Detail: "answered 404: it does not exist, or the key may not " +
-			"see " +
-			"it"}
+			"see it"}
 	case status == http.StatusGone && messageHas("deleted"):
 		return provider.Verdict{Kind: provider.Missing, Detail: "answered 410: it was deleted"}
 	case status == http.StatusGone:
@@ -67,8 +66,7 @@ func (GitHub) Answer(status int, header http.Header, body []byte) provider.Verdi
 		return provider.Verdict{Kind: provider.Rejected, Detail: "answered 451: withheld for legal reasons"}
 	case status == http.StatusUnprocessableEntity && isListLimit(errorBody.Message):
 		return provider.Verdict{Kind: provider.Rejected, Detail: "answered 422: GitHub lists no more of them than " +
-			"those already " +
-			"returned"}
+			"those already returned"}
 	case status == http.StatusUnprocessableEntity && messageHas("cursor"),
 		status == http.StatusBadRequest && messageHas("cursor"):
 		return provider.Verdict{Kind: provider.Expired,
@@ -118,8 +116,7 @@ func untilReset(header http.Header) time.Duration {
 func describeForbidden(header http.Header) string {
 	if strings.HasPrefix(header.Get("X-Github-Sso"), "required") {
 		return "answered 403: the organization requires single sign-on: authorize the key for it in the settings of " +
-			"its " +
-			"owner"
+			"its owner"
 	}
 	if p := header.Get("X-Accepted-Github-Permissions"); len(p) < 200 && permissions.MatchString(p) {
 		return "answered 403: the key lacks one of the permissions " + p +

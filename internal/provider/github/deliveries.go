@@ -59,8 +59,7 @@ func (GitHub) DeliveryPage(header http.Header, body []byte) (page []provider.Sen
 			return nil, "", errors.New("read page of deliveries: one has no id, guid or time")
 		}
 		page = append(page, provider.SentDelivery{ID: strconv.FormatInt(one.ID, 10), Key: one.GUID,
-			SentAt: one.At.UTC(),
-			Failed: one.Status < 200 || one.Status > 299})
+			SentAt: one.At.UTC(), Failed: one.Status < 200 || one.Status > 299})
 	}
 	return page, following(header).Get("cursor"), nil
 }
@@ -92,7 +91,7 @@ func (GitHub) ReadDelivery(body []byte) (*provider.Delivery, error) {
 	d.Header.Set("Content-Type", "application/json") // for a form the API returns the JSON in its field
 	d.Header.Set(deliveryHeader, one.GUID)
 	d.Header.Set(eventHeader, one.Event)
-	// These headers belong to the bytes that were sent.
+	// The signatures are those of the sent bytes, which the API does not return.
 	d.Header.Del(signatureHeader)
 	d.Header.Del(sha1Header)
 	return d, nil

@@ -162,15 +162,18 @@ func TestIdentify_forms_equalJSON(t *testing.T) {
 func TestObserve_malformedForms_areDead(t *testing.T) {
 	t.Parallel()
 	tests := map[string]string{
-		"payload=%7B%7":         `dead: the body begins like a form but is not one: invalid URL escape "%7"; its signature is right, so the sender sent it like this`,
+		"payload=%7B%7": `dead: the body begins like a form but is not one: invalid URL escape "%7"; ` +
+			`its signature is right, so the sender sent it like this`,
 		"payload={}&payload={}": "dead: the body is a form with 2 fields named payload instead of one",
 		"payload=": "dead: the body is not JSON: the text ends too early at byte 0; its signature is right, so the " +
 			"sender sent it like this",
 		"payload=%5B%5D": "dead: the body is a JSON array, not an object; the provider sends objects only",
 		"payload={};x": "dead: the body begins like a form but is not one: invalid semicolon separator in " +
 			"query; its signature is right, so the sender sent it like this",
-		"x=1&payload=%7B%7D":         `dead: the body is not JSON: expected a value at byte 0; its signature is right, so the sender sent it like this`,
-		"payload=payload%3D%257B%7D": `dead: the body is not JSON: expected a value at byte 0; its signature is right, so the sender sent it like this`,
+		"x=1&payload=%7B%7D": `dead: the body is not JSON: expected a value at byte 0; ` +
+			`its signature is right, so the sender sent it like this`,
+		"payload=payload%3D%257B%7D": `dead: the body is not JSON: expected a value at byte 0; ` +
+			`its signature is right, so the sender sent it like this`,
 	}
 	for body, want := range tests {
 		if got := summary("issues.opened", body); got != want {
@@ -187,9 +190,9 @@ func TestIdentify_owners_areAllowedOrRejected(t *testing.T) {
 	t.Parallel()
 	repo := `{"repository": {"owner": {"login": "octo-org"}}}`
 	tests := map[string]struct {
-		src     provider.Source
-		body    string
-		refused bool
+		src      provider.Source
+		body     string
+		rejected bool
 	}{
 		"any":               {provider.Source{}, repo, false},
 		"star":              {provider.Source{Accounts: []string{"*"}}, repo, false},
@@ -221,10 +224,10 @@ func TestIdentify_owners_areAllowedOrRejected(t *testing.T) {
 		d := newDelivery(test.body, "X-GitHub-Event", "push", "X-GitHub-Hook-Installation-Target-Id", "mona")
 		events, err := github.GitHub{}.Identify(&test.src, d)
 		var r *provider.Rejection
-		if errors.As(err, &r) != test.refused || test.refused && r.Reason != provider.ForbiddenAccount {
+		if errors.As(err, &r) != test.rejected || test.rejected && r.Reason != provider.ForbiddenAccount {
 			t.Errorf("%s: %v", name, err)
 		}
-		if !test.refused && events[0].Account != "" {
+		if !test.rejected && events[0].Account != "" {
 			t.Errorf("%s: account %s, want none", name, events[0].Account)
 		}
 	}

@@ -55,14 +55,14 @@ type eventRule struct {
 type role int
 
 const (
-	roleUnlisted role = iota
+	roleUnknown role = iota
 	roleWhole
 	roleDeleted
 	rolePartial
 	roleIgnored
 )
 
-// find looks up an event and its action in the table. An unknown action has the role unlisted and
+// find looks up an event and its action in the table. An unknown action has the role unknown and
 // the event's first rule. An unknown event has no rule.
 func find(event, action string) (*eventRule, role) {
 	var first *eventRule
@@ -85,7 +85,7 @@ func find(event, action string) (*eventRule, role) {
 			return r, roleIgnored
 		}
 	}
-	return first, roleUnlisted
+	return first, roleUnknown
 }
 
 // key returns the object's name in the mirror, or "".
@@ -131,11 +131,9 @@ var commonMembers = []string{"action", "changes", "sender", "repository", "organ
 
 // identifyingMembers show what a body is about, for events that are not in the table.
 var identifyingMembers = []string{"alert", "answer", "blocked_user", "build", "discussion", "forkee", "hook",
-	"invitation", "key",
-	"marketplace_purchase",
-	"merge_group", "package", "pages", "parent_issue", "project", "project_card", "project_column", "projects_v2",
-	"projects_v2_item",
-	"registry_package", "rule", "security_advisory", "sponsorship", "sub_issue", "thread"}
+	"invitation", "key", "marketplace_purchase", "merge_group", "package", "pages", "parent_issue", "project",
+	"project_card", "project_column", "projects_v2", "projects_v2_item", "registry_package", "rule",
+	"security_advisory", "sponsorship", "sub_issue", "thread"}
 
 // foreignMember returns a member that only another event's body has, or "".
 func (r *eventRule) foreignMember(root *canonical.Value) string {

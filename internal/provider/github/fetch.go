@@ -26,7 +26,7 @@ type objectPath struct {
 // repository and number or name, so the address is taken from the object's state or events. If a
 // repository was renamed or transferred, GitHub redirects from the old address to the new one.
 //
-// Not listed are types that no GET reads, or not in the format of webhooks:
+// These types have no entry, because no GET reads them, or not in the format of webhooks:
 //   - pull_request_review: its state is in capitals and without updated_at;
 //   - ref, star, member, membership, team_repository: the mirror builds them from several members
 //     of an event, and the API has no such object;
@@ -69,26 +69,26 @@ var repositoryPath = regexp.MustCompile(`/repos/([A-Za-z0-9_-]{1,100}/[A-Za-z0-9
 
 // Locate reads an object at the address in its newest event, or else in its state.
 func (GitHub) Locate(_ *provider.API, _, objectType, objectID string, state []byte, newest *provider.StoredEvent) (call,
-	proof provider.Call, ok bool) {
+	check provider.Call, ok bool) {
 	at, ok := gets[objectType]
 	if !ok {
-		return call, proof, false
+		return call, check, false
 	}
 	repository, below, found := at.split(objectID, addressFromEvent(newest, objectType, objectID))
 	if !found {
 		repository, below, found = at.split(objectID, addressFromState(state))
 	}
 	if !found {
-		return call, proof, false
+		return call, check, false
 	}
 	switch {
 	case objectType == "release" && mayBeDraft(state, newest): // the list is readable but does not contain it
 	case at.among != "":
-		proof = provider.Call{Path: "/repos/" + repository + at.among, Query: url.Values{"per_page": {"1"}}}
+		check = provider.Call{Path: "/repos/" + repository + at.among, Query: url.Values{"per_page": {"1"}}}
 	case objectType == "repository" && newest != nil && newest.Type == "repository.deleted":
-		proof = provider.Call{Path: "/"}
+		check = provider.Call{Path: "/"}
 	}
-	return provider.Call{Path: "/repos/" + repository + below}, proof, true
+	return provider.Call{Path: "/repos/" + repository + below}, check, true
 }
 
 // split splits an object's address; ok is false if it is no address of its type.

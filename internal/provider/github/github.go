@@ -6,7 +6,7 @@
 // id is another event of an old version, or the same delete, and changes nothing. The package makes
 // no calls and stores nothing.
 //
-// Events and objects are stored without an account. GitHub's ids are unique over all owners, owners
+// Events and objects are stored without an account. GitHub's ids are unique over all owners. Owners
 // are renamed, and objects move between owners under the same id, so an account would split one
 // object into several. The account or accounts of a source are the logins of the owners whose
 // deliveries it accepts; see [GitHub.Identify].
@@ -58,8 +58,7 @@ func (GitHub) Check(src *provider.Source) error {
 	for _, login := range allowedOwners(src) {
 		if login != "*" && !isLogin(login) {
 			return fmt.Errorf("account: %q is not a login of an organization or a user; write it like octo-org, "+
-				"without "+
-				"a repository", login)
+				"without a repository", login)
 		}
 	}
 	if src.Key != "" {
@@ -72,9 +71,8 @@ func (GitHub) Check(src *provider.Source) error {
 // Headers returns the request headers that are stored with an event.
 func (GitHub) Headers() []string {
 	return []string{"Content-Type", "User-Agent", eventHeader, deliveryHeader, "X-Github-Hook-Id",
-		"X-Github-Hook-Installation-Target-Id",
-		"X-Github-Hook-Installation-Target-Type", "X-Github-Enterprise-Host", "X-Github-Enterprise-Version",
-		signatureHeader, sha1Header}
+		"X-Github-Hook-Installation-Target-Id", "X-Github-Hook-Installation-Target-Type", "X-Github-Enterprise-Host",
+		"X-Github-Enterprise-Version", signatureHeader, sha1Header}
 }
 
 // Verify verifies the sender by the HMAC of the body. GitHub signs no time, so none is checked. The
@@ -95,8 +93,8 @@ func (GitHub) Verify(src *provider.Source, d *provider.Delivery) (provider.Verif
 // isLogin reports whether a text can be a login: letters, digits and hyphens, and the underscore of
 // managed users.
 func isLogin(s string) bool {
-	odd := func(r rune) bool {
+	invalid := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
 	}
-	return s != "" && len(s) <= 100 && !strings.ContainsFunc(s, odd)
+	return s != "" && len(s) <= 100 && !strings.ContainsFunc(s, invalid)
 }

@@ -35,7 +35,7 @@ func TestProvider_conforms(t *testing.T) {
 // meaning.
 func TestObserve_bodyOfOtherEvent_isDead(t *testing.T) {
 	t.Parallel()
-	const dead, look = "dead: ", "partial: "
+	const dead, partial = "dead: ", "partial: "
 	repo := `"repository": {"id": 5, "full_name": "o/r", "default_branch": "main", ` + updated + `}`
 	tests := map[string]struct{ event, body, want string }{
 		"a comment deleted, as its issue": {"issues", `{"action": "deleted", "comment": {"id": 9}, ` +
@@ -51,15 +51,15 @@ func TestObserve_bodyOfOtherEvent_isDead(t *testing.T) {
 		"a repository, as a star": {"star", `{"action": "created", ` + repo +
 			`, "sender": {"id": 6}}`, dead},
 		"a new event, as its repository": {"repository", `{"action": "edited", "novelty": {"id": 9}, ` +
-			repo + `}`, look},
+			repo + `}`, partial},
 		"a new event's delete, as an issue's": {"issues", `{"action": "deleted", "novelty": {"id": 9}, ` +
-			issue + `}`, look},
+			issue + `}`, partial},
 		"a discussion deleted, as a label": {"label",
 			`{"action": "deleted", "discussion": {"id": 9}, "label": {"id": 4}}`, dead},
 		"a team's membership, as a member": {"member",
 			`{"action": "removed", "member": {"id": 9}, "team": {"id": 4}, "scope": "team", ` + repo + `}`, dead},
 		"an app's copy of its installation": {"installation",
-			`{"action": "deleted", "installation": {"id": 9, "node_id": "x"}}`, look},
+			`{"action": "deleted", "installation": {"id": 9, "node_id": "x"}}`, partial},
 		"an app's label deleted, as its installation": {"installation", `{"action": "deleted", "label": {"id": 4}, ` +
 			repo + `, "installation": {"id": 9, "node_id": "x"}}`, dead},
 		"a review edited, as its pull request": {"pull_request", `{"action": "edited", "review": {"id": 9}, ` +
@@ -153,8 +153,11 @@ func TestObserve_builtStates_areRead(t *testing.T) {
 	tests := map[string]struct{ eventType, body, want string }{
 		"push": {"push", pushed(first, then), `{"ref": "refs/heads/main", "repository_id": 5, "sha": "` + then + `"}`},
 		"star": {"star.created",
-			`{"action": "created", "starred_at": "2026-01-01T00:00:00Z", "repository": {"id": 5, "full_name": "o/r", "size": 1}, "sender": {"id": 6, "login": "mona", "type": "User"}}`,
-			`{"starred_at": "2026-01-01T00:00:00Z", "repository": {"id": 5, "full_name": "o/r"}, "user": {"id": 6, "login": "mona"}}`},
+			`{"action": "created", "starred_at": "2026-01-01T00:00:00Z", ` +
+				`"repository": {"id": 5, "full_name": "o/r", "size": 1}, ` +
+				`"sender": {"id": 6, "login": "mona", "type": "User"}}`,
+			`{"starred_at": "2026-01-01T00:00:00Z", "repository": {"id": 5, "full_name": "o/r"}, ` +
+				`"user": {"id": 6, "login": "mona"}}`},
 	}
 	for name, test := range tests {
 		o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.StoredEvent{Type: test.eventType,

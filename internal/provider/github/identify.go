@@ -67,8 +67,8 @@ func eventType(event string, root *canonical.Value) string {
 // eventName returns the event's name from its header, or "". GitHub's names consist of words with
 // underscores. A dot in the unsigned header could look like an action.
 func eventName(header string) string {
-	odd := func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_') }
-	if len(header) > 100 || strings.ContainsFunc(header, odd) {
+	invalid := func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_') }
+	if len(header) > 100 || strings.ContainsFunc(header, invalid) {
 		return ""
 	}
 	return header

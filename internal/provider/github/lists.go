@@ -31,8 +31,8 @@ type list struct {
 	wholeObjects bool
 	// skipMember is a member that only objects of another type have.
 	skipMember string
-	// stableOrder means that no object ever moves to another page, because none is deleted and
-	// their order never changes.
+	// stableOrder means that no object ever moves to another page: none is deleted, and the order
+	// never changes.
 	stableOrder bool
 }
 
@@ -40,12 +40,12 @@ type list struct {
 // the last object before, so changes and deletes move no object past the cursor. Only if more
 // objects than a page holds changed in one second, the pages are counted. Pull requests are never
 // deleted, so their pages, in order of creation, never change. For releases, deployments and commit
-// comments a delete moves the later ones to the page before, and for more than 100 milestones a new
-// due date moves one. provider.NextCounted reads such pages again until nothing moves.
+// comments a delete moves the later ones to the page before. Milestones are sorted by due date, so
+// a new date moves one. provider.NextCounted reads such pages again until nothing moves.
 //
-// Not listed are workflow and check runs: GitHub lists the first completely or by their time of
-// creation only and deletes them automatically, and it lists the others below a commit. Labels are
-// not listed either: a label's address is its name, so none could be treated as missing.
+// These types have no entry. GitHub lists workflow runs completely or by time of creation only, and
+// deletes them automatically. It lists check runs below a commit. A label's address is its name, so
+// no label could be treated as missing.
 var lists = map[string]list{
 	"repository": {wholeObjects: true},
 	"issue": {path: "/issues", query: url.Values{"state": {"all"}, "sort": {"updated"}, "direction": {"asc"}},
@@ -72,8 +72,7 @@ func (GitHub) Lists(_ *provider.Source, api *provider.API, account string) map[s
 	}
 	for objectType, l := range lists {
 		out[objectType] = provider.List{ByChange: l.byChange, Lag: listLag, Sparse: l.skipMember != "",
-			VersionsOnly: !l.wholeObjects &&
-				ruleOf(objectType).mayNotAdvance}
+			VersionsOnly: !l.wholeObjects && ruleOf(objectType).mayNotAdvance}
 	}
 	return out
 }
@@ -157,7 +156,7 @@ func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, c
 	counts := func(cursor string) bool { return readPosition(api, cursor).page > 1 }
 	next, err = provider.NextCounted(cursor, after, ids, counts)
 	switch {
-	case err != nil && l.byChange: // every change moves an object of such a list, so a busy list never stands still
+	case err != nil && l.byChange: // every change moves an object, so a busy list may move during every read
 		return page, after, nil
 	case err != nil:
 		return nil, "", fmt.Errorf("read list of %s: %w", objectType, err)
@@ -190,8 +189,8 @@ func (l list) read(objectType string, raw []byte) (one *provider.ListedObject, i
 // after returns the cursor of the next page, or "" after the last repository. A list by time
 // continues at the last time of the page, and repeats that second and the one before it. If that
 // time is not later than the start of the page, more objects than a page holds changed within these
-// two seconds. Then the list continues by page number until it is past them. Only there a change or
-// a delete could hide another object.
+// two seconds. Then the list continues by page number until it is past them. Only on those pages
+// could a change or a delete hide another object.
 func (l list) after(api *provider.API, at listPosition, more bool, last int64) string {
 	switch {
 	case more && l.byChange && last > at.since:

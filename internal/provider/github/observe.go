@@ -31,8 +31,8 @@ func observe(event string, root *canonical.Value) (provider.Observation, error) 
 	}
 	action := text(root, "action")
 	r, role := find(event, action)
-	if r == nil || r.object == "" && role == roleUnlisted {
-		return observeUnlisted(event, root), nil
+	if r == nil || r.object == "" && role == roleUnknown {
+		return observeUnknown(event, root), nil
 	}
 	if role == roleIgnored {
 		return provider.Observation{Ignored: r.ignoredReasons[action]}, nil
@@ -59,13 +59,11 @@ func observe(event string, root *canonical.Value) (provider.Observation, error) 
 func (r *eventRule) checkBody(id string, root *canonical.Value) error {
 	if name := r.missingMember(root); name != "" {
 		return newDead("a body of the event %s has a member %s, but this one has none: the event's name is not "+
-			"signed, "+
-			"so it is not trusted", r.event, name)
+			"signed, so it is not trusted", r.event, name)
 	}
 	if name := r.foreignMember(root); name != "" {
 		return newDead("the body has a member %.64q, which no body of the event %s has: the event's name is not "+
-			"signed, "+
-			"so it is not trusted", name, r.event)
+			"signed, so it is not trusted", name, r.event)
 	}
 	if !provider.ValidName(id) {
 		return newDead("a body of the event %s must contain the id of its %s, and this one does not", r.event, r.object)
@@ -131,9 +129,9 @@ func (r *eventRule) observeDelete(o *provider.Observation, root *canonical.Value
 	o.Deleted, o.Final, o.State, o.IgnoredPaths = true, true, root.Get(r.member), r.ignoredPaths
 }
 
-// observeUnlisted reads an event that is not in the table: it makes a refetch pending if the body
+// observeUnknown reads an event that is not in the table: it makes a refetch pending if the body
 // names an object.
-func observeUnlisted(event string, root *canonical.Value) provider.Observation {
+func observeUnknown(event string, root *canonical.Value) provider.Observation {
 	member := event
 	if strings.HasSuffix(event, "_comment") {
 		member = "comment"

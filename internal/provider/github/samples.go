@@ -47,13 +47,16 @@ var story = []step{
 	{event: "pull_request.synchronize", member: "pull_request", file: "pull_request",
 		change: `{"updated_at": "2026-01-01T09:15:00Z", "commits": 2,
 		"additions": 15, "statuses_url": "https://api.github.com/repos/octo-demo/kettle/statuses/1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e"}`,
-		rest: `{"number": 8, "before": "1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d", "after": "1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e"}`},
+		rest: `{"number": 8, "before": "1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d", ` +
+			`"after": "1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e"}`},
 	{event: "pull_request.closed", member: "pull_request", file: "pull_request",
 		change: `{"updated_at": "2026-01-01T09:30:00Z", "commits": 2, "additions": 15,
 		"state": "closed", "merged": true, "merged_at": "2026-01-01T09:30:00Z", "closed_at": "2026-01-01T09:30:00Z",
 		"merge_commit_sha": "2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e"}`, rest: `{"number": 8}`},
 	{event: "push", file: "push"},
-	{event: "create", rest: `{"ref": "seal", "ref_type": "branch", "master_branch": "main", "description": "Boils water", "pusher_type": "user"}`},
+	{event: "create",
+		rest: `{"ref": "seal", "ref_type": "branch", "master_branch": "main", ` +
+			`"description": "Boils water", "pusher_type": "user"}`},
 	{event: "workflow_run.completed", member: "workflow_run", file: "workflow_run", rest: `{"workflow": "<workflow>"}`},
 	{event: "release.published", member: "release", file: "release"},
 	{event: "star.created", rest: `{"starred_at": "2026-01-02T10:30:00Z"}`},
@@ -64,7 +67,8 @@ var story = []step{
 	{event: "member.added", member: "member", file: "member",
 		rest: `{"changes": {"permission": {"to": "write"}, "role_name": {"to": "write"}}}`},
 	{event: "installation.created", member: "installation", file: "installation", app: true, rest: `{"requester": null,
-		"repositories": [{"id": 700500, "node_id": "R_demo700500", "name": "kettle", "full_name": "octo-demo/kettle", "private": false}]}`},
+		"repositories": [{"id": 700500, "node_id": "R_demo700500", "name": "kettle", ` +
+		`"full_name": "octo-demo/kettle", "private": false}]}`},
 	{event: "ping", member: "hook", file: "hook", rest: `{"zen": "Tea first.", "hook_id": 700450}`},
 }
 

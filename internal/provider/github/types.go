@@ -12,7 +12,7 @@ func withReason(reason string, actions ...string) map[string]string {
 const (
 	noClock          = "the body has no time of change, so the order of the state is unknown"
 	refWithoutCommit = "the body names the ref but not its commit; the push event contains it, if there is one"
-	returns          = "the delete has no time, and the same object can return"
+	mayReturn        = "the delete has no time, and the same object can return"
 	noChange         = "a user requests a new run or presses a button, which does not change the object; the result " +
 		"has an event of its own"
 )
@@ -26,26 +26,23 @@ const (
 var eventRules = []eventRule{
 	// Pinning may not advance an issue's time. A transfer ends an issue; the other repository gets
 	// a new one, under another id.
-	{event: "issues", object: "issue", member: "issue", optionalMembers: []string{"assignee", "label", "milestone",
-		"type"},
-		requiredFields: []string{"state", "title"},
+	{event: "issues", object: "issue", member: "issue",
+		optionalMembers: []string{"assignee", "label", "milestone", "type"},
+		requiredFields:  []string{"state", "title"},
 		wholeActions: []string{"opened", "edited", "closed", "reopened", "assigned", "unassigned", "labeled",
-			"unlabeled",
-			"locked", "unlocked",
-			"milestoned", "demilestoned", "pinned", "unpinned", "typed", "untyped", "field_added", "field_removed"},
+			"unlabeled", "locked", "unlocked", "milestoned", "demilestoned", "pinned", "unpinned", "typed", "untyped",
+			"field_added", "field_removed"},
 		deletes: []string{"deleted", "transferred"}, mayNotAdvance: true,
 		ignoredPaths: ignoredInIssue},
-	// GitHub computes whether it can be merged after the event, and again when its base changes.
+	// GitHub computes after the event whether the pull request can be merged, and again when its
+	// base changes.
 	{event: "pull_request", object: "pull_request", member: "pull_request", requiredFields: []string{"merged"},
 		optionalMembers: []string{"number", "after", "assignee", "before", "label", "milestone", "reason",
-			"requested_reviewer",
-			"requested_team", "stack"},
+			"requested_reviewer", "requested_team", "stack"},
 		wholeActions: []string{"opened", "edited", "closed", "reopened", "synchronize", "assigned", "unassigned",
-			"labeled",
-			"unlabeled", "locked", "unlocked",
-			"milestoned", "demilestoned", "ready_for_review", "converted_to_draft", "review_requested",
-			"review_request_removed",
-			"auto_merge_enabled", "auto_merge_disabled", "enqueued", "dequeued", "stacked"},
+			"labeled", "unlabeled", "locked", "unlocked", "milestoned", "demilestoned", "ready_for_review",
+			"converted_to_draft", "review_requested", "review_request_removed", "auto_merge_enabled",
+			"auto_merge_disabled", "enqueued", "dequeued", "stacked"},
 		mayNotAdvance: true, ignoredPaths: ignoredInPull},
 	// Comments on issues, and those on pull requests that are not on a line of code.
 	{event: "issue_comment", object: "issue_comment", member: "comment", requiredMembers: []string{"issue"},
@@ -83,16 +80,16 @@ var eventRules = []eventRule{
 		deletes:       []string{"deleted"},
 		mayNotAdvance: true, ignoredPaths: ignoredInRelease},
 	// A repository's time may not advance when it is renamed or transferred. A deleted one can be
-	// restored. Stars, pushes and its other counters have no event of the repository.
+	// restored. Changes of its counters, such as stars and pushes, cause no event repository.
 	{event: "repository", object: "repository", member: "repository", noOtherMembers: true,
 		requiredFields: []string{"default_branch", "full_name"},
 		wholeActions: []string{"created", "edited", "renamed", "transferred", "archived", "unarchived", "publicized",
 			"privatized"},
-		partialReasons: withReason(returns, "deleted"), mayNotAdvance: true, ignoredPaths: ignoredInRepository},
-	// A star records that a user has starred a repository. Its end has no time.
+		partialReasons: withReason(mayReturn, "deleted"), mayNotAdvance: true, ignoredPaths: ignoredInRepository},
+	// A star records that a user has starred a repository. The event of its removal has no time.
 	{event: "star", object: "star", member: "starred_at", ids: []string{"repository.id", "sender.id"},
 		wholeActions:   []string{"created"},
-		partialReasons: withReason(returns, "deleted"), version: "starred_at", shape: star{}},
+		partialReasons: withReason(mayReturn, "deleted"), version: "starred_at", shape: star{}},
 	{event: "watch", ignoredReasons: withReason("a star under its older name; the event star contains the time",
 		"started")},
 
@@ -102,12 +99,11 @@ var eventRules = []eventRule{
 		ignoredPaths: ignoredInRun},
 	{event: "workflow_job", object: "workflow_job", member: "workflow_job", optionalMembers: []string{"deployment"},
 		partialReasons: withReason(noClock, "queued", "waiting", "in_progress", "completed")},
-	{event: "check_run", object: "check_run", member: "check_run", partialReasons: withReason(noClock, "created",
-		"completed"),
+	{event: "check_run", object: "check_run", member: "check_run",
+		partialReasons: withReason(noClock, "created", "completed"),
 		ignoredReasons: withReason(noChange, "rerequested", "requested_action")},
 	{event: "check_suite", object: "check_suite", member: "check_suite",
-		wholeActions: []string{"requested", "rerequested",
-			"completed"},
+		wholeActions: []string{"requested", "rerequested", "completed"},
 		ignoredPaths: ignoredInSuite},
 	{event: "deployment", object: "deployment", member: "deployment",
 		optionalMembers: []string{"workflow", "workflow_run"},
@@ -119,12 +115,12 @@ var eventRules = []eventRule{
 		ignoredPaths: ignoredInDeployment},
 
 	// A new installation of an app has another id. Ending a suspension may not advance its time.
-	{event: "installation", object: "installation", member: "installation", optionalMembers: []string{"repositories",
-		"requester"},
-		requiredFields: []string{"account", "app_id"},
-		wholeActions:   []string{"created", "suspend", "unsuspend", "new_permissions_accepted"},
-		deletes:        []string{"deleted"},
-		mayNotAdvance:  true},
+	{event: "installation", object: "installation", member: "installation",
+		optionalMembers: []string{"repositories", "requester"},
+		requiredFields:  []string{"account", "app_id"},
+		wholeActions:    []string{"created", "suspend", "unsuspend", "new_permissions_accepted"},
+		deletes:         []string{"deleted"},
+		mayNotAdvance:   true},
 	{event: "installation_repositories", object: "installation", member: "installation",
 		requiredMembers: []string{"repositories_added", "repositories_removed"},
 		optionalMembers: []string{"repository_selection", "requester"},
@@ -133,14 +129,12 @@ var eventRules = []eventRule{
 	{event: "installation_target", object: "installation", member: "installation", requiredMembers: []string{"account"},
 		optionalMembers: []string{"target_type"},
 		partialReasons: withReason("the account of the installation was renamed; the body contains only the "+
-			"installation's id",
-			"renamed")},
+			"installation's id", "renamed")},
 
 	// A user's membership of a repository, and of a team.
 	{event: "member", object: "member", member: "member", ids: []string{"repository.id", "member.id"},
-		partialReasons: withReason("the body contains a change of the member's permission, without a time", "added",
-			"edited",
-			"removed")},
+		partialReasons: withReason("the body contains a change of the member's permission, without a time",
+			"added", "edited", "removed")},
 	{event: "membership", object: "membership", member: "member", requiredMembers: []string{"scope", "team"},
 		ids:            []string{"team.id", "member.id"},
 		partialReasons: withReason(noClock, "added", "removed")},
@@ -151,17 +145,16 @@ var eventRules = []eventRule{
 		ids:            []string{"team.id", "repository.id"},
 		partialReasons: withReason(noClock, "added_to_repository", "removed_from_repository")},
 
-	{event: "label", object: "label", member: "label", partialReasons: withReason(noClock, "created", "edited",
-		"archived",
-		"unarchived"), deletes: []string{"deleted"}},
-	{event: "milestone", object: "milestone", member: "milestone", wholeActions: []string{"created", "edited", "closed",
-		"opened"}, deletes: []string{"deleted"},
+	{event: "label", object: "label", member: "label",
+		partialReasons: withReason(noClock, "created", "edited", "archived", "unarchived"),
+		deletes:        []string{"deleted"}},
+	{event: "milestone", object: "milestone", member: "milestone",
+		wholeActions: []string{"created", "edited", "closed", "opened"}, deletes: []string{"deleted"},
 		ignoredPaths: []string{"open_issues", "closed_issues"}},
 
-	{event: "ping", member: "hook", ignoredReasons: withReason("GitHub tests the address of a new webhook; this is "+
-		"not an object",
-		"")},
-	{event: "meta", member: "hook", ignoredReasons: withReason("the webhook itself was deleted; GitHub sends nothing "+
-		"more to this "+
-		"address through it", "deleted")},
+	{event: "ping", member: "hook",
+		ignoredReasons: withReason("GitHub tests the address of a new webhook; this is not an object", "")},
+	{event: "meta", member: "hook",
+		ignoredReasons: withReason("the webhook itself was deleted; GitHub sends nothing more to this address "+
+			"through it", "deleted")},
 }

@@ -24,12 +24,13 @@ func summary(eventType, body string) string {
 
 const (
 	updated = `"updated_at": "2026-01-01T00:00:00Z"`
-	inRepo  = `, "repository": {"id": 5, "owner": {"login": "octo-org"}, "updated_at": "2019-01-01T00:00:00Z"}, "sender": {"id": 6, "login": "mona"}`
-	issue   = `"issue": {"id": 7, ` + updated + `, "state": "open", "title": "Leak"}`
-	pull    = `"pull_request": {"id": 8, ` + updated + `, "merged": false}`
-	first   = "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c"
-	then    = "2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e"
-	none    = "0000000000000000000000000000000000000000"
+	inRepo  = `, "repository": {"id": 5, "owner": {"login": "octo-org"}, "updated_at": "2019-01-01T00:00:00Z"}, ` +
+		`"sender": {"id": 6, "login": "mona"}`
+	issue = `"issue": {"id": 7, ` + updated + `, "state": "open", "title": "Leak"}`
+	pull  = `"pull_request": {"id": 8, ` + updated + `, "merged": false}`
+	first = "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c"
+	then  = "2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e"
+	none  = "0000000000000000000000000000000000000000"
 )
 
 // pushed returns the body of a push from one commit to another.
@@ -44,42 +45,41 @@ func TestObserve_events_followTheirRule(t *testing.T) {
 	const at = ", at 1767225600000000/1000000, rank 1"
 	const deleted = ", rank 1, deleted, final"
 	const clock = ", partial: the body has no time of change, so the order of the state is unknown"
-	const beside = ", partial: the body names the ref but not its commit; the push event contains it, if there is one"
+	const noCommit = ", partial: the body names the ref but not its commit; the push event contains it, if there is one"
 	const returns = ", partial: the delete has no time, and the same object can return"
-	const issueVolatile = ", without reactions author_association sub_issues_summary issue_dependencies_summary " +
+	const issueIgnored = ", without reactions author_association sub_issues_summary issue_dependencies_summary " +
 		"milestone.open_issues milestone.closed_issues milestone.updated_at closed_by parent_issue_url " +
 		"performed_via_github_app pinned_comment"
-	const pullVolatile = ", without mergeable mergeable_state rebaseable merge_commit_sha author_association " +
+	const pullIgnored = ", without mergeable mergeable_state rebaseable merge_commit_sha author_association " +
 		"base.repo head.repo stack milestone.open_issues milestone.closed_issues milestone.updated_at " +
 		"allow_auto_merge allow_update_branch delete_branch_on_merge merge_commit_message merge_commit_title " +
 		"squash_merge_commit_message squash_merge_commit_title use_squash_pr_title_as_default"
-	const repoVolatile = ", without forks forks_count open_issues open_issues_count pushed_at size stargazers_count " +
-		"watchers watchers_count network_count subscribers_count permissions role_name " +
-		"temp_clone_token organization parent source template_repository security_and_analysis custom_properties " +
-		"code_of_conduct master_branch anonymous_access_enabled " +
-		"allow_auto_merge allow_merge_commit allow_rebase_merge allow_squash_merge allow_update_branch " +
-		"delete_branch_on_merge merge_commit_message merge_commit_title " +
+	const repoIgnored = ", without forks forks_count open_issues open_issues_count pushed_at size stargazers_count " +
+		"watchers watchers_count network_count subscribers_count permissions role_name temp_clone_token organization " +
+		"parent source template_repository security_and_analysis custom_properties code_of_conduct master_branch " +
+		"anonymous_access_enabled allow_auto_merge allow_merge_commit allow_rebase_merge allow_squash_merge " +
+		"allow_update_branch delete_branch_on_merge merge_commit_message merge_commit_title " +
 		"squash_merge_commit_message squash_merge_commit_title use_squash_pr_title_as_default"
 	tests := []struct{ types, body, want string }{
 		{"issues.opened issues.edited issues.closed issues.reopened issues.locked issues.unlocked issues.pinned " +
 			"issues.unpinned issues.field_added issues.field_removed",
-			`{` + issue + inRepo + `}`, "issue 7" + at + ", own, still" + issueVolatile},
+			`{` + issue + inRepo + `}`, "issue 7" + at + ", own, may not advance" + issueIgnored},
 		{"issues.assigned issues.unassigned", `{` + issue + `, "assignee": {"id": 6}` + inRepo + `}`, "issue 7" + at +
-			", own, still" + issueVolatile},
+			", own, may not advance" + issueIgnored},
 		{"issues.labeled issues.unlabeled", `{` + issue + `, "label": {"id": 9}` + inRepo + `}`, "issue 7" + at +
-			", own, still" + issueVolatile},
+			", own, may not advance" + issueIgnored},
 		{"issues.milestoned issues.demilestoned", `{` + issue + `, "milestone": {"id": 9}` + inRepo + `}`, "issue 7" +
-			at + ", own, still" + issueVolatile},
+			at + ", own, may not advance" + issueIgnored},
 		{"issues.typed issues.untyped", `{` + issue + `, "type": {"id": 9}` + inRepo + `}`, "issue 7" + at +
-			", own, still" + issueVolatile},
-		{"issues.opened", `{` + issue + `, "changes": {"old_issue": {"id": 4}}}`, "issue 7" + at + ", own, still" +
-			issueVolatile},
+			", own, may not advance" + issueIgnored},
+		{"issues.opened", `{` + issue + `, "changes": {"old_issue": {"id": 4}}}`, "issue 7" + at +
+			", own, may not advance" + issueIgnored},
 		{"issues.edited", `{` + issue + `, "changes": {"title": {"from": "Leek"}}}`, "issue 7" + at +
-			", own, still, before" + issueVolatile},
-		{"issues.edited", `{` + issue + `, "changes": {}}`, "issue 7" + at + ", own, still" + issueVolatile},
-		{"issues.deleted", `{` + issue + inRepo + `}`, "issue 7" + deleted + issueVolatile},
+			", own, may not advance, before" + issueIgnored},
+		{"issues.edited", `{` + issue + `, "changes": {}}`, "issue 7" + at + ", own, may not advance" + issueIgnored},
+		{"issues.deleted", `{` + issue + inRepo + `}`, "issue 7" + deleted + issueIgnored},
 		{"issues.transferred", `{` + issue + `, "changes": {"new_issue": {"id": 17}, "new_repository": {"id": 15}}` +
-			inRepo + `}`, "issue 7" + deleted + issueVolatile},
+			inRepo + `}`, "issue 7" + deleted + issueIgnored},
 		{"issues.frobbed", `{` + issue + inRepo + `}`, "issue 7, partial: the action is unknown, so its effect on " +
 			"the object is unknown"},
 		{"issues.opened", `{"issue": {"id": 7, "updated_at": null, "state": "open", "title": "Leak"}}`,
@@ -91,22 +91,22 @@ func TestObserve_events_followTheirRule(t *testing.T) {
 			"pull_request.unlocked pull_request.ready_for_review " +
 			"pull_request.converted_to_draft pull_request.auto_merge_enabled pull_request.auto_merge_disabled " +
 			"pull_request.enqueued pull_request.dequeued",
-			`{"number": 8, "reason": "x", ` + pull + inRepo + `}`, "pull_request 8" + at + ", own, still" +
-				pullVolatile},
+			`{"number": 8, "reason": "x", ` + pull + inRepo + `}`, "pull_request 8" + at + ", own, may not advance" +
+				pullIgnored},
 		{"pull_request.synchronize", `{"before": "` + first + `", "after": "` + then + `", ` + pull + `}`,
-			"pull_request 8" + at + ", own, still" + pullVolatile},
+			"pull_request 8" + at + ", own, may not advance" + pullIgnored},
 		{"pull_request.stacked", `{"number": 8, "stack": {"size": 2}, ` + pull + inRepo + `}`, "pull_request 8" + at +
-			", own, still" + pullVolatile},
+			", own, may not advance" + pullIgnored},
 		{"pull_request.assigned pull_request.unassigned", `{"assignee": {"id": 6}, ` + pull + `}`, "pull_request 8" +
-			at + ", own, still" + pullVolatile},
+			at + ", own, may not advance" + pullIgnored},
 		{"pull_request.labeled pull_request.unlabeled", `{"label": {"id": 9}, ` + pull + `}`, "pull_request 8" + at +
-			", own, still" + pullVolatile},
+			", own, may not advance" + pullIgnored},
 		{"pull_request.milestoned pull_request.demilestoned", `{"milestone": {"id": 9}, ` + pull + `}`,
-			"pull_request 8" + at + ", own, still" + pullVolatile},
+			"pull_request 8" + at + ", own, may not advance" + pullIgnored},
 		{"pull_request.review_requested pull_request.review_request_removed", `{"requested_reviewer": {"id": 6}, ` +
-			pull + `}`, "pull_request 8" + at + ", own, still" + pullVolatile},
+			pull + `}`, "pull_request 8" + at + ", own, may not advance" + pullIgnored},
 		{"pull_request.review_requested", `{"requested_team": {"id": 6}, ` + pull + `}`, "pull_request 8" + at +
-			", own, still" + pullVolatile},
+			", own, may not advance" + pullIgnored},
 
 		{"issue_comment.created issue_comment.edited issue_comment.pinned issue_comment.unpinned",
 			`{"comment": {"id": 9, ` + updated + `}, ` + issue + `}`,
@@ -134,14 +134,14 @@ func TestObserve_events_followTheirRule(t *testing.T) {
 			"body's repository.pushed_at is not a time, so the order of the state is unknown"},
 		{"push", strings.Replace(pushed(first, then), "refs/", "", 1),
 			"dead: a body of the event push must contain the id of its ref, and this one does not"},
-		{"create delete", `{"ref": "a/b", "ref_type": "branch"` + inRepo + `}`, "ref 5:refs/heads/a/b" + beside},
-		{"create delete", `{"ref": "v1", "ref_type": "tag"` + inRepo + `}`, "ref 5:refs/tags/v1" + beside},
+		{"create delete", `{"ref": "a/b", "ref_type": "branch"` + inRepo + `}`, "ref 5:refs/heads/a/b" + noCommit},
+		{"create delete", `{"ref": "v1", "ref_type": "tag"` + inRepo + `}`, "ref 5:refs/tags/v1" + noCommit},
 		{"create", `{"ref": "v1", "ref_type": "repository"` + inRepo + `}`,
 			"dead: a body of the event create must contain the id of its ref, and this one does not"},
 
 		{"release.created release.published release.unpublished release.edited release.prereleased release.released",
 			`{"release": {"id": 9, ` + updated + `}` + inRepo + `}`,
-			"release 9" + at + ", own, still, without reactions short_description_html " +
+			"release 9" + at + ", own, may not advance, without reactions short_description_html " +
 				"is_short_description_html_truncated mentions_count assets.download_count"},
 		{"release.published", `{"release": {"id": 9, "created_at": "2026-01-01T00:00:00Z"}` + inRepo + `}`,
 			"release 9, partial: the body's release.updated_at is not a time, so the order of the state is unknown"},
@@ -152,16 +152,18 @@ func TestObserve_events_followTheirRule(t *testing.T) {
 			"repository.unarchived repository.publicized repository.privatized",
 			`{"repository": {"id": 5, ` + updated +
 				`, "full_name": "o/r", "default_branch": "main"}, "organization": {}, "sender": {}, "changes": {}}`,
-			"repository 5" + at + ", own, still" + repoVolatile},
+			"repository 5" + at + ", own, may not advance" + repoIgnored},
 		{"repository.edited", `{"repository": {"id": 5, ` + updated +
 			`, "full_name": "o/r", "default_branch": "main"}, "changes": {"default_branch": {"from": "master"}}}`,
-			"repository 5" + at + ", own, still, before" + repoVolatile},
+			"repository 5" + at + ", own, may not advance, before" + repoIgnored},
 		{"repository.renamed", `{"repository": {"id": 5, ` + updated +
-			`, "full_name": "o/r", "name": "r", "default_branch": "main"}, "changes": {"repository": {"name": {"from": "q"}}}}`,
-			"repository 5" + at + ", own, still" + repoVolatile},
+			`, "full_name": "o/r", "name": "r", "default_branch": "main"}, ` +
+			`"changes": {"repository": {"name": {"from": "q"}}}}`,
+			"repository 5" + at + ", own, may not advance" + repoIgnored},
 		{"repository.transferred", `{"repository": {"id": 5, ` + updated +
-			`, "full_name": "o/r", "owner": {}, "default_branch": "main"}, "changes": {"owner": {"from": {"user": {}}}}}`,
-			"repository 5" + at + ", own, still" + repoVolatile},
+			`, "full_name": "o/r", "owner": {}, "default_branch": "main"}, ` +
+			`"changes": {"owner": {"from": {"user": {}}}}}`,
+			"repository 5" + at + ", own, may not advance" + repoIgnored},
 		{"repository.deleted", `{"repository": {"id": 5}}`, "repository 5" + returns},
 
 		{"star.created", `{"starred_at": "2026-01-01T00:00:00Z"` + inRepo + `}`, "star 5:6" + at +
@@ -209,12 +211,12 @@ func TestObserve_events_followTheirRule(t *testing.T) {
 
 		{"installation.created installation.suspend installation.unsuspend installation.new_permissions_accepted",
 			`{"installation": {"id": 9, "account": {}, "app_id": 1, ` + updated +
-				`}, "repositories": [], "requester": null}`, "installation 9" + at + ", own, still"},
+				`}, "repositories": [], "requester": null}`, "installation 9" + at + ", own, may not advance"},
 		{"installation.created", `{"installation": {"id": 9, "account": {}, "app_id": 1, "updated_at": 1767225600}}`,
-			"installation 9" + at + ", own, still"},
+			"installation 9" + at + ", own, may not advance"},
 		{"installation.created",
 			`{"installation": {"id": 9, "account": {}, "app_id": 1, "updated_at": "2026-01-01T01:00:00.999+01:00"}}`,
-			"installation 9" + at + ", own, still"},
+			"installation 9" + at + ", own, may not advance"},
 		{"installation.deleted", `{"installation": {"id": 9, "account": {}, "app_id": 1}, "repositories": []}`,
 			"installation 9" + deleted},
 		{"installation_repositories.added installation_repositories.removed",
@@ -259,8 +261,7 @@ func TestObserve_events_followTheirRule(t *testing.T) {
 				"position side start_line start_side"},
 		{"pull_request_review_comment.deleted", `{"comment": {"id": 9, ` + updated + `}, ` + pull + inRepo + `}`,
 			"pull_request_review_comment 9" + deleted + ", without reactions author_association commit_id line " +
-				"position " +
-				"side start_line start_side"},
+				"position side start_line start_side"},
 		{"pull_request_review_comment.created", `{"comment": {"id": 9, ` + updated + `}, ` + issue + `}`,
 			"dead: a body of the event pull_request_review_comment has a member pull_request, but this one has none: " +
 				"the event's name is not signed, so it is not trusted"},

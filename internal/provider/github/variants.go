@@ -88,13 +88,13 @@ func renumber(root map[string]any, path string, n int) {
 	if !ok {
 		return
 	}
-	// Digits at the end are replaced, so that a float can hold the id.
-	const room = 6
+	// The last digits are replaced, so that a float can hold the id exactly.
+	const suffixDigits = 6
 	digits := old.String()
-	if len(digits) > 15-room {
-		digits = digits[:15-room]
+	if len(digits) > 15-suffixDigits {
+		digits = digits[:15-suffixDigits]
 	}
-	object[name] = json.Number(digits + fmt.Sprintf("%0*d", room, n))
+	object[name] = json.Number(digits + fmt.Sprintf("%0*d", suffixDigits, n))
 }
 
 // moveRef makes a push the n-th of its ref, or of another ref.

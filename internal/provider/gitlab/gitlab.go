@@ -56,7 +56,7 @@ var spec = declared.Spec{
 		Account: declared.Templates("{json:project.id}", "{json:project_id}"),
 	},
 	Objects:    objects(),
-	SetHeaders: dress,
+	SetHeaders: setHeaders,
 	Samples: []provider.Sample{
 		declared.LoadSample(files, "issue.open", "samples/issue_open.json"),
 		declared.LoadSample(files, "issue.update", "samples/issue_update.json"),
@@ -76,36 +76,34 @@ var spec = declared.Spec{
 		Counter: "object_attributes.description",
 	},
 	Docs: provider.Docs{
-		Setup: "In the project or group under *Settings*, *Webhooks*, add one with the ingest URL. Generate a " +
-			"**signing token** (`whsec_...`) and give " +
-			"it as the secret, whole; leave *Secret token* empty. An older GitLab has only the secret token: then " +
-			"that is the secret. It " + notCovered +
-			": anyone who saw one delivery can send any other, and choose its id, until the token is changed. A " +
-			"source " +
-			"with both accepts either; so while hooks " +
-			"move from one to the other set both, then remove the secret token. The token's header is never stored. " +
-			"Projects are distinguished by their number " +
-			"(`project.id`); list those you accept under `accounts`, or leave it out for all.",
-		Key: "`webhook-id`, which is signed if there is a signing token, else `Idempotency-Key`, which is not " +
-			"signed, else a digest of the content. " +
-			"Both headers stay the same when a delivery is sent again.",
+		Setup: "In the project or group, under *Settings*, *Webhooks*, add a webhook with the ingest URL. Generate " +
+			"a **signing token** (`whsec_...`) and use it as the secret, with its prefix. Leave *Secret token* " +
+			"empty. An older GitLab has only the secret token: use that as the secret. It " + notCovered +
+			": anyone who saw one delivery can send any other delivery and choose its id, until you change the " +
+			"token. A source with both secrets accepts either. To move webhooks from one to the other, set both, " +
+			"and remove the secret token afterwards. The header with the token is never stored. Projects are " +
+			"distinguished by their number (`project.id`). List those that you accept under `accounts`, or leave " +
+			"`accounts` out to accept all.",
+		Key: "`webhook-id`, which is signed if there is a signing token. If it is missing, `Idempotency-Key`, " +
+			"which is not signed, or else a digest of the content. Both headers stay the same when GitLab sends a " +
+			"delivery again.",
 		Links: []string{"https://docs.gitlab.com/user/project/integrations/webhooks/",
 			"https://docs.gitlab.com/user/project/integrations/webhook_events/"},
 		Unconfirmed: []string{
-			"The headers of signing tokens. They are read from the change that brought them to GitLab, not from its " +
+			"Signing tokens use these headers. We read them in the change that added them to GitLab, not in its " +
 				"documentation.",
-			"That `Idempotency-Key` is in every delivery, stays the same when one is sent again, and equals " +
-				"`webhook-id`, so that a hook that gets a " +
-				"signing token keeps the same keys.",
-			"That GitLab waits 10 s for a response and disables a failing hook for a while.",
-			"That `updated_at` advances with every change; the receipt limits what it may have missed.",
+			"`Idempotency-Key` is in every delivery, stays the same when a delivery is sent again, and equals " +
+				"`webhook-id`. A webhook that gets a signing token therefore keeps the same keys.",
+			"GitLab waits 10 s for a response, and disables a failing webhook for a while.",
+			"`updated_at` advances with every change. Postern does not rely on this: it assumes that a state can " +
+				"be from any time between `updated_at` and the receipt.",
 		},
 	},
 }
 
 const (
 	tokenHeader = "header:X-Gitlab-Token"
-	notCovered  = "verifies the sender and nothing of the body"
+	notCovered  = "verifies the sender, but not the body"
 )
 
 func objects() []declared.Object {
@@ -124,8 +122,7 @@ func objects() []declared.Object {
 		// The action of the event, values that GitLab computes on request, and the projects, which
 		// change independently.
 		IgnoredPaths: []string{"action", "oldrev", "merge_status", "detailed_merge_status", "head_pipeline_id",
-			"source",
-			"target"},
+			"source", "target"},
 	}
 	deployment := declared.Object{
 		Events: kinds("deployment"), Type: declared.Templates("deployment"),
@@ -149,9 +146,9 @@ func objects() []declared.Object {
 	}
 }
 
-// dress sets GitLab's headers. It sets the id under its older name too, and only under that if
-// nothing is signed.
-func dress(src *provider.Source, d *provider.Delivery, _ provider.Sample) {
+// setHeaders sets GitLab's headers. It sets the id under its older name too. Without a signing
+// token it sets the id only under the older name.
+func setHeaders(src *provider.Source, d *provider.Delivery, _ provider.Sample) {
 	d.Header.Set("Idempotency-Key", d.Header.Get("Webhook-Id"))
 	if len(src.Secrets) > 0 && signing.CheckSecret(src.Secrets[0].Value) != nil {
 		d.Header.Del("Webhook-Id")

@@ -21,20 +21,34 @@ const (
 
 const without = ", without action oldrev merge_status detailed_merge_status head_pipeline_id source target"
 
-// said are bodies with their expected summaries.
-var said = map[string]string{
-	`{"object_kind":"issue","project":{"id":1},"object_attributes":{"id":9,"updated_at":"2013-12-03T17:15:43Z","action":"open"}}`: "1 issue 9, at 1386090943000000/1000000, rank 1, own, still" + without,
-	`{"object_kind":"issue","project_id":1,"object_attributes":{"id":9,"updated_at":"2013-12-03 17:15:43 UTC","action":"close"}}`: "1 issue 9, at 1386090943000000/1000000, rank 1, own, still" + without,
-	`{"object_kind":"work_item","object_attributes":{"id":9,"updated_at":"2013-12-03 17:15:43.250 UTC"}}`:                         "work_item 9, at 1386090943250000/1000, rank 1, own, still" + without,
-	`{"object_kind":"note","object_attributes":{"id":7}}`:                                                                         "note 7, partial: the event has no version and no time, so its order is unknown",
-	`{"object_kind":"deployment","deployment_id":15,"status_changed_at":"2021-04-28 21:50:00 +0200"}`:                             "deployment 15, at 1619639400000000/1000000, rank 1, own, still, without project user",
-	`{"object_kind":"release","action":"update","id":5}`:                                                                          "release 5, partial: the event has no version and no time, so its order is unknown",
-	`{"object_kind":"release","action":"delete","id":5}`:                                                                          "release 5, partial: the delete has no time, and the same object can return",
-	`{"object_kind":"build","build_id":1977,"build_status":"running"}`:                                                            "build 1977, partial: the event has no time of the job's last change",
-	`{"object_kind":"tag_push","project_id":1}`:                                                                                   "ignored: a push contains commits, not an object that is mirrored",
-	`{"event_name":"user_add_to_group","group_id":3}`:                                                                             "ignored: events of this type are about no object that is mirrored",
-	`{"object_kind":"wiki_page","object_attributes":{"title":"Home","action":"create"}}`:                                          "ignored: events of this type are about no object that is mirrored",
-	`{"object_kind":"issue","object_attributes":{"updated_at":"2013-12-03 17:15:43 UTC","action":"open"}}`:                        "ignored: the event has no object type or id, although events of its type should",
+// summaries are bodies with their expected summaries.
+var summaries = map[string]string{
+	`{"object_kind":"issue","project":{"id":1},"object_attributes":{"id":9,` +
+		`"updated_at":"2013-12-03T17:15:43Z","action":"open"}}`: "1 issue 9, at 1386090943000000/1000000, rank 1, " +
+		"own, may not advance" + without,
+	`{"object_kind":"issue","project_id":1,"object_attributes":{"id":9,` +
+		`"updated_at":"2013-12-03 17:15:43 UTC","action":"close"}}`: "1 issue 9, at 1386090943000000/1000000, " +
+		"rank 1, own, may not advance" + without,
+	`{"object_kind":"work_item","object_attributes":{"id":9,` +
+		`"updated_at":"2013-12-03 17:15:43.250 UTC"}}`: "work_item 9, at 1386090943250000/1000, rank 1, own, " +
+		"may not advance" + without,
+	`{"object_kind":"note","object_attributes":{"id":7}}`: "note 7, partial: the event has no version and no time, " +
+		"so its order is unknown",
+	`{"object_kind":"deployment","deployment_id":15,"status_changed_at":"2021-04-28 21:50:00 +0200"}`: "deployment " +
+		"15, at 1619639400000000/1000000, rank 1, own, may not advance, without project user",
+	`{"object_kind":"release","action":"update","id":5}`: "release 5, partial: the event has no version and no time, " +
+		"so its order is unknown",
+	`{"object_kind":"release","action":"delete","id":5}`: "release 5, partial: the delete has no time, " +
+		"and the same object can return",
+	`{"object_kind":"build","build_id":1977,"build_status":"running"}`: "build 1977, partial: " +
+		"the event has no time of the job's last change",
+	`{"object_kind":"tag_push","project_id":1}`: "ignored: a push contains commits, not an object that is mirrored",
+	`{"event_name":"user_add_to_group","group_id":3}`: "ignored: " +
+		"events of this type are about no object that is mirrored",
+	`{"object_kind":"wiki_page","object_attributes":{"title":"Home","action":"create"}}`: "ignored: " +
+		"events of this type are about no object that is mirrored",
+	`{"object_kind":"issue","object_attributes":{"updated_at":"2013-12-03 17:15:43 UTC",` +
+		`"action":"open"}}`: "ignored: the event has no object type or id, although events of its type should",
 }
 
 // signingTokenSuite is the suite for a hook with a signing token.
@@ -45,7 +59,7 @@ func signingTokenSuite() providertest.Suite {
 		Signature:  "Webhook-Signature",
 		SignsTime:  true,
 		BadSecrets: []string{"whsec_", "whsec_not base64!"},
-		Summaries:  said,
+		Summaries:  summaries,
 		// The id is signed, so it is always present. An invalid id gives a content key.
 		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
 			d.Header.Set("Webhook-Id", strings.Repeat("x", provider.MaxNameBytes+1))
@@ -63,7 +77,7 @@ func secretTokenSuite() providertest.Suite {
 		Provider:       gitlab.New(),
 		Source:         providertest.Source("gitlab", "a new secret token", "an old secret token"),
 		Signature:      "X-Gitlab-Token",
-		BodyNotCovered: "verifies the sender and nothing of the body",
+		BodyNotCovered: "verifies the sender, but not the body",
 		NoKey: func(_ *testing.T, _ *provider.Source, d *provider.Delivery) {
 			d.Header.Del("Idempotency-Key")
 		},
@@ -83,32 +97,32 @@ func TestProvider_secretToken_conforms(t *testing.T) {
 // A secret of one kind is not accepted as the other kind.
 func TestVerify_secretOfOtherKind_isRejected(t *testing.T) {
 	t.Parallel()
-	signedSuite, shownSuite := signingTokenSuite(), secretTokenSuite()
-	sample := signedSuite.Provider.Samples()[0]
-	onlySigning, onlyShown := signedSuite.Source, shownSuite.Source
+	signingSuite, tokenSuite := signingTokenSuite(), secretTokenSuite()
+	sample := signingSuite.Provider.Samples()[0]
+	signingSource, tokenSource := signingSuite.Source, tokenSuite.Source
 
 	// A signing token is never compared with a received token: GitLab does not send it, so a sender
 	// that does is not GitLab.
 	d := &provider.Delivery{Header: http.Header{"X-Gitlab-Token": {newToken}}, Body: sample.Body,
 		ReceivedAt: time.Unix(1767258000, 0)}
-	signedSuite.CheckRejected(t, onlySigning, d, provider.WrongSignature)
+	signingSuite.CheckRejected(t, signingSource, d, provider.WrongSignature)
 	// A secret token signs nothing, because every proxy has seen it. "a new secret token"
-	d = signedSuite.Deliver(t,
+	d = signingSuite.Deliver(t,
 		&provider.Source{Secrets: []provider.Secret{{Name: "seen", Value: []byte("whsec_YSBuZXcgc2VjcmV0IHRva2Vu")}}},
 		sample)
-	shownSuite.CheckRejected(t, onlyShown, d, provider.WrongSignature)
+	tokenSuite.CheckRejected(t, tokenSource, d, provider.WrongSignature)
 	// A delivery for a source of the other kind is rejected.
-	signedSuite.CheckRejected(t, onlySigning, shownSuite.Deliver(t, onlyShown, sample), provider.WrongSignature)
-	shownSuite.CheckRejected(t, onlyShown, signedSuite.Deliver(t, onlySigning, sample), provider.WrongSignature)
+	signingSuite.CheckRejected(t, signingSource, tokenSuite.Deliver(t, tokenSource, sample), provider.WrongSignature)
+	tokenSuite.CheckRejected(t, tokenSource, signingSuite.Deliver(t, signingSource, sample), provider.WrongSignature)
 	// A right token does not replace a missing signature if the source has no secret token.
-	d = signedSuite.Deliver(t, onlySigning, sample)
+	d = signingSuite.Deliver(t, signingSource, sample)
 	d.Header.Set("X-Gitlab-Token", "a new secret token")
 	d.Header.Del("Webhook-Signature")
-	signedSuite.CheckRejected(t, onlySigning, d, provider.WrongSignature)
+	signingSuite.CheckRejected(t, signingSource, d, provider.WrongSignature)
 
-	both := &provider.Source{Secrets: append(slices.Clone(onlySigning.Secrets), onlyShown.Secrets...)}
-	for scheme, d := range map[string]*provider.Delivery{"gitlab-signing-token": signedSuite.Deliver(t, onlySigning,
-		sample), "gitlab-token": shownSuite.Deliver(t, onlyShown, sample)} {
+	both := &provider.Source{Secrets: append(slices.Clone(signingSource.Secrets), tokenSource.Secrets...)}
+	for scheme, d := range map[string]*provider.Delivery{"gitlab-signing-token": signingSuite.Deliver(t, signingSource,
+		sample), "gitlab-token": tokenSuite.Deliver(t, tokenSource, sample)} {
 		if v, err := gitlab.New().Verify(both, d); err != nil || v.Scheme != scheme {
 			t.Errorf("a source with both: %+v, %v, want %s", v, err, scheme)
 		}
@@ -118,14 +132,14 @@ func TestVerify_secretOfOtherKind_isRejected(t *testing.T) {
 // The token is a credential, so it is in no stored header.
 func TestHeaders_secretToken_isNotStored(t *testing.T) {
 	t.Parallel()
-	kept := gitlab.New().Headers()
-	if slices.Contains(kept, "X-Gitlab-Token") {
-		t.Errorf("kept: %q", kept)
+	stored := gitlab.New().Headers()
+	if slices.Contains(stored, "X-Gitlab-Token") {
+		t.Errorf("stored: %q", stored)
 	}
 	for _, name := range []string{"Webhook-Id", "Webhook-Timestamp", "Webhook-Signature", "Idempotency-Key",
 		"X-Gitlab-Event"} {
-		if !slices.Contains(kept, name) {
-			t.Errorf("%s is not kept: %q", name, kept)
+		if !slices.Contains(stored, name) {
+			t.Errorf("%s is not stored: %q", name, stored)
 		}
 	}
 }
@@ -139,7 +153,7 @@ func TestIdentify_keyHeaders_preferSignedID(t *testing.T) {
 		t.Errorf("ids %q", d.Header)
 	}
 	e, _, _ := s.Observed(t, d)
-	d.Header.Set("Idempotency-Key", "chosen by a stranger")
+	d.Header.Set("Idempotency-Key", "chosen by an attacker")
 	if again, _, _ := s.Observed(t, d); again.Key != e.Key {
 		t.Errorf("an unsigned header renames event %s to %s", e.Key, again.Key)
 	}
@@ -161,18 +175,24 @@ func observed(t *testing.T, body string) provider.Observation {
 func TestObserve_changes_giveStateBefore(t *testing.T) {
 	t.Parallel()
 	for changes, want := range map[string]string{
-		`{"title":{"previous":"a","current":"b"},"updated_at":{"previous":"2026-01-01 10:00:00 UTC","current":"2026-01-01 10:04:12 UTC"}}`: `{"title":"a","updated_at":"2026-01-01 10:00:00 UTC"}`,
-		`{"closed_at":{"previous":"2026-01-01 10:00:00 UTC","current":null}}`:                                                              `{"closed_at":"2026-01-01 10:00:00 UTC"}`,
-		`{"title":{"previous":"a","current":"b"},"updated_at":{"previous":"2026-01-01 10:00:00 UTC","current":"2026-01-01T10:04:12Z"}}`:    "",
-		`{"title":{"previous":"a","current":"c"}}`:                                                                                         "",
-		`{"title":{"previous":"a","current":"b"},"assignees":{"previous":[],"current":[{}]}}`:                                              "",
-		`{"title":{"current":"b"}}`: "",
-		`{"title":"b"}`:             "",
-		`{}`:                        "",
-		`[]`:                        "",
-		`null`:                      "",
+		`{"title":{"previous":"a","current":"b"},` +
+			`"updated_at":{"previous":"2026-01-01 10:00:00 UTC",` +
+			`"current":"2026-01-01 10:04:12 UTC"}}`: `{"title":"a","updated_at":"2026-01-01 10:00:00 UTC"}`,
+		`{"closed_at":{"previous":"2026-01-01 10:00:00 UTC","current":null}}`: `{"closed_at":` +
+			`"2026-01-01 10:00:00 UTC"}`,
+		`{"title":{"previous":"a","current":"b"},` +
+			`"updated_at":{"previous":"2026-01-01 10:00:00 UTC","current":"2026-01-01T10:04:12Z"}}`: "",
+		`{"title":{"previous":"a","current":"c"}}`:                                            "",
+		`{"title":{"previous":"a","current":"b"},"assignees":{"previous":[],"current":[{}]}}`: "",
+		`{"title":{"current":"b"}}`:                                                           "",
+		`{"title":"b"}`:                                                                       "",
+		`{}`:                                                                                  "",
+		`[]`:                                                                                  "",
+		`null`:                                                                                "",
 	} {
-		o := observed(t, `{"object_kind":"issue","object_attributes":{"id":9,"title":"b","updated_at":"2026-01-01 10:04:12 UTC","action":"update"},"changes":`+changes+`}`)
+		o := observed(t, `{"object_kind":"issue","object_attributes":{"id":9,"title":"b",`+
+			`"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},`+
+			`"changes":`+changes+`}`)
 		if got := string(o.Before.Raw()); got != want || o.State == nil {
 			t.Errorf("%s: before %s, want %s", changes, got, want)
 		}
@@ -184,14 +204,16 @@ func TestObserve_changes_giveStateBefore(t *testing.T) {
 func TestObserve_updatesOfOneSecond_areOrderedByOldValues(t *testing.T) {
 	t.Parallel()
 	update := func(title, state, changes string) string {
-		return fmt.Sprintf(`{"object_kind":"issue","object_attributes":{"id":9,"title":%q,"state":%q,"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},"changes":%s}`,
+		return fmt.Sprintf(`{"object_kind":"issue","object_attributes":{"id":9,"title":%q,`+
+			`"state":%q,"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},`+
+			`"changes":%s}`,
 			title, state, changes)
 	}
 	renamed := update("b", "opened", `{"title":{"previous":"a","current":"b"}}`)
 	closed := update("b", "closed", `{"state":{"previous":"opened","current":"closed"}}`)
-	foreign := update("b", "closed",
+	unrelated := update("b", "closed",
 		`{"state":{"previous":"opened","current":"closed"},"assignees":{"previous":[],"current":[{"id":51}]}}`)
-	for second, ambiguous := range map[string]bool{closed: false, foreign: true} {
+	for second, ambiguous := range map[string]bool{closed: false, unrelated: true} {
 		var inputs []versioning.Input
 		for _, body := range []string{renamed, second} {
 			in, err := versioning.InputFromObservation(observed(t, body), time.Unix(1767312000, 0))

@@ -52,16 +52,14 @@ func New() *declared.Provider {
 			Counter:  "data.note",
 		},
 		Docs: declared.Docs{
-			Setup: "Say in the source how the sender signs (`scheme`), which value identifies its events (`events`) " +
-				"and, if " +
-				"its objects are to be mirrored, what events " +
-				"say about them (`objects`); [configuration.md](configuration.md) lists the settings, and " +
-				"[senders.md](senders.md) has them for many senders. " +
-				"How its API is read to find events that webhooks lost is set there too (`api`): " +
-				"[reconciliation.md](reconciliation.md#any-other-api). " +
-				"The secret is the one that the sender shows for the endpoint; the address to enter at the sender is " +
-				"`https://YOUR-HOST/webhooks/SOURCE`. " +
-				"The following applies only to the demo source of `postern dev`.",
+			Setup: "Describe in the source how the sender signs (`scheme`) and which value identifies its events " +
+				"(`events`). To mirror objects, describe how the events contain them (`objects`). To find events " +
+				"that webhooks lost, describe how Postern reads the sender's API (`api`): " +
+				"[reconciliation.md](reconciliation.md#any-other-api). [configuration.md](configuration.md) lists " +
+				"the settings, and [senders.md](senders.md) has them for many senders. The secret is the one that " +
+				"the sender shows for the endpoint. The URL to enter at the sender is " +
+				"`https://YOUR-HOST/webhooks/SOURCE`. The rest of this section applies only to the demo source of " +
+				"`postern dev`.",
 			Links: []string{"https://www.rfc-editor.org/rfc/rfc2104"},
 		},
 	})

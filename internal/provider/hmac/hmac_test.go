@@ -102,19 +102,20 @@ func TestChallenge_requests_areAnsweredOrRejected(t *testing.T) {
 func TestHandshake_deliveries_getResponse(t *testing.T) {
 	t.Parallel()
 	slack, xero := setup(t, "slack", "secret of a test"), setup(t, "xero", "secret of a test")
-	greet := func(body string) *provider.Reply {
+	handshake := func(body string) *provider.Reply {
 		return slack.Provider.(provider.Handshaker).Handshake(slack.Source, &provider.Delivery{Header: http.Header{},
 			Body: []byte(body)})
 	}
 	want := &provider.Reply{ContentType: "text/plain; charset=utf-8",
 		Body: []byte("3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P")}
 	if diff := cmp.Diff(want,
-		greet(`{"type": "url_verification", "challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}`)); diff != "" {
+		handshake(`{"type": "url_verification", `+
+			`"challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}`)); diff != "" {
 		t.Error(diff)
 	}
 	for _, body := range []string{`{"type": "event_callback", "challenge": "x"}`, `{"challenge": "x"}`, "",
 		"type=url_verification"} {
-		if got := greet(body); got != nil {
+		if got := handshake(body); got != nil {
 			t.Errorf("%s has the handshake response %s", body, got.Body)
 		}
 	}
@@ -161,18 +162,20 @@ func TestIdentify_uniquePerDelivery_givesNewKeys(t *testing.T) {
 	}
 }
 
-const pageIntro = `<!-- Generated from internal/provider/hmac/testdata: go test ./internal/provider/hmac -update. Do not edit. -->
+const pageIntro = `<!-- Generated from internal/provider/hmac/testdata: ` +
+	`go test ./internal/provider/hmac -update. Do not edit. -->
 
 # Senders in YAML
 
-How to configure a source with ` + "`provider: hmac`" + ` for %d senders;
-[configuration.md](configuration.md) explains the settings. Each configuration is tested with a
-delivery whose signature was made by another program. You choose the names of the source and of the
-variable with its secret.
+This page is for operators who configure a source with ` + "`provider: hmac`" + `.
+
+It has tested settings for %d senders; [configuration.md](configuration.md) explains them. The test
+of each configuration uses a delivery whose signature another program made. You choose the names of
+the source and of the environment variable with its secret.
 
 Objects are mirrored only if the sender's events contain their whole state with a version or a time.
-Otherwise an event makes a refetch of the object pending. Leave ` + "`objects`" + ` out if you want neither.
-` + "`still: true`" + ` means that the version may stay the same after a change.
+Otherwise an event makes a refetch of the object pending. Omit ` + "`objects`" + ` if you want neither.
+` + "`may_not_advance: true`" + ` means that the version may stay the same after a change.
 
 `
 

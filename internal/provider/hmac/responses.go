@@ -11,8 +11,8 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// Responses are the responses to a sender other than the receipt. None of them computes anything
-// with a secret: a caller gets back only what it sent.
+// Responses are the responses that a sender gets instead of the receipt. None of them is computed
+// with a secret: a caller gets back only a value that it sent.
 type Responses struct {
 	Challenge *Challenge
 	Handshake *Handshake
@@ -73,16 +73,16 @@ func (c *Challenge) responder() responder {
 	}
 }
 
-func (g *Handshake) responder() responder {
-	if g == nil {
+func (h *Handshake) responder() responder {
+	if h == nil {
 		return nil
 	}
 	return func(src *provider.Source, d *provider.Delivery) *provider.Reply {
-		if is, ok := declared.Find(src, d, g.When.From); !ok || is != g.When.Is {
+		if is, ok := declared.Find(src, d, h.When.From); !ok || is != h.When.Is {
 			return nil
 		}
-		text, _ := declared.Find(src, d, g.Echo.From)
-		return g.Echo.reply(text)
+		text, _ := declared.Find(src, d, h.Echo.From)
+		return h.Echo.reply(text)
 	}
 }
 
@@ -102,12 +102,12 @@ func (e Echo) reply(text string) *provider.Reply {
 	return &provider.Reply{ContentType: "application/json", Body: bytes.TrimSpace(body.Bytes())}
 }
 
-func (a Responses) acknowledge() responder {
-	if a.Receipt == nil {
+func (r Responses) acknowledge() responder {
+	if r.Receipt == nil {
 		return nil
 	}
 	return func(*provider.Source, *provider.Delivery) *provider.Reply {
-		reply := *a.Receipt
+		reply := *r.Receipt
 		return &reply
 	}
 }

@@ -31,12 +31,13 @@ type vector struct {
 	Body       string            `json:"body"`
 	// Several means that there are more right signatures than necessary, so one of them may be
 	// changed.
-	Several bool        `json:"several"`
-	Events  []summarize `json:"events"`
+	Several bool           `json:"several"`
+	Events  []eventSummary `json:"events"`
 }
 
-// summarize is an event and its observation in words. A * at the end stands for any text.
-type summarize struct {
+// eventSummary is an event and the summary of its observation. A * at the end of Key or Says stands
+// for any text.
+type eventSummary struct {
 	Key     string `json:"key"`
 	Type    string `json:"type"`
 	Account string `json:"account"`
@@ -137,17 +138,17 @@ func (v vector) read(t *testing.T, e config.Endpoint) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []summarize
+	var got []eventSummary
 	for i, ev := range events {
 		says := providertest.Summary(e.Provider.Observe(e.Source, &provider.StoredEvent{Key: ev.Key, Type: ev.Type,
 			Account: ev.Account, ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body}))
-		got = append(got, summarize{ev.Key, ev.Type, ev.Account, says})
+		got = append(got, eventSummary{ev.Key, ev.Type, ev.Account, says})
 	}
 	like := func(want, got string) bool {
 		stem, open := strings.CutSuffix(want, "*")
 		return want == got || open && strings.HasPrefix(got, stem)
 	}
-	same := func(want, got summarize) bool {
+	same := func(want, got eventSummary) bool {
 		return want.Type == got.Type && want.Account == got.Account && like(want.Key, got.Key) &&
 			like(want.Says, got.Says)
 	}

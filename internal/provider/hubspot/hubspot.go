@@ -20,7 +20,7 @@ func New() *declared.Provider { return declared.New(spec) }
 // kinds are the objects whose events are named after their kind ("contact.propertyChange").
 var kinds = []string{"contact", "company", "deal", "ticket", "product", "line_item"}
 
-const one = "the event contains one change of the object, not the object"
+const oneChange = "the event contains one change of the object, not the object"
 
 var spec = declared.Spec{
 	Name: "hubspot", Title: "HubSpot",
@@ -59,15 +59,15 @@ var spec = declared.Spec{
 		Counter: "0.propertyValue",
 	},
 	Docs: provider.Docs{
-		Setup: "In the developer account open the app, *Webhooks*, and enter the ingest URL as target URL; the " +
-			"secret is the app's *client secret* (under *Auth*). Set the same address under `url`: " +
-			"it is signed. Several portals send to one app; list those you accept under `accounts` by their ids, or " +
-			"leave it out for all.",
+		Setup: "In the developer account, open the app, then *Webhooks*, and enter the ingest URL as target URL. " +
+			"The secret is the app's *client secret* (under *Auth*). Set the same URL under `url`, because HubSpot " +
+			"signs it. Several portals send to one app. List the ids of the portals that you accept under " +
+			"`accounts`, or leave `accounts` out to accept all.",
 		Links: []string{"https://developers.hubspot.com/docs/api/webhooks",
 			"https://developers.hubspot.com/docs/api/webhooks/validating-requests"},
-		Unconfirmed: []string{"That at most 100 events are in one delivery; 10,000 are accepted.",
-			"How retries are distributed over a day. They have another `attemptNumber`, which is ignored when events " +
-				"are compared."},
+		Unconfirmed: []string{"A delivery has at most 100 events. Postern accepts 10,000.",
+			"HubSpot distributes retries over a day; we do not know at which times. A retry has another " +
+				"`attemptNumber`, which Postern ignores when it compares events."},
 	},
 }
 
@@ -77,12 +77,12 @@ func objects() []declared.Object {
 	for _, kind := range kinds {
 		out = append(out, declared.Object{Events: []string{kind + ".deletion", kind + ".privacyDeletion"},
 			Type: declared.Templates(kind), ID: id, Deletes: []string{"*"}},
-			declared.Object{Events: []string{kind + ".*"}, Type: declared.Templates(kind), ID: id, Partial: one})
+			declared.Object{Events: []string{kind + ".*"}, Type: declared.Templates(kind), ID: id, Partial: oneChange})
 	}
 	return append(out,
 		declared.Object{Events: []string{"object.deletion"}, Type: declared.Templates("object-{json:objectTypeId}"),
 			ID: id, Deletes: []string{"*"}},
 		declared.Object{Events: []string{"object.*"}, Type: declared.Templates("object-{json:objectTypeId}"), ID: id,
-			Partial: one},
+			Partial: oneChange},
 		declared.Object{Ignored: "events of this type are about no object that is mirrored"})
 }

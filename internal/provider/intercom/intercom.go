@@ -64,28 +64,26 @@ var spec = declared.Spec{
 		Counter: "data.item.name",
 	},
 	Docs: provider.Docs{
-		Setup: "In the Developer Hub open the app, *Webhooks*, and enter the ingest URL as endpoint; Intercom tests " +
-			"it with a `HEAD` request, which gets " +
-			"a response. Choose the topics. The secret is the app's *client secret* (*Basic information*). " +
-			"Workspaces " +
-			"that installed the app are distinguished by " +
-			"`app_id`; list those you accept under `accounts`, or leave it out for all.",
+		Setup: "In the Developer Hub, open the app, then *Webhooks*, and enter the ingest URL as endpoint. " +
+			"Intercom tests it with a `HEAD` request, to which Postern responds. Choose the topics. The secret is " +
+			"the app's *client secret* (*Basic information*). Workspaces that installed the app are distinguished " +
+			"by `app_id`. List those that you accept under `accounts`, or leave `accounts` out to accept all.",
 		Links: []string{"https://developers.intercom.com/docs/webhooks",
 			"https://developers.intercom.com/docs/webhooks/setting-up-webhooks",
 			"https://developers.intercom.com/docs/webhooks/webhook-notifications"},
 		Unconfirmed: []string{
-			"The form of the signature: HMAC with SHA-1 of the body under the client secret, after `sha1=`. It is " +
-				"read from other programs that accept " +
-				"Intercom's webhooks. No time is signed, so a captured delivery can be sent again; it is the same " +
-				"event, because its id is signed.",
-			"That a retry keeps the notification's `id`. Only its counters of deliveries are ignored when the two " +
-				"are compared.",
-			"`updated_at` is read in both formats, seconds and a date. That it advances with every change; the " +
-				"receipt limits what it may have missed.",
-			"That ids of deleted contacts, companies, conversations and tickets are never reused; after a " +
-				"delete without `updated_at` they stay deleted.",
-			"That a conversation's event carries all of the conversation but its parts. The mirror shows the parts " +
-				"of the last event.",
+			"The signature is an HMAC with SHA-1 of the body under the client secret, after `sha1=`. We read this " +
+				"in other programs that accept Intercom's webhooks. No time is signed, so a captured delivery can " +
+				"be sent again. It is the same event, because its id is signed.",
+			"A retry keeps the notification's `id`. When Postern compares the two, it ignores only the counters of " +
+				"deliveries.",
+			"`updated_at` advances with every change. Postern does not rely on this: it assumes that a state can " +
+				"be from any time between `updated_at` and the receipt. It reads `updated_at` in both formats, " +
+				"seconds and a date.",
+			"Ids of deleted contacts, companies, conversations and tickets are never reused. After a delete " +
+				"without `updated_at`, they stay deleted.",
+			"A conversation's event carries the whole conversation, but not all of its parts. The mirror shows the " +
+				"parts of the last event.",
 		},
 	},
 }

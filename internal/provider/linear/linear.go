@@ -66,28 +66,23 @@ var spec = declared.Spec{
 		Counter: "data.description",
 	},
 	Docs: provider.Docs{
-		Setup: "As a workspace admin open *Settings*, *API*, *Webhooks*, and make one with the ingest URL; the " +
-			"secret is its *signing secret* " +
-			"(`lin_wh_...`). Workspaces are distinguished by `organizationId`; list those you accept under " +
-			"`accounts`, or " +
-			"leave it out for all. " +
-			"The signed time may be 60 s old, as Linear says; set `tolerance` for more.",
-		Key: "`Linear-Delivery`, else a digest of the content. That header is not signed: anyone who captured a " +
-			"delivery can send it again as another event " +
-			"for a minute. It then has the same content for the same object, so nothing changes.",
+		Setup: "As a workspace admin, open *Settings*, *API*, *Webhooks*, and create a webhook with the ingest " +
+			"URL. The secret is its *signing secret* (`lin_wh_...`). Workspaces are distinguished by " +
+			"`organizationId`. List those that you accept under `accounts`, or leave `accounts` out to accept all. " +
+			"The signed time may be 60 s old, as Linear documents. Set `tolerance` for more.",
+		Key: "`Linear-Delivery`, or else a digest of the content. That header is not signed: for a minute, anyone " +
+			"who captured a delivery can send it again as another event. It then has the same content for the same " +
+			"object, so nothing changes.",
 		Links: []string{"https://linear.app/developers/webhooks"},
 		Unconfirmed: []string{
-			"That every delivery has `Linear-Delivery`, and a retry the same.",
-			"That a retry (after 1 minute, 1 hour, 6 hours) has a new `webhookTimestamp`. If it keeps the time of " +
-				"the " +
-				"first attempt, retries are rejected as stale; " +
-				"set `tolerance: 8h` then.",
-			"That `updatedAt` advances with every change; Linear calls it the time of the last meaningful one. The " +
-				"receipt limits what it may have missed.",
-			"That a removed object advanced its `updatedAt`. If it did not, it is ambiguous whether it was removed, " +
-				"and " +
-				"it needs a refetch. A removed issue can be " +
-				"restored, so no removal is final.",
+			"Every delivery has `Linear-Delivery`, and a retry has the same value.",
+			"A retry (after 1 minute, 1 hour, 6 hours) has a new `webhookTimestamp`. If it keeps the time of the " +
+				"first attempt, Postern rejects retries as stale: then set `tolerance: 8h`.",
+			"`updatedAt` advances with every change. Linear calls it the time of the last meaningful change. " +
+				"Postern does not rely on this: it assumes that a state can be from any time between `updatedAt` " +
+				"and the receipt.",
+			"A removal advances the object's `updatedAt`. If it does not, it is ambiguous whether the object was " +
+				"removed, and the object needs a refetch. A removed issue can be restored, so no removal is final.",
 		},
 	},
 }

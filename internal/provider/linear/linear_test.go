@@ -23,25 +23,33 @@ func suite() providertest.Suite {
 		// Sign writes the time into the body, so these bodies change.
 		Readable:  []string{"two documents", "not UTF-8"},
 		NoKey:     func(_ *testing.T, _ *provider.Source, d *provider.Delivery) { d.Header.Del("Linear-Delivery") },
-		Summaries: said,
+		Summaries: summaries,
 		// printf '{"webhookTimestamp":1767258000123}' | openssl dgst -sha256 -hmac lin_wh_vector
 		Vectors: []providertest.Vector{{Secret: "lin_wh_vector", Body: `{"webhookTimestamp":1767258000123}`,
-			At:      1767258000,
-			Headers: map[string]string{"Linear-Signature": "76635ce87cbdfcc5770badb0e338e5594f43a03513ce2329313281f829d3e42b"}}},
+			At: 1767258000,
+			Headers: map[string]string{"Linear-Signature": "76635ce87cbdfcc5770badb0" +
+				"e338e5594f43a03513ce2329313281f829d3e42b"}}},
 	}
 }
 
-// said are bodies with their expected summaries.
-var said = map[string]string{
-	`{"type":"Cycle","action":"update","data":{"id":"c","updatedAt":"2026-01-01T00:00:00.001Z"},"updatedFrom":{"endsAt":null}}`: "Cycle c, at 1767225600001000/1000, rank 1, own, still, before",
-	`{"type":"Issue","action":"restore","data":{"id":"i","updatedAt":"2026-01-01T00:00:00.001Z"}}`:                              "Issue i, at 1767225600001000/1000, rank 1, own, still",
-	`{"type":"Issue","action":"remove","data":{"id":"i","updatedAt":"2026-01-01T00:00:00.001Z"}}`:                               "Issue i, at 1767225600001000/1000, rank 1, deleted, own, still",
+// summaries are bodies with their expected summaries.
+var summaries = map[string]string{
+	`{"type":"Cycle","action":"update",` +
+		`"data":{"id":"c","updatedAt":"2026-01-01T00:00:00.001Z"},"updatedFrom":{"endsAt":null}}`: "Cycle c, " +
+		"at 1767225600001000/1000, rank 1, own, may not advance, before",
+	`{"type":"Issue","action":"restore","data":{"id":"i","updatedAt":"2026-01-01T00:00:00.001Z"}}`: "Issue i, " +
+		"at 1767225600001000/1000, rank 1, own, may not advance",
+	`{"type":"Issue","action":"remove","data":{"id":"i","updatedAt":"2026-01-01T00:00:00.001Z"}}`: "Issue i, " +
+		"at 1767225600001000/1000, rank 1, deleted, own, may not advance",
 	// A removal without a time makes a refetch pending, and deletes nothing.
-	`{"type":"Issue","action":"remove","createdAt":"2026-01-01T00:00:00.001Z","data":{"id":"i"}}`: "Issue i, partial: the delete has no time, and the same object can return",
-	`{"type":"Reaction","action":"create","data":{"id":"r"}}`:                                     "Reaction r, partial: the event has no version and no time, so its order is unknown",
+	`{"type":"Issue","action":"remove","createdAt":"2026-01-01T00:00:00.001Z","data":{"id":"i"}}`: "Issue i, " +
+		"partial: the delete has no time, and the same object can return",
+	`{"type":"Reaction","action":"create","data":{"id":"r"}}`: "Reaction r, partial: " +
+		"the event has no version and no time, so its order is unknown",
 	`{"type":"IssueSLA","action":"breached","issueData":{"id":"i"}}`: "ignored: events of this type are about no " +
 		"object that is mirrored",
-	`{"type":"AuditEntry","action":"create","data":{"id":"a","updatedAt":"2026-01-01T00:00:00Z"}}`: "ignored: an audit entry describes what a user did, not an object that is mirrored",
+	`{"type":"AuditEntry","action":"create","data":{"id":"a","updatedAt":"2026-01-01T00:00:00Z"}}`: "ignored: " +
+		"an audit entry describes what a user did, not an object that is mirrored",
 	`{"type":"AppUserNotification","action":"issueMention","notification":{"id":"n"}}`: "ignored: events of this " +
 		"type are about no object that is mirrored",
 }
@@ -58,9 +66,9 @@ func TestIdentify_capturedDelivery_changesNothing(t *testing.T) {
 	s := suite()
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[1])
 	a, was, _ := s.Observed(t, d)
-	d.Header.Set("Linear-Delivery", "chosen by a stranger")
+	d.Header.Set("Linear-Delivery", "chosen by an attacker")
 	if _, err := s.Provider.Verify(s.Source, d); err != nil {
-		t.Fatalf("the header is signed after all, and the documents say it is not: %v", err)
+		t.Fatalf("the header is signed, but the documents say that it is not: %v", err)
 	}
 	b, is, _ := s.Observed(t, d)
 	if a.Fingerprint != b.Fingerprint || providertest.Summary(was, nil) != providertest.Summary(is, nil) ||

@@ -57,26 +57,25 @@ var spec = declared.Spec{
 		Counter: "event-data.message.headers.subject",
 	},
 	Docs: provider.Docs{
-		Setup: "In the Control Panel under *Sending*, *Webhooks*, enter the ingest URL for each kind of event; the " +
-			"secret is the *HTTP webhook signing " +
-			"key* (*API security*), one for the whole account. **Mailgun's signature covers " + notCovered +
-			"**: anyone who saw one delivery, in a log or at a " +
-			"proxy, can send any event with it for as long as `tolerance` allows (300 s), under any id. Trust " +
-			"these events no more than you trust " +
-			"everyone on the way, end TLS as close to Postern as you can, and do not log bodies. Webhooks made " +
-			"before 2018 and messages that Mailgun " +
-			"forwards to you are forms, and are not accepted.",
-		Key:   "`event-data.id`, which is not signed, else a digest of the content.",
+		Setup: "In the Control Panel, under *Sending*, *Webhooks*, enter the ingest URL for each kind of event. " +
+			"The secret is the *HTTP webhook signing key* (*API security*), one for the whole account. **Mailgun's " +
+			"signature covers " + notCovered +
+			"**: anyone who saw one delivery, in a log or at a proxy, can send any event with its signature, under " +
+			"any id, for as long as `tolerance` allows (300 s). Trust these events only as much as you trust " +
+			"everyone between Mailgun and Postern. Terminate TLS as close to Postern as you can, and do not log " +
+			"bodies. Webhooks that were created before 2018, and messages that Mailgun forwards to you, are forms. " +
+			"Postern does not accept them.",
+		Key:   "`event-data.id`, which is not signed, or else a digest of the content.",
 		Links: []string{"https://documentation.mailgun.com/docs/mailgun/user-manual/events/webhooks"},
 		Unconfirmed: []string{
-			"That a retry, up to 8 hours later, is signed again. If it is not, retries later than `tolerance` are " +
-				"rejected as stale. Mailgun's documents ask to " +
-				"remember tokens and reject one that was used before; here a second event with a token is accepted, " +
-				"and one with a known id is not.",
-			"That `event-data.id` stays the same when an event is sent again.",
-			"That an event's time, which has fractions of a second, is never the same for two events of one message.",
+			"A retry, up to 8 hours later, is signed again. If it is not, Postern rejects retries later than " +
+				"`tolerance` as stale. Mailgun's documents ask receivers to remember tokens and to reject a token " +
+				"that was used before. Postern accepts a second event with the same token, but not a second event " +
+				"with the same id.",
+			"`event-data.id` stays the same when an event is sent again.",
+			"Two events of one message never have the same time. Times have fractions of a second.",
 		},
 	},
 }
 
-const notCovered = "a time and a random token, and nothing of the event"
+const notCovered = "a time and a random token, but not the event"

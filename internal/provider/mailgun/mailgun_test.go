@@ -19,21 +19,21 @@ func suite() providertest.Suite {
 		Source:         providertest.Source("mailgun", "mailgun_new", "mailgun_old"),
 		InBody:         "signature.signature",
 		SignsTime:      true,
-		BodyNotCovered: "a time and a random token, and nothing of the event",
+		BodyNotCovered: "a time and a random token, but not the event",
 		Covered:        []string{"signature.timestamp", "signature.token"},
 		// Sign writes the signature into the body, so these bodies change.
 		Readable: []string{"two documents", "not UTF-8"},
 		NoKey: func(t *testing.T, _ *provider.Source, d *provider.Delivery) {
 			d.Body = edited(t, d.Body, func(body map[string]map[string]any) { delete(body["event-data"], "id") })
 		},
-		Summaries: said,
+		Summaries: summaries,
 	}
 }
 
 const message = `"message":{"headers":{"message-id":"m"}},"recipient":"r"`
 
-// said are bodies with their expected summaries.
-var said = map[string]string{
+// summaries are bodies with their expected summaries.
+var summaries = map[string]string{
 	`{"event-data":{"id":"e","event":"clicked","timestamp":1767261600.908181,` + message +
 		`}}`: "clicked: message m:r, at 1767261600908181/1000, rank 1",
 	`{"event-data":{"id":"e","event":"complained","timestamp":1767261600,` + message +
@@ -73,7 +73,8 @@ func TestVerify_vector_isAccepted(t *testing.T) {
 	t.Parallel()
 	s := suite()
 	src := &provider.Source{Secrets: []provider.Secret{{Name: "vector", Value: []byte("mailgun_vector")}}}
-	const right = `{"signature":{"timestamp":"1767258000","token":"random","signature":"0a8992f1c8a05feefb176736c6d005f783c8c1da6ca92aecc3e6382c174ac05c"}}`
+	const right = `{"signature":{"timestamp":"1767258000","token":"random",` +
+		`"signature":"0a8992f1c8a05feefb176736c6d005f783c8c1da6ca92aecc3e6382c174ac05c"}}`
 	d := &provider.Delivery{Body: []byte(right), Header: http.Header{}, ReceivedAt: time.Unix(1767258000, 0)}
 	if v, err := s.Provider.Verify(src, d); err != nil || v.SignedAt.Unix() != 1767258000 {
 		t.Errorf("%+v, %v", v, err)
@@ -93,7 +94,7 @@ func TestVerify_oldSignature_isStale(t *testing.T) {
 	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
 	d.Body = edited(t, d.Body, func(body map[string]map[string]any) { body["event-data"]["id"] = "forged" })
 	if _, err := s.Provider.Verify(s.Source, d); err != nil {
-		t.Errorf("the event is covered after all, and the documents say it is not: %v", err)
+		t.Errorf("the signature covers the event, but the documents say that it does not: %v", err)
 	}
 	d.ReceivedAt = d.ReceivedAt.Add(provider.DefaultTolerance + time.Second)
 	s.CheckRejected(t, s.Source, d, provider.StaleTimestamp)

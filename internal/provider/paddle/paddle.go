@@ -20,8 +20,7 @@ func New() *declared.Provider { return declared.New(spec) }
 
 // entities are the objects of events, which are the first word of their types.
 var entities = []string{"address", "adjustment", "business", "customer", "discount", "discount_group", paymentMethod,
-	"payout", "price",
-	"product", "report", "subscription", "transaction"}
+	"payout", "price", "product", "report", "subscription", "transaction"}
 
 // paymentMethod is the only entity that is ever deleted; the others are archived.
 const paymentMethod = "payment_method"
@@ -59,24 +58,22 @@ var spec = declared.Spec{
 		Counter: "data.name",
 	},
 	Docs: provider.Docs{
-		Setup: "Under *Developer tools*, *Notifications*, make a destination of type webhook with the ingest URL; " +
-			"the secret is its *secret key* " +
-			"(`pdl_ntfset_...`), whole. Sandbox and live have destinations and secrets of their own; give each a " +
-			"source. Paddle's own Node library accepts a " +
-			"signature for 5 s only. Here it is 300 s: a delivery that is sent again in that time is the same event, " +
-			"because its id is signed. " +
-			"Set `tolerance` for less.",
-		Objects: "- `" + strings.Join(entities, "`, `") + "`: named by `data.id`, whole in `data`, ordered by the " +
-			"event's time, `occurred_at`. A payment method is deleted by " +
-			"`payment_method.deleted`; nothing else is ever deleted.\n- all other events: none",
+		Setup: "Under *Developer tools*, *Notifications*, create a destination of type webhook with the ingest " +
+			"URL. The secret is its *secret key* (`pdl_ntfset_...`), with its prefix. Sandbox and live have " +
+			"separate destinations and secrets: use one source for each. Paddle's own Node library accepts a " +
+			"signature for 5 s only. Postern accepts it for 300 s: a delivery that is sent again in that time is " +
+			"the same event, because its id is signed. Set `tolerance` for less.",
+		Objects: "- `" + strings.Join(entities, "`, `") + "`: id `data.id`, the whole object in `data`; ordered by " +
+			"the event's time, `occurred_at`. `payment_method.deleted` deletes a payment method. No other event " +
+			"deletes an object.\n- all other events: ignored",
 		Links: []string{"https://developer.paddle.com/webhooks/overview",
 			"https://developer.paddle.com/webhooks/signature-verification",
 			"https://developer.paddle.com/webhooks/about/how-webhooks-work"},
 		Unconfirmed: []string{
-			"That Paddle waits 5 s for a response.",
-			"That a retry is signed again, with its own time. If it is not, retries later than the tolerance are " +
-				"rejected as stale.",
-			"That `updated_at` of an entity advances with every change. It is not used: events are ordered by " +
+			"Paddle waits 5 s for a response.",
+			"A retry is signed again, with a new time. If it is not, Postern rejects retries later than the " +
+				"tolerance as stale.",
+			"`updated_at` of an entity advances with every change. Postern does not use it: it orders events by " +
 				"`occurred_at`, as Paddle recommends.",
 		},
 	},

@@ -30,7 +30,7 @@ var unreadable = map[string]string{
 	"bad escape":    "a=%zz&b=%",
 }
 
-func testBadBodies(t *testing.T, s Suite) {
+func testUnreadableBodies(t *testing.T, s Suite) {
 	sampleType := s.Provider.Samples()[0].Type
 	for name, body := range unreadable {
 		d, err := s.Provider.Sign(s.Source, provider.Sample{Type: sampleType, Body: []byte(body)}, now)
@@ -43,7 +43,7 @@ func testBadBodies(t *testing.T, s Suite) {
 			d = &provider.Delivery{Header: http.Header{}, Body: []byte(body)}
 		default:
 			if _, err := s.Provider.Verify(s.Source, d); err != nil {
-				t.Errorf("%s: a body with a right signature is rejected: %v", name, err)
+				t.Errorf("%s: a body with a valid signature is rejected: %v", name, err)
 			}
 		}
 		CheckSound(t, s.Provider, s.Source, d)
@@ -108,14 +108,14 @@ func testVariants(t *testing.T, s Suite) {
 			keys[observed.Event.Key] = true
 		}
 		for n := range 3 {
-			varied, err := s.Provider.MakeVariant(sample, n, at, false)
-			if err != nil || json.Valid(sample.Body) && !json.Valid(varied.Body) {
-				t.Fatalf("vary %s: %v", sample.Type, err)
+			variant, err := s.Provider.MakeVariant(sample, n, at, false)
+			if err != nil || json.Valid(sample.Body) && !json.Valid(variant.Body) {
+				t.Fatalf("variant of %s: %v", sample.Type, err)
 			}
-			for i, observed := range s.ObservedAll(t, s.Deliver(t, s.Source, varied)) {
+			for i, observed := range s.ObservedAll(t, s.Deliver(t, s.Source, variant)) {
 				s.checkVariant(t, before[i], observed, at)
 				if keys[observed.Event.Key] {
-					t.Errorf("vary %s: repeated key %s", sample.Type, observed.Event.Key)
+					t.Errorf("variant of %s: repeated key %s", sample.Type, observed.Event.Key)
 				}
 				keys[observed.Event.Key] = true
 			}
@@ -136,10 +136,10 @@ func (s Suite) checkVariant(t *testing.T, before, after ObservedEvent, at time.T
 	e, o := after.Event, after.Observation
 	if after.Err != nil || !s.ObjectPerEvent && o.ObjectID != before.Observation.ObjectID ||
 		e.Type != before.Event.Type || e.ContentKey != before.Event.ContentKey {
-		t.Errorf("vary %s: event %+v of object %q, %v", before.Event.Type, e, o.ObjectID, after.Err)
+		t.Errorf("variant of %s: event %+v of object %q, %v", before.Event.Type, e, o.ObjectID, after.Err)
 	}
 	if o.HasAt && o.At > minTime && o.At/1e6 != at.Unix() {
-		t.Errorf("vary %s: at %d, want %d s", e.Type, o.At, at.Unix())
+		t.Errorf("variant of %s: at %d, want %d s", e.Type, o.At, at.Unix())
 	}
 }
 
@@ -153,12 +153,12 @@ func (s Suite) checkNewObjects(t *testing.T, sample provider.Sample, before []Ob
 		a, err := s.Provider.MakeVariant(sample, n, now, true)
 		b, err2 := s.Provider.MakeVariant(sample, n, now, true)
 		if err != nil || err2 != nil || cmp.Diff(a, b) != "" {
-			t.Errorf("vary %s twice: %v, %v, %s", sample.Type, err, err2, cmp.Diff(a, b))
+			t.Errorf("two equal variants of %s: %v, %v, %s", sample.Type, err, err2, cmp.Diff(a, b))
 		}
 		for i, observed := range s.ObservedAll(t, s.Deliver(t, s.Source, a)) {
 			place := [2]any{i, observed.Observation.ObjectID}
 			if observed.Err != nil || before[i].Observation.Ignored == "" && ids[place] {
-				t.Errorf("vary %s, object %d: repeated id %q, %v", sample.Type, n, observed.Observation.ObjectID,
+				t.Errorf("variant of %s, object %d: repeated id %q, %v", sample.Type, n, observed.Observation.ObjectID,
 					observed.Err)
 			}
 			ids[place] = true
@@ -166,8 +166,8 @@ func (s Suite) checkNewObjects(t *testing.T, sample provider.Sample, before []Ob
 	}
 }
 
-// testVariantChanges checks that the later of two variants is newer. If the suite says so, each
-// variant shows a change, in the same second and in the next one.
+// testVariantChanges checks that the later of two variants is newer. With VariantsChange it also
+// checks that each variant changes the state, in the same second and in the next one.
 func testVariantChanges(t *testing.T, s Suite) {
 	at := time.Unix(1_790_000_000, 0)
 	for _, sample := range s.Provider.Samples() {
@@ -177,7 +177,8 @@ func testVariantChanges(t *testing.T, s Suite) {
 			continue
 		}
 		if first.Version.Compare(last.Version) >= 0 || second.Version.Compare(last.Version) >= 0 {
-			t.Errorf("vary %s: version %s after %s and %s", sample.Type, last.Version, first.Version, second.Version)
+			t.Errorf("variant of %s: version %s after %s and %s", sample.Type, last.Version, first.Version,
+				second.Version)
 		}
 		if !s.VariantsChange {
 			continue
@@ -185,11 +186,11 @@ func testVariantChanges(t *testing.T, s Suite) {
 		later := s.inputOf(t, sample, 1, at.Add(time.Second))
 		for when, other := range map[string]*versioning.Input{"in one second": second, "a second later": later} {
 			if first.State.Hash == other.State.Hash && s.UnchangedVariants[sample.Type] != when {
-				t.Errorf("vary %s: the same state, %s", sample.Type, when)
+				t.Errorf("variant of %s: the same state, %s", sample.Type, when)
 			}
 		}
 		if later.Version.Compare(first.Version) <= 0 {
-			t.Errorf("vary %s: versions %s and %s", sample.Type, first.Version, later.Version)
+			t.Errorf("variant of %s: versions %s and %s", sample.Type, first.Version, later.Version)
 		}
 	}
 }
@@ -200,7 +201,7 @@ func (s Suite) inputOf(t *testing.T, sample provider.Sample, n int, at time.Time
 	t.Helper()
 	made, err := s.Provider.MakeVariant(sample, n, at, false)
 	if err != nil {
-		t.Fatalf("vary %s: %v", sample.Type, err)
+		t.Fatalf("variant of %s: %v", sample.Type, err)
 	}
 	o := s.ObservedAll(t, s.Deliver(t, s.Source, made))[0].Observation
 	if o.Ignored != "" || o.Partial != "" || o.Deleted || o.State == nil {

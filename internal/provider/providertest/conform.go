@@ -62,8 +62,8 @@ func Conform(t *testing.T, s Suite) {
 	t.Run("samples in any order", func(t *testing.T) { t.Parallel(); AnyOrder(t, s) })
 }
 
-// Fuzz gives arbitrary bodies to CheckSound and to Handshake. Each of the headers, if any, has a
-// text of the fuzzer.
+// Fuzz gives arbitrary bodies to CheckSound and to Handshake. The fuzzer also chooses the value of
+// the named headers.
 func Fuzz(f *testing.F, s Suite, headers ...string) {
 	f.Helper()
 	seeds := []string{`{"type":1e0,"event":[]}`, `[1,{"id":2},[]]`,
@@ -133,15 +133,15 @@ func testSummaries(t *testing.T, s Suite) {
 // event.
 func testRetries(t *testing.T, s Suite) {
 	first := s.firstDelivery(t)
-	for told, again := range s.Retries {
+	for text, replacement := range s.Retries {
 		retried := *first
-		retried.Body = bytes.Replace(first.Body, []byte(told), []byte(again), 1)
+		retried.Body = bytes.Replace(first.Body, []byte(text), []byte(replacement), 1)
 		if slices.Equal(retried.Body, first.Body) {
-			t.Fatalf("the first sample has no %s", told)
+			t.Fatalf("the first sample has no %s", text)
 		}
 		a, b := s.identified(t, first)[0], s.identified(t, &retried)[0]
 		if a.Key != b.Key || a.Fingerprint != b.Fingerprint {
-			t.Errorf("with %s for %s: %+v and %+v", again, told, a, b)
+			t.Errorf("with %s instead of %s: %+v and %+v", replacement, text, a, b)
 		}
 	}
 }

@@ -16,24 +16,24 @@ func addMember(t *testing.T, body []byte) []byte {
 	if !ok {
 		form := formOf(t, body)
 		if payload, ok := decoded([]byte(form.Get("payload"))); ok {
-			form.Set("payload", string(encoded(t, grow(payload))))
+			form.Set("payload", string(encoded(t, addToEach(payload))))
 		}
 		form.Set("postern_test", "1")
 		return []byte(form.Encode())
 	}
-	return encoded(t, grow(root))
+	return encoded(t, addToEach(root))
 }
 
-func grow(v any) any {
+func addToEach(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, each := range v {
-			v[name] = grow(each)
+			v[name] = addToEach(each)
 		}
 		v["postern_test"] = 1
 	case []any:
 		for i, each := range v {
-			v[i] = grow(each)
+			v[i] = addToEach(each)
 		}
 	}
 	return v
@@ -47,12 +47,12 @@ func fieldOf(t *testing.T, body []byte, path string) any {
 		return formOf(t, body).Get(path)
 	}
 	for _, step := range strings.Split(path, ".") {
-		root = stepped(root, step)
+		root = stepInto(root, step)
 	}
 	return root
 }
 
-func stepped(v any, step string) any {
+func stepInto(v any, step string) any {
 	switch in := v.(type) {
 	case map[string]any:
 		return in[step]
@@ -81,7 +81,7 @@ func changed(t *testing.T, body []byte, path string, change func(any) any) []byt
 	}
 	parent, steps := root, strings.Split(path, ".")
 	for _, step := range steps[:len(steps)-1] {
-		parent = stepped(parent, step)
+		parent = stepInto(parent, step)
 	}
 	object, ok := parent.(map[string]any)
 	last := steps[len(steps)-1]
@@ -96,15 +96,15 @@ func changed(t *testing.T, body []byte, path string, change func(any) any) []byt
 	return encoded(t, root)
 }
 
-// spoil returns another value of the same type.
-func spoil(v any) any {
+// alter returns another value of the same type.
+func alter(v any) any {
 	switch v := v.(type) {
 	case string:
 		return v[:len(v)-1] + string(rune(v[len(v)-1]^1))
 	case json.Number:
 		return json.Number(v.String() + "1")
 	}
-	return "spoilt"
+	return "altered"
 }
 
 func decoded(body []byte) (any, bool) {

@@ -88,28 +88,28 @@ func testHeaders(t *testing.T, s Suite) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.keepOnly(t, names, d)
+		s.dropOtherHeaders(t, names, d)
 		if again, err := s.Provider.Verify(s.Source, d); !s.isToken(v.Scheme) && (err != nil || again != v) {
 			t.Errorf("%s: with the stored headers %q it is verified as %+v, %v", sample.Type, names, again, err)
 		}
 	}
 }
 
-// keepOnly reduces a delivery to the headers that are stored, and checks that none of them contains
-// a secret.
-func (s Suite) keepOnly(t *testing.T, names []string, d *provider.Delivery) {
+// dropOtherHeaders reduces a delivery to the headers that are stored. It checks that none of them
+// contains a secret.
+func (s Suite) dropOtherHeaders(t *testing.T, names []string, d *provider.Delivery) {
 	t.Helper()
 	before := s.identified(t, d)
-	kept := http.Header{}
+	stored := http.Header{}
 	for _, name := range names {
 		if values, ok := d.Header[name]; ok {
-			kept[name] = values
+			stored[name] = values
 		}
-		if value := strings.Join(kept[name], ", "); strings.Contains(value, string(s.Source.Secrets[0].Value)) {
+		if value := strings.Join(stored[name], ", "); strings.Contains(value, string(s.Source.Secrets[0].Value)) {
 			t.Errorf("the stored header %s contains the secret", name)
 		}
 	}
-	d.Header = kept
+	d.Header = stored
 	if d.Query != "" && !slices.Contains(names, ":query") {
 		d.Query = ""
 	}
@@ -121,8 +121,7 @@ func (s Suite) keepOnly(t *testing.T, names []string, d *provider.Delivery) {
 // isToken reports whether a scheme is a shared token, which is not stored.
 func (s Suite) isToken(scheme string) bool {
 	return slices.ContainsFunc(s.schemes(), func(each *signature.Scheme) bool {
-		return each.Name == scheme &&
-			each.Method == signature.Token
+		return each.Name == scheme && each.Method == signature.Token
 	})
 }
 
@@ -145,8 +144,7 @@ func testCheck(t *testing.T, s Suite) {
 		t.Error("an unknown key choice is accepted")
 	}
 	signsURL := slices.ContainsFunc(s.refs(anyScheme), func(r signature.Ref) bool {
-		return r.Kind == signature.URL ||
-			r.Kind == signature.Path
+		return r.Kind == signature.URL || r.Kind == signature.Path
 	})
 	other = *s.Source
 	other.URL = ""

@@ -22,7 +22,7 @@ type sampleInput struct {
 func AnyOrder(t *testing.T, s Suite) {
 	t.Helper()
 	var story []sampleInput
-	want, owed := map[string]versioning.State{}, map[string]bool{}
+	want, pending := map[string]versioning.State{}, map[string]bool{}
 	for _, sample := range s.Provider.Samples() {
 		for _, each := range s.ObservedAll(t, s.Deliver(t, s.Source, sample)) {
 			o := each.Observation
@@ -38,7 +38,7 @@ func AnyOrder(t *testing.T, s Suite) {
 			if in.Partial == "" {
 				want[object] = in.State
 			} else {
-				owed[object] = true
+				pending[object] = true
 			}
 		}
 	}
@@ -46,13 +46,13 @@ func AnyOrder(t *testing.T, s Suite) {
 		t.Fatal("the samples are about no object")
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		order := append(rapid.Permutation(story).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(story), 0,
-			10).Draw(t, "again")...)
-		rows := play(order)
+		order := append(rapid.Permutation(story).Draw(t, "order"),
+			rapid.SliceOfN(rapid.SampledFrom(story), 0, 10).Draw(t, "again")...)
+		rows := applyAll(order)
 		for object, state := range want {
 			row := rows[object]
 			if row.State.Hash != state.Hash || row.State.Deleted != state.Deleted || row.Ambiguous ||
-				row.RefetchAfter != 0 && !owed[object] {
+				row.RefetchAfter != 0 && !pending[object] {
 				t.Fatalf("%s ends differently:\n%s", object, cmp.Diff(state, row.State))
 			}
 		}
@@ -60,13 +60,13 @@ func AnyOrder(t *testing.T, s Suite) {
 }
 
 // CheckEnd applies inputs of one object in any order, with copies. The row must end unambiguously
-// in the state of the last input, or be ambiguous if the parameter says so.
+// in the state of the last input. If the parameter ambiguous is true, it must be ambiguous instead.
 func CheckEnd(t *testing.T, inputs []versioning.Input, ambiguous bool) {
 	t.Helper()
 	last := inputs[len(inputs)-1].State
 	rapid.Check(t, func(t *rapid.T) {
-		order := append(rapid.Permutation(inputs).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(inputs), 0,
-			3).Draw(t, "again")...)
+		order := append(rapid.Permutation(inputs).Draw(t, "order"),
+			rapid.SliceOfN(rapid.SampledFrom(inputs), 0, 3).Draw(t, "again")...)
 		row := versioning.NewRow()
 		for _, in := range order {
 			versioning.Apply(&row, in)
@@ -87,13 +87,13 @@ func input(t *testing.T, sampleType string, o provider.Observation) versioning.I
 	return in
 }
 
-func play(order []sampleInput) map[string]*versioning.Row {
+func applyAll(order []sampleInput) map[string]*versioning.Row {
 	rows := map[string]*versioning.Row{}
 	for _, e := range order {
 		row := rows[e.object]
 		if row == nil {
-			fresh := versioning.NewRow()
-			row = &fresh
+			created := versioning.NewRow()
+			row = &created
 			rows[e.object] = row
 		}
 		versioning.Apply(row, e.input)

@@ -24,8 +24,8 @@ func testReader(t *testing.T, s Suite) {
 	if err := reader.CompleteAPI(api); err != nil {
 		t.Fatal(err)
 	}
-	if sited, ok := reader.(provider.BaseURLReader); ok {
-		if err := sited.SetBaseURL(s.Source, api); err != nil {
+	if withBaseURL, ok := reader.(provider.BaseURLReader); ok {
+		if err := withBaseURL.SetBaseURL(s.Source, api); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,7 +34,7 @@ func testReader(t *testing.T, s Suite) {
 		t.Errorf("from a key alone CompleteAPI makes %+v", api)
 	}
 	h := http.Header{}
-	if reader.Authorize(api, h); !testMasking(provider.Call{Header: h}) {
+	if reader.Authorize(api, h); !containsKey(provider.Call{Header: h}) {
 		t.Error("Authorize sets no header with the key")
 	}
 	calls := []provider.Call{reader.CredentialCheck(api, s.Source.Account)}
@@ -45,7 +45,7 @@ func testReader(t *testing.T, s Suite) {
 		calls = append(calls, lister.ListEvents(api, s.Source.Account, now.Add(-time.Hour), now, ""))
 	}
 	for _, call := range calls {
-		if !strings.HasPrefix(call.Path, "/") || testMasking(call) {
+		if !strings.HasPrefix(call.Path, "/") || containsKey(call) {
 			t.Errorf("a call has no path, or contains the key before Authorize: %+v", call)
 		}
 	}
@@ -74,8 +74,8 @@ func testClassification(t *testing.T, reader provider.Reader) {
 	}
 }
 
-// testMasking reports whether the key is in a call.
-func testMasking(c provider.Call) bool {
+// containsKey reports whether a call contains the key.
+func containsKey(c provider.Call) bool {
 	var head bytes.Buffer
 	_ = c.Header.Write(&head) // a buffer never fails
 	return strings.Contains(head.String()+c.Path+c.Query.Encode()+string(c.Body), apiKey)

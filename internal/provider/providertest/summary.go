@@ -28,7 +28,7 @@ func Summary(o provider.Observation, err error) string {
 		set  bool
 		word string
 	}{
-		{o.Deleted, "deleted"}, {o.Final, "final"}, {o.OwnVersion, "own"}, {o.MayNotAdvance, "still"},
+		{o.Deleted, "deleted"}, {o.Final, "final"}, {o.OwnVersion, "own"}, {o.MayNotAdvance, "may not advance"},
 		{o.AllowFuture, "any time"},
 		{o.State == nil, "no state"}, {o.Before != nil, "before"},
 	}

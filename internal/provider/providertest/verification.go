@@ -11,7 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-func testRightSignature(t *testing.T, s Suite) {
+func testValidSignature(t *testing.T, s Suite) {
 	for _, sample := range s.Provider.Samples() {
 		d := s.Deliver(t, s.Source, sample)
 		v, err := s.Provider.Verify(s.Source, d)
@@ -48,7 +48,7 @@ func testSecondSecret(t *testing.T, s Suite) {
 	}
 }
 
-// testEmptySecret: anyone could sign with an empty secret.
+// testEmptySecret checks that an empty secret verifies nothing, because anyone could sign with it.
 func testEmptySecret(t *testing.T, s Suite) {
 	empty := s.withSecrets(provider.Secret{Name: "empty"})
 	s.CheckRejected(t, empty, s.firstDelivery(t), provider.WrongSignature)
@@ -62,8 +62,7 @@ func testEmptySecret(t *testing.T, s Suite) {
 	}
 }
 
-// testOtherSource: a delivery for one source must not verify for another source with another
-// secret.
+// testOtherSource checks that a source rejects a delivery for a source with another secret.
 func testOtherSource(t *testing.T, s Suite) {
 	d := s.Deliver(t, s.withSecrets(s.Source.Secrets[1]), s.Provider.Samples()[0])
 	s.CheckRejected(t, s.withSecrets(s.Source.Secrets[0]), d, provider.WrongSignature)
@@ -104,12 +103,12 @@ func testTamperedParts(t *testing.T, s Suite) {
 	d := s.firstDelivery(t)
 	original := d.Body
 	for _, path := range s.Covered {
-		d.Body = changed(t, original, path, spoil)
+		d.Body = changed(t, original, path, alter)
 		s.CheckRejected(t, s.Source, d, provider.WrongSignature, provider.MalformedSignature)
 	}
 	d.Body = addMember(t, original)
 	if _, err := s.Provider.Verify(s.Source, d); err != nil {
-		t.Errorf("the whole body is signed after all: %v", err)
+		t.Errorf("the whole body is signed, although BodyNotCovered is set: %v", err)
 	}
 }
 
@@ -146,9 +145,9 @@ func (s Suite) setSignature(t *testing.T, d *provider.Delivery, value string) {
 	d.Body = changed(t, d.Body, s.InBody, func(any) any { return value })
 }
 
-// testTamperedRest changes everything else that is signed: other headers, the address, its query,
-// the method.
-func testTamperedRest(t *testing.T, s Suite) {
+// testTamperedValues changes the other signed values, one by one: further headers, the address, its
+// query and the method. Each change must be rejected.
+func testTamperedValues(t *testing.T, s Suite) {
 	for _, sample := range s.Provider.Samples() {
 		d := s.Deliver(t, s.Source, sample)
 		v, err := s.Provider.Verify(s.Source, d)
@@ -165,7 +164,7 @@ func testTamperedRest(t *testing.T, s Suite) {
 
 func (s Suite) tamper(t *testing.T, d *provider.Delivery, ref signature.Ref) {
 	t.Helper()
-	refused := func(src *provider.Source, d provider.Delivery) {
+	checkRejected := func(src *provider.Source, d provider.Delivery) {
 		t.Helper()
 		s.CheckRejected(t, src, &d, provider.WrongSignature, provider.MalformedSignature, provider.MissingSignature)
 	}
@@ -179,7 +178,7 @@ func (s Suite) tamper(t *testing.T, d *provider.Delivery, ref signature.Ref) {
 		for _, other := range []string{"", "0" + value, value[:len(value)-1] + string(rune(value[len(value)-1]^1))} {
 			forged.Header = d.Header.Clone()
 			forged.Header.Set(ref.Name, other)
-			refused(&src, forged)
+			checkRejected(&src, forged)
 		}
 	case signature.URL, signature.Path, signature.Query:
 		src.URL = strings.Replace(s.Source.URL, "://", "://other.", 1)
@@ -187,19 +186,19 @@ func (s Suite) tamper(t *testing.T, d *provider.Delivery, ref signature.Ref) {
 			src.URL = s.Source.URL + "/other"
 		}
 		if ref.Kind != signature.Query {
-			refused(&src, forged)
+			checkRejected(&src, forged)
 		}
 		if d.Query != "" || ref.Kind == signature.URL {
 			forged.Query = d.Query + "added=later"
-			refused(s.Source, forged)
+			checkRejected(s.Source, forged)
 		}
 		if d.Query != "" {
 			forged.Query = ""
-			refused(s.Source, forged)
+			checkRejected(s.Source, forged)
 		}
 	case signature.HTTPMethod:
 		forged.Method = http.MethodPut
-		refused(&src, forged)
+		checkRejected(&src, forged)
 	}
 }
 
@@ -215,7 +214,8 @@ func testMissingSignature(t *testing.T, s Suite) {
 	s.CheckRejected(t, s.Source, d, provider.MissingSignature)
 }
 
-// testTwoHeaders: a proxy and the gateway could each use another of two headers.
+// testTwoHeaders checks that two signature headers are rejected, because a proxy could use one of
+// them and the gateway the other.
 func testTwoHeaders(t *testing.T, s Suite) {
 	if s.InBody != "" {
 		return

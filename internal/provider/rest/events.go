@@ -36,8 +36,8 @@ var (
 // EventRetention returns the Spec's value.
 func (l *Lister) EventRetention() time.Duration { return l.spec.Events.Retention }
 
-// ListTimed returns the call for a page. It asks for a slightly longer time, because an API may
-// exclude the ends.
+// ListTimed returns the call for a page. It requests a slightly longer time range, because an API
+// may exclude the ends.
 func (l *Lister) ListTimed(_ *provider.API, since, until time.Time, cursor string) provider.Call {
 	return l.spec.Events.List.pageCall("", since, until, cursor)
 }
@@ -98,10 +98,10 @@ func (e *Events) eventKey(src *provider.Source, body []byte) (string, error) {
 	named, err := e.Provider.Identify(src, &provider.Delivery{Header: http.Header{}, Body: body})
 	switch {
 	case err != nil:
-		return "", nil //nolint:nilerr // the caller rejects it too, and counts it
+		return "", nil //nolint:nilerr // the caller of TimedPage rejects the event too, and counts it
 	case len(named) != 1 || named[0].ContentKey:
-		return "", errors.New("it contains no key, so it cannot be compared with what a webhook delivered: the " +
-			"source's events.key must find the key in the list of the API too")
+		return "", errors.New("it contains no key, so it cannot be compared with the events of webhooks: the " +
+			"source's events.key must find the key in the API's list too")
 	}
 	return named[0].Key, nil
 }

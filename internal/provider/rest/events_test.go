@@ -35,7 +35,7 @@ func TestTimedPage_events_areFilteredByTime(t *testing.T) {
 	until := since.Add(4*time.Second - time.Microsecond)
 	if c := l.ListTimed(api, since, until, "c"); c.Path != "/events" ||
 		c.Query.Encode() != "after=c&from=2026-01-02T02%3A59%3A59Z&to=2026-01-02T03%3A00%3A05Z" {
-		t.Errorf("asked for %s?%s", c.Path, c.Query.Encode())
+		t.Errorf("requested %s?%s", c.Path, c.Query.Encode())
 	}
 	var events []string
 	for second := -2; second < 7; second++ {

@@ -27,7 +27,7 @@ type List struct {
 	Partial bool
 	// Time is the format of {since} and {until}: RFC3339, Seconds or Milliseconds.
 	Time declared.Unit
-	// Limit is the maximum number of objects on a page; 0 if it does not matter.
+	// Limit is the maximum number of objects on a page; 0 if it is not configured.
 	Limit int
 	// Lag is how old a list may be.
 	Lag time.Duration
@@ -65,8 +65,8 @@ func (r *Reader) Lists(src *provider.Source, _ *provider.API, account string) ma
 		}
 		if _, ok := t.List.Request.call(values{"account": account}, account); ok {
 			out[name] = provider.List{ByChange: t.List.Request.Names("since"), Lag: t.List.Lag, Sparse: t.List.Sparse,
-				CountsChanges: t.hasIntegerVersion() && !t.Version.MayNotAdvance, VersionsOnly: t.List.Partial &&
-					t.Version != nil && t.Version.MayNotAdvance}
+				CountsChanges: t.hasIntegerVersion() && !t.Version.MayNotAdvance,
+				VersionsOnly:  t.List.Partial && t.Version != nil && t.Version.MayNotAdvance}
 		}
 	}
 	return out
@@ -135,9 +135,8 @@ func (r *Reader) ObjectPage(src *provider.Source, api *provider.API, account, ob
 	case t.List == nil:
 		return nil, "", fmt.Errorf("the source's section api.objects.%s has no list", objectType)
 	case !coversAccount(src, t.List.Request, account):
-		return nil, "", fmt.Errorf("the list of %s does not contain the requested account, so it would be the list "+
-			"of the account of the "+
-			"key: put {account} into api.objects.%s.list", objectType, objectType)
+		return nil, "", fmt.Errorf("the call for the list of %s does not name the requested account, so it would list "+
+			"the objects of the key's own account: put {account} into api.objects.%s.list", objectType, objectType)
 	}
 	at, _ := provider.CountedPage(cursor)
 	path := t.List.Request.Path.expandEscaped(values{"account": account}, url.PathEscape)

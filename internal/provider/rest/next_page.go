@@ -71,7 +71,7 @@ func (n Next) cursor(api *provider.API, a *response) (string, error) {
 		return relativeToBase(api, a.path, nonEmptyText(declared.Lookup(a.root, n.Address)))
 	case n.Link:
 		return relativeToBase(api, a.path, nextLink(a.header))
-	// a short page may not be the last one, but an empty one is
+	// a page with few objects may not be the last one, but an empty page is
 	case n.LastObjectField != "" && len(a.objects) > 0:
 		cursor := nonEmptyText(declared.Lookup(a.objects[len(a.objects)-1], n.LastObjectField))
 		if cursor == "" {
@@ -104,7 +104,7 @@ func (t Type) nextByTime(a *response) (string, error) {
 	for i, object := range a.objects {
 		at, _, ok := t.version(object)
 		if !ok {
-			return "", fmt.Errorf("object %d has no time%s, and the pages are sorted by it", i,
+			return "", fmt.Errorf("object %d has no time%s, by which the pages must be sorted", i,
 				describePath(t.Version.Path))
 		}
 		if at < before {
@@ -117,9 +117,8 @@ func (t Type) nextByTime(a *response) (string, error) {
 	case len(a.objects) == 0, before <= last && len(a.objects) < t.List.Limit:
 		return "", nil
 	case before <= last:
-		return "", fmt.Errorf("a full page of %d objects has the same time of change, so no later page can be "+
-			"requested by time: "+
-			"raise list.limit, or page by a cursor", len(a.objects))
+		return "", fmt.Errorf("all %d objects of a full page have the same time of change, so no later page can be "+
+			"requested by time: raise list.limit, or page by a cursor", len(a.objects))
 	}
 	return strconv.FormatInt(before, 10), nil
 }
@@ -163,8 +162,8 @@ func relativeToBase(api *provider.API, from, address string) (string, error) {
 		return "", errors.New("the next page's address is not valid")
 	}
 	if !strings.EqualFold(at.Host, base.Host) {
-		return "", fmt.Errorf("the next page is on the host %s, but the key is sent only to the host of base_url"+
-			"alone", api.Quote(at.Host, 100))
+		return "", fmt.Errorf("the next page is on the host %s, but the key is sent only to the host of base_url",
+			api.Quote(at.Host, 100))
 	}
 	path, ok := strings.CutPrefix(at.EscapedPath(), strings.TrimRight(base.EscapedPath(), "/"))
 	if !ok || !strings.HasPrefix(path, "/") || hasDotSegments(path) {

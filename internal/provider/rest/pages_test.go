@@ -55,19 +55,19 @@ func newPagingTest(t testing.TB, url, kind string) *pagingTest {
 
 // walk reads all pages, and calls a function between them. It returns how often each object was
 // listed.
-func (l *pagingTest) walk(t *testing.T, since, until time.Time, between func()) (told map[string]int, pages int) {
+func (l *pagingTest) walk(t *testing.T, since, until time.Time, between func()) (listed map[string]int, pages int) {
 	t.Helper()
-	told = map[string]int{}
+	listed = map[string]int{}
 	all, pages := providertest.Listing{Lister: l, Source: source, API: l.api, Account: "own", Type: "thing",
 		Since: since, Until: until, Between: between}.Read(t)
 	for _, one := range all {
-		told[one.ObjectID]++
+		listed[one.ObjectID]++
 		o, err := l.Snapshot(source, &provider.Snapshot{ObjectType: "thing", ObjectID: one.ObjectID, Body: one.Body})
 		if err != nil || !o.OwnVersion {
 			t.Fatalf("%s: %+v, %v", one.Body, o, err)
 		}
 	}
-	return told, pages
+	return listed, pages
 }
 
 // Every way lists each object, with no more calls than necessary.
@@ -80,10 +80,10 @@ func TestObjectPage_everyPaging_listsAllObjects(t *testing.T) {
 			for i := range 28 { // four full pages, so no page is short
 				f.Set(fmt.Sprintf("t%02d", i), "x", time.Second)
 			}
-			told, pages := newPagingTest(t, f.URL, kind).walk(t, time.Time{}, time.Time{}, nil)
-			if len(told) != 28 || slices.Max(slices.Collect(maps.Values(told))) > 1 && kind != "window" &&
+			listed, pages := newPagingTest(t, f.URL, kind).walk(t, time.Time{}, time.Time{}, nil)
+			if len(listed) != 28 || slices.Max(slices.Collect(maps.Values(listed))) > 1 && kind != "window" &&
 				!strings.HasPrefix(kind, "page") {
-				t.Errorf("listed %v", told)
+				t.Errorf("listed %v", listed)
 			}
 			if want := map[string]int{"last without more": 5, "window": 6, "page": 8,
 				"page_link": 8}[kind]; pages != max(want, 4) {
@@ -114,18 +114,18 @@ func TestObjectPage_changesBetweenPages_skipNothing(t *testing.T) {
 				}
 				do(120)
 				before := f.CurrentNames()
-				gone := map[string]bool{}
-				left := 30
-				told, _ := newPagingTest(t, f.URL, kind).walk(t, time.Time{}, time.Time{}, func() {
-					if left--; left > 0 {
+				deleted := map[string]bool{}
+				remaining := 30
+				listed, _ := newPagingTest(t, f.URL, kind).walk(t, time.Time{}, time.Time{}, func() {
+					if remaining--; remaining > 0 {
 						do(3)
 					}
 					for id, name := range f.CurrentNames() {
-						gone[id] = gone[id] || name == ""
+						deleted[id] = deleted[id] || name == ""
 					}
 				})
 				for id, name := range before {
-					if name != "" && !gone[id] && told[id] == 0 {
+					if name != "" && !deleted[id] && listed[id] == 0 {
 						t.Errorf("%s existed all the time and was not listed", id)
 					}
 				}
@@ -149,12 +149,12 @@ func TestListObjects_changedInATime_asksForTime(t *testing.T) {
 			}
 			f.Advance(time.Minute)
 			since, until := at["t20"], at["t45"]
-			told, _ := newPagingTest(t, f.URL, kind).walk(t, since, until, nil)
+			listed, _ := newPagingTest(t, f.URL, kind).walk(t, since, until, nil)
 			for id, when := range at {
 				inside := !when.Before(since) && !when.After(until)
 				far := when.Before(since.Add(-3*time.Second)) || when.After(until.Add(3*time.Second))
-				if inside && told[id] == 0 || far && told[id] > 0 {
-					t.Errorf("%s, changed at %s: listed %d times for %s to %s", id, when, told[id], since, until)
+				if inside && listed[id] == 0 || far && listed[id] > 0 {
+					t.Errorf("%s, changed at %s: listed %d times for %s to %s", id, when, listed[id], since, until)
 				}
 			}
 		})
@@ -229,8 +229,7 @@ func TestObjectPage_linkHeader_namesNextPage(t *testing.T) {
 		``:                                                    "",
 	} {
 		_, next, err := pageOf(t, &rest.List{Items: ".", Next: rest.Next{Link: true}}, "",
-			http.Header{"Link": {text}},
-			`[]`)
+			http.Header{"Link": {text}}, `[]`)
 		if got := strings.TrimPrefix(next, "/a/things?after="); err != nil || got != want {
 			t.Errorf("%s: %q, %v", text, next, err)
 		}
@@ -340,7 +339,9 @@ func TestObjectPage_partialList_hasVersionsOnly(t *testing.T) {
 
 // FuzzPage checks that no response causes a panic, and that the next page is below the base URL.
 func FuzzPage(f *testing.F) {
-	f.Add(`{"items": [{"thing": {"key": "a", "changed": "2027-01-15T08:00:00Z"}}], "meta": {"next": "/api/x?y"}, "more": true}`, `<?a>; rel="next"`, "")
+	f.Add(`{"items": [{"thing": {"key": "a", "changed": "2027-01-15T08:00:00Z"}}], `+
+		`"meta": {"next": "/api/x?y"}, "more": true}`,
+		`<?a>; rel="next"`, "")
 	f.Add(`{"items": [], "meta": {"next": "//h"}}`, `<//h>; rel=next; a="`, "1800000000000000")
 	f.Add(`[{"key": {}}]`, `<`, "x")
 	f.Fuzz(func(t *testing.T, body, link, cursor string) {

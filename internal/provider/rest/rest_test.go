@@ -95,7 +95,7 @@ func TestFetch_types_makeCalls(t *testing.T) {
 		}
 	}
 	if call := plain.CredentialCheck(api, "own"); call.Path != "/me" || call.Account != "own" {
-		t.Errorf("control %+v", call)
+		t.Errorf("credential check %+v", call)
 	}
 }
 
@@ -157,41 +157,39 @@ func TestSnapshot_bodies_giveObservation(t *testing.T) {
 	const second, at = int64(1_000_000), int64(1_800_000_000_000_000)
 	nested := func(of *rest.Type) { of.Item, of.ID = "data.0", "thing.id" }
 	counter := func(of *rest.Type) { of.Version = &rest.Version{Path: "n", Unit: declared.Integer} }
-	still := func(of *rest.Type) {
+	mayNotAdvance := func(of *rest.Type) {
 		of.Version.MayNotAdvance, of.IgnoredPaths, of.Deleted = true, []string{"seen"},
 			rest.Condition{Path: "status", Equals: "gone"}
 	}
-	type told = provider.Observation
+	type observation = provider.Observation
 	for _, c := range []struct {
 		edit func(*rest.Type)
 		body string // "" means that the object is missing
-		want told
+		want observation
 		err  string
 	}{
-		{nil, `{"id": 5, "updated": "2027-01-15T08:00:00.25Z"}`, told{At: at, HasAt: true, OwnVersion: true,
-			Unit: second},
-			""},
-		{nil, `{"id": "5", "updated": "2027-01-15T08:00:00Z"}`, told{At: at, HasAt: true, OwnVersion: true,
+		{nil, `{"id": 5, "updated": "2027-01-15T08:00:00.25Z"}`, observation{At: at, HasAt: true, OwnVersion: true,
+			Unit: second}, ""},
+		{nil, `{"id": "5", "updated": "2027-01-15T08:00:00Z"}`, observation{At: at, HasAt: true, OwnVersion: true,
 			Unit: second}, ""},
 		// not changed since it was created: ordered by the start of the refetch
-		{nil, `{"id": "5", "updated": null}`, told{Unit: second}, ""},
-		{nil, ``, told{Unit: second, Deleted: true}, ""},
+		{nil, `{"id": "5", "updated": null}`, observation{Unit: second}, ""},
+		{nil, ``, observation{Unit: second, Deleted: true}, ""},
 		{nested, `{"data": [{"thing": {"id": "5"}, "updated": "2027-01-15T08:00:00Z"}], "more": 1}`,
-			told{At: at, HasAt: true, OwnVersion: true, Unit: second}, ""},
-		{still, `{"id": "5", "updated": "2027-01-15T08:00:00Z", "status": "gone"}`,
-			told{At: at, HasAt: true, OwnVersion: true, Unit: second, MayNotAdvance: true, Deleted: true,
-				IgnoredPaths: []string{"seen"}},
-			""},
-		{counter, `{"id": "5", "n": 7}`, told{At: 7, HasAt: true, OwnVersion: true, Unit: 1}, ""},
-		{counter, ``, told{Unit: second, Deleted: true, Partial: "not found, and an integer version " +
+			observation{At: at, HasAt: true, OwnVersion: true, Unit: second}, ""},
+		{mayNotAdvance, `{"id": "5", "updated": "2027-01-15T08:00:00Z", "status": "gone"}`,
+			observation{At: at, HasAt: true, OwnVersion: true, Unit: second, MayNotAdvance: true, Deleted: true,
+				IgnoredPaths: []string{"seen"}}, ""},
+		{counter, `{"id": "5", "n": 7}`, observation{At: 7, HasAt: true, OwnVersion: true, Unit: 1}, ""},
+		{counter, ``, observation{Unit: second, Deleted: true, Partial: "not found, and an integer version " +
 			"cannot express that"}, ""},
-		{counter, `{"id": "5", "n": "x"}`, told{}, "has no integer at \"n\""},
-		{nil, `{"id": "6", "updated": "2027-01-15T08:00:00Z"}`, told{},
+		{counter, `{"id": "5", "n": "x"}`, observation{}, "has no integer at \"n\""},
+		{nil, `{"id": "6", "updated": "2027-01-15T08:00:00Z"}`, observation{},
 			`requested the thing 5, and the API returned one whose id is "6"`},
-		{nil, `{"updated": "2027-01-15T08:00:00Z"}`, told{}, "the API returned one whose id is \"\""},
-		{nested, `{"data": []}`, told{}, `the API returned no object at "data.0"`},
-		{nil, `[{"id": "5"}]`, told{}, "the API returned no object: is"},
-		{nil, `{"id": "5"`, told{}, "the response is not JSON"},
+		{nil, `{"updated": "2027-01-15T08:00:00Z"}`, observation{}, "the API returned one whose id is \"\""},
+		{nested, `{"data": []}`, observation{}, `the API returned no object at "data.0"`},
+		{nil, `[{"id": "5"}]`, observation{}, "the API returned no object: is"},
+		{nil, `{"id": "5"`, observation{}, "the response is not JSON"},
 	} {
 		r := reader(t, func(_ *rest.Spec, of *rest.Type) {
 			if c.edit != nil {

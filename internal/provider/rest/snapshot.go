@@ -14,7 +14,7 @@ func (r *Reader) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Ob
 	o := provider.Observation{Account: s.Account, ObjectType: s.ObjectType, ObjectID: s.ObjectID, Unit: second, Rank: 1}
 	t, ok := r.spec.Types[s.ObjectType]
 	if !ok { // another process may have read the configuration earlier
-		return o, fmt.Errorf("the source's section api.objects has no %s: add it, and the refetch is read again",
+		return o, fmt.Errorf("the source's section api.objects has no %s: add it, and the refetch is retried",
 			s.ObjectType)
 	}
 	if s.Missing {

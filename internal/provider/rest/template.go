@@ -13,8 +13,8 @@ import (
 // Template is a text with names in braces that stand for values: "/v1/things/{id}". A doubled brace
 // stands for itself.
 type Template struct {
-	nonEmptyText string
-	parts        []part
+	text  string
+	parts []part
 }
 
 // part is either a literal or a name.
@@ -25,7 +25,7 @@ type values map[string]string
 
 // ParseTemplate reads a template that may contain the allowed names.
 func ParseTemplate(text string, allowed ...string) (Template, error) {
-	t := Template{nonEmptyText: text}
+	t := Template{text: text}
 	literal := ""
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -57,16 +57,15 @@ func ParseTemplate(text string, allowed ...string) (Template, error) {
 
 func unknownName(text, name string, allowed []string) error {
 	if slices.Contains([]string{"page", "offset", "skip", "start"}, name) {
-		return fmt.Errorf("%q: pages cannot be requested by number or offset: objects that are created or deleted "+
-			"meanwhile move "+
-			"all that follow, and objects would be skipped; page by a cursor, the last id, a link or the time of "+
-			"change", text)
+		return fmt.Errorf("%q: pages cannot be requested by number or offset: if an object is created or deleted "+
+			"meanwhile, the following ones move to other pages, and some would be skipped; page by a cursor, the last "+
+			"id, a link or the time of change", text)
 	}
 	return fmt.Errorf("%q: {%s} is not allowed here; use %s", text, name, "{"+strings.Join(allowed, "}, {")+"}")
 }
 
 // String returns the template as it was written.
-func (t Template) String() string { return t.nonEmptyText }
+func (t Template) String() string { return t.text }
 
 // Names reports whether the template contains a name.
 func (t Template) Names(name string) bool {
@@ -97,7 +96,7 @@ func (t Template) expandEscaped(v values, escape func(string) string) string {
 type Request struct {
 	// Path follows the base URL. Values are escaped, so that each stays within its path segment.
 	Path Template
-	// Query are the parameters. A parameter with an empty name is left out.
+	// Query are the parameters. A parameter is left out if a name in it has no value.
 	Query map[string]Template
 }
 

@@ -42,8 +42,7 @@ func (Shopify) CompleteAPI(api *provider.API) error {
 	}
 	if !apiVersion.MatchString(api.Version) {
 		return fmt.Errorf("version: %.40q is not a version of Shopify's API: write that of the webhooks, e.g. %s, or "+
-			"leave it out",
-			api.Version, defaultAPIVersion)
+			"leave it out", api.Version, defaultAPIVersion)
 	}
 	if api.Rate == 0 {
 		api.Rate = apiRate
@@ -60,8 +59,7 @@ func (Shopify) SetBaseURL(src *provider.Source, api *provider.API) error {
 	switch {
 	case shop == "":
 		return errors.New("an access token belongs to one shop: name the shop under the source's account; shops " +
-			"listed " +
-			"under accounts need a source each")
+			"listed under accounts need a source each")
 	case api.BaseURL == "" && !strings.HasSuffix(shop, ".myshopify.com"):
 		return fmt.Errorf("the source's account is %q, but Shopify's API is at the shop's own domain: write it "+
 			"like my-shop.myshopify.com", shop)

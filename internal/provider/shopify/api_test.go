@@ -44,9 +44,9 @@ func TestCompleteAPI_settings_areCompletedOrRejected(t *testing.T) {
 		t.Errorf("completed: %+v, %v", api, err)
 	}
 	set := provider.API{BaseURL: "https://x.example", Version: "2026-10", Rate: 7, Concurrency: 3}
-	kept := set
-	if err := (shopify.Shopify{}).CompleteAPI(&kept); err != nil || !cmp.Equal(set, kept) {
-		t.Errorf("completed: %+v, %v, want it unchanged", kept, err)
+	completed := set
+	if err := (shopify.Shopify{}).CompleteAPI(&completed); err != nil || !cmp.Equal(set, completed) {
+		t.Errorf("completed: %+v, %v, want it unchanged", completed, err)
 	}
 	if err := (shopify.Shopify{}).CompleteAPI(&provider.API{Version: "2026-08"}); err == nil ||
 		!strings.Contains(err.Error(), "version") {
@@ -96,7 +96,8 @@ func TestSetBaseURL_accounts_giveShopAddress(t *testing.T) {
 
 func TestAnswer_responses_giveVerdict(t *testing.T) {
 	t.Parallel()
-	const bucket = `"extensions":{"cost":{"requestedQueryCost":252,"throttleStatus":{"maximumAvailable":2000,"currentlyAvailable":%d,"restoreRate":100}}}`
+	const bucket = `"extensions":{"cost":{"requestedQueryCost":252,` +
+		`"throttleStatus":{"maximumAvailable":2000,"currentlyAvailable":%d,"restoreRate":100}}}`
 	tests := []struct {
 		status int
 		header http.Header
@@ -111,17 +112,22 @@ func TestAnswer_responses_giveVerdict(t *testing.T) {
 			`}`, provider.Throttled, 8 * time.Second, "points"},
 		{200, nil, `{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}]}`, provider.Throttled,
 			time.Second, "points"},
-		{200, nil, `{"errors":[{"message":"Field 'giftCardz' doesn't exist on type 'QueryRoot'","extensions":{"code":"undefinedField","typeName":"QueryRoot","fieldName":"giftCardz"}}]}`, provider.Rejected, 0, "(undefinedField): if the source describes the type, correct api.types.TYPE.list"},
-		{200, nil, `{"errors":[{"message":"Field 'giftCards' doesn't accept argument 'x'","extensions":{"code":"argumentNotAccepted"}}]}`, provider.Rejected, 0, "changed"},
+		{200, nil, `{"errors":[{"message":"Field 'giftCardz' doesn't exist on type 'QueryRoot'",` +
+			`"extensions":{"code":"undefinedField","typeName":"QueryRoot","fieldName":"giftCardz"}}]}`,
+			provider.Rejected, 0, "(undefinedField): if the source describes the type, correct api.types.TYPE.list"},
+		{200, nil, `{"errors":[{"message":"Field 'giftCards' doesn't accept argument 'x'",` +
+			`"extensions":{"code":"argumentNotAccepted"}}]}`,
+			provider.Rejected, 0, "changed"},
 		{200, nil, `{"errors":[{"message":"Access denied for orders field. Required access: ` + "`read_orders`" +
 			` access scope.","extensions":{"code":"ACCESS_DENIED"}}]}`, provider.Rejected, 0, "read_orders"},
 		{200, nil, `{"errors":[{"message":"This app is not approved to access the Order object. See https://shopify.dev/docs/apps/launch/protected-customer-data for more details.",` +
 			`"extensions":{"code":"ACCESS_DENIED","documentation":"https://shopify.dev/api/usage/access-scopes"}}]}`,
 			provider.Rejected, 0, "protected customer data"},
-		{200, nil, `{"errors":[{"message":"This app is not approved to use the email field.","extensions":{"code":"ACCESS_DENIED"}}]}`, provider.Rejected, 0, "Partner Dashboard"},
+		{200, nil, `{"errors":[{"message":"This app is not approved to use the email field.",` +
+			`"extensions":{"code":"ACCESS_DENIED"}}]}`,
+			provider.Rejected, 0, "Partner Dashboard"},
 		{200, nil, `{"errors":[{"message":"no","extensions":{"code":"SHOP_INACTIVE"}}]}`, provider.Rejected,
-			time.Minute,
-			"closed"},
+			time.Minute, "closed"},
 		{200, nil, `{"errors":[{"message":"Invalid cursor for current pagination sort."}]}`, provider.Expired, 0,
 			"cursor"},
 		{200, nil, `{"data":null,"errors":[{"message":"boom shpat_x","extensions":{"code":"INTERNAL_SERVER_ERROR"}}]}`,
@@ -170,7 +176,9 @@ func FuzzAnswers(f *testing.F) {
 	f.Add("inventory_level", "7:8", "a b", "",
 		[]byte(`{"inventory_levels":[{"inventory_item_id":7,"location_id":8,"available":1,`+updated+`}]}`))
 	f.Add("inventory_level", "7:8", "", "",
-		[]byte(`{"data":{"locations":{"nodes":[{"legacyResourceId":"8","page":{"nodes":[{"updatedAt":"2026-01-01T00:00:00Z","item":{"legacyResourceId":"7"}}],"pageInfo":{"hasNextPage":true,"endCursor":"x"}}}]}}}`))
+		[]byte(`{"data":{"locations":{"nodes":[{"legacyResourceId":"8",`+
+			`"page":{"nodes":[{"updatedAt":"2026-01-01T00:00:00Z","item":{"legacyResourceId":"7"}}],`+
+			`"pageInfo":{"hasNextPage":true,"endCursor":"x"}}}]}}}`))
 	f.Add("product", "7", "", "1e9/1",
 		[]byte(`{"data":{"page":{"nodes":[{"id":"gid://shopify/Product/7","updatedAt":"2026-01-01T00:00:00Z"}],"pageInfo":{"hasNextPage":false}}},"extensions":{"cost":{"requestedQueryCost":1e300,"throttleStatus":{"maximumAvailable":1e300,"currentlyAvailable":-1,"restoreRate":1e-300}}}}`))
 	f.Add("fulfillment", "7", "", "", []byte(`{"data":{"object":{"order":{"legacyResourceId":"8"}}}}`))

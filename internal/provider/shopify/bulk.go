@@ -23,8 +23,11 @@ var _ provider.FileLister = Shopify{}
 const (
 	bulkSince = "2026-01"
 
-	bulkStart = `mutation($query: String!) { started: bulkOperationRunQuery(query: $query, groupObjects: false) { bulkOperation { id } userErrors { code message } } }`
-	bulkState = `query($id: ID!) { bulk: bulkOperation(id: $id) { status errorCode createdAt objectCount fileSize url } }`
+	bulkStart = `mutation($query: String!) { ` +
+		`started: bulkOperationRunQuery(query: $query, groupObjects: false) ` +
+		`{ bulkOperation { id } userErrors { code message } } }`
+	bulkState = `query($id: ID!) { bulk: bulkOperation(id: $id) ` +
+		`{ status errorCode createdAt objectCount fileSize url } }`
 
 	bulkNoun = "BulkOperation"
 	// busyWait is the wait before checking whether the app's own operations have ended.
@@ -38,7 +41,9 @@ func (Shopify) FileTypes(api *provider.API) []string {
 
 // bulkQueries are the queries by type.
 func bulkQueries(api *provider.API) map[string]string {
-	out := map[string]string{inventoryLevel: `{ locations(includeInactive: true, includeLegacy: true) { edges { node { id inventoryLevels { edges { node { id updatedAt item { legacyResourceId } location { legacyResourceId } } } } } } } }`}
+	out := map[string]string{inventoryLevel: `{ locations(includeInactive: true, includeLegacy: true) ` +
+		`{ edges { node { id inventoryLevels ` +
+		`{ edges { node { id updatedAt item { legacyResourceId } location { legacyResourceId } } } } } } } }`}
 	for name, c := range connectionsOf(api) {
 		args := strings.TrimPrefix(c.more, ", ")
 		if args != "" {
@@ -101,8 +106,7 @@ func (o *bulkOperation) classify() provider.Verdict {
 		return provider.Verdict{Kind: provider.Expired, Detail: "answered that the bulk operation is " + o.Status}
 	case o.Status == "COMPLETED" && o.URL == "" && (bad != nil || objects != 0):
 		return provider.Verdict{Kind: provider.Expired, Detail: "answered that the file of the bulk operation does " +
-			"not " +
-			"exist any more"}
+			"not exist any more"}
 	}
 	return provider.Verdict{}
 }
@@ -126,17 +130,17 @@ func (Shopify) ObjectFile(_, cursor string, header http.Header, body []byte) (pr
 			Bulk    *bulkOperation `json:"bulk"`
 		} `json:"data"`
 	}
-	name, _, asked := provider.FileCursor(cursor)
+	name, _, isOperation := provider.FileCursor(cursor)
 	err := json.Unmarshal(body, &in)
 	switch {
-	case err != nil && asked:
+	case err != nil && isOperation:
 		return provider.File{}, false, fmt.Errorf("read bulk operation %.40s: %w", name, err)
 	case err != nil: // a page, which ObjectPage reads
 		return provider.File{}, false, nil
 	case in.Data.Started != nil:
 		f, err := in.Data.Started.file()
 		return f, true, err
-	case in.Data.Bulk != nil && asked:
+	case in.Data.Bulk != nil && isOperation:
 		f, err := in.Data.Bulk.file(name, header)
 		return f, true, err
 	}
@@ -164,8 +168,7 @@ func (s *startedBulk) classify() provider.Verdict {
 		code = "no code"
 	}
 	return provider.Verdict{Kind: provider.Rejected, Detail: "answered that the bulk operation was not started (" +
-		code +
-		"): remove the type from api.bulk; " + describedTypeRemedy}
+		code + "): remove the type from api.bulk; " + describedTypeRemedy}
 }
 
 // file describes an operation that was started, or that waits for others. It does not touch the

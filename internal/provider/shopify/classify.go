@@ -43,9 +43,9 @@ type reply struct {
 type cost struct {
 	Requested float64 `json:"requestedQueryCost"`
 	Bucket    struct {
-		Most float64 `json:"maximumAvailable"`
-		Now  float64 `json:"currentlyAvailable"`
-		ASec float64 `json:"restoreRate"`
+		Most      float64 `json:"maximumAvailable"`
+		Now       float64 `json:"currentlyAvailable"`
+		PerSecond float64 `json:"restoreRate"`
 	} `json:"throttleStatus"`
 }
 
@@ -82,8 +82,7 @@ func (Shopify) Answer(status int, header http.Header, body []byte) provider.Verd
 		v.Detail = describeMissingRight(string(r.Errors), "answered 403")
 	case status == http.StatusUnauthorized:
 		v.Detail = "answered 401: the access token does not belong to this shop, or the app was uninstalled: set the " +
-			"source's " +
-			"api.key to the token of the app as it is installed now"
+			"source's api.key to the token of the app as it is installed now"
 	}
 	return v
 }
@@ -134,15 +133,14 @@ func (r *reply) classifyErrors() provider.Verdict {
 			return provider.Verdict{Kind: provider.Throttled, Wait: r.Extensions.Cost.waitForEnough(),
 				Detail: "answered THROTTLED: the shop's points for queries are used up"}
 		case p.Extensions.Code == "ACCESS_DENIED":
-			return provider.Verdict{Kind: provider.Rejected, Detail: describeMissingRight(p.Extensions.Required+" "+
-				p.Message,
-				"answered ACCESS_DENIED")}
+			return provider.Verdict{Kind: provider.Rejected,
+				Detail: describeMissingRight(p.Extensions.Required+" "+p.Message, "answered ACCESS_DENIED")}
 		case p.Extensions.Code == "SHOP_INACTIVE":
 			return provider.Verdict{Kind: provider.Rejected, Wait: closedShopWait,
 				Detail: "answered SHOP_INACTIVE: the shop is closed"}
 		case strings.Contains(p.Message, "nvalid cursor"):
-			return provider.Verdict{Kind: provider.Expired, Detail: "answered that the place in the list (cursor) is " +
-				"no longer known"}
+			return provider.Verdict{Kind: provider.Expired,
+				Detail: "answered that the position in the list (cursor) is no longer known"}
 		case queryCode.MatchString(p.Extensions.Code):
 			return provider.Verdict{Kind: provider.Rejected, Detail: "answered that the schema of api.version has no " +
 				"such query (" + p.Extensions.Code + "): " + describedTypeRemedy}
@@ -161,17 +159,17 @@ const describedTypeRemedy = "if the source describes the type, correct api.types
 
 // describeMissingRight names what the app lacks: access to protected customer data
 // (https://shopify.dev/docs/apps/launch/protected-customer-data), which no scope gives, or a scope
-// if the response names it.
-func describeMissingRight(text, callAPI string) string {
+// if the response names it. text is the response's error; response begins the description.
+func describeMissingRight(text, response string) string {
 	if protected.MatchString(text) {
-		return callAPI + ": this is protected customer data, and the app is not approved for it, whatever its " +
+		return response + ": this is protected customer data, and the app is not approved for it, whatever its " +
 			"scopes: request access in the Partner Dashboard, under the app's API access (\"Protected customer data " +
 			"access\")"
 	}
 	if name := scope.FindString(text); name != "" {
-		return callAPI + ": the app lacks the scope " + name + ": add it, and install the app again"
+		return response + ": the app lacks the scope " + name + ": add it, and install the app again"
 	}
-	return callAPI + ": the app may not read this: add the read scope of what the source mirrors, and install " +
+	return response + ": the app may not read this: add the read scope of what the source mirrors, and install " +
 		"the app again"
 }
 
@@ -205,7 +203,7 @@ func (c cost) waitForEnough() time.Duration {
 
 // until returns how long until there are this many points.
 func (c cost) until(points float64) time.Duration {
-	return restored(points-c.Bucket.Now, c.Bucket.ASec)
+	return restored(points-c.Bucket.Now, c.Bucket.PerSecond)
 }
 
 func restored(points, aSecond float64) time.Duration {

@@ -39,8 +39,7 @@ func (Shopify) CheckType(name string, t provider.APIType) error {
 		return errors.New("list: is not set: name the connection of GraphQL")
 	case t.List != "" && !listField.MatchString(t.List):
 		return fmt.Errorf("list: %.100q is not a connection: write e.g. giftCards, or "+
-			"fulfillmentOrders(includeClosed: "+
-			"true)", t.List)
+			"fulfillmentOrders(includeClosed: true)", t.List)
 	}
 	return nil
 }

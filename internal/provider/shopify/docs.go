@@ -11,24 +11,23 @@ var _ provider.Documented = Shopify{}
 func (Shopify) Docs() provider.Docs {
 	return provider.Docs{
 		Title: "Shopify",
-		Setup: "For an app the secret is its *client secret*; for webhooks made in the shop's admin (Settings, " +
-			"Notifications, Webhooks) it is the one shown there. Name the shops whose " +
-			"deliveries are accepted under `account` or `accounts`: the shop's name is not signed. Do not subscribe " +
-			"with `include_fields` on a secret that is also used for deletes.",
-		Signature: classic.scheme.Describe() + " Events of the newer family are signed in `Shopify-Hmac-Sha256` and " +
-			"are " +
-			"accepted too.",
-		Key: "The header `X-Shopify-Webhook-Id`, which a retry keeps; by `key: event-id` the header " +
-			"`X-Shopify-Event-Id`, shared by all deliveries of one action. Both are unsigned.",
-		Objects: "The body of most topics is the whole object, ordered by its `updated_at`. A delete is accepted " +
-			"only from a body of a delete's form, because the topic is unsigned, and is permanent.",
+		Setup: "For an app, the secret is its *client secret*. For webhooks that were created in the shop's admin " +
+			"(Settings, Notifications, Webhooks), it is the secret that is shown there. List the shops whose " +
+			"deliveries you accept under `account` or `accounts`, because the shop's name is not signed. Do not " +
+			"subscribe with `include_fields` on a secret that is also used for deletes.",
+		Signature: classic.scheme.Describe() + " Postern also accepts events of the newer family, which are signed " +
+			"in `Shopify-Hmac-Sha256`.",
+		Key: "The header `X-Shopify-Webhook-Id`; a retry has the same value. With `key: event-id`, the header " +
+			"`X-Shopify-Event-Id`, which all deliveries of one action share. Neither header is signed.",
+		Objects: "The body of most topics is the whole object, ordered by its `updated_at`. The topic is not " +
+			"signed, so Postern accepts a delete only if the body has the form of a delete. A delete is permanent.",
 		Links: []string{"https://shopify.dev/docs/apps/build/webhooks",
 			"https://shopify.dev/docs/apps/build/webhooks/subscribe/https",
 			"https://shopify.dev/docs/api/admin-graphql", "https://shopify.dev/docs/api/admin-rest"},
-		Unconfirmed: []string{"When `updated_at` moves for changes of what is embedded (an order's customer, a " +
-			"product's " +
-			"stock).",
-			"Whether bodies are rendered when the event happens or when it is delivered; no rank is taken from them."},
+		Unconfirmed: []string{"`updated_at` may not advance after changes of embedded objects (an order's " +
+			"customer, a product's stock).",
+			"A body may be rendered when the event happens or when it is delivered. Postern takes no rank from " +
+				"bodies."},
 	}
 }
 

@@ -22,10 +22,10 @@ const (
 // erasureWithin is Shopify's time limit from the receipt.
 const erasureWithin = 30 * 24 * time.Hour
 
-// otherPeoplesData are members that the bodies of a topic never have, but those of another topic
-// do. They prevent that a customer's delivery, sent again under another topic, erases the shop, or
-// that a data request erases the customer.
-var otherPeoplesData = map[string][]string{
+// foreignMembers are, by topic, members that only bodies of another topic have. A body with one of
+// them was sent again under a wrong topic. So a customer's delivery cannot erase the shop, and a
+// data request cannot erase the customer.
+var foreignMembers = map[string][]string{
 	shopRedact:      {"customer", "orders_to_redact", "orders_requested", "data_request"},
 	customersRedact: {"orders_requested", "data_request"},
 	dataRequest:     {"orders_to_redact"},
@@ -46,10 +46,9 @@ func (Shopify) Erasure(e *provider.StoredEvent) (*provider.Erasure, error) {
 			"signed, so the delivery is not trusted", shop, e.Account)
 	}
 	for name := range root.Members() {
-		if slices.Contains(otherPeoplesData[e.Type], name) {
+		if slices.Contains(foreignMembers[e.Type], name) {
 			return nil, newDead("the body has %s, so it is not of the type %s: the type is not signed, so the "+
-				"delivery is not "+
-				"trusted", name, e.Type)
+				"delivery is not trusted", name, e.Type)
 		}
 	}
 	w := erasureReader{&provider.Erasure{Kind: provider.EraseRedact, Within: erasureWithin, Account: e.Account}}

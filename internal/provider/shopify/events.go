@@ -20,8 +20,7 @@ func readEvents(eventType string, root *canonical.Value) (provider.Observation, 
 	noun, action := textOf(root, "topic"), textOf(root, "action")
 	if named := noun + "/" + action; named != eventType {
 		return provider.Observation{}, newDead("the headers say %.100s and the signed body says %.100q, so the "+
-			"headers "+
-			"are not trusted", eventType, named)
+			"headers are not trusted", eventType, named)
 	}
 	o := provider.Observation{ObjectType: eventsType(noun), ObjectID: gidNumber(subject(noun, root)), Rank: 1,
 		Unit: second}
@@ -43,8 +42,7 @@ func readEvents(eventType string, root *canonical.Value) (provider.Observation, 
 // isFinalDelete reports whether the table says that deletes of the noun's objects are final.
 func isFinalDelete(noun string) bool {
 	return slices.ContainsFunc(objectRules, func(k objectRule) bool {
-		return k.gid == noun && len(k.deletes) > 0 &&
-			!k.canReturn
+		return k.gid == noun && len(k.deletes) > 0 && !k.canReturn
 	})
 }
 

@@ -15,8 +15,8 @@ func Topics() []string {
 	return topics
 }
 
-// Always returns the required fields of a whole object, including its time, by topic.
-func Always() map[string][]string {
+// RequiredFields returns the required fields of a whole object, including its time, by topic.
+func RequiredFields() map[string][]string {
 	fields := map[string][]string{}
 	for _, k := range objectRules {
 		for _, topic := range k.wholeTopics {

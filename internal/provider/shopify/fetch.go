@@ -17,8 +17,8 @@ type get struct {
 	wrap string
 }
 
-// gets are the types that are read (https://shopify.dev/docs/api/admin-rest). Not listed are types
-// that REST does not read, or reads with values that the mirror does not have:
+// gets are the types that are read (https://shopify.dev/docs/api/admin-rest). These types have no
+// entry, because REST does not read them, or reads them by values that the mirror does not have:
 //   - order_transaction: read below its order, which neither the mirror nor GraphQL finds by the
 //     transaction's number;
 //   - cart: has no Admin API; checkout: read by its token, but the mirror has its number;
@@ -37,7 +37,7 @@ var gets = map[string]get{
 	"theme":          {"themes/{id}.json", "theme"},
 	"variant":        {"variants/{id}.json", "variant"},
 
-	// These are read in other ways.
+	// Fetch and SecondCall read these in other ways.
 	"fulfillment":     {"", "fulfillment"},
 	"refund":          {"", "refund"},
 	"inventory_level": {"inventory_levels.json", "inventory_levels"},
@@ -61,9 +61,9 @@ func (Shopify) Fetch(src *provider.Source, api *provider.API, account, objectTyp
 		return provider.Call{}, false
 	}
 	if below[objectType] != "" {
-		return graphqlCall(api, account, orderQuery(objectType),
-			map[string]any{"id": gidPrefix + ruleOf(objectType).gid + "/" +
-				objectID}), !strings.Contains(objectID, ":")
+		gid := gidPrefix + ruleOf(objectType).gid + "/" + objectID
+		return graphqlCall(api, account, orderQuery(objectType), map[string]any{"id": gid}),
+			!strings.Contains(objectID, ":")
 	}
 	if objectType == inventoryLevel {
 		item, location, ok := strings.Cut(objectID, ":")

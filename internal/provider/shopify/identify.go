@@ -21,7 +21,7 @@ func (Shopify) Identify(src *provider.Source, d *provider.Delivery) ([]provider.
 		Key:         validName(d.Header.Get(f.keyHeader(src))),
 		Type:        f.eventType(d),
 		Account:     shop,
-		OccurredAt:  parseTriggered(d.Header.Get(f.parseTriggered)),
+		OccurredAt:  parseTriggered(d.Header.Get(f.triggeredAt)),
 		APIVersion:  validName(d.Header.Get(f.version)),
 		Fingerprint: provider.BodyFingerprint(d.Body),
 	}
@@ -101,8 +101,8 @@ func acceptsShop(src *provider.Source, shop string) bool {
 // shopName returns a shop's domain in lower case, as it is stored; "" if it is no domain.
 func shopName(s string) string {
 	s = strings.ToLower(s)
-	odd := func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.') }
-	if s == "" || len(s) > 253 || strings.ContainsFunc(s, odd) || strings.Trim(s, ".-") != s {
+	invalid := func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.') }
+	if s == "" || len(s) > 253 || strings.ContainsFunc(s, invalid) || strings.Trim(s, ".-") != s {
 		return ""
 	}
 	return s

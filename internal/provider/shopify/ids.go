@@ -12,8 +12,8 @@ func textOf(v *canonical.Value, path ...string) string {
 	return s
 }
 
-// idText is an id as text. Ids are numbers above 2^53, so the digits themselves are taken; a
-// GraphQL id gives its number, so that both spellings name one object.
+// idText returns an id as text. Ids may be numbers above 2^53, so it keeps their digits. For a
+// GraphQL id it returns the number, so that both spellings name one object.
 func idText(v *canonical.Value) string {
 	switch v.Kind() {
 	case canonical.Number:
@@ -31,7 +31,7 @@ func idText(v *canonical.Value) string {
 	return ""
 }
 
-// digits is s if it is a plain positive integer, else "".
+// digits returns s if it is a plain positive integer, or else "".
 func digits(s string) string {
 	if s == "" || s[0] == '0' || strings.Trim(s, "0123456789") != "" {
 		return ""
@@ -39,7 +39,7 @@ func digits(s string) string {
 	return s
 }
 
-// plainNumber tells whether an id is a number, or several joined.
+// plainNumber reports whether an id is a number, or several numbers joined by colons.
 func plainNumber(id string) bool {
 	for part := range strings.SplitSeq(id, ":") {
 		if digits(part) == "" {
@@ -51,7 +51,7 @@ func plainNumber(id string) bool {
 
 const gidPrefix = "gid://shopify/"
 
-// gidNoun is the type that a GraphQL id names: "Order" of gid://shopify/Order/1.
+// gidNoun returns the type in a GraphQL id: "Order" of gid://shopify/Order/1.
 func gidNoun(gid string) string {
 	rest, ok := strings.CutPrefix(gid, gidPrefix)
 	if !ok {
@@ -61,8 +61,8 @@ func gidNoun(gid string) string {
 	return noun
 }
 
-// gidNumber is the last part of a GraphQL id; "" where the id has a query, since then the number
-// alone names nothing.
+// gidNumber returns the last part of a GraphQL id. It returns "" if the id has a query, because
+// then the number alone does not identify the object.
 func gidNumber(gid string) string {
 	rest, ok := strings.CutPrefix(gid, gidPrefix)
 	if !ok || strings.Contains(rest, "?") {
@@ -72,7 +72,7 @@ func gidNumber(gid string) string {
 	return number
 }
 
-// bodyID is the id of a body, or else the number of its GraphQL id.
+// bodyID returns the id in a body, or else the number in its GraphQL id.
 func bodyID(root *canonical.Value) string {
 	if id := idText(root.Get("id")); id != "" {
 		return id
@@ -80,7 +80,7 @@ func bodyID(root *canonical.Value) string {
 	return idText(root.Get("admin_graphql_api_id"))
 }
 
-// nounOf is the singular of a topic's subject: "company" of companies/create.
+// nounOf returns the singular of a topic's subject: "company" of companies/create.
 func nounOf(topic string) string {
 	subject, _, _ := strings.Cut(topic, "/")
 	subject, _, _ = strings.Cut(subject, ".")

@@ -31,7 +31,7 @@ func readAllPages(t *testing.T, fake *shopifyfake.Fake, objectType string, since
 	t.Helper()
 	src, api := apiOf(t, fake)
 	out := map[string]int64{}
-	for _, one := range newListedObject(t, src, api, objectType, since, until) {
+	for _, one := range listObjects(t, src, api, objectType, since, until) {
 		if _, twice := out[one.ObjectID]; twice {
 			t.Fatalf("%s %s is listed twice", objectType, one.ObjectID)
 		}
@@ -49,7 +49,7 @@ func readAllPages(t *testing.T, fake *shopifyfake.Fake, objectType string, since
 	return out
 }
 
-func newListedObject(t *testing.T, src *provider.Source, api *provider.API, objectType string, since,
+func listObjects(t *testing.T, src *provider.Source, api *provider.API, objectType string, since,
 	until time.Time) []provider.ListedObject {
 	t.Helper()
 	all, _ := providertest.Listing{Lister: shopify.Shopify{}, Source: src, API: api, Account: shopifyfake.Shop,
@@ -122,8 +122,7 @@ func TestLists_everyType_showsEveryObject(t *testing.T) {
 		}
 	}
 	all, some := readAllPages(t, fake, "fulfillment", time.Time{}, time.Time{}),
-		readAllPages(t, fake, "fulfillment", middle,
-			fake.Now())
+		readAllPages(t, fake, "fulfillment", middle, fake.Now())
 	for id, at := range all {
 		if at >= middle.UnixMicro() && some[id] != at {
 			t.Errorf("the fulfillment %s changed and is not listed", id)
@@ -196,7 +195,8 @@ func TestObjectPage_malformedPage_isError(t *testing.T) {
 			`{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/7"}]}}}`,
 			`{"orders":[{"id":7,"updated_at":"2026-01-01T00:00:00Z","fulfillments":[{}]},{"id":6}]}`,
 			`{"products":[{"id":7}]}`,
-			`{"customers":[{"id":8,"updated_at":"2026-01-01T00:00:00Z"},{"id":7,"updated_at":"2026-01-01T00:00:00Z"}]}`} {
+			`{"customers":[{"id":8,"updated_at":"2026-01-01T00:00:00Z"},` +
+				`{"id":7,"updated_at":"2026-01-01T00:00:00Z"}]}`} {
 			if page, next, err := (shopify.Shopify{}).ObjectPage(nil, nil, "", objectType, "", nil,
 				[]byte(body)); err == nil {
 				t.Errorf("%s: %s is a page of %d, followed by %q", objectType, body, len(page), next)
@@ -322,7 +322,9 @@ func TestAnswer_bulkOperations_giveVerdict(t *testing.T) {
 			provider.Found},
 		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"LIMIT_REACHED","message":"x"}]}}}`,
 			provider.Found},
-		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":null,"message":"A bulk query operation for this app and shop is already in progress: 4."}]}}}`, provider.Found},
+		{`{"data":{"started":{"bulkOperation":null,"userErrors":[` +
+			`{"code":null,"message":"A bulk query operation ` +
+			`for this app and shop is already in progress: 4."}]}}}`, provider.Found},
 		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"INVALID","message":"x"}]}}}`,
 			provider.Rejected},
 		{`{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":null,"message":"x"}]}}}`, provider.Rejected},
@@ -343,7 +345,9 @@ func TestObjectFile_responses_giveFile(t *testing.T) {
 	}{
 		{"", `{"data":{"started":{"bulkOperation":{"id":"gid://shopify/BulkOperation/4"},"userErrors":[]}}}`,
 			provider.File{Name: "4", Wait: time.Second}},
-		{"", `{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"OPERATION_IN_PROGRESS","message":"x"}]}}}`, provider.File{Wait: time.Minute}},
+		{"", `{"data":{"started":{"bulkOperation":null,"userErrors":[` +
+			`{"code":"OPERATION_IN_PROGRESS","message":"x"}]}}}`,
+			provider.File{Wait: time.Minute}},
 		{"", `{"data":{"started":{"bulkOperation":null,"userErrors":[{"code":"LIMIT_REACHED","message":"x"}]}}}`,
 			provider.File{Wait: time.Minute}},
 		{at, `{"data":{"bulk":{"status":"RUNNING","createdAt":"2026-01-01T00:00:00Z","objectCount":"7"}}}`,

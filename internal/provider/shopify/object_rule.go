@@ -57,7 +57,7 @@ type objectRule struct {
 type role int
 
 const (
-	roleUnlisted role = iota
+	roleUnknown role = iota
 	roleWhole
 	roleDeleted
 	rolePartial
@@ -79,7 +79,7 @@ func find(topic string) (*objectRule, role) {
 			return k, rolePartial
 		}
 	}
-	return nil, roleUnlisted
+	return nil, roleUnknown
 }
 
 // key returns the object's name in the mirror from a topic's body, or "".

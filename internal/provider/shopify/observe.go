@@ -34,8 +34,8 @@ func read(eventType string, root *canonical.Value) (provider.Observation, error)
 		return readEvents(eventType, root)
 	}
 	k, role := find(eventType)
-	if role == roleUnlisted {
-		return readUnlisted(eventType, root), nil
+	if role == roleUnknown {
+		return readUnknown(eventType, root), nil
 	}
 	if role == roleIgnored {
 		return provider.Observation{Ignored: k.partialReasons[eventType]}, nil
@@ -65,8 +65,7 @@ func (k *objectRule) checkBody(eventType string, root *canonical.Value) error {
 	gid := textOf(root, "admin_graphql_api_id")
 	if noun := gidNoun(gid); noun != "" && noun != k.gid && (k.gid != "" || isListedNoun(noun)) {
 		return newDead("the topic %s is about objects of type %s, but the signed body is about %.100q: the topic is "+
-			"not "+
-			"signed, so it is not trusted", eventType, k.name, gid)
+			"not signed, so it is not trusted", eventType, k.name, gid)
 	}
 	return nil
 }
@@ -83,11 +82,10 @@ func (k *objectRule) readWhole(o *provider.Observation, root *canonical.Value) {
 	missing := k.missingField(root)
 	switch {
 	case missing != "":
-		o.Partial = "the body has no " + missing + "; a subscription with include_fields sends only " +
-			"part of the object"
+		o.Partial = "the body has no " + missing + "; a subscription with include_fields sends only part of the object"
 	case !ok:
 		o.Partial = "the body's " + k.version() + " is not a time, so its order is unknown"
-	case k.cutReason(root):
+	case k.hasCutVariants(root):
 		o.Partial = "the body lists more variants than it contains; Shopify cuts long lists"
 	default:
 		o.State, o.At, o.HasAt = root, at.UnixMicro(), true
@@ -95,15 +93,15 @@ func (k *objectRule) readWhole(o *provider.Observation, root *canonical.Value) {
 	}
 }
 
-// cutReason says that a product's list of variants is shorter than the list of their ids.
-func (k *objectRule) cutReason(root *canonical.Value) bool {
+// hasCutVariants reports whether a product's list of variants is shorter than that of their ids.
+func (k *objectRule) hasCutVariants(root *canonical.Value) bool {
 	gids := root.Get("variant_gids")
 	return k.name == "product" && gids.Kind() == canonical.Array &&
 		len(gids.Elements()) > len(root.Get("variants").Elements())
 }
 
 // readDelete accepts a delete only from a body of a delete's form: the id and at most the leftovers
-// of the topic. Any other field means that the object was alive when the body was signed, and the
+// of the topic. Any other field means that the object existed when the body was signed, and the
 // body may have been sent again under an unsigned delete topic. A subscription whose include_fields
 // contain only the id sends bodies that look like deletes. It must not share a secret with a source
 // that accepts deletes.
@@ -111,8 +109,7 @@ func (k *objectRule) readDelete(o provider.Observation, eventType string, root *
 	error) {
 	if extra := k.beyondDelete(root); extra != "" {
 		return o, newDead("a %s contains no %.64q: this body belongs to another topic, and the topic is not signed, "+
-			"so the "+
-			"delete is not trusted", eventType, extra)
+			"so the delete is not trusted", eventType, extra)
 	}
 	if k.canReturn {
 		o.Partial = "the delete has no time, and the same object can return"
@@ -122,11 +119,11 @@ func (k *objectRule) readDelete(o provider.Observation, eventType string, root *
 	return o, nil
 }
 
-// readUnlisted reads a topic that is not in the table: it makes a refetch pending if the body names
+// readUnknown reads a topic that is not in the table: it makes a refetch pending if the body names
 // an object.
-func readUnlisted(eventType string, root *canonical.Value) provider.Observation {
+func readUnknown(eventType string, root *canonical.Value) provider.Observation {
 	noun := nounOf(eventType)
-	o := provider.Observation{ObjectType: noun, ObjectID: unlistedID(noun, root), Rank: 1, Unit: second}
+	o := provider.Observation{ObjectType: noun, ObjectID: unknownObjectID(noun, root), Rank: 1, Unit: second}
 	if !provider.ValidName(o.ObjectType) || !provider.ValidName(o.ObjectID) {
 		return provider.Observation{Ignored: fmt.Sprintf("the topic %s is unknown, and no object of the name "+
 			"%.100s is in its body", eventType, noun)}
@@ -135,10 +132,10 @@ func readUnlisted(eventType string, root *canonical.Value) provider.Observation 
 	return o
 }
 
-// unlistedID returns the id of an object in the body of a topic that is not in the table. It
+// unknownObjectID returns the id of an object in the body of a topic that is not in the table. It
 // prefers order_id to id, because the id in orders/risk_assessment_changed is the assessment's. It
 // also looks in a member of the object's name, as in fulfillment_orders/cancelled.
-func unlistedID(noun string, root *canonical.Value) string {
+func unknownObjectID(noun string, root *canonical.Value) string {
 	return cmp.Or(idText(root.Get(noun+"_id")), bodyID(root), bodyID(root.Get(noun)))
 }
 

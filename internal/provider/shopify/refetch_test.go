@@ -39,34 +39,34 @@ func TestSnapshot_everyType_isRead(t *testing.T) {
 	t.Parallel()
 	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 4})
 	fake.RunSteps(700)
-	seen := map[string]int{}
+	counts := map[string]int{}
 	for _, o := range fake.CurrentObjects() {
 		v, body := read(t, fake, o.Type, o.ID)
 		if o.Body == nil {
-			if seen[o.Type+" gone"]++; v.Kind != provider.Missing {
-				t.Errorf("%s %s is gone: %+v: %s", o.Type, o.ID, v, body)
+			if counts[o.Type+" deleted"]++; v.Kind != provider.Missing {
+				t.Errorf("%s %s is deleted: %+v: %s", o.Type, o.ID, v, body)
 			}
 			continue
 		}
-		seen[o.Type]++
-		look := snapshot(t, o.Type, o.ID, body)
+		counts[o.Type]++
+		refetched := snapshot(t, o.Type, o.ID, body)
 		topic := o.Type + "s/update"
 		if o.Type == "order" {
 			topic = "orders/updated"
 		}
 		event, err := shopify.Shopify{}.Observe(&provider.Source{},
 			&provider.StoredEvent{Type: topic, Account: shopifyfake.Shop, Body: o.Body})
-		if err != nil || v.Kind != provider.Found || look.ObjectID != event.ObjectID || look.At != event.At ||
-			look.Unit != event.Unit || look.OwnVersion != event.OwnVersion ||
-			look.MayNotAdvance != event.MayNotAdvance ||
-			string(look.State.Raw()) != string(event.State.Raw()) {
-			t.Errorf("%s %s: %+v, refetched %+v, event %+v, %v", o.Type, o.ID, v, look, event, err)
+		if err != nil || v.Kind != provider.Found || refetched.ObjectID != event.ObjectID || refetched.At != event.At ||
+			refetched.Unit != event.Unit || refetched.OwnVersion != event.OwnVersion ||
+			refetched.MayNotAdvance != event.MayNotAdvance ||
+			string(refetched.State.Raw()) != string(event.State.Raw()) {
+			t.Errorf("%s %s: %+v, refetched %+v, event %+v, %v", o.Type, o.ID, v, refetched, event, err)
 		}
 	}
 	for _, objectType := range fakeTypes {
-		if seen[objectType] == 0 || seen[objectType+" gone"] == 0 && objectType != "location" {
-			t.Errorf("%s: %d found, %d deleted, so this test proves nothing", objectType, seen[objectType],
-				seen[objectType+" gone"])
+		if counts[objectType] == 0 || counts[objectType+" deleted"] == 0 && objectType != "location" {
+			t.Errorf("%s: %d found, %d deleted, so this test proves nothing", objectType, counts[objectType],
+				counts[objectType+" deleted"])
 		}
 	}
 }
@@ -76,11 +76,11 @@ func TestSecondCall_refund_readsBelowOrder(t *testing.T) {
 	t.Parallel()
 	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 4})
 	id := fake.Create("refund")
-	var told provider.Observation
+	var event provider.Observation
 	fake.Deliver(func(d *provider.Delivery) bool {
 		if topic := d.Header.Get("X-Shopify-Topic"); topic == "refunds/create" {
 			var err error
-			if told, err = (shopify.Shopify{}).Observe(&provider.Source{},
+			if event, err = (shopify.Shopify{}).Observe(&provider.Source{},
 				&provider.StoredEvent{Type: topic, Account: shopifyfake.Shop, Body: d.Body}); err != nil {
 				t.Fatal(err)
 			}
@@ -88,11 +88,10 @@ func TestSecondCall_refund_readsBelowOrder(t *testing.T) {
 		return true
 	})
 	v, body := read(t, fake, "refund", id)
-	look := snapshot(t, "refund", id, body)
-	if v.Kind != provider.Found || told.ObjectID != id || look.ObjectID != id || look.OwnVersion ||
-		look.At != told.At ||
-		string(look.State.Raw()) != string(told.State.Raw()) {
-		t.Errorf("%+v, refetched %+v, event %+v", v, look, told)
+	refetched := snapshot(t, "refund", id, body)
+	if v.Kind != provider.Found || event.ObjectID != id || refetched.ObjectID != id || refetched.OwnVersion ||
+		refetched.At != event.At || string(refetched.State.Raw()) != string(event.State.Raw()) {
+		t.Errorf("%+v, refetched %+v, event %+v", v, refetched, event)
 	}
 	for _, o := range fake.CurrentObjects() {
 		if o.Type == "order" {
@@ -116,22 +115,23 @@ func TestObjectCredentialCheck_oldOrders_needTheirScope(t *testing.T) {
 		t.Fatalf("an old order: %+v, so this test proves nothing", v)
 	}
 	src, api := apiOf(t, fake)
-	control := func(objectType, id string) provider.Verdict {
+	credentialCheck := func(objectType, id string) provider.Verdict {
 		v, _, _ := callAPI(t, api, shopify.Shopify{}.ObjectCredentialCheck(src, api, shopifyfake.Shop, objectType, id))
 		return v
 	}
-	if v := control("order", id); v.Kind != provider.Rejected || !strings.Contains(v.Detail, "read_all_orders") {
+	if v := credentialCheck("order", id); v.Kind != provider.Rejected ||
+		!strings.Contains(v.Detail, "read_all_orders") {
 		t.Errorf("the check for an order: %+v", v)
 	}
-	if v := control("draft_order", id); v.Kind != provider.Found { // the scope does not apply to it
+	if v := credentialCheck("draft_order", id); v.Kind != provider.Found { // the scope does not apply to it
 		t.Errorf("the check for a draft order: %+v", v)
 	}
-	if v := control("product", product); v.Kind != provider.Found {
+	if v := credentialCheck("product", product); v.Kind != provider.Found {
 		t.Errorf("the check for a product: %+v", v)
 	}
 	every := shopifyfake.New(t, shopifyfake.Options{Scopes: append(scopes, "read_all_orders")})
 	src, api = apiOf(t, every)
-	if v := control("order", id); v.Kind != provider.Found {
+	if v := credentialCheck("order", id); v.Kind != provider.Found {
 		t.Errorf("the check for an order with read_all_orders: %+v", v)
 	}
 }
@@ -228,7 +228,7 @@ func TestFetch_describedType_isReadAndListed(t *testing.T) {
 		t.Errorf("listed as %+v", got)
 	}
 	list := func(since, until time.Time) (out []string) {
-		for _, one := range newListedObject(t, src, api, "gift_card", since, until) {
+		for _, one := range listObjects(t, src, api, "gift_card", since, until) {
 			out = append(out, one.ObjectID)
 		}
 		return out
@@ -248,10 +248,9 @@ func TestFetch_describedType_isReadAndListed(t *testing.T) {
 			t.Fatal("it is not read")
 		}
 		v, _, body := callAPI(t, api, call)
-		if look := snapshot(t, "gift_card", id, body); v.Kind != provider.Found || look.ObjectID != id ||
-			!look.OwnVersion ||
-			!look.HasAt {
-			t.Errorf("%d: %+v, %+v", i, v, look)
+		if refetched := snapshot(t, "gift_card", id, body); v.Kind != provider.Found || refetched.ObjectID != id ||
+			!refetched.OwnVersion || !refetched.HasAt {
+			t.Errorf("%d: %+v, %+v", i, v, refetched)
 		}
 	}
 }
@@ -289,7 +288,8 @@ func TestCheckType_descriptions_areChecked(t *testing.T) {
 		}
 	}
 	// Objects that a list leaves out by default are requested, in a file too.
-	api := &provider.API{Types: map[string]provider.APIType{"fulfillment_order": {List: "fulfillmentOrders(includeClosed: true)"}}}
+	api := &provider.API{Types: map[string]provider.APIType{
+		"fulfillment_order": {List: "fulfillmentOrders(includeClosed: true)"}}}
 	for _, bulk := range [][]string{nil, {"fulfillment_order"}} {
 		api.Bulk = bulk
 		if call := (shopify.Shopify{}).ListObjects(nil, api, "", "fulfillment_order", time.Time{}, time.Time{},

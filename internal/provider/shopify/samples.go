@@ -37,7 +37,8 @@ var story = []step{
 		"financial_status": "paid", "total_outstanding": "0.00"}`},
 	{topic: "orders/cancelled", file: "order",
 		change: `{"updated_at": "2026-01-02T10:00:00+01:00", "note": "Please ring twice", "tags": "gift",
-		"financial_status": "refunded", "total_outstanding": "0.00", "cancel_reason": "customer", "cancelled_at": "2026-01-02T10:00:00+01:00"}`},
+		"financial_status": "refunded", "total_outstanding": "0.00",
+		"cancel_reason": "customer", "cancelled_at": "2026-01-02T10:00:00+01:00"}`},
 	{topic: "orders/delete", file: "order_deleted"},
 	{topic: "products/create", file: "product"},
 	{topic: "products/update", file: "product",
@@ -106,7 +107,7 @@ func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*pro
 	d.Header.Set("User-Agent", "Shopify-Captain-Hook")
 	d.Header.Set(f.shop, signedShop(src))
 	d.Header.Set(f.version, version)
-	d.Header.Set(f.parseTriggered, at.UTC().Format(time.RFC3339Nano))
+	d.Header.Set(f.triggeredAt, at.UTC().Format(time.RFC3339Nano))
 	f.setTopic(d.Header, s.Type)
 	id := s.ID
 	if id == "" {

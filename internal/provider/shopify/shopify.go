@@ -1,7 +1,7 @@
 // Package shopify implements the provider Shopify: its webhooks, its Events (a newer family with
 // other headers), and its Admin API. Shopify signs only the body; topic, shop and ids are in
 // unsigned headers, which anyone with a captured delivery can change. So the source must name its
-// shops, a delete is accepted only from a body of a delete's form, and the table in types.go says
+// shops, and a delete is accepted only from a body of a delete's form. The table in types.go says
 // what each topic means. The package makes no calls and stores nothing.
 package shopify
 
@@ -28,13 +28,13 @@ type family struct {
 	shop    string
 	version string
 	// ids are the headers that can be an event's key, by the source's setting.
-	ids            map[string]string
-	parseTriggered string
+	ids         map[string]string
+	triggeredAt string
 }
 
-// The choices of a source's key. A delivery keeps its webhook id when it is sent again. An event id
-// is shared by all deliveries of one action, also of several topics, so as a key it drops all but
-// the first of them.
+// The choices of a source's key. A delivery keeps its webhook id when it is sent again. All
+// deliveries of one action have the same event id, even if their topics differ. So with the event
+// id as key, all but the first of them are dropped.
 const (
 	webhookID = "webhook-id"
 	eventID   = "event-id"
@@ -50,21 +50,21 @@ func bodyHMAC(name, header string) signature.Scheme {
 
 var (
 	classic = family{
-		scheme:         bodyHMAC("shopify-webhooks", "X-Shopify-Hmac-Sha256"),
-		topic:          "X-Shopify-Topic",
-		shop:           "X-Shopify-Shop-Domain",
-		version:        "X-Shopify-Api-Version",
-		ids:            map[string]string{webhookID: "X-Shopify-Webhook-Id", eventID: "X-Shopify-Event-Id"},
-		parseTriggered: "X-Shopify-Triggered-At",
+		scheme:      bodyHMAC("shopify-webhooks", "X-Shopify-Hmac-Sha256"),
+		topic:       "X-Shopify-Topic",
+		shop:        "X-Shopify-Shop-Domain",
+		version:     "X-Shopify-Api-Version",
+		ids:         map[string]string{webhookID: "X-Shopify-Webhook-Id", eventID: "X-Shopify-Event-Id"},
+		triggeredAt: "X-Shopify-Triggered-At",
 	}
 	events = family{
-		scheme:         bodyHMAC("shopify-events", "Shopify-Hmac-Sha256"),
-		topic:          "Shopify-Topic",
-		action:         "Shopify-Action",
-		shop:           "Shopify-Shop-Domain",
-		version:        "Shopify-Api-Version",
-		ids:            map[string]string{webhookID: "Shopify-Webhook-Id", eventID: "Shopify-Event-Id"},
-		parseTriggered: "Shopify-Triggered-At",
+		scheme:      bodyHMAC("shopify-events", "Shopify-Hmac-Sha256"),
+		topic:       "Shopify-Topic",
+		action:      "Shopify-Action",
+		shop:        "Shopify-Shop-Domain",
+		version:     "Shopify-Api-Version",
+		ids:         map[string]string{webhookID: "Shopify-Webhook-Id", eventID: "Shopify-Event-Id"},
+		triggeredAt: "Shopify-Triggered-At",
 	}
 )
 
@@ -107,7 +107,7 @@ func (Shopify) Headers() []string {
 		"Shopify-Resource-Id"}
 	for _, f := range []*family{&classic, &events} {
 		out = append(out, f.scheme.Signature.In[0].Name, f.topic, f.shop, f.version, f.ids[webhookID], f.ids[eventID],
-			f.parseTriggered)
+			f.triggeredAt)
 	}
 	return append(out, events.action)
 }

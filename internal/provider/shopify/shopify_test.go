@@ -41,7 +41,8 @@ func TestProvider_conforms(t *testing.T) {
 func TestErasure_bodies_giveRequest(t *testing.T) {
 	t.Parallel()
 	const shop = "x.myshopify.com"
-	const dataRequest = `{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3, "email": "a@b.c"}, "orders_requested": [9], "data_request": {"id": 9999}}`
+	const dataRequest = `{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3, "email": "a@b.c"}, ` +
+		`"orders_requested": [9], "data_request": {"id": 9999}}`
 	values := func(pairs ...string) (all []provider.PathValue) {
 		for i := 0; i < len(pairs); i += 2 {
 			all = append(all, provider.PathValue{Path: pairs[i], Value: pairs[i+1]})
@@ -58,32 +59,39 @@ func TestErasure_bodies_giveRequest(t *testing.T) {
 			AllEvents: true}},
 		{"shop/redact", `{"shop_id": 1, "shop_domain": "x.myshopify.com", "new": 2}`,
 			&provider.Erasure{Kind: "redact", Account: shop, AllEvents: true}},
-		{"customers/redact", `{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_to_redact": []}`,
+		{"customers/redact",
+			`{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_to_redact": []}`,
 			&provider.Erasure{Kind: "redact", Account: shop, FullySigned: true, Objects: [][2]string{{"customer", "3"}},
 				Values: values("$.customer.id", "3", "$.customer_id", "3")}},
 		{"customers/redact", `{"shop_domain": "x.myshopify.com", "customer": {"id": 3}}`,
 			&provider.Erasure{Kind: "redact", Account: shop, Objects: [][2]string{{"customer", "3"}},
 				Values: values("$.customer.id", "3", "$.customer_id", "3")}},
-		{"customers/redact", `{"shop_domain": "x.myshopify.com", "customer": {"id": 9007199254740993, "email": "a@b.c"}, "orders_to_redact": [7, 8], "new": [9]}`,
+		{"customers/redact",
+			`{"shop_domain": "x.myshopify.com", "customer": {"id": 9007199254740993, "email": "a@b.c"}, ` +
+				`"orders_to_redact": [7, 8], "new": [9]}`,
 			&provider.Erasure{Kind: "redact", Account: shop, Objects: [][2]string{{"order", "7"}, {"order", "8"},
 				{"customer", "9007199254740993"}},
 				Values: values("$.order_id", "7", "$.order_id", "8", "$.customer.id", "9007199254740993",
 					"$.customer_id", "9007199254740993", "$.email", "a@b.c", "$.customer.email", "a@b.c",
 					"$.contact_email", "a@b.c")}},
 		{"customers/data_request", `{"shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_requested": [9]}`,
-			&provider.Erasure{Kind: "tell", Account: shop, Objects: [][2]string{{"order", "9"}, {"customer", "3"}},
+			&provider.Erasure{Kind: "report", Account: shop, Objects: [][2]string{{"order", "9"}, {"customer", "3"}},
 				Values: values("$.order_id", "9", "$.customer.id", "3", "$.customer_id", "3")}},
 		{"customers/redact", `{"shop_domain": "y.myshopify.com", "customer": {"id": 1}}`, nil},
 		{"shop/redact", `{"shop_id": 1}`, nil},
-		{"customers/redact", `{"shop_domain": "x.myshopify.com", "customer": {"id": "1 OR 1"}, "orders_to_redact": [{}]}`, nil},
+		{"customers/redact",
+			`{"shop_domain": "x.myshopify.com", "customer": {"id": "1 OR 1"}, "orders_to_redact": [{}]}`,
+			nil},
 		{"customers/redact", `[]`, nil},
 		// Bodies sent under another topic must not request more.
-		{"shop/redact", `{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_to_redact": [9]}`, nil},
+		{"shop/redact",
+			`{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_to_redact": [9]}`, nil},
 		{"shop/redact", `{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}}`, nil},
 		{"shop/redact", `{"shop_id": 1, "shop_domain": "x.myshopify.com", "data_request": null}`, nil},
 		{"shop/redact", dataRequest, nil},
 		{"customers/redact", dataRequest, nil},
-		{"customers/redact", `{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_requested": []}`, nil},
+		{"customers/redact",
+			`{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_requested": []}`, nil},
 		{"customers/data_request",
 			`{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_to_redact": []}`, nil},
 		{"orders/create", `{"shop_domain": "x.myshopify.com", "customer": {"id": 1}}`, nil},

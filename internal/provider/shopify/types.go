@@ -26,11 +26,11 @@ const (
 // objectRules say what Shopify's topics mean for the version rule
 // (https://shopify.dev/docs/api/webhooks). Bodies are rendered when they are sent, not when the
 // change happened. So topics of one object are ordered by updated_at alone: no topic opens an
-// object, and no status orders two bodies. Topics that only sound like a delete (orders/cancelled,
-// customers/disable, locations/deactivate, customers/redact) are none.
+// object, and no status orders two bodies. These topics are not deletes: orders/cancelled,
+// customers/disable, locations/deactivate, customers/redact.
 var objectRules = []objectRule{
-	// An edited order is a difference. Shopify does not document which changes inside an order
-	// advance its updated_at.
+	// The body of orders/edited contains only a difference. Shopify does not document which changes
+	// inside an order advance its updated_at.
 	{name: "order", gid: "Order", mayNotAdvance: true,
 		requiredFields: []string{"line_items", "note_attributes", "taxes_included"},
 		wholeTopics: topicsOf("orders", "create", "updated", "paid", "cancelled", "fulfilled",
@@ -53,7 +53,7 @@ var objectRules = []objectRule{
 		"title"},
 		wholeTopics: topicsOf("collections", "create", "update"),
 		deletes:     topicsOf("collections", "delete"), leftovers: []string{"published_scope"}},
-	// A merge ends one customer and keeps another. Its topic is about the one that ends; the other
+	// A merge deletes one customer and keeps another. Its topic is about the deleted one; the other
 	// gets an update of its own.
 	{name: "customer", gid: "Customer", requiredFields: []string{"created_at", "state", "tax_exempt"},
 		wholeTopics: topicsOf("customers", "create", "update", "enable", "disable"),
@@ -103,8 +103,7 @@ var objectRules = []objectRule{
 				"expire")...)},
 	{name: "return", gid: "Return",
 		partialReasons: withReason(noClock, topicsOf("returns", "request", "approve", "decline", "cancel", "close",
-			"reopen", "update",
-			"process")...)},
+			"reopen", "update", "process")...)},
 
 	// Their deletes contain the whole object, so the body of a delete looks like that of an update,
 	// and the topic is not signed.
@@ -126,9 +125,8 @@ var objectRules = []objectRule{
 		"app/scopes_update": "the app's scopes changed; this is not an object",
 		"customers/data_request": "a customer requests the data stored about them; an operator must respond within " +
 			"30 days",
-		"customers/redact": "a customer's data must be erased within 30 days; the customer was not deleted by " +
-			"this",
-		"shop/redact": "the shop's data must be erased within 30 days; the shop was not deleted by this",
+		"customers/redact": "a customer's data must be erased within 30 days; the customer was not deleted by this",
+		"shop/redact":      "the shop's data must be erased within 30 days; the shop was not deleted by this",
 	}},
 }
 

@@ -44,23 +44,23 @@ func TestObserve_topics_giveObservation(t *testing.T) {
 		{"orders/create orders/updated orders/paid orders/cancelled orders/fulfilled orders/partially_fulfilled",
 			`{"id": 820982911946154508, ` + wholeOrder +
 				`, "admin_graphql_api_id": "gid://shopify/Order/820982911946154508"}`, "order 820982911946154508" + at +
-				", own, still"},
+				", own, may not advance"},
 		{"orders/delete", `{"id": 820982911946154508}`, "order 820982911946154508" + deleted},
 		{"orders/edited", `{"order_edit": {"id": 7, "order_id": 820982911946154508}}`,
 			"order 820982911946154508, partial: an edit contains only the difference: the added and the removed items"},
 		{"draft_orders/create draft_orders/update", `{"id": 7, ` + wholeDraft + `}`, "draft_order 7" + at + ", own"},
 		{"draft_orders/delete", `{"id": 7}`, "draft_order 7" + deleted},
 		{"products/create products/update", `{"id": 7, ` + wholeProduct + `, "variants": []}`, "product 7" + at +
-			", own, still"},
+			", own, may not advance"},
 		{"products/update", `{"id": 7, ` + wholeProduct + `, "variants": [{}], "variant_gids": [{}]}`, "product 7" +
-			at + ", own, still"},
+			at + ", own, may not advance"},
 		{"products/update", `{"id": 7, ` + wholeProduct + `, "variants": [{}], "variant_gids": [{}, {}]}`,
 			"product 7, partial: the body lists more variants than it contains; Shopify cuts long lists"},
 		{"products/delete", `{"id": 7}`, "product 7" + deleted},
 		{"variants/in_stock variants/out_of_stock", `{"id": 7, ` + wholeVariant + `}`, "variant 7" + at +
-			", own, still"},
+			", own, may not advance"},
 		{"collections/create collections/update", `{"id": 7, ` + wholeCollection + `}`, "collection 7" + at +
-			", own, still"},
+			", own, may not advance"},
 		{"collections/delete", `{"id": 7, "published_scope": "web", "admin_graphql_api_id": "gid://shopify/Collection/7"}`, "collection 7" + deleted},
 		{"customers/create customers/update customers/enable customers/disable", `{"id": 7, ` + wholeCustomer + `}`,
 			"customer 7" + at + ", own"},
@@ -82,7 +82,9 @@ func TestObserve_topics_giveObservation(t *testing.T) {
 			"inventory_level 7:8, partial: the delete has no time, and the same object can return"},
 		{"fulfillments/create fulfillments/update", `{"id": 7, "order_id": 8, "line_items": [], "created_at": null, ` +
 			updated + `}`, "fulfillment 7" + at + ", own"},
-		{"refunds/create", `{"id": 7, "order_id": 8, "refund_line_items": [], "transactions": [], "created_at": "2026-01-01T00:00:00Z"}`, "refund 7" + at},
+		{"refunds/create", `{"id": 7, "order_id": 8, "refund_line_items": [], "transactions": [], ` +
+			`"created_at": "2026-01-01T00:00:00Z"}`,
+			"refund 7" + at},
 		{"order_transactions/create", `{"id": 7, "created_at": "2026-01-01T00:00:00Z"}`,
 			"order_transaction 7, partial: the topic is sent at creation and again when the status changes, and has " +
 				"no time of change"},
@@ -95,7 +97,7 @@ func TestObserve_topics_giveObservation(t *testing.T) {
 		{"shop/update", `{"id": 7, "updated_at": null` + wholeShop + `}`,
 			"shop 7, partial: the body's updated_at is not a time, so its order is unknown"},
 		{"themes/create themes/publish themes/update", `{"id": 7, ` + wholeTheme + `}`, "theme 7" + at +
-			", own, still"},
+			", own, may not advance"},
 		{"themes/delete", `{"id": 7}`, "theme 7" + deleted},
 		{"locations/create locations/update locations/activate locations/deactivate", `{"id": 7, ` + wholeLocation +
 			`}`, "location 7" + at + ", own"},
@@ -217,7 +219,7 @@ func TestObserve_partOfObject_isPartial(t *testing.T) {
 func TestObserve_wholeObjects_needRequiredFields(t *testing.T) {
 	t.Parallel()
 	const at = "2026-01-01T00:00:00Z"
-	for topic, fields := range shopify.Always() {
+	for topic, fields := range shopify.RequiredFields() {
 		body := map[string]any{"id": 7, "inventory_item_id": 7, "location_id": 8, "updated_at": at, "created_at": at}
 		for _, field := range fields {
 			if _, set := body[field]; !set {

@@ -61,12 +61,12 @@ func renumber(object map[string]any, n int) {
 	}
 	// Shopify's ids have up to 19 digits. The last digits are replaced, so that an id still fits 64
 	// bits.
-	const room = 6
+	const suffixDigits = 6
 	digits := old.String()
-	if len(digits) > 18-room {
-		digits = digits[:18-room]
+	if len(digits) > 18-suffixDigits {
+		digits = digits[:18-suffixDigits]
 	}
-	number := digits + fmt.Sprintf("%0*s", room, strconv.Itoa(n))
+	number := digits + fmt.Sprintf("%0*s", suffixDigits, strconv.Itoa(n))
 	object[field] = json.Number(number)
 	if gid, ok := object["admin_graphql_api_id"].(string); ok {
 		object["admin_graphql_api_id"] = strings.ReplaceAll(gid, old.String(), number)

@@ -31,8 +31,8 @@ var spec = declared.Spec{
 	Events: declared.Events{
 		Bodies: []declared.BodyForm{declared.JSON, declared.Payload, declared.Form},
 		Key:    declared.Templates("{json:event_id}"),
-		// An event's own type. A slash command's type is the command, and an interactive payload's
-		// its type.
+		// An event has its own type. A slash command has its command as type, and an interactive
+		// payload the payload's type.
 		Type:       declared.Templates("{json:event.type}", "{json:command}", "{json:type}"),
 		Account:    declared.Templates("{json:team_id}", "{json:team.id}"),
 		OccurredAt: declared.TimeAt("json:event_time", declared.Seconds),
@@ -47,8 +47,8 @@ var spec = declared.Spec{
 			Partial: "the event contains only the channel's name"},
 		{Events: []string{"channel_archive", "channel_unarchive"}, Type: declared.Templates("channel"),
 			ID: declared.Templates("{json:event.channel}")},
-		{Events: []string{"message"}, Ignored: "a message is an occurrence; its changes are separate messages about " +
-			"it"},
+		{Events: []string{"message"}, Ignored: "a message is not a mirrored object, and its changes are separate " +
+			"messages"},
 	},
 	Handshake: handshake,
 	Acknowledge: func(*provider.Source, *provider.Delivery) *provider.Reply {
@@ -70,19 +70,21 @@ var spec = declared.Spec{
 		Counter: "event.user.real_name",
 	},
 	Docs: provider.Docs{
-		Setup: "In the app's settings copy *Basic Information > Signing Secret*. Enter the ingest URL under *Event " +
-			"Subscriptions*; Slack sends a challenge at once, so the source must be " +
-			"configured before. The same URL serves *Slash Commands* and *Interactivity*. Each workspace is an " +
-			"account; list those you accept under `accounts`, or leave it out for all. " +
-			"Every delivery gets an empty 200, because Slack shows a user the body of some responses; any other " +
-			"response to a command goes to its `response_url`.",
-		Key: "`{json:event_id}`, the same when Slack retries. Slash commands and interactive payloads have no " +
-			"id: a digest of the content, which contains a `trigger_id` of its own.",
+		Setup: "In the app's settings, copy *Basic Information > Signing Secret*. Configure the source before you " +
+			"enter the ingest URL under *Event Subscriptions*, because Slack immediately sends a challenge. The " +
+			"same URL serves *Slash Commands* and *Interactivity*. Each workspace is an account. List those that " +
+			"you accept under `accounts`, or leave `accounts` out to accept all. Every delivery gets an empty 200, " +
+			"because Slack shows the body of some responses to a user. Send any other response to a command to its " +
+			"`response_url`.",
+		Key: "`{json:event_id}`, which is the same when Slack retries. Slash commands and interactive payloads " +
+			"have no id. Their key is a digest of the content, which contains a unique `trigger_id`.",
 		Unconfirmed: []string{
-			"That `event.user` of `team_join` and `user_change` is the whole user. Changes of one second that differ " +
-				"are shown as ambiguous.",
-			"That a channel's id is never reused; a deleted channel returns if a later event says so.",
-			"How often and when Slack retries; `X-Slack-Retry-Num` and `X-Slack-Retry-Reason` are stored.",
+			"`event.user` of `team_join` and `user_change` is the whole user. Different changes in one second make " +
+				"the user ambiguous.",
+			"Ids of channels are never reused. Postern does not rely on this: a deleted channel returns if a later " +
+				"event says so.",
+			"We do not know how often and when Slack retries. Postern stores `X-Slack-Retry-Num` and " +
+				"`X-Slack-Retry-Reason`.",
 		},
 		Links: []string{"https://docs.slack.dev/authentication/verifying-requests-from-slack",
 			"https://docs.slack.dev/apis/events-api"},

@@ -13,7 +13,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/slack"
 )
 
-const challenge = `{"token":"verification-token","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P","type":"url_verification"}`
+const challenge = `{"token":"verification-token",` +
+	`"challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P","type":"url_verification"}`
 
 func suite() providertest.Suite {
 	return providertest.Suite{
@@ -39,8 +40,10 @@ func TestProvider_conforms(t *testing.T) {
 
 // The example of https://docs.slack.dev/authentication/verifying-requests-from-slack: a slash
 // command.
-const vectorBody = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&" +
-	"command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&" +
+const vectorBody = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&" +
+	"team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&" +
+	"command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com" +
+	"%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&" +
 	"trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
 
 func TestVerify_documentedExample_isAccepted(t *testing.T) {

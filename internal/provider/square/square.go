@@ -53,21 +53,20 @@ var spec = declared.Spec{
 		Counter: "data.object.payment.amount_money.amount",
 	},
 	Docs: provider.Docs{
-		Setup: "In the Developer Console open the application, *Webhooks*, *Subscriptions*, and add one with the " +
-			"ingest URL; the secret is its " +
-			"*signature key*. Set exactly the same URL under `url`: it is signed together with the body. Sellers " +
-			"are distinguished by `merchant_id`; " +
-			"list those you accept under `accounts`, or leave it out for all.",
+		Setup: "In the Developer Console, open the application, then *Webhooks*, *Subscriptions*, and add a " +
+			"subscription with the ingest URL. The secret is its *signature key*. Set exactly the same URL under " +
+			"`url`, because Square signs it together with the body. Sellers are distinguished by `merchant_id`. " +
+			"List those that you accept under `accounts`, or leave `accounts` out to accept all.",
 		Objects: objectsText(),
 		Links: []string{"https://developer.squareup.com/docs/webhooks/overview",
 			"https://developer.squareup.com/docs/webhooks/step3validate",
 			"https://developer.squareup.com/docs/webhooks/v2webhook-events-tech-ref"},
 		Unconfirmed: []string{
-			"That retries, 11 over a day, send the same bytes with the same signature. No time is signed, so " +
-				"a retry cannot be distinguished from a captured " +
-				"delivery sent again; both are the same event, because its id is signed.",
-			"That `version` of a subscription, booking, dispute, vendor, shift and bank account grows with every " +
-				"change. It is documented for the others.",
+			"Retries, 11 in a day, send the same bytes with the same signature. No time is signed, so Postern " +
+				"cannot distinguish a retry from a captured delivery that is sent again. Both are the same event, " +
+				"because its id is signed.",
+			"`version` of a subscription, booking, dispute, vendor, shift and bank account grows with every " +
+				"change. Square documents this for the other types.",
 		},
 	},
 }
@@ -78,9 +77,9 @@ var mirrored = []struct {
 	events []string
 	// at is the path of the object below data.object.
 	at string
-	// version means that the object has an integer version; still means that it is not documented
-	// to grow with every change.
-	version, still bool
+	// version means that the object has an integer version. mayNotAdvance means that Square does
+	// not document that it grows with every change.
+	version, mayNotAdvance bool
 	// deletes are the event types that delete the object. Square does not document that ids are
 	// never reused, so no delete is final. The deletes of objects with versions contain the last
 	// version, or none, so their order is unknown and the object needs a refetch.
@@ -91,18 +90,17 @@ var mirrored = []struct {
 	{kind: "invoice", events: []string{"invoice.*"}, at: "invoice", version: true,
 		deletes: []string{"invoice.deleted"}},
 	{kind: "customer", events: []string{"customer.created", "customer.updated", "customer.deleted"}, at: "customer",
-		version: true,
-		deletes: []string{"customer.deleted"}},
+		version: true, deletes: []string{"customer.deleted"}},
 	{kind: "booking", events: []string{"booking.created", "booking.updated"}, at: "booking", version: true,
-		still: true},
+		mayNotAdvance: true},
 	{kind: "subscription", events: []string{"subscription.created", "subscription.updated"}, at: "subscription",
-		version: true, still: true},
+		version: true, mayNotAdvance: true},
 	{kind: "payout", events: []string{"payout.*"}, at: "payout", version: true},
 	{kind: "card", events: []string{"card.*"}, at: "card", version: true},
-	{kind: "bank_account", events: []string{"bank_account.*"}, at: "bank_account", version: true, still: true},
-	{kind: "dispute", events: []string{"dispute.*"}, at: "dispute", version: true, still: true},
-	{kind: "vendor", events: []string{"vendor.*"}, at: "vendor", version: true, still: true},
-	{kind: "shift", events: []string{"labor.shift.*"}, at: "shift", version: true, still: true,
+	{kind: "bank_account", events: []string{"bank_account.*"}, at: "bank_account", version: true, mayNotAdvance: true},
+	{kind: "dispute", events: []string{"dispute.*"}, at: "dispute", version: true, mayNotAdvance: true},
+	{kind: "vendor", events: []string{"vendor.*"}, at: "vendor", version: true, mayNotAdvance: true},
+	{kind: "shift", events: []string{"labor.shift.*"}, at: "shift", version: true, mayNotAdvance: true,
 		deletes: []string{"labor.shift.deleted"}},
 	{kind: "timecard", events: []string{"labor.timecard.*"}, at: "timecard", version: true,
 		deletes: []string{"labor.timecard.deleted"}},
@@ -126,11 +124,9 @@ func objects() []declared.Object {
 		{Events: []string{"dispute.evidence.added", "dispute.evidence.removed", "dispute.state.changed"},
 			Ignored: "Square sends the same change as another event, of the type that replaced this one"},
 		{Events: []string{"catalog.version.updated"}, Ignored: "the event says that the catalog changed, but not " +
-			"which part " +
-			"of it"},
+			"which part of it"},
 		{Events: []string{"inventory.count.updated"}, Ignored: "the event contains counts of items at places, and is " +
-			"about " +
-			"no single object"},
+			"about no single object"},
 		{Events: []string{"order.created", "order.updated", "order.fulfillment.updated"},
 			Type: declared.Templates("order"), ID: id,
 			Partial: "the event contains the order's id and version, but not the order"},
@@ -149,7 +145,7 @@ func objects() []declared.Object {
 				o.Deletes = nil
 			}
 			o.Version = &declared.Version{From: signature.MustRef("json:data.object." + m.at + ".version"),
-				Unit: declared.Integer, MayNotAdvance: m.still}
+				Unit: declared.Integer, MayNotAdvance: m.mayNotAdvance}
 		}
 		out = append(out, o)
 	}
@@ -168,11 +164,10 @@ func objectsText() string {
 		}
 	}
 	list := func(names []string) string { return "`" + strings.Join(names, "`, `") + "`" }
-	return "- " + list(versioned) + ": whole, ordered by their own integer `version`\n" +
-		"- " + list(timed) + ": whole, ordered by the event's time, `created_at`\n" +
-		"- " + list(deletes) + ": the object is deleted; if it is ordered by its own version it needs a refetch, " +
-		"because " +
-		"its delete has no version of its own\n" +
-		"- `order`, `location`: the event names the object and does not contain it, so it needs a refetch\n" +
-		"- all other events, including custom attributes, the catalog's version and inventory counts: none"
+	return "- " + list(versioned) + ": the whole object, ordered by its own integer `version`\n" +
+		"- " + list(timed) + ": the whole object, ordered by the event's time, `created_at`\n" +
+		"- " + list(deletes) + ": the object is deleted. If it is ordered by its own version, it needs a refetch, " +
+		"because the delete has no version of its own.\n" +
+		"- `order`, `location`: the object needs a refetch, because the event has its id, but not the object\n" +
+		"- all other events, including custom attributes, the catalog's version and inventory counts: ignored"
 }

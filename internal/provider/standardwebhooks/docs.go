@@ -3,27 +3,26 @@ package standardwebhooks
 import "github.com/postern-gateway/postern/internal/provider"
 
 var docs = provider.Docs{
-	Setup: "For every sender that follows Standard Webhooks or is served by Svix: Svix, OpenAI, Resend, Clerk, " +
-		"Supabase, Render, Brex, Replicate, incident.io, Etsy, Loops, Increase, " +
-		"Stytch, Vanta, Polar and many more. Enter the ingest URL at the sender and copy the signing secret that it " +
-		"shows, with its `whsec_` (or Supabase's `v1,whsec_`). A secret " +
-		"without that prefix is tried as it is and as base64. For a sender that signs with a key pair the secret " +
-		"is its public key, with its `whpk_`: without the prefix it would be " +
-		"used as a shared secret, which everybody knows. The content of events differs between senders; " +
-		"name the objects under `objects:` of the source.",
-	Signature: "HMAC-SHA-256 over `{id}.{timestamp}.{body}`, as base64 under `v1` in the header `Webhook-Signature` " +
-		"or `Svix-Signature`, or Ed25519 under `v1a`. There may be several signatures, " +
-		"for example while a secret is changed; one must be right. Id and time are those in the headers of the " +
-		"same family. The time may differ by 300 s from the receipt.",
-	Key: "`{header:Webhook-Id}`, else `{header:Svix-Id}`; both are signed, stay the same when a delivery is sent " +
-		"again, and must be equal if both are present.",
-	Objects: "None, until the source's `objects:` name some. Those of Clerk, for example: `{events: [\"user.*\"], " +
-		"type: user, id: \"{json:data.id}\", state: data, " +
-		"version: {from: json:data.updated_at, unit: ms, still: true}}`.",
+	Setup: "This provider is for every sender that follows Standard Webhooks or uses Svix: Svix, OpenAI, Resend, " +
+		"Clerk, Supabase, Render, Brex, Replicate, incident.io, Etsy, Loops, Increase, Stytch, Vanta, Polar and " +
+		"many more. Enter the ingest URL at the sender, and copy the signing secret that it shows, with its prefix " +
+		"`whsec_` (Supabase: `v1,whsec_`). Postern tries a secret without that prefix as it is and as base64. If a " +
+		"sender signs with a key pair, the secret is its public key, with its prefix `whpk_`. Without the prefix, " +
+		"Postern would use it as a shared secret, which everybody knows. The content of events differs between " +
+		"senders. Describe the objects under `objects:` of the source.",
+	Signature: "HMAC-SHA-256 over `{id}.{timestamp}.{body}`, as base64 under `v1` in the header " +
+		"`Webhook-Signature` or `Svix-Signature`, or Ed25519 under `v1a`. There may be several signatures, for " +
+		"example while a secret is replaced; one must be valid. Postern takes id and time from the headers of the " +
+		"same family. The time may differ from the time of receipt by 300 s.",
+	Key: "`{header:Webhook-Id}`, or else `{header:Svix-Id}`. Both are signed, and stay the same when a delivery is " +
+		"sent again. If both are present, they must be equal.",
+	Objects: "None, unless the source's `objects:` describe some. For example, those of Clerk are `{events: " +
+		"[\"user.*\"], type: user, id: \"{json:data.id}\", state: data, version: {from: json:data.updated_at, " +
+		"unit: ms, may_not_advance: true}}`.",
 	Unconfirmed: []string{
-		"Which headers and which form of secret each of the senders above uses; for Svix, OpenAI, Resend and Clerk " +
-			"this was read in their own programs.",
-		"That Svix gives both families of headers the same id. Deliveries with two ids are rejected.",
+		"Each of the senders above uses one of these families of headers and forms of secrets. For Svix, OpenAI, " +
+			"Resend and Clerk, we read this in their own programs.",
+		"Svix gives both families of headers the same id. Postern rejects deliveries with two different ids.",
 	},
 	Links: []string{"https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
 		"https://docs.svix.com/receiving/verifying-payloads/how-manual"},

@@ -24,10 +24,10 @@ const (
 	svix    = "Svix"
 )
 
-// shared are shared secrets: whsec_ and base64 of the key, to which Supabase adds the prefix "v1,".
-// OpenAI and Polar use any other text as the key itself; unprefixed are secrets of senders who
-// leave out whsec_ but mean base64. A public key must have its prefix: its 32 bytes alone look like
-// a shared secret, but everybody knows them.
+// The formats of secrets. shared is whsec_ and base64 of the key, to which Supabase adds the prefix
+// "v1,"; OpenAI and Polar use any other text as the key itself. bare is base64 of the key without
+// whsec_, as some senders write it. A public key must have its prefix: its 32 bytes alone look like
+// a shared secret, but everybody can know them.
 var (
 	shared = signature.Key{Form: signature.KeyBase64, Strip: []string{"v1,whsec_", "whsec_"},
 		VerbatimWithoutPrefix: true}

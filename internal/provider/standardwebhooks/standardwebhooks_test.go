@@ -27,8 +27,8 @@ func suite() providertest.Suite {
 	}
 }
 
-// seal signs a delivery again with the scheme of a name.
-func seal(t *testing.T, src *provider.Source, d *provider.Delivery, scheme string) {
+// signWith signs a delivery again with the named scheme.
+func signWith(t *testing.T, src *provider.Source, d *provider.Delivery, scheme string) {
 	t.Helper()
 	for _, s := range standardwebhooks.New().Schemes() {
 		if s.Name != scheme {
@@ -67,7 +67,7 @@ func TestProvider_conforms(t *testing.T) {
 			s.NoKey = func(t *testing.T, src *provider.Source, d *provider.Delivery) {
 				t.Helper()
 				d.Header.Set(c.header+"-Id", strings.Repeat("x", provider.MaxNameBytes+1))
-				seal(t, src, d, c.scheme)
+				signWith(t, src, d, c.scheme)
 			}
 			providertest.Run(t, s)
 		})
@@ -101,17 +101,18 @@ func TestMakeVariant_timeFormats_areKept(t *testing.T) {
 	p := standardwebhooks.New()
 	at := time.Date(2026, time.July, 4, 12, 30, 15, 0, time.UTC)
 	for body, want := range map[string]string{
-		`{"timestamp":1654012591514,"data":{"updated_at":1654012591835}}`: `{"data":{"updated_at":1783168215000},"timestamp":1783168215000}`,
-		`{"timestamp":1654012591}`:                                        `{"timestamp":1783168215}`,
-		`{"timestamp":"2022-05-31T15:56:31Z"}`:                            `{"timestamp":"2026-07-04T12:30:15.000Z"}`,
+		`{"timestamp":1654012591514,"data":{"updated_at":1654012591835}}`: `{"data":{"updated_at":1783168215000},` +
+			`"timestamp":1783168215000}`,
+		`{"timestamp":1654012591}`:             `{"timestamp":1783168215}`,
+		`{"timestamp":"2022-05-31T15:56:31Z"}`: `{"timestamp":"2026-07-04T12:30:15.000Z"}`,
 	} {
-		varied, err := p.MakeVariant(provider.Sample{Body: []byte(body)}, 1, at, false)
-		if err != nil || string(varied.Body) != want {
-			t.Errorf("vary %s: %s, %v", body, varied.Body, err)
+		variant, err := p.MakeVariant(provider.Sample{Body: []byte(body)}, 1, at, false)
+		if err != nil || string(variant.Body) != want {
+			t.Errorf("variant of %s: %s, %v", body, variant.Body, err)
 		}
-		events, err := p.Identify(&provider.Source{}, &provider.Delivery{Header: http.Header{}, Body: varied.Body})
+		events, err := p.Identify(&provider.Source{}, &provider.Delivery{Header: http.Header{}, Body: variant.Body})
 		if err != nil || !events[0].OccurredAt.Equal(at) {
-			t.Errorf("identify %s: %+v, %v", varied.Body, events, err)
+			t.Errorf("identify %s: %+v, %v", variant.Body, events, err)
 		}
 	}
 }
@@ -230,7 +231,7 @@ func TestVerify_secondID_isRejected(t *testing.T) {
 		}
 		d.Header.Set(other+"-Signature", "v1,AAAA")
 		if got := reason(t, src, d); got != "" {
-			t.Errorf("the right signature beside a wrong one of %s: %q", other, got)
+			t.Errorf("a valid signature, with a wrong one of %s: %q", other, got)
 		}
 		events, err := standardwebhooks.New().Identify(src, d)
 		if err != nil || len(events) != 1 || events[0].Key != vectorID {

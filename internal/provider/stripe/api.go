@@ -48,8 +48,7 @@ func (Stripe) CompleteAPI(api *provider.API) error {
 	}
 	if api.Version != "" && !apiVersion.MatchString(api.Version) {
 		return fmt.Errorf("version: %.40q is not a version of Stripe's API: write it as the webhook endpoint shows "+
-			"it, e.g. "+
-			"2026-08-26.dahlia, or leave it out", api.Version)
+			"it, e.g. 2026-08-26.dahlia, or leave it out", api.Version)
 	}
 	if api.BaseURL == "" {
 		api.BaseURL = baseURL

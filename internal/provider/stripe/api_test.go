@@ -54,7 +54,10 @@ func TestFetch_types_makeCalls(t *testing.T) {
 		{"acct_1", "balance", "balance", "sk_live_1", "acct_1 /v1/balance Stripe-Account=acct_1"},
 		// Id-only events.
 		{"acct_1", "v2.core.account", "acct_2", "sk_live_1",
-			"acct_1 /v2/core/accounts/acct_2?include[0]=configuration.customer&include[1]=configuration.merchant&include[2]=configuration.recipient&include[3]=defaults&include[4]=identity&include[5]=requirements Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
+			"acct_1 /v2/core/accounts/acct_2?include[0]=configuration.customer" +
+				"&include[1]=configuration.merchant&include[2]=configuration.recipient" +
+				"&include[3]=defaults&include[4]=identity&include[5]=requirements " +
+				"Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
 		// Chosen ids may contain anything.
 		{"", "coupon", "50% / a?b#c", "sk_live_1", "/v1/coupons/50%25%20%2F%20a%3Fb%23c"},
 		{"", "coupon", "..", "sk_live_1", "none"},
@@ -83,7 +86,7 @@ func TestFetch_types_makeCalls(t *testing.T) {
 // list has an exception.
 func TestFetch_everyType_isReadOrExcluded(t *testing.T) {
 	t.Parallel()
-	leftOut := []string{"application", "billing.alert_triggered", "billing_portal.session", "discount",
+	excluded := []string{"application", "billing.alert_triggered", "billing_portal.session", "discount",
 		"entitlements.active_entitlement_summary"}
 	for _, objectType := range append(stripe.TypeNames(), stripe.ListTypes()...) {
 		_, ok := stripe.Stripe{}.Fetch(&provider.Source{}, withKey("k"), "acct_1", objectType, "a:b")
@@ -91,7 +94,7 @@ func TestFetch_everyType_isReadOrExcluded(t *testing.T) {
 			_, _, ok = stripe.Stripe{}.Locate(withKey("k"), "acct_1", objectType, "a",
 				[]byte(`{"account": "acct_1", "fee": "fee_1"}`), nil)
 		}
-		if ok == slices.Contains(leftOut, objectType) || !ok && slices.Contains(stripe.ListTypes(), objectType) {
+		if ok == slices.Contains(excluded, objectType) || !ok && slices.Contains(stripe.ListTypes(), objectType) {
 			t.Errorf("%s: read %v", objectType, ok)
 		}
 	}
@@ -115,7 +118,8 @@ func TestListEvents_calls_haveTimeAndCursor(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for cursor, want := range map[string]string{
-		"": "acct_1 /v2/core/events?created[gte]=1970-01-01T00:01:40.000Z&created[lte]=1970-01-01T00:03:20.999Z&limit=100 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia",
+		"": "acct_1 /v2/core/events?created[gte]=1970-01-01T00:01:40.000Z&created[lte]=1970-01-01T00:03:20.999Z" +
+			"&limit=100 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia",
 		"limit=100&page=p": "acct_1 /v2/core/events?limit=100&page=p Stripe-Context=acct_1 " +
 			"Stripe-Version=2026-08-26.dahlia",
 	} {
@@ -146,18 +150,18 @@ func TestAuthorize_headers_areSet(t *testing.T) {
 	t.Parallel()
 	api := withKey("rk_test_1")
 	api.Version = "2020-08-27"
-	thin, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
+	idOnly, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
 	complete, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "customer", "cus_1")
-	for c, want := range map[*provider.Call]string{&thin: "2026-08-26.dahlia", &complete: "2020-08-27"} {
+	for c, want := range map[*provider.Call]string{&idOnly: "2026-08-26.dahlia", &complete: "2020-08-27"} {
 		stripe.Stripe{}.Authorize(api, c.Header)
 		if got := c.Header.Get("Stripe-Version"); got != want || c.Header.Get("Authorization") != "Bearer rk_test_1" {
 			t.Errorf("%s: version %q, want %q", c.Path, got, want)
 		}
 	}
 	api.Version = "2026-01-28.clover"
-	thin, _ = stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
-	if (stripe.Stripe{}).Authorize(api, thin.Header); thin.Header.Get("Stripe-Version") != "2026-01-28.clover" {
-		t.Error(thin.Header)
+	idOnly, _ = stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
+	if (stripe.Stripe{}).Authorize(api, idOnly.Header); idOnly.Header.Get("Stripe-Version") != "2026-01-28.clover" {
+		t.Error(idOnly.Header)
 	}
 }
 
@@ -173,9 +177,9 @@ func TestCompleteAPI_settings_areCompletedOrRejected(t *testing.T) {
 	}
 	set := provider.API{BaseURL: "http://127.0.0.1:1", Key: provider.Secret{Value: []byte("sk_live_1")},
 		Version: "2026-01-28.clover", Rate: 3, Concurrency: 2}
-	kept := set
-	if err := (stripe.Stripe{}).CompleteAPI(&kept); err != nil || !cmp.Equal(set, kept) {
-		t.Errorf("%+v, %v", kept, err)
+	completed := set
+	if err := (stripe.Stripe{}).CompleteAPI(&completed); err != nil || !cmp.Equal(set, completed) {
+		t.Errorf("%+v, %v", completed, err)
 	}
 	for key, want := range map[string]string{"pk_live_1": "publishable", "whsec_1": "secret of a webhook endpoint"} {
 		if err := (stripe.Stripe{}).CompleteAPI(withKey(key)); err == nil || !strings.Contains(err.Error(), want) ||
@@ -192,7 +196,8 @@ func TestCompleteAPI_settings_areCompletedOrRejected(t *testing.T) {
 
 func TestAnswer_responses_giveVerdict(t *testing.T) {
 	t.Parallel()
-	const missing = `{"error": {"code": "resource_missing", "message": "No such customer: 'cus_1'", "param": "id", "type": "invalid_request_error"}}`
+	const missing = `{"error": {"code": "resource_missing", "message": "No such customer: 'cus_1'", ` +
+		`"param": "id", "type": "invalid_request_error"}}`
 	fault := func(code, message string) string {
 		return fmt.Sprintf(`{"error": {"code": %q, "message": %q}}`, code, message)
 	}

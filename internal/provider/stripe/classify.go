@@ -91,8 +91,7 @@ func classifyUnsupported(v provider.Verdict, p apiError) provider.Verdict {
 	}
 	v.Kind = provider.Rejected
 	v.Detail += ": Stripe does not support this call for the account: is the product that it belongs to set up " +
-		"there, " +
-		"and does the version in api.version know it?"
+		"there, and does the version in api.version know it?"
 	return v
 }
 
@@ -103,13 +102,11 @@ func classifyNotFound(v provider.Verdict, p apiError) provider.Verdict {
 	switch {
 	case strings.Contains(p.Error.Message, "a similar object exists in"):
 		return provider.Verdict{Kind: provider.Rejected, Detail: "answered 404: the object is in the other mode " +
-			"(test " +
-			"or live) than the key: set the source's api.key to one of the object's mode"}
+			"(test or live) than the key: set the source's api.key to one of the object's mode"}
 	case strings.HasPrefix(p.Error.Message, "Unrecognized request URL"):
 		return provider.Verdict{Kind: provider.Rejected, Detail: "answered 404: Stripe does not know this address " +
-			"for the " +
-			"account: is the product that it belongs to set up there, does the version in api.version know it, " +
-			"and is base_url right?"}
+			"for the account: is the product that it belongs to set up there, does the version in api.version know " +
+			"it, and is base_url right?"}
 	case p.Error.Code == "resource_missing", p.Error.Code == "not_found":
 		return provider.Verdict{Kind: provider.Missing, Detail: "answered 404: there is no such object"}
 	}

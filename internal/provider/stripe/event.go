@@ -135,7 +135,7 @@ func (e event) identity(src *provider.Source) (id identity, ignored string, err 
 	if !provider.ValidName(id.objectType) || !provider.ValidName(id.objectID) || id.account != "" &&
 		!provider.ValidName(id.account) {
 		return identity{}, "", &provider.Dead{Reason: "the event's object has a type, id or account that is too long " +
-			"or holds control characters"}
+			"or has control characters"}
 	}
 	return id, "", nil
 }

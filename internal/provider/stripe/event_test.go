@@ -27,7 +27,8 @@ func observe(src *provider.Source, body string) (provider.Observation, error) {
 	return stripe.Stripe{}.Observe(src, &provider.StoredEvent{Body: []byte(body)})
 }
 
-const snapshot = `{"id": "evt_1", "object": "event", "api_version": "2026-08-26.dahlia", "created": 100, "type": "customer.updated",
+const snapshot = `{"id": "evt_1", "object": "event", "api_version": "2026-08-26.dahlia", "created": 100,
+	"type": "customer.updated",
 	"data": {"object": {"object": "customer", "id": "cus_1"}}%s}`
 
 func TestIdentify_event_isNamed(t *testing.T) {
@@ -76,30 +77,31 @@ func TestIdentify_accounts_areAllowedOrRejected(t *testing.T) {
 	tests := map[string]struct {
 		src  provider.Source
 		body string
-		// want is the account, or "refused" for a rejection.
+		// want is the account, or "rejected" for a rejection.
 		want string
 	}{
 		"any account":              {provider.Source{}, connected, "acct_2"},
 		"own account":              {provider.Source{}, own, ""},
 		"listed":                   {provider.Source{Accounts: []string{"acct_1", "acct_2"}}, connected, "acct_2"},
 		"any account is listed":    {provider.Source{Accounts: []string{"*"}}, connected, "acct_2"},
-		"not listed":               {provider.Source{Accounts: []string{"acct_1"}}, connected, "refused"},
+		"not listed":               {provider.Source{Accounts: []string{"acct_1"}}, connected, "rejected"},
 		"own account is not named": {provider.Source{Accounts: []string{"acct_1"}}, own, ""},
 		"pinned":                   {provider.Source{Account: "acct_2"}, connected, "acct_2"},
 		"the source's own account": {provider.Source{Account: "acct_2"}, own, "acct_2"},
-		"another own account":      {provider.Source{Account: "acct_1"}, connected, "refused"},
-		"id-only, listed": {provider.Source{Accounts: []string{"acct_2"}}, `{"object": "v2.core.event", "id": "evt_1", "type": "x", "context": "acct_2",
+		"another own account":      {provider.Source{Account: "acct_1"}, connected, "rejected"},
+		"id-only, listed": {provider.Source{Accounts: []string{"acct_2"}},
+			`{"object": "v2.core.event", "id": "evt_1", "type": "x", "context": "acct_2",
 			"created": "2026-01-01T00:00:00.5Z", "related_object": {"id": "a", "type": "b"}}`, "acct_2"},
 		"id-only, not listed": {provider.Source{Accounts: []string{"acct_1"}},
-			`{"object": "v2.core.event", "id": "evt_1", "context": "acct_2"}`, "refused"},
+			`{"object": "v2.core.event", "id": "evt_1", "context": "acct_2"}`, "rejected"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			events, err := stripe.Stripe{}.Identify(&test.src, &provider.Delivery{Body: []byte(test.body)})
 			var r *provider.Rejection
-			if refused := errors.As(err, &r) &&
-				r.Reason == provider.ForbiddenAccount; refused != (test.want == "refused") {
+			if rejected := errors.As(err, &r) &&
+				r.Reason == provider.ForbiddenAccount; rejected != (test.want == "rejected") {
 				t.Fatalf("identify: %v, want %s", err, test.want)
 			}
 			if err != nil {
@@ -158,8 +160,8 @@ func TestObserve_previousAttributes_giveStateBefore(t *testing.T) {
 	}
 	for _, test := range tests {
 		o, err := observe(&provider.Source{},
-			fmt.Sprintf(`{"id": "evt_1", "type": %q, "created": 100, "data": {"object": %s, "previous_attributes": %s}}`,
-				test.event, customer, test.previous))
+			fmt.Sprintf(`{"id": "evt_1", "type": %q, "created": 100, `+
+				`"data": {"object": %s, "previous_attributes": %s}}`, test.event, customer, test.previous))
 		if err != nil || (o.Before != nil) != test.want {
 			t.Errorf("%s with %s: before %v, %v", test.event, test.previous, o.Before != nil, err)
 		}
@@ -169,7 +171,8 @@ func TestObserve_previousAttributes_giveStateBefore(t *testing.T) {
 // A product's own version may not advance, so the event's time extends its time range.
 func TestObserve_ownVersion_hasEventTimeEnd(t *testing.T) {
 	t.Parallel()
-	body := `{"id":"evt_1","object":"event","type":"product.updated","created":1800000010,"livemode":true,"data":{"object":{"id":"prod_1","object":"product","updated":1800000000}}}`
+	body := `{"id":"evt_1","object":"event","type":"product.updated","created":1800000010,"livemode":true,` +
+		`"data":{"object":{"id":"prod_1","object":"product","updated":1800000000}}}`
 	o, err := stripe.Stripe{}.Observe(&provider.Source{}, &provider.StoredEvent{Body: []byte(body)})
 	if err != nil || o.At != 1_800_000_000_000_000 || !o.OwnVersion || o.EventTimeEnd != 1_800_000_010_999_999 {
 		t.Errorf("%+v, %v", o, err)
@@ -180,7 +183,8 @@ func TestObserve_idOnlyEvents_arePartial(t *testing.T) {
 	t.Parallel()
 	const partial = "partial: an id-only event names its object and contains no state"
 	tests := []struct{ more, want string }{
-		{`"context": "acct_1", "created": "2026-01-01T00:00:00.250Z", "related_object": {"id": "meter_1", "type": "v1.billing.meter"}`,
+		{`"context": "acct_1", "created": "2026-01-01T00:00:00.250Z", ` +
+			`"related_object": {"id": "meter_1", "type": "v1.billing.meter"}`,
 			"acct_1 v1.billing.meter meter_1, at 1767225600250000/1000, " + partial},
 		{`"created": "soon", "related_object": {"id": "meter_1", "type": "v1.billing.meter"}`,
 			"v1.billing.meter meter_1, " + partial},
@@ -207,7 +211,8 @@ func TestObserve_malformedEvents_areDead(t *testing.T) {
 		`{"id": "evt_1", "type": "customer.updated", "created": "now", ` + customer + `}`,
 		`{"id": "evt_1", "type": "customer.updated", "created": 9223372036854775807, ` + customer + `}`,
 		`{"id": "evt_1", "type": "customer.updated", "created": -5, ` + customer + `}`,
-		`{"id": "evt_1", "type": "customer.updated", "created": 100, "data": {"object": {"object": "customer", "id": "cus\u00001"}}}`,
+		`{"id": "evt_1", "type": "customer.updated", "created": 100, ` +
+			`"data": {"object": {"object": "customer", "id": "cus\u00001"}}}`,
 		`{"id": "evt_1", "type": "customer.updated", "created": 100, "account": "acct\u0000", ` + customer + `}`,
 	}
 	for _, body := range tests {
@@ -231,10 +236,12 @@ func TestObserve_unreadableBody_saysWhere(t *testing.T) {
 func TestEventPage_events_equalWebhooks(t *testing.T) {
 	t.Parallel()
 	const (
-		listed    = `{"id": "evt_1", "object": "event", "type": "customer.updated", "created": 5, "pending_webhooks": 0, "data": {"object": {"object": "customer", "id": "cus_1", "n": 1.50}}}`
+		listed = `{"id": "evt_1", "object": "event", "type": "customer.updated", "created": 5, ` +
+			`"pending_webhooks": 0, "data": {"object": {"object": "customer", "id": "cus_1", "n": 1.50}}}`
 		other     = `{"id": "evt_0", "object": "event", "account": null}`
-		delivered = `{"id": "evt_1", "account": "acct_1", "object": "event", "type": "customer.updated", "created": 5, "pending_webhooks": 2, "data": {"object": {"object": "customer", "id": "cus_1", "n": 1.5}}}`
-		page      = `{"object": "list", "url": "/v1/events", "has_more": true, "data": [` + listed + ", " + other + `]}`
+		delivered = `{"id": "evt_1", "account": "acct_1", "object": "event", "type": "customer.updated", ` +
+			`"created": 5, "pending_webhooks": 2, "data": {"object": {"object": "customer", "id": "cus_1", "n": 1.5}}}`
+		page = `{"object": "list", "url": "/v1/events", "has_more": true, "data": [` + listed + ", " + other + `]}`
 	)
 	bodies, next, err := stripe.Stripe{}.EventPage("acct_1/test", []byte(page))
 	if err != nil || len(bodies) != 2 || next != "evt_0" {
@@ -267,8 +274,12 @@ func TestEventPage_events_equalWebhooks(t *testing.T) {
 func TestEventPage_idOnlyEvents_equalWebhooks(t *testing.T) {
 	t.Parallel()
 	const (
-		webhook = `{"id":"evt_1","object":"v2.core.event","type":"v2.core.account.updated","created":"2026-01-01T00:00:00.250Z","livemode":false,"context":"acct_1","reason":null,"related_object":{"id":"acct_2","type":"v2.core.account","url":"/v2/core/accounts/acct_2"}}`
-		listed  = `{"id":"evt_1","object":"v2.core.event","type":"v2.core.account.updated","created":"2026-01-01T00:00:00.250Z","livemode":false,"related_object":{"id":"acct_2","type":"v2.core.account"},"changes":{"before":{}},"data":{"n":1}}`
+		webhook = `{"id":"evt_1","object":"v2.core.event","type":"v2.core.account.updated",` +
+			`"created":"2026-01-01T00:00:00.250Z","livemode":false,"context":"acct_1","reason":null,` +
+			`"related_object":{"id":"acct_2","type":"v2.core.account","url":"/v2/core/accounts/acct_2"}}`
+		listed = `{"id":"evt_1","object":"v2.core.event","type":"v2.core.account.updated",` +
+			`"created":"2026-01-01T00:00:00.250Z","livemode":false,` +
+			`"related_object":{"id":"acct_2","type":"v2.core.account"},"changes":{"before":{}},"data":{"n":1}}`
 	)
 	fingerprint := func(body []byte) [16]byte {
 		events, err := stripe.Stripe{}.Identify(&provider.Source{}, &provider.Delivery{Body: body})
@@ -284,10 +295,10 @@ func TestEventPage_idOnlyEvents_equalWebhooks(t *testing.T) {
 		fingerprint(bodies[0]) != fingerprint([]byte(webhook)) {
 		t.Errorf("%s, next %q (%v)", bodies, next, err)
 	}
-	for withBody, other := range map[string]string{`"acct_2"`: `"acct_3"`, "00.250Z": "00.251Z",
+	for text, replacement := range map[string]string{`"acct_2"`: `"acct_3"`, "00.250Z": "00.251Z",
 		"account.updated": "account.closed"} {
-		if fingerprint([]byte(strings.Replace(webhook, withBody, other, 1))) == fingerprint([]byte(webhook)) {
-			t.Errorf("with %s instead of %s it is the same event", other, withBody)
+		if fingerprint([]byte(strings.Replace(webhook, text, replacement, 1))) == fingerprint([]byte(webhook)) {
+			t.Errorf("with %s instead of %s it is the same event", replacement, text)
 		}
 	}
 	for body, want := range map[string]string{`{"data": [], "next_page_url": null}`: "", `{"data": []}`: ""} {

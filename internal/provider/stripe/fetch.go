@@ -15,7 +15,7 @@ import (
 // of them is for a type with one object per account.
 //
 // Objects below another object, whose id the name does not contain, are in the table of locate.go.
-// Not listed are types that no GET reads:
+// These types have no entry, because no GET reads them:
 //   - discount: read through its customer or subscription, whose discount may be another one by
 //     then;
 //   - billing_portal.session: has no GET;
@@ -157,17 +157,17 @@ func (Stripe) Fetch(_ *provider.Source, api *provider.API, account, objectType, 
 }
 
 // OtherMode uses the object's livemode. One endpoint receives the events of both modes of a
-// connected account, and objects with ids made by Stripe are mirrored under the same account in
-// both modes.
+// connected account. Objects with ids made by Stripe are mirrored under the same account in both
+// modes.
 func (Stripe) OtherMode(api *provider.API, state []byte) bool {
 	object, err := canonical.Parse(state)
 	if err != nil {
 		return false
 	}
 	defer object.Release()
-	live, tells := object.Get("livemode").Bool()
+	live, hasMode := object.Get("livemode").Bool()
 	mode := modeOf(api.Key)
-	return tells && mode != unknownMode && live != (mode == liveMode)
+	return hasMode && mode != unknownMode && live != (mode == liveMode)
 }
 
 // sharesModes reports whether one name can be an object in live mode and another object in test

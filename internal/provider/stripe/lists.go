@@ -9,17 +9,18 @@ import (
 
 var _ provider.ObjectLister = Stripe{}
 
-// listLag is how old a list is assumed to be. Stripe documents no lag of lists (of its search up to
-// a minute, which is not used here). A value that is too long costs a refetch of recent changes;
-// one that is too short would treat an old state as new.
+// listLag is how old a list is assumed to be. Stripe documents no lag of lists, only one of up to a
+// minute for its search, which is not used here. A longer value costs refetches of recent changes;
+// with a value that is too short, an old state would count as new.
 const listLag = 30 * time.Second
 
 // listing says how the objects of a type are listed: the lists that show all objects together, read
 // one after the other.
 type listing []part
 
-// part is one list. It lists its own objects. With within, it lists the objects that are inside its
-// objects, their owners. With perOwner alone, it lists the objects in the list of each owner.
+// part is one list. Without within and perOwner, its members are the objects. Otherwise its members
+// are the owners of the objects: with within, the objects are in a field of each owner; with
+// perOwner alone, each owner has a list of its own.
 type part struct {
 	// path is the list's address, with its query. {account} is the requested account. The key's own
 	// account has no such list, because its id is unknown.
@@ -34,8 +35,9 @@ type part struct {
 	singleObject, unpaged bool
 	// mixed means that its objects have several types.
 	mixed bool
-	// own means that the list belongs to the key's own account. A restricted key may never read it.
-	own bool
+	// ownAccount means that the list belongs to the key's own account. A restricted key may never
+	// read it.
+	ownAccount bool
 	// testOnly means that such objects exist only in test mode.
 	testOnly bool
 }
@@ -44,7 +46,7 @@ const (
 	externalAccounts = "/v1/accounts/{account}/external_accounts" // the accounts to which payouts are made
 	customersSources = "/v1/customers?expand[]=data.sources"
 	sourcesOfOne     = "/v1/customers/{owner}/sources"
-	// their customers, with all objects of these, are in no other list
+	// the customers of a test clock, and the objects of these customers, are in no other list
 	clocks     = "/v1/test_helpers/test_clocks"
 	treasuries = "/v1/treasury/financial_accounts"
 )
@@ -54,9 +56,9 @@ const (
 // what changed. A test compares this table with the lists that Stripe describes, and contains the
 // reasons for missing ones.
 var lists = map[string]listing{
-	// Only the account itself: the other accounts of a platform do not matter, because each is
-	// mirrored under itself.
-	"account": {{path: "/v1/account", singleObject: true, own: true},
+	// Only the account itself: each of a platform's other accounts is mirrored under its own
+	// account.
+	"account": {{path: "/v1/account", singleObject: true, ownAccount: true},
 		{path: "/v1/accounts/{account}", singleObject: true}},
 	"capability": {{path: "/v1/accounts/{account}/capabilities", unpaged: true}},
 	"person":     {{path: "/v1/accounts/{account}/persons"}},
@@ -161,7 +163,7 @@ func (p part) isAvailable(api *provider.API, account string) bool {
 	switch {
 	case p.testOnly && modeOf(api.Key) == liveMode:
 		return false
-	case p.own:
+	case p.ownAccount:
 		return account == "" && !strings.HasPrefix(string(api.Key.Value), "rk_")
 	}
 	return account != "" || !strings.Contains(p.path, "{account}")

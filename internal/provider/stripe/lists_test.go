@@ -82,9 +82,9 @@ func TestListObjects_types_makeCalls(t *testing.T) {
 		{"", "v2.core.account", "1:closed=true&page=p1", "/v2/core/accounts?closed=true&page=p1 " +
 			"Stripe-Version=2026-08-26.dahlia"},
 	} {
-		call := stripe.Stripe{}.ListObjects(&provider.Source{}, withKey("k"), tc.account, tc.objectType, time.Time{},
-			time.Time{}, tc.cursor)
-		if got := describeCall(call, true); got != tc.want {
+		listCall := stripe.Stripe{}.ListObjects(&provider.Source{}, withKey("k"), tc.account, tc.objectType,
+			time.Time{}, time.Time{}, tc.cursor)
+		if got := describeCall(listCall, true); got != tc.want {
 			t.Errorf("%s of %q after %q: %s, want %s", tc.objectType, tc.account, tc.cursor, got, tc.want)
 		}
 	}
@@ -107,26 +107,30 @@ func TestObjectPage_pages_giveObjectsAndCursor(t *testing.T) {
 		"second API": {"", "v2.core.account", "",
 			`{"data": [{"id": "acct_1"}], "next_page_url": "/v2/core/accounts?page=x&limit=100"}`, "acct_1",
 			"0:page=x&limit=100"},
-		"its last": {"", "v2.core.account", "1:page=x", `{"data": [], "next_page_url": null}`, "", ""},
-		"no list":  {"", "customer", "", `{"object": "customer", "id": "cus_1"}`, "error", ""},
-		"no JSON":  {"", "customer", "", `{"object": "list"`, "error", ""},
-		"goes on":  {"", "customer", "", `{"object": "list", "has_more": true, "data": []}`, "error", ""},
+		"second API, last page": {"", "v2.core.account", "1:page=x", `{"data": [], "next_page_url": null}`, "", ""},
+		"no list":               {"", "customer", "", `{"object": "customer", "id": "cus_1"}`, "error", ""},
+		"no JSON":               {"", "customer", "", `{"object": "list"`, "error", ""},
+		"empty with next page":  {"", "customer", "", `{"object": "list", "has_more": true, "data": []}`, "error", ""},
 		"no id": {"", "customer", "", `{"object": "list", "has_more": false, "data": [{"object": "customer"}]}`,
 			"error", ""},
 		"no object": {"", "customer", "", `{"object": "list", "has_more": false, "data": ["cus_1"]}`, "error",
 			""},
-		"alone":            {"acct_1", "account", "", `{"object": "account", "id": "acct_1"}`, "acct_1", ""},
+		"single object":    {"acct_1", "account", "", `{"object": "account", "id": "acct_1"}`, "acct_1", ""},
 		"a singleton":      {"", "balance", "", `{"object": "balance", "livemode": true}`, "balance", ""},
 		"no single object": {"", "account", "", `{"object": "account"}`, "error", ""},
-		"outside": {"acct_1", "card", "",
-			`{"object": "list", "has_more": false, "data": [{"object": "bank_account", "id": "ba_1"}, {"object": "card", "id": "card_1"}]}`, "card_1", "1:"},
-		"within": {"", "card", "", `{"object": "list", "has_more": true, "data": [
-			{"id": "cus_3", "sources": {"object": "list", "has_more": true, "data": [{"object": "card", "id": "card_2"}, {"object": "bank_account", "id": "ba_1"}]}},
-			{"id": "cus_2", "sources": {"object": "list", "has_more": false, "data": [{"object": "source", "id": "src_1"}, {"object": "card", "id": "card_1"}]}},
+		"external accounts": {"acct_1", "card", "",
+			`{"object": "list", "has_more": false, "data": [
+				{"object": "bank_account", "id": "ba_1"}, {"object": "card", "id": "card_1"}]}`, "card_1", "1:"},
+		"inside owners": {"", "card", "", `{"object": "list", "has_more": true, "data": [
+			{"id": "cus_3", "sources": {"object": "list", "has_more": true, "data": [
+				{"object": "card", "id": "card_2"}, {"object": "bank_account", "id": "ba_1"}]}},
+			{"id": "cus_2", "sources": {"object": "list", "has_more": false, "data": [
+				{"object": "source", "id": "src_1"}, {"object": "card", "id": "card_1"}]}},
 			{"id": "cus_1", "sources": null}]}`, "card_2 card_1", "1:cus_1 cus_3/ba_1 cus_1/"},
-		"within, last": {"", "tax_id", "0:cus_9",
-			`{"object": "list", "has_more": false, "data": [{"id": "cus_3", "tax_ids": {"object": "list", "data": [{"object": "tax_id", "id": "txi_1"}]}}]}`, "txi_1", ""},
-		"owed": {"", "card", "1:cus_1 cus_3/ba_1 cus_1/",
+		"inside owners, last page": {"", "tax_id", "0:cus_9",
+			`{"object": "list", "has_more": false, "data": [{"id": "cus_3", "tax_ids": {"object": "list",
+				"data": [{"object": "tax_id", "id": "txi_1"}]}}]}`, "txi_1", ""},
+		"pending owner, more pages": {"", "card", "1:cus_1 cus_3/ba_1 cus_1/",
 			`{"object": "list", "has_more": true, "data": [{"object": "bank_account", "id": "ba_0"}]}`, "",
 			"1:cus_1 cus_3/ba_0 cus_1/"},
 		"pending owner, last page": {"", "card", "1:cus_1 cus_3/ba_1 cus_1/",
@@ -147,7 +151,8 @@ func TestObjectPage_pages_giveObjectsAndCursor(t *testing.T) {
 		"pending owner with a chosen id": {"", "card", "1:a+b%2Fc a+b%2Fc/ cus_1/",
 			`{"object": "list", "has_more": false, "data": []}`, "", "1:a+b%2Fc cus_1/"},
 		"cut before data": {"", "card", "",
-			`{"object": "list", "has_more": false, "data": [{"id": "cus_1", "sources": {"object": "list", "has_more": false}}]}`, "", "1: cus_1/"},
+			`{"object": "list", "has_more": false, "data": [
+				{"id": "cus_1", "sources": {"object": "list", "has_more": false}}]}`, "", "1: cus_1/"},
 		"no next page": {"", "v2.core.account", "",
 			`{"data": [{"id": "acct_1"}], "next_page_url": "https://elsewhere.example"}`, "error", ""},
 	} {
@@ -176,8 +181,8 @@ func TestObjectPage_pages_giveObjectsAndCursor(t *testing.T) {
 	}
 }
 
-// ask sends a call to the fake as a client does.
-func ask(t *testing.T, f *stripefake.Fake, c provider.Call) (provider.Verdict, http.Header, []byte) {
+// call sends a call to the fake as a client does.
+func call(t *testing.T, f *stripefake.Fake, c provider.Call) (provider.Verdict, http.Header, []byte) {
 	t.Helper()
 	return providertest.Call(t, stripe.Stripe{}, startFakeAPI(f), c)
 }
@@ -197,7 +202,7 @@ func listed(t *testing.T, f *stripefake.Fake, account, objectType string, edit f
 	for _, o := range all {
 		ids = append(ids, o.ObjectID)
 		if objectType == "v2.core.account" {
-			o.Body = readAllPages(t, f, account, o.ObjectID)
+			o.Body = fetchAccount(t, f, account, o.ObjectID)
 		}
 		snapshot := &provider.Snapshot{Account: account, ObjectType: objectType, ObjectID: o.ObjectID, Body: o.Body}
 		if _, err := (stripe.Stripe{}).Snapshot(&provider.Source{}, snapshot); err != nil {
@@ -207,12 +212,12 @@ func listed(t *testing.T, f *stripefake.Fake, account, objectType string, edit f
 	return ids
 }
 
-// readAllPages returns an account of the second API as a refetch reads it: with the fields that
+// fetchAccount returns an account of the second API as a refetch reads it: with the fields that
 // must be requested.
-func readAllPages(t *testing.T, f *stripefake.Fake, account, id string) []byte {
+func fetchAccount(t *testing.T, f *stripefake.Fake, account, id string) []byte {
 	t.Helper()
 	c, _ := stripe.Stripe{}.Fetch(&provider.Source{}, withKey(stripefake.Key), account, "v2.core.account", id)
-	_, _, body := ask(t, f, c)
+	_, _, body := call(t, f, c)
 	truth, _ := f.ObjectAt(account, id, f.Now())
 	var got, want any
 	if json.Unmarshal(body, &got) != nil || json.Unmarshal(truth.Body, &want) != nil || !cmp.Equal(got, want) {
@@ -284,7 +289,7 @@ func TestAnswer_lostCursor_isExpired(t *testing.T) {
 	f.ApplyEvent("", gone, "customer.deleted")
 	for _, tc := range []struct{ objectType, cursor string }{{"customer", "0:" + gone},
 		{"v2.core.account", "0:page=page_zz"}} {
-		v, _, body := ask(t, f, stripe.Stripe{}.ListObjects(&provider.Source{}, withKey("k"), "", tc.objectType,
+		v, _, body := call(t, f, stripe.Stripe{}.ListObjects(&provider.Source{}, withKey("k"), "", tc.objectType,
 			time.Time{}, time.Time{}, tc.cursor))
 		if v.Kind != provider.Expired {
 			t.Errorf("%s after %s: %+v: %s", tc.objectType, tc.cursor, v, body)

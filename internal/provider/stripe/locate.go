@@ -42,10 +42,10 @@ var below = map[string][]owner{
 // found in both modes. For objects below it an event must give the mode; otherwise nothing proves
 // that they are missing.
 func (Stripe) Locate(api *provider.API, account, objectType, objectID string, state []byte,
-	newest *provider.StoredEvent) (call, proof provider.Call, ok bool) {
+	newest *provider.StoredEvent) (call, check provider.Call, ok bool) {
 	owners, in := knownOwners(state, newest)
 	if mode := modeOf(api.Key); in != unknownMode && mode != unknownMode && in != mode || !isPathSegment(objectID) {
-		return call, proof, false
+		return call, check, false
 	}
 	account, _ = realAccount(account)
 	// an external account names its account only to the platform itself
@@ -59,11 +59,11 @@ func (Stripe) Locate(api *provider.API, account, objectType, objectID string, st
 		}
 		names := strings.NewReplacer("{owner}", url.PathEscape(id), "{id}", url.PathEscape(objectID))
 		if o.field != "account" || in != unknownMode {
-			proof = forAccount(api, provider.Call{Account: account, Path: names.Replace(o.at)})
+			check = forAccount(api, provider.Call{Account: account, Path: names.Replace(o.at)})
 		}
-		return forAccount(api, provider.Call{Account: account, Path: names.Replace(o.path)}), proof, true
+		return forAccount(api, provider.Call{Account: account, Path: names.Replace(o.path)}), check, true
 	}
-	return call, proof, false
+	return call, check, false
 }
 
 // knownOwners returns the ids of an object's owners by field, from its state and else its newest
@@ -98,9 +98,9 @@ func nameOwners(owners map[string]string, object *canonical.Value) {
 
 // modeIn returns the mode in an object or event.
 func modeIn(root *canonical.Value) mode {
-	live, tells := root.Get("livemode").Bool()
+	live, hasMode := root.Get("livemode").Bool()
 	switch {
-	case !tells:
+	case !hasMode:
 		return unknownMode
 	case live:
 		return liveMode

@@ -36,18 +36,18 @@ func (l listing) isSeveralLists(api *provider.API, account string) bool {
 	return first < len(l) && (l[first].perOwner != "" || l.next(api, account, first+1) < len(l))
 }
 
-// onlyIfMirrored reports whether the objects are inside others, of which there may be many and few
-// have any.
+// onlyIfMirrored reports whether the objects are inside other objects, of which there may be many,
+// most of them without any.
 func (l listing) onlyIfMirrored() bool {
 	return slices.ContainsFunc(l, func(p part) bool { return p.within != "" })
 }
 
-// place is a position in a listing: in one list, or, while owners are pending, in the list of the
-// first of them.
-type place struct {
+// listPosition is a position in a listing: in one list or, while owners are pending, in the list of
+// the first pending owner.
+type listPosition struct {
 	part int
-	// after is the id that the next page of the list follows: "" for its first page, or, while
-	// owners are pending, after its last.
+	// after is the id that the next page of the list follows. It is "" for the first page. While
+	// owners are pending, it is also "" after the last page.
 	after   string
 	pending []pendingOwner
 }
@@ -66,17 +66,17 @@ func (l listing) startCursor(number int) string {
 
 // parseCursor parses a cursor: the list, the id that its page follows, and the pending owners, each
 // with the id that its page follows. Ids are escaped, because users chose the ids of old customers.
-func (l listing) parseCursor(api *provider.API, account, cursor string) place {
+func (l listing) parseCursor(api *provider.API, account, cursor string) listPosition {
 	number, after, _ := strings.Cut(cursor, ":")
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 0 || n >= len(l) || !l[n].isAvailable(api, account) {
-		return place{part: l.next(api, account, 0)}
+		return listPosition{part: l.next(api, account, 0)}
 	}
 	if !l[n].isBelowOwners() {
-		return place{part: n, after: after}
+		return listPosition{part: n, after: after}
 	}
 	words := strings.Split(after, " ")
-	at := place{part: n, after: unescaped(words[0])}
+	at := listPosition{part: n, after: unescaped(words[0])}
 	for _, word := range words[1:] {
 		owner, after, _ := strings.Cut(word, "/")
 		at.pending = append(at.pending, pendingOwner{unescaped(owner), unescaped(after)})
@@ -93,7 +93,7 @@ func unescaped(word string) string {
 	return id
 }
 
-func (l listing) cursor(at place) string {
+func (l listing) cursor(at listPosition) string {
 	if !l.read(at).isBelowOwners() {
 		return fmt.Sprintf("%d:%s", at.part, at.after)
 	}
@@ -105,7 +105,7 @@ func (l listing) cursor(at place) string {
 }
 
 // read returns the list that is read at a position, or a zero part.
-func (l listing) read(at place) part {
+func (l listing) read(at listPosition) part {
 	if at.part >= len(l) {
 		return part{}
 	}
@@ -117,7 +117,7 @@ func (l listing) read(at place) part {
 func (p part) usesV2API() bool { return strings.HasPrefix(p.path, "/v2/") }
 
 // address returns the path and the query of a position.
-func (p part) address(account string, at place) (path string, query url.Values) {
+func (p part) address(account string, at listPosition) (path string, query url.Values) {
 	path, after := p.path, at.after
 	if len(at.pending) > 0 {
 		path, after = strings.ReplaceAll(p.perOwner, "{owner}", url.PathEscape(at.pending[0].owner)),
@@ -152,8 +152,8 @@ func (Stripe) ListObjects(_ *provider.Source, api *provider.API, account, object
 	return forAccount(api, provider.Call{Account: account, Path: path, Query: query})
 }
 
-// ObjectPage splits a page. Its members are complete, as in the response to GET; both may cut
-// nested lists. For types that only GET can request completely it returns the ids.
+// ObjectPage splits a page. Its members are complete, as in the response to GET; Stripe may cut
+// nested lists in both. For types that only GET can request completely it returns the ids.
 func (Stripe) ObjectPage(_ *provider.Source, api *provider.API, account, objectType, cursor string, _ http.Header,
 	body []byte) ([]provider.ListedObject, string, error) {
 	root, err := canonical.Parse(body)
@@ -175,7 +175,7 @@ func (Stripe) ObjectPage(_ *provider.Source, api *provider.API, account, objectT
 
 // page reads a page of the list and moves the position after it. more reports whether the list
 // continues there.
-func (p part) page(objectType string, at *place, root *canonical.Value) (page []provider.ListedObject, more bool,
+func (p part) page(objectType string, at *listPosition, root *canonical.Value) (page []provider.ListedObject, more bool,
 	err error) {
 	if p.singleObject {
 		page, err = makeListed(objectType, []*canonical.Value{root})

@@ -36,7 +36,7 @@ func (Stripe) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obser
 	if err := r.checkObject(s, object); err != nil {
 		return o, err
 	}
-	if gone, _ := object.Get("deleted").Bool(); gone {
+	if deleted, _ := object.Get("deleted").Bool(); deleted {
 		o.Deleted, o.Final = true, r.final && !r.sharesID(object) // the stub contains nothing else
 		return o, nil
 	}
@@ -54,15 +54,14 @@ func (r typeRule) checkObject(s *provider.Snapshot, object *canonical.Value) err
 		return &provider.Dead{Reason: fmt.Sprintf("requested the %s %s, and the API returned an object of type %s",
 			s.ObjectType, s.ObjectID, s.API.Quote(got, 64))}
 	}
-	_, tells := object.Get("livemode").Bool()
-	if real, _ := realAccount(s.Account); tells && r.tenant(real, object) != s.Account {
+	_, hasMode := object.Get("livemode").Bool()
+	if real, _ := realAccount(s.Account); hasMode && r.tenant(real, object) != s.Account {
 		return &provider.Dead{Reason: fmt.Sprintf("requested the %s %s of the account %q, and the API returned one of "+
 			"the other mode (test or live)", s.ObjectType, s.ObjectID, s.Account)}
 	}
 	if got := r.key(object); got != s.ObjectID {
 		return &provider.Dead{Reason: fmt.Sprintf("requested the %s %s, and the API returned %s", s.ObjectType,
-			s.ObjectID,
-			s.API.Quote(got, 64))}
+			s.ObjectID, s.API.Quote(got, 64))}
 	}
 	return nil
 }

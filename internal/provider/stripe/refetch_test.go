@@ -17,34 +17,34 @@ import (
 // Responses to GET, read by the rule of their type.
 func TestSnapshot_bodies_giveObservation(t *testing.T) {
 	t.Parallel()
-	type seen struct {
+	type result struct {
 		Deleted, Final, Own bool
 		At                  int64
 		State               string
 	}
 	for name, c := range map[string]struct {
 		objectType, id, body string
-		want                 seen
+		want                 result
 		dead                 bool
 	}{
 		"whole": {"customer", "cus_1", `{"id":"cus_1","object":"customer","name":"A"}`,
-			seen{State: `{"id":"cus_1","object":"customer","name":"A"}`}, false},
+			result{State: `{"id":"cus_1","object":"customer","name":"A"}`}, false},
 		"stub, ids never reused": {"customer", "cus_1", `{"id":"cus_1","object":"customer","deleted":true}`,
-			seen{Deleted: true, Final: true}, false},
+			result{Deleted: true, Final: true}, false},
 		"stub of a chosen id": {"product", "gold", `{"id":"gold","object":"product","deleted":true}`,
-			seen{Deleted: true}, false},
-		"missing": {"price", "price_1", "", seen{Deleted: true}, false},
+			result{Deleted: true}, false},
+		"missing": {"price", "price_1", "", result{Deleted: true}, false},
 		"own version": {"product", "prod_1", `{"id":"prod_1","object":"product","updated":1800000000}`,
-			seen{Own: true, At: 1_800_000_000_000_000,
+			result{Own: true, At: 1_800_000_000_000_000,
 				State: `{"id":"prod_1","object":"product","updated":1800000000}`}, false},
 		"canceled is not deleted": {"subscription", "sub_1",
 			`{"id":"sub_1","object":"subscription","status":"canceled"}`,
-			seen{State: `{"id":"sub_1","object":"subscription","status":"canceled"}`}, false},
+			result{State: `{"id":"sub_1","object":"subscription","status":"canceled"}`}, false},
 		"one without an id": {"cash_balance", "cus_1", `{"object":"cash_balance","customer":"cus_1"}`,
-			seen{State: `{"object":"cash_balance","customer":"cus_1"}`}, false},
-		"another object": {"customer", "cus_1", `{"id":"cus_2","object":"customer"}`, seen{}, true},
-		"another type":   {"customer", "cus_1", `{"id":"cus_1","object":"charge"}`, seen{}, true},
-		"no JSON":        {"customer", "cus_1", `<html>`, seen{}, true},
+			result{State: `{"object":"cash_balance","customer":"cus_1"}`}, false},
+		"another object": {"customer", "cus_1", `{"id":"cus_2","object":"customer"}`, result{}, true},
+		"another type":   {"customer", "cus_1", `{"id":"cus_1","object":"charge"}`, result{}, true},
+		"no JSON":        {"customer", "cus_1", `<html>`, result{}, true},
 	} {
 		s := &provider.Snapshot{ObjectType: c.objectType, ObjectID: c.id, Missing: c.body == "", Body: []byte(c.body)}
 		o, err := stripe.Stripe{}.Snapshot(&provider.Source{}, s)
@@ -56,7 +56,7 @@ func TestSnapshot_bodies_giveObservation(t *testing.T) {
 		if o.OwnVersion && !o.HasAt {
 			t.Errorf("%s: the own version is not used", name)
 		}
-		if got := (seen{o.Deleted, o.Final, o.OwnVersion, o.At, string(o.State.Raw())}); !c.dead && got != c.want {
+		if got := (result{o.Deleted, o.Final, o.OwnVersion, o.At, string(o.State.Raw())}); !c.dead && got != c.want {
 			t.Errorf("%s: %s", name, cmp.Diff(c.want, got))
 		}
 	}
@@ -78,7 +78,8 @@ func TestSnapshot_modes_areSeparateAccounts(t *testing.T) {
 			if strings.Contains(object, "%t") {
 				object = fmt.Sprintf(object, live)
 			}
-			event := fmt.Sprintf(`{"id":"evt_1","object":"event","type":"%s.updated","account":"acct_1","created":1790000000,"livemode":%t,"data":{"object":%s}}`, objectType, live, object)
+			event := fmt.Sprintf(`{"id":"evt_1","object":"event","type":"%s.updated","account":"acct_1",`+
+				`"created":1790000000,"livemode":%t,"data":{"object":%s}}`, objectType, live, object)
 			o, err := stripe.Stripe{}.Observe(src, &provider.StoredEvent{Body: []byte(event)})
 			if want := map[bool]string{true: "acct_1", false: "acct_1/test"}[live]; err != nil || o.Account != want {
 				t.Errorf("%s, live %t: stored under %q (%v), want %q", objectType, live, o.Account, err, want)
@@ -112,12 +113,13 @@ func TestSnapshot_modes_areSeparateAccounts(t *testing.T) {
 func TestLocate_types_findCallBelowOwner(t *testing.T) {
 	t.Parallel()
 	event := func(live bool, object string) string {
-		return fmt.Sprintf(`{"id": "evt_1", "object": "event", "type": "x", "created": 100, "livemode": %t, "data": {"object": %s}}`, live, object)
+		return fmt.Sprintf(`{"id": "evt_1", "object": "event", "type": "x", "created": 100, `+
+			`"livemode": %t, "data": {"object": %s}}`, live, object)
 	}
 	const card, externalAccounts, person = `{"object": "card", "id": "card_1", "customer": "cus_1"}`,
 		`{"object": "card", "id": "card_1", "account": "acct_1", "customer": null}`,
 		`{"object": "person", "account": "acct_1"}`
-	for name, c := range map[string]struct{ key, account, objectType, id, state, newest, want, proof string }{
+	for name, c := range map[string]struct{ key, account, objectType, id, state, newest, want, check string }{
 		"a customer's card": {"sk_live_1", "", "card", "card_1", card, "",
 			"/v1/customers/cus_1/sources/card_1", "/v1/customers/cus_1"},
 		"a connected account's": {"sk_live_1", "acct_1", "card", "card_1", card, "",
@@ -130,8 +132,7 @@ func TestLocate_types_findCallBelowOwner(t *testing.T) {
 		"external account, unknown mode": {"sk_live_1", "acct_1", "bank_account", "ba_1", externalAccounts, "",
 			"acct_1 /v1/accounts/acct_1/external_accounts/ba_1", ""},
 		"external account, other mode": {"sk_live_1", "acct_1", "card", "card_1", externalAccounts,
-			event(false, externalAccounts), "none",
-			""},
+			event(false, externalAccounts), "none", ""},
 		"another form of key": {"key", "acct_1", "card", "card_1", externalAccounts, event(false, externalAccounts),
 			"acct_1 /v1/accounts/acct_1/external_accounts/card_1", "acct_1 /v1/accounts/acct_1"},
 		"external account, account not named": {"sk_live_1", "acct_1", "bank_account", "ba_1", "",
@@ -163,13 +164,13 @@ func TestLocate_types_findCallBelowOwner(t *testing.T) {
 		if c.newest != "" {
 			newest = &provider.StoredEvent{Body: []byte(c.newest)}
 		}
-		call, proof, ok := stripe.Stripe{}.Locate(withKey(c.key), c.account, c.objectType, c.id, []byte(c.state),
+		call, check, ok := stripe.Stripe{}.Locate(withKey(c.key), c.account, c.objectType, c.id, []byte(c.state),
 			newest)
 		if got := describeCall(call, ok); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
-		if got := describeCall(proof, true); strings.TrimSpace(got) != c.proof {
-			t.Errorf("%s: check %s, want %s", name, got, c.proof)
+		if got := describeCall(check, true); strings.TrimSpace(got) != c.check {
+			t.Errorf("%s: check %s, want %s", name, got, c.check)
 		}
 	}
 }

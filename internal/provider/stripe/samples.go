@@ -32,8 +32,10 @@ type step struct {
 
 // Consecutive states of an invoice.
 const (
-	finalizedInvoice = `"status": "open", "number": "7C1D90AE-0001", "auto_advance": true, "effective_at": 1767225605, "automatically_finalizes_at": null,
-		"hosted_invoice_url": "https://invoice.stripe.com/i/postern-demo", "invoice_pdf": "https://pay.stripe.com/invoice/postern-demo/pdf"`
+	finalizedInvoice = `"status": "open", "number": "7C1D90AE-0001", "auto_advance": true, "effective_at": 1767225605,
+		"automatically_finalizes_at": null,
+		"hosted_invoice_url": "https://invoice.stripe.com/i/postern-demo",
+		"invoice_pdf": "https://pay.stripe.com/invoice/postern-demo/pdf"`
 	attemptedInvoice = `"attempted": true, "attempt_count": 1, "webhooks_delivered_at": 1767225603`
 )
 
@@ -54,7 +56,8 @@ var story = []step{
 	{event: "customer.subscription.updated", after: 8, object: "subscription", before: `{"status": "incomplete"}`},
 	{event: "customer.subscription.deleted", after: 60 * 86400, object: "subscription",
 		change: `{"status": "canceled", "canceled_at": 1772409600,
-		"ended_at": 1772409600, "cancellation_details": {"reason": "cancellation_requested", "feedback": "unused", "comment": null}}`},
+		"ended_at": 1772409600,
+		"cancellation_details": {"reason": "cancellation_requested", "feedback": "unused", "comment": null}}`},
 	{event: "invoice.created", after: 4, object: "invoice"},
 	{event: "invoice.finalized", after: 5, object: "invoice", change: `{` + finalizedInvoice +
 		`, "status_transitions": {"finalized_at": 1767225605}}`},
@@ -63,14 +66,16 @@ var story = []step{
 		"next_payment_attempt": 1767484800, "status_transitions": {"finalized_at": 1767225605}}`},
 	{event: "invoice.paid", after: 9, object: "invoice", change: `{` + finalizedInvoice + `, ` +
 		attemptedInvoice + `, "status": "paid", "amount_paid": 11400,
-		"amount_remaining": 0, "next_payment_attempt": null, "status_transitions": {"finalized_at": 1767225605, "paid_at": 1767225609}}`},
+		"amount_remaining": 0, "next_payment_attempt": null,
+		"status_transitions": {"finalized_at": 1767225605, "paid_at": 1767225609}}`},
 	{event: "payment_intent.created", after: 5, object: "payment_intent"},
 	{event: "payment_intent.succeeded", after: 7, object: "payment_intent",
 		change: `{"status": "succeeded", "amount_received": 11400,
 		"latest_charge": "ch_3Postern0Jan0001", "payment_method": "pm_1Postern0Card0001"}`},
 	{event: "charge.succeeded", after: 7, object: "charge"},
 	{event: "charge.refunded", after: 86400, object: "charge", change: `{"refunded": true, "amount_refunded": 11400}`,
-		before: `{"amount_refunded": 0, "receipt_url": "https://pay.stripe.com/receipts/invoices/postern-demo-0", "refunded": false}`},
+		before: `{"amount_refunded": 0,
+		"receipt_url": "https://pay.stripe.com/receipts/invoices/postern-demo-0", "refunded": false}`},
 	{event: "payout.paid", after: 2 * 86400, object: "payout"},
 }
 

@@ -73,7 +73,8 @@ func FuzzBodies(f *testing.F) {
 	for _, s := range (stripe.Stripe{}).Samples() {
 		f.Add(s.Body)
 	}
-	f.Add([]byte(`{"id":"evt_1","type":"x","created":1e3,"data":{"object":{"object":"discount","customer":"c","subscription":"s"},"previous_attributes":{}}}`))
+	f.Add([]byte(`{"id":"evt_1","type":"x","created":1e3,` +
+		`"data":{"object":{"object":"discount","customer":"c","subscription":"s"},"previous_attributes":{}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		d := &provider.Delivery{Body: body}
 		providertest.CheckSound(t, stripe.Stripe{}, &provider.Source{}, d)

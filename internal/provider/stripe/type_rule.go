@@ -99,9 +99,9 @@ func (r typeRule) sharesID(object *canonical.Value) bool {
 }
 
 // tenant returns the account under which an object is mirrored. Ids made by Stripe differ between
-// live and test mode. Names that users choose or that follow from the account do not differ, and
-// one endpoint receives both modes (a platform's live endpoint receives test events of its
-// connected accounts). Such test objects are mirrored under the account "test", or "acct_1/test".
+// live and test mode. Names that users choose or that follow from the account do not differ. One
+// endpoint may receive both modes: a platform's live endpoint receives test events of its connected
+// accounts. Such test objects are mirrored under the account "test", or "acct_1/test".
 // An id that looks like Stripe's own proves nothing: users give a live product the id of its test
 // product.
 func (r typeRule) tenant(account string, root *canonical.Value) string {

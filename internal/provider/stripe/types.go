@@ -34,8 +34,8 @@ const (
 var treasuryIgnored = []string{"hosted_regulatory_receipt_url"}
 
 // types says what Stripe's objects mean for the version rule, by data.object.object, never by the
-// event's name (https://docs.stripe.com/api/events/types). It contains only what Stripe documents.
-// A status order that only looks plausible would be silently wrong, while two states of one second
+// event's name (https://docs.stripe.com/api/events/types). It contains only what Stripe documents:
+// a guessed order of statuses could be wrong without any sign, while two states of one second
 // without an order are shown as ambiguous. Notices (invoice.sent, invoice.will_be_due,
 // customer.subscription.trial_will_end, ...) contain the whole object at that time and are read
 // like any other event.
@@ -44,8 +44,7 @@ var types = map[string]typeRule{
 	// account continues to exist. A connected account has one id in live and in test mode.
 	"account": {listed: true, chosenIDs: true},
 	"application": {listed: true, ignoredReason: "an application's authorization was given or withdrawn; this is not " +
-		"an object " +
-		"of its own"},
+		"an object of its own"},
 	"capability":   {listed: true, id: byAccount},
 	"person":       {listed: true, opens: eventNames("person", "created"), deletes: eventNames("person", "deleted")},
 	"card":         {listed: true, opens: sourceEventNames("created"), deletes: sourceEventNames("deleted")},
@@ -64,8 +63,8 @@ var types = map[string]typeRule{
 	"discount": {listed: true, opens: eventNames("customer.discount", "created"),
 		deletes: eventNames("customer.discount", "deleted"), final: true, id: byCoupon,
 		ignoredPaths: []string{couponUses}},
-	"tax_id": {listed: true, opens: eventNames("customer.tax_id", "created"), deletes: eventNames("customer.tax_id",
-		"deleted")},
+	"tax_id": {listed: true, opens: eventNames("customer.tax_id", "created"),
+		deletes: eventNames("customer.tax_id", "deleted")},
 	"entitlements.active_entitlement_summary": {listed: true, id: byCustomer},
 
 	// Payments. A charge has three possible first events, and a failed refund makes refunded false
@@ -80,8 +79,8 @@ var types = map[string]typeRule{
 	// In an event, a payment method without a customer was detached, and is never attached again.
 	"payment_method": {listed: true, status: "customer", order: [][]string{{}, {"null"}}},
 	// A refund can be canceled only while it requires an action.
-	"refund": {listed: true, opens: eventNames("refund", "created"), order: [][]string{{"requires_action"},
-		{"canceled"}}},
+	"refund": {listed: true, opens: eventNames("refund", "created"),
+		order: [][]string{{"requires_action"}, {"canceled"}}},
 	"review":                    {listed: true, opens: eventNames("review", "opened")},
 	"radar.early_fraud_warning": {listed: true, opens: eventNames("radar.early_fraud_warning", "created")},
 	"checkout.session": {listed: true, order: [][]string{{"open"}, {"complete", "expired"}},
@@ -139,8 +138,8 @@ var types = map[string]typeRule{
 		ignoredReason: "an alert was triggered; this is an occurrence, not an object"},
 	"billing.credit_grant": {listed: true, opens: eventNames("billing.credit_grant", "created"),
 		ownVersion: "updated"},
-	"billing.credit_balance_transaction": {listed: true, opens: eventNames("billing.credit_balance_transaction",
-		"created")},
+	"billing.credit_balance_transaction": {listed: true,
+		opens: eventNames("billing.credit_balance_transaction", "created")},
 	"billing.meter": {listed: true, opens: eventNames("billing.meter", "created"),
 		ownVersion: "updated"},
 	"billing_portal.configuration": {listed: true, opens: eventNames("billing_portal.configuration", "created"),

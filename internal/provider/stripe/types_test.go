@@ -173,7 +173,7 @@ func TestObserve_everyType_followsItsRule(t *testing.T) {
 		{"plan.deleted", `{"object": "plan", "id": "gold"}`, "plan gold" + at + "rank 1, deleted"},
 		{"price.deleted", `{"object": "price", "id": "gold"}`, "price gold" + at + "rank 1, deleted"},
 		{"product.created", `{"object": "product", "id": "prod_1", "updated": 99}`,
-			"product prod_1, at 99000000/1000000, rank 1, own, still"},
+			"product prod_1, at 99000000/1000000, rank 1, own, may not advance"},
 		{"product.updated", `{"object": "product", "id": "prod_1"}`, "product prod_1" + at + "rank 1"},
 		{"product.deleted", `{"object": "product", "id": "prod_1", "updated": 99}`, "product prod_1" + at +
 			"rank 1, deleted"},

@@ -1,6 +1,6 @@
-// Package twilio is the provider Twilio: forms about messages and calls, signed together with the
-// address that they are sent to, and the JSON of Event Streams, signed by a digest in that address.
-// Forms have no id, and most of them no time.
+// Package twilio is the provider Twilio. It sends forms about messages and calls, and the JSON of
+// Event Streams. Both are signed with the address that they are sent to; for JSON the address
+// contains a digest of the body. Forms have no id, and most of them no time.
 package twilio
 
 import (
@@ -63,8 +63,7 @@ var spec = declared.Spec{
 			ID: declared.Templates("{json:CallSid}"), State: ".",
 			Version: declared.OwnVersion("json:SequenceNumber", declared.Integer)},
 		{Events: []string{"call.*"}, Ignored: "Twilio requests instructions for a call; the call's progress is in " +
-			"its " +
-			"status callbacks"},
+			"its status callbacks"},
 		{Events: []string{"message.*"}, Type: declared.Templates("message"),
 			ID:      declared.Templates("{json:MessageSid}"),
 			Partial: "the statuses of a message have no time and no number, so their order is unknown"},

@@ -46,14 +46,13 @@ var spec = declared.Spec{
 		Counter: "form_response.answers.0.text",
 	},
 	Docs: provider.Docs{
-		Setup: "In the form under Connect, Webhooks, add the ingest URL, choose a secret of your own under *Edit*, " +
-			"and set the same one here. Without a secret Typeform signs nothing, and " +
-			"every delivery is rejected.",
+		Setup: "In the form, under Connect, Webhooks, add the ingest URL. Choose a secret under *Edit*, and set " +
+			"the same secret here. Without a secret, Typeform signs nothing, and Postern rejects every delivery.",
 		Links: []string{"https://www.typeform.com/developers/webhooks/",
 			"https://www.typeform.com/developers/webhooks/secure-your-webhooks/"},
-		Unconfirmed: []string{"That the signature is base64 after `sha256=`; our sources are implementations, not " +
-			"Typeform's own text.",
-			"Everything about `form_response_partial`, which is not mirrored.",
-			"That a retry keeps its `event_id`."},
+		Unconfirmed: []string{"The signature is base64 after `sha256=`. We read this in implementations, not in " +
+			"Typeform's own documents.",
+			"We know nothing certain about `form_response_partial`. It is not mirrored.",
+			"A retry keeps its `event_id`."},
 	},
 }

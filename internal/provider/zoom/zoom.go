@@ -32,8 +32,8 @@ var scheme = &signature.Scheme{
 
 // Why most events are partial.
 const (
-	some       = "the event contains a part of the object, and for an update only the changed fields"
-	occurrence = "the deleted object may be one occurrence of it"
+	onlyPart      = "the event contains a part of the object, and for an update only the changed fields"
+	oneOccurrence = "the event may delete only one occurrence of a recurring object"
 )
 
 var (
@@ -53,12 +53,12 @@ var spec = declared.Spec{
 		OccurredAt: declared.TimeAt("json:event_ts", declared.Milliseconds),
 	},
 	Objects: []declared.Object{
-		{Events: []string{"meeting.created", "meeting.updated"}, Type: meeting, ID: id, Partial: some},
-		{Events: []string{"webinar.created", "webinar.updated"}, Type: webinar, ID: id, Partial: some},
-		{Events: []string{"meeting.deleted"}, Type: meeting, ID: id, Partial: occurrence},
-		{Events: []string{"webinar.deleted"}, Type: webinar, ID: id, Partial: occurrence},
+		{Events: []string{"meeting.created", "meeting.updated"}, Type: meeting, ID: id, Partial: onlyPart},
+		{Events: []string{"webinar.created", "webinar.updated"}, Type: webinar, ID: id, Partial: onlyPart},
+		{Events: []string{"meeting.deleted"}, Type: meeting, ID: id, Partial: oneOccurrence},
+		{Events: []string{"webinar.deleted"}, Type: webinar, ID: id, Partial: oneOccurrence},
 		{Events: []string{"user.created", "user.updated", "user.activated", "user.deactivated"}, Type: user, ID: id,
-			Partial: some},
+			Partial: onlyPart},
 		{Events: []string{"user.deleted"}, Type: user, ID: id, Deletes: []string{"user.deleted"}},
 	},
 	Handshake: handshake,
@@ -77,22 +77,21 @@ var spec = declared.Spec{
 		Counter: "payload.operator",
 	},
 	Docs: provider.Docs{
-		Setup: "In the app's *Feature > Event Subscriptions* (or *Access*) copy the *Secret Token*: that is the " +
-			"secret. Enter the ingest URL as event notification endpoint and press *Validate*; " +
-			"Zoom then sends a text and expects its MAC, so the source must be configured before. That request gets " +
-			"a " +
-			"response only if it is itself signed. Each Zoom account is an account; " +
-			"list those you accept under `accounts`, or leave it out for all.",
+		Setup: "In the app's *Feature > Event Subscriptions* (or *Access*), copy the *Secret Token*. It is the " +
+			"secret. Configure the source first. Then enter the ingest URL as event notification endpoint and " +
+			"press *Validate*: Zoom sends a text and expects its MAC. Postern responds to that request only if the " +
+			"request itself is signed. Each Zoom account is an account. List those that you accept under " +
+			"`accounts`, or leave `accounts` out to accept all.",
 		Unconfirmed: []string{
-			"That Zoom signs the request by which it verifies an address like any other. One that is not signed is " +
-				"rejected, because anyone who can request a MAC could sign deliveries.",
-			"That a retry sends the same bytes. Events are identified by their content, so a retry with other bytes " +
-				"would " +
-				"be a second event.",
-			"What the events of meetings, webinars and users leave out of the object; they only cause a refetch. So " +
-				"does a deleted meeting: of a recurring one it may be one occurrence.",
-			"That a user's id is never reused; no delete is final.",
-			"The tolerance of 300 s, and how often Zoom retries.",
+			"Zoom signs the request that validates an address like any other request. Postern rejects such a " +
+				"request without a signature, because anyone who can request a MAC could sign deliveries.",
+			"A retry sends the same bytes. Events are identified by their content, so a retry with other bytes " +
+				"would be a second event.",
+			"The events of meetings, webinars and users do not contain the whole object, so they only cause a " +
+				"refetch. A deleted meeting causes one too: of a recurring meeting, the event may be about one " +
+				"occurrence.",
+			"Ids of users are never reused. Postern does not rely on this: no delete is final.",
+			"Postern uses a tolerance of 300 s. We know neither Zoom's tolerance nor how often Zoom retries.",
 		},
 		Links: []string{"https://developers.zoom.us/docs/api/webhooks/", "https://github.com/zoom/webhook-sample"},
 	},

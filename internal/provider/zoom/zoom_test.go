@@ -10,12 +10,15 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/zoom"
 )
 
-const validation = `{"event":"endpoint.url_validation","event_ts":1780304300000,"payload":{"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}}`
+const validation = `{"event":"endpoint.url_validation","event_ts":1780304300000,` +
+	`"payload":{"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}}`
 
 // The MACs of the token under each secret, made with Python's hmac.
 const (
-	newAnswer = `{"encryptedToken":"12e253b21c9b153e9deaa3cb66de518a8a05cf30e99b5ee47e25522be5e00f50","plainToken":"qgg8vlvZRS6UYooatFL8Aw"}`
-	oldAnswer = `{"encryptedToken":"661de33ce7a30cabd0462858d32c17a4d3daed1ad41938c50e4d2a80c3194025","plainToken":"qgg8vlvZRS6UYooatFL8Aw"}`
+	newAnswer = `{"encryptedToken":"12e253b21c9b153e9deaa3cb66de518a8a05cf30e99b5ee47e25522be5e00f50",` +
+		`"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}`
+	oldAnswer = `{"encryptedToken":"661de33ce7a30cabd0462858d32c17a4d3daed1ad41938c50e4d2a80c3194025",` +
+		`"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}`
 )
 
 func suite() providertest.Suite {
@@ -48,7 +51,7 @@ func TestHandshake_validation_usesMatchingSecret(t *testing.T) {
 	old.Secrets = s.Source.Secrets[1:]
 	d := s.Deliver(t, &old, s.Handshakes[0].Sample)
 	if got := zoom.New().Handshake(s.Source, d); got == nil || string(got.Body) != oldAnswer {
-		t.Errorf("answer %+v, want %s", got, oldAnswer)
+		t.Errorf("response %+v, want %s", got, oldAnswer)
 	}
 }
 
@@ -57,32 +60,32 @@ func TestHandshake_validation_usesMatchingSecret(t *testing.T) {
 func TestHandshake_unsignedRequest_getsNoMAC(t *testing.T) {
 	t.Parallel()
 	s := suite()
-	ask := func(body string, change func(http.Header)) *provider.Reply {
+	respond := func(body string, change func(http.Header)) *provider.Reply {
 		d := s.Deliver(t, s.Source, provider.Sample{Body: []byte(body)})
 		change(d.Header)
 		return zoom.New().Handshake(s.Source, d)
 	}
-	keep := func(http.Header) {}
+	unchanged := func(http.Header) {}
 	for name, change := range map[string]func(http.Header){
 		"unsigned":    func(h http.Header) { h.Del("X-Zm-Signature") },
 		"forged":      func(h http.Header) { h.Set("X-Zm-Signature", "v0="+strings.Repeat("0", 64)) },
 		"another day": func(h http.Header) { h.Set("X-Zm-Request-Timestamp", "1700000000") },
 	} {
-		if got := ask(validation, change); got != nil {
+		if got := respond(validation, change); got != nil {
 			t.Errorf("%s: %s", name, got.Body)
 		}
 	}
-	if ask(validation, keep) == nil {
-		t.Fatal("signed: no answer")
+	if respond(validation, unchanged) == nil {
+		t.Fatal("a signed request gets no response")
 	}
 	for _, plain := range []string{`v0:1780304300:{}`, ``, strings.Repeat("a", 129), `a\nb`, `v0:`} {
-		if got := ask(strings.Replace(validation, "qgg8vlvZRS6UYooatFL8Aw", plain, 1), keep); got != nil {
-			t.Errorf("asked about %q: %s", plain, got.Body)
+		if got := respond(strings.Replace(validation, "qgg8vlvZRS6UYooatFL8Aw", plain, 1), unchanged); got != nil {
+			t.Errorf("plain token %q: %s", plain, got.Body)
 		}
 	}
 	for _, body := range []string{`{"event":"endpoint.url_validation","payload":{"plainToken":7}}`,
 		`{"event":"meeting.started","payload":{"plainToken":"abc"}}`, `[]`, `{`} {
-		if got := ask(body, keep); got != nil {
+		if got := respond(body, unchanged); got != nil {
 			t.Errorf("%s: %s", body, got.Body)
 		}
 	}
@@ -98,7 +101,7 @@ func FuzzIdentify(f *testing.F) {
 		d := &provider.Delivery{Header: http.Header{}, Body: body}
 		providertest.CheckSound(t, zoom.New(), &provider.Source{}, d)
 		if got := zoom.New().Handshake(s.Source, d); got != nil {
-			t.Errorf("an unsigned request is answered: %s", got.Body)
+			t.Errorf("an unsigned request gets the response %s", got.Body)
 		}
 	})
 }

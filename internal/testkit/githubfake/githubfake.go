@@ -4,9 +4,11 @@
 // sets its clock. It keeps the true state of each object, so that tests can compare a mirror with
 // it.
 //
-//	f := githubfake.New(t, githubfake.Options{Seed: 1, Webhooks: githubfake.Webhooks{Repeated: 50}})
+//	f := githubfake.New(t, githubfake.Options{Seed: 1,
+//		Webhooks: githubfake.Webhooks{Repeated: 50}})
 //	f.RunSteps(1000)                                                 // or OpenIssue, Edit, Delete
-//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // the due deliveries, signed, without retries
+//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // the due deliveries, signed
+//	                                                                 // and without retries
 //	http.Get(f.URL + "/" + f.Hooks()[0] + "/deliveries")             // with githubfake.Key
 //	f.CurrentObjects()                                               // the expected mirror
 package githubfake

@@ -93,8 +93,8 @@ func (c *call) list(r *repo, below string) response {
 	return a
 }
 
-// matchesQuery reports whether an object has the requested time and state. Without a requested state
-// only open objects match.
+// matchesQuery reports whether an object has the requested time and state. Without a requested
+// state only open objects match.
 func (c *call) matchesQuery(body tree) bool {
 	if since, err := time.Parse(time.RFC3339, c.query.Get("since")); err == nil {
 		if at, _ := time.Parse(time.RFC3339, fmt.Sprint(body["updated_at"])); at.Before(since) ||

@@ -172,8 +172,8 @@ func (c *call) get(o *object) response {
 	return notFound
 }
 
-// isHidden reports whether the key does not see an object: a draft without write access, or a hidden
-// object.
+// isHidden reports whether the key does not see an object: a draft without write access, or a
+// hidden object.
 func (c *call) isHidden(o *object, body tree) bool {
 	return c.hidden[fmt.Sprint(o.id)] || body["draft"] == true && body["tag_name"] != nil && c.key != WriteKey
 }

@@ -3,9 +3,9 @@
 // of paging.
 //
 //	f := restfake.New(t, restfake.Options{Seed: 1, Webhooks: restfake.Webhooks{Lost: 50}})
-//	f.RunSteps(200)                                                  // or Set: changes of the test
-//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // the due deliveries, signed
-//	f.CurrentNames()                                                 // the expected mirror
+//	f.RunSteps(200)                                                 // or Set: changes of the test
+//	f.Deliver(func(d *provider.Delivery) bool { ...; return true }) // the due deliveries, signed
+//	f.CurrentNames()                                                // the expected mirror
 package restfake
 
 import (

@@ -95,7 +95,7 @@ func (Provider) Fetch(_ *provider.Source, _ *provider.API, _, objectType, object
 // CredentialCheck requests /.
 func (Provider) CredentialCheck(*provider.API, string) provider.Call { return provider.Call{Path: "/"} }
 
-// APIResponse classifies a response by its status alone.
+// Answer classifies a response by its status alone.
 func (Provider) Answer(status int, header http.Header, body []byte) provider.Verdict {
 	if status == http.StatusNotFound {
 		return provider.Verdict{Kind: provider.Missing}

@@ -21,16 +21,16 @@ type MailFault int
 
 // The faults of mail.
 const (
-	MailNoFault             MailFault = iota
-	MailTemporaryFailure              // 451 at MAIL, not accepted
-	MailUnknownRecipient              // 550 at the last RCPT, not accepted
-	MailboxFull                       // 452 after the message, not accepted
-	MailRejectedAsSpam                // 554 after the message, not accepted
-	MailDropsBeforeMessage            // the connection ends before the message, not accepted
-	MailDropsAfterMessage             // the connection ends after the message, not accepted
-	MailAcceptsThenDrops              // the message is accepted and the connection ends before the response
-	MailAcceptsThenHangs              // the message is accepted and the response never comes
-	MailDropsBeforeGreeting           // the connection ends before the greeting of the server
+	MailNoFault            MailFault = iota
+	MailTemporaryFailure             // 451 at MAIL, not accepted
+	MailUnknownRecipient             // 550 at the last RCPT, not accepted
+	MailboxFull                      // 452 after the message, not accepted
+	MailRejectedAsSpam               // 554 after the message, not accepted
+	MailDropsBeforeMessage           // the connection ends before the message, not accepted
+	MailDropsAfterMessage            // the connection ends after the message, not accepted
+	MailAcceptsThenDrops             // the message is accepted and the connection ends before the response
+	MailAcceptsThenHangs             // the message is accepted and the response never comes
+	MailDropsBeforeBanner            // the connection ends before the banner of the server
 )
 
 // Mail is an accepted mail.
@@ -116,10 +116,10 @@ func Certificate(t testing.TB) (*tls.Config, *x509.CertPool) {
 }
 
 // SetSettings sets the settings for the following mails.
-func (s *MailServer) SetSettings(what MailSettings) {
+func (s *MailServer) SetSettings(settings MailSettings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settings = what
+	s.settings = settings
 }
 
 // SetFaults sets the function that chooses the fault of each following mail. Several goroutines
@@ -174,7 +174,7 @@ func (s *MailServer) serve(conn net.Conn) error {
 	if next != nil {
 		d.fault = next()
 	}
-	if d.fault == MailDropsBeforeGreeting {
+	if d.fault == MailDropsBeforeBanner {
 		return errSessionOver
 	}
 	if err := d.PrintfLine("220 sink ESMTP"); err != nil {

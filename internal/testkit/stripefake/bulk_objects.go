@@ -16,7 +16,7 @@ func (f *Fake) AddObjects(account, objectType string, n int) {
 	defer f.mu.Unlock()
 	a, k := f.account(account), kindNamed(objectType)
 	if len(a.byType[k.plural]) > 0 {
-		panic("stripefake: Fill comes before all other objects of a type")
+		panic("stripefake: call AddObjects before any other object of the type is created")
 	}
 	variants := make([]*template, 5)
 	for i := range variants {

@@ -155,7 +155,7 @@ func TestFaults_listDelay_showsEventsLater(t *testing.T) {
 				t.Errorf("an event is not listed after %s", f.Now().Sub(e.At))
 			}
 		case hidden > missed:
-			missed = hidden // number of unlisted events that are older than a listed one
+			missed = hidden // number of omitted events that are older than a listed one
 		}
 	}
 	if missed == 0 {

@@ -108,7 +108,7 @@ func (m *mirrorRows) differences() []string {
 // time.
 func TestRefetches_afterLossyWebhooks_reachCurrentState(t *testing.T) {
 	t.Parallel()
-	left, doubts, looks, objects := 0, 0, 0, 0
+	left, pending, refetched, objects := 0, 0, 0, 0
 	for seed := range uint64(8) {
 		m := mirrorAfterRandomSteps(t, seed)
 		left += len(m.differences())
@@ -139,22 +139,23 @@ func TestRefetches_afterLossyWebhooks_reachCurrentState(t *testing.T) {
 		for _, o := range m.fake.CurrentObjects() {
 			objects++
 			if row := m.row(o.ID); row.RefetchAfter != 0 {
-				doubts++
+				pending++
 				m.refetch(o.Type+"s", o.ID)
 			}
 			if row := m.row(o.ID); row.RefetchAfter != 0 || row.Ambiguous {
 				t.Errorf("seed %d: a refetch of %s is still pending", seed, o.ID)
 			}
 		}
-		looks += m.refetches
+		refetched += m.refetches
 		if wrong := m.differences(); len(wrong) > 0 {
 			t.Fatalf("seed %d: at the end %d objects differ: %s", seed, len(wrong), wrong[0])
 		}
 	}
 	t.Logf("of %d objects webhooks left %d different; after the events were listed %d refetches were pending", objects,
-		left, doubts)
-	if left < 20 || doubts == 0 || looks != doubts {
-		t.Errorf("webhooks left %d objects different, %d refetches were pending, %d were made", left, doubts, looks)
+		left, pending)
+	if left < 20 || pending == 0 || refetched != pending {
+		t.Errorf("webhooks left %d objects different, %d refetches were pending, %d were made", left, pending,
+			refetched)
 	}
 }
 

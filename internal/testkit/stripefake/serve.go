@@ -184,9 +184,9 @@ func (c *call) route(path []string, r *http.Request) ([]byte, *apiError) {
 }
 
 // kindOfList returns the kind of a plural, or nil. The v2 API has its own kinds.
-func kindOfList(plural string, thin bool) *kind {
+func kindOfList(plural string, idOnly bool) *kind {
 	for _, k := range allKinds() {
-		if k.plural == plural && k.idOnly == thin {
+		if k.plural == plural && k.idOnly == idOnly {
 			return k
 		}
 	}
@@ -240,12 +240,12 @@ func (c *call) get(k *kind, id string) ([]byte, *apiError) {
 	}
 }
 
-func (c *call) getEvent(id string, thin bool) ([]byte, *apiError) {
+func (c *call) getEvent(id string, idOnly bool) ([]byte, *apiError) {
 	if fail := c.allowParameters(); fail != nil {
 		return nil, fail
 	}
-	if e := c.account.eventsByID[id]; e != nil && e.object.kind.idOnly == thin && e.isListed(c.now) {
+	if e := c.account.eventsByID[id]; e != nil && e.object.kind.idOnly == idOnly && e.isListed(c.now) {
 		return e.apiBody(), nil
 	}
-	return nil, notFound(&kind{name: "event", idOnly: thin}, id)
+	return nil, notFound(&kind{name: "event", idOnly: idOnly}, id)
 }

@@ -3,7 +3,8 @@
 // lists and reads them, with faults. The test sets its clock. It keeps the true state of each
 // object at any time, so that tests can compare a mirror with it.
 //
-//	f := stripefake.New(t, stripefake.Options{Seed: 1, Webhooks: stripefake.Webhooks{Repeated: 5, Shuffled: 20}})
+//	f := stripefake.New(t, stripefake.Options{Seed: 1,
+//		Webhooks: stripefake.Webhooks{Repeated: 5, Shuffled: 20}})
 //	f.RunSteps(1000)                                                 // or Create, Set, ApplyEvent
 //	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // the due deliveries, signed
 //	http.Get(f.URL + "/v1/events?delivery_success=false")            // with stripefake.Key

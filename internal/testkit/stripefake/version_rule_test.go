@@ -17,7 +17,7 @@ import (
 // of a test therefore comes from lost data.
 func TestVersionRule_allEventsInAnyOrder_reachCurrentState(t *testing.T) {
 	t.Parallel()
-	doubts, sure := 0, 0
+	ambiguous, unambiguous := 0, 0
 	for seed := range uint64(10) {
 		f := stripefake.New(t, stripefake.Options{Seed: seed, Accounts: []string{"acct_1"}, Burst: 40, ReusedIDs: 50,
 			VersionUnmoved: 20})
@@ -26,10 +26,10 @@ func TestVersionRule_allEventsInAnyOrder_reachCurrentState(t *testing.T) {
 		for _, o := range f.CurrentObjects() {
 			row := objectRows[o.Account+" "+o.ID]
 			if row.Ambiguous {
-				doubts++
+				ambiguous++
 				continue
 			}
-			sure++
+			unambiguous++
 			if row.State.Deleted != o.Deleted() {
 				t.Fatalf("seed %d: %s is deleted: %t, want %t", seed, o.ID, row.State.Deleted, o.Deleted())
 			}
@@ -45,8 +45,8 @@ func TestVersionRule_allEventsInAnyOrder_reachCurrentState(t *testing.T) {
 			}
 		}
 	}
-	if doubts < sure/50 || sure < 5*doubts {
-		t.Errorf("%d objects end ambiguous, %d do not", doubts, sure)
+	if ambiguous < unambiguous/50 || unambiguous < 5*ambiguous {
+		t.Errorf("%d objects end ambiguous, %d do not", ambiguous, unambiguous)
 	}
 }
 

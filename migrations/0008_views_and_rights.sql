@@ -1,0 +1,115 @@
+-- Views for readers, the owner of everything (postern_maintenance), and the rights of each role.
+-- The daemons own nothing and have only the rights that they use.
+-- Locks: ACCESS EXCLUSIVE on the new tables, briefly.
+-- +goose Up
+CREATE SCHEMA mirror;
+
+CREATE VIEW mirror.events AS
+  SELECT e.id, s.name AS source, e.event_id, e.event_type, e.account, e.object_type, e.object_id, e.occurred_at,
+    e.received_at, e.origin, e.api_version, e.headers, e.verification, e.delivery_id, e.delivery_index, e.body,
+    postern.body_json(e.body) AS body_json,
+    e.body IS NOT NULL AND postern.body_json(e.body) IS NULL AS body_json_omitted,
+    EXISTS (SELECT FROM postern.redacted_events r WHERE r.event = e.id) AS redacted
+  FROM postern.events e JOIN postern.sources s ON s.number = e.source;
+COMMENT ON VIEW mirror.events IS
+  'The log. Column body holds the exact bytes, body_json the same as jsonb where jsonb can hold it.';
+COMMENT ON COLUMN mirror.events.body_json IS
+  'The body as jsonb. Null where jsonb cannot hold it, or only with numbers of more than 300 digits.';
+COMMENT ON COLUMN mirror.events.body_json_omitted IS 'The event has a body and body_json is null: read body.';
+COMMENT ON COLUMN mirror.events.redacted IS 'Body and headers were cleared permanently.';
+
+CREATE VIEW mirror.objects AS
+  SELECT s.name AS source, o.account, o.object_type, o.object_id, o.state, o.deleted, o.ambiguous, o.sanitized,
+    postern.provider_time(o.refetch_after) AS refetch_after,
+    postern.version_json(o.version_final, o.version_at, o.version_seen, o.version_rank) AS version,
+    o.revision, o.last_event_id, o.rule_version, o.created_at, o.updated_at,
+    o.tied_states = '[]' AND o.version_at > -9223372036854775808 AS redacted
+  FROM postern.objects o JOIN postern.sources s ON s.number = o.source;
+COMMENT ON VIEW mirror.objects IS 'The mirror: one row per object. The columns stay the same across releases.';
+COMMENT ON COLUMN mirror.objects.redacted IS
+  'The state was cleared permanently. A newer event or refetch makes this false again.';
+
+CREATE VIEW mirror.outcomes AS
+  SELECT c.event_id, c.run, s.name AS source, c.account, c.object_type, c.object_id, c.status, c.reason, c.version,
+    c.decided_by, c.attempts, c.due, c.at, c.rule_version
+  FROM postern.outcomes c JOIN postern.sources s ON s.number = c.source;
+COMMENT ON VIEW mirror.outcomes IS 'The outcome of each event. Run 0 is live.';
+
+-- The new owner of a view must be able to create in its schema, unless a superuser assigns it.
+GRANT USAGE, CREATE ON SCHEMA mirror TO postern_maintenance;
+
+-- +goose StatementBegin
+DO $$
+DECLARE
+  thing record;
+BEGIN
+  FOR thing IN
+    SELECT c.oid::regclass AS name, c.relkind FROM pg_class c
+    WHERE c.relnamespace IN ('postern'::regnamespace, 'mirror'::regnamespace) AND c.relkind IN ('r', 'p', 'v', 'S')
+      AND c.relname NOT LIKE 'schema_migrations%'
+      AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_class'::regclass
+        AND d.deptype IN ('i', 'a') AND c.relkind = 'S')
+  LOOP
+    EXECUTE format('ALTER %s %s OWNER TO postern_maintenance',
+      CASE thing.relkind WHEN 'v' THEN 'VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, thing.name);
+  END LOOP;
+  FOR thing IN
+    SELECT p.oid::regprocedure AS name FROM pg_proc p WHERE p.pronamespace = 'postern'::regnamespace
+  LOOP
+    EXECUTE format('ALTER FUNCTION %s OWNER TO postern_maintenance', thing.name);
+  END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+REVOKE EXECUTE ON FUNCTION ensure_partitions(bigint, bigint), raise_floor(), delete_search_digests(),
+  redact_events(bigint, bigint[], bigint[], int[], text[], text[], text[], bigint[]),
+  redact_conflicts(bigint, bigint[]), end_redaction(bigint),
+  redact_copies(bigint, text, bigint[], int[], text[], text[], text[], timestamptz[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ensure_partitions(bigint, bigint) TO postern_gateway, postern_processor;
+GRANT EXECUTE ON FUNCTION raise_floor() TO postern_processor, postern_operator;
+GRANT EXECUTE ON FUNCTION redact_events(bigint, bigint[], bigint[], int[], text[], text[], text[], bigint[]),
+  redact_conflicts(bigint, bigint[]), end_redaction(bigint),
+  redact_copies(bigint, text, bigint[], int[], text[], text[], text[], timestamptz[]) TO postern_processor;
+GRANT USAGE ON SCHEMA mirror TO postern_reader, postern_operator;
+
+GRANT SELECT, INSERT ON event_conflicts, event_keys, events TO postern_gateway;
+GRANT SELECT, INSERT, DELETE ON rejections TO postern_gateway;
+GRANT SELECT, INSERT, UPDATE, DELETE ON spools TO postern_gateway;
+GRANT USAGE ON SEQUENCE event_sequence TO postern_gateway;
+GRANT INSERT (actor, via, address, action, target, reason, run) ON audit TO postern_gateway, postern_operator;
+GRANT SELECT ON redacted_events TO postern_gateway, postern_operator, postern_processor;
+GRANT SELECT, INSERT ON sources TO postern_gateway, postern_processor;
+GRANT SELECT, UPDATE ON log_floor TO postern_gateway, postern_processor;
+GRANT SELECT ON
+  audit, checkpoints, disconnected_accounts, drifts, dropped_partitions, effect_baselines,
+  effect_schedule_clock, effect_window_waits, effect_windows, event_conflicts, log_floor, notifications,
+  object_scans, objects, outcomes, rate_budgets, rejections, retained_objects, sources, staged_objects,
+  watermarks
+  TO postern_operator;
+GRANT SELECT, DELETE ON spools TO postern_operator;
+GRANT SELECT, INSERT ON outbox, republish_passes, tokens TO postern_operator;
+GRANT SELECT, INSERT, UPDATE ON effect_steps, effects TO postern_operator;
+GRANT SELECT, INSERT, UPDATE, DELETE ON idempotency_keys TO postern_operator;
+GRANT SELECT, UPDATE ON schedules TO postern_operator;
+GRANT UPDATE (revoked_at, used_on) ON tokens TO postern_operator;
+GRANT SELECT ON event_keys, events, redactions TO postern_operator, postern_processor;
+GRANT SELECT, INSERT, UPDATE ON runs TO postern_operator, postern_processor;
+GRANT SELECT, INSERT, UPDATE, DELETE ON refetch_requests TO postern_operator, postern_processor;
+GRANT SELECT ON mirror.events, mirror.objects, mirror.outcomes TO postern_operator, postern_reader;
+GRANT SELECT ON spools TO postern_processor;
+GRANT SELECT (id, source, account, headers, body) ON event_conflicts TO postern_processor;
+GRANT SELECT (id, source, detail, headers, body) ON rejections TO postern_processor;
+GRANT SELECT, INSERT, DELETE ON effect_window_waits, orphans TO postern_processor;
+GRANT SELECT, INSERT, UPDATE ON
+  checkpoints, dropped_partitions, effect_windows, notifications, objects, outcomes, rate_budgets,
+  retained_objects, schedules
+  TO postern_processor;
+GRANT SELECT, INSERT, UPDATE, DELETE ON
+  disconnected_accounts, drifts, effect_baselines, effect_steps, effects, listed_objects, object_scans, outbox,
+  recent_missing, staged_objects, watermarks
+  TO postern_processor;
+GRANT SELECT, UPDATE ON effect_schedule_clock, republish_passes TO postern_processor;
+GRANT UPDATE (api_reads) ON sources TO postern_processor;
+-- A daemon compares the schema with the migrations it was built with before it starts.
+GRANT SELECT ON schema_migrations TO postern_gateway, postern_processor, postern_operator, postern_maintenance;
