@@ -176,7 +176,7 @@ func printOutcomes(out io.Writer, outcomes []events.Outcome) error {
 		if o.Original != nil {
 			original = "the live outcome, " + o.Original.Status
 		}
-		if err := printFields(out, "  run "+strconv.FormatInt(o.Run, 10), o.Status, "  instead of", original,
+		if err := printFields(out, "  run", events.RunName(o.Run), "  status", o.Status, "  instead of", original,
 			"  reason", o.Reason, "  object", describeObject(o.ObjectType, o.ObjectID),
 			"  version", describeVersion(o.Version), "  decided by", describeVersion(o.DecidedBy),
 			"  attempts", strconv.Itoa(o.Attempts), "  next attempt", due, "  at", o.At.String()); err != nil {

@@ -24,7 +24,7 @@ func newOutcomesCommand(c *cli) *cobra.Command {
 		query:  admin.Outcomes,
 		columns: []column[events.Outcome]{
 			{"EVENT", func(o events.Outcome) string { return strconv.FormatInt(o.EventID, 10) }},
-			{"RUN", func(o events.Outcome) string { return strconv.FormatInt(o.Run, 10) }},
+			{"RUN", func(o events.Outcome) string { return events.RunName(o.Run) }},
 			{"STATUS", func(o events.Outcome) string {
 				if o.Original != nil {
 					return o.Status + " (live: " + o.Original.Status + ")"

@@ -144,6 +144,14 @@ func (q *query) number(name string) int64 {
 	return n
 }
 
+// run returns the run number of the parameter run, which may be "live".
+func (q *query) run() int64 {
+	if q.text("run") == events.LiveRunName {
+		return events.LiveRun
+	}
+	return q.number("run")
+}
+
 // limit returns 0 where the parameter is absent. It rejects the value 0.
 func (q *query) limit() int {
 	n := q.number("limit")

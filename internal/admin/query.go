@@ -63,7 +63,7 @@ var (
 		{"object_id", "id of the object"},
 		{"event", "Postern's id of the event, or the provider's key"},
 		{"status", strings.Join(statuses, ", ")},
-		{"run", "0: live"},
+		{"run", "number of the run, or " + events.LiveRunName + ": events that are applied as they arrive"},
 		sinceParam, untilParam, limitParam, cursorParam}
 	// RejectionParams select rejected deliveries.
 	RejectionParams = []Param{sourceParam,
@@ -238,7 +238,7 @@ func Outcomes(ctx context.Context, pool *pgxpool.Pool, values url.Values) (event
 		ObjectID: q.text("object_id"),
 		Status:   q.oneOf("status", statuses...), Since: q.time("since"), Until: q.time("until")}
 	if q.text("run") != "" {
-		f.Run = new(q.number("run"))
+		f.Run = new(q.run())
 	}
 	limit := q.limit()
 	if event := q.text("event"); event != "" && q.err == nil {

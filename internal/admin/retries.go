@@ -22,7 +22,7 @@ import (
 var RetryParams = slices.Concat(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool {
 	return p == limitParam || p == cursorParam || p.Name == "status"
 }), []Param{
-	{"run", "the run of the outcomes; the default is 0, live"},
+	{"run", "number of the run of the outcomes (default: " + events.LiveRunName + ")"},
 	{"status", "failed or dead (default: both)"},
 	{"failure", "a text in the reason of the failure"},
 	{"ids", "Postern's ids of events, separated by commas"},
@@ -35,7 +35,7 @@ var RetryParams = slices.Concat(slices.DeleteFunc(slices.Clone(EventParams), fun
 func ParseRetry(ctx context.Context, pool *pgxpool.Pool, event string, values url.Values) (*replay.RetryParams, error) {
 	q := newQuery(ctx, pool, values, RetryParams)
 	f := q.eventFilter()
-	o := &replay.RetryParams{Unfinished: processor.Unfinished{Run: q.number("run"),
+	o := &replay.RetryParams{Unfinished: processor.Unfinished{Run: q.run(),
 		Status:         q.oneOf("status", string(versioning.Failed), string(versioning.Dead)),
 		ReasonContains: q.text("failure"), Objects: f.Objects}, Input: map[string]string{}, Rate: q.rate()}
 	for name := range maps.Keys(values) {

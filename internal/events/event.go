@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -36,6 +37,17 @@ const (
 // LiveRun is the run number of events that are applied as they arrive. Replays have their own run
 // numbers.
 const LiveRun int64 = 0
+
+// LiveRunName is how people read and write LiveRun.
+const LiveRunName = "live"
+
+// RunName is how people read a run number.
+func RunName(run int64) string {
+	if run == LiveRun {
+		return LiveRunName
+	}
+	return strconv.FormatInt(run, 10)
+}
 
 // Delivery is one verified delivery, ready to be appended.
 type Delivery struct {

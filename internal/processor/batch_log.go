@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -67,7 +68,7 @@ func (p *Processor) logNeedsReview(b *appliedBatch, dead int) {
 	}
 	if dead > 0 {
 		log.Warn(fmt.Sprintf("events are dead: they were not applied and are not retried automatically (postern "+
-			"outcomes list --status dead --run %d)", b.Run), "events", dead, "first", firstDead(b.items))
+			"outcomes list --status dead --run %s)", events.RunName(b.Run)), "events", dead, "first", firstDead(b.items))
 	}
 	if n := b.planned.Collided; n > 0 {
 		log.Warn("effects have keys that belong to other rules or objects: an operator must review them (postern "+

@@ -329,7 +329,7 @@ func TestLog_deadEvents_warnsOnce(t *testing.T) {
 		first[n] = fmt.Sprintf("%d: cannot be read", batch[2+n].ID)
 	}
 	const dead = "events are dead: they were not applied and are not retried automatically (postern outcomes list " +
-		"--status dead --run 0): run 0, "
+		"--status dead --run live): run 0, "
 	want := []string{dead + fmt.Sprintf("7, %q", first), dead + fmt.Sprintf(`1, ["%d: cannot be read"]`, late.ID)}
 	equal(t, "", want, w.warnings(t))
 	if body := string(batch[2].Body); body == "" || strings.Contains(w.log.String(), body) {
