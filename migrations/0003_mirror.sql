@@ -39,7 +39,6 @@ ALTER TABLE objects
   ALTER state_hash SET STORAGE PLAIN,
   ALTER exact_hash SET STORAGE PLAIN,
   ALTER state SET STORAGE MAIN;
-CREATE INDEX objects_refetch_pending ON objects (source, account, object_type, object_id) WHERE refetch_after <> 0;
 COMMENT ON TABLE objects IS
   'The mirror: one row per object of a provider. Columns version_*, time_* and refetch_after are microseconds on '
   'the provider''s clock.';
@@ -85,6 +84,9 @@ COMMENT ON TABLE retained_objects IS
 CREATE TABLE staged_objects (LIKE objects INCLUDING ALL)
 WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE staged_objects IS 'Objects that an open rebuild made from the log. A swap makes them live.';
+
+-- Only the live objects need it, so it is created after the copies of their definition.
+CREATE INDEX objects_refetch_pending ON objects (source, account, object_type, object_id) WHERE refetch_after <> 0;
 
 CREATE TABLE outcomes (
   event_id     bigint NOT NULL,

@@ -261,7 +261,9 @@ COMMENT ON TABLE watermarks IS
   'and has its outcome.';
 COMMENT ON COLUMN watermarks.source IS 'Number of the source.';
 COMMENT ON COLUMN watermarks.account IS 'Tenant inside the source.';
-COMMENT ON COLUMN watermarks.subject IS 'What is complete: events, deliveries or "type" and an object type.';
+COMMENT ON COLUMN watermarks.subject IS
+  'The data that is complete: events, deliveries, or "type", "versions" or "changes" and an object type. "run" and a '
+  'number: the interval that an unfinished run has read.';
 COMMENT ON COLUMN watermarks.since IS 'Start of the interval.';
 COMMENT ON COLUMN watermarks.until IS 'End of the interval.';
 COMMENT ON COLUMN watermarks.run IS 'Run that extended the interval last.';

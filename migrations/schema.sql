@@ -2263,7 +2263,7 @@ COMMENT ON COLUMN postern.watermarks.source IS 'Number of the source.';
 
 COMMENT ON COLUMN postern.watermarks.account IS 'Tenant inside the source.';
 
-COMMENT ON COLUMN postern.watermarks.subject IS 'What is complete: events, deliveries or "type" and an object type.';
+COMMENT ON COLUMN postern.watermarks.subject IS 'The data that is complete: events, deliveries, or "type", "versions" or "changes" and an object type. "run" and a number: the interval that an unfinished run has read.';
 
 COMMENT ON COLUMN postern.watermarks.since IS 'Start of the interval.';
 
@@ -2449,8 +2449,6 @@ CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id)
 
 CREATE INDEX republish_passes_open ON postern.republish_passes USING btree (id) WHERE (ended_at IS NULL);
 
-CREATE INDEX retained_objects_source_account_object_type_object_id_idx ON postern.retained_objects USING btree (source, account, object_type, object_id) WHERE (refetch_after <> 0);
-
 CREATE INDEX runs_ended ON postern.runs USING btree (ended_at) WHERE (ended_at IS NOT NULL);
 
 CREATE UNIQUE INDEX runs_idempotency_key ON postern.runs USING btree (idempotency_key) WHERE (idempotency_key IS NOT NULL);
@@ -2468,8 +2466,6 @@ CREATE UNIQUE INDEX runs_planned ON postern.runs USING btree (schedule, planned_
 CREATE INDEX runs_scheduled ON postern.runs USING btree (schedule, run) WHERE (schedule IS NOT NULL);
 
 CREATE INDEX runs_unpublished ON postern.runs USING btree (run) WHERE ((ended_at IS NOT NULL) AND (published_at IS NULL));
-
-CREATE INDEX staged_objects_source_account_object_type_object_id_idx ON postern.staged_objects USING btree (source, account, object_type, object_id) WHERE (refetch_after <> 0);
 
 CREATE TRIGGER audit_append_only BEFORE DELETE OR UPDATE ON postern.audit FOR EACH ROW EXECUTE FUNCTION postern.reject_audit_change();
 
