@@ -87,11 +87,7 @@ var effectChanges = map[string][]Param{
 	"compensate": {{"partial", "true: undo what can be undone and keep the rest"}},
 }
 
-// EffectChangeParams returns the parameters of a change of effects (approve, reject, retry,
-// resolve, compensate), besides its reason.
-func EffectChangeParams(name string) []Param { return effectChanges[name] }
-
-// ChangeEffects approves, rejects, retries, resolves or compensates effects, by EffectChangeParams.
+// ChangeEffects approves, rejects, retries, resolves or compensates effects.
 // It changes all of them or none. A reason is required. Errors: events.ErrInvalid,
 // events.ErrNotFound.
 func ChangeEffects(ctx context.Context, pool *pgxpool.Pool, name string, ids []int64, values url.Values,

@@ -67,8 +67,8 @@ func (p *Processor) logNeedsReview(b *appliedBatch, dead int) {
 		log = log.With("run", b.Run)
 	}
 	if dead > 0 {
-		log.Warn(fmt.Sprintf("events are dead: they were not applied and are not retried automatically (postern "+
-			"outcomes list --status dead --run %s)", events.RunName(b.Run)), "events", dead, "first", firstDead(b.items))
+		log.Warn("events are dead: they were not applied and are not retried automatically (postern outcomes list "+
+			"--status dead --run "+events.RunName(b.Run)+")", "events", dead, "first", firstDead(b.items))
 	}
 	if n := b.planned.Collided; n > 0 {
 		log.Warn("effects have keys that belong to other rules or objects: an operator must review them (postern "+
