@@ -13,6 +13,7 @@ CREATE VIEW mirror.events AS
   FROM postern.events e JOIN postern.sources s ON s.number = e.source;
 COMMENT ON VIEW mirror.events IS
   'The log. Column body holds the exact bytes, body_json the same as jsonb where jsonb can hold it.';
+COMMENT ON COLUMN mirror.events.source IS 'Name of the source.';
 COMMENT ON COLUMN mirror.events.body_json IS
   'The body as jsonb. Null where jsonb cannot hold it, or only with numbers of more than 300 digits.';
 COMMENT ON COLUMN mirror.events.body_json_omitted IS 'The event has a body and body_json is null: read body.';
@@ -26,6 +27,12 @@ CREATE VIEW mirror.objects AS
     o.tied_states = '[]' AND o.version_at > -9223372036854775808 AS redacted
   FROM postern.objects o JOIN postern.sources s ON s.number = o.source;
 COMMENT ON VIEW mirror.objects IS 'The mirror: one row per object. The columns stay the same across releases.';
+COMMENT ON COLUMN mirror.objects.source IS 'Name of the source.';
+COMMENT ON COLUMN mirror.objects.refetch_after IS
+  'Earliest time, on the provider''s clock, of the refetch that the object needs. Null where it needs none.';
+COMMENT ON COLUMN mirror.objects.version IS
+  'Version of the state: final (permanent delete), at (event time), seen (start of the refetch), rank (order within one '
+  'time).';
 COMMENT ON COLUMN mirror.objects.redacted IS
   'The state was cleared permanently. A newer event or refetch makes this false again.';
 
@@ -34,6 +41,7 @@ CREATE VIEW mirror.outcomes AS
     c.decided_by, c.attempts, c.due, c.at, c.rule_version
   FROM postern.outcomes c JOIN postern.sources s ON s.number = c.source;
 COMMENT ON VIEW mirror.outcomes IS 'The outcome of each event. Run 0 is live.';
+COMMENT ON COLUMN mirror.outcomes.source IS 'Name of the source.';
 
 -- The new owner of a view must be able to create in its schema, unless a superuser assigns it.
 GRANT USAGE, CREATE ON SCHEMA mirror TO postern_maintenance;

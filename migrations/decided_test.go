@@ -115,7 +115,7 @@ SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'postern'::regnamespace A
 
 // What each role may do is decided here for every table, view, sequence and function: a new one,
 // and a new grant, fails until somebody has written down what it shall be.
-func TestWhatEachRoleMayDoIsDecided(t *testing.T) {
+func TestRights_eachRole_areDecided(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	lines := func(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }

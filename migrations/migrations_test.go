@@ -34,7 +34,7 @@ func files(t *testing.T) []fs.DirEntry {
 	return entries
 }
 
-func TestNumberedWithoutGaps(t *testing.T) {
+func TestMigrations_numbers_haveNoGaps(t *testing.T) {
 	t.Parallel()
 	shape := regexp.MustCompile(`^(\d{4})_[a-z][a-z_]*\.sql$`)
 	for i, f := range files(t) {
@@ -49,7 +49,7 @@ func TestNumberedWithoutGaps(t *testing.T) {
 	}
 }
 
-func TestHeaderTellsPurposeAndLocks(t *testing.T) {
+func TestMigrations_header_statesPurposeAndLocks(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
 		text, err := migrations.Files.ReadFile(f.Name())
@@ -65,7 +65,7 @@ func TestHeaderTellsPurposeAndLocks(t *testing.T) {
 	}
 }
 
-func TestApplyOnceToAnEmptyDatabase(t *testing.T) {
+func TestMigrate_emptyDatabase_appliesOnce(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyDatabase(t, "")
 	for _, want := range []int{len(files(t)), 0} {
@@ -91,7 +91,7 @@ func dump(t *testing.T, url string) string {
 	return strings.TrimSpace(regexp.MustCompile(`\n{3,}`).ReplaceAllString(text, "\n\n")) + "\n"
 }
 
-func TestSchemaDumpIsCurrent(t *testing.T) {
+func TestSchema_dump_isCurrent(t *testing.T) {
 	t.Parallel()
 	got := dump(t, testkit.Database(t).URL)
 	if *update {

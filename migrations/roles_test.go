@@ -41,7 +41,7 @@ func refused(t *testing.T, pool *pgxpool.Pool, who, statement string, args ...an
 	}
 }
 
-func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
+func TestRoles_forbiddenStatements_areRejected(t *testing.T) {
 	t.Parallel()
 	db, _ := withEvent(t)
 	for role, statements := range map[string][]string{
@@ -89,7 +89,7 @@ func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
 	}
 }
 
-func TestRolesMayDoTheirWork(t *testing.T) {
+func TestRoles_ownWork_isAllowed(t *testing.T) {
 	t.Parallel()
 	db, id := withEvent(t)
 	for role, statements := range map[string][]string{
@@ -120,7 +120,7 @@ func TestRolesMayDoTheirWork(t *testing.T) {
 
 // The owner's rights are not limited by grants: triggers are what stops it, on partitions by name
 // too, and on one made later; and in the audit.
-func TestEvenTheOwnerCannotChangeTheLog(t *testing.T) {
+func TestLog_owner_cannotChangeIt(t *testing.T) {
 	t.Parallel()
 	db, id := withEvent(t)
 	owner := db.Role(t, "maintenance")
@@ -145,7 +145,7 @@ func TestEvenTheOwnerCannotChangeTheLog(t *testing.T) {
 	}
 }
 
-func TestDaemonsOwnNothing(t *testing.T) {
+func TestDaemons_roles_ownNothing(t *testing.T) {
 	t.Parallel()
 	db, _ := withEvent(t)
 	const foreign = `SELECT count(*) FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
@@ -178,7 +178,7 @@ func ownedBy(t *testing.T, login, options string) string {
 	return u.String()
 }
 
-func TestAnOwnerWhoIsNoSuperuserMigrates(t *testing.T) {
+func TestMigrate_ownerWithoutSuperuser_succeeds(t *testing.T) {
 	t.Parallel()
 	url := ownedBy(t, "owner_with_roles", "IN ROLE postern_maintenance, postern_gateway, postern_processor, "+
 		"postern_operator, postern_reader")
@@ -192,7 +192,7 @@ func TestAnOwnerWhoIsNoSuperuserMigrates(t *testing.T) {
 	}
 }
 
-func TestALoginThatMayNotMakeRolesIsToldWhatToRun(t *testing.T) {
+func TestMigrate_loginWithoutCreateRole_namesCommand(t *testing.T) {
 	t.Parallel()
 	_, err := postgres.Migrate(t.Context(), ownedBy(t, "owner_without_roles", ""))
 	if err == nil || !strings.Contains(err.Error(), "ALTER ROLE owner_without_roles CREATEROLE") {
@@ -201,7 +201,7 @@ func TestALoginThatMayNotMakeRolesIsToldWhatToRun(t *testing.T) {
 }
 
 // A daemon's login is granted the daemon's role alone; its admin interface acts as the operator.
-func TestDaemonsMayActAsTheOperatorAndInheritNothing(t *testing.T) {
+func TestDaemons_operatorRole_isNotInherited(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	for _, role := range []string{"gateway", "processor"} {

@@ -550,6 +550,8 @@ ALTER TABLE mirror.events OWNER TO postern_maintenance;
 
 COMMENT ON VIEW mirror.events IS 'The log. Column body holds the exact bytes, body_json the same as jsonb where jsonb can hold it.';
 
+COMMENT ON COLUMN mirror.events.source IS 'Name of the source.';
+
 COMMENT ON COLUMN mirror.events.body_json IS 'The body as jsonb. Null where jsonb cannot hold it, or only with numbers of more than 300 digits.';
 
 COMMENT ON COLUMN mirror.events.body_json_omitted IS 'The event has a body and body_json is null: read body.';
@@ -675,6 +677,12 @@ ALTER TABLE mirror.objects OWNER TO postern_maintenance;
 
 COMMENT ON VIEW mirror.objects IS 'The mirror: one row per object. The columns stay the same across releases.';
 
+COMMENT ON COLUMN mirror.objects.source IS 'Name of the source.';
+
+COMMENT ON COLUMN mirror.objects.refetch_after IS 'Earliest time, on the provider''s clock, of the refetch that the object needs. Null where it needs none.';
+
+COMMENT ON COLUMN mirror.objects.version IS 'Version of the state: final (permanent delete), at (event time), seen (start of the refetch), rank (order within one time).';
+
 COMMENT ON COLUMN mirror.objects.redacted IS 'The state was cleared permanently. A newer event or refetch makes this false again.';
 
 CREATE TABLE postern.outcomes (
@@ -753,6 +761,8 @@ CREATE VIEW mirror.outcomes AS
 ALTER TABLE mirror.outcomes OWNER TO postern_maintenance;
 
 COMMENT ON VIEW mirror.outcomes IS 'The outcome of each event. Run 0 is live.';
+
+COMMENT ON COLUMN mirror.outcomes.source IS 'Name of the source.';
 
 CREATE TABLE postern.audit (
     id bigint NOT NULL,

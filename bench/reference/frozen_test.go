@@ -16,9 +16,9 @@ var update = flag.Bool("update", false, "record the hash of the references as th
 // recorded has the hash of the references.
 const recorded = "frozen.sha256"
 
-// TestReferencesAreFrozen sees that nobody changes what Postern is compared with: figures of before
+// TestReferences_files_areFrozen sees that nobody changes what Postern is compared with: figures of before
 // and after would have nothing in common.
-func TestReferencesAreFrozen(t *testing.T) {
+func TestReferences_files_areFrozen(t *testing.T) {
 	t.Parallel()
 	hash, err := hashSources(os.DirFS("."))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 
 // Whatever changes what is measured changes the hash, and tests do not.
-func TestHashSeesEveryChange(t *testing.T) {
+func TestHash_anyChange_differs(t *testing.T) {
 	t.Parallel()
 	hash := func(dir fstest.MapFS) string {
 		t.Helper()

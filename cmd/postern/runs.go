@@ -334,11 +334,17 @@ func (w *runWatcher) print(r *runs.Run, now time.Time) {
 		line += fmt.Sprintf(" of about %d", r.Expected)
 	}
 	line += " " + unitOf(r)
-	if stage := rebuild.Stage(r); stage != "" {
+	stage := rebuild.Stage(r)
+	if stage != "" {
 		line += ", " + stage
 	}
-	if r.Status == runs.Queued {
+	switch {
+	case r.Status == runs.Queued:
 		line += "; waiting for a processor"
+	case r.Status == runs.Paused && stage == rebuild.Staged:
+		line += fmt.Sprintf("; it awaits a decision: postern rebuild swap %d or postern rebuild discard %d", r.ID, r.ID)
+	case r.Status == runs.Paused:
+		line += fmt.Sprintf("; postern runs resume %d continues it", r.ID)
 	}
 	if (r.Status == runs.Running || r.Status == runs.AwaitingApproval) && r.Detail != "" {
 		line += "; " + detailLabel(r) + ": " + escapeControl(r.Detail)

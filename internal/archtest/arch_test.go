@@ -24,7 +24,7 @@ func tree(t *testing.T) []file {
 	return files
 }
 
-func TestEveryPackageIsListed(t *testing.T) {
+func TestRules_everyPackage_isListed(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, f := range tree(t) {
@@ -35,7 +35,7 @@ func TestEveryPackageIsListed(t *testing.T) {
 	}
 }
 
-func TestImportsPointDown(t *testing.T) {
+func TestImports_layers_pointDown(t *testing.T) {
 	t.Parallel()
 	for _, f := range tree(t) {
 		for _, imported := range f.imports {
@@ -68,7 +68,7 @@ func TestSessions_openedByProducts_haveOurSettings(t *testing.T) {
 	}
 }
 
-func TestNoInit(t *testing.T) {
+func TestPackages_initFunctions_areAbsent(t *testing.T) {
 	t.Parallel()
 	for _, f := range tree(t) {
 		if !f.test && f.inits > 0 {
@@ -77,7 +77,7 @@ func TestNoInit(t *testing.T) {
 	}
 }
 
-func TestProgramsCarryNoTestCode(t *testing.T) {
+func TestPrograms_imports_containNoTestCode(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"/cmd/...").Output()
 	if err != nil {
@@ -100,7 +100,7 @@ func TestProgramsCarryNoTestCode(t *testing.T) {
 
 // Goroutines have an owner that waits for them; whether it did is seen after the tests of their
 // package.
-func TestLeaksAreLookedFor(t *testing.T) {
+func TestPackages_goroutineLeaks_areChecked(t *testing.T) {
 	t.Parallel()
 	concurrent, tested, looks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, f := range tree(t) {
@@ -200,7 +200,7 @@ func median(n []int) int {
 
 // The tests that SECURITY.md, the list of invariants and the checklists name are there, in the
 // package that they name, so that what they promise can be checked.
-func TestNamedTestsExist(t *testing.T) {
+func TestPages_namedTests_exist(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
 	for _, f := range tree(t) {

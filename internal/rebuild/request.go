@@ -85,6 +85,9 @@ func show(ctx context.Context, db postgres.DB, run int64) (*runs.Run, error) {
 	return r, err
 }
 
+// Staged is the stage of a rebuild whose objects await a swap or a discard.
+const Staged = "staged"
+
 // Stage describes the current step of a rebuild in a word or two. It is "" for any other run.
 func Stage(r *runs.Run) string {
 	switch {
@@ -97,7 +100,7 @@ func Stage(r *runs.Run) string {
 	case r.Cursor < r.Bound:
 		return "staging"
 	case r.Status == runs.Paused:
-		return "staged"
+		return Staged
 	}
 	return "caught up"
 }

@@ -105,7 +105,7 @@ func (d *openapi) asRead(t *testing.T, objectType string) (s *schema, body []byt
 // Each object that we read, and each list by which we prove that a missing one would be seen,
 // GitHub's description has where we ask for it, and what it answers we take for a whole object with
 // a version, where it has one.
-func TestGitHubKnowsWhatIsRead(t *testing.T) {
+func TestGitHubOpenAPI_ourReads_areKnown(t *testing.T) {
 	t.Parallel()
 	d := described(t)
 	timeless := []string{"check_run", "label", "workflow_job"}
@@ -134,7 +134,7 @@ func TestGitHubKnowsWhatIsRead(t *testing.T) {
 // Each list that we read, GitHub's description has, from its first page to one since a time, and
 // its elements we take for objects: where we take them for whole, they have all that the answer to
 // the call for one has, but for what is not compared.
-func TestGitHubKnowsOurLists(t *testing.T) {
+func TestGitHubOpenAPI_ourLists_areKnown(t *testing.T) {
 	t.Parallel()
 	d, api := described(t), &provider.API{Repositories: []string{"octo-org/kettle"}}
 	for objectType := range (github.GitHub{}).Lists(nil, api, "") {
@@ -175,7 +175,7 @@ func TestGitHubKnowsOurLists(t *testing.T) {
 }
 
 // What a webhook was sent is listed, read and sent again as GitHub's description has it.
-func TestGitHubKnowsItsDeliveries(t *testing.T) {
+func TestGitHubOpenAPI_deliveries_areKnown(t *testing.T) {
 	t.Parallel()
 	d := described(t)
 	for _, hook := range []string{"repos/octo-org/kettle/hooks/7", "orgs/octo-org/hooks/7"} {

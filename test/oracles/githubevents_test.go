@@ -64,7 +64,7 @@ func (d *openapi) observed(h told) (provider.Observation, error) {
 // Each action of the events that we read we know, and a body as GitHub describes it we take for
 // what it is: none has a member by which we would take it for another event's, or lacks one that we
 // want.
-func TestGitHubTellsWhatWeRead(t *testing.T) {
+func TestGitHubOpenAPI_responses_haveWhatWeRead(t *testing.T) {
 	t.Parallel()
 	d := described(t)
 	seen := map[string]bool{}
@@ -101,7 +101,7 @@ const (
 
 // What a webhook alone or the API alone tells of an object that both tell whole is left out where
 // states are compared, and what is left out one of them tells.
-func TestGitHubTellsAlikeButForWhatIsLeftOut(t *testing.T) {
+func TestGitHubOpenAPI_eventAndResponse_areAlike(t *testing.T) {
 	t.Parallel()
 	d := described(t)
 	sent, leftOut := map[string]*schema{}, map[string][]string{}

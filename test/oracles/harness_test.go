@@ -109,7 +109,7 @@ func TestForged(t *testing.T) {
 
 // However a header that signs is written, both say the same of it. Where they do not, there is a
 // reason.
-func TestSpelt(t *testing.T) {
+func TestHeader_otherSpelling_isAccepted(t *testing.T) {
 	each(t, func(o *oracle) bool { return len(o.headers) > 0 }, func(t *rapid.T, o *oracle) {
 		k, d := o.signed(t, justNow())
 		before := copied(d)

@@ -99,7 +99,7 @@ func vectors() []published {
 }
 
 // What senders publish is accepted, by their SDKs too; with another body neither accepts it.
-func TestPublished(t *testing.T) {
+func TestPublishedVectors_verify(t *testing.T) {
 	t.Parallel()
 	sdks := slices.Concat(goSDKs(), nodeSDKs())
 	child(t)
@@ -128,7 +128,7 @@ func TestPublished(t *testing.T) {
 }
 
 // SDKs that can be told not to judge the time accept what was published long ago, too.
-func TestPublishedLongAgo(t *testing.T) {
+func TestPublishedVectors_old_verify(t *testing.T) {
 	t.Parallel()
 	for _, v := range vectors() {
 		header := http.Header{}

@@ -63,7 +63,7 @@ func shopCalls(t *testing.T, version string) (calls []provider.Call) {
 
 // Each query that we send is one of the schemas that Shopify publishes, with its variables and what
 // it searches by.
-func TestShopifyKnowsOurQueries(t *testing.T) {
+func TestShopifySchema_ourQueries_areValid(t *testing.T) {
 	t.Parallel()
 	for version, schema := range shopifySchemas(t) {
 		queries := 0
@@ -87,7 +87,7 @@ func TestShopifyKnowsOurQueries(t *testing.T) {
 }
 
 // What our fake answers to our queries is what Shopify's schema says of them.
-func TestFakeAnswersAsShopifyDoes(t *testing.T) {
+func TestShopifyFake_responses_matchSchema(t *testing.T) {
 	t.Parallel()
 	f := shopifyfake.New(t, shopifyfake.Options{Seed: 1})
 	f.RunSteps(300)
@@ -182,7 +182,7 @@ var placeholder = regexp.MustCompile(`<\w+>`)
 // Each object and list that we read by REST, Shopify's own SDK has under that path and with those
 // parameters, and an object with the members that it tells of one we take for a whole one with a
 // version.
-func TestShopifyKnowsWhatIsReadByREST(t *testing.T) {
+func TestShopifySchema_restReads_areKnown(t *testing.T) {
 	t.Parallel()
 	s, classes := shopify.Shopify{}, map[string]restClass{}
 	for _, objectType := range restTypes {

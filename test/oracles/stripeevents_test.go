@@ -21,7 +21,7 @@ import (
 
 // What is asked of events of the first API, Stripe's description knows, with its parameters, and
 // answers as we read it.
-func TestStripeKnowsHowEventsAreAskedFor(t *testing.T) {
+func TestStripeMock_eventCalls_areKnown(t *testing.T) {
 	t.Parallel()
 	m, api := mock(t), &provider.API{Key: provider.Secret{Value: []byte("key of no mode")}}
 	until := time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
@@ -70,7 +70,7 @@ type secondCall struct {
 
 // Nobody publishes a description of the second API: what we ask of it, Stripe's own client asks
 // under the same paths, with the same parameters, for the same accounts.
-func TestStripesClientAsksTheSecondAPIAsWeDo(t *testing.T) {
+func TestStripeSDK_secondAPI_sendsOurCalls(t *testing.T) {
 	t.Parallel()
 	var sent secondCall
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -142,7 +142,7 @@ func calls(f func(account, objectType, cursor string, c provider.Call)) {
 // Every list that we read, and every object that is read by itself, Stripe's description of its API
 // knows under the path and with the parameters that we use, and what it answers we take for a page
 // of such objects.
-func TestStripeKnowsOurCalls(t *testing.T) {
+func TestStripeMock_ourCalls_areKnown(t *testing.T) {
 	t.Parallel()
 	m, src, api := mock(t), &provider.Source{}, &provider.API{Key: provider.Secret{Value: []byte("key of no mode")}}
 	ask := func(c provider.Call) (int, []byte) {
@@ -240,7 +240,7 @@ func (m *stripeMock) isList(get *spec.Operation) bool {
 
 // Each list that Stripe describes is read, or there is a reason why not; a reason that holds no
 // more is found too.
-func TestEveryListOfStripesIsReadOrLeftOut(t *testing.T) {
+func TestStripeLists_everyList_isReadOrExcluded(t *testing.T) {
 	t.Parallel()
 	m := mock(t)
 	paths := map[string]bool{}
@@ -273,7 +273,7 @@ func TestEveryListOfStripesIsReadOrLeftOut(t *testing.T) {
 
 // Each type of object that Stripe's events carry, and that its released API has, is read by a call,
 // or there is a reason why not.
-func TestEveryTypeOfStripesEventsIsReadOrLeftOut(t *testing.T) {
+func TestStripeEvents_everyType_isReadOrExcluded(t *testing.T) {
 	t.Parallel()
 	m := mock(t)
 	var beta struct {

@@ -58,7 +58,7 @@ func asked(t *testing.T, path string) *http.Request {
 }
 
 // What the fake takes or refuses, Stripe's description of its API does too.
-func TestFakeTakesWhatStripeTakes(t *testing.T) {
+func TestStripeFake_parameters_areStripes(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Seed: 1})
 	f.RunSteps(300)
@@ -121,7 +121,7 @@ func (m *stripeMock) answer(t *testing.T, f *stripefake.Fake, path string) map[s
 
 // All that the fake's objects and events hold is a part of Stripe's, with a value of its kind. They
 // hold less than Stripe's.
-func TestFakeAnswersAPartOfWhatStripeAnswers(t *testing.T) {
+func TestStripeFake_responses_arePartOfStripes(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Seed: 2, Accounts: []string{"acct_1"}})
 	f.RunSteps(800)
