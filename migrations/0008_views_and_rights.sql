@@ -31,8 +31,8 @@ COMMENT ON COLUMN mirror.objects.source IS 'Name of the source.';
 COMMENT ON COLUMN mirror.objects.refetch_after IS
   'Earliest time, on the provider''s clock, of the refetch that the object needs. Null where it needs none.';
 COMMENT ON COLUMN mirror.objects.version IS
-  'Version of the state: final (permanent delete), at (event time), seen (start of the refetch), rank (order within one '
-  'time).';
+  'Version of the state: final (permanent delete), at (event time), seen (start of the refetch), rank (order '
+  'within one time).';
 COMMENT ON COLUMN mirror.objects.redacted IS
   'The state was cleared permanently. A newer event or refetch makes this false again.';
 

@@ -24,8 +24,8 @@ ORDER BY n.nspname <> 'mirror', c.relname`
 // comment of the column of the same name in the table of the same name.
 const columnsSQL = `
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
-	coalesce(col_description(a.attrelid, a.attnum), (SELECT col_description(o.attrelid, o.attnum) FROM pg_attribute o
-		WHERE o.attrelid = to_regclass('postern.' || split_part($1, '.', 2)) AND o.attname = a.attname), '')
+	coalesce(col_description(a.attrelid, a.attnum), (SELECT col_description(o.attrelid, o.attnum)
+		FROM pg_attribute o WHERE o.attrelid = to_regclass('postern.' || split_part($1, '.', 2)) AND o.attname = a.attname), '')
 FROM pg_attribute a WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum`
 
 // The page names every table and column, and each has a comment.
