@@ -25,16 +25,18 @@ ORDER BY n.nspname <> 'mirror', c.relname`
 const columnsSQL = `
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
 	coalesce(col_description(a.attrelid, a.attnum), (SELECT col_description(o.attrelid, o.attnum)
-		FROM pg_attribute o WHERE o.attrelid = to_regclass('postern.' || split_part($1, '.', 2)) AND o.attname = a.attname), '')
-FROM pg_attribute a WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum`
+		FROM pg_attribute o WHERE o.attrelid = to_regclass('postern.' || split_part($1, '.', 2))
+			AND o.attname = a.attname), '')
+FROM pg_attribute a WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum`
 
-// The page names every table and column, and each has a comment.
+// The page has every table and column, and each has a comment.
 func TestSchemaPage_tablesAndColumns_isCurrent(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	var page strings.Builder
-	page.WriteString("# Tables and views\n\nFor everybody who reads Postern's data by SQL. This page is generated from " +
-		"the comments in the\nschema. Applications read the views of the schema `mirror`, as the role " +
+	page.WriteString("# Tables and views\n\nFor everybody who reads Postern's data by SQL. This page is generated " +
+		"from the comments in the\nschema. Applications read the views of the schema `mirror`, as the role " +
 		"`postern_reader`. The tables\nmay change with each release.\n")
 	rows, err := db.Pool.Query(t.Context(), relationsSQL)
 	must(t, err)
