@@ -115,7 +115,7 @@ CREATE INDEX outcomes_due ON outcomes (due) WHERE status = 'failed' AND run = 0;
 CREATE INDEX outcomes_of_runs ON outcomes (run) WHERE run > 0;
 CREATE INDEX outcomes_unfinished ON outcomes (run, event_id) WHERE status IN ('failed', 'dead');
 COMMENT ON TABLE outcomes IS 'Ledger of applying: one outcome per event and run. Run 0 is live.';
-COMMENT ON COLUMN outcomes.event_id IS 'Id of the event.';
+COMMENT ON COLUMN outcomes.event_id IS 'Postern''s number of the event: events.id, not events.event_id.';
 COMMENT ON COLUMN outcomes.run IS 'Run that the outcome belongs to. 0 is live.';
 COMMENT ON COLUMN outcomes.source IS 'Number of the source.';
 COMMENT ON COLUMN outcomes.object IS

@@ -710,7 +710,7 @@ ALTER TABLE postern.outcomes OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.outcomes IS 'Ledger of applying: one outcome per event and run. Run 0 is live.';
 
-COMMENT ON COLUMN postern.outcomes.event_id IS 'Id of the event.';
+COMMENT ON COLUMN postern.outcomes.event_id IS 'Postern''s number of the event: events.id, not events.event_id.';
 
 COMMENT ON COLUMN postern.outcomes.run IS 'Run that the outcome belongs to. 0 is live.';
 
