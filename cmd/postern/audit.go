@@ -6,34 +6,34 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 )
 
 func newAuditCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "audit", Short: "List changes by operators", RunE: showHelpOrError,
 		Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(listCommand[audit.Entry]{
+	cmd.AddCommand(listCommand[adminauth.AuditEntry]{
 		subject: "changes by operators, through commands and over HTTP, the newest first",
 		example: "  postern audit list --since 7d --action runs\n  postern audit list --actor deploy -o json",
 		params:  admin.AuditParams,
 		query:   admin.Audit,
-		columns: []column[audit.Entry]{
-			{"AT", func(e audit.Entry) string { return e.At.String() }},
-			{"ACTOR", func(e audit.Entry) string { return e.Actor }},
-			{"VIA", func(e audit.Entry) string { return string(e.Via) }},
-			{"FROM", func(e audit.Entry) string { return e.Address }},
-			{"LOGIN", func(e audit.Entry) string { return e.DatabaseUser }},
-			{"ACTION", func(e audit.Entry) string { return e.Action }},
-			{"TARGET", func(e audit.Entry) string { return e.Target }},
+		columns: []column[adminauth.AuditEntry]{
+			{"AT", func(e adminauth.AuditEntry) string { return e.At.String() }},
+			{"ACTOR", func(e adminauth.AuditEntry) string { return e.Actor }},
+			{"VIA", func(e adminauth.AuditEntry) string { return string(e.Via) }},
+			{"FROM", func(e adminauth.AuditEntry) string { return e.Address }},
+			{"LOGIN", func(e adminauth.AuditEntry) string { return e.DatabaseUser }},
+			{"ACTION", func(e adminauth.AuditEntry) string { return e.Action }},
+			{"TARGET", func(e adminauth.AuditEntry) string { return e.Target }},
 			{"RUN", runOf},
-			{"REASON", func(e audit.Entry) string { return e.Reason }},
+			{"REASON", func(e adminauth.AuditEntry) string { return e.Reason }},
 		},
 		emptyText: "No changes by operators.",
 	}.newCommand(c))
 	return cmd
 }
 
-func runOf(e audit.Entry) string {
+func runOf(e adminauth.AuditEntry) string {
 	if e.Run == 0 {
 		return ""
 	}

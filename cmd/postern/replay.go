@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/replay"
 )
 
@@ -164,7 +164,7 @@ func operator() admin.Requester {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	return admin.Requester{Actor: audit.Actor{Name: name + "@" + host, Via: audit.Command}}
+	return admin.Requester{Actor: adminauth.Actor{Name: name + "@" + host, Via: adminauth.ViaCommand}}
 }
 
 // operatorWithReason is operator with a reason.

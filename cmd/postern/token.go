@@ -6,34 +6,34 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/access"
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/adminauth"
 )
 
 func newTokenCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "token", Short: "List, create and revoke API tokens", RunE: showHelpOrError,
 		Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(listCommand[access.Token]{
+	cmd.AddCommand(listCommand[adminauth.Token]{
 		subject: "tokens with their roles, expiry and last use",
 		example: "  postern token list",
 		params:  admin.TokenParams,
 		query:   admin.Tokens,
-		columns: []column[access.Token]{
-			{"NAME", func(t access.Token) string { return t.Name }},
-			{"ROLE", func(t access.Token) string { return string(t.Role) }},
+		columns: []column[adminauth.Token]{
+			{"NAME", func(t adminauth.Token) string { return t.Name }},
+			{"ROLE", func(t adminauth.Token) string { return string(t.Role) }},
 			{"STATE", describeTokenState},
-			{"CREATED", func(t access.Token) string { return t.CreatedAt.String() }},
-			{"BY", func(t access.Token) string { return t.CreatedBy }},
-			{"EXPIRES", func(t access.Token) string { return t.ExpiresAt.String() }},
-			{"REVOKED", func(t access.Token) string { return t.RevokedAt.String() }},
-			{"LAST USED ON", func(t access.Token) string { return t.UsedOn }},
+			{"CREATED", func(t adminauth.Token) string { return t.CreatedAt.String() }},
+			{"BY", func(t adminauth.Token) string { return t.CreatedBy }},
+			{"EXPIRES", func(t adminauth.Token) string { return t.ExpiresAt.String() }},
+			{"REVOKED", func(t adminauth.Token) string { return t.RevokedAt.String() }},
+			{"LAST USED ON", func(t adminauth.Token) string { return t.UsedOn }},
 		},
 		emptyText: "No tokens. Loopback addresses need none; others do: postern token create.",
 	}.newCommand(c), newTokenCreateCommand(c), newTokenRevokeCommand(c))
 	return cmd
 }
 
-func describeTokenState(t access.Token) string {
+func describeTokenState(t adminauth.Token) string {
 	switch {
 	case !t.RevokedAt.IsZero():
 		return "revoked"
@@ -51,8 +51,8 @@ func newTokenCreateCommand(c *cli) *cobra.Command {
 everything else on standard error. Only a hash is stored, so the token cannot be printed again. The
 command creates it in the database with the operator role; the admin interface cannot create tokens.
 A token begins with ` +
-			access.Prefix + ` and has 52 more characters
-of A-Z and 2-7. Processes accept it within ` + access.MaxStaleness.String() + `.`,
+			adminauth.TokenPrefix + ` and has 52 more characters
+of A-Z and 2-7. Processes accept it within ` + adminauth.MaxStaleness.String() + `.`,
 		Example: `  postern token create --role reader --name grafana --expires 365d
   postern token create --role operator --name deploy --reason 'the pipeline starts replays' > deploy.token`,
 		Args: wantArgs(),
@@ -83,7 +83,7 @@ func newTokenRevokeCommand(c *cli) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:     "revoke NAME",
-		Short:   "Revoke a token for good; every process rejects it within " + access.MaxStaleness.String(),
+		Short:   "Revoke a token for good; every process rejects it within " + adminauth.MaxStaleness.String(),
 		Example: "  postern token revoke deploy",
 		Args:    wantArgs("NAME"),
 	}

@@ -10,19 +10,19 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/adminauth"
 )
 
 // Checker finds the token that a caller sent; access.TokenCache implements it. Errors:
 // access.ErrUnknown for a wrong token. After any other error the handler rejects every caller.
 type Checker interface {
-	Check(ctx context.Context, secret string) (name string, role access.Role, err error)
+	Check(ctx context.Context, secret string) (name string, role adminauth.Role, err error)
 }
 
 // caller is the sender of a request. The zero caller has no token.
 type caller struct {
 	name string
-	role access.Role
+	role adminauth.Role
 }
 
 const callerKey = "postern caller"
@@ -35,7 +35,7 @@ func callerOf(c echo.Context) caller {
 
 // authorize accepts callers with sufficient rights. least is the required role; "" means reader for
 // reading and operator for anything else.
-func (h *handler) authorize(least access.Role) echo.MiddlewareFunc {
+func (h *handler) authorize(least adminauth.Role) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			if err := h.authenticate(c, least); err != nil {
@@ -49,15 +49,15 @@ func (h *handler) authorize(least access.Role) echo.MiddlewareFunc {
 
 // authenticate identifies the caller, stores it in the context and returns an error if its role is
 // not sufficient.
-func (h *handler) authenticate(c echo.Context, least access.Role) error {
+func (h *handler) authenticate(c echo.Context, least adminauth.Role) error {
 	sender, err := h.caller(c.Request())
 	if err != nil {
 		return err
 	}
 	c.Set(callerKey, sender)
 	reads := c.Request().Method == http.MethodGet || c.Request().Method == http.MethodHead
-	if sender.role != access.Operator && (least == access.Operator || !reads) {
-		return access.ErrRole
+	if sender.role != adminauth.Operator && (least == adminauth.Operator || !reads) {
+		return adminauth.ErrRole
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (h *handler) caller(r *http.Request) (caller, error) {
 		if !isLoopbackHost(r.Host) {
 			return caller{}, errForeignHost
 		}
-		return caller{role: access.Operator}, nil
+		return caller{role: adminauth.Operator}, nil
 	}
 	if len(header) != 1 || h.Tokens == nil {
 		return caller{}, errNoToken
@@ -93,7 +93,7 @@ func (h *handler) caller(r *http.Request) (caller, error) {
 	}
 	name, role, err := h.Tokens.Check(r.Context(), strings.TrimSpace(secret))
 	switch {
-	case errors.Is(err, access.ErrUnknown):
+	case errors.Is(err, adminauth.ErrUnknownToken):
 		return caller{}, fmt.Errorf("%w (%w)", errNoToken, err)
 	case err != nil:
 		return caller{}, fmt.Errorf("%w: %w", errTokensUnavailable, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/access"
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -25,14 +25,14 @@ import (
 func (b *testBundle) guarded(t *testing.T, o admin.Options) (h http.Handler, reader, operator string) {
 	t.Helper()
 	pool := b.db.Role(t, "operator")
-	o.Pool, o.Logger, o.Tokens = pool, testkit.Logger(t), &access.TokenCache{DB: pool}
+	o.Pool, o.Logger, o.Tokens = pool, testkit.Logger(t), &adminauth.TokenCache{DB: pool}
 	o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	return admin.New(o), token(t, pool, "grafana", access.Reader), token(t, pool, "deploy", access.Operator)
+	return admin.New(o), token(t, pool, "grafana", adminauth.Reader), token(t, pool, "deploy", adminauth.Operator)
 }
 
-func token(t *testing.T, pool *pgxpool.Pool, name string, role access.Role) string {
+func token(t *testing.T, pool *pgxpool.Pool, name string, role adminauth.Role) string {
 	t.Helper()
-	secret, _, err := access.Create(t.Context(), pool, name, role, "ada", time.Time{})
+	secret, _, err := adminauth.CreateToken(t.Context(), pool, name, role, "ada", time.Time{})
 	must(t, err)
 	return secret
 }
@@ -81,7 +81,7 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 			refused       int
 		}{
 			"nobody":        {nil, http.StatusUnauthorized},
-			"a guess":       {[]string{"Bearer " + access.Prefix + strings.Repeat("A", 52)}, http.StatusUnauthorized},
+			"a guess":       {[]string{"Bearer " + adminauth.TokenPrefix + strings.Repeat("A", 52)}, http.StatusUnauthorized},
 			"another way":   {[]string{"Basic " + operator}, http.StatusUnauthorized},
 			"two at once":   {[]string{"Bearer " + operator, "Bearer " + operator}, http.StatusUnauthorized},
 			"the bare text": {[]string{operator}, http.StatusUnauthorized},
@@ -225,7 +225,7 @@ func TestDeniedRequests_reasons_areCounted(t *testing.T) {
 	ask(1, http.MethodGet, "/metrics")
 	ask(1, http.MethodGet, events, "Basic "+operator)
 	ask(1, http.MethodGet, events, "Bearer "+operator, "Bearer "+operator)
-	ask(2, http.MethodGet, events, "Bearer "+access.Prefix+strings.Repeat("A", 52))
+	ask(2, http.MethodGet, events, "Bearer "+adminauth.TokenPrefix+strings.Repeat("A", 52))
 	ask(3, http.MethodGet, "/debug/pprof/", "Bearer "+reader)
 	ask(2, http.MethodPost, post, "Bearer "+reader)
 	ask(7, http.MethodGet, events, "Bearer "+reader)
@@ -260,7 +260,7 @@ func TestAuthorize_tokensUnavailable_isLoggedOnce(t *testing.T) {
 // unread is a Checker that cannot read tokens.
 type unread struct{}
 
-func (unread) Check(context.Context, string) (string, access.Role, error) {
+func (unread) Check(context.Context, string) (string, adminauth.Role, error) {
 	return "", "", errors.New("no answer")
 }
 

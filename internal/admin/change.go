@@ -10,18 +10,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Requester is the actor of a change, and the reason where the change has no reason of its own.
 type Requester struct {
-	audit.Actor
+	adminauth.Actor
 	Reason string
 	// claim is the claim of a request with an idempotency key; nil for others.
-	claim *idempotency.Claim
+	claim *adminauth.KeyClaim
 }
 
 // changeTimeout limits the transaction of a change.
@@ -31,18 +30,18 @@ const changeTimeout = 20 * time.Second
 // under its idempotency key. Either all are committed or none. do sets the entry's target. If do
 // clears the entry's Action, nothing was changed and no entry is written.
 func change[T any](ctx context.Context, pool *pgxpool.Pool, by Requester, action string,
-	do func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (T, error)) (out T, err error) {
+	do func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (T, error)) (out T, err error) {
 	if err := checkStorable("reason", by.Reason); err != nil {
 		return out, err
 	}
 	var doErr error
 	err = postgres.InTx(ctx, pool, action, changeTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		e := audit.Entry{Action: action, Reason: by.Reason}
+		e := adminauth.AuditEntry{Action: action, Reason: by.Reason}
 		if out, doErr = do(ctx, tx, &e); doErr != nil {
 			return doErr
 		}
 		if e.Action != "" {
-			if err := audit.Write(ctx, tx, by.Actor, e); err != nil {
+			if err := adminauth.WriteAudit(ctx, tx, by.Actor, e); err != nil {
 				return err
 			}
 		}
@@ -55,7 +54,7 @@ func change[T any](ctx context.Context, pool *pgxpool.Pool, by Requester, action
 }
 
 // storeResponse stores the response of a request with an idempotency key.
-func storeResponse(ctx context.Context, tx pgx.Tx, claim *idempotency.Claim, out any) error {
+func storeResponse(ctx context.Context, tx pgx.Tx, claim *adminauth.KeyClaim, out any) error {
 	if claim == nil {
 		return nil
 	}
@@ -63,7 +62,7 @@ func storeResponse(ctx context.Context, tx pgx.Tx, claim *idempotency.Claim, out
 	if err != nil {
 		return err
 	}
-	return claim.StoreResponse(ctx, tx, idempotency.Response{Status: http.StatusOK,
+	return claim.StoreResponse(ctx, tx, adminauth.StoredResponse{Status: http.StatusOK,
 		ContentType: echo.MIMEApplicationJSON,
 		Body:        body})
 }
@@ -71,10 +70,10 @@ func storeResponse(ctx context.Context, tx pgx.Tx, claim *idempotency.Claim, out
 // requesterOf returns the actor of a request.
 func requesterOf(c echo.Context) Requester {
 	sender := callerOf(c)
-	b := Requester{claim: claimOf(c), Actor: audit.Actor{Name: sender.name, Via: audit.Loopback,
+	b := Requester{claim: claimOf(c), Actor: adminauth.Actor{Name: sender.name, Via: adminauth.ViaLoopback,
 		Address: c.Request().RemoteAddr}}
 	if sender.name != "" {
-		b.Via = audit.Token
+		b.Via = adminauth.ViaToken
 	}
 	return b
 }
@@ -107,20 +106,20 @@ var AuditParams = []Param{
 	limitParam, cursorParam}
 
 // Audit lists audit entries by AuditParams. Errors: events.ErrInvalid.
-func Audit(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[audit.Entry], error) {
+func Audit(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[adminauth.AuditEntry], error) {
 	q := newQuery(ctx, pool, values, AuditParams)
-	f := audit.Filter{Since: q.time("since"), Until: q.time("until"), Actor: q.text("actor"), Action: q.text("action"),
+	f := adminauth.AuditFilter{Since: q.time("since"), Until: q.time("until"), Actor: q.text("actor"), Action: q.text("action"),
 		Run: q.number("run")}
 	limit := q.limit()
 	if q.err != nil {
-		return events.Page[audit.Entry]{}, q.err
+		return events.Page[adminauth.AuditEntry]{}, q.err
 	}
-	return audit.List(ctx, pool, f, q.text("cursor"), limit)
+	return adminauth.ListAudit(ctx, pool, f, q.text("cursor"), limit)
 }
 
 // RecordAction writes the audit entry of a change that is not a single transaction, before the
 // change begins. Every such change has an entry, but an entry may belong to a change that was
 // interrupted.
 func RecordAction(ctx context.Context, pool *pgxpool.Pool, by Requester, action, target string) error {
-	return audit.Write(ctx, pool, by.Actor, audit.Entry{Action: action, Target: target, Reason: by.Reason})
+	return adminauth.WriteAudit(ctx, pool, by.Actor, adminauth.AuditEntry{Action: action, Target: target, Reason: by.Reason})
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/adminauth"
 )
 
 // DeniedRequests counts requests that were denied because of their caller. A nil value counts
@@ -32,11 +32,11 @@ func (r *DeniedRequests) add(err error) {
 	}
 	reason := "unread"
 	switch {
-	case errors.Is(err, access.ErrUnknown):
+	case errors.Is(err, adminauth.ErrUnknownToken):
 		reason = "token"
 	case errors.Is(err, errNoToken):
 		reason = "no_token"
-	case errors.Is(err, access.ErrRole):
+	case errors.Is(err, adminauth.ErrRole):
 		reason = "role"
 	case errors.Is(err, errForeignHost):
 		reason = "host"

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 )
@@ -108,7 +108,7 @@ func changeEffects[T any](ctx context.Context, pool *pgxpool.Pool, name string, 
 		var none T
 		return none, q.err
 	}
-	return change(ctx, pool, by, "effects "+name, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (out T,
+	return change(ctx, pool, by, "effects "+name, func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (out T,
 		err error) {
 		e.Target = effectsTarget(ids, values)
 		all, err := do(ctx, tx, ids)

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/ingest"
@@ -82,7 +82,7 @@ func New(o Options) http.Handler {
 	if o.Metrics != nil {
 		e.GET("/metrics", echo.WrapHandler(o.Metrics), h.authorizeScrape)
 	}
-	pprofRoutes(e.Group("/debug/pprof", h.authorize(access.Operator)))
+	pprofRoutes(e.Group("/debug/pprof", h.authorize(adminauth.Operator)))
 	api := e.Group("/api/v1", h.authorize(""))
 	api.GET("/events", list(h, Events))
 	api.GET("/objects", list(h, Objects))

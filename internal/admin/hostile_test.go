@@ -13,8 +13,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/access"
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -74,7 +74,7 @@ func TestRoutes_hostileParameters_areClientErrors(t *testing.T) {
 func (b *testBundle) walked(t *testing.T) http.Handler {
 	t.Helper()
 	pool := b.db.Role(t, "operator")
-	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t), Tokens: &access.TokenCache{DB: pool},
+	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t), Tokens: &adminauth.TokenCache{DB: pool},
 		Ready:     func(context.Context) error { return nil },
 		Metrics:   http.NotFoundHandler(),
 		Endpoints: func() []config.Endpoint { return nil },
@@ -123,7 +123,7 @@ func TestRoutes_hostileHeaders_areClientErrors(t *testing.T) {
 var headerTexts = []string{
 	"", "\x00", "\xff", "a\r\nb: c", strings.Repeat("x", 100_000), `"\x00"`, `"` + "\xff" + `"`, `"\`, "-1", "1e400",
 	strings.Repeat("a", 255), strings.Repeat("a", 256), "Bearer ", "Bearer \x00", "Bearer \xff",
-	"bearer " + access.Prefix + strings.Repeat("A", 52), "Bearer " + access.Prefix + strings.Repeat("\xff", 52),
+	"bearer " + adminauth.TokenPrefix + strings.Repeat("A", 52), "Bearer " + adminauth.TokenPrefix + strings.Repeat("\xff", 52),
 	"application/json; charset=\xff", "application/json; a=b; a=b", "multipart/form-data", "chunked", "bytes=9-1",
 }
 

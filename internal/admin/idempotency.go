@@ -11,8 +11,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/idempotency"
-	"github.com/postern-gateway/postern/internal/idempotency/header"
 )
 
 // replayedHeader marks a response that was stored for an earlier request.
@@ -24,8 +24,8 @@ const releaseTimeout = 5 * time.Second
 const claimKey = "postern claim"
 
 // claimOf returns the claim of a request with an idempotency key; nil for one without.
-func claimOf(c echo.Context) *idempotency.Claim {
-	claim, _ := c.Get(claimKey).(*idempotency.Claim)
+func claimOf(c echo.Context) *adminauth.KeyClaim {
+	claim, _ := c.Get(claimKey).(*adminauth.KeyClaim)
 	return claim
 }
 
@@ -34,7 +34,7 @@ func claimOf(c echo.Context) *idempotency.Claim {
 // 429. A request without a stored response, such as a preview, is executed again.
 func (h *handler) withIdempotencyKey(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		key, err := header.Key(c.Request().Header.Values(header.Name))
+		key, err := idempotency.Key(c.Request().Header.Values(idempotency.Header))
 		if err != nil || key == "" {
 			if err != nil {
 				return err
@@ -47,7 +47,7 @@ func (h *handler) withIdempotencyKey(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		ctx, cancel := context.WithTimeout(c.Request().Context(), queryTimeout)
 		defer cancel()
-		claim, stored, err := idempotency.Begin(ctx, h.Pool, r)
+		claim, stored, err := adminauth.BeginRequest(ctx, h.Pool, r)
 		if err != nil {
 			return err
 		}
@@ -62,10 +62,10 @@ func (h *handler) withIdempotencyKey(next echo.HandlerFunc) echo.HandlerFunc {
 
 // idempotencyRequest returns the scope of the key (caller and route) and a fingerprint of the
 // complete request.
-func idempotencyRequest(c echo.Context, key string) (idempotency.Request, error) {
+func idempotencyRequest(c echo.Context, key string) (adminauth.KeyedRequest, error) {
 	body, err := io.ReadAll(io.LimitReader(c.Request().Body, maxBodyBytes+1))
 	if err != nil {
-		return idempotency.Request{}, echo.NewHTTPError(http.StatusBadRequest,
+		return adminauth.KeyedRequest{}, echo.NewHTTPError(http.StatusBadRequest,
 			"the connection broke while the body was read")
 	}
 	c.Request().Body = io.NopCloser(bytes.NewReader(body))
@@ -74,13 +74,13 @@ func idempotencyRequest(c echo.Context, key string) (idempotency.Request, error)
 		callerName = "(loopback)" // no token has this name
 	}
 	u := c.Request().URL
-	return idempotency.Request{Scope: callerName + " " + c.Request().Method + " " + c.Path(), Key: key,
-		Fingerprint: idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery), body)}, nil
+	return adminauth.KeyedRequest{Scope: callerName + " " + c.Request().Method + " " + c.Path(), Key: key,
+		Fingerprint: adminauth.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery), body)}, nil
 }
 
 // executeOnce executes the request. It stores an error response as withIdempotencyKey describes, or
 // releases the key.
-func (h *handler) executeOnce(c echo.Context, claim *idempotency.Claim, next echo.HandlerFunc) error {
+func (h *handler) executeOnce(c echo.Context, claim *adminauth.KeyClaim, next echo.HandlerFunc) error {
 	open := true
 	defer func() { // also after a panic
 		if !open {
@@ -98,12 +98,12 @@ func (h *handler) executeOnce(c echo.Context, claim *idempotency.Claim, next ech
 		return nil
 	}
 	p := problemOf(err)
-	if p.Status >= 500 || p.Status == http.StatusTooManyRequests || errors.Is(err, idempotency.ErrInProgress) {
+	if p.Status >= 500 || p.Status == http.StatusTooManyRequests || errors.Is(err, adminauth.ErrInProgress) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
 	defer cancel()
-	if storeErr := claim.StoreResponse(ctx, h.Pool, idempotency.Response{Status: p.Status, ContentType: problemType,
+	if storeErr := claim.StoreResponse(ctx, h.Pool, adminauth.StoredResponse{Status: p.Status, ContentType: problemType,
 		Body: p.body()}); storeErr != nil {
 		return storeErr
 	}

@@ -10,10 +10,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/idempotency"
-	"github.com/postern-gateway/postern/internal/idempotency/header"
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
@@ -55,17 +54,17 @@ func problemOf(err error) *problem {
 	switch {
 	case errors.As(err, &p):
 		return p
-	case errors.Is(err, access.ErrRole):
+	case errors.Is(err, adminauth.ErrRole):
 		return &problem{Status: 403, Type: "urn:postern:problem:role", Title: "not allowed",
 			Detail: "A reader's token may only read. Send an operator's token (postern token create --role operator)."}
-	case errors.Is(err, header.ErrKey):
+	case errors.Is(err, idempotency.ErrKey):
 		return &problem{Status: 400, Type: "urn:postern:problem:idempotency-key", Title: "invalid idempotency key",
 			Detail: err.Error()}
-	case errors.Is(err, idempotency.ErrInProgress):
+	case errors.Is(err, adminauth.ErrInProgress):
 		return &problem{Status: 409, Type: "urn:postern:problem:in-flight", Title: "request in progress",
 			Detail: "A request with this Idempotency-Key is in progress. Send " +
 				"it again in a moment to get its response."}
-	case errors.Is(err, idempotency.ErrKeyReused):
+	case errors.Is(err, adminauth.ErrKeyReused):
 		return &problem{Status: 422, Type: "urn:postern:problem:key-reused", Title: "idempotency key already used",
 			Detail: "This Idempotency-Key was used for another request within " +
 				"a day. Send a new key with a new request."}
@@ -115,7 +114,7 @@ func (h *handler) fail(err error, c echo.Context) {
 	if p.Status == http.StatusUnauthorized {
 		c.Response().Header().Set("WWW-Authenticate", `Bearer realm="postern"`)
 	}
-	if errors.Is(err, idempotency.ErrInProgress) {
+	if errors.Is(err, adminauth.ErrInProgress) {
 		c.Response().Header().Set("Retry-After", "1")
 	}
 	if p.Status == http.StatusTooManyRequests {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -138,7 +138,7 @@ func AddRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by R
 	}
 	by.Reason = values.Get("reason")
 	return change(ctx, pool, by, "refetches add",
-		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*reconcile.RefetchRequest,
+		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*reconcile.RefetchRequest,
 			error) {
 			e.Target = auditTarget(k, values)
 			return reconcile.RequestRefetch(ctx, tx, k, by.String(), cmp.Or(by.Reason, "requested"))
@@ -155,7 +155,7 @@ func CancelRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, b
 	}
 	by.Reason = values.Get("reason")
 	return change(ctx, pool, by, "refetches cancel",
-		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*reconcile.RefetchRequest, error) {
+		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*reconcile.RefetchRequest, error) {
 			e.Target = auditTarget(k, values)
 			return reconcile.CancelRefetch(ctx, tx, k)
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -187,7 +187,7 @@ func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, action string
 // changeRun executes a change of a run and returns the run.
 func changeRun(ctx context.Context, pool *pgxpool.Pool, run int64, action string, by Requester,
 	do func(context.Context, pgx.Tx) error) (*runs.Run, error) {
-	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*runs.Run, error) {
+	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*runs.Run, error) {
 		if err := do(ctx, tx); err != nil {
 			return nil, err
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -90,7 +90,7 @@ func startRun(ctx context.Context, pool *pgxpool.Pool, by Requester, action stri
 	error) {
 	o.Actor, o.Reason, o.IdempotencyKey, o.ParamsText = by.String(), values.Get("reason"),
 		values.Get("idempotency_key"), encodeParams(values)
-	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*StartedRun, error) {
+	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*StartedRun, error) {
 		run, isNew, err := runs.CreateIdempotent(ctx, tx, o)
 		if err != nil {
 			return nil, err
@@ -101,7 +101,7 @@ func startRun(ctx context.Context, pool *pgxpool.Pool, by Requester, action stri
 
 // auditRun completes the audit entry of a new run and returns the run. If an earlier run has the
 // key, it clears the entry.
-func auditRun(ctx context.Context, tx pgx.Tx, e *audit.Entry, run int64, isNew bool, target,
+func auditRun(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry, run int64, isNew bool, target,
 	reason string) (*StartedRun,
 	error) {
 	e.Run, e.Target, e.Reason = run, target, reason
@@ -152,7 +152,7 @@ func RunSchedule(ctx context.Context, pool *pgxpool.Pool, name string, by Reques
 	if err != nil {
 		return nil, err
 	}
-	return change(ctx, pool, by, "schedules run", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*StartedRun,
+	return change(ctx, pool, by, "schedules run", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*StartedRun,
 		error) {
 		run, isNew, err := f.Insert(ctx, tx)
 		if err != nil {
@@ -180,7 +180,7 @@ func Schedules(ctx context.Context, pool *pgxpool.Pool, values url.Values) (even
 func ChangeSchedule(ctx context.Context, pool *pgxpool.Pool, name, action string, by Requester) (*runs.ScheduleState,
 	error) {
 	return change(ctx, pool, by, "schedules "+action,
-		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*runs.ScheduleState, error) {
+		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*runs.ScheduleState, error) {
 			e.Target = "schedule " + name
 			switch action {
 			case "pause":

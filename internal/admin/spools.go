@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/redaction"
 )
@@ -51,7 +51,7 @@ func RemoveSpool(ctx context.Context, pool *pgxpool.Pool, name string, values ur
 	if q.err != nil {
 		return nil, q.err
 	}
-	return change(ctx, pool, by, "spool remove", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*redaction.Spool,
+	return change(ctx, pool, by, "spool remove", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*redaction.Spool,
 		error) {
 		s, err := redaction.RemoveSpool(ctx, tx, name, force != nil && *force)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -85,7 +85,7 @@ func Republish(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Re
 	}
 	by.Reason = strings.TrimSpace(q.text("reason"))
 	return change(ctx, pool, by, "stream republish",
-		func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*processor.RepublishView, error) {
+		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*processor.RepublishView, error) {
 			pass, err := processor.RequestRepublish(ctx, tx, by.String(), by.Reason)
 			if err != nil {
 				return nil, err

@@ -10,8 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/access"
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 )
 
@@ -31,18 +30,18 @@ var (
 )
 
 // Tokens lists tokens by TokenParams, without their secrets. Errors: events.ErrInvalid.
-func Tokens(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[access.Token], error) {
+func Tokens(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[adminauth.Token], error) {
 	q := newQuery(ctx, pool, values, TokenParams)
 	limit := q.limit()
 	if q.err != nil {
-		return events.Page[access.Token]{}, q.err
+		return events.Page[adminauth.Token]{}, q.err
 	}
-	return access.List(ctx, pool, q.text("cursor"), limit)
+	return adminauth.ListTokens(ctx, pool, q.text("cursor"), limit)
 }
 
 // NewToken is a token with its secret, which is shown only once.
 type NewToken struct {
-	*access.Token
+	*adminauth.Token
 	Secret string `json:"token"`
 }
 
@@ -55,9 +54,9 @@ func CreateToken(ctx context.Context, pool *pgxpool.Pool, values url.Values, by 
 		return nil, q.err
 	}
 	by.Reason = q.text("reason")
-	return change(ctx, pool, by, "token create", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*NewToken,
+	return change(ctx, pool, by, "token create", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*NewToken,
 		error) {
-		secret, t, err := access.Create(ctx, tx, q.text("name"), access.Role(q.text("role")), by.String(), expires)
+		secret, t, err := adminauth.CreateToken(ctx, tx, q.text("name"), adminauth.Role(q.text("role")), by.String(), expires)
 		if err != nil {
 			return nil, err
 		}
@@ -67,11 +66,11 @@ func CreateToken(ctx context.Context, pool *pgxpool.Pool, values url.Values, by 
 }
 
 // RevokeToken revokes a token permanently. Errors: events.ErrNotFound.
-func RevokeToken(ctx context.Context, pool *pgxpool.Pool, name string, by Requester) (*access.Token, error) {
-	return change(ctx, pool, by, "token revoke", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*access.Token,
+func RevokeToken(ctx context.Context, pool *pgxpool.Pool, name string, by Requester) (*adminauth.Token, error) {
+	return change(ctx, pool, by, "token revoke", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*adminauth.Token,
 		error) {
 		e.Target = "token " + name
-		return access.Revoke(ctx, tx, name)
+		return adminauth.RevokeToken(ctx, tx, name)
 	})
 }
 

@@ -9,11 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/net/netutil"
 
-	"github.com/postern-gateway/postern/internal/access"
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
-	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/postgres"
 )
@@ -53,7 +52,7 @@ func (a *App) addAdmin(ctx context.Context) error {
 		Handler: admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
 			Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
 			DeniedRequests: deniedRequests, RequireTokens: require,
-			Tokens:      &access.TokenCache{DB: pool, Logger: a.Logger},
+			Tokens:      &adminauth.TokenCache{DB: pool, Logger: a.Logger},
 			OpenMetrics: a.Config.Admin.OpenMetrics,
 			Endpoints:   func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
 			Rule:        func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})}
@@ -83,7 +82,7 @@ func (a *App) deleteOldKeys(ctx context.Context, pool *pgxpool.Pool) error {
 	defer tick.Stop()
 	for {
 		deleteCtx, cancel := context.WithTimeout(ctx, deleteKeysTimeout)
-		if _, err := idempotency.DeleteExpired(deleteCtx, pool); err != nil && ctx.Err() == nil {
+		if _, err := adminauth.DeleteExpiredKeys(deleteCtx, pool); err != nil && ctx.Err() == nil {
 			a.Logger.Warn("cannot delete expired idempotency keys; retrying later", "error", err)
 		}
 		cancel()
@@ -104,7 +103,7 @@ const checkTokensTimeout = 10 * time.Second
 func (a *App) checkTokens(ctx context.Context, pool *pgxpool.Pool, address string) error {
 	ctx, cancel := lifecycle.WithTimeout(ctx, "count tokens", checkTokensTimeout)
 	defer cancel()
-	n, err := access.InForce(ctx, pool)
+	n, err := adminauth.CountValidTokens(ctx, pool)
 	switch {
 	case a.hasSpool && postgres.IsUnavailable(err):
 		a.Logger.Warn("cannot count tokens; the admin address rejects all requests until postgresql is back", "admin",

@@ -20,15 +20,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-func (b *testBundle) createToken(t *testing.T, role access.Role) string {
+func (b *testBundle) createToken(t *testing.T, role adminauth.Role) string {
 	t.Helper()
-	secret, _, err := access.Create(t.Context(), b.db.Role(t, "operator"), "one", role, "ada", time.Time{})
+	secret, _, err := adminauth.CreateToken(t.Context(), b.db.Role(t, "operator"), "one", role, "ada", time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestAdmin_otherAddressWithoutTokens_doesNotStart(t *testing.T) {
 			_ = a.Stop(t.Context()) // it has failed already
 		}
 	}
-	secret := b.createToken(t, access.Reader)
+	secret := b.createToken(t, adminauth.Reader)
 	b.cfg.Admin.Listen, b.cfg.Admin.RequireTokens = "0.0.0.0:0", false
 	a := b.start(t, app.Options{Processor: true})
 	_, port, err := net.SplitHostPort(a.AdminAddr())
@@ -233,7 +233,7 @@ func TestAdminTLS_clientCA_requiresClientCertificate(t *testing.T) {
 	b.cfg.Admin.TLS = config.AdminTLS{Cert: ca.file("server.crt"), Key: ca.file("server.key"),
 		ClientCA: ca.file("ca.crt")}
 	b.cfg.Admin.RequireTokens = true
-	secret := b.createToken(t, access.Reader)
+	secret := b.createToken(t, adminauth.Reader)
 	url := "https://" + b.start(t, app.Options{Processor: true}).AdminAddr()
 	if got := status(t, ca.client(t, "ada"), url+"/api/v1/events", secret); got != 200 {
 		t.Errorf("with certificate and token: %d", got)

@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/app"
-	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/effects"
@@ -22,7 +21,6 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/runner"
 	"github.com/postern-gateway/postern/internal/effects/windows"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/notify"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -267,8 +265,7 @@ func TestStatements_migratedSchema_prepare(t *testing.T) {
 	for name, statements := range map[string][]string{"events": events.Statements(), "ingest": ingest.Statements(),
 		"processor": processor.Statements(), "versioning": versioning.Statements(), "runs": runs.Statements(),
 		"redaction": redaction.Statements(), "retention": retention.Statements(),
-		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "access": access.Statements(),
-		"audit": audit.Statements(), "idempotency": idempotency.Statements(), "verify": verify.Statements(),
+		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "adminauth": adminauth.Statements(), "verify": verify.Statements(),
 		"doctor":  doctor.Statements(),
 		"effects": effects.Statements(), "notify": notify.Statements(), "effects/runner": runner.Statements(),
 		"effects/backtest": backtest.Statements(), "effects/windows": windows.Statements()} {

@@ -1,30 +1,48 @@
-// Package idempotency executes a request with an idempotency key once, as
-// draft-ietf-httpapi-idempotency-key-header-07 defines it. The same request gets the response of
-// the first one. A different request with the key is rejected, and so is one that arrives while the
-// first is in progress. The admin API calls it.
+// Package idempotency parses the request header Idempotency-Key, as
+// draft-ietf-httpapi-idempotency-key-header-07 defines it. The admin API and the ingest endpoint
+// call it. It never stores or compares keys.
 package idempotency
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
+	"fmt"
+	"regexp"
 )
 
-// The reasons to reject a request.
+// Header is the name of the header.
+const Header = "Idempotency-Key"
+
+// maxKey is the maximum length of a key in bytes.
+const maxKey = 255
+
+// ErrKey: the header's value is not a key. Respond with status 400.
+var ErrKey = errors.New("invalid idempotency key")
+
 var (
-	// ErrInProgress: the key's request is in progress. Respond with status 409.
-	ErrInProgress = errors.New("a request with this key is in progress")
-	// ErrKeyReused: the key was used for a different request. Respond with status 422.
-	ErrKeyReused = errors.New("the key was used for a different request")
+	// quoted matches a structured-field string (RFC 9651, 3.3.3), which the draft requires.
+	quoted = regexp.MustCompile(`^"((?:[ !#-\[\]-~]|\\["\\])*)"$`)
+	// unquoted matches a key without quotes, which many clients send.
+	unquoted = regexp.MustCompile(`^[A-Za-z0-9_.:~/+=*@-]+$`)
+	escaped  = regexp.MustCompile(`\\(["\\])`)
 )
 
-// Fingerprint returns a digest of a request's parts and their lengths, to compare two requests with
-// the same key.
-func Fingerprint(parts ...[]byte) []byte {
-	h := sha256.New()
-	for _, p := range parts {
-		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p)))) // a hash never returns an error
-		_, _ = h.Write(p)
+// Key parses the values of the header; it returns "" where the header is absent. A key with quotes
+// equals the same key without them. Errors: ErrKey.
+func Key(values []string) (string, error) {
+	if len(values) == 0 {
+		return "", nil
 	}
-	return h.Sum(nil)
+	if len(values) > 1 {
+		return "", fmt.Errorf("%w: the header is given %d times", ErrKey, len(values))
+	}
+	key := values[0]
+	if m := quoted.FindStringSubmatch(key); m != nil {
+		key = escaped.ReplaceAllString(m[1], "$1")
+	} else if !unquoted.MatchString(key) {
+		return "", fmt.Errorf(`%w: write it in quotes: Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`, ErrKey)
+	}
+	if key == "" || len(key) > maxKey {
+		return "", fmt.Errorf("%w: it must have 1 to %d characters", ErrKey, maxKey)
+	}
+	return key, nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -175,7 +175,7 @@ func TestRejectionStore_floodOfForgedDeliveries_isBounded(t *testing.T) {
 }
 
 // actor is the operator who reprocesses.
-var actor = audit.Actor{Name: "me", Via: audit.Command}
+var actor = adminauth.Actor{Name: "me", Via: adminauth.ViaCommand}
 
 // onlyRejection waits for the only stored rejection and returns it.
 func (b *testBundle) onlyRejection(t *testing.T) (r *ingest.RejectionDetail) {
@@ -259,7 +259,7 @@ func TestReprocess_newSecret_storesLikeHandler(t *testing.T) {
 		c.Events[0].EventType != "invoice.paid" {
 		t.Fatalf("%+v", c)
 	}
-	receipts, err := ingest.Reprocess(t.Context(), gateway, &c, audit.Actor{Name: "ada@office", Via: audit.Command},
+	receipts, err := ingest.Reprocess(t.Context(), gateway, &c, adminauth.Actor{Name: "ada@office", Via: adminauth.ViaCommand},
 		"the secret was new")
 	if err != nil || len(receipts) != 1 || receipts[0].Duplicate {
 		t.Fatal(receipts, err)

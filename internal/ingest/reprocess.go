@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -116,7 +116,7 @@ const reprocessTimeout = 30 * time.Second
 // the audit entry. Reprocess does not publish the events; the republisher does. The pool must be
 // connected as postern_gateway and have two free connections. Errors: events.ErrNotFound if the
 // rejection is no longer stored.
-func Reprocess(ctx context.Context, pool *pgxpool.Pool, c *Reverification, actor audit.Actor,
+func Reprocess(ctx context.Context, pool *pgxpool.Pool, c *Reverification, actor adminauth.Actor,
 	reason string) (receipts []events.Receipt, err error) {
 	if !c.Verified {
 		return nil, fmt.Errorf("reprocess rejection %d: %w: %s", c.ID, events.ErrInvalid, c.Result)
@@ -138,9 +138,9 @@ func Reprocess(ctx context.Context, pool *pgxpool.Pool, c *Reverification, actor
 			if err != nil {
 				return err
 			}
-			e := audit.Entry{Action: "rejections reprocess", Reason: reason,
+			e := adminauth.AuditEntry{Action: "rejections reprocess", Reason: reason,
 				Target: fmt.Sprintf("rejection %d of source %s", c.ID, c.Source)}
-			if err := audit.Write(ctx, tx, actor, e); err != nil {
+			if err := adminauth.WriteAudit(ctx, tx, actor, e); err != nil {
 				return err
 			}
 			// Append uses another connection with its own commit; a retry finds its events.

@@ -11,7 +11,7 @@ func adminMutants() []mutant {
 			"Authorize_roles_limitRoutes|Authorize_malformedHeaders_areDenied",
 			"if who.role != access.Operator && (least == access.Operator || !reads) {",
 			"if who.role != access.Operator && least == access.Operator && !reads {"),
-		one("accepts a revoked token", "internal/access",
+		one("accepts a revoked token", "internal/adminauth",
 			"`t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_now())`",
 			"`(t.expires_at IS NULL OR t.expires_at > clock_now())`"),
 		one("makes a change without a row in the audit trail", "internal/admin Audit",

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/postern-gateway/postern/internal/canonical"
-	"github.com/postern-gateway/postern/internal/idempotency/header"
+	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
 )
@@ -73,10 +73,10 @@ func isJSON(media string) bool {
 
 // withoutKeyHeader removes the Idempotency-Key of a delivery whose events contain their own key.
 func withoutKeyHeader(d *provider.Delivery) *provider.Delivery {
-	if _, ok := d.Header[header.Name]; !ok {
+	if _, ok := d.Header[idempotency.Header]; !ok {
 		return d
 	}
-	return withBody(d, d.Body, func(h http.Header) { delete(h, header.Name) })
+	return withBody(d, d.Body, func(h http.Header) { delete(h, idempotency.Header) })
 }
 
 // withBody copies a delivery with another body and other headers.
@@ -92,9 +92,9 @@ func acceptPlain(d *provider.Delivery, media string) (provider.AcceptedDelivery,
 	if media != "" && !isJSON(media) {
 		return provider.AcceptedDelivery{}, invalid(http.StatusUnsupportedMediaType,
 			"%s is %.100q: send a JSON object as application/json with an %s, or a CloudEvent as %s", contentType,
-			media, header.Name, structuredType)
+			media, idempotency.Header, structuredType)
 	}
-	key, err := header.Key(d.Header.Values(header.Name))
+	key, err := idempotency.Key(d.Header.Values(idempotency.Header))
 	switch {
 	case err != nil:
 		return provider.AcceptedDelivery{}, invalid(http.StatusBadRequest, "%s", err)
@@ -103,7 +103,7 @@ func acceptPlain(d *provider.Delivery, media string) (provider.AcceptedDelivery,
 			invalid(http.StatusBadRequest,
 				"the header %s is missing: send an event name that stays the same when the event is sent again, "+
 					`e.g. %s: "order-1001-paid"; a CloudEvent contains its own id and is sent as %s`,
-				header.Name, header.Name, structuredType)
+				idempotency.Header, idempotency.Header, structuredType)
 	}
 	v, err := canonical.Parse(d.Body)
 	if err != nil {
@@ -114,11 +114,11 @@ func acceptPlain(d *provider.Delivery, media string) (provider.AcceptedDelivery,
 		return provider.AcceptedDelivery{}, invalid(http.StatusBadRequest, "the body is a JSON %s: send an object",
 			v.Kind())
 	}
-	if key == d.Header.Get(header.Name) {
+	if key == d.Header.Get(idempotency.Header) {
 		return provider.AcceptedDelivery{Delivery: d}, nil
 	}
 	return provider.AcceptedDelivery{Delivery: withBody(d, d.Body,
-		func(h http.Header) { h[header.Name] = []string{key} })}, nil
+		func(h http.Header) { h[idempotency.Header] = []string{key} })}, nil
 }
 
 // checkBody returns what is wrong with a body in the JSON format.

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/postern-gateway/postern/internal/idempotency/header"
+	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/signature"
@@ -49,7 +49,7 @@ func Events() declared.Events {
 	return declared.Events{
 		Split:       ".",
 		AllowSingle: true,
-		Key:         declared.Templates("{header:"+header.Name+"}", "{json:source} {json:id}"),
+		Key:         declared.Templates("{header:"+idempotency.Header+"}", "{json:source} {json:id}"),
 		Type:        declared.Templates("{json:type}"),
 		OccurredAt:  declared.TimeAt("json:time", declared.RFC3339),
 		APIVersion:  declared.Templates("{json:specversion}"),
@@ -130,7 +130,7 @@ func setHeaders(_ *provider.Source, d *provider.Delivery, _ provider.Sample) {
 	default:
 		return
 	}
-	d.Header.Del(header.Name)
+	d.Header.Del(idempotency.Header)
 }
 
 // maxEmptyBatch is the maximum length of a batch without events.

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/postern-gateway/postern/internal/canonical"
-	"github.com/postern-gateway/postern/internal/idempotency/header"
+	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -68,7 +68,7 @@ func acceptBinary(d *provider.Delivery, media string) (provider.AcceptedDelivery
 	}
 	return provider.AcceptedDelivery{Delivery: withBody(d, event, func(h http.Header) {
 		h[contentType] = []string{structuredType}
-		delete(h, header.Name)
+		delete(h, idempotency.Header)
 	})}, nil
 }
 

@@ -1,4 +1,4 @@
-package idempotency_test
+package adminauth_test
 
 import (
 	"bytes"
@@ -11,50 +11,49 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/idempotency"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
 
 // The boundary between parts changes the fingerprint.
 func TestFingerprint_parts_differ(t *testing.T) {
 	t.Parallel()
-	if bytes.Equal(idempotency.Fingerprint([]byte("ab"), []byte("c")),
-		idempotency.Fingerprint([]byte("a"), []byte("bc"))) || bytes.Equal(idempotency.Fingerprint(),
-		idempotency.Fingerprint(nil)) {
+	if bytes.Equal(adminauth.Fingerprint([]byte("ab"), []byte("c")),
+		adminauth.Fingerprint([]byte("a"), []byte("bc"))) || bytes.Equal(adminauth.Fingerprint(),
+		adminauth.Fingerprint(nil)) {
 		t.Error("two requests look alike")
 	}
 }
 
-type testBundle struct {
+type keyEnv struct {
 	db       *testkit.DB
 	operator *pgxpool.Pool
 }
 
-func setup(t *testing.T) *testBundle {
+func setupKeys(t *testing.T) *keyEnv {
 	t.Helper()
-	b := &testBundle{db: testkit.Database(t)}
+	b := &keyEnv{db: testkit.Database(t)}
 	b.operator = b.db.Role(t, "operator")
 	b.db.Exec(t, `CREATE TABLE done (n int); GRANT ALL ON done TO postern_operator`)
 	return b
 }
 
 // advanceClock moves the database's clock.
-func (b *testBundle) advanceClock(t *testing.T, by string) {
+func (b *keyEnv) advanceClock(t *testing.T, by string) {
 	t.Helper()
 	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT
 		clock_timestamp() + interval '`+by+`'$$`)
 }
 
-func request(body string) idempotency.Request {
-	return idempotency.Request{Scope: "ada POST /x", Key: "k", Fingerprint: idempotency.Fingerprint([]byte(body))}
+func request(body string) adminauth.KeyedRequest {
+	return adminauth.KeyedRequest{Scope: "ada POST /x", Key: "k", Fingerprint: adminauth.Fingerprint([]byte(body))}
 }
 
-var response = idempotency.Response{Status: 200, ContentType: "application/json", Body: []byte("{}\n")}
+var response = adminauth.StoredResponse{Status: 200, ContentType: "application/json", Body: []byte("{}\n")}
 
 // execute simulates a request and stores its response in one transaction.
-func (b *testBundle) execute(ctx context.Context, c *idempotency.Claim) error {
+func (b *keyEnv) execute(ctx context.Context, c *adminauth.KeyClaim) error {
 	return pgx.BeginFunc(ctx, b.operator, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO postern.done VALUES (1)`); err != nil {
 			return err
@@ -63,35 +62,35 @@ func (b *testBundle) execute(ctx context.Context, c *idempotency.Claim) error {
 	})
 }
 
-func (b *testBundle) executions(t *testing.T) string {
+func (b *keyEnv) executions(t *testing.T) string {
 	t.Helper()
 	return b.db.QueryStrings(t, `SELECT count(*)::text FROM done`)[0]
 }
 
-func (b *testBundle) begin(t *testing.T, r idempotency.Request, want error) (*idempotency.Claim,
-	*idempotency.Response) {
+func (b *keyEnv) begin(t *testing.T, r adminauth.KeyedRequest, want error) (*adminauth.KeyClaim,
+	*adminauth.StoredResponse) {
 	t.Helper()
-	c, a, err := idempotency.Begin(t.Context(), b.operator, r)
+	c, a, err := adminauth.BeginRequest(t.Context(), b.operator, r)
 	if !errors.Is(err, want) || want == nil && err != nil {
 		t.Fatalf("got %v, want %v", err, want)
 	}
 	return c, a
 }
 
-func TestBegin_sameKey_executesOnce(t *testing.T) {
+func TestBeginRequest_sameKey_executesOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupKeys(t)
 	c, _ := b.begin(t, request("a"), nil)
-	b.begin(t, request("a"), idempotency.ErrInProgress)
-	b.begin(t, request("b"), idempotency.ErrKeyReused)
-	must(t, b.execute(t.Context(), c))
+	b.begin(t, request("a"), adminauth.ErrInProgress)
+	b.begin(t, request("b"), adminauth.ErrKeyReused)
+	mustSucceed(t, b.execute(t.Context(), c))
 	if err := c.Release(t.Context(), b.operator); err != nil { // it does not delete the response
 		t.Fatal(err)
 	}
 	if _, got := b.begin(t, request("a"), nil); cmp.Diff(&response, got) != "" {
 		t.Errorf("response %+v", got)
 	}
-	b.begin(t, request("b"), idempotency.ErrKeyReused)
+	b.begin(t, request("b"), adminauth.ErrKeyReused)
 	other := request("a")
 	other.Scope = "bob POST /x"
 	if c, got := b.begin(t, other, nil); c == nil || got != nil {
@@ -104,47 +103,47 @@ func TestBegin_sameKey_executesOnce(t *testing.T) {
 
 // A process that dies between the claim and the end of the transaction has changed nothing. Its key
 // is free when the lease ends. A request that lost its key cannot change anything.
-func TestBegin_expiredLease_isTakenOver(t *testing.T) {
+func TestBeginRequest_expiredLease_isTakenOver(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupKeys(t)
 	dead, _ := b.begin(t, request("a"), nil)
 	b.advanceClock(t, "59 seconds")
-	b.begin(t, request("a"), idempotency.ErrInProgress)
+	b.begin(t, request("a"), adminauth.ErrInProgress)
 	b.advanceClock(t, "61 seconds")
-	b.begin(t, request("b"), idempotency.ErrKeyReused)
+	b.begin(t, request("b"), adminauth.ErrKeyReused)
 	next, _ := b.begin(t, request("a"), nil)
-	if err := b.execute(t.Context(), dead); !errors.Is(err, idempotency.ErrInProgress) || b.executions(t) != "0" {
+	if err := b.execute(t.Context(), dead); !errors.Is(err, adminauth.ErrInProgress) || b.executions(t) != "0" {
 		t.Errorf("a request that lost its key: %v, executed %s times", err, b.executions(t))
 	}
 	if err := dead.Release(t.Context(), b.operator); err != nil { // and does not release the key of the next request
 		t.Fatal(err)
 	}
-	b.begin(t, request("a"), idempotency.ErrInProgress)
+	b.begin(t, request("a"), adminauth.ErrInProgress)
 	if err := b.execute(t.Context(), next); err != nil || b.executions(t) != "1" {
 		t.Errorf("%v, executed %s times", err, b.executions(t))
 	}
-	if err := b.execute(t.Context(), dead); !errors.Is(err, idempotency.ErrInProgress) || b.executions(t) != "1" {
+	if err := b.execute(t.Context(), dead); !errors.Is(err, adminauth.ErrInProgress) || b.executions(t) != "1" {
 		t.Errorf("after the next: %v, executed %s times", err, b.executions(t))
 	}
 }
 
 // A request that takes over a key while the first one is about to commit waits for the commit, and
 // gets the response.
-func TestBegin_takeoverDuringCommit_returnsResponse(t *testing.T) {
+func TestBeginRequest_takeoverDuringCommit_returnsResponse(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupKeys(t)
 	c, _ := b.begin(t, request("a"), nil)
 	tx, err := b.operator.Begin(t.Context())
-	must(t, err)
+	mustSucceed(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
 		t.Fatal(err)
 	}
-	must(t, c.StoreResponse(t.Context(), tx, response))
+	mustSucceed(t, c.StoreResponse(t.Context(), tx, response))
 	b.advanceClock(t, "61 seconds")
 	got := make(chan string, 1)
 	go func() {
-		_, a, err := idempotency.Begin(t.Context(), b.operator, request("a"))
+		_, a, err := adminauth.BeginRequest(t.Context(), b.operator, request("a"))
 		got <- fmt.Sprint(a != nil, err)
 	}()
 	testkit.Eventually(t, 30e9, func() error {
@@ -155,7 +154,7 @@ func TestBegin_takeoverDuringCommit_returnsResponse(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, tx.Commit(t.Context()))
+	mustSucceed(t, tx.Commit(t.Context()))
 	if text := <-got; text != "true <nil>" {
 		t.Error(text)
 	}
@@ -163,38 +162,38 @@ func TestBegin_takeoverDuringCommit_returnsResponse(t *testing.T) {
 
 func TestRelease_key_isFree(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupKeys(t)
 	c, _ := b.begin(t, request("a"), nil)
-	must(t, c.Release(t.Context(), b.operator))
-	b.begin(t, request("b"), idempotency.ErrKeyReused)
+	mustSucceed(t, c.Release(t.Context(), b.operator))
+	b.begin(t, request("b"), adminauth.ErrKeyReused)
 	if c, a := b.begin(t, request("a"), nil); c == nil || a != nil {
 		t.Errorf("%+v", a)
 	}
 }
 
-func TestDeleteExpired_keys_afterOneDay(t *testing.T) {
+func TestDeleteExpiredKeys_afterOneDay_areDeleted(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupKeys(t)
 	c, _ := b.begin(t, request("a"), nil)
-	must(t, b.execute(t.Context(), c))
+	mustSucceed(t, b.execute(t.Context(), c))
 	b.advanceClock(t, "23 hours 59 minutes")
-	if n, err := idempotency.DeleteExpired(t.Context(), b.operator); n != 0 || err != nil {
+	if n, err := adminauth.DeleteExpiredKeys(t.Context(), b.operator); n != 0 || err != nil {
 		t.Errorf("deleted %d, %v", n, err)
 	}
-	b.begin(t, request("b"), idempotency.ErrKeyReused)
+	b.begin(t, request("b"), adminauth.ErrKeyReused)
 	b.advanceClock(t, "24 hours")
 	c, a := b.begin(t, request("b"), nil) // also before it is deleted
 	if c == nil || a != nil {
 		t.Errorf("an expired response: %+v", a)
 	}
 	b.advanceClock(t, "48 hours 1 minute")
-	if n, err := idempotency.DeleteExpired(t.Context(), b.operator); n != 1 || err != nil {
+	if n, err := adminauth.DeleteExpiredKeys(t.Context(), b.operator); n != 1 || err != nil {
 		t.Errorf("deleted %d, %v", n, err)
 	}
 }
 
 // must fails the test on an error.
-func must(t testing.TB, err error) {
+func mustSucceed(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

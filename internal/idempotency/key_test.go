@@ -1,11 +1,11 @@
-package header_test
+package idempotency_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
-	"github.com/postern-gateway/postern/internal/idempotency/header"
+	"github.com/postern-gateway/postern/internal/idempotency"
 )
 
 func TestKey_headerValues_areParsed(t *testing.T) {
@@ -33,8 +33,8 @@ func TestKey_headerValues_areParsed(t *testing.T) {
 		{[]string{"\"ü\""}, "", false},
 		{[]string{"a", "b"}, "", false},
 	} {
-		if key, err := header.Key(c.values); key != c.key || (err == nil) != c.ok || err != nil &&
-			!errors.Is(err, header.ErrKey) {
+		if key, err := idempotency.Key(c.values); key != c.key || (err == nil) != c.ok || err != nil &&
+			!errors.Is(err, idempotency.ErrKey) {
 			t.Errorf("%q: %q, %v", c.values, key, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package access_test
+package adminauth_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -27,20 +27,20 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 type testBundle struct {
 	db       *testkit.DB
 	operator *pgxpool.Pool
-	cache    *access.TokenCache
+	cache    *adminauth.TokenCache
 }
 
 func setup(t *testing.T) *testBundle {
 	t.Helper()
 	b := &testBundle{db: testkit.Database(t)}
 	b.operator = b.db.Role(t, "operator")
-	b.cache = &access.TokenCache{DB: b.operator, Logger: testkit.Logger(t)}
+	b.cache = &adminauth.TokenCache{DB: b.operator, Logger: testkit.Logger(t)}
 	return b
 }
 
-func (b *testBundle) create(t *testing.T, name string, role access.Role, expires time.Time) string {
+func (b *testBundle) create(t *testing.T, name string, role adminauth.Role, expires time.Time) string {
 	t.Helper()
-	secret, _, err := access.Create(t.Context(), b.operator, name, role, "ada", expires)
+	secret, _, err := adminauth.CreateToken(t.Context(), b.operator, name, role, "ada", expires)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,14 +48,14 @@ func (b *testBundle) create(t *testing.T, name string, role access.Role, expires
 }
 
 // check uses a new cache without any tokens.
-func (b *testBundle) check(t *testing.T, secret string) (string, access.Role, error) {
-	return (&access.TokenCache{DB: b.operator}).Check(t.Context(), secret)
+func (b *testBundle) check(t *testing.T, secret string) (string, adminauth.Role, error) {
+	return (&adminauth.TokenCache{DB: b.operator}).Check(t.Context(), secret)
 }
 
 func TestTokenCache_token_returnsNameAndRole(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	reader, operator := b.create(t, "grafana", access.Reader, time.Time{}), b.create(t, "deploy", access.Operator,
+	reader, operator := b.create(t, "grafana", adminauth.Reader, time.Time{}), b.create(t, "deploy", adminauth.Operator,
 		time.Now().Add(time.Hour))
 	for secret, want := range map[string]string{reader: "grafana reader", operator: "deploy operator"} {
 		name, role, err := b.cache.Check(t.Context(), secret)
@@ -65,7 +65,7 @@ func TestTokenCache_token_returnsNameAndRole(t *testing.T) {
 	}
 	for _, wrong := range []string{"", "postern_", reader[:len(reader)-1], reader + "A", strings.ToLower(reader),
 		"x" + reader, reader[:len(reader)-1] + "!"} {
-		if _, _, err := b.cache.Check(t.Context(), wrong); !errors.Is(err, access.ErrUnknown) {
+		if _, _, err := b.cache.Check(t.Context(), wrong); !errors.Is(err, adminauth.ErrUnknownToken) {
 			t.Errorf("%q: %v", wrong, err)
 		}
 	}
@@ -75,10 +75,10 @@ func TestTokenCache_token_returnsNameAndRole(t *testing.T) {
 }
 
 // A dump of the database contains no token.
-func TestCreate_secret_isNotStored(t *testing.T) {
+func TestCreateToken_secret_isNotStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	secret := b.create(t, "one", access.Reader, time.Time{})
+	secret := b.create(t, "one", adminauth.Reader, time.Time{})
 	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
@@ -92,32 +92,32 @@ func TestCreate_secret_isNotStored(t *testing.T) {
 	}
 }
 
-func TestRevoke_token_isRejected(t *testing.T) {
+func TestRevokeToken_isRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	secret := b.create(t, "gone", access.Operator, time.Time{})
+	secret := b.create(t, "gone", adminauth.Operator, time.Time{})
 	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	revoked, err := access.Revoke(t.Context(), b.operator, "gone")
+	revoked, err := adminauth.RevokeToken(t.Context(), b.operator, "gone")
 	if err != nil || revoked.InForce || revoked.RevokedAt.IsZero() ||
 		revoked.UsedOn != time.Now().UTC().Format(time.DateOnly) {
 		t.Errorf("%+v, %v", revoked, err)
 	}
-	again, err := access.Revoke(t.Context(), b.operator, "gone")
+	again, err := adminauth.RevokeToken(t.Context(), b.operator, "gone")
 	if err != nil || again.RevokedAt != revoked.RevokedAt {
 		t.Errorf("revoked again: %+v, %v", again, err)
 	}
-	if _, _, err := b.check(t, secret); !errors.Is(err, access.ErrUnknown) {
+	if _, _, err := b.check(t, secret); !errors.Is(err, adminauth.ErrUnknownToken) {
 		t.Errorf("a new process takes a revoked token: %v", err)
 	}
 	testkit.Eventually(t, 30*time.Second, func() error { // access.MaxStaleness
-		if _, _, err := b.cache.Check(t.Context(), secret); !errors.Is(err, access.ErrUnknown) {
+		if _, _, err := b.cache.Check(t.Context(), secret); !errors.Is(err, adminauth.ErrUnknownToken) {
 			return fmt.Errorf("a process that knew it still takes it: %v", err)
 		}
 		return nil
 	})
-	if _, err := access.Revoke(t.Context(), b.operator, "nobody"); err == nil {
+	if _, err := adminauth.RevokeToken(t.Context(), b.operator, "nobody"); err == nil {
 		t.Error("Revoke accepts a token that does not exist")
 	}
 }
@@ -127,7 +127,7 @@ func TestTokenCache_expiredToken_isRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	end := time.Now().Add(time.Hour)
-	secret := b.create(t, "short", access.Reader, end)
+	secret := b.create(t, "short", adminauth.Reader, end)
 	now := end.Add(-time.Second)
 	b.cache.Now = func() time.Time { return now }
 	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
@@ -135,16 +135,16 @@ func TestTokenCache_expiredToken_isRejected(t *testing.T) {
 	}
 	b.db.Exec(t, `ALTER TABLE tokens RENAME TO elsewhere`) // the cache is up to date, so it does not read again
 	now = end
-	if _, _, err := b.cache.Check(t.Context(), secret); !errors.Is(err, access.ErrUnknown) {
+	if _, _, err := b.cache.Check(t.Context(), secret); !errors.Is(err, adminauth.ErrUnknownToken) {
 		t.Errorf("an expired token: %v", err)
 	}
 }
 
-func TestCreate_wrongValues_areRejected(t *testing.T) {
+func TestCreateToken_wrongValues_areRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.create(t, "one", access.Reader, time.Time{})
-	if _, err := access.Revoke(t.Context(), b.operator, "one"); err != nil {
+	b.create(t, "one", adminauth.Reader, time.Time{})
+	if _, err := adminauth.RevokeToken(t.Context(), b.operator, "one"); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -158,7 +158,7 @@ func TestCreate_wrongValues_areRejected(t *testing.T) {
 		{"two", "root", "write reader or operator", time.Time{}},
 		{"two", "reader", "is in the past", time.Now().Add(-time.Second)},
 	} {
-		if _, _, err := access.Create(t.Context(), b.operator, tc.name, access.Role(tc.role), "ada",
+		if _, _, err := adminauth.CreateToken(t.Context(), b.operator, tc.name, adminauth.Role(tc.role), "ada",
 			tc.expires); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%+v: %v", tc, err)
 		}
@@ -166,11 +166,11 @@ func TestCreate_wrongValues_areRejected(t *testing.T) {
 	b.db.Exec(t, `INSERT INTO tokens (name, role, digest, created_by)
 		SELECT 'n' || n, 'reader', sha256(n::text::bytea), ''
 		FROM generate_series(1, 1000) n`)
-	if _, _, err := access.Create(t.Context(), b.operator, "more", access.Reader, "ada", time.Time{}); !errors.Is(err,
+	if _, _, err := adminauth.CreateToken(t.Context(), b.operator, "more", adminauth.Reader, "ada", time.Time{}); !errors.Is(err,
 		events.ErrInvalid) || !strings.Contains(err.Error(), "revoke some first") {
 		t.Errorf("one too many: %v", err)
 	}
-	page, err := access.List(t.Context(), b.operator, "", 0)
+	page, err := adminauth.ListTokens(t.Context(), b.operator, "", 0)
 	if err != nil || len(page.Items) != events.DefaultLimit || page.Next == "" {
 		t.Errorf("%d listed, %v", len(page.Items), err)
 	}
@@ -180,9 +180,9 @@ func TestCreate_wrongValues_areRejected(t *testing.T) {
 func TestTokenCache_databaseUnavailable_rejectsAll(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	secret := b.create(t, "one", access.Reader, time.Time{})
+	secret := b.create(t, "one", adminauth.Reader, time.Time{})
 	b.db.Exec(t, `ALTER TABLE tokens RENAME TO elsewhere`)
-	if _, _, err := b.check(t, secret); err == nil || errors.Is(err, access.ErrUnknown) {
+	if _, _, err := b.check(t, secret); err == nil || errors.Is(err, adminauth.ErrUnknownToken) {
 		t.Errorf("accepted, or reported as unknown: %v", err)
 	}
 }
@@ -191,7 +191,7 @@ func TestTokenCache_databaseUnavailable_rejectsAll(t *testing.T) {
 func TestTokenCache_stalledDatabase_isReadOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	secret := b.create(t, "one", access.Reader, time.Time{})
+	secret := b.create(t, "one", adminauth.Reader, time.Time{})
 	lock, err := b.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestTokenCache_stalledDatabase_isReadOnce(t *testing.T) {
 	// each read takes 2 s
 	b.cache.Now = func() time.Time { return now.Add(time.Duration(counting.n.Load()) * 2 * time.Second) }
 	for range 10 {
-		if _, _, err := b.cache.Check(t.Context(), secret); err == nil || errors.Is(err, access.ErrUnknown) {
+		if _, _, err := b.cache.Check(t.Context(), secret); err == nil || errors.Is(err, adminauth.ErrUnknownToken) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -231,7 +231,7 @@ func (c *countingDB) Query(ctx context.Context, sql string, args ...any) (pgx.Ro
 func TestTokenCache_use_isRecordedDaily(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	secret := b.create(t, "one", access.Reader, time.Time{})
+	secret := b.create(t, "one", adminauth.Reader, time.Time{})
 	b.db.Exec(t, `CREATE TABLE writes (n int); GRANT INSERT ON writes TO postern_operator;
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN INSERT INTO postern.writes VALUES (1); RETURN NEW; END';

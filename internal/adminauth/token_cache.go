@@ -1,4 +1,4 @@
-package access
+package adminauth
 
 import (
 	"context"
@@ -51,16 +51,16 @@ type cachedToken struct {
 // because a cached token may have been revoked.
 func (k *TokenCache) Check(ctx context.Context, secret string) (name string, role Role, err error) {
 	if !hasTokenShape(secret) {
-		return "", "", ErrUnknown
+		return "", "", ErrUnknownToken
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.refresh(ctx); err != nil {
 		return "", "", err
 	}
-	found := k.findToken(digest(secret))
+	found := k.findToken(tokenDigest(secret))
 	if found == nil || isExpired(found.expires, k.now()) {
-		return "", "", ErrUnknown
+		return "", "", ErrUnknownToken
 	}
 	k.recordUse(ctx, found)
 	return found.name, found.role, nil
@@ -84,7 +84,7 @@ func (k *TokenCache) findToken(digest []byte) (found *cachedToken) {
 	return found
 }
 
-const readSQL = `SELECT t.name, t.role, t.digest, t.expires_at, coalesce(t.used_on::text, '') FROM tokens t WHERE ` +
+const readTokensSQL = `SELECT t.name, t.role, t.digest, t.expires_at, coalesce(t.used_on::text, '') FROM tokens t WHERE ` +
 	inForceSQL
 
 // refresh reads the tokens again when they are too old. It returns a failure for one second, so
@@ -107,7 +107,7 @@ func (k *TokenCache) refresh(ctx context.Context) error {
 }
 
 func readTokens(ctx context.Context, db postgres.DB) ([]cachedToken, error) {
-	rows, err := db.Query(ctx, readSQL)
+	rows, err := db.Query(ctx, readTokensSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read tokens: %w", err)
 	}

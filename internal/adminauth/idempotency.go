@@ -1,9 +1,11 @@
-package idempotency
+package adminauth
 
 import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -13,33 +15,52 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-const (
-	// Retention is how long a key and its response are stored.
-	Retention = 24 * time.Hour
-	// Lease is the maximum duration of a request with a key. If its process ends, the key is free
-	// again after this time.
-	Lease = time.Minute
+// The reasons to reject a request.
+var (
+	// ErrInProgress: the key's request is in progress. Respond with status 409.
+	ErrInProgress = errors.New("a request with this key is in progress")
+	// ErrKeyReused: the key was used for a different request. Respond with status 422.
+	ErrKeyReused = errors.New("the key was used for a different request")
 )
 
-// Request is a request with a key.
-type Request struct {
+// Fingerprint returns a digest of a request's parts and their lengths, to compare two requests with
+// the same key.
+func Fingerprint(parts ...[]byte) []byte {
+	h := sha256.New()
+	for _, p := range parts {
+		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p)))) // a hash never returns an error
+		_, _ = h.Write(p)
+	}
+	return h.Sum(nil)
+}
+
+const (
+	// KeyRetention is how long a key and its response are stored.
+	KeyRetention = 24 * time.Hour
+	// KeyLease is the maximum duration of a request with a key. If its process ends, the key is free
+	// again after this time.
+	KeyLease = time.Minute
+)
+
+// KeyedRequest is a request with a key.
+type KeyedRequest struct {
 	// Scope is the caller and the route. The same key in another scope is a different key.
 	Scope, Key string
 	// Fingerprint is a digest of the complete request.
 	Fingerprint []byte
 }
 
-// Response is the stored response of a request.
-type Response struct {
+// StoredResponse is the stored response of a request.
+type StoredResponse struct {
 	Status      int
 	ContentType string
 	Body        []byte
 }
 
-// Claim is the right to execute a request. A nil claim belongs to a request without a key, whose
+// KeyClaim is the right to execute a request. A nil claim belongs to a request without a key, whose
 // response is not stored.
-type Claim struct {
-	Request
+type KeyClaim struct {
+	KeyedRequest
 	owner  string
 	stored bool
 }
@@ -58,13 +79,13 @@ RETURNING true`
 const findSQL = `SELECT fingerprint, coalesce(status, 0), content_type, body FROM idempotency_keys WHERE scope = $1
 	AND key = $2`
 
-// Begin claims a request's key, or returns the stored response. Errors: ErrInProgress,
+// BeginRequest claims a request's key, or returns the stored response. Errors: ErrInProgress,
 // ErrKeyReused.
-func Begin(ctx context.Context, db postgres.DB, r Request) (*Claim, *Response, error) {
-	c := &Claim{Request: r, owner: rand.Text()}
+func BeginRequest(ctx context.Context, db postgres.DB, r KeyedRequest) (*KeyClaim, *StoredResponse, error) {
+	c := &KeyClaim{KeyedRequest: r, owner: rand.Text()}
 	for {
 		var taken bool
-		err := db.QueryRow(ctx, claimSQL, r.Scope, r.Key, r.Fingerprint, c.owner, Lease, Retention).Scan(&taken)
+		err := db.QueryRow(ctx, claimSQL, r.Scope, r.Key, r.Fingerprint, c.owner, KeyLease, KeyRetention).Scan(&taken)
 		if err == nil {
 			return c, nil, nil
 		}
@@ -78,8 +99,8 @@ func Begin(ctx context.Context, db postgres.DB, r Request) (*Claim, *Response, e
 	}
 }
 
-func find(ctx context.Context, db postgres.DB, r Request) (*Response, error) {
-	var a Response
+func find(ctx context.Context, db postgres.DB, r KeyedRequest) (*StoredResponse, error) {
+	var a StoredResponse
 	var fingerprint []byte
 	err := db.QueryRow(ctx, findSQL, r.Scope, r.Key).Scan(&fingerprint, &a.Status, &a.ContentType, &a.Body)
 	switch {
@@ -100,7 +121,7 @@ UPDATE idempotency_keys SET status = $4, content_type = $5, body = $6 WHERE scop
 // StoreResponse stores the response. Pass the transaction of the change, so that both are committed
 // or neither. If the lease has expired and another request has the key, the transaction must fail.
 // Errors: ErrInProgress, if another request has the key.
-func (c *Claim) StoreResponse(ctx context.Context, db postgres.DB, a Response) error {
+func (c *KeyClaim) StoreResponse(ctx context.Context, db postgres.DB, a StoredResponse) error {
 	if c == nil {
 		return nil
 	}
@@ -117,14 +138,14 @@ func (c *Claim) StoreResponse(ctx context.Context, db postgres.DB, a Response) e
 }
 
 // HasResponse reports whether StoreResponse was successful. Its transaction may still fail.
-func (c *Claim) HasResponse() bool { return c != nil && c.stored }
+func (c *KeyClaim) HasResponse() bool { return c != nil && c.stored }
 
 const releaseSQL = `UPDATE idempotency_keys SET lease_until = clock_now() WHERE scope = $1 AND key = $2
 	AND lease_owner = $3 AND status IS NULL`
 
 // Release releases a key without a response. The same request may be sent again; a different one is
 // still rejected. A stored response stays.
-func (c *Claim) Release(ctx context.Context, db postgres.DB) error {
+func (c *KeyClaim) Release(ctx context.Context, db postgres.DB) error {
 	if c == nil {
 		return nil
 	}
@@ -136,9 +157,9 @@ func (c *Claim) Release(ctx context.Context, db postgres.DB) error {
 
 const deleteExpiredSQL = `DELETE FROM idempotency_keys WHERE created_at <= clock_now() - $1::interval`
 
-// DeleteExpired deletes expired keys and returns their number.
-func DeleteExpired(ctx context.Context, db postgres.DB) (int64, error) {
-	done, err := db.Exec(ctx, deleteExpiredSQL, Retention)
+// DeleteExpiredKeys deletes expired keys and returns their number.
+func DeleteExpiredKeys(ctx context.Context, db postgres.DB) (int64, error) {
+	done, err := db.Exec(ctx, deleteExpiredSQL, KeyRetention)
 	if err != nil {
 		return 0, fmt.Errorf("delete expired idempotency keys: %w", err)
 	}
@@ -147,5 +168,7 @@ func DeleteExpired(ctx context.Context, db postgres.DB) (int64, error) {
 
 // Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return []string{claimSQL, findSQL, storeResponseSQL, releaseSQL, deleteExpiredSQL}
+	return []string{createTokenSQL, tokenExistsSQL, revokeTokenSQL, listTokensSQL, showTokenSQL, countTokensSQL,
+		readTokensSQL, recordUseSQL, writeAuditSQL, listAuditSQL, claimSQL, findSQL, storeResponseSQL, releaseSQL,
+		deleteExpiredSQL}
 }

@@ -1,6 +1,4 @@
-// Package audit records who changed what, when and why. The admin API and the postern command write
-// an entry with each change. Entries are never changed or deleted; the database prevents it.
-package audit
+package adminauth
 
 import (
 	"context"
@@ -16,12 +14,12 @@ import (
 // Via says how the actor was identified.
 type Via string
 
-// Token: by a token. Loopback: not identified, because no token was required. Command: the command
+// ViaToken: by a token. Loopback: not identified, because no token was required. Command: the command
 // reported the account and machine.
 const (
-	Token    Via = "token"
-	Loopback Via = "loopback"
-	Command  Via = "command"
+	ViaToken    Via = "token"
+	ViaLoopback Via = "loopback"
+	ViaCommand  Via = "command"
 )
 
 // Actor is the person or program that makes a change, as far as known.
@@ -36,16 +34,16 @@ type Actor struct {
 // String describes the actor in one text.
 func (p Actor) String() string {
 	switch p.Via {
-	case Token:
+	case ViaToken:
 		return "token " + p.Name + ", from " + p.Address
-	case Loopback:
+	case ViaLoopback:
 		return "admin API, from " + p.Address
 	}
 	return p.Name
 }
 
-// Entry is one entry of the audit.
-type Entry struct {
+// AuditEntry is one entry of the audit.
+type AuditEntry struct {
 	ID int64          `json:"id,string"`
 	At events.Instant `json:"at"`
 	// Actor is the token's name, or the account and machine that the command reported; see Via.
@@ -63,20 +61,20 @@ type Entry struct {
 	Run int64 `json:"run,omitzero"`
 }
 
-const writeSQL = `INSERT INTO audit (actor, via, address, action, target, reason, run)
+const writeAuditSQL = `INSERT INTO audit (actor, via, address, action, target, reason, run)
 	VALUES ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0))`
 
 // maxText limits the stored bytes of a target or reason.
 const maxText = 2000
 
-// Write adds an entry for a change. It uses the entry's Action, Target, Reason and Run. Pass the
+// WriteAudit adds an entry for a change. It uses the entry's Action, Target, Reason and Run. Pass the
 // transaction of the change, so that both are committed or neither.
-func Write(ctx context.Context, db postgres.DB, actor Actor, e Entry) error {
+func WriteAudit(ctx context.Context, db postgres.DB, actor Actor, e AuditEntry) error {
 	name := actor.Name
-	if actor.Via == Loopback {
-		name = string(Loopback)
+	if actor.Via == ViaLoopback {
+		name = string(ViaLoopback)
 	}
-	if _, err := db.Exec(ctx, writeSQL, events.SanitizeText(name), actor.Via, actor.Address, e.Action,
+	if _, err := db.Exec(ctx, writeAuditSQL, events.SanitizeText(name), actor.Via, actor.Address, e.Action,
 		truncate(e.Target), truncate(e.Reason),
 		e.Run); err != nil {
 		return fmt.Errorf("write the audit of %s: %w", e.Action, err)
@@ -92,7 +90,7 @@ func truncate(text string) string {
 	return events.SanitizeText(text)
 }
 
-const listSQL = `
+const listAuditSQL = `
 SELECT a.id, a.at, a.actor, a.via, a.address, a.database_user, a.action, a.target, a.reason, coalesce(a.run, 0)
 	FROM audit a
 WHERE a.id < $1 AND ($2::timestamptz IS NULL OR a.at >= $2) AND ($3::timestamptz IS NULL OR a.at < $3)
@@ -100,8 +98,8 @@ WHERE a.id < $1 AND ($2::timestamptz IS NULL OR a.at >= $2) AND ($3::timestamptz
   AND ($5::text IS NULL OR a.action = $5 OR starts_with(a.action, $5 || ' ')) AND ($6::bigint IS NULL OR a.run = $6)
 ORDER BY a.id DESC LIMIT $7`
 
-// Filter selects entries; a zero field selects all.
-type Filter struct {
+// AuditFilter selects entries; a zero field selects all.
+type AuditFilter struct {
 	Since, Until time.Time
 	// Actor is an entry's Actor or DatabaseUser.
 	Actor string
@@ -110,9 +108,9 @@ type Filter struct {
 	Run    int64
 }
 
-// List returns a page of the audit, newest first. Errors: events.ErrInvalid.
-func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit int) (events.Page[Entry], error) {
-	var page events.Page[Entry]
+// ListAudit returns a page of the audit, newest first. Errors: events.ErrInvalid.
+func ListAudit(ctx context.Context, db postgres.DB, f AuditFilter, cursor string, limit int) (events.Page[AuditEntry], error) {
+	var page events.Page[AuditEntry]
 	limit, err := events.PageSize(limit)
 	if err != nil {
 		return page, err
@@ -121,12 +119,12 @@ func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit in
 	if err := events.ReadCursor(cursor, &below); err != nil {
 		return page, err
 	}
-	rows, err := db.Query(ctx, listSQL, below, events.NilIfZero(f.Since), events.NilIfZero(f.Until),
+	rows, err := db.Query(ctx, listAuditSQL, below, events.NilIfZero(f.Since), events.NilIfZero(f.Until),
 		events.NilIfZero(f.Actor), events.NilIfZero(f.Action), events.NilIfZero(f.Run), limit)
 	if err != nil {
 		return page, fmt.Errorf("list the audit: %w", err)
 	}
-	page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Entry, err error) {
+	page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e AuditEntry, err error) {
 		return e, row.Scan(&e.ID, &e.At.Time, &e.Actor, &e.Via, &e.Address, &e.DatabaseUser, &e.Action, &e.Target,
 			&e.Reason, &e.Run)
 	})
@@ -138,6 +136,3 @@ func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit in
 	}
 	return page, nil
 }
-
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string { return []string{writeSQL, listSQL} }
