@@ -51,10 +51,10 @@ func (f *fetcher) checkAccount(ctx context.Context, account string, exclude vers
 	if f.hasFixedAccount() {
 		return true, nil
 	}
-	generation := f.Sources.accountChecks.currentGeneration()
+	generation := f.accountChecks.currentGeneration()
 	by, verified, err := f.findAccountSample(ctx, account, exclude)
 	if verified {
-		f.Sources.accountChecks.store(sourceKey{f.source, account},
+		f.accountChecks.store(sourceKey{f.source, account},
 			accountCheck{time.Now().Add(f.Settings.AccountCheckTTL), by}, generation)
 	}
 	return verified, err

@@ -75,7 +75,7 @@ func (s *accountCheckCache) reset() {
 // account check, unless the API's responses contradict it.
 func (f *fetcher) checkMissing(ctx context.Context, k versioning.Key, location location) (err error) {
 	k.Source = f.source.Number
-	check, cached := f.Sources.accountChecks.lookup(sourceKey{f.source, k.Account}, k)
+	check, cached := f.accountChecks.lookup(sourceKey{f.source, k.Account}, k)
 	verified := cached
 	if !cached {
 		if verified, err = f.checkAccountFor(ctx, k); err != nil {
@@ -88,7 +88,7 @@ func (f *fetcher) checkMissing(ctx context.Context, k versioning.Key, location l
 		(!cached || inconclusive.listEmpty && check.sample != nil) {
 		return nil
 	}
-	f.Sources.accountChecks.reset()
+	f.accountChecks.reset()
 	if inconclusive == nil || !cached {
 		return err
 	}

@@ -94,7 +94,7 @@ func TestAccountCheck_verifiedKey_isRemembered(t *testing.T) {
 	b.reconciler.Settings.AccountCheckTTL = 0 // for later checks
 	b.startReconciler(t, b.reconciler)
 	b.wantDeleted(t, b.removed[2], 2)
-	b.reconciler.Sources.ResetAccountChecks()
+	b.reconciler.ResetAccountChecks()
 	b.wantDeleted(t, b.removed[3], 3)
 	b.wantDeleted(t, b.removed[4], 3)
 }
@@ -119,7 +119,7 @@ func TestAccountCheck_resetDuringCheck_checksAgain(t *testing.T) {
 		return callHook{c, func(call provider.Call) {
 			if strings.HasPrefix(call.Path, "/v1/events/") && !doubted {
 				doubted = true
-				b.reconciler.Sources.ResetAccountChecks()
+				b.reconciler.ResetAccountChecks()
 			}
 		}}
 	}).Sources.All() {
@@ -184,7 +184,7 @@ func TestAccountCheck_newestEventNotInLog_checksAgain(t *testing.T) {
 	b := newCheckedKeyEnv(t)
 	b.addUndeliveredEvent(t)
 	b.wantDeleted(t, b.removed[1], 3) // the object, the control call, and an event that the API knows
-	b.reconciler.Sources.ResetAccountChecks()
+	b.reconciler.ResetAccountChecks()
 	b.wantDeleted(t, b.removed[2], 3)
 	b.fake.Create("", "invoice", nil)
 	b.deliver(t, loseNone)

@@ -110,6 +110,28 @@ INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, t
 	VALUES ($1, $2, $3, clock_now(), clock_now(), 0, '{}')
 ON CONFLICT (source, account) DO NOTHING`
 
+// OpenBudget inserts the budget of the key's account, which shows that this process reads the
+// source's API.
+func OpenBudget(ctx context.Context, pool *pgxpool.Pool, source int32, api *provider.API) error {
+	if _, err := pool.Exec(ctx, openBudgetSQL, source, "", burstOf(api)); err != nil {
+		return fmt.Errorf("open the budget: %w", err)
+	}
+	return nil
+}
+
+// hasBudgetSQL returns whether a processor reads the source's API. Each opens the budget of the
+// key's account when it starts.
+const hasBudgetSQL = `SELECT EXISTS (SELECT FROM rate_budgets WHERE source = $1)`
+
+// ProcessorReadsAPI reports whether a processor has read the source's API. Only such a processor
+// makes its refetches.
+func ProcessorReadsAPI(ctx context.Context, pool *pgxpool.Pool, source int32) (read bool, err error) {
+	if err := pool.QueryRow(ctx, hasBudgetSQL, source).Scan(&read); err != nil {
+		return false, fmt.Errorf("check whether a processor reads the API of source %d: %w", source, err)
+	}
+	return read, nil
+}
+
 // take waits until a call may begin, and returns the call's name and a reading of the database's
 // clock. byOperator: an operator has requested what the call reads. Errors: a *monthlyBudgetError
 // if all calls of thirty days are used, the context's error, or the database's.

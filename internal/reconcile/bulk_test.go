@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -299,46 +298,6 @@ func TestObjectScan_bulkFileWithoutSize_isRead(t *testing.T) {
 		b.startReconciler(t, b.runner(t))
 		b.waitForScan(t, b.startScan(t, "product"))
 		wantNone(t, b.typeDifferences(t, "product"))
-	}
-}
-
-// Files are downloaded over https only, without the key and without following redirects.
-func TestClient_download_onlyFromAllowedAddresses(t *testing.T) {
-	t.Parallel()
-	b := newDatabaseEnv(t)
-	c, _ := b.client(t, unusedURL, nil)
-	remote, _ := b.client(t, "https://shop.example", nil)
-	requested := 0
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		requested++
-		if r.Header.Get("Authorization") != "" {
-			t.Errorf("the key was sent to %s", r.Host)
-		}
-		switch r.URL.Path {
-		case "/moved":
-			http.Redirect(w, r, "/", http.StatusFound)
-		case "/other":
-			w.Header().Set("Content-Range", "bytes 0-9/10")
-			w.WriteHeader(http.StatusPartialContent)
-		case "/gzip":
-			w.Header().Set("Content-Encoding", "gzip")
-		}
-	})
-	for _, address := range []string{"ftp://127.0.0.1/x", "http://files.example/x", "https://me@files.example/x",
-		"https:///x", "://"} {
-		if _, err := c.Download(t.Context(), "", address, 0); err == nil || !strings.Contains(err.Error(), "https") {
-			t.Errorf("%s: %v", address, err)
-		}
-	}
-	if _, err := remote.Download(t.Context(), "", url, 0); err == nil || requested != 0 {
-		t.Errorf("an API over https has led to %d calls over http: %v", requested, err)
-	}
-	for path, want := range map[string]string{"/moved?signature=s3cret": "answered 302", "/other": "another part",
-		"/gzip": "coding"} {
-		if _, err := c.Download(t.Context(), "", url+path, 5); err == nil || !strings.Contains(err.Error(), want) ||
-			strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v", path, err)
-		}
 	}
 }
 

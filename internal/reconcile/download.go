@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -123,16 +122,6 @@ func (c *Client) checkDownload(resp *http.Response, d *download, offset int64) e
 		return errors.New("answered another part of the file than was requested")
 	}
 	return nil
-}
-
-// sizeError: a file ends before the byte to start at.
-type sizeError struct{ bytes string }
-
-func (e *sizeError) Error() string {
-	if _, err := strconv.ParseInt(e.bytes, 10, 64); err != nil {
-		return "the file has fewer bytes"
-	}
-	return "the file has " + e.bytes + " bytes"
 }
 
 // download is a file that is being read. The timeout applies to the server, not to the reader.

@@ -234,6 +234,12 @@ func (b *testEnv) runner() *reconcile.Runner {
 	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.proc, Sources: b.sources(), Settings: s}
 }
 
+// otherRunner returns the runner of another process, with the settings of r.
+func otherRunner(r *reconcile.Runner) *reconcile.Runner {
+	return &reconcile.Runner{Pool: r.Pool, Log: r.Log, Processor: r.Processor, Sources: r.Sources,
+		Settings: r.Settings, Now: r.Now}
+}
+
 // startRun requests a reconciliation of the source.
 func (b *testEnv) startRun(t *testing.T, o reconcile.Params) int64 {
 	t.Helper()

@@ -41,3 +41,12 @@ func (w *execution) giveUpOnAbsent(err error) error {
 	return runs.Permanent(fmt.Errorf("the run was tried %d times in a row and is given up, so that later runs can "+
 		"start: %w", w.lease.ConsecutiveFailures+1, err))
 }
+
+// deferForBudget defers a run that waits for calls. It returns any other error unchanged.
+func (w *execution) deferForBudget(err error) error {
+	var spent *monthlyBudgetError
+	if !errors.As(err, &spent) {
+		return err
+	}
+	return runs.Requeue(min(spent.wait, w.Settings.MaxPollDelay), spent.Error())
+}

@@ -43,10 +43,6 @@ type noListError struct{ text string }
 
 func (e *noListError) Error() string { return e.text }
 
-// errExpired: the cursor of a list is no longer valid, or the resource that it names no longer
-// exists.
-var errExpired = errors.New("the list's cursor has expired")
-
 // readPages reads the pages of a list from the scan's cursor on, some of them ahead. It ends after
 // the last page, with an error, or with ctx, and then closes the channel.
 func (s *objectScan) readPages(ctx context.Context) <-chan *listPage {

@@ -198,7 +198,7 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 			// only the list contains it
 			p := partlyReadable{unreadable: func(id string) bool { return id == fmt.Sprint("new_", pages) }}
 			r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = p, p })
-			mute := *r
+			mute := otherRunner(r)
 			mute.Log = b.DB.Role(t, "gateway")
 			mute.Log.Close()
 			attempts := 0

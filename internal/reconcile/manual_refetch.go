@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -37,19 +36,6 @@ func RequestRefetch(ctx context.Context, db postgres.DB, k versioning.Key, actor
 	error) {
 	return changeRequest(ctx, db, k, "insert", requestRefetchSQL, k.Source, k.Account, k.Type, k.ID,
 		events.SanitizeText(reason), events.SanitizeText(actor))
-}
-
-// hasBudgetSQL returns whether a processor reads the source's API. Each opens the budget of the
-// key's account when it starts.
-const hasBudgetSQL = `SELECT EXISTS (SELECT FROM rate_budgets WHERE source = $1)`
-
-// ProcessorReadsAPI reports whether a processor has read the source's API. Only such a processor
-// makes its refetches.
-func ProcessorReadsAPI(ctx context.Context, pool *pgxpool.Pool, source int32) (read bool, err error) {
-	if err := pool.QueryRow(ctx, hasBudgetSQL, source).Scan(&read); err != nil {
-		return false, fmt.Errorf("check whether a processor reads the API of source %d: %w", source, err)
-	}
-	return read, nil
 }
 
 // deleteAnyRequestSQL deletes a request. insertPendingSQL inserts it again if the object still has

@@ -144,15 +144,15 @@ func TestCancelRefetch_existingRequest_isDeleted(t *testing.T) {
 func TestInsertRefetches_existingRequests_areNotWritten(t *testing.T) {
 	t.Parallel()
 	const objects = 1000
-	b := newDatabaseEnv(t)
-	b.db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
-	if _, err := b.db.Pool.Exec(t.Context(), manyObjectsSQL, objects); err != nil {
+	db := testkit.Database(t)
+	db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
+	if _, err := db.Pool.Exec(t.Context(), manyObjectsSQL, objects); err != nil {
 		t.Fatal(err)
 	}
-	b.db.Exec(t, `UPDATE objects SET refetch_after = 7`)
+	db.Exec(t, `UPDATE objects SET refetch_after = 7`)
 	gather := func() {
 		t.Helper()
-		tx, err := b.db.Pool.Begin(t.Context())
+		tx, err := db.Pool.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,23 +167,23 @@ func TestInsertRefetches_existingRequests_areNotWritten(t *testing.T) {
 		}
 	}
 	gather()
-	b.db.Exec(t, `DELETE FROM refetch_requests WHERE object_id = 'obj_000003'`)
-	b.db.Exec(t, `UPDATE refetch_requests SET missed_changes = '[]', start_after = 0, due = now() + interval '1 day'
+	db.Exec(t, `DELETE FROM refetch_requests WHERE object_id = 'obj_000003'`)
+	db.Exec(t, `UPDATE refetch_requests SET missed_changes = '[]', start_after = 0, due = now() + interval '1 day'
 		WHERE object_id = 'obj_000005'`)
 	const writtenSQL = `SELECT object_id || ' ' || (due <= now()) || ' ' || coalesce(missed_changes::text, 'none')
 		FROM refetch_requests
 		WHERE xmax <> 0 OR object_id IN ('obj_000003', 'obj_000005') ORDER BY object_id`
 	gather()
-	if got := b.db.QueryStrings(t, writtenSQL); len(got) != 2 || got[0] != "obj_000003 true none" ||
+	if got := db.QueryStrings(t, writtenSQL); len(got) != 2 || got[0] != "obj_000003 true none" ||
 		got[1] != "obj_000005 true []" {
 		t.Errorf("written or locked: %d, %.200q", len(got), got)
 	}
 	// a request that is due keeps its reason
 	const placesSQL = `SELECT ctid::text || xmin::text || xmax::text FROM refetch_requests
 		WHERE object_id = 'obj_000005'`
-	was := b.db.QueryStrings(t, placesSQL)
+	was := db.QueryStrings(t, placesSQL)
 	gather()
-	if now := b.db.QueryStrings(t, placesSQL); !slices.Equal(now, was) {
+	if now := db.QueryStrings(t, placesSQL); !slices.Equal(now, was) {
 		t.Errorf("a request was written again: %q, now %q", was, now)
 	}
 }
@@ -192,15 +192,15 @@ func TestInsertRefetches_existingRequests_areNotWritten(t *testing.T) {
 // object were not seen.
 func TestDeleteSuspended_missedChanges_areKept(t *testing.T) {
 	t.Parallel()
-	b := newDatabaseEnv(t)
-	b.db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
-	b.db.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
+	db := testkit.Database(t)
+	db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
+	db.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
 		start_after, missed_changes)
 		SELECT 1, '', 'thing', id, 'ambiguous', now(), 'infinity', 0, missed_changes
 			FROM (VALUES ('a', NULL), ('b', '[]'::jsonb))
 			AS v(id, missed_changes)`)
-	b.db.Exec(t, reconcile.DeleteSuspendedSQL, 1, "", "", "", 10)
-	if left := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests`); !slices.Equal(left, []string{"b"}) {
+	db.Exec(t, reconcile.DeleteSuspendedSQL, 1, "", "", "", 10)
+	if left := db.QueryStrings(t, `SELECT object_id FROM refetch_requests`); !slices.Equal(left, []string{"b"}) {
 		t.Errorf("%q are left", left)
 	}
 }
@@ -215,12 +215,12 @@ FROM generate_series(1, $1::int) n, generate_series(1, 2) s`
 
 // withEachPlan runs a test with each kind of query plan, before and after ANALYZE, in a transaction
 // that is rolled back.
-func (b *databaseEnv) withEachPlan(t *testing.T, what func(name string, tx pgx.Tx)) {
+func withEachPlan(t *testing.T, db *testkit.DB, what func(name string, tx pgx.Tx)) {
 	t.Helper()
 	for _, known := range []string{`SELECT 1`, `ANALYZE`} {
-		b.db.Exec(t, known)
+		db.Exec(t, known)
 		for _, plan := range []string{"force_custom_plan", "force_generic_plan"} {
-			tx, err := b.db.Pool.Begin(t.Context())
+			tx, err := db.Pool.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -243,11 +243,11 @@ func (b *databaseEnv) withEachPlan(t *testing.T, what func(name string, tx pgx.T
 func TestLeaseRefetches_manyNotDue_readsOnlyDue(t *testing.T) {
 	t.Parallel()
 	const requests, due, most = 30_000, 30, 20
-	b := newDatabaseEnv(t)
-	if _, err := b.db.Pool.Exec(t.Context(), manyRequestsSQL, requests); err != nil {
+	db := testkit.Database(t)
+	if _, err := db.Pool.Exec(t.Context(), manyRequestsSQL, requests); err != nil {
 		t.Fatal(err)
 	}
-	b.withEachPlan(t, func(name string, tx pgx.Tx) {
+	withEachPlan(t, db, func(name string, tx pgx.Tx) {
 		taken, read := 0, 0
 		for _, want := range []int{most, due - most, 0} {
 			rows, err := tx.Query(t.Context(), reconcile.LeaseRequestsSQL, 1, most, "one", "2 minutes")
@@ -297,17 +297,17 @@ FROM generate_series(1, $1::int) n`
 func TestMirrorWalk_manyObjects_readsItsOwnPart(t *testing.T) {
 	t.Parallel()
 	const objects, stretch = 30_000, 500
-	b := newDatabaseEnv(t)
-	b.db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
-	run, err := runs.Create(t.Context(), b.db.Role(t, "operator"),
+	db := testkit.Database(t)
+	db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
+	run, err := runs.Create(t.Context(), db.Role(t, "operator"),
 		runs.Request{Job: reconcile.Job, Params: reconcile.Params{Source: 1, Scope: reconcile.Objects}, Actor: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.db.Exec(t, manyObjectsSQL, objects)
-	b.db.Exec(t, startedScanSQL, run)
-	b.db.Exec(t, allButOneSQL, run)
-	b.withEachPlan(t, func(name string, tx pgx.Tx) {
+	db.Exec(t, manyObjectsSQL, objects)
+	db.Exec(t, startedScanSQL, run)
+	db.Exec(t, allButOneSQL, run)
+	withEachPlan(t, db, func(name string, tx pgx.Tx) {
 		before := rowsRead(t, tx)
 		var last string
 		var found []string

@@ -1,15 +1,14 @@
 package reconcile
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // monthlyBudgetError reports that all calls that an account may make within thirty days are used.
@@ -66,34 +65,24 @@ func (b *budget) logSpent(e *monthlyBudgetError) {
 	}
 }
 
-// deferForBudget defers a run that waits for calls. It returns any other error unchanged.
-func (w *execution) deferForBudget(err error) error {
-	var spent *monthlyBudgetError
-	if !errors.As(err, &spent) {
-		return err
-	}
-	return runs.Requeue(min(spent.wait, w.Settings.MaxPollDelay), spent.Error())
-}
-
-// callStats is the number of calls of a source within thirty days, of the account with the most.
-type callStats struct {
-	Source string
-	Calls  float64
-}
-
-var (
-	monthlyCallsDesc = prometheus.NewDesc("postern_api_monthly_calls", "Calls to a provider's API in the last thirty "+
-		"days. If the source has several accounts, the value is that of the account with the most "+
-		"calls."+databaseHelp, []string{"source"}, nil)
-	monthlyLimitDesc = prometheus.NewDesc("postern_api_monthly_limit_calls", "Maximum number of calls for one account "+
-		"within thirty days (api.monthly). The last tenth is reserved for calls that an operator requests. 0 means no "+
-		"limit.",
-		[]string{"source"},
-		nil)
-)
-
+// monthlyCallsSQL counts the calls of each account, and takes the account with the most.
 const monthlyCallsSQL = `
 SELECT s.name, coalesce(max(m.calls), 0)::float8 FROM sources s LEFT JOIN rate_budgets b ON b.source = s.number
 LEFT JOIN LATERAL (SELECT sum(c.value::bigint) AS calls FROM jsonb_each_text(b.calls) c
   WHERE c.key::int >= (SELECT floor(extract(epoch FROM clock_now()) / 86400)::int) - $2::int) m ON true
 WHERE s.name = ANY($1::text[]) GROUP BY s.name ORDER BY s.name`
+
+// MonthlyCalls returns the number of calls within thirty days by the name of the source, of the
+// account with the most calls.
+func MonthlyCalls(ctx context.Context, pool *pgxpool.Pool, sources []string) (map[string]float64, error) {
+	rows, err := pool.Query(ctx, monthlyCallsSQL, sources, monthlyWindowDays)
+	if err != nil {
+		return nil, err
+	}
+	bySource, name, calls := map[string]float64{}, "", 0.0
+	_, err = pgx.ForEachRow(rows, []any{&name, &calls}, func() error {
+		bySource[name] = calls
+		return nil
+	})
+	return bySource, err
+}

@@ -10,10 +10,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -80,39 +78,6 @@ const (
 	Conflicting = "conflicting"
 )
 
-// Source is a source whose provider's API can be read.
-type Source struct {
-	Name   string
-	Number int32
-	Config *provider.Source
-	// ExcludedAccounts are accounts that a run over all accounts excludes, by the provider's names,
-	// "" for the account that the key belongs to.
-	ExcludedAccounts []string
-	API              *provider.API
-	Provider         provider.Provider
-	// Reader reads the API: the provider or, if the source describes its API, that description. It
-	// may also implement EventLister, ObjectLister and other interfaces.
-	Reader provider.Reader
-	// Caller calls the API, within the rate budget that all processes share.
-	Caller Caller
-}
-
-// Caller calls a provider's API. Client implements it.
-type Caller interface {
-	// Do makes one call when the budget allows it, and classifies the response. An error is a
-	// failure on this side.
-	Do(ctx context.Context, c provider.Call) (*Response, error)
-	// Download opens a file that the API has named, starting at a byte, without sending the key.
-	Download(ctx context.Context, account, address string, offset int64) (io.ReadCloser, error)
-	// Now returns the time on the provider's clock, as far as it is known.
-	Now() time.Time
-	// MaxLatency returns the longest recent time until the first byte of a response.
-	MaxLatency() time.Duration
-	// Skew returns the least possible lead of the provider's clock over the database's; negative:
-	// it is behind. Of the recent responses, the one with the largest difference counts.
-	Skew() time.Duration
-}
-
 // Settings are the intervals and limits of reconciliations. Tests shorten them.
 type Settings struct {
 	// InitialInterval is the first interval of provider time that is read between two checkpoints.
@@ -157,6 +122,9 @@ type Runner struct {
 	// Now is this machine's clock, which gives refetched data its time of receipt; nil means
 	// time.Now. Tests replace it.
 	Now func() time.Time
+
+	// accountChecks caches successful account checks.
+	accountChecks accountCheckCache
 }
 
 // receiptTime returns the time of receipt of data that has just been fetched.
@@ -165,35 +133,6 @@ func (r *Runner) receiptTime() time.Time {
 		return time.Now().UTC()
 	}
 	return r.Now().UTC()
-}
-
-// Sources are the sources whose API can be read, by number. A new configuration replaces them.
-type Sources struct {
-	current atomic.Pointer[map[int32]*Source]
-	// cancelRunning ends the refetches of the previous sources.
-	cancelRunning atomic.Pointer[context.CancelFunc]
-	// accountChecks caches successful account checks.
-	accountChecks accountCheckCache
-}
-
-// Replace sets the sources.
-func (s *Sources) Replace(sources ...*Source) {
-	byNumber := map[int32]*Source{}
-	for _, one := range sources {
-		byNumber[one.Number] = one
-	}
-	s.current.Store(&byNumber)
-	if cancel := s.cancelRunning.Load(); cancel != nil {
-		(*cancel)()
-	}
-}
-
-// All returns the current sources.
-func (s *Sources) All() map[int32]*Source {
-	if now := s.current.Load(); now != nil {
-		return *now
-	}
-	return nil
 }
 
 // execution is one reconciliation that this process executes.
@@ -354,6 +293,13 @@ func (w *execution) advanceCheckpoint(ctx context.Context, cursor int64) (runs.S
 	clear(w.pendingCounts)
 	w.recordSkew()
 	return w.lease.Advance(ctx, cursor)
+}
+
+// recordSkew adds the skew to the run's counts.
+func (w *execution) recordSkew() {
+	if skew := w.source.Caller.Skew().Abs(); skew > toleratedSkew {
+		w.lease.Counts[SkewSeconds] = int64((skew + time.Second - 1) / time.Second)
+	}
 }
 
 // waitForOutcomes waits until all of some events have their outcomes. At each poll it checks

@@ -110,7 +110,7 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 	case provider.Found, provider.Missing:
 		return a, nil
 	case provider.Rejected:
-		f.Sources.accountChecks.reset()
+		f.accountChecks.reset()
 		// the key may have been replaced since
 		if now := f.Sources.All()[f.source.Number]; now != nil && now != f.source {
 			return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
@@ -120,8 +120,8 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 	case provider.Expired:
 		return nil, fmt.Errorf("the API of source %s: %w: %s", f.source.Name, errExpired, a.Verdict.Detail)
 	}
-	return nil, &temporaryError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail),
-		a.Verdict.Kind == provider.Throttled}
+	return nil, &temporaryError{text: fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail),
+		throttled: a.Verdict.Kind == provider.Throttled}
 }
 
 // maskError masks the key in a reader's error, which may quote it.
@@ -149,15 +149,6 @@ type rejectedError struct {
 }
 
 func (e *rejectedError) Error() string { return e.text }
-
-// temporaryError is a failure of the API that may be over at the next call.
-type temporaryError struct {
-	text string
-	// throttled: there were too many calls, so the failure says nothing about the requested object.
-	throttled bool
-}
-
-func (e *temporaryError) Error() string { return e.text }
 
 // refetch reads an object from the API and returns the event to append. A missing object counts as
 // deleted only if checkMissing succeeds.

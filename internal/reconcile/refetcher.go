@@ -39,7 +39,7 @@ func (l *Refetcher) Run(ctx context.Context) error {
 	l.applySlots = make(chan struct{}, MaxConcurrentApplies)
 	for ctx.Err() == nil {
 		passes, cancel := context.WithCancel(ctx)
-		l.Sources.cancelRunning.Store(&cancel)
+		l.Sources.CancelOnReplace(cancel)
 		var wg sync.WaitGroup
 		for _, s := range l.Sources.All() {
 			wg.Go(func() { l.refetchSource(passes, s) })
@@ -99,7 +99,7 @@ func (h *sourceRefetcher) pass(ctx context.Context) (n int, err error) {
 		}
 	}()
 	if !h.resumed {
-		if err := h.openBudget(ctx); err != nil {
+		if err := OpenBudget(ctx, h.Pool, h.source.Number, h.source.API); err != nil {
 			return 0, err
 		}
 		if err := h.resumeRequests(ctx); err != nil {

@@ -61,10 +61,3 @@ func (c *Client) reportSkew(r *Response, skew time.Duration, first bool) {
 			"one", "source", c.options.Source, "skew", r.Skew, "allowed", maxSkew)
 	}
 }
-
-// recordSkew adds the skew to the run's counts.
-func (w *execution) recordSkew() {
-	if skew := w.source.Caller.Skew().Abs(); skew > toleratedSkew {
-		w.lease.Counts[SkewSeconds] = int64((skew + time.Second - 1) / time.Second)
-	}
-}

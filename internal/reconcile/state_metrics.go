@@ -23,8 +23,9 @@ type StateMetrics struct {
 	refetches    []refetchStats
 	completeness []completenessStats
 	drifts       []driftStats
-	calls        []callStats
-	excluded     []excludedStats
+	// calls are the calls within thirty days by source, of the account with the most.
+	calls    map[string]float64
+	excluded []excludedStats
 }
 
 // refetchStats are the numbers of a source's refetch requests.
@@ -60,6 +61,14 @@ var (
 			"several accounts, the value is that of the account that is furthest behind. It does not cover "+
 			"excluded accounts (postern_accounts_excluded)."+databaseHelp,
 		[]string{"source", "subject"}, nil)
+	monthlyCallsDesc = prometheus.NewDesc("postern_api_monthly_calls", "Calls to a provider's API in the last thirty "+
+		"days. If the source has several accounts, the value is that of the account with the most "+
+		"calls."+databaseHelp, []string{"source"}, nil)
+	monthlyLimitDesc = prometheus.NewDesc("postern_api_monthly_limit_calls", "Maximum number of calls for one account "+
+		"within thirty days (api.monthly). The last tenth is reserved for calls that an operator requests. 0 means no "+
+		"limit.",
+		[]string{"source"},
+		nil)
 )
 
 // NewStateMetrics registers the metrics.
@@ -139,7 +148,7 @@ func (o *StateMetrics) Read(ctx context.Context, pool *pgxpool.Pool) error {
 		o.invalidate()
 		return err
 	}
-	calls, err := queryStats[callStats](ctx, pool, monthlyCallsSQL, names, monthlyWindowDays)
+	calls, err := MonthlyCalls(ctx, pool, names)
 	if err != nil {
 		o.invalidate()
 		return err
@@ -179,8 +188,8 @@ func (o *StateMetrics) invalidate() {
 	for i := range o.drifts {
 		o.drifts[i].invalidate()
 	}
-	for i := range o.calls {
-		o.calls[i].Calls = math.NaN()
+	for source := range o.calls {
+		o.calls[source] = math.NaN()
 	}
 	for i := range o.excluded {
 		o.excluded[i].Accounts = math.NaN()
@@ -210,8 +219,8 @@ func (o *StateMetrics) Collect(out chan<- prometheus.Metric) {
 	for i := range o.drifts {
 		o.drifts[i].collect(out)
 	}
-	for _, c := range o.calls {
-		out <- prometheus.MustNewConstMetric(monthlyCallsDesc, prometheus.GaugeValue, c.Calls, c.Source)
+	for source, n := range o.calls {
+		out <- prometheus.MustNewConstMetric(monthlyCallsDesc, prometheus.GaugeValue, n, source)
 	}
 	for _, l := range o.excluded {
 		out <- prometheus.MustNewConstMetric(excludedDesc, prometheus.GaugeValue, l.Accounts, l.Source, l.Reason)

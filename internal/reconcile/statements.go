@@ -3,7 +3,7 @@ package reconcile
 // Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
 	return []string{
-		reportReadableSQL, readableSQL, takeTokenSQL, openBudgetSQL, releaseSlotSQL, watermarkSQL, raiseWatermarkSQL,
+		reportReadableSQL, readableSQL, watermarkSQL, raiseWatermarkSQL,
 		deleteEndedWatermarksSQL, appendedByRunSQL,
 		countStoredKeysSQL, insertPendingSQL, leaseRequestsSQL, deleteRequestSQL, rescheduleSQL, refetchResultSQL,
 		listRefetchRequestsSQL, watermarksSQL, mirroredSQL, requestRefetchSQL, deleteAnyRequestSQL, mirrorStateSQL,
@@ -21,10 +21,10 @@ func Statements() []string {
 		completeRangeSQL, recordTombstoneSQL, countTombstonesSQL, hasManyLivingSQL, lockTombstonesSQL, driftStatsSQL,
 		rereadListSQL,
 		mirroredAccountsSQL,
-		openAccountsSQL, startedRunsSQL, sampleEventsSQL, sampleObjectsSQL, seenVersionsSQL, hasBudgetSQL,
+		openAccountsSQL, startedRunsSQL, sampleEventsSQL, sampleObjectsSQL, seenVersionsSQL,
 		skipUnmirroredTypesSQL, markNotListableSQL,
-		openBatchesSQL, resumeBudgetWaitsSQL, monthlyCallsSQL, knownAccountsSQL, upsertDisconnectedSQL,
+		openBatchesSQL, resumeBudgetWaitsSQL, knownAccountsSQL, upsertDisconnectedSQL,
 		deleteDisconnectedSQL, recentAccountsSQL,
-		disconnectedAccountsSQL, disconnectedAllSQL, delaySQL,
+		disconnectedAccountsSQL, disconnectedAllSQL,
 	}
 }

@@ -109,14 +109,6 @@ UPDATE refetch_requests h SET due = clock_now() FROM unnest($2::text[], $3::text
 WHERE h.source = $1 AND h.account = w.account AND h.object_type = w.object_type AND h.object_id = w.object_id
 	AND h.due = 'infinity'`
 
-// openBudget inserts the budget, which shows that this process reads the source's API.
-func (h *sourceRefetcher) openBudget(ctx context.Context) error {
-	if _, err := h.Pool.Exec(ctx, openBudgetSQL, h.source.Number, "", burstOf(h.source.API)); err != nil {
-		return fmt.Errorf("open the budget: %w", err)
-	}
-	return nil
-}
-
 // resumeBudgetWaitsSQL makes requests due that wait for calls, because more calls may be allowed by
 // now.
 const resumeBudgetWaitsSQL = `UPDATE refetch_requests h SET due = clock_now() WHERE h.source = $1

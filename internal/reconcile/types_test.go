@@ -268,7 +268,7 @@ func TestObjectScan_killedBeforeRepair_readsTheListAgain(t *testing.T) {
 	attempts := 0
 	f.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: func(ctx context.Context, h *runs.Lease,
 		log *slog.Logger) (runs.Status, error) {
-		attempt := *r
+		attempt := otherRunner(r)
 		if attempts++; attempts <= 2 {
 			attempt.Log = f.DB.Role(t, "operator") // this role may not append
 		}
