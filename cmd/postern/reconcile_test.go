@@ -17,6 +17,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -35,7 +36,7 @@ func (twoEvents) Download(context.Context, string, string, int64) (io.ReadCloser
 	return nil, errors.New("it has no files")
 }
 
-func (a twoEvents) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
+func (a twoEvents) Do(_ context.Context, c provider.Call) (*providerapi.Response, error) {
 	body := fmt.Appendf(nil, `{"object_id": "obj_1", "object": {"a": 2}, "time": %d, "unit": 1, "rank": 1}`, sim.Start+
 		2)
 	if c.Path == "/list" {
@@ -52,7 +53,7 @@ func (a twoEvents) Do(_ context.Context, c provider.Call) (*reconcile.Response, 
 				`"object": {"a": 1}, "time": %d, "unit": 1, "rank": 1}]}`, sim.Start, sim.Start)
 		}
 	}
-	return &reconcile.Response{Verdict: sim.Provider{}.Answer(http.StatusOK, http.Header{}, body), Body: body,
+	return &providerapi.Response{Verdict: sim.Provider{}.Answer(http.StatusOK, http.Header{}, body), Body: body,
 		Date: a.now, Elapsed: time.Millisecond}, nil
 }
 
@@ -68,9 +69,9 @@ func (b *testBundle) reconciles(t *testing.T, withAPI bool) (stop func()) {
 	settings := reconcile.DefaultSettings
 	settings.RetryDelay = 10 * time.Millisecond
 	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Processor: p, Settings: settings,
-		Sources: &reconcile.Sources{}}
+		Sources: &providerapi.Sources{}}
 	if withAPI {
-		carried.Sources.Replace(&reconcile.Source{Name: "stripe", Number: parseID,
+		carried.Sources.Replace(&providerapi.Source{Name: "stripe", Number: parseID,
 			Config: &provider.Source{Name: "stripe"}, API: &provider.API{},
 			Provider: sim.Provider{}, Reader: sim.Provider{},
 			Caller: twoEvents{time.UnixMicro(sim.Start).Add(time.Hour).UTC()}})

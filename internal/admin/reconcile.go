@@ -13,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -126,7 +127,7 @@ func AddRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by R
 	if err != nil {
 		return nil, err
 	}
-	readsAPI, err := reconcile.ProcessorReadsAPI(ctx, pool, k.Source)
+	readsAPI, err := providerapi.ProcessorReadsAPI(ctx, pool, k.Source)
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/redaction"
@@ -265,7 +266,8 @@ func TestStatements_migratedSchema_prepare(t *testing.T) {
 	for name, statements := range map[string][]string{"events": events.Statements(), "ingest": ingest.Statements(),
 		"processor": processor.Statements(), "versioning": versioning.Statements(), "runs": runs.Statements(),
 		"redaction": redaction.Statements(), "retention": retention.Statements(),
-		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "adminauth": adminauth.Statements(), "verify": verify.Statements(),
+		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "providerapi": providerapi.Statements(),
+		"adminauth": adminauth.Statements(), "verify": verify.Statements(),
 		"doctor":  doctor.Statements(),
 		"effects": effects.Statements(), "notify": notify.Statements(), "effects/runner": runner.Statements(),
 		"effects/backtest": backtest.Statements(), "effects/windows": windows.Statements()} {

@@ -11,6 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
@@ -22,17 +23,17 @@ type apiClients struct {
 	pool *pgxpool.Pool
 	// appendPool appends fetched events. It opens no connection before a source has a section api.
 	appendPool *pgxpool.Pool
-	metrics    *reconcile.CallMetrics
-	sources    reconcile.Sources
+	metrics    *providerapi.CallMetrics
+	sources    providerapi.Sources
 	// clients are closed when they are replaced.
-	clients []*reconcile.Client
+	clients []*providerapi.Client
 }
 
 // addReconcile adds refetches and reconciliations. They do nothing until a source has a readable
 // API, which a reload may add. They append as the gateway role, because only that role may append.
 func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor.Processor, known events.Sources,
 	t Tuning) (*reconcile.Runner, error) {
-	metrics, err := reconcile.NewCallMetrics(a.metrics, sourcesWithAPI(a.Config))
+	metrics, err := providerapi.NewCallMetrics(a.metrics, sourcesWithAPI(a.Config))
 	if err != nil {
 		return nil, err
 	}
@@ -90,20 +91,20 @@ func (a *App) replaceAPIClients(ctx context.Context, cfg *config.Config, known e
 	if err := reconcile.ReportReadable(ctx, f.pool, reconcileSubjects(cfg, known)); err != nil {
 		return err
 	}
-	var sources []*reconcile.Source
-	var clients []*reconcile.Client
+	var sources []*providerapi.Source
+	var clients []*providerapi.Client
 	for name, e := range endpointsByName(cfg) {
 		if e.API == nil || e.Reader == nil {
 			continue
 		}
-		c, err := reconcile.NewClient(reconcile.Options{Pool: f.pool, Number: known.Number[name], Source: name,
+		c, err := providerapi.NewClient(providerapi.Options{Pool: f.pool, Number: known.Number[name], Source: name,
 			Account: e.Source.Account, Reader: e.Reader, API: e.API, Metrics: f.metrics,
 			Logger: a.Logger.With("component", "reconcile")})
 		if err != nil {
 			return err
 		}
 		clients = append(clients, c)
-		sources = append(sources, &reconcile.Source{Name: name, Number: known.Number[name], Config: e.Source,
+		sources = append(sources, &providerapi.Source{Name: name, Number: known.Number[name], Config: e.Source,
 			ExcludedAccounts: e.ExcludedAccounts, API: e.API, Provider: e.Provider, Reader: e.Reader, Caller: c})
 	}
 	f.sources.Replace(sources...)

@@ -18,7 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/notify"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/providerapi"
 )
 
 const (
@@ -231,7 +231,7 @@ func processorSources(cfg *config.Config, known events.Sources) map[string]proce
 		s := processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider,
 			RefetchReader: e.RefetchReader()}
 		if e.API != nil && e.Reader != nil {
-			read := &reconcile.Source{Config: e.Source, API: e.API, Reader: e.Reader}
+			read := &providerapi.Source{Config: e.Source, API: e.API, Reader: e.Reader}
 			s.LateEventGrace, s.ReadsByID, s.Locates = e.API.LateEventGrace, read.Reads, read.Locates
 		}
 		out[name] = s

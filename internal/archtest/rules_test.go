@@ -62,6 +62,7 @@ var rules = []rule{
 	{"internal/effects", 50, "plans effects and writes the ledger; the processor uses it"},
 	{"internal/stream", 50, "publishes to and reads from JetStream"},
 	{"internal/versioning", 50, "compares versions and applies states to objects"},
+	{"internal/providerapi", 50, "calls a provider's API within the rate budget that all processes share"},
 	{"internal/runs", 50, "stores and executes runs, with their cursors and schedules"},
 	{"internal/adminauth", 50, "tokens, roles, idempotency keys and the audit trail of operators"},
 	{"internal/spool", 50, "stores deliveries on disk while PostgreSQL is unavailable"},

@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/providerapi"
 )
 
 const (
@@ -512,7 +512,7 @@ func (e *examination) checkEventDelays(ctx context.Context) error {
 		return err
 	}
 	for _, s := range sources {
-		least, ok, err := reconcile.ReadEventDelay(ctx, e.Pool, s.Number)
+		least, ok, err := providerapi.ReadEventDelay(ctx, e.Pool, s.Number)
 		if err != nil {
 			return err
 		}
@@ -525,7 +525,7 @@ func (e *examination) checkEventDelays(ctx context.Context) error {
 			found = fmt.Sprintf("events of source %s have times up to %s ahead of PostgreSQL's clock", s.Name,
 				(-least).Round(time.Millisecond))
 		}
-		allowed := reconcile.EventDelayAllowed
+		allowed := providerapi.EventDelayAllowed
 		e.add(okIf(least.Abs() <= allowed, Warn), "postgres.event_delay", fmt.Sprintf("%s; refetches allow for %s",
 			found, allowed),
 			"check PostgreSQL's clock. If it is right, the provider delivers late or its clock is wrong: an object "+

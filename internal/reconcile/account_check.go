@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -251,7 +252,7 @@ func (f *fetcher) loadSampleEvents(ctx context.Context, below int64, tenants []s
 
 // classifyLookup returns whether a response has found something, and whether it is conclusive. A
 // rejected lookup is not.
-func classifyLookup(a *Response, err error) (found, conclusive bool, _ error) {
+func classifyLookup(a *providerapi.Response, err error) (found, conclusive bool, _ error) {
 	if errors.As(err, new(*rejectedError)) {
 		return false, false, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -22,7 +23,7 @@ type accountCheckCache struct {
 
 // sourceKey is a source's key together with an account.
 type sourceKey struct {
-	source  *Source
+	source  *providerapi.Source
 	account string
 }
 

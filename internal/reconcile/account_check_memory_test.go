@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
@@ -101,11 +102,11 @@ func TestAccountCheck_verifiedKey_isRemembered(t *testing.T) {
 
 // callHook is a Caller that calls a function before each call.
 type callHook struct {
-	reconcile.Caller
+	providerapi.Caller
 	before func(provider.Call)
 }
 
-func (c callHook) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+func (c callHook) Do(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
 	c.before(call)
 	return c.Caller.Do(ctx, call)
 }
@@ -115,7 +116,7 @@ func TestAccountCheck_resetDuringCheck_checksAgain(t *testing.T) {
 	t.Parallel()
 	b := newCheckedKeyEnv(t)
 	doubted := false
-	for _, s := range b.runner(t, b.apiAt(b.fake.URL), func(c reconcile.Caller) reconcile.Caller {
+	for _, s := range b.runner(t, b.apiAt(b.fake.URL), func(c providerapi.Caller) providerapi.Caller {
 		return callHook{c, func(call provider.Call) {
 			if strings.HasPrefix(call.Path, "/v1/events/") && !doubted {
 				doubted = true
@@ -203,7 +204,7 @@ func TestAccountCheck_sampleObjectMissing_usesAnother(t *testing.T) {
 	var shows []string // the objects that were found
 	r := b.runnerWithoutEvents(t, 0, func(id string) bool { return !gone[id] })
 	answers := b.api.intercept
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if id, ok := strings.CutPrefix(c.Path, "/things/"); ok && !gone[id] {
 			shows = append(shows, id)
 		}

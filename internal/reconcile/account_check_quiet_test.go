@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -293,7 +294,7 @@ func TestAccountCheck_rejectedObjects_areIgnored(t *testing.T) {
 	b := newMirroredEnv(t, 230, livingOptions(5))
 	r := b.runnerWithoutEvents(t, 3, noObject)
 	answer := b.api.intercept
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		a, err := answer(c)
 		if a != nil && a.Verdict.Kind == provider.Missing {
 			a.Verdict = provider.Verdict{Kind: provider.Rejected, Detail: "answered 403: not yours"}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -144,7 +145,7 @@ func TestAccountCheck_fiveUnknownEvents_failTheRun(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 237, livingOptions(4))
 	unknown := map[string]bool{}
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if key, ok := strings.CutPrefix(c.Path, "/event/"); ok && unknown[key] {
 			return b.missingResponse(), nil
 		}
@@ -192,8 +193,8 @@ type withoutEvents struct{ provider.ObjectLister }
 // list has a number of other objects. Of the mirror's objects it knows those that exists accepts.
 func (b *testEnv) runnerWithoutEvents(t *testing.T, others int, exists func(id string) bool) *reconcile.Runner {
 	t.Helper()
-	r := b.runnerWith(func(s *reconcile.Source) { s.Reader = withoutEvents{sim.Provider{}} })
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	r := b.runnerWith(func(s *providerapi.Source) { s.Reader = withoutEvents{sim.Provider{}} })
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		id, named := strings.CutPrefix(c.Path, "/things/")
 		switch {
 		case c.Path == "/list":

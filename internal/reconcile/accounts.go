@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -105,7 +106,7 @@ func (w *execution) listAccounts(ctx context.Context) ([]string, error) {
 			all = append(all, account)
 		}
 	}
-	all = slices.DeleteFunc(all, w.source.excludes)
+	all = slices.DeleteFunc(all, func(account string) bool { return excludes(w.source, account) })
 	some := slices.DeleteFunc(slices.Clone(all), func(account string) bool { return !w.hasLists(account) })
 	if len(some) > 0 {
 		return some, nil
@@ -113,15 +114,15 @@ func (w *execution) listAccounts(ctx context.Context) ([]string, error) {
 	return all, nil // their runs report why they cannot read anything
 }
 
-// excludes reports whether a run over all accounts excludes an account of the mirror, or a part of
-// one (".../test").
-func (s *Source) excludes(account string) bool {
-	return slices.Contains(s.ExcludedAccounts, s.providerAccount(account))
+// excludes reports whether a run over all accounts of a source excludes an account of the mirror,
+// or a part of one (".../test").
+func excludes(s *providerapi.Source, account string) bool {
+	return slices.Contains(s.ExcludedAccounts, providerAccount(s, account))
 }
 
 // providerAccount returns the provider's name for an account of the mirror. For a part of an
 // account it returns the name of the account, and "" for the account that the key belongs to.
-func (s *Source) providerAccount(account string) string {
+func providerAccount(s *providerapi.Source, account string) string {
 	name := s.Reader.CredentialCheck(s.API, account).Account
 	if name == s.Config.Account {
 		return ""

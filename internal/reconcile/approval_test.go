@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
@@ -89,7 +90,7 @@ func TestObjectScan_killedBeforeApproval_asksAgain(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
 	b.addUnknownObjects(t, "thing", "gone_", 40)
-	r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = aaaAndThing{}, aaaAndThing{} })
+	r := b.runnerWith(func(s *providerapi.Source) { s.Provider, s.Reader = aaaAndThing{}, aaaAndThing{} })
 	b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: killRepeatedly(t, r)})
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.waitForApprovalRequest(t, run,
@@ -173,7 +174,7 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 	shown.Store(true)
 	r := b.runnerWithoutEvents(t, 0, func(id string) bool { return shown.Load() && id >= "obj_30" && id <= "obj_39" })
 	keyed := func(key string) {
-		r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) {
+		r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) {
 			s.Reader, s.API = withoutEvents{sim.Provider{}},
 				&provider.API{Concurrency: 2, Key: provider.Secret{Name: "api.key", Value: []byte(key)}}
 		}))
@@ -279,7 +280,7 @@ func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
 				f.fake.Advance(time.Minute)
 				source := *f.source
 				requested := false
-				source.Caller = interceptingCaller{f.source.Caller, func(c provider.Call) *reconcile.Response {
+				source.Caller = interceptingCaller{f.source.Caller, func(c provider.Call) *providerapi.Response {
 					isList := strings.HasSuffix(c.Path, "/deployments")
 					if requested = requested || isList; isList || down && requested {
 						return errorResponse(http.StatusInternalServerError)

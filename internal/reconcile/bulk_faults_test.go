@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
@@ -16,8 +17,8 @@ import (
 
 // downloadCaller is a Caller with another download function.
 type downloadCaller struct {
-	reconcile.Caller
-	download func(ctx context.Context, c reconcile.Caller, address string, offset int64) (io.ReadCloser, error)
+	providerapi.Caller
+	download func(ctx context.Context, c providerapi.Caller, address string, offset int64) (io.ReadCloser, error)
 }
 
 func (d downloadCaller) Download(ctx context.Context, _, address string, offset int64) (io.ReadCloser, error) {
@@ -25,7 +26,7 @@ func (d downloadCaller) Download(ctx context.Context, _, address string, offset 
 }
 
 // startWithDownload starts a runner with a download function.
-func (b *shopifyEnv) startWithDownload(t *testing.T, download func(ctx context.Context, c reconcile.Caller,
+func (b *shopifyEnv) startWithDownload(t *testing.T, download func(ctx context.Context, c providerapi.Caller,
 	address string, offset int64) (io.ReadCloser, error)) {
 	t.Helper()
 	r := b.runner(t)
@@ -47,7 +48,7 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 				w.Header().Set("Content-Range", fmt.Sprint("bytes */", cut))
 				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 			})
-			b.startWithDownload(t, func(ctx context.Context, c reconcile.Caller, address string,
+			b.startWithDownload(t, func(ctx context.Context, c providerapi.Caller, address string,
 				offset int64) (io.ReadCloser, error) {
 				if offset > 0 && !longer {
 					return c.Download(ctx, "", over, offset)
@@ -88,7 +89,7 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 			b := newShopifyEnv(t, shopifyfake.Options{Seed: 3}, objectSet{name: "product", n: 20})
 			left := rejected
 			proxy := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
-			b.startWithDownload(t, func(ctx context.Context, c reconcile.Caller, address string,
+			b.startWithDownload(t, func(ctx context.Context, c providerapi.Caller, address string,
 				offset int64) (io.ReadCloser, error) {
 				if left > 0 {
 					left--

@@ -14,6 +14,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -93,8 +94,8 @@ func (b *shopifyEnv) deliver(t *testing.T, lost func(n int) bool) {
 // runner makes a runner that calls the API over HTTP.
 func (b *shopifyEnv) runner(t *testing.T) *reconcile.Runner {
 	t.Helper()
-	sources := &reconcile.Sources{}
-	source := &reconcile.Source{Name: applied.SourceName, Number: b.Source, Config: b.config, API: b.api,
+	sources := &providerapi.Sources{}
+	source := &providerapi.Source{Name: applied.SourceName, Number: b.Source, Config: b.config, API: b.api,
 		Provider: shopify.Shopify{}, Reader: shopify.Shopify{}}
 	source.Caller = newClient(t, b.Pool, source)
 	sources.Replace(source)

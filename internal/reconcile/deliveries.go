@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -264,7 +265,7 @@ func (s *deliveryRun) fetchDelivery(ctx context.Context, hook string, e *sentEve
 	var last error
 	for _, one := range e.attempts {
 		a, err := s.callWithRetry(ctx, s.lister.FetchDelivery(s.source.API, hook, one.ID))
-		var temporary *temporaryError
+		var temporary *providerapi.TemporaryError
 		if errors.As(err, &temporary) {
 			// the API responds, but not for this event: its response may be too large
 			if _, down := s.checkKey(ctx, s.params.Account); down == nil {
@@ -313,7 +314,7 @@ func (s *deliveryRun) requestRedelivery(ctx context.Context, hook string, e *sen
 		return nil
 	}
 	a, err := s.call(ctx, s.lister.Redeliver(s.source.API, hook, e.attempts[0].ID))
-	if temporary := (*temporaryError)(nil); errors.As(err, &temporary) {
+	if temporary := (*providerapi.TemporaryError)(nil); errors.As(err, &temporary) {
 		return nil // the next run requests it again
 	}
 	if err == nil && a.Verdict.Kind == provider.Found {

@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -25,18 +26,18 @@ type githubEnv struct {
 	*testEnv
 	fake   *githubfake.Fake
 	config *provider.Source
-	source *reconcile.Source
+	source *providerapi.Source
 }
 
 // failingCaller is a Caller whose n-th call fails, as if the process had ended there.
 type failingCaller struct {
-	reconcile.Caller
+	providerapi.Caller
 	mu     sync.Mutex
 	calls  int
 	failAt int
 }
 
-func (b *failingCaller) Do(ctx context.Context, c provider.Call) (*reconcile.Response, error) {
+func (b *failingCaller) Do(ctx context.Context, c provider.Call) (*providerapi.Response, error) {
 	b.mu.Lock()
 	b.calls++
 	broken := b.calls == b.failAt
@@ -67,14 +68,14 @@ func newGitHubEnv(t *testing.T, o githubfake.Options, edit func(*provider.API)) 
 	if err := (github.GitHub{}).CompleteAPI(api); err != nil {
 		t.Fatal(err)
 	}
-	f.source = &reconcile.Source{Name: "code", Number: f.Source, Config: f.config, API: api, Provider: github.GitHub{},
-		Reader: github.GitHub{}}
+	f.source = &providerapi.Source{Name: "code", Number: f.Source, Config: f.config, API: api,
+		Provider: github.GitHub{}, Reader: github.GitHub{}}
 	f.source.Caller = newClient(t, f.Pool, f.source)
 	return f
 }
 
 // startThrough starts a reconciler that calls the API through c.
-func (f *githubEnv) startThrough(t *testing.T, c reconcile.Caller) {
+func (f *githubEnv) startThrough(t *testing.T, c providerapi.Caller) {
 	t.Helper()
 	source := *f.source
 	source.Caller = c
@@ -251,7 +252,7 @@ func TestReconcile_deliveryBodiesDuringOutage_waitForTheAPI(t *testing.T) {
 			f.fake.RunSteps(20)
 			f.fake.Advance(time.Hour)
 			var down, well atomic.Bool
-			f.startThrough(t, interceptingCaller{f.source.Caller, func(c provider.Call) *reconcile.Response {
+			f.startThrough(t, interceptingCaller{f.source.Caller, func(c provider.Call) *providerapi.Response {
 				body := strings.Contains(c.Path, "/deliveries/")
 				if body {
 					down.Store(all)

@@ -45,7 +45,7 @@ ON CONFLICT (source, account) DO UPDATE SET observed_at = excluded.observed_at, 
 // account alone returns the error.
 func (w *execution) handleDisconnected(ctx context.Context, rejection error) (runs.Status, error) {
 	var rejectedErr *rejectedError
-	account := w.source.providerAccount(w.params.Account)
+	account := providerAccount(w.source, w.params.Account)
 	if !errors.As(rejection, &rejectedErr) || !rejectedErr.disconnected || w.params.ParentRun == 0 || account == "" {
 		return "", rejection
 	}
@@ -120,7 +120,7 @@ func (w *execution) otherAccounts(ctx context.Context, disconnected []string) (s
 		return nil, err
 	}
 	for _, account := range all {
-		if name := w.source.providerAccount(account); name != "" && len(some) < maxOtherAccounts &&
+		if name := providerAccount(w.source, account); name != "" && len(some) < maxOtherAccounts &&
 			!slices.Contains(slices.Concat(disconnected, w.source.ExcludedAccounts, some), name) {
 			some = append(some, name)
 		}
@@ -134,7 +134,7 @@ func (w *execution) markConnected(ctx context.Context) error {
 		return nil
 	}
 	if _, err := w.Pool.Exec(ctx, deleteDisconnectedSQL, w.params.Source,
-		w.source.providerAccount(w.params.Account)); err != nil {
+		providerAccount(w.source, w.params.Account)); err != nil {
 		return fmt.Errorf("record that account %s is connected: %w", w.params.Account, err)
 	}
 	return nil

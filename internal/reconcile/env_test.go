@@ -22,6 +22,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -35,10 +36,10 @@ type simAPI struct {
 	history *sim.History
 	now     time.Time
 	// intercept may respond in place of the API.
-	intercept func(c provider.Call) (*reconcile.Response, error)
+	intercept func(c provider.Call) (*providerapi.Response, error)
 	// responses replace the responses of the API by path, or by the beginning of a path that ends
 	// in a star.
-	responses map[string]*reconcile.Response
+	responses map[string]*providerapi.Response
 
 	// version contains the abilities of the API.
 	version string
@@ -63,18 +64,18 @@ func (a *simAPI) setTime(now time.Time) {
 }
 
 // interceptWith sets intercept from now on.
-func (a *simAPI) interceptWith(fails func(c provider.Call) (*reconcile.Response, error)) {
+func (a *simAPI) interceptWith(fails func(c provider.Call) (*providerapi.Response, error)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.intercept = fails
 }
 
 // respondTo sets the response for some paths from now on. Nil restores the response of the API.
-func (a *simAPI) respondTo(r *reconcile.Response, paths ...string) {
+func (a *simAPI) respondTo(r *providerapi.Response, paths ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.responses == nil {
-		a.responses = map[string]*reconcile.Response{}
+		a.responses = map[string]*providerapi.Response{}
 	}
 	for _, path := range paths {
 		a.responses[path] = r
@@ -82,7 +83,7 @@ func (a *simAPI) respondTo(r *reconcile.Response, paths ...string) {
 }
 
 // override returns the response that respondTo has set for a path.
-func (a *simAPI) override(path string) (r *reconcile.Response, found bool) {
+func (a *simAPI) override(path string) (r *providerapi.Response, found bool) {
 	for prefix, answer := range a.responses {
 		begin, star := strings.CutSuffix(prefix, "*")
 		if answer != nil && (prefix == path || star && strings.HasPrefix(path, begin)) {
@@ -126,7 +127,7 @@ func (a *simAPI) wantCalls(t *testing.T, prefix string, want int) {
 
 const pageSize = 7
 
-func (a *simAPI) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
+func (a *simAPI) Do(_ context.Context, c provider.Call) (*providerapi.Response, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.calls == nil {
@@ -166,7 +167,7 @@ func (a *simAPI) Do(_ context.Context, c provider.Call) (*reconcile.Response, er
 		until, _ := strconv.ParseInt(c.Query.Get("until"), 10, 64)
 		body = a.history.ObjectsPage(a.now.Add(-a.listLag).UnixMicro(), since, until, c.Query.Get("cursor"), pageSize)
 	}
-	return &reconcile.Response{Verdict: sim.Provider{}.Answer(status, http.Header{}, body), Body: body,
+	return &providerapi.Response{Verdict: sim.Provider{}.Answer(status, http.Header{}, body), Body: body,
 		Date: a.now.Truncate(time.Second), Elapsed: time.Millisecond}, nil
 }
 
@@ -217,9 +218,9 @@ func (b *testEnv) deliver(t *testing.T, evs []sim.Event) {
 }
 
 // sources returns the sources of the runner.
-func (b *testEnv) sources() *reconcile.Sources {
-	s := &reconcile.Sources{}
-	s.Replace(&reconcile.Source{Name: applied.SourceName, Number: b.Source,
+func (b *testEnv) sources() *providerapi.Sources {
+	s := &providerapi.Sources{}
+	s.Replace(&providerapi.Source{Name: applied.SourceName, Number: b.Source,
 		Config:   &provider.Source{Name: applied.SourceName},
 		API:      &provider.API{Version: b.api.version, Concurrency: 3},
 		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api})
@@ -315,7 +316,7 @@ func endedOrAwaitsApproval(r *runs.Run) bool { return isFinal(r) || r.Status == 
 func endedOrDeferred(r *runs.Run) bool { return isFinal(r) || r.ConsecutiveFailures > 0 }
 
 // runnerWith returns a runner of the source with the changes of edit.
-func (b *testEnv) runnerWith(edit func(*reconcile.Source)) *reconcile.Runner {
+func (b *testEnv) runnerWith(edit func(*providerapi.Source)) *reconcile.Runner {
 	r := b.runner()
 	r.Sources.Replace(b.sourceWith(edit))
 	return r
@@ -328,13 +329,13 @@ func (b *testEnv) replay(t *testing.T) {
 }
 
 // newClient makes a client for the API of a source.
-func newClient(t *testing.T, pool *pgxpool.Pool, s *reconcile.Source) *reconcile.Client {
+func newClient(t *testing.T, pool *pgxpool.Pool, s *providerapi.Source) *providerapi.Client {
 	t.Helper()
-	metrics, err := reconcile.NewCallMetrics(prometheus.NewRegistry(), []string{s.Name})
+	metrics, err := providerapi.NewCallMetrics(prometheus.NewRegistry(), []string{s.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := reconcile.NewClient(reconcile.Options{Pool: pool, Number: s.Number, Source: s.Name,
+	c, err := providerapi.NewClient(providerapi.Options{Pool: pool, Number: s.Number, Source: s.Name,
 		Account: s.Config.Account, Reader: s.Reader,
 		API: s.API, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -269,10 +270,10 @@ const maxCallAttempts = 6
 
 // callWithRetry repeats a call after a temporary failure. Otherwise all pages of the interval would
 // be read again.
-func (w *execution) callWithRetry(ctx context.Context, c provider.Call) (*Response, error) {
+func (w *execution) callWithRetry(ctx context.Context, c provider.Call) (*providerapi.Response, error) {
 	for try := 1; ; try++ {
 		a, err := w.call(ctx, c)
-		var temporary *temporaryError
+		var temporary *providerapi.TemporaryError
 		if try == maxCallAttempts || !errors.As(err, &temporary) {
 			return a, err
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
@@ -113,7 +114,7 @@ func TestReconcile_eventsNotReadYet_movesNoWatermark(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 5, eventTimeOptions)
 	var calls atomic.Int64
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path != "/events" || calls.Add(1) > 1 {
 			return nil, nil
 		}
@@ -226,11 +227,11 @@ func TestReconcile_expiredEventCursor_readsTheListAgain(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 6, eventTimeOptions)
 	var forgot atomic.Int32
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path != "/events" || c.Query.Get("cursor") == "" || forgot.Add(1) > 3 {
 			return nil, nil
 		}
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Expired, Detail: "the cursor expired"},
+		return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Expired, Detail: "the cursor expired"},
 			Status: http.StatusGone, Date: b.api.now}, nil
 	}
 	b.startReconciler(t, b.runner())
@@ -253,7 +254,7 @@ func TestOverwrite_apiLag_waitsForTheLag(t *testing.T) {
 	b.api.setTime(time.Now())
 	b.deliver(t, b.api.history.Events)
 	var refetchedAt atomic.Pointer[time.Time]
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if now := time.Now(); strings.HasPrefix(c.Path, "/things/") {
 			refetchedAt.CompareAndSwap(nil, &now)
 		}

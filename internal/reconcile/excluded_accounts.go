@@ -77,8 +77,8 @@ func (o *StateMetrics) loadExcluded(ctx context.Context, pool *pgxpool.Pool) (w 
 	}
 	known, err := queryStats[sourceAccount](ctx, pool, knownAccountsSQL, numbers)
 	for _, one := range known {
-		if s := all[one.Source]; s.excludes(one.Account) ||
-			slices.Contains(disconnected, sourceAccount{one.Source, s.providerAccount(one.Account)}) {
+		if s := all[one.Source]; excludes(s, one.Account) ||
+			slices.Contains(disconnected, sourceAccount{one.Source, providerAccount(s, one.Account)}) {
 			w.sources, w.accounts = append(w.sources, one.Source), append(w.accounts, one.Account)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 )
 
 // ResetAccountChecks resets the account checks, as another configuration does.
@@ -13,12 +14,12 @@ func (r *Runner) ResetAccountChecks() { r.accountChecks.reset() }
 
 // MonthlyBudgetError is the error of a call whose account has used its monthly calls.
 func MonthlyBudgetError(wait time.Duration) error {
-	return fmt.Errorf("call it: %w", &monthlyBudgetError{limit: 9, monthly: 10, wait: wait})
+	return fmt.Errorf("call it: %w", &providerapi.MonthlyBudgetError{Limit: 9, Monthly: 10, Wait: wait})
 }
 
 // PassFunc returns the function that makes one pass over the refetch requests of a source, as Run
 // does repeatedly.
-func (l *Refetcher) PassFunc(s *Source) func(context.Context) (int, error) {
+func (l *Refetcher) PassFunc(s *providerapi.Source) func(context.Context) (int, error) {
 	l.applySlots = make(chan struct{}, MaxConcurrentApplies)
 	h := &sourceRefetcher{fetcher: fetcher{Runner: l.Runner, source: s, verification: []byte(`{"scheme":"api"}`)},
 		refetcher: l}
@@ -42,7 +43,7 @@ const (
 )
 
 // ListScope returns the scope of the list of a type, as an object scan stores it.
-func ListScope(s *Source, objectType string) string {
+func ListScope(s *providerapi.Source, objectType string) string {
 	of := &objectScan{execution: &execution{fetcher: fetcher{source: s}}, lister: s.Reader.(provider.ObjectLister),
 		objectType: objectType}
 	return of.listScope()

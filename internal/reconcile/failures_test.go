@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -21,8 +22,8 @@ import (
 )
 
 // sourceWith returns the environment's source, changed by edit.
-func (b *testEnv) sourceWith(edit func(*reconcile.Source)) *reconcile.Source {
-	s := &reconcile.Source{Name: applied.SourceName, Number: b.Source,
+func (b *testEnv) sourceWith(edit func(*providerapi.Source)) *providerapi.Source {
+	s := &providerapi.Source{Name: applied.SourceName, Number: b.Source,
 		Config: &provider.Source{Name: applied.SourceName}, API: &provider.API{Concurrency: 2},
 		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api}
 	edit(s)
@@ -73,8 +74,8 @@ func (b *testEnv) waitForRequestError(t *testing.T, text string) {
 }
 
 // errorResponse is the response of a failing API.
-func errorResponse(status int) *reconcile.Response {
-	return &reconcile.Response{Verdict: provider.ClassifyStatus(status, http.Header{}, nil)}
+func errorResponse(status int) *providerapi.Response {
+	return &providerapi.Response{Verdict: provider.ClassifyStatus(status, http.Header{}, nil)}
 }
 
 // A failure in the middle of a period costs one page, not the pages before it.
@@ -86,7 +87,7 @@ func TestReconcile_pageFails_isRequestedAgain(t *testing.T) {
 	r.Settings.RetryDelay = time.Millisecond
 	all := len(b.api.history.Events)
 	pages, calls := (all+pageSize-1)/pageSize, 0
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path != "/events" {
 			return nil, nil
 		}
@@ -110,7 +111,7 @@ func TestReconcile_pausedDuringFailure_makesNoCalls(t *testing.T) {
 	r.Settings.RetryDelay = time.Millisecond
 	var run atomic.Int64
 	var well atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path != "/events" || well.Load() {
 			return nil, nil
 		}
@@ -139,7 +140,7 @@ func TestRefetch_waitingForBudget_isNotDuplicated(t *testing.T) {
 	for i := range 2 {
 		r := b.runner()
 		r.Settings.Lease = time.Second
-		r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.Caller = w }))
+		r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.Caller = w }))
 		startRefetcher(t, r, fmt.Sprint("process ", i))
 	}
 	b.waitForRequestError(t, "refetch within the lease: not done within 500ms")
@@ -167,9 +168,9 @@ func TestRefetch_interrupted_isRetriedSoon(t *testing.T) {
 		r := b.runner()
 		r.Settings.Lease = time.Hour
 		var calls atomic.Int64
-		b.api.interceptWith(func(provider.Call) (*reconcile.Response, error) {
+		b.api.interceptWith(func(provider.Call) (*providerapi.Response, error) {
 			if calls.Add(1) == 1 {
-				r.Sources.Replace(b.sourceWith(func(*reconcile.Source) {}))
+				r.Sources.Replace(b.sourceWith(func(*providerapi.Source) {}))
 			}
 			return nil, nil
 		})
@@ -205,7 +206,7 @@ type blockedCaller struct {
 	tries, active, maxActive atomic.Int64
 }
 
-func (w *blockedCaller) Do(ctx context.Context, c provider.Call) (*reconcile.Response, error) {
+func (w *blockedCaller) Do(ctx context.Context, c provider.Call) (*providerapi.Response, error) {
 	if w.open.Load() {
 		return w.simAPI.Do(ctx, c)
 	}
@@ -228,19 +229,19 @@ func TestReconcile_keyReplacedDuringRun_continues(t *testing.T) {
 	r := b.runner()
 	old := &simAPI{history: b.api.history, now: b.api.now}
 	calls := 0
-	old.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	old.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path != "/events" {
 			return nil, nil
 		}
 		if calls++; calls == 2 {
-			r.Sources.Replace(b.sourceWith(func(*reconcile.Source) {}))
+			r.Sources.Replace(b.sourceWith(func(*providerapi.Source) {}))
 		}
 		if calls >= 2 {
 			return errorResponse(http.StatusUnauthorized), nil
 		}
 		return nil, nil
 	}
-	r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.Caller = old }))
+	r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.Caller = old }))
 	b.startReconciler(t, r)
 	if got := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events}); got.Status != runs.Done ||
 		got.Counts[reconcile.Missing] != int64(len(b.api.history.Events)) || calls != 2 {
@@ -287,7 +288,7 @@ func TestReconcile_readerPanics_failsOnlyThatWork(t *testing.T) {
 		t.Fatal("no other object needs a refetch")
 	}
 	p := panickingReader{panics: func(some string) bool { return some == id || some == "" }}
-	r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = p, p })
+	r := b.runnerWith(func(s *providerapi.Source) { s.Provider, s.Reader = p, p })
 	startRefetcher(t, r, "refetcher")
 	waitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE refetch_after <> 0 AND object_id <> $1`, id)
 	waitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND error LIKE '%panicked%'
@@ -318,12 +319,12 @@ func TestRefetch_responseWithoutDate_isRejected(t *testing.T) {
 	b := newEmptyEnv(t, 97, eventTimeOptions)
 	id := b.objectWithPendingRefetch(t)
 	var dated atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if dated.Load() {
 			return nil, nil
 		}
 		body := b.api.history.StoredRefetch(id, sim.Refetch{Began: b.api.now.UnixMicro()}).Body
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: body}, nil
+		return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: body}, nil
 	}
 	r := b.runner()
 	startRefetcher(t, r, "refetcher")
@@ -410,7 +411,7 @@ func TestObjectScan_fetchPanics_failsTheRun(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 210, livingObjects)
 	b.api.version = sim.ListsIDs // so that each object is requested by id
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
 		s.Reader, s.API.Version = panickingFetch{},
 			sim.ListsIDs
 	}))
@@ -420,11 +421,11 @@ func TestObjectScan_fetchPanics_failsTheRun(t *testing.T) {
 // rejectingCaller rejects the list that shows whether an object is missing. From then on the
 // control call fails, until well is set.
 type rejectingCaller struct {
-	reconcile.Caller
+	providerapi.Caller
 	rejected, well *atomic.Bool
 }
 
-func (c rejectingCaller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+func (c rejectingCaller) Do(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
 	switch {
 	case c.well.Load():
 	case strings.HasSuffix(call.Path, "/milestones") && call.Query.Get("per_page") == "1":

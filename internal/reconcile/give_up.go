@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -44,9 +45,9 @@ func (w *execution) giveUpOnAbsent(err error) error {
 
 // deferForBudget defers a run that waits for calls. It returns any other error unchanged.
 func (w *execution) deferForBudget(err error) error {
-	var spent *monthlyBudgetError
+	var spent *providerapi.MonthlyBudgetError
 	if !errors.As(err, &spent) {
 		return err
 	}
-	return runs.Requeue(min(spent.wait, w.Settings.MaxPollDelay), spent.Error())
+	return runs.Requeue(min(spent.Wait, w.Settings.MaxPollDelay), spent.Error())
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
@@ -24,13 +25,13 @@ func TestReconcile_keyInResponse_isMaskedEverywhere(t *testing.T) {
 	b.fake.Set("a", "y", time.Second)
 	b.fake.Advance(time.Minute)
 	source, before := *b.runner.Sources.All()[b.Source], 0
-	source.Caller = interceptingCaller{source.Caller, func(c provider.Call) *reconcile.Response {
+	source.Caller = interceptingCaller{source.Caller, func(c provider.Call) *providerapi.Response {
 		if !strings.HasPrefix(c.Path, "/things/") {
 			return nil
 		}
 		body := fmt.Appendf(nil, `{"data":{"thing":{"key":%q,"changed":"2026-01-01T00:00:00Z"}}}`,
 			strings.Repeat("x", before)+restfake.Key)
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Status: 200,
+		return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Status: 200,
 			Date: time.Now().Truncate(time.Second), Body: body}
 	}}
 	b.runner.Sources.Replace(&source)
@@ -67,7 +68,7 @@ func TestReconcile_readerErrorWithKey_isMasked(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	r := b.runner()
-	r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) {
+	r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) {
 		s.Reader, s.API = quotingReader{},
 			&provider.API{Concurrency: 2, Key: provider.Secret{Name: "api.key", Value: []byte(apiKey)}}
 	}))

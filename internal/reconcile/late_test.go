@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -57,7 +58,7 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 			late := b.addLateEvent(t)
 			object := []byte(`{"unit":1000000,"object":{"state":"A"}}`)
 			pages := 0
-			b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+			b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 				switch {
 				case c.Path == "/things/late_1":
 					return b.response(provider.Found, object), nil
@@ -131,7 +132,7 @@ func TestObjectScan_openBatches_areWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	var done atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path == "/list" && !done.Load() {
 			t.Error("a page was read too early")
 		}
@@ -223,7 +224,7 @@ func TestObjectScan_changesOnly_startsBeforeWatermark(t *testing.T) {
 			b.scan(t, reconcile.Params{})
 			var mu sync.Mutex
 			var since int64
-			b.api.interceptWith(func(c provider.Call) (*reconcile.Response, error) {
+			b.api.interceptWith(func(c provider.Call) (*providerapi.Response, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				if c.Path == "/list" {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -61,7 +62,7 @@ func (s *objectScan) clearWaiting(ctx context.Context) error {
 }
 
 // listFile returns the file that a response to a list names, nil if the response is a page.
-func (s *objectScan) listFile(cursor string, a *Response) (*provider.File, error) {
+func (s *objectScan) listFile(cursor string, a *providerapi.Response) (*provider.File, error) {
 	in, ok := s.lister.(provider.FileLister)
 	if !ok {
 		return nil, nil
@@ -112,7 +113,7 @@ func (l *fileList) next(ctx context.Context, f *provider.File, position *listPos
 	}
 	from := offset
 	last, err := l.lines(ctx, f, &offset, position)
-	var temporary *temporaryError
+	var temporary *providerapi.TemporaryError
 	switch {
 	case err == nil:
 		return last
@@ -120,7 +121,7 @@ func (l *fileList) next(ctx context.Context, f *provider.File, position *listPos
 		l.failures, l.expirations = 0, 0
 	}
 	// perhaps only the URL has expired: the API then returns a new one
-	if errors.Is(err, errExpired) && l.expirations == 0 {
+	if errors.Is(err, providerapi.ErrExpired) && l.expirations == 0 {
 		l.expirations++
 		return nil
 	}
@@ -142,14 +143,14 @@ func (l *fileList) lines(ctx context.Context, f *provider.File, offset *int64, p
 		return &listPage{}, nil
 	}
 	body, err := l.source.Caller.Download(ctx, l.params.Account, f.URL, *offset)
-	var sizeErr *sizeError
+	var sizeErr *providerapi.SizeError
 	switch pastEnd := errors.As(err, &sizeErr); {
 	case pastEnd && f.Size > 0:
 		return nil, l.sizeMismatch(f, sizeErr.Error())
-	case pastEnd && sizeErr.bytes == strconv.FormatInt(*offset, 10): // the file was read to its end
+	case pastEnd && sizeErr.Bytes == strconv.FormatInt(*offset, 10): // the file was read to its end
 		return &listPage{}, nil
 	case pastEnd:
-		return nil, fmt.Errorf("the API of source %s: %w: %s", l.source.Name, errExpired, sizeErr.Error())
+		return nil, fmt.Errorf("the API of source %s: %w: %s", l.source.Name, providerapi.ErrExpired, sizeErr.Error())
 	}
 	if err != nil {
 		return nil, err
@@ -216,6 +217,6 @@ func (l *fileList) readError(f *provider.File, at int64, err error) error {
 		return fmt.Errorf("source %s, file of type %s: a line has more than %d bytes", l.source.Name, l.objectType,
 			maxLineBytes)
 	}
-	return &temporaryError{text: fmt.Sprintf("the API of source %s: the file of type %s broke off at byte %d of %d: %s",
-		l.source.Name, l.objectType, at, f.Size, messageWithoutURL(err))}
+	return &providerapi.TemporaryError{Text: fmt.Sprintf("the API of source %s: the file of type %s broke off at byte %d "+
+		"of %d: %s", l.source.Name, l.objectType, at, f.Size, providerapi.MessageWithoutURL(err))}
 }

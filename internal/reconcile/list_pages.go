@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -100,14 +101,15 @@ type listPosition struct {
 func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *listPage {
 	call := s.lister.ListObjects(s.source.Config, s.source.API, s.params.Account, s.objectType, position.changedFrom,
 		position.changedUntil, position.cursor)
-	a, err := s.fetchWithRetry(ctx, func() (*Response, error) { return s.call(ctx, call) })
+	a, err := s.fetchWithRetry(ctx, func() (*providerapi.Response, error) { return s.call(ctx, call) })
 	switch {
 	case errors.As(err, new(*rejectedError)) && s.list.SeveralLists:
 		return &listPage{err: fmt.Errorf("%s: %w", call.Path, err)}
 	case err != nil:
 		return &listPage{err: err}
 	case a.Verdict.Kind == provider.Missing && position.cursor != "" && !s.hasParts():
-		return &listPage{err: fmt.Errorf("the API of source %s: %w: %s", s.source.Name, errExpired, a.Verdict.Detail)}
+		return &listPage{err: fmt.Errorf("the API of source %s: %w: %s", s.source.Name, providerapi.ErrExpired,
+			a.Verdict.Detail)}
 	case a.Verdict.Kind == provider.Missing:
 		return &listPage{err: &noListError{fmt.Sprintf("the API of source %s finds no list of type %s: "+
 			"%s", s.source.Name, s.objectType, a.Verdict.Detail)}}
@@ -141,7 +143,7 @@ func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *list
 }
 
 // newRefetch returns a response as the refetch of an object, without a body.
-func (s *objectScan) newRefetch(id string, a *Response) *provider.Refetch {
+func (s *objectScan) newRefetch(id string, a *providerapi.Response) *provider.Refetch {
 	return &provider.Refetch{Date: a.Date, Elapsed: a.Elapsed, Lag: s.source.Reader.Lag(),
 		Snapshot: provider.Snapshot{Account: s.params.Account, ObjectType: s.objectType, ObjectID: id,
 			APIVersion: s.source.API.Version, API: s.source.API}}
@@ -179,10 +181,11 @@ func (s *objectScan) toInput(it *item) {
 
 // fetchWithRetry repeats a call after a temporary failure. It does not use the run's lease, so
 // several may run at once.
-func (s *objectScan) fetchWithRetry(ctx context.Context, call func() (*Response, error)) (*Response, error) {
+func (s *objectScan) fetchWithRetry(ctx context.Context, call func() (*providerapi.Response,
+	error)) (*providerapi.Response, error) {
 	for try := 1; ; try++ {
 		a, err := call()
-		var temporary *temporaryError
+		var temporary *providerapi.TemporaryError
 		if err == nil || try == maxCallAttempts || !errors.As(err, &temporary) {
 			return a, err
 		}

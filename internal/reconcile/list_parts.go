@@ -7,6 +7,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -100,8 +101,8 @@ func (p *partReader) readPage(ctx context.Context, s *objectScan, position listP
 // lasted.
 func (p *partReader) shouldSkip(err error) bool {
 	var rejected *rejectedError
-	var temporary *temporaryError
-	return errors.As(err, &rejected) || p.wasDeferred && errors.As(err, &temporary) && !temporary.throttled
+	var temporary *providerapi.TemporaryError
+	return errors.As(err, &rejected) || p.wasDeferred && errors.As(err, &temporary) && !temporary.Throttled
 }
 
 // countBefore returns the number of parts before one.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
@@ -31,7 +32,7 @@ func (b *testEnv) scanSparsePages(t *testing.T, last, back int, empty bool) *run
 	t.Helper()
 	b.deliver(t, b.api.history.Events)
 	thing := fmt.Sprintf(`{"id":"obj_1","answer":%s}`, b.objectBody())
-	b.api.intercept = func(call provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(call provider.Call) (*providerapi.Response, error) {
 		if call.Path != "/list" {
 			return nil, nil
 		}
@@ -48,7 +49,7 @@ func (b *testEnv) scanSparsePages(t *testing.T, last, back int, empty bool) *run
 		}
 		return b.response(provider.Found, fmt.Appendf(nil, `{"things":[%s],"next":%q}`, object, next)), nil
 	}
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
 		s.Provider, s.Reader = sparseLists{},
 			sparseLists{}
 	}))
@@ -90,7 +91,7 @@ func TestObjectScan_cursorParentMissing_restartsTheList(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	begun := 0
-	b.api.intercept = func(call provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(call provider.Call) (*providerapi.Response, error) {
 		switch {
 		case call.Path != "/list":
 		case call.Query.Get("cursor") == "":
@@ -137,7 +138,7 @@ func TestObjectScan_cursorCycle_failsTheRun(t *testing.T) {
 			t.Parallel()
 			b := newMirroredEnv(t, 220, livingObjects)
 			left := c.expires
-			b.api.intercept = func(call provider.Call) (*reconcile.Response, error) {
+			b.api.intercept = func(call provider.Call) (*providerapi.Response, error) {
 				if call.Path != "/list" {
 					return nil, nil
 				}
@@ -178,7 +179,7 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 			b := newMirroredEnv(t, 220, livingObjects)
 			b.addUnknownObjects(t, "thing", "new_", pages-1) // the last listed object is missing in the mirror
 			times := expires
-			b.api.intercept = func(call provider.Call) (*reconcile.Response, error) {
+			b.api.intercept = func(call provider.Call) (*providerapi.Response, error) {
 				if call.Path != "/list" {
 					return nil, nil
 				}
@@ -197,7 +198,7 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 			}
 			// only the list contains it
 			p := partlyReadable{unreadable: func(id string) bool { return id == fmt.Sprint("new_", pages) }}
-			r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = p, p })
+			r := b.runnerWith(func(s *providerapi.Source) { s.Provider, s.Reader = p, p })
 			mute := otherRunner(r)
 			mute.Log = b.DB.Role(t, "gateway")
 			mute.Log.Close()
@@ -220,13 +221,13 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 // issues, which are listed with pull requests, and of configured APIs.
 func TestLists_ofObjectsBelowOthers_areSparse(t *testing.T) {
 	t.Parallel()
-	described := func(edits ...string) *reconcile.Source {
+	described := func(edits ...string) *providerapi.Source {
 		return newRESTProvider(t, restfake.Options{}, edits).source(t)
 	}
 	hub := newGitHubProvider(t, githubfake.Options{}, false).source(t)
 	shop := newShopifyProvider(t, shopifyfake.Options{}).source(t)
 	for _, c := range []struct {
-		source     *reconcile.Source
+		source     *providerapi.Source
 		objectType string
 		want       bool
 	}{
@@ -253,7 +254,7 @@ func TestObjectScan_unrepairedAndRestarts_countOnce(t *testing.T) {
 			b := newMirroredEnv(t, 230, livingObjects)
 			b.addEachDrift(t)
 			restarts, requested := 0, 0
-			b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+			b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 				switch {
 				case c.Path == "/list" && c.Query.Get("cursor") == "obj_14" && restarts < 3:
 					restarts++

@@ -31,23 +31,6 @@ type location struct {
 	visibilityCheck provider.Call
 }
 
-// Reads reports whether the API can read an object by its id.
-func (s *Source) Reads(account, objectType, id string) bool {
-	_, ok := s.Reader.Fetch(s.Config, s.API, account, objectType, id)
-	return ok
-}
-
-// Locates reports whether the API lists the objects of a type and reads them with known data.
-func (s *Source) Locates(account, objectType string) bool {
-	_, locates := s.Reader.(provider.Locator)
-	lister, lists := s.Reader.(provider.ObjectLister)
-	if !locates || !lists {
-		return false
-	}
-	_, ok := lister.Lists(s.Config, s.API, account)[objectType]
-	return ok
-}
-
 // locate returns how an object is read: by its id, or with known data. The known data is the
 // mirrored state or, without one, listed; and the newest event. ok is false if the provider's API
 // has no call for it, or none for this key.

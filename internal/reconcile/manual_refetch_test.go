@@ -14,6 +14,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -39,7 +40,7 @@ func TestManualRefetch_severalRequests_areOneRefetch(t *testing.T) {
 		}
 	}
 	calls := 0
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if strings.HasPrefix(c.Path, "/things/") {
 			if calls++; calls == 1 {
 				request("a new question")
@@ -72,7 +73,7 @@ func TestManualRefetch_eachRequest_isInTheLog(t *testing.T) {
 	request := func(id, who, why string) { b.requestRefetch(t, "thing", id, who, why) }
 	read := func(want bool) {
 		t.Helper()
-		if got, err := reconcile.ProcessorReadsAPI(t.Context(), operator, b.Source); err != nil || got != want {
+		if got, err := providerapi.ProcessorReadsAPI(t.Context(), operator, b.Source); err != nil || got != want {
 			t.Errorf("the API is read: %t (%v), want %t", got, err, want)
 		}
 	}

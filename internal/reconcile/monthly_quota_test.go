@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -123,7 +124,7 @@ func TestObjectScan_quotaUsedUp_skipsNoType(t *testing.T) {
 			b := newMirroredEnv(t, 220, livingObjects)
 			b.copyObjects(t, "gone")
 			var more atomic.Bool
-			b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+			b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 				switch {
 				case c.Path == path && !more.Load():
 					return nil, reconcile.MonthlyBudgetError(10 * time.Millisecond)

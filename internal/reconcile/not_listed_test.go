@@ -11,6 +11,7 @@ import (
 	diff "github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -18,8 +19,8 @@ import (
 
 // omitFromList makes the API's list omit some objects. The function fails may respond in place of
 // the API.
-func (b *testEnv) omitFromList(fails func(provider.Call) (*reconcile.Response, error), ids ...string) {
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+func (b *testEnv) omitFromList(fails func(provider.Call) (*providerapi.Response, error), ids ...string) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if answer, err := fails(c); answer != nil || err != nil {
 			return answer, err
 		}
@@ -50,7 +51,7 @@ func (b *testEnv) omitFromList(fails func(provider.Call) (*reconcile.Response, e
 	}
 }
 
-func noFault(provider.Call) (*reconcile.Response, error) { return nil, nil }
+func noFault(provider.Call) (*providerapi.Response, error) { return nil, nil }
 
 // An existing object that the list omits counts as not listed, besides equal or repaired. An object
 // that is rejected or unreadable by id may not exist and is not counted. A missing object is an
@@ -101,7 +102,7 @@ func TestObjectScan_notListedObjectsAndKills_countOnce(t *testing.T) {
 		if killed {
 			execute = b.killedJob(t)
 		}
-		b.omitFromList(func(provider.Call) (*reconcile.Response, error) {
+		b.omitFromList(func(provider.Call) (*providerapi.Response, error) {
 			if killed && chance.IntN(20) == 0 {
 				return nil, errProviderDown
 			}
@@ -144,7 +145,7 @@ func TestObjectScan_listReadAgain_resetsNotListed(t *testing.T) {
 	b.DB.Exec(t, `UPDATE object_scans SET phase = 'orphans', checked = 2, mirror_older = 1, missing = 1, not_listed = 1,
 		in_progress = '[{"id": "obj_1", "kind": "mirror_older", "counted": true, "not_listed": true},
 			{"id": "obj_2", "kind": "missing", "counted": true}]'`)
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
 		s.Provider, s.Reader = uncallableObject{},
 			uncallableObject{}
 	}))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -263,7 +264,7 @@ func (s *objectScan) scanList(ctx context.Context) (runs.Status, error) {
 			if err := s.recordWaiting(ctx, w); err != nil {
 				return "", err
 			}
-		case errors.Is(err, errExpired):
+		case errors.Is(err, providerapi.ErrExpired):
 			return s.restartExpiredList(ctx, err)
 		case err != nil:
 			return "", &listError{err}

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -129,7 +130,7 @@ func (slowAPI) MaxLatency() time.Duration { return 3 * time.Second }
 func TestObjectScan_slowResponses_lowerTheWatermark(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 87, eventTimeOptions)
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) { s.Caller = slowAPI{b.api} }))
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) { s.Caller = slowAPI{b.api} }))
 	b.scan(t, reconcile.Params{})
 	if want := b.api.now.Add(-time.Millisecond).Truncate(time.Second).Add(-4 * time.Second); !b.typeCompleteUntil(
 		t).Equal(want) {
@@ -301,12 +302,12 @@ func TestObjectScan_killsAtEachStatement_countsEachObjectOnce(t *testing.T) {
 				calm.startReconciler(t, calm.runner())
 				want := calm.scan(t, reconcile.Params{})
 				r := rand.New(rand.NewPCG(3, 52))
-				wild.api.intercept = func(provider.Call) (*reconcile.Response, error) {
+				wild.api.intercept = func(provider.Call) (*providerapi.Response, error) {
 					switch r.IntN(20) {
 					case 0:
 						return nil, errProviderDown
 					case 1:
-						return &reconcile.Response{Verdict: provider.ClassifyStatus(http.StatusInternalServerError,
+						return &providerapi.Response{Verdict: provider.ClassifyStatus(http.StatusInternalServerError,
 							http.Header{}, nil)}, nil
 					}
 					return nil, nil
@@ -369,11 +370,11 @@ func TestObjectScan_expiredCursor_restartsTheList(t *testing.T) {
 	b := newMirroredEnv(t, 230, livingObjects)
 	b.addEachDrift(t)
 	times := 2
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path == "/list" && c.Query.Get("cursor") == "obj_14" && times > 0 {
 			times--
-			return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Expired, Detail: "that was long ago"}},
-				nil
+			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Expired,
+				Detail: "that was long ago"}}, nil
 		}
 		return nil, nil
 	}
@@ -384,9 +385,9 @@ func TestObjectScan_expiredCursor_restartsTheList(t *testing.T) {
 		report.Types[0].Restarts != 2 {
 		t.Errorf("%+v, %v", report, err)
 	}
-	b.api.interceptWith(func(c provider.Call) (*reconcile.Response, error) {
+	b.api.interceptWith(func(c provider.Call) (*providerapi.Response, error) {
 		if c.Query.Get("cursor") != "" {
-			return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Expired}}, nil
+			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Expired}}, nil
 		}
 		return nil, nil
 	})
@@ -465,7 +466,7 @@ func TestObjectScan_concurrentScans_makeMirrorEqual(t *testing.T) {
 func TestObjectScan_brokenLists_reportTheCause(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 270, livingObjects)
-	b.api.respondTo(&reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.api.now,
+	b.api.respondTo(&providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.api.now,
 		Body: []byte(`{"things":[],"next":"again"}`)}, "/list")
 	b.startReconciler(t, b.runner())
 	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects, Type: "nothing"},
@@ -475,13 +476,13 @@ func TestObjectScan_brokenLists_reportTheCause(t *testing.T) {
 		return strings.Contains(r.Detail, "the same page of type thing again and again")
 	})
 	// an object that is listed and then missing stays unrepaired, and an empty id is reported
-	b.api.interceptWith(func(c provider.Call) (*reconcile.Response, error) {
+	b.api.interceptWith(func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path == "/list":
-			return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.api.now,
+			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.api.now,
 				Body: fmt.Appendf(nil, `{"things":[{"id":"obj_1","at":%d},{"id":""}]}`, b.api.now.UnixMicro())}, nil
 		case strings.HasPrefix(c.Path, "/things/obj_1"):
-			return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now}, nil
+			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now}, nil
 		}
 		return nil, nil
 	})

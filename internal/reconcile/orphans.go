@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -220,7 +221,7 @@ func (s *objectScan) nextOrphans(ctx context.Context) ([]*item, error) {
 	if err == nil {
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*item, error) {
 			it := &item{fetchedByID: true, kind: orphan, counted: true}
-			a := &Response{}
+			a := &providerapi.Response{}
 			var elapsed int64
 			err := row.Scan(&it.id, &a.Date, &elapsed, &a.Body)
 			a.Date, a.Elapsed = a.Date.UTC(), time.Duration(elapsed)*time.Microsecond

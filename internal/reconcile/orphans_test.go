@@ -15,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -48,7 +49,7 @@ func (aaaAndThing) Fetch(_ *provider.Source, _ *provider.API, _, objectType, id 
 // startAAAAndThing starts a reconciler for the two types.
 func (b *testEnv) startAAAAndThing(t *testing.T) {
 	t.Helper()
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
 		s.Provider, s.Reader = aaaAndThing{},
 			aaaAndThing{}
 	}))
@@ -64,11 +65,12 @@ func (b *testEnv) addUnknownObjects(t *testing.T, objectType, prefix string, n i
 }
 
 // missingResponse returns the API's response for a missing object.
-func (b *testEnv) missingResponse() *reconcile.Response { return b.response(provider.Missing, nil) }
+func (b *testEnv) missingResponse() *providerapi.Response { return b.response(provider.Missing, nil) }
 
 // response returns a response of the API.
-func (b *testEnv) response(kind provider.VerdictKind, body []byte) *reconcile.Response {
-	return &reconcile.Response{Verdict: provider.Verdict{Kind: kind}, Date: b.api.now.Truncate(time.Second), Body: body}
+func (b *testEnv) response(kind provider.VerdictKind, body []byte) *providerapi.Response {
+	return &providerapi.Response{Verdict: provider.Verdict{Kind: kind}, Date: b.api.now.Truncate(time.Second),
+		Body: body}
 }
 
 // objectBody returns the API's body of an object.
@@ -91,17 +93,17 @@ func TestObjectScan_sameIDOfOtherType_writesNoTombstones(t *testing.T) {
 	last := queryOne[string](t, b, `SELECT object_id FROM objects WHERE object_type = 'aaa'
 		ORDER BY object_id OFFSET 120
 		LIMIT 1`)
-	r := b.runnerWith(func(s *reconcile.Source) { s.Provider, s.Reader = aaaAndThing{}, aaaAndThing{} })
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	r := b.runnerWith(func(s *providerapi.Source) { s.Provider, s.Reader = aaaAndThing{}, aaaAndThing{} })
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path == "/aaas":
 			return b.response(provider.Found, []byte(`{"things":[]}`)), nil
 		case c.Path == "/aaa/obj_1":
 			return b.missingResponse(), nil
 		case c.Path == "/aaa/"+last: // from the next attempt on, the source lists things only
-			r.Sources.Replace(b.sourceWith(func(*reconcile.Source) {}))
+			r.Sources.Replace(b.sourceWith(func(*providerapi.Source) {}))
 			// without a Date, so that the scan stops
-			return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: b.objectBody()}, nil
+			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: b.objectBody()}, nil
 		case strings.HasPrefix(c.Path, "/aaa/"):
 			return b.response(provider.Found, b.objectBody()), nil
 		}
@@ -123,7 +125,7 @@ func TestObjectScan_listedObjects_countForTheirTypeOnly(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	b.addUnknownObjects(t, "thing", "gone_", 1)
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path != "/aaas":
 			return nil, nil
@@ -172,7 +174,7 @@ func TestObjectScan_pausedRun_stillAsksForApproval(t *testing.T) {
 	b.addUnknownObjects(t, "thing", "gone_", 90)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	var paused atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if strings.HasPrefix(c.Path, "/things/gone_") && !paused.Swap(true) {
 			if err := runs.ChangeStatus(t.Context(), b.OperatorPool, run, runs.Paused); err != nil {
 				t.Error(err)
@@ -199,7 +201,7 @@ func TestObjectScan_approval_coversOnlyReportedOrphans(t *testing.T) {
 	b := newMirroredEnv(t, 220, livingObjects)
 	b.addUnknownObjects(t, "thing", "more_", 480)
 	var all atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch id, ok := strings.CutPrefix(c.Path, "/things/more_"); {
 		case !ok:
 			return nil, nil
@@ -267,7 +269,7 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 			const lateSQL = `UPDATE objects SET updated_at = clock_now(), revision = revision + 1
 				WHERE object_id = 'gone_1'`
 			read := sync.OnceFunc(func() { b.DB.Exec(t, lateSQL) })
-			b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+			b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 				if c.Path == "/list" {
 					read()
 				}
@@ -383,7 +385,7 @@ func newInterruptedRepair(t *testing.T, then func(b *testEnv)) (*testEnv, int64)
 		fmt.Fprintf(&list, `{"id":%q,"answer":%s},`, id,
 			b.api.history.StoredRefetch(id, sim.Refetch{Began: b.api.now.UnixMicro()}).Body)
 	}
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path == "/list":
 			return b.response(provider.Found,
@@ -452,7 +454,7 @@ func TestObjectScan_orphanUpdatedMeanwhile_isMirrorNewer(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	b.addUnknownObjects(t, "thing", "gone_", 2)
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if strings.HasPrefix(c.Path, "/things/gone_") {
 			if c.Path == "/things/gone_2" { // a webhook restores it, later than this response
 				b.DB.Exec(t, `UPDATE objects SET version_at = $1, time_from = $1, time_to = $1

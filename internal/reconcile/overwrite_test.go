@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -203,7 +204,7 @@ func TestOverwrite_partialResponse_fails(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 101, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
 		ObjectVersions: true, VersionIsCounter: true})
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) { s.Reader = partReader{} }))
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) { s.Reader = partReader{} }))
 	run := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
 	if run.Status != runs.Failed || !strings.Contains(run.Detail, "the API's response cannot overwrite anything") {
 		t.Errorf("%s: %s", run.Status, run.Detail)
@@ -223,7 +224,7 @@ func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
 	b.api.setTime(time.Now())
 	b.deliver(t, b.api.history.Events)
 	b.api.respondTo(b.missingResponse(), "/things/*")
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) { s.Reader = counterReader{} }))
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) { s.Reader = counterReader{} }))
 	shown := func(want string) {
 		t.Helper()
 		got := b.DB.QueryStrings(t, `SELECT deleted || ', ' || ambiguous || ', refetch pending: ' ||

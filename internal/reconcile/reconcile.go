@@ -20,6 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -117,7 +118,7 @@ type Runner struct {
 	Pool, Log *pgxpool.Pool
 	Processor *processor.Processor
 	// Sources are the sources with an API.
-	Sources  *Sources
+	Sources  *providerapi.Sources
 	Settings Settings
 	// Now is this machine's clock, which gives refetched data its time of receipt; nil means
 	// time.Now. Tests replace it.
@@ -190,7 +191,8 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 
 // execute executes the run once the budget allows a call.
 func (w *execution) execute(ctx context.Context) (runs.Status, error) {
-	if strings.HasPrefix(w.lease.Detail, monthlyBudgetMessage) { // the old message is removed once a call is possible
+	// the old message is removed once a call is possible
+	if strings.HasPrefix(w.lease.Detail, providerapi.MonthlyBudgetMessage) {
 		if _, err := w.checkKey(ctx, w.params.Account); err != nil {
 			return w.handleDisconnected(ctx, err)
 		}
@@ -297,7 +299,7 @@ func (w *execution) advanceCheckpoint(ctx context.Context, cursor int64) (runs.S
 
 // recordSkew adds the skew to the run's counts.
 func (w *execution) recordSkew() {
-	if skew := w.source.Caller.Skew().Abs(); skew > toleratedSkew {
+	if skew := w.source.Caller.Skew().Abs(); skew > providerapi.ToleratedSkew {
 		w.lease.Counts[SkewSeconds] = int64((skew + time.Second - 1) / time.Second)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -87,7 +88,7 @@ func (f *fetcher) isUnknownObject(ctx context.Context, d *events.Delivery) (bool
 // fetcher reads the API of a source.
 type fetcher struct {
 	*Runner
-	source *Source
+	source *providerapi.Source
 	// verification is stored with a refetch, in the place of a delivery's verification result.
 	verification []byte
 	// manual: an operator requested these refetches, as verification records.
@@ -100,7 +101,7 @@ type fetcher struct {
 
 // call makes a call and handles its verdict. The error of a failure that no retry can resolve comes
 // from runs.Permanent.
-func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) {
+func (f *fetcher) call(ctx context.Context, c provider.Call) (*providerapi.Response, error) {
 	c.Manual = f.byOperator
 	a, err := f.source.Caller.Do(ctx, c)
 	if err != nil {
@@ -118,10 +119,10 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 		return nil, runs.Permanent(&rejectedError{fmt.Sprintf("the API of source %s: %s", f.source.Name,
 			a.Verdict.Detail), a.Verdict.Disconnected})
 	case provider.Expired:
-		return nil, fmt.Errorf("the API of source %s: %w: %s", f.source.Name, errExpired, a.Verdict.Detail)
+		return nil, fmt.Errorf("the API of source %s: %w: %s", f.source.Name, providerapi.ErrExpired, a.Verdict.Detail)
 	}
-	return nil, &temporaryError{text: fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail),
-		throttled: a.Verdict.Kind == provider.Throttled}
+	return nil, &providerapi.TemporaryError{Text: fmt.Sprintf("the API of source %s: %s", f.source.Name,
+		a.Verdict.Detail), Throttled: a.Verdict.Kind == provider.Throttled}
 }
 
 // maskError masks the key in a reader's error, which may quote it.
@@ -203,7 +204,8 @@ func (f *fetcher) toInput(k versioning.Key, l *provider.Refetch, received time.T
 
 // fetchObject makes the call that reads an object. If its response leads to another call, it
 // returns that call's response.
-func (f *fetcher) fetchObject(ctx context.Context, k versioning.Key, call provider.Call) (*Response, error) {
+func (f *fetcher) fetchObject(ctx context.Context, k versioning.Key, call provider.Call) (*providerapi.Response,
+	error) {
 	a, err := f.call(ctx, call)
 	stepper, hasSteps := f.source.Reader.(provider.TwoStepReader)
 	if err != nil || !hasSteps || a.Verdict.Kind != provider.Found {
@@ -216,11 +218,11 @@ func (f *fetcher) fetchObject(ctx context.Context, k versioning.Key, call provid
 }
 
 // checkKey checks that the key works for the account, and returns the response.
-func (f *fetcher) checkKey(ctx context.Context, account string) (*Response, error) {
+func (f *fetcher) checkKey(ctx context.Context, account string) (*providerapi.Response, error) {
 	return f.checkFound(ctx, f.source.Reader.CredentialCheck(f.source.API, account))
 }
 
-func (f *fetcher) checkFound(ctx context.Context, call provider.Call) (*Response, error) {
+func (f *fetcher) checkFound(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
 	a, err := f.call(ctx, call)
 	switch {
 	case err != nil:

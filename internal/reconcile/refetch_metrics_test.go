@@ -12,6 +12,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -204,7 +205,7 @@ func TestRefetch_partialResponses_areSuspended(t *testing.T) {
 	b.api.setTime(time.Now())
 	b.api.respondTo(b.missingResponse(), "/things/*")
 	b.requestRefetch(t, "thing", "obj_1", "ada", "is it there")
-	pass := refetchPasses(b, b.runnerWith(func(s *reconcile.Source) { s.Reader = counterReader{} }))
+	pass := refetchPasses(b, b.runnerWith(func(s *providerapi.Source) { s.Reader = counterReader{} }))
 	ahead := time.Duration(0)
 	passesOfAnHour := func() {
 		t.Helper()
@@ -262,7 +263,7 @@ func TestRefetch_manualRequestDuringSuspension_staysDue(t *testing.T) {
 	b.api.setTime(time.Now())
 	request := func(who string) { b.requestRefetch(t, "unread", "obj_1", who, "is it there") }
 	pass := refetchPasses(b,
-		b.runnerWith(func(s *reconcile.Source) { s.Reader = uncallable{onFetch: func() { request("bob") }} }))
+		b.runnerWith(func(s *providerapi.Source) { s.Reader = uncallable{onFetch: func() { request("bob") }} }))
 	request("ada")
 	if _, err := pass(t.Context()); err != nil {
 		t.Fatal(err)

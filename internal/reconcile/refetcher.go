@@ -13,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -53,7 +54,7 @@ func (l *Refetcher) Run(ctx context.Context) error {
 
 // refetchSource makes the refetches of one source until ctx ends. It passes again at once while
 // passes use the whole concurrency.
-func (l *Refetcher) refetchSource(ctx context.Context, s *Source) {
+func (l *Refetcher) refetchSource(ctx context.Context, s *providerapi.Source) {
 	refetcher := &sourceRefetcher{fetcher: fetcher{Runner: l.Runner, source: s,
 		verification: []byte(`{"scheme":"api"}`)}, refetcher: l}
 	for ctx.Err() == nil {
@@ -99,7 +100,7 @@ func (h *sourceRefetcher) pass(ctx context.Context) (n int, err error) {
 		}
 	}()
 	if !h.resumed {
-		if err := OpenBudget(ctx, h.Pool, h.source.Number, h.source.API); err != nil {
+		if err := providerapi.OpenBudget(ctx, h.Pool, h.source.Number, h.source.API); err != nil {
 			return 0, err
 		}
 		if err := h.resumeRequests(ctx); err != nil {
@@ -254,9 +255,9 @@ func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err 
 	if reason := one.suspendReason(err); reason != nil {
 		return h.suspend(ctx, one, suspension{reason: reason, refetchAfter: one.refetchAfter})
 	}
-	var spent *monthlyBudgetError
+	var spent *providerapi.MonthlyBudgetError
 	if errors.As(err, &spent) {
-		return h.reschedule(ctx, one, spent.wait, one.attempts, spent)
+		return h.reschedule(ctx, one, spent.Wait, one.attempts, spent)
 	}
 	if err != nil { // a failure of the API
 		return h.reschedule(ctx, one, retryDelay(one.attempts), one.attempts+1, err)
@@ -370,7 +371,8 @@ func (h *sourceRefetcher) reschedule(ctx context.Context, one refetchRequest, wa
 	if cause != nil {
 		text = events.SanitizeText(cause.Error())
 	}
-	if cause != nil && !errors.As(cause, new(*monthlyBudgetError)) { // which is logged once for all requests
+	// a MonthlyBudgetError is logged once for all requests
+	if cause != nil && !errors.As(cause, new(*providerapi.MonthlyBudgetError)) {
 		h.refetcher.Logger.Warn("refetch failed; it is retried", "source", h.source.Name, "type", one.key.Type,
 			"object", one.key.ID, "wait", wait, "error", cause)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -57,10 +58,10 @@ func TestRefetch_pendingObjects_areAllRefetched(t *testing.T) {
 			}
 			r := rand.New(rand.NewPCG(seed, 61))
 			failed := 0
-			b.api.intercept = func(provider.Call) (*reconcile.Response, error) {
+			b.api.intercept = func(provider.Call) (*providerapi.Response, error) {
 				if failed < 3 && r.IntN(3) == 0 {
 					failed++
-					return &reconcile.Response{Verdict: provider.ClassifyStatus(http.StatusInternalServerError,
+					return &providerapi.Response{Verdict: provider.ClassifyStatus(http.StatusInternalServerError,
 						http.Header{}, nil)}, nil
 				}
 				return nil, nil
@@ -113,7 +114,7 @@ func TestRefetch_missingObject_needsAccountCheck(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 80, eventTimeOptions)
 	var ownKey atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case strings.HasPrefix(c.Path, "/things/"), strings.HasPrefix(c.Path, "/event/") && !ownKey.Load():
 			return b.missingResponse(), nil
@@ -153,7 +154,7 @@ func TestRefetch_unknownObject_writesNoTombstone(t *testing.T) {
 	b.waitForRefetches(t)
 	wantValue(t, b, 0, countRefetchesSQL+` AND object_id = 'obj_tpyo'`)
 	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE object_id = 'obj_tpyo'`)
-	b.api.respondTo(&reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing},
+	b.api.respondTo(&providerapi.Response{Verdict: provider.Verdict{Kind: provider.Missing},
 		Date: b.api.now.Truncate(time.Second)}, "/things/*")
 	if r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing",
 		ID: kept}); r.Counts[reconcile.Missing] != 1 || r.Counts[reconcile.Absent] != 0 {
@@ -186,7 +187,7 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	r := b.runner()
 	read := func(not ...string) {
 		p := partlyReadable{unreadable: func(id string) bool { return slices.Contains(not, id) }}
-		r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.Reader = p }))
+		r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.Reader = p }))
 	}
 	read("obj_1", "obj_2")
 	var log lockedBuffer
@@ -264,7 +265,7 @@ func TestRefetch_manyConcurrent_limitsApplies(t *testing.T) {
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	var here, most atomic.Int64
 	b.proc = b.Processor(t, countingReader{active: &here, maxActive: &most})
-	r := b.runnerWith(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} })
+	r := b.runnerWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} })
 	startRefetcher(t, r, "refetcher")
 	b.waitForRefetches(t)
 	if n := most.Load(); n > reconcile.MaxConcurrentApplies || n < 2 {
@@ -298,7 +299,7 @@ func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	b.proc = b.Processor(t, p)
 	r := b.runner()
 	r.Settings.Lease = 6 * time.Second
-	r.Sources.Replace(b.sourceWith(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} }))
+	r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} }))
 	startRefetcher(t, r, "refetcher")
 	t.Cleanup(release)
 	testkit.Eventually(t, time.Minute, func() error {
@@ -327,7 +328,7 @@ func TestRefetch_movedObject_isSuspended(t *testing.T) {
 	t.Parallel()
 	b := newEmptyEnv(t, 97, eventTimeOptions)
 	id := b.objectWithPendingRefetch(t)
-	r := b.runnerWith(func(s *reconcile.Source) { s.Reader = movedReader{} })
+	r := b.runnerWith(func(s *providerapi.Source) { s.Reader = movedReader{} })
 	startRefetcher(t, r, "refetcher")
 	waitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND due = 'infinity'
 		AND error LIKE '%another one is answered%next event%'`, id)

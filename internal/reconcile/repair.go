@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -76,20 +77,20 @@ func (s *objectScan) refetchItem(ctx context.Context, it *item) (err error) {
 		return nil
 	}
 	a, err := s.fetchWithRetry(ctx,
-		func() (*Response, error) { return s.fetchObject(ctx, s.key(it.id), location.call) })
+		func() (*providerapi.Response, error) { return s.fetchObject(ctx, s.key(it.id), location.call) })
 	var rejected *rejectedError
-	var temporary *temporaryError
+	var temporary *providerapi.TemporaryError
 	switch {
 	case errors.As(err, &rejected): // the key may lack access to this object only
 		it.problem = rejected.text
 		_, err := s.checkKey(ctx, s.params.Account)
 		return err
 	// this object alone may fail for ever: its response may be too large
-	case errors.As(err, &temporary) && !temporary.throttled:
+	case errors.As(err, &temporary) && !temporary.Throttled:
 		if _, down := s.checkKey(ctx, s.params.Account); down != nil {
 			return err
 		}
-		it.problem = temporary.text
+		it.problem = temporary.Text
 		return nil
 	case err != nil:
 		return err

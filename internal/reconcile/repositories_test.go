@@ -13,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
@@ -20,7 +21,7 @@ import (
 
 // runner makes a runner for the fake.
 func (f *githubEnv) runner() *reconcile.Runner {
-	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Processor: f.proc, Sources: &reconcile.Sources{},
+	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Processor: f.proc, Sources: &providerapi.Sources{},
 		Settings: reconcile.DefaultSettings}
 	r.Sources.Replace(f.source)
 	r.Settings.ListDelay, r.Settings.RetryDelay = time.Second, time.Millisecond
@@ -190,7 +191,7 @@ func TestObjectScan_revokedKey_skipsNoRepository(t *testing.T) {
 	t.Parallel()
 	f := newPartlyReadableEnv(t, 0, githubfake.Options{})
 	var revoked atomic.Bool
-	f.startThrough(t, interceptingCaller{f.source.Caller, func(c provider.Call) *reconcile.Response {
+	f.startThrough(t, interceptingCaller{f.source.Caller, func(c provider.Call) *providerapi.Response {
 		switch {
 		case strings.Contains(c.Path, "kettle-1/issues"):
 			revoked.Store(true)
@@ -209,11 +210,11 @@ func TestObjectScan_revokedKey_skipsNoRepository(t *testing.T) {
 
 // interceptingCaller is a Caller that may respond in place of the API.
 type interceptingCaller struct {
-	reconcile.Caller
-	intercept func(c provider.Call) *reconcile.Response
+	providerapi.Caller
+	intercept func(c provider.Call) *providerapi.Response
 }
 
-func (m interceptingCaller) Do(ctx context.Context, c provider.Call) (*reconcile.Response, error) {
+func (m interceptingCaller) Do(ctx context.Context, c provider.Call) (*providerapi.Response, error) {
 	if a := m.intercept(c); a != nil {
 		return a, nil
 	}
@@ -286,7 +287,7 @@ func TestObjectScan_missingObjectListRejected_isUnrepaired(t *testing.T) {
 	t.Parallel()
 	f := newPartlyReadableEnv(t, 0, githubfake.Options{})
 	var revoked, met atomic.Bool
-	f.startThrough(t, interceptingCaller{f.source.Caller, func(c provider.Call) *reconcile.Response {
+	f.startThrough(t, interceptingCaller{f.source.Caller, func(c provider.Call) *providerapi.Response {
 		switch {
 		case strings.HasSuffix(c.Path, "kettle-1/releases") && c.Query.Get("per_page") == "1":
 			met.Store(revoked.Load())
@@ -336,7 +337,7 @@ func TestObjectScan_repositoriesChangeDuringRun_restartsTheList(t *testing.T) {
 			f.fake.Advance(150 * time.Minute)
 			var changed atomic.Bool
 			source := *f.source
-			source.Caller = interceptingCaller{f.source.Caller, func(c provider.Call) *reconcile.Response {
+			source.Caller = interceptingCaller{f.source.Caller, func(c provider.Call) *providerapi.Response {
 				if strings.Contains(c.Path, "kettle-1/issues") && !changed.Load() {
 					return errorResponse(http.StatusInternalServerError)
 				}

@@ -17,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -66,11 +67,11 @@ func newRESTEnv(t *testing.T, edits ...string) *restEnv {
 
 // changingCaller calls beforeCall of the environment before each call.
 type changingCaller struct {
-	reconcile.Caller
+	providerapi.Caller
 	env *restEnv
 }
 
-func (c changingCaller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+func (c changingCaller) Do(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
 	if c.env.beforeCall != nil {
 		c.env.beforeCall(call)
 	}
@@ -80,8 +81,8 @@ func (c changingCaller) Do(ctx context.Context, call provider.Call) (*reconcile.
 // sourceRunner makes a runner that calls the API over HTTP.
 func (b *restEnv) sourceRunner(t *testing.T) *reconcile.Runner {
 	t.Helper()
-	s, e := &reconcile.Sources{}, b.endpoint
-	source := &reconcile.Source{Name: thingsSource, Number: b.Source, Config: e.Source, API: e.API,
+	s, e := &providerapi.Sources{}, b.endpoint
+	source := &providerapi.Source{Name: thingsSource, Number: b.Source, Config: e.Source, API: e.API,
 		Provider: e.Provider, Reader: e.Reader}
 	source.Caller = changingCaller{newClient(t, b.Pool, source), b}
 	s.Replace(source)

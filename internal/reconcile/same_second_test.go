@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
@@ -313,7 +314,7 @@ func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 		b.api.respondTo(nil, "/list")
 	}
 	down()
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
 		s.Provider, s.Reader = onlyIfMirroredAndThing{}, onlyIfMirroredAndThing{}
 	}))
 	startFailing := func(o reconcile.Params) int64 {
@@ -348,7 +349,7 @@ func TestObjectScan_onlySkippedTypesAllowed_failsTheRun(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	b.api.respondTo(errorResponse(http.StatusForbidden), "/list")
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
 		s.Provider, s.Reader = onlyIfMirroredAndThing{}, onlyIfMirroredAndThing{}
 	}))
 	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "403")

@@ -2,33 +2,18 @@ package reconcile_test
 
 import (
 	"bytes"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/stripe"
-	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 const apiKey = "sk_test_s3cret"
-
-// unusedURL is the address of an API that is never called.
-const unusedURL = "http://127.0.0.1:1"
-
-type databaseEnv struct {
-	db  *testkit.DB
-	log lockedBuffer
-}
 
 // lockedBuffer is a buffer for the loggers of several clients.
 type lockedBuffer struct {
@@ -52,51 +37,6 @@ func (b *lockedBuffer) text() string {
 // count returns how often a text was written.
 func (b *lockedBuffer) count(text string) int { return strings.Count(b.text(), text) }
 
-func newDatabaseEnv(t *testing.T) *databaseEnv {
-	t.Helper()
-	return &databaseEnv{db: testkit.Database(t)}
-}
-
-// client makes a client with its own pool, as in a process of its own. A non-nil edit changes the
-// settings of the API.
-func (b *databaseEnv) client(t *testing.T, url string, edit func(*provider.API)) (*reconcile.Client,
-	*prometheus.Registry) {
-	t.Helper()
-	reg := prometheus.NewRegistry()
-	metrics, err := reconcile.NewCallMetrics(reg, []string{"shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := &provider.API{BaseURL: url, Key: provider.Secret{Name: "api.key", Value: []byte(apiKey)}, Rate: 1000,
-		Concurrency: 5, Timeout: 30 * time.Second, MaxBytes: 1 << 20}
-	if edit != nil {
-		edit(api)
-	}
-	c, err := reconcile.NewClient(reconcile.Options{Pool: b.db.Role(t, "processor"), Number: 1, Source: "shop",
-		Reader: stripe.Stripe{}, API: api, Metrics: metrics,
-		Logger: slog.New(slog.NewTextHandler(&b.log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c, reg
-}
-
-// stopClock replaces the database's clock by one that stands still. The returned function moves it
-// forward.
-func (b *databaseEnv) stopClock(t *testing.T) (forward func(time.Duration)) {
-	t.Helper()
-	run := func(sql string, args ...any) {
-		t.Helper()
-		if _, err := b.db.Pool.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	replaceClock(t, b.db)
-	run(`UPDATE test_clock SET at = '2026-11-22 04:00:00Z'`)
-	return func(d time.Duration) { t.Helper(); run(`UPDATE test_clock SET at = at + $1::interval`, d) }
-}
-
 // serve starts the API of a provider.
 func serve(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
@@ -104,5 +44,3 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	t.Cleanup(s.Close)
 	return s.URL
 }
-
-var customerCall = provider.Call{Path: "/v1/customers/cus_1"}

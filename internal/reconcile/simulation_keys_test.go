@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
@@ -127,7 +128,7 @@ func (l *simulation) otherAccountFake() *stripefake.Fake {
 
 // unreadableResponse returns the response to the retrieval of an object that is unreadable for some
 // minutes: the key may not read it, or its backend is down. It returns nil for a readable object.
-func (l *simulation) unreadableResponse(key string) *reconcile.Response {
+func (l *simulation) unreadableResponse(key string) *providerapi.Response {
 	if key == "" || l.providerStopped || l.unreadablePercent == 0 {
 		return nil
 	}
@@ -142,12 +143,12 @@ func (l *simulation) unreadableResponse(key string) *reconcile.Response {
 	if n%2 == 0 {
 		kind = provider.Failure
 	}
-	return &reconcile.Response{Verdict: provider.Verdict{Kind: kind, Detail: "this object is unreadable"},
+	return &providerapi.Response{Verdict: provider.Verdict{Kind: kind, Detail: "this object is unreadable"},
 		Date: l.Now().Truncate(time.Second)}
 }
 
 // clientOf returns the client of the account that the current key belongs to.
-func (c *simulationCaller) clientOf(ctx context.Context) *reconcile.Client {
+func (c *simulationCaller) clientOf(ctx context.Context) *providerapi.Client {
 	l := c.sim
 	run, _ := ctx.Value(runKey{}).(int64)
 	l.keyLock.Lock()

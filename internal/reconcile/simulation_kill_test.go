@@ -16,6 +16,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -152,7 +153,7 @@ func (l *simulation) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.Trace
 // ahead in other goroutines, in which only the provider makes steps, so that the choices of the
 // test stay reproducible.
 type simulationCaller struct {
-	*reconcile.Client
+	*providerapi.Client
 	sim *simulation
 
 	mu sync.Mutex
@@ -166,7 +167,7 @@ type simulationCaller struct {
 	seenByRun map[int64]map[string]bool
 	calls     int
 	// otherClient is the client of another account, or nil before it is used.
-	otherClient *reconcile.Client
+	otherClient *providerapi.Client
 }
 
 // runKey is the context key of the run that makes a call.
@@ -185,7 +186,7 @@ func (c *simulationCaller) Now() time.Time {
 
 // Do calls the API with small pages, sometimes after a random action. If the rate budget makes it
 // wait, that time passes.
-func (c *simulationCaller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+func (c *simulationCaller) Do(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
 	l, what := c.sim, c.sim.classify(call)
 	if what.isList {
 		c.stepProvider()
@@ -219,7 +220,7 @@ func (c *simulationCaller) Do(ctx context.Context, call provider.Call) (*reconci
 // call makes a call, which takes no time on the provider's clock. If that clock is compared with
 // the database's, both stand still during the call, because the elapsed time of a response is real
 // time. Otherwise the elapsed time is set to zero.
-func (c *simulationCaller) call(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+func (c *simulationCaller) call(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
 	l := c.sim
 	if l.learnsClocks {
 		l.clockLock.RLock()
@@ -246,7 +247,7 @@ func (c *simulationCaller) stepProvider() {
 	}
 }
 
-func (c *simulationCaller) recordResponse(object string, a *reconcile.Response) {
+func (c *simulationCaller) recordResponse(object string, a *providerapi.Response) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.sim

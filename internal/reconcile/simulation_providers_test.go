@@ -16,7 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
@@ -31,7 +31,7 @@ type liveProvider interface {
 	Step()
 	Deliver(take func(d *provider.Delivery) bool) int
 	// source is the reconciler's source, without a number and a caller.
-	source(t *testing.T) *reconcile.Source
+	source(t *testing.T) *providerapi.Source
 	// objects are all objects that have ever existed, in their current state.
 	objects() []liveObject
 	// hide makes an object look as if it were deleted.
@@ -87,12 +87,12 @@ func stripeObject(o stripefake.Object) liveObject {
 	return liveObject{mirrorAccount(o.Account, o.Type), o.Type, o.ID, o.Body, o.Changed, false, o.Account + " " + o.ID}
 }
 
-func (w *stripeProvider) source(t *testing.T) *reconcile.Source {
+func (w *stripeProvider) source(t *testing.T) *providerapi.Source {
 	t.Helper()
 	api := &provider.API{BaseURL: w.URL, Key: provider.Secret{Name: "api.key", Value: []byte(stripefake.Key)},
 		Version: stripefake.Version, IDOnlyEvents: w.scenario.stripe.IDOnlyEvents}
 	secrets := []provider.Secret{{Name: "one", Value: []byte(stripefake.Secret)}}
-	return &reconcile.Source{Config: &provider.Source{Name: "shop", Secrets: secrets}, API: api,
+	return &providerapi.Source{Config: &provider.Source{Name: "shop", Secrets: secrets}, API: api,
 		Provider: stripe.Stripe{}, Reader: stripe.Stripe{}}
 }
 
@@ -157,7 +157,7 @@ func newGitHubProvider(t *testing.T, o githubfake.Options, withoutHooks bool) li
 	return &githubProvider{githubfake.New(t, o), o.Faults, withoutHooks}
 }
 
-func (w *githubProvider) source(t *testing.T) *reconcile.Source {
+func (w *githubProvider) source(t *testing.T) *providerapi.Source {
 	t.Helper()
 	api := &provider.API{BaseURL: w.URL, Key: provider.Secret{Name: "api.key", Value: []byte(githubfake.Key)},
 		Webhooks: w.Hooks(), Repositories: w.Repositories()}
@@ -167,7 +167,7 @@ func (w *githubProvider) source(t *testing.T) *reconcile.Source {
 	if err := (github.GitHub{}).CompleteAPI(api); err != nil {
 		t.Fatal(err)
 	}
-	return &reconcile.Source{Config: &provider.Source{Name: "code",
+	return &providerapi.Source{Config: &provider.Source{Name: "code",
 		Secrets: []provider.Secret{{Name: "one", Value: []byte(githubfake.Secret)}}}, API: api,
 		Provider: github.GitHub{}, Reader: github.GitHub{}}
 }
@@ -227,13 +227,13 @@ func newShopifyProvider(t *testing.T, o shopifyfake.Options) liveProvider {
 
 func (w *shopifyProvider) Step() { w.RunSteps(1) }
 
-func (w *shopifyProvider) source(t *testing.T) *reconcile.Source {
+func (w *shopifyProvider) source(t *testing.T) *providerapi.Source {
 	t.Helper()
 	api := &provider.API{BaseURL: w.URL, Key: provider.Secret{Name: "api.key", Value: []byte(shopifyfake.Key)}}
 	if err := (shopify.Shopify{}).CompleteAPI(api); err != nil {
 		t.Fatal(err)
 	}
-	return &reconcile.Source{Config: &provider.Source{Name: "shop", Account: shopifyfake.Shop,
+	return &providerapi.Source{Config: &provider.Source{Name: "shop", Account: shopifyfake.Shop,
 		Secrets: []provider.Secret{{Name: "one", Value: []byte(shopifyfake.Secret)}}}, API: api,
 		Provider: shopify.Shopify{}, Reader: shopify.Shopify{}}
 }
@@ -289,7 +289,7 @@ func newRESTProvider(t *testing.T, o restfake.Options, edits []string) liveProvi
 	return &restProvider{restfake.New(t, o), o.Faults, edits}
 }
 
-func (w *restProvider) source(t *testing.T) *reconcile.Source {
+func (w *restProvider) source(t *testing.T) *providerapi.Source {
 	t.Helper()
 	text, err := os.ReadFile("../../examples/any-api/postern.yaml")
 	if err != nil {
@@ -303,7 +303,7 @@ func (w *restProvider) source(t *testing.T) *reconcile.Source {
 		t.Fatal(err)
 	}
 	e := cfg.Endpoints()[0]
-	return &reconcile.Source{Config: e.Source, API: e.API, Provider: e.Provider, Reader: e.Reader}
+	return &providerapi.Source{Config: e.Source, API: e.API, Provider: e.Provider, Reader: e.Reader}
 }
 
 func (w *restProvider) objects() (all []liveObject) {

@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
@@ -151,12 +152,12 @@ func (l *simulation) newProcessor(pool *pgxpool.Pool, source processor.Source) *
 
 // newAPIClient makes a client for an API. It makes one call at a time, so that a seed reproduces
 // the simulation. Its rate is unlimited, because time stands still while a caller waits.
-func (l *simulation) newAPIClient(api *provider.API) *reconcile.Client {
+func (l *simulation) newAPIClient(api *provider.API) *providerapi.Client {
 	api.Rate, api.Concurrency, api.Timeout, api.MaxBytes = 1e9, 1, time.Second, 1<<22
-	metrics, err := reconcile.NewCallMetrics(prometheus.NewRegistry(), []string{l.reconcileSource.Name})
+	metrics, err := providerapi.NewCallMetrics(prometheus.NewRegistry(), []string{l.reconcileSource.Name})
 	l.must(err)
-	c, err := reconcile.NewClient(reconcile.Options{Pool: l.db.Role(l.t, "processor"), Number: l.reconcileSource.Number,
-		Source: l.reconcileSource.Name, Account: l.reconcileSource.Config.Account, Reader: l.reconcileSource.Reader,
+	c, err := providerapi.NewClient(providerapi.Options{Pool: l.db.Role(l.t, "processor"), 
+		Number: l.reconcileSource.Number, Source: l.reconcileSource.Name, Account: l.reconcileSource.Config.Account, Reader: l.reconcileSource.Reader,
 		API: api, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
 	l.must(err)
 	l.t.Cleanup(c.Close)
@@ -169,7 +170,7 @@ func (l *simulation) newRunner(t *testing.T) {
 	l.caller = &simulationCaller{Client: l.newAPIClient(l.reconcileSource.API), sim: l, refetched: map[string]int{},
 		seenByRun: map[int64]map[string]bool{}, random: rand.New(rand.NewPCG(l.seed, 72))}
 	l.reconcileSource.Caller = l.caller
-	sources := &reconcile.Sources{}
+	sources := &providerapi.Sources{}
 	sources.Replace(l.reconcileSource)
 	s := reconcile.DefaultSettings
 	s.Overlap, s.ListDelay, s.RetryDelay = 30*time.Second, listDelay, time.Microsecond

@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -87,7 +88,7 @@ type simulation struct {
 	newestAtKill int64
 
 	operator, gateway *pgxpool.Pool
-	reconcileSource   *reconcile.Source
+	reconcileSource   *providerapi.Source
 	processorSource   processor.Source
 	types             []string
 	proc              *processor.Processor // of webhooks and the republisher

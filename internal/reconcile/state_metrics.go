@@ -12,12 +12,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/providerapi"
 )
 
 // StateMetrics are metrics that are read from the database, of the sources whose API can be read:
 // refetch requests, completeness, scan results, and numbers of calls.
 type StateMetrics struct {
-	sources *Sources
+	sources *providerapi.Sources
 
 	mu           sync.Mutex
 	refetches    []refetchStats
@@ -72,7 +73,7 @@ var (
 )
 
 // NewStateMetrics registers the metrics.
-func NewStateMetrics(reg prometheus.Registerer, sources *Sources) (*StateMetrics, error) {
+func NewStateMetrics(reg prometheus.Registerer, sources *providerapi.Sources) (*StateMetrics, error) {
 	o := &StateMetrics{sources: sources}
 	return o, reg.Register(o)
 }
@@ -148,7 +149,7 @@ func (o *StateMetrics) Read(ctx context.Context, pool *pgxpool.Pool) error {
 		o.invalidate()
 		return err
 	}
-	calls, err := MonthlyCalls(ctx, pool, names)
+	calls, err := providerapi.MonthlyCalls(ctx, pool, names)
 	if err != nil {
 		o.invalidate()
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -58,10 +59,10 @@ func (b *stripeEnv) deliver(t *testing.T, lost func(n int) bool) (missing int64)
 // runner makes a runner as in a process of its own, with its own client. Its calls go through
 // watch.
 func (b *stripeEnv) runner(t *testing.T, api *provider.API,
-	watch func(reconcile.Caller) reconcile.Caller) *reconcile.Runner {
+	watch func(providerapi.Caller) providerapi.Caller) *reconcile.Runner {
 	t.Helper()
-	sources := &reconcile.Sources{}
-	source := &reconcile.Source{Name: applied.SourceName, Number: b.Source, Config: b.config, API: api,
+	sources := &providerapi.Sources{}
+	source := &providerapi.Source{Name: applied.SourceName, Number: b.Source, Config: b.config, API: api,
 		Provider: stripe.Stripe{}, Reader: stripe.Stripe{}}
 	source.Caller = watch(newClient(t, b.Pool, source))
 	sources.Replace(source)
@@ -76,7 +77,7 @@ func (b *stripeEnv) apiAt(url string) *provider.API {
 		Version: stripefake.Version, Rate: 1000, Concurrency: 3, Timeout: 30 * time.Second, MaxBytes: 8 << 20}
 }
 
-func sameCaller(c reconcile.Caller) reconcile.Caller { return c }
+func sameCaller(c providerapi.Caller) providerapi.Caller { return c }
 
 // Neither webhooks nor the API name the account that a source is pinned to. An event is therefore
 // the same from both.
@@ -108,7 +109,7 @@ var childTypes = map[string]string{"card": connectedAccount, "tax_id": connected
 
 // newChildEnv makes an account with a connected account that has objects of each child type. All
 // webhooks arrived.
-func newChildEnv(t *testing.T, calls func(reconcile.Caller) reconcile.Caller) *stripeEnv {
+func newChildEnv(t *testing.T, calls func(providerapi.Caller) providerapi.Caller) *stripeEnv {
 	t.Helper()
 	b := newStripeEnv(t, "", stripefake.Options{Seed: 3, Accounts: []string{connectedAccount}})
 	b.fake.Create(connectedAccount, "account", nil)
@@ -278,8 +279,8 @@ func TestRefetch_childObjects_needTheirParent(t *testing.T) {
 // types.
 func TestObjectScan_rejectedChildList_isNotListable(t *testing.T) {
 	t.Parallel()
-	b := newChildEnv(t, func(c reconcile.Caller) reconcile.Caller {
-		return interceptingCaller{c, func(call provider.Call) *reconcile.Response {
+	b := newChildEnv(t, func(c providerapi.Caller) providerapi.Caller {
+		return interceptingCaller{c, func(call provider.Call) *providerapi.Response {
 			if strings.HasSuffix(call.Path, "/external_accounts") {
 				return errorResponse(http.StatusForbidden)
 			}

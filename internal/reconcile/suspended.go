@@ -9,6 +9,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -118,7 +119,7 @@ const resumeBudgetWaitsSQL = `UPDATE refetch_requests h SET due = clock_now() WH
 // resumeRequests makes those requests due that wait for calls, and those suspended ones for which
 // the source now has a call.
 func (h *sourceRefetcher) resumeRequests(ctx context.Context) error {
-	if _, err := h.Pool.Exec(ctx, resumeBudgetWaitsSQL, h.source.Number, monthlyBudgetMessage); err != nil {
+	if _, err := h.Pool.Exec(ctx, resumeBudgetWaitsSQL, h.source.Number, providerapi.MonthlyBudgetMessage); err != nil {
 		return fmt.Errorf("resume requests that wait for calls: %w", err)
 	}
 	var from versioning.Key

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
@@ -34,15 +35,15 @@ func (p otherAndThing) ListObjects(src *provider.Source, api *provider.API, acco
 }
 
 // foundResponse is a response of the environment's API with this body.
-func (b *testEnv) foundResponse(body string) *reconcile.Response {
-	return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.api.now.Truncate(time.Second),
+func (b *testEnv) foundResponse(body string) *providerapi.Response {
+	return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.api.now.Truncate(time.Second),
 		Body: []byte(body)}
 }
 
 // startOtherAndThing starts runs that scan two types.
 func (b *testEnv) startOtherAndThing(t *testing.T) {
 	t.Helper()
-	b.startReconciler(t, b.runnerWith(func(s *reconcile.Source) {
+	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
 		s.Provider, s.Reader = otherAndThing{},
 			otherAndThing{}
 	}))
@@ -62,7 +63,7 @@ func TestObjectScan_keyRevokedBetweenTypes_failsTheRun(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	var revoked, listed atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case revoked.Load() && listed.Load():
 			return errorResponse(http.StatusUnauthorized), nil
@@ -91,7 +92,7 @@ func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 	b := newMirroredEnv(t, 220, livingObjects)
 	b.copyObjects(t, "gone", "other_mode")
 	var revoked, met atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path == "/things/other_mode":
 			met.Store(revoked.Load())
@@ -125,7 +126,7 @@ func TestObjectScan_objectFailsDuringOutage_waitsForTheAPI(t *testing.T) {
 	b := newMirroredEnv(t, 220, livingObjects)
 	b.addEachDrift(t)
 	var down, well atomic.Bool
-	b.api.intercept = func(c provider.Call) (*reconcile.Response, error) {
+	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path == "/things/obj_3" && !well.Load() {
 			down.Store(true)
 		}
@@ -168,7 +169,7 @@ func TestObjectScan_untilBeforeSince_isRejected(t *testing.T) {
 
 // listNoEvents makes the API list no events any more.
 func (b *testEnv) listNoEvents(list string) {
-	b.api.interceptWith(func(c provider.Call) (*reconcile.Response, error) {
+	b.api.interceptWith(func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path == "/":
 			return b.foundResponse(string(b.api.history.EventsPage(math.MaxInt64-1, math.MaxInt64, "", 1))), nil
@@ -305,7 +306,7 @@ func TestObjectScan_listFails_stopsNoOtherType(t *testing.T) {
 	wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Equal: 20})
 	before := b.typeCompleteUntil(t)
 	b.api.setTime(b.api.now.Add(time.Hour))
-	b.api.interceptWith(func(c provider.Call) (*reconcile.Response, error) {
+	b.api.interceptWith(func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path == "/others" {
 			panic("a response without a reader")
 		}

@@ -85,7 +85,7 @@ func (w *execution) eventScope() string {
 	switch lister := w.source.Reader.(type) {
 	case provider.EventLister: // each account has its own list
 		allowed := slices.Contains(config.Accounts, "*") ||
-			slices.Contains(config.Accounts, w.source.providerAccount(w.params.Account))
+			slices.Contains(config.Accounts, providerAccount(w.source, w.params.Account))
 		parts = []string{config.Account, strconv.FormatBool(allowed)}
 		parts = append(parts, callParts(lister.ListEvents(api, w.params.Account, epoch, epoch, ""))...)
 		if idOnly, ok := lister.(provider.IDOnlyEventLister); ok && api.IDOnlyEvents {

@@ -7,6 +7,9 @@ func reconcileMutants() []mutant {
 	one := func(name, tests, old, replacement string) mutant {
 		return mutant{group, name, []edit{{old, replacement}}, []string{"internal/reconcile " + tests}}
 	}
+	client := func(name, tests, old, replacement string) mutant {
+		return mutant{group, name, []edit{{old, replacement}}, []string{"internal/providerapi " + tests}}
+	}
 	return []mutant{
 		one("moves the watermark before it reads the events", "Reconcile_eventsNotReadYet",
 			"fresh, pages, err := read(since, until)\nif err != nil { return \"\", err }",
@@ -45,7 +48,7 @@ func reconcileMutants() []mutant {
 			"if err := s.ask(ctx, items); err != nil { return \"\", err }\n"+
 				"items = choose(items, func(it *item) bool { return !it.out })",
 			`for _, it := range items {
-				it.fetchedByID, it.refetch = true, s.newRefetch(it.id, &Response{Date: s.listedSince})
+				it.fetchedByID, it.refetch = true, s.newRefetch(it.id, &providerapi.Response{Date: s.listedSince})
 				it.refetch.Missing = true
 				s.toInput(it)
 			}
@@ -59,9 +62,9 @@ func reconcileMutants() []mutant {
 		one("refetches an object in the same second as the event that requires it", "Refetch_reasonNotPast",
 			"begin := time.UnixMicro(one.after).Add(time.Second + h.source.Caller.Longest() + h.source.Reader.Lag())",
 			"begin := time.UnixMicro(one.after)"),
-		one("makes more calls than the rate budget allows", "RateBudget_anySecond_neverExceedsTheRate",
+		client("makes more calls than the rate budget allows", "RateBudget_anySecond_neverExceedsTheRate",
 			"t.tokens >= 1 AND b.blocked_until <= t.now AND", "b.blocked_until <= t.now AND"),
-		one("calls an API that has asked the client to wait",
+		client("calls an API that has asked the client to wait",
 			"RateBudget_oneProcessThrottled_allWait|RateBudget_blockedAccount_blocksNoOther",
 			"t.tokens >= 1 AND b.blocked_until <= t.now AND", "t.tokens >= 1 AND"),
 		one("declares a type complete although some objects still differ", "ObjectScan_rejectedObject_isUnrepaired",

@@ -1,6 +1,6 @@
-package reconcile
+package providerapi
 
 // Statements returns all SQL statements of this package, for the test that prepares each.
-func clientStatements() []string {
+func Statements() []string {
 	return []string{takeTokenSQL, openBudgetSQL, hasBudgetSQL, releaseSlotSQL, monthlyCallsSQL, delaySQL}
 }

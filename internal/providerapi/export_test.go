@@ -1,4 +1,4 @@
-package reconcile
+package providerapi
 
 import (
 	"context"
@@ -26,9 +26,9 @@ func (c *Client) TryTakeForOperator(ctx context.Context, account, call string) (
 // MonthlyBudgetWait returns how long, and until when, calls must wait by an error of
 // MonthlyBudgetError.
 func MonthlyBudgetWait(err error) (wait time.Duration, until time.Time, ok bool) {
-	var spent *monthlyBudgetError
+	var spent *MonthlyBudgetError
 	if ok = errors.As(err, &spent); ok {
-		wait, until = spent.wait, spent.until
+		wait, until = spent.Wait, spent.until
 	}
 	return wait, until, ok
 }

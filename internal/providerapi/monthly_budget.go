@@ -1,4 +1,4 @@
-package reconcile
+package providerapi
 
 import (
 	"context"
@@ -11,32 +11,32 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// monthlyBudgetError reports that all calls that an account may make within thirty days are used.
-type monthlyBudgetError struct {
+// MonthlyBudgetError reports that all calls that an account may make within thirty days are used.
+type MonthlyBudgetError struct {
 	account string
-	// limit is the number of calls that applied to this caller, and monthly is the configured
+	// Limit is the number of calls that applied to this caller, and monthly is the configured
 	// number.
-	limit, monthly int
+	Limit, Monthly int
 	// until is when the oldest of them stop counting, on the database's clock. wait is the time
 	// until then.
 	until time.Time
-	wait  time.Duration
+	Wait  time.Duration
 }
 
-// monthlyBudgetMessage begins the messages of runs and refetch requests that wait for calls.
+// MonthlyBudgetMessage begins the messages of runs and refetch requests that wait for calls.
 // resumeBudgetWaitsSQL finds the requests by it.
-const monthlyBudgetMessage = "the calls of thirty days are used"
+const MonthlyBudgetMessage = "the calls of thirty days are used"
 
-func (e *monthlyBudgetError) Error() string {
+func (e *MonthlyBudgetError) Error() string {
 	var forAccount, reserved string
 	if e.account != "" {
 		forAccount = " for account " + e.account
 	}
-	if e.limit < e.monthly {
+	if e.Limit < e.Monthly {
 		reserved = ", the rest is reserved for requests of an operator for one object"
 	}
 	return fmt.Sprintf("%s: %d of %d%s (api.monthly%s); calls resume at %s, or when api.monthly is raised",
-		monthlyBudgetMessage, e.limit, e.monthly, forAccount, reserved, e.until.UTC().Format(time.RFC3339))
+		MonthlyBudgetMessage, e.Limit, e.Monthly, forAccount, reserved, e.until.UTC().Format(time.RFC3339))
 }
 
 // budgetResumesAt returns when enough of the oldest days stop counting. spent is false if there are
@@ -59,7 +59,7 @@ func budgetResumesAt(calls map[int64]int64, limit int64) (at time.Time, spent bo
 }
 
 // logSpent logs that calls wait. It logs once, until a call is made again.
-func (b *budget) logSpent(e *monthlyBudgetError) {
+func (b *budget) logSpent(e *MonthlyBudgetError) {
 	if b.spentLogged.CompareAndSwap(false, true) {
 		b.log.Warn("calls to the API wait", "account", b.account, "reason", e.Error())
 	}

@@ -1,4 +1,4 @@
-package reconcile
+package providerapi
 
 import (
 	"sync"
@@ -62,7 +62,7 @@ func (c *Clock) observe(now time.Time, elapsed time.Duration, date time.Time,
 	}
 	c.rotate(now)
 	c.latency = max(c.latency, elapsed)
-	first = max(c.skew.Abs(), c.previousSkew.Abs()) <= toleratedSkew && skew.Abs() > toleratedSkew
+	first = max(c.skew.Abs(), c.previousSkew.Abs()) <= ToleratedSkew && skew.Abs() > ToleratedSkew
 	c.skew = largerMagnitude(c.skew, skew)
 	return largerMagnitude(c.skew, c.previousSkew), first
 }

@@ -1,4 +1,4 @@
-package reconcile
+package providerapi
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 // Download opens a file that the API has named, starting at a byte, within the account's budget.
 // The file may be on any host, so neither the key nor any other data of the source is sent there.
 // Redirects are not followed, and the URL must be https unless the API is on this machine. The
-// caller closes the reader. Errors: errExpired if the URL is no longer valid, a *sizeError if the
-// file ends before the offset, a *temporaryError for a temporary failure. None contains the URL,
+// caller closes the reader. Errors: ErrExpired if the URL is no longer valid, a *SizeError if the
+// file ends before the offset, a *TemporaryError for a temporary failure. None contains the URL,
 // because everyone who has it can read the file.
 func (c *Client) Download(ctx context.Context, account, address string, offset int64) (io.ReadCloser, error) {
 	at, err := url.Parse(address)
@@ -50,7 +50,7 @@ func (c *Client) Download(ctx context.Context, account, address string, offset i
 
 // newTemporaryError returns the error of a temporary failure of a file.
 func (c *Client) newTemporaryError(text string) error {
-	return &temporaryError{text: fmt.Sprintf("the API of source %s: %s", c.options.Source, text)}
+	return &TemporaryError{Text: fmt.Sprintf("the API of source %s: %s", c.options.Source, text)}
 }
 
 func (c *Client) isDownloadAllowed(at *url.URL) bool {
@@ -87,8 +87,8 @@ func (c *Client) openDownload(ctx context.Context, at *url.URL, offset int64) (*
 	if err == nil {
 		return d, nil
 	}
-	var size *sizeError
-	final := errors.Is(err, errExpired) || errors.As(err, &size)
+	var size *SizeError
+	final := errors.Is(err, ErrExpired) || errors.As(err, &size)
 	if stopped := context.Cause(ctx); stopped != nil && !final {
 		err = stopped
 	}
@@ -96,7 +96,7 @@ func (c *Client) openDownload(ctx context.Context, at *url.URL, offset int64) (*
 	if final {
 		return nil, fmt.Errorf("the API of source %s: %w", c.options.Source, err)
 	}
-	return nil, c.newTemporaryError("download from " + at.Hostname() + ": " + messageWithoutURL(err))
+	return nil, c.newTemporaryError("download from " + at.Hostname() + ": " + MessageWithoutURL(err))
 }
 
 // checkDownload checks the response. If the response has the whole file, it discards the bytes
@@ -105,12 +105,12 @@ func (c *Client) checkDownload(resp *http.Response, d *download, offset int64) e
 	coding := resp.Header.Get("Content-Encoding")
 	switch {
 	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable:
-		return &sizeError{strings.TrimPrefix(resp.Header.Get("Content-Range"), "bytes */")}
+		return &SizeError{strings.TrimPrefix(resp.Header.Get("Content-Range"), "bytes */")}
 	case resp.StatusCode >= 400 && resp.StatusCode <= 499 && resp.StatusCode != http.StatusRequestTimeout &&
 		resp.StatusCode != http.StatusTooManyRequests:
 		host := resp.Request.URL.Hostname()
 		return fmt.Errorf("%w: the file's URL is no longer valid: %s answered %d (if that is the response of "+
-			"a proxy in between, let the processor reach %s)", errExpired, host, resp.StatusCode, host)
+			"a proxy in between, let the processor reach %s)", ErrExpired, host, resp.StatusCode, host)
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
 		return fmt.Errorf("answered %d", resp.StatusCode)
 	case coding != "" && coding != "identity":

@@ -1,4 +1,4 @@
-package reconcile_test
+package providerapi_test
 
 import (
 	"io"

@@ -1,4 +1,4 @@
-package reconcile_test
+package providerapi_test
 
 import (
 	"fmt"
@@ -7,13 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/providerapi"
 )
 
 func TestClock_responses_setOffsetAndLongest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var c reconcile.Clock
+		var c providerapi.Clock
 		if now := time.Now(); !c.Now().Equal(now) || c.MaxLatency() != 0 {
 			t.Errorf("before any response: %s, %s", c.Now(), c.MaxLatency())
 		}
@@ -53,7 +53,7 @@ func TestResponse_dateOffDatabaseClock_windowHoldsByBoth(t *testing.T) {
 	requested := time.Now()
 	at := func(d time.Duration) time.Time { return requested.Add(d) }
 	const reported, began, now = 10 * time.Millisecond, 20 * time.Millisecond, 120 * time.Millisecond
-	for off, want := range map[time.Duration]reconcile.Response{
+	for off, want := range map[time.Duration]providerapi.Response{
 		0:               {},
 		-time.Second:    {}, // less than a second is not noticed
 		3 * time.Second: {Skew: 2380 * time.Millisecond, Widened: 2390 * time.Millisecond},
@@ -62,7 +62,7 @@ func TestResponse_dateOffDatabaseClock_windowHoldsByBoth(t *testing.T) {
 		time.Hour:        {Skew: time.Hour - 620*time.Millisecond},
 		-time.Hour:       {Skew: -time.Hour + 490*time.Millisecond},
 	} {
-		r := &reconcile.Response{Date: database.Add(off).Truncate(time.Second), Elapsed: now - began}
+		r := &providerapi.Response{Date: database.Add(off).Truncate(time.Second), Elapsed: now - began}
 		if off == -time.Second {
 			r.Date = r.Date.Add(time.Second)
 		}
@@ -79,7 +79,7 @@ func TestResponse_dateOffDatabaseClock_windowHoldsByBoth(t *testing.T) {
 			t.Errorf("off by %s: %s to %s does not hold by the database's clock", off, lo, hi)
 		}
 	}
-	r := &reconcile.Response{Elapsed: time.Second}
+	r := &providerapi.Response{Elapsed: time.Second}
 	if r.Widen(database, requested, requested, requested, requested); r.Elapsed != time.Second || !r.Date.IsZero() ||
 		r.Skew != 0 {
 		t.Errorf("without Date: %+v", r)
@@ -112,7 +112,7 @@ func TestResponse_slowClockReading_widensTheWindow(t *testing.T) {
 	} {
 		began := requested.Add(tc.waited)
 		now := began.Add(s)
-		r := &reconcile.Response{Date: database.Add(s + tc.ahead), Elapsed: s}
+		r := &providerapi.Response{Date: database.Add(s + tc.ahead), Elapsed: s}
 		if tc.ahead <= 0 {
 			r.Date = database.Add(tc.waited + tc.ahead)
 		}
@@ -169,7 +169,7 @@ func TestClient_clocksDiffer_logsOnceAndSetsMetric(t *testing.T) {
 func TestClock_largestSkew_isRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var c reconcile.Clock
+		var c providerapi.Clock
 		observe := func(skew, of time.Duration, first bool) {
 			t.Helper()
 			if gotOf, got := c.Observe(time.Now(), 0, time.Now(), skew); gotOf != of || got != first || c.Skew() != of {
@@ -211,7 +211,7 @@ func TestResponse_eventsAreStampedByAnotherClock_holdsByThatClock(t *testing.T) 
 		"API ahead, stamps with the database": {4 * s, 0, 0, 7 * s},
 		"API and stamps behind the database":  {-4 * s, -4 * s, s, 8 * s},
 	} {
-		r := &reconcile.Response{Date: database.Add(s + tc.ahead), Elapsed: s}
+		r := &providerapi.Response{Date: database.Add(s + tc.ahead), Elapsed: s}
 		r.Widen(database, requested, requested, began, now)
 		r.WidenForEvents(database, requested, requested, began, now, tc.delivery-tc.stamps)
 		from, until := r.Date.Add(-r.Elapsed), r.Date.Add(s)
@@ -224,7 +224,7 @@ func TestResponse_eventsAreStampedByAnotherClock_holdsByThatClock(t *testing.T) 
 			t.Errorf("%s: a time range of %s, want %s at most", name, got, tc.widest)
 		}
 	}
-	r := &reconcile.Response{Elapsed: s}
+	r := &providerapi.Response{Elapsed: s}
 	if r.WidenForEvents(database, requested, requested, began, now, 0); r.Elapsed != s || !r.Date.IsZero() {
 		t.Errorf("a response without Date became %+v", r)
 	}
@@ -251,7 +251,7 @@ func TestReadEventDelay_outcomesOfAllKinds_takesTheLeastOfTheSource(t *testing.T
 	}
 	want := func(want time.Duration, known bool) {
 		t.Helper()
-		got, ok, err := reconcile.ReadEventDelay(t.Context(), pool, 1)
+		got, ok, err := providerapi.ReadEventDelay(t.Context(), pool, 1)
 		if err != nil || got != want || ok != known {
 			t.Errorf("%s, %t (%v), want %s, %t", got, ok, err, want, known)
 		}

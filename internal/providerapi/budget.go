@@ -1,4 +1,4 @@
-package reconcile
+package providerapi
 
 import (
 	"context"
@@ -133,7 +133,7 @@ func ProcessorReadsAPI(ctx context.Context, pool *pgxpool.Pool, source int32) (r
 }
 
 // take waits until a call may begin, and returns the call's name and a reading of the database's
-// clock. byOperator: an operator has requested what the call reads. Errors: a *monthlyBudgetError
+// clock. byOperator: an operator has requested what the call reads. Errors: a *MonthlyBudgetError
 // if all calls of thirty days are used, the context's error, or the database's.
 func (b *budget) take(ctx context.Context, byOperator bool) (call string, at clockReading, err error) {
 	select {
@@ -148,7 +148,7 @@ func (b *budget) take(ctx context.Context, byOperator bool) (call string, at clo
 			return "", clockReading{}, context.Cause(ctx)
 		}
 		taken, wait, at, err := b.tryTake(ctx, call, b.monthlyLimit(byOperator))
-		switch spent := (*monthlyBudgetError)(nil); {
+		switch spent := (*MonthlyBudgetError)(nil); {
 		case errors.As(err, &spent):
 			b.logSpent(spent)
 			return "", clockReading{}, err
@@ -168,7 +168,7 @@ func (b *budget) take(ctx context.Context, byOperator bool) (call string, at clo
 
 // tryTake takes a token and a slot, or returns how long to wait before the next try. The wait is 0
 // if only a slot is missing. limit is the most calls within thirty days, 0 for any number. Errors:
-// a *monthlyBudgetError.
+// a *MonthlyBudgetError.
 func (b *budget) tryTake(ctx context.Context, call string, limit int) (taken bool, wait time.Duration, at clockReading,
 	err error) {
 	// The result of this statement must be known, so that the slot can be released. A caller that
@@ -192,8 +192,8 @@ func (b *budget) tryTake(ctx context.Context, call string, limit int) (taken boo
 	}
 	if err == nil && !taken {
 		if until, spent := budgetResumesAt(calls, int64(limit)); spent {
-			return false, 0, at, &monthlyBudgetError{account: b.account, limit: limit, monthly: b.monthly, until: until,
-				wait: until.Sub(at.database)}
+			return false, 0, at, &MonthlyBudgetError{account: b.account, Limit: limit, Monthly: b.monthly, until: until,
+				Wait: until.Sub(at.database)}
 		}
 	}
 	seconds := max(blocked, (1-tokens)/b.refillPerSecond, 0)

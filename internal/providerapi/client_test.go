@@ -1,4 +1,4 @@
-package reconcile_test
+package providerapi_test
 
 import (
 	"bufio"
@@ -19,10 +19,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/providerapi"
 )
 
-func mustCall(t *testing.T, c *reconcile.Client, call provider.Call) *reconcile.Response {
+func mustCall(t *testing.T, c *providerapi.Client, call provider.Call) *providerapi.Response {
 	t.Helper()
 	r, err := c.Do(t.Context(), call)
 	if err != nil {

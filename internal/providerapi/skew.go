@@ -1,11 +1,11 @@
-package reconcile
+package providerapi
 
 import "time"
 
 const (
-	// toleratedSkew is the greatest difference of the API's clock and the database's that is not
+	// ToleratedSkew is the greatest difference of the API's clock and the database's that is not
 	// logged.
-	toleratedSkew = time.Second
+	ToleratedSkew = time.Second
 	// maxSkew is the greatest difference at which refetches are ordered correctly by either clock.
 	// Beyond it one of the clocks is wrong, and the API's clock is used.
 	maxSkew = 5 * time.Second

@@ -1,4 +1,8 @@
-package reconcile
+// Package providerapi calls the APIs of providers over HTTP. It keeps to the rate budgets that all
+// processes share, and measures the provider's clock against the database's. Package reconcile makes
+// its calls through it. It never decides what a response means for the log or the mirror, and never
+// sends a source's key to another host.
+package providerapi
 
 import (
 	"bytes"
@@ -100,7 +104,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Do waits for the budget of the call's account, makes the call, and records for all processes if
 // the provider asks for a pause. A failure of the provider or of the network is a Response with its
-// Verdict. The error is a *monthlyBudgetError, the context's error, or the database's. Neither
+// Verdict. The error is a *MonthlyBudgetError, the context's error, or the database's. Neither
 // contains the key.
 func (c *Client) Do(ctx context.Context, call provider.Call) (*Response, error) {
 	at, err := c.callURL(call)
@@ -161,7 +165,7 @@ func (c *Client) callWithinBudget(ctx context.Context, call provider.Call, to *u
 	}
 	r, err := c.request(ctx, call, to, at, delay)
 	if err != nil {
-		r.Verdict = provider.Verdict{Kind: provider.Failure, Detail: messageWithoutURL(err)}
+		r.Verdict = provider.Verdict{Kind: provider.Failure, Detail: MessageWithoutURL(err)}
 	}
 	r.Verdict.Detail = c.options.API.Mask(r.Verdict.Detail) // the response may quote the key
 	c.options.Metrics.countCall(c.options.Source, r)
@@ -256,9 +260,9 @@ func timeoutCause(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// messageWithoutURL removes the URL from an error message, because its query may contain personal
+// MessageWithoutURL removes the URL from an error message, because its query may contain personal
 // data.
-func messageWithoutURL(err error) string {
+func MessageWithoutURL(err error) string {
 	if timeout := (*lifecycle.Timeout)(nil); errors.As(err, &timeout) {
 		return timeout.Error()
 	}

@@ -1,4 +1,4 @@
-package reconcile_test
+package providerapi_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -52,9 +52,9 @@ func (m *countingAPI) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 // fourClients returns the clients of four processes.
-func (b *databaseEnv) fourClients(t *testing.T, url string, edit func(*provider.API)) []*reconcile.Client {
+func (b *databaseEnv) fourClients(t *testing.T, url string, edit func(*provider.API)) []*providerapi.Client {
 	t.Helper()
-	var out []*reconcile.Client
+	var out []*providerapi.Client
 	for range 4 {
 		c, _ := b.client(t, url, edit)
 		out = append(out, c)
@@ -63,7 +63,7 @@ func (b *databaseEnv) fourClients(t *testing.T, url string, edit func(*provider.
 }
 
 // callAll makes several calls with each client in several goroutines.
-func callAll(t *testing.T, clients []*reconcile.Client, each, times int, then func(*reconcile.Response)) {
+func callAll(t *testing.T, clients []*providerapi.Client, each, times int, then func(*providerapi.Response)) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for _, c := range clients {
@@ -91,7 +91,7 @@ func TestRateBudget_fourProcesses_shareRateAndConcurrency(t *testing.T) {
 	const rate, places, calls = 50, 3, 4 * 4 * 6
 	clients := b.fourClients(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Rate, a.Concurrency = rate, places })
 	began := time.Now()
-	callAll(t, clients, 4, 6, func(r *reconcile.Response) {
+	callAll(t, clients, 4, 6, func(r *providerapi.Response) {
 		if r.Verdict.Kind != provider.Found {
 			t.Errorf("%+v", r.Verdict)
 		}
@@ -124,7 +124,7 @@ func TestRateBudget_oneProcessThrottled_allWait(t *testing.T) {
 	clients := b.fourClients(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Concurrency = 1 })
 	var mu sync.Mutex
 	throttled := 0
-	callAll(t, clients, 1, 3, func(r *reconcile.Response) {
+	callAll(t, clients, 1, 3, func(r *providerapi.Response) {
 		if r.Verdict.Kind == provider.Throttled {
 			mu.Lock()
 			throttled++
@@ -146,7 +146,8 @@ func TestRateBudget_anySecond_neverExceedsTheRate(t *testing.T) {
 	t.Parallel()
 	b := newDatabaseEnv(t)
 	forward := b.stopClock(t)
-	accounts, atOnce, clients := 0, map[int]int{1: 1, 2: 1, 7: 1, 20: 2, 45: 4, 300: 30}, map[int][]*reconcile.Client{}
+	accounts, atOnce := 0, map[int]int{1: 1, 2: 1, 7: 1, 20: 2, 45: 4, 300: 30}
+	clients := map[int][]*providerapi.Client{}
 	rates := slices.Sorted(maps.Keys(atOnce))
 	for _, rate := range rates {
 		for range 2 {
@@ -321,7 +322,7 @@ func TestRateBudget_deadProcess_slotsExpire(t *testing.T) {
 	dying, _ := b.client(t, url, one)
 	living, _ := b.client(t, url, one)
 	ended := make(chan error, 2)
-	call := func(c *reconcile.Client) { _, err := c.Do(t.Context(), customerCall); ended <- err }
+	call := func(c *providerapi.Client) { _, err := c.Do(t.Context(), customerCall); ended <- err }
 	go call(dying)
 	<-arrived
 	dying.ClosePool() // the process dies, so its slot is not freed

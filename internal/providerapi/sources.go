@@ -1,4 +1,4 @@
-package reconcile
+package providerapi
 
 import (
 	"context"
@@ -24,6 +24,23 @@ type Source struct {
 	Reader provider.Reader
 	// Caller calls the API, within the rate budget that all processes share.
 	Caller Caller
+}
+
+// Reads reports whether the API can read an object by its id.
+func (s *Source) Reads(account, objectType, id string) bool {
+	_, ok := s.Reader.Fetch(s.Config, s.API, account, objectType, id)
+	return ok
+}
+
+// Locates reports whether the API lists the objects of a type and reads them with known data.
+func (s *Source) Locates(account, objectType string) bool {
+	_, locates := s.Reader.(provider.Locator)
+	lister, lists := s.Reader.(provider.ObjectLister)
+	if !locates || !lists {
+		return false
+	}
+	_, ok := lister.Lists(s.Config, s.API, account)[objectType]
+	return ok
 }
 
 // Caller calls a provider's API. Client implements it.

@@ -1,4 +1,4 @@
-package reconcile_test
+package providerapi_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/providerapi"
 )
 
 // storedCalls returns the number of stored calls of a budget and of their days.
@@ -30,7 +30,7 @@ func TestMonthlyQuota_anyThirtyDays_neverExceeded(t *testing.T) {
 	b := newDatabaseEnv(t)
 	forward := b.stopClock(t)
 	first := time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC) // the time of the stopped clock
-	var clients []*reconcile.Client
+	var clients []*providerapi.Client
 	for range 2 {
 		c, _ := b.client(t, unusedURL, func(a *provider.API) {
 			a.Rate, a.Concurrency, a.MonthlyCalls = 10000, 1000,
@@ -57,7 +57,7 @@ func TestMonthlyQuota_anyThirtyDays_neverExceeded(t *testing.T) {
 				}
 			}
 			ok, _, err := try(t.Context(), account, name)
-			wait, until, spent := reconcile.MonthlyBudgetWait(err)
+			wait, until, spent := providerapi.MonthlyBudgetWait(err)
 			if err != nil && !spent || ok == spent || ok != (counts < bound) {
 				r.Fatalf("%d calls count of %d: taken %t, %v", counts, bound, ok, err)
 			}
@@ -145,7 +145,7 @@ func TestMonthlyQuota_severalAccounts_areSeparate(t *testing.T) {
 	do := func(account string, requested, want bool) {
 		t.Helper()
 		_, err := c.Do(t.Context(), provider.Call{Account: account, Path: "/v1/customers/cus_1", Manual: requested})
-		if _, _, spent := reconcile.MonthlyBudgetWait(err); (err == nil) != want || spent == want {
+		if _, _, spent := providerapi.MonthlyBudgetWait(err); (err == nil) != want || spent == want {
 			t.Fatalf("of account %q, requested %t: %v", account, requested, err)
 		}
 	}
