@@ -1,7 +1,6 @@
-// Package providerapi calls the APIs of providers over HTTP. It keeps to the rate budgets that all
-// processes share, and measures the provider's clock against the database's. Package reconcile makes
-// its calls through it. It never decides what a response means for the log or the mirror, and never
-// sends a source's key to another host.
+// Package providerapi calls providers' APIs over HTTP, within the rate budgets that all processes
+// share, and measures by how much the APIs' clocks differ from the database's. Package reconcile
+// makes its calls through it. It never decides what a response means for the log or the mirror.
 package providerapi
 
 import (

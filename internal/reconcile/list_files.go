@@ -217,6 +217,6 @@ func (l *fileList) readError(f *provider.File, at int64, err error) error {
 		return fmt.Errorf("source %s, file of type %s: a line has more than %d bytes", l.source.Name, l.objectType,
 			maxLineBytes)
 	}
-	return &providerapi.TemporaryError{Text: fmt.Sprintf("the API of source %s: the file of type %s broke off at byte %d "+
-		"of %d: %s", l.source.Name, l.objectType, at, f.Size, providerapi.MessageWithoutURL(err))}
+	return &providerapi.TemporaryError{Text: fmt.Sprintf("the API of source %s: the file of type %s broke off at "+
+		"byte %d of %d: %s", l.source.Name, l.objectType, at, f.Size, providerapi.MessageWithoutURL(err))}
 }

@@ -156,9 +156,9 @@ func (l *simulation) newAPIClient(api *provider.API) *providerapi.Client {
 	api.Rate, api.Concurrency, api.Timeout, api.MaxBytes = 1e9, 1, time.Second, 1<<22
 	metrics, err := providerapi.NewCallMetrics(prometheus.NewRegistry(), []string{l.reconcileSource.Name})
 	l.must(err)
-	c, err := providerapi.NewClient(providerapi.Options{Pool: l.db.Role(l.t, "processor"), 
-		Number: l.reconcileSource.Number, Source: l.reconcileSource.Name, Account: l.reconcileSource.Config.Account, Reader: l.reconcileSource.Reader,
-		API: api, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+	c, err := providerapi.NewClient(providerapi.Options{Pool: l.db.Role(l.t, "processor"),
+		Number: l.reconcileSource.Number, Source: l.reconcileSource.Name, Account: l.reconcileSource.Config.Account,
+		Reader: l.reconcileSource.Reader, API: api, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
 	l.must(err)
 	l.t.Cleanup(c.Close)
 	return c
