@@ -80,8 +80,9 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 			authorization []string
 			refused       int
 		}{
-			"nobody":        {nil, http.StatusUnauthorized},
-			"a guess":       {[]string{"Bearer " + adminauth.TokenPrefix + strings.Repeat("A", 52)}, http.StatusUnauthorized},
+			"nobody": {nil, http.StatusUnauthorized},
+			"a guess": {[]string{"Bearer " + adminauth.TokenPrefix + strings.Repeat("A", 52)},
+				http.StatusUnauthorized},
 			"another way":   {[]string{"Basic " + operator}, http.StatusUnauthorized},
 			"two at once":   {[]string{"Bearer " + operator, "Bearer " + operator}, http.StatusUnauthorized},
 			"the bare text": {[]string{operator}, http.StatusUnauthorized},

@@ -108,8 +108,8 @@ var AuditParams = []Param{
 // Audit lists audit entries by AuditParams. Errors: events.ErrInvalid.
 func Audit(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[adminauth.AuditEntry], error) {
 	q := newQuery(ctx, pool, values, AuditParams)
-	f := adminauth.AuditFilter{Since: q.time("since"), Until: q.time("until"), Actor: q.text("actor"), Action: q.text("action"),
-		Run: q.number("run")}
+	f := adminauth.AuditFilter{Since: q.time("since"), Until: q.time("until"), Actor: q.text("actor"),
+		Action: q.text("action"), Run: q.number("run")}
 	limit := q.limit()
 	if q.err != nil {
 		return events.Page[adminauth.AuditEntry]{}, q.err
@@ -121,5 +121,6 @@ func Audit(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.P
 // change begins. Every such change has an entry, but an entry may belong to a change that was
 // interrupted.
 func RecordAction(ctx context.Context, pool *pgxpool.Pool, by Requester, action, target string) error {
-	return adminauth.WriteAudit(ctx, pool, by.Actor, adminauth.AuditEntry{Action: action, Target: target, Reason: by.Reason})
+	return adminauth.WriteAudit(ctx, pool, by.Actor, adminauth.AuditEntry{Action: action, Target: target,
+		Reason: by.Reason})
 }

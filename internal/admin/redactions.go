@@ -239,7 +239,8 @@ func Redact(ctx context.Context, pool *pgxpool.Pool, o *redaction.Params, by Req
 	if by.Reason == "" {
 		return 0, fmt.Errorf("%w: give a reason: only the reason is kept after the redaction", events.ErrInvalid)
 	}
-	return change(ctx, pool, by, "redact", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (int64, error) {
+	return change(ctx, pool, by, "redact", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (int64,
+		error) {
 		target := url.Values{} // it names a person by an id or a digest only
 		for name, value := range o.Description {
 			target.Set(name, value)

@@ -187,7 +187,8 @@ func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, action string
 // changeRun executes a change of a run and returns the run.
 func changeRun(ctx context.Context, pool *pgxpool.Pool, run int64, action string, by Requester,
 	do func(context.Context, pgx.Tx) error) (*runs.Run, error) {
-	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*runs.Run, error) {
+	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*runs.Run,
+		error) {
 		if err := do(ctx, tx); err != nil {
 			return nil, err
 		}

@@ -90,7 +90,8 @@ func startRun(ctx context.Context, pool *pgxpool.Pool, by Requester, action stri
 	error) {
 	o.Actor, o.Reason, o.IdempotencyKey, o.ParamsText = by.String(), values.Get("reason"),
 		values.Get("idempotency_key"), encodeParams(values)
-	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*StartedRun, error) {
+	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*StartedRun,
+		error) {
 		run, isNew, err := runs.CreateIdempotent(ctx, tx, o)
 		if err != nil {
 			return nil, err
@@ -152,8 +153,8 @@ func RunSchedule(ctx context.Context, pool *pgxpool.Pool, name string, by Reques
 	if err != nil {
 		return nil, err
 	}
-	return change(ctx, pool, by, "schedules run", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*StartedRun,
-		error) {
+	return change(ctx, pool, by, "schedules run", func(ctx context.Context, tx pgx.Tx,
+		e *adminauth.AuditEntry) (*StartedRun, error) {
 		run, isNew, err := f.Insert(ctx, tx)
 		if err != nil {
 			return nil, err

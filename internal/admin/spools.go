@@ -51,8 +51,8 @@ func RemoveSpool(ctx context.Context, pool *pgxpool.Pool, name string, values ur
 	if q.err != nil {
 		return nil, q.err
 	}
-	return change(ctx, pool, by, "spool remove", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*redaction.Spool,
-		error) {
+	return change(ctx, pool, by, "spool remove", func(ctx context.Context, tx pgx.Tx,
+		e *adminauth.AuditEntry) (*redaction.Spool, error) {
 		s, err := redaction.RemoveSpool(ctx, tx, name, force != nil && *force)
 		if err != nil {
 			return nil, err

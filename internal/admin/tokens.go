@@ -54,9 +54,10 @@ func CreateToken(ctx context.Context, pool *pgxpool.Pool, values url.Values, by 
 		return nil, q.err
 	}
 	by.Reason = q.text("reason")
-	return change(ctx, pool, by, "token create", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*NewToken,
-		error) {
-		secret, t, err := adminauth.CreateToken(ctx, tx, q.text("name"), adminauth.Role(q.text("role")), by.String(), expires)
+	return change(ctx, pool, by, "token create", func(ctx context.Context, tx pgx.Tx,
+		e *adminauth.AuditEntry) (*NewToken, error) {
+		secret, t, err := adminauth.CreateToken(ctx, tx, q.text("name"), adminauth.Role(q.text("role")), by.String(),
+			expires)
 		if err != nil {
 			return nil, err
 		}
@@ -67,8 +68,8 @@ func CreateToken(ctx context.Context, pool *pgxpool.Pool, values url.Values, by 
 
 // RevokeToken revokes a token permanently. Errors: events.ErrNotFound.
 func RevokeToken(ctx context.Context, pool *pgxpool.Pool, name string, by Requester) (*adminauth.Token, error) {
-	return change(ctx, pool, by, "token revoke", func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*adminauth.Token,
-		error) {
+	return change(ctx, pool, by, "token revoke", func(ctx context.Context, tx pgx.Tx,
+		e *adminauth.AuditEntry) (*adminauth.Token, error) {
 		e.Target = "token " + name
 		return adminauth.RevokeToken(ctx, tx, name)
 	})

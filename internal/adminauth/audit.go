@@ -14,8 +14,8 @@ import (
 // Via says how the actor was identified.
 type Via string
 
-// ViaToken: by a token. Loopback: not identified, because no token was required. Command: the command
-// reported the account and machine.
+// ViaToken: by a token. Loopback: not identified, because no token was required. Command: the
+// command reported the account and machine.
 const (
 	ViaToken    Via = "token"
 	ViaLoopback Via = "loopback"
@@ -67,8 +67,8 @@ const writeAuditSQL = `INSERT INTO audit (actor, via, address, action, target, r
 // maxText limits the stored bytes of a target or reason.
 const maxText = 2000
 
-// WriteAudit adds an entry for a change. It uses the entry's Action, Target, Reason and Run. Pass the
-// transaction of the change, so that both are committed or neither.
+// WriteAudit adds an entry for a change. It uses the entry's Action, Target, Reason and Run. Pass
+// the transaction of the change, so that both are committed or neither.
 func WriteAudit(ctx context.Context, db postgres.DB, actor Actor, e AuditEntry) error {
 	name := actor.Name
 	if actor.Via == ViaLoopback {
@@ -109,7 +109,8 @@ type AuditFilter struct {
 }
 
 // ListAudit returns a page of the audit, newest first. Errors: events.ErrInvalid.
-func ListAudit(ctx context.Context, db postgres.DB, f AuditFilter, cursor string, limit int) (events.Page[AuditEntry], error) {
+func ListAudit(ctx context.Context, db postgres.DB, f AuditFilter, cursor string, limit int) (events.Page[AuditEntry],
+	error) {
 	var page events.Page[AuditEntry]
 	limit, err := events.PageSize(limit)
 	if err != nil {

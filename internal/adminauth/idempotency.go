@@ -37,8 +37,8 @@ func Fingerprint(parts ...[]byte) []byte {
 const (
 	// KeyRetention is how long a key and its response are stored.
 	KeyRetention = 24 * time.Hour
-	// KeyLease is the maximum duration of a request with a key. If its process ends, the key is free
-	// again after this time.
+	// KeyLease is the maximum duration of a request with a key. If its process ends, the key is
+	// free again after this time.
 	KeyLease = time.Minute
 )
 

@@ -15,7 +15,6 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-
 // The boundary between parts changes the fingerprint.
 func TestFingerprint_parts_differ(t *testing.T) {
 	t.Parallel()

@@ -84,8 +84,8 @@ func (k *TokenCache) findToken(digest []byte) (found *cachedToken) {
 	return found
 }
 
-const readTokensSQL = `SELECT t.name, t.role, t.digest, t.expires_at, coalesce(t.used_on::text, '') FROM tokens t WHERE ` +
-	inForceSQL
+const readTokensSQL = `SELECT t.name, t.role, t.digest, t.expires_at, coalesce(t.used_on::text, '') ` +
+	`FROM tokens t WHERE ` + inForceSQL
 
 // refresh reads the tokens again when they are too old. It returns a failure for one second, so
 // that waiting callers do not each wait for a query of their own.

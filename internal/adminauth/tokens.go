@@ -19,8 +19,8 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// TokenPrefix begins every token, so that scanners find tokens in files and logs. A token is postern_
-// and 52 characters of A-Z and 2-7.
+// TokenPrefix begins every token, so that scanners find tokens in files and logs. A token is
+// postern_ and 52 characters of A-Z and 2-7.
 const TokenPrefix = "postern_"
 
 // Role is what a token allows.
@@ -89,10 +89,10 @@ const tokenExistsSQL = `SELECT EXISTS (SELECT FROM tokens WHERE name = $1)`
 
 var tokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 
-// CreateToken creates a token and returns its secret, which cannot be read again. A zero expires means
-// that it never expires. Errors: events.ErrInvalid.
-func CreateToken(ctx context.Context, db postgres.DB, name string, role Role, by string, expires time.Time) (secret string,
-	t *Token, err error) {
+// CreateToken creates a token and returns its secret, which cannot be read again. A zero expires
+// means that it never expires. Errors: events.ErrInvalid.
+func CreateToken(ctx context.Context, db postgres.DB, name string, role Role, by string,
+	expires time.Time) (secret string, t *Token, err error) {
 	switch {
 	case !tokenName.MatchString(name):
 		return "", nil, fmt.Errorf("%w: token name %q: write lower case, digits, - _ and ., at most 63 characters",
@@ -110,7 +110,8 @@ func CreateToken(ctx context.Context, db postgres.DB, name string, role Role, by
 	}
 	t = &Token{Name: name, Role: role, CreatedBy: events.SanitizeText(by), ExpiresAt: events.Instant{Time: expires},
 		InForce: true}
-	err = db.QueryRow(ctx, createTokenSQL, name, role, tokenDigest(secret), t.CreatedBy, at, maxInForce).Scan(&t.CreatedAt.Time)
+	err = db.QueryRow(ctx, createTokenSQL, name, role, tokenDigest(secret), t.CreatedBy, at, maxInForce).
+		Scan(&t.CreatedAt.Time)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil, createError(ctx, db, name)
 	}
@@ -135,8 +136,8 @@ func createError(ctx context.Context, db postgres.DB, name string) error {
 
 const revokeTokenSQL = `UPDATE tokens SET revoked_at = clock_now() WHERE name = $1 AND revoked_at IS NULL`
 
-// RevokeToken revokes a token permanently. Every process rejects it within MaxStaleness. A token that is
-// already revoked stays unchanged. Errors: events.ErrNotFound.
+// RevokeToken revokes a token permanently. Every process rejects it within MaxStaleness. A token
+// that is already revoked stays unchanged. Errors: events.ErrNotFound.
 func RevokeToken(ctx context.Context, db postgres.DB, name string) (*Token, error) {
 	if _, err := db.Exec(ctx, revokeTokenSQL, name); err != nil {
 		return nil, fmt.Errorf("revoke token %s: %w", name, err)

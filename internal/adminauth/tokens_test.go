@@ -166,8 +166,8 @@ func TestCreateToken_wrongValues_areRejected(t *testing.T) {
 	b.db.Exec(t, `INSERT INTO tokens (name, role, digest, created_by)
 		SELECT 'n' || n, 'reader', sha256(n::text::bytea), ''
 		FROM generate_series(1, 1000) n`)
-	if _, _, err := adminauth.CreateToken(t.Context(), b.operator, "more", adminauth.Reader, "ada", time.Time{}); !errors.Is(err,
-		events.ErrInvalid) || !strings.Contains(err.Error(), "revoke some first") {
+	if _, _, err := adminauth.CreateToken(t.Context(), b.operator, "more", adminauth.Reader, "ada",
+		time.Time{}); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), "revoke some first") {
 		t.Errorf("one too many: %v", err)
 	}
 	page, err := adminauth.ListTokens(t.Context(), b.operator, "", 0)

@@ -259,8 +259,8 @@ func TestReprocess_newSecret_storesLikeHandler(t *testing.T) {
 		c.Events[0].EventType != "invoice.paid" {
 		t.Fatalf("%+v", c)
 	}
-	receipts, err := ingest.Reprocess(t.Context(), gateway, &c, adminauth.Actor{Name: "ada@office", Via: adminauth.ViaCommand},
-		"the secret was new")
+	receipts, err := ingest.Reprocess(t.Context(), gateway, &c, adminauth.Actor{Name: "ada@office",
+		Via: adminauth.ViaCommand}, "the secret was new")
 	if err != nil || len(receipts) != 1 || receipts[0].Duplicate {
 		t.Fatal(receipts, err)
 	}
