@@ -14,17 +14,17 @@ import (
 // MonthlyBudgetError reports that all calls that an account may make within thirty days are used.
 type MonthlyBudgetError struct {
 	account string
-	// Limit is the number of calls that applied to this caller, and monthly is the configured
+	// Limit is the number of calls that applied to this caller, and Monthly is the configured
 	// number.
 	Limit, Monthly int
-	// until is when the oldest of them stop counting, on the database's clock. wait is the time
+	// until is when the oldest of them stop counting, on the database's clock. Wait is the time
 	// until then.
 	until time.Time
 	Wait  time.Duration
 }
 
 // MonthlyBudgetMessage begins the messages of runs and refetch requests that wait for calls.
-// resumeBudgetWaitsSQL finds the requests by it.
+// Package reconcile finds them by it.
 const MonthlyBudgetMessage = "the calls of thirty days are used"
 
 func (e *MonthlyBudgetError) Error() string {

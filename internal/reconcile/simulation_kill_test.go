@@ -173,7 +173,7 @@ type simulationCaller struct {
 // runKey is the context key of the run that makes a call.
 type runKey struct{}
 
-// Now returns the provider's time by the last response, as reconcile.Clock does.
+// Now returns the provider's time by the last response, as providerapi.Clock does.
 func (c *simulationCaller) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
