@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +23,6 @@ import (
 type importFlags struct {
 	format, source, receivedAt, badFile, name, reason string
 	headers                                           []string
-	columns                                           map[string]string
 	dryRun                                            bool
 }
 
@@ -42,26 +41,21 @@ Formats, detected if --format is not given:
   events   one JSON line per event: the body as the provider sends it
   list     JSON arrays of such bodies, plain or as pages of an API ({"object":"list","data":[...]}); a has_more on the
            last page is reported
-  csv      one row per event, with column names in the first row. --map assigns the columns; without a body column the
-           row itself, as a JSON object, is the body. Without an event id, one is generated from the file's name, the
-           row and the content of the file up to it; --name names standard input
-  bodies   a folder with one file per delivery; NAME.headers next to it has its headers, one per line
+
+Convert a table or a folder of bodies first: docs/migrating.md has the commands.
 
 All formats except postern need --source. Events get their ids as in a gateway, which needs headers
-for some providers: --header, NAME.headers, or header.NAME in --map. The time of receipt is the
-event's own time, if it has one, else the file's time of modification; --received-at sets another.
-It is never later than now, because a version may not be far ahead of it.
+for some providers: --header. The time of receipt is the event's own time, if it has one, else the
+file's time of modification; --received-at sets another. It is never later than now, because a
+version may not be far ahead of it.
 
 Lines that are not events (the provider cannot have sent the body, or its type is unknown) are
 reported with their number, copied unchanged to FILE.bad, and make the exit status 1; the rest is
-imported. A FILE.bad with other content is not overwritten. A conflict of a generated id makes the
-exit status 1 too: an earlier import used another --map.`,
+imported. A FILE.bad with other content is not overwritten.`,
 		Example: `  postern import events.ndjson.zst --dry-run
   postern import events.ndjson.zst
   stripe events list --limit 100 | postern import - --source stripe
-  postern import orders.csv --source shop --map event_id=webhook_id,` +
-			`header.X-Shopify-Topic=topic,received_at=created_at,body=payload
-  postern import bodies/ --source github --header 'X-GitHub-Event: issues'`,
+  postern import issues.ndjson --source github --header 'X-GitHub-Event: issues'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("%s takes FILE..., got none; see %s --help", cmd.CommandPath(), cmd.CommandPath())
@@ -70,20 +64,17 @@ exit status 1 too: an earlier import used another --map.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&im.format, "format", "", "`format` of the files: postern, events, list, csv or bodies")
+	f.StringVar(&im.format, "format", "", "`format` of the files: "+archive.FormatNames)
 	f.StringVar(&im.source, "source", "", "`source` of all events")
 	f.StringArrayVar(&im.headers, "header", nil, "`header` of every delivery, as 'Name: value'; may be repeated")
-	f.StringToStringVar(&im.columns, "map", nil, "columns of a CSV file, as `field=column,...`: event_id, "+
-		"event_type, account, object_type, object_id, occurred_at, received_at, body, header.NAME")
 	f.StringVar(&im.receivedAt, "received-at", "", "`time` of receipt of all events (RFC 3339)")
 	f.StringVar(&im.name, "name", "",
-		"`name` of the file in generated event ids (default: the name of FILE without its folder)")
+		"`name` of the file, which distinguishes events without an id (default: the name of FILE without its folder)")
 	f.StringVar(&im.badFile, "bad", "", "`file` for lines that are not events (default: FILE.bad)")
 	addReasonFlag(cmd, &im.reason)
 	f.BoolVar(&im.dryRun, "dry-run", false, "show the result and write nothing")
 	must(cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{"postern", "events", "list", "csv", "bodies"},
-			cobra.ShellCompDirectiveNoFileComp)))
+		cobra.FixedCompletions([]string{"postern", "events", "list"}, cobra.ShellCompDirectiveNoFileComp)))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return im.run(cmd, c, args) }
 	return cmd
 }
@@ -131,9 +122,6 @@ func (im *importFlags) run(cmd *cobra.Command, c *cli, paths []string) error {
 	switch {
 	case errors.Is(err, events.ErrUnavailable), err != nil && cmd.Context().Err() != nil:
 		return fmt.Errorf("%w; run the same command again: it skips what is imported already", err)
-	case err == nil && done.GeneratedKeyConflict > 0:
-		return fmt.Errorf("%d of the conflicts are rows whose ids were generated from file and row: was the file "+
-			"imported before with another --map? Use --name NAME to tell two imports apart", done.GeneratedKeyConflict)
 	case err == nil && done.Bad > 0:
 		return errReported
 	}
@@ -160,28 +148,19 @@ func requestApply(ctx context.Context, c *cli, errs io.Writer) string {
 
 // options reads the flags.
 func (im *importFlags) options(paths []string) (o archive.ImportParams, err error) {
-	o = archive.ImportParams{Target: im.source, Format: archive.Format(im.format), Map: im.columns, DryRun: im.dryRun,
+	o = archive.ImportParams{Target: im.source, Format: archive.Format(im.format), DryRun: im.dryRun,
 		BadPath: im.badFile, Name: im.name, Now: time.Now()}
-	formatKnown := false
-	for _, f := range archive.Formats {
-		formatKnown = formatKnown || f == o.Format
-	}
 	switch {
-	case !formatKnown && im.format != "":
-		return o, usagef("format %q is not known: use postern, events, list, csv or bodies", im.format)
+	case im.format != "" && !slices.Contains(archive.Formats, o.Format):
+		return o, usagef("format %q is not known: use %s", im.format, archive.FormatNames)
 	case im.badFile != "" && len(paths) > 1:
 		return o, usagef("--bad names one file, but several files are imported: omit --bad, or " +
 			"import the files one by one")
 	case im.name != "" && len(paths) > 1:
 		return o, usagef("--name names one file: import the files one by one")
 	}
-	if err := archive.CheckMap(im.columns); err != nil {
-		return o, usagef("--map: %v", err)
-	}
-	if len(im.headers) > 0 {
-		if o.Header, err = archive.ParseHeader([]byte(strings.Join(im.headers, "\r\n"))); err != nil {
-			return o, usagef("--header: %v", err)
-		}
+	if o.Header, err = parseHeaders(im.headers); err != nil {
+		return o, err
 	}
 	if im.receivedAt != "" {
 		if o.ReceivedAt, err = time.Parse(time.RFC3339Nano, im.receivedAt); err != nil {

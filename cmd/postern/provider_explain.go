@@ -215,14 +215,11 @@ func findProvider(name string) (provider.Provider, error) {
 }
 
 func (t *providerTestFlags) newDelivery(body []byte) (*provider.Delivery, error) {
-	d := &provider.Delivery{Method: t.method, Query: t.query, Header: http.Header{}, Body: body, ReceivedAt: time.Now()}
-	for _, h := range t.headers {
-		name, value, ok := strings.Cut(h, ":")
-		if !ok || strings.TrimSpace(name) == "" {
-			return nil, usagef("header %q: write \"Name: value\"", h)
-		}
-		d.Header.Add(textproto.TrimString(name), textproto.TrimString(value))
+	header, err := parseHeaders(t.headers)
+	if err != nil {
+		return nil, err
 	}
+	d := &provider.Delivery{Method: t.method, Query: t.query, Header: header, Body: body, ReceivedAt: time.Now()}
 	if t.receivedAt == "" || t.receivedAt == "now" {
 		return d, nil
 	}
@@ -232,6 +229,19 @@ func (t *providerTestFlags) newDelivery(body []byte) (*provider.Delivery, error)
 	}
 	d.ReceivedAt = at
 	return d, nil
+}
+
+// parseHeaders reads the values of a flag --header.
+func parseHeaders(texts []string) (http.Header, error) {
+	header := http.Header{}
+	for _, text := range texts {
+		name, value, ok := strings.Cut(text, ":")
+		if !ok || strings.TrimSpace(name) == "" {
+			return nil, usagef("header %q: write \"Name: value\"", text)
+		}
+		header.Add(textproto.TrimString(name), textproto.TrimString(value))
+	}
+	return header, nil
 }
 
 // verifyStepByStep processes a delivery like a gateway, without storing anything. With anyAge it

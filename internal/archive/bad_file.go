@@ -12,9 +12,7 @@ import (
 // them. Existing contents are never overwritten. They are accepted if they equal the entries that
 // an earlier run of the same import wrote; otherwise they are an error.
 type badFile struct {
-	path string
-	// header is the beginning of the file: the names of the columns of a CSV file.
-	header []byte
+	path   string
 	dryRun bool
 	file   *os.File
 	// unmatched is how many existing bytes are not compared yet.
@@ -27,9 +25,6 @@ func (b *badFile) add(raw []byte) error {
 	}
 	if b.file == nil {
 		if err := b.open(); err != nil {
-			return err
-		}
-		if err := b.put(b.header); err != nil {
 			return err
 		}
 	}

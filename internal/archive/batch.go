@@ -42,7 +42,7 @@ func (r *importer) appendDeliveries(ctx context.Context, batch []pending) error 
 	receipts, err := appendFunc(ctx, r.Pool, deliveries)
 	switch {
 	case err == nil:
-		r.countReceipts(batch, receipts)
+		r.countReceipts(receipts)
 		return nil
 	case !strings.HasPrefix(postgres.Code(err), "22"): // the error is not caused by the data
 		return err
@@ -60,15 +60,12 @@ func (r *importer) appendDeliveries(ctx context.Context, batch []pending) error 
 	return nil
 }
 
-func (r *importer) countReceipts(batch []pending, receipts [][]events.Receipt) {
-	for i, of := range receipts {
+func (r *importer) countReceipts(receipts [][]events.Receipt) {
+	for _, of := range receipts {
 		for _, one := range of {
 			switch {
 			case one.Conflict:
 				r.counts.Conflict++
-				if batch[i].entries[0].madeKey { // a row, which is never joined with other entries
-					r.counts.GeneratedKeyConflict++
-				}
 			case one.Duplicate:
 				r.counts.Duplicate++
 			default:

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -74,34 +72,24 @@ type deliveryBuilder struct {
 }
 
 // fill identifies an entry's events as the ingest endpoint would, but without verifying a
-// signature. The headers of the entry replace those of all deliveries.
-func (p *deliveryBuilder) fill(e *entry, file string, m *rowFields) {
-	digest := p.digest.entryDigest(e)
+// signature.
+func (p *deliveryBuilder) fill(e *entry, file string) {
 	d := p.request
-	d.Body = e.delivery.Body
-	d.ReceivedAt, m.key = digest.syntheticReceipt(), p.digest.rowKey(m.row, digest)
-	d.Header = http.Header{}
-	maps.Copy(d.Header, p.request.Header)
-	maps.Copy(d.Header, m.header)
-	evs, err := p.readEvents(&d, m)
+	d.Body, d.ReceivedAt = e.delivery.Body, p.digest.entryDigest().syntheticReceipt()
+	evs, err := p.readEvents(&d)
 	if err != nil {
 		e.err = err
 		return
 	}
-	e.madeKey = m.madeKey
 	verification := appendQuoted([]byte(`{"imported":{"format":`), string(p.format))
 	verification = append(appendQuoted(append(verification, `,"file":`...), events.SanitizeText(file)), "}}"...)
-	e.delivery = events.Delivery{ReceivedAt: p.receiptTime(m, evs), Origin: events.OriginImport,
+	e.delivery = events.Delivery{ReceivedAt: p.receiptTime(evs), Origin: events.OriginImport,
 		Headers:      events.AppendHeaders(nil, p.source.Provider.Headers(), &d),
 		Verification: verification, Body: d.Body, Events: evs}
 }
 
-// readEvents returns the events of a delivery as the provider and the row name them. An error says
-// why it is not an event.
-func (p *deliveryBuilder) readEvents(d *provider.Delivery, m *rowFields) ([]provider.Event, error) {
-	if m.receivedAt.After(p.now.Add(maxClockAhead)) {
-		return nil, futureTimeError(m.receivedAt)
-	}
+// readEvents returns the events of a delivery. An error says why it is not an event.
+func (p *deliveryBuilder) readEvents(d *provider.Delivery) ([]provider.Event, error) {
 	if err := provider.CheckBody(p.source.Provider, d.Body); err != nil {
 		return nil, err
 	}
@@ -109,10 +97,7 @@ func (p *deliveryBuilder) readEvents(d *provider.Delivery, m *rowFields) ([]prov
 	if err != nil {
 		return nil, err
 	}
-	if err := m.applyTo(evs); err != nil {
-		return nil, err
-	}
-	return evs, p.checkType(evs, m)
+	return evs, p.checkType(evs)
 }
 
 // identify calls the provider. A panic is an error of this entry only.
@@ -128,26 +113,22 @@ func (p *deliveryBuilder) identify(d *provider.Delivery) (evs []provider.Event, 
 // checkType rejects events of unknown type. The ingest endpoint stores such an event because of its
 // signature, but here nothing shows that it is an event. A key is enough for a provider without
 // types.
-func (p *deliveryBuilder) checkType(evs []provider.Event, m *rowFields) error {
+func (p *deliveryBuilder) checkType(evs []provider.Event) error {
 	if len(evs) == 0 {
 		return errors.New("it has no event")
 	}
 	types := provider.HasEventTypes(p.source.Provider)
 	isKnown := func(e provider.Event) bool { return e.Type != provider.UnknownType || !types && !e.ContentKey }
-	if m.values["event_type"] == "" && !slices.ContainsFunc(evs, isKnown) {
-		return errors.New("the provider cannot determine the event type; if a header has it, pass it with " +
-			"--header, and if a column has it, map event_type to that column")
+	if !slices.ContainsFunc(evs, isKnown) {
+		return errors.New("the provider cannot determine the event type; if a header has it, pass it with --header")
 	}
 	return nil
 }
 
-// receiptTime returns when an entry was received: its own time, that of the parameters, or the time
-// of its latest event. It bounds how far ahead a version may be, so it is never later than now.
-func (p *deliveryBuilder) receiptTime(m *rowFields, evs []provider.Event) time.Time {
-	at := m.receivedAt
-	if at.IsZero() {
-		at = p.receivedAt
-	}
+// receiptTime returns when an entry was received: the time of the parameters, of its latest event,
+// or of the file. It bounds how far ahead a version may be, so it is never later than now.
+func (p *deliveryBuilder) receiptTime(evs []provider.Event) time.Time {
+	at := p.receivedAt
 	if at.IsZero() {
 		for i := range evs {
 			if evs[i].OccurredAt.After(at) {
@@ -162,10 +143,6 @@ func (p *deliveryBuilder) receiptTime(m *rowFields, evs []provider.Event) time.T
 		at = p.now
 	}
 	return at.UTC().Truncate(time.Microsecond)
-}
-
-func futureTimeError(at time.Time) error {
-	return fmt.Errorf("it was received at %s, which is in the future", at.Format(time.RFC3339))
 }
 
 func checkJSON(body []byte) error {

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"hash"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -20,12 +18,6 @@ type fileDigest struct {
 	hash hash.Hash
 }
 
-func newFileDigest(name string, head []byte) *fileDigest {
-	m := &fileDigest{name: name, hash: sha256.New()}
-	m.add(head)
-	return m
-}
-
 // add adds an entry's text. The line end is normalized, because it changes when a file grows.
 func (m *fileDigest) add(raw []byte) {
 	m.hash.Write(bytes.TrimRight(raw, "\r\n"))
@@ -35,20 +27,9 @@ func (m *fileDigest) add(raw []byte) {
 // entryDigest identifies one entry.
 type entryDigest [sha256.Size]byte
 
-// entryDigest returns the digest of an entry. An entry that is a file of a folder is identified by
-// its name and contents alone.
-func (m *fileDigest) entryDigest(e *entry) entryDigest {
-	if e.file != "" {
-		single := newFileDigest(m.name, []byte(filepath.Base(e.file)))
-		single.add(e.delivery.Body)
-		return single.entryDigest(&entry{})
-	}
+// entryDigest returns the digest of the entry that was added last.
+func (m *fileDigest) entryDigest() entryDigest {
 	return sha256.Sum256(m.hash.Sum(append([]byte(m.name), 0)))
-}
-
-// rowKey returns the key of a row's event.
-func (m *fileDigest) rowKey(row int, digest entryDigest) string {
-	return fmt.Sprintf("%s#%d-%x", m.name, row, digest[:8])
 }
 
 // syntheticReceipt returns a time that no other entry has. A provider derives keys from it for

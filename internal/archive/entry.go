@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
 )
@@ -22,32 +21,25 @@ const (
 	Events Format = "events"
 	// List: JSON arrays of such bodies, alone or as pages of an API with the array under "data".
 	List Format = "list"
-	// CSV: one event per row, with column names in the first row.
-	CSV Format = "csv"
-	// Bodies: a folder with one file per delivery.
-	Bodies Format = "bodies"
 )
 
 // Formats are all formats.
-var Formats = []Format{Postern, Events, List, CSV, Bodies}
+var Formats = []Format{Postern, Events, List}
+
+// FormatNames names all formats in messages.
+const FormatNames = "postern, events or list"
 
 // entry is one event or one delivery of a file.
 type entry struct {
 	// line is its first line, from 1.
 	line int
-	// raw is the entry's text in the file, with its line end; nil if it is a file of its own.
+	// raw is the entry's text in the file, with its line end.
 	raw []byte
-	// file is the name of its own file; "" if the file has several entries.
-	file string
 	// source is the name of the source in the entry, "" for none.
 	source, provider string
-	// receivedAt is the time of receipt in the entry or of its file; zero for none.
-	receivedAt time.Time
-	delivery   events.Delivery
+	delivery         events.Delivery
 	// deliveryID is the same for the events of one delivery; 0 if it is not known.
 	deliveryID int64
-	// madeKey reports that its key was derived from the file and the row.
-	madeKey bool
 	// err is why the entry is not an event.
 	err error
 }
@@ -66,17 +58,17 @@ type lineReader struct {
 // caller.
 func (l *lineReader) next() ([]byte, error) {
 	for {
-		text, err := l.appendLine(nil)
+		text, err := l.readLine()
 		if err != nil || len(bytes.TrimSpace(text)) > 0 {
 			return text, err
 		}
 	}
 }
 
-// appendLine appends one more line to a text.
-func (l *lineReader) appendLine(text []byte) ([]byte, error) {
+// readLine returns the next line.
+func (l *lineReader) readLine() (text []byte, err error) {
 	l.line++
-	for n := len(text); ; {
+	for {
 		part, err := l.in.ReadSlice('\n')
 		text = append(text, part...)
 		switch {
@@ -85,7 +77,7 @@ func (l *lineReader) appendLine(text []byte) ([]byte, error) {
 		case len(text) > maxTextBytes:
 			return text, fmt.Errorf("line %d: more than %d MiB in one piece: is this the right format?", l.line,
 				maxTextBytes>>20)
-		case errors.Is(err, io.EOF) && len(text) > n:
+		case errors.Is(err, io.EOF) && len(text) > 0:
 			err = nil // a last line without a line end
 		}
 		return text, err
@@ -106,8 +98,7 @@ func (r *posternReader) next() (entry, error) {
 		e.err = err
 		return e, nil
 	}
-	e.source, e.provider, e.receivedAt, e.deliveryID = l.source, l.provider, l.receivedAt, l.deliveryID
-	e.delivery = l.toDelivery()
+	e.source, e.provider, e.deliveryID, e.delivery = l.source, l.provider, l.deliveryID, l.toDelivery()
 	return e, nil
 }
 

@@ -3,6 +3,7 @@ package archive
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -40,17 +41,14 @@ type ImportParams struct {
 	// lines of an export do.
 	Target string
 	// Name replaces the name of the file in the keys of events without a key; "": the file's own
-	// name. Rows of CSV from standard input need it.
+	// name.
 	Name string
 	// Format is the format of the files; "": it is detected.
 	Format Format
 	// Header are headers that apply to every delivery; not for lines of an export.
 	Header http.Header
-	// Map is the column of a CSV file by field: event_id, event_type, account, object_type,
-	// object_id, occurred_at, received_at, body, header.NAME.
-	Map map[string]string
-	// ReceivedAt is the time of receipt of all events; zero: that of the file, else the time of the
-	// event. Not for lines of an export.
+	// ReceivedAt is the time of receipt of all events; zero: the time of the event, else that of
+	// the file. Not for lines of an export.
 	ReceivedAt time.Time
 	// Now is the time of the import.
 	Now time.Time
@@ -72,7 +70,7 @@ type ImportParams struct {
 
 // ImportResult is the result of an import.
 type ImportResult struct {
-	// Read is the number of entries: lines, rows, elements of a list, files of a folder.
+	// Read is the number of entries: lines or elements of a list.
 	Read int64 `json:"read"`
 	// Added events were appended, or would be in a dry run.
 	Added int64 `json:"new"`
@@ -83,8 +81,6 @@ type ImportResult struct {
 	Duplicate int64 `json:"duplicate"`
 	// Conflict events have the key of another stored event; they were stored as conflicts.
 	Conflict int64 `json:"conflict"`
-	// GeneratedKeyConflict is how many of those have a key that was derived from file and row.
-	GeneratedKeyConflict int64 `json:"made_conflict,omitempty"`
 	// Bad entries are not events; they were set aside.
 	Bad int64 `json:"unreadable"`
 	// More: the last page of an API announces further pages.
@@ -96,7 +92,6 @@ func (i *ImportResult) add(o ImportResult) {
 	i.Added += o.Added
 	i.Duplicate += o.Duplicate
 	i.Conflict += o.Conflict
-	i.GeneratedKeyConflict += o.GeneratedKeyConflict
 	i.Bad += o.Bad
 }
 
@@ -165,13 +160,13 @@ func (r *importer) importFile(ctx context.Context, path string) (err error) {
 	if err := r.checkParams(); err != nil {
 		return err
 	}
-	r.badEntries = &badFile{path: r.badPath(), header: r.input.head, dryRun: r.DryRun}
+	r.badEntries = &badFile{path: r.badPath(), dryRun: r.DryRun}
 	if isSameFile(r.badEntries.path, path) {
 		return fmt.Errorf("%s is the file to import: name another file for bad entries", path)
 	}
 	defer func() { err = errors.Join(err, r.badEntries.close()) }()
 	for {
-		e, m, err := r.input.next()
+		e, err := r.input.reader.next()
 		if errors.Is(err, io.EOF) {
 			return r.flushBatch(ctx)
 		}
@@ -179,7 +174,7 @@ func (r *importer) importFile(ctx context.Context, path string) (err error) {
 			return errors.Join(fmt.Errorf("%s: %w", r.input.path, err), r.flushBatch(ctx))
 		}
 		r.counts.Read++
-		if err := r.importEntry(ctx, e, m); err != nil {
+		if err := r.importEntry(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -188,10 +183,13 @@ func (r *importer) importFile(ctx context.Context, path string) (err error) {
 // hasMorePages reports whether the last page announces further pages; previous is the result for
 // the earlier files.
 func (r *importer) hasMorePages(previous bool) bool {
-	if r.input == nil || r.input.pages == nil || !r.input.pages.sawPage {
+	if r.input == nil {
 		return previous
 	}
-	return r.input.pages.lastHasMore
+	if pages, ok := r.input.reader.(*listReader); ok && pages.sawPage {
+		return pages.lastHasMore
+	}
+	return previous
 }
 
 // isSameFile reports whether two paths are the same file.
@@ -222,7 +220,7 @@ func (r *importer) checkParams() error {
 	}
 	r.builder = &deliveryBuilder{source: &src, request: provider.Delivery{Header: r.Header}, receivedAt: r.ReceivedAt,
 		defaultTime: earlier(r.input.modified, r.Now), now: r.Now, format: r.input.format,
-		digest: newFileDigest(uncompressedName(cmp.Or(r.Name, r.input.name)), r.input.head)}
+		digest: &fileDigest{name: uncompressedName(cmp.Or(r.Name, r.input.name)), hash: sha256.New()}}
 	return nil
 }
 
@@ -240,27 +238,15 @@ func (r *importer) unknownSourceError(name string) error {
 }
 
 // importEntry adds an entry to the batch, or sets it aside as bad.
-func (r *importer) importEntry(ctx context.Context, e entry, m *rowFields) error {
-	name := r.input.name
-	if e.file != "" {
-		name = e.file
-	}
+func (r *importer) importEntry(ctx context.Context, e entry) error {
 	if r.builder != nil {
 		r.builder.digest.add(e.raw)
-	}
-	if e.err == nil && r.builder != nil {
-		p := *r.builder
-		if !e.receivedAt.IsZero() {
-			p.defaultTime = earlier(e.receivedAt, r.Now)
+		if e.err == nil {
+			r.builder.fill(&e, r.input.name)
 		}
-		p.fill(&e, name, m)
 	}
-	if e.madeKey && r.input.stdin && r.Name == "" {
-		return fmt.Errorf("%s: no column has the id of this event, and standard input has no name to derive one "+
-			"from: map event_id to a column that has it, or give the input a name with --name", r.location(&e))
-	}
-	if e.err == nil && e.delivery.ReceivedAt.After(r.Now.Add(maxClockAhead)) {
-		e.err = futureTimeError(e.delivery.ReceivedAt)
+	if at := e.delivery.ReceivedAt; e.err == nil && at.After(r.Now.Add(maxClockAhead)) {
+		e.err = fmt.Errorf("it was received at %s, which is in the future", at.Format(time.RFC3339))
 	}
 	if e.err == nil {
 		number, err := r.sourceNumber(ctx, &e)
@@ -340,9 +326,6 @@ func (r *importer) placeholderNumber(name string) int32 {
 
 // location describes where an entry is.
 func (r *importer) location(e *entry) string {
-	if e.file != "" {
-		return e.file
-	}
 	return fmt.Sprintf("%s:%d", r.input.path, e.line)
 }
 
@@ -358,7 +341,7 @@ func (r *importer) badPath() string {
 	switch {
 	case r.BadPath != "":
 		return r.BadPath
-	case r.input.stdin, r.input.format == Bodies:
+	case r.input.stdin:
 		return ""
 	}
 	return r.input.path + ".bad"

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -182,7 +181,7 @@ func TestImport_sources_areResolved(t *testing.T) {
 		want   string
 	}{
 		"headers":      {func(im *archive.ImportParams) { im.Header = http.Header{"A": {"b"}} }, "leave out --header"},
-		"a bad format": {func(im *archive.ImportParams) { im.Format = archive.Bodies }, "is not a folder"},
+		"a bad format": {func(im *archive.ImportParams) { im.Format = "csv" }, "use postern, events or list"},
 		"without source": {func(im *archive.ImportParams) { im.Format, im.Target = archive.Events, "" },
 			"name it with --source"},
 		"no such source": {func(im *archive.ImportParams) { im.Format, im.Target = archive.Events, "nobody" },
@@ -329,105 +328,18 @@ func TestImport_listElements_keepBytes(t *testing.T) {
 	}
 }
 
-// The key of a row is a column, or is derived from the file and the row. The body is a column, or
-// is made of all columns.
-func TestImport_csv_mapsColumns(t *testing.T) {
+// The headers of all deliveries identify the events, and the allowed ones are stored.
+func TestImport_header_appliesToAllDeliveries(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
-	im := in.importParams()
-	im.Target = "shopify"
-	im.Map = map[string]string{"event_id": "webhook", "header.x-shopify-topic": "topic",
-		"header.X-Shopify-Shop-Domain": "shop", "received_at": "at", "body": "payload"}
-	text := "\ufeffwebhook,topic,shop,at,payload\r\n" +
-		"w1,orders/create,demo.myshopify.com,2026-03-01 " +
-		"10:00:00.5+00,\"{\"\"id\"\":1,\r\n\"\"updated_at\"\":\"\"2026-03-01T10:00:00Z\"\"}\"\r\n" +
-		"w2,orders/create,demo.myshopify.com,1772359200,\"{\"\"id\"\":2}\"\n" +
-		"w3,orders/create,demo.myshopify.com,soon,{}\n" +
-		"w4,orders/create,demo.myshopify.com\n" +
-		"w5,\"orders\"/create,demo.myshopify.com,,{}\n" +
-		"w6,,demo.myshopify.com,,\"{\"\"id\"\":6}\""
-	bad := keepReports(&im)
-	in.wantImport(t, im, "orders.csv", []byte(text), archive.ImportResult{Read: 6, Added: 2, Bad: 4})
-	if want := []string{":5 received_at: \"soon\" is not a time: write 2026-03-01T12:00:00Z, or with an offset for Z " +
-		"(+01:00), or seconds, milliseconds or microseconds since 1970", ":6 3 columns instead of the first row's 5",
-		":7 text after the closing quote of a column",
-		":8 the provider cannot determine the event type; if a header has it, pass it with --header, and if a " +
-			"column has it, map event_type to that column"}; cmp.Diff(want, *bad) != "" {
-		t.Error(cmp.Diff(want, *bad))
+	im := in.importInto("github", "X-Github-Event", "issues", "X-Secret", "no")
+	text := "{\"action\":\"opened\",\"issue\":{\"id\":1,\"number\":1}}\n" +
+		"{\"action\":\"closed\",\"issue\":{\"id\":2,\"number\":2}}\n"
+	for _, want := range []archive.ImportResult{{Read: 2, Added: 2}, {Read: 2, Duplicate: 2}} {
+		in.wantImport(t, im, "x.ndjson", []byte(text), want)
 	}
-	got := in.db.QueryStrings(t, `SELECT event_id || ' ' || event_type || ' ' || account || ' ' || object_type ||
-		object_id ||
-		' ' || to_char(received_at AT TIME ZONE 'UTC', 'MM-DD HH24:MI:SS.MS') || ' ' ||
-		(headers->>'X-Shopify-Topic') || ' ' || convert_from(body, 'UTF8') FROM events WHERE headers ? 'X-Shopify-Topic'
-			ORDER BY event_id`)
-	want := []string{"w1 orders/create demo.myshopify.com order1 03-01 10:00:00.500 orders/create " +
-		"{\"id\":1,\r\n\"updated_at\":\"2026-03-01T10:00:00Z\"}",
-		`w2 orders/create demo.myshopify.com order2 03-01 10:00:00.000 orders/create {"id":2}`}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-
-	im = in.importParams()
-	im.Target, im.Map = "hmac", map[string]string{"event_type": "what", "object_id": "nr"}
-	rows := []byte("what,nr,note\norder.made,7,\"a \"\"b\"\"\nc\"\norder.made,7,\"a \"\"b\"\"\nc\"\n")
-	for range 2 {
-		if _, err := in.importText(t, im, "rows.csv", rows); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got = in.db.QueryStrings(t, `SELECT regexp_replace(event_id, '-[0-9a-f]{16}$', '-') || ' ' || event_type || ' ' ||
-		object_id
-		|| ' ' || convert_from(body, 'UTF8') FROM events e JOIN sources s ON s.number = e.source WHERE s.name = 'hmac'
-			ORDER BY 1`)
-	want = []string{`rows.csv#1- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`,
-		`rows.csv#2- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	for text, want := range map[string]string{"": "the file is empty", "a,a\n": "two columns",
-		"a,b\n": `no column "what"`} {
-		im.Map = map[string]string{"event_type": "what"}
-		if _, err := in.importText(t, im, "x.csv", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-	if err := archive.CheckMap(map[string]string{"evnt_id": "x"}); err == nil || archive.CheckMap(im.Map) != nil {
-		t.Errorf("a field that is none: %v", err)
-	}
-}
-
-// A folder has a file per delivery, with its headers in another file. These override the headers
-// for all deliveries.
-func TestImport_folder_readsEachFile(t *testing.T) {
-	t.Parallel()
-	in := setup(t)
-	dir := makeFolder(t, map[string]string{
-		"1.json":         `{"action":"opened","issue":{"id":1,"number":1}}`,
-		"1.json.headers": "X-GitHub-Delivery: d1\nX-Secret: no\n",
-		"2.json":         `{"action":"closed","issue":{"id":2,"number":2}}`,
-		"2.json.headers": "X-GitHub-Delivery: d2\r\nX-GitHub-Event: push\r\n",
-		"3.json":         `{}`, "3.json.headers": "no headers", ".hidden": "x", "folder/x": "",
-	})
-	im := in.importParams()
-	im.Target, im.Header = "github", http.Header{"X-Github-Event": {"issues"}}
-	var bad []string
-	im.Report = func(where string, _ error) { bad = append(bad, filepath.Base(where)) }
-	for round := range 2 {
-		done, err := archive.Import(t.Context(), im, dir)
-		want := archive.ImportResult{Read: 4, Added: 2, Bad: 2}
-		if round == 1 {
-			want.Added, want.Duplicate = 0, 2
-		}
-		if err != nil || done != want {
-			t.Errorf("%+v, %v", done, err)
-		}
-	}
-	if fmt.Sprint(bad) != "[3.json folder 3.json folder]" {
-		t.Errorf("bad %v", bad)
-	}
-	got := in.db.QueryStrings(t, `SELECT event_id || ' ' || event_type || ' ' || headers::text FROM events ORDER BY 1`)
-	want := []string{`d1 issues.opened {"X-Github-Event": "issues", "X-Github-Delivery": "d1"}`,
-		`d2 push.closed {"X-Github-Event": "push", "X-Github-Delivery": "d2"}`}
+	got := in.db.QueryStrings(t, `SELECT event_type || ' ' || headers::text FROM events ORDER BY 1`)
+	want := []string{`issues.closed {"X-Github-Event": "issues"}`, `issues.opened {"X-Github-Event": "issues"}`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -2,6 +2,7 @@ package archive_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -43,7 +44,11 @@ func (in *instance) declared(t *testing.T, events string) archive.ImportParams {
 // write creates a file in a new folder.
 func write(t *testing.T, name, text string) (path string) {
 	t.Helper()
-	return filepath.Join(makeFolder(t, map[string]string{name: text}), name)
+	path = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func wantResult(t *testing.T, what string, im archive.ImportParams, path string, want archive.ImportResult) {
@@ -82,6 +87,9 @@ func TestImport_eventsWithoutKeys_repeated_areDuplicates(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantResult(t, "compressed", im, write(t, "x.ndjson.gz", packed.String()), again)
+	wantResult(t, "of one name and other contents", im,
+		write(t, "x.ndjson", "{\"t\":\"ping\"}\n{\"t\":\"pong\"}\n{\"t\":\"ping\"}\n{\"t\":\"ping\"}"),
+		archive.ImportResult{Read: 4, Added: 3, Duplicate: 1})
 	wantResult(t, "of another name", im, write(t, "y.ndjson", text), fresh)
 	for i, want := range []archive.ImportResult{fresh, again} {
 		im.Stdin, im.Now = strings.NewReader(text), im.Now.Add(time.Duration(i)*time.Hour)
@@ -89,56 +97,6 @@ func TestImport_eventsWithoutKeys_repeated_areDuplicates(t *testing.T) {
 	}
 	im.Stdin, im.Name = strings.NewReader(text), "z"
 	wantResult(t, "with a name", im, archive.Stdin, fresh)
-}
-
-// The files of a folder are distinguished by names and contents, whatever else is in the folder.
-func TestImport_folderRepeated_isDuplicate(t *testing.T) {
-	t.Parallel()
-	in := setup(t)
-	im, dir := in.allSampleDeliveries(t), t.TempDir()
-	writeFiles(t, dir, map[string]string{"b": `{"t":"ping"}`, "d": `{"t":"ping"}`})
-	wantResult(t, "first", im, dir, archive.ImportResult{Read: 2, Added: 2})
-	writeFiles(t, dir, map[string]string{"a": `{"t":"ping"}`, "b": `{"t":"ping"}`, "c": `{"t":"ping"}`})
-	wantResult(t, "again", im, dir, archive.ImportResult{Read: 4, Added: 2, Duplicate: 2})
-}
-
-// Rows without a key column get keys from the file and the row. The file's contents decide, so rows
-// of other files are neither duplicates nor conflicts.
-func TestImport_filesOfOneName_keepRowsApart(t *testing.T) {
-	t.Parallel()
-	in := setup(t)
-	im := in.importParams()
-	im.Target, im.Map = "hmac", map[string]string{"event_type": "what", "object_id": "nr"}
-	const january, february = "what,nr,json\norder.made,1,{}\norder.made,2,{}\n",
-		"what,nr,json\norder.made,3,{}\norder.made,4,{}\n"
-	fresh, again := archive.ImportResult{Read: 2, Added: 2}, archive.ImportResult{Read: 2, Duplicate: 2}
-	for _, c := range []struct {
-		text string
-		want archive.ImportResult
-	}{{january, fresh}, {february, fresh}, {january, again}, {february, again}} {
-		wantResult(t, c.text, im, write(t, "orders.csv", c.text), c.want)
-	}
-	wantResult(t, "grown", im, write(t, "orders.csv", january+"order.made,2,{}\n"),
-		archive.ImportResult{Read: 3, Added: 1, Duplicate: 2})
-	wantResult(t, "another name", im, write(t, "shop2.csv", january), fresh)
-
-	im.Format, im.Stdin = archive.CSV, strings.NewReader(january)
-	if done, err := archive.Import(t.Context(), im, archive.Stdin); err == nil ||
-		!strings.Contains(err.Error(), "--name") || done.Added != 0 {
-		t.Errorf("standard input has no name: %+v, %v", done, err)
-	}
-	im.Name = "orders.csv"
-	for _, c := range []struct {
-		text string
-		want archive.ImportResult
-	}{{january, again}, {"what,nr,json\norder.made,5,{}\n", archive.ImportResult{Read: 1, Added: 1}}} {
-		im.Stdin = strings.NewReader(c.text)
-		wantResult(t, "standard input", im, archive.Stdin, c.want)
-	}
-
-	im.Map = map[string]string{"event_type": "what", "body": "json"}
-	wantResult(t, "another map", im, write(t, "orders.csv", january), archive.ImportResult{Read: 2, Conflict: 2,
-		GeneratedKeyConflict: 2})
 }
 
 // The file of bad entries never overwrites existing contents. A repeated or interrupted import
@@ -222,32 +180,14 @@ func TestImport_dryRun_keepsNewSourcesApart(t *testing.T) {
 	to.wantImport(t, im, "x.ndjson", from.export(t, events.Filter{}), archive.ImportResult{Read: 4, Added: 4})
 }
 
-// makeFolder creates a folder with files.
-func makeFolder(t *testing.T, files map[string]string) (dir string) {
-	t.Helper()
-	dir = t.TempDir()
-	writeFiles(t, dir, files)
-	return dir
-}
-
-// writeFiles writes files in a folder, and the folders above them.
-func writeFiles(t *testing.T, dir string, files map[string]string) {
-	t.Helper()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
-			os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // Without a verified signature, an entry is not an event if its body cannot be from the provider,
 // or if its type is unknown: it would be ignored or dead for ever.
 func TestImport_otherContent_isBad(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
 	typeless := in.declared(t, "{key: '{json:id}'}")
+	many := in.importInto("hubspot")
+	many.Format = archive.Events // a line that is an array looks like a list
 	forms := in.declared(t, "{body: [json, form], key: '{json:id}', type: '{json:t}'}")
 	for what, c := range map[string]struct {
 		im       archive.ImportParams
@@ -263,30 +203,22 @@ func TestImport_otherContent_isBad(t *testing.T) {
 			[]string{`a "customer", not an event`, `a "payment_method", not an event`,
 				"cannot determine the event type",
 				"a JSON number, not an object"}},
-		"other files in a folder": {in.importInto("github", "X-Github-Event", "issues"),
-			makeFolder(t, map[string]string{"1 README.md": "# not a delivery",
-				"2 cut.json": `{"action":"opened","issue":{"id":1,`, "3": "[]",
-				"4": "payload=%7B%7", "5": "payload=%7B%22action%22%3A%22opened%22%7D", "6": `{"action":"opened"}`}),
-			archive.ImportResult{Read: 6, Added: 2, Bad: 4},
-			[]string{"the body is not JSON: expected a value at byte 0", "the body is not JSON: ",
-				"a JSON array, not an object", "begins like a form but is not one"}},
+		"other lines": {in.importInto("github", "X-Github-Event", "issues"),
+			write(t, "x.ndjson", "{\"action\":\"opened\"}\n# not a delivery\n{\"action\":\"opened\",\"issue\":{\n"+
+				"[]\npayload=%7B%22action%22%3A%22opened%22%7D\n"),
+			archive.ImportResult{Read: 5, Added: 1, Bad: 4},
+			[]string{"invalid JSON", "invalid JSON", "a JSON array, not an object", "invalid JSON"}},
 		"without its header": {in.importInto("github", "X-Github-Delivery", "d1"),
-			makeFolder(t, map[string]string{"1": `{"action":"opened"}`}), archive.ImportResult{Read: 1, Bad: 1},
+			write(t, "x.ndjson", `{"action":"opened"}`), archive.ImportResult{Read: 1, Bad: 1},
 			[]string{"pass it with --header"}},
-		"a type in the map": {in.importRows("hmac", "event_id=id,event_type=what,body=body"),
-			write(t, "x.csv", "id,what,body\n1,a,{}\n2,,{}\n3,unknown,{}\n4,a,nothing\n"),
-			archive.ImportResult{Read: 4, Added: 2, Bad: 2},
-			[]string{"cannot determine the event type", "the body is not JSON"}},
 		"a sender of no types": {typeless, write(t, "x.ndjson", "{\"id\":\"a\"}\n{\"b\":1}\n"),
 			archive.ImportResult{Read: 2, Added: 1, Bad: 1}, []string{"cannot determine the event type"}},
-		"a sender of forms": {forms,
-			makeFolder(t, map[string]string{"1": "id=f1&t=x", "2": "neither", "3": `{"id":"f2","t":"x"}`}),
-			archive.ImportResult{Read: 3, Added: 2, Bad: 1}, []string{"the body is not JSON"}},
-		"a delivery of many": {in.importInto("hubspot"),
-			makeFolder(t, map[string]string{
-				"1": `[{"eventId":1,"subscriptionType":"contact.creation","objectId":1},{"eventId":2}]`}),
+		"a sender of forms": {forms, write(t, "x.ndjson", "{\"id\":\"f2\",\"t\":\"x\"}\nid=f1&t=x\n"),
+			archive.ImportResult{Read: 2, Added: 1, Bad: 1}, []string{"invalid JSON"}},
+		"a delivery of many": {many,
+			write(t, "x.ndjson", `[{"eventId":1,"subscriptionType":"contact.creation","objectId":1},{"eventId":2}]`),
 			archive.ImportResult{Read: 1, Added: 2}, nil},
-		"a delivery of something": {in.importInto("hubspot"), makeFolder(t, map[string]string{"1": `{"results":[]}`}),
+		"a delivery of something": {many, write(t, "x.ndjson", `{"results":[]}`),
 			archive.ImportResult{Read: 1, Bad: 1}, []string{"no list of events"}},
 	} {
 		var reported []string
@@ -302,28 +234,27 @@ func TestImport_otherContent_isBad(t *testing.T) {
 	}
 }
 
-// Every sample of a provider is one event when it is imported from a file.
+// Every JSON sample of a provider is an event when it is imported from a file with its headers.
 func TestImport_allSamples_areImported(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
 	for _, e := range in.endpoints {
-		files := map[string]string{}
 		for i, sample := range e.Provider.Samples() {
 			d, err := e.Provider.Sign(e.Source, sample, time.Unix(1_780_000_000, 0))
 			if err != nil {
 				t.Fatal(err)
 			}
-			var header bytes.Buffer
-			if err := d.Header.Write(&header); err != nil {
-				t.Fatal(err)
+			im := in.importInto(e.Source.Name)
+			im.Header, im.Format = d.Header, archive.List
+			im.Report = func(where string, why error) {
+				if json.Valid(d.Body) {
+					t.Errorf("%s: %s: %v", e.Source.Name, where, why)
+				}
 			}
-			files[fmt.Sprint(i)], files[fmt.Sprint(i)+".headers"] = string(d.Body), header.String()
-		}
-		im := in.importInto(e.Source.Name)
-		im.Report = func(where string, why error) { t.Errorf("%s: %s: %v", e.Source.Name, where, why) }
-		done, err := archive.Import(t.Context(), im, makeFolder(t, files))
-		if err != nil || done.Read != int64(len(files)/2) || done.Added < done.Read {
-			t.Errorf("%s: %+v, %v", e.Source.Name, done, err)
+			done, err := archive.Import(t.Context(), im, write(t, fmt.Sprint(i), "["+string(d.Body)+"]"))
+			if err != nil || json.Valid(d.Body) && (done.Read != 1 || done.Added < 1) {
+				t.Errorf("%s %d: %+v, %v", e.Source.Name, i, done, err)
+			}
 		}
 	}
 }
@@ -336,81 +267,6 @@ func (in *instance) importInto(source string, headers ...string) archive.ImportP
 		im.Header.Set(headers[i], headers[i+1])
 	}
 	return im
-}
-
-// importRows returns an import of rows.
-func (in *instance) importRows(source, columns string) archive.ImportParams {
-	im := in.importInto(source)
-	im.Map = map[string]string{}
-	for pair := range strings.SplitSeq(columns, ",") {
-		field, column, _ := strings.Cut(pair, "=")
-		im.Map[field] = column
-	}
-	return im
-}
-
-// A time is read exactly or not at all: no word for a zone counts as UTC, and no date as a number
-// of seconds.
-func TestReadTime_formats_areRead(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	fine := at.Add(123456 * time.Microsecond)
-	for text, want := range map[string]time.Time{
-		"2026-03-01T12:00:00Z": at, "2026-03-01 12:00:00": at, "2026-03-01T12:00:00": at,
-		" 2026-03-01 12:00:00.000 ": at, "2026-03-01": at.Add(-12 * time.Hour),
-		"2026-03-01 12:00:00 UTC": at, "2026-03-01 12:00:00 GMT": at, "2026-03-01 12:00:00Z": at,
-		"2026-03-01 12:00:00 Z":     at,
-		"2026-03-01T07:00:00-05:00": at, "2026-03-01 13:00:00+01": at, "2026-03-01 17:30:00.123456+05:30": fine,
-		"2026-03-01T13:00:00.123456+0100": fine,
-		"2026-03-01 13:00:00 +0100":       at, "2026-03-01 13:00:00 +01:00": at,
-		"2026-03-01 12:00:00.123456 +0000 UTC": fine,
-		"1772366400":                           at, "1772366400000": at,
-		"1772366400123":        at.Add(123 * time.Millisecond),
-		"1772366400123456":     fine,
-		"1970-01-01T00:00:00Z": time.Unix(0, 0), "9999-12-31T23:59:59Z": time.Date(9999, 12, 31, 23, 59, 59, 0,
-			time.UTC), "": {},
-	} {
-		if got, err := archive.ReadTime(text); err != nil || !got.Equal(want) {
-			t.Errorf("%q: %s, %v, want %s", text, got, err, want)
-		}
-	}
-	for _, text := range []string{
-		"2026-03-01 12:00:00 EST", "2026-03-01 12:00:00 CEST", "2026-03-01 12:00:00 PDT", "2026-03-01 12:00:00 GMT+3",
-		"2026-03-01 13:00:00+01:00 UTC", "2026-03-01 12:00:00 +0100 UTC",
-		"2026", "20260301", "202603011200", "20260301120000", "20260301120000000", "0", "-5", "1e9", "1772366400.5",
-		"4200000000", "1772366400123456789", "99999999999999999999",
-		"0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-01:00", "0000-00-00 00:00:00", "soon",
-	} {
-		if got, err := archive.ReadTime(text); err == nil {
-			t.Errorf("%q: %s", text, got)
-		}
-	}
-}
-
-// A row is set aside if its time cannot be read, or if its time of receipt is in the future.
-// Neither is stored with another time.
-func TestImport_rowTimes_areUsed(t *testing.T) {
-	t.Parallel()
-	in := setup(t)
-	im := in.importParams()
-	im.Target, im.Map = "hmac", map[string]string{"event_type": "what", "received_at": "got", "occurred_at": "was"}
-	bad := keepReports(&im)
-	text := "what,got,was\na,2026-03-01 12:00:00 " +
-		"EST,\nb,1772366400123456,1772366400\nc,,20260301\nd,4070908800,\ne,2026-03-01 12:00:00 GMT,4070908800000\n"
-	in.wantImport(t, im, "x.csv", []byte(text), archive.ImportResult{Read: 5, Added: 2, Bad: 3})
-	for i, want := range []string{":2 received_at: ", ":4 occurred_at: ",
-		":5 it was received at 2099-01-01T00:00:00Z, which is in the future"} {
-		if len(*bad) != 3 || !strings.HasPrefix((*bad)[i], want) {
-			t.Errorf("bad %q", *bad)
-		}
-	}
-	got := in.db.QueryStrings(t, `SELECT event_type || to_char(received_at AT TIME ZONE 'UTC',
-		' YYYY-MM-DD HH24:MI:SS.US') ||
-		to_char(occurred_at AT TIME ZONE 'UTC', ' YYYY') FROM events ORDER BY 1`)
-	if want := []string{"b 2026-03-01 12:00:00.123456 2026", "e 2026-03-01 12:00:00.000000 2099"}; cmp.Diff(want,
-		got) != "" {
-		t.Error(cmp.Diff(want, got))
-	}
 }
 
 // An object without a list is reported and set aside: it may be a page of another form, one event,
