@@ -40,11 +40,11 @@ func newDriftCommand(c *cli) *cobra.Command {
 		emptyText: "Nothing is reconciled yet. Run: postern reconcile SOURCE",
 	}.newCommand(c)
 	show.Use, show.Short = "show", "Show the period, in the provider's time, for which the log is complete, by "+
-		"source and account; or the findings of a run over objects"
+		"source and account; or the findings of an object scan"
 	show.Example += "\n  postern drift show --run 7"
 	var run int64
 	show.Flags().Int64Var(&run, "run", 0,
-		"show the findings of this run over objects, as postern drift report RUN does")
+		"show the findings of this object scan, as postern drift report RUN does")
 	showWatermarks := show.RunE
 	show.RunE = func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("run") {
@@ -87,8 +87,8 @@ func newDriftReportCommand(c *cli) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "report RUN",
-		Short: "Show the differences between mirror and provider that a run over objects has found",
-		Long: `Show the findings of a run over objects (postern reconcile SOURCE --objects) by type,
+		Short: "Show the differences between mirror and provider that an object scan has found",
+		Long: `Show the findings of an object scan (postern reconcile SOURCE --objects) by type,
 and the objects and fields in which the mirror differed from the provider. The counts are of all
 objects; details are of the first thousand. Each field has its value in the mirror and at the
 provider.
@@ -103,12 +103,12 @@ orphans: only in the mirror. repaired: repaired since. unrepaired: not repaired,
 	cmd.Flags().IntVar(&limit, "limit", events.DefaultLimit, "maximum number of objects to show; 0: all")
 	filterFlags(cmd, admin.DifferenceParams)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		run, err := parseID(args[0])
+		run, err := parseID(args[0], "postern runs list")
 		if err != nil {
 			return err
 		}
 		if limit < 0 {
-			return usagef("limit %d: 0 shows all", limit)
+			return usagef("--limit must not be negative; 0 shows all")
 		}
 		values := filterValues(cmd, admin.DifferenceParams)
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {

@@ -67,7 +67,7 @@ actions.`,
 		Example: "  postern effects show 7\n  postern effects show 7 -o json | jq -r '.steps[].captured'",
 		Args:    wantArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := parseID(args[0])
+			id, err := parseID(args[0], "postern effects list")
 			if err != nil {
 				return err
 			}
@@ -261,7 +261,7 @@ func (e effectCommand) readIDs(cmd *cobra.Command, args []string) (ids []int64, 
 			strings.TrimSuffix(strings.Fields(cmd.Use)[1], "..."), len(args), cmd.CommandPath())
 	}
 	for _, arg := range args {
-		id, err := parseID(arg)
+		id, err := parseID(arg, "postern effects list")
 		if err != nil {
 			return nil, err
 		}

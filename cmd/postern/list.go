@@ -40,7 +40,7 @@ func (l listCommand[T]) newCommand(c *cli) *cobra.Command {
 	filterFlags(cmd, l.params)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if limit < 0 {
-			return usagef("limit %d: 0 lists all", limit)
+			return usagef("--limit must not be negative; 0 lists all")
 		}
 		values := filterValues(cmd, l.params)
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {

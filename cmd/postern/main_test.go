@@ -130,7 +130,7 @@ func TestCommands_wrongUsage_explainsRemedy(t *testing.T) {
 		{[]string{"events", "show"}, 2, "postern events show takes ID, got 0"},
 		{[]string{"events", "list", "--bogus"}, 2, "unknown flag: --bogus; see postern events list --help"},
 		{[]string{"events", "list", "-o", "xml"}, 2, "write -o table or -o json"},
-		{[]string{"events", "list", "--limit", "-1"}, 2, "0 lists all"},
+		{[]string{"events", "list", "--limit", "-1"}, 2, "--limit must not be negative; 0 lists all"},
 		{[]string{"events", "list", "--since", "soon"}, 2, "an RFC 3339 time, a date, or how long ago"},
 		{[]string{"events", "list", "--status", "lost"}, 2, "choose one of pending, applied"},
 		{[]string{"events", "list", "--source", "nobody"}, 2, "the known sources are shop, stripe"},
@@ -141,7 +141,7 @@ func TestCommands_wrongUsage_explainsRemedy(t *testing.T) {
 		{[]string{"objects", "show", "stripe", "customer", "none"}, 3, "not found"},
 		{[]string{"objects", "show", "nobody", "customer", "none"}, 3, "the known sources are shop, stripe"},
 		{[]string{"rejections", "show", "1"}, 3, "rejection 1: not found"},
-		{[]string{"rejections", "show", "x"}, 2, `"x" is not a valid id`},
+		{[]string{"rejections", "show", "x"}, 2, `"x" is not an id: postern rejections list shows them`},
 		{[]string{"conflicts", "show", "1"}, 3, "conflict 1: not found"},
 		{[]string{"--config", "/nowhere.yaml", "events", "list"}, 1, "/nowhere.yaml"},
 		{[]string{"--dir", t.TempDir(), "events", "list"}, 1, "start one with `postern dev"},
@@ -298,7 +298,7 @@ func TestObjects_listAndShow(t *testing.T) {
 		}
 	}
 	b.run(t, "objects", "show", "shop", "customer", "cus_1").want(t, 4, "",
-		`name one of "a.example", "b.example" as account`)
+		`choose one account: "a.example", "b.example"`)
 	b.run(t, "objects", "show", "shop", "customer", "cus_1", "--account", "b.example").want(t, 0,
 		"5, no longer in the log", "")
 	b.db.Exec(t, `UPDATE objects SET version_at = 7`)

@@ -42,11 +42,11 @@ func newOutcomesCommand(c *cli) *cobra.Command {
 }
 
 func newRejectionsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "rejections", Short: "List refused deliveries with the reason for each",
+	cmd := &cobra.Command{Use: "rejections", Short: "List rejected deliveries with the reason for each",
 		RunE: showHelpOrError,
 		Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(listCommand[ingest.Rejection]{
-		subject: "refused deliveries, the newest first",
+		subject: "rejected deliveries, the newest first",
 		example: `  postern rejections list
   postern rejections list --source stripe --reason wrong_signature --since 1d`,
 		params: admin.RejectionParams,
@@ -68,11 +68,11 @@ func newRejectionsCommand(c *cli) *cobra.Command {
 func newRejectionsShowCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show ID",
-		Short:   "Show a refused delivery: the reason, its usual cause, headers and body",
+		Short:   "Show a rejected delivery: the reason, its usual cause, headers and body",
 		Example: "  postern rejections show 17",
 		Args:    wantArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := parseID(args[0])
+			id, err := parseID(args[0], "postern rejections list")
 			if err != nil {
 				return err
 			}
@@ -133,7 +133,7 @@ func newConflictsShowCommand(c *cli) *cobra.Command {
 		Example: "  postern conflicts show 3",
 		Args:    wantArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := parseID(args[0])
+			id, err := parseID(args[0], "postern conflicts list")
 			if err != nil {
 				return err
 			}
@@ -159,11 +159,11 @@ func newConflictsShowCommand(c *cli) *cobra.Command {
 	}
 }
 
-// parseID reads a numeric id.
-func parseID(text string) (int64, error) {
+// parseID reads a numeric id. The error names list, the command that shows the ids.
+func parseID(text, list string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 {
-		return 0, usagef("%q is not a valid id: the list shows them", text)
+		return 0, usagef("%q is not an id: %s shows them", text, list)
 	}
 	return n, nil
 }

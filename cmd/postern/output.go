@@ -25,6 +25,27 @@ type listPrinter[T any] struct {
 	// emptyText is printed for an empty table; "" for none.
 	emptyText string
 	printed   int
+	// pending are rows that are not printed yet.
+	pending []T
+}
+
+// alignedRows is how many rows addOne collects before it prints them aligned.
+const alignedRows = 100
+
+// addOne adds a row to a table whose rows are found one by one. It prints up to alignedRows rows
+// together, so that their columns are aligned; end prints the rest.
+func (s *listPrinter[T]) addOne(item T) error {
+	s.pending = append(s.pending, item)
+	if !s.json && len(s.pending) < alignedRows {
+		return nil
+	}
+	return s.flush()
+}
+
+func (s *listPrinter[T]) flush() error {
+	items := s.pending
+	s.pending = nil
+	return s.add(items)
 }
 
 func (s *listPrinter[T]) add(items []T) error {
@@ -73,6 +94,9 @@ func (s *listPrinter[T]) addJSON(items []T) error {
 
 // end ends the list.
 func (s *listPrinter[T]) end() error {
+	if err := s.flush(); err != nil {
+		return err
+	}
 	var err error
 	switch {
 	case s.json && s.printed == 0:

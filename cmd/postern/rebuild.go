@@ -45,7 +45,7 @@ automatically. After a crash the run continues. Each source can have one open re
 	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "swap as soon as all objects are staged")
 	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run and exit")
 	cmd.Flags().BoolVar(&r.compare, "compare", false, "compare when all objects are staged")
-	addCheckFlag(cmd, &r.check)
+	addCheckFlag(cmd, &r.check, "with --compare: ")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := r.validate(); err != nil {
 			return err
@@ -64,8 +64,9 @@ automatically. After a crash the run continues. Each source can have one open re
 	return cmd
 }
 
-func addCheckFlag(cmd *cobra.Command, check *bool) {
-	cmd.Flags().BoolVar(check, "check", false, "with --compare: exit status 1 unless all objects are staged and equal")
+// addCheckFlag adds --check. The condition says what the flag needs; "" for nothing.
+func addCheckFlag(cmd *cobra.Command, check *bool, condition string) {
+	cmd.Flags().BoolVar(check, "check", false, condition+"exit status 1 unless all objects are staged and equal")
 }
 
 func (r *rebuildFlags) validate() error {
@@ -113,9 +114,16 @@ func describeDecision(r *runs.Run) string {
 	if rebuild.Stage(r) != "staged" {
 		return ""
 	}
-	return fmt.Sprintf("your decision: postern rebuild compare %d shows the differences; then postern rebuild swap %d "+
+	return fmt.Sprintf("postern rebuild compare %d shows the differences; then postern rebuild swap %d "+
 		"or postern rebuild discard %d",
 		r.ID, r.ID, r.ID)
+}
+
+// swapRequested says that a rebuild has staged its objects and is to swap them.
+func swapRequested(r *runs.Run) bool {
+	var params rebuild.Params
+	return r.Job == rebuild.Job && r.Bound > 0 && r.Cursor >= r.Bound &&
+		json.Unmarshal(r.Params, &params) == nil && params.Swap
 }
 
 // stagedRebuilds lists the rebuilds of the source that await a decision. Until then the live
@@ -133,7 +141,7 @@ func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 		choice, source := describeDecision(&page.Items[i]), values.Get("source")
 		if choice != "" && (source == "" || source == params.Input["source"]) {
 			lines = append(lines, fmt.Sprintf(
-				"the objects of source %s are those from before rebuild %d, which waits for %s",
+				"the objects of source %s are those from before rebuild %d, which is awaiting decision: %s",
 				params.Input["source"], page.Items[i].ID, choice))
 		}
 	}
@@ -151,7 +159,7 @@ the order of arrival and is counted separately. Objects with an event that the r
 yet are ahead, not wrong: resume the run to catch up.`,
 		Example: "  postern rebuild compare 7\n  postern rebuild compare 7 --check -o json", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := parseID(args[0])
+			run, err := parseID(args[0], "postern runs list")
 			if err != nil {
 				return err
 			}
@@ -160,7 +168,7 @@ yet are ahead, not wrong: resume the run to catch up.`,
 			})
 		},
 	}
-	addCheckFlag(cmd, &check)
+	addCheckFlag(cmd, &check, "")
 	return cmd
 }
 
@@ -172,7 +180,7 @@ func newRebuildDecisionCommand(c *cli, name, short string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name + " RUN", Short: short, Example: "  postern rebuild " + name + " 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := parseID(args[0])
+			run, err := parseID(args[0], "postern runs list")
 			if err != nil {
 				return err
 			}

@@ -222,15 +222,17 @@ func describeReconcileCounts(counts map[string]int64) string {
 // describeProgress says how far a run has read: a position in the log, or a provider's time.
 func describeProgress(r *runs.Run) (label, text string) {
 	switch {
-	case r.Bound == 0 || r.Cursor == 1: // the run has only started
+	case r.Bound == 0 || r.Cursor <= 1: // the run has only started
 		return "", ""
+	case r.Job != reconcile.Job && r.Cursor >= r.Bound:
+		return "log read", "completely"
 	case r.Job != reconcile.Job:
-		return "log read up to", fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
-	case r.Cursor == 0:
-		return "", ""
+		return "log read up to", formatEventTime(r.Cursor) + " of " + formatEventTime(r.Bound)
 	}
 	return "provider's events read up to", formatMicros(r.Cursor) + " of " + formatMicros(r.Bound)
 }
+
+func formatEventTime(id int64) string { return events.Instant{Time: events.Time(id)}.String() }
 
 func formatMicros(at int64) string { return events.Instant{Time: time.UnixMicro(at)}.String() }
 

@@ -84,7 +84,7 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "reconcile").want(t, 2, "", "postern reconcile takes SOURCE, got 0")
-	b.run(t, "reconcile", "nobody").want(t, 2, "", "has no stored events")
+	b.run(t, "reconcile", "nobody").want(t, 2, "", "is not known; the known sources are")
 	b.run(t, "reconcile", "stripe", "--objects", "--type", "thing", "--object", "obj_1").want(t, 2, "",
 		"give one of them")
 	b.run(t, "reconcile", "stripe", "--object", "obj_1").want(t, 2, "", "name its type too")
@@ -136,7 +136,7 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	b.run(t, "runs", "list", "--job", "reconcile").want(t, 0, "an outage", "")
 }
 
-// The findings of a run over objects are printed by type and by field.
+// The findings of an object scan are printed by type and by field.
 func TestDrift_showAndReport(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -197,9 +197,9 @@ func TestDrift_showAndReport(t *testing.T) {
 	b.run(t, "drift", "show").want(t, 0, "not listable in run 4: answered 403\n", "")
 	b.run(t, "drift", "show", "-o", "json").want(t, 0, `"not_listable_since_run":4,"not_listable":"answered 403"`, "")
 	b.run(t, "runs", "show", "4").want(t, 0, "parameters  objects of type thing, source stripe\n", "")
-	b.run(t, "drift", "show", "--run", "1").want(t, 3, "", "no run over objects")
+	b.run(t, "drift", "show", "--run", "1").want(t, 3, "", "run 1 is not an object scan that has started")
 	b.run(t, "drift", "show", "--run", "4", "--source", "stripe").want(t, 2, "", "omit --source")
-	b.run(t, "drift", "report", "1").want(t, 3, "", "no run over objects")
+	b.run(t, "drift", "report", "1").want(t, 3, "", "run 1 is not an object scan that has started")
 	b.run(t, "reconcile", "stripe", "--full").want(t, 2, "", "name a type, or set objects")
 }
 
@@ -360,7 +360,7 @@ func TestRefetches_addAndCancel(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "refetches", "add", "stripe", "customer").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
-	b.run(t, "refetches", "add", "nobody", "customer", "cus_1").want(t, 2, "", "has no stored events")
+	b.run(t, "refetches", "add", "nobody", "customer", "cus_1").want(t, 2, "", "is not known; the known sources are")
 	b.run(t, "refetches", "add", "stripe", "customer", "cus_1").want(t, 2, "",
 		"no processor reads the API of source stripe, so it cannot refetch the object: give the source a section api")
 	b.run(t, "refetches", "list").want(t, 0, "No refetch is pending.", "")
@@ -425,7 +425,7 @@ func TestRebuild_compareSwapDiscard(t *testing.T) {
 		b.append(t, "stripe", body, body)
 	}
 	b.run(t, "rebuild").want(t, 2, "", "name the source to rebuild")
-	b.run(t, "rebuild", "--source", "nobody").want(t, 2, "", "has no stored events")
+	b.run(t, "rebuild", "--source", "nobody").want(t, 2, "", "is not known; the known sources are")
 	b.run(t, "rebuild", "--source", "stripe", "--compare", "--yes").want(t, 2, "", "give --compare or --yes")
 	b.run(t, "rebuild", "--source", "stripe", "--check").want(t, 2, "", "give --compare too")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--reason", "a test").want(t, 0, "queued", "")
@@ -440,14 +440,16 @@ func TestRebuild_compareSwapDiscard(t *testing.T) {
 	b.run(t, "rebuild", "swap", "7").want(t, 3, "", "run 7: not found")
 	b.rebuilds(t)
 	// The rejected request used the number 2.
-	b.run(t, "rebuild", "--source", "stripe").want(t, 0, "your decision: postern rebuild compare 3 shows the "+
+	b.run(t, "rebuild", "--source", "stripe").want(t, 0, "awaiting decision  postern rebuild compare 3 shows the "+
 		"differences; then postern rebuild swap 3", "")
-	b.run(t, "runs", "list").want(t, 0, "waits for your decision: postern rebuild compare 3", "")
+	b.run(t, "runs", "list").want(t, 0, "awaiting decision: postern rebuild compare 3", "")
 	b.run(t, "objects", "list", "--source", "stripe").want(t, 0, "No objects.",
-		"the objects of source stripe are those from before rebuild 3, which waits for your decision")
+		"the objects of source stripe are those from before rebuild 3, which is awaiting decision: postern rebuild "+
+			"compare 3")
 	b.run(t, "objects", "list", "--source", "shop").want(t, 0, "No objects.", "")
 	b.run(t, "rebuild", "compare", "3", "--check").want(t, 1, "new in the rebuild", "2 objects not equal")
-	b.run(t, "rebuild", "swap", "3", "--yes").want(t, 0, "2 objects swapped, 2 objects grown, 0 objects emptied", "")
+	b.run(t, "rebuild", "swap", "3", "--yes").want(t, 0, "2 objects replaced, 2 got a higher revision, "+
+		"0 removed from the mirror", "")
 	b.run(t, "objects", "list").want(t, 0, "obj_2", "")
 	b.run(t, "objects", "list", "--outdated").want(t, 0, "No objects.", "")
 	b.db.Exec(t, `UPDATE objects SET state = '{"a": {"b": 2}}', rule_version = 0 WHERE object_id = 'obj_2'`)
@@ -464,7 +466,7 @@ func TestRebuild_compareSwapDiscard(t *testing.T) {
 		compared.Counts["same"] != 1 || len(compared.Items) != 1 || compared.Items[0].Paths[0] != "a.b" {
 		t.Errorf("%v in status %d, %s", err, found.status, found.out)
 	}
-	b.run(t, "rebuild", "swap", "4", "-y").want(t, 0, "1 objects swapped, 1 objects grown", "")
+	b.run(t, "rebuild", "swap", "4", "-y").want(t, 0, "1 object replaced, 1 got a higher revision", "")
 	b.run(t, "rebuild", "--source", "stripe", "--compare", "--check", "-o", "json").want(t, 0, `{"items": []`, "")
 	b.db.Exec(t, `UPDATE objects SET state = '{"a": 3}', last_event_id = 9000000000000000000 WHERE object_id = 'obj_1'`)
 	b.run(t, "rebuild", "compare", "5", "--check").want(t, 1, "changed since the rebuild read the log",

@@ -28,12 +28,12 @@ func newRedactCommand(c *cli) *cobra.Command {
 		Use:   "redact",
 		Short: "Erase the content of events, and what was derived from it, permanently",
 		Long: `Erase events permanently: body and headers, the state of objects from them, and
-conflicts and refused deliveries with the same content. Keys, outcomes and versions stay, so that
+conflicts and rejected deliveries with the same content. Keys, outcomes and versions stay, so that
 duplicates are still detected and no older state returns. The audit trail keeps the actor and the
 reason. The command shows how much is selected and asks first.
 
 To erase a person, give --mentions with all ids and e-mail addresses of that person. It finds each
-event, object, effect and refused delivery that mentions one of them as a whole word. --object
+event, object, effect and rejected delivery that mentions one of them as a whole word. --object
 clears one object, and the preview says what else mentions it.
 
 A running processor executes the redaction and erases the messages that the feeds still have. It

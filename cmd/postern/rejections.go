@@ -29,10 +29,11 @@ type rejectionSelection struct {
 func newRejectionsVerifyCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [ID...]",
-		Short: "Verify refused deliveries again with the current secrets",
-		Long: `Verify refused deliveries again, as of their time of receipt, with the current secrets
-and settings in --config FILE: the given ones, or those that the flags select. Nothing is written;
-postern rejections reprocess stores what is valid now.`,
+		Short: "Verify rejected deliveries again with the current secrets",
+		Long: `Verify the rejections with the given IDs, or those that the flags select, as of their time
+of receipt, with the current secrets and settings in --config FILE. The sources of a running
+postern dev need no --config. Nothing is written; postern rejections reprocess stores what is valid
+now.`,
 		Example: `  postern rejections verify 17 --config postern.yaml
   postern rejections verify --source stripe --reason wrong_signature --since 1d --config postern.yaml`,
 		Args: cobra.ArbitraryArgs,
@@ -47,9 +48,8 @@ postern rejections reprocess stores what is valid now.`,
 			out := &listPrinter[ingest.Reverification]{out: cmd.OutOrStdout(), json: c.output == "json",
 				columns:   verifiedColumns,
 				emptyText: "No rejections."}
-			if err := a.verifyEach(cmd.Context(),
-				func(c ingest.Reverification) error { return out.add([]ingest.Reverification{c}) }); err != nil {
-				return err
+			if err := a.verifyEach(cmd.Context(), out.addOne); err != nil {
+				return errors.Join(err, out.flush())
 			}
 			return out.end()
 		})
@@ -74,7 +74,7 @@ func selectRejections(ctx context.Context, c *cli, pool *pgxpool.Pool, args []st
 		return nil, usagef("give either ids of rejections or flags that select them")
 	}
 	for _, arg := range args {
-		id, err := parseID(arg)
+		id, err := parseID(arg, "postern rejections list")
 		if err != nil {
 			return nil, err
 		}
@@ -141,8 +141,8 @@ func newRejectionsReprocessCommand(c *cli) *cobra.Command {
 	var r reprocessFlags
 	cmd := &cobra.Command{
 		Use:   "reprocess [ID...] --why TEXT",
-		Short: "Store refused deliveries that are valid now",
-		Long: `Verify refused deliveries again, as postern rejections verify does, and store those
+		Short: "Store rejected deliveries that are valid now",
+		Long: `Verify rejected deliveries again, as postern rejections verify does, and store those
 that are valid now, as the gateway would have: with their time of receipt, each event once. The log
 keeps the actor and the reason with the verification. The republisher has them applied about a
 minute later. Other deliveries stay rejected. The command shows how many are valid and asks first.
@@ -239,7 +239,7 @@ func (r *reprocessFlags) reprocess(cmd *cobra.Command, c *cli, a *rejectionSelec
 		if err != nil {
 			return err
 		}
-		return out.add([]reprocessed{newReprocessed(&c, receipts)})
+		return out.addOne(newReprocessed(&c, receipts))
 	})
 	return errors.Join(err, out.end())
 }

@@ -110,7 +110,7 @@ func (r *replayFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values
 	switch {
 	case r.publish:
 		question = "Publish them to postern.replays?"
-	case p.RepeatedEffects != nil:
+	case p.RepeatedEffects != nil && (p.RepeatedEffects.Effects > 0 || !p.RepeatedEffects.Complete):
 		question = "Replay them, and repeat these effects?"
 	}
 	if ok, err := confirmWithUser(cmd, question, r.yes); err != nil || !ok {
@@ -125,6 +125,8 @@ func describeForcedEffects(p *replay.ForcePreview) string {
 	switch {
 	case p == nil:
 		return ""
+	case p.Complete && p.Effects == 0:
+		return "\nNo effects are repeated"
 	case p.Complete:
 		return fmt.Sprintf("\nOf their effects, at most %d are repeated", p.Effects)
 	}

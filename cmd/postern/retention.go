@@ -38,7 +38,7 @@ func (a *retentionFlags) addTo(cmd *cobra.Command) {
 	}{{"bodies", &a.bodies, "days to keep events"},
 		{"keys", &a.keys, "days to keep the keys that detect duplicates"},
 		{"outcomes", &a.outcomes, "days to keep outcomes"},
-		{"rejections", &a.rejections, "days to keep refused deliveries"},
+		{"rejections", &a.rejections, "days to keep rejected deliveries"},
 		{"runs", &a.runs, "days to keep ended runs"},
 		{"effects", &a.effects, "days to keep the input and the responses of ended effects"},
 		{"effect-keys", &a.effectKeys, "days to keep ended effects, so that they are not repeated"}} {
@@ -174,7 +174,12 @@ func describeAge(n int) string {
 
 var partitionColumns = []column[retention.Partition]{
 	{"DAY", func(p retention.Partition) string { return p.From.Format("2006-01-02") }},
-	{"EVENTS", func(p retention.Partition) string { return "about " + strconv.FormatInt(p.Events, 10) }},
+	{"EVENTS", func(p retention.Partition) string {
+		if !p.Counted {
+			return "not counted yet"
+		}
+		return "about " + strconv.FormatInt(p.Events, 10)
+	}},
 	{"SIZE", func(p retention.Partition) string { return config.Bytes(p.Bytes).String() }},
 	{"DROPPED", func(p retention.Partition) string { return p.DropNote }},
 }

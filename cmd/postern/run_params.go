@@ -21,14 +21,33 @@ func describeParams(r *runs.Run) string {
 	var stored struct {
 		Input map[string]string `json:"input"`
 	}
-	if json.Unmarshal(r.Params, &stored) != nil || len(stored.Input) == 0 {
+	if json.Unmarshal(r.Params, &stored) != nil {
 		return string(r.Params)
 	}
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(stored.Input)) {
 		parts = append(parts, name+" "+stored.Input[name])
 	}
+	parts = append(parts, replayModes(r)...)
+	if len(parts) == 0 {
+		return string(r.Params)
+	}
 	return strings.Join(parts, ", ")
+}
+
+// replayModes describes how a replay applies its events, where that differs from the default.
+func replayModes(r *runs.Run) (parts []string) {
+	var params replay.Params
+	if r.Job != replay.Job || json.Unmarshal(r.Params, &params) != nil {
+		return nil
+	}
+	if params.Mode != "" && params.Mode != replay.State {
+		parts = append(parts, "mode "+string(params.Mode))
+	}
+	if params.Publish {
+		parts = append(parts, "publish true")
+	}
+	return parts
 }
 
 // reconcileRun holds the parameters of a reconciliation.

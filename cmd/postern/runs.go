@@ -71,7 +71,7 @@ func newRunCommand(c *cli, name, short string, changes bool, do func(context.Con
 	cmd := &cobra.Command{
 		Use: name + " RUN", Short: short, Example: "  postern runs " + name + " 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := parseID(args[0])
+			run, err := parseID(args[0], "postern runs list")
 			if err != nil {
 				return err
 			}
@@ -101,7 +101,7 @@ func newRunsWatchCommand(c *cli) *cobra.Command {
 is 1 if the run failed, or ended with failed or dead events.`,
 		Example: "  postern runs watch 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := parseID(args[0])
+			run, err := parseID(args[0], "postern runs list")
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ func newRunsApproveCommand(c *cli) *cobra.Command {
 		Example: "  postern runs approve 7 --reason 'agreed with finance'",
 		Args:    wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := parseID(args[0])
+			run, err := parseID(args[0], "postern runs list")
 			if err != nil {
 				return err
 			}
@@ -181,7 +181,7 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	name, progress := describeProgress(r)
 	pairs := []string{"run", strconv.FormatInt(r.ID, 10), "job", r.Job, "schedule", r.Schedule,
 		"planned for", r.PlannedAt.String(), "idempotency key", r.IdempotencyKey,
-		"status", string(r.Status), detailLabel(r), r.Detail, "waits for", describeDecision(r),
+		"status", string(r.Status), detailLabel(r), r.Detail, "awaiting decision", describeDecision(r),
 		"parameters", describeParams(r), "actor", r.Actor, "reason", r.Reason}
 	for _, a := range r.Approvals {
 		pairs = append(pairs, "approved by", a.Actor+" at "+a.At.String(), "reason", a.Reason, "approved", a.Message)
@@ -197,7 +197,7 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 // decisionClause returns describeDecision as a clause.
 func decisionClause(r *runs.Run) string {
 	if d := describeDecision(r); d != "" {
-		return "waits for " + d
+		return "awaiting decision: " + d
 	}
 	return ""
 }
@@ -246,10 +246,9 @@ func describeCounts(job string, counts map[string]int64) string {
 	if n := counts[replay.EffectsNotReplanned]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d effects that could not be planned again", n))
 	}
-	for _, what := range []string{rebuild.Swapped, rebuild.RevisionsGrown, rebuild.Emptied} {
-		if n, ok := counts[what]; ok {
-			parts = append(parts, fmt.Sprintf("%d objects %s", n, what))
-		}
+	if n, swapped := counts[rebuild.Swapped]; swapped {
+		parts = append(parts, fmt.Sprintf("%s replaced, %d got a higher revision, %d removed from the mirror",
+			countOf(int(n), "object"), counts[rebuild.RevisionsGrown], counts[rebuild.Emptied]))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -329,11 +328,15 @@ func (w *runWatcher) print(r *runs.Run, now time.Time) {
 		return
 	}
 	w.printedAt = now
-	line := fmt.Sprintf("run %d %s: %d", r.ID, r.Status, done)
-	if r.Expected > 0 {
-		line += fmt.Sprintf(" of about %d", r.Expected)
+	line := fmt.Sprintf("run %d %s: ", r.ID, r.Status)
+	switch {
+	case r.Status == runs.Queued && swapRequested(r):
+		line += "swap requested"
+	case r.Expected > 0:
+		line += fmt.Sprintf("%d of about %d %s", done, r.Expected, unitOf(r))
+	default:
+		line += fmt.Sprintf("%d %s", done, unitOf(r))
 	}
-	line += " " + unitOf(r)
 	stage := rebuild.Stage(r)
 	if stage != "" {
 		line += ", " + stage

@@ -69,7 +69,7 @@ func TestReplay_previewConfirmAndCreate(t *testing.T) {
 	b.run(t, "runs", "watch", "1").want(t, 0, "run 1 paused: 0 of about 3 events", "")
 	b.run(t, "runs", "cancel", "1").want(t, 0, "cancelled", "")
 	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is cancelled, so it cannot become queued")
-	b.run(t, "runs", "pause", "x").want(t, 2, "", `"x" is not a valid id`)
+	b.run(t, "runs", "pause", "x").want(t, 2, "", `"x" is not an id: postern runs list shows them`)
 }
 
 // Watching shows progress and result; a failed run is an error of the command.
@@ -174,7 +174,7 @@ func TestRunsApprove_forcedReplay_startsAfterApproval(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
 	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "choose one of state, missing, force")
-	b.run(t, "replay", "--mode", "force", "--preview").want(t, 0, "Of their effects, at most 0 are repeated", "")
+	b.run(t, "replay", "--mode", "force", "--preview").want(t, 0, "No effects are repeated", "")
 	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "It starts after an approval: postern runs "+
 		"approve 1 --reason TEXT", "")
 	b.run(t, "runs", "resume", "1").want(t, 2, "",
@@ -348,6 +348,10 @@ func TestDescribeParams_byJob(t *testing.T) {
 				`"input":{"source":"stripe"}}`)},
 		"since 6h, source stripe": {Job: "replay",
 			Params: []byte(`{"filter":{},"input":{"source":"stripe","since":"6h"},"rate":5}`)},
+		"source stripe, mode force": {Job: "replay",
+			Params: []byte(`{"filter":{},"input":{"source":"stripe"},"rate":0,"mode":"force"}`)},
+		"source stripe, publish true": {Job: "replay",
+			Params: []byte(`{"filter":{},"input":{"source":"stripe"},"rate":0,"publish":true,"mode":"state"}`)},
 		`{"bodies":30}`: {Job: "retention", Params: []byte(`{"bodies":30}`)},
 		`{"scope":7}`:   {Job: "reconcile", Params: []byte(`{"scope":7}`)},
 	} {

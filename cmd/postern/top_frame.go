@@ -125,7 +125,7 @@ func describeQuantiles(p50, p99 measurement) string {
 // writeSources writes the table of sources with deliveries, the busiest first.
 func (v *view) writeSources(b *bytes.Buffer, r frameSize) {
 	active := slices.DeleteFunc(slices.Clone(v.Sources), func(s sourceView) bool { return s.Total == 0 })
-	writeTable(b, r.width, "SOURCE, PER s\tDELIVERIES\tEVENTS\tDUPLICATE\tCONFLICT\tREJECTED\tREFUSED", len(active),
+	writeTable(b, r.width, "SOURCE, PER s\tDELIVERIES\tEVENTS\tDUPLICATE\tCONFLICT\tREJECTED\tNOT STORED", len(active),
 		func(i int) []string {
 			s := active[i]
 			name := s.Source

@@ -196,9 +196,9 @@ since start    2,000     1
 REJECTED BY  REASON           PER s  SINCE START
 stripe       wrong_signature      2            4
 
-SOURCE, PER s  DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  REFUSED
-stripe              1,254   1,200         50         0         2      1.5
-(unknown)            0.50       0          0         0         0     0.50
+SOURCE, PER s  DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  NOT STORED
+stripe              1,254   1,200         50         0         2         1.5
+(unknown)            0.50       0          0         0         0        0.50
 
 no delivery since the start from 1 source`
 	if diff := cmp.Diff(want, strings.Join(fitLines(v.frame(unlimitedFrame), 200, 100), "\n")); diff != "" {
@@ -286,10 +286,10 @@ REJECTED BY                 REASON               PER s  SINCE START
 18-source-with-a-long-name  malformed_signature  5,401        5,401
 17-source-with-a-long-name  malformed_signature  5,101        5,101
 ... 17 more: use --once
-SOURCE, PER s         DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  REFUSED
-18-source-with-a-lo…      16,203   5,401      5,401     5,401     5,401    5,401
-17-source-with-a-lo…      15,303   5,101      5,101     5,101     5,101    5,101
-16-source-with-a-lo…      14,403   4,801      4,801     4,801     4,801    4,801
+SOURCE, PER s      DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  NOT STORED
+18-source-with-a…      16,203   5,401      5,401     5,401     5,401       5,401
+17-source-with-a…      15,303   5,101      5,101     5,101     5,101       5,101
+16-source-with-a…      14,403   4,801      4,801     4,801     4,801       4,801
 ... 16 lines more: enlarge the window, or use --once`
 	got := fitLines(v.frame(frameSize{80, screenRejections}), 80, 24)
 	if diff := cmp.Diff(want, strings.Join(got, "\n")); diff != "" {

@@ -202,7 +202,7 @@ func (q *query) source() int32 {
 	}
 	number, ok := known.Number[name]
 	if !ok {
-		q.fail("source %q has no stored events; the known sources are %s", name, sourceNames(known))
+		q.fail("source %q is not known; the known sources are %s", name, sourceNames(known))
 	}
 	return number
 }

@@ -32,9 +32,9 @@ var reasons = []string{string(provider.MissingSignature), string(provider.Malfor
 var (
 	// EventParams select events.
 	EventParams = []Param{sourceParam, accountParam,
-		{"type", "event type; * stands for any text: invoice.* (the object's type is object_type)"},
+		{"type", "event type; * stands for any text: invoice.* (not the type of the object)"},
 		{"object_type", "type of the object: invoice"},
-		{"object_id", "id of the object; together with object_type: the events that were applied to it"},
+		{"object_id", "id of the object; if the object type is given too: the events that were applied to it"},
 		{"key", "the provider's id of the event"},
 		{"status", "status of the live outcome: pending, " + strings.Join(statuses, ", ")},
 		{"origin", "origin of the event: webhook, reconcile, import"},
@@ -295,7 +295,7 @@ func (e *SeveralObjectsError) Error() string {
 	for i := range e.Matches {
 		accounts = append(accounts, fmt.Sprintf("%q", e.Matches[i].Account))
 	}
-	return fmt.Sprintf("%d accounts have this object: name one of %s as account", len(e.Matches),
+	return fmt.Sprintf("%d accounts have this object: choose one account: %s", len(e.Matches),
 		strings.Join(accounts, ", "))
 }
 

@@ -68,7 +68,7 @@ func TestReconcile_params_startRun(t *testing.T) {
 		{"/api/v1/reconciliations", "text/plain", `{"source": "stripe"}`, 415, "application/json"},
 		{"/api/v1/reconciliations?source=stripe", kind, `{}`, 400, "in the body"},
 		{"/api/v1/reconciliations", kind, `{}`, 400, "name the source to reconcile"},
-		{"/api/v1/reconciliations", kind, `{"source": "nobody"}`, 400, "has no stored events"},
+		{"/api/v1/reconciliations", kind, `{"source": "nobody"}`, 400, "is not known; the known sources are"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "objects": false}`, 400,
 			"give one of them"},
 		{"/api/v1/reconciliations", kind,
@@ -216,7 +216,7 @@ func TestAddRefetch_object_isQueued(t *testing.T) {
 		{"/api/v1/refetches", kind, `{"source": "stripe", "type": "customer"}`, 400,
 			"name the object: its source, type and id"},
 		{"/api/v1/refetches", kind, `{"source": "nobody", "type": "customer", "object_id": "x"}`, 400,
-			"has no stored events"},
+			"is not known; the known sources are"},
 		{"/api/v1/refetches/cancel", kind,
 			`{"source": "stripe", "type": "customer", "object_id": "x", "actor": "x"}`, 400, "does not exist"},
 	} {

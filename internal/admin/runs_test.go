@@ -114,7 +114,7 @@ func TestReplay_wrongParams_areRejected(t *testing.T) {
 	}{
 		{"/api/v1/replays", "text/plain", `{}`, 415, "send Content-Type: application/json"},
 		{"/api/v1/runs/1/cancel", "application/x-www-form-urlencoded", ``, 415, "application/json"},
-		{"/api/v1/replays", "application/json", `{"source": "nobody"}`, 400, "has no stored events"},
+		{"/api/v1/replays", "application/json", `{"source": "nobody"}`, 400, "is not known; the known sources are"},
 		{"/api/v1/replays", "application/json", `{"rate": -1}`, 400, "events per second"},
 		{"/api/v1/replays", "application/json", `{"rate": "NaN"}`, 400, "events per second"},
 		{"/api/v1/replays", "application/json", `{"ids": "evt_1"}`, 400, "not an event id of Postern"},
@@ -385,7 +385,7 @@ func TestRebuild_params_startRun(t *testing.T) {
 	}{
 		{"/api/v1/rebuilds", "text/plain", `{"source": "stripe"}`, 415, "application/json"},
 		{"/api/v1/rebuilds", kind, `{}`, 400, "name the source"},
-		{"/api/v1/rebuilds", kind, `{"source": "nobody"}`, 400, "has no stored events"},
+		{"/api/v1/rebuilds", kind, `{"source": "nobody"}`, 400, "is not known; the known sources are"},
 		{"/api/v1/rebuilds", kind, `{"source": "stripe", "swap": "yes"}`, 400, "give true or false"},
 		{"/api/v1/rebuilds", kind, `{"source": "stripe", "since": "1h"}`, 400, "does not exist"},
 		{"/api/v1/rebuilds?source=stripe", kind, `{}`, 400, "in the body"},

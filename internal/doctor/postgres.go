@@ -62,7 +62,7 @@ WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending`
 // Statements returns all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
 	return []string{settingsSQL, stateSQL, slotsSQL, standbysSQL, rolesSQL, rightsSQL, unguardedSQL, oldestDaySQL,
-		spoolsSQL, apiSourcesSQL}
+		spoolsSQL, anySpoolSQL, apiSourcesSQL}
 }
 
 // checkPostgres checks the server and the database. A check that fails is reported, and the others
@@ -346,6 +346,9 @@ func (e *examination) checkStandbys(ctx context.Context) error {
 	case e.syncNames != "":
 		e.add(OK, "postgres.standby", fmt.Sprintf("commits wait for %d of %d connected standbys: acknowledged "+
 			"deliveries survive the loss of the primary", synchronous, all), "")
+	case all == 0:
+		e.add(OK, "postgres.standby", "no standby is connected, and commits wait for none: acknowledged deliveries "+
+			"are as safe as the disk of this server", "")
 	default:
 		e.add(OK, "postgres.standby", fmt.Sprintf("commits wait for none of %d connected standbys: acknowledged "+
 			"deliveries are as safe as the disk of this server", all), "")
@@ -437,7 +440,7 @@ func (e *examination) checkLog(ctx context.Context) error {
 		return err
 	}
 	if unguarded == 0 {
-		e.add(OK, "postgres.append_only", "no partition of the log can be changed", "")
+		e.add(OK, "postgres.append_only", "the log's partitions reject changes, as they should", "")
 	}
 	if err := e.checkPartitions(ctx); err != nil {
 		return err

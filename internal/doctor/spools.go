@@ -20,6 +20,8 @@ SELECT s.spool, s.location, CASE WHEN isfinite(s.drained_at) THEN extract(epoch 
   EXISTS (SELECT FROM spools o WHERE o.location = s.location AND o.spool <> s.spool AND o.drained_at > s.drained_at)
 FROM spools s WHERE s.drained_at < clock_now() - make_interval(secs => $1) ORDER BY s.location, s.spool`
 
+const anySpoolSQL = `SELECT EXISTS (SELECT FROM spools)`
+
 // checkLocalSpools checks the registered spool folders on this machine, except the configured one.
 func (e *examination) checkLocalSpools(ctx context.Context) error {
 	local, err := redaction.LocalSpools(ctx, e.Pool)
@@ -70,9 +72,18 @@ func (e *examination) checkSpools(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if reported == 0 {
+	if reported > 0 {
+		return nil
+	}
+	var registered bool
+	if err := e.Pool.QueryRow(ctx, anySpoolSQL).Scan(&registered); err != nil {
+		return err
+	}
+	if registered {
 		e.add(OK, "postgres.spools", fmt.Sprintf("each spool was empty within the last %s",
 			redaction.SpoolSilentAfter), "")
+	} else {
+		e.add(OK, "postgres.spools", "no spool is registered", "")
 	}
 	return nil
 }

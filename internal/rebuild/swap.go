@@ -15,8 +15,8 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// The counts of a swap: objects that were written, objects whose revision grew, and objects that
-// were emptied because the log does not produce them any more.
+// The counts of a swap: objects that were replaced, those of them whose revision grew, and those of
+// them that were removed from the mirror because the log does not produce them any more.
 const (
 	Swapped        = "swapped"
 	RevisionsGrown = "grown"

@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// DriftReport is the result of a run over objects.
+// DriftReport is the result of an object scan.
 type DriftReport struct {
 	Run     int64  `json:"run"`
 	Source  string `json:"source"`
@@ -60,13 +60,13 @@ FROM object_scans w JOIN sources s ON s.number = w.source WHERE w.run = $1 LIMIT
 		ORDER BY s.object_type`
 )
 
-// ReportDrift returns the result of a run over objects so far. Errors: events.ErrNotFound.
+// ReportDrift returns the result of an object scan so far. Errors: events.ErrNotFound.
 func ReportDrift(ctx context.Context, pool *pgxpool.Pool, run int64) (*DriftReport, error) {
 	r := &DriftReport{Run: run, Types: []TypeDrift{}}
 	err := pool.QueryRow(ctx, reportSQL, run).Scan(&r.Source, &r.Account, &r.SkewSeconds, &r.VersionOnlyTypes)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("drift of run %d: %w: no run over objects that has started has this number", run,
-			events.ErrNotFound)
+		return nil, fmt.Errorf("drift of run %d: %w: run %d is not an object scan that has started", run,
+			events.ErrNotFound, run)
 	}
 	var rows pgx.Rows
 	if err == nil {

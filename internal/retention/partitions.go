@@ -20,6 +20,8 @@ type Partition struct {
 	// Events is PostgreSQL's estimate. Bytes includes indexes.
 	Events int64 `json:"events"`
 	Bytes  int64 `json:"bytes"`
+	// Counted is false if PostgreSQL has no estimate yet; Events is 0 then.
+	Counted bool `json:"-"`
 	// Due says that all of it is older than the policy keeps.
 	Due bool `json:"due"`
 	// KeptReason says why a due partition is not dropped, "" if nothing prevents it.
@@ -50,7 +52,8 @@ type querier interface {
 // detached it, because a table that an operator detached belongs to the operator. A dropped
 // partition may exist again.
 const partitionsSQL = `
-SELECT p.relname, p.id_from, p.id_to, p.events, coalesce(pg_total_relation_size(p.oid), 0), i.inhrelid IS NOT NULL,
+SELECT p.relname, p.id_from, p.id_to, p.events, p.events > 0 OR coalesce(pg_relation_size(p.oid), 0) = 0,
+	coalesce(pg_total_relation_size(p.oid), 0), i.inhrelid IS NOT NULL,
 	coalesce(i.inhdetachpending, false),
   r.ready_at IS NOT NULL AND r.dropped_at IS NULL, r.dropped_at IS NOT NULL
 FROM (SELECT c.oid, c.relname::text, (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD')) * 1000)::bigint <<
@@ -71,7 +74,8 @@ func partitions(ctx context.Context, db querier) ([]Partition, error) {
 	}
 	parts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Partition, error) {
 		var p Partition
-		err := row.Scan(&p.Name, &p.lo, &p.hi, &p.Events, &p.Bytes, &p.attached, &p.pending, &p.prepared, &p.recreated)
+		err := row.Scan(&p.Name, &p.lo, &p.hi, &p.Events, &p.Counted, &p.Bytes, &p.attached, &p.pending, &p.prepared,
+			&p.recreated)
 		p.From.Time, p.To.Time = events.Time(p.lo), events.Time(p.hi)
 		return p, err
 	})

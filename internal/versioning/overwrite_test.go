@@ -369,7 +369,7 @@ func TestApply_overwrite_statusesAndReasons(t *testing.T) {
 		"older overwrite": {[]versioning.Input{overwrites(50, "A")}, overwrites(49, "B"), versioning.Stale,
 			"received before"},
 		"same overwrite again": {[]versioning.Input{overwrites(50, "A")}, overwrites(50, "A"), versioning.Unchanged,
-			"of the stored version"},
+			"same version as the stored one"},
 		"deleted after the overwrite": {[]versioning.Input{overwrites(50, "A")},
 			withStamp(toInput(t, deleteEvent(51, true))), versioning.Applied, "newer"},
 		"late, with a version from before": {[]versioning.Input{overwrites(50, "A")},

@@ -252,13 +252,13 @@ func (row *Row) decide(status Status, reason string) Decision {
 
 func (row *Row) tiedReason() string {
 	if row.Overflow {
-		return fmt.Sprintf("more than %d different states of one version; a refetch is pending", maxTiedStates)
+		return fmt.Sprintf("more than %d different states of one version; the object needs a refetch", maxTiedStates)
 	}
 	states := map[Hash]bool{}
 	for _, m := range row.TiedStates {
 		states[m.State.Hash] = true
 	}
-	return fmt.Sprintf("the order of %d different states of one version is not known; a refetch is pending",
+	return fmt.Sprintf("the order of %d different states of one version is not known; the object needs a refetch",
 		len(states))
 }
 
@@ -266,19 +266,19 @@ func unchangedReason(c int, old priorRow) string {
 	if c > 0 {
 		return "newer than the stored version (" + old.version.String() + ") and with the same content"
 	}
-	return "of the stored version, and its content does not change the stored state"
+	return "same version as the stored one, and no change of content"
 }
 
 func appliedReason(in Input, c int, old priorRow) string {
 	switch {
 	case c > 0 && old.version == NoVersion:
-		return "the first whole state of this object"
+		return "the first complete state of this object"
 	case c > 0 && in.IsRefetch:
 		return "a refetch, newer than the stored version (" + old.version.String() + ")"
 	case c > 0:
 		return "newer than the stored version (" + old.version.String() + ")"
 	case old.ambiguous:
-		return "of the stored version, and completes the order of its states"
+		return "same version as the stored one; now the order is known"
 	}
-	return "of the stored version, and the change-sets of its events show that this state is the last"
+	return "same version as the stored one; the change-sets of its events show that this state is the last"
 }

@@ -25,13 +25,13 @@ func TestApply_inputs_statusesAndReasons(t *testing.T) {
 		status versioning.Status
 		reason string
 	}{
-		"first": {nil, toInput(t, stateEvent(10, "A")), versioning.Applied, "first whole state"},
+		"first": {nil, toInput(t, stateEvent(10, "A")), versioning.Applied, "first complete state"},
 		"newer": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(11, "B")), versioning.Applied,
 			"newer than the stored version (at 10000000, rank 1)"},
 		"newer with an equal state": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(11, "A")),
 			versioning.Unchanged, "newer than"},
 		"again": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(10, "A")), versioning.Unchanged,
-			"of the stored version"},
+			"same version as the stored one"},
 		"older": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(9, "B")), versioning.Stale,
 			"older than the stored version (at 10000000, rank 1)"},
 		"older than a delete": {inputs(t, deleteEvent(10, true)), toInput(t, stateEvent(99, "B")), versioning.Stale,
@@ -41,9 +41,9 @@ func TestApply_inputs_statusesAndReasons(t *testing.T) {
 		"a tie that change-sets resolve": {inputs(t, changeEvent(10, "X", "A")), toInput(t, changeEvent(10, "A", "B")),
 			versioning.Applied, "change-sets"},
 		"a tie that change-sets already resolved": {inputs(t, changeEvent(10, "A", "B")),
-			toInput(t, changeEvent(10, "X", "A")), versioning.Unchanged, "does not change"},
+			toInput(t, changeEvent(10, "X", "A")), versioning.Unchanged, "no change of content"},
 		"a tie that the missing change-set resolves": {inputs(t, changeEvent(10, "A", "B"), changeEvent(10, "C", "D")),
-			toInput(t, changeEvent(10, "B", "C")), versioning.Applied, "completes the order"},
+			toInput(t, changeEvent(10, "B", "C")), versioning.Applied, "now the order is known"},
 		"partial": {inputs(t, stateEvent(10, "A")), partialInput(t, 11), versioning.Ambiguous,
 			"partial: ids only; a refetch"},
 		"partial without a row": {nil, partialInput(t, 11), versioning.Ambiguous, "partial: ids only"},
