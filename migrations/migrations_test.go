@@ -99,9 +99,8 @@ func TestSchema_dump_isCurrent(t *testing.T) {
 	}
 	want, err := os.ReadFile("schema.sql")
 	must(t, err)
-	equal(t,
-		"schema.sql is not what the migrations make; look at the difference, then run: go test ./migrations -update",
-		string(want), got)
+	equal(t, "schema.sql is not what the migrations make; look at the difference, then run: go test ./migrations "+
+		"-update", string(want), got)
 }
 
 // must ends the test on an error.

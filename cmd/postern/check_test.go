@@ -105,8 +105,7 @@ func TestDoctor_printsChecksAndExitStatus(t *testing.T) {
 	r.want(t, 1, "nats.reached", "")
 	var report doctor.Report
 	if r := b.run(t, "doctor", "-o", "json", "--database-disk", "1GiB"); json.Unmarshal([]byte(r.out),
-		&report) != nil ||
-		report.Errors == 0 || len(report.Checks) < 15 {
+		&report) != nil || report.Errors == 0 || len(report.Checks) < 15 {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "doctor", "--all").want(t, 1, "postgres.reached                  ok ", "")
@@ -191,8 +190,7 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 	r.want(t, 1, "the last report about spool dark (gw-2:/spool) was at ", "")
 	r.want(t, 1, "postern spool list shows its reports", "")
 	if r := b.run(t, "verify", "-o", "json"); json.Unmarshal([]byte(r.out), &report) != nil ||
-		len(report.Waiting) != 2 ||
-		report.Waiting[1].Count != 4711 {
+		len(report.Waiting) != 2 || report.Waiting[1].Count != 4711 {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "verify", "--sample", "-1").want(t, 2, "", "are 0 or more")
@@ -227,8 +225,7 @@ func TestSpool_listAndRemove(t *testing.T) {
 			"lost with its disk if they are not in the log.\n", "")
 	b.run(t, "spool", "remove", "dark", "--reason", "why", "--yes").want(t, 2, "",
 		"it is unknown whether its gateway runs")
-	b.run(t, "spool", "remove", "dark", "--reason", "why", "--yes", "--force").want(t, 0, "Its content is unknown",
-		"")
+	b.run(t, "spool", "remove", "dark", "--reason", "why", "--yes", "--force").want(t, 0, "Its content is unknown", "")
 	var s redaction.Spool
 	if r := b.run(t, "spool", "remove", "here", "--reason", "why", "--yes", "--force", "-o",
 		"json"); json.Unmarshal([]byte(r.out), &s) != nil || s.Name != "here" || *s.Deliveries != 0 {

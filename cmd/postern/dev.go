@@ -145,9 +145,8 @@ func checkSignedAddress(cfg *config.Config, source string) error {
 			return nil // the provider does not sign the address
 		}
 	}
-	return fmt.Errorf("%s signs the webhook address, and the demo source has another one: write "+
-		"sources.%s with provider, secrets and url in a file, and start with --config FILE",
-		src.Provider, source)
+	return fmt.Errorf("%s signs the webhook address, and the demo source has another one: write sources.%s with "+
+		"provider, secrets and url in a file, and start with --config FILE", src.Provider, source)
 }
 
 func newServeCommand(c *cli) *cobra.Command {

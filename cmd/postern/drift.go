@@ -43,8 +43,7 @@ func newDriftCommand(c *cli) *cobra.Command {
 		"source and account; or the findings of an object scan"
 	show.Example += "\n  postern drift show --run 7"
 	var run int64
-	show.Flags().Int64Var(&run, "run", 0,
-		"show the findings of this object scan, as postern drift report RUN does")
+	show.Flags().Int64Var(&run, "run", 0, "show the findings of this object scan, as postern drift report RUN does")
 	showWatermarks := show.RunE
 	show.RunE = func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("run") {

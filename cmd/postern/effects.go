@@ -98,14 +98,12 @@ func printEffect(out io.Writer, v *effects.View) error {
 	if e.Compensating {
 		compensating = "its steps are being undone, the last first"
 	}
-	err := printFields(out, "effect", strconv.FormatInt(e.ID, 10), "key", e.Key, "rule", describeRule(e),
-		"state", string(e.State), "compensating", compensating, "reason", e.Reason, "source", e.Source,
-		"account", e.Account, "object", describeObject(e.ObjectType, e.ObjectID), "event", event,
-		"window", describeWindow(v), "planned by", describePlanner(v), "planned", e.PlannedAt.String(),
-		"approve by", e.ExpiresAt.String(), "updated", e.UpdatedAt.String(),
-		"payload", "SHA-256 "+orDash(v.PayloadSHA256), "destination", e.Destination,
-		"attempts", strconv.Itoa(e.Attempts), "due", e.Due.String(), "leased by", e.LeaseOwner,
-		"until", e.LeaseUntil.String())
+	err := printFields(out, "effect", strconv.FormatInt(e.ID, 10), "key", e.Key, "rule", describeRule(e), "state",
+		string(e.State), "compensating", compensating, "reason", e.Reason, "source", e.Source, "account", e.Account,
+		"object", describeObject(e.ObjectType, e.ObjectID), "event", event, "window", describeWindow(v), "planned by",
+		describePlanner(v), "planned", e.PlannedAt.String(), "approve by", e.ExpiresAt.String(), "updated",
+		e.UpdatedAt.String(), "payload", "SHA-256 "+orDash(v.PayloadSHA256), "destination", e.Destination, "attempts",
+		strconv.Itoa(e.Attempts), "due", e.Due.String(), "leased by", e.LeaseOwner, "until", e.LeaseUntil.String())
 	if err != nil {
 		return err
 	}
@@ -150,10 +148,9 @@ func printStep(out io.Writer, s *effects.Step) error {
 	if captured == "{}" {
 		captured = ""
 	}
-	return printFields(out, "state", string(s.State), "destination", s.Destination, "request", s.Request,
-		"fingerprint", "SHA-256 "+s.Fingerprint, "attempts", strconv.Itoa(s.Attempts),
-		"reserved", s.ReservedAt.String(), "ended", s.EndedAt.String(), "status", status, "captured", captured,
-		"error", s.Error)
+	return printFields(out, "state", string(s.State), "destination", s.Destination, "request", s.Request, "fingerprint",
+		"SHA-256 "+s.Fingerprint, "attempts", strconv.Itoa(s.Attempts), "reserved", s.ReservedAt.String(), "ended",
+		s.EndedAt.String(), "status", status, "captured", captured, "error", s.Error)
 }
 
 // effectCommand is a command that changes effects.

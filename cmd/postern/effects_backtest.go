@@ -105,10 +105,8 @@ func runBacktest(ctx context.Context, out, errs io.Writer, c *cli, o backtest.Op
 		return err
 	}
 	fmt.Fprintf(errs, "under version %d: %d new, %d known, %d known under another version, %d with the key of an "+
-		"earlier change, %d gone\n", o.Rule.Version,
-		n.Changes[backtest.New], n.Changes[backtest.Existing], n.Changes[backtest.OtherVersion],
-		n.Changes[backtest.RepeatedKey],
-		n.Changes[backtest.Gone])
+		"earlier change, %d gone\n", o.Rule.Version, n.Changes[backtest.New], n.Changes[backtest.Existing],
+		n.Changes[backtest.OtherVersion], n.Changes[backtest.RepeatedKey], n.Changes[backtest.Gone])
 	if n.Anomalies > 0 {
 		fmt.Fprintf(errs, "%s cannot be read as they were when applied, and were skipped\n",
 			countOf(int(n.Anomalies), "event"))

@@ -130,9 +130,8 @@ func TestEffects_changeCommands_changeState(t *testing.T) {
 func (b *testBundle) invoice(t *testing.T, n int, id, status string) {
 	t.Helper()
 	at := time.Now().Add(-time.Hour).Add(time.Duration(n) * time.Minute)
-	body := fmt.Appendf(nil,
-		`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,`+
-			`"data":{"object":{"id":%q,"object":"invoice","status":%q}}}`, n, at.Unix(), id, status)
+	body := fmt.Appendf(nil, `{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,`+
+		`"data":{"object":{"id":%q,"object":"invoice","status":%q}}}`, n, at.Unix(), id, status)
 	receipts, err := events.Append(t.Context(), b.db.Pool,
 		[]events.Delivery{{Source: b.known.Number["stripe"], ReceivedAt: at, Origin: events.OriginWebhook,
 			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
@@ -201,8 +200,7 @@ effects:
 	plan("--rule", "receipt", "--since", "1d").want(t, 0, "gone  paid:in_1",
 		"1 with the key of an earlier change, 1 gone\n")
 	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil ||
-		len(all) != 5 || all[4].Ledger != backtest.Gone || all[4].EventKey != "evt_1" ||
-		all[4].ObjectID != "in_1" ||
+		len(all) != 5 || all[4].Ledger != backtest.Gone || all[4].EventKey != "evt_1" || all[4].ObjectID != "in_1" ||
 		all[4].LedgerVersion != 1 || all[4].State != effects.Done {
 		t.Errorf("%+v", r)
 	}
@@ -217,11 +215,9 @@ effects:
 	execute(t.Context(), "", "--config", beside, "--dir", b.dir, "effects", "backtest", "--rule", "receipt", "--since",
 		"1d").want(t, 0, "receipt:in_2", "")
 	execute(t.Context(), "", "--config", beside, "effects", "backtest", "--rule", "receipt", "--since", "1d").want(t, 1,
-		"",
-		"database.url")
+		"", "database.url")
 	execute(t.Context(), "", "--config", beside, "effects", "backtest", "--rule", "receipt", "--since", "1d").want(t, 1,
-		"",
-		"or name a dev instance with --dir DIR")
+		"", "or name a dev instance with --dir DIR")
 	plan("--rule", "other", "--since", "1d").want(t, 2, "", `there is no rule "other"`)
 	plan("--rule", "receipt", "--since", "soon").want(t, 2, "", "an RFC 3339 time")
 }

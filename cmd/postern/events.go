@@ -125,22 +125,12 @@ func printDropped(out io.Writer, event *events.EventDetail) error {
 }
 
 func printStoredEvent(out io.Writer, event *events.EventDetail) error {
-	if err := printFields(out,
-		"event", event.EventID+", "+event.EventType,
-		"id", strconv.FormatInt(event.ID, 10),
-		"source", event.Source,
-		"account", event.Account,
-		"object", describeObject(event.ObjectType, event.ObjectID),
-		"occurred", event.OccurredAt.String(),
-		"received", event.ReceivedAt.String(),
-		"stored", event.StoredAt.String(),
-		"origin", event.Origin,
-		"api version", event.APIVersion,
-		"verified", string(event.Verification),
-		"delivery", fmt.Sprintf("%d, event %d in it", event.DeliveryID, event.DeliveryIndex+1),
-		"headers", string(event.Headers),
-		"redacted", describeRedaction(event),
-		"status", event.Status); err != nil {
+	if err := printFields(out, "event", event.EventID+", "+event.EventType, "id", strconv.FormatInt(event.ID, 10),
+		"source", event.Source, "account", event.Account, "object", describeObject(event.ObjectType, event.ObjectID),
+		"occurred", event.OccurredAt.String(), "received", event.ReceivedAt.String(), "stored", event.StoredAt.String(),
+		"origin", event.Origin, "api version", event.APIVersion, "verified", string(event.Verification), "delivery",
+		fmt.Sprintf("%d, event %d in it", event.DeliveryID, event.DeliveryIndex+1), "headers", string(event.Headers),
+		"redacted", describeRedaction(event), "status", event.Status); err != nil {
 		return err
 	}
 	if err := printOutcomes(out, event.Outcomes); err != nil {

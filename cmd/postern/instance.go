@@ -151,8 +151,7 @@ func (c *cli) explainConnect(d database, err error) error {
 	}
 	if errors.Is(err, postgres.ErrOtherDatabase) {
 		return fmt.Errorf("%w: the address in %s belongs to another instance now: start the instance of this folder "+
-			"again with `postern dev --dir %s`",
-			err, filepath.Join(c.dir, config.InstanceFile), c.dir)
+			"again with `postern dev --dir %s`", err, filepath.Join(c.dir, config.InstanceFile), c.dir)
 	}
 	if in, readErr := config.ReadInstance(c.dir); readErr == nil && in.DatabaseURL == d.url &&
 		(c.config == "" || c.dirGiven) {

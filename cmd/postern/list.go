@@ -57,8 +57,7 @@ func (l listCommand[T]) newCommand(c *cli) *cobra.Command {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "postern: searched back to %s; continue with --until %s\n",
-				searched,
-				events.Instant{Time: searched.Add(time.Millisecond)})
+				searched, events.Instant{Time: searched.Add(time.Millisecond)})
 			return err
 		})
 	}
@@ -100,8 +99,7 @@ func (l listCommand[T]) readPages(ctx context.Context, pool *pgxpool.Pool, value
 		}
 		remaining -= len(page.Items)
 		searching := !page.SearchedTo.IsZero()
-		if page.Next == "" || limit > 0 && remaining == 0 || searching &&
-			time.Since(began) > searchTimeout {
+		if page.Next == "" || limit > 0 && remaining == 0 || searching && time.Since(began) > searchTimeout {
 			return page.SearchedTo, nil
 		}
 		values.Set("cursor", page.Next)

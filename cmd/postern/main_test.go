@@ -345,8 +345,7 @@ func TestSetup_initConfigMigrateVersion(t *testing.T) {
 	b.run(t, "migrate", "status").want(t, 0, "0002_log", "")
 	b.run(t, "migrate", "status", "-o", "json").want(t, 0, `"number":1`, "")
 	noError(t, os.WriteFile(path, []byte("database: {url: postgres://x}\n"), 0o600))
-	b.run(t, "config", "check", path).want(t, 0, "is valid; sources: -",
-		"names no source, so nothing can be received")
+	b.run(t, "config", "check", path).want(t, 0, "is valid; sources: -", "names no source, so nothing can be received")
 	b.run(t, "version").want(t, 0, "postern ", "")
 	b.run(t, "version", "-o", "json").want(t, 0, `"rule_version"`, "")
 	b.run(t, "completion", "bash").want(t, 0, "postern", "")

@@ -39,9 +39,8 @@ func (c *cli) natsConfig() (config.NATS, error) {
 		return n, err
 	}
 	if n.URL != "" && in.NATSURL != "" && !sameServers(string(n.URL), in.NATSURL) {
-		return n, usagef(
-			"nats.url names other servers than the instance in %s has: omit --dir, or the setting (%s or --config)",
-			c.dir, config.EnvName("nats", "url"))
+		return n, usagef("nats.url names other servers than the instance in %s has: omit --dir, or the setting (%s "+
+			"or --config)", c.dir, config.EnvName("nats", "url"))
 	}
 	if n.URL == "" {
 		n.URL = config.URL(in.NATSURL)

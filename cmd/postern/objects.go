@@ -95,24 +95,17 @@ func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *vers
 	if err != nil {
 		return err
 	}
-	err = printFields(out,
-		"object", describeObject(o.ObjectType, o.ObjectID),
-		"source", o.Source,
-		"account", o.Account,
-		"version", o.Version.String()+versionKind(o.Version),
-		"revision", fmt.Sprintf("%d, changed %s", o.Revision, o.UpdatedAt),
-		"deleted", yesOrNo(o.Deleted, "yes: deleted at the provider; the last known state is below"),
-		"ambiguous", yesOrNo(o.Ambiguous, "yes: different contents of exactly the same version; a fixed "+
-			"rule chose the one below"),
-		"refetch pending", yesOrNo(!o.RefetchAfter.IsZero(), "yes: from "+o.RefetchAfter.String()+
+	err = printFields(out, "object", describeObject(o.ObjectType, o.ObjectID), "source", o.Source, "account", o.Account,
+		"version", o.Version.String()+versionKind(o.Version), "revision", fmt.Sprintf("%d, changed %s", o.Revision,
+			o.UpdatedAt), "deleted", yesOrNo(o.Deleted, "yes: deleted at the provider; the last known state is below"),
+		"ambiguous", yesOrNo(o.Ambiguous, "yes: different contents of exactly the same version; a fixed rule chose "+
+			"the one below"), "refetch pending", yesOrNo(!o.RefetchAfter.IsZero(), "yes: from "+o.RefetchAfter.String()+
 			" on, in the provider's time; the state may be incomplete until then; see postern refetches list"),
 		"overwritten", yesOrNo(!o.OverwrittenAt.IsZero(), "everything received before "+o.OverwrittenAt.String()+
-			" is ignored: an operator overwrote the object from the provider"),
-		"sanitized", yesOrNo(o.Sanitized, "yes: PostgreSQL's JSON cannot hold the body unchanged; "+
-			"postern events show --raw prints the original"),
+			" is ignored: an operator overwrote the object from the provider"), "sanitized", yesOrNo(o.Sanitized,
+			"yes: PostgreSQL's JSON cannot hold the body unchanged; postern events show --raw prints the original"),
 		"redacted", yesOrNo(o.Redacted, "yes: the state was cleared for good; a newer event or refetch sets it again"),
-		"last event", last,
-		"outcome", outcome)
+		"last event", last, "outcome", outcome)
 	if err != nil {
 		return err
 	}

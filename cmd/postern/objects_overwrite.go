@@ -49,9 +49,8 @@ running processor executes the run.`,
 		values.Set("type", args[1])
 		values.Set("object_id", args[2])
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			if ok, err := confirmWithUser(cmd, fmt.Sprintf(
-				"Overwrite all local history of %s with the provider's current state?",
-				escapeControl(describeObject(args[1], args[2]))), yes); err != nil || !ok {
+			if ok, err := confirmWithUser(cmd, fmt.Sprintf("Overwrite all local history of %s with the provider's "+
+				"current state?", escapeControl(describeObject(args[1], args[2]))), yes); err != nil || !ok {
 				return err
 			}
 			return runOverwrite(cmd, c, pool, values, noWait)

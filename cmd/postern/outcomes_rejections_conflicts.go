@@ -145,11 +145,10 @@ func newConflictsShowCommand(c *cli) *cobra.Command {
 				case c.output == "json":
 					return printJSON(cmd.OutOrStdout(), found)
 				}
-				if err := printFields(cmd.OutOrStdout(), "conflict", strconv.FormatInt(found.ID, 10),
-					"with event", strconv.FormatInt(found.Event, 10), "event id", found.EventID,
-					"type", found.EventType, "source", found.Source, "account", found.Account,
-					"received", found.ReceivedAt.String(), "verified", string(found.Verification),
-					"headers", string(found.Headers)); err != nil {
+				if err := printFields(cmd.OutOrStdout(), "conflict", strconv.FormatInt(found.ID, 10), "with event",
+					strconv.FormatInt(found.Event, 10), "event id", found.EventID, "type", found.EventType, "source",
+					found.Source, "account", found.Account, "received", found.ReceivedAt.String(), "verified",
+					string(found.Verification), "headers", string(found.Headers)); err != nil {
 					return err
 				}
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nBody\n%s\n", indentJSON(found.Body))

@@ -114,9 +114,8 @@ func describeDecision(r *runs.Run) string {
 	if rebuild.Stage(r) != "staged" {
 		return ""
 	}
-	return fmt.Sprintf("postern rebuild compare %d shows the differences; then postern rebuild swap %d "+
-		"or postern rebuild discard %d",
-		r.ID, r.ID, r.ID)
+	return fmt.Sprintf("postern rebuild compare %d shows the differences; then postern rebuild swap %d or postern "+
+		"rebuild discard %d", r.ID, r.ID, r.ID)
 }
 
 // swapRequested says that a rebuild has staged its objects and is to swap them.
@@ -140,9 +139,8 @@ func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 		}
 		choice, source := describeDecision(&page.Items[i]), values.Get("source")
 		if choice != "" && (source == "" || source == params.Input["source"]) {
-			lines = append(lines, fmt.Sprintf(
-				"the objects of source %s are those from before rebuild %d, which is awaiting decision: %s",
-				params.Input["source"], page.Items[i].ID, choice))
+			lines = append(lines, fmt.Sprintf("the objects of source %s are those from before rebuild %d, which is "+
+				"awaiting decision: %s", params.Input["source"], page.Items[i].ID, choice))
 		}
 	}
 	return lines, nil

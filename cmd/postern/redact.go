@@ -53,8 +53,7 @@ their block. Redacted data cannot be restored.`,
 	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much is selected and exit")
 	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and exit")
 	cmd.Flags().BoolVar(&r.informed, "informed", false, "with --from-event: the person has received the stored data; "+
-		"mark "+
-		"the request as answered and clear only the request itself")
+		"mark the request as answered and clear only the request itself")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		values := filterValues(cmd, admin.RedactParams)
 		if err := readFromStdin(cmd.InOrStdin(), values); err != nil {
@@ -200,9 +199,8 @@ func describeRedactionPreview(p *redaction.Preview, request *redaction.Request) 
 			"Some share a delivery with other events. A delivery has one body, so all of its events are cleared.")
 	}
 	if p.Dropped > 0 {
-		lines = append(lines, fmt.Sprintf(
-			"%s more were dropped by retention; the state that objects have from them is cleared.",
-			strconv.FormatInt(p.Dropped, 10)))
+		lines = append(lines, fmt.Sprintf("%s more were dropped by retention; the state that objects have from them "+
+			"is cleared.", strconv.FormatInt(p.Dropped, 10)))
 	}
 	return strings.Join(append(append(lines, describeNotSelected(p)...), notClearedText), "\n")
 }

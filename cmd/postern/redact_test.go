@@ -130,8 +130,7 @@ func TestRedact_requestOfSender_isListedAndAnswered(t *testing.T) {
 	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "r", "--yes").want(t, 2,
 		"customers/data_request of source shop", "then add --informed")
 	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "informed by letter", "--informed",
-		"--yes").want(t, 0,
-		"1 redacted", "")
+		"--yes").want(t, 0, "1 redacted", "")
 	b.run(t, "events", "show", fmt.Sprint(tell)).want(t, 0, "body and headers are cleared", "")
 	b.run(t, "redact", "--from-event", fmt.Sprint(redact), "--reason", "ticket 21", "--yes").want(t, 0, "3 redacted",
 		"")
@@ -174,8 +173,7 @@ func TestRedact_mentions_erasesPersonAndPrintsNoAddress(t *testing.T) {
 		"no terminal to ask for confirmation")
 	b.run(t, "redact", "--source", "stripe", "--path", "$.email", "--value", address, "--reason", address,
 		"--yes").want(t, 2, "", "name a ticket instead")
-	b.run(t, "redact", "--mentions", "cus_1a", "--object", "cus_1a", "--reason", "r").want(t, 2, "",
-		"use one selector")
+	b.run(t, "redact", "--mentions", "cus_1a", "--object", "cus_1a", "--reason", "r").want(t, 2, "", "use one selector")
 	b.run(t, "redact", "--mentions", "cus_1a", "--preview").want(t, 0,
 		"Also names another person, and stays:\n  customer: 1 event, such as cus_1\n", "")
 	const other = "bob@example.org"
@@ -199,8 +197,7 @@ func TestRedact_mentions_erasesPersonAndPrintsNoAddress(t *testing.T) {
 	b.run(t, "redact", "--mentions", "cus_1a", "--include", "invoice.paid,unknown,thing", "--preview").want(t, 0, "",
 		"")
 	b.run(t, "redact", "--source", "stripe", "--object-type", "customer", "--object", "cus_1a", "--account", "",
-		"--reason", "r", "--yes").want(t, 0,
-		"Mentions the object, and stays:\n", "")
+		"--reason", "r", "--yes").want(t, 0, "Mentions the object, and stays:\n", "")
 	b.run(t, "runs", "show", "2").want(t, 0, "object cus_1a", "")
 }
 

@@ -86,9 +86,8 @@ var accountParam = admin.Param{Name: "account", Help: "tenant inside the source 
 	"object in the mirror, else the account of the API key)"}
 
 // changeRefetch changes the refetch of the object that args name and prints the result.
-func (c *cli) changeRefetch(cmd *cobra.Command, args []string, params []admin.Param,
-	change func(context.Context, *pgxpool.Pool,
-		url.Values) (*reconcile.RefetchRequest, error), result string) error {
+func (c *cli) changeRefetch(cmd *cobra.Command, args []string, params []admin.Param, change func(context.Context,
+	*pgxpool.Pool, url.Values) (*reconcile.RefetchRequest, error), result string) error {
 	values := filterValues(cmd, params)
 	values.Set("source", args[0])
 	values.Set("type", args[1])
@@ -101,9 +100,8 @@ func (c *cli) changeRefetch(cmd *cobra.Command, args []string, params []admin.Pa
 		case c.output == "json":
 			return printJSON(cmd.OutOrStdout(), h)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s of source %s %s\n",
-			escapeControl(describeObject(h.ObjectType, h.ObjectID)),
-			h.Source, result)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s of source %s %s\n", escapeControl(describeObject(h.ObjectType,
+			h.ObjectID)), h.Source, result)
 		return err
 	})
 }

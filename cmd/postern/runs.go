@@ -359,9 +359,8 @@ func (w *runWatcher) print(r *runs.Run, now time.Time) {
 		rate := float64(done-w.startCount) / elapsed
 		line += fmt.Sprintf(", %.0f/s", rate)
 		if remaining := r.Expected - done; remaining > 0 {
-			line += ", about " + time.Duration(float64(remaining)/rate*float64(time.Second)).Round(
-				time.Second).String() +
-				" left"
+			line += ", about " +
+				time.Duration(float64(remaining)/rate*float64(time.Second)).Round(time.Second).String() + " left"
 		}
 	}
 	if w.screen != nil {

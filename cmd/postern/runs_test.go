@@ -150,8 +150,7 @@ func TestReplay_dryRun_printsChangesAndWritesNothing(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", customer)
 	b.append(t, "shop", "evt_2", "{}")
-	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 2, "",
-		"source stripe is not in this configuration")
+	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 2, "", "source stripe is not in this configuration")
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
 		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	r := b.run(t, "replay", "--dry-run")
@@ -186,8 +185,7 @@ func TestRunsApprove_forcedReplay_startsAfterApproval(t *testing.T) {
 	b.run(t, "runs", "approve", "2", "--reason", "x").want(t, 3, "", "run 2: not found")
 	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 awaits approval")
 	b.run(t, "runs", "approve", "1", "--reason", "agreed with finance").want(t, 0, "agreed with finance", "")
-	b.run(t, "runs", "approve", "1", "--reason", "again").want(t, 2, "",
-		"run 1 is queued and does not await approval")
+	b.run(t, "runs", "approve", "1", "--reason", "again").want(t, 2, "", "run 1 is queued and does not await approval")
 	if h, err := runs.Acquire(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h == nil || err != nil ||
 		!strings.Contains(string(h.Params), `"force"`) {
 		t.Errorf("%+v %v", h, err)
@@ -213,9 +211,8 @@ func TestRetry_previewConfirmAndCreate(t *testing.T) {
 		"corrected", "")
 	b.run(t, "runs", "list", "--job", "retry").want(t, 0, "retry", "")
 	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 0, "idempotency key", "")
-	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 0,
-		"was created with this key before",
-		"")
+	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 0, "was created with this key "+
+		"before", "")
 	b.run(t, "retry", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 2, "",
 		"has other parameters (retry event=evt_1)")
 	exec := func(sql string, args ...any) {
@@ -275,8 +272,7 @@ func TestSchedules_listShowRunPause(t *testing.T) {
 	b.run(t, "schedules", "pause", "nightly").want(t, 0, "paused", "")
 	b.run(t, "schedules", "list").want(t, 0, "Europe/Berlin  paused", "")
 	b.run(t, "schedules", "run", "nightly", "--no-wait", "--idempotency-key", "build 7").want(t, 0,
-		"idempotency key  build 7",
-		"")
+		"idempotency key  build 7", "")
 	again := b.run(t, "schedules", "run", "nightly", "--no-wait", "--idempotency-key", "build 7")
 	again.want(t, 0, "Run 1 was created with this key before; no other run is created.", "")
 	b.run(t, "schedules", "run", "nightly", "--no-wait").want(t, 2, "", "run 1 of schedule nightly is still queued")

@@ -136,8 +136,7 @@ func (c *cli) configFileArg(cmd *cobra.Command, args []string) error {
 	}
 	if len(args) == 1 && c.config != "" && c.config != args[0] {
 		return usagef("%s takes one file, got %s and --config %s: omit one of them", cmd.CommandPath(),
-			escapeControl(args[0]),
-			escapeControl(c.config))
+			escapeControl(args[0]), escapeControl(c.config))
 	}
 	return wantArgs("FILE")(cmd, args)
 }
@@ -249,8 +248,7 @@ func newVersionCommand(c *cli) *cobra.Command {
 					"platform": runtime.GOOS + "/" + runtime.GOARCH, "rule_version": versioning.RuleVersion})
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "postern %s (commit %s, %s, %s/%s, version rule %d)\n", version,
-				orDash(commit), runtime.Version(),
-				runtime.GOOS, runtime.GOARCH, versioning.RuleVersion)
+				orDash(commit), runtime.Version(), runtime.GOOS, runtime.GOARCH, versioning.RuleVersion)
 			return err
 		},
 	}

@@ -90,8 +90,7 @@ func removeSpool(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, name string, va
 		return err
 	}
 	if ok, err := confirmWithUser(cmd, fmt.Sprintf("%s\nRemove spool %s (%s)?", escapeControl(describeSpoolLoss(s)),
-		escapeControl(s.Name),
-		escapeControl(s.Location)), yes); err != nil || !ok {
+		escapeControl(s.Name), escapeControl(s.Location)), yes); err != nil || !ok {
 		return err
 	}
 	if s, err = admin.RemoveSpool(cmd.Context(), pool, name, values, operator()); err != nil {
@@ -101,8 +100,7 @@ func removeSpool(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, name string, va
 		return printJSON(cmd.OutOrStdout(), s)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Spool %s is removed: no redaction waits for it. %s\n",
-		escapeControl(s.Name),
-		escapeControl(describeSpoolLoss(s)))
+		escapeControl(s.Name), escapeControl(describeSpoolLoss(s)))
 	return err
 }
 

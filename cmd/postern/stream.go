@@ -82,17 +82,11 @@ func printStream(out io.Writer, v *admin.StreamView) error {
 		missing = "about " + strconv.FormatInt(v.NotInStream, 10)
 	}
 	a := &v.Republisher
-	if err := printFields(out,
-		"events without an outcome", describeBacklog(v.Unapplied),
-		"of these in no stream", missing,
-		"failed events", describeBacklog(v.Failed),
-		"of these due for an attempt", describeBacklog(v.Retries),
-		"batches of unsent changes", describeBacklog(v.Unsent),
-		"republisher", describeRepublisher(a),
-		"passed", describePassed(a),
-		"last published", describePublished(a.RepublishCounts),
-		"requested", describeRequestedPasses(a.Requested),
-	); err != nil {
+	if err := printFields(out, "events without an outcome", describeBacklog(v.Unapplied), "of these in no stream",
+		missing, "failed events", describeBacklog(v.Failed), "of these due for an attempt", describeBacklog(v.Retries),
+		"batches of unsent changes", describeBacklog(v.Unsent), "republisher", describeRepublisher(a), "passed",
+		describePassed(a), "last published", describePublished(a.RepublishCounts), "requested",
+		describeRequestedPasses(a.Requested)); err != nil {
 		return err
 	}
 	for i := range v.Streams {

@@ -82,8 +82,7 @@ func (s *sendFlags) findTarget(c *cli) (*target, error) {
 // findInstance returns the ingest address and the sources of --config or --dir. If both are given,
 // the sources are from the configuration and the address from the dev instance. The error matters
 // only if the flags are not sufficient.
-func (s *sendFlags) findInstance(c *cli) (base string, known map[string]knownSource, in *config.Instance,
-	err error) {
+func (s *sendFlags) findInstance(c *cli) (base string, known map[string]knownSource, in *config.Instance, err error) {
 	if c.config == "" {
 		in, err := c.readInstanceFile()
 		if err != nil {

@@ -169,8 +169,7 @@ func laterTime(a, b time.Time) time.Time {
 
 func (in *interval) ingest() ingestView {
 	ack, batch, took := in.histogramIncrease("postern_ack_seconds"),
-		in.histogramIncrease("postern_append_batch_deliveries"),
-		in.histogramIncrease("postern_append_seconds")
+		in.histogramIncrease("postern_append_batch_deliveries"), in.histogramIncrease("postern_append_seconds")
 	return ingestView{Deliveries: in.rate("postern_deliveries_total"), AckP50: ack.quantile(0.5),
 		AckP99: ack.quantile(0.99),
 		Queue:  in.sum("postern_queue_deliveries"), QueueOldest: in.highest("postern_queue_oldest_seconds"),
@@ -197,8 +196,7 @@ func (in *interval) stream() streamView {
 
 func (in *interval) apply() applyView {
 	batch, took, lag := in.histogramIncrease("postern_apply_batch_events"),
-		in.histogramIncrease("postern_apply_seconds"),
-		in.histogramIncrease("postern_apply_lag_seconds")
+		in.histogramIncrease("postern_apply_seconds"), in.histogramIncrease("postern_apply_lag_seconds")
 	return applyView{Events: in.rate("postern_outcomes_total"), BatchMean: batch.mean(), P50: took.quantile(0.5),
 		P99:    took.quantile(0.99),
 		LagP50: lag.quantile(0.5), LagP99: lag.quantile(0.99), Changes: in.rate("postern_changes_total", "result",

@@ -229,9 +229,8 @@ func busyView(t *testing.T, sources int) view {
 			name, 300*n+1))
 	}
 	gateway = append(gateway, "postern_queue_deliveries 4096", "postern_queue_oldest_seconds 0.999",
-		"postern_body_memory_bytes 1e+09", "postern_stream_lag_messages 12345678",
-		"postern_stream_lag_seconds 12345", `postern_publishes_total{result="acknowledged"} 123456`,
-		`postern_publishes_total{result="withheld"} 123456`,
+		"postern_body_memory_bytes 1e+09", "postern_stream_lag_messages 12345678", "postern_stream_lag_seconds 12345",
+		`postern_publishes_total{result="acknowledged"} 123456`, `postern_publishes_total{result="withheld"} 123456`,
 		"postern_republisher_events_total 123456")
 	processor := []string{"postern_failed_events 100000", "postern_dead_events 100000",
 		"postern_changes_unsent_batches 100000", "postern_changes_unsent_seconds 12345"}
@@ -343,8 +342,7 @@ func TestTop_severalProcesses_readsAll(t *testing.T) {
 		return execute(t.Context(), "", append([]string{"top", "--every", "100ms"}, args...)...)
 	}
 
-	top("--from", up.URL, "--from", gone.URL, "--from", foreign.URL).want(t, 0,
-		"DOWN: connect: connection refused", "")
+	top("--from", up.URL, "--from", gone.URL, "--from", foreign.URL).want(t, 0, "DOWN: connect: connection refused", "")
 	top("--from", strings.TrimPrefix(up.URL, "http://"), "--once").want(t, 0, "stripe", "")
 	top("--from", foreign.URL).want(t, 1, "DOWN: the response is not a page of Postern's metrics",
 		"no process responds")

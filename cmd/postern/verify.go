@@ -217,8 +217,7 @@ func printVerifyText(out io.Writer, r *verify.Report) error {
 			countOf(len(s.Files), "file"), s.Deliveries, s.InLog, s.Waiting)
 	}
 	for _, wait := range r.Waiting {
-		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", escapeControl(wait.Work),
-			wait.Count, wait.Since,
+		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", escapeControl(wait.Work), wait.Count, wait.Since,
 			time.Duration(wait.Seconds*float64(time.Second)).Round(time.Second))
 	}
 	for _, note := range r.Notes {

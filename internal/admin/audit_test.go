@@ -149,8 +149,7 @@ func TestChange_everyRoute_isAudited(t *testing.T) {
 		b.db.Exec(t, `ALTER TABLE audit DISABLE TRIGGER ALL; DELETE FROM audit; ALTER TABLE audit ENABLE TRIGGER ALL`)
 	}
 	if len(want) > 0 {
-		t.Errorf("these routes change something, but have no row in the table: %v",
-			slices.Sorted(maps.Keys(want)))
+		t.Errorf("these routes change something, but have no row in the table: %v", slices.Sorted(maps.Keys(want)))
 	}
 }
 
@@ -198,9 +197,8 @@ func TestIdempotencyKey_everyRoute_changesOnce(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	for _, c := range changes {
-		c.path = strings.NewReplacer("RUN",
-			b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]).Replace(
-			c.path)
+		c.path = strings.NewReplacer("RUN", b.db.QueryStrings(t,
+			`SELECT coalesce(max(run), 0)::text FROM runs`)[0]).Replace(c.path)
 		first := postAs(b.handler, "/api/v1"+c.path, c.body, `"key"`, "")
 		state := b.state(t)
 		if first.Code != 200 || first.Header().Get("Idempotency-Replayed") != "" {
@@ -236,8 +234,7 @@ func TestIdempotencyKey_otherToken_isSeparate(t *testing.T) {
 	h, _, operator := b.guarded(t, admin.Options{})
 	for i, authorization := range []string{"", "Bearer " + operator, "", "Bearer " + operator} {
 		res := postAs(h, "/api/v1/replays", `{"source": "stripe"}`, "k", authorization)
-		if replayed := res.Header().Get("Idempotency-Replayed") == "true"; res.Code != 200 ||
-			replayed != (i > 1) {
+		if replayed := res.Header().Get("Idempotency-Replayed") == "true"; res.Code != 200 || replayed != (i > 1) {
 			t.Errorf("%d: replayed %t: %s", i, replayed, responseText(res))
 		}
 	}

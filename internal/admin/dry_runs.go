@@ -21,8 +21,7 @@ import (
 // these endpoints define. A replay of one source that is not among them is rejected with
 // events.ErrInvalid. In other replays, events of such sources count as failed.
 func NewDryRun(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoint,
-	o *replay.Params) (*processor.DryRun,
-	error) {
+	o *replay.Params) (*processor.DryRun, error) {
 	if o.Publish {
 		return nil, fmt.Errorf("%w: publish changes no object, so a dry run has no result: leave one of them out",
 			events.ErrInvalid)

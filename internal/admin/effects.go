@@ -97,8 +97,7 @@ func ChangeEffects(ctx context.Context, pool *pgxpool.Pool, name string, ids []i
 
 // changeEffects is ChangeEffects. render converts the changed effects into the response.
 func changeEffects[T any](ctx context.Context, pool *pgxpool.Pool, name string, ids []int64, values url.Values,
-	by Requester,
-	render func([]effects.View) T) (T, error) {
+	by Requester, render func([]effects.View) T) (T, error) {
 	q := newQuery(ctx, pool, values, effectChanges[name])
 	do := q.parseEffectChange(name, by.Reason)
 	if strings.TrimSpace(by.Reason) == "" {

@@ -103,9 +103,8 @@ func (b *testBundle) invoices(t *testing.T, first, count int) {
 	var all []events.Delivery
 	for n := first; n < first+count; n++ {
 		at := time.Now().Add(-time.Hour)
-		body := fmt.Appendf(nil,
-			`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,`+
-				`"data":{"object":{"id":"in_%d","object":"invoice","status":"paid"}}}`, n, at.Unix(), n)
+		body := fmt.Appendf(nil, `{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,`+
+			`"data":{"object":{"id":"in_%d","object":"invoice","status":"paid"}}}`, n, at.Unix(), n)
 		all = append(all, events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: at,
 			Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
 			Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice",

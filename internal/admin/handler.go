@@ -189,8 +189,7 @@ func (h *handler) observe(next echo.HandlerFunc) echo.HandlerFunc {
 				err = nil
 			}
 			h.Logger.Debug("admin request", "method", c.Request().Method, "path", c.Request().URL.Path, "status",
-				c.Response().Status,
-				"caller", callerOf(c).name, "duration_ms", time.Since(start).Milliseconds())
+				c.Response().Status, "caller", callerOf(c).name, "duration_ms", time.Since(start).Milliseconds())
 		}()
 		return next(c)
 	}

@@ -107,10 +107,7 @@ const (
 // may end before its limit, with SearchedTo and a cursor to continue, if the search took too long
 // or read too many events.
 func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, matchers []redaction.ValueMatcher,
-	cursor string,
-	limit int,
-	within time.Duration,
-) (events.Page[events.Item], error) {
+	cursor string, limit int, within time.Duration) (events.Page[events.Item], error) {
 	var page events.Page[events.Item]
 	limit, err := events.PageSize(limit)
 	if err != nil {
@@ -153,8 +150,7 @@ func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, ma
 
 // filterMentioning returns the events that mention a value, in their order.
 func filterMentioning(ctx context.Context, pool *pgxpool.Pool, matchers []redaction.ValueMatcher,
-	some []events.Item) ([]events.Item,
-	error) {
+	some []events.Item) ([]events.Item, error) {
 	ids := make([]int64, len(some))
 	for i := range some {
 		ids[i] = some[i].ID

@@ -133,9 +133,8 @@ func AddRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by R
 	}
 	if !readsAPI {
 		return nil, fmt.Errorf("%w: no processor reads the API of source %s, so it cannot refetch the object: give "+
-			"the source a section api (docs/reconciliation.md), wait until a processor "+
-			"has read the configuration, and try again",
-			events.ErrInvalid, values.Get("source"))
+			"the source a section api (docs/reconciliation.md), wait until a processor has read the configuration, "+
+			"and try again", events.ErrInvalid, values.Get("source"))
 	}
 	by.Reason = values.Get("reason")
 	return change(ctx, pool, by, "refetches add",

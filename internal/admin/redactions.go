@@ -198,8 +198,7 @@ func (q *query) readMentions(o *redaction.Params) error {
 // errReasonNamesPerson is the error for a reason that contains a personal value. An id is allowed
 // there, as in the audit.
 var errReasonNamesPerson = fmt.Errorf("%w: the reason contains the personal data to be redacted, but it is stored "+
-	"permanently: name a ticket instead",
-	events.ErrInvalid)
+	"permanently: name a ticket instead", events.ErrInvalid)
 
 // mentionMatchers returns a matcher for each value of mentions.
 func (q *query) mentionMatchers() (matchers []redaction.ValueMatcher, err error) {

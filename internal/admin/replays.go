@@ -24,8 +24,7 @@ import (
 
 // StoredEventParams select stored events.
 var StoredEventParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool {
-	return p == limitParam ||
-		p == cursorParam
+	return p == limitParam || p == cursorParam
 }),
 	Param{"ids", "Postern's ids of events, separated by commas"})
 
@@ -128,8 +127,7 @@ func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Params, ex
 // Replay queues a replay that ParseReplay read from the values. A running processor executes it;
 // with replay.Force only after an approval. Errors: events.ErrInvalid.
 func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Params, by Requester, values url.Values,
-	expected int64) (*StartedRun,
-	error) {
+	expected int64) (*StartedRun, error) {
 	request := replayRequest(o)
 	request.Expected = expected
 	return startRun(ctx, pool, by, "replay", request, replayParams(o, values))

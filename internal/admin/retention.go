@@ -77,8 +77,7 @@ func parseRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 	switch {
 	case folder == "":
 	case !filepath.IsAbs(folder):
-		q.fail("export %q: give an absolute path, the same for every processor, e.g. /srv/postern/archive",
-			folder)
+		q.fail("export %q: give an absolute path, the same for every processor, e.g. /srv/postern/archive", folder)
 	case p.Bodies == 0:
 		q.fail("export is set, but no day of the log is dropped: give bodies, in days, or leave it out")
 	}

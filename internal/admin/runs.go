@@ -136,8 +136,7 @@ func parseBody(body io.Reader, objects ...string) (url.Values, error) {
 	d := json.NewDecoder(io.LimitReader(body, maxBodyBytes))
 	d.UseNumber()
 	if err := d.Decode(&fields); err != nil || fields == nil {
-		return nil, fmt.Errorf("%w: the body is not a JSON object; send {} for no parameters",
-			events.ErrInvalid)
+		return nil, fmt.Errorf("%w: the body is not a JSON object; send {} for no parameters", events.ErrInvalid)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: the body continues after its JSON object: send one object", events.ErrInvalid)

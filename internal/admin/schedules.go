@@ -86,8 +86,7 @@ func encodeParams(values url.Values) string {
 // startRun queues a run with the reason and idempotency key in values. action is the command for
 // the audit.
 func startRun(ctx context.Context, pool *pgxpool.Pool, by Requester, action string, o runs.Request,
-	values url.Values) (*StartedRun,
-	error) {
+	values url.Values) (*StartedRun, error) {
 	o.Actor, o.Reason, o.IdempotencyKey, o.ParamsText = by.String(), values.Get("reason"),
 		values.Get("idempotency_key"), encodeParams(values)
 	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*StartedRun,
@@ -103,8 +102,7 @@ func startRun(ctx context.Context, pool *pgxpool.Pool, by Requester, action stri
 // auditRun completes the audit entry of a new run and returns the run. If an earlier run has the
 // key, it clears the entry.
 func auditRun(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry, run int64, isNew bool, target,
-	reason string) (*StartedRun,
-	error) {
+	reason string) (*StartedRun, error) {
 	e.Run, e.Target, e.Reason = run, target, reason
 	if !isNew {
 		e.Action = ""
@@ -213,8 +211,7 @@ func (h *handler) scheduleRoutes(api *echo.Group) {
 	api.POST("/schedules/:name/run", h.serveJSON(func(ctx context.Context, c echo.Context, query url.Values) (any,
 		error) {
 		if len(query) > 0 {
-			return nil, fmt.Errorf("%w: send reason and idempotency_key in the body, not in the URL",
-				events.ErrInvalid)
+			return nil, fmt.Errorf("%w: send reason and idempotency_key in the body, not in the URL", events.ErrInvalid)
 		}
 		values, err := parseBody(c.Request().Body)
 		if err != nil {

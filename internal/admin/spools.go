@@ -40,8 +40,7 @@ func Spools(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.
 // reason is required. force also removes one whose gateway may be running. Errors:
 // events.ErrNotFound, events.ErrInvalid.
 func RemoveSpool(ctx context.Context, pool *pgxpool.Pool, name string, values url.Values,
-	by Requester) (*redaction.Spool,
-	error) {
+	by Requester) (*redaction.Spool, error) {
 	q := newQuery(ctx, pool, values, RemoveSpoolParams)
 	by.Reason = strings.TrimSpace(q.text("reason"))
 	force := q.flag("force")

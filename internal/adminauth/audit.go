@@ -75,8 +75,7 @@ func WriteAudit(ctx context.Context, db postgres.DB, actor Actor, e AuditEntry) 
 		name = string(ViaLoopback)
 	}
 	if _, err := db.Exec(ctx, writeAuditSQL, events.SanitizeText(name), actor.Via, actor.Address, e.Action,
-		truncate(e.Target), truncate(e.Reason),
-		e.Run); err != nil {
+		truncate(e.Target), truncate(e.Reason), e.Run); err != nil {
 		return fmt.Errorf("write the audit of %s: %w", e.Action, err)
 	}
 	return nil

@@ -18,9 +18,8 @@ import (
 // The boundary between parts changes the fingerprint.
 func TestFingerprint_parts_differ(t *testing.T) {
 	t.Parallel()
-	if bytes.Equal(adminauth.Fingerprint([]byte("ab"), []byte("c")),
-		adminauth.Fingerprint([]byte("a"), []byte("bc"))) || bytes.Equal(adminauth.Fingerprint(),
-		adminauth.Fingerprint(nil)) {
+	if bytes.Equal(adminauth.Fingerprint([]byte("ab"), []byte("c")), adminauth.Fingerprint([]byte("a"),
+		[]byte("bc"))) || bytes.Equal(adminauth.Fingerprint(), adminauth.Fingerprint(nil)) {
 		t.Error("two requests look alike")
 	}
 }

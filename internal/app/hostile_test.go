@@ -61,8 +61,7 @@ type hostileBody struct {
 // customer is a Stripe event about a customer with additional members.
 func customer(event, id, members string) string {
 	return fmt.Sprintf(`{"id": %q, "object": "event", "type": "customer.updated", "created": %d, `+
-		`"data": {"object": {"object": "customer", "id": %s%s}}}`,
-		event, time.Now().Unix(), id, members)
+		`"data": {"object": {"object": "customer", "id": %s%s}}}`, event, time.Now().Unix(), id, members)
 }
 
 // order is a complete Shopify order with an id in the given notation and additional members. Of

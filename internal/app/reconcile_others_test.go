@@ -21,9 +21,8 @@ import (
 func startGitHub(t *testing.T, fake *githubfake.Fake, key, more string) *reloading {
 	t.Helper()
 	return startReading(t, fmt.Sprintf("  code:\n    provider: github\n    secrets: [{name: s, value: %s}]\n    api: "+
-		"{base_url: %s, key: {value: %s}, rate: 500, hooks: [%s], repositories: [%s]%s}\n",
-		githubfake.Secret, fake.URL, key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", "),
-		more))
+		"{base_url: %s, key: {value: %s}, rate: 500, hooks: [%s], repositories: [%s]%s}\n", githubfake.Secret, fake.URL,
+		key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", "), more))
 }
 
 // GitHub does not repeat failed webhooks: half of them are lost, and some are duplicated, late or

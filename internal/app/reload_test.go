@@ -67,8 +67,7 @@ func newReloading(t *testing.T, way func(*testkit.DB) string) *reloading {
 		url = way(r.db)
 	}
 	r.head = fmt.Sprintf("database: {url: %q}\nnats: {url: %q}\ningest: {listen: '127.0.0.1:0'}\nadmin: {listen: "+
-		"'127.0.0.1:0'}\n",
-		url, r.nats.URL)
+		"'127.0.0.1:0'}\n", url, r.nats.URL)
 	return r
 }
 
@@ -167,8 +166,7 @@ var numbered atomic.Int64
 func delivery(t *testing.T, secret string) *provider.Delivery {
 	t.Helper()
 	body := fmt.Sprintf(`{"id":"evt_reload_%d","object":"event","type":"customer.updated","created":%d,`+
-		`"data":{"object":{"id":"cus_1","object":"customer"}}}`,
-		numbered.Add(1), time.Now().Unix())
+		`"data":{"object":{"id":"cus_1","object":"customer"}}}`, numbered.Add(1), time.Now().Unix())
 	d, err := stripe.Stripe{}.Sign(&provider.Source{Secrets: []provider.Secret{{Name: secret,
 		Value: []byte(secretOf(secret))}}}, provider.Sample{Body: []byte(body)}, time.Now())
 	if err != nil {

@@ -76,9 +76,8 @@ func printRows(w io.Writer, rows [][]string) {
 func printSendExample(w io.Writer, cfg *config.Config, file, dir string) {
 	known := cfg.InstanceSources()
 	names := slices.SortedFunc(maps.Keys(known), func(a, b string) int {
-		return cmp.Or(cmp.Compare(sourceRank(known[a], describesProvider(cfg, a) && file != ""),
-			sourceRank(known[b], describesProvider(cfg, b) && file != "")),
-			cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(sourceRank(known[a], describesProvider(cfg, a) && file != ""), sourceRank(known[b],
+			describesProvider(cfg, b) && file != "")), cmp.Compare(a, b))
 	})
 	if len(names) == 0 {
 		return

@@ -47,8 +47,7 @@ type state struct {
 // interrupted export continues with resume. requestText is the filter as the operator wrote it; to
 // continue with another one is ErrOtherParams.
 func ExportToFile(ctx context.Context, e ExportParams, path string, requestText map[string]string,
-	resume bool) (ExportResult,
-	error) {
+	resume bool) (ExportResult, error) {
 	f := &file{path: path}
 	defer f.close()
 	found, err := f.open(resume)
@@ -60,8 +59,7 @@ func ExportToFile(ctx context.Context, e ExportParams, path string, requestText 
 		return s.ExportResult, f.cleanUp()
 	case found && (!maps.Equal(s.Input, requestText) || s.Compression != e.Compression):
 		return ExportResult{}, fmt.Errorf("the export to %s %w (%s): repeat those, or delete %s and %s", path,
-			ErrOtherParams,
-			s.describeRequest(), path+partSuffix, path+stateSuffix)
+			ErrOtherParams, s.describeRequest(), path+partSuffix, path+stateSuffix)
 	case !found:
 		at, err := startPosition(ctx, &e)
 		if err != nil {

@@ -245,8 +245,7 @@ func TestExportToFile_concurrent_onlyOneRuns(t *testing.T) {
 	e := archive.ExportParams{Pool: in.operator, Compression: archive.None, ChunkBytes: 1000}
 	e.Progress = func(int64) {
 		_, err := archive.ExportToFile(t.Context(), archive.ExportParams{Pool: in.operator, Compression: archive.None},
-			path,
-			nil, true)
+			path, nil, true)
 		second <- err
 	}
 	if _, err := archive.ExportToFile(t.Context(), e, path, nil, false); err != nil {

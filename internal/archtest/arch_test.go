@@ -185,8 +185,7 @@ func TestBudgets(t *testing.T) {
 		}
 	}
 	t.Logf("%d files, median %d lines (budget 150); %d functions, median %d lines (budget 12); test:code %.2f "+
-		"(budget 1.0 to 1.5)",
-		len(fileLines), median(fileLines), len(functionLines), median(functionLines),
+		"(budget 1.0 to 1.5)", len(fileLines), median(fileLines), len(functionLines), median(functionLines),
 		float64(tests)/float64(max(product, 1)))
 }
 

@@ -276,8 +276,7 @@ func textFiles(root string) ([]string, error) {
 		rel = filepath.ToSlash(rel)
 		if d.IsDir() {
 			if base := d.Name(); rel != "." && (strings.HasPrefix(base, ".") || base == "node_modules" ||
-				base == "bin" ||
-				base == "testdata" || base == "samples" || base == "vectors") {
+				base == "bin" || base == "testdata" || base == "samples" || base == "vectors") {
 				return filepath.SkipDir
 			}
 			return nil

@@ -70,9 +70,8 @@ func TestDescribedAPI_variables_becomeReader(t *testing.T) {
 	const a = "POSTERN_SOURCES_A_API_"
 	c, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S}")),
 		environment(a+"BASE_URL=https://api.example", a+"KEY_VALUE=k", a+"CONTROL=/me", a+"MISSING_STATUSES=410",
-			a+"HEADERS=Api-Version=3",
-			a+"OBJECTS=order", a+"OBJECTS_ORDER_GET=/orders/{id}", a+"OBJECTS_ORDER_LIST_PATH=/orders",
-			a+"OBJECTS_ORDER_LIST_QUERY=since={since}"))
+			a+"HEADERS=Api-Version=3", a+"OBJECTS=order", a+"OBJECTS_ORDER_GET=/orders/{id}",
+			a+"OBJECTS_ORDER_LIST_PATH=/orders", a+"OBJECTS_ORDER_LIST_QUERY=since={since}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,16 +78,13 @@ func TestAPI_stripe_isConfigured(t *testing.T) {
 			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2,
 			Timeout: 5 * time.Second, MaxBytes: 1 << 20, LateEventGrace: time.Hour},
 		"{key: {value: k}, monthly: 5000}": with(func(a *provider.API) {
-			a.Key,
-				a.MonthlyCalls = key("k"), 5000
+			a.Key, a.MonthlyCalls = key("k"), 5000
 		}),
 		"{key: {value: k}, id_only_events: true}": with(func(a *provider.API) {
-			a.Key,
-				a.IDOnlyEvents = key("k"), true
+			a.Key, a.IDOnlyEvents = key("k"), true
 		}),
 		"{key: {value: k}, base_url: http://localhost:1/mirror}": with(func(a *provider.API) {
-			a.BaseURL,
-				a.Key = "http://localhost:1/mirror", key("k")
+			a.BaseURL, a.Key = "http://localhost:1/mirror", key("k")
 		}),
 	} {
 		c, err := config.Parse([]byte(stripeAPI+text), environment("STRIPE_API_KEY=sk_test_env"))
@@ -220,9 +217,8 @@ func TestWarnings_scheduleWithoutMonthlyBound_isReported(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got,
-			"sources.a.api.monthly: is not set") != want || want &&
-			!strings.Contains(got, "to at least 10000 in thirty days") {
+		if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, "sources.a.api.monthly: is not "+
+			"set") != want || want && !strings.Contains(got, "to at least 10000 in thirty days") {
 			t.Errorf("%s: got warnings %q", text, got)
 		}
 	}

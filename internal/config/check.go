@@ -55,8 +55,7 @@ func checkConfig(c *Config, p loadOptions) error {
 		sharedVariables("destinations", checked.Destinations), sharedVariables("effects", checked.Effects),
 		sharedVariables("notify", checked.Notify), checkEffects(checked), checkNotify(checked), checkBodies(checked),
 		checkSchedules(checked), checkRetention(c.Retention), checkDatabaseURLs(c.Database),
-		checkDurability(c.Database),
-		checkRateLimits(checked))
+		checkDurability(c.Database), checkRateLimits(checked))
 	return errors.Join(bad...)
 }
 
@@ -348,7 +347,6 @@ func unknownProvider(name string) string {
 			providerNames())
 	}
 	return fmt.Sprintf("provider %q does not exist: name one of %s. For a sender that is not in the list, use "+
-		"provider: hmac, "+
-		"or standardwebhooks if it signs that way; docs/senders.md has the settings of many senders", name,
-		providerNames())
+		"provider: hmac, or standardwebhooks if it signs that way; docs/senders.md has the settings of many senders",
+		name, providerNames())
 }

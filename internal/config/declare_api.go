@@ -77,8 +77,7 @@ func (b *providerBuilder) credentialHeaders(a *API, spec *rest.Spec) {
 	spec.Header = http.CanonicalHeaderKey(strings.TrimSpace(name))
 	spec.Credential = b.restTemplate("header", strings.TrimSpace(value), "key", "key_base64")
 	if !ok || !isHeaderName(spec.Header) || slices.Contains(reservedHeaders, spec.Header) ||
-		!spec.Credential.Names("key") &&
-			!spec.Credential.Names("key_base64") {
+		!spec.Credential.Names("key") && !spec.Credential.Names("key_base64") {
 		b.fail("header", "%q is not a header with the key: write e.g. 'Authorization: Bearer {key}' or 'X-Api-Key: "+
 			"{key}'", a.Header)
 	}
@@ -146,8 +145,7 @@ func (b *providerBuilder) response(a APIResponse, usual ...int) rest.ResponseMat
 	case a.Equals != "" && a.Path == "":
 		b.fail("path", "is not set: write where in the response %q is", a.Equals)
 	case len(s.Statuses) == 0 && a.Path != "":
-		b.fail("statuses",
-			"is not set: write which statuses such a response has, e.g. [400, 410]")
+		b.fail("statuses", "is not set: write which statuses such a response has, e.g. [400, 410]")
 	}
 	return s
 }
@@ -264,13 +262,11 @@ func (b *providerBuilder) checkSameOrder(name string, t rest.Type, objects []dec
 		case o.Version != nil && o.Version.Unit == declared.Integer &&
 			(t.Version == nil || t.Version.Unit != declared.Integer):
 			b.fail("version", "events of %s are ordered by %s, a number that cannot be compared with a time: set it "+
-				"here "+
-				"too, with unit: integer", name, o.Version.From)
+				"here too, with unit: integer", name, o.Version.From)
 		case o.Version != nil && t.Version != nil &&
 			(o.Version.Unit == declared.Integer) != (t.Version.Unit == declared.Integer):
 			b.fail("version.unit", "events of %s are ordered by a time, which cannot be compared with a number: set "+
-				"the time",
-				name)
+				"the time", name)
 		}
 	}
 }

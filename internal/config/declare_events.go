@@ -123,10 +123,8 @@ func (b *providerBuilder) rejectToken(key string, names []signature.Template, sc
 func coversRef(r signature.Ref) func(place signature.Ref) bool {
 	return func(place signature.Ref) bool {
 		prefix, many := strings.CutSuffix(place.Name, "#")
-		same := place.Kind == r.Kind || slices.Contains(bodyKinds, place.Kind) &&
-			slices.Contains(bodyKinds, r.Kind)
-		return same && (place.Name == r.Name || many && r.Kind == signature.Header &&
-			strings.HasPrefix(r.Name, prefix))
+		same := place.Kind == r.Kind || slices.Contains(bodyKinds, place.Kind) && slices.Contains(bodyKinds, r.Kind)
+		return same && (place.Name == r.Name || many && r.Kind == signature.Header && strings.HasPrefix(r.Name, prefix))
 	}
 }
 

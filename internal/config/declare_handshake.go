@@ -59,8 +59,7 @@ func (b *providerBuilder) reply(r *Reply) *provider.Reply {
 	switch {
 	case status < 200 || status > 299:
 		b.fail("status", "%d would make the sender retry, or give up on, a delivery that is stored: write one from "+
-			"200 to 299",
-			status)
+			"200 to 299", status)
 	case r.Body != "" && status == http.StatusNoContent:
 		b.fail("body", "a response with status 204 has no body: leave it out, or write status: 200")
 	case r.Body != "" && r.ContentType == "":

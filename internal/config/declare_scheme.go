@@ -58,15 +58,13 @@ func (b *providerBuilder) schemeName(s *Scheme) string {
 }
 
 func (b *providerBuilder) digest(key, word string) signature.Digest {
-	return choose(b, key, word, choice[signature.Digest]{"sha256", signature.SHA256},
-		choice[signature.Digest]{"sha1", signature.SHA1},
-		choice[signature.Digest]{"sha512", signature.SHA512})
+	return choose(b, key, word, choice[signature.Digest]{"sha256", signature.SHA256}, choice[signature.Digest]{"sha1",
+		signature.SHA1}, choice[signature.Digest]{"sha512", signature.SHA512})
 }
 
 func (b *providerBuilder) encoding(key, word string) signature.Encoding {
-	return choose(b, key, word, choice[signature.Encoding]{"hex", signature.Hex},
-		choice[signature.Encoding]{"base64", signature.Base64},
-		choice[signature.Encoding]{"base64url", signature.Base64URL},
+	return choose(b, key, word, choice[signature.Encoding]{"hex", signature.Hex}, choice[signature.Encoding]{"base64",
+		signature.Base64}, choice[signature.Encoding]{"base64url", signature.Base64URL},
 		choice[signature.Encoding]{"plain", signature.Plain})
 }
 
@@ -110,8 +108,7 @@ func (b *providerBuilder) layout(s *Scheme) signature.Layout {
 		b.fail("assign", "is not set: item is the key of the signatures, so write what separates keys from values, "+
 			"e.g. '='")
 	case s.Skip < 0, s.Skip > 0 && s.Assign != "":
-		b.fail("skip", "counts items without keys, from 0: with assign set, write the key of the signatures in "+
-			"item")
+		b.fail("skip", "counts items without keys, from 0: with assign set, write the key of the signatures in item")
 	case s.Group != "" && s.Group == s.Separator:
 		b.fail("group", "separates groups of items: it must differ from separator")
 	}
@@ -141,15 +138,12 @@ func (b *providerBuilder) coverage(s *Scheme, out *signature.Scheme) {
 	refs := out.Message.Refs()
 	if out.IsConstant() {
 		b.fail("message", "contains nothing that differs between deliveries, so all deliveries have the same "+
-			"signature, which is a "+
-			"token: "+
-			"write method: token without message, and use that signature as the secret")
+			"signature, which is a token: write method: token without message, and use that signature as the secret")
 		return
 	}
 	if hashed := slices.ContainsFunc(refs, isKind(signature.Secret)); hashed != (out.Method == signature.Hash) {
 		b.fail("message", "{secret} is allowed, and required, in the message of method hash only: it is the part "+
-			"that only the "+
-			"sender knows")
+			"that only the sender knows")
 	}
 	if s.Timestamp != (SchemeTime{}) {
 		out.Timestamp = b.timestamp(&s.Timestamp, s, refs)
@@ -182,9 +176,8 @@ func (b *providerBuilder) checkBodyUnsigned(s *Scheme, covered bool) {
 	switch {
 	case !covered && !s.BodyUnsigned:
 		b.fail("body_unsigned", "is not set: this scheme authenticates the sender but not the body, so that anyone "+
-			"who reads "+
-			"one delivery can send any body; "+
-			"sign the body ({body} in message, or body_digest), or write body_unsigned: true to take that risk")
+			"who reads one delivery can send any body; sign the body ({body} in message, or body_digest), or write "+
+			"body_unsigned: true to take that risk")
 	case covered && s.BodyUnsigned:
 		b.fail("body_unsigned", "the message covers the body: leave this out")
 	}

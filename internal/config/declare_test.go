@@ -19,9 +19,8 @@ import (
 
 // declaredSource is a configuration with source a, whose settings begin on line 6.
 func declaredSource(who, settings string) string {
-	return "database: {url: postgres://x}\nsources:\n  a:\n    provider: " + who +
-		"\n    secrets: [{name: n, value: 736563726574}]\n" +
-		"    " + strings.ReplaceAll(strings.TrimSpace(settings), "\n", "\n    ") + "\n"
+	return "database: {url: postgres://x}\nsources:\n  a:\n    provider: " + who + "\n    secrets: [{name: n, value: " +
+		"736563726574}]\n    " + strings.ReplaceAll(strings.TrimSpace(settings), "\n", "\n    ") + "\n"
 }
 
 // Settings that cannot work, or are less secure than they look, are reported with their line.
@@ -372,12 +371,11 @@ url: https://hooks.example/webhooks/a
 func TestDeclaredSource_variables_becomeProvider(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse(nil, environment("POSTERN_DATABASE_URL=postgres://x", "POSTERN_SOURCES=a",
-		"POSTERN_SOURCES_A_PROVIDER=hmac",
-		"POSTERN_SOURCES_A_SECRETS_0_NAME=n", "POSTERN_SOURCES_A_SECRETS_0_VALUE=token of a test",
-		"POSTERN_SOURCES_A_SCHEME_HEADER=X-S,X-T",
+		"POSTERN_SOURCES_A_PROVIDER=hmac", "POSTERN_SOURCES_A_SECRETS_0_NAME=n",
+		"POSTERN_SOURCES_A_SECRETS_0_VALUE=token of a test", "POSTERN_SOURCES_A_SCHEME_HEADER=X-S,X-T",
 		"POSTERN_SOURCES_A_SCHEME_METHOD=token", "POSTERN_SOURCES_A_SCHEME_BODY_UNSIGNED=true",
-		"POSTERN_SOURCES_A_EVENTS_KEY={json:id}",
-		"POSTERN_SOURCES_A_OBJECTS_0_TYPE=order", "POSTERN_SOURCES_A_OBJECTS_0_ID={json:id}"))
+		"POSTERN_SOURCES_A_EVENTS_KEY={json:id}", "POSTERN_SOURCES_A_OBJECTS_0_TYPE=order",
+		"POSTERN_SOURCES_A_OBJECTS_0_ID={json:id}"))
 	if err != nil {
 		t.Fatal(err)
 	}

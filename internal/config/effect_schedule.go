@@ -64,8 +64,7 @@ func (b *ruleBuilder) checkTrigger(path, name string, e *Effect, r *rules.Rule) 
 		{"catch_up", e.Schedule.CatchUp != 100}} {
 		if set.is {
 			b.fail(path+".schedule."+set.name, "has an effect only with a schedule: write the planned times, e.g. "+
-				"cron: \"0 * * "+
-				"* *\"")
+				"cron: \"0 * * * *\"")
 		}
 	}
 	if r.On != rules.OnEvent {
@@ -89,14 +88,12 @@ func (s *EffectSchedule) warnings(name, key string) (all []string) {
 	}
 	if text.Uses("window.start") && !text.Uses("window.end") {
 		all = append(all, fmt.Sprintf("effects.%s: the key contains the start of the window but not its end. After a "+
-			"change of "+
-			"cron or window, a new window with the start of an earlier one has the same key and is skipped; "+
-			"write {{ window.end }}", name))
+			"change of cron or window, a new window with the start of an earlier one has the same key and is "+
+			"skipped; write {{ window.end }}", name))
 	}
 	if s.Window > 0 && s.windowsOverlap(times) {
 		all = append(all, fmt.Sprintf("effects.%s: the windows overlap and the key contains the window, so a change "+
-			"that is in "+
-			"two windows has two effects: remove the window from the key, or remove schedule.window", name))
+			"that is in two windows has two effects: remove the window from the key, or remove schedule.window", name))
 	}
 	return all
 }
@@ -134,8 +131,7 @@ func (b *ruleBuilder) schedule(path, name string, e *Effect, r *rules.Rule) {
 		CatchUp: s.CatchUp}
 	if r.Key != nil && !r.Key.Uses("object") && !r.Key.Uses("new") {
 		b.fail(path+".key", "does not contain the object, so all objects of a window would share one effect: write "+
-			"e.g. "+
-			"\"%s:{{ object.id }}:{{ window.end }}\"", name)
+			"e.g. \"%s:{{ object.id }}:{{ window.end }}\"", name)
 	}
 	if e.Supersede {
 		b.fail(path+".supersede", "applies to rules about changes only: leave it out")

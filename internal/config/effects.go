@@ -341,8 +341,7 @@ func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 	}
 	b.checkTrigger(path, name, e, r)
 	if e.ApprovalExpires > 0 && r.Approval == rules.ApproveNone {
-		b.fail(path+".approval_expires",
-			"no effect waits for an approval: set approval, or leave this out")
+		b.fail(path+".approval_expires", "no effect waits for an approval: set approval, or leave this out")
 	}
 	if e.When != "" {
 		var err error
@@ -406,8 +405,7 @@ func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Confi
 	out.Do.KeyHeader, out.Do.Forward = header, s.Forward
 	if s.Forward && (s.JSON != nil || s.Form != nil || s.Text != "" || out.Do.Method == http.MethodGet ||
 		out.Do.Method == http.MethodDelete) {
-		b.fail(at+".forward", "the change is the body: leave json, form and text out, and use POST, PUT or "+
-			"PATCH")
+		b.fail(at+".forward", "the change is the body: leave json, form and text out, and use POST, PUT or PATCH")
 	}
 	for _, name := range sortedKeys(s.Capture) {
 		if !captureName.MatchString(name) {

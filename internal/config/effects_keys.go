@@ -25,10 +25,8 @@ func (b *ruleBuilder) checkStepKey(at string, s *EffectStep, scope rules.Scope) 
 	}
 	if found == "" {
 		b.fail(at+".to", "destination %s gets no key (idempotency_header: none), so after a lost response the step "+
-			"would be "+
-			"executed twice: add a check, or at_most_once: true, or put {{ step_key }} where the destination uses it "+
-			"as "+
-			"its key", s.To)
+			"would be executed twice: add a check, or at_most_once: true, or put {{ step_key }} where the "+
+			"destination uses it as its key", s.To)
 		return
 	}
 	b.fail(at+"."+found, "changes the step's key, but only the unchanged key can resolve a lost response "+

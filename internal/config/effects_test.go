@@ -212,9 +212,8 @@ func TestEffects_stepKey_mustBeSentUnchanged(t *testing.T) {
 // and not errors.
 func TestEffectWarnings_riskyRules_areReported(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(strings.Replace(anEffect, "      - name: send",
-		"      - {name: first, to: mail, path: /x, at_most_once: true, operator_resolves: true}\n      - name: send",
-		1))
+	c, err := parseEffects(strings.Replace(anEffect, "      - name: send", "      - {name: first, to: mail, path: "+
+		"/x, at_most_once: true, operator_resolves: true}\n      - name: send", 1))
 	if err != nil {
 		t.Fatal(err)
 	}

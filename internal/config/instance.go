@@ -120,9 +120,8 @@ func ReadInstance(dir string) (*Instance, error) {
 		return nil, fmt.Errorf("read instance %s: %w", path, err)
 	}
 	if !sameFolder(in.Dir, dir) {
-		return nil, fmt.Errorf("read instance %s: %w: it belongs to the instance in %s, and %s is a copy of "+
-			"that folder "+
-			"or was moved: name that folder with --dir, or start an instance here with `postern dev --dir %s`",
+		return nil, fmt.Errorf("read instance %s: %w: it belongs to the instance in %s, and %s is a copy of that "+
+			"folder or was moved: name that folder with --dir, or start an instance here with `postern dev --dir %s`",
 			path, ErrOtherFolder, in.Dir, dir, dir)
 	}
 	return in, nil

@@ -107,8 +107,7 @@ func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("read configuration: %w: name an existing file, or create one with `postern init`",
-			err)
+		return nil, fmt.Errorf("read configuration: %w: name an existing file, or create one with `postern init`", err)
 	case err != nil:
 		return nil, fmt.Errorf("read configuration: %w", err)
 	case info.IsDir():

@@ -91,12 +91,11 @@ func TestParse_variables_overrideFile(t *testing.T) {
 	t.Parallel()
 	file := "database: {url: postgres://file}\nsources: {my-shop: {provider: stripe, secrets: [{name: n, value: " +
 		"whsec_secret_of_a_test}]}}\n"
-	c, err := config.Parse([]byte(file), environment(
-		"POSTERN_DATABASE_URL=postgres://env", "POSTERN_INGEST_MAX_BODY_BYTES=1MiB", "POSTERN_STREAM_MAX_AGE=2h",
-		"POSTERN_INGEST_QUEUE=7",
+	c, err := config.Parse([]byte(file), environment("POSTERN_DATABASE_URL=postgres://env",
+		"POSTERN_INGEST_MAX_BODY_BYTES=1MiB", "POSTERN_STREAM_MAX_AGE=2h", "POSTERN_INGEST_QUEUE=7",
 		"POSTERN_SOURCES=added,my-shop", "POSTERN_SOURCES_ADDED_PROVIDER=shopify",
-		"POSTERN_SOURCES_ADDED_ACCOUNTS=a.myshopify.com, b.myshopify.com",
-		"POSTERN_SOURCES_ADDED_SECRETS_0_NAME=one", "POSTERN_SOURCES_ADDED_SECRETS_0_VALUE=secret of a test",
+		"POSTERN_SOURCES_ADDED_ACCOUNTS=a.myshopify.com, b.myshopify.com", "POSTERN_SOURCES_ADDED_SECRETS_0_NAME=one",
+		"POSTERN_SOURCES_ADDED_SECRETS_0_VALUE=secret of a test",
 		"POSTERN_SOURCES_MY_SHOP_SECRETS_0_VALUE=whsec_changed_secret", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_NAME=next",
 		"POSTERN_SOURCES_MY_SHOP_SECRETS_1_VALUE=whsec_secret_of_a_test"))
 	if err != nil {
@@ -263,10 +262,9 @@ func TestParse_databaseURL_needsScheme(t *testing.T) {
 				text = "database:\n  url: '" + url + "'\n"
 			}
 			_, err := config.Parse([]byte(text), environment())
-			if ok != (err == nil) || err != nil &&
-				(!strings.Contains(err.Error(), "database."+setting+": is not an address of PostgreSQL: it begins "+
-					"with postgres://") ||
-					strings.Contains(err.Error(), "s3cret")) {
+			if ok != (err == nil) || err != nil && (!strings.Contains(err.Error(),
+				"database."+setting+": is not an address of PostgreSQL: it begins with postgres://") ||
+				strings.Contains(err.Error(), "s3cret")) {
 				t.Errorf("%s %s: %v", setting, url, err)
 			}
 		}

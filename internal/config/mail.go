@@ -163,8 +163,7 @@ func (d *Destination) checkMail(path string) error {
 			"another destination for them")
 	}
 	if s.Host == "" || strings.ContainsAny(s.Host, "/:@ ") {
-		fail("smtp.host", "%q is not a host name: write e.g. smtp.example.com; the port has its own setting",
-			s.Host)
+		fail("smtp.host", "%q is not a host name: write e.g. smtp.example.com; the port has its own setting", s.Host)
 	}
 	if _, err := mail.ParseAddress(s.From); err != nil {
 		fail("smtp.from", "%v", err)

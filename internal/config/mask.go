@@ -98,10 +98,6 @@ func (c *Config) String() string {
 // LogValue logs the settings that distinguish one process from another, with secrets and passwords
 // masked.
 func (c *Config) LogValue() slog.Value {
-	return slog.GroupValue(
-		slog.String("database", c.Database.URL.String()),
-		slog.String("nats", c.NATS.URL.String()),
-		slog.String("listen", c.Ingest.Listen),
-		slog.Int("sources", len(c.Sources)),
-	)
+	return slog.GroupValue(slog.String("database", c.Database.URL.String()), slog.String("nats", c.NATS.URL.String()),
+		slog.String("listen", c.Ingest.Listen), slog.Int("sources", len(c.Sources)))
 }

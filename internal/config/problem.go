@@ -158,8 +158,7 @@ func (f *findings) alreadyReported(known int, err error) bool {
 		return false
 	}
 	return slices.ContainsFunc(f.errs[:known], func(other error) bool {
-		return errors.As(other, &earlier) &&
-			earlier.Line == p.Line
+		return errors.As(other, &earlier) && earlier.Line == p.Line
 	})
 }
 

@@ -144,14 +144,12 @@ func (s *Source) checkReconcile(name string, e *Endpoint) error {
 		}
 	}
 	events, objects := e.Lists()
-	want("events", s.Reconcile.Events, events, fmt.Sprintf("the API of %s lists no events (GitHub's lists "+
-		"deliveries of the webhooks in api.hooks; a described one lists those of api.events): reconcile objects "+
-		"instead",
+	want("events", s.Reconcile.Events, events, fmt.Sprintf("the API of %s lists no events (GitHub's lists deliveries "+
+		"of the webhooks in api.hooks; a described one lists those of api.events): reconcile objects instead",
 		e.Provider.Name()))
 	for what, cron := range map[string]string{"objects": s.Reconcile.Objects, "full": s.Reconcile.FullScan} {
 		want(what, cron, objects, fmt.Sprintf("the API of %s lists no objects with this configuration (GitHub's "+
-			"lists those of "+
-			"api.repositories, a described one those of types with a list)", e.Provider.Name()))
+			"lists those of api.repositories, a described one those of types with a list)", e.Provider.Name()))
 	}
 	return errors.Join(append(bad, s.checkExclude(path, e)...)...)
 }
@@ -182,14 +180,12 @@ func (s *Source) checkExclude(path string, e *Endpoint) (bad []error) {
 			problem(setting, "%s is a part of the key's own account: write own_account: false, which "+
 				"excludes all of it", account)
 		case of != account:
-			problem(setting, "%s is a part of account %s: name that account, which excludes all of it",
-				account, of)
+			problem(setting, "%s is a part of account %s: name that account, which excludes all of it", account, of)
 		}
 	}
 	left := func(account string) bool { return !slices.Contains(s.Reconcile.Exclude, account) }
-	if len(bad) == 0 && s.Reconcile.OwnAccount != nil && !*s.Reconcile.OwnAccount && s.Account+
-		strings.Join(s.Accounts, "") != "" &&
-		!slices.ContainsFunc(s.Accounts, left) {
+	if len(bad) == 0 && s.Reconcile.OwnAccount != nil && !*s.Reconcile.OwnAccount && s.Account+strings.Join(s.Accounts,
+		"") != "" && !slices.ContainsFunc(s.Accounts, left) {
 		problem("own_account", "excludes every account, because the source accepts no other: name the "+
 			"connected ones under accounts, or '*' for any; or remove the section")
 	}

@@ -65,8 +65,7 @@ func changed(t *testing.T, l *config.Loader, what string) {
 	t.Helper()
 	if first, second := changedTwice(l); first || !second {
 		t.Errorf("%s: reported at the first call, when the file may still be changing: %t, at the second: %t", what,
-			first,
-			second)
+			first, second)
 	}
 	_, _ = l.Load() // other tests check the errors
 	unchanged(t, l, what+", once it was loaded,")

@@ -65,9 +65,8 @@ func (c *Config) ResolveDestinations() (all []ResolvedDestination) {
 			header, value, _ := strings.Cut(cmp.Or(d.Header, "Authorization: Bearer {key}"), ":")
 			coded := base64.StdEncoding.EncodeToString(d.Key.key)
 			r.Secrets = secretForms(string(d.Key.key), coded)
-			r.Headers.Set(strings.TrimSpace(header),
-				strings.TrimSpace(strings.NewReplacer("{key}", string(d.Key.key), "{key_base64}",
-					coded).Replace(value)))
+			r.Headers.Set(strings.TrimSpace(header), strings.TrimSpace(strings.NewReplacer("{key}", string(d.Key.key),
+				"{key_base64}", coded).Replace(value)))
 		}
 		if r.SigningKey, _ = signingKey(d.SigningSecret.key); r.SigningKey != nil {
 			r.Secrets = append(r.Secrets, secretForms(string(d.SigningSecret.key),
@@ -106,8 +105,7 @@ func signingKey(secret []byte) ([]byte, error) {
 	key, err := base64.StdEncoding.DecodeString(coded)
 	if !ok || err != nil || len(key) < 24 || len(key) > 64 {
 		return nil, errors.New("is not a Standard Webhooks secret: create one with `echo whsec_$(openssl rand " +
-			"-base64 " +
-			"32)`")
+			"-base64 32)`")
 	}
 	return key, nil
 }

@@ -205,8 +205,7 @@ func TestConfig_printing_showsNoSecret(t *testing.T) {
 	for _, log := range []*slog.Logger{slog.New(slog.NewTextHandler(&out, nil)),
 		slog.New(slog.NewJSONHandler(&out, nil))} {
 		log.Info("config", "config", c, "database", c.Database, "source", c.Sources["a"], "secret",
-			c.Sources["a"].Secrets[0],
-			"api", c.Endpoints()[0].API, "key", c.Sources["a"].API.Key)
+			c.Sources["a"].Secrets[0], "api", c.Endpoints()[0].API, "key", c.Sources["a"].API.Key)
 	}
 	fmt.Fprint(&out, c)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {

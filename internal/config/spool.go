@@ -89,8 +89,7 @@ func (c *Config) Warnings() []string {
 	}
 	if on.containerLayer {
 		out = append(out, fmt.Sprintf("ingest.spool.dir: %s is in the container's own layer, which is deleted with "+
-			"the "+
-			"container: mount a volume there", s.Dir))
+			"the container: mount a volume there", s.Dir))
 	}
 	return out
 }

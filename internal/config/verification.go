@@ -29,11 +29,10 @@ func (b *providerBuilder) checkStoreToken(s *Source, p provider.Provider) {
 		case !ok:
 			continue
 		case !s.StoreToken:
-			b.fail(s.schemePath(p, i, "in"), "%s is a token in the body, and bodies are stored byte for byte. "+
-				"The database, views, exports and feeds would contain it, and each of their readers could send any "+
-				"delivery: "+
-				"have the sender send the token in a header, or write store_token: true in the source to take that "+
-				"risk", token)
+			b.fail(s.schemePath(p, i, "in"), "%s is a token in the body, and bodies are stored byte for byte. The "+
+				"database, views, exports and feeds would contain it, and each of their readers could send any "+
+				"delivery: have the sender send the token in a header, or write store_token: true in the source to "+
+				"take that risk", token)
 		}
 		return
 	}
@@ -63,10 +62,8 @@ func (b *providerBuilder) checkExtendableForms(s *Source, p *declared.Provider) 
 		coversBody := slices.ContainsFunc(scheme.Message.Refs(), isKind(signature.Body, signature.SortedForm))
 		if scheme.IsExtendable() && coversBody && slices.ContainsFunc(p.Spec().Events.Bodies, form) {
 			b.fail(s.schemePath(p, i, "message"), "this hash can be extended: with one signed form, an attacker can "+
-				"sign a "+
-				"longer one "+
-				"with additional fields. Write method: hmac, or put {secret} last, if the sender signs in that way; "+
-				"otherwise remove form and payload from events.body")
+				"sign a longer one with additional fields. Write method: hmac, or put {secret} last, if the sender "+
+				"signs in that way; otherwise remove form and payload from events.body")
 		}
 	}
 }
@@ -133,10 +130,8 @@ func (c *Config) verificationWarnings() (all []string) {
 			switch {
 			case scheme.IsExtendable():
 				warn(s.schemePath(p, i, "message"), "this hash can be extended: with one signed delivery an attacker "+
-					"can "+
-					"sign it "+
-					"with additional bytes at its end. The result is an event that cannot be read as JSON. "+
-					"Write method: hmac, or put {secret} last, if the sender can sign so")
+					"can sign it with additional bytes at its end. The result is an event that cannot be read as "+
+					"JSON. Write method: hmac, or put {secret} last, if the sender can sign so")
 			case scheme.Method == signature.Hash && scheme.Digest == signature.SHA1:
 				warn(s.schemePath(p, i, "digest"), "SHA-1 has collisions, which a secret at the end does not prevent: "+
 					"if a sender signs one of two prepared bodies, the signature fits the other too. "+
@@ -154,10 +149,9 @@ func (s *Source) warnSecrets(schemes []*signature.Scheme, warn func(path, format
 	keyed := slices.DeleteFunc(slices.Clone(schemes), isToken)
 	for i, secret := range s.Secrets {
 		if size, ok := smallestSize(keyed, secret.secret); ok && size < signature.RecommendedSecret {
-			warn("secrets."+itoa(i), "secret %q has fewer than %d bytes "+
-				"(112 bits, the minimum of NIST SP 800-131A for an HMAC): with one delivery an attacker can try "+
-				"secrets on another machine. "+
-				"Create a longer one with `openssl rand -hex 32`, if the sender lets you choose it", secret.Name,
+			warn("secrets."+itoa(i), "secret %q has fewer than %d bytes (112 bits, the minimum of NIST SP 800-131A "+
+				"for an HMAC): with one delivery an attacker can try secrets on another machine. Create a longer one "+
+				"with `openssl rand -hex 32`, if the sender lets you choose it", secret.Name,
 				signature.RecommendedSecret)
 		}
 	}

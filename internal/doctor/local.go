@@ -54,8 +54,7 @@ func (e *examination) checkSecrets(c *config.Config) {
 		}
 	}
 	if reported == 0 {
-		e.add(OK, "config.secrets", countOf(len(files), "file")+" with secrets, none readable by every account",
-			"")
+		e.add(OK, "config.secrets", countOf(len(files), "file")+" with secrets, none readable by every account", "")
 	}
 }
 
@@ -116,10 +115,9 @@ func (e *examination) checkSpoolFiles(dir string) {
 			quarantined++
 		}
 	}
-	e.add(okIf(quarantined == 0, Error), "spool.files", fmt.Sprintf("%s quarantined in %s",
-		countOf(quarantined, "file"), dir),
-		"postern verify --spool "+dir+" lists the lost and the pending deliveries of each file, and what to do; each "+
-			"file is reported until it is removed")
+	e.add(okIf(quarantined == 0, Error), "spool.files", fmt.Sprintf("%s quarantined in %s", countOf(quarantined,
+		"file"), dir), "postern verify --spool "+dir+" lists the lost and the pending deliveries of each file, and "+
+		"what to do; each file is reported until it is removed")
 }
 
 // checkWritable tries to create a file in a folder or, where it does not exist, in its nearest
@@ -156,9 +154,8 @@ func (e *examination) checkOpenFiles() {
 		return
 	}
 	need := uint64(e.Config.Ingest.MaxConnections) + otherFiles //nolint:gosec // at least 1
-	e.add(okIf(limit >= need, Warn), "machine.files",
-		fmt.Sprintf("a session like this one may open %d files; %d connections are allowed "+
-			"(ingest.max_connections)", limit, e.Config.Ingest.MaxConnections),
+	e.add(okIf(limit >= need, Warn), "machine.files", fmt.Sprintf("a session like this one may open %d files; %d "+
+		"connections are allowed (ingest.max_connections)", limit, e.Config.Ingest.MaxConnections),
 		fmt.Sprintf("raise the limit of the gateway to %d (LimitNOFILE= of its unit, ulimit -n), or lower "+
 			"ingest.max_connections; a connection above the limit of files is not accepted", need))
 }

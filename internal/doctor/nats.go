@@ -62,23 +62,19 @@ func (e *examination) streamLimits() stream.Limits {
 func (e *examination) checkStorage(s *stream.ServerStatus) {
 	need := 2 * e.streamLimits().MaxBytes * int64(e.streamLimits().Replicas)
 	if s.Store < 0 {
-		e.add(OK, "nats.disk", fmt.Sprintf("the account uses %d MiB for streams, without a limit", s.Used>>20),
-			"")
+		e.add(OK, "nats.disk", fmt.Sprintf("the account uses %d MiB for streams, without a limit", s.Used>>20), "")
 		return
 	}
 	e.add(okIf(s.Store >= need, Warn), "nats.disk", fmt.Sprintf("the account uses %d MiB of %d MiB for streams",
-		s.Used>>20, s.Store>>20),
-		fmt.Sprintf("allow %d MiB (two streams of stream.max_bytes, nats.replicas times), or lower stream.max_bytes",
-			need>>20))
+		s.Used>>20, s.Store>>20), fmt.Sprintf("allow %d MiB (two streams of stream.max_bytes, nats.replicas times), "+
+		"or lower stream.max_bytes", need>>20))
 }
 
 func (e *examination) checkPayload() {
 	largest := e.Conn.MaxMessageBody()
-	e.add(okIf(largest >= stream.MaxBody, Warn), "nats.payload",
-		fmt.Sprintf("bodies of up to %d KiB are part of the stream's messages, larger ones are read from the log",
-			largest>>10),
-		fmt.Sprintf("raise max_payload of the server (its default is 1MB): Postern uses up to %d KiB",
-			stream.MaxBody>>10))
+	e.add(okIf(largest >= stream.MaxBody, Warn), "nats.payload", fmt.Sprintf("bodies of up to %d KiB are part of the "+
+		"stream's messages, larger ones are read from the log", largest>>10), fmt.Sprintf("raise max_payload of the "+
+		"server (its default is 1MB): Postern uses up to %d KiB", stream.MaxBody>>10))
 }
 
 func (e *examination) checkStreams(ctx context.Context) {
@@ -161,9 +157,8 @@ func (e *examination) checkMonitor(ctx context.Context) {
 	if c != nil && c.MaxStorage > 0 {
 		need := 2 * e.streamLimits().MaxBytes
 		e.add(okIf(c.MaxStorage >= need, Warn), "nats.room", fmt.Sprintf("the server stores up to %d MiB of streams",
-			c.MaxStorage>>20),
-			fmt.Sprintf("set jetstream { max_file } to %d MiB or more, with that much free disk: two streams of "+
-				"stream.max_bytes", need>>20))
+			c.MaxStorage>>20), fmt.Sprintf("set jetstream { max_file } to %d MiB or more, with that much free disk: "+
+			"two streams of stream.max_bytes", need>>20))
 	}
 	switch {
 	case c == nil:

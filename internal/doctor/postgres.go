@@ -142,9 +142,8 @@ func (e *examination) checkClock(name, clock string, ahead, duration time.Durati
 		verdict = Warn
 	}
 	e.add(verdict, name, fmt.Sprintf("%s and this machine's are at most %s apart", clock,
-		(ahead.Abs()+duration/2).Round(time.Millisecond)),
-		"synchronize the clocks of all machines with NTP (timedatectl, chronyc tracking): deliveries whose signed "+
-			"time is too far off are rejected")
+		(ahead.Abs()+duration/2).Round(time.Millisecond)), "synchronize the clocks of all machines with NTP "+
+		"(timedatectl, chronyc tracking): deliveries whose signed time is too far off are rejected")
 }
 
 // diskWarn and diskError are fractions of PostgreSQL's disk.
@@ -254,9 +253,8 @@ func (e *examination) checkConnections(have map[string]string) {
 		need = int64(e.Config.Database.MaxConnections) + 6 + 7*int64(e.Config.Processor.Workers+2) + 6
 	}
 	e.add(okIf(free >= need, Warn), "postgres.connections", fmt.Sprintf("%d of %d are in use", e.sessions,
-		most-reserved),
-		fmt.Sprintf("a processor opens up to %d: raise max_connections (requires a restart of the server), or lower "+
-			"database.max_connections of the daemons", need))
+		most-reserved), fmt.Sprintf("a processor opens up to %d: raise max_connections (requires a restart of the "+
+		"server), or lower database.max_connections of the daemons", need))
 }
 
 // processorConnections is the maximum number of connections of a processor with default settings.
@@ -270,10 +268,9 @@ func (e *examination) checkLocks(have map[string]string) {
 		held = int64(e.Config.Processor.Batch * e.Config.Processor.Workers)
 	}
 	const others = 2000 // a run alongside live events, and the locks on partitions
-	e.add(okIf(perTransaction*most >= 2*held+others, Warn), "postgres.locks",
-		fmt.Sprintf("capacity for %d locks; a processor holds up to %d at once", perTransaction*most, held),
-		"raise max_locks_per_transaction (256), which requires a restart of the server; otherwise batches fail with: "+
-			"out of shared memory")
+	e.add(okIf(perTransaction*most >= 2*held+others, Warn), "postgres.locks", fmt.Sprintf("capacity for %d locks; a "+
+		"processor holds up to %d at once", perTransaction*most, held), "raise max_locks_per_transaction (256), "+
+		"which requires a restart of the server; otherwise batches fail with: out of shared memory")
 }
 
 func (e *examination) checkSchema(ctx context.Context) error {
@@ -467,9 +464,8 @@ func (e *examination) checkPartitions(ctx context.Context) error {
 		verdict = Warn
 	}
 	e.add(verdict, "postgres.partitions", fmt.Sprintf("the log has partitions until %s, %.1f days ahead",
-		events.Instant{Time: until}, left.Hours()/24),
-		"start a processor, which creates them 8 days ahead, and search its log for maintenance; a gateway creates "+
-			"one when needed, more slowly")
+		events.Instant{Time: until}, left.Hours()/24), "start a processor, which creates them 8 days ahead, and "+
+		"search its log for maintenance; a gateway creates one when needed, more slowly")
 	return nil
 }
 
@@ -487,11 +483,10 @@ func (e *examination) checkRetention(ctx context.Context) error {
 	}
 	age := e.Now().Add(e.databaseAhead).Sub(events.Time(end))
 	allowed := time.Duration(e.Config.Retention.Bodies) * 24 * time.Hour
-	e.add(okIf(age < allowed+retentionGrace, Warn), "postgres.retention",
-		fmt.Sprintf("the oldest day of the log ended %.0f days ago; retention.bodies is %d days",
-			max(0, age.Hours()/24), e.Config.Retention.Bodies),
-		"postern retention show gives the reason: a failed run (postern runs list --job retention), or "+
-			"unfinished events; postern verify lists those")
+	e.add(okIf(age < allowed+retentionGrace, Warn), "postgres.retention", fmt.Sprintf("the oldest day of the log "+
+		"ended %.0f days ago; retention.bodies is %d days", max(0, age.Hours()/24), e.Config.Retention.Bodies),
+		"postern retention show gives the reason: a failed run (postern runs list --job retention), or unfinished "+
+			"events; postern verify lists those")
 	return nil
 }
 
@@ -530,10 +525,9 @@ func (e *examination) checkEventDelays(ctx context.Context) error {
 		}
 		allowed := providerapi.EventDelayAllowed
 		e.add(okIf(least.Abs() <= allowed, Warn), "postgres.event_delay", fmt.Sprintf("%s; refetches allow for %s",
-			found, allowed),
-			"check PostgreSQL's clock. If it is right, the provider delivers late or its clock is wrong: an object "+
-				"that changes while it is refetched may keep the older state until it changes again. postern "+
-				"reconcile "+s.Name+" --objects finds such objects: run it on a schedule")
+			found, allowed), "check PostgreSQL's clock. If it is right, the provider delivers late or its clock is "+
+			"wrong: an object that changes while it is refetched may keep the older state until it changes again. "+
+			"postern reconcile "+s.Name+" --objects finds such objects: run it on a schedule")
 	}
 	return nil
 }

@@ -219,9 +219,8 @@ func TestAppend_signedVersions_areDuplicates(t *testing.T) {
 			predict(&batches, first)
 			predictions := map[string]events.Receipt{"an earlier batch": predict(&batches, second)[0],
 				"the same batch": predict(new(events.AppendDryRun), first, second)[0]}
-			repeated := b.append(t, in(tc.first, "first "+name, nil, name+" repeated"),
-				in(tc.second, "second "+name, tc.edit,
-					name+" repeated"))
+			repeated := b.append(t, in(tc.first, "first "+name, nil, name+" repeated"), in(tc.second, "second "+name,
+				tc.edit, name+" repeated"))
 			b.append(t, first)
 			predictions["the log"] = predict(new(events.AppendDryRun), second)[0]
 			got := b.append(t, second)[0][0]

@@ -248,8 +248,7 @@ func TestQueue_sourceQuotaFull_rejectsOnlyThatSource(t *testing.T) {
 	t.Parallel()
 	const queue = 100
 	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
-		o.Settings.Queue, o.Settings.Deadline = queue,
-			time.Minute
+		o.Settings.Queue, o.Settings.Deadline = queue, time.Minute
 	})
 	var mu sync.Mutex
 	statuses := map[int]int{}

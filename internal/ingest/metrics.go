@@ -26,8 +26,7 @@ func (m *metrics) create() {
 	m.deliveries = counter("postern_deliveries_total", "Requests to sources by source and result. The label source is "+
 		"empty for an unknown source.", "source", "result")
 	m.events = counter("postern_events_total", "Events of accepted deliveries by result: stored, duplicate or "+
-		"conflict.",
-		"source", "result")
+		"conflict.", "source", "result")
 	m.rejections = counter("postern_rejections_total", "Rejected deliveries by reason.", "source", "reason")
 	m.dropped = counter("postern_rejections_dropped_total", "Rejected deliveries that were not stored, because too "+
 		"many arrived at once.", "source")
@@ -122,11 +121,9 @@ var (
 		"How long the oldest delivery in the spool has waited; 0 if the spool is empty.", nil, nil)
 	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files",
 		"Files of the spool that could not be read completely and that were not removed yet.", nil, nil)
-	spoolQuarantined = prometheus.NewDesc("postern_spool_quarantined_files",
-		"Files of the spool with an acknowledged delivery that the log rejected, and that were not removed "+
-			"yet.", nil, nil)
-	spoolUsable = prometheus.NewDesc("postern_spool_usable", "1 if the spool accepts deliveries, else 0.", nil,
-		nil)
+	spoolQuarantined = prometheus.NewDesc("postern_spool_quarantined_files", "Files of the spool with an "+
+		"acknowledged delivery that the log rejected, and that were not removed yet.", nil, nil)
+	spoolUsable = prometheus.NewDesc("postern_spool_usable", "1 if the spool accepts deliveries, else 0.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

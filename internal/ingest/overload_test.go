@@ -218,12 +218,10 @@ func (o overloadCase) run(t *testing.T, withSpool bool) {
 
 	accepted, rejected := flood.withStatus(200), flood.withStatus(503)
 	t.Logf("%d sent, %d accepted in %d commits (p50 %s, p99 %s), %d rejected (p90 %s, p99 %s); recovered after %s, "+
-		"%d KiB more memory", len(flood.all), len(accepted), commits, percentile(accepted, 50),
-		percentile(accepted, 99), len(rejected), percentile(rejected, 90), percentile(rejected, 99), recovered,
-		grown>>10)
-	t.Logf("the quiet source: %d of %d accepted (p50 %s, p99 %s)",
-		len(quiet.withStatus(200)), len(quiet.all), percentile(quiet.withStatus(200), 50),
-		percentile(quiet.withStatus(200), 99))
+		"%d KiB more memory", len(flood.all), len(accepted), commits, percentile(accepted, 50), percentile(accepted,
+		99), len(rejected), percentile(rejected, 90), percentile(rejected, 99), recovered, grown>>10)
+	t.Logf("the quiet source: %d of %d accepted (p50 %s, p99 %s)", len(quiet.withStatus(200)), len(quiet.all),
+		percentile(quiet.withStatus(200), 50), percentile(quiet.withStatus(200), 99))
 	if n := len(flood.all); n != len(accepted)+len(rejected) || len(rejected) < n/2 {
 		t.Errorf("%d sent, %d accepted and %d rejected", n, len(accepted), len(rejected))
 	}

@@ -222,8 +222,7 @@ func TestAppender_largeSharedBody_isPublishedWithoutBody(t *testing.T) {
 			e := <-b.published
 			ids = append(ids, e.ID)
 			if e.BodyInLog != c.inLog || bytes.Equal(e.Body, body.Bytes()) == c.inLog {
-				t.Errorf("%s: event %s is published with %d bytes, BodyInLog %t", name, e.Key, len(e.Body),
-					e.BodyInLog)
+				t.Errorf("%s: event %s is published with %d bytes, BodyInLog %t", name, e.Key, len(e.Body), e.BodyInLog)
 			}
 		}
 		recs, err := events.Read(t.Context(), b.db.Pool, ids, events.UnlimitedBody)

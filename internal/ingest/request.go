@@ -238,9 +238,8 @@ func (s *Server) logRequest(v *webhookRequest, reply *provider.Reply, err error,
 	}
 	switch {
 	case len(v.receipts) > 0:
-		attrs = append(attrs, slog.String("event", ids), slog.String("event_id", v.receipts[0].Key),
-			slog.String("type", v.events[0].Type), slog.Int("events", len(v.receipts)),
-			slog.Int("duplicates", duplicates))
+		attrs = append(attrs, slog.String("event", ids), slog.String("event_id", v.receipts[0].Key), slog.String("type",
+			v.events[0].Type), slog.Int("events", len(v.receipts)), slog.Int("duplicates", duplicates))
 	case len(v.events) > 0 && (v.result == "spooled" || v.rejectedForContent()):
 		attrs = append(attrs, slog.String("event_id", v.events[0].Key), slog.String("type", v.events[0].Type),
 			slog.Int("events", len(v.events)))

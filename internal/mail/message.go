@@ -49,8 +49,7 @@ var reservedHeaders = []string{"From", "Sender", "To", "Cc", "Bcc", "Reply-To", 
 // CheckHeaderName returns an error if an additional header may not have the name.
 func CheckHeaderName(name string) error {
 	if name == "" || strings.ContainsFunc(name, func(c rune) bool {
-		return !isLetterOrDigit(c) && c != '-' &&
-			c != '_'
+		return !isLetterOrDigit(c) && c != '-' && c != '_'
 	}) {
 		return errors.New("is not a header name: use letters, digits and -")
 	}

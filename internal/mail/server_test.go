@@ -86,9 +86,8 @@ func TestServerSend_serverWithoutPlain_usesLogin(t *testing.T) {
 	open := sink.NewMailServer(t)
 	unsupported := server(open)
 	unsupported.Username, unsupported.Password = "jo", "secret"
-	if err := send(t, unsupported); err == nil ||
-		!strings.Contains(err.Error(), "does not accept username and password") ||
-		len(open.Accepted()) != 0 {
+	if err := send(t, unsupported); err == nil || !strings.Contains(err.Error(), "does not accept username and "+
+		"password") || len(open.Accepted()) != 0 {
 		t.Error(err)
 	}
 }

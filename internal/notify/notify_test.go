@@ -285,9 +285,8 @@ func TestWatcher_failedNotification_isRetriedWithSameID(t *testing.T) {
 	}
 	b.insertEffect(t, 1, "needs_review")
 	b.watch(t)
-	b.wantReceived(t, 0, "effects_needing_review began 1", "effects_needing_review began 1",
-		"effects_needing_review began 1",
-		"effects_needing_review began 1")
+	b.wantReceived(t, 0, "effects_needing_review began 1", "effects_needing_review began 1", "effects_needing_review "+
+		"began 1", "effects_needing_review began 1")
 	for _, p := range b.all(0) {
 		if p.id != b.all(0)[0].id {
 			t.Errorf("%s has the id %s", p, p.id)

@@ -231,8 +231,7 @@ func TestWatcher_detachedEffects_needReview(t *testing.T) {
 		t.Errorf("%+v %s", notified, diff)
 	}
 	if want := "postern effects list --state needs_review, or --state planned if a rule or destination is not " +
-		"configured, " +
-		"and postern effects show 1"; notified.Command != want {
+		"configured, and postern effects show 1"; notified.Command != want {
 		t.Error(notified.Command)
 	}
 	b.db.Exec(t, `UPDATE effects SET state = 'planned', reason = '', due = clock_now(), lease_until = NULL

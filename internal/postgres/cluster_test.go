@@ -167,8 +167,7 @@ func TestClusterDir_root_serverCanEnter(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(closed, "state"), 0o755))
 	link := filepath.Join(t.TempDir(), "link")
 	must(t, os.Symlink(closed, link))
-	if other, _, err := postgres.ClusterDir(filepath.Join(link, "state", "postgres")); err != nil ||
-		other != dir {
+	if other, _, err := postgres.ClusterDir(filepath.Join(link, "state", "postgres")); err != nil || other != dir {
 		t.Errorf("through a link it is %s, %v; want the same, %s", other, err, dir)
 	}
 	open := clusterDir(t)

@@ -224,8 +224,7 @@ func TestParams_bodies_areCopiedOnce(t *testing.T) {
 		p.Array(pgtype.ByteaOID, len(parts), func(i int) { p.Bytes(parts[i]) })
 		must(t, errOf(p.Run(t.Context(), nil)))
 		if buf := p.Buffer(); len(link.longest) < len(body) || &buf[0] != &link.longest[0] {
-			t.Errorf("the longest write, of %d bytes, is not of the buffer of the parameters",
-				len(link.longest))
+			t.Errorf("the longest write, of %d bytes, is not of the buffer of the parameters", len(link.longest))
 		}
 		p.Release()
 		runtime.ReadMemStats(&after)

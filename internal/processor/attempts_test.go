@@ -148,9 +148,8 @@ func TestApplySingle_reservation_keepsPreviousReason(t *testing.T) {
 	r := &countingProvider{}
 	b.applySingle(t, r, e)
 	status, reason, attempts := b.outcomeOf(t, e.ID)
-	if r.tries != 0 || status != "dead" || attempts != 3 ||
-		!strings.HasPrefix(reason, "given up after 3 attempts: tried alone") ||
-		!strings.HasSuffix(reason, "not today") {
+	if r.tries != 0 || status != "dead" || attempts != 3 || !strings.HasPrefix(reason, "given up after 3 attempts: "+
+		"tried alone") || !strings.HasSuffix(reason, "not today") {
 		t.Errorf("%s after %d attempts and %d further reads: %q", status, attempts, r.tries, reason)
 	}
 }

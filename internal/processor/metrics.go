@@ -69,9 +69,8 @@ func (m *metrics) build() {
 	m.apply = histogram("postern_apply_seconds", "Time of an apply transaction.", 0.0005, 16)
 	m.lag = histogram("postern_apply_lag_seconds", "Time from the receipt of an event to its first committed outcome. "+
 		"The gateway's clock measures the receipt, the processor's clock the outcome.", 0.001, 24)
-	m.republished = vector("postern_republisher_events_total", "cause",
-		"Events that the republisher published again, by cause: missing (no outcome) or due (failed, and due for the "+
-			"next attempt).")
+	m.republished = vector("postern_republisher_events_total", "cause", "Events that the republisher published "+
+		"again, by cause: missing (no outcome) or due (failed, and due for the next attempt).")
 	m.republishBehind = gauge("postern_republisher_behind_seconds", "Age of the oldest event without an outcome that "+
 		"the republisher's last pass found; 0 if there was none. It is 0 in a process that is not the republisher.")
 	m.lastPass = gauge("postern_republisher_last_pass_timestamp_seconds",
@@ -81,8 +80,7 @@ func (m *metrics) build() {
 	m.requeued = counter("postern_messages_requeued_total", "Messages requeued to the stream because of an "+
 		"infrastructure failure or a swap.")
 	m.partitions = gauge("postern_partitions_until_timestamp_seconds", "Unix time until which the log has partitions "+
-		"without a gap. It is checked every minute, and 0 before the first check. Partitions are created 8 days "+
-		"ahead.")
+		"without a gap. It is checked every minute, and 0 before the first check. Partitions are created 8 days ahead.")
 	m.foreignMessages = counter("postern_messages_unknown_source_total",
 		"Messages in the stream of events that Postern did not publish. The processor drops them.")
 }

@@ -56,9 +56,8 @@ func (p *Processor) traceEvent(b *appliedBatch, it *item, parent, batch trace.Sp
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(attribute.String("postern.source", it.ev.Source),
-		attribute.String("postern.event", strconv.FormatInt(it.ev.ID, 10)),
-		attribute.String("postern.type", it.ev.Type))
+	span.SetAttributes(attribute.String("postern.source", it.ev.Source), attribute.String("postern.event",
+		strconv.FormatInt(it.ev.ID, 10)), attribute.String("postern.type", it.ev.Type))
 	if it.finished {
 		span.SetAttributes(attribute.String("postern.outcome", "finished before"))
 		return

@@ -58,8 +58,7 @@ func (c *Client) isDownloadAllowed(at *url.URL) bool {
 		return false
 	}
 	return at.Scheme == "https" || at.Scheme == "http" && c.baseURL.Scheme == "http" &&
-		isLoopback(c.baseURL.Hostname()) &&
-		isLoopback(at.Hostname())
+		isLoopback(c.baseURL.Hostname()) && isLoopback(at.Hostname())
 }
 
 func isLoopback(host string) bool {

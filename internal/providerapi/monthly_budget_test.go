@@ -33,8 +33,7 @@ func TestMonthlyQuota_anyThirtyDays_neverExceeded(t *testing.T) {
 	var clients []*providerapi.Client
 	for range 2 {
 		c, _ := b.client(t, unusedURL, func(a *provider.API) {
-			a.Rate, a.Concurrency, a.MonthlyCalls = 10000, 1000,
-				monthly
+			a.Rate, a.Concurrency, a.MonthlyCalls = 10000, 1000, monthly
 		})
 		clients = append(clients, c)
 	}

@@ -294,9 +294,7 @@ func TestSwap_longerThanLease_keepsRun(t *testing.T) {
 // leaseOf returns the owner of a run's lease and its end.
 func (b *testBundle) leaseOf(t *testing.T, run int64) (by string, until time.Time) {
 	t.Helper()
-	must(t,
-		b.db.Pool.QueryRow(t.Context(), `SELECT lease_owner, lease_until FROM checkpoints WHERE run = $1`,
-			run).Scan(&by,
-			&until))
+	must(t, b.db.Pool.QueryRow(t.Context(), `SELECT lease_owner, lease_until FROM checkpoints WHERE run = $1`,
+		run).Scan(&by, &until))
 	return by, until
 }

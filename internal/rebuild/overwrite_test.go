@@ -92,9 +92,8 @@ func (w *overwrittenObject) checkRebuilt(t *testing.T, ids ...int64) {
 	t.Helper()
 	w.exec(t, `TRUNCATE staged_objects`)
 	w.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-	must(t,
-		errOf(w.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.Staged}, ids,
-			false)))
+	must(t, errOf(w.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.Staged}, ids,
+		false)))
 	w.checkSame(t, "staged_objects")
 }
 

@@ -41,9 +41,8 @@ func logWithOldDays(t *testing.T, r *rand.Rand, options sim.Options) (b *testBun
 // retainAndDrop reduces the events of a partition into the retained objects and drops it.
 func (b *testBundle) retainAndDrop(t *testing.T, old []int64) {
 	t.Helper()
-	must(t,
-		errOf(b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.RetainedObjects},
-			old, false)))
+	must(t, errOf(b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500,
+		Into: versioning.RetainedObjects}, old, false)))
 	b.dropOldestPartition(t)
 }
 
@@ -123,9 +122,8 @@ func TestSwap_partitionDroppedAboveCursor_fails(t *testing.T) {
 	middle := stored("-3 days", evs[third:2*third])
 	stored("0 days", evs[2*third:])
 	before := b.tableRows(t, allColumns, "objects")
-	must(t,
-		errOf(b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.RetainedObjects},
-			middle, false)))
+	must(t, errOf(b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500,
+		Into: versioning.RetainedObjects}, middle, false)))
 	name := b.rows(t, `SELECT 'events_' || to_char(clock_now() - interval '3 days', 'YYYYMMDD')`)[0]
 	b.exec(t, `INSERT INTO dropped_partitions (name, id_from, id_to, retained_to, events, bytes, run, ready_at,
 		dropped_at, updated_at)

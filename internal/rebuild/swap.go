@@ -192,8 +192,7 @@ func (w *work) swap(ctx context.Context) (runs.Status, error) {
 		switch {
 		case err == nil:
 			w.log.Info("swapped", "objects", w.lease.Counts[Swapped], "grown", w.lease.Counts[RevisionsGrown],
-				"emptied",
-				w.lease.Counts[Emptied], "duration_ms", time.Since(began).Milliseconds())
+				"emptied", w.lease.Counts[Emptied], "duration_ms", time.Since(began).Milliseconds())
 			return runs.Done, nil
 		case ctx.Err() != nil || !errors.Is(err, errNotCaughtUp) && !errors.Is(err, runs.ErrLeaseLost) &&
 			postgres.Code(err) != lockNotAvailable:

@@ -67,8 +67,7 @@ func (b *checkedKeyEnv) wantDeleted(t *testing.T, id string, calls int) {
 	t.Helper()
 	r, n := b.refetch(t, id)
 	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); r.Status != runs.Done ||
-		n != calls ||
-		!slices.Contains(deleted, id) {
+		n != calls || !slices.Contains(deleted, id) {
 		t.Errorf("%s for %d calls, want %d; deleted are %q: %s", r.Status, n, calls, deleted, r.Detail)
 	}
 }

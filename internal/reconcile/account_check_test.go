@@ -109,9 +109,8 @@ func TestAccountCheck_otherModeEvents_areIgnored(t *testing.T) {
 	b.fake.RunSteps(20)
 	b.deliver(t, loseNone)
 	for i := range 50 {
-		b.appendWebhook(t, fmt.Sprintf(
-			`{"id":"evt_live_%d","object":"event","type":"balance.available","created":%d,`+
-				`"livemode":true,"data":{"object":{"object":"balance"}}}`, i, b.fake.Now().Unix()))
+		b.appendWebhook(t, fmt.Sprintf(`{"id":"evt_live_%d","object":"event","type":"balance.available","created":%d,`+
+			`"livemode":true,"data":{"object":{"object":"balance"}}}`, i, b.fake.Now().Unix()))
 	}
 	b.fake.Advance(2 * time.Minute)
 	wantRunDone(t, b.runOnce(t, b.apiAt(b.fake.URL), reconcile.Params{Scope: reconcile.Events}))
@@ -238,8 +237,7 @@ func TestObjectScan_otherAccountKey_asksForApproval(t *testing.T) {
 				t.Errorf("%s: %s", r.Status, r.Detail)
 			}
 			if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) > 0 ||
-				b.refetchCount(t) != 0 ||
-				!b.typeCompleteUntil(t).IsZero() {
+				b.refetchCount(t) != 0 || !b.typeCompleteUntil(t).IsZero() {
 				t.Errorf("%d refetches, complete until %s, deleted are %q", b.refetchCount(t), b.typeCompleteUntil(t),
 					deleted)
 			}

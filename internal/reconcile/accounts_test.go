@@ -234,9 +234,8 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := gaugeValues(t, reg)
-		if n, at := got["postern_accounts_excluded disconnected sim"],
-			got["postern_complete_until_timestamp_seconds sim events"]; n != disconnected ||
-			at != float64(until.Unix()) {
+		if n, at := got["postern_accounts_excluded disconnected sim"], got["postern_complete_until_timestamp_seconds "+
+			"sim events"]; n != disconnected || at != float64(until.Unix()) {
 			t.Errorf("%v accounts are excluded, and the others complete until %v, want %v and %v", n, at, disconnected,
 				until.Unix())
 		}
@@ -252,9 +251,8 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 		}
 		delete(ended, "acct_1")
 		b.wantAll(t, ended, "", runs.Done)
-		if len(ended) != 2 || b.completeUntil(t, "acct_1") != before ||
-			!b.completeUntil(t, "acct_2").After(before.Add(time.Hour)) ||
-			!b.completeUntil(t, "").After(before.Add(time.Hour)) {
+		if len(ended) != 2 || b.completeUntil(t, "acct_1") != before || !b.completeUntil(t,
+			"acct_2").After(before.Add(time.Hour)) || !b.completeUntil(t, "").After(before.Add(time.Hour)) {
 			t.Errorf("%d others; complete until %s, %s and %s, the disconnected one of before %s", len(ended),
 				b.completeUntil(t, ""), b.completeUntil(t, "acct_2"), b.completeUntil(t, "acct_1"), before)
 		}

@@ -66,8 +66,7 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 				return io.NopCloser(bytes.NewReader(text[:cut])), err
 			})
 			r := b.WaitForRun(t, b.startScan(t, "product"), func(r *runs.Run) bool {
-				return r.Status.Ended() ||
-					r.ConsecutiveFailures > 3
+				return r.Status.Ended() || r.ConsecutiveFailures > 3
 			})
 			says := map[bool]string{true: "the file has more bytes, and the API announced ",
 				false: fmt.Sprintf("the file has %d bytes, and the API announced ", cut)}[longer]

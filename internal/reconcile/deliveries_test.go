@@ -266,8 +266,7 @@ func TestReconcile_deliveryBodiesDuringOutage_waitForTheAPI(t *testing.T) {
 			r := f.WaitForRun(t, run, endedOrDeferred)
 			if !all {
 				if r.Status != runs.Failed || r.Counts[reconcile.UnreadEvents] < 5 ||
-					r.Counts[reconcile.Missing] != 0 ||
-					!strings.Contains(r.Detail, "502") {
+					r.Counts[reconcile.Missing] != 0 || !strings.Contains(r.Detail, "502") {
 					t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 				}
 				return

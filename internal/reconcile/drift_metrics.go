@@ -23,17 +23,14 @@ var (
 		[]string{"source", "type", "kind"}, nil)
 	checkedDesc = prometheus.NewDesc("postern_drift_checked_objects", "Objects that were compared with the provider. "+
 		"An object was equal if it does not count as missing, mirror_older, mirror_newer or "+
-		"content_differs."+newestScanHelp,
-		[]string{"source", "type"}, nil)
+		"content_differs."+newestScanHelp, []string{"source", "type"}, nil)
 	notListedDesc = prometheus.NewDesc("postern_drift_not_listed_objects",
 		"Mirrored objects that the provider's lists do not show although they exist. A refetch of each object, "+
 			"with one call, found that it exists."+newestScanHelp, []string{"source", "type"}, nil)
 	repairedDesc = prometheus.NewDesc("postern_drift_repaired_objects", "Objects that differed and were repaired."+
 		newestScanHelp, []string{"source", "type"}, nil)
-	unrepairedDesc = prometheus.NewDesc("postern_drift_unrepaired_objects",
-		"Objects that differed and could not be repaired. postern drift report RUN lists them."+newestScanHelp,
-		[]string{"source", "type"},
-		nil)
+	unrepairedDesc = prometheus.NewDesc("postern_drift_unrepaired_objects", "Objects that differed and could not be "+
+		"repaired. postern drift report RUN lists them."+newestScanHelp, []string{"source", "type"}, nil)
 )
 
 // driftStatsSQL steps over accounts and types by their index.

@@ -176,8 +176,7 @@ type eventList func(api *provider.API, account string, since, until time.Time, c
 
 // readEventList reads all pages of a list of events and returns their number.
 func (w *execution) readEventList(ctx context.Context, lister provider.EventLister, list eventList, since,
-	until time.Time,
-	use func(bodies [][]byte) error) (pages int, err error) {
+	until time.Time, use func(bodies [][]byte) error) (pages int, err error) {
 	for cursor := ""; ; {
 		a, err := w.callWithRetry(ctx, list(w.source.API, w.params.Account, since, until, cursor))
 		if err != nil {

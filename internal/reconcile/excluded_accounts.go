@@ -19,11 +19,10 @@ type excludedStats struct {
 // excludedByConfig marks the accounts that the configuration excludes.
 const excludedByConfig = "excluded"
 
-var excludedDesc = prometheus.NewDesc("postern_accounts_excluded",
-	"Accounts that do not count in postern_complete_until_timestamp_seconds and in the results of scans, by "+
-		"reason: excluded (reconcile.own_account or reconcile.exclude of the source excludes them) or disconnected "+
-		"(the API rejects them with a key that works for other accounts)."+databaseHelp,
-	[]string{"source", "reason"}, nil)
+var excludedDesc = prometheus.NewDesc("postern_accounts_excluded", "Accounts that do not count in "+
+	"postern_complete_until_timestamp_seconds and in the results of scans, by reason: excluded "+
+	"(reconcile.own_account or reconcile.exclude of the source excludes them) or disconnected (the API rejects them "+
+	"with a key that works for other accounts)."+databaseHelp, []string{"source", "reason"}, nil)
 
 // knownAccountsSQL returns the accounts, as the mirror names them, that have a watermark or a
 // finished scan. It steps over those of scans by their index.

@@ -384,8 +384,7 @@ func TestReconcile_unappliedEvents_holdTheWatermark(t *testing.T) {
 	for _, to := range []runs.Status{runs.Paused, runs.Queued} {
 		b.setStatus(t, run, to)
 		b.WaitForRun(t, run, func(r *runs.Run) bool {
-			return to == runs.Queued && waits(r) || to == runs.Paused &&
-				r.Detail == ""
+			return to == runs.Queued && waits(r) || to == runs.Paused && r.Detail == ""
 		})
 	}
 	now.Store(false)
@@ -412,8 +411,7 @@ func TestObjectScan_fetchPanics_failsTheRun(t *testing.T) {
 	b := newEmptyEnv(t, 210, livingObjects)
 	b.api.version = sim.ListsIDs // so that each object is requested by id
 	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
-		s.Reader, s.API.Version = panickingFetch{},
-			sim.ListsIDs
+		s.Reader, s.API.Version = panickingFetch{}, sim.ListsIDs
 	}))
 	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "panicked", "without a reader")
 }

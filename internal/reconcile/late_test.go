@@ -94,9 +94,8 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 			}
 			startRefetcher(t, r, "one")
 			testkit.Eventually(t, time.Minute, func() error {
-				if got, left := queryOne[string](t, b, stateSQL),
-					b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests`); got != "A" ||
-					len(left) > 0 {
+				if got, left := queryOne[string](t, b, stateSQL), b.DB.QueryStrings(t,
+					`SELECT object_id FROM refetch_requests`); got != "A" || len(left) > 0 {
 					return fmt.Errorf("the state is %s, requests for %q", got, left)
 				}
 				return nil

@@ -50,8 +50,7 @@ func (b *testEnv) scanSparsePages(t *testing.T, last, back int, empty bool) *run
 		return b.response(provider.Found, fmt.Appendf(nil, `{"things":[%s],"next":%q}`, object, next)), nil
 	}
 	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = sparseLists{},
-			sparseLists{}
+		s.Provider, s.Reader = sparseLists{}, sparseLists{}
 	}))
 	return b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, DryRun: true})
 }

@@ -74,9 +74,8 @@ func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
 			t.Cleanup(answer)
 			r := b.runner(t, api, sameCaller)
 			r.Settings.MaxPollDelay = 20 * time.Millisecond
-			r.Settings.InitialInterval, r.Settings.MaxInterval, r.Settings.MinInterval, r.Settings.EventRetention = 10*
-				time.Second, 10*time.Second,
-				time.Second, 4*time.Minute
+			r.Settings.InitialInterval, r.Settings.MaxInterval, r.Settings.MinInterval,
+				r.Settings.EventRetention = 10*time.Second, 10*time.Second, time.Second, 4*time.Minute
 			b.startReconciler(t, r)
 			o.Source = b.Source
 			run := b.startRun(t, o)

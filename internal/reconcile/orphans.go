@@ -62,9 +62,8 @@ func (s *objectScan) findOrphans(ctx context.Context) (runs.Status, error) {
 		for len(found) > confirmBatch { // the remainder goes with the end of the batch
 			some := found[:confirmBatch]
 			found = found[confirmBatch:]
-			if status, err := s.confirmOrphans(ctx, some,
-				&scanPosition{phase: phaseOrphans, cursor: some[len(some)-1]}); err != nil ||
-				status != runs.Running {
+			if status, err := s.confirmOrphans(ctx, some, &scanPosition{phase: phaseOrphans,
+				cursor: some[len(some)-1]}); err != nil || status != runs.Running {
 				return status, err
 			}
 		}

@@ -174,11 +174,10 @@ func TestOverwrite_finalDelete_isOverwritten(t *testing.T) {
 		FROM events e
 		JOIN outcomes o ON o.event_id = e.id
 		WHERE e.event_type = 'postern.refetch' AND e.event_id LIKE 'overwrite:%' ORDER BY e.id`)
-	if len(got) != 2 || !strings.HasPrefix(got[0], "applied, an operator overwrote the object with this refetch; "+
-		"the version before was (final, at") ||
-		!strings.HasPrefix(got[1], "unchanged, an operator overwrote the object with this refetch, "+
-			"which found the same state") ||
-		!strings.Contains(got[0], `"actor":"ada@office","reason":"nobody meant it"`) {
+	if len(got) != 2 || !strings.HasPrefix(got[0], "applied, an operator overwrote the object with this refetch; the "+
+		"version before was (final, at") || !strings.HasPrefix(got[1], "unchanged, an operator overwrote the object "+
+		"with this refetch, which found the same state") || !strings.Contains(got[0],
+		`"actor":"ada@office","reason":"nobody meant it"`) {
 		t.Errorf("%q", got)
 	}
 	b.replay(t) // all events again
@@ -271,8 +270,7 @@ func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testi
 	b.scan(t, reconcile.Params{})
 	if got := b.DB.QueryStrings(t, `SELECT kind || ', ' || result || ', ' || reason FROM drifts`); len(got) != 1 ||
 		!strings.HasPrefix(got[0], "content_differs, unrepaired, ambiguous: the provider's API returned an older "+
-			"version "+
-			"(2023-11-14T22:13:2") {
+			"version (2023-11-14T22:13:2") {
 		t.Fatalf("drift: %q", got)
 	}
 

@@ -62,9 +62,8 @@ func (p *progress) scan(row pgx.Row) error {
 	var q progress
 	var since, until *time.Time
 	if err := row.Scan(&q.phase, &q.cursor, &q.pendingRepairs, &since, &until, &q.listedSince, &q.restarts,
-		&q.approvalRequested, &q.Checked,
-		&q.Missing, &q.MirrorOlder, &q.MirrorNewer, &q.ContentDiffers, &q.NotListed, &q.Orphans,
-		&q.Repaired, &q.Unrepaired, &q.skipped, &q.scope, &q.rereads, &q.reason); err != nil {
+		&q.approvalRequested, &q.Checked, &q.Missing, &q.MirrorOlder, &q.MirrorNewer, &q.ContentDiffers, &q.NotListed,
+		&q.Orphans, &q.Repaired, &q.Unrepaired, &q.skipped, &q.scope, &q.rereads, &q.reason); err != nil {
 		return err
 	}
 	q.changedFrom, q.changedUntil, q.listedSince = zeroTime(since), zeroTime(until), q.listedSince.UTC()

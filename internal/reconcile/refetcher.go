@@ -269,9 +269,8 @@ func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err 
 		}
 		if unknown {
 			h.refetcher.Logger.Info("manual refetch found nothing, and the mirror never had the object; nothing is "+
-				"appended", "source",
-				h.source.Name, "account", one.key.Account, "type", one.key.Type, "object", one.key.ID,
-				"actor", one.requestedBy, "reason", one.reason)
+				"appended", "source", h.source.Name, "account", one.key.Account, "type", one.key.Type, "object",
+				one.key.ID, "actor", one.requestedBy, "reason", one.reason)
 			return h.deleteRequest(ctx, one)
 		}
 	}
@@ -416,8 +415,7 @@ func (h *sourceRefetcher) finish(ctx context.Context, one refetchRequest, d *eve
 	var applied, olderResponse bool
 	var refetchAfter int64
 	if err := h.Pool.QueryRow(ctx, refetchResultSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, event,
-		versioning.ReasonOlderVersion).
-		Scan(&applied, &olderResponse, &refetchAfter); err != nil {
+		versioning.ReasonOlderVersion).Scan(&applied, &olderResponse, &refetchAfter); err != nil {
 		return fmt.Errorf("read the result of a refetch: %w", err)
 	}
 	switch {

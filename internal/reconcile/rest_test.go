@@ -210,8 +210,7 @@ func TestRefetch_configuredAPIRejects_appendsNothing(t *testing.T) {
 	}
 	run := b.startOwnRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "z"})
 	b.WaitForRun(t, run, func(r *runs.Run) bool {
-		return strings.Contains(r.Detail,
-			`the API returned one whose key is "a"`)
+		return strings.Contains(r.Detail, `the API returned one whose key is "a"`)
 	})
 	var n int
 	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&n); err != nil || n != 0 {

@@ -61,8 +61,7 @@ func (s *objectScan) waitForOpenBatches(ctx context.Context) error {
 func (s *objectScan) loadOrStart(ctx context.Context) error {
 	err := s.load(ctx)
 	if err == nil && (s.phase == phaseDone || s.phase == PhaseSkipped || s.phase == PhaseNotListable ||
-		s.scope == s.listScope()) ||
-		err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		s.scope == s.listScope()) || err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	if err == nil {

@@ -105,9 +105,8 @@ var (
 	pendingOutcomesSQL   = findStatement(processor.Statements(), "o.status IS NULL OR o.status = 'failed'")
 	raiseWatermarkSQL    = findStatement(reconcile.Statements(), "'run ' || $6")
 	moveTypeWatermarkSQL = findStatement(reconcile.Statements(), "AS w(subject), object_scans s")
-	deleteRequestSQL     = findStatement(reconcile.Statements(),
-		"DELETE FROM refetch_requests WHERE source = $1 AND account = "+
-			"$2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
+	deleteRequestSQL     = findStatement(reconcile.Statements(), "DELETE FROM refetch_requests WHERE source = $1 AND "+
+		"account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
 )
 
 type tracedKey struct{}

@@ -104,8 +104,7 @@ func stripeScenarios() map[string]scenario {
 			killPercent:       30, scanPercent: 70, unreadablePercent: 10, applyFailurePercent: 10,
 			maxWait: 90 * time.Second},
 		"the API's clocks differ": {stripe: with(func(o *stripefake.Options) {
-			o.Faults.DateSkew = 3 *
-				time.Second
+			o.Faults.DateSkew = 3 * time.Second
 		}), learnsClocks: true, actionPercent: 25, duringCallPercent: 20, killPercent: 20},
 		"all clocks agree": differingClocks(account, 0, 0),
 		"events are stamped by a clock that is behind": differingClocks(account, 4*time.Second, 4*time.Second),
@@ -205,8 +204,7 @@ func TestSimulation_shopify_mirrorEqualsProvider(t *testing.T) {
 		"bad API": {scanPercent: 100, newProvider: with(func(o *shopifyfake.Options) { o.Faults = faults }),
 			actionPercent: 15, duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20},
 		"late API": {scanPercent: 100, newProvider: with(func(o *shopifyfake.Options) {
-			o.Faults.Lag, o.Faults.MaxListDelay = time.Second,
-				55*time.Second
+			o.Faults.Lag, o.Faults.MaxListDelay = time.Second, 55*time.Second
 		}), actionPercent: 40, duringCallPercent: 15, killPercent: 15, maxWait: 40 * time.Second, hidePercent: 20},
 	})
 }
@@ -308,9 +306,8 @@ func (s *totals) add(l *simulation) {
 
 func (s *totals) String() string {
 	return fmt.Sprintf("%d simulations of %d objects, in %d of which webhooks alone leave differences; %.2f "+
-		"refetches of each object; %v", s.simulations,
-		s.objects, s.differing, float64(s.counts[countRefetches])/float64(max(1, s.counts[countRefetchedObjects])),
-		s.counts)
+		"refetches of each object; %v", s.simulations, s.objects, s.differing,
+		float64(s.counts[countRefetches])/float64(max(1, s.counts[countRefetchedObjects])), s.counts)
 }
 
 // check fails when the simulations are too easy or need too many refetches. It is skipped when only

@@ -53,23 +53,19 @@ var (
 	suspendedDesc = prometheus.NewDesc("postern_refetches_suspended", "Objects whose refetch is suspended, because "+
 		"the API has no call for the object or does not return the whole object. postern refetches list shows "+
 		"them."+databaseHelp, []string{"source"}, nil)
-	oldestWaitDesc = prometheus.NewDesc("postern_refetches_oldest_seconds",
-		"How long the oldest due refetch has been due; 0 if none is due."+databaseHelp,
-		[]string{"source"}, nil)
-	completeUntilDesc = prometheus.NewDesc("postern_complete_until_timestamp_seconds",
-		"Unix time, on the provider's clock, until which data is complete. The label subject names the data: events, "+
-			"or for an object type all objects, only their versions, or only their changes. If the source has "+
-			"several accounts, the value is that of the account that is furthest behind. It does not cover "+
-			"excluded accounts (postern_accounts_excluded)."+databaseHelp,
-		[]string{"source", "subject"}, nil)
+	oldestWaitDesc = prometheus.NewDesc("postern_refetches_oldest_seconds", "How long the oldest due refetch has "+
+		"been due; 0 if none is due."+databaseHelp, []string{"source"}, nil)
+	completeUntilDesc = prometheus.NewDesc("postern_complete_until_timestamp_seconds", "Unix time, on the provider's "+
+		"clock, until which data is complete. The label subject names the data: events, or for an object type all "+
+		"objects, only their versions, or only their changes. If the source has several accounts, the value is that "+
+		"of the account that is furthest behind. It does not cover excluded accounts "+
+		"(postern_accounts_excluded)."+databaseHelp, []string{"source", "subject"}, nil)
 	monthlyCallsDesc = prometheus.NewDesc("postern_api_monthly_calls", "Calls to a provider's API in the last thirty "+
 		"days. If the source has several accounts, the value is that of the account with the most "+
 		"calls."+databaseHelp, []string{"source"}, nil)
-	monthlyLimitDesc = prometheus.NewDesc("postern_api_monthly_limit_calls", "Maximum number of calls for one account "+
-		"within thirty days (api.monthly). The last tenth is reserved for calls that an operator requests. 0 means no "+
-		"limit.",
-		[]string{"source"},
-		nil)
+	monthlyLimitDesc = prometheus.NewDesc("postern_api_monthly_limit_calls", "Maximum number of calls for one "+
+		"account within thirty days (api.monthly). The last tenth is reserved for calls that an operator requests. 0 "+
+		"means no limit.", []string{"source"}, nil)
 )
 
 // NewStateMetrics registers the metrics.

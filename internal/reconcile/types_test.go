@@ -44,8 +44,7 @@ func (b *testEnv) foundResponse(body string) *providerapi.Response {
 func (b *testEnv) startOtherAndThing(t *testing.T) {
 	t.Helper()
 	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = otherAndThing{},
-			otherAndThing{}
+		s.Provider, s.Reader = otherAndThing{}, otherAndThing{}
 	}))
 }
 
@@ -107,8 +106,7 @@ func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 	wantExactCounts(t, r, counts{reconcile.Processed: 22, reconcile.Equal: 20, reconcile.ContentDiffers: 1,
 		reconcile.Unrepaired: 1, reconcile.Orphans: 1, reconcile.Repaired: 1})
 	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 1 ||
-		deleted[0] != "gone" ||
-		!b.typeCompleteUntil(t).IsZero() {
+		deleted[0] != "gone" || !b.typeCompleteUntil(t).IsZero() {
 		t.Errorf("deleted are %q, complete until %s", deleted, b.typeCompleteUntil(t))
 	}
 	left := b.unrepaired(t, r.ID)
@@ -298,8 +296,7 @@ func TestObjectScan_listFails_stopsNoOtherType(t *testing.T) {
 	b.startOtherAndThing(t)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	r := b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "no such list") })
-	if r.Status.Ended() || !strings.Contains(r.Detail, "type another was skipped") ||
-		b.typeCompleteUntil(t).IsZero() {
+	if r.Status.Ended() || !strings.Contains(r.Detail, "type another was skipped") || b.typeCompleteUntil(t).IsZero() {
 		t.Errorf("%s, complete until %s: %s", r.Status, b.typeCompleteUntil(t), r.Detail)
 	}
 	b.api.respondTo(b.foundResponse(`{"things":[]}`), "/others")

@@ -65,9 +65,8 @@ func (f *streamFixture) change(t *testing.T, id int64, object string, revision i
 	envelope := fmt.Appendf(nil,
 		`{"schema":1,"event_id":"%d","source":"sim","account":"","object_type":"thing","object_id":%q,`+
 			`"revision":%d,"state":%s}`, id, object, revision, state)
-	if acks := f.conn.PublishChanges(t.Context(),
-		[]stream.Change{{Source: "sim", ObjectType: "thing", Batch: 1, Event: id, Envelope: envelope}}); acks[0].Err !=
-		nil {
+	if acks := f.conn.PublishChanges(t.Context(), []stream.Change{{Source: "sim", ObjectType: "thing", Batch: 1,
+		Event: id, Envelope: envelope}}); acks[0].Err != nil {
 		t.Fatal(acks[0].Err)
 	}
 }
@@ -97,9 +96,8 @@ func TestRedact_objectOfADroppedEvent_erasesItsChanges(t *testing.T) {
 	f.change(t, before, "others", 0, `{"mail": "somebody@else.org"}`)
 	b.request(t, b.byMentions(t, nil, email))
 	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-	must(t,
-		errOf((&redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}).Execute(t.Context(), h,
-			slog.New(slog.DiscardHandler))))
+	must(t, errOf((&redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}).Execute(t.Context(), h,
+		slog.New(slog.DiscardHandler))))
 	changes := f.remaining(t, stream.ChangesStream)
 	if len(changes) != 1 || !strings.Contains(changes[0], "somebody@else.org") ||
 		h.Counts[redaction.CountMessages] != 1 {

@@ -64,8 +64,7 @@ func (o *Params) eachMatchingObject(ctx context.Context, pool *pgxpool.Pool, tab
 
 // eachMatchingObjectOf is eachMatchingObject for one source.
 func (o *Params) eachMatchingObjectOf(ctx context.Context, pool *pgxpool.Pool, table string, source int32, bound int64,
-	received *time.Time, do func([]objectRow) (runs.Status, error),
-) (runs.Status, error) {
+	received *time.Time, do func([]objectRow) (runs.Status, error)) (runs.Status, error) {
 	last := objectRow{Object: Object{Source: source}}
 	for {
 		rows, err := pool.Query(ctx, forTable(table, objectsSQL), source, o.Account, last.Account, last.Type, last.ID,

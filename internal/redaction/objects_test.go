@@ -316,9 +316,8 @@ func TestRedact_overwritingRefetch_keepsTheOverwriteInRebuild(t *testing.T) {
 			if asked == "before" {
 				b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 			}
-			must(t,
-				errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged},
-					b.storedRow(t), false)))
+			must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged},
+				b.storedRow(t), false)))
 			equal(t, "live, and rebuilt", live, b.rows(t, rows+`staged_objects o`))
 			b.wantGone(t, email)
 		})
@@ -333,8 +332,7 @@ func TestRedact_overwrittenObject_oldDeleteStaysWithoutEffect(t *testing.T) {
 	b.overwriteFromProvider(t, "hers", email)
 	newer := b.store(t, "hers", fmt.Appendf(nil,
 		`{"id": "u", "type": "thing.updated", "object_id": "hers", "rank": 1, "unit": 1, "time": %d, `+
-			`"object": {"customer": {"email": %q}}}`,
-		time.Now().Add(2*time.Second).UnixMicro(), email), "newer")
+			`"object": {"customer": {"email": %q}}}`, time.Now().Add(2*time.Second).UnixMicro(), email), "newer")
 	b.apply(t, 0, newer...)
 	b.run(t, redaction.Params{Events: newer})
 	old := b.store(t, "hers",

@@ -118,9 +118,8 @@ func (b *fixture) rebuild(t *testing.T, run int64) {
 	t.Helper()
 	b.exec(t, `TRUNCATE staged_objects`)
 	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-	must(t,
-		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: versioning.Staged}, b.storedRow(t),
-			false)))
+	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: versioning.Staged}, b.storedRow(t),
+		false)))
 	b.wantSameStaged(t)
 }
 
@@ -182,9 +181,8 @@ func TestReapplySameVersion_keepsOtherEventsOfTheVersion(t *testing.T) {
 		VALUES ('rebuild', jsonb_build_object('source', $1::int), 'me', '', 'paused', '', '{}', now(), now())`,
 		b.source)
 	redacted := b.event(t, "tied", 5, email)
-	must(t,
-		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged}, b.storedRow(t),
-			false)))
+	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged}, b.storedRow(t),
+		false)))
 	must(t, errOf(b.proc.Reduce(t.Context(), []int64{other, redacted})))
 	b.run(t, redaction.Params{Events: []int64{redacted}})
 	if got := b.state(t, "tied"); got != "tied@else.org" {
@@ -210,9 +208,8 @@ func TestRedact_openRebuildTransaction_isSeenOrWaitedFor(t *testing.T) {
 		})
 		return nil
 	}
-	must(t,
-		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged, Guard: check},
-			[]int64{id}, false)))
+	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged, Guard: check},
+		[]int64{id}, false)))
 	b.wantGone(t, "lovelace")
 }
 

@@ -100,9 +100,8 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 	b.wantText(t, "1",
 		`SELECT count(*)::text FROM outbox o WHERE 'hers' = ANY(o.ids) AND o.batch = (SELECT max(batch) FROM outbox
 			WHERE 'hers' = ANY(ids))`)
-	equal(t, "",
-		[]string{"event 1 is another", "it named an event that was redacted", "it named an event that was redacted"},
-		b.rows(t, `SELECT detail FROM runs WHERE detail <> '' ORDER BY 1`))
+	equal(t, "", []string{"event 1 is another", "it named an event that was redacted", "it named an event that was " +
+		"redacted"}, b.rows(t, `SELECT detail FROM runs WHERE detail <> '' ORDER BY 1`))
 	if null := versioning.NullState(false); b.rows(t, `SELECT encode(exact_hash, 'hex') FROM objects
 		WHERE object_id = 'hers'`)[0] != fmt.Sprintf("%x", null.ExactHash) {
 		t.Error("a cleared row has another hash than one that knows nothing")

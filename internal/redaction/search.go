@@ -51,8 +51,7 @@ func search(finds []ValueMatcher, body []byte) (found, unread bool) {
 // name.
 func isForm(body []byte) bool {
 	return bytes.IndexByte(body, '=') > 0 && !bytes.ContainsFunc(body, func(r rune) bool {
-		return r <= ' ' || r >= 0x7f ||
-			strings.ContainsRune("\"<>\\`{}", r)
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"<>\\`{}", r)
 	})
 }
 

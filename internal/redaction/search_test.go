@@ -153,8 +153,7 @@ func TestMatchesRefetched_bodies(t *testing.T) {
 		f, err := redaction.NewValueMatcher(c.path, c.value)
 		must(t, err)
 		if got := redaction.MatchesRefetched([]redaction.ValueMatcher{f},
-			[]byte(`{"schema": 1, "object_id": "x", "object": `+c.object+
-				`}`)); got != c.want {
+			[]byte(`{"schema": 1, "object_id": "x", "object": `+c.object+`}`)); got != c.want {
 			t.Errorf("%s in %s: %t", c.path, c.object, got)
 		}
 	}

@@ -21,9 +21,8 @@ func (b *testBundle) newDryRun(t *testing.T, p provider.Provider) *processor.Dry
 	t.Helper()
 	known, err := events.RegisterSources(t.Context(), b.operator, nil)
 	must(t, err)
-	dryRun, err := processor.NewDryRun(b.operator,
-		map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}},
-		known)
+	dryRun, err := processor.NewDryRun(b.operator, map[string]processor.Source{"sim": {Number: b.source,
+		Config: &provider.Source{Name: "sim"}, Provider: p}}, known)
 	must(t, err)
 	return dryRun
 }

@@ -165,9 +165,8 @@ func TestReplay_rate_isNotExceeded(t *testing.T) {
 	b := setup(t, 3, 10)
 	b.start(t, "one", sim.Provider{}, 1000)
 	const rate = 60
-	ended := b.awaitRun(t, b.request(t,
-		replay.Params{Rate: rate, Filter: events.Filter{IDs: b.ids[:min(len(b.ids), 2*rate)]}}),
-		done)
+	ended := b.awaitRun(t, b.request(t, replay.Params{Rate: rate, Filter: events.Filter{IDs: b.ids[:min(len(b.ids),
+		2*rate)]}}), done)
 	took := ended.EndedAt.Sub(ended.StartedAt.Time)
 	if least := time.Duration(float64(ended.Counts[replay.Processed])/rate*float64(time.Second)) - 100*
 		time.Millisecond; took < least {

@@ -66,9 +66,8 @@ func TestRetry_oneEvent_leavesOthers(t *testing.T) {
 		one); len(got) != 1 || strings.HasSuffix(got[0], "failed") {
 		t.Error(got)
 	}
-	if again := b.awaitRun(t, b.requestRetry(t,
-		replay.RetryParams{Unfinished: processor.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}}),
-		done); len(again.Counts) != 0 {
+	if again := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: processor.Unfinished{Run: run,
+		Filter: events.Filter{IDs: []int64{one}}}}), done); len(again.Counts) != 0 {
 		t.Errorf("%+v", again)
 	}
 }
@@ -114,9 +113,8 @@ func TestRetry_filters_selectOutcomes(t *testing.T) {
 			t.Errorf("%+v: %d events, want %d", c.u, got, c.want)
 		}
 	}
-	r := b.awaitRun(t, b.requestRetry(t,
-		replay.RetryParams{Unfinished: processor.Unfinished{Status: "failed", ReasonContains: "cause 1"}}),
-		done)
+	r := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: processor.Unfinished{Status: "failed",
+		ReasonContains: "cause 1"}}), done)
 	if r.Counts[replay.Processed] != 2 || r.Counts["failed"] != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -145,9 +143,8 @@ func TestRetry_interrupted_continuesAtCheckpoint(t *testing.T) {
 		func(h *runs.Lease, ids []int64) { b.recordChunk(t, h, ids) },
 		func(h *runs.Lease, ids []int64) {
 			b.recordChunk(t, h, ids)
-			must(t,
-				errOf(b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: 0, RetryRun: run},
-					ids, false)))
+			must(t, errOf(b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: 0,
+				RetryRun: run}, ids, false)))
 		},
 	} {
 		h := b.takeBriefly(t, replay.RetryJob)

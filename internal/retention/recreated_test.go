@@ -97,9 +97,8 @@ func TestRetention_recreatedDayHasEvents_stays(t *testing.T) {
 	b.setClock(t, 0)
 	for range 2 {
 		b.requestRun(t, policy)
-		if status, err := b.executeOpenRun(t, b.runner()); err == nil ||
-			!strings.Contains(err.Error(), fmt.Sprintf("retention dropped this day before, and %d events were "+
-				"added since", len(late))) {
+		if status, err := b.executeOpenRun(t, b.runner()); err == nil || !strings.Contains(err.Error(),
+			fmt.Sprintf("retention dropped this day before, and %d events were added since", len(late))) {
 			t.Fatalf("%s, %v", status, err)
 		}
 		b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE ended_at IS NULL`)

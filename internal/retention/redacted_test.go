@@ -20,9 +20,8 @@ import (
 // redact executes a redaction of events.
 func (b *testBundle) redact(t *testing.T, ids ...int64) {
 	t.Helper()
-	must(t,
-		errOf(runs.Create(t.Context(), b.operator,
-			runs.Request{Job: redaction.Job, Params: redaction.Params{Events: ids}, Actor: "me", Reason: "asked for"})))
+	must(t, errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: redaction.Job,
+		Params: redaction.Params{Events: ids}, Actor: "me", Reason: "asked for"})))
 	h := leaseRun(t, b.pool, "redacts", time.Minute, redaction.Job)
 	if status, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Execute(t.Context(), h,
 		slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
@@ -142,10 +141,9 @@ func TestRetention_keysOfRedactedEvents_stay(t *testing.T) {
 	b := setup(t, 24, 4, 15)
 	id := b.newestOf(t, 0)[0]
 	var key, body, object string
-	must(t,
-		b.db.Pool.QueryRow(t.Context(),
-			`SELECT event_id, convert_from(body, 'UTF8'), object_id FROM events WHERE id = $1`, id).Scan(&key, &body,
-			&object))
+	must(t, b.db.Pool.QueryRow(t.Context(),
+		`SELECT event_id, convert_from(body, 'UTF8'), object_id FROM events WHERE id = $1`, id).Scan(&key, &body,
+		&object))
 	b.redact(t, id)
 	policy := retention.Policy{Bodies: 1, Keys: 1}
 	params, err := retention.NewParams(t.Context(), b.operator, policy)

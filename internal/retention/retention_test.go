@@ -122,8 +122,7 @@ func TestRetention_unfinishedEvents_keepTheirPartition(t *testing.T) {
 		}, 2},
 		{"the republisher has not passed", func(t *testing.T, b *testBundle) { b.moveRepublisher(t, b.days[1][0]) }, 1},
 		{"no final outcome", func(t *testing.T, b *testBundle) {
-			b.exec(t, `DELETE FROM outcomes WHERE event_id = $1`,
-				b.days[1][0])
+			b.exec(t, `DELETE FROM outcomes WHERE event_id = $1`, b.days[1][0])
 		}, 2},
 		{"run 1 (replay, queued) must still read it", func(t *testing.T, b *testBundle) {
 			must(t, errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: "replay", Params: struct{}{}})))
@@ -379,9 +378,8 @@ func TestRetention_folder_exportsBeforeDrop(t *testing.T) {
 	must(t, err)
 	without := b.runner()
 	without.Folder = ""
-	if _, err := b.executeOpenRun(t, without); err == nil ||
-		!strings.Contains(err.Error(), "has no retention.export") ||
-		len(b.rows(t, `SELECT name FROM dropped_partitions`)) > 0 {
+	if _, err := b.executeOpenRun(t, without); err == nil || !strings.Contains(err.Error(),
+		"has no retention.export") || len(b.rows(t, `SELECT name FROM dropped_partitions`)) > 0 {
 		t.Errorf("without a folder: %v", err)
 	}
 	b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE run = $1`, exportRun)
@@ -421,9 +419,8 @@ func TestRetention_invalidParams_failWithReason(t *testing.T) {
 		{`{"bodies": 90, "at": "soon"}`, "read the parameters: "},
 		{`{"bodies": 90, "of": "stripe"}`, "read the parameters: json: unknown field \"of\""},
 	} {
-		must(t,
-			errOf(runs.Create(t.Context(), b.operator,
-				runs.Request{Job: retention.Job, Params: json.RawMessage(c.asked)})))
+		must(t, errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: retention.Job,
+			Params: json.RawMessage(c.asked)})))
 		status, err := b.executeOpenRun(t, b.runner())
 		if c.message == "" && (err != nil || status != runs.Done) || c.message != "" &&
 			(err == nil || !strings.HasPrefix(err.Error(), c.message) || strings.Contains(err.Error(), "%!")) {

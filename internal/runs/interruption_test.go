@@ -64,8 +64,7 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 				r.stop()
 				logged := r.log.String()
 				if strings.Contains(logged, "lost") || strings.Contains(logged, "WARN") || !strings.Contains(logged,
-					`msg="run stopped"`) ||
-					!strings.Contains(logged, "status="+string(to)) {
+					`msg="run stopped"`) || !strings.Contains(logged, "status="+string(to)) {
 					t.Error(logged)
 				}
 				if got := b.show(t, run); got.Status != to || got.ConsecutiveFailures != 0 || got.Detail != "" {

@@ -171,10 +171,8 @@ type scheduleCollector struct {
 }
 
 var (
-	skippedDesc = prometheus.NewDesc("postern_schedule_skipped_total",
-		"Planned times at which no run started, because one was still open or no processor was running in "+
-			"time."+helpSource+".",
-		[]string{"schedule"}, nil)
+	skippedDesc = prometheus.NewDesc("postern_schedule_skipped_total", "Planned times at which no run started, "+
+		"because one was still open or no processor was running in time."+helpSource+".", []string{"schedule"}, nil)
 	succeededDesc = prometheus.NewDesc("postern_schedule_last_success_timestamp_seconds",
 		"Unix time when the last successful run of the schedule ended; 0 if never."+helpSource+
 			"; NaN while the database does not respond.", []string{"schedule"}, nil)

@@ -224,8 +224,7 @@ func TestExplain_commonMessages_areTried(t *testing.T) {
 			steps := test.got.Explain([][]byte{[]byte("abc")}, r, 0, "main")
 			want := "it matches with " + message + " as the signed message, instead of " + test.got.Message.String()
 			if !slices.ContainsFunc(steps, func(s signature.Step) bool {
-				return s.Name == "hint" &&
-					s.Detail == want
+				return s.Name == "hint" && s.Detail == want
 			}) {
 				t.Errorf("%+v lack %q", steps, want)
 			}

@@ -245,16 +245,14 @@ func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 				[]signature.Template{bodyOnly}
 		}, "is not signed"},
 		"time in an unsigned body": {func(s *signature.Scheme) {
-			s.Timestamp, s.Message = at("json:t", 0),
-				text("{url}")
+			s.Timestamp, s.Message = at("json:t", 0), text("{url}")
 		}, "is not signed"},
 		"time in another item": {func(s *signature.Scheme) { s.Timestamp = at("item:t", 0) },
 			"has no other items"},
 		"time in the method": {func(s *signature.Scheme) { s.Timestamp = at("method", 0) },
 			"not a valid place for a time"},
 		"negative tolerance": {func(s *signature.Scheme) {
-			s.Timestamp = at("json:t",
-				0)
+			s.Timestamp = at("json:t", 0)
 			s.Timestamp.Tolerance = -time.Second
 		}, "negative"},
 		"unsigned digest of the body": {func(s *signature.Scheme) {
@@ -263,12 +261,10 @@ func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 		"signature that covers itself in JSON": {func(s *signature.Scheme) { s.Signature.In = in("json:sig") },
 			"the signature itself"},
 		"signature that covers itself in a form": {func(s *signature.Scheme) {
-			s.Signature.In,
-				s.Message = in("form:sig"), text("{sorted_form}")
+			s.Signature.In, s.Message = in("form:sig"), text("{sorted_form}")
 		}, "the signature itself"},
 		"signature that covers itself in a URL": {func(s *signature.Scheme) {
-			s.Signature.In,
-				s.Message = in("query:sig"), text("{url}{body}")
+			s.Signature.In, s.Message = in("query:sig"), text("{url}{body}")
 		}, "the signature itself"},
 		"plain HMAC": {func(s *signature.Scheme) { s.Encoding = signature.Plain },
 			"only a token"},
@@ -279,12 +275,10 @@ func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 		"skip without a separator": {func(s *signature.Scheme) { s.Signature.Skip = 1 },
 			"need a separator"},
 		"item without assign": {func(s *signature.Scheme) {
-			s.Signature.Separator,
-				s.Signature.Item = ",", "v1"
+			s.Signature.Separator, s.Signature.Item = ",", "v1"
 		}, "needs a separator from"},
 		"keys and places": {func(s *signature.Scheme) {
-			s.Signature = pairs("X",
-				"v1")
+			s.Signature = pairs("X", "v1")
 			s.Signature.Skip = 1
 		}, "not both"},
 		"condition on the body": {func(s *signature.Scheme) {

@@ -67,8 +67,7 @@ func TestVerify_layouts(t *testing.T) {
 		{"Persona", "Persona-Signature", func(v string) string { return v + " t=1,v1=" + sum }, 0},
 		{"Persona", "Persona-Signature", func(v string) string { return v + " t=x,v1=" + sum }, 0},
 		{"Persona", "Persona-Signature", func(v string) string {
-			return strings.Replace(v, "t=1700000000", "t=1", 1) +
-				" t=1700000000,v1=" + sum
+			return strings.Replace(v, "t=1700000000", "t=1", 1) + " t=1700000000,v1=" + sum
 		}, signature.Wrong},
 		{"Persona", "Persona-Signature", func(v string) string { return strings.Replace(v, ",", " ", 1) },
 			signature.Malformed},
@@ -83,20 +82,17 @@ func TestVerify_layouts(t *testing.T) {
 		{"Recurly", "Recurly-Signature", func(v string) string { _, sum, _ := strings.Cut(v, ","); return sum },
 			signature.Malformed},
 		{"Recurly", "Recurly-Signature", func(v string) string {
-			return "1700000000000" +
-				strings.TrimPrefix(v, "1700000000")
+			return "1700000000000" + strings.TrimPrefix(v, "1700000000")
 		}, signature.Wrong},
 		{"Standard Webhooks", "Webhook-Signature", func(v string) string {
-			return "v1,AAAA v1a,BBBB " + v +
-				" v2,CCCC"
+			return "v1,AAAA v1a,BBBB " + v + " v2,CCCC"
 		}, 0},
 		{"Standard Webhooks", "Webhook-Signature",
 			func(v string) string { return strings.Replace(v, "v1,", "v1a,", 1) }, signature.Malformed},
 		{"Standard Webhooks v1a", "Webhook-Signature",
 			func(v string) string { return "v1,AAAA " + strings.Repeat("v1a,AAAA ", 7) + v }, 0},
 		{"Standard Webhooks v1a", "Webhook-Signature", func(v string) string {
-			return strings.Repeat("v1a,AAAA ", 8) +
-				v
+			return strings.Repeat("v1a,AAAA ", 8) + v
 		}, signature.Malformed},
 		{"Sanity", "Sanity-Webhook-Signature", func(v string) string { return v + "=" }, 0},
 		{"Slack", "X-Slack-Request-Timestamp", func(string) string { return "1700000001" }, signature.Wrong},

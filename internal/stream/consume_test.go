@@ -266,9 +266,8 @@ func TestEraseMessages_changes_usesChangeFilter(t *testing.T) {
 // published publishes an event and a change, and returns their sequences; 0 without a response.
 func (b *testBundle) published(t *testing.T) (ofEvent, ofChange uint64) {
 	t.Helper()
-	return b.conn.PublishEvents(t.Context(), []stream.Event{event(1)})[0].Sequence,
-		b.conn.PublishChanges(t.Context(),
-			[]stream.Change{{Source: "s", ObjectType: "t", Envelope: []byte("{}")}})[0].Sequence
+	return b.conn.PublishEvents(t.Context(), []stream.Event{event(1)})[0].Sequence, b.conn.PublishChanges(t.Context(),
+		[]stream.Change{{Source: "s", ObjectType: "t", Envelope: []byte("{}")}})[0].Sequence
 }
 
 func (b *testBundle) wantPublished(t *testing.T, event, change uint64) {

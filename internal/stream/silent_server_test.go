@@ -83,9 +83,8 @@ func TestConn_slowServer_isNotLeft(t *testing.T) {
 	for range 4 {
 		reply := <-requests
 		<-time.After(3 * time.Second)
-		if err := jetstream.Publish(reply,
-			[]byte(`{"type": "io.nats.jetstream.api.v1.stream_info_response", `+
-				`"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}`)); err != nil {
+		if err := jetstream.Publish(reply, []byte(`{"type": "io.nats.jetstream.api.v1.stream_info_response", `+
+			`"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}`)); err != nil {
 			t.Fatal(err)
 		}
 	}

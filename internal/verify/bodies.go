@@ -171,8 +171,7 @@ func (w *verification) checkSignature(e *storedEvent, src processor.Source, d *p
 		return
 	}
 	if !slices.ContainsFunc(src.Config.Secrets, func(s provider.Secret) bool {
-		return s.Name == by.Secret &&
-			len(s.Value) > 0
+		return s.Name == by.Secret && len(s.Value) > 0
 	}) {
 		w.results.note("%d deliveries of source "+src.Config.Name+" were not verified again: their secret is not in "+
 			"this configuration", 1)
@@ -181,8 +180,7 @@ func (w *verification) checkSignature(e *storedEvent, src processor.Source, d *p
 	w.results.countChecked("signatures", 1)
 	if _, err := src.Provider.Verify(src.Config, d); err != nil {
 		w.results.add(SignatureWrong, w.eventItem(e, fmt.Sprintf("secret %q verified it at its receipt, but now: %v",
-			by.Secret,
-			err)))
+			by.Secret, err)))
 	}
 }
 

@@ -35,8 +35,7 @@ func equalVersionStates(stored, computed *versioning.Row) bool {
 	a, b := *stored, *computed
 	// Exclude the parts that are compared separately, and the time of a pending refetch.
 	b.Version, b.State, b.Ambiguous, b.OverwrittenAt, b.TimeFrom, b.TimeTo, b.RefetchAfter = a.Version, a.State,
-		a.Ambiguous, a.OverwrittenAt,
-		a.TimeFrom, a.TimeTo, a.RefetchAfter
+		a.Ambiguous, a.OverwrittenAt, a.TimeFrom, a.TimeTo, a.RefetchAfter
 	if !a.Equal(&b) {
 		return false
 	}

@@ -161,11 +161,9 @@ func (w *verification) reportWaitingEffects(ctx context.Context, tx pgx.Tx) erro
 	w.reportWaiting("effects that are due", due, "start a processor; if one runs, see postern effects list --state "+
 		"failed, and check whether the destination responds")
 	w.reportWaiting("effects whose process has ended", expired, "start a processor, which continues them")
-	w.reportWaiting("effects whose rule or destination is not configured", unconfigured,
-		"postern effects list --state planned -o "+
-			"json shows what each waits for: configure that, or end them with postern effects reject")
-	w.reportWaiting("steps with unknown outcome (postern effects show says how to resolve them)",
-		unknown, "")
+	w.reportWaiting("effects whose rule or destination is not configured", unconfigured, "postern effects list "+
+		"--state planned -o json shows what each waits for: configure that, or end them with postern effects reject")
+	w.reportWaiting("steps with unknown outcome (postern effects show says how to resolve them)", unknown, "")
 	w.reportWaiting("effects that need review (postern effects list --state needs_review)", review, "")
 	w.reportWaiting("effects that await approval (postern effects list --state awaiting_approval)", approvals, "")
 	return nil

@@ -48,8 +48,7 @@ func (w *verification) reportSpool(s *redaction.Spool) {
 		w.results.note("the gateway has never reported the content of "+name+": "+inside, 1)
 	case silent > redaction.SpoolSilentAfter:
 		w.results.note(fmt.Sprintf("the last report about %s was at %s (%s ago): %s", name, s.ReportedAt,
-			silent.Round(time.Second),
-			inside), 1)
+			silent.Round(time.Second), inside), 1)
 	}
 }
 

@@ -180,9 +180,8 @@ func TestVerify_lostSpoolDeliveries_areViolations(t *testing.T) {
 		}, verify.SpoolMissingInLog, 2, `event "b"`,
 			".spool.damaged "},
 		"a rejected delivery": {func(t *testing.T, dir, file string) {
-			must(t,
-				os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), record(t,
-					(&testBundle{}).delivered("sim", "d")), 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), record(t,
+				(&testBundle{}).delivered("sim", "d")), 0o600))
 		}, verify.SpoolQuarantined, 1, `event "d", acknowledged at 2026-09-21T14:13:20`, ""},
 		"an unreadable delivery": {func(t *testing.T, dir, file string) {
 			must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), []byte("odd"), 0o600))

@@ -4,9 +4,8 @@ package versioning
 // states, because the exact hash covers it.
 func (row *Row) Equal(other *Row) bool {
 	if row.Version != other.Version || row.Overflow != other.Overflow || row.Ambiguous != other.Ambiguous ||
-		row.TimeFrom != other.TimeFrom || row.TimeTo != other.TimeTo ||
-		row.RefetchAfter != other.RefetchAfter || row.OverwrittenAt != other.OverwrittenAt ||
-		row.OverwriteBegan != other.OverwriteBegan ||
+		row.TimeFrom != other.TimeFrom || row.TimeTo != other.TimeTo || row.RefetchAfter != other.RefetchAfter ||
+		row.OverwrittenAt != other.OverwrittenAt || row.OverwriteBegan != other.OverwriteBegan ||
 		!row.State.equal(&other.State) {
 		return false
 	}

@@ -128,8 +128,7 @@ func TestApply_ignoredPathsDiffer_greatestExactStateIsShown(t *testing.T) {
 	row := playEvents(t, stateWithIgnoredPath(t, 10, "1"))
 	if d := versioning.Apply(&row, toInput(t, stateWithIgnoredPath(t, 11, "2"))); d.Status != versioning.Applied ||
 		string(row.State.JSON) != `{"is":"A","hits":2}` {
-		t.Errorf("a greater version that differs only in an ignored path is %s and leaves %s", d.Status,
-			row.State.JSON)
+		t.Errorf("a greater version that differs only in an ignored path is %s and leaves %s", d.Status, row.State.JSON)
 	}
 	// Of one version the greatest exact state is shown in any order, and the row is unambiguous.
 	a, b := playEvents(t, stateWithIgnoredPath(t, 10, "1"), stateWithIgnoredPath(t, 10, "2")),

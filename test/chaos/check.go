@@ -64,8 +64,7 @@ type stored struct {
 }
 
 func newChecker(ctx context.Context, pool *pgxpool.Pool, endpoints map[string]config.Endpoint,
-	journal string) (*checker,
-	error) {
+	journal string) (*checker, error) {
 	known, err := events.RegisterSources(ctx, pool, nil)
 	if err != nil {
 		return nil, err
@@ -250,9 +249,8 @@ func (c *checker) compare(o object) {
 	case o.version != want.Version || o.hash != want.State.Hash || o.deleted != want.State.Deleted ||
 		o.ambiguous != want.Ambiguous:
 		c.broken(wrongObject, "%v has version %v (deleted %t, ambiguous %t), want %v (deleted %t, ambiguous %t), or "+
-			"the states differ",
-			o.key, o.version, o.deleted, o.ambiguous,
-			want.Version, want.State.Deleted, want.Ambiguous)
+			"the states differ", o.key, o.version, o.deleted, o.ambiguous, want.Version, want.State.Deleted,
+			want.Ambiguous)
 	}
 }
 

@@ -65,21 +65,17 @@ func TestSnapshotRegression_changes_forwardOnly(t *testing.T) {
 	}{
 		"no change": {was, func(*snapshot) {}, ""},
 		"a newer version": {was, func(now *snapshot) {
-			now.version.At, now.revision, now.hash,
-				now.exact = 11, 4, [8]byte{3}, [8]byte{3}
+			now.version.At, now.revision, now.hash, now.exact = 11, 4, [8]byte{3}, [8]byte{3}
 		}, ""},
 		"a newer version of the same state": {was, func(now *snapshot) { now.version.At = 11 }, ""},
 		"another state of the version": {was, func(now *snapshot) {
-			now.members, now.revision, now.hash,
-				now.exact = 2, 4, [8]byte{3}, [8]byte{3}
+			now.members, now.revision, now.hash, now.exact = 2, 4, [8]byte{3}, [8]byte{3}
 		}, ""},
 		"alive again, newer": {tombstone, func(now *snapshot) {
-			now.version.At, now.revision, now.deleted,
-				now.exact = 11, 4, false, [8]byte{3}
+			now.version.At, now.revision, now.deleted, now.exact = 11, 4, false, [8]byte{3}
 		}, ""},
 		"an operator overwrites it": {was, func(now *snapshot) {
-			now.overwrittenAt, now.version.At, now.revision,
-				now.exact = 1, 9, 4, [8]byte{3}
+			now.overwrittenAt, now.version.At, now.revision, now.exact = 1, 9, 4, [8]byte{3}
 		}, ""},
 		"an older version": {was, func(now *snapshot) { now.version.At, now.revision = 9, 4 },
 			"from version"},
@@ -95,12 +91,10 @@ func TestSnapshotRegression_changes_forwardOnly(t *testing.T) {
 		"a tied state is missing": {snapshot{members: 2, revision: 1},
 			func(now *snapshot) { now.members = 1; now.revision = 2 }, "states of version"},
 		"alive again without an event": {tombstone, func(now *snapshot) {
-			now.revision, now.deleted, now.exact = 4,
-				false, [8]byte{3}
+			now.revision, now.deleted, now.exact = 4, false, [8]byte{3}
 		}, "no event"},
 		"another state without an event": {was, func(now *snapshot) {
-			now.revision, now.hash, now.exact = 4,
-				[8]byte{3}, [8]byte{3}
+			now.revision, now.hash, now.exact = 4, [8]byte{3}, [8]byte{3}
 		}, "no event"},
 	} {
 		now := tc.was

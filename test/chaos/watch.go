@@ -67,8 +67,7 @@ func (s *snapshot) regression(now *snapshot) string {
 		return fmt.Sprintf("from %d states of version %v to %d", s.members, s.version, now.members)
 	case now.members == s.members && (now.hash != s.hash || now.deleted != s.deleted):
 		return fmt.Sprintf("to another state (deleted %t, was %t) of version %v, and no event has that state",
-			now.deleted,
-			s.deleted, s.version)
+			now.deleted, s.deleted, s.version)
 	}
 	return ""
 }

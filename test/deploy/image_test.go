@@ -39,9 +39,8 @@ func buildImage(t *testing.T) *image {
 	archive := filepath.Join(dir, "postern.tar")
 	cmd := exec.CommandContext(t.Context(), "deploy/container/build.sh", "oci-archive:"+archive+":postern")
 	cmd.Dir = top
-	cmd.Env = append(os.Environ(), "GOARCH="+runtime.GOARCH,
-		"ENGINE=buildah --storage-driver vfs --root "+filepath.Join(dir, "root")+" --runroot "+
-			filepath.Join(dir, "run"))
+	cmd.Env = append(os.Environ(), "GOARCH="+runtime.GOARCH, "ENGINE=buildah --storage-driver vfs "+
+		"--root "+filepath.Join(dir, "root")+" --runroot "+filepath.Join(dir, "run"))
 	runs(t, cmd)
 	return unpack(t, archive)
 }

@@ -284,9 +284,8 @@ func TestKubernetes_pods_areRestricted(t *testing.T) {
 			t.Errorf("%s: %+v", key, s.SecurityContext)
 		}
 		if c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation ||
-			!c.SecurityContext.ReadOnlyRootFilesystem ||
-			!cmp.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) || c.Image != "postern" ||
-			len(s.Containers) != 1 {
+			!c.SecurityContext.ReadOnlyRootFilesystem || !cmp.Equal(c.SecurityContext.Capabilities.Drop,
+			[]string{"ALL"}) || c.Image != "postern" || len(s.Containers) != 1 {
 			t.Errorf("%s: %s of image %s: %+v", key, c.Name, c.Image, c.SecurityContext)
 		}
 		ready, alive := c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path

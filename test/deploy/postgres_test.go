@@ -55,8 +55,7 @@ func startPostgres(t *testing.T) *pgServer {
 	write(t, filepath.Join(data, "pg_hba.conf"), hba)
 	s := &pgServer{socket: dir, port: freePort(t)}
 	cmd := exec.Command(serverProgram(t, data), "-D", data, "-c", "config_file="+conf, "-c",
-		"listen_addresses=127.0.0.1", "-p", strconv.Itoa(s.port),
-		"-c", "unix_socket_directories="+dir)
+		"listen_addresses=127.0.0.1", "-p", strconv.Itoa(s.port), "-c", "unix_socket_directories="+dir)
 	s.run(t, cmd, data)
 	return s
 }
@@ -162,8 +161,7 @@ func TestPostgres_logins_haveOnlyTheirPrivileges(t *testing.T) {
 	s.exec(t, "DROP DATABASE postern") // an administrator creates this database in production
 	logins := func() {
 		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname", s.admin("postgres"),
-			"--set", "secrets="+secrets,
-			"--file", deployed("logins.sql"))
+			"--set", "secrets="+secrets, "--file", deployed("logins.sql"))
 		runs(t, cmd)
 	}
 	logins()

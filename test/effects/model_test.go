@@ -178,8 +178,7 @@ type key struct {
 
 var keys = []key{
 	{text: "RULE:{{ object.id }}", of: func(rule string, c *change) (string, bool) {
-		return rule + ":" + c.object,
-			true
+		return rule + ":" + c.object, true
 	}},
 	{text: "RULE:{{ object.id }}:{{ event.id }}", of: func(rule string, c *change) (string, bool) {
 		return fmt.Sprintf("%s:%s:%d", rule, c.object, c.event), true

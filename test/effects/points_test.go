@@ -181,9 +181,8 @@ func TestRunner_concurrentLeases_oneWins(t *testing.T) {
 	})
 	must(t, hold.Commit(t.Context()))
 	w.waitUntilIdle()
-	if diff := cmp.Diff([]string{"done 1"},
-		w.log.DB.QueryStrings(t, `SELECT state || ' ' || lease_epoch FROM effects`)); diff != "" ||
-		len(w.dest.Calls()) != 1 {
+	if diff := cmp.Diff([]string{"done 1"}, w.log.DB.QueryStrings(t,
+		`SELECT state || ' ' || lease_epoch FROM effects`)); diff != "" || len(w.dest.Calls()) != 1 {
 		t.Errorf("%d calls, %s", len(w.dest.Calls()), diff)
 	}
 }

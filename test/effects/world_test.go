@@ -329,8 +329,7 @@ func (w *world) overlap(ids []int64, missed bool, r *rand.Rand) {
 	for range 2 {
 		// If events were missed, all apply the same ones in the same order.
 		someEvents := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool {
-			return !missed && id != ids[len(ids)-1] &&
-				r.IntN(4) == 0
+			return !missed && id != ids[len(ids)-1] && r.IntN(4) == 0
 		})
 		run, err := runs.Create(w.t.Context(), w.log.OperatorPool,
 			runs.Request{Job: replay.Job, Params: replay.Params{Mode: replay.Missing,

@@ -217,8 +217,7 @@ func (m mutant) apply(in []*source) (map[string]string, error) {
 				where = append(where, fmt.Sprintf("%s:%d", p.in.path, 1+strings.Count(p.in.text[:p.start], "\n")))
 			}
 			return nil, fmt.Errorf("%d places have the shape of %q, want 1 (%s): write this mutant again for the "+
-				"changed code",
-				len(found), e.old, strings.Join(where, ", "))
+				"changed code", len(found), e.old, strings.Join(where, ", "))
 		}
 		p := found[0]
 		text := p.in.text[:p.start] + rewrite(e.new, p.names) + p.in.text[p.end:]

@@ -131,8 +131,7 @@ func (d *openapi) operation(t *testing.T, method, path string) (*operation, stri
 func fits(template, path string) bool {
 	these, those := strings.Split(template, "/"), strings.Split(path, "/")
 	return slices.EqualFunc(these, those, func(part, is string) bool {
-		return part == is ||
-			strings.HasPrefix(part, "{")
+		return part == is || strings.HasPrefix(part, "{")
 	})
 }
 

@@ -169,8 +169,7 @@ FROM unnest($1::text[]) AS d(name)`
 	// detachedAgeSQL reads the age of the oldest effects that wait for their rule, at configured
 	// destinations.
 	detachedAgeSQL = `SELECT s.destination, extract(epoch FROM clock_now() - min(s.since))::float8 FROM ` +
-		DetachedSQL +
-		` s WHERE s.destination = ANY($1::text[]) GROUP BY s.destination`
+		DetachedSQL + ` s WHERE s.destination = ANY($1::text[]) GROUP BY s.destination`
 )
 
 // measure updates the gauges until ctx ends.

@@ -32,9 +32,8 @@ func setupWithSource(t *testing.T, steps string) *fixture {
 }
 
 // asOperator runs a function as an operator.
-func (b *fixture) asOperator(t *testing.T, do func(context.Context, pgx.Tx) ([]effects.View, error)) (
-	all []effects.View,
-	err error) {
+func (b *fixture) asOperator(t *testing.T, do func(context.Context, pgx.Tx) ([]effects.View,
+	error)) (all []effects.View, err error) {
 	t.Helper()
 	err = postgres.InTx(t.Context(), b.db.Role(t, "operator"), "test", time.Minute,
 		func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -169,9 +168,8 @@ func TestRetry_failedEffect_rendersNewRequest(t *testing.T) {
 	stop()
 	v := b.show(t)
 	if s := v.Steps[0]; s.State != effects.StepFailed || s.Status != 422 || s.Request != "POST /customers" ||
-		len(s.Fingerprint) != 64 || !strings.Contains(s.Error, "no total") ||
-		!strings.Contains(v.AllowedActions, "step customer was not executed; fix the cause of its error, then "+
-			"postern effects retry 1 is safe") {
+		len(s.Fingerprint) != 64 || !strings.Contains(s.Error, "no total") || !strings.Contains(v.AllowedActions,
+		"step customer was not executed; fix the cause of its error, then postern effects retry 1 is safe") {
 		t.Errorf("%+v", v)
 	}
 	key := b.db.QueryStrings(t, `SELECT request->'headers'->>'Idempotency-Key' FROM effect_steps`)[0]

@@ -43,9 +43,8 @@ func (d *destination) nextCall(t *leasedEffect) (*call, *result) {
 // waitForCheck defers the check of a step. unknown says that the end of the attempt is not known.
 // The attempt has ended by now at the latest.
 func (c *call) waitForCheck(wait time.Duration, unknown bool) *result {
-	end := c.endWithoutCall(effects.Failed, wait, c.attempts-1,
-		fmt.Sprintf("step %s: the destination is asked whether it was executed, %s after the attempt (check.delay)",
-			c.step.Name, c.step.Check.Delay))
+	end := c.endWithoutCall(effects.Failed, wait, c.attempts-1, fmt.Sprintf("step %s: the destination is asked "+
+		"whether it was executed, %s after the attempt (check.delay)", c.step.Name, c.step.Check.Delay))
 	if unknown {
 		end.step, end.undo, end.stepState, end.wasUnknown = c.step.Name, c.undo, effects.Unknown, true
 	}

@@ -400,10 +400,8 @@ func TestRecord_lateResponse_leavesNewerAttempt(t *testing.T) {
 	if got := b.waitIdle(t); got["done"] != 1 || last.body != `{"customer":"third"}` {
 		t.Errorf("%v %s", got, last.body)
 	}
-	if diff := cmp.Diff([]string{"customer done third", "invoice done"},
-		b.db.QueryStrings(t, `SELECT concat_ws(' ', step, state, `+
-			`captured->>'id') FROM effect_steps ORDER BY position`)); diff !=
-		"" {
+	if diff := cmp.Diff([]string{"customer done third", "invoice done"}, b.db.QueryStrings(t,
+		`SELECT concat_ws(' ', step, state, `+`captured->>'id') FROM effect_steps ORDER BY position`)); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -163,8 +163,7 @@ func TestTick_overlappingWindows_planEachKeyOnce(t *testing.T) {
 	b.setClock(t, "13:00")
 	tick(t, b.newScheduler(2, &again))
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT key FROM effects WHERE rule_version = 2 ORDER BY 1`), "new:in_0_late",
-		"new:in_1",
-		"new:in_2", "new:in_3")
+		"new:in_1", "new:in_2", "new:in_3")
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data::text FROM effects WHERE key = 'new:in_1'
 		AND rule_version = 1`),
 		`{"new": {"id": "in_1", "created": 1793614200}, "object": {"id": "in_1", "type": "invoice", `+

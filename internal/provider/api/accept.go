@@ -99,11 +99,10 @@ func acceptPlain(d *provider.Delivery, media string) (provider.AcceptedDelivery,
 	case err != nil:
 		return provider.AcceptedDelivery{}, invalid(http.StatusBadRequest, "%s", err)
 	case key == "":
-		return provider.AcceptedDelivery{},
-			invalid(http.StatusBadRequest,
-				"the header %s is missing: send an event name that stays the same when the event is sent again, "+
-					`e.g. %s: "order-1001-paid"; a CloudEvent contains its own id and is sent as %s`,
-				idempotency.Header, idempotency.Header, structuredType)
+		return provider.AcceptedDelivery{}, invalid(http.StatusBadRequest, "the header %s is missing: send an event "+
+			"name that stays the same when the event is sent again, "+
+			`e.g. %s: "order-1001-paid"; a CloudEvent contains its own id and is sent as %s`, idempotency.Header,
+			idempotency.Header, structuredType)
 	}
 	v, err := canonical.Parse(d.Body)
 	if err != nil {

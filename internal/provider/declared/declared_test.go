@@ -217,9 +217,8 @@ func TestIdentify_nestedLists_areSplit(t *testing.T) {
 		s.Objects = []declared.Object{{Type: declared.Templates("{type}"),
 			ID: declared.Templates("{root:e.*.id}-{json:n}")}}
 	}))
-	got := summaries(t, p, delivery(
-		`{"all":"x","e":[{"id":1,"in":{"who":"ann","c":[{"n":1},{"n":2}]}},`+
-			`{"id":2,"in":{"who":"bob","c":[{"n":1}]}}]}`))
+	got := summaries(t, p, delivery(`{"all":"x","e":[{"id":1,"in":{"who":"ann","c":[{"n":1},{"n":2}]}},`+
+		`{"id":2,"in":{"who":"bob","c":[{"n":1}]}}]}`))
 	const partial = ", partial: the event has no state of its object"
 	want := []string{"1/1/0 x ann: ann x 1-1" + partial, "1/2/1 x ann: ann x 1-2" + partial,
 		"2/1/2 x bob: bob x 2-1" + partial}
@@ -227,11 +226,9 @@ func TestIdentify_nestedLists_areSplit(t *testing.T) {
 		t.Error(diff)
 	}
 	p = declared.New(testSpec(func(s *declared.Spec) {
-		s.Events.Split, s.Events.Key = ".",
-			declared.Templates("{root:*.n}")
+		s.Events.Split, s.Events.Key = ".", declared.Templates("{root:*.n}")
 	}))
-	if got := summaries(t, p, delivery(`[{"n":"a"},{"n":"b"}]`)); len(got) != 2 ||
-		!strings.HasPrefix(got[0], "a ") ||
+	if got := summaries(t, p, delivery(`[{"n":"a"},{"n":"b"}]`)); len(got) != 2 || !strings.HasPrefix(got[0], "a ") ||
 		!strings.HasPrefix(got[1], "b ") {
 		t.Error(got)
 	}

@@ -53,8 +53,7 @@ func (p *Provider) objectsText() string {
 			fmt.Fprintf(&out, "- %s: ignored: %s\n", about, o.Ignored)
 			continue
 		}
-		fmt.Fprintf(&out, "- %s: type %s, id %s; %s\n", about, join(o.Type, " or "), join(o.ID, " or "),
-			p.orderText(o))
+		fmt.Fprintf(&out, "- %s: type %s, id %s; %s\n", about, join(o.Type, " or "), join(o.ID, " or "), p.orderText(o))
 	}
 	if out.Len() == 0 {
 		return "None: Postern stores and publishes the events, and mirrors no objects."

@@ -53,8 +53,7 @@ func TestObserve_eventsOfOneSecond_endAsExpected(t *testing.T) {
 	}
 	based := func(branch, changes string) string {
 		return fmt.Sprintf(`{"pull_request": {"id": 8, "merged": false, "title": "t", `+
-			`"base": {"ref": %q}, %s}, "changes": %s}`,
-			branch, updated, changes)
+			`"base": {"ref": %q}, %s}, "changes": %s}`, branch, updated, changes)
 	}
 	tests := map[string]struct {
 		events    []tiedEvent

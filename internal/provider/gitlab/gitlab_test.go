@@ -107,9 +107,8 @@ func TestVerify_secretOfOtherKind_isRejected(t *testing.T) {
 		ReceivedAt: time.Unix(1767258000, 0)}
 	signingSuite.CheckRejected(t, signingSource, d, provider.WrongSignature)
 	// A secret token signs nothing, because every proxy has seen it. "a new secret token"
-	d = signingSuite.Deliver(t,
-		&provider.Source{Secrets: []provider.Secret{{Name: "seen", Value: []byte("whsec_YSBuZXcgc2VjcmV0IHRva2Vu")}}},
-		sample)
+	d = signingSuite.Deliver(t, &provider.Source{Secrets: []provider.Secret{{Name: "seen",
+		Value: []byte("whsec_YSBuZXcgc2VjcmV0IHRva2Vu")}}}, sample)
 	tokenSuite.CheckRejected(t, tokenSource, d, provider.WrongSignature)
 	// A delivery for a source of the other kind is rejected.
 	signingSuite.CheckRejected(t, signingSource, tokenSuite.Deliver(t, tokenSource, sample), provider.WrongSignature)
@@ -191,8 +190,7 @@ func TestObserve_changes_giveStateBefore(t *testing.T) {
 		`null`:                                                                                "",
 	} {
 		o := observed(t, `{"object_kind":"issue","object_attributes":{"id":9,"title":"b",`+
-			`"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},`+
-			`"changes":`+changes+`}`)
+			`"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},`+`"changes":`+changes+`}`)
 		if got := string(o.Before.Raw()); got != want || o.State == nil {
 			t.Errorf("%s: before %s, want %s", changes, got, want)
 		}
@@ -205,9 +203,8 @@ func TestObserve_updatesOfOneSecond_areOrderedByOldValues(t *testing.T) {
 	t.Parallel()
 	update := func(title, state, changes string) string {
 		return fmt.Sprintf(`{"object_kind":"issue","object_attributes":{"id":9,"title":%q,`+
-			`"state":%q,"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},`+
-			`"changes":%s}`,
-			title, state, changes)
+			`"state":%q,"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},`+`"changes":%s}`, title, state,
+			changes)
 	}
 	renamed := update("b", "opened", `{"title":{"previous":"a","current":"b"}}`)
 	closed := update("b", "closed", `{"state":{"previous":"opened","current":"closed"}}`)

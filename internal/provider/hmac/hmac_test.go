@@ -108,9 +108,8 @@ func TestHandshake_deliveries_getResponse(t *testing.T) {
 	}
 	want := &provider.Reply{ContentType: "text/plain; charset=utf-8",
 		Body: []byte("3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P")}
-	if diff := cmp.Diff(want,
-		handshake(`{"type": "url_verification", `+
-			`"challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}`)); diff != "" {
+	if diff := cmp.Diff(want, handshake(`{"type": "url_verification", `+
+		`"challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}`)); diff != "" {
 		t.Error(diff)
 	}
 	for _, body := range []string{`{"type": "event_callback", "challenge": "x"}`, `{"challenge": "x"}`, "",

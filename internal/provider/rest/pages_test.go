@@ -162,8 +162,7 @@ func TestListObjects_changedInATime_asksForTime(t *testing.T) {
 }
 
 func pageOf(t *testing.T, l *rest.List, cursor string, header http.Header, body string) ([]provider.ListedObject,
-	string,
-	error) {
+	string, error) {
 	t.Helper()
 	if l.Request.Query == nil {
 		l.Request = request(t, "/a/things")
@@ -340,8 +339,7 @@ func TestObjectPage_partialList_hasVersionsOnly(t *testing.T) {
 // FuzzPage checks that no response causes a panic, and that the next page is below the base URL.
 func FuzzPage(f *testing.F) {
 	f.Add(`{"items": [{"thing": {"key": "a", "changed": "2027-01-15T08:00:00Z"}}], `+
-		`"meta": {"next": "/api/x?y"}, "more": true}`,
-		`<?a>; rel="next"`, "")
+		`"meta": {"next": "/api/x?y"}, "more": true}`, `<?a>; rel="next"`, "")
 	f.Add(`{"items": [], "meta": {"next": "//h"}}`, `<//h>; rel=next; a="`, "1800000000000000")
 	f.Add(`[{"key": {}}]`, `<`, "x")
 	f.Fuzz(func(t *testing.T, body, link, cursor string) {

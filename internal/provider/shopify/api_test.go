@@ -175,10 +175,9 @@ func FuzzAnswers(f *testing.F) {
 	f.Add("order", "7", "", "32/40", []byte(`{"order":{"id":7,`+wholeOrder+`}}`))
 	f.Add("inventory_level", "7:8", "a b", "",
 		[]byte(`{"inventory_levels":[{"inventory_item_id":7,"location_id":8,"available":1,`+updated+`}]}`))
-	f.Add("inventory_level", "7:8", "", "",
-		[]byte(`{"data":{"locations":{"nodes":[{"legacyResourceId":"8",`+
-			`"page":{"nodes":[{"updatedAt":"2026-01-01T00:00:00Z","item":{"legacyResourceId":"7"}}],`+
-			`"pageInfo":{"hasNextPage":true,"endCursor":"x"}}}]}}}`))
+	f.Add("inventory_level", "7:8", "", "", []byte(`{"data":{"locations":{"nodes":[{"legacyResourceId":"8",`+
+		`"page":{"nodes":[{"updatedAt":"2026-01-01T00:00:00Z","item":{"legacyResourceId":"7"}}],`+
+		`"pageInfo":{"hasNextPage":true,"endCursor":"x"}}}]}}}`))
 	f.Add("product", "7", "", "1e9/1",
 		[]byte(`{"data":{"page":{"nodes":[{"id":"gid://shopify/Product/7","updatedAt":"2026-01-01T00:00:00Z"}],"pageInfo":{"hasNextPage":false}}},"extensions":{"cost":{"requestedQueryCost":1e300,"throttleStatus":{"maximumAvailable":1e300,"currentlyAvailable":-1,"restoreRate":1e-300}}}}`))
 	f.Add("fulfillment", "7", "", "", []byte(`{"data":{"object":{"order":{"legacyResourceId":"8"}}}}`))

@@ -23,8 +23,7 @@ var _ provider.FileLister = Shopify{}
 const (
 	bulkSince = "2026-01"
 
-	bulkStart = `mutation($query: String!) { ` +
-		`started: bulkOperationRunQuery(query: $query, groupObjects: false) ` +
+	bulkStart = `mutation($query: String!) { ` + `started: bulkOperationRunQuery(query: $query, groupObjects: false) ` +
 		`{ bulkOperation { id } userErrors { code message } } }`
 	bulkState = `query($id: ID!) { bulk: bulkOperation(id: $id) ` +
 		`{ status errorCode createdAt objectCount fileSize url } }`

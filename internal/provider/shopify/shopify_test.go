@@ -131,9 +131,8 @@ func identify(t *testing.T, src *provider.Source, d *provider.Delivery) provider
 func TestIdentify_event_isNamed(t *testing.T) {
 	t.Parallel()
 	d := newDelivery(`{"id": 7}`, "X-Shopify-Topic", "orders/delete", "X-Shopify-Shop-Domain", "My-Shop.myshopify.com",
-		"X-Shopify-Webhook-Id", "w-1",
-		"X-Shopify-Event-Id", "e-1", "X-Shopify-API-Version", "2026-07", "X-Shopify-Triggered-At",
-		"2026-01-01T00:00:00.5Z")
+		"X-Shopify-Webhook-Id", "w-1", "X-Shopify-Event-Id", "e-1", "X-Shopify-API-Version", "2026-07",
+		"X-Shopify-Triggered-At", "2026-01-01T00:00:00.5Z")
 	src := &provider.Source{Account: "my-shop.myshopify.com"}
 	want := provider.Event{Key: "w-1", Type: "orders/delete", Account: "my-shop.myshopify.com", ObjectType: "order",
 		ObjectID:   "7",

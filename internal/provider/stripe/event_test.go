@@ -159,9 +159,8 @@ func TestObserve_previousAttributes_giveStateBefore(t *testing.T) {
 		{"customer.deleted", `{"name": null}`, false},
 	}
 	for _, test := range tests {
-		o, err := observe(&provider.Source{},
-			fmt.Sprintf(`{"id": "evt_1", "type": %q, "created": 100, `+
-				`"data": {"object": %s, "previous_attributes": %s}}`, test.event, customer, test.previous))
+		o, err := observe(&provider.Source{}, fmt.Sprintf(`{"id": "evt_1", "type": %q, "created": 100, `+
+			`"data": {"object": %s, "previous_attributes": %s}}`, test.event, customer, test.previous))
 		if err != nil || (o.Before != nil) != test.want {
 			t.Errorf("%s with %s: before %v, %v", test.event, test.previous, o.Before != nil, err)
 		}

@@ -310,8 +310,7 @@ func FuzzObjectPage(f *testing.F) {
 		}
 		for _, o := range page {
 			if withBody := objectType != "v2.core.account"; o.ObjectID == "" || withBody != (o.Body != nil) ||
-				withBody &&
-					!strings.HasPrefix(string(o.Body), "{") {
+				withBody && !strings.HasPrefix(string(o.Body), "{") {
 				t.Fatalf("%q is %q", o.ObjectID, o.Body)
 			}
 		}

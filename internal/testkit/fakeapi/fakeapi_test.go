@@ -75,8 +75,7 @@ func TestBase_scriptedFaults_reachTheClientInOrder(t *testing.T) {
 		}
 	}
 	if s.RequestCount("/a") != 5 || s.RequestCount("/b") != 0 || s.RequestLines()[0] != "GET /a?b=c" ||
-		s.FaultCount(fakeapi.Truncated) != 1 ||
-		s.FaultCount(fakeapi.NoFault) != 1 {
+		s.FaultCount(fakeapi.Truncated) != 1 || s.FaultCount(fakeapi.NoFault) != 1 {
 		t.Errorf("requests %q, %d truncated responses", s.RequestLines(), s.FaultCount(fakeapi.Truncated))
 	}
 }

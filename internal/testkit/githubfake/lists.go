@@ -71,8 +71,7 @@ func (c *call) list(r *repo, below string) response {
 	c.at -= c.RandomUpTo(c.options.Faults.ListLag)
 	for _, o := range c.objects {
 		if body := o.stateAt(c.at); o.repo == r && slices.Contains(kinds, o.kind) && body != nil &&
-			c.matchesQuery(body) &&
-			!c.isHidden(o, body) {
+			c.matchesQuery(body) && !c.isHidden(o, body) {
 			list = append(list, listBody(below, o, body))
 		}
 	}

@@ -96,8 +96,7 @@ func (c *call) list(k *kind, query url.Values) response {
 		at -= c.fake.RandomUpTo(c.fake.options.Faults.MaxListDelay)
 	}
 	all := slices.DeleteFunc(c.visibleObjects(k, at), func(o listedObject) bool {
-		return o.updated < since || o.updated > until ||
-			o.object.number <= after
+		return o.updated < since || o.updated > until || o.object.number <= after
 	})
 	list := []any{}
 	size := min(len(all), limit, c.fake.options.MaxPageSize)

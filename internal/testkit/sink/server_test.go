@@ -166,9 +166,8 @@ func TestServer_mailFaults_acceptOrDropTheMail(t *testing.T) {
 	})
 	d := testServer(server.URL)
 	mail := func(n int) error {
-		return smtp.SendMail(l.Addr().String(), nil, "a@example.com", []string{"b@example.com"},
-			fmt.Appendf(nil, "Message-ID: <m%d@example.com>\r\nSubject: =?utf-8?q?Gr=C3=BC=C3=9Fe?= "+
-				"%d\r\n\r\nhello\r\n", n, n))
+		return smtp.SendMail(l.Addr().String(), nil, "a@example.com", []string{"b@example.com"}, fmt.Appendf(nil,
+			"Message-ID: <m%d@example.com>\r\nSubject: =?utf-8?q?Gr=C3=BC=C3=9Fe?= %d\r\n\r\nhello\r\n", n, n))
 	}
 	for n, c := range []struct {
 		fault string

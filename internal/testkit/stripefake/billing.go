@@ -143,8 +143,7 @@ var charges = kind{
 		{events: eventTypes("charge.failed"), weight: 1, when: fieldIs("status", "pending"),
 			do: func(_ *changeContext, o tree) { o["status"] = "failed" }},
 		{events: eventTypes("charge.refunded"), weight: 1, when: func(o tree) bool {
-			return o["status"] == "succeeded" &&
-				o["refunded"] == false
+			return o["status"] == "succeeded" && o["refunded"] == false
 		},
 			do: func(_ *changeContext, o tree) {
 				refunded, _ := o["amount_refunded"].(float64)

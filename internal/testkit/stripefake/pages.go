@@ -63,8 +63,7 @@ func rangeInBounds(size int, b bounds, created func(i int) int64) (first, end in
 // applyCursors returns the part of the range that the cursors leave, and whether the page is the
 // last of it instead of the first.
 func (c *call) applyCursors(first, end int, name string, place func(id string) (int, bool)) (from, to int,
-	backward bool,
-	fail *apiError) {
+	backward bool, fail *apiError) {
 	for _, cursor := range []string{"starting_after", "ending_before"} {
 		if !c.query.Has(cursor) {
 			continue
