@@ -114,7 +114,7 @@ func TestPackages_goroutineLeaks_areChecked(t *testing.T) {
 			continue
 		}
 		if found++; !looks[pkg] {
-			t.Errorf("%s begins goroutines, and nobody looks whether tests leave some behind: write func TestMain(m "+
+			t.Errorf("%s starts goroutines, and no test checks that they end: write func TestMain(m "+
 				"*testing.M) { testkit.Main(m) }", pkg)
 		}
 	}

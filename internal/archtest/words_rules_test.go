@@ -223,7 +223,8 @@ func checkWidths(rel, text string) []finding {
 			case trimmed == "<!-- end of results -->":
 				fenced = false
 			}
-			if fenced || strings.HasPrefix(trimmed, "![") || strings.HasPrefix(line, "    ") || strings.HasPrefix(trimmed, "|") {
+			if fenced || strings.HasPrefix(trimmed, "![") || strings.HasPrefix(line, "    ") ||
+				strings.HasPrefix(trimmed, "|") {
 				continue
 			}
 			limit = textColumns

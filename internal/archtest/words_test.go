@@ -82,19 +82,20 @@ func TestCheckWidths_wideLines_areFound(t *testing.T) {
 		file, text string
 		want       int
 	}{
-		"code of 120 columns":        {"a.go", wide(120), 0},
-		"code of 121 columns":        {"a.go", wide(121), 1},
-		"code behind a tab":          {"a.go", "\t" + wide(117), 1},
-		"a comment of 100 columns":   {"a.go", "// " + wide(97), 0},
-		"a comment of 101 columns":   {"a.go", "// " + wide(98), 1},
-		"a comment of SQL":           {"a.sql", "-- " + wide(98), 1},
-		"a comment of a script":      {"a.sh", "# " + wide(99), 1},
-		"prose of 101 columns":       {"a.md", wide(101), 1},
-		"a table":                    {"a.md", "| " + wide(150), 0},
-		"a fenced block":             {"a.md", "```\n" + wide(150) + "\n```\n" + wide(101), 1},
-		"a line with an address":     {"a.md", "https://" + wide(150), 0},
-		"a struct tag":               {"a.go", "A string `yaml:\"" + wide(150) + "`", 0},
-		"results of the benchmark":   {"a.md", "<!-- results -->\n" + wide(150) + "\n<!-- end of results -->\n" + wide(101), 1},
+		"code of 120 columns":      {"a.go", wide(120), 0},
+		"code of 121 columns":      {"a.go", wide(121), 1},
+		"code behind a tab":        {"a.go", "\t" + wide(117), 1},
+		"a comment of 100 columns": {"a.go", "// " + wide(97), 0},
+		"a comment of 101 columns": {"a.go", "// " + wide(98), 1},
+		"a comment of SQL":         {"a.sql", "-- " + wide(98), 1},
+		"a comment of a script":    {"a.sh", "# " + wide(99), 1},
+		"prose of 101 columns":     {"a.md", wide(101), 1},
+		"a table":                  {"a.md", "| " + wide(150), 0},
+		"a fenced block":           {"a.md", "```\n" + wide(150) + "\n```\n" + wide(101), 1},
+		"a line with an address":   {"a.md", "https://" + wide(150), 0},
+		"a struct tag":             {"a.go", "A string `yaml:\"" + wide(150) + "`", 0},
+		"results of the benchmark": {"a.md", "<!-- results -->\n" + wide(150) +
+			"\n<!-- end of results -->\n" + wide(101), 1},
 		"a directive of the go tool": {"a.go", "//go:embed " + wide(100), 0},
 	} {
 		if got := checkWidths(one.file, one.text); len(got) != one.want {

@@ -26,17 +26,17 @@ const rejectSQL = `UPDATE effects SET state = 'rejected', due = NULL, reason = $
 // retrySQL makes steps due now. A step that was not executed renders its request again from the
 // rule. A step that may have been executed keeps its request.
 const retrySQL = `
-WITH anew AS (UPDATE effect_steps SET request = NULL WHERE effect = ANY($1::bigint[]) AND state = 'failed')
+WITH cleared AS (UPDATE effect_steps SET request = NULL WHERE effect = ANY($1::bigint[]) AND state = 'failed')
 UPDATE effects SET state = 'planned', due = clock_now(), first_attempt_at = NULL, attempts = 0, reason = '',
 	updated_at = clock_now() WHERE effect = ANY($1::bigint[])`
 
 // resolveSQL records an operator's decision on a step and makes the effect continue. Other steps
 // that were not executed render their requests again, with the values that are captured now.
 const resolveSQL = `
-WITH said AS (
+WITH decided AS (
   UPDATE effect_steps SET state = $4, captured = captured || $5::jsonb, error = $6, ended_at = coalesce(ended_at,
   	clock_now()) WHERE effect = $1 AND step = $2 AND undo = $3
-), anew AS (
+), cleared AS (
   UPDATE effect_steps SET request = NULL WHERE effect = $1 AND state = 'failed' AND (step, undo) <> ($2, $3)
 )
 UPDATE effects SET state = 'planned', due = clock_now(), first_attempt_at = NULL, attempts = 0, reason = '',

@@ -38,7 +38,7 @@ FROM unnest($1::text[], $2::int[]) AS d(key, version) JOIN effects e ON e.key = 
 // supersedeSQL replaces all other effects of the same rule and object that have no started step.
 // The caller holds the object's lock, so that every effect in the ledger is older.
 const supersedeSQL = `
-UPDATE effects e SET state = 'superseded', due = NULL, reason = 'effect ' || d.effect || ' took its place',
+UPDATE effects e SET state = 'superseded', due = NULL, reason = 'effect ' || d.effect || ' superseded it',
 	updated_at = clock_now()
 FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[]) AS d(effect, rule, source, account,
 	type, id)

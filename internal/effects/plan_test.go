@@ -204,7 +204,7 @@ func TestPlan_expiredKeyWantedAgain_isRevived(t *testing.T) {
 	t.Parallel()
 	b := setup(t, rule(t, "price", priceKey, true))
 	b.plan(t, change(1, "", "x", `{"price": 20}`))
-	b.db.Exec(t, `UPDATE effects SET state = 'expired', due = NULL, reason = 'nobody approved it within 72h'`)
+	b.db.Exec(t, `UPDATE effects SET state = 'expired', due = NULL, reason = 'not approved until 2026-01-01T00:00:00Z'`)
 	b.plan(t, change(2, "", "x", `{"price": 100}`))
 	b.plan(t, change(3, "", "x", `{"price": 20}`))
 	if got := b.db.QueryStrings(t, activeSQL); !cmp.Equal(got, []string{"price:x:20 planned 3 20 3"}) {

@@ -85,7 +85,7 @@ func TestWatcher_runFailsWhileWatermarkAdvances_isReported(t *testing.T) {
   IF NOT EXISTS (SELECT FROM runs) THEN
     INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, ended_at, updated_at)
     	VALUES ('replay', '{}', '', '', 'failed', '', '{}', clock_now(), clock_now(), clock_now());
-    PERFORM pg_sleep(0.2); -- longer than what ended must have settled
+    PERFORM pg_sleep(0.2); -- longer than the delay before an ended run is reported
   END IF;
   RETURN NULL;
 END$$`)

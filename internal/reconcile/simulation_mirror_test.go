@@ -243,7 +243,8 @@ func (l *simulation) reconcileUntilDone(steps ...[]reconcile.Params) {
 
 // pendingWork describes the work that is left.
 func (l *simulation) pendingWork() []string {
-	rows, err := l.db.Pool.Query(context.Background(), `SELECT format('hint of %s %s, tried %s times, due in %s: %s',
+	rows, err := l.db.Pool.Query(context.Background(), `
+		SELECT format('refetch request of %s %s, tried %s times, due in %s: %s',
 		object_type, object_id, attempts, due - clock_now(), error) FROM refetch_requests
 		UNION ALL SELECT format('run %s is %s, deferred: %s', run, status, detail) FROM runs WHERE ended_at IS NULL
 		UNION ALL SELECT format('%s %s has a refetch pending after %s', object_type, object_id, refetch_after)

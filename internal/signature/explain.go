@@ -24,7 +24,7 @@ type Step struct {
 }
 
 // Explain describes each step of Verify. If no secret matches, it tries common mistakes and reports
-// those that would match; these steps are named "hint". The last step is the result of Verify: it
+// those that would match; these steps are named "cause". The last step is the result of Verify: it
 // is OK if and only if Verify returns no error. Explain tries dozens of variants and formats the
 // message again. It is therefore only for single deliveries that an operator selects. It names
 // secrets by names, or by their positions from 1.
@@ -330,7 +330,7 @@ func (x *explainer) explainMistakes(secrets [][]byte, err error) {
 		return
 	}
 	if slices.ContainsFunc(x.steps, func(s Step) bool { return s.Name == "body" && !s.OK }) {
-		x.add("hint", false, "the body was changed after it was signed, perhaps only by a newline: use its raw bytes "+
+		x.add("cause", false, "the body was changed after it was signed, perhaps only by a newline: use its raw bytes "+
 			"(curl --data-binary)")
 		return
 	}
@@ -341,6 +341,6 @@ func (x *explainer) explainMistakes(secrets [][]byte, err error) {
 		found = x.scheme.findMessageMistake(secrets, r)
 	}
 	for _, description := range found {
-		x.add("hint", false, "it matches %s", description)
+		x.add("cause", false, "it matches %s", description)
 	}
 }

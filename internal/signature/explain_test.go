@@ -60,7 +60,7 @@ func TestExplain_steps_areDescribed(t *testing.T) {
 			`ok verdict: secret 3 matches the signature`)},
 		{"a newline too many", got(spoiled, datedKey), append(slices.Clone(wrong),
 			`FAIL secret: secret 1 does not match any signature`,
-			`FAIL hint: it matches without the newline at the body's end: an editor or a shell added it `+
+			`FAIL cause: it matches without the newline at the body's end: an editor or a shell added it `+
 				`(printf '%s' and editors in binary mode do not)`,
 			`FAIL verdict: X-Dated header: none of 1 secrets matches any of 1 signatures over `+
 				`{timestamp}.{body}, 15 bytes of body`)},
@@ -182,7 +182,7 @@ func TestExplain_commonMistakes_areNamed(t *testing.T) {
 			}
 			var explanations []string
 			for _, step := range test.got.scheme.Explain(secrets, got, 0) {
-				if step.Name == "hint" {
+				if step.Name == "cause" {
 					explanations = append(explanations, step.Detail)
 				}
 			}
@@ -224,7 +224,7 @@ func TestExplain_commonMessages_areTried(t *testing.T) {
 			steps := test.got.Explain([][]byte{[]byte("abc")}, r, 0, "main")
 			want := "it matches with " + message + " as the signed message, instead of " + test.got.Message.String()
 			if !slices.ContainsFunc(steps, func(s signature.Step) bool {
-				return s.Name == "hint" && s.Detail == want
+				return s.Name == "cause" && s.Detail == want
 			}) {
 				t.Errorf("%+v lack %q", steps, want)
 			}
@@ -246,7 +246,7 @@ func TestExplain_shortSignature_isNotOK(t *testing.T) {
 	}
 }
 
-// A forged or missing signature gives no hint.
+// A forged or missing signature gives no cause.
 func TestExplain_forged_hasNoExplanation(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, row row) {
@@ -260,7 +260,7 @@ func TestExplain_forged_hasNoExplanation(t *testing.T) {
 				}
 			}
 			for _, step := range row.Explain([][]byte{[]byte(row.key())}, r, 0) {
-				if step.Name == "hint" {
+				if step.Name == "cause" {
 					t.Errorf("signed %t: %s", signed, step.Detail)
 				}
 			}
@@ -279,7 +279,7 @@ func TestExplain_changedBody_isNamed(t *testing.T) {
 	for _, step := range steps {
 		names = append(names, step.Name)
 	}
-	if !slices.Equal(names[len(names)-3:], []string{"body", "hint", "verdict"}) || steps[len(steps)-1].OK {
+	if !slices.Equal(names[len(names)-3:], []string{"body", "cause", "verdict"}) || steps[len(steps)-1].OK {
 		t.Errorf("%+v", steps)
 	}
 }

@@ -125,7 +125,7 @@ func verify(t interface {
 	agrees := false
 	switch problem(err) {
 	case 0:
-		agrees = matched && !failed("scheme", "place", "time", "reading", "body", "age", "hint")
+		agrees = matched && !failed("scheme", "place", "time", "reading", "body", "age", "cause")
 	case signature.Missing:
 		agrees = failed("scheme", "place")
 	case signature.Malformed:

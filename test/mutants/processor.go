@@ -16,8 +16,8 @@ func processorMutants() []mutant {
 		one("takes the locks of objects in the order of the batch", "Apply_eventsOfTwo",
 			"slices.Sort(keys)\nkeys = slices.Compact(keys)", "keys = slices.Compact(keys)"),
 		one("records no outcome of an ignored event", "Apply_unreadableEvent_failsAlone",
-			"for _, it := range items { if !it.settled { n, wait := p.attempt(it)",
-			"for _, it := range items { if !it.settled && it.outcome.status != versioning.Ignored { n, wait := "+
+			"for _, it := range items { if !it.finished { n, wait := p.attempt(it)",
+			"for _, it := range items { if !it.finished && it.outcome.status != versioning.Ignored { n, wait := "+
 				"p.attempt(it)"),
 		one("records stale events as applied", "Apply_reorderedEvents_requestFewRefetches",
 			"it.outcome = &outcome{status: d.Status, reason: d.Reason,",
@@ -36,8 +36,8 @@ func processorMutants() []mutant {
 			"o := objs[it.key]\nbefore, last := o.Row, o.LastEvent",
 			"read := *objs[it.key]\no := &read\nbefore, last := o.Row, o.LastEvent"),
 		one("loses an event in the same batch as an operator's overwrite", "Apply_overwriteWithLaterEvent_keepsEvent",
-			"return cmp.Compare(b.input.Settles, a.input.Settles)", "return cmp.Compare(a.input.Settles, "+
-				"b.input.Settles)"),
+			"return cmp.Compare(b.input.OverwriteAt, a.input.OverwriteAt)", "return cmp.Compare(a.input.OverwriteAt, "+
+				"b.input.OverwriteAt)"),
 		one("overwrites an outcome that another process recorded meanwhile",
 			"Apply_outcomeRecordedByOther_appliesNothing",
 			"WHERE o.status = 'failed' OR o.status = 'dead' AND $15`", "WHERE true OR $15`"),

@@ -17,7 +17,8 @@ func reconcileMutants() []mutant {
 				"read(since, until)\n"+
 				"if err != nil { return \"\", err }"),
 		one("moves the watermark before the events are applied", "Reconcile_unappliedEvents_holdTheWatermark",
-			"if status, err := w.settled(ctx, fresh); err != nil || status != runs.Running { return status, err }\n"+
+			"if status, err := w.waitForOutcomes(ctx, fresh); err != nil || status != runs.Running "+
+				"{ return status, err }\n"+
 				"if err := w.raiseWatermark(ctx, until); err != nil",
 			"_ = fresh\nif err := w.raiseWatermark(ctx, until); err != nil"),
 		one("begins at the watermark without an overlap", "Reconcile_eventListedLate_isFoundByNextRun",

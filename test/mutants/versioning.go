@@ -51,7 +51,7 @@ func versioningMutants() []mutant {
 		one("shows the last received one of several tied states", "end, ok := chain(set)\nif !ok {\nend = "+
 			"greatestOpen(set)\n}", "end, ok := chain(set)\nif !ok {\nend = set[len(set)-1].State.Hash\n}"),
 		one("applies events received before an operator's overwrite",
-			"if in.Received < row.Settled {", "if in.Received < 0 {"),
+			"if in.Received < row.OverwrittenAt {", "if in.Received < 0 {"),
 		in("internal/processor Save|Apply", one("overwrites a row that another process has written meanwhile",
 			"AND excluded.created_at = o.updated_at\n", "\n")),
 		in("internal/processor "+

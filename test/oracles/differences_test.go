@@ -127,7 +127,7 @@ var (
 	})
 	severalLines = difference{
 		why: "of several header lines it reads the first, or all as one; here only one may be there, since " +
-			"whoever stands between may read another",
+			"a proxy in between may read another one",
 		is:      func(before, after part) bool { return len(after.header) > 1 },
 		example: func(p part) part { p.header = []string{p.value(), p.value()}; return p },
 	}
@@ -155,7 +155,7 @@ var (
 		func(before, after string) bool { return slices.Equal(firstTwo(before), firstTwo(after)) },
 		func(v string) string { return strings.Replace(v, "v1=", "v0=", 1) })
 	rewrittenQuery = difference{
-		why: "it tries the address with its query written anew besides",
+		why: "it also tries the address with its query written again",
 		is: func(before, after part) bool {
 			was, _ := url.ParseQuery(before.query)
 			is, _ := url.ParseQuery(after.query)
@@ -164,8 +164,7 @@ var (
 		example: func(p part) part { p.query += "&"; return p },
 	}
 	rewrittenBody = difference{
-		why: "it writes the body anew before it looks at the signature, so the body may be written otherwise than it " +
-			"was signed",
+		why: "it writes the body again before it checks the signature, so the body may differ from the signed one",
 		is: func(before, after part) bool {
 			var was, is any
 			return slices.Equal(before.header, after.header) && json.Unmarshal([]byte(before.body), &was) == nil &&

@@ -85,8 +85,8 @@ func nodeSDKs() []*oracle {
 			sdk: "@workos-inc/node", source: declared("workos"), keys: textKeys, body: objects,
 			headers: canonical("WorkOS-Signature"),
 			ours:    five, theirs: &window{3 * time.Minute, forever},
-			because: "WorkOS signs each attempt anew, so nothing says that three minutes are more right than the " +
-				"five of all others; the source can set a tolerance",
+			because: "WorkOS signs each attempt again, so five minutes, as for all others, are no less safe than " +
+				"three; the source can set a tolerance",
 			sign: signedBy("workos", milliseconds), differs: []difference{severalLines, upperHex, anyKey,
 				rewrittenBody, skippedItem(",", "v2=x")},
 			verify: verifiedBy("workos"),

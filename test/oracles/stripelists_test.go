@@ -32,8 +32,8 @@ const (
 
 // unreadLists are the lists of Stripe's that we do not read, with the reason.
 var unreadLists = map[string]string{
-	"/v1/accounts": "each account is kept under itself, and the list is " +
-		"the platform's: a sweep of the account reads it",
+	"/v1/accounts": "each account is mirrored as its own object, " +
+		"and the list belongs to the platform",
 	"/v1/accounts/{account}/people":                      again,
 	"/v1/apple_pay/domains":                              unheard,
 	"/v1/apps/secrets":                                   unheard,

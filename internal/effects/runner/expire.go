@@ -21,7 +21,7 @@ FROM (
 // expireSQL ends effects that were not approved in time. It skips an effect that an operator is
 // rejecting.
 const expireSQL = `
-UPDATE effects e SET state = 'expired', reason = 'nobody approved it until ' || to_char(e.expires_at AT TIME ZONE 'UTC',
+UPDATE effects e SET state = 'expired', reason = 'not approved until ' || to_char(e.expires_at AT TIME ZONE 'UTC',
 	'YYYY-MM-DD"T"HH24:MI:SS"Z"'), updated_at = clock_now()
 FROM (SELECT effect FROM effects WHERE state = 'awaiting_approval' AND expires_at IS NOT NULL
 	AND expires_at <= clock_now()

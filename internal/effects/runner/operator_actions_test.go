@@ -430,7 +430,7 @@ func TestExpire_withoutApproval_endsTheEffect(t *testing.T) {
 	b.run(t, "a", b.pool)
 	b.waitForRow(t, `SELECT string_agg(concat_ws(' ', effect, state), ', ' ORDER BY effect) FROM effects
 		WHERE state <> 'running'`, "1 expired, 2 awaiting_approval, 3 done, 4 awaiting_approval")
-	if v := b.show(t); !strings.HasPrefix(v.Reason, "nobody approved it until 2") ||
+	if v := b.show(t); !strings.HasPrefix(v.Reason, "not approved until 2") ||
 		!strings.Contains(v.AllowedActions, "none of its steps has started") {
 		t.Errorf("%s; %s", v.Reason, v.AllowedActions)
 	}

@@ -101,12 +101,12 @@ WITH ended AS MATERIALIZED (
   	LIMIT 1000 FOR UPDATE SKIP LOCKED
 ), lapsed AS (
   UPDATE effects e SET state = 'failed', due = clock_now(), lease_owner = '', lease_until = NULL,
-  	reason = 'the process that had taken it ended', updated_at = clock_now()
+  	reason = 'the process that executed it ended', updated_at = clock_now()
   FROM ended WHERE e.effect = ended.effect AND e.effect = ANY(ARRAY(SELECT effect FROM ended))
   RETURNING e.effect, e.rule, e.destination, ended.lease_until
 ), doubted AS (
   UPDATE effect_steps s SET state = 'unknown', ended_at = lapsed.lease_until,
-  	error = 'the process ended before there was an answer' FROM lapsed WHERE s.effect = lapsed.effect
+  	error = 'the process ended before a response arrived' FROM lapsed WHERE s.effect = lapsed.effect
   	AND s.state = 'reserved'
   RETURNING s.effect, coalesce(s.first_attempt_at < s.reserved_at, false) AS before
 )
