@@ -13,7 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/effects/backtest"
+	"github.com/postern-gateway/postern/internal/effects/jobs/backtest"
 	"github.com/postern-gateway/postern/internal/events"
 )
 

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/postern-gateway/postern/internal/effects/backtest"
+	"github.com/postern-gateway/postern/internal/effects/jobs/backtest"
 	"github.com/postern-gateway/postern/internal/events"
 )
 

@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/effects/runner"
-	"github.com/postern-gateway/postern/internal/effects/windows"
+	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
+	"github.com/postern-gateway/postern/internal/effects/jobs/windows"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/notify"

@@ -17,9 +17,9 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/effects"
-	"github.com/postern-gateway/postern/internal/effects/backtest"
-	"github.com/postern-gateway/postern/internal/effects/runner"
-	"github.com/postern-gateway/postern/internal/effects/windows"
+	"github.com/postern-gateway/postern/internal/effects/jobs/backtest"
+	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
+	"github.com/postern-gateway/postern/internal/effects/jobs/windows"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/notify"
@@ -269,8 +269,8 @@ func TestStatements_migratedSchema_prepare(t *testing.T) {
 		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "providerapi": providerapi.Statements(),
 		"adminauth": adminauth.Statements(), "verify": verify.Statements(),
 		"doctor":  doctor.Statements(),
-		"effects": effects.Statements(), "notify": notify.Statements(), "effects/runner": runner.Statements(),
-		"effects/backtest": backtest.Statements(), "effects/windows": windows.Statements()} {
+		"effects": effects.Statements(), "notify": notify.Statements(), "effects/jobs/runner": runner.Statements(),
+		"effects/jobs/backtest": backtest.Statements(), "effects/jobs/windows": windows.Statements()} {
 		if len(statements) == 0 {
 			t.Errorf("%s lists none", name)
 		}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
-	"github.com/postern-gateway/postern/internal/effects/runner"
-	"github.com/postern-gateway/postern/internal/effects/windows"
+	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
+	"github.com/postern-gateway/postern/internal/effects/jobs/windows"
 )
 
 // maxEffectsConns limits the connections for effects: the runner uses short transactions, and rules

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/effects/runner"
-	"github.com/postern-gateway/postern/internal/effects/windows"
+	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
+	"github.com/postern-gateway/postern/internal/effects/jobs/windows"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/notify"
 	"github.com/postern-gateway/postern/internal/processor"

@@ -43,7 +43,6 @@ var rules = []rule{
 	{"cmd/*", 100, "the programs: they parse flags and call app or a command"},
 	{"internal/app", 90, "wires the parts into processes and contains no logic of them"},
 	{"internal/admin", 80, "serves the JSON API for operators"},
-	{"internal/console", 80, "serves the web console for operators"},
 	{"internal/verify", 75, "checks the integrity of stored data"},
 	{"internal/doctor", 75, "checks the configuration, the machine, PostgreSQL and NATS"},
 	{"internal/retention", 75, "drops old partitions, after it has stored retained objects and archives"},
@@ -54,9 +53,9 @@ var rules = []rule{
 	{"internal/archive", 70, "exports events to files and imports them into another log"},
 	{"internal/redaction", 70, "redacts events and the data derived from them"},
 	{"internal/reconcile", 70, "reads the provider's API and adds to the log what webhooks did not bring"},
-	{"internal/effects/runner", 70, "executes planned effects"},
-	{"internal/effects/windows", 70, "plans the effects of rules that are on a schedule"},
-	{"internal/effects/backtest", 70, "evaluates rules against past changes, without effects"},
+	{"internal/effects/jobs/runner", 70, "executes planned effects"},
+	{"internal/effects/jobs/windows", 70, "plans the effects of rules that are on a schedule"},
+	{"internal/effects/jobs/backtest", 70, "evaluates rules against past changes, without effects"},
 	{"internal/processor", 60, "applies events to the mirror, records outcomes, and runs the republisher"},
 	{"internal/effects/rules", 34, "compiles the conditions and templates of effect rules"},
 	{"internal/effects", 50, "plans effects and writes the ledger; the processor uses it"},
@@ -95,7 +94,7 @@ var confined = []struct {
 	packages []string
 	why      string
 }{
-	{"github.com/labstack/echo", []string{"internal/ingest", "internal/admin", "internal/console", "internal/app",
+	{"github.com/labstack/echo", []string{"internal/ingest", "internal/admin", "internal/app",
 		"bench/*"}, "its support ends soon, so only packages that serve HTTP import it"},
 	{"github.com/nats-io/nats-server", []string{"internal/stream", "internal/testkit", "internal/testkit/*"},
 		"the embedded server belongs to the package stream"},

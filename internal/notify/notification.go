@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/effects/runner"
+	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 )
 
 // topic is a subject of notifications.

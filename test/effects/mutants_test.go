@@ -28,10 +28,12 @@ type mutant struct {
 }
 
 const (
-	panicsGo                          = "effects/runner/panics.go"
-	runnerGo, nextGo, callGo, storeGo = "effects/runner/runner.go", "effects/runner/next.go", "effects/runner/call.go",
-		"effects/runner/store.go"
-	recoveryGo      = "effects/runner/recovery.go"
+	panicsGo        = "effects/jobs/runner/panics.go"
+	runnerGo        = "effects/jobs/runner/runner.go"
+	nextGo          = "effects/jobs/runner/next.go"
+	callGo          = "effects/jobs/runner/call.go"
+	storeGo         = "effects/jobs/runner/store.go"
+	recoveryGo      = "effects/jobs/runner/recovery.go"
 	planGo, applyGo = "effects/plan.go", "processor/apply.go"
 )
 
