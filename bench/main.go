@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"text/tabwriter"
 
-	"github.com/postern-gateway/postern/bench/plan"
+	"github.com/postern-gateway/postern/bench/suite"
 )
 
 // options are the parsed command line.
@@ -79,12 +79,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows := plan.Full(o.rounds)
+	rows := suite.Full(o.rounds)
 	if o.quick {
-		rows = plan.Quick(o.rounds)
+		rows = suite.Quick(o.rounds)
 	}
 	if o.only != "" {
-		if rows, err = plan.Choose(rows, strings.Split(o.only, ",")); err != nil {
+		if rows, err = suite.Choose(rows, strings.Split(o.only, ",")); err != nil {
 			return err
 		}
 	}
@@ -105,12 +105,12 @@ func run(ctx context.Context) error {
 	return measure(ctx, o, rows, p, log)
 }
 
-func list(rows []plan.Row) error {
+func list(rows []suite.Row) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", row.Name, clock(row.Takes), row.About)
 	}
-	fmt.Fprintf(w, "in all, about\t%s\n", clock(plan.Estimate(rows)))
+	fmt.Fprintf(w, "in all, about\t%s\n", clock(suite.Estimate(rows)))
 	return w.Flush()
 }
 
@@ -121,13 +121,13 @@ var (
 
 // strictError returns the error that -strict reports for some verdicts. A bound that was not
 // measured is an error only if all rows were run.
-func (o options) strictError(verdicts []plan.Verdict) error {
+func (o options) strictError(verdicts []suite.Verdict) error {
 	switch {
 	case !o.strict:
 		return nil
-	case plan.Failed(verdicts) > 0:
+	case suite.Failed(verdicts) > 0:
 		return errBounds
-	case !o.quick && o.only == "" && plan.Unmeasured(verdicts) > 0:
+	case !o.quick && o.only == "" && suite.Unmeasured(verdicts) > 0:
 		return errUnmeasured
 	}
 	return nil

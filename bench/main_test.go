@@ -4,25 +4,25 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/postern-gateway/postern/bench/plan"
+	"github.com/postern-gateway/postern/bench/suite"
 )
 
 // A strict run of all rows fails if a bound was not measured. A run of chosen rows cannot measure
 // all bounds.
 func TestStrictError_verdicts_errorOnlyIfStrict(t *testing.T) {
 	t.Parallel()
-	verdicts := func(status ...plan.Status) (out []plan.Verdict) {
+	verdicts := func(status ...suite.Status) (out []suite.Verdict) {
 		for _, s := range status {
-			out = append(out, plan.Verdict{Status: s})
+			out = append(out, suite.Verdict{Status: s})
 		}
 		return out
 	}
-	well, failed, missing := verdicts(plan.Pass, plan.Idle), verdicts(plan.Pass, plan.Fail, plan.Missing),
-		verdicts(plan.Pass, plan.Missing)
+	well, failed, missing := verdicts(suite.Pass, suite.Idle), verdicts(suite.Pass, suite.Fail, suite.Missing),
+		verdicts(suite.Pass, suite.Missing)
 	for _, c := range []struct {
 		name     string
 		o        options
-		verdicts []plan.Verdict
+		verdicts []suite.Verdict
 		want     error
 	}{
 		{"all hold", options{strict: true}, well, nil},

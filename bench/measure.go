@@ -10,15 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/postern-gateway/postern/bench/machine"
-	"github.com/postern-gateway/postern/bench/plan"
-	"github.com/postern-gateway/postern/bench/report"
+	"github.com/postern-gateway/postern/bench/load"
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
 // withMachine starts a machine, calls do with it, and then stops and removes it.
-func withMachine(ctx context.Context, o options, log *slog.Logger, do func(*machine.Machine) error) (err error) {
-	m, err := machine.Start(ctx, machine.Options{Parent: o.dir, Settings: o.postgres, Traces: o.traces}, log)
+func withMachine(ctx context.Context, o options, log *slog.Logger, do func(*load.Machine) error) (err error) {
+	m, err := load.StartMachine(ctx, load.MachineOptions{Parent: o.dir, Settings: o.postgres, Traces: o.traces}, log)
 	if err != nil {
 		return err
 	}
@@ -27,30 +25,30 @@ func withMachine(ctx context.Context, o options, log *slog.Logger, do func(*mach
 }
 
 // measure runs rows, writes the results and prints the verdicts.
-func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *slog.Logger) error {
+func measure(ctx context.Context, o options, rows []suite.Row, p *progress, log *slog.Logger) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	r := &report.Results{Began: time.Now().UTC().Truncate(time.Second), Command: o.command, Commit: report.Commit(ctx),
-		Rows: report.Rows(rows)}
-	err := withMachine(ctx, o, log, func(m *machine.Machine) (err error) {
-		if r.Machine, err = report.Describe(ctx, m); err != nil {
+	r := &results{Began: time.Now().UTC().Truncate(time.Second), Command: o.command, Commit: currentCommit(ctx),
+		Rows: rows}
+	err := withMachine(ctx, o, log, func(m *load.Machine) (err error) {
+		if r.Machine, err = describeMachine(ctx, m); err != nil {
 			return err
 		}
-		run := plan.NewRun(suite.New(m, log), log)
-		return run.Do(ctx, rows, p.setRemaining, func() error {
-			r.Samples, r.Gaps, r.Took = run.Samples, run.Gaps, time.Since(r.Began).Round(time.Second).String()
-			r.Judge()
-			return r.Save(o.out)
+		s := suite.New(m, log)
+		return s.Do(ctx, rows, p.setRemaining, func() error {
+			r.Samples, r.Gaps, r.Took = s.Samples, s.Gaps, time.Since(r.Began).Round(time.Second).String()
+			r.judge()
+			return r.save(o.out)
 		})
 	})
 	if len(r.Samples) == 0 {
 		return err
 	}
-	if e := r.Write(o.out); e != nil {
+	if e := r.write(o.out); e != nil {
 		return errors.Join(err, e)
 	}
-	fmt.Print(r.Summary())
+	fmt.Print(r.summary())
 	log.Info("written", "folder", o.out)
 	switch {
 	case err != nil:

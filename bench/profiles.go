@@ -5,8 +5,7 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/postern-gateway/postern/bench/machine"
-	"github.com/postern-gateway/postern/bench/profile"
+	"github.com/postern-gateway/postern/bench/load"
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
@@ -29,11 +28,11 @@ func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 	take := func(ctx context.Context, program, admin string) error {
 		log.Info("take profiles", "program", program)
 		taken = append(taken, program)
-		return profile.Usual().Take(ctx, o.profile, program, admin)
+		return load.UsualProfile().Take(ctx, o.profile, program, admin)
 	}
-	err := withMachine(ctx, o, log, func(m *machine.Machine) error {
+	err := withMachine(ctx, o, log, func(m *load.Machine) error {
 		s := suite.New(m, log)
-		shape := suite.Shape{Connections: 64, Body: 2400, Sources: 1, For: profile.Usual().Takes()}
+		shape := suite.Shape{Connections: 64, Body: 2400, Sources: 1, For: load.UsualProfile().Takes()}
 		for _, target := range []string{suite.Verify, suite.Bare, suite.Afternoon, suite.Postern} {
 			if err := s.ProfileIngest(ctx, target, shape, take); err != nil {
 				return err
@@ -55,7 +54,7 @@ func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	for _, program := range taken {
 		log.Info("write profiles as text", "program", program)
-		if err := profile.Explain(ctx, o.profile, program); err != nil {
+		if err := load.ExplainProfiles(ctx, o.profile, program); err != nil {
 			return err
 		}
 	}

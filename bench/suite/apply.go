@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/postern-gateway/postern/bench/machine"
+	"github.com/postern-gateway/postern/bench/load"
 )
 
 // OneByOne is the reference that applies one message, one transaction and one acknowledgement at a
@@ -127,7 +127,7 @@ func (s *Suite) follow(ctx context.Context, r *running, consumer string, events 
 }
 
 // acknowledged polls until that many messages are acknowledged.
-func (s *Suite) acknowledged(ctx context.Context, p *machine.Process, consumer string, events int64) (lag machine.Lag,
+func (s *Suite) acknowledged(ctx context.Context, p *load.Process, consumer string, events int64) (lag load.Lag,
 	err error) {
 	began, logged := time.Now(), time.Now()
 	moved, done := began, int64(-1)

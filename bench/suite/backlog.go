@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/postern-gateway/postern/bench/machine"
+	"github.com/postern-gateway/postern/bench/load"
 )
 
 // watchEvery is the interval between two readings of the backlog.
@@ -14,7 +14,7 @@ const watchEvery = time.Second
 type watch struct {
 	stop context.CancelFunc
 	done chan struct{}
-	lags []machine.Lag
+	lags []load.Lag
 	err  error
 }
 
@@ -76,7 +76,7 @@ func (w *watch) addTo(sample *Sample) {
 	sample.more("applied_per_s", float64(last.Done()-first.Done())/last.At.Sub(first.At).Seconds())
 }
 
-func largest(lags []machine.Lag) float64 {
+func largest(lags []load.Lag) float64 {
 	n := int64(0)
 	for _, l := range lags {
 		n = max(n, l.Pending)
@@ -85,7 +85,7 @@ func largest(lags []machine.Lag) float64 {
 }
 
 // slope returns the slope of the best-fitting line, in events per second.
-func slope(lags []machine.Lag) float64 {
+func slope(lags []load.Lag) float64 {
 	var t, y, tt, ty float64
 	n := float64(len(lags))
 	for _, l := range lags {

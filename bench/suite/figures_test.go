@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/bench/machine"
+	"github.com/postern-gateway/postern/bench/load"
 )
 
 func TestParse_prometheusText_hasFiguresByLabel(t *testing.T) {
@@ -37,10 +37,10 @@ go_memstats_mallocs_total 1.5e+06
 }
 
 // lags returns readings a second apart.
-func lags(pending ...int64) []machine.Lag {
-	out := make([]machine.Lag, len(pending))
+func lags(pending ...int64) []load.Lag {
+	out := make([]load.Lag, len(pending))
 	for i, n := range pending {
-		out[i] = machine.Lag{At: time.Unix(int64(i), 0), Pending: n, Last: int64(1000 * i)}
+		out[i] = load.Lag{At: time.Unix(int64(i), 0), Pending: n, Last: int64(1000 * i)}
 	}
 	return out
 }
@@ -50,7 +50,7 @@ func TestWatch_readings_addsBacklogFigures(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name                              string
-		lags                              []machine.Lag
+		lags                              []load.Lag
 		growth, most, first, end, applied float64
 	}{
 		{"grows", lags(0, 100, 200, 300, 400, 500), 100, 500, 200, 500, 900},

@@ -9,7 +9,6 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/postern-gateway/postern/bench/load"
-	"github.com/postern-gateway/postern/bench/machine"
 )
 
 // closedLoopRate is the rate in deliveries per second for which a closed loop is prepared.
@@ -129,19 +128,19 @@ func latency(sample *Sample, h *hdrhistogram.Histogram) {
 }
 
 // before resets the memory peaks and reads the usage before a run.
-func (s *Suite) before(ctx context.Context, r *running) (machine.Usage, error) {
+func (s *Suite) before(ctx context.Context, r *running) (load.Usage, error) {
 	errs := []error{s.m.ResetMemory()}
 	for _, p := range r.processes() {
 		errs = append(errs, p.ResetPeak())
 	}
 	if err := errors.Join(errs...); err != nil {
-		return machine.Usage{}, err
+		return load.Usage{}, err
 	}
 	return s.m.Usage(ctx, r.processes()...)
 }
 
 // after adds the usage of a run to its sample.
-func (s *Suite) after(ctx context.Context, r *running, before machine.Usage, sample *Sample) error {
+func (s *Suite) after(ctx context.Context, r *running, before load.Usage, sample *Sample) error {
 	u, err := s.m.Usage(ctx, r.processes()...)
 	if err != nil {
 		return err

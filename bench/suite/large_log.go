@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/postern-gateway/postern/bench/machine"
+	"github.com/postern-gateway/postern/bench/load"
 )
 
 // The targets of LargeLog: commands of Postern, and psql with the same rows.
@@ -149,7 +149,7 @@ func (l *large) runCommand(ctx context.Context, target string) (sample Sample, e
 	return sample, nil
 }
 
-func toolSample(ran machine.Ran, events int64) Sample {
+func toolSample(ran load.Ran, events int64) Sample {
 	sample := Sample{Events: events, Seconds: ran.Took.Seconds()}
 	sample.Rate = float64(events) / sample.Seconds
 	sample.more("peak_mib", mib(ran.Peak))

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/bench/load"
-	"github.com/postern-gateway/postern/bench/machine"
 )
 
 const (
@@ -30,7 +29,7 @@ const (
 // nothing are closed by the gateway after ingest.header_timeout. Those that sent one delivery are
 // kept alive.
 func (s *Suite) Idle(ctx context.Context, row string) ([]Sample, error) {
-	if err := machine.AllowFiles(idleConnections + spareFiles); err != nil {
+	if err := load.AllowFiles(idleConnections + spareFiles); err != nil {
 		return nil, err
 	}
 	var samples []Sample

@@ -1,5 +1,6 @@
-// Package suite runs the rows of the benchmark. It puts each target under each load, in turn, and
-// measures what that costs.
+// Package suite defines the rows of the benchmark, their order and length, and the bounds that the
+// results must meet. It puts each target under the load of a row, in turn, and measures what that
+// costs.
 package suite
 
 import (

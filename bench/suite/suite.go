@@ -5,21 +5,24 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/postern-gateway/postern/bench/machine"
+	"github.com/postern-gateway/postern/bench/load"
 	"github.com/postern-gateway/postern/internal/config"
 )
 
 // Suite runs the benchmark's rows on a machine.
 type Suite struct {
-	m        *machine.Machine
+	m        *load.Machine
 	defaults *config.Config
 	log      *slog.Logger
 	files    int
 	runs     int
+	// Samples and Gaps have the results of the rows so far.
+	Samples Samples
+	Gaps    []Gap
 }
 
 // New returns a suite for a machine.
-func New(m *machine.Machine, log *slog.Logger) *Suite {
+func New(m *load.Machine, log *slog.Logger) *Suite {
 	return &Suite{m: m, defaults: config.Default(), log: log}
 }
 

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/postern-gateway/postern/bench/machine"
+	"github.com/postern-gateway/postern/bench/load"
 )
 
 // The targets that accept deliveries.
@@ -24,8 +24,8 @@ const secret = "whsec_of_the_benchmark"
 
 // running is a started target.
 type running struct {
-	process   *machine.Process
-	processor *machine.Process
+	process   *load.Process
+	processor *load.Process
 	address   string
 	admin     string
 	database  string
@@ -35,15 +35,15 @@ type running struct {
 	processorAdmin string
 	// traces is the sink of its traces, nil if they are off. traced is what the sink had received
 	// before its start.
-	traces *machine.Sink
-	traced machine.Traced
+	traces *load.Sink
+	traced load.Traced
 }
 
-func (r *running) processes() []*machine.Process {
+func (r *running) processes() []*load.Process {
 	if r.processor != nil {
-		return []*machine.Process{r.process, r.processor}
+		return []*load.Process{r.process, r.processor}
 	}
-	return []*machine.Process{r.process}
+	return []*load.Process{r.process}
 }
 
 func (r *running) stop() error {

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/postern-gateway/postern/bench/machine"
+	"github.com/postern-gateway/postern/bench/load"
 )
 
 // A sample counts the traces since the start of its target. A target that did something and sent no
 // traces is an error.
 func TestAddTraces_sink_countsSinceStart(t *testing.T) {
 	t.Parallel()
-	sink, err := machine.NewSink()
+	sink, err := load.NewSink()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestAddTraces_sink_countsSinceStart(t *testing.T) {
 		}
 		_ = res.Body.Close()
 	}
-	s, r := &Suite{m: &machine.Machine{Traces: sink}}, &running{}
+	s, r := &Suite{m: &load.Machine{Traces: sink}}, &running{}
 	send("from another target")
 	if env := s.trace(r); len(env) != 1 {
 		t.Errorf("the environment is %q", env)
@@ -51,7 +51,7 @@ func TestAddTraces_sink_countsSinceStart(t *testing.T) {
 	}
 
 	r, sample = &running{}, Sample{Events: 1}
-	if env := (&Suite{m: &machine.Machine{}}).trace(r); env != nil {
+	if env := (&Suite{m: &load.Machine{}}).trace(r); env != nil {
 		t.Errorf("traces are off, yet the environment is %q", env)
 	}
 	if err := r.addTraces(&sample); err != nil || sample.More != nil {

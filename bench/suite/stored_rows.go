@@ -1,0 +1,64 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// reapply measures how fast stored events are applied again.
+func reapply(rounds, events int) Row {
+	return Row{Name: againRow, Chapter: chapterStored,
+		About: fmt.Sprintf("%d events about %d objects: applied live, replayed, and the mirror rebuilt of them", events,
+			events/10),
+		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*(10*time.Second+3*time.Duration(events)*
+			time.Second/12_000),
+		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
+			return s.Reapply(ctx, againRow, rounds, events)
+		}}
+}
+
+// duringReplay measures how a replay affects ingest.
+func duringReplay(rounds, events int) Row {
+	const each = 8 * time.Second
+	return Row{Name: besideRow, Chapter: chapterStored,
+		About: fmt.Sprintf("open loop at a quarter of the capacity, the processor beside, alone and while it replays "+
+			"%d events", events),
+		Takes: time.Duration(events)*(time.Second/6000) + time.Duration(2*rounds)*(each+4*overhead),
+		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
+			capacity, err := s.capacity(ctx, Postern)
+			if err != nil {
+				return nil, err
+			}
+			shape := open(capacity / 4)
+			shape.For = each
+			return s.IngestDuringReplay(ctx, besideRow, rounds, events, shape)
+		}}
+}
+
+// largeLog measures queries and exports of a large log.
+func largeLog(rounds, events, exported int, takes time.Duration) Row {
+	return Row{Name: storedRow, Chapter: chapterStored, Takes: takes,
+		About: fmt.Sprintf("%.1f million events stored: how many a replay would be, and an export of %.1f million, "+
+			"beside psql", float64(events)/1e6, float64(exported)/1e6),
+		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
+			return s.LargeLog(ctx, storedRow, rounds, events, exported)
+		}}
+}
+
+func storedBounds() []Bound {
+	const large = "a log of 10 million events"
+	seconds := More("seconds")
+	return []Bound{
+		ratio("replay", againRow, Replay, Live, "events/s", Rate).atLeast(1),
+		ratio("rebuild", againRow, Rebuild, Live, "events/s", Rate).atLeast(1),
+		ratio("answers during a replay at full speed, a quarter of capacity", besideRow, Replaying, Alone,
+			"p99", P99).atMost(2),
+		value(large+", preview's estimate", storedRow, Preview, "seconds of the whole command", "s",
+			seconds).atMost(1),
+		ratio(large+", counted", storedRow, Exact, PsqlCount, "seconds", seconds).atMost(1.5),
+		ratio(large+", export, uncompressed", storedRow, Export, PsqlCopy, "events/s", Rate).atLeast(0.5),
+		ratio(large+", memory of an export", storedRow, Export, ExportFew,
+			"memory of one ten times as large", More("peak_mib")).atMost(1.25),
+	}
+}
