@@ -233,13 +233,10 @@ func (e *examination) readSettings(ctx context.Context) (map[string]string, erro
 	for _, s := range settings {
 		names = append(names, s.name)
 	}
-	rows, err := e.Pool.Query(ctx, settingsSQL, names)
-	if err != nil {
-		return nil, err
-	}
 	have := map[string]string{}
 	var name, value string
-	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error { have[name] = value; return nil })
+	err := postgres.ForEach(ctx, e.Pool, settingsSQL, []any{names}, []any{&name, &value},
+		func() error { have[name] = value; return nil })
 	return have, err
 }
 
@@ -293,15 +290,11 @@ func (e *examination) checkSchema(ctx context.Context) error {
 const maxRetainedWAL = 1 << 30
 
 func (e *examination) checkSlots(ctx context.Context) error {
-	rows, err := e.Pool.Query(ctx, slotsSQL)
-	if err != nil {
-		return err
-	}
 	n := 0
 	var name, status string
 	var active bool
 	var held int64
-	if _, err := pgx.ForEachRow(rows, []any{&name, &active, &status, &held}, func() error {
+	if err := postgres.ForEach(ctx, e.Pool, slotsSQL, nil, []any{&name, &active, &status, &held}, func() error {
 		n++
 		verdict := OK
 		switch {
@@ -375,12 +368,9 @@ var rights = []right{
 }
 
 func (e *examination) checkRights(ctx context.Context) error {
-	rows, err := e.Pool.Query(ctx, rolesSQL, []string{"postern_gateway", "postern_processor", "postern_operator",
-		"postern_maintenance", "postern_reader"})
-	if err != nil {
-		return err
-	}
-	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	missing, err := postgres.Collect(ctx, e.Pool, pgx.RowTo[string], rolesSQL,
+		[]string{"postern_gateway", "postern_processor", "postern_operator",
+			"postern_maintenance", "postern_reader"})
 	if err != nil {
 		return err
 	}
@@ -393,22 +383,20 @@ func (e *examination) checkRights(ctx context.Context) error {
 	for i, r := range rights {
 		roles[i], names[i], tables[i], wanted[i] = r.role, r.right, r.table, r.wanted
 	}
-	if rows, err = e.Pool.Query(ctx, rightsSQL, roles, names, tables, wanted); err != nil {
-		return err
-	}
 	wrong := 0
 	var r right
-	if _, err := pgx.ForEachRow(rows, []any{&r.role, &r.right, &r.table, &r.wanted}, func() error {
-		wrong++
-		found, do := fmt.Sprintf("%s may %s %s, which this role must not", r.role, r.right, r.table),
-			fmt.Sprintf("REVOKE %s ON postern.%s FROM %s", r.right, r.table, r.role)
-		if r.wanted {
-			found, do = fmt.Sprintf("%s may not %s %s, which it needs", r.role, r.right, r.table),
-				fmt.Sprintf("GRANT %s ON postern.%s TO %s", r.right, r.table, r.role)
-		}
-		e.add(Error, "postgres.rights", found, do+", as the owner of the tables")
-		return nil
-	}); err != nil {
+	if err := postgres.ForEach(ctx, e.Pool, rightsSQL, []any{roles, names, tables, wanted},
+		[]any{&r.role, &r.right, &r.table, &r.wanted}, func() error {
+			wrong++
+			found, do := fmt.Sprintf("%s may %s %s, which this role must not", r.role, r.right, r.table),
+				fmt.Sprintf("REVOKE %s ON postern.%s FROM %s", r.right, r.table, r.role)
+			if r.wanted {
+				found, do = fmt.Sprintf("%s may not %s %s, which it needs", r.role, r.right, r.table),
+					fmt.Sprintf("GRANT %s ON postern.%s TO %s", r.right, r.table, r.role)
+			}
+			e.add(Error, "postgres.rights", found, do+", as the owner of the tables")
+			return nil
+		}); err != nil {
 		return err
 	}
 	if wrong == 0 {
@@ -419,14 +407,10 @@ func (e *examination) checkRights(ctx context.Context) error {
 
 // checkLog checks the partitions of the log.
 func (e *examination) checkLog(ctx context.Context) error {
-	rows, err := e.Pool.Query(ctx, unguardedSQL)
-	if err != nil {
-		return err
-	}
 	unguarded := 0
 	var name, owner string
 	var triggers int64
-	if _, err := pgx.ForEachRow(rows, []any{&name, &triggers, &owner}, func() error {
+	if err := postgres.ForEach(ctx, e.Pool, unguardedSQL, nil, []any{&name, &triggers, &owner}, func() error {
 		unguarded++
 		e.add(Error, "postgres.append_only", fmt.Sprintf("table %s, owned by %s, has %d of the 2 triggers that "+
 			"prevent changes", name, owner, triggers),
@@ -501,11 +485,7 @@ func (e *examination) checkEventDelays(ctx context.Context) error {
 		Name   string
 		Number int32
 	}
-	rows, err := e.Pool.Query(ctx, apiSourcesSQL)
-	if err != nil {
-		return err
-	}
-	sources, err := pgx.CollectRows(rows, pgx.RowToStructByPos[source])
+	sources, err := postgres.Collect(ctx, e.Pool, pgx.RowToStructByPos[source], apiSourcesSQL)
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/spool"
 )
@@ -47,29 +46,27 @@ func (e *examination) checkLocalSpools(ctx context.Context) error {
 
 // checkSpools reports spools that were not empty for so long that redactions wait for them.
 func (e *examination) checkSpools(ctx context.Context) error {
-	rows, err := e.Pool.Query(ctx, spoolsSQL, redaction.SpoolSilentAfter.Seconds())
-	if err != nil {
-		return err
-	}
 	reported := 0
 	var name, location string
 	var ago *int64
 	var renamed bool
-	if _, err := pgx.ForEachRow(rows, []any{&name, &location, &ago, &renamed}, func() error {
-		reported++
-		lastEmpty := "was never reported empty"
-		if ago != nil {
-			lastEmpty = "was last empty " + (time.Duration(*ago) * time.Second).String() + " ago"
-		}
-		found, do := fmt.Sprintf("redactions wait for the spool %s (%s), which %s", location, name, lastEmpty),
-			"start that gateway if it is not running, and check its log if it is"
-		if renamed {
-			found += "; the folder now has another spool name"
-			do = "if its disk is not mounted there, stop that gateway, mount it and start it again"
-		}
-		e.add(Warn, "postgres.spools", found, fmt.Sprintf("%s; if its disk is lost, postern spool remove %s", do, name))
-		return nil
-	}); err != nil {
+	if err := postgres.ForEach(ctx, e.Pool, spoolsSQL, []any{redaction.SpoolSilentAfter.Seconds()},
+		[]any{&name, &location, &ago, &renamed}, func() error {
+			reported++
+			lastEmpty := "was never reported empty"
+			if ago != nil {
+				lastEmpty = "was last empty " + (time.Duration(*ago) * time.Second).String() + " ago"
+			}
+			found, do := fmt.Sprintf("redactions wait for the spool %s (%s), which %s", location, name, lastEmpty),
+				"start that gateway if it is not running, and check its log if it is"
+			if renamed {
+				found += "; the folder now has another spool name"
+				do = "if its disk is not mounted there, stop that gateway, mount it and start it again"
+			}
+			e.add(Warn, "postgres.spools", found, fmt.Sprintf("%s; if its disk is lost, postern spool remove %s", do,
+				name))
+			return nil
+		}); err != nil {
 		return err
 	}
 	if reported > 0 {

@@ -141,15 +141,11 @@ func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit in
 	}
 	// PostgreSQL plans each combination of filters separately. One generic plan would scan the
 	// whole ledger for a key.
-	rows, err := db.Query(ctx, listSQL, pgx.QueryExecModeCacheDescribe, below, events.NilIfZero(f.Source), f.Account,
-		events.NilIfZero(f.Type), events.NilIfZero(f.ID), events.NilIfZero(f.Rule), events.NilIfZero(f.State),
-		events.NilIfZero(f.Key), events.NilIfZero(f.Event), events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
-	if err != nil {
-		return page, fmt.Errorf("list effects: %w", err)
-	}
-	page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Effect, err error) {
+	page.Items, err = postgres.Collect(ctx, db, func(row pgx.CollectableRow) (e Effect, err error) {
 		return e, scan(row, &e)
-	})
+	}, listSQL, pgx.QueryExecModeCacheDescribe, below, events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type),
+		events.NilIfZero(f.ID), events.NilIfZero(f.Rule), events.NilIfZero(f.State), events.NilIfZero(f.Key),
+		events.NilIfZero(f.Event), events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
 	if err != nil {
 		return page, fmt.Errorf("list effects: %w", err)
 	}
@@ -190,15 +186,11 @@ FROM effect_steps WHERE effect = ANY($1::bigint[]) ORDER BY effect, position, un
 // Show returns effects with their steps, in the order of their ids. Errors: events.ErrNotFound if
 // one of them does not exist.
 func Show(ctx context.Context, db postgres.DB, ids ...int64) ([]View, error) {
-	rows, err := db.Query(ctx, showSQL, ids)
-	if err != nil {
-		return nil, fmt.Errorf("read effects: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (v View, err error) {
+	all, err := postgres.Collect(ctx, db, func(row pgx.CollectableRow) (v View, err error) {
 		v.Steps = []Step{}
 		return v, scan(row, &v.Effect, &v.EventKey, &v.EventType, &v.Origin, &v.PayloadSHA256, &v.WindowStart,
 			&v.WindowEnd, &v.approvalExpired, &v.onEachEvent)
-	})
+	}, showSQL, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read effects: %w", err)
 	}
@@ -221,11 +213,7 @@ func Show(ctx context.Context, db postgres.DB, ids ...int64) ([]View, error) {
 }
 
 func readSteps(ctx context.Context, db postgres.DB, ids []int64, byID map[int64]*View) error {
-	rows, err := db.Query(ctx, stepsSQL, ids)
-	if err != nil {
-		return fmt.Errorf("read steps: %w", err)
-	}
-	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Step, err error) {
+	_, err := postgres.Collect(ctx, db, func(row pgx.CollectableRow) (s Step, err error) {
 		var effect int64
 		var ended *time.Time
 		err = row.Scan(&effect, &s.Step, &s.Undo, &s.State, &s.Destination, &s.Request, &s.Fingerprint, &s.Attempts,
@@ -236,7 +224,7 @@ func readSteps(ctx context.Context, db postgres.DB, ids []int64, byID map[int64]
 		s.EndedAt = events.OptionalInstant(ended)
 		byID[effect].Steps = append(byID[effect].Steps, s)
 		return s, nil
-	})
+	}, stepsSQL, ids)
 	if err != nil {
 		return fmt.Errorf("read steps: %w", err)
 	}

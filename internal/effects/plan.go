@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // planSQL inserts effects that do not exist yet. They come ordered by key, so that concurrent
@@ -161,11 +162,7 @@ func insert(ctx context.Context, tx pgx.Tx, run int64, candidates []*candidate,
 	if len(candidates) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, planSQL, planArgs(run, candidates)...)
-	if err != nil {
-		return nil, fmt.Errorf("plan %d effects: %w", len(candidates), err)
-	}
-	inserted, err := collectEntries(rows, n.count)
+	inserted, err := collectEntries(ctx, tx, planSQL, planArgs(run, candidates), n.count)
 	if err != nil {
 		return nil, fmt.Errorf("plan %d effects: %w", len(candidates), err)
 	}
@@ -186,24 +183,22 @@ func readExisting(ctx context.Context, tx pgx.Tx, candidates []*candidate, inser
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, existingSQL, keys, versions)
-	if err != nil {
-		return nil, fmt.Errorf("read %d existing effects: %w", len(keys), err)
-	}
-	existing, err := collectEntries(rows, func(State, string) {})
+	existing, err := collectEntries(ctx, tx, existingSQL, []any{keys, versions}, func(State, string) {})
 	if err != nil {
 		return nil, fmt.Errorf("read %d existing effects: %w", len(keys), err)
 	}
 	return existing, nil
 }
 
-func collectEntries(rows pgx.Rows, count func(State, string)) (map[ledgerKey]ledgerEntry, error) {
+func collectEntries(ctx context.Context, tx pgx.Tx, sql string, args []any, count func(State, string)) (
+	map[ledgerKey]ledgerEntry, error) {
 	all := map[ledgerKey]ledgerEntry{}
 	var e ledgerEntry
 	var key ledgerKey
 	var state State
 	var destination string
-	_, err := pgx.ForEachRow(rows, []any{&e.effect, &key.key, &key.version, &e.subject.rule, &e.subject.source,
+	err := postgres.ForEach(ctx, tx, sql, args, []any{&e.effect, &key.key, &key.version, &e.subject.rule,
+		&e.subject.source,
 		&e.subject.account, &e.subject.objectType, &e.subject.id, &state, &destination}, func() error {
 		all[key] = e
 		count(state, destination)
@@ -281,15 +276,13 @@ func revive(ctx context.Context, tx pgx.Tx, run int64, newest []newestEffect, n 
 		states[i], destinations[i], expires[i] = string(initialState(c.Rule, run)), c.Rule.Steps[0].Destination,
 			c.Rule.ApprovalExpires.Microseconds()
 	}
-	rows, err := tx.Query(ctx, reviveSQL, effects, events, templateData, states, destinations, interrupted, run,
-		expires)
-	if err != nil {
-		return fmt.Errorf("plan %d effects again: %w", count, err)
-	}
 	var state State
 	var destination string
-	if _, err := pgx.ForEachRow(rows, []any{&state, &destination},
-		func() error { n.count(state, destination); return nil }); err != nil {
+	if err := postgres.ForEach(ctx, tx, reviveSQL, []any{effects, events, templateData, states, destinations,
+		interrupted, run, expires}, []any{&state, &destination}, func() error {
+		n.count(state, destination)
+		return nil
+	}); err != nil {
 		return fmt.Errorf("plan %d effects again: %w", count, err)
 	}
 	return nil

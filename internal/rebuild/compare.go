@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -222,14 +223,11 @@ func (c *comparison) compare(ctx context.Context, page *Page, end *versioning.Ke
 	if end != nil {
 		account, objectType, id = &end.Account, &end.Type, &end.ID
 	}
-	rows, err := c.pool.Query(ctx, compareSQL, c.params.Source, c.after.Account, c.after.Type, c.after.ID, account,
-		objectType, id, c.limit, c.params.Type, c.run.Cursor)
-	if err != nil {
-		return err
-	}
 	var d Difference
 	var n int64
-	_, err = pgx.ForEachRow(rows, []any{&d.Kind, &d.Account, &d.ObjectType, &d.ObjectID, &n}, func() error {
+	err := postgres.ForEach(ctx, c.pool, compareSQL, []any{c.params.Source, c.after.Account, c.after.Type, c.after.ID,
+		account, objectType, id, c.limit, c.params.Type, c.run.Cursor}, []any{&d.Kind, &d.Account, &d.ObjectType,
+		&d.ObjectID, &n}, func() error {
 		page.Counts[d.Kind] += n
 		if d.ObjectType != "" {
 			page.Items = append(page.Items, d)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -125,13 +126,13 @@ func (w *work) stageMissed(ctx context.Context, some []int64) (runs.Status, erro
 	for after := int64(0); ; {
 		var ids []int64
 		before := map[versioning.Status]int64{}
-		rows, err := w.Pool.Query(ctx, findMissed, append(slices.Clone(args), after, w.Settings.Chunk)...)
-		if err != nil {
-			return "", fmt.Errorf("find events that run %d has missed: %w", w.lease.Run.ID, err)
-		}
 		var status versioning.Status
-		if _, err := pgx.ForEachRow(rows, []any{&after, &status},
-			func() error { ids = append(ids, after); before[status]++; return nil }); err != nil {
+		if err := postgres.ForEach(ctx, w.Pool, findMissed, append(slices.Clone(args), after, w.Settings.Chunk),
+			[]any{&after, &status}, func() error {
+				ids = append(ids, after)
+				before[status]++
+				return nil
+			}); err != nil {
 			return "", fmt.Errorf("find events that run %d has missed: %w", w.lease.Run.ID, err)
 		}
 		if len(ids) == 0 {

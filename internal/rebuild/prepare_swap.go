@@ -161,13 +161,9 @@ func (w *work) updateRuleVersion(ctx context.Context, keys []versioning.Key) (ma
 			if err := processor.LockObjects(ctx, tx, keys); err != nil {
 				return err
 			}
-			rows, err := tx.Query(ctx, updateRuleVersionSQL, w.params.Source, c.accounts, c.types, c.ids)
-			if err != nil {
-				return err
-			}
 			k := versioning.Key{Source: w.params.Source}
-			_, err = pgx.ForEachRow(rows, []any{&k.Account, &k.Type, &k.ID},
-				func() error { same[k] = true; return nil })
+			err := postgres.ForEach(ctx, tx, updateRuleVersionSQL, []any{w.params.Source, c.accounts, c.types, c.ids},
+				[]any{&k.Account, &k.Type, &k.ID}, func() error { same[k] = true; return nil })
 			return err
 		})
 	return same, err

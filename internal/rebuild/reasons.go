@@ -4,9 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 const side = `o.version_final, o.version_at, o.version_seen, o.version_rank, o.deleted, o.ambiguous, o.refetch_after,
@@ -105,15 +104,11 @@ func (c *comparison) outcomes(ctx context.Context, items []Difference) (map[outc
 			}
 		}
 	}
-	rows, err := c.pool.Query(ctx, outcomesSQL, ids, c.run.ID)
-	if err != nil {
-		return nil, err
-	}
 	found := map[outcomeKey]decidedOutcome{}
 	var k outcomeKey
 	var d decidedOutcome
-	_, err = pgx.ForEachRow(rows, []any{&k.event, &k.run, &d.status, &d.reason, &d.rule},
-		func() error { found[k] = d; return nil })
+	err := postgres.ForEach(ctx, c.pool, outcomesSQL, []any{ids, c.run.ID},
+		[]any{&k.event, &k.run, &d.status, &d.reason, &d.rule}, func() error { found[k] = d; return nil })
 	return found, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Effects hold states of their objects before and after a change, requests and responses. Each may
@@ -49,11 +50,8 @@ DELETE FROM effect_baselines h USING (
 // clearEffects clears the data of objects in the ledger of effects. It rejects unfinished effects,
 // because their data is deleted. It runs under the objects' locks, which planning takes too.
 func clearEffects(ctx context.Context, tx pgx.Tx, k keys, ids []int64) error {
-	rows, err := tx.Query(ctx, lockEffectsSQL, k.sources, k.accounts, k.types, k.ids, notNil(ids))
-	if err != nil {
-		return fmt.Errorf("lock effects: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	all, err := postgres.Collect(ctx, tx, pgx.RowTo[int64], lockEffectsSQL, k.sources, k.accounts, k.types, k.ids,
+		notNil(ids))
 	if err != nil {
 		return fmt.Errorf("lock effects: %w", err)
 	}

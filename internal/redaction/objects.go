@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -67,28 +67,25 @@ func (o *Params) eachMatchingObjectOf(ctx context.Context, pool *pgxpool.Pool, t
 	received *time.Time, do func([]objectRow) (runs.Status, error)) (runs.Status, error) {
 	last := objectRow{Object: Object{Source: source}}
 	for {
-		rows, err := pool.Query(ctx, forTable(table, objectsSQL), source, o.Account, last.Account, last.Type, last.ID,
-			bound, received)
-		if err != nil {
-			return "", fmt.Errorf("search %s: %w", table, err)
-		}
 		var found []objectRow
 		var bodies [][]byte
 		var state, set []byte
 		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&last.Account, &last.Type, &last.ID, &last.readAt, &state, &set},
-			func() error {
-				if n++; o.takesWholeAccount() || o.isSearched(last.ID) || o.matchesState(state) ||
-					o.matchesTiedStates(set) {
-					found, bodies = append(found, last), append(bodies, slices.Concat(state, []byte(" "), set))
-				}
-				state, set = nil, nil
-				return nil
-			}); err != nil {
+		if err := postgres.ForEach(ctx, pool, forTable(table, objectsSQL), []any{source, o.Account, last.Account,
+			last.Type, last.ID, bound, received}, []any{&last.Account, &last.Type, &last.ID, &last.readAt, &state,
+			&set}, func() error {
+			if n++; o.takesWholeAccount() || o.isSearched(last.ID) || o.matchesState(state) ||
+				o.matchesTiedStates(set) {
+				found, bodies = append(found, last), append(bodies, slices.Concat(state, []byte(" "), set))
+			}
+			state, set = nil, nil
+			return nil
+		}); err != nil {
 			return "", fmt.Errorf("search %s: %w", table, err)
 		}
 		for i := range found {
 			f := &found[i]
+			var err error
 			if f.namesOthers, err = o.namesOthers(ctx, pool, subject{f.Source, f.Account, f.Type, f.ID},
 				bodies[i]); err != nil {
 				return "", err

@@ -93,24 +93,21 @@ func (w *execution) redactOtherTables(ctx context.Context) (runs.Status, error) 
 // data, requests or responses mention a value. full are those of them that still hold data.
 func (o *Params) eachMatchingEffect(ctx context.Context, pool *pgxpool.Pool, do func(found, full []int64) error) error {
 	for after := int64(0); ; {
-		rows, err := pool.Query(ctx, effectTextsSQL, after, events.NilIfZero(o.Source), o.Account)
-		if err != nil {
-			return fmt.Errorf("read effects: %w", err)
-		}
 		var one mention
 		var empty bool
 		var ids, found, full []int64
 		var texts []mention
 		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&after, &one.source, &one.account, &one.kind, &one.object, &empty,
-			&one.text}, func() error {
-			n++
-			mentions := mentionsAny(o.Matchers, []byte(one.text))
-			if one.hasData = mentions || !empty; mentions || o.isSearched(one.object) {
-				ids, texts = append(ids, after), append(texts, one)
-			}
-			return nil
-		}); err != nil {
+		if err := postgres.ForEach(ctx, pool, effectTextsSQL, []any{after, events.NilIfZero(o.Source), o.Account},
+			[]any{&after, &one.source, &one.account, &one.kind, &one.object, &empty,
+				&one.text}, func() error {
+				n++
+				mentions := mentionsAny(o.Matchers, []byte(one.text))
+				if one.hasData = mentions || !empty; mentions || o.isSearched(one.object) {
+					ids, texts = append(ids, after), append(texts, one)
+				}
+				return nil
+			}); err != nil {
 			return fmt.Errorf("read effects: %w", err)
 		}
 		if n == 0 {
@@ -177,14 +174,10 @@ func (w *execution) clearTexts(ctx context.Context, read, own, clear string) err
 
 // matchingTexts returns the rows of a small table that are about the person, or mention a value.
 func (o *Params) matchingTexts(ctx context.Context, pool *pgxpool.Pool, read string) (found []mention, err error) {
-	rows, err := pool.Query(ctx, read, events.NilIfZero(o.Source), o.Account)
-	if err != nil {
-		return nil, fmt.Errorf("search mentions: %w", err)
-	}
 	var one mention
 	var all []mention
-	if _, err := pgx.ForEachRow(rows, []any{&one.source, &one.account, &one.kind, &one.object, &one.text},
-		func() error {
+	if err := postgres.ForEach(ctx, pool, read, []any{events.NilIfZero(o.Source), o.Account},
+		[]any{&one.source, &one.account, &one.kind, &one.object, &one.text}, func() error {
 			if o.isSearched(one.object) || mentionsAny(o.Matchers, []byte(one.text)) {
 				all = append(all, one)
 			}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // PersonIdentifiers says which texts of a body identify a person.
@@ -58,12 +58,8 @@ func PersonIdentifiersOf(ctx context.Context, db querier, sources []int32, value
 		if len(ids) == 0 {
 			break
 		}
-		rows, err := db.Query(ctx, objectTypesSQL, source, ids)
-		if err != nil {
-			return nil, fmt.Errorf("read the types of objects: %w", err)
-		}
 		var kind, id string
-		if _, err := pgx.ForEachRow(rows, []any{&kind, &id}, func() error {
+		if err := postgres.ForEach(ctx, db, objectTypesSQL, []any{source, ids}, []any{&kind, &id}, func() error {
 			p.Types, p.objectIDs[id] = append(p.Types, kind), true
 			return nil
 		}); err != nil {

@@ -7,10 +7,10 @@ import (
 	"math"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -407,13 +407,9 @@ func (l *previewer) addEvents(ctx context.Context, ids []int64) error {
 	for _, kind := range types {
 		l.types.ofType(kind).events++
 	}
-	rows, err := l.pool.Query(ctx, previewObjectsSQL, all)
-	if err != nil {
-		return fmt.Errorf("preview a redaction: %w", err)
-	}
 	var hash int64
 	var kind, id string
-	if _, err := pgx.ForEachRow(rows, []any{&hash, &kind, &id}, func() error {
+	if err := postgres.ForEach(ctx, l.pool, previewObjectsSQL, []any{all}, []any{&hash, &kind, &id}, func() error {
 		l.addObject(hash, kind, id)
 		return nil
 	}); err != nil {

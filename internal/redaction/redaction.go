@@ -90,11 +90,7 @@ const sourcesSQL = `SELECT number FROM sources ORDER BY number`
 
 // Sources returns the numbers of all sources.
 func Sources(ctx context.Context, db querier) ([]int32, error) {
-	rows, err := db.Query(ctx, sourcesSQL)
-	if err != nil {
-		return nil, fmt.Errorf("read sources: %w", err)
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int32])
+	return postgres.Collect(ctx, db, pgx.RowTo[int32], sourcesSQL)
 }
 
 // readsLog reports whether the log has to be read.
@@ -423,14 +419,10 @@ func (o *Params) readHeaders(ctx context.Context, pool *pgxpool.Pool, ids []int6
 	if !slices.ContainsFunc(o.Matchers, func(f ValueMatcher) bool { return f.isMention() }) {
 		return nil, nil //nolint:nilnil // a map to read only
 	}
-	rows, err := pool.Query(ctx, headersSQL, ids)
-	if err != nil {
-		return nil, fmt.Errorf("read headers: %w", err)
-	}
 	all := map[int64][]byte{}
 	var id int64
 	var headers []byte
-	if _, err := pgx.ForEachRow(rows, []any{&id, &headers}, func() error {
+	if err := postgres.ForEach(ctx, pool, headersSQL, []any{ids}, []any{&id, &headers}, func() error {
 		all[id], headers = headers, nil
 		return nil
 	}); err != nil {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -69,25 +69,22 @@ func (o *Params) eachMatchingConflict(ctx context.Context, pool *pgxpool.Pool,
 func (o *Params) eachStored(ctx context.Context, pool *pgxpool.Pool, kind, sql string, args []any,
 	do func(found []int64, unread int64) error) error {
 	for after := int64(0); ; {
-		rows, err := pool.Query(ctx, sql, append([]any{after}, args...)...)
-		if err != nil {
-			return fmt.Errorf("search %s: %w", kind, err)
-		}
 		found := []int64{}
 		var id, unread int64
 		var body []byte
 		var details string
 		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&id, &body, &details}, func() error {
-			n++
-			hit, unreadable := search(o.Matchers, body)
-			if hit || o.takesWholeAccount() || mentionsAny(o.Matchers, []byte(details)) {
-				found = append(found, id)
-			} else if unreadable {
-				unread++
-			}
-			return nil
-		}); err != nil {
+		if err := postgres.ForEach(ctx, pool, sql, append([]any{after}, args...), []any{&id, &body, &details},
+			func() error {
+				n++
+				hit, unreadable := search(o.Matchers, body)
+				if hit || o.takesWholeAccount() || mentionsAny(o.Matchers, []byte(details)) {
+					found = append(found, id)
+				} else if unreadable {
+					unread++
+				}
+				return nil
+			}); err != nil {
 			return fmt.Errorf("search %s: %w", kind, err)
 		}
 		if n == 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
 )
@@ -69,14 +70,10 @@ type requestSource struct {
 }
 
 func requestSources(ctx context.Context, db querier) ([]requestSource, error) {
-	rows, err := db.Query(ctx, allSourcesSQL)
-	if err != nil {
-		return nil, fmt.Errorf("read sources: %w", err)
-	}
 	var found []requestSource
 	var s requestSource
 	var kind string
-	if _, err := pgx.ForEachRow(rows, []any{&s.number, &s.name, &kind}, func() error {
+	if err := postgres.ForEach(ctx, db, allSourcesSQL, nil, []any{&s.number, &s.name, &kind}, func() error {
 		p, _ := all.Named(kind)
 		if eraser, ok := p.(provider.Eraser); ok {
 			s.types = eraser.ErasureTypes()

@@ -173,16 +173,12 @@ func LocalSpools(ctx context.Context, db postgres.DB) ([]LocalSpool, error) {
 }
 
 func readSpools(ctx context.Context, db postgres.DB, sql string, args ...any) ([]Spool, error) {
-	rows, err := db.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Spool, err error) {
+	return postgres.Collect(ctx, db, func(row pgx.CollectableRow) (s Spool, err error) {
 		var registered, reported, empty, oldest *time.Time
 		err = row.Scan(&s.Name, &s.Location, &registered, &reported, &empty, &s.Deliveries, &s.Bytes, &oldest,
 			&s.Redactions)
 		s.RegisteredAt, s.ReportedAt, s.EmptyAt, s.OldestAt = events.OptionalInstant(registered),
 			events.OptionalInstant(reported), events.OptionalInstant(empty), events.OptionalInstant(oldest)
 		return s, err
-	})
+	}, sql, args...)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
@@ -68,17 +69,13 @@ WHERE i.inhrelid IS NOT NULL OR r.ready_at IS NOT NULL ORDER BY p.id_from`
 
 // partitions returns the partitions of the log, oldest first.
 func partitions(ctx context.Context, db querier) ([]Partition, error) {
-	rows, err := db.Query(ctx, partitionsSQL)
-	if err != nil {
-		return nil, fmt.Errorf("list partitions: %w", err)
-	}
-	parts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Partition, error) {
+	parts, err := postgres.Collect(ctx, db, func(row pgx.CollectableRow) (Partition, error) {
 		var p Partition
 		err := row.Scan(&p.Name, &p.lo, &p.hi, &p.Events, &p.Counted, &p.Bytes, &p.attached, &p.pending, &p.prepared,
 			&p.recreated)
 		p.From.Time, p.To.Time = events.Time(p.lo), events.Time(p.hi)
 		return p, err
-	})
+	}, partitionsSQL)
 	if err != nil {
 		return nil, fmt.Errorf("list partitions: %w", err)
 	}

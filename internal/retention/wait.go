@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -89,11 +90,7 @@ FROM pg_stat_activity a WHERE a.pid = ANY(pg_blocking_pids($1)) ORDER BY a.pid L
 
 // blockers describes the sessions that a session waits for, "" if there is none.
 func (w *work) blockers(ctx context.Context, p *Partition, pid uint32) (string, error) {
-	rows, err := w.Pool.Query(ctx, blockersSQL, int32(pid))
-	if err != nil {
-		return "", err
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := postgres.Collect(ctx, w.Pool, pgx.RowTo[string], blockersSQL, int32(pid))
 	if err != nil || len(names) == 0 {
 		return "", err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // EndPublisher publishes each run that has ended at least once, and counts it. Any number of
@@ -91,17 +92,13 @@ const (
 func (t *EndPublisher) PublishEnded(ctx context.Context) (n int, err error) {
 	ctx, cancel := lifecycle.WithTimeout(ctx, "publish ended runs", publishTimeout)
 	defer cancel()
-	rows, err := t.Pool.Query(ctx, claimEndedSQL, t.RetryInterval, publishBatch)
-	if err != nil {
-		return 0, fmt.Errorf("read ended runs: %w", err)
-	}
 	var firstAttempt []bool
-	ended, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Run, error) {
+	ended, err := postgres.Collect(ctx, t.Pool, func(row pgx.CollectableRow) (Run, error) {
 		var first bool
 		r, err := scanRunAnd(row, &first)
 		firstAttempt = append(firstAttempt, first)
 		return r, err
-	})
+	}, claimEndedSQL, t.RetryInterval, publishBatch)
 	if err != nil {
 		return 0, fmt.Errorf("read ended runs: %w", err)
 	}

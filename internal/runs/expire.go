@@ -50,11 +50,7 @@ func CountExpired(ctx context.Context, pool *pgxpool.Pool, before time.Time) (n 
 // expireOneBatch deletes runs and then their checkpoints.
 func expireOneBatch(ctx context.Context, pool *pgxpool.Pool, before time.Time) (n int64, err error) {
 	err = postgres.InTx(ctx, pool, "delete expired runs", expireTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, expireSQL, before, expireBatch)
-		if err != nil {
-			return err
-		}
-		deletedRuns, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		deletedRuns, err := postgres.Collect(ctx, tx, pgx.RowTo[int64], expireSQL, before, expireBatch)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // ErrLeaseLost means that another process owns the lease now. The previous owner stops. Its work
@@ -61,19 +62,16 @@ func Acquire(ctx context.Context, pool *pgxpool.Pool, process string, lease time
 	error) {
 	// One process may execute several runs, and may acquire a run again that it has lost.
 	h := &Lease{pool: pool, owner: process + "/" + rand.Text()[:8], duration: lease}
-	rows, err := pool.Query(ctx, acquireSQL, jobs, h.owner, lease)
-	if err != nil {
-		return nil, fmt.Errorf("acquire a run: %w", err)
-	}
-	h.Run, err = pgx.CollectExactlyOneRow(rows,
-		func(row pgx.CollectableRow) (Run, error) { return scanRunAnd(row, &h.Abandoned) })
+	run, err := postgres.CollectOne(ctx, pool, func(row pgx.CollectableRow) (Run, error) {
+		return scanRunAnd(row, &h.Abandoned)
+	}, acquireSQL, jobs, h.owner, lease)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("acquire a run: %w", err)
 	}
-	if h.Counts == nil {
+	if h.Run = run; h.Counts == nil {
 		h.Counts = map[string]int64{}
 	}
 	return h, nil

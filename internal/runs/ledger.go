@@ -146,12 +146,8 @@ func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limi
 	if err := events.ReadCursor(cursor, &below); err != nil {
 		return page, err
 	}
-	rows, err := pool.Query(ctx, listSQL, below, events.NilIfZero(f.Job), events.NilIfZero(string(f.Status)),
-		events.NilIfZero(f.Schedule), limit)
-	if err != nil {
-		return page, fmt.Errorf("list runs: %w", err)
-	}
-	if page.Items, err = pgx.CollectRows(rows, scanRun); err != nil {
+	if page.Items, err = postgres.Collect(ctx, pool, scanRun, listSQL, below, events.NilIfZero(f.Job),
+		events.NilIfZero(string(f.Status)), events.NilIfZero(f.Schedule), limit); err != nil {
 		return page, fmt.Errorf("list runs: %w", err)
 	}
 	if len(page.Items) == limit {
@@ -162,11 +158,7 @@ func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limi
 
 // Show returns one run. Errors: events.ErrNotFound.
 func Show(ctx context.Context, db postgres.DB, run int64) (*Run, error) {
-	rows, err := db.Query(ctx, showSQL, run)
-	if err != nil {
-		return nil, fmt.Errorf("show run %d: %w", run, err)
-	}
-	found, err := pgx.CollectExactlyOneRow(rows, scanRun)
+	found, err := postgres.CollectOne(ctx, db, scanRun, showSQL, run)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("run %d: %w", run, events.ErrNotFound)

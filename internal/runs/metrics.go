@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Metrics are the metrics of runs and schedules.
@@ -112,11 +113,8 @@ func (m *Metrics) Read(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 func (m *Metrics) readSchedules(ctx context.Context, pool *pgxpool.Pool) error {
-	rows, err := pool.Query(ctx, scheduleSamplesSQL, confirmedWithin)
-	if err != nil {
-		return err
-	}
-	samples, err := pgx.CollectRows(rows, pgx.RowToStructByPos[scheduleSample])
+	samples, err := postgres.Collect(ctx, pool, pgx.RowToStructByPos[scheduleSample], scheduleSamplesSQL,
+		confirmedWithin)
 	if err == nil {
 		m.scheduleMetrics.set(samples)
 	}
@@ -124,15 +122,11 @@ func (m *Metrics) readSchedules(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 func (m *Metrics) readOpenRuns(ctx context.Context, pool *pgxpool.Pool) error {
-	rows, err := pool.Query(ctx, openCountsSQL)
-	if err != nil {
-		return err
-	}
 	var job, status string
 	var n int64
 	var oldest, queueAge float64
 	found := map[[2]string]float64{}
-	_, err = pgx.ForEachRow(rows, []any{&job, &status, &n, &oldest}, func() error {
+	err := postgres.ForEach(ctx, pool, openCountsSQL, nil, []any{&job, &status, &n, &oldest}, func() error {
 		found[[2]string{job, status}] = float64(n)
 		if Status(status) == Queued {
 			queueAge = max(queueAge, oldest)

@@ -70,11 +70,8 @@ func (p *Planner) Tick(ctx context.Context) error {
 	if err != nil || len(schedules) == 0 {
 		return err
 	}
-	rows, err := p.Pool.Query(ctx, scheduleRowsSQL, scheduleNames(schedules), confirmInterval, confirmedWithin)
-	if err != nil {
-		return fmt.Errorf("read schedules: %w", err)
-	}
-	stored, err := pgx.CollectRows(rows, scanScheduleRow)
+	stored, err := postgres.Collect(ctx, p.Pool, scanScheduleRow, scheduleRowsSQL, scheduleNames(schedules),
+		confirmInterval, confirmedWithin)
 	if err != nil {
 		return fmt.Errorf("read schedules: %w", err)
 	}

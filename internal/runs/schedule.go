@@ -112,11 +112,7 @@ func ListSchedules(ctx context.Context, pool *pgxpool.Pool, cursor string, limit
 	if err := events.ReadCursor(cursor, &after); err != nil {
 		return page, err
 	}
-	rows, err := pool.Query(ctx, schedulesSQL, displayFor, after, limit)
-	if err != nil {
-		return page, fmt.Errorf("list schedules: %w", err)
-	}
-	if page.Items, err = pgx.CollectRows(rows, scanSchedule); err != nil {
+	if page.Items, err = postgres.Collect(ctx, pool, scanSchedule, schedulesSQL, displayFor, after, limit); err != nil {
 		return page, fmt.Errorf("list schedules: %w", err)
 	}
 	if len(page.Items) == limit {
@@ -127,11 +123,7 @@ func ListSchedules(ctx context.Context, pool *pgxpool.Pool, cursor string, limit
 
 // ShowSchedule returns one schedule. Errors: events.ErrNotFound.
 func ShowSchedule(ctx context.Context, db postgres.DB, name string) (*ScheduleState, error) {
-	rows, err := db.Query(ctx, showScheduleSQL, name)
-	if err != nil {
-		return nil, fmt.Errorf("show schedule %s: %w", name, err)
-	}
-	found, err := pgx.CollectExactlyOneRow(rows, scanSchedule)
+	found, err := postgres.CollectOne(ctx, db, scanSchedule, showScheduleSQL, name)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("schedule %s: %w", name, events.ErrNotFound)
@@ -293,13 +285,9 @@ const openRunsSQL = `SELECT run, status FROM runs WHERE schedule = $1 AND ended_
 
 // overlapReason says which open run prevents another run of a schedule; "" if none does.
 func overlapReason(ctx context.Context, tx pgx.Tx, s *Schedule) (reason string, err error) {
-	rows, err := tx.Query(ctx, openRunsSQL, s.Name)
-	if err != nil {
-		return "", err
-	}
 	var run int64
 	var status Status
-	_, err = pgx.ForEachRow(rows, []any{&run, &status}, func() error {
+	err = postgres.ForEach(ctx, tx, openRunsSQL, []any{s.Name}, []any{&run, &status}, func() error {
 		if s.Overlap == OverlapSkip || status != Running {
 			reason = fmt.Sprintf("run %d of schedule %s is still %s", run, s.Name, status)
 		}

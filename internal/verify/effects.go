@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 const (
@@ -100,14 +101,11 @@ func (w *verification) checkEffects(ctx context.Context) error {
 }
 
 func (w *verification) reportWrongEffects(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, wrongEffectsSQL)
-	if err != nil {
-		return fmt.Errorf("read effects: %w", err)
-	}
 	var item Item
 	var source int32
 	var wrong string
-	_, err = pgx.ForEachRow(rows, []any{&item.Effect, &item.Event, &source, &item.Account, &item.ObjectType,
+	err := postgres.ForEach(ctx, tx, wrongEffectsSQL, nil, []any{&item.Effect, &item.Event, &source, &item.Account,
+		&item.ObjectType,
 		&item.ObjectID, &wrong}, func() error {
 		item.Source, item.Detail, item.Repair = w.sourceName(source), fmt.Sprintf("effect %d: %s", item.Effect, wrong),
 			fmt.Sprintf("postern effects show %d", item.Effect)
@@ -121,15 +119,12 @@ func (w *verification) reportWrongEffects(ctx context.Context, tx pgx.Tx) error 
 }
 
 func (w *verification) reportDuplicateEffects(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, duplicateEffectsSQL)
-	if err != nil {
-		return fmt.Errorf("read duplicate effects: %w", err)
-	}
 	var item Item
 	var other int64
 	var source, version int32
 	var key string
-	_, err = pgx.ForEachRow(rows, []any{&item.Effect, &other, &key, &version, &source, &item.Account, &item.ObjectType,
+	err := postgres.ForEach(ctx, tx, duplicateEffectsSQL, nil, []any{&item.Effect, &other, &key, &version, &source,
+		&item.Account, &item.ObjectType,
 		&item.ObjectID}, func() error {
 		item.Source, item.Detail = w.sourceName(source), fmt.Sprintf("effects %d and %d both have key %s, version %d",
 			item.Effect, other, key, version)

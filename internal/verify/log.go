@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // pageRows is how many rows of events, keys and outcomes are read at once.
@@ -87,11 +88,7 @@ func readOutcomes(tx pgx.Tx) *pagedRows[outcomeRow] {
 
 func readPage[T any](ctx context.Context, tx pgx.Tx, scan func(pgx.CollectableRow) (T, error), what, sql string,
 	args ...any) ([]T, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", what, err)
-	}
-	all, err := pgx.CollectRows(rows, scan)
+	all, err := postgres.Collect(ctx, tx, scan, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", what, err)
 	}

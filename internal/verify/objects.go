@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -86,13 +87,10 @@ func (w *verification) readObjectKeys(ctx context.Context, do func([]versioning.
 
 // reportMissingObjects reports objects that are not in the mirror.
 func (w *verification) reportMissingObjects(ctx context.Context) error {
-	rows, err := w.snapshot.txs[0].Query(ctx, missingSQL)
-	if err != nil {
-		return fmt.Errorf("read missing objects: %w", err)
-	}
 	var k versioning.Key
 	var event int64
-	_, err = pgx.ForEachRow(rows, []any{&k.Source, &k.Account, &k.Type, &k.ID, &event}, func() error {
+	err := postgres.ForEach(ctx, w.snapshot.txs[0], missingSQL, nil, []any{&k.Source, &k.Account, &k.Type, &k.ID,
+		&event}, func() error {
 		item := w.objectItem(k, fmt.Sprintf("event %d was applied to it", event))
 		item.Event = event
 		w.results.add(ObjectMissing, item)
@@ -256,26 +254,23 @@ type appliedPage struct {
 
 func readApplied(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair, open, after []int64,
 	currentRuleOnly bool) (*appliedPage, error) {
-	rows, err := tx.Query(ctx, appliedEventsSQL, open, after, appliedRows)
-	if err != nil {
-		return nil, fmt.Errorf("read the applied events of %d objects: %w", len(open), err)
-	}
 	page := &appliedPage{complete: map[processor.AppliedEvent]bool{}}
 	counts, last := map[int64]int64{}, map[int64]int64{}
 	var m processor.AppliedEvent
 	var complete bool
 	var rule int32
 	var n int64
-	if _, err := pgx.ForEachRow(rows, []any{&m.Object, &m.Event, &complete, &rule, &n}, func() error {
-		if !currentRuleOnly || rule == versioning.RuleVersion {
-			page.complete[m] = complete
-			page.ids = append(page.ids, m.Event)
-		}
-		pairs[m.Object].outdated = pairs[m.Object].outdated || rule != versioning.RuleVersion
-		counts[m.Object] += n
-		last[m.Object] = m.Event
-		return nil
-	}); err != nil {
+	if err := postgres.ForEach(ctx, tx, appliedEventsSQL, []any{open, after, appliedRows},
+		[]any{&m.Object, &m.Event, &complete, &rule, &n}, func() error {
+			if !currentRuleOnly || rule == versioning.RuleVersion {
+				page.complete[m] = complete
+				page.ids = append(page.ids, m.Event)
+			}
+			pairs[m.Object].outdated = pairs[m.Object].outdated || rule != versioning.RuleVersion
+			counts[m.Object] += n
+			last[m.Object] = m.Event
+			return nil
+		}); err != nil {
 		return nil, fmt.Errorf("read the applied events of %d objects: %w", len(open), err)
 	}
 	page.ids = slices.Compact(page.ids)

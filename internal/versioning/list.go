@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // View is an object as the API and the commands show it.
@@ -183,25 +184,17 @@ func (f *ObjectFilter) pageEnd(ctx context.Context, pool *pgxpool.Pool, after Ke
 }
 
 func (f *ObjectFilter) loadViews(ctx context.Context, pool *pgxpool.Pool, after, end Key, limit int) ([]View, error) {
-	rows, err := pool.Query(ctx, objectsSQL, after.Source, after.Account, after.Type, after.ID, end.Source, end.Account,
-		end.Type, end.ID, events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type), events.NilIfZero(f.ID),
-		f.Deleted, f.Ambiguous, f.RefetchPending, events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit,
-		f.Outdated, RuleVersion)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, scanView)
+	return postgres.Collect(ctx, pool, scanView, objectsSQL, after.Source, after.Account, after.Type, after.ID,
+		end.Source, end.Account, end.Type, end.ID, events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type),
+		events.NilIfZero(f.ID), f.Deleted, f.Ambiguous, f.RefetchPending, events.NilIfZero(f.Since),
+		events.NilIfZero(f.Until), limit, f.Outdated, RuleVersion)
 }
 
 // FindObjects returns the objects with this source, type and id: one for each account, at most 100.
 // A nil account selects all accounts.
 func FindObjects(ctx context.Context, pool *pgxpool.Pool, source int32, account *string, objectType, id string) ([]View,
 	error) {
-	rows, err := pool.Query(ctx, findSQL, source, account, objectType, id, stateBatch)
-	if err != nil {
-		return nil, fmt.Errorf("find object %s %s: %w", objectType, id, err)
-	}
-	found, err := pgx.CollectRows(rows, scanView)
+	found, err := postgres.Collect(ctx, pool, scanView, findSQL, source, account, objectType, id, stateBatch)
 	if err != nil {
 		return nil, fmt.Errorf("find object %s %s: %w", objectType, id, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -185,15 +186,12 @@ type backtest struct {
 
 // page returns the next objects, after an event.
 func (w *backtest) page(ctx context.Context, after int64) (keys []versioning.Key, last int64, err error) {
-	rows, err := w.Pool.Query(ctx, objectsSQL, after, w.source, w.Rule.Type, w.from, w.ObjectsPerBatch)
-	if err != nil {
-		return nil, 0, fmt.Errorf("find objects that changed: %w", err)
-	}
 	k := versioning.Key{Source: w.source, Type: w.Rule.Type}
-	_, err = pgx.ForEachRow(rows, []any{&last, &k.Account, &k.ID}, func() error {
-		keys = append(keys, k)
-		return nil
-	})
+	err = postgres.ForEach(ctx, w.Pool, objectsSQL, []any{after, w.source, w.Rule.Type, w.from, w.ObjectsPerBatch},
+		[]any{&last, &k.Account, &k.ID}, func() error {
+			keys = append(keys, k)
+			return nil
+		})
 	if err != nil {
 		return nil, 0, fmt.Errorf("find objects that changed: %w", err)
 	}
@@ -262,23 +260,20 @@ func (w *backtest) loadRetained(ctx context.Context, keys []versioning.Key) (obj
 // with the last event of each.
 func (w *backtest) readApplied(ctx context.Context, open, after []int64) (applied map[processor.AppliedEvent]bool, ids,
 	stillOpen, stillAfter []int64, err error) {
-	rows, err := w.Pool.Query(ctx, appliedSQL, open, after, w.EventsPerRead)
-	if err != nil {
-		return nil, nil, nil, nil, fmt.Errorf("read applied events of %d objects: %w", len(open), err)
-	}
 	applied = map[processor.AppliedEvent]bool{}
 	counts, last := map[int64]int{}, map[int64]int64{}
 	var m processor.AppliedEvent
 	var wholeState bool
-	_, err = pgx.ForEachRow(rows, []any{&m.Object, &m.Event, &wholeState}, func() error {
-		applied[m] = wholeState
-		if len(ids) == 0 || ids[len(ids)-1] != m.Event {
-			ids = append(ids, m.Event)
-		}
-		counts[m.Object]++
-		last[m.Object] = m.Event
-		return nil
-	})
+	err = postgres.ForEach(ctx, w.Pool, appliedSQL, []any{open, after, w.EventsPerRead},
+		[]any{&m.Object, &m.Event, &wholeState}, func() error {
+			applied[m] = wholeState
+			if len(ids) == 0 || ids[len(ids)-1] != m.Event {
+				ids = append(ids, m.Event)
+			}
+			counts[m.Object]++
+			last[m.Object] = m.Event
+			return nil
+		})
 	if err != nil {
 		return nil, nil, nil, nil, fmt.Errorf("read applied events of %d objects: %w", len(open), err)
 	}
@@ -298,17 +293,14 @@ func (w *backtest) compare(ctx context.Context, planned []effects.PlannedEffect,
 	for i := range planned {
 		keys[i] = planned[i].Key
 	}
-	rows, err := w.Pool.Query(ctx, ledgerSQL, keys, w.Rule.Version)
-	if err != nil {
-		return nil, fmt.Errorf("look up %d keys in the ledger: %w", len(keys), err)
-	}
 	existing := map[string]Change{}
 	var key string
 	var c Change
-	_, err = pgx.ForEachRow(rows, []any{&key, &c.Effect, &c.LedgerVersion, &c.State}, func() error {
-		existing[key] = c
-		return nil
-	})
+	err := postgres.ForEach(ctx, w.Pool, ledgerSQL, []any{keys, w.Rule.Version},
+		[]any{&key, &c.Effect, &c.LedgerVersion, &c.State}, func() error {
+			existing[key] = c
+			return nil
+		})
 	if err != nil {
 		return nil, fmt.Errorf("look up %d keys in the ledger: %w", len(keys), err)
 	}

@@ -6,10 +6,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 const (
@@ -41,11 +40,10 @@ func (w *backtest) loadLedger(ctx context.Context) error {
 	var effect, event int64
 	var key string
 	for event = w.from; ; {
-		rows, err := w.Pool.Query(ctx, plannedSQL, event, effect, w.Rule.Name, w.source, w.Rule.Type, w.EventsPerRead)
-		if err != nil {
-			return fmt.Errorf("read planned effects: %w", err)
-		}
-		n, err := pgx.ForEachRow(rows, []any{&effect, &event, &key}, func() error {
+		n := 0
+		err := postgres.ForEach(ctx, w.Pool, plannedSQL, []any{event, effect, w.Rule.Name, w.source, w.Rule.Type,
+			w.EventsPerRead}, []any{&effect, &event, &key}, func() error {
+			n++
 			if !effects.IsCollisionKey(key, w.Rule.Name, event) {
 				w.unmatched[events.KeyDigest(key)] = effect
 			}
@@ -54,7 +52,7 @@ func (w *backtest) loadLedger(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read planned effects: %w", err)
 		}
-		if n.RowsAffected() < int64(w.EventsPerRead) {
+		if n < w.EventsPerRead {
 			return nil
 		}
 	}
@@ -63,13 +61,10 @@ func (w *backtest) loadLedger(ctx context.Context) error {
 // visitUnmatched visits the effects of the ledger that the rule wants for no change.
 func (w *backtest) visitUnmatched(ctx context.Context, visit func([]Change) error) error {
 	for ids := range slices.Chunk(slices.Sorted(maps.Values(w.unmatched)), w.EventsPerRead) {
-		rows, err := w.Pool.Query(ctx, unmatchedSQL, ids)
-		if err != nil {
-			return fmt.Errorf("read unmatched effects: %w", err)
-		}
 		c := Change{Source: w.Rule.Source, ObjectType: w.Rule.Type, RuleVersion: w.Rule.Version, Ledger: Gone}
 		var batch []Change
-		_, err = pgx.ForEachRow(rows, []any{&c.Effect, &c.Event, &c.EventKey, &c.Account, &c.ObjectID, &c.Key,
+		err := postgres.ForEach(ctx, w.Pool, unmatchedSQL, []any{ids}, []any{&c.Effect, &c.Event, &c.EventKey,
+			&c.Account, &c.ObjectID, &c.Key,
 			&c.LedgerVersion, &c.State}, func() error {
 			if !w.anomalies[c.Event] {
 				batch = append(batch, c)

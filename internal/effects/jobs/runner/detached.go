@@ -48,11 +48,7 @@ func (r *Runner) redirectDetached(ctx context.Context) error {
 	rules, all := r.rules, r.destinations
 	r.mu.Unlock()
 	configured := r.destinationNames()
-	rows, err := r.Pool.Query(ctx, unconfiguredSQL, append([]string{}, configured...))
-	if err != nil {
-		return fmt.Errorf("look for destinations: %w", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := postgres.Collect(ctx, r.Pool, pgx.RowTo[string], unconfiguredSQL, append([]string{}, configured...))
 	if err != nil {
 		return fmt.Errorf("look for destinations: %w", err)
 	}

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Metrics are the metrics of effects; nil counts nothing. The gauges come from the database and are
@@ -238,13 +238,9 @@ func (r *Runner) readMetrics(ctx context.Context, names []string) error {
 func (r *Runner) readDue(ctx context.Context, names []string) (map[string]float64, error) {
 	all := map[string]float64{}
 	for _, sql := range []string{dueSQL, detachedAgeSQL} {
-		rows, err := r.Pool.Query(ctx, sql, names)
-		if err != nil {
-			return nil, err
-		}
 		var name string
 		var age float64
-		if _, err := pgx.ForEachRow(rows, []any{&name, &age}, func() error {
+		if err := postgres.ForEach(ctx, r.Pool, sql, []any{names}, []any{&name, &age}, func() error {
 			all[name] = max(all[name], age)
 			return nil
 		}); err != nil {

@@ -215,19 +215,16 @@ func (r *Runner) reclaim(ctx context.Context) error {
 	err := postgres.InTx(ctx, r.Pool, "reclaim effects", r.Settings.TxTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
 			ids, unknown = nil, map[string][]result{}
-			rows, err := tx.Query(ctx, reclaimSQL)
-			if err != nil {
-				return err
-			}
 			var e result
 			var isUnknown bool
-			_, err = pgx.ForEachRow(rows, []any{&e.effect, &e.rule, &e.destination, &isUnknown}, func() error {
-				if ids = append(ids, e.effect); isUnknown {
-					e.stepState = effects.Unknown
-					unknown[e.destination] = append(unknown[e.destination], e)
-				}
-				return nil
-			})
+			err := postgres.ForEach(ctx, tx, reclaimSQL, nil, []any{&e.effect, &e.rule, &e.destination, &isUnknown},
+				func() error {
+					if ids = append(ids, e.effect); isUnknown {
+						e.stepState = effects.Unknown
+						unknown[e.destination] = append(unknown[e.destination], e)
+					}
+					return nil
+				})
 			return err
 		})
 	if err != nil || len(ids) == 0 {

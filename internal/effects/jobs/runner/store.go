@@ -13,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // leaseSQL leases effects whose next step goes to a destination and is due. It skips effects that
@@ -176,15 +177,11 @@ func (t *leasedEffect) findStep(step string, undo bool) *stepRow {
 func leaseEffects(ctx context.Context, tx pgx.Tx, destination, id string, most int,
 	lease time.Duration) ([]*leasedEffect, error) {
 	at := time.Now()
-	rows, err := tx.Query(ctx, leaseSQL, destination, most, id, lease)
-	if err != nil {
-		return nil, fmt.Errorf("lease effects: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*leasedEffect, error) {
+	all, err := postgres.Collect(ctx, tx, func(row pgx.CollectableRow) (*leasedEffect, error) {
 		t := &leasedEffect{leasedAt: at}
 		return t, row.Scan(&t.effect, &t.leaseEpoch, &t.key, &t.version, &t.forced, &t.rule, &t.undoing, &t.attempts,
 			&t.templateData, &t.roundAge, &t.firstOfRound, &t.databaseTime)
-	})
+	}, leaseSQL, destination, most, id, lease)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -192,13 +189,11 @@ func leaseEffects(ctx context.Context, tx pgx.Tx, destination, id string, most i
 	for i, t := range all {
 		byID[t.effect], ids[i] = t, t.effect
 	}
-	if rows, err = tx.Query(ctx, stepsSQL, ids); err != nil {
-		return nil, fmt.Errorf("read steps: %w", err)
-	}
 	var effect int64
 	var b stepRow
 	var captured []byte
-	_, err = pgx.ForEachRow(rows, []any{&effect, &b.step, &b.undo, &b.state, &b.request, &b.attempts, &captured,
+	err = postgres.ForEach(ctx, tx, stepsSQL, []any{ids}, []any{&effect, &b.step, &b.undo, &b.state, &b.request,
+		&b.attempts, &captured,
 		&b.destination, &b.endedAgo, &b.mayBeDoneFor, &b.recovery, &b.neverRepeat}, func() (err error) {
 		if b.captured, err = rules.Decode(captured); err != nil { // it keeps long numbers, such as ids, exact
 			return err

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // This file maintains the stored state of rules: their deferred objects, and for how long other
@@ -110,14 +111,10 @@ func (a *Scheduler) maintain(ctx context.Context) error {
 	if err := a.deleteDetached(ctx); err != nil {
 		return err
 	}
-	rows, err := a.Pool.Query(ctx, countDeferredSQL)
-	if err != nil {
-		return fmt.Errorf("count deferred objects: %w", err)
-	}
 	all := map[string]deferredCount{}
 	var rule string
 	var w deferredCount
-	if _, err := pgx.ForEachRow(rows, []any{&rule, &w.objects, &w.seconds},
+	if err := postgres.ForEach(ctx, a.Pool, countDeferredSQL, nil, []any{&rule, &w.objects, &w.seconds},
 		func() error { all[rule] = w; return nil }); err != nil {
 		return fmt.Errorf("count deferred objects: %w", err)
 	}
@@ -164,18 +161,15 @@ func (a *Scheduler) restart(ctx context.Context, absent []*rules.Rule) error {
 
 // deleteDetached deletes the deferred objects of rules that are not in the configuration any more.
 func (a *Scheduler) deleteDetached(ctx context.Context) error {
-	rows, err := a.Pool.Query(ctx, deleteDetachedSQL, a.absentSeconds())
-	if err != nil {
-		return fmt.Errorf("delete deferred objects of removed rules: %w", err)
-	}
 	var rule string
 	var n int64
 	var oldest time.Time
-	_, err = pgx.ForEachRow(rows, []any{&rule, &n, &oldest}, func() error {
-		a.Logger.Warn("deferred objects deleted: their rule is not in the configuration any more", "rule",
-			rule, "windows", n, "first_end", oldest)
-		return nil
-	})
+	err := postgres.ForEach(ctx, a.Pool, deleteDetachedSQL, []any{a.absentSeconds()}, []any{&rule, &n, &oldest},
+		func() error {
+			a.Logger.Warn("deferred objects deleted: their rule is not in the configuration any more", "rule",
+				rule, "windows", n, "first_end", oldest)
+			return nil
+		})
 	if err != nil {
 		return fmt.Errorf("delete deferred objects of removed rules: %w", err)
 	}

@@ -143,16 +143,14 @@ func (t *pageTx) lockRule(ctx context.Context, tx pgx.Tx) (locked bool, err erro
 
 // processWindow evaluates the next objects of the window.
 func (t *pageTx) processWindow(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, objectsSQL, t.source, t.rule.Type, t.account, t.id, t.Settings.PageObjects,
-		t.Settings.PageBytes)
-	if err != nil {
-		return fmt.Errorf("list objects: %w", err)
-	}
 	var keys []versioning.Key
 	var size int64
 	k := versioning.Key{Source: t.source, Type: t.rule.Type}
-	if _, err := pgx.ForEachRow(rows, []any{&k.Account, &k.ID, &size},
-		func() error { keys = append(keys, k); return nil }); err != nil {
+	if err := postgres.ForEach(ctx, tx, objectsSQL, []any{t.source, t.rule.Type, t.account, t.id,
+		t.Settings.PageObjects, t.Settings.PageBytes}, []any{&k.Account, &k.ID, &size}, func() error {
+		keys = append(keys, k)
+		return nil
+	}); err != nil {
 		return fmt.Errorf("list objects: %w", err)
 	}
 	objs, err := load(ctx, tx, keys)
@@ -204,17 +202,13 @@ func (t *pageTx) advance(ctx context.Context, tx pgx.Tx, doneUntil time.Time, st
 
 // processDeferred evaluates deferred objects that are certain now.
 func (t *pageTx) processDeferred(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, deferredSQL, t.rule.Name, t.source, t.rule.Type, t.Settings.PageObjects,
-		t.Settings.PageBytes)
-	if err != nil {
-		return fmt.Errorf("list deferred objects: %w", err)
-	}
 	var keys []versioning.Key
 	var starts, ends []time.Time
 	k := versioning.Key{Source: t.source, Type: t.rule.Type}
 	var size int64
 	var start, end time.Time
-	_, err = pgx.ForEachRow(rows, []any{&k.Account, &k.ID, &size, &start, &end}, func() error {
+	err := postgres.ForEach(ctx, tx, deferredSQL, []any{t.rule.Name, t.source, t.rule.Type, t.Settings.PageObjects,
+		t.Settings.PageBytes}, []any{&k.Account, &k.ID, &size, &start, &end}, func() error {
 		keys, starts, ends = append(keys, k), append(starts, start), append(ends, end)
 		return nil
 	})
