@@ -165,10 +165,3 @@ func DeleteExpiredKeys(ctx context.Context, db postgres.DB) (int64, error) {
 	}
 	return done.RowsAffected(), nil
 }
-
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return []string{createTokenSQL, tokenExistsSQL, revokeTokenSQL, listTokensSQL, showTokenSQL, countTokensSQL,
-		readTokensSQL, recordUseSQL, writeAuditSQL, listAuditSQL, claimSQL, findSQL, storeResponseSQL, releaseSQL,
-		deleteExpiredSQL}
-}

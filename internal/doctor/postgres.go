@@ -59,12 +59,6 @@ CROSS JOIN LATERAL (SELECT regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO 
 WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending`
 )
 
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return []string{settingsSQL, stateSQL, slotsSQL, standbysSQL, rolesSQL, rightsSQL, unguardedSQL, oldestDaySQL,
-		spoolsSQL, anySpoolSQL, apiSourcesSQL}
-}
-
 // checkPostgres checks the server and the database. A check that fails is reported, and the others
 // still run.
 func (e *examination) checkPostgres(ctx context.Context) {

@@ -287,9 +287,3 @@ func revive(ctx context.Context, tx pgx.Tx, run int64, newest []newestEffect, n 
 	}
 	return nil
 }
-
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return []string{planForcedSQL, supersedingObjectsSQL, countForcedSQL, planSQL, existingSQL, supersedeSQL, reviveSQL,
-		listSQL, showSQL, stepsSQL, lockSQL, approveSQL, rejectSQL, retrySQL, resolveSQL, compensateSQL}
-}

@@ -102,14 +102,6 @@ const (
 	listIDsSQL   = itemColumns + `e.id = ANY($1::bigint[]) AND e.id < $2` + itemFilter
 )
 
-func listStatements() []string {
-	return []string{listWindowSQL, listObjectsWindowSQL, listDeadWindowSQL, listRangeSQL, listIDsSQL, eventSQL,
-		contentSQL, idsByKeySQL, outcomesOfEventSQL, conflictPageStartSQL, conflictsSQL, conflictByIDSQL,
-		conflictContentSQL, conflictsOfEventSQL, walkWindowSQL, walkObjectsWindowSQL, walkDeadWindowSQL, matchRangeSQL,
-		matchIDsSQL, countRangeSQL, countIDsSQL, countObjectsSQL, countDeadSQL, estimateByObjectsSQL, estimateDeadSQL,
-		countSomeByObjectsSQL, countSomeDeadSQL, firstAndLastSQL, rangeSQL, estimateObjectsSQL}
-}
-
 // List returns a page of events, the newest first. Errors: ErrInvalid.
 func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limit int) (Page[Item], error) {
 	var page Page[Item]

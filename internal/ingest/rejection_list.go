@@ -69,10 +69,6 @@ ORDER BY r.id DESC LIMIT $7`
 	rejectionContentSQL = `SELECT headers, body FROM rejections WHERE id = $1`
 )
 
-func listStatements() []string {
-	return []string{rejectionPageStartSQL, rejectionsSQL, oneRejectionSQL, rejectionContentSQL}
-}
-
 // ListRejections returns a page of rejected deliveries, the newest first. Errors:
 // events.ErrInvalid.
 func ListRejections(ctx context.Context, pool *pgxpool.Pool, f RejectionFilter, cursor string,

@@ -154,9 +154,3 @@ func (r *rejectionStore) insert(ctx context.Context, name string, batch []pendin
 		r.s.Settings.RejectionsMaxBytes)
 	return err
 }
-
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return append(listStatements(), insertRejectionsSQL, pruneRejectionsSQL, deleteRejectionSQL, clockSQL,
-		upsertSpoolStatusSQL, deleteSpoolStatusSQL)
-}

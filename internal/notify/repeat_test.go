@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postern-gateway/postern/internal/notify"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -304,7 +303,7 @@ func TestStatements_readSmallIndexesOnly(t *testing.T) {
 		db.Exec(t, sql)
 	}
 	checks := 0
-	for _, sql := range notify.Statements() {
+	for _, sql := range testkit.Statements("internal/notify") {
 		if !strings.Contains(sql, "array_agg") {
 			continue
 		}

@@ -99,13 +99,6 @@ FROM (SELECT run, ended_at FROM runs WHERE ended_at > $4 AND ended_at <= clock_n
 	AND status = 'failed' ORDER BY ended_at LIMIT $1) r`
 )
 
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return []string{insertSQL, dueSQL, leaseSQL, advanceSQL, sentSQL, failedSQL, unknownSQL, reviewSQL, approvalSQL,
-		deadSQL,
-		runsSQL}
-}
-
 // leaseDue leases the notifications that are due, so that no other process sends them.
 func (w *Watcher) leaseDue(ctx context.Context, r *Recipient) (due []notification, err error) {
 	err = postgres.InTx(ctx, w.Pool, "lease notifications", w.Settings.Timeout,

@@ -69,11 +69,6 @@ const (
 	deadPageSQL    = outcomeList + `AND c.status = 'dead'` + outcomeOrder
 )
 
-func listStatements() []string {
-	return []string{outcomeRangeSQL, objectRangeSQL, deadRangeSQL, outcomePageSQL, objectPageSQL, deadPageSQL,
-		unfinishedSQL, unfinishedIDsSQL, liveOutcomesSQL}
-}
-
 // outcomePosition is the position of an outcome in the list.
 type outcomePosition struct{ event, run int64 }
 

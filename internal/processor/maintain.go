@@ -74,15 +74,3 @@ func deleteSentChanges(ctx context.Context, maintenancePool *pgxpool.Pool, reten
 	}
 	return nil
 }
-
-// Statements returns all SQL statements of this package that have parameters, for the test that
-// prepares each of them.
-func Statements() []string {
-	return append(listStatements(), openSQL, hadOutcomeSQL, baselinesSQL, saveBaselinesSQL, deleteBaselinesSQL, lockSQL,
-		tryLockSQL, outcomesSQL, recordSQL, returnAttemptSQL, probeSQL, insertChangesSQL, sentSQL, unsentSQL, nowSQL,
-		currentSQL, lastSentSQL, unsendSQL, acquireLeaseSQL, releaseLeaseSQL, advanceCursorSQL, withOutcomeSQL,
-		importedSQL, dueSQL, deleteSentChangesSQL, announceSQL, backlogSQL, statusesSQL, inMirrorSQL, objectsOfSQL,
-		copyRetainedSQL, redactedSQL, countPendingSQL, oldestPendingSQL, reloadHistorySQL, overwrittenAheadSQL,
-		readMissedChangesSQL, insertRefetchesSQL, deleteClosedSQL, completeTypesSQL, requestedPassesSQL, requestPassSQL,
-		recordPassSQL, renewLeaseSQL, republishRequestSQL, republisherSQL, unappliedSQL, pendingCountsSQL)
-}

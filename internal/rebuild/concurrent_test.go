@@ -324,3 +324,8 @@ func TestDiscard_processHangs_staysCleared(t *testing.T) {
 	b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source}), staged)
 	b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE run = $1`, run)
 }
+
+func TestSwap_statements_fitTheSchema(t *testing.T) {
+	t.Parallel()
+	testkit.PrepareStatements(t, rebuild.SwapStatements())
+}

@@ -2,6 +2,7 @@ package rebuild
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -36,4 +37,13 @@ func FullScanSQL() []string { return []string{missedSQL, deadSQL} }
 func ReadsFailures(sql string) bool {
 	return slices.Contains(append(FullScanSQL(), missedAmongSQL, deadAmongSQL, pendingFailuresSQL, changesSinceSQL),
 		sql)
+}
+
+// SwapStatements returns the statements of swaps, by a name.
+func SwapStatements() map[string]string {
+	all := map[string]string{}
+	for i, p := range parts() {
+		all[fmt.Sprint("all rows ", i)], all[fmt.Sprint("by keys ", i)] = p.allRows, p.byKeys
+	}
+	return all
 }

@@ -261,11 +261,3 @@ func (w *work) target() processor.Target {
 
 // Processed is the count of all events that have an outcome in the run.
 const Processed = "processed"
-
-// Statements returns all SQL statements of this package, for the test that prepares each of them.
-func Statements() []string {
-	return append(swapStatements(), failedInMirrorSQL, droppedSQL, makeDueSQL, missedSQL, missedAmongSQL, deadSQL,
-		deadAmongSQL, pendingFailuresSQL, changesSinceSQL, updateRuleVersionSQL, sourceLockSQL, clearSQL,
-		copyRetainedSQL, lockTimeoutSQL, requestSwapSQL, abandonedSQL, nextSourceSQL, compareSQL, pageEndSQL, detailSQL,
-		outcomesSQL, sourceSQL, openSQL)
-}

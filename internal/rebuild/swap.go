@@ -162,13 +162,6 @@ func parts() []part {
 			versioning.RuleVersion)}
 }
 
-func swapStatements() (all []string) {
-	for _, p := range parts() {
-		all = append(all, p.allRows, p.byKeys)
-	}
-	return all
-}
-
 // lockTimeoutSQL bounds the wait for the exclusive lock of a source, because new batches wait
 // behind it.
 const lockTimeoutSQL = `SELECT set_config('lock_timeout', $1, true)`

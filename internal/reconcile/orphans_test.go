@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
@@ -395,7 +396,8 @@ func newInterruptedRepair(t *testing.T, then func(b *testEnv)) (*testEnv, int64)
 		}
 		return nil, nil
 	}
-	e := &cancelAtStatement{sql: findStatement(reconcile.Statements(), "SET phase = 'done'"), then: func() { then(b) }}
+	e := &cancelAtStatement{sql: testkit.Statement("internal/reconcile", "SET phase = 'done'"),
+		then: func() { then(b) }}
 	r := b.runner()
 	traceStatements(t, r, e)
 	b.StartRunner(t, "one", 1, map[string]runs.Executor{reconcile.Job: func(ctx context.Context, h *runs.Lease,

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -91,22 +90,13 @@ func tracedPool(t *testing.T, db *testkit.DB, role string, by pgx.QueryTracer) *
 	return pool
 }
 
-// findStatement returns the statement that contains a text, with any white space.
-func findStatement(of []string, has string) string {
-	for _, sql := range of {
-		if strings.Contains(strings.Join(strings.Fields(sql), " "), has) {
-			return sql
-		}
-	}
-	panic("no statement contains " + has)
-}
-
 var (
-	pendingOutcomesSQL   = findStatement(processor.Statements(), "o.status IS NULL OR o.status = 'failed'")
-	raiseWatermarkSQL    = findStatement(reconcile.Statements(), "'run ' || $6")
-	moveTypeWatermarkSQL = findStatement(reconcile.Statements(), "AS w(subject), object_scans s")
-	deleteRequestSQL     = findStatement(reconcile.Statements(), "DELETE FROM refetch_requests WHERE source = $1 AND "+
-		"account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
+	pendingOutcomesSQL   = testkit.Statement("internal/processor", "o.status IS NULL OR o.status = 'failed'")
+	raiseWatermarkSQL    = testkit.Statement("internal/reconcile", "'run ' || $6")
+	moveTypeWatermarkSQL = testkit.Statement("internal/reconcile", "AS w(subject), object_scans s")
+	deleteRequestSQL     = testkit.Statement("internal/reconcile",
+		"DELETE FROM refetch_requests WHERE source = $1 AND "+
+			"account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
 )
 
 type tracedKey struct{}

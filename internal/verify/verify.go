@@ -247,13 +247,3 @@ func (w *verification) progress(what string, done int64) {
 		w.Progress(what, done, max(w.estimates[what], done))
 	}
 }
-
-// Statements returns all SQL statements of this package for the test that prepares each.
-func Statements() []string {
-	return []string{snapshotSQL, eventsSQL, keysSQL, outcomesSQL, republishedUpToSQL, attachedSQL, droppedSQL, pagesSQL,
-		sampleEventsSQL,
-		sampleObjectsSQL, changesSQL, bodiesSQL, bodySQL, objectsSQL, appliedEventsSQL, missingSQL, redactingSQL,
-		keysDroppedToSQL,
-		countEffectsSQL, wrongEffectsSQL, duplicateEffectsSQL, doneWithFailedStepSQL, waitingEffectsSQL, windowWaitsSQL,
-		unknownOutcomesSQL, unconfiguredEffectsSQL}
-}

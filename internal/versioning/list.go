@@ -115,8 +115,6 @@ WITH RECURSIVE hop(account) AS (
 )` + viewColumns + `JOIN found USING (source, account, object_type, object_id) ORDER BY o.account`
 )
 
-func listStatements() []string { return []string{pageEndSQL, objectsSQL, findSQL} }
-
 // ListObjects returns one page of objects, ordered by source, account, type and id. It returns
 // events.ErrInvalid for a bad cursor or page size.
 func ListObjects(ctx context.Context, pool *pgxpool.Pool, f ObjectFilter, cursor string, limit int) (events.Page[View],

@@ -171,3 +171,8 @@ func TestFindObjects_accounts_returnsOnePerAccount(t *testing.T) {
 		t.Errorf("a cursor of another list: %v", err)
 	}
 }
+
+func TestStore_statementsOfTables_fitTheSchema(t *testing.T) {
+	t.Parallel()
+	testkit.PrepareStatements(t, versioning.TableStatements())
+}

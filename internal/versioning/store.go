@@ -321,12 +321,3 @@ func addStates(p *postgres.Params, objs []*Object) {
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(len(objs[i].State.JSON))) }) // 0 means null
 	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].OverwrittenAt) })
 }
-
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	list := listStatements()
-	for t := range loads {
-		list = append(list, loads[t].SQL, saves[t].SQL)
-	}
-	return list
-}

@@ -51,11 +51,6 @@ SELECT DISTINCT ON (e.key) e.key, e.effect, e.rule_version, e.state FROM effects
 	AND e.forced = 0 ORDER BY e.key, e.rule_version = $2 DESC, e.rule_version DESC`
 )
 
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return []string{objectsSQL, appliedSQL, ledgerSQL, plannedSQL, unmatchedSQL}
-}
-
 // Options configure a backtest.
 type Options struct {
 	// Pool is connected as postern_operator.

@@ -11,9 +11,9 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// destinationsSQL lists the destinations of planned and failed effects, and then null. It skips in
+// destinationNames lists the destinations of planned and failed effects, and then null. It skips in
 // the index from one destination to the next, however many effects each has.
-const destinationsSQL = `
+const destinationNames = `
 WITH RECURSIVE names AS (
   (SELECT e.destination FROM effects e WHERE e.state IN ('planned', 'failed') ORDER BY e.destination LIMIT 1)
   UNION ALL
@@ -22,14 +22,14 @@ WITH RECURSIVE names AS (
 )`
 
 // unconfiguredSQL lists these destinations, except the configured ones.
-const unconfiguredSQL = destinationsSQL + `
+const unconfiguredSQL = destinationNames + `
 SELECT destination FROM names WHERE destination <> ALL($1::text[])`
 
 // DetachedSQL selects effects that wait for a rule or a destination that is not configured, and
 // since when. Of each destination it reads the 2,000 that are due last, up to a minute ahead, since
 // detached effects are due then. more reports that the limit was reached, so that there may be
 // more. A running effect has what it waited for, whatever its reason says.
-const DetachedSQL = `(` + destinationsSQL + `
+const DetachedSQL = `(` + destinationNames + `
   SELECT l.effect, l.destination, coalesce(l.first_attempt_at, l.planned_at) AS since, l.seen = 2000 AS more
   FROM names n CROSS JOIN LATERAL (SELECT d.*, count(*) OVER () AS seen FROM (SELECT e.effect, e.destination, e.state,
   	e.reason, e.first_attempt_at, e.planned_at FROM effects e

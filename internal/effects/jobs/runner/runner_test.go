@@ -348,14 +348,13 @@ func TestStatements_largeLedger_useIndexes(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), `SET plan_cache_mode = force_generic_plan`); err != nil {
 		t.Fatal(err)
 	}
-	for i, sql := range runner.Statements() {
+	for statement, sql := range testkit.Statements("internal/effects/jobs/runner") {
 		if strings.Contains(sql, "WHERE state = 'planned' AND") {
 			continue // it counts them
 		}
-		name := fmt.Sprintf("s%d", i)
-		d, err := conn.Conn().Prepare(t.Context(), name, sql)
+		d, err := conn.Conn().Prepare(t.Context(), statement, sql)
 		must(t, err)
-		execute := "EXPLAIN EXECUTE " + name
+		execute := fmt.Sprintf("EXPLAIN EXECUTE %q", statement)
 		if n := len(d.ParamOIDs); n > 0 {
 			execute += "(" + strings.Repeat("NULL, ", n-1) + "NULL)"
 		}

@@ -113,12 +113,6 @@ WITH ended AS MATERIALIZED (
 )
 SELECT effect, rule, destination, effect IN (SELECT effect FROM doubted WHERE NOT before) FROM lapsed ORDER BY effect`
 
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return []string{leaseSQL, stepsSQL, reserveSQL, lockSQL, finishStepsSQL, finishSQL, reclaimSQL, unconfiguredSQL,
-		detachedAgeSQL, setExpirySQL, expireSQL, statesSQL, unknownSQL, dueSQL}
-}
-
 // stepRow is the row of a step.
 type stepRow struct {
 	step     string

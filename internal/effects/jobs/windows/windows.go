@@ -308,10 +308,3 @@ func (a *Scheduler) logClockBehind(s *progress) {
 	a.Logger.Warn("rule not evaluated: the database's clock was set back behind the rule's progress "+
 		"(docs/operations.md says what to do)", "rule", s.rule.Name, "decided_until", s.doneUntil, "clock", s.now)
 }
-
-// Statements returns all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return []string{registerSQL, progressSQL, advanceClockSQL, markEvaluatedSQL, restartSQL, deleteDetachedSQL,
-		lockRuleSQL, objectsSQL, advanceSQL, deferSQL,
-		limitDeferredSQL, countDeferredSQL, deferredSQL, deleteDeferredSQL}
-}
