@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -229,11 +229,11 @@ func TestRetention_showAndRun_printPolicyAndDrops(t *testing.T) {
 	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--reason", "a test").want(t, 0, "queued", "")
 	b.run(t, "retention", "run", "--bodies", "30", "--yes").want(t, 2, "", "a run of retention is open already")
 
-	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
-		ID: "p", Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
+	proc, err := apply.New(apply.Options{Pool: b.db.Role(t, "processor"), Settings: apply.DefaultSettings,
+		Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
 	noError(t, err)
 	forgets := &retention.Runner{Pool: b.db.Role(t, "processor"), MaintenancePool: b.db.Role(t, "maintenance"),
-		Processor: proc}
+		Applier: proc}
 	r := runs.NewRunner(runs.Options{Pool: forgets.Pool, ID: "p", Logger: testkit.Logger(t),
 		Settings: runs.DefaultSettings, Jobs: map[string]runs.Executor{retention.Job: forgets.Execute}})
 	ctx, cancel := context.WithCancel(t.Context())

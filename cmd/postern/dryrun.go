@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/terminal"
 )
@@ -90,7 +90,7 @@ func dryRunProgress(errs io.Writer, expected int64) func(map[string]int64) {
 
 // printDryRun prints the changes of each object and then the counts, as text or as one JSON
 // document per line.
-func (r *replayFlags) printDryRun(out io.Writer, c *cli, dry *processor.DryRun, counts map[string]int64) error {
+func (r *replayFlags) printDryRun(out io.Writer, c *cli, dry *apply.DryRun, counts map[string]int64) error {
 	objects, created := 0, 0
 	most := maxTextPaths
 	lines := json.NewEncoder(out)
@@ -98,7 +98,7 @@ func (r *replayFlags) printDryRun(out io.Writer, c *cli, dry *processor.DryRun, 
 	if c.output == "json" {
 		most = maxJSONPaths
 	}
-	err := dry.Differences(most, func(d processor.Difference) error {
+	err := dry.Differences(most, func(d apply.Difference) error {
 		objects++
 		if d.New {
 			created++
@@ -119,7 +119,7 @@ func (r *replayFlags) printDryRun(out io.Writer, c *cli, dry *processor.DryRun, 
 	return err
 }
 
-func printDifference(out io.Writer, d processor.Difference) error {
+func printDifference(out io.Writer, d apply.Difference) error {
 	name := strings.Join([]string{d.Source, d.ObjectType, d.ObjectID}, " ")
 	if d.Account != "" {
 		name += " of " + d.Account

@@ -13,10 +13,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/backtest"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	mails "github.com/postern-gateway/postern/internal/testkit/sink"
@@ -138,12 +138,12 @@ func (b *testBundle) invoice(t *testing.T, n int, id, status string) {
 			Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice",
 				ObjectID: id, OccurredAt: at, Fingerprint: provider.BodyFingerprint(body)}}}})
 	noError(t, err)
-	p, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
-		ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"],
+	p, err := apply.New(apply.Options{Pool: b.db.Role(t, "processor"), Settings: apply.DefaultSettings,
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]apply.Source{"stripe": {Number: b.known.Number["stripe"],
 			Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
 	noError(t, err)
-	if _, err := p.ApplyStored(t.Context(), processor.Target{}, []int64{receipts[0][0].ID}, false); err != nil {
+	if _, err := p.ApplyStored(t.Context(), apply.Target{}, []int64{receipts[0][0].ID}, false); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/rebuild"
@@ -61,14 +61,14 @@ func (a twoEvents) Do(_ context.Context, c provider.Call) (*providerapi.Response
 func (b *testBundle) reconciles(t *testing.T, withAPI bool) (stop func()) {
 	t.Helper()
 	pool, parseID := b.db.Role(t, "processor"), b.known.Number["stripe"]
-	p, err := processor.New(processor.Options{Pool: pool, Settings: processor.DefaultSettings, ID: "test",
+	p, err := apply.New(apply.Options{Pool: pool, Settings: apply.DefaultSettings,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"stripe": {Number: parseID, Config: &provider.Source{Name: "stripe"},
+		Sources: map[string]apply.Source{"stripe": {Number: parseID, Config: &provider.Source{Name: "stripe"},
 			Provider: sim.Provider{}}}})
 	noError(t, err)
 	settings := reconcile.DefaultSettings
 	settings.RetryDelay = 10 * time.Millisecond
-	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Processor: p, Settings: settings,
+	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Applier: p, Settings: settings,
 		Sources: &providerapi.Sources{}}
 	if withAPI {
 		carried.Sources.Replace(&providerapi.Source{Name: "stripe", Number: parseID,
@@ -406,12 +406,12 @@ func TestObjectsOverwrite_replacesObjectAndKeepsReason(t *testing.T) {
 func (b *testBundle) rebuilds(t *testing.T) {
 	t.Helper()
 	pool := b.db.Role(t, "processor")
-	p, err := processor.New(processor.Options{Pool: pool, Settings: processor.DefaultSettings, ID: "test",
+	p, err := apply.New(apply.Options{Pool: pool, Settings: apply.DefaultSettings,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"],
+		Sources: map[string]apply.Source{"stripe": {Number: b.known.Number["stripe"],
 			Config: &provider.Source{Name: "stripe"}, Provider: sim.Provider{}}}})
 	noError(t, err)
-	carried := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
+	carried := &rebuild.Runner{Pool: pool, Applier: p, Settings: rebuild.DefaultSettings}
 	applied.StartRunner(t, pool, "test", 1, map[string]runs.Executor{rebuild.Job: carried.Execute})
 }
 

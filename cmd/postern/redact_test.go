@@ -10,9 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/redaction"
@@ -25,10 +25,10 @@ const address = "ada@example.org"
 // redacts executes redactions until the test ends.
 func (b *testBundle) redacts(t *testing.T) {
 	t.Helper()
-	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
-		ID: "p", Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
+	proc, err := apply.New(apply.Options{Pool: b.db.Role(t, "processor"), Settings: apply.DefaultSettings,
+		Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
 	noError(t, err)
-	execute := (&redaction.Runner{Pool: proc.Pool, Processor: proc}).Execute
+	execute := (&redaction.Runner{Pool: proc.Pool, Applier: proc}).Execute
 	r := runs.NewRunner(runs.Options{Pool: proc.Pool, ID: "p", Logger: testkit.Logger(t),
 		Settings: runs.DefaultSettings, Jobs: map[string]runs.Executor{redaction.Job: execute}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

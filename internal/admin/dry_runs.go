@@ -11,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/replay"
 )
 
@@ -21,7 +21,7 @@ import (
 // these endpoints define. A replay of one source that is not among them is rejected with
 // events.ErrInvalid. In other replays, events of such sources count as failed.
 func NewDryRun(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoint,
-	o *replay.Params) (*processor.DryRun, error) {
+	o *replay.Params) (*apply.DryRun, error) {
 	if o.Publish {
 		return nil, fmt.Errorf("%w: publish changes no object, so a dry run has no result: leave one of them out",
 			events.ErrInvalid)
@@ -36,16 +36,16 @@ func NewDryRun(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpo
 		return nil, fmt.Errorf("%w: source %s is not in this configuration, so its "+
 			"events cannot be read; the sources are %s", events.ErrInvalid, name, strings.Join(names, ", "))
 	}
-	return processor.NewDryRun(pool, configured, known)
+	return apply.NewDryRun(pool, configured, known)
 }
 
 // ConfiguredSources returns the sources of these endpoints that have events in the log, by name, in
 // the form that a processor uses.
-func ConfiguredSources(endpoints []config.Endpoint, known events.Sources) map[string]processor.Source {
-	configured := map[string]processor.Source{}
+func ConfiguredSources(endpoints []config.Endpoint, known events.Sources) map[string]apply.Source {
+	configured := map[string]apply.Source{}
 	for _, e := range endpoints {
 		if number, ok := known.Number[e.Source.Name]; ok { // otherwise it has no stored events
-			configured[e.Source.Name] = processor.Source{Number: number, Config: e.Source, Provider: e.Provider,
+			configured[e.Source.Name] = apply.Source{Number: number, Config: e.Source, Provider: e.Provider,
 				RefetchReader: e.RefetchReader()}
 		}
 	}
@@ -66,8 +66,8 @@ type dryRunResult struct {
 	DryRun bool `json:"dry_run"`
 	// Counts are the numbers of events by the outcome that they would have; "processed" is their
 	// sum.
-	Counts  map[string]int64       `json:"counts"`
-	Objects []processor.Difference `json:"objects"`
+	Counts  map[string]int64   `json:"counts"`
+	Objects []apply.Difference `json:"objects"`
 }
 
 // errDryRunBusy is the response to a second dry run at the same time. Each may use much memory, so
@@ -91,9 +91,9 @@ func (h *handler) dryRunReplay(ctx context.Context, o *replay.Params) (any, erro
 		return nil, err
 	}
 	dryRun.Objects, dryRun.Bytes = maxDryRunObjects, maxDryRunBytes
-	out := dryRunResult{DryRun: true, Objects: []processor.Difference{}}
+	out := dryRunResult{DryRun: true, Objects: []apply.Difference{}}
 	out.Counts, err = replay.DryRun(ctx, h.Pool, dryRun, o, maxDryRunEvents, func(map[string]int64) {})
-	if errors.Is(err, replay.ErrTooMany) || errors.Is(err, processor.ErrTooManyChanges) {
+	if errors.Is(err, replay.ErrTooMany) || errors.Is(err, apply.ErrTooManyChanges) {
 		return nil, &problem{Status: http.StatusUnprocessableEntity, Type: "urn:postern:problem:too-many",
 			Title:  "too many for a dry run",
 			Detail: err.Error() + ". Narrow the filter, or use postern replay --dry-run."}
@@ -101,7 +101,7 @@ func (h *handler) dryRunReplay(ctx context.Context, o *replay.Params) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	err = dryRun.Differences(maxDryRunPaths, func(d processor.Difference) error {
+	err = dryRun.Differences(maxDryRunPaths, func(d apply.Difference) error {
 		out.Objects = append(out.Objects, d)
 		return nil
 	})

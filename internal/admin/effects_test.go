@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -116,12 +116,12 @@ func (b *testBundle) invoices(t *testing.T, first, count int) {
 	for i, r := range receipts {
 		ids[i] = r[0].ID
 	}
-	p, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings,
-		ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"],
+	p, err := apply.New(apply.Options{Pool: b.db.Role(t, "processor"), Settings: apply.DefaultSettings,
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]apply.Source{"stripe": {Number: b.known.Number["stripe"],
 			Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
 	must(t, err)
-	if _, err := p.ApplyStored(t.Context(), processor.Target{}, ids, false); err != nil {
+	if _, err := p.ApplyStored(t.Context(), apply.Target{}, ids, false); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -230,7 +230,7 @@ func Objects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events
 // *events.AmbiguousKeyError for the event.
 func Outcomes(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[events.Outcome], error) {
 	q := newQuery(ctx, pool, values, OutcomeParams)
-	f := processor.OutcomeFilter{Source: q.source(), Account: q.optional("account"), ObjectType: q.text("object_type"),
+	f := apply.OutcomeFilter{Source: q.source(), Account: q.optional("account"), ObjectType: q.text("object_type"),
 		ObjectID: q.text("object_id"),
 		Status:   q.oneOf("status", statuses...), Since: q.time("since"), Until: q.time("until")}
 	if q.text("run") != "" {
@@ -244,7 +244,7 @@ func Outcomes(ctx context.Context, pool *pgxpool.Pool, values url.Values) (event
 	if q.err != nil {
 		return events.Page[events.Outcome]{}, q.err
 	}
-	return processor.ListOutcomes(ctx, pool, f, q.text("cursor"), limit)
+	return apply.ListOutcomes(ctx, pool, f, q.text("cursor"), limit)
 }
 
 // Rejections lists rejected deliveries by RejectionParams. Errors: events.ErrInvalid.

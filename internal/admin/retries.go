@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -35,7 +35,7 @@ var RetryParams = slices.Concat(slices.DeleteFunc(slices.Clone(EventParams), fun
 func ParseRetry(ctx context.Context, pool *pgxpool.Pool, event string, values url.Values) (*replay.RetryParams, error) {
 	q := newQuery(ctx, pool, values, RetryParams)
 	f := q.eventFilter()
-	o := &replay.RetryParams{Unfinished: processor.Unfinished{Run: q.run(),
+	o := &replay.RetryParams{Unfinished: apply.Unfinished{Run: q.run(),
 		Status:         q.oneOf("status", string(versioning.Failed), string(versioning.Dead)),
 		ReasonContains: q.text("failure"), Objects: f.Objects}, Input: map[string]string{}, Rate: q.rate()}
 	for name := range maps.Keys(values) {

@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
@@ -371,10 +371,10 @@ func (b *testBundle) registeredSources(t *testing.T) events.Sources {
 func (b *testBundle) checkIntegrity(t *testing.T) {
 	t.Helper()
 	known := b.registeredSources(t)
-	sources := map[string]processor.Source{}
+	sources := map[string]apply.Source{}
 	for _, e := range b.cfg.Endpoints() {
 		if e.Source.Name == "api" {
-			sources["api"] = processor.Source{Number: known.Number["api"], Config: e.Source, Provider: e.Provider}
+			sources["api"] = apply.Source{Number: known.Number["api"], Config: e.Source, Provider: e.Provider}
 		}
 	}
 	report, err := verify.Verify(t.Context(), verify.Options{Pool: b.db.Role(t, "operator"), Known: known,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -52,9 +53,9 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if err != nil {
 		return err
 	}
-	p, err := processor.New(processor.Options{Pool: pool, Conn: conn, Limits: t.Limits,
-		Sources: processorSources(cfg, known), Known: known, ID: processID(), Settings: t.Processor,
-		Logger: a.Logger, Metrics: a.metrics, Planned: effectRunner.Wake})
+	p, err := processor.New(processor.Options{ID: processID(), Settings: t.Processor, Options: apply.Options{
+		Pool: pool, Conn: conn, Limits: t.Limits, Sources: processorSources(cfg, known), Known: known,
+		Logger: a.Logger, Metrics: a.metrics, Planned: effectRunner.Wake}})
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if err != nil {
 		return err
 	}
-	jobs := a.jobs(runsPool, maintenancePool, p.WithPool(runsPool))
+	jobs := a.jobs(maintenancePool, p.WithPool(runsPool), t)
 	jobs[reconcile.Job] = reconcileRunner.Execute
 	if err := a.addRuns(ctx, runsPool, conn, t, jobs); err != nil {
 		return err
@@ -115,12 +116,14 @@ func runsConnections(t Tuning) int32 {
 }
 
 // jobs returns the executors of the jobs by name.
-func (a *App) jobs(pool, maintenancePool *pgxpool.Pool, p *processor.Processor) map[string]runs.Executor {
-	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
-	rebuilds := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
-	retentions := &retention.Runner{Pool: pool, MaintenancePool: maintenancePool, Processor: p,
+func (a *App) jobs(maintenancePool *pgxpool.Pool, applier *apply.Applier, t Tuning) map[string]runs.Executor {
+	pool, rebuildSettings := applier.Pool, rebuild.DefaultSettings
+	rebuildSettings.ResendAfter = t.Processor.ResendAfter
+	replays := &replay.Runner{Pool: pool, Applier: applier, Chunk: replay.DefaultChunk}
+	rebuilds := &rebuild.Runner{Pool: pool, Applier: applier, Settings: rebuildSettings}
+	retentions := &retention.Runner{Pool: pool, MaintenancePool: maintenancePool, Applier: applier,
 		Folder: a.Config.Retention.Export}
-	redactions := &redaction.Runner{Pool: pool, Processor: p, Conn: p.Conn}
+	redactions := &redaction.Runner{Pool: pool, Applier: applier, Conn: applier.Conn}
 	return map[string]runs.Executor{replay.Job: replays.Execute, replay.RetryJob: replays.ExecuteRetry,
 		rebuild.Job: rebuilds.Execute, retention.Job: retentions.Execute, redaction.Job: redactions.Execute}
 }

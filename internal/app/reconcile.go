@@ -7,10 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 )
@@ -31,7 +31,7 @@ type apiClients struct {
 
 // addReconcile adds refetches and reconciliations. They do nothing until a source has a readable
 // API, which a reload may add. They append as the gateway role, because only that role may append.
-func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor.Processor, known events.Sources,
+func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, applier *apply.Applier, known events.Sources,
 	t Tuning) (*reconcile.Runner, error) {
 	metrics, err := providerapi.NewCallMetrics(a.metrics, sourcesWithAPI(a.Config))
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor
 	if err != nil {
 		return nil, err
 	}
-	r := &reconcile.Runner{Pool: pool, Log: a.apiClients.appendPool, Processor: p, Sources: &a.apiClients.sources,
+	r := &reconcile.Runner{Pool: pool, Log: a.apiClients.appendPool, Applier: applier, Sources: &a.apiClients.sources,
 		Settings: reconcile.DefaultSettings}
 	refetcher := &reconcile.Refetcher{Runner: r, ID: processID(), Logger: a.Logger.With("component", "reconcile"),
 		PollInterval: t.RefetchInterval}

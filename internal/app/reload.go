@@ -12,12 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/notify"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/providerapi"
 )
 
@@ -225,10 +225,10 @@ func gatewaySources(cfg *config.Config, known events.Sources) map[string]ingest.
 }
 
 // processorSources returns the sources in the form that the processor uses.
-func processorSources(cfg *config.Config, known events.Sources) map[string]processor.Source {
-	out := map[string]processor.Source{}
+func processorSources(cfg *config.Config, known events.Sources) map[string]apply.Source {
+	out := map[string]apply.Source{}
 	for name, e := range endpointsByName(cfg) {
-		s := processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider,
+		s := apply.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider,
 			RefetchReader: e.RefetchReader()}
 		if e.API != nil && e.Reader != nil {
 			read := &providerapi.Source{Config: e.Source, API: e.API, Reader: e.Reader}

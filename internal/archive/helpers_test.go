@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -130,13 +130,13 @@ func (in *instance) ingest(t *testing.T, e config.Endpoint, s provider.Sample, a
 // apply applies all events of the log.
 func (in *instance) apply(t *testing.T) {
 	t.Helper()
-	sources := map[string]processor.Source{}
+	sources := map[string]apply.Source{}
 	for _, e := range in.endpoints {
-		sources[e.Source.Name] = processor.Source{Number: in.sources.Number[e.Source.Name], Config: e.Source,
+		sources[e.Source.Name] = apply.Source{Number: in.sources.Number[e.Source.Name], Config: e.Source,
 			Provider: e.Provider}
 	}
-	p, err := processor.New(processor.Options{Pool: in.db.Role(t, "processor"), Settings: processor.DefaultSettings,
-		ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
+	p, err := apply.New(apply.Options{Pool: in.db.Role(t, "processor"), Settings: apply.DefaultSettings,
+		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(), Sources: sources})
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func (in *instance) apply(t *testing.T) {
 	}
 	for len(ids) > 0 {
 		n := min(len(ids), 200)
-		if _, err := p.ApplyStored(t.Context(), processor.Target{}, ids[:n], false); err != nil {
+		if _, err := p.ApplyStored(t.Context(), apply.Target{}, ids[:n], false); err != nil {
 			t.Fatal(err)
 		}
 		ids = ids[n:]

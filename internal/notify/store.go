@@ -7,9 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 )
 
 const (
@@ -91,7 +91,7 @@ FROM (SELECT w.*, count(*) OVER () AS seen FROM (SELECT effect, planned_at FROM 
 
 	deadSQL = `
 SELECT count(*), coalesce((array_agg(o.event_id ORDER BY o.event_id))[1:$2], '{}'), count(*) >= $1
-FROM (SELECT o.event_id FROM ` + processor.DeadEvents + ` ORDER BY o.event_id LIMIT $1) o`
+FROM (SELECT o.event_id FROM ` + apply.DeadEvents + ` ORDER BY o.event_id LIMIT $1) o`
 
 	runsSQL = `
 SELECT count(*), coalesce((array_agg(r.run ORDER BY r.run))[1:$2], '{}'), coalesce(max(r.ended_at), $4)

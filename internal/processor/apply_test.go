@@ -188,7 +188,7 @@ func (b *testBundle) saveObjects(t *testing.T, objs ...*versioning.Object) error
 func TestSave_olderVersion_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	apply(t, b.processor(t, sim.Provider{}, nil), []stream.Event{thingEvent(0, "1")})
+	applyBatch(t, b.processor(t, sim.Provider{}, nil), []stream.Event{thingEvent(0, "1")})
 	for name, change := range map[string]func(*versioning.Object){
 		"a lower version":    func(o *versioning.Object) { o.Version.At-- },
 		"an older revision":  func(o *versioning.Object) { o.Revision -= 2 },

@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -276,11 +277,11 @@ func runChildProcessor(ctx context.Context, text string) error {
 	quickSettings(&s)
 	// many workers: an event that is tried together with the poison event loses attempts
 	s.BackOff, s.RepublishMinAge, s.Workers = s.BackOff[:2], 300*time.Millisecond, 8
-	p, err := processor.New(processor.Options{Pool: pool, Conn: conn, Limits: j.Limits, Settings: s,
-		ID: fmt.Sprint("child/", os.Getpid()), Logger: log,
-		Metrics: prometheus.NewRegistry(), Sources: map[string]processor.Source{
-			"sim": {Number: j.Source, Config: &provider.Source{Name: "sim"},
-				Provider: exitingProvider{poison: j.Poison}}}})
+	p, err := processor.New(processor.Options{ID: fmt.Sprint("child/", os.Getpid()), Settings: s,
+		Options: apply.Options{Pool: pool, Conn: conn, Limits: j.Limits, Logger: log,
+			Metrics: prometheus.NewRegistry(), Sources: map[string]apply.Source{
+				"sim": {Number: j.Source, Config: &provider.Source{Name: "sim"},
+					Provider: exitingProvider{poison: j.Poison}}}}})
 	if err != nil {
 		return err
 	}

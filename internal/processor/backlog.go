@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
@@ -42,20 +43,10 @@ const (
 	maxCount = 100_000
 )
 
-// DeadEvents selects the event_id (as o.event_id) of events that need an operator: dead in the live
-// run, and in the mirror through no other run. It examines the newest 100,000 dead events. Events
-// of a rebuild are in the mirror after its swap. OFFSET 0 makes the planner run one index lookup
-// for each event.
-const DeadEvents = `(SELECT d.event_id FROM outcomes d WHERE d.status = 'dead' AND d.run = 0 ORDER BY d.event_id DESC
-	LIMIT 100000) o
-WHERE NOT EXISTS (SELECT FROM outcomes a WHERE a.event_id = o.event_id AND a.run > 0
-	AND a.status NOT IN ('failed', 'dead', 'ignored')
-  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = a.run AND r.job = 'rebuild' AND r.status <> 'done') OFFSET 0)`
-
 // backlogSQL reads only small partial indexes, each up to a bound.
 const backlogSQL = `
 SELECT (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'failed' AND run = 0 LIMIT $1) f),
-  (SELECT count(*) FROM (SELECT FROM ` + DeadEvents + ` LIMIT $1) d),
+  (SELECT count(*) FROM (SELECT FROM ` + apply.DeadEvents + ` LIMIT $1) d),
   (SELECT count(*) FROM (SELECT FROM outbox WHERE sent_at IS NULL LIMIT $1) u),
   coalesce((SELECT extract(epoch FROM clock_now() - min(created_at)) FROM outbox WHERE sent_at IS NULL), 0)::float8`
 

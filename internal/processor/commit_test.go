@@ -196,14 +196,14 @@ func TestMissedChanges_closedDuringManualRefetch_keepsRequest(t *testing.T) {
 		return ev
 	}
 	for _, ev := range []stream.Event{stateEvent(1, "obj_1", "A", 5), change(3, "B", "C", 30)} {
-		apply(t, p, []stream.Event{ev})
+		applyBatch(t, p, []stream.Event{ev})
 	}
 	if requests := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE missed_changes IS NOT NULL`); len(
 		requests) != 1 {
 		t.Fatalf("a missed change leaves %q", requests)
 	}
 	b.db.Exec(t, `UPDATE refetch_requests SET requested_by = 'ada', reason = 'a customer complains'`)
-	apply(t, p, []stream.Event{change(2, "A", "B", 20)})
+	applyBatch(t, p, []stream.Event{change(2, "A", "B", 20)})
 	left := b.db.QueryStrings(t, `SELECT requested_by || ' ' || (missed_changes IS NULL) FROM refetch_requests`)
 	if !slices.Equal(left, []string{"ada true"}) {
 		t.Errorf("the requests are %q", left)
@@ -215,7 +215,7 @@ func TestApply_overwriteWithLaterEvent_keepsEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	p := b.processor(t, sim.Provider{}, nil)
-	apply(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
+	applyBatch(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
 	began := time.UnixMicro(sim.Start + 110_000_000).UTC()
 	response := []byte(`{"unit":1000000,"object":{"id":"obj_1","state":"B"}}`)
 	refetch := provider.Refetch{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj_1", Body: response},
@@ -224,7 +224,7 @@ func TestApply_overwriteWithLaterEvent_keepsEvent(t *testing.T) {
 	must(t, err)
 	overwrite := stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: 2, Key: "overwrite",
 		Type: provider.RefetchType, Origin: events.OriginReconcile, ReceivedAt: began.Add(time.Second), Body: body}}
-	apply(t, p, []stream.Event{stateEvent(3, "obj_1", "C", 300), overwrite})
+	applyBatch(t, p, []stream.Event{stateEvent(3, "obj_1", "C", 300), overwrite})
 	if got := b.db.QueryStrings(t, `SELECT state ->> 'state' FROM objects`); !slices.Equal(got, []string{"C"}) {
 		t.Errorf("the object is %q, want the state of the later event", got)
 	}

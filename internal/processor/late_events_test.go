@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -113,13 +114,13 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 			b := setup(t)
 			p := b.processor(t, sim.Provider{}, nil)
 			if !c.noAPI {
-				p.Replace(map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"},
+				p.Replace(map[string]apply.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"},
 					Provider: sim.Provider{}, LateEventGrace: time.Minute,
 					ReadsByID: func(_, _, id string) bool {
 						return id != "obj_3"
 					}, Locates: func(_, objectType string) bool { return c.located && objectType == "thing" }}})
 			}
-			apply(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
+			applyBatch(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
 			switch c.watermark {
 			case "scan", "ended":
 				b.db.Exec(t, openScanSQL, b.source, at(100), c.watermark == "ended")
@@ -127,7 +128,7 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 				b.db.Exec(t, completeUntilSQL, b.source, c.watermark, at(100)+500_000)
 			}
 			for some := range slices.Chunk(c.events, map[bool]int{false: 9, true: 1}[c.separately]) {
-				apply(t, p, some)
+				applyBatch(t, p, some)
 			}
 			got := b.db.QueryStrings(t, `SELECT object_id || ' ' || reason || ' ' || (due - requested_at)::text
 				FROM refetch_requests`)
@@ -139,8 +140,8 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 			}
 			// A refetch after that ends the request, and events that arrive still later lose to it.
 			for i, o := range []string{"obj_1", "obj_2", "obj_3"} {
-				apply(t, p, []stream.Event{refetchEvent(t, 50+i, o, "A", 110)})
-				apply(t, p, []stream.Event{stateEvent(60+i, o, "Z", 30)})
+				applyBatch(t, p, []stream.Event{refetchEvent(t, 50+i, o, "A", 110)})
+				applyBatch(t, p, []stream.Event{stateEvent(60+i, o, "Z", 30)})
 			}
 			if left := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests`); len(left) > 0 {
 				t.Errorf("after a refetch %q remain", left)
@@ -234,11 +235,11 @@ func TestApply_objectVersion_isLateByItsTime(t *testing.T) {
 			p := b.refetchingProcessor(t, anyID)
 			if c.first.version != 0 {
 				c.first.n = 1
-				apply(t, p, []stream.Event{c.first.event("obj_1")})
+				applyBatch(t, p, []stream.Event{c.first.event("obj_1")})
 			}
 			b.db.Exec(t, completeUntilSQL, b.source, "type thing", at(100))
 			c.events.n = 2
-			apply(t, p, []stream.Event{c.events.event("obj_1")})
+			applyBatch(t, p, []stream.Event{c.events.event("obj_1")})
 			if got := b.db.QueryStrings(t, `SELECT o.state ->> 'state' FROM objects o`); !slices.Equal(got,
 				[]string{"B"}) {
 				t.Errorf("the object is %q", got)
@@ -256,7 +257,7 @@ func TestApply_objectVersion_isLateByItsTime(t *testing.T) {
 func (b *testBundle) processorOfCompleteType(t *testing.T) *processor.Processor {
 	t.Helper()
 	p := b.refetchingProcessor(t, anyID)
-	apply(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
+	applyBatch(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
 	b.db.Exec(t, completeUntilSQL, b.source, "type thing", sim.Start+100*1_000_000)
 	return p
 }
@@ -267,12 +268,12 @@ func TestApply_ambiguityEnds_keepsLateEventRequest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	p := b.processorOfCompleteType(t)
-	apply(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10), stateEvent(3, "obj_1", "C", 10)})
+	applyBatch(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10), stateEvent(3, "obj_1", "C", 10)})
 	shown := b.db.QueryStrings(t, `SELECT state ->> 'state' FROM objects WHERE refetch_after <> 0`)
 	if len(shown) != 1 {
 		t.Fatal("no refetch is pending")
 	}
-	apply(t, p, []stream.Event{stateEvent(4, "obj_1", shown[0], 12)})
+	applyBatch(t, p, []stream.Event{stateEvent(4, "obj_1", shown[0], 12)})
 	if pending := b.db.QueryStrings(t, `SELECT object_id FROM objects WHERE refetch_after <> 0`); len(pending) > 0 {
 		t.Fatalf("%q are ambiguous", pending)
 	}
@@ -292,7 +293,7 @@ func TestApply_lateEvent_resumesSuspendedRequest(t *testing.T) {
 		start_after, error)
 		SELECT source, account, object_type, object_id, 'a change does not fit', now(), 'infinity', 0, 'not whole'
 			FROM objects`)
-	apply(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10)})
+	applyBatch(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10)})
 	if requests := b.db.QueryStrings(t,
 		`SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL AND due < 'infinity'`); !slices.Equal(
 		requests, []string{"an event came late"}) {
@@ -318,8 +319,8 @@ func inOrderOfReceipt(h *sim.History) []stream.Event {
 	return all
 }
 
-// apply applies events in their order, in batches.
-func apply(t *testing.T, p *processor.Processor, all []stream.Event) {
+// applyBatch applies events in their order, in batches.
+func applyBatch(t *testing.T, p *processor.Processor, all []stream.Event) {
 	t.Helper()
 	for some := range slices.Chunk(all, 37) {
 		must(t, p.Apply(t.Context(), events.LiveRun, some))
@@ -331,7 +332,7 @@ func TestApply_reorderedEvents_requestFewRefetches(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	all := inOrderOfReceipt(sim.Generate(rand.New(rand.NewPCG(1, 41)), busyObjects))
-	apply(t, b.refetchingAllButOne(t), all)
+	applyBatch(t, b.refetchingAllButOne(t), all)
 	var late, requests int
 	b.scan(t, `SELECT count(*) FROM outcomes WHERE status = 'stale'`, &late)
 	b.scan(t, `SELECT count(*) FROM refetch_requests`, &requests)
@@ -355,7 +356,7 @@ func TestApply_lostEvent_requestsRefetch(t *testing.T) {
 		}
 	}
 	p := b.refetchingAllButOne(t)
-	apply(t, p, slices.DeleteFunc(inOrderOfReceipt(h), func(e stream.Event) bool { return gone[e.ID] }))
+	applyBatch(t, p, slices.DeleteFunc(inOrderOfReceipt(h), func(e stream.Event) bool { return gone[e.ID] }))
 	waiting := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE missed_changes IS NOT NULL
 		AND reason = 'a change does not fit'
 		AND due > requested_at + interval '30 seconds' AND start_after = 0`)
@@ -390,8 +391,8 @@ func at(e stream.Event, micros int64) stream.Event {
 // object's hash.
 func (b *testBundle) outcomesByObject(t *testing.T, id string) (statuses []string) {
 	t.Helper()
-	page, err := processor.ListOutcomes(t.Context(), b.db.Pool,
-		processor.OutcomeFilter{Objects: []int64{versioning.ObjectKey(b.source, "", "thing", id)}}, "", 10)
+	page, err := apply.ListOutcomes(t.Context(), b.db.Pool,
+		apply.OutcomeFilter{Objects: []int64{versioning.ObjectKey(b.source, "", "thing", id)}}, "", 10)
 	must(t, err)
 	for _, o := range page.Items {
 		statuses = append(statuses, o.Status)

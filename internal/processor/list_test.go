@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -52,30 +52,30 @@ func TestListOutcomes_filters_selectOutcomes(t *testing.T) {
 	insertOutcomes(t, b.db, 3, 2)
 	a, live := "a", int64(0)
 	for name, tc := range map[string]struct {
-		f    processor.OutcomeFilter
+		f    apply.OutcomeFilter
 		want string
 	}{
-		"all":     {processor.OutcomeFilter{}, "12 11 10 9 8 7 6 5 4 3 2/3 2 1/3 1"},
-		"one run": {processor.OutcomeFilter{Run: &live, Until: firstDay.Add(4 * time.Second)}, "3 2 1"},
-		"dead":    {processor.OutcomeFilter{Status: "dead"}, "10"},
-		"applied": {processor.OutcomeFilter{Status: "applied", Since: firstDay.Add(9 * time.Second)},
+		"all":     {apply.OutcomeFilter{}, "12 11 10 9 8 7 6 5 4 3 2/3 2 1/3 1"},
+		"one run": {apply.OutcomeFilter{Run: &live, Until: firstDay.Add(4 * time.Second)}, "3 2 1"},
+		"dead":    {apply.OutcomeFilter{Status: "dead"}, "10"},
+		"applied": {apply.OutcomeFilter{Status: "applied", Since: firstDay.Add(9 * time.Second)},
 			"12 11 9"},
-		"account":               {processor.OutcomeFilter{Account: &a, Since: firstDay.Add(9 * time.Second)}, "12 10"},
-		"object by name":        {processor.OutcomeFilter{ObjectType: "invoice", ObjectID: "2"}, "11 8 5 2/3 2"},
-		"object by hash":        {processor.OutcomeFilter{Objects: []int64{1}}, "10 7 4 1/3 1"},
-		"objects and status":    {processor.OutcomeFilter{Objects: []int64{1, 2}, Status: "dead"}, "10"},
-		"no object":             {processor.OutcomeFilter{Objects: []int64{}}, ""},
-		"zero is not an object": {processor.OutcomeFilter{Objects: []int64{0}}, ""},
-		"event": {processor.OutcomeFilter{Event: events.FirstID(firstDay.Add(2 * time.Second))},
+		"account":               {apply.OutcomeFilter{Account: &a, Since: firstDay.Add(9 * time.Second)}, "12 10"},
+		"object by name":        {apply.OutcomeFilter{ObjectType: "invoice", ObjectID: "2"}, "11 8 5 2/3 2"},
+		"object by hash":        {apply.OutcomeFilter{Objects: []int64{1}}, "10 7 4 1/3 1"},
+		"objects and status":    {apply.OutcomeFilter{Objects: []int64{1, 2}, Status: "dead"}, "10"},
+		"no object":             {apply.OutcomeFilter{Objects: []int64{}}, ""},
+		"zero is not an object": {apply.OutcomeFilter{Objects: []int64{0}}, ""},
+		"event": {apply.OutcomeFilter{Event: events.FirstID(firstDay.Add(2 * time.Second))},
 			"2/3 2"},
-		"source":         {processor.OutcomeFilter{Source: b.source, Status: "dead"}, "10"},
-		"another source": {processor.OutcomeFilter{Source: b.source + 1}, ""},
-		"since and until": {processor.OutcomeFilter{Since: firstDay.Add(4 * time.Second),
+		"source":         {apply.OutcomeFilter{Source: b.source, Status: "dead"}, "10"},
+		"another source": {apply.OutcomeFilter{Source: b.source + 1}, ""},
+		"since and until": {apply.OutcomeFilter{Since: firstDay.Add(4 * time.Second),
 			Until: firstDay.Add(6 * time.Second)}, "5 4"},
-		"before all events":   {processor.OutcomeFilter{Until: firstDay}, ""},
-		"type without its id": {processor.OutcomeFilter{ObjectType: "order"}, ""},
+		"before all events":   {apply.OutcomeFilter{Until: firstDay}, ""},
+		"type without its id": {apply.OutcomeFilter{ObjectType: "order"}, ""},
 	} {
-		page, err := processor.ListOutcomes(t.Context(), operator, tc.f, "", 0)
+		page, err := apply.ListOutcomes(t.Context(), operator, tc.f, "", 0)
 		if got := eventSeconds(page.Items); err != nil || got != tc.want || page.Next != "" {
 			t.Errorf("%s: got %q, next %q, %v, want %q", name, got, page.Next, err, tc.want)
 		}
@@ -83,10 +83,10 @@ func TestListOutcomes_filters_selectOutcomes(t *testing.T) {
 }
 
 // allPages reads all pages of a filter and counts them.
-func allPages(t *testing.T, db *testkit.DB, f processor.OutcomeFilter, limit int) (found []events.Outcome, pages int) {
+func allPages(t *testing.T, db *testkit.DB, f apply.OutcomeFilter, limit int) (found []events.Outcome, pages int) {
 	t.Helper()
 	for cursor := ""; ; {
-		page, err := processor.ListOutcomes(t.Context(), db.Pool, f, cursor, limit)
+		page, err := apply.ListOutcomes(t.Context(), db.Pool, f, cursor, limit)
 		must(t, err)
 		found, pages = append(found, page.Items...), pages+1
 		if cursor = page.Next; cursor == "" {
@@ -100,7 +100,7 @@ func TestListOutcomes_pages_coverEverythingOnce(t *testing.T) {
 	b := setup(t)
 	insertOutcomes(t, b.db, 0, 30)
 	insertOutcomes(t, b.db, 1, 20)
-	for name, f := range map[string]processor.OutcomeFilter{"all": {}, "object": {Objects: []int64{1, 2}},
+	for name, f := range map[string]apply.OutcomeFilter{"all": {}, "object": {Objects: []int64{1, 2}},
 		"dead": {Status: "dead"}} {
 		all, _ := allPages(t, b.db, f, 1000)
 		for _, limit := range []int{1, 3, 7} {
@@ -116,7 +116,7 @@ func TestListOutcomes_sparseFilter_returnsShortPages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	insertOutcomes(t, b.db, 0, 25_000)
-	for name, f := range map[string]processor.OutcomeFilter{
+	for name, f := range map[string]apply.OutcomeFilter{
 		"all": {ObjectType: "none"}, "object": {Objects: []int64{1, 2}, Status: "stale"},
 	} {
 		want := map[string]int{"all": 3, "object": 2}[name]
@@ -124,7 +124,7 @@ func TestListOutcomes_sparseFilter_returnsShortPages(t *testing.T) {
 			t.Errorf("%s: %d outcomes on %d pages, want none on %d", name, len(found), pages, want)
 		}
 	}
-	if _, err := processor.ListOutcomes(t.Context(), b.db.Pool, processor.OutcomeFilter{}, events.MakeCursor(1),
+	if _, err := apply.ListOutcomes(t.Context(), b.db.Pool, apply.OutcomeFilter{}, events.MakeCursor(1),
 		0); !errors.Is(err, events.ErrInvalid) {
 		t.Errorf("a cursor of another list: %v", err)
 	}
@@ -132,8 +132,8 @@ func TestListOutcomes_sparseFilter_returnsShortPages(t *testing.T) {
 
 // testWalk selects the even ids, ten ids at a time and none between 21 and 40, and fails above a
 // limit. It reports each query.
-func testWalk(limit int64, queries chan<- int64) processor.Walk {
-	return processor.Walk{After: 0, Bound: 64, Chunk: 3, IDsOnly: true,
+func testWalk(limit int64, queries chan<- int64) apply.Walk {
+	return apply.Walk{After: 0, Bound: 64, Chunk: 3, IDsOnly: true,
 		Match: func(_ context.Context, _ *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error) {
 			if queries <- after; after >= limit {
 				return nil, after, errors.New("no more")
@@ -148,8 +148,8 @@ func testWalk(limit int64, queries chan<- int64) processor.Walk {
 }
 
 // chunksOf returns the chunks of a walk, and the error with which it ended.
-func chunksOf(ctx context.Context, w processor.Walk, until int) (got []string) {
-	for c, err := range new(processor.Processor).ReadAhead(ctx, w) {
+func chunksOf(ctx context.Context, w apply.Walk, until int) (got []string) {
+	for c, err := range new(apply.Applier).ReadAhead(ctx, w) {
 		if err != nil {
 			return append(got, err.Error())
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -44,7 +45,7 @@ type machine struct {
 }
 
 // withSources returns a processor's options for other sources, with a new metrics registry.
-func withSources(o processor.Options, sources map[string]processor.Source) processor.Options {
+func withSources(o processor.Options, sources map[string]apply.Source) processor.Options {
 	o.Sources, o.Metrics = sources, prometheus.NewRegistry()
 	return o
 }
@@ -100,15 +101,14 @@ func (m *machine) begin() {
 	known, err := events.RegisterSources(m.t.Context(), m.pool, map[string]string{m.name: "sim"})
 	m.must(err)
 	m.source = known.Number[m.name]
-	sources := map[string]processor.Source{m.name: {Number: m.source, Config: &provider.Source{Name: m.name},
+	sources := map[string]apply.Source{m.name: {Number: m.source, Config: &provider.Source{Name: m.name},
 		Provider: sim.Provider{}}}
 	for range rapid.IntRange(1, 3).Draw(m.r, "processors") {
-		p := m.processor(m.t, sim.Provider{}, nil)
-		p, err = processor.New(withSources(p.Options, sources))
+		p, err := processor.New(withSources(m.options(m.t, sim.Provider{}), sources))
 		m.must(err)
 		m.procs = append(m.procs, p)
 	}
-	o2 := withSources(m.procs[0].Options, sources)
+	o2 := withSources(m.options(m.t, sim.Provider{}), sources)
 	o2.Conn, o2.Settings.RepublishMinAge = m.conn, 0
 	republishing, err := processor.New(o2)
 	m.must(err)

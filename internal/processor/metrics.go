@@ -1,20 +1,8 @@
 package processor
 
-import (
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/versioning"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	outcomes        *prometheus.CounterVec
-	ambiguities     *prometheus.CounterVec
-	batches         prometheus.Histogram
-	apply           prometheus.Histogram
-	lag             prometheus.Histogram
 	republished     *prometheus.CounterVec
 	republishBehind prometheus.Gauge
 	lastPass        prometheus.Gauge
@@ -26,20 +14,12 @@ type metrics struct {
 	backlog    backlogMetrics
 }
 
-// statuses are all outcomes that exist.
-var statuses = []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous,
-	versioning.Ignored, versioning.Failed, versioning.Dead}
-
 func (m *metrics) register(reg prometheus.Registerer) error {
 	m.build()
-	for _, s := range statuses {
-		m.outcomes.WithLabelValues(string(s))
-	}
-	preset(m.ambiguities, "ambiguous", "resolved", "refetch_pending")
 	preset(m.republished, causeMissing, causeDue)
 	preset(m.changes, "acknowledged", "failed")
-	for _, c := range append(m.backlog.build(), m.outcomes, m.ambiguities, m.batches, m.apply, m.lag, m.republished,
-		m.republishBehind, m.lastPass, m.changes, m.requeued, m.foreignMessages, m.partitions) {
+	for _, c := range append(m.backlog.build(), m.republished, m.republishBehind, m.lastPass, m.changes, m.requeued,
+		m.foreignMessages, m.partitions) {
 		if err := reg.Register(c); err != nil {
 			return err
 		}
@@ -51,24 +31,12 @@ func (m *metrics) build() {
 	vector := func(name, label, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
-	histogram := func(name, help string, start float64, n int) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help,
-			Buckets: prometheus.ExponentialBuckets(start, 2, n)})
-	}
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	m.outcomes = vector("postern_outcomes_total", "status", "Committed outcomes by status. A failed event is retried, "+
-		"and counts again each time.")
-	m.ambiguities = vector("postern_object_ambiguities_total", "change",
-		"Objects that became ambiguous, stopped being ambiguous, or began to need a refetch from the provider.")
-	m.batches = histogram("postern_apply_batch_events", "Events per apply transaction.", 1, 11)
-	m.apply = histogram("postern_apply_seconds", "Time of an apply transaction.", 0.0005, 16)
-	m.lag = histogram("postern_apply_lag_seconds", "Time from the receipt of an event to its first committed outcome. "+
-		"The gateway's clock measures the receipt, the processor's clock the outcome.", 0.001, 24)
 	m.republished = vector("postern_republisher_events_total", "cause", "Events that the republisher published "+
 		"again, by cause: missing (no outcome) or due (failed, and due for the next attempt).")
 	m.republishBehind = gauge("postern_republisher_behind_seconds", "Age of the oldest event without an outcome that "+
@@ -90,29 +58,4 @@ func preset(v *prometheus.CounterVec, labels ...string) {
 	for _, l := range labels {
 		v.WithLabelValues(l)
 	}
-}
-
-// applied counts and logs a committed batch.
-func (p *Processor) applied(b *appliedBatch) {
-	p.metrics.batches.Observe(float64(len(b.items)))
-	p.metrics.apply.Observe(b.endedAt.Sub(b.startedAt).Seconds())
-	for change, n := range b.ambiguityChanges { // empty unless the target is the mirror
-		p.metrics.ambiguities.WithLabelValues(change).Add(float64(n))
-	}
-	counts := map[versioning.Status]int{}
-	var oldest time.Duration
-	for _, it := range b.items {
-		if it.finished {
-			continue
-		}
-		counts[it.outcome.status]++
-		p.metrics.outcomes.WithLabelValues(string(it.outcome.status)).Inc()
-		if it.attempts == 0 && b.Run == events.LiveRun && !it.ev.Retry {
-			lag := max(b.endedAt.Sub(it.ev.ReceivedAt), 0)
-			p.metrics.lag.Observe(lag.Seconds())
-			oldest = max(oldest, lag)
-		}
-	}
-	p.logBatch(b, counts, oldest)
-	p.logNeedsReview(b, counts[versioning.Dead])
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 )
 
@@ -87,7 +88,7 @@ func ReadPendingWork(ctx context.Context, pool *pgxpool.Pool) (*PendingWork, err
 	d := &PendingWork{}
 	var first, cursor int64
 	var now time.Time
-	if err := pool.QueryRow(ctx, unappliedSQL, republisherJob, MaxPendingCount).Scan(&d.Unapplied.Count, &first,
+	if err := pool.QueryRow(ctx, unappliedSQL, apply.RepublisherJob, MaxPendingCount).Scan(&d.Unapplied.Count, &first,
 		&now); err != nil {
 		return nil, fmt.Errorf("count events without an outcome: %w", err)
 	}
@@ -104,7 +105,7 @@ func ReadPendingWork(ctx context.Context, pool *pgxpool.Pool) (*PendingWork, err
 	d.Unsent.setSince(now, unsent)
 	a := &d.Republisher
 	var ended, published *time.Time
-	if err := pool.QueryRow(ctx, republisherSQL, republisherJob).Scan(&a.Process, &cursor, &ended, &published,
+	if err := pool.QueryRow(ctx, republisherSQL, apply.RepublisherJob).Scan(&a.Process, &cursor, &ended, &published,
 		&a.Missing, &a.Due, &a.Detail, &a.Requested); err != nil {
 		return nil, fmt.Errorf("read the republisher's status: %w", err)
 	}

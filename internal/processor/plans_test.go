@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -48,10 +49,10 @@ func TestApply_tablesGrow_plansUseIndexes(t *testing.T) {
 		}
 	}
 	pool := w.genericPlanPool(t)
-	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits,
-		Settings: processor.DefaultSettings, ID: t.Name(),
-		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: map[string]processor.Source{
-			"sim": {Number: w.source, Config: &provider.Source{Name: "sim"}, Provider: faultyProvider{}}}})
+	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: t.Name(),
+		Options: apply.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Logger: slog.New(slog.DiscardHandler),
+			Metrics: prometheus.NewRegistry(), Sources: map[string]apply.Source{
+				"sim": {Number: w.source, Config: &provider.Source{Name: "sim"}, Provider: faultyProvider{}}}}})
 	must(t, err)
 	pass := processor.RepublishPass(p)
 	round := func(seed uint64) {
@@ -127,9 +128,9 @@ func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 	w := newWorld(t, nil)
 	w.db.Exec(t, `ALTER TABLE outbox SET (autovacuum_enabled = false)`) // a VACUUM would make new plans
 	pool := w.genericPlanPool(t)
-	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits,
-		Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
-		Metrics: prometheus.NewRegistry()})
+	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: t.Name(),
+		Options: apply.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Logger: slog.New(slog.DiscardHandler),
+			Metrics: prometheus.NewRegistry()}})
 	must(t, err)
 	mark := processor.MarkSent(p)
 	round := func(rows int) {
@@ -167,8 +168,8 @@ func TestMaintain_partitionsMissing_reportsInLogAndMetric(t *testing.T) {
 	maintenancePool := b.db.Role(t, "maintenance")
 	var logged bytes.Buffer
 	reg := prometheus.NewRegistry()
-	p, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: "p",
-		Logger: slog.New(slog.NewTextHandler(&logged, nil)), Metrics: reg})
+	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: "p", Options: apply.Options{
+		Pool: b.pool, Logger: slog.New(slog.NewTextHandler(&logged, nil)), Metrics: reg}})
 	must(t, err)
 	day := func(ahead int) string { return time.Now().UTC().AddDate(0, 0, ahead).Format("20060102") }
 	checkMetric := func(ahead int) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -163,12 +164,12 @@ func TestReplace_sourceAddedLater_appliesWaitingEvents(t *testing.T) {
 	for name, c := range map[string]struct {
 		event stream.Event
 		// without returns the sources without the part that is needed to read the event.
-		without func(s processor.Source) map[string]processor.Source
+		without func(s apply.Source) map[string]apply.Source
 	}{
-		"event": {thingEvent(1, "coming"), func(processor.Source) map[string]processor.Source { return nil }},
-		"refetch": {refetch, func(s processor.Source) map[string]processor.Source {
+		"event": {thingEvent(1, "coming"), func(apply.Source) map[string]apply.Source { return nil }},
+		"refetch": {refetch, func(s apply.Source) map[string]apply.Source {
 			s.RefetchReader = nil
-			return map[string]processor.Source{"coming": s}
+			return map[string]apply.Source{"coming": s}
 		}},
 	} {
 		b := setup(t)
@@ -176,9 +177,9 @@ func TestReplace_sourceAddedLater_appliesWaitingEvents(t *testing.T) {
 		s.Provider, s.RefetchReader = struct{ provider.Provider }{sim.Provider{}}, sim.Provider{}
 		p := b.processorOf(t, "going", b.addSource(t, "going"))
 		c.event.Source = "coming"
-		incomplete, complete := c.without(s), map[string]processor.Source{"coming": s}
+		incomplete, complete := c.without(s), map[string]apply.Source{"coming": s}
 		for _, step := range []struct {
-			sources  map[string]processor.Source
+			sources  map[string]apply.Source
 			status   string
 			attempts int
 		}{{incomplete, "failed", 0}, {complete, "applied", 1}, {incomplete, "applied", 1}} {
@@ -198,13 +199,13 @@ func TestReplace_sourceAddedLater_appliesWaitingEvents(t *testing.T) {
 func (b *testBundle) processorOf(t *testing.T, name string, number int32) *processor.Processor {
 	t.Helper()
 	o := b.options(t, sim.Provider{})
-	o.Sources = map[string]processor.Source{name: source(name, number)}
+	o.Sources = map[string]apply.Source{name: source(name, number)}
 	return newProcessor(t, o)
 }
 
 // source is a source as a processor needs it.
-func source(name string, number int32) processor.Source {
-	return processor.Source{Number: number, Config: &provider.Source{Name: name}, Provider: sim.Provider{}}
+func source(name string, number int32) apply.Source {
+	return apply.Source{Number: number, Config: &provider.Source{Name: name}, Provider: sim.Provider{}}
 }
 
 // The republisher publishes events of a source that it does not know under the source's name, so

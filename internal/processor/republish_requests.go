@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 )
@@ -132,7 +133,7 @@ func (a *republisher) recordPass(ctx context.Context, requested []int64, stopRea
 		stopReason = failed.Error()
 	}
 	if _, err := a.p.Pool.Exec(ctx, recordPassSQL, requested, a.publishedByCause[causeMissing],
-		a.publishedByCause[causeDue], stopReason, republisherJob, a.p.ID); err != nil {
+		a.publishedByCause[causeDue], stopReason, apply.RepublisherJob, a.p.ID); err != nil {
 		return fmt.Errorf("record the result of the republisher's pass: %w", err)
 	}
 	return nil
@@ -153,7 +154,7 @@ func (a *republisher) waitForRate(ctx context.Context, n int) (stopReason string
 		a.nextPublish = now
 	}
 	a.nextPublish = a.nextPublish.Add(time.Duration(n) * time.Second / time.Duration(a.p.Settings.RepublishRate))
-	leased, err := a.p.Pool.Exec(ctx, renewLeaseSQL, republisherJob, a.p.ID, a.p.Settings.RepublishLease)
+	leased, err := a.p.Pool.Exec(ctx, renewLeaseSQL, apply.RepublisherJob, a.p.ID, a.p.Settings.RepublishLease)
 	if err != nil {
 		return "", fmt.Errorf("renew the republisher's lease: %w", err)
 	}

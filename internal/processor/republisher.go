@@ -9,12 +9,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/stream"
 )
-
-const republisherJob = "republisher"
 
 const acquireLeaseSQL = `
 INSERT INTO checkpoints AS c (job, run, cursor, lease_owner, lease_until, updated_at)
@@ -83,7 +82,7 @@ func (a *republisher) run(ctx context.Context) error {
 			releaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			// if this fails, the lease expires
-			_, _ = a.p.Pool.Exec(releaseCtx, releaseLeaseSQL, republisherJob, a.p.ID)
+			_, _ = a.p.Pool.Exec(releaseCtx, releaseLeaseSQL, apply.RepublisherJob, a.p.ID)
 			return nil
 		}
 	}
@@ -92,7 +91,8 @@ func (a *republisher) run(ctx context.Context) error {
 // pass runs one pass of the republisher, if this process gets the lease.
 func (a *republisher) pass(ctx context.Context) error {
 	var cursor int64
-	err := a.p.Pool.QueryRow(ctx, acquireLeaseSQL, republisherJob, a.p.ID, a.p.Settings.RepublishLease).Scan(&cursor)
+	err := a.p.Pool.QueryRow(ctx, acquireLeaseSQL, apply.RepublisherJob, a.p.ID,
+		a.p.Settings.RepublishLease).Scan(&cursor)
 	if errors.Is(err, pgx.ErrNoRows) {
 		a.p.metrics.republishBehind.Set(0)
 		return nil // another process is the republisher
@@ -224,7 +224,7 @@ func (a *republisher) publishMissing(ctx context.Context, cursor, bound, until i
 				a.p.metrics.republishBehind.Set(time.Since(events.Time(missing[0])).Seconds())
 			}
 		}
-		leased, err := a.p.Pool.Exec(ctx, advanceCursorSQL, republisherJob, a.p.ID, checkpoint,
+		leased, err := a.p.Pool.Exec(ctx, advanceCursorSQL, apply.RepublisherJob, a.p.ID, checkpoint,
 			a.p.Settings.RepublishLease)
 		if err != nil {
 			return "", fmt.Errorf("move the republisher's cursor: %w", err)
@@ -322,17 +322,14 @@ func (a *republisher) publish(ctx context.Context, ids []int64, retry bool) (sto
 		if stopReason, err := a.waitForRate(ctx, n); err != nil || stopReason != "" {
 			return stopReason, err
 		}
-		recs, err := events.Read(ctx, a.p.Pool, rest[:n], stream.MaxBody)
+		evs, err := a.p.Events(ctx, rest[:n], stream.MaxBody)
 		if err != nil {
 			return "", err
 		}
-		evs := make([]stream.Event, len(recs))
-		for i := range recs {
-			evs[i] = a.p.sourceEvent(&recs[i])
+		// normally the table of sources has every source of an event
+		evs = slices.DeleteFunc(evs, func(e stream.Event) bool { return e.Source == "" })
+		for i := range evs {
 			evs[i].Retry = retry
-		}
-		if evs, err = a.dropUnnamed(ctx, evs, recs); err != nil {
-			return "", err
 		}
 		if err := a.send(ctx, evs, cause); err != nil {
 			return "", err
@@ -350,22 +347,6 @@ func (a *republisher) publish(ctx context.Context, ids []int64, retry bool) (sto
 		a.p.Logger.Info("republisher published events", "events", len(ids), "cause", cause)
 	}
 	return "", nil
-}
-
-// dropUnnamed drops events whose source number has no name, because these cannot be published. It
-// reads the table of sources again before. Normally the table has every source of an event.
-func (a *republisher) dropUnnamed(ctx context.Context, evs []stream.Event, recs []events.Record) ([]stream.Event,
-	error) {
-	for i := range evs {
-		if evs[i].Source != "" {
-			continue
-		}
-		if err := a.p.sources.refresh(ctx, a.p.Pool); err != nil {
-			return nil, err
-		}
-		evs[i].Source = a.p.sources.name(recs[i].Source)
-	}
-	return slices.DeleteFunc(evs, func(e stream.Event) bool { return e.Source == "" }), nil
 }
 
 // noAckAdvice helps with a stream that answers queries but acknowledges no publish. A NATS server

@@ -321,7 +321,7 @@ func TestAnnounce_allObjects_insertsEachOnce(t *testing.T) {
 func TestCountPending_eventsWithoutFinalOutcome_areCounted(t *testing.T) {
 	t.Parallel()
 	l := applied.New(t)
-	p := l.Processor(t, nil)
+	p := l.Applier(t, nil)
 	sample := sim.Provider{}.Samples()[0]
 	ids := l.Append(t, l.Source, []sim.Event{{Object: "obj_1", Body: sample.Body},
 		{Object: "obj_1", Body: sample.Body}})

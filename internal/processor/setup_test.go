@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -41,14 +42,14 @@ func setup(t *testing.T) *testBundle {
 
 // options returns the options of a processor with the source sim and without a stream.
 func (b *testBundle) options(t *testing.T, p provider.Provider) processor.Options {
-	return processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(),
+	return processor.Options{Settings: processor.DefaultSettings, ID: t.Name(), Options: apply.Options{Pool: b.pool,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"sim": b.sim(p)}}
+		Sources: map[string]apply.Source{"sim": b.sim(p)}}}
 }
 
 // sim returns the source sim.
-func (b *testBundle) sim(p provider.Provider) processor.Source {
-	return processor.Source{Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}
+func (b *testBundle) sim(p provider.Provider) apply.Source {
+	return apply.Source{Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}
 }
 
 func newProcessor(t *testing.T, o processor.Options) *processor.Processor {
@@ -73,7 +74,7 @@ func (b *testBundle) refetchingProcessor(t *testing.T, canRead func(id string) b
 	t.Helper()
 	p, source := b.processor(t, sim.Provider{}, nil), b.sim(sim.Provider{})
 	source.LateEventGrace, source.ReadsByID = time.Minute, func(_, _, id string) bool { return canRead(id) }
-	p.Replace(map[string]processor.Source{"sim": source})
+	p.Replace(map[string]apply.Source{"sim": source})
 	return p
 }
 
@@ -99,7 +100,7 @@ func inBatches(t *testing.T, p *processor.Processor, all []stream.Event, r *rand
 	t.Helper()
 	for rest := all; len(rest) > 0; {
 		n := min(1+r.IntN(15), len(rest))
-		apply(t, p, append(rest[:n:n], all[r.IntN(len(all)-len(rest)+n)]))
+		applyBatch(t, p, append(rest[:n:n], all[r.IntN(len(all)-len(rest)+n)]))
 		rest = rest[n:]
 	}
 }

@@ -107,7 +107,7 @@ func TestRules_anyBatching_seeEachCertainChange(t *testing.T) {
 				one, many := single.processorWithRules(t, ruleOnChanges(t)),
 					batched.processorWithRules(t, ruleOnChanges(t))
 				for i := range order {
-					apply(t, one, order[i:i+1])
+					applyBatch(t, one, order[i:i+1])
 				}
 				inBatches(t, many, order, r)
 				got := single.changes(t)
@@ -151,7 +151,7 @@ func TestRules_outdatedBaseline_isReplaced(t *testing.T) {
 		until := func(ambiguities int) (before string) {
 			for n := -1; n != ambiguities && next < len(h.Events); next++ {
 				b.scan(t, certainState, &before)
-				apply(t, p, []stream.Event{message(next, h.Events[next])})
+				applyBatch(t, p, []stream.Event{message(next, h.Events[next])})
 				b.scan(t, ambiguous, &n)
 			}
 			return before
@@ -254,7 +254,7 @@ func TestRules_ruleFails_eventIsApplied(t *testing.T) {
 			healthy.Name = "healthy"
 			p := b.processorWithRules(t, rule, healthy)
 			m := message(0, sim.Generate(rand.New(rand.NewPCG(1, 3)), providerKinds["own version"]).Events[0])
-			apply(t, p, []stream.Event{m})
+			applyBatch(t, p, []stream.Event{m})
 			got := b.db.QueryStrings(t, `SELECT concat_ws(' ', rule, state) FROM effects ORDER BY rule`)
 			equal(t, "effects", []string{"every needs_review", "healthy planned"}, got)
 			reasons := b.db.QueryStrings(t, `SELECT reason FROM effects WHERE rule = 'every'`)

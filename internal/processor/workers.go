@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/stream"
 )
@@ -100,18 +101,7 @@ func (l *workers) next(ch <-chan stream.Message) (m stream.Message, ok bool) {
 }
 
 func (l *workers) channelFor(e *stream.Event) chan stream.Message {
-	return l.chans[workerFor(l.seed, e, len(l.chans))]
-}
-
-// workerFor returns one of n workers, always the same for an object.
-func workerFor(seed maphash.Seed, e *stream.Event, n int) uint64 {
-	var h maphash.Hash
-	h.SetSeed(seed)
-	for _, part := range [...]string{e.Source, e.Account, e.ObjectType, e.ObjectID} {
-		_, _ = h.WriteString(part) // never fails
-		_ = h.WriteByte(0)
-	}
-	return h.Sum64() % uint64(n)
+	return l.chans[apply.WorkerFor(l.seed, e, len(l.chans))]
 }
 
 func (p *Processor) consume(ctx context.Context) error {
@@ -195,28 +185,14 @@ func (p *Processor) runWorker(work context.Context, l *workers, ch <-chan stream
 	}
 }
 
-// maxBatchBytes bounds the bodies of one batch. A body that is still in the log counts as
-// bodyInLogBytes.
-const (
-	maxBatchBytes  = 32 << 20
-	bodyInLogBytes = 4 << 20
-)
-
-func bodyBytes(e *stream.Event) int {
-	if e.BodyInLog {
-		return bodyInLogBytes
-	}
-	return len(e.Body)
-}
-
 // collectBatch adds the messages that already wait behind the first one, within the bounds of a
 // batch.
 func (p *Processor) collectBatch(first stream.Message, ch <-chan stream.Message) []stream.Message {
-	msgs, bytes := []stream.Message{first}, bodyBytes(&first.Event)
-	for len(msgs) < p.Settings.Batch && bytes < maxBatchBytes {
+	msgs, bytes := []stream.Message{first}, apply.BodyBytes(&first.Event)
+	for len(msgs) < p.Settings.Batch && bytes < apply.MaxBatchBytes {
 		select {
 		case m := <-ch:
-			msgs, bytes = append(msgs, m), bytes+bodyBytes(&m.Event)
+			msgs, bytes = append(msgs, m), bytes+apply.BodyBytes(&m.Event)
 		default:
 			return msgs
 		}
@@ -258,7 +234,7 @@ func (p *Processor) applyMessages(work context.Context, l *workers, msgs []strea
 // finishMessages acknowledges messages after the commit. After an infrastructure failure it
 // requeues them and stops the pull until the database is available again.
 func (p *Processor) finishMessages(l *workers, msgs []stream.Message, err error) {
-	var swap *SwapError
+	var swap *apply.SwapError
 	if errors.As(err, &swap) {
 		msgs, err = p.requeueSwapped(l, msgs, swap), nil
 	}
@@ -296,10 +272,11 @@ func (l *workers) swappedWithin(source string, within time.Duration) bool {
 
 // requeueSwapped requeues the messages of sources that are being swapped and returns the others,
 // which were applied. The pull continues: only the events of these sources wait.
-func (p *Processor) requeueSwapped(l *workers, msgs []stream.Message, swap *SwapError) (applied []stream.Message) {
+func (p *Processor) requeueSwapped(l *workers, msgs []stream.Message,
+	swap *apply.SwapError) (applied []stream.Message) {
 	waiting := map[string][]stream.Message{}
 	for i := range msgs {
-		if source := msgs[i].Event.Source; slices.Contains(swap.Sources, p.sources.number(source)) {
+		if source := msgs[i].Event.Source; slices.Contains(swap.Sources, source) {
 			waiting[source] = append(waiting[source], msgs[i])
 		} else {
 			applied = append(applied, msgs[i])

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -225,7 +226,7 @@ func TestProcessor_swapOfOneSource_appliesOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	l := w.start(t, processorOptions{tune: func(s *processor.Settings) { noBackgroundWork(s); s.Workers = 2 }})
-	swapped, sources := w.source, map[string]processor.Source{}
+	swapped, sources := w.source, map[string]apply.Source{}
 	known, err := events.RegisterSources(t.Context(), w.pool, map[string]string{"other": "sim", "third": "sim"})
 	must(t, err)
 	for _, name := range []string{"sim", "other", "third"} {
@@ -253,7 +254,7 @@ func TestProcessor_swapOfOneSource_appliesOthers(t *testing.T) {
 	all := append(append([]stream.Event{}, waiting[:12]...), eventsOf("other", 20)...)
 	mixed := w.processor(t, sim.Provider{}, nil)
 	mixed.Replace(sources)
-	var swapErr *processor.SwapError
+	var swapErr *apply.SwapError
 	if err := mixed.Apply(t.Context(), events.LiveRun, append(eventsOf("other", 3), waiting[10:]...)); !errors.As(err,
 		&swapErr) || len(swapErr.Sources) != 2 {
 		t.Errorf("a mixed batch: %v", err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -49,10 +49,10 @@ func (b *testBundle) applyConcurrently(t *testing.T, r *rand.Rand, reads provide
 	close(work)
 	var wg sync.WaitGroup
 	for range 3 {
-		p := b.processor(t, reads)
+		p := b.applier(t, reads)
 		wg.Go(func() {
 			for batch := range work {
-				if _, err := p.ApplyStored(t.Context(), processor.Target{}, batch, false); err != nil {
+				if _, err := p.ApplyStored(t.Context(), apply.Target{}, batch, false); err != nil {
 					t.Error(err)
 				}
 			}
@@ -212,14 +212,14 @@ func TestRebuild_leaseLost_writesNothing(t *testing.T) {
 	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
 	run := b.request(t, rebuild.Params{Source: b.source})
 	h := takeRun(t, b.pool, "slow", time.Minute, rebuild.Job)
-	to := processor.Target{Run: run, Into: versioning.Staged, Guard: h.Guard}
-	must(t, errOf(b.processor(t, nil).ApplyStored(t.Context(), to, ids[:5], false)))
+	to := apply.Target{Run: run, Into: versioning.Staged, Guard: h.Guard}
+	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), to, ids[:5], false)))
 	must(t, rebuild.Discard(t.Context(), b.operator, run))
 	before := b.tableRows(t, allColumns, "staged_objects")
-	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, false); !errors.Is(err, runs.ErrLeaseLost) {
+	if _, err := b.applier(t, nil).ApplyStored(t.Context(), to, ids, false); !errors.Is(err, runs.ErrLeaseLost) {
 		t.Errorf("%v", err)
 	}
-	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, true); !errors.Is(err, runs.ErrLeaseLost) {
+	if _, err := b.applier(t, nil).ApplyStored(t.Context(), to, ids, true); !errors.Is(err, runs.ErrLeaseLost) {
 		t.Errorf("as single events: %v", err)
 	}
 	if diff := cmp.Diff(before, b.tableRows(t, allColumns, "staged_objects")); diff != "" || len(before) == 0 {
@@ -274,7 +274,7 @@ func TestSwap_eventsBeforeLock_areContained(t *testing.T) {
 			b.applyLiveShuffled(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
 			settings := quickSettings()
 			settings.MaxKeys = c.keys
-			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: settings}
+			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: settings}
 			var once sync.Once
 			rebuild.BeforeLock(rebuilds, func() {
 				once.Do(func() {

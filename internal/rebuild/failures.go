@@ -8,21 +8,21 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // apply stages events. An event that fails although it is in the mirror must not be missing from
 // the staged objects: after some attempts it ends the run.
-func (w *work) apply(ctx context.Context, to processor.Target, c *processor.Chunk,
+func (w *work) apply(ctx context.Context, to apply.Target, c *apply.Chunk,
 	single bool) (map[versioning.Status]int64, runs.Status, error) {
 	for try := 1; ; try++ {
 		if err := w.checkSource(); err != nil { // events that cannot be read here would fail forever
 			return nil, "", err
 		}
-		counts, err := w.Processor.ApplyChunk(ctx, to, c, single)
+		counts, err := w.Applier.ApplyChunk(ctx, to, c, single)
 		if err != nil || counts[versioning.Failed]+counts[versioning.Dead] == 0 {
 			return counts, runs.Running, err
 		}
@@ -158,7 +158,7 @@ func (w *work) stageMissed(ctx context.Context, some []int64) (runs.Status, erro
 func (w *work) restage(ctx context.Context, ids []int64, before map[versioning.Status]int64) (runs.Status, error) {
 	to := w.target()
 	to.RetryRun = w.lease.Run.ID
-	c, err := w.Processor.ReadChunk(ctx, ids)
+	c, err := w.Applier.ReadChunk(ctx, ids)
 	if err != nil {
 		return "", err
 	}

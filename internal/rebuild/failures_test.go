@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/redaction"
@@ -112,15 +112,15 @@ func TestRebuild_sourceRemoved_fails(t *testing.T) {
 		r := newRand(t, 34)
 		b := setup(t)
 		b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["event time"]).Events))
-		p := b.processor(t, nil)
+		p := b.applier(t, nil)
 		removeSource := func(name string) error {
 			if name == step {
-				p.Replace(map[string]processor.Source{})
+				p.Replace(map[string]apply.Source{})
 			}
 			return nil
 		}
 		must(t, removeSource(""))
-		rebuilds := &rebuild.Runner{Pool: b.pool, Processor: p, Settings: quickSettings()}
+		rebuilds := &rebuild.Runner{Pool: b.pool, Applier: p, Settings: quickSettings()}
 		rebuild.OnStep(rebuilds, removeSource)
 		b.startRunner(t, "one", rebuilds)
 		ended := b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source}),
@@ -154,7 +154,7 @@ func TestRebuild_pausedBetweenRetries_stops(t *testing.T) {
 	h := takeRun(t, b.pool, "one", time.Minute, rebuild.Job)
 	var once sync.Once
 	rebuilds := &rebuild.Runner{Pool: b.pool, Settings: settings,
-		Processor: b.processor(t, callingProvider{call: func() {
+		Applier: b.applier(t, callingProvider{call: func() {
 			once.Do(func() {
 				if err := runs.ChangeStatus(t.Context(), b.operator, run, runs.Paused); err != nil {
 					t.Error(err)
@@ -189,7 +189,7 @@ func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 			r := newRand(t, 81)
 			b := setup(t)
 			m := failingUntilRepaired{works: new(atomic.Bool)}
-			p := b.processor(t, m)
+			p := b.applier(t, m)
 			evs := sim.Generate(r, providerKinds["event time"]).Events
 			if m.works.Store(c.later); c.later {
 				b.applyLiveShuffled(t, r, b.append(t, r, b.source, evs))
@@ -209,7 +209,7 @@ func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 				m.works.Store(false)
 				b.append(t, r, b.source, renameObjects(evs, "late_"))
 			})
-			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, m), Settings: quickSettings()}
+			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, m), Settings: quickSettings()}
 			rebuilds.Settings.MaxKeys = c.keys
 			rebuild.OnStep(rebuilds, func(name string) error {
 				if name == "compare" && c.later {
@@ -240,9 +240,9 @@ func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 
 // applyLive applies all events live. Failed ones are due, and dead ones are applied by an
 // operator's run.
-func (b *testBundle) applyLive(t *testing.T, p *processor.Processor, dead bool) {
+func (b *testBundle) applyLive(t *testing.T, p *apply.Applier, dead bool) {
 	t.Helper()
-	to := processor.Target{}
+	to := apply.Target{}
 	if b.exec(t, `UPDATE outcomes SET due = now() - interval '1 s' WHERE run = 0 AND status = 'failed'`); dead {
 		run, err := runs.Create(t.Context(), b.operator, runs.Request{Job: "retry", Params: struct{}{}})
 		must(t, err)
@@ -301,13 +301,13 @@ func TestSwap_manyFailures_readsFewUnderLock(t *testing.T) {
 	evs := sim.Generate(r, providerKinds["event time"]).Events
 	b.applyLiveShuffled(t, r, b.append(t, r, b.source, evs[3:]))
 	unread := b.append(t, r, b.source, renameObjects(evs[:3], "unread_"))
-	applied.Apply(t, b.processor(t, failingProvider{}), events.LiveRun, unread)
+	applied.Apply(t, b.applier(t, failingProvider{}), events.LiveRun, unread)
 	config, rec := b.pool.Config(), &statementRecorder{}
 	config.ConnConfig.Tracer = rec
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	must(t, err)
 	t.Cleanup(pool.Close)
-	rebuilds := &rebuild.Runner{Pool: pool, Processor: b.processor(t, selectiveProvider{}), Settings: quickSettings()}
+	rebuilds := &rebuild.Runner{Pool: pool, Applier: b.applier(t, selectiveProvider{}), Settings: quickSettings()}
 	rebuilds.Settings.MaxKeys = 1000
 	rebuild.OnStep(rebuilds, func(name string) error { rec.on.Store(name == "locked"); return nil })
 	b.startRunner(t, "one", rebuilds)
@@ -372,7 +372,7 @@ func (b *testBundle) redact(t *testing.T, o redaction.Params) {
 		errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: redaction.Job, Params: o, Actor: "me",
 			Reason: "she asked for it"})))
 	h := takeRun(t, b.pool, "redacts", time.Minute, redaction.Job)
-	if status, err := (&redaction.Runner{Pool: b.pool, Processor: b.processor(t, nil)}).Execute(t.Context(), h,
+	if status, err := (&redaction.Runner{Pool: b.pool, Applier: b.applier(t, nil)}).Execute(t.Context(), h,
 		slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
 		t.Fatal(status, err)
 	}
@@ -399,7 +399,7 @@ func TestSwap_redactedWhileStaged_staysRedacted(t *testing.T) {
 					Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "wholly"}}}
 				s := rebuild.DefaultSettings
 				s.MaxKeys = keys
-				rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: s}
+				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: s}
 				redacted := false
 				if late {
 					rebuild.BeforeLock(rebuilds, func() {

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -40,7 +40,7 @@ func TestRebuild_leaseLost_neitherClearsNorCopies(t *testing.T) {
 			run := b.request(t, rebuild.Params{Source: b.source})
 			h := takeRun(t, b.pool, "slow", time.Minute, rebuild.Job)
 			var before []string
-			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quickSettings()}
+			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
 			rebuild.OnStep(rebuilds, func(name string) error {
 				if name == lost {
 					b.exec(t, `UPDATE checkpoints SET lease_owner = 'next' WHERE run = $1`, run)
@@ -125,21 +125,21 @@ func TestSwap_locked_appliesNothingOfTheSource(t *testing.T) {
 	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["own version"]).Events))
 	late := b.append(t, r, b.source, renameObjects(sim.Generate(r, providerKinds["own version"]).Events, "late_"))
 	ofOther := b.append(t, r, other, sim.Generate(r, providerKinds["own version"]).Events)
-	p := b.processor(t, nil)
+	p := b.applier(t, nil)
 	replayed := make(chan error, 1)
-	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quickSettings()}
+	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
 	var once sync.Once
 	rebuild.OnStep(rebuilds, func(name string) error {
 		if name != "locked" {
 			return nil
 		}
 		once.Do(func() {
-			var swapErr *processor.SwapError
+			var swapErr *apply.SwapError
 			if err := p.Apply(t.Context(), events.LiveRun, b.messages(t, late[:10])); !errors.As(err, &swapErr) {
 				t.Errorf("a live batch: %v", err)
 			}
 			go func() {
-				_, err := p.ApplyStored(t.Context(), processor.Target{Run: 1000}, late[10:20], false)
+				_, err := p.ApplyStored(t.Context(), apply.Target{Run: 1000}, late[10:20], false)
 				replayed <- err
 			}()
 			testkit.Eventually(t, maxWait, func() error {
@@ -151,7 +151,7 @@ func TestSwap_locked_appliesNothingOfTheSource(t *testing.T) {
 				}
 				return nil
 			})
-			if _, err := p.ApplyStored(t.Context(), processor.Target{}, ofOther, false); err != nil {
+			if _, err := p.ApplyStored(t.Context(), apply.Target{}, ofOther, false); err != nil {
 				t.Errorf("another source: %v", err)
 			}
 			b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run IN (0, 1000)`, late)
@@ -202,9 +202,9 @@ func TestSwap_workersHoldAllConnections_catchesUp(t *testing.T) {
 	b := setup(t)
 	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
 	live := b.poolOf(t, 4)
-	s := processor.DefaultSettings
+	s := apply.DefaultSettings
 	s.Workers = 4
-	p, err := processor.New(processor.Options{Pool: live, Settings: s, ID: "p", Logger: slog.New(slog.DiscardHandler),
+	p, err := apply.New(apply.Options{Pool: live, Settings: s, Logger: slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(), Sources: b.sources})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -212,7 +212,7 @@ func TestSwap_workersHoldAllConnections_catchesUp(t *testing.T) {
 	t.Cleanup(func() { cancel(); workers.Wait() })
 	var attempts atomic.Int64
 	runner := func(pool *pgxpool.Pool) *rebuild.Runner {
-		rebuilds := &rebuild.Runner{Pool: pool, Processor: p.WithPool(pool), Settings: rebuild.DefaultSettings}
+		rebuilds := &rebuild.Runner{Pool: pool, Applier: p.WithPool(pool), Settings: rebuild.DefaultSettings}
 		rebuild.OnStep(rebuilds, func(name string) error {
 			switch name {
 			case "lock": // something to catch up with
@@ -225,7 +225,7 @@ func TestSwap_workersHoldAllConnections_catchesUp(t *testing.T) {
 			attempts.Add(1)
 			for i := range s.Workers { // they wait for the lock that the swap holds now
 				workers.Go(func() {
-					_, _ = p.ApplyStored(ctx, processor.Target{Run: 1000 + int64(i)}, ids[:20], false)
+					_, _ = p.ApplyStored(ctx, apply.Target{Run: 1000 + int64(i)}, ids[:20], false)
 				})
 			}
 			testkit.Eventually(t, maxWait, func() error {

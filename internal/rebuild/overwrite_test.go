@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -92,7 +92,7 @@ func (w *overwrittenObject) checkRebuilt(t *testing.T, ids ...int64) {
 	t.Helper()
 	w.exec(t, `TRUNCATE staged_objects`)
 	w.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-	must(t, errOf(w.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.Staged}, ids,
+	must(t, errOf(w.applier(t, nil).ApplyStored(t.Context(), apply.Target{Run: 500, Into: versioning.Staged}, ids,
 		false)))
 	w.checkSame(t, "staged_objects")
 }
@@ -100,7 +100,7 @@ func (w *overwrittenObject) checkRebuilt(t *testing.T, ids ...int64) {
 // reduce reduces events of the log into the retained objects.
 func (w *overwrittenObject) reduce(t *testing.T, ids ...int64) {
 	t.Helper()
-	must(t, errOf(w.processor(t, nil).Reduce(t.Context(), ids)))
+	must(t, errOf(w.applier(t, nil).Reduce(t.Context(), ids)))
 }
 
 func (w *overwrittenObject) checkSame(t *testing.T, table string) {
@@ -142,7 +142,7 @@ func TestOverwrite_historyUnreadable_isRetried(t *testing.T) {
 	t.Parallel()
 	w := newOverwrittenObject(t)
 	reads := &switchableProvider{text: `"since"`, err: errors.New("the mapping changed")}
-	p := w.processor(t, reads)
+	p := w.applier(t, reads)
 	applied.Apply(t, p, events.LiveRun, []int64{w.before, w.since})
 	reads.on.Store(true)
 	applied.Apply(t, p, events.LiveRun, []int64{w.overwrite})
@@ -168,7 +168,7 @@ func TestOverwrite_rejectedRefetchSince_counts(t *testing.T) {
 	t.Parallel()
 	w := newOverwrittenObject(t)
 	rejected := w.appendRefetch(t, "rejected", 20, nil)
-	p := w.processor(t, nil)
+	p := w.applier(t, nil)
 	applied.Apply(t, p, events.LiveRun, []int64{w.before, w.since})
 	applied.Apply(t, p, events.LiveRun, []int64{rejected})
 	if got := w.rows(t, `SELECT status FROM outcomes WHERE event_id = $1`, rejected); !slices.Equal(got,
@@ -188,13 +188,13 @@ func TestOverwrite_rejectedRefetchSince_counts(t *testing.T) {
 func TestReduce_overwriteInLaterPartition_keepsHistory(t *testing.T) {
 	t.Parallel()
 	w := newOverwrittenObject(t)
-	applied.Apply(t, w.processor(t, nil), events.LiveRun, w.ids)
+	applied.Apply(t, w.applier(t, nil), events.LiveRun, w.ids)
 	w.checkObject(t, "objects", "since overwritten")
 	w.reduce(t, w.before, w.since)
 	w.checkSame(t, "retained_objects")
 	w.checkRebuilt(t, w.overwrite) // all events that are still in the log
 	later := w.appendEvent(t, "later", 30, `"object": {"n": "later"}`)
-	applied.Apply(t, w.processor(t, nil), events.LiveRun, []int64{later})
+	applied.Apply(t, w.applier(t, nil), events.LiveRun, []int64{later})
 	w.reduce(t, w.overwrite)
 	w.checkObject(t, "retained_objects", "since overwritten") // no copy once the retained objects contain the refetch
 	w.reduce(t, later)
@@ -208,7 +208,7 @@ func TestOverwrite_replayedEventsSince_count(t *testing.T) {
 	w := newOverwrittenObject(t)
 	never := w.appendEvent(t, "never", 5, `"object": {"n": "never"}`)
 	reads := &switchableProvider{err: &provider.Dead{Reason: "not understood yet"}} // all of them
-	p := w.processor(t, reads)
+	p := w.applier(t, reads)
 	reads.on.Store(true)
 	applied.Apply(t, p, events.LiveRun, w.ids)
 	// As the outcome of a dead event whose object is known.
@@ -235,7 +235,7 @@ func TestSwap_refetchOverriddenByDelete_swaps(t *testing.T) {
 			w := &overwrittenObject{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
 			deletion := w.appendEvent(t, "gone", 0, `"deleted": true, "final": true, "object": null`)
 			refetch := w.appendRefetch(t, "refetch", 20, nil)
-			p := w.processor(t, nil)
+			p := w.applier(t, nil)
 			applied.Apply(t, p, events.LiveRun, []int64{refetch})
 			if overridden {
 				applied.Apply(t, p, events.LiveRun, []int64{deletion})
@@ -298,7 +298,7 @@ func (b *testBundle) appendRefetch(t *testing.T, h *sim.History, id, key string,
 func (b *testBundle) checkReducedInParts(t *testing.T, r *rand.Rand, ids []int64, live []string) {
 	t.Helper()
 	ids = slices.Sorted(slices.Values(ids))
-	p := b.processor(t, nil)
+	p := b.applier(t, nil)
 	for run := int64(600); len(ids) > 0; run++ {
 		n := min(len(ids), 1+r.IntN(100))
 		must(t, errOf(p.Reduce(t.Context(), ids[:n])))
@@ -308,7 +308,7 @@ func (b *testBundle) checkReducedInParts(t *testing.T, r *rand.Rand, ids []int64
 			VALUES ($1, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`, run)
 		b.exec(t, `TRUNCATE staged_objects`)
 		b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-		must(t, errOf(p.ApplyStored(t.Context(), processor.Target{Run: run, Into: versioning.Staged}, ids, false)))
+		must(t, errOf(p.ApplyStored(t.Context(), apply.Target{Run: run, Into: versioning.Staged}, ids, false)))
 		if diff := cmp.Diff(live, b.tableRows(t, objectColumns, "staged_objects")); diff != "" {
 			t.Fatalf("live, and from retained objects and the last %d events: %s", len(ids), diff)
 		}
@@ -416,7 +416,7 @@ func TestSwap_onlyRuleVersionDiffers_writesRealDifferences(t *testing.T) {
 		b.exec(t, `UPDATE objects SET state = '{"was": "damaged"}' WHERE object_id = 'obj_1'`)
 		settings := quickSettings()
 		settings.MaxKeys = keys
-		rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: settings}
+		rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: settings}
 		var outdated []string
 		rebuild.BeforeLock(rebuilds, func() {
 			outdated = b.rows(t, `SELECT object_id FROM objects WHERE rule_version = 0`)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -158,7 +158,7 @@ func (w *work) updateRuleVersion(ctx context.Context, keys []versioning.Key) (ma
 			if err := w.lease.Guard(ctx, tx); err != nil {
 				return err
 			}
-			if err := processor.LockObjects(ctx, tx, keys); err != nil {
+			if err := apply.LockObjects(ctx, tx, keys); err != nil {
 				return err
 			}
 			k := versioning.Key{Source: w.params.Source}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -58,19 +58,22 @@ type Settings struct {
 	// RetryPause is the pause before failed events are tried again, and between two attempts of a
 	// swap.
 	RetryPause time.Duration
+	// ResendAfter is the processor's setting of this name. A swap makes its rows of the outbox this
+	// old, so that the next resend publishes them.
+	ResendAfter time.Duration
 }
 
 // DefaultSettings are the shipped settings.
 var DefaultSettings = Settings{Chunk: 2000, Rows: 5000, MaxKeys: 50_000, MaxPending: 1000,
 	CatchUpTimeout: 10 * time.Second, LockTimeout: 10 * time.Second, SwapTimeout: 30 * time.Minute,
-	RetryPause: time.Second}
+	RetryPause: time.Second, ResendAfter: 30 * time.Second}
 
 // Runner executes rebuilds.
 type Runner struct {
 	// Pool is connected as postern_processor.
-	Pool      *pgxpool.Pool
-	Processor *processor.Processor
-	Settings  Settings
+	Pool     *pgxpool.Pool
+	Applier  *apply.Applier
+	Settings Settings
 	// onStep is called before each step with its name and may return an error to end the run. Only
 	// tests set it.
 	onStep func(name string) error
@@ -136,7 +139,7 @@ func (w *work) readParams() error {
 // checkSource returns an error if the source is not configured here, so that its events cannot be
 // read.
 func (w *work) checkSource() error {
-	if name, ok := w.Processor.CachedSource(w.params.Source); !ok {
+	if name, ok := w.Applier.CachedSource(w.params.Source); !ok {
 		return runs.Permanent(fmt.Errorf("source %q is not in the configuration of the processor that executes "+
 			"the run: add it there and start the rebuild again", name))
 	}
@@ -195,8 +198,8 @@ func (w *work) stageLog(ctx context.Context) (runs.Status, error) {
 	match := func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
 		return events.Match(ctx, pool, &events.Filter{Source: w.params.Source}, after, bound)
 	}
-	spec := processor.Walk{Match: match, After: lease.Cursor, Bound: lease.Bound, Chunk: w.Settings.Chunk}
-	for c, err := range w.Processor.ReadAhead(ctx, spec) {
+	spec := apply.Walk{Match: match, After: lease.Cursor, Bound: lease.Bound, Chunk: w.Settings.Chunk}
+	for c, err := range w.Applier.ReadAhead(ctx, spec) {
 		if err != nil {
 			return "", err
 		}
@@ -209,7 +212,7 @@ func (w *work) stageLog(ctx context.Context) (runs.Status, error) {
 }
 
 // stageChunk stages some events and moves the cursor past them.
-func (w *work) stageChunk(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+func (w *work) stageChunk(ctx context.Context, c *apply.Chunk) (runs.Status, error) {
 	if len(c.IDs) > 0 {
 		counts, status, err := w.apply(ctx, w.target(), c, w.single)
 		if err != nil || status != runs.Running {
@@ -254,8 +257,8 @@ func (w *work) advance(ctx context.Context, after, cursor int64) (runs.Status, e
 }
 
 // target returns the target for staging events.
-func (w *work) target() processor.Target {
-	return processor.Target{Run: w.lease.Run.ID, Into: versioning.Staged, Type: w.params.Type, Guard: w.lease.Guard,
+func (w *work) target() apply.Target {
+	return apply.Target{Run: w.lease.Run.ID, Into: versioning.Staged, Type: w.params.Type, Guard: w.lease.Guard,
 		OnWritten: w.differing.add, Log: w.log}
 }
 

@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -295,7 +295,7 @@ func TestRebuild_eventsFailedLive_stayFailed(t *testing.T) {
 	r := newRand(t, 7)
 	b := setup(t)
 	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["event time"]).Events)
-	must(t, errOf(b.processor(t, failingProvider{}).ApplyStored(t.Context(), processor.Target{}, ids, false)))
+	must(t, errOf(b.applier(t, failingProvider{}).ApplyStored(t.Context(), apply.Target{}, ids, false)))
 	b.start(t, "one", failingProvider{}, quickSettings())
 	if ended := b.rebuildAndSwap(t, b.source); ended.Counts[string(versioning.Failed)] != int64(len(ids)) {
 		t.Errorf("%v", ended.Counts)

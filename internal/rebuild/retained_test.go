@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -41,7 +41,7 @@ func logWithOldDays(t *testing.T, r *rand.Rand, options sim.Options) (b *testBun
 // retainAndDrop reduces the events of a partition into the retained objects and drops it.
 func (b *testBundle) retainAndDrop(t *testing.T, old []int64) {
 	t.Helper()
-	must(t, errOf(b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500,
+	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), apply.Target{Run: 500,
 		Into: versioning.RetainedObjects}, old, false)))
 	b.dropOldestPartition(t)
 }
@@ -122,7 +122,7 @@ func TestSwap_partitionDroppedAboveCursor_fails(t *testing.T) {
 	middle := stored("-3 days", evs[third:2*third])
 	stored("0 days", evs[2*third:])
 	before := b.tableRows(t, allColumns, "objects")
-	must(t, errOf(b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500,
+	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), apply.Target{Run: 500,
 		Into: versioning.RetainedObjects}, middle, false)))
 	name := b.rows(t, `SELECT 'events_' || to_char(clock_now() - interval '3 days', 'YYYYMMDD')`)[0]
 	b.exec(t, `INSERT INTO dropped_partitions (name, id_from, id_to, retained_to, events, bytes, run, ready_at,
@@ -157,12 +157,12 @@ func TestReduce_stagedEvents_retainedOnlyAfterSwap(t *testing.T) {
 	r := newRand(t, 24)
 	b := setup(t)
 	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
-	must(t, errOf(b.processor(t, dead{}).ApplyStored(t.Context(), processor.Target{}, ids, false)))
+	must(t, errOf(b.applier(t, dead{}).ApplyStored(t.Context(), apply.Target{}, ids, false)))
 	b.start(t, "one", nil, quickSettings())
 	run := b.request(t, rebuild.Params{Source: b.source})
 	b.awaitRun(t, run, staged)
 	retained := func() int {
-		must(t, errOf(b.processor(t, nil).Reduce(t.Context(), ids)))
+		must(t, errOf(b.applier(t, nil).Reduce(t.Context(), ids)))
 		return b.number(t, `SELECT count(*) FROM retained_objects`)
 	}
 	if n := retained(); n != 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -49,7 +49,7 @@ type testBundle struct {
 	pool, operator *pgxpool.Pool
 	source         int32
 	// sources are the sources that processors know.
-	sources map[string]processor.Source
+	sources map[string]apply.Source
 	ids     []int64
 }
 
@@ -82,15 +82,15 @@ func (b *testBundle) append(t *testing.T, r *rand.Rand, source int32, evs []sim.
 // add adds a source.
 func (b *testBundle) add(t *testing.T, name string) int32 { return b.log.AddSource(t, name) }
 
-// processor returns a processor; reads, if any, is the provider of all sources.
-func (b *testBundle) processor(t *testing.T, reads provider.Provider) *processor.Processor {
-	return b.log.Processor(t, reads)
+// applier returns a processor; reads, if any, is the provider of all sources.
+func (b *testBundle) applier(t *testing.T, reads provider.Provider) *apply.Applier {
+	return b.log.Applier(t, reads)
 }
 
 // applyLiveShuffled applies stored events live, in random order and with repetitions.
 func (b *testBundle) applyLiveShuffled(t *testing.T, r *rand.Rand, ids []int64) {
 	t.Helper()
-	p := b.processor(t, nil)
+	p := b.applier(t, nil)
 	ids = append(slices.Clone(ids), ids[:len(ids)/3]...)
 	r.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 	for len(ids) > 0 {
@@ -110,7 +110,7 @@ func quickSettings() rebuild.Settings {
 // start executes rebuilds until the test ends or stop is called.
 func (b *testBundle) start(t *testing.T, id string, reads provider.Provider, s rebuild.Settings) (stop func()) {
 	t.Helper()
-	return b.startRunner(t, id, &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, reads), Settings: s})
+	return b.startRunner(t, id, &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, reads), Settings: s})
 }
 
 // startRunner starts a runner.
@@ -195,10 +195,10 @@ func (b *testBundle) allDifferences(t *testing.T, run int64) (counts map[rebuild
 func (b *testBundle) mirrorFromLog(t *testing.T, reads provider.Provider, run int64) []string {
 	t.Helper()
 	b.exec(t, `TRUNCATE retained_objects`)
-	into := processor.Target{Run: run, Into: 2}
+	into := apply.Target{Run: run, Into: 2}
 	ids := slices.Clone(b.ids)
 	slices.Sort(ids)
-	must(t, errOf(b.processor(t, reads).ApplyStored(t.Context(), into, ids, false)))
+	must(t, errOf(b.applier(t, reads).ApplyStored(t.Context(), into, ids, false)))
 	made := b.tableRows(t, objectColumns, "retained_objects")
 	b.exec(t, `TRUNCATE retained_objects`)
 	return made

@@ -255,7 +255,7 @@ func (w *work) writeSwap(ctx context.Context, tx pgx.Tx) error {
 	counts[Swapped], counts[RevisionsGrown], counts[Emptied] = 0, 0, 0 // a previous attempt may have failed at its end
 	keys, complete := w.differing.list()
 	for _, p := range parts() {
-		sql, args := p.allRows, append([]any{w.params.Source, w.params.Type, w.Processor.Settings.ResendAfter},
+		sql, args := p.allRows, append([]any{w.params.Source, w.params.Type, w.Settings.ResendAfter},
 			p.args...)
 		if complete {
 			sql, args = p.byKeys, append(args, keys.accounts, keys.types, keys.ids)

@@ -351,7 +351,7 @@ func TestAccountCheck_objectsOfEveryAccount_areIgnored(t *testing.T) {
 	id := b.appendWebhook(t,
 		fmt.Sprintf(`{"id":"evt_balance","object":"event","type":"balance.available","created":%d,"livemode":false,
 		"data":{"object":{"object":"balance","livemode":false,"available":[]}}}`, b.fake.Now().Unix()))
-	applied.Apply(t, b.Processor(t, nil), 0, []int64{id})
+	applied.Apply(t, b.Applier(t, nil), 0, []int64{id})
 	b.fake.Advance(40 * 24 * time.Hour) // no event is listed any more
 	otherKeyAPI := b.apiAt(serve(t, b.otherAccountAPI(t, "customer", 3).ServeHTTP))
 	for _, what := range []string{reconcile.Events, reconcile.Objects} {

@@ -88,7 +88,7 @@ func (b *shopifyEnv) deliver(t *testing.T, lost func(n int) bool) {
 		}
 		return true
 	})
-	applied.AppendAndApply(t, b.gateway, b.Processor(t, nil), b.Sources[applied.SourceName], ds...)
+	applied.AppendAndApply(t, b.gateway, b.Applier(t, nil), b.Sources[applied.SourceName], ds...)
 }
 
 // runner makes a runner that calls the API over HTTP.
@@ -101,7 +101,7 @@ func (b *shopifyEnv) runner(t *testing.T) *reconcile.Runner {
 	sources.Replace(source)
 	s := reconcile.DefaultSettings
 	s.RetryDelay, s.MaxPollDelay = 5*time.Millisecond, 20*time.Millisecond
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.Processor(t, nil), Sources: sources,
+	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Applier: b.Applier(t, nil), Sources: sources,
 		Settings: s}
 }
 

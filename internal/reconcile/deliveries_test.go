@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/providerapi"
@@ -57,8 +57,8 @@ func newGitHubEnv(t *testing.T, o githubfake.Options, edit func(*provider.API)) 
 		t.Fatal(err)
 	}
 	f.Source = known.Number["code"]
-	f.Sources["code"] = processor.Source{Number: f.Source, Config: f.config, Provider: github.GitHub{}}
-	f.proc = f.Processor(t, nil)
+	f.Sources["code"] = apply.Source{Number: f.Source, Config: f.config, Provider: github.GitHub{}}
+	f.proc = f.Applier(t, nil)
 	api := &provider.API{BaseURL: f.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(githubfake.Key)},
 		Rate: 1000, Timeout: 30 * time.Second, MaxBytes: 1 << 20,
 		Webhooks: f.fake.Hooks(), Repositories: f.fake.Repositories()}

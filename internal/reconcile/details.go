@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/canonical"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -101,7 +101,7 @@ func (s *objectScan) loadDrifts(ctx context.Context, tx pgx.Tx, items []*item) (
 		keys = append(keys, s.key(it.id))
 		wanted = append(wanted, versioning.LoadRequest{Key: s.key(it.id), MinAt: math.MinInt64, MaxAt: math.MaxInt64})
 	}
-	if err := processor.LockObjects(ctx, tx, keys); err != nil {
+	if err := apply.LockObjects(ctx, tx, keys); err != nil {
 		return nil, err
 	}
 	rows, err := versioning.Load(ctx, tx, versioning.Mirror, wanted)

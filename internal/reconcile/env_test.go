@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -175,7 +175,7 @@ type testEnv struct {
 	*applied.Log
 	gateway *pgxpool.Pool
 	api     *simAPI
-	proc    *processor.Processor
+	proc    *apply.Applier
 }
 
 // newEnvWithoutAPI makes an environment without an API.
@@ -192,7 +192,7 @@ func newEmptyEnv(t *testing.T, seed uint64, o sim.Options) *testEnv {
 	b := newEnvWithoutAPI(t)
 	b.api = &simAPI{history: sim.Generate(rand.New(rand.NewPCG(seed, 31)), o)}
 	b.api.now = time.UnixMicro(sim.Start).Add(time.Hour).UTC()
-	b.proc = b.Processor(t, nil)
+	b.proc = b.Applier(t, nil)
 	return b
 }
 
@@ -232,12 +232,12 @@ func (b *testEnv) runner() *reconcile.Runner {
 	s.InitialInterval, s.MinInterval, s.MaxInterval, s.RetryDelay = 2*time.Second, time.Second, 10*time.Minute,
 		10*time.Millisecond
 	s.EventRetention, s.Overlap = time.Hour+time.Minute, 5*time.Second
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.proc, Sources: b.sources(), Settings: s}
+	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Applier: b.proc, Sources: b.sources(), Settings: s}
 }
 
 // otherRunner returns the runner of another process, with the settings of r.
 func otherRunner(r *reconcile.Runner) *reconcile.Runner {
-	return &reconcile.Runner{Pool: r.Pool, Log: r.Log, Processor: r.Processor, Sources: r.Sources,
+	return &reconcile.Runner{Pool: r.Pool, Log: r.Log, Applier: r.Applier, Sources: r.Sources,
 		Settings: r.Settings, Now: r.Now}
 }
 

@@ -364,7 +364,7 @@ func TestReconcile_unappliedEvents_holdTheWatermark(t *testing.T) {
 	var now atomic.Bool
 	now.Store(true)
 	e := b.api.history.Events[len(b.api.history.Events)/2]
-	b.proc = b.Processor(t, failingEventReader{key: e.Key, fails: &now})
+	b.proc = b.Applier(t, failingEventReader{key: e.Key, fails: &now})
 	r := b.runner()
 	r.Settings.WaitReportDelay = 0
 	b.startReconciler(t, r)

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -43,7 +43,7 @@ func (b *testEnv) addLateEvent(t *testing.T) (late sim.Event) {
 	b.deliver(t, []sim.Event{first})
 	src := b.Sources[applied.SourceName]
 	src.ReadsByID = func(_, objectType, _ string) bool { return objectType == "thing" }
-	b.proc.Replace(map[string]processor.Source{applied.SourceName: src})
+	b.proc.Replace(map[string]apply.Source{applied.SourceName: src})
 	return late
 }
 
@@ -168,7 +168,7 @@ func TestRefetch_lostEvent_isRequestedAfterGrace(t *testing.T) {
 	b := newEmptyEnv(t, 110, sim.Options{Objects: 2, Changes: 40, Contents: 1000, Unit: 1000, Gap: 700_000,
 		ChangeSets: 100})
 	patient := func(wait time.Duration) {
-		b.proc.Replace(map[string]processor.Source{applied.SourceName: {Number: b.Source,
+		b.proc.Replace(map[string]apply.Source{applied.SourceName: {Number: b.Source,
 			Config: &provider.Source{Name: applied.SourceName}, Provider: sim.Provider{}, LateEventGrace: wait,
 			ReadsByID: func(_, objectType, _ string) bool { return objectType == "thing" }}})
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -376,7 +376,7 @@ func newInterruptedRepair(t *testing.T, then func(b *testEnv)) (*testEnv, int64)
 	b.addUnknownObjects(t, "thing", "here_", 2554)
 	src := b.Sources[applied.SourceName]
 	src.Provider = unreadableMissing{}
-	b.proc.Replace(map[string]processor.Source{applied.SourceName: src})
+	b.proc.Replace(map[string]apply.Source{applied.SourceName: src})
 	var list strings.Builder
 	for n := range 2554 {
 		fmt.Fprintf(&list, `{"id":"here_%d","answer":%s},`, n+1, b.objectBody())

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -219,7 +219,7 @@ func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
 		ObjectVersions: true, VersionIsCounter: true})
 	src := b.Sources[applied.SourceName]
 	src.RefetchReader = counterReader{}
-	b.proc.Replace(map[string]processor.Source{applied.SourceName: src})
+	b.proc.Replace(map[string]apply.Source{applied.SourceName: src})
 	b.api.setTime(time.Now())
 	b.deliver(t, b.api.history.Events)
 	b.api.respondTo(b.missingResponse(), "/things/*")

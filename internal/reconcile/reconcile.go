@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -116,7 +116,7 @@ type Runner struct {
 	// Pool is connected as postern_processor. Log is connected as postern_gateway, which is the
 	// only role that may append.
 	Pool, Log *pgxpool.Pool
-	Processor *processor.Processor
+	Applier   *apply.Applier
 	// Sources are the sources with an API.
 	Sources  *providerapi.Sources
 	Settings Settings
@@ -268,7 +268,7 @@ func (w *execution) appendDeliveries(ctx context.Context, ds []events.Delivery) 
 	w.pendingCounts[Present] += int64(len(present) + len(appended) - len(added))
 	w.pendingCounts[Missing] += int64(len(added))
 	w.pendingCounts[Conflicting] += conflicts
-	_, err = w.Processor.PublishAndApply(ctx, appended)
+	_, err = w.Applier.PublishAndApply(ctx, appended)
 	return all, err
 }
 
@@ -308,7 +308,7 @@ func (w *execution) recordSkew() {
 // whether the run continues. After a while it records in the run's detail what it waits for.
 func (w *execution) waitForOutcomes(ctx context.Context, ids []int64) (status runs.Status, err error) {
 	for began := time.Now(); ; {
-		n, err := w.Processor.CountPending(ctx, ids)
+		n, err := w.Applier.CountPending(ctx, ids)
 		if err != nil {
 			return "", err
 		}
@@ -332,7 +332,7 @@ func (w *execution) waitForOutcomes(ctx context.Context, ids []int64) (status ru
 
 // recordAwaitedOutcomes records which outcomes the run waits for.
 func (w *execution) recordAwaitedOutcomes(ctx context.Context, n int64, ids []int64) error {
-	id, reason, err := w.Processor.OldestPending(ctx, ids)
+	id, reason, err := w.Applier.OldestPending(ctx, ids)
 	if err != nil || id == 0 {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -200,7 +200,7 @@ func TestRefetch_partialResponses_areSuspended(t *testing.T) {
 		ObjectVersions: true, VersionIsCounter: true})
 	src := b.Sources[applied.SourceName]
 	src.RefetchReader = counterReader{}
-	b.proc.Replace(map[string]processor.Source{applied.SourceName: src})
+	b.proc.Replace(map[string]apply.Source{applied.SourceName: src})
 	b.deliver(t, b.api.history.Events)
 	b.api.setTime(time.Now())
 	b.api.respondTo(b.missingResponse(), "/things/*")

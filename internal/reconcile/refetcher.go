@@ -304,7 +304,7 @@ func (h *sourceRefetcher) appendAndApply(ctx, within context.Context, one refetc
 	if err != nil {
 		return err
 	}
-	if _, err := h.Processor.PublishAndApply(ctx, []int64{receipts[0][0].ID}); err != nil {
+	if _, err := h.Applier.PublishAndApply(ctx, []int64{receipts[0][0].ID}); err != nil {
 		return err
 	}
 	return h.finish(ctx, one, d, receipts[0][0].ID)

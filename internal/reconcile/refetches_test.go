@@ -264,7 +264,7 @@ func TestRefetch_manyConcurrent_limitsApplies(t *testing.T) {
 	b := newMirroredEnv(t, 83, eventTimeOptions)
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	var here, most atomic.Int64
-	b.proc = b.Processor(t, countingReader{active: &here, maxActive: &most})
+	b.proc = b.Applier(t, countingReader{active: &here, maxActive: &most})
 	r := b.runnerWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} })
 	startRefetcher(t, r, "refetcher")
 	b.waitForRefetches(t)
@@ -296,7 +296,7 @@ func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	}
 	p := blockedReader{release: make(chan struct{})}
 	release := sync.OnceFunc(func() { close(p.release) })
-	b.proc = b.Processor(t, p)
+	b.proc = b.Applier(t, p)
 	r := b.runner()
 	r.Settings.Lease = 6 * time.Second
 	r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} }))

@@ -191,7 +191,7 @@ func (s *objectScan) apply(ctx context.Context, ids []int64) error {
 		return fmt.Errorf("find events without an outcome: %w", err)
 	}
 	slices.Sort(ids)
-	_, err = s.Processor.PublishAndApply(ctx, slices.Compact(ids))
+	_, err = s.Applier.PublishAndApply(ctx, slices.Compact(ids))
 	return err
 }
 

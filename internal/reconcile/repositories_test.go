@@ -21,7 +21,7 @@ import (
 
 // runner makes a runner for the fake.
 func (f *githubEnv) runner() *reconcile.Runner {
-	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Processor: f.proc, Sources: &providerapi.Sources{},
+	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Applier: f.proc, Sources: &providerapi.Sources{},
 		Settings: reconcile.DefaultSettings}
 	r.Sources.Replace(f.source)
 	r.Settings.ListDelay, r.Settings.RetryDelay = time.Second, time.Millisecond

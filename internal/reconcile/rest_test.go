@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -58,9 +58,9 @@ func newRESTEnv(t *testing.T, edits ...string) *restEnv {
 		t.Fatal(err)
 	}
 	b.Source = known.Number[thingsSource]
-	b.Sources[thingsSource] = processor.Source{Number: b.Source, Config: b.endpoint.Source,
+	b.Sources[thingsSource] = apply.Source{Number: b.Source, Config: b.endpoint.Source,
 		Provider: b.endpoint.Provider, RefetchReader: b.endpoint.RefetchReader()}
-	b.proc = b.Processor(t, nil, thingsSource)
+	b.proc = b.Applier(t, nil, thingsSource)
 	b.runner = b.sourceRunner(t)
 	return b
 }
@@ -88,7 +88,7 @@ func (b *restEnv) sourceRunner(t *testing.T) *reconcile.Runner {
 	s.Replace(source)
 	settings := reconcile.DefaultSettings
 	settings.RetryDelay = 10 * time.Millisecond
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.proc, Sources: s, Settings: settings}
+	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Applier: b.proc, Sources: s, Settings: settings}
 }
 
 // deliver appends and applies webhooks, received at the API's time.

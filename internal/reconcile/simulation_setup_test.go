@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -52,7 +52,7 @@ func newSimulation(t *testing.T, c *scenario, seed uint64) *simulation {
 	l.syncDatabaseClock()
 	l.operator, l.gateway = l.db.Role(t, "operator"), l.killablePool(t, "gateway")
 	l.registerSource(t)
-	l.proc = l.newProcessor(l.db.Role(t, "processor"), l.processorSource)
+	l.proc = l.newApplier(l.db.Role(t, "processor"), l.processorSource)
 	l.newRunner(t)
 	return l
 }
@@ -67,7 +67,7 @@ func (l *simulation) registerSource(t *testing.T) {
 	l.must(err)
 	r.Number = known.Number[r.Name]
 	l.reconcileSource = r
-	l.processorSource = processor.Source{Number: r.Number, Config: r.Config, Provider: r.Provider,
+	l.processorSource = apply.Source{Number: r.Number, Config: r.Config, Provider: r.Provider,
 		RefetchReader: r.Reader, ReadsByID: r.Reads, Locates: r.Locates}
 	switch {
 	case l.fake == nil:
@@ -140,12 +140,12 @@ func (l *simulation) wait(d time.Duration) {
 	}
 }
 
-func (l *simulation) newProcessor(pool *pgxpool.Pool, source processor.Source) *processor.Processor {
-	s := processor.DefaultSettings
+func (l *simulation) newApplier(pool *pgxpool.Pool, source apply.Source) *apply.Applier {
+	s := apply.DefaultSettings
 	s.Workers = 1
-	p, err := processor.New(processor.Options{Pool: pool, Settings: s, ID: "life",
+	p, err := apply.New(apply.Options{Pool: pool, Settings: s,
 		Logger:  slog.New(slog.DiscardHandler),
-		Metrics: prometheus.NewRegistry(), Sources: map[string]processor.Source{l.reconcileSource.Name: source}})
+		Metrics: prometheus.NewRegistry(), Sources: map[string]apply.Source{l.reconcileSource.Name: source}})
 	l.must(err)
 	return p
 }
@@ -181,7 +181,7 @@ func (l *simulation) newRunner(t *testing.T) {
 		slow := &flakyProvider{sim: l, random: rand.New(rand.NewPCG(l.seed, 73))}
 		late.Provider, late.RefetchReader = slow, slow
 	}
-	l.runner = &reconcile.Runner{Pool: pool, Log: l.gateway, Processor: l.newProcessor(pool, late), Sources: sources,
+	l.runner = &reconcile.Runner{Pool: pool, Log: l.gateway, Applier: l.newApplier(pool, late), Sources: sources,
 		Settings: s, Now: l.now}
 	l.startProcess()
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -89,9 +89,9 @@ type simulation struct {
 
 	operator, gateway *pgxpool.Pool
 	reconcileSource   *providerapi.Source
-	processorSource   processor.Source
+	processorSource   apply.Source
 	types             []string
-	proc              *processor.Processor // of webhooks and the republisher
+	proc              *apply.Applier // of webhooks and the republisher
 	runner            *reconcile.Runner
 	caller            *simulationCaller
 	refetchPass       func(context.Context) (int, error)
@@ -370,7 +370,7 @@ func (l *simulation) deliver() {
 }
 
 func (l *simulation) apply(ids []int64) {
-	_, err := l.proc.ApplyStored(context.Background(), processor.Target{}, ids, false)
+	_, err := l.proc.ApplyStored(context.Background(), apply.Target{}, ids, false)
 	l.must(err)
 }
 

@@ -52,7 +52,7 @@ func (b *stripeEnv) deliver(t *testing.T, lost func(n int) bool) (missing int64)
 		}
 		return true
 	})
-	applied.AppendAndApply(t, b.gateway, b.Processor(t, nil), b.Sources[applied.SourceName], ds...)
+	applied.AppendAndApply(t, b.gateway, b.Applier(t, nil), b.Sources[applied.SourceName], ds...)
 	return missing
 }
 
@@ -68,7 +68,7 @@ func (b *stripeEnv) runner(t *testing.T, api *provider.API,
 	sources.Replace(source)
 	s := reconcile.DefaultSettings
 	s.RetryDelay, s.ListDelay = 10*time.Millisecond, time.Second
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.Processor(t, nil), Sources: sources,
+	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Applier: b.Applier(t, nil), Sources: sources,
 		Settings: s}
 }
 

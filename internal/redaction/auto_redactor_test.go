@@ -162,7 +162,7 @@ func TestFinish_cancelledRun_keepsTheRequest(t *testing.T) {
 	s.exec(t, `CREATE TRIGGER stop_it AFTER UPDATE ON checkpoints FOR EACH ROW
 		WHEN (NEW.job = 'redact') EXECUTE FUNCTION stop_it()`)
 	h := leaseRun(t, s.pool, "test", time.Minute, redaction.Job)
-	if status, err := (&redaction.Runner{Pool: s.pool, Processor: s.proc}).Execute(t.Context(), h,
+	if status, err := (&redaction.Runner{Pool: s.pool, Applier: s.proc}).Execute(t.Context(), h,
 		testkit.Logger(t)); err != nil || status != runs.Cancelled {
 		t.Fatal(status, err)
 	}
@@ -246,7 +246,7 @@ func TestFinish_cancelledAtTheEnd_keepsTheRequest(t *testing.T) {
 	f.event(t, id, redactRequest)
 	s.tick(t)
 	h := leaseRun(t, s.pool, "test", time.Minute, redaction.Job)
-	r := &redaction.Runner{Pool: s.pool, Processor: s.proc, Conn: f.conn}
+	r := &redaction.Runner{Pool: s.pool, Applier: s.proc, Conn: f.conn}
 	s.exec(t, `CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not yet'; END $$`)
 	s.exec(t, `CREATE TRIGGER never BEFORE UPDATE ON redactions FOR EACH ROW
 		WHEN (NEW.ended_at IS NOT NULL) EXECUTE FUNCTION never()`)
@@ -352,7 +352,7 @@ func TestRedact_eventsReceivedAfterRequest_stay(t *testing.T) {
 func TestRedact_nonEmptySpool_waits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	runner := &redaction.Runner{Pool: b.pool, Processor: b.proc}
+	runner := &redaction.Runner{Pool: b.pool, Applier: b.proc}
 	carry := func() (runs.Status, error) {
 		t.Helper()
 		h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)

@@ -328,7 +328,7 @@ func TestRedact_mentions_killedAtManyStatements_continue(t *testing.T) {
 		ctx, die := context.WithCancel(t.Context())
 		trace.die = die
 		trace.left.Store(n)
-		_, err = (&redaction.Runner{Pool: pool, Processor: b.proc}).Execute(ctx, h, slog.New(slog.DiscardHandler))
+		_, err = (&redaction.Runner{Pool: pool, Applier: b.proc}).Execute(ctx, h, slog.New(slog.DiscardHandler))
 		die()
 		if err == nil {
 			break

@@ -96,7 +96,7 @@ func TestRedact_objectOfADroppedEvent_erasesItsChanges(t *testing.T) {
 	f.change(t, before, "others", 0, `{"mail": "somebody@else.org"}`)
 	b.request(t, b.byMentions(t, nil, email))
 	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-	must(t, errOf((&redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}).Execute(t.Context(), h,
+	must(t, errOf((&redaction.Runner{Pool: b.pool, Applier: b.proc, Conn: f.conn}).Execute(t.Context(), h,
 		slog.New(slog.DiscardHandler))))
 	changes := f.remaining(t, stream.ChangesStream)
 	if len(changes) != 1 || !strings.Contains(changes[0], "somebody@else.org") ||
@@ -123,7 +123,7 @@ func TestDeleteMessages_keepsNewestChange(t *testing.T) {
 	f.change(t, redacted, "hers", 2, `null`) // by the redaction, if its change was published first
 	b.request(t, b.byEmail(t, email))
 	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-	r := &redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}
+	r := &redaction.Runner{Pool: b.pool, Applier: b.proc, Conn: f.conn}
 	f.nats.Stop(t)
 	if files := f.nats.FilesContaining(t, email); len(files) != 3 {
 		t.Fatalf("the files %v have the address, want one of each stream", files)

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -165,7 +165,7 @@ func TestReapplyCleared_keepsOtherEventsOfTheVersion(t *testing.T) {
 				EXCEPTION 'crash'; END IF; RETURN NEW; END $$`)
 			b.exec(t, `CREATE TRIGGER crash BEFORE INSERT ON outcomes FOR EACH ROW EXECUTE FUNCTION crash()`)
 			h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-			if _, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Execute(t.Context(), h,
+			if _, err := (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
 				slog.New(slog.DiscardHandler)); err == nil || b.state(t, "tied") != "nothing" {
 				t.Fatal(err, b.state(t, "tied"))
 			}
@@ -205,7 +205,7 @@ func TestRedact_stateMatches_clearsItsEvent(t *testing.T) {
 // it is.
 func (b *fixture) applyWithoutSource(t *testing.T, ids ...int64) {
 	t.Helper()
-	applied.Apply(t, b.log.Processor(t, nil, "no source"), 0, ids)
+	applied.Apply(t, b.log.Applier(t, nil, "no source"), 0, ids)
 }
 
 // setComplete sets the republisher's checkpoint behind all stored events.
@@ -317,7 +317,7 @@ func TestRedact_overwritingRefetch_keepsTheOverwriteInRebuild(t *testing.T) {
 			if asked == "before" {
 				b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 			}
-			must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged},
+			must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: 900, Into: versioning.Staged},
 				b.storedRow(t), false)))
 			equal(t, "live, and rebuilt", live, b.rows(t, rows+`staged_objects o`))
 			b.wantGone(t, email)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -76,7 +76,7 @@ func (w *execution) reapply(ctx context.Context, table string, ids []int64) erro
 		return nil
 	}
 	if table != stagedTable {
-		if err := w.Processor.ReduceInto(ctx, versioning.RetainedObjects, ids); err != nil {
+		if err := w.Applier.ReduceInto(ctx, versioning.RetainedObjects, ids); err != nil {
 			return err
 		}
 	}
@@ -87,14 +87,14 @@ func (w *execution) reapply(ctx context.Context, table string, ids []int64) erro
 		}
 	}
 	if open {
-		if err := w.Processor.ReduceInto(ctx, versioning.Staged, ids); err != nil {
+		if err := w.Applier.ReduceInto(ctx, versioning.Staged, ids); err != nil {
 			return err
 		}
 	}
 	if table != mirrorTable {
 		return nil
 	}
-	_, err := w.Processor.ApplyStored(ctx, processor.Target{Run: w.lease.Run.ID}, ids, false)
+	_, err := w.Applier.ApplyStored(ctx, apply.Target{Run: w.lease.Run.ID}, ids, false)
 	return err
 }
 
@@ -165,7 +165,7 @@ func (w *execution) reapplyRows(ctx context.Context, table string, some []Object
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	matching, err := w.Processor.EventsWithState(ctx, ids, w.params.matchesState)
+	matching, err := w.Applier.EventsWithState(ctx, ids, w.params.matchesState)
 	if err == nil {
 		matching, err = w.withoutLater(ctx, matching)
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -42,30 +42,30 @@ func TestApply_eventRedactedAfterItWasRead_writesNothing(t *testing.T) {
 		e.ID, e.Key, e.Type, e.Body = id, "k", "thing", text
 		return e
 	}
-	for name, write := range map[string]func(b *fixture, p *processor.Processor, id int64, text []byte) error{
-		"live": func(b *fixture, p *processor.Processor, id int64, text []byte) error {
+	for name, write := range map[string]func(b *fixture, p *apply.Applier, id int64, text []byte) error{
+		"live": func(b *fixture, p *apply.Applier, id int64, text []byte) error {
 			return p.Apply(t.Context(), events.LiveRun, []stream.Event{message(b, id, text)})
 		},
-		"live, single": func(b *fixture, p *processor.Processor, id int64, text []byte) error {
+		"live, single": func(b *fixture, p *apply.Applier, id int64, text []byte) error {
 			return p.ApplySingle(t.Context(), events.LiveRun, message(b, id, text))
 		},
-		"replay": func(_ *fixture, p *processor.Processor, id int64, _ []byte) error {
-			_, err := p.ApplyStored(t.Context(), processor.Target{Run: 70}, []int64{id}, false)
+		"replay": func(_ *fixture, p *apply.Applier, id int64, _ []byte) error {
+			_, err := p.ApplyStored(t.Context(), apply.Target{Run: 70}, []int64{id}, false)
 			return err
 		},
-		"retry": func(_ *fixture, p *processor.Processor, id int64, _ []byte) error {
-			_, err := p.ApplyStored(t.Context(), processor.Target{RetryRun: 71}, []int64{id}, false)
+		"retry": func(_ *fixture, p *apply.Applier, id int64, _ []byte) error {
+			_, err := p.ApplyStored(t.Context(), apply.Target{RetryRun: 71}, []int64{id}, false)
 			return err
 		},
-		"retry, single": func(_ *fixture, p *processor.Processor, id int64, _ []byte) error {
-			_, err := p.ApplyStored(t.Context(), processor.Target{RetryRun: 71}, []int64{id}, true)
+		"retry, single": func(_ *fixture, p *apply.Applier, id int64, _ []byte) error {
+			_, err := p.ApplyStored(t.Context(), apply.Target{RetryRun: 71}, []int64{id}, true)
 			return err
 		},
-		"rebuild": func(_ *fixture, p *processor.Processor, id int64, _ []byte) error {
-			_, err := p.ApplyStored(t.Context(), processor.Target{Run: 72, Into: versioning.Staged}, []int64{id}, false)
+		"rebuild": func(_ *fixture, p *apply.Applier, id int64, _ []byte) error {
+			_, err := p.ApplyStored(t.Context(), apply.Target{Run: 72, Into: versioning.Staged}, []int64{id}, false)
 			return err
 		},
-		"reduce": func(_ *fixture, p *processor.Processor, id int64, _ []byte) error {
+		"reduce": func(_ *fixture, p *apply.Applier, id int64, _ []byte) error {
 			_, err := p.Reduce(t.Context(), []int64{id})
 			return err
 		},
@@ -91,7 +91,7 @@ func TestApply_eventRedactedAfterItWasRead_writesNothing(t *testing.T) {
 						status, reason, attempts, at, rule_version) VALUES ($1, 0, $2, 0, '', '', '', 'dead', 'of her',
 							1, now(), 1)`, id, b.source)
 				}
-				p := b.log.Processor(t, slowProvider{meanwhile: sync.OnceFunc(func() {
+				p := b.log.Applier(t, slowProvider{meanwhile: sync.OnceFunc(func() {
 					b.run(t, redaction.Params{Events: []int64{id}})
 				})})
 				if name == "reduce" && before == "dead" {
@@ -118,7 +118,7 @@ func (b *fixture) rebuild(t *testing.T, run int64) {
 	t.Helper()
 	b.exec(t, `TRUNCATE staged_objects`)
 	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: versioning.Staged}, b.storedRow(t),
+	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: run, Into: versioning.Staged}, b.storedRow(t),
 		false)))
 	b.wantSameStaged(t)
 }
@@ -181,7 +181,7 @@ func TestReapplySameVersion_keepsOtherEventsOfTheVersion(t *testing.T) {
 		VALUES ('rebuild', jsonb_build_object('source', $1::int), 'me', '', 'paused', '', '{}', now(), now())`,
 		b.source)
 	redacted := b.event(t, "tied", 5, email)
-	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged}, b.storedRow(t),
+	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: 900, Into: versioning.Staged}, b.storedRow(t),
 		false)))
 	must(t, errOf(b.proc.Reduce(t.Context(), []int64{other, redacted})))
 	b.run(t, redaction.Params{Events: []int64{redacted}})
@@ -208,7 +208,7 @@ func TestRedact_openRebuildTransaction_isSeenOrWaitedFor(t *testing.T) {
 		})
 		return nil
 	}
-	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged, Guard: check},
+	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: 900, Into: versioning.Staged, Guard: check},
 		[]int64{id}, false)))
 	b.wantGone(t, "lovelace")
 }
@@ -225,12 +225,12 @@ func TestRedact_providerNotConfigured_takesTheSameLock(t *testing.T) {
 		row := holdTx(t, b.db.Pool, `SELECT FROM `+table+` FOR UPDATE`) // the replay holds its locks and waits here
 		applied := make(chan error, 1)
 		go func() {
-			_, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: 70, Into: into}, []int64{id}, false)
+			_, err := b.proc.ApplyStored(t.Context(), apply.Target{Run: 70, Into: into}, []int64{id}, false)
 			applied <- err
 		}()
 		b.waitForLock(t, table)
 		b.request(t, redaction.Params{Events: []int64{id}})
-		_, redacted := b.executeInBackground(t, b.log.Processor(t, nil, "no source"))
+		_, redacted := b.executeInBackground(t, b.log.Applier(t, nil, "no source"))
 		b.waitForLock(t, "redact_events")
 		must(t, row.Rollback(t.Context()))
 		must(t, errors.Join(<-applied, <-redacted))

@@ -18,9 +18,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -117,8 +117,8 @@ func (o *Params) complete() error {
 // Runner executes redactions.
 type Runner struct {
 	// Pool is connected as postern_processor.
-	Pool      *pgxpool.Pool
-	Processor *processor.Processor
+	Pool    *pgxpool.Pool
+	Applier *apply.Applier
 	// Conn connects to the streams that may hold messages of redacted events; nil if there are
 	// none.
 	Conn *stream.Conn
@@ -456,7 +456,7 @@ func (w *execution) clear(ctx context.Context, ids []int64, objects []Object, re
 	if err != nil {
 		return err
 	}
-	locks, err := w.Processor.LockKeys(ctx, ids)
+	locks, err := w.Applier.LockKeys(ctx, ids)
 	if err != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -206,7 +206,7 @@ func TestRedact_concurrentApply_leavesNoTrace(t *testing.T) {
 	for w := range 3 {
 		wg.Go(func() {
 			for i := range ids {
-				if _, err := b.proc.ApplyStored(t.Context(), processor.Target{}, ids[(i*(w+1))%len(ids):][:1],
+				if _, err := b.proc.ApplyStored(t.Context(), apply.Target{}, ids[(i*(w+1))%len(ids):][:1],
 					false); err != nil {
 					t.Error(err)
 				}
@@ -314,7 +314,7 @@ func TestExecute_unreadableParams_fail(t *testing.T) {
 		errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: redaction.Job,
 			Params: map[string]any{"everything": true}})))
 	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-	if _, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Execute(t.Context(), h,
+	if _, err := (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
 		slog.Default()); err == nil {
 		t.Error("parameters of a later release are executed")
 	}
@@ -366,7 +366,7 @@ func TestRedact_afterAnyEnd_digestsAreDeleted(t *testing.T) {
 		run := b.request(t, b.byEmail(t, email))
 		h, err := runs.Acquire(t.Context(), b.pool, "test", time.Minute, redaction.Job)
 		if err == nil {
-			_, err = (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Execute(t.Context(), h,
+			_, err = (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
 				slog.New(slog.DiscardHandler))
 		}
 		must(t, err)

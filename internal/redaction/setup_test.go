@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -35,14 +35,14 @@ type fixture struct {
 	db             *testkit.DB
 	pool, operator *pgxpool.Pool
 	source         int32
-	proc           *processor.Processor
+	proc           *apply.Applier
 	n              int
 }
 
 func setup(t *testing.T) *fixture {
 	t.Helper()
 	l := applied.New(t)
-	return &fixture{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source, proc: l.Processor(t,
+	return &fixture{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source, proc: l.Applier(t,
 		nil)}
 }
 
@@ -142,7 +142,7 @@ func (b *fixture) request(t *testing.T, o redaction.Params) int64 {
 func (b *fixture) execute(t *testing.T) *runs.Lease {
 	t.Helper()
 	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-	if status, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Execute(t.Context(), h,
+	if status, err := (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
 		slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
 		t.Fatalf("%s, %v", status, err)
 	}
@@ -249,12 +249,12 @@ func (b *fixture) awaitSome(t *testing.T, sql string, args ...any) {
 
 // executeInBackground executes the open run while the test does something else; the channel returns
 // the result.
-func (b *fixture) executeInBackground(t *testing.T, p *processor.Processor) (h *runs.Lease, ended <-chan error) {
+func (b *fixture) executeInBackground(t *testing.T, p *apply.Applier) (h *runs.Lease, ended <-chan error) {
 	t.Helper()
 	h = leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
 	done := make(chan error, 1)
 	go func() {
-		_, err := (&redaction.Runner{Pool: b.pool, Processor: p}).Execute(context.WithoutCancel(t.Context()), h,
+		_, err := (&redaction.Runner{Pool: b.pool, Applier: p}).Execute(context.WithoutCancel(t.Context()), h,
 			slog.New(slog.DiscardHandler))
 		done <- err
 	}()

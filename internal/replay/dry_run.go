@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 )
 
 // ErrTooMany means that the filter selects more events than the limit.
@@ -18,7 +18,7 @@ var ErrTooMany = errors.New("too many events for a dry run")
 // It calls onProgress now and then with the counts so far, by outcome and as Processed. It does not
 // freeze the log, so events that are being appended may be missing. If maxEvents is above 0, it
 // returns ErrTooMany for more events.
-func DryRun(ctx context.Context, pool *pgxpool.Pool, t *processor.DryRun, o *Params, maxEvents int64,
+func DryRun(ctx context.Context, pool *pgxpool.Pool, t *apply.DryRun, o *Params, maxEvents int64,
 	onProgress func(map[string]int64)) (map[string]int64, error) {
 	bound, err := events.NewestID(ctx, pool)
 	if err != nil {

@@ -9,19 +9,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-func (b *testBundle) newDryRun(t *testing.T, p provider.Provider) *processor.DryRun {
+func (b *testBundle) newDryRun(t *testing.T, p provider.Provider) *apply.DryRun {
 	t.Helper()
 	known, err := events.RegisterSources(t.Context(), b.operator, nil)
 	must(t, err)
-	dryRun, err := processor.NewDryRun(b.operator, map[string]processor.Source{"sim": {Number: b.source,
+	dryRun, err := apply.NewDryRun(b.operator, map[string]apply.Source{"sim": {Number: b.source,
 		Config: &provider.Source{Name: "sim"}, Provider: p}}, known)
 	must(t, err)
 	return dryRun
@@ -80,8 +80,8 @@ func TestDryRun_anyMirror_predictsTheRun(t *testing.T) {
 	if err != nil || calls == 0 {
 		t.Fatal(calls, err)
 	}
-	differences := map[string]processor.Difference{}
-	must(t, dryRun.Differences(100, func(d processor.Difference) error { differences[d.ObjectID] = d; return nil }))
+	differences := map[string]apply.Difference{}
+	must(t, dryRun.Differences(100, func(d apply.Difference) error { differences[d.ObjectID] = d; return nil }))
 	equal(t, "a dry run wrote", rows, b.allRows(t))
 	b.start(t, "one", sim.Provider{}, 170)
 	ended := b.awaitRun(t, b.request(t, replay.Params{}), done)
@@ -128,19 +128,19 @@ func TestDryRun_tooMuch_fails(t *testing.T) {
 	if err != nil || int(counts[replay.Processed]) != len(b.ids) {
 		t.Fatal(counts, err)
 	}
-	must(t, dryRun.Differences(1, func(d processor.Difference) error { t.Errorf("%+v", d); return nil }))
+	must(t, dryRun.Differences(1, func(d apply.Difference) error { t.Errorf("%+v", d); return nil }))
 	if _, err := replay.DryRun(t.Context(), b.operator, b.newDryRun(t, sim.Provider{}), &replay.Params{},
 		int64(len(b.ids))-1,
 		func(map[string]int64) {}); !errors.Is(err, replay.ErrTooMany) {
 		t.Error(err)
 	}
 	b.db.Exec(t, `DELETE FROM objects`)
-	for _, bound := range []func(*processor.DryRun){func(t *processor.DryRun) { t.Objects = 19 },
-		func(t *processor.DryRun) { t.Bytes = 4000 }} {
+	for _, bound := range []func(*apply.DryRun){func(t *apply.DryRun) { t.Objects = 19 },
+		func(t *apply.DryRun) { t.Bytes = 4000 }} {
 		dryRun := b.newDryRun(t, sim.Provider{})
 		bound(dryRun)
 		if _, err := replay.DryRun(t.Context(), b.operator, dryRun, &replay.Params{}, 0,
-			func(map[string]int64) {}); !errors.Is(err, processor.ErrTooManyChanges) {
+			func(map[string]int64) {}); !errors.Is(err, apply.ErrTooManyChanges) {
 			t.Error(err)
 		}
 	}

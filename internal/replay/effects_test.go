@@ -12,11 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -37,19 +37,19 @@ func logNotApplied(t *testing.T) *testBundle {
 	return b
 }
 
-// processorWithRule is a processor with a rule that plans an effect for each change. Effects of a
+// applierWithRule is a processor with a rule that plans an effect for each change. Effects of a
 // run need an approval.
-func (b *testBundle) processorWithRule(t *testing.T, p provider.Provider) *processor.Processor {
+func (b *testBundle) applierWithRule(t *testing.T, p provider.Provider) *apply.Applier {
 	t.Helper()
-	return b.processorWithKey(t, p, "{{ object.id }}:{{ event.key }}")
+	return b.applierWithKey(t, p, "{{ object.id }}:{{ event.key }}")
 }
 
-// processorWithKey is processorWithRule with another key.
-func (b *testBundle) processorWithKey(t *testing.T, p provider.Provider, template string) *processor.Processor {
+// applierWithKey is applierWithRule with another key.
+func (b *testBundle) applierWithKey(t *testing.T, p provider.Provider, template string) *apply.Applier {
 	t.Helper()
 	key, err := rules.CompileText(template, rules.Scope{Change: true})
 	must(t, err)
-	proc := b.processor(t, p)
+	proc := b.applier(t, p)
 	proc.ReplaceRules(effects.NewRules([]*rules.Rule{{Name: "every", Source: applied.SourceName, Type: "thing",
 		Key: key, Version: 1, Approval: rules.ApproveOnReplay,
 		Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}}))
@@ -58,7 +58,7 @@ func (b *testBundle) processorWithKey(t *testing.T, p provider.Provider, templat
 
 func (b *testBundle) startWithRule(t *testing.T, id string, p provider.Provider) (stop func()) {
 	t.Helper()
-	return b.startRunner(t, id, &replay.Runner{Pool: b.pool, Processor: b.processorWithRule(t, p), Chunk: 20})
+	return b.startRunner(t, id, &replay.Runner{Pool: b.pool, Applier: b.applierWithRule(t, p), Chunk: 20})
 }
 
 func (b *testBundle) effectKeys(t *testing.T) []string {
@@ -70,7 +70,7 @@ func (b *testBundle) effectKeys(t *testing.T) []string {
 func keysAppliedLive(t *testing.T) []string {
 	t.Helper()
 	b := logNotApplied(t)
-	applied.Apply(t, b.processorWithRule(t, nil), events.LiveRun, b.ids)
+	applied.Apply(t, b.applierWithRule(t, nil), events.LiveRun, b.ids)
 	return b.effectKeys(t)
 }
 
@@ -84,7 +84,7 @@ func TestReplay_newChanges_planEffectsByMode(t *testing.T) {
 		t.Run("mode "+string(mode), func(t *testing.T) {
 			t.Parallel()
 			b := logNotApplied(t)
-			live := b.processorWithRule(t, nil)
+			live := b.applierWithRule(t, nil)
 			applied.Apply(t, live, events.LiveRun, b.ids[:len(b.ids)/2])
 			before := b.effectKeys(t)
 			if len(before) == 0 || len(before) == len(all) {
@@ -118,7 +118,7 @@ func TestRetry_ofReplay_hasItsMode(t *testing.T) {
 		run := b.awaitRun(t, b.request(t, replay.Params{Mode: mode}), done).ID
 		stop()
 		b.startWithRule(t, "repaired", sim.Provider{})
-		retried := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: processor.Unfinished{Run: run}}),
+		retried := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Run: run}}),
 			done)
 		if n := retried.Counts[replay.Processed]; n != int64(len(b.ids)) {
 			t.Fatalf("mode %s: %d of %d events retried", mode, n, len(b.ids))
@@ -139,7 +139,7 @@ func TestReplay_ruleFailedBefore_plansNothingNew(t *testing.T) {
 	t.Parallel()
 	b := logNotApplied(t)
 	half := len(b.ids) / 2
-	applied.Apply(t, b.processorWithKey(t, nil, "{{ object.id }}:{{ new.misspelt }}"), events.LiveRun, b.ids[:half])
+	applied.Apply(t, b.applierWithKey(t, nil, "{{ object.id }}:{{ new.misspelt }}"), events.LiveRun, b.ids[:half])
 	const states = `SELECT DISTINCT state FROM effects ORDER BY 1`
 	if got := b.rows(t, states); !cmp.Equal(got, []string{"needs_review"}) {
 		t.Fatal(got)
@@ -152,7 +152,7 @@ func TestReplay_ruleFailedBefore_plansNothingNew(t *testing.T) {
 	if got := b.rows(t, states); !cmp.Equal(got, []string{"rejected"}) {
 		t.Errorf("after replays: %v", got)
 	}
-	applied.Apply(t, b.processorWithRule(t, nil), events.LiveRun, b.ids)
+	applied.Apply(t, b.applierWithRule(t, nil), events.LiveRun, b.ids)
 	if got := b.rows(t, states); !cmp.Equal(got, []string{"planned", "rejected"}) {
 		t.Errorf("after further changes: %v", got)
 	}
@@ -173,11 +173,11 @@ func TestReplay_rulesOnEvents_planByMode(t *testing.T) {
 			t.Parallel()
 			b := logNotApplied(t)
 			third := len(b.ids) / 3
-			applied.Apply(t, b.processor(t, nil), events.LiveRun, b.ids[:third]) // there is no rule yet
-			p := b.processor(t, nil)
+			applied.Apply(t, b.applier(t, nil), events.LiveRun, b.ids[:third]) // there is no rule yet
+			p := b.applier(t, nil)
 			p.ReplaceRules(about)
 			applied.Apply(t, p, events.LiveRun, b.ids[third:2*third])
-			b.startRunner(t, "one", &replay.Runner{Pool: b.pool, Processor: p, Chunk: 20})
+			b.startRunner(t, "one", &replay.Runner{Pool: b.pool, Applier: p, Chunk: 20})
 			for range 2 {
 				b.awaitRun(t, b.request(t, replay.Params{Mode: mode}), done)
 			}
@@ -210,9 +210,9 @@ func TestReplay_modeState_planNoEffectsLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := logNotApplied(t)
-			p := b.processor(t, nil)
+			p := b.applier(t, nil)
 			p.ReplaceRules(about)
-			b.startRunner(t, "one", &replay.Runner{Pool: b.pool, Processor: p, Chunk: 20})
+			b.startRunner(t, "one", &replay.Runner{Pool: b.pool, Applier: p, Chunk: 20})
 			run := b.awaitRun(t, b.request(t, replay.Params{Mode: replay.State}), done).ID
 			want := 0
 			if c.rebuilt {
@@ -235,7 +235,7 @@ func TestReplay_modeState_planNoEffectsLater(t *testing.T) {
 func logWithDoneEffects(t *testing.T) *testBundle {
 	t.Helper()
 	b := logNotApplied(t)
-	applied.Apply(t, b.processorWithRule(t, nil), events.LiveRun, b.ids)
+	applied.Apply(t, b.applierWithRule(t, nil), events.LiveRun, b.ids)
 	b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL, updated_at = clock_now() - interval '1 min'`)
 	return b
 }
@@ -284,7 +284,7 @@ func TestReplay_modeForceKilled_plansEffectsOnce(t *testing.T) {
 	run := b.request(t, replay.Params{Mode: replay.Force})
 	for killed := range 2 {
 		h := b.takeBriefly(t, replay.Job)
-		runner := &replay.Runner{Pool: b.pool, Processor: b.processorWithRule(t, nil), Chunk: 7}
+		runner := &replay.Runner{Pool: b.pool, Applier: b.applierWithRule(t, nil), Chunk: 7}
 		if status, err := runner.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil ||
 			status != runs.Running {
 			t.Fatal(status, err)
@@ -311,7 +311,7 @@ func TestReplay_modeForce_blocksChanges(t *testing.T) {
 	b := logNotApplied(t)
 	key, err := rules.CompileText("{{ object.id }}:{{ event.key }}", rules.Scope{Change: true})
 	must(t, err)
-	p := b.processor(t, nil)
+	p := b.applier(t, nil)
 	p.ReplaceRules(effects.NewRules([]*rules.Rule{{Name: "every", Source: applied.SourceName, Type: "thing", Key: key,
 		Version: 1, Approval: rules.ApproveNone, Supersede: true,
 		Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}}))
@@ -335,7 +335,7 @@ func TestReplay_modeForce_blocksChanges(t *testing.T) {
 	}
 	executed := make(chan error, 1)
 	go func() {
-		_, err := (&replay.Runner{Pool: b.pool, Processor: p, Chunk: replay.DefaultChunk}).Execute(t.Context(), h,
+		_, err := (&replay.Runner{Pool: b.pool, Applier: p, Chunk: replay.DefaultChunk}).Execute(t.Context(), h,
 			slog.New(slog.DiscardHandler))
 		executed <- err
 	}()
@@ -350,7 +350,7 @@ func TestReplay_modeForce_blocksChanges(t *testing.T) {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
 			return err
 		}
-		return processor.LockObjects(ctx, tx, []versioning.Key{of})
+		return apply.LockObjects(ctx, tx, []versioning.Key{of})
 	})
 	if postgres.Code(err) != "55P03" {
 		t.Errorf("an object was changed meanwhile: %v", err)

@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -32,12 +32,12 @@ const (
 
 // applyForced applies events, and plans again the effects that they had when the run was requested.
 // It runs before the checkpoint and may be repeated.
-func (w *execution) applyForced(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+func (w *execution) applyForced(ctx context.Context, c *apply.Chunk) (runs.Status, error) {
 	status, err := w.apply(ctx, c)
 	if err != nil || status != runs.Running {
 		return status, err
 	}
-	rules := w.Processor.Rules()
+	rules := w.Applier.Rules()
 	for ids := range slices.Chunk(c.IDs, replanChunk) {
 		if err := w.replanEffects(ctx, rules, ids); err != nil {
 			return "", err
@@ -63,7 +63,7 @@ func (w *execution) replanEffects(ctx context.Context, rules *effects.Rules, ids
 			for i, o := range competing {
 				keys[i] = versioning.Key(o)
 			}
-			if err := processor.LockObjects(ctx, tx, keys); err != nil {
+			if err := apply.LockObjects(ctx, tx, keys); err != nil {
 				return err
 			}
 		}
@@ -73,8 +73,8 @@ func (w *execution) replanEffects(ctx context.Context, rules *effects.Rules, ids
 	if err != nil {
 		return err
 	}
-	if len(n.DueDestinations) > 0 && w.Processor.Planned != nil {
-		w.Processor.Planned(n.DueDestinations)
+	if len(n.DueDestinations) > 0 && w.Applier.Planned != nil {
+		w.Applier.Planned(n.DueDestinations)
 	}
 	w.lease.Counts[EffectsReplanned] += n.Planned
 	w.lease.Counts[EffectsNotReplanned] += n.Skipped

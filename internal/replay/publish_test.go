@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -28,10 +28,10 @@ func (b *testBundle) publisher(t *testing.T, server *testkit.Server, chunk int) 
 	t.Cleanup(conn.Close)
 	limits := stream.DefaultLimits
 	limits.MaxBytes = 64 << 20
-	proc, err := processor.New(processor.Options{Pool: b.pool, Conn: conn, Limits: limits,
-		Settings: processor.DefaultSettings, ID: t.Name(), Logger: log, Metrics: prometheus.NewRegistry()})
+	proc, err := apply.New(apply.Options{Pool: b.pool, Conn: conn, Limits: limits,
+		Settings: apply.DefaultSettings, Logger: log, Metrics: prometheus.NewRegistry()})
 	must(t, err)
-	b.startRunner(t, t.Name(), &replay.Runner{Pool: b.pool, Processor: proc, Chunk: chunk,
+	b.startRunner(t, t.Name(), &replay.Runner{Pool: b.pool, Applier: proc, Chunk: chunk,
 		RetryPause: 10 * time.Millisecond})
 }
 

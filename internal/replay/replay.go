@@ -15,8 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -62,8 +62,8 @@ const DefaultChunk = 2000
 // Runner executes replays.
 type Runner struct {
 	// Pool is connected as postern_processor.
-	Pool      *pgxpool.Pool
-	Processor *processor.Processor
+	Pool    *pgxpool.Pool
+	Applier *apply.Applier
 	// Chunk bounds the events between two checkpoints.
 	Chunk int
 	// RetryPause is the wait after a failure of the stream. 0 is one second.
@@ -80,7 +80,7 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 		return "", err
 	}
 	w := &execution{Runner: r, lease: lease, single: lease.Abandoned, log: log, rate: params.Rate,
-		to: processor.Target{Run: lease.Run.ID, Effects: params.Mode.effects(), Log: log}}
+		to: apply.Target{Run: lease.Run.ID, Effects: params.Mode.effects(), Log: log}}
 	w.match = func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
 		return events.Match(ctx, pool, &params.Filter, after, bound)
 	}
@@ -103,7 +103,7 @@ func (r *Runner) checkSource(ctx context.Context, source int32) error {
 	if source == 0 {
 		return nil
 	}
-	name, ok, err := r.Processor.FindSource(ctx, source)
+	name, ok, err := r.Applier.FindSource(ctx, source)
 	if err == nil && !ok {
 		err = runs.Permanent(fmt.Errorf("source %q is not in the configuration of the processor that executes the "+
 			"run: add it there, and request the run again", name))
@@ -142,11 +142,11 @@ type execution struct {
 	// match returns the next selected events and the end of the range that it has read.
 	match func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error)
 	// do processes some events and counts them.
-	do func(ctx context.Context, c *processor.Chunk) (runs.Status, error)
+	do func(ctx context.Context, c *apply.Chunk) (runs.Status, error)
 	// idsOnly says that do needs only the ids.
 	idsOnly bool
 	// to is the target for applying events.
-	to   processor.Target
+	to   apply.Target
 	rate float64
 	// single says that the next events are tried one by one.
 	single bool
@@ -158,7 +158,7 @@ type execution struct {
 func (w *execution) run(ctx context.Context) (runs.Status, error) {
 	lease := w.lease
 	if ids := lease.InProgress; len(ids) > 0 {
-		c, err := w.Processor.ReadChunk(ctx, ids)
+		c, err := w.Applier.ReadChunk(ctx, ids)
 		if err != nil {
 			return "", err
 		}
@@ -167,7 +167,7 @@ func (w *execution) run(ctx context.Context) (runs.Status, error) {
 			return status, err
 		}
 	}
-	for c, err := range w.Processor.ReadAhead(ctx, processor.Walk{Match: w.match, After: lease.Cursor,
+	for c, err := range w.Applier.ReadAhead(ctx, apply.Walk{Match: w.match, After: lease.Cursor,
 		Bound: lease.Bound, Chunk: w.chunk(w.rate), IDsOnly: w.idsOnly}) {
 		if err != nil {
 			return "", err
@@ -189,7 +189,7 @@ func (r *Runner) chunk(rate float64) int {
 }
 
 // processChunk processes some events and moves the checkpoint past them.
-func (w *execution) processChunk(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+func (w *execution) processChunk(ctx context.Context, c *apply.Chunk) (runs.Status, error) {
 	began := time.Now()
 	if len(c.IDs) > 0 {
 		if status, err := w.doChunk(ctx, c); err != nil || status != runs.Running {
@@ -204,7 +204,7 @@ func (w *execution) processChunk(ctx context.Context, c *processor.Chunk) (runs.
 	return status, cmp.Or(err, context.Cause(ctx))
 }
 
-func (w *execution) doChunk(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+func (w *execution) doChunk(ctx context.Context, c *apply.Chunk) (runs.Status, error) {
 	if w.recordsChunk {
 		if err := w.lease.MarkInProgress(ctx, c.IDs); err != nil {
 			return "", err
@@ -213,11 +213,11 @@ func (w *execution) doChunk(ctx context.Context, c *processor.Chunk) (runs.Statu
 	return w.do(ctx, c)
 }
 
-func (w *execution) apply(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+func (w *execution) apply(ctx context.Context, c *apply.Chunk) (runs.Status, error) {
 	var found atomic.Int64
 	to := w.to
 	to.OnAlreadyFinal = func(n int) { found.Add(int64(n)) }
-	counts, err := w.Processor.ApplyChunk(ctx, to, c, w.single)
+	counts, err := w.Applier.ApplyChunk(ctx, to, c, w.single)
 	if err != nil {
 		return "", err
 	}
@@ -237,9 +237,9 @@ func (w *execution) count(as string, n int64) {
 
 // publish retries while the stream is unavailable, until the run is paused or cancelled. A retry
 // publishes all events of the chunk again.
-func (w *execution) publish(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+func (w *execution) publish(ctx context.Context, c *apply.Chunk) (runs.Status, error) {
 	for logged := false; ; logged = true {
-		n, err := w.Processor.PublishStored(ctx, w.lease.Run.ID, c.IDs)
+		n, err := w.Applier.PublishStored(ctx, w.lease.Run.ID, c.IDs)
 		if err == nil {
 			w.count(Published, n)
 			return runs.Running, nil

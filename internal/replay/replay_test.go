@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -50,18 +50,18 @@ func setupOf(t *testing.T, seed uint64, like sim.Options) *testBundle {
 		h.Events[i], h.Events[j] = h.Events[j], h.Events[i]
 	})
 	b.ids = l.Append(t, l.Source, h.Events)
-	applied.Apply(t, l.Processor(t, nil), events.LiveRun, b.ids)
+	applied.Apply(t, l.Applier(t, nil), events.LiveRun, b.ids)
 	return b
 }
 
-func (b *testBundle) processor(t *testing.T, p provider.Provider) *processor.Processor {
-	return b.log.Processor(t, p)
+func (b *testBundle) applier(t *testing.T, p provider.Provider) *apply.Applier {
+	return b.log.Applier(t, p)
 }
 
 // start executes runs until the test ends or stop is called.
 func (b *testBundle) start(t *testing.T, id string, p provider.Provider, chunk int) (stop func()) {
 	t.Helper()
-	return b.startRunner(t, id, &replay.Runner{Pool: b.pool, Processor: b.processor(t, p), Chunk: chunk,
+	return b.startRunner(t, id, &replay.Runner{Pool: b.pool, Applier: b.applier(t, p), Chunk: chunk,
 		RetryPause: 10 * time.Millisecond})
 }
 
@@ -154,7 +154,7 @@ func TestReplay_interrupted_continuesAtCheckpoint(t *testing.T) {
 	if err != nil || len(ids) < 8 {
 		t.Fatal(len(ids), err)
 	}
-	must(t, errOf(b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: run}, ids[:7], false)))
+	must(t, errOf(b.applier(t, sim.Provider{}).ApplyStored(t.Context(), apply.Target{Run: run}, ids[:7], false)))
 	b.start(t, "second", sim.Provider{}, 5)
 	b.checkCounts(t, b.awaitRun(t, run, done), len(b.ids))
 }
@@ -235,12 +235,12 @@ func TestReplay_olderRule_updatesRuleVersion(t *testing.T) {
 func TestReplay_sourceNotConfigured_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 17, 3)
-	p := b.processor(t, sim.Provider{})
-	p.Replace(map[string]processor.Source{})
-	b.startRunner(t, "without", &replay.Runner{Pool: b.pool, Processor: p, Chunk: 100})
+	p := b.applier(t, sim.Provider{})
+	p.Replace(map[string]apply.Source{})
+	b.startRunner(t, "without", &replay.Runner{Pool: b.pool, Applier: p, Chunk: 100})
 	for _, run := range []int64{b.request(t, replay.Params{Filter: events.Filter{Source: b.source}}),
 		b.requestRetry(t, replay.RetryParams{
-			Unfinished: processor.Unfinished{Filter: events.Filter{Source: b.source}}})} {
+			Unfinished: apply.Unfinished{Filter: events.Filter{Source: b.source}}})} {
 		r := b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() })
 		if r.Status != runs.Failed || !strings.Contains(r.Detail, `source "sim" is not in the configuration`) ||
 			len(r.Counts) != 0 {
@@ -251,9 +251,9 @@ func TestReplay_sourceNotConfigured_fails(t *testing.T) {
 	if int(all.Counts["failed"]) != len(b.ids) {
 		t.Errorf("%+v", all)
 	}
-	p.Replace(map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"},
+	p.Replace(map[string]apply.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"},
 		Provider: sim.Provider{}}})
-	again := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: processor.Unfinished{Run: all.ID}}), done)
+	again := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Run: all.ID}}), done)
 	if again.Counts["failed"] != 0 || int(again.Counts[replay.Processed]) != len(b.ids) {
 		t.Errorf("%+v", again)
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -21,7 +21,7 @@ const RetryJob = "retry"
 // RetryParams are the parameters of a retry: it applies failed and dead outcomes again, under the
 // run that they belong to.
 type RetryParams struct {
-	processor.Unfinished
+	apply.Unfinished
 	// Input is the filter as the operator wrote it, by parameter.
 	Input map[string]string `json:"input"`
 	// Rate bounds the events per second. 0 is no limit.
@@ -88,7 +88,7 @@ func (r *Runner) ExecuteRetry(ctx context.Context, lease *runs.Lease, log *slog.
 	}
 	w := &execution{Runner: r, lease: lease, single: lease.Abandoned, log: log, rate: params.Rate, match: params.Match,
 		recordsChunk: true,
-		to:           processor.Target{Run: params.Run, RetryRun: lease.Run.ID, Effects: mode.effects(), Log: log}}
+		to:           apply.Target{Run: params.Run, RetryRun: lease.Run.ID, Effects: mode.effects(), Log: log}}
 	w.do = w.apply
 	return w.run(ctx)
 }

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -57,7 +57,7 @@ func TestRetry_oneEvent_leavesOthers(t *testing.T) {
 	one := b.ids[36]
 	others := b.rows(t, fmt.Sprintf(otherOutcomesSQL, run, one))
 	r := b.awaitRun(t, b.requestRetry(t,
-		replay.RetryParams{Unfinished: processor.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}}), done)
+		replay.RetryParams{Unfinished: apply.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}}), done)
 	if r.Counts["failed"] != 0 || r.Counts[replay.Processed] != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -66,7 +66,7 @@ func TestRetry_oneEvent_leavesOthers(t *testing.T) {
 		one); len(got) != 1 || strings.HasSuffix(got[0], "failed") {
 		t.Error(got)
 	}
-	if again := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: processor.Unfinished{Run: run,
+	if again := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Run: run,
 		Filter: events.Filter{IDs: []int64{one}}}}), done); len(again.Counts) != 0 {
 		t.Errorf("%+v", again)
 	}
@@ -89,7 +89,7 @@ func TestRetry_filters_selectOutcomes(t *testing.T) {
 			id, status, fmt.Sprintf("cause %d of it", i%2), b.ids[0])
 	}
 	b.start(t, "one", selectiveProvider{ids: broken, tries: new(atomic.Int64)}, 3)
-	preview := func(u processor.Unfinished) int64 {
+	preview := func(u apply.Unfinished) int64 {
 		t.Helper()
 		p, err := (&replay.RetryParams{Unfinished: u}).Preview(t.Context(), b.operator, false)
 		if err != nil || !p.Complete {
@@ -98,22 +98,22 @@ func TestRetry_filters_selectOutcomes(t *testing.T) {
 		return p.Events
 	}
 	for _, c := range []struct {
-		u    processor.Unfinished
+		u    apply.Unfinished
 		want int64
 	}{
-		{processor.Unfinished{}, 10}, {processor.Unfinished{Status: "dead"}, 5},
-		{processor.Unfinished{Status: "failed", ReasonContains: "cause 1"}, 2}, {processor.Unfinished{Run: 1}, 0},
-		{processor.Unfinished{Filter: events.Filter{Type: "other"}}, 0},
-		{processor.Unfinished{Filter: events.Filter{IDs: b.ids[9:20]}}, 1},
-		{processor.Unfinished{Filter: events.Filter{Until: time.Now().Add(-time.Hour)}}, 0},
-		{processor.Unfinished{Objects: []int64{1}}, 10},
-		{processor.Unfinished{Objects: []int64{99}, Filter: events.Filter{ObjectID: "none"}}, 1},
+		{apply.Unfinished{}, 10}, {apply.Unfinished{Status: "dead"}, 5},
+		{apply.Unfinished{Status: "failed", ReasonContains: "cause 1"}, 2}, {apply.Unfinished{Run: 1}, 0},
+		{apply.Unfinished{Filter: events.Filter{Type: "other"}}, 0},
+		{apply.Unfinished{Filter: events.Filter{IDs: b.ids[9:20]}}, 1},
+		{apply.Unfinished{Filter: events.Filter{Until: time.Now().Add(-time.Hour)}}, 0},
+		{apply.Unfinished{Objects: []int64{1}}, 10},
+		{apply.Unfinished{Objects: []int64{99}, Filter: events.Filter{ObjectID: "none"}}, 1},
 	} {
 		if got := preview(c.u); got != c.want {
 			t.Errorf("%+v: %d events, want %d", c.u, got, c.want)
 		}
 	}
-	r := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: processor.Unfinished{Status: "failed",
+	r := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Status: "failed",
 		ReasonContains: "cause 1"}}), done)
 	if r.Counts[replay.Processed] != 2 || r.Counts["failed"] != 1 {
 		t.Errorf("%+v", r)
@@ -137,13 +137,13 @@ func TestRetry_interrupted_continuesAtCheckpoint(t *testing.T) {
 	b := setup(t, 41, 20)
 	before := b.mirror(t)
 	b.db.Exec(t, `UPDATE outcomes SET status = 'dead', reason = 'x' WHERE run = 0`)
-	run := b.requestRetry(t, replay.RetryParams{Unfinished: processor.Unfinished{Status: "dead"}})
+	run := b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Status: "dead"}})
 	for i, crash := range []func(h *runs.Lease, ids []int64){
 		func(*runs.Lease, []int64) {},
 		func(h *runs.Lease, ids []int64) { b.recordChunk(t, h, ids) },
 		func(h *runs.Lease, ids []int64) {
 			b.recordChunk(t, h, ids)
-			must(t, errOf(b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: 0,
+			must(t, errOf(b.applier(t, sim.Provider{}).ApplyStored(t.Context(), apply.Target{Run: 0,
 				RetryRun: run}, ids, false)))
 		},
 	} {
@@ -156,7 +156,7 @@ func TestRetry_interrupted_continuesAtCheckpoint(t *testing.T) {
 		ids := h.InProgress
 		if ids == nil {
 			var err error
-			if ids, _, err = (&processor.Unfinished{Status: "dead"}).Match(t.Context(), b.pool, h.Cursor,
+			if ids, _, err = (&apply.Unfinished{Status: "dead"}).Match(t.Context(), b.pool, h.Cursor,
 				h.Bound); err != nil || len(ids) < 20 {
 				t.Fatal(i, len(ids), err)
 			}
@@ -234,12 +234,12 @@ func TestApplyStored_eventEndsProcess_isSkipped(t *testing.T) {
 			b := setup(t, 43, 4)
 			b.db.Exec(t, `UPDATE outcomes SET status = 'dead', attempts = 9, reason = 'x' WHERE run = 0`)
 			guilty, unlucky := b.ids[7], b.ids[3]
-			to := processor.Target{Run: 5}
+			to := apply.Target{Run: 5}
 			if retryRun != 0 {
-				to = processor.Target{Run: events.LiveRun, RetryRun: retryRun}
+				to = apply.Target{Run: events.LiveRun, RetryRun: retryRun}
 			}
-			p := b.processor(t, exitingProvider{times: map[int64]int{guilty: 100, unlucky: 2}})
-			p.Settings = processor.DefaultSettings
+			p := b.applier(t, exitingProvider{times: map[int64]int{guilty: 100, unlucky: 2}})
+			p.Settings = apply.DefaultSettings
 			ended := false
 			for tries := 0; !ended; tries++ {
 				if tries > 2+3 {
@@ -283,7 +283,7 @@ func TestReplay_eventsDecidedBefore_areCountedOnce(t *testing.T) {
 			}
 			must(t, err)
 		}
-		must(t, errOf(b.processor(t, p).ApplyStored(t.Context(), processor.Target{Run: run}, b.ids[:n], false)))
+		must(t, errOf(b.applier(t, p).ApplyStored(t.Context(), apply.Target{Run: run}, b.ids[:n], false)))
 	}
 	crash(7, sim.Provider{})
 	crash(9, sim.Provider{})
@@ -292,7 +292,7 @@ func TestReplay_eventsDecidedBefore_areCountedOnce(t *testing.T) {
 	if !h.Abandoned {
 		t.Error("the lease does not show that a process ended during the run")
 	}
-	runner := &replay.Runner{Pool: b.pool, Processor: b.processor(t, sim.Provider{}), Chunk: 5}
+	runner := &replay.Runner{Pool: b.pool, Applier: b.applier(t, sim.Provider{}), Chunk: 5}
 	if status, err := runner.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil ||
 		status != runs.Running {
 		t.Fatal(status, err)

@@ -7,9 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 )
 
 // dropPartition drops one partition, step by step. reason says why it must stay.
@@ -78,7 +78,7 @@ func (w *work) prepare(ctx context.Context, p *Partition) (reason string, err er
 	for try := range 2 {
 		reducedTo, n, err := w.reduce(ctx, p)
 		if err != nil {
-			var not *processor.NotReducedError
+			var not *apply.NotReducedError
 			if errors.As(err, &not) {
 				return "it cannot be reduced into the retained objects: " + err.Error(), nil
 			}
@@ -146,7 +146,7 @@ func (w *work) reduce(ctx context.Context, p *Partition) (to, n int64, err error
 		if err := w.beforeStep("reduce"); err != nil {
 			return to, n, err
 		}
-		copied, err := w.Processor.Reduce(ctx, ids)
+		copied, err := w.Applier.Reduce(ctx, ids)
 		if err != nil {
 			return to, n, err
 		}

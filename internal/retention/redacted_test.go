@@ -23,7 +23,7 @@ func (b *testBundle) redact(t *testing.T, ids ...int64) {
 	must(t, errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: redaction.Job,
 		Params: redaction.Params{Events: ids}, Actor: "me", Reason: "asked for"})))
 	h := leaseRun(t, b.pool, "redacts", time.Minute, redaction.Job)
-	if status, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Execute(t.Context(), h,
+	if status, err := (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
 		slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
 		t.Fatal(status, err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/lifecycle"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -24,7 +24,7 @@ import (
 type Runner struct {
 	// Pool is connected as postern_processor, MaintenancePool as postern_maintenance.
 	Pool, MaintenancePool *pgxpool.Pool
-	Processor             *processor.Processor
+	Applier               *apply.Applier
 	// Folder is the folder to which each partition is exported before its drop, unless the
 	// parameters name another. "" is no export.
 	Folder string

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -49,7 +49,7 @@ func (b *testBundle) checkRebuild(t *testing.T, run int64) {
 	t.Helper()
 	b.exec(t, `TRUNCATE staged_objects`)
 	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: 1}, b.stored(t), false)))
+	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: run, Into: 1}, b.stored(t), false)))
 	if diff := cmp.Diff(b.rows(t, sharedColumnsSQL("objects")),
 		b.rows(t, sharedColumnsSQL("staged_objects"))); diff != "" {
 		t.Errorf("retained objects and %d events: %s", len(b.stored(t)), diff)
@@ -284,10 +284,10 @@ func TestRetention_sourceRemoved_copiesMirrorRows(t *testing.T) {
 	touched := b.rows(t, `SELECT DISTINCT object_id FROM outcomes WHERE event_id = ANY($1) AND object <> 0 ORDER BY 1`,
 		append(b.days[0], b.days[1]...))
 	b.log.AddSource(t, "other")
-	b.proc = b.processor(t, "other")
+	b.proc = b.applier(t, "other")
 	b.runPolicy(t, retention.Policy{Bodies: 1})
 	equal(t, "retained_objects", touched, b.rows(t, `SELECT object_id FROM retained_objects ORDER BY 1`))
-	b.proc = b.processor(t, "sim")
+	b.proc = b.applier(t, "sim")
 	b.checkRebuild(t, 1000)
 }
 

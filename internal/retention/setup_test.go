@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -33,7 +33,7 @@ type testBundle struct {
 	db                         *testkit.DB
 	pool, operator, maintainer *pgxpool.Pool
 	source                     int32
-	proc                       *processor.Processor
+	proc                       *apply.Applier
 	// days are the ids of the events of each day, oldest day first; the last is today.
 	days [][]int64
 	now  time.Time
@@ -54,7 +54,7 @@ func setupDays(t *testing.T, seed uint64, days, objects int, then func(b *testBu
 	l := applied.New(t)
 	b := &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, maintainer: l.DB.Role(t, "maintenance"),
 		source: l.Source, now: time.Now().UTC()}
-	b.proc = b.processor(t, applied.SourceName)
+	b.proc = b.applier(t, applied.SourceName)
 	r := rand.New(rand.NewPCG(seed, 1))
 	h := sim.Generate(r, sim.Options{Objects: objects, Changes: 12, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 70,
 		DuplicateEvents: 20, Deletes: 15, Partial: 5})
@@ -91,8 +91,8 @@ func (b *testBundle) append(t *testing.T, evs []sim.Event) []int64 {
 	return slices.Sorted(slices.Values(b.log.Append(t, b.source, evs)))
 }
 
-func (b *testBundle) processor(t *testing.T, source string) *processor.Processor {
-	return b.log.Processor(t, nil, source)
+func (b *testBundle) applier(t *testing.T, source string) *apply.Applier {
+	return b.log.Applier(t, nil, source)
 }
 
 func (b *testBundle) apply(t *testing.T, ids []int64) {
@@ -109,7 +109,7 @@ func (b *testBundle) moveRepublisher(t *testing.T, to int64) {
 }
 
 func (b *testBundle) runner() *retention.Runner {
-	return &retention.Runner{Pool: b.pool, MaintenancePool: b.maintainer, Processor: b.proc, Chunk: 7, Folder: b.folder}
+	return &retention.Runner{Pool: b.pool, MaintenancePool: b.maintainer, Applier: b.proc, Chunk: 7, Folder: b.folder}
 }
 
 // requestRun inserts a run with a policy.

@@ -324,7 +324,7 @@ func (b *testBundle) executeRebuild(t *testing.T) runs.Status {
 	if err != nil || h == nil {
 		t.Fatalf("no rebuild was taken: %v", err)
 	}
-	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.proc, Settings: rebuild.DefaultSettings}
+	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.proc, Settings: rebuild.DefaultSettings}
 	status, err := rebuilds.Execute(t.Context(), h, slog.New(slog.DiscardHandler))
 	must(t, err)
 	must(t, h.Release(t.Context()))

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -127,7 +127,7 @@ func (w *verification) checkDelivery(group []*storedEvent, body []byte) {
 
 // identifySafely returns the provider's events of a delivery. A panic of the provider is returned
 // as an error.
-func identifySafely(src processor.Source, d *provider.Delivery) (identified []provider.Event, err error) {
+func identifySafely(src apply.Source, d *provider.Delivery) (identified []provider.Event, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("reading it panicked: %v", r)
@@ -164,7 +164,7 @@ func (w *verification) checkFingerprint(e *storedEvent, body []byte, identified 
 }
 
 // checkSignature verifies a delivery again, as of its receipt.
-func (w *verification) checkSignature(e *storedEvent, src processor.Source, d *provider.Delivery) {
+func (w *verification) checkSignature(e *storedEvent, src apply.Source, d *provider.Delivery) {
 	var by provider.Verification
 	if err := json.Unmarshal(e.verification, &by); err != nil || by.Secret == "" {
 		w.results.note("%d deliveries were not verified again: the secret that verified them is not recorded", 1)

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -279,7 +279,7 @@ func TestVerify_signatures_asOfReceipt(t *testing.T) {
 	number := b.log.AddSource(t, "shop")
 	src := &provider.Source{Name: "shop",
 		Secrets: []provider.Secret{{Name: "main", Value: []byte("whsec_0123456789abcdef0123456789abcdef")}}}
-	b.log.Sources["shop"] = processor.Source{Number: number, Config: src, Provider: stripe.Stripe{}}
+	b.log.Sources["shop"] = apply.Source{Number: number, Config: src, Provider: stripe.Stripe{}}
 	var ids []int64
 	for i := range 5 {
 		ids = append(ids, b.signed(t, number, src, i))

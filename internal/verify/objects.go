@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -113,7 +113,7 @@ type objectPair struct {
 	// stored object must not be older than it.
 	currentRuleOnly *versioning.Object
 	// anomaly is the first event that was applied and now has no state of the object.
-	anomaly processor.Anomaly
+	anomaly apply.Anomaly
 }
 
 // checkObjects compares some objects with the result of their events.
@@ -247,16 +247,16 @@ func (w *verification) applyEvents(ctx context.Context, tx pgx.Tx, pairs map[int
 // appliedPage is a page of applied events. open are the objects that may have more, after the
 // events in after.
 type appliedPage struct {
-	complete    map[processor.AppliedEvent]bool
+	complete    map[apply.AppliedEvent]bool
 	ids         []int64
 	open, after []int64
 }
 
 func readApplied(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair, open, after []int64,
 	currentRuleOnly bool) (*appliedPage, error) {
-	page := &appliedPage{complete: map[processor.AppliedEvent]bool{}}
+	page := &appliedPage{complete: map[apply.AppliedEvent]bool{}}
 	counts, last := map[int64]int64{}, map[int64]int64{}
-	var m processor.AppliedEvent
+	var m apply.AppliedEvent
 	var complete bool
 	var rule int32
 	var n int64

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -187,7 +187,7 @@ func TestVerify_eventsNotApplied_doNotCount(t *testing.T) {
 		updated_at)
 		OVERRIDING SYSTEM VALUE
 		VALUES (600, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`)
-	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 600, Into: versioning.Staged},
+	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: 600, Into: versioning.Staged},
 		slices.Concat(first, dead), false)))
 	b.clean(t)
 	applied.Apply(t, b.proc, 601, dead)

@@ -138,18 +138,18 @@ func (b *testBundle) operate(t *testing.T, r *rand.Rand, keep int) string {
 		return "a replay"
 	case 1:
 		b.createAndExecute(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Events: some()[:1]},
-			Actor: "me", Reason: "a test"}, (&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Execute)
+			Actor: "me", Reason: "a test"}, (&redaction.Runner{Pool: b.log.Pool, Applier: b.proc}).Execute)
 		return "a redaction of an event"
 	case 2:
 		object := redaction.Object{Source: b.log.Source, Type: "thing", ID: fmt.Sprint("obj_", 1+r.IntN(8))}
 		b.createAndExecute(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Source: b.log.Source,
 			Objects: []redaction.Object{object}}, Actor: "me", Reason: "a test"},
-			(&redaction.Runner{Pool: b.log.Pool, Processor: b.proc}).Execute)
+			(&redaction.Runner{Pool: b.log.Pool, Applier: b.proc}).Execute)
 		return "a redaction of an object"
 	case 3:
 		params, err := retention.NewParams(t.Context(), b.operator, retention.Policy{Bodies: keep + r.IntN(2)})
 		must(t, err)
-		runner := &retention.Runner{Pool: b.log.Pool, MaintenancePool: b.db.Role(t, "maintenance"), Processor: b.proc,
+		runner := &retention.Runner{Pool: b.log.Pool, MaintenancePool: b.db.Role(t, "maintenance"), Applier: b.proc,
 			Chunk: 7}
 		b.createAndExecute(t, runs.Request{Job: retention.Job, Params: params}, runner.Execute)
 		return "retention"
@@ -159,7 +159,7 @@ func (b *testBundle) operate(t *testing.T, r *rand.Rand, keep int) string {
 		errOf(rebuild.Request(t.Context(), b.operator, &rebuild.Params{Source: b.log.Source, Swap: true,
 			AcceptDead: true}, "me",
 			"a test", 0)))
-	b.take(t, rebuild.Job, (&rebuild.Runner{Pool: b.log.Pool, Processor: b.proc,
+	b.take(t, rebuild.Job, (&rebuild.Runner{Pool: b.log.Pool, Applier: b.proc,
 		Settings: rebuild.DefaultSettings}).Execute)
 	return "a rebuild"
 }

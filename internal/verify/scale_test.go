@@ -85,7 +85,7 @@ func BenchmarkVerify(b *testing.B) {
 		evs = append(evs, e)
 	}
 	for _, e := range evs {
-		applied.Apply(b, l.Processor(b, nil), events.LiveRun, l.Append(b, l.Source, []sim.Event{e}))
+		applied.Apply(b, l.Applier(b, nil), events.LiveRun, l.Append(b, l.Source, []sim.Event{e}))
 	}
 	l.DB.Exec(b, fmt.Sprintf(cloneSQL, *objects))
 	l.DB.Exec(b, `VACUUM ANALYZE`)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -31,7 +31,7 @@ type testBundle struct {
 	log      *applied.Log
 	db       *testkit.DB
 	operator *pgxpool.Pool
-	proc     *processor.Processor
+	proc     *apply.Applier
 	// ids are the events in the order of ids.
 	ids []int64
 }
@@ -49,7 +49,7 @@ func setup(t *testing.T) *testBundle {
 func empty(t *testing.T) *testBundle {
 	t.Helper()
 	l := applied.New(t)
-	return &testBundle{log: l, db: l.DB, operator: l.OperatorPool, proc: l.Processor(t, nil)}
+	return &testBundle{log: l, db: l.DB, operator: l.OperatorPool, proc: l.Applier(t, nil)}
 }
 
 // setCheckpoint sets the republisher's checkpoint.

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 )
 
 // Options select what to verify.
@@ -26,7 +26,7 @@ type Options struct {
 	Known events.Sources
 	// Sources are the configured sources by name. Events and objects of other sources are not
 	// checked completely, and the report says so.
-	Sources map[string]processor.Source
+	Sources map[string]apply.Source
 	// Sample is the approximate number of objects and of bodies to check, chosen at random; 0
 	// checks all.
 	Sample int64
@@ -64,7 +64,7 @@ type verification struct {
 	Options
 	snapshot snapshot
 	results  *collector
-	reducer  *processor.Reducer
+	reducer  *apply.Reducer
 	// spools are the checked spools.
 	spools []Spool
 	// waiting is unfinished work.
@@ -81,7 +81,7 @@ type verification struct {
 // Verify checks everything in one snapshot. Unfinished work in the snapshot is not a violation. An
 // error means that the check failed, not that a violation was found.
 func Verify(ctx context.Context, o Options) (*Report, error) {
-	reducer, err := processor.NewReducer(o.Sources, o.Known)
+	reducer, err := apply.NewReducer(o.Sources, o.Known)
 	if err != nil {
 		return nil, err
 	}

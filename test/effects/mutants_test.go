@@ -34,7 +34,7 @@ const (
 	callGo          = "effects/jobs/runner/call.go"
 	storeGo         = "effects/jobs/runner/store.go"
 	recoveryGo      = "effects/jobs/runner/recovery.go"
-	planGo, applyGo = "effects/plan.go", "processor/apply.go"
+	planGo, applyGo = "effects/plan.go", "apply/apply.go"
 )
 
 // mutants break the guarantees of effects. The tests must notice each.
@@ -60,7 +60,7 @@ var mutants = []mutant{
 		{applyGo, "			if result.planned, err = tracked.plan(ctx, tx); err != nil {\n				return " +
 			"err\n			}\n", "			late = tracked\n"},
 		{applyGo, "	result.endedAt = time.Now()\n", "	if err == nil {\n		err = postgres.InTx(ctx, " +
-			"p.Pool, \"late\", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) { " +
+			"a.Pool, \"late\", a.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) { " +
 			"result.planned, err = late.plan(ctx, tx); return err })\n	}\n	result.endedAt = time.Now()\n"},
 		{applyGo, "	var batchID int64\n", "	var batchID int64\n	var late *transitions\n"}}},
 	{"accepts any response to a check", []edit{{callGo, "	if !a.isConclusive() {\n", "	if false {\n"},
@@ -109,13 +109,13 @@ var mutants = []mutant{
 		{storeGo, "WHERE e.effect = d.effect AND e.state = 'running' AND e.lease_epoch = d.lease_epoch\nRETURNING",
 			"WHERE e.effect = d.effect AND e.state = 'running' AND e.lease_epoch >= d.lease_epoch\nRETURNING"}}},
 	{"plans effects of a replay that must have none",
-		[]edit{{"processor/transitions.go", "plansEffects: to.Run == events.LiveRun || to.Effects,",
+		[]edit{{"apply/transitions.go", "plansEffects: to.Run == events.LiveRun || to.Effects,",
 			"plansEffects: to.Run >= events.LiveRun,"}}},
 	{"plans no effects of a replay",
-		[]edit{{"processor/transitions.go", "plansEffects: to.Run == events.LiveRun || to.Effects,",
+		[]edit{{"apply/transitions.go", "plansEffects: to.Run == events.LiveRun || to.Effects,",
 			"plansEffects: to.Run == events.LiveRun,"}}},
 	{"plans effects of an ambiguous state",
-		[]edit{{"processor/transitions.go", "	if f.ambiguous || !exists ||", "	if !exists ||"}}},
+		[]edit{{"apply/transitions.go", "	if f.ambiguous || !exists ||", "	if !exists ||"}}},
 	{"requires no approval", []edit{{planGo, "	if rule.Approval == rules.ApproveRequired || rule.Approval == " +
 		"rules.ApproveOnReplay && run != 0 {\n", "	if false {\n"}}},
 	{"supersedes the new effect instead of the old one",

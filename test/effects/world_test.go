@@ -16,11 +16,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -47,7 +47,7 @@ type world struct {
 	bodies map[int64][]byte
 	ids    []int64
 	// replays are the processors that execute replays.
-	replays []*processor.Processor
+	replays []*apply.Applier
 	// destinations are the names of the rules' destinations.
 	destinations []string
 	// timeout limits calls. margin is how much longer a lease lasts. logger receives the logs of
@@ -87,10 +87,10 @@ func newWorld(t *testing.T, seed uint64, honours bool) *world {
 	}
 	w.log.BackOff = []time.Duration{10 * time.Millisecond}
 	for n := range 2 {
-		p := w.processor(neverCrashes())
+		p := w.applier(neverCrashes())
 		w.replays = append(w.replays, p)
 		w.log.StartRunner(t, fmt.Sprint("carrier ", n), 2,
-			map[string]runs.Executor{replay.Job: (&replay.Runner{Pool: w.log.Pool, Processor: p, Chunk: 5,
+			map[string]runs.Executor{replay.Job: (&replay.Runner{Pool: w.log.Pool, Applier: p, Chunk: 5,
 				RetryPause: 10 * time.Millisecond}).Execute})
 	}
 	return w
@@ -134,17 +134,17 @@ func (w *world) configured(version int, url string) (*effects.Rules, []config.Re
 	return effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
 }
 
-// processor returns a processor with the current rules.
-func (w *world) processor(m *crasher) *processor.Processor {
+// applier returns a processor with the current rules.
+func (w *world) applier(m *crasher) *apply.Applier {
 	w.t.Helper()
-	settings := processor.DefaultSettings
+	settings := apply.DefaultSettings
 	settings.BackOff, settings.Workers = []time.Duration{10 * time.Millisecond}, 2
 	pool := w.log.Pool
 	if m.at > 0 {
 		pool = m.pool(w.t, pool)
 		w.t.Cleanup(pool.Close)
 	}
-	p, err := processor.New(processor.Options{Pool: pool, Settings: settings, ID: fmt.Sprintf("%p", m),
+	p, err := apply.New(apply.Options{Pool: pool, Settings: settings,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: w.log.Sources})
 	must(w.t, err)
 	rules, _ := w.configured(w.model.version, w.dest.url)
@@ -218,12 +218,12 @@ func (w *world) deliver(ids []int64) {
 	}
 	var both sync.WaitGroup
 	for _, m := range []*crasher{first, second} {
-		p := w.processor(m)
+		p := w.applier(m)
 		// The result is checked below.
-		both.Go(func() { _, _ = p.ApplyStored(w.t.Context(), processor.Target{}, ids, false) })
+		both.Go(func() { _, _ = p.ApplyStored(w.t.Context(), apply.Target{}, ids, false) })
 	}
 	both.Wait()
-	if _, err := w.processor(neverCrashes()).ApplyStored(w.t.Context(), processor.Target{}, ids, false); err != nil {
+	if _, err := w.applier(neverCrashes()).ApplyStored(w.t.Context(), apply.Target{}, ids, false); err != nil {
 		w.t.Fatal(err)
 	}
 	for _, id := range ids {
@@ -348,7 +348,7 @@ func (w *world) overlap(ids []int64, missed bool, r *rand.Rand) {
 	})
 	var again sync.WaitGroup
 	again.Go(func() {
-		if _, err := w.processor(neverCrashes()).ApplyStored(w.t.Context(), processor.Target{}, ids,
+		if _, err := w.applier(neverCrashes()).ApplyStored(w.t.Context(), apply.Target{}, ids,
 			false); err != nil {
 			w.t.Error(err)
 		}

@@ -23,10 +23,10 @@ func processorMutants() []mutant {
 			"it.outcome = &outcome{status: d.Status, reason: d.Reason,",
 			"it.outcome = &outcome{status: versioning.Applied, reason: d.Reason,"),
 		one("commits outcomes before the objects", "Apply_outcomeRecordedByOther_appliesNothing",
-			"if err := p.record(ctx, tx, to, result.items); err != nil { return err }",
-			`if err := postgres.InTx(ctx, p.Pool, "record", p.Settings.ApplyTimeout,
+			"if err := a.record(ctx, tx, to, result.items); err != nil { return err }",
+			`if err := postgres.InTx(ctx, a.Pool, "record", a.Settings.ApplyTimeout,
 				func(ctx context.Context, tx pgx.Tx) error {
-					return p.record(ctx, tx, to, result.items)
+					return a.record(ctx, tx, to, result.items)
 				}); err != nil { return err }`),
 		one("acknowledges events before their commit", "Processor_outcomeNotCommitted",
 			"p.finish(l, together, p.Apply(work, events.LiveRun, evs))",
@@ -70,7 +70,7 @@ func processorMutants() []mutant {
 		one("sends changes before their commit", "Apply_commitFails",
 			"batchID, err = insertChanges(ctx, tx, announce)\nreturn err",
 			"if batchID, err = insertChanges(ctx, tx, announce); err == nil && len(announce) > 0 { "+
-				"p.changes.offer(batchID, announce) }\nreturn err"),
+				"a.Changed(batchID, announce) }\nreturn err"),
 		one("marks changes as sent although the stream rejected them", "Sender_changeRejected_sendsItAgain",
 			"if err != nil { failed = err\ncontinue }\ndone[b.id] = last", "failed = err\ndone[b.id] = last"),
 		one("deletes changes that were never sent", "Maintain_",

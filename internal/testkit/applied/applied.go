@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -32,7 +32,7 @@ type Log struct {
 	// Source is the number of the source SourceName.
 	Source int32
 	// Sources are all sources by name, as a processor uses them.
-	Sources map[string]processor.Source
+	Sources map[string]apply.Source
 	// BackOff are the waits between attempts. Nil means the defaults.
 	BackOff []time.Duration
 
@@ -42,7 +42,7 @@ type Log struct {
 // New makes a log without events.
 func New(t testing.TB) *Log {
 	t.Helper()
-	l := &Log{DB: testkit.Database(t), Sources: map[string]processor.Source{}}
+	l := &Log{DB: testkit.Database(t), Sources: map[string]apply.Source{}}
 	l.Pool, l.OperatorPool = l.DB.Role(t, "processor"), l.DB.Role(t, "operator")
 	l.Source = l.AddSource(t, SourceName)
 	return l
@@ -55,7 +55,7 @@ func (l *Log) AddSource(t testing.TB, name string) int32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Sources[name] = processor.Source{Number: registered.Number[name], Config: &provider.Source{Name: name},
+	l.Sources[name] = apply.Source{Number: registered.Number[name], Config: &provider.Source{Name: name},
 		Provider: sim.Provider{}}
 	return registered.Number[name]
 }
@@ -85,7 +85,7 @@ func (l *Log) Append(t testing.TB, source int32, evs []sim.Event) (ids []int64) 
 
 // AppendDeliveries appends deliveries to a source as a gateway does, one after the other. It
 // returns the receipt of the first event of each delivery.
-func AppendDeliveries(t testing.TB, gateway *pgxpool.Pool, s processor.Source,
+func AppendDeliveries(t testing.TB, gateway *pgxpool.Pool, s apply.Source,
 	deliveries ...*provider.Delivery) (receipts []events.Receipt) {
 	t.Helper()
 	for _, d := range deliveries {
@@ -105,8 +105,8 @@ func AppendDeliveries(t testing.TB, gateway *pgxpool.Pool, s processor.Source,
 	return receipts
 }
 
-// AppendAndApply appends deliveries and has a processor apply their events.
-func AppendAndApply(t testing.TB, gateway *pgxpool.Pool, p *processor.Processor, s processor.Source,
+// AppendAndApply appends deliveries and applies their events.
+func AppendAndApply(t testing.TB, gateway *pgxpool.Pool, p *apply.Applier, s apply.Source,
 	deliveries ...*provider.Delivery) {
 	t.Helper()
 	var ids []int64
@@ -116,11 +116,11 @@ func AppendAndApply(t testing.TB, gateway *pgxpool.Pool, p *processor.Processor,
 	Apply(t, p, 0, ids)
 }
 
-// Processor makes a processor; a test may make several. It gets the named sources, or all sources
+// Applier makes an applier; a test may make several. It gets the named sources, or all sources
 // without names. A non-nil reader replaces the provider of each source.
-func (l *Log) Processor(t testing.TB, reader provider.Provider, names ...string) *processor.Processor {
+func (l *Log) Applier(t testing.TB, reader provider.Provider, names ...string) *apply.Applier {
 	t.Helper()
-	sources := map[string]processor.Source{}
+	sources := map[string]apply.Source{}
 	for name, s := range l.Sources {
 		if reader != nil {
 			s.Provider = reader
@@ -129,11 +129,11 @@ func (l *Log) Processor(t testing.TB, reader provider.Provider, names ...string)
 			sources[name] = s
 		}
 	}
-	s := processor.DefaultSettings
+	s := apply.DefaultSettings
 	if l.BackOff != nil {
 		s.BackOff = l.BackOff
 	}
-	p, err := processor.New(processor.Options{Pool: l.Pool, Settings: s, ID: t.Name(),
+	p, err := apply.New(apply.Options{Pool: l.Pool, Settings: s,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: sources})
 	if err != nil {
 		t.Fatal(err)
@@ -142,9 +142,9 @@ func (l *Log) Processor(t testing.TB, reader provider.Provider, names ...string)
 }
 
 // Apply has a processor apply stored events under a run; 0 is live.
-func Apply(t testing.TB, p *processor.Processor, run int64, ids []int64) {
+func Apply(t testing.TB, p *apply.Applier, run int64, ids []int64) {
 	t.Helper()
-	if _, err := p.ApplyStored(t.Context(), processor.Target{Run: run}, ids, false); err != nil {
+	if _, err := p.ApplyStored(t.Context(), apply.Target{Run: run}, ids, false); err != nil {
 		t.Fatal(err)
 	}
 }

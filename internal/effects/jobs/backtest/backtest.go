@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -58,7 +58,7 @@ type Options struct {
 	// RegisteredSources are the sources with events in the log. Sources are the configured ones, by
 	// name.
 	RegisteredSources events.Sources
-	Sources           map[string]processor.Source
+	Sources           map[string]apply.Source
 	Rule              *rules.Rule
 	// Since is the time of the first change to evaluate. Earlier events are read only of objects
 	// that have changed since.
@@ -129,7 +129,7 @@ func Run(ctx context.Context, o Options, visit func([]Change) error) (*Counts, e
 	}
 	o.ObjectsPerBatch, o.EventsPerRead = cmp.Or(o.ObjectsPerBatch, defaultObjects),
 		cmp.Or(o.EventsPerRead, defaultEvents)
-	reducer, err := processor.NewReducer(o.Sources, o.RegisteredSources)
+	reducer, err := apply.NewReducer(o.Sources, o.RegisteredSources)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func Run(ctx context.Context, o Options, visit func([]Change) error) (*Counts, e
 // backtest is one run of a backtest.
 type backtest struct {
 	Options
-	reducer *processor.Reducer
+	reducer *apply.Reducer
 	source  int32
 	from    int64
 	rules   *effects.Rules
@@ -206,7 +206,7 @@ func (w *backtest) reduceObjects(ctx context.Context, keys []versioning.Key, vis
 	}
 	after := make([]int64, len(open))
 	for len(open) > 0 {
-		var applied map[processor.AppliedEvent]bool
+		var applied map[apply.AppliedEvent]bool
 		var ids []int64
 		if applied, ids, open, after, err = w.readApplied(ctx, open, after); err != nil {
 			return err
@@ -253,11 +253,11 @@ func (w *backtest) loadRetained(ctx context.Context, keys []versioning.Key) (obj
 
 // readApplied reads more events of the open objects. It returns the objects that may have more,
 // with the last event of each.
-func (w *backtest) readApplied(ctx context.Context, open, after []int64) (applied map[processor.AppliedEvent]bool, ids,
+func (w *backtest) readApplied(ctx context.Context, open, after []int64) (applied map[apply.AppliedEvent]bool, ids,
 	stillOpen, stillAfter []int64, err error) {
-	applied = map[processor.AppliedEvent]bool{}
+	applied = map[apply.AppliedEvent]bool{}
 	counts, last := map[int64]int{}, map[int64]int64{}
-	var m processor.AppliedEvent
+	var m apply.AppliedEvent
 	var wholeState bool
 	err = postgres.ForEach(ctx, w.Pool, appliedSQL, []any{open, after, w.EventsPerRead},
 		[]any{&m.Object, &m.Event, &wholeState}, func() error {

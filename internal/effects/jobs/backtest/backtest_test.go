@@ -12,11 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/backtest"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -52,7 +52,7 @@ func rule(t *testing.T, key string, version int) *rules.Rule {
 func newLog(t *testing.T, seed uint64, r *rules.Rule) (l *applied.Log, half time.Time) {
 	t.Helper()
 	l = applied.New(t)
-	p := l.Processor(t, nil)
+	p := l.Applier(t, nil)
 	p.ReplaceRules(effects.NewRules([]*rules.Rule{r}))
 	all := sim.Generate(rand.New(rand.NewPCG(seed, 9)), defaultLife).Events
 	var last time.Time
@@ -163,14 +163,14 @@ func TestRun_sameRule_findsThePlannedEffects(t *testing.T) {
 func TestRun_manyEvents_useBoundedBatches(t *testing.T) {
 	t.Parallel()
 	l := applied.New(t)
-	p := l.Processor(t, nil)
+	p := l.Applier(t, nil)
 	like := defaultLife
 	like.Objects = 150
 	ids := l.Append(t, l.Source, sim.Generate(rand.New(rand.NewPCG(3, 9)), like).Events)
 	applied.Apply(t, p, events.LiveRun, ids)
 	registered, err := events.RegisterSources(t.Context(), l.OperatorPool, nil)
 	must(t, err)
-	batch, most, all := processor.DefaultSettings.Batch, 0, 0
+	batch, most, all := apply.DefaultSettings.Batch, 0, 0
 	_, err = backtest.Run(t.Context(), backtest.Options{Pool: l.OperatorPool, RegisteredSources: registered,
 		Sources: l.Sources, Rule: eachEventRule(t)}, func(some []backtest.Change) error {
 		most, all = max(most, len(some)), all+len(some)
@@ -362,7 +362,7 @@ func TestRun_sharedKey_isWantedByAnyObject(t *testing.T) {
 func TestRun_unknownHistory_isNotReported(t *testing.T) {
 	t.Parallel()
 	l := applied.New(t)
-	p := l.Processor(t, nil)
+	p := l.Applier(t, nil)
 	old := rule(t, "{{ object.id }}:{{ event.id }}", 1)
 	p.ReplaceRules(effects.NewRules([]*rules.Rule{old}))
 	ids := slices.Sorted(slices.Values(l.Append(t, l.Source, sim.Generate(rand.New(rand.NewPCG(6, 9)),

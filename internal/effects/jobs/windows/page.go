@@ -9,10 +9,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -132,7 +132,7 @@ func (t *pageTx) lockRule(ctx context.Context, tx pgx.Tx) (locked bool, err erro
 	if lastIDBefore(end) > t.frozenID {
 		return true, nil // the window ended only now: the next tick evaluates it
 	}
-	applied, err := processor.Applied(ctx, tx, t.source, end)
+	applied, err := apply.Applied(ctx, tx, t.source, end)
 	if err != nil || !applied { // wait, so that events received while no process ran are part of their window
 		return true, err
 	}
@@ -251,7 +251,7 @@ func load(ctx context.Context, tx pgx.Tx, keys []versioning.Key) ([]*versioning.
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	if err := processor.LockObjects(ctx, tx, keys); err != nil {
+	if err := apply.LockObjects(ctx, tx, keys); err != nil {
 		return nil, err
 	}
 	wanted := make([]versioning.LoadRequest, len(keys))

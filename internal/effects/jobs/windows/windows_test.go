@@ -14,12 +14,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/windows"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/timetable"
@@ -281,7 +281,7 @@ func TestTick_objectLockedByChange_waits(t *testing.T) {
 	tx, err := b.db.Role(t, "processor").Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	must(t, processor.LockObjects(t.Context(), tx, []versioning.Key{{Source: b.source, Type: "invoice", ID: "in_1"}}))
+	must(t, apply.LockObjects(t.Context(), tx, []versioning.Key{{Source: b.source, Type: "invoice", ID: "in_1"}}))
 	done := make(chan error, 1)
 	go func() { done <- a.Tick(t.Context()) }()
 	testkit.Eventually(t, time.Minute, func() error {

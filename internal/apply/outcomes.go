@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -23,7 +23,7 @@ SELECT event_id, status, attempts, due > clock_now(), reason FROM outcomes WHERE
 
 // markFinished marks items that have a final outcome, or a failed one that is not due: they are
 // only acknowledged. An item whose attempt was reserved before this try is still open.
-func (p *Processor) markFinished(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
+func (a *Applier) markFinished(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
 	byID := make(map[int64]*item, len(items))
 	for _, it := range items {
 		byID[it.ev.ID] = it
@@ -95,11 +95,11 @@ WHERE o.status = 'failed' OR o.status = 'dead' AND $15`
 
 // record writes the outcomes of the items that are not finished. A failed one gets its due time, or
 // becomes dead after the last attempt.
-func (p *Processor) record(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
+func (a *Applier) record(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
 	open := make([]numberedAttempt, 0, len(items))
 	for _, it := range items {
 		if !it.finished {
-			n, wait := p.attempt(it)
+			n, wait := a.attempt(it)
 			open = append(open, numberedAttempt{it, n, wait})
 		}
 	}
@@ -177,12 +177,12 @@ const configRetryDelay = time.Minute
 // attempt returns the number of this attempt and, after a failure, the wait before the next one.
 // After the last attempt it turns the failed outcome into a dead one. A reservation is an attempt
 // that is not made yet, so it becomes dead only when no attempt remains.
-func (p *Processor) attempt(it *item) (n int, wait *time.Duration) {
+func (a *Applier) attempt(it *item) (n int, wait *time.Duration) {
 	n = it.attempts + 1
 	if it.reserved > 0 {
 		n = it.reserved
 	}
-	last := len(p.Settings.BackOff) + 1
+	last := len(a.Settings.BackOff) + 1
 	switch {
 	case it.outcome.status != versioning.Failed:
 		return n, nil
@@ -192,7 +192,7 @@ func (p *Processor) attempt(it *item) (n int, wait *time.Duration) {
 	case n < last || it.reserving && n == last:
 		w := configRetryDelay
 		if last > 1 {
-			w = p.Settings.BackOff[min(n, last-1)-1]
+			w = a.Settings.BackOff[min(n, last-1)-1]
 		}
 		return n, &w
 	case it.reserving:
@@ -219,41 +219,41 @@ func (to Target) reservation() string {
 
 // ApplySingle tries an event that may end the process. It commits the attempt as failed before the
 // try, so that an event that never lets a transaction end still runs out of attempts.
-func (p *Processor) ApplySingle(ctx context.Context, run int64, ev stream.Event) error {
-	return p.applySingle(ctx, Target{Run: run, failsDuringSwap: true}, ev)
+func (a *Applier) ApplySingle(ctx context.Context, run int64, ev stream.Event) error {
+	return a.applySingle(ctx, Target{Run: run, failsDuringSwap: true}, ev)
 }
 
-func (p *Processor) applySingle(ctx context.Context, to Target, ev stream.Event) error {
+func (a *Applier) applySingle(ctx context.Context, to Target, ev stream.Event) error {
 	one := []stream.Event{ev}
-	if err := p.refreshUnknownSources(ctx, one); err != nil {
+	if err := a.refreshUnknownSources(ctx, one); err != nil {
 		return err
 	}
-	n, err := p.reserve(ctx, to, &ev)
+	n, err := a.reserve(ctx, to, &ev)
 	if err != nil || n == 0 {
 		return unavailable(err)
 	}
-	if err = p.fetchBodies(ctx, p.Pool, one); err == nil {
-		it := p.read(p.log(to), &one[0])
+	if err = a.fetchBodies(ctx, a.Pool, one); err == nil {
+		it := a.read(a.log(to), &one[0])
 		it.reserved = n
 		if to.excludes(it) { // the attempt is recorded already, so an outcome must be recorded too
 			it.outcome = &outcome{status: versioning.Ignored, reason: "the event is of another type than this run " +
 				"applies"}
 		}
-		err = p.applySplit(ctx, to, []*item{it})
+		err = a.applySplit(ctx, to, []*item{it})
 	}
 	if err != nil {
-		p.returnAttempt(ctx, to, ev.ID, n)
+		a.returnAttempt(ctx, to, ev.ID, n)
 	}
 	return err
 }
 
 // reserve commits the next attempt of an event as failed and returns its number, or 0 if there is
 // nothing to try.
-func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n int, err error) {
+func (a *Applier) reserve(ctx context.Context, to Target, ev *stream.Event) (n int, err error) {
 	var it *item
-	err = postgres.InTx(ctx, p.Pool, "reserve attempt", p.Settings.ApplyTimeout,
+	err = postgres.InTx(ctx, a.Pool, "reserve attempt", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
-			it = &item{ev: ev, lockKey: ev.ID, key: versioning.Key{Source: p.sources.number(ev.Source)},
+			it = &item{ev: ev, lockKey: ev.ID, key: versioning.Key{Source: a.sources.number(ev.Source)},
 				reserving: true}
 			if err := to.guard(ctx, tx); err != nil {
 				return err
@@ -261,7 +261,7 @@ func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n
 			if err := lock(ctx, tx, to.Into, []*item{it}, true); err != nil {
 				return err
 			}
-			if err := p.markFinished(ctx, tx, to, []*item{it}); err != nil {
+			if err := a.markFinished(ctx, tx, to, []*item{it}); err != nil {
 				return err
 			}
 			it.outcome = &outcome{status: versioning.Failed, reason: to.reservation()}
@@ -272,7 +272,7 @@ func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n
 			if before != "" {
 				it.outcome.reason += previousPrefix + before
 			}
-			if err := p.record(ctx, tx, to, []*item{it}); err != nil {
+			if err := a.record(ctx, tx, to, []*item{it}); err != nil {
 				return err
 			}
 			n = it.attempts + 1
@@ -293,11 +293,11 @@ UPDATE outcomes SET attempts = attempts - 1, due = clock_now() WHERE event_id = 
 
 // returnAttempt takes back an attempt that an infrastructure failure has prevented. If this fails
 // too, the attempt is lost.
-func (p *Processor) returnAttempt(ctx context.Context, to Target, event int64, n int) {
+func (a *Applier) returnAttempt(ctx context.Context, to Target, event int64, n int) {
 	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "take an attempt back", 2*time.Second)
 	defer cancel()
-	if _, err := p.Pool.Exec(ctx, returnAttemptSQL, event, to.Run, n); err != nil {
-		p.log(to).Warn("attempt not taken back", "event", event, "error", err)
+	if _, err := a.Pool.Exec(ctx, returnAttemptSQL, event, to.Run, n); err != nil {
+		a.log(to).Warn("attempt not taken back", "event", event, "error", err)
 	}
 }
 

@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -14,13 +14,13 @@ import (
 // logBatch writes one line for a committed batch: the counts of outcomes, the duration, the
 // greatest time from receipt to commit, the effects that were planned, and the effects whose keys
 // were in the ledger before. The level is debug if all events had an outcome before.
-func (p *Processor) logBatch(b *appliedBatch, counts map[versioning.Status]int, oldest time.Duration) {
+func (a *Applier) logBatch(b *appliedBatch, counts map[versioning.Status]int, oldest time.Duration) {
 	level := slog.LevelInfo
 	if len(counts) == 0 {
 		level = slog.LevelDebug
 	}
 	ctx := context.Background()
-	log := p.log(b.Target)
+	log := a.log(b.Target)
 	if !log.Enabled(ctx, level) {
 		return
 	}
@@ -58,11 +58,11 @@ const (
 
 // logNeedsReview logs the dead events of a committed batch, and its planned effects that need
 // review from the start.
-func (p *Processor) logNeedsReview(b *appliedBatch, dead int) {
+func (a *Applier) logNeedsReview(b *appliedBatch, dead int) {
 	if dead == 0 && b.planned.Review == 0 {
 		return
 	}
-	log := p.log(b.Target)
+	log := a.log(b.Target)
 	if b.Log == nil { // otherwise the logger already names the run
 		log = log.With("run", b.Run)
 	}

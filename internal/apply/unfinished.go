@@ -1,7 +1,8 @@
-package processor
+package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -111,3 +112,42 @@ func merge(a, b []int64) []int64 {
 	}
 	return append(append(all, a...), b...)
 }
+
+// CountPending counts those of the given events that have no live outcome yet, or a failed one that
+// is retried. It does not count events that retention has dropped from the log, because those had a
+// final outcome.
+func (a *Applier) CountPending(ctx context.Context, ids []int64) (n int64, err error) {
+	err = a.Pool.QueryRow(ctx, countPendingSQL, ids, events.LiveRun).Scan(&n)
+	return n, unavailable(err)
+}
+
+// OldestPending returns the first pending event of the given ones, as CountPending counts them:
+// failed events come before events without an outcome. It also returns the reason of the last
+// attempt. The id is 0 if there is none.
+func (a *Applier) OldestPending(ctx context.Context, ids []int64) (id int64, reason string, err error) {
+	err = a.Pool.QueryRow(ctx, oldestPendingSQL, ids, events.LiveRun).Scan(&id, &reason)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return id, reason, unavailable(err)
+}
+
+const oldestPendingSQL = `
+SELECT e.id, coalesce(o.reason, '') FROM events e LEFT JOIN LATERAL (SELECT o.status, o.reason FROM outcomes o
+	WHERE o.event_id = e.id AND o.run = $2 LIMIT 1) o ON true
+WHERE e.id = ANY($1::bigint[]) AND (o.status IS NULL OR o.status = 'failed') ORDER BY o.status IS NULL, e.id LIMIT 1`
+
+const countPendingSQL = `
+SELECT count(*) FROM events e LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE o.event_id = e.id AND o.run = $2
+	LIMIT 1) o ON true
+WHERE e.id = ANY($1::bigint[]) AND (o.status IS NULL OR o.status = 'failed')`
+
+// DeadEvents selects the event_id (as o.event_id) of events that need an operator: dead in the live
+// run, and in the mirror through no other run. It examines the newest 100,000 dead events. Events
+// of a rebuild are in the mirror after its swap. OFFSET 0 makes the planner run one index lookup
+// for each event.
+const DeadEvents = `(SELECT d.event_id FROM outcomes d WHERE d.status = 'dead' AND d.run = 0 ORDER BY d.event_id DESC
+	LIMIT 100000) o
+WHERE NOT EXISTS (SELECT FROM outcomes a WHERE a.event_id = o.event_id AND a.run > 0
+	AND a.status NOT IN ('failed', 'dead', 'ignored')
+  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = a.run AND r.job = 'rebuild' AND r.status <> 'done') OFFSET 0)`

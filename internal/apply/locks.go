@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -14,40 +14,38 @@ import (
 // LockKeys returns the keys of the locks that applying events of the log takes: the hashes of their
 // objects, or the event ids if they concern no object. While a caller holds these locks, none of
 // the events is being applied.
-func (p *Processor) LockKeys(ctx context.Context, ids []int64) ([]int64, error) {
-	recs, err := p.records(ctx, ids, maxInlineBody)
-	if err != nil {
-		return nil, err
-	}
-	locks := make([]int64, 0, len(recs))
-	for i := range recs {
-		one := []stream.Event{p.sourceEvent(&recs[i])}
-		if err := p.fetchBodies(ctx, p.Pool, one); err != nil {
-			return nil, err
-		}
-		locks = append(locks, p.read(p.Logger, &one[0]).lockKey)
-	}
-	return locks, nil
+func (a *Applier) LockKeys(ctx context.Context, ids []int64) (locks []int64, err error) {
+	err = a.readEach(ctx, ids, func(it *item) { locks = append(locks, it.lockKey) })
+	return locks, err
 }
 
 // EventsWithState returns those of the given events whose state matches, in the form in which a
 // table of objects would store it.
-func (p *Processor) EventsWithState(ctx context.Context, ids []int64, matches func(state []byte) bool) (found []int64,
+func (a *Applier) EventsWithState(ctx context.Context, ids []int64, matches func(state []byte) bool) (found []int64,
 	err error) {
-	recs, err := p.records(ctx, ids, maxInlineBody)
-	if err != nil {
-		return nil, err
-	}
-	for i := range recs {
-		one := []stream.Event{p.sourceEvent(&recs[i])}
-		if err := p.fetchBodies(ctx, p.Pool, one); err != nil {
-			return nil, err
-		}
-		if it := p.read(p.Logger, &one[0]); it.outcome == nil && matches(it.input.State.JSON) {
+	err = a.readEach(ctx, ids, func(it *item) {
+		if it.outcome == nil && matches(it.input.State.JSON) {
 			found = append(found, it.ev.ID)
 		}
+	})
+	return found, err
+}
+
+// readEach calls do with each of the given events as its provider reads it. It holds one large body
+// at a time.
+func (a *Applier) readEach(ctx context.Context, ids []int64, do func(*item)) error {
+	evs, err := a.Events(ctx, ids, maxInlineBody)
+	if err != nil {
+		return err
 	}
-	return found, nil
+	for _, ev := range evs {
+		one := []stream.Event{ev}
+		if err := a.fetchBodies(ctx, a.Pool, one); err != nil {
+			return err
+		}
+		do(a.read(a.Logger, &one[0]))
+	}
+	return nil
 }
 
 // LockObjects takes the locks of objects in the mirror, as applying does, until the transaction

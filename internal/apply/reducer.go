@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"cmp"
@@ -6,28 +6,26 @@ import (
 	"log/slog"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// Reducer computes the objects that stored events lead to, as Processor.Reduce does, but in memory.
+// Reducer computes the objects that stored events lead to, as Applier.Reduce does, but in memory.
 // It writes nothing. Several goroutines may use it.
-type Reducer struct{ p *Processor }
+type Reducer struct{ a *Applier }
 
 // NewReducer returns a Reducer that reads events with these configured sources, by name. known are
 // all sources that the log has events of.
 func NewReducer(sources map[string]Source, known events.Sources) (*Reducer, error) {
-	p, err := New(Options{Sources: sources, Known: known, Settings: DefaultSettings,
-		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
-	return &Reducer{p}, err
+	a, err := New(Options{Sources: sources, Known: known, Settings: DefaultSettings,
+		Logger: slog.New(slog.DiscardHandler)})
+	return &Reducer{a}, err
 }
 
 // CanRead reports whether events of a source can be read.
 func (r *Reducer) CanRead(source int32) bool {
-	_, ok := r.p.CachedSource(source)
+	_, ok := r.a.CachedSource(source)
 	return ok
 }
 
@@ -66,7 +64,7 @@ func (r *Reducer) forEachBatch(ctx context.Context, db events.Reader, objs map[i
 	for m := range applied {
 		objectsOf[m.Event] = append(objectsOf[m.Event], m.Object)
 	}
-	for some := range slices.Chunk(ids, r.p.Settings.Batch) {
+	for some := range slices.Chunk(ids, r.a.Settings.Batch) {
 		recs, err := events.Read(ctx, db, some, maxInlineBody)
 		if err != nil {
 			return nil, err
@@ -74,11 +72,11 @@ func (r *Reducer) forEachBatch(ctx context.Context, db events.Reader, objs map[i
 		slices.SortFunc(recs, func(a, b events.Record) int { return cmp.Compare(a.ID, b.ID) })
 		evs := make([]stream.Event, len(recs))
 		for i := range recs {
-			evs[i] = r.p.sourceEvent(&recs[i])
+			evs[i] = r.a.sourceEvent(&recs[i])
 		}
 		for len(evs) > 0 {
 			n := batchSize(evs, len(evs))
-			if err := r.p.fetchBodies(ctx, db, evs[:n]); err != nil {
+			if err := r.a.fetchBodies(ctx, db, evs[:n]); err != nil {
 				return nil, err
 			}
 			found, items, byKey := r.selectItems(objs, applied, objectsOf, evs[:n], overwritesOnly)
@@ -98,7 +96,7 @@ func (r *Reducer) selectItems(objs map[int64]*versioning.Object, applied map[App
 	overwritesOnly bool) (anomalies []Anomaly, items []*item, byKey map[versioning.Key]*versioning.Object) {
 	byKey = map[versioning.Key]*versioning.Object{}
 	for i := range evs {
-		it := r.p.read(r.p.Logger, &evs[i])
+		it := r.a.read(r.a.Logger, &evs[i])
 		ownState, selected := applied[AppliedEvent{it.ev.ID, it.lockKey}]
 		selected = selected && it.isOpen() && (ownState || it.refetchPending) && objs[it.lockKey].Key == it.key
 		for _, object := range objectsOf[it.ev.ID] {
@@ -128,10 +126,10 @@ func (it *item) anomaly(object int64) Anomaly {
 // RefetchFingerprint returns the fingerprint of a stored refetch. ok is false if the event is no
 // refetch, or cannot be read here.
 func (r *Reducer) RefetchFingerprint(rec *events.Record) (sum [16]byte, ok bool) {
-	ev := r.p.sourceEvent(rec)
+	ev := r.a.sourceEvent(rec)
 	if !isRefetch(&ev) {
 		return sum, false
 	}
-	it := r.p.read(r.p.Logger, &ev)
+	it := r.a.read(r.a.Logger, &ev)
 	return [16]byte(it.input.State.ExactHash[:16]), it.outcome == nil
 }

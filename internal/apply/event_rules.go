@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"

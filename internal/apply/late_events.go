@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -91,7 +91,7 @@ const eventTimeResolution = time.Second
 
 // lateChanges returns the changes that occurred before the complete-until time of their type, if
 // the source's API can read the object. items are those of the batch.
-func (p *Processor) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChange, items []*item) (late []*stateChange,
+func (a *Applier) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChange, items []*item) (late []*stateChange,
 	err error) {
 	var sources []int32
 	var accounts, types []string
@@ -102,7 +102,7 @@ func (p *Processor) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChan
 			continue
 		}
 		position[k] = 0
-		if src, _ := p.sources.source(p.sources.name(k.Source)); src.ReadsByID != nil || src.Locates != nil {
+		if src, _ := a.sources.source(a.sources.name(k.Source)); src.ReadsByID != nil || src.Locates != nil {
 			sources, accounts, types = append(sources, k.Source), append(accounts, k.Account), append(types, k.Type)
 			position[k] = len(sources)
 		}
@@ -127,7 +127,7 @@ func (p *Processor) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChan
 	setObjectVersionEnds(all, items)
 	for _, s := range all {
 		if until, ok := completeUntil[position[s.typeKey()]]; ok && s.happenedUntil < until &&
-			(p.canReadByID(s.key) || p.canLocate(s.key)) {
+			(a.canReadByID(s.key) || a.canLocate(s.key)) {
 			late = append(late, s)
 		}
 	}
@@ -140,13 +140,13 @@ func (s *stateChange) typeKey() versioning.Key {
 }
 
 // canLocate reports whether the source's API can find objects of a type by their stored state.
-func (p *Processor) canLocate(k versioning.Key) bool {
-	src, _ := p.sources.source(p.sources.name(k.Source))
+func (a *Applier) canLocate(k versioning.Key) bool {
+	src, _ := a.sources.source(a.sources.name(k.Source))
 	return src.Locates != nil && src.Locates(k.Account, k.Type)
 }
 
 // canReadByID reports whether the source's API can read an object by its id.
-func (p *Processor) canReadByID(k versioning.Key) bool {
-	src, _ := p.sources.source(p.sources.name(k.Source))
+func (a *Applier) canReadByID(k versioning.Key) bool {
+	src, _ := a.sources.source(a.sources.name(k.Source))
 	return src.ReadsByID != nil && src.ReadsByID(k.Account, k.Type, k.ID)
 }

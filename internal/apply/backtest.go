@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -22,7 +22,7 @@ type Backtest struct {
 func (r *Reducer) Backtest(rules *effects.Rules, objs map[int64]*versioning.Object, from int64) *Backtest {
 	w := &transitions{rules: rules, objects: map[versioning.Key]*trackedObject{}}
 	for _, o := range objs {
-		w.objects[o.Key] = &trackedObject{key: o.Key, source: r.p.sources.name(o.Key.Source), certain: o.State,
+		w.objects[o.Key] = &trackedObject{key: o.Key, source: r.a.sources.name(o.Key.Source), certain: o.State,
 			existed: o.Version != versioning.NoVersion, ambiguous: o.Ambiguous}
 	}
 	return &Backtest{r, objs, from, w}

@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -10,12 +10,16 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
+// RepublisherJob is the name of the republisher's row in the table checkpoints. Every event up to
+// its cursor has an outcome.
+const RepublisherJob = "republisher"
+
 // openSQL looks for an event without an outcome above the republisher's cursor. Its form makes the
 // planner walk the index, whatever it estimates.
 const openSQL = `
 SELECT EXISTS (
   SELECT FROM (SELECT e.id FROM events e WHERE e.source = $1 AND e.id > (SELECT coalesce(max(c.cursor), 0)
-  	FROM checkpoints c WHERE c.job = '` + republisherJob + `' AND c.run = 0) AND e.id < $2 ORDER BY e.id) d
+  	FROM checkpoints c WHERE c.job = '` + RepublisherJob + `' AND c.run = 0) AND e.id < $2 ORDER BY e.id) d
   LEFT JOIN LATERAL (SELECT true AS had FROM outcomes o WHERE o.event_id = d.id AND o.run = 0 LIMIT 1) o ON true
   	WHERE o.had IS NULL)`
 

@@ -2,36 +2,13 @@ package processor
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"fmt"
 	"strconv"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
-
-const insertChangesSQL = `
-INSERT INTO outbox (sources, accounts, types, ids, created_at) VALUES ($1, $2, $3, $4, clock_now()) RETURNING batch`
-
-// insertChanges inserts one row into the outbox for all changes of the transaction.
-func insertChanges(ctx context.Context, tx pgx.Tx, objs []*versioning.Object) (batch int64, err error) {
-	if len(objs) == 0 {
-		return 0, nil
-	}
-	n := len(objs)
-	sources, accounts, types, ids := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
-	for i, o := range objs {
-		sources[i], accounts[i], types[i], ids[i] = o.Source, o.Account, o.Type, o.ID
-	}
-	if err := tx.QueryRow(ctx, insertChangesSQL, sources, accounts, types, ids).Scan(&batch); err != nil {
-		return 0, fmt.Errorf("insert %d changes: %w", n, err)
-	}
-	return batch, nil
-}
 
 // envelope is one message of the feed of changes, schema 1. It is a contract that consumers program
 // against.
@@ -71,7 +48,8 @@ type objectChange struct {
 }
 
 func (p *Processor) encodeChange(batch int64, c objectChange) (stream.Change, error) {
-	e := envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: p.sources.name(c.key.Source),
+	source, _ := p.CachedSource(c.key.Source)
+	e := envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: source,
 		Account: c.key.Account, ObjectType: c.key.Type, ObjectID: c.key.ID, Version: c.version, Revision: c.revision,
 		Deleted: c.deleted, Ambiguous: c.ambiguous, State: c.state, StateOmitted: c.omitted,
 		Redacted: c.redacted && c.state == nil}

@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -50,26 +50,26 @@ func (d *directory) source(name string) (Source, bool) {
 // Replace replaces the configured sources in one step. Events of a source that was removed wait,
 // without losing an attempt, until the source is configured again. The processor owns the map from
 // now on.
-func (p *Processor) Replace(sources map[string]Source) { p.sources.configure(sources) }
+func (a *Applier) Replace(sources map[string]Source) { a.sources.configure(sources) }
 
 // CachedSource returns the name of a source, "" if this process does not know the number, and
 // whether the source is configured here.
-func (p *Processor) CachedSource(number int32) (name string, configured bool) {
-	name = p.sources.name(number)
-	_, configured = p.sources.source(name)
+func (a *Applier) CachedSource(number int32) (name string, configured bool) {
+	name = a.sources.name(number)
+	_, configured = a.sources.source(name)
 	return name, configured
 }
 
 // FindSource is like CachedSource, but reads the sources again if the number is unknown. ok says
 // that the source is configured, so that its events can be read.
-func (p *Processor) FindSource(ctx context.Context, number int32) (name string, ok bool, err error) {
-	if p.sources.name(number) == "" {
-		if err := p.sources.refresh(ctx, p.Pool); err != nil {
+func (a *Applier) FindSource(ctx context.Context, number int32) (name string, ok bool, err error) {
+	if a.sources.name(number) == "" {
+		if err := a.sources.refresh(ctx, a.Pool); err != nil {
 			return "", false, unavailable(err)
 		}
 	}
-	name = p.sources.name(number)
-	_, ok = p.sources.source(name)
+	name = a.sources.name(number)
+	_, ok = a.sources.source(name)
 	return name, ok, nil
 }
 

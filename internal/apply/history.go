@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"cmp"
@@ -53,7 +53,7 @@ GROUP BY o.event_id`
 // now. They are reduced again and get no new outcome. ordered says that events come in the order of
 // their ids, so that none after the refetch was applied. The caller holds the objects' locks. An
 // event that cannot be read now gives a *NotReducedError, because its effect on the row is unknown.
-func (p *Processor) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, ordered bool, items []*item,
+func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, ordered bool, items []*item,
 	objs map[versioning.Key]*versioning.Object) ([]*item, error) {
 	var objects, firsts, lasts []int64
 	inBatch := map[int64]bool{}
@@ -86,8 +86,8 @@ func (p *Processor) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, ord
 	}
 	var reloaded []*item
 	for i := range recs {
-		ev := p.sourceEvent(&recs[i])
-		it := p.read(p.Logger, &ev)
+		ev := a.sourceEvent(&recs[i])
+		it := a.read(a.Logger, &ev)
 		if ownStateApplied[ev.ID] && it.outcome != nil && it.outcome.status == versioning.Failed {
 			return nil, fmt.Errorf("reload the history of the object since the refetch began: %w", unreadableError(it))
 		}

@@ -1,7 +1,6 @@
-package processor
+package apply
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,40 +33,34 @@ func (e *NotReducedError) Error() string {
 // events of a source without configuration cannot be read: for these, the mirror's current rows are
 // copied, and the names of these sources are returned. Errors: *NotReducedError; any other is an
 // infrastructure failure.
-func (p *Processor) Reduce(ctx context.Context, ids []int64) (copied []string, err error) {
-	ids, err = p.eventsInMirror(ctx, ids)
+func (a *Applier) Reduce(ctx context.Context, ids []int64) (copied []string, err error) {
+	ids, err = a.eventsInMirror(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
-	recs, err := events.Read(ctx, p.Pool, ids, maxInlineBody)
+	evs, err := a.Events(ctx, ids, maxInlineBody) // in id order: a pending refetch may depend on it
 	if err != nil {
-		return nil, unavailable(err)
-	}
-	if err := p.nameSources(ctx, recs); err != nil {
 		return nil, err
 	}
-	// a pending refetch may depend on the order
-	slices.SortFunc(recs, func(a, b events.Record) int { return cmp.Compare(a.ID, b.ID) })
 	var unconfigured []int64
-	recs = slices.DeleteFunc(recs, func(r events.Record) bool {
-		name := p.sources.name(r.Source)
-		if _, ok := p.sources.source(name); ok {
+	evs = slices.DeleteFunc(evs, func(e stream.Event) bool {
+		if _, ok := a.sources.source(e.Source); ok {
 			return false
 		}
-		if unconfigured = append(unconfigured, r.ID); !slices.Contains(copied, name) {
-			copied = append(copied, name)
+		if unconfigured = append(unconfigured, e.ID); !slices.Contains(copied, e.Source) {
+			copied = append(copied, e.Source)
 		}
 		return true
 	})
-	if err := p.copyRetained(ctx, unconfigured); err != nil {
+	if err := a.copyRetained(ctx, unconfigured); err != nil {
 		return nil, err
 	}
-	if err := p.copyOverwritten(ctx, ids); err != nil {
+	if err := a.copyOverwritten(ctx, ids); err != nil {
 		return nil, err
 	}
 	g, work := errgroup.WithContext(ctx)
-	for _, share := range p.spreadByObject(recs) {
-		g.Go(func() error { return p.reduceEvents(work, versioning.RetainedObjects, share, unreadableError) })
+	for _, share := range a.spreadByObject(evs) {
+		g.Go(func() error { return a.reduceEvents(work, versioning.RetainedObjects, share, unreadableError) })
 	}
 	return copied, g.Wait()
 }
@@ -80,16 +73,12 @@ func unreadableError(it *item) error {
 // ReduceInto applies events of the log that were applied before to another table of objects, as
 // Reduce does to the retained objects. It records no outcome. It skips events that are dead,
 // redacted or cannot be read now. Any error is an infrastructure failure.
-func (p *Processor) ReduceInto(ctx context.Context, into versioning.ObjectTable, ids []int64) error {
-	recs, err := p.records(ctx, ids, maxInlineBody)
+func (a *Applier) ReduceInto(ctx context.Context, into versioning.ObjectTable, ids []int64) error {
+	evs, err := a.Events(ctx, ids, maxInlineBody)
 	if err != nil {
 		return err
 	}
-	evs := make([]stream.Event, len(recs))
-	for i := range recs {
-		evs[i] = p.sourceEvent(&recs[i])
-	}
-	return p.reduceEvents(ctx, into, evs, func(*item) error { return nil })
+	return a.reduceEvents(ctx, into, evs, func(*item) error { return nil })
 }
 
 const inMirrorSQL = `
@@ -100,8 +89,8 @@ FROM unnest($1::bigint[]) AS d(id) LEFT JOIN outcomes o ON o.event_id = d.id
 
 // eventsInMirror returns the events that are part of the mirror through some run. Events of a
 // rebuild that was not swapped are not. An event without a final outcome is an error.
-func (p *Processor) eventsInMirror(ctx context.Context, ids []int64) ([]int64, error) {
-	rows, err := p.Pool.Query(ctx, inMirrorSQL, ids)
+func (a *Applier) eventsInMirror(ctx context.Context, ids []int64) ([]int64, error) {
+	rows, err := a.Pool.Query(ctx, inMirrorSQL, ids)
 	if err != nil {
 		return nil, unavailable(fmt.Errorf("read outcomes of %d events: %w", len(ids), err))
 	}
@@ -126,21 +115,17 @@ func (p *Processor) eventsInMirror(ctx context.Context, ids []int64) ([]int64, e
 	return in, nil
 }
 
-func (p *Processor) reduceEvents(ctx context.Context, into versioning.ObjectTable, evs []stream.Event,
+func (a *Applier) reduceEvents(ctx context.Context, into versioning.ObjectTable, evs []stream.Event,
 	onUnreadable func(*item) error) error {
 	for len(evs) > 0 {
-		n, bytes := 0, 0
-		for n < len(evs) && n < p.Settings.Batch && bytes < maxBatchBytes {
-			bytes += bodyBytes(&evs[n])
-			n++
-		}
+		n := batchSize(evs, a.Settings.Batch)
 		batch := evs[:n]
-		if err := p.fetchBodies(ctx, p.Pool, batch); err != nil {
+		if err := a.fetchBodies(ctx, a.Pool, batch); err != nil {
 			return err
 		}
 		items := make([]*item, 0, n)
 		for i := range batch {
-			it := p.read(p.Logger, &batch[i])
+			it := a.read(a.Logger, &batch[i])
 			if it.outcome != nil && it.outcome.status == versioning.Failed {
 				if err := onUnreadable(it); err != nil {
 					return err
@@ -148,7 +133,7 @@ func (p *Processor) reduceEvents(ctx context.Context, into versioning.ObjectTabl
 			}
 			items = append(items, it)
 		}
-		if err := p.reduceBatch(ctx, into, items); err != nil {
+		if err := a.reduceBatch(ctx, into, items); err != nil {
 			return unavailable(err)
 		}
 		evs = evs[n:]
@@ -158,12 +143,12 @@ func (p *Processor) reduceEvents(ctx context.Context, into versioning.ObjectTabl
 
 // reduceBatch runs one transaction. Retained objects share the locks of the mirror, because a
 // redaction of an object takes only those.
-func (p *Processor) reduceBatch(ctx context.Context, into versioning.ObjectTable, items []*item) error {
+func (a *Applier) reduceBatch(ctx context.Context, into versioning.ObjectTable, items []*item) error {
 	locks := into
 	if into == versioning.RetainedObjects {
 		locks = versioning.Mirror
 	}
-	return postgres.InTx(ctx, p.Pool, "reduce events", p.Settings.ApplyTimeout,
+	return postgres.InTx(ctx, a.Pool, "reduce events", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
 			items := copyItems(items)
 			if err := lock(ctx, tx, locks, items, false); err != nil {
@@ -176,7 +161,7 @@ func (p *Processor) reduceBatch(ctx context.Context, into versioning.ObjectTable
 			if err != nil {
 				return err
 			}
-			reloaded, err := p.reloadHistory(ctx, tx, events.LiveRun, true, items, objs)
+			reloaded, err := a.reloadHistory(ctx, tx, events.LiveRun, true, items, objs)
 			if err != nil {
 				return err
 			}
@@ -226,11 +211,11 @@ WHERE (b.overwritten_at, b.version_final, b.version_at, b.version_seen, b.versio
 
 // copyRetained copies the mirror's rows of the objects that some events were applied to. These rows
 // also contain newer events. This is harmless: a rebuild applies those events again.
-func (p *Processor) copyRetained(ctx context.Context, ids []int64) error {
+func (a *Applier) copyRetained(ctx context.Context, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return unavailable(postgres.InTx(ctx, p.Pool, "copy retained objects", p.Settings.ApplyTimeout,
+	return unavailable(postgres.InTx(ctx, a.Pool, "copy retained objects", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
 			var keys []int64
 			var sources []int32
@@ -256,8 +241,8 @@ WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0 AND o.overwritten_at > co
 // copyOverwritten copies the mirror's rows of objects that operators have overwritten, if the
 // retained objects do not contain the refetch yet. The refetch may be in a later partition, and it
 // could not reload events that were dropped before. The copied row contains these events.
-func (p *Processor) copyOverwritten(ctx context.Context, ids []int64) error {
-	rows, err := p.Pool.Query(ctx, overwrittenAheadSQL, ids, maxClockSkew.Milliseconds())
+func (a *Applier) copyOverwritten(ctx context.Context, ids []int64) error {
+	rows, err := a.Pool.Query(ctx, overwrittenAheadSQL, ids, maxClockSkew.Milliseconds())
 	if err != nil {
 		return unavailable(fmt.Errorf("find overwritten objects of %d events: %w", len(ids), err))
 	}
@@ -265,5 +250,5 @@ func (p *Processor) copyOverwritten(ctx context.Context, ids []int64) error {
 	if err != nil {
 		return unavailable(fmt.Errorf("find overwritten objects of %d events: %w", len(ids), err))
 	}
-	return p.copyRetained(ctx, ahead)
+	return a.copyRetained(ctx, ahead)
 }

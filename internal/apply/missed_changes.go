@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"cmp"
@@ -74,13 +74,13 @@ func (g *missedChanges) reason() string {
 
 // recordMissedChanges updates the refetch requests. reporting are the items of a batch that report
 // missed changes, in the order in which they were decided. It also records late events.
-func (p *Processor) recordMissedChanges(ctx context.Context, tx pgx.Tx, reporting []*item, changes []*stateChange,
+func (a *Applier) recordMissedChanges(ctx context.Context, tx pgx.Tx, reporting []*item, changes []*stateChange,
 	all []*item) error {
-	late, err := p.lateChanges(ctx, tx, changes, all)
+	late, err := a.lateChanges(ctx, tx, changes, all)
 	if err != nil {
 		return err
 	}
-	if missed := p.collectMissedChanges(reporting, late); len(missed) > 0 {
+	if missed := a.collectMissedChanges(reporting, late); len(missed) > 0 {
 		return updateMissedChanges(ctx, tx, missed)
 	}
 	return nil
@@ -121,7 +121,7 @@ func (to *Target) reportingItems(items []*item) []*item {
 // collectMissedChanges returns, in key order, the objects for which items report something relevant
 // or that a late event has changed. It skips objects that the source's API cannot read. Nearly all
 // change-sets fit and are newer, so no refetch request is read for them.
-func (p *Processor) collectMissedChanges(items []*item, late []*stateChange) []*missedChanges {
+func (a *Applier) collectMissedChanges(items []*item, late []*stateChange) []*missedChanges {
 	byKey := map[versioning.Key]*missedChanges{}
 	entry := func(k versioning.Key) *missedChanges {
 		if byKey[k] == nil {
@@ -140,11 +140,11 @@ func (p *Processor) collectMissedChanges(items []*item, late []*stateChange) []*
 	}
 	all := slices.Collect(maps.Values(byKey))
 	all = slices.DeleteFunc(all, func(g *missedChanges) bool {
-		src, _ := p.sources.source(p.sources.name(g.key.Source))
+		src, _ := a.sources.source(a.sources.name(g.key.Source))
 		g.wait = src.LateEventGrace
 		return g.lateChange == nil &&
 			(!slices.ContainsFunc(g.fits, func(f versioning.ChangeFit) bool { return f.MayChangeMissed() }) ||
-				g.wait == 0 || !p.isRelevant(g))
+				g.wait == 0 || !a.isRelevant(g))
 	})
 	slices.SortFunc(all, func(a, b *missedChanges) int {
 		return cmp.Or(cmp.Compare(a.key.Source, b.key.Source), cmp.Compare(a.key.Account, b.key.Account),
@@ -155,8 +155,8 @@ func (p *Processor) collectMissedChanges(items []*item, late []*stateChange) []*
 
 // isRelevant reports whether a batch's report about an object is recorded. An object that the API
 // can only locate gets requests only for late events, and only a refetch closes those.
-func (p *Processor) isRelevant(g *missedChanges) bool {
-	return p.canReadByID(g.key) || p.canLocate(g.key) &&
+func (a *Applier) isRelevant(g *missedChanges) bool {
+	return a.canReadByID(g.key) || a.canLocate(g.key) &&
 		slices.ContainsFunc(g.fits, func(f versioning.ChangeFit) bool { return f.IsRefetch() })
 }
 

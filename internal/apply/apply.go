@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"cmp"
@@ -39,8 +39,8 @@ SELECT (SELECT coalesce(min(s.s), 0)::bigint FROM sources s WHERE NOT s.got),
 // was applied; all other events of the batch were. It wraps events.ErrUnavailable: applying again
 // later is safe and counts no attempt.
 type SwapError struct {
-	// Sources are the numbers of these sources.
-	Sources []int32
+	// Sources are the names of these sources.
+	Sources []string
 }
 
 func (e *SwapError) Error() string {
@@ -56,8 +56,8 @@ func (e *SwapError) Unwrap() error { return events.ErrUnavailable }
 // table or column: nothing may be acknowledged, and applying again is safe. An event that cannot be
 // written fails alone, because the batch is split until the event is by itself. Apply does not wait
 // for a swap: after a *SwapError, all events may be acknowledged except those of its sources.
-func (p *Processor) Apply(ctx context.Context, run int64, batch []stream.Event) error {
-	return p.apply(ctx, Target{Run: run, failsDuringSwap: true}, batch)
+func (a *Applier) Apply(ctx context.Context, run int64, batch []stream.Event) error {
+	return a.apply(ctx, Target{Run: run, failsDuringSwap: true}, batch)
 }
 
 // Target says under which run and to which table events are applied.
@@ -136,25 +136,25 @@ func (to *Target) guard(ctx context.Context, tx pgx.Tx) error {
 }
 
 // log returns the target's logger.
-func (p *Processor) log(to Target) *slog.Logger { return cmp.Or(to.Log, p.Logger) }
+func (a *Applier) log(to Target) *slog.Logger { return cmp.Or(to.Log, a.Logger) }
 
-func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) error {
-	items, err := p.readItems(ctx, p.log(to), batch)
+func (a *Applier) apply(ctx context.Context, to Target, batch []stream.Event) error {
+	items, err := a.readItems(ctx, a.log(to), batch)
 	if err != nil {
 		return err
 	}
 	if items = slices.DeleteFunc(items, to.excludes); len(items) == 0 {
 		return nil
 	}
-	return p.applySplit(ctx, to, items)
+	return a.applySplit(ctx, to, items)
 }
 
 // readItems returns the events of a batch, each once, as their providers read them.
-func (p *Processor) readItems(ctx context.Context, log *slog.Logger, batch []stream.Event) ([]*item, error) {
-	if err := p.fetchBodies(ctx, p.Pool, batch); err != nil {
+func (a *Applier) readItems(ctx context.Context, log *slog.Logger, batch []stream.Event) ([]*item, error) {
+	if err := a.fetchBodies(ctx, a.Pool, batch); err != nil {
 		return nil, err
 	}
-	if err := p.refreshUnknownSources(ctx, batch); err != nil {
+	if err := a.refreshUnknownSources(ctx, batch); err != nil {
 		return nil, err
 	}
 	items := make([]*item, 0, len(batch))
@@ -162,7 +162,7 @@ func (p *Processor) readItems(ctx context.Context, log *slog.Logger, batch []str
 	for i := range batch {
 		if !seen[batch[i].ID] { // a second delivery that arrives while the first is in progress
 			seen[batch[i].ID] = true
-			items = append(items, p.read(log, &batch[i]))
+			items = append(items, a.read(log, &batch[i]))
 		}
 	}
 	return items, nil
@@ -173,35 +173,35 @@ func (p *Processor) readItems(ctx context.Context, log *slog.Logger, batch []str
 const outOfMemory = "53200"
 
 // refreshUnknownSources reads the sources again if this process does not know one of the batch.
-func (p *Processor) refreshUnknownSources(ctx context.Context, batch []stream.Event) error {
+func (a *Applier) refreshUnknownSources(ctx context.Context, batch []stream.Event) error {
 	for i := range batch {
-		if p.sources.number(batch[i].Source) == 0 {
-			return unavailable(p.sources.refresh(ctx, p.Pool))
+		if a.sources.number(batch[i].Source) == 0 {
+			return unavailable(a.sources.refresh(ctx, a.Pool))
 		}
 	}
 	return nil
 }
 
-func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) error {
-	err := p.commit(ctx, to, items)
+func (a *Applier) applySplit(ctx context.Context, to Target, items []*item) error {
+	err := a.commit(ctx, to, items)
 	var swap *SwapError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &swap):
-		return p.applyOthers(ctx, to, items, swap)
+		return a.applyOthers(ctx, to, items, swap)
 	case ctx.Err() != nil || errors.Is(err, errGuardFailed) || postgres.NeedsOperator(err) ||
 		postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
 		return fmt.Errorf("apply %d events: %w: %w", len(items), events.ErrUnavailable, err)
 	case len(items) == 1:
 		it := *items[0]
 		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
-		p.log(to).Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
-		return p.commit(ctx, to, []*item{&it})
+		a.log(to).Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
+		return a.commit(ctx, to, []*item{&it})
 	}
 	swaps := &SwapError{}
 	for _, half := range [][]*item{items[:len(items)/2], items[len(items)/2:]} {
-		if err := p.applySplit(ctx, to, half); !swaps.mergeSwaps(err) {
+		if err := a.applySplit(ctx, to, half); !swaps.mergeSwaps(err) {
 			return err
 		}
 	}
@@ -209,13 +209,13 @@ func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) er
 }
 
 // applyOthers applies the items whose sources are not being swapped.
-func (p *Processor) applyOthers(ctx context.Context, to Target, items []*item, swaps *SwapError) error {
+func (a *Applier) applyOthers(ctx context.Context, to Target, items []*item, swaps *SwapError) error {
 	others := slices.DeleteFunc(slices.Clone(items),
-		func(it *item) bool { return slices.Contains(swaps.Sources, it.key.Source) })
+		func(it *item) bool { return slices.Contains(swaps.Sources, it.ev.Source) })
 	if len(others) == 0 {
 		return swaps
 	}
-	if err := p.applySplit(ctx, to, others); !swaps.mergeSwaps(err) {
+	if err := a.applySplit(ctx, to, others); !swaps.mergeSwaps(err) {
 		return err
 	}
 	return swaps
@@ -249,21 +249,21 @@ type appliedBatch struct {
 }
 
 // commit runs one transaction: it locks, reads, decides and writes.
-func (p *Processor) commit(ctx context.Context, to Target, items []*item) error {
+func (a *Applier) commit(ctx context.Context, to Target, items []*item) error {
 	result := &appliedBatch{Target: to, startedAt: time.Now()}
 	var announce, dirty []*versioning.Object
 	var batchID int64
-	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout,
+	err := postgres.InTx(ctx, a.Pool, "apply", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) (err error) {
 			result.items = copyItems(items)
-			rules := p.rulesFor(to)
+			rules := a.rulesFor(to)
 			if err := to.guard(ctx, tx); err != nil {
 				return err
 			}
-			if err := to.lock(ctx, tx, result.items); err != nil {
+			if err := a.lock(ctx, tx, &to, result.items); err != nil {
 				return err
 			}
-			if err := p.markFinished(ctx, tx, to, result.items); err != nil {
+			if err := a.markFinished(ctx, tx, to, result.items); err != nil {
 				return err
 			}
 			if !to.live() {
@@ -278,11 +278,11 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 				return err
 			}
 			before := rowStates(result.objects)
-			reloaded, err := p.reloadHistory(ctx, tx, to.appliedRun(), false, result.items, result.objects)
+			reloaded, err := a.reloadHistory(ctx, tx, to.appliedRun(), false, result.items, result.objects)
 			if err != nil {
 				return err
 			}
-			tracked, err := p.track(ctx, tx, rules, to, result.objects, reloaded)
+			tracked, err := a.track(ctx, tx, rules, to, result.objects, reloaded)
 			if err != nil {
 				return err
 			}
@@ -299,12 +299,12 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 				}
 			}
 			if to.Into == versioning.Mirror {
-				if err := p.recordMissedChanges(ctx, tx, to.reportingItems(result.items), stateChanges(before, dirty),
+				if err := a.recordMissedChanges(ctx, tx, to.reportingItems(result.items), stateChanges(before, dirty),
 					all); err != nil {
 					return err
 				}
 			}
-			if err := p.record(ctx, tx, to, result.items); err != nil {
+			if err := a.record(ctx, tx, to, result.items); err != nil {
 				return err
 			}
 			if err := tracked.planForEvents(ctx, tx, result.items); err != nil {
@@ -317,20 +317,20 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 			return err
 		})
 	result.endedAt = time.Now()
-	p.traceBatch(result, err)
+	a.traceBatch(result, err)
 	if err != nil {
 		return err
 	}
-	p.applied(result)
-	if len(result.planned.DueDestinations) > 0 && p.Planned != nil {
-		p.Planned(result.planned.DueDestinations)
+	a.applied(result)
+	if len(result.planned.DueDestinations) > 0 && a.Planned != nil {
+		a.Planned(result.planned.DueDestinations)
 	}
 	to.reportFinal(result.items...)
 	if to.OnWritten != nil {
 		to.OnWritten(dirty)
 	}
-	if len(announce) > 0 {
-		p.changes.offer(batchID, announce)
+	if len(announce) > 0 && a.Changed != nil {
+		a.Changed(batchID, announce)
 	}
 	return nil
 }
@@ -384,7 +384,7 @@ func copyItems(items []*item) []*item {
 
 // lock takes the locks of the items' objects in a table. It waits for a swap, unless the target
 // fails during a swap.
-func (to *Target) lock(ctx context.Context, tx pgx.Tx, items []*item) error {
+func (a *Applier) lock(ctx context.Context, tx pgx.Tx, to *Target, items []*item) error {
 	if !to.failsDuringSwap || to.Into != versioning.Mirror {
 		return lock(ctx, tx, to.Into, items, to.live())
 	}
@@ -395,7 +395,7 @@ func (to *Target) lock(ctx context.Context, tx pgx.Tx, items []*item) error {
 			return nil
 		})
 	if err == nil && swappedSource != 0 {
-		return &SwapError{Sources: []int32{int32(swappedSource)}}
+		return &SwapError{Sources: []string{a.sources.name(int32(swappedSource))}}
 	}
 	return err
 }
@@ -476,7 +476,7 @@ func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.ObjectTable, it
 
 // fetchBodies reads from the log the bodies that are too large for a message. An event that is no
 // longer in the log keeps its mark and becomes dead.
-func (p *Processor) fetchBodies(ctx context.Context, db events.Reader, batch []stream.Event) error {
+func (a *Applier) fetchBodies(ctx context.Context, db events.Reader, batch []stream.Event) error {
 	var ids []int64
 	at := map[int64][]int{}
 	for i := range batch {
@@ -495,7 +495,7 @@ func (p *Processor) fetchBodies(ctx context.Context, db events.Reader, batch []s
 	for i := range recs {
 		for _, j := range at[recs[i].ID] {
 			retry, trace := batch[j].Retry, batch[j].Trace
-			batch[j] = p.sourceEvent(&recs[i])
+			batch[j] = a.sourceEvent(&recs[i])
 			batch[j].Retry, batch[j].Trace = retry, trace
 		}
 	}

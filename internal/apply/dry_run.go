@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"cmp"
@@ -12,10 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -23,7 +21,7 @@ import (
 // memory each object that would change. Objects that would not change are read again when a later
 // event needs them.
 type DryRun struct {
-	p         *Processor
+	a         *Applier
 	projected map[versioning.Key]*projectedObject
 	// bytes is the approximate size of projected.
 	bytes int
@@ -49,30 +47,26 @@ var ErrTooManyChanges = errors.New("too many objects would change to list them")
 // NewDryRun returns a dry run with these configured sources, by name. It only reads from the pool.
 // known are all sources that the log has events of.
 func NewDryRun(pool *pgxpool.Pool, sources map[string]Source, known events.Sources) (*DryRun, error) {
-	p, err := New(Options{Pool: pool, Sources: sources, Known: known, Settings: DefaultSettings,
-		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	a, err := New(Options{Pool: pool, Sources: sources, Known: known, Settings: DefaultSettings,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
-	return &DryRun{p: p, projected: map[versioning.Key]*projectedObject{}, Objects: DryRunObjects, Bytes: DryRunBytes},
+	return &DryRun{a: a, projected: map[versioning.Key]*projectedObject{}, Objects: DryRunObjects, Bytes: DryRunBytes},
 		nil
 }
 
 // Decide decides some events of the log and returns the counts of the outcomes they would get. Pass
 // each event once. Errors: ErrTooManyChanges, events.ErrUnavailable.
 func (t *DryRun) Decide(ctx context.Context, ids []int64) (map[versioning.Status]int64, error) {
-	recs, err := t.p.records(ctx, ids, maxInlineBody)
+	evs, err := t.a.Events(ctx, ids, maxInlineBody)
 	if err != nil {
 		return nil, err
 	}
-	evs := make([]stream.Event, len(recs))
-	for i := range recs {
-		evs[i] = t.p.sourceEvent(&recs[i])
-	}
 	counts := map[versioning.Status]int64{}
 	for len(evs) > 0 {
-		n := batchSize(evs, t.p.Settings.Batch)
-		items, err := t.p.readItems(ctx, t.p.Logger, evs[:n])
+		n := batchSize(evs, t.a.Settings.Batch)
+		items, err := t.a.readItems(ctx, t.a.Logger, evs[:n])
 		if err != nil {
 			return nil, err
 		}
@@ -90,16 +84,16 @@ func (t *DryRun) Decide(ctx context.Context, ids []int64) (map[versioning.Status
 // dryRunTarget stands for the run that would apply the events.
 var dryRunTarget = Target{Run: events.LiveRun + 1}
 
-// decide does the work of Processor.commit without locks and writes.
+// decide does the work of Applier.commit without locks and writes.
 func (t *DryRun) decide(ctx context.Context, items []*item) error {
 	var objs map[versioning.Key]*versioning.Object
 	var reloaded []*item
 	readOnly := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, t.p.Pool, readOnly, func(tx pgx.Tx) (err error) {
+	err := pgx.BeginTxFunc(ctx, t.a.Pool, readOnly, func(tx pgx.Tx) (err error) {
 		if objs, err = t.load(ctx, tx, items); err != nil {
 			return err
 		}
-		if reloaded, err = t.p.reloadHistory(ctx, tx, events.LiveRun, false, items, objs); err != nil {
+		if reloaded, err = t.a.reloadHistory(ctx, tx, events.LiveRun, false, items, objs); err != nil {
 			return err
 		}
 		return dryRunTarget.loadLiveOutcomes(ctx, tx, items, objs)
@@ -201,7 +195,7 @@ func (t *DryRun) Differences(maxChanges int, visit func(Difference) error) error
 		if err != nil {
 			return fmt.Errorf("compare %s %s: %w", k.Type, k.ID, err)
 		}
-		d := Difference{Source: t.p.sources.name(k.Source), Account: k.Account, ObjectType: k.Type, ObjectID: k.ID,
+		d := Difference{Source: t.a.sources.name(k.Source), Account: k.Account, ObjectType: k.Type, ObjectID: k.ID,
 			New: !p.stored.Exists, Changes: changes, More: more}
 		if err := visit(d); err != nil {
 			return err

@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -18,7 +18,7 @@ const maxLinks = 128
 // traces of its events, and one for each event in its trace. A rolled-back transaction gets an
 // error. Without traced events there is no span. Spans hold names and outcomes, never the content
 // of events.
-func (p *Processor) traceBatch(b *appliedBatch, err error) {
+func (a *Applier) traceBatch(b *appliedBatch, err error) {
 	parents := make([]trace.SpanContext, len(b.items))
 	var links []trace.Link
 	for i, it := range b.items {
@@ -29,7 +29,7 @@ func (p *Processor) traceBatch(b *appliedBatch, err error) {
 	if len(links) == 0 {
 		return
 	}
-	_, batch := p.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(b.startedAt),
+	_, batch := a.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(b.startedAt),
 		trace.WithLinks(links...), trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(attribute.Int64("postern.run", b.Run), attribute.Int("postern.events", len(b.items))))
 	if err != nil {
@@ -41,17 +41,17 @@ func (p *Processor) traceBatch(b *appliedBatch, err error) {
 	}
 	for i, it := range b.items {
 		if parents[i].IsValid() {
-			p.traceEvent(b, it, parents[i], batch.SpanContext())
+			a.traceEvent(b, it, parents[i], batch.SpanContext())
 		}
 	}
 }
 
-func (p *Processor) traceEvent(b *appliedBatch, it *item, parent, batch trace.SpanContext) {
+func (a *Applier) traceEvent(b *appliedBatch, it *item, parent, batch trace.SpanContext) {
 	options := []trace.SpanStartOption{trace.WithTimestamp(b.startedAt), trace.WithSpanKind(trace.SpanKindConsumer)}
 	if batch.IsSampled() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: batch}))
 	}
-	_, span := p.Tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "apply", options...)
+	_, span := a.Tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "apply", options...)
 	defer span.End(trace.WithTimestamp(b.endedAt))
 	if !span.IsRecording() {
 		return

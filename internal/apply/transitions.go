@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -54,11 +54,11 @@ type trackedObject struct {
 
 // rulesFor returns the rules that see changes of a target, or nil. A transaction calls it once,
 // because the rules may be replaced at any time.
-func (p *Processor) rulesFor(to Target) *effects.Rules {
+func (a *Applier) rulesFor(to Target) *effects.Rules {
 	if to.Into != versioning.Mirror {
 		return nil
 	}
-	return p.rules.Load()
+	return a.rules.Load()
 }
 
 // stateNeededBy returns a function that reports whether an item needs the object's state for the
@@ -72,7 +72,7 @@ func stateNeededBy(rules *effects.Rules) func(*item) bool {
 
 // track starts the transitions of the objects that rules concern, as they were read. reloaded are
 // the items that are reduced again.
-func (p *Processor) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, to Target,
+func (a *Applier) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, to Target,
 	objs map[versioning.Key]*versioning.Object, reloaded []*item) (*transitions, error) {
 	if rules == nil {
 		return nil, nil
@@ -81,7 +81,7 @@ func (p *Processor) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, 
 		reloaded: reloaded, objects: map[versioning.Key]*trackedObject{}}
 	var ambiguous []*trackedObject
 	for key, o := range objs {
-		source := p.sources.name(key.Source)
+		source := a.sources.name(key.Source)
 		if !rules.HasChangeRules(source, key.Type) {
 			continue
 		}

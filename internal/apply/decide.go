@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"errors"
@@ -58,7 +58,7 @@ type outcome struct {
 }
 
 // read decodes an event with its provider. Every failure becomes an outcome of this event alone.
-func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
+func (a *Applier) read(log *slog.Logger, ev *stream.Event) (it *item) {
 	it = &item{ev: ev, lockKey: ev.ID}
 	defer func() {
 		if r := recover(); r != nil {
@@ -66,7 +66,7 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 			it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("reading the event panicked: %v", r)}
 		}
 	}()
-	it.key.Source = p.sources.number(ev.Source)
+	it.key.Source = a.sources.number(ev.Source)
 	if ev.Redacted {
 		it.outcome = redacted()
 		return it
@@ -76,7 +76,7 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 			"large for a message"}
 		return it
 	}
-	src, ok := p.sources.source(ev.Source)
+	src, ok := a.sources.source(ev.Source)
 	if !ok {
 		it.configFailure = true
 		it.outcome = &outcome{status: versioning.Failed,

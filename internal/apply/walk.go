@@ -1,4 +1,4 @@
-package processor
+package apply
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/stream"
 )
 
 // Walk describes a walk through the log, in chunks of selected events.
@@ -32,17 +32,17 @@ type Chunk struct {
 	// End is the position of the walk after this chunk.
 	End int64
 
-	recs []events.Record
+	evs []stream.Event
 }
 
 // ReadAhead walks the log and reads the next chunk while the caller works on the current one. It
 // ends with an error or at the bound.
-func (p *Processor) ReadAhead(ctx context.Context, w Walk) iter.Seq2[*Chunk, error] {
+func (a *Applier) ReadAhead(ctx context.Context, w Walk) iter.Seq2[*Chunk, error] {
 	return func(yield func(*Chunk, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		chunks, ended := make(chan *Chunk), make(chan error, 1)
 		go func() {
-			ended <- p.readAhead(ctx, w, chunks)
+			ended <- a.readAhead(ctx, w, chunks)
 			close(chunks)
 		}()
 		defer func() {
@@ -61,9 +61,9 @@ func (p *Processor) ReadAhead(ctx context.Context, w Walk) iter.Seq2[*Chunk, err
 	}
 }
 
-func (p *Processor) readAhead(ctx context.Context, w Walk, to chan<- *Chunk) error {
+func (a *Applier) readAhead(ctx context.Context, w Walk, to chan<- *Chunk) error {
 	for from := w.After; from < w.Bound; {
-		ids, end, err := w.Match(ctx, p.Pool, from, w.Bound)
+		ids, end, err := w.Match(ctx, a.Pool, from, w.Bound)
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (p *Processor) readAhead(ctx context.Context, w Walk, to chan<- *Chunk) err
 				c.End = c.IDs[len(c.IDs)-1]
 			}
 			if !w.IDsOnly {
-				if c.recs, err = p.records(ctx, c.IDs, maxInlineBody); err != nil {
+				if c.evs, err = a.Events(ctx, c.IDs, maxInlineBody); err != nil {
 					return err
 				}
 			}

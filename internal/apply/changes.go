@@ -1,0 +1,29 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+const insertChangesSQL = `
+INSERT INTO outbox (sources, accounts, types, ids, created_at) VALUES ($1, $2, $3, $4, clock_now()) RETURNING batch`
+
+// insertChanges inserts one row into the outbox for all changes of the transaction.
+func insertChanges(ctx context.Context, tx pgx.Tx, objs []*versioning.Object) (batch int64, err error) {
+	if len(objs) == 0 {
+		return 0, nil
+	}
+	n := len(objs)
+	sources, accounts, types, ids := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
+	for i, o := range objs {
+		sources[i], accounts[i], types[i], ids[i] = o.Source, o.Account, o.Type, o.ID
+	}
+	if err := tx.QueryRow(ctx, insertChangesSQL, sources, accounts, types, ids).Scan(&batch); err != nil {
+		return 0, fmt.Errorf("insert %d changes: %w", n, err)
+	}
+	return batch, nil
+}

@@ -1,0 +1,85 @@
+package apply
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+type metrics struct {
+	outcomes    *prometheus.CounterVec
+	ambiguities *prometheus.CounterVec
+	batches     prometheus.Histogram
+	apply       prometheus.Histogram
+	lag         prometheus.Histogram
+}
+
+// statuses are all outcomes that exist.
+var statuses = []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous,
+	versioning.Ignored, versioning.Failed, versioning.Dead}
+
+// register builds the metrics and registers them, unless reg is nil.
+func (m *metrics) register(reg prometheus.Registerer) error {
+	m.build()
+	for _, s := range statuses { // so that a rate includes the first count
+		m.outcomes.WithLabelValues(string(s))
+	}
+	for _, change := range []string{"ambiguous", "resolved", "refetch_pending"} {
+		m.ambiguities.WithLabelValues(change)
+	}
+	if reg == nil {
+		return nil
+	}
+	for _, c := range []prometheus.Collector{m.outcomes, m.ambiguities, m.batches, m.apply, m.lag} {
+		if err := reg.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *metrics) build() {
+	vector := func(name, label, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	}
+	histogram := func(name, help string, start float64, n int) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(start, 2, n)})
+	}
+	m.outcomes = vector("postern_outcomes_total", "status", "Committed outcomes by status. A failed event is retried, "+
+		"and counts again each time.")
+	m.ambiguities = vector("postern_object_ambiguities_total", "change",
+		"Objects that became ambiguous, stopped being ambiguous, or began to need a refetch from the provider.")
+	m.batches = histogram("postern_apply_batch_events", "Events per apply transaction.", 1, 11)
+	m.apply = histogram("postern_apply_seconds", "Time of an apply transaction.", 0.0005, 16)
+	m.lag = histogram("postern_apply_lag_seconds", "Time from the receipt of an event to its first committed outcome. "+
+		"The gateway's clock measures the receipt, the processor's clock the outcome.", 0.001, 24)
+}
+
+// applied counts and logs a committed batch.
+func (a *Applier) applied(b *appliedBatch) {
+	a.metrics.batches.Observe(float64(len(b.items)))
+	a.metrics.apply.Observe(b.endedAt.Sub(b.startedAt).Seconds())
+	for change, n := range b.ambiguityChanges { // empty unless the target is the mirror
+		a.metrics.ambiguities.WithLabelValues(change).Add(float64(n))
+	}
+	counts := map[versioning.Status]int{}
+	var oldest time.Duration
+	for _, it := range b.items {
+		if it.finished {
+			continue
+		}
+		counts[it.outcome.status]++
+		a.metrics.outcomes.WithLabelValues(string(it.outcome.status)).Inc()
+		if it.attempts == 0 && b.Run == events.LiveRun && !it.ev.Retry {
+			lag := max(b.endedAt.Sub(it.ev.ReceivedAt), 0)
+			a.metrics.lag.Observe(lag.Seconds())
+			oldest = max(oldest, lag)
+		}
+	}
+	a.logBatch(b, counts, oldest)
+	a.logNeedsReview(b, counts[versioning.Dead])
+}
